@@ -1,0 +1,2 @@
+//! inject/hook
+#![no_std]

@@ -1,0 +1,2 @@
+//! inject/trace
+#![no_std]
