@@ -1,2 +1,26 @@
-//! inject/trace
+//! What the hook, the injector, the collector and the analyser agree on.
+//!
+//! * [`shared`]: the memory that the target and prof share (one memfd): control page, thread
+//!   slots, module table, stack tree, segments of events;
+//! * [`ring`]: taking, filling and draining the segments;
+//! * [`tree`]: the tables of code addresses and stack nodes;
+//! * [`event`]: how an event is encoded in a segment and in a recording;
+//! * [`chunk`] and [`records`] (feature `std`): the recording on disk.
+//!
+//! `FORMAT.md` beside this crate is the contract, byte by byte. Nothing here depends on anything
+//! of ours, on an allocator (without `std`) or on an instruction set.
 #![no_std]
+
+#[cfg(feature = "std")]
+extern crate std;
+
+#[cfg(feature = "std")]
+pub mod chunk;
+pub mod event;
+#[cfg(feature = "std")]
+pub mod records;
+pub mod ring;
+pub mod shared;
+pub mod tree;
+#[cfg(feature = "std")]
+pub mod wire;

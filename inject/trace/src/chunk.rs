@@ -1,0 +1,140 @@
+//! The frame of a recording: a file header, then chunks, each with length and checksum.
+//!
+//! A reader takes whole chunks from the front and stops at the first that is cut off or damaged;
+//! all before it is good. Chunk kinds that it doesn't know it passes over.
+
+use std::vec::Vec;
+
+/// First bytes of a recording.
+pub const FILE_MAGIC: [u8; 8] = *b"PROFREC\n";
+/// Version of the format. A reader refuses a file with a larger one.
+pub const FILE_VERSION: u32 = 1;
+/// Bytes of the file header: magic, version (u32), and 4 bytes of zeroes.
+pub const FILE_HEADER: usize = 16;
+/// Bytes of a chunk header: kind (u16), flags (u16), payload length (u32), checksum (u64).
+pub const CHUNK_HEADER: usize = 16;
+/// No payload is longer.
+pub const MAX_PAYLOAD: usize = 64 << 20;
+
+/// The file header.
+pub fn file_header() -> [u8; FILE_HEADER] {
+    let mut h = [0; FILE_HEADER];
+    h[..8].copy_from_slice(&FILE_MAGIC);
+    h[8..12].copy_from_slice(&FILE_VERSION.to_le_bytes());
+    h
+}
+
+/// What can be wrong with a file header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HeaderError {
+    /// Not a recording.
+    NotARecording,
+    /// Made by a newer prof; the version.
+    Newer(u32),
+}
+
+/// Checks the start of a file.
+///
+/// # Errors
+/// If it is none of ours, or newer than this reader.
+pub fn check_header(bytes: &[u8]) -> Result<u32, HeaderError> {
+    let h = bytes.first_chunk::<FILE_HEADER>().ok_or(HeaderError::NotARecording)?;
+    if h[..8] != FILE_MAGIC {
+        return Err(HeaderError::NotARecording);
+    }
+    match u32::from_le_bytes([h[8], h[9], h[10], h[11]]) {
+        0 => Err(HeaderError::NotARecording),
+        v if v > FILE_VERSION => Err(HeaderError::Newer(v)),
+        v => Ok(v),
+    }
+}
+
+/// The checksum of a payload of a kind: a multiplicative hash over 8-byte words. It guards against
+/// damage, not against an adversary.
+pub fn checksum(kind: u16, payload: &[u8]) -> u64 {
+    const K: u64 = 0x9e37_79b9_7f4a_7c15;
+    let mut h = (kind as u64 ^ (payload.len() as u64) << 16).wrapping_mul(K);
+    let (words, tail) = payload.as_chunks::<8>();
+    for w in words {
+        h = (h ^ u64::from_le_bytes(*w)).wrapping_mul(K);
+        h ^= h >> 29;
+    }
+    let mut last = [0u8; 8];
+    last[..tail.len()].copy_from_slice(tail);
+    h = (h ^ u64::from_le_bytes(last)).wrapping_mul(K);
+    h ^ h >> 32
+}
+
+/// Appends a chunk to `out`.
+pub fn put(out: &mut Vec<u8>, kind: u16, payload: &[u8]) {
+    out.extend_from_slice(&kind.to_le_bytes());
+    out.extend_from_slice(&0u16.to_le_bytes());
+    out.extend_from_slice(&(payload.len() as u32).to_le_bytes());
+    out.extend_from_slice(&checksum(kind, payload).to_le_bytes());
+    out.extend_from_slice(payload);
+}
+
+/// What stands at the front of the rest of a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Next<'a> {
+    /// A chunk: kind, payload, and the bytes it takes in the file.
+    Chunk(u16, &'a [u8], usize),
+    /// Nothing: the end.
+    End,
+    /// Less than a chunk: cut off, or still being written.
+    Partial,
+    /// A chunk whose checksum or length is wrong.
+    Damaged,
+}
+
+/// Looks at the chunk at the start of `bytes`.
+pub fn next(bytes: &[u8]) -> Next<'_> {
+    if bytes.is_empty() {
+        return Next::End;
+    }
+    let Some(h) = bytes.first_chunk::<CHUNK_HEADER>() else { return Next::Partial };
+    let kind = u16::from_le_bytes([h[0], h[1]]);
+    let len = u32::from_le_bytes([h[4], h[5], h[6], h[7]]) as usize;
+    let sum = u64::from_le_bytes([h[8], h[9], h[10], h[11], h[12], h[13], h[14], h[15]]);
+    if len > MAX_PAYLOAD || h[2..4] != [0, 0] {
+        return Next::Damaged;
+    }
+    let Some(payload) = bytes.get(CHUNK_HEADER..CHUNK_HEADER + len) else { return Next::Partial };
+    if checksum(kind, payload) != sum {
+        return Next::Damaged;
+    }
+    Next::Chunk(kind, payload, CHUNK_HEADER + len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_come_back_and_damage_is_seen() {
+        let mut f = Vec::new();
+        put(&mut f, 3, b"hello, chunk");
+        put(&mut f, 9, b"");
+        let Next::Chunk(3, b"hello, chunk", n) = next(&f) else { panic!() };
+        assert_eq!(next(&f[n..]), Next::Chunk(9, b"", 16));
+        assert_eq!(next(&f[n + 16..]), Next::End);
+        for cut in 1..n {
+            assert_eq!(next(&f[..cut]), Next::Partial);
+        }
+        for bit in 0..n * 8 {
+            let mut g = f.clone();
+            g[bit / 8] ^= 1 << (bit % 8);
+            assert!(!matches!(next(&g), Next::Chunk(3, b"hello, chunk", _)), "bit {bit}");
+        }
+    }
+
+    #[test]
+    fn headers_are_told_apart() {
+        assert_eq!(check_header(&file_header()), Ok(FILE_VERSION));
+        let mut h = file_header();
+        h[8] = 200;
+        assert_eq!(check_header(&h), Err(HeaderError::Newer(200)));
+        assert_eq!(check_header(b"\x7fELF0123456789012"), Err(HeaderError::NotARecording));
+        assert_eq!(check_header(b""), Err(HeaderError::NotARecording));
+    }
+}

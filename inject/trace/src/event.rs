@@ -1,0 +1,429 @@
+//! The encoding of one event.
+//!
+//! An event is a 16-bit little-endian head (kind in bits 0..4, then four 3-bit lengths) followed by
+//! up to four integers of 0 to 7 bytes. Integers are differences to the state that the previous
+//! event of the same segment left ([`Codec`]), so that a usual allocation takes 7 to 10 bytes. The
+//! lengths stand together in the head so that writing and reading need no branch per byte.
+
+/// The most bytes that one event may take, and what a buffer must have free before one is written.
+pub const MAX_EVENT: usize = 64;
+
+/// Bit of the kind: the address difference is not a multiple of 16 and is not shifted.
+const UNALIGNED: u8 = 8;
+const ALLOC: u8 = 1;
+const FREE: u8 = 2;
+const FREE_STACK: u8 = 3;
+const REALLOC: u8 = 4;
+
+/// One event, decoded. Times are in ticks of the recording's clock, addresses are the target's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A block was handed out. The time is taken after the allocator returned.
+    Alloc {
+        /// Ticks.
+        time: u64,
+        /// First byte of the block.
+        addr: u64,
+        /// Bytes asked for.
+        size: u64,
+        /// Stack node, see [`crate::tree`].
+        node: u32,
+    },
+    /// A block is about to be given back. The time is taken before the allocator is entered.
+    Free {
+        /// Ticks.
+        time: u64,
+        /// First byte of the block.
+        addr: u64,
+        /// Where from, if the recording was asked for it; 0 otherwise.
+        node: u32,
+    },
+    /// `old` was given back at `time_before` and `addr` handed out at `time`, possibly in place.
+    Realloc {
+        /// Ticks before the allocator was entered: the old block ends here.
+        time_before: u64,
+        /// Ticks after it returned: the new block begins here.
+        time: u64,
+        /// The block before.
+        old: u64,
+        /// The block after.
+        addr: u64,
+        /// Bytes asked for.
+        size: u64,
+        /// Stack node, see [`crate::tree`].
+        node: u32,
+    },
+}
+
+impl Event {
+    /// The time at which the event stands in its thread's order: when it was written.
+    pub fn time(&self) -> u64 {
+        match *self {
+            Event::Alloc { time, .. } | Event::Free { time, .. } | Event::Realloc { time, .. } => {
+                time
+            }
+        }
+    }
+}
+
+/// The state that both sides of the encoding carry from event to event of one segment.
+///
+/// A fresh segment starts from all zeroes; a chunk of a recording carries the state it starts from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub struct Codec {
+    /// Time of the last event.
+    pub time: u64,
+    /// Address of the last event.
+    pub addr: u64,
+    /// Stack node of the last event that had one.
+    pub node: u32,
+    /// Unused, zero.
+    pub pad: u32,
+}
+
+#[inline(always)]
+fn zigzag(v: i64) -> u64 {
+    ((v << 1) ^ (v >> 63)) as u64
+}
+
+#[inline(always)]
+fn unzigzag(v: u64) -> i64 {
+    ((v >> 1) as i64) ^ -((v & 1) as i64)
+}
+
+/// Bytes needed for `v`, at most 7: larger values are cut, which callers exclude.
+#[inline(always)]
+fn len_of(v: u64) -> u32 {
+    ((64 - v.leading_zeros()) + 7) >> 3
+}
+
+/// Values that do not fit 7 bytes can't be written.
+const LIMIT: u64 = 1 << 56;
+
+/// A place that events are written to.
+struct Pen {
+    at: *mut u8,
+}
+
+impl Pen {
+    /// # Safety
+    /// 8 bytes from the current position must be writable.
+    #[inline(always)]
+    unsafe fn int(&mut self, v: u64, len: u32) {
+        // SAFETY: the caller's promise; unaligned by design.
+        unsafe {
+            self.at.cast::<u64>().write_unaligned(v.to_le());
+            self.at = self.at.add(len as usize);
+        }
+    }
+
+    /// # Safety
+    /// As for [`Pen::int`].
+    #[inline(always)]
+    unsafe fn head(&mut self, kind: u8, lens: [u32; 4]) {
+        let h = kind as u32 | lens[0] << 4 | lens[1] << 7 | lens[2] << 10 | lens[3] << 13;
+        // SAFETY: the caller's promise.
+        unsafe { self.int(h as u64, 2) }
+    }
+}
+
+impl Codec {
+    /// The address as a difference to the last one, and the kind bit that goes with it.
+    #[inline(always)]
+    fn addr_delta(&mut self, addr: u64) -> (u64, u8) {
+        let d = addr.wrapping_sub(self.addr) as i64;
+        self.addr = addr;
+        if d & 15 == 0 { (zigzag(d >> 4), 0) } else { (zigzag(d), UNALIGNED) }
+    }
+
+    /// Encodes an allocation at `at`; returns the bytes written, 0 if a value can't be represented.
+    ///
+    /// # Safety
+    /// [`MAX_EVENT`] bytes from `at` must be writable.
+    #[inline(always)]
+    pub unsafe fn put_alloc(
+        &mut self,
+        at: *mut u8,
+        time: u64,
+        addr: u64,
+        size: u64,
+        node: u32,
+    ) -> usize {
+        let t = time.wrapping_sub(self.time);
+        let before = *self;
+        let (a, k) = self.addr_delta(addr);
+        let n = zigzag(node as i64 - self.node as i64);
+        if (t | a | size) >= LIMIT {
+            *self = before;
+            return 0;
+        }
+        self.time = time;
+        self.node = node;
+        let lens = [len_of(t), len_of(a), len_of(size), len_of(n)];
+        let mut pen = Pen { at };
+        // SAFETY: 2 + 4 * 7 + 8 bytes are fewer than the caller promised.
+        unsafe {
+            pen.head(ALLOC | k, lens);
+            pen.int(t, lens[0]);
+            pen.int(a, lens[1]);
+            pen.int(size, lens[2]);
+            pen.int(n, lens[3]);
+            pen.at.offset_from_unsigned(at)
+        }
+    }
+
+    /// Encodes a free (`node` 0: without a stack); returns as [`Codec::put_alloc`].
+    ///
+    /// # Safety
+    /// [`MAX_EVENT`] bytes from `at` must be writable.
+    #[inline(always)]
+    pub unsafe fn put_free(&mut self, at: *mut u8, time: u64, addr: u64, node: u32) -> usize {
+        let t = time.wrapping_sub(self.time);
+        let before = *self;
+        let (a, k) = self.addr_delta(addr);
+        if (t | a) >= LIMIT {
+            *self = before;
+            return 0;
+        }
+        self.time = time;
+        let mut n = 0;
+        let mut kind = FREE;
+        if node != 0 {
+            n = zigzag(node as i64 - self.node as i64);
+            self.node = node;
+            kind = FREE_STACK;
+        }
+        let lens = [len_of(t), len_of(a), 0, len_of(n)];
+        let mut pen = Pen { at };
+        // SAFETY: as in put_alloc.
+        unsafe {
+            pen.head(kind | k, lens);
+            pen.int(t, lens[0]);
+            pen.int(a, lens[1]);
+            pen.int(n, lens[3]);
+            pen.at.offset_from_unsigned(at)
+        }
+    }
+
+    /// Encodes a reallocation; returns as [`Codec::put_alloc`].
+    ///
+    /// # Safety
+    /// [`MAX_EVENT`] bytes from `at` must be writable.
+    #[inline(always)]
+    #[allow(clippy::too_many_arguments)] // one per field of the event; a struct would be copied
+    pub unsafe fn put_realloc(
+        &mut self,
+        at: *mut u8,
+        time_before: u64,
+        time: u64,
+        old: u64,
+        addr: u64,
+        size: u64,
+        node: u32,
+    ) -> usize {
+        let t = time.wrapping_sub(self.time);
+        let back = time.wrapping_sub(time_before);
+        let before = *self;
+        let (a, k) = self.addr_delta(addr);
+        let o = zigzag(old.wrapping_sub(addr) as i64);
+        let n = zigzag(node as i64 - self.node as i64);
+        if (t | a | size | back | o) >= LIMIT {
+            *self = before;
+            return 0;
+        }
+        self.time = time;
+        self.node = node;
+        let lens = [len_of(t), len_of(a), len_of(size), len_of(n)];
+        let more = [len_of(back), len_of(o), 0, 0];
+        let mut pen = Pen { at };
+        // SAFETY: 2 + 28 + 2 + 14 + 8 bytes are fewer than MAX_EVENT.
+        unsafe {
+            pen.head(REALLOC | k, lens);
+            pen.int(t, lens[0]);
+            pen.int(a, lens[1]);
+            pen.int(size, lens[2]);
+            pen.int(n, lens[3]);
+            pen.head(0, more);
+            pen.int(back, more[0]);
+            pen.int(o, more[1]);
+            pen.at.offset_from_unsigned(at)
+        }
+    }
+
+    /// Decodes the event at the start of `bytes`; returns it with its length, or `None` if the
+    /// bytes are no event or are cut off.
+    #[inline]
+    pub fn get(&mut self, bytes: &[u8]) -> Option<(Event, usize)> {
+        let (kind, lens) = head(bytes)?;
+        let mut pos = 2;
+        let t = int(bytes, &mut pos, lens[0])?;
+        let a = int(bytes, &mut pos, lens[1])?;
+        let size = int(bytes, &mut pos, lens[2])?;
+        let n = int(bytes, &mut pos, lens[3])?;
+        let time = self.time.wrapping_add(t);
+        let d = if kind & UNALIGNED == 0 { unzigzag(a).wrapping_shl(4) } else { unzigzag(a) };
+        let addr = self.addr.wrapping_add(d as u64);
+        let node = (self.node as i64).wrapping_add(unzigzag(n)) as u32;
+        let event = match kind & 7 {
+            ALLOC => Event::Alloc { time, addr, size, node },
+            FREE => Event::Free { time, addr, node: 0 },
+            FREE_STACK => Event::Free { time, addr, node },
+            REALLOC => {
+                let (_, more) = head(bytes.get(pos..)?)?;
+                pos += 2;
+                let back = int(bytes, &mut pos, more[0])?;
+                let o = int(bytes, &mut pos, more[1])?;
+                Event::Realloc {
+                    time_before: time.wrapping_sub(back),
+                    time,
+                    old: addr.wrapping_add(unzigzag(o) as u64),
+                    addr,
+                    size,
+                    node,
+                }
+            }
+            _ => return None,
+        };
+        self.time = time;
+        self.addr = addr;
+        if kind & 7 != FREE {
+            self.node = node;
+        }
+        Some((event, pos))
+    }
+}
+
+#[inline(always)]
+fn head(bytes: &[u8]) -> Option<(u8, [u32; 4])> {
+    let b = bytes.first_chunk::<2>()?;
+    let h = u16::from_le_bytes(*b) as u32;
+    Some(((h & 15) as u8, [h >> 4 & 7, h >> 7 & 7, h >> 10 & 7, h >> 13 & 7]))
+}
+
+#[inline(always)]
+fn int(bytes: &[u8], pos: &mut usize, len: u32) -> Option<u64> {
+    let at = *pos;
+    *pos += len as usize;
+    let mask = (1u64 << (len * 8)) - 1;
+    if let Some(b) = bytes.get(at..).and_then(|r| r.first_chunk::<8>()) {
+        return Some(u64::from_le_bytes(*b) & mask);
+    }
+    let mut v = 0u64;
+    for (i, b) in bytes.get(at..at + len as usize)?.iter().enumerate() {
+        v |= (*b as u64) << (8 * i);
+    }
+    Some(v)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round(events: &[Event]) -> usize {
+        let mut buf = [0u8; 4096];
+        let mut w = Codec::default();
+        let mut len = 0;
+        for e in events {
+            let at = buf[len..].as_mut_ptr();
+            assert!(buf.len() - len >= MAX_EVENT);
+            // SAFETY: checked on the line above.
+            let n = unsafe {
+                match *e {
+                    Event::Alloc { time, addr, size, node } => {
+                        w.put_alloc(at, time, addr, size, node)
+                    }
+                    Event::Free { time, addr, node } => w.put_free(at, time, addr, node),
+                    Event::Realloc { time_before, time, old, addr, size, node } => {
+                        w.put_realloc(at, time_before, time, old, addr, size, node)
+                    }
+                }
+            };
+            assert!(n > 0 && n <= MAX_EVENT - 8, "{n}");
+            len += n;
+        }
+        let mut r = Codec::default();
+        let mut pos = 0;
+        for e in events {
+            let (got, n) = r.get(&buf[pos..len]).expect("an event");
+            assert_eq!(got, *e);
+            pos += n;
+        }
+        assert_eq!(pos, len);
+        assert_eq!(r, w);
+        for cut in 1..len.min(200) {
+            let mut r = Codec::default();
+            let mut pos = 0;
+            while let Some((_, n)) = r.get(&buf[pos..cut]) {
+                pos += n;
+                assert!(pos <= cut);
+            }
+        }
+        len
+    }
+
+    #[test]
+    fn events_come_back_as_written() {
+        let e = [
+            Event::Alloc { time: 1 << 50, addr: 0x7f00_1234_5670, size: 24, node: 900 },
+            Event::Alloc { time: (1 << 50) + 300, addr: 0x7f00_1234_5690, size: 24, node: 900 },
+            Event::Free { time: (1 << 50) + 500, addr: 0x7f00_1234_5690, node: 0 },
+            Event::Free { time: (1 << 50) + 501, addr: 0x10, node: 7 },
+            Event::Alloc { time: (1 << 50) + 800, addr: 0x13, size: 0, node: u32::MAX },
+            Event::Realloc {
+                time_before: (1 << 50) + 900,
+                time: (1 << 50) + 1000,
+                old: 0x13,
+                addr: 0xffff_ffff_fff0,
+                size: 1 << 47,
+                node: 1,
+            },
+            Event::Alloc {
+                time: (1 << 50) + 1000,
+                addr: 0xffff_ffff_fff1,
+                size: (1 << 56) - 1,
+                node: 0,
+            },
+        ];
+        round(&e);
+    }
+
+    #[test]
+    fn a_usual_pair_is_small() {
+        let pair = [
+            Event::Alloc { time: 0, addr: 0, size: 0, node: 0 },
+            Event::Alloc { time: 300, addr: 0x2000, size: 48, node: 1000 },
+            Event::Free { time: 600, addr: 0x2000, node: 0 },
+        ];
+        assert!(round(&pair) <= 2 + 9 + 4 + 1);
+    }
+
+    #[test]
+    fn values_that_do_not_fit_are_refused() {
+        let mut buf = [0u8; MAX_EVENT];
+        let mut c = Codec::default();
+        // SAFETY: the buffer has MAX_EVENT bytes.
+        let n = unsafe { c.put_alloc(buf.as_mut_ptr(), 1, 16, 1 << 56, 1) };
+        assert_eq!((n, c), (0, Codec::default()));
+    }
+
+    #[test]
+    fn arbitrary_bytes_do_no_harm() {
+        let mut x = 0x9e37_79b9_7f4a_7c15u64;
+        let mut buf = [0u8; 512];
+        for _ in 0..2000 {
+            for b in &mut buf {
+                x ^= x << 13;
+                x ^= x >> 7;
+                x ^= x << 17;
+                *b = x as u8;
+            }
+            let mut c = Codec::default();
+            let mut pos = 0;
+            while let Some((_, n)) = c.get(&buf[pos..]) {
+                assert!(n >= 2);
+                pos += n;
+            }
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! The chunks of a recording, as values.
+
+use crate::event::Codec;
+use crate::wire::{Reader, Writer};
+use std::string::String;
+use std::vec::Vec;
+
+/// Numbers of the chunk kinds.
+pub mod kind {
+    #![allow(missing_docs)] // named as the records are
+    pub const TARGET: u16 = 1;
+    pub const PASS: u16 = 2;
+    pub const EVENTS: u16 = 3;
+    pub const THREAD: u16 = 4;
+    pub const NODES: u16 = 5;
+    pub const PCS: u16 = 6;
+    pub const MODULE: u16 = 7;
+    pub const TOGGLE: u16 = 8;
+    pub const HOOKS: u16 = 9;
+    pub const COUNTERS: u16 = 10;
+    pub const END: u16 = 11;
+    pub const SYMBOLS: u16 = 12;
+}
+
+/// A record of a fixed list of integers and blobs, written in that order.
+macro_rules! record {
+    ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident : $ty:tt),* $(,)? }) => {
+        $(#[$doc])*
+        #[derive(Clone, Debug, Default, PartialEq, Eq)]
+        pub struct $name { $($(#[$fdoc])* pub $field: record!(@ty $ty)),* }
+
+        impl $name {
+            /// The payload of a chunk.
+            pub fn encode(&self) -> Vec<u8> {
+                let mut w = Writer::default();
+                self.write(&mut w);
+                w.bytes
+            }
+
+            /// Appends the fields to a payload.
+            pub fn write(&self, w: &mut Writer) {
+                $( record!(@put $ty, w, self.$field); )*
+            }
+
+            /// From the front of a payload. Fields that a newer prof appended are passed over by
+            /// whoever reads whole chunks.
+            pub fn read(r: &mut Reader<'_>) -> Option<Self> {
+                Some(Self { $($field: record!(@get $ty, r)),* })
+            }
+
+            /// From a payload; `None` if it is too short or nonsense.
+            pub fn decode(payload: &[u8]) -> Option<Self> {
+                Self::read(&mut Reader::new(payload))
+            }
+        }
+    };
+    (@ty int) => { u64 };
+    (@ty int32) => { u32 };
+    (@ty text) => { String };
+    (@ty bytes) => { Vec<u8> };
+    (@ty ints) => { Vec<u64> };
+    (@ty texts) => { Vec<String> };
+    (@put int, $w:ident, $v:expr) => { $w.int($v) };
+    (@put int32, $w:ident, $v:expr) => { $w.int($v as u64) };
+    (@put text, $w:ident, $v:expr) => { $w.blob($v.as_bytes()) };
+    (@put bytes, $w:ident, $v:expr) => { $w.blob(&$v) };
+    (@put ints, $w:ident, $v:expr) => {{
+        $w.int($v.len() as u64);
+        for x in &$v { $w.int(*x); }
+    }};
+    (@put texts, $w:ident, $v:expr) => {{
+        $w.int($v.len() as u64);
+        for x in &$v { $w.blob(x.as_bytes()); }
+    }};
+    (@get int, $r:ident) => { $r.int()? };
+    (@get int32, $r:ident) => { $r.int32()? };
+    (@get text, $r:ident) => { $r.text()? };
+    (@get bytes, $r:ident) => { $r.blob()?.to_vec() };
+    (@get ints, $r:ident) => {{
+        let n = $r.int()? as usize;
+        if n > $r.rest().len() { return None; }
+        let mut v = Vec::with_capacity(n);
+        for _ in 0..n { v.push($r.int()?); }
+        v
+    }};
+    (@get texts, $r:ident) => {{
+        let n = $r.int()? as usize;
+        if n > $r.rest().len() { return None; }
+        let mut v = Vec::with_capacity(n);
+        for _ in 0..n { v.push($r.text()?); }
+        v
+    }};
+}
+
+record! {
+    /// Who is recorded. The first chunk of a file.
+    Target {
+        /// As prof saw it.
+        pid: int32,
+        /// Path of the executable.
+        exe: text,
+        /// Arguments.
+        cmdline: texts,
+        /// Name of the process.
+        comm: text,
+        /// `x86_64`, `aarch64`, `arm`, `mips64`, `mips64el`.
+        arch: text,
+        /// Bytes of a pointer.
+        pointer_size: int32,
+        /// Bytes of a page.
+        page_size: int32,
+        /// Nanoseconds since 1970 when recording began.
+        wall_ns: int,
+        /// Ticks at that moment.
+        start_ticks: int,
+        /// Ticks in a second.
+        ticks_per_sec: int,
+        /// Version of prof.
+        prof_version: text,
+    }
+}
+
+record! {
+    /// The collector begins to look through all threads' segments. All events with a time below
+    /// `ticks` of a pass, but for those of threads that were interrupted between taking the time
+    /// and publishing, stand before the next pass begins.
+    Pass {
+        /// Counts from 0.
+        number: int,
+        /// Now.
+        ticks: int,
+        /// `CLOCK_MONOTONIC` nanoseconds at the same moment.
+        clock_ns: int,
+        /// Pages of the target's resident set, 0: not read in this pass.
+        rss_pages: int,
+        /// Pages of its address space, 0: not read in this pass.
+        vss_pages: int,
+    }
+}
+
+record! {
+    /// Events of one thread, in their order. Threads' chunks of one pass follow each other.
+    Events {
+        /// Number of the thread, see [`Thread`].
+        thread: int32,
+        /// Decoding state before the first event: time.
+        time: int,
+        /// Decoding state: address.
+        addr: int,
+        /// Decoding state: stack node.
+        node: int32,
+        /// How many events.
+        count: int32,
+        /// The events, see [`crate::event`].
+        bytes: bytes,
+    }
+}
+
+impl Events {
+    /// The decoding state to start with.
+    pub fn codec(&self) -> Codec {
+        Codec { time: self.time, addr: self.addr, node: self.node, pad: 0 }
+    }
+}
+
+record! {
+    /// A thread; again when its name is learnt or changes.
+    Thread {
+        /// Its number in this file (unique, unlike the id).
+        number: int32,
+        /// Its id in the target's namespace.
+        tid: int32,
+        /// Its name, may be empty.
+        name: text,
+    }
+}
+
+record! {
+    /// Stack nodes: triples of id, parent id, code address id. A parent stands before its
+    /// children; parent 0 is the root.
+    Nodes {
+        /// The triples, flat.
+        triples: ints,
+    }
+}
+
+record! {
+    /// Code addresses: triples of id, address, module number (0: none).
+    Pcs {
+        /// The triples, flat.
+        triples: ints,
+    }
+}
+
+record! {
+    /// A module; again when more is learnt of it.
+    Module {
+        /// Its number in this file.
+        number: int32,
+        /// First mapped address.
+        start: int,
+        /// End of the last mapping.
+        end: int,
+        /// Address minus the file's virtual address.
+        bias: int,
+        /// As the target sees it; `[vdso]` for the vDSO.
+        path: text,
+        /// The build id, may be empty.
+        build_id: bytes,
+        /// Ticks when it was first seen.
+        loaded: int,
+        /// Ticks when it was seen to be gone, 0: still there.
+        unloaded: int,
+    }
+}
+
+record! {
+    /// Recording was switched.
+    Toggle {
+        /// Ticks.
+        ticks: int,
+        /// 1: on; 0: off.
+        on: int32,
+    }
+}
+
+record! {
+    /// A hooked function.
+    Hook {
+        /// Its index; [`Counters::calls`] go by it.
+        index: int32,
+        /// Its name.
+        function: text,
+        /// Path of its module.
+        module: text,
+        /// `inline` or `got`.
+        method: text,
+    }
+}
+
+record! {
+    /// A function that could not be hooked.
+    NotHooked {
+        /// Its name.
+        function: text,
+        /// Path of its module.
+        module: text,
+        /// Why.
+        reason: text,
+    }
+}
+
+/// What was hooked and what was not.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Hooks {
+    /// In the order of their indices.
+    pub hooked: Vec<Hook>,
+    /// The others.
+    pub not_hooked: Vec<NotHooked>,
+}
+
+impl Hooks {
+    /// The payload of a chunk.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.int(self.hooked.len() as u64);
+        self.hooked.iter().for_each(|h| h.write(&mut w));
+        w.int(self.not_hooked.len() as u64);
+        self.not_hooked.iter().for_each(|h| h.write(&mut w));
+        w.bytes
+    }
+
+    /// From a payload; `None` if it is too short or nonsense.
+    pub fn decode(payload: &[u8]) -> Option<Self> {
+        let mut r = Reader::new(payload);
+        let mut all = Self::default();
+        for _ in 0..r.int()? {
+            all.hooked.push(Hook::read(&mut r)?);
+        }
+        for _ in 0..r.int()? {
+            all.not_hooked.push(NotHooked::read(&mut r)?);
+        }
+        Some(all)
+    }
+}
+
+record! {
+    /// Totals so far; the last one counts.
+    Counters {
+        /// Events that the hook wrote.
+        events: int,
+        /// Events lost: no segment was free in time, or no slot.
+        lost: int,
+        /// Calls not recorded as they came from a signal handler inside the hook.
+        reentered: int,
+        /// Stacks cut short.
+        truncated: int,
+        /// Stacks that were unwound differently with and without memo (debugging).
+        mismatches: int,
+        /// Events that the collector found damaged and passed over, in bytes.
+        damaged_bytes: int,
+        /// Calls by hooked function.
+        calls: ints,
+    }
+}
+
+record! {
+    /// The last chunk of a recording that was finished.
+    End {
+        /// Ticks.
+        ticks: int,
+        /// `detached`, `exited`, `killed by signal N`, `exec`, `stopped`.
+        reason: text,
+    }
+}
+
+record! {
+    /// Symbols of a module whose file may not be there later.
+    Symbols {
+        /// The module's number.
+        module: int32,
+        /// Quadruples of start, size, offset of the name in `names`, its length; sorted; starts
+        /// are the file's virtual addresses.
+        symbols: ints,
+        /// The names, not demangled.
+        names: bytes,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+
+    #[test]
+    fn records_come_back_and_bad_ones_do_not() {
+        let t = Target {
+            pid: 7,
+            exe: "/bin/x".into(),
+            cmdline: vec!["x".into(), "".into()],
+            wall_ns: u64::MAX,
+            ..Default::default()
+        };
+        let bytes = t.encode();
+        assert_eq!(Target::decode(&bytes), Some(t));
+        for cut in 0..bytes.len() {
+            assert_eq!(Target::decode(&bytes[..cut]), None);
+        }
+        let h = Hooks {
+            hooked: vec![Hook { index: 1, function: "malloc".into(), ..Default::default() }],
+            not_hooked: vec![NotHooked { reason: "too short".into(), ..Default::default() }],
+        };
+        assert_eq!(Hooks::decode(&h.encode()), Some(h));
+        assert_eq!(Hooks::decode(&[0xff, 0xff, 0xff, 0xff, 0x0f]), None);
+        assert_eq!(Nodes::decode(&[0xff, 0xff, 0xff, 0xff, 0x0f]), None);
+        let n = Nodes { triples: vec![1, 0, 3, 2, 1, 4] };
+        assert_eq!(Nodes::decode(&n.encode()), Some(n));
+    }
+}

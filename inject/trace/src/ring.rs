@@ -1,0 +1,113 @@
+//! Taking, filling, draining and giving back segments.
+//!
+//! A free segment is a set bit in the free list. A thread clears the bit, fills the head in and
+//! sets the state to active; it appends events to the data and publishes each with a release store
+//! of the committed length. The collector reads up to there, in the order of the thread's segment
+//! numbers, and gives closed segments back. A thread that dies leaves an active segment, which the
+//! collector gives back once it knows that the thread is gone.
+
+use crate::event::MAX_EVENT;
+use crate::shared::{SEGMENT_SIZE, Shared, segment};
+use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+/// Committed lengths above this end a segment.
+pub const SEGMENT_FULL: usize = SEGMENT_SIZE - MAX_EVENT;
+
+/// Takes a free segment; `start` spreads threads over the list. `None`: the ring is full.
+pub fn take(shared: &Shared, start: usize) -> Option<usize> {
+    let words = shared.geometry().segments() / 64;
+    for i in 0..words {
+        let w = (start + i) % words;
+        let word = shared.free_word(w)?;
+        let mut bits = word.load(Relaxed);
+        while bits != 0 {
+            let bit = bits & bits.wrapping_neg();
+            match word.compare_exchange(bits, bits ^ bit, AcqRel, Relaxed) {
+                Ok(_) => return Some(w * 64 + bit.trailing_zeros() as usize),
+                Err(now) => bits = now,
+            }
+        }
+    }
+    None
+}
+
+/// Makes a taken segment active, owned by the thread with this slot, serial and id.
+pub fn open(shared: &Shared, index: usize, slot: u32, serial: u32, tid: u32, seq: u64) {
+    let Some(h) = shared.head(index) else { return };
+    h.committed.store(0, Relaxed);
+    h.serial.store(serial, Relaxed);
+    h.tid.store(tid, Relaxed);
+    h.slot.store(slot, Relaxed);
+    h.seq.store(seq, Relaxed);
+    h.state.store(segment::ACTIVE, Release);
+}
+
+/// Declares a segment complete. Only by the thread that opened it.
+pub fn close(shared: &Shared, index: usize) {
+    if let Some(h) = shared.head(index) {
+        h.state.store(segment::CLOSED, Release);
+    }
+}
+
+/// Gives a segment back. Only by the collector, when it has read all of it.
+pub fn give_back(shared: &Shared, index: usize) {
+    let (Some(h), Some(w)) = (shared.head(index), shared.free_word(index / 64)) else { return };
+    h.state.store(segment::FREE, Relaxed);
+    w.fetch_or(1 << (index % 64), Release);
+}
+
+/// Puts all segments on the free list; before the memory is shared.
+pub fn fill(shared: &Shared) {
+    for w in 0..shared.geometry().segments() / 64 {
+        if let Some(w) = shared.free_word(w) {
+            w.store(u64::MAX, Release);
+        }
+    }
+}
+
+/// Number of segments on the free list.
+pub fn free_count(shared: &Shared) -> usize {
+    let words = shared.geometry().segments() / 64;
+    (0..words)
+        .filter_map(|w| shared.free_word(w))
+        .map(|w| w.load(Relaxed).count_ones() as usize)
+        .sum()
+}
+
+/// What the collector sees of a segment in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct View {
+    /// Position of the segment.
+    pub index: usize,
+    /// Its thread's serial.
+    pub serial: u32,
+    /// Its thread's id.
+    pub tid: u32,
+    /// Its thread's slot.
+    pub slot: u32,
+    /// Its number among the thread's segments.
+    pub seq: u64,
+    /// No more events will come.
+    pub closed: bool,
+    /// Bytes that may be read, at most [`SEGMENT_SIZE`].
+    pub committed: usize,
+}
+
+/// Looks at a segment; `None` if it is free. The state is read before the length, so a segment
+/// that is seen closed is seen whole.
+pub fn view(shared: &Shared, index: usize) -> Option<View> {
+    let h = shared.head(index)?;
+    let state = h.state.load(Acquire);
+    if state != segment::ACTIVE && state != segment::CLOSED {
+        return None;
+    }
+    Some(View {
+        index,
+        serial: h.serial.load(Relaxed),
+        tid: h.tid.load(Relaxed),
+        slot: h.slot.load(Relaxed),
+        seq: h.seq.load(Relaxed),
+        closed: state == segment::CLOSED,
+        committed: (h.committed.load(Acquire) as usize).min(SEGMENT_SIZE),
+    })
+}

@@ -1,0 +1,596 @@
+//! The memory that the target and prof share: one memfd, mapped by both.
+//!
+//! prof makes its size and contents, seals it against shrinking, and maps it into the target. The
+//! target is not trusted: everything in here that prof reads is bounded by prof's own copy of the
+//! geometry ([`Geometry`]), never by numbers that stand in the memory.
+//!
+//! All fields that both sides touch are atomics; the rest is written by prof before the hook runs
+//! its first instruction.
+
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+
+/// First word of the control page.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
+/// Grows with every change of the layout; prof only takes over what has its own number.
+pub const LAYOUT: u32 = 1;
+/// Name of the memfd; in `/proc/PID/maps` it reads `/memfd:prof-ring (deleted)`.
+pub const MEMFD_NAME: &str = "prof-ring";
+
+/// Threads that can be recorded at a time.
+pub const SLOTS: usize = 8192;
+/// Modules that can be known over a recording's time.
+pub const MODULES: usize = 4096;
+/// Hooked functions.
+pub const FUNCTIONS: usize = 96;
+/// Stack mappings that prof tells the hook of.
+pub const STACKS: usize = 4096;
+/// On/off changes kept until the collector has read them.
+pub const TOGGLES: usize = 256;
+/// Bytes of one segment of events.
+pub const SEGMENT_SIZE: usize = 16 << 10;
+/// The most segments (1 GiB of ring).
+pub const MAX_SEGMENTS: usize = 1 << 16;
+/// Levels of the table of code addresses; level `k` has `PC_LEVEL0 << k` entries.
+pub const PC_LEVELS: usize = 9;
+/// Entries of the first level of the table of code addresses.
+pub const PC_LEVEL0: usize = 1 << 12;
+/// Levels of the table of stack nodes; level `k` has `NODE_LEVEL0 << k` entries.
+pub const NODE_LEVELS: usize = 10;
+/// Entries of the first level of the table of stack nodes.
+pub const NODE_LEVEL0: usize = 1 << 13;
+
+const PAGE: usize = 64 << 10; // the largest page of any architecture that we run on
+
+const fn up(n: usize) -> usize {
+    n.div_ceil(PAGE) * PAGE
+}
+
+const SLOTS_AT: usize = up(size_of::<Control>());
+const FUNCTIONS_AT: usize = SLOTS_AT + up(SLOTS * size_of::<Slot>());
+const MODULES_AT: usize = FUNCTIONS_AT + up(FUNCTIONS * size_of::<Function>());
+const STACKS_AT: usize = MODULES_AT + up(MODULES * size_of::<Module>());
+const PCS_AT: usize = STACKS_AT + up(STACKS * size_of::<StackRange>());
+const NODES_AT: usize = PCS_AT + up(PC_LEVEL0 * ((1 << PC_LEVELS) - 1) * size_of::<PcEntry>());
+const HEADS_AT: usize = NODES_AT + up(NODE_LEVEL0 * ((1 << NODE_LEVELS) - 1) * 8);
+const FREE_AT: usize = HEADS_AT + up(MAX_SEGMENTS * size_of::<SegmentHead>());
+const DATA_AT: usize = FREE_AT + up(MAX_SEGMENTS / 8);
+
+/// How large the parts are. Only the number of segments varies; prof chooses it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    segments: usize,
+}
+
+impl Geometry {
+    /// A ring of about `bytes` bytes of events: between 64 segments and [`MAX_SEGMENTS`].
+    pub fn for_ring(bytes: usize) -> Self {
+        Self { segments: (bytes / SEGMENT_SIZE).clamp(64, MAX_SEGMENTS) / 64 * 64 }
+    }
+
+    /// From the number of segments that a control page names, if it can be one.
+    pub fn from_segments(segments: u32) -> Option<Self> {
+        let segments = segments as usize;
+        (segments >= 64 && segments <= MAX_SEGMENTS && segments.is_multiple_of(64))
+            .then_some(Self { segments })
+    }
+
+    /// Number of segments.
+    pub fn segments(self) -> usize {
+        self.segments
+    }
+
+    /// Bytes of the whole memory.
+    pub fn size(self) -> usize {
+        DATA_AT + up(self.segments * SEGMENT_SIZE)
+    }
+
+    /// The ranges (offset, length) that are written from the first event on, so that prof can
+    /// allocate their pages beforehand and on its own account.
+    pub fn hot_ranges(self) -> [(usize, usize); 5] {
+        [
+            (0, FUNCTIONS_AT + up(FUNCTIONS * size_of::<Function>())),
+            (PCS_AT, PC_LEVEL0 * 3 * size_of::<PcEntry>()),
+            (NODES_AT, NODE_LEVEL0 * 7 * 8),
+            (HEADS_AT, self.segments * size_of::<SegmentHead>()),
+            (DATA_AT, self.segments * SEGMENT_SIZE),
+        ]
+    }
+}
+
+/// Values of [`Control::state`].
+pub mod state {
+    /// prof is still setting up.
+    pub const SETUP: u32 = 0;
+    /// Hooks are in.
+    pub const ATTACHED: u32 = 1;
+    /// A detach is under way, or was left half-way.
+    pub const DETACHING: u32 = 2;
+    /// Nothing of prof is left in the code; the collector may finish.
+    pub const DETACHED: u32 = 3;
+}
+
+/// Bits of [`Control::flags`].
+pub mod flags {
+    /// Record a stack with each free, too.
+    pub const FREE_STACKS: u32 = 1;
+    /// The hook may make harmless system calls where it needs one (no seccomp filter).
+    pub const SYSCALLS: u32 = 2;
+    /// Compare each memoized stack with a full unwind (debugging; slow).
+    pub const VERIFY: u32 = 4;
+}
+
+/// Values of [`Control::clock`].
+pub mod clock {
+    /// The processor's own counter (TSC, CNTVCT).
+    pub const COUNTER: u32 = 1;
+    /// `clock_gettime(CLOCK_MONOTONIC)` through the vDSO function at [`super::Control::vdso_clock`].
+    pub const VDSO: u32 = 2;
+    /// `clock_gettime(CLOCK_MONOTONIC)` as a system call.
+    pub const SYSCALL: u32 = 3;
+}
+
+/// One change between recording and paused.
+#[repr(C)]
+#[derive(Debug, Default)]
+pub struct Toggle {
+    /// Ticks. 0: not yet written.
+    pub time: AtomicU64,
+    /// 1: recording from here on; 0: paused.
+    pub on: AtomicU64,
+}
+
+/// The control page: who records whom, how, and what is where in the target.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Control {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// [`LAYOUT`].
+    pub layout: u32,
+    /// Number of segments, see [`Geometry::from_segments`].
+    pub segments: u32,
+    /// See [`state`].
+    pub state: AtomicU32,
+    /// See [`flags`].
+    pub flags: AtomicU32,
+    /// See [`clock`].
+    pub clock: u32,
+    /// Frames at which a stack is cut.
+    pub max_depth: u32,
+    /// Offset of the thread id from the thread pointer; `i32::MIN`: unknown, use gettid.
+    pub tid_offset: i32,
+    /// Id of the target's first thread, in the target's own pid namespace.
+    pub main_tid: u32,
+    /// End of the first thread's stack.
+    pub main_stack_end: u64,
+    /// Address of the vDSO's `clock_gettime`, for [`clock::VDSO`].
+    pub vdso_clock: u64,
+    /// Ticks in a second.
+    pub ticks_per_sec: u64,
+    /// Address of the dynamic linker's `r_debug`, 0 if there is none.
+    pub r_debug: u64,
+    /// Nanoseconds that a thread may wait for a free segment before it drops an event.
+    pub wait_ns: AtomicU64,
+    /// Where this memory is mapped in the target, and its length.
+    pub ring_addr: u64,
+    /// Length of the mapping.
+    pub ring_len: u64,
+    /// The hook's image in the target.
+    pub hook_addr: u64,
+    /// Length of the hook's mapping.
+    pub hook_len: u64,
+    /// The private thread states in the target: [`Control::states_count`] of `states_stride` bytes.
+    pub states_addr: u64,
+    /// Bytes from one thread state to the next.
+    pub states_stride: u64,
+    /// Number of thread states; slots with a higher index are not recorded.
+    pub states_count: u64,
+    /// The page (private, wiped in forked children) whose first `u32` is 1 while recording.
+    pub flag_addr: u64,
+    /// Length of the flag mapping.
+    pub flag_len: u64,
+    /// Stub areas, see [`Area`]; unused ones have length 0.
+    pub stubs: [Area; 32],
+    /// Number of [`Function`]s in use.
+    pub functions: AtomicU32,
+    /// Number of [`Module`]s in use.
+    pub modules: AtomicU32,
+    /// Number of [`StackRange`]s in use; even [`Control::stacks_seq`] only.
+    pub stacks: AtomicU32,
+    /// Odd while prof is rewriting the stack ranges.
+    pub stacks_seq: AtomicU32,
+    /// Serial number for the next thread that is seen.
+    pub next_thread: AtomicU32,
+    /// Grows when the set of modules has changed; tells the hook to look again.
+    pub modules_seq: AtomicU32,
+    /// Number of toggles ever; entry `n % TOGGLES` holds number `n`.
+    pub toggle_count: AtomicU64,
+    /// See [`Toggle`].
+    pub toggles: [Toggle; TOGGLES],
+    /// Events that were lost since their thread could not be given a slot.
+    pub lost_no_slot: AtomicU64,
+    /// Ticks at which the collector last looked; 0: not yet.
+    pub heartbeat: AtomicU64,
+    /// Set by the hook when it has turned itself off as the collector is gone.
+    pub orphaned: AtomicU32,
+    /// The toggle signal, 0: none.
+    pub signal: u32,
+    /// The kernel's `struct sigaction` for [`Control::signal`] from before.
+    pub old_action: [u64; 8],
+    /// Bytes of [`Control::old_action`] that count.
+    pub old_action_len: u32,
+    /// The collector's pid, in prof's namespace.
+    pub collector_pid: AtomicU32,
+    /// The collector's start time (`/proc/PID/stat`, field 22).
+    pub collector_start: AtomicU64,
+    /// The target's pid, as prof saw it.
+    pub pid: u32,
+    /// Length of [`Control::path`].
+    pub path_len: u32,
+    /// The recording's absolute path, in prof's mount namespace.
+    pub path: [AtomicU8; 4096],
+}
+
+/// A mapping of the target that prof made.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Area {
+    /// First address.
+    pub addr: u64,
+    /// Length in bytes; 0: unused.
+    pub len: u64,
+}
+
+/// Values of [`Slot::state`].
+pub mod slot {
+    /// Never used.
+    pub const FREE: u32 = 0;
+    /// Belongs to a thread.
+    pub const LIVE: u32 = 1;
+    /// Its thread has ended; may be taken over.
+    pub const DEAD: u32 = 2;
+}
+
+/// What is known of a thread. The first line is read at each event, the counters are its own.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Slot {
+    /// Thread pointer; 0: free.
+    pub tp: AtomicU64,
+    /// Thread id in the target's namespace.
+    pub tid: AtomicU32,
+    /// See [`slot`].
+    pub state: AtomicU32,
+    /// Unique over the recording; the thread's number in the file.
+    pub serial: AtomicU32,
+    /// Keeps the words below in place.
+    pub pad: u32,
+    /// Stack pointer at which the hook was entered, while its own code runs; 0 otherwise.
+    pub busy_sp: AtomicU64,
+    /// Stack pointer at which the hook was entered, while the original function runs; else 0.
+    pub inner_sp: AtomicU64,
+    /// Unused.
+    pub spare: [u64; 3],
+    /// Events written.
+    pub events: AtomicU64,
+    /// Events lost as no segment was free in time.
+    pub lost: AtomicU64,
+    /// Calls passed through since the thread was inside the hook (a signal handler).
+    pub reentered: AtomicU64,
+    /// Stacks that were cut short.
+    pub truncated: AtomicU64,
+    /// Events whose memoized stack differed from a full unwind ([`flags::VERIFY`]).
+    pub mismatches: AtomicU64,
+    /// Calls per hooked function, nested ones not counted.
+    pub calls: [AtomicU64; FUNCTIONS],
+}
+
+/// What a hooked function does; decides which entry of the hook its stub jumps to.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `size` is argument 0; returns the block (malloc, valloc, pvalloc, operator new).
+    Malloc = 0,
+    /// `count` and `size` (calloc).
+    Calloc = 1,
+    /// `old`, `size` (realloc).
+    Realloc = 2,
+    /// `old`, `count`, `size` (reallocarray).
+    ReallocArray = 3,
+    /// `alignment`, `size` (memalign, aligned_alloc).
+    Memalign = 4,
+    /// `out`, `alignment`, `size`; returns 0 on success (posix_memalign).
+    PosixMemalign = 5,
+    /// Block is argument 0 (free, cfree, free_sized, operator delete).
+    Free = 6,
+    /// As `Malloc`, but throws: called as [`Function::nothrow`] first (operator new).
+    New = 7,
+    /// As `New`, with an alignment as argument 1 (operator new for over-aligned types).
+    NewAligned = 8,
+}
+
+impl Kind {
+    /// The kind with this number.
+    pub fn from_u32(v: u32) -> Option<Self> {
+        Some(match v {
+            0 => Self::Malloc,
+            1 => Self::Calloc,
+            2 => Self::Realloc,
+            3 => Self::ReallocArray,
+            4 => Self::Memalign,
+            5 => Self::PosixMemalign,
+            6 => Self::Free,
+            7 => Self::New,
+            8 => Self::NewAligned,
+            _ => return None,
+        })
+    }
+}
+
+/// A hooked function: what the hook needs at each call, and what detaching needs.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Function {
+    /// Callable address of the original (its displaced prologue, then the rest).
+    pub original: u64,
+    /// For [`Kind::New`] and [`Kind::NewAligned`]: callable address of the `nothrow` form.
+    pub nothrow: u64,
+    /// See [`Kind`].
+    pub kind: u32,
+    /// Index in the function table and in [`Slot::calls`].
+    pub index: u32,
+    /// 1 once the patch stands in the code, 0 when it has been taken back.
+    pub patched: AtomicU32,
+    /// Bytes patched.
+    pub patch_len: u32,
+    /// Address of the patched bytes.
+    pub patch_addr: u64,
+    /// What stood there.
+    pub old_bytes: [u8; 32],
+    /// What stands there now.
+    pub new_bytes: [u8; 32],
+    /// Address of the stub.
+    pub stub_addr: u64,
+    /// Length of the stub.
+    pub stub_len: u64,
+    /// The function's name and module path, separated by a NUL and padded with NULs.
+    pub name: [u8; 256],
+}
+
+/// A mapped module (executable, library, vDSO) as the unwinder needs it.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Module {
+    /// 1 once the rest is filled in; 2 when it has been unloaded; 0: not (yet) valid.
+    pub ready: AtomicU32,
+    /// Grows never; keeps alignment.
+    pub pad: u32,
+    /// First mapped address.
+    pub start: AtomicU64,
+    /// End of the last mapping.
+    pub end: AtomicU64,
+    /// Load bias: address minus the ELF file's virtual address.
+    pub bias: AtomicU64,
+    /// Address of `.eh_frame_hdr` (PT_GNU_EH_FRAME); 0: none.
+    pub eh_frame_hdr: AtomicU64,
+    /// Its length.
+    pub eh_frame_hdr_len: AtomicU64,
+    /// Address of `.eh_frame`.
+    pub eh_frame: AtomicU64,
+    /// Bytes from there to the end of its segment.
+    pub eh_frame_len: AtomicU64,
+    /// Path as the dynamic linker has it, NUL padded (empty: found through maps).
+    pub name: [AtomicU8; 192],
+}
+
+/// A mapping that some thread's stack lies in.
+#[repr(C)]
+#[derive(Debug)]
+pub struct StackRange {
+    /// First readable address.
+    pub start: AtomicU64,
+    /// First address behind it.
+    pub end: AtomicU64,
+}
+
+/// A code address that occurs in stacks.
+#[repr(C)]
+#[derive(Debug)]
+pub struct PcEntry {
+    /// `pc | module index << 48`; 0: free. The module index is 1-based, 0 is "no module".
+    pub key: AtomicU64,
+    /// The unwind rule, as the architecture packs it; 0: not computed.
+    pub rule: AtomicU64,
+}
+
+/// Values of [`SegmentHead::state`].
+pub mod segment {
+    /// On the free list, or being taken.
+    pub const FREE: u32 = 0;
+    /// A thread writes to it.
+    pub const ACTIVE: u32 = 1;
+    /// Complete.
+    pub const CLOSED: u32 = 2;
+}
+
+/// The head of a segment of events, on a cache line of its own.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct SegmentHead {
+    /// See [`segment`].
+    pub state: AtomicU32,
+    /// Bytes of whole events, published with release.
+    pub committed: AtomicU32,
+    /// [`Slot::serial`] of the writing thread.
+    pub serial: AtomicU32,
+    /// Its thread id.
+    pub tid: AtomicU32,
+    /// Index of its slot.
+    pub slot: AtomicU32,
+    /// Keeps the words below in place.
+    pub pad: u32,
+    /// Number of this segment among its thread's.
+    pub seq: AtomicU64,
+}
+
+/// Symbol of the [`HookHeader`] in the hook library.
+pub const HOOK_SYMBOL: &str = "PROF_HOOK";
+
+/// What the injector finds in the hook's image, and fills in before the image can run.
+#[repr(C)]
+#[derive(Debug)]
+pub struct HookHeader {
+    /// [`MAGIC`].
+    pub magic: u64,
+    /// [`LAYOUT`].
+    pub layout: u32,
+    /// To be filled in: [`Control::segments`].
+    pub segments: u32,
+    /// To be filled in: where the shared memory is mapped in the target.
+    pub shared: AtomicU64,
+    /// To be filled in: [`Control::flag_addr`].
+    pub flag: AtomicU64,
+    /// Bytes that a thread state takes (a multiple of the page size).
+    pub state_size: u64,
+    /// The code that a stub jumps to, by [`Kind`].
+    pub entries: [u64; 16],
+    /// Handler of the toggle signal, for `sa_handler` (with `SA_RESTART | SA_ONSTACK`).
+    pub handler: u64,
+    /// `sa_restorer` for it, where the architecture has one.
+    pub restorer: u64,
+}
+
+/// The mapped memory. All accessors bound their index; none reads geometry from the memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Shared {
+    base: *mut u8,
+    geometry: Geometry,
+}
+
+// SAFETY: everything behind the pointer is atomics, or written before it is shared.
+unsafe impl Send for Shared {}
+// SAFETY: as above.
+unsafe impl Sync for Shared {}
+
+macro_rules! table {
+    ($(#[$doc:meta])* $name:ident, $at:expr, $ty:ty, $count:expr) => {
+        $(#[$doc])*
+        #[inline(always)]
+        pub fn $name(&self, index: usize) -> Option<&'static $ty> {
+            if index >= $count(self) {
+                return None;
+            }
+            // SAFETY: in bounds of the mapping, aligned, and valid for any bytes.
+            Some(unsafe { &*self.base.add($at + index * size_of::<$ty>()).cast::<$ty>() })
+        }
+    };
+}
+
+impl Shared {
+    /// # Safety
+    /// `base` must point to a mapping of `geometry.size()` bytes, aligned to a page, that stays
+    /// mapped for as long as anything obtained from this value is in use.
+    pub const unsafe fn new(base: *mut u8, geometry: Geometry) -> Self {
+        Self { base, geometry }
+    }
+
+    /// The sizes that bound everything.
+    pub fn geometry(&self) -> Geometry {
+        self.geometry
+    }
+
+    /// Where it is mapped in this process.
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// The control page.
+    #[inline(always)]
+    pub fn control(&self) -> &'static Control {
+        // SAFETY: the mapping begins with it; valid for any bytes.
+        unsafe { &*self.base.cast::<Control>() }
+    }
+
+    /// The control page, to be filled in before anybody else maps this memory.
+    ///
+    /// # Safety
+    /// No other reference to the control page may be in use.
+    #[allow(clippy::mut_from_ref)] // the memory is not owned by `self`
+    pub unsafe fn control_mut(&self) -> &mut Control {
+        // SAFETY: the mapping begins with it; exclusive by the caller's promise.
+        unsafe { &mut *self.base.cast::<Control>() }
+    }
+
+    /// A function entry, to be filled in before its stub can be reached.
+    ///
+    /// # Safety
+    /// No other reference to the entry may be in use.
+    #[allow(clippy::mut_from_ref)] // the memory is not owned by `self`
+    pub unsafe fn function_mut(&self, index: usize) -> Option<&mut Function> {
+        if index >= FUNCTIONS {
+            return None;
+        }
+        let at = FUNCTIONS_AT + index * size_of::<Function>();
+        // SAFETY: in bounds, aligned, exclusive by the caller's promise.
+        Some(unsafe { &mut *self.base.add(at).cast::<Function>() })
+    }
+
+    table!(/// Thread slot.
+        slot, SLOTS_AT, Slot, |_: &Self| SLOTS);
+    table!(/// Hooked function.
+        function, FUNCTIONS_AT, Function, |_: &Self| FUNCTIONS);
+    table!(/// Module.
+        module, MODULES_AT, Module, |_: &Self| MODULES);
+    table!(/// Stack range.
+        stack, STACKS_AT, StackRange, |_: &Self| STACKS);
+    table!(/// Code address, by its id minus 1 (see [`crate::tree`]).
+        pc, PCS_AT, PcEntry, |_: &Self| PC_LEVEL0 * ((1 << PC_LEVELS) - 1));
+    table!(/// Stack node, by its id minus 1: `parent << 32 | pc id`.
+        node, NODES_AT, AtomicU64, |_: &Self| NODE_LEVEL0 * ((1 << NODE_LEVELS) - 1));
+    table!(/// Head of a segment.
+        head, HEADS_AT, SegmentHead, |s: &Self| s.geometry.segments);
+    table!(/// 64 segments' worth of the free list: a set bit is a free segment.
+        free_word, FREE_AT, AtomicU64, |s: &Self| s.geometry.segments / 64);
+
+    /// First byte of a segment's [`SEGMENT_SIZE`] bytes.
+    #[inline(always)]
+    pub fn data(&self, index: usize) -> Option<*mut u8> {
+        if index >= self.geometry.segments {
+            return None;
+        }
+        // SAFETY: in bounds of the mapping.
+        Some(unsafe { self.base.add(DATA_AT + index * SEGMENT_SIZE) })
+    }
+
+    /// Offset of a function entry in the memory (its address in the target is
+    /// [`Control::ring_addr`] plus this).
+    pub const fn function_offset(index: usize) -> usize {
+        FUNCTIONS_AT + index * size_of::<Function>()
+    }
+
+    /// Offset and length of the thread slots, for reading them from another process.
+    pub const fn slots_range() -> (usize, usize) {
+        (SLOTS_AT, SLOTS * size_of::<Slot>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_parts_do_not_overlap_and_fit() {
+        let g = Geometry::for_ring(64 << 20);
+        assert_eq!(g.segments(), 4096);
+        assert!(DATA_AT.is_multiple_of(4096));
+        let mut end = 0;
+        for (at, len) in g.hot_ranges() {
+            assert!(at >= end && at + len <= g.size());
+            end = at + len;
+        }
+        assert_eq!(Geometry::from_segments(4096), Some(g));
+        assert_eq!(Geometry::from_segments(63), None);
+        assert_eq!(Geometry::from_segments(u32::MAX), None);
+        assert_eq!(core::mem::offset_of!(Slot, events), 64);
+    }
+}

@@ -1,0 +1,203 @@
+//! Code addresses and stack nodes: two tables that threads fill without locks.
+//!
+//! Both are the same structure: levels, each twice as large as the one before; in a level a key may
+//! stand in a window of [`WINDOW`] entries that its hash chooses. A free entry is taken with one
+//! compare-and-swap, and nothing is ever removed, so a key that is not in a window with a free
+//! entry is nowhere. Full windows send their keys to the next level. The id of an entry is its
+//! position plus one, and stays; 0 is "none".
+//!
+//! A stack is a chain of nodes: a node is (parent node, code address id), the root's children are
+//! the outermost frames.
+
+use crate::shared::{NODE_LEVEL0, NODE_LEVELS, PC_LEVEL0, PC_LEVELS, Shared};
+use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+
+/// Entries that are looked at in each level.
+pub const WINDOW: usize = 8;
+
+/// Bits of a code address that keys hold.
+pub const PC_BITS: u32 = 48;
+
+#[inline(always)]
+fn mix(key: u64) -> u64 {
+    let h = (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    h ^ h >> 29
+}
+
+/// The key of a code address in module number `module` (1-based; 0: none).
+#[inline(always)]
+pub fn pc_key(pc: u64, module: u16) -> u64 {
+    pc & ((1 << PC_BITS) - 1) | (module as u64) << PC_BITS
+}
+
+/// The code address of a key.
+#[inline(always)]
+pub fn key_pc(key: u64) -> u64 {
+    key & ((1 << PC_BITS) - 1)
+}
+
+/// The module number of a key.
+#[inline(always)]
+pub fn key_module(key: u64) -> u16 {
+    (key >> PC_BITS) as u16
+}
+
+/// What looking for a key came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Found {
+    /// It was there, or is now.
+    Id(u32),
+    /// Not there (when only looking).
+    Absent,
+    /// All its places are taken.
+    Full,
+}
+
+/// Looks for a node, and adds it if `add`.
+#[inline]
+pub fn node(shared: &Shared, parent: u32, pc_id: u32) -> Found {
+    let key = (parent as u64) << 32 | pc_id as u64;
+    let hash = mix(key);
+    let mut base = 0;
+    for level in 0..NODE_LEVELS {
+        let len = NODE_LEVEL0 << level;
+        let first = (hash as usize) & (len - WINDOW);
+        for i in 0..WINDOW {
+            let at = base + first + i;
+            let Some(e) = shared.node(at) else { return Found::Full };
+            match claim(e, key) {
+                true => return Found::Id(at as u32 + 1),
+                false => continue,
+            }
+        }
+        base += len;
+    }
+    Found::Full
+}
+
+/// Whether the entry holds `key` now.
+#[inline(always)]
+fn claim(e: &AtomicU64, key: u64) -> bool {
+    let mut seen = e.load(Relaxed);
+    if seen == 0 {
+        match e.compare_exchange(0, key, Release, Relaxed) {
+            Ok(_) => return true,
+            Err(other) => seen = other,
+        }
+    }
+    seen == key
+}
+
+/// Parent and code address id of a node; `None` for an id that names none.
+pub fn node_parts(shared: &Shared, id: u32) -> Option<(u32, u32)> {
+    let key = shared.node((id as usize).checked_sub(1)?)?.load(Relaxed);
+    (key != 0).then_some(((key >> 32) as u32, key as u32))
+}
+
+/// Looks for a code address whose module satisfies `valid` (given the 1-based module number).
+/// The hash only takes the address, so one address in several modules over time shares a window.
+#[inline]
+pub fn find_pc(shared: &Shared, pc: u64, mut valid: impl FnMut(u16) -> bool) -> Found {
+    let hash = mix(pc);
+    let mut base = 0;
+    for level in 0..PC_LEVELS {
+        let len = PC_LEVEL0 << level;
+        let first = (hash as usize) & (len - WINDOW);
+        for i in 0..WINDOW {
+            let at = base + first + i;
+            let Some(e) = shared.pc(at) else { return Found::Full };
+            let key = e.key.load(Acquire);
+            if key == 0 {
+                return Found::Absent;
+            }
+            if key_pc(key) == pc && valid(key_module(key)) {
+                return Found::Id(at as u32 + 1);
+            }
+        }
+        base += len;
+    }
+    Found::Full
+}
+
+/// Adds a code address of a given module, or finds it.
+pub fn add_pc(shared: &Shared, pc: u64, module: u16) -> Found {
+    let hash = mix(pc);
+    let want = pc_key(pc, module);
+    let mut base = 0;
+    for level in 0..PC_LEVELS {
+        let len = PC_LEVEL0 << level;
+        let first = (hash as usize) & (len - WINDOW);
+        for i in 0..WINDOW {
+            let at = base + first + i;
+            let Some(e) = shared.pc(at) else { return Found::Full };
+            if claim(&e.key, want) {
+                return Found::Id(at as u32 + 1);
+            }
+        }
+        base += len;
+    }
+    Found::Full
+}
+
+/// Address and 1-based module number of a code address id; `None` for an id that names none.
+pub fn pc_parts(shared: &Shared, id: u32) -> Option<(u64, u16)> {
+    let key = shared.pc((id as usize).checked_sub(1)?)?.key.load(Relaxed);
+    (key != 0).then_some((key_pc(key), key_module(key)))
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+    use crate::shared::Geometry;
+    use std::alloc::{Layout, alloc_zeroed};
+    use std::vec::Vec;
+
+    fn shared() -> Shared {
+        let g = Geometry::for_ring(0);
+        let layout = Layout::from_size_align(g.size(), 65536).expect("layout");
+        // SAFETY: the size is not zero; the memory is leaked, so it stays.
+        unsafe { Shared::new(alloc_zeroed(layout), g) }
+    }
+
+    #[test]
+    fn nodes_are_found_again_under_many_threads() {
+        let s = shared();
+        let ids: Vec<Vec<u32>> = std::thread::scope(|scope| {
+            let hs: Vec<_> = (0..4)
+                .map(|_| {
+                    scope.spawn(move || {
+                        (1..60_000u32)
+                            .map(|i| match node(&s, i / 3, i) {
+                                Found::Id(id) => id,
+                                other => panic!("{other:?}"),
+                            })
+                            .collect::<Vec<_>>()
+                    })
+                })
+                .collect();
+            hs.into_iter().map(|h| h.join().expect("thread")).collect()
+        });
+        for other in &ids[1..] {
+            assert_eq!(&ids[0], other);
+        }
+        for (i, id) in ids[0].iter().enumerate() {
+            let i = i as u32 + 1;
+            assert_eq!(node_parts(&s, *id), Some((i / 3, i)));
+        }
+        assert_eq!(node_parts(&s, 0), None);
+        assert_eq!(node_parts(&s, u32::MAX), None);
+    }
+
+    #[test]
+    fn an_address_may_belong_to_another_module_later() {
+        let s = shared();
+        let a = add_pc(&s, 0x7f00_1234, 1);
+        assert_eq!(find_pc(&s, 0x7f00_1234, |m| m == 1), a);
+        assert_eq!(find_pc(&s, 0x7f00_1234, |m| m == 2), Found::Absent);
+        let b = add_pc(&s, 0x7f00_1234, 2);
+        assert_ne!(a, b);
+        assert_eq!(find_pc(&s, 0x7f00_1234, |m| m == 2), b);
+        let Found::Id(id) = b else { panic!("{b:?}") };
+        assert_eq!(pc_parts(&s, id), Some((0x7f00_1234, 2)));
+    }
+}
