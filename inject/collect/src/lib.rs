@@ -1,1 +1,66 @@
-//! inject/collect
+//! The collector: drains the memory that a target shares with prof into a recording, and watches
+//! the target.
+//!
+//! The target is not trusted. Everything that is read from the shared memory is copied before it is
+//! looked at, bounded by prof's own geometry, and followed for a bounded number of steps, so that
+//! nothing a target writes there can crash the collector, hold it up, or make it grow.
+//!
+//! * [`Collector`]: the loop; [`Ended`]: how it came to its end;
+//! * [`Output`]: the recording, as a file that is valid at every moment;
+//! * [`create_recording`], [`write_prologue`]: its beginning;
+//! * [`map_ring`]: the shared memory, from its file descriptor;
+//! * [`drain_orphan`]: what is left in the ring of a collector that died.
+
+mod clock;
+mod collector;
+mod counters;
+mod drain;
+mod maps;
+mod modules;
+mod orphan;
+mod output;
+mod ring_map;
+mod ring_copy;
+mod symbols;
+mod target;
+mod threads;
+mod tree;
+
+pub use clock::Clock;
+pub use collector::{Collector, Ended};
+pub use counters::totals;
+pub use maps::{Mapping, parse_maps};
+pub use orphan::{Drained, drain_orphan};
+pub use output::{Output, create_recording, write_prologue};
+pub use ring_map::map_ring;
+pub use target::{Watched, switch_off};
+
+use std::io;
+
+/// What can go wrong before a recording is under way.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The descriptor is no ring of this version of prof.
+    #[error("this is no ring of this version of prof: {0}")]
+    NotARing(&'static str),
+    /// A file that is to be continued is no recording.
+    #[error("{0} is no recording of this version of prof")]
+    NotARecording(std::path::PathBuf),
+    /// The process is gone.
+    #[error("process {0} is gone")]
+    Gone(u32),
+    /// The operating system refused something.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was tried.
+        what: String,
+        /// What came of it.
+        source: io::Error,
+    },
+}
+
+impl Error {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::Io { what: what.into(), source }
+    }
+}

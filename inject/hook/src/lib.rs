@@ -1,2 +1,34 @@
-//! inject/hook
+//! The hook: what runs inside the target, in the threads of the target, at each call of a hooked
+//! function.
+//!
+//! It runs in somebody's production process, under any libc, in any state that process may be in.
+//! So: no allocation, no libc, no TLS, no locks, no panics; at most 512 bytes of the thread's stack
+//! on the usual path (what needs more runs on a scratch stack, [`state::Thread::scratch`]); no
+//! system calls but those in [`sys`]. It keeps no state of its own but the two addresses in
+//! [`header::PROF_HOOK`]; everything else stands in memory that the injector mapped.
+//!
+//! * [`entry`]: the calls themselves, from the stub and back;
+//! * [`thread`]: finding the thread's state; [`state`]: what that is;
+//! * [`stack`]: the stack as a node of the stack tree, by memoized, verified unwinding;
+//! * [`resolve`]: the unwind rule of a code address at its first sight; [`modules`]: whose code it is;
+//! * [`memory`]: reading memory that may not be there; [`extent`]: how far a stack reaches;
+//! * [`record`]: putting events into the ring; [`clock`]; [`toggle`]: the signal.
 #![no_std]
+
+#[cfg(test)]
+extern crate std;
+
+pub mod clock;
+pub mod entry;
+pub mod extent;
+pub mod full;
+pub mod header;
+pub mod memory;
+pub mod modules;
+pub mod record;
+pub mod resolve;
+pub mod stack;
+pub mod state;
+pub mod sys;
+pub mod thread;
+pub mod toggle;

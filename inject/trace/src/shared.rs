@@ -13,6 +13,9 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Grows with every change of the layout; prof only takes over what has its own number.
 pub const LAYOUT: u32 = 1;
+/// Second word of the flag page: tells the attached process from its forked children, in which the
+/// kernel has wiped the page and nothing else of prof's memory is mapped.
+pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
 /// Name of the memfd; in `/proc/PID/maps` it reads `/memfd:prof-ring (deleted)`.
 pub const MEMFD_NAME: &str = "prof-ring";
 
@@ -74,7 +77,14 @@ impl Geometry {
             .then_some(Self { segments })
     }
 
+    /// For the hook, whose number of segments prof has checked.
+    #[inline(always)]
+    pub const fn trusted(segments: usize) -> Self {
+        Self { segments }
+    }
+
     /// Number of segments.
+    #[inline(always)]
     pub fn segments(self) -> usize {
         self.segments
     }
@@ -185,7 +195,8 @@ pub struct Control {
     pub states_stride: u64,
     /// Number of thread states; slots with a higher index are not recorded.
     pub states_count: u64,
-    /// The page (private, wiped in forked children) whose first `u32` is 1 while recording.
+    /// The page (private, wiped in forked children) whose first `u32` is 1 while recording, and
+    /// whose second `u32` is [`FLAG_COOKIE`] for as long as the hook is attached.
     pub flag_addr: u64,
     /// Length of the flag mapping.
     pub flag_len: u64,
@@ -307,6 +318,10 @@ pub enum Kind {
     New = 7,
     /// As `New`, with an alignment as argument 1 (operator new for over-aligned types).
     NewAligned = 8,
+    /// As `Free`, but may itself end in a hooked function (operator delete, free_sized).
+    Delete = 9,
+    /// The dynamic linker's `_dl_debug_state`: the set of modules is about to change or has.
+    Loader = 10,
 }
 
 impl Kind {
@@ -322,6 +337,8 @@ impl Kind {
             6 => Self::Free,
             7 => Self::New,
             8 => Self::NewAligned,
+            9 => Self::Delete,
+            10 => Self::Loader,
             _ => return None,
         })
     }
@@ -453,12 +470,22 @@ pub struct HookHeader {
     /// Bytes that a thread state takes (a multiple of the page size).
     pub state_size: u64,
     /// The code that a stub jumps to, by [`Kind`].
-    pub entries: [u64; 16],
+    pub entries: [Code; 16],
     /// Handler of the toggle signal, for `sa_handler` (with `SA_RESTART | SA_ONSTACK`).
-    pub handler: u64,
+    pub handler: Code,
     /// `sa_restorer` for it, where the architecture has one.
-    pub restorer: u64,
+    pub restorer: Code,
 }
+
+/// The address of code in the hook's image: a pointer of the target's width.
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub struct Code(pub *const ());
+
+// SAFETY: an address is a number; nothing is done with it here.
+unsafe impl Sync for Code {}
+// SAFETY: as above.
+unsafe impl Send for Code {}
 
 /// The mapped memory. All accessors bound their index; none reads geometry from the memory.
 #[derive(Clone, Copy, Debug)]

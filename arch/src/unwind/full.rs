@@ -1,0 +1,114 @@
+//! One step with all registers: for the frames that no packed rule describes.
+
+use super::RegisterSet;
+use super::cfi::{CfiContext, CfiModule, FrameInfo, NoRow};
+use super::expr::Machine;
+use gimli::{CfaRule, RegisterRule};
+
+/// What a full step found.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum FullStep<R> {
+    /// The caller's registers.
+    Next {
+        /// Of the caller.
+        regs: R,
+        /// The frame just left is a signal trampoline: `regs` are of an interrupted instruction, whose pc is looked up
+        /// as it is.
+        signal: bool,
+    },
+    /// The outermost frame.
+    End,
+    /// The stack cannot be followed further.
+    Cut,
+    /// No call frame information covers the address.
+    NoCfi,
+}
+
+/// Steps from `regs` to the caller, by the row for `lookup_pc` (see the [module](super) about return addresses).
+///
+/// `read` gives the word at an address, or `None` where there is no memory.
+pub fn step_full<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
+    cfi: &CfiModule<'_>,
+    regs: &R,
+    lookup_pc: u64,
+    ctx: &mut CfiContext,
+    read: &mut F,
+) -> FullStep<R> {
+    let (row, frame) = match cfi.row(lookup_pc, ctx) {
+        Ok(found) => found,
+        Err(NoRow::NotCovered) => return FullStep::NoCfi,
+        Err(NoRow::Malformed) => return FullStep::Cut,
+    };
+    if frame.ra != R::RA {
+        return FullStep::Cut;
+    }
+    match row.register(gimli::Register(R::RA)) {
+        Some(RegisterRule::Undefined) => return FullStep::End,
+        // No way to the return address: it would have to be in the pc itself.
+        None | Some(RegisterRule::SameValue) => return FullStep::Cut,
+        Some(_) => {}
+    }
+    let Some(next) = apply(row, &frame, regs, read) else { return FullStep::Cut };
+    if next.get(R::RA) == Some(0) {
+        return FullStep::End;
+    }
+    if !frame.signal && next.get(R::SP) <= regs.get(R::SP) {
+        return FullStep::Cut;
+    }
+    FullStep::Next { regs: next, signal: frame.signal }
+}
+
+/// Applies every rule of the row, all to the registers as they were before.
+fn apply<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
+    row: &super::Row,
+    frame: &FrameInfo<'_>,
+    regs: &R,
+    read: &mut F,
+) -> Option<R> {
+    let cfa = match row.cfa() {
+        CfaRule::RegisterAndOffset { register, offset } => {
+            regs.get(register.0)?.wrapping_add(*offset as u64)
+        }
+        CfaRule::Expression(expression) => {
+            Machine { regs, cfa: None, read }.eval(frame.expression(expression), None)?
+        }
+    };
+    let mut next = *regs;
+    next.set(R::SP, cfa);
+    for (register, rule) in row.registers() {
+        let essential = register.0 == R::RA || register.0 == R::SP;
+        match value(rule, frame, regs, cfa, read) {
+            Ok(Some(value)) => next.set(register.0, value),
+            Ok(None) => {}
+            // A register that only the caller's own variables need does not stop the unwinding.
+            Err(()) if !essential && regs.get(register.0).is_none() => {}
+            Err(()) => return None,
+        }
+    }
+    Some(next)
+}
+
+/// The caller's value of one register; `None` if it is unchanged, or not recoverable.
+fn value<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
+    rule: &RegisterRule<usize>,
+    frame: &FrameInfo<'_>,
+    regs: &R,
+    cfa: u64,
+    read: &mut F,
+) -> Result<Option<u64>, ()> {
+    let mut eval = |expression| {
+        Machine { regs, cfa: Some(cfa), read: &mut *read }
+            .eval(frame.expression(expression), Some(cfa))
+    };
+    let found = match rule {
+        RegisterRule::Undefined | RegisterRule::SameValue => return Ok(None),
+        RegisterRule::Offset(offset) => read(cfa.wrapping_add(*offset as u64)),
+        RegisterRule::ValOffset(offset) => Some(cfa.wrapping_add(*offset as u64)),
+        RegisterRule::Register(other) => regs.get(other.0),
+        RegisterRule::Expression(expression) => eval(expression).and_then(&mut *read),
+        RegisterRule::ValExpression(expression) => eval(expression),
+        RegisterRule::Constant(value) => Some(*value),
+        _ => None,
+    };
+    found.map(Some).ok_or(())
+}

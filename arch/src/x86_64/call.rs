@@ -1,0 +1,298 @@
+//! The registers of a stopped thread, and how to make it run a system call and go on as if nothing had happened.
+//!
+//! `struct user_regs_struct` is from `arch/x86/include/asm/user_64.h`; how the kernel restarts interrupted calls from
+//! `arch_do_signal_or_restart` in `arch/x86/kernel/signal.c`; which calls are never restarted from signal(7).
+
+use super::syscall::nr;
+
+/// Interrupted; restarted unless a handler without `SA_RESTART` ran. Kernel-internal, seen by tracers only.
+pub const ERESTARTSYS: i64 = 512;
+/// Interrupted; always restarted.
+pub const ERESTARTNOINTR: i64 = 513;
+/// Interrupted; restarted if no handler ran.
+pub const ERESTARTNOHAND: i64 = 514;
+/// Interrupted; continued by `restart_syscall` with what is left of its timeout.
+pub const ERESTART_RESTARTBLOCK: i64 = 516;
+const EINTR: i64 = 4;
+
+/// Calls that return EINTR at a ptrace stop instead of being restarted by the kernel, and that can be issued again with
+/// no harm: where they return EINTR they have done nothing yet. Reads and writes are here for inotify and for sockets
+/// with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`). `connect` and `close` are not: again is not the same as once.
+const NEVER_RESTARTED: [u64; 24] = [
+    0,   // read (inotify)
+    1,   // write
+    19,  // readv
+    20,  // writev
+    43,  // accept
+    44,  // sendto
+    45,  // recvfrom
+    46,  // sendmsg
+    47,  // recvmsg
+    65,  // semop
+    128, // rt_sigtimedwait
+    208, // io_getevents
+    220, // semtimedop
+    232, // epoll_wait
+    242, // mq_timedsend
+    243, // mq_timedreceive
+    281, // epoll_pwait
+    288, // accept4
+    299, // recvmmsg
+    307, // sendmmsg
+    318, // getrandom
+    333, // io_pgetevents
+    426, // io_uring_enter
+    441, // epoll_pwait2
+];
+
+/// The registers of a stopped thread: the kernel's `struct user_regs_struct` (`PTRACE_GETREGS`, `NT_PRSTATUS`).
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+#[allow(missing_docs)]
+pub struct UserRegs {
+    pub r15: u64,
+    pub r14: u64,
+    pub r13: u64,
+    pub r12: u64,
+    pub rbp: u64,
+    pub rbx: u64,
+    pub r11: u64,
+    pub r10: u64,
+    pub r9: u64,
+    pub r8: u64,
+    pub rax: u64,
+    pub rcx: u64,
+    pub rdx: u64,
+    pub rsi: u64,
+    pub rdi: u64,
+    pub orig_rax: u64,
+    pub rip: u64,
+    pub cs: u64,
+    pub eflags: u64,
+    pub rsp: u64,
+    pub ss: u64,
+    pub fs_base: u64,
+    pub gs_base: u64,
+    pub ds: u64,
+    pub es: u64,
+    pub fs: u64,
+    pub gs: u64,
+}
+
+impl UserRegs {
+    /// Program counter.
+    #[must_use]
+    pub fn pc(&self) -> u64 {
+        self.rip
+    }
+
+    /// Stack pointer.
+    #[must_use]
+    pub fn sp(&self) -> u64 {
+        self.rsp
+    }
+
+    /// Sets the program counter.
+    pub fn set_pc(&mut self, pc: u64) {
+        self.rip = pc;
+    }
+
+    /// Sets the stack pointer.
+    pub fn set_sp(&mut self, sp: u64) {
+        self.rsp = sp;
+    }
+
+    /// The thread pointer, which keys the hook's table of threads.
+    #[must_use]
+    pub fn thread_pointer(&self) -> u64 {
+        self.fs_base
+    }
+
+    /// Prepares a system call: the thread is to go on at a `syscall` instruction. `orig_rax` says "not in a system
+    /// call", so that the kernel does not take the number in `rax` for the result of an interrupted one.
+    pub fn set_syscall(&mut self, number: u64, args: [u64; 6]) {
+        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9] = args;
+        self.rax = number;
+        self.orig_rax = u64::MAX;
+    }
+
+    /// The result of a system call that has returned; errors are negative.
+    #[must_use]
+    pub fn syscall_result(&self) -> i64 {
+        self.rax as i64
+    }
+
+    /// The thread stopped inside a system call (of which it may already have the result).
+    #[must_use]
+    pub fn in_syscall(&self) -> bool {
+        (self.orig_rax as i64) >= 0
+    }
+
+    /// The number of that system call.
+    #[must_use]
+    pub fn syscall_number(&self) -> Option<u64> {
+        self.in_syscall().then_some(self.orig_rax)
+    }
+
+    /// The system call was interrupted by the stop and the kernel is going to restart it: `rax` holds one of its
+    /// internal codes.
+    #[must_use]
+    pub fn restart_pending(&self) -> bool {
+        let codes = [ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK];
+        self.in_syscall() && codes.contains(&(self.rax as i64).wrapping_neg())
+    }
+
+    /// The system call was interrupted by the stop, the kernel is *not* going to restart it, and it must be issued
+    /// again. True only of a thread for which no signal is pending or about to be delivered: otherwise EINTR is its due.
+    #[must_use]
+    pub fn wants_reissue(&self) -> bool {
+        self.in_syscall() && self.rax as i64 == -EINTR && NEVER_RESTARTED.contains(&self.orig_rax)
+    }
+
+    /// Back to before the `syscall` instruction, to issue the same call again.
+    #[must_use]
+    fn reissued(&self) -> Self {
+        UserRegs {
+            rip: self.rip.wrapping_sub(super::syscall::SYSCALL_INSN.len() as u64),
+            rax: self.orig_rax,
+            orig_rax: u64::MAX,
+            ..*self
+        }
+    }
+
+    /// The registers to write back at a signal-delivery or `PTRACE_INTERRUPT` stop, `self` being those from the first
+    /// stop: there the kernel still decides about the restart by itself, so they are as they were; only a call that it
+    /// would not restart is put back. `signal_pending`: see [`wants_reissue`](Self::wants_reissue).
+    #[must_use]
+    pub fn restored_at_stop(&self, signal_pending: bool) -> Self {
+        if !signal_pending && self.wants_reissue() { self.reissued() } else { *self }
+    }
+
+    /// The registers to write back at the *enter* stop of a system call (that of the `rt_sigreturn` which ends a remote
+    /// call), in place of that call. The kernel executes `orig_rax` next, so an interrupted call is continued right
+    /// here: `restart_syscall` where it keeps the rest of a timeout, the call itself otherwise. With -1 there it skips the call.
+    ///
+    /// The remote calls made in between must not have been of the kind that sets the thread's restart state themselves
+    /// (sleeps, futex waits, polls).
+    #[must_use]
+    pub fn restored_at_syscall_enter(&self, signal_pending: bool) -> Self {
+        const ENOSYS: u64 = 38_u64.wrapping_neg();
+        if !signal_pending && self.wants_reissue() {
+            return self.reissued();
+        }
+        if !self.restart_pending() {
+            return UserRegs { orig_rax: u64::MAX, ..*self };
+        }
+        let timed = self.rax as i64 == -ERESTART_RESTARTBLOCK;
+        let number = if timed { nr::RESTART_SYSCALL } else { self.orig_rax };
+        UserRegs { rax: ENOSYS, orig_rax: number, ..*self }
+    }
+
+    /// The registers to put into a signal frame, from which nothing is restarted by the kernel: any interrupted call is
+    /// issued again, from its start. A timeout then starts again too; that is what remains if the tracer dies.
+    #[must_use]
+    pub fn for_sigframe(&self, signal_pending: bool) -> Self {
+        if self.restart_pending() || (!signal_pending && self.wants_reissue()) {
+            return self.reissued();
+        }
+        UserRegs { orig_rax: u64::MAX, ..*self }
+    }
+}
+
+impl From<&UserRegs> for super::FullRegs {
+    fn from(r: &UserRegs) -> Self {
+        super::FullRegs {
+            pc: r.rip,
+            gpr: [
+                r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11,
+                r.r12, r.r13, r.r14, r.r15,
+            ],
+        }
+    }
+}
+
+impl From<&UserRegs> for super::Regs {
+    fn from(r: &UserRegs) -> Self {
+        super::Regs { pc: r.rip, sp: r.rsp, fp: r.rbp }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(orig_rax: i64, rax: i64) -> UserRegs {
+        UserRegs {
+            rip: 0x1002,
+            orig_rax: orig_rax as u64,
+            rax: rax as u64,
+            rdi: 7,
+            ..UserRegs::default()
+        }
+    }
+
+    #[test]
+    fn the_struct_is_the_kernels() {
+        assert_eq!(size_of::<UserRegs>(), 27 * 8);
+        assert_eq!(size_of::<UserRegs>(), size_of::<libc::user_regs_struct>());
+        assert_eq!(
+            core::mem::offset_of!(UserRegs, gs),
+            core::mem::offset_of!(libc::user_regs_struct, gs)
+        );
+        assert_eq!(
+            core::mem::offset_of!(UserRegs, rip),
+            core::mem::offset_of!(libc::user_regs_struct, rip)
+        );
+    }
+
+    #[test]
+    fn not_in_a_system_call() {
+        let regs = at(-1, -516);
+        assert!(!regs.in_syscall() && !regs.restart_pending() && !regs.wants_reissue());
+        assert_eq!(regs.restored_at_stop(false), regs);
+        assert_eq!(regs.restored_at_syscall_enter(false), regs);
+        assert_eq!(regs.for_sigframe(false), regs);
+    }
+
+    #[test]
+    fn interrupted_calls() {
+        let poll = at(7, -516);
+        assert!(poll.restart_pending());
+        assert_eq!(poll.restored_at_stop(false), poll);
+        let enter = poll.restored_at_syscall_enter(false);
+        assert_eq!((enter.orig_rax, enter.rip), (219, 0x1002));
+        let frame = poll.for_sigframe(false);
+        assert_eq!((frame.rax, frame.rip, frame.orig_rax), (7, 0x1000, u64::MAX));
+        for code in [512, 513, 514] {
+            let enter = at(202, -code).restored_at_syscall_enter(true);
+            assert_eq!((enter.orig_rax, enter.rip, enter.rax as i64), (202, 0x1002, -38));
+        }
+    }
+
+    #[test]
+    fn calls_that_are_never_restarted() {
+        let epoll = at(232, -4);
+        assert!(!epoll.restart_pending() && epoll.wants_reissue());
+        for again in [
+            epoll.restored_at_stop(false),
+            epoll.restored_at_syscall_enter(false),
+            epoll.for_sigframe(false),
+        ] {
+            assert_eq!(
+                (again.rip, again.rax, again.orig_rax, again.rdi),
+                (0x1000, 232, u64::MAX, 7)
+            );
+        }
+        assert_eq!(epoll.restored_at_stop(true), epoll);
+        assert_eq!(epoll.restored_at_syscall_enter(true).rax as i64, -4);
+        assert!(!at(3, -4).wants_reissue() && !at(42, -4).wants_reissue());
+    }
+
+    #[test]
+    fn arguments() {
+        let mut regs = at(7, -516);
+        regs.set_syscall(9, [1, 2, 3, 4, 5, 6]);
+        assert_eq!([regs.rdi, regs.rsi, regs.rdx, regs.r10, regs.r8, regs.r9], [1, 2, 3, 4, 5, 6]);
+        assert_eq!((regs.rax, regs.syscall_number()), (9, None));
+    }
+}

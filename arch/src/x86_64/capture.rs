@@ -1,0 +1,204 @@
+//! Entering the hook: the code that stubs jump to, and what it saves.
+//!
+//! A stub jumps here with the [`Call::function`] in r11 and everything else as the caller left it
+//! (System V AMD64 psABI, 3.2.3). The entry saves the arguments and the callee-saved registers that
+//! unwinding needs, asks `before` where to go, goes there, and hands the result to `after`.
+
+use super::regs::Regs;
+
+/// One call of a hooked function, on the calling thread's stack.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Call {
+    /// The six integer arguments; what stands here is what the original is called with.
+    pub args: [u64; 6],
+    /// The value that the stub passed: the function's descriptor.
+    pub function: u64,
+    /// What the original returned.
+    pub result: u64,
+    /// The caller: return address, stack pointer after the return, frame pointer.
+    pub regs: Regs,
+    /// rbx, r12, r13, r14, r15 of the caller.
+    pub saved: [u64; 5],
+    /// For `before`, to leave something for `after`.
+    pub note: [u64; 2],
+}
+
+/// Where to go after `before`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Go {
+    /// Address to go to, with the arguments in [`Call::args`].
+    pub target: u64,
+    /// 0: jump there and forget the call; 1: call it, and `after` follows.
+    pub stay: u64,
+}
+
+/// Bytes of [`Call`], as the assembly below has them.
+pub const CALL_SIZE: usize = 144;
+const _: () = assert!(size_of::<Call>() == CALL_SIZE && CALL_SIZE.is_multiple_of(16));
+const _: () = assert!(core::mem::offset_of!(Call, regs) == 64);
+const _: () = assert!(core::mem::offset_of!(Call, saved) == 88);
+
+/// Defines an entry `$name` that stubs jump to, around
+/// `$before: extern "C" fn(&mut Call) -> Go` and `$after: extern "C" fn(&mut Call) -> u64`, which
+/// returns 0, or an address to jump to instead of returning the result.
+#[cfg(target_arch = "x86_64")]
+#[macro_export]
+macro_rules! hook_entry {
+    ($(#[$doc:meta])* $name:ident, $before:path, $after:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "endbr64",
+                // A frame of the usual form, so that debuggers find their way through it.
+                "push rbp",
+                "mov rbp, rsp",
+                "sub rsp, 144",
+                "mov [rsp], rdi",
+                "mov [rsp + 8], rsi",
+                "mov [rsp + 16], rdx",
+                "mov [rsp + 24], rcx",
+                "mov [rsp + 32], r8",
+                "mov [rsp + 40], r9",
+                "mov [rsp + 48], r11",
+                "mov rax, [rbp + 8]", // return address
+                "mov [rsp + 64], rax",
+                "lea rax, [rbp + 16]", // stack pointer after the return
+                "mov [rsp + 72], rax",
+                "mov rax, [rbp]", // the caller's rbp
+                "mov [rsp + 80], rax",
+                "mov [rsp + 88], rbx",
+                "mov [rsp + 96], r12",
+                "mov [rsp + 104], r13",
+                "mov [rsp + 112], r14",
+                "mov [rsp + 120], r15",
+                "mov rdi, rsp",
+                "call {before}",
+                "mov r11, rax",
+                "test rdx, rdx",
+                "mov rdi, [rsp]",
+                "mov rsi, [rsp + 8]",
+                "mov rdx, [rsp + 16]",
+                "mov rcx, [rsp + 24]",
+                "mov r8, [rsp + 32]",
+                "mov r9, [rsp + 40]",
+                "jz 2f",
+                "call r11",
+                "mov [rsp + 56], rax",
+                "mov rdi, rsp",
+                "call {after}",
+                "test rax, rax",
+                "jnz 3f",
+                "mov rax, [rsp + 56]",
+                "leave",
+                "ret",
+                "3:", // elsewhere instead of returning
+                "mov r11, rax",
+                "mov rdi, [rsp]",
+                "mov rsi, [rsp + 8]",
+                "mov rdx, [rsp + 16]",
+                "mov rcx, [rsp + 24]",
+                "mov r8, [rsp + 32]",
+                "mov r9, [rsp + 40]",
+                "2:", // jump, as if the hook had never been entered
+                "leave",
+                "jmp r11",
+                before = sym $before,
+                after = sym $after,
+            )
+        }
+    };
+}
+
+/// Calls `f(arg)` with the stack pointer at `top`, and comes back to this stack.
+///
+/// # Safety
+/// `top` must be 16-byte aligned, with enough writable memory below it that nobody else uses.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn call_on_stack(
+    f: unsafe extern "C" fn(*mut ()),
+    arg: *mut (),
+    top: *mut u8,
+) {
+    core::arch::naked_asm!(
+        "push rbp",
+        "mov rbp, rsp",
+        "mov rsp, rdx",
+        "mov rax, rdi",
+        "mov rdi, rsi",
+        "call rax",
+        "mov rsp, rbp",
+        "pop rbp",
+        "ret",
+    )
+}
+
+/// The code that a signal handler of ours returns to (`sa_restorer`).
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn restorer() {
+    core::arch::naked_asm!("mov rax, 15", "syscall") // rt_sigreturn
+}
+
+/// The thread pointer: what fs:0 holds under every libc (System V psABI TLS, variant II).
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub fn thread_pointer() -> u64 {
+    let tp: u64;
+    // SAFETY: reads the TLS self pointer, which exists wherever malloc can be called.
+    unsafe {
+        core::arch::asm!("mov {}, fs:0", out(reg) tp, options(nostack, readonly, preserves_flags));
+    }
+    tp
+}
+
+/// The time stamp counter.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub fn counter() -> u64 {
+    // SAFETY: the instruction exists on every AMD64 processor.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// The time stamp counter, read after all earlier loads have been done.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub fn counter_after_loads() -> u64 {
+    let (lo, hi): (u32, u32);
+    // SAFETY: RDTSCP exists wherever prof's preflight finds an invariant counter.
+    unsafe {
+        core::arch::asm!("rdtscp", out("eax") lo, out("edx") hi, out("ecx") _, options(nostack, nomem));
+    }
+    (hi as u64) << 32 | lo as u64
+}
+
+/// Copies `n` bytes forward.
+///
+/// # Safety
+/// As `memcpy` of C; also right where `dst` is below `src` and they overlap.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub unsafe fn copy_forward(dst: *mut u8, src: *const u8, n: usize) {
+    // SAFETY: the caller's promise; the direction flag is clear by the ABI.
+    unsafe {
+        core::arch::asm!("rep movsb", inout("rdi") dst => _, inout("rsi") src => _,
+            inout("rcx") n => _, options(nostack, preserves_flags));
+    }
+}
+
+/// Sets `n` bytes.
+///
+/// # Safety
+/// As `memset` of C.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+pub unsafe fn fill(dst: *mut u8, byte: u8, n: usize) {
+    // SAFETY: the caller's promise; the direction flag is clear by the ABI.
+    unsafe {
+        core::arch::asm!("rep stosb", inout("rdi") dst => _, inout("rcx") n => _, in("al") byte,
+            options(nostack, preserves_flags));
+    }
+}

@@ -1,0 +1,314 @@
+//! Reading functions: whether one can be patched at its entry, and which instructions the patch displaces.
+
+use super::jump::PATCH_LEN;
+use alloc::vec::Vec;
+use core::fmt;
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+
+/// Where to patch a function, and what that displaces.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PatchPlan {
+    /// Where the patch goes, from the function's start: behind `endbr64`, which must stay the first instruction.
+    /// [`PATCH_LEN`] bytes are overwritten there.
+    pub patch_offset: usize,
+    /// Length of the displaced instructions: all that the patch touches. Less than [`PATCH_LEN`] only for a function that
+    /// ends within the patch, where the rest is padding.
+    pub displaced_len: usize,
+    /// Start of each displaced instruction, from the function's start.
+    pub displaced: Vec<usize>,
+    /// The last displaced instruction never goes on to the next one (`ret`, `jmp`), so there is nothing to return to.
+    pub terminated: bool,
+}
+
+impl PatchPlan {
+    /// From the function's start: where the code goes on after the displaced instructions.
+    #[must_use]
+    pub fn continuation(&self) -> usize {
+        self.patch_offset.saturating_add(self.displaced_len)
+    }
+
+    /// `pc` is inside the bytes that the patch changes, where a thread must not be when they do. (At the first of them it
+    /// may be: it goes on with the patch. A thread that is to return to the first of them cannot exist.)
+    #[must_use]
+    pub fn covers(&self, func_addr: u64, pc: u64) -> bool {
+        let offset = pc.wrapping_sub(func_addr.wrapping_add(self.patch_offset as u64));
+        offset > 0 && offset < PATCH_LEN as u64
+    }
+}
+
+/// Why a function cannot be patched, or its prologue not moved. Offsets are from the function's start.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The function is shorter than the patch, and what follows is not padding.
+    TooShort,
+    /// Not all of the function's bytes were given.
+    Incomplete {
+        /// How many were.
+        have: usize,
+        /// How many there are.
+        need: u64,
+    },
+    /// A branch in the function leads into the patch.
+    BranchIntoPatch {
+        /// Where the branch is.
+        from: usize,
+    },
+    /// A branch (not a call) in the function leads back to its entry, so the hook would see one call as many.
+    BranchToEntry {
+        /// Where the branch is.
+        from: usize,
+    },
+    /// A jump to a computed address, in a function whose end is so near that it may lead into the patch.
+    IndirectBranch {
+        /// Where the jump is.
+        from: usize,
+    },
+    /// Not an instruction, or not all of it.
+    Undecodable {
+        /// Where.
+        at: usize,
+    },
+    /// A displaced instruction uses its own address for more than reading data nearby: it takes the address of a displaced
+    /// instruction, or calls the next instruction to find out where it is.
+    OwnAddress {
+        /// Where.
+        at: usize,
+    },
+    /// A displaced instruction has no equivalent at the stub's address (most often: its data is too far away).
+    CannotMove,
+    /// The stub is not in reach of the function.
+    OutOfReach,
+    /// The code is not what the plan was made for.
+    Changed,
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::TooShort => write!(f, "the function is shorter than the patch"),
+            Refusal::Incomplete { have, need } => {
+                write!(f, "only {have} of the function's {need} bytes are readable")
+            }
+            Refusal::BranchIntoPatch { from } => {
+                write!(f, "a branch at +{from:#x} leads into the bytes to be patched")
+            }
+            Refusal::BranchToEntry { from } => {
+                write!(f, "a branch at +{from:#x} leads back to the function's entry")
+            }
+            Refusal::IndirectBranch { from } => {
+                write!(f, "the computed jump at +{from:#x} may lead into the bytes to be patched")
+            }
+            Refusal::Undecodable { at } => write!(f, "no instruction can be decoded at +{at:#x}"),
+            Refusal::OwnAddress { at } => {
+                write!(f, "the instruction at +{at:#x} depends on its own address")
+            }
+            Refusal::CannotMove => {
+                write!(f, "the function's first instructions cannot be moved to the stub")
+            }
+            Refusal::OutOfReach => write!(f, "the stub is more than 2 GiB away from the function"),
+            Refusal::Changed => write!(f, "the function's code has changed"),
+        }
+    }
+}
+
+impl core::error::Error for Refusal {}
+
+/// The instruction at `at`, or `None` if that is not a whole valid one.
+pub(super) fn decode(code: &[u8], func_addr: u64, at: usize) -> Option<Instruction> {
+    let ip = func_addr.wrapping_add(at as u64);
+    let mut decoder = Decoder::with_ip(64, code.get(at..)?, ip, DecoderOptions::NONE);
+    let instruction = decoder.can_decode().then(|| decoder.decode())?;
+    (!instruction.is_invalid()).then_some(instruction)
+}
+
+/// Execution never goes on behind this instruction.
+fn is_terminator(instruction: &Instruction) -> bool {
+    matches!(
+        instruction.flow_control(),
+        FlowControl::UnconditionalBranch | FlowControl::IndirectBranch | FlowControl::Return
+    ) || matches!(
+        instruction.mnemonic(),
+        Mnemonic::Ud0 | Mnemonic::Ud1 | Mnemonic::Ud2 | Mnemonic::Hlt
+    )
+}
+
+fn is_padding(instruction: &Instruction) -> bool {
+    matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3)
+}
+
+/// Where a direct branch or call leads; `None` for any other instruction.
+pub(super) fn branch_target(instruction: &Instruction) -> Option<u64> {
+    let direct = matches!(
+        instruction.op0_kind(),
+        OpKind::NearBranch16 | OpKind::NearBranch32 | OpKind::NearBranch64
+    );
+    (instruction.op_count() > 0 && direct).then(|| instruction.near_branch_target())
+}
+
+/// One instruction and where it is from the function's start.
+struct Located {
+    at: usize,
+    instruction: Instruction,
+}
+
+impl Located {
+    fn end(&self) -> usize {
+        self.at.saturating_add(self.instruction.len())
+    }
+}
+
+/// All instructions of the function. Where its size is not known it ends at the first instruction that execution
+/// does not go beyond, and that no branch before it jumps over.
+fn instructions(
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+) -> Result<Vec<Located>, Refusal> {
+    let size = match func_size {
+        Some(size) if size > code.len() as u64 => {
+            return Err(Refusal::Incomplete { have: code.len(), need: size });
+        }
+        Some(size) => Some(size as usize),
+        None => None,
+    };
+    let body = code.get(..size.unwrap_or(code.len())).unwrap_or(code);
+    let (mut list, mut at, mut furthest) = (Vec::new(), 0, 0);
+    while at < body.len() {
+        let Some(instruction) = decode(body, func_addr, at) else {
+            return Err(Refusal::Undecodable { at });
+        };
+        let located = Located { at, instruction };
+        at = located.end();
+        if let Some(target) = branch_target(&instruction)
+            && instruction.flow_control() != FlowControl::Call
+        {
+            let offset = target.wrapping_sub(func_addr);
+            // What leads further than any code that is known leaves the function.
+            if offset < body.len() as u64 {
+                furthest = furthest.max(offset as usize);
+            }
+        }
+        list.push(located);
+        if size.is_none() && is_terminator(&instruction) && furthest < at {
+            break;
+        }
+    }
+    Ok(list)
+}
+
+/// Plans the patch of the function whose bytes are `code`, from its start.
+///
+/// `func_size` is the size that its symbol (or its call frame information) gives; then `code` must have all of it. Of a
+/// function shorter than the patch the padding behind it must be in `code` too. `None` or `Some(0)`: not known.
+///
+/// # Errors
+///
+/// See [`Refusal`].
+pub fn plan_patch(
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+) -> Result<PatchPlan, Refusal> {
+    let list = instructions(code, func_addr, func_size.filter(|&size| size > 0))?;
+    let patch_offset = match list.first() {
+        Some(first) if first.instruction.mnemonic() == Mnemonic::Endbr64 => first.end(),
+        _ => 0,
+    };
+    let patch_end = patch_offset.saturating_add(PATCH_LEN);
+    let mut plan =
+        PatchPlan { patch_offset, displaced_len: 0, displaced: Vec::new(), terminated: false };
+    for located in list.iter().filter(|l| l.at >= patch_offset) {
+        if plan.continuation() >= patch_end {
+            break;
+        }
+        plan.displaced.push(located.at);
+        plan.displaced_len = located.end().saturating_sub(patch_offset);
+        plan.terminated = is_terminator(&located.instruction);
+    }
+    if plan.continuation() < patch_end {
+        let end = list.last().map_or(0, Located::end);
+        trim_padding(&mut plan, &list);
+        if !plan.terminated || !padded(code, func_addr, end, patch_end) {
+            return Err(Refusal::TooShort);
+        }
+    }
+    check_branches(&plan, &list, func_addr)?;
+    Ok(plan)
+}
+
+/// Of a function that ends within the patch: padding counted into its size need not be moved.
+fn trim_padding(plan: &mut PatchPlan, list: &[Located]) {
+    let code = |l: &&Located| l.at >= plan.patch_offset && !is_padding(&l.instruction);
+    if let Some(last) = list.iter().rfind(code) {
+        plan.displaced.retain(|&at| at <= last.at);
+        plan.displaced_len = last.end().saturating_sub(plan.patch_offset);
+        plan.terminated = is_terminator(&last.instruction);
+    }
+}
+
+/// The bytes from `end` (a function's) up to the next multiple of 16 are padding, and reach to `patch_end`.
+fn padded(code: &[u8], func_addr: u64, end: usize, patch_end: usize) -> bool {
+    let end_addr = func_addr.wrapping_add(end as u64);
+    let room = (end_addr.wrapping_neg() & 15) as usize;
+    let limit = end.saturating_add(room);
+    if limit < patch_end || limit > code.len() {
+        return false;
+    }
+    let mut at = end;
+    while at < limit {
+        match code.get(..limit).and_then(|code| decode(code, func_addr, at)) {
+            Some(instruction) if is_padding(&instruction) => {
+                at = at.saturating_add(instruction.len())
+            }
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// No branch of the function may lead into the patch, or make the hook see one call twice.
+fn check_branches(plan: &PatchPlan, list: &[Located], func_addr: u64) -> Result<(), Refusal> {
+    let entry = plan.patch_offset as u64;
+    let end = plan.continuation().max(plan.patch_offset.saturating_add(PATCH_LEN)) as u64;
+    let mut ended = false;
+    for Located { at, instruction } in list {
+        let (at, moved) = (*at, plan.displaced.contains(at));
+        let is_call = instruction.flow_control() == FlowControl::Call;
+        let next = at.saturating_add(instruction.len());
+        let calls = is_call || instruction.flow_control() == FlowControl::IndirectCall;
+        if moved && calls && next < plan.patch_offset.saturating_add(PATCH_LEN) {
+            // A thread may be in the callee, about to return into the patch.
+            return Err(Refusal::BranchIntoPatch { from: at });
+        }
+        if let Some(target) = branch_target(instruction) {
+            let target = target.wrapping_sub(func_addr);
+            let to_moved = plan.displaced.iter().any(|&to| to as u64 == target);
+            if is_call && target == next as u64 {
+                if moved {
+                    return Err(Refusal::OwnAddress { at });
+                }
+            } else if moved && to_moved && !is_call {
+                // Stays inside the moved copy.
+            } else if target <= entry {
+                if !is_call {
+                    return Err(Refusal::BranchToEntry { from: at });
+                }
+            } else if target < end {
+                return Err(Refusal::BranchIntoPatch { from: at });
+            }
+        }
+        if moved && instruction.is_ip_rel_memory_operand() {
+            let operand = instruction.ip_rel_memory_address().wrapping_sub(func_addr);
+            if operand >= entry && operand < end {
+                return Err(Refusal::OwnAddress { at });
+            }
+        }
+        // Code behind a terminator inside the patch can only be reached by jumps; a computed one may be among them.
+        ended |= moved && is_terminator(instruction) && next < end as usize;
+        let computed = instruction.flow_control() == FlowControl::IndirectBranch;
+        if computed && ended && !moved {
+            return Err(Refusal::IndirectBranch { from: at });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! The patch itself: a near jump, and how far it reaches.
+
+use core::ops::Range;
+
+/// Bytes that a patch overwrites: `jmp rel32`.
+pub const PATCH_LEN: usize = 5;
+
+/// User addresses that can be mapped: above the usual `mmap_min_addr`, below the end of the lower half.
+const LOWEST: u64 = 0x1_0000;
+const HIGHEST: u64 = 0x7fff_ffff_f000;
+
+/// How far from an address code may be placed so that jumps between them work in both directions, with 64 KiB to spare
+/// for the length of what is placed.
+const REACH: u64 = 0x7fff_0000;
+
+/// `jmp to`, to be placed at `from`; `None` if that is too far.
+#[must_use]
+pub fn encode_jump(from: u64, to: u64) -> Option<[u8; PATCH_LEN]> {
+    let distance = to.wrapping_sub(from.wrapping_add(PATCH_LEN as u64)) as i64;
+    let [a, b, c, d] = i32::try_from(distance).ok()?.to_le_bytes();
+    Some([0xe9, a, b, c, d])
+}
+
+/// Where the jump `bytes` at `from` leads, if it is a near jump.
+#[must_use]
+pub fn decode_jump(from: u64, bytes: &[u8]) -> Option<u64> {
+    let &[0xe9, a, b, c, d] = bytes.first_chunk()? else { return None };
+    let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
+    Some(from.wrapping_add(PATCH_LEN as u64).wrapping_add_signed(distance))
+}
+
+/// The addresses where a stub may be placed to be in reach of `addr`, and `addr` of it.
+#[must_use]
+pub fn near_window(addr: u64) -> Range<u64> {
+    addr.saturating_sub(REACH).max(LOWEST)..addr.saturating_add(REACH).min(HIGHEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jumps() {
+        assert_eq!(encode_jump(0x1000, 0x1005), Some([0xe9, 0, 0, 0, 0]));
+        assert_eq!(encode_jump(0x1000, 0x1000), Some([0xe9, 0xfb, 0xff, 0xff, 0xff]));
+        assert_eq!(encode_jump(0, 0x8000_0004), Some([0xe9, 0xff, 0xff, 0xff, 0x7f]));
+        assert_eq!(encode_jump(0, 0x8000_0005), None);
+        for to in [0x10_0000_u64, 0x7000_0000, 0x6000_0000] {
+            let bytes = encode_jump(0x5000_0000, to).unwrap();
+            assert_eq!(decode_jump(0x5000_0000, &bytes), Some(to));
+        }
+        assert_eq!(decode_jump(0, &[0xeb, 0, 0, 0, 0]), None);
+        assert_eq!(decode_jump(0, &[0xe9, 0, 0, 0]), None);
+    }
+
+    #[test]
+    fn windows() {
+        for addr in [0, 0x40_0000, 0x5555_5555_0000, 0x7fff_f7fc_0000] {
+            let window = near_window(addr);
+            assert!(window.start < window.end);
+            assert!(
+                encode_jump(addr, window.start).is_some()
+                    && encode_jump(addr, window.end).is_some()
+            );
+            assert!(
+                encode_jump(window.start, addr).is_some()
+                    && encode_jump(window.end, addr).is_some()
+            );
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! AMD64 under Linux: System V ABI, 64-bit processes.
+
+pub mod call;
+pub mod capture;
+#[cfg(feature = "relocate")]
+pub mod insn;
+pub mod jump;
+pub mod regs;
+#[cfg(feature = "relocate")]
+pub mod relocate;
+pub mod rule;
+pub mod sigframe;
+pub mod syscall;
+
+pub use call::UserRegs;
+pub use regs::{FullRegs, Regs};
+pub use rule::{Rule, Step};

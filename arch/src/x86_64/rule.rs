@@ -1,0 +1,421 @@
+//! Unwind rules packed into eight bytes, and the step that applies them: the hot path of the profiler.
+//!
+//! Layout of the word, from the lowest bit:
+//!
+//! | bits   | `CfaSp`, `CfaFp`                         | `CfaFpDeref`                             |
+//! |--------|------------------------------------------|------------------------------------------|
+//! | 0..8   | kind                                     | kind                                     |
+//! | 8..16  | zero                                     | 1 if the frame pointer is restored       |
+//! | 16..32 | frame pointer's slot, relative to the CFA; 0: unchanged | its slot, relative to fp  |
+//! | 32..64 | CFA, relative to sp or fp                | where the CFA is, relative to fp         |
+//!
+//! The other kinds are the kind alone. The whole word 0 means that no rule was computed yet.
+
+use super::regs::{FullRegs, RA, RBP, RSP, Regs};
+use crate::unwind::{CfiRule, FrameInfo, FullStep, Row};
+use gimli::{CfaRule, Register, RegisterRule};
+
+const CFA_SP: u64 = 1;
+const CFA_FP: u64 = 2;
+const CFA_FP_DEREF: u64 = 3;
+const FRAME_POINTER: u64 = 4;
+const SIGNAL: u64 = 5;
+const END: u64 = 6;
+const COMPLEX: u64 = 7;
+const UNKNOWN: u64 = 8;
+
+/// Offsets in the `ucontext` of a signal frame, which is where `rsp` points when the handler has returned: see
+/// `struct ucontext` and `struct sigcontext_64` in the kernel's `arch/x86/include/uapi/asm/{ucontext,sigcontext}.h`.
+const UC_RBP: u64 = 120;
+const UC_RSP: u64 = 160;
+const UC_RIP: u64 = 168;
+/// Where the `ucontext` has the registers by DWARF number: `rax` to `r15`.
+const UC_GPR: [u64; 16] = [144, 136, 152, 128, 112, 104, 120, 160, 40, 48, 56, 64, 72, 80, 88, 96];
+
+/// How to step from a frame to its caller, for one code address.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+#[repr(transparent)]
+pub struct Rule(u64);
+
+/// The same, spelled out.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// Nothing computed yet.
+    None,
+    /// CFA = sp + `cfa_off`.
+    CfaSp {
+        /// CFA relative to sp.
+        cfa_off: i32,
+        /// Where the caller's fp is, relative to the CFA; `None`: still in the register.
+        fp_slot: Option<i16>,
+    },
+    /// CFA = fp + `cfa_off`.
+    CfaFp {
+        /// CFA relative to fp.
+        cfa_off: i32,
+        /// Where the caller's fp is, relative to the CFA; `None`: still in the register.
+        fp_slot: Option<i16>,
+    },
+    /// CFA = *(fp + `cfa_at`): functions that realign their stack.
+    CfaFpDeref {
+        /// Where the CFA is, relative to fp.
+        cfa_at: i32,
+        /// Where the caller's fp is, relative to fp; `None`: still in the register.
+        fp_at: Option<i16>,
+    },
+    /// A plain chain of frame pointers, for code that has no call frame information. Applied only where plausible.
+    FramePointer,
+    /// The kernel's signal frame.
+    Signal,
+    /// The outermost frame of a thread.
+    End,
+    /// Takes [`step_full`](crate::unwind::step_full).
+    Complex,
+    /// No call frame information for this address.
+    Unknown,
+}
+
+/// What a step found.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// The caller's registers.
+    Next(Regs),
+    /// This was the outermost frame.
+    End,
+    /// The rule needs all registers.
+    NeedFull,
+    /// The stack cannot be followed further.
+    Cut,
+}
+
+impl Rule {
+    /// Not computed yet.
+    pub const NONE: Rule = Rule(0);
+    /// See [`Form::FramePointer`].
+    pub const FRAME_POINTER: Rule = Rule(FRAME_POINTER);
+    /// See [`Form::Signal`].
+    pub const SIGNAL: Rule = Rule(SIGNAL);
+    /// See [`Form::End`].
+    pub const END: Rule = Rule(END);
+    /// See [`Form::Complex`].
+    pub const COMPLEX: Rule = Rule(COMPLEX);
+    /// See [`Form::Unknown`].
+    pub const UNKNOWN: Rule = Rule(UNKNOWN);
+
+    /// The word, to be kept in an atomic.
+    #[inline(always)]
+    #[must_use]
+    pub const fn to_u64(self) -> u64 {
+        self.0
+    }
+
+    /// From a word that [`to_u64`](Self::to_u64) gave. Any word is safe; a senseless one steps to `Cut`.
+    #[inline(always)]
+    #[must_use]
+    pub const fn from_u64(word: u64) -> Self {
+        Rule(word)
+    }
+
+    /// No rule was computed yet.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The frame is a signal trampoline, so the pc of the next one is of an interrupted instruction and is looked up as
+    /// it is, not at pc - 1.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_signal(self) -> bool {
+        self.0 == SIGNAL
+    }
+
+    const fn pack(kind: u64, high: i32, slot: i16, flag: bool) -> Rule {
+        Rule(kind | (flag as u64) << 8 | (slot as u16 as u64) << 16 | (high as u32 as u64) << 32)
+    }
+
+    /// Packs `form`. A slot at offset 0 from the CFA, which no code uses, gives `Complex`.
+    #[must_use]
+    pub const fn from_form(form: Form) -> Rule {
+        match form {
+            Form::None => Rule::NONE,
+            Form::CfaSp { fp_slot: Some(0), .. } | Form::CfaFp { fp_slot: Some(0), .. } => {
+                Rule::COMPLEX
+            }
+            Form::CfaSp { cfa_off, fp_slot: Some(slot) } => {
+                Rule::pack(CFA_SP, cfa_off, slot, false)
+            }
+            Form::CfaSp { cfa_off, fp_slot: None } => Rule::pack(CFA_SP, cfa_off, 0, false),
+            Form::CfaFp { cfa_off, fp_slot: Some(slot) } => {
+                Rule::pack(CFA_FP, cfa_off, slot, false)
+            }
+            Form::CfaFp { cfa_off, fp_slot: None } => Rule::pack(CFA_FP, cfa_off, 0, false),
+            Form::CfaFpDeref { cfa_at, fp_at: Some(at) } => {
+                Rule::pack(CFA_FP_DEREF, cfa_at, at, true)
+            }
+            Form::CfaFpDeref { cfa_at, fp_at: None } => Rule::pack(CFA_FP_DEREF, cfa_at, 0, false),
+            Form::FramePointer => Rule::FRAME_POINTER,
+            Form::Signal => Rule::SIGNAL,
+            Form::End => Rule::END,
+            Form::Complex => Rule::COMPLEX,
+            Form::Unknown => Rule::UNKNOWN,
+        }
+    }
+
+    /// Unpacks; for tests, messages, and whoever wants to match on it.
+    #[must_use]
+    pub const fn form(self) -> Form {
+        let (high, slot) = ((self.0 >> 32) as i32, (self.0 >> 16) as i16);
+        let fp_slot = if slot == 0 { None } else { Some(slot) };
+        match self.0 & 0xff {
+            0 => Form::None,
+            CFA_SP => Form::CfaSp { cfa_off: high, fp_slot },
+            CFA_FP => Form::CfaFp { cfa_off: high, fp_slot },
+            CFA_FP_DEREF => {
+                let fp_at = if self.0 & 0x100 == 0 { None } else { Some(slot) };
+                Form::CfaFpDeref { cfa_at: high, fp_at }
+            }
+            FRAME_POINTER => Form::FramePointer,
+            SIGNAL => Form::Signal,
+            END => Form::End,
+            COMPLEX => Form::Complex,
+            _ => Form::Unknown,
+        }
+    }
+
+    /// Steps to the caller. `read` gives the word at an address, or `None` where there is no memory; every word that the
+    /// result depends on is read through it, once.
+    #[inline(always)]
+    pub fn step(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
+        let kind = self.0 & 0xff;
+        if kind.wrapping_sub(CFA_SP) > CFA_FP - CFA_SP {
+            return self.step_rare(regs, read);
+        }
+        let base = if kind == CFA_SP { regs.sp } else { regs.fp };
+        let cfa = base.wrapping_add((self.0 as i64 >> 32) as u64);
+        if cfa <= regs.sp {
+            return Step::Cut;
+        }
+        let Some(pc) = read(cfa.wrapping_sub(8)) else { return Step::Cut };
+        let slot = i64::from(self.0 as i32 >> 16);
+        let fp = if slot == 0 {
+            regs.fp
+        } else {
+            match read(cfa.wrapping_add(slot as u64)) {
+                Some(fp) => fp,
+                None => return Step::Cut,
+            }
+        };
+        if pc == 0 {
+            return Step::End;
+        }
+        Step::Next(Regs { pc, sp: cfa, fp })
+    }
+
+    /// Everything but the two common forms.
+    #[cold]
+    #[inline(never)]
+    fn step_rare(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
+        let next = match self.form() {
+            Form::CfaFpDeref { cfa_at, fp_at } => self::deref(regs, cfa_at, fp_at, read),
+            Form::FramePointer => frame_pointer(regs, read),
+            Form::Signal => signal(regs, read),
+            Form::End => return Step::End,
+            Form::Complex => return Step::NeedFull,
+            _ => return Step::Cut,
+        };
+        match next {
+            Some(Regs { pc: 0, .. }) => Step::End,
+            Some(next) => Step::Next(next),
+            None => Step::Cut,
+        }
+    }
+
+    /// The same step for whoever carries all registers. A signal frame restores them all, from `Unknown` on nothing is
+    /// known (`NoCfi`), `Complex` cannot be answered here (`Cut`); the other forms leave the registers that they do not
+    /// know about as they are, which is wrong for those that the function saved: use
+    /// [`step_full`](crate::unwind::step_full) where there is call frame information.
+    pub fn step_all(
+        self,
+        full: &FullRegs,
+        read: &mut impl FnMut(u64) -> Option<u64>,
+    ) -> FullStep<FullRegs> {
+        let mut regs = *full;
+        if self.is_signal() {
+            let uc = full.gpr[RSP as usize];
+            for (slot, offset) in regs.gpr.iter_mut().zip(UC_GPR) {
+                let Some(value) = read(uc.wrapping_add(offset)) else { return FullStep::Cut };
+                *slot = value;
+            }
+            return match read(uc.wrapping_add(UC_RIP)) {
+                None => FullStep::Cut,
+                Some(0) => FullStep::End,
+                Some(pc) => FullStep::Next { regs: FullRegs { pc, ..regs }, signal: true },
+            };
+        }
+        match self.step(&Regs::from(full), read) {
+            Step::Next(next) => FullStep::Next { regs: regs.with(next), signal: false },
+            Step::End => FullStep::End,
+            Step::Cut if self == Rule::UNKNOWN => FullStep::NoCfi,
+            Step::Cut | Step::NeedFull => FullStep::Cut,
+        }
+    }
+}
+
+fn deref(
+    regs: &Regs,
+    cfa_at: i32,
+    fp_at: Option<i16>,
+    read: &mut impl FnMut(u64) -> Option<u64>,
+) -> Option<Regs> {
+    let cfa = read(regs.fp.wrapping_add(i64::from(cfa_at) as u64))?;
+    if cfa <= regs.sp {
+        return None;
+    }
+    let pc = read(cfa.wrapping_sub(8))?;
+    let fp = match fp_at {
+        Some(at) => read(regs.fp.wrapping_add(i64::from(at) as u64))?,
+        None => regs.fp,
+    };
+    Some(Regs { pc, sp: cfa, fp })
+}
+
+/// `push rbp; mov rbp, rsp` at the start of every function: the caller's fp is at fp, the return address above it.
+fn frame_pointer(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
+    if regs.fp < regs.sp || regs.fp & 7 != 0 {
+        return None;
+    }
+    let pc = read(regs.fp.wrapping_add(8))?;
+    let fp = read(regs.fp)?;
+    let sp = regs.fp.checked_add(16)?;
+    Some(Regs { pc, sp, fp })
+}
+
+/// The interrupted registers. The stack may change to any other, so there is no progress to check.
+fn signal(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
+    let pc = read(regs.sp.wrapping_add(UC_RIP))?;
+    let sp = read(regs.sp.wrapping_add(UC_RSP))?;
+    let fp = read(regs.sp.wrapping_add(UC_RBP))?;
+    Some(Regs { pc, sp, fp })
+}
+
+impl CfiRule for Rule {
+    const UNKNOWN: Self = Rule::UNKNOWN;
+    const COMPLEX: Self = Rule::COMPLEX;
+
+    /// Packs one row. Whatever is not one of the forms that occur gives `Complex`: a rule is either exact or not used.
+    fn from_row(row: &Row, frame: &FrameInfo<'_>, pc: u64) -> Self {
+        if frame.ra != RA {
+            return Rule::COMPLEX;
+        }
+        match row.register(Register(RA)) {
+            Some(RegisterRule::Undefined) => return Rule::END,
+            Some(RegisterRule::Offset(-8)) if !frame.signal => {}
+            Some(RegisterRule::Expression(e)) if frame.signal => {
+                let sigreturn = breg(frame.expression(&e)) == Some((RSP, UC_RIP as i64));
+                return if sigreturn { Rule::SIGNAL } else { Rule::COMPLEX };
+            }
+            _ => return Rule::COMPLEX,
+        }
+        // A row that says something about rsp is none of ours: the caller's rsp is the CFA.
+        if row.register(Register(RSP)).is_some_and(|rule| rule != RegisterRule::ValOffset(0)) {
+            return Rule::COMPLEX;
+        }
+        let form = match row.cfa() {
+            CfaRule::RegisterAndOffset { register: Register(base), offset } => {
+                plain(row, frame, *base, *offset)
+            }
+            CfaRule::Expression(e) => match breg_deref(frame.expression(e)) {
+                Some((RBP, cfa_at)) => realigned(row, frame, cfa_at),
+                Some(_) => None,
+                None => {
+                    plt_offset(frame.expression(e), pc).and_then(|off| plain(row, frame, RSP, off))
+                }
+            },
+        };
+        form.map_or(Rule::COMPLEX, Rule::from_form)
+    }
+}
+
+/// CFA at a constant offset from `base`.
+fn plain(row: &Row, frame: &FrameInfo<'_>, base: u16, offset: i64) -> Option<Form> {
+    let cfa_off = i32::try_from(offset).ok()?;
+    let slot = match row.register(Register(RBP)) {
+        None | Some(RegisterRule::SameValue | RegisterRule::Undefined) => None,
+        Some(RegisterRule::Offset(slot)) => Some(slot),
+        Some(RegisterRule::Expression(e)) => match breg(frame.expression(&e)) {
+            Some((register, at)) if register == base => Some(at.checked_sub(offset)?),
+            _ => return None,
+        },
+        Some(_) => return None,
+    };
+    let fp_slot = slot.map(i16::try_from).transpose().ok()?;
+    match base {
+        RSP => Some(Form::CfaSp { cfa_off, fp_slot }),
+        RBP => Some(Form::CfaFp { cfa_off, fp_slot }),
+        _ => None,
+    }
+}
+
+/// What GCC emits for functions that realign their stack: CFA and fp both reached through fp.
+fn realigned(row: &Row, frame: &FrameInfo<'_>, cfa_at: i64) -> Option<Form> {
+    let fp_at = match row.register(Register(RBP)) {
+        None | Some(RegisterRule::SameValue) => None,
+        Some(RegisterRule::Expression(e)) => match breg(frame.expression(&e)) {
+            Some((RBP, at)) => Some(i16::try_from(at).ok()?),
+            _ => return None,
+        },
+        Some(_) => return None,
+    };
+    Some(Form::CfaFpDeref { cfa_at: i32::try_from(cfa_at).ok()?, fp_at })
+}
+
+/// `DW_OP_breg<n> offset` and the rest of the expression.
+fn split_breg(code: &[u8]) -> Option<(u16, i64, &[u8])> {
+    let (&op, rest) = code.split_first()?;
+    let register = u16::from(op.checked_sub(0x70).filter(|&n| n < 32)?);
+    let mut rest = gimli::EndianSlice::new(rest, gimli::LittleEndian);
+    let offset = gimli::Reader::read_sleb128(&mut rest).ok()?;
+    Some((register, offset, rest.slice()))
+}
+
+/// Exactly `DW_OP_breg<n> offset`.
+fn breg(code: &[u8]) -> Option<(u16, i64)> {
+    match split_breg(code)? {
+        (register, offset, []) => Some((register, offset)),
+        _ => None,
+    }
+}
+
+/// Exactly `DW_OP_breg<n> offset; DW_OP_deref`.
+fn breg_deref(code: &[u8]) -> Option<(u16, i64)> {
+    match split_breg(code)? {
+        (register, offset, [0x06]) => Some((register, offset)),
+        _ => None,
+    }
+}
+
+/// The expression that linkers write for the PLT, where each 16-byte entry pushes one word at a known place:
+/// `breg7 8; breg16 0; lit15; and; lit<n>; ge; lit3; shl; plus`. Its value at `pc`, relative to rsp.
+fn plt_offset(code: &[u8], pc: u64) -> Option<i64> {
+    let (RSP, offset, rest) = split_breg(code)? else { return None };
+    let (RA, 0, rest) = split_breg(rest)? else { return None };
+    let &[0x3f, 0x1a, lit @ 0x30..=0x4f, 0x2a, 0x33, 0x24, 0x22] = rest else { return None };
+    let pushed = pc & 15 >= u64::from(lit.wrapping_sub(0x30));
+    offset.checked_add(if pushed { 8 } else { 0 })
+}
+
+/// `code`, the bytes at a pc, is a signal restorer: `mov eax, 15; syscall`, or the same with `mov rax`.
+///
+/// For restorers without call frame information (musl) their [`Rule`] is [`Rule::SIGNAL`]. Ask this before
+/// [`compile`](crate::unwind::compile): the byte before such a restorer, where a return address is looked up, can
+/// belong to another function that does have call frame information.
+#[must_use]
+pub fn is_sigreturn_code(code: &[u8]) -> bool {
+    code.starts_with(&super::syscall::RESTORER) || code.starts_with(&super::syscall::RESTORER_REX)
+}
+
+#[cfg(test)]
+#[path = "rule_tests.rs"]
+mod tests;

@@ -1,0 +1,145 @@
+//! System calls: numbers, instruction bytes, gadgets, and raw calls for code that runs natively without a libc.
+//!
+//! Numbers: `arch/x86/entry/syscalls/syscall_64.tbl` of the kernel. Convention: System V ABI, AMD64 supplement,
+//! appendix A.2.1: number in `rax`, arguments in `rdi rsi rdx r10 r8 r9`, result in `rax`, `rcx` and `r11` clobbered.
+
+/// `syscall`.
+pub const SYSCALL_INSN: [u8; 2] = [0x0f, 0x05];
+/// `syscall; ret`.
+pub const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
+/// A signal restorer: `mov eax, 15; syscall`.
+pub const RESTORER: [u8; 7] = [0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05];
+/// The same as glibc has it: `mov rax, 15; syscall`.
+pub const RESTORER_REX: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+
+/// The system calls that `prof` makes, in itself or in a target.
+#[allow(missing_docs)]
+pub mod nr {
+    pub const READ: u64 = 0;
+    pub const WRITE: u64 = 1;
+    pub const CLOSE: u64 = 3;
+    pub const MMAP: u64 = 9;
+    pub const MPROTECT: u64 = 10;
+    pub const MUNMAP: u64 = 11;
+    pub const RT_SIGACTION: u64 = 13;
+    pub const RT_SIGPROCMASK: u64 = 14;
+    pub const RT_SIGRETURN: u64 = 15;
+    pub const SCHED_YIELD: u64 = 24;
+    pub const MADVISE: u64 = 28;
+    pub const NANOSLEEP: u64 = 35;
+    pub const GETPID: u64 = 39;
+    pub const FCNTL: u64 = 72;
+    pub const FTRUNCATE: u64 = 77;
+    pub const PRCTL: u64 = 157;
+    pub const GETTID: u64 = 186;
+    pub const FUTEX: u64 = 202;
+    pub const RESTART_SYSCALL: u64 = 219;
+    pub const CLOCK_GETTIME: u64 = 228;
+    pub const PROCESS_VM_READV: u64 = 310;
+    pub const MEMFD_CREATE: u64 = 319;
+}
+
+/// Offset of `pattern` in `bytes`.
+fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
+    bytes.windows(pattern.len()).position(|window| window == pattern)
+}
+
+/// Offset of a `syscall; ret` in executable bytes (of libc, say, or the vDSO).
+#[must_use]
+pub fn find_syscall_ret_gadget(bytes: &[u8]) -> Option<usize> {
+    find(bytes, &SYSCALL_RET)
+}
+
+/// Offset of a signal restorer in executable bytes (every libc has one).
+#[must_use]
+pub fn find_restorer(bytes: &[u8]) -> Option<usize> {
+    find(bytes, &RESTORER_REX).or_else(|| find(bytes, &RESTORER))
+}
+
+#[cfg(target_arch = "x86_64")]
+pub use raw::*;
+
+/// Raw system calls of this process. Results are as the kernel gives them: -4095 to -1 are negated error numbers.
+#[cfg(target_arch = "x86_64")]
+mod raw {
+    use core::arch::asm;
+
+    macro_rules! raw_syscall {
+        ($(#[$doc:meta])* $name:ident($($arg:ident in $reg:tt),*)) => {
+            $(#[$doc])*
+            ///
+            /// # Safety
+            ///
+            /// The call must be one whose effects this process can stand: the kernel does what it is told.
+            #[inline(always)]
+            #[allow(clippy::too_many_arguments)]
+            pub unsafe fn $name(nr: u64 $(, $arg: u64)*) -> i64 {
+                let result: i64;
+                // SAFETY: the instruction clobbers nothing but what is declared; its effects are the caller's promise.
+                unsafe {
+                    asm!(
+                        "syscall",
+                        inlateout("rax") nr as i64 => result,
+                        $(in($reg) $arg,)*
+                        lateout("rcx") _,
+                        lateout("r11") _,
+                        options(nostack),
+                    );
+                }
+                result
+            }
+        };
+    }
+
+    raw_syscall!(
+        /// System call without arguments.
+        syscall0()
+    );
+    raw_syscall!(
+        /// System call with one argument.
+        syscall1(a in "rdi")
+    );
+    raw_syscall!(
+        /// System call with two arguments.
+        syscall2(a in "rdi", b in "rsi")
+    );
+    raw_syscall!(
+        /// System call with three arguments.
+        syscall3(a in "rdi", b in "rsi", c in "rdx")
+    );
+    raw_syscall!(
+        /// System call with four arguments.
+        syscall4(a in "rdi", b in "rsi", c in "rdx", d in "r10")
+    );
+    raw_syscall!(
+        /// System call with five arguments.
+        syscall5(a in "rdi", b in "rsi", c in "rdx", d in "r10", e in "r8")
+    );
+    raw_syscall!(
+        /// System call with six arguments.
+        syscall6(a in "rdi", b in "rsi", c in "rdx", d in "r10", e in "r8", f in "r9")
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gadgets() {
+        assert_eq!(find_syscall_ret_gadget(&[0x90, 0x0f, 0x05, 0x48, 0x0f, 0x05, 0xc3]), Some(4));
+        assert_eq!(find_syscall_ret_gadget(&[0x0f, 0x05]), None);
+        assert_eq!(find_restorer(&[0x90, 0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05]), Some(1));
+        assert_eq!(find_restorer(&[]), None);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn raw_calls() {
+        // SAFETY: getpid and a failing close have no effect.
+        unsafe {
+            assert_eq!(syscall0(nr::GETPID), i64::from(libc::getpid()));
+            assert_eq!(syscall1(nr::CLOSE, u64::MAX), -i64::from(libc::EBADF));
+        }
+    }
+}

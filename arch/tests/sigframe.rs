@@ -1,0 +1,263 @@
+//! `build_sigframe` against the kernel: a thread whose every register was changed gets all of them back.
+#![cfg(target_arch = "x86_64")]
+
+use prof_arch::x86_64::UserRegs;
+use prof_arch::x86_64::sigframe::{SigframeError, XsaveLayout, build_sigframe, sigframe_len};
+use prof_arch::x86_64::syscall::{RESTORER, SYSCALL_RET};
+use std::ptr::null_mut;
+
+const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
+const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
+const NT_X86_XSTATE: usize = 0x202;
+/// Features that the test fills with values: x87, SSE, AVX, and the three of AVX-512.
+const FEATURES: u64 = 0b1110_0111;
+
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0
+    }
+}
+
+struct Child(libc::pid_t);
+
+impl Child {
+    fn ptrace(&self, request: libc::c_uint, addr: usize, data: *mut libc::c_void) {
+        // SAFETY: requests on our own stopped child; `data` is a buffer that the caller keeps alive.
+        let result = unsafe { libc::ptrace(request, self.0, addr, data) };
+        assert!(result >= 0, "ptrace {request:#x}: {}", std::io::Error::last_os_error());
+    }
+
+    fn wait_stopped(&self) -> i32 {
+        let mut status = 0;
+        // SAFETY: waits for our own child.
+        assert_eq!(unsafe { libc::waitpid(self.0, &mut status, 0) }, self.0);
+        assert!(libc::WIFSTOPPED(status), "{status:#x}");
+        libc::WSTOPSIG(status)
+    }
+
+    fn regs(&self) -> UserRegs {
+        let mut regs = UserRegs::default();
+        self.ptrace(libc::PTRACE_GETREGS, 0, (&raw mut regs).cast());
+        regs
+    }
+
+    fn set_regs(&self, regs: &UserRegs) {
+        let mut regs = *regs;
+        self.ptrace(libc::PTRACE_SETREGS, 0, (&raw mut regs).cast());
+    }
+
+    fn xsave(&self) -> Vec<u8> {
+        let mut image = vec![0; 16384];
+        let mut iov = libc::iovec { iov_base: image.as_mut_ptr().cast(), iov_len: image.len() };
+        self.ptrace(libc::PTRACE_GETREGSET, NT_X86_XSTATE, (&raw mut iov).cast());
+        image.truncate(iov.iov_len);
+        image
+    }
+
+    fn set_xsave(&self, image: &[u8]) {
+        let mut iov =
+            libc::iovec { iov_base: image.as_ptr().cast_mut().cast(), iov_len: image.len() };
+        self.ptrace(libc::PTRACE_SETREGSET, NT_X86_XSTATE, (&raw mut iov).cast());
+    }
+
+    fn sigmask(&self) -> u64 {
+        let mut mask = 0_u64;
+        self.ptrace(PTRACE_GETSIGMASK, 8, (&raw mut mask).cast());
+        mask
+    }
+
+    fn set_sigmask(&self, mut mask: u64) {
+        self.ptrace(PTRACE_SETSIGMASK, 8, (&raw mut mask).cast());
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        // SAFETY: our own child.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, null_mut(), 0);
+        }
+    }
+}
+
+/// Memory shared with the child, so that both see what is written to it.
+fn shared(len: usize) -> *mut u8 {
+    let prot = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    // SAFETY: a new anonymous mapping.
+    let p =
+        unsafe { libc::mmap(null_mut(), len, prot, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0) };
+    assert_ne!(p, libc::MAP_FAILED);
+    p.cast()
+}
+
+/// A child stopped under ptrace, with an alternate signal stack.
+fn child(altstack: *mut u8) -> Child {
+    // SAFETY: the child makes system calls only.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            let stack = libc::stack_t { ss_sp: altstack.cast(), ss_flags: 0, ss_size: 16384 };
+            libc::sigaltstack(&stack, null_mut());
+            libc::ptrace(libc::PTRACE_TRACEME, 0, 0, 0);
+            libc::raise(libc::SIGSTOP);
+            libc::_exit(1);
+        }
+        assert!(pid > 0);
+        let child = Child(pid);
+        assert_eq!(child.wait_stopped(), libc::SIGSTOP);
+        child
+    }
+}
+
+/// Random vector state, of all features that this machine has.
+fn random_xsave(image: &mut [u8], random: &mut Random) {
+    let word = |image: &[u8], at: usize| u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
+    let supported = word(image, 464) & FEATURES;
+    let layout = XsaveLayout::native();
+    let fill = |image: &mut [u8], from: usize, to: usize, random: &mut Random| {
+        image[from..to].chunks_mut(8).for_each(|c| c.copy_from_slice(&random.next().to_le_bytes()));
+    };
+    fill(image, 160, 416, random);
+    for feature in [2, 5, 6, 7].into_iter().filter(|f| supported >> f & 1 == 1) {
+        let end = layout.end[feature] as usize;
+        let len = [0, 0, 256, 0, 0, 64, 512, 1024][feature];
+        fill(image, end - len, end, random);
+    }
+    for register in 0..8 {
+        let at = 32 + register * 16;
+        image[at..at + 8].copy_from_slice(&(random.next() | 1 << 63).to_le_bytes());
+        image[at + 8..at + 10].copy_from_slice(&0x4001_u16.to_le_bytes());
+    }
+    image[0..2].copy_from_slice(&(0x007f | (random.next() as u16 & 0xc00) | 0x300).to_le_bytes());
+    image[4] = 0xff; // All x87 registers hold something.
+    image[24..28].copy_from_slice(&(0x1f80 | (random.next() as u32 & 0xe03f)).to_le_bytes());
+    let in_use = word(image, 512) | supported;
+    image[512..520].copy_from_slice(&in_use.to_le_bytes());
+}
+
+/// Random general registers, on top of valid segment registers and bases.
+fn random_regs(base: &UserRegs, random: &mut Random) -> UserRegs {
+    let mut r = *base;
+    for slot in [
+        &mut r.r15, &mut r.r14, &mut r.r13, &mut r.r12, &mut r.rbp, &mut r.rbx, &mut r.r11,
+        &mut r.r10, &mut r.r9, &mut r.r8, &mut r.rax, &mut r.rcx, &mut r.rdx, &mut r.rsi,
+        &mut r.rdi, &mut r.rsp,
+    ] {
+        *slot = random.next();
+    }
+    // Carry, parity, adjust, zero, sign, direction, overflow, alignment check.
+    r.eflags = 0x202 | (random.next() & 0x4_0cd5 & !0x4_0000);
+    r.orig_rax = u64::MAX;
+    r
+}
+
+#[test]
+fn everything_is_restored() {
+    let code = shared(4096);
+    let memory = shared(65536);
+    let altstack = shared(16384);
+    let (gadget, restorer, trap) = (0_usize, 16, 32);
+    for (at, bytes) in [(gadget, &SYSCALL_RET[..]), (restorer, &RESTORER[..]), (trap, &[0xcc][..])]
+    {
+        // SAFETY: within the page of `code`.
+        unsafe { code.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+    let child = child(altstack);
+    let code = code as u64;
+    let original = child.regs();
+    let mut random = Random(0x9e37_79b9_7f4a_7c15);
+    for round in 0..64 {
+        // State A, as the kernel reports it: this is what has to come back.
+        let mut image = child.xsave();
+        if round > 0 {
+            random_xsave(&mut image, &mut random);
+        }
+        child.set_xsave(&image);
+        let mut regs = random_regs(&original, &mut random);
+        regs.rip = code + trap as u64;
+        child.set_regs(&regs);
+        let mask = random.next()
+            & !(1 << (libc::SIGTRAP - 1) | 1 << (libc::SIGKILL - 1) | 1 << (libc::SIGSTOP - 1));
+        child.set_sigmask(mask);
+        let (regs, image) = (child.regs(), child.xsave());
+
+        let mut frame = vec![0; sigframe_len(image.len())];
+        let frame_addr = memory as u64 + 8 * (round % 9);
+        let layout = XsaveLayout::native();
+        let built = build_sigframe(
+            &mut frame,
+            frame_addr,
+            &regs,
+            &image,
+            &layout,
+            mask,
+            code + restorer as u64,
+        )
+        .unwrap();
+        // SAFETY: the frame is smaller than the mapping.
+        unsafe { (built.sp as *mut u8).copy_from_nonoverlapping(frame.as_ptr(), built.len) };
+
+        // State B: everything is something else.
+        let mut other = child.xsave();
+        random_xsave(&mut other, &mut random);
+        child.set_xsave(&other);
+        child.set_sigmask(!mask);
+        let mut call = random_regs(&original, &mut random);
+        call.rip = code + gadget as u64;
+        call.rsp = built.sp;
+        call.set_syscall(libc::SYS_getpid as u64, [0; 6]);
+        child.set_regs(&call);
+        child.ptrace(libc::PTRACE_CONT, 0, null_mut());
+        assert_eq!(child.wait_stopped(), libc::SIGTRAP, "round {round}: {:x?}", child.regs());
+
+        let after = child.regs();
+        assert_eq!(
+            after,
+            UserRegs { rip: regs.rip + 1, orig_rax: u64::MAX, ..regs },
+            "round {round}"
+        );
+        assert_eq!(child.sigmask(), mask, "round {round}");
+        let after = child.xsave();
+        let differing: Vec<usize> = (0..image.len()).filter(|&i| image[i] != after[i]).collect();
+        assert!(differing.is_empty(), "round {round}: xsave differs at {differing:?}");
+    }
+    // The alternate stack is still there: ask the child.
+    let mut regs = original;
+    (regs.rip, regs.rsp) = (code, memory as u64 + 32768);
+    // SAFETY: within the mapping.
+    unsafe { (regs.rsp as *mut u64).write(code + trap as u64) };
+    regs.set_syscall(libc::SYS_sigaltstack as u64, [0, memory as u64, 0, 0, 0, 0]);
+    child.set_regs(&regs);
+    child.ptrace(libc::PTRACE_CONT, 0, null_mut());
+    assert_eq!((child.wait_stopped(), child.regs().rax), (libc::SIGTRAP, 0));
+    // SAFETY: the child has written a stack_t there.
+    let stack = unsafe { memory.cast::<libc::stack_t>().read() };
+    assert_eq!((stack.ss_sp as u64, stack.ss_size), (altstack as u64, 16384));
+}
+
+#[test]
+fn bad_input_is_refused() {
+    let (regs, layout) = (UserRegs::default(), XsaveLayout::native());
+    let image = vec![0; 576];
+    let mut out = vec![0; sigframe_len(576)];
+    assert!(build_sigframe(&mut out, 0x1000, &regs, &image, &layout, 0, 0).is_ok());
+    assert_eq!(
+        build_sigframe(&mut out, 0x1004, &regs, &image, &layout, 0, 0),
+        Err(SigframeError::Misaligned)
+    );
+    let short = build_sigframe(&mut out, 0x1000, &regs, &image[..575], &layout, 0, 0);
+    assert_eq!(short, Err(SigframeError::BadXsave));
+    assert_eq!(
+        build_sigframe(&mut out, 0x1000, &regs, &[], &layout, 0, 0),
+        Err(SigframeError::BadXsave)
+    );
+    let need = sigframe_len(576);
+    let narrow = build_sigframe(&mut out[..need - 1], 0x1000, &regs, &image, &layout, 0, 0);
+    assert_eq!(narrow, Err(SigframeError::NoRoom { need }));
+}

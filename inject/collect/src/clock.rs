@@ -1,0 +1,51 @@
+//! The recording's clock, as the hook reads it.
+
+use prof_trace::shared::{Shared, clock};
+
+/// Reads the time in ticks of a recording.
+#[derive(Clone, Copy, Debug)]
+pub struct Clock {
+    counter: bool,
+    ticks_per_sec: u64,
+}
+
+impl Clock {
+    /// The clock that the control page names.
+    pub fn of(shared: &Shared) -> Self {
+        let c = shared.control();
+        Self {
+            counter: c.clock == clock::COUNTER,
+            ticks_per_sec: c.ticks_per_sec.clamp(1, 1 << 40),
+        }
+    }
+
+    /// Now.
+    pub fn now(&self) -> u64 {
+        if self.counter { counter() } else { monotonic_ns() }
+    }
+
+    /// Ticks in a second.
+    pub fn ticks_per_sec(&self) -> u64 {
+        self.ticks_per_sec
+    }
+}
+
+/// `CLOCK_MONOTONIC` in nanoseconds.
+pub(crate) fn monotonic_ns() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is a valid place for the result.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// The processor's counter; where prof knows none, the recording's clock is not a counter.
+#[cfg(target_arch = "x86_64")]
+fn counter() -> u64 {
+    // SAFETY: the instruction exists on every AMD64 processor.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn counter() -> u64 {
+    monotonic_ns()
+}

@@ -1,0 +1,51 @@
+//! Mapping the shared memory.
+
+use crate::Error;
+use prof_trace::shared::{Geometry, LAYOUT, MAGIC, Shared};
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+
+/// Offset of `segments` in the control page, after magic and layout.
+const HEAD: usize = 16;
+
+/// Maps a ring for reading and writing, for as long as this process lives.
+///
+/// The number of segments is read from the memory once, and must fit the size of the file, which is
+/// sealed against shrinking; nothing is taken from the memory on trust after that.
+///
+/// # Errors
+/// If the descriptor is no ring of this version.
+pub fn map_ring(fd: OwnedFd) -> Result<Shared, Error> {
+    let file = std::fs::File::from(fd);
+    let mut head = [0u8; HEAD];
+    file.read_exact_at(&mut head, 0).map_err(Error::io("cannot read the ring"))?;
+    let word = |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+    if head[..8] != MAGIC.to_ne_bytes() {
+        return Err(Error::NotARing("wrong magic number"));
+    }
+    if word(8) != LAYOUT {
+        return Err(Error::NotARing("another layout"));
+    }
+    let geometry = Geometry::from_segments(word(12)).ok_or(Error::NotARing("impossible size"))?;
+    let len = file.metadata().map_err(Error::io("cannot stat the ring"))?.len();
+    if len < geometry.size() as u64 {
+        return Err(Error::NotARing("file too short"));
+    }
+    // SAFETY: a new mapping at an address that the kernel chooses.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            geometry.size(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        return Err(Error::io("cannot map the ring")(std::io::Error::last_os_error()));
+    }
+    // SAFETY: just mapped with that size, page aligned, and never unmapped. The file can't shrink:
+    // prof sealed it, and where it could not, the worst is a SIGBUS in this process.
+    Ok(unsafe { Shared::new(base.cast(), geometry) })
+}

@@ -1,0 +1,230 @@
+//! The target's threads: their numbers, names, and whether they are still there.
+
+use crate::output::Output;
+use prof_trace::records::{Thread, kind};
+use prof_trace::shared::{SLOTS, Shared, slot};
+use std::collections::{HashMap, HashSet};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+
+/// Names that are read again in one second.
+const RENAMES: usize = 256;
+/// Threads remembered above which the ended ones are forgotten at once.
+const MANY: usize = 4 * SLOTS;
+
+/// What is known of one.
+#[derive(Debug)]
+pub struct Known {
+    /// Number of the segment that comes next, or is being read.
+    pub next: u64,
+    /// The pass in which that one was missing.
+    pub gap: u64,
+    tid: u32,
+    name: String,
+    written: bool,
+}
+
+/// All that have events.
+#[derive(Debug)]
+pub struct Threads {
+    proc: PathBuf,
+    known: HashMap<u32, Known>,
+    fresh: Vec<u32>,
+    nested: bool,
+    outer: HashMap<u32, u32>,
+    rename_at: u32,
+}
+
+impl Threads {
+    /// Of process `pid`.
+    pub fn new(pid: u32) -> Self {
+        let proc = PathBuf::from(format!("/proc/{pid}"));
+        let status = fs::read_to_string(proc.join("status")).unwrap_or_default();
+        let nested = ns_pids(&status).is_some_and(|n| n.0 != n.1);
+        let (known, fresh, outer) = Default::default();
+        Self { proc, known, fresh, nested, outer, rename_at: 0 }
+    }
+
+    /// A segment of this thread is in use.
+    pub fn seen(&mut self, serial: u32, tid: u32, _pass: u64) -> &mut Known {
+        self.known.entry(serial).or_insert_with(|| {
+            self.fresh.push(serial);
+            Known { next: 1, gap: 0, tid, name: String::new(), written: false }
+        })
+    }
+
+    /// Whether a thread was seen for the first time since the last [`Threads::write`].
+    pub fn has_new(&self) -> bool {
+        !self.fresh.is_empty()
+    }
+
+    /// More than an honest target would have.
+    pub fn are_many(&self) -> bool {
+        self.known.len() > MANY
+    }
+
+    /// Writes the names of new threads.
+    pub fn write(&mut self, out: &mut Output) {
+        for serial in std::mem::take(&mut self.fresh) {
+            self.write_name(serial, out);
+        }
+    }
+
+    fn write_name(&mut self, serial: u32, out: &mut Output) {
+        let Some(tid) = self.known.get(&serial).map(|k| k.tid) else { return };
+        let name = self.name_of(tid);
+        let Some(k) = self.known.get_mut(&serial) else { return };
+        if k.written && (name.is_empty() || name == k.name) {
+            return;
+        }
+        k.written = true;
+        k.name.clone_from(&name);
+        out.put(kind::THREAD, &Thread { number: serial, tid, name }.encode());
+    }
+
+    fn name_of(&mut self, tid: u32) -> String {
+        let Some(outer) = self.outer_tid(tid) else { return String::new() };
+        let name = fs::read(self.proc.join(format!("task/{outer}/comm"))).unwrap_or_default();
+        String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
+    }
+
+    /// The id in prof's namespace of a thread id in the target's.
+    fn outer_tid(&mut self, tid: u32) -> Option<u32> {
+        if !self.nested {
+            return Some(tid);
+        }
+        if !self.outer.contains_key(&tid) {
+            self.read_outer();
+        }
+        self.outer.get(&tid).copied()
+    }
+
+    fn read_outer(&mut self) {
+        self.outer.clear();
+        for entry in fs::read_dir(self.proc.join("task")).into_iter().flatten().flatten() {
+            let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
+            if let Some((outer, inner)) = ns_pids(&status) {
+                self.outer.insert(inner, outer);
+            }
+        }
+    }
+
+    /// Reads some names again: threads are named after they have begun.
+    pub fn rename(&mut self, out: &mut Output) {
+        let mut serials: Vec<u32> = self.known.keys().copied().collect();
+        serials.sort_unstable();
+        let from = serials.partition_point(|s| *s < self.rename_at);
+        let some: Vec<u32> = serials[from..].iter().take(RENAMES).copied().collect();
+        self.rename_at = some.last().filter(|_| some.len() == RENAMES).map_or(0, |s| s + 1);
+        for serial in some {
+            self.write_name(serial, out);
+        }
+    }
+
+    /// Forgets threads whose serials are not among `used` and that no slot names as living.
+    pub fn forget(&mut self, shared: &Shared, used: impl Iterator<Item = u32>) {
+        let mut keep: HashSet<u32> = used.collect();
+        for s in (0..SLOTS).filter_map(|i| shared.slot(i)) {
+            if s.state.load(Relaxed) == slot::LIVE {
+                keep.insert(s.serial.load(Relaxed));
+            }
+        }
+        self.known.retain(|serial, _| keep.contains(serial));
+    }
+
+    /// Finds out who is alive.
+    pub fn census(&mut self, shared: &Shared) -> Census {
+        if self.nested {
+            self.read_outer();
+        }
+        let mut latest: HashMap<u32, u32> = HashMap::new();
+        for s in (0..SLOTS).filter_map(|i| shared.slot(i)) {
+            if s.state.load(Acquire) == slot::LIVE {
+                let (tid, serial) = (s.tid.load(Relaxed), s.serial.load(Relaxed));
+                let l = latest.entry(tid).or_insert(serial);
+                // Serials are handed out in order; they may wrap in a very long recording.
+                if serial.wrapping_sub(*l) < u32::MAX / 2 {
+                    *l = serial;
+                }
+            }
+        }
+        let alive = latest.keys().copied().filter(|t| self.is_alive(*t)).collect();
+        Census { alive, latest }
+    }
+
+    /// Asks for this very thread: a listing of `/proc/PID/task` may leave some out while others end.
+    fn is_alive(&self, tid: u32) -> bool {
+        let outer = if self.nested { self.outer.get(&tid).copied() } else { Some(tid) };
+        outer.is_some_and(|t| fs::symlink_metadata(self.proc.join(format!("task/{t}"))).is_ok())
+    }
+
+    /// Whether the thread with this id, not in the census as living, has ended.
+    pub fn has_ended(&self, census: &Census, tid: u32, serial: u32) -> bool {
+        match census.latest.get(&tid) {
+            // Somebody else has the id now.
+            Some(l) if *l != serial && l.wrapping_sub(serial) < u32::MAX / 2 => true,
+            Some(_) => !census.alive.contains(&tid),
+            None => !self.is_alive(tid),
+        }
+    }
+}
+
+/// Who is alive.
+#[derive(Debug)]
+pub struct Census {
+    alive: HashSet<u32>,
+    latest: HashMap<u32, u32>,
+}
+
+impl Census {
+    /// Marks the slots of threads that have ended, so that new threads can take them.
+    pub fn free_slots(&self, shared: &Shared) {
+        for s in (0..SLOTS).filter_map(|i| shared.slot(i)) {
+            let (tid, state) = (s.tid.load(Relaxed), s.state.load(Acquire));
+            let serial = s.serial.load(Relaxed);
+            let Some(latest) = self.latest.get(&tid) else { continue };
+            if state != slot::LIVE || (self.alive.contains(&tid) && *latest == serial) {
+                continue;
+            }
+            if *latest != serial && latest.wrapping_sub(serial) >= u32::MAX / 2 {
+                continue; // taken since the census
+            }
+            mark_dead(s, tid);
+        }
+    }
+}
+
+/// Sets a living slot to dead if it still belongs to `tid`: both words change at once or not at all,
+/// so that a thread that is taking the slot over just now keeps it.
+fn mark_dead(s: &prof_trace::shared::Slot, tid: u32) {
+    const { assert!(std::mem::offset_of!(prof_trace::shared::Slot, state) == 12) };
+    let both = |state: u32| {
+        let ([a, b, c, d], [e, f, g, h]) = (tid.to_ne_bytes(), state.to_ne_bytes());
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    };
+    // SAFETY: `tid` and `state` are adjacent, at an address that is a multiple of 8, in memory that
+    // is only ever accessed atomically.
+    let pair = unsafe { &*std::ptr::from_ref(&s.tid).cast::<AtomicU64>() };
+    let _ = pair.compare_exchange(both(slot::LIVE), both(slot::DEAD), AcqRel, Relaxed);
+}
+
+/// From `/proc/PID/status`: the id in prof's namespace and in the innermost one.
+fn ns_pids(status: &str) -> Option<(u32, u32)> {
+    let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
+    let mut ids = line.split_whitespace().map(|w| w.parse().ok());
+    let first = ids.next()??;
+    Some((first, ids.last().flatten().unwrap_or(first)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn namespaces_are_told_apart() {
+        assert_eq!(ns_pids("Name:\tx\nNSpid:\t12\n"), Some((12, 12)));
+        assert_eq!(ns_pids("NSpid:\t120\t7\t1\n"), Some((120, 1)));
+        assert_eq!(ns_pids("Name:\tx\n"), None);
+    }
+}

@@ -1,0 +1,303 @@
+//! The calls of hooked functions: before and after the original.
+//!
+//! A call counts once, at the outermost hooked function ([`Slot::inner_sp`] is set while the
+//! original runs). Memory that is given back is recorded before the original runs, since another
+//! thread may get it while it does; memory that is handed out is recorded after.
+
+use crate::record::{add, event};
+use crate::stack::capture;
+use crate::state::Thread;
+use crate::{clock, header, modules, thread};
+use core::sync::atomic::Ordering::Relaxed;
+use prof_arch::native::capture::{Call, Go, call_on_stack};
+use prof_trace::shared::{FUNCTIONS, Function, Kind, Shared, Slot, flags};
+
+prof_arch::hook_entry!(
+    /// malloc and everything that hands out a new block.
+    alloc, before_alloc, after_alloc);
+prof_arch::hook_entry!(
+    /// realloc, reallocarray.
+    realloc, before_realloc, after_realloc);
+prof_arch::hook_entry!(
+    /// free.
+    free, before_free, after_nothing);
+prof_arch::hook_entry!(
+    /// operator delete and others that may end in free.
+    delete, before_delete, after_delete);
+prof_arch::hook_entry!(
+    /// The dynamic linker's list of modules changes.
+    loader, before_loader, after_nothing);
+
+fn function(call: &Call) -> &'static Function {
+    // SAFETY: the stub passes the address of its descriptor in the shared memory, which is mapped
+    // for as long as the stub is.
+    unsafe { &*(call.function as *const Function) }
+}
+
+/// To the original, without coming back here.
+#[inline(always)]
+fn pass(f: &Function) -> Go {
+    Go { target: f.original, stay: 0 }
+}
+
+/// Whether the thread may record this call: it is neither inside the hook nor inside an original.
+///
+/// A mark that stands for a frame below the stack pointer is stale: the frame was left by longjmp
+/// or by an exception. On another stack (a signal handler's) that can't be told; then an original
+/// is interrupted at worst, and what it allocates meanwhile is recorded as its own.
+#[inline(always)]
+fn outermost(slot: &Slot, sp: u64) -> bool {
+    let (busy, inner) = (slot.busy_sp.load(Relaxed), slot.inner_sp.load(Relaxed));
+    if busy | inner == 0 {
+        return true;
+    }
+    stale(slot, sp, busy, inner)
+}
+
+#[cold]
+#[inline(never)]
+fn stale(slot: &Slot, sp: u64, busy: u64, inner: u64) -> bool {
+    if busy != 0 {
+        // The hook's own code was interrupted by a signal whose handler allocates. Its work must
+        // not be disturbed, unless the handler has plainly left it behind, which takes a jump
+        // that no handler does on this stack while the frame is live.
+        if sp > busy && sp - busy < 1 << 16 {
+            slot.busy_sp.store(0, Relaxed);
+            slot.inner_sp.store(0, Relaxed);
+            return true;
+        }
+        add(&slot.reentered, 1);
+        return false;
+    }
+    if sp > inner {
+        slot.inner_sp.store(0, Relaxed);
+        return true;
+    }
+    false
+}
+
+#[inline(always)]
+fn count(slot: &Slot, f: &Function) {
+    if let Some(c) = slot.calls.get((f.index as usize).min(FUNCTIONS - 1)) {
+        add(c, 1);
+    }
+}
+
+/// The sum or product that an argument list asks for.
+#[inline(always)]
+fn requested(kind: u32, args: &[u64; 6]) -> u64 {
+    const CALLOC: u32 = Kind::Calloc as u32;
+    const MEMALIGN: u32 = Kind::Memalign as u32;
+    const POSIX_MEMALIGN: u32 = Kind::PosixMemalign as u32;
+    const REALLOC_ARRAY: u32 = Kind::ReallocArray as u32;
+    const REALLOC: u32 = Kind::Realloc as u32;
+    match kind {
+        CALLOC => args[0].wrapping_mul(args[1]),
+        MEMALIGN | REALLOC => args[1],
+        POSIX_MEMALIGN => args[2],
+        REALLOC_ARRAY => args[1].wrapping_mul(args[2]),
+        _ => args[0],
+    }
+}
+
+extern "C" fn before_alloc(call: &mut Call) -> Go {
+    let f = function(call);
+    let shared = header::shared();
+    let Some((slot, t)) = thread::current(&shared) else { return pass(f) };
+    let sp = call.regs.sp;
+    if !outermost(slot, sp) {
+        return pass(f);
+    }
+    slot.inner_sp.store(sp, Relaxed);
+    call.note = [core::ptr::from_ref(slot) as u64, core::ptr::from_mut(t) as u64];
+    if f.nothrow != 0 {
+        // The form that does not throw, as an exception must not pass through this frame. Its tag
+        // argument is an empty object, whose address nobody looks at.
+        let tag = if f.kind == Kind::New as u32 { 1 } else { 2 };
+        call.args[tag] = core::ptr::from_ref(f) as u64;
+        return Go { target: f.nothrow, stay: 1 };
+    }
+    Go { target: f.original, stay: 1 }
+}
+
+/// What `before` left.
+#[inline(always)]
+fn noted(call: &Call) -> (&'static Slot, &'static mut Thread) {
+    // SAFETY: set from references by `before` of the same call.
+    unsafe { (&*(call.note[0] as *const Slot), &mut *(call.note[1] as *mut Thread)) }
+}
+
+extern "C" fn after_alloc(call: &mut Call) -> u64 {
+    if !header::attached() {
+        return 0; // a child that was forked meanwhile
+    }
+    let f = function(call);
+    let (slot, t) = noted(call);
+    slot.inner_sp.store(0, Relaxed);
+    let mut addr = call.result;
+    if f.kind == Kind::PosixMemalign as u32 {
+        if addr as u32 != 0 {
+            return 0;
+        }
+        // SAFETY: the call has succeeded, so its first argument points to the result.
+        addr = unsafe { (call.args[0] as *const usize).read_unaligned() } as u64;
+    }
+    if addr == 0 {
+        // A throwing operator new that found no memory: the real one shall say so.
+        return if f.nothrow != 0 { f.original } else { 0 };
+    }
+    let shared = header::shared();
+    slot.busy_sp.store(call.regs.sp, Relaxed);
+    let time = clock::after(&shared);
+    record_alloc(&shared, slot, t, call, time, addr);
+    count(slot, f);
+    slot.busy_sp.store(0, Relaxed);
+    0
+}
+
+#[inline(always)]
+fn record_alloc(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: u64, addr: u64) {
+    let size = requested(function(call).kind, &call.args);
+    let node = stack_node(shared, slot, t, call);
+    event(shared, slot, t, |c, at| {
+        // SAFETY: `event` passes a place of MAX_EVENT bytes.
+        unsafe { c.put_alloc(at, time, addr, size, node) }
+    });
+}
+
+#[inline(always)]
+fn stack_node(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> u32 {
+    let stack = capture(shared, slot, t, call);
+    if stack.cut {
+        add(&slot.truncated, 1);
+    }
+    stack.node
+}
+
+extern "C" fn before_realloc(call: &mut Call) -> Go {
+    let go = before_alloc(call);
+    if go.stay != 0 {
+        // The old block may be somebody else's as soon as the original runs.
+        let (_, t) = noted(call);
+        call.note[1] = clock::before(&header::shared());
+        call.result = core::ptr::from_mut(t) as u64;
+        // `result` is overwritten by the call: keep the thread's state where unwinding does not look.
+        call.args[3] = call.result;
+    }
+    go
+}
+
+extern "C" fn after_realloc(call: &mut Call) -> u64 {
+    if !header::attached() {
+        return 0;
+    }
+    let before = call.note[1];
+    call.note[1] = call.args[3];
+    let f = function(call);
+    let (slot, t) = noted(call);
+    slot.inner_sp.store(0, Relaxed);
+    let (old, addr) = (call.args[0], call.result);
+    let size = requested(f.kind, &call.args);
+    // Failed, and the old block stands; but a size of 0 gives it back.
+    if addr == 0 && (old == 0 || size != 0) {
+        return 0;
+    }
+    let shared = header::shared();
+    slot.busy_sp.store(call.regs.sp, Relaxed);
+    count(slot, f);
+    if addr == 0 {
+        let node = if free_stacks(&shared) { stack_node(&shared, slot, t, call) } else { 0 };
+        event(&shared, slot, t, |c, at| {
+            // SAFETY: `event` passes a place of MAX_EVENT bytes.
+            unsafe { c.put_free(at, before, old, node) }
+        });
+    } else {
+        let time = clock::after(&shared);
+        if old == 0 {
+            record_alloc(&shared, slot, t, call, time, addr);
+        } else {
+            let node = stack_node(&shared, slot, t, call);
+            event(&shared, slot, t, |c, at| {
+                // SAFETY: `event` passes a place of MAX_EVENT bytes.
+                unsafe { c.put_realloc(at, before, time, old, addr, size, node) }
+            });
+        }
+    }
+    slot.busy_sp.store(0, Relaxed);
+    0
+}
+
+#[inline(always)]
+fn free_stacks(shared: &Shared) -> bool {
+    shared.control().flags.load(Relaxed) & flags::FREE_STACKS != 0
+}
+
+/// Records a free; `None` if the call is not to be recorded.
+#[inline(always)]
+fn record_free(call: &mut Call, f: &Function) -> Option<&'static Slot> {
+    let addr = call.args[0];
+    if addr == 0 {
+        return None;
+    }
+    let shared = header::shared();
+    let (slot, t) = thread::current(&shared)?;
+    let sp = call.regs.sp;
+    if !outermost(slot, sp) {
+        return None;
+    }
+    slot.busy_sp.store(sp, Relaxed);
+    let time = clock::before(&shared);
+    let node = if free_stacks(&shared) { stack_node(&shared, slot, t, call) } else { 0 };
+    event(&shared, slot, t, |c, at| {
+        // SAFETY: `event` passes a place of MAX_EVENT bytes.
+        unsafe { c.put_free(at, time, addr, node) }
+    });
+    count(slot, f);
+    slot.busy_sp.store(0, Relaxed);
+    Some(slot)
+}
+
+extern "C" fn before_free(call: &mut Call) -> Go {
+    let f = function(call);
+    record_free(call, f);
+    pass(f)
+}
+
+extern "C" fn before_delete(call: &mut Call) -> Go {
+    let f = function(call);
+    let Some(slot) = record_free(call, f) else { return pass(f) };
+    slot.inner_sp.store(call.regs.sp, Relaxed);
+    call.note[0] = core::ptr::from_ref(slot) as u64;
+    Go { target: f.original, stay: 1 }
+}
+
+extern "C" fn after_delete(call: &mut Call) -> u64 {
+    if header::attached() {
+        // SAFETY: set from a reference by `before_delete` of the same call.
+        unsafe { (*(call.note[0] as *const Slot)).inner_sp.store(0, Relaxed) };
+    }
+    0
+}
+
+extern "C" fn after_nothing(_: &mut Call) -> u64 {
+    0
+}
+
+extern "C" fn before_loader(call: &mut Call) -> Go {
+    let f = function(call);
+    let shared = header::shared();
+    if let Some((slot, t)) = thread::current(&shared)
+        && slot.busy_sp.load(Relaxed) == 0
+    {
+        slot.busy_sp.store(call.regs.sp, Relaxed);
+        let top = t.scratch();
+        // SAFETY: the scratch stack is this thread's, and free: it is not inside the hook.
+        unsafe { call_on_stack(sync, core::ptr::null_mut(), top) };
+        slot.busy_sp.store(0, Relaxed);
+    }
+    pass(f)
+}
+
+unsafe extern "C" fn sync(_: *mut ()) {
+    modules::sync(&header::shared());
+}

@@ -1,0 +1,154 @@
+//! How far the stack reaches that a thread runs on, so that words on it can be read without asking
+//! the kernel each time.
+
+use crate::state::{Extent, Thread};
+use crate::sys;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
+use prof_arch::native::capture::thread_pointer;
+use prof_trace::shared::{STACKS, Shared};
+
+/// The first thread's stack lies alone below its end: the kernel keeps at least this much free for it.
+const MAIN_REACH: u64 = 128 << 20;
+/// A stack that is larger than this is not recognised by the thread descriptor at its end.
+const THREAD_REACH: u64 = 1 << 30;
+/// Pages of an unknown stack (a fiber's, a signal stack) that are looked at.
+const FIBER_PAGES: u64 = 256;
+/// Without system calls, how far below the known part a stack may be continued on trust.
+const TRUST: u64 = 1 << 20;
+const PAGE: u64 = 4096;
+
+impl Extent {
+    #[inline(always)]
+    fn holds(&self, addr: u64) -> bool {
+        addr >= self.start && addr < self.end
+    }
+}
+
+/// Whether `sp` lies on the stack that the thread was last seen on.
+#[inline(always)]
+pub fn is_current(t: &Thread, sp: u64) -> bool {
+    t.extents[0].holds(sp)
+}
+
+/// Whether a word at `addr` is on some stack that the thread is known to have run on.
+#[inline(always)]
+pub fn is_known(t: &Thread, addr: u64) -> bool {
+    t.extents.iter().any(|e| addr >= e.start && addr.saturating_add(8) <= e.end)
+}
+
+/// Makes the stack that `sp` lies on the current one, first among the thread's extents.
+pub fn enter(shared: &Shared, tid: u32, t: &mut Thread, sp: u64) {
+    if let Some(i) = t.extents.iter().position(|e| e.holds(sp)) {
+        t.extents.swap(0, i);
+        return;
+    }
+    if let Some(i) = (0..t.extents.len()).find(|i| continues(shared, &t.extents[*i], sp)) {
+        t.extents[i].start = sp & !(PAGE - 1);
+        t.extents.swap(0, i);
+        return;
+    }
+    let found = main_stack(shared, tid, sp)
+        .or_else(|| listed(shared, sp))
+        .or_else(|| thread_stack(shared, sp))
+        .or_else(|| unknown_stack(shared, sp))
+        // Nothing is known but that sp itself can be read.
+        .unwrap_or(Extent { start: sp & !(PAGE - 1), end: (sp | (PAGE - 1)) + 1 });
+    let i = 1 + t.next_extent as usize % (t.extents.len() - 1);
+    t.next_extent = t.next_extent.wrapping_add(1);
+    t.extents[i] = found;
+    t.extents.swap(0, i);
+}
+
+/// The known part of a stack has grown downwards to `sp`.
+fn continues(shared: &Shared, e: &Extent, sp: u64) -> bool {
+    if e.end == 0 || sp >= e.start {
+        return false;
+    }
+    let from = sp & !(PAGE - 1);
+    let gap = e.start - from;
+    if !sys::allowed(shared) {
+        return gap <= TRUST;
+    }
+    gap <= 16 * PAGE && readable(shared, from, gap / PAGE)
+}
+
+fn readable(shared: &Shared, from: u64, pages: u64) -> bool {
+    let pid = shared.control().main_tid;
+    let mut done = 0;
+    while done < pages {
+        let want = (pages - done).min(16);
+        if sys::readable_pages(pid, from + done * PAGE, PAGE, want) != want {
+            return false;
+        }
+        done += want;
+    }
+    true
+}
+
+fn main_stack(shared: &Shared, tid: u32, sp: u64) -> Option<Extent> {
+    let c = shared.control();
+    let end = c.main_stack_end;
+    (tid == c.main_tid && sp < end && end - sp < MAIN_REACH)
+        .then(|| Extent { start: end.saturating_sub(MAIN_REACH), end })
+}
+
+/// A mapping that prof has named a stack.
+fn listed(shared: &Shared, sp: u64) -> Option<Extent> {
+    let c = shared.control();
+    let seq = c.stacks_seq.load(Acquire);
+    if seq & 1 == 1 {
+        return None;
+    }
+    let count = (c.stacks.load(Acquire) as usize).min(STACKS);
+    let mut found = None;
+    for i in 0..count {
+        let s = shared.stack(i)?;
+        let e = Extent { start: s.start.load(Relaxed), end: s.end.load(Relaxed) };
+        if e.holds(sp) {
+            found = Some(e);
+            break;
+        }
+    }
+    core::sync::atomic::fence(Acquire);
+    // Stale entries may name memory that has gone since; ask about the part that matters.
+    let e = found.filter(|_| c.stacks_seq.load(Relaxed) == seq)?;
+    let from = sp & !(PAGE - 1);
+    let ok = !sys::allowed(shared) || readable(shared, from, (e.end - from).div_ceil(PAGE));
+    ok.then_some(Extent { start: from, end: e.end })
+}
+
+/// Every libc puts the descriptor of a thread, to which the thread pointer points, at the end of
+/// its stack: between `sp` and there everything is stack.
+fn thread_stack(shared: &Shared, sp: u64) -> Option<Extent> {
+    let tp = thread_pointer();
+    if sp >= tp || tp - sp > THREAD_REACH {
+        return None;
+    }
+    let from = sp & !(PAGE - 1);
+    let pages = (tp - from).div_ceil(PAGE);
+    if sys::allowed(shared) {
+        if pages > 16 * FIBER_PAGES || !readable(shared, from, pages) {
+            return None;
+        }
+    } else if tp - sp > 8 * TRUST {
+        return None;
+    }
+    Some(Extent { start: from, end: tp })
+}
+
+/// A stack that nobody has told us of: as far as memory can be read.
+fn unknown_stack(shared: &Shared, sp: u64) -> Option<Extent> {
+    if !sys::allowed(shared) {
+        return None;
+    }
+    let from = sp & !(PAGE - 1);
+    let mut pages = 0;
+    while pages < FIBER_PAGES {
+        let got = sys::readable_pages(shared.control().main_tid, from + pages * PAGE, PAGE, 16);
+        pages += got;
+        if got < 16 {
+            break;
+        }
+    }
+    (pages > 0).then(|| Extent { start: from, end: from + pages * PAGE })
+}

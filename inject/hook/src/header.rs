@@ -1,0 +1,72 @@
+//! The one static of the hook: where everything is.
+
+use crate::{entry, toggle};
+use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use prof_arch::native::capture;
+use prof_trace::shared::{Code, FLAG_COOKIE, Geometry, HookHeader, LAYOUT, MAGIC, Shared};
+
+type Entry = unsafe extern "C" fn();
+
+const fn code(f: Entry) -> Code {
+    Code(f as *const ())
+}
+
+const NONE: Code = Code(core::ptr::null());
+
+/// Found by name in the hook's image; the injector fills in where the shared memory is.
+#[unsafe(no_mangle)]
+pub static PROF_HOOK: HookHeader = HookHeader {
+    magic: MAGIC,
+    layout: LAYOUT,
+    segments: 0,
+    shared: AtomicU64::new(0),
+    flag: AtomicU64::new(0),
+    state_size: crate::state::SIZE as u64,
+    entries: [
+        code(entry::alloc),
+        code(entry::alloc),
+        code(entry::realloc),
+        code(entry::realloc),
+        code(entry::alloc),
+        code(entry::alloc),
+        code(entry::free),
+        code(entry::alloc),
+        code(entry::alloc),
+        code(entry::delete),
+        code(entry::loader),
+        NONE,
+        NONE,
+        NONE,
+        NONE,
+        NONE,
+    ],
+    handler: Code(toggle::handler as *const ()),
+    restorer: Code(capture::restorer as *const ()),
+};
+
+/// The memory shared with prof.
+#[inline(always)]
+pub fn shared() -> Shared {
+    let base = PROF_HOOK.shared.load(Relaxed) as *mut u8;
+    // SAFETY: the injector filled both in from the mapping it made, before any code of the hook
+    // could be reached; a volatile read, since the compiler sees the constant 0.
+    unsafe {
+        let segments = core::ptr::addr_of!(PROF_HOOK.segments).read_volatile() as usize;
+        Shared::new(base, Geometry::trusted(segments))
+    }
+}
+
+/// The recording flag and the cookie beside it.
+#[inline(always)]
+pub fn flag() -> &'static [AtomicU32; 2] {
+    // SAFETY: a page that the injector mapped for as long as the hook is mapped; in forked
+    // children it is wiped, not unmapped.
+    unsafe { &*(PROF_HOOK.flag.load(Relaxed) as *const [AtomicU32; 2]) }
+}
+
+/// Whether this process is the one that prof attached to, and not a forked child of it, in which
+/// only the flag page and the hook's code exist.
+#[inline(always)]
+pub fn attached() -> bool {
+    flag()[1].load(Relaxed) == FLAG_COOKIE
+}

@@ -1,0 +1,99 @@
+//! Putting events into the thread's segment of the ring.
+
+use crate::state::Thread;
+use crate::{clock, header, sys, toggle};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use prof_trace::event::Codec;
+use prof_trace::ring::{self, SEGMENT_FULL};
+use prof_trace::shared::{Shared, Slot};
+
+/// Nanoseconds without a sign of life after which the collector counts as dead.
+const COLLECTOR_DEAD_NS: u64 = 5_000_000_000;
+
+/// Writes one event with `put`, which gets the encoding state and a place of `MAX_EVENT` bytes and
+/// returns the length, 0 if the event can't be represented.
+#[inline(always)]
+pub fn event(
+    shared: &Shared,
+    slot: &Slot,
+    t: &mut Thread,
+    put: impl FnOnce(&mut Codec, *mut u8) -> usize,
+) {
+    if t.pos > SEGMENT_FULL && !next_segment(shared, slot, t) {
+        add(&slot.lost, 1);
+        return;
+    }
+    // SAFETY: `pos` is at most SEGMENT_FULL, so MAX_EVENT bytes are left in the segment.
+    let at = unsafe { t.data.add(t.pos) };
+    let n = put(&mut t.codec, at);
+    if n == 0 {
+        add(&slot.lost, 1);
+        return;
+    }
+    t.pos += n;
+    // SAFETY: set together with `data`; the segment is this thread's until it closes it.
+    unsafe { (*t.head).committed.store(t.pos as u32, Release) };
+    add(&slot.events, 1);
+}
+
+/// Adds to a counter that only this thread writes.
+#[inline(always)]
+pub fn add(counter: &core::sync::atomic::AtomicU64, n: u64) {
+    counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
+}
+
+/// Takes the next segment; waits for one as long as the recording allows.
+#[cold]
+#[inline(never)]
+fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
+    if !t.head.is_null() {
+        ring::close(shared, t.segment as usize);
+        t.head = core::ptr::null();
+        t.pos = usize::MAX;
+    }
+    let start = t.index as usize + t.seq as usize;
+    let Some(index) = ring::take(shared, start).or_else(|| wait(shared, start)) else {
+        return false;
+    };
+    let (Some(head), Some(data)) = (shared.head(index), shared.data(index)) else { return false };
+    t.seq += 1;
+    ring::open(shared, index, t.index, slot.serial.load(Relaxed), slot.tid.load(Relaxed), t.seq);
+    t.head = head;
+    t.data = data;
+    t.pos = 0;
+    t.segment = index as u32;
+    t.codec = Codec::default();
+    true
+}
+
+/// Waits for a free segment; turns recording off if nobody is there to free one.
+fn wait(shared: &Shared, start: usize) -> Option<usize> {
+    let c = shared.control();
+    let per_ns = |ns: u64| (ns as u128 * c.ticks_per_sec as u128 / 1_000_000_000) as u64;
+    let began = clock::before(shared);
+    let patience = per_ns(c.wait_ns.load(Relaxed));
+    loop {
+        let now = clock::before(shared);
+        let seen = c.heartbeat.load(Relaxed);
+        if now.wrapping_sub(seen) as i64 > per_ns(COLLECTOR_DEAD_NS) as i64 {
+            if header::flag()[0].swap(0, AcqRel) == 1 {
+                c.orphaned.store(1, Relaxed);
+                toggle::note(shared, 0);
+            }
+            return None;
+        }
+        if now.wrapping_sub(began) >= patience {
+            return None;
+        }
+        if sys::allowed(shared) {
+            sys::sleep(50_000);
+        } else {
+            for _ in 0..1000 {
+                core::hint::spin_loop();
+            }
+        }
+        if let Some(index) = ring::take(shared, start) {
+            return Some(index);
+        }
+    }
+}

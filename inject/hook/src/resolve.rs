@@ -1,0 +1,62 @@
+//! The rule for a code address: from the table, or computed at its first sight.
+
+use crate::{memory, modules};
+use core::sync::atomic::Ordering::{Acquire, Release};
+use prof_arch::native::rule::{Rule, is_sigreturn_code};
+use prof_arch::unwind::{CfiContext, compile};
+use prof_trace::shared::Shared;
+use prof_trace::tree::{self, Found};
+
+/// A code address's id in the tree, and its rule.
+#[derive(Clone, Copy)]
+pub struct Code {
+    /// See [`tree`]; 0 if the table is full.
+    pub id: u32,
+    /// How to step out of its frame.
+    pub rule: Rule,
+}
+
+/// The return address `pc` (or one more than the address of an interrupted instruction), if it has
+/// been seen before.
+#[inline(always)]
+pub fn known(shared: &Shared, pc: u64) -> Option<Code> {
+    let Found::Id(id) = tree::find_pc(shared, pc, |m| modules::is_loaded(shared, m)) else {
+        return None;
+    };
+    let word = shared.pc(id as usize - 1)?.rule.load(Acquire);
+    (word != 0).then_some(Code { id, rule: Rule::from_u64(word) })
+}
+
+/// Computes the rule for an address and enters it. Needs some KiB of stack.
+#[inline(never)]
+pub fn compute(shared: &Shared, pc: u64) -> Code {
+    let look = pc.wrapping_sub(1);
+    let mut found = modules::find(shared, look);
+    if found.is_none() && modules::refresh(shared) {
+        found = modules::find(shared, look);
+    }
+    let (number, rule) = match found {
+        None => (0, without_cfi(shared, pc)),
+        Some((number, m)) => {
+            // SAFETY: `pc` is a return address on the calling thread's stack.
+            let cfi = unsafe { modules::cfi(m) };
+            let mut ctx = CfiContext::new();
+            let rule: Rule = compile(&cfi, look, &mut ctx);
+            (number, if rule == Rule::UNKNOWN { without_cfi(shared, pc) } else { rule })
+        }
+    };
+    let Found::Id(id) = tree::add_pc(shared, pc, number) else { return Code { id: 0, rule } };
+    if let Some(e) = shared.pc(id as usize - 1) {
+        e.rule.store(rule.to_u64(), Release);
+    }
+    Code { id, rule }
+}
+
+/// Code that says nothing of itself: a signal trampoline, or a chain of frame pointers at best.
+fn without_cfi(shared: &Shared, pc: u64) -> Rule {
+    let mut code = [0u8; 16];
+    if memory::read(shared, pc, &mut code) && is_sigreturn_code(&code) {
+        return Rule::SIGNAL;
+    }
+    Rule::FRAME_POINTER
+}

@@ -1,0 +1,31 @@
+//! The handler of the toggle signal.
+
+use crate::{clock, header};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use prof_trace::shared::{Shared, TOGGLES, state};
+
+/// Turns recording off, or on again. Installed with `SA_RESTART | SA_ONSTACK`.
+///
+/// # Safety
+/// Called by the kernel only.
+pub unsafe extern "C" fn handler(_signal: i32) {
+    // A forked child inherits the handler but nothing of what it would switch.
+    if !header::attached() {
+        return;
+    }
+    let shared = header::shared();
+    if shared.control().state.load(Relaxed) != state::ATTACHED {
+        return;
+    }
+    let on = header::flag()[0].fetch_xor(1, AcqRel) ^ 1;
+    note(&shared, on);
+}
+
+/// Writes down when recording was switched.
+pub fn note(shared: &Shared, on: u32) {
+    let c = shared.control();
+    let n = c.toggle_count.fetch_add(1, AcqRel);
+    let t = &c.toggles[n as usize % TOGGLES];
+    t.on.store(on as u64, Relaxed);
+    t.time.store(clock::before(shared), Release);
+}
