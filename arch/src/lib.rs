@@ -1,15 +1,18 @@
 //! Everything in `prof` that knows an instruction set.
 //!
-//! Bytes in, bytes out: nothing here touches a process, and every architecture is compiled and tested on every
-//! host. The only exceptions are the few functions that can only run natively (raw system calls, `cpuid`), which
-//! stand behind `cfg(target_arch)`.
+//! Bytes in, bytes out: nothing here touches a process, and every architecture is compiled and
+//! tested on every host. The only exceptions are the few functions that can only run natively (raw
+//! system calls, `cpuid`), which stand behind `cfg(target_arch)`.
 //!
-//! * [`unwind`]: stack unwinding from DWARF call frame information, over a closure that reads memory. The hook runs
-//!   it inside the target, the injector runs it from outside; it is the same code.
-//! * [`x86_64`]: AMD64: registers, packed unwind rules, prologue relocation, stubs, system calls, signal frames.
+//! * [`unwind`]: stack unwinding from DWARF call frame information, over a closure that reads
+//!   memory. The hook runs it inside the target, the injector runs it from outside; it is the same
+//!   code.
+//! * [`x86_64`]: AMD64: registers, packed unwind rules, prologue relocation, stubs, system calls,
+//!   signal frames.
 //!
-//! Without the feature `relocate` the crate needs no allocator and brings nothing but `gimli`: that is the half that
-//! goes into the hook. It must not panic: no indexing that can fail, no `unwrap`, wrapping or checked arithmetic.
+//! Without the feature `relocate` the crate needs no allocator and brings nothing but `gimli`: that
+//! is the half that goes into the hook. It must not panic: no indexing that can fail, no `unwrap`,
+//! wrapping or checked arithmetic.
 #![no_std]
 
 #[cfg(feature = "relocate")]

@@ -1,6 +1,9 @@
 //! Patching functions: plans and refusals, and moved code that really runs.
 #![cfg(all(feature = "relocate", target_arch = "x86_64"))]
 
+mod common;
+
+use prof_arch::unwind::function_range;
 use prof_arch::x86_64::insn::{PatchPlan, Refusal, plan_patch};
 use prof_arch::x86_64::jump::PATCH_LEN;
 use prof_arch::x86_64::relocate::{StubParams, build_stub, relocate, stub_window};
@@ -15,7 +18,8 @@ fn plan(code: &[u8]) -> Result<PatchPlan, Refusal> {
 
 #[test]
 fn plans() {
-    let cases: &[(&[u8], usize, &[usize], usize, bool)] = &[
+    type Case<'a> = (&'a [u8], usize, &'a [usize], usize, bool);
+    let cases: &[Case<'_>] = &[
         // push rbp; mov rbp, rsp; push rbx; ... ret
         (&[0x55, 0x48, 0x89, 0xe5, 0x53, 0x5b, 0x5d, 0xc3], 0, &[0, 1, 4], 5, false),
         // endbr64 stays
@@ -187,8 +191,8 @@ impl Page {
     }
 }
 
-/// Functions of one argument that use all kinds of instructions in their first bytes, at offset 0 of their page. Data is
-/// at offset 0x100 (a word of 1000), a helper that doubles `rdi` at 0x200.
+/// Functions of one argument that use all kinds of instructions in their first bytes, at offset 0
+/// of their page. Data is at offset 0x100 (a word of 1000), a helper that doubles `rdi` at 0x200.
 const FUNCTIONS: &[(&str, &[u8])] = &[
     ("plain", &[0x55, 0x48, 0x89, 0xe5, 0x48, 0x8d, 0x47, 0x07, 0x5d, 0xc3]),
     ("endbr64", &[0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x89, 0xf8, 0x48, 0xff, 0xc0, 0xc3]),
@@ -211,7 +215,8 @@ const FUNCTIONS: &[(&str, &[u8])] = &[
         "jrcxz",
         &[0x48, 0x89, 0xf9, 0xe3, 0x05, 0x48, 0x8d, 0x47, 0x01, 0xc3, 0xb8, 55, 0, 0, 0, 0xc3],
     ),
-    // xor eax, eax; mov ecx, edi; inc ecx; (loop: ) inc eax; loop -4 ...: the loop is behind the patch
+    // xor eax, eax; mov ecx, edi; inc ecx; (loop: ) inc eax; loop -4 ...: the loop is behind the
+    // patch
     ("loop", &[0x31, 0xc0, 0x89, 0xf9, 0xff, 0xc1, 0xff, 0xc0, 0xe2, 0xfc, 0xc3]),
     // mov ecx, edi; inc ecx; loop +0 (a branch to its own next); mov eax, ecx; ret
     ("loop moved", &[0x89, 0xf9, 0xff, 0xc1, 0xe2, 0x02, 0x31, 0xd2, 0x89, 0xc8, 0xc3]),
@@ -228,7 +233,8 @@ const FUNCTIONS: &[(&str, &[u8])] = &[
             0xcc, 0xcc,
         ],
     ),
-    // mov eax, edi; cmp eax, 3 | jl back to ... a displaced backward branch inside the copy: inc edi; test dil, 7 ...
+    // mov eax, edi; cmp eax, 3 | jl back to ... a displaced backward branch inside the copy: inc
+    // edi; test dil, 7 ...
     ("inner branch", &[0xff, 0xc7, 0x75, 0x01, 0x90, 0x89, 0xf8, 0xc3]),
 ];
 
@@ -243,7 +249,8 @@ fn moved_code_does_the_same() {
         let arguments = [0_u64, 1, 2, 7, 100];
         let expected = arguments.map(|a| Page::call(func_addr, a));
 
-        // The descriptor: the original's address, and a count; the entry code counts and goes on to the original.
+        // The descriptor: the original's address, and a count; the entry code counts and goes on to
+        // the original.
         let entry_addr = page.put(0x300, &[0x49, 0xff, 0x43, 0x08, 0x41, 0xff, 0x23]);
         let flag_addr = page.put(0x310, &[0; 8]);
         let desc_addr = page.put(0x320, &[0; 16]);
@@ -325,6 +332,94 @@ fn the_allocator_of_this_process_can_be_patched() {
             }
             Err(refusal) => panic!("{name:?}: {refusal}: {:02x?}", &code[..32]),
         }
+    }
+}
+
+#[test]
+fn most_functions_of_libc_can_be_patched() {
+    let modules = common::modules();
+    let libc = modules.iter().find(|m| m.name.contains("libc.so")).expect("glibc");
+    let (mut planned, mut refused) = (0, std::collections::BTreeMap::new());
+    let text = libc.text[0].clone();
+    let mut pc = text.start;
+    while pc < text.end {
+        let Some(range) = function_range(&libc.cfi, pc) else {
+            pc += 1;
+            continue;
+        };
+        pc = range.end.max(pc + 1);
+        let (size, known) = (range.end - range.start, text.end - range.start);
+        // SAFETY: a function and what follows it in its segment.
+        let code = unsafe { std::slice::from_raw_parts(range.start as *const u8, known as usize) };
+        match plan_patch(code, range.start, Some(size)) {
+            Ok(plan) => {
+                let stub = text.start - 0x10_0000;
+                relocate(&plan, code, range.start, stub).unwrap();
+                planned += 1;
+            }
+            Err(refusal) => {
+                let kind = format!("{refusal:?}");
+                let kind = kind.split([' ', '{']).next().unwrap().to_owned();
+                *refused.entry(kind).or_insert(0) += 1;
+            }
+        }
+    }
+    println!("{planned} functions planned, refused: {refused:?}");
+    assert!(planned > 1000 && refused.values().sum::<i32>() * 10 < planned, "{refused:?}");
+}
+
+/// Executable memory in `window`, below `address`.
+fn near(address: u64, window: &std::ops::Range<u64>) -> Page {
+    let prot = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
+    for step in 1..1000 {
+        let at = (address & !0xfff) - step * 0x10_0000;
+        // SAFETY: a new anonymous mapping where there was none.
+        let p = unsafe { libc::mmap(at as *mut _, 16384, prot, flags, -1, 0) };
+        if p != libc::MAP_FAILED {
+            assert!(p as u64 == at && window.contains(&at));
+            return Page(p.cast());
+        }
+    }
+    panic!("no room near {address:#x}");
+}
+
+/// The stub of a function of libc, in place, but without the patch.
+fn stub_of(name: &std::ffi::CStr) -> u64 {
+    // SAFETY: a lookup by name.
+    let func_addr = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as u64;
+    let code = bytes_of(func_addr);
+    let plan = plan_patch(code, func_addr, None).unwrap();
+    let page = near(func_addr, &stub_window(&plan, code, func_addr).unwrap());
+    let flag_addr = page.put(0x1000, &[0; 8]);
+    let (stub_addr, plan) = (page.put(0, &[]), &plan);
+    let params =
+        StubParams { stub_addr, flag_addr, desc_addr: 0, entry_addr: 0, func_addr, code, plan };
+    page.put(0, &build_stub(&params).unwrap().bytes)
+}
+
+#[test]
+fn the_moved_allocator_allocates() {
+    let [malloc, calloc, realloc, free] = [c"malloc", c"calloc", c"realloc", c"free"].map(stub_of);
+    // SAFETY: the stubs lead to functions of these types; blocks are used as the allocator allows.
+    unsafe {
+        let malloc: extern "C" fn(usize) -> *mut u8 = std::mem::transmute(malloc);
+        let calloc: extern "C" fn(usize, usize) -> *mut u8 = std::mem::transmute(calloc);
+        let realloc: extern "C" fn(*mut u8, usize) -> *mut u8 = std::mem::transmute(realloc);
+        let free: extern "C" fn(*mut u8) = std::mem::transmute(free);
+        let blocks: Vec<*mut u8> = (1..500).map(|n| malloc(n * 37)).collect();
+        for (p, n) in blocks.iter().zip(1..) {
+            p.write_bytes(n as u8, n * 37);
+        }
+        for (p, n) in blocks.into_iter().zip(1..) {
+            let p = realloc(p, n * 41);
+            assert!((0..n * 37).all(|i| *p.add(i) == n as u8));
+            free(p);
+        }
+        let p = calloc(100, 100);
+        assert!((0..10_000).all(|i| *p.add(i) == 0));
+        free(p);
+        free(null_mut());
     }
 }
 

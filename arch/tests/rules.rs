@@ -1,4 +1,5 @@
-//! Compiled rules against the tables that they come from: over every function of every module of this process.
+//! Compiled rules against the tables that they come from: over every function of every module of
+//! this process.
 #![cfg(target_arch = "x86_64")]
 
 mod common;
@@ -21,7 +22,8 @@ impl<T: gimli::ReaderOffset> gimli::UnwindContextStorage<T> for Big {
 
 type Row = gimli::UnwindTableRow<usize, Big>;
 
-/// Every row of every function, by a plain walk through the section, with the bytes of its expressions.
+/// Every row of every function, by a plain walk through the section, with the bytes of its
+/// expressions.
 fn rows(
     cfi: &CfiModule<'static>,
     mut each: impl FnMut(&Row, &EhFrame<EndianSlice<'static, LittleEndian>>),

@@ -1,14 +1,16 @@
-//! `build_sigframe` against the kernel: a thread whose every register was changed gets all of them back.
+//! `build_sigframe` against the kernel: a thread whose every register was changed gets all of them
+//! back.
 #![cfg(target_arch = "x86_64")]
+
+#[path = "common/tracee.rs"]
+mod tracee;
 
 use prof_arch::x86_64::UserRegs;
 use prof_arch::x86_64::sigframe::{SigframeError, XsaveLayout, build_sigframe, sigframe_len};
 use prof_arch::x86_64::syscall::{RESTORER, SYSCALL_RET};
 use std::ptr::null_mut;
+use tracee::{Child, shared};
 
-const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
-const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
-const NT_X86_XSTATE: usize = 0x202;
 /// Features that the test fills with values: x87, SSE, AVX, and the three of AVX-512.
 const FEATURES: u64 = 0b1110_0111;
 
@@ -21,79 +23,6 @@ impl Random {
         self.0 ^= self.0 << 17;
         self.0
     }
-}
-
-struct Child(libc::pid_t);
-
-impl Child {
-    fn ptrace(&self, request: libc::c_uint, addr: usize, data: *mut libc::c_void) {
-        // SAFETY: requests on our own stopped child; `data` is a buffer that the caller keeps alive.
-        let result = unsafe { libc::ptrace(request, self.0, addr, data) };
-        assert!(result >= 0, "ptrace {request:#x}: {}", std::io::Error::last_os_error());
-    }
-
-    fn wait_stopped(&self) -> i32 {
-        let mut status = 0;
-        // SAFETY: waits for our own child.
-        assert_eq!(unsafe { libc::waitpid(self.0, &mut status, 0) }, self.0);
-        assert!(libc::WIFSTOPPED(status), "{status:#x}");
-        libc::WSTOPSIG(status)
-    }
-
-    fn regs(&self) -> UserRegs {
-        let mut regs = UserRegs::default();
-        self.ptrace(libc::PTRACE_GETREGS, 0, (&raw mut regs).cast());
-        regs
-    }
-
-    fn set_regs(&self, regs: &UserRegs) {
-        let mut regs = *regs;
-        self.ptrace(libc::PTRACE_SETREGS, 0, (&raw mut regs).cast());
-    }
-
-    fn xsave(&self) -> Vec<u8> {
-        let mut image = vec![0; 16384];
-        let mut iov = libc::iovec { iov_base: image.as_mut_ptr().cast(), iov_len: image.len() };
-        self.ptrace(libc::PTRACE_GETREGSET, NT_X86_XSTATE, (&raw mut iov).cast());
-        image.truncate(iov.iov_len);
-        image
-    }
-
-    fn set_xsave(&self, image: &[u8]) {
-        let mut iov =
-            libc::iovec { iov_base: image.as_ptr().cast_mut().cast(), iov_len: image.len() };
-        self.ptrace(libc::PTRACE_SETREGSET, NT_X86_XSTATE, (&raw mut iov).cast());
-    }
-
-    fn sigmask(&self) -> u64 {
-        let mut mask = 0_u64;
-        self.ptrace(PTRACE_GETSIGMASK, 8, (&raw mut mask).cast());
-        mask
-    }
-
-    fn set_sigmask(&self, mut mask: u64) {
-        self.ptrace(PTRACE_SETSIGMASK, 8, (&raw mut mask).cast());
-    }
-}
-
-impl Drop for Child {
-    fn drop(&mut self) {
-        // SAFETY: our own child.
-        unsafe {
-            libc::kill(self.0, libc::SIGKILL);
-            libc::waitpid(self.0, null_mut(), 0);
-        }
-    }
-}
-
-/// Memory shared with the child, so that both see what is written to it.
-fn shared(len: usize) -> *mut u8 {
-    let prot = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-    // SAFETY: a new anonymous mapping.
-    let p =
-        unsafe { libc::mmap(null_mut(), len, prot, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0) };
-    assert_ne!(p, libc::MAP_FAILED);
-    p.cast()
 }
 
 /// A child stopped under ptrace, with an alternate signal stack.

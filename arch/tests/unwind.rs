@@ -22,8 +22,10 @@ fn here() -> FullRegs {
     // SAFETY: stores registers to the buffer, and changes none but the one it declares.
     unsafe {
         asm!(
-            "lea {pc}, [rip]", "mov [{b}], {pc}", "mov [{b} + 8], rsp", "mov [{b} + 16], rbp", "mov [{b} + 24], rbx",
-            "mov [{b} + 32], r12", "mov [{b} + 40], r13", "mov [{b} + 48], r14", "mov [{b} + 56], r15",
+            "lea {pc}, [rip]", "mov [{b}], {pc}", "mov [{b} + 8], rsp", "mov [{b} + 16], rbp",
+            "mov [{b} + 24], rbx",
+            "mov [{b} + 32], r12", "mov [{b} + 40], r13", "mov [{b} + 48], r14",
+            "mov [{b} + 56], r15",
             b = in(reg) buffer.as_mut_ptr(), pc = out(reg) _, options(nostack, preserves_flags),
         );
     }
@@ -35,7 +37,8 @@ fn here() -> FullRegs {
 }
 
 fn read(address: u64) -> Option<u64> {
-    // SAFETY: the unwinder is tested on the stacks of this process; a wrong address is a failed test.
+    // SAFETY: the unwinder is tested on the stacks of this process; a wrong address is a failed
+    // test.
     (address > 0x1_0000).then(|| unsafe { (address as *const u64).read() })
 }
 
@@ -172,8 +175,8 @@ fn through_signal_frames() {
     assert!(lens.len() == 3 && lens.iter().all(|len| *len > 6), "{lens:?}");
 }
 
-// A function that realigns its stack the way GCC does it, and one whose CFA is in rbx: only the full step knows that
-// register. Both call the function in rdi.
+// A function that realigns its stack the way GCC does it, and one whose CFA is in rbx: only the
+// full step knows that register. Both call the function in rdi.
 global_asm!(
     ".type realigned, @function",
     "realigned:",

@@ -2,8 +2,8 @@
 //!
 //! Formats: Linux Standard Base, "Exception Frames" (both sections), and DWARF 5, section 6.4.
 //!
-//! The data comes from the memory of a process that may be in any state, so nothing is believed: every offset is
-//! checked, every loop is bounded by the length of the slices.
+//! The data comes from the memory of a process that may be in any state, so nothing is believed:
+//! every offset is checked, every loop is bounded by the length of the slices.
 
 use super::CfiRule;
 use gimli::{
@@ -16,8 +16,9 @@ type Fde<'a> = gimli::FrameDescriptionEntry<Slice<'a>>;
 
 /// Fixed storage for gimli, so that nothing is allocated.
 ///
-/// 24 registers: a signal frame names 17; a function of the Microsoft convention up to 19. 6 rows: the current one, the
-/// CIE's initial rules where there are two or more of them, and 4 nested `remember_state`.
+/// 24 registers: a signal frame names 17; a function of the Microsoft convention up to 19. 6 rows:
+/// the current one, the CIE's initial rules where there are two or more of them, and 4 nested
+/// `remember_state`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FixedStorage;
 
@@ -53,14 +54,15 @@ pub struct CfiModule<'a> {
     pub hdr: &'a [u8],
     /// Address of `hdr` in the process.
     pub hdr_addr: u64,
-    /// `.eh_frame` from its start. It may run past the section's end, say to the end of the segment: the section ends
-    /// at its terminator.
+    /// `.eh_frame` from its start. It may run past the section's end, say to the end of the
+    /// segment: the section ends at its terminator.
     pub eh_frame: &'a [u8],
     /// Address of `eh_frame` in the process, see [`eh_frame_address`].
     pub eh_frame_addr: u64,
     /// Base of text-relative pointers (hardly ever used; 0 if not known).
     pub text_addr: u64,
-    /// Base of data-relative pointers in `.eh_frame`, the GOT on AMD64 (hardly ever used; 0 if not known).
+    /// Base of data-relative pointers in `.eh_frame`, the GOT on AMD64 (hardly ever used; 0 if not
+    /// known).
     pub data_addr: u64,
 }
 
@@ -105,7 +107,8 @@ fn field(bytes: &[u8], offset: usize, size: usize, signed: bool) -> Option<u64> 
     }
 }
 
-/// Size and signedness of the fixed-size pointer formats (`DW_EH_PE_absptr`, `udata4`, `sdata4`, `udata8`, `sdata8`).
+/// Size and signedness of the fixed-size pointer formats (`DW_EH_PE_absptr`, `udata4`, `sdata4`,
+/// `udata8`, `sdata8`).
 fn fixed_format(encoding: u8) -> Option<(usize, bool)> {
     match encoding & 0x0f {
         0x00 | 0x04 | 0x0c => Some((8, false)),
@@ -115,7 +118,8 @@ fn fixed_format(encoding: u8) -> Option<(usize, bool)> {
     }
 }
 
-/// Base address for the pointer applications that occur in `.eh_frame_hdr`: absolute, pc-relative, data-relative.
+/// Base address for the pointer applications that occur in `.eh_frame_hdr`: absolute, pc-relative,
+/// data-relative.
 fn application_base(encoding: u8, hdr_addr: u64, field_offset: usize) -> Option<u64> {
     match encoding & 0xf0 {
         0x00 => Some(0),
@@ -150,7 +154,8 @@ impl<'a> HdrTable<'a> {
         let (size, signed) = fixed_format(table_enc)?;
         let room = hdr.len().checked_sub(start)? / size.checked_mul(2)?;
         let count = usize::try_from(field(hdr, count_at, count_size, false)?).ok()?.min(room);
-        // Only bases that are the same for all entries keep the table sorted by its raw fields' order.
+        // Only bases that are the same for all entries keep the table sorted by its raw fields'
+        // order.
         matches!(table_enc & 0xf0, 0x00 | 0x30).then_some(())?;
         (count > 0).then_some(HdrTable {
             hdr,
@@ -186,7 +191,8 @@ impl<'a> HdrTable<'a> {
     }
 }
 
-/// The address of `.eh_frame` that `.eh_frame_hdr` names: its program header is all that a loaded module shows.
+/// The address of `.eh_frame` that `.eh_frame_hdr` names: its program header is all that a loaded
+/// module shows.
 #[must_use]
 pub fn eh_frame_address(hdr: &[u8], hdr_addr: u64) -> Option<u64> {
     let &[1, encoding] = hdr.first_chunk()? else { return None };
@@ -263,8 +269,9 @@ impl<'a> CfiModule<'a> {
 
 /// The rule for the code address `pc` (see the [module](super) about return addresses).
 ///
-/// `UNKNOWN` if no function of the module covers it, `COMPLEX` if the rule cannot be packed, which includes
-/// information that cannot be read: [`step_full`](super::step_full) then ends the stack there.
+/// `UNKNOWN` if no function of the module covers it, `COMPLEX` if the rule cannot be packed, which
+/// includes information that cannot be read: [`step_full`](super::step_full) then ends the stack
+/// there.
 pub fn compile<R: CfiRule>(cfi: &CfiModule<'_>, pc: u64, ctx: &mut CfiContext) -> R {
     match cfi.row(pc, ctx) {
         Ok((row, frame)) => R::from_row(row, &frame, pc),

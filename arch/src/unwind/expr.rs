@@ -1,7 +1,8 @@
 //! A small evaluator for DWARF expressions in call frame information (DWARF 5, section 2.5).
 //!
-//! gimli's own needs more storage and more patience; what occurs in call frame information is arithmetic on
-//! registers and memory. Fixed stack, bounded number of steps, no allocation, no panic.
+//! gimli's own needs more storage and more patience; what occurs in call frame information is
+//! arithmetic on registers and memory. Fixed stack, bounded number of steps, no allocation, no
+//! panic.
 
 use super::RegisterSet;
 use super::cfi::Slice;
@@ -62,7 +63,8 @@ pub(super) struct Machine<'m, R, F> {
 }
 
 impl<R: RegisterSet, F: FnMut(u64) -> Option<u64>> Machine<'_, R, F> {
-    /// Runs `code` on a stack that begins with `initial` (register rules begin with the CFA), and gives the top.
+    /// Runs `code` on a stack that begins with `initial` (register rules begin with the CFA), and
+    /// gives the top.
     pub(super) fn eval(&mut self, code: &[u8], initial: Option<u64>) -> Option<u64> {
         let code = EndianSlice::new(code, LittleEndian);
         let encoding = Encoding { address_size: 8, format: Format::Dwarf32, version: 4 };
@@ -121,7 +123,8 @@ impl<R: RegisterSet, F: FnMut(u64) -> Option<u64>> Machine<'_, R, F> {
         }
     }
 
-    /// `size` bytes at `address`, zero-extended. Memory is read in aligned words, which never cross a page.
+    /// `size` bytes at `address`, zero-extended. Memory is read in aligned words, which never cross
+    /// a page.
     fn load(&mut self, address: u64, size: u8) -> Option<u64> {
         if size == 8 {
             return (self.read)(address);
@@ -214,7 +217,8 @@ mod tests {
             (&[0x3a, 0x2f, 0xfd, 0xff], None),                  // endless: lit10; skip -3
             (&[0x2f, 0x00, 0x80], None),                        // branch out of the code
             (&[0x11, 0x7f, 0x30, 0x2d], Some(1)),               // consts -1; lit0; lt
-            (&[0x77, 0x08, 0x80, 0x00, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22], Some(0x7010)), // the PLT's
+            // The PLT's.
+            (&[0x77, 0x08, 0x80, 0x00, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22], Some(0x7010)),
             (&[], None),
         ];
         for (code, want) in cases {

@@ -12,8 +12,8 @@ pub enum FullStep<R> {
     Next {
         /// Of the caller.
         regs: R,
-        /// The frame just left is a signal trampoline: `regs` are of an interrupted instruction, whose pc is looked up
-        /// as it is.
+        /// The frame just left is a signal trampoline: `regs` are of an interrupted instruction,
+        /// whose pc is looked up as it is.
         signal: bool,
     },
     /// The outermost frame.
@@ -24,7 +24,8 @@ pub enum FullStep<R> {
     NoCfi,
 }
 
-/// Steps from `regs` to the caller, by the row for `lookup_pc` (see the [module](super) about return addresses).
+/// Steps from `regs` to the caller, by the row for `lookup_pc` (see the [module](super) about
+/// return addresses).
 ///
 /// `read` gives the word at an address, or `None` where there is no memory.
 pub fn step_full<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(

@@ -2,14 +2,16 @@
 //!
 //! Two ways through the same tables:
 //!
-//! * [`compile`] turns the row for one code address into a rule of eight bytes (the architecture's `Rule`), once;
-//!   the rule is then kept and applied for every stack that passes through that address.
-//! * [`step_full`] evaluates the whole row with all registers, DWARF expressions included, for the few frames that
-//!   no packed rule describes.
+//! * [`compile`] turns the row for one code address into a rule of eight bytes (the architecture's
+//!   `Rule`), once; the rule is then kept and applied for every stack that passes through that
+//!   address.
+//! * [`step_full`] evaluates the whole row with all registers, DWARF expressions included, for the
+//!   few frames that no packed rule describes.
 //!
-//! Code addresses: a return address belongs to the *call*, which may be the last instruction of its function, so its
-//! row is looked up at `pc - 1`. The pc of an interrupted instruction (the innermost frame, and the frame above a
-//! signal frame) is looked up as it is. The functions here take the address to look up and subtract nothing.
+//! Code addresses: a return address belongs to the *call*, which may be the last instruction of its
+//! function, so its row is looked up at `pc - 1`. The pc of an interrupted instruction (the
+//! innermost frame, and the frame above a signal frame) is looked up as it is. The functions here
+//! take the address to look up and subtract nothing.
 
 mod cfi;
 mod expr;
@@ -33,7 +35,8 @@ pub trait CfiRule: Copy {
 pub trait RegisterSet: Copy {
     /// The stack pointer's number.
     const SP: u16;
-    /// The number of the return address column, under which `get` and `set` mean the program counter.
+    /// The number of the return address column, under which `get` and `set` mean the program
+    /// counter.
     const RA: u16;
 
     /// A register's value; `None` for one that is not carried (vector registers and such).

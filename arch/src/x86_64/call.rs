@@ -1,11 +1,14 @@
-//! The registers of a stopped thread, and how to make it run a system call and go on as if nothing had happened.
+//! The registers of a stopped thread, and how to make it run a system call and go on as if nothing
+//! had happened.
 //!
-//! `struct user_regs_struct` is from `arch/x86/include/asm/user_64.h`; how the kernel restarts interrupted calls from
-//! `arch_do_signal_or_restart` in `arch/x86/kernel/signal.c`; which calls are never restarted from signal(7).
+//! `struct user_regs_struct` is from `arch/x86/include/asm/user_64.h`; how the kernel restarts
+//! interrupted calls from `arch_do_signal_or_restart` in `arch/x86/kernel/signal.c`; which calls
+//! are never restarted from signal(7).
 
 use super::syscall::nr;
 
-/// Interrupted; restarted unless a handler without `SA_RESTART` ran. Kernel-internal, seen by tracers only.
+/// Interrupted; restarted unless a handler without `SA_RESTART` ran. Kernel-internal, seen by
+/// tracers only.
 pub const ERESTARTSYS: i64 = 512;
 /// Interrupted; always restarted.
 pub const ERESTARTNOINTR: i64 = 513;
@@ -15,9 +18,10 @@ pub const ERESTARTNOHAND: i64 = 514;
 pub const ERESTART_RESTARTBLOCK: i64 = 516;
 const EINTR: i64 = 4;
 
-/// Calls that return EINTR at a ptrace stop instead of being restarted by the kernel, and that can be issued again with
-/// no harm: where they return EINTR they have done nothing yet. Reads and writes are here for inotify and for sockets
-/// with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`). `connect` and `close` are not: again is not the same as once.
+/// Calls that return EINTR at a ptrace stop instead of being restarted by the kernel, and that can
+/// be issued again with no harm: where they return EINTR they have done nothing yet. Reads and
+/// writes are here for inotify and for sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
+/// `connect` and `close` are not: again is not the same as once.
 const NEVER_RESTARTED: [u64; 24] = [
     0,   // read (inotify)
     1,   // write
@@ -45,7 +49,8 @@ const NEVER_RESTARTED: [u64; 24] = [
     441, // epoll_pwait2
 ];
 
-/// The registers of a stopped thread: the kernel's `struct user_regs_struct` (`PTRACE_GETREGS`, `NT_PRSTATUS`).
+/// The registers of a stopped thread: the kernel's `struct user_regs_struct` (`PTRACE_GETREGS`,
+/// `NT_PRSTATUS`).
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 #[allow(missing_docs)]
@@ -108,8 +113,9 @@ impl UserRegs {
         self.fs_base
     }
 
-    /// Prepares a system call: the thread is to go on at a `syscall` instruction. `orig_rax` says "not in a system
-    /// call", so that the kernel does not take the number in `rax` for the result of an interrupted one.
+    /// Prepares a system call: the thread is to go on at a `syscall` instruction. `orig_rax` says
+    /// "not in a system call", so that the kernel does not take the number in `rax` for the result
+    /// of an interrupted one.
     pub fn set_syscall(&mut self, number: u64, args: [u64; 6]) {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9] = args;
         self.rax = number;
@@ -134,16 +140,17 @@ impl UserRegs {
         self.in_syscall().then_some(self.orig_rax)
     }
 
-    /// The system call was interrupted by the stop and the kernel is going to restart it: `rax` holds one of its
-    /// internal codes.
+    /// The system call was interrupted by the stop and the kernel is going to restart it: `rax`
+    /// holds one of its internal codes.
     #[must_use]
     pub fn restart_pending(&self) -> bool {
         let codes = [ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK];
         self.in_syscall() && codes.contains(&(self.rax as i64).wrapping_neg())
     }
 
-    /// The system call was interrupted by the stop, the kernel is *not* going to restart it, and it must be issued
-    /// again. True only of a thread for which no signal is pending or about to be delivered: otherwise EINTR is its due.
+    /// The system call was interrupted by the stop, the kernel is *not* going to restart it, and it
+    /// must be issued again. True only of a thread for which no signal is pending or about to be
+    /// delivered: otherwise EINTR is its due.
     #[must_use]
     pub fn wants_reissue(&self) -> bool {
         self.in_syscall() && self.rax as i64 == -EINTR && NEVER_RESTARTED.contains(&self.orig_rax)
@@ -160,20 +167,22 @@ impl UserRegs {
         }
     }
 
-    /// The registers to write back at a signal-delivery or `PTRACE_INTERRUPT` stop, `self` being those from the first
-    /// stop: there the kernel still decides about the restart by itself, so they are as they were; only a call that it
-    /// would not restart is put back. `signal_pending`: see [`wants_reissue`](Self::wants_reissue).
+    /// The registers to write back at a signal-delivery or `PTRACE_INTERRUPT` stop, `self` being
+    /// those from the first stop: there the kernel still decides about the restart by itself, so
+    /// they are as they were; only a call that it would not restart is put back. `signal_pending`:
+    /// see [`wants_reissue`](Self::wants_reissue).
     #[must_use]
     pub fn restored_at_stop(&self, signal_pending: bool) -> Self {
         if !signal_pending && self.wants_reissue() { self.reissued() } else { *self }
     }
 
-    /// The registers to write back at the *enter* stop of a system call (that of the `rt_sigreturn` which ends a remote
-    /// call), in place of that call. The kernel executes `orig_rax` next, so an interrupted call is continued right
-    /// here: `restart_syscall` where it keeps the rest of a timeout, the call itself otherwise. With -1 there it skips the call.
+    /// The registers to write back at the *enter* stop of a system call (that of the `rt_sigreturn`
+    /// which ends a remote call), in place of that call. The kernel executes `orig_rax` next, so an
+    /// interrupted call is continued right here: `restart_syscall` where it keeps the rest of a
+    /// timeout, the call itself otherwise. With -1 there it skips the call.
     ///
-    /// The remote calls made in between must not have been of the kind that sets the thread's restart state themselves
-    /// (sleeps, futex waits, polls).
+    /// The remote calls made in between must not have been of the kind that sets the thread's
+    /// restart state themselves (sleeps, futex waits, polls).
     #[must_use]
     pub fn restored_at_syscall_enter(&self, signal_pending: bool) -> Self {
         const ENOSYS: u64 = 38_u64.wrapping_neg();
@@ -188,8 +197,9 @@ impl UserRegs {
         UserRegs { rax: ENOSYS, orig_rax: number, ..*self }
     }
 
-    /// The registers to put into a signal frame, from which nothing is restarted by the kernel: any interrupted call is
-    /// issued again, from its start. A timeout then starts again too; that is what remains if the tracer dies.
+    /// The registers to put into a signal frame, from which nothing is restarted by the kernel: any
+    /// interrupted call is issued again, from its start. A timeout then starts again too; that is
+    /// what remains if the tracer dies.
     #[must_use]
     pub fn for_sigframe(&self, signal_pending: bool) -> Self {
         if self.restart_pending() || (!signal_pending && self.wants_reissue()) {

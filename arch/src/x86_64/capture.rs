@@ -112,10 +112,12 @@ macro_rules! hook_entry {
     };
 }
 
-/// Calls `f(arg)` with the stack pointer at `top`, and comes back to this stack.
+/// Calls `f(arg)` with the stack pointer at `top`, and comes back to this stack: when `f` returns, or
+/// when something that it called gives up with [`leave_stack`]. The word at `top` is used for that.
 ///
 /// # Safety
-/// `top` must be 16-byte aligned, with enough writable memory below it that nobody else uses.
+/// `top` must be 16-byte aligned, with enough writable memory below it, and a word above, that nobody
+/// else uses.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn call_on_stack(
@@ -126,17 +128,51 @@ pub unsafe extern "C" fn call_on_stack(
     core::arch::naked_asm!(
         "push rbp",
         "mov rbp, rsp",
+        "push rbx",
+        "push r12",
+        "push r13",
+        "push r14",
+        "push r15",
+        "mov [rdx], rsp",
+        "mov rbx, rdx",
         "mov rsp, rdx",
         "mov rax, rdi",
         "mov rdi, rsi",
         "call rax",
-        "mov rsp, rbp",
+        "mov rsp, [rbx]",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
+        "pop rbp",
+        "ret",
+    )
+}
+
+/// Returns from the [`call_on_stack`] with this `top` at once.
+///
+/// # Safety
+/// That call must be under way, on this thread.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn leave_stack(top: *mut u8) -> ! {
+    core::arch::naked_asm!(
+        "mov rsp, [rdi]",
+        "pop r15",
+        "pop r14",
+        "pop r13",
+        "pop r12",
+        "pop rbx",
         "pop rbp",
         "ret",
     )
 }
 
 /// The code that a signal handler of ours returns to (`sa_restorer`).
+///
+/// # Safety
+/// Only for the kernel to put on the stack below a signal frame.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn restorer() {

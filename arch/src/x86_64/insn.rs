@@ -1,4 +1,5 @@
-//! Reading functions: whether one can be patched at its entry, and which instructions the patch displaces.
+//! Reading functions: whether one can be patched at its entry, and which instructions the patch
+//! displaces.
 
 use super::jump::PATCH_LEN;
 use alloc::vec::Vec;
@@ -8,15 +9,16 @@ use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKi
 /// Where to patch a function, and what that displaces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PatchPlan {
-    /// Where the patch goes, from the function's start: behind `endbr64`, which must stay the first instruction.
-    /// [`PATCH_LEN`] bytes are overwritten there.
+    /// Where the patch goes, from the function's start: behind `endbr64`, which must stay the first
+    /// instruction. [`PATCH_LEN`] bytes are overwritten there.
     pub patch_offset: usize,
-    /// Length of the displaced instructions: all that the patch touches. Less than [`PATCH_LEN`] only for a function that
-    /// ends within the patch, where the rest is padding.
+    /// Length of the displaced instructions: all that the patch touches. Less than [`PATCH_LEN`]
+    /// only for a function that ends within the patch, where the rest is padding.
     pub displaced_len: usize,
     /// Start of each displaced instruction, from the function's start.
     pub displaced: Vec<usize>,
-    /// The last displaced instruction never goes on to the next one (`ret`, `jmp`), so there is nothing to return to.
+    /// The last displaced instruction never goes on to the next one (`ret`, `jmp`), so there is
+    /// nothing to return to.
     pub terminated: bool,
 }
 
@@ -27,8 +29,9 @@ impl PatchPlan {
         self.patch_offset.saturating_add(self.displaced_len)
     }
 
-    /// `pc` is inside the bytes that the patch changes, where a thread must not be when they do. (At the first of them it
-    /// may be: it goes on with the patch. A thread that is to return to the first of them cannot exist.)
+    /// `pc` is inside the bytes that the patch changes, where a thread must not be when they do.
+    /// (At the first of them it may be: it goes on with the patch. A thread that is to return to
+    /// the first of them cannot exist.)
     #[must_use]
     pub fn covers(&self, func_addr: u64, pc: u64) -> bool {
         let offset = pc.wrapping_sub(func_addr.wrapping_add(self.patch_offset as u64));
@@ -36,7 +39,8 @@ impl PatchPlan {
     }
 }
 
-/// Why a function cannot be patched, or its prologue not moved. Offsets are from the function's start.
+/// Why a function cannot be patched, or its prologue not moved. Offsets are from the function's
+/// start.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// The function is shorter than the patch, and what follows is not padding.
@@ -53,12 +57,14 @@ pub enum Refusal {
         /// Where the branch is.
         from: usize,
     },
-    /// A branch (not a call) in the function leads back to its entry, so the hook would see one call as many.
+    /// A branch (not a call) in the function leads back to its entry, so the hook would see one
+    /// call as many.
     BranchToEntry {
         /// Where the branch is.
         from: usize,
     },
-    /// A jump to a computed address, in a function whose end is so near that it may lead into the patch.
+    /// A jump to a computed address, in a function whose end is so near that it may lead into the
+    /// patch.
     IndirectBranch {
         /// Where the jump is.
         from: usize,
@@ -68,13 +74,14 @@ pub enum Refusal {
         /// Where.
         at: usize,
     },
-    /// A displaced instruction uses its own address for more than reading data nearby: it takes the address of a displaced
-    /// instruction, or calls the next instruction to find out where it is.
+    /// A displaced instruction uses its own address for more than reading data nearby: it takes the
+    /// address of a displaced instruction, or calls the next instruction to find out where it is.
     OwnAddress {
         /// Where.
         at: usize,
     },
-    /// A displaced instruction has no equivalent at the stub's address (most often: its data is too far away).
+    /// A displaced instruction has no equivalent at the stub's address (most often: its data is too
+    /// far away).
     CannotMove,
     /// The stub is not in reach of the function.
     OutOfReach,
@@ -157,8 +164,8 @@ impl Located {
     }
 }
 
-/// All instructions of the function. Where its size is not known it ends at the first instruction that execution
-/// does not go beyond, and that no branch before it jumps over.
+/// All instructions of the function. Where its size is not known it ends at the first instruction
+/// that execution does not go beyond, and that no branch before it jumps over.
 fn instructions(
     code: &[u8],
     func_addr: u64,
@@ -198,8 +205,9 @@ fn instructions(
 
 /// Plans the patch of the function whose bytes are `code`, from its start.
 ///
-/// `func_size` is the size that its symbol (or its call frame information) gives; then `code` must have all of it. Of a
-/// function shorter than the patch the padding behind it must be in `code` too. `None` or `Some(0)`: not known.
+/// `func_size` is the size that its symbol (or its call frame information) gives; then `code` must
+/// have all of it. Of a function shorter than the patch the padding behind it must be in `code`
+/// too. `None` or `Some(0)`: not known.
 ///
 /// # Errors
 ///
@@ -246,7 +254,8 @@ fn trim_padding(plan: &mut PatchPlan, list: &[Located]) {
     }
 }
 
-/// The bytes from `end` (a function's) up to the next multiple of 16 are padding, and reach to `patch_end`.
+/// The bytes from `end` (a function's) up to the next multiple of 16 are padding, and reach to
+/// `patch_end`.
 fn padded(code: &[u8], func_addr: u64, end: usize, patch_end: usize) -> bool {
     let end_addr = func_addr.wrapping_add(end as u64);
     let room = (end_addr.wrapping_neg() & 15) as usize;
@@ -303,7 +312,8 @@ fn check_branches(plan: &PatchPlan, list: &[Located], func_addr: u64) -> Result<
                 return Err(Refusal::OwnAddress { at });
             }
         }
-        // Code behind a terminator inside the patch can only be reached by jumps; a computed one may be among them.
+        // Code behind a terminator inside the patch can only be reached by jumps; a computed one
+        // may be among them.
         ended |= moved && is_terminator(instruction) && next < end as usize;
         let computed = instruction.flow_control() == FlowControl::IndirectBranch;
         if computed && ended && !moved {

@@ -5,12 +5,13 @@ use core::ops::Range;
 /// Bytes that a patch overwrites: `jmp rel32`.
 pub const PATCH_LEN: usize = 5;
 
-/// User addresses that can be mapped: above the usual `mmap_min_addr`, below the end of the lower half.
+/// User addresses that can be mapped: above the usual `mmap_min_addr`, below the end of the lower
+/// half.
 const LOWEST: u64 = 0x1_0000;
 const HIGHEST: u64 = 0x7fff_ffff_f000;
 
-/// How far from an address code may be placed so that jumps between them work in both directions, with 64 KiB to spare
-/// for the length of what is placed.
+/// How far from an address code may be placed so that jumps between them work in both directions,
+/// with 64 KiB to spare for the length of what is placed.
 const REACH: u64 = 0x7fff_0000;
 
 /// `jmp to`, to be placed at `from`; `None` if that is too far.

@@ -1,7 +1,7 @@
 //! Registers as the unwinder carries them.
 //!
-//! Register numbers are the DWARF numbers of the System V ABI, AMD64 supplement, figure 3.36 ("DWARF Register Number
-//! Mapping"). They differ from the numbers in instruction encodings.
+//! Register numbers are the DWARF numbers of the System V ABI, AMD64 supplement, figure 3.36
+//! ("DWARF Register Number Mapping"). They differ from the numbers in instruction encodings.
 
 use crate::unwind::RegisterSet;
 
@@ -73,7 +73,8 @@ impl From<FullRegs> for Regs {
 }
 
 impl From<Regs> for FullRegs {
-    /// Registers other than `rsp` and `rbp` are zero: good enough for any frame that does not need them.
+    /// Registers other than `rsp` and `rbp` are zero: good enough for any frame that does not need
+    /// them.
     #[inline]
     fn from(regs: Regs) -> Self {
         FullRegs::default().with(regs)

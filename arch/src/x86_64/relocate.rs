@@ -14,16 +14,17 @@ use iced_x86::{
 pub struct Relocated {
     /// The instructions, and a jump back to where the function goes on.
     pub bytes: Vec<u8>,
-    /// For each displaced instruction its offset in the function and in `bytes`. A thread whose pc is at the first is
-    /// to be moved to the second before the patch is written.
+    /// For each displaced instruction its offset in the function and in `bytes`. A thread whose pc
+    /// is at the first is to be moved to the second before the patch is written.
     pub map: Vec<(usize, usize)>,
-    /// A call is among them: it pushes a return address in the stub, where the stack's unwinding ends or needs
-    /// help, and which a thread may hold for as long as the callee takes.
+    /// A call is among them: it pushes a return address in the stub, where the stack's unwinding
+    /// ends or needs help, and which a thread may hold for as long as the callee takes.
     pub has_call: bool,
 }
 
 impl Relocated {
-    /// Where a thread at `pc` goes when the function's entry is patched and `bytes` are at `new_addr`.
+    /// Where a thread at `pc` goes when the function's entry is patched and `bytes` are at
+    /// `new_addr`.
     #[must_use]
     pub fn moved_pc(&self, func_addr: u64, new_addr: u64, pc: u64) -> Option<u64> {
         let offset = pc.wrapping_sub(func_addr);
@@ -31,8 +32,8 @@ impl Relocated {
         Some(new_addr.wrapping_add(*new as u64))
     }
 
-    /// The way back, for a thread in the moved instructions when the patch is removed. `None` if `pc` is not at the
-    /// start of one of them; the jump behind them leads back by itself.
+    /// The way back, for a thread in the moved instructions when the patch is removed. `None` if
+    /// `pc` is not at the start of one of them; the jump behind them leads back by itself.
     #[must_use]
     pub fn original_pc(&self, func_addr: u64, new_addr: u64, pc: u64) -> Option<u64> {
         let offset = pc.wrapping_sub(new_addr);
@@ -50,8 +51,8 @@ fn displaced(plan: &PatchPlan, code: &[u8], func_addr: u64) -> Result<Vec<Instru
     if list.is_empty() || len != plan.displaced_len { Err(Refusal::Changed) } else { Ok(list) }
 }
 
-/// The addresses where the stub for this function may be: in reach of the function, and of whatever its displaced
-/// instructions refer to relative to their own address. Empty if nothing is.
+/// The addresses where the stub for this function may be: in reach of the function, and of whatever
+/// its displaced instructions refer to relative to their own address. Empty if nothing is.
 ///
 /// # Errors
 ///
@@ -73,8 +74,8 @@ pub fn stub_window(plan: &PatchPlan, code: &[u8], func_addr: u64) -> Result<Rang
 ///
 /// # Errors
 ///
-/// [`Refusal::CannotMove`] or [`Refusal::OutOfReach`] where that is too far away, [`Refusal::Changed`] if `code` is not what the plan
-/// was made for.
+/// [`Refusal::CannotMove`] or [`Refusal::OutOfReach`] where that is too far away,
+/// [`Refusal::Changed`] if `code` is not what the plan was made for.
 pub fn relocate(
     plan: &PatchPlan,
     code: &[u8],
@@ -101,8 +102,8 @@ pub fn relocate(
     })
 }
 
-/// Where each instruction is in the encoded block. The encoder does not say so for those that it replaced by several
-/// (`jrcxz`, `loop`): such a one begins where the one before it ends.
+/// Where each instruction is in the encoded block. The encoder does not say so for those that it
+/// replaced by several (`jrcxz`, `loop`): such a one begins where the one before it ends.
 fn new_offsets(encoded: &BlockEncoderResult, new_addr: u64) -> Option<Vec<usize>> {
     let mut offsets: Vec<usize> = Vec::new();
     let mut previous_known = true;
@@ -175,8 +176,8 @@ const RECORD_LEN: u8 = 16;
 /// slot:     .quad entry_addr
 /// ```
 ///
-/// `r11` is free at a function's entry: neither argument nor preserved (System V ABI, AMD64 supplement, figure 3.4). So are
-/// the flags.
+/// `r11` is free at a function's entry: neither argument nor preserved (System V ABI, AMD64
+/// supplement, figure 3.4). So are the flags.
 ///
 /// # Errors
 ///

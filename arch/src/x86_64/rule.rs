@@ -1,4 +1,5 @@
-//! Unwind rules packed into eight bytes, and the step that applies them: the hot path of the profiler.
+//! Unwind rules packed into eight bytes, and the step that applies them: the hot path of the
+//! profiler.
 //!
 //! Layout of the word, from the lowest bit:
 //!
@@ -24,8 +25,9 @@ const END: u64 = 6;
 const COMPLEX: u64 = 7;
 const UNKNOWN: u64 = 8;
 
-/// Offsets in the `ucontext` of a signal frame, which is where `rsp` points when the handler has returned: see
-/// `struct ucontext` and `struct sigcontext_64` in the kernel's `arch/x86/include/uapi/asm/{ucontext,sigcontext}.h`.
+/// Offsets in the `ucontext` of a signal frame, which is where `rsp` points when the handler has
+/// returned: see `struct ucontext` and `struct sigcontext_64` in the kernel's
+/// `arch/x86/include/uapi/asm/{ucontext,sigcontext}.h`.
 const UC_RBP: u64 = 120;
 const UC_RSP: u64 = 160;
 const UC_RIP: u64 = 168;
@@ -63,7 +65,8 @@ pub enum Form {
         /// Where the caller's fp is, relative to fp; `None`: still in the register.
         fp_at: Option<i16>,
     },
-    /// A plain chain of frame pointers, for code that has no call frame information. Applied only where plausible.
+    /// A plain chain of frame pointers, for code that has no call frame information. Applied only
+    /// where plausible.
     FramePointer,
     /// The kernel's signal frame.
     Signal,
@@ -109,7 +112,8 @@ impl Rule {
         self.0
     }
 
-    /// From a word that [`to_u64`](Self::to_u64) gave. Any word is safe; a senseless one steps to `Cut`.
+    /// From a word that [`to_u64`](Self::to_u64) gave. Any word is safe; a senseless one steps to
+    /// `Cut`.
     #[inline(always)]
     #[must_use]
     pub const fn from_u64(word: u64) -> Self {
@@ -123,8 +127,8 @@ impl Rule {
         self.0 == 0
     }
 
-    /// The frame is a signal trampoline, so the pc of the next one is of an interrupted instruction and is looked up as
-    /// it is, not at pc - 1.
+    /// The frame is a signal trampoline, so the pc of the next one is of an interrupted instruction
+    /// and is looked up as it is, not at pc - 1.
     #[inline(always)]
     #[must_use]
     pub const fn is_signal(self) -> bool {
@@ -184,8 +188,8 @@ impl Rule {
         }
     }
 
-    /// Steps to the caller. `read` gives the word at an address, or `None` where there is no memory; every word that the
-    /// result depends on is read through it, once.
+    /// Steps to the caller. `read` gives the word at an address, or `None` where there is no
+    /// memory; every word that the result depends on is read through it, once.
     #[inline(always)]
     pub fn step(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
         let kind = self.0 & 0xff;
@@ -232,10 +236,11 @@ impl Rule {
         }
     }
 
-    /// The same step for whoever carries all registers. A signal frame restores them all, from `Unknown` on nothing is
-    /// known (`NoCfi`), `Complex` cannot be answered here (`Cut`); the other forms leave the registers that they do not
-    /// know about as they are, which is wrong for those that the function saved: use
-    /// [`step_full`](crate::unwind::step_full) where there is call frame information.
+    /// The same step for whoever carries all registers. A signal frame restores them all, from
+    /// `Unknown` on nothing is known (`NoCfi`), `Complex` cannot be answered here (`Cut`); the
+    /// other forms leave the registers that they do not know about as they are, which is wrong for
+    /// those that the function saved: use [`step_full`](crate::unwind::step_full) where there is
+    /// call frame information.
     pub fn step_all(
         self,
         full: &FullRegs,
@@ -281,7 +286,8 @@ fn deref(
     Some(Regs { pc, sp: cfa, fp })
 }
 
-/// `push rbp; mov rbp, rsp` at the start of every function: the caller's fp is at fp, the return address above it.
+/// `push rbp; mov rbp, rsp` at the start of every function: the caller's fp is at fp, the return
+/// address above it.
 fn frame_pointer(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
     if regs.fp < regs.sp || regs.fp & 7 != 0 {
         return None;
@@ -304,7 +310,8 @@ impl CfiRule for Rule {
     const UNKNOWN: Self = Rule::UNKNOWN;
     const COMPLEX: Self = Rule::COMPLEX;
 
-    /// Packs one row. Whatever is not one of the forms that occur gives `Complex`: a rule is either exact or not used.
+    /// Packs one row. Whatever is not one of the forms that occur gives `Complex`: a rule is either
+    /// exact or not used.
     fn from_row(row: &Row, frame: &FrameInfo<'_>, pc: u64) -> Self {
         if frame.ra != RA {
             return Rule::COMPLEX;
@@ -396,8 +403,9 @@ fn breg_deref(code: &[u8]) -> Option<(u16, i64)> {
     }
 }
 
-/// The expression that linkers write for the PLT, where each 16-byte entry pushes one word at a known place:
-/// `breg7 8; breg16 0; lit15; and; lit<n>; ge; lit3; shl; plus`. Its value at `pc`, relative to rsp.
+/// The expression that linkers write for the PLT, where each 16-byte entry pushes one word at a
+/// known place: `breg7 8; breg16 0; lit15; and; lit<n>; ge; lit3; shl; plus`. Its value at `pc`,
+/// relative to rsp.
 fn plt_offset(code: &[u8], pc: u64) -> Option<i64> {
     let (RSP, offset, rest) = split_breg(code)? else { return None };
     let (RA, 0, rest) = split_breg(rest)? else { return None };
@@ -406,11 +414,12 @@ fn plt_offset(code: &[u8], pc: u64) -> Option<i64> {
     offset.checked_add(if pushed { 8 } else { 0 })
 }
 
-/// `code`, the bytes at a pc, is a signal restorer: `mov eax, 15; syscall`, or the same with `mov rax`.
+/// `code`, the bytes at a pc, is a signal restorer: `mov eax, 15; syscall`, or the same with `mov
+/// rax`.
 ///
-/// For restorers without call frame information (musl) their [`Rule`] is [`Rule::SIGNAL`]. Ask this before
-/// [`compile`](crate::unwind::compile): the byte before such a restorer, where a return address is looked up, can
-/// belong to another function that does have call frame information.
+/// For restorers without call frame information (musl) their [`Rule`] is [`Rule::SIGNAL`]. Ask this
+/// before [`compile`](crate::unwind::compile): the byte before such a restorer, where a return
+/// address is looked up, can belong to another function that does have call frame information.
 #[must_use]
 pub fn is_sigreturn_code(code: &[u8]) -> bool {
     code.starts_with(&super::syscall::RESTORER) || code.starts_with(&super::syscall::RESTORER_REX)

@@ -86,7 +86,7 @@ fn implausible_frame_pointers_cut() {
 fn senseless_words_do_no_harm() {
     let regs = Regs { pc: 1, sp: 0x1000, fp: u64::MAX };
     for kind in 0..=255_u64 {
-        for high in [0, 1, u64::MAX >> 8, 0x8000_0000_8000_00] {
+        for high in [0, 1, u64::MAX >> 8, 0x80_0000_0080_0000] {
             let _ = Rule::from_u64(high << 8 | kind).step(&regs, &mut |a| Some(a));
             let _ = Rule::from_u64(high << 8 | kind).step(&regs, &mut |_| None);
         }

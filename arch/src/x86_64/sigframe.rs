@@ -1,16 +1,18 @@
-//! A signal frame like the kernel's own, so that a thread whose registers were changed gets all of them back by
-//! `rt_sigreturn`, with nobody's help.
+//! A signal frame like the kernel's own, so that a thread whose registers were changed gets all of
+//! them back by `rt_sigreturn`, with nobody's help.
 //!
-//! Layout: `struct rt_sigframe` (`arch/x86/include/asm/sigframe.h`), `struct ucontext`, `struct sigcontext_64` and
-//! `struct _fpx_sw_bytes` (`arch/x86/include/uapi/asm/`); what is checked on return: `rt_sigreturn` in
-//! `arch/x86/kernel/signal_64.c` and `check_xstate_in_sigframe` in `arch/x86/kernel/fpu/signal.c`.
+//! Layout: `struct rt_sigframe` (`arch/x86/include/asm/sigframe.h`), `struct ucontext`, `struct
+//! sigcontext_64` and `struct _fpx_sw_bytes` (`arch/x86/include/uapi/asm/`); what is checked on
+//! return: `rt_sigreturn` in `arch/x86/kernel/signal_64.c` and `check_xstate_in_sigframe` in
+//! `arch/x86/kernel/fpu/signal.c`.
 //!
-//! The thread runs `syscall; ret` with `rsp` at the frame; the `ret` goes to the restorer that the frame's first word
-//! names (`mov eax, 15; syscall`), with `rsp` at the `ucontext`, as at the end of a signal handler.
+//! The thread runs `syscall; ret` with `rsp` at the frame; the `ret` goes to the restorer that the
+//! frame's first word names (`mov eax, 15; syscall`), with `rsp` at the `ucontext`, as at the end
+//! of a signal handler.
 //!
-//! What a frame cannot give back: a thread with user shadow stacks (CET) would need a token on the shadow stack; such
-//! threads must be refused (`x86_Thread_features` in `/proc/PID/status`). `fs_base` and `gs_base` are not in the frame, and not
-//! changed by the kernel on the way.
+//! What a frame cannot give back: a thread with user shadow stacks (CET) would need a token on the
+//! shadow stack; such threads must be refused (`x86_Thread_features` in `/proc/PID/status`).
+//! `fs_base` and `gs_base` are not in the frame, and not changed by the kernel on the way.
 
 use super::call::UserRegs;
 use core::fmt;
@@ -35,8 +37,8 @@ const UC_SIGMASK: usize = 296;
 const FPSTATE_MIN: usize = 8 + 304 + 128;
 /// The legacy region and the xsave header.
 const XSAVE_MIN: usize = 576;
-/// In the legacy region: what the kernel's ptrace interface tells of the features in the image, and where the
-/// signal frame has its `_fpx_sw_bytes`.
+/// In the legacy region: what the kernel's ptrace interface tells of the features in the image, and
+/// where the signal frame has its `_fpx_sw_bytes`.
 const SW_RESERVED: usize = 464;
 /// In the image: which features are not in their initial state.
 const XSTATE_BV: usize = 512;
@@ -71,7 +73,8 @@ impl fmt::Display for SigframeError {
 
 impl core::error::Error for SigframeError {}
 
-/// Where the features of an xsave image in standard format are. It differs between machines: `cpuid` leaf 0xd.
+/// Where the features of an xsave image in standard format are. It differs between machines:
+/// `cpuid` leaf 0xd.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct XsaveLayout {
     /// End offset of each feature's area; 0: not supported.
@@ -119,7 +122,8 @@ pub struct Sigframe {
 /// The most bytes that a frame with an xsave image of `xsave_len` bytes can take.
 #[must_use]
 pub const fn sigframe_len(xsave_len: usize) -> usize {
-    // Return word, ucontext and siginfo; up to 63 bytes to the next multiple of 64; the image; the second magic number.
+    // Return word, ucontext and siginfo; up to 63 bytes to the next multiple of 64; the image; the
+    // second magic number.
     FPSTATE_MIN.saturating_add(63 + 4).saturating_add(xsave_len)
 }
 
@@ -132,12 +136,13 @@ fn get_u64(bytes: &[u8], offset: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// Builds, in `out`, the signal frame that restores `regs`, the vector state `xsave` and the signal mask `sigmask` when
-/// it stands at `frame_addr` (a multiple of 8).
+/// Builds, in `out`, the signal frame that restores `regs`, the vector state `xsave` and the signal
+/// mask `sigmask` when it stands at `frame_addr` (a multiple of 8).
 ///
-/// `regs` should come from [`UserRegs::for_sigframe`]. `xsave` is the image that ptrace gives (`NT_X86_XSTATE`: standard format); the
-/// kernel accepts a frame only if it is no larger than the *thread's* state, which is less than ptrace's image
-/// on machines with AMX, so it is cut to what is in use by `layout`. `restorer` is the address of `mov eax, 15; syscall`.
+/// `regs` should come from [`UserRegs::for_sigframe`]. `xsave` is the image that ptrace gives
+/// (`NT_X86_XSTATE`: standard format); the kernel accepts a frame only if it is no larger than the
+/// *thread's* state, which is less than ptrace's image on machines with AMX, so it is cut to what
+/// is in use by `layout`. `restorer` is the address of `mov eax, 15; syscall`.
 ///
 /// # Errors
 ///
@@ -206,8 +211,8 @@ fn ucontext(
 /// The vector state, as the kernel marks it in a signal frame. Gives its length.
 fn fpstate(out: &mut [u8], image: &[u8], in_use: u64) -> Option<usize> {
     out.get_mut(..image.len())?.copy_from_slice(image);
-    // All features that the image speaks of are restored, also those in their initial state; x87 and SSE always, since
-    // MXCSR comes with them.
+    // All features that the image speaks of are restored, also those in their initial state; x87
+    // and SSE always, since MXCSR comes with them.
     let features = get_u64(image, SW_RESERVED)? | in_use | 3;
     let size = image.len() as u32;
     out.get_mut(SW_RESERVED..XSTATE_BV)?.fill(0);

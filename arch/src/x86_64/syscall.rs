@@ -1,7 +1,9 @@
-//! System calls: numbers, instruction bytes, gadgets, and raw calls for code that runs natively without a libc.
+//! System calls: numbers, instruction bytes, gadgets, and raw calls for code that runs natively
+//! without a libc.
 //!
-//! Numbers: `arch/x86/entry/syscalls/syscall_64.tbl` of the kernel. Convention: System V ABI, AMD64 supplement,
-//! appendix A.2.1: number in `rax`, arguments in `rdi rsi rdx r10 r8 r9`, result in `rax`, `rcx` and `r11` clobbered.
+//! Numbers: `arch/x86/entry/syscalls/syscall_64.tbl` of the kernel. Convention: System V ABI, AMD64
+//! supplement, appendix A.2.1: number in `rax`, arguments in `rdi rsi rdx r10 r8 r9`, result in
+//! `rax`, `rcx` and `r11` clobbered.
 
 /// `syscall`.
 pub const SYSCALL_INSN: [u8; 2] = [0x0f, 0x05];
@@ -59,7 +61,8 @@ pub fn find_restorer(bytes: &[u8]) -> Option<usize> {
 #[cfg(target_arch = "x86_64")]
 pub use raw::*;
 
-/// Raw system calls of this process. Results are as the kernel gives them: -4095 to -1 are negated error numbers.
+/// Raw system calls of this process. Results are as the kernel gives them: -4095 to -1 are negated
+/// error numbers.
 #[cfg(target_arch = "x86_64")]
 mod raw {
     use core::arch::asm;
@@ -70,12 +73,14 @@ mod raw {
             ///
             /// # Safety
             ///
-            /// The call must be one whose effects this process can stand: the kernel does what it is told.
+            /// The call must be one whose effects this process can stand: the kernel does what it
+            /// is told.
             #[inline(always)]
             #[allow(clippy::too_many_arguments)]
             pub unsafe fn $name(nr: u64 $(, $arg: u64)*) -> i64 {
                 let result: i64;
-                // SAFETY: the instruction clobbers nothing but what is declared; its effects are the caller's promise.
+                // SAFETY: the instruction clobbers nothing but what is declared; its effects are
+                // the caller's promise.
                 unsafe {
                     asm!(
                         "syscall",

@@ -5,6 +5,7 @@ use std::ffi::CStr;
 
 /// A loaded module that has call frame information.
 pub struct Module {
+    #[allow(dead_code)]
     pub name: String,
     pub cfi: CfiModule<'static>,
     /// Its executable segments.
@@ -37,7 +38,8 @@ extern "C" fn add(
     _: libc::size_t,
     list: *mut libc::c_void,
 ) -> libc::c_int {
-    // SAFETY: the dynamic linker's description of a loaded module, and the list that `modules` passed.
+    // SAFETY: the dynamic linker's description of a loaded module, and the list that `modules`
+    // passed.
     let (info, list, name) = unsafe {
         let info = &*info;
         (info, &mut *list.cast::<Vec<Module>>(), CStr::from_ptr(info.dlpi_name))

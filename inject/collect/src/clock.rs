@@ -21,7 +21,7 @@ impl Clock {
 
     /// Now.
     pub fn now(&self) -> u64 {
-        if self.counter { counter() } else { monotonic_ns() }
+        if self.counter { prof_arch::native::capture::counter() } else { monotonic_ns() }
     }
 
     /// Ticks in a second.
@@ -36,16 +36,4 @@ pub(crate) fn monotonic_ns() -> u64 {
     // SAFETY: `t` is a valid place for the result.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
-}
-
-/// The processor's counter; where prof knows none, the recording's clock is not a counter.
-#[cfg(target_arch = "x86_64")]
-fn counter() -> u64 {
-    // SAFETY: the instruction exists on every AMD64 processor.
-    unsafe { core::arch::x86_64::_rdtsc() }
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn counter() -> u64 {
-    monotonic_ns()
 }

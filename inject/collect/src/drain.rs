@@ -54,7 +54,7 @@ impl Drain {
             views: Vec::with_capacity(n),
             copy: vec![0; SEGMENT_SIZE],
             read: Vec::new(),
-            pass: 0,
+            pass: 1, // a thread's `gap` of 0 is no pass's
             damaged: 0,
             bytes: 0,
             events: 0,
@@ -77,8 +77,8 @@ impl Drain {
         self.look(shared);
         let views = std::mem::take(&mut self.views);
         for group in views.chunk_by(|a, b| a.serial == b.serial) {
-            let t = threads.seen(group[0].serial, group[0].tid, self.pass);
             for v in group {
+                let t = threads.seen(v.serial, v.tid);
                 if v.seq > t.next && t.gap != self.pass - 1 {
                     t.gap = self.pass;
                     break;
@@ -86,9 +86,8 @@ impl Drain {
                 let done = self.segment(shared, v, tree, out);
                 t.next = t.next.max(v.seq.saturating_add(done.into()));
                 if out.is_full() {
-                    describe(&mut *threads, tree, out);
+                    describe(threads, tree, out);
                     self.flush(shared, out);
-                    break;
                 }
             }
         }

@@ -129,6 +129,11 @@ impl Output {
         self.failed.as_ref()
     }
 
+    /// The same, for keeps.
+    pub fn take_failure(&mut self) -> Option<io::Error> {
+        self.failed.take()
+    }
+
     /// Events that could not be written.
     pub fn lost(&self) -> u64 {
         self.lost

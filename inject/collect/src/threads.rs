@@ -47,7 +47,7 @@ impl Threads {
     }
 
     /// A segment of this thread is in use.
-    pub fn seen(&mut self, serial: u32, tid: u32, _pass: u64) -> &mut Known {
+    pub fn seen(&mut self, serial: u32, tid: u32) -> &mut Known {
         self.known.entry(serial).or_insert_with(|| {
             self.fresh.push(serial);
             Known { next: 1, gap: 0, tid, name: String::new(), written: false }
@@ -143,8 +143,7 @@ impl Threads {
             if s.state.load(Acquire) == slot::LIVE {
                 let (tid, serial) = (s.tid.load(Relaxed), s.serial.load(Relaxed));
                 let l = latest.entry(tid).or_insert(serial);
-                // Serials are handed out in order; they may wrap in a very long recording.
-                if serial.wrapping_sub(*l) < u32::MAX / 2 {
+                if is_newer(serial, *l) {
                     *l = serial;
                 }
             }
@@ -162,12 +161,17 @@ impl Threads {
     /// Whether the thread with this id, not in the census as living, has ended.
     pub fn has_ended(&self, census: &Census, tid: u32, serial: u32) -> bool {
         match census.latest.get(&tid) {
-            // Somebody else has the id now.
-            Some(l) if *l != serial && l.wrapping_sub(serial) < u32::MAX / 2 => true,
-            Some(_) => !census.alive.contains(&tid),
+            Some(l) if *l == serial => !census.alive.contains(&tid),
+            // Another thread has the id now, or had it before this one came, after the census.
+            Some(l) => is_newer(*l, serial),
             None => !self.is_alive(tid),
         }
     }
+}
+
+/// Whether serial `a` was handed out after `b`. They may wrap in a very long recording.
+fn is_newer(a: u32, b: u32) -> bool {
+    a != b && a.wrapping_sub(b) < u32::MAX / 2
 }
 
 /// Who is alive.
@@ -184,13 +188,14 @@ impl Census {
             let (tid, state) = (s.tid.load(Relaxed), s.state.load(Acquire));
             let serial = s.serial.load(Relaxed);
             let Some(latest) = self.latest.get(&tid) else { continue };
-            if state != slot::LIVE || (self.alive.contains(&tid) && *latest == serial) {
-                continue;
+            let ended = if *latest == serial {
+                !self.alive.contains(&tid)
+            } else {
+                is_newer(*latest, serial)
+            };
+            if state == slot::LIVE && ended {
+                mark_dead(s, tid);
             }
-            if *latest != serial && latest.wrapping_sub(serial) >= u32::MAX / 2 {
-                continue; // taken since the census
-            }
-            mark_dead(s, tid);
         }
     }
 }

@@ -92,9 +92,14 @@ fn main() {
             println!("{depth:>8} {n:>10.1} {h:>10.1} {:>10.1}", h - n);
         }
         let run = |f: &dyn Fn()| {
-            let mut seed = 88172645463325252;
-            for i in 0..PAIRS / 4 {
-                mixed(&mut seed, 5 + i as u64 % 20, f);
+            // 100 paths of 5 to 30 frames, in random order.
+            let mut order = 88172645463325252u64;
+            for _ in 0..PAIRS / 4 {
+                order ^= order << 13;
+                order ^= order >> 7;
+                order ^= order << 17;
+                let site = order % 100;
+                mixed(&mut (site * 0x9e37_79b9_7f4a_7c15 + 1), 5 + site % 26, f);
             }
         };
         let mut rows: Vec<(f64, f64)> = (0..9)

@@ -11,11 +11,11 @@
 //! business.
 
 use crate::resolve::{self, Code};
-use crate::state::{FRAMES, Frame, Thread, WORDS, Word};
+use crate::state::{CODES, FRAMES, Frame, NODES, SeenCode, SeenNode, Thread, WORDS, Word};
 use crate::{extent, full, memory};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, call_on_stack};
-use prof_arch::native::{Regs, Step};
+use prof_arch::native::{Regs, Rule, Step};
 use prof_trace::shared::{Shared, Slot, flags};
 use prof_trace::tree::{self, Found};
 
@@ -123,16 +123,52 @@ unsafe extern "C" fn compute(arg: *mut ()) {
     l.code = resolve::compute(l.shared, l.pc);
 }
 
+/// The rule for a code address: from the thread's own memory, the shared table, or computed.
 #[inline(always)]
-fn code_of(shared: &Shared, scratch: *mut u8, pc: u64) -> Code {
-    if let Some(code) = resolve::known(shared, pc) {
-        return code;
+fn code_of(shared: &Shared, t: &mut Thread, pc: u64) -> Code {
+    let place = (pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as usize & (CODES - 1);
+    let modules = shared.control().modules_seq.load(Relaxed);
+    let seen = &t.codes[place];
+    if seen.pc == pc && seen.modules == modules {
+        return Code { id: seen.id, rule: Rule::from_u64(seen.rule) };
     }
-    let rule = prof_arch::native::Rule::UNKNOWN;
-    let mut l = Lookup { shared, pc, code: Code { id: 0, rule } };
-    // SAFETY: as in `on_scratch`.
-    unsafe { call_on_stack(compute, core::ptr::from_mut(&mut l).cast(), scratch) };
-    l.code
+    look_up(shared, t, pc, place, modules)
+}
+
+#[cold]
+#[inline(never)]
+fn look_up(shared: &Shared, t: &mut Thread, pc: u64, place: usize, modules: u32) -> Code {
+    let code = match resolve::known(shared, pc) {
+        Some(code) => code,
+        None => {
+            let mut l = Lookup { shared, pc, code: Code { id: 0, rule: Rule::UNKNOWN } };
+            // SAFETY: as in `on_scratch`.
+            unsafe { call_on_stack(compute, core::ptr::from_mut(&mut l).cast(), t.scratch()) };
+            l.code
+        }
+    };
+    if code.id != 0 {
+        t.codes[place & (CODES - 1)] =
+            SeenCode { pc, rule: code.rule.to_u64(), id: code.id, modules };
+    }
+    code
+}
+
+/// The node of a frame below `parent`; 0 if the tree is full.
+#[inline(always)]
+fn node_of(shared: &Shared, nodes: &mut [SeenNode; NODES], parent: u32, code: u32) -> u32 {
+    let key = (parent as u64) << 32 | code as u64;
+    let place = (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 55) as usize & (NODES - 1);
+    if nodes[place].key == key {
+        return nodes[place].id as u32;
+    }
+    match tree::node(shared, parent, code) {
+        Found::Id(id) => {
+            nodes[place] = SeenNode { key, id: id as u64 };
+            id
+        }
+        _ => 0,
+    }
 }
 
 enum Walked {
@@ -153,7 +189,6 @@ struct New {
 /// is kept.
 fn walk(job: &mut Job<'_>, memo: bool) -> Walked {
     let (shared, max) = (job.shared, job.shared.control().max_depth as usize);
-    let scratch = job.t.scratch();
     let t = &mut *job.t;
     let mut kept = if memo { (t.frames_len as usize).min(FRAMES) } else { 0 };
     let mut new = New { frames: FRAMES, words: WORDS, scattered: false, cut: false };
@@ -187,7 +222,7 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Walked {
             kept = 0;
             break;
         }
-        let code = code_of(shared, scratch, r.pc);
+        let code = code_of(shared, t, r.pc);
         match advance(shared, t, &mut new, &mut r, code, kept) {
             Advance::Go => {}
             Advance::Root => {
@@ -315,15 +350,24 @@ fn rejoin(shared: &Shared, t: &mut Thread, new: &mut New, kept: usize) -> Rejoin
         t.frames[new.frames & (FRAMES - 1)] = f;
     }
     new.words -= words;
-    if base <= len && new.words + words <= WORDS {
-        t.words.copy_within(base..len, new.words);
-    }
+    shift(&mut t.words, base, new.words, words);
     new.scattered |= t.scattered != 0;
     let f = t.frames[k];
     let Some((_, id)) = tree::node_parts(shared, f.node) else { return Rejoin::NoRoom };
     let Some(e) = shared.pc((id as usize).wrapping_sub(1)) else { return Rejoin::NoRoom };
-    let rule = prof_arch::native::Rule::from_u64(e.rule.load(Relaxed));
+    let rule = Rule::from_u64(e.rule.load(Relaxed));
     Rejoin::From(k, Code { id, rule })
+}
+
+/// Moves `count` elements from one place of an array to another; nothing if they are not all inside.
+fn shift<T: Copy>(all: &mut [T], from: usize, to: usize, count: usize) {
+    if count <= all.len() && from <= all.len() - count && to <= all.len() - count {
+        // SAFETY: both ranges are inside the slice.
+        unsafe {
+            let p = all.as_mut_ptr();
+            core::ptr::copy(p.add(from), p.add(to), count);
+        }
+    }
 }
 
 /// Whether a kept word stands in memory as it did.
@@ -354,18 +398,17 @@ fn join(shared: &Shared, t: &mut Thread, new: &New, kept: usize, max: usize) -> 
         t.forget();
         return Stack { node: 0, cut: true };
     }
-    t.words.copy_within(new.words..WORDS, words as usize);
-    t.frames.copy_within(new.frames..FRAMES, kept);
+    shift(&mut t.words, new.words, words as usize, WORDS - new.words);
+    shift(&mut t.frames, new.frames, kept, count);
     for i in kept..kept + count {
         let f = &mut t.frames[i & (FRAMES - 1)];
-        match tree::node(shared, parent, f.node) {
-            Found::Id(id) => parent = id,
-            _ => {
-                // The tree is full: what is known of the stack is its outer part.
-                t.forget();
-                return Stack { node: parent, cut: true };
-            }
+        let node = node_of(shared, &mut t.nodes, parent, f.node);
+        if node == 0 {
+            // The tree is full: what is known of the stack is its outer part.
+            t.forget();
+            return Stack { node: parent, cut: true };
         }
+        parent = node;
         words += f.words;
         f.node = parent;
         f.words = words;

@@ -38,6 +38,35 @@ pub struct Word {
     pub value: u64,
 }
 
+/// A code address that this thread has met: a copy of what the shared table says.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SeenCode {
+    /// The code address; 0: none.
+    pub pc: u64,
+    /// Its rule.
+    pub rule: u64,
+    /// Its id.
+    pub id: u32,
+    /// `Control::modules_seq` when it was looked up; another value makes this entry void.
+    pub modules: u32,
+}
+
+/// A stack node that this thread has met.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct SeenNode {
+    /// `parent << 32 | code address id`; 0: none.
+    pub key: u64,
+    /// Its id.
+    pub id: u64,
+}
+
+/// Entries of [`Thread::codes`].
+pub const CODES: usize = 256;
+/// Entries of [`Thread::nodes`].
+pub const NODES: usize = 512;
+
 /// A part of the address space that can be read.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -79,6 +108,10 @@ pub struct Thread {
     pub scattered: u32,
     /// The remembered stack was cut.
     pub cut: u32,
+    /// Code addresses, each at the place that its hash names.
+    pub codes: [SeenCode; CODES],
+    /// Stack nodes, likewise.
+    pub nodes: [SeenNode; NODES],
     /// The remembered frames.
     pub frames: [Frame; FRAMES],
     /// The remembered words.

@@ -107,3 +107,14 @@ fn take(shared: &Shared, s: &'static Slot, tp: u64, index: usize) {
     s.tp.store(tp, Relaxed);
     s.state.store(slot::LIVE, Release);
 }
+
+/// Leaves the scratch stack of the calling thread for good.
+pub fn give_up() -> ! {
+    let shared = crate::header::shared();
+    loop {
+        if let Some((_, t)) = current(&shared) {
+            // SAFETY: what panics runs on the scratch stack of its thread.
+            unsafe { prof_arch::native::capture::leave_stack(t.scratch()) };
+        }
+    }
+}

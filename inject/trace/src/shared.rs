@@ -73,7 +73,7 @@ impl Geometry {
     /// From the number of segments that a control page names, if it can be one.
     pub fn from_segments(segments: u32) -> Option<Self> {
         let segments = segments as usize;
-        (segments >= 64 && segments <= MAX_SEGMENTS && segments.is_multiple_of(64))
+        ((64..=MAX_SEGMENTS).contains(&segments) && segments.is_multiple_of(64))
             .then_some(Self { segments })
     }
 

@@ -1,0 +1,229 @@
+//! The events of all threads in one order.
+//!
+//! The events of a thread are in order; between threads time decides. The collector goes through
+//! the threads in passes, so when pass `k + 1` begins in the file, all events from before the start
+//! of pass `k` have been read, and can be put in order for good. The later ones wait.
+
+use prof_trace::event::{Codec, Event};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+
+/// What happens to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OpKind {
+    /// It is handed out.
+    Alloc,
+    /// It is given back.
+    Free,
+    /// It is given to `realloc`. The [`OpKind::Grown`] of the same thread that follows says what
+    /// became of it.
+    Given,
+    /// It came out of `realloc`.
+    Grown,
+}
+
+/// An event, or one half of a reallocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// Ticks.
+    pub time: u64,
+    /// Address of the block.
+    pub addr: u64,
+    /// Bytes asked for; 0 for what is given back.
+    pub size: u64,
+    /// Stack node; 0 if there is none.
+    pub node: u32,
+    /// The thread: an index into [`Merge`]'s lanes, in the order in which threads first appear.
+    pub lane: u32,
+    /// What happens.
+    pub kind: OpKind,
+}
+
+impl Op {
+    /// Orders by time; at the same time blocks are given back before others are handed out.
+    #[inline(always)]
+    fn key(&self) -> u64 {
+        key(self.time) | matches!(self.kind, OpKind::Alloc | OpKind::Grown) as u64
+    }
+}
+
+#[inline(always)]
+fn key(time: u64) -> u64 {
+    time.min(u64::MAX >> 1) << 1
+}
+
+/// Where the bytes of a chunk of events are.
+#[derive(Debug)]
+pub(crate) enum Held {
+    /// In memory.
+    Here(Vec<u8>),
+    /// In the file: position and length.
+    There(u64, usize),
+}
+
+/// A chunk of events that waits for its turn.
+#[derive(Debug)]
+struct Waiting {
+    codec: Codec,
+    count: u32,
+    held: Held,
+}
+
+/// One thread.
+#[derive(Debug, Default)]
+struct Lane {
+    waiting: VecDeque<Waiting>,
+    bytes: Vec<u8>,
+    pos: usize,
+    left: u32,
+    codec: Codec,
+    /// The second half of a reallocation.
+    second: Option<Op>,
+    last_time: u64,
+}
+
+/// The merge of all threads.
+#[derive(Debug, Default)]
+pub(crate) struct Merge {
+    lanes: Vec<Lane>,
+    by_number: HashMap<u32, u32>,
+    numbers: Vec<u32>,
+    heads: Vec<Option<Op>>,
+    heap: BinaryHeap<Reverse<(u64, u32)>>,
+    /// Bytes of events that wait in memory.
+    pub(crate) in_memory: usize,
+    /// Events decoded.
+    pub(crate) events: u64,
+    /// Bytes that could not be decoded, in otherwise whole chunks.
+    pub(crate) damaged_bytes: u64,
+}
+
+impl Merge {
+    /// Numbers of the threads, by lane.
+    pub(crate) fn numbers(&self) -> &[u32] {
+        &self.numbers
+    }
+
+    /// Adds a chunk of a thread's events.
+    pub(crate) fn push(
+        &mut self,
+        thread: u32,
+        codec: Codec,
+        count: u32,
+        held: Held,
+        load: &mut impl FnMut(u64, usize) -> Option<Vec<u8>>,
+    ) {
+        let next = self.lanes.len() as u32;
+        let lane = *self.by_number.entry(thread).or_insert(next);
+        if lane == next {
+            self.lanes.push(Lane::default());
+            self.numbers.push(thread);
+            self.heads.push(None);
+        }
+        if let Held::Here(b) = &held {
+            self.in_memory += b.len();
+        }
+        self.lanes[lane as usize].waiting.push_back(Waiting { codec, count, held });
+        if self.heads[lane as usize].is_none() {
+            self.advance(lane, load);
+            if let Some(op) = self.heads[lane as usize] {
+                self.heap.push(Reverse((op.key(), lane)));
+            }
+        }
+    }
+
+    /// Makes the next operation of a lane its head.
+    #[inline]
+    fn advance(&mut self, lane: u32, load: &mut impl FnMut(u64, usize) -> Option<Vec<u8>>) {
+        let l = &mut self.lanes[lane as usize];
+        if let Some(op) = l.second.take() {
+            self.heads[lane as usize] = Some(op);
+            return;
+        }
+        loop {
+            if l.left > 0 {
+                if let Some((event, n)) = l.codec.get(&l.bytes[l.pos..]) {
+                    l.pos += n;
+                    l.left -= 1;
+                    self.events += 1;
+                    self.heads[lane as usize] = Some(l.first_op(event, lane));
+                    return;
+                }
+                self.damaged_bytes += (l.bytes.len() - l.pos).max(1) as u64;
+                l.left = 0;
+                l.pos = l.bytes.len();
+            }
+            if l.pos < l.bytes.len() {
+                self.damaged_bytes += (l.bytes.len() - l.pos) as u64;
+            }
+            l.pos = 0;
+            let Some(w) = l.waiting.pop_front() else {
+                l.bytes = Vec::new();
+                self.heads[lane as usize] = None;
+                return;
+            };
+            l.bytes = match w.held {
+                Held::Here(b) => {
+                    self.in_memory -= b.len();
+                    b
+                }
+                Held::There(at, len) => load(at, len).unwrap_or_default(),
+            };
+            (l.codec, l.left) = (w.codec, w.count);
+        }
+    }
+
+    /// Gives the operations from before `limit`, in order, to `out`; all if `limit` is `None`.
+    pub(crate) fn drain(
+        &mut self,
+        limit: Option<u64>,
+        load: &mut impl FnMut(u64, usize) -> Option<Vec<u8>>,
+        out: &mut impl FnMut(Op),
+    ) {
+        let limit = limit.map_or(u64::MAX, key);
+        while let Some(&Reverse((first, lane))) = self.heap.peek() {
+            if first >= limit && limit != u64::MAX {
+                return;
+            }
+            self.heap.pop();
+            // What other lane comes next, and up to where this one may run.
+            let until = self.heap.peek().map_or((u64::MAX, u32::MAX), |r| r.0);
+            while let Some(op) = self.heads[lane as usize] {
+                let k = op.key();
+                if (k, lane) > until || (k >= limit && limit != u64::MAX) {
+                    self.heap.push(Reverse((k, lane)));
+                    break;
+                }
+                out(op);
+                self.advance(lane, load);
+            }
+        }
+    }
+}
+
+impl Lane {
+    /// The event, or its first half. Times never go back within a thread: the order in which it
+    /// wrote its events is the order in which things happened.
+    #[inline(always)]
+    fn first_op(&mut self, event: Event, lane: u32) -> Op {
+        let begin = match event {
+            Event::Realloc { time_before, time, .. } => time_before.min(time),
+            _ => event.time(),
+        }
+        .max(self.last_time);
+        self.last_time = event.time().max(begin);
+        match event {
+            Event::Alloc { addr, size, node, .. } => {
+                Op { time: begin, addr, size, node, lane, kind: OpKind::Alloc }
+            }
+            Event::Free { addr, node, .. } => {
+                Op { time: begin, addr, size: 0, node, lane, kind: OpKind::Free }
+            }
+            Event::Realloc { old, addr, size, node, .. } => {
+                let time = self.last_time;
+                self.second = Some(Op { time, addr, size, node, lane, kind: OpKind::Grown });
+                Op { time: begin, addr: old, size: 0, node, lane, kind: OpKind::Given }
+            }
+        }
+    }
+}

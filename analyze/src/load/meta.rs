@@ -1,0 +1,244 @@
+//! What a recording says beside its events.
+
+use super::{Clock, IdMap};
+use prof_trace::records::{
+    Counters, End, Hooks, Module, Nodes, Pass, Pcs, Symbols, Target, Thread, Toggle, kind,
+};
+use std::collections::BTreeMap;
+
+/// No stack is followed further than this, so that nodes that name each other do no harm.
+const DEEPEST: usize = 4096;
+
+/// A time in which recording was on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Part {
+    /// Ticks when it was switched on.
+    pub start: u64,
+    /// Ticks when it was switched off, or when the recording ended.
+    pub end: u64,
+}
+
+/// A code address of the target: a return address, or the interrupted instruction where a signal
+/// handler was entered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Pc {
+    /// The address.
+    pub address: u64,
+    /// Number of the module; 0: none.
+    pub module: u32,
+}
+
+/// What the kernel said of the target's memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Kernel {
+    /// Bytes of the resident set.
+    pub rss_bytes: u64,
+    /// Bytes of the address space.
+    pub vss_bytes: u64,
+    /// When.
+    pub ticks: u64,
+}
+
+/// Where a recording keeps symbols of a module.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SymbolsAt {
+    /// Position of the payload in the file.
+    pub at: u64,
+    /// Its length.
+    pub len: usize,
+}
+
+/// Everything but events.
+#[derive(Clone, Debug, Default)]
+pub struct Meta {
+    /// Whose recording it is.
+    pub target: Target,
+    /// Ticks to nanoseconds.
+    pub clock: Clock,
+    /// The threads, by number.
+    pub threads: BTreeMap<u32, Thread>,
+    /// The modules, by number.
+    pub modules: BTreeMap<u32, Module>,
+    /// Symbols in the recording, by module.
+    pub symbols: BTreeMap<u32, SymbolsAt>,
+    /// What was hooked and what was not.
+    pub hooks: Hooks,
+    /// The hook's own counts.
+    pub counters: Counters,
+    /// Why the recording ended; `None` if its end is missing.
+    pub end: Option<End>,
+    /// The kernel's last word on the target's memory.
+    pub kernel: Option<Kernel>,
+    /// Passes seen.
+    pub passes: u64,
+    /// Chunks of a known kind that made no sense.
+    pub bad_chunks: u64,
+    toggles: Vec<Toggle>,
+    nodes: IdMap<(u32, u32)>,
+    pcs: IdMap<Pc>,
+    last_pass: Option<u64>,
+}
+
+impl Meta {
+    /// Takes a chunk of any kind but events. Returns the ticks of a pass that begins.
+    pub(crate) fn take(&mut self, kind: u16, payload: &[u8], at: u64) -> Option<u64> {
+        let mut began = None;
+        let good = match kind {
+            kind::TARGET => Target::decode(payload).map(|t| {
+                self.clock = Clock::new(&t);
+                self.target = t;
+            }),
+            kind::PASS => Pass::decode(payload).map(|p| {
+                self.pass(&p);
+                began = Some(p.ticks);
+            }),
+            kind::THREAD => Thread::decode(payload).map(|t| {
+                self.threads.insert(t.number, t);
+            }),
+            kind::NODES => Nodes::decode(payload).map(|n| self.add_nodes(&n)),
+            kind::PCS => Pcs::decode(payload).map(|p| self.add_pcs(&p)),
+            kind::MODULE => Module::decode(payload).map(|m| {
+                self.modules.insert(m.number, m);
+            }),
+            kind::TOGGLE => Toggle::decode(payload).map(|t| self.toggles.push(t)),
+            kind::HOOKS => Hooks::decode(payload).map(|h| self.hooks = h),
+            kind::COUNTERS => Counters::decode(payload).map(|c| self.counters = c),
+            kind::END => End::decode(payload).map(|e| self.end = Some(e)),
+            // Only where it is: the names are read when a stack of that module is shown.
+            kind::SYMBOLS => Symbols::decode(payload).map(|s| {
+                self.symbols.insert(s.module, SymbolsAt { at, len: payload.len() });
+            }),
+            _ => Some(()),
+        };
+        self.bad_chunks += good.is_none() as u64;
+        began
+    }
+
+    fn pass(&mut self, p: &Pass) {
+        self.end = None; // somebody took the recording up again
+        self.passes += 1;
+        self.last_pass = Some(self.last_pass.unwrap_or(0).max(p.ticks));
+        self.clock.sample(p);
+        if p.rss_pages != 0 {
+            let page = self.target.page_size as u64;
+            self.kernel = Some(Kernel {
+                rss_bytes: p.rss_pages.saturating_mul(page),
+                vss_bytes: p.vss_pages.saturating_mul(page),
+                ticks: p.ticks,
+            });
+        }
+    }
+
+    fn add_nodes(&mut self, nodes: &Nodes) {
+        for t in nodes.triples.as_chunks::<3>().0 {
+            let [Ok(id), Ok(parent), Ok(pc)] = t.map(u32::try_from) else {
+                self.bad_chunks += 1;
+                return;
+            };
+            self.nodes.set(id, (parent, pc));
+        }
+    }
+
+    fn add_pcs(&mut self, pcs: &Pcs) {
+        for t in pcs.triples.as_chunks::<3>().0 {
+            let (Ok(id), Ok(module)) = (u32::try_from(t[0]), u32::try_from(t[2])) else {
+                self.bad_chunks += 1;
+                return;
+            };
+            self.pcs.set(id, Pc { address: t[1], module });
+        }
+    }
+
+    /// The code addresses of a stack, innermost first. Empty for node 0, and where the recording
+    /// lost the node.
+    pub fn stack(&self, node: u32) -> Vec<Pc> {
+        let mut out = Vec::new();
+        let mut at = node;
+        while let Some((parent, pc)) = self.nodes.get(at)
+            && at != 0
+            && out.len() < DEEPEST
+        {
+            out.push(self.pcs.get(pc).unwrap_or(Pc { address: 0, module: 0 }));
+            at = parent;
+        }
+        out
+    }
+
+    /// The last moment that the recording knows of, given the time of its last event.
+    pub fn end_ticks(&self, last_event: u64) -> u64 {
+        let end = match &self.end {
+            Some(e) => e.ticks,
+            None => self.last_pass.unwrap_or(0).max(last_event),
+        };
+        end.max(self.target.start_ticks)
+    }
+
+    /// The times in which recording was on, up to `end`. Without a word on it, it was on.
+    pub fn parts(&self, end: u64) -> Vec<Part> {
+        let mut toggles = self.toggles.clone();
+        toggles.sort_by_key(|t| t.ticks);
+        let start = self.target.start_ticks;
+        let mut parts = Vec::new();
+        let mut on = toggles.first().is_none_or(|t| t.on == 0).then_some(start);
+        for t in &toggles {
+            match (on, t.on != 0) {
+                (None, true) => on = Some(t.ticks.max(start)),
+                (Some(s), false) => {
+                    if t.ticks > s {
+                        parts.push(Part { start: s, end: t.ticks });
+                    }
+                    on = None;
+                }
+                _ => {}
+            }
+        }
+        if let Some(s) = on {
+            parts.push(Part { start: s, end: end.max(s) });
+        }
+        parts
+    }
+
+    /// Whether recording is on at the end of what was read, and since which ticks.
+    pub fn state(&self) -> (bool, u64) {
+        let last = self.toggles.iter().max_by_key(|t| t.ticks);
+        last.map_or((true, self.target.start_ticks), |t| (t.on != 0, t.ticks))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(toggles: &[(u64, u32)]) -> Meta {
+        let mut m = Meta::default();
+        m.target.start_ticks = 10;
+        m.toggles = toggles.iter().map(|&(ticks, on)| Toggle { ticks, on }).collect();
+        m
+    }
+
+    fn parts(toggles: &[(u64, u32)]) -> Vec<(u64, u64)> {
+        meta(toggles).parts(100).iter().map(|p| (p.start, p.end)).collect()
+    }
+
+    #[test]
+    fn parts_follow_the_toggles() {
+        assert_eq!(parts(&[]), [(10, 100)]);
+        assert_eq!(parts(&[(10, 1), (20, 0), (30, 1)]), [(10, 20), (30, 100)]);
+        assert_eq!(parts(&[(20, 0), (30, 1), (40, 0)]), [(10, 20), (30, 40)]);
+        assert_eq!(parts(&[(10, 0), (50, 1)]), [(50, 100)]);
+        assert_eq!(parts(&[(10, 0)]), []);
+        assert_eq!(parts(&[(12, 1), (13, 1), (20, 0), (21, 0)]), [(12, 20)]);
+        assert_eq!(meta(&[(12, 1), (20, 0)]).state(), (false, 20));
+    }
+
+    #[test]
+    fn nodes_in_a_circle_end() {
+        let mut m = Meta::default();
+        m.add_nodes(&Nodes { triples: vec![1, 2, 1, 2, 1, 1, 3, 3, 9, 4, 0, 1, 5] });
+        m.add_pcs(&Pcs { triples: vec![1, 0x1000, 4] });
+        assert_eq!(m.stack(1).len(), DEEPEST);
+        assert_eq!(m.stack(3).len(), DEEPEST);
+        assert_eq!(m.stack(4), [Pc { address: 0x1000, module: 4 }]);
+        assert_eq!((m.stack(0), m.stack(77)), (vec![], vec![]));
+    }
+}

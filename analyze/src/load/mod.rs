@@ -1,0 +1,16 @@
+//! Reading a recording: whole chunks from the front, what they say of the target, and the events
+//! of all threads in one order of time.
+
+mod clock;
+mod file;
+mod ids;
+mod merge;
+mod meta;
+mod stream;
+
+pub use clock::Clock;
+pub use file::is_recording;
+pub use ids::IdMap;
+pub use merge::{Op, OpKind};
+pub use meta::{Kernel, Meta, Part, Pc, SymbolsAt};
+pub use stream::{LoadOptions, Sink, Stream, Tail};

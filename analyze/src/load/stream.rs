@@ -1,0 +1,217 @@
+//! A recording as a stream of operations, with what it says beside them.
+
+use super::file::{ChunkFile, Item};
+use super::merge::{Held, Merge};
+use super::{Meta, Op};
+use crate::Error;
+use prof_trace::records::{Events, Symbols, kind};
+use std::path::Path;
+
+/// How to load.
+#[derive(Clone, Copy, Debug)]
+pub struct LoadOptions {
+    /// Bytes of events that may wait in memory for their turn; what is beyond is read again from
+    /// the file when its turn comes.
+    pub pending_bytes: usize,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self { pending_bytes: 64 << 20 }
+    }
+}
+
+/// Takes operations in the order of time.
+pub trait Sink {
+    /// The next operations.
+    fn take(&mut self, ops: &[Op]);
+}
+
+/// How what was read of a file ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// With a whole chunk.
+    Whole,
+    /// In the middle of a chunk.
+    Partial {
+        /// Where that chunk begins.
+        at: u64,
+        /// Bytes that were not read.
+        unread: u64,
+    },
+    /// With something that is no chunk, or not as it was written.
+    Damaged {
+        /// Where.
+        at: u64,
+        /// Bytes that were not read.
+        unread: u64,
+    },
+}
+
+const BATCH: usize = 256;
+
+/// Reads a recording from the front; can go on when the file has grown.
+pub struct Stream {
+    file: ChunkFile,
+    meta: Meta,
+    merge: Merge,
+    batch: Vec<Op>,
+    options: LoadOptions,
+    /// Ticks of the pass that is being read.
+    pass: Option<u64>,
+    tail: Tail,
+    /// Waiting events could not be read again.
+    reread_failed: Option<Error>,
+}
+
+impl Stream {
+    /// Opens a recording.
+    ///
+    /// # Errors
+    /// If the file can't be read, or is no recording that this version understands.
+    pub fn open(path: &Path, options: &LoadOptions) -> Result<Self, Error> {
+        Ok(Self {
+            file: ChunkFile::open(path)?,
+            meta: Meta::default(),
+            merge: Merge::default(),
+            batch: Vec::with_capacity(BATCH),
+            options: *options,
+            pass: None,
+            tail: Tail::Whole,
+            reread_failed: None,
+        })
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// What the recording says beside its events, as far as it was read.
+    pub fn meta(&self) -> &Meta {
+        &self.meta
+    }
+
+    /// Events decoded so far.
+    pub fn events(&self) -> u64 {
+        self.merge.events
+    }
+
+    /// Bytes of the file that were read.
+    pub fn bytes_read(&self) -> u64 {
+        self.file.position()
+    }
+
+    /// Bytes of events that could not be decoded although their chunks were whole.
+    pub fn damaged_bytes(&self) -> u64 {
+        self.merge.damaged_bytes
+    }
+
+    /// Number of the thread of a lane (see [`Op::lane`]).
+    pub fn thread_of(&self, lane: u32) -> Option<u32> {
+        self.merge.numbers().get(lane as usize).copied()
+    }
+
+    /// How what was read ends.
+    pub fn tail(&self) -> Tail {
+        self.tail
+    }
+
+    /// Symbols that the recording holds of a module.
+    pub fn symbols(&self, module: u32) -> Option<Symbols> {
+        let at = self.meta.symbols.get(&module)?;
+        Symbols::decode(&self.file.reread(at.at, at.len).ok()?)
+    }
+
+    /// Reads all whole chunks that are there and gives `sink` what is in order for good.
+    ///
+    /// # Errors
+    /// If the file can't be read.
+    pub fn advance(&mut self, sink: &mut impl Sink) -> Result<(), Error> {
+        if matches!(self.tail, Tail::Damaged { .. }) {
+            return Ok(());
+        }
+        loop {
+            let limit = match self.file.next()? {
+                Item::Chunk(kind::EVENTS, payload, at) => {
+                    self.meta.end = None;
+                    let len = payload.len();
+                    match Events::decode(payload) {
+                        Some(e) => self.hold(e, at, len),
+                        None => self.meta.bad_chunks += 1,
+                    }
+                    continue;
+                }
+                Item::Chunk(kind, payload, at) => match self.meta.take(kind, payload, at) {
+                    Some(ticks) => self.pass.replace(ticks),
+                    None => continue,
+                },
+                end => {
+                    let damaged = matches!(end, Item::Damaged);
+                    let whole = matches!(end, Item::End);
+                    let at = self.file.position();
+                    let unread = self.file.len().saturating_sub(at);
+                    self.tail = match (whole, damaged) {
+                        (true, _) => Tail::Whole,
+                        (_, true) => Tail::Damaged { at, unread },
+                        _ => Tail::Partial { at, unread },
+                    };
+                    return self.reread_failed.take().map_or(Ok(()), Err);
+                }
+            };
+            if let Some(ticks) = limit {
+                self.drain(Some(ticks), sink);
+            }
+        }
+    }
+
+    /// Gives `sink` everything that waits. More may be read afterwards, but it is then only in
+    /// order with itself.
+    ///
+    /// # Errors
+    /// If events that waited in the file can't be read again.
+    pub fn finish(&mut self, sink: &mut impl Sink) -> Result<(), Error> {
+        self.drain(None, sink);
+        self.reread_failed.take().map_or(Ok(()), Err)
+    }
+
+    fn hold(&mut self, e: Events, at: u64, len: usize) {
+        let codec = e.codec();
+        let held = if self.merge.in_memory + e.bytes.len() <= self.options.pending_bytes {
+            Held::Here(e.bytes)
+        } else {
+            Held::There(at, len)
+        };
+        let (file, failed) = (&self.file, &mut self.reread_failed);
+        self.merge.push(e.thread, codec, e.count, held, &mut reader(file, failed));
+    }
+
+    fn drain(&mut self, limit: Option<u64>, sink: &mut impl Sink) {
+        let (file, failed, batch) = (&self.file, &mut self.reread_failed, &mut self.batch);
+        self.merge.drain(limit, &mut reader(file, failed), &mut |op| {
+            batch.push(op);
+            if batch.len() == BATCH {
+                sink.take(batch);
+                batch.clear();
+            }
+        });
+        if !batch.is_empty() {
+            sink.take(batch);
+            batch.clear();
+        }
+    }
+}
+
+/// Reads the events of a chunk again, given where its payload stands.
+fn reader<'a>(
+    file: &'a ChunkFile,
+    failed: &'a mut Option<Error>,
+) -> impl FnMut(u64, usize) -> Option<Vec<u8>> + 'a {
+    move |at, len| match file.reread(at, len) {
+        Ok(payload) => Events::decode(&payload).map(|e| e.bytes),
+        Err(e) => {
+            failed.get_or_insert(e);
+            None
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Replaying the operations.
+
+use super::live::{Block, Live};
+use crate::load::{IdMap, Op, OpKind, Sink};
+
+/// What is counted of a set of blocks: of all, or of those of one stack.
+///
+/// A block belongs to the stack that asked for it; a reallocated one, from then on, to the stack
+/// that called `realloc`. So `allocations`, `reallocations`, `allocated_bytes`, `live_count`,
+/// `live_bytes` and `temporary` of all groups add up to those of the totals. Peaks don't: each is
+/// the highest that its own set ever had, and they lie at different times.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Blocks that are live at the end of the recording.
+    pub live_count: u64,
+    /// Their bytes, as asked for.
+    pub live_bytes: u64,
+    /// The most blocks that were live at a time.
+    pub peak_count: u64,
+    /// The most bytes that were live at a time.
+    pub peak_bytes: u64,
+    /// Blocks handed out, other than by reallocation.
+    pub allocations: u64,
+    /// Reallocations: each is one block given back and one handed out.
+    pub reallocations: u64,
+    /// Bytes ever handed out: the sizes of all allocations and the new sizes of all reallocations.
+    pub allocated_bytes: u64,
+    /// Blocks that the thread that got them gave back, or reallocated, as the very next thing
+    /// that it did with the heap.
+    pub temporary: u64,
+}
+
+impl Figures {
+    // Sizes up to 2^56 can stand in a recording that nobody wrote in earnest; the sums of such wrap.
+    #[inline(always)]
+    fn gain(&mut self, size: u64) -> bool {
+        self.allocated_bytes = self.allocated_bytes.wrapping_add(size);
+        self.live_count += 1;
+        self.live_bytes = self.live_bytes.wrapping_add(size);
+        self.peak_count = self.peak_count.max(self.live_count);
+        let higher = self.live_bytes > self.peak_bytes;
+        self.peak_bytes = self.peak_bytes.max(self.live_bytes);
+        higher
+    }
+
+    #[inline(always)]
+    fn lose(&mut self, size: u64) {
+        self.live_count -= 1;
+        self.live_bytes = self.live_bytes.wrapping_sub(size);
+    }
+}
+
+/// The figures of a recording as a whole. It always holds that
+/// `live_count = allocations - frees + unknown_frees - implied_frees`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// As for a group.
+    pub figures: Figures,
+    /// Calls that gave a block back, known or not. Reallocations are not among them.
+    pub frees: u64,
+    /// Blocks given back or reallocated that were not known to be live: from before the attach, or
+    /// from a time in which recording was off.
+    pub unknown_frees: u64,
+    /// Blocks whose address was handed out again without their having been given back: that
+    /// happened while recording was off, or was lost. They end where the new block begins.
+    pub implied_frees: u64,
+    /// Ticks when `peak_bytes` was reached.
+    pub peak_ticks: u64,
+    /// Ticks of the last event.
+    pub last_ticks: u64,
+    /// Events with address 0, which are not counted.
+    pub nonsense: u64,
+}
+
+/// The figures of one stack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Group {
+    /// Its stack node, see [`Meta::stack`](crate::load::Meta::stack); 0: no stack is known.
+    pub node: u32,
+    /// The figures.
+    pub figures: Figures,
+    /// Ticks when its oldest live block was handed out.
+    pub oldest: Option<u64>,
+}
+
+/// Keeps the live blocks and counts.
+#[derive(Default)]
+pub struct Replay {
+    live: Live,
+    totals: Totals,
+    figures: Vec<Figures>,
+    nodes: Vec<u32>,
+    by_node: IdMap<u32>,
+    /// By lane: the block that the thread got last, if that was the last thing it did; else 0.
+    newest: Vec<u64>,
+}
+
+/// Operations whose places are looked at in advance.
+const AHEAD: usize = 16;
+
+impl Replay {
+    /// The totals so far.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// The live blocks.
+    pub fn live(&self) -> impl Iterator<Item = (u64, Block)> {
+        self.live.iter()
+    }
+
+    /// The groups, in the order in which their stacks first appeared.
+    pub fn groups(&self) -> Vec<Group> {
+        let mut groups: Vec<Group> = std::iter::zip(&self.nodes, &self.figures)
+            .map(|(&node, &figures)| Group { node, figures, oldest: None })
+            .collect();
+        for (_, b) in self.live.iter() {
+            let oldest = &mut groups[b.group as usize].oldest;
+            *oldest = Some(oldest.map_or(b.time, |t| t.min(b.time)));
+        }
+        groups
+    }
+
+    #[inline(always)]
+    fn group(&mut self, node: u32) -> u32 {
+        match self.by_node.get(node) {
+            Some(g) => g,
+            None => self.new_group(node),
+        }
+    }
+
+    #[cold]
+    fn new_group(&mut self, node: u32) -> u32 {
+        let g = self.nodes.len() as u32;
+        self.nodes.push(node);
+        self.figures.push(Figures::default());
+        self.by_node.set(node, g);
+        g
+    }
+
+    #[inline(always)]
+    fn newest(&mut self, lane: u32) -> &mut u64 {
+        let at = lane as usize;
+        if at >= self.newest.len() {
+            self.newest.resize(at + 1, 0);
+        }
+        &mut self.newest[at]
+    }
+
+    /// A `realloc` of nothing is an allocation, one to nothing is a free.
+    #[inline(always)]
+    fn apply(&mut self, op: &Op) {
+        match op.kind {
+            OpKind::Alloc | OpKind::Grown if op.addr == 0 => self.totals.nonsense += 1,
+            OpKind::Alloc => self.begin(op, false),
+            OpKind::Grown => self.begin(op, true),
+            OpKind::Free | OpKind::Given if op.addr == 0 => self.totals.nonsense += 1,
+            OpKind::Free => {
+                self.totals.frees += 1;
+                self.end(op);
+            }
+            OpKind::Given => self.end(op),
+        }
+    }
+
+    #[inline(always)]
+    fn begin(&mut self, op: &Op, again: bool) {
+        let group = self.group(op.node);
+        let block = Block { size: op.size, time: op.time, group, lane: op.lane };
+        if let Some(b) = self.live.insert(op.addr, block) {
+            self.totals.implied_frees += 1;
+            self.totals.figures.lose(b.size);
+            self.figures[b.group as usize].lose(b.size);
+        }
+        let f = &mut self.figures[group as usize];
+        f.allocations += !again as u64;
+        f.reallocations += again as u64;
+        f.gain(op.size);
+        let all = &mut self.totals.figures;
+        all.allocations += !again as u64;
+        all.reallocations += again as u64;
+        if all.gain(op.size) {
+            self.totals.peak_ticks = op.time;
+        }
+        *self.newest(op.lane) = op.addr;
+    }
+
+    #[inline(always)]
+    fn end(&mut self, op: &Op) {
+        let newest = std::mem::take(self.newest(op.lane));
+        if op.kind == OpKind::Given
+            && self.live.get(op.addr).is_some_and(|b| b.lane != op.lane && b.time > op.time)
+        {
+            // It comes late: the address has been handed out again since.
+            self.totals.unknown_frees += 1;
+            return;
+        }
+        let Some(b) = self.live.remove(op.addr) else {
+            self.totals.unknown_frees += 1;
+            return;
+        };
+        let temporary = (newest == op.addr && b.lane == op.lane) as u64;
+        self.totals.figures.lose(b.size);
+        self.totals.figures.temporary += temporary;
+        let f = &mut self.figures[b.group as usize];
+        f.lose(b.size);
+        f.temporary += temporary;
+    }
+}
+
+impl Sink for Replay {
+    fn take(&mut self, ops: &[Op]) {
+        for part in ops.chunks(AHEAD) {
+            let seen = part.iter().fold(0, |s, op| s ^ self.live.touch(op.addr));
+            std::hint::black_box(seen);
+            for op in part {
+                self.apply(op);
+            }
+        }
+        if let Some(op) = ops.last() {
+            self.totals.last_ticks = self.totals.last_ticks.max(op.time);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! Interrupted system calls: a thread that waits in one is made to run another, and waits on as if
+//! nothing had been.
+#![cfg(target_arch = "x86_64")]
+
+#[path = "common/tracee.rs"]
+mod tracee;
+
+use prof_arch::x86_64::sigframe::{XsaveLayout, build_sigframe, sigframe_len};
+use prof_arch::x86_64::syscall::{RESTORER, SYSCALL_RET, nr};
+use std::ptr::null_mut;
+use std::time::{Duration, Instant};
+use tracee::{Child, shared};
+
+/// How the tracer ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Restores the registers at the enter stop of `rt_sigreturn`.
+    Restores,
+    /// Dies before: the signal frame alone has to do.
+    Dies,
+}
+
+/// What the waiting child is waiting in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wait {
+    Nanosleep,
+    Poll,
+    Epoll,
+    Read,
+    Futex,
+    Busy,
+}
+
+const WAIT: Duration = Duration::from_millis(500);
+const INTERRUPT_AT: Duration = Duration::from_millis(300);
+
+/// Waits; true if the call did what it should. System calls only: this runs in a forked child.
+fn wait_in(wait: Wait, pipe: [i32; 2]) -> bool {
+    let ms = WAIT.as_millis() as i32;
+    let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(ms) * 1_000_000 };
+    // SAFETY: plain system calls on this function's own variables.
+    unsafe {
+        match wait {
+            Wait::Nanosleep => libc::nanosleep(&time, null_mut()) == 0,
+            Wait::Poll => libc::poll(null_mut(), 0, ms) == 0,
+            Wait::Epoll => {
+                let fd = libc::epoll_create1(0);
+                let mut event: libc::epoll_event = core::mem::zeroed();
+                fd >= 0 && libc::epoll_wait(fd, &mut event, 1, ms) == 0
+            }
+            Wait::Read => {
+                let mut byte = 0_u8;
+                libc::read(pipe[0], (&raw mut byte).cast(), 1) == 1 && byte == 7
+            }
+            Wait::Futex => {
+                let word = 0_u32;
+                let op = libc::FUTEX_WAIT | libc::FUTEX_PRIVATE_FLAG;
+                let result = libc::syscall(libc::SYS_futex, &word, op, 0, &time);
+                result == -1 && *libc::__errno_location() == libc::ETIMEDOUT
+            }
+            Wait::Busy => {
+                let start = Instant::now();
+                let mut sum = 0.0_f64;
+                while start.elapsed() < WAIT {
+                    sum = (sum + 1.0).sqrt();
+                }
+                (sum - 1.618).abs() < 0.01
+            }
+        }
+    }
+}
+
+fn child(wait: Wait, pipe: [i32; 2]) -> Child {
+    // SAFETY: the child makes system calls only.
+    unsafe {
+        let pid = libc::fork();
+        if pid == 0 {
+            libc::_exit(if wait_in(wait, pipe) { 42 } else { 43 });
+        }
+        assert!(pid > 0);
+        Child(pid)
+    }
+}
+
+/// Runs one case; gives how long the child waited.
+fn interrupt(wait: Wait, end: End) -> Duration {
+    let code = shared(4096);
+    let memory = shared(65536);
+    for (at, bytes) in [(0, &SYSCALL_RET[..]), (16, &RESTORER[..])] {
+        // SAFETY: within the page of `code`.
+        unsafe { code.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+    }
+    let mut pipe = [0; 2];
+    // SAFETY: room for two descriptors.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    let start = Instant::now();
+    let child = child(wait, pipe);
+    child.ptrace(libc::PTRACE_SEIZE, 0, libc::PTRACE_O_TRACESYSGOOD as *mut _);
+    std::thread::sleep(INTERRUPT_AT);
+    child.ptrace(libc::PTRACE_INTERRUPT, 0, null_mut());
+    child.wait_stopped();
+
+    let (regs, image, mask) = (child.regs(), child.xsave(), child.sigmask());
+    let mut frame = vec![0; sigframe_len(image.len())];
+    let kept = regs.for_sigframe(false);
+    let layout = XsaveLayout::native();
+    let (at, restorer) = (memory as u64, code as u64 + 16);
+    let built = build_sigframe(&mut frame, at, &kept, &image, &layout, mask, restorer).unwrap();
+    // SAFETY: the frame is smaller than the mapping.
+    unsafe { memory.copy_from_nonoverlapping(frame.as_ptr(), built.len) };
+    let mut call = regs;
+    (call.rip, call.rsp) = (code as u64, built.sp);
+    call.set_syscall(nr::GETPID, [0; 6]);
+    child.set_regs(&call);
+    if end == End::Restores {
+        // Into getpid, out of it, into rt_sigreturn.
+        for number in [nr::GETPID, nr::GETPID, nr::RT_SIGRETURN] {
+            child.ptrace(libc::PTRACE_SYSCALL, 0, null_mut());
+            assert_eq!(child.wait_stopped(), libc::SIGTRAP | 0x80);
+            assert_eq!(child.regs().syscall_number(), Some(number));
+        }
+        child.set_regs(&regs.restored_at_syscall_enter(false));
+    }
+    child.ptrace(libc::PTRACE_DETACH, 0, null_mut());
+    if wait == Wait::Read {
+        std::thread::sleep(INTERRUPT_AT);
+        // SAFETY: one byte, and the pipe's two ends, which are ours.
+        unsafe { assert_eq!(libc::write(pipe[1], [7_u8].as_ptr().cast(), 1), 1) };
+    }
+    let mut status = 0;
+    // SAFETY: our own child, and descriptors that are not used any more.
+    unsafe {
+        assert_eq!(libc::waitpid(child.0, &mut status, 0), child.0);
+        for fd in pipe {
+            libc::close(fd);
+        }
+    }
+    std::mem::forget(child);
+    let waited = start.elapsed();
+    assert!(libc::WIFEXITED(status), "{wait:?} {end:?}: {status:#x}");
+    assert_eq!(libc::WEXITSTATUS(status), 42, "{wait:?} {end:?}");
+    waited
+}
+
+/// A little less than `WAIT`: clocks tick where they like.
+const ENOUGH: Duration = Duration::from_millis(495);
+
+#[test]
+fn the_wait_goes_on_with_what_is_left_of_it() {
+    for wait in [Wait::Nanosleep, Wait::Poll, Wait::Futex, Wait::Busy] {
+        let waited = interrupt(wait, End::Restores);
+        // Less than if the wait had begun again when it was interrupted.
+        let again = WAIT + INTERRUPT_AT;
+        assert!(waited >= ENOUGH && waited < again, "{wait:?} took {waited:?}");
+    }
+}
+
+#[test]
+fn calls_without_a_rest_are_issued_again() {
+    assert!(interrupt(Wait::Epoll, End::Restores) >= ENOUGH);
+    interrupt(Wait::Read, End::Restores);
+}
+
+#[test]
+fn a_tracer_that_dies_leaves_no_trace() {
+    for wait in [Wait::Nanosleep, Wait::Poll, Wait::Futex, Wait::Epoll, Wait::Read, Wait::Busy] {
+        let waited = interrupt(wait, End::Dies);
+        assert!(wait == Wait::Read || waited >= ENOUGH, "{wait:?} took {waited:?}");
+    }
+}

@@ -1,0 +1,337 @@
+//! The loop.
+
+use crate::clock::{Clock, monotonic_ns};
+use crate::counters::totals;
+use crate::drain::Drain;
+use crate::maps::{self, Maps};
+use crate::modules::Modules;
+use crate::output::Output;
+use crate::target::{Watched, switch_off};
+use crate::threads::Threads;
+use crate::tree::Tree;
+use crate::Error;
+use prof_trace::chunk;
+use prof_trace::records::{End, Pass, Toggle, kind};
+use prof_trace::ring;
+use prof_trace::shared::{SEGMENT_SIZE, Shared, TOGGLES, state};
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::{Duration, Instant};
+
+/// Once a second: the target's size, counters, names, who is alive.
+const SECOND: Duration = Duration::from_secs(1);
+/// The shortest and the longest sleep between two passes.
+const SLEEP: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(50));
+/// New bytes per pass that sleeping aims at.
+const PER_PASS: u64 = 512 << 10;
+/// Stacks are looked for again when a thread appears, but not more often than this.
+const STACKS_EVERY: Duration = Duration::from_millis(50);
+/// A list of mappings that takes longer than this to read is not read every second.
+const SLOW_MAPS: Duration = Duration::from_millis(20);
+
+/// How a recording came to its end.
+#[derive(Debug)]
+pub struct Ended {
+    /// See [`End::reason`].
+    pub reason: String,
+    /// Why the recording could not be written to its end.
+    pub failure: Option<std::io::Error>,
+    /// Events in the recording.
+    pub events: u64,
+    /// Bytes of the recording.
+    pub bytes: u64,
+}
+
+/// Drains the ring of one target into one recording.
+#[derive(Debug)]
+pub struct Collector {
+    shared: Shared,
+    clock: Clock,
+    target: Watched,
+    maps: Option<Maps>,
+    ring_addr: u64,
+    drain: Drain,
+    threads: Threads,
+    tree: Tree,
+    modules: Modules,
+    out: Output,
+    pass: u64,
+    toggles: u64,
+    second: Instant,
+    stacks_read: Instant,
+    maps_took: Duration,
+    sleep: Duration,
+    failed: bool,
+    heart: Heart,
+}
+
+impl Collector {
+    /// For process `pid`, appending to `file`, which ends with a whole chunk. Tells the hook of the
+    /// stacks, and from now on that somebody collects.
+    ///
+    /// # Errors
+    /// If the process is gone.
+    pub fn new(pid: u32, shared: Shared, file: File) -> Result<Self, Error> {
+        let clock = Clock::of(&shared);
+        let ring_addr = shared.control().ring_addr;
+        let now = Instant::now();
+        let mut all = Self {
+            shared,
+            clock,
+            target: Watched::new(pid)?,
+            maps: Maps::open(pid).ok(),
+            ring_addr,
+            drain: Drain::new(&shared),
+            threads: Threads::new(pid),
+            tree: Tree::new(),
+            modules: Modules::new(),
+            out: Output::new(file)?,
+            pass: 0,
+            toggles: 0,
+            second: now,
+            stacks_read: now,
+            maps_took: Duration::ZERO,
+            sleep: SLEEP.0,
+            failed: false,
+            heart: Heart::start(shared, clock),
+        };
+        all.look_at_maps();
+        Ok(all)
+    }
+
+    /// Starts with this many toggles already in the recording.
+    pub fn skip_toggles(&mut self, n: u64) {
+        self.toggles = n;
+    }
+
+    /// Collects until the target has ended, was detached from, or `stop` is set.
+    pub fn run(&mut self, stop: &AtomicBool) -> Ended {
+        let mut gone = false;
+        let reason = loop {
+            let state = self.shared.control().state.load(Acquire);
+            let busy = self.pass(gone);
+            if gone {
+                break self.target.how_it_ended();
+            }
+            if state == state::DETACHED {
+                break "detached".into();
+            }
+            if stop.load(Relaxed) {
+                break "stopped".into();
+            }
+            if self.second.elapsed() >= SECOND && !self.every_second() {
+                // Its memory is gone. If the process is not, that was an exec.
+                gone = self.target.wait(Duration::from_millis(100));
+                if !gone {
+                    break "exec".into();
+                }
+            }
+            if !busy && !gone {
+                gone = self.target.wait(self.sleep);
+            } else if !gone {
+                gone = self.target.wait(Duration::ZERO);
+            }
+        };
+        self.finish(&reason)
+    }
+
+    /// One look at everything; true if the ring is filling so fast that there is no time to sleep.
+    pub fn pass(&mut self, always: bool) -> bool {
+        let (ticks, clock_ns) = (self.clock.now(), monotonic_ns());
+        self.heart.beat(ticks);
+        self.look_at_toggles();
+        let before = (self.drain.bytes, self.drain.damaged);
+        let (rss, vss) = if always { self.target.pages() } else { (0, 0) };
+        let at = Pass { number: self.pass, ticks, clock_ns, rss_pages: rss, vss_pages: vss };
+        let Self { shared, drain, threads, tree, modules, maps, target, out, .. } = self;
+        // The pass stands before its events, and is written if there are any: at the first write
+        // within the pass, or at its end.
+        let mut first = true;
+        let mut describe = |threads: &mut Threads, tree: &mut Tree, out: &mut Output| {
+            if std::mem::take(&mut first) {
+                out.put(kind::PASS, &at.encode());
+            }
+            threads.write(out);
+            tree.new_modules.drain(..).for_each(|m| modules.want(m));
+            if let Some(maps) = maps {
+                modules.write(shared, maps, target, ticks, out);
+            }
+            tree.write(out);
+        };
+        let used = drain.pass(shared, threads, tree, out, &mut describe);
+        let new_threads = threads.has_new();
+        if always || !out.is_empty() || new_threads {
+            describe(threads, tree, out);
+        }
+        if !first {
+            self.pass += 1;
+        }
+        self.drain.flush(&self.shared, &mut self.out);
+        self.check_writing();
+        if new_threads && self.stacks_read.elapsed() > STACKS_EVERY.max(self.maps_took * 20) {
+            self.look_at_maps();
+        }
+        let new = self.drain.bytes + self.drain.damaged - before.0 - before.1;
+        self.adapt(new);
+        used > self.shared.geometry().segments() / 4
+    }
+
+    /// Chooses how long to sleep from what the last sleep brought.
+    fn adapt(&mut self, new: u64) {
+        let ring = (self.shared.geometry().segments() * SEGMENT_SIZE) as u64;
+        // At a gigabyte per second the ring must not fill up in one sleep.
+        let longest = SLEEP.1.min(Duration::from_nanos(ring)).max(SLEEP.0 * 4);
+        self.sleep = if new > PER_PASS { self.sleep / 2 } else { self.sleep * 5 / 4 };
+        self.sleep = self.sleep.clamp(SLEEP.0, longest);
+    }
+
+    fn look_at_toggles(&mut self) {
+        let c = self.shared.control();
+        let n = c.toggle_count.load(Acquire);
+        if n.wrapping_sub(self.toggles) > TOGGLES as u64 {
+            self.toggles = n.saturating_sub(TOGGLES as u64);
+        }
+        while self.toggles < n {
+            let t = &c.toggles[self.toggles as usize % TOGGLES];
+            // 0: the signal handler has counted it and not yet written it.
+            let ticks = t.time.swap(0, Acquire);
+            if ticks == 0 {
+                break;
+            }
+            let on = u32::from(t.on.load(Relaxed) & 1 == 1);
+            self.out.put(kind::TOGGLE, &Toggle { ticks, on }.encode());
+            self.toggles += 1;
+        }
+    }
+
+    /// What needs no haste; false if the target's memory is gone.
+    fn every_second(&mut self) -> bool {
+        self.second = Instant::now();
+        let there = self.stacks_read.elapsed() < self.maps_took * 50 || self.look_at_maps();
+        self.threads.rename(&mut self.out);
+        let census = self.threads.census(&self.shared);
+        let threads = &self.threads;
+        self.drain.mark_dead(&self.shared, |v| threads.has_ended(&census, v.tid, v.serial));
+        census.free_slots(&self.shared);
+        if self.threads.are_many() || self.pass.is_multiple_of(64) {
+            self.threads.forget(&self.shared, self.drain.serials());
+        }
+        self.modules.look(&self.shared, self.clock.now(), &mut self.out);
+        self.put_counters();
+        self.pass(true);
+        there
+    }
+
+    /// Reads the mappings and tells the hook of stacks; false if the ring is not among them.
+    fn look_at_maps(&mut self) -> bool {
+        let began = Instant::now();
+        let Some(maps) = &mut self.maps else { return true };
+        let there = maps.read();
+        if there {
+            maps::publish_stacks(&self.shared, &maps::stacks(&maps.all));
+        }
+        self.stacks_read = Instant::now();
+        let took = self.stacks_read - began;
+        self.maps_took = if took > SLOW_MAPS { took } else { Duration::ZERO };
+        there && (self.ring_addr == 0 || maps.at(self.ring_addr).is_some())
+    }
+
+    fn put_counters(&mut self) {
+        let mut t = totals(&self.shared);
+        t.lost = t.lost.wrapping_add(self.out.lost());
+        t.damaged_bytes = self.drain.damaged;
+        self.out.put(kind::COUNTERS, &t.encode());
+    }
+
+    /// At the first error in writing, recording is switched off in the target. Draining goes on, so
+    /// that no thread there waits for a free segment.
+    fn check_writing(&mut self) {
+        let Some(e) = self.out.failure() else { return };
+        if !self.failed {
+            self.failed = true;
+            log::error!("cannot write the recording: {e}; recording is switched off");
+        }
+        // Each time: a signal may have switched it on again.
+        if let Some(mem) = self.target.mem() {
+            let _ = switch_off(mem, &self.shared);
+        }
+    }
+
+    /// Whether the recording can't be written any more.
+    pub fn has_failed(&self) -> bool {
+        self.failed
+    }
+
+    /// Reads what is left, and writes the end.
+    pub fn finish(&mut self, reason: &str) -> Ended {
+        // Twice: the first pass may leave a segment to the second (see `Drain::pass`).
+        self.pass(false);
+        self.pass(true);
+        self.modules.look(&self.shared, self.clock.now(), &mut self.out);
+        self.modules.finish(&mut self.out);
+        self.drain.flush(&self.shared, &mut self.out);
+        let mut t = totals(&self.shared);
+        t.lost = t.lost.wrapping_add(self.out.lost());
+        t.damaged_bytes = self.drain.damaged;
+        let reason = match self.out.failure() {
+            Some(e) => format!("stopped: {e}"),
+            None => reason.to_owned(),
+        };
+        let mut last = Vec::new();
+        chunk::put(&mut last, kind::COUNTERS, &t.encode());
+        let end = End { ticks: self.clock.now(), reason: reason.clone() };
+        chunk::put(&mut last, kind::END, &end.encode());
+        self.out.put_last(&last);
+        let failure = self.out.take_failure();
+        let events = self.drain.events.saturating_sub(self.out.lost());
+        Ended { reason, failure, events, bytes: self.out.len() }
+    }
+
+    /// Number of segments that nobody uses.
+    pub fn free_segments(&self) -> usize {
+        ring::free_count(&self.shared)
+    }
+}
+
+/// Tells the hook that the collector is alive, also while a write to a slow disk holds it up.
+#[derive(Debug)]
+struct Heart {
+    shared: Shared,
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Heart {
+    fn start(shared: Shared, clock: Clock) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let beat = move || {
+            while !stopped.load(Relaxed) {
+                set(&shared.control().heartbeat, clock.now());
+                std::thread::park_timeout(Duration::from_millis(500));
+            }
+        };
+        let thread = std::thread::Builder::new().name("prof-heart".into()).spawn(beat).ok();
+        Self { shared, stop, thread }
+    }
+
+    fn beat(&self, ticks: u64) {
+        set(&self.shared.control().heartbeat, ticks);
+    }
+}
+
+fn set(heartbeat: &AtomicU64, ticks: u64) {
+    heartbeat.store(ticks.max(1), Release);
+}
+
+impl Drop for Heart {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(t) = self.thread.take() {
+            t.thread().unpark();
+            let _ = t.join();
+        }
+    }
+}

@@ -1,0 +1,167 @@
+//! The target's mappings, and which of them are stacks.
+
+use prof_trace::shared::{STACKS, Shared};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+
+/// The longest list of mappings that is read.
+const MAX_TEXT: u64 = 64 << 20;
+
+/// One line of `/proc/PID/maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mapping {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// `rwxp` as the kernel prints it.
+    pub perms: [u8; 4],
+    /// Offset in the file.
+    pub offset: u64,
+    /// Device, as `major:minor` in hexadecimal.
+    pub device: String,
+    /// Inode; 0: no file.
+    pub inode: u64,
+    /// Path or `[name]`; empty: none.
+    pub path: String,
+}
+
+/// Parses `/proc/PID/maps`; lines that are none are left out.
+pub fn parse_maps(text: &[u8]) -> Vec<Mapping> {
+    String::from_utf8_lossy(text).lines().filter_map(parse_line).collect()
+}
+
+fn parse_line(line: &str) -> Option<Mapping> {
+    let mut rest = line;
+    let mut word = || {
+        rest = rest.trim_start_matches(' ');
+        let (w, r) = rest.split_at(rest.find(' ').unwrap_or(rest.len()));
+        rest = r;
+        w
+    };
+    let (start, end) = word().split_once('-')?;
+    let (perms, offset, device, inode) = (word(), word(), word(), word());
+    Some(Mapping {
+        start: u64::from_str_radix(start, 16).ok()?,
+        end: u64::from_str_radix(end, 16).ok()?,
+        perms: perms.as_bytes().try_into().ok()?,
+        offset: u64::from_str_radix(offset, 16).ok()?,
+        device: device.into(),
+        inode: inode.parse().ok()?,
+        path: unescape(rest.trim_start_matches(' ')),
+    })
+}
+
+/// The kernel writes a newline in a path as `\012`.
+fn unescape(path: &str) -> String {
+    path.replace("\\012", "\n")
+}
+
+/// `/proc/PID/maps`, held open: it stays with the memory of the program that ran when it was
+/// opened, and reads empty when that memory is gone, by exit or by exec.
+#[derive(Debug)]
+pub struct Maps {
+    file: std::fs::File,
+    text: Vec<u8>,
+    /// As of the last [`Maps::read`].
+    pub all: Vec<Mapping>,
+}
+
+impl Maps {
+    /// Of process `pid`.
+    ///
+    /// # Errors
+    /// As opening the file.
+    pub fn open(pid: u32) -> io::Result<Self> {
+        let file = std::fs::File::open(format!("/proc/{pid}/maps"))?;
+        Ok(Self { file, text: Vec::new(), all: Vec::new() })
+    }
+
+    /// Reads them; false if there are none: that memory is gone.
+    pub fn read(&mut self) -> bool {
+        self.text.clear();
+        let ok = self.file.seek(SeekFrom::Start(0)).is_ok()
+            && (&self.file).take(MAX_TEXT).read_to_end(&mut self.text).is_ok();
+        if !ok || self.text.is_empty() {
+            return false;
+        }
+        self.all = parse_maps(&self.text);
+        !self.all.is_empty()
+    }
+
+    /// The mapping that `addr` lies in.
+    pub fn at(&self, addr: u64) -> Option<&Mapping> {
+        let i = self.all.partition_point(|m| m.end <= addr);
+        self.all.get(i).filter(|m| m.start <= addr)
+    }
+}
+
+/// The mappings that may be stacks: `[stack]`, and anonymous ones with a guard page below. That
+/// takes in more than stacks, which does no harm, but no stack of a thread library is left out.
+pub fn stacks(all: &[Mapping]) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    for (i, m) in all.iter().enumerate() {
+        let guarded = i > 0 && all[i - 1].end == m.start && &all[i - 1].perms[..3] == b"---";
+        let anonymous = m.inode == 0 && (m.path.is_empty() || m.path.starts_with("[anon"));
+        let writable = &m.perms[..2] == b"rw" && m.perms[3] == b'p';
+        if writable && (m.path.starts_with("[stack") || (anonymous && guarded)) {
+            found.push((m.start, m.end));
+        }
+    }
+    found.truncate(STACKS);
+    found
+}
+
+/// Tells the hook of stacks.
+pub fn publish_stacks(shared: &Shared, ranges: &[(u64, u64)]) {
+    let c = shared.control();
+    let odd = c.stacks_seq.load(Relaxed) | 1;
+    c.stacks_seq.swap(odd, AcqRel);
+    let mut n = 0;
+    for (start, end) in ranges {
+        let Some(s) = shared.stack(n) else { break };
+        s.start.store(*start, Release);
+        s.end.store(*end, Release);
+        n += 1;
+    }
+    c.stacks.store(n as u32, Release);
+    c.stacks_seq.store(odd.wrapping_add(1), Release);
+    let _ = c.stacks_seq.load(Acquire);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "\
+55d0c0000000-55d0c0021000 r-xp 00001000 fe:01 1234                       /opt/a b/x (deleted)
+7f0000000000-7f0000001000 ---p 00000000 00:00 0 
+7f0000001000-7f0000801000 rw-p 00000000 00:00 0 
+7f0000801000-7f0000901000 rw-p 00000000 00:00 0 
+7ffc00000000-7ffc00021000 rw-p 00000000 00:00 0                          [stack]
+nonsense
+";
+
+    #[test]
+    fn lines_are_understood() {
+        let all = parse_maps(TEXT.as_bytes());
+        assert_eq!(all.len(), 5);
+        assert_eq!(all[0].path, "/opt/a b/x (deleted)");
+        assert_eq!((all[0].offset, all[0].inode, &*all[0].device), (0x1000, 1234, "fe:01"));
+        assert_eq!(
+            stacks(&all),
+            [(0x7f00_0000_1000, 0x7f00_0080_1000), (0x7ffc_0000_0000, 0x7ffc_0002_1000)]
+        );
+    }
+
+    #[test]
+    fn our_own_stack_is_found() {
+        let mut maps = Maps::open(std::process::id()).expect("maps");
+        assert!(maps.read());
+        let here = 0u8;
+        let at = std::ptr::from_ref(&here) as u64;
+        let found = stacks(&maps.all).iter().any(|(s, e)| (*s..*e).contains(&at));
+        assert!(found, "a test runs on a thread's stack");
+        assert!(maps.at(at).is_some_and(|m| m.start <= at && at < m.end));
+    }
+}

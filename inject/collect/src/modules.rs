@@ -1,0 +1,218 @@
+//! The target's modules: where they are mapped, which files they are, and their symbols where those
+//! can't be had later.
+
+use crate::maps::{Mapping, Maps};
+use crate::output::Output;
+use crate::symbols::Image;
+use crate::target::Watched;
+use prof_trace::records::{Module, kind};
+use prof_trace::shared::{MODULES, Shared};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+/// How long the end of a recording waits for symbols that are still being read.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// What the kernel appends to the path of a file that is gone.
+const DELETED: &str = " (deleted)";
+
+/// The modules that stacks lie in.
+#[derive(Debug)]
+pub struct Modules {
+    written: BTreeMap<u16, Module>,
+    wanted: Vec<u16>,
+    send: Sender<Vec<u8>>,
+    receive: Receiver<Vec<u8>>,
+    running: usize,
+}
+
+impl Modules {
+    /// None yet.
+    pub fn new() -> Self {
+        let (send, receive) = channel();
+        Self { written: BTreeMap::new(), wanted: Vec::new(), send, receive, running: 0 }
+    }
+
+    /// A code address names this module.
+    pub fn want(&mut self, number: u16) {
+        if usize::from(number) <= MODULES && !self.wanted.contains(&number) {
+            self.wanted.push(number);
+        }
+    }
+
+    /// Whether some are to be written.
+    pub fn has_new(&self) -> bool {
+        !self.wanted.is_empty()
+    }
+
+    /// Writes modules that are wanted and known; the others stay wanted.
+    pub fn write(
+        &mut self,
+        shared: &Shared,
+        maps: &mut Maps,
+        target: &Watched,
+        now: u64,
+        out: &mut Output,
+    ) {
+        if self.wanted.is_empty() {
+            return;
+        }
+        let known = |m: &u16| shared.module(usize::from(*m) - 1);
+        if self.wanted.iter().filter_map(known).any(|m| maps.at(m.start.load(Relaxed)).is_none()) {
+            maps.read();
+        }
+        for number in std::mem::take(&mut self.wanted) {
+            match describe(shared, maps, target, number, now) {
+                Some((module, job)) => {
+                    out.put(kind::MODULE, &module.encode());
+                    self.written.insert(number, module);
+                    if let Some(job) = job {
+                        self.start(job);
+                    }
+                }
+                None => self.wanted.push(number),
+            }
+        }
+    }
+
+    /// Reads symbols on a thread of their own, so that draining goes on.
+    fn start(&mut self, job: Job) {
+        let send = self.send.clone();
+        let run = move || {
+            let found = job.symbols().unwrap_or_default();
+            let _ = send.send(found);
+        };
+        let thread = std::thread::Builder::new().name("prof-symbols".into());
+        self.running += usize::from(thread.spawn(run).is_ok());
+    }
+
+    /// Writes what symbols have been read, and modules that are gone.
+    pub fn look(&mut self, shared: &Shared, now: u64, out: &mut Output) {
+        while let Ok(symbols) = self.receive.try_recv() {
+            self.take(&symbols, out);
+        }
+        for (number, m) in &mut self.written {
+            let Some(entry) = shared.module(usize::from(*number) - 1) else { continue };
+            if m.unloaded == 0 && entry.ready.load(Acquire) == 2 {
+                m.unloaded = now.max(1);
+                out.put(kind::MODULE, &m.encode());
+            }
+        }
+    }
+
+    /// Waits for symbols that are still being read.
+    pub fn finish(&mut self, out: &mut Output) {
+        while self.running > 0 {
+            let Ok(symbols) = self.receive.recv_timeout(PATIENCE) else { return };
+            self.take(&symbols, out);
+        }
+    }
+
+    fn take(&mut self, symbols: &[u8], out: &mut Output) {
+        self.running = self.running.saturating_sub(1);
+        if !symbols.is_empty() {
+            out.put(kind::SYMBOLS, symbols);
+        }
+    }
+}
+
+/// What there is to say of a module, and where its symbols are if they must be kept; `None` if the
+/// hook has not filled its entry in.
+fn describe(
+    shared: &Shared,
+    maps: &Maps,
+    target: &Watched,
+    number: u16,
+    now: u64,
+) -> Option<(Module, Option<Job>)> {
+    let entry = shared.module(usize::from(number).checked_sub(1)?)?;
+    let ready = entry.ready.load(Acquire);
+    if ready == 0 {
+        return None;
+    }
+    let mut m = Module {
+        number: number.into(),
+        start: entry.start.load(Relaxed),
+        end: entry.end.load(Relaxed),
+        bias: entry.bias.load(Relaxed),
+        loaded: now,
+        unloaded: if ready == 2 { now.max(1) } else { 0 },
+        ..Default::default()
+    };
+    let mapping = maps.at(m.start).filter(|_| ready == 1);
+    m.path = match mapping {
+        Some(mapping) if !mapping.path.is_empty() => {
+            mapping.path.strip_suffix(DELETED).unwrap_or(&mapping.path).into()
+        }
+        _ => name_of(entry),
+    };
+    let image = target.mem().and_then(|mem| Image::memory(mem, m.start, m.bias));
+    m.build_id = image.as_ref().and_then(Image::build_id).unwrap_or_default();
+    let job = mapping.and_then(|mapping| Job::of(target, mapping, &m));
+    Some((m, job))
+}
+
+/// The name that the dynamic linker has for it.
+fn name_of(entry: &prof_trace::shared::Module) -> String {
+    let bytes: Vec<u8> =
+        entry.name.iter().map(|b| b.load(Relaxed)).take_while(|b| *b != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// Symbols that are to be read.
+#[derive(Debug)]
+struct Job {
+    file: File,
+    /// Where the module is, if `file` is the target's memory.
+    memory: Option<(u64, u64)>,
+    number: u32,
+}
+
+impl Job {
+    /// If the module's own file isn't to be found under its path from here: where to read it now.
+    fn of(target: &Watched, mapping: &Mapping, m: &Module) -> Option<Self> {
+        let number = m.number;
+        if mapping.inode == 0 {
+            // The vDSO.
+            let file = target.mem()?.try_clone().ok()?;
+            return Some(Self { file, memory: Some((m.start, m.bias)), number });
+        }
+        let same = |file: &File| is_file_of(file, mapping, &m.build_id);
+        if File::open(&m.path).is_ok_and(|f| same(&f)) {
+            return None;
+        }
+        let (proc, range) =
+            (format!("/proc/{}", target.pid()), format!("{:x}-{:x}", mapping.start, mapping.end));
+        [
+            format!("{proc}/map_files/{range}"),
+            format!("{proc}/root{}", m.path),
+            format!("{proc}/exe"),
+        ]
+        .into_iter()
+        .filter_map(|p| File::open(p).ok())
+        .find(same)
+        .map(|file| Self { file, memory: None, number })
+    }
+
+    fn symbols(&self) -> Option<Vec<u8>> {
+        let image = match self.memory {
+            Some((start, bias)) => Image::memory(&self.file, start, bias)?,
+            None => Image::file(&self.file)?,
+        };
+        Some(image.symbols(self.number)?.encode())
+    }
+}
+
+/// Whether a file is the one that is mapped: it has its build id, or where there is none, it is the
+/// same file by device and inode.
+fn is_file_of(file: &File, mapping: &Mapping, build_id: &[u8]) -> bool {
+    if !build_id.is_empty() {
+        return Image::file(file).and_then(|i| i.build_id()).is_some_and(|id| id == build_id);
+    }
+    let Ok(meta) = file.metadata() else { return false };
+    let device = format!("{:02x}:{:02x}", libc::major(meta.dev()), libc::minor(meta.dev()));
+    meta.is_file() && meta.ino() == mapping.inode && device == mapping.device
+}

@@ -1,0 +1,169 @@
+//! Build ids and symbols of modules, from files or from the target's memory.
+
+use goblin::container::Ctx;
+use goblin::elf::header::Header;
+use goblin::elf::program_header::{PT_LOAD, PT_NOTE, ProgramHeader};
+use goblin::elf::section_header::{SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, SectionHeader};
+use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym};
+use goblin::elf::{Elf, sym};
+use prof_trace::chunk::MAX_PAYLOAD;
+use prof_trace::records::Symbols;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// The largest table that is read.
+const MAX_TABLE: u64 = 64 << 20;
+/// The longest note segment that is looked through.
+const MAX_NOTES: u64 = 64 << 10;
+/// The longest build id.
+const MAX_BUILD_ID: usize = 64;
+
+/// An ELF image: a file, or a module in a process's memory.
+#[derive(Debug)]
+pub struct Image<'a> {
+    file: &'a File,
+    /// Where offset 0 of the image is in `file`.
+    at: u64,
+    /// Address minus virtual address, for an image in memory.
+    bias: Option<u64>,
+    header: Header,
+    ctx: Ctx,
+    segments: Vec<ProgramHeader>,
+}
+
+impl<'a> Image<'a> {
+    /// An ELF file.
+    pub fn file(file: &'a File) -> Option<Self> {
+        Self::new(file, 0, None)
+    }
+
+    /// A module whose first byte is at `start`, in a process's memory.
+    pub fn memory(mem: &'a File, start: u64, bias: u64) -> Option<Self> {
+        Self::new(mem, start, Some(bias))
+    }
+
+    fn new(file: &'a File, at: u64, bias: Option<u64>) -> Option<Self> {
+        let mut b = [0u8; 64];
+        file.read_exact_at(&mut b, at).ok()?;
+        let header = Elf::parse_header(&b).ok()?;
+        let ctx = Ctx::new(header.container().ok()?, header.endianness().ok()?);
+        let mut image = Self { file, at, bias, header, ctx, segments: Vec::new() };
+        let (n, each) = (header.e_phnum as usize, ProgramHeader::size(ctx));
+        let b = image.read(header.e_phoff, (n.min(512) * each) as u64)?;
+        image.segments = ProgramHeader::parse(&b, 0, n.min(512), ctx).ok()?;
+        Some(image)
+    }
+
+    fn read(&self, offset: u64, len: u64) -> Option<Vec<u8>> {
+        if len > MAX_TABLE {
+            return None;
+        }
+        let mut b = vec![0; len as usize];
+        self.file.read_exact_at(&mut b, self.at.checked_add(offset)?).ok()?;
+        Some(b)
+    }
+
+    /// The GNU build id.
+    pub fn build_id(&self) -> Option<Vec<u8>> {
+        self.segments.iter().filter(|p| p.p_type == PT_NOTE).find_map(|p| {
+            let at = match self.bias {
+                Some(bias) => bias.wrapping_add(p.p_vaddr).wrapping_sub(self.at),
+                None => p.p_offset,
+            };
+            self.build_id_in(&self.read(at, p.p_filesz.min(MAX_NOTES))?, p.p_align)
+        })
+    }
+
+    fn build_id_in(&self, notes: &[u8], align: u64) -> Option<Vec<u8>> {
+        let align = if align == 8 { 8 } else { 4 };
+        let mut rest = notes;
+        loop {
+            let (head, after) = rest.split_first_chunk::<12>()?;
+            let word = |i: usize| {
+                let b = [head[i], head[i + 1], head[i + 2], head[i + 3]];
+                if self.ctx.le.is_little() { u32::from_le_bytes(b) } else { u32::from_be_bytes(b) }
+            };
+            let (name, desc) = (word(0) as usize, word(4) as usize);
+            let desc_at = (12 + name).next_multiple_of(align) - 12;
+            if word(8) == 3 && after.get(..name)? == b"GNU\0" && desc <= MAX_BUILD_ID {
+                return Some(after.get(desc_at..desc_at + desc)?.to_vec());
+            }
+            rest = after.get((desc_at + desc).next_multiple_of(align)..)?;
+        }
+    }
+
+    /// Whether the image has a segment at this offset, as a file that is mapped there would.
+    pub fn has_segments(&self) -> bool {
+        self.segments.iter().any(|p| p.p_type == PT_LOAD)
+    }
+
+    /// The functions of `.symtab`, or else of `.dynsym`, as the record of module number `module`.
+    pub fn symbols(&self, module: u32) -> Option<Symbols> {
+        let (n, each) = (self.header.e_shnum as usize, SectionHeader::size(self.ctx));
+        let table = self.read(self.header.e_shoff, (n * each) as u64)?;
+        let sections = SectionHeader::parse_from(&table, 0, n, self.ctx).ok()?;
+        let find = |kind| sections.iter().find(|s| s.sh_type == kind && s.sh_size > 0);
+        let symtab = find(SHT_SYMTAB).or_else(|| find(SHT_DYNSYM))?;
+        let strtab = sections.get(symtab.sh_link as usize).filter(|s| s.sh_type != SHT_NOBITS)?;
+        let strings = self.read(strtab.sh_offset, strtab.sh_size)?;
+        let count = symtab.sh_size as usize / Sym::size(self.ctx);
+        let bytes = self.read(symtab.sh_offset, symtab.sh_size)?;
+        let mut found: Vec<(u64, u64, &[u8])> = sym::Symtab::parse(&bytes, 0, count, self.ctx)
+            .ok()?
+            .iter()
+            .filter(|s| matches!(s.st_type(), STT_FUNC | STT_GNU_IFUNC) && s.st_shndx != 0)
+            .filter_map(|s| {
+                let rest = strings.get(s.st_name..)?;
+                let name = &rest[..rest.iter().position(|b| *b == 0)?];
+                Some((s.st_value, s.st_size, name))
+            })
+            .collect();
+        found.sort_unstable();
+        Some(pack(module, &found))
+    }
+}
+
+/// Packs symbols, as many as a chunk holds.
+fn pack(module: u32, found: &[(u64, u64, &[u8])]) -> Symbols {
+    let mut s = Symbols { module, ..Default::default() };
+    for (start, size, name) in found {
+        // 30 bytes: what four integers of this kind may take in the chunk, and some more.
+        if s.names.len() + name.len() + s.symbols.len() / 4 * 30 > MAX_PAYLOAD - 4096 {
+            break;
+        }
+        s.symbols.extend([*start, *size, s.names.len() as u64, name.len() as u64]);
+        s.names.extend_from_slice(name);
+    }
+    s
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn our_own_file_and_memory_agree() {
+        let file = File::open("/proc/self/exe").expect("exe");
+        let image = Image::file(&file).expect("ELF");
+        let s = image.symbols(3).expect("symbols");
+        let names = String::from_utf8_lossy(&s.names);
+        assert!(names.contains("our_own_file_and_memory_agree"), "{} bytes", names.len());
+        assert_eq!(s.symbols.len() % 4, 0);
+        assert!(s.symbols.as_chunks::<4>().0.is_sorted_by_key(|q| q[0]));
+
+        let mut maps = crate::maps::Maps::open(std::process::id()).expect("maps");
+        assert!(maps.read());
+        let exe = std::fs::read_link("/proc/self/exe").expect("exe");
+        let first = maps.all.iter().find(|m| m.path == exe.to_string_lossy()).expect("mapped");
+        let mem = File::open("/proc/self/mem").expect("mem");
+        let loaded = Image::memory(&mem, first.start, first.start).expect("ELF in memory");
+        assert!(loaded.has_segments());
+        assert_eq!(loaded.build_id(), image.build_id());
+
+        let vdso = maps.all.iter().find(|m| m.path == "[vdso]").expect("a vDSO");
+        let image = Image::memory(&mem, vdso.start, vdso.start).expect("ELF");
+        assert!(image.build_id().is_some());
+        let s = image.symbols(1).expect("symbols");
+        assert!(String::from_utf8_lossy(&s.names).contains("clock_gettime"));
+    }
+}

@@ -1,0 +1,128 @@
+//! The target as a process: is it there, how large is it, how did it end.
+
+use crate::Error;
+use prof_trace::shared::Shared;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+/// A process that is watched.
+#[derive(Debug)]
+pub struct Watched {
+    pid: u32,
+    pidfd: Option<OwnedFd>,
+    statm: Option<File>,
+    mem: Option<File>,
+}
+
+impl Watched {
+    /// Process `pid`, which must be alive.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn new(pid: u32) -> Result<Self, Error> {
+        // SAFETY: no pointers; the result is a new descriptor or -1.
+        let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
+        if fd < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
+            return Err(Error::Gone(pid));
+        }
+        // SAFETY: the descriptor is new and ours.
+        let pidfd = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) });
+        let open = |name| File::open(format!("/proc/{pid}/{name}")).ok();
+        let mem = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).ok();
+        Ok(Self { pid, pidfd, statm: open("statm"), mem })
+    }
+
+    /// Its id.
+    pub fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Its memory.
+    pub fn mem(&self) -> Option<&File> {
+        self.mem.as_ref()
+    }
+
+    /// Waits until it has ended, or for some time; true if it has.
+    pub fn wait(&self, time: Duration) -> bool {
+        let t = libc::timespec {
+            tv_sec: time.as_secs() as libc::time_t,
+            tv_nsec: time.subsec_nanos().into(),
+        };
+        let Some(fd) = &self.pidfd else {
+            std::thread::sleep(time);
+            return !is_there(self.pid);
+        };
+        let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one valid pollfd, a valid time, no signal mask.
+        let n = unsafe { libc::ppoll(&mut p, 1, &t, std::ptr::null()) };
+        n == 1 && p.revents & libc::POLLIN != 0
+    }
+
+    /// Pages resident, and pages of address space; 0: unknown.
+    pub fn pages(&self) -> (u64, u64) {
+        let mut b = [0u8; 128];
+        let n = self.statm.as_ref().and_then(|f| f.read_at(&mut b, 0).ok()).unwrap_or(0);
+        let text = String::from_utf8_lossy(&b[..n]);
+        let mut words = text.split(' ').map(|w| w.parse().unwrap_or(0));
+        let (vss, rss) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
+        (rss, vss)
+    }
+
+    /// How it ended, for [`prof_trace::records::End::reason`]: known for as long as its parent has
+    /// not asked.
+    pub fn how_it_ended(&self) -> String {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        match exit_code(&stat) {
+            Some(c) if c & 0x7f != 0 => format!("killed by signal {}", c & 0x7f),
+            _ => "exited".into(),
+        }
+    }
+}
+
+/// The exit code of a zombie, from `/proc/PID/stat`.
+fn exit_code(stat: &str) -> Option<i32> {
+    let after = &stat[stat.rfind(')')? + 1..];
+    let fields: Vec<&str> = after.split_whitespace().collect();
+    (fields.first() == Some(&"Z")).then(|| fields.get(49)?.parse().ok())?
+}
+
+/// Whether a process runs and is no zombie.
+fn is_there(pid: u32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = stat.rfind(')').and_then(|at| stat.as_bytes().get(at + 2).copied());
+    !matches!(state, None | Some(b'Z' | b'X'))
+}
+
+/// Turns recording off in the target, from outside.
+///
+/// # Errors
+/// If its memory can't be written.
+pub fn switch_off(mem: &File, shared: &Shared) -> io::Result<()> {
+    let at = shared.control().flag_addr;
+    if at == 0 {
+        return Ok(());
+    }
+    mem.write_all_at(&0u32.to_ne_bytes(), at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_end_is_noticed_and_understood() {
+        let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
+        let w = Watched::new(child.id()).expect("alive");
+        assert!(!w.wait(Duration::from_millis(1)));
+        assert!(w.pages().1 > 0);
+        child.kill().expect("kill");
+        assert!(w.wait(Duration::from_secs(10)));
+        assert_eq!(w.how_it_ended(), "killed by signal 9");
+        child.wait().expect("wait");
+        assert_eq!(w.how_it_ended(), "exited");
+        assert!(matches!(Watched::new(child.id()), Err(Error::Gone(_))));
+    }
+}

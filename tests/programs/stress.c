@@ -1,0 +1,52 @@
+/* Eight threads allocate, resize, check and free blocks that carry a checksum in every byte, as
+ * fast as they can, until told to stop. Any damage ends the program with FAILED. */
+#include "common.h"
+#include <pthread.h>
+#include <stdatomic.h>
+
+enum { THREADS = 8, SLOTS = 64 };
+static atomic_int stop;
+static atomic_ulong operations;
+
+static void *work(void *argument) {
+    uint32_t random = 2463534242u + (uint32_t)(uintptr_t)argument * 7919u;
+    struct { void *p; size_t size; uint32_t seed; } slots[SLOTS] = {0};
+    unsigned long n = 0;
+    while (!atomic_load_explicit(&stop, memory_order_relaxed)) {
+        uint32_t r = next_random(&random);
+        int i = (int)(r % SLOTS);
+        size_t size = (r >> 8) % 600 + 1;
+        if (slots[i].p) check(slots[i].p, slots[i].size, slots[i].seed);
+        if (slots[i].p && (r >> 28) < 5) {
+            size_t same = size < slots[i].size ? size : slots[i].size;
+            slots[i].p = realloc(slots[i].p, size);
+            check(slots[i].p, same, slots[i].seed);
+        } else {
+            free(slots[i].p);
+            slots[i].p = (r >> 28) < 8 ? calloc(1, size) : malloc(size);
+        }
+        slots[i].size = size;
+        slots[i].seed = r;
+        fill(slots[i].p, size, r);
+        if ((++n & 1023) == 0) atomic_fetch_add(&operations, 1024);
+    }
+    for (int i = 0; i < SLOTS; i++) free(slots[i].p);
+    return NULL;
+}
+
+int main(void) {
+    pthread_t ids[THREADS];
+    for (long t = 0; t < THREADS; t++) {
+        if (pthread_create(&ids[t], NULL, work, (void *)(t + 1))) fail("pthread_create");
+    }
+    say("ready\n");
+    for (;;) {
+        const char *word = command();
+        if (is(word, "operations")) say("done %lu\n", atomic_load(&operations));
+        if (is(word, "stop")) {
+            atomic_store(&stop, 1);
+            for (int t = 0; t < THREADS; t++) pthread_join(ids[t], NULL);
+            say("done OK\n");
+        }
+    }
+}
