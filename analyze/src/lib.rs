@@ -1,1 +1,20 @@
-//! analyze
+//! Reads the recordings of prof and says who holds the memory.
+//!
+//! * [`load`]: a recording as a stream of operations in the order of time, and what it says of the
+//!   target;
+//! * [`model`]: replaying them: live blocks, totals, figures by stack;
+//! * [`symbols`]: code addresses to functions, files and lines;
+//! * [`report`]: the text and the JSON of `prof report`.
+//!
+//! A recording is input that nobody vouches for: cut off, damaged or made up, it leads to an
+//! [`Error`] or to the figures of what was whole with a [`Note`], and never to a panic.
+
+mod error;
+pub mod load;
+pub mod model;
+pub mod report;
+pub mod symbols;
+
+pub use error::Error;
+pub use load::LoadOptions;
+pub use model::{Analysis, Follower, Note, Progress, Summary, live_summary};

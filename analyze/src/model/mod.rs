@@ -3,8 +3,9 @@
 mod analysis;
 mod follow;
 mod live;
+pub use live::Block;
 mod replay;
 
 pub use analysis::{Analysis, Note, Summary, live_summary};
-pub use follow::Follower;
+pub use follow::{Follower, Progress};
 pub use replay::{Figures, Group, Replay, Totals};

@@ -188,17 +188,17 @@ impl Replay {
     #[inline(always)]
     fn end(&mut self, op: &Op) {
         let newest = std::mem::take(self.newest(op.lane));
-        if op.kind == OpKind::Given
-            && self.live.get(op.addr).is_some_and(|b| b.lane != op.lane && b.time > op.time)
-        {
-            // It comes late: the address has been handed out again since.
-            self.totals.unknown_frees += 1;
-            return;
-        }
         let Some(b) = self.live.remove(op.addr) else {
             self.totals.unknown_frees += 1;
             return;
         };
+        if b.time > op.time && b.lane != op.lane {
+            // Written so late (after the block was really given back) that the address had been
+            // handed out again before: that was counted as an implied free.
+            self.live.insert(op.addr, b);
+            self.totals.unknown_frees += 1;
+            return;
+        }
         let temporary = (newest == op.addr && b.lane == op.lane) as u64;
         self.totals.figures.lose(b.size);
         self.totals.figures.temporary += temporary;

@@ -26,6 +26,12 @@ const SECOND: Duration = Duration::from_secs(1);
 const SLEEP: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(50));
 /// New bytes per pass that sleeping aims at.
 const PER_PASS: u64 = 512 << 10;
+/// The same, when segments or slots run out.
+const SHORT_SECOND: Duration = Duration::from_millis(50);
+/// How long a process whose memory is gone may take to end; if it does not, it has called exec.
+const GONE_WAIT: Duration = Duration::from_millis(200);
+/// New threads after which it is time to look for ended ones.
+const MANY_THREADS: usize = 1024;
 /// Stacks are looked for again when a thread appears, but not more often than this.
 const STACKS_EVERY: Duration = Duration::from_millis(50);
 /// A list of mappings that takes longer than this to read is not read every second.
@@ -42,6 +48,16 @@ pub struct Ended {
     pub events: u64,
     /// Bytes of the recording.
     pub bytes: u64,
+}
+
+/// What has become of the mapping of the ring in the target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    There,
+    /// The program that was recorded is gone, or another runs in its process.
+    Gone,
+    /// Somebody has taken prof out of it.
+    Unmapped,
 }
 
 /// Drains the ring of one target into one recording.
@@ -64,6 +80,8 @@ pub struct Collector {
     maps_took: Duration,
     sleep: Duration,
     failed: bool,
+    short: bool,
+    born: usize,
     heart: Heart,
 }
 
@@ -95,46 +113,64 @@ impl Collector {
             maps_took: Duration::ZERO,
             sleep: SLEEP.0,
             failed: false,
+            short: false,
+            born: 0,
             heart: Heart::start(shared, clock),
         };
         all.look_at_maps();
         Ok(all)
     }
 
-    /// Starts with this many toggles already in the recording.
-    pub fn skip_toggles(&mut self, n: u64) {
-        self.toggles = n;
+    /// Continues a recording that has this many passes and toggles.
+    pub(crate) fn continue_from(&mut self, passes: u64, toggles: u64) {
+        self.pass = passes;
+        self.toggles = toggles;
+    }
+
+    pub(crate) fn drain_mut(&mut self) -> &mut Drain {
+        &mut self.drain
     }
 
     /// Collects until the target has ended, was detached from, or `stop` is set.
     pub fn run(&mut self, stop: &AtomicBool) -> Ended {
-        let mut gone = false;
-        let reason = loop {
+        loop {
             let state = self.shared.control().state.load(Acquire);
-            let busy = self.pass(gone);
-            if gone {
-                break self.target.how_it_ended();
-            }
+            let busy = self.pass(false);
             if state == state::DETACHED {
-                break "detached".into();
+                return self.finish("detached");
             }
             if stop.load(Relaxed) {
-                break "stopped".into();
+                return self.stop();
             }
-            if self.second.elapsed() >= SECOND && !self.every_second() {
-                // Its memory is gone. If the process is not, that was an exec.
-                gone = self.target.wait(Duration::from_millis(100));
-                if !gone {
-                    break "exec".into();
-                }
+            let memory = if self.is_due() { self.every_second() } else { Memory::There };
+            let sleep = if busy { Duration::ZERO } else { self.sleep };
+            if self.target.wait(if memory == Memory::Gone { GONE_WAIT } else { sleep }) {
+                let how = self.target.how_it_ended();
+                return self.finish(&how);
             }
-            if !busy && !gone {
-                gone = self.target.wait(self.sleep);
-            } else if !gone {
-                gone = self.target.wait(Duration::ZERO);
+            match memory {
+                Memory::There => {}
+                Memory::Gone => return self.finish("exec"),
+                Memory::Unmapped => return self.finish("detached"),
             }
-        };
-        self.finish(&reason)
+        }
+    }
+
+    /// Nobody will collect any more.
+    fn stop(&mut self) -> Ended {
+        if let Some(mem) = self.target.mem() {
+            let _ = switch_off(mem, &self.shared);
+            // Threads that had seen the flag still on finish their events.
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.finish("stopped")
+    }
+
+    /// Whether it is time for what is done once a second. Sooner, if segments or slots run out,
+    /// which those of ended threads may help with.
+    fn is_due(&mut self) -> bool {
+        let since = self.second.elapsed();
+        since >= SECOND || (self.short && since >= SHORT_SECOND)
     }
 
     /// One look at everything; true if the ring is filling so fast that there is no time to sleep.
@@ -161,7 +197,8 @@ impl Collector {
             tree.write(out);
         };
         let used = drain.pass(shared, threads, tree, out, &mut describe);
-        let new_threads = threads.has_new();
+        let born = threads.born();
+        let new_threads = born > 0;
         if always || !out.is_empty() || new_threads {
             describe(threads, tree, out);
         }
@@ -173,16 +210,18 @@ impl Collector {
         if new_threads && self.stacks_read.elapsed() > STACKS_EVERY.max(self.maps_took * 20) {
             self.look_at_maps();
         }
+        self.born += born;
+        let free = self.shared.geometry().segments().saturating_sub(used);
+        self.short = free < self.shared.geometry().segments() / 4 || self.born > MANY_THREADS;
         let new = self.drain.bytes + self.drain.damaged - before.0 - before.1;
-        self.adapt(new);
-        used > self.shared.geometry().segments() / 4
+        self.adapt(new, (free * SEGMENT_SIZE) as u64);
+        new > (self.shared.geometry().segments() * SEGMENT_SIZE / 16) as u64
     }
 
-    /// Chooses how long to sleep from what the last sleep brought.
-    fn adapt(&mut self, new: u64) {
-        let ring = (self.shared.geometry().segments() * SEGMENT_SIZE) as u64;
-        // At a gigabyte per second the ring must not fill up in one sleep.
-        let longest = SLEEP.1.min(Duration::from_nanos(ring)).max(SLEEP.0 * 4);
+    /// Chooses how long to sleep from what the last sleep brought, in bytes, and what room is left.
+    fn adapt(&mut self, new: u64, room: u64) {
+        // At a gigabyte per second the room must not fill up in one sleep.
+        let longest = SLEEP.1.min(Duration::from_nanos(room)).max(SLEEP.0 * 4);
         self.sleep = if new > PER_PASS { self.sleep / 2 } else { self.sleep * 5 / 4 };
         self.sleep = self.sleep.clamp(SLEEP.0, longest);
     }
@@ -206,10 +245,15 @@ impl Collector {
         }
     }
 
-    /// What needs no haste; false if the target's memory is gone.
-    fn every_second(&mut self) -> bool {
+    /// What needs no haste.
+    fn every_second(&mut self) -> Memory {
         self.second = Instant::now();
-        let there = self.stacks_read.elapsed() < self.maps_took * 50 || self.look_at_maps();
+        self.born = 0;
+        let there = if self.stacks_read.elapsed() < self.maps_took * 50 {
+            Memory::There
+        } else {
+            self.look_at_maps()
+        };
         self.threads.rename(&mut self.out);
         let census = self.threads.census(&self.shared);
         let threads = &self.threads;
@@ -224,18 +268,22 @@ impl Collector {
         there
     }
 
-    /// Reads the mappings and tells the hook of stacks; false if the ring is not among them.
-    fn look_at_maps(&mut self) -> bool {
+    /// Reads the mappings and tells the hook of stacks.
+    fn look_at_maps(&mut self) -> Memory {
         let began = Instant::now();
-        let Some(maps) = &mut self.maps else { return true };
-        let there = maps.read();
-        if there {
-            maps::publish_stacks(&self.shared, &maps::stacks(&maps.all));
+        let Some(maps) = &mut self.maps else { return Memory::There };
+        if !maps.read() {
+            return Memory::Gone;
         }
+        maps::publish_stacks(&self.shared, &maps::stacks(&maps.all));
         self.stacks_read = Instant::now();
         let took = self.stacks_read - began;
         self.maps_took = if took > SLOW_MAPS { took } else { Duration::ZERO };
-        there && (self.ring_addr == 0 || maps.at(self.ring_addr).is_some())
+        if self.ring_addr == 0 || maps.at(self.ring_addr).is_some() {
+            Memory::There
+        } else {
+            Memory::Unmapped
+        }
     }
 
     fn put_counters(&mut self) {

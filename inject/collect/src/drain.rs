@@ -157,6 +157,14 @@ impl Drain {
         end
     }
 
+    /// Has the segment be read from `drained` on, with this decoding state.
+    pub fn begin_at(&mut self, v: &View, drained: usize, codec: Codec) {
+        let (serial, seq, drained) = (v.serial, v.seq, drained.min(SEGMENT_SIZE) as u32);
+        if let Some(p) = self.segments.get_mut(v.index) {
+            *p = Progress { serial, seq, drained, codec, bad: false, dying: false };
+        }
+    }
+
     /// Marks the active segments of threads that `gone` tells to have ended.
     pub fn mark_dead(&mut self, shared: &Shared, mut gone: impl FnMut(&View) -> bool) {
         self.look(shared);
@@ -176,7 +184,7 @@ impl Drain {
 }
 
 /// Copies a part of a segment that its thread has committed.
-fn copy_out(shared: &Shared, index: usize, from: usize, to: &mut [u8]) {
+pub fn copy_out(shared: &Shared, index: usize, from: usize, to: &mut [u8]) {
     let Some(data) = shared.data(index) else { return };
     if from + to.len() > SEGMENT_SIZE {
         return;

@@ -12,10 +12,12 @@ use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long the end of a recording waits for symbols that are still being read.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// The mappings are read again for a new module, but not more often than this.
+const MAPS_EVERY: Duration = Duration::from_millis(50);
 /// What the kernel appends to the path of a file that is gone.
 const DELETED: &str = " (deleted)";
 
@@ -27,13 +29,14 @@ pub struct Modules {
     send: Sender<Vec<u8>>,
     receive: Receiver<Vec<u8>>,
     running: usize,
+    maps_read: Option<Instant>,
 }
 
 impl Modules {
     /// None yet.
     pub fn new() -> Self {
         let (send, receive) = channel();
-        Self { written: BTreeMap::new(), wanted: Vec::new(), send, receive, running: 0 }
+        Self { written: BTreeMap::new(), wanted: Vec::new(), send, receive, running: 0, maps_read: None }
     }
 
     /// A code address names this module.
@@ -41,11 +44,6 @@ impl Modules {
         if usize::from(number) <= MODULES && !self.wanted.contains(&number) {
             self.wanted.push(number);
         }
-    }
-
-    /// Whether some are to be written.
-    pub fn has_new(&self) -> bool {
-        !self.wanted.is_empty()
     }
 
     /// Writes modules that are wanted and known; the others stay wanted.
@@ -61,8 +59,12 @@ impl Modules {
             return;
         }
         let known = |m: &u16| shared.module(usize::from(*m) - 1);
-        if self.wanted.iter().filter_map(known).any(|m| maps.at(m.start.load(Relaxed)).is_none()) {
+        let missing = |m: &prof_trace::shared::Module| maps.at(m.start.load(Relaxed)).is_none();
+        if self.wanted.iter().filter_map(known).any(missing)
+            && self.maps_read.is_none_or(|t| t.elapsed() > MAPS_EVERY)
+        {
             maps.read();
+            self.maps_read = Some(Instant::now());
         }
         for number in std::mem::take(&mut self.wanted) {
             match describe(shared, maps, target, number, now) {

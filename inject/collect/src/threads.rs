@@ -34,6 +34,7 @@ pub struct Threads {
     nested: bool,
     outer: HashMap<u32, u32>,
     rename_at: u32,
+    born: usize,
 }
 
 impl Threads {
@@ -43,20 +44,21 @@ impl Threads {
         let status = fs::read_to_string(proc.join("status")).unwrap_or_default();
         let nested = ns_pids(&status).is_some_and(|n| n.0 != n.1);
         let (known, fresh, outer) = Default::default();
-        Self { proc, known, fresh, nested, outer, rename_at: 0 }
+        Self { proc, known, fresh, nested, outer, rename_at: 0, born: 0 }
     }
 
     /// A segment of this thread is in use.
     pub fn seen(&mut self, serial: u32, tid: u32) -> &mut Known {
         self.known.entry(serial).or_insert_with(|| {
             self.fresh.push(serial);
+            self.born += 1;
             Known { next: 1, gap: 0, tid, name: String::new(), written: false }
         })
     }
 
-    /// Whether a thread was seen for the first time since the last [`Threads::write`].
-    pub fn has_new(&self) -> bool {
-        !self.fresh.is_empty()
+    /// How many threads were seen for the first time since this was last asked.
+    pub fn born(&mut self) -> usize {
+        std::mem::take(&mut self.born)
     }
 
     /// More than an honest target would have.

@@ -38,11 +38,18 @@ pub fn compute(shared: &Shared, pc: u64) -> Code {
     let (number, rule) = match found {
         None => (0, without_cfi(shared, pc)),
         Some((number, m)) => {
-            // SAFETY: `pc` is a return address on the calling thread's stack.
-            let cfi = unsafe { modules::cfi(m) };
-            let mut ctx = CfiContext::new();
-            let rule: Rule = compile(&cfi, look, &mut ctx);
-            (number, if rule == Rule::UNKNOWN { without_cfi(shared, pc) } else { rule })
+            // Before the tables are asked: a trampoline without information of its own (musl's) may
+            // stand right behind a function that has some.
+            let mut rule = without_cfi(shared, pc);
+            if rule != Rule::SIGNAL {
+                // SAFETY: `pc` is a return address on the calling thread's stack.
+                let cfi = unsafe { modules::cfi(m) };
+                let listed: Rule = compile(&cfi, look, &mut CfiContext::new());
+                if listed != Rule::UNKNOWN {
+                    rule = listed;
+                }
+            }
+            (number, rule)
         }
     };
     let Found::Id(id) = tree::add_pc(shared, pc, number) else { return Code { id: 0, rule } };

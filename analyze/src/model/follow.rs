@@ -1,0 +1,59 @@
+//! Totals of a recording while it grows.
+
+use super::replay::{Replay, Totals};
+use crate::Error;
+use crate::load::{LoadOptions, Stream};
+use std::path::Path;
+
+/// Reads a growing recording bit by bit. Its totals are those of a moment shortly before the last
+/// pass of the collector, when the order of events is settled.
+pub struct Follower {
+    stream: Stream,
+    replay: Replay,
+}
+
+/// What a [`Follower`] knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Events read, also those that still wait for their turn and are not in `totals`.
+    pub events: u64,
+    /// Events lost.
+    pub lost: u64,
+    /// Bytes of the recording.
+    pub bytes: u64,
+    /// The figures.
+    pub totals: Totals,
+    /// Whether the recording was finished.
+    pub finished: bool,
+}
+
+impl Follower {
+    /// Opens a recording.
+    ///
+    /// # Errors
+    /// If the file can't be read, or is no recording that this version understands.
+    pub fn open(path: &Path) -> Result<Self, Error> {
+        let stream = Stream::open(path, &LoadOptions::default())?;
+        Ok(Self { stream, replay: Replay::default() })
+    }
+
+    /// Reads what was added since the last call.
+    ///
+    /// # Errors
+    /// If the file can't be read.
+    pub fn poll(&mut self) -> Result<Progress, Error> {
+        self.stream.advance(&mut self.replay)?;
+        let finished = self.stream.meta().end.is_some();
+        if finished {
+            self.stream.finish(&mut self.replay)?;
+        }
+        let counters = &self.stream.meta().counters;
+        Ok(Progress {
+            events: self.stream.events().max(counters.events),
+            lost: counters.lost,
+            bytes: self.stream.bytes_read(),
+            totals: *self.replay.totals(),
+            finished,
+        })
+    }
+}

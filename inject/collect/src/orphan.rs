@@ -1,0 +1,192 @@
+//! Finishing the recording of a collector that died, with what is left in the ring.
+
+use crate::drain::Drain;
+use crate::ring_copy::RingCopy;
+use crate::target::switch_off;
+use crate::{Collector, Error};
+use prof_trace::chunk::{self, CHUNK_HEADER, FILE_HEADER, MAX_PAYLOAD, Next};
+use prof_trace::event::Codec;
+use prof_trace::records::{Events, Pass, kind};
+use prof_trace::ring::{self, View};
+use prof_trace::shared::Shared;
+use std::collections::HashMap;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufReader, Read};
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::time::Duration;
+
+/// What was added to the recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// Events that were left in the ring.
+    pub events: u64,
+    /// Bytes of the recording now.
+    pub bytes: u64,
+}
+
+/// Appends to the recording at `path` what the dead collector of process `pid` has left in the ring,
+/// and finishes it. Recording is switched off first. The hooks stay in the target.
+///
+/// # Errors
+/// If the process has no ring, or the recording can't be continued.
+pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
+    let mut ring = RingCopy::of(pid)?;
+    let shared = ring.shared();
+    let read = Error::io("cannot read the ring");
+    ring.copy().map_err(read)?;
+    switch_off(ring.mem(), &shared).map_err(Error::io("cannot switch recording off"))?;
+    // Threads that had seen the flag still on finish their events.
+    std::thread::sleep(Duration::from_millis(5));
+    drop(ring);
+    let mut ring = RingCopy::of(pid)?;
+    let shared = ring.shared();
+    ring.copy().and_then(|()| ring.follow()).map_err(Error::io("cannot read the ring"))?;
+
+    let what = || format!("cannot open {}", path.display());
+    let file = OpenOptions::new().read(true).write(true).open(path).map_err(Error::io(what()))?;
+    // SAFETY: no pointers. Another prof that does the same waits here.
+    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
+    let left = Left::read(&file)
+        .map_err(Error::io(format!("cannot read {}", path.display())))?
+        .ok_or_else(|| Error::NotARecording(path.into()))?;
+    if left.ended {
+        return Ok(Drained { events: 0, bytes: left.len });
+    }
+    file.set_len(left.len).map_err(Error::io(format!("cannot cut {}", path.display())))?;
+    let mut collector = Collector::new(pid, shared, file)?;
+    left.skip(&shared, collector.drain_mut());
+    collector.continue_from(left.passes, left.toggles);
+    let ended = collector.finish("stopped: the collector had died");
+    match ended.failure {
+        Some(e) => Err(Error::io(format!("cannot write {}", path.display()))(e)),
+        None => Ok(Drained { events: ended.events, bytes: ended.bytes }),
+    }
+}
+
+/// What stands in a recording that was not finished.
+#[derive(Debug, Default)]
+struct Left {
+    /// Bytes up to its last whole chunk.
+    len: u64,
+    ended: bool,
+    passes: u64,
+    toggles: u64,
+    /// The last chunk of events of each thread.
+    last: HashMap<u32, Events>,
+}
+
+impl Left {
+    /// Reads a recording; `None` if it is none.
+    fn read(file: &File) -> io::Result<Option<Self>> {
+        let mut r = BufReader::with_capacity(1 << 20, file);
+        let mut head = [0u8; FILE_HEADER];
+        if r.read_exact(&mut head).is_err() || chunk::check_header(&head).is_err() {
+            return Ok(None);
+        }
+        let mut left = Self { len: FILE_HEADER as u64, ..Default::default() };
+        let mut bytes = Vec::new();
+        loop {
+            bytes.resize(CHUNK_HEADER, 0);
+            if r.read_exact(&mut bytes).is_err() {
+                return Ok(Some(left));
+            }
+            let len = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as usize;
+            let whole = len <= MAX_PAYLOAD
+                && r.by_ref().take(len as u64).read_to_end(&mut bytes)? == len;
+            let Next::Chunk(k, payload, n) = chunk::next(&bytes) else { return Ok(Some(left)) };
+            if !whole {
+                return Ok(Some(left));
+            }
+            left.len += n as u64;
+            left.note(k, payload);
+            bytes.clear();
+        }
+    }
+
+    fn note(&mut self, k: u16, payload: &[u8]) {
+        match k {
+            kind::PASS => self.passes = Pass::decode(payload).map_or(0, |p| p.number + 1),
+            kind::TOGGLE => self.toggles += 1,
+            kind::END => self.ended = true,
+            kind::EVENTS => {
+                if let Some(e) = Events::decode(payload) {
+                    self.last.insert(e.thread, e);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Has `drain` begin, in each thread's segments, behind the last event that is recorded.
+    fn skip(&self, shared: &Shared, drain: &mut Drain) {
+        let mut views: Vec<View> =
+            (0..shared.geometry().segments()).filter_map(|i| ring::view(shared, i)).collect();
+        views.sort_unstable_by_key(|v| (v.serial, v.seq));
+        for group in views.chunk_by(|a, b| a.serial == b.serial) {
+            let Some(last) = self.last.get(&group[0].serial) else { continue };
+            let (mut end, mut at) = (last.codec(), 0);
+            while let Some((_, n)) = end.get(&last.bytes[at..]) {
+                at += n;
+            }
+            skip_to(shared, group, &end, drain);
+        }
+    }
+}
+
+/// The state after the last recorded event stands behind one event in the ring, or that event is not
+/// in the ring any more; then all that is older is recorded.
+fn skip_to(shared: &Shared, group: &[View], end: &Codec, drain: &mut Drain) {
+    let mut exact = None;
+    let mut older = None;
+    for (i, v) in group.iter().enumerate() {
+        let bytes = segment_bytes(shared, v);
+        let (mut codec, mut at) = (Codec::default(), 0);
+        while let Some((_, n)) = codec.get(&bytes[at..]) {
+            at += n;
+            if codec == *end {
+                exact = Some((i, at, codec));
+            }
+            if codec.time <= end.time {
+                older = Some((i, at, codec));
+            }
+        }
+    }
+    let Some((segment, at, codec)) = exact.or(older) else { return };
+    for (i, v) in group.iter().enumerate().take(segment + 1) {
+        let whole = i < segment;
+        drain.begin_at(v, if whole { v.committed } else { at }, codec);
+    }
+}
+
+fn segment_bytes(shared: &Shared, v: &View) -> Vec<u8> {
+    let mut bytes = vec![0; v.committed];
+    crate::drain::copy_out(shared, v.index, 0, &mut bytes);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cut_off_recording_is_read_to_its_last_whole_chunk() {
+        let dir = std::env::temp_dir().join(format!("prof-left-{}", std::process::id()));
+        let mut bytes = chunk::file_header().to_vec();
+        chunk::put(&mut bytes, kind::PASS, &Pass { number: 4, ..Default::default() }.encode());
+        let e = Events { thread: 9, count: 1, bytes: vec![1, 0], ..Default::default() };
+        chunk::put(&mut bytes, kind::EVENTS, &e.encode());
+        let whole = bytes.len() as u64;
+        chunk::put(&mut bytes, kind::TOGGLE, &[1, 1]);
+        for cut in 1..18 {
+            std::fs::write(&dir, &bytes[..bytes.len() - cut]).expect("write");
+            let file = File::open(&dir).expect("open");
+            let left = Left::read(&file).expect("read").expect("a recording");
+            assert_eq!((left.len, left.passes, left.toggles, left.ended), (whole, 5, 0, false));
+            assert_eq!(left.last[&9], e);
+        }
+        std::fs::write(&dir, b"something else").expect("write");
+        assert!(Left::read(&File::open(&dir).expect("open")).expect("read").is_none());
+        std::fs::remove_file(&dir).expect("remove");
+    }
+}

@@ -1,0 +1,188 @@
+//! A copy of another process's ring, made page by page as it is needed.
+//!
+//! To read a page of the target's mapping that was never written would allocate it, on the target's
+//! account; so of the large tables only those parts are read that events lead to.
+
+use crate::Error;
+use crate::maps::{Mapping, Maps};
+use crate::tree::{Bits, MAX_CHAIN};
+use prof_trace::event::{Codec, Event};
+use prof_trace::ring;
+use prof_trace::shared::{Geometry, LAYOUT, MAGIC, MEMFD_NAME, MODULES, Shared};
+use prof_trace::tree::{node_parts, pc_parts};
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering::Relaxed;
+
+const PAGE: usize = 4096;
+
+/// The copy; its memory is given back when it is dropped.
+#[derive(Debug)]
+pub struct RingCopy {
+    shared: Shared,
+    mem: File,
+    addr: u64,
+    pages: Bits,
+}
+
+/// The first mapping of the ring among a process's mappings.
+fn ring_mapping(maps: &Maps) -> Option<&Mapping> {
+    let name = format!("/memfd:{MEMFD_NAME}");
+    maps.all.iter().find(|m| {
+        m.offset == 0 && m.path.strip_suffix(" (deleted)").unwrap_or(&m.path) == name
+    })
+}
+
+impl RingCopy {
+    /// Copies the ring of process `pid`, but for the tables that [`RingCopy::follow`] reads.
+    ///
+    /// # Errors
+    /// If there is no ring of this version, or it can't be read.
+    pub fn of(pid: u32) -> Result<Self, Error> {
+        let mut maps = Maps::open(pid).map_err(Error::io("cannot read its mappings"))?;
+        if !maps.read() {
+            return Err(Error::Gone(pid));
+        }
+        let addr = ring_mapping(&maps).ok_or(Error::NotARing("the process has none"))?.start;
+        let mem = std::fs::OpenOptions::new().read(true).write(true);
+        let mem = mem.open(format!("/proc/{pid}/mem"));
+        let mem = mem.map_err(Error::io("cannot open its memory"))?;
+        let mut head = [0u8; 16];
+        mem.read_exact_at(&mut head, addr).map_err(Error::io("cannot read the ring"))?;
+        let word =
+            |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
+        if head[..8] != MAGIC.to_ne_bytes() || word(8) != LAYOUT {
+            return Err(Error::NotARing("another version's"));
+        }
+        let geometry =
+            Geometry::from_segments(word(12)).ok_or(Error::NotARing("impossible size"))?;
+        let shared = Self::map(geometry).map_err(Error::io("no memory for a copy"))?;
+        let pages = Bits::new(geometry.size() / PAGE);
+        Ok(Self { shared, mem, addr, pages })
+    }
+
+    fn map(geometry: Geometry) -> io::Result<Shared> {
+        // SAFETY: a new mapping at an address that the kernel chooses.
+        let base = unsafe {
+            libc::mmap(
+                std::ptr::null_mut(),
+                geometry.size(),
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: just mapped with that size; never unmapped: a copy is made once in a process's
+        // life, and what was obtained from it has no lifetime.
+        Ok(unsafe { Shared::new(base.cast(), geometry) })
+    }
+
+    /// The copy, in the layout of the original.
+    pub fn shared(&self) -> Shared {
+        self.shared
+    }
+
+    /// The memory of the target.
+    pub fn mem(&self) -> &File {
+        &self.mem
+    }
+
+    /// Copies the control page, thread slots, modules, and all segments in use.
+    ///
+    /// # Errors
+    /// If the target's memory can't be read any more.
+    pub fn copy(&mut self) -> io::Result<()> {
+        let s = self.shared;
+        let [(at, len), _, _, (heads, heads_len), _] = s.geometry().hot_ranges();
+        self.fetch(at, len)?;
+        let modules = (s.control().modules.load(Relaxed) as usize).min(MODULES);
+        for m in (0..modules).filter_map(|i| s.module(i)) {
+            self.fetch_ref(m)?;
+        }
+        self.fetch(heads, heads_len)?;
+        for w in 0..s.geometry().segments() / 64 {
+            let Some(word) = s.free_word(w) else { break };
+            self.fetch_ref(word)?;
+            let mut used = !word.load(Relaxed);
+            while used != 0 {
+                let index = w * 64 + used.trailing_zeros() as usize;
+                used &= used - 1;
+                if let (Some(v), Some(data)) = (ring::view(&s, index), s.data(index)) {
+                    self.fetch(data as usize - s.base() as usize, v.committed)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the stack nodes and code addresses that the copied events lead to.
+    ///
+    /// # Errors
+    /// If the target's memory can't be read any more.
+    pub fn follow(&mut self) -> io::Result<()> {
+        let s = self.shared;
+        let mut seen = Bits::new(1 << 23);
+        for index in 0..s.geometry().segments() {
+            let (Some(v), Some(data)) = (ring::view(&s, index), s.data(index)) else { continue };
+            // SAFETY: in bounds of the segment, in memory of our own that nobody changes here.
+            let bytes = unsafe { std::slice::from_raw_parts(data, v.committed) };
+            let (mut codec, mut at) = (Codec::default(), 0);
+            while let Some((event, n)) = codec.get(&bytes[at..]) {
+                at += n;
+                self.follow_node(event, &mut seen)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn follow_node(&mut self, event: Event, seen: &mut Bits) -> io::Result<()> {
+        let (Event::Alloc { mut node, .. }
+        | Event::Free { mut node, .. }
+        | Event::Realloc { mut node, .. }) = event;
+        for _ in 0..MAX_CHAIN {
+            if node == 0 || !seen.add(node as usize) {
+                break;
+            }
+            let Some(entry) = self.shared.node(node as usize - 1) else { break };
+            self.fetch_ref(entry)?;
+            let Some((parent, pc)) = node_parts(&self.shared, node) else { break };
+            if let Some(entry) = (pc as usize).checked_sub(1).and_then(|i| self.shared.pc(i)) {
+                self.fetch_ref(entry)?;
+                let module = pc_parts(&self.shared, pc).map_or(0, |p| usize::from(p.1));
+                if let Some(m) = module.checked_sub(1).and_then(|i| self.shared.module(i)) {
+                    self.fetch_ref(m)?;
+                }
+            }
+            node = parent;
+        }
+        Ok(())
+    }
+
+    fn fetch_ref<T>(&mut self, entry: &'static T) -> io::Result<()> {
+        let at = std::ptr::from_ref(entry) as usize - self.shared.base() as usize;
+        self.fetch(at, size_of::<T>())
+    }
+
+    /// Copies the pages of a range that have not been copied yet.
+    fn fetch(&mut self, at: usize, len: usize) -> io::Result<()> {
+        let end = (at + len).min(self.shared.geometry().size());
+        for page in at / PAGE..end.div_ceil(PAGE) {
+            if self.pages.get(page) != Some(false) {
+                continue;
+            }
+            // SAFETY: in bounds of the copy, whose size is a multiple of a page; no reference to
+            // anything but atomics points into it while it is filled.
+            let to = unsafe {
+                std::slice::from_raw_parts_mut(self.shared.base().add(page * PAGE), PAGE)
+            };
+            self.mem.read_exact_at(to, self.addr + (page * PAGE) as u64)?;
+            self.pages.add(page);
+        }
+        Ok(())
+    }
+}
