@@ -1,1 +1,39 @@
-//! inject
+//! Getting into a live process, hooking its allocator, and getting out again.
+//!
+//! * [`preflight`]: whether it can be done, with a reason if not;
+//! * [`install`], [`Installed::activate`]: in, in two steps, so that a collector can start between;
+//! * [`recorded`]: what is known of a recorded process; [`detach`]: out.
+//!
+//! Below: [`tracee`] and [`threads`] stop threads, [`remote`] makes system calls in the target,
+//! [`elf`] and [`functions`] find what to hook, [`plan`] works the patches out.
+
+mod activate;
+mod addr;
+pub mod detach;
+pub mod elf;
+mod error;
+pub mod functions;
+mod image;
+pub mod install;
+mod memory;
+pub mod plan;
+pub mod preflight;
+pub mod proc;
+pub mod recorded;
+pub mod remote;
+mod setup;
+pub mod threads;
+pub mod tracee;
+mod verify;
+pub mod walk;
+
+pub use activate::signal_name;
+pub use addr::RemoteAddr;
+pub use detach::{DetachReport, detach};
+pub use error::{Error, Refusal, Result};
+pub use functions::NotHooked;
+pub use install::{Installed, Options, install};
+pub use memory::RemoteMemory;
+pub use preflight::{Target, preflight};
+pub use recorded::Recorded;
+pub use threads::StopTimes;

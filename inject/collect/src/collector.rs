@@ -1,18 +1,18 @@
 //! The loop.
 
+use crate::Error;
 use crate::clock::{Clock, monotonic_ns};
 use crate::counters::totals;
 use crate::drain::Drain;
 use crate::maps::{self, Maps};
 use crate::modules::Modules;
 use crate::output::Output;
+use crate::peek::start_time;
 use crate::target::{Watched, switch_off};
 use crate::threads::Threads;
 use crate::tree::Tree;
-use crate::Error;
 use prof_trace::chunk;
 use prof_trace::records::{End, Pass, Toggle, kind};
-use prof_trace::ring;
 use prof_trace::shared::{SEGMENT_SIZE, Shared, TOGGLES, state};
 use std::fs::File;
 use std::sync::Arc;
@@ -52,7 +52,8 @@ pub struct Ended {
 
 /// What has become of the mapping of the ring in the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Memory {
+pub enum Memory {
+    /// Nothing.
     There,
     /// The program that was recorded is gone, or another runs in its process.
     Gone,
@@ -82,7 +83,17 @@ pub struct Collector {
     failed: bool,
     short: bool,
     born: usize,
+    on_failure: Option<Callback>,
     heart: Heart,
+}
+
+/// Something to be called once.
+struct Callback(Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for Callback {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Callback")
+    }
 }
 
 impl Collector {
@@ -115,10 +126,20 @@ impl Collector {
             failed: false,
             short: false,
             born: 0,
+            on_failure: None,
             heart: Heart::start(shared, clock),
         };
         all.look_at_maps();
+        let c = shared.control();
+        let me = std::process::id();
+        c.collector_start.store(start_time(me).unwrap_or(0), Release);
+        c.collector_pid.store(me, Release);
         Ok(all)
+    }
+
+    /// Has `f` called at the first error in writing, when recording has become pointless.
+    pub fn on_failure(&mut self, f: impl FnOnce() + Send + 'static) {
+        self.on_failure = Some(Callback(Box::new(f)));
     }
 
     /// Continues a recording that has this many passes and toggles.
@@ -245,8 +266,8 @@ impl Collector {
         }
     }
 
-    /// What needs no haste.
-    fn every_second(&mut self) -> Memory {
+    /// What needs no haste: names, who is alive, counters, the target's size and mappings.
+    pub fn every_second(&mut self) -> Memory {
         self.second = Instant::now();
         self.born = 0;
         let there = if self.stacks_read.elapsed() < self.maps_took * 50 {
@@ -299,6 +320,9 @@ impl Collector {
         let Some(e) = self.out.failure() else { return };
         if !self.failed {
             self.failed = true;
+            if let Some(Callback(f)) = self.on_failure.take() {
+                f();
+            }
             log::error!("cannot write the recording: {e}; recording is switched off");
         }
         // Each time: a signal may have switched it on again.
@@ -335,11 +359,6 @@ impl Collector {
         let failure = self.out.take_failure();
         let events = self.drain.events.saturating_sub(self.out.lost());
         Ended { reason, failure, events, bytes: self.out.len() }
-    }
-
-    /// Number of segments that nobody uses.
-    pub fn free_segments(&self) -> usize {
-        ring::free_count(&self.shared)
     }
 }
 

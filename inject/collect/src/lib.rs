@@ -9,6 +9,7 @@
 //! * [`Output`]: the recording, as a file that is valid at every moment;
 //! * [`create_recording`], [`write_prologue`]: its beginning;
 //! * [`map_ring`]: the shared memory, from its file descriptor;
+//! * [`Peek`]: what a recorded process says of its recording;
 //! * [`drain_orphan`]: what is left in the ring of a collector that died.
 
 mod clock;
@@ -19,19 +20,21 @@ mod maps;
 mod modules;
 mod orphan;
 mod output;
-mod ring_map;
+mod peek;
 mod ring_copy;
+mod ring_map;
 mod symbols;
 mod target;
 mod threads;
 mod tree;
 
 pub use clock::Clock;
-pub use collector::{Collector, Ended};
+pub use collector::{Collector, Ended, Memory};
 pub use counters::totals;
 pub use maps::{Mapping, parse_maps};
 pub use orphan::{Drained, drain_orphan};
 pub use output::{Output, create_recording, write_prologue};
+pub use peek::{Peek, all_recorded, is_process, start_time};
 pub use ring_map::map_ring;
 pub use target::{Watched, switch_off};
 
@@ -43,6 +46,9 @@ pub enum Error {
     /// The descriptor is no ring of this version of prof.
     #[error("this is no ring of this version of prof: {0}")]
     NotARing(&'static str),
+    /// The process has no ring.
+    #[error("the process is not being recorded")]
+    NoRing,
     /// A file that is to be continued is no recording.
     #[error("{0} is no recording of this version of prof")]
     NotARecording(std::path::PathBuf),

@@ -1,5 +1,6 @@
 //! The target's mappings, and which of them are stacks.
 
+use crate::target::proc_dir;
 use prof_trace::shared::{STACKS, Shared};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -73,7 +74,7 @@ impl Maps {
     /// # Errors
     /// As opening the file.
     pub fn open(pid: u32) -> io::Result<Self> {
-        let file = std::fs::File::open(format!("/proc/{pid}/maps"))?;
+        let file = std::fs::File::open(format!("{}/maps", proc_dir(pid)))?;
         Ok(Self { file, text: Vec::new(), all: Vec::new() })
     }
 

@@ -36,7 +36,14 @@ impl Modules {
     /// None yet.
     pub fn new() -> Self {
         let (send, receive) = channel();
-        Self { written: BTreeMap::new(), wanted: Vec::new(), send, receive, running: 0, maps_read: None }
+        Self {
+            written: BTreeMap::new(),
+            wanted: Vec::new(),
+            send,
+            receive,
+            running: 0,
+            maps_read: None,
+        }
     }
 
     /// A code address names this module.

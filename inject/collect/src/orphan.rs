@@ -33,14 +33,9 @@ pub struct Drained {
 pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
     let mut ring = RingCopy::of(pid)?;
     let shared = ring.shared();
-    let read = Error::io("cannot read the ring");
-    ring.copy().map_err(read)?;
     switch_off(ring.mem(), &shared).map_err(Error::io("cannot switch recording off"))?;
     // Threads that had seen the flag still on finish their events.
     std::thread::sleep(Duration::from_millis(5));
-    drop(ring);
-    let mut ring = RingCopy::of(pid)?;
-    let shared = ring.shared();
     ring.copy().and_then(|()| ring.follow()).map_err(Error::io("cannot read the ring"))?;
 
     let what = || format!("cannot open {}", path.display());
@@ -87,20 +82,21 @@ impl Left {
         let mut left = Self { len: FILE_HEADER as u64, ..Default::default() };
         let mut bytes = Vec::new();
         loop {
-            bytes.resize(CHUNK_HEADER, 0);
-            if r.read_exact(&mut bytes).is_err() {
+            let mut head = [0u8; CHUNK_HEADER];
+            if r.read_exact(&mut head).is_err() {
                 return Ok(Some(left));
             }
-            let len = u32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]) as usize;
-            let whole = len <= MAX_PAYLOAD
-                && r.by_ref().take(len as u64).read_to_end(&mut bytes)? == len;
+            bytes.clear();
+            bytes.extend_from_slice(&head);
+            let len = u32::from_le_bytes([head[4], head[5], head[6], head[7]]) as usize;
+            let whole =
+                len <= MAX_PAYLOAD && r.by_ref().take(len as u64).read_to_end(&mut bytes)? == len;
             let Next::Chunk(k, payload, n) = chunk::next(&bytes) else { return Ok(Some(left)) };
             if !whole {
                 return Ok(Some(left));
             }
             left.len += n as u64;
             left.note(k, payload);
-            bytes.clear();
         }
     }
 

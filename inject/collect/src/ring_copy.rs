@@ -5,12 +5,13 @@
 
 use crate::Error;
 use crate::maps::{Mapping, Maps};
+use crate::target::proc_dir;
 use crate::tree::{Bits, MAX_CHAIN};
 use prof_trace::event::{Codec, Event};
 use prof_trace::ring;
-use prof_trace::shared::{Geometry, LAYOUT, MAGIC, MEMFD_NAME, MODULES, Shared};
+use prof_trace::shared::{Control, Geometry, LAYOUT, MAGIC, MEMFD_NAME, MODULES, Shared};
 use prof_trace::tree::{node_parts, pc_parts};
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::Relaxed;
@@ -29,13 +30,13 @@ pub struct RingCopy {
 /// The first mapping of the ring among a process's mappings.
 fn ring_mapping(maps: &Maps) -> Option<&Mapping> {
     let name = format!("/memfd:{MEMFD_NAME}");
-    maps.all.iter().find(|m| {
-        m.offset == 0 && m.path.strip_suffix(" (deleted)").unwrap_or(&m.path) == name
-    })
+    maps.all
+        .iter()
+        .find(|m| m.offset == 0 && m.path.strip_suffix(" (deleted)").unwrap_or(&m.path) == name)
 }
 
 impl RingCopy {
-    /// Copies the ring of process `pid`, but for the tables that [`RingCopy::follow`] reads.
+    /// Copies the control page of the ring of process `pid`; [`RingCopy::copy`] does the rest.
     ///
     /// # Errors
     /// If there is no ring of this version, or it can't be read.
@@ -44,9 +45,8 @@ impl RingCopy {
         if !maps.read() {
             return Err(Error::Gone(pid));
         }
-        let addr = ring_mapping(&maps).ok_or(Error::NotARing("the process has none"))?.start;
-        let mem = std::fs::OpenOptions::new().read(true).write(true);
-        let mem = mem.open(format!("/proc/{pid}/mem"));
+        let addr = ring_mapping(&maps).ok_or(Error::NoRing)?.start;
+        let mem = OpenOptions::new().read(true).write(true).open(format!("{}/mem", proc_dir(pid)));
         let mem = mem.map_err(Error::io("cannot open its memory"))?;
         let mut head = [0u8; 16];
         mem.read_exact_at(&mut head, addr).map_err(Error::io("cannot read the ring"))?;
@@ -59,7 +59,9 @@ impl RingCopy {
             Geometry::from_segments(word(12)).ok_or(Error::NotARing("impossible size"))?;
         let shared = Self::map(geometry).map_err(Error::io("no memory for a copy"))?;
         let pages = Bits::new(geometry.size() / PAGE);
-        Ok(Self { shared, mem, addr, pages })
+        let mut ring = Self { shared, mem, addr, pages };
+        ring.fetch(0, size_of::<Control>()).map_err(Error::io("cannot read the ring"))?;
+        Ok(ring)
     }
 
     fn map(geometry: Geometry) -> io::Result<Shared> {
@@ -77,8 +79,8 @@ impl RingCopy {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just mapped with that size; never unmapped: a copy is made once in a process's
-        // life, and what was obtained from it has no lifetime.
+        // SAFETY: just mapped with that size. It is unmapped when the copy is dropped, which those
+        // who work on it, in this crate alone, keep for longer.
         Ok(unsafe { Shared::new(base.cast(), geometry) })
     }
 
@@ -87,19 +89,34 @@ impl RingCopy {
         self.shared
     }
 
+    /// Where the original is mapped in the target.
+    pub fn addr(&self) -> u64 {
+        self.addr
+    }
+
     /// The memory of the target.
     pub fn mem(&self) -> &File {
         &self.mem
     }
 
-    /// Copies the control page, thread slots, modules, and all segments in use.
+    /// Copies the control page, thread slots and hooked functions.
+    ///
+    /// # Errors
+    /// If the target's memory can't be read any more.
+    pub fn copy_control(&mut self) -> io::Result<()> {
+        self.pages = Bits::new(self.shared.geometry().size() / PAGE);
+        let [(at, len), ..] = self.shared.geometry().hot_ranges();
+        self.fetch(at, len)
+    }
+
+    /// Copies those, modules, and all segments in use.
     ///
     /// # Errors
     /// If the target's memory can't be read any more.
     pub fn copy(&mut self) -> io::Result<()> {
+        self.copy_control()?;
         let s = self.shared;
-        let [(at, len), _, _, (heads, heads_len), _] = s.geometry().hot_ranges();
-        self.fetch(at, len)?;
+        let [_, _, _, (heads, heads_len), _] = s.geometry().hot_ranges();
         let modules = (s.control().modules.load(Relaxed) as usize).min(MODULES);
         for m in (0..modules).filter_map(|i| s.module(i)) {
             self.fetch_ref(m)?;
@@ -184,5 +201,13 @@ impl RingCopy {
             self.pages.add(page);
         }
         Ok(())
+    }
+}
+
+impl Drop for RingCopy {
+    fn drop(&mut self) {
+        let (base, len) = (self.shared.base(), self.shared.geometry().size());
+        // SAFETY: mapped by `map` with that length, and not in use any more.
+        unsafe { libc::munmap(base.cast(), len) };
     }
 }

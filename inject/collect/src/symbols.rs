@@ -2,7 +2,7 @@
 
 use goblin::container::Ctx;
 use goblin::elf::header::Header;
-use goblin::elf::program_header::{PT_LOAD, PT_NOTE, ProgramHeader};
+use goblin::elf::program_header::{PT_NOTE, ProgramHeader};
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, SectionHeader};
 use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym};
 use goblin::elf::{Elf, sym};
@@ -92,11 +92,6 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// Whether the image has a segment at this offset, as a file that is mapped there would.
-    pub fn has_segments(&self) -> bool {
-        self.segments.iter().any(|p| p.p_type == PT_LOAD)
-    }
-
     /// The functions of `.symtab`, or else of `.dynsym`, as the record of module number `module`.
     pub fn symbols(&self, module: u32) -> Option<Symbols> {
         let (n, each) = (self.header.e_shnum as usize, SectionHeader::size(self.ctx));
@@ -106,7 +101,7 @@ impl<'a> Image<'a> {
         let symtab = find(SHT_SYMTAB).or_else(|| find(SHT_DYNSYM))?;
         let strtab = sections.get(symtab.sh_link as usize).filter(|s| s.sh_type != SHT_NOBITS)?;
         let strings = self.read(strtab.sh_offset, strtab.sh_size)?;
-        let count = symtab.sh_size as usize / Sym::size(self.ctx);
+        let count = symtab.sh_size as usize / Sym::size(self.ctx.container);
         let bytes = self.read(symtab.sh_offset, symtab.sh_size)?;
         let mut found: Vec<(u64, u64, &[u8])> = sym::Symtab::parse(&bytes, 0, count, self.ctx)
             .ok()?
@@ -157,7 +152,6 @@ mod tests {
         let first = maps.all.iter().find(|m| m.path == exe.to_string_lossy()).expect("mapped");
         let mem = File::open("/proc/self/mem").expect("mem");
         let loaded = Image::memory(&mem, first.start, first.start).expect("ELF in memory");
-        assert!(loaded.has_segments());
         assert_eq!(loaded.build_id(), image.build_id());
 
         let vdso = maps.all.iter().find(|m| m.path == "[vdso]").expect("a vDSO");

@@ -30,9 +30,9 @@ impl Watched {
         }
         // SAFETY: the descriptor is new and ours.
         let pidfd = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) });
-        let open = |name| File::open(format!("/proc/{pid}/{name}")).ok();
-        let mem = OpenOptions::new().read(true).write(true).open(format!("/proc/{pid}/mem")).ok();
-        Ok(Self { pid, pidfd, statm: open("statm"), mem })
+        let dir = proc_dir(pid);
+        let mem = OpenOptions::new().read(true).write(true).open(format!("{dir}/mem")).ok();
+        Ok(Self { pid, pidfd, statm: File::open(format!("{dir}/statm")).ok(), mem })
     }
 
     /// Its id.
@@ -89,7 +89,19 @@ fn exit_code(stat: &str) -> Option<i32> {
     (fields.first() == Some(&"Z")).then(|| fields.get(49)?.parse().ok())?
 }
 
-/// Whether a process runs and is no zombie.
+/// The folder in `/proc` that has the memory and mappings of a process: its own, or if its first
+/// thread has ended before the others, that of one of those.
+pub fn proc_dir(pid: u32) -> String {
+    let own = format!("/proc/{pid}");
+    if is_there(pid) {
+        return own;
+    }
+    let tasks = fs::read_dir(format!("{own}/task")).into_iter().flatten().flatten();
+    let mut tids = tasks.filter_map(|t| t.file_name().to_str()?.parse().ok());
+    tids.find(|tid| is_there(*tid)).map_or(own.clone(), |tid| format!("{own}/task/{tid}"))
+}
+
+/// Whether a process or thread runs and is no zombie.
 fn is_there(pid: u32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = stat.rfind(')').and_then(|at| stat.as_bytes().get(at + 2).copied());

@@ -221,7 +221,7 @@ fn ns_pids(status: &str) -> Option<(u32, u32)> {
     let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
     let mut ids = line.split_whitespace().map(|w| w.parse().ok());
     let first = ids.next()??;
-    Some((first, ids.last().flatten().unwrap_or(first)))
+    Some((first, ids.next_back().flatten().unwrap_or(first)))
 }
 
 #[cfg(test)]

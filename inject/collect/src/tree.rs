@@ -3,9 +3,7 @@
 
 use crate::output::Output;
 use prof_trace::records::{Nodes, Pcs, kind};
-use prof_trace::shared::{
-    MODULES, NODE_LEVEL0, NODE_LEVELS, PC_LEVEL0, PC_LEVELS, Shared,
-};
+use prof_trace::shared::{MODULES, NODE_LEVEL0, NODE_LEVELS, PC_LEVEL0, PC_LEVELS, Shared};
 use prof_trace::tree::{node_parts, pc_parts};
 
 /// Parents that are followed from one node; the hook cuts stacks long before.
@@ -110,7 +108,7 @@ impl Tree {
             if !self.nodes.add(node as usize) {
                 continue;
             }
-            self.node_triples.extend([node.into(), parent.into(), pc.into()]);
+            self.node_triples.extend([node, parent, pc].map(u64::from));
             self.see_pc(shared, pc);
         }
     }
@@ -121,7 +119,7 @@ impl Tree {
         }
         let Some((pc, module)) = pc_parts(shared, id) else { return };
         self.pcs.add(id as usize);
-        self.pc_triples.extend([id.into(), pc, module.into()]);
+        self.pc_triples.extend([u64::from(id), pc, u64::from(module)]);
         if module != 0 && self.modules.add(module as usize) {
             self.new_modules.push(module);
         }

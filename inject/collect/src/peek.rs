@@ -1,0 +1,122 @@
+//! What a recorded process says about its recording, read from outside.
+
+use crate::ring_copy::RingCopy;
+use crate::{Error, totals};
+use prof_trace::records::Counters;
+use prof_trace::shared::{Control, FUNCTIONS, Shared, state};
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// A recorded process, at a moment.
+#[derive(Clone, Debug)]
+pub struct Peek {
+    /// The process.
+    pub pid: u32,
+    /// See [`state`].
+    pub state: u32,
+    /// Events are being written.
+    pub recording: bool,
+    /// The recording, as an absolute path where `prof attach` ran.
+    pub path: PathBuf,
+    /// The collector's process id and start time.
+    pub collector: (u32, u64),
+    /// Whether that process is there.
+    pub collector_alive: bool,
+    /// The hook has switched recording off, as nobody collected.
+    pub orphaned: bool,
+    /// The toggle signal; 0: none.
+    pub signal: u32,
+    /// The hook's counters.
+    pub counters: Counters,
+    /// The hooked functions: name and module.
+    pub functions: Vec<(String, String)>,
+}
+
+impl Peek {
+    /// Looks at process `pid`; `None` if it is not recorded.
+    ///
+    /// # Errors
+    /// If its memory can't be read.
+    pub fn of(pid: u32) -> Result<Option<Self>, Error> {
+        let mut ring = match RingCopy::of(pid) {
+            Ok(ring) => ring,
+            Err(Error::NoRing) => return Ok(None),
+            Err(e) => return Err(e),
+        };
+        // prof's own processes map it, too.
+        if ring.shared().control().ring_addr != ring.addr() {
+            return Ok(None);
+        }
+        ring.copy_control().map_err(Error::io("cannot read the ring"))?;
+        let shared = ring.shared();
+        let c = shared.control();
+        let mut flag = [0u8; 4];
+        let read = c.flag_addr != 0 && ring.mem().read_exact_at(&mut flag, c.flag_addr).is_ok();
+        let collector = (c.collector_pid.load(Acquire), c.collector_start.load(Acquire));
+        Ok(Some(Self {
+            pid,
+            state: c.state.load(Acquire),
+            recording: read && u32::from_ne_bytes(flag) == 1,
+            path: path_of(c),
+            collector,
+            collector_alive: is_process(collector.0, collector.1),
+            orphaned: c.orphaned.load(Relaxed) != 0,
+            signal: c.signal,
+            counters: totals(&shared),
+            functions: functions(&shared),
+        }))
+    }
+
+    /// Whether the hooks are in, or on their way out.
+    pub fn is_attached(&self) -> bool {
+        self.state != state::DETACHED
+    }
+}
+
+/// The recorded processes that can be looked at from here.
+pub fn all_recorded() -> Vec<Peek> {
+    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let mut pids: Vec<u32> =
+        pids.filter_map(|e| e.file_name().to_str().and_then(|n| n.parse().ok())).collect();
+    pids.sort_unstable();
+    pids.into_iter().filter_map(|pid| Peek::of(pid).ok().flatten()).collect()
+}
+
+/// Start time of a process, in clock ticks since boot: with its id, it names a process for good.
+pub fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let after = &stat[stat.rfind(')')? + 1..];
+    let mut fields = after.split_whitespace();
+    if matches!(fields.next(), Some("Z" | "X")) {
+        return None;
+    }
+    fields.nth(18)?.parse().ok()
+}
+
+/// Whether this very process runs.
+pub fn is_process(pid: u32, start: u64) -> bool {
+    pid != 0 && start_time(pid) == Some(start)
+}
+
+fn path_of(c: &Control) -> PathBuf {
+    let len = (c.path_len as usize).min(c.path.len());
+    let bytes: Vec<u8> = c.path[..len].iter().map(|b| b.load(Relaxed)).collect();
+    OsString::from_vec(bytes).into()
+}
+
+fn functions(shared: &Shared) -> Vec<(String, String)> {
+    let n = (shared.control().functions.load(Acquire) as usize).min(FUNCTIONS);
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    (0..n)
+        .filter_map(|i| shared.function(i))
+        .map(|f| {
+            let mut parts = f.name.split(|b| *b == 0);
+            let name = text(parts.next().unwrap_or_default());
+            (name, text(parts.next().unwrap_or_default()))
+        })
+        .collect()
+}

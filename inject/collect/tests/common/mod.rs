@@ -1,0 +1,284 @@
+//! A ring, threads that write to it as the hook does, and a reader of recordings.
+#![allow(dead_code)] // each test binary uses its part
+#![allow(missing_docs)]
+
+use prof_trace::chunk::{self, FILE_HEADER, Next};
+use prof_trace::event::Event;
+use prof_trace::records::{
+    Counters, End, Events, Hooks, Module, Nodes, Pass, Pcs, Symbols, Target, Thread, Toggle, kind,
+};
+use prof_trace::ring::{self, SEGMENT_FULL};
+use prof_trace::shared::{Geometry, LAYOUT, MAGIC, SEGMENT_SIZE, Shared, clock, slot, state};
+use prof_trace::{event::Codec, tree};
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::{Relaxed, Release};
+
+pub fn new_ring(bytes: usize) -> Shared {
+    let geometry = Geometry::for_ring(bytes);
+    // SAFETY: a valid C string; the result is a new descriptor.
+    let fd = unsafe {
+        let fd = libc::memfd_create(c"prof-ring".as_ptr(), 0);
+        assert!(fd >= 0);
+        OwnedFd::from_raw_fd(fd)
+    };
+    let file = File::from(fd);
+    file.set_len(geometry.size() as u64).expect("size");
+    let mut head = MAGIC.to_ne_bytes().to_vec();
+    head.extend(LAYOUT.to_ne_bytes());
+    head.extend((geometry.segments() as u32).to_ne_bytes());
+    file.write_all_at(&head, 0).expect("head");
+    let shared = prof_collect::map_ring(file.into()).expect("ring");
+    // SAFETY: nobody else uses it yet.
+    let c = unsafe { shared.control_mut() };
+    c.clock = clock::COUNTER;
+    c.ticks_per_sec = 2_000_000_000;
+    c.ring_addr = shared.base() as u64;
+    c.ring_len = geometry.size() as u64;
+    c.states_count = 8192;
+    c.next_thread = 1.into();
+    c.state = state::ATTACHED.into();
+    ring::fill(&shared);
+    shared
+}
+
+pub fn now() -> u64 {
+    // SAFETY: the instruction exists on every AMD64 processor.
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// A thread's side of the hook. Allocates nothing.
+pub struct Writer {
+    pub shared: Shared,
+    pub index: usize,
+    pub serial: u32,
+    pub tid: u32,
+    seq: u64,
+    segment: Option<usize>,
+    pos: usize,
+    codec: Codec,
+}
+
+impl Writer {
+    /// In slot `index`, which nobody else uses.
+    pub fn new(shared: Shared, index: usize) -> Self {
+        // SAFETY: no pointers.
+        let tid = unsafe { libc::gettid() } as u32;
+        let serial = shared.control().next_thread.fetch_add(1, Relaxed);
+        let s = shared.slot(index).expect("slot");
+        s.tid.store(tid, Relaxed);
+        s.serial.store(serial, Relaxed);
+        s.tp.store(serial as u64 * 4096, Relaxed);
+        s.state.store(slot::LIVE, Release);
+        Self {
+            shared,
+            index,
+            serial,
+            tid,
+            seq: 0,
+            segment: None,
+            pos: usize::MAX,
+            codec: Codec::default(),
+        }
+    }
+
+    pub fn put(&mut self, e: &Event) {
+        if self.pos > SEGMENT_FULL {
+            if let Some(s) = self.segment {
+                ring::close(&self.shared, s);
+            }
+            let s = loop {
+                match ring::take(&self.shared, self.index + self.seq as usize) {
+                    Some(s) => break s,
+                    None => std::thread::yield_now(),
+                }
+            };
+            self.seq += 1;
+            ring::open(&self.shared, s, self.index as u32, self.serial, self.tid, self.seq);
+            (self.segment, self.pos, self.codec) = (Some(s), 0, Codec::default());
+        }
+        let Some(s) = self.segment else { return };
+        let (Some(data), Some(head)) = (self.shared.data(s), self.shared.head(s)) else { return };
+        assert!(self.pos < SEGMENT_SIZE);
+        // SAFETY: `pos` is at most SEGMENT_FULL.
+        let n = unsafe {
+            let at = data.add(self.pos);
+            match *e {
+                Event::Alloc { time, addr, size, node } => {
+                    self.codec.put_alloc(at, time, addr, size, node)
+                }
+                Event::Free { time, addr, node } => self.codec.put_free(at, time, addr, node),
+                Event::Realloc { time_before, time, old, addr, size, node } => {
+                    self.codec.put_realloc(at, time_before, time, old, addr, size, node)
+                }
+            }
+        };
+        self.pos += n;
+        head.committed.store(self.pos as u32, Release);
+        self.shared.slot(self.index).expect("slot").events.fetch_add(1, Relaxed);
+    }
+}
+
+/// Event number `i` of a thread: what it was can be told from its number.
+pub fn event(serial: u32, i: u64, node: u32) -> Event {
+    let addr = 0x7f00_0000_0000 + (serial as u64) * 0x100_0000 + (i % 1000) * 64;
+    let time = now();
+    match i % 5 {
+        0 | 2 => Event::Alloc { time, addr, size: i, node },
+        1 | 3 => Event::Free { time, addr, node: 0 },
+        _ => Event::Realloc {
+            time_before: time - 50,
+            time,
+            old: addr,
+            addr: addr + 8,
+            size: i,
+            node,
+        },
+    }
+}
+
+/// Whether `e` is what `event(serial, i, _)` made.
+pub fn is_event(e: &Event, serial: u32, i: u64) -> bool {
+    let of = |node| event(serial, i, node);
+    match (*e, of(0)) {
+        (Event::Alloc { addr, size, .. }, Event::Alloc { addr: a, size: s, .. }) => {
+            (addr, size) == (a, s)
+        }
+        (Event::Free { addr, .. }, Event::Free { addr: a, .. }) => addr == a,
+        (
+            Event::Realloc { addr, size, old, .. },
+            Event::Realloc { addr: a, size: s, old: o, .. },
+        ) => (addr, size, old) == (a, s, o),
+        _ => false,
+    }
+}
+
+/// A node that is `depth` frames deep.
+pub fn stack(shared: &Shared, leaf: u64, depth: u32) -> u32 {
+    let mut at = 0;
+    for i in 0..depth {
+        let pc = if i + 1 == depth { leaf } else { 0x40_0000 + i as u64 * 16 };
+        let tree::Found::Id(pc) = tree::add_pc(shared, pc, 1) else { panic!("full") };
+        let tree::Found::Id(n) = tree::node(shared, at, pc) else { panic!("full") };
+        at = n;
+    }
+    at
+}
+
+/// A recording, read.
+#[derive(Default)]
+pub struct Recording {
+    pub target: Option<Target>,
+    pub hooks: Option<Hooks>,
+    pub events: BTreeMap<u32, Vec<Event>>,
+    pub nodes: BTreeMap<u32, (u32, u32)>,
+    pub pcs: BTreeMap<u32, (u64, u16)>,
+    pub threads: BTreeMap<u32, Thread>,
+    pub modules: BTreeMap<u32, Module>,
+    pub symbols: BTreeMap<u32, Symbols>,
+    pub toggles: Vec<Toggle>,
+    pub passes: Vec<Pass>,
+    pub counters: Option<Counters>,
+    pub end: Option<End>,
+    pub len: usize,
+    /// Events with a node that was not known before them.
+    pub unknown_nodes: u64,
+    /// Events older than the pass before the one that they stand in.
+    pub late: u64,
+}
+
+pub fn read(path: &Path) -> Recording {
+    let bytes = std::fs::read(path).expect("recording");
+    chunk::check_header(&bytes).expect("header");
+    let mut r = Recording { len: bytes.len(), ..Default::default() };
+    let mut at = FILE_HEADER;
+    while let Next::Chunk(k, payload, n) = chunk::next(&bytes[at..]) {
+        at += n;
+        r.chunk(k, payload).expect("a payload");
+    }
+    assert_eq!(at, bytes.len(), "all chunks are whole");
+    r
+}
+
+impl Recording {
+    fn chunk(&mut self, k: u16, p: &[u8]) -> Option<()> {
+        match k {
+            kind::TARGET => self.target = Some(Target::decode(p)?),
+            kind::HOOKS => self.hooks = Some(Hooks::decode(p)?),
+            kind::PASS => self.passes.push(Pass::decode(p)?),
+            kind::TOGGLE => self.toggles.push(Toggle::decode(p)?),
+            kind::COUNTERS => self.counters = Some(Counters::decode(p)?),
+            kind::END => self.end = Some(End::decode(p)?),
+            kind::THREAD => {
+                let t = Thread::decode(p)?;
+                self.threads.insert(t.number, t);
+            }
+            kind::MODULE => {
+                let m = Module::decode(p)?;
+                self.modules.insert(m.number, m);
+            }
+            kind::SYMBOLS => {
+                let s = Symbols::decode(p)?;
+                self.symbols.insert(s.module, s);
+            }
+            kind::PCS => {
+                for t in Pcs::decode(p)?.triples.as_chunks::<3>().0 {
+                    self.pcs.insert(t[0] as u32, (t[1], t[2] as u16));
+                }
+            }
+            kind::NODES => {
+                for t in Nodes::decode(p)?.triples.as_chunks::<3>().0 {
+                    assert!(t[1] == 0 || self.nodes.contains_key(&(t[1] as u32)), "parent first");
+                    self.nodes.insert(t[0] as u32, (t[1] as u32, t[2] as u32));
+                }
+            }
+            kind::EVENTS => self.events_chunk(&Events::decode(p)?),
+            other => panic!("chunk kind {other}"),
+        }
+        Some(())
+    }
+
+    fn events_chunk(&mut self, e: &Events) {
+        let (mut codec, mut at, mut count) = (e.codec(), 0, 0);
+        let before = self.passes.len().checked_sub(2).map_or(0, |i| self.passes[i].ticks);
+        assert!(!self.passes.is_empty(), "events stand in a pass");
+        while let Some((event, n)) = codec.get(&e.bytes[at..]) {
+            at += n;
+            count += 1;
+            let (Event::Alloc { node, .. }
+            | Event::Free { node, .. }
+            | Event::Realloc { node, .. }) = event;
+            self.unknown_nodes += u64::from(node != 0 && !self.nodes.contains_key(&node));
+            self.late += u64::from(event.time() < before);
+            self.events.entry(e.thread).or_default().push(event);
+        }
+        assert_eq!((count, at), (e.count, e.bytes.len()));
+    }
+
+    pub fn depth(&self, mut node: u32) -> u32 {
+        let mut n = 0;
+        while node != 0 {
+            let (parent, pc) = self.nodes[&node];
+            assert!(pc == 0 || self.pcs.contains_key(&pc));
+            node = parent;
+            n += 1;
+        }
+        n
+    }
+}
+
+pub fn temp(name: &str) -> PathBuf {
+    let path = std::env::temp_dir().join(format!("prof-collect-{}-{name}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    path
+}
+
+pub fn start(path: &Path) -> File {
+    let mut file = prof_collect::create_recording(path).expect("create");
+    let target = Target { pid: std::process::id(), comm: "test".into(), ..Default::default() };
+    prof_collect::write_prologue(&mut file, &target, &Hooks::default()).expect("prologue");
+    file
+}

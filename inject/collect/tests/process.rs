@@ -1,0 +1,192 @@
+//! The collector and another process: its end, its exec, and a collector that died.
+//!
+//! The targets are forked from the test and write to the ring; they allocate nothing.
+
+mod common;
+use common::*;
+use prof_collect::{Collector, drain_orphan};
+use prof_trace::shared::Shared;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::{Duration, Instant};
+
+/// A child that writes up to `n` events as fast as it can, then does `then`, then sleeps.
+fn child(shared: Shared, n: u64, node: u32, then: fn()) -> libc::pid_t {
+    // SAFETY: the child calls nothing but system calls and atomics.
+    let pid = unsafe { libc::fork() };
+    assert!(pid >= 0);
+    if pid == 0 {
+        let mut w = Writer::new(shared, 0);
+        for i in 0..n {
+            w.put(&event(w.serial, i, node));
+        }
+        then();
+        // SAFETY: as above; it ends when it is killed, or by itself after a minute.
+        unsafe {
+            libc::sleep(60);
+            libc::_exit(1)
+        }
+    }
+    pid
+}
+
+fn kill(pid: libc::pid_t) {
+    // SAFETY: no pointers; the child is ours and not waited for yet.
+    assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+}
+
+fn reap(pid: libc::pid_t) {
+    // SAFETY: as above.
+    assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
+}
+
+fn written(shared: Shared) -> u64 {
+    shared.slot(0).expect("slot").events.load(Acquire)
+}
+
+fn wait_for(mut what: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !what() {
+        assert!(began.elapsed() < Duration::from_secs(20));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn check(path: &Path, n: u64) -> Recording {
+    let r = read(path);
+    let events = &r.events[&1];
+    for (i, e) in events.iter().enumerate() {
+        assert!(is_event(e, 1, i as u64), "event {i}: {e:?}");
+    }
+    // The counter is stored after the event is published: one more than counted may be there.
+    assert!((n..=n + 1).contains(&(events.len() as u64)), "{} of {n}", events.len());
+    r
+}
+
+#[test]
+fn all_that_a_killed_process_has_written_is_there() {
+    for round in 0..10 {
+        let shared = new_ring(1 << 20);
+        let node = stack(&shared, 0x1000, 5);
+        let pid = child(shared, u64::MAX, node, || ());
+        let path = temp(&format!("kill-{round}"));
+        let mut c = Collector::new(pid as u32, shared, start(&path)).expect("collector");
+        let never = AtomicBool::new(false);
+        let ended = std::thread::scope(|s| {
+            let h = s.spawn(|| c.run(&never));
+            wait_for(|| written(shared) > 50_000 + round * 7777);
+            kill(pid);
+            h.join().expect("collector")
+        });
+        assert_eq!(ended.reason, "killed by signal 9");
+        reap(pid);
+        check(&path, written(shared));
+        std::fs::remove_file(path).expect("remove");
+    }
+}
+
+#[test]
+fn an_exec_ends_the_recording() {
+    let shared = new_ring(1 << 20);
+    let pid = child(shared, 1000, 0, || {
+        let args = [c"sleep".as_ptr(), c"60".as_ptr(), std::ptr::null()];
+        // SAFETY: a NUL-terminated list of C strings.
+        unsafe { libc::execv(c"/bin/sleep".as_ptr(), args.as_ptr()) };
+    });
+    let path = temp("exec");
+    wait_for(|| written(shared) == 1000);
+    let collector = Collector::new(pid as u32, shared, start(&path));
+    let ended = collector.expect("collector").run(&AtomicBool::new(false));
+    kill(pid);
+    reap(pid);
+    // Which program's mappings the collector opened is a matter of luck here.
+    assert!(ended.reason == "exec" || ended.reason == "detached", "{}", ended.reason);
+    assert_eq!(ended.events, 1000);
+    std::fs::remove_file(path).expect("remove");
+}
+
+#[test]
+fn the_ring_of_a_dead_collector_is_read_once() {
+    for round in 0..8u64 {
+        let shared = new_ring(1 << 20);
+        let nodes = stack(&shared, 0x1000, 30);
+        let flag = Box::leak(Box::new([1u32, 0]));
+        // SAFETY: nobody else uses it yet.
+        unsafe { shared.control_mut() }.flag_addr = flag.as_ptr() as u64;
+        let n = 90_000 + round * 333;
+        let pid = child(shared, n, nodes, || ());
+        let path = temp(&format!("orphan-{round}"));
+        let file = start(&path);
+        let fd = file.try_clone().expect("clone");
+        let mut c = Collector::new(pid as u32, shared, file).expect("collector");
+        wait_for(|| {
+            c.pass(false);
+            written(shared) > 60_000
+        });
+        // It dies without a word, in the middle of a chunk; the rest of the events stays in the ring.
+        drop(c);
+        wait_for(|| written(shared) == n);
+        let len = fd.metadata().expect("len").len();
+        // SAFETY: no pointers.
+        unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_SET) };
+        if round % 2 == 1 {
+            fd.set_len(len - round).expect("cut");
+        }
+        let before = read_whole(&path);
+        let d = drain_orphan(pid as u32, &path).expect("drained");
+        assert!(d.events > 0);
+        let r = if round % 2 == 0 { check(&path, n) } else { read(&path) };
+        let got = r.events[&1].len() as u64;
+        assert_eq!(got, before + d.events);
+        // What was cut off is lost for good, nothing else, and nothing is there twice.
+        let mut sizes: Vec<u64> = r.events[&1].iter().map(prof_trace::event::Event::time).collect();
+        sizes.dedup();
+        assert!(sizes.is_sorted());
+        assert_eq!(r.depth(nodes), 30);
+        assert!(r.end.expect("end").reason.starts_with("stopped"));
+        let again = drain_orphan(pid as u32, &path).expect("nothing to do");
+        assert_eq!((again.events, again.bytes), (0, d.bytes));
+        kill(pid);
+        reap(pid);
+        std::fs::remove_file(path).expect("remove");
+    }
+}
+
+/// Events up to the last whole chunk.
+fn read_whole(path: &Path) -> u64 {
+    use prof_trace::chunk::{self, Next};
+    let bytes = std::fs::read(path).expect("recording");
+    let (mut at, mut n) = (chunk::FILE_HEADER, 0);
+    while let Next::Chunk(k, payload, len) = chunk::next(&bytes[at..]) {
+        at += len;
+        if k == prof_trace::records::kind::EVENTS {
+            let e = prof_trace::records::Events::decode(payload).expect("events");
+            n += u64::from(e.count);
+        }
+    }
+    n
+}
+
+#[test]
+fn without_a_disk_recording_is_switched_off_and_draining_goes_on() {
+    let shared = new_ring(0);
+    let flag = Box::leak(Box::new(std::sync::atomic::AtomicU32::new(1)));
+    // SAFETY: nobody else uses it yet.
+    unsafe { shared.control_mut() }.flag_addr = std::ptr::from_ref(flag) as u64;
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
+    let mut c = Collector::new(std::process::id(), shared, full).expect("collector");
+    let mut w = Writer::new(shared, 0);
+    for i in 0..200_000 {
+        w.put(&event(w.serial, i, 0));
+        if i % 100 == 0 {
+            c.pass(false);
+        }
+    }
+    assert!(c.has_failed());
+    assert_eq!(flag.load(Relaxed), 0);
+    let ended = c.finish("detached");
+    assert!(ended.failure.is_some() && ended.reason.starts_with("stopped: "));
+    assert_eq!((ended.events, ended.bytes), (0, 0));
+}

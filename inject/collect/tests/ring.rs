@@ -1,0 +1,186 @@
+//! The collector against threads that write as the hook does.
+
+mod common;
+use common::*;
+use prof_collect::Collector;
+use prof_trace::ring;
+use prof_trace::shared::{Shared, slot, state};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::{Duration, Instant};
+
+fn write_many(shared: Shared, slot: usize, nodes: &[u32], n: u64) -> u32 {
+    let mut w = Writer::new(shared, slot);
+    for i in 0..n {
+        w.put(&event(w.serial, i, nodes[i as usize % nodes.len()]));
+    }
+    w.serial
+}
+
+/// Runs a collector beside `work`, and detaches.
+fn collect(shared: Shared, name: &str, work: impl FnOnce()) -> Recording {
+    let path = temp(name);
+    let mut c = Collector::new(std::process::id(), shared, start(&path)).expect("collector");
+    let ended = std::thread::scope(|s| {
+        let never = AtomicBool::new(false);
+        let h = s.spawn(move || c.run(&never));
+        work();
+        shared.control().state.store(state::DETACHED, Release);
+        h.join().expect("collector")
+    });
+    assert_eq!(ended.reason, "detached");
+    assert!(ended.failure.is_none());
+    let r = read(&path);
+    assert_eq!(ended.bytes, r.len as u64);
+    assert_eq!(ended.events, r.events.values().map(|e| e.len() as u64).sum::<u64>());
+    assert_eq!(r.end.as_ref().map(|e| &*e.reason), Some("detached"));
+    assert_eq!(r.unknown_nodes, 0);
+    std::fs::remove_file(path).expect("remove");
+    r
+}
+
+fn check_events(r: &Recording, serial: u32, n: u64) {
+    let events = &r.events[&serial];
+    assert_eq!(events.len() as u64, n, "thread {serial}");
+    for (i, e) in events.iter().enumerate() {
+        assert!(is_event(e, serial, i as u64), "thread {serial}, event {i}: {e:?}");
+    }
+}
+
+#[test]
+fn all_events_of_all_threads_arrive_in_order() {
+    const N: u64 = 100_000;
+    // Little more than one segment per thread: the ring is full most of the time.
+    let shared = new_ring(0);
+    let nodes: Vec<u32> = (0..499).map(|i| stack(&shared, 0x50_0000 + i * 4, 40)).collect();
+    let mut serials = Vec::new();
+    let nodes = nodes.as_slice();
+    let r = collect(shared, "order", || {
+        serials = std::thread::scope(|s| {
+            let write = |slot| s.spawn(move || write_many(shared, slot, nodes, N));
+            let all: Vec<_> = (0..24).map(write).collect();
+            all.into_iter().map(|h| h.join().expect("writer")).collect()
+        });
+    });
+    for serial in serials {
+        check_events(&r, serial, N);
+        assert!(r.threads.contains_key(&serial));
+    }
+    for node in nodes {
+        assert_eq!(r.depth(*node), 40);
+    }
+    assert_eq!(r.counters.expect("counters").events, 24 * N);
+    let bytes_per_event = r.len as f64 / (24 * N) as f64;
+    println!("{bytes_per_event:.2} bytes per event in the recording");
+    assert!(ring::free_count(&shared) >= 64 - 24, "all but the active ones were given back");
+}
+
+#[test]
+fn segments_and_slots_of_ended_threads_come_back() {
+    let shared = new_ring(0);
+    let node = stack(&shared, 0x1000, 3);
+    let mut serials = Vec::new();
+    let r = collect(shared, "dead", || {
+        // More threads than segments: each leaves one active.
+        for slot in 0..200 {
+            let h = std::thread::spawn(move || write_many(shared, slot, &[node], 10));
+            serials.push(h.join().expect("writer"));
+        }
+        let began = Instant::now();
+        while ring::free_count(&shared) < 64 && began.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        assert_eq!(ring::free_count(&shared), 64);
+        std::thread::sleep(Duration::from_millis(1200));
+        for i in 0..200 {
+            assert_eq!(shared.slot(i).expect("slot").state.load(Relaxed), slot::DEAD);
+        }
+    });
+    assert_eq!(serials.len(), 200);
+    for serial in serials {
+        check_events(&r, serial, 10);
+    }
+    assert!(r.passes.iter().any(|p| p.rss_pages > 0 && p.vss_pages > p.rss_pages));
+}
+
+#[test]
+fn names_toggles_and_modules_are_recorded() {
+    let shared = new_ring(0);
+    let here = names_toggles_and_modules_are_recorded as *const () as u64;
+    let maps = std::fs::read("/proc/self/maps").expect("maps");
+    let all = prof_collect::parse_maps(&maps);
+    let exe = all.iter().find(|m| m.start <= here && here < m.end).expect("mapped").path.clone();
+    let part = |m: &&prof_collect::Mapping| m.path == exe;
+    let vdso = all.iter().find(|m| m.path == "[vdso]").expect("vdso");
+    let own =
+        (all.iter().find(part).expect("first").start, all.iter().rfind(part).expect("last").end);
+    for (i, (start, end)) in [own, (vdso.start, vdso.end)].into_iter().enumerate() {
+        let m = shared.module(i).expect("module");
+        m.start.store(start, Relaxed);
+        m.end.store(end, Relaxed);
+        m.bias.store(start, Relaxed);
+        m.ready.store(1, Release);
+    }
+    shared.control().modules.store(2, Release);
+    let in_vdso = {
+        let prof_trace::tree::Found::Id(pc) = prof_trace::tree::add_pc(&shared, vdso.start + 16, 2)
+        else {
+            panic!()
+        };
+        let prof_trace::tree::Found::Id(n) = prof_trace::tree::node(&shared, 0, pc) else {
+            panic!()
+        };
+        n
+    };
+    let node = stack(&shared, here, 2);
+    let r = collect(shared, "names", || {
+        let toggle = |n: usize, on: u64| {
+            let c = shared.control();
+            c.toggles[n].on.store(on, Relaxed);
+            c.toggles[n].time.store(now(), Release);
+            c.toggle_count.fetch_add(1, Release);
+        };
+        toggle(0, 1);
+        let named = std::thread::Builder::new().name("worker-7".into());
+        let write = move || {
+            write_many(shared, 0, &[node, in_vdso], 10);
+            std::thread::sleep(Duration::from_millis(1500));
+        };
+        named.spawn(write).expect("spawn").join().expect("join");
+        shared.module(0).expect("module").ready.store(2, Release);
+        toggle(1, 0);
+        std::thread::sleep(Duration::from_millis(1200));
+    });
+    assert_eq!(r.threads[&1].name, "worker-7");
+    assert_eq!(r.toggles.iter().map(|t| t.on).collect::<Vec<_>>(), [1, 0]);
+    let m = &r.modules[&1];
+    assert_eq!((m.path.as_str(), m.start, m.end), (exe.as_str(), own.0, own.1));
+    assert!(m.unloaded > m.loaded && !m.build_id.is_empty(), "{m:?}");
+    assert_eq!(r.modules[&2].path, "[vdso]");
+    assert!(!r.symbols.contains_key(&1), "its file is there");
+    assert!(String::from_utf8_lossy(&r.symbols[&2].names).contains("gettimeofday"));
+}
+
+#[test]
+fn it_keeps_up() {
+    const N: u64 = 10_000_000;
+    let shared = new_ring(256 << 20);
+    let nodes: Vec<u32> = (0..1000).map(|i| stack(&shared, 0x50_0000 + i * 4, 20)).collect();
+    let quick = if cfg!(debug_assertions) { N / 20 } else { N };
+    write_many(shared, 0, &nodes, quick);
+    let path = temp("speed");
+    let mut c = Collector::new(std::process::id(), shared, start(&path)).expect("collector");
+    let began = Instant::now();
+    c.pass(false);
+    let took = began.elapsed().as_secs_f64();
+    c.finish("detached");
+    let r = read(&path);
+    assert_eq!((r.events[&1].len() as u64, r.late), (quick, 0));
+    println!(
+        "drained {:.1} M events/s, {:.0} MB/s, {:.2} bytes per event",
+        quick as f64 / took / 1e6,
+        r.len as f64 / took / 1e6,
+        r.len as f64 / quick as f64
+    );
+    std::fs::remove_file(path).expect("remove");
+}

@@ -1,0 +1,259 @@
+//! Taking prof out of a process again, from whatever state it is in.
+//!
+//! The patches go first, in one stop of all threads; from then on no thread can enter the hook
+//! anew, so the rest needs no common stop: each thread is looked at by itself, until none has a pc
+//! or a return address in prof's memory, and then the memory goes.
+
+use crate::install::{Mapped, unmap_all, with_caller};
+use crate::recorded::{Recorded, ring_in};
+use crate::remote::Gadgets;
+use crate::setup::range;
+use crate::threads::{StopTimes, stop_all};
+use crate::tracee::Tracee;
+use crate::walk::Walker;
+use crate::{RemoteAddr, RemoteMemory, Result, activate, elf, proc};
+use prof_trace::shared::{Area, Control, FUNCTIONS, Function, Shared, state};
+use std::collections::HashSet;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+/// What detaching came to.
+#[derive(Debug, Default)]
+pub struct DetachReport {
+    /// The recording.
+    pub path: PathBuf,
+    /// How long the target was stopped.
+    pub stops: StopTimes,
+    /// What has stayed behind, in words; empty: nothing.
+    pub left: Vec<String>,
+    /// What was not as expected, but harms nobody.
+    pub notes: Vec<String>,
+}
+
+/// Detaches from `pid`.
+///
+/// # Errors
+/// If it is not recorded, gone, or can't be stopped; a later call may go on.
+pub fn detach(pid: i32, timeout: Duration) -> Result<DetachReport> {
+    let r = Recorded::open(pid)?;
+    let mut report = DetachReport { path: r.path(), ..DetachReport::default() };
+    let set_state = |s: u32| {
+        let at = r.ring.plus(core::mem::offset_of!(Control, state) as u64);
+        r.mem.write(at, &s.to_ne_bytes())
+    };
+    let c = &r.control;
+    if c.flag_addr != 0 {
+        if r.is_on()? {
+            r.switch(false)?;
+        }
+        set_state(state::DETACHING)?;
+        unpatch(&r, timeout, &mut report)?;
+    }
+    let maps = proc::maps(pid)?;
+    let gadgets = Gadgets::find(pid, &r.mem, &maps)?;
+    if c.signal != 0 {
+        let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
+        let old = &old[..(c.old_action_len as usize).min(32)];
+        with_caller(pid, &r.mem, gadgets, timeout, &mut report.stops, |c2| {
+            activate::restore_signal(c2, c.signal, old)
+        })?;
+    }
+    let ours = areas(&r);
+    if c.flag_addr != 0 && !wait_outside(&r, &ours, timeout, &mut report)? {
+        report.left.push(format!(
+            "a thread is still inside prof's code after {} s: the hook stays mapped, without effect; run `prof detach {pid}` again later",
+            timeout.as_secs()
+        ));
+        return Ok(report);
+    }
+    // The collector has the ring mapped itself, and sees this after the target has let go of it.
+    set_state(state::DETACHED)?;
+    let mapped = mapped(&r);
+    with_caller(pid, &r.mem, gadgets, timeout, &mut report.stops, |c2| {
+        unmap_all(c2, &mapped);
+        Ok(())
+    })?;
+    verify(pid, &r, &ours, &mut report);
+    Ok(report)
+}
+
+fn mapped(r: &Recorded) -> Mapped {
+    let c = &r.control;
+    let area = |addr, len| Area { addr, len };
+    // A control page that was never filled in: the ring alone.
+    let len = if c.ring_len == 0 { 0 } else { c.ring_len };
+    Mapped {
+        ring: area(r.ring.0, len),
+        flag: area(c.flag_addr, c.flag_len),
+        states: area(c.states_addr, c.states_stride.saturating_mul(c.states_count)),
+        hook: area(c.hook_addr, c.hook_len),
+        stubs: c.stubs.iter().copied().filter(|a| a.len != 0).collect(),
+        states_count: c.states_count,
+    }
+}
+
+/// Where prof's code is.
+fn areas(r: &Recorded) -> Vec<Range<u64>> {
+    let c = &r.control;
+    let hook = Area { addr: c.hook_addr, len: c.hook_len };
+    c.stubs.iter().chain([&hook]).filter(|a| a.len != 0).map(range).collect()
+}
+
+/// Puts the functions' bytes back, with all threads stopped.
+fn unpatch(r: &Recorded, timeout: Duration, report: &mut DetachReport) -> Result<()> {
+    let functions = r.functions();
+    if functions.iter().all(|f| f.patched.load(std::sync::atomic::Ordering::Relaxed) == 0) {
+        return Ok(());
+    }
+    let stopped = stop_all(r.pid, timeout)?;
+    let mut failed = Ok(());
+    for (i, f) in functions.iter().enumerate().take(FUNCTIONS) {
+        if f.patched.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+            continue;
+        }
+        if let Err(e) = unpatch_one(r, i, f, report) {
+            failed = Err(e);
+        }
+    }
+    report.stops.add(stopped.resume());
+    failed
+}
+
+fn unpatch_one(r: &Recorded, index: usize, f: &Function, report: &mut DetachReport) -> Result<()> {
+    let len = (f.patch_len as usize).min(f.new_bytes.len());
+    let at = RemoteAddr(f.patch_addr);
+    let mut now = [0u8; 32];
+    if r.mem.read(at, &mut now[..len]).is_err() {
+        report.notes.push(format!("{}: its module has been unloaded", function_name(f)));
+    } else if now[..len] == f.new_bytes[..len] {
+        r.mem.write(at, &f.old_bytes[..len])?;
+    } else if now[..len] != f.old_bytes[..len] {
+        report.notes.push(format!(
+            "{}: somebody else has changed its code at {at}; left as it is",
+            function_name(f)
+        ));
+    }
+    let done = Shared::function_offset(index) + core::mem::offset_of!(Function, patched);
+    r.mem.write(r.ring.plus(done as u64), &0u32.to_ne_bytes())
+}
+
+fn function_name(f: &Function) -> String {
+    let end = f.name.iter().position(|b| *b == 0).unwrap_or(f.name.len());
+    String::from_utf8_lossy(&f.name[..end]).into_owned()
+}
+
+/// Waits until no thread is inside prof's code.
+fn wait_outside(
+    r: &Recorded,
+    ours: &[Range<u64>],
+    timeout: Duration,
+    report: &mut DetachReport,
+) -> Result<bool> {
+    let deadline = Instant::now() + timeout;
+    let maps = proc::maps(r.pid)?;
+    let mut walker = Walker::new(&r.mem, elf::modules(&r.mem, &maps), maps);
+    let mut clear: HashSet<i32> = HashSet::new();
+    loop {
+        let tids = proc::threads(r.pid)?;
+        let mut waiting = false;
+        for tid in tids {
+            if clear.contains(&tid) {
+                continue;
+            }
+            let Some(mut t) = Tracee::seize(r.pid, tid)? else { continue };
+            let since = Instant::now();
+            t.interrupt();
+            let inside = match t.wait_stopped(since + Duration::from_secs(1)) {
+                Ok(true) => walker.touches(&t.regs()?, ours),
+                Ok(false) => false,
+                // It can't be seen now: it may be inside.
+                Err(_) => true,
+            };
+            t.detach();
+            report.stops.add(since);
+            if inside {
+                waiting = true;
+            } else {
+                clear.insert(tid);
+            }
+        }
+        if !waiting {
+            return Ok(true);
+        }
+        if Instant::now() >= deadline {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Looks for what should be gone.
+fn verify(pid: i32, r: &Recorded, ours: &[Range<u64>], report: &mut DetachReport) {
+    let Ok(maps) = proc::maps(pid) else { return };
+    if ring_in(&maps).is_some() {
+        report.left.push("the mapping of the ring".into());
+    }
+    for a in ours {
+        if maps.iter().any(|m| m.exec && m.start.0 < a.end && a.start < m.end.0) {
+            report.left.push(format!("executable memory at {:#x}", a.start));
+        }
+    }
+    let mem = &r.mem;
+    if still_open(pid) {
+        report.left.push("a descriptor of the ring".into());
+    }
+    for m in elf::modules(mem, &maps) {
+        if let Some(what) = crate::verify::text_differs(pid, mem, &m, &maps) {
+            report.notes.push(what);
+        }
+    }
+}
+
+fn still_open(pid: i32) -> bool {
+    let Ok(dir) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
+    dir.flatten().any(|e| {
+        std::fs::read_link(e.path())
+            .is_ok_and(|p| p.to_string_lossy().starts_with("/memfd:prof-ring"))
+    })
+}
+
+/// Removes what an injection left that was interrupted before it had filled in anything: an empty
+/// ring mapping, or its descriptor.
+///
+/// # Errors
+/// If the target can't be stopped.
+pub fn clean(pid: i32, timeout: Duration) -> Result<bool> {
+    use prof_arch::native::syscall::nr;
+    let mem = RemoteMemory::open(pid)?;
+    let maps = proc::maps(pid)?;
+    let mut stops = StopTimes::default();
+    let rings: Vec<Area> = maps
+        .iter()
+        .filter(|m| m.shared && m.name.starts_with(b"/memfd:prof-ring"))
+        .map(|m| Area { addr: m.start.0, len: m.len() })
+        .collect();
+    let fds: Vec<u64> = std::fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter(|e| {
+            std::fs::read_link(e.path())
+                .is_ok_and(|p| p.to_string_lossy().starts_with("/memfd:prof-ring"))
+        })
+        .filter_map(|e| e.file_name().to_str()?.parse().ok())
+        .collect();
+    if rings.is_empty() && fds.is_empty() {
+        return Ok(false);
+    }
+    let gadgets = Gadgets::find(pid, &mem, &maps)?;
+    with_caller(pid, &mem, gadgets, timeout, &mut stops, |c| {
+        for a in &rings {
+            c.call("munmap", nr::MUNMAP, [a.addr, a.len, 0, 0, 0, 0])?;
+        }
+        for fd in &fds {
+            c.call("close", nr::CLOSE, [*fd, 0, 0, 0, 0, 0])?;
+        }
+        Ok(true)
+    })
+}

@@ -1,0 +1,183 @@
+//! What can go wrong, in words for the person at the keyboard.
+
+use crate::RemoteAddr;
+use nix::errno::Errno;
+use std::path::PathBuf;
+
+/// A process that prof will not attach to, and why. Nothing has been touched.
+#[derive(Debug, thiserror::Error)]
+pub enum Refusal {
+    /// There is no such process.
+    #[error("no process with pid {0}; is it still running?")]
+    NoSuchProcess(i32),
+    /// The id is that of a thread.
+    #[error("{tid} is a thread of process {pid}; use `prof attach {pid}`")]
+    IsThread {
+        /// What was asked for.
+        tid: i32,
+        /// The process it belongs to.
+        pid: i32,
+    },
+    /// A kernel thread has no memory of its own.
+    #[error("pid {0} ({1}) is a kernel thread; it has no heap to record")]
+    KernelThread(i32, String),
+    /// The process has ended.
+    #[error("pid {0} ({1}) is a zombie: it has ended and waits for its parent to notice")]
+    Zombie(i32, String),
+    /// It is this very process.
+    #[error("pid {0} is prof itself")]
+    Myself(i32),
+    /// No right to trace it.
+    #[error("not permitted to trace pid {pid} ({comm}): {why}")]
+    Permission {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// Which knob, and what to do.
+        why: String,
+    },
+    /// A debugger is there already.
+    #[error("pid {pid} ({comm}) is already traced by pid {tracer} ({tracer_comm}); end that first")]
+    Traced {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// Who traces it.
+        tracer: i32,
+        /// The tracer's name.
+        tracer_comm: String,
+    },
+    /// Another width or instruction set.
+    #[error(
+        "pid {pid} ({comm}) is a {what} process, and this prof is for {ours}; use a prof built for {what}"
+    )]
+    WrongArch {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// What it is.
+        what: String,
+        /// What this prof is for.
+        ours: &'static str,
+    },
+    /// seccomp strict mode.
+    #[error("pid {0} ({1}) runs in seccomp strict mode, where any other system call kills it")]
+    StrictSeccomp(i32, String),
+    /// A seccomp filter that can't be suspended.
+    #[error(
+        "pid {0} ({1}) has a seccomp filter, which could kill it while prof maps its memory; run prof with CAP_SYS_ADMIN, so that it can suspend the filter meanwhile"
+    )]
+    Seccomp(i32, String),
+    /// Somebody records it.
+    #[error("pid {pid} ({comm}) is already being recorded, to {path}; end that with `prof detach {pid}`", path = path.display())]
+    AlreadyRecorded {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// The recording.
+        path: PathBuf,
+    },
+    /// Not recorded, where a recorded one is needed.
+    #[error("pid {0} is not being recorded; start with `prof attach {0}`")]
+    NotRecorded(i32),
+    /// Recorded by another version.
+    #[error(
+        "pid {pid} is being recorded by another version of prof (layout {layout}); use that one"
+    )]
+    OtherVersion {
+        /// The process.
+        pid: i32,
+        /// Its layout.
+        layout: u32,
+    },
+    /// No malloc anywhere.
+    #[error(
+        "pid {0} ({1}) has no allocator that prof can find: no module has the symbols malloc and free (a stripped static executable?)"
+    )]
+    NoAllocator(i32, String),
+}
+
+/// What went wrong on the way.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Refused beforehand.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+    /// It ended meanwhile.
+    #[error("pid {0} has ended")]
+    Gone(i32),
+    /// A thread did not stop in time.
+    #[error(
+        "thread {tid} of pid {pid} did not stop within {ms} ms (is it stuck in the kernel, in state D?); nothing was changed"
+    )]
+    NotStopping {
+        /// The process.
+        pid: i32,
+        /// The thread.
+        tid: i32,
+        /// How long prof waited.
+        ms: u128,
+    },
+    /// No thread on which a system call can be made.
+    #[error(
+        "pid {0} has no thread with enough stack for a remote system call; nothing was changed"
+    )]
+    NoThread(i32),
+    /// Memory of the target.
+    #[error("can't {what} {len} bytes at {addr} in pid {pid}: {errno}")]
+    Memory {
+        /// `read` or `write`.
+        what: &'static str,
+        /// The process.
+        pid: i32,
+        /// Where.
+        addr: RemoteAddr,
+        /// How many.
+        len: usize,
+        /// Why.
+        errno: std::io::Error,
+    },
+    /// A system call of ours.
+    #[error("{what} (pid {pid}): {errno}")]
+    Sys {
+        /// Which.
+        what: &'static str,
+        /// The process.
+        pid: i32,
+        /// Why.
+        errno: Errno,
+    },
+    /// A system call that the target was made to do.
+    #[error("{what} in pid {pid} failed: {errno}")]
+    Remote {
+        /// Which.
+        what: &'static str,
+        /// The process.
+        pid: i32,
+        /// Why.
+        errno: Errno,
+    },
+    /// A file.
+    #[error("{path}: {errno}", path = path.display())]
+    File {
+        /// Which.
+        path: PathBuf,
+        /// Why.
+        errno: std::io::Error,
+    },
+    /// What the target's memory says makes no sense.
+    #[error("pid {pid}: {what}")]
+    Nonsense {
+        /// The process.
+        pid: i32,
+        /// What.
+        what: String,
+    },
+}
+
+/// As usual.
+pub type Result<T, E = Error> = std::result::Result<T, E>;

@@ -1,0 +1,124 @@
+//! The hook as bytes, ready to be put at an address.
+
+use crate::{Error, RemoteAddr, Result};
+use goblin::elf::Elf;
+use goblin::elf::program_header::PT_LOAD;
+use prof_trace::shared::{HOOK_SYMBOL, HookHeader, LAYOUT, MAGIC};
+
+static HOOK: &[u8] = include_bytes!(env!("PROF_HOOK_SO"));
+
+/// The hook, laid out from its first to its last segment.
+#[derive(Debug)]
+pub struct Image {
+    bytes: Vec<u8>,
+    header: usize,
+    relative: Vec<(usize, u64)>,
+    /// Offset and length of what is executable.
+    pub code: (usize, usize),
+    /// Offset and length of what is writable.
+    pub data: (usize, usize),
+}
+
+const PAGE: usize = 4096;
+
+fn broken(what: &str) -> Error {
+    Error::Nonsense { pid: 0, what: format!("the hook inside prof is broken: {what}") }
+}
+
+impl Image {
+    /// Lays it out.
+    ///
+    /// # Errors
+    /// If this prof was built wrongly.
+    pub fn new() -> Result<Self> {
+        let elf = Elf::parse(HOOK).map_err(|e| broken(&e.to_string()))?;
+        let loads = || elf.program_headers.iter().filter(|p| p.p_type == PT_LOAD);
+        let end = loads().map(|p| p.p_vaddr + p.p_memsz).max().unwrap_or(0) as usize;
+        let mut bytes = vec![0; end.next_multiple_of(PAGE)];
+        let (mut code, mut data) = ((0, 0), (0, 0));
+        for p in loads() {
+            let (from, to, n) = (p.p_offset as usize, p.p_vaddr as usize, p.p_filesz as usize);
+            bytes[to..to + n].copy_from_slice(&HOOK[from..from + n]);
+            let start = to & !(PAGE - 1);
+            let len = (to + p.p_memsz as usize).next_multiple_of(PAGE) - start;
+            if p.is_executable() {
+                code = (start, len);
+            } else if p.is_write() {
+                data = (start, len);
+            }
+        }
+        let symbol =
+            elf.dynsyms.iter().find(|s| elf.dynstrtab.get_at(s.st_name) == Some(HOOK_SYMBOL));
+        let header = symbol.ok_or_else(|| broken("no header"))?.st_value as usize;
+        let relocs = elf.dynrelas.iter().chain(elf.dynrels.iter()).chain(elf.pltrelocs.iter());
+        let mut relative = Vec::new();
+        for r in relocs {
+            if r.r_type != relative_type(elf.header.e_machine) {
+                return Err(broken("a relocation that is not relative"));
+            }
+            let at = r.r_offset as usize;
+            let inline = bytes.get(at..at + 8).and_then(|b| b.first_chunk::<8>());
+            let addend = match r.r_addend {
+                Some(a) => a as u64,
+                None => u64::from_ne_bytes(*inline.ok_or_else(|| broken("a relocation"))?),
+            };
+            relative.push((at, addend));
+        }
+        let image = Self { bytes, header, relative, code, data };
+        let h = image.header_at(RemoteAddr(0));
+        if h.magic != MAGIC || h.layout != LAYOUT {
+            return Err(broken("its header"));
+        }
+        Ok(image)
+    }
+
+    /// Bytes from the first to the last segment.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The bytes as they must stand at `base`, with the header filled in.
+    #[must_use]
+    pub fn at(
+        &self,
+        base: RemoteAddr,
+        segments: u32,
+        shared: RemoteAddr,
+        flag: RemoteAddr,
+    ) -> Vec<u8> {
+        let mut b = self.bytes.clone();
+        for (at, addend) in &self.relative {
+            b[*at..at + 8].copy_from_slice(&base.0.wrapping_add(*addend).to_ne_bytes());
+        }
+        let h = self.header;
+        let mut put = |o: usize, v: &[u8]| b[h + o..h + o + v.len()].copy_from_slice(v);
+        put(core::mem::offset_of!(HookHeader, segments), &segments.to_ne_bytes());
+        put(core::mem::offset_of!(HookHeader, shared), &shared.0.to_ne_bytes());
+        put(core::mem::offset_of!(HookHeader, flag), &flag.0.to_ne_bytes());
+        b
+    }
+
+    /// The header as the hook at `base` has it: with the addresses of its code.
+    #[must_use]
+    pub fn header_at(&self, base: RemoteAddr) -> HookHeader {
+        let b = self.at(base, 0, RemoteAddr(0), RemoteAddr(0));
+        let mut h = std::mem::MaybeUninit::<HookHeader>::uninit();
+        let bytes = &b[self.header..self.header + size_of::<HookHeader>()];
+        // SAFETY: the header is integers and pointers that are never followed; any bytes will do.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), h.as_mut_ptr().cast(), bytes.len());
+            h.assume_init()
+        }
+    }
+}
+
+/// `R_*_RELATIVE` of a machine (each psABI's relocation table).
+fn relative_type(machine: u16) -> u32 {
+    match machine {
+        goblin::elf::header::EM_AARCH64 => 1027,
+        goblin::elf::header::EM_ARM => 23,
+        goblin::elf::header::EM_MIPS => 3,
+        _ => 8,
+    }
+}

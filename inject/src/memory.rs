@@ -1,0 +1,79 @@
+//! The target's memory, through `/proc/PID/mem`.
+
+use crate::{Error, RemoteAddr, Result};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// Reads and writes the target's memory; writes also reach read-only private pages (`FOLL_FORCE`),
+/// so that code is changed without ever being writable.
+#[derive(Debug)]
+pub struct RemoteMemory {
+    pid: i32,
+    file: File,
+}
+
+impl RemoteMemory {
+    /// Opens it; needs the right to trace.
+    ///
+    /// # Errors
+    /// If that is missing, or the process is gone.
+    pub fn open(pid: i32) -> Result<Self> {
+        let path = format!("/proc/{pid}/mem");
+        let file = File::options().read(true).write(true).open(&path);
+        match file {
+            Ok(file) => Ok(Self { pid, file }),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(Error::Gone(pid)),
+            Err(errno) => Err(Error::File { path: path.into(), errno }),
+        }
+    }
+
+    /// Fills `to` from `addr`.
+    ///
+    /// # Errors
+    /// If not all of it is there.
+    pub fn read(&self, addr: RemoteAddr, to: &mut [u8]) -> Result<()> {
+        let len = to.len();
+        self.file.read_exact_at(to, addr.0).map_err(|errno| Error::Memory {
+            what: "read",
+            pid: self.pid,
+            addr,
+            len,
+            errno,
+        })
+    }
+
+    /// As many bytes from `addr` as there are, at most `len`.
+    #[must_use]
+    pub fn read_some(&self, addr: RemoteAddr, len: usize) -> Vec<u8> {
+        let mut b = vec![0; len];
+        let mut n = 0;
+        while n < len {
+            match self.file.read_at(&mut b[n..], addr.0 + n as u64) {
+                Ok(0) | Err(_) => break,
+                Ok(k) => n += k,
+            }
+        }
+        b.truncate(n);
+        b
+    }
+
+    /// A word of 8 bytes.
+    ///
+    /// # Errors
+    /// If it is not there.
+    pub fn word(&self, addr: RemoteAddr) -> Result<u64> {
+        let mut b = [0; 8];
+        self.read(addr, &mut b)?;
+        Ok(u64::from_ne_bytes(b))
+    }
+
+    /// Writes all of `bytes` to `addr`, in one call.
+    ///
+    /// # Errors
+    /// If not all of it could be written.
+    pub fn write(&self, addr: RemoteAddr, bytes: &[u8]) -> Result<()> {
+        let failed =
+            |errno| Error::Memory { what: "write", pid: self.pid, addr, len: bytes.len(), errno };
+        self.file.write_all_at(bytes, addr.0).map_err(failed)
+    }
+}

@@ -1,0 +1,165 @@
+//! What is to be written where: stubs and patches, worked out while the target runs.
+
+use crate::elf::Module;
+use crate::functions::{Found, NotHooked};
+use crate::proc::Map;
+use crate::{RemoteAddr, RemoteMemory};
+use prof_arch::native::insn::{PatchPlan, plan_patch};
+use prof_arch::native::relocate::{Stub, StubParams, build_stub, stub_window};
+use prof_trace::shared::Area;
+use std::ops::Range;
+
+/// Bytes of one stub area.
+pub const AREA: u64 = 16 << 10;
+/// Stubs begin at multiples of this.
+const ALIGN: u64 = 64;
+/// As much of a function as is looked at for branches into the patch.
+const MAX_FUNCTION: u64 = 64 << 10;
+
+/// A function whose patch has been worked out, but for where its stub will be.
+#[derive(Debug)]
+pub struct Planned {
+    /// The function.
+    pub found: Found,
+    /// Its bytes.
+    pub code: Vec<u8>,
+    /// Where to patch.
+    pub plan: PatchPlan,
+    /// Where the stub can be.
+    pub window: Range<u64>,
+    /// Index of its stub area.
+    pub area: usize,
+    /// Where its stub is.
+    pub stub_addr: RemoteAddr,
+    /// The stub.
+    pub stub: Option<Stub>,
+}
+
+/// Works out what can be patched.
+#[must_use]
+pub fn plan(
+    mem: &RemoteMemory,
+    modules: &[Module],
+    found: Vec<Found>,
+    not: &mut Vec<NotHooked>,
+) -> Vec<Planned> {
+    let mut all = Vec::new();
+    for f in found {
+        match plan_one(mem, &f) {
+            Ok((code, plan, window)) => all.push(Planned {
+                found: f,
+                code,
+                plan,
+                window,
+                area: 0,
+                stub_addr: RemoteAddr(0),
+                stub: None,
+            }),
+            Err(reason) => {
+                let module = modules[f.module].path.display().to_string();
+                not.push(NotHooked { function: f.name, module, reason });
+            }
+        }
+    }
+    all
+}
+
+type OnePlan = (Vec<u8>, PatchPlan, Range<u64>);
+
+fn plan_one(mem: &RemoteMemory, f: &Found) -> Result<OnePlan, String> {
+    let len = if f.size == 0 { 256 } else { f.size.min(MAX_FUNCTION) + 16 };
+    let code = mem.read_some(f.addr, len as usize);
+    let size = (f.size != 0).then_some(f.size);
+    let plan = plan_patch(&code, f.addr.0, size).map_err(|e| e.to_string())?;
+    let patch = f.addr.0 + plan.patch_offset as u64;
+    let last = patch + prof_arch::native::jump::PATCH_LEN as u64 - 1;
+    if patch / 4096 != last / 4096 {
+        return Err("its first instructions lie across a page boundary".into());
+    }
+    let window = stub_window(&plan, &code, f.addr.0).map_err(|e| e.to_string())?;
+    Ok((code, plan, window))
+}
+
+/// Chooses where stub areas go: free address space in reach of the functions.
+pub fn place(maps: &[Map], planned: &mut Vec<Planned>, not: &mut Vec<NotHooked>) -> Vec<Area> {
+    let mut areas: Vec<(Area, u64)> = Vec::new();
+    planned.retain_mut(|p| {
+        let fits = |(a, used): &(Area, u64)| {
+            used + 512 <= a.len && p.window.start <= a.addr && a.addr + a.len <= p.window.end
+        };
+        let index = areas.iter().position(fits).or_else(|| {
+            let taken: Vec<Area> = areas.iter().map(|(a, _)| *a).collect();
+            let addr = gap(maps, &taken, &p.window, p.found.addr.0)?;
+            areas.push((Area { addr, len: AREA }, 0));
+            Some(areas.len() - 1)
+        });
+        let Some(i) = index else {
+            not.push(NotHooked {
+                function: p.found.name.clone(),
+                module: String::new(),
+                reason: "no free address space within reach of a jump".into(),
+            });
+            return false;
+        };
+        p.area = i;
+        p.stub_addr = RemoteAddr(areas[i].0.addr + areas[i].1);
+        areas[i].1 += 512u64.next_multiple_of(ALIGN);
+        true
+    });
+    areas.into_iter().map(|(a, _)| a).collect()
+}
+
+/// A free place for an area inside `window`, as near as may be to `near`.
+fn gap(maps: &[Map], taken: &[Area], window: &Range<u64>, near: u64) -> Option<u64> {
+    const SPARE: u64 = 64 << 10; // for whoever grows towards it
+    let mut best: Option<u64> = None;
+    let mut low = 64 << 10;
+    let ends = maps.iter().map(|m| (m.start.0, m.end.0, m.name.as_slice()));
+    for (start, end, name) in ends.chain(std::iter::once((window.end, window.end, &b""[..]))) {
+        let (from, to) = (low.max(window.start), start.min(window.end));
+        // The heap grows up, the first stack down: leave them the space beside them.
+        let spare = if name == b"[stack]" { 256 << 20 } else { SPARE };
+        if to > from && to - from >= AREA + SPARE + spare {
+            for addr in [from.next_multiple_of(4096) + SPARE, (to - spare - AREA) & !4095] {
+                let free = taken.iter().all(|a| addr + AREA <= a.addr || a.addr + a.len <= addr);
+                if free
+                    && addr >= from
+                    && best.is_none_or(|b| b.abs_diff(near) > addr.abs_diff(near))
+                {
+                    best = Some(addr);
+                }
+            }
+        }
+        low = if name == b"[heap]" { end.saturating_add(1 << 30) } else { end };
+    }
+    best
+}
+
+impl Planned {
+    /// Builds the stub, now that all addresses are known.
+    ///
+    /// # Errors
+    /// If the displaced instructions can't be moved there.
+    pub fn build(
+        &mut self,
+        flag: RemoteAddr,
+        desc: RemoteAddr,
+        entry: RemoteAddr,
+    ) -> Result<(), String> {
+        let stub = build_stub(&StubParams {
+            stub_addr: self.stub_addr.0,
+            flag_addr: flag.0,
+            desc_addr: desc.0,
+            entry_addr: entry.0,
+            func_addr: self.found.addr.0,
+            code: &self.code,
+            plan: &self.plan,
+        })
+        .map_err(|e| e.to_string())?;
+        if stub.bytes.len() > 512 {
+            return Err("its displaced instructions take too much room".into());
+        }
+        self.stub = Some(stub);
+        Ok(())
+    }
+}

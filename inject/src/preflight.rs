@@ -1,0 +1,162 @@
+//! Whether prof can attach, found out while the target runs, and before anything is touched.
+
+use crate::proc::{self, Status};
+use crate::recorded::{Recorded, ring_in};
+use crate::{Error, Refusal, RemoteMemory, Result};
+use std::fs;
+
+/// What this prof is for.
+const OURS: &str = "64-bit AMD64";
+
+/// A process that prof may attach to.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Its pid, in this process's namespace.
+    pub pid: i32,
+    /// Its name.
+    pub comm: String,
+    /// Path of its executable.
+    pub exe: std::path::PathBuf,
+    /// Its arguments.
+    pub cmdline: Vec<String>,
+}
+
+/// Checks a process.
+///
+/// # Errors
+/// A [`Refusal`] with the reason.
+pub fn preflight(pid: i32) -> Result<Target> {
+    let Ok(status) = Status::of(pid) else { return Err(Refusal::NoSuchProcess(pid).into()) };
+    let comm = proc::comm(pid);
+    let tgid = status.number("Tgid").unwrap_or(i64::from(pid)) as i32;
+    if tgid != pid {
+        return Err(Refusal::IsThread { tid: pid, pid: tgid }.into());
+    }
+    if pid == std::process::id() as i32 {
+        return Err(Refusal::Myself(pid).into());
+    }
+    if status.field("State").is_some_and(|s| s.starts_with(['Z', 'X'])) {
+        return Err(Refusal::Zombie(pid, comm).into());
+    }
+    let no_memory = status.field("VmSize").is_none();
+    if status.number("Kthread") == Some(1) || no_memory {
+        return Err(Refusal::KernelThread(pid, comm).into());
+    }
+    let tracer = status.number("TracerPid").unwrap_or(0) as i32;
+    if tracer != 0 {
+        let tracer_comm = proc::comm(tracer);
+        return Err(Refusal::Traced { pid, comm, tracer, tracer_comm }.into());
+    }
+    may_trace(pid)?;
+    architecture(pid, &comm)?;
+    if status.number("Seccomp") == Some(1) {
+        return Err(Refusal::StrictSeccomp(pid, comm).into());
+    }
+    let maps = proc::maps(pid)?;
+    if ring_in(&maps).is_some()
+        && let Ok(r) = Recorded::open(pid)
+        && r.collector_lives()
+    {
+        return Err(Refusal::AlreadyRecorded { pid, comm, path: r.path() }.into());
+    }
+    Ok(Target { pid, comm, exe: proc::exe(pid), cmdline: proc::cmdline(pid) })
+}
+
+/// Whether this process may trace it; the kernel checks for memory access what it checks for ptrace.
+///
+/// # Errors
+/// With the reason, and what to do.
+pub fn may_trace(pid: i32) -> Result<()> {
+    match RemoteMemory::open(pid) {
+        Ok(_) => {}
+        Err(Error::Gone(_)) => return Err(Refusal::NoSuchProcess(pid).into()),
+        Err(_) => return Err(permission(pid, true).into()),
+    }
+    // Access to memory needs less than tracing where Yama is in force: it restricts only the latter.
+    let scope = yama();
+    // SAFETY: no arguments.
+    let root = unsafe { libc::geteuid() } == 0;
+    if scope == 3 || (scope > 0 && !root && !has_ptrace_capability() && !is_descendant(pid)) {
+        return Err(permission(pid, false).into());
+    }
+    Ok(())
+}
+
+fn yama() -> i32 {
+    let text = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
+    text.trim().parse().unwrap_or(0)
+}
+
+fn has_ptrace_capability() -> bool {
+    const CAP_SYS_PTRACE: u64 = 1 << 19;
+    let me = std::process::id() as i32;
+    Status::of(me).is_ok_and(|s| s.signals("CapEff") & CAP_SYS_PTRACE != 0)
+}
+
+fn is_descendant(mut pid: i32) -> bool {
+    let me = std::process::id() as i32;
+    for _ in 0..64 {
+        let Some(parent) = Status::of(pid).ok().and_then(|s| s.number("PPid")) else {
+            return false;
+        };
+        pid = parent as i32;
+        if pid == me {
+            return true;
+        }
+        if pid <= 1 {
+            return false;
+        }
+    }
+    false
+}
+
+fn permission(pid: i32, memory: bool) -> Refusal {
+    let comm = proc::comm(pid);
+    let scope = yama();
+    let me = Status::of(std::process::id() as i32).unwrap_or_default();
+    let it = Status::of(pid).unwrap_or_default();
+    let uid =
+        |s: &Status| s.field("Uid").and_then(|f| f.split_whitespace().next()).map(str::to_owned);
+    let why = if scope == 3 {
+        "kernel.yama.ptrace_scope is 3, which forbids tracing to everybody until the next boot"
+            .into()
+    } else if uid(&me) != uid(&it) {
+        format!(
+            "it runs as uid {}, prof as uid {}; run prof as that user, as root, or with CAP_SYS_PTRACE",
+            uid(&it).unwrap_or_default(),
+            uid(&me).unwrap_or_default()
+        )
+    } else if !memory && scope > 0 {
+        format!(
+            "kernel.yama.ptrace_scope is {scope}; run prof as root or with CAP_SYS_PTRACE, or `sudo sysctl kernel.yama.ptrace_scope=0`"
+        )
+    } else if namespace(pid) != namespace(std::process::id() as i32) {
+        "it lives in another user namespace; run prof as root there or outside, or with CAP_SYS_PTRACE".into()
+    } else {
+        "it is not dumpable (set-uid, or prctl PR_SET_DUMPABLE) or has more capabilities; run prof as root or with CAP_SYS_PTRACE".into()
+    };
+    Refusal::Permission { pid, comm, why }
+}
+
+fn namespace(pid: i32) -> Option<std::path::PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/user")).ok()
+}
+
+/// Compares class and machine of the executable's ELF header with ours.
+fn architecture(pid: i32, comm: &str) -> Result<()> {
+    use std::io::Read;
+    let mut head = [0u8; 20];
+    let read = fs::File::open(format!("/proc/{pid}/exe")).and_then(|mut f| f.read_exact(&mut head));
+    if read.is_err() || head[..4] != *b"\x7fELF" {
+        return Ok(()); // nothing to be learnt here
+    }
+    let machine = u16::from_le_bytes([head[18], head[19]]);
+    let mine = cfg!(target_pointer_width = "64");
+    if (head[4] == 2) == mine && machine == goblin::elf::header::EM_X86_64 {
+        return Ok(());
+    }
+    let width = if head[4] == 2 { 64 } else { 32 };
+    let name = goblin::elf::header::machine_to_str(machine).trim_start_matches("EM_").to_owned();
+    let what = format!("{width}-bit {name}");
+    Err(Refusal::WrongArch { pid, comm: comm.into(), what, ours: OURS }.into())
+}

@@ -1,0 +1,238 @@
+//! What `/proc/PID` says. Everything in it may be chosen by the target: paths and names are bytes.
+
+use crate::{Error, RemoteAddr, Result};
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+/// One line of `/proc/PID/maps`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Map {
+    /// First address.
+    pub start: RemoteAddr,
+    /// First address behind it.
+    pub end: RemoteAddr,
+    /// Readable.
+    pub read: bool,
+    /// Writable.
+    pub write: bool,
+    /// Executable.
+    pub exec: bool,
+    /// Shared.
+    pub shared: bool,
+    /// Offset in the file.
+    pub offset: u64,
+    /// Inode; 0: no file.
+    pub inode: u64,
+    /// Path, or a name in brackets, as the kernel prints it (a newline is `\012`).
+    pub name: Vec<u8>,
+}
+
+impl Map {
+    /// Whether an address lies in it.
+    #[must_use]
+    pub fn holds(&self, a: RemoteAddr) -> bool {
+        self.start <= a && a < self.end
+    }
+
+    /// Bytes.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.end.0 - self.start.0
+    }
+
+    /// Never, as the kernel has it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut parts = line.splitn(6, |b| *b == b' ');
+        let mut range = parts.next()?.splitn(2, |b| *b == b'-').map(hex);
+        let (start, end) = (range.next()??, range.next()??);
+        let perms = parts.next()?;
+        let offset = hex(parts.next()?)?;
+        let _device = parts.next()?;
+        let inode = std::str::from_utf8(parts.next()?).ok()?.parse().ok()?;
+        let name = parts.next().unwrap_or_default().trim_ascii_start().to_vec();
+        (start < end && perms.len() == 4).then(|| Self {
+            start: RemoteAddr(start),
+            end: RemoteAddr(end),
+            read: perms[0] == b'r',
+            write: perms[1] == b'w',
+            exec: perms[2] == b'x',
+            shared: perms[3] == b's',
+            offset,
+            inode,
+            name,
+        })
+    }
+}
+
+fn hex(b: &[u8]) -> Option<u64> {
+    u64::from_str_radix(std::str::from_utf8(b).ok()?, 16).ok()
+}
+
+/// Parses the text of a maps file; lines that make no sense are left out.
+#[must_use]
+pub fn parse_maps(text: &[u8]) -> Vec<Map> {
+    text.split(|b| *b == b'\n').filter_map(Map::parse).collect()
+}
+
+fn read(pid: i32, file: &str) -> Result<Vec<u8>> {
+    let path = PathBuf::from(format!("/proc/{pid}/{file}"));
+    fs::read(&path).map_err(|errno| match errno.raw_os_error() {
+        Some(libc::ENOENT | libc::ESRCH) => Error::Gone(pid),
+        _ => Error::File { path, errno },
+    })
+}
+
+/// The target's mappings, in the order of their addresses.
+///
+/// # Errors
+/// If they can't be read.
+pub fn maps(pid: i32) -> Result<Vec<Map>> {
+    Ok(parse_maps(&read(pid, "maps")?))
+}
+
+/// Ids of the target's threads.
+///
+/// # Errors
+/// If they can't be read.
+pub fn threads(pid: i32) -> Result<Vec<i32>> {
+    let path = PathBuf::from(format!("/proc/{pid}/task"));
+    let dir = fs::read_dir(&path).map_err(|_| Error::Gone(pid))?;
+    Ok(dir.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// The name of a process; empty if it is gone.
+#[must_use]
+pub fn comm(pid: i32) -> String {
+    let text = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
+    String::from_utf8_lossy(text.trim_ascii_end()).into_owned()
+}
+
+/// Where the executable is, as the kernel names it.
+#[must_use]
+pub fn exe(pid: i32) -> PathBuf {
+    fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default()
+}
+
+/// The arguments.
+#[must_use]
+pub fn cmdline(pid: i32) -> Vec<String> {
+    let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = text.strip_suffix(&[0]).unwrap_or(&text);
+    text.split(|b| *b == 0).map(|a| String::from_utf8_lossy(a).into_owned()).collect()
+}
+
+/// Start time in clock ticks since boot (`/proc/PID/stat`, field 22): tells a process from a later one
+/// with the same id.
+#[must_use]
+pub fn start_time(pid: i32) -> Option<u64> {
+    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // The name, in parentheses, may hold anything; the fields behind it are numbers.
+    let after = stat.iter().rposition(|b| *b == b')')?;
+    let rest = std::str::from_utf8(stat.get(after + 2..)?).ok()?;
+    rest.split(' ').nth(19)?.parse().ok()
+}
+
+/// Fields of `/proc/PID/status`.
+#[derive(Clone, Debug, Default)]
+pub struct Status {
+    text: String,
+}
+
+impl Status {
+    /// Of a process or thread.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn of(pid: i32) -> Result<Self> {
+        Ok(Self { text: String::from_utf8_lossy(&read(pid, "status")?).into_owned() })
+    }
+
+    /// Of one thread of a process.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn of_thread(pid: i32, tid: i32) -> Result<Self> {
+        let bytes = read(pid, &format!("task/{tid}/status"))?;
+        Ok(Self { text: String::from_utf8_lossy(&bytes).into_owned() })
+    }
+
+    /// The text of a field.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<&str> {
+        self.text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
+    }
+
+    /// A field's first number.
+    #[must_use]
+    pub fn number(&self, name: &str) -> Option<i64> {
+        self.field(name)?.split_whitespace().next()?.parse().ok()
+    }
+
+    /// A field that is a set of signals.
+    #[must_use]
+    pub fn signals(&self, name: &str) -> u64 {
+        self.field(name).and_then(|f| u64::from_str_radix(f, 16).ok()).unwrap_or(0)
+    }
+
+    /// The id in the innermost pid namespace.
+    #[must_use]
+    pub fn ns_pid(&self) -> Option<u32> {
+        self.field("NSpid").or(self.field("Pid"))?.split_whitespace().last()?.parse().ok()
+    }
+}
+
+/// A path from bytes as the kernel prints them in maps.
+#[must_use]
+pub fn path_of(name: &[u8]) -> PathBuf {
+    let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
+    PathBuf::from(OsString::from_vec(name.to_vec()))
+}
+
+/// For messages.
+#[must_use]
+pub fn display(name: &[u8]) -> String {
+    String::from_utf8_lossy(path_of(name).as_os_str().as_bytes()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn maps_are_read_whatever_stands_in_them() {
+        let text = b"55d0-55d8 r-xp 00001000 08:01 42                 /bin/a b (deleted)\n\
+            nonsense\n7f00-7f01 rw-p 00000000 00:00 0 \n10-5 r--p 0 0:0 0\n\xff\xff\n\
+            7fff-8000 rw-s 0 00:01 7 /memfd:x\xff";
+        let m = parse_maps(text);
+        assert_eq!(m.len(), 3);
+        assert_eq!(
+            (m[0].start.0, m[0].end.0, m[0].offset, m[0].inode),
+            (0x55d0, 0x55d8, 0x1000, 42)
+        );
+        assert!(m[0].exec && !m[0].write && m[1].write && m[2].shared);
+        assert_eq!(path_of(&m[0].name), PathBuf::from("/bin/a b"));
+        assert_eq!(m[1].name, b"");
+        assert_eq!(m[2].name, b"/memfd:x\xff");
+    }
+
+    #[test]
+    fn this_process_is_understood() {
+        let me = std::process::id() as i32;
+        assert!(
+            maps(me)
+                .unwrap()
+                .iter()
+                .any(|m| m.exec && m.holds(RemoteAddr(threads as *const () as u64)))
+        );
+        assert!(threads(me).unwrap().contains(&me));
+        assert_eq!(Status::of(me).unwrap().number("Tgid"), Some(i64::from(me)));
+        assert!(start_time(me).unwrap() > 0);
+    }
+}

@@ -1,0 +1,212 @@
+//! System calls made by a thread of the target, safely against the death of prof.
+//!
+//! Before the thread's registers change, a complete signal frame that restores them (and the vector
+//! state, and the signal mask) stands below the red zone of its stack, and the system call
+//! instruction that it is sent to is followed by a return into the target's own `rt_sigreturn`. So a
+//! thread that is left alone at any instant finishes the call and goes on where it was. The usual
+//! end is another: at the entry of that `rt_sigreturn` prof puts the registers back itself, such that
+//! an interrupted system call is continued, with the rest of its timeout.
+
+use crate::proc::{Map, Status};
+use crate::tracee::{Stop, Tracee};
+use crate::{Error, RemoteAddr, RemoteMemory, Result};
+use nix::errno::Errno;
+use prof_arch::native::UserRegs;
+use prof_arch::native::sigframe::{Sigframe, XsaveLayout, build_sigframe, sigframe_len};
+use prof_arch::native::syscall;
+use std::time::{Duration, Instant};
+
+/// Bytes below the stack pointer that belong to the interrupted function (the red zone of the
+/// System V AMD64 psABI, 3.2.2; enough for the others, which have less or none).
+const RED_ZONE: u64 = 128;
+/// Room for strings below the frame.
+const ROOM: u64 = 256;
+/// A call that takes longer is stuck.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Instructions that stand in the target's code.
+#[derive(Clone, Copy, Debug)]
+pub struct Gadgets {
+    /// A system call instruction followed by a return.
+    pub syscall: RemoteAddr,
+    /// Code that calls `rt_sigreturn`.
+    pub restorer: RemoteAddr,
+}
+
+impl Gadgets {
+    /// Looks through the executable mappings.
+    ///
+    /// # Errors
+    /// If there are none.
+    pub fn find(pid: i32, mem: &RemoteMemory, maps: &[Map]) -> Result<Self> {
+        let (mut call, mut restorer) = (None, None);
+        // libc has both; the larger mappings of the executable need not be read for them.
+        let mut code: Vec<&Map> = maps.iter().filter(|m| m.exec && m.read).collect();
+        code.sort_by_key(|m| {
+            let name = m.name.rsplit(|b| *b == b'/').next().unwrap_or_default();
+            !(name.starts_with(b"libc") || name.starts_with(b"ld-"))
+        });
+        for m in code {
+            if m.name == b"[vsyscall]" {
+                continue;
+            }
+            let bytes = mem.read_some(m.start, m.len().min(64 << 20) as usize);
+            let at = |o: usize| m.start.plus(o as u64);
+            call = call.or_else(|| syscall::find_syscall_ret_gadget(&bytes).map(at));
+            restorer = restorer.or_else(|| syscall::find_restorer(&bytes).map(at));
+            if let (Some(syscall), Some(restorer)) = (call, restorer) {
+                return Ok(Self { syscall, restorer });
+            }
+        }
+        let what = "no system call instruction in its code that prof could use".into();
+        Err(Error::Nonsense { pid, what })
+    }
+}
+
+/// A stopped thread that makes system calls for prof. Dropping it puts the thread back.
+#[derive(Debug)]
+pub struct Caller<'a> {
+    thread: Option<Tracee>,
+    mem: &'a RemoteMemory,
+    gadgets: Gadgets,
+    before: UserRegs,
+    mask: u64,
+    signal_pending: bool,
+    frame: Sigframe,
+    room: RemoteAddr,
+}
+
+impl<'a> Caller<'a> {
+    /// Prepares a stopped thread. On failure the thread is let go, untouched.
+    ///
+    /// # Errors
+    /// If its stack has no room for a signal frame.
+    pub fn new(
+        mut thread: Tracee,
+        mem: &'a RemoteMemory,
+        maps: &[Map],
+        gadgets: Gadgets,
+    ) -> Result<Self> {
+        let pid = thread.pid;
+        let before = thread.regs()?;
+        let vector = thread.vector_state()?;
+        let mask = thread.signal_mask()?;
+        let signal_pending = Status::of_thread(pid, thread.tid)
+            .is_ok_and(|s| (s.signals("SigPnd") | s.signals("ShdPnd")) & !s.signals("SigBlk") != 0);
+        let sp = RemoteAddr(before.sp());
+        let size = sigframe_len(vector.len()) as u64;
+        let low = RemoteAddr(sp.0.wrapping_sub(RED_ZONE + size + ROOM) & !63);
+        let fits = maps.iter().any(|m| m.write && m.start <= low && m.holds(RemoteAddr(sp.0 - 1)));
+        if low >= sp || !fits {
+            return Err(Error::NoThread(pid));
+        }
+        let at = low.plus(ROOM);
+        let mut bytes = vec![0; size as usize];
+        let frame = build_sigframe(
+            &mut bytes,
+            at.0,
+            &before.for_sigframe(signal_pending),
+            &vector,
+            &XsaveLayout::native(),
+            mask,
+            gadgets.restorer.0,
+        )
+        .map_err(|e| Error::Nonsense { pid, what: format!("registers of a thread: {e}") })?;
+        mem.write(at, &bytes[..frame.len])?;
+        let thread = Some(thread);
+        Ok(Self { thread, mem, gadgets, before, mask, signal_pending, frame, room: low })
+    }
+
+    /// Writes bytes where a call can point to them; they are good for the next call.
+    ///
+    /// # Errors
+    /// If there are too many, or memory can't be written.
+    pub fn put(&self, bytes: &[u8]) -> Result<RemoteAddr> {
+        if bytes.len() as u64 > ROOM {
+            let what = "too many bytes for a remote call".into();
+            return Err(Error::Nonsense { pid: self.pid(), what });
+        }
+        self.mem.write(self.room, bytes)?;
+        Ok(self.room)
+    }
+
+    fn pid(&self) -> i32 {
+        self.thread.as_ref().map_or(0, |t| t.pid)
+    }
+
+    /// Makes a system call; returns what the kernel returned.
+    ///
+    /// # Errors
+    /// If the kernel refuses the call, or the thread dies.
+    pub fn call(&mut self, what: &'static str, number: u64, args: [u64; 6]) -> Result<u64> {
+        let pid = self.pid();
+        let Some(t) = self.thread.as_mut() else { return Err(Error::Gone(pid)) };
+        let mut regs = self.before;
+        regs.set_syscall(number, args);
+        regs.set_pc(self.gadgets.syscall.0);
+        regs.set_sp(self.frame.sp);
+        t.set_regs(&regs)?;
+        // No handler shall run on the way. In this order: the frame that the thread is now on its
+        // way to has the old mask, should prof die here.
+        t.set_signal_mask(u64::MAX)?;
+        syscall_stop(t)?;
+        syscall_stop(t)?;
+        let result = t.regs()?.syscall_result();
+        if (-4095..0).contains(&result) {
+            let errno = Errno::from_raw(-result as i32);
+            return Err(Error::Remote { what, pid, errno });
+        }
+        Ok(result as u64)
+    }
+
+    /// Puts the thread back to what it did, and lets go of it.
+    ///
+    /// # Errors
+    /// If the thread dies; it is in order otherwise.
+    pub fn finish(mut self) -> Result<()> {
+        match self.thread.take() {
+            Some(t) => self.put_back(t),
+            None => Ok(()),
+        }
+    }
+
+    fn put_back(&self, mut t: Tracee) -> Result<()> {
+        let mut regs = self.before;
+        regs.set_syscall(syscall::nr::GETPID, [0; 6]);
+        // Wherever it stands now, send it to the restorer, and stop it at the entry of its call.
+        regs.set_pc(self.gadgets.restorer.0);
+        regs.set_sp(self.frame.ucontext);
+        t.set_regs(&regs)?;
+        syscall_stop(&mut t)?;
+        t.set_signal_mask(self.mask)?;
+        t.set_regs(&self.before.restored_at_syscall_enter(self.signal_pending))?;
+        t.detach();
+        Ok(())
+    }
+}
+
+/// Runs to the next entry or exit of a system call.
+fn syscall_stop(t: &mut Tracee) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    let mut signal = 0;
+    loop {
+        t.resume(libc::PTRACE_SYSCALL, signal)?;
+        match t.wait(deadline)? {
+            Some(Stop::Syscall) => return Ok(()),
+            // All signals are blocked but those that can't be.
+            Some(Stop::Signal(s)) => signal = s,
+            Some(_) => signal = 0,
+            None => return Err(Error::Gone(t.pid)),
+        }
+    }
+}
+
+impl Drop for Caller<'_> {
+    fn drop(&mut self) {
+        if let Some(t) = self.thread.take()
+            && let Err(e) = self.put_back(t)
+        {
+            log::warn!("putting a thread back: {e}");
+        }
+    }
+}

@@ -1,0 +1,265 @@
+//! Filling the shared memory in, before anything in the target can look at it.
+
+use crate::install::{Installed, Mapped};
+use crate::proc::{Map, Status};
+use crate::{Error, RemoteAddr, Result, elf, proc};
+use nix::errno::Errno;
+use prof_trace::ring;
+use prof_trace::shared::{
+    Area, FLAG_COOKIE, Geometry, Kind, LAYOUT, MAGIC, Shared, clock, flags, state,
+};
+use std::fs::File;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::time::{Duration, Instant};
+
+/// Gives the memfd its size, on prof's account, and seals it against shrinking: whoever has it
+/// mapped can't be hit by SIGBUS.
+pub(crate) fn size_ring(pid: i32, f: &File, geometry: Geometry) -> Result<()> {
+    let sys = |what, r: i32| {
+        if r == 0 { Ok(()) } else { Err(Error::Sys { what, pid, errno: Errno::last() }) }
+    };
+    let fd = f.as_raw_fd();
+    // SAFETY: a descriptor of ours, plain integers.
+    unsafe {
+        sys("ftruncate of the ring", libc::ftruncate(fd, geometry.size() as i64))?;
+        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+        sys("sealing the ring", libc::fcntl(fd, libc::F_ADD_SEALS, seals))?;
+        for (at, len) in geometry.hot_ranges() {
+            sys("allocating the ring", libc::fallocate(fd, 0, at as i64, len as i64))?;
+        }
+    }
+    Ok(())
+}
+
+/// Maps the ring into this process, for good.
+pub(crate) fn map_ring(fd: &OwnedFd, geometry: Geometry) -> Result<Shared> {
+    // SAFETY: a new mapping of a file of that size that can't shrink.
+    unsafe {
+        let p = libc::mmap(
+            std::ptr::null_mut(),
+            geometry.size(),
+            libc::PROT_READ | libc::PROT_WRITE,
+            libc::MAP_SHARED,
+            fd.as_raw_fd(),
+            0,
+        );
+        if p == libc::MAP_FAILED {
+            return Err(Error::Sys { what: "mapping the ring", pid: 0, errno: Errno::last() });
+        }
+        Ok(Shared::new(p.cast(), geometry))
+    }
+}
+
+/// Fills in control page, modules, functions, stubs, hook and flag page.
+pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<()> {
+    let pid = i.target.pid;
+    let status = Status::of(pid)?;
+    let tid_offset = tid_offset(pid, i)?;
+    let source = clock_source();
+    // SAFETY: the target has it mapped, but nothing there knows of it yet.
+    let c = unsafe { i.shared.control_mut() };
+    c.magic = MAGIC;
+    c.layout = LAYOUT;
+    c.segments = i.shared.geometry().segments() as u32;
+    c.state.store(state::SETUP, Relaxed);
+    c.clock = source;
+    c.max_depth = i.options.max_depth.clamp(1, 1024);
+    c.tid_offset = tid_offset.unwrap_or(i32::MIN);
+    c.main_tid = status.ns_pid().unwrap_or(pid as u32);
+    let stack = maps.iter().find(|m| m.name == b"[stack]");
+    c.main_stack_end = stack.map_or(0, |m| m.end.0);
+    c.ticks_per_sec = if source == clock::COUNTER { calibrate() } else { 1_000_000_000 };
+    c.r_debug = elf::r_debug(&i.mem, &i.modules);
+    c.wait_ns.store(i.options.wait_ns, Relaxed);
+    c.ring_addr = mapped.ring.addr;
+    c.ring_len = mapped.ring.len;
+    c.hook_addr = mapped.hook.addr;
+    c.hook_len = mapped.hook.len;
+    c.states_addr = mapped.states.addr;
+    c.states_count = mapped.states_count;
+    c.states_stride = mapped.states.len / mapped.states_count.max(1);
+    c.flag_addr = mapped.flag.addr;
+    c.flag_len = mapped.flag.len;
+    for (to, a) in c.stubs.iter_mut().zip(&mapped.stubs) {
+        *to = *a;
+    }
+    c.next_thread.store(1, Relaxed);
+    c.heartbeat.store(now(source), Relaxed);
+    c.pid = pid as u32;
+    let mut bits = 0;
+    if status.number("Seccomp") != Some(2) {
+        bits |= flags::SYSCALLS;
+    }
+    if i.options.free_stacks {
+        bits |= flags::FREE_STACKS;
+    }
+    if i.options.verify {
+        bits |= flags::VERIFY;
+    }
+    c.flags.store(bits, Relaxed);
+    ring::fill(&i.shared);
+    modules(i);
+    stacks(&i.shared, pid, maps);
+    let mut page = [0u8; 8];
+    page[4..].copy_from_slice(&FLAG_COOKIE.to_ne_bytes());
+    i.mem.write(RemoteAddr(mapped.flag.addr), &page)?;
+    code(i, mapped)
+}
+
+fn modules(i: &Installed) {
+    for (k, m) in i.modules.iter().enumerate() {
+        let Some(to) = i.shared.module(k) else { break };
+        to.start.store(m.start.0, Relaxed);
+        to.end.store(m.end.0, Relaxed);
+        to.bias.store(m.bias, Relaxed);
+        to.eh_frame_hdr.store(m.eh_frame_hdr.0.0, Relaxed);
+        to.eh_frame_hdr_len.store(m.eh_frame_hdr.1, Relaxed);
+        to.eh_frame.store(m.eh_frame.0.0, Relaxed);
+        to.eh_frame_len.store(m.eh_frame.1, Relaxed);
+        let name = m.path.as_os_str().as_encoded_bytes();
+        for (b, from) in to.name.iter().zip(name.iter().take(191)) {
+            b.store(*from, Relaxed);
+        }
+        to.ready.store(1, Release);
+        i.shared.control().modules.store(k as u32 + 1, Release);
+    }
+}
+
+/// Tells the hook where stacks are: mappings behind a guard page, and those of stopped threads are
+/// among them.
+fn stacks(shared: &Shared, _pid: i32, maps: &[Map]) {
+    let mut n = 0;
+    for pair in maps.windows(2) {
+        let (guard, m) = (&pair[0], &pair[1]);
+        let guarded = !guard.read && !guard.write && guard.end == m.start;
+        if !(guarded && m.read && m.write && m.inode == 0) {
+            continue;
+        }
+        let Some(s) = shared.stack(n) else { break };
+        s.start.store(m.start.0, Relaxed);
+        s.end.store(m.end.0, Relaxed);
+        n += 1;
+    }
+    shared.control().stacks.store(n as u32, Release);
+}
+
+/// Writes the hook and the stubs, and the functions' descriptors.
+fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
+    let base = RemoteAddr(mapped.hook.addr);
+    let segments = i.shared.geometry().segments() as u32;
+    let (ring, flag) = (RemoteAddr(mapped.ring.addr), RemoteAddr(mapped.flag.addr));
+    i.mem.write(base, &i.image.at(base, segments, ring, flag))?;
+    let header = i.image.header_at(base);
+    let mut kept = Vec::new();
+    for mut p in std::mem::take(&mut i.planned) {
+        let index = kept.len();
+        let desc = ring.plus(Shared::function_offset(index) as u64);
+        let entry = RemoteAddr(header.entries[p.found.kind as usize].0 as u64);
+        let fits = index < prof_trace::shared::FUNCTIONS;
+        let built =
+            if fits { p.build(flag, desc, entry) } else { Err("too many functions".into()) };
+        if let Err(reason) = built {
+            let module = i.modules[p.found.module].path.display().to_string();
+            i.not_hooked.push(crate::NotHooked { function: p.found.name, module, reason });
+            continue;
+        }
+        kept.push(p);
+    }
+    i.planned = kept;
+    for (index, p) in i.planned.iter().enumerate() {
+        let Some(stub) = &p.stub else { continue };
+        i.mem.write(p.stub_addr, &stub.bytes)?;
+        // SAFETY: nothing in the target knows of it yet.
+        let Some(f) = (unsafe { i.shared.function_mut(index) }) else { continue };
+        f.original = stub.original_addr;
+        f.kind = p.found.kind as u32;
+        f.index = index as u32;
+        f.patch_addr = stub.patch_addr;
+        f.patch_len = stub.patch.len() as u32;
+        f.new_bytes[..stub.patch.len()].copy_from_slice(&stub.patch);
+        let at = (stub.patch_addr - p.found.addr.0) as usize;
+        f.old_bytes[..stub.patch.len()].copy_from_slice(&p.code[at..at + stub.patch.len()]);
+        f.stub_addr = p.stub_addr.0;
+        f.stub_len = stub.bytes.len() as u64;
+        if matches!(p.found.kind, Kind::New | Kind::NewAligned) {
+            // Its nothrow form as it was: patched or not, its own stub leads there.
+            let n = p.found.nothrow.map_or(0, |a| a.0);
+            let own = i.planned.iter().find(|o| o.found.addr.0 == n);
+            let original = own.and_then(|o| o.stub.as_ref()).map(|s| s.original_addr);
+            f.nothrow = original.unwrap_or(n);
+        }
+        let module = i.modules[p.found.module].path.display().to_string();
+        let text = format!("{}\0{module}", p.found.name);
+        let n = text.len().min(f.name.len() - 1);
+        f.name[..n].copy_from_slice(&text.as_bytes()[..n]);
+    }
+    i.shared.control().functions.store(i.planned.len() as u32, Release);
+    Ok(())
+}
+
+/// Where libc keeps a thread's id, relative to the thread pointer: the offset at which all threads
+/// that are looked at have theirs.
+fn tid_offset(pid: i32, i: &mut Installed) -> Result<Option<i32>> {
+    const SPAN: usize = 4096;
+    let mut common: Option<Vec<usize>> = None;
+    for tid in proc::threads(pid)?.into_iter().take(8) {
+        let Ok(Some(mut t)) = crate::tracee::Tracee::seize(pid, tid) else { continue };
+        let since = Instant::now();
+        t.interrupt();
+        let Ok(true) = t.wait_stopped(since + Duration::from_secs(1)) else { continue };
+        let tp = t.regs().map(|r| r.thread_pointer());
+        t.detach();
+        i.stops.add(since);
+        let Ok(tp) = tp else { continue };
+        let Some(id) = Status::of_thread(pid, tid).ok().and_then(|s| s.ns_pid()) else { continue };
+        let bytes = i.mem.read_some(RemoteAddr(tp), SPAN);
+        let here = |o: &usize| bytes.get(*o..*o + 4) == Some(&id.to_ne_bytes()[..]);
+        let found: Vec<usize> = match common {
+            None => (0..SPAN).step_by(4).filter(here).collect(),
+            Some(c) => c.into_iter().filter(here).collect(),
+        };
+        common = Some(found);
+    }
+    Ok(common.and_then(|c| c.first().copied()).map(|o| o as i32))
+}
+
+/// The counter of the processor, if it runs at one speed on all processors: the kernel's own choice.
+fn clock_source() -> u32 {
+    let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    let kernel = std::fs::read_to_string(file).unwrap_or_default();
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let invariant = info.lines().find(|l| l.starts_with("flags")).is_some_and(|l| {
+        l.contains("constant_tsc") && l.contains("nonstop_tsc") && l.contains("rdtscp")
+    });
+    if kernel.trim() == "tsc" || (invariant && kernel.trim() == "kvm-clock") {
+        clock::COUNTER
+    } else {
+        clock::SYSCALL
+    }
+}
+
+fn monotonic() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: writes the struct.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Ticks, as the hook counts them.
+pub(crate) fn now(source: u32) -> u64 {
+    if source == clock::COUNTER { prof_arch::native::capture::counter() } else { monotonic() }
+}
+
+/// Ticks in a second, to about one in ten thousand; the recording has better pairs later.
+fn calibrate() -> u64 {
+    let (t0, c0) = (monotonic(), now(clock::COUNTER));
+    std::thread::sleep(Duration::from_millis(10));
+    let (t1, c1) = (monotonic(), now(clock::COUNTER));
+    ((c1 - c0) as u128 * 1_000_000_000 / (t1 - t0).max(1) as u128) as u64
+}
+
+/// For other modules: an area as a range.
+pub(crate) fn range(a: &Area) -> std::ops::Range<u64> {
+    a.addr..a.addr.saturating_add(a.len)
+}

@@ -1,0 +1,272 @@
+//! One thread of the target under ptrace.
+//!
+//! Threads are seized, never attached to: no SIGSTOP is sent, a stopped process stays stopped, and if
+//! prof dies the kernel lets go of the thread where it is. `PTRACE_O_EXITKILL` is never set.
+
+use crate::{Error, Result};
+use nix::errno::Errno;
+use prof_arch::native::UserRegs;
+use std::time::{Duration, Instant};
+
+/// Size of the kernel's signal set, for the requests that take one.
+const SIGSET: usize = 8;
+const NT_PRSTATUS: i32 = 1;
+const NT_X86_XSTATE: i32 = 0x202;
+const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
+const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
+const PTRACE_EVENT_STOP: i32 = 128;
+const SUSPEND_SECCOMP: usize = 1 << 21;
+
+/// Why a thread has stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// As prof asked, or a group stop.
+    Event,
+    /// Before or after a system call.
+    Syscall,
+    /// A signal is about to be delivered.
+    Signal(i32),
+    /// Some other ptrace event.
+    Other,
+}
+
+/// A seized thread. Dropping it lets go of it, as it is.
+#[derive(Debug)]
+pub struct Tracee {
+    /// The process.
+    pub pid: i32,
+    /// The thread.
+    pub tid: i32,
+    stopped: bool,
+    gone: bool,
+}
+
+fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> nix::Result<()> {
+    // SAFETY: the requests used here read or write at most what their callers pass by pointer.
+    let r = unsafe { libc::ptrace(request, tid, addr, data) };
+    if r == -1 { Err(Errno::last()) } else { Ok(()) }
+}
+
+impl Tracee {
+    /// Seizes a thread, which goes on running. `None` if it has ended.
+    ///
+    /// # Errors
+    /// If the kernel does not permit it.
+    pub fn seize(pid: i32, tid: i32) -> Result<Option<Self>> {
+        // With TRACESYSGOOD, system call stops can be told from signals; the option does nothing else.
+        match ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
+            Ok(()) => Ok(Some(Self { pid, tid, stopped: false, gone: false })),
+            Err(Errno::ESRCH) => Ok(None),
+            Err(errno) => Err(Error::Sys { what: "PTRACE_SEIZE", pid, errno }),
+        }
+    }
+
+    /// Asks it to stop; [`Tracee::wait_stopped`] waits for that.
+    pub fn interrupt(&mut self) {
+        if ptrace(libc::PTRACE_INTERRUPT, self.tid, 0, 0) == Err(Errno::ESRCH) {
+            self.gone = true;
+        }
+    }
+
+    /// Whether the thread has ended.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Whether it is stopped.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Waits until the thread has stopped as asked. Signals that come first are delivered. `false` if
+    /// the thread has ended instead.
+    ///
+    /// # Errors
+    /// If it does not stop before the deadline.
+    pub fn wait_stopped(&mut self, deadline: Instant) -> Result<bool> {
+        while !self.stopped && !self.gone {
+            match self.wait(deadline)? {
+                None | Some(Stop::Event) => {}
+                Some(Stop::Signal(signal)) => self.resume(libc::PTRACE_CONT, signal)?,
+                Some(_) => self.resume(libc::PTRACE_CONT, 0)?,
+            }
+        }
+        Ok(!self.gone)
+    }
+
+    /// The next stop; `None` if the thread has ended.
+    ///
+    /// # Errors
+    /// If nothing happens before the deadline.
+    pub fn wait(&mut self, deadline: Instant) -> Result<Option<Stop>> {
+        let began = Instant::now();
+        let mut spins = 0u32;
+        loop {
+            let mut status = 0;
+            // SAFETY: writes the status.
+            let r = unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) };
+            if r == self.tid {
+                return Ok(self.understand(status));
+            }
+            if r == -1 && Errno::last() != Errno::EINTR {
+                self.gone = true;
+                return Ok(None);
+            }
+            if Instant::now() >= deadline {
+                let ms = began.elapsed().as_millis();
+                return Err(Error::NotStopping { pid: self.pid, tid: self.tid, ms });
+            }
+            spins += 1;
+            if spins > 200 {
+                std::thread::sleep(Duration::from_micros(50));
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+
+    fn understand(&mut self, status: i32) -> Option<Stop> {
+        if !libc::WIFSTOPPED(status) {
+            self.gone = true;
+            return None;
+        }
+        let (signal, event) = (libc::WSTOPSIG(status), status >> 16);
+        let stop = match (event, signal) {
+            (PTRACE_EVENT_STOP, _) => Stop::Event,
+            (0, s) if s == libc::SIGTRAP | 0x80 => Stop::Syscall,
+            (0, s) => Stop::Signal(s),
+            _ => Stop::Other,
+        };
+        self.stopped = stop == Stop::Event || self.stopped;
+        Some(stop)
+    }
+
+    /// Lets it run from a stop, with a signal (0: none).
+    ///
+    /// # Errors
+    /// If that fails for another reason than that it is gone.
+    pub fn resume(&mut self, request: libc::c_uint, signal: i32) -> Result<()> {
+        self.stopped = false;
+        match ptrace(request, self.tid, 0, signal as usize) {
+            Ok(()) => Ok(()),
+            Err(Errno::ESRCH) => {
+                self.gone = true;
+                Ok(())
+            }
+            Err(errno) => Err(Error::Sys { what: "resume", pid: self.pid, errno }),
+        }
+    }
+
+    /// Suspends its seccomp filters for as long as it is traced.
+    ///
+    /// # Errors
+    /// Without CAP_SYS_ADMIN.
+    pub fn suspend_seccomp(&self) -> nix::Result<()> {
+        let options = libc::PTRACE_O_TRACESYSGOOD as usize | SUSPEND_SECCOMP;
+        ptrace(libc::PTRACE_SETOPTIONS, self.tid, 0, options)
+    }
+
+    fn failed(&mut self, what: &'static str, errno: Errno) -> Error {
+        if errno == Errno::ESRCH {
+            self.gone = true;
+            return Error::Gone(self.pid);
+        }
+        Error::Sys { what, pid: self.pid, errno }
+    }
+
+    /// Its general registers.
+    ///
+    /// # Errors
+    /// If it is not stopped, or gone.
+    pub fn regs(&mut self) -> Result<UserRegs> {
+        // SAFETY: a plain struct of integers.
+        let mut regs: UserRegs = unsafe { std::mem::zeroed() };
+        let mut io = libc::iovec {
+            iov_base: std::ptr::from_mut(&mut regs).cast(),
+            iov_len: size_of::<UserRegs>(),
+        };
+        let at = std::ptr::from_mut(&mut io) as usize;
+        ptrace(libc::PTRACE_GETREGSET, self.tid, NT_PRSTATUS as usize, at)
+            .map_err(|e| self.failed("PTRACE_GETREGSET", e))?;
+        Ok(regs)
+    }
+
+    /// Sets its general registers.
+    ///
+    /// # Errors
+    /// If it is not stopped, or gone.
+    pub fn set_regs(&mut self, regs: &UserRegs) -> Result<()> {
+        let mut io = libc::iovec {
+            iov_base: std::ptr::from_ref(regs).cast_mut().cast(),
+            iov_len: size_of::<UserRegs>(),
+        };
+        let at = std::ptr::from_mut(&mut io) as usize;
+        ptrace(libc::PTRACE_SETREGSET, self.tid, NT_PRSTATUS as usize, at)
+            .map_err(|e| self.failed("PTRACE_SETREGSET", e))
+    }
+
+    /// Its vector state, in the layout of the processor's XSAVE.
+    ///
+    /// # Errors
+    /// If it is not stopped, or gone.
+    pub fn vector_state(&mut self) -> Result<Vec<u8>> {
+        let mut bytes = vec![0u8; 16 << 10];
+        let mut io = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        let at = std::ptr::from_mut(&mut io) as usize;
+        ptrace(libc::PTRACE_GETREGSET, self.tid, NT_X86_XSTATE as usize, at)
+            .map_err(|e| self.failed("PTRACE_GETREGSET", e))?;
+        bytes.truncate(io.iov_len);
+        Ok(bytes)
+    }
+
+    /// Its signal mask.
+    ///
+    /// # Errors
+    /// If it is not stopped, or gone.
+    pub fn signal_mask(&mut self) -> Result<u64> {
+        let mut mask = 0u64;
+        let at = std::ptr::from_mut(&mut mask) as usize;
+        ptrace(PTRACE_GETSIGMASK, self.tid, SIGSET, at)
+            .map_err(|e| self.failed("PTRACE_GETSIGMASK", e))?;
+        Ok(mask)
+    }
+
+    /// Sets its signal mask.
+    ///
+    /// # Errors
+    /// If it is not stopped, or gone.
+    pub fn set_signal_mask(&mut self, mask: u64) -> Result<()> {
+        let at = std::ptr::from_ref(&mask) as usize;
+        ptrace(PTRACE_SETSIGMASK, self.tid, SIGSET, at)
+            .map_err(|e| self.failed("PTRACE_SETSIGMASK", e))
+    }
+
+    /// Lets go of a stopped thread.
+    pub fn detach(mut self) {
+        self.let_go();
+    }
+
+    fn let_go(&mut self) {
+        if self.gone {
+            return;
+        }
+        if !self.stopped && ptrace(libc::PTRACE_DETACH, self.tid, 0, 0).is_err() {
+            // Only a stopped thread can be let go of.
+            self.interrupt();
+            let deadline = Instant::now() + Duration::from_secs(2);
+            if !matches!(self.wait_stopped(deadline), Ok(true)) {
+                return;
+            }
+        }
+        let _ = ptrace(libc::PTRACE_DETACH, self.tid, 0, 0);
+        self.gone = true;
+    }
+}
+
+impl Drop for Tracee {
+    fn drop(&mut self) {
+        self.let_go();
+    }
+}

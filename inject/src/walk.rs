@@ -1,0 +1,98 @@
+//! Unwinding a stopped thread from outside, to see whether prof's code is on its stack.
+
+use crate::elf::Module;
+use crate::proc::Map;
+use crate::{RemoteAddr, RemoteMemory};
+use prof_arch::native::rule::is_sigreturn_code;
+use prof_arch::native::{FullRegs, Regs, Rule, Step, UserRegs};
+use prof_arch::unwind::{CfiContext, CfiModule, FullStep, compile, step_full};
+use std::collections::HashMap;
+use std::ops::Range;
+
+const MAX_FRAMES: usize = 4096;
+/// What is searched of a stack that can't be unwound to its end.
+const SEARCH: u64 = 256 << 10;
+
+/// Walks stacks of one process.
+#[derive(Debug)]
+pub struct Walker<'a> {
+    mem: &'a RemoteMemory,
+    modules: Vec<Module>,
+    maps: Vec<Map>,
+    cfi: HashMap<usize, (Vec<u8>, Vec<u8>)>,
+}
+
+impl<'a> Walker<'a> {
+    /// For a process with these modules and mappings.
+    #[must_use]
+    pub fn new(mem: &'a RemoteMemory, modules: Vec<Module>, maps: Vec<Map>) -> Self {
+        Self { mem, modules, maps, cfi: HashMap::new() }
+    }
+
+    /// Whether the thread's pc or a return address on its stack lies in one of the ranges. A stack
+    /// that can't be followed to its end is searched for anything that could be such an address.
+    pub fn touches(&mut self, regs: &UserRegs, ours: &[Range<u64>]) -> bool {
+        let hit = |a: u64| ours.iter().any(|r| r.contains(&a));
+        let mut full = FullRegs::from(regs);
+        let mut exact = true;
+        for _ in 0..MAX_FRAMES {
+            if hit(full.pc) {
+                return true;
+            }
+            match self.step(&full, exact) {
+                Some(Some((next, signal))) => {
+                    full = next;
+                    exact = signal;
+                }
+                Some(None) => return false,
+                None => break,
+            }
+        }
+        self.search(regs.sp(), &hit)
+    }
+
+    fn search(&self, sp: u64, hit: &dyn Fn(u64) -> bool) -> bool {
+        let end = self.maps.iter().find(|m| m.holds(RemoteAddr(sp))).map_or(sp, |m| m.end.0);
+        let len = (end - sp).min(SEARCH) as usize;
+        let bytes = self.mem.read_some(RemoteAddr(sp & !7), len);
+        bytes.as_chunks::<8>().0.iter().any(|w| hit(u64::from_ne_bytes(*w)))
+    }
+
+    /// One frame out: `Some(None)` at the thread's start, `None` where the way is lost.
+    fn step(&mut self, regs: &FullRegs, exact: bool) -> Option<Option<(FullRegs, bool)>> {
+        let look = if exact { regs.pc } else { regs.pc.wrapping_sub(1) };
+        let mem = self.mem;
+        let mut read = |a: u64| mem.word(RemoteAddr(a)).ok();
+        if is_sigreturn_code(&mem.read_some(RemoteAddr(regs.pc), 16)) {
+            return match Rule::SIGNAL.step_all(regs, &mut read) {
+                FullStep::Next { regs, .. } => Some(Some((regs, true))),
+                _ => None,
+            };
+        }
+        let index = self.modules.iter().position(|m| m.start.0 <= look && look < m.end.0)?;
+        let m = &self.modules[index];
+        let (hdr, frame) = self.cfi.entry(index).or_insert_with(|| {
+            let (h, f) = (m.eh_frame_hdr, m.eh_frame);
+            let bytes = |(a, n): (RemoteAddr, u64)| mem.read_some(a, n.min(64 << 20) as usize);
+            (bytes(h), bytes(f))
+        });
+        let cfi = CfiModule {
+            hdr,
+            hdr_addr: m.eh_frame_hdr.0.0,
+            eh_frame: frame,
+            eh_frame_addr: m.eh_frame.0.0,
+            ..CfiModule::default()
+        };
+        let mut ctx = CfiContext::new();
+        let rule: Rule = compile(&cfi, look, &mut ctx);
+        if let Step::Next(next) = rule.step(&Regs::from(regs), &mut |_| None) {
+            return Some(Some((regs.with(next), false)));
+        }
+        match step_full(&cfi, regs, look, &mut ctx, &mut read) {
+            FullStep::Next { regs, .. } if regs.pc == 0 => Some(None),
+            FullStep::Next { regs, signal } => Some(Some((regs, signal))),
+            FullStep::End => Some(None),
+            _ => None,
+        }
+    }
+}
