@@ -23,7 +23,9 @@ pub enum Error {
         source: std::io::Error,
     },
     /// The file is something else.
-    #[error("{path} is not a recording of prof; give a file that `prof attach` or `prof run` wrote")]
+    #[error(
+        "{path} is not a recording of prof; give a file that `prof attach` or `prof run` wrote"
+    )]
     NotARecording {
         /// The file.
         path: PathBuf,

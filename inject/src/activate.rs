@@ -4,8 +4,9 @@ use crate::install::{Installed, with_caller};
 use crate::proc::Status;
 use crate::remote::Caller;
 use crate::threads::{Stopped, stop_all};
-use crate::{Error, NotHooked, RemoteAddr, Result, setup};
+use crate::{DetachOptions, Error, RemoteAddr, Result, setup};
 use prof_arch::native::syscall::nr;
+use prof_trace::records::NotHooked;
 use prof_trace::shared::{Shared, state};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -18,18 +19,6 @@ const SIGACTION_LEN: u64 = 32;
 const SA_RESTORER: u64 = 0x0400_0000;
 
 impl Installed {
-    /// Writes the recording's path into the control page, for status and detach.
-    pub fn set_path(&self, path: &std::path::Path) {
-        // SAFETY: the hook does not look at the path, and no other prof does before the patches.
-        let c = unsafe { self.shared.control_mut() };
-        let bytes = path.as_os_str().as_encoded_bytes();
-        let n = bytes.len().min(c.path.len());
-        for (to, from) in c.path.iter().zip(bytes) {
-            to.store(*from, Relaxed);
-        }
-        c.path_len = n as u32;
-    }
-
     /// Patches the functions and turns recording on.
     ///
     /// # Errors
@@ -40,7 +29,7 @@ impl Installed {
         let c = self.shared.control();
         c.state.store(state::ATTACHED, Release);
         self.done = true;
-        if !self.options.paused {
+        if self.options.on {
             note_toggle(&self.shared, 1);
             self.mem.write(RemoteAddr(c.flag_addr), &1u32.to_ne_bytes())?;
         }
@@ -59,7 +48,7 @@ impl Installed {
         if (status.signals("SigCgt") | status.signals("SigIgn")) & bit != 0 {
             self.notes.push(format!(
                 "the target handles or ignores {} itself, so that signal does not toggle recording; use `prof pause {pid}` and `prof resume {pid}`",
-                signal_name(signal)
+                signal_name(signal as i32)
             ));
             return Ok(());
         }
@@ -76,11 +65,11 @@ impl Installed {
         // after us takes it back. The old action is the default: neither caught nor ignored.
         // SAFETY: nothing else uses these fields before the patches are in.
         let m = unsafe { self.shared.control_mut() };
-        m.signal = signal as u32;
+        m.signal = signal;
         m.old_action = [0; 8];
         m.old_action_len = SIGACTION_LEN as u32;
         with_caller(pid, mem, gadgets, timeout, &mut self.stops, |c| {
-            let args = [signal as u64, at.0, old.0, 8, 0, 0];
+            let args = [u64::from(signal), at.0, old.0, 8, 0, 0];
             c.call("rt_sigaction", nr::RT_SIGACTION, args)
         })?;
         let mut was = [0u8; SIGACTION_LEN as usize];
@@ -175,7 +164,7 @@ impl Installed {
         if !self.done {
             self.done = true;
             let timeout = self.options.timeout;
-            if let Err(e) = crate::detach::detach(self.target.pid, timeout) {
+            if let Err(e) = crate::detach::detach(self.target.pid, &DetachOptions { timeout }) {
                 log::warn!("undoing: {e}");
             }
         }

@@ -18,6 +18,13 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// How to detach.
+#[derive(Clone, Copy, Debug)]
+pub struct DetachOptions {
+    /// How long to wait for threads that are inside the hook.
+    pub timeout: Duration,
+}
+
 /// What detaching came to.
 #[derive(Debug, Default)]
 pub struct DetachReport {
@@ -35,7 +42,8 @@ pub struct DetachReport {
 ///
 /// # Errors
 /// If it is not recorded, gone, or can't be stopped; a later call may go on.
-pub fn detach(pid: i32, timeout: Duration) -> Result<DetachReport> {
+pub fn detach(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
+    let timeout = options.timeout;
     let r = Recorded::open(pid)?;
     let mut report = DetachReport { path: r.path(), ..DetachReport::default() };
     let set_state = |s: u32| {

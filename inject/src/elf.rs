@@ -178,6 +178,21 @@ impl Module {
     }
 }
 
+impl Module {
+    /// The address of a data symbol.
+    #[must_use]
+    pub fn data_symbol(&self, pid: i32, mem: &RemoteMemory, name: &str) -> Option<RemoteAddr> {
+        let bytes = self.open(pid, mem)?;
+        let elf = Elf::parse(bytes.get()).ok()?;
+        let tables = [(&elf.dynsyms, &elf.dynstrtab), (&elf.syms, &elf.strtab)];
+        tables.iter().find_map(|(syms, names)| {
+            let s =
+                syms.iter().find(|s| s.st_value != 0 && names.get_at(s.st_name) == Some(name))?;
+            Some(RemoteAddr(s.st_value.wrapping_add(self.bias)))
+        })
+    }
+}
+
 /// The bytes of a file.
 #[derive(Debug)]
 pub enum FileBytes {

@@ -2,6 +2,7 @@
 
 use crate::elf::{Module, Symbol};
 use crate::{RemoteAddr, RemoteMemory};
+use prof_trace::records::NotHooked;
 use prof_trace::shared::Kind;
 
 /// A function that is hooked where it is found.
@@ -88,17 +89,6 @@ pub struct Found {
     pub module: usize,
     /// Address of the `nothrow` form.
     pub nothrow: Option<RemoteAddr>,
-}
-
-/// Something that can't be hooked.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotHooked {
-    /// Its name.
-    pub function: String,
-    /// The module's path.
-    pub module: String,
-    /// Why.
-    pub reason: String,
 }
 
 fn split(name: &str) -> Option<(&'static str, &'static Wanted)> {

@@ -2,7 +2,7 @@
 //! changes what the target does.
 
 use crate::elf::{self, Module};
-use crate::functions::{self, NotHooked};
+use crate::functions;
 use crate::image::Image;
 use crate::plan::{self, Planned};
 use crate::preflight::Target;
@@ -12,9 +12,11 @@ use crate::threads::StopTimes;
 use crate::tracee::Tracee;
 use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, setup};
 use prof_arch::native::syscall::nr;
+use prof_trace::records::{Hook, NotHooked};
 use prof_trace::shared::{Area, Geometry, Kind, MEMFD_NAME, Shared};
 use std::fs::File;
 use std::os::fd::OwnedFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 /// How to record.
@@ -22,12 +24,14 @@ use std::time::{Duration, Instant};
 pub struct Options {
     /// Bytes of the ring.
     pub ring_size: usize,
-    /// Nanoseconds that a thread waits for a free segment before it drops an event.
-    pub wait_ns: u64,
-    /// Begin with recording off.
-    pub paused: bool,
+    /// The recording, for status and detach to find.
+    pub path: PathBuf,
+    /// How long a thread waits for a free segment before it drops an event.
+    pub wait: Duration,
+    /// Recording is on when the hooks are in.
+    pub on: bool,
     /// The toggle signal; 0: none.
-    pub signal: i32,
+    pub signal: u32,
     /// Record stacks of frees, too.
     pub free_stacks: bool,
     /// Take each stack both ways, and compare.
@@ -42,9 +46,10 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             ring_size: 64 << 20,
-            wait_ns: 50_000_000,
-            paused: false,
-            signal: libc::SIGUSR1,
+            path: PathBuf::new(),
+            wait: Duration::from_millis(100),
+            on: true,
+            signal: libc::SIGUSR1 as u32,
             free_stacks: false,
             verify: false,
             max_depth: 1024,
@@ -59,13 +64,15 @@ pub struct Installed {
     /// The target.
     pub target: Target,
     /// The shared memory.
-    pub ring: OwnedFd,
+    pub ring_fd: OwnedFd,
     /// The same, mapped here for as long as this process lives.
     pub shared: Shared,
     /// How to record.
     pub options: Options,
     /// What will be patched.
     pub planned: Vec<Planned>,
+    /// The same, as it stands in a recording.
+    pub hooked: Vec<Hook>,
     /// What can't be.
     pub not_hooked: Vec<NotHooked>,
     /// The target's modules.
@@ -167,12 +174,12 @@ pub fn install(target: &Target, options: &Options) -> Result<Installed> {
     let modules = elf::modules(&mem, &maps);
     let (found, mut not_hooked) = functions::find(pid, &mem, &modules);
     if !found.iter().any(|f| f.kind == Kind::Malloc) {
-        return Err(Refusal::NoAllocator(pid, proc::comm(pid)).into());
+        return Err(Refusal::NoAllocator(pid, target.name.clone()).into());
     }
     let gadgets = Gadgets::find(pid, &mem, &maps)?;
     let image = Image::new()?;
     let mut planned = plan::plan(&mem, &modules, found, &mut not_hooked);
-    let areas = plan::place(&maps, &mut planned, &mut not_hooked);
+    let areas = plan::place(&maps, proc::start_brk(pid), &mut planned, &mut not_hooked);
     let mut stops = StopTimes::default();
 
     let geometry = Geometry::for_ring(options.ring_size);
@@ -196,9 +203,10 @@ pub fn install(target: &Target, options: &Options) -> Result<Installed> {
     result?;
     let mut installed = Installed {
         target: target.clone(),
-        ring,
+        ring_fd: ring,
         shared,
         options: options.clone(),
+        hooked: Vec::new(),
         planned,
         not_hooked,
         modules,

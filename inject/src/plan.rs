@@ -1,11 +1,12 @@
 //! What is to be written where: stubs and patches, worked out while the target runs.
 
 use crate::elf::Module;
-use crate::functions::{Found, NotHooked};
+use crate::functions::Found;
 use crate::proc::Map;
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::native::insn::{PatchPlan, plan_patch};
 use prof_arch::native::relocate::{Stub, StubParams, build_stub, stub_window};
+use prof_trace::records::NotHooked;
 use prof_trace::shared::Area;
 use std::ops::Range;
 
@@ -81,7 +82,12 @@ fn plan_one(mem: &RemoteMemory, f: &Found) -> Result<OnePlan, String> {
 }
 
 /// Chooses where stub areas go: free address space in reach of the functions.
-pub fn place(maps: &[Map], planned: &mut Vec<Planned>, not: &mut Vec<NotHooked>) -> Vec<Area> {
+pub fn place(
+    maps: &[Map],
+    start_brk: u64,
+    planned: &mut Vec<Planned>,
+    not: &mut Vec<NotHooked>,
+) -> Vec<Area> {
     let mut areas: Vec<(Area, u64)> = Vec::new();
     planned.retain_mut(|p| {
         let fits = |(a, used): &(Area, u64)| {
@@ -89,7 +95,7 @@ pub fn place(maps: &[Map], planned: &mut Vec<Planned>, not: &mut Vec<NotHooked>)
         };
         let index = areas.iter().position(fits).or_else(|| {
             let taken: Vec<Area> = areas.iter().map(|(a, _)| *a).collect();
-            let addr = gap(maps, &taken, &p.window, p.found.addr.0)?;
+            let addr = gap(maps, start_brk, &taken, &p.window, p.found.addr.0)?;
             areas.push((Area { addr, len: AREA }, 0));
             Some(areas.len() - 1)
         });
@@ -110,14 +116,27 @@ pub fn place(maps: &[Map], planned: &mut Vec<Planned>, not: &mut Vec<NotHooked>)
 }
 
 /// A free place for an area inside `window`, as near as may be to `near`.
-fn gap(maps: &[Map], taken: &[Area], window: &Range<u64>, near: u64) -> Option<u64> {
+fn gap(
+    maps: &[Map],
+    start_brk: u64,
+    taken: &[Area],
+    window: &Range<u64>,
+    near: u64,
+) -> Option<u64> {
+    const HEAP_REACH: u64 = 1 << 30;
     const SPARE: u64 = 64 << 10; // for whoever grows towards it
     let mut best: Option<u64> = None;
     let mut low = 64 << 10;
     let ends = maps.iter().map(|m| (m.start.0, m.end.0, m.name.as_slice()));
     for (start, end, name) in ends.chain(std::iter::once((window.end, window.end, &b""[..]))) {
-        let (from, to) = (low.max(window.start), start.min(window.end));
-        // The heap grows up, the first stack down: leave them the space beside them.
+        // The heap grows up from where it starts, the first stack down: leave them that space.
+        let heap =
+            start_brk != 0 && start >= start_brk && low < start_brk.saturating_add(HEAP_REACH);
+        if heap && low >= start_brk {
+            low = start_brk.saturating_add(HEAP_REACH);
+        }
+        let end_of_gap = if heap && low < start_brk { start_brk } else { start };
+        let (from, to) = (low.max(window.start), end_of_gap.min(window.end));
         let spare = if name == b"[stack]" { 256 << 20 } else { SPARE };
         if to > from && to - from >= AREA + SPARE + spare {
             for addr in [from.next_multiple_of(4096) + SPARE, (to - spare - AREA) & !4095] {
@@ -130,7 +149,7 @@ fn gap(maps: &[Map], taken: &[Area], window: &Range<u64>, near: u64) -> Option<u
                 }
             }
         }
-        low = if name == b"[heap]" { end.saturating_add(1 << 30) } else { end };
+        low = low.max(end);
     }
     best
 }

@@ -14,7 +14,7 @@ pub struct Target {
     /// Its pid, in this process's namespace.
     pub pid: i32,
     /// Its name.
-    pub comm: String,
+    pub name: String,
     /// Path of its executable.
     pub exe: std::path::PathBuf,
     /// Its arguments.
@@ -59,7 +59,7 @@ pub fn preflight(pid: i32) -> Result<Target> {
     {
         return Err(Refusal::AlreadyRecorded { pid, comm, path: r.path() }.into());
     }
-    Ok(Target { pid, comm, exe: proc::exe(pid), cmdline: proc::cmdline(pid) })
+    Ok(Target { pid, name: comm, exe: proc::exe(pid), cmdline: proc::cmdline(pid) })
 }
 
 /// Whether this process may trace it; the kernel checks for memory access what it checks for ptrace.

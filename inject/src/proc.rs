@@ -132,11 +132,22 @@ pub fn cmdline(pid: i32) -> Vec<String> {
 /// with the same id.
 #[must_use]
 pub fn start_time(pid: i32) -> Option<u64> {
+    stat_field(pid, 22)
+}
+
+/// Where the heap begins (field 47); 0 if it is not known.
+#[must_use]
+pub fn start_brk(pid: i32) -> u64 {
+    stat_field(pid, 47).unwrap_or(0)
+}
+
+/// A numeric field of `/proc/PID/stat`, counted as proc(5) does; from the fourth on.
+fn stat_field(pid: i32, number: usize) -> Option<u64> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
     // The name, in parentheses, may hold anything; the fields behind it are numbers.
     let after = stat.iter().rposition(|b| *b == b')')?;
     let rest = std::str::from_utf8(stat.get(after + 2..)?).ok()?;
-    rest.split(' ').nth(19)?.parse().ok()
+    rest.trim_end().split(' ').nth(number - 3)?.parse().ok()
 }
 
 /// Fields of `/proc/PID/status`.

@@ -154,6 +154,22 @@ impl Recorded {
     }
 }
 
+/// Turns recording off; `false` if it was off.
+///
+/// # Errors
+/// If the process is not recorded, or its memory can't be written.
+pub fn pause(pid: i32) -> Result<bool> {
+    Recorded::open(pid)?.switch(false)
+}
+
+/// Turns recording on; `false` if it was on.
+///
+/// # Errors
+/// If the process is not recorded, or its memory can't be written.
+pub fn resume(pid: i32) -> Result<bool> {
+    Recorded::open(pid)?.switch(true)
+}
+
 /// Reads a struct of integers and atomics.
 fn read_struct<T>(mem: &RemoteMemory, at: RemoteAddr) -> Result<Box<T>> {
     let mut b = Box::<T>::new_uninit();

@@ -4,9 +4,10 @@ use crate::install::{Installed, Mapped};
 use crate::proc::{Map, Status};
 use crate::{Error, RemoteAddr, Result, elf, proc};
 use nix::errno::Errno;
+use prof_trace::records::{Hook, NotHooked};
 use prof_trace::ring;
 use prof_trace::shared::{
-    Area, FLAG_COOKIE, Geometry, Kind, LAYOUT, MAGIC, Shared, clock, flags, state,
+    Area, Control, FLAG_COOKIE, Geometry, Kind, LAYOUT, MAGIC, Shared, clock, flags, state,
 };
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -71,7 +72,8 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.main_stack_end = stack.map_or(0, |m| m.end.0);
     c.ticks_per_sec = if source == clock::COUNTER { calibrate() } else { 1_000_000_000 };
     c.r_debug = elf::r_debug(&i.mem, &i.modules);
-    c.wait_ns.store(i.options.wait_ns, Relaxed);
+    c.wait_ns.store(i.options.wait.as_nanos() as u64, Relaxed);
+    set_path(c, &i.options.path);
     c.ring_addr = mapped.ring.addr;
     c.ring_len = mapped.ring.len;
     c.hook_addr = mapped.hook.addr;
@@ -105,6 +107,15 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     page[4..].copy_from_slice(&FLAG_COOKIE.to_ne_bytes());
     i.mem.write(RemoteAddr(mapped.flag.addr), &page)?;
     code(i, mapped)
+}
+
+/// Writes the recording's path, for status and detach.
+fn set_path(c: &mut Control, path: &std::path::Path) {
+    let bytes = path.as_os_str().as_encoded_bytes();
+    for (to, from) in c.path.iter().zip(bytes) {
+        to.store(*from, Relaxed);
+    }
+    c.path_len = bytes.len().min(c.path.len()) as u32;
 }
 
 fn modules(i: &Installed) {
@@ -161,7 +172,7 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
             if fits { p.build(flag, desc, entry) } else { Err("too many functions".into()) };
         if let Err(reason) = built {
             let module = i.modules[p.found.module].path.display().to_string();
-            i.not_hooked.push(crate::NotHooked { function: p.found.name, module, reason });
+            i.not_hooked.push(NotHooked { function: p.found.name, module, reason });
             continue;
         }
         kept.push(p);
@@ -193,6 +204,12 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         let text = format!("{}\0{module}", p.found.name);
         let n = text.len().min(f.name.len() - 1);
         f.name[..n].copy_from_slice(&text.as_bytes()[..n]);
+        i.hooked.push(Hook {
+            index: index as u32,
+            function: p.found.name.clone(),
+            module,
+            method: "inline".into(),
+        });
     }
     i.shared.control().functions.store(i.planned.len() as u32, Release);
     Ok(())

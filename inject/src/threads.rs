@@ -12,6 +12,8 @@ pub struct StopTimes {
     pub longest: Duration,
     /// All stops together.
     pub sum: Duration,
+    /// How many there were.
+    pub count: usize,
 }
 
 impl StopTimes {
@@ -20,6 +22,7 @@ impl StopTimes {
         let d = since.elapsed();
         self.longest = self.longest.max(d);
         self.sum += d;
+        self.count += 1;
     }
 }
 

@@ -168,6 +168,25 @@ impl Tracee {
         ptrace(libc::PTRACE_SETOPTIONS, self.tid, 0, options)
     }
 
+    /// Makes it stop at its next exec.
+    ///
+    /// # Errors
+    /// If it is gone.
+    pub fn trace_exec(&self) -> Result<()> {
+        // The thread runs: options of a running thread can only be given with the seizing, so ask
+        // the kernel to stop it first.
+        let mut me = Self { pid: self.pid, tid: self.tid, stopped: false, gone: false };
+        me.interrupt();
+        let stopped = me.wait_stopped(Instant::now() + Duration::from_secs(5));
+        let options = (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC) as usize;
+        let set = ptrace(libc::PTRACE_SETOPTIONS, self.tid, 0, options);
+        let went_on = me.resume(libc::PTRACE_CONT, 0);
+        std::mem::forget(me);
+        stopped?;
+        went_on?;
+        set.map_err(|errno| Error::Sys { what: "PTRACE_SETOPTIONS", pid: self.pid, errno })
+    }
+
     fn failed(&mut self, what: &'static str, errno: Errno) -> Error {
         if errno == Errno::ESRCH {
             self.gone = true;

@@ -2,20 +2,23 @@
 
 use std::collections::HashMap;
 
-/// Ids below this are indices of a vector.
-const DENSE: u32 = 1 << 24;
+/// Ids below this are indices of a vector in any case.
+const SMALL: usize = 1 << 16;
+/// Ids below this many times the number of ids are, too.
+const SPREAD: usize = 128;
 
-/// A map keyed by numbers that the hook gave out: dense for those that a real recording has, and
-/// correct for the others, so that a hostile id costs no more memory than the table of a real one.
+/// A map keyed by numbers that the hook gave out: a vector for those that a real recording has,
+/// and a hash map for others, so that a made-up id costs no more memory than its entry.
 #[derive(Clone, Debug)]
 pub struct IdMap<T> {
     dense: Vec<Option<T>>,
     sparse: HashMap<u32, T>,
+    sets: usize,
 }
 
 impl<T> Default for IdMap<T> {
     fn default() -> Self {
-        Self { dense: Vec::new(), sparse: HashMap::new() }
+        Self { dense: Vec::new(), sparse: HashMap::new(), sets: 0 }
     }
 }
 
@@ -24,20 +27,21 @@ impl<T: Copy> IdMap<T> {
     #[inline]
     pub fn get(&self, id: u32) -> Option<T> {
         match self.dense.get(id as usize) {
-            Some(v) => *v,
-            None if id < DENSE => None,
-            None => self.sparse.get(&id).copied(),
+            Some(Some(v)) => Some(*v),
+            _ if self.sparse.is_empty() => None,
+            _ => self.sparse.get(&id).copied(),
         }
     }
 
     /// Sets the value of `id`.
     pub fn set(&mut self, id: u32, value: T) {
-        if id >= DENSE {
-            self.sparse.insert(id, value);
-            return;
-        }
         let at = id as usize;
+        self.sets += 1;
         if at >= self.dense.len() {
+            if at >= SMALL && at / SPREAD >= self.sets {
+                self.sparse.insert(id, value);
+                return;
+            }
             self.dense.resize(at + 1, None);
         }
         self.dense[at] = Some(value);
@@ -51,11 +55,24 @@ mod tests {
     #[test]
     fn small_and_large_ids_are_kept() {
         let mut m = IdMap::default();
-        for id in [0, 1, 77, DENSE - 1, DENSE, u32::MAX] {
+        for id in [0, 1, 77, 65_535, 65_536, 1 << 24, u32::MAX] {
             assert_eq!(m.get(id), None);
             m.set(id, id ^ 5);
             assert_eq!(m.get(id), Some(id ^ 5));
         }
         assert_eq!(m.get(2), None);
+        assert!(m.dense.len() <= SMALL);
+    }
+
+    #[test]
+    fn an_id_that_was_far_out_can_be_set_again() {
+        let mut m = IdMap::default();
+        m.set(200_000, 1);
+        for i in 0..200_000 {
+            m.set(i, 2);
+        }
+        assert_eq!(m.get(200_000), Some(1));
+        m.set(200_000, 3);
+        assert_eq!((m.get(200_000), m.get(199_999)), (Some(3), Some(2)));
     }
 }

@@ -131,7 +131,13 @@ impl Stream {
         if matches!(self.tail, Tail::Damaged { .. }) {
             return Ok(());
         }
+        // What is added meanwhile is for the next call: a fast writer must not keep us here.
+        let enough = self.file.len();
         loop {
+            if self.file.position() >= enough {
+                self.tail = Tail::Whole;
+                return self.reread_failed.take().map_or(Ok(()), Err);
+            }
             let limit = match self.file.next()? {
                 Item::Chunk(kind::EVENTS, payload, at) => {
                     self.meta.end = None;

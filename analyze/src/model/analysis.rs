@@ -6,6 +6,11 @@ use crate::load::{LoadOptions, Meta, Part, Stream, Tail};
 use prof_trace::records::Symbols;
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// How often, and how far apart, the end of a growing recording is looked at again.
+const RETRIES: usize = 5;
+const RETRY: Duration = Duration::from_millis(10);
 
 /// Something about a recording that a reader of its figures should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,15 +91,19 @@ impl Analysis {
         let mut stream = Stream::open(path, options)?;
         let mut replay = Replay::default();
         stream.advance(&mut replay)?;
+        for _ in 0..RETRIES {
+            let unfinished = matches!(stream.tail(), Tail::Partial { .. });
+            if !unfinished || !crate::symbols::is_target(&stream.meta().target) {
+                break;
+            }
+            // Most likely a chunk that is just being written.
+            std::thread::sleep(RETRY);
+            stream.advance(&mut replay)?;
+        }
         stream.finish(&mut replay)?;
         let begun = !stream.meta().target.arch.is_empty() || stream.meta().target.pid != 0;
-        match stream.tail() {
-            Tail::Damaged { at, unread } if !begun && stream.bytes_read() == at => {
-                log::debug!("{}: damaged at {at}, {unread} bytes", path.display());
-                return Err(Error::Empty { path: path.to_owned() });
-            }
-            _ if !begun => return Err(Error::Empty { path: path.to_owned() }),
-            _ => {}
+        if !begun {
+            return Err(Error::Empty { path: path.to_owned() });
         }
         let totals = *replay.totals();
         let notes = notes(&stream, &totals);
@@ -180,7 +189,10 @@ fn notes(stream: &Stream, totals: &Totals) -> Vec<Note> {
         notes.push(if alive { Note::Growing } else { Note::NoEnd });
     }
     let counts = [
-        (stream.damaged_bytes().saturating_add(meta.counters.damaged_bytes), Note::BadEvents as fn(u64) -> Note),
+        (
+            stream.damaged_bytes().saturating_add(meta.counters.damaged_bytes),
+            Note::BadEvents as fn(u64) -> Note,
+        ),
         (meta.bad_chunks, Note::BadChunks),
         (totals.nonsense, Note::Nonsense),
     ];

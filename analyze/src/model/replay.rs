@@ -104,7 +104,12 @@ impl Replay {
         &self.totals
     }
 
-    /// The live blocks.
+    /// How many blocks are live.
+    pub fn live_len(&self) -> usize {
+        self.live.len()
+    }
+
+    /// The live blocks, in no particular order.
     pub fn live(&self) -> impl Iterator<Item = (u64, Block)> {
         self.live.iter()
     }

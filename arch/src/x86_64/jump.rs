@@ -2,6 +2,9 @@
 
 use core::ops::Range;
 
+/// The breakpoint instruction. The program counter stands behind it when it has been executed.
+pub const BREAKPOINT: [u8; 1] = [0xcc];
+
 /// Bytes that a patch overwrites: `jmp rel32`.
 pub const PATCH_LEN: usize = 5;
 

@@ -1,0 +1,395 @@
+//! What a report says, as data. The fields are, in this order, those of the JSON.
+
+use super::SortKey;
+use crate::Analysis;
+use crate::model::Group;
+use crate::symbols::{Frame, Symbolizer};
+use serde::Serialize;
+
+/// What to report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReportOptions {
+    /// How many stacks; 0: all.
+    pub top: usize,
+    /// Which ones.
+    pub sort: SortKey,
+    /// Also those that have nothing of what is sorted by; they come last.
+    pub empty: bool,
+}
+
+impl Default for ReportOptions {
+    fn default() -> Self {
+        Self { top: 10, sort: SortKey::Size, empty: false }
+    }
+}
+
+/// A report.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// Version of this format: 1.
+    pub version: u32,
+    /// Whose memory it is.
+    pub target: TargetData,
+    /// What was recorded, and how far it is exact.
+    pub recording: RecordingData,
+    /// The figures of all blocks.
+    pub totals: TotalsData,
+    /// The kernel's last word on the target's memory.
+    pub kernel: Option<KernelData>,
+    /// What the groups are ordered by.
+    pub sort: SortKey,
+    /// The stacks that are shown, the worst first.
+    pub groups: Vec<GroupData>,
+    /// All other stacks: with them the groups add up to the totals.
+    pub rest: RestData,
+}
+
+/// The target.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TargetData {
+    /// Its process id, as prof saw it.
+    pub pid: u32,
+    /// Path of the executable.
+    pub exe: String,
+    /// Its arguments.
+    pub cmdline: Vec<String>,
+    /// Its architecture.
+    pub arch: String,
+    /// Its name.
+    pub comm: String,
+}
+
+/// The recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RecordingData {
+    /// The file.
+    pub path: String,
+    /// When recording was on.
+    pub parts: Vec<PartData>,
+    /// From the start to the end, pauses included.
+    pub duration_ns: u64,
+    /// Whether it was finished and nothing is missing of it.
+    pub complete: bool,
+    /// Events in it.
+    pub events: u64,
+    /// Events that the hook could not write.
+    pub lost_events: u64,
+    /// Stacks that were cut short.
+    pub truncated_stacks: u64,
+    /// Blocks given back that were from before the attach, or from a pause.
+    pub unknown_frees: u64,
+    /// Blocks whose address was handed out again without a free between: given back in a pause,
+    /// or lost.
+    pub implied_frees: u64,
+    /// Calls by signal handlers inside the hook, which are not recorded.
+    pub reentered: u64,
+    /// Why it ended.
+    pub end_reason: Option<String>,
+    /// When it began, in nanoseconds since 1970.
+    pub started_unix_ns: u64,
+    /// Threads seen.
+    pub threads: u64,
+    /// Hooked functions.
+    pub hooks: Vec<HookData>,
+    /// Functions that could not be hooked.
+    pub not_hooked: Vec<NotHookedData>,
+    /// What else a reader should know.
+    pub notes: Vec<String>,
+}
+
+/// A time in which recording was on, in nanoseconds since the start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct PartData {
+    /// Its start.
+    pub start_ns: u64,
+    /// Its end.
+    pub end_ns: u64,
+}
+
+/// A hooked function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct HookData {
+    /// Its name.
+    pub function: String,
+    /// Path of its module.
+    pub module: String,
+    /// `inline` or `got`.
+    pub method: String,
+    /// Calls that were recorded.
+    pub calls: u64,
+}
+
+/// A function that could not be hooked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NotHookedData {
+    /// Its name.
+    pub function: String,
+    /// Path of its module.
+    pub module: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// The figures of all blocks; see [`Figures`](crate::model::Figures) and
+/// [`Totals`](crate::model::Totals) for what they mean.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct TotalsData {
+    /// Blocks handed out, other than by reallocation.
+    pub allocations: u64,
+    /// Blocks given back, other than by reallocation.
+    pub frees: u64,
+    /// Reallocations.
+    pub reallocations: u64,
+    /// Bytes ever handed out.
+    pub allocated_bytes: u64,
+    /// Live blocks.
+    pub live_count: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// The most blocks that were live at a time.
+    pub peak_count: u64,
+    /// The most bytes that were live at a time.
+    pub peak_bytes: u64,
+    /// When that was, in nanoseconds since the start.
+    pub peak_at_ns: u64,
+    /// Temporary blocks.
+    pub temporary: u64,
+    /// Stacks seen.
+    pub groups: u64,
+}
+
+/// What the kernel said of the target's memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct KernelData {
+    /// Bytes of the address space.
+    pub vss_bytes: u64,
+    /// Bytes of the resident set.
+    pub rss_bytes: u64,
+    /// When, in nanoseconds since the start.
+    pub at_ns: u64,
+}
+
+/// A stack and what it allocated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct GroupData {
+    /// Live blocks.
+    pub live_count: u64,
+    /// Their bytes.
+    pub live_bytes: u64,
+    /// The most of its blocks that were live at a time.
+    pub peak_count: u64,
+    /// The most of its bytes that were live at a time.
+    pub peak_bytes: u64,
+    /// Blocks handed out, other than by reallocation.
+    pub allocations: u64,
+    /// Blocks handed out by reallocation.
+    pub reallocations: u64,
+    /// Bytes ever handed out.
+    pub allocated_bytes: u64,
+    /// Temporary blocks.
+    pub temporary: u64,
+    /// Age of its oldest live block, if it has one.
+    pub oldest_live_age_ns: Option<u64>,
+    /// The frames, innermost first.
+    pub frames: Vec<FrameData>,
+}
+
+/// A frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FrameData {
+    /// The address in the stack, in hexadecimal.
+    pub address: String,
+    /// The function, if it is known.
+    pub function: Option<String>,
+    /// How far into the function the address lies.
+    pub function_offset: Option<u64>,
+    /// The source file, if it is known.
+    pub file: Option<String>,
+    /// The line, if it is known.
+    pub line: Option<u32>,
+    /// Path of the module, if it is known.
+    pub module: Option<String>,
+    /// The address as the module's file counts it, in hexadecimal.
+    pub offset: Option<String>,
+    /// Whether its code was put into that of the next frame.
+    pub inlined: bool,
+}
+
+/// The stacks that are not shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RestData {
+    /// How many.
+    pub groups: u64,
+    /// Their live blocks.
+    pub live_count: u64,
+    /// Their live bytes.
+    pub live_bytes: u64,
+    /// Blocks they got, other than by reallocation.
+    pub allocations: u64,
+    /// Blocks they got by reallocation.
+    pub reallocations: u64,
+    /// Bytes they got.
+    pub allocated_bytes: u64,
+    /// Their temporary blocks.
+    pub temporary: u64,
+}
+
+impl Report {
+    /// Makes the report on a recording. Only the stacks that are shown are looked up.
+    pub fn new(analysis: &Analysis, options: &ReportOptions) -> Self {
+        let groups = options.sort.sorted(analysis);
+        let most = match options.empty {
+            true => groups.len(),
+            false => groups.partition_point(|g| options.sort.has(analysis, g)),
+        };
+        let shown = if options.top == 0 { most } else { options.top.min(most) };
+        let mut symbols = Symbolizer::new(analysis);
+        Self {
+            version: 1,
+            target: TargetData::new(analysis),
+            recording: RecordingData::new(analysis),
+            totals: TotalsData::new(analysis),
+            kernel: analysis.meta().kernel.map(|k| KernelData {
+                vss_bytes: k.vss_bytes,
+                rss_bytes: k.rss_bytes,
+                at_ns: analysis.meta().clock.ns(k.ticks),
+            }),
+            sort: options.sort,
+            groups: groups[..shown]
+                .iter()
+                .map(|g| GroupData::new(analysis, g, &mut symbols))
+                .collect(),
+            rest: RestData::new(&groups[shown..]),
+        }
+    }
+
+    /// The report as JSON.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+}
+
+impl TargetData {
+    fn new(analysis: &Analysis) -> Self {
+        let t = &analysis.meta().target;
+        Self {
+            pid: t.pid,
+            exe: t.exe.clone(),
+            cmdline: t.cmdline.clone(),
+            arch: t.arch.clone(),
+            comm: t.comm.clone(),
+        }
+    }
+}
+
+impl RecordingData {
+    fn new(analysis: &Analysis) -> Self {
+        let (meta, totals) = (analysis.meta(), analysis.totals());
+        let parts = analysis
+            .parts()
+            .into_iter()
+            .map(|p| PartData { start_ns: meta.clock.ns(p.start), end_ns: meta.clock.ns(p.end) });
+        let calls = |i: u32| meta.counters.calls.get(i as usize).copied().unwrap_or(0);
+        let hooks = meta.hooks.hooked.iter().map(|h| HookData {
+            function: h.function.clone(),
+            module: h.module.clone(),
+            method: h.method.clone(),
+            calls: calls(h.index),
+        });
+        let not_hooked = meta.hooks.not_hooked.iter().map(|h| NotHookedData {
+            function: h.function.clone(),
+            module: h.module.clone(),
+            reason: h.reason.clone(),
+        });
+        Self {
+            path: analysis.path().to_string_lossy().into_owned(),
+            parts: parts.collect(),
+            duration_ns: analysis.duration_ns(),
+            complete: analysis.complete(),
+            events: analysis.events(),
+            lost_events: meta.counters.lost,
+            truncated_stacks: meta.counters.truncated,
+            unknown_frees: totals.unknown_frees,
+            implied_frees: totals.implied_frees,
+            reentered: meta.counters.reentered,
+            end_reason: meta.end.as_ref().map(|e| e.reason.clone()),
+            started_unix_ns: meta.target.wall_ns,
+            threads: meta.threads.len() as u64,
+            hooks: hooks.collect(),
+            not_hooked: not_hooked.collect(),
+            notes: analysis.notes().iter().map(ToString::to_string).collect(),
+        }
+    }
+}
+
+impl TotalsData {
+    fn new(analysis: &Analysis) -> Self {
+        let t = analysis.totals();
+        let f = &t.figures;
+        Self {
+            allocations: f.allocations,
+            frees: t.frees,
+            reallocations: f.reallocations,
+            allocated_bytes: f.allocated_bytes,
+            live_count: f.live_count,
+            live_bytes: f.live_bytes,
+            peak_count: f.peak_count,
+            peak_bytes: f.peak_bytes,
+            peak_at_ns: analysis.peak_at_ns(),
+            temporary: f.temporary,
+            groups: analysis.groups().len() as u64,
+        }
+    }
+}
+
+impl GroupData {
+    fn new(analysis: &Analysis, group: &Group, symbols: &mut Symbolizer<'_>) -> Self {
+        let f = &group.figures;
+        let stack = analysis.meta().stack(group.node);
+        let frames = stack
+            .into_iter()
+            .flat_map(|pc| symbols.frames(pc).iter().map(FrameData::new).collect::<Vec<_>>());
+        Self {
+            live_count: f.live_count,
+            live_bytes: f.live_bytes,
+            peak_count: f.peak_count,
+            peak_bytes: f.peak_bytes,
+            allocations: f.allocations,
+            reallocations: f.reallocations,
+            allocated_bytes: f.allocated_bytes,
+            temporary: f.temporary,
+            oldest_live_age_ns: analysis.oldest_age_ns(group),
+            frames: frames.collect(),
+        }
+    }
+}
+
+impl FrameData {
+    fn new(f: &Frame) -> Self {
+        Self {
+            address: format!("{:#x}", f.address),
+            function: f.function.clone(),
+            function_offset: f.function_offset,
+            file: f.file.clone(),
+            line: f.line,
+            module: f.module.as_deref().map(str::to_owned),
+            offset: f.offset.map(|o| format!("{o:#x}")),
+            inlined: f.inlined,
+        }
+    }
+}
+
+impl RestData {
+    fn new(groups: &[Group]) -> Self {
+        let mut rest = Self { groups: groups.len() as u64, ..Self::default() };
+        for f in groups.iter().map(|g| &g.figures) {
+            rest.live_count += f.live_count;
+            rest.live_bytes = rest.live_bytes.wrapping_add(f.live_bytes);
+            rest.allocations += f.allocations;
+            rest.reallocations += f.reallocations;
+            rest.allocated_bytes = rest.allocated_bytes.wrapping_add(f.allocated_bytes);
+            rest.temporary += f.temporary;
+        }
+        rest
+    }
+}

@@ -1,0 +1,16 @@
+//! The report on a recording: which stacks hold the memory.
+//!
+//! A [`Report`] holds every figure; [`Report::json`] and [`Report::text`] only write it down, so
+//! both have the same numbers.
+
+mod data;
+mod sort;
+mod text;
+pub mod units;
+
+pub use data::{
+    FrameData, GroupData, HookData, KernelData, NotHookedData, PartData, RecordingData, Report,
+    ReportOptions, RestData, TargetData, TotalsData,
+};
+pub use sort::SortKey;
+pub use text::Style;

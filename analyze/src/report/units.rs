@@ -1,0 +1,78 @@
+//! Sizes and times as people read them.
+
+/// Bytes in binary units: `512 B`, `22.7 KiB`.
+pub fn bytes(n: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if n < 1024 {
+        return format!("{n} B");
+    }
+    let mut v = n as f64 / 1024.0;
+    let mut unit = 0;
+    // 1023.95 would be printed as 1024.0.
+    while v >= 1023.95 && unit + 1 < UNITS.len() {
+        v /= 1024.0;
+        unit += 1;
+    }
+    format!("{v:.1} {}", UNITS[unit])
+}
+
+/// A duration: `850 ns`, `6.2 ms`, `12.3 s`, `4m 05s`, `3h 07m`, `2d 04h`.
+pub fn duration(ns: u64) -> String {
+    let f = ns as f64;
+    let s = ns / 1_000_000_000;
+    match ns {
+        0..1_000 => format!("{ns} ns"),
+        1_000..999_950 => format!("{:.1} us", f / 1e3),
+        999_950..999_950_000 => format!("{:.1} ms", f / 1e6),
+        999_950_000..59_950_000_000 => format!("{:.1} s", f / 1e9),
+        _ if s < 3600 => format!("{}m {:02}s", s.max(60) / 60, if s < 60 { 0 } else { s % 60 }),
+        _ if s < 86400 => format!("{}h {:02}m", s / 3600, s / 60 % 60),
+        _ => format!("{}d {:02}h", s / 86400, s / 3600 % 24),
+    }
+}
+
+/// `1 thread`, `2 threads`.
+pub fn count(n: u64, one: &str, many: &str) -> String {
+    format!("{n} {}", if n == 1 { one } else { many })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_have_one_decimal() {
+        let cases = [
+            (0, "0 B"),
+            (1023, "1023 B"),
+            (1024, "1.0 KiB"),
+            (23_245, "22.7 KiB"),
+            (1024 * 1024 - 1, "1.0 MiB"),
+            (3 << 30, "3.0 GiB"),
+            (u64::MAX, "16.0 EiB"),
+        ];
+        for (n, text) in cases {
+            assert_eq!(bytes(n), text);
+        }
+    }
+
+    #[test]
+    fn durations_have_a_fitting_unit() {
+        let cases = [
+            (0, "0 ns"),
+            (850, "850 ns"),
+            (6_200_000, "6.2 ms"),
+            (999_960, "1.0 ms"),
+            (999_999_999, "1.0 s"),
+            (12_340_000_000, "12.3 s"),
+            (59_999_000_000, "1m 00s"),
+            (245_000_000_000, "4m 05s"),
+            (11_220_000_000_000, "3h 07m"),
+            (187_200_000_000_000, "2d 04h"),
+        ];
+        for (ns, text) in cases {
+            assert_eq!(duration(ns), text);
+        }
+        duration(u64::MAX);
+    }
+}

@@ -1,0 +1,228 @@
+//! What is needed of an ELF file, of either class and byte order, mapped and not read.
+
+use flate2::read::ZlibDecoder;
+use goblin::container::Ctx;
+use goblin::elf::Elf;
+use goblin::elf::header::{EM_ARM, Header};
+use goblin::elf::section_header::{
+    SHF_COMPRESSED, SHF_EXECINSTR, SHN_UNDEF, SHT_DYNSYM, SHT_NOBITS, SHT_NOTE, SHT_SYMTAB,
+    SectionHeader,
+};
+use goblin::elf::sym::{STB_GLOBAL, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Symtab};
+use memmap2::Mmap;
+use std::borrow::Cow;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// No section is larger when decompressed.
+const LARGEST: u64 = 8 << 30;
+const ZLIB: u32 = 1;
+const NT_GNU_BUILD_ID: u32 = 3;
+
+/// A function symbol.
+pub(super) struct Symbol {
+    /// The file's address of it.
+    pub start: u64,
+    /// Its length; 0 if the file doesn't say.
+    pub size: u64,
+    /// Better ones first.
+    pub rank: u8,
+    /// Where in the file its name is.
+    pub name_at: u64,
+}
+
+/// A mapped ELF file.
+pub(super) struct Image {
+    map: Mmap,
+    header: Header,
+    ctx: Ctx,
+    sections: Vec<SectionHeader>,
+    /// Offset and size of the section names.
+    names: (u64, u64),
+    path: PathBuf,
+}
+
+impl Image {
+    /// Maps a file; `None` if it can't be read or is no ELF file.
+    pub(super) fn open(path: &Path) -> Option<Self> {
+        let file = File::open(path).ok()?;
+        if !file.metadata().ok()?.is_file() {
+            return None;
+        }
+        // SAFETY: the mapping is private and only read. Somebody who truncates the file of a
+        // loaded module while it is looked at can kill this process, as he can any user of it.
+        let map = unsafe { Mmap::map(&file) }.ok()?;
+        let header = Elf::parse_header(&map).ok()?;
+        let ctx = Ctx::new(header.container().ok()?, header.endianness().ok()?);
+        let count = header.e_shnum as usize;
+        let at = usize::try_from(header.e_shoff).ok()?;
+        let sections = match at {
+            0 => Vec::new(),
+            _ => SectionHeader::parse(&map, at, count, ctx).unwrap_or_default(),
+        };
+        // goblin may have put a null section in front; indices stay right.
+        let names =
+            sections.get(header.e_shstrndx as usize).map_or((0, 0), |s| (s.sh_offset, s.sh_size));
+        Some(Self { map, header, ctx, sections, names, path: path.to_owned() })
+    }
+
+    /// Its path.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Whether its integers are little-endian.
+    pub(super) fn is_little_endian(&self) -> bool {
+        self.ctx.le.is_little()
+    }
+
+    fn bytes(&self, at: u64, len: u64) -> Option<&[u8]> {
+        let at = usize::try_from(at).ok()?;
+        self.map.get(at..at.checked_add(usize::try_from(len).ok()?)?)
+    }
+
+    /// The bytes up to a NUL.
+    pub(super) fn name(&self, at: u64) -> Option<&[u8]> {
+        let rest = self.map.get(usize::try_from(at).ok()?..)?;
+        let end = rest.iter().take(1 << 16).position(|b| *b == 0)?;
+        Some(&rest[..end])
+    }
+
+    fn section_header(&self, name: &str) -> Option<&SectionHeader> {
+        self.sections.iter().find(|s| {
+            s.sh_type != SHT_NOBITS
+                && (s.sh_name as u64) < self.names.1
+                && self.name(self.names.0.saturating_add(s.sh_name as u64)) == Some(name.as_bytes())
+        })
+    }
+
+    /// The contents of a section, decompressed.
+    pub(super) fn section(&self, name: &str) -> Option<Cow<'_, [u8]>> {
+        if let Some(s) = self.section_header(name) {
+            let raw = self.bytes(s.sh_offset, s.sh_size)?;
+            if s.sh_flags & SHF_COMPRESSED as u64 == 0 {
+                return Some(Cow::Borrowed(raw));
+            }
+            let kind = self.u32(raw.get(..4)?)?;
+            let (size, data) = if self.ctx.is_big() {
+                (self.u64(raw.get(8..16)?)?, raw.get(24..)?)
+            } else {
+                (self.u32(raw.get(4..8)?)? as u64, raw.get(12..)?)
+            };
+            return (kind == ZLIB).then(|| inflate(data, size)).flatten().map(Cow::Owned);
+        }
+        let old = name.strip_prefix(".debug_").map(|n| format!(".zdebug_{n}"))?;
+        let s = self.section_header(&old)?;
+        let raw = self.bytes(s.sh_offset, s.sh_size)?.strip_prefix(b"ZLIB")?;
+        let size = u64::from_be_bytes(*raw.first_chunk()?);
+        inflate(&raw[8..], size).map(Cow::Owned)
+    }
+
+    fn u32(&self, b: &[u8]) -> Option<u32> {
+        let b = *b.first_chunk()?;
+        Some(if self.is_little_endian() { u32::from_le_bytes(b) } else { u32::from_be_bytes(b) })
+    }
+
+    fn u64(&self, b: &[u8]) -> Option<u64> {
+        let b = *b.first_chunk()?;
+        Some(if self.is_little_endian() { u64::from_le_bytes(b) } else { u64::from_be_bytes(b) })
+    }
+
+    /// The build id; empty if it has none.
+    pub(super) fn build_id(&self) -> &[u8] {
+        let notes = self.sections.iter().filter(|s| s.sh_type == SHT_NOTE);
+        notes
+            .filter_map(|s| self.bytes(s.sh_offset, s.sh_size))
+            .find_map(|b| self.build_id_in(b))
+            .unwrap_or_default()
+    }
+
+    fn build_id_in<'a>(&self, mut notes: &'a [u8]) -> Option<&'a [u8]> {
+        loop {
+            let name = self.u32(notes.get(..4)?)? as usize;
+            let desc = self.u32(notes.get(4..8)?)? as usize;
+            let kind = self.u32(notes.get(8..12)?)?;
+            let at = 12 + name.checked_next_multiple_of(4)?;
+            if kind == NT_GNU_BUILD_ID && notes.get(12..16) == Some(b"GNU\0") && name == 4 {
+                return notes.get(at..at.checked_add(desc)?);
+            }
+            notes = notes.get(at.checked_add(desc)?.checked_next_multiple_of(4)?..)?;
+        }
+    }
+
+    /// Name and checksum of the file with the debug information.
+    pub(super) fn debug_link(&self) -> Option<(String, u32)> {
+        let s = self.section(".gnu_debuglink")?;
+        let end = s.iter().position(|b| *b == 0)?;
+        let sum = self.u32(s.get((end + 1).next_multiple_of(4)..)?)?;
+        Some((String::from_utf8(s[..end].to_vec()).ok()?, sum))
+    }
+
+    /// Path and build id of the file that several debug files share.
+    pub(super) fn alternate(&self) -> Option<(String, Vec<u8>)> {
+        let s = self.section(".gnu_debugaltlink")?;
+        let end = s.iter().position(|b| *b == 0)?;
+        Some((String::from_utf8(s[..end].to_vec()).ok()?, s[end + 1..].to_vec()))
+    }
+
+    /// The checksum that a [`debug_link`](Self::debug_link) to this file has.
+    pub(super) fn checksum(&self) -> u32 {
+        let mut crc = flate2::Crc::new();
+        crc.update(&self.map);
+        crc.sum()
+    }
+
+    /// All function symbols, and those of code that nobody gave a type.
+    pub(super) fn symbols(&self, mut take: impl FnMut(Symbol)) {
+        for s in &self.sections {
+            if s.sh_type != SHT_SYMTAB && s.sh_type != SHT_DYNSYM {
+                continue;
+            }
+            let Some(names) = self.sections.get(s.sh_link as usize) else { continue };
+            let entry = if self.ctx.is_big() { 24 } else { 16 };
+            let Ok(at) = usize::try_from(s.sh_offset) else { continue };
+            if self.bytes(s.sh_offset, s.sh_size).is_none() {
+                continue;
+            }
+            let count = s.sh_size as usize / entry;
+            let Ok(table) = Symtab::parse(&self.map, at, count, self.ctx) else { continue };
+            for sym in &table {
+                let kind = sym.st_type();
+                let function = kind == STT_FUNC || kind == STT_GNU_IFUNC;
+                if sym.st_shndx == SHN_UNDEF as usize || sym.st_value == 0 {
+                    continue;
+                }
+                if !function && (kind != STT_NOTYPE || !self.in_code(sym.st_shndx)) {
+                    continue;
+                }
+                let name_at = names.sh_offset.saturating_add(sym.st_name as u64);
+                if self.map.get(name_at as usize).is_none_or(|b| *b == 0 || *b == b'$') {
+                    continue; // `$x` and its like mark code and data, they are no functions
+                }
+                let thumb = self.header.e_machine == EM_ARM && function;
+                let start = if thumb { sym.st_value & !1 } else { sym.st_value };
+                let binding = match sym.st_bind() {
+                    STB_GLOBAL => 0,
+                    STB_LOCAL => 2,
+                    _ => 1,
+                };
+                let rank = binding + if function { 0 } else { 4 };
+                take(Symbol { start, size: sym.st_size, rank, name_at });
+            }
+        }
+    }
+
+    fn in_code(&self, section: usize) -> bool {
+        self.sections.get(section).is_some_and(|s| s.sh_flags & SHF_EXECINSTR as u64 != 0)
+    }
+}
+
+fn inflate(data: &[u8], size: u64) -> Option<Vec<u8>> {
+    if size > LARGEST {
+        return None;
+    }
+    let mut out = Vec::new();
+    ZlibDecoder::new(data).take(size).read_to_end(&mut out).ok()?;
+    (out.len() as u64 == size).then_some(out)
+}

@@ -1,0 +1,137 @@
+//! Code addresses to functions, files and lines.
+
+mod demangle;
+mod dwarf;
+mod elf;
+mod find;
+mod table;
+
+use crate::Analysis;
+use crate::load::Pc;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+pub use demangle::demangle;
+pub use find::is_target;
+
+/// A frame of a stack, named as far as it could be.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frame {
+    /// The address in the stack: where the call returns to.
+    pub address: u64,
+    /// The function, demangled.
+    pub function: Option<String>,
+    /// How far behind the start of its symbol the address lies, if that is known.
+    pub function_offset: Option<u64>,
+    /// The source file.
+    pub file: Option<String>,
+    /// The line in it.
+    pub line: Option<u32>,
+    /// Path of the module.
+    pub module: Option<Arc<str>>,
+    /// The address as the module's file counts it (what `addr2line` and `objdump` take).
+    pub offset: Option<u64>,
+    /// The compiler put this function's code into that of the next frame.
+    pub inlined: bool,
+}
+
+/// What is known of one module.
+struct ModuleSymbols {
+    path: Arc<str>,
+    bias: u64,
+    table: table::Table,
+    dwarf: Option<dwarf::Dwarf>,
+}
+
+/// Names the addresses of a recording. Modules are loaded when one of their addresses is asked
+/// for, and every address is looked up once.
+pub struct Symbolizer<'a> {
+    analysis: &'a Analysis,
+    modules: HashMap<u32, Option<ModuleSymbols>>,
+    cache: HashMap<Pc, Arc<[Frame]>>,
+}
+
+impl<'a> Symbolizer<'a> {
+    /// For the addresses of a recording.
+    pub fn new(analysis: &'a Analysis) -> Self {
+        Self { analysis, modules: HashMap::new(), cache: HashMap::new() }
+    }
+
+    /// The frames of a code address: one, preceded by those that were inlined into it, innermost
+    /// first. Never empty.
+    pub fn frames(&mut self, pc: Pc) -> Arc<[Frame]> {
+        if let Some(f) = self.cache.get(&pc) {
+            return f.clone();
+        }
+        let frames: Arc<[Frame]> = match self.module(pc.module) {
+            Some(m) => m.frames(pc.address).into(),
+            None => [Frame { address: pc.address, ..Frame::default() }].into(),
+        };
+        self.cache.insert(pc, frames.clone());
+        frames
+    }
+
+    fn module(&mut self, number: u32) -> Option<&ModuleSymbols> {
+        let analysis = self.analysis;
+        let load = || {
+            let module = analysis.meta().modules.get(&number)?;
+            Some(ModuleSymbols::load(analysis, module))
+        };
+        self.modules.entry(number).or_insert_with(load).as_ref()
+    }
+}
+
+impl ModuleSymbols {
+    fn load(analysis: &Analysis, module: &prof_trace::records::Module) -> Self {
+        let found = find::find(&analysis.meta().target, module);
+        let mut table = table::Table::default();
+        for image in found.image.iter().chain(&found.debug) {
+            table.add_image(image);
+        }
+        if table.is_empty()
+            && let Some(s) = analysis.symbols(module.number)
+        {
+            table.add_recorded(s);
+        }
+        table.finish();
+        let dwarf = [&found.debug, &found.image]
+            .into_iter()
+            .flatten()
+            .find_map(|image| dwarf::Dwarf::load(image.clone()));
+        Self { path: module.path.as_str().into(), bias: module.bias, table, dwarf }
+    }
+
+    /// See [`Symbolizer::frames`].
+    fn frames(&self, address: u64) -> Vec<Frame> {
+        let offset = address.wrapping_sub(self.bias);
+        // A return address may already belong to the next line, or function.
+        let call = offset.wrapping_sub(1);
+        let symbol = self.table.find(call);
+        let physical = Frame {
+            address,
+            function: symbol.as_ref().map(|s| demangle(&s.name)),
+            function_offset: symbol.as_ref().map(|s| offset.wrapping_sub(s.start)),
+            module: Some(self.path.clone()),
+            offset: Some(offset),
+            ..Frame::default()
+        };
+        let found = self.dwarf.as_ref().map(|d| d.frames(call)).unwrap_or_default();
+        let Some(last) = found.len().checked_sub(1) else { return vec![physical] };
+        let frame = |(i, f): (usize, dwarf::Found)| {
+            let inlined = i < last;
+            Frame {
+                function: match f.function {
+                    Some(name) => Some(demangle(&name)),
+                    None if inlined => None,
+                    None => physical.function.clone(),
+                },
+                function_offset: physical.function_offset.filter(|_| !inlined),
+                file: f.file,
+                line: f.line,
+                inlined,
+                ..physical.clone()
+            }
+        };
+        found.into_iter().enumerate().map(frame).collect()
+    }
+}

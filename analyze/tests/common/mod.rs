@@ -1,0 +1,204 @@
+//! Making recordings by hand.
+#![allow(dead_code)] // each test file uses its part
+
+use prof_analyze::{Analysis, LoadOptions};
+use prof_trace::chunk;
+use prof_trace::event::{Codec, Event, MAX_EVENT};
+use prof_trace::records::{
+    Counters, End, Events, Hook, Hooks, Module, Nodes, NotHooked, Pass, Pcs, Symbols, Target,
+    Thread, Toggle, kind,
+};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A recording in the making. Ticks are nanoseconds, and start at 1000.
+pub struct Maker {
+    pub bytes: Vec<u8>,
+    pub passes: u64,
+}
+
+pub const START: u64 = 1000;
+
+pub fn target() -> Target {
+    Target {
+        pid: 4_000_001,
+        exe: "/opt/demo/server".into(),
+        cmdline: vec!["server".into(), "--fast".into()],
+        comm: "server".into(),
+        arch: "x86_64".into(),
+        pointer_size: 8,
+        page_size: 4096,
+        wall_ns: 1_700_000_000_000_000_000,
+        start_ticks: START,
+        ticks_per_sec: 1_000_000_000,
+        prof_version: "0.1.0".into(),
+    }
+}
+
+impl Maker {
+    pub fn new() -> Self {
+        Self::of(&target())
+    }
+
+    pub fn of(target: &Target) -> Self {
+        let mut m = Self { bytes: chunk::file_header().to_vec(), passes: 0 };
+        m.put(kind::TARGET, &target.encode());
+        m
+    }
+
+    pub fn put(&mut self, kind: u16, payload: &[u8]) -> &mut Self {
+        chunk::put(&mut self.bytes, kind, payload);
+        self
+    }
+
+    pub fn pass(&mut self, ticks: u64) -> &mut Self {
+        let number = self.passes;
+        self.passes += 1;
+        let p = Pass { number, ticks, clock_ns: ticks + 5, rss_pages: 0, vss_pages: 0 };
+        self.put(kind::PASS, &p.encode())
+    }
+
+    pub fn pages(&mut self, ticks: u64, rss_pages: u64, vss_pages: u64) -> &mut Self {
+        let p = Pass { number: self.passes, ticks, clock_ns: ticks + 5, rss_pages, vss_pages };
+        self.passes += 1;
+        self.put(kind::PASS, &p.encode())
+    }
+
+    pub fn events(&mut self, thread: u32, events: &[Event]) -> &mut Self {
+        let e = encode(thread, Codec::default(), events);
+        self.put(kind::EVENTS, &e.encode())
+    }
+
+    pub fn thread(&mut self, number: u32, tid: u32, name: &str) -> &mut Self {
+        self.put(kind::THREAD, &Thread { number, tid, name: name.into() }.encode())
+    }
+
+    pub fn nodes(&mut self, triples: &[[u64; 3]]) -> &mut Self {
+        self.put(kind::NODES, &Nodes { triples: triples.concat() }.encode())
+    }
+
+    pub fn pcs(&mut self, triples: &[[u64; 3]]) -> &mut Self {
+        self.put(kind::PCS, &Pcs { triples: triples.concat() }.encode())
+    }
+
+    pub fn module(&mut self, module: &Module) -> &mut Self {
+        self.put(kind::MODULE, &module.encode())
+    }
+
+    pub fn symbols(&mut self, module: u32, symbols: &[(u64, u64, &str)]) -> &mut Self {
+        let mut s = Symbols { module, ..Symbols::default() };
+        for (start, size, name) in symbols {
+            s.symbols.extend([*start, *size, s.names.len() as u64, name.len() as u64]);
+            s.names.extend(name.as_bytes());
+        }
+        self.put(kind::SYMBOLS, &s.encode())
+    }
+
+    pub fn toggle(&mut self, ticks: u64, on: u32) -> &mut Self {
+        self.put(kind::TOGGLE, &Toggle { ticks, on }.encode())
+    }
+
+    pub fn hooks(&mut self, hooked: &[&str], not: &[(&str, &str)]) -> &mut Self {
+        let hooked = hooked.iter().enumerate().map(|(i, f)| Hook {
+            index: i as u32,
+            function: (*f).into(),
+            module: "/lib/libc.so.6".into(),
+            method: "inline".into(),
+        });
+        let not = not.iter().map(|(f, reason)| NotHooked {
+            function: (*f).into(),
+            module: "/lib/libc.so.6".into(),
+            reason: (*reason).into(),
+        });
+        let h = Hooks { hooked: hooked.collect(), not_hooked: not.collect() };
+        self.put(kind::HOOKS, &h.encode())
+    }
+
+    pub fn counters(&mut self, c: &Counters) -> &mut Self {
+        self.put(kind::COUNTERS, &c.encode())
+    }
+
+    pub fn end(&mut self, ticks: u64) -> &mut Self {
+        self.put(kind::END, &End { ticks, reason: "detached".into() }.encode())
+    }
+
+    pub fn file(&self) -> Temp {
+        Temp::new(&self.bytes)
+    }
+
+    pub fn analysis(&self) -> Analysis {
+        let file = self.file();
+        Analysis::from_file(&file.0, &LoadOptions::default()).expect("a recording")
+    }
+}
+
+pub fn encode(thread: u32, from: Codec, events: &[Event]) -> Events {
+    let mut w = from;
+    let mut bytes = Vec::new();
+    for e in events {
+        let at = bytes.len();
+        bytes.resize(at + MAX_EVENT, 0);
+        let p = bytes[at..].as_mut_ptr();
+        // SAFETY: MAX_EVENT bytes were added on the line before.
+        let n = unsafe {
+            match *e {
+                Event::Alloc { time, addr, size, node } => w.put_alloc(p, time, addr, size, node),
+                Event::Free { time, addr, node } => w.put_free(p, time, addr, node),
+                Event::Realloc { time_before, time, old, addr, size, node } => {
+                    w.put_realloc(p, time_before, time, old, addr, size, node)
+                }
+            }
+        };
+        assert!(n > 0, "{e:?} can't be written");
+        bytes.truncate(at + n);
+    }
+    let count = events.len() as u32;
+    Events { thread, time: from.time, addr: from.addr, node: from.node, count, bytes }
+}
+
+pub fn alloc(time: u64, addr: u64, size: u64, node: u32) -> Event {
+    Event::Alloc { time, addr, size, node }
+}
+
+pub fn free(time: u64, addr: u64) -> Event {
+    Event::Free { time, addr, node: 0 }
+}
+
+pub fn realloc(time_before: u64, time: u64, old: u64, addr: u64, size: u64, node: u32) -> Event {
+    Event::Realloc { time_before, time, old, addr, size, node }
+}
+
+/// A file that goes away.
+pub struct Temp(pub PathBuf);
+
+impl Temp {
+    pub fn new(bytes: &[u8]) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("prof-analyze-{}-{n}", std::process::id()));
+        std::fs::write(&path, bytes).expect("a temporary file");
+        Self(path)
+    }
+}
+
+impl Drop for Temp {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// Small random numbers.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 16
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}

@@ -1,0 +1,274 @@
+//! Figures of recordings whose contents are known.
+
+mod common;
+
+use common::{Maker, alloc, free, realloc};
+use prof_analyze::Analysis;
+use prof_analyze::model::{Figures, Group, Totals};
+
+fn group(a: &Analysis, node: u32) -> Group {
+    *a.groups().iter().find(|g| g.node == node).expect("a group")
+}
+
+fn check_sums(a: &Analysis) {
+    let sum = |f: fn(&Figures) -> u64| a.groups().iter().map(|g| f(&g.figures)).sum::<u64>();
+    let t = a.totals();
+    let all: [fn(&Figures) -> u64; 6] = [
+        |f| f.live_count,
+        |f| f.live_bytes,
+        |f| f.allocations,
+        |f| f.reallocations,
+        |f| f.allocated_bytes,
+        |f| f.temporary,
+    ];
+    for f in all {
+        assert_eq!(sum(f), f(&t.figures), "{t:?}");
+    }
+    let Totals { figures, frees, unknown_frees, implied_frees, .. } = t;
+    assert_eq!(
+        figures.live_count + frees + implied_frees,
+        figures.allocations + unknown_frees,
+        "{t:?}"
+    );
+}
+
+#[test]
+fn totals_peaks_and_ages_of_one_thread() {
+    let mut m = Maker::new();
+    m.pass(2000);
+    m.events(
+        1,
+        &[
+            alloc(1100, 0x10, 100, 1),
+            alloc(1200, 0x20, 50, 2),
+            alloc(1300, 0x30, 30, 1),
+            free(1400, 0x10),
+            alloc(1500, 0x40, 60, 2),
+            free(1600, 0x99), // from before the attach
+            free(1700, 0x20),
+        ],
+    );
+    m.end(5000);
+    let a = m.analysis();
+    check_sums(&a);
+    let t = *a.totals();
+    assert_eq!((t.figures.allocations, t.frees, t.figures.reallocations), (4, 3, 0));
+    assert_eq!((t.figures.live_count, t.figures.live_bytes), (2, 90));
+    assert_eq!((t.figures.peak_count, t.figures.peak_bytes), (3, 180));
+    assert_eq!((t.unknown_frees, t.implied_frees, t.figures.temporary), (1, 0, 0));
+    assert_eq!(t.figures.allocated_bytes, 240);
+    assert_eq!((a.peak_at_ns(), a.duration_ns(), a.events()), (300, 4000, 7));
+    assert!(a.complete() && a.notes().is_empty(), "{:?}", a.notes());
+    let (one, two) = (group(&a, 1), group(&a, 2));
+    assert_eq!((one.figures.peak_count, one.figures.peak_bytes), (2, 130));
+    assert_eq!((two.figures.peak_count, two.figures.peak_bytes), (2, 110));
+    assert_eq!((one.figures.live_bytes, two.figures.live_bytes), (30, 60));
+    assert_eq!(a.oldest_age_ns(&one), Some(3700));
+    assert_eq!(a.oldest_age_ns(&two), Some(3500));
+}
+
+#[test]
+fn temporary_is_what_the_same_thread_frees_next() {
+    let mut m = Maker::new();
+    m.pass(9000);
+    m.events(
+        1,
+        &[
+            alloc(1100, 0x10, 1, 1),
+            free(1110, 0x10), // temporary
+            alloc(1120, 0x10, 1, 1),
+            alloc(1130, 0x20, 1, 2),
+            free(1140, 0x10), // not the newest
+            free(1150, 0x20), // not the next event
+            alloc(1200, 0x30, 1, 3),
+            alloc(1400, 0x40, 1, 4),
+        ],
+    );
+    // Another thread frees 0x30 and gets 0x40's predecessor at the same place; what happens in it
+    // does not count for the first.
+    m.events(2, &[free(1300, 0x30), alloc(1310, 0x50, 1, 5), free(1320, 0x50)]);
+    m.events(1, &[free(1500, 0x40)]); // temporary: the other thread's events don't matter
+    let a = m.analysis();
+    check_sums(&a);
+    let temporary = |n| group(&a, n).figures.temporary;
+    let all: Vec<_> = (1..=5).map(temporary).collect();
+    assert_eq!(all, [1, 0, 0, 1, 1]);
+}
+
+#[test]
+fn a_block_that_another_thread_got_is_not_temporary() {
+    let mut m = Maker::new();
+    m.pass(9000);
+    m.events(1, &[alloc(1100, 0x10, 1, 1), free(1500, 0x10)]);
+    m.events(2, &[free(1200, 0x10), alloc(1300, 0x10, 1, 2)]);
+    let a = m.analysis();
+    check_sums(&a);
+    assert_eq!((a.totals().figures.temporary, a.totals().unknown_frees), (0, 0));
+    assert_eq!(a.totals().figures.live_count, 0);
+}
+
+#[test]
+fn realloc_moves_bytes_between_groups() {
+    let mut m = Maker::new();
+    m.pass(9000);
+    m.events(
+        1,
+        &[
+            alloc(1100, 0x10, 10, 1),
+            alloc(1110, 0x20, 5, 9),
+            realloc(1200, 1210, 0x10, 0x10, 30, 2), // in place
+            realloc(1300, 1310, 0x10, 0x80, 70, 2), // moved; the 30 were temporary
+            realloc(1400, 1410, 0x777, 0x90, 8, 3), // from before the attach
+            free(1500, 0x20),
+        ],
+    );
+    let a = m.analysis();
+    check_sums(&a);
+    let t = a.totals();
+    assert_eq!((t.figures.allocations, t.figures.reallocations, t.frees), (2, 3, 1));
+    assert_eq!((t.unknown_frees, t.implied_frees), (1, 0));
+    assert_eq!((t.figures.live_count, t.figures.live_bytes), (2, 78));
+    assert_eq!(t.figures.allocated_bytes, 10 + 5 + 30 + 70 + 8);
+    // The old block is given back before the new one begins.
+    assert_eq!(t.figures.peak_bytes, 83);
+    let two = group(&a, 2).figures;
+    assert_eq!((two.live_bytes, two.peak_bytes, two.peak_count), (70, 70, 1));
+    assert_eq!((two.temporary, two.allocations, two.reallocations), (1, 0, 2));
+    assert_eq!(group(&a, 1).figures.live_count, 0);
+}
+
+#[test]
+fn addresses_reused_across_threads_and_passes_come_in_order() {
+    // Thread 1 frees at 1500 what thread 2 gets at 1501, but thread 2 is drained in the pass
+    // before: its later event must wait.
+    let mut m = Maker::new();
+    m.pass(1400);
+    m.events(1, &[alloc(1100, 0x10, 10, 1)]);
+    m.events(2, &[alloc(1501, 0x10, 20, 2), free(1700, 0x10)]);
+    m.pass(1800);
+    m.events(1, &[free(1500, 0x10), alloc(1701, 0x10, 30, 3)]);
+    m.pass(1900);
+    m.end(2000);
+    let a = m.analysis();
+    check_sums(&a);
+    let t = a.totals();
+    assert_eq!((t.unknown_frees, t.implied_frees), (0, 0));
+    assert_eq!((t.figures.live_bytes, t.figures.peak_bytes), (30, 30));
+}
+
+#[test]
+fn frees_come_before_allocations_of_the_same_moment() {
+    let mut m = Maker::new();
+    m.pass(9000);
+    m.events(1, &[alloc(1200, 0x10, 2, 2)]);
+    m.events(2, &[alloc(1100, 0x10, 1, 1), free(1200, 0x10)]);
+    let a = m.analysis();
+    assert_eq!((a.totals().implied_frees, a.totals().figures.live_bytes), (0, 2));
+    assert_eq!(a.totals().figures.peak_bytes, 2);
+}
+
+#[test]
+fn a_late_realloc_does_not_take_the_next_owner_s_block() {
+    // Thread 1 was interrupted after its realloc gave 0x10 back and before it could write the
+    // event; thread 2 got 0x10 meanwhile, and its events are long in order.
+    let mut m = Maker::new();
+    m.pass(1200);
+    m.events(1, &[alloc(1100, 0x10, 10, 1)]);
+    m.events(2, &[alloc(1300, 0x10, 20, 2)]);
+    m.pass(2000).pass(3000).pass(4000);
+    m.events(1, &[realloc(1250, 3900, 0x10, 0x50, 40, 1)]);
+    m.pass(5000);
+    let a = m.analysis();
+    check_sums(&a);
+    assert_eq!(a.totals().figures.live_bytes, 60);
+    assert_eq!((a.totals().implied_frees, a.totals().unknown_frees), (1, 1));
+}
+
+#[test]
+fn blocks_freed_in_a_pause_end_when_their_address_comes_again() {
+    let mut m = Maker::new();
+    m.toggle(1000, 1);
+    m.pass(3000);
+    m.events(1, &[alloc(1100, 0x10, 10, 1), alloc(2100, 0x10, 20, 1)]);
+    m.toggle(1500, 0).toggle(2000, 1);
+    m.end(3000);
+    let a = m.analysis();
+    check_sums(&a);
+    assert_eq!((a.totals().implied_frees, a.totals().figures.live_bytes), (1, 20));
+    assert_eq!(group(&a, 1).figures.peak_bytes, 20);
+    let parts: Vec<_> = a.parts().iter().map(|p| (p.start, p.end)).collect();
+    assert_eq!(parts, [(1000, 1500), (2000, 3000)]);
+}
+
+#[test]
+fn a_long_segment_may_span_chunks_with_their_own_decoding_state() {
+    let events: Vec<_> = (0..1000).map(|i| alloc(1100 + i, 16 * (i + 1), i, 1)).collect();
+    let mut m = Maker::new();
+    m.pass(9000);
+    let mut codec = prof_trace::event::Codec::default();
+    for part in events.chunks(7) {
+        let e = common::encode(3, codec, part);
+        codec = e.codec();
+        let mut pos = 0;
+        while let Some((_, n)) = codec.get(&e.bytes[pos..]) {
+            pos += n;
+        }
+        m.put(prof_trace::records::kind::EVENTS, &e.encode());
+    }
+    let a = m.analysis();
+    assert_eq!((a.events(), a.totals().figures.live_count), (1000, 1000));
+    assert_eq!(a.totals().figures.live_bytes, 499_500);
+}
+
+#[test]
+fn waiting_events_may_stay_in_the_file() {
+    let mut m = Maker::new();
+    for pass in 0..20u64 {
+        m.pass(2000 + pass * 1000);
+        for thread in 0..5 {
+            let at = 2000 + pass * 1000 + u64::from(thread);
+            let addr = 16 + 16 * u64::from(thread);
+            m.events(thread, &[alloc(at, addr, 7, 1), free(at + 500, addr)]);
+        }
+    }
+    let file = m.file();
+    let plain = Analysis::from_file(&file.0, &Default::default()).expect("a recording");
+    let options = prof_analyze::LoadOptions { pending_bytes: 0 };
+    let spilled = Analysis::from_file(&file.0, &options).expect("a recording");
+    assert_eq!(plain.totals(), spilled.totals());
+    assert_eq!(plain.totals().figures.allocations, 100);
+    assert_eq!(plain.totals().figures.peak_bytes, 35);
+    check_sums(&spilled);
+}
+
+#[test]
+fn a_follower_gets_where_the_analysis_gets() {
+    use std::io::Write;
+    let mut m = Maker::new();
+    let file = m.file();
+    let mut f = prof_analyze::Follower::open(&file.0).expect("a recording");
+    let mut grow = |m: &Maker, from: usize| {
+        let mut w = std::fs::File::options().append(true).open(&file.0).expect("open");
+        w.write_all(&m.bytes[from..]).expect("write");
+        f.poll().expect("poll")
+    };
+    assert_eq!(grow(&m, m.bytes.len()).events, 0);
+    let from = m.bytes.len();
+    m.pass(1500).events(1, &[alloc(1100, 0x10, 10, 1), alloc(1600, 0x20, 7, 1)]);
+    let p = grow(&m, from);
+    assert_eq!((p.totals.figures.live_bytes, p.finished), (0, false));
+    let from = m.bytes.len();
+    m.pass(2500);
+    assert_eq!(grow(&m, from).totals.figures.live_bytes, 10);
+    let from = m.bytes.len();
+    m.pass(3500).events(1, &[free(3000, 0x10)]);
+    assert_eq!(grow(&m, from).totals.figures.live_bytes, 17);
+    let from = m.bytes.len();
+    m.end(4000);
+    let p = grow(&m, from);
+    assert_eq!((p.totals.figures.live_bytes, p.finished, p.events), (7, true, 3));
+    assert_eq!(p.totals, *m.analysis().totals());
+    let s = prof_analyze::live_summary(&file.0).expect("a recording");
+    assert_eq!((s.on, s.parts, s.complete, s.events), (true, 1, true, 3));
+    assert_eq!((s.totals, s.duration_ns, s.bytes), (p.totals, 3000, m.bytes.len() as u64));
+}

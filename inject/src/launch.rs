@@ -1,0 +1,234 @@
+//! Starting a program under recording: the same injection, before its first allocation.
+//!
+//! The program is held where the dynamic linker has relocated everything and no constructor has run:
+//! at its `_dl_debug_state`, which it calls then; a program without a dynamic linker, at its entry
+//! point. Then it is left stopped by SIGSTOP, as any other process may be, for the ordinary injection,
+//! and continued by [`Installed::activate`]'s caller through [`Launched::go`].
+
+use crate::elf::{self, Module};
+use crate::tracee::{Stop, Tracee};
+use crate::{
+    Error, Installed, Options, RemoteAddr, RemoteMemory, Result, install, preflight, proc,
+};
+use nix::errno::Errno;
+use prof_arch::native::jump::BREAKPOINT;
+use std::ffi::{CString, OsString};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::time::{Duration, Instant};
+
+/// A program may take long to be read from a slow disk.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// `r_state` when the linker's list is whole, and its place in `r_debug` (glibc's link.h, musl's).
+const RT_CONSISTENT: u32 = 0;
+const R_STATE: u64 = 3 * size_of::<usize>() as u64;
+
+/// A program that has been started, and is stopped before its first instruction of its own.
+#[derive(Debug)]
+pub struct Launched {
+    /// Its pid; it is this process's child.
+    pub pid: i32,
+    /// prof's memory in it.
+    pub installed: Installed,
+}
+
+impl Launched {
+    /// Lets it run.
+    pub fn go(pid: i32) {
+        // SAFETY: our own child.
+        unsafe { libc::kill(pid, libc::SIGCONT) };
+    }
+}
+
+/// Starts a program and stops it before its first allocation after dynamic linking.
+///
+/// # Errors
+/// If it can't be run, or not be recorded; it is ended then.
+pub fn launch(command: &[OsString], options: &Options) -> Result<Launched> {
+    let pid = start(command)?;
+    let held = hold(pid).and_then(|()| {
+        let target = preflight(pid)?;
+        install(&target, options)
+    });
+    match held {
+        Ok(installed) => Ok(Launched { pid, installed }),
+        Err(e) => {
+            // SAFETY: our own child, which has not been reaped.
+            unsafe {
+                libc::kill(pid, libc::SIGKILL);
+                libc::waitpid(pid, std::ptr::null_mut(), 0);
+            }
+            Err(e)
+        }
+    }
+}
+
+fn pipe() -> Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [0; 2];
+    // SAFETY: writes the two descriptors, which are then owned here alone.
+    unsafe {
+        if libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
+            return Err(Error::Sys { what: "pipe", pid: 0, errno: Errno::last() });
+        }
+        Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
+    }
+}
+
+/// Forks a child that has itself seized, executes the command, and stops at the exec.
+fn start(command: &[OsString]) -> Result<i32> {
+    let nonsense = |what: &str| Error::Nonsense { pid: 0, what: what.into() };
+    let args: Vec<CString> = command
+        .iter()
+        .map(|a| CString::new(a.as_bytes()).map_err(|_| nonsense("an argument has a NUL in it")))
+        .collect::<Result<_>>()?;
+    let mut argv: Vec<*const libc::c_char> = args.iter().map(|a| a.as_ptr()).collect();
+    argv.push(std::ptr::null());
+    let (go_read, go_write) = pipe()?;
+    let (failed_read, failed_write) = pipe()?;
+    // SAFETY: the child only makes system calls on memory that stands already.
+    let pid = unsafe { libc::fork() };
+    match pid {
+        -1 => return Err(Error::Sys { what: "fork", pid: 0, errno: Errno::last() }),
+        0 => {
+            let mut byte = 0u8;
+            // SAFETY: as above; what is passed lives until exec or _exit.
+            unsafe {
+                libc::read(go_read.as_raw_fd(), (&raw mut byte).cast(), 1);
+                libc::execvp(argv[0], argv.as_ptr());
+                let errno = *libc::__errno_location();
+                libc::write(failed_write.as_raw_fd(), (&raw const errno).cast(), 4);
+                libc::_exit(127);
+            }
+        }
+        _ => {}
+    }
+    drop((go_read, failed_write));
+    let kill = |e: Error| {
+        // SAFETY: our own child.
+        unsafe {
+            libc::kill(pid, libc::SIGKILL);
+            libc::waitpid(pid, std::ptr::null_mut(), 0);
+        }
+        e
+    };
+    let mut t = match Tracee::seize(pid, pid) {
+        Ok(Some(t)) => t,
+        Ok(None) => return Err(kill(Error::Gone(pid))),
+        Err(e) => return Err(kill(e)),
+    };
+    t.trace_exec().map_err(kill)?;
+    // SAFETY: one byte of a live array.
+    unsafe { libc::write(go_write.as_raw_fd(), [1u8].as_ptr().cast(), 1) };
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match t.wait(deadline).map_err(kill)? {
+            Some(Stop::Other) => break, // the exec
+            Some(Stop::Signal(s)) => t.resume(libc::PTRACE_CONT, s)?,
+            Some(_) => t.resume(libc::PTRACE_CONT, 0)?,
+            None => {
+                let mut errno = 0i32;
+                // SAFETY: reads four bytes into an integer.
+                unsafe { libc::read(failed_read.as_raw_fd(), (&raw mut errno).cast(), 4) };
+                let path = command.first().cloned().unwrap_or_default().into();
+                let errno = std::io::Error::from_raw_os_error(errno);
+                return Err(Error::File { path, errno });
+            }
+        }
+    }
+    run_to_start(&mut t).map_err(kill)?;
+    // Left stopped, as by anybody's SIGSTOP.
+    // SAFETY: our own child.
+    unsafe { libc::kill(pid, libc::SIGSTOP) };
+    t.detach();
+    Ok(pid)
+}
+
+/// Waits until the child stands stopped.
+fn hold(pid: i32) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let s = proc::Status::of(pid)?;
+        match s.field("State").and_then(|f| f.chars().next()) {
+            Some('T') => return Ok(()),
+            Some('Z' | 'X') | None => return Err(Error::Gone(pid)),
+            _ if Instant::now() >= deadline => {
+                return Err(Error::NotStopping { pid, tid: pid, ms: PATIENCE.as_millis() });
+            }
+            _ => std::thread::sleep(Duration::from_micros(200)),
+        }
+    }
+}
+
+/// From the exec to where everything is linked.
+fn run_to_start(t: &mut Tracee) -> Result<()> {
+    let mem = RemoteMemory::open(t.pid)?;
+    let modules = elf::modules(&mem, &proc::maps(t.pid)?);
+    let linker = modules.iter().find_map(|m| linker_symbols(t.pid, &mem, m));
+    let Some((stop_at, r_debug)) = linker else {
+        return run_to(t, &mem, entry_point(t.pid, &mem, &modules)?, || true);
+    };
+    let consistent = || {
+        let mut state = [0u8; 4];
+        mem.read(r_debug.plus(R_STATE), &mut state).is_ok()
+            && u32::from_ne_bytes(state) == RT_CONSISTENT
+    };
+    run_to(t, &mem, stop_at, consistent)
+}
+
+/// The dynamic linker's `_dl_debug_state` and `_r_debug` (musl: `_dl_debug_addr` points to it; there
+/// the first call is with everything linked, so its own address will do).
+fn linker_symbols(pid: i32, mem: &RemoteMemory, m: &Module) -> Option<(RemoteAddr, RemoteAddr)> {
+    let name = m.file_name();
+    if !(name.starts_with("ld-") || name.starts_with("ld.so") || name.starts_with("libc.musl")) {
+        return None;
+    }
+    let stop = m.symbols(pid, mem, |n| n == crate::functions::LOADER).first()?.addr;
+    let debug = m.data_symbol(pid, mem, "_r_debug").or_else(|| m.data_symbol(pid, mem, "debug"));
+    Some((stop, debug.unwrap_or(RemoteAddr(0))))
+}
+
+fn entry_point(pid: i32, mem: &RemoteMemory, modules: &[Module]) -> Result<RemoteAddr> {
+    let first = modules.iter().find(|m| m.path.as_os_str() != "[vdso]");
+    let entry = first.and_then(|m| {
+        let head = mem.read_some(m.start, 64);
+        let h = goblin::elf::Elf::parse_header(&head).ok()?;
+        Some(RemoteAddr(h.e_entry.wrapping_add(m.bias)))
+    });
+    entry.ok_or_else(|| Error::Nonsense { pid, what: "its executable has no ELF header".into() })
+}
+
+/// Runs the only thread of a new process until it comes to `at` and `ready` holds.
+fn run_to(
+    t: &mut Tracee,
+    mem: &RemoteMemory,
+    at: RemoteAddr,
+    ready: impl Fn() -> bool,
+) -> Result<()> {
+    let mut code = [0u8; BREAKPOINT.len()];
+    mem.read(at, &mut code)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        mem.write(at, &BREAKPOINT)?;
+        let mut signal = 0;
+        loop {
+            t.resume(libc::PTRACE_CONT, signal)?;
+            match t.wait(deadline)? {
+                Some(Stop::Signal(libc::SIGTRAP)) => break,
+                Some(Stop::Signal(s)) => signal = s,
+                Some(_) => signal = 0,
+                None => return Err(Error::Gone(t.pid)),
+            }
+        }
+        mem.write(at, &code)?;
+        let mut regs = t.regs()?;
+        regs.set_pc(at.0);
+        t.set_regs(&regs)?;
+        if ready() {
+            return Ok(());
+        }
+        t.resume(libc::PTRACE_SINGLESTEP, 0)?;
+        if t.wait(deadline)?.is_none() {
+            return Err(Error::Gone(t.pid));
+        }
+    }
+}

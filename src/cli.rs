@@ -1,0 +1,264 @@
+//! The command line: every command and option.
+
+use crate::commands::report::ReportArgs;
+use crate::units::{parse_duration, parse_signal, parse_size};
+use clap::error::ErrorKind;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Record every heap allocation of a process that is already running, and see who holds its memory
+///
+/// prof attaches to a live process, records each allocation and free with its full stack, and lets go
+/// again, leaving the process as it found it: no restart, no debugger, no recompilation.
+#[derive(Debug, Parser)]
+#[command(name = "prof", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "\
+Examples:
+  prof attach 1234              start recording process 1234; prints the recording's path
+  kill -USR1 1234               recording off, and on again
+  prof detach 1234              take prof out of the process, finish the recording
+  prof report                   who holds the memory, by the newest recording in this folder
+  prof run --report -- ls -l    record a command from its first allocation on
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or a bad file, 3 the process is gone or can't be recorded.")]
+pub struct Cli {
+    /// Say more of what is being done; twice: much more
+    #[arg(short, long, global = true, action = clap::ArgAction::Count)]
+    pub verbose: u8,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    Attach(AttachArgs),
+    Detach(DetachArgs),
+    /// Stop recording for a while; the hooks stay in the process
+    Pause(PidArgs),
+    /// Go on recording, as a new part of the recording
+    Resume(PidArgs),
+    Status(StatusArgs),
+    Run(RunArgs),
+    Report(ReportArgs),
+    Demo(DemoArgs),
+    /// Drains the ring of a target; started by `prof attach`
+    #[command(hide = true)]
+    Collect(CollectArgs),
+    /// A process with something to find in it
+    #[command(hide = true)]
+    DemoTarget,
+}
+
+/// What recordings have in common.
+#[derive(Args, Clone, Debug)]
+pub struct RecordArgs {
+    /// The file to record to; it must not exist
+    /// [default: ./prof.NAME.PID.TIME.prof]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Memory for events on their way to the file
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
+    pub ring_size: u64,
+    /// What a thread does when that memory is full: wait for a while, or drop its event at once
+    /// (dropped events are counted)
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnFull::Wait)]
+    pub on_full: OnFull,
+    /// Record the stack of each free, too
+    #[arg(long)]
+    pub free_stacks: bool,
+    /// Compare each stack with a full unwind (slow; for testing prof)
+    #[arg(long, hide = true)]
+    pub verify_stacks: bool,
+}
+
+/// What a thread does when the ring is full.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum OnFull {
+    /// Wait for up to a tenth of a second, then drop the event
+    Wait,
+    /// Drop the event
+    Drop,
+}
+
+/// Start recording a process
+///
+/// Returns as soon as recording is on, and leaves a collector behind that writes the recording. The
+/// path of the recording is printed to standard output; what was hooked, and how long the process
+/// was stopped for it, to standard error.
+#[derive(Args, Debug)]
+pub struct AttachArgs {
+    /// The process
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub record: RecordArgs,
+    /// Stay, and show what is recorded until Ctrl-C, which detaches, or the end of the process
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Detach after this time, such as 30s or 5m
+    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
+    /// Begin with recording off
+    #[arg(long)]
+    pub paused: bool,
+    /// The signal that switches recording off and on: USR1, USR2, RTMIN+N or none
+    #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = parse_signal)]
+    pub signal: u32,
+    /// How long to look for a safe moment before giving up
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    pub timeout: Duration,
+}
+
+/// Take prof out of a process and finish its recording
+///
+/// Restores the process to what it was and verifies that. The path of the recording is printed.
+#[derive(Args, Debug)]
+pub struct DetachArgs {
+    /// The process
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+    /// How long to wait until no thread is inside the hook any more
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    pub timeout: Duration,
+}
+
+/// Only a process.
+#[derive(Args, Debug)]
+pub struct PidArgs {
+    /// The process
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: i32,
+}
+
+/// Show what is being recorded
+///
+/// Without a process: every process that is being recorded on this machine.
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// The process
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+    /// How to write it
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// How to write something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// For people
+    Text,
+    /// For programs
+    Json,
+}
+
+/// Run a command and record it from its first allocation on
+///
+/// Standard input, output and error, signals and the exit code are those of the command.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub record: RecordArgs,
+    /// Print the report when the command has ended
+    #[arg(long)]
+    pub report: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
+
+/// Record a live demo process and show its report
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// Keep the recording in this file
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+/// What the collector is given.
+#[derive(Args, Debug)]
+pub struct CollectArgs {
+    /// The target
+    #[arg(long)]
+    pub pid: u32,
+    /// The ring
+    #[arg(long)]
+    pub ring_fd: i32,
+    /// The recording
+    #[arg(long)]
+    pub out_fd: i32,
+    /// Gets a byte when collecting has begun
+    #[arg(long)]
+    pub ready_fd: i32,
+    /// Detach after this time
+    #[arg(long)]
+    pub duration_ms: Option<u64>,
+}
+
+/// Parses the command line. What is wrong with it is said in one line.
+///
+/// # Errors
+/// The exit code, when there is nothing left to do.
+pub fn parse() -> Result<Cli, ExitCode> {
+    Cli::try_parse().map_err(|e| match e.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = e.print();
+            ExitCode::SUCCESS
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = e.print();
+            ExitCode::from(crate::failure::USAGE)
+        }
+        _ => {
+            eprintln!("prof: {}", one_line(&e.to_string()));
+            ExitCode::from(crate::failure::USAGE)
+        }
+    })
+}
+
+/// clap's message without its layout: what is wrong, its hints, and where to read on.
+fn one_line(message: &str) -> String {
+    let mut parts: Vec<&str> = Vec::new();
+    for line in message.lines().map(str::trim) {
+        if line.starts_with("Usage:") {
+            break;
+        }
+        if !line.is_empty() {
+            parts.push(line.strip_prefix("error: ").unwrap_or(line));
+        }
+    }
+    let text = parts.join("; ").replace(":; ", ": ");
+    match message.lines().find_map(|l| l.trim().strip_prefix("Usage: ")) {
+        Some(usage) => format!("{text} (usage: {usage})"),
+        None => format!("{text} (see prof --help)"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn usage_errors_are_one_line() {
+        for wrong in [&["prof", "attach"][..], &["prof", "attach", "x"], &["prof", "nonsense"]] {
+            let e = Cli::try_parse_from(wrong).expect_err("wrong");
+            let line = one_line(&e.to_string());
+            assert!(!line.contains('\n') && !line.starts_with("error"), "{line}");
+        }
+        let e = Cli::try_parse_from(["prof", "attach"]).expect_err("wrong");
+        assert!(one_line(&e.to_string()).contains("<PID>"), "{}", one_line(&e.to_string()));
+    }
+}

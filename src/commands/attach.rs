@@ -1,0 +1,123 @@
+//! `prof attach`
+
+use crate::cli::AttachArgs;
+use crate::session::{self, Attached, Choice};
+use crate::units;
+use anyhow::{Context, Result};
+use indicatif::{ProgressBar, ProgressStyle};
+use prof_analyze::Follower;
+use std::io::Write;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Time between two looks at a recording in the foreground.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Attaches; in the foreground, stays until the end.
+pub fn run(args: &AttachArgs) -> Result<ExitCode> {
+    let choice = Choice {
+        on: !args.paused,
+        signal: args.signal,
+        timeout: args.timeout,
+        duration: args.duration,
+    };
+    if args.foreground {
+        // From here on Ctrl-C means: detach.
+        on_interrupt()?;
+    }
+    let attached = session::attach(args.pid, &args.record, &choice)?;
+    attached.said.iter().for_each(|line| eprintln!("prof: {line}"));
+    // A reader who has gone away is no reason to stop.
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{}", attached.path.display()).and_then(|()| out.flush());
+    if args.foreground { stay(attached) } else { Ok(ExitCode::SUCCESS) }
+}
+
+static INTERRUPTED: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn interrupted(_: i32) {
+    INTERRUPTED.store(true, Relaxed);
+}
+
+fn on_interrupt() -> Result<()> {
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+    let handler = SigHandler::Handler(interrupted);
+    let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        // SAFETY: the handler only stores to an atomic.
+        unsafe { sigaction(signal, &action) }.context("cannot set a signal handler")?;
+    }
+    Ok(())
+}
+
+/// Shows how the recording grows, until Ctrl-C or the end of the collector.
+fn stay(mut attached: Attached) -> Result<ExitCode> {
+    let bar = ProgressBar::new_spinner();
+    bar.set_style(ProgressStyle::with_template("{spinner} {msg}").context("progress line")?);
+    let mut follower = Follower::open(&attached.path).ok();
+    let mut rate = Rate::new();
+    let mut clean = true;
+    let status = loop {
+        if let Some(status) = attached.collector.try_wait().context("cannot wait")? {
+            break status;
+        }
+        if INTERRUPTED.swap(false, Relaxed) {
+            bar.set_message("detaching");
+            match session::detach(attached.pid, session::DETACH_TIMEOUT) {
+                Ok(d) => {
+                    clean = d.is_clean();
+                    super::detach::say(&d);
+                }
+                // It may have ended by itself at the same moment.
+                Err(e) => log::info!("detach: {e:#}"),
+            }
+        }
+        show(&bar, follower.as_mut(), &mut rate);
+        std::thread::sleep(TICK);
+    };
+    show(&bar, follower.as_mut(), &mut rate);
+    bar.finish_and_clear();
+    eprintln!("prof: {}", attached.path.display());
+    if !status.success() {
+        anyhow::bail!("the recording could not be written to its end; is the disk full?");
+    }
+    Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(crate::failure::FAILED) })
+}
+
+/// Events per second, over about a second.
+struct Rate {
+    since: Instant,
+    events: u64,
+    per_sec: f64,
+}
+
+impl Rate {
+    fn new() -> Self {
+        Self { since: Instant::now(), events: 0, per_sec: 0.0 }
+    }
+
+    fn update(&mut self, events: u64) -> u64 {
+        let t = self.since.elapsed().as_secs_f64();
+        if t >= 0.5 {
+            self.per_sec = events.saturating_sub(self.events) as f64 / t;
+            (self.since, self.events) = (Instant::now(), events);
+        }
+        self.per_sec as u64
+    }
+}
+
+fn show(bar: &ProgressBar, follower: Option<&mut Follower>, rate: &mut Rate) {
+    let Some(p) = follower.and_then(|f| f.poll().ok()) else { return };
+    let mut text = format!(
+        "{} events/s, {} live, recording {}",
+        units::count(rate.update(p.events)),
+        units::bytes(p.totals.figures.live_bytes),
+        units::bytes(p.bytes)
+    );
+    if p.lost > 0 {
+        text += &format!(", {} events lost", units::count(p.lost));
+    }
+    bar.set_message(text);
+    bar.tick();
+}

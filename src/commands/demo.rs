@@ -1,0 +1,137 @@
+//! `prof demo`: records a process made for that, and shows what there is to see.
+
+use crate::cli::{DemoArgs, OnFull, RecordArgs};
+use crate::session::{self, Choice, DETACH_TIMEOUT};
+use anyhow::{Context, Result};
+use std::collections::HashMap;
+use std::hint::black_box;
+use std::io::Read;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+/// How long the demo process is recorded.
+const TIME: Duration = Duration::from_secs(2);
+
+/// Starts the process, records it for a while, and prints the report.
+pub fn run(args: &DemoArgs) -> Result<ExitCode> {
+    let mut child = Command::new("/proc/self/exe")
+        .arg("demo-target")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .context("cannot start the demo process")?;
+    let mut ready = [0u8; 1];
+    let out = child.stdout.as_mut().context("no pipe")?;
+    out.read_exact(&mut ready).context("the demo process did not start")?;
+    let result = record(child.id() as i32, args);
+    // Closing its standard input ends it.
+    drop(child.stdin.take());
+    let _ = child.wait();
+    result
+}
+
+fn record(pid: i32, args: &DemoArgs) -> Result<ExitCode> {
+    let temporary = std::env::temp_dir().join(format!("prof.demo.{pid}.prof"));
+    let path: PathBuf = args.output.clone().unwrap_or_else(|| temporary.clone());
+    let record = RecordArgs {
+        output: Some(path.clone()),
+        ring_size: 64 << 20,
+        on_full: OnFull::Wait,
+        free_stacks: false,
+        verify_stacks: false,
+    };
+    eprintln!("$ prof attach {pid}        # a live process: a small server with a leak");
+    let mut attached = session::attach(pid, &record, &Choice::default())?;
+    attached.said.iter().for_each(|line| eprintln!("prof: {line}"));
+    eprintln!("{}", path.display());
+    std::thread::sleep(TIME);
+    eprintln!("$ prof detach {pid}        # after {} s", TIME.as_secs());
+    let detached = session::detach(pid, DETACH_TIMEOUT)?;
+    let _ = attached.collector.wait();
+    super::detach::say(&detached);
+    eprintln!("$ prof report {}", path.display());
+    super::run::show(&path)?;
+    eprintln!(
+        "\nWhat there is to see: sessions are opened and never closed (open_session), a cache grows \
+         without\na limit (remember), and requests come and go (handle_request): much allocated, \
+         nothing live."
+    );
+    if args.output.is_none() {
+        let _ = std::fs::remove_file(&temporary);
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The process to be recorded; ends with its standard input.
+pub fn target() -> Result<ExitCode> {
+    let spawn = |name: &str, work: fn()| {
+        std::thread::Builder::new().name(name.into()).spawn(work).context("cannot start a thread")
+    };
+    spawn("sessions", sessions)?;
+    spawn("cache", cache)?;
+    spawn("requests", requests)?;
+    println!("!");
+    let mut rest = Vec::new();
+    let _ = std::io::stdin().read_to_end(&mut rest);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn pause(us: u64) {
+    std::thread::sleep(Duration::from_micros(us));
+}
+
+struct Session {
+    _user: String,
+    _buffer: Vec<u8>,
+}
+
+fn sessions() {
+    let mut open = Vec::new();
+    for user in 0u64.. {
+        open.push(open_session(user));
+        pause(1000);
+    }
+}
+
+#[inline(never)]
+fn open_session(user: u64) -> Session {
+    Session { _user: format!("user number {user}"), _buffer: read_buffer(8 << 10) }
+}
+
+#[inline(never)]
+fn read_buffer(size: usize) -> Vec<u8> {
+    black_box(vec![1; size])
+}
+
+fn cache() {
+    let mut known = HashMap::new();
+    for key in 0u64.. {
+        remember(&mut known, key);
+        pause(300);
+    }
+}
+
+#[inline(never)]
+fn remember(known: &mut HashMap<u64, String>, key: u64) {
+    known.insert(key, "answer ".repeat(30));
+}
+
+fn requests() {
+    for n in 0u64.. {
+        black_box(handle_request(n));
+        pause(50);
+    }
+}
+
+#[inline(never)]
+fn handle_request(n: u64) -> usize {
+    let words: Vec<String> = (0..20).map(|i| format!("word {n} {i}")).collect();
+    parse(&words.join(" "))
+}
+
+#[inline(never)]
+fn parse(text: &str) -> usize {
+    let sorted: std::collections::BTreeSet<String> = text.split(' ').map(str::to_owned).collect();
+    sorted.len()
+}

@@ -1,0 +1,28 @@
+//! `prof detach`
+
+use crate::cli::DetachArgs;
+use crate::failure::FAILED;
+use crate::session::{self, Detached};
+use anyhow::Result;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Detaches, and says if anything stayed behind.
+pub fn run(args: &DetachArgs) -> Result<ExitCode> {
+    let detached = session::detach(args.pid, args.timeout)?;
+    say(&detached);
+    let mut out = std::io::stdout();
+    let _ = writeln!(out, "{}", detached.path.display()).and_then(|()| out.flush());
+    Ok(if detached.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+/// Says what there is to say about a detach.
+pub fn say(d: &Detached) {
+    d.said.iter().for_each(|line| eprintln!("prof: {line}"));
+    if d.is_clean() {
+        eprintln!("prof: the process is as it was before");
+        return;
+    }
+    d.left.iter().for_each(|line| eprintln!("prof: left in the process: {line}"));
+    eprintln!("prof: what is left does nothing any more; `prof detach` again removes it");
+}

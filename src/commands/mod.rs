@@ -1,0 +1,40 @@
+//! The commands, one file each.
+
+mod attach;
+mod demo;
+mod detach;
+mod pause;
+pub mod report;
+mod run;
+mod status;
+
+use crate::cli::Command;
+use crate::recorder;
+use anyhow::Result;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Runs a command.
+///
+/// # Errors
+/// What went wrong, for one line; see [`crate::failure`].
+pub fn dispatch(command: &Command) -> Result<ExitCode> {
+    match command {
+        Command::Attach(a) => attach::run(a),
+        Command::Detach(a) => detach::run(a),
+        Command::Pause(a) => pause::pause(a),
+        Command::Resume(a) => pause::resume(a),
+        Command::Status(a) => status::run(a),
+        Command::Run(a) => run::run(a),
+        Command::Report(a) => report::run_with(a, &locate),
+        Command::Demo(a) => demo::run(a),
+        Command::Collect(a) => recorder::run(a),
+        Command::DemoTarget => demo::target(),
+    }
+}
+
+/// The recording of a process that is being recorded.
+fn locate(pid: i32) -> Option<PathBuf> {
+    let peek = prof_collect::Peek::of(u32::try_from(pid).ok()?).ok()??;
+    Some(peek.path)
+}

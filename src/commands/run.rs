@@ -1,0 +1,107 @@
+//! `prof run`
+
+use super::report::{self, ReportArgs};
+use crate::cli::RunArgs;
+use crate::failure::{REFUSED, refused};
+use crate::session::{self, Choice};
+use anyhow::{Context, Result};
+use clap::Parser;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
+use nix::sys::wait::{WaitStatus, waitpid};
+use nix::unistd::Pid;
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
+/// The command, for the signal handler.
+static CHILD: AtomicI32 = AtomicI32::new(0);
+
+/// Signals that are for the command.
+const PASSED: [Signal; 7] = [
+    Signal::SIGINT,
+    Signal::SIGTERM,
+    Signal::SIGHUP,
+    Signal::SIGQUIT,
+    Signal::SIGUSR1,
+    Signal::SIGUSR2,
+    Signal::SIGWINCH,
+];
+
+/// Runs a command under recording; ends as it does.
+pub fn run(args: &RunArgs) -> Result<ExitCode> {
+    let name = args.command[0].to_string_lossy();
+    let base = Path::new(&*name).file_name().map(|n| n.to_string_lossy().into_owned());
+    let path = args.record.output.clone().unwrap_or_else(|| {
+        session::default_path(&base.unwrap_or_default(), std::process::id() as i32)
+    });
+    let file = session::create(&path)?;
+    let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+    let undo = |e: anyhow::Error| {
+        let _ = fs::remove_file(&absolute);
+        e
+    };
+    let options = session::options(&args.record, &Choice::default(), &absolute);
+    let launched = prof_inject::launch(&args.command, &options)
+        .map_err(|e| refused(format!("cannot record {name}: {e}")))
+        .map_err(undo)?;
+    let pid = launched.pid;
+    CHILD.store(pid, Relaxed);
+    pass_signals()?;
+    let began = session::activate(launched.installed, file, None);
+    let (mut collector, said) = began.map_err(|e| {
+        // It was started for nothing else.
+        let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        let _ = waitpid(Pid::from_raw(pid), None);
+        undo(e)
+    })?;
+    prof_inject::Launched::go(pid);
+    said.iter().for_each(|line| log::info!("{line}"));
+    let status = wait(pid)?;
+    let _ = collector.wait();
+    if args.report {
+        show(&path)?;
+    }
+    eprintln!("prof: recorded to {}", path.display());
+    Ok(status)
+}
+
+/// Prints the report on a recording, with default options.
+pub fn show(path: &Path) -> Result<()> {
+    #[derive(Parser)]
+    struct Defaults {
+        #[command(flatten)]
+        report: ReportArgs,
+    }
+    let args = [Path::new("report").as_os_str(), path.as_os_str()];
+    let args = Defaults::try_parse_from(args).context("report")?.report;
+    report::run(&args).map(drop)
+}
+
+extern "C" fn pass(signal: i32) {
+    // SAFETY: async-signal-safe; the child is not reaped before the handlers are of no use.
+    unsafe { libc::kill(CHILD.load(Relaxed), signal) };
+}
+
+fn pass_signals() -> Result<()> {
+    let action = SigAction::new(SigHandler::Handler(pass), SaFlags::SA_RESTART, SigSet::empty());
+    for signal in PASSED {
+        // SAFETY: the handler makes one async-signal-safe call.
+        unsafe { sigaction(signal, &action) }.context("cannot set a signal handler")?;
+    }
+    Ok(())
+}
+
+/// Waits for the command's end; its exit code, or 128 + signal.
+fn wait(pid: i32) -> Result<ExitCode> {
+    loop {
+        match waitpid(Pid::from_raw(pid), None) {
+            Ok(WaitStatus::Exited(_, code)) => return Ok(ExitCode::from(code as u8)),
+            Ok(WaitStatus::Signaled(_, signal, _)) => {
+                return Ok(ExitCode::from(128u8.wrapping_add(signal as u8)));
+            }
+            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
+            Err(_) => return Ok(ExitCode::from(REFUSED)),
+        }
+    }
+}

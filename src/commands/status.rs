@@ -1,0 +1,131 @@
+//! `prof status`
+
+use crate::cli::{Format, StatusArgs};
+use crate::session;
+use crate::units;
+use anyhow::Result;
+use prof_analyze::{Summary, live_summary};
+use prof_collect::{Peek, all_recorded};
+use prof_trace::shared::state;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// Shows one recorded process, or all.
+pub fn run(args: &StatusArgs) -> Result<ExitCode> {
+    let all: Vec<Status> = match args.pid {
+        Some(pid) => vec![Status::of(session::peek(pid)?)],
+        None => all_recorded().into_iter().map(Status::of).collect(),
+    };
+    let text = match (args.format, args.pid) {
+        (Format::Json, Some(_)) => format!("{:#}\n", all[0].json()),
+        (Format::Json, None) => {
+            format!("{:#}\n", Value::Array(all.iter().map(Status::json).collect()))
+        }
+        (Format::Text, _) if all.is_empty() => {
+            eprintln!("prof: nothing is being recorded that can be seen from here");
+            String::new()
+        }
+        (Format::Text, _) => all.iter().map(Status::text).collect::<Vec<_>>().join("\n"),
+    };
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(ExitCode::SUCCESS)
+}
+
+struct Status {
+    peek: Peek,
+    name: String,
+    summary: Option<Summary>,
+}
+
+impl Status {
+    fn of(peek: Peek) -> Self {
+        let comm = std::fs::read_to_string(format!("/proc/{}/comm", peek.pid)).unwrap_or_default();
+        let summary = live_summary(&peek.path).ok();
+        Self { peek, name: comm.trim_end().into(), summary }
+    }
+
+    fn state(&self) -> &'static str {
+        let p = &self.peek;
+        match p.state {
+            state::SETUP => "being attached to",
+            state::DETACHING | state::DETACHED => "being detached from",
+            _ if !p.collector_alive => "orphaned",
+            _ if p.recording => "recording",
+            _ => "paused",
+        }
+    }
+
+    /// Since when it is in this state, and since when it is recorded at all.
+    fn times(&self) -> Option<(Duration, Duration)> {
+        let s = self.summary.as_ref()?;
+        let since = s.duration_ns.saturating_sub(s.since_ns);
+        Some((Duration::from_nanos(since), Duration::from_nanos(s.duration_ns)))
+    }
+
+    fn text(&self) -> String {
+        let p = &self.peek;
+        let mut t = format!("process {} ({}): {}", p.pid, self.name, self.state());
+        if let Some((since, all)) = self.times() {
+            t += &format!(" for {}, attached for {}", units::time(since), units::time(all));
+        }
+        t += "\n";
+        let mut line = |name: &str, value: String| t += &format!("  {name:<10} {value}\n");
+        line("recording", p.path.display().to_string());
+        let c = &p.counters;
+        line("events", format!("{}, {} lost", units::count(c.events), units::count(c.lost)));
+        if let Some(s) = &self.summary {
+            let (n, b) = (s.totals.figures.live_count, s.totals.figures.live_bytes);
+            line("live", format!("{} in {} blocks", units::bytes(b), units::count(n)));
+            line("written", format!("{}, part {}", units::bytes(s.bytes), s.parts));
+        }
+        match p.signal {
+            0 => line("toggle", "prof pause, prof resume".into()),
+            s => line("toggle", format!("kill -{} {}", units::signal_name(s), p.pid)),
+        }
+        for (module, functions) in by_module(&p.functions) {
+            line("hooked", format!("{module}: {}", functions.join(", ")));
+        }
+        if self.state() == "orphaned" {
+            let pid = p.pid;
+            line("advice", format!("the collector has died; `prof detach {pid}` saves the rest"));
+        }
+        t
+    }
+
+    fn json(&self) -> Value {
+        let (p, c) = (&self.peek, &self.peek.counters);
+        let mut v = json!({
+            "pid": p.pid,
+            "name": self.name,
+            "state": self.state(),
+            "path": p.path.display().to_string(),
+            "collector_pid": p.collector_alive.then_some(p.collector.0),
+            "signal": (p.signal != 0).then(|| units::signal_name(p.signal)),
+            "events": c.events,
+            "lost_events": c.lost,
+            "hooks": p.functions.iter().zip(c.calls.iter().chain(std::iter::repeat(&0)))
+                .map(|((f, m), calls)| json!({"function": f, "module": m, "calls": calls}))
+                .collect::<Vec<_>>(),
+        });
+        if let Some(s) = &self.summary {
+            v["live_bytes"] = s.totals.figures.live_bytes.into();
+            v["live_count"] = s.totals.figures.live_count.into();
+            v["recording_bytes"] = s.bytes.into();
+            v["parts"] = s.parts.into();
+            v["duration_ns"] = s.duration_ns.into();
+            v["since_ns"] = s.since_ns.into();
+        }
+        v
+    }
+}
+
+fn by_module(functions: &[(String, String)]) -> BTreeMap<&str, Vec<&str>> {
+    let mut modules: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for (name, module) in functions {
+        modules.entry(module).or_default().push(name);
+    }
+    modules
+}

@@ -1,0 +1,61 @@
+//! Errors: one line on standard error, and an exit code.
+
+use std::process::ExitCode;
+
+/// Something failed.
+pub const FAILED: u8 = 1;
+/// Wrong usage, or a file that can't be used.
+pub const USAGE: u8 = 2;
+/// The target is gone, or can't be recorded.
+pub const REFUSED: u8 = 3;
+
+/// An error with an exit code of its own.
+#[derive(Debug)]
+pub struct Coded {
+    code: u8,
+    message: String,
+}
+
+impl std::fmt::Display for Coded {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Coded {}
+
+/// The target is gone, or can't be recorded.
+pub fn refused(message: impl Into<String>) -> anyhow::Error {
+    Coded { code: REFUSED, message: message.into() }.into()
+}
+
+/// Wrong usage.
+pub fn usage(message: impl Into<String>) -> anyhow::Error {
+    Coded { code: USAGE, message: message.into() }.into()
+}
+
+/// Says what went wrong, and chooses the exit code.
+pub fn report(e: &anyhow::Error) -> ExitCode {
+    let text = format!("{e:#}").replace('\n', " ");
+    eprintln!("prof: {text}");
+    ExitCode::from(code_of(e))
+}
+
+fn code_of(e: &anyhow::Error) -> u8 {
+    e.chain().find_map(|c| c.downcast_ref::<Coded>()).map_or(FAILED, |c| c.code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn codes_survive_context() {
+        let e = Err::<(), _>(refused("gone")).context("attach").expect_err("an error");
+        assert_eq!(code_of(&e), REFUSED);
+        assert_eq!(format!("{e:#}"), "attach: gone");
+        assert_eq!(code_of(&anyhow::anyhow!("x")), FAILED);
+        assert_eq!(code_of(&usage("y")), USAGE);
+    }
+}

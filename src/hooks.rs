@@ -1,0 +1,76 @@
+//! What an attach has to say: what was hooked, what not and why, and how long it took.
+
+use prof_inject::{Installed, StopTimes};
+use prof_trace::records::{Hook, NotHooked};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+/// The lines for standard error.
+pub fn describe(installed: &Installed) -> Vec<String> {
+    let mut lines = hooked(&installed.hooked);
+    lines.extend(not_hooked(&installed.not_hooked));
+    lines.extend(installed.notes.iter().cloned());
+    lines.push(stops(&installed.stops));
+    lines
+}
+
+/// How long the target was stopped.
+pub fn stops(times: &StopTimes) -> String {
+    let ms = |d: Duration| format!("{:.2} ms", d.as_secs_f64() * 1e3);
+    let (longest, sum) = (ms(times.longest), ms(times.sum));
+    format!("the process was stopped for {longest} at most; {} stops, {sum} in all", times.count)
+}
+
+/// Functions by module, in the order of the modules' names.
+fn hooked(hooks: &[Hook]) -> Vec<String> {
+    let mut modules: BTreeMap<(&str, bool), Vec<&str>> = BTreeMap::new();
+    for h in hooks {
+        modules.entry((&h.module, h.method == "got")).or_default().push(&h.function);
+    }
+    modules
+        .into_iter()
+        .map(|((module, got), functions)| {
+            let how = if got { ", by their callers' tables only" } else { "" };
+            format!("hooked in {module}{how}: {}", functions.join(", "))
+        })
+        .collect()
+}
+
+fn not_hooked(list: &[NotHooked]) -> Vec<String> {
+    let mut reasons: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    for n in list {
+        reasons.entry((&n.module, &n.reason)).or_default().push(&n.function);
+    }
+    reasons
+        .into_iter()
+        .map(|((module, why), f)| format!("not hooked in {module}: {} ({why})", f.join(", ")))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_are_listed_by_module() {
+        let h = |function: &str, module: &str, method: &str| Hook {
+            function: function.into(),
+            module: module.into(),
+            method: method.into(),
+            ..Default::default()
+        };
+        let all =
+            [h("malloc", "/libc", "inline"), h("free", "/libc", "inline"), h("x", "/a", "got")];
+        assert_eq!(
+            hooked(&all),
+            ["hooked in /a, by their callers' tables only: x", "hooked in /libc: malloc, free"]
+        );
+        let n = NotHooked { function: "f".into(), module: "/m".into(), reason: "too short".into() };
+        assert_eq!(not_hooked(&[n]), ["not hooked in /m: f (too short)"]);
+        let us = Duration::from_micros;
+        assert_eq!(
+            stops(&StopTimes { longest: us(420), sum: us(1100), count: 3 }),
+            "the process was stopped for 0.42 ms at most; 3 stops, 1.10 ms in all"
+        );
+    }
+}

@@ -1,0 +1,163 @@
+//! The collector's process: starting it, being it, waiting for it.
+
+use crate::cli::CollectArgs;
+use crate::session;
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::{SigSet, Signal};
+use prof_collect::{Collector, is_process};
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// How long a collector may take to begin.
+const START: Duration = Duration::from_secs(10);
+/// How long the end of a recording may take: symbols may have to be read.
+const END: Duration = Duration::from_secs(30);
+/// How long a collector goes on after a detach that failed.
+const AFTER_FAILURE: Duration = Duration::from_secs(2);
+
+/// Starts the collector of a recording, in a session of its own, and waits until it collects.
+pub fn start(pid: i32, ring: OwnedFd, out: File, duration: Option<Duration>) -> Result<Child> {
+    let (mut ready, write) = std::io::pipe().context("cannot make a pipe")?;
+    let fds = [ring, out.into(), write.into()];
+    let from = [0, 1, 2].map(|i: usize| fds[i].as_raw_fd());
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("prof").args(["collect", "--pid", &pid.to_string()]);
+    for (name, fd) in ["--ring-fd", "--out-fd", "--ready-fd"].into_iter().zip(from) {
+        command.args([name, &fd.to_string()]);
+    }
+    if let Some(d) = duration {
+        command.args(["--duration-ms", &d.as_millis().to_string()]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+    // SAFETY: between fork and exec only system calls are made.
+    unsafe { command.pre_exec(move || become_daemon(from)) };
+    let mut child = command.spawn().context("cannot start the collector")?;
+    drop(fds);
+    let began = Instant::now();
+    while !readable(&ready, Duration::from_millis(100))? {
+        if let Some(status) = child.try_wait()? {
+            bail!("the collector ended at once ({status})");
+        }
+        if began.elapsed() > START {
+            let _ = child.kill();
+            let _ = child.wait();
+            bail!("the collector does not start");
+        }
+    }
+    let mut byte = [0u8; 1];
+    if ready.read(&mut byte).unwrap_or(0) == 1 {
+        return Ok(child);
+    }
+    let status = child.wait().context("cannot wait for the collector")?;
+    bail!("the collector could not begin ({status}); the process may have ended");
+}
+
+/// In the child: a session of its own, so that no terminal's signals reach it, and no descriptors
+/// but its own, so that nobody waits for the end of a pipe that it holds.
+fn become_daemon(keep: [RawFd; 3]) -> std::io::Result<()> {
+    // SAFETY: no pointers in any of these.
+    unsafe {
+        libc::setsid();
+        libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        for fd in keep {
+            if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+        }
+        for signal in [libc::SIGINT, libc::SIGHUP, libc::SIGPIPE, libc::SIGXFSZ, libc::SIGQUIT] {
+            libc::signal(signal, libc::SIG_IGN);
+        }
+    }
+    Ok(())
+}
+
+fn readable(fd: &impl AsRawFd, time: Duration) -> Result<bool> {
+    let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    // SAFETY: one valid pollfd.
+    let n = unsafe { libc::poll(&mut p, 1, time.as_millis() as i32) };
+    Ok(n > 0)
+}
+
+/// Waits until a collector has finished its recording.
+pub fn wait(collector: (u32, u64)) -> bool {
+    let began = Instant::now();
+    while is_process(collector.0, collector.1) {
+        if began.elapsed() > END {
+            return false;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    true
+}
+
+/// What wakes the collector's first thread.
+const STOP: Signal = Signal::SIGTERM;
+const DONE: Signal = Signal::SIGALRM;
+const FAILED: Signal = Signal::SIGUSR2;
+
+/// `prof collect`: one thread drains the ring; the first one waits for the time to detach, for
+/// SIGTERM, or for a disk that is full, and then takes prof out of the target.
+pub fn run(args: &CollectArgs) -> Result<ExitCode> {
+    let mut signals = SigSet::empty();
+    [STOP, DONE, FAILED].into_iter().for_each(|s| signals.add(s));
+    signals.thread_block().context("cannot block signals")?;
+    // SAFETY: `prof attach` has opened them for this process, and nothing here has them yet.
+    let [ring, out, ready] =
+        unsafe { [args.ring_fd, args.out_fd, args.ready_fd].map(|fd| OwnedFd::from_raw_fd(fd)) };
+    let shared = prof_collect::map_ring(ring)?;
+    let mut collector = Collector::new(args.pid, shared, out.into())?;
+    collector.on_failure(|| raise(FAILED));
+    File::from(ready).write_all(&[1]).context("nobody waits for the collector")?;
+    let stop = AtomicBool::new(false);
+    let ended = std::thread::scope(|scope| {
+        let drain = scope.spawn(|| {
+            let ended = collector.run(&stop);
+            raise(DONE);
+            ended
+        });
+        let deadline = args.duration_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
+        if wait_signal(&signals, deadline) != Some(DONE) {
+            // Draining goes on meanwhile: no thread of the target waits for us.
+            let took_out = session::detach(args.pid as i32, session::DETACH_TIMEOUT);
+            let left = took_out.as_ref().map_or(true, |d| !d.is_clean());
+            if left && wait_signal(&signals, Some(Instant::now() + AFTER_FAILURE)) != Some(DONE) {
+                stop.store(true, Relaxed);
+            }
+        }
+        drain.join()
+    });
+    match ended {
+        Ok(e) if e.failure.is_none() => Ok(ExitCode::SUCCESS),
+        _ => Ok(ExitCode::FAILURE),
+    }
+}
+
+fn raise(signal: Signal) {
+    // To the process, whose first thread waits for it.
+    let _ = nix::sys::signal::kill(nix::unistd::getpid(), signal);
+}
+
+/// Waits for one of the signals, or until the deadline.
+fn wait_signal(signals: &SigSet, deadline: Option<Instant>) -> Option<Signal> {
+    loop {
+        let left = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+        let time = left.unwrap_or(Duration::from_secs(3600));
+        let t = libc::timespec {
+            tv_sec: time.as_secs() as libc::time_t,
+            tv_nsec: time.subsec_nanos().into(),
+        };
+        // SAFETY: a valid set and a valid time; nothing is asked for beside the number.
+        let n = unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), &t) };
+        if let Ok(signal) = Signal::try_from(n) {
+            return Some(signal);
+        }
+        if deadline.is_some_and(|d| Instant::now() >= d) {
+            return None;
+        }
+    }
+}

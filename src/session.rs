@@ -1,0 +1,263 @@
+//! Attaching and detaching, as `attach`, `detach`, `run` and `demo` do it: the only file that knows
+//! how injector and collector are put together.
+
+use crate::cli::{OnFull, RecordArgs};
+use crate::failure::{refused, usage};
+use crate::hooks;
+use crate::recorder;
+use anyhow::{Context, Result, anyhow};
+use prof_collect::{Clock, Peek, create_recording, drain_orphan, write_prologue};
+use prof_inject::{DetachOptions, Installed, Options, Target};
+use prof_trace::records::{Hooks, Target as TargetRecord};
+use prof_trace::shared::Shared;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// How long a detach waits for threads that are inside the hook.
+pub const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long a thread waits for a free segment.
+const WAIT: Duration = Duration::from_millis(100);
+const ARCH: &str = std::env::consts::ARCH;
+
+/// What is chosen for a recording, beside [`RecordArgs`].
+#[derive(Clone, Debug)]
+pub struct Choice {
+    /// Recording begins.
+    pub on: bool,
+    /// The toggle signal; 0: none.
+    pub signal: u32,
+    /// How long to look for a safe moment.
+    pub timeout: Duration,
+    /// When to detach.
+    pub duration: Option<Duration>,
+}
+
+impl Default for Choice {
+    fn default() -> Self {
+        let signal = libc::SIGUSR1 as u32;
+        Self { on: true, signal, timeout: Duration::from_secs(5), duration: None }
+    }
+}
+
+/// A recording that is under way.
+pub struct Attached {
+    /// The process.
+    pub pid: i32,
+    /// The recording, as it was asked for.
+    pub path: PathBuf,
+    /// The collector.
+    pub collector: Child,
+    /// What to say about it: what was hooked, and how long the target was stopped.
+    pub said: Vec<String>,
+}
+
+/// Begins to record a process. Nothing of it is left after an error.
+pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
+    adopt(pid)?;
+    let target = prof_inject::preflight(pid).map_err(failed)?;
+    let path = record.output.clone().unwrap_or_else(|| default_path(&target.name, pid));
+    let file = create(&path)?;
+    let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+    let began = prof_inject::install(&target, &options(record, choice, &absolute))
+        .map_err(failed)
+        .and_then(|i| activate(i, file, choice.duration));
+    match began {
+        Ok((collector, said)) => Ok(Attached { pid, path, collector, said }),
+        Err(e) => {
+            let _ = fs::remove_file(&absolute);
+            Err(e)
+        }
+    }
+}
+
+/// What prof was told to do, for the injector.
+pub fn options(record: &RecordArgs, choice: &Choice, path: &Path) -> Options {
+    Options {
+        ring_size: record.ring_size as usize,
+        path: path.to_owned(),
+        wait: if record.on_full == OnFull::Wait { WAIT } else { Duration::ZERO },
+        on: choice.on,
+        signal: choice.signal,
+        free_stacks: record.free_stacks,
+        verify: record.verify_stacks,
+        timeout: choice.timeout,
+        ..Options::default()
+    }
+}
+
+/// Writes the beginning of the recording, starts the collector, and lets the hooks take effect. If
+/// that fails, dropping `installed` takes everything out of the target again.
+pub fn activate(
+    mut installed: Installed,
+    mut file: File,
+    duration: Option<Duration>,
+) -> Result<(Child, Vec<String>)> {
+    let pid = installed.target.pid;
+    let target = target_record(&installed.target, &installed.shared);
+    let hooks =
+        Hooks { hooked: installed.hooked.clone(), not_hooked: installed.not_hooked.clone() };
+    write_prologue(&mut file, &target, &hooks).context("cannot write the recording")?;
+    let ring = installed.ring_fd.try_clone().context("no descriptor left")?;
+    let mut collector = recorder::start(pid, ring, file, duration)?;
+    if let Err(e) = installed.activate() {
+        installed.undo();
+        let _ = collector.kill();
+        let _ = collector.wait();
+        return Err(failed(e));
+    }
+    Ok((collector, hooks::describe(&installed)))
+}
+
+/// What a detach came to.
+pub struct Detached {
+    /// The recording.
+    pub path: PathBuf,
+    /// What is still in the process, if anything.
+    pub left: Vec<String>,
+    /// What there is to say.
+    pub said: Vec<String>,
+}
+
+impl Detached {
+    /// The process is as it was.
+    pub fn is_clean(&self) -> bool {
+        self.left.is_empty()
+    }
+}
+
+/// Takes prof out of a process, and waits until its recording is finished.
+pub fn detach(pid: i32, timeout: Duration) -> Result<Detached> {
+    let peek = peek(pid)?;
+    let mut said = Vec::new();
+    if !peek.collector_alive {
+        match drain_orphan(pid as u32, &peek.path) {
+            Ok(d) => said.push(format!(
+                "the collector had died; saved what it had left: {} events",
+                crate::units::count(d.events)
+            )),
+            Err(e) => said.push(format!("the collector had died, and its rest is lost: {e}")),
+        }
+    }
+    let report = prof_inject::detach(pid, &DetachOptions { timeout }).map_err(failed)?;
+    said.extend(report.notes);
+    said.push(hooks::stops(&report.stops));
+    let me = std::process::id();
+    if peek.collector_alive && peek.collector.0 != me && !recorder::wait(peek.collector) {
+        said.push("the collector is still writing the recording".into());
+    }
+    Ok(Detached { path: peek.path, left: report.left, said })
+}
+
+/// What the process says about its recording.
+pub fn peek(pid: i32) -> Result<Peek> {
+    match Peek::of(pid as u32) {
+        Ok(Some(p)) => Ok(p),
+        Ok(None) => Err(refused(format!(
+            "process {pid} is not being recorded; start with `prof attach {pid}`"
+        ))),
+        // The preflight knows better why it can't be looked at.
+        Err(e) => match prof_inject::preflight(pid) {
+            Err(r) => Err(failed(r)),
+            Ok(_) => Err(refused(format!("process {pid}: {e}"))),
+        },
+    }
+}
+
+/// Refuses a process that is being recorded; but a recording whose collector has died is finished
+/// first, and the process then is as any other.
+fn adopt(pid: i32) -> Result<()> {
+    let Ok(Some(peek)) = Peek::of(pid as u32) else { return Ok(()) };
+    if peek.collector_alive {
+        return Err(refused(format!(
+            "process {pid} is already being recorded, to {}; `prof detach {pid}` ends that",
+            peek.path.display()
+        )));
+    }
+    let old = detach(pid, DETACH_TIMEOUT).context("cannot end an earlier recording")?;
+    eprintln!("prof: finished an earlier recording, {}", old.path.display());
+    old.said.iter().for_each(|s| eprintln!("prof: {s}"));
+    if old.is_clean() {
+        return Ok(());
+    }
+    Err(refused(format!("process {pid} still has parts of an earlier prof in it; try again later")))
+}
+
+/// Creates the file of a recording, before anything is touched.
+pub fn create(path: &Path) -> Result<File> {
+    create_recording(path).map_err(|e| {
+        usage(match e.kind() {
+            std::io::ErrorKind::AlreadyExists => {
+                format!("{} exists; give another file with -o", path.display())
+            }
+            _ => format!("cannot create {}: {e}; give another file with -o", path.display()),
+        })
+    })
+}
+
+/// `./prof.COMM.PID.TIMESTAMP.prof`
+pub fn default_path(name: &str, pid: i32) -> PathBuf {
+    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_+".contains(c) { c } else { '_' };
+    let name: String = name.chars().map(plain).collect();
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("./prof.{name}.{pid}.{}.prof", local_time(now.as_secs() as i64)).into()
+}
+
+/// `20261121-061500`, in local time.
+fn local_time(seconds: i64) -> String {
+    let mut t = std::mem::MaybeUninit::<libc::tm>::zeroed();
+    // SAFETY: both point to valid memory; all zeroes is a valid tm.
+    let t = unsafe {
+        libc::localtime_r(&seconds, t.as_mut_ptr());
+        t.assume_init()
+    };
+    format!(
+        "{:04}{:02}{:02}-{:02}{:02}{:02}",
+        t.tm_year + 1900,
+        t.tm_mon + 1,
+        t.tm_mday,
+        t.tm_hour,
+        t.tm_min,
+        t.tm_sec
+    )
+}
+
+fn target_record(target: &Target, shared: &Shared) -> TargetRecord {
+    let clock = Clock::of(shared);
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    TargetRecord {
+        pid: target.pid as u32,
+        exe: target.exe.display().to_string(),
+        cmdline: target.cmdline.clone(),
+        comm: target.name.clone(),
+        arch: ARCH.into(),
+        pointer_size: size_of::<usize>() as u32,
+        // SAFETY: no pointers.
+        page_size: unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u32,
+        wall_ns: now.as_nanos() as u64,
+        start_ticks: clock.now(),
+        ticks_per_sec: clock.ticks_per_sec(),
+        prof_version: env!("CARGO_PKG_VERSION").into(),
+    }
+}
+
+/// An error of the injector, with the exit code that it stands for.
+pub fn failed(e: prof_inject::Error) -> anyhow::Error {
+    match e {
+        prof_inject::Error::Refused(_) | prof_inject::Error::Gone(_) => refused(e.to_string()),
+        e => anyhow!(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn default_paths_are_plain_file_names() {
+        let p = default_path("a/b c:d", 7).display().to_string();
+        assert!(p.starts_with("./prof.a_b_c_d.7.20") && p.ends_with(".prof"), "{p}");
+        assert_eq!(local_time(0).len(), 15);
+    }
+}

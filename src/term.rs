@@ -1,0 +1,29 @@
+//! What standard output is: a terminal, how wide, and whether colours are wanted.
+
+use std::io::IsTerminal;
+
+/// Whether to colour what goes to standard output: only on a terminal that can show it, and never
+/// if `NO_COLOR` is set to anything.
+pub fn color() -> bool {
+    let unset = |name| std::env::var_os(name).is_none_or(|v| v.is_empty());
+    std::io::stdout().is_terminal()
+        && unset("NO_COLOR")
+        && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
+}
+
+/// Columns of the terminal that standard output is; `None` if it is none. `COLUMNS` has the last
+/// word.
+pub fn width() -> Option<usize> {
+    if !std::io::stdout().is_terminal() {
+        return None;
+    }
+    let columns = std::env::var("COLUMNS").ok().and_then(|c| c.trim().parse().ok());
+    columns.filter(|c| *c > 0).or_else(ask)
+}
+
+fn ask() -> Option<usize> {
+    let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
+    // SAFETY: TIOCGWINSZ writes a winsize where its argument points.
+    let rc = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) };
+    (rc == 0 && size.ws_col > 0).then_some(size.ws_col as usize)
+}

@@ -1,0 +1,71 @@
+//! Test programs: compiled on first use, kept between runs until their source changes.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+
+/// The folder of the sources.
+pub fn sources() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
+}
+
+/// A program with the usual flags: `-g -O1`, threads.
+pub fn program(source: &str) -> PathBuf {
+    program_with(source, &["-O1"])
+}
+
+/// A program with flags of its own beside `-g -pthread`; `-shared` makes it a library.
+pub fn program_with(source: &str, flags: &[&str]) -> PathBuf {
+    let compiler = if source.ends_with(".cpp") { "c++" } else { "cc" };
+    compile(compiler, source, flags).unwrap_or_else(|e| panic!("{source}: {e}"))
+}
+
+/// A program by a certain compiler; its complaints if it fails.
+pub fn compile(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, String> {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _guard = ONE_AT_A_TIME.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    let input = sources().join(source);
+    let mut hash = DefaultHasher::new();
+    (compiler, flags).hash(&mut hash);
+    for file in [&input, &sources().join("common.h")] {
+        std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?.hash(&mut hash);
+    }
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
+    std::fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
+    let stem = source.split('.').next().unwrap_or(source);
+    // The short name first: it is what the kernel shows as the name of the process.
+    let output = dir.join(format!("{stem}.{:016x}", hash.finish()));
+    if output.exists() {
+        return Ok(output);
+    }
+    let scratch = dir.join(format!("{stem}.{}.tmp", std::process::id()));
+    let mut command = Command::new(compiler);
+    command.args(["-g", "-pthread", "-fno-optimize-sibling-calls"]);
+    if source.ends_with(".cpp") {
+        command.arg("-std=c++17");
+    }
+    command.args(flags).arg("-o").arg(&scratch).arg(&input);
+    let out = command.output().map_err(|e| format!("{compiler}: {e}"))?;
+    if !out.status.success() {
+        return Err(String::from_utf8_lossy(&out.stderr).into_owned());
+    }
+    std::fs::rename(&scratch, &output).map_err(|e| e.to_string())?;
+    Ok(output)
+}
+
+/// The line of a source on which the comment `@marker` stands.
+#[track_caller]
+pub fn line_of(source: &str, marker: &str) -> u64 {
+    let text = std::fs::read_to_string(sources().join(source)).expect("source");
+    let mark = format!("@{marker}");
+    let found = |line: &str| {
+        line.match_indices(&mark).any(|(at, _)| {
+            let next = line[at + mark.len()..].chars().next();
+            !next.is_some_and(|c| c.is_alphanumeric() || c == '_')
+        })
+    };
+    let at = text.lines().position(found).unwrap_or_else(|| panic!("{source} has no {mark}"));
+    at as u64 + 1
+}

@@ -1,0 +1,244 @@
+//! The harness of the end-to-end tests: a scratch folder per test, `prof` run with a deadline,
+//! test programs compiled once, and target processes that are always killed and reaped.
+#![allow(dead_code)] // every test binary uses a part of it
+
+pub mod build;
+pub mod report;
+pub mod snapshot;
+pub mod target;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+pub use report::Report;
+pub use target::Target;
+
+/// How long any single step may take before it counts as a hang.
+pub const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Says that a test can't run here; a failure if the caller insists on every test.
+pub fn skip(test: &str, reason: &str) {
+    assert!(
+        std::env::var_os("PROF_TESTS_NO_SKIP").is_none(),
+        "{test} can't run here ({reason}), and PROF_TESTS_NO_SKIP is set"
+    );
+    eprintln!("skipped: {test}: {reason}");
+}
+
+/// True if a command of this name is on the PATH.
+pub fn installed(command: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|d| d.join(command).is_file())
+}
+
+/// What a finished command left.
+#[derive(Debug)]
+pub struct Output {
+    /// Exit code; a signal is 128 + its number, as in a shell.
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+    pub took: Duration,
+}
+
+impl Output {
+    /// Panics with everything there is to know unless the exit code is 0.
+    #[track_caller]
+    pub fn ok(self, what: &str) -> Self {
+        assert!(self.code == 0, "{what} failed: {self:#?}");
+        self
+    }
+}
+
+/// A scratch folder, removed at the end unless the test fails.
+pub struct Scene {
+    pub dir: PathBuf,
+    keep: bool,
+}
+
+impl Scene {
+    pub fn new(name: &str) -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let n = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let dir = std::env::temp_dir().join(format!("prof-test-{name}-{}-{n}", std::process::id()));
+        std::fs::create_dir_all(&dir).expect("scratch folder");
+        Self { dir, keep: false }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.join(name)
+    }
+
+    /// The binary under test.
+    pub fn binary() -> &'static Path {
+        Path::new(env!("CARGO_BIN_EXE_prof"))
+    }
+
+    /// Runs `prof` here.
+    #[track_caller]
+    pub fn prof<S: AsRef<str>>(&self, args: &[S]) -> Output {
+        let mut c = Command::new(Self::binary());
+        c.args(args.iter().map(AsRef::as_ref));
+        self.run(c)
+    }
+
+    /// Runs a command here to its end, with no input and a deadline.
+    #[track_caller]
+    pub fn run(&self, mut command: Command) -> Output {
+        command.current_dir(&self.dir).stdin(Stdio::null());
+        run(command)
+    }
+
+    /// `prof attach`, which must print the recording's path alone on one line.
+    #[track_caller]
+    pub fn attach(&self, target: &Target) -> PathBuf {
+        self.attach_with(target, &[])
+    }
+
+    /// The same with more options.
+    #[track_caller]
+    pub fn attach_with(&self, target: &Target, options: &[&str]) -> PathBuf {
+        let pid = target.pid.to_string();
+        let mut args = vec!["attach", &pid];
+        args.extend_from_slice(options);
+        let out = self.prof(&args).ok("prof attach");
+        self.one_path(&out)
+    }
+
+    /// `prof detach`, which must leave nothing behind and print the recording's path.
+    #[track_caller]
+    pub fn detach(&self, target: &Target) -> PathBuf {
+        let out = self.prof(&["detach", &target.pid.to_string()]).ok("prof detach");
+        self.one_path(&out)
+    }
+
+    #[track_caller]
+    fn one_path(&self, out: &Output) -> PathBuf {
+        let lines: Vec<_> = out.stdout.lines().collect();
+        assert!(lines.len() == 1, "stdout is not one line: {out:#?}");
+        let path = self.dir.join(lines[0]);
+        assert!(path.is_file(), "no recording at {}: {out:#?}", path.display());
+        path
+    }
+
+    /// `prof report --format json` on a recording.
+    #[track_caller]
+    pub fn report(&self, recording: &Path) -> Report {
+        self.report_with(recording, &[])
+    }
+
+    /// The same with more options.
+    #[track_caller]
+    pub fn report_with(&self, recording: &Path, options: &[&str]) -> Report {
+        let mut args = vec!["report", recording.to_str().expect("UTF-8"), "--format", "json"];
+        if !options.contains(&"--top") {
+            args.extend_from_slice(&["--top", "1000000"]);
+        }
+        args.extend_from_slice(options);
+        Report::parse(&self.prof(&args).ok("prof report").stdout)
+    }
+
+    /// Waits until nobody writes the recording any more, and reports it.
+    #[track_caller]
+    pub fn finished(&self, recording: &Path) -> Report {
+        until("the collector lets go of the recording", || writers(recording).is_empty());
+        let report = self.report(recording);
+        assert!(report.bool("/recording/complete"), "a finished recording is not complete");
+        report
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        if self.keep || std::thread::panicking() {
+            eprintln!("kept for inspection: {}", self.dir.display());
+        } else {
+            let _ = std::fs::remove_dir_all(&self.dir);
+        }
+    }
+}
+
+/// Polls a condition; its never coming true is a failure.
+#[track_caller]
+pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < DEADLINE, "waited {DEADLINE:?} in vain until {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Processes that have this file open.
+pub fn writers(file: &Path) -> Vec<i32> {
+    let file = file.canonicalize().unwrap_or_else(|_| file.into());
+    let pids = numbers_in(Path::new("/proc"));
+    let has_open = |pid: &i32| {
+        let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+        fds.filter_map(|f| std::fs::read_link(f.path()).ok()).any(|link| link == file)
+    };
+    pids.into_iter().filter(has_open).collect()
+}
+
+/// The entries of a folder of /proc whose names are numbers, sorted.
+pub fn numbers_in(dir: &Path) -> Vec<i32> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let mut all: Vec<i32> =
+        entries.filter_map(|e| e.file_name().to_str().and_then(|n| n.parse().ok())).collect();
+    all.sort_unstable();
+    all
+}
+
+fn collect(mut from: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
+    let (tx, rx) = mpsc::channel();
+    std::thread::spawn(move || {
+        let mut all = Vec::new();
+        let _ = from.read_to_end(&mut all);
+        let _ = tx.send(all);
+    });
+    rx
+}
+
+/// Runs a command to its end. The end of its output must come with the end of the process: a
+/// process left behind must not hold on to it.
+#[track_caller]
+pub fn run(mut command: Command) -> Output {
+    let start = Instant::now();
+    let what = format!("{command:?}");
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap_or_else(|e| panic!("{what}: {e}"));
+    let out = collect(child.stdout.take().expect("piped"));
+    let err = collect(child.stderr.take().expect("piped"));
+    let code = wait(&mut child, DEADLINE);
+    let took = start.elapsed();
+    let text = |rx: mpsc::Receiver<Vec<u8>>, name| {
+        let bytes = rx.recv_timeout(Duration::from_secs(5)).unwrap_or_else(|_| {
+            panic!("{what}: a process that was left behind holds on to {name}")
+        });
+        String::from_utf8_lossy(&bytes).into_owned()
+    };
+    let stdout = text(out, "stdout");
+    let stderr = text(err, "stderr");
+    let code = code.unwrap_or_else(|| panic!("{what} hangs; so far:\n{stdout}\n{stderr}"));
+    Output { code, stdout, stderr, took }
+}
+
+/// The exit code of a child, or `None` after it had to be killed.
+pub fn wait(child: &mut Child, limit: Duration) -> Option<i32> {
+    use std::os::unix::process::ExitStatusExt;
+    let start = Instant::now();
+    loop {
+        if let Some(s) = child.try_wait().expect("wait") {
+            return Some(s.code().unwrap_or_else(|| 128 + s.signal().unwrap_or(0)));
+        }
+        if start.elapsed() > limit {
+            let _ = child.kill();
+            let _ = child.wait();
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}

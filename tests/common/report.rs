@@ -1,0 +1,204 @@
+//! The JSON report, with the questions that tests ask of it.
+
+use super::build::line_of;
+use serde_json::Value;
+
+/// Functions that hand out memory: frames that may stand above the one that asked for it.
+const ALLOCATORS: [&str; 12] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "reallocarray",
+    "posix_memalign",
+    "aligned_alloc",
+    "memalign",
+    "valloc",
+    "pvalloc",
+    "__libc_malloc",
+    "__libc_calloc",
+    "__libc_realloc",
+];
+
+/// A report in the format of `prof report --format json`.
+pub struct Report(pub Value);
+
+impl Report {
+    #[track_caller]
+    pub fn parse(text: &str) -> Self {
+        Self(serde_json::from_str(text).unwrap_or_else(|e| panic!("no JSON: {e}\n{text}")))
+    }
+
+    /// The value at a JSON pointer, which must be there.
+    #[track_caller]
+    pub fn at(&self, pointer: &str) -> &Value {
+        self.0.pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {:#}", self.brief()))
+    }
+
+    #[track_caller]
+    pub fn number(&self, pointer: &str) -> u64 {
+        let v = self.at(pointer);
+        v.as_u64().unwrap_or_else(|| panic!("{pointer} is {v}, not a count"))
+    }
+
+    #[track_caller]
+    pub fn bool(&self, pointer: &str) -> bool {
+        let v = self.at(pointer);
+        v.as_bool().unwrap_or_else(|| panic!("{pointer} is {v}"))
+    }
+
+    /// A number of the totals.
+    #[track_caller]
+    pub fn total(&self, name: &str) -> u64 {
+        self.number(&format!("/totals/{name}"))
+    }
+
+    #[track_caller]
+    pub fn groups(&self) -> impl Iterator<Item = Group<'_>> {
+        self.at("/groups").as_array().expect("groups is a list").iter().map(Group)
+    }
+
+    /// Groups whose asking function (the first frame that isn't an allocator) has this name.
+    #[track_caller]
+    pub fn asked_by(&self, function: &str) -> Vec<Group<'_>> {
+        self.groups().filter(|g| g.asker().is_some_and(|f| f.function() == function)).collect()
+    }
+
+    /// The one group of allocations on the line of a source that is marked with `@marker`.
+    #[track_caller]
+    pub fn marked(&self, source: &str, marker: &str) -> Group<'_> {
+        let line = line_of(source, marker);
+        let here = |f: &Frame<'_>| f.file().ends_with(source) && f.line() == line;
+        let mut found: Vec<_> =
+            self.groups().filter(|g| g.asker().is_some_and(|f| here(&f))).collect();
+        assert!(
+            found.len() == 1,
+            "{} groups were allocated at {source}:{line} (@{marker}), not 1; the askers are:\n{}",
+            found.len(),
+            self.askers()
+        );
+        found.remove(0)
+    }
+
+    /// One line for each group, for messages.
+    pub fn askers(&self) -> String {
+        let all = self.groups().take(60);
+        all.map(|g| format!("{}  {}", g.asker().map_or("?".into(), |f| f.show()), g.numbers()))
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+
+    /// The report without its groups, for messages.
+    pub fn brief(&self) -> Value {
+        let mut v = self.0.clone();
+        if let Some(o) = v.as_object_mut() {
+            o.remove("groups");
+        }
+        v
+    }
+
+    /// Asserts that nothing was lost, and that the totals are the sums of the groups.
+    #[track_caller]
+    pub fn assert_sound(&self) {
+        assert_eq!(self.number("/recording/lost_events"), 0, "{:#}", self.brief());
+        let sum = |name: &str| self.groups().map(|g| g.number(name)).sum::<u64>();
+        for name in ["live_count", "live_bytes", "allocated_bytes", "temporary"] {
+            assert_eq!(sum(name), self.total(name), "sum of the groups' {name}");
+        }
+        let unknown = self.number("/recording/unknown_frees");
+        assert_eq!(
+            self.total("allocations") + unknown - self.total("frees"),
+            self.total("live_count"),
+            "allocations + unknown frees - frees = live blocks: {:#}",
+            self.brief()
+        );
+    }
+}
+
+/// What was allocated from one stack.
+#[derive(Clone, Copy)]
+pub struct Group<'a>(pub &'a Value);
+
+impl<'a> Group<'a> {
+    #[track_caller]
+    pub fn number(&self, name: &str) -> u64 {
+        self.0[name].as_u64().unwrap_or_else(|| panic!("{name} of a group is {}", self.0[name]))
+    }
+
+    #[track_caller]
+    pub fn frames(&self) -> Vec<Frame<'a>> {
+        self.0["frames"].as_array().expect("frames is a list").iter().map(Frame).collect()
+    }
+
+    /// The innermost frame that is not an allocator itself.
+    #[track_caller]
+    pub fn asker(&self) -> Option<Frame<'a>> {
+        self.frames().into_iter().find(|f| {
+            let name = f.function();
+            !ALLOCATORS.contains(&name) && !name.starts_with("operator new")
+        })
+    }
+
+    /// The functions from the inside out, as far as they have names; inlined ones too.
+    #[track_caller]
+    pub fn functions(&self) -> Vec<&'a str> {
+        self.frames().iter().map(Frame::function).collect()
+    }
+
+    pub fn numbers(&self) -> String {
+        let mut v = self.0.clone();
+        if let Some(o) = v.as_object_mut() {
+            o.remove("frames");
+        }
+        v.to_string()
+    }
+
+    /// Asserts live count and bytes.
+    #[track_caller]
+    pub fn assert_live(&self, count: u64, bytes: u64) {
+        let got = (self.number("live_count"), self.number("live_bytes"));
+        let show = || self.frames().iter().map(Frame::show).collect::<Vec<_>>().join("\n");
+        assert!(
+            got == (count, bytes),
+            "live {got:?}, not ({count}, {bytes}): {}\n{}",
+            self.numbers(),
+            show()
+        );
+    }
+}
+
+/// One frame of a stack.
+#[derive(Clone, Copy)]
+pub struct Frame<'a>(pub &'a Value);
+
+impl<'a> Frame<'a> {
+    /// The name without arguments; empty if unknown.
+    pub fn function(&self) -> &'a str {
+        let name = self.0["function"].as_str().unwrap_or("");
+        if name.starts_with("operator") {
+            return name;
+        }
+        name.split('(').next().unwrap_or(name)
+    }
+    pub fn file(&self) -> &'a str {
+        self.0["file"].as_str().unwrap_or("")
+    }
+    pub fn line(&self) -> u64 {
+        self.0["line"].as_u64().unwrap_or(0)
+    }
+    pub fn module(&self) -> &'a str {
+        self.0["module"].as_str().unwrap_or("")
+    }
+    pub fn inlined(&self) -> bool {
+        self.0["inlined"].as_bool().unwrap_or(false)
+    }
+    #[track_caller]
+    pub fn address(&self) -> u64 {
+        let text = self.0["address"].as_str().unwrap_or("");
+        let digits = text.strip_prefix("0x").unwrap_or_else(|| panic!("address {}", self.0));
+        u64::from_str_radix(digits, 16).unwrap_or_else(|e| panic!("address {text}: {e}"))
+    }
+    pub fn show(&self) -> String {
+        let f = self.0;
+        format!("{} {} {}:{} {}", f["address"], f["function"], f["file"], f["line"], f["module"])
+    }
+}

@@ -1,0 +1,181 @@
+//! A process to attach to. It speaks lines over its stdin and stdout, so that a test knows exactly
+//! what it has done, and it never outlives its test.
+
+use super::{DEADLINE, wait};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::fs::File;
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+
+pub struct Target {
+    pub pid: i32,
+    name: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    lines: Receiver<String>,
+    ended: bool,
+}
+
+impl Target {
+    /// Starts a test program and waits until it is ready.
+    #[track_caller]
+    pub fn start(program: &Path, args: &[&str]) -> Self {
+        let mut command = Command::new(program);
+        command.args(args);
+        let mut target = Self::spawn(command);
+        target.expect("ready");
+        target
+    }
+
+    /// Starts any command.
+    #[track_caller]
+    pub fn spawn(mut command: Command) -> Self {
+        let name = format!("{command:?}");
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let out = BufReader::new(child.stdout.take().expect("piped"));
+        let (tx, lines) = channel();
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                if tx.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        let stdin = child.stdin.take();
+        Self { pid: child.id().cast_signed(), name, child, stdin, lines, ended: false }
+    }
+
+    /// The next line of its output.
+    #[track_caller]
+    pub fn line(&mut self) -> String {
+        match self.lines.recv_timeout(DEADLINE) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Timeout) => {
+                panic!("{} said nothing for {DEADLINE:?}; {}", self.name, self.state())
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                let code = wait(&mut self.child, DEADLINE);
+                self.ended = true;
+                panic!("{} ended: {code:?} (128 + N: by signal N)", self.name)
+            }
+        }
+    }
+
+    /// The next line that is already there or comes within the time.
+    pub fn line_within(&mut self, limit: std::time::Duration) -> Option<String> {
+        self.lines.recv_timeout(limit).ok()
+    }
+
+    /// Reads lines until one begins with `word`; any line with FAILED is a failure.
+    #[track_caller]
+    pub fn expect(&mut self, word: &str) -> String {
+        loop {
+            let line = self.line();
+            assert!(!line.contains("FAILED"), "{}: {line}", self.name);
+            if line.starts_with(word) {
+                return line;
+            }
+        }
+    }
+
+    /// Sends a command without waiting for its answer.
+    #[track_caller]
+    pub fn send(&mut self, command: &str) {
+        let stdin = self.stdin.as_mut().expect("stdin was closed before");
+        let sent = stdin.write_all(format!("{command}\n").as_bytes());
+        sent.unwrap_or_else(|e| panic!("{} takes no commands: {e}", self.name));
+    }
+
+    /// Sends a command and returns the line that says it is done.
+    #[track_caller]
+    pub fn ask(&mut self, command: &str) -> String {
+        self.send(command);
+        self.expect("done")
+    }
+
+    /// Sends a signal.
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.pid), signal).unwrap_or_else(|e| panic!("{}: {e}", self.name));
+    }
+
+    /// Ends the program as it is meant to end, which must work.
+    #[track_caller]
+    pub fn quit(&mut self) {
+        self.send("quit");
+        self.expect("bye");
+        let code = wait(&mut self.child, DEADLINE);
+        self.ended = true;
+        assert_eq!(code, Some(0), "{} did not end well", self.name);
+    }
+
+    /// Waits for its end; the exit code, or 128 + signal.
+    #[track_caller]
+    pub fn wait(&mut self) -> i32 {
+        self.stdin = None;
+        let code = wait(&mut self.child, DEADLINE);
+        self.ended = true;
+        code.unwrap_or_else(|| panic!("{} does not end", self.name))
+    }
+
+    /// SIGKILL, and waits for the end.
+    pub fn kill(&mut self) {
+        if !self.ended {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+            self.ended = true;
+        }
+    }
+
+    /// A file of its /proc folder.
+    #[track_caller]
+    pub fn proc(&self, file: &str) -> String {
+        let path = format!("/proc/{}/{file}", self.pid);
+        let bytes = std::fs::read(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// A field of /proc/PID/status.
+    #[track_caller]
+    pub fn status(&self, field: &str) -> String {
+        let status = self.proc("status");
+        let line = status.lines().find(|l| l.split(':').next() == Some(field));
+        let value = line.and_then(|l| l.split_once(':')).map(|(_, v)| v.trim().to_owned());
+        value.unwrap_or_else(|| panic!("no {field} in status"))
+    }
+
+    /// True if it still runs (or is stopped), and isn't a zombie.
+    pub fn alive(&mut self) -> bool {
+        !self.ended && matches!(self.child.try_wait(), Ok(None))
+    }
+
+    fn state(&self) -> String {
+        let tasks = super::numbers_in(Path::new(&format!("/proc/{}/task", self.pid)));
+        let of = |tid: &i32| {
+            let file = |name: &str| {
+                let path = format!("/proc/{}/task/{tid}/{name}", self.pid);
+                std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+            };
+            let state = file("status");
+            let state = state.lines().find(|l| l.starts_with("State")).unwrap_or("").to_owned();
+            format!("thread {tid}: {state}, in {}, syscall {}", file("wchan"), file("syscall"))
+        };
+        tasks.iter().take(20).map(of).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Its memory, for reading.
+    #[track_caller]
+    pub fn memory(&self) -> File {
+        File::open(format!("/proc/{}/mem", self.pid)).expect("memory of the target")
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}

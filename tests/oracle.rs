@@ -1,0 +1,204 @@
+//! Stacks against oracles. A program allocates from thousands of random stacks (recursion, alloca,
+//! realigned frames, callbacks from qsort, virtual calls, threads, exceptions in flight, signal
+//! handlers, and a timer that interrupts any instruction) and notes what glibc's own unwinder says
+//! at the same place; a second run of the same program is walked by gdb. Every recorded stack must
+//! be the oracle's, frame by frame; none may be missing.
+
+mod common;
+
+use common::build::program_with;
+use common::{Report, Scene, Target, skip};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// Return addresses from the caller of sample() outwards → (how many, bytes).
+type Stacks = BTreeMap<Vec<u64>, (u64, u64)>;
+
+/// Reads lines of a size and addresses in hex.
+fn noted(file: &Path) -> Stacks {
+    let mut all = Stacks::new();
+    for line in std::fs::read_to_string(file).expect("the oracle's file").lines() {
+        let mut words = line.split(' ');
+        let size: u64 = words.next().and_then(|w| w.parse().ok()).expect("a size");
+        let hex = |w: &str| u64::from_str_radix(w, 16).unwrap_or_else(|e| panic!("{w}: {e}"));
+        let entry = all.entry(words.map(hex).collect()).or_default();
+        entry.0 += 1;
+        entry.1 += size;
+    }
+    all
+}
+
+/// The same from a report.
+fn recorded(r: &Report) -> Stacks {
+    let mut all = Stacks::new();
+    for g in r.asked_by("sample") {
+        let frames: Vec<_> = g.frames().into_iter().filter(|f| !f.inlined()).collect();
+        let own = frames.iter().position(|f| f.function() == "sample").expect("asked by it");
+        let entry = all.entry(frames[own + 1..].iter().map(|f| f.address()).collect()).or_default();
+        entry.0 += g.number("live_count");
+        entry.1 += g.number("live_bytes");
+    }
+    all
+}
+
+/// The oracle's array holds this many frames, the first of which is sample() itself.
+const ORACLE_FRAMES: usize = 119;
+
+/// Fails with a table of the differences, if there are any. Stacks that filled the oracle's array
+/// are compared up to there.
+#[track_caller]
+fn compare(oracle: &Stacks, recorded: &Stacks, r: &Report, at_least: u64) {
+    let mut ours = Stacks::new();
+    for (stack, (n, bytes)) in recorded {
+        let kept = stack[..stack.len().min(ORACLE_FRAMES)].to_vec();
+        let entry = ours.entry(kept).or_default();
+        entry.0 += n;
+        entry.1 += bytes;
+    }
+    let mut wrong = Vec::new();
+    for (stack, figures) in oracle {
+        if ours.get(stack) != Some(figures) {
+            wrong.push(format!("oracle {figures:?}: {}", named(stack, r)));
+        }
+    }
+    for (stack, figures) in &ours {
+        if oracle.get(stack) != Some(figures) {
+            wrong.push(format!("prof   {figures:?}: {}", named(stack, r)));
+        }
+    }
+    wrong.sort_by_key(String::len);
+    let shown = wrong.iter().take(12).cloned().collect::<Vec<_>>().join("\n");
+    let total: u64 = oracle.values().map(|v| v.0).sum();
+    assert!(wrong.is_empty(), "{} differences over {total} stacks:\n{shown}", wrong.len());
+    assert!(total >= at_least, "only {total} stacks were compared");
+}
+
+fn named(stack: &[u64], r: &Report) -> String {
+    let mut names = BTreeMap::new();
+    for f in r.groups().flat_map(|g| g.frames()) {
+        names.entry(f.address()).or_insert_with(|| f.function().to_owned());
+    }
+    let one = |a: &u64| match names.get(a) {
+        Some(n) => format!("{a:x}<{n}>"),
+        None => format!("{a:x}"),
+    };
+    stack.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+/// Both kinds of samples for one build of the program.
+#[track_caller]
+fn against_backtrace(name: &str, flags: &[&str]) {
+    let scene = Scene::new(name);
+    let mut target = Target::start(&program_with("oracle.cpp", flags), &[]);
+    for (command, at_least) in [("go 3000 12345", 3000), ("async 3000", 3000)] {
+        let file = scene.path("r.prof");
+        let _ = std::fs::remove_file(&file);
+        let recording = scene.attach_with(&target, &["-o", file.to_str().unwrap()]);
+        target.ask(command);
+        scene.detach(&target);
+        let notes = scene.path("oracle.txt");
+        target.ask(&format!("dump {}", notes.display()));
+        let r = scene.finished(&recording);
+        assert_eq!(r.number("/recording/lost_events"), 0);
+        compare(&noted(&notes), &recorded(&r), &r, at_least);
+    }
+    target.quit();
+}
+
+#[test]
+fn against_backtrace_at_o0() {
+    against_backtrace("o0", &["-O0"]);
+}
+
+#[test]
+fn against_backtrace_at_o2() {
+    against_backtrace("o2", &["-O2", "-fomit-frame-pointer"]);
+}
+
+#[test]
+fn against_backtrace_with_frame_pointers_and_lazy_binding() {
+    against_backtrace("fp", &["-O2", "-fno-omit-frame-pointer", "-no-pie", "-Wl,-z,lazy"]);
+}
+
+#[test]
+fn against_backtrace_without_plt_and_for_size() {
+    against_backtrace("os", &["-Os", "-fno-plt"]);
+}
+
+/// Walks the stack at every mark and writes it like the program's own notes.
+const GDB: &str = "
+set pagination off
+set confirm off
+set debuginfod enabled off
+set backtrace past-main on
+set backtrace past-entry on
+handle SIGUSR2 nostop noprint pass
+break oracle_mark
+python
+out = open('NOTES', 'w')
+count = 0
+class Mark(gdb.Breakpoint):
+    def stop(self):
+        global count
+        f = gdb.newest_frame()
+        size = int(f.read_register('rdi')) & 0xffffffff
+        f = f.older().older()
+        pcs = []
+        while f is not None and f.is_valid():
+            if f.type() not in (gdb.INLINE_FRAME, gdb.TAILCALL_FRAME):
+                pcs.append('%x' % f.pc())
+            f = f.older()
+        out.write(' '.join([str(size)] + pcs) + '\\n')
+        count += 1
+        return False
+gdb.execute('delete')
+Mark('*oracle_mark')
+gdb.execute('run without < INPUT > /dev/null')
+out.close()
+print('walked', count)
+end
+";
+
+#[test]
+fn against_gdb() {
+    if !common::installed("gdb") || !common::installed("setarch") {
+        return skip("against_gdb", "no gdb, or no setarch");
+    }
+    let scene = Scene::new("gdb");
+    let samples: u64 =
+        std::env::var("PROF_ORACLE_SAMPLES").ok().and_then(|v| v.parse().ok()).unwrap_or(1000);
+    let go = format!("go {samples} 777");
+    for flags in [&["-O2", "-fomit-frame-pointer"][..], &["-O0"]] {
+        let program = program_with("oracle.cpp", flags);
+        // Addresses that are the same in both runs.
+        let mut command = Command::new("setarch");
+        command.args(["-R"]).arg(&program).arg("without");
+        let mut target = Target::spawn(command);
+        target.expect("ready");
+        let file = scene.path("r.prof");
+        let _ = std::fs::remove_file(&file);
+        let recording = scene.attach_with(&target, &["-o", file.to_str().unwrap()]);
+        target.ask(&go);
+        scene.detach(&target);
+        target.quit();
+        let r = scene.finished(&recording);
+
+        let (notes, input) = (scene.path("gdb.txt"), scene.path("input"));
+        std::fs::write(&input, format!("{go}\nquit\n")).unwrap();
+        let script =
+            GDB.replace("NOTES", notes.to_str().unwrap()).replace("INPUT", input.to_str().unwrap());
+        std::fs::write(scene.path("script"), script).unwrap();
+        let mut gdb = Command::new("gdb");
+        gdb.args(["-nx", "-batch", "-x", "script"]).arg(&program);
+        let out = scene.run(gdb);
+        assert!(out.stdout.contains(&format!("walked {samples}")), "{out:#?}");
+        let mut oracle = Stacks::new();
+        for (stack, (n, bytes)) in noted(&notes) {
+            let entry = oracle.entry(stack[..stack.len().min(ORACLE_FRAMES)].to_vec()).or_default();
+            entry.0 += n;
+            entry.1 += bytes;
+        }
+        compare(&oracle, &recorded(&r), &r, samples);
+    }
+}

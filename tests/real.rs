@@ -1,0 +1,275 @@
+//! Programs nobody here wrote, recorded while they work: their output is what it is without a
+//! recorder, and their stacks go down to the start of their threads.
+
+mod common;
+
+use common::{Report, Scene, Target, installed, skip, until};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+/// Names that the outermost frame of a complete stack has.
+const ROOTS: [&str; 5] = ["_start", "main", "start_thread", "__clone3", "clone3"];
+
+/// Asserts that by bytes allocated nearly all stacks reach the start of their thread, and that
+/// hardly any is cut short.
+#[track_caller]
+fn assert_sensible(r: &Report, at_least: u64, share_rooted: f64) {
+    assert!(r.total("allocations") >= at_least, "{:#}", r.brief());
+    let (mut rooted, mut all) = (0, 0);
+    let mut roots = std::collections::BTreeMap::<String, u64>::new();
+    for g in r.groups() {
+        let frames = g.frames();
+        let n = g.number("allocations");
+        all += n;
+        let last = frames.last().map_or("", |f| f.function());
+        if ROOTS.contains(&last) || last.contains("clone") {
+            rooted += n;
+        }
+        *roots.entry(last.to_owned()).or_default() += n;
+        assert!(!frames.is_empty(), "a stack without frames: {}", g.numbers());
+    }
+    let share = rooted as f64 / all.max(1) as f64;
+    assert!(share >= share_rooted, "only {share:.4} of the stacks are whole: {roots:?}");
+    let lost = r.number("/recording/lost_events");
+    assert!(lost == 0, "{lost} events lost");
+}
+
+/// Sends lines to a server and returns what it answers, up to `wanted` bytes.
+fn talk(port: u16, request: &str, wanted: usize) -> String {
+    let mut s = TcpStream::connect(("127.0.0.1", port)).expect("connect");
+    s.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    s.write_all(request.as_bytes()).unwrap();
+    let mut out = vec![0; wanted];
+    s.read_exact(&mut out).unwrap_or_else(|e| panic!("{request:?}: {e}"));
+    String::from_utf8_lossy(&out).into_owned()
+}
+
+fn free_port() -> u16 {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().unwrap().port()
+}
+
+#[test]
+fn redis_under_its_benchmark() {
+    if !installed("redis-server") || !installed("redis-benchmark") {
+        return skip("redis_under_its_benchmark", "no redis-server or redis-benchmark");
+    }
+    let scene = Scene::new("redis");
+    let port = free_port();
+    let mut command = Command::new("redis-server");
+    let p = port.to_string();
+    command.current_dir(&scene.dir).args(["--port", &p, "--save", "", "--appendonly", "no"]);
+    command.args(["--bind", "127.0.0.1", "--loglevel", "warning"]);
+    let mut target = Target::spawn(command);
+    until("redis listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    let bench = |n: &str| {
+        let mut c = Command::new("redis-benchmark");
+        c.args(["-p", &p, "-n", n, "-c", "20", "-q", "-t", "set,get,lpush", "-r", "1000"]);
+        let out = scene.run(c).ok("redis-benchmark");
+        assert!(!out.stdout.to_lowercase().contains("error"), "{out:?}");
+    };
+    bench("1000");
+    let recording = scene.attach(&target);
+    assert_eq!(talk(port, "SET answer forty-two\r\n", 5), "+OK\r\n");
+    bench("10000");
+    assert_eq!(talk(port, "GET answer\r\n", 14), "$9\r\nforty-two\r");
+    scene.detach(&target);
+    assert_eq!(talk(port, "STRLEN answer\r\n", 4), ":9\r\n");
+    assert!(target.alive());
+    let r = scene.finished(&recording);
+    assert_sensible(&r, 10_000, 0.999);
+    let own = r.groups().filter(|g| {
+        g.frames().iter().any(|f| {
+            Path::new(f.module()).ends_with("redis-server") || f.module().contains("redis")
+        })
+    });
+    assert!(own.count() >= 5, "{}", r.askers());
+}
+
+const PYTHON: &str = "
+import sys, json, zlib, threading
+def work(n):
+    data = [{'key': 'x' * (i % 50), 'values': list(range(i % 30))} for i in range(n)]
+    text = json.dumps(data)
+    packed = zlib.compress(text.encode() * 3)
+    assert json.loads(text) == data and zlib.decompress(packed) == text.encode() * 3
+    return zlib.crc32(packed)
+print('ready', flush=True)
+for line in sys.stdin:
+    if line.startswith('quit'):
+        print('bye', flush=True)
+        break
+    results = [work(2000)]
+    def other(): results.append(work(1500))
+    t = threading.Thread(target=other)
+    t.start()
+    t.join()
+    print('done', *results, flush=True)
+";
+
+/// Attaches to an interpreter, which must give the same answers before, with and after prof.
+#[track_caller]
+fn interpreter(name: &str, command: Command, at_least: u64, share: f64) {
+    let scene = Scene::new(name);
+    let mut command = command;
+    command.current_dir(&scene.dir);
+    let mut target = Target::spawn(command);
+    target.expect("ready");
+    let before = target.ask("go");
+    let recording = scene.attach(&target);
+    for _ in 0..3 {
+        assert_eq!(target.ask("go"), before, "the answer changes under prof");
+    }
+    scene.detach(&target);
+    assert_eq!(target.ask("go"), before, "the answer changes after prof");
+    target.quit();
+    assert_sensible(&scene.finished(&recording), at_least, share);
+}
+
+#[test]
+fn python_computes_the_same() {
+    let python = "/usr/bin/python3";
+    if !Path::new(python).exists() {
+        return skip("python_computes_the_same", "no /usr/bin/python3");
+    }
+    let mut command = Command::new(python);
+    command.args(["-c", PYTHON]).env("PYTHONMALLOC", "malloc");
+    interpreter("python", command, 20_000, 0.999);
+}
+
+const NODE: &str = "
+const zlib = require('zlib');
+console.log('ready');
+const work = () => {
+  const data = [];
+  for (let i = 0; i < 3000; i++) data.push({ key: 'x'.repeat(i % 50), value: i });
+  const text = JSON.stringify(data);
+  const packed = zlib.gzipSync(text);
+  const back = zlib.gunzipSync(packed).toString();
+  return packed.length + ' ' + (back === text) + ' ' + JSON.parse(back).length;
+};
+require('readline').createInterface({ input: process.stdin }).on('line', (line) => {
+  if (line === 'quit') { console.log('bye'); process.exit(0); }
+  console.log('done ' + work());
+});
+";
+
+#[test]
+fn node_computes_the_same() {
+    if !installed("node") {
+        return skip("node_computes_the_same", "no node");
+    }
+    let mut command = Command::new("node");
+    command.args(["-e", NODE]);
+    // V8's generated code has no unwind tables; its frames end where frame pointers do.
+    interpreter("node", command, 100, 0.80);
+}
+
+const JAVA: &str = "
+import java.io.*;
+import java.util.zip.*;
+public class Work {
+    public static void main(String[] a) throws Exception {
+        BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+        System.out.println(\"ready\");
+        for (String line; (line = in.readLine()) != null;) {
+            if (line.equals(\"quit\")) { System.out.println(\"bye\"); System.exit(0); }
+            long sum = 0;
+            for (int i = 0; i < 50; i++) {
+                Deflater d = new Deflater();
+                byte[] data = new byte[10000];
+                for (int k = 0; k < data.length; k++) data[k] = (byte) (k * i);
+                d.setInput(data);
+                d.finish();
+                byte[] out = new byte[20000];
+                sum += d.deflate(out);
+                d.end();
+            }
+            System.out.println(\"done \" + sum);
+        }
+    }
+}
+";
+
+#[test]
+fn a_jvm_computes_the_same() {
+    if !installed("java") {
+        return skip("a_jvm_computes_the_same", "no java");
+    }
+    let scene = Scene::new("java-source");
+    let source = scene.path("Work.java");
+    std::fs::write(&source, JAVA).unwrap();
+    let mut probe = Command::new("java");
+    probe.args(["--list-modules"]);
+    if !scene.run(probe).stdout.contains("jdk.compiler") {
+        return skip(
+            "a_jvm_computes_the_same",
+            "java without jdk.compiler: no single-file sources",
+        );
+    }
+    let mut command = Command::new("java");
+    command.args(["-Xmx128m", "-XX:+UseSerialGC", "-XX:+PreserveFramePointer"]).arg(&source);
+    interpreter("java", command, 100, 0.50);
+}
+
+#[test]
+fn sqlite_computes_the_same() {
+    if !installed("sqlite3") {
+        return skip("sqlite_computes_the_same", "no sqlite3");
+    }
+    let scene = Scene::new("sqlite");
+    let mut command = Command::new("sqlite3");
+    command.args(["-batch", ":memory:"]).current_dir(&scene.dir);
+    let mut target = Target::spawn(command);
+    target.send("create table t(a integer primary key, b text, c real);");
+    target.send("select 'ready';");
+    target.expect("ready");
+    let mut answers = Vec::new();
+    let mut recording = None;
+    for round in 0..4 {
+        if round == 1 {
+            recording = Some(scene.attach(&target));
+        }
+        if round == 3 {
+            scene.detach(&target);
+        }
+        target.send(
+            "delete from t;
+             with recursive n(i) as (select 1 union all select i + 1 from n where i < 20000)
+               insert into t select i, hex(i * 7919) || printf('%05d', i % 997), i / 3.0 from n;
+             create index if not exists u on t(b);
+             select 'done', count(*), sum(length(b)), max(b), round(total(c), 3) from t
+               where b in (select b from t order by b desc limit 15000);
+             drop index u;",
+        );
+        answers.push(target.expect("done"));
+    }
+    assert!(answers.iter().all(|a| *a == answers[0]), "{answers:#?}");
+    assert!(answers[0].starts_with("done|"), "{answers:?}");
+    assert_sensible(&scene.finished(&recording.expect("attached")), 1_000, 0.999);
+}
+
+#[test]
+fn a_compiler_under_prof_run_writes_the_same_object() {
+    let scene = Scene::new("compiler");
+    let source = common::build::sources().join("counts.c");
+    let gcc = |out: &str| {
+        let mut c =
+            vec!["cc", "-O2", "-c", "-o", out].into_iter().map(str::to_owned).collect::<Vec<_>>();
+        c.push(source.to_str().unwrap().to_owned());
+        c
+    };
+    let plain = gcc("plain.o");
+    let mut c = Command::new(&plain[0]);
+    c.args(&plain[1..]);
+    scene.run(c).ok("cc");
+    let mut c = Command::new(Scene::binary());
+    c.args(["run", "-o", "cc.prof", "--"]).args(gcc("recorded.o"));
+    scene.run(c).ok("prof run cc");
+    let read = |name: &str| std::fs::read(scene.path(name)).expect(name);
+    assert!(read("plain.o") == read("recorded.o"), "the object files differ");
+    assert_sensible(&scene.finished(&scene.path("cc.prof")), 100, 0.99);
+}

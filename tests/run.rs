@@ -1,0 +1,85 @@
+//! `prof run`: a command recorded from its first allocation on, constructors of libraries included,
+//! with its stdio, signals and exit code passed through.
+
+mod common;
+
+use common::build::program;
+use common::{Report, Scene, Target};
+use nix::sys::signal::Signal;
+use std::process::Command;
+
+fn run(scene: &Scene, file: &str, options: &[&str], command: &[&str]) -> Command {
+    let mut c = Command::new(Scene::binary());
+    c.current_dir(&scene.dir).arg("run").args(["-o", file]).args(options).arg("--").args(command);
+    c
+}
+
+#[test]
+fn the_exit_code_and_output_are_the_commands() {
+    let scene = Scene::new("run");
+    let out =
+        scene.run(run(&scene, "a.prof", &[], &["sh", "-c", "echo out; echo err >&2; exit 7"]));
+    assert_eq!((out.code, out.stdout.as_str()), (7, "out\n"), "{out:?}");
+    assert!(out.stderr.contains("err\n"), "{out:?}");
+    let killed = scene.run(run(&scene, "b.prof", &[], &["sh", "-c", "kill -TERM $$"]));
+    assert_eq!(killed.code, 128 + 15, "{killed:?}");
+    let none = scene.run(run(&scene, "c.prof", &[], &["/nonexistent/command"]));
+    assert!(matches!(none.code, 2 | 3 | 126 | 127), "{none:?}");
+    assert!(none.stderr.contains("/nonexistent/command"), "{none:?}");
+}
+
+#[test]
+fn everything_is_recorded_from_the_first_allocation_on() {
+    let scene = Scene::new("first");
+    let counts = program("counts.c");
+    let mut target = Target::spawn(run(&scene, "r.prof", &[], &[counts.to_str().unwrap()]));
+    target.expect("ready");
+    let answer = target.ask("go");
+    target.ask("old");
+    target.quit();
+    let r = scene.finished(&scene.path("r.prof"));
+    r.assert_sound();
+    assert_eq!(r.number("/recording/unknown_frees"), 0, "every block is known: {:#}", r.brief());
+    r.marked("counts.c", "plain").assert_live(500, 50_000);
+    // 1,027 of the "go", and the six that main made before it was ready.
+    assert!(answer.contains(" allocations=1027 "), "{answer}");
+    let main: u64 = r.asked_by("main").iter().map(|g| g.number("allocations")).sum();
+    assert_eq!(main, 6, "{}", r.askers());
+}
+
+#[test]
+fn constructors_of_libraries_are_included() {
+    let scene = Scene::new("constructors");
+    let late = common::build::program_with("late.c", &["-O1", "-shared", "-fPIC"]);
+    let mut c = run(&scene, "r.prof", &[], &[program("toggle.c").to_str().unwrap()]);
+    c.env("LD_PRELOAD", &late);
+    // prof itself loads the library too, which does it no harm
+    let mut target = Target::spawn(c);
+    target.expect("ready");
+    target.ask("alloc 3");
+    target.quit();
+    let r = scene.finished(&scene.path("r.prof"));
+    r.marked("late.c", "late_constructor").assert_live(1, 1008);
+    r.marked("toggle.c", "toggled_block").assert_live(3, 3 * 128);
+}
+
+#[test]
+fn signals_reach_the_command_and_report_prints_at_the_end() {
+    let scene = Scene::new("signals");
+    let toggle = program("toggle.c");
+    let mut target =
+        Target::spawn(run(&scene, "r.prof", &["--report"], &[toggle.to_str().unwrap()]));
+    target.expect("ready");
+    target.ask("alloc 25");
+    target.signal(Signal::SIGTERM);
+    let mut text = String::new();
+    while let Some(line) = target.line_within(std::time::Duration::from_secs(20)) {
+        text += &line;
+        text += "\n";
+    }
+    assert_eq!(target.wait(), 128 + 15, "{text}");
+    let r: Report = scene.finished(&scene.path("r.prof"));
+    r.marked("toggle.c", "toggled_block").assert_live(25, 25 * 128);
+    let line = common::build::line_of("toggle.c", "toggled_block");
+    assert!(text.contains(&format!("toggle.c:{line}")), "no report at exit:\n{text}");
+}

@@ -1,0 +1,131 @@
+//! Many threads: born and dying while recording, freeing each other's blocks, reusing each other's
+//! addresses; attached while they run; and no wait of any of them disturbed by the attach.
+
+mod common;
+
+use common::build::program;
+use common::{Scene, Target};
+use std::process::Command;
+
+#[test]
+fn hundreds_of_threads_come_and_go_with_exact_totals() {
+    let scene = Scene::new("threads");
+    let mut target = Target::start(&program("threads.c"), &[]);
+    target.ask("go 16 100");
+    let recording = scene.attach(&target);
+    target.ask("go 320 400");
+    scene.detach(&target);
+    target.ask("go 16 100");
+    target.quit();
+    let r = scene.finished(&recording);
+    r.assert_sound();
+    assert_eq!(r.number("/recording/unknown_frees"), 0, "all blocks came from within");
+    let groups = r.asked_by("thread_block");
+    let sum = |name: &str| groups.iter().map(|g| g.number(name)).sum::<u64>();
+    assert_eq!(sum("allocations"), 320 * 400);
+    // the last block of each thread stays: index 399, 24 + 15 * 16 bytes
+    assert_eq!((sum("live_count"), sum("live_bytes")), (320, 320 * 264));
+    let per_thread: u64 = (0..400).map(|i| 24 + (i % 32) * 16).sum();
+    assert_eq!(sum("allocated_bytes"), 320 * per_thread);
+    assert_eq!(groups.len(), 1, "one line, one stack:\n{}", r.askers());
+    let f = groups[0].functions();
+    assert!(f.contains(&"work"), "{f:?}");
+    let last = *f.last().unwrap();
+    assert!(last.contains("clone") || last == "start_thread", "{f:?}");
+    // pthread_create's own allocations are recorded too, but few: threads reuse what is there
+    assert!(r.total("allocations") < 320 * 400 + 2000, "{:#}", r.brief());
+}
+
+#[test]
+fn reused_addresses_keep_their_order_across_threads() {
+    let scene = Scene::new("reuse");
+    let mut command = Command::new(program("reuse.c"));
+    command.env("GLIBC_TUNABLES", "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0");
+    let mut target = Target::spawn(command);
+    target.expect("ready");
+    let recording = scene.attach(&target);
+    let answer = target.ask("go 20000");
+    scene.detach(&target);
+    target.quit();
+    let reused: u64 = answer.rsplit('=').next().unwrap().parse().unwrap();
+    assert!(reused > 20_000, "the program did not do its work: {answer}");
+    let r = scene.finished(&recording);
+    assert_eq!(r.number("/recording/lost_events"), 0);
+    // One free out of order would leave a block alive for ever, or meet none.
+    assert_eq!(r.number("/recording/unknown_frees"), 0);
+    let groups = r.asked_by("passed_block");
+    let sum = |name: &str| groups.iter().map(|g| g.number(name)).sum::<u64>();
+    assert_eq!(sum("allocations"), 40_000);
+    assert_eq!((sum("live_count"), sum("live_bytes")), (1, 5000), "{}", r.askers());
+    for g in &groups {
+        let peak = g.number("peak_count");
+        assert!(peak <= 2, "never more than one at a time, one more for the race: {peak}");
+    }
+}
+
+#[test]
+fn attached_while_eight_threads_are_busy() {
+    let scene = Scene::new("busy");
+    let mut target = Target::start(&program("stress.c"), &[]);
+    let recording = scene.attach(&target);
+    let operations = |t: &mut Target| -> u64 {
+        t.ask("operations").rsplit(' ').next().unwrap().parse().unwrap()
+    };
+    let before = operations(&mut target);
+    common::until("200,000 operations are done", || operations(&mut target) > before + 200_000);
+    scene.detach(&target);
+    assert_eq!(target.ask("stop"), "done OK");
+    target.quit();
+    let r = scene.finished(&recording);
+    assert!(r.total("allocations") + r.total("reallocations") > 100_000, "{:#}", r.brief());
+    // Eight threads with 64 slots of at most 600 bytes.
+    if r.number("/recording/lost_events") == 0 {
+        assert!(r.total("live_count") <= 8 * 64, "{:#}", r.brief());
+        assert!(r.total("peak_bytes") <= 8 * 65 * 600 * 2, "{:#}", r.brief());
+    }
+    for g in r.groups().filter(|g| g.number("allocations") > 0) {
+        let f = g.functions();
+        assert!(f.contains(&"work"), "{f:?}");
+    }
+}
+
+#[test]
+fn a_target_that_frees_everything_has_nothing_alive() {
+    let scene = Scene::new("balance");
+    let mut target = Target::start(&program("stress.c"), &[]);
+    let recording = scene.attach(&target);
+    assert_eq!(target.ask("stop"), "done OK");
+    scene.detach(&target);
+    let r = scene.finished(&recording);
+    if r.number("/recording/lost_events") == 0 {
+        assert_eq!((r.total("live_count"), r.total("live_bytes")), (0, 0), "{}", r.askers());
+    }
+    assert!(r.number("/recording/unknown_frees") <= 8 * 64, "{:#}", r.brief());
+    assert!(r.total("frees") >= r.total("allocations"), "{:#}", r.brief());
+}
+
+#[test]
+fn no_wait_is_cut_short_by_attach_and_detach() {
+    let scene = Scene::new("sleeps");
+    let mut target = Target::start(&program("sleeps.c"), &[]);
+    for _ in 0..10 {
+        scene.attach(&target);
+        target.ask("beat");
+        scene.detach(&target);
+    }
+    target.send("stop");
+    let mut report = Vec::new();
+    let last = loop {
+        let line = target.line();
+        if line.starts_with("done bad") {
+            break line;
+        }
+        report.push(line);
+    };
+    assert_eq!(last, "done bad=0", "{report:#?}");
+    let waits = |l: &String| -> u64 {
+        let n = l.split("waits=").nth(1).and_then(|x| x.split(' ').next());
+        n.map_or(1, |n| n.parse().unwrap())
+    };
+    assert!(report.iter().all(|l| waits(l) >= 3), "{report:#?}");
+}
