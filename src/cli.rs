@@ -230,7 +230,7 @@ fn one_line(message: &str) -> String {
         if line.starts_with("Usage:") {
             break;
         }
-        if !line.is_empty() {
+        if !line.is_empty() && !line.starts_with("For more information") {
             parts.push(line.strip_prefix("error: ").unwrap_or(line));
         }
     }

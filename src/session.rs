@@ -95,6 +95,8 @@ pub fn activate(
     duration: Option<Duration>,
 ) -> Result<(Child, Vec<String>)> {
     let pid = installed.target.pid;
+    // That one is for following modules; it counts nothing.
+    installed.hooked.retain(|h| h.function != prof_inject::functions::LOADER);
     let target = target_record(&installed.target, &installed.shared);
     let hooks =
         Hooks { hooked: installed.hooked.clone(), not_hooked: installed.not_hooked.clone() };

@@ -184,7 +184,7 @@ fn notes(stream: &Stream, totals: &Totals) -> Vec<Note> {
         Tail::Partial { at, unread } => notes.push(Note::CutOff { at, unread }),
         Tail::Damaged { at, unread } => notes.push(Note::Damaged { at, unread }),
     }
-    if meta.end.is_none() && !matches!(stream.tail(), Tail::Damaged { .. }) {
+    if meta.end.is_none() && stream.tail() == Tail::Whole {
         let alive = crate::symbols::is_target(&meta.target);
         notes.push(if alive { Note::Growing } else { Note::NoEnd });
     }

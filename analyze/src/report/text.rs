@@ -68,7 +68,8 @@ impl Text<'_> {
         self.line("program", &format!("{title}: {}", printable(&target.exe)))?;
         let on = rec.parts.iter().fold(0u64, |s, p| s.saturating_add(p.end_ns - p.start_ns));
         let mut time = duration(rec.duration_ns);
-        if on < rec.duration_ns {
+        // A few milliseconds pass before recording is first on; they are no pause.
+        if rec.parts.len() != 1 || on < rec.duration_ns / 20 * 19 {
             let _ = write!(time, " ({} of it on)", duration(on));
         }
         let parts = count(rec.parts.len() as u64, "part", "parts");

@@ -300,11 +300,20 @@ fn advance(
         }
         Step::End => Advance::Root,
         Step::Cut => {
-            new.cut = true;
+            new.cut = !is_start(shared, r, code);
             Advance::Root
         }
         Step::NeedFull => Advance::NeedFull,
     }
+}
+
+/// Whether a frame without a way out is where its thread began: entry code that has no call frame
+/// information, with the frame pointer that the kernel gave it (psABI AMD64, 3.4.1: zero there marks
+/// the deepest frame).
+#[cold]
+fn is_start(shared: &Shared, r: &Regs, code: Code) -> bool {
+    let module = tree::pc_parts(shared, code.id).map_or(0, |p| p.1);
+    r.fp == 0 && code.rule == Rule::FRAME_POINTER && module != 0
 }
 
 enum Rejoin {
