@@ -11,6 +11,7 @@ use prof_inject::{DetachOptions, Installed, Options, Target};
 use prof_trace::records::{Hooks, Target as TargetRecord};
 use prof_trace::shared::Shared;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -57,11 +58,10 @@ pub struct Attached {
 pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
     adopt(pid)?;
     let target = prof_inject::preflight(pid).map_err(failed)?;
-    let path = record.output.clone().unwrap_or_else(|| default_path(&target.name, pid));
-    let file = create(&path)?;
+    let (path, file) = create(record.output.as_deref(), &target.name, pid)?;
     let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
     let began = prof_inject::install(&target, &options(record, choice, &absolute))
-        .map_err(failed)
+        .map_err(|e| overtaken(pid, e))
         .and_then(|i| activate(i, file, choice.duration));
     match began {
         Ok((collector, said)) => Ok(Attached { pid, path, collector, said }),
@@ -186,24 +186,36 @@ fn adopt(pid: i32) -> Result<()> {
     Err(refused(format!("process {pid} still has parts of an earlier prof in it; try again later")))
 }
 
-/// Creates the file of a recording, before anything is touched.
-pub fn create(path: &Path) -> Result<File> {
-    create_recording(path).map_err(|e| {
-        usage(match e.kind() {
-            std::io::ErrorKind::AlreadyExists => {
-                format!("{} exists; give another file with -o", path.display())
+/// Creates the file of a recording, before anything is touched: the one that was asked for, or
+/// `./prof.NAME.PID.TIME.prof`.
+pub fn create(wanted: Option<&Path>, name: &str, pid: i32) -> Result<(PathBuf, File)> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let time = local_time(now.as_secs() as i64);
+    // Twice in a second.
+    let more = (2..100).map(|n| format!("{time}-{n}"));
+    for time in std::iter::once(time.clone()).chain(more) {
+        let path = wanted.map_or_else(|| default_path(name, pid, &time), Path::to_owned);
+        match create_recording(&path) {
+            Ok(file) => return Ok((path, file)),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists && wanted.is_none() => {}
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+                return Err(usage(format!("{} exists; give another file with -o", path.display())));
             }
-            _ => format!("cannot create {}: {e}; give another file with -o", path.display()),
-        })
-    })
+            Err(e) => {
+                return Err(usage(format!(
+                    "cannot create {}: {e}; give another file with -o",
+                    path.display()
+                )));
+            }
+        }
+    }
+    Err(usage("too many recordings of this second; give a file with -o"))
 }
 
-/// `./prof.COMM.PID.TIMESTAMP.prof`
-pub fn default_path(name: &str, pid: i32) -> PathBuf {
+fn default_path(name: &str, pid: i32, time: &str) -> PathBuf {
     let plain = |c: char| if c.is_ascii_alphanumeric() || "-_+".contains(c) { c } else { '_' };
     let name: String = name.chars().map(plain).collect();
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    format!("./prof.{name}.{pid}.{}.prof", local_time(now.as_secs() as i64)).into()
+    format!("./prof.{name}.{pid}.{time}.prof").into()
 }
 
 /// `20261121-061500`, in local time.
@@ -244,6 +256,17 @@ fn target_record(target: &Target, shared: &Shared) -> TargetRecord {
     }
 }
 
+/// Somebody else may have come first since the preflight; then that is what there is to say.
+fn overtaken(pid: i32, e: prof_inject::Error) -> anyhow::Error {
+    match e {
+        prof_inject::Error::Sys { errno: nix::errno::Errno::EPERM, .. } => {
+            let now = prof_inject::preflight(pid).err().map(|r| r.to_string());
+            refused(now.unwrap_or_else(|| format!("{e}; somebody else traces it, try again")))
+        }
+        e => failed(e),
+    }
+}
+
 /// An error of the injector, with the exit code that it stands for.
 pub fn failed(e: prof_inject::Error) -> anyhow::Error {
     match e {
@@ -258,8 +281,8 @@ mod tests {
 
     #[test]
     fn default_paths_are_plain_file_names() {
-        let p = default_path("a/b c:d", 7).display().to_string();
-        assert!(p.starts_with("./prof.a_b_c_d.7.20") && p.ends_with(".prof"), "{p}");
+        let p = default_path("a/b c:d", 7, "20261121-061500").display().to_string();
+        assert_eq!(p, "./prof.a_b_c_d.7.20261121-061500.prof");
         assert_eq!(local_time(0).len(), 15);
     }
 }

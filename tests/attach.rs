@@ -165,9 +165,12 @@ fn the_json_has_every_field_of_the_contract() {
         assert!(matches!(h["method"].as_str(), Some("inline" | "got")), "{h}");
         calls.insert(name, h["calls"].as_u64().expect("calls"));
     }
-    for name in ["malloc", "calloc", "realloc", "free", "posix_memalign", "aligned_alloc"] {
+    for name in ["malloc", "calloc", "realloc", "free", "posix_memalign"] {
         assert!(calls.get(name).is_some_and(|n| *n > 0), "no calls of {name}: {calls:?}");
     }
+    // aligned_alloc and memalign are one function in some releases of glibc
+    let aligned = ["aligned_alloc", "memalign"].map(|n| calls.get(n).copied().unwrap_or(0));
+    assert!(aligned.iter().sum::<u64>() >= 3, "{calls:?}");
     assert!(calls["malloc"] >= 1010, "{calls:?}");
     for h in r.at("/recording/not_hooked").as_array().unwrap() {
         for field in ["function", "module", "reason"] {
@@ -298,6 +301,18 @@ fn the_default_names_are_as_documented() {
     }
     scene.detach(&target);
     assert_eq!(scene.finished(&recording).total("live_count"), 11);
+}
+
+#[test]
+fn recordings_within_a_second_have_different_names() {
+    let scene = Scene::new("second");
+    let target = Target::start(&program("toggle.c"), &[]);
+    let mut names = std::collections::BTreeSet::new();
+    for _ in 0..4 {
+        names.insert(scene.attach(&target));
+        scene.detach(&target);
+    }
+    assert_eq!(names.len(), 4, "{names:?}");
 }
 
 #[test]

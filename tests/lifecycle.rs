@@ -11,6 +11,14 @@ use nix::unistd::Pid;
 use std::process::Command;
 use std::time::Duration;
 
+/// A process whose heap is there already, so that nothing in its memory map changes by itself.
+fn warm() -> Target {
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    target.ask("alloc 100");
+    target.ask("free 100");
+    target
+}
+
 #[test]
 fn detach_leaves_nothing_behind() {
     let scene = Scene::new("nothing");
@@ -94,7 +102,7 @@ fn a_target_that_ends_by_itself_finishes_the_recording() {
 #[test]
 fn a_stopped_target_stays_stopped_through_attach_and_detach() {
     let scene = Scene::new("stopped");
-    let mut target = Target::start(&program("toggle.c"), &[]);
+    let mut target = warm();
     target.signal(Signal::SIGSTOP);
     until("the target is stopped", || target.status("State").starts_with('T'));
     let before = Snapshot::of(&target);
@@ -217,7 +225,7 @@ fn status_tells_recorded_from_paused() {
 #[test]
 fn a_second_prof_takes_over_after_the_collector_was_killed() {
     let scene = Scene::new("orphan");
-    let mut target = Target::start(&program("toggle.c"), &[]);
+    let mut target = warm();
     let before = Snapshot::of(&target);
     let recording = scene.attach(&target);
     target.ask("alloc 100");
@@ -236,7 +244,7 @@ fn a_second_prof_takes_over_after_the_collector_was_killed() {
 #[test]
 fn foreground_ends_with_its_duration_and_detaches() {
     let scene = Scene::new("foreground");
-    let mut target = Target::start(&program("toggle.c"), &[]);
+    let mut target = warm();
     let before = Snapshot::of(&target);
     let mut command = Command::new(Scene::binary());
     command.args(["attach", &target.pid.to_string(), "--foreground", "--duration", "1s"]);
@@ -254,7 +262,7 @@ fn foreground_ends_with_its_duration_and_detaches() {
 #[test]
 fn duration_in_the_background_detaches_too() {
     let scene = Scene::new("duration");
-    let mut target = Target::start(&program("toggle.c"), &[]);
+    let mut target = warm();
     let before = Snapshot::of(&target);
     let recording = scene.attach_with(&target, &["--duration", "1s"]);
     target.ask("alloc 12");

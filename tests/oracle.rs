@@ -45,10 +45,10 @@ fn recorded(r: &Report) -> Stacks {
 /// The oracle's array holds this many frames, the first of which is sample() itself.
 const ORACLE_FRAMES: usize = 119;
 
-/// Fails with a table of the differences, if there are any. Stacks that filled the oracle's array
+/// A table of the differences, empty if there are none. Stacks that filled the oracle's array
 /// are compared up to there.
 #[track_caller]
-fn compare(oracle: &Stacks, recorded: &Stacks, r: &Report, at_least: u64) {
+fn compare(oracle: &Stacks, recorded: &Stacks, r: &Report, at_least: u64) -> String {
     let mut ours = Stacks::new();
     for (stack, (n, bytes)) in recorded {
         let kept = stack[..stack.len().min(ORACLE_FRAMES)].to_vec();
@@ -67,11 +67,25 @@ fn compare(oracle: &Stacks, recorded: &Stacks, r: &Report, at_least: u64) {
             wrong.push(format!("prof   {figures:?}: {}", named(stack, r)));
         }
     }
+    let near = |stack: &Vec<u64>| {
+        let close = |o: &Vec<u64>| {
+            o.len() == stack.len() && o.iter().zip(stack).all(|(a, b)| a.abs_diff(*b) <= 1)
+        };
+        oracle.keys().any(close)
+    };
+    let by_one = ours.keys().filter(|s| !oracle.contains_key(*s) && near(s)).count();
     wrong.sort_by_key(String::len);
     let shown = wrong.iter().take(12).cloned().collect::<Vec<_>>().join("\n");
     let total: u64 = oracle.values().map(|v| v.0).sum();
-    assert!(wrong.is_empty(), "{} differences over {total} stacks:\n{shown}", wrong.len());
     assert!(total >= at_least, "only {total} stacks were compared");
+    if wrong.is_empty() {
+        return String::new();
+    }
+    format!(
+        "{} differences over {total} stacks; {by_one} stacks of prof differ from one of the \
+         oracle's by 1 in some address only:\n{shown}\n",
+        wrong.len()
+    )
 }
 
 fn named(stack: &[u64], r: &Report) -> String {
@@ -91,6 +105,7 @@ fn named(stack: &[u64], r: &Report) -> String {
 fn against_backtrace(name: &str, flags: &[&str]) {
     let scene = Scene::new(name);
     let mut target = Target::start(&program_with("oracle.cpp", flags), &[]);
+    let mut differences = String::new();
     for (command, at_least) in [("go 3000 12345", 3000), ("async 3000", 3000)] {
         let file = scene.path("r.prof");
         let _ = std::fs::remove_file(&file);
@@ -101,9 +116,13 @@ fn against_backtrace(name: &str, flags: &[&str]) {
         target.ask(&format!("dump {}", notes.display()));
         let r = scene.finished(&recording);
         assert_eq!(r.number("/recording/lost_events"), 0);
-        compare(&noted(&notes), &recorded(&r), &r, at_least);
+        let found = compare(&noted(&notes), &recorded(&r), &r, at_least);
+        if !found.is_empty() {
+            differences += &format!("{command}: {found}");
+        }
     }
     target.quit();
+    assert!(differences.is_empty(), "{differences}");
 }
 
 #[test]
@@ -199,6 +218,7 @@ fn against_gdb() {
             entry.0 += n;
             entry.1 += bytes;
         }
-        compare(&oracle, &recorded(&r), &r, samples);
+        let differences = compare(&oracle, &recorded(&r), &r, samples);
+        assert!(differences.is_empty(), "{flags:?}: {differences}");
     }
 }

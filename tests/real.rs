@@ -10,10 +10,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Names that the outermost frame of a complete stack has.
-const ROOTS: [&str; 5] = ["_start", "main", "start_thread", "__clone3", "clone3"];
-
-/// Asserts that by bytes allocated nearly all stacks reach the start of their thread, and that
+/// Asserts that by allocations nearly all stacks reach the start of their thread, and that
 /// hardly any is cut short.
 #[track_caller]
 fn assert_sensible(r: &Report, at_least: u64, share_rooted: f64) {
@@ -24,15 +21,18 @@ fn assert_sensible(r: &Report, at_least: u64, share_rooted: f64) {
         let frames = g.frames();
         let n = g.number("allocations");
         all += n;
-        let last = frames.last().map_or("", |f| f.function());
-        if ROOTS.contains(&last) || last.contains("clone") {
+        if g.rooted() {
             rooted += n;
+        } else {
+            *roots.entry(frames.last().map_or(String::new(), |f| f.show())).or_default() += n;
         }
-        *roots.entry(last.to_owned()).or_default() += n;
         assert!(!frames.is_empty(), "a stack without frames: {}", g.numbers());
     }
     let share = rooted as f64 / all.max(1) as f64;
-    assert!(share >= share_rooted, "only {share:.4} of the stacks are whole: {roots:?}");
+    assert!(
+        share >= share_rooted,
+        "only {share:.4} of the stacks are whole; the others end in {roots:#?}"
+    );
     let lost = r.number("/recording/lost_events");
     assert!(lost == 0, "{lost} events lost");
 }

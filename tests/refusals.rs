@@ -37,7 +37,9 @@ fn no_such_process() {
     child.wait().unwrap();
     let pid = child.id().to_string();
     for command in ["attach", "detach", "pause", "resume", "status"] {
-        refused(&scene.prof(&[command, &pid]), 3, &[&pid, "no such process"]);
+        let out = scene.prof(&[command, &pid]);
+        refused(&out, 3, &[&pid, "no "]);
+        assert!(out.stderr.contains("process"), "{out:?}");
     }
     refused(&scene.prof(&["attach", "99999999"]), 3, &["99999999"]);
     for nonsense in ["0", "-1", "1.5", ""] {

@@ -30,8 +30,7 @@ fn hundreds_of_threads_come_and_go_with_exact_totals() {
     assert_eq!(groups.len(), 1, "one line, one stack:\n{}", r.askers());
     let f = groups[0].functions();
     assert!(f.contains(&"work"), "{f:?}");
-    let last = *f.last().unwrap();
-    assert!(last.contains("clone") || last == "start_thread", "{f:?}");
+    assert!(groups[0].rooted(), "{f:?}");
     // pthread_create's own allocations are recorded too, but few: threads reuse what is there
     assert!(r.total("allocations") < 320 * 400 + 2000, "{:#}", r.brief());
 }
@@ -108,8 +107,8 @@ fn a_target_that_frees_everything_has_nothing_alive() {
 fn no_wait_is_cut_short_by_attach_and_detach() {
     let scene = Scene::new("sleeps");
     let mut target = Target::start(&program("sleeps.c"), &[]);
-    for _ in 0..10 {
-        scene.attach(&target);
+    for i in 0..10 {
+        scene.attach_with(&target, &["-o", &format!("{i}.prof")]);
         target.ask("beat");
         scene.detach(&target);
     }

@@ -166,9 +166,9 @@ fn a_handler_of_the_targets_own_is_left_alone() {
 fn the_disposition_is_restored_and_late_signals_do_no_harm() {
     let scene = Scene::new("late");
     let mut target = Target::start(&program("toggle.c"), &[]);
-    for _ in 0..10 {
+    for i in 0..10 {
         let masks = ["SigCgt", "SigIgn", "SigBlk"].map(|m| target.status(m));
-        scene.attach(&target);
+        scene.attach_with(&target, &["-o", &format!("{i}.prof")]);
         assert!(has(&target, "SigCgt", nix::libc::SIGUSR1));
         // As many as fit, right before the detach.
         for _ in 0..20 {

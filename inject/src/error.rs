@@ -8,7 +8,7 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// There is no such process.
-    #[error("no process with pid {0}; is it still running?")]
+    #[error("no such process: {0}; is it still running?")]
     NoSuchProcess(i32),
     /// The id is that of a thread.
     #[error("{tid} is a thread of process {pid}; use `prof attach {pid}`")]

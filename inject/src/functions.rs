@@ -77,8 +77,10 @@ pub const LOADER: &str = "_dl_debug_state";
 /// A function of the target that is to be hooked.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Its name, with those of other names for the same code left out.
+    /// Its name.
     pub name: String,
+    /// Other names for the same code.
+    pub aliases: Vec<String>,
     /// What it does.
     pub kind: Kind,
     /// Where.
@@ -111,6 +113,7 @@ pub fn find(pid: i32, mem: &RemoteMemory, modules: &[Module]) -> (Vec<Found>, Ve
             for s in m.symbols(pid, mem, |n| n == LOADER) {
                 found.push(Found {
                     name: s.name,
+                    aliases: Vec::new(),
                     kind: Kind::Loader,
                     addr: s.addr,
                     size: s.size,
@@ -166,11 +169,15 @@ fn in_module(
             if same.kind == Kind::Free && w.kind == Kind::Delete {
                 same.kind = Kind::Delete;
             }
+            if same.name != s.name && !same.aliases.contains(&s.name) {
+                same.aliases.push(s.name.clone());
+            }
             continue;
         }
         let nothrow = own.iter().find(|(_, o)| o.name == w.nothrow).map(|(o, _)| o.addr);
         found.push(Found {
             name: s.name.clone(),
+            aliases: Vec::new(),
             kind: w.kind,
             addr: s.addr,
             size: s.size,

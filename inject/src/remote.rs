@@ -41,15 +41,14 @@ impl Gadgets {
     pub fn find(pid: i32, mem: &RemoteMemory, maps: &[Map]) -> Result<Self> {
         let (mut call, mut restorer) = (None, None);
         // libc has both; the larger mappings of the executable need not be read for them.
-        let mut code: Vec<&Map> = maps.iter().filter(|m| m.exec && m.read).collect();
+        // Only code of files: what a JIT has made may go at any time, and prof's own is about to.
+        let lasting = |m: &&Map| m.exec && m.read && (m.inode != 0 || m.name == b"[vdso]");
+        let mut code: Vec<&Map> = maps.iter().filter(lasting).collect();
         code.sort_by_key(|m| {
             let name = m.name.rsplit(|b| *b == b'/').next().unwrap_or_default();
             !(name.starts_with(b"libc") || name.starts_with(b"ld-"))
         });
         for m in code {
-            if m.name == b"[vsyscall]" {
-                continue;
-            }
             let bytes = mem.read_some(m.start, m.len().min(64 << 20) as usize);
             let at = |o: usize| m.start.plus(o as u64);
             call = call.or_else(|| syscall::find_syscall_ret_gadget(&bytes).map(at));

@@ -204,12 +204,17 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         let text = format!("{}\0{module}", p.found.name);
         let n = text.len().min(f.name.len() - 1);
         f.name[..n].copy_from_slice(&text.as_bytes()[..n]);
-        i.hooked.push(Hook {
-            index: index as u32,
-            function: p.found.name.clone(),
-            module,
-            method: "inline".into(),
-        });
+        if p.found.kind == Kind::Loader {
+            continue; // records nothing
+        }
+        for name in std::iter::once(&p.found.name).chain(&p.found.aliases) {
+            i.hooked.push(Hook {
+                index: index as u32,
+                function: name.clone(),
+                module: module.clone(),
+                method: "inline".into(),
+            });
+        }
     }
     i.shared.control().functions.store(i.planned.len() as u32, Release);
     Ok(())

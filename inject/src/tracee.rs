@@ -57,6 +57,11 @@ impl Tracee {
         match ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
             Ok(()) => Ok(Some(Self { pid, tid, stopped: false, gone: false })),
             Err(Errno::ESRCH) => Ok(None),
+            // The preflight has said that it may be traced: somebody has come first, or it has changed.
+            Err(Errno::EPERM) => {
+                crate::preflight(pid)?;
+                Err(Error::Sys { what: "PTRACE_SEIZE", pid, errno: Errno::EPERM })
+            }
             Err(errno) => Err(Error::Sys { what: "PTRACE_SEIZE", pid, errno }),
         }
     }

@@ -32,10 +32,9 @@ const PASSED: [Signal; 7] = [
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let name = args.command[0].to_string_lossy();
     let base = Path::new(&*name).file_name().map(|n| n.to_string_lossy().into_owned());
-    let path = args.record.output.clone().unwrap_or_else(|| {
-        session::default_path(&base.unwrap_or_default(), std::process::id() as i32)
-    });
-    let file = session::create(&path)?;
+    let me = std::process::id() as i32;
+    let wanted = args.record.output.as_deref();
+    let (path, file) = session::create(wanted, &base.unwrap_or_default(), me)?;
     let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
     let undo = |e: anyhow::Error| {
         let _ = fs::remove_file(&absolute);

@@ -144,6 +144,24 @@ impl<'a> Group<'a> {
         self.frames().iter().map(Frame::function).collect()
     }
 
+    /// True if the stack goes down to the start of its thread. By name where the symbols are
+    /// installed; stripped programs have no `_start`, and libc without its debug symbols has no
+    /// `clone3`, so there the modules must be the right ones.
+    #[track_caller]
+    pub fn rooted(&self) -> bool {
+        let frames: Vec<_> = self.frames().into_iter().filter(|f| !f.inlined()).collect();
+        let Some(last) = frames.last() else { return false };
+        let name = last.function();
+        let libc = |f: &Frame<'_>| f.module().contains("/libc.so");
+        let start = |f: &Frame<'_>| f.function().starts_with("__libc_start_main");
+        match frames.len().checked_sub(2).map(|i| &frames[i]) {
+            _ if name == "_start" || name == "start_thread" || name.contains("clone") => true,
+            Some(before) if name.is_empty() && !libc(last) => start(before),
+            Some(before) => libc(last) && libc(before) && !start(last),
+            None => false,
+        }
+    }
+
     pub fn numbers(&self) -> String {
         let mut v = self.0.clone();
         if let Some(o) = v.as_object_mut() {

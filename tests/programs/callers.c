@@ -57,6 +57,8 @@ int main(int argc, char **argv) {
     pointer_before = malloc;
     dlsym_before = (allocate *)dlsym(RTLD_DEFAULT, "malloc");
     lines = fmemopen(text, 1500, "r");
+    static char buffer[4096];
+    setvbuf(lines, buffer, _IOFBF, sizeof buffer);
     if (argc < 2 || !lines) fail("usage: callers LIBRARY");
     say("ready\n");
     for (;;) {

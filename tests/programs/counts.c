@@ -91,10 +91,10 @@ NOINLINE static void realloc_to_zero(void) {
     KEEP(p);
     void *q = realloc(p, 0);
     gave(60);
-    if (q) fail("realloc to 0 gave a block");
+    if (q) keep(q); /* not under glibc, but some allocators do */
 }
 NOINLINE static void posix_aligned(void) {
-    for (int i = 0; i < 3; i++) {
+    for (volatile int i = 0; i < 3; i++) { /* volatile: not unrolled, one call */
         void *p = NULL;
         if (posix_memalign(&p, 64, 200)) fail("posix_memalign"); /* @posix_aligned */
         if ((uintptr_t)p % 64) fail("posix_memalign gave %p", p);
@@ -103,7 +103,7 @@ NOINLINE static void posix_aligned(void) {
     }
 }
 NOINLINE static void c11_aligned(void) {
-    for (int i = 0; i < 2; i++) {
+    for (volatile int i = 0; i < 2; i++) {
         void *p = aligned_alloc(128, 256); /* @c11_aligned */
         if ((uintptr_t)p % 128) fail("aligned_alloc gave %p", p);
         took(256);
@@ -137,7 +137,7 @@ NOINLINE static void array(void) {
     keep(p);
 }
 NOINLINE static void nothing(void) {
-    for (int i = 0; i < 4; i++) {
+    for (volatile int i = 0; i < 4; i++) {
         void *p = malloc(0); /* @nothing */
         took(0);
         keep(p);

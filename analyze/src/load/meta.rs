@@ -2,9 +2,10 @@
 
 use super::{Clock, IdMap};
 use prof_trace::records::{
-    Counters, End, Hooks, Module, Nodes, Pass, Pcs, Symbols, Target, Thread, Toggle, kind,
+    Counters, End, Hooks, Module, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Symbols, Target, Thread,
+    Toggle, kind,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// No stack is followed further than this, so that nodes that name each other do no harm.
 const DEEPEST: usize = 4096;
@@ -20,12 +21,14 @@ pub struct Part {
 
 /// A code address of the target: a return address, or the interrupted instruction where a signal
 /// handler was entered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Pc {
     /// The address.
     pub address: u64,
     /// Number of the module; 0: none.
     pub module: u32,
+    /// The address is that of an instruction that a signal interrupted, not one behind a call.
+    pub exact: bool,
 }
 
 /// What the kernel said of the target's memory.
@@ -76,6 +79,7 @@ pub struct Meta {
     toggles: Vec<Toggle>,
     nodes: IdMap<(u32, u32)>,
     pcs: IdMap<Pc>,
+    trampolines: HashSet<u32>,
     last_pass: Option<u64>,
 }
 
@@ -141,11 +145,15 @@ impl Meta {
 
     fn add_pcs(&mut self, pcs: &Pcs) {
         for t in pcs.triples.as_chunks::<3>().0 {
-            let (Ok(id), Ok(module)) = (u32::try_from(t[0]), u32::try_from(t[2])) else {
+            let module = t[2] & !PC_IS_TRAMPOLINE;
+            let (Ok(id), Ok(module)) = (u32::try_from(t[0]), u32::try_from(module)) else {
                 self.bad_chunks += 1;
                 return;
             };
-            self.pcs.set(id, Pc { address: t[1], module });
+            self.pcs.set(id, Pc { address: t[1], module, exact: false });
+            if t[2] & PC_IS_TRAMPOLINE != 0 {
+                self.trampolines.insert(id);
+            }
         }
     }
 
@@ -153,12 +161,18 @@ impl Meta {
     /// lost the node.
     pub fn stack(&self, node: u32) -> Vec<Pc> {
         let mut out = Vec::new();
-        let mut at = node;
+        let (mut at, mut interrupted) = (node, false);
         while let Some((parent, pc)) = self.nodes.get(at)
             && at != 0
             && out.len() < DEEPEST
         {
-            out.push(self.pcs.get(pc).unwrap_or(Pc { address: 0, module: 0 }));
+            let mut frame = self.pcs.get(pc).unwrap_or_default();
+            if interrupted {
+                frame.address = frame.address.wrapping_sub(1);
+                frame.exact = true;
+            }
+            interrupted = self.trampolines.contains(&pc);
+            out.push(frame);
             at = parent;
         }
         out
@@ -238,7 +252,7 @@ mod tests {
         m.add_pcs(&Pcs { triples: vec![1, 0x1000, 4] });
         assert_eq!(m.stack(1).len(), DEEPEST);
         assert_eq!(m.stack(3).len(), DEEPEST);
-        assert_eq!(m.stack(4), [Pc { address: 0x1000, module: 4 }]);
+        assert_eq!(m.stack(4), [Pc { address: 0x1000, module: 4, exact: false }]);
         assert_eq!((m.stack(0), m.stack(77)), (vec![], vec![]));
     }
 }

@@ -2,6 +2,7 @@
 
 use super::live::{Block, Live};
 use crate::load::{IdMap, Op, OpKind, Sink};
+use std::collections::HashMap;
 
 /// What is counted of a set of blocks: of all, or of those of one stack.
 ///
@@ -31,7 +32,7 @@ pub struct Figures {
 }
 
 impl Figures {
-    // Sizes up to 2^56 can stand in a recording that nobody wrote in earnest; the sums of such wrap.
+    // A recording that nobody wrote in earnest can have sizes up to 2^56; their sums wrap.
     #[inline(always)]
     fn gain(&mut self, size: u64) -> bool {
         self.allocated_bytes = self.allocated_bytes.wrapping_add(size);
@@ -93,7 +94,12 @@ pub struct Replay {
     by_node: IdMap<u32>,
     /// By lane: the block that the thread got last, if that was the last thing it did; else 0.
     newest: Vec<u64>,
+    /// Addresses of the last implied frees, and when they were.
+    implied: HashMap<u64, u64>,
 }
+
+/// So many implied frees are remembered.
+const IMPLIED: usize = 1 << 16;
 
 /// Operations whose places are looked at in advance.
 const AHEAD: usize = 16;
@@ -173,9 +179,7 @@ impl Replay {
         let group = self.group(op.node);
         let block = Block { size: op.size, time: op.time, group, lane: op.lane };
         if let Some(b) = self.live.insert(op.addr, block) {
-            self.totals.implied_frees += 1;
-            self.totals.figures.lose(b.size);
-            self.figures[b.group as usize].lose(b.size);
+            self.imply(op.addr, op.time, &b);
         }
         let f = &mut self.figures[group as usize];
         f.allocations += !again as u64;
@@ -194,15 +198,12 @@ impl Replay {
     fn end(&mut self, op: &Op) {
         let newest = std::mem::take(self.newest(op.lane));
         let Some(b) = self.live.remove(op.addr) else {
-            self.totals.unknown_frees += 1;
-            return;
+            return self.not_live(op);
         };
         if b.time > op.time && b.lane != op.lane {
-            // Written so late (after the block was really given back) that the address had been
-            // handed out again before: that was counted as an implied free.
+            // The block of that address is a later one.
             self.live.insert(op.addr, b);
-            self.totals.unknown_frees += 1;
-            return;
+            return self.not_live(op);
         }
         let temporary = (newest == op.addr && b.lane == op.lane) as u64;
         self.totals.figures.lose(b.size);
@@ -210,6 +211,33 @@ impl Replay {
         let f = &mut self.figures[b.group as usize];
         f.lose(b.size);
         f.temporary += temporary;
+    }
+}
+
+impl Replay {
+    /// A block is given back that is not live: it is from before the attach; or it was given to a
+    /// `realloc`, whose event is written after the block is gone, so late that the address had
+    /// been handed out again before. In that case its end has been seen, as an implied free.
+    #[cold]
+    fn not_live(&mut self, op: &Op) {
+        match self.implied.get(&op.addr) {
+            Some(time) if op.time < *time => {
+                self.implied.remove(&op.addr);
+                self.totals.implied_frees -= 1;
+            }
+            _ => self.totals.unknown_frees += 1,
+        }
+    }
+
+    #[cold]
+    fn imply(&mut self, addr: u64, time: u64, b: &Block) {
+        self.totals.implied_frees += 1;
+        self.totals.figures.lose(b.size);
+        self.figures[b.group as usize].lose(b.size);
+        if self.implied.len() >= IMPLIED {
+            self.implied.clear();
+        }
+        self.implied.insert(addr, time);
     }
 }
 

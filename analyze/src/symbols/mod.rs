@@ -64,7 +64,7 @@ impl<'a> Symbolizer<'a> {
             return f.clone();
         }
         let frames: Arc<[Frame]> = match self.module(pc.module) {
-            Some(m) => m.frames(pc.address).into(),
+            Some(m) => m.frames(pc).into(),
             None => [Frame { address: pc.address, ..Frame::default() }].into(),
         };
         self.cache.insert(pc, frames.clone());
@@ -102,10 +102,11 @@ impl ModuleSymbols {
     }
 
     /// See [`Symbolizer::frames`].
-    fn frames(&self, address: u64) -> Vec<Frame> {
+    fn frames(&self, pc: Pc) -> Vec<Frame> {
+        let address = pc.address;
         let offset = address.wrapping_sub(self.bias);
         // A return address may already belong to the next line, or function.
-        let call = offset.wrapping_sub(1);
+        let call = offset.wrapping_sub(u64::from(!pc.exact));
         let symbol = self.table.find(call);
         let physical = Frame {
             address,

@@ -203,6 +203,8 @@ impl Collector {
         let (rss, vss) = if always { self.target.pages() } else { (0, 0) };
         let at = Pass { number: self.pass, ticks, clock_ns, rss_pages: rss, vss_pages: vss };
         let Self { shared, drain, threads, tree, modules, maps, target, out, .. } = self;
+        modules.discover(shared);
+        let new_modules = modules.has_new();
         // The pass stands before its events, and is written if there are any: at the first write
         // within the pass, or at its end.
         let mut first = true;
@@ -220,7 +222,7 @@ impl Collector {
         let used = drain.pass(shared, threads, tree, out, &mut describe);
         let born = threads.born();
         let new_threads = born > 0;
-        if always || !out.is_empty() || new_threads {
+        if always || !out.is_empty() || new_threads || new_modules {
             describe(threads, tree, out);
         }
         if !first {

@@ -26,31 +26,62 @@ const DELETED: &str = " (deleted)";
 pub struct Modules {
     written: BTreeMap<u16, Module>,
     wanted: Vec<u16>,
-    send: Sender<Vec<u8>>,
+    jobs: Option<Sender<Job>>,
     receive: Receiver<Vec<u8>>,
     running: usize,
+    discovered: usize,
     maps_read: Option<Instant>,
 }
 
 impl Modules {
     /// None yet.
     pub fn new() -> Self {
+        let (jobs, todo) = channel::<Job>();
         let (send, receive) = channel();
+        let work = move || {
+            for job in todo {
+                let _ = send.send(job.symbols().unwrap_or_default());
+            }
+        };
+        // Symbols are read on a thread of their own, so that draining goes on.
+        let thread = std::thread::Builder::new().name("prof-symbols".into()).spawn(work);
+        let (written, wanted) = Default::default();
         Self {
-            written: BTreeMap::new(),
-            wanted: Vec::new(),
-            send,
+            written,
+            wanted,
+            jobs: thread.is_ok().then_some(jobs),
             receive,
             running: 0,
+            discovered: 0,
             maps_read: None,
         }
     }
 
     /// A code address names this module.
     pub fn want(&mut self, number: u16) {
-        if usize::from(number) <= MODULES && !self.wanted.contains(&number) {
+        let new = !self.written.contains_key(&number) && !self.wanted.contains(&number);
+        if usize::from(number) <= MODULES && number != 0 && new {
             self.wanted.push(number);
         }
+    }
+
+    /// Looks for modules that nobody has named yet: what there is to know of them may not be there
+    /// any more when an event does. Cheap if there are none.
+    pub fn discover(&mut self, shared: &Shared) {
+        let n = (shared.control().modules.load(Acquire) as usize).min(MODULES);
+        while self.discovered < n {
+            let Some(m) = shared.module(self.discovered) else { break };
+            if m.ready.load(Acquire) == 0 {
+                break; // being filled in
+            }
+            self.discovered += 1;
+            self.want(self.discovered as u16);
+        }
+    }
+
+    /// Whether some are to be written.
+    pub fn has_new(&self) -> bool {
+        !self.wanted.is_empty()
     }
 
     /// Writes modules that are wanted and known; the others stay wanted.
@@ -87,15 +118,9 @@ impl Modules {
         }
     }
 
-    /// Reads symbols on a thread of their own, so that draining goes on.
     fn start(&mut self, job: Job) {
-        let send = self.send.clone();
-        let run = move || {
-            let found = job.symbols().unwrap_or_default();
-            let _ = send.send(found);
-        };
-        let thread = std::thread::Builder::new().name("prof-symbols".into());
-        self.running += usize::from(thread.spawn(run).is_ok());
+        let sent = self.jobs.as_ref().is_some_and(|j| j.send(job).is_ok());
+        self.running += usize::from(sent);
     }
 
     /// Writes what symbols have been read, and modules that are gone.
@@ -160,6 +185,9 @@ fn describe(
     };
     let image = target.mem().and_then(|mem| Image::memory(mem, m.start, m.bias));
     m.build_id = image.as_ref().and_then(Image::build_id).unwrap_or_default();
+    if let (true, Some(mapping)) = (m.build_id.is_empty(), mapping) {
+        m.build_id = build_id_of_file(&m.path, mapping).unwrap_or_default();
+    }
     let job = mapping.and_then(|mapping| Job::of(target, mapping, &m));
     Some((m, job))
 }
@@ -184,10 +212,12 @@ impl Job {
     /// If the module's own file isn't to be found under its path from here: where to read it now.
     fn of(target: &Watched, mapping: &Mapping, m: &Module) -> Option<Self> {
         let number = m.number;
-        if mapping.inode == 0 {
-            // The vDSO.
+        if mapping.path == "[vdso]" {
             let file = target.mem()?.try_clone().ok()?;
             return Some(Self { file, memory: Some((m.start, m.bias)), number });
+        }
+        if mapping.inode == 0 {
+            return None;
         }
         let same = |file: &File| is_file_of(file, mapping, &m.build_id);
         if File::open(&m.path).is_ok_and(|f| same(&f)) {
@@ -213,6 +243,12 @@ impl Job {
         };
         Some(image.symbols(self.number)?.encode())
     }
+}
+
+/// The build id from the file, if the memory is gone but the file is the one that was mapped.
+fn build_id_of_file(path: &str, mapping: &Mapping) -> Option<Vec<u8>> {
+    let file = File::open(path).ok().filter(|f| is_file_of(f, mapping, &[]))?;
+    Image::file(&file)?.build_id()
 }
 
 /// Whether a file is the one that is mapped: it has its build id, or where there is none, it is the

@@ -2,9 +2,11 @@
 //! don't.
 
 use crate::output::Output;
-use prof_trace::records::{Nodes, Pcs, kind};
+use prof_arch::native::Rule;
+use prof_trace::records::{Nodes, PC_IS_TRAMPOLINE, Pcs, kind};
 use prof_trace::shared::{MODULES, NODE_LEVEL0, NODE_LEVELS, PC_LEVEL0, PC_LEVELS, Shared};
 use prof_trace::tree::{node_parts, pc_parts};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Parents that are followed from one node; the hook cuts stacks long before.
 pub const MAX_CHAIN: usize = 4096;
@@ -119,7 +121,10 @@ impl Tree {
         }
         let Some((pc, module)) = pc_parts(shared, id) else { return };
         self.pcs.add(id as usize);
-        self.pc_triples.extend([u64::from(id), pc, u64::from(module)]);
+        // The caller of a signal trampoline is no caller: readers must know.
+        let rule = shared.pc(id as usize - 1).map_or(0, |e| e.rule.load(Relaxed));
+        let signal = if Rule::from_u64(rule).is_signal() { PC_IS_TRAMPOLINE } else { 0 };
+        self.pc_triples.extend([u64::from(id), pc, u64::from(module) | signal]);
         if module != 0 && self.modules.add(module as usize) {
             self.new_modules.push(module);
         }

@@ -4,10 +4,12 @@ use crate::sys;
 use prof_arch::native::capture;
 use prof_trace::shared::{Shared, clock};
 
-/// Ticks before something that publishes memory (a free): later stores stay behind it.
+/// Ticks before something that publishes memory (a free). Later stores stay behind it, as they are
+/// done in order; earlier loads must stay before it, since one of them may have fetched the block's
+/// address from the thread that allocated it.
 #[inline(always)]
 pub fn before(shared: &Shared) -> u64 {
-    if shared.control().clock == clock::COUNTER { capture::counter() } else { slow(shared) }
+    after(shared)
 }
 
 /// Ticks after something that acquired memory (an allocation): earlier loads stay before it.

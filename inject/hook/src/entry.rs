@@ -83,7 +83,8 @@ fn count(slot: &Slot, f: &Function) {
     }
 }
 
-/// The sum or product that an argument list asks for.
+/// The bytes that an argument list asks for; more than there are if their product overflows, as such a
+/// call fails.
 #[inline(always)]
 fn requested(kind: u32, args: &[u64; 6]) -> u64 {
     const CALLOC: u32 = Kind::Calloc as u32;
@@ -92,10 +93,10 @@ fn requested(kind: u32, args: &[u64; 6]) -> u64 {
     const REALLOC_ARRAY: u32 = Kind::ReallocArray as u32;
     const REALLOC: u32 = Kind::Realloc as u32;
     match kind {
-        CALLOC => args[0].wrapping_mul(args[1]),
+        CALLOC => args[0].saturating_mul(args[1]),
         MEMALIGN | REALLOC => args[1],
         POSIX_MEMALIGN => args[2],
-        REALLOC_ARRAY => args[1].wrapping_mul(args[2]),
+        REALLOC_ARRAY => args[1].saturating_mul(args[2]),
         _ => args[0],
     }
 }

@@ -184,8 +184,12 @@ record! {
     }
 }
 
+/// Flag beside the module number in [`Pcs`]: the address is that of a signal trampoline. The next
+/// frame out is an interrupted one, and its address is one more than that of its instruction.
+pub const PC_IS_TRAMPOLINE: u64 = 1 << 16;
+
 record! {
-    /// Code addresses: triples of id, address, module number (0: none).
+    /// Code addresses: triples of id, address, module number (0: none) with [`PC_IS_TRAMPOLINE`].
     Pcs {
         /// The triples, flat.
         triples: ints,
