@@ -4,7 +4,7 @@ use crate::install::{Installed, with_caller};
 use crate::proc::Status;
 use crate::remote::Caller;
 use crate::threads::{Stopped, stop_all};
-use crate::{DetachOptions, Error, RemoteAddr, Result, setup};
+use crate::{DetachOptions, Error, RemoteAddr, RemoteMemory, Result, isolated, setup};
 use prof_arch::native::syscall::nr;
 use prof_trace::records::NotHooked;
 use prof_trace::shared::{Shared, state};
@@ -24,11 +24,14 @@ impl Installed {
     /// # Errors
     /// If the target can't be stopped, or its memory not be written; everything is then taken back.
     pub fn activate(&mut self) -> Result<()> {
-        self.take_signal()?;
-        self.patch_all()?;
+        isolated(|| {
+            self.take_signal()?;
+            self.patch_all()
+        })?;
         let c = self.shared.control();
         c.state.store(state::ATTACHED, Release);
         self.done = true;
+        self.lock = None;
         if self.options.on {
             note_toggle(&self.shared, 1);
             self.mem.write(RemoteAddr(c.flag_addr), &1u32.to_ne_bytes())?;
@@ -164,7 +167,9 @@ impl Installed {
         if !self.done {
             self.done = true;
             let timeout = self.options.timeout;
-            if let Err(e) = crate::detach::detach(self.target.pid, &DetachOptions { timeout }) {
+            if let Err(e) =
+                crate::detach::detach_locked(self.target.pid, &DetachOptions { timeout })
+            {
                 log::warn!("undoing: {e}");
             }
         }
@@ -197,7 +202,20 @@ pub fn signal_name(signal: i32) -> String {
 
 /// Puts a signal's old disposition back; what is pending is thrown away first, as it was meant for
 /// the handler.
-pub(crate) fn restore_signal(c: &mut Caller<'_>, signal: u32, old: &[u8]) -> Result<()> {
+///
+/// Only if the handler in force is ours: a target that has installed its own since keeps it.
+pub(crate) fn restore_signal(
+    c: &mut Caller<'_>,
+    mem: &RemoteMemory,
+    signal: u32,
+    old: &[u8],
+    ours: &std::ops::Range<u64>,
+) -> Result<bool> {
+    let at = c.put(&[0; SIGACTION_LEN as usize])?;
+    c.call("rt_sigaction", nr::RT_SIGACTION, [u64::from(signal), 0, at.0, 8, 0, 0])?;
+    if !ours.contains(&mem.word(at)?) {
+        return Ok(false);
+    }
     let mut ignore = [0u8; SIGACTION_LEN as usize];
     ignore[..8].copy_from_slice(&(libc::SIG_IGN as u64).to_ne_bytes());
     for action in [&ignore[..], old] {
@@ -205,5 +223,5 @@ pub(crate) fn restore_signal(c: &mut Caller<'_>, signal: u32, old: &[u8]) -> Res
         let args = [u64::from(signal), at.0, 0, 8, 0, 0];
         c.call("rt_sigaction", nr::RT_SIGACTION, args)?;
     }
-    Ok(())
+    Ok(true)
 }

@@ -11,7 +11,7 @@ use crate::setup::range;
 use crate::threads::{StopTimes, stop_all};
 use crate::tracee::Tracee;
 use crate::walk::Walker;
-use crate::{RemoteAddr, RemoteMemory, Result, activate, elf, proc};
+use crate::{RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc};
 use prof_trace::shared::{Area, Control, FUNCTIONS, Function, Shared, state};
 use std::collections::HashSet;
 use std::ops::Range;
@@ -43,6 +43,16 @@ pub struct DetachReport {
 /// # Errors
 /// If it is not recorded, gone, or can't be stopped; a later call may go on.
 pub fn detach(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
+    let _lock = crate::lock::lock(pid)?;
+    detach_locked(pid, options)
+}
+
+/// The same, by somebody who holds the target's lock.
+pub(crate) fn detach_locked(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
+    isolated(|| take_out(pid, options))
+}
+
+fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     let timeout = options.timeout;
     let r = Recorded::open(pid)?;
     let mut report = DetachReport { path: r.path(), ..DetachReport::default() };
@@ -63,9 +73,16 @@ pub fn detach(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     if c.signal != 0 {
         let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
         let old = &old[..(c.old_action_len as usize).min(32)];
-        with_caller(pid, &r.mem, gadgets, timeout, &mut report.stops, |c2| {
-            activate::restore_signal(c2, c.signal, old)
+        let hook = c.hook_addr..c.hook_addr.saturating_add(c.hook_len);
+        let restored = with_caller(pid, &r.mem, gadgets, timeout, &mut report.stops, |c2| {
+            activate::restore_signal(c2, &r.mem, c.signal, old, &hook)
         })?;
+        if !restored {
+            report.notes.push(format!(
+                "the target has installed its own handler for {} meanwhile, and keeps it",
+                activate::signal_name(c.signal as i32)
+            ));
+        }
     }
     let ours = areas(&r);
     if c.flag_addr != 0 && !wait_outside(&r, &ours, timeout, &mut report)? {
@@ -78,6 +95,11 @@ pub fn detach(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     // The collector has the ring mapped itself, and sees this after the target has let go of it.
     set_state(state::DETACHED)?;
     let mapped = mapped(&r);
+    // Forgotten before it is unmapped: whoever takes over from a prof that died in between must not
+    // unmap what the target has put there meanwhile.
+    let forget =
+        core::mem::offset_of!(Control, ring_addr)..core::mem::offset_of!(Control, functions);
+    r.mem.write(r.ring.plus(forget.start as u64), &vec![0; forget.len()])?;
     with_caller(pid, &r.mem, gadgets, timeout, &mut report.stops, |c2| {
         unmap_all(c2, &mapped);
         Ok(())

@@ -143,8 +143,9 @@ impl Module {
         // one that is mapped as code by a running process, which would end likewise.
         let map = unsafe { memmap2::Mmap::map(&file).ok()? };
         // The same file as what is mapped?
-        let head = mem.read_some(self.start, 64);
-        (head.len() == 64 && map.get(..64) == Some(&head)).then_some(FileBytes::Mapped(map))
+        let n = map.len().min(4096).min((self.first.1 - self.first.0) as usize);
+        let head = mem.read_some(self.start, n);
+        (n >= 64 && map.get(..n) == Some(&head)).then_some(FileBytes::Mapped(map))
     }
 
     /// Its function symbols that `wanted` accepts, from both symbol tables, each once.

@@ -24,6 +24,14 @@ pub enum Refusal {
     /// The process has ended.
     #[error("pid {0} ({1}) is a zombie: it has ended and waits for its parent to notice")]
     Zombie(i32, String),
+    /// The first thread has ended alone.
+    #[error(
+        "pid {0} ({1}): its first thread has ended (pthread_exit in main), and the kernel shows the memory of the others under that id only; prof can't attach to it"
+    )]
+    NoFirstThread(i32, String),
+    /// Another prof is at it.
+    #[error("another prof is attaching to pid {0} or detaching from it at this moment; try again")]
+    Busy(i32),
     /// It is this very process.
     #[error("pid {0} is prof itself")]
     Myself(i32),

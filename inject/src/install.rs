@@ -10,6 +10,7 @@ use crate::proc::{self, Status};
 use crate::remote::{Caller, Gadgets};
 use crate::threads::StopTimes;
 use crate::tracee::Tracee;
+use crate::tracee::isolated;
 use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, setup};
 use prof_arch::native::syscall::nr;
 use prof_trace::records::{Hook, NotHooked};
@@ -85,6 +86,7 @@ pub struct Installed {
     pub(crate) gadgets: Gadgets,
     pub(crate) image: Image,
     pub(crate) done: bool,
+    pub(crate) lock: Option<File>,
 }
 
 /// Stops one thread that can make system calls for prof, does `f` with it, and puts it back.
@@ -96,7 +98,6 @@ pub(crate) fn with_caller<T>(
     stops: &mut StopTimes,
     f: impl FnOnce(&mut Caller<'_>) -> Result<T>,
 ) -> Result<T> {
-    let filtered = Status::of(pid)?.number("Seccomp") == Some(2);
     let mut last = Error::NoThread(pid);
     let maps = proc::maps(pid)?;
     for tid in candidates(pid)? {
@@ -111,6 +112,7 @@ pub(crate) fn with_caller<T>(
                 continue;
             }
         }
+        let filtered = Status::of_thread(pid, tid)?.number("Seccomp") == Some(2);
         if filtered && t.suspend_seccomp().is_err() {
             return Err(Refusal::Seccomp(pid, proc::comm(pid)).into());
         }
@@ -168,6 +170,15 @@ pub(crate) struct Mapped {
 /// # Errors
 /// If it refuses or fails; the target is then as before.
 pub fn install(target: &Target, options: &Options) -> Result<Installed> {
+    let lock = crate::lock::lock(target.pid)?;
+    // Somebody may have been faster since the preflight.
+    crate::preflight(target.pid)?;
+    let mut installed = isolated(|| put_in(target, options))?;
+    installed.lock = Some(lock);
+    Ok(installed)
+}
+
+fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let pid = target.pid;
     let mem = RemoteMemory::open(pid)?;
     let maps = proc::maps(pid)?;
@@ -193,6 +204,11 @@ pub fn install(target: &Target, options: &Options) -> Result<Installed> {
     };
     let mut mapped = Mapped { stubs: Vec::new(), ..Mapped::default() };
     let result = with_caller(pid, &mem, gadgets, options.timeout, &mut stops, |c| {
+        let link = std::fs::read_link(format!("/proc/{pid}/fd/{remote_fd}"));
+        if !link.is_ok_and(|l| l.to_string_lossy().contains(MEMFD_NAME)) {
+            let what = "the target has closed prof's descriptor; try again".into();
+            return Err(Error::Nonsense { pid, what });
+        }
         let r = map_all(c, geometry, remote_fd, &image, &areas, &mut mapped);
         let _ = c.call("close", nr::CLOSE, [remote_fd, 0, 0, 0, 0, 0]);
         if r.is_err() {
@@ -216,8 +232,18 @@ pub fn install(target: &Target, options: &Options) -> Result<Installed> {
         gadgets,
         image,
         done: false,
+        lock: None,
     };
-    setup::fill(&mut installed, &maps, &mapped)?;
+    if let Err(e) = setup::fill(&mut installed, &maps, &mapped) {
+        // The control page may not say enough yet for an ordinary detach.
+        installed.done = true;
+        let timeout = options.timeout;
+        let _ = with_caller(pid, &installed.mem, gadgets, timeout, &mut installed.stops, |c| {
+            unmap_all(c, &mapped);
+            Ok(())
+        });
+        return Err(e);
+    }
     Ok(installed)
 }
 
@@ -306,6 +332,8 @@ fn map_all(
         }
     }
     advise(c, m.states, libc::MADV_DONTFORK)?;
+    // A thread touches a few pages of its state; a kernel without huge pages refuses the advice.
+    let _ = advise(c, m.states, libc::MADV_NOHUGEPAGE);
     m.hook = map(c, 0, image.len() as u64, READ, ANON, NO_FD)?;
     let protect = |c: &mut Caller<'_>, (at, len): (usize, usize), prot: u64| {
         c.call("mprotect", nr::MPROTECT, [m.hook.addr + at as u64, len as u64, prot, 0, 0, 0])

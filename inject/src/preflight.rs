@@ -36,6 +36,9 @@ pub fn preflight(pid: i32) -> Result<Target> {
         return Err(Refusal::Myself(pid).into());
     }
     if status.field("State").is_some_and(|s| s.starts_with(['Z', 'X'])) {
+        if proc::threads(pid).is_ok_and(|t| t.len() > 1) {
+            return Err(Refusal::NoFirstThread(pid, comm).into());
+        }
         return Err(Refusal::Zombie(pid, comm).into());
     }
     let no_memory = status.field("VmSize").is_none();
@@ -72,11 +75,20 @@ pub fn may_trace(pid: i32) -> Result<()> {
         Err(Error::Gone(_)) => return Err(Refusal::NoSuchProcess(pid).into()),
         Err(_) => return Err(permission(pid, true).into()),
     }
-    // Access to memory needs less than tracing where Yama is in force: it restricts only the latter.
-    let scope = yama();
+    if yama() == 3 {
+        return Err(permission(pid, false).into());
+    }
+    Ok(())
+}
+
+/// Whether Yama is why tracing was refused; it restricts tracing, and not access to memory.
+///
+/// # Errors
+/// If it is.
+pub(crate) fn yama_allows(pid: i32) -> Result<()> {
     // SAFETY: no arguments.
     let root = unsafe { libc::geteuid() } == 0;
-    if scope == 3 || (scope > 0 && !root && !has_ptrace_capability() && !is_descendant(pid)) {
+    if yama() > 0 && !root && !has_ptrace_capability() {
         return Err(permission(pid, false).into());
     }
     Ok(())
@@ -91,23 +103,6 @@ fn has_ptrace_capability() -> bool {
     const CAP_SYS_PTRACE: u64 = 1 << 19;
     let me = std::process::id() as i32;
     Status::of(me).is_ok_and(|s| s.signals("CapEff") & CAP_SYS_PTRACE != 0)
-}
-
-fn is_descendant(mut pid: i32) -> bool {
-    let me = std::process::id() as i32;
-    for _ in 0..64 {
-        let Some(parent) = Status::of(pid).ok().and_then(|s| s.number("PPid")) else {
-            return false;
-        };
-        pid = parent as i32;
-        if pid == me {
-            return true;
-        }
-        if pid <= 1 {
-            return false;
-        }
-    }
-    false
 }
 
 fn permission(pid: i32, memory: bool) -> Refusal {

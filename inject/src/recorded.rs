@@ -56,7 +56,8 @@ impl Recorded {
         let Some(m) = ring_in(&maps) else { return Err(Refusal::NotRecorded(pid).into()) };
         let mem = RemoteMemory::open(pid)?;
         let control: Box<Control> = read_struct(&mem, m.start)?;
-        if control.magic != MAGIC {
+        // The collector maps the same memory, and so may others whom the target has given it.
+        if control.magic != MAGIC || control.ring_addr != m.start.0 {
             return Err(Refusal::NotRecorded(pid).into());
         }
         if control.layout != LAYOUT {

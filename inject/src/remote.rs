@@ -73,6 +73,7 @@ pub struct Caller<'a> {
     signal_pending: bool,
     frame: Sigframe,
     room: RemoteAddr,
+    covered: Vec<u8>,
 }
 
 impl<'a> Caller<'a> {
@@ -111,9 +112,11 @@ impl<'a> Caller<'a> {
             gadgets.restorer.0,
         )
         .map_err(|e| Error::Nonsense { pid, what: format!("registers of a thread: {e}") })?;
+        // What is below the stack pointer is nobody's, but on a stack smaller than the frame it is.
+        let covered = mem.read_some(low, ROOM as usize + frame.len);
         mem.write(at, &bytes[..frame.len])?;
         let thread = Some(thread);
-        Ok(Self { thread, mem, gadgets, before, mask, signal_pending, frame, room: low })
+        Ok(Self { thread, mem, gadgets, before, mask, signal_pending, frame, room: low, covered })
     }
 
     /// Writes bytes where a call can point to them; they are good for the next call.
@@ -179,6 +182,8 @@ impl<'a> Caller<'a> {
         syscall_stop(&mut t)?;
         t.set_signal_mask(self.mask)?;
         t.set_regs(&self.before.restored_at_syscall_enter(self.signal_pending))?;
+        // From here on the thread does without the frame.
+        self.mem.write(self.room, &self.covered)?;
         t.detach();
         Ok(())
     }

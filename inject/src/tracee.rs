@@ -3,6 +3,7 @@
 //! Threads are seized, never attached to: no SIGSTOP is sent, a stopped process stays stopped, and if
 //! prof dies the kernel lets go of the thread where it is. `PTRACE_O_EXITKILL` is never set.
 
+use crate::proc::Status;
 use crate::{Error, Result};
 use nix::errno::Errno;
 use prof_arch::native::UserRegs;
@@ -28,6 +29,21 @@ pub enum Stop {
     Signal(i32),
     /// Some other ptrace event.
     Other,
+}
+
+/// Whether a thread is past the point where it can be traced.
+fn ending(pid: i32, tid: i32) -> bool {
+    let Ok(s) = Status::of_thread(pid, tid) else { return true };
+    s.field("State").is_some_and(|f| f.starts_with(['Z', 'X']))
+}
+
+/// Runs ptrace work on a thread of its own: when that ends, the kernel lets go of whatever is still
+/// traced, also of threads that could not be stopped.
+pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|s| match s.spawn(work).join() {
+        Ok(v) => v,
+        Err(panic) => std::panic::resume_unwind(panic),
+    })
 }
 
 /// A seized thread. Dropping it lets go of it, as it is.
@@ -59,7 +75,11 @@ impl Tracee {
             Err(Errno::ESRCH) => Ok(None),
             // The preflight has said that it may be traced: somebody has come first, or it has changed.
             Err(Errno::EPERM) => {
+                if ending(pid, tid) {
+                    return Ok(None);
+                }
                 crate::preflight(pid)?;
+                crate::preflight::yama_allows(pid)?;
                 Err(Error::Sys { what: "PTRACE_SEIZE", pid, errno: Errno::EPERM })
             }
             Err(errno) => Err(Error::Sys { what: "PTRACE_SEIZE", pid, errno }),
@@ -272,9 +292,24 @@ impl Tracee {
         self.let_go();
     }
 
+    /// A call that the stop has ended with EINTR, and that the kernel never restarts by itself, is
+    /// made again, unless a signal is due, which would have ended it.
+    fn reissue(&mut self) {
+        let Ok(regs) = self.regs() else { return };
+        if !regs.wants_reissue() {
+            return;
+        }
+        let due = Status::of_thread(self.pid, self.tid)
+            .is_ok_and(|s| (s.signals("SigPnd") | s.signals("ShdPnd")) & !s.signals("SigBlk") != 0);
+        let _ = self.set_regs(&regs.restored_at_stop(due));
+    }
+
     fn let_go(&mut self) {
         if self.gone {
             return;
+        }
+        if self.stopped {
+            self.reissue();
         }
         if !self.stopped && ptrace(libc::PTRACE_DETACH, self.tid, 0, 0).is_err() {
             // Only a stopped thread can be let go of.

@@ -79,8 +79,9 @@ impl Drain {
         for group in views.chunk_by(|a, b| a.serial == b.serial) {
             for v in group {
                 let t = threads.seen(v.serial, v.tid);
-                if v.seq > t.next && t.gap != self.pass - 1 {
-                    t.gap = self.pass;
+                // Still missing after a whole pass: it never was, or is lost.
+                if v.seq > t.next && t.gap != (self.pass - 1, t.next) {
+                    t.gap = (self.pass, t.next);
                     break;
                 }
                 let done = self.segment(shared, v, tree, out);

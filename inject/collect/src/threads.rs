@@ -18,8 +18,8 @@ const MANY: usize = 4 * SLOTS;
 pub struct Known {
     /// Number of the segment that comes next, or is being read.
     pub next: u64,
-    /// The pass in which that one was missing.
-    pub gap: u64,
+    /// The last pass in which one was missing, and its number.
+    pub gap: (u64, u64),
     tid: u32,
     name: String,
     written: bool,
@@ -52,7 +52,7 @@ impl Threads {
         self.known.entry(serial).or_insert_with(|| {
             self.fresh.push(serial);
             self.born += 1;
-            Known { next: 1, gap: 0, tid, name: String::new(), written: false }
+            Known { next: 1, gap: (0, 0), tid, name: String::new(), written: false }
         })
     }
 

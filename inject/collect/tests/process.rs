@@ -12,6 +12,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
+/// After this many events, children take a break.
+const PAUSE_AT: u64 = 60_000;
+
 /// A child that writes up to `n` events as fast as it can, then does `then`, then sleeps.
 fn child(shared: Shared, n: u64, node: u32, then: fn()) -> libc::pid_t {
     // SAFETY: the child calls nothing but system calls and atomics.
@@ -21,6 +24,10 @@ fn child(shared: Shared, n: u64, node: u32, then: fn()) -> libc::pid_t {
         let mut w = Writer::new(shared, 0);
         for i in 0..n {
             w.put(&event(w.serial, i, node));
+            if i == PAUSE_AT {
+                // SAFETY: as above.
+                unsafe { libc::usleep(50_000) };
+            }
         }
         then();
         // SAFETY: as above; it ends when it is killed, or by itself after a minute.
@@ -123,7 +130,7 @@ fn the_ring_of_a_dead_collector_is_read_once() {
         let mut c = Collector::new(pid as u32, shared, file).expect("collector");
         wait_for(|| {
             c.pass(false);
-            written(shared) > 60_000
+            written(shared) >= PAUSE_AT
         });
         // It dies without a word, in the middle of a chunk; the rest of the events stays in the ring.
         drop(c);

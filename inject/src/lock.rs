@@ -1,0 +1,16 @@
+//! One prof at a time: attaching and detaching hold a lock on the target.
+
+use crate::{Error, Refusal, Result};
+use std::fs::{File, TryLockError};
+
+/// Locks a process: an advisory lock on its file in `/proc`, which is the same for everybody who sees
+/// it, and which the kernel releases if the holder dies.
+pub(crate) fn lock(pid: i32) -> Result<File> {
+    let path = format!("/proc/{pid}/status");
+    let Ok(file) = File::open(&path) else { return Err(Refusal::NoSuchProcess(pid).into()) };
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Refusal::Busy(pid).into()),
+        Err(TryLockError::Error(errno)) => Err(Error::File { path: path.into(), errno }),
+    }
+}
