@@ -12,7 +12,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
 /// Bytes of each thread's stack that are searched for signal frames that return into patched bytes.
-const STACK_SEARCH: usize = 32 << 10;
+const STACK_SEARCH: usize = 16 << 10;
 /// The kernel's `struct sigaction`: handler, flags, restorer, mask.
 const SIGACTION_LEN: u64 = 32;
 /// `sigaction` flag that a restorer is given (AMD64).

@@ -4,7 +4,8 @@
 //! anew, so the rest needs no common stop: each thread is looked at by itself, until none has a pc
 //! or a return address in prof's memory, and then the memory goes.
 
-use crate::install::{Mapped, unmap_all, with_caller};
+use crate::install::with_caller;
+use crate::mapping::{Mapped, Site};
 use crate::recorded::{Recorded, ring_in};
 use crate::remote::Gadgets;
 use crate::setup::range;
@@ -97,15 +98,22 @@ fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     let mapped = mapped(&r);
     // Forgotten before it is unmapped: whoever takes over from a prof that died in between must not
     // unmap what the target has put there meanwhile.
-    let forget =
-        core::mem::offset_of!(Control, ring_addr)..core::mem::offset_of!(Control, functions);
-    r.mem.write(r.ring.plus(forget.start as u64), &vec![0; forget.len()])?;
-    with_caller(pid, &r.mem, gadgets, timeout, &mut report.stops, |c2| {
-        unmap_all(c2, &mapped);
-        Ok(())
-    })?;
+    forget(&r)?;
+    let stops = &mut report.stops;
+    Site { pid, mem: &r.mem, gadgets, timeout, stops }.unmap_all(&mapped);
     verify(pid, &r, &ours, &mut report);
     Ok(report)
+}
+
+/// Takes the lengths of all areas but the ring's out of the control page.
+fn forget(r: &Recorded) -> Result<()> {
+    let at = |offset: usize| r.ring.plus(offset as u64);
+    let zero = [0u8; 8];
+    r.mem.write(at(core::mem::offset_of!(Control, hook_len)), &zero)?;
+    r.mem.write(at(core::mem::offset_of!(Control, flag_addr)), &zero)?;
+    r.mem.write(at(core::mem::offset_of!(Control, flag_len)), &zero)?;
+    let stubs = core::mem::offset_of!(Control, stubs);
+    r.mem.write(at(stubs), &[0u8; size_of::<[Area; 32]>()])
 }
 
 fn mapped(r: &Recorded) -> Mapped {
@@ -116,10 +124,8 @@ fn mapped(r: &Recorded) -> Mapped {
     Mapped {
         ring: area(r.ring.0, len),
         flag: area(c.flag_addr, c.flag_len),
-        states: area(c.states_addr, c.states_stride.saturating_mul(c.states_count)),
         hook: area(c.hook_addr, c.hook_len),
         stubs: c.stubs.iter().copied().filter(|a| a.len != 0).collect(),
-        states_count: c.states_count,
     }
 }
 

@@ -194,6 +194,41 @@ impl Module {
     }
 }
 
+/// Where a file's bytes go, by its program headers.
+#[derive(Debug)]
+pub struct Layout<'a> {
+    bytes: &'a [u8],
+    loads: Vec<ProgramHeader>,
+}
+
+impl<'a> Layout<'a> {
+    /// Of a file.
+    #[must_use]
+    pub fn of(bytes: &'a [u8]) -> Option<Self> {
+        let h = Elf::parse_header(bytes).ok()?;
+        let count = (h.e_phnum as usize).min(64);
+        let all = ProgramHeader::parse(bytes, h.e_phoff as usize, count, container(bytes)?).ok()?;
+        Some(Self { bytes, loads: all.into_iter().filter(|p| p.p_type == PT_LOAD).collect() })
+    }
+
+    /// The file's virtual address of a place in it.
+    #[must_use]
+    pub fn address(&self, offset: usize) -> Option<u64> {
+        let o = offset as u64;
+        let p = self.loads.iter().find(|p| p.p_offset <= o && o - p.p_offset < p.p_filesz)?;
+        Some(p.p_vaddr.wrapping_add(o - p.p_offset))
+    }
+
+    /// Virtual address and bytes of the executable segment.
+    #[must_use]
+    pub fn code(&self) -> Option<(u64, &'a [u8])> {
+        let p = self.loads.iter().find(|p| p.is_executable())?;
+        let from = usize::try_from(p.p_offset).ok()?;
+        let len = usize::try_from(p.p_filesz).ok()?;
+        Some((p.p_vaddr, self.bytes.get(from..from.checked_add(len)?)?))
+    }
+}
+
 /// The bytes of a file.
 #[derive(Debug)]
 pub enum FileBytes {

@@ -4,6 +4,7 @@
 use crate::elf::{self, Module};
 use crate::functions;
 use crate::image::Image;
+use crate::mapping::{Mapped, Site};
 use crate::plan::{self, Planned};
 use crate::preflight::Target;
 use crate::proc::{self, Status};
@@ -11,10 +12,10 @@ use crate::remote::{Caller, Gadgets};
 use crate::threads::StopTimes;
 use crate::tracee::Tracee;
 use crate::tracee::isolated;
-use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, setup};
+use crate::{Error, Refusal, RemoteMemory, Result, setup};
 use prof_arch::native::syscall::nr;
 use prof_trace::records::{Hook, NotHooked};
-use prof_trace::shared::{Area, Geometry, Kind, MEMFD_NAME, Shared};
+use prof_trace::shared::{Geometry, Kind, MEMFD_NAME, Shared};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -141,30 +142,6 @@ fn candidates(pid: i32) -> Result<Vec<i32>> {
     Ok(all.into_iter().map(|(_, tid)| tid).collect())
 }
 
-/// Protection and mapping bits of the kernel's mmap (the same on all architectures but MIPS).
-pub(crate) mod bits {
-    #![allow(missing_docs)]
-    pub const READ: u64 = 1;
-    pub const WRITE: u64 = 2;
-    pub const EXEC: u64 = 4;
-    pub const SHARED: u64 = libc::MAP_SHARED as u64;
-    pub const ANON: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-    pub const NORESERVE: u64 = libc::MAP_NORESERVE as u64;
-    pub const FIXED_NOREPLACE: u64 = libc::MAP_FIXED_NOREPLACE as u64;
-    pub const NO_FD: u64 = u64::MAX;
-}
-
-/// What was mapped, to be taken back if something fails.
-#[derive(Debug, Default)]
-pub(crate) struct Mapped {
-    pub ring: Area,
-    pub flag: Area,
-    pub states: Area,
-    pub hook: Area,
-    pub stubs: Vec<Area>,
-    pub states_count: u64,
-}
-
 /// Maps everything that prof needs into the target.
 ///
 /// # Errors
@@ -190,10 +167,11 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let gadgets = Gadgets::find(pid, &mem, &maps)?;
     let image = Image::new()?;
     let mut planned = plan::plan(&mem, &modules, found, &mut not_hooked);
-    let areas = plan::place(&maps, proc::start_brk(pid), &mut planned, &mut not_hooked);
     let mut stops = StopTimes::default();
 
-    let geometry = Geometry::for_ring(options.ring_size);
+    // Room for more threads than there are now; what is not used takes no memory.
+    let threads = 4 * proc::threads(pid)?.len();
+    let geometry = Geometry::for_ring(options.ring_size).with_threads(threads);
     let (ring, remote_fd) = make_ring(pid, &mem, gadgets, options, geometry, &mut stops)?;
     let shared = match setup::map_ring(&ring, geometry) {
         Ok(s) => s,
@@ -202,21 +180,16 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
             return Err(e);
         }
     };
-    let mut mapped = Mapped { stubs: Vec::new(), ..Mapped::default() };
-    let result = with_caller(pid, &mem, gadgets, options.timeout, &mut stops, |c| {
-        let link = std::fs::read_link(format!("/proc/{pid}/fd/{remote_fd}"));
-        if !link.is_ok_and(|l| l.to_string_lossy().contains(MEMFD_NAME)) {
-            let what = "the target has closed prof's descriptor; try again".into();
-            return Err(Error::Nonsense { pid, what });
-        }
-        let r = map_all(c, geometry, remote_fd, &image, &areas, &mut mapped);
-        let _ = c.call("close", nr::CLOSE, [remote_fd, 0, 0, 0, 0, 0]);
-        if r.is_err() {
-            unmap_all(c, &mapped);
-        }
-        r
-    });
-    result?;
+    let mut mapped = Mapped::default();
+    let mut site = Site { pid, mem: &mem, gadgets, timeout: options.timeout, stops: &mut stops };
+    let place = || {
+        let maps = proc::maps(pid)?;
+        Ok(plan::place(&maps, proc::start_brk(pid), &mut planned, &mut not_hooked))
+    };
+    if let Err(e) = site.map_all(&shared, remote_fd, &image, place, &mut mapped) {
+        site.unmap_all(&mapped);
+        return Err(e);
+    }
     let mut installed = Installed {
         target: target.clone(),
         ring_fd: ring,
@@ -238,10 +211,8 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
         // The control page may not say enough yet for an ordinary detach.
         installed.done = true;
         let timeout = options.timeout;
-        let _ = with_caller(pid, &installed.mem, gadgets, timeout, &mut installed.stops, |c| {
-            unmap_all(c, &mapped);
-            Ok(())
-        });
+        let stops = &mut installed.stops;
+        Site { pid, mem: &installed.mem, gadgets, timeout, stops }.unmap_all(&mapped);
         return Err(e);
     }
     Ok(installed)
@@ -288,71 +259,5 @@ fn close_remote(
     });
     if let Err(e) = r {
         log::warn!("closing descriptor {fd} of pid {pid}: {e}");
-    }
-}
-
-fn map_all(
-    c: &mut Caller<'_>,
-    geometry: Geometry,
-    fd: u64,
-    image: &Image,
-    areas: &[Area],
-    m: &mut Mapped,
-) -> Result<()> {
-    use bits::{ANON, EXEC, FIXED_NOREPLACE, NO_FD, NORESERVE, READ, SHARED, WRITE};
-    let map = |c: &mut Caller<'_>, at: u64, len: u64, prot: u64, flags: u64, fd: u64| {
-        let addr = c.call("mmap", nr::MMAP, [at, len, prot, flags, fd, 0])?;
-        Ok::<_, Error>(Area { addr, len })
-    };
-    // First what must lie at certain places, before the kernel chooses places for the rest.
-    for a in areas {
-        let area = map(c, a.addr, a.len, READ | EXEC, ANON | FIXED_NOREPLACE, NO_FD)?;
-        m.stubs.push(area);
-        if area.addr != a.addr {
-            // A kernel before 4.17 takes the address as a hint.
-            let errno = nix::errno::Errno::EEXIST;
-            return Err(Error::Remote { what: "mmap at a fixed address", pid: 0, errno });
-        }
-    }
-    let ring_len = geometry.size() as u64;
-    m.ring = map(c, 0, ring_len, READ | WRITE, SHARED | NORESERVE, fd)?;
-    advise(c, m.ring, libc::MADV_DONTFORK)?;
-    m.flag = map(c, 0, 4096, READ | WRITE, ANON, NO_FD)?;
-    advise(c, m.flag, libc::MADV_WIPEONFORK)?;
-    let size = image.header_at(RemoteAddr(0)).state_size;
-    for count in [4096u64, 1024, 256, 64] {
-        match map(c, 0, size * count, READ | WRITE, ANON | NORESERVE, NO_FD) {
-            Ok(a) => {
-                m.states = a;
-                m.states_count = count;
-                break;
-            }
-            Err(e) if count == 64 => return Err(e),
-            Err(_) => {}
-        }
-    }
-    advise(c, m.states, libc::MADV_DONTFORK)?;
-    // A thread touches a few pages of its state; a kernel without huge pages refuses the advice.
-    let _ = advise(c, m.states, libc::MADV_NOHUGEPAGE);
-    m.hook = map(c, 0, image.len() as u64, READ, ANON, NO_FD)?;
-    let protect = |c: &mut Caller<'_>, (at, len): (usize, usize), prot: u64| {
-        c.call("mprotect", nr::MPROTECT, [m.hook.addr + at as u64, len as u64, prot, 0, 0, 0])
-    };
-    protect(c, image.code, READ | EXEC)?;
-    protect(c, image.data, READ | WRITE)?;
-    Ok(())
-}
-
-fn advise(c: &mut Caller<'_>, a: Area, advice: i32) -> Result<()> {
-    c.call("madvise", nr::MADVISE, [a.addr, a.len, advice as u64, 0, 0, 0]).map(|_| ())
-}
-
-pub(crate) fn unmap_all(c: &mut Caller<'_>, m: &Mapped) {
-    for a in m.stubs.iter().chain([&m.hook, &m.states, &m.flag, &m.ring]) {
-        if a.len != 0
-            && let Err(e) = c.call("munmap", nr::MUNMAP, [a.addr, a.len, 0, 0, 0, 0])
-        {
-            log::warn!("{e}");
-        }
     }
 }

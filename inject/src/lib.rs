@@ -17,6 +17,7 @@ mod image;
 pub mod install;
 mod launch;
 mod lock;
+mod mapping;
 mod memory;
 pub mod plan;
 pub mod preflight;

@@ -192,6 +192,12 @@ impl Status {
         self.field(name).and_then(|f| u64::from_str_radix(f, 16).ok()).unwrap_or(0)
     }
 
+    /// Whether a signal waits that is not blocked.
+    #[must_use]
+    pub fn signal_due(&self) -> bool {
+        (self.signals("SigPnd") | self.signals("ShdPnd")) & !self.signals("SigBlk") != 0
+    }
+
     /// The id in the innermost pid namespace.
     #[must_use]
     pub fn ns_pid(&self) -> Option<u32> {

@@ -91,8 +91,9 @@ impl<'a> Caller<'a> {
         let before = thread.regs()?;
         let vector = thread.vector_state()?;
         let mask = thread.signal_mask()?;
-        let signal_pending = Status::of_thread(pid, thread.tid)
-            .is_ok_and(|s| (s.signals("SigPnd") | s.signals("ShdPnd")) & !s.signals("SigBlk") != 0);
+        // Only where it matters: the question takes a while, and the thread is stopped.
+        let signal_pending = before.wants_reissue()
+            && Status::of_thread(pid, thread.tid).is_ok_and(|s| s.signal_due());
         let sp = RemoteAddr(before.sp());
         let size = sigframe_len(vector.len()) as u64;
         let low = RemoteAddr(sp.0.wrapping_sub(RED_ZONE + size + ROOM) & !63);

@@ -1,9 +1,11 @@
 //! Filling the shared memory in, before anything in the target can look at it.
 
-use crate::install::{Installed, Mapped};
+use crate::install::Installed;
+use crate::mapping::Mapped;
 use crate::proc::{Map, Status};
 use crate::{Error, RemoteAddr, Result, elf, proc};
 use nix::errno::Errno;
+use prof_arch::unwind::{CfiModule, function_range};
 use prof_trace::records::{Hook, NotHooked};
 use prof_trace::ring;
 use prof_trace::shared::{
@@ -58,6 +60,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     let status = Status::of(pid)?;
     let tid_offset = tid_offset(pid, i)?;
     let source = clock_source();
+    let quiet = quiet(i);
     // SAFETY: the target has it mapped, but nothing there knows of it yet.
     let c = unsafe { i.shared.control_mut() };
     c.magic = MAGIC;
@@ -78,14 +81,16 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.ring_len = mapped.ring.len;
     c.hook_addr = mapped.hook.addr;
     c.hook_len = mapped.hook.len;
-    c.states_addr = mapped.states.addr;
-    c.states_count = mapped.states_count;
-    c.states_stride = mapped.states.len / mapped.states_count.max(1);
+    let geometry = i.shared.geometry();
+    c.states_addr = mapped.ring.addr + geometry.states_at() as u64;
+    c.states_count = geometry.states() as u64;
+    c.states_stride = prof_trace::shared::STATE_SIZE as u64;
     c.flag_addr = mapped.flag.addr;
     c.flag_len = mapped.flag.len;
     for (to, a) in c.stubs.iter_mut().zip(&mapped.stubs) {
         *to = *a;
     }
+    c.quiet = quiet;
     c.next_thread.store(1, Relaxed);
     c.heartbeat.store(now(source), Relaxed);
     c.pid = pid as u32;
@@ -107,6 +112,34 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     page[4..].copy_from_slice(&FLAG_COOKIE.to_ne_bytes());
     i.mem.write(RemoteAddr(mapped.flag.addr), &page)?;
     code(i, mapped)
+}
+
+/// glibc gives the blocks of a thread's cache back through `free` when the thread ends, although the
+/// program has given them back before. The function is known by the message that it refers to.
+fn quiet(i: &Installed) -> Area {
+    const MESSAGE: &[u8] = b"tcache_thread_shutdown(): unaligned tcache chunk";
+    let find = |m: &elf::Module| {
+        let file = m.open(i.target.pid, &i.mem)?;
+        let text = elf::Layout::of(file.get())?;
+        let at = text.address(memchr::memmem::find(file.get(), MESSAGE)?)?;
+        let code = text.code()?;
+        let reference = prof_arch::native::insn::find_reference(code.1, code.0, at)?;
+        let (hdr, eh) = (m.eh_frame_hdr, m.eh_frame);
+        let bytes = |(a, n): (RemoteAddr, u64)| i.mem.read_some(a, n.min(64 << 20) as usize);
+        let (hdr_bytes, eh_bytes) = (bytes(hdr), bytes(eh));
+        let cfi = CfiModule {
+            hdr: &hdr_bytes,
+            hdr_addr: hdr.0.0,
+            eh_frame: &eh_bytes,
+            eh_frame_addr: eh.0.0,
+            ..CfiModule::default()
+        };
+        let range = function_range(&cfi, reference.wrapping_add(m.bias))?;
+        Some(Area { addr: range.start, len: range.end - range.start })
+    };
+    let allocators =
+        i.planned.iter().map(|p| p.found.module).collect::<std::collections::BTreeSet<_>>();
+    allocators.iter().find_map(|k| find(&i.modules[*k])).unwrap_or_default()
 }
 
 /// Writes the recording's path, for status and detach.
@@ -193,6 +226,15 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         f.old_bytes[..stub.patch.len()].copy_from_slice(&p.code[at..at + stub.patch.len()]);
         f.stub_addr = p.stub_addr.0;
         f.stub_len = stub.bytes.len() as u64;
+        f.addr = p.found.addr.0;
+        for (at, place) in f.places.iter_mut().enumerate() {
+            let moved = &stub.relocated.map;
+            let place_of = moved.iter().rev().find(|(_, new)| *new <= at);
+            *place = match place_of {
+                Some((old, _)) if at < stub.relocated.bytes.len() => *old as u8,
+                _ => 0,
+            };
+        }
         if matches!(p.found.kind, Kind::New | Kind::NewAligned) {
             // Its nothrow form as it was: patched or not, its own stub leads there.
             let n = p.found.nothrow.map_or(0, |a| a.0);

@@ -299,8 +299,7 @@ impl Tracee {
         if !regs.wants_reissue() {
             return;
         }
-        let due = Status::of_thread(self.pid, self.tid)
-            .is_ok_and(|s| (s.signals("SigPnd") | s.signals("ShdPnd")) & !s.signals("SigBlk") != 0);
+        let due = Status::of_thread(self.pid, self.tid).is_ok_and(|s| s.signal_due());
         let _ = self.set_regs(&regs.restored_at_stop(due));
     }
 

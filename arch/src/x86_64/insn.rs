@@ -6,6 +6,21 @@ use alloc::vec::Vec;
 use core::fmt;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 
+/// The first instruction in `code` (which stands at `code_addr`) that loads the address `target`
+/// relative to its own: `lea reg, [rip + d]`.
+#[must_use]
+pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
+    code.windows(7).enumerate().find_map(|(at, w)| {
+        let &[rex, 0x8d, modrm, a, b, c, d] = w else { return None };
+        if rex & 0xfb != 0x48 || modrm & 0xc7 != 0x05 {
+            return None;
+        }
+        let start = code_addr.wrapping_add(at as u64);
+        let distance = i64::from(i32::from_le_bytes([a, b, c, d]));
+        (start.wrapping_add(7).wrapping_add_signed(distance) == target).then_some(start)
+    })
+}
+
 /// Where to patch a function, and what that displaces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PatchPlan {

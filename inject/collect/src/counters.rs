@@ -10,7 +10,11 @@ pub fn totals(shared: &Shared) -> Counters {
     let functions = (c.functions.load(Relaxed) as usize).min(FUNCTIONS);
     let mut t = Counters { calls: vec![0; functions], ..Default::default() };
     t.lost = c.lost_no_slot.load(Relaxed);
-    let slots = (c.states_count as usize).min(SLOTS);
+    // A detach that is under way may have cleared the number; unused slots have no thread pointer.
+    let slots = match c.states_count as usize {
+        0 => SLOTS,
+        n => n.min(SLOTS),
+    };
     for s in (0..slots).filter_map(|i| shared.slot(i)) {
         if s.tp.load(Relaxed) == 0 {
             continue;

@@ -12,8 +12,9 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-/// After this many events, children take a break.
+/// After this many events, children take a break, for as long as `modules_seq` says so.
 const PAUSE_AT: u64 = 60_000;
+const PAUSED: u32 = 77;
 
 /// A child that writes up to `n` events as fast as it can, then does `then`, then sleeps.
 fn child(shared: Shared, n: u64, node: u32, then: fn()) -> libc::pid_t {
@@ -24,9 +25,9 @@ fn child(shared: Shared, n: u64, node: u32, then: fn()) -> libc::pid_t {
         let mut w = Writer::new(shared, 0);
         for i in 0..n {
             w.put(&event(w.serial, i, node));
-            if i == PAUSE_AT {
+            while i == PAUSE_AT && shared.control().modules_seq.load(Acquire) == PAUSED {
                 // SAFETY: as above.
-                unsafe { libc::usleep(50_000) };
+                unsafe { libc::usleep(1000) };
             }
         }
         then();
@@ -123,6 +124,7 @@ fn the_ring_of_a_dead_collector_is_read_once() {
         // SAFETY: nobody else uses it yet.
         unsafe { shared.control_mut() }.flag_addr = flag.as_ptr() as u64;
         let n = 90_000 + round * 333;
+        shared.control().modules_seq.store(PAUSED, Relaxed);
         let pid = child(shared, n, nodes, || ());
         let path = temp(&format!("orphan-{round}"));
         let file = start(&path);
@@ -134,6 +136,7 @@ fn the_ring_of_a_dead_collector_is_read_once() {
         });
         // It dies without a word, in the middle of a chunk; the rest of the events stays in the ring.
         drop(c);
+        shared.control().modules_seq.store(0, Relaxed);
         wait_for(|| written(shared) == n);
         let len = fd.metadata().expect("len").len();
         // SAFETY: no pointers.

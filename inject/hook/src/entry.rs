@@ -241,6 +241,10 @@ fn record_free(call: &mut Call, f: &Function) -> Option<&'static Slot> {
         return None;
     }
     let shared = header::shared();
+    let quiet = shared.control().quiet;
+    if call.regs.pc.wrapping_sub(quiet.addr) < quiet.len {
+        return None;
+    }
     let (slot, t) = thread::current(&shared)?;
     let sp = call.regs.sp;
     if !outermost(slot, sp) {

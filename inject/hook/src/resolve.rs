@@ -4,7 +4,7 @@ use crate::{memory, modules};
 use core::sync::atomic::Ordering::{Acquire, Release};
 use prof_arch::native::rule::{Rule, is_sigreturn_code};
 use prof_arch::unwind::{CfiContext, compile};
-use prof_trace::shared::Shared;
+use prof_trace::shared::{FUNCTIONS, Shared};
 use prof_trace::tree::{self, Found};
 
 /// A code address's id in the tree, and its rule.
@@ -31,6 +31,9 @@ pub fn known(shared: &Shared, pc: u64) -> Option<Code> {
 #[inline(never)]
 pub fn compute(shared: &Shared, pc: u64) -> Code {
     let look = pc.wrapping_sub(1);
+    if let Some(rule) = in_stub(shared, look) {
+        return enter(shared, pc, 0, rule);
+    }
     let mut found = modules::find(shared, look);
     if found.is_none() && modules::refresh(shared) {
         found = modules::find(shared, look);
@@ -52,6 +55,29 @@ pub fn compute(shared: &Shared, pc: u64) -> Code {
             (number, rule)
         }
     };
+    enter(shared, pc, number, rule)
+}
+
+/// A signal may interrupt a stub: its first part leaves the stack as a function's entry does, the
+/// displaced instructions are those of the function.
+fn in_stub(shared: &Shared, look: u64) -> Option<Rule> {
+    let count = (shared.control().functions.load(Acquire) as usize).min(FUNCTIONS);
+    let f = (0..count)
+        .filter_map(|i| shared.function(i))
+        .find(|f| look >= f.stub_addr && look < f.stub_addr.wrapping_add(f.stub_len))?;
+    let place = match look.checked_sub(f.original) {
+        None => 0,
+        Some(n) => *f.places.get(n as usize)?,
+    };
+    let at = f.addr.wrapping_add(place as u64);
+    let (_, m) = modules::find(shared, at)?;
+    // SAFETY: the module of a hooked function whose stub is on the calling thread's stack.
+    let cfi = unsafe { modules::cfi(m) };
+    Some(compile(&cfi, at, &mut CfiContext::new()))
+}
+
+/// Puts a rule into the table.
+fn enter(shared: &Shared, pc: u64, number: u16, rule: Rule) -> Code {
     let Found::Id(id) = tree::add_pc(shared, pc, number) else { return Code { id: 0, rule } };
     if let Some(e) = shared.pc(id as usize - 1) {
         e.rule.store(rule.to_u64(), Release);

@@ -222,6 +222,11 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Walked {
             kept = 0;
             break;
         }
+        if kept > 0 && (new.frames <= kept + 1 || new.words < t.frames[kept - 1].words as usize + 8)
+        {
+            // No room for both: what is kept was of another stack.
+            kept = 0;
+        }
         let code = code_of(shared, t, r.pc);
         match advance(shared, t, &mut new, &mut r, code, kept) {
             Advance::Go => {}

@@ -6,11 +6,11 @@ use prof_trace::shared::Slot;
 /// Frames that a stack is remembered with; deeper ones are cut (see `Control::max_depth`).
 pub const FRAMES: usize = 1024;
 /// Words of memory that a remembered stack may rest on.
-pub const WORDS: usize = 1536;
+pub const WORDS: usize = 2304;
 /// Bytes of the scratch stack.
-pub const SCRATCH: usize = 80 << 10;
+pub const SCRATCH: usize = 72 << 10;
 /// Bytes of a thread's state.
-pub const SIZE: usize = 160 << 10;
+pub const SIZE: usize = prof_trace::shared::STATE_SIZE;
 
 /// A frame of the remembered stack: the registers in it, and what they led to.
 #[repr(C)]

@@ -57,30 +57,50 @@ const NODES_AT: usize = PCS_AT + up(PC_LEVEL0 * ((1 << PC_LEVELS) - 1) * size_of
 const HEADS_AT: usize = NODES_AT + up(NODE_LEVEL0 * ((1 << NODE_LEVELS) - 1) * 8);
 const FREE_AT: usize = HEADS_AT + up(MAX_SEGMENTS * size_of::<SegmentHead>());
 const DATA_AT: usize = FREE_AT + up(MAX_SEGMENTS / 8);
+/// Bytes of a thread's private state. It lies in the shared memory for its account only: nobody but
+/// the thread reads it.
+pub const STATE_SIZE: usize = 160 << 10;
 
 /// How large the parts are. Only the number of segments varies; prof chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     segments: usize,
+    states: usize,
 }
 
 impl Geometry {
     /// A ring of about `bytes` bytes of events: between 64 segments and [`MAX_SEGMENTS`].
     pub fn for_ring(bytes: usize) -> Self {
-        Self { segments: (bytes / SEGMENT_SIZE).clamp(64, MAX_SEGMENTS) / 64 * 64 }
+        Self { segments: (bytes / SEGMENT_SIZE).clamp(64, MAX_SEGMENTS) / 64 * 64, states: 1024 }
+    }
+
+    /// The same with room for so many threads at a time: a power of two from 1024 to [`SLOTS`].
+    #[must_use]
+    pub fn with_threads(self, threads: usize) -> Self {
+        Self { states: threads.clamp(1024, SLOTS).next_power_of_two().min(SLOTS), ..self }
+    }
+
+    /// Threads that have room at a time.
+    pub fn states(self) -> usize {
+        self.states
+    }
+
+    /// Where the thread states begin.
+    pub fn states_at(self) -> usize {
+        DATA_AT + up(self.segments * SEGMENT_SIZE)
     }
 
     /// From the number of segments that a control page names, if it can be one.
     pub fn from_segments(segments: u32) -> Option<Self> {
         let segments = segments as usize;
         ((64..=MAX_SEGMENTS).contains(&segments) && segments.is_multiple_of(64))
-            .then_some(Self { segments })
+            .then_some(Self { segments, states: 0 })
     }
 
     /// For the hook, whose number of segments prof has checked.
     #[inline(always)]
     pub const fn trusted(segments: usize) -> Self {
-        Self { segments }
+        Self { segments, states: 0 }
     }
 
     /// Number of segments.
@@ -89,9 +109,9 @@ impl Geometry {
         self.segments
     }
 
-    /// Bytes of the whole memory.
+    /// Bytes of the whole memory; without thread states if it was made from a number of segments.
     pub fn size(self) -> usize {
-        DATA_AT + up(self.segments * SEGMENT_SIZE)
+        self.states_at() + self.states * STATE_SIZE
     }
 
     /// The ranges (offset, length) that are written from the first event on, so that prof can
@@ -222,6 +242,9 @@ pub struct Control {
     pub lost_no_slot: AtomicU64,
     /// Ticks at which the collector last looked; 0: not yet.
     pub heartbeat: AtomicU64,
+    /// Code that gives back blocks which the program has given back before (glibc's cleaning up after
+    /// a thread): calls from there are not recorded. First address, and length; 0: none.
+    pub quiet: Area,
     /// Set by the hook when it has turned itself off as the collector is gone.
     pub orphaned: AtomicU32,
     /// The toggle signal, 0: none.
@@ -370,8 +393,13 @@ pub struct Function {
     pub stub_addr: u64,
     /// Length of the stub.
     pub stub_len: u64,
+    /// For each byte of the displaced instructions in the stub, counted from
+    /// [`Function::original`], the place of its instruction, counted from the function's start.
+    pub places: [u8; 48],
+    /// Address of the function.
+    pub addr: u64,
     /// The function's name and module path, separated by a NUL and padded with NULs.
-    pub name: [u8; 256],
+    pub name: [u8; 240],
 }
 
 /// A mapped module (executable, library, vDSO) as the unwinder needs it.
@@ -615,7 +643,7 @@ mod tests {
             assert!(at >= end && at + len <= g.size());
             end = at + len;
         }
-        assert_eq!(Geometry::from_segments(4096), Some(g));
+        assert_eq!(Geometry::from_segments(4096).map(|g| g.segments), Some(4096));
         assert_eq!(Geometry::from_segments(63), None);
         assert_eq!(Geometry::from_segments(u32::MAX), None);
         assert_eq!(core::mem::offset_of!(Slot, events), 64);
