@@ -131,9 +131,20 @@ impl Detached {
 
 /// Takes prof out of a process, and waits until its recording is finished.
 pub fn detach(pid: i32, timeout: Duration) -> Result<Detached> {
-    let peek = peek(pid)?;
+    let peek = match peek(pid) {
+        Ok(peek) => peek,
+        // An attach that was killed before it could say what it had done leaves a trace, too.
+        Err(_) if prof_inject::preflight(pid).is_ok() && clean(pid, timeout) => {
+            let said = vec!["removed what an interrupted attach had left".into()];
+            return Ok(Detached { path: PathBuf::new(), left: Vec::new(), said });
+        }
+        Err(e) => return Err(e),
+    };
     let mut said = Vec::new();
-    if !peek.collector_alive {
+    let begun = !peek.path.as_os_str().is_empty();
+    if !peek.collector_alive && begun {
+        // What comes after the last look at the ring would be lost.
+        let _ = prof_inject::pause(pid);
         match drain_orphan(pid as u32, &peek.path) {
             Ok(d) => said.push(format!(
                 "the collector had died; saved what it had left: {} events",
@@ -150,6 +161,13 @@ pub fn detach(pid: i32, timeout: Duration) -> Result<Detached> {
         said.push("the collector is still writing the recording".into());
     }
     Ok(Detached { path: peek.path, left: report.left, said })
+}
+
+fn clean(pid: i32, timeout: Duration) -> bool {
+    prof_inject::clean(pid, timeout).unwrap_or_else(|e| {
+        log::warn!("{e}");
+        false
+    })
 }
 
 /// What the process says about its recording.

@@ -101,7 +101,8 @@ fn a_target_that_frees_everything_has_nothing_alive() {
     if r.number("/recording/lost_events") == 0 {
         assert_eq!((r.total("live_count"), r.total("live_bytes")), (0, 0), "{}", r.askers());
     }
-    assert!(r.number("/recording/unknown_frees") <= 8 * 64, "{:#}", r.brief());
+    // The slots from before the attach, and the tables of threads whose stacks libc does not keep.
+    assert!(r.number("/recording/unknown_frees") <= 8 * 64 + 8, "{:#}", r.brief());
     assert!(r.total("frees") >= r.total("allocations"), "{:#}", r.brief());
 }
 

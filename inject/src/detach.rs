@@ -101,6 +101,10 @@ fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     forget(&r)?;
     let stops = &mut report.stops;
     Site { pid, mem: &r.mem, gadgets, timeout, stops }.unmap_all(&mapped);
+    if still_open(pid) {
+        // Of an earlier attach that was interrupted.
+        sweep(pid, timeout)?;
+    }
     verify(pid, &r, &ours, &mut report);
     Ok(report)
 }
@@ -254,12 +258,26 @@ fn still_open(pid: i32) -> bool {
     })
 }
 
-/// Removes what an injection left that was interrupted before it had filled in anything: an empty
-/// ring mapping, or its descriptor.
+/// Removes what an attach left that was interrupted before it could say what it had done: an empty
+/// ring, or a descriptor of it. `false`: there is nothing of that kind.
 ///
 /// # Errors
 /// If the target can't be stopped.
 pub fn clean(pid: i32, timeout: Duration) -> Result<bool> {
+    let _lock = crate::lock::lock(pid)?;
+    clean_locked(pid, timeout)
+}
+
+/// The same, by somebody who holds the target's lock.
+pub(crate) fn clean_locked(pid: i32, timeout: Duration) -> Result<bool> {
+    if Recorded::open(pid).is_ok() {
+        return Ok(false);
+    }
+    isolated(|| sweep(pid, timeout))
+}
+
+/// Unmaps all rings and closes all their descriptors.
+fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
     use prof_arch::native::syscall::nr;
     let mem = RemoteMemory::open(pid)?;
     let maps = proc::maps(pid)?;

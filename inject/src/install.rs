@@ -150,6 +150,11 @@ pub fn install(target: &Target, options: &Options) -> Result<Installed> {
     let lock = crate::lock::lock(target.pid)?;
     // Somebody may have been faster since the preflight.
     crate::preflight(target.pid)?;
+    if crate::Recorded::open(target.pid).is_ok() {
+        let options = crate::DetachOptions { timeout: options.timeout };
+        crate::detach::detach_locked(target.pid, &options)?;
+    }
+    crate::detach::clean_locked(target.pid, options.timeout)?;
     let mut installed = isolated(|| put_in(target, options))?;
     installed.lock = Some(lock);
     Ok(installed)

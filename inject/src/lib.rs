@@ -32,7 +32,7 @@ pub mod walk;
 
 pub use activate::signal_name;
 pub use addr::RemoteAddr;
-pub use detach::{DetachOptions, DetachReport, detach};
+pub use detach::{DetachOptions, DetachReport, clean, detach};
 pub use error::{Error, Refusal, Result};
 pub use install::{Installed, Options, install};
 pub use launch::{Launched, launch};

@@ -11,8 +11,10 @@ use std::process::ExitCode;
 pub fn run(args: &DetachArgs) -> Result<ExitCode> {
     let detached = session::detach(args.pid, args.timeout)?;
     say(&detached);
-    let mut out = std::io::stdout();
-    let _ = writeln!(out, "{}", detached.path.display()).and_then(|()| out.flush());
+    if !detached.path.as_os_str().is_empty() {
+        let mut out = std::io::stdout();
+        let _ = writeln!(out, "{}", detached.path.display()).and_then(|()| out.flush());
+    }
     Ok(if detached.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 

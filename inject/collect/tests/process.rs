@@ -10,11 +10,24 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// After this many events, children take a break, for as long as `modules_seq` says so.
 const PAUSE_AT: u64 = 60_000;
 const PAUSED: u32 = 77;
+
+/// A child inherits all rings, and is looked for by its ring: so there must be one at a time.
+static ONE_RING: Mutex<()> = Mutex::new(());
+
+/// Children to come don't have this ring.
+fn retire(shared: Shared) {
+    // SAFETY: changes nothing for this process.
+    let r = unsafe {
+        libc::madvise(shared.base().cast(), shared.geometry().size(), libc::MADV_DONTFORK)
+    };
+    assert_eq!(r, 0);
+}
 
 /// A child that writes up to `n` events as fast as it can, then does `then`, then sleeps.
 fn child(shared: Shared, n: u64, node: u32, then: fn()) -> libc::pid_t {
@@ -75,6 +88,7 @@ fn check(path: &Path, n: u64) -> Recording {
 
 #[test]
 fn all_that_a_killed_process_has_written_is_there() {
+    let _one = ONE_RING.lock().unwrap_or_else(PoisonError::into_inner);
     for round in 0..10 {
         let shared = new_ring(1 << 20);
         let node = stack(&shared, 0x1000, 5);
@@ -90,6 +104,7 @@ fn all_that_a_killed_process_has_written_is_there() {
         });
         assert_eq!(ended.reason, "killed by signal 9");
         reap(pid);
+        retire(shared);
         check(&path, written(shared));
         std::fs::remove_file(path).expect("remove");
     }
@@ -97,6 +112,7 @@ fn all_that_a_killed_process_has_written_is_there() {
 
 #[test]
 fn an_exec_ends_the_recording() {
+    let _one = ONE_RING.lock().unwrap_or_else(PoisonError::into_inner);
     let shared = new_ring(1 << 20);
     let pid = child(shared, 1000, 0, || {
         let args = [c"sleep".as_ptr(), c"60".as_ptr(), std::ptr::null()];
@@ -109,6 +125,7 @@ fn an_exec_ends_the_recording() {
     let ended = collector.expect("collector").run(&AtomicBool::new(false));
     kill(pid);
     reap(pid);
+    retire(shared);
     // Which program's mappings the collector opened is a matter of luck here.
     assert!(ended.reason == "exec" || ended.reason == "detached", "{}", ended.reason);
     assert_eq!(ended.events, 1000);
@@ -117,6 +134,7 @@ fn an_exec_ends_the_recording() {
 
 #[test]
 fn the_ring_of_a_dead_collector_is_read_once() {
+    let _one = ONE_RING.lock().unwrap_or_else(PoisonError::into_inner);
     for round in 0..8u64 {
         let shared = new_ring(1 << 20);
         let nodes = stack(&shared, 0x1000, 30);
@@ -160,6 +178,7 @@ fn the_ring_of_a_dead_collector_is_read_once() {
         assert_eq!((again.events, again.bytes), (0, d.bytes));
         kill(pid);
         reap(pid);
+        retire(shared);
         std::fs::remove_file(path).expect("remove");
     }
 }
@@ -181,6 +200,7 @@ fn read_whole(path: &Path) -> u64 {
 
 #[test]
 fn without_a_disk_recording_is_switched_off_and_draining_goes_on() {
+    let _one = ONE_RING.lock().unwrap_or_else(PoisonError::into_inner);
     let shared = new_ring(0);
     let flag = Box::leak(Box::new(std::sync::atomic::AtomicU32::new(1)));
     // SAFETY: nobody else uses it yet.
@@ -197,6 +217,7 @@ fn without_a_disk_recording_is_switched_off_and_draining_goes_on() {
     assert!(c.has_failed());
     assert_eq!(flag.load(Relaxed), 0);
     let ended = c.finish("detached");
+    retire(shared);
     assert!(ended.failure.is_some() && ended.reason.starts_with("stopped: "));
     assert_eq!((ended.events, ended.bytes), (0, 0));
 }
