@@ -1,4 +1,4 @@
-//! prof's mappings in the target, made and taken back by remote calls: few in each stop, so that no
+//! prof's mappings in the target, made and taken back by remote calls: one in each stop, so that no
 //! stop is long. What has been mapped stands in the control page at once, so that another prof finds it
 //! if this one dies.
 
@@ -80,6 +80,7 @@ impl Site<'_> {
             let _ = advise(c, m.ring, libc::MADV_NOHUGEPAGE);
             Ok(())
         })?;
+        self.stop(|c| advise(c, m.ring, libc::MADV_DONTFORK))?;
         // Only now, since the kernel has chosen its place for the ring.
         for (a, to) in place()?.iter().zip(&mut control.stubs) {
             let flags = ANON | FIXED_NOREPLACE;
@@ -93,9 +94,9 @@ impl Site<'_> {
         m.flag = self.stop(|c| {
             let a = map(c, 0, 4096, READ | WRITE, ANON, NO_FD)?;
             (control.flag_addr, control.flag_len) = (a.addr, a.len);
-            advise(c, a, libc::MADV_WIPEONFORK)?;
             Ok(a)
         })?;
+        self.stop(|c| advise(c, m.flag, libc::MADV_WIPEONFORK))?;
         m.hook = self.stop(|c| {
             let a = map(c, 0, image.len() as u64, READ, ANON, NO_FD)?;
             (control.hook_addr, control.hook_len) = (a.addr, a.len);
@@ -118,11 +119,7 @@ impl Site<'_> {
             let what = "the target has closed prof's descriptor; try again".into();
             return Err(Error::Nonsense { pid, what });
         }
-        self.stop(|c| {
-            let a = map(c, 0, len, prot, flags, fd)?;
-            advise(c, a, libc::MADV_DONTFORK)?;
-            Ok(a)
-        })
+        self.stop(|c| map(c, 0, len, prot, flags, fd))
     }
 
     /// Takes back what has been mapped; the ring, which says what there is, last.

@@ -20,6 +20,7 @@ impl StopTimes {
     /// Counts one more stop that began at `since` and ends now.
     pub fn add(&mut self, since: Instant) {
         let d = since.elapsed();
+        log::debug!("stop of {} us", d.as_micros());
         self.longest = self.longest.max(d);
         self.sum += d;
         self.count += 1;
