@@ -19,7 +19,8 @@ const PTRACE_EVENT_STOP: i32 = 128;
 const SUSPEND_SECCOMP: usize = 1 << 21;
 
 /// How long to look for a stop before sleeping between the looks.
-const SPIN: Duration = Duration::from_millis(2);
+/// Longer than this, a spinning tracer only takes the processor from its tracee.
+const SPIN: Duration = Duration::from_micros(100);
 
 /// Why a thread has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,8 +46,11 @@ fn ending(pid: i32, tid: i32) -> bool {
 pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let work = move || {
         // The target stands still while this thread waits for a processor.
-        // SAFETY: plain integers; 0 is the calling thread. Without the right to it, it fails.
-        unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -20) };
+        // SAFETY: plain integers; 0 is the calling thread. Without the right to the first, it fails.
+        unsafe {
+            libc::setpriority(libc::PRIO_PROCESS, 0, -20);
+            libc::prctl(libc::PR_SET_TIMERSLACK, 1);
+        }
         work()
     };
     std::thread::scope(|s| match s.spawn(work).join() {
@@ -153,7 +157,7 @@ impl Tracee {
             }
             // A stop takes some ten microseconds: waking up from a sleep would double it.
             if began.elapsed() > SPIN {
-                std::thread::sleep(Duration::from_micros(50));
+                std::thread::sleep(Duration::from_micros(20));
             } else {
                 std::thread::yield_now();
             }

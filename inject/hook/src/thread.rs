@@ -77,10 +77,14 @@ fn find(
             break;
         }
         if key == tp {
-            if !is_ours(shared, s, tp) {
-                take(shared, s, tp, index);
+            if is_ours(shared, s, tp) {
+                return Some((s, state(shared, index)));
             }
-            return Some((s, state(shared, index)));
+            // Claimed first: once it is marked dead, a thread without a slot may want it, too.
+            if s.state.swap(slot::FREE, AcqRel) != slot::FREE {
+                take(shared, s, tp, index);
+                return Some((s, state(shared, index)));
+            }
         }
     }
     for i in 0..PROBES.min(mask + 1) {
