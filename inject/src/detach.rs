@@ -13,10 +13,12 @@ use crate::threads::{StopTimes, stop_all};
 use crate::tracee::Tracee;
 use crate::walk::Walker;
 use crate::{RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc};
+use prof_arch::native::UserRegs;
 use prof_trace::shared::{Area, Control, FUNCTIONS, Function, Shared, state};
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// How to detach.
@@ -143,13 +145,13 @@ fn areas(r: &Recorded) -> Vec<Range<u64>> {
 /// Puts the functions' bytes back, with all threads stopped.
 fn unpatch(r: &Recorded, timeout: Duration, report: &mut DetachReport) -> Result<()> {
     let functions = r.functions();
-    if functions.iter().all(|f| f.patched.load(std::sync::atomic::Ordering::Relaxed) == 0) {
+    if functions.iter().all(|f| f.patched.load(Relaxed) == 0) {
         return Ok(());
     }
     let stopped = stop_all(r.pid, timeout)?;
     let mut failed = Ok(());
     for (i, f) in functions.iter().enumerate().take(FUNCTIONS) {
-        if f.patched.load(std::sync::atomic::Ordering::Relaxed) == 0 {
+        if f.patched.load(Relaxed) == 0 {
             continue;
         }
         if let Err(e) = unpatch_one(r, i, f, report) {
@@ -205,7 +207,10 @@ fn wait_outside(
             let since = Instant::now();
             t.interrupt();
             let inside = match t.wait_stopped(since + Duration::from_secs(1)) {
-                Ok(true) => walker.touches(&t.regs()?, ours),
+                Ok(true) => {
+                    let regs = t.regs()?;
+                    walker.touches(&regs, ours, || is_marked(r, &regs))
+                }
                 Ok(false) => false,
                 // It can't be seen now: it may be inside.
                 Err(_) => true,
@@ -226,6 +231,18 @@ fn wait_outside(
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Whether the hook's own note for a thread says that it is inside. A note of a frame below the stack
+/// pointer is stale: the frame was left by a jump.
+fn is_marked(r: &Recorded, regs: &UserRegs) -> bool {
+    let slots = r.slots();
+    let Some(slot) = slots.iter().find(|s| s.tp.load(Relaxed) == regs.thread_pointer()) else {
+        return false;
+    };
+    let at = |sp: u64| sp != 0 && !(regs.sp() > sp && regs.sp() - sp < 1 << 20);
+    slot.state.load(Relaxed) == prof_trace::shared::slot::LIVE
+        && (at(slot.busy_sp.load(Relaxed)) || at(slot.inner_sp.load(Relaxed)))
 }
 
 /// Looks for what should be gone.

@@ -3,7 +3,7 @@
 use crate::elf::Module;
 use crate::proc::Map;
 use crate::{RemoteAddr, RemoteMemory};
-use prof_arch::native::rule::is_sigreturn_code;
+use prof_arch::native::rule::{is_interrupted_pc, is_sigreturn_code};
 use prof_arch::native::{FullRegs, Regs, Rule, Step, UserRegs};
 use prof_arch::unwind::{CfiContext, CfiModule, FullStep, compile, step_full};
 use std::collections::HashMap;
@@ -29,9 +29,15 @@ impl<'a> Walker<'a> {
         Self { mem, modules, maps, cfi: HashMap::new() }
     }
 
-    /// Whether the thread's pc or a return address on its stack lies in one of the ranges. A stack
-    /// that can't be followed to its end is searched for anything that could be such an address.
-    pub fn touches(&mut self, regs: &UserRegs, ours: &[Range<u64>]) -> bool {
+    /// Whether the thread's pc or a return address on its stack lies in one of the ranges. Where a
+    /// stack can't be followed to its end (code of a JIT), `marked` tells whether the hook itself says
+    /// that the thread is inside; beyond that only a signal frame can return into it.
+    pub fn touches(
+        &mut self,
+        regs: &UserRegs,
+        ours: &[Range<u64>],
+        marked: impl FnOnce() -> bool,
+    ) -> bool {
         let hit = |a: u64| ours.iter().any(|r| r.contains(&a));
         let mut full = FullRegs::from(regs);
         let mut exact = true;
@@ -48,14 +54,18 @@ impl<'a> Walker<'a> {
                 None => break,
             }
         }
-        self.search(regs.sp(), &hit)
+        marked() || self.search(regs.sp(), &hit)
     }
 
+    /// Looks for signal frames that were entered from prof's code. Other words that look like
+    /// addresses of it are what earlier calls have left on the stack.
     fn search(&self, sp: u64, hit: &dyn Fn(u64) -> bool) -> bool {
         let end = self.maps.iter().find(|m| m.holds(RemoteAddr(sp))).map_or(sp, |m| m.end.0);
         let len = (end - sp).min(SEARCH) as usize;
         let bytes = self.mem.read_some(RemoteAddr(sp & !7), len);
-        bytes.as_chunks::<8>().0.iter().any(|w| hit(u64::from_ne_bytes(*w)))
+        let words: Vec<u64> =
+            bytes.as_chunks::<8>().0.iter().map(|w| u64::from_ne_bytes(*w)).collect();
+        (0..words.len()).any(|i| hit(words[i]) && is_interrupted_pc(&words[i..]))
     }
 
     /// One frame out: `Some(None)` at the thread's start, `None` where the way is lost.

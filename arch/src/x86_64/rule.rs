@@ -414,6 +414,18 @@ fn plt_offset(code: &[u8], pc: u64) -> Option<i64> {
     offset.checked_add(if pushed { 8 } else { 0 })
 }
 
+/// Whether `words`, read from a stack, begin with the saved pc of a signal frame: flags and code
+/// segment follow it (`struct sigcontext_64`: rip, eflags, cs).
+#[must_use]
+pub fn is_interrupted_pc(words: &[u64]) -> bool {
+    const USER_CS: u64 = 0x33;
+    /// Bit 1 of the flags is always set, those above 21 never.
+    const FLAGS_SET: u64 = 2;
+    const FLAGS_CLEAR: u64 = !0x3f_ffff;
+    let &[_, flags, segments, ..] = words else { return false };
+    flags & (FLAGS_SET | FLAGS_CLEAR) == FLAGS_SET && segments & 0xffff == USER_CS
+}
+
 /// `code`, the bytes at a pc, is a signal restorer: `mov eax, 15; syscall`, or the same with `mov
 /// rax`.
 ///
