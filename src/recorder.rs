@@ -131,9 +131,25 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
         }
         drain.join()
     });
+    if ended.as_ref().is_ok_and(|e| e.reason == "detached") {
+        wait_for_unmap(args.pid);
+    }
     match ended {
         Ok(e) if e.failure.is_none() => Ok(ExitCode::SUCCESS),
         _ => Ok(ExitCode::FAILURE),
+    }
+}
+
+/// Whoever lets go of the ring last frees its memory, which takes some 20 ms: that shall not be a
+/// stopped thread of the target.
+fn wait_for_unmap(pid: u32) {
+    let deadline = Instant::now() + Duration::from_secs(2);
+    let mapped = || {
+        let maps = std::fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+        maps.split(|b| *b == b'\n').any(|l| l.ends_with(b"/memfd:prof-ring (deleted)"))
+    };
+    while mapped() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_millis(2));
     }
 }
 
