@@ -51,12 +51,12 @@ pub fn modules(mem: &RemoteMemory, maps: &[Map]) -> Vec<Module> {
         if !named || m.offset != 0 || !m.read || found.last().is_some_and(|f| f.end > m.start) {
             continue;
         }
-        found.extend(module(mem, maps, i));
+        found.extend(module(mem.pid(), mem, maps, i));
     }
     found
 }
 
-fn module(mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Module> {
+fn module(pid: i32, mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Module> {
     let m = &maps[first];
     let head = mem.read_some(m.start, 4096.min(m.len() as usize));
     let header = Elf::parse_header(&head).ok()?;
@@ -97,7 +97,7 @@ fn module(mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Module> {
             eh_frame = (RemoteAddr(addr), end - addr);
         }
     }
-    Some(Module {
+    let mut found = Module {
         path: proc::path_of(&m.name),
         start: m.start,
         end,
@@ -106,7 +106,11 @@ fn module(mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Module> {
         eh_frame,
         dynamic: at(PT_DYNAMIC),
         first: (m.start.0, m.end.0),
-    })
+    };
+    if found.eh_frame.1 == 0 {
+        found.eh_frame = found.eh_frame_section(pid, mem).unwrap_or_default();
+    }
+    Some(found)
 }
 
 fn container(head: &[u8]) -> Option<goblin::container::Ctx> {
@@ -180,6 +184,17 @@ impl Module {
 }
 
 impl Module {
+    /// `.eh_frame` by the file's section headers: static programs have no header segment for it.
+    fn eh_frame_section(&self, pid: i32, mem: &RemoteMemory) -> Option<(RemoteAddr, u64)> {
+        let bytes = self.open(pid, mem)?;
+        let elf = Elf::parse(bytes.get()).ok()?;
+        let s = elf
+            .section_headers
+            .iter()
+            .find(|s| s.sh_addr != 0 && elf.shdr_strtab.get_at(s.sh_name) == Some(".eh_frame"))?;
+        Some((RemoteAddr(s.sh_addr.wrapping_add(self.bias)), s.sh_size))
+    }
+
     /// The address of a data symbol.
     #[must_use]
     pub fn data_symbol(&self, pid: i32, mem: &RemoteMemory, name: &str) -> Option<RemoteAddr> {

@@ -102,6 +102,11 @@ pub enum Refusal {
         /// Its layout.
         layout: u32,
     },
+    /// Nothing in its code to return from a signal with.
+    #[error(
+        "pid {0} ({1}) has no code that returns from signal handlers, which prof needs to be able to die safely (a static program that handles no signals?); start it with another libc, or link it dynamically"
+    )]
+    NoSigreturn(i32, String),
     /// No malloc anywhere.
     #[error(
         "pid {0} ({1}) has no allocator that prof can find: no module has the symbols malloc and free (a stripped static executable?)"

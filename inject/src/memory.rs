@@ -27,6 +27,12 @@ impl RemoteMemory {
         }
     }
 
+    /// Whose memory it is.
+    #[must_use]
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
     /// Fills `to` from `addr`.
     ///
     /// # Errors

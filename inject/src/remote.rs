@@ -4,8 +4,8 @@
 //! state, and the signal mask) stands below the red zone of its stack, and the system call
 //! instruction that it is sent to is followed by a return into the target's own `rt_sigreturn`. So a
 //! thread that is left alone at any instant finishes the call and goes on where it was. The usual
-//! end is another: at the entry of that `rt_sigreturn` prof puts the registers back itself, such that
-//! an interrupted system call is continued, with the rest of its timeout.
+//! end is another: prof stops the thread once more in the kernel's signal path and puts the registers
+//! back itself, such that an interrupted system call is continued, with the rest of its timeout.
 
 use crate::proc::{Map, Status};
 use crate::tracee::{Stop, Tracee};
@@ -57,8 +57,7 @@ impl Gadgets {
                 return Ok(Self { syscall, restorer });
             }
         }
-        let what = "no system call instruction in its code that prof could use".into();
-        Err(Error::Nonsense { pid, what })
+        Err(crate::Refusal::NoSigreturn(pid, crate::proc::comm(pid)).into())
     }
 }
 
@@ -70,7 +69,6 @@ pub struct Caller<'a> {
     gadgets: Gadgets,
     before: UserRegs,
     mask: u64,
-    signal_pending: bool,
     frame: Sigframe,
     room: RemoteAddr,
     covered: Vec<u8>,
@@ -117,7 +115,7 @@ impl<'a> Caller<'a> {
         let covered = mem.read_some(low, ROOM as usize + frame.len);
         mem.write(at, &bytes[..frame.len])?;
         let thread = Some(thread);
-        Ok(Self { thread, mem, gadgets, before, mask, signal_pending, frame, room: low, covered })
+        Ok(Self { thread, mem, gadgets, before, mask, frame, room: low, covered })
     }
 
     /// Writes bytes where a call can point to them; they are good for the next call.
@@ -173,16 +171,21 @@ impl<'a> Caller<'a> {
         }
     }
 
+    /// The thread stands behind a system call, or where it was stopped first. It is made to stop once
+    /// more in the kernel's signal path, where an interrupted call is restarted as after any stop; there
+    /// the registers are its own again. (At the entry of a call they could be put back, too, but a
+    /// seccomp filter then takes the skipped call for one of the thread's.)
     fn put_back(&self, mut t: Tracee) -> Result<()> {
-        let mut regs = self.before;
-        regs.set_syscall(syscall::nr::GETPID, [0; 6]);
-        // Wherever it stands now, send it to the restorer, and stop it at the entry of its call.
-        regs.set_pc(self.gadgets.restorer.0);
-        regs.set_sp(self.frame.ucontext);
-        t.set_regs(&regs)?;
-        syscall_stop(&mut t)?;
-        t.set_signal_mask(self.mask)?;
-        t.set_regs(&self.before.restored_at_syscall_enter(self.signal_pending))?;
+        if !t.is_stopped() {
+            t.interrupt();
+            // Until the registers are back, the frame is what the thread would go on from.
+            t.set_signal_mask(self.mask)?;
+            t.set_regs(&self.before)?;
+            t.resume(libc::PTRACE_CONT, 0)?;
+            if !t.wait_stopped(Instant::now() + PATIENCE)? {
+                return Err(Error::Gone(t.pid));
+            }
+        }
         // From here on the thread does without the frame.
         self.mem.write(self.room, &self.covered)?;
         t.detach();
