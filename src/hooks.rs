@@ -23,9 +23,10 @@ pub fn stops(times: &StopTimes) -> String {
 
 /// Functions by module, in the order of the modules' names.
 fn hooked(hooks: &[Hook]) -> Vec<String> {
-    let mut modules: BTreeMap<(&str, bool), Vec<&str>> = BTreeMap::new();
+    let mut modules: BTreeMap<(&str, bool), Vec<String>> = BTreeMap::new();
     for h in hooks {
-        modules.entry((&h.module, h.method == "got")).or_default().push(&h.function);
+        let name = prof_analyze::symbols::demangle(&h.function);
+        modules.entry((&h.module, h.method == "got")).or_default().push(name);
     }
     modules
         .into_iter()

@@ -5,6 +5,7 @@ use prof_trace::records::{
     Counters, End, Hooks, Module, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Symbols, Target, Thread,
     Toggle, kind,
 };
+use prof_trace::tree::CUT;
 use std::collections::{BTreeMap, HashSet};
 
 /// No stack is followed further than this, so that nodes that name each other do no harm.
@@ -157,6 +158,19 @@ impl Meta {
         }
     }
 
+    /// Whether a stack was cut short.
+    pub fn is_cut(&self, node: u32) -> bool {
+        let mut at = node;
+        for _ in 0..=DEEPEST {
+            let Some((parent, pc)) = self.nodes.get(at).filter(|_| at != 0) else { return false };
+            if parent == 0 {
+                return self.pcs.get(pc).is_some_and(|p| p.address == CUT && p.module == 0);
+            }
+            at = parent;
+        }
+        true
+    }
+
     /// The code addresses of a stack, innermost first. Empty for node 0, and where the recording
     /// lost the node.
     pub fn stack(&self, node: u32) -> Vec<Pc> {
@@ -172,6 +186,9 @@ impl Meta {
                 frame.exact = true;
             }
             interrupted = self.trampolines.contains(&pc);
+            if parent == 0 && frame.address == CUT && frame.module == 0 {
+                break; // a mark, and no frame
+            }
             out.push(frame);
             at = parent;
         }

@@ -190,6 +190,8 @@ pub struct GroupData {
     pub temporary: u64,
     /// Age of its oldest live block, if it has one.
     pub oldest_live_age_ns: Option<u64>,
+    /// The stack was cut short: its outer frames are not known.
+    pub truncated: bool,
     /// The frames, innermost first.
     pub frames: Vec<FrameData>,
 }
@@ -359,6 +361,7 @@ impl GroupData {
             allocated_bytes: f.allocated_bytes,
             temporary: f.temporary,
             oldest_live_age_ns: analysis.oldest_age_ns(group),
+            truncated: analysis.meta().is_cut(group.node),
             frames: frames.collect(),
         }
     }

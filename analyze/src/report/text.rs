@@ -188,6 +188,9 @@ impl Text<'_> {
             let line = self.frame(i, f);
             writeln!(self.out, "{line}")?;
         }
+        if g.truncated {
+            writeln!(self.out, "  .. cut short: the outer frames are not known")?;
+        }
         Ok(())
     }
 

@@ -97,6 +97,22 @@ impl std::fmt::Debug for Callback {
 }
 
 impl Collector {
+    /// Pages resident, and pages of address space without those that are prof's.
+    fn pages(&self) -> (u64, u64) {
+        let c = self.shared.control();
+        let (rss, vss) = self.target.pages();
+        // While prof's memory goes, it can't be told how much of it is still there.
+        if matches!(c.state.load(Acquire), state::DETACHED | state::DETACHING) || vss == 0 {
+            return (0, 0);
+        }
+        // SAFETY: no pointers.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
+        let stubs = c.stubs.iter().fold(0u64, |sum, a| sum.saturating_add(a.len));
+        let ours = c.ring_len.saturating_add(c.hook_len).saturating_add(c.flag_len);
+        let ours = ours.saturating_add(stubs) / page;
+        (rss, if ours < vss { vss - ours } else { vss })
+    }
+
     /// For process `pid`, appending to `file`, which ends with a whole chunk. Tells the hook of the
     /// stacks, and from now on that somebody collects.
     ///
@@ -133,6 +149,7 @@ impl Collector {
         let c = shared.control();
         let me = std::process::id();
         c.collector_start.store(start_time(me).unwrap_or(0), Release);
+        c.collector_ns.store(crate::peek::pid_namespace(), Release);
         c.collector_pid.store(me, Release);
         Ok(all)
     }
@@ -200,7 +217,8 @@ impl Collector {
         self.heart.beat(ticks);
         self.look_at_toggles();
         let before = (self.drain.bytes, self.drain.damaged);
-        let (rss, vss) = if always { self.target.pages() } else { (0, 0) };
+        let look = always || self.pass == 0;
+        let (rss, vss) = if look { self.pages() } else { (0, 0) };
         let at = Pass { number: self.pass, ticks, clock_ns, rss_pages: rss, vss_pages: vss };
         let Self { shared, drain, threads, tree, modules, maps, target, out, .. } = self;
         modules.discover(shared);

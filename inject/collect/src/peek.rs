@@ -63,7 +63,7 @@ impl Peek {
             recording: read && u32::from_ne_bytes(flag) == 1,
             path: path_of(c),
             collector,
-            collector_alive: is_process(collector.0, collector.1),
+            collector_alive: alive(&shared, collector),
             orphaned: c.orphaned.load(Relaxed) != 0,
             signal: c.signal,
             counters: totals(&shared),
@@ -75,6 +75,24 @@ impl Peek {
     pub fn is_attached(&self) -> bool {
         self.state != state::DETACHED
     }
+}
+
+/// Whether the collector lives. Its pid says so where it means something; for one of another pid
+/// namespace, whether it has looked at the ring lately.
+fn alive(shared: &Shared, collector: (u32, u64)) -> bool {
+    let c = shared.control();
+    if c.collector_ns.load(Acquire) == pid_namespace() {
+        return is_process(collector.0, collector.1);
+    }
+    let clock = crate::Clock::of(shared);
+    let age = clock.now().wrapping_sub(c.heartbeat.load(Acquire)) as i64;
+    collector.0 != 0 && age < 3 * clock.ticks_per_sec() as i64
+}
+
+/// This process's pid namespace; 0 if it can't be told.
+pub(crate) fn pid_namespace() -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino())
 }
 
 /// The recorded processes that can be looked at from here.

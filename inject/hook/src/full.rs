@@ -1,6 +1,6 @@
 //! Stacks with a frame that no packed rule describes: every row evaluated with all registers.
 
-use crate::stack::{Job, Stack};
+use crate::stack::{Job, Stack, cut_root};
 use crate::state::{FRAMES, Frame};
 use crate::{memory, modules, resolve};
 use prof_arch::native::{FullRegs, Regs, regs};
@@ -55,7 +55,7 @@ fn unwind(job: &mut Job<'_>) -> Stack {
             None => break,
         }
     }
-    let mut parent = 0;
+    let mut parent = if cut { cut_root(shared) } else { 0 };
     for f in job.t.frames.iter().skip(FRAMES - count) {
         match tree::node(shared, parent, f.node) {
             Found::Id(id) => parent = id,

@@ -1,6 +1,6 @@
 //! The rule for a code address: from the table, or computed at its first sight.
 
-use crate::{memory, modules};
+use crate::{memory, modules, sys};
 use core::sync::atomic::Ordering::{Acquire, Release};
 use prof_arch::native::rule::{Rule, is_sigreturn_code};
 use prof_arch::unwind::{CfiContext, compile};
@@ -39,6 +39,8 @@ pub fn compute(shared: &Shared, pc: u64) -> Code {
         found = modules::find(shared, look);
     }
     let (number, rule) = match found {
+        // Nobody's, and not even memory: no address of code.
+        None if sys::allowed(shared) && !memory::read(shared, look, &mut [0]) => (0, Rule::UNKNOWN),
         None => (0, without_cfi(shared, pc)),
         Some((number, m)) => {
             // Before the tables are asked: a trampoline without information of its own (musl's) may

@@ -228,6 +228,12 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Walked {
             kept = 0;
         }
         let code = code_of(shared, t, r.pc);
+        if code.rule == Rule::UNKNOWN {
+            // No code at all: a frame pointer has led astray.
+            new.cut = true;
+            kept = 0;
+            break;
+        }
         match advance(shared, t, &mut new, &mut r, code, kept) {
             Advance::Go => {}
             Advance::Root => {
@@ -373,6 +379,16 @@ fn rejoin(shared: &Shared, t: &mut Thread, new: &mut New, kept: usize) -> Rejoin
     Rejoin::From(k, Code { id, rule })
 }
 
+/// The node below which stacks stand that were cut short, so that each says so itself.
+#[cold]
+pub(crate) fn cut_root(shared: &Shared) -> u32 {
+    let Found::Id(mark) = tree::add_pc(shared, tree::CUT, 0) else { return 0 };
+    match tree::node(shared, 0, mark) {
+        Found::Id(id) => id,
+        _ => 0,
+    }
+}
+
 /// Moves `count` elements from one place of an array to another; nothing if they are not all inside.
 fn shift<T: Copy>(all: &mut [T], from: usize, to: usize, count: usize) {
     if count <= all.len() && from <= all.len() - count && to <= all.len() - count {
@@ -403,6 +419,9 @@ fn join(shared: &Shared, t: &mut Thread, new: &New, kept: usize, max: usize) -> 
     } else {
         t.cut = 0;
         t.scattered = 0;
+        if new.cut {
+            parent = cut_root(shared);
+        }
     }
     t.scattered |= new.scattered as u32;
     t.cut |= new.cut as u32;

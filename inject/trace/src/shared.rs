@@ -257,6 +257,8 @@ pub struct Control {
     pub collector_pid: AtomicU32,
     /// The collector's start time (`/proc/PID/stat`, field 22).
     pub collector_start: AtomicU64,
+    /// The pid namespace that the collector's pid belongs to (inode of `/proc/self/ns/pid`).
+    pub collector_ns: AtomicU64,
     /// The target's pid, as prof saw it.
     pub pid: u32,
     /// Length of [`Control::path`].

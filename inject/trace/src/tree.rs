@@ -18,6 +18,9 @@ pub const WINDOW: usize = 8;
 /// Bits of a code address that keys hold.
 pub const PC_BITS: u32 = 48;
 
+/// Not an address: as the outermost frame it marks a stack that was cut short.
+pub const CUT: u64 = 1;
+
 #[inline(always)]
 fn mix(key: u64) -> u64 {
     let h = (key ^ key >> 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
