@@ -13,6 +13,9 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// Recordings up to this size are replayed for their live bytes.
+const REPLAYED: u64 = 256 << 20;
+
 /// Shows one recorded process, or all.
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     let all: Vec<Status> = match args.pid {
@@ -43,7 +46,9 @@ struct Status {
 impl Status {
     fn of(peek: Peek) -> Self {
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", peek.pid)).unwrap_or_default();
-        let summary = live_summary(&peek.path).ok();
+        // What is live is known by replaying the recording: a matter of seconds for a large one.
+        let size = std::fs::metadata(&peek.path).map_or(0, |m| m.len());
+        let summary = (size <= REPLAYED).then(|| live_summary(&peek.path).ok()).flatten();
         Self { peek, name: comm.trim_end().into(), summary }
     }
 
