@@ -109,15 +109,13 @@ impl Rate {
 
 fn show(bar: &ProgressBar, follower: Option<&mut Follower>, rate: &mut Rate) {
     let Some(p) = follower.and_then(|f| f.poll().ok()) else { return };
-    let mut text = format!(
-        "{} events/s, {} live, recording {}",
+    let text = format!(
+        "{} events/s, {} live, recording {}, {} events lost",
         units::count(rate.update(p.events)),
         units::bytes(p.totals.figures.live_bytes),
-        units::bytes(p.bytes)
+        units::bytes(p.bytes),
+        units::count(p.lost)
     );
-    if p.lost > 0 {
-        text += &format!(", {} events lost", units::count(p.lost));
-    }
     bar.set_message(text);
     bar.tick();
 }

@@ -85,6 +85,10 @@ impl Status {
             let (n, b) = (s.totals.figures.live_count, s.totals.figures.live_bytes);
             line("live", format!("{} in {} blocks", units::bytes(b), units::count(n)));
             line("written", format!("{}, part {}", units::bytes(s.bytes), s.parts));
+        } else if let Ok(m) = std::fs::metadata(&p.path) {
+            let why = if m.len() > REPLAYED { "the recording is large" } else { "not readable" };
+            line("live", format!("not counted here ({why}); `prof report {}` does", p.pid));
+            line("written", units::bytes(m.len()));
         }
         match p.signal {
             0 => line("toggle", "prof pause, prof resume".into()),
