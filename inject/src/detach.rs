@@ -195,6 +195,7 @@ fn wait_outside(
     let deadline = Instant::now() + timeout;
     let maps = proc::maps(r.pid)?;
     let mut walker = Walker::new(&r.mem, elf::modules(&r.mem, &maps), maps);
+    walker.read_tables();
     let mut clear: HashSet<i32> = HashSet::new();
     loop {
         let tids = proc::threads(r.pid)?;

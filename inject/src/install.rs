@@ -8,7 +8,7 @@ use crate::mapping::{Mapped, Site};
 use crate::plan::{self, Planned};
 use crate::preflight::Target;
 use crate::proc::{self, Status};
-use crate::remote::{Caller, Gadgets};
+use crate::remote::{Caller, Gadgets, layout};
 use crate::threads::StopTimes;
 use crate::tracee::Tracee;
 use crate::tracee::isolated;
@@ -100,8 +100,12 @@ pub(crate) fn with_caller<T>(
     f: impl FnOnce(&mut Caller<'_>) -> Result<T>,
 ) -> Result<T> {
     let mut last = Error::NoThread(pid);
+    layout();
     let maps = proc::maps(pid)?;
     for tid in candidates(pid)? {
+        // What can be known beforehand is asked while the thread runs.
+        let Ok(status) = Status::of_thread(pid, tid) else { continue };
+        let filtered = status.number("Seccomp") == Some(2);
         let Some(mut t) = Tracee::seize(pid, tid)? else { continue };
         let since = Instant::now();
         t.interrupt();
@@ -113,7 +117,6 @@ pub(crate) fn with_caller<T>(
                 continue;
             }
         }
-        let filtered = Status::of_thread(pid, tid)?.number("Seccomp") == Some(2);
         if filtered && t.suspend_seccomp().is_err() {
             return Err(Refusal::Seccomp(pid, proc::comm(pid)).into());
         }

@@ -6,10 +6,10 @@ use crate::image::Image;
 use crate::install::with_caller;
 use crate::remote::{Caller, Gadgets};
 use crate::threads::StopTimes;
-use crate::{Error, RemoteMemory, Result};
+use crate::{Error, RemoteAddr, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
-use prof_trace::shared::{Area, LAYOUT, MAGIC, MEMFD_NAME, Shared, state};
+use prof_trace::shared::{Area, Control, LAYOUT, MAGIC, MEMFD_NAME, Shared, state};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -34,6 +34,9 @@ pub(crate) struct Mapped {
     pub hook: Area,
     pub stubs: Vec<Area>,
 }
+
+/// The most of the ring that is unmapped in one stop.
+const PART: u64 = 64 << 20;
 
 /// Where remote calls are made.
 pub(crate) struct Site<'a> {
@@ -124,11 +127,29 @@ impl Site<'_> {
 
     /// Takes back what has been mapped; the ring, which says what there is, last.
     pub fn unmap_all(&mut self, m: &Mapped) {
-        for a in m.stubs.iter().chain([&m.hook, &m.flag, &m.ring]).filter(|a| a.len != 0) {
-            let args = [a.addr, a.len, 0, 0, 0, 0];
-            if let Err(e) = self.stop(|c| c.call("munmap", nr::MUNMAP, args)) {
+        for a in m.stubs.iter().chain([&m.hook, &m.flag]).filter(|a| a.len != 0) {
+            self.unmap(a.addr, a.len);
+        }
+        // In parts, from its end, so that no stop is long; the control page, which says how much is
+        // left, is in the last.
+        let len_at = RemoteAddr(m.ring.addr).plus(core::mem::offset_of!(Control, ring_len) as u64);
+        let mut left = m.ring.len;
+        while left > 0 {
+            let rest = left.saturating_sub(1) / PART * PART;
+            if rest > 0
+                && let Err(e) = self.mem.write(len_at, &rest.to_ne_bytes())
+            {
                 log::warn!("{e}");
+                return;
             }
+            self.unmap(m.ring.addr + rest, left - rest);
+            left = rest;
+        }
+    }
+
+    fn unmap(&mut self, addr: u64, len: u64) {
+        if let Err(e) = self.stop(|c| c.call("munmap", nr::MUNMAP, [addr, len, 0, 0, 0, 0])) {
+            log::warn!("{e}");
         }
     }
 }

@@ -14,6 +14,7 @@ use nix::errno::Errno;
 use prof_arch::native::UserRegs;
 use prof_arch::native::sigframe::{Sigframe, XsaveLayout, build_sigframe, sigframe_len};
 use prof_arch::native::syscall;
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 /// Bytes below the stack pointer that belong to the interrupted function (the red zone of the
@@ -106,7 +107,7 @@ impl<'a> Caller<'a> {
             at.0,
             &before.for_sigframe(signal_pending),
             &vector,
-            &XsaveLayout::native(),
+            layout(),
             mask,
             gadgets.restorer.0,
         )
@@ -191,6 +192,13 @@ impl<'a> Caller<'a> {
         t.detach();
         Ok(())
     }
+}
+
+/// The layout of the vector state. Asking the processor takes long in a virtual machine, some 60 exits,
+/// so it is done once, while no thread is stopped.
+pub(crate) fn layout() -> &'static XsaveLayout {
+    static LAYOUT: OnceLock<XsaveLayout> = OnceLock::new();
+    LAYOUT.get_or_init(XsaveLayout::native)
 }
 
 /// Runs to the next entry or exit of a system call.

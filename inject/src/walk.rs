@@ -29,6 +29,13 @@ impl<'a> Walker<'a> {
         Self { mem, modules, maps, cfi: HashMap::new() }
     }
 
+    /// Reads all modules' tables, so that no thread is stopped meanwhile.
+    pub fn read_tables(&mut self) {
+        for (i, m) in self.modules.iter().enumerate() {
+            self.cfi.entry(i).or_insert_with(|| tables(self.mem, m));
+        }
+    }
+
     /// Whether the thread's pc or a return address on its stack lies in one of the ranges. Where a
     /// stack can't be followed to its end (code of a JIT), `marked` tells whether the hook itself says
     /// that the thread is inside; beyond that only a signal frame can return into it.
@@ -81,11 +88,7 @@ impl<'a> Walker<'a> {
         }
         let index = self.modules.iter().position(|m| m.start.0 <= look && look < m.end.0)?;
         let m = &self.modules[index];
-        let (hdr, frame) = self.cfi.entry(index).or_insert_with(|| {
-            let (h, f) = (m.eh_frame_hdr, m.eh_frame);
-            let bytes = |(a, n): (RemoteAddr, u64)| mem.read_some(a, n.min(64 << 20) as usize);
-            (bytes(h), bytes(f))
-        });
+        let (hdr, frame) = self.cfi.entry(index).or_insert_with(|| tables(mem, m));
         let cfi = CfiModule {
             hdr,
             hdr_addr: m.eh_frame_hdr.0.0,
@@ -105,4 +108,10 @@ impl<'a> Walker<'a> {
             _ => None,
         }
     }
+}
+
+/// A module's `.eh_frame_hdr` and `.eh_frame`.
+fn tables(mem: &RemoteMemory, m: &Module) -> (Vec<u8>, Vec<u8>) {
+    let bytes = |(a, n): (RemoteAddr, u64)| mem.read_some(a, n.min(64 << 20) as usize);
+    (bytes(m.eh_frame_hdr), bytes(m.eh_frame))
 }
