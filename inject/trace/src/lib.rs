@@ -21,6 +21,7 @@ pub mod event;
 pub mod records;
 pub mod ring;
 pub mod shared;
+mod tables;
 pub mod tree;
 #[cfg(feature = "std")]
 pub mod wire;

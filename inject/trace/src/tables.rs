@@ -1,0 +1,210 @@
+//! The entries of the shared memory's tables: threads, functions, modules, stacks, code addresses and
+//! the heads of segments. Used through [`crate::shared`].
+
+use crate::shared::FUNCTIONS;
+#[allow(unused_imports)] // for the documentation
+use crate::shared::flags;
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
+
+/// Values of [`Slot::state`].
+pub mod slot {
+    /// Never used.
+    pub const FREE: u32 = 0;
+    /// Belongs to a thread.
+    pub const LIVE: u32 = 1;
+    /// Its thread has ended; may be taken over.
+    pub const DEAD: u32 = 2;
+}
+
+/// What is known of a thread. The first line is read at each event, the counters are its own.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Slot {
+    /// Thread pointer; 0: free.
+    pub tp: AtomicU64,
+    /// Thread id in the target's namespace.
+    pub tid: AtomicU32,
+    /// See [`slot`].
+    pub state: AtomicU32,
+    /// Unique over the recording; the thread's number in the file.
+    pub serial: AtomicU32,
+    /// Keeps the words below in place.
+    pub pad: u32,
+    /// Stack pointer at which the hook was entered, while its own code runs; 0 otherwise.
+    pub busy_sp: AtomicU64,
+    /// Stack pointer at which the hook was entered, while the original function runs; else 0.
+    pub inner_sp: AtomicU64,
+    /// Unused.
+    pub spare: [u64; 3],
+    /// Events written.
+    pub events: AtomicU64,
+    /// Events lost as no segment was free in time.
+    pub lost: AtomicU64,
+    /// Calls passed through since the thread was inside the hook (a signal handler).
+    pub reentered: AtomicU64,
+    /// Stacks that were cut short.
+    pub truncated: AtomicU64,
+    /// Events whose memoized stack differed from a full unwind ([`flags::VERIFY`]).
+    pub mismatches: AtomicU64,
+    /// Calls per hooked function, nested ones not counted.
+    pub calls: [AtomicU64; FUNCTIONS],
+}
+
+/// What a hooked function does; decides which entry of the hook its stub jumps to.
+#[repr(u32)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `size` is argument 0; returns the block (malloc, valloc, pvalloc, operator new).
+    Malloc = 0,
+    /// `count` and `size` (calloc).
+    Calloc = 1,
+    /// `old`, `size` (realloc).
+    Realloc = 2,
+    /// `old`, `count`, `size` (reallocarray).
+    ReallocArray = 3,
+    /// `alignment`, `size` (memalign, aligned_alloc).
+    Memalign = 4,
+    /// `out`, `alignment`, `size`; returns 0 on success (posix_memalign).
+    PosixMemalign = 5,
+    /// Block is argument 0 (free, cfree, free_sized, operator delete).
+    Free = 6,
+    /// As `Malloc`, but throws: called as [`Function::nothrow`] first (operator new).
+    New = 7,
+    /// As `New`, with an alignment as argument 1 (operator new for over-aligned types).
+    NewAligned = 8,
+    /// As `Free`, but may itself end in a hooked function (operator delete, free_sized).
+    Delete = 9,
+    /// The dynamic linker's `_dl_debug_state`: the set of modules is about to change or has.
+    Loader = 10,
+}
+
+impl Kind {
+    /// The kind with this number.
+    pub fn from_u32(v: u32) -> Option<Self> {
+        Some(match v {
+            0 => Self::Malloc,
+            1 => Self::Calloc,
+            2 => Self::Realloc,
+            3 => Self::ReallocArray,
+            4 => Self::Memalign,
+            5 => Self::PosixMemalign,
+            6 => Self::Free,
+            7 => Self::New,
+            8 => Self::NewAligned,
+            9 => Self::Delete,
+            10 => Self::Loader,
+            _ => return None,
+        })
+    }
+}
+
+/// A hooked function: what the hook needs at each call, and what detaching needs.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Function {
+    /// Callable address of the original (its displaced prologue, then the rest).
+    pub original: u64,
+    /// For [`Kind::New`] and [`Kind::NewAligned`]: callable address of the `nothrow` form.
+    pub nothrow: u64,
+    /// See [`Kind`].
+    pub kind: u32,
+    /// Index in the function table and in [`Slot::calls`].
+    pub index: u32,
+    /// 1 once the patch stands in the code, 0 when it has been taken back.
+    pub patched: AtomicU32,
+    /// Bytes patched.
+    pub patch_len: u32,
+    /// Address of the patched bytes.
+    pub patch_addr: u64,
+    /// What stood there.
+    pub old_bytes: [u8; 32],
+    /// What stands there now.
+    pub new_bytes: [u8; 32],
+    /// Address of the stub.
+    pub stub_addr: u64,
+    /// Length of the stub.
+    pub stub_len: u64,
+    /// For each byte of the displaced instructions in the stub, counted from
+    /// [`Function::original`], the place of its instruction, counted from the function's start.
+    pub places: [u8; 48],
+    /// Address of the function.
+    pub addr: u64,
+    /// The function's name and module path, separated by a NUL and padded with NULs.
+    pub name: [u8; 240],
+}
+
+/// A mapped module (executable, library, vDSO) as the unwinder needs it.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct Module {
+    /// 1 once the rest is filled in; 2 when it has been unloaded; 0: not (yet) valid.
+    pub ready: AtomicU32,
+    /// Grows never; keeps alignment.
+    pub pad: u32,
+    /// First mapped address.
+    pub start: AtomicU64,
+    /// End of the last mapping.
+    pub end: AtomicU64,
+    /// Load bias: address minus the ELF file's virtual address.
+    pub bias: AtomicU64,
+    /// Address of `.eh_frame_hdr` (PT_GNU_EH_FRAME); 0: none.
+    pub eh_frame_hdr: AtomicU64,
+    /// Its length.
+    pub eh_frame_hdr_len: AtomicU64,
+    /// Address of `.eh_frame`.
+    pub eh_frame: AtomicU64,
+    /// Bytes from there to the end of its segment.
+    pub eh_frame_len: AtomicU64,
+    /// Path as the dynamic linker has it, NUL padded (empty: found through maps).
+    pub name: [AtomicU8; 192],
+}
+
+/// A mapping that some thread's stack lies in.
+#[repr(C)]
+#[derive(Debug)]
+pub struct StackRange {
+    /// First readable address.
+    pub start: AtomicU64,
+    /// First address behind it.
+    pub end: AtomicU64,
+}
+
+/// A code address that occurs in stacks.
+#[repr(C)]
+#[derive(Debug)]
+pub struct PcEntry {
+    /// `pc | module index << 48`; 0: free. The module index is 1-based, 0 is "no module".
+    pub key: AtomicU64,
+    /// The unwind rule, as the architecture packs it; 0: not computed.
+    pub rule: AtomicU64,
+}
+
+/// Values of [`SegmentHead::state`].
+pub mod segment {
+    /// On the free list, or being taken.
+    pub const FREE: u32 = 0;
+    /// A thread writes to it.
+    pub const ACTIVE: u32 = 1;
+    /// Complete.
+    pub const CLOSED: u32 = 2;
+}
+
+/// The head of a segment of events, on a cache line of its own.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct SegmentHead {
+    /// See [`segment`].
+    pub state: AtomicU32,
+    /// Bytes of whole events, published with release.
+    pub committed: AtomicU32,
+    /// [`Slot::serial`] of the writing thread.
+    pub serial: AtomicU32,
+    /// Its thread id.
+    pub tid: AtomicU32,
+    /// Index of its slot.
+    pub slot: AtomicU32,
+    /// Keeps the words below in place.
+    pub pad: u32,
+    /// Number of this segment among its thread's.
+    pub seq: AtomicU64,
+}
