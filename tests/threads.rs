@@ -131,3 +131,30 @@ fn no_wait_is_cut_short_by_attach_and_detach() {
     };
     assert!(report.iter().all(|l| waits(l) >= 3), "{report:#?}");
 }
+
+/// A filter must neither see what prof does nor what it undoes.
+fn under_a_filter(kind: &str) {
+    if !nix::unistd::geteuid().is_root() {
+        return common::skip(kind, "suspending a filter takes CAP_SYS_ADMIN");
+    }
+    let scene = Scene::new(kind);
+    let mut target = Target::start(&program("filtered.c"), &[kind]);
+    for i in 0..10 {
+        scene.attach_with(&target, &["-o", &format!("{i}.prof")]);
+        scene.detach(&target);
+    }
+    let answer = target.ask("stop");
+    assert!(answer.starts_with("done wrong=0 rounds="), "{answer}");
+    assert!(!answer.ends_with("rounds=0"), "{answer}");
+    target.quit();
+}
+
+#[test]
+fn a_seccomp_filter_that_answers_with_an_error_notices_nothing() {
+    under_a_filter("errno");
+}
+
+#[test]
+fn a_seccomp_filter_that_kills_notices_nothing() {
+    under_a_filter("kill");
+}
