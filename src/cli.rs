@@ -1,9 +1,10 @@
 //! The command line: every command and option.
 
 use crate::commands::report::ReportArgs;
-use crate::units::{parse_duration, parse_signal, parse_size};
+use crate::units::{parse_duration, parse_sample, parse_signal, parse_size};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use prof_trace::capture::Capture;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -71,9 +72,42 @@ pub struct RecordArgs {
     /// Record the stack of each free, too
     #[arg(long)]
     pub free_stacks: bool,
+    /// Record a sample: each block with a probability that grows with its size, one for each so many
+    /// bytes allocated on average [without a value: 512KiB]
+    #[arg(
+        long,
+        value_name = "BYTES",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "512KiB",
+        value_parser = parse_sample,
+        conflicts_with = "sample_rate"
+    )]
+    pub sample: Option<u64>,
+    /// Record a sample: every Nth allocation of each thread
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub sample_rate: Option<u64>,
+    /// Record no smaller blocks
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub min_size: Option<u64>,
+    /// Record no larger blocks
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub max_size: Option<u64>,
     /// Compare each stack with a full unwind (slow; for testing prof)
     #[arg(long, hide = true)]
     pub verify_stacks: bool,
+}
+
+impl RecordArgs {
+    /// Which blocks are to be recorded.
+    pub fn capture(&self) -> Capture {
+        Capture {
+            sample_bytes: self.sample.unwrap_or(0),
+            sample_every: self.sample_rate.unwrap_or(0),
+            min_size: self.min_size.unwrap_or(0),
+            max_size: self.max_size.unwrap_or(u64::MAX),
+        }
+    }
 }
 
 /// What a thread does when the ring is full.

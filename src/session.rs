@@ -8,6 +8,7 @@ use crate::recorder;
 use anyhow::{Context, Result, anyhow};
 use prof_collect::{Clock, Peek, create_recording, drain_orphan, write_prologue};
 use prof_inject::{DetachOptions, Installed, Options, Target};
+use prof_trace::capture::Capture;
 use prof_trace::records::{Hooks, Target as TargetRecord};
 use prof_trace::shared::Shared;
 use std::fs::{self, File};
@@ -81,6 +82,7 @@ pub fn options(record: &RecordArgs, choice: &Choice, path: &Path) -> Options {
         on: choice.on,
         signal: choice.signal,
         free_stacks: record.free_stacks,
+        capture: record.capture(),
         verify: record.verify_stacks,
         timeout: choice.timeout,
         ..Options::default()
@@ -97,7 +99,7 @@ pub fn activate(
     let pid = installed.target.pid;
     // That one is for following modules; it counts nothing.
     installed.hooked.retain(|h| h.function != prof_inject::functions::LOADER);
-    let target = target_record(&installed.target, &installed.shared);
+    let target = target_record(&installed.target, &installed.shared, &installed.options.capture);
     let hooks =
         Hooks { hooked: installed.hooked.clone(), not_hooked: installed.not_hooked.clone() };
     write_prologue(&mut file, &target, &hooks).context("cannot write the recording")?;
@@ -255,7 +257,7 @@ fn local_time(seconds: i64) -> String {
     )
 }
 
-fn target_record(target: &Target, shared: &Shared) -> TargetRecord {
+fn target_record(target: &Target, shared: &Shared, capture: &Capture) -> TargetRecord {
     let clock = Clock::of(shared);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     TargetRecord {
@@ -271,6 +273,10 @@ fn target_record(target: &Target, shared: &Shared) -> TargetRecord {
         start_ticks: clock.now(),
         ticks_per_sec: clock.ticks_per_sec(),
         prof_version: env!("CARGO_PKG_VERSION").into(),
+        sample_bytes: capture.sample_bytes,
+        sample_every: capture.sample_every,
+        min_size: capture.min_size,
+        max_size: capture.max_size,
     }
 }
 

@@ -19,6 +19,17 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     n.checked_shl(shift).filter(|v| v >> shift == n).ok_or_else(|| "that is too much".into())
 }
 
+/// A size that is not 0, of a sampling distance.
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_sample(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        0 => Err("0 bytes between samples is no sampling; leave the option out".into()),
+        n => Ok(n),
+    }
+}
+
 /// `30s`, `500ms`, `5m`, `1h`, `2.5s`, `30`.
 ///
 /// # Errors

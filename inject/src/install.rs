@@ -14,6 +14,7 @@ use crate::tracee::Tracee;
 use crate::tracee::isolated;
 use crate::{Error, Refusal, RemoteMemory, Result, setup};
 use prof_arch::native::syscall::nr;
+use prof_trace::capture::Capture;
 use prof_trace::records::{Hook, NotHooked};
 use prof_trace::shared::{Geometry, Kind, MEMFD_NAME, Shared};
 use std::fs::File;
@@ -36,6 +37,8 @@ pub struct Options {
     pub signal: u32,
     /// Record stacks of frees, too.
     pub free_stacks: bool,
+    /// Which blocks are recorded.
+    pub capture: Capture,
     /// Take each stack both ways, and compare.
     pub verify: bool,
     /// Frames at which a stack is cut.
@@ -53,6 +56,7 @@ impl Default for Options {
             on: true,
             signal: libc::SIGUSR1 as u32,
             free_stacks: false,
+            capture: Capture::default(),
             verify: false,
             max_depth: 1024,
             timeout: Duration::from_secs(5),

@@ -76,6 +76,11 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.ticks_per_sec = if source == clock::COUNTER { calibrate() } else { 1_000_000_000 };
     c.r_debug = elf::r_debug(&i.mem, &i.modules);
     c.wait_ns.store(i.options.wait.as_nanos() as u64, Relaxed);
+    let capture = &i.options.capture;
+    c.sample_bytes = capture.sample_bytes;
+    c.sample_every = capture.sample_every;
+    c.min_size = capture.min_size;
+    c.max_size = capture.max_size;
     set_path(c, &i.options.path);
     c.ring_addr = mapped.ring.addr;
     c.ring_len = mapped.ring.len;

@@ -39,6 +39,10 @@ fn record(pid: i32, args: &DemoArgs) -> Result<ExitCode> {
         ring_size: 64 << 20,
         on_full: OnFull::Wait,
         free_stacks: false,
+        sample: None,
+        sample_rate: None,
+        min_size: None,
+        max_size: None,
         verify_stacks: false,
     };
     eprintln!("$ prof attach {pid}        # a live process: a small server with a leak");

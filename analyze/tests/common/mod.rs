@@ -32,6 +32,7 @@ pub fn target() -> Target {
         start_ticks: START,
         ticks_per_sec: 1_000_000_000,
         prof_version: "0.1.0".into(),
+        ..Target::default()
     }
 }
 

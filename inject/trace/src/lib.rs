@@ -4,6 +4,7 @@
 //!   slots, module table, stack tree, segments of events;
 //! * [`ring`]: taking, filling and draining the segments;
 //! * [`tree`]: the tables of code addresses and stack nodes;
+//! * [`capture`]: which blocks are recorded;
 //! * [`event`]: how an event is encoded in a segment and in a recording;
 //! * [`chunk`] and [`records`] (feature `std`): the recording on disk.
 //!
@@ -14,6 +15,7 @@
 #[cfg(feature = "std")]
 extern crate std;
 
+pub mod capture;
 #[cfg(feature = "std")]
 pub mod chunk;
 pub mod event;

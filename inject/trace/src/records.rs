@@ -1,5 +1,6 @@
 //! The chunks of a recording, as values.
 
+use crate::capture::Capture;
 use crate::event::Codec;
 use crate::wire::{Reader, Writer};
 use std::string::String;
@@ -55,12 +56,14 @@ macro_rules! record {
         }
     };
     (@ty int) => { u64 };
+    (@ty later) => { u64 }; // appended in a later version: 0 where it is missing
     (@ty int32) => { u32 };
     (@ty text) => { String };
     (@ty bytes) => { Vec<u8> };
     (@ty ints) => { Vec<u64> };
     (@ty texts) => { Vec<String> };
     (@put int, $w:ident, $v:expr) => { $w.int($v) };
+    (@put later, $w:ident, $v:expr) => { $w.int($v) };
     (@put int32, $w:ident, $v:expr) => { $w.int($v as u64) };
     (@put text, $w:ident, $v:expr) => { $w.blob($v.as_bytes()) };
     (@put bytes, $w:ident, $v:expr) => { $w.blob(&$v) };
@@ -73,6 +76,7 @@ macro_rules! record {
         for x in &$v { $w.blob(x.as_bytes()); }
     }};
     (@get int, $r:ident) => { $r.int()? };
+    (@get later, $r:ident) => { if $r.rest().is_empty() { 0 } else { $r.int()? } };
     (@get int32, $r:ident) => { $r.int32()? };
     (@get text, $r:ident) => { $r.text()? };
     (@get bytes, $r:ident) => { $r.blob()?.to_vec() };
@@ -117,6 +121,26 @@ record! {
         ticks_per_sec: int,
         /// Version of prof.
         prof_version: text,
+        /// See [`Capture::sample_bytes`]; 0: no such sampling.
+        sample_bytes: later,
+        /// See [`Capture::sample_every`]; 0 or 1: all.
+        sample_every: later,
+        /// Smaller blocks are not in the recording.
+        min_size: later,
+        /// Larger blocks are not in the recording; `u64::MAX` or 0: no limit.
+        max_size: later,
+    }
+}
+
+impl Target {
+    /// Which blocks are in the recording.
+    pub fn capture(&self) -> Capture {
+        Capture {
+            sample_bytes: self.sample_bytes,
+            sample_every: self.sample_every,
+            min_size: self.min_size,
+            max_size: if self.max_size == 0 { u64::MAX } else { self.max_size },
+        }
     }
 }
 
@@ -347,9 +371,17 @@ mod tests {
         };
         let bytes = t.encode();
         assert_eq!(Target::decode(&bytes), Some(t));
-        for cut in 0..bytes.len() {
+        // The last four fields, one byte each here, may be missing.
+        let old = bytes.len() - 4;
+        for cut in 0..old {
             assert_eq!(Target::decode(&bytes[..cut]), None);
         }
+        let from_old = Target::decode(&bytes[..old]).expect("an old target");
+        assert_eq!(from_old.capture(), Capture::default());
+        let sampled = Target { sample_bytes: 1 << 19, max_size: u64::MAX, ..from_old };
+        let bytes = sampled.encode();
+        assert_eq!(Target::decode(&bytes), Some(sampled));
+        assert_eq!(Target::decode(&bytes[..bytes.len() - 1]), None);
         let h = Hooks {
             hooked: vec![Hook { index: 1, function: "malloc".into(), ..Default::default() }],
             not_hooked: vec![NotHooked { reason: "too short".into(), ..Default::default() }],

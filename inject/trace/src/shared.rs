@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Grows with every change of the layout; prof only takes over what has its own number.
-pub const LAYOUT: u32 = 1;
+pub const LAYOUT: u32 = 2;
 /// Second word of the flag page: tells the attached process from its forked children, in which the
 /// kernel has wiped the page and nothing else of prof's memory is mapped.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -202,6 +202,14 @@ pub struct Control {
     pub r_debug: u64,
     /// Nanoseconds that a thread may wait for a free segment before it drops an event.
     pub wait_ns: AtomicU64,
+    /// See [`Capture::sample_bytes`](crate::capture::Capture); 0: off.
+    pub sample_bytes: u64,
+    /// See [`Capture::sample_every`](crate::capture::Capture); 0 or 1: off.
+    pub sample_every: u64,
+    /// Smaller blocks are not recorded.
+    pub min_size: u64,
+    /// Larger blocks are not recorded; `u64::MAX`: no limit.
+    pub max_size: u64,
     /// Where this memory is mapped in the target, and its length.
     pub ring_addr: u64,
     /// Length of the mapping.
