@@ -135,6 +135,25 @@ impl Rule {
         self.0 == SIGNAL
     }
 
+    /// The step looks at the frame pointer: what the register holds in this frame matters.
+    #[inline(always)]
+    #[must_use]
+    pub const fn reads_fp(self) -> bool {
+        matches!(self.0 & 0xff, CFA_FP | CFA_FP_DEREF | FRAME_POINTER)
+    }
+
+    /// The step takes the caller's frame pointer from memory; it is the last word that it reads.
+    #[inline(always)]
+    #[must_use]
+    pub const fn writes_fp(self) -> bool {
+        match self.0 & 0xff {
+            CFA_SP | CFA_FP => self.0 & 0xffff_0000 != 0,
+            CFA_FP_DEREF => self.0 & 0x100 != 0,
+            FRAME_POINTER | SIGNAL => true,
+            _ => false,
+        }
+    }
+
     const fn pack(kind: u64, high: i32, slot: i16, flag: bool) -> Rule {
         Rule(kind | (flag as u64) << 8 | (slot as u16 as u64) << 16 | (high as u32 as u64) << 32)
     }

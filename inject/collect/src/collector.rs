@@ -12,7 +12,7 @@ use crate::target::{Watched, switch_off};
 use crate::threads::Threads;
 use crate::tree::Tree;
 use prof_trace::chunk;
-use prof_trace::records::{End, Pass, Toggle, kind};
+use prof_trace::records::{Counters, End, Pass, Toggle, kind};
 use prof_trace::shared::{SEGMENT_SIZE, Shared, TOGGLES, state};
 use std::fs::File;
 use std::sync::Arc;
@@ -165,8 +165,8 @@ impl Collector {
         self.toggles = toggles;
     }
 
-    pub(crate) fn drain_mut(&mut self) -> &mut Drain {
-        &mut self.drain
+    pub(crate) fn drain_mut(&mut self) -> (&mut Drain, &mut Tree) {
+        (&mut self.drain, &mut self.tree)
     }
 
     /// Collects until the target has ended, was detached from, or `stop` is set.
@@ -328,10 +328,16 @@ impl Collector {
     }
 
     fn put_counters(&mut self) {
+        let t = self.counters();
+        self.out.put(kind::COUNTERS, &t.encode());
+    }
+
+    fn counters(&self) -> Counters {
         let mut t = totals(&self.shared);
         t.lost = t.lost.wrapping_add(self.out.lost());
+        t.truncated = t.truncated.wrapping_add(self.drain.truncated);
         t.damaged_bytes = self.drain.damaged;
-        self.out.put(kind::COUNTERS, &t.encode());
+        t
     }
 
     /// At the first error in writing, recording is switched off in the target. Draining goes on, so
@@ -364,9 +370,7 @@ impl Collector {
         self.modules.look(&self.shared, self.clock.now(), &mut self.out);
         self.modules.finish(&mut self.out);
         self.drain.flush(&self.shared, &mut self.out);
-        let mut t = totals(&self.shared);
-        t.lost = t.lost.wrapping_add(self.out.lost());
-        t.damaged_bytes = self.drain.damaged;
+        let t = self.counters();
         let reason = match self.out.failure() {
             Some(e) => format!("stopped: {e}"),
             None => reason.to_owned(),

@@ -2,19 +2,23 @@
 
 use crate::output::Output;
 use crate::threads::Threads;
-use crate::tree::Tree;
-use prof_trace::event::{Codec, Event};
+use crate::tree::{Names, Tree};
+use prof_trace::event::{Codec, Entry, Event, MAX_EVENT};
 use prof_trace::ring::{self, View};
 use prof_trace::shared::{SEGMENT_SIZE, Shared};
 
 /// How far a segment has been read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Progress {
     /// Whose it is; 0 and 0 with nothing drained: nobody's.
     serial: u32,
     seq: u64,
     drained: u32,
     codec: Codec,
+    /// The stack nodes that it has defined.
+    names: Names,
+    /// Encoding state of its events in the recording.
+    out: Codec,
     /// It holds what is no event; nothing more is taken from it.
     bad: bool,
     /// Its thread has ended: when this was noticed, all there will be was committed.
@@ -27,6 +31,7 @@ pub struct Drain {
     segments: Vec<Progress>,
     views: Vec<View>,
     copy: Vec<u8>,
+    recorded: Vec<u8>,
     read: Vec<usize>,
     pass: u64,
     /// Bytes that were no events.
@@ -35,14 +40,8 @@ pub struct Drain {
     pub bytes: u64,
     /// Events.
     pub events: u64,
-}
-
-/// Whether a node id can be one is left to [`Tree::see`].
-#[inline(always)]
-fn node_of(e: &Event) -> u32 {
-    match *e {
-        Event::Alloc { node, .. } | Event::Free { node, .. } | Event::Realloc { node, .. } => node,
-    }
+    /// Events whose stack was cut here (see [`crate::tree::Node::is_cut`]).
+    pub truncated: u64,
 }
 
 impl Drain {
@@ -50,14 +49,16 @@ impl Drain {
     pub fn new(shared: &Shared) -> Self {
         let n = shared.geometry().segments();
         Self {
-            segments: vec![Progress::default(); n],
+            segments: std::iter::repeat_with(Progress::default).take(n).collect(),
             views: Vec::with_capacity(n),
             copy: vec![0; SEGMENT_SIZE],
+            recorded: Vec::with_capacity(2 * SEGMENT_SIZE),
             read: Vec::new(),
             pass: 1, // a thread's `gap` of 0 is no pass's
             damaged: 0,
             bytes: 0,
             events: 0,
+            truncated: 0,
         }
     }
 
@@ -101,7 +102,7 @@ impl Drain {
     pub fn flush(&mut self, shared: &Shared, out: &mut Output) {
         out.flush();
         for index in self.read.drain(..) {
-            self.segments[index] = Progress::default();
+            self.segments[index].start(0, 0);
             ring::give_back(shared, index);
         }
     }
@@ -130,7 +131,7 @@ impl Drain {
             return false;
         }
         if (p.serial, p.seq) != (v.serial, v.seq) {
-            *p = Progress { serial: v.serial, seq: v.seq, ..Default::default() };
+            p.start(v.serial, v.seq);
         }
         let from = p.drained as usize;
         if v.committed > from {
@@ -140,14 +141,16 @@ impl Drain {
             if p.bad {
                 self.damaged += bytes.len() as u64;
             } else {
-                let start = p.codec;
-                let (count, good) = scan(&mut p.codec, bytes, shared, tree);
-                self.damaged += (bytes.len() - good) as u64;
-                p.bad = good < bytes.len();
-                self.events += u64::from(count);
-                self.bytes += good as u64;
-                if count > 0 {
-                    out.put_events(v.serial, &start, count, &bytes[..good]);
+                let start = p.out;
+                self.recorded.clear();
+                let done = p.translate(bytes, shared, tree, &mut self.recorded);
+                self.damaged += (bytes.len() - done.bytes) as u64;
+                p.bad = done.bytes < bytes.len();
+                self.events += u64::from(done.events);
+                self.truncated += u64::from(done.truncated);
+                self.bytes += done.bytes as u64;
+                if done.events > 0 {
+                    out.put_events(v.serial, &start, done.events, &self.recorded);
                 }
             }
         }
@@ -158,12 +161,15 @@ impl Drain {
         end
     }
 
-    /// Has the segment be read from `drained` on, with this decoding state.
-    pub fn begin_at(&mut self, v: &View, drained: usize, codec: Codec) {
-        let (serial, seq, drained) = (v.serial, v.seq, drained.min(SEGMENT_SIZE) as u32);
-        if let Some(p) = self.segments.get_mut(v.index) {
-            *p = Progress { serial, seq, drained, codec, bad: false, dying: false };
-        }
+    /// Has the segment be read from `drained` on, where one of its events ends.
+    pub fn begin_at(&mut self, shared: &Shared, tree: &mut Tree, v: &View, drained: usize) {
+        let Some(p) = self.segments.get_mut(v.index) else { return };
+        p.start(v.serial, v.seq);
+        let bytes = &mut self.copy[..drained.min(SEGMENT_SIZE)];
+        copy_out(shared, v.index, 0, bytes);
+        self.recorded.clear();
+        let done = p.translate(bytes, shared, tree, &mut self.recorded);
+        p.drained = done.bytes as u32;
     }
 
     /// Marks the active segments of threads that `gone` tells to have ended.
@@ -195,13 +201,69 @@ pub fn copy_out(shared: &Shared, index: usize, from: usize, to: &mut [u8]) {
     unsafe { std::ptr::copy_nonoverlapping(data.add(from), to.as_mut_ptr(), to.len()) }
 }
 
-/// Decodes events; returns how many there are, and how many bytes of them.
-fn scan(codec: &mut Codec, bytes: &[u8], shared: &Shared, tree: &mut Tree) -> (u32, usize) {
-    let (mut count, mut at) = (0, 0);
-    while let Some((event, n)) = codec.get(&bytes[at..]) {
-        tree.see(shared, node_of(&event));
-        count += 1;
-        at += n;
+/// What was translated.
+#[derive(Clone, Copy, Debug, Default)]
+struct Translated {
+    events: u32,
+    truncated: u32,
+    bytes: usize,
+}
+
+impl Progress {
+    /// Another segment begins here.
+    fn start(&mut self, serial: u32, seq: u64) {
+        let mut names = std::mem::take(&mut self.names);
+        names.clear();
+        *self = Self { serial, seq, names, ..Self::default() };
     }
-    (count, at)
+
+    /// Appends the events at the front of `bytes` to `to`, with the stack nodes that they have in the
+    /// recording.
+    fn translate(
+        &mut self,
+        bytes: &[u8],
+        shared: &Shared,
+        tree: &mut Tree,
+        to: &mut Vec<u8>,
+    ) -> Translated {
+        let mut done = Translated::default();
+        while let Some((entry, n)) = self.codec.get_entry(&bytes[done.bytes..]) {
+            match entry {
+                Entry::Define { parent, pcs } => tree.define(shared, &mut self.names, parent, pcs),
+                Entry::Event(e) => {
+                    let Some(is_cut) = self.put(e, to) else { break };
+                    done.events += 1;
+                    done.truncated += u32::from(is_cut);
+                }
+            }
+            done.bytes += n;
+        }
+        done
+    }
+
+    /// Appends one event, and tells whether its stack was cut; `None` if it can't be one.
+    #[inline(always)]
+    fn put(&mut self, e: Event, to: &mut Vec<u8>) -> Option<bool> {
+        to.reserve(MAX_EVENT);
+        let at = to.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+        let (Event::Alloc { node, .. } | Event::Free { node, .. } | Event::Realloc { node, .. }) =
+            e;
+        let node = self.names.get(node);
+        // SAFETY: MAX_EVENT bytes are reserved from `at`; as many as are written become part of the
+        // vector.
+        let n = unsafe {
+            let n = match e {
+                Event::Alloc { time, addr, size, .. } => {
+                    self.out.put_alloc(at, time, addr, size, node.id)
+                }
+                Event::Free { time, addr, .. } => self.out.put_free(at, time, addr, node.id),
+                Event::Realloc { time_before, time, old, addr, size, .. } => {
+                    self.out.put_realloc(at, time_before, time, old, addr, size, node.id)
+                }
+            };
+            to.set_len(to.len() + n);
+            n
+        };
+        (n > 0).then_some(node.is_cut)
+    }
 }

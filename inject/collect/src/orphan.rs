@@ -3,10 +3,11 @@
 use crate::drain::Drain;
 use crate::ring_copy::RingCopy;
 use crate::target::switch_off;
+use crate::tree::Tree;
 use crate::{Collector, Error};
 use prof_trace::chunk::{self, CHUNK_HEADER, FILE_HEADER, MAX_PAYLOAD, Next};
-use prof_trace::event::Codec;
-use prof_trace::records::{Events, Pass, kind};
+use prof_trace::event::{Codec, Entry};
+use prof_trace::records::{Events, Nodes, Pass, kind};
 use prof_trace::ring::{self, View};
 use prof_trace::shared::Shared;
 use std::collections::HashMap;
@@ -50,7 +51,9 @@ pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
     }
     file.set_len(left.len).map_err(Error::io(format!("cannot cut {}", path.display())))?;
     let mut collector = Collector::new(pid, shared, file)?;
-    left.skip(&shared, collector.drain_mut());
+    let (drain, tree) = collector.drain_mut();
+    tree.restore(&left.nodes);
+    left.skip(&shared, drain, tree);
     collector.continue_from(left.passes, left.toggles);
     let ended = collector.finish("stopped: the collector had died");
     match ended.failure {
@@ -69,6 +72,8 @@ struct Left {
     toggles: u64,
     /// The last chunk of events of each thread.
     last: HashMap<u32, Events>,
+    /// Triples of the stack nodes.
+    nodes: Vec<u64>,
 }
 
 impl Left {
@@ -105,6 +110,11 @@ impl Left {
             kind::PASS => self.passes = Pass::decode(payload).map_or(0, |p| p.number + 1),
             kind::TOGGLE => self.toggles += 1,
             kind::END => self.ended = true,
+            kind::NODES => {
+                if let Some(n) = Nodes::decode(payload) {
+                    self.nodes.extend(n.triples);
+                }
+            }
             kind::EVENTS => {
                 if let Some(e) = Events::decode(payload) {
                     self.last.insert(e.thread, e);
@@ -115,7 +125,7 @@ impl Left {
     }
 
     /// Has `drain` begin, in each thread's segments, behind the last event that is recorded.
-    fn skip(&self, shared: &Shared, drain: &mut Drain) {
+    fn skip(&self, shared: &Shared, drain: &mut Drain, tree: &mut Tree) {
         let mut views: Vec<View> =
             (0..shared.geometry().segments()).filter_map(|i| ring::view(shared, i)).collect();
         views.sort_unstable_by_key(|v| (v.serial, v.seq));
@@ -125,33 +135,35 @@ impl Left {
             while let Some((_, n)) = end.get(&last.bytes[at..]) {
                 at += n;
             }
-            skip_to(shared, group, &end, drain);
+            skip_to(shared, group, &end, drain, tree);
         }
     }
 }
 
-/// The state after the last recorded event stands behind one event in the ring, or that event is not
-/// in the ring any more; then all that is older is recorded.
-fn skip_to(shared: &Shared, group: &[View], end: &Codec, drain: &mut Drain) {
+/// The last recorded event stands in the ring, or it is not there any more; then all that is older is
+/// recorded.
+fn skip_to(shared: &Shared, group: &[View], end: &Codec, drain: &mut Drain, tree: &mut Tree) {
     let mut exact = None;
     let mut older = None;
     for (i, v) in group.iter().enumerate() {
         let bytes = segment_bytes(shared, v);
         let (mut codec, mut at) = (Codec::default(), 0);
-        while let Some((_, n)) = codec.get(&bytes[at..]) {
+        while let Some((entry, n)) = codec.get_entry(&bytes[at..]) {
             at += n;
-            if codec == *end {
-                exact = Some((i, at, codec));
+            if !matches!(entry, Entry::Event(_)) {
+                continue;
+            }
+            if (codec.time, codec.addr) == (end.time, end.addr) {
+                exact = Some((i, at));
             }
             if codec.time <= end.time {
-                older = Some((i, at, codec));
+                older = Some((i, at));
             }
         }
     }
-    let Some((segment, at, codec)) = exact.or(older) else { return };
+    let Some((segment, at)) = exact.or(older) else { return };
     for (i, v) in group.iter().enumerate().take(segment + 1) {
-        let whole = i < segment;
-        drain.begin_at(v, if whole { v.committed } else { at }, codec);
+        drain.begin_at(shared, tree, v, if i < segment { v.committed } else { at });
     }
 }
 

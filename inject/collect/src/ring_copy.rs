@@ -6,11 +6,13 @@
 use crate::Error;
 use crate::maps::{Mapping, Maps};
 use crate::target::proc_dir;
-use crate::tree::{Bits, MAX_CHAIN};
-use prof_trace::event::{Codec, Event};
+use crate::tree::Bits;
+use prof_trace::event::{Codec, DEFINE_NODES, Entry};
 use prof_trace::ring;
-use prof_trace::shared::{Control, Geometry, LAYOUT, MAGIC, MEMFD_NAME, MODULES, Shared};
-use prof_trace::tree::{node_parts, pc_parts};
+use prof_trace::shared::{
+    Control, Geometry, LAYOUT, MAGIC, MEMFD_NAME, MODULES, PC_LEVEL0, PC_LEVELS, Shared,
+};
+use prof_trace::tree::pc_parts;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -116,7 +118,7 @@ impl RingCopy {
     pub fn copy(&mut self) -> io::Result<()> {
         self.copy_control()?;
         let s = self.shared;
-        let [_, _, _, (heads, heads_len), _] = s.geometry().hot_ranges();
+        let [_, _, (heads, heads_len), _] = s.geometry().hot_ranges();
         let modules = (s.control().modules.load(Relaxed) as usize).min(MODULES);
         for m in (0..modules).filter_map(|i| s.module(i)) {
             self.fetch_ref(m)?;
@@ -137,45 +139,41 @@ impl RingCopy {
         Ok(())
     }
 
-    /// Copies the stack nodes and code addresses that the copied events lead to.
+    /// Copies the code addresses that the copied segments name.
     ///
     /// # Errors
     /// If the target's memory can't be read any more.
     pub fn follow(&mut self) -> io::Result<()> {
         let s = self.shared;
-        let mut seen = Bits::new(1 << 23);
+        let mut seen = Bits::new(PC_LEVEL0 << PC_LEVELS);
         for index in 0..s.geometry().segments() {
             let (Some(v), Some(data)) = (ring::view(&s, index), s.data(index)) else { continue };
             // SAFETY: in bounds of the segment, in memory of our own that nobody changes here.
             let bytes = unsafe { std::slice::from_raw_parts(data, v.committed) };
             let (mut codec, mut at) = (Codec::default(), 0);
-            while let Some((event, n)) = codec.get(&bytes[at..]) {
+            while let Some((entry, n)) = codec.get_entry(&bytes[at..]) {
                 at += n;
-                self.follow_node(event, &mut seen)?;
+                if let Entry::Define { pcs, .. } = entry {
+                    self.follow_pcs(pcs, &mut seen)?;
+                }
             }
         }
         Ok(())
     }
 
-    fn follow_node(&mut self, event: Event, seen: &mut Bits) -> io::Result<()> {
-        let (Event::Alloc { mut node, .. }
-        | Event::Free { mut node, .. }
-        | Event::Realloc { mut node, .. }) = event;
-        for _ in 0..MAX_CHAIN {
-            if node == 0 || !seen.add(node as usize) {
-                break;
+    fn follow_pcs(&mut self, pcs: [u32; DEFINE_NODES], seen: &mut Bits) -> io::Result<()> {
+        for pc in pcs {
+            let Some(entry) = (pc as usize).checked_sub(1).and_then(|i| self.shared.pc(i)) else {
+                continue;
+            };
+            if !seen.add(pc as usize) {
+                continue;
             }
-            let Some(entry) = self.shared.node(node as usize - 1) else { break };
             self.fetch_ref(entry)?;
-            let Some((parent, pc)) = node_parts(&self.shared, node) else { break };
-            if let Some(entry) = (pc as usize).checked_sub(1).and_then(|i| self.shared.pc(i)) {
-                self.fetch_ref(entry)?;
-                let module = pc_parts(&self.shared, pc).map_or(0, |p| usize::from(p.1));
-                if let Some(m) = module.checked_sub(1).and_then(|i| self.shared.module(i)) {
-                    self.fetch_ref(m)?;
-                }
+            let module = pc_parts(&self.shared, pc).map_or(0, |p| usize::from(p.1));
+            if let Some(m) = module.checked_sub(1).and_then(|i| self.shared.module(i)) {
+                self.fetch_ref(m)?;
             }
-            node = parent;
         }
         Ok(())
     }
@@ -210,4 +208,10 @@ impl Drop for RingCopy {
         // SAFETY: mapped by `map` with that length, and not in use any more.
         unsafe { libc::munmap(base.cast(), len) };
     }
+}
+
+/// A ring with nothing in it, for tests.
+#[cfg(test)]
+pub fn empty() -> Shared {
+    RingCopy::map(Geometry::for_ring(0)).expect("memory")
 }

@@ -3,6 +3,7 @@
 mod common;
 use common::*;
 use prof_collect::Collector;
+use prof_trace::event::Codec;
 use prof_trace::ring;
 use prof_trace::shared::{SEGMENT_SIZE, Shared, segment};
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -44,37 +45,35 @@ fn finish(mut c: Collector, path: std::path::PathBuf) -> Recording {
 }
 
 #[test]
-fn cycles_and_bad_ids_end() {
+fn numbers_that_name_nothing_end() {
     let shared = new_ring(0);
-    let good = stack(&shared, 0x1234, 10);
-    let set = |i: usize, parent: u32, pc: u32| {
-        shared.node(i - 1).expect("node").store((parent as u64) << 32 | pc as u64, Relaxed);
-    };
-    // Two that are each other's parents, one that is its own, one with a parent beyond the table, one
-    // whose parent is free, one with a code address beyond the table, and a chain that is too long.
-    let base = 500_000;
-    set(base, base as u32 + 1, 1);
-    set(base + 1, base as u32, 1);
-    set(base + 2, base as u32 + 2, 1);
-    set(base + 3, u32::MAX, 1);
-    set(base + 4, 700_000, 1);
-    set(base + 5, good, u32::MAX);
-    for i in 0..10_000 {
-        set(600_000 + i, if i == 0 { 0 } else { 600_000 + i as u32 - 1 }, 1);
+    let (mut c, path) = collector(shared, "numbers");
+    let index = ring::take(&shared, 0).expect("a segment");
+    let data = shared.data(index).expect("data");
+    let mut codec = Codec::default();
+    let mut pos = 0;
+    // SAFETY: a few bytes at the front of the segment.
+    unsafe {
+        // Code addresses that are none, and an event that names a node to come.
+        pos += codec.put_define(data, 0, [1, u32::MAX, 4_000_000]);
+        pos += codec.put_alloc(data.add(pos), 10, 16, 1, 900);
+        pos += codec.put_alloc(data.add(pos), 11, 32, 1, 3);
     }
-    let mut ids: Vec<u32> = (0..6).map(|i| base as u32 + i).collect();
-    ids.extend([609_999, 605_000, u32::MAX, u32::MAX - 1, 8_380_417, 8_380_416, good]);
-    let (mut c, path) = collector(shared, "cycles");
-    let mut w = Writer::new(shared, 0);
-    for i in 0..100_000 {
-        w.put(&event(w.serial, i, ids[i as usize % ids.len()]));
-        if i % 1000 == 0 {
-            c.pass(false);
-        }
+    ring::open(&shared, index, 0, 1, 1, 1);
+    shared.head(index).expect("head").committed.store(pos as u32, Release);
+    c.pass(false);
+    // A definition below a node to come: no such thing is written, and what follows can't be read.
+    // SAFETY: as above.
+    unsafe {
+        pos += codec.put_define(data.add(pos), 500, [1, 0, 0]);
+        pos += codec.put_alloc(data.add(pos), 12, 48, 1, 1);
     }
+    shared.head(index).expect("head").committed.store(pos as u32, Release);
+    c.pass(false);
     let r = finish(c, path);
-    assert_eq!(r.events[&1].len(), 100_000);
-    assert_eq!(r.depth(good), 10);
+    assert_eq!(r.events[&1].len(), 2);
+    assert_eq!(r.nodes.len(), 3);
+    assert!(r.counters.expect("counters").damaged_bytes > 0);
 }
 
 #[test]
@@ -101,7 +100,9 @@ fn garbage_everywhere_does_no_harm() {
                 if x.next().is_multiple_of(2) { segment::ACTIVE } else { segment::CLOSED },
                 Release,
             );
-            shared.node(x.next() as usize % 8_000_000).expect("node").store(x.odd(), Relaxed);
+            let pc = shared.pc(x.next() as usize % 1_000_000).expect("pc");
+            pc.key.store(x.odd(), Relaxed);
+            pc.rule.store(x.odd(), Relaxed);
         }
         for w in 0..segments / 64 {
             shared.free_word(w).expect("word").store(x.odd(), Relaxed);
@@ -150,7 +151,7 @@ fn a_damaged_segment_costs_no_more_than_itself() {
     let r = finish(c, path);
     let n = r.events[&1].len();
     let damaged = r.counters.expect("counters").damaged_bytes;
-    assert!(damaged > 8000 - 100 && damaged < SEGMENT_SIZE as u64, "{damaged}");
+    assert!(damaged > 7000 && damaged < SEGMENT_SIZE as u64, "{damaged}");
     assert!(n > 8000 && n < 10_000, "{n}");
     let last = r.events[&1].last().expect("some");
     assert!(is_event(last, 1, 9999));

@@ -65,10 +65,9 @@ fn all_events_of_all_threads_arrive_in_order() {
     for serial in serials {
         check_events(&r, serial, N);
         assert!(r.threads.contains_key(&serial));
+        assert!(r.depths(serial).all(|d| d == 40));
     }
-    for node in nodes {
-        assert_eq!(r.depth(*node), 40);
-    }
+    assert_eq!(r.nodes.len(), 39 + 499, "each node once, whoever names it");
     assert_eq!(r.counters.expect("counters").events, 24 * N);
     let bytes_per_event = r.len as f64 / (24 * N) as f64;
     println!("{bytes_per_event:.2} bytes per event in the recording");
@@ -122,16 +121,7 @@ fn names_toggles_and_modules_are_recorded() {
         m.ready.store(1, Release);
     }
     shared.control().modules.store(2, Release);
-    let in_vdso = {
-        let prof_trace::tree::Found::Id(pc) = prof_trace::tree::add_pc(&shared, vdso.start + 16, 2)
-        else {
-            panic!()
-        };
-        let prof_trace::tree::Found::Id(n) = prof_trace::tree::node(&shared, 0, pc) else {
-            panic!()
-        };
-        n
-    };
+    let in_vdso = stack(&shared, vdso.start + 16, 1);
     let node = stack(&shared, here, 2);
     let r = collect(shared, "names", || {
         let toggle = |n: usize, on: u64| {

@@ -4,7 +4,7 @@
 //! original runs). Memory that is given back is recorded before the original runs, since another
 //! thread may get it while it does; memory that is handed out is recorded after.
 
-use crate::record::{add, event};
+use crate::record::{add, event, has_room};
 use crate::stack::capture;
 use crate::state::Thread;
 use crate::{clock, header, modules, thread};
@@ -159,20 +159,44 @@ extern "C" fn after_alloc(call: &mut Call) -> u64 {
 #[inline(always)]
 fn record_alloc(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: u64, addr: u64) {
     let size = requested(function(call).kind, &call.args);
-    let node = stack_node(shared, slot, t, call);
+    let Some(node) = stack_node(shared, slot, t, call) else { return };
     event(shared, slot, t, |c, at| {
         // SAFETY: `event` passes a place of MAX_EVENT bytes.
         unsafe { c.put_alloc(at, time, addr, size, node) }
     });
 }
 
+/// The node of the call's stack, in a segment with room for an event; `None`, and the event is counted
+/// as lost, if there is none.
 #[inline(always)]
-fn stack_node(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> u32 {
-    let stack = capture(shared, slot, t, call);
+fn stack_node(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> Option<u32> {
+    let stack = if has_room(shared, slot, t) { capture(shared, slot, t, call) } else { None };
+    let Some(stack) = stack else {
+        add(&slot.lost, 1);
+        return None;
+    };
     if stack.cut {
         add(&slot.truncated, 1);
     }
-    stack.node
+    Some(stack.node)
+}
+
+/// The same for memory that is given back: 0 if the recording does not ask for it.
+#[inline(always)]
+fn free_node(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> Option<u32> {
+    if shared.control().flags.load(Relaxed) & flags::FREE_STACKS == 0 {
+        return Some(0);
+    }
+    stack_node(shared, slot, t, call)
+}
+
+#[inline(always)]
+fn put_free(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: u64, addr: u64) {
+    let Some(node) = free_node(shared, slot, t, call) else { return };
+    event(shared, slot, t, |c, at| {
+        // SAFETY: `event` passes a place of MAX_EVENT bytes.
+        unsafe { c.put_free(at, time, addr, node) }
+    });
 }
 
 extern "C" fn before_realloc(call: &mut Call) -> Go {
@@ -207,17 +231,12 @@ extern "C" fn after_realloc(call: &mut Call) -> u64 {
     slot.busy_sp.store(call.regs.sp, Relaxed);
     count(slot, f);
     if addr == 0 {
-        let node = if free_stacks(&shared) { stack_node(&shared, slot, t, call) } else { 0 };
-        event(&shared, slot, t, |c, at| {
-            // SAFETY: `event` passes a place of MAX_EVENT bytes.
-            unsafe { c.put_free(at, before, old, node) }
-        });
+        put_free(&shared, slot, t, call, before, old);
     } else {
         let time = clock::after(&shared);
         if old == 0 {
             record_alloc(&shared, slot, t, call, time, addr);
-        } else {
-            let node = stack_node(&shared, slot, t, call);
+        } else if let Some(node) = stack_node(&shared, slot, t, call) {
             event(&shared, slot, t, |c, at| {
                 // SAFETY: `event` passes a place of MAX_EVENT bytes.
                 unsafe { c.put_realloc(at, before, time, old, addr, size, node) }
@@ -226,11 +245,6 @@ extern "C" fn after_realloc(call: &mut Call) -> u64 {
     }
     slot.busy_sp.store(0, Relaxed);
     0
-}
-
-#[inline(always)]
-fn free_stacks(shared: &Shared) -> bool {
-    shared.control().flags.load(Relaxed) & flags::FREE_STACKS != 0
 }
 
 /// Records a free; `None` if the call is not to be recorded.
@@ -252,11 +266,7 @@ fn record_free(call: &mut Call, f: &Function) -> Option<&'static Slot> {
     }
     slot.busy_sp.store(sp, Relaxed);
     let time = clock::before(&shared);
-    let node = if free_stacks(&shared) { stack_node(&shared, slot, t, call) } else { 0 };
-    event(&shared, slot, t, |c, at| {
-        // SAFETY: `event` passes a place of MAX_EVENT bytes.
-        unsafe { c.put_free(at, time, addr, node) }
-    });
+    put_free(&shared, slot, t, call, time, addr);
     count(slot, f);
     slot.busy_sp.store(0, Relaxed);
     Some(slot)

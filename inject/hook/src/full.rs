@@ -1,13 +1,12 @@
 //! Stacks with a frame that no packed rule describes: every row evaluated with all registers.
 
-use crate::stack::{Job, Stack, cut_root};
+use crate::stack::Job;
 use crate::state::{FRAMES, Frame};
 use crate::{memory, modules, resolve};
 use prof_arch::native::{FullRegs, Regs, regs};
 use prof_arch::native::{Rule, Step};
 use prof_arch::unwind::{CfiContext, FullStep, step_full};
 use prof_trace::shared::Shared;
-use prof_trace::tree::{self, Found};
 
 /// Unwinds the job's stack. Runs on the scratch stack.
 ///
@@ -16,8 +15,7 @@ use prof_trace::tree::{self, Found};
 pub unsafe extern "C" fn run(job: *mut ()) {
     // SAFETY: the caller's promise.
     let job = unsafe { &mut *job.cast::<Job<'_>>() };
-    job.stack = unwind(job);
-    job.t.forget();
+    unwind(job);
 }
 
 fn registers(job: &Job<'_>) -> FullRegs {
@@ -31,21 +29,24 @@ fn registers(job: &Job<'_>) -> FullRegs {
     r
 }
 
-fn unwind(job: &mut Job<'_>) -> Stack {
+/// Leaves the stack as the remembered one, but as one that can't be compared with the next.
+fn unwind(job: &mut Job<'_>) {
     let shared = job.shared;
     let mut r = registers(job);
     let mut ctx = CfiContext::new();
     let max = (shared.control().max_depth as usize).min(FRAMES);
     let mut count = 0;
     let mut cut = true;
+    job.t.forget();
     while count < max {
         let code = resolve::known(shared, r.pc).unwrap_or_else(|| resolve::compute(shared, r.pc));
         if code.id == 0 {
             break;
         }
+        if let Some(f) = job.t.fresh.get_mut(count) {
+            f.code = code.id;
+        }
         count += 1;
-        let frame = Frame { pc: r.pc, sp: 0, fp: 0, node: code.id, words: 0 };
-        job.t.frames[(FRAMES - count) & (FRAMES - 1)] = frame;
         match step(shared, &r, code.rule, &mut ctx) {
             Some(Some(next)) => r = next,
             Some(None) => {
@@ -55,14 +56,13 @@ fn unwind(job: &mut Job<'_>) -> Stack {
             None => break,
         }
     }
-    let mut parent = if cut { cut_root(shared) } else { 0 };
-    for f in job.t.frames.iter().skip(FRAMES - count) {
-        match tree::node(shared, parent, f.node) {
-            Found::Id(id) => parent = id,
-            _ => return Stack { node: parent, cut: true },
-        }
+    let t = &mut *job.t;
+    for (to, from) in t.frames.iter_mut().zip(t.fresh.iter().take(count).rev()) {
+        *to = Frame::new(&Regs::default(), from.code, 0, false);
     }
-    Stack { node: parent, cut }
+    t.frames_len = count as u32;
+    t.cut = cut as u32;
+    t.passing = true;
 }
 
 /// The caller's registers; `Some(None)` at the thread's start, `None` where the way is lost.

@@ -25,6 +25,7 @@ pub mod full;
 pub mod header;
 pub mod memory;
 pub mod modules;
+pub mod name;
 pub mod record;
 pub mod resolve;
 pub mod stack;

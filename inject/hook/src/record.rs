@@ -1,6 +1,7 @@
 //! Putting events into the thread's segment of the ring.
 
-use crate::state::Thread;
+use crate::name::EPOCHS;
+use crate::state::{SeenName, Thread};
 use crate::{clock, header, sys, toggle};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use prof_trace::event::Codec;
@@ -19,7 +20,7 @@ pub fn event(
     t: &mut Thread,
     put: impl FnOnce(&mut Codec, *mut u8) -> usize,
 ) {
-    if t.pos > SEGMENT_FULL && !next_segment(shared, slot, t) {
+    if !has_room(shared, slot, t) {
         add(&slot.lost, 1);
         return;
     }
@@ -36,6 +37,13 @@ pub fn event(
     add(&slot.events, 1);
 }
 
+/// Sees to it that an event has room in the thread's segment; false if there is none in the ring. Before
+/// a stack is taken for an event, since its node belongs to the segment.
+#[inline(always)]
+pub fn has_room(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
+    t.pos <= SEGMENT_FULL || next_segment(shared, slot, t)
+}
+
 /// Adds to a counter that only this thread writes.
 #[inline(always)]
 pub fn add(counter: &core::sync::atomic::AtomicU64, n: u64) {
@@ -45,7 +53,7 @@ pub fn add(counter: &core::sync::atomic::AtomicU64, n: u64) {
 /// Takes the next segment; waits for one as long as the recording allows.
 #[cold]
 #[inline(never)]
-fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
+pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
     if !t.head.is_null() {
         ring::close(shared, t.segment as usize);
         t.head = core::ptr::null();
@@ -63,6 +71,12 @@ fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
     t.pos = 0;
     t.segment = index as u32;
     t.codec = Codec::default();
+    t.named = 0;
+    t.epoch += 1;
+    if t.epoch == EPOCHS {
+        t.epoch = 1;
+        t.names.fill(SeenName { key: 0, number: 0 });
+    }
     true
 }
 

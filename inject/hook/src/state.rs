@@ -1,11 +1,12 @@
 //! What the hook keeps of a thread, in memory that only that thread touches.
 
+use prof_arch::native::Regs;
 use prof_trace::event::Codec;
 use prof_trace::shared::Slot;
 
 /// Frames that a stack is remembered with; deeper ones are cut (see `Control::max_depth`).
 pub const FRAMES: usize = 1024;
-/// Words of memory that a remembered stack may rest on.
+/// Words of memory that a remembered stack may rest on; fewer than `Frame::LIVE`.
 pub const WORDS: usize = 2304;
 /// Bytes of the scratch stack.
 pub const SCRATCH: usize = 72 << 10;
@@ -20,12 +21,61 @@ pub struct Frame {
     pub pc: u64,
     /// Stack pointer after the return.
     pub sp: u64,
-    /// Frame pointer register.
+    /// Frame pointer register; means something only if [`Frame::is_live`].
     pub fp: u64,
-    /// Stack node of this frame; while the stack is being taken: code address id.
-    pub node: u32,
-    /// Words that the steps from the root down to and including the step out of this frame read.
-    pub words: u32,
+    /// Code address id of `pc`.
+    pub code: u32,
+    /// Number of its node in the segment being written, for the first [`Thread::named`] frames.
+    pub node: u16,
+    /// Words that the steps from the root down to and including the step out of this frame rest on,
+    /// and [`Frame::LIVE`].
+    words: u16,
+}
+
+impl Frame {
+    /// The steps from this frame to the root depend on what the frame pointer register holds in it.
+    const LIVE: u16 = 1 << 15;
+
+    /// A frame without a name.
+    #[inline(always)]
+    pub fn new(r: &Regs, code: u32, words: usize, live: bool) -> Self {
+        let words = words as u16 | if live { Self::LIVE } else { 0 };
+        Self { pc: r.pc, sp: r.sp, fp: r.fp, code, node: 0, words }
+    }
+
+    /// See the field.
+    #[inline(always)]
+    pub fn words(&self) -> usize {
+        (self.words & !Self::LIVE) as usize
+    }
+
+    /// See [`Frame::fp`].
+    #[inline(always)]
+    pub fn is_live(&self) -> bool {
+        self.words & Self::LIVE != 0
+    }
+
+    /// Whether the steps from registers `r` are those from this frame, as far as registers decide it.
+    #[inline(always)]
+    pub fn matches(&self, r: &Regs) -> bool {
+        self.pc == r.pc && self.sp == r.sp && (self.fp == r.fp || !self.is_live())
+    }
+}
+
+/// A frame that a walk has found.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct Fresh {
+    /// The registers in it.
+    pub regs: Regs,
+    /// Code address id.
+    pub code: u32,
+    /// The step out of it looked at the frame pointer.
+    pub reads_fp: bool,
+    /// The last word that the step read is the caller's frame pointer, and nothing but that.
+    pub writes_fp: bool,
+    /// Words that the step read.
+    pub words: u16,
 }
 
 /// A word of memory that a step read.
@@ -52,20 +102,20 @@ pub struct SeenCode {
     pub modules: u32,
 }
 
-/// A stack node that this thread has met.
+/// A stack node that this thread has defined.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct SeenNode {
-    /// `parent << 32 | code address id`; 0: none.
+pub struct SeenName {
+    /// See `name.rs`; 0: none.
     pub key: u64,
-    /// Its id.
-    pub id: u64,
+    /// Its number in the segment.
+    pub number: u16,
 }
 
 /// Entries of [`Thread::codes`].
-pub const CODES: usize = 256;
-/// Entries of [`Thread::nodes`].
-pub const NODES: usize = 512;
+pub const CODES: usize = 512;
+/// Entries of [`Thread::names`].
+pub const NAMES: usize = 1024;
 
 /// A part of the address space that can be read.
 #[repr(C)]
@@ -102,20 +152,29 @@ pub struct Thread {
     pub next_extent: u32,
     /// Frames of the remembered stack, from the root.
     pub frames_len: u32,
-    /// Words of the remembered stack, from the root.
-    pub words_len: u32,
     /// The remembered stack runs over more than one piece of memory (signal stacks).
     pub scattered: u32,
     /// The remembered stack was cut.
     pub cut: u32,
+    /// Frames of the remembered stack, from the root, whose nodes are defined in the segment.
+    pub named: u32,
+    /// Number of the segment, as the keys of `names` have it: never 0. It goes on from thread to thread,
+    /// so what a former owner of this state has named means nothing to the next one.
+    pub epoch: u32,
+    /// The remembered stack can't be compared with the next one.
+    pub passing: bool,
     /// Code addresses, each at the place that its hash names.
     pub codes: [SeenCode; CODES],
     /// Stack nodes, likewise.
-    pub nodes: [SeenNode; NODES],
-    /// The remembered frames.
+    pub names: [SeenName; NAMES],
+    /// The remembered frames, from the root.
     pub frames: [Frame; FRAMES],
-    /// The remembered words.
+    /// The words that they rest on, from the root.
     pub words: [Word; WORDS],
+    /// What the walk under way has found, from the innermost frame.
+    pub fresh: [Fresh; FRAMES],
+    /// The words that its steps have read, likewise.
+    pub fresh_words: [Word; WORDS],
 }
 
 const _: () = assert!(size_of::<Thread>() + SCRATCH <= SIZE);
@@ -145,8 +204,9 @@ impl Thread {
     /// Forgets the remembered stack.
     pub fn forget(&mut self) {
         self.frames_len = 0;
-        self.words_len = 0;
         self.scattered = 0;
         self.cut = 0;
+        self.named = 0;
+        self.passing = false;
     }
 }

@@ -14,6 +14,12 @@ const ALLOC: u8 = 1;
 const FREE: u8 = 2;
 const FREE_STACK: u8 = 3;
 const REALLOC: u8 = 4;
+const DEFINE: u8 = 5;
+
+/// Nodes that one definition may add.
+pub const DEFINE_NODES: usize = 3;
+/// The most bytes that a definition may take (it may write a few more).
+pub const MAX_DEFINE: usize = 16;
 
 /// One event, decoded. Times are in ticks of the recording's clock, addresses are the target's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,7 +32,7 @@ pub enum Event {
         addr: u64,
         /// Bytes asked for.
         size: u64,
-        /// Stack node, see [`crate::tree`].
+        /// Stack node: in a segment, its number there (see [`Entry`]); in a recording, its id.
         node: u32,
     },
     /// A block is about to be given back. The time is taken before the allocator is entered.
@@ -50,8 +56,25 @@ pub enum Event {
         addr: u64,
         /// Bytes asked for.
         size: u64,
-        /// Stack node, see [`crate::tree`].
+        /// Stack node, as above.
         node: u32,
+    },
+}
+
+/// What stands in a segment: events, and the stack nodes that they name.
+///
+/// The nodes of a segment are numbered from 1 in the order of their definitions. Nothing outside of
+/// the segment is needed to understand it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// An event.
+    Event(Event),
+    /// New nodes, each the child of the one before it, the first that of `parent`.
+    Define {
+        /// Number of the node outside of the first one; 0: it is an outermost frame.
+        parent: u32,
+        /// Code address ids (see [`crate::tree`]); 0 where there are fewer.
+        pcs: [u32; DEFINE_NODES],
     },
 }
 
@@ -78,8 +101,8 @@ pub struct Codec {
     pub addr: u64,
     /// Stack node of the last event that had one.
     pub node: u32,
-    /// Unused, zero.
-    pub pad: u32,
+    /// Stack nodes defined so far; 0 in a recording.
+    pub defined: u32,
 }
 
 #[inline(always)]
@@ -251,6 +274,56 @@ impl Codec {
         }
     }
 
+    /// Encodes the definition of up to [`DEFINE_NODES`] nodes below node number `parent`: a chain, of
+    /// which the last has the number [`Codec::defined`] afterwards. Returns the bytes written.
+    ///
+    /// # Safety
+    /// [`MAX_EVENT`] bytes from `at` must be writable.
+    #[inline(always)]
+    pub unsafe fn put_define(
+        &mut self,
+        at: *mut u8,
+        parent: u32,
+        pcs: [u32; DEFINE_NODES],
+    ) -> usize {
+        let back = (self.defined + 1).wrapping_sub(parent) as u64;
+        self.defined += pcs.iter().filter(|pc| **pc != 0).count() as u32;
+        let [a, b, c] = pcs.map(u64::from);
+        let lens = [len_of(back), len_of(a), len_of(b), len_of(c)];
+        let mut pen = Pen { at };
+        // SAFETY: 2 + 4 * 4 + 8 bytes are fewer than the caller promised.
+        unsafe {
+            pen.head(DEFINE, lens);
+            pen.int(back, lens[0]);
+            pen.int(a, lens[1]);
+            pen.int(b, lens[2]);
+            pen.int(c, lens[3]);
+            pen.at.offset_from_unsigned(at)
+        }
+    }
+
+    /// Decodes what stands at the start of `bytes` in a segment, as [`Codec::get`] does for events.
+    #[inline]
+    pub fn get_entry(&mut self, bytes: &[u8]) -> Option<(Entry, usize)> {
+        if bytes.first()? & 15 != DEFINE {
+            return self.get(bytes).map(|(e, n)| (Entry::Event(e), n));
+        }
+        let (_, lens) = head(bytes)?;
+        let mut pos = 2;
+        let back = int(bytes, &mut pos, lens[0])?;
+        let mut pcs = [0; DEFINE_NODES];
+        for (pc, len) in pcs.iter_mut().zip(&lens[1..]) {
+            *pc = u32::try_from(int(bytes, &mut pos, *len)?).ok()?;
+        }
+        let parent = (self.defined as u64 + 1).checked_sub(back)? as u32;
+        let count = pcs.iter().position(|pc| *pc == 0).unwrap_or(DEFINE_NODES);
+        if count == 0 || back == 0 || pcs[count..].iter().any(|pc| *pc != 0) {
+            return None;
+        }
+        self.defined = self.defined.checked_add(count as u32)?;
+        Some((Entry::Define { parent, pcs }, pos))
+    }
+
     /// Decodes the event at the start of `bytes`; returns it with its length, or `None` if the
     /// bytes are no event or are cut off.
     #[inline]
@@ -386,6 +459,36 @@ mod tests {
             },
         ];
         round(&e);
+    }
+
+    #[test]
+    fn definitions_come_back_as_written() {
+        let mut buf = [0u8; 1024];
+        let (mut w, mut r) = (Codec::default(), Codec::default());
+        let all = [(0, [7, 0, 0]), (1, [500, 3, 0]), (3, [70_000, 1, 2_000_000]), (2, [9, 9, 9])];
+        let mut len = 0;
+        for (parent, pcs) in all {
+            // SAFETY: far from the end of the buffer.
+            let n = unsafe { w.put_define(buf[len..].as_mut_ptr(), parent, pcs) };
+            assert!(n <= MAX_DEFINE);
+            len += n;
+        }
+        // SAFETY: as above.
+        len += unsafe { w.put_free(buf[len..].as_mut_ptr(), 5, 16, 3) };
+        let mut pos = 0;
+        for (parent, pcs) in all {
+            let (e, n) = r.get_entry(&buf[pos..len]).expect("an entry");
+            assert_eq!(e, Entry::Define { parent, pcs });
+            pos += n;
+        }
+        let free = Entry::Event(Event::Free { time: 5, addr: 16, node: 3 });
+        assert_eq!(r.get_entry(&buf[pos..len]).map(|(e, n)| (e, n + pos)), Some((free, len)));
+        assert_eq!((r, r.defined), (w, 9));
+        // A parent that is not there yet, and a definition of nothing.
+        assert_eq!(Codec::default().get_entry(&[5 | 1 << 4, 4, 0, 1]), None);
+        assert_eq!(Codec::default().get_entry(&[5 | 1 << 4, 0, 1]), None);
+        // A recording has no definitions.
+        assert_eq!(Codec::default().get(&buf), None);
     }
 
     #[test]

@@ -183,7 +183,7 @@ record! {
 impl Events {
     /// The decoding state to start with.
     pub fn codec(&self) -> Codec {
-        Codec { time: self.time, addr: self.addr, node: self.node, pad: 0 }
+        Codec { time: self.time, addr: self.addr, node: self.node, defined: 0 }
     }
 }
 

@@ -13,7 +13,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Grows with every change of the layout; prof only takes over what has its own number.
-pub const LAYOUT: u32 = 2;
+pub const LAYOUT: u32 = 4;
 /// Second word of the flag page: tells the attached process from its forked children, in which the
 /// kernel has wiped the page and nothing else of prof's memory is mapped.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -38,10 +38,6 @@ pub const MAX_SEGMENTS: usize = 1 << 16;
 pub const PC_LEVELS: usize = 9;
 /// Entries of the first level of the table of code addresses.
 pub const PC_LEVEL0: usize = 1 << 12;
-/// Levels of the table of stack nodes; level `k` has `NODE_LEVEL0 << k` entries.
-pub const NODE_LEVELS: usize = 10;
-/// Entries of the first level of the table of stack nodes.
-pub const NODE_LEVEL0: usize = 1 << 13;
 
 const PAGE: usize = 64 << 10; // the largest page of any architecture that we run on
 
@@ -54,13 +50,12 @@ const FUNCTIONS_AT: usize = SLOTS_AT + up(SLOTS * size_of::<Slot>());
 const MODULES_AT: usize = FUNCTIONS_AT + up(FUNCTIONS * size_of::<Function>());
 const STACKS_AT: usize = MODULES_AT + up(MODULES * size_of::<Module>());
 const PCS_AT: usize = STACKS_AT + up(STACKS * size_of::<StackRange>());
-const NODES_AT: usize = PCS_AT + up(PC_LEVEL0 * ((1 << PC_LEVELS) - 1) * size_of::<PcEntry>());
-const HEADS_AT: usize = NODES_AT + up(NODE_LEVEL0 * ((1 << NODE_LEVELS) - 1) * 8);
+const HEADS_AT: usize = PCS_AT + up(PC_LEVEL0 * ((1 << PC_LEVELS) - 1) * size_of::<PcEntry>());
 const FREE_AT: usize = HEADS_AT + up(MAX_SEGMENTS * size_of::<SegmentHead>());
 const DATA_AT: usize = FREE_AT + up(MAX_SEGMENTS / 8);
 /// Bytes of a thread's private state. It lies in the shared memory for its account only: nobody but
 /// the thread reads it.
-pub const STATE_SIZE: usize = 160 << 10;
+pub const STATE_SIZE: usize = 240 << 10;
 
 /// How large the parts are. Only the number of segments varies; prof chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,11 +112,10 @@ impl Geometry {
 
     /// The ranges (offset, length) that are written from the first event on, so that prof can
     /// allocate their pages beforehand and on its own account.
-    pub fn hot_ranges(self) -> [(usize, usize); 5] {
+    pub fn hot_ranges(self) -> [(usize, usize); 4] {
         [
             (0, FUNCTIONS_AT + up(FUNCTIONS * size_of::<Function>())),
             (PCS_AT, PC_LEVEL0 * 3 * size_of::<PcEntry>()),
-            (NODES_AT, NODE_LEVEL0 * 7 * 8),
             (HEADS_AT, self.segments * size_of::<SegmentHead>()),
             (DATA_AT, self.segments * SEGMENT_SIZE),
         ]
@@ -408,8 +402,6 @@ impl Shared {
         stack, STACKS_AT, StackRange, |_: &Self| STACKS);
     table!(/// Code address, by its id minus 1 (see [`crate::tree`]).
         pc, PCS_AT, PcEntry, |_: &Self| PC_LEVEL0 * ((1 << PC_LEVELS) - 1));
-    table!(/// Stack node, by its id minus 1: `parent << 32 | pc id`.
-        node, NODES_AT, AtomicU64, |_: &Self| NODE_LEVEL0 * ((1 << NODE_LEVELS) - 1));
     table!(/// Head of a segment.
         head, HEADS_AT, SegmentHead, |s: &Self| s.geometry.segments);
     table!(/// 64 segments' worth of the free list: a set bit is a free segment.

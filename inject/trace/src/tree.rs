@@ -1,15 +1,16 @@
-//! Code addresses and stack nodes: two tables that threads fill without locks.
+//! Code addresses: a table that threads fill without locks.
 //!
-//! Both are the same structure: levels, each twice as large as the one before; in a level a key may
-//! stand in a window of [`WINDOW`] entries that its hash chooses. A free entry is taken with one
-//! compare-and-swap, and nothing is ever removed, so a key that is not in a window with a free
-//! entry is nowhere. Full windows send their keys to the next level. The id of an entry is its
-//! position plus one, and stays; 0 is "none".
+//! It has levels, each twice as large as the one before; in a level a key may stand in a window of
+//! [`WINDOW`] entries that its hash chooses. A free entry is taken with one compare-and-swap, and
+//! nothing is ever removed, so a key that is not in a window with a free entry is nowhere. Full
+//! windows send their keys to the next level. The id of an entry is its position plus one, and
+//! stays; 0 is "none".
 //!
 //! A stack is a chain of nodes: a node is (parent node, code address id), the root's children are
-//! the outermost frames.
+//! the outermost frames. Nodes have no table here: each segment of events defines those that its
+//! events name (see [`crate::event::Entry`]).
 
-use crate::shared::{NODE_LEVEL0, NODE_LEVELS, PC_LEVEL0, PC_LEVELS, Shared};
+use crate::shared::{PC_LEVEL0, PC_LEVELS, Shared};
 use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 
 /// Entries that are looked at in each level.
@@ -56,28 +57,6 @@ pub enum Found {
     Full,
 }
 
-/// Looks for a node, and adds it if `add`.
-#[inline]
-pub fn node(shared: &Shared, parent: u32, pc_id: u32) -> Found {
-    let key = (parent as u64) << 32 | pc_id as u64;
-    let hash = mix(key);
-    let mut base = 0;
-    for level in 0..NODE_LEVELS {
-        let len = NODE_LEVEL0 << level;
-        let first = (hash as usize) & (len - WINDOW);
-        for i in 0..WINDOW {
-            let at = base + first + i;
-            let Some(e) = shared.node(at) else { return Found::Full };
-            match claim(e, key) {
-                true => return Found::Id(at as u32 + 1),
-                false => continue,
-            }
-        }
-        base += len;
-    }
-    Found::Full
-}
-
 /// Whether the entry holds `key` now.
 #[inline(always)]
 fn claim(e: &AtomicU64, key: u64) -> bool {
@@ -89,12 +68,6 @@ fn claim(e: &AtomicU64, key: u64) -> bool {
         }
     }
     seen == key
-}
-
-/// Parent and code address id of a node; `None` for an id that names none.
-pub fn node_parts(shared: &Shared, id: u32) -> Option<(u32, u32)> {
-    let key = shared.node((id as usize).checked_sub(1)?)?.load(Relaxed);
-    (key != 0).then_some(((key >> 32) as u32, key as u32))
 }
 
 /// Looks for a code address whose module satisfies `valid` (given the 1-based module number).
@@ -163,14 +136,14 @@ mod tests {
     }
 
     #[test]
-    fn nodes_are_found_again_under_many_threads() {
+    fn addresses_are_found_again_under_many_threads() {
         let s = shared();
         let ids: Vec<Vec<u32>> = std::thread::scope(|scope| {
             let hs: Vec<_> = (0..4)
                 .map(|_| {
                     scope.spawn(move || {
-                        (1..60_000u32)
-                            .map(|i| match node(&s, i / 3, i) {
+                        (1..60_000u64)
+                            .map(|i| match add_pc(&s, 0x40_0000 + i * 3, (i % 5) as u16) {
                                 Found::Id(id) => id,
                                 other => panic!("{other:?}"),
                             })
@@ -184,11 +157,11 @@ mod tests {
             assert_eq!(&ids[0], other);
         }
         for (i, id) in ids[0].iter().enumerate() {
-            let i = i as u32 + 1;
-            assert_eq!(node_parts(&s, *id), Some((i / 3, i)));
+            let i = i as u64 + 1;
+            assert_eq!(pc_parts(&s, *id), Some((0x40_0000 + i * 3, (i % 5) as u16)));
         }
-        assert_eq!(node_parts(&s, 0), None);
-        assert_eq!(node_parts(&s, u32::MAX), None);
+        assert_eq!(pc_parts(&s, 0), None);
+        assert_eq!(pc_parts(&s, u32::MAX), None);
     }
 
     #[test]

@@ -60,6 +60,9 @@ pub struct Writer {
     segment: Option<usize>,
     pos: usize,
     codec: Codec,
+    /// Nodes defined in the segment: the outer frames that all stacks share, and (stack, node).
+    outer: [u32; 64],
+    leaves: [(u32, u32); 1024],
 }
 
 impl Writer {
@@ -82,11 +85,43 @@ impl Writer {
             segment: None,
             pos: usize::MAX,
             codec: Codec::default(),
+            outer: [0; 64],
+            leaves: [(0, 0); 1024],
         }
     }
 
+    /// The node of a stack in the segment, defined if need be.
+    fn node(&mut self, stack: u32) -> u32 {
+        if stack == 0 {
+            return 0;
+        }
+        let place = stack.wrapping_mul(0x9e37_79b9) as usize >> 22;
+        if self.leaves[place].0 == stack {
+            return self.leaves[place].1;
+        }
+        let mut parent = 0;
+        for i in 0..(stack >> 21) - 1 {
+            if self.outer[i as usize] == 0 {
+                self.outer[i as usize] = self.define(parent, pc_id(&self.shared, outer_pc(i)));
+            }
+            parent = self.outer[i as usize];
+        }
+        let node = self.define(parent, stack & ((1 << 21) - 1));
+        self.leaves[place] = (stack, node);
+        node
+    }
+
+    fn define(&mut self, parent: u32, pc: u32) -> u32 {
+        let data = self.shared.data(self.segment.expect("a segment")).expect("data");
+        assert!(self.pos < SEGMENT_SIZE - 64);
+        // SAFETY: there is room for more than a definition.
+        self.pos += unsafe { self.codec.put_define(data.add(self.pos), parent, [pc, 0, 0]) };
+        self.codec.defined
+    }
+
     pub fn put(&mut self, e: &Event) {
-        if self.pos > SEGMENT_FULL {
+        // A definition of 40 nodes may come first.
+        if self.pos > SEGMENT_FULL - 512 {
             if let Some(s) = self.segment {
                 ring::close(&self.shared, s);
             }
@@ -99,7 +134,12 @@ impl Writer {
             self.seq += 1;
             ring::open(&self.shared, s, self.index as u32, self.serial, self.tid, self.seq);
             (self.segment, self.pos, self.codec) = (Some(s), 0, Codec::default());
+            self.outer.fill(0);
+            self.leaves.fill((0, 0));
         }
+        let (Event::Alloc { node, .. } | Event::Free { node, .. } | Event::Realloc { node, .. }) =
+            *e;
+        let node = self.node(node);
         let Some(s) = self.segment else { return };
         let (Some(data), Some(head)) = (self.shared.data(s), self.shared.head(s)) else { return };
         assert!(self.pos < SEGMENT_SIZE);
@@ -107,11 +147,11 @@ impl Writer {
         let n = unsafe {
             let at = data.add(self.pos);
             match *e {
-                Event::Alloc { time, addr, size, node } => {
+                Event::Alloc { time, addr, size, .. } => {
                     self.codec.put_alloc(at, time, addr, size, node)
                 }
-                Event::Free { time, addr, node } => self.codec.put_free(at, time, addr, node),
-                Event::Realloc { time_before, time, old, addr, size, node } => {
+                Event::Free { time, addr, .. } => self.codec.put_free(at, time, addr, node),
+                Event::Realloc { time_before, time, old, addr, size, .. } => {
                     self.codec.put_realloc(at, time_before, time, old, addr, size, node)
                 }
             }
@@ -156,16 +196,23 @@ pub fn is_event(e: &Event, serial: u32, i: u64) -> bool {
     }
 }
 
-/// A node that is `depth` frames deep.
+/// A stack that is `depth` frames deep, for [`Writer::put`]: its innermost code address id, and the depth.
 pub fn stack(shared: &Shared, leaf: u64, depth: u32) -> u32 {
-    let mut at = 0;
-    for i in 0..depth {
-        let pc = if i + 1 == depth { leaf } else { 0x40_0000 + i as u64 * 16 };
-        let tree::Found::Id(pc) = tree::add_pc(shared, pc, 1) else { panic!("full") };
-        let tree::Found::Id(n) = tree::node(shared, at, pc) else { panic!("full") };
-        at = n;
+    (0..depth).for_each(|i| {
+        pc_id(shared, outer_pc(i));
+    });
+    pc_id(shared, leaf) | depth << 21
+}
+
+fn outer_pc(i: u32) -> u64 {
+    0x40_0000 + u64::from(i) * 16
+}
+
+fn pc_id(shared: &Shared, pc: u64) -> u32 {
+    match tree::add_pc(shared, pc, if pc < 0x1_0000_0000 { 1 } else { 2 }) {
+        tree::Found::Id(id) => id,
+        full => panic!("{full:?}"),
     }
-    at
 }
 
 /// A recording, read.
@@ -256,6 +303,16 @@ impl Recording {
             self.events.entry(e.thread).or_default().push(event);
         }
         assert_eq!((count, at), (e.count, e.bytes.len()));
+    }
+
+    /// Depth of the stack of each event that has one, of the thread with this serial.
+    pub fn depths(&self, serial: u32) -> impl Iterator<Item = u32> + '_ {
+        self.events[&serial].iter().filter_map(|e| {
+            let (Event::Alloc { node, .. }
+            | Event::Free { node, .. }
+            | Event::Realloc { node, .. }) = *e;
+            (node != 0).then(|| self.depth(node))
+        })
     }
 
     pub fn depth(&self, mut node: u32) -> u32 {

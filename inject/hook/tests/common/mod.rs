@@ -2,12 +2,13 @@
 //! functions that go through the hook's entries as a stub would.
 
 use prof_hook::header::PROF_HOOK;
-use prof_trace::event::{Codec, Event};
+use prof_trace::event::{Codec, Entry, Event};
 use prof_trace::ring;
 use prof_trace::shared::{
     FLAG_COOKIE, FUNCTIONS, Geometry, Kind, LAYOUT, MAGIC, Shared, clock, flags, segment, state,
 };
 use prof_trace::tree;
+use std::cell::RefCell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 unsafe extern "C" {
@@ -38,6 +39,8 @@ pub fn map(len: usize) -> *mut u8 {
 pub struct Hook {
     /// The shared memory.
     pub shared: Shared,
+    /// Stack nodes that were read: parent and code address id, by id minus 1.
+    nodes: RefCell<Vec<(u32, u32)>>,
 }
 
 /// Sets the hook up in this process.
@@ -86,7 +89,7 @@ pub fn install(extra_flags: u32) -> Hook {
         d.kind = *kind as u32;
         d.index = i as u32;
     }
-    Hook { shared }
+    Hook { shared, nodes: RefCell::default() }
 }
 
 extern "C" fn add_module(info: *const Info, _: usize, data: *mut u8) -> i32 {
@@ -153,7 +156,8 @@ impl Hook {
         unsafe { hooked(p as usize, self.descriptor(1), prof_hook::entry::free as *const ()) };
     }
 
-    /// All events in the ring of the calling thread, in order, each segment given back.
+    /// All events in the ring of the calling thread, in order, each segment given back. Their nodes are
+    /// for [`Hook::stack`].
     pub fn drain(&self) -> Vec<Event> {
         // SAFETY: no arguments.
         let me = unsafe { gettid() } as u32;
@@ -169,9 +173,27 @@ impl Hook {
             let bytes = unsafe { std::slice::from_raw_parts(data, v.committed) };
             let mut codec = Codec::default();
             let mut pos = 0;
+            let mut nodes = self.nodes.borrow_mut();
+            let mut names = vec![0];
             while pos < bytes.len() {
-                let (e, n) = codec.get(&bytes[pos..]).expect("an event");
-                all.push(e);
+                let (e, n) = codec.get_entry(&bytes[pos..]).expect("an entry");
+                match e {
+                    Entry::Event(mut e) => {
+                        let (Event::Alloc { node, .. }
+                        | Event::Free { node, .. }
+                        | Event::Realloc { node, .. }) = &mut e;
+                        *node = names[*node as usize];
+                        all.push(e);
+                    }
+                    Entry::Define { parent, pcs } => {
+                        let mut at = names[parent as usize];
+                        for pc in pcs.into_iter().filter(|pc| *pc != 0) {
+                            nodes.push((at, pc));
+                            at = nodes.len() as u32;
+                            names.push(at);
+                        }
+                    }
+                }
                 pos += n;
             }
             if self.shared.head(v.index).expect("head").state.load(Acquire) == segment::CLOSED {
@@ -183,8 +205,10 @@ impl Hook {
 
     /// The code addresses of a stack, innermost first.
     pub fn stack(&self, mut node: u32) -> Vec<u64> {
+        let nodes = self.nodes.borrow();
         let mut pcs = Vec::new();
-        while let Some((parent, pc)) = tree::node_parts(&self.shared, node) {
+        while node != 0 {
+            let (parent, pc) = nodes[node as usize - 1];
             pcs.push(tree::pc_parts(&self.shared, pc).expect("a pc").0);
             node = parent;
         }

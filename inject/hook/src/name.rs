@@ -1,0 +1,136 @@
+//! Names for the frames of the remembered stack: numbers of nodes in the segment being written.
+//!
+//! A node is (parent, code address). The thread remembers which it has defined in this segment, as
+//! far as there is room; what it does not remember it defines again, with a new number. Whoever
+//! reads the segment finds out that both are the same. So nothing is looked up in memory that other
+//! threads write to, and nothing has to be kept for longer than the segment.
+
+use crate::record::next_segment;
+use crate::state::{NAMES, SeenName, Thread};
+use prof_trace::event::{DEFINE_NODES, MAX_DEFINE};
+use prof_trace::ring::SEGMENT_FULL;
+use prof_trace::shared::{Shared, Slot};
+use prof_trace::tree::{self, Found};
+
+/// Bits of a key that hold the code address id, and the parent's number.
+const PC_BITS: u32 = 21;
+const NUMBER_BITS: u32 = 14;
+const _: () = assert!(
+    prof_trace::shared::PC_LEVEL0 << prof_trace::shared::PC_LEVELS <= 1 << PC_BITS
+        && prof_trace::shared::SEGMENT_SIZE <= 1 << NUMBER_BITS
+);
+/// Values that the rest of a key can have.
+pub const EPOCHS: u32 = 1 << (64 - PC_BITS - NUMBER_BITS);
+
+#[inline(always)]
+fn key(epoch: u32, parent: u16, code: u32) -> u64 {
+    (epoch as u64) << (PC_BITS + NUMBER_BITS) | (parent as u64) << PC_BITS | code as u64
+}
+
+#[inline(always)]
+fn place(key: u64) -> usize {
+    (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize & (NAMES - 1)
+}
+
+/// Names the frames that have no name in this segment, or that stand from `kept` on; returns the number
+/// of the innermost frame's node, or `None` if there is no room in the ring. Afterwards an event has
+/// room in the segment.
+#[inline(always)]
+pub fn name(shared: &Shared, slot: &Slot, t: &mut Thread, kept: usize) -> Option<u16> {
+    let i = kept.min(t.named as usize);
+    let parent = match i {
+        0 if t.cut != 0 => known_root(shared, t),
+        0 => Some(0),
+        _ => t.frames.get(i - 1).map(|f| f.node),
+    };
+    let Some(mut parent) = parent else { return define(shared, slot, t, 0) };
+    let (epoch, names) = (t.epoch, &t.names);
+    for (at, f) in t.frames.iter_mut().enumerate().take(t.frames_len as usize).skip(i) {
+        let key = key(epoch, parent, f.code);
+        let seen = &names[place(key)];
+        if seen.key != key {
+            return define(shared, slot, t, at);
+        }
+        parent = seen.number;
+        f.node = parent;
+    }
+    t.named = t.frames_len;
+    Some(parent)
+}
+
+/// Defines nodes for the frames from `i` on.
+#[inline(never)]
+fn define(shared: &Shared, slot: &Slot, t: &mut Thread, mut i: usize) -> Option<u16> {
+    let len = t.frames_len as usize;
+    let most = |n: usize| (n.div_ceil(DEFINE_NODES) + 1) * MAX_DEFINE;
+    if t.pos + most(len - i) > SEGMENT_FULL {
+        if t.pos != 0 && !next_segment(shared, slot, t) {
+            return None;
+        }
+        i = 0;
+    }
+    let mut parent = match i.checked_sub(1) {
+        Some(k) => t.frames.get(k).map_or(0, |f| f.node),
+        None if t.cut == 0 => 0,
+        None => known_root(shared, t).unwrap_or_else(|| define_root(shared, t)),
+    };
+    while i < len {
+        let mut pcs = [0; DEFINE_NODES];
+        let first = t.codec.defined;
+        for (pc, f) in pcs.iter_mut().zip(t.frames.iter().take(len).skip(i)) {
+            *pc = f.code;
+        }
+        put(t, parent, pcs);
+        for (k, pc) in pcs.iter().enumerate().take(len - i) {
+            let number = (first + 1 + k as u32) as u16;
+            remember(t, parent, *pc, number);
+            if let Some(f) = t.frames.get_mut(i + k) {
+                f.node = number;
+            }
+            parent = number;
+        }
+        i += DEFINE_NODES;
+    }
+    t.named = t.frames_len;
+    Some(parent)
+}
+
+#[inline(always)]
+fn remember(t: &mut Thread, parent: u16, code: u32, number: u16) {
+    let key = key(t.epoch, parent, code);
+    t.names[place(key)] = SeenName { key, number };
+}
+
+#[inline(always)]
+fn put(t: &mut Thread, parent: u16, pcs: [u32; DEFINE_NODES]) {
+    // SAFETY: `define` has seen to it that MAX_EVENT bytes are left behind all definitions.
+    t.pos += unsafe { t.codec.put_define(t.data.add(t.pos), parent as u32, pcs) };
+}
+
+/// The mark of stacks that were cut short, below which their outermost frames stand.
+fn mark(shared: &Shared) -> u32 {
+    match tree::add_pc(shared, tree::CUT, 0) {
+        Found::Id(id) => id,
+        _ => 0,
+    }
+}
+
+/// Its node, if this segment has it.
+#[cold]
+#[inline(never)]
+fn known_root(shared: &Shared, t: &Thread) -> Option<u16> {
+    let key = key(t.epoch, 0, mark(shared));
+    let seen = t.names[place(key)];
+    (seen.key == key).then_some(seen.number)
+}
+
+fn define_root(shared: &Shared, t: &mut Thread) -> u16 {
+    let mark = mark(shared);
+    if mark == 0 {
+        return 0;
+    }
+    put(t, 0, [mark, 0, 0]);
+    let number = t.codec.defined as u16;
+    remember(t, 0, mark, number);
+    number
+}
