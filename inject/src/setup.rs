@@ -109,6 +109,9 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     if i.options.verify {
         bits |= flags::VERIFY;
     }
+    if !i.options.capture.is_everything() {
+        bits |= flags::SELECT;
+    }
     c.flags.store(bits, Relaxed);
     ring::fill(&i.shared);
     modules(i);

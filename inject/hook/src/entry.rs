@@ -7,9 +7,10 @@
 use crate::record::{add, event, has_room};
 use crate::stack::capture;
 use crate::state::Thread;
-use crate::{clock, header, modules, thread};
+use crate::{clock, header, modules, sample, thread};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, Go, call_on_stack};
+use prof_trace::samples;
 use prof_trace::shared::{FUNCTIONS, Function, Kind, Shared, Slot, flags};
 
 prof_arch::hook_entry!(
@@ -109,8 +110,19 @@ extern "C" fn before_alloc(call: &mut Call) -> Go {
     if !outermost(slot, sp) {
         return pass(f);
     }
+    let t = if selecting(&shared)
+        && !sample::selects(shared.control(), slot, requested(f.kind, &call.args))
+    {
+        if f.kind == Kind::Malloc as u32 {
+            // It ends in no other hooked function.
+            return pass(f);
+        }
+        core::ptr::null_mut()
+    } else {
+        core::ptr::from_mut(t)
+    };
     slot.inner_sp.store(sp, Relaxed);
-    call.note = [core::ptr::from_ref(slot) as u64, core::ptr::from_mut(t) as u64];
+    call.note = [core::ptr::from_ref(slot) as u64, t as u64];
     if f.nothrow != 0 {
         // The form that does not throw, as an exception must not pass through this frame. Its tag
         // argument is an empty object, whose address nobody looks at.
@@ -121,11 +133,33 @@ extern "C" fn before_alloc(call: &mut Call) -> Go {
     Go { target: f.original, stay: 1 }
 }
 
-/// What `before` left.
+/// Whether not all blocks are recorded.
 #[inline(always)]
-fn noted(call: &Call) -> (&'static Slot, &'static mut Thread) {
-    // SAFETY: set from references by `before` of the same call.
-    unsafe { (&*(call.note[0] as *const Slot), &mut *(call.note[1] as *mut Thread)) }
+fn selecting(shared: &Shared) -> bool {
+    shared.control().flags.load(Relaxed) & flags::SELECT != 0
+}
+
+/// Notes that a block is in the recording, so that its end will be, too.
+#[inline(always)]
+fn select(shared: &Shared, addr: u64) {
+    if selecting(shared) && !samples::insert(shared, addr) {
+        shared.control().samples_full.store(1, Relaxed);
+    }
+}
+
+/// Whether the end of this block is to be recorded.
+#[inline(always)]
+fn is_selected(shared: &Shared, addr: u64) -> bool {
+    !selecting(shared)
+        || samples::remove(shared, addr)
+        || shared.control().samples_full.load(Relaxed) != 0
+}
+
+/// What `before` left: no thread state where the allocation is not to be recorded.
+#[inline(always)]
+fn noted(call: &Call) -> (&'static Slot, Option<&'static mut Thread>) {
+    // SAFETY: set from references by `before` of the same call, but for a null.
+    unsafe { (&*(call.note[0] as *const Slot), (call.note[1] as *mut Thread).as_mut()) }
 }
 
 extern "C" fn after_alloc(call: &mut Call) -> u64 {
@@ -147,6 +181,7 @@ extern "C" fn after_alloc(call: &mut Call) -> u64 {
         // A throwing operator new that found no memory: the real one shall say so.
         return if f.nothrow != 0 { f.original } else { 0 };
     }
+    let Some(t) = t else { return 0 };
     let shared = header::shared();
     slot.busy_sp.store(call.regs.sp, Relaxed);
     let time = clock::after(&shared);
@@ -160,6 +195,7 @@ extern "C" fn after_alloc(call: &mut Call) -> u64 {
 fn record_alloc(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: u64, addr: u64) {
     let size = requested(function(call).kind, &call.args);
     let Some(node) = stack_node(shared, slot, t, call) else { return };
+    select(shared, addr);
     event(shared, slot, t, |c, at| {
         // SAFETY: `event` passes a place of MAX_EVENT bytes.
         unsafe { c.put_alloc(at, time, addr, size, node) }
@@ -199,15 +235,20 @@ fn put_free(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: u64
     });
 }
 
+/// What `before_realloc` leaves in argument 4, where neither the original nor unwinding looks.
+const OLD_IS_SELECTED: u64 = 1;
+
 extern "C" fn before_realloc(call: &mut Call) -> Go {
     let go = before_alloc(call);
     if go.stay != 0 {
-        // The old block may be somebody else's as soon as the original runs.
+        let shared = header::shared();
         let (_, t) = noted(call);
-        call.note[1] = clock::before(&header::shared());
-        call.result = core::ptr::from_mut(t) as u64;
-        // `result` is overwritten by the call: keep the thread's state where unwinding does not look.
-        call.args[3] = call.result;
+        // `result` is overwritten by the call: the thread's state goes to another unused argument.
+        call.args[3] = t.map_or(0, |t| core::ptr::from_mut(t) as u64);
+        // The old block may be somebody else's as soon as the original runs.
+        let old = call.args[0];
+        call.args[4] = if old != 0 && is_selected(&shared, old) { OLD_IS_SELECTED } else { 0 };
+        call.note[1] = clock::before(&shared);
     }
     go
 }
@@ -219,24 +260,40 @@ extern "C" fn after_realloc(call: &mut Call) -> u64 {
     let before = call.note[1];
     call.note[1] = call.args[3];
     let f = function(call);
-    let (slot, t) = noted(call);
+    let shared = header::shared();
+    let (slot, new) = noted(call);
     slot.inner_sp.store(0, Relaxed);
     let (old, addr) = (call.args[0], call.result);
+    let had = call.args[4] == OLD_IS_SELECTED;
     let size = requested(f.kind, &call.args);
-    // Failed, and the old block stands; but a size of 0 gives it back.
-    if addr == 0 && (old == 0 || size != 0) {
+    if addr == 0 {
+        if old == 0 || size != 0 {
+            // Failed, and the old block stands.
+            if had {
+                select(&shared, old);
+            }
+            return 0;
+        }
+        // A size of 0 gives it back.
+    }
+    let is_new = addr != 0 && new.is_some();
+    if !is_new && !had {
         return 0;
     }
-    let shared = header::shared();
+    // Where only the end of the old block is to be recorded, `before` has left none.
+    let state = new.or_else(|| thread::current(&shared).map(|(_, t)| t));
+    let Some(t) = state else { return 0 };
     slot.busy_sp.store(call.regs.sp, Relaxed);
     count(slot, f);
-    if addr == 0 {
+    if !is_new {
         put_free(&shared, slot, t, call, before, old);
+    } else if !had {
+        let time = clock::after(&shared);
+        record_alloc(&shared, slot, t, call, time, addr);
     } else {
         let time = clock::after(&shared);
-        if old == 0 {
-            record_alloc(&shared, slot, t, call, time, addr);
-        } else if let Some(node) = stack_node(&shared, slot, t, call) {
+        if let Some(node) = stack_node(&shared, slot, t, call) {
+            select(&shared, addr);
             event(&shared, slot, t, |c, at| {
                 // SAFETY: `event` passes a place of MAX_EVENT bytes.
                 unsafe { c.put_realloc(at, before, time, old, addr, size, node) }
@@ -257,6 +314,11 @@ fn record_free(call: &mut Call, f: &Function) -> Option<&'static Slot> {
     let shared = header::shared();
     let quiet = shared.control().quiet;
     if call.regs.pc.wrapping_sub(quiet.addr) < quiet.len {
+        return None;
+    }
+    // First, as most are not where not all are recorded. Hooked functions that are entered from others
+    // are not disturbed: what they free is not in the set, or not any more.
+    if !is_selected(&shared, addr) {
         return None;
     }
     let (slot, t) = thread::current(&shared)?;

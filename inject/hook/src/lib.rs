@@ -28,6 +28,7 @@ pub mod modules;
 pub mod name;
 pub mod record;
 pub mod resolve;
+pub mod sample;
 pub mod stack;
 pub mod state;
 pub mod sys;

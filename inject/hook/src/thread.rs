@@ -107,6 +107,8 @@ fn take(shared: &Shared, s: &'static Slot, tp: u64, index: usize) {
     s.serial.store(shared.control().next_thread.fetch_add(1, Relaxed), Relaxed);
     s.busy_sp.store(0, Relaxed);
     s.inner_sp.store(0, Relaxed);
+    s.distance.store(0, Relaxed);
+    s.random.store(0, Relaxed);
     state(shared, index).reset(s, index as u32);
     s.tp.store(tp, Relaxed);
     s.state.store(slot::LIVE, Release);

@@ -4,7 +4,7 @@
 //!   slots, module table, stack tree, segments of events;
 //! * [`ring`]: taking, filling and draining the segments;
 //! * [`tree`]: the tables of code addresses and stack nodes;
-//! * [`capture`]: which blocks are recorded;
+//! * [`capture`]: which blocks are recorded; [`samples`]: the set of those;
 //! * [`event`]: how an event is encoded in a segment and in a recording;
 //! * [`chunk`] and [`records`] (feature `std`): the recording on disk.
 //!
@@ -22,6 +22,7 @@ pub mod event;
 #[cfg(feature = "std")]
 pub mod records;
 pub mod ring;
+pub mod samples;
 pub mod shared;
 mod tables;
 pub mod tree;

@@ -38,6 +38,11 @@ pub const MAX_SEGMENTS: usize = 1 << 16;
 pub const PC_LEVELS: usize = 9;
 /// Entries of the first level of the table of code addresses.
 pub const PC_LEVEL0: usize = 1 << 12;
+/// Levels of the set of recorded blocks; level `k` has `SAMPLE_LEVEL0 << 2k` entries.
+pub const SAMPLE_LEVELS: u32 = 6;
+/// Entries of the first level of the set of recorded blocks.
+pub const SAMPLE_LEVEL0: usize = 1 << 12;
+const SAMPLES: usize = SAMPLE_LEVEL0 * (((1 << (2 * SAMPLE_LEVELS)) - 1) / 3);
 
 const PAGE: usize = 64 << 10; // the largest page of any architecture that we run on
 
@@ -50,7 +55,8 @@ const FUNCTIONS_AT: usize = SLOTS_AT + up(SLOTS * size_of::<Slot>());
 const MODULES_AT: usize = FUNCTIONS_AT + up(FUNCTIONS * size_of::<Function>());
 const STACKS_AT: usize = MODULES_AT + up(MODULES * size_of::<Module>());
 const PCS_AT: usize = STACKS_AT + up(STACKS * size_of::<StackRange>());
-const HEADS_AT: usize = PCS_AT + up(PC_LEVEL0 * ((1 << PC_LEVELS) - 1) * size_of::<PcEntry>());
+const SAMPLES_AT: usize = PCS_AT + up(PC_LEVEL0 * ((1 << PC_LEVELS) - 1) * size_of::<PcEntry>());
+const HEADS_AT: usize = SAMPLES_AT + up(SAMPLES * 8);
 const FREE_AT: usize = HEADS_AT + up(MAX_SEGMENTS * size_of::<SegmentHead>());
 const DATA_AT: usize = FREE_AT + up(MAX_SEGMENTS / 8);
 /// Bytes of a thread's private state. It lies in the shared memory for its account only: nobody but
@@ -142,6 +148,8 @@ pub mod flags {
     pub const SYSCALLS: u32 = 2;
     /// Compare each memoized stack with a full unwind (debugging; slow).
     pub const VERIFY: u32 = 4;
+    /// Not all blocks are recorded: see [`crate::capture`].
+    pub const SELECT: u32 = 8;
 }
 
 /// Values of [`Control::clock`].
@@ -204,6 +212,10 @@ pub struct Control {
     pub min_size: u64,
     /// Larger blocks are not recorded; `u64::MAX`: no limit.
     pub max_size: u64,
+    /// Set by the hook when [`crate::samples`] had no room: from then on all frees are recorded.
+    pub samples_full: AtomicU32,
+    /// Keeps the words below in place.
+    pub pad: u32,
     /// Where this memory is mapped in the target, and its length.
     pub ring_addr: u64,
     /// Length of the mapping.
@@ -402,6 +414,9 @@ impl Shared {
         stack, STACKS_AT, StackRange, |_: &Self| STACKS);
     table!(/// Code address, by its id minus 1 (see [`crate::tree`]).
         pc, PCS_AT, PcEntry, |_: &Self| PC_LEVEL0 * ((1 << PC_LEVELS) - 1));
+    table!(/// A window of the set of recorded blocks, see [`crate::samples`].
+        sample_window, SAMPLES_AT, [AtomicU64; crate::samples::WINDOW],
+        |_: &Self| SAMPLES / crate::samples::WINDOW);
     table!(/// Head of a segment.
         head, HEADS_AT, SegmentHead, |s: &Self| s.geometry.segments);
     table!(/// 64 segments' worth of the free list: a set bit is a free segment.

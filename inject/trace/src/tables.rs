@@ -34,8 +34,12 @@ pub struct Slot {
     pub busy_sp: AtomicU64,
     /// Stack pointer at which the hook was entered, while the original function runs; else 0.
     pub inner_sp: AtomicU64,
+    /// Bytes or allocations up to the next one that is recorded, as a signed number; where not all are.
+    pub distance: AtomicU64,
+    /// State of the random numbers for it; 0: there was none yet.
+    pub random: AtomicU64,
     /// Unused.
-    pub spare: [u64; 3],
+    pub spare: u64,
     /// Events written.
     pub events: AtomicU64,
     /// Events lost as no segment was free in time.

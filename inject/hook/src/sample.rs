@@ -1,0 +1,119 @@
+//! Which allocations are recorded, where not all are; decided before anything else is done for them.
+//!
+//! By bytes: points are strewn over the allocated bytes of a thread as a Poisson process does, and an
+//! allocation is recorded if one falls into it. The distance to the next point is drawn from an
+//! exponential distribution, which has no memory: so each allocation of `s` bytes has the
+//! probability `1 - exp(-s / mean)`, whatever came before it (Knuth, The Art of Computer Programming,
+//! volume 2, 3.4.1 D).
+
+use core::sync::atomic::Ordering::Relaxed;
+use prof_arch::native::capture::counter;
+use prof_trace::shared::{Control, Slot};
+
+/// Whether an allocation of `size` bytes by the thread of this slot is to be recorded. Only where
+/// `flags::SELECT` is set.
+#[inline(always)]
+pub fn selects(c: &Control, slot: &Slot, size: u64) -> bool {
+    if size < c.min_size || size > c.max_size {
+        return false;
+    }
+    let step = match (c.sample_bytes, c.sample_every) {
+        (0, 0 | 1) => return true,
+        (0, _) => 1,
+        // A block of no bytes is one of one byte.
+        _ => size.clamp(1, MOST),
+    };
+    let left = slot.distance.load(Relaxed) as i64 - step as i64;
+    slot.distance.store(left as u64, Relaxed);
+    if left > 0 {
+        return false;
+    }
+    arrived(c, slot, step)
+}
+
+/// No distance and no block counts for more.
+const MOST: u64 = 1 << 60;
+
+/// The next point has been reached, or there was none yet.
+#[cold]
+#[inline(never)]
+fn arrived(c: &Control, slot: &Slot, step: u64) -> bool {
+    let mut random = slot.random.load(Relaxed);
+    if random == 0 {
+        random = counter() ^ (slot.serial.load(Relaxed) as u64) << 40;
+        let bits = next(&mut random);
+        // Not all threads shall begin with the same allocation.
+        let start = if c.sample_bytes == 0 {
+            1 + bits % c.sample_every
+        } else {
+            exponential(c.sample_bytes, bits)
+        };
+        if start > step {
+            slot.random.store(random, Relaxed);
+            slot.distance.store(start - step, Relaxed);
+            return false;
+        }
+    }
+    let bits = next(&mut random);
+    let distance =
+        if c.sample_bytes == 0 { c.sample_every } else { exponential(c.sample_bytes, bits) };
+    slot.random.store(random, Relaxed);
+    slot.distance.store(distance, Relaxed);
+    true
+}
+
+/// SplitMix64 (Steele, Lea, Flood, 2014); the state is never 0 afterwards.
+fn next(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15).max(1);
+    let mut z = *state;
+    z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ z >> 31
+}
+
+/// An exponentially distributed number with this mean, from 64 random bits: `-ln(u) * mean` for the `u`
+/// in (0, 1) that they are, in integers.
+fn exponential(mean: u64, bits: u64) -> u64 {
+    const LN_2: u128 = 0xb172_17f7; // times 2^32
+    let u = bits | 1;
+    // -log2(u), with 32 binary places: those of the logarithm of the mantissa one by one.
+    let zeros = u.leading_zeros() as u64;
+    let mut mantissa = u << zeros; // 1 to 2, times 2^63
+    let mut log = 0u64;
+    for _ in 0..32 {
+        let square = mantissa as u128 * mantissa as u128; // 1 to 4, times 2^126
+        let two = (square >> 127) as u64;
+        mantissa = (square >> (63 + two)) as u64;
+        log = log << 1 | two;
+    }
+    let minus_log2 = ((zeros + 1) << 32) - log;
+    let distance = ((minus_log2 as u128 * LN_2) >> 32) * mean.min(MOST >> 8) as u128 >> 32;
+    // Rounded up: that it is at most `s` is then as probable as that the real number is below `s`.
+    (distance as u64).min(MOST) + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    #[test]
+    fn distances_are_exponentially_distributed() {
+        let mut state = 7;
+        let (n, mean) = (200_000, 512u64 << 10);
+        let all: Vec<f64> =
+            (0..n).map(|_| exponential(mean, next(&mut state)) as f64 / mean as f64).collect();
+        let average = all.iter().sum::<f64>() / n as f64;
+        // Standard error 1 / sqrt(n): five of them.
+        assert!((average - 1.0).abs() < 5.0 / (n as f64).sqrt(), "{average}");
+        for (at, share) in [(0.1f64, 0.904_837), (1.0, 0.367_879), (3.0, 0.049_787)] {
+            let got = all.iter().filter(|d| **d > at).count() as f64 / n as f64;
+            let error = (share * (1.0 - share) / n as f64).sqrt();
+            assert!((got - share).abs() < 5.0 * error, "{at}: {got}");
+        }
+        for (bits, expect) in [(u64::MAX, 0.0), (1 << 63, core::f64::consts::LN_2), (0, 44.361)] {
+            let got = exponential(1 << 40, bits) as f64 / (1u64 << 40) as f64;
+            assert!((got - expect).abs() < 1e-3, "{bits:x}: {got}");
+        }
+    }
+}

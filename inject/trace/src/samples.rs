@@ -1,0 +1,164 @@
+//! The blocks that are in the recording, where not all are: a set of addresses that threads change
+//! without locks, so that frees of the others can be passed over.
+//!
+//! A hash table in levels, each four times as large as the one before. In a level an address may stand
+//! in one window of [`WINDOW`] entries (a cache line). An address that finds its window full goes to the
+//! next level, and the window is marked so: only then is the next level asked for an address that is
+//! not in it. A free entry may become one again, so a window is always looked through as a whole.
+//!
+//! Whoever frees a block has got its address from whoever allocated it, so what the latter has written
+//! here is seen by then.
+
+use crate::shared::{SAMPLE_LEVEL0, SAMPLE_LEVELS, Shared};
+use core::sync::atomic::AtomicU64;
+use core::sync::atomic::Ordering::Relaxed;
+
+/// Entries of a window.
+pub const WINDOW: usize = 8;
+
+/// Set in the first entry of a window that had no room for an address at some time.
+const OVERFLOWN: u64 = 1 << 63;
+
+#[inline(always)]
+fn window(
+    shared: &Shared,
+    hash: u64,
+    level: u32,
+    base: usize,
+) -> Option<&'static [AtomicU64; WINDOW]> {
+    let len = SAMPLE_LEVEL0 << (2 * level);
+    shared.sample_window((base + (hash as usize & (len - WINDOW))) / WINDOW)
+}
+
+#[inline(always)]
+fn mix(addr: u64) -> u64 {
+    let h = (addr >> 3).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    h ^ h >> 32
+}
+
+/// Puts an address (below 2^63, not 0) into the set; false if there is no room for it.
+pub fn insert(shared: &Shared, addr: u64) -> bool {
+    let (hash, mut base) = (mix(addr), 0);
+    for level in 0..SAMPLE_LEVELS {
+        let Some(w) = window(shared, hash, level, base) else { return false };
+        for e in w {
+            let mut seen = e.load(Relaxed);
+            while seen & !OVERFLOWN == 0 {
+                match e.compare_exchange_weak(seen, seen | addr, Relaxed, Relaxed) {
+                    Ok(_) => return true,
+                    Err(now) => seen = now,
+                }
+            }
+        }
+        w[0].fetch_or(OVERFLOWN, Relaxed);
+        base += SAMPLE_LEVEL0 << (2 * level);
+    }
+    false
+}
+
+/// Takes an address out of the set; false if it was not in it.
+#[inline(always)]
+pub fn remove(shared: &Shared, addr: u64) -> bool {
+    let hash = mix(addr);
+    let Some(w) = window(shared, hash, 0, 0) else { return false };
+    let first = w[0].load(Relaxed);
+    let mut hit = first & !OVERFLOWN == addr;
+    for e in &w[1..] {
+        hit |= e.load(Relaxed) == addr;
+    }
+    if !hit && first & OVERFLOWN == 0 {
+        return false;
+    }
+    search(shared, addr, hash)
+}
+
+#[cold]
+#[inline(never)]
+fn search(shared: &Shared, addr: u64, hash: u64) -> bool {
+    let mut base = 0;
+    for level in 0..SAMPLE_LEVELS {
+        let Some(w) = window(shared, hash, level, base) else { return false };
+        for e in w {
+            let mut seen = e.load(Relaxed);
+            while seen & !OVERFLOWN == addr {
+                match e.compare_exchange_weak(seen, seen & OVERFLOWN, Relaxed, Relaxed) {
+                    Ok(_) => return true,
+                    Err(now) => seen = now,
+                }
+            }
+        }
+        if w[0].load(Relaxed) & OVERFLOWN == 0 {
+            return false;
+        }
+        base += SAMPLE_LEVEL0 << (2 * level);
+    }
+    false
+}
+
+#[cfg(all(test, feature = "std"))]
+mod tests {
+    use super::*;
+    use crate::shared::Geometry;
+    use std::alloc::{Layout, alloc_zeroed};
+    use std::collections::HashSet;
+
+    fn shared() -> Shared {
+        let g = Geometry::for_ring(0);
+        let layout = Layout::from_size_align(g.size(), 65536).expect("layout");
+        // SAFETY: the size is not zero; the memory is leaked, so it stays.
+        unsafe { Shared::new(alloc_zeroed(layout), g) }
+    }
+
+    fn next(x: &mut u64) -> u64 {
+        *x ^= *x << 13;
+        *x ^= *x >> 7;
+        *x ^= *x << 17;
+        *x
+    }
+
+    #[test]
+    fn it_is_a_set_also_beyond_its_first_levels() {
+        let s = shared();
+        let (mut x, mut model) = (88172645463325252u64, HashSet::new());
+        for round in 0..400_000 {
+            // Growing, then shrinking; addresses close together, as those of a heap are.
+            let addr = 0x5500_0000_0000 + next(&mut x) % 300_000 * 16;
+            if next(&mut x) % 8 < if round < 200_000 { 7 } else { 1 } {
+                if model.insert(addr) {
+                    assert!(insert(&s, addr));
+                }
+            } else {
+                assert_eq!(remove(&s, addr), model.remove(&addr), "{addr:x}");
+            }
+        }
+        for addr in model.drain() {
+            assert!(remove(&s, addr));
+            assert!(!remove(&s, addr));
+        }
+    }
+
+    #[test]
+    fn threads_do_not_lose_each_others_addresses() {
+        let s = shared();
+        std::thread::scope(|scope| {
+            for t in 0..4u64 {
+                scope.spawn(move || {
+                    let mut x = 12345 + t;
+                    let mut mine = std::vec::Vec::new();
+                    for _ in 0..60_000 {
+                        let addr = 0x7f00_0000_0000 + (next(&mut x) % 200_000 * 4 + t) * 16;
+                        if !mine.contains(&addr) {
+                            assert!(insert(&s, addr));
+                            mine.push(addr);
+                        }
+                        if mine.len() > 300 {
+                            let gone = mine.swap_remove(next(&mut x) as usize % 300);
+                            assert!(remove(&s, gone));
+                        }
+                    }
+                    assert!(mine.into_iter().all(|addr| remove(&s, addr)));
+                });
+            }
+        });
+    }
+}
