@@ -79,6 +79,16 @@ pub enum Entry {
 }
 
 impl Event {
+    /// Its stack node; 0: none.
+    #[inline(always)]
+    pub fn node(&self) -> u32 {
+        match *self {
+            Event::Alloc { node, .. } | Event::Free { node, .. } | Event::Realloc { node, .. } => {
+                node
+            }
+        }
+    }
+
     /// The time at which the event stands in its thread's order: when it was written.
     pub fn time(&self) -> u64 {
         match *self {
@@ -326,14 +336,33 @@ impl Codec {
 
     /// Decodes the event at the start of `bytes`; returns it with its length, or `None` if the
     /// bytes are no event or are cut off.
-    #[inline]
+    #[inline(always)]
     pub fn get(&mut self, bytes: &[u8]) -> Option<(Event, usize)> {
-        let (kind, lens) = head(bytes)?;
+        match bytes.first_chunk::<MAX_EVENT>() {
+            Some(b) => self.get_from(b),
+            None => self.get_last(bytes),
+        }
+    }
+
+    /// The same for the last few bytes: as if zeroes followed.
+    #[cold]
+    fn get_last(&mut self, bytes: &[u8]) -> Option<(Event, usize)> {
+        let mut padded = [0; MAX_EVENT];
+        padded[..bytes.len()].copy_from_slice(bytes);
+        let mut after = *self;
+        let (event, n) = after.get_from(&padded).filter(|(_, n)| *n <= bytes.len())?;
+        *self = after;
+        Some((event, n))
+    }
+
+    #[inline(always)]
+    fn get_from(&mut self, bytes: &[u8; MAX_EVENT]) -> Option<(Event, usize)> {
+        let (kind, lens) = head(bytes, 0);
         let mut pos = 2;
-        let t = int(bytes, &mut pos, lens[0])?;
-        let a = int(bytes, &mut pos, lens[1])?;
-        let size = int(bytes, &mut pos, lens[2])?;
-        let n = int(bytes, &mut pos, lens[3])?;
+        let t = int(bytes, &mut pos, lens[0]);
+        let a = int(bytes, &mut pos, lens[1]);
+        let size = int(bytes, &mut pos, lens[2]);
+        let n = int(bytes, &mut pos, lens[3]);
         let time = self.time.wrapping_add(t);
         let d = if kind & UNALIGNED == 0 { unzigzag(a).wrapping_shl(4) } else { unzigzag(a) };
         let addr = self.addr.wrapping_add(d as u64);
@@ -343,10 +372,10 @@ impl Codec {
             FREE => Event::Free { time, addr, node: 0 },
             FREE_STACK => Event::Free { time, addr, node },
             REALLOC => {
-                let (_, more) = head(bytes.get(pos..)?)?;
+                let (_, more) = head(bytes, pos);
                 pos += 2;
-                let back = int(bytes, &mut pos, more[0])?;
-                let o = int(bytes, &mut pos, more[1])?;
+                let back = int(bytes, &mut pos, more[0]);
+                let o = int(bytes, &mut pos, more[1]);
                 Event::Realloc {
                     time_before: time.wrapping_sub(back),
                     time,
@@ -367,26 +396,27 @@ impl Codec {
     }
 }
 
+/// 8 bytes at `pos`, which is at most 2 + 4 * 7 + 2 + 7.
 #[inline(always)]
-fn head(bytes: &[u8]) -> Option<(u8, [u32; 4])> {
-    let b = bytes.first_chunk::<2>()?;
-    let h = u16::from_le_bytes(*b) as u32;
-    Some(((h & 15) as u8, [h >> 4 & 7, h >> 7 & 7, h >> 10 & 7, h >> 13 & 7]))
+fn word(bytes: &[u8; MAX_EVENT], pos: usize) -> u64 {
+    let at = pos.min(MAX_EVENT - 8);
+    let mut w = [0; 8];
+    w.copy_from_slice(&bytes[at..at + 8]);
+    u64::from_le_bytes(w)
 }
 
 #[inline(always)]
-fn int(bytes: &[u8], pos: &mut usize, len: u32) -> Option<u64> {
-    let at = *pos;
-    *pos += len as usize;
+fn head(bytes: &[u8; MAX_EVENT], pos: usize) -> (u8, [u32; 4]) {
+    let h = word(bytes, pos) as u32;
+    ((h & 15) as u8, [h >> 4 & 7, h >> 7 & 7, h >> 10 & 7, h >> 13 & 7])
+}
+
+#[inline(always)]
+fn int(bytes: &[u8; MAX_EVENT], pos: &mut usize, len: u32) -> u64 {
     let mask = (1u64 << (len * 8)) - 1;
-    if let Some(b) = bytes.get(at..).and_then(|r| r.first_chunk::<8>()) {
-        return Some(u64::from_le_bytes(*b) & mask);
-    }
-    let mut v = 0u64;
-    for (i, b) in bytes.get(at..at + len as usize)?.iter().enumerate() {
-        v |= (*b as u64) << (8 * i);
-    }
-    Some(v)
+    let v = word(bytes, *pos) & mask;
+    *pos += len as usize;
+    v
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! * [`tree`]: the tables of code addresses and stack nodes;
 //! * [`capture`]: which blocks are recorded; [`samples`]: the set of those;
 //! * [`event`]: how an event is encoded in a segment and in a recording;
-//! * [`chunk`] and [`records`] (feature `std`): the recording on disk.
+//! * [`chunk`], [`records`] and [`pack`] (feature `std`): the recording on disk.
 //!
 //! `FORMAT.md` beside this crate is the contract, byte by byte. Nothing here depends on anything
 //! of ours, on an allocator (without `std`) or on an instruction set.
@@ -19,6 +19,10 @@ pub mod capture;
 #[cfg(feature = "std")]
 pub mod chunk;
 pub mod event;
+#[cfg(feature = "std")]
+mod model;
+#[cfg(feature = "std")]
+pub mod pack;
 #[cfg(feature = "std")]
 pub mod records;
 pub mod ring;

@@ -1,0 +1,614 @@
+//! Events in a recording, packed: by columns, as differences to what was expected (see
+//! `model.rs`), and then compressed.
+//!
+//! A packed chunk holds runs of events of one or several threads. It can be read without any other
+//! chunk. `FORMAT.md` says what stands where.
+
+use crate::event::{Codec, Event};
+use crate::model::{ALLOC_GUESSES, FREE_GUESSES, Model};
+use crate::wire::{Reader, Writer};
+use std::boxed::Box;
+use std::vec::Vec;
+
+/// The most events that a packed chunk may hold.
+pub const MAX_EVENTS: usize = 1 << 15;
+/// The most bytes that all columns may have together.
+const MAX_BODY: usize = MAX_EVENTS * 64;
+/// An event takes no more bytes of one column: two addresses and a time, each of up to 9.
+const MAX_IN_COLUMN: usize = 27;
+/// Bytes behind the columns that may be read and mean nothing.
+const PAD: usize = 16;
+
+/// Columns, in the order in which they are written.
+const COLUMNS: usize = 6;
+const CONTROL: usize = 0;
+const TIME_LOW: usize = 1;
+const TIME_HIGH: usize = 2;
+const ADDRESS: usize = 3;
+const SIZE: usize = 4;
+const NODE: usize = 5;
+
+const REALLOC: u8 = 0;
+const FREE: u8 = 1;
+const ALLOC: u8 = 2;
+const FREE_STACK: u8 = 3;
+
+/// Bits of the control byte, beside the kind (0..2), the guess (2..4, for frees also 5) and the
+/// length of the time (6..8).
+const NODE_GUESSED: u8 = 1 << 4;
+const SIZE_GUESSED: u8 = 1 << 5;
+/// No guess was right.
+const MISSED_ALLOC: u8 = 3;
+const MISSED_FREE: u8 = 7;
+/// Bytes of a time beside its lowest, by the code for them.
+const TIME_BYTES: [usize; 4] = [0, 1, 2, 7];
+
+/// How events are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compress {
+    /// They stand in the recording as in the ring.
+    #[default]
+    None,
+    /// Packed, with LZ4.
+    Fast,
+    /// Packed, with zstd.
+    Best,
+}
+
+impl Compress {
+    /// All with their names.
+    pub const ALL: [(Self, &'static str); 3] =
+        [(Self::None, "none"), (Self::Fast, "fast"), (Self::Best, "best")];
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        Self::ALL.iter().find(|c| c.0 == self).map_or("", |c| c.1)
+    }
+
+    /// From a name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.iter().find(|c| c.1 == name).map(|c| c.0)
+    }
+}
+
+/// Numbers of the coders in the payload.
+const STORED: u64 = 0;
+const LZ4: u64 = 1;
+const ZSTD: u64 = 2;
+
+#[inline(always)]
+fn zigzag(v: i64) -> u64 {
+    ((v << 1) ^ (v >> 63)) as u64
+}
+
+#[inline(always)]
+fn unzigzag(v: u64) -> i64 {
+    ((v >> 1) as i64) ^ -((v & 1) as i64)
+}
+
+/// A column that is being written.
+#[derive(Default)]
+struct Column {
+    bytes: Vec<u8>,
+    len: usize,
+}
+
+impl Column {
+    fn make_room(&mut self, events: usize) {
+        let want = self.len + events * MAX_IN_COLUMN + PAD;
+        if self.bytes.len() < want {
+            self.bytes.resize(want, 0);
+        }
+    }
+
+    /// Writes the lowest `n` bytes of `v`, `n` at most 8.
+    #[inline(always)]
+    fn put(&mut self, v: u64, n: usize) {
+        self.bytes[self.len..self.len + 8].copy_from_slice(&v.to_le_bytes());
+        self.len += n;
+    }
+
+    /// Writes an integer, if `wanted`: 3 bits that say how many bytes follow, then the integer.
+    #[inline(always)]
+    fn put_int(&mut self, v: u64, wanted: bool) {
+        if v >= 1 << 53 {
+            return if wanted {
+                self.put_long(v)
+            };
+        }
+        let n = (67 - (v | 1).leading_zeros()).div_ceil(8);
+        self.put(v << 3 | (n - 1) as u64, if wanted { n as usize } else { 0 });
+    }
+
+    #[cold]
+    fn put_long(&mut self, v: u64) {
+        self.put(7, 1);
+        self.put(v, 8);
+    }
+
+    /// Writes an address, if `wanted`, as the difference to another.
+    #[inline(always)]
+    fn put_address(&mut self, addr: u64, base: u64, wanted: bool) {
+        let d = addr.wrapping_sub(base) as i64;
+        let v = if d & 15 == 0 { zigzag(d >> 4) << 1 } else { zigzag(d) << 1 | 1 };
+        // What is further away stands as it is: no difference is that long.
+        let far = zigzag(d) >= 1 << 52;
+        self.put_int(if far { addr } else { v }, wanted && !far);
+        if far && wanted {
+            self.put_long(addr);
+        }
+    }
+
+    fn written(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Packs events.
+pub struct Packer {
+    model: Box<Model>,
+    columns: [Column; COLUMNS],
+    runs: Writer,
+    run_count: usize,
+    events: usize,
+    body: Vec<u8>,
+    coded: Vec<u8>,
+    zstd: Option<zstd::bulk::Compressor<'static>>,
+}
+
+impl core::fmt::Debug for Packer {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Packer").field("events", &self.events).finish_non_exhaustive()
+    }
+}
+
+impl Default for Packer {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Packer {
+    /// With nothing in it.
+    pub fn new() -> Self {
+        Self {
+            model: Box::new(Model::new()),
+            columns: Default::default(),
+            runs: Writer::default(),
+            run_count: 0,
+            events: 0,
+            body: Vec::new(),
+            coded: Vec::new(),
+            zstd: None,
+        }
+    }
+
+    /// Events in it.
+    pub fn events(&self) -> usize {
+        self.events
+    }
+
+    /// Whether so many bytes of events surely fit in.
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.events + bytes / 2 <= MAX_EVENTS
+    }
+
+    /// Adds the events of a thread that `bytes` are, up to the first that is none; for which there
+    /// must be room. `codec` is the decoding state before, and then that after them. `see` is
+    /// given each event's node. Returns how many events there were, and how many bytes of them.
+    pub fn run(
+        &mut self,
+        thread: u32,
+        codec: &mut Codec,
+        bytes: &[u8],
+        mut see: impl FnMut(u32),
+    ) -> (u32, usize) {
+        if !self.has_room(bytes.len()) {
+            return (0, 0);
+        }
+        for c in &mut self.columns {
+            c.make_room(bytes.len() / 2);
+        }
+        let from = *codec;
+        self.model.time = from.time;
+        let (mut count, mut at) = (0u32, 0);
+        while let Some((event, n)) = codec.get(&bytes[at..]) {
+            at += n;
+            count += 1;
+            see(event.node());
+            self.event(&event);
+        }
+        if count > 0 {
+            self.runs.int(thread.into()).int(count.into()).int(from.time).int(from.node.into());
+            self.run_count += 1;
+            self.events += count as usize;
+        }
+        (count, at)
+    }
+
+    #[inline(always)]
+    fn event(&mut self, event: &Event) {
+        match *event {
+            Event::Alloc { time, addr, size, node } => {
+                self.allocated(ALLOC, time, addr, size, node);
+            }
+            Event::Free { time, addr, node } => self.freed(time, addr, node),
+            Event::Realloc { time_before, time, old, addr, size, node } => {
+                self.allocated(REALLOC, time, addr, size, node);
+                self.columns[ADDRESS].put_address(old, addr, true);
+                self.columns[ADDRESS].put_int(time.wrapping_sub(time_before), true);
+            }
+        }
+    }
+
+    /// Writes a time, and returns its bits of the control byte.
+    #[inline(always)]
+    fn time(&mut self, time: u64) -> u8 {
+        let d = time.wrapping_sub(self.model.time);
+        self.model.time = time;
+        let code = (d > 0xff) as usize + (d > 0xffff) as usize + (d > 0xff_ffff) as usize;
+        self.columns[TIME_LOW].put(d, 1);
+        self.columns[TIME_HIGH].put(d >> 8, TIME_BYTES[code]);
+        (code as u8) << 6
+    }
+
+    #[inline(always)]
+    fn node(&mut self, node: u32) -> u8 {
+        let guess = self.model.node_guess();
+        let right = *guess == node;
+        *guess = node;
+        let d = zigzag(node as i64 - self.model.node as i64);
+        self.columns[NODE].put_int(d, !right);
+        self.model.saw_node(node);
+        if right { NODE_GUESSED } else { 0 }
+    }
+
+    #[inline(always)]
+    fn allocated(&mut self, kind: u8, time: u64, addr: u64, size: u64, node: u32) {
+        let mut control = kind | self.time(time) | self.node(node);
+        let guess = self.model.size_guess(node);
+        let right = *guess == size;
+        *guess = size;
+        self.columns[SIZE].put_int(size, !right);
+        control |= if right { SIZE_GUESSED } else { 0 };
+        let guesses = self.model.guess_allocated(size);
+        let code = which(&guesses, addr, MISSED_ALLOC);
+        self.columns[ADDRESS].put_address(addr, self.model.allocated, code == MISSED_ALLOC);
+        self.model.saw_allocated(addr, size);
+        self.columns[CONTROL].put((control | code << 2).into(), 1);
+    }
+
+    #[inline(always)]
+    fn freed(&mut self, time: u64, addr: u64, node: u32) {
+        let mut control = self.time(time);
+        control |= if node == 0 { FREE } else { FREE_STACK | self.node(node) };
+        let code = which(&self.model.guess_freed(), addr, MISSED_FREE);
+        self.columns[ADDRESS].put_address(addr, self.model.freed, code == MISSED_FREE);
+        self.model.saw_freed(addr);
+        control |= (code & 3) << 2 | (code & 4) << 3;
+        self.columns[CONTROL].put(control.into(), 1);
+    }
+
+    /// Gives the payload of a chunk with all events to `out`, and begins a new one. Without events
+    /// nothing is given.
+    pub fn finish(&mut self, how: Compress, out: &mut Vec<u8>) {
+        if self.events == 0 {
+            return;
+        }
+        let mut w = Writer { bytes: core::mem::take(out) };
+        let coder = match how {
+            Compress::None => STORED,
+            Compress::Fast => LZ4,
+            Compress::Best => ZSTD,
+        };
+        w.int(coder).int(self.run_count as u64);
+        w.bytes.extend_from_slice(&self.runs.bytes);
+        for c in &self.columns {
+            w.int(c.len as u64);
+        }
+        match coder {
+            ZSTD => self.put_zstd(&mut w),
+            LZ4 => self.put_lz4(&mut w),
+            _ => {
+                for c in &self.columns {
+                    w.bytes.extend_from_slice(c.written());
+                }
+            }
+        }
+        *out = w.bytes;
+        self.reset();
+    }
+
+    fn reset(&mut self) {
+        self.model.reset();
+        self.columns.iter_mut().for_each(|c| c.len = 0);
+        self.runs.bytes.clear();
+        (self.run_count, self.events) = (0, 0);
+    }
+
+    fn put_lz4(&mut self, w: &mut Writer) {
+        self.body.clear();
+        for c in &self.columns {
+            self.body.extend_from_slice(c.written());
+        }
+        let most = lz4_flex::block::get_maximum_output_size(self.body.len());
+        let at = w.bytes.len();
+        w.bytes.resize(at + most, 0);
+        // It can't fail: the room is enough for anything.
+        let n = lz4_flex::block::compress_into(&self.body, &mut w.bytes[at..]).unwrap_or(0);
+        w.bytes.truncate(at + n);
+    }
+
+    /// Each column has its own statistics, so each is compressed by itself.
+    fn put_zstd(&mut self, w: &mut Writer) {
+        for c in &self.columns {
+            let most = zstd::zstd_safe::compress_bound(c.len);
+            self.coded.resize(most, 0);
+            // Neither can fail but for want of memory; then what is written has no columns, which
+            // readers count as damaged.
+            if self.zstd.is_none() {
+                self.zstd = zstd::bulk::Compressor::new(1).ok();
+            }
+            let coder = self.zstd.as_mut();
+            let n = coder.and_then(|z| z.compress_to_buffer(c.written(), &mut self.coded[..]).ok());
+            w.blob(&self.coded[..n.unwrap_or(0)]);
+        }
+    }
+}
+
+/// Which guess is right: its number, or `missed`.
+#[inline(always)]
+fn which<const N: usize>(guesses: &[u64; N], addr: u64, missed: u8) -> u8 {
+    let mut code = missed;
+    for (i, g) in guesses.iter().enumerate().rev() {
+        code = if *g == addr { i as u8 } else { code };
+    }
+    code
+}
+
+/// Events of one thread in a packed chunk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Number of the thread.
+    pub thread: u32,
+    /// How many events.
+    pub count: u32,
+    /// Decoding state before the first event: time.
+    pub time: u64,
+    /// The same: stack node.
+    pub node: u32,
+}
+
+/// A packed chunk, of which the events have not been looked at yet.
+#[derive(Clone, Debug)]
+pub struct Packed<'a> {
+    /// The runs, in order.
+    pub runs: Vec<Run>,
+    coder: u64,
+    lens: [usize; COLUMNS],
+    body: Reader<'a>,
+}
+
+impl<'a> Packed<'a> {
+    /// From a payload; `None` if it is nonsense.
+    pub fn read(payload: &'a [u8]) -> Option<Self> {
+        let mut r = Reader::new(payload);
+        let coder = r.int()?;
+        let n = r.int()?;
+        if coder > ZSTD || n == 0 || n > MAX_EVENTS as u64 {
+            return None;
+        }
+        let (mut runs, mut events) = (Vec::new(), 0);
+        for _ in 0..n {
+            let (thread, count) = (r.int32()?, r.int32()?);
+            let run = Run { thread, count, time: r.int()?, node: r.int32()? };
+            events += count as usize;
+            if count == 0 || events > MAX_EVENTS {
+                return None;
+            }
+            runs.push(run);
+        }
+        let mut lens = [0; COLUMNS];
+        let mut all = 0usize;
+        for l in &mut lens {
+            *l = usize::try_from(r.int()?).ok().filter(|l| *l <= MAX_BODY)?;
+            all += *l;
+        }
+        (all <= MAX_BODY && lens[CONTROL] == events && lens[TIME_LOW] == events).then_some(Self {
+            runs,
+            coder,
+            lens,
+            body: r,
+        })
+    }
+
+    /// How many events there are.
+    pub fn events(&self) -> usize {
+        self.lens[CONTROL]
+    }
+}
+
+/// Unpacks events.
+pub struct Unpacker {
+    model: Box<Model>,
+    body: Vec<u8>,
+    zstd: Option<zstd::bulk::Decompressor<'static>>,
+}
+
+impl core::fmt::Debug for Unpacker {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Unpacker").finish_non_exhaustive()
+    }
+}
+
+impl Default for Unpacker {
+    fn default() -> Self {
+        Self { model: Box::new(Model::new()), body: Vec::new(), zstd: None }
+    }
+}
+
+impl Unpacker {
+    /// Gives each event, with the index of its run, to `each`. `None` if the chunk turns out to be
+    /// nonsense, at its end or before.
+    pub fn unpack(
+        &mut self,
+        packed: &Packed<'_>,
+        mut each: impl FnMut(usize, Event),
+    ) -> Option<()> {
+        self.decompress(packed)?;
+        self.model.reset();
+        let mut at = [0; COLUMNS];
+        for i in 1..COLUMNS {
+            at[i] = at[i - 1] + packed.lens[i - 1];
+        }
+        let mut r = Columns { body: &self.body, at };
+        let m = &mut *self.model;
+        for (i, run) in packed.runs.iter().enumerate() {
+            m.time = run.time;
+            for _ in 0..run.count {
+                each(i, r.event(m)?);
+            }
+        }
+        // Each column ends where the next begins.
+        let mut end = 0;
+        for (at, len) in r.at.iter().zip(packed.lens) {
+            end += len;
+            if *at != end {
+                return None;
+            }
+        }
+        Some(())
+    }
+
+    fn decompress(&mut self, packed: &Packed<'_>) -> Option<()> {
+        let all: usize = packed.lens.iter().sum();
+        self.body.resize(all + PAD, 0);
+        self.body[all..].fill(0);
+        let to = &mut self.body[..all];
+        let mut from = packed.body;
+        match packed.coder {
+            STORED => to.copy_from_slice(from.rest().get(..all)?),
+            LZ4 => {
+                let n = lz4_flex::block::decompress_into(from.rest(), to).ok()?;
+                return (n == all).then_some(());
+            }
+            _ => {
+                if self.zstd.is_none() {
+                    self.zstd = Some(zstd::bulk::Decompressor::new().ok()?);
+                }
+                let (z, mut done) = (self.zstd.as_mut()?, 0);
+                for len in packed.lens {
+                    let part = &mut to[done..done + len];
+                    if z.decompress_to_buffer(from.blob()?, part).ok()? != len {
+                        return None;
+                    }
+                    done += len;
+                }
+            }
+        }
+        Some(())
+    }
+}
+
+/// Columns that are being read. A column that is read beyond its end gives what stands behind it,
+/// which is noticed at the end.
+struct Columns<'a> {
+    body: &'a [u8],
+    at: [usize; COLUMNS],
+}
+
+impl Columns<'_> {
+    #[inline(always)]
+    fn byte(&mut self, column: usize) -> Option<u8> {
+        let b = *self.body.get(self.at[column])?;
+        self.at[column] += 1;
+        Some(b)
+    }
+
+    #[inline(always)]
+    fn bytes(&mut self, column: usize, n: usize) -> Option<u64> {
+        let b = self.body.get(self.at[column]..)?.first_chunk::<8>()?;
+        self.at[column] += n;
+        Some(u64::from_le_bytes(*b) & ((1u64 << (n * 8)) - 1))
+    }
+
+    /// An integer; and whether it is one that was written in full.
+    #[inline(always)]
+    fn int(&mut self, column: usize) -> Option<(u64, bool)> {
+        let b = self.body.get(self.at[column]..)?.first_chunk::<9>()?;
+        let w = u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]);
+        let n = (w & 7) as usize;
+        if n == 7 {
+            self.at[column] += 9;
+            let long = [b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8]];
+            return Some((u64::from_le_bytes(long), true));
+        }
+        self.at[column] += n + 1;
+        Some(((w & ((1u64 << (n * 8 + 8)) - 1)) >> 3, false))
+    }
+
+    #[inline(always)]
+    fn address(&mut self, base: u64) -> Option<u64> {
+        let (v, long) = self.int(ADDRESS)?;
+        if long {
+            return Some(v);
+        }
+        let d = unzigzag(v >> 1);
+        let d = if v & 1 == 0 { d.wrapping_shl(4) } else { d };
+        Some(base.wrapping_add(d as u64))
+    }
+
+    #[inline(always)]
+    fn node(&mut self, m: &mut Model, control: u8) -> Option<u32> {
+        let node = if control & NODE_GUESSED != 0 {
+            *m.node_guess()
+        } else {
+            let d = unzigzag(self.int(NODE)?.0);
+            let node = (m.node as i64).wrapping_add(d) as u32;
+            *m.node_guess() = node;
+            node
+        };
+        m.saw_node(node);
+        Some(node)
+    }
+
+    #[inline(always)]
+    fn event(&mut self, m: &mut Model) -> Option<Event> {
+        let control = self.byte(CONTROL)?;
+        let low = self.byte(TIME_LOW)? as u64;
+        let high = self.bytes(TIME_HIGH, TIME_BYTES[(control >> 6) as usize])?;
+        let time = m.time.wrapping_add(high << 8 | low);
+        m.time = time;
+        let kind = control & 3;
+        if kind & 1 == 1 {
+            let node = if kind == FREE { 0 } else { self.node(m, control)? };
+            let code = (control >> 2 & 3 | control >> 3 & 4) as usize;
+            let addr = match code {
+                0..FREE_GUESSES => m.guess_freed()[code],
+                _ => self.address(m.freed)?,
+            };
+            m.saw_freed(addr);
+            return Some(Event::Free { time, addr, node });
+        }
+        let node = self.node(m, control)?;
+        let size = if control & SIZE_GUESSED != 0 {
+            *m.size_guess(node)
+        } else {
+            let size = self.int(SIZE)?.0;
+            *m.size_guess(node) = size;
+            size
+        };
+        let code = (control >> 2 & 3) as usize;
+        let addr = match code {
+            0..ALLOC_GUESSES => m.guess_allocated(size)[code],
+            _ => self.address(m.allocated)?,
+        };
+        m.saw_allocated(addr, size);
+        if kind == ALLOC {
+            return Some(Event::Alloc { time, addr, size, node });
+        }
+        let old = self.address(addr)?;
+        let time_before = time.wrapping_sub(self.int(ADDRESS)?.0);
+        Some(Event::Realloc { time_before, time, old, addr, size, node })
+    }
+}
