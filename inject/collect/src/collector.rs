@@ -12,6 +12,7 @@ use crate::target::{Watched, switch_off};
 use crate::threads::Threads;
 use crate::tree::Tree;
 use prof_trace::chunk;
+use prof_trace::pack::Compress;
 use prof_trace::records::{Counters, End, Pass, Toggle, kind};
 use prof_trace::shared::{SEGMENT_SIZE, Shared, TOGGLES, state};
 use std::fs::File;
@@ -157,6 +158,11 @@ impl Collector {
     /// Has `f` called at the first error in writing, when recording has become pointless.
     pub fn on_failure(&mut self, f: impl FnOnce() + Send + 'static) {
         self.on_failure = Some(Callback(Box::new(f)));
+    }
+
+    /// How events are compressed, when there is time for it; not at all without this call.
+    pub fn set_compress(&mut self, how: Compress) {
+        self.out.set_compress(how);
     }
 
     /// Continues a recording that has this many passes and toggles.

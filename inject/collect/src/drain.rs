@@ -7,6 +7,9 @@ use prof_trace::event::{Codec, Entry, Event, MAX_EVENT};
 use prof_trace::ring::{self, View};
 use prof_trace::shared::{SEGMENT_SIZE, Shared};
 
+/// When more than this part of the segments waits to be read, events are not compressed.
+const HURRY: usize = 2;
+
 /// How far a segment has been read.
 #[derive(Debug, Default)]
 struct Progress {
@@ -77,6 +80,7 @@ impl Drain {
         self.pass += 1;
         self.look(shared);
         let views = std::mem::take(&mut self.views);
+        out.set_hurry(views.len() > shared.geometry().segments() / HURRY);
         for group in views.chunk_by(|a, b| a.serial == b.serial) {
             for v in group {
                 let t = threads.seen(v.serial, v.tid);
@@ -142,14 +146,27 @@ impl Drain {
                 self.damaged += bytes.len() as u64;
             } else {
                 let start = p.out;
-                self.recorded.clear();
-                let done = p.translate(bytes, shared, tree, &mut self.recorded);
+                let packs = out.packs();
+                let done = if packs {
+                    let packer = out.packer(bytes.len());
+                    packer.begin(v.serial, &start, bytes.len());
+                    let done = p.translate(bytes, shared, tree, |codec, e| {
+                        codec.follow(&e);
+                        packer.put(&e)
+                    });
+                    packer.end();
+                    done
+                } else {
+                    self.recorded.clear();
+                    let to = &mut self.recorded;
+                    p.translate(bytes, shared, tree, |codec, e| put(codec, e, to))
+                };
                 self.damaged += (bytes.len() - done.bytes) as u64;
                 p.bad = done.bytes < bytes.len();
                 self.events += u64::from(done.events);
                 self.truncated += u64::from(done.truncated);
                 self.bytes += done.bytes as u64;
-                if done.events > 0 {
+                if done.events > 0 && !packs {
                     out.put_events(v.serial, &start, done.events, &self.recorded);
                 }
             }
@@ -167,8 +184,10 @@ impl Drain {
         p.start(v.serial, v.seq);
         let bytes = &mut self.copy[..drained.min(SEGMENT_SIZE)];
         copy_out(shared, v.index, 0, bytes);
-        self.recorded.clear();
-        let done = p.translate(bytes, shared, tree, &mut self.recorded);
+        let done = p.translate(bytes, shared, tree, |codec, e| {
+            codec.follow(&e);
+            true
+        });
         p.drained = done.bytes as u32;
     }
 
@@ -217,53 +236,51 @@ impl Progress {
         *self = Self { serial, seq, names, ..Self::default() };
     }
 
-    /// Appends the events at the front of `bytes` to `to`, with the stack nodes that they have in the
-    /// recording.
+    /// Gives the events at the front of `bytes` to `put`, with the stack nodes that they have in the
+    /// recording, until it returns false: what it was given then can't be an event.
+    #[inline(always)]
     fn translate(
         &mut self,
         bytes: &[u8],
         shared: &Shared,
         tree: &mut Tree,
-        to: &mut Vec<u8>,
+        mut put: impl FnMut(&mut Codec, Event) -> bool,
     ) -> Translated {
         let mut done = Translated::default();
         while let Some((entry, n)) = self.codec.get_entry(&bytes[done.bytes..]) {
             match entry {
                 Entry::Define { parent, pcs } => tree.define(shared, &mut self.names, parent, pcs),
                 Entry::Event(e) => {
-                    let Some(is_cut) = self.put(e, to) else { break };
+                    let node = self.names.get(e.node());
+                    if !put(&mut self.out, e.with_node(node.id)) {
+                        break;
+                    }
                     done.events += 1;
-                    done.truncated += u32::from(is_cut);
+                    done.truncated += u32::from(node.is_cut);
                 }
             }
             done.bytes += n;
         }
         done
     }
+}
 
-    /// Appends one event, and tells whether its stack was cut; `None` if it can't be one.
-    #[inline(always)]
-    fn put(&mut self, e: Event, to: &mut Vec<u8>) -> Option<bool> {
-        to.reserve(MAX_EVENT);
-        let at = to.spare_capacity_mut().as_mut_ptr().cast::<u8>();
-        let (Event::Alloc { node, .. } | Event::Free { node, .. } | Event::Realloc { node, .. }) =
-            e;
-        let node = self.names.get(node);
-        // SAFETY: MAX_EVENT bytes are reserved from `at`; as many as are written become part of the
-        // vector.
-        let n = unsafe {
-            let n = match e {
-                Event::Alloc { time, addr, size, .. } => {
-                    self.out.put_alloc(at, time, addr, size, node.id)
-                }
-                Event::Free { time, addr, .. } => self.out.put_free(at, time, addr, node.id),
-                Event::Realloc { time_before, time, old, addr, size, .. } => {
-                    self.out.put_realloc(at, time_before, time, old, addr, size, node.id)
-                }
-            };
-            to.set_len(to.len() + n);
-            n
+/// Appends one event to `to`; false if it can't be one.
+#[inline(always)]
+fn put(codec: &mut Codec, e: Event, to: &mut Vec<u8>) -> bool {
+    to.reserve(MAX_EVENT);
+    let at = to.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+    // SAFETY: MAX_EVENT bytes are reserved from `at`; as many as are written become part of the
+    // vector.
+    unsafe {
+        let n = match e {
+            Event::Alloc { time, addr, size, node } => codec.put_alloc(at, time, addr, size, node),
+            Event::Free { time, addr, node } => codec.put_free(at, time, addr, node),
+            Event::Realloc { time_before, time, old, addr, size, node } => {
+                codec.put_realloc(at, time_before, time, old, addr, size, node)
+            }
         };
-        (n > 0).then_some(node.is_cut)
+        to.set_len(to.len() + n);
+        n > 0
     }
 }

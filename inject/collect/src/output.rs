@@ -3,6 +3,7 @@
 use crate::Error;
 use prof_trace::chunk::{self, CHUNK_HEADER, Next};
 use prof_trace::event::Codec;
+use prof_trace::pack::{Compress, Packed, Packer};
 use prof_trace::records::{Hooks, Target, kind};
 use prof_trace::wire::{Reader, Writer};
 use std::fs::{File, OpenOptions};
@@ -10,7 +11,7 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Buffered events above this are written out within a pass.
+/// Bytes of events, as they stand in the ring, after which they are written out within a pass.
 const FLUSH_AT: usize = 1 << 20;
 
 /// Creates the file of a recording; it must not exist. Only its owner may read it: addresses and
@@ -43,6 +44,14 @@ pub struct Output {
     end: u64,
     meta: Vec<u8>,
     events: Vec<u8>,
+    /// Where in them the last chunk begins.
+    chunk_at: usize,
+    /// Bytes of events that were added since the last flush, as they stand in the ring.
+    added: usize,
+    compress: Compress,
+    /// There is no time to compress.
+    hurry: bool,
+    packer: Packer,
     failed: Option<io::Error>,
     lost: u64,
 }
@@ -55,7 +64,69 @@ impl Output {
     pub fn new(file: File) -> Result<Self, Error> {
         let end = file.metadata().map_err(Error::io("cannot stat the recording"))?.len();
         let (meta, events) = (Vec::new(), Vec::with_capacity(2 * FLUSH_AT));
-        Ok(Self { file, end, meta, events, failed: None, lost: 0 })
+        Ok(Self {
+            file,
+            end,
+            meta,
+            events,
+            chunk_at: 0,
+            added: 0,
+            compress: Compress::None,
+            hurry: false,
+            packer: Packer::new(),
+            failed: None,
+            lost: 0,
+        })
+    }
+
+    /// How events are compressed from now on.
+    pub fn set_compress(&mut self, how: Compress) {
+        self.compress = how;
+    }
+
+    /// Whether events must be written as they are, as the ring fills up.
+    pub fn set_hurry(&mut self, hurry: bool) {
+        self.hurry = hurry;
+    }
+
+    /// Whether events are to be given to [`Output::packer`] rather than to [`Output::put_events`].
+    pub fn packs(&self) -> bool {
+        self.compress != Compress::None && !self.hurry
+    }
+
+    /// Where the events go that so many bytes of a segment can be.
+    pub fn packer(&mut self, bytes: usize) -> &mut Packer {
+        if !self.packer.has_room(bytes) {
+            self.end_pack();
+        }
+        self.added += bytes;
+        &mut self.packer
+    }
+
+    /// Makes a chunk of what was packed.
+    fn end_pack(&mut self) {
+        if self.packer.events() > 0 {
+            let mut w = self.begin_chunk();
+            self.packer.finish(self.compress, &mut w.bytes);
+            self.end_chunk(w, kind::PACKED);
+        }
+    }
+
+    /// Begins a chunk behind the other events.
+    fn begin_chunk(&mut self) -> Writer {
+        let mut bytes = std::mem::take(&mut self.events);
+        self.chunk_at = bytes.len();
+        bytes.extend_from_slice(&[0; CHUNK_HEADER]);
+        Writer { bytes }
+    }
+
+    fn end_chunk(&mut self, w: Writer, kind: u16) {
+        self.events = w.bytes;
+        let (head, payload) = self.events[self.chunk_at..].split_at_mut(CHUNK_HEADER);
+        let (len, sum) = (payload.len() as u32, chunk::checksum(kind, payload));
+        head[..2].copy_from_slice(&kind.to_le_bytes());
+        head[4..8].copy_from_slice(&len.to_le_bytes());
+        head[8..16].copy_from_slice(&sum.to_le_bytes());
     }
 
     /// Adds a chunk that describes.
@@ -63,35 +134,31 @@ impl Output {
         chunk::put(&mut self.meta, kind, payload);
     }
 
-    /// Adds a chunk of events.
+    /// Adds a chunk of events as they are.
     pub fn put_events(&mut self, thread: u32, from: &Codec, count: u32, bytes: &[u8]) {
-        let mut w = Writer { bytes: std::mem::take(&mut self.events) };
-        let at = w.bytes.len();
-        w.bytes.extend_from_slice(&[0; CHUNK_HEADER]);
+        self.end_pack();
+        self.added += bytes.len();
+        let mut w = self.begin_chunk();
         w.int(thread.into()).int(from.time).int(from.addr).int(from.node.into());
         w.int(count.into()).blob(bytes);
-        self.events = w.bytes;
-        let payload = &self.events[at + CHUNK_HEADER..];
-        let (len, sum) = (payload.len() as u32, chunk::checksum(kind::EVENTS, payload));
-        let head = &mut self.events[at..at + CHUNK_HEADER];
-        head[..2].copy_from_slice(&kind::EVENTS.to_le_bytes());
-        head[4..8].copy_from_slice(&len.to_le_bytes());
-        head[8..16].copy_from_slice(&sum.to_le_bytes());
+        self.end_chunk(w, kind::EVENTS);
     }
 
     /// Whether it is time to [`Output::flush`].
     pub fn is_full(&self) -> bool {
-        self.events.len() + self.meta.len() >= FLUSH_AT
+        self.added + self.meta.len() >= FLUSH_AT
     }
 
     /// Whether anything waits to be written.
     pub fn is_empty(&self) -> bool {
-        self.events.is_empty() && self.meta.is_empty()
+        self.events.is_empty() && self.meta.is_empty() && self.packer.events() == 0
     }
 
     /// Writes all that was added. After an error the file ends with the last chunk that was written
     /// whole, and all further chunks are dropped; see [`Output::failure`].
     pub fn flush(&mut self) {
+        self.end_pack();
+        self.added = 0;
         let (mut meta, mut events) =
             (std::mem::take(&mut self.meta), std::mem::take(&mut self.events));
         self.write_chunks(&meta);
@@ -175,12 +242,16 @@ fn count_events(bytes: &[u8]) -> u64 {
     let (mut at, mut count) = (0, 0);
     while let Next::Chunk(k, payload, n) = chunk::next(&bytes[at..]) {
         at += n;
-        if k == kind::EVENTS {
-            let mut r = Reader::new(payload);
-            let mut field = || r.int();
-            let fields = [field(), field(), field(), field(), field()];
-            count += fields[4].unwrap_or(0);
-        }
+        count += match k {
+            kind::EVENTS => {
+                let mut r = Reader::new(payload);
+                let mut field = || r.int();
+                let fields = [field(), field(), field(), field(), field()];
+                fields[4].unwrap_or(0)
+            }
+            kind::PACKED => Packed::read(payload).map_or(0, |p| p.events() as u64),
+            _ => 0,
+        };
     }
     count
 }
@@ -202,6 +273,13 @@ mod tests {
         out.put_events(2, &Codec::default(), 5, &[1, 2, 3]);
         out.flush();
         assert_eq!(out.lost(), 12);
+        out.set_compress(Compress::Fast);
+        // Three frees of the address before.
+        let frees = [0x02, 0, 0x02, 0, 0x02, 0];
+        assert_eq!(out.packer(6).run(3, &mut Codec::default(), &frees, |_| {}), (3, 6));
+        assert!(!out.is_empty());
+        out.flush();
+        assert_eq!((out.lost(), out.is_empty()), (15, true));
     }
 
     #[test]

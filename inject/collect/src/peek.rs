@@ -2,6 +2,7 @@
 
 use crate::ring_copy::RingCopy;
 use crate::{Error, totals};
+use prof_trace::capture::Capture;
 use prof_trace::records::Counters;
 use prof_trace::shared::{Control, FUNCTIONS, Shared, state};
 use std::ffi::OsString;
@@ -28,6 +29,8 @@ pub struct Peek {
     pub collector_alive: bool,
     /// The hook has switched recording off, as nobody collected.
     pub orphaned: bool,
+    /// Which blocks are recorded.
+    pub capture: Capture,
     /// The toggle signal; 0: none.
     pub signal: u32,
     /// The hook's counters.
@@ -65,6 +68,12 @@ impl Peek {
             collector,
             collector_alive: alive(&shared, collector),
             orphaned: c.orphaned.load(Relaxed) != 0,
+            capture: Capture {
+                sample_bytes: c.sample_bytes,
+                sample_every: c.sample_every,
+                min_size: c.min_size,
+                max_size: c.max_size,
+            },
             signal: c.signal,
             counters: totals(&shared),
             functions: functions(&shared),

@@ -5,6 +5,7 @@
 mod common;
 use common::*;
 use prof_collect::{Collector, drain_orphan};
+use prof_trace::pack::Compress;
 use prof_trace::shared::Shared;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -95,6 +96,7 @@ fn all_that_a_killed_process_has_written_is_there() {
         let pid = child(shared, u64::MAX, node, || ());
         let path = temp(&format!("kill-{round}"));
         let mut c = Collector::new(pid as u32, shared, start(&path)).expect("collector");
+        c.set_compress(Compress::ALL[round as usize % 3].0);
         let never = AtomicBool::new(false);
         let ended = std::thread::scope(|s| {
             let h = s.spawn(|| c.run(&never));
@@ -148,6 +150,7 @@ fn the_ring_of_a_dead_collector_is_read_once() {
         let file = start(&path);
         let fd = file.try_clone().expect("clone");
         let mut c = Collector::new(pid as u32, shared, file).expect("collector");
+        c.set_compress(Compress::ALL[round as usize % 3].0);
         wait_for(|| {
             c.pass(false);
             written(shared) >= PAUSE_AT
@@ -193,6 +196,9 @@ fn read_whole(path: &Path) -> u64 {
         if k == prof_trace::records::kind::EVENTS {
             let e = prof_trace::records::Events::decode(payload).expect("events");
             n += u64::from(e.count);
+        }
+        if k == prof_trace::records::kind::PACKED {
+            n += prof_trace::pack::Packed::read(payload).expect("packed").events() as u64;
         }
     }
     n

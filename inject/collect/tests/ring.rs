@@ -3,6 +3,7 @@
 mod common;
 use common::*;
 use prof_collect::Collector;
+use prof_trace::pack::Compress;
 use prof_trace::ring;
 use prof_trace::shared::{Shared, slot, state};
 use std::sync::atomic::AtomicBool;
@@ -72,6 +73,41 @@ fn all_events_of_all_threads_arrive_in_order() {
     let bytes_per_event = r.len as f64 / (24 * N) as f64;
     println!("{bytes_per_event:.2} bytes per event in the recording");
     assert!(ring::free_count(&shared) >= 64 - 24, "all but the active ones were given back");
+}
+
+#[test]
+fn packed_and_plain_events_of_a_thread_are_in_order() {
+    for how in [Compress::Fast, Compress::Best] {
+        let shared = new_ring(1 << 20);
+        let nodes = [stack(&shared, 0x50_0000, 40), 0];
+        let path = temp(how.name());
+        let mut c = Collector::new(std::process::id(), shared, start(&path)).expect("collector");
+        c.set_compress(how);
+        let mut writers = [Writer::new(shared, 0), Writer::new(shared, 1)];
+        let (mut n, mut bursts) = (0u64, 0);
+        for round in 0..12 {
+            // Now and then more than half of the ring waits, and there is no time to pack.
+            let burst = round % 4 == 3;
+            let until = if burst { 40 } else { ring::free_count(&shared) - 2 };
+            let before = n;
+            while ring::free_count(&shared) > if burst { 64 - until } else { until } {
+                for w in &mut writers {
+                    w.put(&event(w.serial, n, nodes[n as usize % 2]));
+                }
+                n += 1;
+            }
+            bursts += if burst { n - before } else { 0 };
+            c.pass(false);
+        }
+        let ended = c.finish("detached");
+        let r = read(&path);
+        for w in &writers {
+            check_events(&r, w.serial, n);
+        }
+        assert_eq!((ended.events, r.late, r.unknown_nodes), (2 * n, 0, 0));
+        assert_eq!(r.packed, 2 * (n - bursts), "{how:?}");
+        std::fs::remove_file(path).expect("remove");
+    }
 }
 
 #[test]
@@ -154,23 +190,27 @@ fn names_toggles_and_modules_are_recorded() {
 #[test]
 fn it_keeps_up() {
     const N: u64 = 10_000_000;
-    let shared = new_ring(256 << 20);
-    let nodes: Vec<u32> = (0..1000).map(|i| stack(&shared, 0x50_0000 + i * 4, 20)).collect();
-    let quick = if cfg!(debug_assertions) { N / 20 } else { N };
-    write_many(shared, 0, &nodes, quick);
-    let path = temp("speed");
-    let mut c = Collector::new(std::process::id(), shared, start(&path)).expect("collector");
-    let began = Instant::now();
-    c.pass(false);
-    let took = began.elapsed().as_secs_f64();
-    c.finish("detached");
-    let r = read(&path);
-    assert_eq!((r.events[&1].len() as u64, r.late), (quick, 0));
-    println!(
-        "drained {:.1} M events/s, {:.0} MB/s, {:.2} bytes per event",
-        quick as f64 / took / 1e6,
-        r.len as f64 / took / 1e6,
-        r.len as f64 / quick as f64
-    );
-    std::fs::remove_file(path).expect("remove");
+    for how in [Compress::None, Compress::Fast, Compress::Best] {
+        let shared = new_ring(256 << 20);
+        let nodes: Vec<u32> = (0..1000).map(|i| stack(&shared, 0x50_0000 + i * 4, 20)).collect();
+        let quick = if cfg!(debug_assertions) { N / 20 } else { N };
+        write_many(shared, 0, &nodes, quick);
+        let path = temp("speed");
+        let mut c = Collector::new(std::process::id(), shared, start(&path)).expect("collector");
+        c.set_compress(how);
+        let began = Instant::now();
+        c.pass(false);
+        let took = began.elapsed().as_secs_f64();
+        c.finish("detached");
+        let r = read(&path);
+        assert_eq!((r.events[&1].len() as u64, r.late), (quick, 0));
+        assert_eq!(r.packed, if how == Compress::None { 0 } else { quick });
+        println!(
+            "{how:?}: drained {:.1} M events/s, {:.1} ns each, {:.2} bytes per event",
+            quick as f64 / took / 1e6,
+            took * 1e9 / quick as f64,
+            r.len as f64 / quick as f64
+        );
+        std::fs::remove_file(path).expect("remove");
+    }
 }

@@ -89,6 +89,18 @@ impl Event {
         }
     }
 
+    /// The same with another stack node.
+    #[inline(always)]
+    #[must_use]
+    pub fn with_node(mut self, to: u32) -> Self {
+        match &mut self {
+            Event::Alloc { node, .. } | Event::Free { node, .. } | Event::Realloc { node, .. } => {
+                *node = to;
+            }
+        }
+        self
+    }
+
     /// The time at which the event stands in its thread's order: when it was written.
     pub fn time(&self) -> u64 {
         match *self {
@@ -318,12 +330,18 @@ impl Codec {
         if bytes.first()? & 15 != DEFINE {
             return self.get(bytes).map(|(e, n)| (Entry::Event(e), n));
         }
-        let (_, lens) = head(bytes)?;
+        let mut padded = [0; MAX_EVENT];
+        let have = bytes.len().min(MAX_EVENT);
+        padded[..have].copy_from_slice(&bytes[..have]);
+        let (_, lens) = head(&padded, 0);
         let mut pos = 2;
-        let back = int(bytes, &mut pos, lens[0])?;
+        let back = int(&padded, &mut pos, lens[0]);
         let mut pcs = [0; DEFINE_NODES];
         for (pc, len) in pcs.iter_mut().zip(&lens[1..]) {
-            *pc = u32::try_from(int(bytes, &mut pos, *len)?).ok()?;
+            *pc = u32::try_from(int(&padded, &mut pos, *len)).ok()?;
+        }
+        if pos > bytes.len() {
+            return None;
         }
         let parent = (self.defined as u64 + 1).checked_sub(back)? as u32;
         let count = pcs.iter().position(|pc| *pc == 0).unwrap_or(DEFINE_NODES);
@@ -332,6 +350,17 @@ impl Codec {
         }
         self.defined = self.defined.checked_add(count as u32)?;
         Some((Entry::Define { parent, pcs }, pos))
+    }
+
+    /// Takes the state that writing or reading `event` leaves.
+    pub fn follow(&mut self, event: &Event) {
+        let (Event::Alloc { addr, .. } | Event::Free { addr, .. } | Event::Realloc { addr, .. }) =
+            *event;
+        self.time = event.time();
+        self.addr = addr;
+        if !matches!(event, Event::Free { node: 0, .. }) {
+            self.node = event.node();
+        }
     }
 
     /// Decodes the event at the start of `bytes`; returns it with its length, or `None` if the
@@ -448,8 +477,10 @@ mod tests {
         let mut r = Codec::default();
         let mut pos = 0;
         for e in events {
+            let mut follows = r;
             let (got, n) = r.get(&buf[pos..len]).expect("an event");
-            assert_eq!(got, *e);
+            follows.follow(&got);
+            assert_eq!((got, follows), (*e, r));
             pos += n;
         }
         assert_eq!(pos, len);

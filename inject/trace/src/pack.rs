@@ -150,6 +150,9 @@ pub struct Packer {
     columns: [Column; COLUMNS],
     runs: Writer,
     run_count: usize,
+    /// The run that is being written, and how many events it can have.
+    run: Run,
+    room: u32,
     events: usize,
     body: Vec<u8>,
     coded: Vec<u8>,
@@ -176,6 +179,8 @@ impl Packer {
             columns: Default::default(),
             runs: Writer::default(),
             run_count: 0,
+            run: Run::default(),
+            room: 0,
             events: 0,
             body: Vec::new(),
             coded: Vec::new(),
@@ -193,9 +198,43 @@ impl Packer {
         self.events + bytes / 2 <= MAX_EVENTS
     }
 
-    /// Adds the events of a thread that `bytes` are, up to the first that is none; for which there
-    /// must be room. `codec` is the decoding state before, and then that after them. `see` is
-    /// given each event's node. Returns how many events there were, and how many bytes of them.
+    /// Begins a run of events of a thread: as many as so many bytes can be, for which there must be
+    /// room. `from` is the decoding state before them.
+    pub fn begin(&mut self, thread: u32, from: &Codec, bytes: usize) {
+        let most = if self.has_room(bytes) { bytes / 2 } else { 0 };
+        for c in &mut self.columns {
+            c.make_room(most);
+        }
+        self.model.time = from.time;
+        self.run = Run { thread, count: 0, time: from.time, node: from.node };
+        self.room = most as u32;
+    }
+
+    /// Adds an event to the run; false if it has as many as it can have.
+    #[inline(always)]
+    pub fn put(&mut self, event: &Event) -> bool {
+        if self.run.count == self.room {
+            return false;
+        }
+        self.run.count += 1;
+        self.event(event);
+        true
+    }
+
+    /// Ends the run.
+    pub fn end(&mut self) {
+        let Run { thread, count, time, node } = self.run;
+        if count > 0 {
+            self.runs.int(thread.into()).int(count.into()).int(time).int(node.into());
+            self.run_count += 1;
+            self.events += count as usize;
+        }
+        (self.run.count, self.room) = (0, 0);
+    }
+
+    /// A whole run: the events that `bytes` are, up to the first that is none. `codec` is the decoding
+    /// state before, and then that after them. `see` is given each event's node. Returns how many
+    /// events there were, and how many bytes of them.
     pub fn run(
         &mut self,
         thread: u32,
@@ -206,23 +245,15 @@ impl Packer {
         if !self.has_room(bytes.len()) {
             return (0, 0);
         }
-        for c in &mut self.columns {
-            c.make_room(bytes.len() / 2);
-        }
-        let from = *codec;
-        self.model.time = from.time;
+        self.begin(thread, codec, bytes.len());
         let (mut count, mut at) = (0u32, 0);
         while let Some((event, n)) = codec.get(&bytes[at..]) {
             at += n;
             count += 1;
             see(event.node());
-            self.event(&event);
+            self.put(&event);
         }
-        if count > 0 {
-            self.runs.int(thread.into()).int(count.into()).int(from.time).int(from.node.into());
-            self.run_count += 1;
-            self.events += count as usize;
-        }
+        self.end();
         (count, at)
     }
 
@@ -367,7 +398,7 @@ fn which<const N: usize>(guesses: &[u64; N], addr: u64, missed: u8) -> u8 {
 }
 
 /// Events of one thread in a packed chunk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
     /// Number of the thread.
     pub thread: u32,

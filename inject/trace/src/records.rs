@@ -21,6 +21,7 @@ pub mod kind {
     pub const COUNTERS: u16 = 10;
     pub const END: u16 = 11;
     pub const SYMBOLS: u16 = 12;
+    pub const PACKED: u16 = 13;
 }
 
 /// A record of a fixed list of integers and blobs, written in that order.

@@ -4,6 +4,7 @@
 
 use prof_trace::chunk::{self, FILE_HEADER, Next};
 use prof_trace::event::Event;
+use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::{
     Counters, End, Events, Hooks, Module, Nodes, Pass, Pcs, Symbols, Target, Thread, Toggle, kind,
 };
@@ -231,6 +232,8 @@ pub struct Recording {
     pub counters: Option<Counters>,
     pub end: Option<End>,
     pub len: usize,
+    /// Events that stand in packed chunks.
+    pub packed: u64,
     /// Events with a node that was not known before them.
     pub unknown_nodes: u64,
     /// Events older than the pass before the one that they stand in.
@@ -283,6 +286,13 @@ impl Recording {
                 }
             }
             kind::EVENTS => self.events_chunk(&Events::decode(p)?),
+            kind::PACKED => {
+                let packed = Packed::read(p)?;
+                let all = Unpacker::default()
+                    .unpack(&packed, |run, e| self.event(packed.runs[run].thread, e));
+                assert!(all.is_some(), "the events of a packed chunk");
+                self.packed += packed.events() as u64;
+            }
             other => panic!("chunk kind {other}"),
         }
         Some(())
@@ -290,17 +300,10 @@ impl Recording {
 
     fn events_chunk(&mut self, e: &Events) {
         let (mut codec, mut at, mut count) = (e.codec(), 0, 0);
-        let before = self.passes.len().checked_sub(2).map_or(0, |i| self.passes[i].ticks);
-        assert!(!self.passes.is_empty(), "events stand in a pass");
         while let Some((event, n)) = codec.get(&e.bytes[at..]) {
             at += n;
             count += 1;
-            let (Event::Alloc { node, .. }
-            | Event::Free { node, .. }
-            | Event::Realloc { node, .. }) = event;
-            self.unknown_nodes += u64::from(node != 0 && !self.nodes.contains_key(&node));
-            self.late += u64::from(event.time() < before);
-            self.events.entry(e.thread).or_default().push(event);
+            self.event(e.thread, event);
         }
         assert_eq!((count, at), (e.count, e.bytes.len()));
     }
@@ -313,6 +316,15 @@ impl Recording {
             | Event::Realloc { node, .. }) = *e;
             (node != 0).then(|| self.depth(node))
         })
+    }
+
+    fn event(&mut self, thread: u32, event: Event) {
+        assert!(!self.passes.is_empty(), "events stand in a pass");
+        let before = self.passes.len().checked_sub(2).map_or(0, |i| self.passes[i].ticks);
+        let node = event.node();
+        self.unknown_nodes += u64::from(node != 0 && !self.nodes.contains_key(&node));
+        self.late += u64::from(event.time() < before);
+        self.events.entry(thread).or_default().push(event);
     }
 
     pub fn depth(&self, mut node: u32) -> u32 {
