@@ -5,6 +5,7 @@ use crate::units::{parse_duration, parse_sample, parse_signal, parse_size};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use prof_trace::capture::Capture;
+use prof_trace::pack::Compress;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -93,12 +94,33 @@ pub struct RecordArgs {
     /// Record no larger blocks
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub max_size: Option<u64>,
+    /// How the recording is compressed, when there is time for it
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = Compression::Fast)]
+    pub compress: Compression,
     /// Compare each stack with a full unwind (slow; for testing prof)
     #[arg(long, hide = true)]
     pub verify_stacks: bool,
 }
 
 impl RecordArgs {
+    /// What can't be put right by the parser: options that contradict each other.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        let c = self.capture();
+        if c.max_size == 0 {
+            return Err("--max-size 0 leaves nothing to record".into());
+        }
+        if c.min_size > c.max_size {
+            return Err(format!(
+                "--min-size ({}) is larger than --max-size ({}): nothing would be recorded",
+                c.min_size, c.max_size
+            ));
+        }
+        Ok(())
+    }
+
     /// Which blocks are to be recorded.
     pub fn capture(&self) -> Capture {
         Capture {
@@ -106,6 +128,27 @@ impl RecordArgs {
             sample_every: self.sample_rate.unwrap_or(0),
             min_size: self.min_size.unwrap_or(0),
             max_size: self.max_size.unwrap_or(u64::MAX),
+        }
+    }
+}
+
+/// How a recording is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Compression {
+    /// Not at all
+    None,
+    /// To about a third, at little cost
+    Fast,
+    /// To about a quarter
+    Best,
+}
+
+impl From<Compression> for Compress {
+    fn from(c: Compression) -> Self {
+        match c {
+            Compression::None => Compress::None,
+            Compression::Fast => Compress::Fast,
+            Compression::Best => Compress::Best,
         }
     }
 }
@@ -231,6 +274,9 @@ pub struct CollectArgs {
     /// Gets a byte when collecting has begun
     #[arg(long)]
     pub ready_fd: i32,
+    /// How the recording is compressed
+    #[arg(long, value_enum, default_value_t = Compression::None)]
+    pub compress: Compression,
     /// Detach after this time
     #[arg(long)]
     pub duration_ms: Option<u64>,
@@ -283,6 +329,40 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    fn record(args: &[&str]) -> Result<(i32, RecordArgs), String> {
+        let args = ["prof", "attach"].iter().chain(args);
+        let cli = Cli::try_parse_from(args).map_err(|e| one_line(&e.to_string()))?;
+        let Command::Attach(a) = cli.command else { panic!("attach") };
+        a.record.check()?;
+        Ok((a.pid, a.record))
+    }
+
+    #[test]
+    fn samples_and_limits_are_understood() {
+        let capture = |args: &[&str]| record(args).map(|(pid, r)| (pid, r.capture()));
+        let all = Capture::default();
+        assert_eq!(capture(&["7"]), Ok((7, all)));
+        let sampled = Capture { sample_bytes: 512 << 10, ..all };
+        assert_eq!(capture(&["--sample", "7"]), Ok((7, sampled)));
+        let sampled = Capture { sample_bytes: 1 << 20, ..all };
+        assert_eq!(capture(&["--sample=1MiB", "7"]), Ok((7, sampled)));
+        let every = Capture { sample_every: 100, min_size: 1024, max_size: 1 << 20, ..all };
+        let args = ["7", "--sample-rate", "100", "--min-size=1K", "--max-size", "1M"];
+        assert_eq!(capture(&args), Ok((7, every)));
+        for (args, part) in [
+            (&["--sample", "--sample-rate", "5", "7"][..], "--sample-rate"),
+            (&["--sample=0", "7"], "leave the option out"),
+            (&["--sample-rate", "0", "7"], "0"),
+            (&["--min-size", "2K", "--max-size", "1K", "7"], "larger than --max-size"),
+            (&["--max-size", "0", "7"], "leaves nothing to record"),
+            (&["--compress", "more", "7"], "more"),
+        ] {
+            let e = capture(args).expect_err("wrong");
+            assert!(e.contains(part) && !e.contains('\n'), "{args:?}: {e}");
+        }
+        assert_eq!(record(&["7"]).map(|r| r.1.compress), Ok(Compression::Fast));
     }
 
     #[test]

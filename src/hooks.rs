@@ -1,6 +1,8 @@
 //! What an attach has to say: what was hooked, what not and why, and how long it took.
 
+use crate::units::bytes;
 use prof_inject::{Installed, StopTimes};
+use prof_trace::capture::Capture;
 use prof_trace::records::{Hook, NotHooked};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,6 +14,23 @@ pub fn describe(installed: &Installed) -> Vec<String> {
     lines.extend(installed.notes.iter().cloned());
     lines.push(stops(&installed.stops));
     lines
+}
+
+/// Which blocks are recorded, if not all are.
+pub fn captured(c: &Capture) -> String {
+    let mut parts = Vec::new();
+    match (c.sample_bytes, c.sample_every) {
+        (0, 0..2) => {}
+        (0, n) => parts.push(format!("one in {n} allocations of each thread (--sample-rate {n})")),
+        (n, _) => parts.push(format!("a sample, one for each {} (--sample={n})", bytes(n))),
+    }
+    if c.min_size > 0 {
+        parts.push(format!("no blocks smaller than {}", bytes(c.min_size)));
+    }
+    if c.max_size < u64::MAX {
+        parts.push(format!("no blocks larger than {}", bytes(c.max_size)));
+    }
+    if parts.is_empty() { "every block".into() } else { parts.join(", ") }
 }
 
 /// How long the target was stopped.

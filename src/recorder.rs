@@ -5,6 +5,7 @@ use crate::session;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, Signal};
 use prof_collect::{Collector, is_process};
+use prof_trace::pack::Compress;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -21,7 +22,13 @@ const END: Duration = Duration::from_secs(30);
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 
 /// Starts the collector of a recording, in a session of its own, and waits until it collects.
-pub fn start(pid: i32, ring: OwnedFd, out: File, duration: Option<Duration>) -> Result<Child> {
+pub fn start(
+    pid: i32,
+    ring: OwnedFd,
+    out: File,
+    compress: Compress,
+    duration: Option<Duration>,
+) -> Result<Child> {
     let (mut ready, write) = std::io::pipe().context("cannot make a pipe")?;
     let fds = [ring, out.into(), write.into()];
     let from = [0, 1, 2].map(|i: usize| fds[i].as_raw_fd());
@@ -30,6 +37,7 @@ pub fn start(pid: i32, ring: OwnedFd, out: File, duration: Option<Duration>) -> 
     for (name, fd) in ["--ring-fd", "--out-fd", "--ready-fd"].into_iter().zip(from) {
         command.args([name, &fd.to_string()]);
     }
+    command.args(["--compress", compress.name()]);
     if let Some(d) = duration {
         command.args(["--duration-ms", &d.as_millis().to_string()]);
     }
@@ -111,6 +119,7 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
         unsafe { [args.ring_fd, args.out_fd, args.ready_fd].map(|fd| OwnedFd::from_raw_fd(fd)) };
     let shared = prof_collect::map_ring(ring)?;
     let mut collector = Collector::new(args.pid, shared, out.into())?;
+    collector.set_compress(args.compress.into());
     collector.on_failure(|| raise(FAILED));
     File::from(ready).write_all(&[1]).context("nobody waits for the collector")?;
     let stop = AtomicBool::new(false);

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, anyhow};
 use prof_collect::{Clock, Peek, create_recording, drain_orphan, write_prologue};
 use prof_inject::{DetachOptions, Installed, Options, Target};
 use prof_trace::capture::Capture;
+use prof_trace::pack::Compress;
 use prof_trace::records::{Hooks, Target as TargetRecord};
 use prof_trace::shared::Shared;
 use std::fs::{self, File};
@@ -57,13 +58,14 @@ pub struct Attached {
 
 /// Begins to record a process. Nothing of it is left after an error.
 pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
-    adopt(pid)?;
+    record.check().map_err(usage)?;
+    adopt(pid, record)?;
     let target = prof_inject::preflight(pid).map_err(failed)?;
     let (path, file) = create(record.output.as_deref(), &target.name, pid)?;
     let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
     let began = prof_inject::install(&target, &options(record, choice, &absolute))
         .map_err(|e| overtaken(pid, e))
-        .and_then(|i| activate(i, file, choice.duration));
+        .and_then(|i| activate(i, file, record.compress.into(), choice.duration));
     match began {
         Ok((collector, said)) => Ok(Attached { pid, path, collector, said }),
         Err(e) => {
@@ -94,6 +96,7 @@ pub fn options(record: &RecordArgs, choice: &Choice, path: &Path) -> Options {
 pub fn activate(
     mut installed: Installed,
     mut file: File,
+    compress: Compress,
     duration: Option<Duration>,
 ) -> Result<(Child, Vec<String>)> {
     let pid = installed.target.pid;
@@ -104,7 +107,7 @@ pub fn activate(
         Hooks { hooked: installed.hooked.clone(), not_hooked: installed.not_hooked.clone() };
     write_prologue(&mut file, &target, &hooks).context("cannot write the recording")?;
     let ring = installed.ring_fd.try_clone().context("no descriptor left")?;
-    let mut collector = recorder::start(pid, ring, file, duration)?;
+    let mut collector = recorder::start(pid, ring, file, compress, duration)?;
     if let Err(e) = installed.activate() {
         installed.undo();
         let _ = collector.kill();
@@ -189,11 +192,16 @@ pub fn peek(pid: i32) -> Result<Peek> {
 
 /// Refuses a process that is being recorded; but a recording whose collector has died is finished
 /// first, and the process then is as any other.
-fn adopt(pid: i32) -> Result<()> {
+fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
     let Ok(Some(peek)) = Peek::of(pid as u32) else { return Ok(()) };
     if peek.collector_alive {
+        // The settings can't change while events are being written by them.
+        let other = match peek.capture == record.capture() {
+            true => String::new(),
+            false => format!(" with other settings ({})", hooks::captured(&peek.capture)),
+        };
         return Err(refused(format!(
-            "process {pid} is already being recorded, to {}; `prof detach {pid}` ends that",
+            "process {pid} is already being recorded{other}, to {}; `prof detach {pid}` ends that",
             peek.path.display()
         )));
     }

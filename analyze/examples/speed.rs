@@ -1,10 +1,11 @@
 //! How fast recordings are read: makes one of many events in memory-like patterns and analyses it.
 //!
-//!     cargo run --release -p prof-analyze --example speed [EVENTS [THREADS [LIVE]]]
+//!     cargo run --release -p prof-analyze --example speed [EVENTS [THREADS [LIVE [none|fast|best]]]]
 
 use prof_analyze::{Analysis, LoadOptions};
 use prof_trace::chunk;
 use prof_trace::event::{Codec, MAX_EVENT};
+use prof_trace::pack::{Compress, Packer};
 use prof_trace::records::{Events, Pass, Target, kind};
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -12,23 +13,27 @@ use std::path::Path;
 use std::time::Instant;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut args = std::env::args().skip(1).map(|a| a.parse::<u64>());
+    let how = std::env::args().nth(4).map_or(Some(Compress::None), |a| Compress::from_name(&a));
+    let how = how.ok_or("none, fast or best")?;
+    let mut args = std::env::args().skip(1).take(3).map(|a| a.parse::<u64>());
     let mut next = |default| args.next().transpose().map(|v| v.unwrap_or(default));
     let (events, threads, live) = (next(10_000_000)?, next(4)?, next(100_000)?);
     let path = std::env::temp_dir().join(format!("prof-speed-{}.prof", std::process::id()));
-    write(&path, events, threads.max(1), live.max(1))?;
+    write(&path, events, threads.max(1), live.max(1), how)?;
     let bytes = path.metadata()?.len();
     for _ in 0..3 {
-        let start = Instant::now();
+        let (start, cpu) = (Instant::now(), cpu_seconds());
         let a = Analysis::from_file(&path, &LoadOptions::default())?;
         let took = start.elapsed().as_secs_f64();
+        let cpu = cpu_seconds() - cpu;
         let (n, f) = (a.events() as f64, a.totals().figures);
         println!(
-            "{:.1} M events, {threads} threads, {} live at most, {:.1} bytes/event: {:.2} s, {:.1} M events/s",
+            "{:.1} M events, {threads} threads, {} live at most, {:.1} bytes/event: {:.2} s ({:.2} s of CPU), {:.1} M events/s",
             n / 1e6,
             f.peak_count,
             bytes as f64 / n,
             took,
+            cpu,
             n / took / 1e6,
         );
     }
@@ -36,11 +41,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
+/// Processor time of this process, user's and system's.
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let rest = stat.rsplit(')').next().unwrap_or_default();
+    let fields = rest.split_whitespace().skip(11).take(2);
+    fields.filter_map(|f| f.parse::<f64>().ok()).sum::<f64>() / 100.0
+}
+
 /// Threads take turns of some events; blocks are freed by whoever comes, in a random order, once
 /// `live` of them are there. A pass every 200,000 events.
-fn write(path: &Path, events: u64, threads: u64, live: u64) -> std::io::Result<()> {
+fn write(path: &Path, events: u64, threads: u64, live: u64, how: Compress) -> std::io::Result<()> {
     let mut out = BufWriter::new(File::create(path)?);
     let mut buf = chunk::file_header().to_vec();
+    let mut pack = (how, Packer::new());
     let target = Target {
         pid: 1,
         ticks_per_sec: 1_000_000_000,
@@ -57,13 +71,14 @@ fn write(path: &Path, events: u64, threads: u64, live: u64) -> std::io::Result<(
     };
     let mut blocks: Vec<u64> = Vec::new();
     let mut unused: Vec<u64> = (1..=live + 1).rev().map(|i| 0x7f00_0000_0000 + i * 64).collect();
-    let mut lanes: Vec<(Codec, Codec, u32, Vec<u8>)> = vec![Default::default(); threads as usize];
+    let mut lanes: Vec<Lane> = vec![Default::default(); threads as usize];
     let (mut time, mut lane) = (0, 0);
     for i in 0..events {
         if i % 200_000 == 0 {
             for (t, l) in lanes.iter_mut().enumerate() {
-                flush(&mut buf, t as u32, l);
+                flush(&mut buf, t as u32, l, &mut pack);
             }
+            end_pack(&mut buf, &mut pack);
             let pass =
                 Pass { number: i, ticks: time + 1, clock_ns: time + 1, ..Default::default() };
             chunk::put(&mut buf, kind::PASS, &pass.encode());
@@ -94,21 +109,39 @@ fn write(path: &Path, events: u64, threads: u64, live: u64) -> std::io::Result<(
         l.3.truncate(at + n);
         l.2 += 1;
         if l.3.len() > 16_000 {
-            flush(&mut buf, lane as u32, l);
+            flush(&mut buf, lane as u32, l, &mut pack);
         }
     }
     for (t, l) in lanes.iter_mut().enumerate() {
-        flush(&mut buf, t as u32, l);
+        flush(&mut buf, t as u32, l, &mut pack);
     }
+    end_pack(&mut buf, &mut pack);
     out.write_all(&buf)?;
     out.flush()
 }
 
-fn flush(out: &mut Vec<u8>, thread: u32, l: &mut (Codec, Codec, u32, Vec<u8>)) {
+type Lane = (Codec, Codec, u32, Vec<u8>);
+
+fn flush(out: &mut Vec<u8>, thread: u32, l: &mut Lane, pack: &mut (Compress, Packer)) {
     let bytes = std::mem::take(&mut l.3);
-    let from = l.0;
-    let e = Events { thread, time: from.time, addr: from.addr, node: from.node, count: l.2, bytes };
-    chunk::put(out, kind::EVENTS, &e.encode());
-    l.0 = l.1;
-    l.2 = 0;
+    let from = std::mem::replace(&mut l.0, l.1);
+    let count = std::mem::take(&mut l.2);
+    if pack.0 == Compress::None {
+        let (time, addr, node) = (from.time, from.addr, from.node);
+        let e = Events { thread, time, addr, node, count, bytes };
+        return chunk::put(out, kind::EVENTS, &e.encode());
+    }
+    if !pack.1.has_room(bytes.len()) {
+        end_pack(out, pack);
+    }
+    let mut codec = from;
+    pack.1.run(thread, &mut codec, &bytes, |_| {});
+}
+
+fn end_pack(out: &mut Vec<u8>, (how, packer): &mut (Compress, Packer)) {
+    let mut payload = Vec::new();
+    packer.finish(*how, &mut payload);
+    if !payload.is_empty() {
+        chunk::put(out, kind::PACKED, &payload);
+    }
 }

@@ -6,6 +6,7 @@ use common::{Maker, Random, Temp, alloc, free, realloc};
 use prof_analyze::report::{Report, ReportOptions, SortKey, Style};
 use prof_analyze::{Analysis, Error, LoadOptions};
 use prof_trace::event::Event;
+use prof_trace::pack::Compress;
 use prof_trace::records::{Counters, Module};
 use std::collections::HashMap;
 
@@ -104,8 +105,9 @@ fn make(r: &mut Random, steps: usize, threads: u64) -> World {
 
 /// Writes the steps down as a collector would: in passes, thread by thread, where some threads'
 /// newest events are seen and others' not.
-fn write(r: &mut Random, w: &World, threads: u32) -> Maker {
+fn write(r: &mut Random, w: &World, threads: u32, compress: Compress) -> Maker {
     let mut m = Maker::new();
+    m.compress = compress;
     let end = w.steps.last().map_or(2000, |s| s.1.time()) + 1;
     let mut done = vec![0u64; threads as usize + 1]; // by thread: written up to that time
     let mut begin = common::START;
@@ -149,21 +151,30 @@ fn the_replay_is_that_of_a_plain_model() {
         let mut r = Random(seed * 0x9e37_79b9);
         let threads = 1 + r.below(7);
         let w = make(&mut r, 3000, threads);
-        let a = write(&mut r, &w, threads as u32).analysis();
-        let t = a.totals();
-        let f = &t.figures;
-        assert_eq!(
-            [f.allocations, t.frees, f.reallocations, t.unknown_frees, t.implied_frees],
-            w.counts,
-            "seed {seed}"
-        );
-        assert_eq!((f.live_bytes, f.peak_bytes), (w.live, w.peak), "seed {seed}");
-        assert_eq!(t.peak_ticks, w.peak_at, "seed {seed}");
-        for g in a.groups() {
-            let f = &g.figures;
-            let got = [f.live_bytes, f.live_count, f.allocated_bytes, f.temporary];
-            assert_eq!(got, w.nodes[&g.node], "seed {seed}, node {}", g.node);
+        for (how, name) in Compress::ALL {
+            let file = write(&mut r, &w, threads as u32, how).file();
+            // With little memory, waiting events are read again from the file.
+            for pending_bytes in [1 << 20, 20_000, 100] {
+                let a = Analysis::from_file(&file.0, &LoadOptions { pending_bytes });
+                let a = a.expect("a recording");
+                assert!(a.notes().is_empty(), "{:?}", a.notes());
+                check(&w, &a, &format!("seed {seed}, {name}, {pending_bytes}"));
+            }
         }
+    }
+}
+
+fn check(w: &World, a: &Analysis, of: &str) {
+    let t = a.totals();
+    let f = &t.figures;
+    let got = [f.allocations, t.frees, f.reallocations, t.unknown_frees, t.implied_frees];
+    assert_eq!(got, w.counts, "{of}");
+    assert_eq!((f.live_bytes, f.peak_bytes), (w.live, w.peak), "{of}");
+    assert_eq!(t.peak_ticks, w.peak_at, "{of}");
+    for g in a.groups() {
+        let f = &g.figures;
+        let got = [f.live_bytes, f.live_count, f.allocated_bytes, f.temporary];
+        assert_eq!(got, w.nodes[&g.node], "{of}, node {}", g.node);
     }
 }
 
@@ -181,7 +192,9 @@ fn sample() -> Vec<u8> {
     m.pcs(&[[1, 0x1020, 1], [2, 0x1210, 1]]).nodes(&[[1, 0, 2], [2, 1, 1]]);
     m.thread(1, 77, "worker").pages(1500, 10, 20);
     m.events(1, &[alloc(1100, 0x10, 100, 2), realloc(1200, 1210, 0x10, 0x20, 50, 1)]);
-    m.toggle(1600, 0).toggle(1700, 1).pass(2000).events(2, &[free(1800, 0x20)]);
+    m.toggle(1600, 0).toggle(1700, 1).pass(2000);
+    m.compress = Compress::Best;
+    m.events(2, &[free(1800, 0x20)]);
     m.counters(&Counters { events: 3, calls: vec![1, 2], ..Default::default() });
     m.end(3000);
     m.bytes
@@ -274,7 +287,7 @@ fn nonsense_behind_good_checksums_does_no_harm() {
         let mut m = Maker::new();
         for _ in 0..r.below(30) {
             let payload: Vec<u8> = (0..r.below(60)).map(|_| r.next() as u8 >> r.below(8)).collect();
-            m.put(1 + r.below(14) as u16, &payload);
+            m.put(1 + r.below(15) as u16, &payload);
         }
         let _ = look(&m.bytes);
     }

@@ -2,7 +2,7 @@
 
 use super::report::{self, ReportArgs};
 use crate::cli::RunArgs;
-use crate::failure::{REFUSED, refused};
+use crate::failure::{REFUSED, refused, usage};
 use crate::session::{self, Choice};
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -30,6 +30,7 @@ const PASSED: [Signal; 7] = [
 
 /// Runs a command under recording; ends as it does.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
+    args.record.check().map_err(usage)?;
     let name = args.command[0].to_string_lossy();
     let base = Path::new(&*name).file_name().map(|n| n.to_string_lossy().into_owned());
     let me = std::process::id() as i32;
@@ -47,7 +48,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let pid = launched.pid;
     CHILD.store(pid, Relaxed);
     pass_signals()?;
-    let began = session::activate(launched.installed, file, None);
+    let began = session::activate(launched.installed, file, args.record.compress.into(), None);
     let (mut collector, said) = began.map_err(|e| {
         // It was started for nothing else.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);

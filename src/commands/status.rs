@@ -1,6 +1,7 @@
 //! `prof status`
 
 use crate::cli::{Format, StatusArgs};
+use crate::hooks;
 use crate::session;
 use crate::units;
 use anyhow::Result;
@@ -83,12 +84,28 @@ impl Status {
         line("events", format!("{}, {} lost", units::count(c.events), units::count(c.lost)));
         if let Some(s) = &self.summary {
             let (n, b) = (s.totals.figures.live_count, s.totals.figures.live_bytes);
-            line("live", format!("{} in {} blocks", units::bytes(b), units::count(n)));
-            line("written", format!("{}, part {}", units::bytes(s.bytes), s.parts));
+            let sampled = p.capture.is_sampled();
+            let e = s.totals.errors;
+            let error = |e: String| if sampled { format!(" \u{b1}{e}") } else { String::new() };
+            line(
+                "live",
+                format!(
+                    "{}{} in {}{} blocks",
+                    units::bytes(b),
+                    error(units::bytes(e.live_bytes)),
+                    units::count(n),
+                    error(units::count(e.live_count))
+                ),
+            );
+            let packed = if s.compressed { ", compressed" } else { "" };
+            line("written", format!("{}{packed}, part {}", units::bytes(s.bytes), s.parts));
         } else if let Ok(m) = std::fs::metadata(&p.path) {
             let why = if m.len() > REPLAYED { "the recording is large" } else { "not readable" };
             line("live", format!("not counted here ({why}); `prof report {}` does", p.pid));
             line("written", units::bytes(m.len()));
+        }
+        if !p.capture.is_everything() {
+            line("records", hooks::captured(&p.capture));
         }
         match p.signal {
             0 => line("toggle", "prof pause, prof resume".into()),
@@ -119,7 +136,18 @@ impl Status {
                 .map(|((f, m), calls)| json!({"function": f, "module": m, "calls": calls}))
                 .collect::<Vec<_>>(),
         });
+        if !p.capture.is_everything() {
+            v["sample_bytes"] = p.capture.sample_bytes.into();
+            v["sample_every"] = p.capture.sample_every.into();
+            v["min_size"] = p.capture.min_size.into();
+            v["max_size"] = (p.capture.max_size < u64::MAX).then_some(p.capture.max_size).into();
+        }
         if let Some(s) = &self.summary {
+            if p.capture.is_sampled() {
+                v["live_bytes_stderr"] = s.totals.errors.live_bytes.into();
+                v["live_count_stderr"] = s.totals.errors.live_count.into();
+            }
+            v["compressed"] = s.compressed.into();
             v["live_bytes"] = s.totals.figures.live_bytes.into();
             v["live_count"] = s.totals.figures.live_count.into();
             v["recording_bytes"] = s.bytes.into();

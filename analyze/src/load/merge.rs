@@ -4,7 +4,8 @@
 //! the threads in passes, so when pass `k + 1` begins in the file, all events from before the start
 //! of pass `k` have been read, and can be put in order for good. The later ones wait.
 
-use prof_trace::event::{Codec, Event};
+use super::held::{Load, Pending, Source, Waiting};
+use prof_trace::event::Event;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
@@ -52,31 +53,11 @@ fn key(time: u64) -> u64 {
     time.min(u64::MAX >> 1) << 1
 }
 
-/// Where the bytes of a chunk of events are.
-#[derive(Debug)]
-pub(crate) enum Held {
-    /// In memory.
-    Here(Vec<u8>),
-    /// In the file: position and length.
-    There(u64, usize),
-}
-
-/// A chunk of events that waits for its turn.
-#[derive(Debug)]
-struct Waiting {
-    codec: Codec,
-    count: u32,
-    held: Held,
-}
-
 /// One thread.
 #[derive(Debug, Default)]
 struct Lane {
     waiting: VecDeque<Waiting>,
-    bytes: Vec<u8>,
-    pos: usize,
-    left: u32,
-    codec: Codec,
+    source: Source,
     /// The second half of a reallocation.
     second: Option<Op>,
     last_time: u64,
@@ -90,8 +71,8 @@ pub(crate) struct Merge {
     numbers: Vec<u32>,
     heads: Vec<Option<Op>>,
     heap: BinaryHeap<Reverse<(u64, u32)>>,
-    /// Bytes of events that wait in memory.
-    pub(crate) in_memory: usize,
+    /// What waits of packed chunks, and how much memory all takes that waits.
+    pub(crate) pending: Pending,
     /// Events decoded.
     pub(crate) events: u64,
     /// Bytes that could not be decoded, in otherwise whole chunks.
@@ -99,20 +80,18 @@ pub(crate) struct Merge {
 }
 
 impl Merge {
+    /// `most`: bytes that may wait in memory.
+    pub(crate) fn new(most: usize) -> Self {
+        Self { pending: Pending::new(most), ..Self::default() }
+    }
+
     /// Numbers of the threads, by lane.
     pub(crate) fn numbers(&self) -> &[u32] {
         &self.numbers
     }
 
-    /// Adds a chunk of a thread's events.
-    pub(crate) fn push(
-        &mut self,
-        thread: u32,
-        codec: Codec,
-        count: u32,
-        held: Held,
-        load: &mut impl FnMut(u64, usize) -> Option<Vec<u8>>,
-    ) {
+    /// Adds events of a thread.
+    pub(crate) fn push(&mut self, thread: u32, waiting: Waiting, load: Load<'_>) {
         let next = self.lanes.len() as u32;
         let lane = *self.by_number.entry(thread).or_insert(next);
         if lane == next {
@@ -120,10 +99,7 @@ impl Merge {
             self.numbers.push(thread);
             self.heads.push(None);
         }
-        if let Held::Here(b) = &held {
-            self.in_memory += b.len();
-        }
-        self.lanes[lane as usize].waiting.push_back(Waiting { codec, count, held });
+        self.lanes[lane as usize].waiting.push_back(waiting);
         if self.heads[lane as usize].is_none() {
             self.advance(lane, load);
             if let Some(op) = self.heads[lane as usize] {
@@ -134,52 +110,29 @@ impl Merge {
 
     /// Makes the next operation of a lane its head.
     #[inline]
-    fn advance(&mut self, lane: u32, load: &mut impl FnMut(u64, usize) -> Option<Vec<u8>>) {
+    fn advance(&mut self, lane: u32, load: Load<'_>) {
         let l = &mut self.lanes[lane as usize];
         if let Some(op) = l.second.take() {
             self.heads[lane as usize] = Some(op);
             return;
         }
         loop {
-            if l.left > 0 {
-                if let Some((event, n)) = l.codec.get(&l.bytes[l.pos..]) {
-                    l.pos += n;
-                    l.left -= 1;
-                    self.events += 1;
-                    self.heads[lane as usize] = Some(l.first_op(event, lane));
-                    return;
-                }
-                self.damaged_bytes += (l.bytes.len() - l.pos).max(1) as u64;
-                l.left = 0;
-                l.pos = l.bytes.len();
+            if let Some(event) = l.source.next(&mut self.damaged_bytes) {
+                self.events += 1;
+                self.heads[lane as usize] = Some(l.first_op(event, lane));
+                return;
             }
-            if l.pos < l.bytes.len() {
-                self.damaged_bytes += (l.bytes.len() - l.pos) as u64;
-            }
-            l.pos = 0;
             let Some(w) = l.waiting.pop_front() else {
-                l.bytes = Vec::new();
+                l.source = Source::default();
                 self.heads[lane as usize] = None;
                 return;
             };
-            l.bytes = match w.held {
-                Held::Here(b) => {
-                    self.in_memory -= b.len();
-                    b
-                }
-                Held::There(at, len) => load(at, len).unwrap_or_default(),
-            };
-            (l.codec, l.left) = (w.codec, w.count);
+            l.source = self.pending.take(w, load, &mut self.damaged_bytes);
         }
     }
 
     /// Gives the operations from before `limit`, in order, to `out`; all if `limit` is `None`.
-    pub(crate) fn drain(
-        &mut self,
-        limit: Option<u64>,
-        load: &mut impl FnMut(u64, usize) -> Option<Vec<u8>>,
-        out: &mut impl FnMut(Op),
-    ) {
+    pub(crate) fn drain(&mut self, limit: Option<u64>, load: Load<'_>, out: &mut impl FnMut(Op)) {
         let limit = limit.map_or(u64::MAX, key);
         while let Some(&Reverse((first, lane))) = self.heap.peek() {
             if first >= limit && limit != u64::MAX {

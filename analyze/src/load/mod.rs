@@ -3,6 +3,7 @@
 
 mod clock;
 mod file;
+mod held;
 mod ids;
 mod merge;
 mod meta;

@@ -1,9 +1,12 @@
 //! A recording as a stream of operations, with what it says beside them.
 
 use super::file::{ChunkFile, Item};
-use super::merge::{Held, Merge};
+use super::held::{Place, Waiting};
+use super::merge::Merge;
 use super::{Meta, Op};
 use crate::Error;
+use prof_trace::capture::Capture;
+use prof_trace::pack::Packed;
 use prof_trace::records::{Events, Symbols, kind};
 use std::path::Path;
 
@@ -23,6 +26,9 @@ impl Default for LoadOptions {
 
 /// Takes operations in the order of time.
 pub trait Sink {
+    /// Which blocks the operations are of. Called before the first.
+    fn begin(&mut self, _capture: &Capture) {}
+
     /// The next operations.
     fn take(&mut self, ops: &[Op]);
 }
@@ -62,6 +68,7 @@ pub struct Stream {
     tail: Tail,
     /// Waiting events could not be read again.
     reread_failed: Option<Error>,
+    packed_events: bool,
 }
 
 impl Stream {
@@ -73,12 +80,13 @@ impl Stream {
         Ok(Self {
             file: ChunkFile::open(path)?,
             meta: Meta::default(),
-            merge: Merge::default(),
+            merge: Merge::new(options.pending_bytes),
             batch: Vec::with_capacity(BATCH),
             options: *options,
             pass: None,
             tail: Tail::Whole,
             reread_failed: None,
+            packed_events: false,
         })
     }
 
@@ -105,6 +113,11 @@ impl Stream {
     /// Bytes of events that could not be decoded although their chunks were whole.
     pub fn damaged_bytes(&self) -> u64 {
         self.merge.damaged_bytes
+    }
+
+    /// Whether any of the events are packed.
+    pub fn is_packed(&self) -> bool {
+        self.packed_events
     }
 
     /// Number of the thread of a lane (see [`Op::lane`]).
@@ -148,10 +161,28 @@ impl Stream {
                     }
                     continue;
                 }
-                Item::Chunk(kind, payload, at) => match self.meta.take(kind, payload, at) {
-                    Some(ticks) => self.pass.replace(ticks),
-                    None => continue,
-                },
+                Item::Chunk(kind::PACKED, payload, at) => {
+                    self.meta.end = None;
+                    match Packed::read(payload) {
+                        Some(packed) => {
+                            let threads = packed.runs.iter().map(|r| r.thread).collect();
+                            let payload = payload.to_vec();
+                            self.hold_packed(threads, payload, at);
+                        }
+                        None => self.meta.bad_chunks += 1,
+                    }
+                    continue;
+                }
+                Item::Chunk(kind, payload, at) => {
+                    let pass = self.meta.take(kind, payload, at);
+                    if kind == kind::TARGET {
+                        sink.begin(&self.meta.target.capture());
+                    }
+                    match pass {
+                        Some(ticks) => self.pass.replace(ticks),
+                        None => continue,
+                    }
+                }
                 end => {
                     let damaged = matches!(end, Item::Damaged);
                     let whole = matches!(end, Item::End);
@@ -182,14 +213,33 @@ impl Stream {
     }
 
     fn hold(&mut self, e: Events, at: u64, len: usize) {
-        let codec = e.codec();
-        let held = if self.merge.in_memory + e.bytes.len() <= self.options.pending_bytes {
-            Held::Here(e.bytes)
-        } else {
-            Held::There(at, len)
-        };
+        let (codec, thread, count) = (e.codec(), e.thread, e.count);
+        let place = self.place(e.bytes, at, len, 1);
+        self.merge.pending.hold(&place);
         let (file, failed) = (&self.file, &mut self.reread_failed);
-        self.merge.push(e.thread, codec, e.count, held, &mut reader(file, failed));
+        let waiting = Waiting::Plain { codec, count, place };
+        self.merge.push(thread, waiting, &mut reader(file, failed));
+    }
+
+    fn hold_packed(&mut self, threads: Vec<u32>, payload: Vec<u8>, at: u64) {
+        self.packed_events = true;
+        let len = payload.len();
+        // The other half is for what is unpacked.
+        let place = self.place(payload, at, len, 2);
+        let chunk = self.merge.pending.add(threads.len(), place);
+        let (file, failed) = (&self.file, &mut self.reread_failed);
+        for (run, thread) in threads.into_iter().enumerate() {
+            self.merge.push(thread, Waiting::Run { chunk, run }, &mut reader(file, failed));
+        }
+    }
+
+    /// Where bytes are to wait: in memory, if they fill no more than a part of what there is.
+    fn place(&self, bytes: Vec<u8>, at: u64, len: usize, part: usize) -> Place {
+        if self.merge.pending.bytes + bytes.len() <= self.options.pending_bytes / part {
+            Place::Here(bytes)
+        } else {
+            Place::There(at, len)
+        }
     }
 
     fn drain(&mut self, limit: Option<u64>, sink: &mut impl Sink) {
@@ -208,13 +258,13 @@ impl Stream {
     }
 }
 
-/// Reads the events of a chunk again, given where its payload stands.
+/// Reads the payload of a chunk again, given where it stands.
 fn reader<'a>(
     file: &'a ChunkFile,
     failed: &'a mut Option<Error>,
 ) -> impl FnMut(u64, usize) -> Option<Vec<u8>> + 'a {
     move |at, len| match file.reread(at, len) {
-        Ok(payload) => Events::decode(&payload).map(|e| e.bytes),
+        Ok(payload) => Some(payload),
         Err(e) => {
             failed.get_or_insert(e);
             None

@@ -3,6 +3,7 @@
 use super::replay::{Group, Replay, Totals};
 use crate::Error;
 use crate::load::{LoadOptions, Meta, Part, Stream, Tail};
+use prof_trace::capture::Capture;
 use prof_trace::records::Symbols;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -105,7 +106,7 @@ impl Analysis {
         if !begun {
             return Err(Error::Empty { path: path.to_owned() });
         }
-        let totals = *replay.totals();
+        let totals = replay.totals();
         let notes = notes(&stream, &totals);
         Ok(Self { groups: replay.groups(), totals, notes, stream })
     }
@@ -133,6 +134,11 @@ impl Analysis {
     /// What a reader of the figures should know.
     pub fn notes(&self) -> &[Note] {
         &self.notes
+    }
+
+    /// Which blocks are in the recording.
+    pub fn capture(&self) -> Capture {
+        self.meta().target.capture()
     }
 
     /// Events read.
@@ -221,6 +227,10 @@ pub struct Summary {
     pub complete: bool,
     /// Bytes of the file that were read.
     pub bytes: u64,
+    /// Which blocks are in it.
+    pub capture: Capture,
+    /// Whether events are compressed in it.
+    pub compressed: bool,
 }
 
 /// Reads a recording for its totals only.
@@ -240,5 +250,7 @@ pub fn live_summary(path: &Path) -> Result<Summary, Error> {
         parts: a.parts().len(),
         complete: a.complete(),
         bytes: a.stream.bytes_read(),
+        capture: a.capture(),
+        compressed: a.stream.is_packed(),
     })
 }

@@ -52,7 +52,7 @@ impl Follower {
             events: self.stream.events().max(counters.events),
             lost: counters.lost,
             bytes: self.stream.bytes_read(),
-            totals: *self.replay.totals(),
+            totals: self.replay.totals(),
             finished,
         })
     }

@@ -1,11 +1,13 @@
 //! What the operations of a recording come to: live blocks, totals, groups.
 
 mod analysis;
+mod estimate;
 mod follow;
 mod live;
 pub use live::Block;
 mod replay;
 
 pub use analysis::{Analysis, Note, Summary, live_summary};
+pub use estimate::{Errors, probability};
 pub use follow::{Follower, Progress};
 pub use replay::{Figures, Group, Replay, Totals};

@@ -1,7 +1,9 @@
 //! Replaying the operations.
 
+use super::estimate::{Errors, Estimates};
 use super::live::{Block, Live};
 use crate::load::{IdMap, Op, OpKind, Sink};
+use prof_trace::capture::Capture;
 use std::collections::HashMap;
 
 /// What is counted of a set of blocks: of all, or of those of one stack.
@@ -27,7 +29,7 @@ pub struct Figures {
     /// Bytes ever handed out: the sizes of all allocations and the new sizes of all reallocations.
     pub allocated_bytes: u64,
     /// Blocks that the thread that got them gave back, or reallocated, as the very next thing
-    /// that it did with the heap.
+    /// that it did with the heap. 0 if not all blocks are recorded: what came next is not known.
     pub temporary: u64,
 }
 
@@ -71,6 +73,8 @@ pub struct Totals {
     pub last_ticks: u64,
     /// Events with address 0, which are not counted.
     pub nonsense: u64,
+    /// Standard errors, if the figures are estimates.
+    pub errors: Errors,
 }
 
 /// The figures of one stack.
@@ -82,6 +86,8 @@ pub struct Group {
     pub figures: Figures,
     /// Ticks when its oldest live block was handed out.
     pub oldest: Option<u64>,
+    /// Standard errors, if the figures are estimates.
+    pub errors: Errors,
 }
 
 /// Keeps the live blocks and counts.
@@ -96,6 +102,12 @@ pub struct Replay {
     newest: Vec<u64>,
     /// Addresses of the last implied frees, and when they were.
     implied: HashMap<u64, u64>,
+    /// There were operations.
+    started: bool,
+    /// Some blocks are not in the recording.
+    partial: bool,
+    /// Estimates, if blocks are a sample.
+    estimates: Option<Box<Estimates>>,
 }
 
 /// So many implied frees are remembered.
@@ -106,8 +118,15 @@ const AHEAD: usize = 16;
 
 impl Replay {
     /// The totals so far.
-    pub fn totals(&self) -> &Totals {
-        &self.totals
+    pub fn totals(&self) -> Totals {
+        let mut t = self.totals;
+        if self.partial {
+            t.figures.temporary = 0;
+        }
+        if let Some(e) = &self.estimates {
+            (t.frees, t.peak_ticks, t.errors) = e.totals(&mut t.figures);
+        }
+        t
     }
 
     /// How many blocks are live.
@@ -123,8 +142,14 @@ impl Replay {
     /// The groups, in the order in which their stacks first appeared.
     pub fn groups(&self) -> Vec<Group> {
         let mut groups: Vec<Group> = std::iter::zip(&self.nodes, &self.figures)
-            .map(|(&node, &figures)| Group { node, figures, oldest: None })
+            .map(|(&node, &figures)| Group { node, figures, ..Group::default() })
             .collect();
+        for (i, g) in groups.iter_mut().enumerate().filter(|_| self.partial) {
+            g.figures.temporary = 0;
+            if let Some(e) = &self.estimates {
+                g.errors = e.group(i, &mut g.figures);
+            }
+        }
         for (_, b) in self.live.iter() {
             let oldest = &mut groups[b.group as usize].oldest;
             *oldest = Some(oldest.map_or(b.time, |t| t.min(b.time)));
@@ -191,6 +216,9 @@ impl Replay {
         if all.gain(op.size) {
             self.totals.peak_ticks = op.time;
         }
+        if let Some(e) = &mut self.estimates {
+            e.begin(&block, again);
+        }
         *self.newest(op.lane) = op.addr;
     }
 
@@ -211,6 +239,9 @@ impl Replay {
         let f = &mut self.figures[b.group as usize];
         f.lose(b.size);
         f.temporary += temporary;
+        if let Some(e) = &mut self.estimates {
+            e.end(&b);
+        }
     }
 }
 
@@ -225,6 +256,8 @@ impl Replay {
                 self.implied.remove(&op.addr);
                 self.totals.implied_frees -= 1;
             }
+            // The old block may just not have been recorded.
+            _ if self.partial && op.kind == OpKind::Given => {}
             _ => self.totals.unknown_frees += 1,
         }
     }
@@ -234,6 +267,9 @@ impl Replay {
         self.totals.implied_frees += 1;
         self.totals.figures.lose(b.size);
         self.figures[b.group as usize].lose(b.size);
+        if let Some(e) = &mut self.estimates {
+            e.end(b);
+        }
         if self.implied.len() >= IMPLIED {
             self.implied.clear();
         }
@@ -242,7 +278,18 @@ impl Replay {
 }
 
 impl Sink for Replay {
+    fn begin(&mut self, capture: &Capture) {
+        if self.started {
+            return;
+        }
+        self.partial = !capture.is_everything();
+        if capture.is_sampled() {
+            self.estimates = Some(Box::new(Estimates::new(*capture)));
+        }
+    }
+
     fn take(&mut self, ops: &[Op]) {
+        self.started = true;
         for part in ops.chunks(AHEAD) {
             let seen = part.iter().fold(0, |s, op| s ^ self.live.touch(op.addr));
             std::hint::black_box(seen);

@@ -2,8 +2,9 @@
 
 use super::SortKey;
 use crate::Analysis;
-use crate::model::Group;
+use crate::model::{Errors, Group};
 use crate::symbols::{Frame, Symbolizer};
+use prof_trace::capture::Capture;
 use serde::Serialize;
 
 /// What to report.
@@ -83,6 +84,9 @@ pub struct RecordingData {
     pub implied_frees: u64,
     /// Calls by signal handlers inside the hook, which are not recorded.
     pub reentered: u64,
+    /// Which blocks are in it; `None`: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub capture: Option<CaptureData>,
     /// Why it ended.
     pub end_reason: Option<String>,
     /// When it began, in nanoseconds since 1970.
@@ -95,6 +99,32 @@ pub struct RecordingData {
     pub not_hooked: Vec<NotHookedData>,
     /// What else a reader should know.
     pub notes: Vec<String>,
+}
+
+/// Which blocks are in a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct CaptureData {
+    /// A sample: one for each so many bytes that are allocated, on average; 0: no such sample.
+    pub sample_bytes: u64,
+    /// A sample: each so many-th allocation of a thread; 0 or 1: no such sample.
+    pub sample_every: u64,
+    /// Only blocks of this size or larger.
+    pub min_size: u64,
+    /// Only blocks of this size or smaller; `None`: no limit.
+    pub max_size: Option<u64>,
+}
+
+impl CaptureData {
+    fn new(c: &Capture) -> Option<Self> {
+        let max_size = (c.max_size < u64::MAX).then_some(c.max_size);
+        let (sample_bytes, sample_every, min_size) = (c.sample_bytes, c.sample_every, c.min_size);
+        (!c.is_everything()).then_some(Self { sample_bytes, sample_every, min_size, max_size })
+    }
+
+    /// Figures are estimates.
+    pub fn is_sampled(&self) -> bool {
+        self.sample_bytes > 0 || self.sample_every > 1
+    }
 }
 
 /// A time in which recording was on, in nanoseconds since the start.
@@ -136,24 +166,48 @@ pub struct NotHookedData {
 pub struct TotalsData {
     /// Blocks handed out, other than by reallocation.
     pub allocations: u64,
+    /// Standard error of `allocations`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocations_stderr: Option<u64>,
     /// Blocks given back, other than by reallocation.
     pub frees: u64,
+    /// Standard error of `frees`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub frees_stderr: Option<u64>,
     /// Reallocations.
     pub reallocations: u64,
+    /// Standard error of `reallocations`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reallocations_stderr: Option<u64>,
     /// Bytes ever handed out.
     pub allocated_bytes: u64,
+    /// Standard error of `allocated_bytes`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocated_bytes_stderr: Option<u64>,
     /// Live blocks.
     pub live_count: u64,
+    /// Standard error of `live_count`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_count_stderr: Option<u64>,
     /// Their bytes.
     pub live_bytes: u64,
+    /// Standard error of `live_bytes`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_bytes_stderr: Option<u64>,
     /// The most blocks that were live at a time.
     pub peak_count: u64,
+    /// Standard error of `peak_count`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_count_stderr: Option<u64>,
     /// The most bytes that were live at a time.
     pub peak_bytes: u64,
+    /// Standard error of `peak_bytes`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_bytes_stderr: Option<u64>,
     /// When that was, in nanoseconds since the start.
     pub peak_at_ns: u64,
-    /// Temporary blocks.
-    pub temporary: u64,
+    /// Temporary blocks; `None` where not all blocks are recorded.
+    pub temporary: Option<u64>,
     /// Stacks seen.
     pub groups: u64,
 }
@@ -174,20 +228,41 @@ pub struct KernelData {
 pub struct GroupData {
     /// Live blocks.
     pub live_count: u64,
+    /// Standard error of `live_count`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_count_stderr: Option<u64>,
     /// Their bytes.
     pub live_bytes: u64,
+    /// Standard error of `live_bytes`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_bytes_stderr: Option<u64>,
     /// The most of its blocks that were live at a time.
     pub peak_count: u64,
+    /// Standard error of `peak_count`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_count_stderr: Option<u64>,
     /// The most of its bytes that were live at a time.
     pub peak_bytes: u64,
+    /// Standard error of `peak_bytes`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub peak_bytes_stderr: Option<u64>,
     /// Blocks handed out, other than by reallocation.
     pub allocations: u64,
+    /// Standard error of `allocations`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocations_stderr: Option<u64>,
     /// Blocks handed out by reallocation.
     pub reallocations: u64,
+    /// Standard error of `reallocations`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reallocations_stderr: Option<u64>,
     /// Bytes ever handed out.
     pub allocated_bytes: u64,
-    /// Temporary blocks.
-    pub temporary: u64,
+    /// Standard error of `allocated_bytes`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocated_bytes_stderr: Option<u64>,
+    /// Temporary blocks; `None` where not all blocks are recorded.
+    pub temporary: Option<u64>,
     /// Age of its oldest live block, if it has one.
     pub oldest_live_age_ns: Option<u64>,
     /// The stack was cut short: its outer frames are not known.
@@ -224,16 +299,31 @@ pub struct RestData {
     pub groups: u64,
     /// Their live blocks.
     pub live_count: u64,
+    /// Standard error of `live_count`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_count_stderr: Option<u64>,
     /// Their live bytes.
     pub live_bytes: u64,
+    /// Standard error of `live_bytes`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub live_bytes_stderr: Option<u64>,
     /// Blocks they got, other than by reallocation.
     pub allocations: u64,
+    /// Standard error of `allocations`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocations_stderr: Option<u64>,
     /// Blocks they got by reallocation.
     pub reallocations: u64,
+    /// Standard error of `reallocations`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reallocations_stderr: Option<u64>,
     /// Bytes they got.
     pub allocated_bytes: u64,
-    /// Their temporary blocks.
-    pub temporary: u64,
+    /// Standard error of `allocated_bytes`, if it is an estimate.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub allocated_bytes_stderr: Option<u64>,
+    /// Their temporary blocks; `None` where not all blocks are recorded.
+    pub temporary: Option<u64>,
 }
 
 impl Report {
@@ -261,7 +351,7 @@ impl Report {
                 .iter()
                 .map(|g| GroupData::new(analysis, g, &mut symbols))
                 .collect(),
-            rest: RestData::new(&groups[shown..]),
+            rest: RestData::new(analysis, &groups[shown..]),
         }
     }
 
@@ -314,6 +404,7 @@ impl RecordingData {
             unknown_frees: totals.unknown_frees,
             implied_frees: totals.implied_frees,
             reentered: meta.counters.reentered,
+            capture: CaptureData::new(&analysis.capture()),
             end_reason: meta.end.as_ref().map(|e| e.reason.clone()),
             started_unix_ns: meta.target.wall_ns,
             threads: meta.threads.len() as u64,
@@ -327,18 +418,28 @@ impl RecordingData {
 impl TotalsData {
     fn new(analysis: &Analysis) -> Self {
         let t = analysis.totals();
+        let (capture, errors) = (analysis.capture(), &analysis.totals().errors);
+        let error = |of: fn(&Errors) -> u64| capture.is_sampled().then(|| of(errors));
         let f = &t.figures;
         Self {
             allocations: f.allocations,
+            allocations_stderr: error(|e| e.allocations),
             frees: t.frees,
+            frees_stderr: error(|e| e.frees),
             reallocations: f.reallocations,
+            reallocations_stderr: error(|e| e.reallocations),
             allocated_bytes: f.allocated_bytes,
+            allocated_bytes_stderr: error(|e| e.allocated_bytes),
             live_count: f.live_count,
+            live_count_stderr: error(|e| e.live_count),
             live_bytes: f.live_bytes,
+            live_bytes_stderr: error(|e| e.live_bytes),
             peak_count: f.peak_count,
+            peak_count_stderr: error(|e| e.peak_count),
             peak_bytes: f.peak_bytes,
+            peak_bytes_stderr: error(|e| e.peak_bytes),
             peak_at_ns: analysis.peak_at_ns(),
-            temporary: f.temporary,
+            temporary: capture.is_everything().then_some(f.temporary),
             groups: analysis.groups().len() as u64,
         }
     }
@@ -346,6 +447,8 @@ impl TotalsData {
 
 impl GroupData {
     fn new(analysis: &Analysis, group: &Group, symbols: &mut Symbolizer<'_>) -> Self {
+        let capture = analysis.capture();
+        let error = |of: fn(&Errors) -> u64| capture.is_sampled().then(|| of(&group.errors));
         let f = &group.figures;
         let stack = analysis.meta().stack(group.node);
         let frames = stack
@@ -353,13 +456,20 @@ impl GroupData {
             .flat_map(|pc| symbols.frames(pc).iter().map(FrameData::new).collect::<Vec<_>>());
         Self {
             live_count: f.live_count,
+            live_count_stderr: error(|e| e.live_count),
             live_bytes: f.live_bytes,
+            live_bytes_stderr: error(|e| e.live_bytes),
             peak_count: f.peak_count,
+            peak_count_stderr: error(|e| e.peak_count),
             peak_bytes: f.peak_bytes,
+            peak_bytes_stderr: error(|e| e.peak_bytes),
             allocations: f.allocations,
+            allocations_stderr: error(|e| e.allocations),
             reallocations: f.reallocations,
+            reallocations_stderr: error(|e| e.reallocations),
             allocated_bytes: f.allocated_bytes,
-            temporary: f.temporary,
+            allocated_bytes_stderr: error(|e| e.allocated_bytes),
+            temporary: capture.is_everything().then_some(f.temporary),
             oldest_live_age_ns: analysis.oldest_age_ns(group),
             truncated: analysis.meta().is_cut(group.node),
             frames: frames.collect(),
@@ -383,16 +493,32 @@ impl FrameData {
 }
 
 impl RestData {
-    fn new(groups: &[Group]) -> Self {
-        let mut rest = Self { groups: groups.len() as u64, ..Self::default() };
+    fn new(analysis: &Analysis, groups: &[Group]) -> Self {
+        let capture = analysis.capture();
+        // Blocks are picked independently, so variances add up.
+        let error = |of: fn(&Errors) -> u64| {
+            let variance = groups.iter().map(|g| (of(&g.errors) as f64).powi(2)).sum::<f64>();
+            capture.is_sampled().then(|| variance.sqrt().round() as u64)
+        };
+        let mut rest = Self {
+            groups: groups.len() as u64,
+            live_count_stderr: error(|e| e.live_count),
+            live_bytes_stderr: error(|e| e.live_bytes),
+            allocations_stderr: error(|e| e.allocations),
+            reallocations_stderr: error(|e| e.reallocations),
+            allocated_bytes_stderr: error(|e| e.allocated_bytes),
+            ..Self::default()
+        };
+        let mut temporary = 0;
         for f in groups.iter().map(|g| &g.figures) {
             rest.live_count += f.live_count;
             rest.live_bytes = rest.live_bytes.wrapping_add(f.live_bytes);
             rest.allocations += f.allocations;
             rest.reallocations += f.reallocations;
             rest.allocated_bytes = rest.allocated_bytes.wrapping_add(f.allocated_bytes);
-            rest.temporary += f.temporary;
+            temporary += f.temporary;
         }
+        rest.temporary = capture.is_everything().then_some(temporary);
         rest
     }
 }

@@ -9,8 +9,8 @@ mod text;
 pub mod units;
 
 pub use data::{
-    FrameData, GroupData, HookData, KernelData, NotHookedData, PartData, RecordingData, Report,
-    ReportOptions, RestData, TargetData, TotalsData,
+    CaptureData, FrameData, GroupData, HookData, KernelData, NotHookedData, PartData,
+    RecordingData, Report, ReportOptions, RestData, TargetData, TotalsData,
 };
 pub use sort::SortKey;
 pub use text::Style;

@@ -1,6 +1,6 @@
 //! A report as text.
 
-use super::units::{bytes, count, duration};
+use super::units::{about, about_bytes, about_number, bytes, count, duration};
 use super::{FrameData, GroupData, Report, SortKey};
 use std::fmt::{self, Write};
 
@@ -48,7 +48,14 @@ impl Text<'_> {
         self.header()?;
         let shown = &self.report.groups;
         if shown.is_empty() {
-            writeln!(self.out, "\n{}", nothing(self.report.sort))?;
+            let partial = self.report.recording.capture.is_some();
+            let text = match self.report.sort {
+                SortKey::Temporary if partial => {
+                    "temporary allocations are not known, as not all blocks were recorded"
+                }
+                sort => nothing(sort),
+            };
+            writeln!(self.out, "\n{text}")?;
         }
         for (i, g) in shown.iter().enumerate() {
             self.group(i + 1, g)?;
@@ -81,19 +88,48 @@ impl Text<'_> {
         let lost = format!("{} lost", count(rec.lost_events, "event", "events"));
         let lost = if rec.lost_events > 0 { self.paint(WARN, &lost) } else { lost };
         let calls = [
-            count(t.allocations, "allocation", "allocations"),
-            count(t.frees, "free", "frees"),
-            count(t.reallocations, "reallocation", "reallocations"),
-            format!("{} temporary", t.temporary),
-            lost,
+            Some(about(t.allocations, t.allocations_stderr, "allocation", "allocations")),
+            Some(about(t.frees, t.frees_stderr, "free", "frees")),
+            Some(about(t.reallocations, t.reallocations_stderr, "reallocation", "reallocations")),
+            t.temporary.map(|n| format!("{n} temporary")),
+            Some(lost),
         ];
-        self.line("calls", &calls.join(", "))?;
-        let blocks = |n| count(n, "block", "blocks");
-        self.line("live", &format!("{} in {}", bytes(t.live_bytes), blocks(t.live_count)))?;
-        self.line("peak", &format!("{} at {}", bytes(t.peak_bytes), duration(t.peak_at_ns)))?;
-        self.line("allocated", &format!("{} ever", bytes(t.allocated_bytes)))?;
+        self.line("calls", &calls.into_iter().flatten().collect::<Vec<_>>().join(", "))?;
+        self.capture()?;
+        let (b, n) = (t.live_bytes, t.live_count);
+        self.line("live", &live("in", b, t.live_bytes_stderr, n, t.live_count_stderr))?;
+        let peak = about_bytes(t.peak_bytes, t.peak_bytes_stderr);
+        self.line("peak", &format!("{peak} at {}", duration(t.peak_at_ns)))?;
+        let allocated = about_bytes(t.allocated_bytes, t.allocated_bytes_stderr);
+        self.line("allocated", &format!("{allocated} ever"))?;
         self.coverage()?;
         self.exactness()
+    }
+
+    /// Which blocks are in the recording, if not all are.
+    fn capture(&mut self) -> fmt::Result {
+        let Some(c) = &self.report.recording.capture else { return Ok(()) };
+        if c.is_sampled() {
+            let how = match c.sample_bytes {
+                0 => format!("one in {} allocations of each thread", c.sample_every),
+                n => format!("one for each {} allocated, on average", bytes(n)),
+            };
+            let text = format!("{how}; figures are estimates, ± their standard error");
+            let text = self.paint(WARN, &text);
+            self.line("sampled", &text)?;
+        }
+        let text = match (c.min_size, c.max_size) {
+            (0, None) => return Ok(()),
+            (min, None) => format!("blocks smaller than {} are not in the recording", bytes(min)),
+            (0, Some(max)) => format!("blocks larger than {} are not in the recording", bytes(max)),
+            (min, Some(max)) => format!(
+                "blocks smaller than {} or larger than {} are not in the recording",
+                bytes(min),
+                bytes(max)
+            ),
+        };
+        let text = self.paint(WARN, &text);
+        self.line("filtered", &text)
     }
 
     fn coverage(&mut self) -> fmt::Result {
@@ -132,6 +168,10 @@ impl Text<'_> {
         let frees = |n| count(n, "free", "frees");
         let text = format!("{} of blocks from before the attach", frees(rec.unknown_frees));
         let text = if rec.parts.len() > 1 { format!("{text} or from a pause") } else { text };
+        let text = match rec.capture {
+            Some(_) => "frees of blocks that are not in the recording are not counted".to_owned(),
+            None => text,
+        };
         self.line("unknown", &text)?;
         if rec.implied_frees > 0 {
             let text = format!(
@@ -159,25 +199,31 @@ impl Text<'_> {
         let title = self.paint(BOLD, &format!("=== backtrace #{rank} ==="));
         let mut text = format!(
             "[count/peak: {}/{}] [size/peak: {}/{}]",
-            g.live_count,
-            g.peak_count,
-            bytes(g.live_bytes),
-            bytes(g.peak_bytes)
+            about_number(g.live_count, g.live_count_stderr),
+            about_number(g.peak_count, g.peak_count_stderr),
+            about_bytes(g.live_bytes, g.live_bytes_stderr),
+            about_bytes(g.peak_bytes, g.peak_bytes_stderr)
         );
         let age = g.oldest_live_age_ns.map_or("-".to_owned(), duration);
         write!(text, " [age: {age}]")?;
         match self.report.sort {
-            SortKey::Allocated => write!(text, " [allocated: {}]", bytes(g.allocated_bytes))?,
-            SortKey::Allocations if g.reallocations > 0 => {
-                write!(text, " [allocations: {} + {} by realloc]", g.allocations, g.reallocations)?
+            SortKey::Allocated => {
+                let n = about_bytes(g.allocated_bytes, g.allocated_bytes_stderr);
+                write!(text, " [allocated: {n}]")?;
             }
-            SortKey::Allocations => write!(text, " [allocations: {}]", g.allocations)?,
-            SortKey::Temporary => write!(
-                text,
-                " [temporary: {} of {}]",
-                g.temporary,
-                g.allocations + g.reallocations
-            )?,
+            SortKey::Allocations => {
+                let n = about_number(g.allocations, g.allocations_stderr);
+                write!(text, " [allocations: {n}")?;
+                if g.reallocations > 0 {
+                    let again = about_number(g.reallocations, g.reallocations_stderr);
+                    write!(text, " + {again} by realloc")?;
+                }
+                write!(text, "]")?;
+            }
+            SortKey::Temporary => {
+                let n = g.temporary.unwrap_or(0);
+                write!(text, " [temporary: {n} of {}]", g.allocations + g.reallocations)?;
+            }
             _ => {}
         }
         writeln!(self.out, "\n{title} {text}")?;
@@ -232,21 +278,25 @@ impl Text<'_> {
         if rest.groups > 0 {
             let stacks = count(rest.groups, "other stack", "other stacks");
             let figure = match sort {
-                SortKey::Allocated => format!("{} allocated ever", bytes(rest.allocated_bytes)),
+                SortKey::Allocated => {
+                    let n = about_bytes(rest.allocated_bytes, rest.allocated_bytes_stderr);
+                    format!("{n} allocated ever")
+                }
                 SortKey::Allocations => {
                     let n = rest.allocations + rest.reallocations;
                     count(n, "allocation", "allocations")
                 }
-                SortKey::Temporary => format!("{} temporary", rest.temporary),
+                SortKey::Temporary => format!("{} temporary", rest.temporary.unwrap_or(0)),
                 _ => {
-                    let blocks = count(rest.live_count, "block", "blocks");
-                    format!("{} live in {blocks}", bytes(rest.live_bytes))
+                    let (b, n) = (rest.live_bytes, rest.live_count);
+                    live("live in", b, rest.live_bytes_stderr, n, rest.live_count_stderr)
                 }
             };
             self.line("rest", &format!("{stacks}: {figure} (--top 0 shows all)"))?;
         }
-        let blocks = count(totals.live_count, "block", "blocks");
-        self.line("traced", &format!("{} live in {blocks}", bytes(totals.live_bytes)))?;
+        let (b, n) = (totals.live_bytes, totals.live_count);
+        let text = live("live in", b, totals.live_bytes_stderr, n, totals.live_count_stderr);
+        self.line("traced", &text)?;
         match kernel {
             Some(k) => {
                 let (vss, rss) = (bytes(k.vss_bytes), bytes(k.rss_bytes));
@@ -255,6 +305,11 @@ impl Text<'_> {
             None => self.line("kernel", "VSS and RSS are not in the recording"),
         }
     }
+}
+
+/// `20.0 KiB in 3 blocks`, `20.0 KiB live in 3 blocks`.
+fn live(how: &str, b: u64, b_error: Option<u64>, n: u64, n_error: Option<u64>) -> String {
+    format!("{} {how} {}", about_bytes(b, b_error), about(n, n_error, "block", "blocks"))
 }
 
 /// What to say if no group has anything of a key.

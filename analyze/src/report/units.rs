@@ -1,19 +1,46 @@
 //! Sizes and times as people read them.
 
-/// Bytes in binary units: `512 B`, `22.7 KiB`.
-pub fn bytes(n: u64) -> String {
-    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+
+/// Which unit suits.
+fn unit(n: u64) -> usize {
     if n < 1024 {
-        return format!("{n} B");
+        return 0;
     }
     let mut v = n as f64 / 1024.0;
-    let mut unit = 0;
+    let mut unit = 1;
     // 1023.95 would be printed as 1024.0.
     while v >= 1023.95 && unit + 1 < UNITS.len() {
         v /= 1024.0;
         unit += 1;
     }
-    format!("{v:.1} {}", UNITS[unit])
+    unit
+}
+
+fn in_unit(n: u64, unit: usize) -> String {
+    if unit == 0 { n.to_string() } else { format!("{:.1}", n as f64 / 1024f64.powi(unit as i32)) }
+}
+
+/// Bytes in binary units: `512 B`, `22.7 KiB`.
+pub fn bytes(n: u64) -> String {
+    about_bytes(n, None)
+}
+
+/// The same with a standard error: `22.7 KiB ±1.3`.
+pub fn about_bytes(n: u64, error: Option<u64>) -> String {
+    let unit = unit(n);
+    let text = format!("{} {}", in_unit(n, unit), UNITS[unit]);
+    error.map_or(text.clone(), |e| format!("{text} ±{}", in_unit(e, unit)))
+}
+
+/// A number with a standard error: `123 ±11`.
+pub fn about_number(n: u64, error: Option<u64>) -> String {
+    error.map_or(n.to_string(), |e| format!("{n} ±{e}"))
+}
+
+/// A count with a standard error: `123 ±11 blocks`.
+pub fn about(n: u64, error: Option<u64>, one: &str, many: &str) -> String {
+    format!("{} {}", about_number(n, error), if n == 1 { one } else { many })
 }
 
 /// A duration: `850 ns`, `6.2 ms`, `12.3 s`, `4m 05s`, `3h 07m`, `2d 04h`.
@@ -54,6 +81,14 @@ mod tests {
         for (n, text) in cases {
             assert_eq!(bytes(n), text);
         }
+    }
+
+    #[test]
+    fn errors_have_the_unit_of_the_figure() {
+        assert_eq!(about_bytes(23_245, Some(1300)), "22.7 KiB ±1.3");
+        assert_eq!(about_bytes(100, Some(7)), "100 B ±7");
+        assert_eq!(about(1, Some(1), "block", "blocks"), "1 ±1 block");
+        assert_eq!(about(20, None, "block", "blocks"), "20 blocks");
     }
 
     #[test]

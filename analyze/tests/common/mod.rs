@@ -4,6 +4,7 @@
 use prof_analyze::{Analysis, LoadOptions};
 use prof_trace::chunk;
 use prof_trace::event::{Codec, Event, MAX_EVENT};
+use prof_trace::pack::{Compress, Packer};
 use prof_trace::records::{
     Counters, End, Events, Hook, Hooks, Module, Nodes, NotHooked, Pass, Pcs, Symbols, Target,
     Thread, Toggle, kind,
@@ -15,6 +16,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 pub struct Maker {
     pub bytes: Vec<u8>,
     pub passes: u64,
+    /// How events are written.
+    pub compress: Compress,
+    packer: Packer,
 }
 
 pub const START: u64 = 1000;
@@ -42,14 +46,29 @@ impl Maker {
     }
 
     pub fn of(target: &Target) -> Self {
-        let mut m = Self { bytes: chunk::file_header().to_vec(), passes: 0 };
+        let mut m = Self {
+            bytes: chunk::file_header().to_vec(),
+            passes: 0,
+            compress: Compress::None,
+            packer: Packer::new(),
+        };
         m.put(kind::TARGET, &target.encode());
         m
     }
 
     pub fn put(&mut self, kind: u16, payload: &[u8]) -> &mut Self {
+        self.end_pack();
         chunk::put(&mut self.bytes, kind, payload);
         self
+    }
+
+    /// Writes what was packed.
+    fn end_pack(&mut self) {
+        if self.packer.events() > 0 {
+            let mut payload = Vec::new();
+            self.packer.finish(self.compress, &mut payload);
+            chunk::put(&mut self.bytes, kind::PACKED, &payload);
+        }
     }
 
     pub fn pass(&mut self, ticks: u64) -> &mut Self {
@@ -67,6 +86,14 @@ impl Maker {
 
     pub fn events(&mut self, thread: u32, events: &[Event]) -> &mut Self {
         let e = encode(thread, Codec::default(), events);
+        if self.compress != Compress::None {
+            if !self.packer.has_room(e.bytes.len()) {
+                self.end_pack();
+            }
+            let got = self.packer.run(thread, &mut Codec::default(), &e.bytes, |_| {});
+            assert_eq!(got, (e.count, e.bytes.len()));
+            return self;
+        }
         self.put(kind::EVENTS, &e.encode())
     }
 
