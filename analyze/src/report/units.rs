@@ -26,11 +26,15 @@ pub fn bytes(n: u64) -> String {
     about_bytes(n, None)
 }
 
-/// The same with a standard error: `22.7 KiB ±1.3`.
+/// The same with a standard error: `22.7 KiB ±1.3`. One that is too small for the unit has its own.
 pub fn about_bytes(n: u64, error: Option<u64>) -> String {
     let unit = unit(n);
     let text = format!("{} {}", in_unit(n, unit), UNITS[unit]);
-    error.map_or(text.clone(), |e| format!("{text} ±{}", in_unit(e, unit)))
+    let Some(e) = error else { return text };
+    match in_unit(e, unit) {
+        zero if e > 0 && zero == "0.0" => format!("{text} ±{}", bytes(e)),
+        error => format!("{text} ±{error}"),
+    }
 }
 
 /// A number with a standard error: `123 ±11`.
@@ -87,6 +91,8 @@ mod tests {
     fn errors_have_the_unit_of_the_figure() {
         assert_eq!(about_bytes(23_245, Some(1300)), "22.7 KiB ±1.3");
         assert_eq!(about_bytes(100, Some(7)), "100 B ±7");
+        assert_eq!(about_bytes(3 << 30, Some(5 << 20)), "3.0 GiB ±5.0 MiB");
+        assert_eq!(about_bytes(3 << 30, Some(0)), "3.0 GiB ±0.0");
         assert_eq!(about(1, Some(1), "block", "blocks"), "1 ±1 block");
         assert_eq!(about(20, None, "block", "blocks"), "20 blocks");
     }

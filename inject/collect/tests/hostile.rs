@@ -4,6 +4,7 @@ mod common;
 use common::*;
 use prof_collect::Collector;
 use prof_trace::event::Codec;
+use prof_trace::pack::Compress;
 use prof_trace::ring;
 use prof_trace::shared::{SEGMENT_SIZE, Shared, segment};
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -84,6 +85,7 @@ fn garbage_everywhere_does_no_harm() {
     let began = Instant::now();
     let segments = shared.geometry().segments();
     for round in 0..400 {
+        c.set_compress(Compress::ALL[round % 3].0);
         for i in 0..segments {
             let h = shared.head(i).expect("head");
             h.serial.store(x.odd() as u32, Relaxed);
