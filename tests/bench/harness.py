@@ -22,9 +22,10 @@ def compiled(name):
     """A program of this folder, compiled when first asked for."""
     path = os.path.join(SCRATCH, name)
     if not os.path.exists(path):
+        source = os.path.join(HERE, name)
+        cc = ["cc", source + ".c"] if os.path.exists(source + ".c") else ["c++", source + ".cpp"]
         flags = ["-g", "-O2", "-fno-optimize-sibling-calls", "-pthread"]
-        source = os.path.join(HERE, name + ".c")
-        subprocess.run(["cc", *flags, "-o", path, source], check=True)
+        subprocess.run([*cc, *flags, "-o", path], check=True)
     return path
 
 
@@ -62,7 +63,7 @@ class Recording:
     def __init__(self, path):
         r = json.loads(prof("report", path, "--format", "json", "--top", 1).stdout)["recording"]
         self.events, self.lost = r["events"], r["lost_events"]
-        self.mismatches = r.get("mismatches", 0)
+        self.verified, self.mismatches = r["verified_stacks"], r["mismatched_stacks"]
         self.size = os.path.getsize(path)
         os.remove(path)
 
@@ -84,6 +85,12 @@ class Target:
         if not answer.startswith("done"):
             raise SystemExit(f"{line}: {answer!r} for an answer")
         return answer.split()[1:]
+
+    def quit(self):
+        """Lets it end as it is meant to, and waits for that."""
+        self.p.stdin.write("quit\n")
+        self.p.stdin.close()
+        self.p.wait()
 
     def close(self):
         self.p.kill()

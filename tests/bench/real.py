@@ -95,13 +95,13 @@ class Redis:
         "redis -P16": "-n 200000 -r 100000 -P 16 -t set,lpush,mset",
     }
 
-    def __init__(self):
+    def __init__(self, launcher=()):
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = str(s.getsockname()[1])
         self.p = subprocess.Popen(
-            ["redis-server", "--port", self.port, "--save", "", "--appendonly", "no"],
-            cwd=harness.SCRATCH, stdout=subprocess.DEVNULL)
+            [*launcher, "redis-server", "--port", self.port, "--save", "", "--appendonly", "no"],
+            cwd=harness.SCRATCH, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         for _ in range(200):
             try:
                 socket.create_connection(("127.0.0.1", int(self.port)), 1).close()
@@ -124,6 +124,11 @@ class Redis:
         if not rates:
             raise SystemExit(f"redis-benchmark said {out!r}")
         return used, len(rates) / sum(1 / r for r in rates)
+
+    def shut_down(self):
+        subprocess.run(["redis-cli", "-p", self.port, "shutdown", "nosave"],
+                       stdout=subprocess.DEVNULL)
+        self.p.wait()
 
     def close(self):
         self.p.kill()

@@ -87,6 +87,10 @@ pub struct RecordingData {
     /// Which blocks are in it; `None`: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<CaptureData>,
+    /// Stacks that were taken both with and without memo (`--verify-stacks`).
+    pub verified_stacks: u64,
+    /// Those of them that differed.
+    pub mismatched_stacks: u64,
     /// Why it ended.
     pub end_reason: Option<String>,
     /// When it began, in nanoseconds since 1970.
@@ -405,6 +409,8 @@ impl RecordingData {
             implied_frees: totals.implied_frees,
             reentered: meta.counters.reentered,
             capture: CaptureData::new(&analysis.capture()),
+            verified_stacks: meta.counters.verified,
+            mismatched_stacks: meta.counters.mismatches,
             end_reason: meta.end.as_ref().map(|e| e.reason.clone()),
             started_unix_ns: meta.target.wall_ns,
             threads: meta.threads.len() as u64,

@@ -188,6 +188,11 @@ impl Text<'_> {
             let calls = count(rec.reentered, "call", "calls");
             self.line("signals", &format!("{calls} by signal handlers not recorded"))?;
         }
+        if rec.verified_stacks > 0 {
+            let stacks = count(rec.verified_stacks, "stack", "stacks");
+            let text = format!("{stacks} taken both ways, {} differ", rec.mismatched_stacks);
+            self.line("verified", &text)?;
+        }
         for note in &rec.notes {
             let text = self.paint(WARN, note);
             self.line("note", &text)?;

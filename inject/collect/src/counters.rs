@@ -25,6 +25,7 @@ pub fn totals(shared: &Shared) -> Counters {
         add(&mut t.reentered, s.reentered.load(Relaxed));
         add(&mut t.truncated, s.truncated.load(Relaxed));
         add(&mut t.mismatches, s.mismatches.load(Relaxed));
+        add(&mut t.verified, s.verified.load(Relaxed));
         for (sum, n) in t.calls.iter_mut().zip(&s.calls) {
             add(sum, n.load(Relaxed));
         }

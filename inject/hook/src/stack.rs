@@ -376,6 +376,7 @@ fn verify(job: &mut Job<'_>) {
             .rev()
             .zip(&t.frames)
             .all(|(a, b)| a.code == b.code && a.regs.sp == b.sp);
+    record::add(&job.slot.verified, 1);
     if !same {
         record::add(&job.slot.mismatches, 1);
     }

@@ -330,6 +330,8 @@ record! {
         damaged_bytes: int,
         /// Calls by hooked function.
         calls: ints,
+        /// Stacks that were taken both ways.
+        verified: later,
     }
 }
 

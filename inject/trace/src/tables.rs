@@ -38,8 +38,8 @@ pub struct Slot {
     pub distance: AtomicU64,
     /// State of the random numbers for it; 0: there was none yet.
     pub random: AtomicU64,
-    /// Unused.
-    pub spare: u64,
+    /// Events whose stack was taken both ways ([`flags::VERIFY`]).
+    pub verified: AtomicU64,
     /// Events written.
     pub events: AtomicU64,
     /// Events lost as no segment was free in time.
