@@ -33,6 +33,13 @@ def clean_up():
     shutil.rmtree(SCRATCH, ignore_errors=True)
 
 
+def remove_all(prefix):
+    """Removes the files of the scratch folder whose names begin so."""
+    for name in os.listdir(SCRATCH):
+        if name.startswith(prefix):
+            os.remove(os.path.join(SCRATCH, name))
+
+
 def prof(*args):
     r = subprocess.run([PROF, *map(str, args)], cwd=SCRATCH, capture_output=True, text=True,
                        stdin=subprocess.DEVNULL, timeout=120)
@@ -54,18 +61,26 @@ def longest_stop(text):
 
 def can_sample():
     """True if this prof has the option --sample."""
-    return "--sample " in prof("attach", "--help").stdout
+    return "--sample[" in prof("attach", "--help").stdout
+
+
+def report(path):
+    """What prof reports of a recording, which is removed."""
+    r = json.loads(prof("report", path, "--format", "json", "--top", 1).stdout)
+    r["bytes"] = os.path.getsize(path)
+    os.remove(path)
+    return r
 
 
 class Recording:
     """The figures of a finished recording, which is removed."""
 
     def __init__(self, path):
-        r = json.loads(prof("report", path, "--format", "json", "--top", 1).stdout)["recording"]
+        whole = report(path)
+        r = whole["recording"]
         self.events, self.lost = r["events"], r["lost_events"]
         self.verified, self.mismatches = r["verified_stacks"], r["mismatched_stacks"]
-        self.size = os.path.getsize(path)
-        os.remove(path)
+        self.size = whole["bytes"]
 
 
 class Target:
@@ -179,4 +194,5 @@ class Tree:
 
 
 def median(values):
+    values = list(values)
     return statistics.median(values) if values else float("nan")

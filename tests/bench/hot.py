@@ -16,7 +16,7 @@ def section(only=()):
         print(f"\nwhere the hook's time goes: not measured: no {' '.join(missing)}")
         return
     library = library_with_lines()
-    for p in programs.all_programs(harness.SCRATCH):
+    for p in [*programs.all_programs(harness.SCRATCH), random_paths()]:
         if not only or p.name.split()[0] in only:
             if isinstance(p, programs.Missing):
                 print(f"\n{p.name}: not measured: {p.reason}")
@@ -24,6 +24,13 @@ def section(only=()):
                 show(p.name, *launched(p, library), library)
     if not only or "redis" in only:
         show("redis -P16", *redis(library), library)
+
+
+def random_paths():
+    commands = os.path.join(harness.SCRATCH, "commands")
+    with open(commands, "w") as f:
+        f.write("random 0 1 3000000\nquit\n")
+    return programs.Program("random", [harness.compiled("pairs")], stdin=commands)
 
 
 def library_with_lines():

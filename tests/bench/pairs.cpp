@@ -1,8 +1,10 @@
-// Measures its own malloc+free pairs. "same D T N": T threads, each D calls deep, do N pairs from
-// one place. "moving D T N": the innermost four frames are left and entered anew for each pair, by
-// one of 16 ways. "random D T N": each pair is made at the end of one of 100 paths, in random
-// order; a path is 5 to 30 functions of its own. Prints the CPU nanoseconds per pair, the mean over
-// the threads.
+// Measures its own malloc+free pairs; prints the CPU nanoseconds of each, the mean over the threads.
+//   same D T N    T threads, each D calls deep, do N pairs from one place
+//   moving D T N  the innermost four frames are left and entered anew for each pair, by one of 16 ways
+//   random D T N  each pair is made at the end of one of 100 paths, in random order; a path is 5 to 30
+//                 functions of its own
+//   tree D T N    each pair is made at the end of another sequence of D + 1 functions, of which there
+//                 are two
 #include "../programs/common.h"
 #include <array>
 #include <pthread.h>
@@ -81,6 +83,9 @@ NOINLINE void bottom(Job *job) {
         for (long i = 0; i < job->pairs; i++) {
             kPaths[(uint64_t)next_random(&random) * kPaths.size() >> 32]();
         }
+    } else if (job->mode == 't') {
+        // The ways differ in their first 14 steps, for an odd factor.
+        for (long i = 0; i < job->pairs; i++) left((unsigned)i * 2654435769u, job->depth);
     } else {
         for (long i = 0; i < job->pairs; i++) {
             void *p = malloc(64);
@@ -102,7 +107,7 @@ NOINLINE void descend(Job *job, int left_to_go) {
 
 void *work(void *argument) {
     Job *job = static_cast<Job *>(argument);
-    descend(job, job->depth);
+    descend(job, job->mode == 't' ? 0 : job->depth);
     return nullptr;
 }
 

@@ -52,9 +52,7 @@ def recorded(p, *options):
 def heaptrack(p):
     path = os.path.join(harness.SCRATCH, "ht")
     tree = Tree([harness.HEAPTRACK, "-o", path, *p.command], p.process_name(), p.env, p.input())
-    for name in os.listdir(harness.SCRATCH):
-        if name.startswith("ht."):
-            os.remove(os.path.join(harness.SCRATCH, name))
+    harness.remove_all("ht.")
     return tree
 
 

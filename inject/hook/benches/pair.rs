@@ -1,5 +1,8 @@
 //! What the hook adds to a malloc and free pair, in this process, without patches or injector:
 //! nanoseconds by stack depth, medians of interleaved rounds. `cargo bench -p prof-hook`.
+//!
+//! `cargo bench -p prof-hook -- count HOW WHERE PAIRS` makes so many pairs and nothing else, for
+//! valgrind to count instructions: HOW is `native` or `hooked`, WHERE a depth or `random`.
 
 #[path = "../tests/common/mod.rs"]
 #[allow(dead_code)]
@@ -52,14 +55,75 @@ fn mixed(seed: &mut u64, depth: u64, f: &dyn Fn()) {
     black_box(depth);
 }
 
-fn time(n: usize, f: impl FnOnce()) -> f64 {
-    let t = Instant::now();
-    f();
-    t.elapsed().as_nanos() as f64 / n as f64
+/// Calls `f` from 100 paths of 5 to 30 frames, in random order.
+fn random(pairs: usize, f: &dyn Fn()) {
+    let mut order = 88172645463325252u64;
+    for _ in 0..pairs {
+        order ^= order << 13;
+        order ^= order >> 7;
+        order ^= order << 17;
+        let site = order % 100;
+        mixed(&mut (site * 0x9e37_79b9_7f4a_7c15 + 1), 5 + site % 26, f);
+    }
+}
+
+/// Where pairs are made.
+#[derive(Clone, Copy)]
+enum Place {
+    Depth(usize),
+    Random,
+}
+
+impl Place {
+    fn run(self, pairs: usize, f: &dyn Fn()) {
+        match self {
+            Self::Depth(depth) => deep(depth, &|| (0..pairs).for_each(|_| f())),
+            Self::Random => random(pairs, f),
+        }
+    }
+
+    /// Pairs of one measurement.
+    fn pairs(self) -> usize {
+        if let Self::Random = self { PAIRS / 4 } else { PAIRS }
+    }
+
+    fn name(self) -> String {
+        if let Self::Depth(depth) = self { depth.to_string() } else { "random".into() }
+    }
+}
+
+fn native() {
+    // SAFETY: a pair.
+    unsafe { free(black_box(malloc(black_box(48)))) }
+}
+
+/// Median of nine rounds: ns of a native pair, and of a hooked one.
+fn measure(place: Place, hooked: &dyn Fn()) -> (f64, f64) {
+    let time = |f: &dyn Fn()| {
+        let t = Instant::now();
+        place.run(place.pairs(), f);
+        t.elapsed().as_nanos() as f64 / place.pairs() as f64
+    };
+    let mut rows: Vec<(f64, f64)> = (0..9).map(|_| (time(&native), time(hooked))).collect();
+    rows.sort_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)));
+    rows[rows.len() / 2]
+}
+
+/// `count HOW WHERE PAIRS`: the ring is large enough for some hundred thousand pairs.
+fn count(hooked: &dyn Fn(), args: &[String]) {
+    let [how, place, pairs] = args else { panic!("count native|hooked DEPTH|random PAIRS") };
+    let place = place.parse().map_or(Place::Random, Place::Depth);
+    let pairs = pairs.parse().expect("PAIRS is a number");
+    place.run(pairs, if how == "native" { &native } else { hooked });
 }
 
 fn main() {
     let hook = common::install(0);
+    let hooked = || hook.free(black_box(hook.malloc(black_box(48))));
+    let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    if args.first().is_some_and(|a| a == "count") {
+        return count(&hooked, &args[1..]);
+    }
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -73,45 +137,12 @@ fn main() {
                 std::thread::sleep(std::time::Duration::from_millis(1));
             }
         });
-        let native = |_: usize| {
-            // SAFETY: a pair.
-            unsafe { free(black_box(malloc(black_box(48)))) }
-        };
-        let hooked = |_: usize| hook.free(black_box(hook.malloc(black_box(48))));
         println!("{:>8} {:>10} {:>10} {:>10}", "depth", "native ns", "hooked ns", "added ns");
-        for depth in [1usize, 10, 40, 200] {
-            let mut rows: Vec<(f64, f64)> = (0..9)
-                .map(|_| {
-                    let n = time(PAIRS, || deep(depth, &|| (0..PAIRS).for_each(native)));
-                    let h = time(PAIRS, || deep(depth, &|| (0..PAIRS).for_each(hooked)));
-                    (n, h)
-                })
-                .collect();
-            rows.sort_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)));
-            let (n, h) = rows[rows.len() / 2];
-            println!("{depth:>8} {n:>10.1} {h:>10.1} {:>10.1}", h - n);
+        let depths = [1, 10, 40, 200].map(Place::Depth);
+        for place in depths.into_iter().chain([Place::Random]) {
+            let (n, h) = measure(place, &hooked);
+            println!("{:>8} {n:>10.1} {h:>10.1} {:>10.1}", place.name(), h - n);
         }
-        let run = |f: &dyn Fn()| {
-            // 100 paths of 5 to 30 frames, in random order.
-            let mut order = 88172645463325252u64;
-            for _ in 0..PAIRS / 4 {
-                order ^= order << 13;
-                order ^= order >> 7;
-                order ^= order << 17;
-                let site = order % 100;
-                mixed(&mut (site * 0x9e37_79b9_7f4a_7c15 + 1), 5 + site % 26, f);
-            }
-        };
-        let mut rows: Vec<(f64, f64)> = (0..9)
-            .map(|_| {
-                let n = time(PAIRS / 4, || run(&|| native(0)));
-                let h = time(PAIRS / 4, || run(&|| hooked(0)));
-                (n, h)
-            })
-            .collect();
-        rows.sort_by(|a, b| (a.1 - a.0).total_cmp(&(b.1 - b.0)));
-        let (n, h) = rows[rows.len() / 2];
-        println!("{:>8} {n:>10.1} {h:>10.1} {:>10.1}", "random", h - n);
         stop.store(true, Relaxed);
     });
 }

@@ -8,6 +8,7 @@
 //! its first instruction.
 
 pub use crate::tables::*;
+use core::ops::Range;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// First word of the control page.
@@ -114,6 +115,22 @@ impl Geometry {
     /// Bytes of the whole memory; without thread states if it was made from a number of segments.
     pub fn size(self) -> usize {
         self.states_at() + self.states * STATE_SIZE
+    }
+
+    /// The parts, by name and by where they lie.
+    pub fn parts(self) -> [(&'static str, Range<usize>); 10] {
+        [
+            ("control", 0..SLOTS_AT),
+            ("slots", SLOTS_AT..FUNCTIONS_AT),
+            ("functions", FUNCTIONS_AT..MODULES_AT),
+            ("modules", MODULES_AT..STACKS_AT),
+            ("stacks", STACKS_AT..PCS_AT),
+            ("pcs", PCS_AT..NODES_AT),
+            ("nodes", NODES_AT..HEADS_AT),
+            ("heads", HEADS_AT..DATA_AT),
+            ("events", DATA_AT..self.states_at()),
+            ("states", self.states_at()..self.size()),
+        ]
     }
 
     /// The ranges (offset, length) that are written from the first event on, so that prof can
