@@ -107,14 +107,22 @@ def launched(p, library):
 
 def redis(library):
     import real
-    server, data = real.Redis(), os.path.join(harness.SCRATCH, "perf.data")
+    server = real.Redis()
+    try:
+        return sampled(server, real.Redis.LOADS["redis -P16"], library)
+    finally:
+        server.close()
+
+
+def sampled(server, load, library):
+    data = os.path.join(harness.SCRATCH, "perf.data")
     path, _stop = harness.attach(server.p.pid)
     where = hook_in(server.p.pid, library)
     if not where:
         raise SystemExit("redis: its hook is not the one built from these sources")
     sampler = perf(server.p.pid, data)
     time.sleep(0.5)
-    server.load(real.Redis.LOADS["redis -P16"])
+    server.load(load)
     sampler.terminate()
     sampler.wait()
     server.close()

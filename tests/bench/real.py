@@ -5,13 +5,15 @@ import harness, programs
 from harness import Recording, Tree, cpu, median
 
 ROUNDS = 5
+# A program that takes longer has fewer rounds, but at least 3.
+SECONDS = 40
 HEAD = (f"{'':10}{'native s':>9}{'prof s':>8}{'ratio':>7}{'events':>11}{'ns/event':>10}"
         f"{'collector':>11}{'/added':>8}{'B/event':>9}{'lost':>7}{'ht ratio':>10}{'ht all':>8}")
 
 
 def section(rounds=ROUNDS, only=()):
     print(f"""
-real programs: CPU seconds, medians of {rounds} interleaved rounds
+real programs: CPU seconds, medians of {min(rounds, 3)} to {rounds} interleaved rounds
   native, prof: of the program's process alone, from its exec to its end, what recording starts in it
   included, the prof that launches it not. ns/event: added to the program. collector: its own CPU ns per
   event, and how much that is of what is added to the program. ht: heaptrack; the program's process
@@ -59,7 +61,10 @@ def heaptrack(p):
 def launched(p, rounds, *options):
     """The row of a program that ends by itself."""
     plain, target, collector, ht, ht_all = [], [], [], [], []
+    began = time.monotonic()
     for i in range(rounds):
+        if i >= 3 and time.monotonic() - began > SECONDS:
+            break
         seconds, said = native(p)
         plain.append(seconds)
         tree, r = recorded(p, *options)
@@ -143,9 +148,19 @@ def redis(rounds, *options):
 
 def redis_row(name, load, rounds, options):
     server = Redis()
+    try:
+        measured(server, name, load, rounds, options)
+    finally:
+        server.close()
+
+
+def measured(server, name, load, rounds, options):
     server.load(load)
     plain, target, collector, rates = [], [], [], ([], [])
-    for _ in range(rounds):
+    began = time.monotonic()
+    for i in range(rounds):
+        if i >= 3 and time.monotonic() - began > SECONDS:
+            break
         server.empty()
         used, rate = server.load(load)
         plain.append(used)
@@ -160,7 +175,6 @@ def redis_row(name, load, rounds, options):
         rates[1].append(rate)
         harness.prof("detach", server.p.pid)
         r = Recording(path)
-    server.close()
     print(row(name, median(plain), median(target), median(collector), r) + "         -       -")
     print(f"{'':10}requests per second: {median(rates[0]):.0f} native, {median(rates[1]):.0f} "
           f"recorded: {median(b / a for a, b in zip(*rates)) * 100:.1f} %", flush=True)

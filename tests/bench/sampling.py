@@ -2,7 +2,7 @@
 import harness, programs, real
 from harness import Recording, Target, median
 
-ROUNDS = 5
+ROUNDS = 3
 
 
 def section():
