@@ -118,15 +118,14 @@ impl Geometry {
     }
 
     /// The parts, by name and by where they lie.
-    pub fn parts(self) -> [(&'static str, Range<usize>); 10] {
+    pub fn parts(self) -> [(&'static str, Range<usize>); 9] {
         [
             ("control", 0..SLOTS_AT),
             ("slots", SLOTS_AT..FUNCTIONS_AT),
             ("functions", FUNCTIONS_AT..MODULES_AT),
             ("modules", MODULES_AT..STACKS_AT),
             ("stacks", STACKS_AT..PCS_AT),
-            ("pcs", PCS_AT..NODES_AT),
-            ("nodes", NODES_AT..HEADS_AT),
+            ("pcs", PCS_AT..HEADS_AT),
             ("heads", HEADS_AT..DATA_AT),
             ("events", DATA_AT..self.states_at()),
             ("states", self.states_at()..self.size()),
