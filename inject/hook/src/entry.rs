@@ -266,15 +266,13 @@ extern "C" fn after_realloc(call: &mut Call) -> u64 {
     let (old, addr) = (call.args[0], call.result);
     let had = call.args[4] == OLD_IS_SELECTED;
     let size = requested(f.kind, &call.args);
-    if addr == 0 {
-        if old == 0 || size != 0 {
-            // Failed, and the old block stands.
-            if had {
-                select(&shared, old);
-            }
-            return 0;
+    // A size of 0 gives the block back.
+    if addr == 0 && (old == 0 || size != 0) {
+        // Failed, and the old block stands.
+        if had {
+            select(&shared, old);
         }
-        // A size of 0 gives it back.
+        return 0;
     }
     let is_new = addr != 0 && new.is_some();
     if !is_new && !had {

@@ -26,6 +26,7 @@ pub mod header;
 pub mod memory;
 pub mod modules;
 pub mod name;
+pub mod recent;
 pub mod record;
 pub mod resolve;
 pub mod sample;

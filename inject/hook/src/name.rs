@@ -76,23 +76,71 @@ fn define(shared: &Shared, slot: &Slot, t: &mut Thread, mut i: usize) -> Option<
     };
     while i < len {
         let mut pcs = [0; DEFINE_NODES];
-        let first = t.codec.defined;
-        for (pc, f) in pcs.iter_mut().zip(t.frames.iter().take(len).skip(i)) {
+        let first = t.codec.defined as u16;
+        for (k, (pc, f)) in pcs.iter_mut().zip(t.frames.iter_mut().take(len).skip(i)).enumerate() {
             *pc = f.code;
+            f.node = first + 1 + k as u16;
         }
-        put(t, parent, pcs);
-        for (k, pc) in pcs.iter().enumerate().take(len - i) {
-            let number = (first + 1 + k as u32) as u16;
-            remember(t, parent, *pc, number);
-            if let Some(f) = t.frames.get_mut(i + k) {
-                f.node = number;
-            }
-            parent = number;
-        }
+        parent = define_some(t, parent, pcs);
         i += DEFINE_NODES;
     }
     t.named = t.frames_len;
     Some(parent)
+}
+
+/// Names a stack of [`Thread::recent`], with the same result as [`name`].
+#[inline(always)]
+pub fn name_recent(shared: &Shared, slot: &Slot, t: &mut Thread, at: usize) -> Option<u16> {
+    let e = t.recent.get(at)?;
+    if e.epoch == t.epoch { Some(e.node) } else { rename(shared, slot, t, at) }
+}
+
+#[inline(never)]
+fn rename(shared: &Shared, slot: &Slot, t: &mut Thread, at: usize) -> Option<u16> {
+    let e = t.recent.get(at)?;
+    let (len, cut) = (e.len as usize, e.cut);
+    if t.pos + (len + 1) * MAX_DEFINE > SEGMENT_FULL && t.pos != 0 && !next_segment(shared, slot, t)
+    {
+        return None;
+    }
+    let mut parent = match cut {
+        true => known_root(shared, t).unwrap_or_else(|| define_root(shared, t)),
+        false => 0,
+    };
+    let mut i = 0;
+    while i < len {
+        let codes = &t.recent.get(at)?.codes;
+        let key = key(t.epoch, parent, *codes.get(i)?);
+        let seen = t.names[place(key)];
+        if seen.key == key {
+            parent = seen.number;
+            i += 1;
+            continue;
+        }
+        let mut pcs = [0; DEFINE_NODES];
+        for (pc, code) in pcs.iter_mut().zip(codes.iter().take(len).skip(i)) {
+            *pc = *code;
+        }
+        parent = define_some(t, parent, pcs);
+        i += DEFINE_NODES;
+    }
+    let epoch = t.epoch;
+    let e = t.recent.get_mut(at)?;
+    (e.epoch, e.node) = (epoch, parent);
+    Some(parent)
+}
+
+/// Defines a chain of nodes; returns the number of the last.
+#[inline(always)]
+fn define_some(t: &mut Thread, mut parent: u16, pcs: [u32; DEFINE_NODES]) -> u16 {
+    let first = t.codec.defined as u16;
+    put(t, parent, pcs);
+    for (k, pc) in pcs.iter().enumerate().take_while(|(_, pc)| **pc != 0) {
+        let number = first + 1 + k as u16;
+        remember(t, parent, *pc, number);
+        parent = number;
+    }
+    parent
 }
 
 #[inline(always)]

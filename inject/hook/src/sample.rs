@@ -87,7 +87,8 @@ fn exponential(mean: u64, bits: u64) -> u64 {
         log = log << 1 | two;
     }
     let minus_log2 = ((zeros + 1) << 32) - log;
-    let distance = ((minus_log2 as u128 * LN_2) >> 32) * mean.min(MOST >> 8) as u128 >> 32;
+    let minus_ln = (minus_log2 as u128 * LN_2) >> 32;
+    let distance = (minus_ln * mean.min(MOST >> 8) as u128) >> 32;
     // Rounded up: that it is at most `s` is then as probable as that the real number is below `s`.
     (distance as u64).min(MOST) + 1
 }

@@ -13,7 +13,8 @@
 //! No return address is replaced, so exceptions, longjmp, fibers and shadow stacks are none of our
 //! business.
 
-use crate::name::name;
+use crate::name::{name, name_recent};
+use crate::recent::{self, LONG};
 use crate::resolve::{self, Code};
 use crate::state::{CODES, Extent, FRAMES, Frame, Fresh, SeenCode, Thread, WORDS, Word};
 use crate::{extent, full, memory, record};
@@ -38,7 +39,11 @@ pub struct Stack {
 pub fn capture(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> Option<Stack> {
     let r = &call.regs;
     let len = t.frames_len;
-    if extent::is_current(t, r.sp) && len > 0 && t.named == len && t.scattered == 0 {
+    let ready = len > 0
+        && t.named == len
+        && t.scattered == 0
+        && t.modules == shared.control().modules_seq.load(Relaxed);
+    if ready && extent::is_current(t, r.sp) {
         let f = &t.frames[(len as usize - 1) & (FRAMES - 1)];
         if f.matches(r) && unchanged(&t.words, f.words()) {
             let stack = Stack { node: f.node as u32, cut: t.cut != 0 };
@@ -89,25 +94,70 @@ fn slow(job: &mut Job<'_>) -> Option<Stack> {
     if !extent::is_current(job.t, job.call.regs.sp) {
         on_scratch(job, enter);
     }
+    let c = job.shared.control();
+    let verifying = c.flags.load(Relaxed) & flags::VERIFY != 0;
+    let modules = c.modules_seq.load(Relaxed);
+    if job.t.modules != modules {
+        // Other code may stand where the code of the remembered frames stood.
+        job.t.forget();
+        job.t.modules = modules;
+    }
+    let many = job.t.walked >= LONG * 16;
+    if many && let Some(stack) = find_recent(job, verifying) {
+        return Some(stack);
+    }
     let mut found = walk(job, true);
     if found.needs_another {
         found = walk(job, false);
     }
+    // A mean that follows: what the last few walks were like.
+    job.t.walked = (job.t.walked * 3 + found.fresh as u32 * 16) / 4;
     if found.needs_full {
         on_scratch(job, full::run);
     } else {
         join(job.t, &found);
-        if job.shared.control().flags.load(Relaxed) & flags::VERIFY != 0 {
+        if verifying {
             verify(job);
         }
     }
     let t = &mut *job.t;
     let cut = t.cut != 0;
     let node = name(job.shared, job.slot, t, found.kept);
-    if t.passing || node.is_none() {
-        t.forget();
+    match node {
+        Some(node) if !t.passing => {
+            if many {
+                recent::keep(job.shared, t, node);
+            }
+        }
+        _ => t.forget(),
     }
     Some(Stack { node: node? as u32, cut })
+}
+
+/// Looks among the stacks that the thread had lately; `None` as well if there is no room to name it.
+#[inline(never)]
+fn find_recent(job: &mut Job<'_>, verifying: bool) -> Option<Stack> {
+    let (shared, r) = (job.shared, &job.call.regs);
+    let code = code_of(shared, job.t, r.pc);
+    let at = recent::find(shared, job.t, r, code.rule)?;
+    if verifying {
+        let found = walk(job, false);
+        let e = job.t.recent.get(at)?;
+        let same = !found.needs_full
+            && found.cut == e.cut
+            && found.fresh == e.len as usize
+            && job.t.fresh.iter().take(found.fresh).rev().zip(&e.codes).all(|(f, c)| f.code == *c);
+        count_verified(job.slot, same);
+    }
+    let node = name_recent(shared, job.slot, job.t, at)?;
+    Some(Stack { node: node as u32, cut: job.t.recent.get(at)?.cut })
+}
+
+fn count_verified(slot: &Slot, same: bool) {
+    record::add(&slot.verified, 1);
+    if !same {
+        record::add(&slot.mismatches, 1);
+    }
 }
 
 unsafe extern "C" fn enter(job: *mut ()) {
@@ -376,8 +426,5 @@ fn verify(job: &mut Job<'_>) {
             .rev()
             .zip(&t.frames)
             .all(|(a, b)| a.code == b.code && a.regs.sp == b.sp);
-    record::add(&job.slot.verified, 1);
-    if !same {
-        record::add(&job.slot.mismatches, 1);
-    }
+    count_verified(job.slot, same);
 }

@@ -1,5 +1,6 @@
 //! What the hook keeps of a thread, in memory that only that thread touches.
 
+use crate::recent::{RECENT, Recent};
 use prof_arch::native::Regs;
 use prof_trace::event::Codec;
 use prof_trace::shared::Slot;
@@ -161,6 +162,12 @@ pub struct Thread {
     /// Number of the segment, as the keys of `names` have it: never 0. It goes on from thread to thread,
     /// so what a former owner of this state has named means nothing to the next one.
     pub epoch: u32,
+    /// Frames that walks have to take: 16 times a mean that follows the last few.
+    pub walked: u32,
+    /// Entry of a set of `recent` to be replaced next.
+    pub next_recent: u32,
+    /// `Control::modules_seq` when the remembered stack was taken.
+    pub modules: u32,
     /// The remembered stack can't be compared with the next one.
     pub passing: bool,
     /// Code addresses, each at the place that its hash names.
@@ -175,6 +182,8 @@ pub struct Thread {
     pub fresh: [Fresh; FRAMES],
     /// The words that its steps have read, likewise.
     pub fresh_words: [Word; WORDS],
+    /// Stacks of long walks.
+    pub recent: [Recent; RECENT],
 }
 
 const _: () = assert!(size_of::<Thread>() + SCRATCH <= SIZE);

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Grows with every change of the layout; prof only takes over what has its own number.
-pub const LAYOUT: u32 = 4;
+pub const LAYOUT: u32 = 5;
 /// Second word of the flag page: tells the attached process from its forked children, in which the
 /// kernel has wiped the page and nothing else of prof's memory is mapped.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -62,7 +62,7 @@ const FREE_AT: usize = HEADS_AT + up(MAX_SEGMENTS * size_of::<SegmentHead>());
 const DATA_AT: usize = FREE_AT + up(MAX_SEGMENTS / 8);
 /// Bytes of a thread's private state. It lies in the shared memory for its account only: nobody but
 /// the thread reads it.
-pub const STATE_SIZE: usize = 240 << 10;
+pub const STATE_SIZE: usize = 400 << 10;
 
 /// How large the parts are. Only the number of segments varies; prof chooses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
