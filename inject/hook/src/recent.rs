@@ -3,15 +3,22 @@
 //! A walk compares with the last stack only, and where that shares little with the present one it goes
 //! far. So the stacks of long walks are kept here, too: the registers of their innermost frame and the
 //! words that their steps read, compact. As with the remembered stack, if all are as they were, the
-//! stack is what a full unwind would return. Nothing is looked up here after short walks.
+//! stack is what a full unwind would return. Nothing is looked up here as long as walks are short, nor,
+//! for a while, where it was seldom of use.
 
 use crate::state::{Thread, WORDS};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::{Regs, Rule, Step};
 use prof_trace::shared::Shared;
 
-/// Frames that make a walk a long one.
-pub const LONG: u32 = 5;
+/// Frames that make walks long ones, on average.
+const LONG: u32 = 2;
+/// Looks after which it is decided whether they were worth it,
+const ROUND: u16 = 512;
+/// how many of them must have found something,
+const WORTH: u16 = ROUND / 8 * 5;
+/// and the shortest and longest rests otherwise, in walks.
+const RESTS: (u32, u32) = (1 << 12, 1 << 17);
 /// Words that a kept stack may rest on.
 const MOST: usize = 40;
 const WAYS: usize = 8;
@@ -49,6 +56,38 @@ fn set(r: &Regs, caller: u64) -> usize {
     let h =
         (r.pc ^ r.sp.rotate_left(20) ^ caller.rotate_left(41)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (h >> 59) as usize * WAYS
+}
+
+/// Whether it is worth a look here.
+#[inline(always)]
+pub fn is_worth_it(t: &mut Thread) -> bool {
+    if t.rest.0 > 0 {
+        t.rest.0 -= 1;
+        return false;
+    }
+    t.walked >= LONG * 16
+}
+
+/// Notes that a walk had to take so many frames: a mean that follows the last few.
+#[inline(always)]
+pub fn walked(t: &mut Thread, frames: usize) {
+    t.walked = (t.walked * 3 + frames as u32 * 16) / 4;
+}
+
+/// Notes what a look came to.
+#[inline(always)]
+pub fn looked(t: &mut Thread, found: bool) {
+    t.looks = (t.looks.0 + 1, t.looks.1 + found as u16);
+    if t.looks.0 == ROUND {
+        t.rest = match t.looks.1 < WORTH {
+            true => {
+                let rest = (t.rest.1 * 2).clamp(RESTS.0, RESTS.1);
+                (rest, rest)
+            }
+            false => (0, 0),
+        };
+        t.looks = (0, 0);
+    }
 }
 
 /// Finds the stack of these registers, whose code address has this rule: an index of

@@ -14,7 +14,7 @@
 //! business.
 
 use crate::name::{name, name_recent};
-use crate::recent::{self, LONG};
+use crate::recent;
 use crate::resolve::{self, Code};
 use crate::state::{CODES, Extent, FRAMES, Frame, Fresh, SeenCode, Thread, WORDS, Word};
 use crate::{extent, full, memory, record};
@@ -102,16 +102,19 @@ fn slow(job: &mut Job<'_>) -> Option<Stack> {
         job.t.forget();
         job.t.modules = modules;
     }
-    let many = job.t.walked >= LONG * 16;
-    if many && let Some(stack) = find_recent(job, verifying) {
-        return Some(stack);
+    let many = recent::is_worth_it(job.t);
+    if many {
+        let stack = find_recent(job, verifying);
+        recent::looked(job.t, stack.is_some());
+        if stack.is_some() {
+            return stack;
+        }
     }
     let mut found = walk(job, true);
     if found.needs_another {
         found = walk(job, false);
     }
-    // A mean that follows: what the last few walks were like.
-    job.t.walked = (job.t.walked * 3 + found.fresh as u32 * 16) / 4;
+    recent::walked(job.t, found.fresh);
     if found.needs_full {
         on_scratch(job, full::run);
     } else {

@@ -164,6 +164,10 @@ pub struct Thread {
     pub epoch: u32,
     /// Frames that walks have to take: 16 times a mean that follows the last few.
     pub walked: u32,
+    /// Looks into `recent` of the present round, and how many of them found something.
+    pub looks: (u16, u16),
+    /// Walks up to the next look, and how many there were between the last two rounds.
+    pub rest: (u32, u32),
     /// Entry of a set of `recent` to be replaced next.
     pub next_recent: u32,
     /// `Control::modules_seq` when the remembered stack was taken.
