@@ -14,7 +14,8 @@ use crate::tracee::Tracee;
 use crate::walk::Walker;
 use crate::{RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc};
 use prof_arch::native::UserRegs;
-use prof_trace::shared::{Area, Control, FUNCTIONS, Function, Shared, state};
+use prof_trace::shared::{Area, Control, FUNCTIONS, Function, Shared, Slot, state};
+use prof_trace::slots;
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -237,13 +238,13 @@ fn wait_outside(
 /// Whether the hook's own note for a thread says that it is inside. A note of a frame below the stack
 /// pointer is stale: the frame was left by a jump.
 fn is_marked(r: &Recorded, regs: &UserRegs) -> bool {
-    let slots = r.slots();
-    let Some(slot) = slots.iter().find(|s| s.tp.load(Relaxed) == regs.thread_pointer()) else {
-        return false;
+    let thread_slots = r.slots();
+    let is_its = |s: &Slot| {
+        s.tp.load(Relaxed) == regs.thread_pointer() && slots::is_live(s.state.load(Relaxed))
     };
+    let Some(slot) = thread_slots.iter().find(|s| is_its(s)) else { return false };
     let at = |sp: u64| sp != 0 && !(regs.sp() > sp && regs.sp() - sp < 1 << 20);
-    slot.state.load(Relaxed) == prof_trace::shared::slot::LIVE
-        && (at(slot.busy_sp.load(Relaxed)) || at(slot.inner_sp.load(Relaxed)))
+    at(slot.busy_sp.load(Relaxed)) || at(slot.inner_sp.load(Relaxed))
 }
 
 /// Looks for what should be gone.

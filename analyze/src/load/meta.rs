@@ -1,11 +1,11 @@
 //! What a recording says beside its events.
 
 use super::{Clock, IdMap};
+use prof_trace::pcs::CUT;
 use prof_trace::records::{
     Counters, End, Hooks, Module, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Symbols, Target, Thread,
     Toggle, kind,
 };
-use prof_trace::tree::CUT;
 use std::collections::{BTreeMap, HashSet};
 
 /// No stack is followed further than this, so that nodes that name each other do no harm.

@@ -140,7 +140,7 @@ impl Drain {
         let from = p.drained as usize;
         if v.committed > from {
             let bytes = &mut self.copy[from..v.committed];
-            copy_out(shared, v.index, from, bytes);
+            shared.copy_out(v.index, from, bytes);
             p.drained = v.committed as u32;
             if p.bad {
                 self.damaged += bytes.len() as u64;
@@ -183,7 +183,7 @@ impl Drain {
         let Some(p) = self.segments.get_mut(v.index) else { return };
         p.start(v.serial, v.seq);
         let bytes = &mut self.copy[..drained.min(SEGMENT_SIZE)];
-        copy_out(shared, v.index, 0, bytes);
+        shared.copy_out(v.index, 0, bytes);
         let done = p.translate(bytes, shared, tree, |codec, e| {
             codec.follow(&e);
             true
@@ -207,17 +207,6 @@ impl Drain {
     pub fn serials(&self) -> impl Iterator<Item = u32> + '_ {
         self.views.iter().map(|v| v.serial)
     }
-}
-
-/// Copies a part of a segment that its thread has committed.
-pub fn copy_out(shared: &Shared, index: usize, from: usize, to: &mut [u8]) {
-    let Some(data) = shared.data(index) else { return };
-    if from + to.len() > SEGMENT_SIZE {
-        return;
-    }
-    // SAFETY: in bounds of the segment. The target may write to it meanwhile (an honest one does
-    // not): what is copied is then arbitrary, and is checked after it was copied.
-    unsafe { std::ptr::copy_nonoverlapping(data.add(from), to.as_mut_ptr(), to.len()) }
 }
 
 /// What was translated.

@@ -12,6 +12,7 @@
 //! * [`Peek`]: what a recorded process says of its recording;
 //! * [`drain_orphan`]: what is left in the ring of a collector that died.
 
+mod census;
 mod clock;
 mod collector;
 mod counters;

@@ -210,7 +210,7 @@ fn skip_to(shared: &Shared, group: &[View], end: &Codec, drain: &mut Drain, tree
 
 fn segment_bytes(shared: &Shared, v: &View) -> Vec<u8> {
     let mut bytes = vec![0; v.committed];
-    crate::drain::copy_out(shared, v.index, 0, &mut bytes);
+    shared.copy_out(v.index, 0, &mut bytes);
     bytes
 }
 

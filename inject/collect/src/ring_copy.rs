@@ -8,11 +8,11 @@ use crate::maps::{Mapping, Maps};
 use crate::target::proc_dir;
 use crate::tree::Bits;
 use prof_trace::event::{Codec, DEFINE_NODES, Entry};
+use prof_trace::pcs::pc_parts;
 use prof_trace::ring;
 use prof_trace::shared::{
     Control, Geometry, LAYOUT, MAGIC, MEMFD_NAME, MODULES, PC_LEVEL0, PC_LEVELS, Shared,
 };
-use prof_trace::tree::pc_parts;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;

@@ -1,12 +1,14 @@
 //! The target's threads: their numbers, names, and whether they are still there.
 
+use crate::census::Census;
 use crate::output::Output;
 use prof_trace::records::{Thread, kind};
-use prof_trace::shared::{SLOTS, Shared, slot};
+use prof_trace::shared::{SLOTS, Shared};
+use prof_trace::slots;
 use std::collections::{HashMap, HashSet};
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU64, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Names that are read again in one second.
 const RENAMES: usize = 256;
@@ -128,7 +130,7 @@ impl Threads {
     pub fn forget(&mut self, shared: &Shared, used: impl Iterator<Item = u32>) {
         let mut keep: HashSet<u32> = used.collect();
         for s in (0..SLOTS).filter_map(|i| shared.slot(i)) {
-            if s.state.load(Relaxed) == slot::LIVE {
+            if slots::is_live(s.state.load(Relaxed)) {
                 keep.insert(s.serial.load(Relaxed));
             }
         }
@@ -140,18 +142,7 @@ impl Threads {
         if self.nested {
             self.read_outer();
         }
-        let mut latest: HashMap<u32, u32> = HashMap::new();
-        for s in (0..SLOTS).filter_map(|i| shared.slot(i)) {
-            if s.state.load(Acquire) == slot::LIVE {
-                let (tid, serial) = (s.tid.load(Relaxed), s.serial.load(Relaxed));
-                let l = latest.entry(tid).or_insert(serial);
-                if is_newer(serial, *l) {
-                    *l = serial;
-                }
-            }
-        }
-        let alive = latest.keys().copied().filter(|t| self.is_alive(*t)).collect();
-        Census { alive, latest }
+        Census::take(shared, |tid| self.is_alive(tid))
     }
 
     /// Asks for this very thread: a listing of `/proc/PID/task` may leave some out while others end.
@@ -160,60 +151,10 @@ impl Threads {
         outer.is_some_and(|t| fs::symlink_metadata(self.proc.join(format!("task/{t}"))).is_ok())
     }
 
-    /// Whether the thread with this id, not in the census as living, has ended.
+    /// Whether the thread with this id and serial has ended.
     pub fn has_ended(&self, census: &Census, tid: u32, serial: u32) -> bool {
-        match census.latest.get(&tid) {
-            Some(l) if *l == serial => !census.alive.contains(&tid),
-            // Another thread has the id now, or had it before this one came, after the census.
-            Some(l) => is_newer(*l, serial),
-            None => !self.is_alive(tid),
-        }
+        census.has_ended(tid, serial, |tid| self.is_alive(tid))
     }
-}
-
-/// Whether serial `a` was handed out after `b`. They may wrap in a very long recording.
-fn is_newer(a: u32, b: u32) -> bool {
-    a != b && a.wrapping_sub(b) < u32::MAX / 2
-}
-
-/// Who is alive.
-#[derive(Debug)]
-pub struct Census {
-    alive: HashSet<u32>,
-    latest: HashMap<u32, u32>,
-}
-
-impl Census {
-    /// Marks the slots of threads that have ended, so that new threads can take them.
-    pub fn free_slots(&self, shared: &Shared) {
-        for s in (0..SLOTS).filter_map(|i| shared.slot(i)) {
-            let (tid, state) = (s.tid.load(Relaxed), s.state.load(Acquire));
-            let serial = s.serial.load(Relaxed);
-            let Some(latest) = self.latest.get(&tid) else { continue };
-            let ended = if *latest == serial {
-                !self.alive.contains(&tid)
-            } else {
-                is_newer(*latest, serial)
-            };
-            if state == slot::LIVE && ended {
-                mark_dead(s, tid);
-            }
-        }
-    }
-}
-
-/// Sets a living slot to dead if it still belongs to `tid`: both words change at once or not at all,
-/// so that a thread that is taking the slot over just now keeps it.
-fn mark_dead(s: &prof_trace::shared::Slot, tid: u32) {
-    const { assert!(std::mem::offset_of!(prof_trace::shared::Slot, state) == 12) };
-    let both = |state: u32| {
-        let ([a, b, c, d], [e, f, g, h]) = (tid.to_ne_bytes(), state.to_ne_bytes());
-        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
-    };
-    // SAFETY: `tid` and `state` are adjacent, at an address that is a multiple of 8, in memory that
-    // is only ever accessed atomically.
-    let pair = unsafe { &*std::ptr::from_ref(&s.tid).cast::<AtomicU64>() };
-    let _ = pair.compare_exchange(both(slot::LIVE), both(slot::DEAD), AcqRel, Relaxed);
 }
 
 /// From `/proc/PID/status`: the id in prof's namespace and in the innermost one.

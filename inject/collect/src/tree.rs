@@ -6,12 +6,11 @@
 use crate::output::Output;
 use prof_arch::native::Rule;
 use prof_trace::event::DEFINE_NODES;
+use prof_trace::pcs::{pc_parts, rule};
 use prof_trace::records::{Nodes, PC_IS_TRAMPOLINE, Pcs, kind};
 use prof_trace::shared::{MODULES, PC_LEVEL0, PC_LEVELS, Shared};
-use prof_trace::tree::pc_parts;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::Ordering::Relaxed;
 
 /// Frames of one stack; the hook cuts stacks long before.
 const MAX_DEPTH: u16 = 4096;
@@ -183,7 +182,7 @@ impl Tree {
         let Some((pc, module)) = pc_parts(shared, id) else { return };
         self.pcs.add(id as usize);
         // The caller of a signal trampoline is no caller: readers must know.
-        let rule = shared.pc(id as usize - 1).map_or(0, |e| e.rule.load(Relaxed));
+        let rule = rule(shared, id);
         let signal = if Rule::from_u64(rule).is_signal() { PC_IS_TRAMPOLINE } else { 0 };
         self.pc_triples.extend([u64::from(id), pc, u64::from(module) | signal]);
         if module != 0 && self.modules.add(module as usize) {

@@ -8,9 +8,9 @@
 use crate::record::next_segment;
 use crate::state::{NAMES, SeenName, Thread};
 use prof_trace::event::{DEFINE_NODES, MAX_DEFINE};
+use prof_trace::pcs::{self, Found};
 use prof_trace::ring::SEGMENT_FULL;
 use prof_trace::shared::{Shared, Slot};
-use prof_trace::tree::{self, Found};
 
 /// Bits of a key that hold the code address id, and the parent's number.
 const PC_BITS: u32 = 21;
@@ -157,7 +157,7 @@ fn put(t: &mut Thread, parent: u16, pcs: [u32; DEFINE_NODES]) {
 
 /// The mark of stacks that were cut short, below which their outermost frames stand.
 fn mark(shared: &Shared) -> u32 {
-    match tree::add_pc(shared, tree::CUT, 0) {
+    match pcs::add_pc(shared, pcs::CUT, 0) {
         Found::Id(id) => id,
         _ => 0,
     }

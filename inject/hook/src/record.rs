@@ -3,7 +3,7 @@
 use crate::name::EPOCHS;
 use crate::state::{SeenName, Thread};
 use crate::{clock, header, sys, toggle};
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use prof_trace::event::Codec;
 use prof_trace::ring::{self, SEGMENT_FULL};
 use prof_trace::shared::{Shared, Slot};
@@ -33,7 +33,7 @@ pub fn event(
     }
     t.pos += n;
     // SAFETY: set together with `data`; the segment is this thread's until it closes it.
-    unsafe { (*t.head).committed.store(t.pos as u32, Release) };
+    ring::commit(unsafe { &*t.head }, t.pos);
     add(&slot.events, 1);
 }
 

@@ -1,16 +1,16 @@
 //! The rule for a code address: from the table, or computed at its first sight.
 
 use crate::{memory, modules, sys};
-use core::sync::atomic::Ordering::{Acquire, Release};
+use core::sync::atomic::Ordering::Acquire;
 use prof_arch::native::rule::{Rule, is_sigreturn_code};
 use prof_arch::unwind::{CfiContext, compile};
+use prof_trace::pcs::{self, Found};
 use prof_trace::shared::{FUNCTIONS, Shared};
-use prof_trace::tree::{self, Found};
 
-/// A code address's id in the tree, and its rule.
+/// A code address's id in the table, and its rule.
 #[derive(Clone, Copy)]
 pub struct Code {
-    /// See [`tree`]; 0 if the table is full.
+    /// See [`pcs`]; 0 if the table is full.
     pub id: u32,
     /// How to step out of its frame.
     pub rule: Rule,
@@ -20,10 +20,10 @@ pub struct Code {
 /// been seen before.
 #[inline(always)]
 pub fn known(shared: &Shared, pc: u64) -> Option<Code> {
-    let Found::Id(id) = tree::find_pc(shared, pc, |m| modules::is_loaded(shared, m)) else {
+    let Found::Id(id) = pcs::find_pc(shared, pc, |m| modules::is_loaded(shared, m)) else {
         return None;
     };
-    let word = shared.pc(id as usize - 1)?.rule.load(Acquire);
+    let word = pcs::rule(shared, id);
     (word != 0).then_some(Code { id, rule: Rule::from_u64(word) })
 }
 
@@ -80,10 +80,8 @@ fn in_stub(shared: &Shared, look: u64) -> Option<Rule> {
 
 /// Puts a rule into the table.
 fn enter(shared: &Shared, pc: u64, number: u16, rule: Rule) -> Code {
-    let Found::Id(id) = tree::add_pc(shared, pc, number) else { return Code { id: 0, rule } };
-    if let Some(e) = shared.pc(id as usize - 1) {
-        e.rule.store(rule.to_u64(), Release);
-    }
+    let Found::Id(id) = pcs::add_pc(shared, pc, number) else { return Code { id: 0, rule } };
+    pcs::set_rule(shared, id, rule.to_u64());
     Code { id, rule }
 }
 

@@ -21,8 +21,8 @@ use crate::{extent, full, memory, record};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, call_on_stack};
 use prof_arch::native::{Regs, Rule, Step};
+use prof_trace::pcs;
 use prof_trace::shared::{Shared, Slot, flags};
-use prof_trace::tree;
 
 /// A stack: its node, and whether it ends before the thread's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -345,7 +345,7 @@ fn far(shared: &Shared, extents: &[Extent; 4], addr: u64) -> Option<u64> {
 /// the deepest frame).
 #[cold]
 fn is_start(shared: &Shared, r: &Regs, code: Code) -> bool {
-    let module = tree::pc_parts(shared, code.id).map_or(0, |p| p.1);
+    let module = pcs::pc_parts(shared, code.id).map_or(0, |p| p.1);
     r.fp == 0 && code.rule == Rule::FRAME_POINTER && module != 0
 }
 

@@ -1,9 +1,10 @@
 //! What the hook, the injector, the collector and the analyser agree on.
 //!
 //! * [`shared`]: the memory that the target and prof share (one memfd): control page, thread
-//!   slots, module table, stack tree, segments of events;
+//!   slots, module table, code addresses, segments of events;
+//! * [`pcs`]: the table of code addresses;
 //! * [`ring`]: taking, filling and draining the segments;
-//! * [`tree`]: the tables of code addresses and stack nodes;
+//! * [`slots`]: whose thread slots are;
 //! * [`capture`]: which blocks are recorded; [`samples`]: the set of those;
 //! * [`event`]: how an event is encoded in a segment and in a recording;
 //! * [`chunk`], [`records`] and [`pack`] (feature `std`): the recording on disk.
@@ -23,12 +24,19 @@ pub mod event;
 mod model;
 #[cfg(feature = "std")]
 pub mod pack;
+pub mod pcs;
 #[cfg(feature = "std")]
 pub mod records;
 pub mod ring;
 pub mod samples;
 pub mod shared;
+pub mod slots;
 mod tables;
-pub mod tree;
 #[cfg(feature = "std")]
 pub mod wire;
+
+/// The atomics of the algorithms in `pcs`, `ring` and `slots`: a model checker that compiles these
+/// files has others (`inject/model`).
+mod sync {
+    pub use core::sync::atomic::AtomicU64;
+}

@@ -7,7 +7,7 @@
 //! collector gives back once it knows that the thread is gone.
 
 use crate::event::MAX_EVENT;
-use crate::shared::{SEGMENT_SIZE, Shared, segment};
+use crate::shared::{SEGMENT_SIZE, SegmentHead, Shared, segment};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// Committed lengths above this end a segment.
@@ -40,6 +40,12 @@ pub fn open(shared: &Shared, index: usize, slot: u32, serial: u32, tid: u32, seq
     h.slot.store(slot, Relaxed);
     h.seq.store(seq, Relaxed);
     h.state.store(segment::ACTIVE, Release);
+}
+
+/// Publishes the first `len` bytes of a segment. Only by the thread that opened it.
+#[inline(always)]
+pub fn commit(head: &SegmentHead, len: usize) {
+    head.committed.store(len as u32, Release);
 }
 
 /// Declares a segment complete. Only by the thread that opened it.

@@ -45,6 +45,9 @@ pub const SAMPLE_LEVELS: u32 = 6;
 pub const SAMPLE_LEVEL0: usize = 1 << 12;
 const SAMPLES: usize = SAMPLE_LEVEL0 * (((1 << (2 * SAMPLE_LEVELS)) - 1) / 3);
 
+/// Entries of a level in which a key may stand.
+pub const WINDOW: usize = 8;
+
 const PAGE: usize = 64 << 10; // the largest page of any architecture that we run on
 
 const fn up(n: usize) -> usize {
@@ -446,6 +449,17 @@ impl Shared {
         }
         // SAFETY: in bounds of the mapping.
         Some(unsafe { self.base.add(DATA_AT + index * SEGMENT_SIZE) })
+    }
+
+    /// Copies a part of a segment that its thread has committed; nothing if it is no part of one.
+    pub fn copy_out(&self, index: usize, from: usize, to: &mut [u8]) {
+        let Some(data) = self.data(index) else { return };
+        if from + to.len() > SEGMENT_SIZE {
+            return;
+        }
+        // SAFETY: in bounds of the segment. The target may write to it meanwhile (an honest one does
+        // not): what is copied is then arbitrary, and is checked after it was copied.
+        unsafe { core::ptr::copy_nonoverlapping(data.add(from), to.as_mut_ptr(), to.len()) }
     }
 
     /// Offset of a function entry in the memory (its address in the target is

@@ -6,14 +6,17 @@ use crate::shared::FUNCTIONS;
 use crate::shared::flags;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
-/// Values of [`Slot::state`].
+/// The low bits of [`Slot::state`]; above them are those of the owner's serial, see
+/// [`crate::slots`].
 pub mod slot {
-    /// Never used.
+    /// Never used, or being taken.
     pub const FREE: u32 = 0;
     /// Belongs to a thread.
     pub const LIVE: u32 = 1;
     /// Its thread has ended; may be taken over.
     pub const DEAD: u32 = 2;
+    /// How many bits these take.
+    pub const BITS: u32 = 2;
 }
 
 /// What is known of a thread. The first line is read at each event, the counters are its own.

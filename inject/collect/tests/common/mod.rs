@@ -10,8 +10,8 @@ use prof_trace::records::{
 };
 use prof_trace::ring::{self, SEGMENT_FULL};
 use prof_trace::shared::{Geometry, LAYOUT, MAGIC, SEGMENT_SIZE, Shared, clock, slot, state};
-use prof_trace::{event::Codec, tree};
-use std::collections::BTreeMap;
+use prof_trace::{event::Codec, pcs};
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
@@ -120,9 +120,29 @@ impl Writer {
         self.codec.defined
     }
 
+    /// An event with a stack of at most 40 code address ids, from the root in. `seen` is what the segment
+    /// has defined: the node of each (parent, code address).
+    pub fn put_stack(&mut self, e: &Event, stack: &[u32], seen: &mut HashMap<(u32, u32), u32>) {
+        if self.make_room() {
+            seen.clear();
+        }
+        let mut at = 0;
+        for pc in stack {
+            at = *seen.entry((at, *pc)).or_insert_with(|| self.define(at, *pc));
+        }
+        self.append(e, at);
+    }
+
     pub fn put(&mut self, e: &Event) {
-        // A definition of 40 nodes may come first.
-        if self.pos > SEGMENT_FULL - 512 {
+        self.make_room();
+        let node = self.node(e.node());
+        self.append(e, node);
+    }
+
+    /// Sees to it that a definition of 40 nodes and an event have room; true if in a new segment.
+    fn make_room(&mut self) -> bool {
+        let full = self.pos > SEGMENT_FULL - 512;
+        if full {
             if let Some(s) = self.segment {
                 ring::close(&self.shared, s);
             }
@@ -138,9 +158,10 @@ impl Writer {
             self.outer.fill(0);
             self.leaves.fill((0, 0));
         }
-        let (Event::Alloc { node, .. } | Event::Free { node, .. } | Event::Realloc { node, .. }) =
-            *e;
-        let node = self.node(node);
+        full
+    }
+
+    fn append(&mut self, e: &Event, node: u32) {
         let Some(s) = self.segment else { return };
         let (Some(data), Some(head)) = (self.shared.data(s), self.shared.head(s)) else { return };
         assert!(self.pos < SEGMENT_SIZE);
@@ -158,7 +179,7 @@ impl Writer {
             }
         };
         self.pos += n;
-        head.committed.store(self.pos as u32, Release);
+        ring::commit(head, self.pos);
         self.shared.slot(self.index).expect("slot").events.fetch_add(1, Relaxed);
     }
 }
@@ -209,9 +230,9 @@ fn outer_pc(i: u32) -> u64 {
     0x40_0000 + u64::from(i) * 16
 }
 
-fn pc_id(shared: &Shared, pc: u64) -> u32 {
-    match tree::add_pc(shared, pc, if pc < 0x1_0000_0000 { 1 } else { 2 }) {
-        tree::Found::Id(id) => id,
+pub fn pc_id(shared: &Shared, pc: u64) -> u32 {
+    match pcs::add_pc(shared, pc, if pc < 0x1_0000_0000 { 1 } else { 2 }) {
+        pcs::Found::Id(id) => id,
         full => panic!("{full:?}"),
     }
 }
@@ -325,6 +346,18 @@ impl Recording {
         self.unknown_nodes += u64::from(node != 0 && !self.nodes.contains_key(&node));
         self.late += u64::from(event.time() < before);
         self.events.entry(thread).or_default().push(event);
+    }
+
+    /// Code address ids of a node's stack, from the root in.
+    pub fn stack(&self, mut node: u32) -> Vec<u32> {
+        let mut all = Vec::new();
+        while node != 0 {
+            let (parent, pc) = self.nodes[&node];
+            all.push(pc);
+            node = parent;
+        }
+        all.reverse();
+        all
     }
 
     pub fn depth(&self, mut node: u32) -> u32 {

@@ -3,11 +3,11 @@
 
 use prof_hook::header::PROF_HOOK;
 use prof_trace::event::{Codec, Entry, Event};
+use prof_trace::pcs;
 use prof_trace::ring;
 use prof_trace::shared::{
     FLAG_COOKIE, FUNCTIONS, Geometry, Kind, LAYOUT, MAGIC, Shared, clock, flags, segment, state,
 };
-use prof_trace::tree;
 use std::cell::RefCell;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
@@ -209,7 +209,7 @@ impl Hook {
         let mut pcs = Vec::new();
         while node != 0 {
             let (parent, pc) = nodes[node as usize - 1];
-            pcs.push(tree::pc_parts(&self.shared, pc).expect("a pc").0);
+            pcs.push(pcs::pc_parts(&self.shared, pc).expect("a pc").0);
             node = parent;
         }
         pcs

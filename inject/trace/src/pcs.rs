@@ -10,11 +10,9 @@
 //! the outermost frames. Nodes have no table here: each segment of events defines those that its
 //! events name (see [`crate::event::Entry`]).
 
-use crate::shared::{PC_LEVEL0, PC_LEVELS, Shared};
-use core::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
-
-/// Entries that are looked at in each level.
-pub const WINDOW: usize = 8;
+use crate::shared::{PC_LEVEL0, PC_LEVELS, Shared, WINDOW};
+use crate::sync::AtomicU64;
+use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Bits of a code address that keys hold.
 pub const PC_BITS: u32 = 48;
@@ -57,6 +55,31 @@ pub enum Found {
     Full,
 }
 
+/// Goes through the entries in which a code address may stand, in the order in which they
+/// are filled, until `look` has an answer for the entry at a position.
+#[inline(always)]
+fn search(pc: u64, mut look: impl FnMut(usize) -> Option<Found>) -> Found {
+    let hash = mix(pc);
+    let mut base = 0;
+    for level in 0..PC_LEVELS {
+        let len = PC_LEVEL0 << level;
+        let first = (hash as usize) & (len - WINDOW);
+        for i in 0..WINDOW {
+            if let Some(found) = look(base + first + i) {
+                return found;
+            }
+        }
+        base += len;
+    }
+    Found::Full
+}
+
+/// The id of the entry at a position.
+#[inline(always)]
+fn id_at(at: usize) -> Found {
+    Found::Id(at as u32 + 1)
+}
+
 /// Whether the entry holds `key` now.
 #[inline(always)]
 fn claim(e: &AtomicU64, key: u64) -> bool {
@@ -74,45 +97,37 @@ fn claim(e: &AtomicU64, key: u64) -> bool {
 /// The hash only takes the address, so one address in several modules over time shares a window.
 #[inline]
 pub fn find_pc(shared: &Shared, pc: u64, mut valid: impl FnMut(u16) -> bool) -> Found {
-    let hash = mix(pc);
-    let mut base = 0;
-    for level in 0..PC_LEVELS {
-        let len = PC_LEVEL0 << level;
-        let first = (hash as usize) & (len - WINDOW);
-        for i in 0..WINDOW {
-            let at = base + first + i;
-            let Some(e) = shared.pc(at) else { return Found::Full };
-            let key = e.key.load(Acquire);
-            if key == 0 {
-                return Found::Absent;
-            }
-            if key_pc(key) == pc && valid(key_module(key)) {
-                return Found::Id(at as u32 + 1);
-            }
+    search(pc, |at| {
+        let Some(e) = shared.pc(at) else { return Some(Found::Full) };
+        let key = e.key.load(Acquire);
+        if key == 0 {
+            return Some(Found::Absent);
         }
-        base += len;
-    }
-    Found::Full
+        (key_pc(key) == pc && valid(key_module(key))).then_some(id_at(at))
+    })
 }
 
 /// Adds a code address of a given module, or finds it.
 pub fn add_pc(shared: &Shared, pc: u64, module: u16) -> Found {
-    let hash = mix(pc);
     let want = pc_key(pc, module);
-    let mut base = 0;
-    for level in 0..PC_LEVELS {
-        let len = PC_LEVEL0 << level;
-        let first = (hash as usize) & (len - WINDOW);
-        for i in 0..WINDOW {
-            let at = base + first + i;
-            let Some(e) = shared.pc(at) else { return Found::Full };
-            if claim(&e.key, want) {
-                return Found::Id(at as u32 + 1);
-            }
-        }
-        base += len;
+    search(pc, |at| {
+        let Some(e) = shared.pc(at) else { return Some(Found::Full) };
+        claim(&e.key, want).then_some(id_at(at))
+    })
+}
+
+/// The packed unwind rule of a code address id; 0: not (yet) known, or an id that names none.
+#[inline(always)]
+pub fn rule(shared: &Shared, id: u32) -> u64 {
+    let e = (id as usize).checked_sub(1).and_then(|at| shared.pc(at));
+    e.map_or(0, |e| e.rule.load(Acquire))
+}
+
+/// Enters the packed unwind rule of a code address id.
+pub fn set_rule(shared: &Shared, id: u32, rule: u64) {
+    if let Some(e) = (id as usize).checked_sub(1).and_then(|at| shared.pc(at)) {
+        e.rule.store(rule, Release);
     }
-    Found::Full
 }
 
 /// Address and 1-based module number of a code address id; `None` for an id that names none.
