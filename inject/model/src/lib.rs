@@ -1,0 +1,62 @@
+//! The algorithms on the shared memory, run under loom: every order in which the threads' accesses
+//! can take effect, also on machines that reorder them, up to the bound that each model names.
+//!
+//! The files that are checked are compiled a second time, here, as they stand: `pcs`, `ring` and
+//! `slots` of prof-trace, `drain`, `tree` and `census` of prof-collect. What they use of their crates is this
+//! crate's: loom's atomics in a small memory ([`shared`]), and an output and a `/proc` that tests
+//! look into. So nothing in a normal build knows of the model.
+#![cfg(test)]
+#![allow(clippy::arc_with_non_send_sync)] // loom runs a model's threads in one, and checks them itself
+
+extern crate self as prof_trace;
+
+#[path = "../../collect/src/census.rs"]
+mod census;
+#[allow(dead_code)] // what only the collector's rest needs
+#[path = "../../collect/src/drain.rs"]
+mod drain;
+#[allow(dead_code)]
+#[path = "../../trace/src/pcs.rs"]
+mod pcs;
+#[allow(dead_code)]
+#[path = "../../trace/src/ring.rs"]
+mod ring;
+#[allow(dead_code)]
+#[path = "../../trace/src/slots.rs"]
+mod slots;
+#[allow(dead_code)]
+#[path = "../../collect/src/tree.rs"]
+mod tree;
+
+mod output;
+mod pcs_model;
+mod ring_model;
+mod shared;
+mod slots_model;
+mod sync;
+mod threads;
+
+pub use trace::{event, records};
+
+/// For the tests of `tree`, which come along.
+mod ring_copy {
+    pub fn empty() -> crate::shared::Shared {
+        crate::shared::Shared::default()
+    }
+}
+
+/// Checks a model in all orders with at most `preemptions` switches away from a thread that could
+/// have gone on; `None`: in all.
+fn check(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = preemptions;
+    builder.max_branches = 20_000;
+    let runs = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let count = runs.clone();
+    let began = std::time::Instant::now();
+    builder.check(move || {
+        count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        model();
+    });
+    println!("{} orders, {:?}", runs.load(std::sync::atomic::Ordering::Relaxed), began.elapsed());
+}

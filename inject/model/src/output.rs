@@ -1,0 +1,69 @@
+//! What `drain` and `tree` write: kept.
+
+use std::collections::BTreeMap;
+use trace::event::Codec;
+use trace::pack::Packer;
+use trace::records::{Nodes, Pcs, kind};
+
+/// A recording.
+#[derive(Debug, Default)]
+pub struct Output {
+    /// Time and stack node of the events of each thread, in the order of writing.
+    pub events: BTreeMap<u32, Vec<(u64, u32)>>,
+    /// Parent and code address id, by id.
+    pub nodes: BTreeMap<u64, (u64, u64)>,
+    /// Address and module, by id.
+    pub pcs: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Output {
+    pub fn put_events(&mut self, serial: u32, start: &Codec, count: u32, bytes: &[u8]) {
+        let (mut codec, mut at) = (*start, 0);
+        for _ in 0..count {
+            let (event, n) = codec.get(&bytes[at..]).expect("an event");
+            self.events.entry(serial).or_default().push((event.time(), event.node()));
+            at += n;
+        }
+        assert_eq!(at, bytes.len());
+    }
+
+    /// A chunk: each node and code address once.
+    pub fn put(&mut self, k: u16, payload: &[u8]) {
+        let (to, triples) = match k {
+            kind::NODES => (&mut self.nodes, Nodes::decode(payload).expect("nodes").triples),
+            kind::PCS => (&mut self.pcs, Pcs::decode(payload).expect("addresses").triples),
+            other => panic!("chunk kind {other}"),
+        };
+        for [id, a, b] in triples.as_chunks::<3>().0 {
+            assert_eq!(to.insert(*id, (*a, *b)), None);
+        }
+    }
+
+    /// The code address id of a stack of one frame; 0: no stack.
+    pub fn code(&self, node: u32) -> u32 {
+        if node == 0 {
+            return 0;
+        }
+        let (parent, code) = self.nodes[&u64::from(node)];
+        assert!(parent == 0 && self.pcs.contains_key(&code));
+        code as u32
+    }
+
+    pub fn set_hurry(&mut self, _: bool) {}
+
+    /// No: packing is within the collector.
+    pub fn packs(&self) -> bool {
+        false
+    }
+
+    pub fn packer(&mut self, _: usize) -> &mut Packer {
+        unreachable!("it does not pack")
+    }
+
+    /// So that segments are given back within a pass, too.
+    pub fn is_full(&self) -> bool {
+        true
+    }
+
+    pub fn flush(&mut self) {}
+}

@@ -1,0 +1,131 @@
+//! The shared memory, as small as it can be: two segments, two slots, a table with windows of two.
+
+use crate::ring::SEGMENT_FULL;
+use crate::sync::{AtomicU32, AtomicU64};
+use loom::cell::UnsafeCell;
+use trace::event::MAX_EVENT;
+pub use trace::shared::{MODULES, segment, slot};
+
+/// The second event of 6 bytes, or the first of 12, ends a segment; so does the second of those that
+/// bring the definition of their stack.
+pub const SEGMENT_SIZE: usize = MAX_EVENT + 11;
+/// What is written of a segment before it ends, the bytes behind the last event included.
+const USED: usize = 24;
+pub const SEGMENTS: usize = 2;
+pub const SLOTS: usize = 2;
+pub const PC_LEVELS: usize = 2;
+pub const PC_LEVEL0: usize = 2;
+pub const WINDOW: usize = 2;
+
+const _: () = assert!(SEGMENT_FULL == 11);
+
+/// As `trace::shared::SegmentHead`.
+#[derive(Debug, Default)]
+pub struct SegmentHead {
+    pub state: AtomicU32,
+    pub committed: AtomicU32,
+    pub serial: AtomicU32,
+    pub tid: AtomicU32,
+    pub slot: AtomicU32,
+    pub seq: AtomicU64,
+}
+
+/// As `trace::shared::Slot`.
+#[derive(Debug, Default)]
+pub struct Slot {
+    pub tp: AtomicU64,
+    pub tid: AtomicU32,
+    pub state: AtomicU32,
+    pub serial: AtomicU32,
+}
+
+/// As `trace::shared::PcEntry`.
+#[derive(Debug, Default)]
+pub struct PcEntry {
+    pub key: AtomicU64,
+    pub rule: AtomicU64,
+}
+
+/// As `trace::shared::Geometry`.
+pub struct Geometry;
+
+impl Geometry {
+    /// What one word of the free list is for; there are fewer.
+    pub fn segments(&self) -> usize {
+        64
+    }
+}
+
+/// As `trace::shared::Shared`. A part is only made if a model uses it.
+#[derive(Debug, Default)]
+pub struct Shared {
+    heads: Vec<SegmentHead>,
+    free: Vec<AtomicU64>,
+    data: Vec<Vec<UnsafeCell<u8>>>,
+    slots: Vec<Slot>,
+    pcs: Vec<PcEntry>,
+}
+
+fn many<T: Default>(n: usize) -> Vec<T> {
+    (0..n).map(|_| T::default()).collect()
+}
+
+impl Shared {
+    /// With free segments.
+    pub fn with_ring() -> Self {
+        let data = (0..SEGMENTS).map(|_| many(USED)).collect();
+        let free = vec![AtomicU64::new((1 << SEGMENTS) - 1)];
+        Self { heads: many(SEGMENTS), free, data, ..Self::default() }
+    }
+
+    /// With slots that were never used.
+    pub fn with_slots() -> Self {
+        Self { slots: many(SLOTS), ..Self::default() }
+    }
+
+    /// With an empty table of code addresses.
+    pub fn with_pcs() -> Self {
+        Self { pcs: many(PC_LEVEL0 * ((1 << PC_LEVELS) - 1)), ..Self::default() }
+    }
+
+    /// With both.
+    pub fn with_ring_and_pcs() -> Self {
+        Self { pcs: Self::with_pcs().pcs, ..Self::with_ring() }
+    }
+
+    pub fn geometry(&self) -> Geometry {
+        Geometry
+    }
+
+    pub fn head(&self, index: usize) -> Option<&SegmentHead> {
+        self.heads.get(index)
+    }
+
+    pub fn free_word(&self, index: usize) -> Option<&AtomicU64> {
+        self.free.get(index)
+    }
+
+    pub fn slot(&self, index: usize) -> Option<&Slot> {
+        self.slots.get(index)
+    }
+
+    pub fn pc(&self, index: usize) -> Option<&PcEntry> {
+        self.pcs.get(index)
+    }
+
+    /// Plain writes: loom finds one that is not ordered before or after every other access.
+    pub fn write(&self, index: usize, from: usize, bytes: &[u8]) {
+        for (cell, byte) in self.data[index][from..].iter().zip(bytes) {
+            // SAFETY: loom has checked that nobody else accesses it.
+            cell.with_mut(|p| unsafe { *p = *byte });
+        }
+    }
+
+    /// Plain reads, likewise.
+    pub fn copy_out(&self, index: usize, from: usize, to: &mut [u8]) {
+        for (cell, byte) in self.data[index][from..].iter().zip(to) {
+            // SAFETY: loom has checked that nobody writes to it.
+            cell.with(|p| unsafe { *byte = *p });
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Threads that begin and end, and the collector that frees the slots of those that have ended.
+
+use crate::census::Census;
+use crate::shared::{SLOTS, Shared};
+use crate::slots::{self, Claim};
+use crate::sync::AtomicU32;
+use loom::cell::UnsafeCell;
+use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use loom::thread;
+use std::sync::Arc;
+
+/// Thread pointers of a thread that has ended, of one that got its memory, and of two others.
+const OLD: u64 = 64;
+const OTHER: u64 = 128;
+const THIRD: u64 = 192;
+
+/// The slots, and what belongs to each: the hook's state of the thread, which only the owner of the
+/// slot may touch. loom finds two that do.
+struct Target {
+    shared: Shared,
+    states: Vec<UnsafeCell<u32>>,
+    next_thread: AtomicU32,
+    /// Number of the kernel's threads with the id 5 and 6, as `/proc` shows them, and the serials
+    /// under which events of them can be seen.
+    alive: [AtomicU32; 2],
+    serials: [AtomicU32; 2],
+}
+
+/// The id of a thread that has ended; of the first thread of a model; of one beside them.
+const DEAD_TID: u32 = 4;
+const FIRST_TID: u32 = 5;
+const LIVING_TID: u32 = 9;
+
+impl Target {
+    /// With slots that threads have which are no part of the model: pairs of thread pointer and id.
+    fn new(owners: &[(u64, u32)], alive: [u32; 2]) -> Self {
+        let t = Self {
+            shared: Shared::with_slots(),
+            states: (0..SLOTS).map(|_| UnsafeCell::new(0)).collect(),
+            next_thread: AtomicU32::new(1),
+            alive: alive.map(AtomicU32::new),
+            serials: [AtomicU32::new(0), AtomicU32::new(0)],
+        };
+        for (tp, tid) in owners {
+            t.enter(*tp, *tid).expect("room");
+        }
+        t
+    }
+
+    /// What the hook does at each event: finds its slot or takes one; then its state is its own.
+    fn enter(&self, tp: u64, tid: u32) -> Option<(usize, u32)> {
+        let index = match slots::claim(&self.shared, tp, 0, SLOTS - 1, || Some(tid)) {
+            Claim::Own(index) => index,
+            Claim::New(index) => {
+                let serial = self.next_thread.fetch_add(1, Relaxed);
+                let s = self.shared.slot(index).expect("slot");
+                slots::name(s, tp, tid, serial);
+                // SAFETY: loom has checked that nobody else accesses it.
+                self.states[index].with_mut(|p| unsafe { *p = serial });
+                slots::publish(s);
+                index
+            }
+            Claim::None => return None,
+        };
+        // SAFETY: as above.
+        Some((index, self.states[index].with_mut(|p| unsafe { *p })))
+    }
+
+    /// A thread with two events.
+    fn live(&self, tp: u64, tid: u32) {
+        let i = (tid - FIRST_TID) as usize;
+        if let Some(first) = self.enter(tp, tid) {
+            self.serials[i].store(first.1, Release);
+            assert_eq!(
+                self.enter(tp, tid),
+                Some(first),
+                "a living thread keeps its slot and number"
+            );
+        }
+        self.alive[i].store(0, Release);
+    }
+
+    fn is_alive(&self, tid: u32) -> bool {
+        match tid.checked_sub(FIRST_TID).and_then(|i| self.alive.get(i as usize)) {
+            Some(alive) => alive.load(Acquire) != 0,
+            None => tid != DEAD_TID,
+        }
+    }
+
+    /// What the collector does once a second.
+    fn census(&self) {
+        let census = Census::take(&self.shared, |tid| self.is_alive(tid));
+        for (i, serial) in self.serials.iter().enumerate() {
+            let (tid, serial) = (FIRST_TID + i as u32, serial.load(Acquire));
+            if serial != 0 && census.has_ended(tid, serial, |tid| self.is_alive(tid)) {
+                assert!(!self.is_alive(tid), "its segment would be taken from a living thread");
+            }
+        }
+        census.free_slots(&self.shared);
+    }
+}
+
+#[test]
+fn new_threads_want_the_slot_of_a_dead_one() {
+    crate::check(Some(1), || {
+        let target = Arc::new(Target::new(&[(OLD, DEAD_TID), (THIRD, LIVING_TID)], [1, 1]));
+        let live = |tp, tid| {
+            let t = target.clone();
+            thread::spawn(move || t.live(tp, tid))
+        };
+        // One has its memory, the other any.
+        let all = [live(OLD, 5), live(OTHER, 6)];
+        target.census();
+        for h in all {
+            h.join().expect("thread");
+        }
+        target.census();
+        // Whoever comes now has room.
+        let left = (0..SLOTS).filter_map(|i| slots::owner(target.shared.slot(i).expect("slot")));
+        assert_eq!(left.map(|o| o.tid).collect::<Vec<_>>(), [LIVING_TID]);
+    });
+}
+
+#[test]
+fn a_slot_marked_dead_goes_to_one_thread() {
+    crate::check(Some(3), || {
+        let target = Arc::new(Target::new(&[(OLD, DEAD_TID), (THIRD, LIVING_TID)], [1, 1]));
+        target.census();
+        assert_eq!(slots::owner(target.shared.slot(0).expect("slot")), None);
+        let heir = target.clone();
+        let heir = thread::spawn(move || heir.live(OLD, 5));
+        target.live(OTHER, 6);
+        heir.join().expect("thread");
+    });
+}
+
+#[test]
+fn the_id_of_a_dead_thread_comes_again() {
+    crate::check(Some(2), || {
+        // A thread has the id of one that has ended, and another takes the dead one's slot.
+        let target = Arc::new(Target::new(&[(OLD, 5), (OTHER, 5)], [1, 1]));
+        target.serials[0].store(2, Relaxed);
+        let heir = target.clone();
+        let heir = thread::spawn(move || heir.live(OLD, 6));
+        target.census();
+        assert_eq!(target.enter(OTHER, 5), Some((1, 2)), "it is alive");
+        heir.join().expect("thread");
+    });
+}
+
+#[test]
+fn a_signal_while_a_slot_is_taken_takes_no_second() {
+    crate::check(None, || {
+        let target = Target::new(&[], [1, 1]);
+        let claim = || slots::claim(&target.shared, OLD, 0, SLOTS - 1, || Some(5));
+        assert_eq!(claim(), Claim::New(0));
+        assert_eq!(claim(), Claim::None);
+        let s = target.shared.slot(0).expect("slot");
+        slots::name(s, OLD, 5, 1);
+        assert_eq!(claim(), Claim::None);
+        slots::publish(s);
+        assert_eq!(claim(), Claim::Own(0));
+    });
+}
