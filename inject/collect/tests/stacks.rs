@@ -1,0 +1,115 @@
+//! The stack tree under many threads, against a sequential model of it.
+
+mod common;
+use common::*;
+use prof_collect::Collector;
+use prof_trace::event::Event;
+use prof_trace::shared::{Shared, state};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Release;
+
+const THREADS: usize = 8;
+const EVENTS: u64 = 10_000;
+const STACKS: usize = 2_000;
+const DEPTH: u64 = 30;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+/// Distinct stacks, from the root in, that share beginnings as a program's do.
+fn stacks() -> Vec<Vec<u64>> {
+    let mut r = Random(88_172_645_463_325_252);
+    let mut all: Vec<Vec<u64>> = Vec::new();
+    let mut seen = HashSet::new();
+    while all.len() < STACKS {
+        let mut s = match all.len() as u64 {
+            0 => Vec::new(),
+            n => all[r.below(n) as usize].clone(),
+        };
+        s.truncate(r.below(DEPTH) as usize);
+        for _ in 0..1 + r.below(DEPTH - s.len() as u64) {
+            s.push(0x40_0000 + r.below(3000) * 4);
+        }
+        if seen.insert(s.clone()) {
+            all.push(s);
+        }
+    }
+    all
+}
+
+/// Records stacks in an order of this thread's own, one in ten events without any; returns the thread's
+/// serial and which they were.
+fn write(shared: Shared, slot: usize, stacks: &[Vec<u64>]) -> (u32, Vec<Option<usize>>) {
+    let mut r = Random((slot as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut w = Writer::new(shared, slot);
+    let mut seen = HashMap::new();
+    let mut which = Vec::new();
+    for i in 0..EVENTS {
+        let k = (r.below(10) != 0).then(|| r.below(STACKS as u64) as usize);
+        // Its code addresses are entered now: other threads are doing the same.
+        let stack = k.map_or(&[][..], |k| &stacks[k]);
+        let ids: Vec<u32> = stack.iter().map(|pc| pc_id(&shared, *pc)).collect();
+        let e = Event::Alloc { time: now(), addr: i * 16, size: i, node: 0 };
+        w.put_stack(&e, &ids, &mut seen);
+        which.push(k);
+    }
+    (w.serial, which)
+}
+
+#[test]
+fn many_threads_make_one_tree() {
+    // So small that segments go from thread to thread.
+    let (shared, stacks) = (new_ring(0), stacks());
+    let path = temp("tree");
+    let mut c = Collector::new(std::process::id(), shared, start(&path)).expect("collector");
+    let written: Vec<_> = std::thread::scope(|s| {
+        let never = AtomicBool::new(false);
+        let h = s.spawn(move || c.run(&never));
+        let stacks = &stacks;
+        let all: Vec<_> = (0..THREADS).map(|i| s.spawn(move || write(shared, i, stacks))).collect();
+        let written: Vec<_> = all.into_iter().map(|h| h.join()).collect();
+        shared.control().state.store(state::DETACHED, Release);
+        assert!(h.join().expect("collector").failure.is_none());
+        written.into_iter().map(|w| w.expect("writer")).collect()
+    });
+    let r = read(&path);
+    std::fs::remove_file(path).expect("remove");
+    assert_eq!((r.unknown_nodes, r.counters.as_ref().map(|c| c.damaged_bytes)), (0, Some(0)));
+    let one_id: HashSet<_> = r.nodes.values().collect();
+    assert_eq!(one_id.len(), r.nodes.len(), "each (parent, code address) has one id");
+    // All events with a stack have its node, whichever thread and segment they are of.
+    let mut nodes = BTreeMap::new();
+    for (serial, which) in &written {
+        let events = &r.events[serial];
+        assert_eq!(events.len(), which.len());
+        for (e, k) in events.iter().zip(which) {
+            match k {
+                Some(k) => assert_eq!(*nodes.entry(*k).or_insert(e.node()), e.node()),
+                None => assert_eq!(e.node(), 0),
+            }
+        }
+    }
+    // The model: a node for each distinct beginning of what was recorded.
+    let mut model: BTreeMap<&[u64], u32> = BTreeMap::new();
+    for (k, mut node) in nodes {
+        let stack = &stacks[k];
+        let pcs: Vec<u64> = r.stack(node).iter().map(|pc| r.pcs[pc].0).collect();
+        assert_eq!(pcs, *stack);
+        for n in (1..=stack.len()).rev() {
+            assert_eq!(*model.entry(&stack[..n]).or_insert(node), node);
+            node = r.nodes[&node].0;
+        }
+    }
+    assert_eq!(r.nodes.len(), model.len(), "nothing but the model's nodes");
+    let codes: HashSet<u64> = model.keys().flat_map(|s| s.iter().copied()).collect();
+    assert_eq!(r.pcs.len(), codes.len(), "nothing but the model's code addresses");
+}
