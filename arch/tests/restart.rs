@@ -31,13 +31,15 @@ enum Wait {
     Busy,
 }
 
-const WAIT: Duration = Duration::from_millis(500);
-const INTERRUPT_AT: Duration = Duration::from_millis(300);
+/// Long, and far apart, as a busy machine may hold everybody up for a while.
+const WAIT: Duration = Duration::from_millis(2400);
+const INTERRUPT_AT: Duration = Duration::from_millis(1000);
 
 /// Waits; true if the call did what it should. System calls only: this runs in a forked child.
 fn wait_in(wait: Wait, pipe: [i32; 2]) -> bool {
     let ms = WAIT.as_millis() as i32;
-    let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(ms) * 1_000_000 };
+    let time =
+        libc::timespec { tv_sec: i64::from(ms) / 1000, tv_nsec: i64::from(ms) % 1000 * 1_000_000 };
     // SAFETY: plain system calls on this function's own variables.
     unsafe {
         match wait {
@@ -82,8 +84,9 @@ fn child(wait: Wait, pipe: [i32; 2]) -> Child {
     }
 }
 
-/// Runs one case; gives how long the child waited.
-fn interrupt(wait: Wait, end: End) -> Duration {
+/// Runs one case; gives how long the child waited. `before`: the wait was interrupted once before, and
+/// has gone on.
+fn interrupt(wait: Wait, end: End, before: bool) -> Duration {
     let code = shared(4096);
     let memory = shared(65536);
     for (at, bytes) in [(0, &SYSCALL_RET[..]), (16, &RESTORER[..])] {
@@ -96,13 +99,28 @@ fn interrupt(wait: Wait, end: End) -> Duration {
     let start = Instant::now();
     let child = child(wait, pipe);
     child.ptrace(libc::PTRACE_SEIZE, 0, libc::PTRACE_O_TRACESYSGOOD as *mut _);
-    std::thread::sleep(INTERRUPT_AT);
+    if before {
+        std::thread::sleep(INTERRUPT_AT / 3);
+        child.ptrace(libc::PTRACE_INTERRUPT, 0, null_mut());
+        child.wait_stopped();
+        child.set_regs(&child.regs().restored_at_stop(false));
+        child.ptrace(libc::PTRACE_CONT, 0, null_mut());
+        std::thread::sleep(INTERRUPT_AT * 2 / 3);
+    } else {
+        std::thread::sleep(INTERRUPT_AT);
+    }
+    let wchan = std::fs::read_to_string(format!("/proc/{}/wchan", child.0)).unwrap_or_default();
     child.ptrace(libc::PTRACE_INTERRUPT, 0, null_mut());
     child.wait_stopped();
 
     let (regs, image, mask) = (child.regs(), child.xsave(), child.sigmask());
     let mut frame = vec![0; sigframe_len(image.len())];
-    let kept = regs.for_sigframe(false);
+    // A forked child has the code of its parent.
+    // SAFETY: the bytes before an instruction of a function.
+    let before_call = unsafe { std::slice::from_raw_parts((regs.rip - 7) as *const u8, 5) };
+    let restarted = regs.restarted_call(before_call, &wchan);
+    assert!(!regs.is_restarted() || restarted.is_some(), "{wait:?}: asleep in {wchan:?}");
+    let kept = regs.for_sigframe(false, restarted);
     let layout = XsaveLayout::native();
     let (at, restorer) = (memory as u64, code as u64 + 16);
     let built = build_sigframe(&mut frame, at, &kept, &image, &layout, mask, restorer).unwrap();
@@ -143,28 +161,42 @@ fn interrupt(wait: Wait, end: End) -> Duration {
 }
 
 /// A little less than `WAIT`: clocks tick where they like.
-const ENOUGH: Duration = Duration::from_millis(495);
+const ENOUGH: Duration = Duration::from_millis(2395);
+
+/// All cases at once.
+fn each(waits: &[Wait], case: impl Fn(Wait) + Sync) {
+    std::thread::scope(|s| {
+        for wait in waits {
+            s.spawn(|| case(*wait));
+        }
+    });
+}
 
 #[test]
 fn the_wait_goes_on_with_what_is_left_of_it() {
-    for wait in [Wait::Nanosleep, Wait::Poll, Wait::Futex, Wait::Busy] {
-        let waited = interrupt(wait, End::Restores);
-        // Less than if the wait had begun again when it was interrupted.
-        let again = WAIT + INTERRUPT_AT;
-        assert!(waited >= ENOUGH && waited < again, "{wait:?} took {waited:?}");
+    for before in [false, true] {
+        each(&[Wait::Nanosleep, Wait::Poll, Wait::Futex, Wait::Busy], |wait| {
+            let waited = interrupt(wait, End::Restores, before);
+            // Less than if the wait had begun again when it was interrupted.
+            let again = WAIT + INTERRUPT_AT;
+            assert!(waited >= ENOUGH && waited < again, "{wait:?} took {waited:?}, {before}");
+        });
     }
 }
 
 #[test]
 fn calls_without_a_rest_are_issued_again() {
-    assert!(interrupt(Wait::Epoll, End::Restores) >= ENOUGH);
-    interrupt(Wait::Read, End::Restores);
+    assert!(interrupt(Wait::Epoll, End::Restores, false) >= ENOUGH);
+    interrupt(Wait::Read, End::Restores, false);
 }
 
 #[test]
 fn a_tracer_that_dies_leaves_no_trace() {
-    for wait in [Wait::Nanosleep, Wait::Poll, Wait::Futex, Wait::Epoll, Wait::Read, Wait::Busy] {
-        let waited = interrupt(wait, End::Dies);
-        assert!(wait == Wait::Read || waited >= ENOUGH, "{wait:?} took {waited:?}");
+    let all = [Wait::Nanosleep, Wait::Poll, Wait::Futex, Wait::Epoll, Wait::Read, Wait::Busy];
+    for before in [false, true] {
+        each(&all, |wait| {
+            let waited = interrupt(wait, End::Dies, before);
+            assert!(wait == Wait::Read || waited >= ENOUGH, "{wait:?} took {waited:?}, {before}");
+        });
     }
 }

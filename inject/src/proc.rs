@@ -114,6 +114,40 @@ pub fn comm(pid: i32) -> String {
     String::from_utf8_lossy(text.trim_ascii_end()).into_owned()
 }
 
+/// Where a thread is that is asleep in a system call (`/proc/PID/task/TID/syscall`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Asleep {
+    /// The call's number; `None`: asleep in a page fault or the like.
+    pub call: Option<u64>,
+    /// Its stack pointer.
+    pub sp: RemoteAddr,
+    /// Its program counter.
+    pub pc: RemoteAddr,
+}
+
+/// Where a thread sleeps; `None` if it runs, or that is not said.
+#[must_use]
+pub fn asleep(pid: i32, tid: i32) -> Option<Asleep> {
+    parse_asleep(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?)
+}
+
+fn parse_asleep(text: &str) -> Option<Asleep> {
+    let mut words = text.split_whitespace();
+    let call = words.next()?.parse::<i64>().ok()?;
+    let mut last = words.rev().map(|w| {
+        let digits = w.strip_prefix("0x")?.as_bytes();
+        hex(digits).map(RemoteAddr)
+    });
+    let (pc, sp) = (last.next()??, last.next()??);
+    Some(Asleep { call: u64::try_from(call).ok(), sp, pc })
+}
+
+/// The kernel function that a sleeping thread waits in; empty if that is not said.
+#[must_use]
+pub fn waits_in(pid: i32, tid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default()
+}
+
 /// Where the executable is, as the kernel names it.
 #[must_use]
 pub fn exe(pid: i32) -> PathBuf {
@@ -237,6 +271,16 @@ mod tests {
         assert_eq!(path_of(&m[0].name), PathBuf::from("/bin/a b"));
         assert_eq!(m[1].name, b"");
         assert_eq!(m[2].name, b"/memfd:x\xff");
+    }
+
+    #[test]
+    fn sleeping_threads() {
+        let at = |text| parse_asleep(text);
+        let poll = at("7 0x0 0x0 0x3e8 0x0 0x0 0x0 0x7ffc10 0x7f00aa\n").expect("asleep");
+        assert_eq!((poll.call, poll.sp.0, poll.pc.0), (Some(7), 0x7f_fc10, 0x7f_00aa));
+        assert_eq!(at("-1 0x7ffc10 0x7f00aa\n").map(|a| (a.call, a.pc.0)), Some((None, 0x7f_00aa)));
+        assert!(at("running\n").is_none() && at("").is_none() && at("7\n").is_none());
+        assert!(at("7 0x0 nonsense 0x1\n").is_none());
     }
 
     #[test]

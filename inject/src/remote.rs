@@ -7,7 +7,7 @@
 //! end is another: prof stops the thread once more in the kernel's signal path and puts the registers
 //! back itself, such that an interrupted system call is continued, with the rest of its timeout.
 
-use crate::proc::{Map, Status};
+use crate::proc::Map;
 use crate::tracee::{Stop, Tracee};
 use crate::{Error, RemoteAddr, RemoteMemory, Result};
 use nix::errno::Errno;
@@ -76,7 +76,8 @@ pub struct Caller<'a> {
 }
 
 impl<'a> Caller<'a> {
-    /// Prepares a stopped thread. On failure the thread is let go, untouched.
+    /// Prepares a stopped thread, which slept in `waits_in` before (see [`crate::proc::waits_in`]).
+    /// On failure the thread is let go, untouched.
     ///
     /// # Errors
     /// If its stack has no room for a signal frame.
@@ -85,14 +86,19 @@ impl<'a> Caller<'a> {
         mem: &'a RemoteMemory,
         maps: &[Map],
         gadgets: Gadgets,
+        waits_in: &str,
     ) -> Result<Self> {
         let pid = thread.pid;
         let before = thread.regs()?;
         let vector = thread.vector_state()?;
         let mask = thread.signal_mask()?;
-        // Only where it matters: the question takes a while, and the thread is stopped.
-        let signal_pending = before.wants_reissue()
-            && Status::of_thread(pid, thread.tid).is_ok_and(|s| s.signal_due());
+        let restarted = if before.is_restarted() {
+            let mut code = [0; 5];
+            let read = mem.read(RemoteAddr(before.syscall_pc().wrapping_sub(5)), &mut code);
+            before.restarted_call(if read.is_ok() { &code } else { &[] }, waits_in)
+        } else {
+            None
+        };
         let sp = RemoteAddr(before.sp());
         let size = sigframe_len(vector.len()) as u64;
         let low = RemoteAddr(sp.0.wrapping_sub(RED_ZONE + size + ROOM) & !63);
@@ -105,7 +111,7 @@ impl<'a> Caller<'a> {
         let frame = build_sigframe(
             &mut bytes,
             at.0,
-            &before.for_sigframe(signal_pending),
+            &before.for_sigframe(false, restarted),
             &vector,
             layout(),
             mask,

@@ -84,6 +84,12 @@ pub struct UserRegs {
     pub gs: u64,
 }
 
+/// Whether a stop by a tracer ends this system call with EINTR, which the tracer has to mend.
+#[must_use]
+pub fn is_never_restarted(number: u64) -> bool {
+    NEVER_RESTARTED.contains(&number)
+}
+
 impl UserRegs {
     /// Program counter.
     #[must_use]
@@ -197,13 +203,55 @@ impl UserRegs {
         UserRegs { rax: ENOSYS, orig_rax: number, ..*self }
     }
 
+    /// The thread waits in `restart_syscall`: its call was interrupted once before.
+    #[must_use]
+    pub fn is_restarted(&self) -> bool {
+        self.restart_pending() && self.orig_rax == nr::RESTART_SYSCALL
+    }
+
+    /// The call that a thread in `restart_syscall` has made first, if that can be told for certain:
+    /// the kernel keeps only what is left of it. `code` is the code up to the system call
+    /// instruction, `waits_in` the kernel function that the thread was asleep in
+    /// (`/proc/PID/wchan`).
+    #[must_use]
+    pub fn restarted_call(&self, code: &[u8], waits_in: &str) -> Option<u64> {
+        // The calls that end with ERESTART_RESTARTBLOCK.
+        let known = [nr::NANOSLEEP, nr::CLOCK_NANOSLEEP, nr::POLL, nr::FUTEX];
+        let loaded = super::syscall::number_before(code).filter(|n| known.contains(n));
+        loaded.or_else(|| {
+            let is = |names: &[&str]| names.iter().any(|n| waits_in.starts_with(n));
+            if is(&["poll_schedule_timeout", "do_sys_poll", "do_restart_poll"]) {
+                return Some(nr::POLL);
+            }
+            if is(&["futex_", "__futex_"]) {
+                return Some(nr::FUTEX);
+            }
+            // Sleeping functions are passed over there, and a restarted sleep has no other.
+            if !is(&["hrtimer_nanosleep", "do_nanosleep", "do_syscall_64"]) {
+                return None;
+            }
+            // A clock, or a pointer.
+            let clock = self.rdi < 4096 || (self.rdi as i32) < 0 && self.rdi >> 32 == 0;
+            Some(if clock { nr::CLOCK_NANOSLEEP } else { nr::NANOSLEEP })
+        })
+    }
+
+    /// The program counter at the system call instruction that the thread is in.
+    #[must_use]
+    pub fn syscall_pc(&self) -> u64 {
+        self.rip.wrapping_sub(super::syscall::SYSCALL_INSN.len() as u64)
+    }
+
     /// The registers to put into a signal frame, from which nothing is restarted by the kernel: any
     /// interrupted call is issued again, from its start. A timeout then starts again too; that is
-    /// what remains if the tracer dies.
+    /// what remains if the tracer dies. `rt_sigreturn` makes the kernel forget what is left of a
+    /// call, so a thread in `restart_syscall` needs its first call, which is `restarted`.
     #[must_use]
-    pub fn for_sigframe(&self, signal_pending: bool) -> Self {
+    pub fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self {
         if self.restart_pending() || (!signal_pending && self.wants_reissue()) {
-            return self.reissued();
+            let again = self.reissued();
+            let first = restarted.filter(|_| self.is_restarted());
+            return UserRegs { rax: first.unwrap_or(again.rax), ..again };
         }
         UserRegs { orig_rax: u64::MAX, ..*self }
     }
@@ -261,7 +309,7 @@ mod tests {
         assert!(!regs.in_syscall() && !regs.restart_pending() && !regs.wants_reissue());
         assert_eq!(regs.restored_at_stop(false), regs);
         assert_eq!(regs.restored_at_syscall_enter(false), regs);
-        assert_eq!(regs.for_sigframe(false), regs);
+        assert_eq!(regs.for_sigframe(false, None), regs);
     }
 
     #[test]
@@ -271,12 +319,28 @@ mod tests {
         assert_eq!(poll.restored_at_stop(false), poll);
         let enter = poll.restored_at_syscall_enter(false);
         assert_eq!((enter.orig_rax, enter.rip), (219, 0x1002));
-        let frame = poll.for_sigframe(false);
+        let frame = poll.for_sigframe(false, Some(1));
         assert_eq!((frame.rax, frame.rip, frame.orig_rax), (7, 0x1000, u64::MAX));
         for code in [512, 513, 514] {
             let enter = at(202, -code).restored_at_syscall_enter(true);
             assert_eq!((enter.orig_rax, enter.rip, enter.rax as i64), (202, 0x1002, -38));
         }
+    }
+
+    #[test]
+    fn calls_that_were_interrupted_before() {
+        let again = at(219, -516);
+        assert!(again.is_restarted() && !at(7, -516).is_restarted());
+        assert_eq!(again.for_sigframe(false, Some(7)).rax, 7);
+        let poll = [0xb8, 7, 0, 0, 0];
+        assert_eq!(again.restarted_call(&poll, "futex_wait"), Some(7));
+        let other = [0xb8, 1, 0, 0, 0];
+        assert_eq!(again.restarted_call(&other, "futex_do_wait"), Some(202));
+        assert_eq!(again.restarted_call(&[], "poll_schedule_timeout.constprop.0"), Some(7));
+        assert_eq!(again.restarted_call(&[], "do_syscall_64"), Some(230));
+        let pointer = UserRegs { rdi: 0x7fff_0000_1000, ..again };
+        assert_eq!(pointer.restarted_call(&[], "hrtimer_nanosleep_restart"), Some(35));
+        assert_eq!(again.restarted_call(&[], "0"), None);
     }
 
     #[test]
@@ -286,7 +350,7 @@ mod tests {
         for again in [
             epoll.restored_at_stop(false),
             epoll.restored_at_syscall_enter(false),
-            epoll.for_sigframe(false),
+            epoll.for_sigframe(false, None),
         ] {
             assert_eq!(
                 (again.rip, again.rax, again.orig_rax, again.rdi),

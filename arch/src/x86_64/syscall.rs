@@ -19,6 +19,7 @@ pub const RESTORER_REX: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 pub mod nr {
     pub const READ: u64 = 0;
     pub const WRITE: u64 = 1;
+    pub const POLL: u64 = 7;
     pub const CLOSE: u64 = 3;
     pub const MMAP: u64 = 9;
     pub const MPROTECT: u64 = 10;
@@ -37,6 +38,7 @@ pub mod nr {
     pub const FUTEX: u64 = 202;
     pub const RESTART_SYSCALL: u64 = 219;
     pub const CLOCK_GETTIME: u64 = 228;
+    pub const CLOCK_NANOSLEEP: u64 = 230;
     pub const PROCESS_VM_READV: u64 = 310;
     pub const MEMFD_CREATE: u64 = 319;
 }
@@ -56,6 +58,15 @@ pub fn find_syscall_ret_gadget(bytes: &[u8]) -> Option<usize> {
 #[must_use]
 pub fn find_restorer(bytes: &[u8]) -> Option<usize> {
     find(bytes, &RESTORER_REX).or_else(|| find(bytes, &RESTORER))
+}
+
+/// The number of the system call instruction that `code` ends before, where it is loaded right
+/// before it: `mov eax, imm32`.
+#[must_use]
+pub fn number_before(code: &[u8]) -> Option<u64> {
+    const MOV_EAX: u8 = 0xb8;
+    let last = code.last_chunk::<5>()?;
+    (last[0] == MOV_EAX).then(|| u32::from_le_bytes([last[1], last[2], last[3], last[4]]).into())
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -136,6 +147,13 @@ mod tests {
         assert_eq!(find_syscall_ret_gadget(&[0x0f, 0x05]), None);
         assert_eq!(find_restorer(&[0x90, 0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05]), Some(1));
         assert_eq!(find_restorer(&[]), None);
+    }
+
+    #[test]
+    fn numbers() {
+        assert_eq!(number_before(&[0x90, 0xb8, 0xe6, 0, 0, 0]), Some(230));
+        assert_eq!(number_before(&[0xb8, 0xe6, 0, 0, 0, 0x90]), None);
+        assert_eq!(number_before(&[0xe6, 0, 0, 0]), None);
     }
 
     #[cfg(target_arch = "x86_64")]
