@@ -66,7 +66,8 @@ fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     };
     let c = &r.control;
     if c.flag_addr != 0 {
-        if r.is_on()? {
+        // The page of the flag may not be there yet, or not any more.
+        if r.is_on().unwrap_or(false) {
             r.switch(false)?;
         }
         set_state(state::DETACHING)?;
@@ -99,9 +100,6 @@ fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     // The collector has the ring mapped itself, and sees this after the target has let go of it.
     set_state(state::DETACHED)?;
     let mapped = mapped(&r);
-    // Forgotten before it is unmapped: whoever takes over from a prof that died in between must not
-    // unmap what the target has put there meanwhile.
-    forget(&r)?;
     let stops = &mut report.stops;
     Site { pid, mem: &r.mem, gadgets, timeout, stops }.unmap_all(&mapped);
     if still_open(pid) {
@@ -112,27 +110,14 @@ fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     Ok(report)
 }
 
-/// Takes the lengths of all areas but the ring's out of the control page.
-fn forget(r: &Recorded) -> Result<()> {
-    let at = |offset: usize| r.ring.plus(offset as u64);
-    let zero = [0u8; 8];
-    r.mem.write(at(core::mem::offset_of!(Control, hook_len)), &zero)?;
-    r.mem.write(at(core::mem::offset_of!(Control, flag_addr)), &zero)?;
-    r.mem.write(at(core::mem::offset_of!(Control, flag_len)), &zero)?;
-    let stubs = core::mem::offset_of!(Control, stubs);
-    r.mem.write(at(stubs), &[0u8; size_of::<[Area; 32]>()])
-}
-
 fn mapped(r: &Recorded) -> Mapped {
     let c = &r.control;
     let area = |addr, len| Area { addr, len };
-    // A control page that was never filled in: the ring alone.
-    let len = if c.ring_len == 0 { 0 } else { c.ring_len };
     Mapped {
-        ring: area(r.ring.0, len),
+        ring: area(r.ring.0, c.ring_len),
         flag: area(c.flag_addr, c.flag_len),
         hook: area(c.hook_addr, c.hook_len),
-        stubs: c.stubs.iter().copied().filter(|a| a.len != 0).collect(),
+        stubs: c.stubs.to_vec(),
     }
 }
 
@@ -203,6 +188,11 @@ fn wait_outside(
         let mut waiting = false;
         for tid in tids {
             if clear.contains(&tid) {
+                continue;
+            }
+            // Patches are gone, so a thread that is outside now stays outside.
+            if proc::asleep(r.pid, tid).is_some_and(|a| walker.is_clear(&a, ours)) {
+                clear.insert(tid);
                 continue;
             }
             let Some(mut t) = Tracee::seize(r.pid, tid)? else { continue };
@@ -301,11 +291,12 @@ fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
     let mem = RemoteMemory::open(pid)?;
     let maps = proc::maps(pid)?;
     let mut stops = StopTimes::default();
-    let rings: Vec<Area> = maps
-        .iter()
-        .filter(|m| m.shared && m.name.starts_with(b"/memfd:prof-ring"))
-        .map(|m| Area { addr: m.start.0, len: m.len() })
-        .collect();
+    let rings = || maps.iter().filter(|m| m.shared && m.name.starts_with(b"/memfd:prof-ring"));
+    if rings().any(|m| mem.word(m.start).is_ok_and(|w| w == prof_trace::shared::MAGIC)) {
+        // In use: a collector has the ring of another process mapped.
+        return Ok(false);
+    }
+    let rings: Vec<Area> = rings().map(|m| Area { addr: m.start.0, len: m.len() }).collect();
     let fds: Vec<u64> = std::fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
         .flatten()

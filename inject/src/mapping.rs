@@ -1,9 +1,13 @@
 //! prof's mappings in the target, made and taken back by remote calls: one in each stop, so that no
-//! stop is long. What has been mapped stands in the control page at once, so that another prof finds it
-//! if this one dies.
+//! stop is long.
+//!
+//! prof may be killed while the target makes such a call. So where a mapping will be stands in the
+//! control page before it is made, and until it has been taken back; whoever takes over looks in the
+//! target's maps whether it is there.
 
 use crate::image::Image;
 use crate::install::with_caller;
+use crate::proc::{self, Map};
 use crate::remote::{Caller, Gadgets};
 use crate::threads::StopTimes;
 use crate::{Error, RemoteAddr, RemoteMemory, Result};
@@ -37,6 +41,8 @@ pub(crate) struct Mapped {
 
 /// The most of the ring that is unmapped in one stop.
 const PART: u64 = 64 << 20;
+/// A page for the flag.
+const FLAG_LEN: u64 = 4096;
 
 /// Where remote calls are made.
 pub(crate) struct Site<'a> {
@@ -64,7 +70,7 @@ impl Site<'_> {
         place: impl FnOnce() -> Result<Vec<Area>>,
         m: &mut Mapped,
     ) -> Result<()> {
-        use bits::{ANON, EXEC, FIXED_NOREPLACE, NO_FD, NORESERVE, READ, SHARED, WRITE};
+        use bits::{EXEC, NORESERVE, READ, SHARED, WRITE};
         let mapped =
             self.map_ring(fd, shared.geometry().size() as u64, READ | WRITE, SHARED | NORESERVE);
         let closed = self.stop(|c| c.call("close", nr::CLOSE, [fd, 0, 0, 0, 0, 0]));
@@ -85,25 +91,25 @@ impl Site<'_> {
         })?;
         self.stop(|c| advise(c, m.ring, libc::MADV_DONTFORK))?;
         // Only now, since the kernel has chosen its place for the ring.
-        for (a, to) in place()?.iter().zip(&mut control.stubs) {
-            let flags = ANON | FIXED_NOREPLACE;
-            *to = self.stop(|c| map(c, a.addr, a.len, READ | EXEC, flags, NO_FD))?;
-            m.stubs.push(*to);
-            if to.addr != a.addr {
-                // A kernel before 4.17 takes the address as a hint.
-                return Err(Error::Remote { what: "mmap", pid: self.pid, errno: Errno::EEXIST });
-            }
+        let stubs = place()?;
+        m.stubs.resize(stubs.len(), Area::default());
+        for ((a, to), done) in stubs.iter().zip(&mut control.stubs).zip(&mut m.stubs) {
+            self.map_at(*a, READ | EXEC, |a| (*to, *done) = (a, a))?;
         }
-        m.flag = self.stop(|c| {
-            let a = map(c, 0, 4096, READ | WRITE, ANON, NO_FD)?;
+        let hook_len = image.len() as u64;
+        let all = hook_len + 2 * FLAG_LEN;
+        let Some(at) = remote_place(&proc::maps(self.pid)?, all) else {
+            return Err(Error::Remote { what: "mmap", pid: self.pid, errno: Errno::ENOMEM });
+        };
+        let flag = Area { addr: at + hook_len + FLAG_LEN, len: FLAG_LEN };
+        self.map_at(flag, READ | WRITE, |a| {
             (control.flag_addr, control.flag_len) = (a.addr, a.len);
-            Ok(a)
+            m.flag = a;
         })?;
         self.stop(|c| advise(c, m.flag, libc::MADV_WIPEONFORK))?;
-        m.hook = self.stop(|c| {
-            let a = map(c, 0, image.len() as u64, READ, ANON, NO_FD)?;
+        self.map_at(Area { addr: at, len: hook_len }, READ, |a| {
             (control.hook_addr, control.hook_len) = (a.addr, a.len);
-            Ok(a)
+            m.hook = a;
         })?;
         let hook = m.hook.addr;
         let mut protect = |(at, len): (usize, usize), prot: u64| {
@@ -113,6 +119,27 @@ impl Site<'_> {
         protect(image.code, READ | EXEC)?;
         protect(image.data, READ | WRITE)?;
         Ok(())
+    }
+
+    /// Maps memory at a certain place. `note` is told before, and with an empty area if the kernel
+    /// has refused.
+    fn map_at(&mut self, a: Area, prot: u64, mut note: impl FnMut(Area)) -> Result<()> {
+        use bits::{ANON, FIXED_NOREPLACE, NO_FD};
+        note(a);
+        match self.stop(|c| map(c, a.addr, a.len, prot, ANON | FIXED_NOREPLACE, NO_FD)) {
+            Ok(got) if got.addr == a.addr => Ok(()),
+            Ok(got) => {
+                // A kernel before 4.17 takes the address as a hint.
+                note(got);
+                Err(Error::Remote { what: "mmap", pid: self.pid, errno: Errno::EEXIST })
+            }
+            Err(e) => {
+                if matches!(e, Error::Remote { .. }) {
+                    note(Area::default());
+                }
+                Err(e)
+            }
+        }
     }
 
     fn map_ring(&mut self, fd: u64, len: u64, prot: u64, flags: u64) -> Result<Area> {
@@ -127,31 +154,89 @@ impl Site<'_> {
 
     /// Takes back what has been mapped; the ring, which says what there is, last.
     pub fn unmap_all(&mut self, m: &Mapped) {
-        for a in m.stubs.iter().chain([&m.hook, &m.flag]).filter(|a| a.len != 0) {
-            self.unmap(a.addr, a.len);
+        let stubs = core::mem::offset_of!(Control, stubs);
+        for (k, a) in m.stubs.iter().enumerate() {
+            self.take_back(m.ring, *a, true, stubs + k * size_of::<Area>());
         }
-        // In parts, from its end, so that no stop is long; the control page, which says how much is
-        // left, is in the last.
-        let len_at = RemoteAddr(m.ring.addr).plus(core::mem::offset_of!(Control, ring_len) as u64);
-        let mut left = m.ring.len;
-        while left > 0 {
-            let rest = left.saturating_sub(1) / PART * PART;
-            if rest > 0
-                && let Err(e) = self.mem.write(len_at, &rest.to_ne_bytes())
-            {
-                log::warn!("{e}");
-                return;
+        self.take_back(m.ring, m.hook, false, core::mem::offset_of!(Control, hook_addr));
+        self.take_back(m.ring, m.flag, false, core::mem::offset_of!(Control, flag_addr));
+        self.unmap_ring(m.ring.addr);
+    }
+
+    /// In parts, from its end, so that no stop is long; the control page is in the last. What there is
+    /// of it say the target's maps: another prof may have been killed in the middle of this.
+    fn unmap_ring(&mut self, addr: u64) {
+        let maps = proc::maps(self.pid).unwrap_or_default();
+        let Some(first) = maps.iter().find(|m| m.start.0 == addr && m.shared) else { return };
+        for m in maps.iter().rev().filter(|m| m.shared && m.inode == first.inode) {
+            let mut left = m.len();
+            while left > 0 {
+                let rest = left.saturating_sub(1) / PART * PART;
+                if !self.unmap(m.start.0 + rest, left - rest) {
+                    return;
+                }
+                left = rest;
             }
-            self.unmap(m.ring.addr + rest, left - rest);
-            left = rest;
         }
     }
 
-    fn unmap(&mut self, addr: u64, len: u64) {
-        if let Err(e) = self.stop(|c| c.call("munmap", nr::MUNMAP, [addr, len, 0, 0, 0, 0])) {
+    /// Unmaps an area if it is there, and then takes it out of the control page.
+    fn take_back(&mut self, ring: Area, a: Area, exec: bool, entry: usize) {
+        if a.len == 0 {
+            return;
+        }
+        let there = proc::maps(self.pid).is_ok_and(|maps| is_ours(&maps, a, exec));
+        if there && !self.unmap(a.addr, a.len) {
+            return;
+        }
+        let at = RemoteAddr(ring.addr).plus(entry as u64);
+        if ring.len != 0
+            && let Err(e) = self.mem.write(at, &[0; size_of::<Area>()])
+        {
             log::warn!("{e}");
         }
     }
+
+    fn unmap(&mut self, addr: u64, len: u64) -> bool {
+        let r = self.stop(|c| c.call("munmap", nr::MUNMAP, [addr, len, 0, 0, 0, 0]));
+        if let Err(e) = &r {
+            log::warn!("{e}");
+        }
+        r.is_ok()
+    }
+}
+
+/// Whether prof's area is mapped, and not something that the target has put there since: all of it
+/// private memory of no file, and with code in it where there must be (the hook has none at first).
+pub(crate) fn is_ours(maps: &[Map], a: Area, exec: bool) -> bool {
+    let end = a.addr.saturating_add(a.len);
+    let mut parts = maps.iter().filter(|m| m.start.0 < end && a.addr < m.end.0).peekable();
+    if parts.peek().is_none() {
+        return false;
+    }
+    let (mut at, mut code) = (a.addr, false);
+    for m in parts {
+        if m.shared || m.inode != 0 || !m.name.is_empty() || m.start.0 > at {
+            return false;
+        }
+        at = m.end.0;
+        code |= m.exec;
+    }
+    at >= end && (code || !exec)
+}
+
+/// A place for `len` bytes in the middle of nowhere, where the kernel puts nothing by itself.
+fn remote_place(maps: &[Map], len: u64) -> Option<u64> {
+    const PAGE: u64 = 4096;
+    // What is behind the last gap does not belong to the process.
+    let own = maps.iter().filter(|m| m.name != b"[vsyscall]").collect::<Vec<_>>();
+    let gaps = own.windows(2).map(|m| (m[0].end.0, m[1].start.0));
+    let (from, to) = gaps.filter(|(from, to)| from < to).max_by_key(|(from, to)| to - from)?;
+    // Not always the same place: what is there can be written and executed.
+    let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), len);
+    let quarter = (to - from) / 4;
+    let at = (from + quarter + seed % quarter.max(1)).next_multiple_of(PAGE);
+    (at.checked_add(len)? <= to).then_some(at)
 }
 
 fn map(c: &mut Caller<'_>, at: u64, len: u64, prot: u64, flags: u64, fd: u64) -> Result<Area> {

@@ -56,11 +56,15 @@ pub fn preflight(pid: i32) -> Result<Target> {
         return Err(Refusal::StrictSeccomp(pid, comm).into());
     }
     let maps = proc::maps(pid)?;
-    if ring_in(&maps).is_some()
-        && let Ok(r) = Recorded::open(pid)
-        && r.collector_lives()
-    {
-        return Err(Refusal::AlreadyRecorded { pid, comm, path: r.path() }.into());
+    if ring_in(&maps).is_some() {
+        match Recorded::open(pid) {
+            Ok(r) if r.collector_lives() => {
+                return Err(Refusal::AlreadyRecorded { pid, comm, path: r.path() }.into());
+            }
+            // Its hooks are in, and this prof does not know how to take them out.
+            Err(e @ Error::Refused(Refusal::OtherVersion { .. })) => return Err(e),
+            _ => {}
+        }
     }
     Ok(Target { pid, name: comm, exe: proc::exe(pid), cmdline: proc::cmdline(pid) })
 }
