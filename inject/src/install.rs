@@ -13,6 +13,7 @@ use crate::threads::StopTimes;
 use crate::tracee::Tracee;
 use crate::tracee::isolated;
 use crate::{Error, Refusal, RemoteMemory, Result, setup};
+use prof_arch::native::call::is_never_restarted;
 use prof_arch::native::syscall::nr;
 use prof_trace::capture::Capture;
 use prof_trace::records::{Hook, NotHooked};
@@ -106,10 +107,11 @@ pub(crate) fn with_caller<T>(
     let mut last = Error::NoThread(pid);
     layout();
     let maps = proc::maps(pid)?;
-    for tid in candidates(pid)? {
+    for (_, tid) in candidates(pid)? {
         // What can be known beforehand is asked while the thread runs.
         let Ok(status) = Status::of_thread(pid, tid) else { continue };
         let filtered = status.number("Seccomp") == Some(2);
+        let waits_in = proc::waits_in(pid, tid);
         let Some(mut t) = Tracee::seize(pid, tid)? else { continue };
         let since = Instant::now();
         t.interrupt();
@@ -124,7 +126,7 @@ pub(crate) fn with_caller<T>(
         if filtered && t.suspend_seccomp().is_err() {
             return Err(Refusal::Seccomp(pid, proc::comm(pid)).into());
         }
-        match Caller::new(t, mem, &maps, gadgets) {
+        match Caller::new(t, mem, &maps, gadgets, &waits_in) {
             Ok(mut c) => {
                 let r = f(&mut c);
                 let end = c.finish();
@@ -137,16 +139,37 @@ pub(crate) fn with_caller<T>(
     Err(last)
 }
 
-/// Threads in the order in which to try them: those asleep in a system call first.
-fn candidates(pid: i32) -> Result<Vec<i32>> {
-    let mut all: Vec<(bool, i32)> = Vec::new();
+/// How well a thread can be stopped: best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Fitness {
+    /// Asleep in a call that goes on by itself.
+    Asleep,
+    /// Running.
+    Running,
+    /// Asleep in a call that a stop ends with EINTR, until it is mended.
+    Fragile,
+    /// In the kernel for as long as that likes.
+    Stuck,
+}
+
+/// Threads in the order in which to try them.
+pub(crate) fn candidates(pid: i32) -> Result<Vec<(Fitness, i32)>> {
+    let mut all = Vec::new();
     for tid in proc::threads(pid)?.into_iter().take(64) {
-        let asleep = Status::of_thread(pid, tid)
-            .is_ok_and(|s| s.field("State").is_some_and(|f| f.starts_with('S')));
-        all.push((!asleep, tid));
+        let status = Status::of_thread(pid, tid).unwrap_or_default();
+        let state = status.field("State").and_then(|f| f.chars().next());
+        let fragile =
+            || proc::asleep(pid, tid).and_then(|a| a.call).is_some_and(is_never_restarted);
+        let fitness = match state {
+            Some('D') => Fitness::Stuck,
+            Some('S') if fragile() => Fitness::Fragile,
+            Some('S') => Fitness::Asleep,
+            _ => Fitness::Running,
+        };
+        all.push((fitness, tid));
     }
-    all.sort();
-    Ok(all.into_iter().map(|(_, tid)| tid).collect())
+    all.sort_unstable();
+    Ok(all)
 }
 
 /// Maps everything that prof needs into the target.

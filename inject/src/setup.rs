@@ -1,9 +1,9 @@
 //! Filling the shared memory in, before anything in the target can look at it.
 
-use crate::install::Installed;
+use crate::install::{Fitness, Installed, candidates};
 use crate::mapping::Mapped;
 use crate::proc::{Map, Status};
-use crate::{Error, RemoteAddr, Result, elf, proc};
+use crate::{Error, RemoteAddr, Result, elf};
 use nix::errno::Errno;
 use prof_arch::unwind::{CfiModule, function_range};
 use prof_trace::records::{Hook, NotHooked};
@@ -275,7 +275,9 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
 fn tid_offset(pid: i32, i: &mut Installed) -> Result<Option<i32>> {
     const SPAN: usize = 4096;
     let mut common: Option<Vec<usize>> = None;
-    for tid in proc::threads(pid)?.into_iter().take(8) {
+    let fit = candidates(pid)?;
+    let best = fit.first().map_or(Fitness::Running, |f| f.0).max(Fitness::Running);
+    for (_, tid) in fit.into_iter().take_while(|f| f.0 <= best).take(8) {
         let Ok(Some(mut t)) = crate::tracee::Tracee::seize(pid, tid) else { continue };
         let since = Instant::now();
         t.interrupt();

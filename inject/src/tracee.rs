@@ -68,6 +68,8 @@ pub struct Tracee {
     pub tid: i32,
     stopped: bool,
     gone: bool,
+    /// The registers of a call that the stop has ended with EINTR, and those that make it again.
+    ended: Option<(UserRegs, UserRegs)>,
 }
 
 fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> nix::Result<()> {
@@ -84,7 +86,7 @@ impl Tracee {
     pub fn seize(pid: i32, tid: i32) -> Result<Option<Self>> {
         // With TRACESYSGOOD, system call stops can be told from signals; the option does nothing else.
         match ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
-            Ok(()) => Ok(Some(Self { pid, tid, stopped: false, gone: false })),
+            Ok(()) => Ok(Some(Self { pid, tid, stopped: false, gone: false, ended: None })),
             Err(Errno::ESRCH) => Ok(None),
             // The preflight has said that it may be traced: somebody has come first, or it has changed.
             Err(Errno::EPERM) => {
@@ -130,6 +132,9 @@ impl Tracee {
                 Some(Stop::Signal(signal)) => self.resume(libc::PTRACE_CONT, signal)?,
                 Some(_) => self.resume(libc::PTRACE_CONT, 0)?,
             }
+        }
+        if self.stopped {
+            self.reissue();
         }
         Ok(!self.gone)
     }
@@ -212,7 +217,8 @@ impl Tracee {
     pub fn trace_exec(&self) -> Result<()> {
         // The thread runs: options of a running thread can only be given with the seizing, so ask
         // the kernel to stop it first.
-        let mut me = Self { pid: self.pid, tid: self.tid, stopped: false, gone: false };
+        let mut me =
+            Self { pid: self.pid, tid: self.tid, stopped: false, gone: false, ended: None };
         me.interrupt();
         let stopped = me.wait_stopped(Instant::now() + Duration::from_secs(5));
         let options = (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC) as usize;
@@ -305,14 +311,22 @@ impl Tracee {
     }
 
     /// A call that the stop has ended with EINTR, and that the kernel never restarts by itself, is
-    /// made again, unless a signal is due, which would have ended it.
+    /// made again: at once, since a tracer that dies could not any more.
     fn reissue(&mut self) {
-        let Ok(regs) = self.regs() else { return };
-        if !regs.wants_reissue() {
-            return;
+        let Ok(was) = self.regs() else { return };
+        let again = was.restored_at_stop(false);
+        if again != was && self.set_regs(&again).is_ok() {
+            self.ended = Some((was, again));
         }
+    }
+
+    /// But not if a signal is due now, which would have ended it.
+    fn keep_interrupted(&mut self) {
+        let Some((was, again)) = self.ended.take() else { return };
         let due = Status::of_thread(self.pid, self.tid).is_ok_and(|s| s.signal_due());
-        let _ = self.set_regs(&regs.restored_at_stop(due));
+        if due && self.regs().is_ok_and(|now| now == again) {
+            let _ = self.set_regs(&was);
+        }
     }
 
     fn let_go(&mut self) {
@@ -320,7 +334,7 @@ impl Tracee {
             return;
         }
         if self.stopped {
-            self.reissue();
+            self.keep_interrupted();
         }
         if !self.stopped && ptrace(libc::PTRACE_DETACH, self.tid, 0, 0).is_err() {
             // Only a stopped thread can be let go of.

@@ -1,7 +1,7 @@
 //! Unwinding a stopped thread from outside, to see whether prof's code is on its stack.
 
 use crate::elf::Module;
-use crate::proc::Map;
+use crate::proc::{Asleep, Map};
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::native::rule::{is_interrupted_pc, is_sigreturn_code};
 use prof_arch::native::{FullRegs, Regs, Rule, Step, UserRegs};
@@ -62,6 +62,29 @@ impl<'a> Walker<'a> {
             }
         }
         marked() || self.search(regs.sp(), &hit)
+    }
+
+    /// Whether a sleeping thread is certainly outside of the ranges, as no word of its stack points
+    /// into them: then it need not be stopped. (If it wakes up meanwhile, the frames that would return
+    /// there stand until they have.) Not in a signal handler, whose frames may go on on another stack.
+    #[must_use]
+    pub fn is_clear(&self, at: &Asleep, ours: &[Range<u64>]) -> bool {
+        let hit = |a: u64| ours.iter().any(|r| r.contains(&a));
+        let Some(stack) = self.maps.iter().find(|m| m.holds(at.sp)) else { return false };
+        let from = at.sp.0 & !7;
+        let len = stack.end.0 - from;
+        if hit(at.pc.0) || len > SEARCH {
+            return false;
+        }
+        let bytes = self.mem.read_some(RemoteAddr(from), len as usize);
+        let words = bytes.as_chunks::<8>().0;
+        let mut words = words.iter().map(|w| u64::from_ne_bytes(*w));
+        bytes.len() as u64 == len && !words.any(|w| hit(w) || self.is_restorer(w))
+    }
+
+    fn is_restorer(&self, at: u64) -> bool {
+        self.maps.iter().any(|m| m.exec && m.holds(RemoteAddr(at)))
+            && is_sigreturn_code(&self.mem.read_some(RemoteAddr(at), 16))
     }
 
     /// Looks for signal frames that were entered from prof's code. Other words that look like
