@@ -11,7 +11,7 @@ use prof_inject::{DetachOptions, Installed, Options, Target};
 use prof_trace::capture::Capture;
 use prof_trace::pack::Compress;
 use prof_trace::records::{Hooks, Target as TargetRecord};
-use prof_trace::shared::Shared;
+use prof_trace::shared::{Shared, state};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -145,6 +145,8 @@ pub fn detach(pid: i32, timeout: Duration) -> Result<Detached> {
         }
         Err(e) => return Err(e),
     };
+    // What is half-way may be somebody's work.
+    prof_inject::idle(pid).map_err(failed)?;
     let mut said = Vec::new();
     let begun = !peek.path.as_os_str().is_empty();
     if !peek.collector_alive && begun {
@@ -194,7 +196,9 @@ pub fn peek(pid: i32) -> Result<Peek> {
 /// first, and the process then is as any other.
 fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
     let Ok(Some(peek)) = Peek::of(pid as u32) else { return Ok(()) };
-    if peek.collector_alive {
+    // An attach that was killed half-way leaves a collector, and nothing to collect. If one is under
+    // way, it holds the lock, and that is what detaching says.
+    if peek.collector_alive && peek.state != state::SETUP {
         // The settings can't change while events are being written by them.
         let other = match peek.capture == record.capture() {
             true => String::new(),
@@ -206,7 +210,9 @@ fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
         )));
     }
     let old = detach(pid, DETACH_TIMEOUT).context("cannot end an earlier recording")?;
-    eprintln!("prof: finished an earlier recording, {}", old.path.display());
+    if !old.path.as_os_str().is_empty() {
+        eprintln!("prof: finished an earlier recording, {}", old.path.display());
+    }
     old.said.iter().for_each(|s| eprintln!("prof: {s}"));
     if old.is_clean() {
         return Ok(());

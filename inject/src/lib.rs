@@ -36,6 +36,7 @@ pub use detach::{DetachOptions, DetachReport, clean, detach};
 pub use error::{Error, Refusal, Result};
 pub use install::{Installed, Options, install};
 pub use launch::{Launched, launch};
+pub use lock::idle;
 pub use memory::RemoteMemory;
 pub use preflight::{Target, preflight};
 pub use recorded::{Recorded, pause, resume};

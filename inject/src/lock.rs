@@ -3,6 +3,14 @@
 use crate::{Error, Refusal, Result};
 use std::fs::{File, TryLockError};
 
+/// Whether nobody is attaching to a process or detaching from it at this moment.
+///
+/// # Errors
+/// If somebody is.
+pub fn idle(pid: i32) -> Result<()> {
+    lock(pid).map(drop)
+}
+
 /// Locks a process: an advisory lock on its file in `/proc`, which is the same for everybody who sees
 /// it, and which the kernel releases if the holder dies.
 pub(crate) fn lock(pid: i32) -> Result<File> {
