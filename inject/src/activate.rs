@@ -89,7 +89,7 @@ impl Installed {
             let mut stopped = stop_all(self.target.pid, self.options.timeout)?;
             let clear = self.clear_the_way(&mut stopped)?;
             let result = if clear { self.write_patches() } else { Ok(()) };
-            self.stops.add(stopped.resume());
+            stopped.resume(&mut self.stops);
             result?;
             if clear {
                 return Ok(());

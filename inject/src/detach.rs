@@ -8,6 +8,7 @@ use crate::install::with_caller;
 use crate::mapping::{Mapped, Site};
 use crate::recorded::{Recorded, ring_in};
 use crate::remote::Gadgets;
+use crate::settle::settle;
 use crate::setup::range;
 use crate::threads::{StopTimes, stop_all};
 use crate::tracee::Tracee;
@@ -65,6 +66,14 @@ fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
         r.mem.write(at, &s.to_ne_bytes())
     };
     let c = &r.control;
+    if c.state.load(Relaxed) != state::ATTACHED {
+        let gadgets = Gadgets::find(pid, &r.mem, &proc::maps(pid)?)?;
+        settle(pid, gadgets, timeout)?;
+    }
+    // Before the hooks were in, no thread can have come to the hook, but by the toggle signal.
+    let entered = c.state.load(Relaxed) != state::SETUP
+        || c.signal != 0
+        || r.functions().iter().any(|f| f.patched.load(Relaxed) != 0);
     if c.flag_addr != 0 {
         // The page of the flag may not be there yet, or not any more.
         if r.is_on().unwrap_or(false) {
@@ -90,7 +99,7 @@ fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
         }
     }
     let ours = areas(&r);
-    if c.flag_addr != 0 && !wait_outside(&r, &ours, timeout, &mut report)? {
+    if c.flag_addr != 0 && entered && !wait_outside(&r, &ours, timeout, &mut report)? {
         report.left.push(format!(
             "a thread is still inside prof's code after {} s: the hook stays mapped, without effect; run `prof detach {pid}` again later",
             timeout.as_secs()
@@ -102,7 +111,7 @@ fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     let mapped = mapped(&r);
     let stops = &mut report.stops;
     Site { pid, mem: &r.mem, gadgets, timeout, stops }.unmap_all(&mapped);
-    if still_open(pid) {
+    if still_open(pid) || ring_in(&proc::maps(pid)?).is_some() {
         // Of an earlier attach that was interrupted.
         sweep(pid, timeout)?;
     }
@@ -144,7 +153,7 @@ fn unpatch(r: &Recorded, timeout: Duration, report: &mut DetachReport) -> Result
             failed = Err(e);
         }
     }
-    report.stops.add(stopped.resume());
+    stopped.resume(&mut report.stops);
     failed
 }
 
@@ -311,6 +320,7 @@ fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
         return Ok(false);
     }
     let gadgets = Gadgets::find(pid, &mem, &maps)?;
+    settle(pid, gadgets, timeout)?;
     with_caller(pid, &mem, gadgets, timeout, &mut stops, |c| {
         for a in &rings {
             c.call("munmap", nr::MUNMAP, [a.addr, a.len, 0, 0, 0, 0])?;

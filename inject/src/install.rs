@@ -107,21 +107,29 @@ pub(crate) fn with_caller<T>(
     let mut last = Error::NoThread(pid);
     layout();
     let maps = proc::maps(pid)?;
-    for (_, tid) in candidates(pid)? {
+    let deadline = Instant::now() + timeout;
+    let fit = candidates(pid)?;
+    for (k, (_, tid)) in fit.iter().copied().enumerate() {
         // What can be known beforehand is asked while the thread runs.
         let Ok(status) = Status::of_thread(pid, tid) else { continue };
         let filtered = status.number("Seccomp") == Some(2);
         let waits_in = proc::waits_in(pid, tid);
         let Some(mut t) = Tracee::seize(pid, tid)? else { continue };
-        let since = Instant::now();
+        let mut since = Instant::now();
         t.interrupt();
-        match t.wait_stopped(since + timeout.min(Duration::from_secs(1))) {
+        // The last has all the time that there is.
+        let patience = if k + 1 == fit.len() { timeout } else { Duration::from_secs(1) };
+        match t.wait_stopped(deadline.min(since + patience)) {
             Ok(true) => {}
             Ok(false) => continue,
             Err(e) => {
                 last = e;
                 continue;
             }
+        }
+        // One that was long in the kernel was not stopped meanwhile.
+        if since.elapsed() > Duration::from_millis(5) {
+            since = Instant::now();
         }
         if filtered && t.suspend_seccomp().is_err() {
             return Err(Refusal::Seccomp(pid, proc::comm(pid)).into());

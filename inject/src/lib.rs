@@ -24,6 +24,7 @@ pub mod preflight;
 pub mod proc;
 pub mod recorded;
 pub mod remote;
+mod settle;
 mod setup;
 pub mod threads;
 pub mod tracee;

@@ -1,6 +1,6 @@
 //! Stopping all threads of the target, for as short as can be.
 
-use crate::tracee::Tracee;
+use crate::tracee::{Patience, Tracee};
 use crate::{Error, Result, proc};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -19,7 +19,10 @@ pub struct StopTimes {
 impl StopTimes {
     /// Counts one more stop that began at `since` and ends now.
     pub fn add(&mut self, since: Instant) {
-        let d = since.elapsed();
+        self.count(since.elapsed());
+    }
+
+    fn count(&mut self, d: Duration) {
         log::debug!("stop of {} us", d.as_micros());
         self.longest = self.longest.max(d);
         self.sum += d;
@@ -34,40 +37,101 @@ pub struct Stopped {
     pub threads: Vec<Tracee>,
     /// When the first of them was asked to stop.
     pub since: Instant,
+    /// Stops before this one, in which not all could be stopped.
+    tries: Vec<(Instant, Instant)>,
 }
 
+/// How long all threads are held up, at first, for one that does not stop: it may wait in the kernel
+/// for a disk, or for the end of a vfork, or for a processor.
+const FIRST_TRY: Duration = Duration::from_millis(50);
+
 /// Stops all threads of `pid`: seizes and interrupts what `/proc` lists until nothing new appears.
+///
+/// One that does not stop soon is waited for while the others run; then it is tried again, for
+/// longer.
 ///
 /// # Errors
 /// If the process is gone, may not be traced, or a thread does not stop within `timeout`; then all
 /// are let go.
 pub fn stop_all(pid: i32, timeout: Duration) -> Result<Stopped> {
+    let deadline = Instant::now() + timeout;
+    let mut span = FIRST_TRY;
+    let mut tries = Vec::new();
+    loop {
+        let began = Instant::now();
+        let end = deadline.min(began + span);
+        let mut threads = Vec::new();
+        match try_stop(pid, end, &mut threads) {
+            Ok(since) => {
+                threads.retain(|t| !t.is_gone());
+                if threads.is_empty() {
+                    return Err(Error::Gone(pid));
+                }
+                return Ok(Stopped { threads, since, tries });
+            }
+            Err(e) => {
+                let (stopped, mut stuck): (Vec<_>, Vec<_>) =
+                    threads.into_iter().partition(Tracee::is_stopped);
+                stopped.into_iter().for_each(Tracee::detach);
+                tries.push((began, Instant::now()));
+                if !matches!(e, Error::NotStopping { .. }) {
+                    return Err(e);
+                }
+                let waited = timeout.as_millis();
+                wait_for(&mut stuck, deadline).map_err(|e| match e {
+                    Error::NotStopping { pid, tid, .. } => {
+                        Error::NotStopping { pid, tid, ms: waited }
+                    }
+                    e => e,
+                })?;
+                span *= 2;
+            }
+        }
+    }
+}
+
+/// Stops all threads, and adds them to `threads`; returns when the first was asked to stop.
+fn try_stop(pid: i32, deadline: Instant, threads: &mut Vec<Tracee>) -> Result<Instant> {
     let mut seen = HashSet::new();
-    let mut threads: Vec<Tracee> = Vec::new();
     // Seizing does not stop; do it for all that are known before the first is stopped.
-    seize_new(pid, &mut seen, &mut threads)?;
+    seize_new(pid, &mut seen, threads)?;
     let since = Instant::now();
-    let deadline = since + timeout;
     let mut asked = 0;
     loop {
         for t in &mut threads[asked..] {
             t.interrupt();
         }
-        for t in &mut threads[asked..] {
-            t.wait_stopped(deadline)?;
-        }
+        wait_for(&mut threads[asked..], deadline)?;
         asked = threads.len();
         // A thread that was not stopped yet may have made new ones.
-        seize_new(pid, &mut seen, &mut threads)?;
+        seize_new(pid, &mut seen, threads)?;
         if threads.len() == asked {
-            break;
+            return Ok(since);
         }
     }
-    threads.retain(|t| !t.is_gone());
-    if threads.is_empty() {
-        return Err(Error::Gone(pid));
+}
+
+/// Waits until all have stopped or ended. In the order in which they do: what a stop disturbs is
+/// mended when it is seen, and if prof dies before, it is not.
+fn wait_for(threads: &mut [Tracee], deadline: Instant) -> Result<()> {
+    let mut patience = Patience::until(deadline);
+    let mut waiting: Vec<&mut Tracee> = threads.iter_mut().collect();
+    while !waiting.is_empty() {
+        let before = waiting.len();
+        let mut failed = Ok(());
+        waiting.retain_mut(|t| match t.look() {
+            Ok(done) => !done,
+            Err(e) => {
+                failed = Err(e);
+                false
+            }
+        });
+        failed?;
+        if waiting.len() == before {
+            patience.rest(waiting[0])?;
+        }
     }
-    Ok(Stopped { threads, since })
+    Ok(())
 }
 
 fn seize_new(pid: i32, seen: &mut HashSet<i32>, threads: &mut Vec<Tracee>) -> Result<()> {
@@ -80,11 +144,14 @@ fn seize_new(pid: i32, seen: &mut HashSet<i32>, threads: &mut Vec<Tracee>) -> Re
 }
 
 impl Stopped {
-    /// Lets all threads go; returns when the stop began.
-    pub fn resume(self) -> Instant {
+    /// Lets all threads go, and counts the stop.
+    pub fn resume(self, stops: &mut StopTimes) {
         for t in self.threads {
             t.detach();
         }
-        self.since
+        for (began, end) in self.tries {
+            stops.count(end - began);
+        }
+        stops.add(self.since);
     }
 }

@@ -59,6 +59,37 @@ pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     })
 }
 
+/// How to wait for a stop: not longer than until a deadline, and at first without sleeping. A stop takes
+/// some ten microseconds, and waking up from a sleep would double it.
+pub(crate) struct Patience {
+    began: Instant,
+    deadline: Instant,
+}
+
+impl Patience {
+    pub(crate) fn until(deadline: Instant) -> Self {
+        Self { began: Instant::now(), deadline }
+    }
+
+    /// Lets others run.
+    ///
+    /// # Errors
+    /// If the deadline has passed: `t` does not stop.
+    pub(crate) fn rest(&mut self, t: &Tracee) -> Result<()> {
+        let waited = self.began.elapsed();
+        if Instant::now() >= self.deadline {
+            let ms = waited.as_millis();
+            return Err(Error::NotStopping { pid: t.pid, tid: t.tid, ms });
+        }
+        if waited > SPIN {
+            std::thread::sleep(Duration::from_micros(20));
+        } else {
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+}
+
 /// A seized thread. Dropping it lets go of it, as it is.
 #[derive(Debug)]
 pub struct Tracee {
@@ -126,17 +157,30 @@ impl Tracee {
     /// # Errors
     /// If it does not stop before the deadline.
     pub fn wait_stopped(&mut self, deadline: Instant) -> Result<bool> {
-        while !self.stopped && !self.gone {
-            match self.wait(deadline)? {
-                None | Some(Stop::Event) => {}
-                Some(Stop::Signal(signal)) => self.resume(libc::PTRACE_CONT, signal)?,
-                Some(_) => self.resume(libc::PTRACE_CONT, 0)?,
-            }
-        }
-        if self.stopped {
-            self.reissue();
+        let mut patience = Patience::until(deadline);
+        while !self.look()? {
+            patience.rest(self)?;
         }
         Ok(!self.gone)
+    }
+
+    /// Whether the thread has stopped as asked, or ended; does not wait for it.
+    ///
+    /// # Errors
+    /// If it can't be resumed from another stop.
+    pub fn look(&mut self) -> Result<bool> {
+        while !self.stopped && !self.gone {
+            match self.poll() {
+                None => return Ok(false),
+                Some(None | Some(Stop::Event)) => {}
+                Some(Some(Stop::Signal(signal))) => self.resume(libc::PTRACE_CONT, signal)?,
+                Some(Some(_)) => self.resume(libc::PTRACE_CONT, 0)?,
+            }
+        }
+        if self.stopped && self.ended.is_none() {
+            self.reissue();
+        }
+        Ok(true)
     }
 
     /// The next stop; `None` if the thread has ended.
@@ -144,29 +188,28 @@ impl Tracee {
     /// # Errors
     /// If nothing happens before the deadline.
     pub fn wait(&mut self, deadline: Instant) -> Result<Option<Stop>> {
-        let began = Instant::now();
+        let mut patience = Patience::until(deadline);
         loop {
-            let mut status = 0;
-            // SAFETY: writes the status.
-            let r = unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) };
-            if r == self.tid {
-                return Ok(self.understand(status));
-            }
-            if r == -1 && Errno::last() != Errno::EINTR {
-                self.gone = true;
-                return Ok(None);
-            }
-            if Instant::now() >= deadline {
-                let ms = began.elapsed().as_millis();
-                return Err(Error::NotStopping { pid: self.pid, tid: self.tid, ms });
-            }
-            // A stop takes some ten microseconds: waking up from a sleep would double it.
-            if began.elapsed() > SPIN {
-                std::thread::sleep(Duration::from_micros(20));
-            } else {
-                std::thread::yield_now();
+            match self.poll() {
+                Some(stop) => return Ok(stop),
+                None => patience.rest(self)?,
             }
         }
+    }
+
+    /// What there is to know, without waiting; within that, `None`: the thread has ended.
+    fn poll(&mut self) -> Option<Option<Stop>> {
+        let mut status = 0;
+        // SAFETY: writes the status.
+        let r = unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) };
+        if r == self.tid {
+            return Some(self.understand(status));
+        }
+        if r == -1 && Errno::last() != Errno::EINTR {
+            self.gone = true;
+            return Some(None);
+        }
+        None
     }
 
     fn understand(&mut self, status: i32) -> Option<Stop> {
@@ -337,9 +380,10 @@ impl Tracee {
             self.keep_interrupted();
         }
         if !self.stopped && ptrace(libc::PTRACE_DETACH, self.tid, 0, 0).is_err() {
-            // Only a stopped thread can be let go of.
+            // Only a stopped thread can be let go of; else the kernel does when the tracing thread ends
+            // (see `isolated`).
             self.interrupt();
-            let deadline = Instant::now() + Duration::from_secs(2);
+            let deadline = Instant::now() + Duration::from_millis(50);
             if !matches!(self.wait_stopped(deadline), Ok(true)) {
                 return;
             }

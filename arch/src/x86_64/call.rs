@@ -90,6 +90,14 @@ pub fn is_never_restarted(number: u64) -> bool {
     NEVER_RESTARTED.contains(&number)
 }
 
+/// Whether prof makes other processes do this system call.
+#[must_use]
+pub fn is_remote(number: u64) -> bool {
+    use nr::{CLOSE, MADVISE, MEMFD_CREATE, MMAP, MPROTECT, MUNMAP, RT_SIGACTION, RT_SIGRETURN};
+    [CLOSE, MADVISE, MEMFD_CREATE, MMAP, MPROTECT, MUNMAP, RT_SIGACTION, RT_SIGRETURN]
+        .contains(&number)
+}
+
 impl UserRegs {
     /// Program counter.
     #[must_use]
