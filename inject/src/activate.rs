@@ -213,8 +213,10 @@ pub(crate) fn restore_signal(
 ) -> Result<bool> {
     let at = c.put(&[0; SIGACTION_LEN as usize])?;
     c.call("rt_sigaction", nr::RT_SIGACTION, [u64::from(signal), 0, at.0, 8, 0, 0])?;
-    if !ours.contains(&mem.word(at)?) {
-        return Ok(false);
+    let now = mem.word(at)?;
+    if !ours.contains(&now) {
+        // An earlier detach may have come this far.
+        return Ok(old.get(..8) == Some(&now.to_ne_bytes()[..]));
     }
     let mut ignore = [0u8; SIGACTION_LEN as usize];
     ignore[..8].copy_from_slice(&(libc::SIG_IGN as u64).to_ne_bytes());

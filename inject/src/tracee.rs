@@ -7,6 +7,8 @@ use crate::proc::Status;
 use crate::{Error, Result};
 use nix::errno::Errno;
 use prof_arch::native::UserRegs;
+use std::cell::RefCell;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Size of the kernel's signal set, for the requests that take one.
@@ -44,18 +46,55 @@ fn ending(pid: i32, tid: i32) -> bool {
 /// Runs ptrace work on a thread of its own: when that ends, the kernel lets go of whatever is still
 /// traced, also of threads that could not be stopped.
 pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    let work = move || {
+    let id = AtomicI32::new(0);
+    let work = || {
         // The target stands still while this thread waits for a processor.
         // SAFETY: plain integers; 0 is the calling thread. Without the right to the first, it fails.
         unsafe {
+            id.store(libc::gettid(), Relaxed);
             libc::setpriority(libc::PRIO_PROCESS, 0, -20);
             libc::prctl(libc::PR_SET_TIMERSLACK, 1);
         }
         work()
     };
-    std::thread::scope(|s| match s.spawn(work).join() {
+    let result = std::thread::scope(|s| s.spawn(work).join());
+    // A thread is joined before it lets go of what it traces.
+    let task = format!("/proc/self/task/{}", id.load(Relaxed));
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while std::path::Path::new(&task).exists() && Instant::now() < deadline {
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    match result {
         Ok(v) => v,
         Err(panic) => std::panic::resume_unwind(panic),
+    }
+}
+
+thread_local! {
+    /// Threads that this one still traces, since they did not stop to be let go of. When they stop
+    /// they are; at the latest, the kernel does it when this thread ends (see `isolated`).
+    static STUCK: RefCell<Vec<(i32, i32)>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Lets go of those that have stopped by now.
+fn release_stuck() {
+    let all = STUCK.take();
+    for (pid, tid) in all {
+        let mut t = Tracee { pid, tid, stopped: false, gone: false, ended: None };
+        match t.look() {
+            Ok(true) => drop(t),
+            _ => {
+                t.gone = true;
+                STUCK.with_borrow_mut(|all| all.push((pid, tid)));
+            }
+        }
+    }
+}
+
+fn take_stuck(pid: i32, tid: i32) -> bool {
+    STUCK.with_borrow_mut(|all| {
+        let at = all.iter().position(|s| *s == (pid, tid));
+        at.map(|i| all.swap_remove(i)).is_some()
     })
 }
 
@@ -76,6 +115,7 @@ impl Patience {
     /// # Errors
     /// If the deadline has passed: `t` does not stop.
     pub(crate) fn rest(&mut self, t: &Tracee) -> Result<()> {
+        release_stuck();
         let waited = self.began.elapsed();
         if Instant::now() >= self.deadline {
             let ms = waited.as_millis();
@@ -116,6 +156,10 @@ impl Tracee {
     /// If the kernel does not permit it.
     pub fn seize(pid: i32, tid: i32) -> Result<Option<Self>> {
         // With TRACESYSGOOD, system call stops can be told from signals; the option does nothing else.
+        release_stuck();
+        if take_stuck(pid, tid) {
+            return Ok(Some(Self { pid, tid, stopped: false, gone: false, ended: None }));
+        }
         match ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
             Ok(()) => Ok(Some(Self { pid, tid, stopped: false, gone: false, ended: None })),
             Err(Errno::ESRCH) => Ok(None),
@@ -380,12 +424,17 @@ impl Tracee {
             self.keep_interrupted();
         }
         if !self.stopped && ptrace(libc::PTRACE_DETACH, self.tid, 0, 0).is_err() {
-            // Only a stopped thread can be let go of; else the kernel does when the tracing thread ends
-            // (see `isolated`).
+            // Only a stopped thread can be let go of.
             self.interrupt();
             let deadline = Instant::now() + Duration::from_millis(50);
-            if !matches!(self.wait_stopped(deadline), Ok(true)) {
-                return;
+            match self.wait_stopped(deadline) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(_) => {
+                    STUCK.with_borrow_mut(|all| all.push((self.pid, self.tid)));
+                    self.gone = true;
+                    return;
+                }
             }
         }
         let _ = ptrace(libc::PTRACE_DETACH, self.tid, 0, 0);
