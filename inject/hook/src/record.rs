@@ -63,6 +63,10 @@ pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
     let Some(index) = ring::take(shared, start).or_else(|| wait(shared, start)) else {
         return false;
     };
+    let full = &shared.control().full_since;
+    if full.load(Relaxed) != 0 {
+        full.store(0, Relaxed);
+    }
     let (Some(head), Some(data)) = (shared.head(index), shared.data(index)) else { return false };
     t.seq += 1;
     ring::open(shared, index, t.index, slot.serial.load(Relaxed), slot.tid.load(Relaxed), t.seq);
@@ -80,12 +84,16 @@ pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
     true
 }
 
-/// Waits for a free segment; turns recording off if nobody is there to free one.
+/// Waits for a free segment; turns recording off if nobody is there to free one. All threads together
+/// wait once, and then go on at full speed, without recording, until a segment is free again.
 fn wait(shared: &Shared, start: usize) -> Option<usize> {
     let c = shared.control();
     let per_ns = |ns: u64| (ns as u128 * c.ticks_per_sec as u128 / 1_000_000_000) as u64;
     let began = clock::before(shared);
     let patience = per_ns(c.wait_ns.load(Relaxed));
+    let full = c.full_since.load(Relaxed);
+    let since = if full == 0 { began } else { full };
+    c.full_since.store(since, Relaxed);
     loop {
         let now = clock::before(shared);
         let seen = c.heartbeat.load(Relaxed);
@@ -96,7 +104,7 @@ fn wait(shared: &Shared, start: usize) -> Option<usize> {
             }
             return None;
         }
-        if now.wrapping_sub(began) >= patience {
+        if now.wrapping_sub(since) as i64 >= patience as i64 {
             return None;
         }
         if sys::allowed(shared) {

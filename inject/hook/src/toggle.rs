@@ -18,6 +18,9 @@ pub unsafe extern "C" fn handler(_signal: i32) {
         return;
     }
     let on = header::flag()[0].fetch_xor(1, AcqRel) ^ 1;
+    if on == 1 {
+        shared.control().orphaned.store(0, Relaxed);
+    }
     note(&shared, on);
 }
 

@@ -221,7 +221,8 @@ pub struct Control {
     pub ticks_per_sec: u64,
     /// Address of the dynamic linker's `r_debug`, 0 if there is none.
     pub r_debug: u64,
-    /// Nanoseconds that a thread may wait for a free segment before it drops an event.
+    /// Nanoseconds that threads may wait for a free segment, from when there is none, before they drop
+    /// events.
     pub wait_ns: AtomicU64,
     /// See [`Capture::sample_bytes`](crate::capture::Capture); 0: off.
     pub sample_bytes: u64,
@@ -279,6 +280,8 @@ pub struct Control {
     /// Code that gives back blocks which the program has given back before (glibc's cleaning up after
     /// a thread): calls from there are not recorded. First address, and length; 0: none.
     pub quiet: Area,
+    /// Since when no segment is free (ticks); 0: some are.
+    pub full_since: AtomicU64,
     /// Set by the hook when it has turned itself off as the collector is gone.
     pub orphaned: AtomicU32,
     /// The toggle signal, 0: none.
