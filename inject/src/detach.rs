@@ -5,7 +5,8 @@
 //! or a return address in prof's memory, and then the memory goes.
 
 use crate::install::with_caller;
-use crate::mapping::{Mapped, Site};
+use crate::mapping::{Mapped, Site, is_ours};
+use crate::proc::Status;
 use crate::recorded::{Recorded, ring_in};
 use crate::remote::Gadgets;
 use crate::settle::settle;
@@ -66,6 +67,7 @@ fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
         r.mem.write(at, &s.to_ne_bytes())
     };
     let c = &r.control;
+    let functions = r.functions();
     if c.state.load(Relaxed) != state::ATTACHED {
         let gadgets = Gadgets::find(pid, &r.mem, &proc::maps(pid)?)?;
         settle(pid, gadgets, timeout)?;
@@ -73,7 +75,7 @@ fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     // Before the hooks were in, no thread can have come to the hook, but by the toggle signal.
     let entered = c.state.load(Relaxed) != state::SETUP
         || c.signal != 0
-        || r.functions().iter().any(|f| f.patched.load(Relaxed) != 0);
+        || functions.iter().any(|f| f.patched.load(Relaxed) != 0);
     if c.flag_addr != 0 {
         // The page of the flag may not be there yet, or not any more.
         if r.is_on().unwrap_or(false) {
@@ -84,6 +86,7 @@ fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     }
     let maps = proc::maps(pid)?;
     let gadgets = Gadgets::find(pid, &r.mem, &maps)?;
+    let mut handler = None;
     if c.signal != 0 {
         let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
         let old = &old[..(c.old_action_len as usize).min(32)];
@@ -91,7 +94,9 @@ fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
         let restored = with_caller(pid, &r.mem, gadgets, timeout, &mut report.stops, |c2| {
             activate::restore_signal(c2, &r.mem, c.signal, old, &hook)
         })?;
-        if !restored {
+        if restored {
+            handler = (c.old_action[0] <= libc::SIG_IGN as u64).then_some(c.signal);
+        } else {
             report.notes.push(format!(
                 "the target has installed its own handler for {} meanwhile, and keeps it",
                 activate::signal_name(c.signal as i32)
@@ -115,7 +120,7 @@ fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
         // Of an earlier attach that was interrupted.
         sweep(pid, timeout)?;
     }
-    verify(pid, &r, &ours, &mut report);
+    verify(&r, &ours, &functions, handler, &mut report);
     Ok(report)
 }
 
@@ -246,18 +251,49 @@ fn is_marked(r: &Recorded, regs: &UserRegs) -> bool {
     at(slot.busy_sp.load(Relaxed)) || at(slot.inner_sp.load(Relaxed))
 }
 
-/// Looks for what should be gone.
-fn verify(pid: i32, r: &Recorded, ours: &[Range<u64>], report: &mut DetachReport) {
+/// Looks for what should be gone. `functions` were hooked, and `handler` is a signal whose handler was prof's.
+fn verify(
+    r: &Recorded,
+    ours: &[Range<u64>],
+    functions: &[Box<Function>],
+    handler: Option<u32>,
+    report: &mut DetachReport,
+) {
+    let pid = r.pid;
     let Ok(maps) = proc::maps(pid) else { return };
     if ring_in(&maps).is_some() {
         report.left.push("the mapping of the ring".into());
     }
-    for a in ours {
-        if maps.iter().any(|m| m.exec && m.start.0 < a.end && a.start < m.end.0) {
-            report.left.push(format!("executable memory at {:#x}", a.start));
+    let flag = r.control.flag_addr..r.control.flag_addr.saturating_add(r.control.flag_len);
+    for a in ours.iter().chain([&flag]).filter(|a| !a.is_empty()) {
+        let area = Area { addr: a.start, len: a.end - a.start };
+        if is_ours(&maps, area, false) {
+            report.left.push(format!("memory at {:#x}", a.start));
         }
     }
     let mem = &r.mem;
+    for f in functions {
+        let len = (f.patch_len as usize).min(f.new_bytes.len());
+        let mut now = [0u8; 32];
+        if mem.read(RemoteAddr(f.patch_addr), &mut now[..len]).is_ok()
+            && now[..len] == f.new_bytes[..len]
+        {
+            report.left.push(format!("the hook of {}", function_name(f)));
+        }
+    }
+    let traced = |tid: &i32| {
+        let tracer = Status::of_thread(pid, *tid).ok().and_then(|s| s.number("TracerPid"));
+        tracer.is_some_and(|t| std::path::Path::new(&format!("/proc/self/task/{t}")).exists())
+    };
+    for tid in proc::threads(pid).unwrap_or_default().iter().filter(|t| traced(t)) {
+        report.left.push(format!("thread {tid} is still traced"));
+    }
+    if let Some(signal) = handler
+        && Status::of(pid).is_ok_and(|s| s.signals("SigCgt") >> (signal - 1) & 1 == 1)
+    {
+        let name = activate::signal_name(signal as i32);
+        report.left.push(format!("a handler of {name}"));
+    }
     if still_open(pid) {
         report.left.push("a descriptor of the ring".into());
     }
