@@ -16,7 +16,22 @@ mod units;
 
 use std::process::ExitCode;
 
+extern "C" fn pass_over(_: i32) {}
+
+/// A file that may not grow (`ulimit -f`) is an error, and no reason to die in the middle of an attach. A
+/// handler, since what is ignored would be so in the commands of `prof run`, too.
+fn survive_file_limits() {
+    use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+    let action =
+        SigAction::new(SigHandler::Handler(pass_over), SaFlags::SA_RESTART, SigSet::empty());
+    // SAFETY: the handler does nothing.
+    if let Err(e) = unsafe { sigaction(Signal::SIGXFSZ, &action) } {
+        log::warn!("SIGXFSZ: {e}");
+    }
+}
+
 fn main() -> ExitCode {
+    survive_file_limits();
     match cli::parse() {
         Ok(cli) => {
             logger::init(cli.verbose);

@@ -160,8 +160,16 @@ pub fn detach(pid: i32, timeout: Duration) -> Result<Detached> {
             Err(e) => said.push(format!("the collector had died, and its rest is lost: {e}")),
         }
     }
+    let last = Peek::of(pid as u32).ok().flatten().unwrap_or(peek.clone());
     let report = prof_inject::detach(pid, &DetachOptions { timeout }).map_err(failed)?;
     said.extend(report.notes);
+    if last.orphaned {
+        said.push("recording had turned itself off, as nobody emptied the ring".into());
+    }
+    if last.counters.lost > 0 {
+        let lost = crate::units::count(last.counters.lost);
+        said.push(format!("{lost} events were lost, as the ring was full"));
+    }
     said.push(hooks::stops(&report.stops));
     let me = std::process::id();
     if peek.collector_alive && peek.collector.0 != me && !recorder::wait(peek.collector) {

@@ -135,6 +135,11 @@ pub enum Error {
         /// How long prof waited.
         ms: u128,
     },
+    /// prof itself may not make files of the ring's size.
+    #[error(
+        "the ring takes {0} bytes, and prof may not make a file of that size (`ulimit -f`); raise that limit"
+    )]
+    FileLimit(usize),
     /// No thread on which a system call can be made.
     #[error(
         "pid {0} has no thread with enough stack for a remote system call; nothing was changed"

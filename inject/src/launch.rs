@@ -93,6 +93,8 @@ fn start(command: &[OsString]) -> Result<i32> {
             let mut byte = 0u8;
             // SAFETY: as above; what is passed lives until exec or _exit.
             unsafe {
+                // Rust ignores it, and what is ignored stays so.
+                libc::signal(libc::SIGPIPE, libc::SIG_DFL);
                 libc::read(go_read.as_raw_fd(), (&raw mut byte).cast(), 1);
                 libc::execvp(argv[0], argv.as_ptr());
                 let errno = *libc::__errno_location();

@@ -138,6 +138,10 @@ impl Recorded {
         self.mem.write(at.plus(8), &u64::from(on).to_ne_bytes())?;
         self.mem.write(at, &self.now().to_ne_bytes())?;
         self.mem.write(count_at, &(n + 1).to_ne_bytes())?;
+        if on {
+            let orphaned = core::mem::offset_of!(Control, orphaned);
+            self.mem.write(c.plus(orphaned as u64), &0u32.to_ne_bytes())?;
+        }
         self.mem.write(RemoteAddr(self.control.flag_addr), &u32::from(on).to_ne_bytes())?;
         Ok(true)
     }

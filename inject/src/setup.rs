@@ -19,8 +19,10 @@ use std::time::{Duration, Instant};
 /// Gives the memfd its size, on prof's account, and seals it against shrinking: whoever has it
 /// mapped can't be hit by SIGBUS.
 pub(crate) fn size_ring(pid: i32, f: &File, geometry: Geometry) -> Result<()> {
-    let sys = |what, r: i32| {
-        if r == 0 { Ok(()) } else { Err(Error::Sys { what, pid, errno: Errno::last() }) }
+    let sys = |what, r: i32| match Errno::last() {
+        _ if r == 0 => Ok(()),
+        Errno::EFBIG => Err(Error::FileLimit(geometry.size())),
+        errno => Err(Error::Sys { what, pid, errno }),
     };
     let fd = f.as_raw_fd();
     // SAFETY: a descriptor of ours, plain integers.

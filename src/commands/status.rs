@@ -60,6 +60,7 @@ impl Status {
             state::DETACHING | state::DETACHED => "being detached from",
             _ if !p.collector_alive => "orphaned",
             _ if p.recording => "recording",
+            _ if p.orphaned => "turned off",
             _ => "paused",
         }
     }
@@ -113,6 +114,10 @@ impl Status {
         }
         for (module, functions) in by_module(&p.functions) {
             line("hooked", format!("{module}: {}", functions.join(", ")));
+        }
+        if self.state() == "turned off" {
+            let why = "the collector did not answer for 5 s (stopped, or short of processor?)";
+            line("advice", format!("{why}; `prof resume {}` goes on", p.pid));
         }
         if self.state() == "orphaned" {
             let pid = p.pid;
