@@ -127,9 +127,10 @@ fn no_wait_is_cut_short_by_attach_and_detach() {
     assert_eq!(last, "done bad=0", "{report:#?}");
     let waits = |l: &String| -> u64 {
         let n = l.split("waits=").nth(1).and_then(|x| x.split(' ').next());
-        n.map_or(1, |n| n.parse().unwrap())
+        n.map_or(0, |n| n.parse().unwrap())
     };
-    assert!(report.iter().all(|l| waits(l) >= 3), "{report:#?}");
+    assert!(report.len() >= 20, "the ways to wait: {report:#?}");
+    assert!(report.iter().all(|l| waits(l) >= 10), "{report:#?}");
 }
 
 /// A filter must neither see what prof does nor what it undoes.

@@ -1,73 +1,219 @@
 /* Threads that wait in each way the kernel knows, over and over, and count every wait that ended
- * early or with an error: what a stop by a tracer must not cause. "stop" prints the counts. */
+ * early or with an error: what a stop by a tracer must not cause. The waits with a timeout end by
+ * it; the others by "beat" alone, once a beat. "stop" prints the counts. Arguments: the time of the
+ * waits in ms (30), and the kinds to leave out. */
 #include "common.h"
 #include <linux/futex.h>
+#include <linux/io_uring.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/epoll.h>
+#include <sys/ipc.h>
+#include <sys/mman.h>
+#include <sys/msg.h>
 #include <sys/select.h>
+#include <sys/sem.h>
+#include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/un.h>
+#include <sys/wait.h>
 #include <time.h>
 
-enum { WAIT_MS = 30, KINDS = 7 };
-static const char *const names[KINDS] = {"nanosleep", "poll",   "epoll_wait", "futex",
-                                         "select",    "sigtimedwait", "read"};
+enum kind {
+    NANOSLEEP, CLOCK_NANOSLEEP, CLOCK_ABSTIME, POLL, PPOLL, SELECT, PSELECT, EPOLL_WAIT,
+    EPOLL_PWAIT2, FUTEX, FUTEX_BITSET, SIGTIMEDWAIT, SEMTIMEDOP, RECV_TIMEOUT, URING_TIMEOUT,
+    TIMED, /* from here on: ended by a beat */
+    READ_PIPE = TIMED, READ_SOCKET, FUTEX_FOREVER, ACCEPT, WAIT4, SIGWAITINFO, PAUSE, SIGSUSPEND,
+    MSGRCV, EPOLL_FOREVER, URING_FOREVER, KINDS
+};
+static const char *const names[KINDS] = {
+    "nanosleep", "clock_nanosleep", "clock_nanosleep_abstime", "poll", "ppoll", "select",
+    "pselect", "epoll_wait", "epoll_pwait2", "futex", "futex_bitset", "sigtimedwait",
+    "semtimedop", "recv_timeout", "io_uring_timeout", "read_pipe", "read_socket", "futex_forever",
+    "accept", "wait4", "sigwaitinfo", "pause", "sigsuspend", "msgrcv", "epoll_forever",
+    "io_uring_forever"};
+static long wait_ms = 30;
 static atomic_int stop;
-static atomic_int waits[KINDS], failed[KINDS], early[KINDS];
-static int nothing[2], heartbeat[2];
-static int epoll_set;
+static atomic_int waits[KINDS], failed[KINDS], early[KINDS], error[KINDS], left_out[KINDS];
+static pthread_t ids[KINDS];
+static int nothing[2], quiet[2], pipe_beat[2], socket_beat[2], child_beat[2], epoll_beat[2], ring_beat[2];
+static int epoll_set, epoll_beat_set, listening, semaphores, messages;
+static struct sockaddr_un address;
+static atomic_int word, handled;
+static int beats;
 
 static int64_t now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return t.tv_sec * 1000000000ll + t.tv_nsec;
 }
+static void on_signal(int signal) {
+    (void)signal;
+    atomic_fetch_add(&handled, 1);
+}
+
+/* A ring with one submission entry, as the kernel has it; nothing of liburing is needed. */
+struct ring { int fd; unsigned *head, *tail, *array, *chead, *ctail, cmask; struct io_uring_sqe *sqe; };
+static struct ring rings[2];
+static int make_ring(struct ring *r) {
+    struct io_uring_params p = {0};
+    r->fd = (int)syscall(SYS_io_uring_setup, 4, &p);
+    if (r->fd < 0) return -1;
+    size_t size = p.sq_off.array + p.sq_entries * sizeof(unsigned);
+    size_t csize = p.cq_off.cqes + p.cq_entries * sizeof(struct io_uring_cqe);
+    int flags = MAP_SHARED | MAP_POPULATE, prot = PROT_READ | PROT_WRITE;
+    char *sq = mmap(NULL, size, prot, flags, r->fd, IORING_OFF_SQ_RING);
+    char *cq = mmap(NULL, csize, prot, flags, r->fd, IORING_OFF_CQ_RING);
+    r->sqe = mmap(NULL, p.sq_entries * sizeof *r->sqe, prot, flags, r->fd, IORING_OFF_SQES);
+    if (sq == MAP_FAILED || cq == MAP_FAILED || r->sqe == MAP_FAILED) fail("mmap of an io_uring");
+    r->tail = (unsigned *)(sq + p.sq_off.tail);
+    r->array = (unsigned *)(sq + p.sq_off.array);
+    r->chead = (unsigned *)(cq + p.cq_off.head);
+    r->ctail = (unsigned *)(cq + p.cq_off.tail);
+    return 0;
+}
+/* Submits one operation; true if it has completed when the call that waits for that returns. */
+static int ring_wait(struct ring *r, uint8_t opcode, int fd, void *at) {
+    *r->sqe = (struct io_uring_sqe){.opcode = opcode, .fd = fd, .addr = (uintptr_t)at, .len = 1};
+    if (opcode == IORING_OP_POLL_ADD) {
+        r->sqe->len = 0;
+        r->sqe->poll32_events = POLLIN;
+    }
+    *r->array = 0;
+    __atomic_store_n(r->tail, *r->tail + 1, __ATOMIC_RELEASE);
+    if (syscall(SYS_io_uring_enter, r->fd, 1, 0, 0, NULL, 0) != 1) return 0;
+    int good = 1;
+    /* To its end in any case, so that one that fails does not spoil the next. */
+    while (__atomic_load_n(r->ctail, __ATOMIC_ACQUIRE) == *r->chead) {
+        good &= syscall(SYS_io_uring_enter, r->fd, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0) >= 0;
+    }
+    unsigned head = *r->chead, tail = __atomic_load_n(r->ctail, __ATOMIC_ACQUIRE);
+    __atomic_store_n(r->chead, tail, __ATOMIC_RELEASE);
+    return good && tail - head == 1;
+}
 
 /* True if the wait ended as it should: by its timeout. */
-static int wait_once(int kind) {
-    struct timespec t = {0, WAIT_MS * 1000000l};
-    struct timeval tv = {0, WAIT_MS * 1000l};
+static int timed_wait(enum kind kind) {
+    struct timespec t = {wait_ms / 1000, wait_ms % 1000 * 1000000l}, t2 = t;
+    struct timeval tv = {wait_ms / 1000, wait_ms % 1000 * 1000l};
+    struct pollfd p = {nothing[0], POLLIN, 0};
+    struct epoll_event e;
+    fd_set set;
+    FD_ZERO(&set);
+    FD_SET(nothing[0], &set);
+    int zero = 0;
     switch (kind) {
-    case 0: return nanosleep(&t, NULL) == 0;
-    case 1: {
-        struct pollfd p = {nothing[0], POLLIN, 0};
-        return poll(&p, 1, WAIT_MS) == 0;
+    case NANOSLEEP: return syscall(SYS_nanosleep, &t, &t2) == 0;
+    case CLOCK_NANOSLEEP: return clock_nanosleep(CLOCK_MONOTONIC, 0, &t, NULL) == 0;
+    case CLOCK_ABSTIME: {
+        int64_t end = now() + wait_ms * 1000000ll;
+        t = (struct timespec){end / 1000000000, end % 1000000000};
+        return clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL) == 0;
     }
-    case 2: {
-        struct epoll_event e;
-        return epoll_wait(epoll_set, &e, 1, WAIT_MS) == 0;
+    case POLL: return poll(&p, 1, (int)wait_ms) == 0;
+    case PPOLL: return ppoll(&p, 1, &t, NULL) == 0;
+    case SELECT: return select(nothing[0] + 1, &set, NULL, NULL, &tv) == 0;
+    case PSELECT: return pselect(nothing[0] + 1, &set, NULL, NULL, &t, NULL) == 0;
+    case EPOLL_WAIT: return epoll_wait(epoll_set, &e, 1, (int)wait_ms) == 0;
+    case EPOLL_PWAIT2: return syscall(441, epoll_set, &e, 1, &t, NULL, 8) == 0;
+    case FUTEX:
+        return syscall(SYS_futex, &zero, FUTEX_WAIT, 0, &t, NULL, 0) < 0 && errno == ETIMEDOUT;
+    case FUTEX_BITSET: {
+        int64_t end = now() + wait_ms * 1000000ll;
+        t = (struct timespec){end / 1000000000, end % 1000000000};
+        int op = FUTEX_WAIT_BITSET | FUTEX_PRIVATE_FLAG;
+        return syscall(SYS_futex, &zero, op, 0, &t, NULL, ~0u) < 0 && errno == ETIMEDOUT;
     }
-    case 3: {
-        int word = 0;
-        return syscall(SYS_futex, &word, FUTEX_WAIT, 0, &t, NULL, 0) < 0 && errno == ETIMEDOUT;
+    case SIGTIMEDWAIT: {
+        sigset_t one;
+        sigemptyset(&one);
+        sigaddset(&one, SIGRTMAX);
+        return sigtimedwait(&one, NULL, &t) < 0 && errno == EAGAIN;
     }
-    case 4: {
-        fd_set set;
-        FD_ZERO(&set);
-        FD_SET(nothing[0], &set);
-        return select(nothing[0] + 1, &set, NULL, NULL, &tv) == 0;
+    case SEMTIMEDOP: {
+        struct sembuf down = {0, -1, 0};
+        return semtimedop(semaphores, &down, 1, &t) < 0 && errno == EAGAIN;
     }
-    case 5: {
-        sigset_t set;
-        sigemptyset(&set);
-        sigaddset(&set, SIGRTMAX);
-        return sigtimedwait(&set, NULL, &t) < 0 && errno == EAGAIN;
-    }
-    default: {
+    case RECV_TIMEOUT: {
         char c;
-        return read(heartbeat[0], &c, 1) == 1;
+        return recv(quiet[0], &c, 1, 0) < 0 && errno == EAGAIN;
     }
+    default: return ring_wait(&rings[0], IORING_OP_TIMEOUT, -1, &t);
+    }
+}
+
+/* The same for the waits that a beat ends. */
+static int beaten_wait(enum kind kind) {
+    char c;
+    struct epoll_event e;
+    switch (kind) {
+    case READ_PIPE: return read(pipe_beat[0], &c, 1) == 1;
+    case READ_SOCKET: return read(socket_beat[0], &c, 1) == 1;
+    case FUTEX_FOREVER: {
+        int seen = atomic_load(&word);
+        while (atomic_load(&word) == seen) {
+            long r = syscall(SYS_futex, &word, FUTEX_WAIT, seen, NULL, NULL, 0);
+            if (r < 0 && errno != EAGAIN) return 0;
+        }
+        return 1;
+    }
+    case ACCEPT: {
+        int fd = accept(listening, NULL, NULL);
+        if (fd >= 0) close(fd);
+        return fd >= 0;
+    }
+    case WAIT4: {
+        pid_t pid = fork();
+        if (pid == 0) _exit(read(child_beat[0], &c, 1) == 1 ? 7 : 1);
+        int status;
+        return wait4(pid, &status, 0, NULL) == pid && WEXITSTATUS(status) == 7;
+    }
+    case SIGWAITINFO: {
+        sigset_t one;
+        sigemptyset(&one);
+        sigaddset(&one, SIGRTMAX - 1);
+        return sigwaitinfo(&one, NULL) == SIGRTMAX - 1;
+    }
+    case PAUSE:
+    case SIGSUSPEND: {
+        /* Only the handler of its own signal may end it. */
+        int before = atomic_load(&handled);
+        sigset_t own;
+        sigfillset(&own);
+        sigdelset(&own, SIGRTMAX - 3);
+        int r = kind == PAUSE ? pause() : sigsuspend(&own);
+        return r < 0 && errno == EINTR && atomic_load(&handled) != before;
+    }
+    case MSGRCV: {
+        struct { long type; char text[1]; } m;
+        return msgrcv(messages, &m, 1, 0, 0) == 1;
+    }
+    case EPOLL_FOREVER:
+        return epoll_wait(epoll_beat_set, &e, 1, -1) == 1 && read(epoll_beat[0], &c, 1) == 1;
+    default:
+        return ring_wait(&rings[1], IORING_OP_POLL_ADD, ring_beat[0], NULL)
+            && read(ring_beat[0], &c, 1) == 1;
     }
 }
 
 static void *work(void *argument) {
-    int kind = (int)(intptr_t)argument;
+    enum kind kind = (enum kind)(intptr_t)argument;
+    if (kind == PAUSE) {
+        sigset_t one;
+        sigemptyset(&one);
+        sigaddset(&one, SIGRTMAX - 2);
+        pthread_sigmask(SIG_UNBLOCK, &one, NULL);
+    }
     while (!atomic_load(&stop)) {
         int64_t start = now();
-        if (!wait_once(kind)) atomic_fetch_add(&failed[kind], 1);
-        if (kind < 6 && now() - start < (WAIT_MS - 1) * 1000000ll) {
+        int good = kind < TIMED ? timed_wait(kind) : beaten_wait(kind);
+        if (!good) {
+            atomic_fetch_add(&failed[kind], 1);
+            atomic_store(&error[kind], errno);
+        }
+        if (kind < TIMED && now() - start < (wait_ms - 1) * 1000000ll) {
             atomic_fetch_add(&early[kind], 1);
         }
         atomic_fetch_add(&waits[kind], 1);
@@ -75,36 +221,108 @@ static void *work(void *argument) {
     return NULL;
 }
 
-int main(void) {
+/* Ends one wait of each kind that waits for it, and waits for that. */
+static void beat(void) {
+    static const struct { long type; char text[1]; } m = {1, "x"};
+    int before[KINDS];
+    for (int k = TIMED; k < KINDS; k++) before[k] = atomic_load(&waits[k]);
+    if (write(pipe_beat[1], "x", 1) != 1 || write(ring_beat[1], "x", 1) != 1) fail("write");
+    if (write(socket_beat[1], "x", 1) != 1 || write(epoll_beat[1], "x", 1) != 1) fail("write");
+    if (!left_out[WAIT4] && write(child_beat[1], "x", 1) != 1) fail("write");
+    atomic_fetch_add(&word, 1);
+    syscall(SYS_futex, &word, FUTEX_WAKE, 1, NULL, NULL, 0);
+    int fd = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (connect(fd, (struct sockaddr *)&address, sizeof address)) fail("connect: %d", errno);
+    close(fd);
+    if (!left_out[SIGWAITINFO]) pthread_kill(ids[SIGWAITINFO], SIGRTMAX - 1);
+    if (!left_out[PAUSE]) pthread_kill(ids[PAUSE], SIGRTMAX - 2);
+    if (!left_out[SIGSUSPEND]) pthread_kill(ids[SIGSUSPEND], SIGRTMAX - 3);
+    if (!left_out[MSGRCV] && msgsnd(messages, &m, 1, 0)) fail("msgsnd");
+    beats++;
+    for (int k = TIMED; k < KINDS; k++) {
+        int64_t since = now();
+        while (!left_out[k] && atomic_load(&waits[k]) == before[k]) {
+            usleep(1000);
+            /* pause alone can miss its signal, between two waits. */
+            if (k == PAUSE && now() - since > 50000000) {
+                since = now();
+                pthread_kill(ids[k], SIGRTMAX - 2);
+            }
+        }
+    }
+}
+
+static void prepare(void) {
+    struct sigaction action = {.sa_handler = on_signal};
     sigset_t set;
     sigemptyset(&set);
-    sigaddset(&set, SIGRTMAX);
+    for (int s = SIGRTMAX - 3; s <= SIGRTMAX; s++) sigaddset(&set, s);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
-    if (pipe(nothing) || pipe(heartbeat)) fail("pipe");
+    sigaction(SIGRTMAX - 2, &action, NULL);
+    sigaction(SIGRTMAX - 3, &action, NULL);
+    if (pipe(nothing) || pipe(pipe_beat) || pipe(child_beat)) fail("pipe");
+    if (pipe(epoll_beat) || pipe(ring_beat)) fail("pipe");
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, socket_beat)) fail("socketpair");
+    if (socketpair(AF_UNIX, SOCK_STREAM, 0, quiet)) fail("socketpair");
+    struct timeval tv = {wait_ms / 1000, wait_ms % 1000 * 1000l};
+    setsockopt(quiet[0], SOL_SOCKET, SO_RCVTIMEO, &tv, sizeof tv);
     epoll_set = epoll_create1(0);
+    epoll_beat_set = epoll_create1(0);
     struct epoll_event e = {.events = EPOLLIN};
     if (epoll_ctl(epoll_set, EPOLL_CTL_ADD, nothing[0], &e)) fail("epoll_ctl");
-    pthread_t ids[KINDS];
+    if (epoll_ctl(epoll_beat_set, EPOLL_CTL_ADD, epoll_beat[0], &e)) fail("epoll_ctl");
+    address.sun_family = AF_UNIX;
+    snprintf(address.sun_path + 1, sizeof address.sun_path - 1, "prof-sleeps-%d", getpid());
+    listening = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (bind(listening, (struct sockaddr *)&address, sizeof address) || listen(listening, 16)) {
+        fail("listen");
+    }
+    semaphores = semget(IPC_PRIVATE, 1, 0600);
+    messages = msgget(IPC_PRIVATE, 0600);
+    if (semaphores < 0) left_out[SEMTIMEDOP] = 1;
+    if (messages < 0) left_out[MSGRCV] = 1;
+    if (make_ring(&rings[0]) || make_ring(&rings[1])) {
+        left_out[URING_TIMEOUT] = left_out[URING_FOREVER] = 1;
+    }
+}
+static void clean_up(void) {
+    semctl(semaphores, 0, IPC_RMID);
+    msgctl(messages, IPC_RMID, NULL);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) wait_ms = atol(argv[1]);
+    for (int i = 2; i < argc; i++) {
+        for (int k = 0; k < KINDS; k++) left_out[k] |= strcmp(argv[i], names[k]) == 0;
+    }
+    prepare();
+    atexit(clean_up);
     for (long k = 0; k < KINDS; k++) {
-        if (pthread_create(&ids[k], NULL, work, (void *)k)) fail("pthread_create");
+        if (!left_out[k] && pthread_create(&ids[k], NULL, work, (void *)k)) fail("pthread_create");
     }
     say("ready\n");
     for (;;) {
-        const char *word = command();
-        if (is(word, "beat")) {
-            /* the only thing that ends a read */
-            if (write(heartbeat[1], "x", 1) != 1) fail("write");
+        const char *line = command();
+        if (is(line, "beat")) {
+            beat();
             say("done\n");
         }
-        if (!is(word, "stop")) continue;
+        if (!is(line, "stop")) continue;
         atomic_store(&stop, 1);
-        if (write(heartbeat[1], "x", 1) != 1) fail("write");
-        for (int k = 0; k < KINDS; k++) pthread_join(ids[k], NULL);
+        beat();
+        for (int k = 0; k < KINDS; k++) {
+            if (!left_out[k]) pthread_join(ids[k], NULL);
+        }
         int bad = 0;
         for (int k = 0; k < KINDS; k++) {
+            if (left_out[k]) continue;
             bad += failed[k] + early[k];
-            say("%s waits=%d failed=%d early=%d\n", names[k], waits[k], failed[k], early[k]);
+            int more = k >= TIMED && waits[k] > beats && k != PAUSE;
+            bad += more;
+            say("%s waits=%d failed=%d early=%d errno=%d more=%d\n", names[k], waits[k], failed[k],
+                early[k], error[k], more);
         }
         say("done bad=%d\n", bad);
+        clean_up();
     }
 }

@@ -1,0 +1,162 @@
+//! The recording can't be written, or nobody is there to write it: the target goes on at full speed,
+//! recording ends or turns itself off, and what was lost is said.
+
+mod common;
+
+use common::build::program;
+use common::snapshot::Snapshot;
+use common::{Output, Scene, Target, skip, until, writers};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::path::Path;
+use std::process::Command;
+
+fn operations(target: &mut Target) -> u64 {
+    target.ask("operations").rsplit(' ').next().unwrap().parse().unwrap()
+}
+
+/// The target works, has nothing of prof in it, and all that it did was right.
+#[track_caller]
+fn assert_unharmed(mut target: Target) {
+    let before = operations(&mut target);
+    until("it works on", || operations(&mut target) > before + 10_000);
+    let after = Snapshot::of(&target);
+    assert!(after.foreign().is_empty(), "{:#?}", after.foreign());
+    assert_eq!(target.ask("stop"), "done OK");
+    target.quit();
+}
+
+/// A recording that ended when it could not be written says so, and how much it lost.
+#[track_caller]
+fn assert_cut_short(scene: &Scene, file: &Path) {
+    until("the collector has given up", || writers(file).is_empty());
+    let r = scene.report(file);
+    assert!(r.total("allocations") > 0, "what fitted in is there: {:#}", r.brief());
+    let out = scene.prof(&["report", file.to_str().unwrap(), "--top", "1"]).ok("report").stdout;
+    let lost = r.number("/recording/lost_events");
+    assert!(lost > 0 || out.contains("not complete"), "the loss is not said:\n{out}");
+}
+
+#[test]
+fn a_file_that_may_not_grow() {
+    let scene = Scene::new("limit");
+    let target = Target::start(&program("stress.c"), &[]);
+    let file = scene.path("small.prof");
+    scene.attach_with(&target, &["-o", file.to_str().unwrap()]);
+    let limit = libc::rlimit { rlim_cur: 256 << 10, rlim_max: 256 << 10 };
+    // SAFETY: reads the limit.
+    let set = unsafe {
+        libc::prlimit(writers(&file)[0], libc::RLIMIT_FSIZE, &limit, std::ptr::null_mut())
+    };
+    assert_eq!(set, 0);
+    assert_cut_short(&scene, &file);
+    assert_unharmed(target);
+}
+
+#[test]
+fn a_prof_that_may_not_make_large_files_refuses() {
+    let scene = Scene::new("ulimit");
+    let target = Target::start(&program("stress.c"), &[]);
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -f 256; exec \"$0\" attach \"$1\" -o \"$2\""]);
+    command.arg(Scene::binary()).arg(target.pid.to_string()).arg(scene.path("none.prof"));
+    let out = scene.run(command);
+    assert!(out.code == 1 && out.stderr.contains("ulimit -f"), "{out:?}");
+    assert!(!scene.path("none.prof").exists());
+    assert_unharmed(target);
+}
+
+/// A file system of a megabyte in the scratch folder, if this user may mount one.
+fn small_disk(scene: &Scene, test: &str) -> bool {
+    let dir = scene.path("disk");
+    std::fs::create_dir(&dir).unwrap();
+    let mount = ["-t", "tmpfs", "-o", "size=1m", "none"];
+    let out = Command::new("mount").args(mount).arg(&dir).output();
+    let works = out.as_ref().is_ok_and(|o| o.status.success());
+    if !works {
+        skip(test, &format!("can't mount a small disk: {out:?}"));
+    }
+    works
+}
+
+fn unmount(scene: &Scene) -> Output {
+    let mut command = Command::new("umount");
+    command.arg("-l").arg(scene.path("disk"));
+    scene.run(command).ok("umount")
+}
+
+#[test]
+fn a_full_disk() {
+    let scene = Scene::new("disk");
+    if !small_disk(&scene, "a_full_disk") {
+        return;
+    }
+    let target = Target::start(&program("stress.c"), &[]);
+    let file = scene.path("disk/full.prof");
+    scene.attach_with(&target, &["-o", file.to_str().unwrap()]);
+    assert_cut_short(&scene, &file);
+    assert_unharmed(target);
+    unmount(&scene);
+}
+
+#[test]
+fn a_disk_that_goes_away() {
+    let scene = Scene::new("gone-disk");
+    if !small_disk(&scene, "a_disk_that_goes_away") {
+        return;
+    }
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    scene.attach_with(&target, &["-o", scene.path("disk/gone.prof").to_str().unwrap()]);
+    target.ask("alloc 100");
+    unmount(&scene);
+    target.ask("alloc 100");
+    let status = scene.prof(&["status", &pid]).ok("status");
+    assert!(status.stdout.contains("gone.prof"), "{status:?}");
+    let out = scene.prof(&["detach", &pid]).ok("detach");
+    assert!(out.stderr.contains("as it was before"), "{out:?}");
+    assert!(Snapshot::of(&target).foreign().is_empty());
+    target.ask("free 200");
+    target.quit();
+}
+
+fn state(scene: &Scene, target: &Target) -> serde_json::Value {
+    let out = scene.prof(&["status", &target.pid.to_string(), "--format", "json"]).ok("status");
+    serde_json::from_str(&out.stdout).expect("JSON")
+}
+
+/// What holds for a ring that nobody empties: no thread waits for long, recording turns itself off.
+fn without_a_collector(signal: Signal, off: &str, says: &str) {
+    let scene = Scene::new("nobody");
+    let mut target = Target::start(&program("stress.c"), &[]);
+    let recording = scene.attach_with(&target, &["--ring-size", "1MiB"]);
+    let collector = writers(&recording)[0];
+    kill(Pid::from_raw(collector), signal).expect("signal");
+    let before = operations(&mut target);
+    until("recording turns itself off", || state(&scene, &target)["state"] == off);
+    let (now, off_now) = (operations(&mut target), state(&scene, &target));
+    // Threads that each wait for a segment at each event would come to some hundreds.
+    assert!(now - before > 50_000, "the target was held up: {} operations", now - before);
+    assert!(off_now["lost_events"].as_u64() > Some(1000), "{off_now}");
+    if signal == Signal::SIGSTOP {
+        kill(Pid::from_raw(collector), Signal::SIGCONT).expect("signal");
+        let pid = target.pid.to_string();
+        scene.prof(&["resume", &pid]).ok("resume");
+        assert_eq!(state(&scene, &target)["state"], "recording");
+    }
+    let out = scene.prof(&["detach", &target.pid.to_string()]).ok("detach");
+    assert!(out.stderr.contains(says) && out.stderr.contains("were lost"), "{out:?}");
+    let r = scene.finished(&recording);
+    assert!(r.number("/recording/lost_events") > 1000, "{:#}", r.brief());
+    assert_unharmed(target);
+}
+
+#[test]
+fn a_collector_that_is_stopped() {
+    without_a_collector(Signal::SIGSTOP, "turned off", "the process is as it was before");
+}
+
+#[test]
+fn a_collector_that_is_killed() {
+    without_a_collector(Signal::SIGKILL, "orphaned", "the collector had died");
+}

@@ -1,0 +1,170 @@
+/* What a call of an allocator function must leave alone: the callee-saved registers, the stack
+ * pointer, the direction flag, MXCSR, the x87 control word and stack, and errno. "calls" goes
+ * through all functions; with a stack that is new each time, and one that is always the same. And
+ * "spin" computes in all vector registers, so that a stop at any instant must keep them. */
+#include "common.h"
+#include <cpuid.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdatomic.h>
+
+struct state {
+    uint64_t rbx, rbp, r12, r13, r14, r15, rsp, flags;
+    uint32_t mxcsr;
+    uint16_t control, status, pad;
+};
+struct state before, after;
+uint64_t call_arguments[4], call_result, saved_registers[6];
+void *call_target;
+
+/* Calls call_target(call_arguments) with known values in all registers that it must keep. */
+__asm__(".text\n.globl checked_call\n.type checked_call,@function\nchecked_call:\n"
+        ".cfi_startproc\n"
+        "push %rbp\n.cfi_adjust_cfa_offset 8\n"
+        "lea saved_registers(%rip), %rax\n"
+        "mov %rbx, (%rax)\nmov %rbp, 8(%rax)\nmov %r12, 16(%rax)\nmov %r13, 24(%rax)\n"
+        "mov %r14, 32(%rax)\nmov %r15, 40(%rax)\n"
+        "mov $0x1111111122222222, %rbx\nmov $0x3333333344444444, %rbp\n"
+        "mov $0x5555555566666666, %r12\nmov $0x7777777788888888, %r13\n"
+        "mov $0x99999999aaaaaaaa, %r14\nmov $0xbbbbbbbbcccccccc, %r15\n"
+        "lea before(%rip), %rax\ncall store_state\n"
+        "mov call_arguments(%rip), %rdi\nmov 8+call_arguments(%rip), %rsi\n"
+        "mov 16+call_arguments(%rip), %rdx\n"
+        "call *call_target(%rip)\n"
+        "mov %rax, call_result(%rip)\n"
+        "lea after(%rip), %rax\ncall store_state\n"
+        "lea saved_registers(%rip), %rax\n"
+        "mov (%rax), %rbx\nmov 8(%rax), %rbp\nmov 16(%rax), %r12\nmov 24(%rax), %r13\n"
+        "mov 32(%rax), %r14\nmov 40(%rax), %r15\n"
+        "pop %rbp\n.cfi_adjust_cfa_offset -8\nret\n.cfi_endproc\n"
+        "store_state:\n"
+        "mov %rbx, (%rax)\nmov %rbp, 8(%rax)\nmov %r12, 16(%rax)\nmov %r13, 24(%rax)\n"
+        "mov %r14, 32(%rax)\nmov %r15, 40(%rax)\nmov %rsp, 48(%rax)\n"
+        "pushfq\npop %rcx\nand $0x400, %rcx\nmov %rcx, 56(%rax)\n"
+        "stmxcsr 64(%rax)\nfnstcw 68(%rax)\nfnstsw 70(%rax)\nret\n");
+void checked_call(void);
+
+static uint64_t call(const char *name, void *target, uint64_t a, uint64_t b, uint64_t c) {
+    call_target = target;
+    call_arguments[0] = a;
+    call_arguments[1] = b;
+    call_arguments[2] = c;
+    errno = 1234;
+    /* Round up, flush to zero, x87 in single precision, a number on its stack. */
+    uint32_t mxcsr_before, mxcsr = 0xdf80;
+    uint16_t control_before, control = 0x0c7f;
+    double seven = 7;
+    __asm__ volatile("stmxcsr %0\nldmxcsr %2\nfnstcw %1\nfldcw %3\nfldl %4"
+                     : "=m"(mxcsr_before), "=m"(control_before)
+                     : "m"(mxcsr), "m"(control), "m"(seven));
+    checked_call();
+    __asm__ volatile("fstpl %0\nfldcw %1\nldmxcsr %2"
+                     : "=m"(seven) : "m"(control_before), "m"(mxcsr_before));
+    if (memcmp(&before, &after, sizeof before)) fail("%s does not keep the registers", name);
+    if (seven != 7) fail("%s does not keep the x87 stack", name);
+    if (errno != 1234) fail("%s sets errno to %d", name, errno);
+    return call_result;
+}
+
+#define CALL(f, a, b, c) call(#f, (void *)(f), (uint64_t)(a), (uint64_t)(b), (uint64_t)(c))
+static int calls;
+NOINLINE static void all(int depth) {
+    if (depth > 0) {
+        all(depth - 1);
+        KEEP(depth);
+        return;
+    }
+    void *p = NULL, *old[12];
+    old[0] = (void *)CALL(malloc, 100, 0, 0);
+    old[1] = (void *)CALL(calloc, 3, 100, 0);
+    old[2] = (void *)CALL(realloc, 0, 100, 0);
+    old[2] = (void *)CALL(realloc, old[2], 5000, 0);
+    old[3] = (void *)CALL(reallocarray, 0, 10, 10);
+    if (CALL(posix_memalign, &p, 64, 100) != 0) fail("posix_memalign");
+    old[4] = p;
+    old[5] = (void *)CALL(aligned_alloc, 64, 128, 0);
+    old[6] = (void *)CALL(memalign, 64, 100, 0);
+    old[7] = (void *)CALL(valloc, 100, 0, 0);
+    old[8] = (void *)CALL(pvalloc, 100, 0, 0);
+    for (int i = 0; i < 9; i++) {
+        if (!old[i]) fail("call %d gave nothing", i);
+        CALL(free, old[i], 0, 0);
+    }
+    CALL(free, NULL, 0, 0);
+    calls += 20;
+}
+
+static atomic_int stop;
+static atomic_ulong spins;
+static unsigned char pattern[32 * 64], got[32 * 64];
+
+/* Sets all registers, spins for about a millisecond, and looks at them. */
+#define LOAD(n, size, insn, reg) insn " " #n "*" size "(%0), %%" reg #n "\n"
+#define STORE(n, size, insn, reg) insn " %%" reg #n ", " #n "*" size "(%1)\n"
+#define SIXTEEN(f, ...) f(0, __VA_ARGS__) f(1, __VA_ARGS__) f(2, __VA_ARGS__) f(3, __VA_ARGS__) \
+    f(4, __VA_ARGS__) f(5, __VA_ARGS__) f(6, __VA_ARGS__) f(7, __VA_ARGS__) f(8, __VA_ARGS__) \
+    f(9, __VA_ARGS__) f(10, __VA_ARGS__) f(11, __VA_ARGS__) f(12, __VA_ARGS__) \
+    f(13, __VA_ARGS__) f(14, __VA_ARGS__) f(15, __VA_ARGS__)
+#define HIGHER(f, ...) f(16, __VA_ARGS__) f(17, __VA_ARGS__) f(18, __VA_ARGS__) \
+    f(19, __VA_ARGS__) f(20, __VA_ARGS__) f(21, __VA_ARGS__) f(22, __VA_ARGS__) \
+    f(23, __VA_ARGS__) f(24, __VA_ARGS__) f(25, __VA_ARGS__) f(26, __VA_ARGS__) \
+    f(27, __VA_ARGS__) f(28, __VA_ARGS__) f(29, __VA_ARGS__) f(30, __VA_ARGS__) f(31, __VA_ARGS__)
+#define SPIN "mov $400000, %%rcx\nstd\nstc\n1: lea -1(%%rcx), %%rcx\njrcxz 2f\njmp 1b\n2:\n" \
+    "pushfq\ncld\npop %%rcx\nand $0x401, %%rcx\nmov %%rcx, %2\n"
+
+static size_t spin_sse(uint64_t *flags) {
+    __asm__ volatile(SIXTEEN(LOAD, "16", "movups", "xmm") SPIN SIXTEEN(STORE, "16", "movups", "xmm")
+                     : : "r"(pattern), "r"(got), "m"(*flags) : "rcx", "cc", "memory");
+    return 16 * 16;
+}
+__attribute__((target("avx"))) static size_t spin_avx(uint64_t *flags) {
+    __asm__ volatile(SIXTEEN(LOAD, "32", "vmovups", "ymm") SPIN SIXTEEN(STORE, "32", "vmovups", "ymm")
+                     "vzeroupper\n" : : "r"(pattern), "r"(got), "m"(*flags) : "rcx", "cc", "memory");
+    return 16 * 32;
+}
+__attribute__((target("avx512f"))) static size_t spin_avx512(uint64_t *flags) {
+    __asm__ volatile("kmovw (%0), %%k1\nkmovw 2(%0), %%k7\n"
+                     SIXTEEN(LOAD, "64", "vmovups", "zmm") HIGHER(LOAD, "64", "vmovups", "zmm") SPIN
+                     SIXTEEN(STORE, "64", "vmovups", "zmm") HIGHER(STORE, "64", "vmovups", "zmm")
+                     "kmovw %%k1, (%1)\nkmovw %%k7, 2(%1)\nvzeroupper\n"
+                     : : "r"(pattern), "r"(got), "m"(*flags) : "rcx", "cc", "memory");
+    return 32 * 64;
+}
+static size_t (*spin)(uint64_t *);
+static void *spinning(void *nothing) {
+    while (!atomic_load(&stop)) {
+        uint64_t flags = 0;
+        memset(got, 0, sizeof got);
+        size_t n = spin(&flags);
+        if (memcmp(pattern, got, n)) fail("the vector registers have changed");
+        if (flags != 0x401) fail("the flags have changed to %lx", (unsigned long)flags);
+        atomic_fetch_add(&spins, 1);
+    }
+    return nothing;
+}
+
+int main(void) {
+    __builtin_cpu_init();
+    const char *what = "sse";
+    spin = spin_sse;
+    if (__builtin_cpu_supports("avx")) spin = spin_avx, what = "avx";
+    if (__builtin_cpu_supports("avx512f")) spin = spin_avx512, what = "avx512";
+    fill(pattern, sizeof pattern, 77);
+    pthread_t id;
+    if (pthread_create(&id, NULL, spinning, NULL)) fail("pthread_create");
+    say("ready\n");
+    for (;;) {
+        const char *word = command();
+        if (is(word, "calls")) {
+            calls = 0;
+            for (int i = 0; i < 200; i++) all(i % 2 ? 5 : i / 2);
+            say("done %d calls\n", calls);
+        }
+        if (is(word, "spins")) say("done %lu %s\n", atomic_load(&spins), what);
+        if (is(word, "stop")) {
+            atomic_store(&stop, 1);
+            pthread_join(id, NULL);
+            say("done OK\n");
+        }
+    }
+}

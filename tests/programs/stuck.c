@@ -1,0 +1,42 @@
+/* A thread in an uninterruptible wait, which no tracer can stop: in vfork, until the child ends.
+ * "alone": the only thread; "beside": another one than that which listens. "go MS" waits so long;
+ * "done" comes at its end. */
+#include "common.h"
+#include <pthread.h>
+#include <sys/wait.h>
+#include <time.h>
+
+static void *wait_for_child(void *argument) {
+    struct timespec t = {(long)(intptr_t)argument / 1000, (long)(intptr_t)argument % 1000 * 1000000};
+    int status;
+    pid_t pid = vfork();
+    if (pid == 0) {
+        /* Of system calls alone: the memory is the parent's. */
+        nanosleep(&t, NULL);
+        _exit(6);
+    }
+    if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 6 << 8) fail("vfork");
+    say("done\n");
+    return NULL;
+}
+
+int main(int argc, char **argv) {
+    int ms;
+    say("ready\n");
+    for (;;) {
+        const char *line = command();
+        if (is(line, "alloc")) {
+            void *p = malloc(77); /* @stuck_block */
+            KEEP(p);
+            say("done\n");
+        }
+        if (sscanf(line, "go %d", &ms) != 1) continue;
+        pthread_t id;
+        say("going\n");
+        if (argc > 1 && strcmp(argv[1], "alone") == 0) {
+            wait_for_child((void *)(intptr_t)ms);
+        } else if (pthread_create(&id, NULL, wait_for_child, (void *)(intptr_t)ms)) {
+            fail("pthread_create");
+        }
+    }
+}
