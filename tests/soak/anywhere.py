@@ -1,0 +1,51 @@
+"""Attaches while threads sit inside malloc, dlopen, printf, a signal handler or fork: none may hang."""
+import os, time
+from soak import Failed, Target, differences, footprint, wait_until
+
+TARGETS = ["malloc", "dlopen", "printf", "signal", "fork"]
+SHORT, LONG = 100, 10000
+
+
+def one(soak, name, count, end):
+    target = Target([soak.compile("inside.c"), name])
+    file = os.path.join(soak.scratch, f"{name}.prof")
+    # With the libraries that it has loaded once.
+    wait_until("it works", lambda: int(target.ask("rounds").split()[1]) > 20)
+    before, done, longest = footprint(target.pid, with_text=False), 0, 0
+    # These two load libraries all the time, and have their descriptors open meanwhile.
+    before.pop("descriptors")
+    try:
+        while done < count and time.monotonic() < end and not soak.is_over():
+            if os.path.exists(file):
+                os.unlink(file)
+            began = time.monotonic()
+            soak.must("attach", target.pid, "-o", file)
+            longest = max(longest, time.monotonic() - began)
+            rounds = target.ask("rounds")
+            soak.must("detach", target.pid)
+            done += 1
+            if done % 20 == 0:
+                wait_until("it goes on", lambda: target.ask("rounds") != rounds)
+                now = footprint(target.pid, with_text=False)
+                now.pop("descriptors")
+                if differences(before, now):
+                    raise Failed(differences(before, now))
+        answer = target.ask("stop")
+        if not answer.startswith("done OK"):
+            raise Failed(answer)
+    except Failed as e:
+        soak.fail(f"{name}, attach {done}: {e}")
+    finally:
+        target.end()
+    return done, longest
+
+
+def run(soak, only=None):
+    names = [only] if only else TARGETS
+    said, sum_, longest = [], 0, 0
+    for i, name in enumerate(names):
+        end = soak.began + soak.seconds * (i + 1) / len(names)
+        done, slowest = one(soak, name, soak.count // len(names), end)
+        sum_, longest = sum_ + done, max(longest, slowest)
+        said.append(f"{done} in {name}")
+    return soak.report(f"{sum_} attaches: {', '.join(said)}; the longest took {longest:.1f} s")
