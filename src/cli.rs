@@ -156,7 +156,7 @@ impl From<Compression> for Compress {
 /// What a thread does when the ring is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnFull {
-    /// Wait for up to a tenth of a second, then drop the event
+    /// Wait for up to a tenth of a second, then drop events until there is room
     Wait,
     /// Drop the event
     Drop,
@@ -187,7 +187,7 @@ pub struct AttachArgs {
     /// The signal that switches recording off and on: USR1, USR2, RTMIN+N or none
     #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = parse_signal)]
     pub signal: u32,
-    /// How long to look for a safe moment before giving up
+    /// How long to wait for threads that do not stop, before giving up with nothing changed
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
 }
