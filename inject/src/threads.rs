@@ -84,7 +84,7 @@ pub fn stop_all(pid: i32, timeout: Duration) -> Result<Stopped> {
                     }
                     e => e,
                 })?;
-                span *= 2;
+                span *= 4;
             }
         }
     }
