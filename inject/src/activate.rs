@@ -4,7 +4,7 @@ use crate::install::{Installed, with_caller};
 use crate::proc::Status;
 use crate::remote::Caller;
 use crate::threads::{Stopped, stop_all};
-use crate::{DetachOptions, Error, RemoteAddr, RemoteMemory, Result, isolated, setup};
+use crate::{Error, RemoteAddr, RemoteMemory, Result, isolated, setup};
 use prof_arch::native::syscall::nr;
 use prof_trace::records::NotHooked;
 use prof_trace::shared::{Shared, state};
@@ -166,11 +166,10 @@ impl Installed {
     pub fn undo(&mut self) {
         if !self.done {
             self.done = true;
-            let timeout = self.options.timeout;
-            if let Err(e) =
-                crate::detach::detach_locked(self.target.pid, &DetachOptions { timeout })
-            {
-                log::warn!("undoing: {e}");
+            let pid = self.target.pid;
+            match crate::detach::undo_locked(pid, self.options.timeout) {
+                Ok(r) => r.left.iter().for_each(|l| log::warn!("undoing: left in it: {l}")),
+                Err(e) => log::warn!("undoing: {e}; `prof detach {pid}` removes what is left"),
             }
         }
     }

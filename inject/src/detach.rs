@@ -55,10 +55,20 @@ pub fn detach(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
 
 /// The same, by somebody who holds the target's lock.
 pub(crate) fn detach_locked(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
-    isolated(|| take_out(pid, options))
+    isolated(|| take_out(pid, options, true))
 }
 
-fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
+/// How long an attach that has failed tries to leave nothing behind. No thread waits for that.
+const UNDO: Duration = Duration::from_secs(30);
+
+/// The same, by the prof that has attached itself.
+pub(crate) fn undo_locked(pid: i32, timeout: Duration) -> Result<DetachReport> {
+    let options = DetachOptions { timeout: timeout.max(UNDO) };
+    isolated(|| take_out(pid, &options, false))
+}
+
+/// `taken_over`: what is there may be of a prof that was killed.
+fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<DetachReport> {
     let timeout = options.timeout;
     let r = Recorded::open(pid)?;
     let mut report = DetachReport { path: r.path(), ..DetachReport::default() };
@@ -68,7 +78,7 @@ fn take_out(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     };
     let c = &r.control;
     let functions = r.functions();
-    if c.state.load(Relaxed) != state::ATTACHED {
+    if taken_over && c.state.load(Relaxed) != state::ATTACHED {
         let gadgets = Gadgets::find(pid, &r.mem, &proc::maps(pid)?)?;
         settle(pid, gadgets, timeout)?;
     }
