@@ -291,13 +291,6 @@ fn verify(
             report.left.push(format!("the hook of {}", function_name(f)));
         }
     }
-    let traced = |tid: &i32| {
-        let tracer = Status::of_thread(pid, *tid).ok().and_then(|s| s.number("TracerPid"));
-        tracer.is_some_and(|t| std::path::Path::new(&format!("/proc/self/task/{t}")).exists())
-    };
-    for tid in proc::threads(pid).unwrap_or_default().iter().filter(|t| traced(t)) {
-        report.left.push(format!("thread {tid} is still traced"));
-    }
     if let Some(signal) = handler
         && Status::of(pid).is_ok_and(|s| s.signals("SigCgt") >> (signal - 1) & 1 == 1)
     {
