@@ -131,6 +131,22 @@ pub fn find(pid: i32, mem: &RemoteMemory, modules: &[Module]) -> (Vec<Found>, Ve
     (found, not)
 }
 
+/// Whether this is a malloc that ends in no other one that is hooked: libc's, or the only one.
+#[must_use]
+pub fn is_last_malloc(f: &Found, all: &[Found], modules: &[Module]) -> bool {
+    let is_malloc = |f: &Found| {
+        let names = std::iter::once(&f.name).chain(&f.aliases);
+        names.filter_map(|n| split(n)).any(|(_, w)| w.name == "malloc")
+    };
+    let others = |o: &&Found| o.addr != f.addr && is_malloc(o);
+    let in_libc = modules.get(f.module).is_some_and(|m| m.file_name().starts_with("libc."));
+    is_malloc(f)
+        && match in_libc {
+            true => !all.iter().filter(others).any(|o| o.module == f.module),
+            false => !all.iter().any(|o| others(&o)),
+        }
+}
+
 /// Adds what one allocator (a prefix in a module) defines.
 fn in_module(
     index: usize,

@@ -1,5 +1,6 @@
 //! Filling the shared memory in, before anything in the target can look at it.
 
+use crate::functions::{Found, is_last_malloc};
 use crate::install::{Fitness, Installed, candidates};
 use crate::mapping::Mapped;
 use crate::proc::{Map, Status};
@@ -205,11 +206,21 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
     let (ring, flag) = (RemoteAddr(mapped.ring.addr), RemoteAddr(mapped.flag.addr));
     i.mem.write(base, &i.image.at(base, segments, ring, flag))?;
     let header = i.image.header_at(base);
+    let select = i.shared.control().flags.load(Relaxed) & flags::SELECT != 0;
+    let found: Vec<Found> = i.planned.iter().map(|p| p.found.clone()).collect();
     let mut kept = Vec::new();
     for mut p in std::mem::take(&mut i.planned) {
         let index = kept.len();
         let desc = ring.plus(Shared::function_offset(index) as u64);
-        let entry = RemoteAddr(header.entries[p.found.kind as usize].0 as u64);
+        let code = match p.found.kind {
+            Kind::Malloc if select && is_last_malloc(&p.found, &found, &i.modules) => {
+                header.pass[0]
+            }
+            Kind::Free if select => header.pass[1],
+            Kind::Delete if select => header.pass[2],
+            kind => header.entries[kind as usize],
+        };
+        let entry = RemoteAddr(code.0 as u64);
         let fits = index < prof_trace::shared::FUNCTIONS;
         let built =
             if fits { p.build(flag, desc, entry) } else { Err("too many functions".into()) };

@@ -112,6 +112,41 @@ macro_rules! hook_entry {
     };
 }
 
+/// Defines an entry `$name` that stubs jump to: if
+/// `$goes_on: extern "C" fn(argument 0: u64, descriptor: &Function) -> u64` returns an address, the call
+/// goes on there, as if nothing had been; if it returns 0, at the entry `$full`. For functions with at
+/// most three arguments.
+#[cfg(target_arch = "x86_64")]
+#[macro_export]
+macro_rules! pass_entry {
+    ($(#[$doc:meta])* $name:ident, $goes_on:path, $full:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "endbr64",
+                "push rdi",
+                "push rsi",
+                "push rdx",
+                "push r11",
+                "sub rsp, 8",
+                "mov rsi, r11",
+                "call {goes_on}",
+                "add rsp, 8",
+                "pop r11",
+                "pop rdx",
+                "pop rsi",
+                "pop rdi",
+                "test rax, rax",
+                "jz {full}",
+                "jmp rax",
+                goes_on = sym $goes_on,
+                full = sym $full,
+            )
+        }
+    };
+}
+
 /// Calls `f(arg)` with the stack pointer at `top`, and comes back to this stack: when `f` returns, or
 /// when something that it called gives up with [`leave_stack`]. The word at `top` is used for that.
 ///

@@ -29,6 +29,17 @@ prof_arch::hook_entry!(
     /// The dynamic linker's list of modules changes.
     loader, before_loader, after_nothing);
 
+// Where not all blocks are recorded: most calls go on at once.
+prof_arch::pass_entry!(
+    /// malloc, where it ends in no other hooked function.
+    pass_malloc, goes_on_malloc, alloc);
+prof_arch::pass_entry!(
+    /// free.
+    pass_free, goes_on_free, free);
+prof_arch::pass_entry!(
+    /// operator delete and others that may end in free.
+    pass_delete, goes_on_free, delete);
+
 fn function(call: &Call) -> &'static Function {
     // SAFETY: the stub passes the address of its descriptor in the shared memory, which is mapped
     // for as long as the stub is.
@@ -113,10 +124,7 @@ extern "C" fn before_alloc(call: &mut Call) -> Go {
     let t = if selecting(&shared)
         && !sample::selects(shared.control(), slot, requested(f.kind, &call.args))
     {
-        if f.kind == Kind::Malloc as u32 {
-            // It ends in no other hooked function.
-            return pass(f);
-        }
+        // What it ends in is not asked again: that would pick more blocks than it should.
         core::ptr::null_mut()
     } else {
         core::ptr::from_mut(t)
@@ -131,6 +139,23 @@ extern "C" fn before_alloc(call: &mut Call) -> Go {
         return Go { target: f.nothrow, stay: 1 };
     }
     Go { target: f.original, stay: 1 }
+}
+
+/// Where to go on with an allocation of `size` bytes that is plainly not to be recorded; else 0.
+extern "C" fn goes_on_malloc(size: u64, f: &Function) -> u64 {
+    let shared = header::shared();
+    let Some(slot) = thread::slot_at_once(&shared) else { return 0 };
+    // Inside another one it is not counted.
+    let outer = slot.busy_sp.load(Relaxed) | slot.inner_sp.load(Relaxed) == 0;
+    if outer && sample::passes(shared.control(), slot, size) { f.original } else { 0 }
+}
+
+/// The same for a block that is given back. Its end is of no interest if it is not in the recording,
+/// whoever gives it back.
+extern "C" fn goes_on_free(addr: u64, f: &Function) -> u64 {
+    let shared = header::shared();
+    let full = shared.control().samples_full.load(Relaxed) != 0;
+    if !full && samples::is_absent(&shared, addr) { f.original } else { 0 }
 }
 
 /// Whether not all blocks are recorded.
@@ -285,10 +310,11 @@ extern "C" fn after_realloc(call: &mut Call) -> u64 {
     count(slot, f);
     if !is_new {
         put_free(&shared, slot, t, call, before, old);
-    } else if !had {
+    } else if old == 0 {
         let time = clock::after(&shared);
         record_alloc(&shared, slot, t, call, time, addr);
     } else {
+        // Also if the old block is not in the recording: that a block was reallocated counts.
         let time = clock::after(&shared);
         if let Some(node) = stack_node(&shared, slot, t, call) {
             select(&shared, addr);

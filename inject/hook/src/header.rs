@@ -40,6 +40,7 @@ pub static PROF_HOOK: HookHeader = HookHeader {
         NONE,
         NONE,
     ],
+    pass: [code(entry::pass_malloc), code(entry::pass_free), code(entry::pass_delete)],
     handler: Code(toggle::handler as *const ()),
     restorer: Code(capture::restorer as *const ()),
 };

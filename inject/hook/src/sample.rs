@@ -5,6 +5,9 @@
 //! exponential distribution, which has no memory: so each allocation of `s` bytes has the
 //! probability `1 - exp(-s / mean)`, whatever came before it (Knuth, The Art of Computer Programming,
 //! volume 2, 3.4.1 D).
+//!
+//! By number: one of each `N` allocations in a row, at a random place among them. Always the same place
+//! would be in step with programs that do the same things over and over, and see one of them only.
 
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::counter;
@@ -14,21 +17,33 @@ use prof_trace::shared::{Control, Slot};
 /// `flags::SELECT` is set.
 #[inline(always)]
 pub fn selects(c: &Control, slot: &Slot, size: u64) -> bool {
+    !passes(c, slot, size) && (step(c, size) == 0 || arrived(c, slot, step(c, size)))
+}
+
+/// Whether an allocation is plainly not to be recorded; if so, it has been counted as one. Else nothing
+/// has been done, and [`selects`] decides.
+#[inline(always)]
+pub fn passes(c: &Control, slot: &Slot, size: u64) -> bool {
     if size < c.min_size || size > c.max_size {
+        return true;
+    }
+    let step = step(c, size);
+    let left = slot.distance.load(Relaxed) as i64 - step as i64;
+    if step == 0 || left <= 0 {
         return false;
     }
-    let step = match (c.sample_bytes, c.sample_every) {
-        (0, 0 | 1) => return true,
-        (0, _) => 1,
+    slot.distance.store(left as u64, Relaxed);
+    true
+}
+
+/// How far an allocation goes towards the next point; 0: all are recorded.
+#[inline(always)]
+fn step(c: &Control, size: u64) -> u64 {
+    match (c.sample_bytes, c.sample_every) {
+        (0, every) => (every > 1) as u64,
         // A block of no bytes is one of one byte.
         _ => size.clamp(1, MOST),
-    };
-    let left = slot.distance.load(Relaxed) as i64 - step as i64;
-    slot.distance.store(left as u64, Relaxed);
-    if left > 0 {
-        return false;
     }
-    arrived(c, slot, step)
 }
 
 /// No distance and no block counts for more.
@@ -42,11 +57,9 @@ fn arrived(c: &Control, slot: &Slot, step: u64) -> bool {
     if random == 0 {
         random = counter() ^ (slot.serial.load(Relaxed) as u64) << 40;
         let bits = next(&mut random);
-        // Not all threads shall begin with the same allocation.
-        let start = if c.sample_bytes == 0 {
-            1 + bits % c.sample_every
-        } else {
-            exponential(c.sample_bytes, bits)
+        let start = match c.sample_bytes {
+            0 => 1 + bits % c.sample_every,
+            mean => exponential(mean, bits),
         };
         if start > step {
             slot.random.store(random, Relaxed);
@@ -54,9 +67,13 @@ fn arrived(c: &Control, slot: &Slot, step: u64) -> bool {
             return false;
         }
     }
+    let last = output(random);
     let bits = next(&mut random);
-    let distance =
-        if c.sample_bytes == 0 { c.sample_every } else { exponential(c.sample_bytes, bits) };
+    let distance = match c.sample_bytes {
+        // From the place in this row to the end, and to the place in the next one.
+        0 => c.sample_every - last % c.sample_every + bits % c.sample_every,
+        mean => exponential(mean, bits),
+    };
     slot.random.store(random, Relaxed);
     slot.distance.store(distance, Relaxed);
     true
@@ -65,7 +82,12 @@ fn arrived(c: &Control, slot: &Slot, step: u64) -> bool {
 /// SplitMix64 (Steele, Lea, Flood, 2014); the state is never 0 afterwards.
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15).max(1);
-    let mut z = *state;
+    output(*state)
+}
+
+/// The number that the generator gave when it came to this state.
+fn output(state: u64) -> u64 {
+    let mut z = state;
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ z >> 31

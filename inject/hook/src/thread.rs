@@ -11,15 +11,29 @@ use prof_trace::slots::{self, Claim};
 #[inline(always)]
 pub fn current(shared: &Shared) -> Option<(&'static Slot, &'static mut Thread)> {
     let tp = thread_pointer();
-    let c = shared.control();
-    let mask = (c.states_count as usize).wrapping_sub(1);
-    let start = (tp >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 40;
+    let (start, mask) = place(shared, tp);
     let index = start & mask;
     let s = shared.slot(index)?;
     if s.tp.load(Relaxed) == tp && slots::is_of(s, || libc_tid(shared, tp)) {
         return Some((s, state(shared, index)));
     }
     find(shared, tp, start, mask)
+}
+
+/// The calling thread's slot, if it has one and that is found at first sight.
+#[inline(always)]
+pub fn slot_at_once(shared: &Shared) -> Option<&'static Slot> {
+    let tp = thread_pointer();
+    let (start, mask) = place(shared, tp);
+    let s = shared.slot(start & mask)?;
+    (s.tp.load(Relaxed) == tp && slots::is_of(s, || libc_tid(shared, tp))).then_some(s)
+}
+
+/// Where the search for a thread's slot begins, and the mask of the table's indices.
+#[inline(always)]
+fn place(shared: &Shared, tp: u64) -> (usize, usize) {
+    let mask = (shared.control().states_count as usize).wrapping_sub(1);
+    ((tp >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 40, mask)
 }
 
 /// The thread id that libc keeps beside the thread pointer.

@@ -59,17 +59,19 @@ pub fn insert(shared: &Shared, addr: u64) -> bool {
 /// Takes an address out of the set; false if it was not in it.
 #[inline(always)]
 pub fn remove(shared: &Shared, addr: u64) -> bool {
-    let hash = mix(addr);
-    let Some(w) = window(shared, hash, 0, 0) else { return false };
+    !is_absent(shared, addr) && search(shared, addr, mix(addr))
+}
+
+/// Whether a look at one window shows that an address is not in the set.
+#[inline(always)]
+pub fn is_absent(shared: &Shared, addr: u64) -> bool {
+    let Some(w) = window(shared, mix(addr), 0, 0) else { return true };
     let first = w[0].load(Relaxed);
     let mut hit = first & !OVERFLOWN == addr;
     for e in &w[1..] {
         hit |= e.load(Relaxed) == addr;
     }
-    if !hit && first & OVERFLOWN == 0 {
-        return false;
-    }
-    search(shared, addr, hash)
+    !hit && first & OVERFLOWN == 0
 }
 
 #[cold]

@@ -335,6 +335,9 @@ pub struct HookHeader {
     pub state_size: u64,
     /// The code that a stub jumps to, by [`Kind`].
     pub entries: [Code; 16],
+    /// The same where not all blocks are recorded, for functions of which most calls need nothing: malloc
+    /// where it ends in no other hooked function, [`Kind::Free`], [`Kind::Delete`].
+    pub pass: [Code; 3],
     /// Handler of the toggle signal, for `sa_handler` (with `SA_RESTART | SA_ONSTACK`).
     pub handler: Code,
     /// `sa_restorer` for it, where the architecture has one.
