@@ -85,7 +85,7 @@ pub struct RecordArgs {
         conflicts_with = "sample_rate"
     )]
     pub sample: Option<u64>,
-    /// Record a sample: every Nth allocation of each thread
+    /// Record a sample: one of each N allocations in a row, by thread
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub sample_rate: Option<u64>,
     /// Record no smaller blocks

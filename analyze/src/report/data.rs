@@ -110,7 +110,7 @@ pub struct RecordingData {
 pub struct CaptureData {
     /// A sample: one for each so many bytes that are allocated, on average; 0: no such sample.
     pub sample_bytes: u64,
-    /// A sample: each so many-th allocation of a thread; 0 or 1: no such sample.
+    /// A sample: one of so many allocations in a row of a thread; 0 or 1: no such sample.
     pub sample_every: u64,
     /// Only blocks of this size or larger.
     pub min_size: u64,

@@ -53,6 +53,9 @@ impl Text<'_> {
                 SortKey::Temporary if partial => {
                     "temporary allocations are not known, as not all blocks were recorded"
                 }
+                SortKey::Size | SortKey::Count | SortKey::Age if partial => {
+                    "no block of the recording is live (--sort peak-size shows what was)"
+                }
                 sort => nothing(sort),
             };
             writeln!(self.out, "\n{text}")?;

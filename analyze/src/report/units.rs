@@ -26,20 +26,20 @@ pub fn bytes(n: u64) -> String {
     about_bytes(n, None)
 }
 
-/// The same with a standard error: `22.7 KiB ±1.3`. One that is too small for the unit has its own.
+/// The same with a standard error, if there is any: `22.7 KiB ±1.3`. One that is too small for the unit has its own.
 pub fn about_bytes(n: u64, error: Option<u64>) -> String {
     let unit = unit(n);
     let text = format!("{} {}", in_unit(n, unit), UNITS[unit]);
-    let Some(e) = error else { return text };
+    let Some(e) = error.filter(|e| *e > 0) else { return text };
     match in_unit(e, unit) {
-        zero if e > 0 && zero == "0.0" => format!("{text} ±{}", bytes(e)),
+        zero if zero == "0.0" => format!("{text} ±{}", bytes(e)),
         error => format!("{text} ±{error}"),
     }
 }
 
 /// A number with a standard error: `123 ±11`.
 pub fn about_number(n: u64, error: Option<u64>) -> String {
-    error.map_or(n.to_string(), |e| format!("{n} ±{e}"))
+    error.filter(|e| *e > 0).map_or(n.to_string(), |e| format!("{n} ±{e}"))
 }
 
 /// A count with a standard error: `123 ±11 blocks`.

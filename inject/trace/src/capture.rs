@@ -6,7 +6,7 @@ pub struct Capture {
     /// Mean distance, in allocated bytes, between two points of a Poisson process; a block is
     /// recorded if a point falls into it. 0: no such sampling.
     pub sample_bytes: u64,
-    /// Every so many-th allocation of each thread is recorded. 0 or 1: all.
+    /// One of so many allocations in a row of each thread is recorded. 0 or 1: all.
     pub sample_every: u64,
     /// Smaller blocks are not recorded.
     pub min_size: u64,
