@@ -10,7 +10,8 @@
 //! * [`create_recording`], [`write_prologue`]: its beginning;
 //! * [`map_ring`]: the shared memory, from its file descriptor;
 //! * [`Peek`]: what a recorded process says of its recording;
-//! * [`drain_orphan`]: what is left in the ring of a collector that died.
+//! * [`drain_orphan`]: what is left in the ring of a collector that died;
+//! * [`module_symbols`]: what is kept of a module's file.
 
 mod census;
 mod clock;
@@ -37,6 +38,7 @@ pub use orphan::{Drained, drain_orphan};
 pub use output::{Output, create_recording, write_prologue};
 pub use peek::{Peek, all_recorded, is_process, start_time};
 pub use ring_map::map_ring;
+pub use symbols::module_symbols;
 pub use target::{Watched, switch_off};
 
 use std::io;

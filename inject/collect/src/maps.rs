@@ -42,15 +42,21 @@ fn parse_line(line: &str) -> Option<Mapping> {
     };
     let (start, end) = word().split_once('-')?;
     let (perms, offset, device, inode) = (word(), word(), word(), word());
+    let (start, end) = (hex(start)?, hex(end)?);
+    (start < end).then_some(())?;
     Some(Mapping {
-        start: u64::from_str_radix(start, 16).ok()?,
-        end: u64::from_str_radix(end, 16).ok()?,
+        start,
+        end,
         perms: perms.as_bytes().try_into().ok()?,
-        offset: u64::from_str_radix(offset, 16).ok()?,
+        offset: hex(offset)?,
         device: device.into(),
         inode: inode.parse().ok()?,
         path: unescape(rest.trim_start_matches(' ')),
     })
+}
+
+fn hex(word: &str) -> Option<u64> {
+    u64::from_str_radix(word, 16).ok()
 }
 
 /// The kernel writes a newline in a path as `\012`.

@@ -1,8 +1,9 @@
 //! Build ids and symbols of modules, from files or from the target's memory.
 
 use goblin::container::Ctx;
+use goblin::elf::dynamic::{DT_STRSZ, DT_STRTAB, DT_SYMTAB};
 use goblin::elf::header::Header;
-use goblin::elf::program_header::{PT_NOTE, ProgramHeader};
+use goblin::elf::program_header::{PT_DYNAMIC, PT_NOTE, ProgramHeader};
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, SectionHeader};
 use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym};
 use goblin::elf::{Elf, sym};
@@ -15,6 +16,8 @@ use std::os::unix::fs::FileExt;
 const MAX_TABLE: u64 = 64 << 20;
 /// The longest note segment that is looked through.
 const MAX_NOTES: u64 = 64 << 10;
+/// The longest dynamic section that is looked through.
+const MAX_DYNAMIC: u64 = 64 << 10;
 /// The longest build id.
 const MAX_BUILD_ID: usize = 64;
 
@@ -92,18 +95,15 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// The functions of `.symtab`, or else of `.dynsym`, as the record of module number `module`.
+    /// Its functions, as the record of module number `module`: of a file those of `.symtab`, or else of
+    /// `.dynsym`; of a module in memory those that are loaded for the dynamic linker.
     pub fn symbols(&self, module: u32) -> Option<Symbols> {
-        let (n, each) = (self.header.e_shnum as usize, SectionHeader::size(self.ctx));
-        let table = self.read(self.header.e_shoff, (n * each) as u64)?;
-        let sections = SectionHeader::parse_from(&table, 0, n, self.ctx).ok()?;
-        let find = |kind| sections.iter().find(|s| s.sh_type == kind && s.sh_size > 0);
-        let symtab = find(SHT_SYMTAB).or_else(|| find(SHT_DYNSYM))?;
-        let strtab = sections.get(symtab.sh_link as usize).filter(|s| s.sh_type != SHT_NOBITS)?;
-        let strings = self.read(strtab.sh_offset, strtab.sh_size)?;
-        let count = symtab.sh_size as usize / Sym::size(self.ctx.container);
-        let bytes = self.read(symtab.sh_offset, symtab.sh_size)?;
-        let mut found: Vec<(u64, u64, &[u8])> = sym::Symtab::parse(&bytes, 0, count, self.ctx)
+        let (symbols, strings) = match self.bias {
+            None => self.tables()?,
+            Some(bias) => self.loaded_tables(bias)?,
+        };
+        let count = symbols.len() / Sym::size(self.ctx.container);
+        let mut found: Vec<(u64, u64, &[u8])> = sym::Symtab::parse(&symbols, 0, count, self.ctx)
             .ok()?
             .iter()
             .filter(|s| matches!(s.st_type(), STT_FUNC | STT_GNU_IFUNC) && s.st_shndx != 0)
@@ -116,6 +116,63 @@ impl<'a> Image<'a> {
         found.sort_unstable();
         Some(pack(module, &found))
     }
+
+    /// The bytes of a file's symbol table, and its strings.
+    fn tables(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let (n, each) = (self.header.e_shnum as usize, SectionHeader::size(self.ctx));
+        let table = self.read(self.header.e_shoff, (n * each) as u64)?;
+        let sections = SectionHeader::parse_from(&table, 0, n, self.ctx).ok()?;
+        let find = |kind| sections.iter().find(|s| s.sh_type == kind && s.sh_size > 0);
+        let symtab = find(SHT_SYMTAB).or_else(|| find(SHT_DYNSYM))?;
+        let strtab = sections.get(symtab.sh_link as usize).filter(|s| s.sh_type != SHT_NOBITS)?;
+        let strings = self.read(strtab.sh_offset, strtab.sh_size)?;
+        Some((self.read(symtab.sh_offset, symtab.sh_size)?, strings))
+    }
+
+    /// The same from memory, by the dynamic section. Where the symbol table ends is nowhere said but by
+    /// its hash tables; linkers put the strings right behind it.
+    fn loaded_tables(&self, bias: u64) -> Option<(Vec<u8>, Vec<u8>)> {
+        let p = self.segments.iter().find(|p| p.p_type == PT_DYNAMIC)?;
+        let offset = |addr: u64| addr.wrapping_sub(self.at);
+        let section =
+            self.read(offset(bias.wrapping_add(p.p_vaddr)), p.p_memsz.min(MAX_DYNAMIC))?;
+        let entries = Dynamic::parse(&section, self.ctx);
+        let entry = |tag: u64| entries.iter().find(|d| d.d_tag == tag).map(|d| d.d_val);
+        // glibc writes addresses into the section; others, and the vDSO, leave it alone.
+        let address = |v: u64| if v < self.at { v.wrapping_add(bias) } else { v };
+        let (symbols, strings) = (address(entry(DT_SYMTAB)?), address(entry(DT_STRTAB)?));
+        let len = strings.checked_sub(symbols)?;
+        Some((self.read(offset(symbols), len)?, self.read(offset(strings), entry(DT_STRSZ)?)?))
+    }
+}
+
+/// An entry of a dynamic section.
+struct Dynamic {
+    d_tag: u64,
+    d_val: u64,
+}
+
+impl Dynamic {
+    fn parse(bytes: &[u8], ctx: Ctx) -> Vec<Self> {
+        let word = |b: &[u8]| {
+            let (mut le, mut be) = (0, 0);
+            for (i, b) in b.iter().enumerate() {
+                le |= u64::from(*b) << (8 * i);
+                be = be << 8 | u64::from(*b);
+            }
+            if ctx.le.is_little() { le } else { be }
+        };
+        let size = if ctx.container.is_big() { 8 } else { 4 };
+        let pairs = bytes.chunks_exact(2 * size);
+        pairs.map(|p| Self { d_tag: word(&p[..size]), d_val: word(&p[size..]) }).collect()
+    }
+}
+
+/// What a recording keeps of a module's file: its build id, and its functions if it names any. `None` if
+/// it is no ELF file.
+pub fn module_symbols(file: &File) -> Option<(Vec<u8>, Option<Symbols>)> {
+    let image = Image::file(file)?;
+    Some((image.build_id().unwrap_or_default(), image.symbols(1)))
 }
 
 /// Packs symbols, as many as a chunk holds.

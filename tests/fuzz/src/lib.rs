@@ -1,0 +1,69 @@
+//! What is fuzzed: every reader of bytes that a hostile target, or a made-up file, controls. Each
+//! function takes any bytes, and must come to an end without a panic, a crash, or a read or write
+//! outside of what it was given.
+//!
+//! * [`ring`]: the shared memory, as the collector reads it; what it writes must be a recording
+//!   that reads without damage;
+//! * [`control`]: the control page and tables of a process that is recorded, as status, detach and
+//!   the next attach read them;
+//! * [`recording`]: a recording, loaded, replayed and reported;
+//! * [`elf`]: an ELF file, as the injector, the collector and the analyser read it;
+//! * [`cfi`]: call frame information, compiled and stepped;
+//! * [`maps`]: `/proc/PID/maps`.
+
+mod elf_files;
+mod maps_text;
+mod recordings;
+mod rings;
+mod unwind;
+
+pub use elf_files::elf;
+pub use maps_text::maps;
+pub use recordings::recording;
+pub use rings::{control, ring};
+pub use unwind::cfi;
+
+use std::fs::File;
+use std::os::fd::FromRawFd;
+
+/// All targets, by the names of their corpora.
+pub const TARGETS: [(&str, fn(&[u8])); 6] = [
+    ("ring", ring),
+    ("control", control),
+    ("recording", recording),
+    ("elf", elf),
+    ("cfi", cfi),
+    ("maps", maps),
+];
+
+/// Takes integers and byte strings off the front of the input; zeroes when it is used up.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn bytes(&mut self, n: usize) -> &'a [u8] {
+        let (head, rest) = self.0.split_at(n.min(self.0.len()));
+        self.0 = rest;
+        head
+    }
+
+    fn int(&mut self, size: usize) -> u64 {
+        let mut word = [0; 8];
+        let bytes = self.bytes(size);
+        word[..bytes.len()].copy_from_slice(bytes);
+        u64::from_le_bytes(word)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+/// A file in memory, and its path for those who open it by one.
+fn memory_file(name: &std::ffi::CStr) -> (File, std::path::PathBuf) {
+    // SAFETY: a valid C string; the result is a new descriptor, or -1.
+    let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
+    assert!(fd >= 0, "memfd_create: {}", std::io::Error::last_os_error());
+    // SAFETY: the descriptor is new and ours.
+    let file = unsafe { File::from_raw_fd(fd) };
+    (file, format!("/proc/self/fd/{fd}").into())
+}

@@ -1,0 +1,46 @@
+//! Recordings, as `prof report` reads them.
+
+use super::{Input, memory_file};
+use prof_analyze::report::{Report, ReportOptions, SortKey};
+use prof_analyze::{Analysis, Follower, LoadOptions};
+use prof_trace::chunk;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+
+/// The first byte says what the rest is: 0, a whole file; else chunks as (kind, length, payload),
+/// which are given the header and the checksums that no fuzzer would find.
+pub fn recording(bytes: &[u8]) {
+    static FILE: OnceLock<(File, PathBuf)> = OnceLock::new();
+    let (file, path) = FILE.get_or_init(|| memory_file(c"recording"));
+    let mut input = Input(bytes);
+    let whole = match input.int(1) {
+        0 => input.0.to_vec(),
+        _ => {
+            let mut b = chunk::file_header().to_vec();
+            while !input.is_empty() {
+                let (kind, len) = (input.int(1) as u16, input.int(2) as usize);
+                chunk::put(&mut b, kind, input.bytes(len));
+            }
+            b
+        }
+    };
+    file.set_len(0).expect("cut");
+    file.write_all_at(&whole, 0).expect("write");
+    report(path);
+}
+
+/// Everything that is made of a recording; the number of its events.
+pub(crate) fn report(path: &Path) -> Option<u64> {
+    let options = LoadOptions::default();
+    if let Ok(mut f) = Follower::open(path) {
+        let _ = f.poll();
+    }
+    let analysis = Analysis::from_file(path, &options).ok()?;
+    for sort in [SortKey::Size, SortKey::Age] {
+        let report = Report::new(&analysis, &ReportOptions { sort, top: 5, ..Default::default() });
+        let _ = (report.text(Default::default()), report.json());
+    }
+    Some(analysis.events())
+}
