@@ -1,10 +1,14 @@
 //! The target's modules: where they are mapped, how to unwind them, what they define.
 
+use crate::elf_file::{ElfFile, container, each};
 use crate::proc::{self, Map};
 use crate::{RemoteAddr, RemoteMemory};
+use goblin::container::Ctx;
 use goblin::elf::program_header::{PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD};
+use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym};
 use goblin::elf::{Elf, ProgramHeader};
 use prof_arch::unwind::eh_frame_address;
+use prof_trace::files::{open_below, open_regular};
 use std::fs::File;
 use std::path::PathBuf;
 
@@ -113,13 +117,6 @@ fn module(pid: i32, mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Mo
     Some(found)
 }
 
-fn container(head: &[u8]) -> Option<goblin::container::Ctx> {
-    use goblin::container::{Container, Ctx, Endian};
-    let c = if *head.get(4)? == 2 { Container::Big } else { Container::Little };
-    let e = if *head.get(5)? == 2 { Endian::Big } else { Endian::Little };
-    Some(Ctx::new(c, e))
-}
-
 impl Module {
     /// The file's last component.
     #[must_use]
@@ -127,29 +124,54 @@ impl Module {
         self.path.file_name().and_then(|n| n.to_str()).unwrap_or_default()
     }
 
-    /// The file's contents: what is mapped, even if it has been replaced or deleted, or lies in
-    /// another mount namespace; the vDSO from memory.
+    /// The file: what is mapped, even if it has been replaced or deleted, or lies in another mount
+    /// namespace; the vDSO from memory. `None` if it can't be had.
     #[must_use]
-    pub fn open(&self, pid: i32, mem: &RemoteMemory) -> Option<FileBytes> {
+    pub fn open(&self, pid: i32, mem: &RemoteMemory) -> Option<ElfFile> {
         if self.path.as_os_str() == "[vdso]" {
             let len = self.end.0 - self.start.0;
-            return Some(FileBytes::Owned(mem.read_some(self.start, len.min(1 << 20) as usize)));
+            return ElfFile::of_bytes(mem.read_some(self.start, len.min(1 << 20) as usize));
         }
         let (a, b) = self.first;
-        let by_map = format!("/proc/{pid}/map_files/{a:x}-{b:x}");
-        let by_root = PathBuf::from(format!("/proc/{pid}/root"))
-            .join(self.path.strip_prefix("/").unwrap_or(&self.path));
-        let file = File::open(by_map).or_else(|_| File::open(by_root)).ok()?;
-        if !file.metadata().ok()?.is_file() {
-            return None;
-        }
-        // SAFETY: a file that somebody cuts short while it is read ends this process by SIGBUS; it is
-        // one that is mapped as code by a running process, which would end likewise.
-        let map = unsafe { memmap2::Mmap::map(&file).ok()? };
+        let proc = PathBuf::from(format!("/proc/{pid}"));
+        let head = mem.read_some(self.start, (b - a).min(4096) as usize);
         // The same file as what is mapped?
-        let n = map.len().min(4096).min((self.first.1 - self.first.0) as usize);
-        let head = mem.read_some(self.start, n);
-        (n >= 64 && map.get(..n) == Some(&head)).then_some(FileBytes::Mapped(map))
+        let same = |file: &ElfFile| {
+            let n = file.len().min(head.len() as u64);
+            n >= 64 && file.read(0, n).is_some_and(|h| h[..] == head[..n as usize])
+        };
+        let file = |f: std::io::Result<File>| ElfFile::of_file(f.ok()?).filter(same);
+        file(open_regular(&proc.join(format!("map_files/{a:x}-{b:x}"))))
+            .or_else(|| file(open_below(&proc.join("root"), &self.path)))
+            .or_else(|| file(open_regular(&proc.join("exe"))))
+    }
+
+    /// Calls `f` for its defined symbols: those of its file, or if that can't be had, those that are
+    /// loaded for the dynamic linker.
+    fn each_symbol(&self, pid: i32, mem: &RemoteMemory, mut f: impl FnMut(&Sym, &str)) {
+        match self.open(pid, mem) {
+            Some(file) => file.each_symbol(f),
+            None => {
+                let Some((symbols, names, ctx)) = self.loaded_symbols(mem) else { return };
+                each(&symbols, &names, ctx, &mut f);
+            }
+        }
+    }
+
+    /// The dynamic linker's symbol table and its names, from memory. Its end is nowhere said but by the
+    /// hash tables; linkers put the names right behind it.
+    fn loaded_symbols(&self, mem: &RemoteMemory) -> Option<(Vec<u8>, Vec<u8>, Ctx)> {
+        let ctx = container(&mem.read_some(self.start, 64))?;
+        let entry = |tag: u64| {
+            let value = dynamic_entry(mem, self, tag)?;
+            // glibc writes addresses into the section, musl leaves it alone.
+            Some(if value < self.start.0 { value.wrapping_add(self.bias) } else { value })
+        };
+        let (symbols, names) = (entry(DT_SYMTAB)?, entry(DT_STRTAB)?);
+        let size = dynamic_entry(mem, self, DT_STRSZ)?.min(64 << 20);
+        let len = names.checked_sub(symbols)?.min(64 << 20);
+        let read = |at, len: u64| mem.read_some(RemoteAddr(at), len as usize);
+        Some((read(symbols, len), read(names, size), ctx))
     }
 
     /// Its function symbols that `wanted` accepts, from both symbol tables, each once.
@@ -159,124 +181,59 @@ impl Module {
         mem: &RemoteMemory,
         wanted: impl Fn(&str) -> bool,
     ) -> Vec<Symbol> {
-        let Some(bytes) = self.open(pid, mem) else { return Vec::new() };
-        let Ok(elf) = Elf::parse(bytes.get()) else { return Vec::new() };
         let mut all: Vec<Symbol> = Vec::new();
-        let tables = [(&elf.dynsyms, &elf.dynstrtab), (&elf.syms, &elf.strtab)];
-        for (syms, names) in tables {
-            for s in syms.iter() {
-                let kind = s.st_type();
-                let function = kind == goblin::elf::sym::STT_FUNC || kind == 10;
-                if s.st_shndx == 0 || s.st_value == 0 || !function {
-                    continue;
-                }
-                let Some(name) = names.get_at(s.st_name) else { continue };
-                let name = name.split('@').next().unwrap_or(name);
-                let addr = RemoteAddr(s.st_value.wrapping_add(self.bias));
-                if wanted(name) && !all.iter().any(|o| o.name == name && o.addr == addr) {
-                    let name = name.to_owned();
-                    all.push(Symbol { name, addr, size: s.st_size, indirect: kind == 10 });
-                }
+        self.each_symbol(pid, mem, |s, name| {
+            let indirect = s.st_type() == STT_GNU_IFUNC;
+            if s.st_type() != STT_FUNC && !indirect {
+                return;
             }
-        }
+            let name = name.split('@').next().unwrap_or(name);
+            let addr = RemoteAddr(s.st_value.wrapping_add(self.bias));
+            if wanted(name) && !all.iter().any(|o| o.name == name && o.addr == addr) {
+                all.push(Symbol { name: name.to_owned(), addr, size: s.st_size, indirect });
+            }
+        });
         all
     }
-}
 
-impl Module {
     /// `.eh_frame` by the file's section headers: static programs have no header segment for it.
     fn eh_frame_section(&self, pid: i32, mem: &RemoteMemory) -> Option<(RemoteAddr, u64)> {
-        let bytes = self.open(pid, mem)?;
-        let elf = Elf::parse(bytes.get()).ok()?;
-        let s = elf
-            .section_headers
-            .iter()
-            .find(|s| s.sh_addr != 0 && elf.shdr_strtab.get_at(s.sh_name) == Some(".eh_frame"))?;
-        Some((RemoteAddr(s.sh_addr.wrapping_add(self.bias)), s.sh_size))
+        let (addr, len) = self.open(pid, mem)?.section(".eh_frame")?;
+        Some((RemoteAddr(addr.wrapping_add(self.bias)), len))
     }
 
     /// The address of a data symbol.
     #[must_use]
     pub fn data_symbol(&self, pid: i32, mem: &RemoteMemory, name: &str) -> Option<RemoteAddr> {
-        let bytes = self.open(pid, mem)?;
-        let elf = Elf::parse(bytes.get()).ok()?;
-        let tables = [(&elf.dynsyms, &elf.dynstrtab), (&elf.syms, &elf.strtab)];
-        tables.iter().find_map(|(syms, names)| {
-            let s =
-                syms.iter().find(|s| s.st_value != 0 && names.get_at(s.st_name) == Some(name))?;
-            Some(RemoteAddr(s.st_value.wrapping_add(self.bias)))
-        })
+        let mut found = None;
+        self.each_symbol(pid, mem, |s, n| {
+            if n == name && found.is_none() {
+                found = Some(RemoteAddr(s.st_value.wrapping_add(self.bias)));
+            }
+        });
+        found
     }
 }
 
-/// Where a file's bytes go, by its program headers.
-#[derive(Debug)]
-pub struct Layout<'a> {
-    bytes: &'a [u8],
-    loads: Vec<ProgramHeader>,
-}
+const DT_STRTAB: u64 = 5;
+const DT_SYMTAB: u64 = 6;
+const DT_STRSZ: u64 = 10;
+const DT_DEBUG: u64 = 21;
 
-impl<'a> Layout<'a> {
-    /// Of a file.
-    #[must_use]
-    pub fn of(bytes: &'a [u8]) -> Option<Self> {
-        let h = Elf::parse_header(bytes).ok()?;
-        let count = (h.e_phnum as usize).min(64);
-        let all = ProgramHeader::parse(bytes, h.e_phoff as usize, count, container(bytes)?).ok()?;
-        Some(Self { bytes, loads: all.into_iter().filter(|p| p.p_type == PT_LOAD).collect() })
-    }
-
-    /// The file's virtual address of a place in it.
-    #[must_use]
-    pub fn address(&self, offset: usize) -> Option<u64> {
-        let o = offset as u64;
-        let p = self.loads.iter().find(|p| p.p_offset <= o && o - p.p_offset < p.p_filesz)?;
-        Some(p.p_vaddr.wrapping_add(o - p.p_offset))
-    }
-
-    /// Virtual address and bytes of the executable segment.
-    #[must_use]
-    pub fn code(&self) -> Option<(u64, &'a [u8])> {
-        let p = self.loads.iter().find(|p| p.is_executable())?;
-        let from = usize::try_from(p.p_offset).ok()?;
-        let len = usize::try_from(p.p_filesz).ok()?;
-        Some((p.p_vaddr, self.bytes.get(from..from.checked_add(len)?)?))
-    }
-}
-
-/// The bytes of a file.
-#[derive(Debug)]
-pub enum FileBytes {
-    /// Mapped.
-    Mapped(memmap2::Mmap),
-    /// Read.
-    Owned(Vec<u8>),
-}
-
-impl FileBytes {
-    /// The bytes.
-    #[must_use]
-    pub fn get(&self) -> &[u8] {
-        match self {
-            Self::Mapped(m) => m,
-            Self::Owned(v) => v,
-        }
-    }
+/// The first value of a kind in a module's dynamic section that is not 0.
+fn dynamic_entry(mem: &RemoteMemory, m: &Module, tag: u64) -> Option<u64> {
+    let (at, len) = m.dynamic;
+    let bytes = mem.read_some(at, len.min(16 << 10) as usize);
+    let (words, _) = bytes.as_chunks::<8>();
+    let mut pairs = words.chunks_exact(2).map(|p| p.iter().map(|w| u64::from_ne_bytes(*w)));
+    pairs.find_map(|mut p| match (p.next(), p.next()) {
+        (Some(t), Some(value)) if t == tag && value != 0 => Some(value),
+        _ => None,
+    })
 }
 
 /// The dynamic linker's `r_debug` (`DT_DEBUG` of the executable); 0 if there is none.
 #[must_use]
 pub fn r_debug(mem: &RemoteMemory, modules: &[Module]) -> u64 {
-    const DT_DEBUG: u64 = 21;
-    for m in modules {
-        let (at, len) = m.dynamic;
-        let words = mem.read_some(at, len.min(16 << 10) as usize);
-        let (words, _) = words.as_chunks::<8>();
-        for pair in words.chunks_exact(2) {
-            if u64::from_ne_bytes(pair[0]) == DT_DEBUG && pair[1] != [0; 8] {
-                return u64::from_ne_bytes(pair[1]);
-            }
-        }
-    }
-    0
+    modules.iter().find_map(|m| dynamic_entry(mem, m, DT_DEBUG)).unwrap_or(0)
 }

@@ -11,6 +11,7 @@ mod activate;
 mod addr;
 pub mod detach;
 pub mod elf;
+pub mod elf_file;
 mod error;
 pub mod functions;
 mod image;

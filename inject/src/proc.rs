@@ -6,6 +6,9 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
+/// A process can make its command line as long as its memory.
+const MAX_CMDLINE: u64 = 1 << 20;
+
 /// One line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
@@ -157,7 +160,8 @@ pub fn exe(pid: i32) -> PathBuf {
 /// The arguments.
 #[must_use]
 pub fn cmdline(pid: i32) -> Vec<String> {
-    let text = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let text = PathBuf::from(format!("/proc/{pid}/cmdline"));
+    let text = prof_trace::files::read_at_most(&text, MAX_CMDLINE).unwrap_or_default();
     let text = text.strip_suffix(&[0]).unwrap_or(&text);
     text.split(|b| *b == 0).map(|a| String::from_utf8_lossy(a).into_owned()).collect()
 }

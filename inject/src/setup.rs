@@ -131,10 +131,9 @@ fn quiet(i: &Installed) -> Area {
     const MESSAGE: &[u8] = b"tcache_thread_shutdown(): unaligned tcache chunk";
     let find = |m: &elf::Module| {
         let file = m.open(i.target.pid, &i.mem)?;
-        let text = elf::Layout::of(file.get())?;
-        let at = text.address(memchr::memmem::find(file.get(), MESSAGE)?)?;
-        let code = text.code()?;
-        let reference = prof_arch::native::insn::find_reference(code.1, code.0, at)?;
+        let at = file.find(MESSAGE)?;
+        let code = file.code()?;
+        let reference = prof_arch::native::insn::find_reference(&code.1, code.0, at)?;
         let (hdr, eh) = (m.eh_frame_hdr, m.eh_frame);
         let bytes = |(a, n): (RemoteAddr, u64)| i.mem.read_some(a, n.min(64 << 20) as usize);
         let (hdr_bytes, eh_bytes) = (bytes(hdr), bytes(eh));

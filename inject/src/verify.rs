@@ -19,19 +19,18 @@ pub(crate) fn text_differs(
     for map in
         maps.iter().filter(|p| p.exec && p.inode != 0 && m.start <= p.start && p.end <= m.end)
     {
-        let from = map.offset as usize;
-        let len = (map.len() as usize).min(file.get().len().saturating_sub(from));
-        let want = file.get().get(from..from + len)?;
+        let len = map.len().min(file.len().saturating_sub(map.offset));
         let mut at = 0;
         while at < len {
             let n = (len - at).min(1 << 20);
-            let have = mem.read_some(map.start.plus(at as u64), n);
-            if have.len() != n {
+            let have = mem.read_some(map.start.plus(at), n as usize);
+            let want = file.read(map.offset.checked_add(at)?, n)?;
+            if have.len() != want.len() {
                 return None;
             }
-            if have != want[at..at + n] {
-                let k = have.iter().zip(&want[at..]).position(|(a, b)| a != b).unwrap_or(0);
-                let addr = map.start.plus((at + k) as u64);
+            if have != want {
+                let k = have.iter().zip(&want).position(|(a, b)| a != b).unwrap_or(0);
+                let addr = map.start.plus(at + k as u64);
                 return Some(format!("{}: code at {addr} is not as in the file", m.path.display()));
             }
             at += n;

@@ -2,8 +2,9 @@
 
 use crate::Error;
 use prof_trace::chunk::{self, HeaderError, Next};
+use prof_trace::files::open_regular;
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
@@ -37,11 +38,10 @@ pub(crate) struct ChunkFile {
 impl ChunkFile {
     /// Opens a recording and checks its header.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let mut file = File::open(path).map_err(|e| Error::open(path, e))?;
-        let meta = file.metadata().map_err(|e| Error::open(path, e))?;
-        if !meta.is_file() {
-            return Err(Error::NotARecording { path: path.to_owned() });
-        }
+        let mut file = open_regular(path).map_err(|e| match e.kind() {
+            ErrorKind::InvalidInput => Error::NotARecording { path: path.to_owned() },
+            _ => Error::open(path, e),
+        })?;
         let mut head = Vec::with_capacity(chunk::FILE_HEADER);
         (&mut file)
             .take(chunk::FILE_HEADER as u64)
@@ -94,7 +94,7 @@ impl ChunkFile {
             self.buf.resize(have + more.min(4 * BLOCK), 0);
             let n = loop {
                 match self.file.read_at(&mut self.buf[have..], self.base + have as u64) {
-                    Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     other => break other,
                 }
             };
@@ -143,7 +143,6 @@ impl ChunkFile {
 /// Whether the file begins as a recording does (of any version).
 pub fn is_recording(path: &Path) -> bool {
     let mut magic = [0; chunk::FILE_MAGIC.len()];
-    path.metadata().is_ok_and(|m| m.is_file())
-        && File::open(path).and_then(|mut f| f.read_exact(&mut magic)).is_ok()
+    open_regular(path).and_then(|mut f| f.read_exact(&mut magic)).is_ok()
         && magic == chunk::FILE_MAGIC
 }

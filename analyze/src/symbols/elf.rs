@@ -1,4 +1,4 @@
-//! What is needed of an ELF file, of either class and byte order, mapped and not read.
+//! What is needed of an ELF file, of either class and byte order.
 
 use flate2::read::ZlibDecoder;
 use goblin::container::Ctx;
@@ -10,9 +10,12 @@ use goblin::elf::section_header::{
 };
 use goblin::elf::sym::{STB_GLOBAL, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Symtab};
 use memmap2::Mmap;
+use prof_trace::files::{open_below, open_regular};
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
+use std::ops::Deref;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// No section is larger when decompressed.
@@ -32,27 +35,70 @@ pub(super) struct Symbol {
     pub name_at: u64,
 }
 
-/// A mapped ELF file.
+/// The most that is read of a file that can't be mapped.
+const READ_LIMIT: u64 = 1 << 30;
+
+/// The bytes of a file: mapped, or if somebody else could cut it short meanwhile, which would end this
+/// process by SIGBUS, read.
+enum Bytes {
+    Mapped(Mmap),
+    Read(Vec<u8>),
+}
+
+impl Bytes {
+    fn of(file: File, foreign: bool) -> io::Result<Self> {
+        let meta = file.metadata()?;
+        // SAFETY: no arguments.
+        let me = unsafe { libc::geteuid() };
+        let lasting = [0, me].contains(&meta.uid()) && meta.mode() & 0o022 == 0 && !foreign;
+        if lasting {
+            // SAFETY: the mapping is private and only read; only root and the user that prof runs as
+            // can change the file.
+            return Ok(Self::Mapped(unsafe { Mmap::map(&file) }?));
+        }
+        let mut bytes = Vec::new();
+        file.take(READ_LIMIT).read_to_end(&mut bytes)?;
+        Ok(Self::Read(bytes))
+    }
+}
+
+impl Deref for Bytes {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Self::Mapped(m) => m,
+            Self::Read(v) => v,
+        }
+    }
+}
+
+/// An ELF file.
 pub(super) struct Image {
-    map: Mmap,
+    map: Bytes,
     header: Header,
     ctx: Ctx,
     sections: Vec<SectionHeader>,
     /// Offset and size of the section names.
     names: (u64, u64),
+    root: Option<PathBuf>,
     path: PathBuf,
 }
 
 impl Image {
-    /// Maps a file; `None` if it can't be read or is no ELF file.
+    /// Of a file; `None` if it can't be read or is no ELF file.
     pub(super) fn open(path: &Path) -> Option<Self> {
-        let file = File::open(path).ok()?;
-        if !file.metadata().ok()?.is_file() {
-            return None;
-        }
-        // SAFETY: the mapping is private and only read. Somebody who truncates the file of a
-        // loaded module while it is looked at can kill this process, as he can any user of it.
-        let map = unsafe { Mmap::map(&file) }.ok()?;
+        Self::open_in(None, path)
+    }
+
+    /// The same, as a process sees the path whose root folder is `root`.
+    pub(super) fn open_in(root: Option<&Path>, path: &Path) -> Option<Self> {
+        let file = match root {
+            Some(root) => open_below(root, path),
+            None => open_regular(path),
+        };
+        let foreign = root.is_some() || path.starts_with("/proc");
+        let map = Bytes::of(file.ok()?, foreign).ok()?;
         let header = Elf::parse_header(&map).ok()?;
         let ctx = Ctx::new(header.container().ok()?, header.endianness().ok()?);
         let count = header.e_shnum as usize;
@@ -64,7 +110,20 @@ impl Image {
         // goblin may have put a null section in front; indices stay right.
         let names =
             sections.get(header.e_shstrndx as usize).map_or((0, 0), |s| (s.sh_offset, s.sh_size));
-        Some(Self { map, header, ctx, sections, names, path: path.to_owned() })
+        Some(Self {
+            map,
+            header,
+            ctx,
+            sections,
+            names,
+            root: root.map(Path::to_owned),
+            path: path.to_owned(),
+        })
+    }
+
+    /// The root folder of its path, if it is not this process's.
+    pub(super) fn root(&self) -> Option<&Path> {
+        self.root.as_deref()
     }
 
     /// Its path.

@@ -1,6 +1,7 @@
 //! Where the files of modules, and those with their debug information, are.
 
 use super::elf::Image;
+use prof_trace::files::read_at_most;
 use prof_trace::records::{Module, Target};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ pub fn is_target(target: &Target) -> bool {
     if exe.is_some_and(|p| p.strip_suffix(" (deleted)").unwrap_or(p) == target.exe) {
         return true;
     }
-    let cmdline = std::fs::read(proc.join("cmdline")).unwrap_or_default();
+    let cmdline = read_at_most(&proc.join("cmdline"), 1 << 20).unwrap_or_default();
     let cmdline = cmdline.strip_suffix(b"\0").unwrap_or(&cmdline);
     !cmdline.is_empty()
         && cmdline
@@ -36,10 +37,13 @@ pub fn is_target(target: &Target) -> bool {
             .eq(target.cmdline.iter().map(String::as_str))
 }
 
+/// A path, and the root folder that it begins at if that is not this process's.
+type Place = (Option<PathBuf>, PathBuf);
+
 /// Finds the files of a module: the same file that was loaded, or nothing.
 pub(super) fn find(target: &Target, module: &Module) -> Files {
     let image = candidates(target, module)
-        .filter_map(|p| Image::open(&p))
+        .filter_map(|(root, path)| Image::open_in(root.as_deref(), &path))
         .find(|i| i.build_id() == module.build_id)
         .map(Arc::new);
     let debug = by_build_id(&module.build_id)
@@ -47,20 +51,20 @@ pub(super) fn find(target: &Target, module: &Module) -> Files {
     Files { image, debug }
 }
 
-fn candidates(target: &Target, module: &Module) -> impl Iterator<Item = PathBuf> {
-    let mut paths = Vec::new();
+fn candidates(target: &Target, module: &Module) -> impl Iterator<Item = Place> {
+    let mut places = Vec::new();
     let path = module.path.as_str();
     if path.starts_with('/') {
-        paths.push(PathBuf::from(path));
+        places.push((None, PathBuf::from(path)));
     }
     let live = is_target(target);
     if live && path.starts_with('/') {
-        paths.push(format!("/proc/{}/root{path}", target.pid).into());
+        places.push((Some(format!("/proc/{}/root", target.pid).into()), PathBuf::from(path)));
     }
     // Files that were deleted or replaced are still there behind the mappings; reading the list
     // is put off until the others have failed.
     let mapped = std::iter::once_with(move || if live { mapped(target, module) } else { vec![] });
-    paths.into_iter().chain(mapped.flatten())
+    places.into_iter().chain(mapped.flatten().map(|p| (None, p)))
 }
 
 /// The mappings of a module, as paths of the files behind them.
@@ -102,15 +106,20 @@ fn by_link(image: &Image, path: &Path) -> Option<Arc<Image>> {
     let dir = path.parent()?;
     let here = image.path().parent()?;
     let global = Path::new(DEBUG).join(dir.strip_prefix("/").ok()?);
-    let places = [here.join(&name), here.join(".debug").join(&name), global.join(&name)];
+    let root = image.root();
+    let places = [
+        (root, here.join(&name)),
+        (root, here.join(".debug").join(&name)),
+        (None, global.join(&name)),
+    ];
     let wanted = |i: &Image| match image.build_id() {
         [] => i.checksum() == sum,
         id => i.build_id() == id,
     };
     places
         .iter()
-        .filter(|p| *p != image.path())
-        .filter_map(|p| Image::open(p))
+        .filter(|(_, p)| p != image.path())
+        .filter_map(|(root, p)| Image::open_in(*root, p))
         .find(wanted)
         .map(Arc::new)
 }
@@ -119,6 +128,7 @@ fn by_link(image: &Image, path: &Path) -> Option<Arc<Image>> {
 pub(super) fn alternate(image: &Image) -> Option<Arc<Image>> {
     let (path, id) = image.alternate()?;
     let relative = image.path().parent()?.join(path);
-    let found = Image::open(&relative).filter(|i| i.build_id() == id).map(Arc::new);
+    let found =
+        Image::open_in(image.root(), &relative).filter(|i| i.build_id() == id).map(Arc::new);
     found.or_else(|| by_build_id(&id))
 }

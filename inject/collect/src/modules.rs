@@ -5,11 +5,13 @@ use crate::maps::{Mapping, Maps};
 use crate::output::Output;
 use crate::symbols::Image;
 use crate::target::Watched;
+use prof_trace::files::{open_below, open_regular};
 use prof_trace::records::{Module, kind};
 use prof_trace::shared::{MODULES, Shared};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -220,20 +222,29 @@ impl Job {
             return None;
         }
         let same = |file: &File| is_file_of(file, mapping, &m.build_id);
-        if File::open(&m.path).is_ok_and(|f| same(&f)) {
+        // What a container has may be gone with it, also where it can be seen from here.
+        if !target.is_elsewhere() && open_regular(Path::new(&m.path)).is_ok_and(|f| same(&f)) {
             return None;
         }
         let (proc, range) =
             (format!("/proc/{}", target.pid()), format!("{:x}-{:x}", mapping.start, mapping.end));
-        [
-            format!("{proc}/map_files/{range}"),
-            format!("{proc}/root{}", m.path),
-            format!("{proc}/exe"),
-        ]
-        .into_iter()
-        .filter_map(|p| File::open(p).ok())
-        .find(same)
-        .map(|file| Self { file, memory: None, number })
+        let file = |name: &str| open_regular(&Path::new(&proc).join(name)).ok();
+        let found = file(&format!("map_files/{range}"))
+            .filter(same)
+            .or_else(|| {
+                let root = Path::new(&proc).join("root");
+                open_below(&root, Path::new(&m.path)).ok().filter(same)
+            })
+            .or_else(|| file("exe").filter(same));
+        match found {
+            Some(file) => Some(Self { file, memory: None, number }),
+            // Deleted, and not to be opened from here: what is loaded of it has the names that the
+            // linker needs.
+            None => {
+                let file = target.mem()?.try_clone().ok()?;
+                Some(Self { file, memory: Some((m.start, m.bias)), number })
+            }
+        }
     }
 
     fn symbols(&self) -> Option<Vec<u8>> {
@@ -247,7 +258,7 @@ impl Job {
 
 /// The build id from the file, if the memory is gone but the file is the one that was mapped.
 fn build_id_of_file(path: &str, mapping: &Mapping) -> Option<Vec<u8>> {
-    let file = File::open(path).ok().filter(|f| is_file_of(f, mapping, &[]))?;
+    let file = open_regular(Path::new(path)).ok().filter(|f| is_file_of(f, mapping, &[]))?;
     Image::file(&file)?.build_id()
 }
 

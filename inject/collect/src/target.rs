@@ -5,7 +5,7 @@ use prof_trace::shared::Shared;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
 /// A process that is watched.
@@ -43,6 +43,16 @@ impl Watched {
     /// Its memory.
     pub fn mem(&self) -> Option<&File> {
         self.mem.as_ref()
+    }
+
+    /// Whether its files are not this process's: another mount namespace, or another root.
+    pub fn is_elsewhere(&self) -> bool {
+        let id = |path: String| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
+        let differs = |what: &str| {
+            let theirs = id(format!("/proc/{}/{what}", self.pid));
+            theirs.is_some() && theirs != id(format!("/proc/self/{what}"))
+        };
+        differs("ns/mnt") || differs("root")
     }
 
     /// Waits until it has ended, or for some time; true if it has.

@@ -7,7 +7,8 @@
 //! * [`slots`]: whose thread slots are;
 //! * [`capture`]: which blocks are recorded; [`samples`]: the set of those;
 //! * [`event`]: how an event is encoded in a segment and in a recording;
-//! * [`chunk`], [`records`] and [`pack`] (feature `std`): the recording on disk.
+//! * [`chunk`], [`records`] and [`pack`] (feature `std`): the recording on disk;
+//! * [`files`] (feature `std`): opening files that are not to be trusted.
 //!
 //! `FORMAT.md` beside this crate is the contract, byte by byte. Nothing here depends on anything
 //! of ours, on an allocator (without `std`) or on an instruction set.
@@ -20,6 +21,8 @@ pub mod capture;
 #[cfg(feature = "std")]
 pub mod chunk;
 pub mod event;
+#[cfg(feature = "std")]
+pub mod files;
 #[cfg(feature = "std")]
 mod model;
 #[cfg(feature = "std")]

@@ -1,0 +1,179 @@
+//! An ELF file as far as it is needed, read piece by piece: it is the target's, which may change it or
+//! cut it short at any moment, so it is not mapped.
+
+use goblin::container::{Container, Ctx, Endian};
+use goblin::elf::Elf;
+use goblin::elf::header::Header;
+use goblin::elf::program_header::{PT_LOAD, ProgramHeader};
+use goblin::elf::section_header::{SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, SectionHeader};
+use goblin::elf::sym::{Sym, Symtab};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+/// The largest table that is read.
+const MAX_TABLE: u64 = 1 << 30;
+/// The longest name that is compared.
+const MAX_NAME: usize = 4096;
+/// As much of a segment as is looked through.
+const MAX_SEGMENT: u64 = 64 << 20;
+
+#[derive(Debug)]
+enum Source {
+    File(File),
+    Bytes(Vec<u8>),
+}
+
+/// The file.
+#[derive(Debug)]
+pub struct ElfFile {
+    source: Source,
+    header: Header,
+    ctx: Ctx,
+    segments: Vec<ProgramHeader>,
+}
+
+/// Class and byte order.
+pub(crate) fn container(head: &[u8]) -> Option<Ctx> {
+    let c = if *head.get(4)? == 2 { Container::Big } else { Container::Little };
+    let e = if *head.get(5)? == 2 { Endian::Big } else { Endian::Little };
+    Some(Ctx::new(c, e))
+}
+
+impl ElfFile {
+    /// Of a file.
+    #[must_use]
+    pub fn of_file(file: File) -> Option<Self> {
+        Self::new(Source::File(file))
+    }
+
+    /// Of bytes that look like one.
+    #[must_use]
+    pub fn of_bytes(bytes: Vec<u8>) -> Option<Self> {
+        Self::new(Source::Bytes(bytes))
+    }
+
+    fn new(source: Source) -> Option<Self> {
+        let head = read(&source, 0, 64)?;
+        let header = Elf::parse_header(&head).ok()?;
+        let ctx = container(&head)?;
+        let count = usize::from(header.e_phnum).min(64);
+        let table = read(&source, header.e_phoff, (count * ProgramHeader::size(ctx)) as u64)?;
+        let segments = ProgramHeader::parse(&table, 0, count, ctx).ok()?;
+        Some(Self { source, header, ctx, segments })
+    }
+
+    /// Bytes of it; `None` if it has not so many there.
+    #[must_use]
+    pub fn read(&self, at: u64, len: u64) -> Option<Vec<u8>> {
+        read(&self.source, at, len)
+    }
+
+    /// Its length.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        match &self.source {
+            Source::File(f) => f.metadata().map_or(0, |m| m.len()),
+            Source::Bytes(b) => b.len() as u64,
+        }
+    }
+
+    /// Whether it has no bytes; a file that could be opened has.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    fn sections(&self) -> Option<Vec<SectionHeader>> {
+        let (n, each) = (usize::from(self.header.e_shnum), SectionHeader::size(self.ctx));
+        if n == 0 || self.header.e_shoff == 0 {
+            return None;
+        }
+        let table = self.read(self.header.e_shoff, (n * each) as u64)?;
+        SectionHeader::parse_from(&table, 0, n, self.ctx).ok()
+    }
+
+    /// Calls `f` for every defined symbol of `.dynsym` and `.symtab`, with its name.
+    pub fn each_symbol(&self, mut f: impl FnMut(&Sym, &str)) {
+        let Some(sections) = self.sections() else { return };
+        for kind in [SHT_DYNSYM, SHT_SYMTAB] {
+            let Some(table) = sections.iter().find(|s| s.sh_type == kind) else { continue };
+            let names = sections.get(table.sh_link as usize).filter(|s| s.sh_type != SHT_NOBITS);
+            let Some(names) = names.and_then(|s| self.read(s.sh_offset, s.sh_size)) else {
+                continue;
+            };
+            let Some(bytes) = self.read(table.sh_offset, table.sh_size) else { continue };
+            each(&bytes, &names, self.ctx, &mut f);
+        }
+    }
+
+    /// Address (as the file counts it) and length of a section.
+    #[must_use]
+    pub fn section(&self, name: &str) -> Option<(u64, u64)> {
+        let sections = self.sections()?;
+        let table = sections.get(usize::from(self.header.e_shstrndx))?;
+        let names = self.read(table.sh_offset, table.sh_size)?;
+        let named = |s: &&SectionHeader| {
+            s.sh_addr != 0 && string(&names, s.sh_name) == Some(name.as_bytes())
+        };
+        sections.iter().find(named).map(|s| (s.sh_addr, s.sh_size))
+    }
+
+    fn loads(&self) -> impl Iterator<Item = &ProgramHeader> {
+        self.segments.iter().filter(|p| p.p_type == PT_LOAD)
+    }
+
+    /// The file's virtual address of the first place with these bytes.
+    #[must_use]
+    pub fn find(&self, bytes: &[u8]) -> Option<u64> {
+        self.loads().find_map(|p| {
+            let segment = self.read(p.p_offset, p.p_filesz.min(MAX_SEGMENT))?;
+            let at = memchr::memmem::find(&segment, bytes)?;
+            Some(p.p_vaddr.wrapping_add(at as u64))
+        })
+    }
+
+    /// Virtual address and bytes of the executable segment.
+    #[must_use]
+    pub fn code(&self) -> Option<(u64, Vec<u8>)> {
+        let p = self.loads().find(|p| p.is_executable())?;
+        Some((p.p_vaddr, self.read(p.p_offset, p.p_filesz.min(MAX_SEGMENT))?))
+    }
+}
+
+/// Calls `f` for every defined symbol of a table.
+pub(crate) fn each(bytes: &[u8], names: &[u8], ctx: Ctx, f: &mut impl FnMut(&Sym, &str)) {
+    let count = bytes.len() / Sym::size(ctx.container);
+    let Ok(table) = Symtab::parse(bytes, 0, count, ctx) else { return };
+    for s in table.iter().filter(|s| s.st_shndx != 0 && s.st_value != 0) {
+        let name = string(names, s.st_name).and_then(|n| std::str::from_utf8(n).ok());
+        if let Some(name) = name {
+            f(&s, name);
+        }
+    }
+}
+
+/// The bytes up to a NUL.
+fn string(names: &[u8], at: usize) -> Option<&[u8]> {
+    let rest = names.get(at..)?;
+    let end = memchr::memchr(0, &rest[..rest.len().min(MAX_NAME)])?;
+    Some(&rest[..end])
+}
+
+fn read(source: &Source, at: u64, len: u64) -> Option<Vec<u8>> {
+    match source {
+        Source::Bytes(b) => {
+            let at = usize::try_from(at).ok()?;
+            Some(b.get(at..at.checked_add(usize::try_from(len).ok()?)?)?.to_vec())
+        }
+        Source::File(f) => {
+            // A length that the file only claims is not believed.
+            let all = f.metadata().ok()?.len();
+            if len > MAX_TABLE || at.checked_add(len)? > all {
+                return None;
+            }
+            let mut b = vec![0; len as usize];
+            f.read_exact_at(&mut b, at).ok()?;
+            Some(b)
+        }
+    }
+}
