@@ -4,6 +4,7 @@ use crate::commands::report::ReportArgs;
 use crate::units::{parse_duration, parse_sample, parse_signal, parse_size};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use prof_inject::{Named, Role};
 use prof_trace::capture::Capture;
 use prof_trace::pack::Compress;
 use std::ffi::OsString;
@@ -97,6 +98,9 @@ pub struct RecordArgs {
     /// How the recording is compressed, when there is time for it
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Compression::Fast)]
     pub compress: Compression,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub functions: FunctionArgs,
     /// Compare each stack with a full unwind (slow; for testing prof)
     #[arg(long, hide = true)]
     pub verify_stacks: bool,
@@ -151,6 +155,29 @@ impl From<Compression> for Compress {
             Compression::Best => Compress::Best,
         }
     }
+}
+
+/// Which functions are hooked.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Functions")]
+pub struct FunctionArgs {
+    /// Look for the allocator in this module only: a file name such as libjemalloc.so.2, with or
+    /// without what follows .so, or a path (may be given again)
+    #[arg(long, value_name = "MODULE")]
+    pub obj: Vec<String>,
+    /// What the allocator's functions have in front of their usual names, such as je_
+    #[arg(long, value_name = "PREFIX")]
+    pub symbols_prefix: Option<String>,
+    /// Another function that hands out memory, such as 'libpool.so:pool_alloc(2)', with the number of
+    /// the argument that is the size, counted from 1 (may be given again)
+    #[arg(long, value_name = "MODULE:FUNCTION(SIZE)", value_parser = |s: &str| Named::parse(Role::Alloc, s))]
+    pub alloc_fn: Vec<Named>,
+    /// The same for one that resizes, with the numbers of the block and of the size
+    #[arg(long, value_name = "MODULE:FUNCTION(BLOCK,SIZE)", value_parser = |s: &str| Named::parse(Role::Realloc, s))]
+    pub realloc_fn: Vec<Named>,
+    /// The same for one that takes memory back, with the number of the block
+    #[arg(long, value_name = "MODULE:FUNCTION(BLOCK)", value_parser = |s: &str| Named::parse(Role::Free, s))]
+    pub free_fn: Vec<Named>,
 }
 
 /// What a thread does when the ring is full.

@@ -1,7 +1,7 @@
 //! Attaching and detaching, as `attach`, `detach`, `run` and `demo` do it: the only file that knows
 //! how injector and collector are put together.
 
-use crate::cli::{OnFull, RecordArgs};
+use crate::cli::{FunctionArgs, OnFull, RecordArgs};
 use crate::failure::{refused, usage};
 use crate::hooks;
 use crate::recorder;
@@ -87,7 +87,17 @@ pub fn options(record: &RecordArgs, choice: &Choice, path: &Path) -> Options {
         capture: record.capture(),
         verify: record.verify_stacks,
         timeout: choice.timeout,
+        choice: functions(&record.functions),
         ..Options::default()
+    }
+}
+
+/// Which functions to hook.
+fn functions(args: &FunctionArgs) -> prof_inject::Choice {
+    prof_inject::Choice {
+        modules: args.obj.clone(),
+        prefix: args.symbols_prefix.clone(),
+        named: [&args.alloc_fn, &args.realloc_fn, &args.free_fn].map(Clone::clone).concat(),
     }
 }
 

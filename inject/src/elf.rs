@@ -5,7 +5,7 @@ use crate::proc::{self, Map};
 use crate::{RemoteAddr, RemoteMemory};
 use goblin::container::Ctx;
 use goblin::elf::program_header::{PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD};
-use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym};
+use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym, Symtab};
 use goblin::elf::{Elf, ProgramHeader};
 use prof_arch::unwind::eh_frame_address;
 use prof_trace::files::{open_below, open_regular};
@@ -174,6 +174,43 @@ impl Module {
         Some((read(symbols, len), read(names, size), ctx))
     }
 
+    /// Whether this is what somebody means by `name`: its path, its file name, or that up to `.so`.
+    #[must_use]
+    pub fn is_named(&self, name: &str) -> bool {
+        let file = self.file_name();
+        let stem = file.find(".so").map_or(file, |at| &file[..at]);
+        name == file || name == stem || self.path.as_os_str() == name
+    }
+
+    /// Whether it defines a symbol for other modules.
+    pub(crate) fn exports(&self, mem: &RemoteMemory, name: &str) -> bool {
+        let Some((symbols, names, ctx)) = self.loaded_symbols(mem) else { return false };
+        let mut found = false;
+        each(&symbols, &names, ctx, &mut |s, n| found |= n == name && s.st_visibility() == 0);
+        found
+    }
+
+    /// The symbol whose address the dynamic linker puts, or will put, into a slot of this module's
+    /// linkage table.
+    pub(crate) fn slot_symbol(&self, mem: &RemoteMemory, slot: u64) -> Option<String> {
+        let ctx = container(&mem.read_some(self.start, 64))?;
+        let table = dynamic_entry(mem, self, DT_JMPREL)?;
+        let table = if table < self.start.0 { table.wrapping_add(self.bias) } else { table };
+        let len = dynamic_entry(mem, self, DT_PLTRELSZ)?.min(16 << 20);
+        let bytes = mem.read_some(RemoteAddr(table), len as usize);
+        let wanted = slot.wrapping_sub(self.bias);
+        let index = bytes.as_chunks::<24>().0.iter().find_map(|r| {
+            let word = |at: usize| Some(u64::from_ne_bytes(*r.get(at..)?.first_chunk::<8>()?));
+            (word(0)? == wanted).then_some((word(8)? >> 32) as usize)
+        })?;
+        let (symbols, names, _) = self.loaded_symbols(mem)?;
+        let count = symbols.len() / Sym::size(ctx.container);
+        let s = Symtab::parse(&symbols, 0, count, ctx).ok()?.get(index)?;
+        let rest = names.get(s.st_name..)?;
+        let end = memchr::memchr(0, rest)?;
+        std::str::from_utf8(&rest[..end]).ok().map(str::to_owned)
+    }
+
     /// Its function symbols that `wanted` accepts, from both symbol tables, each once.
     pub fn symbols(
         &self,
@@ -215,10 +252,12 @@ impl Module {
     }
 }
 
+const DT_PLTRELSZ: u64 = 2;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_STRSZ: u64 = 10;
 const DT_DEBUG: u64 = 21;
+const DT_JMPREL: u64 = 23;
 
 /// The first value of a kind in a module's dynamic section that is not 0.
 fn dynamic_entry(mem: &RemoteMemory, m: &Module, tag: u64) -> Option<u64> {

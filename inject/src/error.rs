@@ -109,9 +109,54 @@ pub enum Refusal {
     NoSigreturn(i32, String),
     /// No malloc anywhere.
     #[error(
-        "pid {0} ({1}) has no allocator that prof can find: no module has the symbols malloc and free (a stripped static executable?)"
+        "pid {0} ({1}) has no allocator that prof can find: no module has the symbols malloc and free; name its own with --alloc-fn and --free-fn"
     )]
     NoAllocator(i32, String),
+    /// The same in a static executable.
+    #[error(
+        "pid {0} ({1}) is a static executable without the symbols malloc and free (stripped?), so prof can't find its allocator; run one that has its symbol table"
+    )]
+    StaticNoAllocator(i32, String),
+    /// No allocator where the user wanted one.
+    #[error(
+        "pid {pid} ({comm}) has no functions {prefix}malloc and {prefix}free{}", if modules.is_empty() { String::new() } else { format!(" in {modules}") }
+    )]
+    NoChosenAllocator {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// The prefix that was asked for.
+        prefix: String,
+        /// The modules that were asked for.
+        modules: String,
+    },
+    /// A module that the user has named is not there.
+    #[error("pid {pid} ({comm}) has no module {module}; it has {there}")]
+    NoModule {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// What was asked for.
+        module: String,
+        /// What there is.
+        there: String,
+    },
+    /// A function that the user has named is not there.
+    #[error(
+        "pid {pid} ({comm}): {module} has no function {function} in its symbol tables (C++ names are mangled there: try `nm`)"
+    )]
+    NoFunction {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// The module.
+        module: String,
+        /// What was asked for.
+        function: String,
+    },
 }
 
 /// What went wrong on the way.

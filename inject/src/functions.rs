@@ -1,8 +1,5 @@
-//! The one table of hooked functions, and where the target has them.
+//! The one table of hooked functions.
 
-use crate::elf::{Module, Symbol};
-use crate::{RemoteAddr, RemoteMemory};
-use prof_trace::records::NotHooked;
 use prof_trace::shared::Kind;
 
 /// A function that is hooked where it is found.
@@ -14,14 +11,35 @@ pub struct Wanted {
     pub kind: Kind,
     /// For throwing forms of operator new, the name of the `nothrow` form.
     pub nothrow: &'static str,
+    /// Whose it is.
+    pub family: Family,
+}
+
+/// Which allocators have a function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Family {
+    /// Any.
+    Any,
+    /// jemalloc: one that has `mallctl`.
+    Jemalloc,
+    /// mimalloc, with its own prefix.
+    Mimalloc,
 }
 
 const fn w(name: &'static str, kind: Kind) -> Wanted {
-    Wanted { name, kind, nothrow: "" }
+    Wanted { name, kind, nothrow: "", family: Family::Any }
 }
 
 const fn new(name: &'static str, kind: Kind, nothrow: &'static str) -> Wanted {
-    Wanted { name, kind, nothrow }
+    Wanted { name, kind, nothrow, family: Family::Any }
+}
+
+const fn je(name: &'static str, kind: Kind) -> Wanted {
+    Wanted { name, kind, nothrow: "", family: Family::Jemalloc }
+}
+
+const fn mi(name: &'static str, kind: Kind) -> Wanted {
+    Wanted { name, kind, nothrow: "", family: Family::Mimalloc }
 }
 
 /// Everything that hands out or takes back memory. C names may carry a prefix ([`PREFIXES`]); C++
@@ -40,6 +58,34 @@ pub const TABLE: &[Wanted] = &[
     w("pvalloc", Kind::Malloc),
     w("free_sized", Kind::Delete),
     w("free_aligned_sized", Kind::Delete),
+    je("mallocx", Kind::Malloc),
+    je("rallocx", Kind::Realloc),
+    je("xallocx", Kind::Resize),
+    je("sdallocx", Kind::Delete),
+    je("dallocx", Kind::Delete),
+    mi("malloc_small", Kind::Malloc),
+    mi("zalloc_small", Kind::Malloc),
+    mi("zalloc", Kind::Malloc),
+    mi("mallocn", Kind::Calloc),
+    mi("malloc_aligned", Kind::Malloc),
+    mi("zalloc_aligned", Kind::Malloc),
+    mi("calloc_aligned", Kind::Calloc),
+    mi("reallocn", Kind::ReallocArray),
+    mi("reallocf", Kind::Realloc),
+    mi("rezalloc", Kind::Realloc),
+    mi("recalloc", Kind::ReallocArray),
+    mi("realloc_aligned", Kind::Realloc),
+    mi("rezalloc_aligned", Kind::Realloc),
+    mi("free_size", Kind::Delete),
+    mi("free_aligned", Kind::Delete),
+    mi("free_size_aligned", Kind::Delete),
+    mi("new_nothrow", Kind::Malloc),
+    mi("new_aligned_nothrow", Kind::Malloc),
+    mi("heap_malloc", Kind::Memalign),
+    mi("heap_zalloc", Kind::Memalign),
+    mi("heap_malloc_small", Kind::Memalign),
+    mi("heap_malloc_aligned", Kind::Memalign),
+    mi("heap_zalloc_aligned", Kind::Memalign),
     new("_Znwm", Kind::New, "_ZnwmRKSt9nothrow_t"),
     new("_Znam", Kind::New, "_ZnamRKSt9nothrow_t"),
     new("_Znwj", Kind::New, "_ZnwjRKSt9nothrow_t"),
@@ -71,134 +117,11 @@ pub const TABLE: &[Wanted] = &[
 /// Prefixes under which allocators are linked into programs beside libc's.
 pub const PREFIXES: &[&str] = &["", "je_", "_rjem_", "mi_", "tc_"];
 
+/// The prefix of mimalloc's own names.
+pub const MIMALLOC: &str = "mi_";
+
+/// What jemalloc has beside its functions, with the same prefix.
+pub const JEMALLOC_MARK: &str = "mallctl";
+
 /// Where the dynamic linker says that its list of modules changes.
 pub const LOADER: &str = "_dl_debug_state";
-
-/// A function of the target that is to be hooked.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// Its name.
-    pub name: String,
-    /// Other names for the same code.
-    pub aliases: Vec<String>,
-    /// What it does.
-    pub kind: Kind,
-    /// Where.
-    pub addr: RemoteAddr,
-    /// Length; 0: not known.
-    pub size: u64,
-    /// Index of its module.
-    pub module: usize,
-    /// Address of the `nothrow` form.
-    pub nothrow: Option<RemoteAddr>,
-}
-
-fn split(name: &str) -> Option<(&'static str, &'static Wanted)> {
-    PREFIXES.iter().find_map(|p| {
-        let rest = name.strip_prefix(p)?;
-        // A C++ name has no prefix.
-        let w = TABLE.iter().find(|w| w.name == rest)?;
-        (p.is_empty() || !w.name.starts_with("_Z")).then_some((*p, w))
-    })
-}
-
-/// Looks for all functions of the table in all modules that have an allocator of their own.
-#[must_use]
-pub fn find(pid: i32, mem: &RemoteMemory, modules: &[Module]) -> (Vec<Found>, Vec<NotHooked>) {
-    let (mut found, mut not) = (Vec::new(), Vec::new());
-    for (index, m) in modules.iter().enumerate() {
-        let linker = m.file_name().starts_with("ld-") || m.path.as_os_str() == "[vdso]";
-        if linker {
-            // Its own malloc serves only until libc is there.
-            for s in m.symbols(pid, mem, |n| n == LOADER) {
-                found.push(Found {
-                    name: s.name,
-                    aliases: Vec::new(),
-                    kind: Kind::Loader,
-                    addr: s.addr,
-                    size: s.size,
-                    module: index,
-                    nothrow: None,
-                });
-            }
-            continue;
-        }
-        let symbols = m.symbols(pid, mem, |n| split(n).is_some());
-        for prefix in PREFIXES {
-            in_module(index, m, prefix, &symbols, &mut found, &mut not);
-        }
-    }
-    (found, not)
-}
-
-/// Whether this is a malloc that ends in no other one that is hooked: libc's, or the only one.
-#[must_use]
-pub fn is_last_malloc(f: &Found, all: &[Found], modules: &[Module]) -> bool {
-    let is_malloc = |f: &Found| {
-        let names = std::iter::once(&f.name).chain(&f.aliases);
-        names.filter_map(|n| split(n)).any(|(_, w)| w.name == "malloc")
-    };
-    let others = |o: &&Found| o.addr != f.addr && is_malloc(o);
-    let in_libc = modules.get(f.module).is_some_and(|m| m.file_name().starts_with("libc."));
-    is_malloc(f)
-        && match in_libc {
-            true => !all.iter().filter(others).any(|o| o.module == f.module),
-            false => !all.iter().any(|o| others(&o)),
-        }
-}
-
-/// Adds what one allocator (a prefix in a module) defines.
-fn in_module(
-    index: usize,
-    m: &Module,
-    prefix: &str,
-    symbols: &[Symbol],
-    found: &mut Vec<Found>,
-    not: &mut Vec<NotHooked>,
-) {
-    let own: Vec<(&Symbol, &Wanted)> = symbols
-        .iter()
-        .filter_map(|s| split(&s.name).filter(|(p, _)| *p == prefix).map(|(_, w)| (s, w)))
-        .collect();
-    let has = |name: &str| own.iter().any(|(_, w)| w.name == name);
-    if !(has("malloc") && has("free")) {
-        // operator new and delete of libstdc++, or of the program, end in a hooked malloc and free.
-        return;
-    }
-    let module = m.path.display().to_string();
-    for (s, w) in &own {
-        let reason = if s.indirect {
-            Some("it is chosen at run time (IFUNC)")
-        } else if !w.nothrow.is_empty() && !has(w.nothrow) {
-            Some("its nothrow form is missing, and an exception must not pass through the hook")
-        } else {
-            None
-        };
-        if let Some(reason) = reason {
-            let function = s.name.clone();
-            not.push(NotHooked { function, module: module.clone(), reason: reason.into() });
-            continue;
-        }
-        // One piece of code may have several names.
-        if let Some(same) = found.iter_mut().find(|f| f.addr == s.addr) {
-            // What may end in another hooked function is the more careful of two kinds.
-            if same.kind == Kind::Free && w.kind == Kind::Delete {
-                same.kind = Kind::Delete;
-            }
-            if same.name != s.name && !same.aliases.contains(&s.name) {
-                same.aliases.push(s.name.clone());
-            }
-            continue;
-        }
-        let nothrow = own.iter().find(|(_, o)| o.name == w.nothrow).map(|(o, _)| o.addr);
-        found.push(Found {
-            name: s.name.clone(),
-            aliases: Vec::new(),
-            kind: w.kind,
-            addr: s.addr,
-            size: s.size,
-            module: index,
-            nothrow,
-        });
-    }
-}

@@ -2,13 +2,13 @@
 //! changes what the target does.
 
 use crate::elf::{self, Module};
-use crate::functions;
 use crate::image::Image;
 use crate::mapping::{Mapped, Site};
 use crate::plan::{self, Planned};
 use crate::preflight::Target;
 use crate::proc::{self, Status};
 use crate::remote::{Caller, Gadgets, layout};
+use crate::search::{self, Choice};
 use crate::threads::StopTimes;
 use crate::tracee::Tracee;
 use crate::tracee::isolated;
@@ -46,6 +46,8 @@ pub struct Options {
     pub max_depth: u32,
     /// How long to try to stop the target.
     pub timeout: Duration,
+    /// Which functions to hook.
+    pub choice: Choice,
 }
 
 impl Default for Options {
@@ -61,6 +63,7 @@ impl Default for Options {
             verify: false,
             max_depth: 1024,
             timeout: Duration::from_secs(5),
+            choice: Choice::default(),
         }
     }
 }
@@ -203,9 +206,9 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let mem = RemoteMemory::open(pid)?;
     let maps = proc::maps(pid)?;
     let modules = elf::modules(&mem, &maps);
-    let (found, mut not_hooked) = functions::find(pid, &mem, &modules);
-    if !found.iter().any(|f| f.kind == Kind::Malloc) {
-        return Err(Refusal::NoAllocator(pid, target.name.clone()).into());
+    let (found, mut not_hooked) = search::find(pid, &mem, &modules, &options.choice)?;
+    if !found.iter().any(|f| matches!(f.kind, Kind::Malloc | Kind::NamedAlloc)) {
+        return Err(no_allocator(target, &modules, &options.choice).into());
     }
     let gadgets = Gadgets::find(pid, &mem, &maps)?;
     let image = Image::new()?;
@@ -259,6 +262,17 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
         return Err(e);
     }
     Ok(installed)
+}
+
+fn no_allocator(target: &Target, modules: &[Module], choice: &Choice) -> Refusal {
+    let (pid, comm) = (target.pid, target.name.clone());
+    if choice.prefix.is_some() || !choice.modules.is_empty() {
+        let prefix = choice.prefix.clone().unwrap_or_default();
+        let modules = choice.modules.join(", ");
+        return Refusal::NoChosenAllocator { pid, comm, prefix, modules };
+    }
+    let files = modules.iter().filter(|m| m.path.as_os_str() != "[vdso]").count();
+    if files == 1 { Refusal::StaticNoAllocator(pid, comm) } else { Refusal::NoAllocator(pid, comm) }
 }
 
 /// Lets the target make the memfd, and opens it here: the one way that works in any namespace.

@@ -1,8 +1,8 @@
 //! What is to be written where: stubs and patches, worked out while the target runs.
 
 use crate::elf::Module;
-use crate::functions::Found;
 use crate::proc::Map;
+use crate::search::Found;
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::native::insn::{PatchPlan, plan_patch};
 use prof_arch::native::relocate::{Stub, StubParams, build_stub, stub_window};

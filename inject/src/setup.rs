@@ -1,6 +1,6 @@
 //! Filling the shared memory in, before anything in the target can look at it.
 
-use crate::functions::{Found, is_last_malloc};
+use crate::search::{Found, is_last_malloc};
 use crate::install::{Fitness, Installed, candidates};
 use crate::mapping::Mapped;
 use crate::proc::{Map, Status};
@@ -238,6 +238,7 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         let Some(f) = (unsafe { i.shared.function_mut(index) }) else { continue };
         f.original = stub.original_addr;
         f.kind = p.found.kind as u32;
+        (f.size_arg, f.block_arg) = p.found.args;
         f.index = index as u32;
         f.patch_addr = stub.patch_addr;
         f.patch_len = stub.patch.len() as u32;

@@ -1,6 +1,6 @@
 //! `prof demo`: records a process made for that, and shows what there is to see.
 
-use crate::cli::{Compression, DemoArgs, OnFull, RecordArgs};
+use crate::cli::{Compression, DemoArgs, FunctionArgs, OnFull, RecordArgs};
 use crate::session::{self, Choice, DETACH_TIMEOUT};
 use anyhow::{Context, Result};
 use std::collections::HashMap;
@@ -44,6 +44,7 @@ fn record(pid: i32, args: &DemoArgs) -> Result<ExitCode> {
         min_size: None,
         max_size: None,
         compress: Compression::Fast,
+        functions: FunctionArgs::default(),
         verify_stacks: false,
     };
     eprintln!("$ prof attach {pid}        # a live process: a small server with a leak");

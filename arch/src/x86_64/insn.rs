@@ -21,6 +21,39 @@ pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
     })
 }
 
+/// Where direct calls and jumps in `code`, which stands at `code_addr`, lead outside of it.
+#[must_use]
+pub fn calls(code: &[u8], code_addr: u64) -> Vec<u64> {
+    let end = code_addr.wrapping_add(code.len() as u64);
+    let mut decoder = Decoder::with_ip(64, code, code_addr, DecoderOptions::NONE);
+    let mut found = Vec::new();
+    while decoder.can_decode() {
+        let i = decoder.decode();
+        if i.is_invalid() {
+            break;
+        }
+        if i.is_call_near() || i.is_jmp_short_or_near() {
+            let to = i.near_branch_target();
+            if !(code_addr..end).contains(&to) {
+                found.push(to);
+            }
+        }
+    }
+    found
+}
+
+/// The address of the word that `code`, which stands at `code_addr`, jumps through: a stub of a linkage
+/// table.
+#[must_use]
+pub fn indirect_jump(code: &[u8], code_addr: u64) -> Option<u64> {
+    let mut decoder = Decoder::with_ip(64, code, code_addr, DecoderOptions::NONE);
+    let mut i = decoder.decode();
+    if i.code() == iced_x86::Code::Endbr64 {
+        i = decoder.decode();
+    }
+    (i.is_jmp_near_indirect() && i.is_ip_rel_memory_operand()).then(|| i.ip_rel_memory_address())
+}
+
 /// Where to patch a function, and what that displaces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PatchPlan {

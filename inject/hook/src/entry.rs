@@ -40,7 +40,7 @@ prof_arch::pass_entry!(
     /// operator delete and others that may end in free.
     pass_delete, goes_on_free, delete);
 
-fn function(call: &Call) -> &'static Function {
+pub(crate) fn function(call: &Call) -> &'static Function {
     // SAFETY: the stub passes the address of its descriptor in the shared memory, which is mapped
     // for as long as the stub is.
     unsafe { &*(call.function as *const Function) }
@@ -48,7 +48,7 @@ fn function(call: &Call) -> &'static Function {
 
 /// To the original, without coming back here.
 #[inline(always)]
-fn pass(f: &Function) -> Go {
+pub(crate) fn pass(f: &Function) -> Go {
     Go { target: f.original, stay: 0 }
 }
 
@@ -104,16 +104,18 @@ fn requested(kind: u32, args: &[u64; 6]) -> u64 {
     const POSIX_MEMALIGN: u32 = Kind::PosixMemalign as u32;
     const REALLOC_ARRAY: u32 = Kind::ReallocArray as u32;
     const REALLOC: u32 = Kind::Realloc as u32;
+    const RESIZE: u32 = Kind::Resize as u32;
+    const NAMED_REALLOC: u32 = Kind::NamedRealloc as u32;
     match kind {
         CALLOC => args[0].saturating_mul(args[1]),
-        MEMALIGN | REALLOC => args[1],
+        MEMALIGN | REALLOC | RESIZE | NAMED_REALLOC => args[1],
         POSIX_MEMALIGN => args[2],
         REALLOC_ARRAY => args[1].saturating_mul(args[2]),
         _ => args[0],
     }
 }
 
-extern "C" fn before_alloc(call: &mut Call) -> Go {
+pub(crate) extern "C" fn before_alloc(call: &mut Call) -> Go {
     let f = function(call);
     let shared = header::shared();
     let Some((slot, t)) = thread::current(&shared) else { return pass(f) };
@@ -174,7 +176,7 @@ fn select(shared: &Shared, addr: u64) {
 
 /// Whether the end of this block is to be recorded.
 #[inline(always)]
-fn is_selected(shared: &Shared, addr: u64) -> bool {
+pub(crate) fn is_selected(shared: &Shared, addr: u64) -> bool {
     !selecting(shared)
         || samples::remove(shared, addr)
         || shared.control().samples_full.load(Relaxed) != 0
@@ -187,7 +189,7 @@ fn noted(call: &Call) -> (&'static Slot, Option<&'static mut Thread>) {
     unsafe { (&*(call.note[0] as *const Slot), (call.note[1] as *mut Thread).as_mut()) }
 }
 
-extern "C" fn after_alloc(call: &mut Call) -> u64 {
+pub(crate) extern "C" fn after_alloc(call: &mut Call) -> u64 {
     if !header::attached() {
         return 0; // a child that was forked meanwhile
     }
@@ -261,7 +263,7 @@ fn put_free(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: u64
 }
 
 /// What `before_realloc` leaves in argument 4, where neither the original nor unwinding looks.
-const OLD_IS_SELECTED: u64 = 1;
+pub(crate) const OLD_IS_SELECTED: u64 = 1;
 
 extern "C" fn before_realloc(call: &mut Call) -> Go {
     let go = before_alloc(call);
@@ -278,7 +280,7 @@ extern "C" fn before_realloc(call: &mut Call) -> Go {
     go
 }
 
-extern "C" fn after_realloc(call: &mut Call) -> u64 {
+pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
     if !header::attached() {
         return 0;
     }
@@ -330,8 +332,7 @@ extern "C" fn after_realloc(call: &mut Call) -> u64 {
 
 /// Records a free; `None` if the call is not to be recorded.
 #[inline(always)]
-fn record_free(call: &mut Call, f: &Function) -> Option<&'static Slot> {
-    let addr = call.args[0];
+fn record_free(call: &mut Call, f: &Function, addr: u64) -> Option<&'static Slot> {
     if addr == 0 {
         return None;
     }
@@ -360,19 +361,25 @@ fn record_free(call: &mut Call, f: &Function) -> Option<&'static Slot> {
 
 extern "C" fn before_free(call: &mut Call) -> Go {
     let f = function(call);
-    record_free(call, f);
+    record_free(call, f, call.args[0]);
     pass(f)
 }
 
 extern "C" fn before_delete(call: &mut Call) -> Go {
     let f = function(call);
-    let Some(slot) = record_free(call, f) else { return pass(f) };
+    free_and_stay(call, f, call.args[0])
+}
+
+/// Records the free of a block by a function that may itself end in a hooked one.
+#[inline(always)]
+pub(crate) fn free_and_stay(call: &mut Call, f: &Function, block: u64) -> Go {
+    let Some(slot) = record_free(call, f, block) else { return pass(f) };
     slot.inner_sp.store(call.regs.sp, Relaxed);
     call.note[0] = core::ptr::from_ref(slot) as u64;
     Go { target: f.original, stay: 1 }
 }
 
-extern "C" fn after_delete(call: &mut Call) -> u64 {
+pub(crate) extern "C" fn after_delete(call: &mut Call) -> u64 {
     if header::attached() {
         // SAFETY: set from a reference by `before_delete` of the same call.
         unsafe { (*(call.note[0] as *const Slot)).inner_sp.store(0, Relaxed) };

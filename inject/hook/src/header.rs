@@ -1,6 +1,6 @@
 //! The one static of the hook: where everything is.
 
-use crate::{entry, toggle};
+use crate::{entry, named, toggle};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use prof_arch::native::capture;
 use prof_trace::shared::{Code, FLAG_COOKIE, Geometry, HookHeader, LAYOUT, MAGIC, Shared};
@@ -34,10 +34,10 @@ pub static PROF_HOOK: HookHeader = HookHeader {
         code(entry::alloc),
         code(entry::delete),
         code(entry::loader),
-        NONE,
-        NONE,
-        NONE,
-        NONE,
+        code(named::resize),
+        code(named::alloc),
+        code(named::realloc),
+        code(named::free),
         NONE,
     ],
     pass: [code(entry::pass_malloc), code(entry::pass_free), code(entry::pass_delete)],

@@ -7,7 +7,8 @@
 //! system calls but those in [`sys`]. It keeps no state of its own but the two addresses in
 //! [`header::PROF_HOOK`]; everything else stands in memory that the injector mapped.
 //!
-//! * [`entry`]: the calls themselves, from the stub and back;
+//! * [`entry`]: the calls themselves, from the stub and back; [`named`]: those with their arguments in
+//!   other places;
 //! * [`thread`]: finding the thread's state; [`state`]: what that is;
 //! * [`stack`]: the stack as a node of the stack tree, by memoized, verified unwinding;
 //! * [`resolve`]: the unwind rule of a code address at its first sight; [`modules`]: whose code it is;
@@ -26,6 +27,7 @@ pub mod header;
 pub mod memory;
 pub mod modules;
 pub mod name;
+pub mod named;
 pub mod recent;
 pub mod record;
 pub mod resolve;

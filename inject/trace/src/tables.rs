@@ -83,6 +83,17 @@ pub enum Kind {
     Delete = 9,
     /// The dynamic linker's `_dl_debug_state`: the set of modules is about to change or has.
     Loader = 10,
+    /// `block`, `size`, `extra`: makes the block as large as can be between `size` and `size + extra`
+    /// where it is, and returns its size then, which is less than `size` if it failed (xallocx).
+    Resize = 11,
+    /// A function that the user has named: the size is argument [`Function::size_arg`]; returns the
+    /// block.
+    NamedAlloc = 12,
+    /// As `Realloc`, with the block as argument [`Function::block_arg`] and the size as argument
+    /// [`Function::size_arg`].
+    NamedRealloc = 13,
+    /// As `Delete`, with the block as argument [`Function::block_arg`].
+    NamedFree = 14,
 }
 
 impl Kind {
@@ -100,6 +111,10 @@ impl Kind {
             8 => Self::NewAligned,
             9 => Self::Delete,
             10 => Self::Loader,
+            11 => Self::Resize,
+            12 => Self::NamedAlloc,
+            13 => Self::NamedRealloc,
+            14 => Self::NamedFree,
             _ => return None,
         })
     }
@@ -137,7 +152,11 @@ pub struct Function {
     /// Address of the function.
     pub addr: u64,
     /// The function's name and module path, separated by a NUL and padded with NULs.
-    pub name: [u8; 240],
+    pub name: [u8; 238],
+    /// For functions that the user has named: which argument is the size, from 0.
+    pub size_arg: u8,
+    /// The same for the block.
+    pub block_arg: u8,
 }
 
 /// A mapped module (executable, library, vDSO) as the unwinder needs it.

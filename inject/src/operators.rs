@@ -1,0 +1,117 @@
+//! A program's own operator new and delete, outside of an allocator.
+//!
+//! libstdc++'s end in malloc, which is hooked, and so do most that programs define. Those that do not
+//! would go unseen; so they are hooked where it can be done without harm. A throwing operator new is
+//! called in its nothrow form, as no exception must pass through the hook; that is only the same if the
+//! nothrow form does nothing but to call it, which is looked up in its code.
+
+use crate::elf::{Module, Symbol};
+use crate::functions::{TABLE, Wanted};
+use crate::search::{Found, merge};
+use crate::{RemoteAddr, RemoteMemory};
+use prof_arch::native::insn::{calls, indirect_jump};
+use prof_trace::records::NotHooked;
+use prof_trace::shared::Kind;
+
+/// The libraries whose operators end in malloc.
+const RUNTIMES: &[&str] = &["libstdc++", "libc++", "libc++abi", "libsupc++"];
+/// As much of a nothrow form as is looked at.
+const MAX_CODE: u64 = 256;
+
+/// The target.
+pub(crate) struct Program<'a> {
+    pub pid: i32,
+    pub mem: &'a RemoteMemory,
+    pub modules: &'a [Module],
+}
+
+/// Adds the operators that module `index` has of its own, if its symbols are these.
+pub(crate) fn add(
+    program: &Program<'_>,
+    index: usize,
+    symbols: &[Symbol],
+    found: &mut Vec<Found>,
+    not: &mut Vec<NotHooked>,
+) {
+    let m = &program.modules[index];
+    let runtime = |r: &str| m.file_name().strip_prefix(r).is_some_and(|t| t.starts_with(".so"));
+    let has = |name: &str| symbols.iter().any(|s| s.name == name);
+    if RUNTIMES.iter().any(|r| runtime(r)) || (has("malloc") && has("free")) {
+        return;
+    }
+    let own: Vec<(&Symbol, &Wanted)> = symbols
+        .iter()
+        .filter_map(|s| Some((s, TABLE.iter().find(|w| w.name == s.name)?)))
+        .filter(|(_, w)| w.name.starts_with("_Z"))
+        .collect();
+    let mut hooked = false;
+    for (s, w) in own.iter().filter(|(_, w)| w.kind != Kind::Delete) {
+        match usable(program, m, s, w) {
+            Ok(nothrow) => {
+                hooked = true;
+                merge(found, Found { nothrow, ..Found::new(s, w.kind, index) });
+            }
+            Err(reason) => {
+                let module = m.path.display().to_string();
+                not.push(NotHooked { function: s.name.clone(), module, reason });
+            }
+        }
+    }
+    // What is not seen to be handed out need not be seen to come back.
+    for (s, w) in own.iter().filter(|(_, w)| hooked && w.kind == Kind::Delete) {
+        merge(found, Found::new(s, w.kind, index));
+    }
+}
+
+/// Whether it can be hooked; for a throwing form, its nothrow form.
+fn usable(
+    program: &Program<'_>,
+    m: &Module,
+    s: &Symbol,
+    w: &Wanted,
+) -> Result<Option<RemoteAddr>, String> {
+    if s.indirect {
+        return Err("it is chosen at run time (IFUNC)".into());
+    }
+    if w.nothrow.is_empty() {
+        return Ok(None);
+    }
+    let others = program.modules.iter().filter(|o| o.start != m.start);
+    let forms = std::iter::once(m).chain(others).flat_map(|o| {
+        o.symbols(program.pid, program.mem, |n| n == w.nothrow).into_iter().map(move |s| (o, s))
+    });
+    for (owner, form) in forms {
+        if leads_to(program, m, owner, &form, s) {
+            return Ok(Some(form.addr));
+        }
+    }
+    Err("it may throw, which must not pass through the hook, and no nothrow form is known to do the same; if it ends in malloc, its blocks are seen there".into())
+}
+
+/// Whether a nothrow form calls this very operator.
+fn leads_to(
+    program: &Program<'_>,
+    m: &Module,
+    owner: &Module,
+    form: &Symbol,
+    operator: &Symbol,
+) -> bool {
+    let len = if form.size == 0 { MAX_CODE } else { form.size.min(MAX_CODE) };
+    let code = program.mem.read_some(form.addr, len as usize);
+    calls(&code, form.addr.0).into_iter().any(|to| {
+        if to == operator.addr.0 {
+            return true;
+        }
+        // A stub of the linkage table.
+        let stub = program.mem.read_some(RemoteAddr(to), 16);
+        let Some(slot) = indirect_jump(&stub, to) else { return false };
+        if program.mem.word(RemoteAddr(slot)).is_ok_and(|w| w == operator.addr.0) {
+            return true;
+        }
+        // Not resolved yet: the executable's definition is the first that the linker looks at.
+        let executable = program.modules.first().is_some_and(|e| e.start == m.start);
+        executable
+            && m.exports(program.mem, &operator.name)
+            && owner.slot_symbol(program.mem, slot).as_deref() == Some(operator.name.as_str())
+    })
+}

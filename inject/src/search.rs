@@ -1,0 +1,206 @@
+//! Where the target has the functions that are to be hooked.
+
+use crate::elf::{Module, Symbol};
+use crate::functions::{Family, JEMALLOC_MARK, LOADER, MIMALLOC, PREFIXES, TABLE, Wanted};
+use crate::named::{self, Named};
+use crate::{RemoteAddr, RemoteMemory, Result, operators};
+use prof_trace::records::NotHooked;
+use prof_trace::shared::Kind;
+
+/// A function of the target that is to be hooked.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Its name.
+    pub name: String,
+    /// Other names for the same code.
+    pub aliases: Vec<String>,
+    /// What it does.
+    pub kind: Kind,
+    /// Where.
+    pub addr: RemoteAddr,
+    /// Length; 0: not known.
+    pub size: u64,
+    /// Index of its module.
+    pub module: usize,
+    /// Address of the `nothrow` form.
+    pub nothrow: Option<RemoteAddr>,
+    /// Which arguments are the size and the block, from 0, if the user has named it.
+    pub args: (u8, u8),
+}
+
+impl Found {
+    /// Of a symbol in the module with this index.
+    #[must_use]
+    pub fn new(s: &Symbol, kind: Kind, module: usize) -> Self {
+        let (name, addr, size) = (s.name.clone(), s.addr, s.size);
+        let aliases = Vec::new();
+        Self { name, aliases, kind, addr, size, module, nothrow: None, args: (0, 0) }
+    }
+}
+
+/// Which functions of the target to look for.
+#[derive(Clone, Debug, Default)]
+pub struct Choice {
+    /// Only in these modules; empty: in all.
+    pub modules: Vec<String>,
+    /// Only with this prefix; `None`: with any of [`PREFIXES`].
+    pub prefix: Option<String>,
+    /// Functions that the user has named.
+    pub named: Vec<Named>,
+}
+
+/// What stands before an allocator's usual names in a module.
+struct Names<'a> {
+    prefixes: Vec<&'a str>,
+}
+
+impl<'a> Names<'a> {
+    fn split(&self, name: &str) -> Option<(&'a str, &'static Wanted)> {
+        self.prefixes.iter().find_map(|p| {
+            let rest = name.strip_prefix(p)?;
+            // A C++ name has no prefix.
+            let w = TABLE.iter().find(|w| w.name == rest)?;
+            let fits = match w.family {
+                Family::Any => p.is_empty() || !w.name.starts_with("_Z"),
+                Family::Jemalloc => true,
+                Family::Mimalloc => *p == MIMALLOC,
+            };
+            fits.then_some((*p, w))
+        })
+    }
+
+    /// What tells jemalloc from a program that has functions of the same names.
+    fn marks(&self, name: &str) -> bool {
+        name.strip_suffix(JEMALLOC_MARK).is_some_and(|p| self.prefixes.contains(&p))
+    }
+}
+
+/// Whether this is a malloc that ends in no other one that is hooked: libc's, or the only one.
+#[must_use]
+pub fn is_last_malloc(f: &Found, all: &[Found], modules: &[Module]) -> bool {
+    let table = Names { prefixes: PREFIXES.to_vec() };
+    let is_malloc = |f: &Found| {
+        let names = std::iter::once(&f.name).chain(&f.aliases);
+        names.filter_map(|n| table.split(n)).any(|(_, w)| w.name == "malloc")
+    };
+    let others = |o: &&Found| o.addr != f.addr && is_malloc(o);
+    let in_libc = modules.get(f.module).is_some_and(|m| m.file_name().starts_with("libc."));
+    is_malloc(f)
+        && match in_libc {
+            true => !all.iter().filter(others).any(|o| o.module == f.module),
+            false => !all.iter().any(|o| others(&o)),
+        }
+}
+
+/// Looks for all functions of the table in all modules that have an allocator of their own, and for
+/// those that the user has named.
+///
+/// # Errors
+/// If a module or function that the user has named is not there.
+pub fn find(
+    pid: i32,
+    mem: &RemoteMemory,
+    modules: &[Module],
+    choice: &Choice,
+) -> Result<(Vec<Found>, Vec<NotHooked>)> {
+    let (mut found, mut not) = (Vec::new(), Vec::new());
+    for name in &choice.modules {
+        named::module(pid, modules, name)?;
+    }
+    // First, so that what the user says of a function counts.
+    for n in &choice.named {
+        found.extend(n.find(pid, mem, modules)?);
+    }
+    let prefixes = choice.prefix.as_deref().map_or(PREFIXES.to_vec(), |p| vec![p]);
+    let names = Names { prefixes };
+    for (index, m) in modules.iter().enumerate() {
+        if is_linker(m) {
+            let loader = m.symbols(pid, mem, |n| n == LOADER);
+            found.extend(loader.iter().map(|s| Found::new(s, Kind::Loader, index)));
+        }
+        // The linker's own malloc serves only until libc is there.
+        let chosen = match choice.modules.is_empty() {
+            true => !is_linker(m) && m.path.as_os_str() != "[vdso]",
+            false => choice.modules.iter().any(|n| m.is_named(n)),
+        };
+        if !chosen {
+            continue;
+        }
+        let symbols = m.symbols(pid, mem, |n| names.split(n).is_some() || names.marks(n));
+        for prefix in &names.prefixes {
+            let own = Own { index, module: m, symbols: &symbols, names: &names };
+            own.add(prefix, &mut found, &mut not);
+        }
+        operators::add(
+            &operators::Program { pid, mem, modules },
+            index,
+            &symbols,
+            &mut found,
+            &mut not,
+        );
+    }
+    Ok((found, not))
+}
+
+/// Whether a module is the dynamic linker alone; musl's is libc, too.
+fn is_linker(m: &Module) -> bool {
+    m.file_name().starts_with("ld-") && !m.file_name().starts_with("ld-musl")
+}
+
+/// The functions that a module defines.
+struct Own<'a> {
+    index: usize,
+    module: &'a Module,
+    symbols: &'a [Symbol],
+    names: &'a Names<'a>,
+}
+
+impl Own<'_> {
+    /// Adds what one allocator (a prefix) has.
+    fn add(&self, prefix: &str, found: &mut Vec<Found>, not: &mut Vec<NotHooked>) {
+        let jemalloc =
+            self.symbols.iter().any(|s| s.name.strip_suffix(JEMALLOC_MARK) == Some(prefix));
+        let own: Vec<(&Symbol, &Wanted)> = self
+            .symbols
+            .iter()
+            .filter_map(|s| Some((s, self.names.split(&s.name).filter(|(p, _)| *p == prefix)?.1)))
+            .filter(|(_, w)| w.family != Family::Jemalloc || jemalloc)
+            .collect();
+        let has = |name: &str| own.iter().any(|(_, w)| w.name == name);
+        if !(has("malloc") && has("free")) {
+            // operator new and delete of libstdc++ end in a hooked malloc and free.
+            return;
+        }
+        for (s, w) in &own {
+            let reason = if s.indirect {
+                Some("it is chosen at run time (IFUNC)")
+            } else if !w.nothrow.is_empty() && !has(w.nothrow) {
+                Some("its nothrow form is missing, and an exception must not pass through the hook")
+            } else {
+                None
+            };
+            if let Some(reason) = reason {
+                not.push(NotHooked {
+                    function: s.name.clone(),
+                    module: self.module.path.display().to_string(),
+                    reason: reason.into(),
+                });
+                continue;
+            }
+            let nothrow = own.iter().find(|(_, o)| o.name == w.nothrow).map(|(o, _)| o.addr);
+            merge(found, Found { nothrow, ..Found::new(s, w.kind, self.index) });
+        }
+    }
+}
+
+/// Adds a function; one piece of code may have several names.
+pub(crate) fn merge(found: &mut Vec<Found>, f: Found) {
+    let Some(same) = found.iter_mut().find(|o| o.addr == f.addr) else { return found.push(f) };
+    // What may end in another hooked function is the more careful of two kinds.
+    if same.kind == Kind::Free && f.kind == Kind::Delete {
+        same.kind = Kind::Delete;
+    }
+    if same.name != f.name && !same.aliases.contains(&f.name) {
+        same.aliases.push(f.name);
+    }
+}

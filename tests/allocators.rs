@@ -1,0 +1,251 @@
+//! Allocators that are not libc's: linked into the executable under several names, the program's own
+//! operator new, and functions that the user names.
+
+mod common;
+
+use common::build::{compile, program, program_with, sources};
+use common::{Report, Scene, Target, installed, skip};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
+
+/// Records one "go".
+#[track_caller]
+fn recorded(program: &Path, options: &[&str]) -> Report {
+    let scene = Scene::new("allocator");
+    let mut target = Target::start(program, &[]);
+    let recording = scene.attach_with(&target, options);
+    target.ask("go");
+    scene.detach(&target);
+    target.quit();
+    scene.finished(&recording)
+}
+
+/// The functions that a report says were hooked.
+fn hooked(r: &Report) -> Vec<&str> {
+    let list = r.at("/recording/hooks").as_array().expect("a list");
+    list.iter().filter_map(|h| h["function"].as_str()).collect()
+}
+
+/// A static library with other names for its functions.
+fn renamed(library: &Path, prefix: &str, names: &[&str]) -> PathBuf {
+    let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{prefix}allocator.a"));
+    let mut command = Command::new("objcopy");
+    for name in names {
+        command.arg("--redefine-sym").arg(format!("{name}={prefix}{name}"));
+    }
+    let status = command.arg(library).arg(&to).status().expect("objcopy");
+    assert!(status.success());
+    to
+}
+
+#[track_caller]
+fn assert_usual(r: &Report) {
+    r.marked("linked.c", "linked_plain").assert_live(2, 200);
+    r.marked("linked.c", "linked_zeroed").assert_live(3, 360);
+    r.marked("linked.c", "linked_aligned").assert_live(2, 400);
+    r.marked("linked.c", "linked_resized").assert_live(1, 5000);
+}
+
+#[track_caller]
+fn assert_own_interface(r: &Report) {
+    // Two of five were given back, one was exchanged, one is smaller now.
+    r.marked("linked.c", "linked_mallocx").assert_live(1, 64);
+    r.marked("linked.c", "linked_rallocx").assert_live(1, 3000);
+    r.marked("linked.c", "linked_xallocx").assert_live(1, 60);
+}
+
+#[test]
+fn jemalloc_in_the_executable() {
+    let library = Path::new(LIBRARIES).join("libjemalloc.a");
+    if !library.exists() || !installed("objcopy") {
+        return skip("jemalloc_in_the_executable", "needs libjemalloc-dev and objcopy");
+    }
+    let names = [
+        "malloc",
+        "calloc",
+        "realloc",
+        "free",
+        "posix_memalign",
+        "aligned_alloc",
+        "memalign",
+        "valloc",
+        "mallocx",
+        "rallocx",
+        "xallocx",
+        "sdallocx",
+        "dallocx",
+        "mallctl",
+        "nallocx",
+        "sallocx",
+        "malloc_usable_size",
+        "mallctlnametomib",
+        "mallctlbymib",
+        "malloc_stats_print",
+        "malloc_conf",
+        "malloc_message",
+        "__malloc_hook",
+        "__free_hook",
+        "__realloc_hook",
+        "__memalign_hook",
+        "__libc_malloc",
+        "__libc_calloc",
+        "__libc_realloc",
+        "__libc_free",
+        "__libc_memalign",
+        "__libc_valloc",
+        "__posix_memalign",
+    ];
+    for prefix in ["", "je_", "_rjem_"] {
+        let library = match prefix {
+            "" => library.clone(),
+            _ => renamed(&library, prefix, &names),
+        };
+        let define = format!("-DPREFIX={prefix}");
+        let file = library.to_str().expect("UTF-8").to_owned();
+        let program = linked(&["-DX", &define], &file);
+        let r = recorded(&program, &[]);
+        r.assert_sound();
+        assert_usual(&r);
+        assert_own_interface(&r);
+        let call = format!("{prefix}xallocx");
+        assert!(hooked(&r).contains(&call.as_str()), "{prefix:?}: {:?}", hooked(&r));
+        if prefix == "je_" {
+            only_the_chosen(&program);
+        }
+    }
+}
+
+/// `--obj` and `--symbols-prefix` leave the others out.
+fn only_the_chosen(program: &Path) {
+    let name = program.file_name().and_then(|n| n.to_str()).expect("UTF-8");
+    let r = recorded(program, &["--symbols-prefix", "je_", "--obj", name]);
+    assert_usual(&r);
+    assert!(hooked(&r).iter().all(|f| f.starts_with("je_")), "{:?}", hooked(&r));
+    let r = recorded(program, &["--obj", "libc"]);
+    assert!(hooked(&r).contains(&"malloc") && !hooked(&r).contains(&"je_malloc"));
+    assert_eq!(r.groups().filter(|g| g.number("live_bytes") == 200).count(), 0);
+}
+
+/// linked.c with a static library.
+fn linked(flags: &[&str], library: &str) -> PathBuf {
+    // A library stands behind the source, and the compiler's other arguments before it.
+    let wrap = format!(
+        "-Wl,--whole-archive,{library},--no-whole-archive,--no-as-needed,-lstdc++,-lm,--as-needed"
+    );
+    let mut all: Vec<&str> = vec!["-O1", "-no-pie"];
+    all.extend(flags);
+    all.push(&wrap);
+    program_with("linked.c", &all)
+}
+
+#[test]
+fn tcmalloc_in_the_executable() {
+    let library = Path::new(LIBRARIES).join("libtcmalloc_minimal.a");
+    if !library.exists() {
+        return skip("tcmalloc_in_the_executable", "needs libgoogle-perftools-dev");
+    }
+    let program = linked(&[], library.to_str().expect("UTF-8"));
+    let r = recorded(&program, &[]);
+    r.assert_sound();
+    assert_usual(&r);
+    let names = hooked(&r);
+    assert!(names.contains(&"malloc") && names.contains(&"tc_malloc"), "{names:?}");
+}
+
+#[test]
+fn functions_that_the_user_names() {
+    let program = program_with("pool.c", &["-O1", "-rdynamic"]);
+    let name = program.file_name().and_then(|n| n.to_str()).expect("UTF-8").to_owned();
+    let options = [
+        format!("--alloc-fn={name}:pool_get(3)"),
+        format!("--realloc-fn={name}:pool_grow(3, 1)"),
+        format!("--free-fn={name}:pool_put(6)"),
+        format!("--alloc-fn={name}:bump(1)"),
+    ];
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let r = recorded(&program, &options);
+    r.assert_sound();
+    // The slab that the pool takes from malloc is not counted beside the blocks in it.
+    let pool: Vec<_> = r.asked_by("from_pool");
+    assert_eq!(pool.len(), 1, "{}", r.askers());
+    r.marked("pool.c", "from_pool").assert_live(3, 300);
+    r.marked("pool.c", "grown").assert_live(1, 300);
+    r.marked("pool.c", "bumped").assert_live(3, 72);
+    r.marked("pool.c", "pool_usual").assert_live(1, 77);
+    for f in ["pool_get", "pool_grow", "pool_put", "bump", "malloc"] {
+        assert!(hooked(&r).contains(&f), "{f}: {:?}", hooked(&r));
+    }
+    // The same from the start.
+    let scene = Scene::new("named-run");
+    let mut command = Command::new("sh");
+    command.arg("-c").arg("printf 'go\\nquit\\n' | \"$0\" run -o r.prof \"$@\"");
+    command.arg(Scene::binary()).args(&options).arg("--").arg(&program);
+    scene.run(command).ok("prof run");
+    scene.finished(&scene.path("r.prof")).marked("pool.c", "from_pool").assert_live(3, 300);
+}
+
+#[test]
+fn wrong_names_are_refused_before_anything_is_touched() {
+    let scene = Scene::new("names");
+    let program = program("pool.c");
+    let name = program.file_name().and_then(|n| n.to_str()).expect("UTF-8").to_owned();
+    let mut target = Target::start(&program, &[]);
+    let before = common::snapshot::Snapshot::of(&target);
+    let pid = target.pid.to_string();
+    let cases = [
+        (3, format!("--alloc-fn={name}:pool_got(1)"), "pool_got"),
+        (3, "--alloc-fn=libpool.so:pool_get(1)".into(), "libpool.so"),
+        (3, "--obj=libnone".into(), "libnone"),
+        (3, "--symbols-prefix=zz_".into(), "zz_malloc"),
+        (2, format!("--alloc-fn={name}:pool_get(0)"), "from 1"),
+        (2, format!("--alloc-fn={name}:pool_get"), "form"),
+        (2, format!("--free-fn={name}:pool_put(1,2)"), "form"),
+        (2, "--realloc-fn=pool_grow(1,2)".into(), "form"),
+    ];
+    for (code, option, word) in cases {
+        let out = scene.prof(&["attach", &pid, &option]);
+        assert_eq!(out.code, code, "{option}: {out:?}");
+        assert!(out.stderr.contains(word) && out.stdout.is_empty(), "{option}: {out:?}");
+        before.assert_same(&common::snapshot::Snapshot::of(&target));
+    }
+    assert_eq!(std::fs::read_dir(&scene.dir).unwrap().count(), 0, "a file was left");
+    target.ask("go");
+    target.quit();
+}
+
+#[test]
+fn a_program_s_own_operator_new() {
+    // As programs export it, so that libstdc++'s nothrow form leads to it.
+    let program = program_with("own_new.cpp", &["-O1"]);
+    let scene = Scene::new("own-new");
+    let mut target = Target::start(&program, &[]);
+    let recording = scene.attach(&target);
+    target.ask("go");
+    target.ask("fail");
+    target.ask("go");
+    scene.detach(&target);
+    target.ask("go");
+    target.ask("fail");
+    target.quit();
+    let r = scene.finished(&recording);
+    r.assert_sound();
+    r.marked("own_new.cpp", "own_new").assert_live(6, 6 * 56);
+    assert!(hooked(&r).contains(&"_Znwm"), "{:?}", hooked(&r));
+
+    // Bound within the executable, nothing else leads to it: it is said not to be hooked.
+    let flags = ["-O1", "-static-libstdc++", "-Wl,--exclude-libs,ALL", "-fvisibility=hidden"];
+    let Ok(program) = compile("c++", "own_new.cpp", &flags) else {
+        panic!("{} does not compile with {flags:?}", sources().join("own_new.cpp").display());
+    };
+    let mut target = Target::start(&program, &[]);
+    let recording = scene.attach(&target);
+    target.ask("go");
+    target.ask("fail");
+    scene.detach(&target);
+    target.quit();
+    let r = scene.finished(&recording);
+    let all = format!("{}", r.at("/recording"));
+    assert!(all.contains("\"_Znwm\""), "neither hooked nor listed: {all}");
+}
