@@ -37,7 +37,7 @@ pub fn usage(message: impl Into<String>) -> anyhow::Error {
 /// Says what went wrong, and chooses the exit code.
 pub fn report(e: &anyhow::Error) -> ExitCode {
     let text = format!("{e:#}").replace('\n', " ");
-    eprintln!("prof: {text}");
+    crate::term::say(&text);
     ExitCode::from(code_of(e))
 }
 

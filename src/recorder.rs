@@ -42,8 +42,9 @@ pub fn start(
         command.args(["--duration-ms", &d.as_millis().to_string()]);
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+    let open = open_descriptors();
     // SAFETY: between fork and exec only system calls are made.
-    unsafe { command.pre_exec(move || become_daemon(from)) };
+    unsafe { command.pre_exec(move || become_daemon(from, &open)) };
     let mut child = command.spawn().context("cannot start the collector")?;
     drop(fds);
     let began = Instant::now();
@@ -67,11 +68,17 @@ pub fn start(
 
 /// In the child: a session of its own, so that no terminal's signals reach it, and no descriptors
 /// but its own, so that nobody waits for the end of a pipe that it holds.
-fn become_daemon(keep: [RawFd; 3]) -> std::io::Result<()> {
+fn become_daemon(keep: [RawFd; 3], open: &[RawFd]) -> std::io::Result<()> {
     // SAFETY: no pointers in any of these.
     unsafe {
         libc::setsid();
-        libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        let all = libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        if all != 0 {
+            // Before Linux 5.11, or where a filter forbids it.
+            for fd in open {
+                libc::fcntl(*fd, libc::F_SETFD, libc::FD_CLOEXEC);
+            }
+        }
         for fd in keep {
             if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
                 return Err(std::io::Error::last_os_error());
@@ -82,6 +89,13 @@ fn become_daemon(keep: [RawFd; 3]) -> std::io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// The descriptors of this process but for standard input, output and error.
+fn open_descriptors() -> Vec<RawFd> {
+    let dir = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
+    let all = dir.filter_map(|e| e.file_name().to_str()?.parse().ok());
+    all.filter(|fd| *fd > 2).collect()
 }
 
 fn readable(fd: &impl AsRawFd, time: Duration) -> Result<bool> {

@@ -5,6 +5,7 @@ use crate::cli::{FunctionArgs, OnFull, RecordArgs};
 use crate::failure::{refused, usage};
 use crate::hooks;
 use crate::recorder;
+use crate::term::say;
 use anyhow::{Context, Result, anyhow};
 use prof_collect::{Clock, Peek, create_recording, drain_orphan, write_prologue};
 use prof_inject::{DetachOptions, Installed, Options, Target};
@@ -229,9 +230,9 @@ fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
     }
     let old = detach(pid, DETACH_TIMEOUT).context("cannot end an earlier recording")?;
     if !old.path.as_os_str().is_empty() {
-        eprintln!("prof: finished an earlier recording, {}", old.path.display());
+        say(&format!("finished an earlier recording, {}", old.path.display()));
     }
-    old.said.iter().for_each(|s| eprintln!("prof: {s}"));
+    old.said.iter().for_each(|s| say(s));
     if old.is_clean() {
         return Ok(());
     }

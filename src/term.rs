@@ -27,3 +27,30 @@ fn ask() -> Option<usize> {
     let rc = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) };
     (rc == 0 && size.ws_col > 0).then_some(size.ws_col as usize)
 }
+
+/// Text for a terminal: names come from the processes that are recorded, and could hold whatever moves
+/// the cursor or changes the title.
+pub fn plain(text: &str) -> String {
+    let escape = |c: char| c.is_control() && c != '\n';
+    if !text.contains(escape) {
+        return text.to_owned();
+    }
+    text.chars()
+        .map(|c| if escape(c) { c.escape_default().to_string() } else { c.into() })
+        .collect()
+}
+
+/// Says something on standard error.
+pub fn say(text: &str) {
+    eprintln!("prof: {}", plain(text));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::plain;
+
+    #[test]
+    fn nothing_reaches_the_terminal_but_text() {
+        assert_eq!(plain("a \u{1b}[2J b\r\nc \u{9b}é"), "a \\u{1b}[2J b\\r\nc \\u{9b}é");
+    }
+}

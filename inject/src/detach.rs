@@ -97,7 +97,7 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     let maps = proc::maps(pid)?;
     let gadgets = Gadgets::find(pid, &r.mem, &maps)?;
     let mut handler = None;
-    if c.signal != 0 {
+    if (1..=64).contains(&c.signal) {
         let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
         let old = &old[..(c.old_action_len as usize).min(32)];
         let hook = c.hook_addr..c.hook_addr.saturating_add(c.hook_len);
@@ -138,7 +138,7 @@ fn mapped(r: &Recorded) -> Mapped {
     let c = &r.control;
     let area = |addr, len| Area { addr, len };
     Mapped {
-        ring: area(r.ring.0, c.ring_len),
+        ring: area(r.ring.0, c.ring_len.min(r.ring_len)),
         flag: area(c.flag_addr, c.flag_len),
         hook: area(c.hook_addr, c.hook_len),
         stubs: c.stubs.to_vec(),

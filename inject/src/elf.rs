@@ -9,8 +9,12 @@ use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym, Symtab};
 use goblin::elf::{Elf, ProgramHeader};
 use prof_arch::unwind::eh_frame_address;
 use prof_trace::files::{open_below, open_regular};
+use prof_trace::shared::MODULES;
 use std::fs::File;
 use std::path::PathBuf;
+
+/// Symbols that are taken from one module.
+const MOST_SYMBOLS: usize = 512;
 
 /// A mapped ELF file.
 #[derive(Clone, Debug)]
@@ -56,6 +60,9 @@ pub fn modules(mem: &RemoteMemory, maps: &[Map]) -> Vec<Module> {
             continue;
         }
         found.extend(module(mem.pid(), mem, maps, i));
+        if found.len() == MODULES {
+            break;
+        }
     }
     found
 }
@@ -226,7 +233,10 @@ impl Module {
             }
             let name = name.split('@').next().unwrap_or(name);
             let addr = RemoteAddr(s.st_value.wrapping_add(self.bias));
-            if wanted(name) && !all.iter().any(|o| o.name == name && o.addr == addr) {
+            if all.len() < MOST_SYMBOLS
+                && wanted(name)
+                && !all.iter().any(|o| o.name == name && o.addr == addr)
+            {
                 all.push(Symbol { name: name.to_owned(), addr, size: s.st_size, indirect });
             }
         });

@@ -74,6 +74,11 @@ pub enum Refusal {
     /// seccomp strict mode.
     #[error("pid {0} ({1}) runs in seccomp strict mode, where any other system call kills it")]
     StrictSeccomp(i32, String),
+    /// The kernel checks its returns.
+    #[error(
+        "pid {0} ({1}) runs with a shadow stack (CET), which prof does not support; start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off"
+    )]
+    ShadowStack(i32, String),
     /// A seccomp filter that can't be suspended.
     #[error(
         "pid {0} ({1}) has a seccomp filter, which could kill it while prof maps its memory; run prof with CAP_SYS_ADMIN, so that it can suspend the filter meanwhile"

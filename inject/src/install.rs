@@ -13,6 +13,7 @@ use crate::threads::StopTimes;
 use crate::tracee::Tracee;
 use crate::tracee::isolated;
 use crate::{Error, Refusal, RemoteMemory, Result, setup};
+use nix::errno::Errno;
 use prof_arch::native::call::is_never_restarted;
 use prof_arch::native::syscall::nr;
 use prof_trace::capture::Capture;
@@ -22,6 +23,9 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
+
+/// `memfd_create`: never to be executed (Linux 6.3).
+const MFD_NOEXEC_SEAL: u64 = 8;
 
 /// How to record.
 #[derive(Clone, Debug)]
@@ -285,9 +289,17 @@ fn make_ring(
     stops: &mut StopTimes,
 ) -> Result<(OwnedFd, u64)> {
     let fd = with_caller(pid, mem, gadgets, options.timeout, stops, |c| {
-        let name = c.put(format!("{MEMFD_NAME}\0").as_bytes())?;
         let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-        c.call("memfd_create", nr::MEMFD_CREATE, [name.0, flags, 0, 0, 0, 0])
+        // The ring is never executed. vm.memfd_noexec = 2 demands that this is said; kernels before 6.3
+        // do not know how to.
+        for flags in [flags | MFD_NOEXEC_SEAL, flags] {
+            let name = c.put(format!("{MEMFD_NAME}\0").as_bytes())?;
+            match c.call("memfd_create", nr::MEMFD_CREATE, [name.0, flags, 0, 0, 0, 0]) {
+                Err(Error::Remote { errno: Errno::EINVAL, .. }) => {}
+                other => return other,
+            }
+        }
+        Err(Error::Remote { what: "memfd_create", pid, errno: Errno::EINVAL })
     })?;
     let path = std::path::PathBuf::from(format!("/proc/{pid}/fd/{fd}"));
     let opened = File::options().read(true).write(true).open(&path);

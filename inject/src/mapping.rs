@@ -107,7 +107,9 @@ impl Site<'_> {
             m.flag = a;
         })?;
         self.stop(|c| advise(c, m.flag, libc::MADV_WIPEONFORK))?;
-        self.map_at(Area { addr: at, len: hook_len }, READ, |a| {
+        // Executable first, and less afterwards: where memory can't become executable (PR_SET_MDWE), it
+        // can still be made so.
+        self.map_at(Area { addr: at, len: hook_len }, READ | EXEC, |a| {
             (control.hook_addr, control.hook_len) = (a.addr, a.len);
             m.hook = a;
         })?;
@@ -116,7 +118,7 @@ impl Site<'_> {
             let args = [hook + at as u64, len as u64, prot, 0, 0, 0];
             self.stop(|c| c.call("mprotect", nr::MPROTECT, args))
         };
-        protect(image.code, READ | EXEC)?;
+        protect((0, image.code.0), READ)?;
         protect(image.data, READ | WRITE)?;
         Ok(())
     }

@@ -4,6 +4,9 @@ use crate::{Error, RemoteAddr, Result};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+/// Bytes that are read at a time.
+const STEP: usize = 1 << 20;
+
 /// Reads and writes the target's memory; writes also reach read-only private pages (`FOLL_FORCE`),
 /// so that code is changed without ever being writable.
 #[derive(Debug)]
@@ -51,15 +54,18 @@ impl RemoteMemory {
     /// As many bytes from `addr` as there are, at most `len`.
     #[must_use]
     pub fn read_some(&self, addr: RemoteAddr, len: usize) -> Vec<u8> {
-        let mut b = vec![0; len];
-        let mut n = 0;
-        while n < len {
-            match self.file.read_at(&mut b[n..], addr.0 + n as u64) {
-                Ok(0) | Err(_) => break,
-                Ok(k) => n += k,
+        let mut b = Vec::new();
+        // Room is made as bytes come: a length that the target only claims costs nothing.
+        while b.len() < len {
+            let have = b.len();
+            b.resize(have + (len - have).min(STEP), 0);
+            let at = addr.plus(have as u64).0;
+            let n = self.file.read_at(&mut b[have..], at).unwrap_or(0);
+            b.truncate(have + n);
+            if n == 0 {
+                break;
             }
         }
-        b.truncate(n);
         b
     }
 

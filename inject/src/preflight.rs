@@ -55,6 +55,9 @@ pub fn preflight(pid: i32) -> Result<Target> {
     if status.number("Seccomp") == Some(1) {
         return Err(Refusal::StrictSeccomp(pid, comm).into());
     }
+    if has_shadow_stack(pid) {
+        return Err(Refusal::ShadowStack(pid, comm).into());
+    }
     let maps = proc::maps(pid)?;
     if ring_in(&maps).is_some() {
         match Recorded::open(pid) {
@@ -67,6 +70,16 @@ pub fn preflight(pid: i32) -> Result<Target> {
         }
     }
     Ok(Target { pid, name: comm, exe: proc::exe(pid), cmdline: proc::cmdline(pid) })
+}
+
+/// Whether one of its threads has a shadow stack: returns that are not calls' own, as from prof's signal
+/// frame, would kill it.
+fn has_shadow_stack(pid: i32) -> bool {
+    let enabled = |s: &Status| {
+        s.field("x86_Thread_features").is_some_and(|f| f.split_whitespace().any(|w| w == "shstk"))
+    };
+    let tids = proc::threads(pid).unwrap_or_default();
+    tids.into_iter().any(|tid| Status::of_thread(pid, tid).is_ok_and(|s| enabled(&s)))
 }
 
 /// Whether this process may trace it; the kernel checks for memory access what it checks for ptrace.

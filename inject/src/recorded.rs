@@ -20,6 +20,9 @@ pub struct Recorded {
     pub pid: i32,
     /// Where the ring is in it.
     pub ring: RemoteAddr,
+    /// How much of it is mapped there, as the kernel has it; the target may write into the control page
+    /// what it likes.
+    pub ring_len: u64,
     /// The control page as it was when this was made.
     pub control: Box<Control>,
     pub(crate) mem: RemoteMemory,
@@ -29,6 +32,18 @@ pub struct Recorded {
 #[must_use]
 pub fn ring_in(maps: &[Map]) -> Option<&Map> {
     maps.iter().find(|m| m.shared && m.name.starts_with(RING_NAME))
+}
+
+/// Bytes of the mappings that follow each other from this one on, and are of the same file.
+fn ring_len(maps: &[Map], first: &Map) -> u64 {
+    let mut end = first.start;
+    for m in maps.iter().filter(|m| m.start >= first.start) {
+        if m.start != end || m.inode != first.inode || !m.name.starts_with(RING_NAME) {
+            break;
+        }
+        end = m.end;
+    }
+    end.0 - first.start.0
 }
 
 /// All recorded processes that may be looked at.
@@ -63,7 +78,7 @@ impl Recorded {
         if control.layout != LAYOUT {
             return Err(Refusal::OtherVersion { pid, layout: control.layout }.into());
         }
-        Ok(Self { pid, ring: m.start, control, mem })
+        Ok(Self { pid, ring: m.start, ring_len: ring_len(&maps, m), control, mem })
     }
 
     /// The recording's path.
@@ -137,7 +152,7 @@ impl Recorded {
         let at = c.plus(entry as u64);
         self.mem.write(at.plus(8), &u64::from(on).to_ne_bytes())?;
         self.mem.write(at, &self.now().to_ne_bytes())?;
-        self.mem.write(count_at, &(n + 1).to_ne_bytes())?;
+        self.mem.write(count_at, &n.wrapping_add(1).to_ne_bytes())?;
         if on {
             let orphaned = core::mem::offset_of!(Control, orphaned);
             self.mem.write(c.plus(orphaned as u64), &0u32.to_ne_bytes())?;

@@ -12,7 +12,7 @@ use crate::tracee::{Stop, Tracee};
 use crate::{Error, RemoteAddr, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::native::UserRegs;
-use prof_arch::native::sigframe::{Sigframe, XsaveLayout, build_sigframe, sigframe_len};
+use prof_arch::native::sigframe::{XsaveLayout, build_sigframe, sigframe_len};
 use prof_arch::native::syscall;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -22,6 +22,8 @@ use std::time::{Duration, Instant};
 const RED_ZONE: u64 = 128;
 /// Room for strings below the frame.
 const ROOM: u64 = 256;
+/// As much of it may be taken by what stands below the frame.
+const BELOW: u64 = 16;
 /// A call that takes longer is stuck.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -30,8 +32,38 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Gadgets {
     /// A system call instruction followed by a return.
     pub syscall: RemoteAddr,
-    /// Code that calls `rt_sigreturn`.
-    pub restorer: RemoteAddr,
+    /// How to get to `rt_sigreturn`.
+    pub sigreturn: Sigreturn,
+}
+
+/// Ways to call `rt_sigreturn`.
+#[derive(Clone, Copy, Debug)]
+pub enum Sigreturn {
+    /// libc's restorer.
+    Restorer(RemoteAddr),
+    /// A static program that handles no signals has none: code that takes the number of the system call
+    /// off the stack, and returns to the system call instruction.
+    PopNumber(RemoteAddr),
+}
+
+impl Sigreturn {
+    /// Where the signal frame returns to.
+    fn frame_returns_to(self, syscall: RemoteAddr) -> u64 {
+        match self {
+            Self::Restorer(at) => at.0,
+            Self::PopNumber(_) => syscall.0,
+        }
+    }
+
+    /// What stands below the signal frame, where the stack pointer is at the call.
+    fn below_frame(self) -> Vec<u8> {
+        match self {
+            Self::Restorer(_) => Vec::new(),
+            Self::PopNumber(at) => {
+                [at.0, syscall::nr::RT_SIGRETURN].into_iter().flat_map(u64::to_ne_bytes).collect()
+            }
+        }
+    }
 }
 
 impl Gadgets {
@@ -40,7 +72,7 @@ impl Gadgets {
     /// # Errors
     /// If there are none.
     pub fn find(pid: i32, mem: &RemoteMemory, maps: &[Map]) -> Result<Self> {
-        let (mut call, mut restorer) = (None, None);
+        let (mut call, mut restorer, mut pop) = (None, None, None);
         // libc has both; the larger mappings of the executable need not be read for them.
         // Only code of files: what a JIT has made may go at any time, and prof's own is about to.
         let lasting = |m: &&Map| m.exec && m.read && (m.inode != 0 || m.name == b"[vdso]");
@@ -55,8 +87,12 @@ impl Gadgets {
             call = call.or_else(|| syscall::find_syscall_ret_gadget(&bytes).map(at));
             restorer = restorer.or_else(|| syscall::find_restorer(&bytes).map(at));
             if let (Some(syscall), Some(restorer)) = (call, restorer) {
-                return Ok(Self { syscall, restorer });
+                return Ok(Self { syscall, sigreturn: Sigreturn::Restorer(restorer) });
             }
+            pop = pop.or_else(|| syscall::find_pop_number_gadget(&bytes).map(at));
+        }
+        if let (Some(syscall), Some(pop)) = (call, pop) {
+            return Ok(Self { syscall, sigreturn: Sigreturn::PopNumber(pop) });
         }
         Err(crate::Refusal::NoSigreturn(pid, crate::proc::comm(pid)).into())
     }
@@ -70,7 +106,8 @@ pub struct Caller<'a> {
     gadgets: Gadgets,
     before: UserRegs,
     mask: u64,
-    frame: Sigframe,
+    /// The stack pointer at a call.
+    sp: u64,
     room: RemoteAddr,
     covered: Vec<u8>,
 }
@@ -115,14 +152,16 @@ impl<'a> Caller<'a> {
             &vector,
             layout(),
             mask,
-            gadgets.restorer.0,
+            gadgets.sigreturn.frame_returns_to(gadgets.syscall),
         )
         .map_err(|e| Error::Nonsense { pid, what: format!("registers of a thread: {e}") })?;
         // What is below the stack pointer is nobody's, but on a stack smaller than the frame it is.
         let covered = mem.read_some(low, ROOM as usize + frame.len);
-        mem.write(at, &bytes[..frame.len])?;
+        let below = gadgets.sigreturn.below_frame();
+        let sp = at.0 - below.len() as u64;
+        mem.write(RemoteAddr(sp), &[&below, &bytes[..frame.len]].concat())?;
         let thread = Some(thread);
-        Ok(Self { thread, mem, gadgets, before, mask, frame, room: low, covered })
+        Ok(Self { thread, mem, gadgets, before, mask, sp, room: low, covered })
     }
 
     /// Writes bytes where a call can point to them; they are good for the next call.
@@ -130,7 +169,7 @@ impl<'a> Caller<'a> {
     /// # Errors
     /// If there are too many, or memory can't be written.
     pub fn put(&self, bytes: &[u8]) -> Result<RemoteAddr> {
-        if bytes.len() as u64 > ROOM {
+        if bytes.len() as u64 > ROOM - BELOW {
             let what = "too many bytes for a remote call".into();
             return Err(Error::Nonsense { pid: self.pid(), what });
         }
@@ -152,7 +191,7 @@ impl<'a> Caller<'a> {
         let mut regs = self.before;
         regs.set_syscall(number, args);
         regs.set_pc(self.gadgets.syscall.0);
-        regs.set_sp(self.frame.sp);
+        regs.set_sp(self.sp);
         t.set_regs(&regs)?;
         // No handler shall run on the way. In this order: the frame that the thread is now on its
         // way to has the old mask, should prof die here.

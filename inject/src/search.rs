@@ -7,6 +7,9 @@ use crate::{RemoteAddr, RemoteMemory, Result, operators};
 use prof_trace::records::NotHooked;
 use prof_trace::shared::Kind;
 
+/// Functions after which no more are looked for: far more than can be hooked.
+const MOST: usize = 1024;
+
 /// A function of the target that is to be hooked.
 #[derive(Clone, Debug)]
 pub struct Found {
@@ -114,6 +117,11 @@ pub fn find(
     let prefixes = choice.prefix.as_deref().map_or(PREFIXES.to_vec(), |p| vec![p]);
     let names = Names { prefixes };
     for (index, m) in modules.iter().enumerate() {
+        if found.len() > MOST {
+            let (function, module) = ("others".into(), m.path.display().to_string());
+            not.push(NotHooked { function, module, reason: "there are too many".into() });
+            break;
+        }
         if is_linker(m) {
             let loader = m.symbols(pid, mem, |n| n == LOADER);
             found.extend(loader.iter().map(|s| Found::new(s, Kind::Loader, index)));

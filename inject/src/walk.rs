@@ -10,6 +10,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 const MAX_FRAMES: usize = 4096;
+/// The most that is read of one module's tables, and of all beforehand.
+const MAX_TABLE: u64 = 64 << 20;
+const MAX_TABLES: u64 = 512 << 20;
 /// What is searched of a stack that can't be unwound to its end.
 const SEARCH: u64 = 256 << 10;
 
@@ -31,7 +34,12 @@ impl<'a> Walker<'a> {
 
     /// Reads all modules' tables, so that no thread is stopped meanwhile.
     pub fn read_tables(&mut self) {
+        let mut room = MAX_TABLES;
         for (i, m) in self.modules.iter().enumerate() {
+            // What a hostile target claims beyond that is read when a stack leads to it.
+            let len = m.eh_frame_hdr.1.min(MAX_TABLE) + m.eh_frame.1.min(MAX_TABLE);
+            let Some(left) = room.checked_sub(len) else { continue };
+            room = left;
             self.cfi.entry(i).or_insert_with(|| tables(self.mem, m));
         }
     }
@@ -135,6 +143,6 @@ impl<'a> Walker<'a> {
 
 /// A module's `.eh_frame_hdr` and `.eh_frame`.
 fn tables(mem: &RemoteMemory, m: &Module) -> (Vec<u8>, Vec<u8>) {
-    let bytes = |(a, n): (RemoteAddr, u64)| mem.read_some(a, n.min(64 << 20) as usize);
+    let bytes = |(a, n): (RemoteAddr, u64)| mem.read_some(a, n.min(MAX_TABLE) as usize);
     (bytes(m.eh_frame_hdr), bytes(m.eh_frame))
 }

@@ -27,7 +27,7 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode> {
         on_interrupt()?;
     }
     let attached = session::attach(args.pid, &args.record, &choice)?;
-    attached.said.iter().for_each(|line| eprintln!("prof: {line}"));
+    attached.said.iter().for_each(|line| crate::term::say(line));
     // A reader who has gone away is no reason to stop.
     let mut out = std::io::stdout();
     let _ = writeln!(out, "{}", attached.path.display()).and_then(|()| out.flush());

@@ -49,7 +49,7 @@ fn record(pid: i32, args: &DemoArgs) -> Result<ExitCode> {
     };
     eprintln!("$ prof attach {pid}        # a live process: a small server with a leak");
     let mut attached = session::attach(pid, &record, &Choice::default())?;
-    attached.said.iter().for_each(|line| eprintln!("prof: {line}"));
+    attached.said.iter().for_each(|line| crate::term::say(line));
     eprintln!("{}", path.display());
     std::thread::sleep(TIME);
     eprintln!("$ prof detach {pid}        # after {} s", TIME.as_secs());

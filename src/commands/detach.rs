@@ -3,6 +3,7 @@
 use crate::cli::DetachArgs;
 use crate::failure::FAILED;
 use crate::session::{self, Detached};
+use crate::term::{plain, say as say_line};
 use anyhow::Result;
 use std::io::Write;
 use std::process::ExitCode;
@@ -13,18 +14,19 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode> {
     say(&detached);
     if !detached.path.as_os_str().is_empty() {
         let mut out = std::io::stdout();
-        let _ = writeln!(out, "{}", detached.path.display()).and_then(|()| out.flush());
+        let _ =
+            writeln!(out, "{}", plain(&detached.path.to_string_lossy())).and_then(|()| out.flush());
     }
     Ok(if detached.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
 /// Says what there is to say about a detach.
 pub fn say(d: &Detached) {
-    d.said.iter().for_each(|line| eprintln!("prof: {line}"));
+    d.said.iter().for_each(|line| say_line(line));
     if d.is_clean() {
         eprintln!("prof: the process is as it was before");
         return;
     }
-    d.left.iter().for_each(|line| eprintln!("prof: left in the process: {line}"));
+    d.left.iter().for_each(|line| say_line(&format!("left in the process: {line}")));
     eprintln!("prof: what is left does nothing any more; `prof detach` again removes it");
 }

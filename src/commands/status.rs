@@ -32,7 +32,9 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
             eprintln!("prof: nothing is being recorded that can be seen from here");
             String::new()
         }
-        (Format::Text, _) => all.iter().map(Status::text).collect::<Vec<_>>().join("\n"),
+        (Format::Text, _) => {
+            crate::term::plain(&all.iter().map(Status::text).collect::<Vec<_>>().join("\n"))
+        }
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(ExitCode::SUCCESS)

@@ -365,15 +365,25 @@ impl Report {
     }
 }
 
+/// Names come from the process that was recorded and from its files, and are shown on terminals: what
+/// could move a cursor is escaped.
+fn shown(text: &str) -> String {
+    if !text.contains(char::is_control) {
+        return text.to_owned();
+    }
+    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+    text.chars().map(escape).collect()
+}
+
 impl TargetData {
     fn new(analysis: &Analysis) -> Self {
         let t = &analysis.meta().target;
         Self {
             pid: t.pid,
-            exe: t.exe.clone(),
-            cmdline: t.cmdline.clone(),
-            arch: t.arch.clone(),
-            comm: t.comm.clone(),
+            exe: shown(&t.exe),
+            cmdline: t.cmdline.iter().map(|a| shown(a)).collect(),
+            arch: shown(&t.arch),
+            comm: shown(&t.comm),
         }
     }
 }
@@ -387,15 +397,15 @@ impl RecordingData {
             .map(|p| PartData { start_ns: meta.clock.ns(p.start), end_ns: meta.clock.ns(p.end) });
         let calls = |i: u32| meta.counters.calls.get(i as usize).copied().unwrap_or(0);
         let hooks = meta.hooks.hooked.iter().map(|h| HookData {
-            function: h.function.clone(),
-            module: h.module.clone(),
-            method: h.method.clone(),
+            function: shown(&h.function),
+            module: shown(&h.module),
+            method: shown(&h.method),
             calls: calls(h.index),
         });
         let not_hooked = meta.hooks.not_hooked.iter().map(|h| NotHookedData {
-            function: h.function.clone(),
-            module: h.module.clone(),
-            reason: h.reason.clone(),
+            function: shown(&h.function),
+            module: shown(&h.module),
+            reason: shown(&h.reason),
         });
         Self {
             path: analysis.path().to_string_lossy().into_owned(),
@@ -411,7 +421,7 @@ impl RecordingData {
             capture: CaptureData::new(&analysis.capture()),
             verified_stacks: meta.counters.verified,
             mismatched_stacks: meta.counters.mismatches,
-            end_reason: meta.end.as_ref().map(|e| e.reason.clone()),
+            end_reason: meta.end.as_ref().map(|e| shown(&e.reason)),
             started_unix_ns: meta.target.wall_ns,
             threads: meta.threads.len() as u64,
             hooks: hooks.collect(),
@@ -487,11 +497,11 @@ impl FrameData {
     fn new(f: &Frame) -> Self {
         Self {
             address: format!("{:#x}", f.address),
-            function: f.function.clone(),
+            function: f.function.as_deref().map(shown),
             function_offset: f.function_offset,
-            file: f.file.clone(),
+            file: f.file.as_deref().map(shown),
             line: f.line,
-            module: f.module.as_deref().map(str::to_owned),
+            module: f.module.as_deref().map(shown),
             offset: f.offset.map(|o| format!("{o:#x}")),
             inlined: f.inlined,
         }

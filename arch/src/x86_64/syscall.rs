@@ -9,6 +9,8 @@
 pub const SYSCALL_INSN: [u8; 2] = [0x0f, 0x05];
 /// `syscall; ret`.
 pub const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
+/// `pop rax; ret`.
+pub const POP_NUMBER_RET: [u8; 2] = [0x58, 0xc3];
 /// A signal restorer: `mov eax, 15; syscall`.
 pub const RESTORER: [u8; 7] = [0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05];
 /// The same as glibc has it: `mov rax, 15; syscall`.
@@ -67,6 +69,13 @@ pub fn number_before(code: &[u8]) -> Option<u64> {
     const MOV_EAX: u8 = 0xb8;
     let last = code.last_chunk::<5>()?;
     (last[0] == MOV_EAX).then(|| u32::from_le_bytes([last[1], last[2], last[3], last[4]]).into())
+}
+
+/// Offset of code that takes a system call's number off the stack and returns: with a system call
+/// instruction to return to, it does what a restorer does.
+#[must_use]
+pub fn find_pop_number_gadget(bytes: &[u8]) -> Option<usize> {
+    find(bytes, &POP_NUMBER_RET)
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -147,6 +156,7 @@ mod tests {
         assert_eq!(find_syscall_ret_gadget(&[0x0f, 0x05]), None);
         assert_eq!(find_restorer(&[0x90, 0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05]), Some(1));
         assert_eq!(find_restorer(&[]), None);
+        assert_eq!(find_pop_number_gadget(&[0x41, 0x58, 0xc3]), Some(1));
     }
 
     #[test]

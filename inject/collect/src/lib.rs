@@ -55,6 +55,9 @@ pub enum Error {
     /// A file that is to be continued is no recording.
     #[error("{0} is no recording of this version of prof")]
     NotARecording(std::path::PathBuf),
+    /// A file that is to be continued is a recording of another process, or somebody else's file.
+    #[error("{0} is not a recording of process {1} that may be continued; it is left as it is")]
+    NotItsRecording(std::path::PathBuf, u32),
     /// The process is gone.
     #[error("process {0} is gone")]
     Gone(u32),

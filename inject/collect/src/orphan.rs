@@ -1,20 +1,22 @@
 //! Finishing the recording of a collector that died, with what is left in the ring.
 
 use crate::drain::Drain;
+use crate::peek::start_time;
 use crate::ring_copy::RingCopy;
-use crate::target::switch_off;
+use crate::target::{proc_dir, switch_off};
 use crate::tree::Tree;
 use crate::{Collector, Error};
 use prof_trace::chunk::{self, CHUNK_HEADER, FILE_HEADER, MAX_PAYLOAD, Next};
 use prof_trace::event::{Codec, Entry};
 use prof_trace::pack::{Packed, Unpacker};
-use prof_trace::records::{Events, Nodes, Pass, kind};
+use prof_trace::records::{Events, Nodes, Pass, Target, kind};
 use prof_trace::ring::{self, View};
 use prof_trace::shared::Shared;
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufReader, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
@@ -41,13 +43,15 @@ pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
     std::thread::sleep(Duration::from_millis(5));
     ring.copy().and_then(|()| ring.follow()).map_err(Error::io("cannot read the ring"))?;
 
-    let what = || format!("cannot open {}", path.display());
-    let file = OpenOptions::new().read(true).write(true).open(path).map_err(Error::io(what()))?;
+    let file = open_own(pid, path)?;
     // SAFETY: no pointers. Another prof that does the same waits here.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
     let left = Left::read(&file)
         .map_err(Error::io(format!("cannot read {}", path.display())))?
         .ok_or_else(|| Error::NotARecording(path.into()))?;
+    if !left.is_of(pid) {
+        return Err(Error::NotItsRecording(path.into(), pid));
+    }
     if left.ended {
         return Ok(Drained { events: 0, bytes: left.len });
     }
@@ -64,9 +68,51 @@ pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
     }
 }
 
+/// Opens a recording that a process's control page names, to be continued. The process may have written
+/// any path there: it must be a file of whoever runs prof, or of the process's own user, who could write
+/// to it anyway, and no link to one.
+fn open_own(pid: u32, path: &Path) -> Result<File, Error> {
+    let what = || format!("cannot open {}", path.display());
+    let mut options = OpenOptions::new();
+    options
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
+    // A device or a FIFO is not even opened.
+    let kind = std::fs::symlink_metadata(path).map_err(Error::io(what()))?;
+    if !kind.is_file() {
+        return Err(Error::NotARecording(path.into()));
+    }
+    let file = options.open(path).map_err(Error::io(what()))?;
+    let meta = file.metadata().map_err(Error::io(what()))?;
+    let theirs = std::fs::metadata(proc_dir(pid)).map(|m| m.uid()).ok();
+    // SAFETY: no arguments.
+    let ours = unsafe { libc::geteuid() };
+    if !meta.is_file() || (meta.uid() != ours && Some(meta.uid()) != theirs) {
+        return Err(Error::NotItsRecording(path.into(), pid));
+    }
+    Ok(file)
+}
+
+/// When a process began, in nanoseconds since 1970.
+fn began(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string("/proc/stat").ok()?;
+    let boot: u64 = stat.lines().find_map(|l| l.strip_prefix("btime "))?.trim().parse().ok()?;
+    // SAFETY: no pointers.
+    let hz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
+    let since = start_time(pid)?;
+    boot.checked_mul(NS)?.checked_add((u128::from(since) * u128::from(NS) / u128::from(hz)) as u64)
+}
+
+const NS: u64 = 1_000_000_000;
+/// The kernel's clocks need not agree to the second.
+const SLACK: u64 = 5 * NS;
+
 /// What stands in a recording that was not finished.
 #[derive(Debug, Default)]
 struct Left {
+    /// Whose it is.
+    target: Target,
     /// Bytes up to its last whole chunk.
     len: u64,
     ended: bool,
@@ -144,6 +190,7 @@ impl Left {
 
     fn note(&mut self, k: u16, payload: &[u8]) {
         match k {
+            kind::TARGET => self.target = Target::decode(payload).unwrap_or_default(),
             kind::PASS => self.passes = Pass::decode(payload).map_or(0, |p| p.number + 1),
             kind::TOGGLE => self.toggles += 1,
             kind::END => self.ended = true,
@@ -166,6 +213,12 @@ impl Left {
             }
             _ => {}
         }
+    }
+
+    /// Whether it is a recording of this very process, and not of one that had its number before.
+    fn is_of(&self, pid: u32) -> bool {
+        let wall = self.target.wall_ns;
+        self.target.pid == pid && began(pid).is_none_or(|b| wall.saturating_add(SLACK) >= b)
     }
 
     /// Has `drain` begin, in each thread's segments, behind the last event that is recorded.
