@@ -116,6 +116,7 @@ pub fn find(
     }
     let prefixes = choice.prefix.as_deref().map_or(PREFIXES.to_vec(), |p| vec![p]);
     let names = Names { prefixes };
+    let alone = modules.iter().filter(|m| m.path.as_os_str() != "[vdso]").count() == 1;
     for (index, m) in modules.iter().enumerate() {
         if found.len() > MOST {
             let (function, module) = ("others".into(), m.path.display().to_string());
@@ -136,7 +137,7 @@ pub fn find(
         }
         let symbols = m.symbols(pid, mem, |n| names.split(n).is_some() || names.marks(n));
         for prefix in &names.prefixes {
-            let own = Own { index, module: m, symbols: &symbols, names: &names };
+            let own = Own { index, module: m, symbols: &symbols, names: &names, alone };
             own.add(prefix, &mut found, &mut not);
         }
         operators::add(
@@ -161,6 +162,8 @@ struct Own<'a> {
     module: &'a Module,
     symbols: &'a [Symbol],
     names: &'a Names<'a>,
+    /// There is no other module.
+    alone: bool,
 }
 
 impl Own<'_> {
@@ -175,7 +178,8 @@ impl Own<'_> {
             .filter(|(_, w)| w.family != Family::Jemalloc || jemalloc)
             .collect();
         let has = |name: &str| own.iter().any(|(_, w)| w.name == name);
-        if !(has("malloc") && has("free")) {
+        // A static program that frees nothing has no free.
+        if !has("malloc") || !(has("free") || self.alone) {
             // operator new and delete of libstdc++ end in a hooked malloc and free.
             return;
         }

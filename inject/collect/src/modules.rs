@@ -31,6 +31,8 @@ pub struct Modules {
     jobs: Option<Sender<Job>>,
     receive: Receiver<Vec<u8>>,
     running: usize,
+    /// Files that can be read later, unless they are replaced meanwhile.
+    held: BTreeMap<u16, Held>,
     discovered: usize,
     maps_read: Option<Instant>,
 }
@@ -54,6 +56,7 @@ impl Modules {
             jobs: thread.is_ok().then_some(jobs),
             receive,
             running: 0,
+            held: BTreeMap::new(),
             discovered: 0,
             maps_read: None,
         }
@@ -111,8 +114,12 @@ impl Modules {
                 Some((module, job)) => {
                     out.put(kind::MODULE, &module.encode());
                     self.written.insert(number, module);
-                    if let Some(job) = job {
-                        self.start(job);
+                    match job {
+                        Some(Symbols::Now(job)) => self.start(job),
+                        Some(Symbols::Later(held)) if self.held.len() < MOST_HELD => {
+                            self.held.insert(number, held);
+                        }
+                        _ => {}
                     }
                 }
                 None => self.wanted.push(number),
@@ -127,6 +134,7 @@ impl Modules {
 
     /// Writes what symbols have been read, and modules that are gone.
     pub fn look(&mut self, shared: &Shared, now: u64, out: &mut Output) {
+        self.look_at_held();
         while let Ok(symbols) = self.receive.try_recv() {
             self.take(&symbols, out);
         }
@@ -135,6 +143,17 @@ impl Modules {
             if m.unloaded == 0 && entry.ready.load(Acquire) == 2 {
                 m.unloaded = now.max(1);
                 out.put(kind::MODULE, &m.encode());
+            }
+        }
+    }
+
+    /// Has those files read that are no longer what is found under their path.
+    fn look_at_held(&mut self) {
+        let replaced: Vec<u16> =
+            self.held.iter().filter(|(_, h)| !h.is_there()).map(|(n, _)| *n).collect();
+        for number in replaced {
+            if let Some(h) = self.held.remove(&number) {
+                self.start(Job { file: h.file, memory: None, number: number.into() });
             }
         }
     }
@@ -163,7 +182,7 @@ fn describe(
     target: &Watched,
     number: u16,
     now: u64,
-) -> Option<(Module, Option<Job>)> {
+) -> Option<(Module, Option<Symbols>)> {
     let entry = shared.module(usize::from(number).checked_sub(1)?)?;
     let ready = entry.ready.load(Acquire);
     if ready == 0 {
@@ -201,6 +220,33 @@ fn name_of(entry: &prof_trace::shared::Module) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
+/// The most files that are held open.
+const MOST_HELD: usize = 400;
+
+/// What is to become of a module's symbols.
+enum Symbols {
+    /// They are read now: from here, nobody will find them later.
+    Now(Job),
+    /// They are where a reader will look for them.
+    Later(Held),
+}
+
+/// The file of a module, held open: a package manager may replace it.
+#[derive(Debug)]
+struct Held {
+    file: File,
+    path: String,
+}
+
+impl Held {
+    /// Whether its path still leads to it.
+    fn is_there(&self) -> bool {
+        let id = |m: std::fs::Metadata| (m.dev(), m.ino(), m.mtime(), m.mtime_nsec());
+        let there = std::fs::metadata(&self.path).map(id).ok();
+        there.is_some() && there == self.file.metadata().map(id).ok()
+    }
+}
+
 /// Symbols that are to be read.
 #[derive(Debug)]
 struct Job {
@@ -211,20 +257,23 @@ struct Job {
 }
 
 impl Job {
-    /// If the module's own file isn't to be found under its path from here: where to read it now.
-    fn of(target: &Watched, mapping: &Mapping, m: &Module) -> Option<Self> {
+    /// Where to read a module's symbols, and whether to do it now: if its own file isn't to be found
+    /// under its path from here.
+    fn of(target: &Watched, mapping: &Mapping, m: &Module) -> Option<Symbols> {
         let number = m.number;
         if mapping.path == "[vdso]" {
             let file = target.mem()?.try_clone().ok()?;
-            return Some(Self { file, memory: Some((m.start, m.bias)), number });
+            return Some(Symbols::Now(Self { file, memory: Some((m.start, m.bias)), number }));
         }
         if mapping.inode == 0 {
             return None;
         }
         let same = |file: &File| is_file_of(file, mapping, &m.build_id);
         // What a container has may be gone with it, also where it can be seen from here.
-        if !target.is_elsewhere() && open_regular(Path::new(&m.path)).is_ok_and(|f| same(&f)) {
-            return None;
+        if !target.is_elsewhere()
+            && let Some(file) = open_regular(Path::new(&m.path)).ok().filter(same)
+        {
+            return Some(Symbols::Later(Held { file, path: m.path.clone() }));
         }
         let (proc, range) =
             (format!("/proc/{}", target.pid()), format!("{:x}-{:x}", mapping.start, mapping.end));
@@ -237,12 +286,12 @@ impl Job {
             })
             .or_else(|| file("exe").filter(same));
         match found {
-            Some(file) => Some(Self { file, memory: None, number }),
+            Some(file) => Some(Symbols::Now(Self { file, memory: None, number })),
             // Deleted, and not to be opened from here: what is loaded of it has the names that the
             // linker needs.
             None => {
                 let file = target.mem()?.try_clone().ok()?;
-                Some(Self { file, memory: Some((m.start, m.bias)), number })
+                Some(Symbols::Now(Self { file, memory: Some((m.start, m.bias)), number }))
             }
         }
     }

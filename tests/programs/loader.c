@@ -1,0 +1,43 @@
+/* Loads libraries: "load PATH", "space PATH" (a namespace of its own, dlmopen), "call" (once), "unload",
+ * "shift" (maps a page where the library was, so that it is loaded elsewhere the next time). */
+#include "common.h"
+#include <dlfcn.h>
+#include <sys/mman.h>
+
+static void *library;
+static void *(*function)(void);
+static void *keep[64];
+static int kept;
+
+static void found(void) {
+    if (!library) fail("dlopen: %s", dlerror());
+    function = (void *(*)(void))dlsym(library, "plugin_block");
+    if (!function) fail("dlsym: %s", dlerror());
+    say("done %p\n", (void *)function);
+}
+
+int main(void) {
+    uintptr_t at = 0;
+    say("ready\n");
+    for (;;) {
+        const char *word = command();
+        if (strncmp(word, "load ", 5) == 0) {
+            library = dlopen(word + 5, RTLD_NOW);
+            found();
+            at = (uintptr_t)function & ~(uintptr_t)4095;
+        } else if (strncmp(word, "space ", 6) == 0) {
+            library = dlmopen(LM_ID_NEWLM, word + 6, RTLD_NOW);
+            found();
+        } else if (is(word, "call")) {
+            void *p = function();
+            keep[kept++] = p;
+            say("done\n");
+        } else if (is(word, "unload")) {
+            if (dlclose(library)) fail("dlclose");
+            say("done\n");
+        } else if (is(word, "shift")) {
+            void *p = mmap((void *)at, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            say("done %p\n", p);
+        }
+    }
+}
