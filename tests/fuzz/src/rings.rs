@@ -100,7 +100,7 @@ impl Fixture {
             2 => s.data(i % 64).map(|d| d.cast_const().wrapping_add(input.int(2) as usize)),
             3 => at::<Slot>(s.slot(i)),
             4 => at::<Module>(s.module(i % 8)),
-            5 => at(s.node(input.int(3) as usize)),
+            5 => at(s.stack(input.int(2) as usize)),
             6 => at(s.pc(input.int(3) as usize)),
             7 => at(s.free_word(0)),
             8 => Some(s.base().cast_const().wrapping_add(Shared::function_offset(i % 100))),
