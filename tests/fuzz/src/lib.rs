@@ -9,7 +9,7 @@
 //! * [`recording`]: a recording, loaded, replayed and reported;
 //! * [`elf`]: an ELF file, as the injector, the collector and the analyser read it;
 //! * [`cfi`]: call frame information, compiled and stepped;
-//! * [`maps`]: `/proc/PID/maps`.
+//! * [`maps`], which reads `/proc/PID/maps`.
 
 mod elf_files;
 mod maps_text;
@@ -26,8 +26,11 @@ pub use unwind::cfi;
 use std::fs::File;
 use std::os::fd::FromRawFd;
 
+/// A function of this crate.
+pub type Target = fn(&[u8]);
+
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, fn(&[u8])); 6] = [
+pub const TARGETS: [(&str, Target); 6] = [
     ("ring", ring),
     ("control", control),
     ("recording", recording),

@@ -27,7 +27,8 @@ pub fn cfi(bytes: &[u8]) {
         ..CfiModule::default()
     };
     let mut ctx = CfiContext::new();
-    let mut word = |at: u64| (at % 3 != 0).then(|| at.wrapping_mul(seed | 1).rotate_left(7));
+    let mut word =
+        |at: u64| (!at.is_multiple_of(3)).then(|| at.wrapping_mul(seed | 1).rotate_left(7));
     let mut full = FullRegs { pc: 0, gpr: [0; 16] };
     for (slot, n) in full.gpr.iter_mut().zip(0..) {
         *slot = 0x7fff_0000_1000 + n * 0x1_0010;
