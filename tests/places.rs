@@ -360,8 +360,10 @@ fn without_any_capability_one_s_own_process_is_recorded() {
     let yama = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
     let scene = Scene::new("unprivileged");
     fs::set_permissions(&scene.dir, fs::Permissions::from_mode(0o777)).expect("chmod");
-    for (from, to) in [(program("locked.c"), "app"), (Scene::binary().into(), "prof")] {
-        fs::copy(from, scene.path(to)).expect("copy");
+    for (from, to) in [(program("locked.c"), "app"), (PathBuf::from(Scene::binary()), "prof")] {
+        // By another process: a child that another test forks now would hold the copy open for writing.
+        let copied = Command::new("cp").arg(from).arg(scene.path(to)).status();
+        assert!(copied.is_ok_and(|s| s.success()));
     }
     let nobody = |path: PathBuf| {
         let mut c = Command::new("setpriv");
