@@ -29,6 +29,7 @@ pub struct Modules {
     written: BTreeMap<u16, Module>,
     wanted: Vec<u16>,
     jobs: Option<Sender<Job>>,
+    thread: Option<std::thread::JoinHandle<()>>,
     receive: Receiver<Vec<u8>>,
     running: usize,
     /// Files that can be read later, unless they are replaced meanwhile.
@@ -54,6 +55,7 @@ impl Modules {
             written,
             wanted,
             jobs: thread.is_ok().then_some(jobs),
+            thread: thread.ok(),
             receive,
             running: 0,
             held: BTreeMap::new(),
@@ -170,6 +172,18 @@ impl Modules {
         self.running = self.running.saturating_sub(1);
         if !symbols.is_empty() {
             out.put(kind::SYMBOLS, symbols);
+        }
+    }
+}
+
+impl Drop for Modules {
+    /// Ends the thread, unless it hangs in a file system that has hung for longer than our patience.
+    fn drop(&mut self) {
+        self.jobs = None;
+        if self.running == 0
+            && let Some(t) = self.thread.take()
+        {
+            let _ = t.join();
         }
     }
 }
