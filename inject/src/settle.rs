@@ -4,7 +4,7 @@
 //! another question. Who takes over first waits for that: what such a call maps must not appear after
 //! it was looked for.
 
-use crate::remote::Gadgets;
+use crate::remote::{Gadgets, Sigreturn};
 use crate::tracee::Tracee;
 use crate::{Error, Result, proc};
 use prof_arch::native::call::is_remote;
@@ -20,7 +20,8 @@ const RESTORER: u64 = 16;
 pub(crate) fn settle(pid: i32, gadgets: Gadgets, timeout: Duration) -> Result<()> {
     let began = Instant::now();
     let deadline = began + timeout;
-    let (call, back) = (gadgets.syscall.0, gadgets.restorer.0);
+    let (Sigreturn::Restorer(back) | Sigreturn::PopNumber(back)) = gadgets.sigreturn;
+    let (call, back) = (gadgets.syscall.0, back.0);
     let there = |pc: u64| {
         (call..=call + 2).contains(&pc) || (back..back.saturating_add(RESTORER)).contains(&pc)
     };

@@ -1,9 +1,9 @@
 //! Filling the shared memory in, before anything in the target can look at it.
 
-use crate::search::{Found, is_last_malloc};
 use crate::install::{Fitness, Installed, candidates};
 use crate::mapping::Mapped;
 use crate::proc::{Map, Status};
+use crate::search::{Found, is_last_malloc};
 use crate::{Error, RemoteAddr, Result, elf};
 use nix::errno::Errno;
 use prof_arch::unwind::{CfiModule, function_range};
