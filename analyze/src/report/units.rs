@@ -92,7 +92,7 @@ mod tests {
         assert_eq!(about_bytes(23_245, Some(1300)), "22.7 KiB ±1.3");
         assert_eq!(about_bytes(100, Some(7)), "100 B ±7");
         assert_eq!(about_bytes(3 << 30, Some(5 << 20)), "3.0 GiB ±5.0 MiB");
-        assert_eq!(about_bytes(3 << 30, Some(0)), "3.0 GiB ±0.0");
+        assert_eq!(about_bytes(3 << 30, Some(0)), "3.0 GiB");
         assert_eq!(about(1, Some(1), "block", "blocks"), "1 ±1 block");
         assert_eq!(about(20, None, "block", "blocks"), "20 blocks");
     }
