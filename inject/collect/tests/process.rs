@@ -95,7 +95,7 @@ fn all_that_a_killed_process_has_written_is_there() {
         let node = stack(&shared, 0x1000, 5);
         let pid = child(shared, u64::MAX, node, || ());
         let path = temp(&format!("kill-{round}"));
-        let mut c = Collector::new(pid as u32, shared, start(&path)).expect("collector");
+        let mut c = Collector::new(pid as u32, shared, start_of(&path, pid as u32)).expect("collector");
         c.set_compress(Compress::ALL[round as usize % 3].0);
         let never = AtomicBool::new(false);
         let ended = std::thread::scope(|s| {
@@ -123,7 +123,7 @@ fn an_exec_ends_the_recording() {
     });
     let path = temp("exec");
     wait_for(|| written(shared) == 1000);
-    let collector = Collector::new(pid as u32, shared, start(&path));
+    let collector = Collector::new(pid as u32, shared, start_of(&path, pid as u32));
     let ended = collector.expect("collector").run(&AtomicBool::new(false));
     kill(pid);
     reap(pid);
@@ -147,7 +147,7 @@ fn the_ring_of_a_dead_collector_is_read_once() {
         shared.control().modules_seq.store(PAUSED, Relaxed);
         let pid = child(shared, n, nodes, || ());
         let path = temp(&format!("orphan-{round}"));
-        let file = start(&path);
+        let file = start_of(&path, pid as u32);
         let fd = file.try_clone().expect("clone");
         let mut c = Collector::new(pid as u32, shared, file).expect("collector");
         c.set_compress(Compress::ALL[round as usize % 3].0);

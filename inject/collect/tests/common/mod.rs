@@ -379,8 +379,15 @@ pub fn temp(name: &str) -> PathBuf {
 }
 
 pub fn start(path: &Path) -> File {
+    start_of(path, std::process::id())
+}
+
+/// The beginning of a recording of process `pid`.
+pub fn start_of(path: &Path, pid: u32) -> File {
     let mut file = prof_collect::create_recording(path).expect("create");
-    let target = Target { pid: std::process::id(), comm: "test".into(), ..Default::default() };
+    let since = std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970");
+    let wall_ns = since.as_nanos() as u64;
+    let target = Target { pid, wall_ns, comm: "test".into(), ..Default::default() };
     prof_collect::write_prologue(&mut file, &target, &Hooks::default()).expect("prologue");
     file
 }
