@@ -273,3 +273,26 @@ fn a_follower_gets_where_the_analysis_gets() {
     assert_eq!((s.on, s.parts, s.complete, s.events), (true, 1, true, 3));
     assert_eq!((s.totals, s.duration_ns, s.bytes), (p.totals, 3000, m.bytes.len() as u64));
 }
+
+#[test]
+fn a_node_with_several_ids_is_one_group() {
+    let write = |ids: [u32; 4]| {
+        let mut m = Maker::new();
+        m.pcs(&[[1, 0x1000, 0], [2, 0x2000, 0], [3, 0x3000, 0]]).pass(2000);
+        m.nodes(&[[1, 0, 1], [2, 1, 2]]);
+        m.events(1, &[alloc(1100, 0x10, 100, ids[0]), alloc(1150, 0x20, 7, 1)]);
+        // The same stack again, and another below it, by way of the second id.
+        m.nodes(&[[3, 0, 1], [4, 3, 2], [5, 4, 3], [6, 2, 3]]).pass(3000);
+        m.events(2, &[alloc(2100, 0x30, 50, ids[1]), free(2200, 0x10)]);
+        m.events(1, &[realloc(2300, 2301, 0x20, 0x28, 9, ids[2]), alloc(2400, 0x40, 1, ids[3])]);
+        m.end(5000);
+        m.analysis()
+    };
+    let (several, one) = (write([2, 4, 5, 6]), write([2, 2, 5, 5]));
+    check_sums(&several);
+    assert_eq!(several.groups(), one.groups());
+    assert_eq!(several.totals(), one.totals());
+    assert_eq!(several.groups().len(), 3);
+    assert_eq!(group(&several, 2).figures.allocations, 2);
+    assert_eq!(several.meta().stack(5), several.meta().stack(6));
+}

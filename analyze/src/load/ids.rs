@@ -33,6 +33,11 @@ impl<T: Copy> IdMap<T> {
         }
     }
 
+    /// Whether it has no value.
+    pub fn is_empty(&self) -> bool {
+        self.sets == 0
+    }
+
     /// Sets the value of `id`.
     pub fn set(&mut self, id: u32, value: T) {
         let at = id as usize;

@@ -6,7 +6,8 @@ use prof_trace::records::{
     Counters, End, Hooks, Module, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Symbols, Target, Thread,
     Toggle, kind,
 };
-use std::collections::{BTreeMap, HashSet};
+use prof_trace::pcs::CUT;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// No stack is followed further than this, so that nodes that name each other do no harm.
 const DEEPEST: usize = 4096;
@@ -78,7 +79,12 @@ pub struct Meta {
     /// Chunks of a known kind that made no sense.
     pub bad_chunks: u64,
     toggles: Vec<Toggle>,
+    /// By id: parent (which goes by one id only) and code address id.
     nodes: IdMap<(u32, u32)>,
+    /// By parent and code address id: the id that the node goes by, which is its first.
+    first: HashMap<(u32, u32), u32>,
+    /// The other ids of nodes: the one that it goes by.
+    others: IdMap<u32>,
     pcs: IdMap<Pc>,
     trampolines: HashSet<u32>,
     last_pass: Option<u64>,
@@ -140,8 +146,28 @@ impl Meta {
                 self.bad_chunks += 1;
                 return;
             };
-            self.nodes.set(id, (parent, pc));
+            // 0 is the root. An id means what it meant first, as events may have been given out.
+            if id == 0 || self.nodes.get(id).is_some() {
+                continue;
+            }
+            let node = (self.one_id(parent), pc);
+            self.nodes.set(id, node);
+            let first = *self.first.entry(node).or_insert(id);
+            if first != id {
+                self.others.set(id, first);
+            }
         }
+    }
+
+    /// The id that a stack node goes by: it may have several.
+    #[inline]
+    pub(crate) fn one_id(&self, node: u32) -> u32 {
+        self.others.get(node).unwrap_or(node)
+    }
+
+    /// Whether any node has several ids.
+    pub(crate) fn has_other_ids(&self) -> bool {
+        !self.others.is_empty()
     }
 
     fn add_pcs(&mut self, pcs: &Pcs) {
@@ -271,5 +297,21 @@ mod tests {
         assert_eq!(m.stack(3).len(), DEEPEST);
         assert_eq!(m.stack(4), [Pc { address: 0x1000, module: 4, exact: false }]);
         assert_eq!((m.stack(0), m.stack(77)), (vec![], vec![]));
+    }
+
+    #[test]
+    fn ids_of_one_node_are_taken_as_one() {
+        let mut m = Meta::default();
+        m.add_nodes(&Nodes { triples: vec![1, 0, 5, 2, 1, 6] });
+        assert!(!m.has_other_ids());
+        // The same two again, a third below the second 2, and nonsense: the root, and another 2.
+        m.add_nodes(&Nodes { triples: vec![3, 0, 5, 4, 3, 6, 7, 4, 8, 0, 0, 5, 2, 1, 9] });
+        m.add_nodes(&Nodes { triples: vec![8, 2, 8, 9, 9, 9, 10, 9, 9, 11, 77, 1, 77, 11, 1] });
+        let one: Vec<_> = (0..12).map(|id| m.one_id(id)).collect();
+        assert_eq!(one, [0, 1, 2, 1, 2, 5, 6, 7, 7, 9, 9, 11]);
+        m.add_pcs(&Pcs { triples: vec![5, 0x5000, 0, 6, 0x6000, 0, 8, 0x8000, 0] });
+        let at = |id| m.stack(id).iter().map(|p| p.address).collect::<Vec<_>>();
+        assert_eq!(at(8), [0x8000, 0x6000, 0x5000]);
+        assert_eq!((at(8), at(4)), (at(7), at(2)));
     }
 }

@@ -244,16 +244,23 @@ impl Stream {
 
     fn drain(&mut self, limit: Option<u64>, sink: &mut impl Sink) {
         let (file, failed, batch) = (&self.file, &mut self.reread_failed, &mut self.batch);
+        let meta = &self.meta;
+        let mut give = |batch: &mut Vec<Op>| {
+            // Here alone: whoever takes operations sees one id for each node.
+            if meta.has_other_ids() {
+                batch.iter_mut().for_each(|op| op.node = meta.one_id(op.node));
+            }
+            sink.take(batch);
+            batch.clear();
+        };
         self.merge.drain(limit, &mut reader(file, failed), &mut |op| {
             batch.push(op);
             if batch.len() == BATCH {
-                sink.take(batch);
-                batch.clear();
+                give(batch);
             }
         });
         if !batch.is_empty() {
-            sink.take(batch);
-            batch.clear();
+            give(batch);
         }
     }
 }

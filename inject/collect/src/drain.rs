@@ -32,6 +32,8 @@ struct Progress {
 #[derive(Debug)]
 pub struct Drain {
     segments: Vec<Progress>,
+    /// Of segments that were read: what names a segment's nodes should be in the processor's cache.
+    spare: Vec<Names>,
     views: Vec<View>,
     copy: Vec<u8>,
     recorded: Vec<u8>,
@@ -53,6 +55,7 @@ impl Drain {
         let n = shared.geometry().segments();
         Self {
             segments: std::iter::repeat_with(Progress::default).take(n).collect(),
+            spare: Vec::new(),
             views: Vec::with_capacity(n),
             copy: vec![0; SEGMENT_SIZE],
             recorded: Vec::with_capacity(2 * SEGMENT_SIZE),
@@ -106,7 +109,7 @@ impl Drain {
     pub fn flush(&mut self, shared: &Shared, out: &mut Output) {
         out.flush();
         for index in self.read.drain(..) {
-            self.segments[index].start(0, 0);
+            self.segments[index] = Progress::default();
             ring::give_back(shared, index);
         }
     }
@@ -135,7 +138,7 @@ impl Drain {
             return false;
         }
         if (p.serial, p.seq) != (v.serial, v.seq) {
-            p.start(v.serial, v.seq);
+            p.start(v.serial, v.seq, &mut self.spare);
         }
         let from = p.drained as usize;
         if v.committed > from {
@@ -173,6 +176,8 @@ impl Drain {
         }
         let end = v.closed || p.dying;
         if end {
+            p.names.clear();
+            self.spare.push(std::mem::take(&mut p.names));
             self.read.push(v.index);
         }
         end
@@ -181,7 +186,7 @@ impl Drain {
     /// Has the segment be read from `drained` on, where one of its events ends.
     pub fn begin_at(&mut self, shared: &Shared, tree: &mut Tree, v: &View, drained: usize) {
         let Some(p) = self.segments.get_mut(v.index) else { return };
-        p.start(v.serial, v.seq);
+        p.start(v.serial, v.seq, &mut self.spare);
         let bytes = &mut self.copy[..drained.min(SEGMENT_SIZE)];
         shared.copy_out(v.index, 0, bytes);
         let done = p.translate(bytes, shared, tree, |codec, e| {
@@ -219,9 +224,8 @@ struct Translated {
 
 impl Progress {
     /// Another segment begins here.
-    fn start(&mut self, serial: u32, seq: u64) {
-        let mut names = std::mem::take(&mut self.names);
-        names.clear();
+    fn start(&mut self, serial: u32, seq: u64, spare: &mut Vec<Names>) {
+        let names = spare.pop().unwrap_or_default();
         *self = Self { serial, seq, names, ..Self::default() };
     }
 

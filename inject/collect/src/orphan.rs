@@ -58,7 +58,7 @@ pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
     file.set_len(left.len).map_err(Error::io(format!("cannot cut {}", path.display())))?;
     let mut collector = Collector::new(pid, shared, file)?;
     let (drain, tree) = collector.drain_mut();
-    tree.restore(&left.nodes);
+    tree.restore(left.last_node);
     left.skip(&shared, drain, tree);
     collector.continue_from(left.passes, left.toggles);
     let ended = collector.finish("stopped: the collector had died");
@@ -120,8 +120,8 @@ struct Left {
     toggles: u64,
     /// The last events of each thread.
     last: HashMap<u32, Last>,
-    /// Triples of the stack nodes.
-    nodes: Vec<u64>,
+    /// The highest id of a stack node.
+    last_node: u32,
 }
 
 /// The last events of a thread.
@@ -195,9 +195,9 @@ impl Left {
             kind::TOGGLE => self.toggles += 1,
             kind::END => self.ended = true,
             kind::NODES => {
-                if let Some(n) = Nodes::decode(payload) {
-                    self.nodes.extend(n.triples);
-                }
+                let triples = Nodes::decode(payload).map_or_else(Vec::new, |n| n.triples);
+                let ids = triples.iter().step_by(3).filter_map(|id| u32::try_from(*id).ok());
+                self.last_node = ids.fold(self.last_node, u32::max);
             }
             kind::EVENTS => {
                 if let Some(e) = Events::decode(payload) {

@@ -1,7 +1,9 @@
 //! The stack tree of a recording, and what of it and of the code addresses has been written.
 //!
-//! In the ring each segment names its stack nodes for itself. Here each (parent, code address) gets the
-//! one id that it has in the recording.
+//! In the ring each segment names its stack nodes for itself. Here each (parent, code address) gets an id
+//! for the recording. What was given is remembered for the nodes that were named last only: a program
+//! with millions of stacks must cost neither memory without bounds nor a cache miss for each node. So
+//! a node may have several ids, which readers take as one.
 
 use crate::output::Output;
 use prof_arch::native::Rule;
@@ -9,13 +11,11 @@ use prof_trace::event::DEFINE_NODES;
 use prof_trace::pcs::{pc_parts, rule};
 use prof_trace::records::{Nodes, PC_IS_TRAMPOLINE, Pcs, kind};
 use prof_trace::shared::{MODULES, PC_LEVEL0, PC_LEVELS, Shared};
-use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
 
 /// Frames of one stack; the hook cuts stacks long before.
 const MAX_DEPTH: u16 = 4096;
-/// Nodes that are kept apart; what would come after them is counted as part of its parent.
-const MAX_NODES: usize = 1 << 25;
+/// Pairs of nodes whose ids are remembered; 32 bytes each, which together fit into a second-level cache.
+const SETS: usize = 1 << 14;
 /// Numbers in a chunk of triples.
 const CHUNK_INTS: usize = 3 << 16;
 
@@ -47,25 +47,40 @@ impl Bits {
     }
 }
 
-/// Spreads the keys of nodes; they are chosen by nobody who could gain by collisions but the target,
-/// whose recording then takes longer.
-#[derive(Debug, Default)]
-struct NodeHasher(u64);
+/// The nodes that were named last, by parent and code address: what has no place any more gets
+/// another id when it is named again.
+#[derive(Debug)]
+struct Cache {
+    sets: Box<[Set]>,
+}
 
-impl Hasher for NodeHasher {
-    fn finish(&self) -> u64 {
-        self.0
+/// Entries that share a place, the one that was used last in front. An id of 0: nothing.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(32))]
+struct Set {
+    keys: [u64; 2],
+    ids: [u32; 2],
+}
+
+impl Cache {
+    fn new(sets: usize) -> Self {
+        Self { sets: vec![Set::default(); sets.next_power_of_two()].into() }
     }
 
-    fn write(&mut self, bytes: &[u8]) {
-        for b in bytes {
-            self.write_u64(u64::from(*b));
+    /// The id of the node with this key; or else `new` is, from now on, if it is not 0.
+    #[inline(always)]
+    fn get(&mut self, key: u64, new: u32) -> u32 {
+        let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+        let mask = self.sets.len() - 1;
+        let set = &mut self.sets[hash as usize & mask];
+        if set.keys[0] == key && set.ids[0] != 0 {
+            return set.ids[0];
         }
-    }
-
-    fn write_u64(&mut self, v: u64) {
-        let wide = u128::from(self.0 ^ v).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
-        self.0 = (wide >> 64) as u64 ^ wide as u64;
+        let id = if set.keys[1] == key && set.ids[1] != 0 { set.ids[1] } else { new };
+        if id != 0 {
+            *set = Set { keys: [key, set.keys[0]], ids: [id, set.ids[0]] };
+        }
+        id
     }
 }
 
@@ -100,12 +115,11 @@ impl Names {
 /// The nodes that there are, and what of them and the code addresses has been written.
 #[derive(Debug)]
 pub struct Tree {
-    nodes: HashMap<u64, u32, BuildHasherDefault<NodeHasher>>,
-    max_nodes: usize,
+    nodes: Cache,
     last: u32,
     pcs: Bits,
     modules: Bits,
-    node_triples: Vec<u64>,
+    node_triples: Vec<[u32; 3]>,
     pc_triples: Vec<u64>,
     /// Modules that were named for the first time.
     pub new_modules: Vec<u16>,
@@ -115,8 +129,7 @@ impl Tree {
     /// With nothing written.
     pub fn new() -> Self {
         Self {
-            nodes: HashMap::default(),
-            max_nodes: MAX_NODES,
+            nodes: Cache::new(SETS),
             last: 0,
             pcs: Bits::new(PC_LEVEL0 * ((1 << PC_LEVELS) - 1) + 1),
             modules: Bits::new(MODULES + 1),
@@ -126,17 +139,9 @@ impl Tree {
         }
     }
 
-    /// Goes on with the nodes of a recording: triples of id, parent and code address id.
-    pub fn restore(&mut self, triples: &[u64]) {
-        for [id, parent, pc] in triples.as_chunks::<3>().0 {
-            let (Ok(id), Ok(parent), Ok(pc)) =
-                (u32::try_from(*id), u32::try_from(*parent), u32::try_from(*pc))
-            else {
-                continue;
-            };
-            self.nodes.insert(key(parent, pc), id);
-            self.last = self.last.max(id);
-        }
+    /// Goes on with a recording whose nodes have ids up to `last`.
+    pub fn restore(&mut self, last: u32) {
+        self.last = self.last.max(last);
     }
 
     /// A segment defines a chain of nodes below its number `parent`.
@@ -155,23 +160,22 @@ impl Tree {
         }
     }
 
+    #[inline(always)]
     fn child(&mut self, shared: &Shared, parent: Node, pc: u32) -> Node {
-        let cut = Node { is_cut: true, ..parent };
         if parent.depth >= MAX_DEPTH {
-            return cut;
+            return Node { is_cut: true, ..parent };
         }
-        let full = self.nodes.len() >= self.max_nodes || self.last == u32::MAX;
-        let id = match self.nodes.entry(key(parent.id, pc)) {
-            std::collections::hash_map::Entry::Occupied(e) => *e.get(),
-            _ if full => return cut,
-            std::collections::hash_map::Entry::Vacant(e) => {
-                self.last += 1;
-                e.insert(self.last);
-                self.node_triples.extend([self.last, parent.id, pc].map(u64::from));
-                self.see_pc(shared, pc);
-                self.last
-            }
-        };
+        // 0 when all ids are used up.
+        let new = self.last.wrapping_add(1);
+        let id = self.nodes.get(key(parent.id, pc), new);
+        if id == 0 {
+            return Node { is_cut: true, ..parent };
+        }
+        if id == new {
+            self.last = new;
+            self.node_triples.push([new, parent.id, pc]);
+            self.see_pc(shared, pc);
+        }
         Node { id, depth: parent.depth + 1, is_cut: parent.is_cut }
     }
 
@@ -195,8 +199,9 @@ impl Tree {
         for part in self.pc_triples.chunks(CHUNK_INTS) {
             out.put(kind::PCS, &Pcs { triples: part.to_vec() }.encode());
         }
-        for part in self.node_triples.chunks(CHUNK_INTS) {
-            out.put(kind::NODES, &Nodes { triples: part.to_vec() }.encode());
+        for part in self.node_triples.chunks(CHUNK_INTS / 3) {
+            let triples = part.iter().flatten().map(|v| u64::from(*v)).collect();
+            out.put(kind::NODES, &Nodes { triples }.encode());
         }
         self.pc_triples.clear();
         self.node_triples.clear();
@@ -212,7 +217,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_node_has_one_id_in_all_segments() {
+    fn a_node_keeps_its_id_while_it_is_remembered() {
         let ring = crate::ring_copy::empty();
         let (mut tree, mut a, mut b) = (Tree::new(), Names::default(), Names::default());
         tree.define(&ring, &mut a, 0, [5, 6, 7]);
@@ -221,30 +226,47 @@ mod tests {
         tree.define(&ring, &mut b, 1, [6, 9, 0]);
         let ids = |n: &Names, k: u32| (1..=k).map(|i| n.get(i).id).collect::<Vec<_>>();
         assert_eq!((ids(&a, 4), ids(&b, 4)), (vec![1, 2, 3, 0], vec![1, 4, 2, 5]));
-        assert_eq!(tree.node_triples.as_chunks::<3>().0[3], [4, 1, 8]);
+        assert_eq!(tree.node_triples[3], [4, 1, 8]);
         let mut again = Tree::new();
-        again.restore(&tree.node_triples);
+        again.restore(tree.last);
         let mut c = Names::default();
         again.define(&ring, &mut c, 0, [5, 6, 10]);
-        assert_eq!(ids(&c, 3), [1, 2, 6]);
+        assert_eq!(ids(&c, 3), [6, 7, 8]);
+        assert_eq!(again.node_triples, [[6, 0, 5], [7, 6, 6], [8, 7, 10]]);
     }
 
     #[test]
-    fn a_full_tree_says_what_it_cuts() {
+    fn a_forgotten_node_gets_another_id() {
         let ring = crate::ring_copy::empty();
         let (mut tree, mut names) = (Tree::new(), Names::default());
-        tree.max_nodes = 2;
+        tree.nodes = Cache::new(1);
+        for pc in [1, 2, 1, 3, 1, 2] {
+            tree.define(&ring, &mut names, 0, [pc, 0, 0]);
+        }
+        let got: Vec<_> = (1..7).map(|i| names.get(i).id).collect();
+        assert_eq!(got, [1, 2, 1, 3, 1, 4]);
+        assert_eq!(tree.node_triples, [[1, 0, 1], [2, 0, 2], [3, 0, 3], [4, 0, 2]]);
+    }
+
+    #[test]
+    fn what_is_cut_is_known() {
+        let ring = crate::ring_copy::empty();
+        let (mut tree, mut names) = (Tree::new(), Names::default());
+        // There are no more ids.
+        tree.restore(u32::MAX - 2);
         tree.define(&ring, &mut names, 0, [1, 2, 3]);
         tree.define(&ring, &mut names, 3, [4, 0, 0]);
-        let got: Vec<_> = (1..5).map(|i| (names.get(i).id, names.get(i).is_cut)).collect();
-        assert_eq!(got, [(1, false), (2, false), (2, true), (2, true)]);
-        // Nor does a chain that is deeper than any stack.
-        tree.max_nodes = 1 << 20;
-        names.clear();
+        tree.define(&ring, &mut names, 0, [1, 9, 0]);
+        let got: Vec<_> = (1..7).map(|i| (names.get(i).id, names.get(i).is_cut)).collect();
+        let (a, b) = (u32::MAX - 1, u32::MAX);
+        assert_eq!(got, [(a, false), (b, false), (b, true), (b, true), (a, false), (a, true)]);
+        // A chain that is deeper than any stack.
+        (tree, names) = (Tree::new(), Names::default());
         for i in 0..2 * u32::from(MAX_DEPTH) {
             tree.define(&ring, &mut names, i, [7, 0, 0]);
         }
         assert!(names.get(2 * u32::from(MAX_DEPTH)).is_cut);
-        assert!(tree.nodes.len() <= 2 + usize::from(MAX_DEPTH));
+        assert!(!names.get(u32::from(MAX_DEPTH)).is_cut);
+        assert_eq!(tree.node_triples.len(), usize::from(MAX_DEPTH));
     }
 }
