@@ -3,10 +3,9 @@
 use super::{Clock, IdMap};
 use prof_trace::pcs::CUT;
 use prof_trace::records::{
-    Counters, End, Hooks, Module, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Symbols, Target, Thread,
-    Toggle, kind,
+    Counters, End, Hooks, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Symbols, Target,
+    Thread, Toggle, kind,
 };
-use prof_trace::pcs::CUT;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// No stack is followed further than this, so that nodes that name each other do no harm.
@@ -107,6 +106,9 @@ impl Meta {
                 self.threads.insert(t.number, t);
             }),
             kind::NODES => Nodes::decode(payload).map(|n| self.add_nodes(&n)),
+            kind::NODE_RUN => {
+                NodeRun::decode(payload).and_then(|r| r.nodes()).map(|n| self.add_nodes(&n))
+            }
             kind::PCS => Pcs::decode(payload).map(|p| self.add_pcs(&p)),
             kind::MODULE => Module::decode(payload).map(|m| {
                 self.modules.insert(m.number, m);

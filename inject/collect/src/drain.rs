@@ -94,7 +94,7 @@ impl Drain {
                 }
                 let done = self.segment(shared, v, tree, out);
                 t.next = t.next.max(v.seq.saturating_add(done.into()));
-                if out.is_full() {
+                if out.is_full() || tree.is_full() {
                     describe(threads, tree, out);
                     self.flush(shared, out);
                 }

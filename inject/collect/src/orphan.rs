@@ -9,7 +9,7 @@ use crate::{Collector, Error};
 use prof_trace::chunk::{self, CHUNK_HEADER, FILE_HEADER, MAX_PAYLOAD, Next};
 use prof_trace::event::{Codec, Entry};
 use prof_trace::pack::{Packed, Unpacker};
-use prof_trace::records::{Events, Nodes, Pass, Target, kind};
+use prof_trace::records::{Events, NodeRun, Nodes, Pass, Target, kind};
 use prof_trace::ring::{self, View};
 use prof_trace::shared::Shared;
 use std::collections::HashMap;
@@ -194,11 +194,8 @@ impl Left {
             kind::PASS => self.passes = Pass::decode(payload).map_or(0, |p| p.number + 1),
             kind::TOGGLE => self.toggles += 1,
             kind::END => self.ended = true,
-            kind::NODES => {
-                let triples = Nodes::decode(payload).map_or_else(Vec::new, |n| n.triples);
-                let ids = triples.iter().step_by(3).filter_map(|id| u32::try_from(*id).ok());
-                self.last_node = ids.fold(self.last_node, u32::max);
-            }
+            kind::NODES => self.note_nodes(Nodes::decode(payload)),
+            kind::NODE_RUN => self.note_nodes(NodeRun::decode(payload).and_then(|r| r.nodes())),
             kind::EVENTS => {
                 if let Some(e) = Events::decode(payload) {
                     self.last.insert(e.thread, Last::Plain(e));
@@ -219,6 +216,12 @@ impl Left {
     fn is_of(&self, pid: u32) -> bool {
         let wall = self.target.wall_ns;
         self.target.pid == pid && began(pid).is_none_or(|b| wall.saturating_add(SLACK) >= b)
+    }
+
+    fn note_nodes(&mut self, nodes: Option<Nodes>) {
+        let triples = nodes.unwrap_or_default().triples;
+        let ids = triples.iter().step_by(3).filter_map(|id| u32::try_from(*id).ok());
+        self.last_node = ids.fold(self.last_node, u32::max);
     }
 
     /// Has `drain` begin, in each thread's segments, behind the last event that is recorded.

@@ -9,13 +9,15 @@ use crate::output::Output;
 use prof_arch::native::Rule;
 use prof_trace::event::DEFINE_NODES;
 use prof_trace::pcs::{pc_parts, rule};
-use prof_trace::records::{Nodes, PC_IS_TRAMPOLINE, Pcs, kind};
+use prof_trace::records::{NodeRun, PC_IS_TRAMPOLINE, Pcs, kind};
 use prof_trace::shared::{MODULES, PC_LEVEL0, PC_LEVELS, Shared};
 
 /// Frames of one stack; the hook cuts stacks long before.
 const MAX_DEPTH: u16 = 4096;
 /// Pairs of nodes whose ids are remembered; 32 bytes each, which together fit into a second-level cache.
 const SETS: usize = 1 << 14;
+/// Bytes of nodes after which another chunk begins.
+const RUN_BYTES: usize = 1 << 19;
 /// Numbers in a chunk of triples.
 const CHUNK_INTS: usize = 3 << 16;
 
@@ -119,7 +121,8 @@ pub struct Tree {
     last: u32,
     pcs: Bits,
     modules: Bits,
-    node_triples: Vec<[u32; 3]>,
+    /// New nodes, in chunks.
+    runs: Vec<NodeRun>,
     pc_triples: Vec<u64>,
     /// Modules that were named for the first time.
     pub new_modules: Vec<u16>,
@@ -133,7 +136,7 @@ impl Tree {
             last: 0,
             pcs: Bits::new(PC_LEVEL0 * ((1 << PC_LEVELS) - 1) + 1),
             modules: Bits::new(MODULES + 1),
-            node_triples: Vec::new(),
+            runs: Vec::new(),
             pc_triples: Vec::new(),
             new_modules: Vec::new(),
         }
@@ -173,10 +176,26 @@ impl Tree {
         }
         if id == new {
             self.last = new;
-            self.node_triples.push([new, parent.id, pc]);
-            self.see_pc(shared, pc);
+            self.announce(shared, new, parent.id, pc);
         }
         Node { id, depth: parent.depth + 1, is_cut: parent.is_cut }
+    }
+
+    fn announce(&mut self, shared: &Shared, id: u32, parent: u32, pc: u32) {
+        match self.runs.last_mut().filter(|r| r.pairs.len() < RUN_BYTES) {
+            Some(run) => run.push(id, parent, pc),
+            None => {
+                let mut run = NodeRun::default();
+                run.push(id, parent, pc);
+                self.runs.push(run);
+            }
+        }
+        self.see_pc(shared, pc);
+    }
+
+    /// Whether it is time to [`Tree::write`], within a pass.
+    pub fn is_full(&self) -> bool {
+        self.runs.len() > 1
     }
 
     fn see_pc(&mut self, shared: &Shared, id: u32) {
@@ -199,12 +218,10 @@ impl Tree {
         for part in self.pc_triples.chunks(CHUNK_INTS) {
             out.put(kind::PCS, &Pcs { triples: part.to_vec() }.encode());
         }
-        for part in self.node_triples.chunks(CHUNK_INTS / 3) {
-            let triples = part.iter().flatten().map(|v| u64::from(*v)).collect();
-            out.put(kind::NODES, &Nodes { triples }.encode());
+        for run in self.runs.drain(..) {
+            out.put(kind::NODE_RUN, &run.encode());
         }
         self.pc_triples.clear();
-        self.node_triples.clear();
     }
 }
 
@@ -216,6 +233,10 @@ fn key(parent: u32, pc: u32) -> u64 {
 mod tests {
     use super::*;
 
+    fn announced(tree: &Tree) -> Vec<u64> {
+        tree.runs.iter().flat_map(|r| r.nodes().expect("nodes").triples).collect()
+    }
+
     #[test]
     fn a_node_keeps_its_id_while_it_is_remembered() {
         let ring = crate::ring_copy::empty();
@@ -226,13 +247,13 @@ mod tests {
         tree.define(&ring, &mut b, 1, [6, 9, 0]);
         let ids = |n: &Names, k: u32| (1..=k).map(|i| n.get(i).id).collect::<Vec<_>>();
         assert_eq!((ids(&a, 4), ids(&b, 4)), (vec![1, 2, 3, 0], vec![1, 4, 2, 5]));
-        assert_eq!(tree.node_triples[3], [4, 1, 8]);
+        assert_eq!(announced(&tree)[9..12], [4, 1, 8]);
         let mut again = Tree::new();
         again.restore(tree.last);
         let mut c = Names::default();
         again.define(&ring, &mut c, 0, [5, 6, 10]);
         assert_eq!(ids(&c, 3), [6, 7, 8]);
-        assert_eq!(again.node_triples, [[6, 0, 5], [7, 6, 6], [8, 7, 10]]);
+        assert_eq!(announced(&again), [6, 0, 5, 7, 6, 6, 8, 7, 10]);
     }
 
     #[test]
@@ -245,7 +266,7 @@ mod tests {
         }
         let got: Vec<_> = (1..7).map(|i| names.get(i).id).collect();
         assert_eq!(got, [1, 2, 1, 3, 1, 4]);
-        assert_eq!(tree.node_triples, [[1, 0, 1], [2, 0, 2], [3, 0, 3], [4, 0, 2]]);
+        assert_eq!(announced(&tree), [1, 0, 1, 2, 0, 2, 3, 0, 3, 4, 0, 2]);
     }
 
     #[test]
@@ -267,6 +288,6 @@ mod tests {
         }
         assert!(names.get(2 * u32::from(MAX_DEPTH)).is_cut);
         assert!(!names.get(u32::from(MAX_DEPTH)).is_cut);
-        assert_eq!(tree.node_triples.len(), usize::from(MAX_DEPTH));
+        assert_eq!(announced(&tree).len(), 3 * usize::from(MAX_DEPTH));
     }
 }

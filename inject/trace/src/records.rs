@@ -22,6 +22,7 @@ pub mod kind {
     pub const END: u16 = 11;
     pub const SYMBOLS: u16 = 12;
     pub const PACKED: u16 = 13;
+    pub const NODE_RUN: u16 = 14;
 }
 
 /// A record of a fixed list of integers and blobs, written in that order.
@@ -206,6 +207,44 @@ record! {
     Nodes {
         /// The triples, flat.
         triples: ints,
+    }
+}
+
+record! {
+    /// Stack nodes with ids that follow each other: the same as [`Nodes`], in half the bytes.
+    NodeRun {
+        /// The id of the first.
+        first: int32,
+        /// For each, its id less that of its parent (0: the root), and its code address id; LEB128.
+        pairs: bytes,
+    }
+}
+
+impl NodeRun {
+    /// Adds the node `id`, which must follow the last, below a parent with a lower id.
+    #[inline]
+    pub fn push(&mut self, id: u32, parent: u32, pc: u32) {
+        if self.pairs.is_empty() {
+            self.first = id;
+        }
+        let back = if parent == 0 { 0 } else { id.wrapping_sub(parent) };
+        let mut w = Writer { bytes: core::mem::take(&mut self.pairs) };
+        w.int(back.into()).int(pc.into());
+        self.pairs = w.bytes;
+    }
+
+    /// All nodes; `None` if any of them is nonsense.
+    pub fn nodes(&self) -> Option<Nodes> {
+        let mut triples = Vec::with_capacity(self.pairs.len() * 3 / 2);
+        let (mut r, mut id) = (Reader::new(&self.pairs), u64::from(self.first));
+        while !r.rest().is_empty() {
+            u32::try_from(id).ok()?;
+            let (back, pc) = (r.int32()?, r.int32()?);
+            let parent = if back == 0 { 0 } else { id.checked_sub(back.into())? };
+            triples.extend([id, parent, pc.into()]);
+            id += 1;
+        }
+        Some(Nodes { triples })
     }
 }
 
@@ -394,5 +433,14 @@ mod tests {
         assert_eq!(Nodes::decode(&[0xff, 0xff, 0xff, 0xff, 0x0f]), None);
         let n = Nodes { triples: vec![1, 0, 3, 2, 1, 4] };
         assert_eq!(Nodes::decode(&n.encode()), Some(n));
+        let mut run = NodeRun::default();
+        assert_eq!(run.nodes(), Some(Nodes::default()));
+        let triples = [7, 0, 3, 8, 7, u32::MAX, 9, 0, 1, 10, 1, 300];
+        triples.as_chunks::<3>().0.iter().for_each(|t| run.push(t[0], t[1], t[2]));
+        let nodes = NodeRun::decode(&run.encode()).and_then(|r| r.nodes()).expect("nodes");
+        assert_eq!(nodes.triples, triples.map(u64::from));
+        let bad = |first, pairs: &[u8]| NodeRun { first, pairs: pairs.into() }.nodes();
+        assert_eq!((bad(1, &[2, 1]), bad(1, &[0])), (None, None), "a parent below 0, half a pair");
+        assert_eq!(bad(u32::MAX, &[1, 1, 1, 1]), None, "an id that is too high");
     }
 }

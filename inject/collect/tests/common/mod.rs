@@ -6,7 +6,7 @@ use prof_trace::chunk::{self, FILE_HEADER, Next};
 use prof_trace::event::Event;
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::{
-    Counters, End, Events, Hooks, Module, Nodes, Pass, Pcs, Symbols, Target, Thread, Toggle, kind,
+    Counters, End, Events, Hooks, Module, NodeRun, Pass, Pcs, Symbols, Target, Thread, Toggle, kind,
 };
 use prof_trace::ring::{self, SEGMENT_FULL};
 use prof_trace::shared::{Geometry, LAYOUT, MAGIC, SEGMENT_SIZE, Shared, clock, slot, state};
@@ -300,10 +300,11 @@ impl Recording {
                     self.pcs.insert(t[0] as u32, (t[1], t[2] as u16));
                 }
             }
-            kind::NODES => {
-                for t in Nodes::decode(p)?.triples.as_chunks::<3>().0 {
+            kind::NODE_RUN => {
+                for t in NodeRun::decode(p)?.nodes()?.triples.as_chunks::<3>().0 {
                     assert!(t[1] == 0 || self.nodes.contains_key(&(t[1] as u32)), "parent first");
-                    self.nodes.insert(t[0] as u32, (t[1] as u32, t[2] as u32));
+                    let node = (t[1] as u32, t[2] as u32);
+                    assert_eq!(self.nodes.insert(t[0] as u32, node), None, "an id means one node");
                 }
             }
             kind::EVENTS => self.events_chunk(&Events::decode(p)?),
