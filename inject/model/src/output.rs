@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use trace::event::Codec;
 use trace::pack::Packer;
-use trace::records::{Nodes, Pcs, kind};
+use trace::records::{NodeRun, Pcs, kind};
 
 /// A recording.
 #[derive(Debug, Default)]
@@ -30,7 +30,10 @@ impl Output {
     /// A chunk: each node and code address once.
     pub fn put(&mut self, k: u16, payload: &[u8]) {
         let (to, triples) = match k {
-            kind::NODES => (&mut self.nodes, Nodes::decode(payload).expect("nodes").triples),
+            kind::NODE_RUN => {
+                let run = NodeRun::decode(payload).expect("a run");
+                (&mut self.nodes, run.nodes().expect("nodes").triples)
+            }
             kind::PCS => (&mut self.pcs, Pcs::decode(payload).expect("addresses").triples),
             other => panic!("chunk kind {other}"),
         };
