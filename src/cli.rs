@@ -1,5 +1,9 @@
 //! The command line: every command and option.
 
+use crate::commands::check::CheckArgs;
+use crate::commands::diff::DiffArgs;
+use crate::commands::export::ExportArgs;
+use crate::commands::leaks::LeaksArgs;
 use crate::commands::report::ReportArgs;
 use crate::units::{parse_duration, parse_sample, parse_signal, parse_size};
 use clap::error::ErrorKind;
@@ -47,7 +51,11 @@ pub enum Command {
     Resume(PidArgs),
     Status(StatusArgs),
     Run(RunArgs),
-    Report(ReportArgs),
+    Report(Box<ReportArgs>),
+    Leaks(Box<LeaksArgs>),
+    Diff(Box<DiffArgs>),
+    Check(Box<CheckArgs>),
+    Export(Box<ExportArgs>),
     Demo(DemoArgs),
     /// Drains the ring of a target; started by `prof attach`
     #[command(hide = true)]

@@ -222,7 +222,7 @@ fn filtered_figures_are_exact_and_say_what_is_missing() {
     let line =
         "\nfiltered   blocks smaller than 100 B or larger than 4.9 KiB are not in the recording\n";
     assert!(text.contains(line) && !text.contains('±'), "{text}");
-    assert!(!text.contains("temporary") && report.totals.temporary.is_none(), "{text}");
+    assert!(!text.contains("temporary") && report.head.totals.temporary.is_none(), "{text}");
     let v: serde_json::Value = serde_json::from_str(&report.json()).expect("JSON");
     assert_eq!(v["recording"]["capture"]["max_size"], 5000);
     assert!(v["totals"].get("live_bytes_stderr").is_none());

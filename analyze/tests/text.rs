@@ -104,7 +104,7 @@ fn frames_without_names_show_their_addresses() {
 #[test]
 fn sort_keys_show_what_they_sort_by() {
     let first = |sort| {
-        let t = text(&ReportOptions { top: 1, sort, empty: false }, Style::default());
+        let t = text(&ReportOptions { top: 1, sort, ..ReportOptions::default() }, Style::default());
         let line = t.lines().find(|l| l.starts_with("===")).unwrap_or("nothing").to_owned();
         (line, t)
     };
@@ -185,7 +185,7 @@ fn cut_off_and_growing_recordings_say_so() {
     m.pass(1100).events(1, &[alloc(1050, 0x10, 7, 1)]);
     let note = |m: &Maker| {
         let r = Report::new(&m.analysis(), &ReportOptions::default());
-        assert!(!r.recording.complete);
+        assert!(!r.head.recording.complete);
         r.text(Style::default())
     };
     assert!(note(&m).contains("note       the recording has no end: prof was killed"));

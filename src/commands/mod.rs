@@ -1,8 +1,13 @@
 //! The commands, one file each.
 
 mod attach;
+pub mod check;
 mod demo;
 mod detach;
+pub mod diff;
+pub mod export;
+pub mod input;
+pub mod leaks;
 mod pause;
 pub mod report;
 mod run;
@@ -26,7 +31,11 @@ pub fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Resume(a) => pause::resume(a),
         Command::Status(a) => status::run(a),
         Command::Run(a) => run::run(a),
-        Command::Report(a) => report::run_with(a, &locate),
+        Command::Report(a) => report::run(a, &locate),
+        Command::Leaks(a) => leaks::run(a, &locate),
+        Command::Diff(a) => diff::run(a, &locate),
+        Command::Check(a) => check::run(a, &locate),
+        Command::Export(a) => export::run(a, &locate),
         Command::Demo(a) => demo::run(a),
         Command::Collect(a) => recorder::run(a),
         Command::DemoTarget => demo::target(),

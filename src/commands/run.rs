@@ -75,7 +75,7 @@ pub fn show(path: &Path) -> Result<()> {
     }
     let args = [Path::new("report").as_os_str(), path.as_os_str()];
     let args = Defaults::try_parse_from(args).context("report")?.report;
-    report::run(&args).map(drop)
+    report::run(&args, &|_| None).map(drop)
 }
 
 extern "C" fn pass(signal: i32) {

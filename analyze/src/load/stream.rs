@@ -7,7 +7,7 @@ use super::{Meta, Op};
 use crate::Error;
 use prof_trace::capture::Capture;
 use prof_trace::pack::Packed;
-use prof_trace::records::{Events, Symbols, kind};
+use prof_trace::records::{Events, kind};
 use std::path::Path;
 
 /// How to load.
@@ -130,10 +130,9 @@ impl Stream {
         self.tail
     }
 
-    /// Symbols that the recording holds of a module.
-    pub fn symbols(&self, module: u32) -> Option<Symbols> {
-        let at = self.meta.symbols.get(&module)?;
-        Symbols::decode(&self.file.reread(at.at, at.len).ok()?)
+    /// What the recording says beside its events; the stream is used up.
+    pub fn into_meta(self) -> Meta {
+        self.meta
     }
 
     /// Reads all whole chunks that are there and gives `sink` what is in order for good.

@@ -2,11 +2,14 @@
 
 use super::replay::{Group, Replay, Totals};
 use crate::Error;
-use crate::load::{LoadOptions, Meta, Part, Stream, Tail};
+use crate::load::{LoadOptions, Meta, Part, Sink, Stream, Tail};
 use prof_trace::capture::Capture;
 use prof_trace::records::Symbols;
 use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often, and how far apart, the end of a growing recording is looked at again.
@@ -40,6 +43,8 @@ pub enum Note {
     BadChunks(u64),
     /// Events with address 0.
     Nonsense(u64),
+    /// The index could not be written there.
+    NoIndex(PathBuf, String),
 }
 
 impl fmt::Display for Note {
@@ -68,17 +73,77 @@ impl fmt::Display for Note {
                 write!(f, "{n} bytes of events are damaged and were passed over")
             }
             Note::BadChunks(n) => write!(f, "{n} chunks make no sense and were passed over"),
+            Note::NoIndex(path, why) => write!(
+                f,
+                "the index could not be written to {}: {why}; the recording is read anew each time",
+                path.display()
+            ),
             Note::Nonsense(n) => write!(f, "{n} events of address 0 were passed over"),
+        }
+    }
+}
+
+/// What was read of a recording beside what happened to its blocks.
+pub(crate) struct Source {
+    pub path: PathBuf,
+    /// For what is read later: symbols.
+    pub file: File,
+    pub meta: Meta,
+    pub tail: Tail,
+    pub events: u64,
+    /// Bytes of the file that were read.
+    pub bytes: u64,
+    pub damaged_bytes: u64,
+    /// Events are compressed.
+    pub packed: bool,
+}
+
+impl Source {
+    pub(crate) fn new(stream: Stream, file: File) -> Self {
+        Self {
+            path: stream.path().to_owned(),
+            file,
+            tail: stream.tail(),
+            events: stream.events(),
+            bytes: stream.bytes_read(),
+            damaged_bytes: stream.damaged_bytes(),
+            packed: stream.is_packed(),
+            meta: stream.into_meta(),
         }
     }
 }
 
 /// A recording, read to its present end.
 pub struct Analysis {
-    stream: Stream,
+    source: Arc<Source>,
     totals: Totals,
     groups: Vec<Group>,
     notes: Vec<Note>,
+    /// Ticks that the figures are of, if it is not the end.
+    at: Option<u64>,
+}
+
+/// Gives `sink` all of a recording that is there.
+///
+/// # Errors
+/// If the file can't be read, or ends before the recording says whose it is.
+pub(crate) fn read_all(stream: &mut Stream, sink: &mut impl Sink) -> Result<(), Error> {
+    stream.advance(sink)?;
+    for _ in 0..RETRIES {
+        let unfinished = matches!(stream.tail(), Tail::Partial { .. });
+        if !unfinished || !crate::symbols::is_target(&stream.meta().target) {
+            break;
+        }
+        // Most likely a chunk that is just being written.
+        std::thread::sleep(RETRY);
+        stream.advance(sink)?;
+    }
+    stream.finish(sink)?;
+    let target = &stream.meta().target;
+    if target.arch.is_empty() && target.pid == 0 {
+        return Err(Error::Empty { path: stream.path().to_owned() });
+    }
+    Ok(())
 }
 
 impl Analysis {
@@ -90,35 +155,45 @@ impl Analysis {
     /// recording says whose it is.
     pub fn from_file(path: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let mut stream = Stream::open(path, options)?;
-        let mut replay = Replay::default();
-        stream.advance(&mut replay)?;
-        for _ in 0..RETRIES {
-            let unfinished = matches!(stream.tail(), Tail::Partial { .. });
-            if !unfinished || !crate::symbols::is_target(&stream.meta().target) {
-                break;
-            }
-            // Most likely a chunk that is just being written.
-            std::thread::sleep(RETRY);
-            stream.advance(&mut replay)?;
-        }
-        stream.finish(&mut replay)?;
-        let begun = !stream.meta().target.arch.is_empty() || stream.meta().target.pid != 0;
-        if !begun {
-            return Err(Error::Empty { path: path.to_owned() });
-        }
-        let totals = replay.totals();
-        let notes = notes(&stream, &totals);
-        Ok(Self { groups: replay.groups(), totals, notes, stream })
+        let file = File::open(path).map_err(|e| Error::open(path, e))?;
+        let mut replay: Replay = Replay::default();
+        read_all(&mut stream, &mut replay)?;
+        let (totals, groups) = (replay.totals(), replay.groups());
+        Ok(Self::new(Source::new(stream, file), totals, groups))
+    }
+
+    pub(crate) fn new(source: Source, totals: Totals, groups: Vec<Group>) -> Self {
+        let notes = notes(&source, &totals);
+        Self { source: Arc::new(source), totals, groups, notes, at: None }
+    }
+
+    pub(crate) fn add_note(&mut self, note: Note) {
+        self.notes.push(note);
+    }
+
+    /// The same recording with other figures: those of some of its blocks, or of another moment.
+    pub(crate) fn with_figures(&self, totals: Totals, groups: Vec<Group>, at: Option<u64>) -> Self {
+        Self { source: self.source.clone(), totals, groups, notes: self.notes.clone(), at }
+    }
+
+    /// The last ticks that are not later than so many nanoseconds since the start.
+    pub fn ticks_at(&self, ns: u64) -> u64 {
+        crate::query::tick_to(&self.meta().clock, ns)
+    }
+
+    /// Nanoseconds since the start of the moment that the figures are of, if it is not the end.
+    pub fn at_ns(&self) -> Option<u64> {
+        self.at.map(|t| self.meta().clock.ns(t))
     }
 
     /// The file.
     pub fn path(&self) -> PathBuf {
-        self.stream.path().to_owned()
+        self.source.path.clone()
     }
 
     /// What the recording says beside its events.
     pub fn meta(&self) -> &Meta {
-        self.stream.meta()
+        &self.source.meta
     }
 
     /// The figures of all blocks.
@@ -143,12 +218,12 @@ impl Analysis {
 
     /// Events read.
     pub fn events(&self) -> u64 {
-        self.stream.events()
+        self.source.events
     }
 
     /// Whether the recording was finished and all of it could be read.
     pub fn complete(&self) -> bool {
-        self.meta().end.is_some() && self.stream.tail() == Tail::Whole
+        self.meta().end.is_some() && self.source.tail == Tail::Whole
     }
 
     /// Ticks of the end of the recording, or of the last thing it knows of.
@@ -173,30 +248,34 @@ impl Analysis {
 
     /// How old a group's oldest live block is, at the end of the recording.
     pub fn oldest_age_ns(&self, group: &Group) -> Option<u64> {
-        group.oldest.map(|t| self.meta().clock.between(t, self.end_ticks()))
+        let now = self.at.unwrap_or_else(|| self.end_ticks());
+        group.oldest.map(|t| self.meta().clock.between(t, now))
     }
 
     /// Symbols that the recording holds of a module.
     pub fn symbols(&self, module: u32) -> Option<Symbols> {
-        self.stream.symbols(module)
+        let at = self.source.meta.symbols.get(&module)?;
+        let mut payload = vec![0; at.len];
+        self.source.file.read_exact_at(&mut payload, at.at).ok()?;
+        Symbols::decode(&payload)
     }
 }
 
-fn notes(stream: &Stream, totals: &Totals) -> Vec<Note> {
-    let meta = stream.meta();
+fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
+    let meta = &source.meta;
     let mut notes = Vec::new();
-    match stream.tail() {
+    match source.tail {
         Tail::Whole => {}
         Tail::Partial { at, unread } => notes.push(Note::CutOff { at, unread }),
         Tail::Damaged { at, unread } => notes.push(Note::Damaged { at, unread }),
     }
-    if meta.end.is_none() && stream.tail() == Tail::Whole {
+    if meta.end.is_none() && source.tail == Tail::Whole {
         let alive = crate::symbols::is_target(&meta.target);
         notes.push(if alive { Note::Growing } else { Note::NoEnd });
     }
     let counts = [
         (
-            stream.damaged_bytes().saturating_add(meta.counters.damaged_bytes),
+            source.damaged_bytes.saturating_add(meta.counters.damaged_bytes),
             Note::BadEvents as fn(u64) -> Note,
         ),
         (meta.bad_chunks, Note::BadChunks),
@@ -249,8 +328,8 @@ pub fn live_summary(path: &Path) -> Result<Summary, Error> {
         duration_ns: a.duration_ns(),
         parts: a.parts().len(),
         complete: a.complete(),
-        bytes: a.stream.bytes_read(),
+        bytes: a.source.bytes,
         capture: a.capture(),
-        compressed: a.stream.is_packed(),
+        compressed: a.source.packed,
     })
 }

@@ -4,10 +4,12 @@ mod analysis;
 mod estimate;
 mod follow;
 mod live;
+pub(crate) use analysis::{Source, read_all};
+pub(crate) use estimate::Estimates;
 pub use live::Block;
 mod replay;
 
 pub use analysis::{Analysis, Note, Summary, live_summary};
 pub use estimate::{Errors, probability};
 pub use follow::{Follower, Progress};
-pub use replay::{Figures, Group, Replay, Totals};
+pub use replay::{End, Fate, Figures, Group, Replay, Totals, Watch};

@@ -88,14 +88,86 @@ pub struct Group {
     pub oldest: Option<u64>,
     /// Standard errors, if the figures are estimates.
     pub errors: Errors,
+    /// Ticks when its first block was handed out.
+    pub first: u64,
+    /// Ticks when its last block was handed out.
+    pub last: u64,
+    /// Ticks when it first had the most live bytes.
+    pub peak_ticks: u64,
+}
+
+/// The times of a group.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    first: u64,
+    last: u64,
+    peak: u64,
+}
+
+/// How a block ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It was given back.
+    Freed,
+    /// It was given to `realloc`.
+    Reallocated,
+    /// Its address was handed out again; its end went unseen.
+    Implied,
+}
+
+/// The end of a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct End {
+    /// Ticks.
+    pub time: u64,
+    /// Lane of the thread that ended it.
+    pub lane: u32,
+    /// Where from, if that was recorded; else 0.
+    pub node: u32,
+    /// How.
+    pub fate: Fate,
+    /// It is one of [`Figures::temporary`].
+    pub temporary: bool,
+}
+
+/// What follows the single blocks of a replay, beside what is counted of them.
+pub trait Watch {
+    /// What it keeps with each live block.
+    type Tag: Copy + Default;
+
+    /// A block of a group begins.
+    fn begin(&mut self, op: &Op, group: u32) -> Self::Tag;
+
+    /// A block ends.
+    fn end(&mut self, addr: u64, block: &Block<Self::Tag>, end: End);
+
+    /// A thread gives back a block that is not known to be live.
+    fn unknown(&mut self, op: &Op);
+}
+
+/// Nobody watches.
+impl Watch for () {
+    type Tag = ();
+
+    #[inline(always)]
+    fn begin(&mut self, _: &Op, _: u32) {}
+
+    #[inline(always)]
+    fn end(&mut self, _: u64, _: &Block, _: End) {}
+
+    #[inline(always)]
+    fn unknown(&mut self, _: &Op) {}
 }
 
 /// Keeps the live blocks and counts.
 #[derive(Default)]
-pub struct Replay {
-    live: Live,
+pub struct Replay<W: Watch = ()> {
+    /// Who follows the single blocks.
+    pub(crate) watch: W,
+    live: Live<W::Tag>,
     totals: Totals,
     figures: Vec<Figures>,
+    times: Vec<Times>,
     nodes: Vec<u32>,
     by_node: IdMap<u32>,
     /// By lane: the block that the thread got last, if that was the last thing it did; else 0.
@@ -116,7 +188,30 @@ const IMPLIED: usize = 1 << 16;
 /// Operations whose places are looked at in advance.
 const AHEAD: usize = 16;
 
-impl Replay {
+impl<W: Watch> Replay<W> {
+    /// Of nothing yet, followed by `watch`.
+    pub fn new(watch: W) -> Self {
+        Self {
+            watch,
+            live: Live::default(),
+            totals: Totals::default(),
+            figures: Vec::new(),
+            times: Vec::new(),
+            nodes: Vec::new(),
+            by_node: IdMap::default(),
+            newest: Vec::new(),
+            implied: HashMap::new(),
+            started: false,
+            partial: false,
+            estimates: None,
+        }
+    }
+
+    /// The live blocks, in runs in the order of time, and who followed the replay.
+    pub(crate) fn into_live(self) -> (impl Iterator<Item = (u64, Block<W::Tag>)>, W) {
+        (self.live.drain(), self.watch)
+    }
+
     /// The totals so far.
     pub fn totals(&self) -> Totals {
         let mut t = self.totals;
@@ -135,15 +230,18 @@ impl Replay {
     }
 
     /// The live blocks, in no particular order.
-    pub fn live(&self) -> impl Iterator<Item = (u64, Block)> {
+    pub fn live(&self) -> impl Iterator<Item = (u64, Block<W::Tag>)> {
         self.live.iter()
     }
 
     /// The groups, in the order in which their stacks first appeared.
     pub fn groups(&self) -> Vec<Group> {
-        let mut groups: Vec<Group> = std::iter::zip(&self.nodes, &self.figures)
-            .map(|(&node, &figures)| Group { node, figures, ..Group::default() })
-            .collect();
+        let group = |((&node, &figures), t): ((&u32, &Figures), &Times)| {
+            let (first, last, peak_ticks) = (t.first, t.last, t.peak);
+            Group { node, figures, first, last, peak_ticks, ..Group::default() }
+        };
+        let parts = std::iter::zip(&self.nodes, &self.figures).zip(&self.times);
+        let mut groups: Vec<Group> = parts.map(group).collect();
         for (i, g) in groups.iter_mut().enumerate().filter(|_| self.partial) {
             g.figures.temporary = 0;
             if let Some(e) = &self.estimates {
@@ -158,18 +256,19 @@ impl Replay {
     }
 
     #[inline(always)]
-    fn group(&mut self, node: u32) -> u32 {
+    fn group(&mut self, node: u32, time: u64) -> u32 {
         match self.by_node.get(node) {
             Some(g) => g,
-            None => self.new_group(node),
+            None => self.new_group(node, time),
         }
     }
 
     #[cold]
-    fn new_group(&mut self, node: u32) -> u32 {
+    fn new_group(&mut self, node: u32, time: u64) -> u32 {
         let g = self.nodes.len() as u32;
         self.nodes.push(node);
         self.figures.push(Figures::default());
+        self.times.push(Times { first: time, last: time, peak: time });
         self.by_node.set(node, g);
         g
     }
@@ -201,15 +300,21 @@ impl Replay {
 
     #[inline(always)]
     fn begin(&mut self, op: &Op, again: bool) {
-        let group = self.group(op.node);
-        let block = Block { size: op.size, time: op.time, group, lane: op.lane };
+        let group = self.group(op.node, op.time);
+        let tag = self.watch.begin(op, group);
+        let block = Block { size: op.size, time: op.time, group, lane: op.lane, tag };
         if let Some(b) = self.live.insert(op.addr, block) {
-            self.imply(op.addr, op.time, &b);
+            self.imply(op, &b);
         }
         let f = &mut self.figures[group as usize];
         f.allocations += !again as u64;
         f.reallocations += again as u64;
-        f.gain(op.size);
+        let higher = f.gain(op.size);
+        let t = &mut self.times[group as usize];
+        t.last = op.time;
+        if higher {
+            t.peak = op.time;
+        }
         let all = &mut self.totals.figures;
         all.allocations += !again as u64;
         all.reallocations += again as u64;
@@ -242,15 +347,23 @@ impl Replay {
         if let Some(e) = &mut self.estimates {
             e.end(&b);
         }
+        let fate = match op.kind {
+            OpKind::Given => Fate::Reallocated,
+            _ => Fate::Freed,
+        };
+        let end =
+            End { time: op.time, lane: op.lane, node: op.node, fate, temporary: temporary != 0 };
+        self.watch.end(op.addr, &b, end);
     }
 }
 
-impl Replay {
+impl<W: Watch> Replay<W> {
     /// A block is given back that is not live: it is from before the attach; or it was given to a
     /// `realloc`, whose event is written after the block is gone, so late that the address had
     /// been handed out again before. In that case its end has been seen, as an implied free.
     #[cold]
     fn not_live(&mut self, op: &Op) {
+        self.watch.unknown(op);
         match self.implied.get(&op.addr) {
             Some(time) if op.time < *time => {
                 self.implied.remove(&op.addr);
@@ -263,7 +376,8 @@ impl Replay {
     }
 
     #[cold]
-    fn imply(&mut self, addr: u64, time: u64, b: &Block) {
+    fn imply(&mut self, op: &Op, b: &Block<W::Tag>) {
+        let (addr, time) = (op.addr, op.time);
         self.totals.implied_frees += 1;
         self.totals.figures.lose(b.size);
         self.figures[b.group as usize].lose(b.size);
@@ -274,10 +388,12 @@ impl Replay {
             self.implied.clear();
         }
         self.implied.insert(addr, time);
+        let end = End { time, lane: op.lane, node: 0, fate: Fate::Implied, temporary: false };
+        self.watch.end(addr, b, end);
     }
 }
 
-impl Sink for Replay {
+impl<W: Watch> Sink for Replay<W> {
     fn begin(&mut self, capture: &Capture) {
         if self.started {
             return;

@@ -8,7 +8,7 @@ use prof_trace::capture::Capture;
 use serde::Serialize;
 
 /// What to report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportOptions {
     /// How many stacks; 0: all.
     pub top: usize,
@@ -16,11 +16,22 @@ pub struct ReportOptions {
     pub sort: SortKey,
     /// Also those that have nothing of what is sorted by; they come last.
     pub empty: bool,
+    /// The filter that the figures are of; only to be named.
+    pub filter: Vec<FilterData>,
+}
+
+/// A field of a filter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FilterData {
+    /// Its name.
+    pub name: String,
+    /// Its value, as it was given.
+    pub value: String,
 }
 
 impl Default for ReportOptions {
     fn default() -> Self {
-        Self { top: 10, sort: SortKey::Size, empty: false }
+        Self { top: 10, sort: SortKey::Size, empty: false, filter: Vec::new() }
     }
 }
 
@@ -29,12 +40,9 @@ impl Default for ReportOptions {
 pub struct Report {
     /// Version of this format: 1.
     pub version: u32,
-    /// Whose memory it is.
-    pub target: TargetData,
-    /// What was recorded, and how far it is exact.
-    pub recording: RecordingData,
-    /// The figures of all blocks.
-    pub totals: TotalsData,
+    /// Which recording.
+    #[serde(flatten)]
+    pub head: Head,
     /// The kernel's last word on the target's memory.
     pub kernel: Option<KernelData>,
     /// What the groups are ordered by.
@@ -230,6 +238,8 @@ pub struct KernelData {
 /// A stack and what it allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GroupData {
+    /// Its number in this recording, for `--stacks`.
+    pub id: u32,
     /// Live blocks.
     pub live_count: u64,
     /// Standard error of `live_count`, if it is an estimate.
@@ -330,6 +340,43 @@ pub struct RestData {
     pub temporary: Option<u64>,
 }
 
+/// Which recording something is about, and how far it is exact.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Head {
+    /// Whose memory it is.
+    pub target: TargetData,
+    /// What was recorded, and how far it is exact.
+    pub recording: RecordingData,
+    /// Which blocks the figures are of; none given: all.
+    pub filter: Vec<FilterData>,
+    /// The moment that the figures are of, in nanoseconds since the start; `None`: the end.
+    pub at_ns: Option<u64>,
+    /// The figures of all blocks that are meant.
+    pub totals: TotalsData,
+}
+
+impl Head {
+    /// Of a recording.
+    pub fn new(analysis: &Analysis, filter: &[FilterData]) -> Self {
+        Self {
+            target: TargetData::new(analysis),
+            recording: RecordingData::new(analysis),
+            filter: filter.to_vec(),
+            at_ns: analysis.at_ns(),
+            totals: TotalsData::new(analysis),
+        }
+    }
+}
+
+/// The frames of a stack, innermost first.
+pub fn frames_of(analysis: &Analysis, node: u32, symbols: &mut Symbolizer<'_>) -> Vec<FrameData> {
+    let stack = analysis.meta().stack(node);
+    let frames = stack
+        .into_iter()
+        .flat_map(|pc| symbols.frames(pc).iter().map(FrameData::new).collect::<Vec<_>>());
+    frames.collect()
+}
+
 impl Report {
     /// Makes the report on a recording. Only the stacks that are shown are looked up.
     pub fn new(analysis: &Analysis, options: &ReportOptions) -> Self {
@@ -342,9 +389,7 @@ impl Report {
         let mut symbols = Symbolizer::new(analysis);
         Self {
             version: 1,
-            target: TargetData::new(analysis),
-            recording: RecordingData::new(analysis),
-            totals: TotalsData::new(analysis),
+            head: Head::new(analysis, &options.filter),
             kernel: analysis.meta().kernel.map(|k| KernelData {
                 vss_bytes: k.vss_bytes,
                 rss_bytes: k.rss_bytes,
@@ -466,11 +511,8 @@ impl GroupData {
         let capture = analysis.capture();
         let error = |of: fn(&Errors) -> u64| capture.is_sampled().then(|| of(&group.errors));
         let f = &group.figures;
-        let stack = analysis.meta().stack(group.node);
-        let frames = stack
-            .into_iter()
-            .flat_map(|pc| symbols.frames(pc).iter().map(FrameData::new).collect::<Vec<_>>());
         Self {
+            id: group.node,
             live_count: f.live_count,
             live_count_stderr: error(|e| e.live_count),
             live_bytes: f.live_bytes,
@@ -488,7 +530,7 @@ impl GroupData {
             temporary: capture.is_everything().then_some(f.temporary),
             oldest_live_age_ns: analysis.oldest_age_ns(group),
             truncated: analysis.meta().is_cut(group.node),
-            frames: frames.collect(),
+            frames: frames_of(analysis, group.node, symbols),
         }
     }
 }

@@ -8,9 +8,11 @@ mod sort;
 mod text;
 pub mod units;
 
+pub(crate) use data::frames_of;
 pub use data::{
-    CaptureData, FrameData, GroupData, HookData, KernelData, NotHookedData, PartData,
-    RecordingData, Report, ReportOptions, RestData, TargetData, TotalsData,
+    CaptureData, FilterData, FrameData, GroupData, Head, HookData, KernelData, NotHookedData,
+    PartData, RecordingData, Report, ReportOptions, RestData, TargetData, TotalsData,
 };
 pub use sort::SortKey;
 pub use text::Style;
+pub(crate) use text::frame_lines;

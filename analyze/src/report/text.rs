@@ -1,7 +1,7 @@
 //! A report as text.
 
 use super::units::{about, about_bytes, about_number, bytes, count, duration};
-use super::{FrameData, GroupData, Report, SortKey};
+use super::{FrameData, GroupData, Head, Report, SortKey};
 use std::fmt::{self, Write};
 
 /// How a report may look.
@@ -33,46 +33,69 @@ impl Report {
     }
 }
 
+impl Head {
+    /// The lines at the top of every report.
+    pub fn text(&self, style: Style) -> String {
+        let mut out = String::new();
+        // Writing to a string does not fail.
+        let _ = HeadText { head: self, style, out: &mut out }.header();
+        out
+    }
+}
+
+impl Style {
+    fn paint(self, code: &str, s: &str) -> String {
+        if self.color { format!("\x1b[{code}m{s}\x1b[0m") } else { s.to_owned() }
+    }
+
+    fn line(self, out: &mut String, name: &str, text: &str) -> fmt::Result {
+        let name = self.paint(DIM, &format!("{name:<10}"));
+        writeln!(out, "{name} {text}")
+    }
+}
+
+/// The frames of a stack, a line each.
+pub(crate) fn frame_lines(
+    frames: &[FrameData],
+    truncated: bool,
+    style: Style,
+    out: &mut String,
+) -> fmt::Result {
+    if frames.is_empty() {
+        writeln!(out, "  (no stack)")?;
+    }
+    for (i, f) in frames.iter().enumerate() {
+        writeln!(out, "{}", frame(style, i, f))?;
+    }
+    if truncated {
+        writeln!(out, "  .. cut short: the outer frames are not known")?;
+    }
+    Ok(())
+}
+
 struct Text<'a> {
     report: &'a Report,
     style: Style,
     out: &'a mut String,
 }
 
-impl Text<'_> {
-    fn paint(&self, code: &str, s: &str) -> String {
-        if self.style.color { format!("\x1b[{code}m{s}\x1b[0m") } else { s.to_owned() }
-    }
+struct HeadText<'a> {
+    head: &'a Head,
+    style: Style,
+    out: &'a mut String,
+}
 
-    fn all(&mut self) -> fmt::Result {
-        self.header()?;
-        let shown = &self.report.groups;
-        if shown.is_empty() {
-            let partial = self.report.recording.capture.is_some();
-            let text = match self.report.sort {
-                SortKey::Temporary if partial => {
-                    "temporary allocations are not known, as not all blocks were recorded"
-                }
-                SortKey::Size | SortKey::Count | SortKey::Age if partial => {
-                    "no block of the recording is live (--sort peak-size shows what was)"
-                }
-                sort => nothing(sort),
-            };
-            writeln!(self.out, "\n{text}")?;
-        }
-        for (i, g) in shown.iter().enumerate() {
-            self.group(i + 1, g)?;
-        }
-        self.footer()
+impl HeadText<'_> {
+    fn paint(&self, code: &str, s: &str) -> String {
+        self.style.paint(code, s)
     }
 
     fn line(&mut self, name: &str, text: &str) -> fmt::Result {
-        let name = self.paint(DIM, &format!("{name:<10}"));
-        writeln!(self.out, "{name} {text}")
+        self.style.line(self.out, name, text)
     }
 
     fn header(&mut self) -> fmt::Result {
-        let Report { target, recording: rec, totals: t, .. } = self.report;
+        let Head { target, recording: rec, totals: t, .. } = self.head;
         let name = if target.comm.is_empty() { "(unnamed)" } else { &target.comm };
         let title = self.paint(BOLD, &format!("{}, pid {}", printable(name), target.pid));
         self.line("program", &format!("{title}: {}", printable(&target.exe)))?;
@@ -88,6 +111,20 @@ impl Text<'_> {
             _ => "not complete".to_owned(),
         };
         self.line("recording", &format!("{}: {parts}, {time}, {end}", printable(&rec.path)))?;
+        let given: Vec<_> = self
+            .head
+            .filter
+            .iter()
+            .map(|f| format!("--{} {}", f.name, printable(&f.value)))
+            .collect();
+        if !given.is_empty() {
+            let text = format!("{}: the figures are of these blocks only", given.join(" "));
+            self.line("filter", &self.paint(WARN, &text))?;
+        }
+        if let Some(at) = self.head.at_ns {
+            let text = format!("as it was at {}", duration(at));
+            self.line("moment", &self.paint(WARN, &text))?;
+        }
         let lost = format!("{} lost", count(rec.lost_events, "event", "events"));
         let lost = if rec.lost_events > 0 { self.paint(WARN, &lost) } else { lost };
         let calls = [
@@ -111,7 +148,7 @@ impl Text<'_> {
 
     /// Which blocks are in the recording, if not all are.
     fn capture(&mut self) -> fmt::Result {
-        let Some(c) = &self.report.recording.capture else { return Ok(()) };
+        let Some(c) = &self.head.recording.capture else { return Ok(()) };
         if c.is_sampled() {
             let how = match c.sample_bytes {
                 0 => format!("one in {} allocations of each thread", c.sample_every),
@@ -136,7 +173,7 @@ impl Text<'_> {
     }
 
     fn coverage(&mut self) -> fmt::Result {
-        let rec = &self.report.recording;
+        let rec = &self.head.recording;
         let mut modules: Vec<(&str, u64)> = Vec::new();
         for h in &rec.hooks {
             match modules.iter_mut().find(|m| m.0 == h.module) {
@@ -167,7 +204,7 @@ impl Text<'_> {
     }
 
     fn exactness(&mut self) -> fmt::Result {
-        let rec = &self.report.recording;
+        let rec = &self.head.recording;
         let frees = |n| count(n, "free", "frees");
         let text = format!("{} of blocks from before the attach", frees(rec.unknown_frees));
         let text = if rec.parts.len() > 1 { format!("{text} or from a pause") } else { text };
@@ -202,6 +239,38 @@ impl Text<'_> {
         }
         Ok(())
     }
+}
+
+impl Text<'_> {
+    fn paint(&self, code: &str, s: &str) -> String {
+        self.style.paint(code, s)
+    }
+
+    fn all(&mut self) -> fmt::Result {
+        self.out.push_str(&self.report.head.text(self.style));
+        let shown = &self.report.groups;
+        if shown.is_empty() {
+            let partial = self.report.head.recording.capture.is_some();
+            let text = match self.report.sort {
+                SortKey::Temporary if partial => {
+                    "temporary allocations are not known, as not all blocks were recorded"
+                }
+                SortKey::Size | SortKey::Count | SortKey::Age if partial => {
+                    "no block of the recording is live (--sort peak-size shows what was)"
+                }
+                sort => nothing(sort),
+            };
+            writeln!(self.out, "\n{text}")?;
+        }
+        for (i, g) in shown.iter().enumerate() {
+            self.group(i + 1, g)?;
+        }
+        self.footer()
+    }
+
+    fn line(&mut self, name: &str, text: &str) -> fmt::Result {
+        self.style.line(self.out, name, text)
+    }
 
     fn group(&mut self, rank: usize, g: &GroupData) -> fmt::Result {
         let title = self.paint(BOLD, &format!("=== backtrace #{rank} ==="));
@@ -235,53 +304,12 @@ impl Text<'_> {
             _ => {}
         }
         writeln!(self.out, "\n{title} {text}")?;
-        if g.frames.is_empty() {
-            writeln!(self.out, "  (no stack)")?;
-        }
-        for (i, f) in g.frames.iter().enumerate() {
-            let line = self.frame(i, f);
-            writeln!(self.out, "{line}")?;
-        }
-        if g.truncated {
-            writeln!(self.out, "  .. cut short: the outer frames are not known")?;
-        }
-        Ok(())
-    }
-
-    /// `  0 0x00007f.. function+0x12 (inlined) at file.c:7 (libx.so+0x1234)`; on a terminal no
-    /// longer than its lines.
-    fn frame(&self, i: usize, f: &FrameData) -> String {
-        let address = f.address.strip_prefix("0x").unwrap_or(&f.address);
-        let head = format!("{i:>3} 0x{address:0>16} ");
-        let mut function = printable(f.function.as_deref().unwrap_or("??"));
-        let offset = f.function_offset.map_or(String::new(), |o| format!("+{o:#x}"));
-        let inlined = if f.inlined { " [inlined]" } else { "" };
-        let mut place = match (&f.file, f.line) {
-            (Some(file), Some(line)) => format!(" {}:{line}", printable(file)),
-            (Some(file), None) => format!(" {}", printable(file)),
-            _ => String::new(),
-        };
-        let module = match (&f.module, &f.offset) {
-            (Some(m), Some(o)) => format!(" ({}+{o})", printable(base(m))),
-            _ => String::new(),
-        };
-        if let Some(width) = self.style.width {
-            let fixed = [&head, &offset, inlined, &module].map(chars).iter().sum::<usize>();
-            let room = width.max(NARROWEST).saturating_sub(fixed);
-            if chars(&function) + chars(&place) > room {
-                let most = room.saturating_sub(chars(&function)).max(room / 2);
-                place = shorten(&place, most);
-                function = shorten(&function, room.saturating_sub(chars(&place)).max(8));
-            }
-        }
-        let head = self.paint(DIM, &head);
-        let function = self.paint(FUNCTION, &function);
-        let module = self.paint(DIM, &module);
-        format!("{head}{function}{offset}{inlined}{place}{module}")
+        frame_lines(&g.frames, g.truncated, self.style, self.out)
     }
 
     fn footer(&mut self) -> fmt::Result {
-        let Report { totals, kernel, rest, sort, .. } = self.report;
+        let Report { head, kernel, rest, sort, .. } = self.report;
+        let totals = &head.totals;
         writeln!(self.out)?;
         if rest.groups > 0 {
             let stacks = count(rest.groups, "other stack", "other stacks");
@@ -318,6 +346,38 @@ impl Text<'_> {
 /// `20.0 KiB in 3 blocks`, `20.0 KiB live in 3 blocks`.
 fn live(how: &str, b: u64, b_error: Option<u64>, n: u64, n_error: Option<u64>) -> String {
     format!("{} {how} {}", about_bytes(b, b_error), about(n, n_error, "block", "blocks"))
+}
+
+/// `  0 0x00007f.. function+0x12 (inlined) at file.c:7 (libx.so+0x1234)`; on a terminal no
+/// longer than its lines.
+fn frame(style: Style, i: usize, f: &FrameData) -> String {
+    let address = f.address.strip_prefix("0x").unwrap_or(&f.address);
+    let head = format!("{i:>3} 0x{address:0>16} ");
+    let mut function = printable(f.function.as_deref().unwrap_or("??"));
+    let offset = f.function_offset.map_or(String::new(), |o| format!("+{o:#x}"));
+    let inlined = if f.inlined { " [inlined]" } else { "" };
+    let mut place = match (&f.file, f.line) {
+        (Some(file), Some(line)) => format!(" {}:{line}", printable(file)),
+        (Some(file), None) => format!(" {}", printable(file)),
+        _ => String::new(),
+    };
+    let module = match (&f.module, &f.offset) {
+        (Some(m), Some(o)) => format!(" ({}+{o})", printable(base(m))),
+        _ => String::new(),
+    };
+    if let Some(width) = style.width {
+        let fixed = [&head, &offset, inlined, &module].map(chars).iter().sum::<usize>();
+        let room = width.max(NARROWEST).saturating_sub(fixed);
+        if chars(&function) + chars(&place) > room {
+            let most = room.saturating_sub(chars(&function)).max(room / 2);
+            place = shorten(&place, most);
+            function = shorten(&function, room.saturating_sub(chars(&place)).max(8));
+        }
+    }
+    let head = style.paint(DIM, &head);
+    let function = style.paint(FUNCTION, &function);
+    let module = style.paint(DIM, &module);
+    format!("{head}{function}{offset}{inlined}{place}{module}")
 }
 
 /// What to say if no group has anything of a key.

@@ -1,6 +1,8 @@
 //! Making recordings by hand.
 #![allow(dead_code)] // each test file uses its part
 
+pub mod world;
+
 use prof_analyze::{Analysis, LoadOptions};
 use prof_trace::chunk;
 use prof_trace::event::{Codec, Event, MAX_EVENT};

@@ -1,0 +1,247 @@
+//! What grew and what shrank between two recordings, or two moments of one.
+//!
+//! Stacks are the same if their frames are: by module, function and offset in it, never by address,
+//! so that recordings of two runs can be compared. Where the two runs had different builds of a
+//! module (by build id), offsets mean nothing, and functions alone decide.
+
+mod text;
+
+use crate::Analysis;
+use crate::load::Pc;
+use crate::model::{Figures, Group};
+use crate::report::{FilterData, FrameData, Head, frames_of};
+use crate::symbols::Symbolizer;
+use serde::Serialize;
+use std::collections::{BTreeMap, HashMap, HashSet};
+
+/// How to compare.
+#[derive(Clone, Debug, Default)]
+pub struct DiffOptions {
+    /// How many stacks; 0: all.
+    pub top: usize,
+    /// The filter, to be named.
+    pub filter: Vec<FilterData>,
+}
+
+/// A comparison.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Diff {
+    /// Version of this format: 1.
+    pub version: u32,
+    /// What it was.
+    pub before: Head,
+    /// What it is.
+    pub after: Head,
+    /// The difference of the totals.
+    pub total: Change,
+    /// The stacks that differ and are shown, those whose live bytes differ the most first.
+    pub stacks: Vec<DiffData>,
+    /// All other stacks that differ.
+    pub rest: Change,
+    /// How many those are.
+    pub rest_stacks: u64,
+    /// Stacks that do not differ.
+    pub same_stacks: u64,
+    /// Modules of which the two have different builds.
+    pub rebuilt: Vec<String>,
+}
+
+/// What changed: after minus before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Change {
+    /// Live bytes.
+    pub live_bytes: i64,
+    /// Live blocks.
+    pub live_count: i64,
+    /// Bytes ever handed out.
+    pub allocated_bytes: i64,
+    /// Blocks ever handed out, by reallocation or not.
+    pub allocations: i64,
+    /// Temporary blocks.
+    pub temporary: i64,
+}
+
+/// A stack that differs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DiffData {
+    /// Its figures before; zero if it was not there.
+    pub before: Side,
+    /// Its figures after.
+    pub after: Side,
+    /// After minus before.
+    pub change: Change,
+    /// The frames, innermost first, as they are after, or were before if the stack is gone.
+    pub frames: Vec<FrameData>,
+    /// The stack was cut short.
+    pub truncated: bool,
+}
+
+/// One side of a comparison.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Side {
+    /// Live bytes.
+    pub live_bytes: u64,
+    /// Live blocks.
+    pub live_count: u64,
+    /// Bytes ever handed out.
+    pub allocated_bytes: u64,
+    /// Blocks ever handed out, by reallocation or not.
+    pub allocations: u64,
+    /// Temporary blocks.
+    pub temporary: u64,
+}
+
+impl Side {
+    fn add(&mut self, f: &Figures) {
+        self.live_bytes = self.live_bytes.wrapping_add(f.live_bytes);
+        self.live_count += f.live_count;
+        self.allocated_bytes = self.allocated_bytes.wrapping_add(f.allocated_bytes);
+        self.allocations += f.allocations + f.reallocations;
+        self.temporary += f.temporary;
+    }
+
+    fn to(&self, after: &Self) -> Change {
+        let less = |a: u64, b: u64| b.wrapping_sub(a) as i64;
+        Change {
+            live_bytes: less(self.live_bytes, after.live_bytes),
+            live_count: less(self.live_count, after.live_count),
+            allocated_bytes: less(self.allocated_bytes, after.allocated_bytes),
+            allocations: less(self.allocations, after.allocations),
+            temporary: less(self.temporary, after.temporary),
+        }
+    }
+}
+
+impl Change {
+    fn add(&mut self, o: &Self) {
+        self.live_bytes = self.live_bytes.wrapping_add(o.live_bytes);
+        self.live_count += o.live_count;
+        self.allocated_bytes = self.allocated_bytes.wrapping_add(o.allocated_bytes);
+        self.allocations += o.allocations;
+        self.temporary += o.temporary;
+    }
+}
+
+/// Stacks by what makes them the same.
+struct Keys<'a> {
+    analysis: &'a Analysis,
+    symbols: Symbolizer<'a>,
+    /// Paths of the modules whose builds differ.
+    rebuilt: &'a HashSet<String>,
+    known: HashMap<Pc, String>,
+}
+
+impl Keys<'_> {
+    fn of(&mut self, group: &Group) -> String {
+        let mut key = String::new();
+        for pc in self.analysis.meta().stack(group.node) {
+            key += self.frame(pc);
+            key.push('\n');
+        }
+        if self.analysis.meta().is_cut(group.node) {
+            key.push('~');
+        }
+        key
+    }
+
+    fn frame(&mut self, pc: Pc) -> &str {
+        let Self { symbols, rebuilt, known, .. } = self;
+        known.entry(pc).or_insert_with(|| {
+            let frames = symbols.frames(pc);
+            let Some(f) = frames.last() else { return format!("{:#x}", pc.address) };
+            let Some(module) = f.module.as_deref() else { return format!("{:#x}", pc.address) };
+            let offset = f.offset.unwrap_or(0);
+            match (&f.function, rebuilt.contains(module)) {
+                (Some(name), true) => format!("{module} {name}"),
+                (Some(name), false) => {
+                    format!("{module} {name}+{:#x}", f.function_offset.unwrap_or(offset))
+                }
+                (None, _) => format!("{module} +{offset:#x}"),
+            }
+        })
+    }
+}
+
+/// Modules of which two recordings have different builds.
+fn rebuilt(a: &Analysis, b: &Analysis) -> HashSet<String> {
+    let ids = |x: &Analysis| -> HashMap<String, Vec<u8>> {
+        let known = x.meta().modules.values().filter(|m| !m.build_id.is_empty());
+        known.map(|m| (m.path.clone(), m.build_id.to_vec())).collect()
+    };
+    let (a, b) = (ids(a), ids(b));
+    let differs = |(path, id): &(&String, &Vec<u8>)| b.get(*path).is_some_and(|other| other != *id);
+    a.iter().filter(differs).map(|(path, _)| path.clone()).collect()
+}
+
+/// A stack on both sides: its groups, by index, and its figures.
+#[derive(Default)]
+struct Pair {
+    groups: [Option<usize>; 2],
+    sides: [Side; 2],
+}
+
+impl Diff {
+    /// Compares two recordings, or two moments of one.
+    pub fn new(before: &Analysis, after: &Analysis, options: &DiffOptions) -> Self {
+        let rebuilt = rebuilt(before, after);
+        let mut pairs: BTreeMap<String, Pair> = BTreeMap::new();
+        for (side, analysis) in [before, after].into_iter().enumerate() {
+            let symbols = Symbolizer::new(analysis);
+            let mut keys = Keys { analysis, symbols, rebuilt: &rebuilt, known: HashMap::new() };
+            for (i, g) in analysis.groups().iter().enumerate() {
+                let pair = pairs.entry(keys.of(g)).or_default();
+                pair.groups[side].get_or_insert(i);
+                pair.sides[side].add(&g.figures);
+            }
+        }
+        let all = pairs.len();
+        let mut changed: Vec<(Change, Pair)> = pairs
+            .into_values()
+            .map(|p| (p.sides[0].to(&p.sides[1]), p))
+            .filter(|(c, _)| *c != Change::default())
+            .collect();
+        changed.sort_by_key(|(c, p)| {
+            let size = c.live_bytes.unsigned_abs();
+            (std::cmp::Reverse((size, c.allocated_bytes.unsigned_abs())), p.groups)
+        });
+        let same_stacks = (all - changed.len()) as u64;
+        let shown = if options.top == 0 { changed.len() } else { options.top.min(changed.len()) };
+        let mut rest = Change::default();
+        changed[shown..].iter().for_each(|(c, _)| rest.add(c));
+        let rest_stacks = (changed.len() - shown) as u64;
+        let mut symbols = [Symbolizer::new(before), Symbolizer::new(after)];
+        let stacks = changed[..shown].iter().filter_map(|(change, p)| {
+            let side = usize::from(p.groups[1].is_some());
+            let analysis = [before, after][side];
+            let node = analysis.groups()[p.groups[side]?].node;
+            Some(DiffData {
+                before: p.sides[0],
+                after: p.sides[1],
+                change: *change,
+                frames: frames_of(analysis, node, &mut symbols[side]),
+                truncated: analysis.meta().is_cut(node),
+            })
+        });
+        let mut totals = [Side::default(); 2];
+        totals[0].add(&before.totals().figures);
+        totals[1].add(&after.totals().figures);
+        let mut rebuilt: Vec<String> = rebuilt.iter().cloned().collect();
+        rebuilt.sort();
+        Self {
+            version: 1,
+            before: Head::new(before, &options.filter),
+            after: Head::new(after, &options.filter),
+            total: totals[0].to(&totals[1]),
+            stacks: stacks.collect(),
+            rest,
+            rest_stacks,
+            same_stacks,
+            rebuilt,
+        }
+    }
+
+    /// As JSON.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+}

@@ -1,0 +1,97 @@
+//! A comparison as text.
+
+use super::{Change, Diff, DiffData};
+use crate::report::units::{bytes, count, duration};
+use crate::report::{Head, Style, frame_lines};
+use std::fmt::{self, Write};
+
+impl Diff {
+    /// The comparison as text.
+    pub fn text(&self, style: Style) -> String {
+        let mut out = String::new();
+        // Writing to a string does not fail.
+        let _ = self.write(style, &mut out);
+        out
+    }
+
+    fn write(&self, style: Style, out: &mut String) -> fmt::Result {
+        for (name, head) in [("before", &self.before), ("after", &self.after)] {
+            writeln!(out, "{name:<10} {}", side(head))?;
+            for note in &head.recording.notes {
+                writeln!(out, "{:<10} {note}", "")?;
+            }
+        }
+        for f in &self.after.filter {
+            writeln!(out, "filter     --{} {}", f.name, f.value)?;
+        }
+        for m in &self.rebuilt {
+            writeln!(out, "rebuilt    {m}: its functions are compared without offsets")?;
+        }
+        writeln!(out, "change     {}", change(&self.total))?;
+        for (i, s) in self.stacks.iter().enumerate() {
+            stack(i + 1, s, style, out)?;
+        }
+        writeln!(out)?;
+        if self.rest_stacks > 0 {
+            let stacks = count(self.rest_stacks, "other stack", "other stacks");
+            writeln!(out, "rest       {stacks}: {} (--top 0 shows all)", change(&self.rest))?;
+        }
+        let same = count(self.same_stacks, "stack is", "stacks are");
+        writeln!(out, "same       {same} as before")
+    }
+}
+
+fn side(h: &Head) -> String {
+    let t = &h.totals;
+    let at = h.at_ns.unwrap_or(h.recording.duration_ns);
+    let blocks = count(t.live_count, "block", "blocks");
+    let lost = match h.recording.lost_events {
+        0 => String::new(),
+        n => format!(", {} lost", count(n, "event", "events")),
+    };
+    let (comm, pid) = (&h.target.comm, h.target.pid);
+    let (live, path) = (bytes(t.live_bytes), &h.recording.path);
+    format!("{comm}, pid {pid}: {path} at {}: {live} live in {blocks}{lost}", duration(at))
+}
+
+fn signed(n: i64) -> String {
+    let sign = if n < 0 { '-' } else { '+' };
+    format!("{sign}{}", bytes(n.unsigned_abs()))
+}
+
+fn change(c: &Change) -> String {
+    format!(
+        "{} live in {:+} blocks, {} allocated by {:+} allocations",
+        signed(c.live_bytes),
+        c.live_count,
+        signed(c.allocated_bytes),
+        c.allocations
+    )
+}
+
+fn stack(rank: usize, s: &DiffData, style: Style, out: &mut String) -> fmt::Result {
+    let how = match (s.before.allocations, s.after.allocations) {
+        (0, _) => "new",
+        (_, 0) => "gone",
+        _ => match s.change.live_bytes.signum() {
+            1 => "grown",
+            -1 => "shrunk",
+            _ => "changed",
+        },
+    };
+    let title = format!("=== {how} #{rank} ===");
+    let title = if style.color { format!("\x1b[1m{title}\x1b[0m") } else { title };
+    let (b, a) = (&s.before, &s.after);
+    writeln!(
+        out,
+        "\n{title} [size: {} -> {}, {}] [count: {} -> {}] [allocations: {} -> {}]",
+        bytes(b.live_bytes),
+        bytes(a.live_bytes),
+        signed(s.change.live_bytes),
+        b.live_count,
+        a.live_count,
+        b.allocations,
+        a.allocations
+    )?;
+    frame_lines(&s.frames, s.truncated, style, out)
+}

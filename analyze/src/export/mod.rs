@@ -1,0 +1,163 @@
+//! A recording in the formats of other tools.
+//!
+//! Each writes to a stream, so that nothing but the stacks is held in memory. Those with one number
+//! for each stack take a [`Cost`].
+
+mod dhat;
+mod folded;
+mod heaptrack;
+mod massif;
+mod pprof;
+mod profile;
+mod rows;
+mod speedscope;
+
+use crate::Index;
+use crate::index::Damaged;
+use crate::query::Query;
+use serde::Serialize;
+use std::io::{self, Write};
+
+pub use profile::Profile;
+
+/// What a stack is shown by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Cost {
+    /// Bytes that are live.
+    #[default]
+    Live,
+    /// Bytes that are live at the end of the recording: what was never given back.
+    Leaked,
+    /// Bytes that were live when the most were.
+    Peak,
+    /// Bytes ever handed out.
+    Allocated,
+    /// Blocks ever handed out, by reallocation or not.
+    Allocations,
+    /// Temporary blocks.
+    Temporary,
+}
+
+impl Cost {
+    /// What is counted.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Cost::Allocations | Cost::Temporary => "blocks",
+            _ => "bytes",
+        }
+    }
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Cost::Live => "live",
+            Cost::Leaked => "leaked",
+            Cost::Peak => "peak",
+            Cost::Allocated => "allocated",
+            Cost::Allocations => "allocations",
+            Cost::Temporary => "temporary",
+        }
+    }
+}
+
+/// A format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// Folded stacks, one a line.
+    Folded,
+    /// A flame graph as SVG.
+    Flamegraph,
+    /// heaptrack's text.
+    Heaptrack,
+    /// pprof's protocol buffer, compressed by gzip.
+    Pprof,
+    /// speedscope's JSON.
+    Speedscope,
+    /// Massif's output.
+    Massif,
+    /// DHAT's JSON.
+    Dhat,
+    /// Every block, as CSV.
+    Csv,
+    /// Every block and every stack, as JSON.
+    Json,
+}
+
+/// Why nothing came of it.
+#[derive(Debug, thiserror::Error)]
+pub enum ExportError {
+    /// The output can't be written.
+    #[error("cannot write the export: {0}")]
+    Write(#[from] io::Error),
+    /// The index can't be read.
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
+    /// The format has single events, of which the recording has only a part.
+    #[error(
+        "this format can't say that blocks were left out of the recording (--sample, --min-size and \
+         their like); use pprof, folded, flamegraph or speedscope, which take estimates"
+    )]
+    Partial,
+}
+
+/// What to export.
+pub struct Source<'a> {
+    /// The recording.
+    pub index: &'a Index,
+    /// Which blocks.
+    pub query: &'a Query<'a>,
+    /// Ticks that the figures are of; `None`: the end. Formats that hold every event end there.
+    pub at: Option<u64>,
+    /// What a stack is shown by.
+    pub cost: Cost,
+}
+
+impl Source<'_> {
+    /// No event is later.
+    fn until(&self) -> u64 {
+        self.at.unwrap_or(u64::MAX)
+    }
+
+    /// The stacks with their figures. At the peak, if that is asked for.
+    fn profile(&self) -> Result<Profile, Damaged> {
+        let analysis = match self.cost {
+            Cost::Peak => {
+                let whole = self.query.analysis(self.at)?;
+                self.query.analysis(Some(whole.totals().peak_ticks))?
+            }
+            Cost::Leaked => self.query.analysis(None)?,
+            _ => self.query.analysis(self.at)?,
+        };
+        Ok(Profile::new(&analysis))
+    }
+
+    /// Writes it.
+    ///
+    /// # Errors
+    /// If the index can't be read, or the output not be written.
+    pub fn write(&self, format: Format, out: &mut dyn Write) -> Result<(), ExportError> {
+        let events = matches!(format, Format::Heaptrack | Format::Massif | Format::Dhat);
+        if events && !self.index.analysis().capture().is_everything() {
+            return Err(ExportError::Partial);
+        }
+        match format {
+            Format::Folded => folded::write(&self.profile()?, self.cost, out)?,
+            Format::Flamegraph => folded::flamegraph(self, out)?,
+            Format::Heaptrack => heaptrack::write(self, out)?,
+            Format::Pprof => pprof::write(self, out)?,
+            Format::Speedscope => speedscope::write(self, out)?,
+            Format::Massif => massif::write(self, out)?,
+            Format::Dhat => dhat::write(self, out)?,
+            Format::Csv => rows::csv(self, out)?,
+            Format::Json => rows::json(self, out)?,
+        }
+        out.flush()?;
+        Ok(())
+    }
+}
+
+/// Names come from the target: none shall break a line.
+fn one_line(name: &str) -> String {
+    name.replace(char::is_control, " ")
+}

@@ -1,0 +1,95 @@
+//! Stacks with names and figures: what most formats are made of.
+
+use super::Cost;
+use crate::load::Pc;
+use crate::model::{Analysis, Figures, Totals};
+use crate::symbols::{Frame, Symbolizer};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A code address with its frames.
+#[derive(Clone, Debug)]
+pub struct Location {
+    /// The address.
+    pub pc: Pc,
+    /// Its frames: the function itself, preceded by those inlined into it, innermost first.
+    pub frames: Arc<[Frame]>,
+}
+
+/// A stack with its figures.
+#[derive(Clone, Debug)]
+pub struct Stack {
+    /// Its number in the recording.
+    pub node: u32,
+    /// Its locations in [`Profile::locations`], innermost first.
+    pub locations: Vec<u32>,
+    /// Its outer frames are not known.
+    pub truncated: bool,
+    /// Its figures.
+    pub figures: Figures,
+}
+
+/// All stacks of a recording that have any of the blocks that are meant.
+pub struct Profile {
+    /// All code addresses.
+    pub locations: Vec<Location>,
+    /// All stacks.
+    pub stacks: Vec<Stack>,
+    /// The figures of all.
+    pub totals: Totals,
+}
+
+impl Profile {
+    /// Names all stacks.
+    pub fn new(analysis: &Analysis) -> Self {
+        let mut symbols = Symbolizer::new(analysis);
+        let mut known: HashMap<Pc, u32> = HashMap::new();
+        let mut locations = Vec::new();
+        let mut locate = |pc: Pc| {
+            *known.entry(pc).or_insert_with(|| {
+                locations.push(Location { pc, frames: symbols.frames(pc) });
+                locations.len() as u32 - 1
+            })
+        };
+        let stack = |g: &crate::model::Group| Stack {
+            node: g.node,
+            locations: analysis.meta().stack(g.node).into_iter().map(&mut locate).collect(),
+            truncated: analysis.meta().is_cut(g.node),
+            figures: g.figures,
+        };
+        let stacks = analysis.groups().iter().map(stack).collect();
+        Self { stacks, locations, totals: *analysis.totals() }
+    }
+
+    /// The frames of a stack, innermost first, those that were inlined included.
+    pub fn frames<'a>(&'a self, stack: &'a Stack) -> impl DoubleEndedIterator<Item = &'a Frame> {
+        stack.locations.iter().flat_map(|l| self.locations[*l as usize].frames.iter())
+    }
+}
+
+impl Stack {
+    /// What it costs.
+    pub fn cost(&self, cost: Cost) -> u64 {
+        let f = &self.figures;
+        match cost {
+            Cost::Live | Cost::Leaked | Cost::Peak => f.live_bytes,
+            Cost::Allocated => f.allocated_bytes,
+            Cost::Allocations => f.allocations + f.reallocations,
+            Cost::Temporary => f.temporary,
+        }
+    }
+}
+
+/// The last part of a path.
+pub(super) fn base(path: &str) -> &str {
+    path.rsplit('/').find(|s| !s.is_empty()).unwrap_or(path)
+}
+
+/// What a frame is called: its function, or module and offset.
+pub(super) fn label(f: &Frame) -> String {
+    match (&f.function, &f.module, f.offset) {
+        (Some(name), ..) => super::one_line(name),
+        (None, Some(m), Some(o)) => format!("{}+{o:#x}", super::one_line(base(m))),
+        _ => format!("{:#x}", f.address),
+    }
+}

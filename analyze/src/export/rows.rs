@@ -1,0 +1,145 @@
+//! Every block, as CSV or JSON, in the order in which they ended; those that are live come last.
+
+use super::{ExportError, Profile, Source};
+use crate::index::{Column, flags};
+use crate::query::Selection;
+use crate::report::frames_of;
+use crate::symbols::Symbolizer;
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// A block.
+#[derive(Serialize)]
+struct Row {
+    address: u64,
+    size: u64,
+    allocated_at_ns: u64,
+    freed_at_ns: Option<u64>,
+    stack: u32,
+    thread: u32,
+    free_stack: Option<u32>,
+    free_thread: Option<u32>,
+    temporary: bool,
+    by_realloc: bool,
+    to_realloc: bool,
+    implied_free: bool,
+    chain: Option<u64>,
+    chain_position: u64,
+}
+
+fn each(
+    source: &Source<'_>,
+    mut take: impl FnMut(&Row) -> io::Result<()>,
+) -> Result<(), ExportError> {
+    const READ: [Column; 11] = [
+        Column::Addr,
+        Column::Size,
+        Column::Begin,
+        Column::End,
+        Column::Group,
+        Column::Lane,
+        Column::EndNode,
+        Column::EndLane,
+        Column::Flags,
+        Column::Chain,
+        Column::Position,
+    ];
+    let analysis = source.index.analysis();
+    let (meta, until) = (analysis.meta(), source.until());
+    let tid = |lane: u64| {
+        let number = source.index.lanes().get(lane as usize).copied().unwrap_or(0);
+        meta.threads.get(&number).map_or(0, |t| t.tid)
+    };
+    let mut selection = Selection::default();
+    let mut columns = READ.map(|_| Vec::new());
+    let mut failed = None;
+    source.index.each(|block| {
+        source.query.select(block, &mut selection)?;
+        if selection.rows.is_empty() || failed.is_some() {
+            return Some(());
+        }
+        for (c, values) in READ.into_iter().zip(&mut columns) {
+            block.read(c, values)?;
+        }
+        for &i in &selection.rows {
+            let [addr, size, begin, end, group, lane, end_node, end_lane, flag, chain, position] =
+                [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(|c: usize| columns[c][i as usize]);
+            if begin > until {
+                continue;
+            }
+            let ended = end != u64::MAX && end <= until;
+            let row = Row {
+                address: addr,
+                size,
+                allocated_at_ns: meta.clock.ns(begin),
+                freed_at_ns: ended.then(|| meta.clock.ns(end)),
+                stack: analysis.groups().get(group as usize).map_or(0, |g| g.node),
+                thread: tid(lane),
+                free_stack: (ended && end_node != 0).then_some(end_node as u32),
+                free_thread: ended.then(|| tid(end_lane)),
+                temporary: ended && flag & flags::TEMPORARY != 0,
+                by_realloc: flag & flags::REALLOCATED != 0,
+                to_realloc: ended && flag & flags::CONTINUED != 0,
+                implied_free: ended && flag & flags::IMPLIED != 0,
+                chain: (chain != 0).then_some(chain),
+                chain_position: position,
+            };
+            if let Err(e) = take(&row) {
+                failed = Some(e);
+                return Some(());
+            }
+        }
+        Some(())
+    })?;
+    failed.map_or(Ok(()), |e| Err(e.into()))
+}
+
+pub(super) fn csv(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
+    writeln!(
+        out,
+        "address,size,allocated_at_ns,freed_at_ns,stack,thread,free_stack,free_thread,temporary,\
+         by_realloc,to_realloc,implied_free,chain,chain_position"
+    )?;
+    let some = |v: Option<u64>| v.map_or(String::new(), |v| v.to_string());
+    each(source, |r| {
+        writeln!(
+            out,
+            "{:#x},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+            r.address,
+            r.size,
+            r.allocated_at_ns,
+            some(r.freed_at_ns),
+            r.stack,
+            r.thread,
+            some(r.free_stack.map(u64::from)),
+            some(r.free_thread.map(u64::from)),
+            u8::from(r.temporary),
+            u8::from(r.by_realloc),
+            u8::from(r.to_realloc),
+            u8::from(r.implied_free),
+            some(r.chain),
+            r.chain_position,
+        )
+    })
+}
+
+pub(super) fn json(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
+    let analysis = source.index.analysis();
+    let mut symbols = Symbolizer::new(analysis);
+    write!(out, "{{\"version\":1,\"stacks\":[")?;
+    for (i, s) in Profile::new(analysis).stacks.iter().enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        let frames = frames_of(analysis, s.node, &mut symbols);
+        let frames = serde_json::to_string(&frames).map_err(io::Error::from)?;
+        let (id, cut) = (s.node, s.truncated);
+        write!(out, "{comma}\n{{\"id\":{id},\"truncated\":{cut},\"frames\":{frames}}}")?;
+    }
+    write!(out, "],\n\"allocations\":[")?;
+    let mut first = true;
+    each(source, |r| {
+        let comma = if std::mem::take(&mut first) { "" } else { "," };
+        write!(out, "{comma}\n{}", serde_json::to_string(r).map_err(io::Error::from)?)
+    })?;
+    writeln!(out, "]}}")?;
+    Ok(())
+}

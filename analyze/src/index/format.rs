@@ -1,0 +1,302 @@
+//! The file of an index: a header, blocks of rows, tables.
+//!
+//! ```text
+//! file   = header (HEADER bytes)  block*  tables
+//! block  = checksum of the rest of its head, number of rows, a Packed for each column;
+//!          the packed columns one after the other
+//! tables = where each block begins, the groups, the lanes' threads, a checksum
+//! ```
+//!
+//! All numbers are 64-bit and little-endian. The index belongs to one recording, which it names by
+//! device, inode, length, time of the last change and a checksum of its ends; one of another version
+//! is made anew, and so is one in which anything is wrong.
+
+use crate::load::Tail;
+use crate::model::{Errors, Figures, Group, Totals};
+use prof_trace::chunk::checksum;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"PROFIDX\n");
+/// Version of the format. An index of another version is made anew.
+pub(super) const VERSION: u64 = 1;
+/// Bytes in front of the first block.
+pub(super) const HEADER: u64 = 512;
+/// So much of both ends of a recording is in its identity.
+const ENDS: u64 = 64 << 10;
+
+/// Which recording an index belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Identity([u64; 6]);
+
+impl Identity {
+    /// Of an open recording.
+    pub(super) fn of(file: &File) -> io::Result<Self> {
+        let m = file.metadata()?;
+        let mut ends = vec![0; m.len().min(ENDS) as usize];
+        let mut sum = 0;
+        for at in [0, m.len() - ends.len() as u64] {
+            file.read_exact_at(&mut ends, at)?;
+            sum ^= checksum(at as u16, &ends);
+        }
+        let (s, ns) = (m.mtime() as u64, m.mtime_nsec() as u64);
+        Ok(Self([m.dev(), m.ino(), m.len(), s, ns, sum]))
+    }
+}
+
+/// Everything in an index but the rows.
+#[derive(Clone, Debug)]
+pub(super) struct Summary {
+    pub identity: Identity,
+    pub tail: Tail,
+    pub bytes: u64,
+    pub events: u64,
+    pub damaged_bytes: u64,
+    pub packed: bool,
+    pub totals: Totals,
+    pub rows: u64,
+    pub chains: u64,
+    pub groups: Vec<Group>,
+    /// Numbers of the threads, by lane.
+    pub lanes: Vec<u32>,
+    /// Where the blocks begin.
+    pub blocks: Vec<u64>,
+}
+
+const FIGURES: usize = 8;
+
+fn figures_words(f: &Figures) -> [u64; FIGURES] {
+    [
+        f.live_count,
+        f.live_bytes,
+        f.peak_count,
+        f.peak_bytes,
+        f.allocations,
+        f.reallocations,
+        f.allocated_bytes,
+        f.temporary,
+    ]
+}
+
+fn figures_of(w: &[u64; FIGURES]) -> Figures {
+    let [
+        live_count,
+        live_bytes,
+        peak_count,
+        peak_bytes,
+        allocations,
+        reallocations,
+        allocated_bytes,
+        temporary,
+    ] = *w;
+    Figures {
+        live_count,
+        live_bytes,
+        peak_count,
+        peak_bytes,
+        allocations,
+        reallocations,
+        allocated_bytes,
+        temporary,
+    }
+}
+
+const ERRORS: usize = 8;
+
+fn errors_words(e: &Errors) -> [u64; ERRORS] {
+    [
+        e.live_count,
+        e.live_bytes,
+        e.peak_count,
+        e.peak_bytes,
+        e.allocations,
+        e.reallocations,
+        e.allocated_bytes,
+        e.frees,
+    ]
+}
+
+fn errors_of(w: &[u64; ERRORS]) -> Errors {
+    let [
+        live_count,
+        live_bytes,
+        peak_count,
+        peak_bytes,
+        allocations,
+        reallocations,
+        allocated_bytes,
+        frees,
+    ] = *w;
+    Errors {
+        live_count,
+        live_bytes,
+        peak_count,
+        peak_bytes,
+        allocations,
+        reallocations,
+        allocated_bytes,
+        frees,
+    }
+}
+
+/// Words of a group: node, oldest live block plus one, first, last, peak, figures, errors.
+const GROUP: usize = 5 + FIGURES + ERRORS;
+
+fn group_words(g: &Group) -> [u64; GROUP] {
+    let mut w = [0; GROUP];
+    let oldest = g.oldest.map_or(0, |t| t.saturating_add(1));
+    w[..5].copy_from_slice(&[g.node.into(), oldest, g.first, g.last, g.peak_ticks]);
+    w[5..5 + FIGURES].copy_from_slice(&figures_words(&g.figures));
+    w[5 + FIGURES..].copy_from_slice(&errors_words(&g.errors));
+    w
+}
+
+fn group_of(w: &[u64; GROUP]) -> Option<Group> {
+    Some(Group {
+        node: u32::try_from(w[0]).ok()?,
+        oldest: w[1].checked_sub(1),
+        first: w[2],
+        last: w[3],
+        peak_ticks: w[4],
+        figures: figures_of(w[5..].first_chunk()?),
+        errors: errors_of(w.last_chunk()?),
+    })
+}
+
+fn tail_words(tail: Tail) -> [u64; 3] {
+    match tail {
+        Tail::Whole => [0, 0, 0],
+        Tail::Partial { at, unread } => [1, at, unread],
+        Tail::Damaged { at, unread } => [2, at, unread],
+    }
+}
+
+fn tail_of(w: [u64; 3]) -> Option<Tail> {
+    let [_, at, unread] = w;
+    match w[0] {
+        0 => Some(Tail::Whole),
+        1 => Some(Tail::Partial { at, unread }),
+        2 => Some(Tail::Damaged { at, unread }),
+        _ => None,
+    }
+}
+
+/// Words as bytes.
+pub(super) fn bytes_of(words: &[u64]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_le_bytes()).collect()
+}
+
+/// Bytes as words.
+pub(super) fn words_of(bytes: &[u8]) -> Vec<u64> {
+    bytes.as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b)).collect()
+}
+
+/// Words followed by their checksum.
+pub(super) fn sealed(words: &[u64]) -> Vec<u8> {
+    let mut bytes = bytes_of(words);
+    let sum = checksum(1, &bytes);
+    bytes.extend(sum.to_le_bytes());
+    bytes
+}
+
+/// Words in front of their checksum, if it is right.
+pub(super) fn unsealed(bytes: &[u8]) -> Option<Vec<u64>> {
+    let (words, sum) = bytes.split_last_chunk::<8>()?;
+    (checksum(1, words) == u64::from_le_bytes(*sum)).then(|| words_of(words))
+}
+
+/// Words of the header but for its checksum.
+const HEADER_WORDS: usize = 63;
+
+impl Summary {
+    /// The tables that stand behind the blocks.
+    pub(super) fn tables(&self) -> Vec<u8> {
+        let mut words = self.blocks.clone();
+        words.extend(self.groups.iter().flat_map(group_words));
+        words.extend(self.lanes.iter().map(|n| u64::from(*n)));
+        sealed(&words)
+    }
+
+    /// The header, given where the tables begin.
+    pub(super) fn header(&self, tables_at: u64) -> Vec<u8> {
+        let t = &self.totals;
+        let mut w = vec![MAGIC, VERSION];
+        w.extend(self.identity.0);
+        w.extend(tail_words(self.tail));
+        w.extend([self.bytes, self.events, self.damaged_bytes, self.rows, self.chains]);
+        w.extend([self.blocks.len() as u64, self.groups.len() as u64, self.lanes.len() as u64]);
+        w.push(tables_at);
+        w.extend(figures_words(&t.figures));
+        w.extend([t.frees, t.unknown_frees, t.implied_frees]);
+        w.extend([t.peak_ticks, t.last_ticks, t.nonsense, u64::from(self.packed)]);
+        w.extend(errors_words(&t.errors));
+        w.resize(HEADER_WORDS, 0);
+        sealed(&w)
+    }
+
+    /// Reads the header and, by `read`, the tables; `None` if anything is wrong with them.
+    pub(super) fn read(
+        header: &[u8],
+        len: u64,
+        read: impl FnOnce(u64, usize) -> Option<Vec<u8>>,
+    ) -> Option<Self> {
+        let w = unsealed(header)?;
+        let mut w = w.into_iter();
+        let mut next = || w.next();
+        if next()? != MAGIC || next()? != VERSION {
+            return None;
+        }
+        let mut six = || Some([next()?, next()?, next()?, next()?, next()?, next()?]);
+        let identity = Identity(six()?);
+        let tail = tail_of([next()?, next()?, next()?])?;
+        let (bytes, events, damaged_bytes) = (next()?, next()?, next()?);
+        let (rows, chains) = (next()?, next()?);
+        let counts = [next()?, next()?, next()?];
+        let tables_at = next()?;
+        let mut f = [0; FIGURES];
+        for word in &mut f {
+            *word = next()?;
+        }
+        let mut totals = Totals {
+            figures: figures_of(&f),
+            frees: next()?,
+            unknown_frees: next()?,
+            implied_frees: next()?,
+            peak_ticks: next()?,
+            last_ticks: next()?,
+            nonsense: next()?,
+            errors: Errors::default(),
+        };
+        let packed = next()? != 0;
+        let mut e = [0; ERRORS];
+        for word in &mut e {
+            *word = next()?;
+        }
+        totals.errors = errors_of(&e);
+        // No length is believed before the file has it.
+        let table = len.checked_sub(tables_at).filter(|n| tables_at >= HEADER && *n >= 8)? as usize;
+        let [blocks, groups, lanes] = counts.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        let expected = groups.checked_mul(GROUP)?.checked_add(blocks)?.checked_add(lanes)?;
+        if table / 8 != expected.checked_add(1)? || !table.is_multiple_of(8) {
+            return None;
+        }
+        let words = unsealed(&read(tables_at, table)?)?;
+        let (blocks, rest) = words.split_at_checked(blocks)?;
+        let (groups, lanes) = rest.split_at_checked(groups * GROUP)?;
+        Some(Self {
+            identity,
+            tail,
+            bytes,
+            events,
+            damaged_bytes,
+            packed,
+            totals,
+            rows,
+            chains,
+            groups: groups.as_chunks::<GROUP>().0.iter().map(group_of).collect::<Option<_>>()?,
+            lanes: lanes.iter().map(|n| u32::try_from(*n).ok()).collect::<Option<_>>()?,
+            blocks: blocks.to_vec(),
+        })
+    }
+}

@@ -1,0 +1,210 @@
+//! The index of a recording: a row for each block that was ever handed out.
+//!
+//! One pass over the recording ([`build`]) replays it and writes a row for each block when it ends,
+//! so that only live blocks are held in memory, whatever the length of the recording. The rows stand
+//! in columns, in blocks of some thousands ([`rows`], [`column`]), in a file beside the recording
+//! ([`format`]) that is used again until the recording changes. What the rows do not say (threads,
+//! modules, stacks) is read from the recording itself ([`meta`]).
+//!
+//! The file is read by position and not mapped: a mapping of a file that somebody cuts off ends in a
+//! signal, and mapped pages count as memory of the process, so that a scan of a large index would
+//! look like, and be limited as, use of memory.
+
+mod build;
+mod column;
+mod format;
+mod meta;
+mod place;
+mod rows;
+mod scan;
+
+use crate::load::LoadOptions;
+use crate::model::{Analysis, Source};
+use crate::{Error, Note};
+use build::{Built, Failure, build};
+use format::{HEADER, Identity, Summary};
+use rows::Store;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+pub use rows::{Block, Column, flags};
+pub use scan::Damaged;
+
+/// When an index is written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// For recordings that are long enough that it pays.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+    /// Never: it is neither written nor read.
+    Never,
+}
+
+/// How to open an index.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct IndexOptions {
+    /// When it is written.
+    pub keep: Keep,
+    /// How the recording is loaded.
+    pub load: LoadOptions,
+}
+
+/// Recordings of fewer bytes are read again each time: that takes less than half a second.
+const WORTH_IT: u64 = 32 << 20;
+
+/// A recording with its index.
+pub struct Index {
+    analysis: Analysis,
+    store: Store,
+    rows: u64,
+    chains: u64,
+    lanes: Vec<u32>,
+    blocks: Vec<u64>,
+    /// Where it is; `None`: in memory or in a file without a name.
+    path: Option<PathBuf>,
+    /// Whether it had to be made.
+    made: bool,
+}
+
+/// Where the index of a recording is.
+pub fn path_of(recording: &Path) -> PathBuf {
+    let mut name = recording.as_os_str().to_owned();
+    name.push(".idx");
+    name.into()
+}
+
+impl Index {
+    /// Opens the index of a recording, or makes it.
+    ///
+    /// # Errors
+    /// If the recording can't be read, see [`Analysis::from_file`]. What goes wrong with the index
+    /// itself is no error: it is made anew, and in memory if there is no place for it.
+    pub fn open(path: &Path, options: &IndexOptions) -> Result<Self, Error> {
+        let file = File::open(path).map_err(|e| Error::open(path, e))?;
+        let len = file.metadata().map_or(0, |m| m.len());
+        let wanted = match options.keep {
+            Keep::Auto => len >= WORTH_IT,
+            Keep::Always => true,
+            Keep::Never => false,
+        };
+        if options.keep != Keep::Never
+            && let Some(index) = Self::existing(path, file)
+        {
+            return Ok(index);
+        }
+        Self::make(path, options, wanted)
+    }
+
+    /// The index beside a recording, if it is one and fits.
+    fn existing(path: &Path, recording: File) -> Option<Self> {
+        let at = path_of(path);
+        let file = File::open(&at).ok().filter(|f| f.metadata().is_ok_and(|m| m.is_file()))?;
+        let len = file.metadata().ok()?.len();
+        let store = Store::File(file);
+        let read = |at, len| {
+            let mut buf = Vec::new();
+            store.read(at, len, &mut buf).ok().map(|()| buf)
+        };
+        let summary = Summary::read(&read(0, HEADER as usize)?, len, read)?;
+        if summary.identity != Identity::of(&recording).ok()? {
+            return None;
+        }
+        let source = Source {
+            path: path.to_owned(),
+            meta: meta::read(&recording, summary.bytes).ok()??,
+            file: recording,
+            tail: summary.tail,
+            events: summary.events,
+            bytes: summary.bytes,
+            damaged_bytes: summary.damaged_bytes,
+            packed: summary.packed,
+        };
+        let mut index = Self::new(Built { source, store, summary });
+        index.path = Some(at);
+        index.made = false;
+        Some(index)
+    }
+
+    fn make(path: &Path, options: &IndexOptions, wanted: bool) -> Result<Self, Error> {
+        let mut note = None;
+        if wanted {
+            match place::Place::beside(path) {
+                Ok(mut place) => match build(path, &options.load, place.take()) {
+                    Ok(built) => {
+                        // A recording that still grows would have a stale index at once.
+                        let finished = built.source.meta.end.is_some()
+                            || !crate::symbols::is_target(&built.source.meta.target);
+                        let kept = if finished { place.keep() } else { None };
+                        let mut index = Self::new(built);
+                        index.path = kept;
+                        return Ok(index);
+                    }
+                    Err(Failure::Recording(e)) => return Err(e),
+                    Err(Failure::Index(e)) => note = Some(e),
+                },
+                Err(e) => note = Some(e),
+            }
+        }
+        let mut index = match build(path, &options.load, place::unnamed(wanted)) {
+            Ok(built) => Self::new(built),
+            Err(Failure::Recording(e)) => return Err(e),
+            // A temporary folder that is full as well.
+            Err(Failure::Index(_)) => match build(path, &options.load, None) {
+                Ok(built) => Self::new(built),
+                Err(Failure::Recording(e)) => return Err(e),
+                Err(Failure::Index(e)) => return Err(Error::read(path, e)),
+            },
+        };
+        if let Some(e) = note {
+            index.analysis.add_note(Note::NoIndex(path_of(path), e.to_string()));
+        }
+        Ok(index)
+    }
+
+    fn new(built: Built) -> Self {
+        let Built { source, store, summary: s } = built;
+        let analysis = Analysis::new(source, s.totals, s.groups);
+        Self {
+            analysis,
+            store,
+            rows: s.rows,
+            chains: s.chains,
+            lanes: s.lanes,
+            blocks: s.blocks,
+            path: None,
+            made: true,
+        }
+    }
+
+    /// The figures of the whole recording.
+    pub fn analysis(&self) -> &Analysis {
+        &self.analysis
+    }
+
+    /// How many rows there are.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// How many chains of reallocations there are; they are numbered from 1.
+    pub fn chains(&self) -> u64 {
+        self.chains
+    }
+
+    /// Numbers of the threads, by lane.
+    pub fn lanes(&self) -> &[u32] {
+        &self.lanes
+    }
+
+    /// The file it is in.
+    pub fn path(&self) -> Option<&Path> {
+        self.path.as_deref()
+    }
+
+    /// Whether it had to be made.
+    pub fn was_made(&self) -> bool {
+        self.made
+    }
+}

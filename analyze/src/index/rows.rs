@@ -1,0 +1,262 @@
+//! Writing and reading the blocks of rows.
+
+use super::column::{PACKED_WORDS, Packed, pack, unpack};
+use super::format::{sealed, unsealed};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileExt;
+
+/// Rows of a block.
+pub(super) const BLOCK: usize = 8192;
+
+/// Words from one column to the next while they are filled: if it were a power of two, the places of
+/// a row would all fall on the same lines of the cache.
+const STRIDE: usize = BLOCK + 24;
+
+/// A column of the rows; there is a row for each block that was ever handed out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Column {
+    /// Its address.
+    Addr,
+    /// Bytes asked for.
+    Size,
+    /// Ticks when it was handed out.
+    Begin,
+    /// Ticks when it was given back; `u64::MAX` if it never was.
+    End,
+    /// Index of the group (stack) that it belongs to.
+    Group,
+    /// Lane of the thread that got it.
+    Lane,
+    /// Stack node of where it was given back from, if that was recorded; else 0.
+    EndNode,
+    /// Lane of the thread that gave it back.
+    EndLane,
+    /// See [`flags`].
+    Flags,
+    /// Number of the chain of reallocations that it is part of; 0: none.
+    Chain,
+    /// Its place in that chain; 0: the first.
+    Position,
+}
+
+/// How many columns there are.
+pub(super) const COLUMNS: usize = 11;
+
+/// Bits of [`Column::Flags`].
+pub mod flags {
+    /// The thread gave it back as the very next thing that it did with the heap.
+    pub const TEMPORARY: u64 = 1;
+    /// It came out of `realloc`.
+    pub const REALLOCATED: u64 = 2;
+    /// It was given to `realloc`.
+    pub const CONTINUED: u64 = 4;
+    /// Its end went unseen: its address was handed out again.
+    pub const IMPLIED: u64 = 8;
+    /// It is live at the end of the recording.
+    pub const LIVE: u64 = 16;
+}
+
+/// Where an index is written to, and read from.
+pub(super) enum Store {
+    /// A file.
+    File(File),
+    /// Memory.
+    Memory(Vec<u8>),
+}
+
+impl Store {
+    /// Reads `len` bytes from `at` into `buf`.
+    pub(super) fn read(&self, at: u64, len: usize, buf: &mut Vec<u8>) -> io::Result<()> {
+        buf.clear();
+        match self {
+            Store::File(f) => {
+                buf.resize(len, 0);
+                f.read_exact_at(buf, at)
+            }
+            Store::Memory(v) => {
+                let at = usize::try_from(at).unwrap_or(usize::MAX);
+                let end = at.saturating_add(len);
+                let bytes = v.get(at..end).ok_or(io::ErrorKind::UnexpectedEof)?;
+                buf.extend_from_slice(bytes);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Where rows go.
+pub(super) enum Out {
+    File(BufWriter<File>),
+    Memory(Vec<u8>),
+}
+
+impl Out {
+    pub(super) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
+        match self {
+            Out::File(f) => f.write_all(bytes),
+            Out::Memory(v) => {
+                v.extend_from_slice(bytes);
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Takes rows and writes them by the block.
+pub(super) struct Writer {
+    out: Out,
+    /// Bytes written.
+    pub at: u64,
+    columns: Box<[[u64; STRIDE]; COLUMNS]>,
+    used: usize,
+    /// Rows taken.
+    pub rows: u64,
+    /// Where the blocks begin.
+    pub blocks: Vec<u64>,
+    bytes: Vec<u8>,
+    /// The first thing that went wrong.
+    failed: Option<io::Error>,
+}
+
+impl Writer {
+    /// Writes behind what is there.
+    pub(super) fn new(out: Out, at: u64) -> Self {
+        let columns = vec![[0; STRIDE]; COLUMNS].into_boxed_slice();
+        let columns = columns.try_into().unwrap_or_else(|_| Box::new([[0; STRIDE]; COLUMNS]));
+        Self {
+            out,
+            at,
+            columns,
+            used: 0,
+            rows: 0,
+            blocks: Vec::new(),
+            bytes: Vec::new(),
+            failed: None,
+        }
+    }
+
+    /// Adds a row, its values in the order of [`Column`].
+    #[inline(always)]
+    pub(super) fn push(&mut self, row: [u64; COLUMNS]) {
+        let n = self.used & (BLOCK - 1);
+        for (column, value) in self.columns.iter_mut().zip(row) {
+            column[n] = value;
+        }
+        self.used += 1;
+        if self.used == BLOCK {
+            self.flush();
+        }
+    }
+
+    #[cold]
+    fn flush(&mut self) {
+        let rows = std::mem::take(&mut self.used);
+        if rows == 0 || self.failed.is_some() {
+            return;
+        }
+        self.bytes.clear();
+        let mut head = vec![rows as u64];
+        for column in self.columns.iter() {
+            head.extend(pack(&column[..rows], &mut self.bytes).words());
+        }
+        self.blocks.push(self.at);
+        self.rows += rows as u64;
+        let head = sealed(&head);
+        self.write(&head);
+        let bytes = std::mem::take(&mut self.bytes);
+        self.write(&bytes);
+        self.bytes = bytes;
+    }
+
+    /// Writes bytes behind the rows.
+    pub(super) fn write(&mut self, bytes: &[u8]) {
+        if self.failed.is_none() {
+            match self.out.write(bytes) {
+                Ok(()) => self.at += bytes.len() as u64,
+                Err(e) => self.failed = Some(e),
+            }
+        }
+    }
+
+    /// Writes what is left of the rows.
+    pub(super) fn finish_rows(&mut self) {
+        self.flush();
+    }
+
+    /// Writes the header in front of everything.
+    pub(super) fn finish(self, header: &[u8]) -> io::Result<Store> {
+        if let Some(e) = self.failed {
+            return Err(e);
+        }
+        match self.out {
+            Out::File(f) => {
+                let f = f.into_inner().map_err(|e| e.into_error())?;
+                f.write_all_at(header, 0)?;
+                Ok(Store::File(f))
+            }
+            Out::Memory(mut v) => {
+                v[..header.len()].copy_from_slice(header);
+                Ok(Store::Memory(v))
+            }
+        }
+    }
+}
+
+const HEAD: usize = (1 + COLUMNS * PACKED_WORDS + 1) * 8;
+
+/// A block of rows: what its columns range over, and, when they are asked for, the values.
+pub struct Block<'a> {
+    store: &'a Store,
+    rows: usize,
+    /// Where the first column begins.
+    at: u64,
+    columns: [Packed; COLUMNS],
+    bytes: Vec<u8>,
+}
+
+impl<'a> Block<'a> {
+    /// Reads the head of the block at `at`; `None` if it can't be read or is damaged.
+    pub(super) fn open(store: &'a Store, at: u64, mut bytes: Vec<u8>) -> Option<Self> {
+        store.read(at, HEAD, &mut bytes).ok()?;
+        let words = unsealed(&bytes)?;
+        let (rows, packed) = words.split_first()?;
+        let rows = usize::try_from(*rows).ok().filter(|n| *n <= BLOCK)?;
+        let mut columns = [Packed::default(); COLUMNS];
+        for (c, w) in columns.iter_mut().zip(packed.as_chunks::<PACKED_WORDS>().0) {
+            *c = Packed::from_words(*w)?;
+        }
+        Some(Self { store, rows, at: at + HEAD as u64, columns, bytes })
+    }
+
+    /// How many rows it has.
+    pub fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// The smallest and the largest value of a column.
+    pub fn range(&self, column: Column) -> (u64, u64) {
+        let p = &self.columns[column as usize];
+        (p.min, p.max)
+    }
+
+    /// The values of a column; `None` if they can't be read or are damaged.
+    #[must_use]
+    pub fn read(&mut self, column: Column, out: &mut Vec<u64>) -> Option<()> {
+        let n = column as usize;
+        let before: usize = self.columns[..n].iter().map(|p| p.len(self.rows)).sum();
+        let p = self.columns[n];
+        let len = p.len(self.rows);
+        if len == 0 {
+            self.bytes.clear();
+        } else {
+            self.store.read(self.at + before as u64, len, &mut self.bytes).ok()?;
+        }
+        unpack(&p, &self.bytes, self.rows, out)
+    }
+
+    /// Gives the buffer back.
+    pub(super) fn into_buffer(self) -> Vec<u8> {
+        self.bytes
+    }
+}

@@ -1,0 +1,86 @@
+//! Going through all rows, on all processors.
+
+use super::rows::Block;
+use super::{Index, path_of};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// A block of an index could not be read, or is damaged.
+#[derive(Debug, thiserror::Error)]
+#[error("the index {0} is damaged or can't be read; remove it, and it is made anew")]
+pub struct Damaged(pub PathBuf);
+
+/// Blocks that a thread takes at a time, so that what it works on stays in order for a while.
+const RUN: usize = 4;
+
+impl Index {
+    /// Gives each block of rows to `work`, together with the state of the thread that it happens
+    /// on, in no particular order; returns the states.
+    ///
+    /// # Errors
+    /// If `work` returns `None`, as it does if the block can't be read.
+    pub fn scan<S: Send>(
+        &self,
+        state: impl Fn() -> S + Sync,
+        work: impl Fn(&mut S, &mut Block<'_>) -> Option<()> + Sync,
+    ) -> Result<Vec<S>, Damaged> {
+        let next = AtomicUsize::new(0);
+        let failed = AtomicBool::new(false);
+        let run = || {
+            let mut s = state();
+            let mut buffer = Vec::new();
+            loop {
+                let from = next.fetch_add(RUN, Ordering::Relaxed);
+                let Some(rest) = self.blocks.get(from..).filter(|r| !r.is_empty()) else { break };
+                for &at in rest.iter().take(RUN) {
+                    if failed.load(Ordering::Relaxed) {
+                        return s;
+                    }
+                    let done = Block::open(&self.store, at, std::mem::take(&mut buffer))
+                        .and_then(|mut b| work(&mut s, &mut b).map(|()| b.into_buffer()));
+                    match done {
+                        Some(b) => buffer = b,
+                        None => failed.store(true, Ordering::Relaxed),
+                    }
+                }
+            }
+            s
+        };
+        let threads = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = threads.min(self.blocks.len().div_ceil(RUN)).max(1);
+        let states = std::thread::scope(|scope| {
+            let others: Vec<_> = (1..threads).map(|_| scope.spawn(run)).collect();
+            let mut states = vec![run()];
+            for o in others {
+                match o.join() {
+                    Ok(s) => states.push(s),
+                    Err(panic) => std::panic::resume_unwind(panic),
+                }
+            }
+            states
+        });
+        match failed.into_inner() {
+            true => Err(self.damaged()),
+            false => Ok(states),
+        }
+    }
+
+    /// Gives each block of rows to `work`, in their order.
+    ///
+    /// # Errors
+    /// If `work` returns `None`, as it does if the block can't be read.
+    pub fn each(&self, mut work: impl FnMut(&mut Block<'_>) -> Option<()>) -> Result<(), Damaged> {
+        let mut buffer = Vec::new();
+        for &at in &self.blocks {
+            let done = Block::open(&self.store, at, buffer)
+                .and_then(|mut b| work(&mut b).map(|()| b.into_buffer()));
+            buffer = done.ok_or_else(|| self.damaged())?;
+        }
+        Ok(())
+    }
+
+    fn damaged(&self) -> Damaged {
+        let named = self.path.clone();
+        Damaged(named.unwrap_or_else(|| path_of(&self.analysis.path())))
+    }
+}

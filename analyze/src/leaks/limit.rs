@@ -1,0 +1,81 @@
+//! Limits on leaks, for automatic checks: `growing > 1MiB/h`.
+
+use super::{Class, Leaks};
+use crate::query::value;
+use crate::report::units::bytes;
+
+/// What a limit is on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum What {
+    /// Growth in bytes an hour, in the weakest interval.
+    PerHour,
+    /// Bytes held.
+    Bytes,
+    /// Number of stacks.
+    Stacks,
+}
+
+/// A limit: a class must not have more than so much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    class: Class,
+    what: What,
+    most: u64,
+}
+
+/// `growing > 1MiB/h` (growth of all stacks of that class), `static > 10MiB` (what they hold),
+/// `growing` (any).
+///
+/// # Errors
+/// What is wrong with it.
+pub fn parse_limit(text: &str) -> Result<Limit, String> {
+    let wrong = || {
+        let classes = Class::ALL.map(Class::name).join(", ");
+        format!("{text:?} is no limit; give one such as 'growing > 1MiB/h', of {classes}")
+    };
+    let (class, rest) = text.split_once('>').map_or((text, None), |(c, r)| (c, Some(r)));
+    let class = Class::ALL.into_iter().find(|c| c.name() == class.trim()).ok_or_else(wrong)?;
+    let Some(rest) = rest else { return Ok(Limit { class, what: What::Stacks, most: 0 }) };
+    let (number, what) = match rest.trim().strip_suffix("/h") {
+        Some(n) => (n, What::PerHour),
+        None => (rest, What::Bytes),
+    };
+    let most = value::size(number).map_err(|_| wrong())?;
+    Ok(Limit { class, what, most })
+}
+
+impl Limit {
+    /// What exceeds it, if anything does.
+    pub fn exceeded(&self, leaks: &Leaks) -> Option<String> {
+        let c = leaks.class(self.class)?;
+        let has = match self.what {
+            What::PerHour => c.growth_per_hour,
+            What::Bytes => c.bytes,
+            What::Stacks => c.stacks,
+        };
+        let name = self.class.name();
+        let text = match self.what {
+            What::PerHour => format!("{}/h, more than {}/h", bytes(has), bytes(self.most)),
+            What::Bytes => format!("{}, more than {}", bytes(has), bytes(self.most)),
+            What::Stacks => format!("{has} stacks"),
+        };
+        (has > self.most).then(|| format!("{name}: {text}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_understood() {
+        let l = parse_limit("growing > 1MiB/h").expect("good");
+        assert_eq!(l, Limit { class: Class::Growing, what: What::PerHour, most: 1 << 20 });
+        let l = parse_limit("static>10k").expect("good");
+        assert_eq!(l, Limit { class: Class::Static, what: What::Bytes, most: 10 << 10 });
+        assert_eq!(parse_limit("freed-at-the-end").map(|l| l.what), Ok(What::Stacks));
+        for bad in ["", "> 5", "leaking > 5", "growing > fast", "growing > 1MiB/d"] {
+            assert!(parse_limit(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Which stacks leak: a verdict on each, by what it held over time.
+//!
+//! The recording is looked at in [`series::MOMENTS`] moments. At each of them only those blocks count
+//! that are older than a part of the runtime, so temporary blocks, and caches between two turns, are
+//! not seen at all. A stack grows if it has grown in every one of eight intervals: the weakest decides,
+//! not the mean. See [`judge`].
+
+mod judge;
+mod limit;
+mod series;
+mod text;
+
+use crate::Index;
+use crate::index::Damaged;
+use crate::query::{Query, value::Time};
+use crate::report::{FilterData, FrameData, Head, frames_of};
+use crate::symbols::Symbolizer;
+use serde::Serialize;
+
+pub use judge::{Class, Confidence};
+pub use limit::{Limit, parse_limit};
+
+/// How to look.
+#[derive(Clone, Debug)]
+pub struct LeakOptions {
+    /// Blocks that are younger at a moment don't count then.
+    pub young: Time,
+    /// What happens later is the end of the program: this part of the runtime.
+    pub end: f64,
+    /// How many stacks of each class are shown; 0: all.
+    pub top: usize,
+    /// The classes that are shown.
+    pub classes: Vec<Class>,
+    /// The filter, to be named.
+    pub filter: Vec<FilterData>,
+}
+
+impl Default for LeakOptions {
+    fn default() -> Self {
+        Self {
+            young: Time::Part(0.05),
+            end: 0.05,
+            top: 10,
+            classes: vec![Class::Growing, Class::FreedAtTheEnd, Class::Saturating],
+            filter: Vec::new(),
+        }
+    }
+}
+
+/// The verdicts.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Leaks {
+    /// Version of this format: 1.
+    pub version: u32,
+    /// Which recording.
+    #[serde(flatten)]
+    pub head: Head,
+    /// Blocks that were younger at a moment did not count, in nanoseconds.
+    pub young_ns: u64,
+    /// Of all stacks, by class, the worst first.
+    pub classes: Vec<ClassData>,
+    /// The stacks that are shown, by class, those that hold the most first.
+    pub stacks: Vec<LeakData>,
+}
+
+/// The stacks of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct ClassData {
+    /// Which.
+    pub class: Class,
+    /// How many stacks.
+    pub stacks: u64,
+    /// Bytes that they hold: at the last moment, or at the end if that is more.
+    pub bytes: u64,
+    /// By how much they grow at least, in bytes an hour.
+    pub growth_per_hour: u64,
+    /// By how much they grew on average.
+    pub mean_growth_per_hour: u64,
+}
+
+/// The verdict on a stack.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LeakData {
+    /// Its number in this recording, for `--stacks`.
+    pub id: u32,
+    /// What becomes of its memory.
+    pub class: Class,
+    /// How sure that is.
+    pub confidence: Confidence,
+    /// Bytes that it held at the last moment, or holds at the end if that is more.
+    pub bytes: u64,
+    /// Bytes that are live at the end.
+    pub live_bytes: u64,
+    /// Blocks that are live at the end.
+    pub live_count: u64,
+    /// Bytes that were given back at the end.
+    pub freed_at_end_bytes: u64,
+    /// By how much it grows at least, in bytes an hour: in its weakest interval.
+    pub growth_per_hour: u64,
+    /// By how much it grew on average.
+    pub mean_growth_per_hour: u64,
+    /// What it held at evenly spaced moments.
+    pub held: Vec<u64>,
+    /// The stack was cut short.
+    pub truncated: bool,
+    /// The frames, innermost first.
+    pub frames: Vec<FrameData>,
+}
+
+/// A stack with its verdict, before its frames are looked up.
+struct Judged {
+    group: usize,
+    verdict: judge::Verdict,
+    series: Box<series::Series>,
+    bytes: u64,
+    growth: [u64; 2],
+}
+
+impl Leaks {
+    /// Judges the stacks of the blocks that are meant.
+    ///
+    /// # Errors
+    /// If the index can't be read.
+    pub fn new(index: &Index, query: &Query<'_>, options: &LeakOptions) -> Result<Self, Damaged> {
+        let analysis = index.analysis();
+        let meta = analysis.meta();
+        // A process that has exited did so after its last event; what time passed until that was
+        // noticed says nothing.
+        let exited = meta.end.as_ref().is_some_and(|e| e.reason.starts_with("exited"));
+        let end = match exited {
+            true => analysis.totals().last_ticks.max(meta.target.start_ticks),
+            false => analysis.end_ticks(),
+        };
+        let young_ns = options.young.ns(analysis.duration_ns());
+        let start = meta.target.start_ticks.min(end);
+        let young = analysis.ticks_at(young_ns).saturating_sub(start).min(end - start);
+        let moments = series::Moments::new(start, end, young, options.end.clamp(0.0, 1.0));
+        let step_ns = meta.clock.between(moments.at[0], moments.at[series::MOMENTS - 1]) as f64
+            / (series::MOMENTS - 1) as f64;
+        let per_hour = |step: f64| if step_ns > 0.0 { (step / step_ns * 3600e9) as u64 } else { 0 };
+        let mut judged: Vec<Judged> = series::series(index, query, &moments)?
+            .into_iter()
+            .enumerate()
+            .filter_map(|(group, s)| Some((group, s?)))
+            .filter(|(_, s)| s.live_bytes > 0 || s.held.last().is_some_and(|h| *h > 0))
+            .map(|(group, series)| {
+                let early = series.first < moments.at[series::MOMENTS / 2];
+                let verdict = judge::judge(&series, early);
+                let bytes = series.live_bytes.max(series.held[series::MOMENTS - 1]);
+                let growth = [verdict.weakest, verdict.mean].map(per_hour);
+                Judged { group, verdict, series, bytes, growth }
+            })
+            .collect();
+        judged.sort_by_key(|j| {
+            let by = (j.growth[0], j.bytes);
+            (j.verdict.class, std::cmp::Reverse(by), j.group)
+        });
+        let classes = Class::ALL.map(|c| class_data(c, &judged)).to_vec();
+        let mut symbols = Symbolizer::new(analysis);
+        let mut stacks = Vec::new();
+        for class in Class::ALL.into_iter().filter(|c| options.classes.contains(c)) {
+            let of = judged.iter().filter(|j| j.verdict.class == class);
+            let most = if options.top == 0 { usize::MAX } else { options.top };
+            stacks.extend(of.take(most).map(|j| {
+                let g = &analysis.groups()[j.group];
+                LeakData {
+                    id: g.node,
+                    class,
+                    confidence: j.verdict.confidence,
+                    bytes: j.bytes,
+                    live_bytes: j.series.live_bytes,
+                    live_count: j.series.live_blocks,
+                    freed_at_end_bytes: j.series.freed_after,
+                    growth_per_hour: j.growth[0],
+                    mean_growth_per_hour: j.growth[1],
+                    held: j.series.held.to_vec(),
+                    truncated: meta.is_cut(g.node),
+                    frames: frames_of(analysis, g.node, &mut symbols),
+                }
+            }));
+        }
+        let head = Head::new(analysis, &options.filter);
+        Ok(Self { version: 1, head, young_ns, classes, stacks })
+    }
+
+    /// As JSON.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// The figures of a class.
+    pub fn class(&self, class: Class) -> Option<&ClassData> {
+        self.classes.iter().find(|c| c.class == class)
+    }
+}
+
+fn class_data(class: Class, judged: &[Judged]) -> ClassData {
+    let mut data =
+        ClassData { class, stacks: 0, bytes: 0, growth_per_hour: 0, mean_growth_per_hour: 0 };
+    for j in judged.iter().filter(|j| j.verdict.class == class) {
+        data.stacks += 1;
+        data.bytes = data.bytes.saturating_add(j.bytes);
+        data.growth_per_hour = data.growth_per_hour.saturating_add(j.growth[0]);
+        data.mean_growth_per_hour = data.mean_growth_per_hour.saturating_add(j.growth[1]);
+    }
+    data
+}

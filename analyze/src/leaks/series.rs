@@ -1,0 +1,165 @@
+//! What each stack held over time.
+
+use crate::index::{Block, Column, Damaged, Index, flags};
+use crate::model::probability;
+use crate::query::{Query, Selection};
+use prof_trace::capture::Capture;
+
+/// Moments at which it is looked at.
+pub(super) const MOMENTS: usize = 64;
+
+/// What one stack held.
+#[derive(Clone, Debug)]
+pub(super) struct Series {
+    /// Bytes at each moment, of blocks that were not young then.
+    pub held: [u64; MOMENTS],
+    /// Blocks at the last moment.
+    pub blocks: u64,
+    /// Bytes and blocks that are live at the end of the recording, young ones too.
+    pub live_bytes: u64,
+    pub live_blocks: u64,
+    /// Of the bytes at the last moment: those that were given back afterwards.
+    pub freed_after: u64,
+    /// Blocks that came to be held: ever, and after the first half.
+    pub kept: u64,
+    /// Ticks of the first allocation.
+    pub first: u64,
+}
+
+const NOTHING: Series = Series {
+    held: [0; MOMENTS],
+    blocks: 0,
+    live_bytes: 0,
+    live_blocks: 0,
+    freed_after: 0,
+    kept: 0,
+    first: u64::MAX,
+};
+
+/// When stacks are looked at.
+#[derive(Clone, Debug)]
+pub(super) struct Moments {
+    /// Ticks.
+    pub at: [u64; MOMENTS],
+    /// Blocks of fewer ticks are young.
+    pub young: u64,
+}
+
+impl Moments {
+    /// Evenly, from when blocks can be old enough to shortly before the end, so that what is freed
+    /// on the way out is seen to be.
+    pub(super) fn new(start: u64, end: u64, young: u64, before_end: f64) -> Self {
+        let last = end - ((end - start) as f64 * before_end) as u64;
+        let first = start.saturating_add(young).min(last);
+        let step = |i: usize| (last - first) as u128 * i as u128 / (MOMENTS as u128 - 1);
+        Self { at: std::array::from_fn(|i| first + step(i) as u64), young }
+    }
+
+    /// The first moment that is not before these ticks.
+    fn from(&self, ticks: u64) -> usize {
+        self.at.partition_point(|t| *t < ticks)
+    }
+}
+
+#[derive(Default)]
+struct State {
+    selection: Selection,
+    columns: [Vec<u64>; 5],
+    series: Vec<Option<Box<Series>>>,
+}
+
+/// What the stacks held, by group; `None`: there is no such block.
+pub(super) fn series(
+    index: &Index,
+    query: &Query<'_>,
+    moments: &Moments,
+) -> Result<Vec<Option<Box<Series>>>, Damaged> {
+    let groups = index.analysis().groups().len();
+    let capture = index.analysis().capture();
+    let state = || State { series: vec![None; groups], ..State::default() };
+    let states = index.scan(state, |s, block| collect(s, query, block, moments, &capture))?;
+    let mut states = states.into_iter().map(|s| s.series);
+    let mut all = states.next().unwrap_or_default();
+    for other in states {
+        for (a, b) in all.iter_mut().zip(other) {
+            match (a.as_mut(), b) {
+                (Some(a), Some(b)) => a.add(&b),
+                (None, b) => *a = b,
+                _ => {}
+            }
+        }
+    }
+    for s in all.iter_mut().flatten() {
+        let mut held = 0u64;
+        for step in &mut s.held {
+            held = held.wrapping_add(*step);
+            *step = held;
+        }
+    }
+    Ok(all)
+}
+
+impl Series {
+    /// Adds another one; both still hold differences.
+    fn add(&mut self, other: &Self) {
+        for (a, b) in self.held.iter_mut().zip(other.held) {
+            *a = a.wrapping_add(b);
+        }
+        self.blocks += other.blocks;
+        self.live_bytes = self.live_bytes.wrapping_add(other.live_bytes);
+        self.live_blocks += other.live_blocks;
+        self.freed_after = self.freed_after.wrapping_add(other.freed_after);
+        self.kept += other.kept;
+        self.first = self.first.min(other.first);
+    }
+}
+
+fn collect(
+    s: &mut State,
+    query: &Query<'_>,
+    block: &mut Block<'_>,
+    moments: &Moments,
+    capture: &Capture,
+) -> Option<()> {
+    query.select(block, &mut s.selection)?;
+    if s.selection.rows.is_empty() {
+        return Some(());
+    }
+    const READ: [Column; 5] =
+        [Column::Begin, Column::End, Column::Size, Column::Group, Column::Flags];
+    for (c, values) in READ.into_iter().zip(&mut s.columns) {
+        block.read(c, values)?;
+    }
+    let [begins, ends, sizes, groups, flag] = &s.columns;
+    for &i in &s.selection.rows {
+        let i = i as usize;
+        // Blocks of a sample stand for others as well.
+        let stands_for =
+            if capture.is_sampled() { 1.0 / probability(capture, sizes[i]) } else { 1.0 };
+        let (begin, end) = (begins[i], ends[i]);
+        let size = (sizes[i] as f64 * stands_for).round() as u64;
+        let series = s.series.get_mut(groups[i] as usize)?;
+        let series = series.get_or_insert_with(|| Box::new(NOTHING));
+        series.first = series.first.min(begin);
+        if flag[i] & flags::LIVE != 0 {
+            series.live_blocks += stands_for.round() as u64;
+            series.live_bytes = series.live_bytes.wrapping_add(size);
+        }
+        let from = moments.from(begin.saturating_add(moments.young));
+        let to = moments.from(end);
+        if from >= to {
+            continue;
+        }
+        series.kept += 1;
+        series.held[from] = series.held[from].wrapping_add(size);
+        if let Some(h) = series.held.get_mut(to) {
+            *h = h.wrapping_sub(size);
+        } else {
+            series.blocks += 1;
+            if end != u64::MAX {
+                series.freed_after = series.freed_after.wrapping_add(size);
+            }
+        }
+    }
+    Some(())
+}

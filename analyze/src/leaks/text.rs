@@ -1,0 +1,101 @@
+//! The verdicts as text.
+
+use super::{Class, ClassData, Confidence, LeakData, Leaks};
+use crate::report::units::{bytes, count, duration};
+use crate::report::{Style, frame_lines};
+use std::fmt::{self, Write};
+
+impl Leaks {
+    /// The verdicts as text.
+    pub fn text(&self, style: Style) -> String {
+        let mut out = self.head.text(style);
+        // Writing to a string does not fail.
+        let _ = self.write(style, &mut out);
+        out
+    }
+
+    fn write(&self, style: Style, out: &mut String) -> fmt::Result {
+        writeln!(
+            out,
+            "\nverdicts on the blocks that were at least {} old when they were looked at:",
+            duration(self.young_ns)
+        )?;
+        for c in &self.classes {
+            writeln!(out, "  {:<17} {}", c.class.name(), line(c))?;
+        }
+        let mut rank = 0;
+        for (i, s) in self.stacks.iter().enumerate() {
+            rank = if i > 0 && self.stacks[i - 1].class == s.class { rank + 1 } else { 1 };
+            stack(rank, s, style, out)?;
+        }
+        let shown = |c: &&ClassData| {
+            let n = self.stacks.iter().filter(|s| s.class == c.class).count() as u64;
+            c.stacks > n
+        };
+        let left: Vec<_> = self.classes.iter().filter(shown).map(|c| c.class.name()).collect();
+        if !left.is_empty() {
+            writeln!(out, "\nmore stacks are {} (--top 0 --all shows them)", left.join(", "))?;
+        }
+        Ok(())
+    }
+}
+
+fn line(c: &ClassData) -> String {
+    let stacks = count(c.stacks, "stack", "stacks");
+    if c.stacks == 0 {
+        return "none".into();
+    }
+    let grown = match c.class {
+        Class::Growing | Class::FreedAtTheEnd => {
+            format!(", {} an hour at least", bytes(c.growth_per_hour))
+        }
+        _ => String::new(),
+    };
+    format!("{stacks}, {}{grown}", bytes(c.bytes))
+}
+
+fn stack(rank: usize, s: &LeakData, style: Style, out: &mut String) -> fmt::Result {
+    let title = format!("=== {} #{rank} ===", s.class.name());
+    let title = if style.color { format!("\x1b[1m{title}\x1b[0m") } else { title };
+    write!(out, "\n{title} [holds: {}]", bytes(s.bytes))?;
+    write!(out, " [live: {} in {}]", bytes(s.live_bytes), count(s.live_count, "block", "blocks"))?;
+    if s.class == Class::FreedAtTheEnd {
+        write!(out, " [freed at the end: {}]", bytes(s.freed_at_end_bytes))?;
+    }
+    if matches!(s.class, Class::Growing | Class::FreedAtTheEnd) {
+        let (least, mean) = (bytes(s.growth_per_hour), bytes(s.mean_growth_per_hour));
+        write!(out, " [growth: {least}/h at least, {mean}/h on average]")?;
+    }
+    let sure = match s.confidence {
+        Confidence::High => "high",
+        Confidence::Medium => "medium",
+        Confidence::Low => "low",
+    };
+    writeln!(out, " [confidence: {sure}]")?;
+    let most = s.held.iter().copied().max().unwrap_or(0);
+    writeln!(out, "  {} {} at most", spark(&s.held), bytes(most))?;
+    frame_lines(&s.frames, s.truncated, style, out)
+}
+
+/// One character for two moments, from nothing to the most.
+fn spark(held: &[u64]) -> String {
+    const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+    let most = held.iter().copied().max().unwrap_or(0).max(1) as f64;
+    let bar = |pair: &[u64]| {
+        let v = pair.iter().copied().max().unwrap_or(0);
+        BARS[(v as f64 / most * 8.0).ceil().min(8.0) as usize]
+    };
+    held.chunks(2).map(bar).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sparklines_span_from_nothing_to_the_most() {
+        let held: Vec<u64> = (0..16).map(|i| i * 10).collect();
+        assert_eq!(spark(&held), "▁▂▃▄▅▆▇█");
+        assert_eq!(spark(&[0, 0, 0]), "  ");
+    }
+}

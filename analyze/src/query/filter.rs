@@ -1,0 +1,427 @@
+//! The filters: which blocks a question is about. One grammar for the command line and for whatever
+//! else asks: names and values as text.
+
+use super::value::{self, Amount, Time};
+use regex::Regex;
+
+/// A field of the grammar.
+#[derive(Clone, Copy, Debug)]
+pub struct Field {
+    /// Its name.
+    pub name: &'static str,
+    /// Other names for it: those of other tools. `-` and `_` are the same.
+    pub aliases: &'static [&'static str],
+    /// What kind of value it takes.
+    pub value: &'static str,
+    /// What it does.
+    pub help: &'static str,
+    /// Why it can't be used: recordings don't hold what it asks for.
+    pub refused: Option<&'static str>,
+}
+
+const fn field(name: &'static str, value: &'static str, help: &'static str) -> Field {
+    Field { name, aliases: &[], value, help, refused: None }
+}
+
+impl Field {
+    const fn or(self, aliases: &'static [&'static str]) -> Self {
+        Self { aliases, ..self }
+    }
+
+    const fn refused(self, why: &'static str) -> Self {
+        Self { refused: Some(why), ..self }
+    }
+}
+
+const NO_HEADERS: &str = "recordings don't hold the allocator's own data of a block";
+
+/// All fields, in the order in which help shows them.
+pub const FIELDS: &[Field] = &[
+    field("from", "TIME", "Allocated at or after this time since the start (ms, 4h3m2s, N%)"),
+    field("to", "TIME", "Allocated at or before this time"),
+    field("alive-at", "TIME", "Live at this time"),
+    field("alive-at-2", "TIME", "Live at this time as well"),
+    field(
+        "lifetime",
+        "KIND",
+        "leaked (live at the end), freed, temporary (freed by its thread's next event), \
+         chain-leaked (the last of its reallocations is live), whole-group-leaked, or all",
+    ),
+    field("older", "TIME", "Allocated at least this long before the end"),
+    field("min-lifetime", "TIME", "Lived at least this long").or(&["lifetime-min"]),
+    field("max-lifetime", "TIME", "Lived at most this long").or(&["lifetime-max"]),
+    field("min-size", "SIZE", "Of at least this size").or(&["size-min"]),
+    field("max-size", "SIZE", "Of at most this size").or(&["size-max"]),
+    field("min-address", "ADDR", "At this address or above").or(&["address-min"]),
+    field("max-address", "ADDR", "At this address or below").or(&["address-max"]),
+    field(
+        "thread",
+        "TID|NAME",
+        "Allocated by this thread: its id, its name, or a part of its name",
+    ),
+    field("part", "N", "Allocated in this part of the recording; the first is 1"),
+    field("function", "REGEX", "A function of the stack matches").or(&["function-regex"]),
+    field("not-function", "REGEX", "No function of the stack matches")
+        .or(&["negative-function-regex"]),
+    field("source", "REGEX", "A source file of the stack matches").or(&["source-regex"]),
+    field("not-source", "REGEX", "No source file of the stack matches")
+        .or(&["negative-source-regex"]),
+    field("module", "REGEX", "The path of a module of the stack matches"),
+    field("not-module", "REGEX", "No path of a module of the stack matches"),
+    field("min-depth", "N", "The stack has at least so many frames").or(&["backtrace-depth-min"]),
+    field("max-depth", "N", "The stack has at most so many frames").or(&["backtrace-depth-max"]),
+    field("stacks", "ID,...", "Allocated at one of these stacks, by the ids in --format json")
+        .or(&["backtraces"]),
+    field("free-stacks", "ID,...", "Freed, or reallocated, at one of these stacks")
+        .or(&["deallocation-backtraces"]),
+    field("min-group-allocations", "N", "Its stack made at least so many allocations")
+        .or(&["group-allocations-min"]),
+    field("max-group-allocations", "N", "Its stack made at most so many allocations")
+        .or(&["group-allocations-max"]),
+    field("min-group-leaked", "N|N%", "At least so many of its stack's allocations are live")
+        .or(&["group-leaked-allocations-min"]),
+    field("max-group-leaked", "N|N%", "At most so many of its stack's allocations are live")
+        .or(&["group-leaked-allocations-max"]),
+    field(
+        "min-group-interval",
+        "TIME",
+        "Between its stack's first and last allocation lies this much",
+    )
+    .or(&["group-interval-min"]),
+    field(
+        "max-group-interval",
+        "TIME",
+        "Between its stack's first and last allocation lies no more",
+    )
+    .or(&["group-interval-max"]),
+    field("min-group-peak-at", "TIME", "Its stack first held the most at or after this time")
+        .or(&["group-max-total-usage-first-seen-min"]),
+    field("max-group-peak-at", "TIME", "Its stack first held the most at or before this time")
+        .or(&["group-max-total-usage-first-seen-max"]),
+    field("min-chain-length", "N", "Part of a chain of reallocations of at least so many blocks")
+        .or(&["chain-length-min"]),
+    field("max-chain-length", "N", "Part of a chain of at most so many blocks")
+        .or(&["chain-length-max"]),
+    field("min-chain-position", "N", "At least at this place of its chain; the first is 0")
+        .or(&["position-in-chain-min"]),
+    field("max-chain-position", "N", "At most at this place of its chain")
+        .or(&["position-in-chain-max"]),
+    field("min-chain-lifetime", "TIME", "Its chain lived at least this long")
+        .or(&["chain-lifetime-min"]),
+    field("max-chain-lifetime", "TIME", "Its chain lived at most this long")
+        .or(&["chain-lifetime-max"]),
+    field("min-first-size", "SIZE", "The first block of its chain has at least this size")
+        .or(&["first-size-min"]),
+    field("max-first-size", "SIZE", "The first block of its chain has at most this size")
+        .or(&["first-size-max"]),
+    field("min-last-size", "SIZE", "The last block of its chain has at least this size")
+        .or(&["last-size-min"]),
+    field("max-last-size", "SIZE", "The last block of its chain has at most this size")
+        .or(&["last-size-max"]),
+    field("mmapped", "yes|no", "Mapped on its own by the allocator")
+        .or(&["mmaped"])
+        .refused(NO_HEADERS),
+    field("arena", "main|non-main", "In this kind of arena").refused(NO_HEADERS),
+    field("jemalloc", "yes|no", "Of jemalloc")
+        .refused("recordings don't hold which allocator a block is of"),
+    field("marker", "N", "Allocated while this marker was set")
+        .refused("recordings don't hold markers"),
+    field("from-map", "ID", "In this mapping").refused("recordings don't hold mappings"),
+];
+
+/// The field of that name.
+pub fn find(name: &str) -> Option<&'static Field> {
+    let name = name.replace('_', "-");
+    FIELDS.iter().find(|f| f.name == name || f.aliases.contains(&name.as_str()))
+}
+
+/// Which lifetimes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lifetime {
+    /// Live at the end of the recording.
+    Leaked,
+    /// Not live at the end.
+    Freed,
+    /// Freed by the next event of the thread.
+    Temporary,
+    /// The last block of its chain is live at the end.
+    ChainLeaked,
+    /// Every block of its stack is live at the end.
+    WholeGroupLeaked,
+}
+
+/// From, to; both belong to it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Range<T> {
+    /// The least.
+    pub min: Option<T>,
+    /// The most.
+    pub max: Option<T>,
+}
+
+impl<T> Default for Range<T> {
+    fn default() -> Self {
+        Self { min: None, max: None }
+    }
+}
+
+impl Range<u64> {
+    /// Whether it holds a value.
+    pub fn has(&self, v: u64) -> bool {
+        self.min.is_none_or(|m| v >= m) && self.max.is_none_or(|m| v <= m)
+    }
+
+    /// Whether it holds everything.
+    pub fn is_all(&self) -> bool {
+        self.min.is_none() && self.max.is_none()
+    }
+
+    fn least(&mut self, v: u64) {
+        self.min = Some(self.min.map_or(v, |m| m.max(v)));
+    }
+
+    fn most(&mut self, v: u64) {
+        self.max = Some(self.max.map_or(v, |m| m.min(v)));
+    }
+}
+
+/// Which blocks are meant: those that all of it holds for. Fields that are given again tighten it.
+#[derive(Clone, Debug, Default)]
+pub struct Filter {
+    /// What was set, as it was written.
+    given: Vec<(&'static str, String)>,
+    pub(super) from: Vec<Time>,
+    pub(super) to: Vec<Time>,
+    pub(super) alive_at: Vec<Time>,
+    pub(super) lifetimes: Vec<Lifetime>,
+    pub(super) older: Vec<Time>,
+    pub(super) lifetime: Range<u64>,
+    pub(super) size: Range<u64>,
+    pub(super) address: Range<u64>,
+    pub(super) threads: Vec<String>,
+    pub(super) parts: Vec<u64>,
+    pub(super) functions: Vec<Regex>,
+    pub(super) not_functions: Vec<Regex>,
+    pub(super) sources: Vec<Regex>,
+    pub(super) not_sources: Vec<Regex>,
+    pub(super) modules: Vec<Regex>,
+    pub(super) not_modules: Vec<Regex>,
+    pub(super) depth: Range<u64>,
+    pub(super) stacks: Vec<Vec<u32>>,
+    pub(super) free_stacks: Vec<Vec<u32>>,
+    pub(super) group_allocations: Range<u64>,
+    pub(super) group_leaked: Vec<(Amount, bool)>,
+    pub(super) group_interval: Vec<(Time, bool)>,
+    pub(super) group_peak_at: Vec<(Time, bool)>,
+    pub(super) chain_length: Range<u64>,
+    pub(super) chain_position: Range<u64>,
+    pub(super) chain_lifetime: Range<u64>,
+    pub(super) first_size: Range<u64>,
+    pub(super) last_size: Range<u64>,
+}
+
+/// What is wrong with a filter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FilterError {
+    /// There is no such field.
+    #[error("there is no filter {0:?}")]
+    Unknown(String),
+    /// The value makes no sense.
+    #[error("--{name}: {why}")]
+    Value {
+        /// The field.
+        name: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// Recordings do not hold what is asked for.
+    #[error("--{name} can't be used: {why}")]
+    Refused {
+        /// The field.
+        name: &'static str,
+        /// Why.
+        why: &'static str,
+    },
+}
+
+/// Longer programs of regular expressions are refused.
+const REGEX_SIZE: usize = 1 << 20;
+
+fn regex(text: &str) -> Result<Regex, String> {
+    let made = regex::RegexBuilder::new(text).size_limit(REGEX_SIZE).build();
+    made.map_err(|e| e.to_string().lines().last().unwrap_or("no regular expression").to_owned())
+}
+
+fn ids(text: &str) -> Result<Vec<u32>, String> {
+    let id = |t: &str| t.trim().parse().map_err(|_| format!("{t:?} is no id of a stack"));
+    text.split(',').map(id).collect()
+}
+
+fn lifetime(text: &str) -> Result<Option<Lifetime>, String> {
+    let text = text.replace('_', "-");
+    Ok(Some(match text.strip_prefix("only-").unwrap_or(&text) {
+        "all" => return Ok(None),
+        "leaked" | "live" => Lifetime::Leaked,
+        // bytehound calls temporary whatever was freed.
+        "freed" => Lifetime::Freed,
+        "temporary" if text.starts_with("only-") => Lifetime::Freed,
+        "temporary" => Lifetime::Temporary,
+        "chain-leaked" => Lifetime::ChainLeaked,
+        "whole-group-leaked" => Lifetime::WholeGroupLeaked,
+        _ => {
+            return Err(format!(
+                "{text:?} is no kind of lifetime; give leaked, freed, temporary, chain-leaked, \
+                 whole-group-leaked or all"
+            ));
+        }
+    }))
+}
+
+impl Filter {
+    /// Sets a field.
+    ///
+    /// # Errors
+    /// If there is no such field, its value makes no sense, or recordings don't hold what it asks for.
+    pub fn set(&mut self, name: &str, text: &str) -> Result<(), FilterError> {
+        let f = find(name).ok_or_else(|| FilterError::Unknown(name.to_owned()))?;
+        if let Some(why) = f.refused {
+            return Err(FilterError::Refused { name: f.name, why });
+        }
+        self.put(f.name, text).map_err(|why| FilterError::Value { name: f.name, why })?;
+        self.given.push((f.name, text.to_owned()));
+        Ok(())
+    }
+
+    fn put(&mut self, name: &'static str, text: &str) -> Result<(), String> {
+        match name {
+            "from" => self.from.push(value::time(text)?),
+            "to" => self.to.push(value::time(text)?),
+            "alive-at" | "alive-at-2" => self.alive_at.push(value::time(text)?),
+            "lifetime" => self.lifetimes.extend(lifetime(text)?),
+            "older" => self.older.push(value::time(text)?),
+            "min-lifetime" => self.lifetime.least(value::duration(text)?),
+            "max-lifetime" => self.lifetime.most(value::duration(text)?),
+            "min-size" => self.size.least(value::size(text)?),
+            "max-size" => self.size.most(value::size(text)?),
+            "min-address" => self.address.least(value::address(text)?),
+            "max-address" => self.address.most(value::address(text)?),
+            "thread" => self.threads.push(text.to_owned()),
+            "part" => self.parts.push(value::number(text)?),
+            "function" => self.functions.push(regex(text)?),
+            "not-function" => self.not_functions.push(regex(text)?),
+            "source" => self.sources.push(regex(text)?),
+            "not-source" => self.not_sources.push(regex(text)?),
+            "module" => self.modules.push(regex(text)?),
+            "not-module" => self.not_modules.push(regex(text)?),
+            "stacks" => self.stacks.push(ids(text)?),
+            "free-stacks" => self.free_stacks.push(ids(text)?),
+            _ => return self.put_group(name, text),
+        }
+        Ok(())
+    }
+
+    /// Those on a whole stack, or on a chain.
+    fn put_group(&mut self, name: &'static str, text: &str) -> Result<(), String> {
+        let least = name.starts_with("min-");
+        let number = |r: &mut Range<u64>, v: u64| if least { r.least(v) } else { r.most(v) };
+        match name.get(4..).unwrap_or_default() {
+            "depth" => number(&mut self.depth, value::number(text)?),
+            "group-allocations" => number(&mut self.group_allocations, value::number(text)?),
+            "group-leaked" => self.group_leaked.push((value::amount(text)?, least)),
+            "group-interval" => self.group_interval.push((value::time(text)?, least)),
+            "group-peak-at" => self.group_peak_at.push((value::time(text)?, least)),
+            "chain-length" => number(&mut self.chain_length, value::number(text)?),
+            "chain-position" => number(&mut self.chain_position, value::number(text)?),
+            "chain-lifetime" => number(&mut self.chain_lifetime, value::duration(text)?),
+            "first-size" => number(&mut self.first_size, value::size(text)?),
+            "last-size" => number(&mut self.last_size, value::size(text)?),
+            _ => return Err("this filter is not known here".into()),
+        }
+        Ok(())
+    }
+
+    /// Whether it lets everything through.
+    pub fn is_empty(&self) -> bool {
+        self.given.is_empty()
+    }
+
+    /// What was set, by name, as it was written.
+    pub fn given(&self) -> &[(&'static str, String)] {
+        &self.given
+    }
+
+    /// Whether anything is asked of chains as a whole.
+    pub(super) fn asks_for_chains(&self) -> bool {
+        let ranges = [&self.chain_length, &self.chain_lifetime, &self.first_size, &self.last_size];
+        ranges.iter().any(|r| !r.is_all()) || self.lifetimes.contains(&Lifetime::ChainLeaked)
+    }
+
+    /// Whether names of functions or files are asked for.
+    pub(super) fn asks_for_names(&self) -> bool {
+        let named = [&self.functions, &self.not_functions, &self.sources, &self.not_sources];
+        named.iter().any(|r| !r.is_empty())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_is_set_or_refused_by_all_its_names() {
+        for f in FIELDS {
+            let sample = match f.value {
+                "TIME" | "SIZE" | "N" | "N|N%" | "TID|NAME" => "12",
+                "ADDR" => "0x10",
+                "REGEX" => "a.*b",
+                "KIND" => "leaked",
+                "ID,..." => "1,2",
+                _ => "yes",
+            };
+            for name in f.aliases.iter().chain([&f.name]) {
+                let mut filter = Filter::default();
+                match (filter.set(&name.replace('-', "_"), sample), f.refused) {
+                    (Ok(()), None) => assert_eq!(filter.given(), [(f.name, sample.to_owned())]),
+                    (Err(FilterError::Refused { .. }), Some(_)) => assert!(filter.is_empty()),
+                    (other, _) => panic!("{name}: {other:?}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nonsense_is_named() {
+        let mut f = Filter::default();
+        for (name, value) in [
+            ("from", "soon"),
+            ("min-size", "big"),
+            ("function", "("),
+            ("lifetime", "long"),
+            ("stacks", "1,x"),
+            ("part", "-1"),
+            ("min-group-leaked", "x%"),
+            ("max-address", "here"),
+        ] {
+            let e = f.set(name, value).expect_err("nonsense").to_string();
+            assert!(e.starts_with(&format!("--{name}: ")) && !e.contains('\n'), "{e}");
+        }
+        let e = f.set("colour", "red").expect_err("unknown").to_string();
+        assert!(e.contains("colour"), "{e}");
+        let e = f.set("marker", "1").expect_err("refused").to_string();
+        assert_eq!(e, "--marker can't be used: recordings don't hold markers");
+        assert!(f.is_empty());
+    }
+
+    #[test]
+    fn repeated_limits_tighten() {
+        let mut f = Filter::default();
+        for (name, v) in
+            [("min-size", "10"), ("min-size", "5"), ("max_size", "20"), ("size-max", "30")]
+        {
+            f.set(name, v).expect("good");
+        }
+        assert_eq!(f.size, Range { min: Some(10), max: Some(20) });
+        f.set("lifetime", "only_temporary").expect("good");
+        assert_eq!(f.lifetimes, [Lifetime::Freed]);
+    }
+}

@@ -1,0 +1,20 @@
+//! Questions about some of a recording's blocks.
+//!
+//! * [`Filter`]: which blocks, as text and as fields; the one grammar of all commands;
+//! * [`Query`]: a filter made ready for an index: what it says of stacks is decided once for each
+//!   stack, the rest becomes ranges of columns;
+//! * [`Query::analysis`]: the figures of those blocks; [`Query::in_order`]: what happened to them, in
+//!   the order of time.
+
+mod chains;
+mod figures;
+mod filter;
+mod order;
+mod plan;
+mod stacks;
+pub mod value;
+
+pub use filter::{FIELDS, Field, Filter, FilterError, Lifetime, Range, find};
+pub use order::Event;
+pub(crate) use plan::tick_to;
+pub use plan::{Query, QueryError, Selection};

@@ -1,0 +1,273 @@
+//! A filter made ready for an index.
+
+use super::chains::Chains;
+use super::filter::{Filter, Lifetime, Range};
+use super::value::Time;
+use super::{chains, stacks};
+use crate::index::{Block, Column, Damaged, Index, flags};
+use crate::load::Clock;
+use std::collections::HashSet;
+
+/// Why a filter can't be used on a recording.
+#[derive(Debug, thiserror::Error)]
+pub enum QueryError {
+    /// It names something that the recording doesn't have.
+    #[error("{0}")]
+    Missing(String),
+    /// The index can't be read.
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
+}
+
+/// A filter made ready for an index.
+pub struct Query<'a> {
+    pub(super) index: &'a Index,
+    /// By group: whether its blocks can be meant; `None`: all.
+    groups: Option<Vec<bool>>,
+    /// Values that columns must have, from and to.
+    ranges: Vec<(Column, u64, u64)>,
+    /// Flags that must be set, and that must not.
+    set: u64,
+    unset: u64,
+    lanes: Option<Vec<bool>>,
+    end_nodes: Option<HashSet<u64>>,
+    lifetime: Range<u64>,
+    chains: Option<Chains>,
+}
+
+/// The rows of a block that are meant, and buffers for finding them.
+#[derive(Default)]
+pub struct Selection {
+    /// Their places in the block, ascending.
+    pub rows: Vec<u32>,
+    a: Vec<u64>,
+    b: Vec<u64>,
+}
+
+/// The first tick that is not before `ns` nanoseconds since the start.
+pub(super) fn tick_from(clock: &Clock, ns: u64) -> u64 {
+    first(|t| clock.ns(t) >= ns)
+}
+
+/// The last tick that is not after `ns` nanoseconds since the start.
+pub(crate) fn tick_to(clock: &Clock, ns: u64) -> u64 {
+    first(|t| clock.ns(t) > ns).saturating_sub(1)
+}
+
+/// The smallest number for which it holds, given that it then holds for all larger ones.
+fn first(holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut high) = (0, u64::MAX);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if holds(middle) { high = middle } else { low = middle + 1 }
+    }
+    low
+}
+
+impl<'a> Query<'a> {
+    /// Makes a filter ready.
+    ///
+    /// # Errors
+    /// If it names a thread or a part that the recording doesn't have, or the index can't be read.
+    pub fn new(index: &'a Index, filter: &Filter) -> Result<Self, QueryError> {
+        let mut q = Self {
+            index,
+            groups: stacks::groups(index, filter),
+            ranges: Vec::new(),
+            set: 0,
+            unset: 0,
+            lanes: None,
+            end_nodes: None,
+            lifetime: filter.lifetime,
+            chains: None,
+        };
+        q.times(filter);
+        q.parts(filter)?;
+        q.lanes = threads(index, &filter.threads)?;
+        for l in &filter.lifetimes {
+            match l {
+                Lifetime::Leaked => q.set |= flags::LIVE,
+                Lifetime::Freed => q.unset |= flags::LIVE,
+                Lifetime::Temporary => q.set |= flags::TEMPORARY,
+                Lifetime::ChainLeaked | Lifetime::WholeGroupLeaked => {}
+            }
+        }
+        let position = (Column::Position, &filter.chain_position);
+        for (column, r) in [(Column::Size, &filter.size), (Column::Addr, &filter.address), position]
+        {
+            if !r.is_all() {
+                q.ranges.push((column, r.min.unwrap_or(0), r.max.unwrap_or(u64::MAX)));
+            }
+        }
+        for ids in &filter.free_stacks {
+            let ids: HashSet<u64> = ids.iter().map(|n| u64::from(*n)).collect();
+            q.end_nodes = Some(match q.end_nodes.take() {
+                Some(others) => &others & &ids,
+                None => ids,
+            });
+        }
+        if filter.asks_for_chains() {
+            q.chains = Some(chains::find(index, filter)?);
+        }
+        Ok(q)
+    }
+
+    fn times(&mut self, filter: &Filter) {
+        let analysis = self.index.analysis();
+        let (clock, runtime) = (&analysis.meta().clock, analysis.duration_ns());
+        let ns = |t: &Time| t.ns(runtime);
+        for t in &filter.from {
+            self.ranges.push((Column::Begin, tick_from(clock, ns(t)), u64::MAX));
+        }
+        for t in &filter.to {
+            self.ranges.push((Column::Begin, 0, tick_to(clock, ns(t))));
+        }
+        for t in &filter.alive_at {
+            let at = tick_to(clock, ns(t));
+            self.ranges.push((Column::Begin, 0, at));
+            self.ranges.push((Column::End, at.saturating_add(1), u64::MAX));
+        }
+        for t in &filter.older {
+            // So old at the end; of nothing is that true which is older than the recording.
+            match runtime.checked_sub(ns(t)) {
+                Some(at) => self.ranges.push((Column::Begin, 0, tick_to(clock, at))),
+                None => self.ranges.push((Column::Begin, u64::MAX, 0)),
+            }
+        }
+    }
+
+    fn parts(&mut self, filter: &Filter) -> Result<(), QueryError> {
+        let parts = self.index.analysis().parts();
+        for &n in &filter.parts {
+            let Some(at) = usize::try_from(n).ok().and_then(|n| n.checked_sub(1)) else {
+                return Err(QueryError::Missing("--part: parts are numbered from 1".into()));
+            };
+            if at >= parts.len() {
+                let has = parts.len();
+                let text = format!("--part {n}: the recording has {has}; `prof report` lists them");
+                return Err(QueryError::Missing(text));
+            }
+            // An event that was under way when recording was switched belongs to the part before.
+            let from = if at == 0 { 0 } else { parts[at].start };
+            let to = parts.get(at + 1).map_or(u64::MAX, |p| p.start.saturating_sub(1));
+            self.ranges.push((Column::Begin, from, to));
+        }
+        Ok(())
+    }
+
+    /// Whether it is all blocks that are meant.
+    pub fn is_all(&self) -> bool {
+        self.groups.is_none()
+            && self.ranges.is_empty()
+            && self.set | self.unset == 0
+            && self.lanes.is_none()
+            && self.end_nodes.is_none()
+            && self.lifetime.is_all()
+            && self.chains.is_none()
+    }
+
+    /// Finds the rows of a block that are meant. `None` if it can't be read.
+    #[must_use]
+    pub fn select(&self, block: &mut Block<'_>, s: &mut Selection) -> Option<()> {
+        s.rows.clear();
+        let outside = |&(column, from, to): &(Column, u64, u64)| {
+            let (min, max) = block.range(column);
+            from > max || to < min || from > to
+        };
+        if self.ranges.iter().any(outside) {
+            return Some(());
+        }
+        let Selection { rows, a, b } = s;
+        rows.extend(0..block.rows() as u32);
+        for &(column, from, to) in &self.ranges {
+            let (min, max) = block.range(column);
+            if min < from || max > to {
+                keep(block, column, rows, a, |v| (from..=to).contains(&v))?;
+            }
+        }
+        if let Some(groups) = &self.groups {
+            keep(block, Column::Group, rows, a, |g| groups.get(g as usize) == Some(&true))?;
+        }
+        if self.set | self.unset != 0 {
+            let (set, mask) = (self.set, self.set | self.unset);
+            keep(block, Column::Flags, rows, a, |f| f & mask == set)?;
+        }
+        if let Some(lanes) = &self.lanes {
+            keep(block, Column::Lane, rows, a, |l| lanes.get(l as usize) == Some(&true))?;
+        }
+        if let Some(nodes) = &self.end_nodes {
+            keep(block, Column::EndNode, rows, a, |n| nodes.contains(&n))?;
+        }
+        if !self.lifetime.is_all() && !rows.is_empty() {
+            block.read(Column::Begin, a)?;
+            block.read(Column::End, b)?;
+            let analysis = self.index.analysis();
+            let (clock, end) = (&analysis.meta().clock, analysis.end_ticks());
+            rows.retain(|&i| {
+                let (from, to) = (a[i as usize], b[i as usize]);
+                self.lifetime.has(clock.between(from, to.min(end.max(from))))
+            });
+        }
+        if let Some(chains) = &self.chains
+            && !rows.is_empty()
+        {
+            chains.keep(block, rows, a)?;
+        }
+        Some(())
+    }
+}
+
+/// Keeps the rows whose value in a column is right.
+fn keep(
+    block: &mut Block<'_>,
+    column: Column,
+    rows: &mut Vec<u32>,
+    values: &mut Vec<u64>,
+    right: impl Fn(u64) -> bool,
+) -> Option<()> {
+    if rows.is_empty() {
+        return Some(());
+    }
+    let (min, max) = block.range(column);
+    if min == max {
+        if !right(min) {
+            rows.clear();
+        }
+        return Some(());
+    }
+    block.read(column, values)?;
+    rows.retain(|&i| right(values[i as usize]));
+    Some(())
+}
+
+/// The lanes of the threads that are meant by id or name.
+fn threads(index: &Index, named: &[String]) -> Result<Option<Vec<bool>>, QueryError> {
+    if named.is_empty() {
+        return Ok(None);
+    }
+    let meta = index.analysis().meta();
+    let mut lanes = vec![true; index.lanes().len()];
+    for name in named {
+        let id = name.parse::<u32>().ok();
+        let is = |exact: bool| {
+            index.lanes().iter().map(move |number| {
+                let Some(t) = meta.threads.get(number) else { return false };
+                id == Some(t.tid) || if exact { t.name == *name } else { t.name.contains(name) }
+            })
+        };
+        let mut found: Vec<bool> = is(true).collect();
+        if !found.contains(&true) {
+            found = is(false).collect();
+        }
+        if !found.contains(&true) {
+            return Err(QueryError::Missing(format!(
+                "--thread {name}: no thread of that id or name allocated anything; \
+                 `prof report --threads` lists them"
+            )));
+        }
+        for (lane, is) in lanes.iter_mut().zip(found) {
+            *lane &= is;
+        }
+    }
+    Ok(Some(lanes))
+}

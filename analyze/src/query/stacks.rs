@@ -1,0 +1,120 @@
+//! What a filter says of whole stacks.
+
+use super::filter::{Filter, Lifetime};
+use super::value::{Amount, Time};
+use crate::index::Index;
+use crate::load::Pc;
+use crate::model::{Analysis, Group};
+use crate::symbols::Symbolizer;
+use regex::Regex;
+use std::collections::HashMap;
+
+/// By group: whether its blocks can be meant; `None` if nothing is said of stacks.
+pub(super) fn groups(index: &Index, filter: &Filter) -> Option<Vec<bool>> {
+    let analysis = index.analysis();
+    let figures = asks_for_figures(filter);
+    let frames = filter.asks_for_names() || asks_for_modules(filter) || !filter.depth.is_all();
+    if !figures && !frames && filter.stacks.is_empty() {
+        return None;
+    }
+    let mut names = Names { symbols: Symbolizer::new(analysis), filter, known: HashMap::new() };
+    let allowed = analysis.groups().iter().map(|g| {
+        filter.stacks.iter().all(|ids| ids.contains(&g.node))
+            && (!figures || by_figures(analysis, filter, g))
+            && (!frames || names.allow(&analysis.meta().stack(g.node)))
+    });
+    Some(allowed.collect())
+}
+
+fn asks_for_figures(f: &Filter) -> bool {
+    !f.group_allocations.is_all()
+        || !f.group_leaked.is_empty()
+        || !f.group_interval.is_empty()
+        || !f.group_peak_at.is_empty()
+        || f.lifetimes.contains(&Lifetime::WholeGroupLeaked)
+}
+
+fn asks_for_modules(f: &Filter) -> bool {
+    !f.modules.is_empty() || !f.not_modules.is_empty()
+}
+
+fn within<T: PartialOrd>(value: T, limit: T, least: bool) -> bool {
+    if least { value >= limit } else { value <= limit }
+}
+
+fn by_figures(analysis: &Analysis, filter: &Filter, g: &Group) -> bool {
+    let (clock, runtime) = (&analysis.meta().clock, analysis.duration_ns());
+    let f = &g.figures;
+    let all = f.allocations + f.reallocations;
+    let leaked = |(amount, least): &(Amount, bool)| match amount {
+        Amount::Count(n) => within(f.live_count, *n, *least),
+        Amount::Part(p) => within(f.live_count as f64, *p * all as f64, *least),
+    };
+    let time = |ns: u64, (t, least): &(Time, bool)| within(ns, t.ns(runtime), *least);
+    filter.group_allocations.has(all)
+        && filter.group_leaked.iter().all(leaked)
+        && filter.group_interval.iter().all(|t| time(clock.between(g.first, g.last), t))
+        && filter.group_peak_at.iter().all(|t| time(clock.ns(g.peak_ticks), t))
+        && (!filter.lifetimes.contains(&Lifetime::WholeGroupLeaked) || f.live_count == all)
+}
+
+/// What a code address says to the expressions of a filter: a bit for each, in their order.
+#[derive(Clone, Copy, Default)]
+struct Hits {
+    wanted: u64,
+    unwanted: bool,
+}
+
+/// Looks at the names of frames, at each address once.
+struct Names<'a> {
+    symbols: Symbolizer<'a>,
+    filter: &'a Filter,
+    known: HashMap<Pc, (Hits, u64)>,
+}
+
+impl Names<'_> {
+    fn allow(&mut self, stack: &[Pc]) -> bool {
+        let f = self.filter;
+        let wanted = f.functions.len() + f.sources.len() + f.modules.len();
+        let all = if wanted >= 64 { u64::MAX } else { (1 << wanted) - 1 };
+        let (mut hits, mut frames) = (Hits::default(), 0);
+        for &pc in stack {
+            let (h, n) = match self.known.get(&pc) {
+                Some(known) => *known,
+                None => {
+                    let found = self.look(pc);
+                    self.known.insert(pc, found);
+                    found
+                }
+            };
+            frames += n;
+            hits.wanted |= h.wanted;
+            hits.unwanted |= h.unwanted;
+        }
+        !hits.unwanted && hits.wanted == all && f.depth.has(frames)
+    }
+
+    /// What an address says, and how many frames it is.
+    fn look(&mut self, pc: Pc) -> (Hits, u64) {
+        let f = self.filter;
+        let frames = self.symbols.frames(pc);
+        let mut hits = Hits::default();
+        for frame in frames.iter() {
+            let function = frame.function.as_deref();
+            let source = frame.file.as_deref();
+            let module = frame.module.as_deref();
+            let wanted = f.functions.iter().map(|r| (r, function));
+            let wanted = wanted.chain(f.sources.iter().map(|r| (r, source)));
+            let wanted = wanted.chain(f.modules.iter().map(|r| (r, module)));
+            let matches = |(r, text): (&Regex, Option<&str>)| text.is_some_and(|t| r.is_match(t));
+            for (bit, pair) in wanted.enumerate().take(64) {
+                hits.wanted |= u64::from(matches(pair)) << bit;
+            }
+            let unwanted = f.not_functions.iter().map(|r| (r, function));
+            let unwanted = unwanted.chain(f.not_sources.iter().map(|r| (r, source)));
+            let mut unwanted = unwanted.chain(f.not_modules.iter().map(|r| (r, module)));
+            hits.unwanted |= unwanted.any(matches);
+        }
+        (hits, frames.len() as u64)
+    }
+}

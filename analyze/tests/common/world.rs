@@ -1,0 +1,189 @@
+//! Recordings of random programs, with all that happened in them.
+
+use super::{Maker, Random, START, alloc, free, realloc};
+use prof_trace::event::Event;
+use prof_trace::pack::Compress;
+use std::collections::HashMap;
+
+/// What happened, one step after the other, by thread.
+pub struct World {
+    pub steps: Vec<(u32, Event)>,
+    /// (live bytes, live blocks, allocated, temporary) by node.
+    pub nodes: HashMap<u32, [u64; 4]>,
+    pub live: u64,
+    pub peak: u64,
+    pub peak_at: u64,
+    pub counts: [u64; 5],
+    /// Every block that was ever there.
+    pub blocks: Vec<Block>,
+    pub chains: u32,
+}
+
+/// A block, while it lives and afterwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Block {
+    pub begin: u64,
+    pub addr: u64,
+    pub size: u64,
+    pub node: u32,
+    pub thread: u32,
+    /// When, and by which thread.
+    pub end: Option<(u64, u32)>,
+    pub temporary: bool,
+    /// It was given to `realloc`.
+    pub continued: bool,
+    /// 0: none.
+    pub chain: u32,
+    pub position: u32,
+}
+
+impl Block {
+    pub const NEW: Self = Self {
+        begin: 0,
+        addr: 0,
+        size: 0,
+        node: 0,
+        thread: 0,
+        end: None,
+        temporary: false,
+        continued: false,
+        chain: 0,
+        position: 0,
+    };
+}
+
+/// Threads allocate, free their own and others' blocks, and reallocate; addresses come again at
+/// once. Every step takes a tick or two.
+pub fn make(r: &mut Random, steps: usize, threads: u64) -> World {
+    let mut w = World {
+        steps: Vec::new(),
+        nodes: HashMap::new(),
+        live: 0,
+        peak: 0,
+        peak_at: 0,
+        counts: [0; 5],
+        blocks: Vec::new(),
+        chains: 0,
+    };
+    let mut blocks: Vec<Block> = Vec::new();
+    let mut free_addrs: Vec<u64> = (1..400).map(|i| i * 16).collect();
+    let mut newest: HashMap<u32, u64> = HashMap::new();
+    let mut now = START;
+    for _ in 0..steps {
+        now += 1 + r.below(3);
+        let thread = 1 + r.below(threads) as u32;
+        let (node, size) = (1 + r.below(20) as u32, r.below(5000));
+        let pick = r.below(100);
+        let own = newest.remove(&thread);
+        let lose = |w: &mut World, b: &mut Block, now: u64, continued: bool| {
+            let n = w.nodes.entry(b.node).or_default();
+            let temporary = own == Some(b.addr) && b.thread == thread;
+            if continued && b.chain == 0 {
+                w.chains += 1;
+                b.chain = w.chains;
+            }
+            (b.end, b.temporary, b.continued) = (Some((now, thread)), temporary, continued);
+            w.blocks.push(*b);
+            n[0] -= b.size;
+            n[1] -= 1;
+            n[3] += u64::from(temporary);
+            w.live -= b.size;
+        };
+        let mut gain = |w: &mut World, addr, now| {
+            let n = w.nodes.entry(node).or_default();
+            *n = [n[0] + size, n[1] + 1, n[2] + size, n[3]];
+            w.live += size;
+            if w.live > w.peak {
+                (w.peak, w.peak_at) = (w.live, now);
+            }
+            newest.insert(thread, addr);
+        };
+        if pick < 5 {
+            w.counts[3] += 1;
+            w.counts[1] += 1;
+            w.steps.push((thread, free(now, 0x10_0000 + 16 * r.below(50))));
+        } else if pick < 45 && !blocks.is_empty() {
+            let newest_of = blocks.iter().position(|b| own == Some(b.addr));
+            let at = newest_of.filter(|_| r.below(3) == 0);
+            let at = at.unwrap_or(r.below(blocks.len() as u64) as usize);
+            let mut b = blocks.swap_remove(at);
+            lose(&mut w, &mut b, now, false);
+            w.counts[1] += 1;
+            free_addrs.push(b.addr);
+            w.steps.push((thread, free(now, b.addr)));
+        } else if pick < 60 && !blocks.is_empty() {
+            let at = r.below(blocks.len() as u64) as usize;
+            let mut b = blocks.swap_remove(at);
+            lose(&mut w, &mut b, now, true);
+            w.counts[2] += 1;
+            let before = now;
+            now += 1 + r.below(9);
+            let addr = if r.below(2) == 0 { b.addr } else { free_addrs.pop().unwrap_or(b.addr) };
+            if addr != b.addr {
+                free_addrs.push(b.addr);
+            }
+            gain(&mut w, addr, now);
+            let (chain, position) = (b.chain, b.position + 1);
+            blocks.push(Block {
+                begin: now,
+                addr,
+                size,
+                node,
+                thread,
+                chain,
+                position,
+                ..Block::NEW
+            });
+            w.steps.push((thread, realloc(before, now, b.addr, addr, size, node)));
+        } else if let Some(addr) = free_addrs.pop() {
+            w.counts[0] += 1;
+            gain(&mut w, addr, now);
+            blocks.push(Block { begin: now, addr, size, node, thread, ..Block::NEW });
+            w.steps.push((thread, alloc(now, addr, size, node)));
+        }
+    }
+    w.blocks.extend(blocks);
+    w
+}
+
+/// Writes the steps down as a collector would: in passes, thread by thread, where some threads'
+/// newest events are seen and others' not.
+pub fn write(r: &mut Random, w: &World, threads: u32, compress: Compress) -> Maker {
+    let mut m = Maker::new();
+    m.compress = compress;
+    let end = w.steps.last().map_or(2000, |s| s.1.time()) + 1;
+    let mut done = vec![0u64; threads as usize + 1]; // by thread: written up to that time
+    let mut begin = START;
+    while begin < end {
+        m.pass(begin);
+        let mut order: Vec<u32> = (1..=threads).collect();
+        order.sort_by_key(|_| r.next());
+        let mut now = begin;
+        for t in order {
+            now += r.below(30);
+            let from = std::mem::replace(&mut done[t as usize], now);
+            let events: Vec<Event> = w
+                .steps
+                .iter()
+                .filter(|s| s.0 == t && (from..now).contains(&s.1.time()))
+                .map(|s| s.1)
+                .collect();
+            for part in events.chunks(1 + r.below(40) as usize) {
+                m.events(t, part);
+            }
+        }
+        begin = now + r.below(100);
+    }
+    m.pass(end);
+    for t in 1..=threads {
+        let rest: Vec<Event> = w
+            .steps
+            .iter()
+            .filter(|s| s.0 == t && s.1.time() >= done[t as usize])
+            .map(|s| s.1)
+            .collect();
+        m.events(t, &rest);
+    }
+    m.end(end);
+    m
+}

@@ -1,0 +1,203 @@
+//! `prof check`: limits, for automatic checks.
+
+use super::input::{InputArgs, Locate};
+use super::report::{Format, print};
+use crate::failure::{FAILED, usage};
+use anyhow::{Context, Result};
+use clap::Args;
+use prof_analyze::Analysis;
+use prof_analyze::query::value::{Amount, amount, number, size};
+use prof_analyze::report::units::bytes;
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Compare a recording's figures with limits, or with those of an earlier run
+///
+/// Exits with 0 if all hold, and with 1 if one does not; each that does not is named. With a baseline
+/// every figure may be as large as there, plus the tolerance.
+#[derive(Args, Clone, Debug)]
+pub struct CheckArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: InputArgs,
+
+    /// The most bytes that may be live at the end
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_leaked: Option<u64>,
+
+    /// The most blocks that may be live at the end
+    #[arg(long, value_name = "N", value_parser = number)]
+    pub max_leaked_count: Option<u64>,
+
+    /// The most bytes that may ever be live at a time
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_peak: Option<u64>,
+
+    /// The most allocations, by realloc or not
+    #[arg(long, value_name = "N", value_parser = number)]
+    pub max_allocations: Option<u64>,
+
+    /// The most bytes that may be allocated in all
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    pub max_allocated: Option<u64>,
+
+    /// The most temporary allocations
+    #[arg(long, value_name = "N", value_parser = number)]
+    pub max_temporary: Option<u64>,
+
+    /// Figures of an earlier run, written by --write-baseline
+    #[arg(long, value_name = "FILE")]
+    pub baseline: Option<PathBuf>,
+
+    /// By how much figures may exceed the baseline: N% of it, or N bytes or allocations
+    #[arg(long, value_name = "N%|N", default_value = "0%", value_parser = amount)]
+    pub tolerance: Amount,
+
+    /// Write the figures of this recording as a baseline
+    #[arg(long, value_name = "FILE")]
+    pub write_baseline: Option<PathBuf>,
+
+    /// How to write the outcome
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// What is checked; also the contents of a baseline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Checked {
+    leaked_bytes: u64,
+    leaked_count: u64,
+    peak_bytes: u64,
+    allocations: u64,
+    allocated_bytes: u64,
+    temporary: u64,
+}
+
+impl Checked {
+    fn of(a: &Analysis) -> Self {
+        let f = a.totals().figures;
+        Self {
+            leaked_bytes: f.live_bytes,
+            leaked_count: f.live_count,
+            peak_bytes: f.peak_bytes,
+            allocations: f.allocations + f.reallocations,
+            allocated_bytes: f.allocated_bytes,
+            temporary: f.temporary,
+        }
+    }
+
+    fn list(&self) -> [(&'static str, u64); 6] {
+        [
+            ("leaked_bytes", self.leaked_bytes),
+            ("leaked_count", self.leaked_count),
+            ("peak_bytes", self.peak_bytes),
+            ("allocations", self.allocations),
+            ("allocated_bytes", self.allocated_bytes),
+            ("temporary", self.temporary),
+        ]
+    }
+}
+
+/// The outcome for one figure.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    figure: &'static str,
+    value: u64,
+    limit: Option<u64>,
+    baseline: Option<u64>,
+    ok: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Outcomes {
+    version: u32,
+    ok: bool,
+    lost_events: u64,
+    complete: bool,
+    checks: Vec<Outcome>,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If the recording or the baseline can't be read, or nothing is to be checked.
+pub fn run(args: &CheckArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    let limits = [
+        args.max_leaked,
+        args.max_leaked_count,
+        args.max_peak,
+        args.max_allocations,
+        args.max_allocated,
+        args.max_temporary,
+    ];
+    let nothing = limits.iter().all(Option::is_none) && args.baseline.is_none();
+    if nothing && args.write_baseline.is_none() {
+        return Err(usage(
+            "nothing to check: give a limit such as --max-peak 1GiB, or --baseline FILE",
+        ));
+    }
+    let baseline = args.baseline.as_ref().map(|path| -> Result<Checked> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| usage(format!("cannot read the baseline {}: {e}", path.display())))?;
+        serde_json::from_str(&text).map_err(|e| {
+            let path = path.display();
+            usage(format!("{path} is no baseline ({e}); write one with --write-baseline"))
+        })
+    });
+    let baseline = baseline.transpose()?;
+    let index = args.input.open(locate)?;
+    let analysis = args.input.query(&index)?.analysis(None)?;
+    let now = Checked::of(&analysis);
+    let before = baseline.map(|b| b.list());
+    let check = |(i, (figure, value)): (usize, (&'static str, u64))| {
+        let baseline = before.map(|b| b[i].1);
+        let allowed = baseline.map(|b| match args.tolerance {
+            Amount::Count(n) => b.saturating_add(n),
+            Amount::Part(p) => b.saturating_add((b as f64 * p) as u64),
+        });
+        let limit = match (limits[i], allowed) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        Outcome { figure, value, limit, baseline, ok: limit.is_none_or(|l| value <= l) }
+    };
+    let checks: Vec<Outcome> =
+        now.list().into_iter().enumerate().map(check).filter(|c| c.limit.is_some()).collect();
+    let ok = checks.iter().all(|c| c.ok);
+    let lost_events = analysis.meta().counters.lost;
+    let outcomes = Outcomes { version: 1, ok, lost_events, complete: analysis.complete(), checks };
+    print(&match args.format {
+        Format::Text => text(&outcomes),
+        Format::Json => serde_json::to_string_pretty(&outcomes)? + "\n",
+    })?;
+    if let Some(path) = &args.write_baseline {
+        let text = serde_json::to_string_pretty(&now)? + "\n";
+        std::fs::write(path, text)
+            .with_context(|| format!("cannot write the baseline {}", path.display()))?;
+    }
+    Ok(if ok { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+}
+
+fn text(o: &Outcomes) -> String {
+    let mut out = String::new();
+    let show = |figure: &str, n: u64| match figure.ends_with("bytes") {
+        true => bytes(n),
+        false => n.to_string(),
+    };
+    for c in &o.checks {
+        let verdict = if c.ok { "ok" } else { "EXCEEDED" };
+        let limit = c.limit.map_or(String::new(), |l| format!(", at most {}", show(c.figure, l)));
+        let before =
+            c.baseline.map_or(String::new(), |b| format!(" (baseline {})", show(c.figure, b)));
+        let value = show(c.figure, c.value);
+        out += &format!("{verdict:<9} {:<16} {value}{limit}{before}\n", c.figure);
+    }
+    if o.lost_events > 0 {
+        out += &format!("warning   {} events were lost: the figures are too low\n", o.lost_events);
+    }
+    if !o.complete {
+        out += "warning   the recording is not complete\n";
+    }
+    out
+}

@@ -1,0 +1,147 @@
+//! `prof export`: a recording in the formats of other tools.
+
+use super::input::{InputArgs, Locate};
+use crate::failure::usage;
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use prof_analyze::export::{Cost, ExportError, Format, Source};
+use prof_analyze::query::value::{Time, time};
+use std::fs::File;
+use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Write a recording in the format of another tool
+///
+/// The filters choose the blocks; --cost chooses the number in formats that have only one for each
+/// stack (folded, flamegraph, speedscope).
+#[derive(Args, Clone, Debug)]
+pub struct ExportArgs {
+    /// The format
+    #[arg(value_name = "FORMAT", value_enum)]
+    pub format: Kind,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: InputArgs,
+
+    /// The file to write to; it must not exist [default: standard output]
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+
+    /// The number of a stack
+    #[arg(long, value_name = "COST", value_enum, default_value_t = By::Live)]
+    pub cost: By,
+
+    /// The figures as they were at this time, as if the recording had ended there
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub at: Option<Time>,
+}
+
+/// The formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Kind {
+    /// Folded stacks, for flamegraph.pl and its like
+    Folded,
+    /// A flame graph as SVG, for browsers
+    Flamegraph,
+    /// For heaptrack_print and heaptrack_gui
+    Heaptrack,
+    /// For `go tool pprof`: alloc_objects, alloc_space, inuse_objects, inuse_space
+    Pprof,
+    /// For <https://www.speedscope.app>
+    Speedscope,
+    /// For ms_print and massif-visualizer
+    Massif,
+    /// For DHAT's dh_view.html
+    Dhat,
+    /// Every block, a line each
+    Csv,
+    /// Every block and every stack
+    Json,
+}
+
+/// What a stack is shown by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum By {
+    /// Live bytes
+    Live,
+    /// Bytes that were never freed
+    Leaked,
+    /// Bytes that were live when the most were
+    Peak,
+    /// Bytes ever allocated
+    Allocated,
+    /// Number of allocations, by realloc or not
+    Allocations,
+    /// Number of allocations that were freed by the next event of their thread
+    Temporary,
+}
+
+impl From<By> for Cost {
+    fn from(by: By) -> Self {
+        match by {
+            By::Live => Cost::Live,
+            By::Leaked => Cost::Leaked,
+            By::Peak => Cost::Peak,
+            By::Allocated => Cost::Allocated,
+            By::Allocations => Cost::Allocations,
+            By::Temporary => Cost::Temporary,
+        }
+    }
+}
+
+impl From<Kind> for Format {
+    fn from(kind: Kind) -> Self {
+        match kind {
+            Kind::Folded => Format::Folded,
+            Kind::Flamegraph => Format::Flamegraph,
+            Kind::Heaptrack => Format::Heaptrack,
+            Kind::Pprof => Format::Pprof,
+            Kind::Speedscope => Format::Speedscope,
+            Kind::Massif => Format::Massif,
+            Kind::Dhat => Format::Dhat,
+            Kind::Csv => Format::Csv,
+            Kind::Json => Format::Json,
+        }
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If the recording can't be read, or the output not be written.
+pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    if args.kind_is_binary() && args.output.is_none() && std::io::stdout().is_terminal() {
+        return Err(usage("pprof's format is not for terminals; give a file with -o"));
+    }
+    let index = args.input.open(locate)?;
+    let query = args.input.query(&index)?;
+    let analysis = index.analysis();
+    let at = args.at.map(|t| analysis.ticks_at(t.ns(analysis.duration_ns())));
+    let source = Source { index: &index, query: &query, at, cost: args.cost.into() };
+    let written = match &args.output {
+        None => source.write(args.format.into(), &mut BufWriter::new(std::io::stdout().lock())),
+        Some(path) => {
+            let file = File::create_new(path)
+                .with_context(|| format!("cannot create {}", path.display()))?;
+            let mut out = BufWriter::new(file);
+            let written = source.write(args.format.into(), &mut out);
+            if written.is_err() {
+                let _ = std::fs::remove_file(path);
+            }
+            written.and_then(|()| Ok(out.flush()?))
+        }
+    };
+    match written {
+        // Whoever reads it has seen enough.
+        Err(ExportError::Write(e)) if e.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+        other => other.map(|()| ExitCode::SUCCESS).map_err(Into::into),
+    }
+}
+
+impl ExportArgs {
+    fn kind_is_binary(&self) -> bool {
+        self.format == Kind::Pprof
+    }
+}

@@ -1,0 +1,224 @@
+//! What all commands on recordings have in common: which recording, and which of its blocks.
+
+use crate::failure::usage;
+use anyhow::{Context, Result, bail};
+use clap::error::ErrorKind as ClapError;
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use prof_analyze::index::{IndexOptions, Keep};
+use prof_analyze::query::{FIELDS, Filter, Query};
+use prof_analyze::{Index, LoadOptions};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+/// Which recording, and which of its blocks.
+#[derive(Args, Clone, Debug)]
+pub struct InputArgs {
+    /// A recording, or the id of a process that is being recorded
+    /// [default: the newest recording in the current folder]
+    #[arg(value_name = "FILE|PID")]
+    pub input: Option<String>,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub index: IndexArgs,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub filter: FilterArgs,
+}
+
+/// What becomes of the index.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct IndexArgs {
+    /// Don't use or write an index beside the recording (FILE.idx); recordings of less than 32 MiB
+    /// get none anyway
+    #[arg(long, help_heading = "Index")]
+    pub no_index: bool,
+    /// Write an index however short the recording is
+    #[arg(long = "index", help_heading = "Index", conflicts_with = "no_index")]
+    pub index: bool,
+}
+
+impl IndexArgs {
+    fn options(self) -> IndexOptions {
+        let keep = match (self.no_index, self.index) {
+            (true, _) => Keep::Never,
+            (_, true) => Keep::Always,
+            _ => Keep::Auto,
+        };
+        IndexOptions { keep, load: LoadOptions::default() }
+    }
+
+    /// Opens a recording.
+    ///
+    /// # Errors
+    /// If it can't be read.
+    pub fn open(self, path: &Path) -> Result<Index> {
+        let index = Index::open(path, &self.options()).map_err(|e| usage(e.to_string()))?;
+        if let (Some(at), true) = (index.path(), index.was_made()) {
+            log::info!("made the index {}", at.display());
+        }
+        Ok(index)
+    }
+}
+
+/// The filters: an option for each field of the grammar.
+#[derive(Clone, Debug, Default)]
+pub struct FilterArgs(pub Filter);
+
+impl FromArgMatches for FilterArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        let mut filters = Self::default();
+        filters.update_from_arg_matches(matches)?;
+        Ok(filters)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        for field in FIELDS {
+            for value in matches.get_many::<String>(field.name).into_iter().flatten() {
+                let set = self.0.set(field.name, value);
+                set.map_err(|e| clap::Error::raw(ClapError::ValueValidation, e))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Args for FilterArgs {
+    fn augment_args(command: Command) -> Command {
+        FIELDS.iter().fold(command, |command, field| {
+            let arg = Arg::new(field.name)
+                .long(field.name)
+                .aliases(field.aliases)
+                .value_name(field.value)
+                .action(ArgAction::Append)
+                .help(field.help)
+                .help_heading("Filters (several: all must hold)")
+                .hide(field.refused.is_some());
+            command.arg(arg)
+        })
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+/// Finds the recording of a process that is being recorded; `None` if it is not.
+pub type Locate<'a> = &'a dyn Fn(i32) -> Option<PathBuf>;
+
+impl InputArgs {
+    /// Opens the recording.
+    ///
+    /// # Errors
+    /// If there is none, or it can't be read.
+    pub fn open(&self, locate: Locate<'_>) -> Result<Index> {
+        let path = resolve(self.input.as_deref(), locate)?;
+        self.index.open(&path)
+    }
+
+    /// The blocks that are meant.
+    ///
+    /// # Errors
+    /// If a filter asks for what the recording doesn't have.
+    pub fn query<'a>(&self, index: &'a Index) -> Result<Query<'a>> {
+        Query::new(index, &self.filter.0).map_err(|e| usage(e.to_string()))
+    }
+}
+
+/// The recording that is meant: the file of that name; else, if it is a number, that of the
+/// process; without a name the newest in the current folder.
+///
+/// # Errors
+/// If there is none.
+pub fn resolve(input: Option<&str>, locate: Locate<'_>) -> Result<PathBuf> {
+    find(input, locate).map_err(|e| usage(format!("{e:#}")))
+}
+
+fn find(input: Option<&str>, locate: Locate<'_>) -> Result<PathBuf> {
+    let Some(name) = input else {
+        return newest(Path::new("."), |_| true).context(
+            "no recording in the current folder; name one, or make one with `prof attach PID`",
+        );
+    };
+    let path = PathBuf::from(name);
+    let pid = name.parse::<i32>().ok().filter(|p| *p > 0);
+    let (false, Some(pid)) = (path.exists(), pid) else { return Ok(path) };
+    let named = |p: &Path| p.file_name().is_some_and(|n| has_part(&n.to_string_lossy(), name));
+    if let Some(found) = locate(pid).or_else(|| newest(Path::new("."), named)) {
+        return Ok(found);
+    }
+    bail!(
+        "process {pid} is not being recorded, and no recording of it is in the current folder; \
+         start one with `prof attach {pid}`, or name a file"
+    )
+}
+
+/// Whether one of the parts of a file's name between dots is `part`.
+fn has_part(name: &str, part: &str) -> bool {
+    name.split('.').any(|p| p == part)
+}
+
+/// The newest recording of a folder among those wanted.
+fn newest(dir: &Path, wanted: impl Fn(&Path) -> bool) -> Option<PathBuf> {
+    let entries = fs::read_dir(dir).ok()?.flatten();
+    entries
+        .map(|e| e.path())
+        .filter(|p| p.extension().is_some_and(|x| x == "prof") && wanted(p))
+        .filter(|p| prof_analyze::load::is_recording(p))
+        .filter_map(|p| {
+            let time: SystemTime = p.metadata().and_then(|m| m.modified()).ok()?;
+            Some((time, p))
+        })
+        .max()
+        .map(|(_, p)| p.strip_prefix(".").map(Path::to_owned).unwrap_or(p))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn inputs_are_files_or_processes() {
+        let dir = std::env::temp_dir().join(format!("prof-report-{}", std::process::id()));
+        fs::create_dir_all(&dir).expect("a folder");
+        let header = prof_trace::chunk::file_header();
+        let old = dir.join("prof.a.77.1.prof");
+        let new = dir.join("prof.b.78.2.prof");
+        fs::write(&old, header).expect("written");
+        fs::write(&new, header).expect("written");
+        fs::write(dir.join("newer.prof"), "something else").expect("written");
+        let past = SystemTime::now() - std::time::Duration::from_secs(100);
+        fs::File::options()
+            .append(true)
+            .open(&old)
+            .and_then(|f| f.set_modified(past))
+            .expect("a time");
+        assert_eq!(newest(&dir, |_| true), Some(new));
+        assert_eq!(newest(&dir, |p| has_part(&p.to_string_lossy(), "77")), Some(old.clone()));
+        assert_eq!(newest(&dir, |_| false), None);
+
+        let none: Locate<'_> = &|_| None;
+        let name = old.to_str().expect("a name");
+        assert_eq!(resolve(Some(name), none).expect("a file"), old);
+        let live: Locate<'_> = &|pid| (pid == 123_456).then(|| "/tmp/there".into());
+        assert_eq!(resolve(Some("123456"), live).expect("live"), Path::new("/tmp/there"));
+        assert!(resolve(Some("123457"), live).is_err());
+        fs::remove_dir_all(&dir).expect("removed");
+    }
+
+    #[test]
+    fn every_field_is_an_option() {
+        let command = FilterArgs::augment_args(Command::new("x").no_binary_name(true));
+        let parse = |args: &[&str]| {
+            let m = command.clone().try_get_matches_from(args).map_err(|e| e.to_string())?;
+            FilterArgs::from_arg_matches(&m).map_err(|e| e.to_string())
+        };
+        let f =
+            parse(&["--from", "10%", "--size-min", "1KiB", "--function", "a", "--function", "b"]);
+        let given = f.expect("good").0.given().to_vec();
+        let names: Vec<_> = given.iter().map(|(n, v)| format!("{n}={v}")).collect();
+        assert_eq!(names, ["from=10%", "min-size=1KiB", "function=a", "function=b"]);
+        assert!(parse(&["--min-size", "x"]).expect_err("wrong").contains("--min-size"));
+        assert!(parse(&["--arena", "main"]).expect_err("refused").contains("don't hold"));
+    }
+}

@@ -1,0 +1,81 @@
+//! `prof leaks`: which stacks leak.
+
+use super::input::{InputArgs, Locate};
+use super::report::{Format, given, print};
+use crate::failure::{FAILED, usage};
+use crate::term;
+use anyhow::Result;
+use clap::Args;
+use prof_analyze::leaks::{Class, LeakOptions, Leaks, Limit, parse_limit};
+use prof_analyze::query::value::{Time, time};
+use prof_analyze::report::Style;
+use std::process::ExitCode;
+
+/// Say which call stacks leak, and which only hold memory
+///
+/// Each call stack gets a verdict by what it held over time: growing (in every eighth of the time: the
+/// weakest interval decides, not the mean), freed-at-the-end (it grew and was given back only when
+/// everything ended), saturating (bounded, as a cache is), static (taken early, unchanged since) or
+/// too-young (not enough to go by). Blocks that are young when they are looked at don't count.
+#[derive(Args, Clone, Debug)]
+pub struct LeaksArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: InputArgs,
+
+    /// How many call stacks of each verdict to show; 0 shows all
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 5)]
+    pub top: usize,
+
+    /// Show also call stacks that are static or too young
+    #[arg(long)]
+    pub all: bool,
+
+    /// Blocks younger than this don't count (ms, 4h3m2s, N% of the runtime)
+    #[arg(long, value_name = "TIME", default_value = "5%", value_parser = time)]
+    pub young: Time,
+
+    /// Exit with 1 if this is exceeded, such as 'growing > 1MiB/h' (the growth of all such stacks
+    /// together), 'static > 10MiB' (what they hold) or 'growing' (any)
+    #[arg(long, value_name = "LIMIT", value_parser = parse_limit)]
+    pub fail_if: Vec<Limit>,
+
+    /// How to write it
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If the recording can't be read, or standard output not be written.
+pub fn run(args: &LeaksArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    if let Time::Part(p) = args.young
+        && p >= 0.9
+    {
+        return Err(usage("--young: nothing would be old enough to count"));
+    }
+    let index = args.input.open(locate)?;
+    let query = args.input.query(&index)?;
+    let defaults = LeakOptions::default();
+    let options = LeakOptions {
+        young: args.young,
+        top: args.top,
+        classes: if args.all { Class::ALL.to_vec() } else { defaults.classes.clone() },
+        filter: given(&args.input.filter.0),
+        ..defaults
+    };
+    let leaks = Leaks::new(&index, &query, &options)?;
+    print(&match args.format {
+        Format::Text => leaks.text(Style { color: term::color(), width: term::width() }),
+        Format::Json => leaks.json() + "\n",
+    })?;
+    let mut code = ExitCode::SUCCESS;
+    for limit in &args.fail_if {
+        if let Some(what) = limit.exceeded(&leaks) {
+            eprintln!("prof leaks: {what}");
+            code = ExitCode::from(FAILED);
+        }
+    }
+    Ok(code)
+}
