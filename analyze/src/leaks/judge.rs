@@ -60,8 +60,8 @@ pub(super) struct Verdict {
     pub mean: f64,
 }
 
-/// Intervals whose growth is compared.
-const INTERVALS: usize = 8;
+/// Numbers of intervals whose growth is compared.
+const INTERVALS: [usize; 2] = [8, 4];
 /// A stack that is seen at fewer moments is too young.
 const SEEN: usize = 24;
 /// So many blocks that were kept make a trend.
@@ -91,14 +91,19 @@ pub(super) fn judge(s: &Series, early: bool) -> Verdict {
         let sure = if begin <= MOMENTS / 8 { Confidence::High } else { Confidence::Medium };
         return none(class, sure);
     }
-    let (weakest, mean) = growth(seen);
-    if mean > 0.0 && weakest >= mean * STEADY && s.kept >= KEPT {
+    // What grows in steps that are longer than an eighth may still do so in every quarter.
+    for intervals in INTERVALS {
+        let (weakest, mean) = growth(seen, intervals);
+        if mean <= 0.0 || weakest < mean * STEADY || s.kept < KEPT {
+            continue;
+        }
         let class = if s.freed_after as f64 >= last as f64 * 0.9 {
             Class::FreedAtTheEnd
         } else {
             Class::Growing
         };
         let confidence = match weakest / mean {
+            _ if intervals != INTERVALS[0] => Confidence::Low,
             r if r >= 0.6 && s.kept >= 64 => Confidence::High,
             r if r >= 0.35 && s.kept >= 32 => Confidence::Medium,
             _ => Confidence::Low,
@@ -109,18 +114,23 @@ pub(super) fn judge(s: &Series, early: bool) -> Verdict {
 }
 
 /// Growth from a moment to the next: of the weakest interval, and on average.
-fn growth(seen: &[u64]) -> (f64, f64) {
-    let place = |i: usize| i * (seen.len() - 1) / INTERVALS;
+fn growth(seen: &[u64], intervals: usize) -> (f64, f64) {
+    let place = |i: usize| i * (seen.len() - 1) / intervals;
     let at = |i: usize| seen[place(i)] as f64;
     let slope = |i: usize| (at(i + 1) - at(i)) / (place(i + 1) - place(i)).max(1) as f64;
-    let weakest = (0..INTERVALS).map(slope).fold(f64::MAX, f64::min);
-    let mean = (at(INTERVALS) - at(0)) / (seen.len() - 1) as f64;
+    let weakest = (0..intervals).map(slope).fold(f64::MAX, f64::min);
+    let mean = (at(intervals) - at(0)) / (seen.len() - 1) as f64;
     (weakest.max(0.0), mean)
 }
 
 /// One that does not grow all the time: has it stopped, or does it only take longer steps?
 fn bounded(seen: &[u64], last: u64, most: u64) -> Verdict {
     let none = |class, confidence| Verdict { class, confidence, weakest: 0.0, mean: 0.0 };
+    // What turns over goes up and down a little for ever; what doubles is twice as high by now.
+    let half = seen[..seen.len() / 2].iter().copied().max().unwrap_or(0);
+    if most as f64 <= half as f64 * 1.25 {
+        return none(Class::Saturating, Confidence::High);
+    }
     // Moments at which it was higher than ever before.
     let mut high = 0;
     let mut records = Vec::new();
@@ -177,6 +187,9 @@ mod tests {
         let burst = series(100, |i| if i < 32 { 10 * i as u64 } else { 9000 + 10 * i as u64 });
         let v = judge(&burst, true);
         assert_ne!(v.class, Class::Growing);
+        // In steps of a sixth of the time.
+        let v = judge(&series(100, |i| 1000 * (i as u64 / 11)), true);
+        assert_eq!((v.class, v.confidence), (Class::Growing, Confidence::Low));
         // Twice as fast for a while is still growth; what counts is the slower half.
         let faster = |i: usize| (i.min(32) * 1000 + i.saturating_sub(32) * 2000) as u64;
         let v = judge(&series(100, faster), true);
@@ -187,6 +200,11 @@ mod tests {
     #[test]
     fn what_is_bounded_is_no_leak() {
         assert_eq!(class(&series(100, |i| (i as u64 * 7919) % 5000 + 20_000)), Class::Saturating);
+        // A cache in the middle of its turns, with its highest point at the very end.
+        assert_eq!(
+            class(&series(100, |i| 20_000 + i as u64 * 31 % 700 + i as u64 * 8)),
+            Class::Saturating
+        );
         assert_eq!(class(&series(1, |_| 4096)), Class::Static);
         assert_eq!(
             class(&series(100, |i| 10_000 - 10_000 / (1 + i as u64 * i as u64))),

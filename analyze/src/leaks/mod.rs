@@ -2,8 +2,8 @@
 //!
 //! The recording is looked at in [`series::MOMENTS`] moments. At each of them only those blocks count
 //! that are older than a part of the runtime, so temporary blocks, and caches between two turns, are
-//! not seen at all. A stack grows if it has grown in every one of eight intervals: the weakest decides,
-//! not the mean. See [`judge`].
+//! not seen at all. A stack grows if it has grown in every one of eight intervals (or, less surely, of
+//! four): the weakest decides, not the mean. See [`judge`].
 
 mod judge;
 mod limit;
@@ -132,8 +132,10 @@ impl Leaks {
             false => analysis.end_ticks(),
         };
         let young_ns = options.young.ns(analysis.duration_ns());
-        let start = meta.target.start_ticks.min(end);
-        let young = analysis.ticks_at(young_ns).saturating_sub(start).min(end - start);
+        // Between its start and the first event lies the attach.
+        let start = analysis.parts().first().map_or(meta.target.start_ticks, |p| p.start).min(end);
+        let young = analysis.ticks_at(young_ns).saturating_sub(meta.target.start_ticks);
+        let young = young.min(end - start);
         let moments = series::Moments::new(start, end, young, options.end.clamp(0.0, 1.0));
         let step_ns = meta.clock.between(moments.at[0], moments.at[series::MOMENTS - 1]) as f64
             / (series::MOMENTS - 1) as f64;
