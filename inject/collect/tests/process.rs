@@ -95,7 +95,8 @@ fn all_that_a_killed_process_has_written_is_there() {
         let node = stack(&shared, 0x1000, 5);
         let pid = child(shared, u64::MAX, node, || ());
         let path = temp(&format!("kill-{round}"));
-        let mut c = Collector::new(pid as u32, shared, start_of(&path, pid as u32)).expect("collector");
+        let mut c =
+            Collector::new(pid as u32, shared, start_of(&path, pid as u32)).expect("collector");
         c.set_compress(Compress::ALL[round as usize % 3].0);
         let never = AtomicBool::new(false);
         let ended = std::thread::scope(|s| {
