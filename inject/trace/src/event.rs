@@ -325,31 +325,42 @@ impl Codec {
     }
 
     /// Decodes what stands at the start of `bytes` in a segment, as [`Codec::get`] does for events.
-    #[inline]
+    #[inline(always)]
     pub fn get_entry(&mut self, bytes: &[u8]) -> Option<(Entry, usize)> {
+        match bytes.first_chunk::<MAX_EVENT>() {
+            Some(b) if b[0] & 15 == DEFINE => self.get_define(b),
+            Some(b) => self.get_from(b).map(|(e, n)| (Entry::Event(e), n)),
+            None => self.get_last_entry(bytes),
+        }
+    }
+
+    /// The same for the last few bytes: as if zeroes followed.
+    #[cold]
+    fn get_last_entry(&mut self, bytes: &[u8]) -> Option<(Entry, usize)> {
         if bytes.first()? & 15 != DEFINE {
-            return self.get(bytes).map(|(e, n)| (Entry::Event(e), n));
+            return self.get_last(bytes).map(|(e, n)| (Entry::Event(e), n));
         }
         let mut padded = [0; MAX_EVENT];
-        let have = bytes.len().min(MAX_EVENT);
-        padded[..have].copy_from_slice(&bytes[..have]);
-        let (_, lens) = head(&padded, 0);
+        padded[..bytes.len()].copy_from_slice(bytes);
+        let mut after = *self;
+        let (define, n) = after.get_define(&padded).filter(|(_, n)| *n <= bytes.len())?;
+        *self = after;
+        Some((define, n))
+    }
+
+    #[inline(always)]
+    fn get_define(&mut self, bytes: &[u8; MAX_EVENT]) -> Option<(Entry, usize)> {
+        let (_, lens) = head(bytes, 0);
         let mut pos = 2;
-        let back = int(&padded, &mut pos, lens[0]);
-        let mut pcs = [0; DEFINE_NODES];
-        for (pc, len) in pcs.iter_mut().zip(&lens[1..]) {
-            *pc = u32::try_from(int(&padded, &mut pos, *len)).ok()?;
-        }
-        if pos > bytes.len() {
-            return None;
-        }
+        let back = int(bytes, &mut pos, lens[0]);
+        let [a, b, c] = [lens[1], lens[2], lens[3]].map(|len| int(bytes, &mut pos, len));
         let parent = (self.defined as u64 + 1).checked_sub(back)? as u32;
-        let count = pcs.iter().position(|pc| *pc == 0).unwrap_or(DEFINE_NODES);
-        if count == 0 || back == 0 || pcs[count..].iter().any(|pc| *pc != 0) {
+        let gap = a == 0 || (b == 0 && c != 0);
+        if gap || back == 0 || (a | b | c) > u64::from(u32::MAX) {
             return None;
         }
-        self.defined = self.defined.checked_add(count as u32)?;
-        Some((Entry::Define { parent, pcs }, pos))
+        self.defined = self.defined.checked_add(1 + u32::from(b != 0) + u32::from(c != 0))?;
+        Some((Entry::Define { parent, pcs: [a as u32, b as u32, c as u32] }, pos))
     }
 
     /// Takes the state that writing or reading `event` leaves.

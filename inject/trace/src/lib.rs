@@ -36,6 +36,8 @@ pub mod shared;
 pub mod slots;
 mod tables;
 #[cfg(feature = "std")]
+mod unpack;
+#[cfg(feature = "std")]
 pub mod wire;
 
 /// The atomics of the algorithms in `pcs`, `ring` and `slots`: a model checker that compiles these

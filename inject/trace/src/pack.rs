@@ -5,43 +5,45 @@
 //! chunk. `FORMAT.md` says what stands where.
 
 use crate::event::{Codec, Event};
-use crate::model::{ALLOC_GUESSES, FREE_GUESSES, Model};
-use crate::wire::{Reader, Writer};
+use crate::model::Model;
+use crate::wire::Writer;
 use std::boxed::Box;
 use std::vec::Vec;
+
+pub use crate::unpack::{Packed, Unpacker};
 
 /// The most events that a packed chunk may hold.
 pub const MAX_EVENTS: usize = 1 << 15;
 /// The most bytes that all columns may have together.
-const MAX_BODY: usize = MAX_EVENTS * 64;
+pub(crate) const MAX_BODY: usize = MAX_EVENTS * 64;
 /// An event takes no more bytes of one column: two addresses and a time, each of up to 9.
 const MAX_IN_COLUMN: usize = 27;
 /// Bytes behind the columns that may be read and mean nothing.
-const PAD: usize = 16;
+pub(crate) const PAD: usize = 16;
 
 /// Columns, in the order in which they are written.
-const COLUMNS: usize = 6;
-const CONTROL: usize = 0;
-const TIME_LOW: usize = 1;
-const TIME_HIGH: usize = 2;
-const ADDRESS: usize = 3;
-const SIZE: usize = 4;
-const NODE: usize = 5;
+pub(crate) const COLUMNS: usize = 6;
+pub(crate) const CONTROL: usize = 0;
+pub(crate) const TIME_LOW: usize = 1;
+pub(crate) const TIME_HIGH: usize = 2;
+pub(crate) const ADDRESS: usize = 3;
+pub(crate) const SIZE: usize = 4;
+pub(crate) const NODE: usize = 5;
 
 const REALLOC: u8 = 0;
-const FREE: u8 = 1;
-const ALLOC: u8 = 2;
+pub(crate) const FREE: u8 = 1;
+pub(crate) const ALLOC: u8 = 2;
 const FREE_STACK: u8 = 3;
 
 /// Bits of the control byte, beside the kind (0..2), the guess (2..4, for frees also 5) and the
 /// length of the time (6..8).
-const NODE_GUESSED: u8 = 1 << 4;
-const SIZE_GUESSED: u8 = 1 << 5;
+pub(crate) const NODE_GUESSED: u8 = 1 << 4;
+pub(crate) const SIZE_GUESSED: u8 = 1 << 5;
 /// No guess was right.
 const MISSED_ALLOC: u8 = 3;
 const MISSED_FREE: u8 = 7;
 /// Bytes of a time beside its lowest, by the code for them.
-const TIME_BYTES: [usize; 4] = [0, 1, 2, 7];
+pub(crate) const TIME_BYTES: [usize; 4] = [0, 1, 2, 7];
 
 /// How events are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,18 +74,13 @@ impl Compress {
 }
 
 /// Numbers of the coders in the payload.
-const STORED: u64 = 0;
-const LZ4: u64 = 1;
-const ZSTD: u64 = 2;
+pub(crate) const STORED: u64 = 0;
+pub(crate) const LZ4: u64 = 1;
+pub(crate) const ZSTD: u64 = 2;
 
 #[inline(always)]
 fn zigzag(v: i64) -> u64 {
     ((v << 1) ^ (v >> 63)) as u64
-}
-
-#[inline(always)]
-fn unzigzag(v: u64) -> i64 {
-    ((v >> 1) as i64) ^ -((v & 1) as i64)
 }
 
 /// A column that is being written.
@@ -408,238 +405,4 @@ pub struct Run {
     pub time: u64,
     /// The same: stack node.
     pub node: u32,
-}
-
-/// A packed chunk, of which the events have not been looked at yet.
-#[derive(Clone, Debug)]
-pub struct Packed<'a> {
-    /// The runs, in order.
-    pub runs: Vec<Run>,
-    coder: u64,
-    lens: [usize; COLUMNS],
-    body: Reader<'a>,
-}
-
-impl<'a> Packed<'a> {
-    /// From a payload; `None` if it is nonsense.
-    pub fn read(payload: &'a [u8]) -> Option<Self> {
-        let mut r = Reader::new(payload);
-        let coder = r.int()?;
-        let n = r.int()?;
-        if coder > ZSTD || n == 0 || n > MAX_EVENTS as u64 {
-            return None;
-        }
-        let (mut runs, mut events) = (Vec::new(), 0);
-        for _ in 0..n {
-            let (thread, count) = (r.int32()?, r.int32()?);
-            let run = Run { thread, count, time: r.int()?, node: r.int32()? };
-            events += count as usize;
-            if count == 0 || events > MAX_EVENTS {
-                return None;
-            }
-            runs.push(run);
-        }
-        let mut lens = [0; COLUMNS];
-        let mut all = 0usize;
-        for l in &mut lens {
-            *l = usize::try_from(r.int()?).ok().filter(|l| *l <= MAX_BODY)?;
-            all += *l;
-        }
-        (all <= MAX_BODY && lens[CONTROL] == events && lens[TIME_LOW] == events).then_some(Self {
-            runs,
-            coder,
-            lens,
-            body: r,
-        })
-    }
-
-    /// How many events there are.
-    pub fn events(&self) -> usize {
-        self.lens[CONTROL]
-    }
-}
-
-/// Unpacks events.
-pub struct Unpacker {
-    model: Box<Model>,
-    body: Vec<u8>,
-    zstd: Option<zstd::bulk::Decompressor<'static>>,
-}
-
-impl core::fmt::Debug for Unpacker {
-    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Unpacker").finish_non_exhaustive()
-    }
-}
-
-impl Default for Unpacker {
-    fn default() -> Self {
-        Self { model: Box::new(Model::new()), body: Vec::new(), zstd: None }
-    }
-}
-
-impl Unpacker {
-    /// Gives each event, with the index of its run, to `each`. `None` if the chunk turns out to be
-    /// nonsense, at its end or before.
-    pub fn unpack(
-        &mut self,
-        packed: &Packed<'_>,
-        mut each: impl FnMut(usize, Event),
-    ) -> Option<()> {
-        self.decompress(packed)?;
-        self.model.reset();
-        let mut at = [0; COLUMNS];
-        for i in 1..COLUMNS {
-            at[i] = at[i - 1] + packed.lens[i - 1];
-        }
-        let mut r = Columns { body: &self.body, at };
-        let m = &mut *self.model;
-        for (i, run) in packed.runs.iter().enumerate() {
-            m.time = run.time;
-            for _ in 0..run.count {
-                each(i, r.event(m)?);
-            }
-        }
-        // Each column ends where the next begins.
-        let mut end = 0;
-        for (at, len) in r.at.iter().zip(packed.lens) {
-            end += len;
-            if *at != end {
-                return None;
-            }
-        }
-        Some(())
-    }
-
-    fn decompress(&mut self, packed: &Packed<'_>) -> Option<()> {
-        let all: usize = packed.lens.iter().sum();
-        self.body.resize(all + PAD, 0);
-        self.body[all..].fill(0);
-        let to = &mut self.body[..all];
-        let mut from = packed.body;
-        match packed.coder {
-            STORED => to.copy_from_slice(from.rest().get(..all)?),
-            LZ4 => {
-                let n = lz4_flex::block::decompress_into(from.rest(), to).ok()?;
-                return (n == all).then_some(());
-            }
-            _ => {
-                if self.zstd.is_none() {
-                    self.zstd = Some(zstd::bulk::Decompressor::new().ok()?);
-                }
-                let (z, mut done) = (self.zstd.as_mut()?, 0);
-                for len in packed.lens {
-                    let part = &mut to[done..done + len];
-                    if z.decompress_to_buffer(from.blob()?, part).ok()? != len {
-                        return None;
-                    }
-                    done += len;
-                }
-            }
-        }
-        Some(())
-    }
-}
-
-/// Columns that are being read. A column that is read beyond its end gives what stands behind it,
-/// which is noticed at the end.
-struct Columns<'a> {
-    body: &'a [u8],
-    at: [usize; COLUMNS],
-}
-
-impl Columns<'_> {
-    #[inline(always)]
-    fn byte(&mut self, column: usize) -> Option<u8> {
-        let b = *self.body.get(self.at[column])?;
-        self.at[column] += 1;
-        Some(b)
-    }
-
-    #[inline(always)]
-    fn bytes(&mut self, column: usize, n: usize) -> Option<u64> {
-        let b = self.body.get(self.at[column]..)?.first_chunk::<8>()?;
-        self.at[column] += n;
-        Some(u64::from_le_bytes(*b) & ((1u64 << (n * 8)) - 1))
-    }
-
-    /// An integer; and whether it is one that was written in full.
-    #[inline(always)]
-    fn int(&mut self, column: usize) -> Option<(u64, bool)> {
-        let b = self.body.get(self.at[column]..)?.first_chunk::<9>()?;
-        let w = u64::from_le_bytes([b[0], b[1], b[2], b[3], b[4], b[5], b[6], b[7]]);
-        let n = (w & 7) as usize;
-        if n == 7 {
-            self.at[column] += 9;
-            let long = [b[1], b[2], b[3], b[4], b[5], b[6], b[7], b[8]];
-            return Some((u64::from_le_bytes(long), true));
-        }
-        self.at[column] += n + 1;
-        Some(((w & ((1u64 << (n * 8 + 8)) - 1)) >> 3, false))
-    }
-
-    #[inline(always)]
-    fn address(&mut self, base: u64) -> Option<u64> {
-        let (v, long) = self.int(ADDRESS)?;
-        if long {
-            return Some(v);
-        }
-        let d = unzigzag(v >> 1);
-        let d = if v & 1 == 0 { d.wrapping_shl(4) } else { d };
-        Some(base.wrapping_add(d as u64))
-    }
-
-    #[inline(always)]
-    fn node(&mut self, m: &mut Model, control: u8) -> Option<u32> {
-        let node = if control & NODE_GUESSED != 0 {
-            *m.node_guess()
-        } else {
-            let d = unzigzag(self.int(NODE)?.0);
-            let node = (m.node as i64).wrapping_add(d) as u32;
-            *m.node_guess() = node;
-            node
-        };
-        m.saw_node(node);
-        Some(node)
-    }
-
-    #[inline(always)]
-    fn event(&mut self, m: &mut Model) -> Option<Event> {
-        let control = self.byte(CONTROL)?;
-        let low = self.byte(TIME_LOW)? as u64;
-        let high = self.bytes(TIME_HIGH, TIME_BYTES[(control >> 6) as usize])?;
-        let time = m.time.wrapping_add(high << 8 | low);
-        m.time = time;
-        let kind = control & 3;
-        if kind & 1 == 1 {
-            let node = if kind == FREE { 0 } else { self.node(m, control)? };
-            let code = (control >> 2 & 3 | control >> 3 & 4) as usize;
-            let addr = match code {
-                0..FREE_GUESSES => m.guess_freed()[code],
-                _ => self.address(m.freed)?,
-            };
-            m.saw_freed(addr);
-            return Some(Event::Free { time, addr, node });
-        }
-        let node = self.node(m, control)?;
-        let size = if control & SIZE_GUESSED != 0 {
-            *m.size_guess(node)
-        } else {
-            let size = self.int(SIZE)?.0;
-            *m.size_guess(node) = size;
-            size
-        };
-        let code = (control >> 2 & 3) as usize;
-        let addr = match code {
-            0..ALLOC_GUESSES => m.guess_allocated(size)[code],
-            _ => self.address(m.allocated)?,
-        };
-        m.saw_allocated(addr, size);
-        if kind == ALLOC {
-            return Some(Event::Alloc { time, addr, size, node });
-        }
-        let old = self.address(addr)?;
-        let time_before = time.wrapping_sub(self.int(ADDRESS)?.0);
-        Some(Event::Realloc { time_before, time, old, addr, size, node })
-    }
 }
