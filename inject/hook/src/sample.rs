@@ -53,12 +53,14 @@ const MOST: u64 = 1 << 60;
 #[cold]
 #[inline(never)]
 fn arrived(c: &Control, slot: &Slot, step: u64) -> bool {
+    // Not 0, whatever the target has written there.
+    let every = c.sample_every.max(1);
     let mut random = slot.random.load(Relaxed);
     if random == 0 {
         random = counter() ^ (slot.serial.load(Relaxed) as u64) << 40;
         let bits = next(&mut random);
         let start = match c.sample_bytes {
-            0 => 1 + bits % c.sample_every,
+            0 => 1 + bits % every,
             mean => exponential(mean, bits),
         };
         if start > step {
@@ -71,7 +73,7 @@ fn arrived(c: &Control, slot: &Slot, step: u64) -> bool {
     let bits = next(&mut random);
     let distance = match c.sample_bytes {
         // From the place in this row to the end, and to the place in the next one.
-        0 => c.sample_every - last % c.sample_every + bits % c.sample_every,
+        0 => every - last % every + bits % every,
         mean => exponential(mean, bits),
     };
     slot.random.store(random, Relaxed);
