@@ -3,7 +3,7 @@
 use super::format::{HEADER, Identity, Summary};
 use super::rows::{COLUMNS, Out, Store, Writer, flags};
 use crate::Error;
-use crate::load::{LoadOptions, Op, OpKind, Sink, Stream};
+use crate::load::{LoadOptions, Op, OpKind, Sink, Stream, open_file};
 use crate::model::{Block, End, Fate, Group, Replay, Source, Totals, Watch, read_all};
 use prof_trace::capture::Capture;
 use std::fs::File;
@@ -170,7 +170,7 @@ pub(super) fn build(
     to: Option<File>,
 ) -> Result<Built, Failure> {
     let mut stream = Stream::open(path, options)?;
-    let file = File::open(path).map_err(|e| Error::open(path, e))?;
+    let file = open_file(path)?;
     let identity = Identity::of(&file).map_err(|e| Error::read(path, e))?;
     let mut out = match to {
         Some(f) => Out::File(io::BufWriter::with_capacity(1 << 20, f)),

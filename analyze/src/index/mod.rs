@@ -18,7 +18,7 @@ mod place;
 mod rows;
 mod scan;
 
-use crate::load::LoadOptions;
+use crate::load::{LoadOptions, open_file};
 use crate::model::{Analysis, Source};
 use crate::{Error, Note};
 use build::{Built, Failure, build};
@@ -82,7 +82,7 @@ impl Index {
     /// If the recording can't be read, see [`Analysis::from_file`]. What goes wrong with the index
     /// itself is no error: it is made anew, and in memory if there is no place for it.
     pub fn open(path: &Path, options: &IndexOptions) -> Result<Self, Error> {
-        let file = File::open(path).map_err(|e| Error::open(path, e))?;
+        let file = open_file(path)?;
         let len = file.metadata().map_or(0, |m| m.len());
         let wanted = match options.keep {
             Keep::Auto => len >= WORTH_IT,

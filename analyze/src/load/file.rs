@@ -35,13 +35,18 @@ pub(crate) struct ChunkFile {
     base: u64,
 }
 
+/// Opens what may be a recording for reading. A pipe or a device is none, and is not waited for.
+pub(crate) fn open_file(path: &Path) -> Result<File, Error> {
+    open_regular(path).map_err(|e| match e.kind() {
+        ErrorKind::InvalidInput => Error::NotARecording { path: path.to_owned() },
+        _ => Error::open(path, e),
+    })
+}
+
 impl ChunkFile {
     /// Opens a recording and checks its header.
     pub(crate) fn open(path: &Path) -> Result<Self, Error> {
-        let mut file = open_regular(path).map_err(|e| match e.kind() {
-            ErrorKind::InvalidInput => Error::NotARecording { path: path.to_owned() },
-            _ => Error::open(path, e),
-        })?;
+        let mut file = open_file(path)?;
         let mut head = Vec::with_capacity(chunk::FILE_HEADER);
         (&mut file)
             .take(chunk::FILE_HEADER as u64)

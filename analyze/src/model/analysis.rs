@@ -2,7 +2,7 @@
 
 use super::replay::{Group, Replay, Totals};
 use crate::Error;
-use crate::load::{LoadOptions, Meta, Part, Sink, Stream, Tail};
+use crate::load::{LoadOptions, Meta, Part, Sink, Stream, Tail, open_file};
 use prof_trace::capture::Capture;
 use prof_trace::records::Symbols;
 use std::fmt;
@@ -155,7 +155,7 @@ impl Analysis {
     /// recording says whose it is.
     pub fn from_file(path: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let mut stream = Stream::open(path, options)?;
-        let file = File::open(path).map_err(|e| Error::open(path, e))?;
+        let file = open_file(path)?;
         let mut replay: Replay = Replay::default();
         read_all(&mut stream, &mut replay)?;
         let (totals, groups) = (replay.totals(), replay.groups());
