@@ -133,7 +133,10 @@ fn without_a_collector(signal: Signal, off: &str, says: &str) {
     let collector = writers(&recording)[0];
     kill(Pid::from_raw(collector), signal).expect("signal");
     let before = operations(&mut target);
-    until("recording turns itself off", || state(&scene, &target)["state"] == off);
+    until("recording turns itself off", || {
+        let now = state(&scene, &target);
+        now["state"] == off && now["lost_events"].as_u64() > Some(1000)
+    });
     let (now, off_now) = (operations(&mut target), state(&scene, &target));
     // Threads that each wait for a segment at each event would come to some hundreds.
     assert!(now - before > 50_000, "the target was held up: {} operations", now - before);
