@@ -7,6 +7,7 @@ use common::build::program;
 use common::snapshot::Snapshot;
 use common::{Scene, Target, until};
 use nix::sys::signal::Signal;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -34,7 +35,11 @@ fn no_signal_is_lost_or_doubled_or_misdirected() {
 #[test]
 fn a_stopped_job_stays_stopped_and_in_its_group() {
     let scene = Scene::new("job");
-    let mut target = Target::start(&program("toggle.c"), &[]);
+    // A group of its own, whose parent is in another one: the kernel does not stop orphaned groups.
+    let mut command = Command::new(program("toggle.c"));
+    command.process_group(0);
+    let mut target = Target::spawn(command);
+    target.expect("ready");
     target.ask("alloc 10");
     // Parent, group, session, terminal, its foreground group.
     let job = |t: &Target| -> Vec<String> {
