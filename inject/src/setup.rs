@@ -99,7 +99,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
         *to = *a;
     }
     c.quiet = quiet;
-    c.next_thread.store(1, Relaxed);
+    c.next_thread.store(prof_trace::shared::FIRST_THREAD, Relaxed);
     c.heartbeat.store(now(source), Relaxed);
     c.pid = pid as u32;
     let mut bits = 0;

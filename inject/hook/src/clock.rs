@@ -1,8 +1,9 @@
 //! What time it is, in ticks.
 
 use crate::sys;
+use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture;
-use prof_trace::shared::{Shared, clock};
+use prof_trace::shared::{FIRST_THREAD, Shared, clock};
 
 /// Ticks before something that publishes memory (a free). Later stores stay behind it, as they are
 /// done in order; earlier loads must stay before it, since one of them may have fetched the block's
@@ -13,13 +14,29 @@ pub fn before(shared: &Shared) -> u64 {
 }
 
 /// Ticks after something that acquired memory (an allocation): earlier loads stay before it.
+///
+/// As long as only one thread has been seen, nobody else can have given that memory back or handed it
+/// out, and the counter is read without waiting for loads, in a third of the time. A second thread
+/// counts itself before its first event, so whoever gets memory from it sees that count as well, where
+/// the processor does loads in order. Two such readings may change places within an instruction or two:
+/// see [`not_before`].
 #[inline(always)]
 pub fn after(shared: &Shared) -> u64 {
-    if shared.control().clock == clock::COUNTER {
-        capture::counter_after_loads()
-    } else {
-        slow(shared)
+    let c = shared.control();
+    if c.clock != clock::COUNTER {
+        return slow(shared);
     }
+    if capture::LOADS_IN_ORDER && c.next_thread.load(Relaxed) <= FIRST_THREAD + 1 {
+        capture::counter()
+    } else {
+        capture::counter_after_loads()
+    }
+}
+
+/// A time of the thread that is to follow another one in its order.
+#[inline(always)]
+pub fn not_before(time: u64, last: u64) -> u64 {
+    if time < last { last } else { time }
 }
 
 #[cold]

@@ -211,7 +211,7 @@ pub(crate) extern "C" fn after_alloc(call: &mut Call) -> u64 {
     let Some(t) = t else { return 0 };
     let shared = header::shared();
     slot.busy_sp.store(call.regs.sp, Relaxed);
-    let time = clock::after(&shared);
+    let time = clock::not_before(clock::after(&shared), t.codec.time);
     record_alloc(&shared, slot, t, call, time, addr);
     count(slot, f);
     slot.busy_sp.store(0, Relaxed);
@@ -309,15 +309,15 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
     let state = new.or_else(|| thread::current(&shared).map(|(_, t)| t));
     let Some(t) = state else { return 0 };
     slot.busy_sp.store(call.regs.sp, Relaxed);
+    let before = clock::not_before(before, t.codec.time);
+    let time = clock::not_before(clock::after(&shared), before);
     count(slot, f);
     if !is_new {
         put_free(&shared, slot, t, call, before, old);
     } else if old == 0 {
-        let time = clock::after(&shared);
         record_alloc(&shared, slot, t, call, time, addr);
     } else {
         // Also if the old block is not in the recording: that a block was reallocated counts.
-        let time = clock::after(&shared);
         if let Some(node) = stack_node(&shared, slot, t, call) {
             select(&shared, addr);
             event(&shared, slot, t, |c, at| {
@@ -352,7 +352,7 @@ fn record_free(call: &mut Call, f: &Function, addr: u64) -> Option<&'static Slot
         return None;
     }
     slot.busy_sp.store(sp, Relaxed);
-    let time = clock::before(&shared);
+    let time = clock::not_before(clock::before(&shared), t.codec.time);
     put_free(&shared, slot, t, call, time, addr);
     count(slot, f);
     slot.busy_sp.store(0, Relaxed);

@@ -191,6 +191,9 @@ pub struct Toggle {
     pub on: AtomicU64,
 }
 
+/// The serial number of the first thread that is seen.
+pub const FIRST_THREAD: u32 = 1;
+
 /// The control page: who records whom, how, and what is where in the target.
 #[repr(C)]
 #[derive(Debug)]
@@ -265,7 +268,7 @@ pub struct Control {
     pub stacks: AtomicU32,
     /// Odd while prof is rewriting the stack ranges.
     pub stacks_seq: AtomicU32,
-    /// Serial number for the next thread that is seen.
+    /// Serial number for the next thread that is seen; begins with [`FIRST_THREAD`].
     pub next_thread: AtomicU32,
     /// Grows when the set of modules has changed; tells the hook to look again.
     pub modules_seq: AtomicU32,
