@@ -3,7 +3,7 @@
 use crate::output::Output;
 use crate::threads::Threads;
 use crate::tree::{Names, Tree};
-use prof_trace::event::{Codec, Entry, Event, MAX_EVENT};
+use prof_trace::event::{Codec, DEFINE_NODES, MAX_EVENT, Visit};
 use prof_trace::ring::{self, View};
 use prof_trace::shared::{SEGMENT_SIZE, Shared};
 
@@ -153,16 +153,13 @@ impl Drain {
                 let done = if packs {
                     let packer = out.packer(bytes.len());
                     packer.begin(v.serial, &start, bytes.len());
-                    let done = p.translate(bytes, shared, tree, |codec, e| {
-                        codec.follow(&e);
-                        packer.put(&e)
-                    });
+                    let done = p.translate(bytes, shared, tree, packer);
                     packer.end();
                     done
                 } else {
                     self.recorded.clear();
                     let to = &mut self.recorded;
-                    p.translate(bytes, shared, tree, |codec, e| put(codec, e, to))
+                    p.translate(bytes, shared, tree, &mut Plain { codec: start, to })
                 };
                 self.damaged += (bytes.len() - done.bytes) as u64;
                 p.bad = done.bytes < bytes.len();
@@ -189,10 +186,7 @@ impl Drain {
         p.start(v.serial, v.seq, &mut self.spare);
         let bytes = &mut self.copy[..drained.min(SEGMENT_SIZE)];
         shared.copy_out(v.index, 0, bytes);
-        let done = p.translate(bytes, shared, tree, |codec, e| {
-            codec.follow(&e);
-            true
-        });
+        let done = p.translate(bytes, shared, tree, &mut Nothing);
         p.drained = done.bytes as u32;
     }
 
@@ -229,51 +223,153 @@ impl Progress {
         *self = Self { serial, seq, names, ..Self::default() };
     }
 
-    /// Gives the events at the front of `bytes` to `put`, with the stack nodes that they have in the
-    /// recording, until it returns false: what it was given then can't be an event.
+    /// Gives the events at the front of `bytes` to `to`, with the stack nodes that they have in the
+    /// recording, until it answers false: what it was given then can't be an event.
     #[inline(always)]
     fn translate(
         &mut self,
         bytes: &[u8],
         shared: &Shared,
         tree: &mut Tree,
-        mut put: impl FnMut(&mut Codec, Event) -> bool,
+        to: &mut impl Visit,
     ) -> Translated {
-        let mut done = Translated::default();
-        while let Some((entry, n)) = self.codec.get_entry(&bytes[done.bytes..]) {
-            match entry {
-                Entry::Define { parent, pcs } => tree.define(shared, &mut self.names, parent, pcs),
-                Entry::Event(e) => {
-                    let node = self.names.get(e.node());
-                    if !put(&mut self.out, e.with_node(node.id)) {
-                        break;
-                    }
-                    done.events += 1;
-                    done.truncated += u32::from(node.is_cut);
-                }
-            }
-            done.bytes += n;
+        let (names, node) = (&mut self.names, self.out.node);
+        let mut t = Translation { shared, tree, names, to, node, events: 0, truncated: 0 };
+        let mut at = 0;
+        while let Some((n, true)) = self.codec.visit(&bytes[at..], &mut t) {
+            at += n;
         }
-        done
+        self.out.time = self.codec.time;
+        self.out.addr = self.codec.addr;
+        self.out.node = t.node;
+        Translated { events: t.events, truncated: t.truncated, bytes: at }
     }
 }
 
-/// Appends one event to `to`; false if it can't be one.
-#[inline(always)]
-fn put(codec: &mut Codec, e: Event, to: &mut Vec<u8>) -> bool {
-    to.reserve(MAX_EVENT);
-    let at = to.spare_capacity_mut().as_mut_ptr().cast::<u8>();
-    // SAFETY: MAX_EVENT bytes are reserved from `at`; as many as are written become part of the
-    // vector.
-    unsafe {
-        let n = match e {
-            Event::Alloc { time, addr, size, node } => codec.put_alloc(at, time, addr, size, node),
-            Event::Free { time, addr, node } => codec.put_free(at, time, addr, node),
-            Event::Realloc { time_before, time, old, addr, size, node } => {
-                codec.put_realloc(at, time_before, time, old, addr, size, node)
-            }
-        };
-        to.set_len(to.len() + n);
+/// Events on their way from a segment to a recording.
+struct Translation<'a, V> {
+    shared: &'a Shared,
+    tree: &'a mut Tree,
+    names: &'a mut Names,
+    to: &'a mut V,
+    /// The last stack node.
+    node: u32,
+    events: u32,
+    truncated: u32,
+}
+
+impl<V: Visit> Translation<'_, V> {
+    #[inline(always)]
+    fn name(&mut self, node: u32) -> u32 {
+        let node = self.names.get(node);
+        self.truncated += u32::from(node.is_cut);
+        node.id
+    }
+
+    #[inline(always)]
+    fn count(&mut self, taken: bool) -> bool {
+        self.events += u32::from(taken);
+        taken
+    }
+}
+
+impl<V: Visit> Visit for Translation<'_, V> {
+    #[inline(always)]
+    fn define(&mut self, parent: u32, pcs: [u32; DEFINE_NODES]) -> bool {
+        self.tree.define(self.shared, self.names, parent, pcs);
+        true
+    }
+
+    #[inline(always)]
+    fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool {
+        let node = self.name(node);
+        self.node = node;
+        let taken = self.to.alloc(time, addr, size, node);
+        self.count(taken)
+    }
+
+    #[inline(always)]
+    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
+        let mut node = node;
+        if node != 0 {
+            node = self.name(node);
+            // As the encoding does: a free without a stack leaves the last one.
+            self.node = if node == 0 { self.node } else { node };
+        }
+        let taken = self.to.free(time, addr, node);
+        self.count(taken)
+    }
+
+    #[inline(always)]
+    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
+        let node = self.name(node);
+        self.node = node;
+        let taken = self.to.realloc(times, old, addr, size, node);
+        self.count(taken)
+    }
+}
+
+/// Takes events and does nothing with them.
+struct Nothing;
+
+impl Visit for Nothing {
+    fn define(&mut self, _: u32, _: [u32; DEFINE_NODES]) -> bool {
+        true
+    }
+
+    fn alloc(&mut self, _: u64, _: u64, _: u64, _: u32) -> bool {
+        true
+    }
+
+    fn free(&mut self, _: u64, _: u64, _: u32) -> bool {
+        true
+    }
+
+    fn realloc(&mut self, _: [u64; 2], _: u64, _: u64, _: u64, _: u32) -> bool {
+        true
+    }
+}
+
+/// Writes events as they stand in a recording that is not packed.
+struct Plain<'a> {
+    codec: Codec,
+    to: &'a mut Vec<u8>,
+}
+
+impl Plain<'_> {
+    /// Appends what `write` writes; false if that is nothing.
+    #[inline(always)]
+    fn put(&mut self, write: impl FnOnce(&mut Codec, *mut u8) -> usize) -> bool {
+        self.to.reserve(MAX_EVENT);
+        let at = self.to.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+        let n = write(&mut self.codec, at);
+        // SAFETY: MAX_EVENT bytes are reserved from `at`, of which `n` have been written.
+        unsafe { self.to.set_len(self.to.len() + n) };
         n > 0
+    }
+}
+
+impl Visit for Plain<'_> {
+    fn define(&mut self, _: u32, _: [u32; DEFINE_NODES]) -> bool {
+        false // recordings have their nodes elsewhere
+    }
+
+    #[inline(always)]
+    fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool {
+        // SAFETY: `put` passes a place of MAX_EVENT bytes.
+        self.put(|c, at| unsafe { c.put_alloc(at, time, addr, size, node) })
+    }
+
+    #[inline(always)]
+    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
+        // SAFETY: as above.
+        self.put(|c, at| unsafe { c.put_free(at, time, addr, node) })
+    }
+
+    #[inline(always)]
+    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
+        let [before, time] = times;
+        // SAFETY: as above.
+        self.put(|c, at| unsafe { c.put_realloc(at, before, time, old, addr, size, node) })
     }
 }

@@ -324,43 +324,29 @@ impl Codec {
         }
     }
 
+    /// Decodes what stands at the start of `bytes` in a segment and gives it to `v`. Returns its length and
+    /// what `v` said, or `None` if the bytes are no entry or are cut off.
+    ///
+    /// Unlike [`Codec::get_entry`] this keeps everything in registers: whoever reads all that threads
+    /// write has no time for more.
+    #[inline(always)]
+    pub fn visit(&mut self, bytes: &[u8], v: &mut impl Visit) -> Option<(usize, bool)> {
+        match bytes.first_chunk::<MAX_EVENT>() {
+            Some(b) => self.visit_from(b, v),
+            None => {
+                let (entry, n) = self.get_last_entry(bytes)?;
+                Some((n, entry.show(v)))
+            }
+        }
+    }
+
     /// Decodes what stands at the start of `bytes` in a segment, as [`Codec::get`] does for events.
     #[inline(always)]
     pub fn get_entry(&mut self, bytes: &[u8]) -> Option<(Entry, usize)> {
         match bytes.first_chunk::<MAX_EVENT>() {
-            Some(b) if b[0] & 15 == DEFINE => self.get_define(b),
-            Some(b) => self.get_from(b).map(|(e, n)| (Entry::Event(e), n)),
+            Some(b) => self.get_from(b),
             None => self.get_last_entry(bytes),
         }
-    }
-
-    /// The same for the last few bytes: as if zeroes followed.
-    #[cold]
-    fn get_last_entry(&mut self, bytes: &[u8]) -> Option<(Entry, usize)> {
-        if bytes.first()? & 15 != DEFINE {
-            return self.get_last(bytes).map(|(e, n)| (Entry::Event(e), n));
-        }
-        let mut padded = [0; MAX_EVENT];
-        padded[..bytes.len()].copy_from_slice(bytes);
-        let mut after = *self;
-        let (define, n) = after.get_define(&padded).filter(|(_, n)| *n <= bytes.len())?;
-        *self = after;
-        Some((define, n))
-    }
-
-    #[inline(always)]
-    fn get_define(&mut self, bytes: &[u8; MAX_EVENT]) -> Option<(Entry, usize)> {
-        let (_, lens) = head(bytes, 0);
-        let mut pos = 2;
-        let back = int(bytes, &mut pos, lens[0]);
-        let [a, b, c] = [lens[1], lens[2], lens[3]].map(|len| int(bytes, &mut pos, len));
-        let parent = (self.defined as u64 + 1).checked_sub(back)? as u32;
-        let gap = a == 0 || (b == 0 && c != 0);
-        if gap || back == 0 || (a | b | c) > u64::from(u32::MAX) {
-            return None;
-        }
-        self.defined = self.defined.checked_add(1 + u32::from(b != 0) + u32::from(c != 0))?;
-        Some((Entry::Define { parent, pcs: [a as u32, b as u32, c as u32] }, pos))
     }
 
     /// Takes the state that writing or reading `event` leaves.
@@ -378,61 +364,148 @@ impl Codec {
     /// bytes are no event or are cut off.
     #[inline(always)]
     pub fn get(&mut self, bytes: &[u8]) -> Option<(Event, usize)> {
-        match bytes.first_chunk::<MAX_EVENT>() {
-            Some(b) => self.get_from(b),
-            None => self.get_last(bytes),
+        if bytes.first()? & 15 == DEFINE {
+            return None;
+        }
+        match self.get_entry(bytes)? {
+            (Entry::Event(e), n) => Some((e, n)),
+            _ => None,
         }
     }
 
-    /// The same for the last few bytes: as if zeroes followed.
+    /// The last few bytes: as if zeroes followed.
     #[cold]
-    fn get_last(&mut self, bytes: &[u8]) -> Option<(Event, usize)> {
+    fn get_last_entry(&mut self, bytes: &[u8]) -> Option<(Entry, usize)> {
         let mut padded = [0; MAX_EVENT];
         padded[..bytes.len()].copy_from_slice(bytes);
         let mut after = *self;
-        let (event, n) = after.get_from(&padded).filter(|(_, n)| *n <= bytes.len())?;
+        let (entry, n) = after.get_from(&padded).filter(|(_, n)| *n <= bytes.len())?;
         *self = after;
-        Some((event, n))
+        Some((entry, n))
     }
 
     #[inline(always)]
-    fn get_from(&mut self, bytes: &[u8; MAX_EVENT]) -> Option<(Event, usize)> {
+    fn get_from(&mut self, bytes: &[u8; MAX_EVENT]) -> Option<(Entry, usize)> {
+        let mut kept = Kept(None);
+        let (n, _) = self.visit_from(bytes, &mut kept)?;
+        Some((kept.0?, n))
+    }
+
+    #[inline(always)]
+    fn visit_from(&mut self, bytes: &[u8; MAX_EVENT], v: &mut impl Visit) -> Option<(usize, bool)> {
         let (kind, lens) = head(bytes, 0);
         let mut pos = 2;
         let t = int(bytes, &mut pos, lens[0]);
         let a = int(bytes, &mut pos, lens[1]);
         let size = int(bytes, &mut pos, lens[2]);
         let n = int(bytes, &mut pos, lens[3]);
+        if kind == DEFINE {
+            return Some((pos, self.defined(t, [a, size, n], v)?));
+        }
         let time = self.time.wrapping_add(t);
         let d = if kind & UNALIGNED == 0 { unzigzag(a).wrapping_shl(4) } else { unzigzag(a) };
         let addr = self.addr.wrapping_add(d as u64);
         let node = (self.node as i64).wrapping_add(unzigzag(n)) as u32;
-        let event = match kind & 7 {
-            ALLOC => Event::Alloc { time, addr, size, node },
-            FREE => Event::Free { time, addr, node: 0 },
-            FREE_STACK => Event::Free { time, addr, node },
-            REALLOC => {
+        let kind = kind & 7;
+        if !(ALLOC..=REALLOC).contains(&kind) {
+            return None;
+        }
+        self.time = time;
+        self.addr = addr;
+        if kind == FREE {
+            return Some((pos, v.free(time, addr, 0)));
+        }
+        self.node = node;
+        let said = match kind {
+            ALLOC => v.alloc(time, addr, size, node),
+            FREE_STACK => v.free(time, addr, node),
+            _ => {
                 let (_, more) = head(bytes, pos);
                 pos += 2;
                 let back = int(bytes, &mut pos, more[0]);
-                let o = int(bytes, &mut pos, more[1]);
-                Event::Realloc {
-                    time_before: time.wrapping_sub(back),
-                    time,
-                    old: addr.wrapping_add(unzigzag(o) as u64),
-                    addr,
-                    size,
-                    node,
-                }
+                let old = addr.wrapping_add(unzigzag(int(bytes, &mut pos, more[1])) as u64);
+                v.realloc([time.wrapping_sub(back), time], old, addr, size, node)
             }
-            _ => return None,
         };
-        self.time = time;
-        self.addr = addr;
-        if kind & 7 != FREE {
-            self.node = node;
+        Some((pos, said))
+    }
+
+    #[inline(always)]
+    fn defined(&mut self, back: u64, pcs: [u64; 3], v: &mut impl Visit) -> Option<bool> {
+        let [a, b, c] = pcs;
+        let parent = (self.defined as u64 + 1).checked_sub(back)? as u32;
+        let gap = a == 0 || (b == 0 && c != 0);
+        if gap || back == 0 || (a | b | c) > u64::from(u32::MAX) {
+            return None;
         }
-        Some((event, pos))
+        self.defined = self.defined.checked_add(1 + u32::from(b != 0) + u32::from(c != 0))?;
+        Some(v.define(parent, [a as u32, b as u32, c as u32]))
+    }
+}
+
+/// What [`Codec::visit`] gives entries to. Each method may answer that the entry can't be one, whatever
+/// its bytes say, with false.
+pub trait Visit {
+    /// [`Entry::Define`].
+    fn define(&mut self, parent: u32, pcs: [u32; DEFINE_NODES]) -> bool;
+    /// [`Event::Alloc`].
+    fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool;
+    /// [`Event::Free`].
+    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool;
+    /// [`Event::Realloc`]; the times are `time_before` and `time`.
+    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool;
+}
+
+/// The entry as a value.
+struct Kept(Option<Entry>);
+
+impl Visit for Kept {
+    #[inline(always)]
+    fn define(&mut self, parent: u32, pcs: [u32; DEFINE_NODES]) -> bool {
+        self.0 = Some(Entry::Define { parent, pcs });
+        true
+    }
+
+    #[inline(always)]
+    fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool {
+        self.0 = Some(Entry::Event(Event::Alloc { time, addr, size, node }));
+        true
+    }
+
+    #[inline(always)]
+    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
+        self.0 = Some(Entry::Event(Event::Free { time, addr, node }));
+        true
+    }
+
+    #[inline(always)]
+    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
+        let [time_before, time] = times;
+        self.0 = Some(Entry::Event(Event::Realloc { time_before, time, old, addr, size, node }));
+        true
+    }
+}
+
+impl Event {
+    /// Gives itself to whoever takes entries apart.
+    #[inline(always)]
+    pub fn show(&self, v: &mut impl Visit) -> bool {
+        match *self {
+            Event::Alloc { time, addr, size, node } => v.alloc(time, addr, size, node),
+            Event::Free { time, addr, node } => v.free(time, addr, node),
+            Event::Realloc { time_before, time, old, addr, size, node } => {
+                v.realloc([time_before, time], old, addr, size, node)
+            }
+        }
+    }
+}
+
+impl Entry {
+    fn show(&self, v: &mut impl Visit) -> bool {
+        match self {
+            Entry::Event(e) => e.show(v),
+            Entry::Define { parent, pcs } => v.define(*parent, *pcs),
+        }
     }
 }
 
@@ -460,145 +533,4 @@ fn int(bytes: &[u8; MAX_EVENT], pos: &mut usize, len: u32) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn round(events: &[Event]) -> usize {
-        let mut buf = [0u8; 4096];
-        let mut w = Codec::default();
-        let mut len = 0;
-        for e in events {
-            let at = buf[len..].as_mut_ptr();
-            assert!(buf.len() - len >= MAX_EVENT);
-            // SAFETY: checked on the line above.
-            let n = unsafe {
-                match *e {
-                    Event::Alloc { time, addr, size, node } => {
-                        w.put_alloc(at, time, addr, size, node)
-                    }
-                    Event::Free { time, addr, node } => w.put_free(at, time, addr, node),
-                    Event::Realloc { time_before, time, old, addr, size, node } => {
-                        w.put_realloc(at, time_before, time, old, addr, size, node)
-                    }
-                }
-            };
-            assert!(n > 0 && n <= MAX_EVENT - 8, "{n}");
-            len += n;
-        }
-        let mut r = Codec::default();
-        let mut pos = 0;
-        for e in events {
-            let mut follows = r;
-            let (got, n) = r.get(&buf[pos..len]).expect("an event");
-            follows.follow(&got);
-            assert_eq!((got, follows), (*e, r));
-            pos += n;
-        }
-        assert_eq!(pos, len);
-        assert_eq!(r, w);
-        for cut in 1..len.min(200) {
-            let mut r = Codec::default();
-            let mut pos = 0;
-            while let Some((_, n)) = r.get(&buf[pos..cut]) {
-                pos += n;
-                assert!(pos <= cut);
-            }
-        }
-        len
-    }
-
-    #[test]
-    fn events_come_back_as_written() {
-        let e = [
-            Event::Alloc { time: 1 << 50, addr: 0x7f00_1234_5670, size: 24, node: 900 },
-            Event::Alloc { time: (1 << 50) + 300, addr: 0x7f00_1234_5690, size: 24, node: 900 },
-            Event::Free { time: (1 << 50) + 500, addr: 0x7f00_1234_5690, node: 0 },
-            Event::Free { time: (1 << 50) + 501, addr: 0x10, node: 7 },
-            Event::Alloc { time: (1 << 50) + 800, addr: 0x13, size: 0, node: u32::MAX },
-            Event::Realloc {
-                time_before: (1 << 50) + 900,
-                time: (1 << 50) + 1000,
-                old: 0x13,
-                addr: 0xffff_ffff_fff0,
-                size: 1 << 47,
-                node: 1,
-            },
-            Event::Alloc {
-                time: (1 << 50) + 1000,
-                addr: 0xffff_ffff_fff1,
-                size: (1 << 56) - 1,
-                node: 0,
-            },
-        ];
-        round(&e);
-    }
-
-    #[test]
-    fn definitions_come_back_as_written() {
-        let mut buf = [0u8; 1024];
-        let (mut w, mut r) = (Codec::default(), Codec::default());
-        let all = [(0, [7, 0, 0]), (1, [500, 3, 0]), (3, [70_000, 1, 2_000_000]), (2, [9, 9, 9])];
-        let mut len = 0;
-        for (parent, pcs) in all {
-            // SAFETY: far from the end of the buffer.
-            let n = unsafe { w.put_define(buf[len..].as_mut_ptr(), parent, pcs) };
-            assert!(n <= MAX_DEFINE);
-            len += n;
-        }
-        // SAFETY: as above.
-        len += unsafe { w.put_free(buf[len..].as_mut_ptr(), 5, 16, 3) };
-        let mut pos = 0;
-        for (parent, pcs) in all {
-            let (e, n) = r.get_entry(&buf[pos..len]).expect("an entry");
-            assert_eq!(e, Entry::Define { parent, pcs });
-            pos += n;
-        }
-        let free = Entry::Event(Event::Free { time: 5, addr: 16, node: 3 });
-        assert_eq!(r.get_entry(&buf[pos..len]).map(|(e, n)| (e, n + pos)), Some((free, len)));
-        assert_eq!((r, r.defined), (w, 9));
-        // A parent that is not there yet, and a definition of nothing.
-        assert_eq!(Codec::default().get_entry(&[5 | 1 << 4, 4, 0, 1]), None);
-        assert_eq!(Codec::default().get_entry(&[5 | 1 << 4, 0, 1]), None);
-        // A recording has no definitions.
-        assert_eq!(Codec::default().get(&buf), None);
-    }
-
-    #[test]
-    fn a_usual_pair_is_small() {
-        let pair = [
-            Event::Alloc { time: 0, addr: 0, size: 0, node: 0 },
-            Event::Alloc { time: 300, addr: 0x2000, size: 48, node: 1000 },
-            Event::Free { time: 600, addr: 0x2000, node: 0 },
-        ];
-        assert!(round(&pair) <= 2 + 9 + 4 + 1);
-    }
-
-    #[test]
-    fn values_that_do_not_fit_are_refused() {
-        let mut buf = [0u8; MAX_EVENT];
-        let mut c = Codec::default();
-        // SAFETY: the buffer has MAX_EVENT bytes.
-        let n = unsafe { c.put_alloc(buf.as_mut_ptr(), 1, 16, 1 << 56, 1) };
-        assert_eq!((n, c), (0, Codec::default()));
-    }
-
-    #[test]
-    fn arbitrary_bytes_do_no_harm() {
-        let mut x = 0x9e37_79b9_7f4a_7c15u64;
-        let mut buf = [0u8; 512];
-        for _ in 0..2000 {
-            for b in &mut buf {
-                x ^= x << 13;
-                x ^= x >> 7;
-                x ^= x << 17;
-                *b = x as u8;
-            }
-            let mut c = Codec::default();
-            let mut pos = 0;
-            while let Some((_, n)) = c.get(&buf[pos..]) {
-                assert!(n >= 2);
-                pos += n;
-            }
-        }
-    }
-}
+mod tests;

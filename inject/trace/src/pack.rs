@@ -4,7 +4,7 @@
 //! A packed chunk holds runs of events of one or several threads. It can be read without any other
 //! chunk. `FORMAT.md` says what stands where.
 
-use crate::event::{Codec, Event};
+use crate::event::{Codec, DEFINE_NODES, Visit};
 use crate::model::Model;
 use crate::wire::Writer;
 use std::boxed::Box;
@@ -207,15 +207,12 @@ impl Packer {
         self.room = most as u32;
     }
 
-    /// Adds an event to the run; false if it has as many as it can have.
+    /// Counts one more event of the run; false if it has as many as it can have.
     #[inline(always)]
-    pub fn put(&mut self, event: &Event) -> bool {
-        if self.run.count == self.room {
-            return false;
-        }
-        self.run.count += 1;
-        self.event(event);
-        true
+    fn one_more(&mut self) -> bool {
+        let fits = self.run.count != self.room;
+        self.run.count += u32::from(fits);
+        fits
     }
 
     /// Ends the run.
@@ -248,25 +245,10 @@ impl Packer {
             at += n;
             count += 1;
             see(event.node());
-            self.put(&event);
+            event.show(self);
         }
         self.end();
         (count, at)
-    }
-
-    #[inline(always)]
-    fn event(&mut self, event: &Event) {
-        match *event {
-            Event::Alloc { time, addr, size, node } => {
-                self.allocated(ALLOC, time, addr, size, node);
-            }
-            Event::Free { time, addr, node } => self.freed(time, addr, node),
-            Event::Realloc { time_before, time, old, addr, size, node } => {
-                self.allocated(REALLOC, time, addr, size, node);
-                self.columns[ADDRESS].put_address(old, addr, true);
-                self.columns[ADDRESS].put_int(time.wrapping_sub(time_before), true);
-            }
-        }
     }
 
     /// Writes a time, and returns its bits of the control byte.
@@ -381,6 +363,42 @@ impl Packer {
             let n = coder.and_then(|z| z.compress_to_buffer(c.written(), &mut self.coded[..]).ok());
             w.blob(&self.coded[..n.unwrap_or(0)]);
         }
+    }
+}
+
+/// Each adds an event to the run; false if it has as many as it can have.
+impl Visit for Packer {
+    fn define(&mut self, _: u32, _: [u32; DEFINE_NODES]) -> bool {
+        false // recordings have their nodes elsewhere
+    }
+
+    #[inline(always)]
+    fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool {
+        let fits = self.one_more();
+        if fits {
+            self.allocated(ALLOC, time, addr, size, node);
+        }
+        fits
+    }
+
+    #[inline(always)]
+    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
+        let fits = self.one_more();
+        if fits {
+            self.freed(time, addr, node);
+        }
+        fits
+    }
+
+    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
+        let fits = self.one_more();
+        if fits {
+            let [before, time] = times;
+            self.allocated(REALLOC, time, addr, size, node);
+            self.columns[ADDRESS].put_address(old, addr, true);
+            self.columns[ADDRESS].put_int(time.wrapping_sub(before), true);
+        }
+        fits
     }
 }
 

@@ -1,0 +1,138 @@
+use super::*;
+
+fn round(events: &[Event]) -> usize {
+    let mut buf = [0u8; 4096];
+    let mut w = Codec::default();
+    let mut len = 0;
+    for e in events {
+        let at = buf[len..].as_mut_ptr();
+        assert!(buf.len() - len >= MAX_EVENT);
+        // SAFETY: checked on the line above.
+        let n = unsafe {
+            match *e {
+                Event::Alloc { time, addr, size, node } => w.put_alloc(at, time, addr, size, node),
+                Event::Free { time, addr, node } => w.put_free(at, time, addr, node),
+                Event::Realloc { time_before, time, old, addr, size, node } => {
+                    w.put_realloc(at, time_before, time, old, addr, size, node)
+                }
+            }
+        };
+        assert!(n > 0 && n <= MAX_EVENT - 8, "{n}");
+        len += n;
+    }
+    let mut r = Codec::default();
+    let mut pos = 0;
+    for e in events {
+        let mut follows = r;
+        let (got, n) = r.get(&buf[pos..len]).expect("an event");
+        follows.follow(&got);
+        assert_eq!((got, follows), (*e, r));
+        pos += n;
+    }
+    assert_eq!(pos, len);
+    assert_eq!(r, w);
+    for cut in 1..len.min(200) {
+        let mut r = Codec::default();
+        let mut pos = 0;
+        while let Some((_, n)) = r.get(&buf[pos..cut]) {
+            pos += n;
+            assert!(pos <= cut);
+        }
+    }
+    len
+}
+
+#[test]
+fn events_come_back_as_written() {
+    let e = [
+        Event::Alloc { time: 1 << 50, addr: 0x7f00_1234_5670, size: 24, node: 900 },
+        Event::Alloc { time: (1 << 50) + 300, addr: 0x7f00_1234_5690, size: 24, node: 900 },
+        Event::Free { time: (1 << 50) + 500, addr: 0x7f00_1234_5690, node: 0 },
+        Event::Free { time: (1 << 50) + 501, addr: 0x10, node: 7 },
+        Event::Alloc { time: (1 << 50) + 800, addr: 0x13, size: 0, node: u32::MAX },
+        Event::Realloc {
+            time_before: (1 << 50) + 900,
+            time: (1 << 50) + 1000,
+            old: 0x13,
+            addr: 0xffff_ffff_fff0,
+            size: 1 << 47,
+            node: 1,
+        },
+        Event::Alloc {
+            time: (1 << 50) + 1000,
+            addr: 0xffff_ffff_fff1,
+            size: (1 << 56) - 1,
+            node: 0,
+        },
+    ];
+    round(&e);
+}
+
+#[test]
+fn definitions_come_back_as_written() {
+    let mut buf = [0u8; 1024];
+    let (mut w, mut r) = (Codec::default(), Codec::default());
+    let all = [(0, [7, 0, 0]), (1, [500, 3, 0]), (3, [70_000, 1, 2_000_000]), (2, [9, 9, 9])];
+    let mut len = 0;
+    for (parent, pcs) in all {
+        // SAFETY: far from the end of the buffer.
+        let n = unsafe { w.put_define(buf[len..].as_mut_ptr(), parent, pcs) };
+        assert!(n <= MAX_DEFINE);
+        len += n;
+    }
+    // SAFETY: as above.
+    len += unsafe { w.put_free(buf[len..].as_mut_ptr(), 5, 16, 3) };
+    let mut pos = 0;
+    for (parent, pcs) in all {
+        let (e, n) = r.get_entry(&buf[pos..len]).expect("an entry");
+        assert_eq!(e, Entry::Define { parent, pcs });
+        pos += n;
+    }
+    let free = Entry::Event(Event::Free { time: 5, addr: 16, node: 3 });
+    assert_eq!(r.get_entry(&buf[pos..len]).map(|(e, n)| (e, n + pos)), Some((free, len)));
+    assert_eq!((r, r.defined), (w, 9));
+    // A parent that is not there yet, and a definition of nothing.
+    assert_eq!(Codec::default().get_entry(&[5 | 1 << 4, 4, 0, 1]), None);
+    assert_eq!(Codec::default().get_entry(&[5 | 1 << 4, 0, 1]), None);
+    // A recording has no definitions.
+    assert_eq!(Codec::default().get(&buf), None);
+}
+
+#[test]
+fn a_usual_pair_is_small() {
+    let pair = [
+        Event::Alloc { time: 0, addr: 0, size: 0, node: 0 },
+        Event::Alloc { time: 300, addr: 0x2000, size: 48, node: 1000 },
+        Event::Free { time: 600, addr: 0x2000, node: 0 },
+    ];
+    assert!(round(&pair) <= 2 + 9 + 4 + 1);
+}
+
+#[test]
+fn values_that_do_not_fit_are_refused() {
+    let mut buf = [0u8; MAX_EVENT];
+    let mut c = Codec::default();
+    // SAFETY: the buffer has MAX_EVENT bytes.
+    let n = unsafe { c.put_alloc(buf.as_mut_ptr(), 1, 16, 1 << 56, 1) };
+    assert_eq!((n, c), (0, Codec::default()));
+}
+
+#[test]
+fn arbitrary_bytes_do_no_harm() {
+    let mut x = 0x9e37_79b9_7f4a_7c15u64;
+    let mut buf = [0u8; 512];
+    for _ in 0..2000 {
+        for b in &mut buf {
+            x ^= x << 13;
+            x ^= x >> 7;
+            x ^= x << 17;
+            *b = x as u8;
+        }
+        let mut c = Codec::default();
+        let mut pos = 0;
+        while let Some((_, n)) = c.get(&buf[pos..]) {
+            assert!(n >= 2);
+            pos += n;
+        }
+    }
+}
