@@ -38,6 +38,15 @@ fn main() {
             cargo.env_remove(&name);
         }
     }
+    // Where the standard library for the target is, if not in its usual place, goes for both.
+    let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
+    let mut flags = flags.split('\u{1f}');
+    while let Some(flag) = flags.next() {
+        if flag == "--sysroot" {
+            let at = flags.next().unwrap_or_default();
+            cargo.env("CARGO_ENCODED_RUSTFLAGS", format!("--sysroot\u{1f}{at}"));
+        }
+    }
     let status = cargo.status().expect("cargo can be run");
     assert!(status.success(), "building the hook failed");
     let file = out.join("hook").join(&target).join("release/libprof_hook_so.so");

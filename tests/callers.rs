@@ -59,6 +59,14 @@ fn check_callers(r: &Report) {
     assert_eq!(functions.last(), Some(&"_start"), "{functions:?}");
 }
 
+/// Functions begin with what marks them as targets of indirect calls, and sign their return
+/// addresses where the processor can.
+const PROTECTED: &str = if cfg!(target_arch = "aarch64") {
+    "-mbranch-protection=standard"
+} else {
+    "-fcf-protection=full"
+};
+
 #[test]
 fn through_the_plt_and_pointers_and_libc() {
     let scene = Scene::new("callers");
@@ -74,7 +82,7 @@ fn without_a_plt() {
 #[test]
 fn from_an_executable_at_a_fixed_address_with_lazy_binding() {
     let scene = Scene::new("no-pie");
-    check_callers(&callers(&scene, &["-O0", "-no-pie", "-fcf-protection=full", "-Wl,-z,lazy"]));
+    check_callers(&callers(&scene, &["-O0", "-no-pie", PROTECTED, "-Wl,-z,lazy"]));
 }
 
 #[test]
@@ -122,10 +130,16 @@ fn operator_new_and_exceptions() {
 
 /// The library of another allocator, where Debian has it.
 fn library(name: &str) -> Option<PathBuf> {
-    ["/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib"]
-        .iter()
-        .map(|d| Path::new(d).join(name))
-        .find(|p| p.exists())
+    [
+        "/usr/lib/x86_64-linux-gnu",
+        "/usr/lib/aarch64-linux-gnu",
+        "/usr/lib64",
+        "/usr/lib",
+        "/usr/local/lib",
+    ]
+    .iter()
+    .map(|d| Path::new(d).join(name))
+    .find(|p| p.exists())
 }
 
 #[track_caller]
@@ -183,7 +197,7 @@ fn under_mimalloc() {
 /// Static programs and musl's are not promised yet, but must be recorded right or refused whole.
 #[track_caller]
 fn recorded_or_refused(name: &str, compiler: &str, flags: &[&str]) {
-    if !common::installed(compiler) {
+    if !common::build::has_compiler(compiler) {
         return skip(name, &format!("no {compiler}"));
     }
     let program = compile(compiler, "toggle.c", flags).unwrap_or_else(|e| panic!("{e}"));

@@ -5,7 +5,7 @@
 #[path = "common/tracee.rs"]
 mod tracee;
 
-use prof_arch::x86_64::sigframe::{XsaveLayout, build_sigframe, sigframe_len};
+use prof_arch::x86_64::sigframe::{VectorLayout, build_sigframe, sigframe_len};
 use prof_arch::x86_64::syscall::{RESTORER, SYSCALL_RET, nr};
 use std::ptr::null_mut;
 use std::time::{Duration, Instant};
@@ -121,7 +121,7 @@ fn interrupt(wait: Wait, end: End, before: bool) -> Duration {
     let restarted = regs.restarted_call(before_call, &wchan);
     assert!(!regs.is_restarted() || restarted.is_some(), "{wait:?}: asleep in {wchan:?}");
     let kept = regs.for_sigframe(false, restarted);
-    let layout = XsaveLayout::native();
+    let layout = VectorLayout::native();
     let (at, restorer) = (memory as u64, code as u64 + 16);
     let built = build_sigframe(&mut frame, at, &kept, &image, &layout, mask, restorer).unwrap();
     // SAFETY: the frame is smaller than the mapping.

@@ -6,7 +6,7 @@
 mod tracee;
 
 use prof_arch::x86_64::UserRegs;
-use prof_arch::x86_64::sigframe::{SigframeError, XsaveLayout, build_sigframe, sigframe_len};
+use prof_arch::x86_64::sigframe::{SigframeError, VectorLayout, build_sigframe, sigframe_len};
 use prof_arch::x86_64::syscall::{RESTORER, SYSCALL_RET};
 use std::ptr::null_mut;
 use tracee::{Child, shared};
@@ -48,7 +48,7 @@ fn child(altstack: *mut u8) -> Child {
 fn random_xsave(image: &mut [u8], random: &mut Random) {
     let word = |image: &[u8], at: usize| u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
     let supported = word(image, 464) & FEATURES;
-    let layout = XsaveLayout::native();
+    let layout = VectorLayout::native();
     let fill = |image: &mut [u8], from: usize, to: usize, random: &mut Random| {
         image[from..to].chunks_mut(8).for_each(|c| c.copy_from_slice(&random.next().to_le_bytes()));
     };
@@ -118,7 +118,7 @@ fn everything_is_restored() {
 
         let mut frame = vec![0; sigframe_len(image.len())];
         let frame_addr = memory as u64 + 8 * (round % 9);
-        let layout = XsaveLayout::native();
+        let layout = VectorLayout::native();
         let built = build_sigframe(
             &mut frame,
             frame_addr,
@@ -172,7 +172,7 @@ fn everything_is_restored() {
 
 #[test]
 fn bad_input_is_refused() {
-    let (regs, layout) = (UserRegs::default(), XsaveLayout::native());
+    let (regs, layout) = (UserRegs::default(), VectorLayout::native());
     let image = vec![0; 576];
     let mut out = vec![0; sigframe_len(576)];
     assert!(build_sigframe(&mut out, 0x1000, &regs, &image, &layout, 0, 0).is_ok());

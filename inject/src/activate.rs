@@ -5,7 +5,7 @@ use crate::proc::Status;
 use crate::remote::Caller;
 use crate::threads::{Stopped, stop_all};
 use crate::{Error, RemoteAddr, RemoteMemory, Result, isolated, setup};
-use prof_arch::native::syscall::nr;
+use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
 use prof_trace::records::NotHooked;
 use prof_trace::shared::{Shared, state};
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -13,10 +13,6 @@ use std::time::{Duration, Instant};
 
 /// Bytes of each thread's stack that are searched for signal frames that return into patched bytes.
 const STACK_SEARCH: usize = 16 << 10;
-/// The kernel's `struct sigaction`: handler, flags, restorer, mask.
-const SIGACTION_LEN: u64 = 32;
-/// `sigaction` flag that a restorer is given (AMD64).
-const SA_RESTORER: u64 = 0x0400_0000;
 
 impl Installed {
     /// Patches the functions and turns recording on.
@@ -57,12 +53,11 @@ impl Installed {
         }
         let c = self.shared.control();
         let header = self.image.header_at(RemoteAddr(c.hook_addr));
-        let flags = (libc::SA_RESTART | libc::SA_ONSTACK) as u64 | SA_RESTORER;
-        let action = [header.handler.0 as u64, flags, header.restorer.0 as u64, 0];
+        let flags = (libc::SA_RESTART | libc::SA_ONSTACK) as u64;
+        let action = sigaction(header.handler.0 as u64, flags, header.restorer.0 as u64);
         let at = RemoteAddr(c.flag_addr).plus(1024);
-        let old = at.plus(SIGACTION_LEN);
-        let bytes: Vec<u8> = action.iter().flat_map(|w| w.to_ne_bytes()).collect();
-        self.mem.write(at, &bytes)?;
+        let old = at.plus(SIGACTION_LEN as u64);
+        self.mem.write(at, &action)?;
         let (mem, gadgets, timeout) = (&self.mem, self.gadgets, self.options.timeout);
         // The control page knows the signal before the handler is there, so that whoever comes
         // after us takes it back. The old action is the default: neither caught nor ignored.
@@ -72,10 +67,10 @@ impl Installed {
         m.old_action = [0; 8];
         m.old_action_len = SIGACTION_LEN as u32;
         with_caller(pid, mem, gadgets, timeout, &mut self.stops, |c| {
-            let args = [u64::from(signal), at.0, old.0, 8, 0, 0];
+            let args = [u64::from(signal), at.0, old.0, SIGSET_LEN as u64, 0, 0];
             c.call("rt_sigaction", nr::RT_SIGACTION, args)
         })?;
-        let mut was = [0u8; SIGACTION_LEN as usize];
+        let mut was = [0u8; SIGACTION_LEN];
         self.mem.read(old, &mut was)?;
         for (to, from) in m.old_action.iter_mut().zip(was.as_chunks::<8>().0) {
             *to = u64::from_ne_bytes(*from);
@@ -210,18 +205,20 @@ pub(crate) fn restore_signal(
     old: &[u8],
     ours: &std::ops::Range<u64>,
 ) -> Result<bool> {
-    let at = c.put(&[0; SIGACTION_LEN as usize])?;
-    c.call("rt_sigaction", nr::RT_SIGACTION, [u64::from(signal), 0, at.0, 8, 0, 0])?;
-    let now = mem.word(at)?;
+    let at = c.put(&[0; SIGACTION_LEN])?;
+    let set = SIGSET_LEN as u64;
+    c.call("rt_sigaction", nr::RT_SIGACTION, [u64::from(signal), 0, at.0, set, 0, 0])?;
+    let mut now = [0u8; SIGACTION_LEN];
+    mem.read(at, &mut now)?;
+    let now = sigaction_handler(&now);
     if !ours.contains(&now) {
         // An earlier detach may have come this far.
-        return Ok(old.get(..8) == Some(&now.to_ne_bytes()[..]));
+        return Ok(old.len() == SIGACTION_LEN && sigaction_handler(old) == now);
     }
-    let mut ignore = [0u8; SIGACTION_LEN as usize];
-    ignore[..8].copy_from_slice(&(libc::SIG_IGN as u64).to_ne_bytes());
+    let ignore = sigaction(libc::SIG_IGN as u64, 0, 0);
     for action in [&ignore[..], old] {
         let at = c.put(action)?;
-        let args = [u64::from(signal), at.0, 0, 8, 0, 0];
+        let args = [u64::from(signal), at.0, 0, set, 0, 0];
         c.call("rt_sigaction", nr::RT_SIGACTION, args)?;
     }
     Ok(true)

@@ -80,12 +80,13 @@ fn module(pid: i32, mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Mo
     )
     .ok()?;
     let loads = || headers.iter().filter(|p| p.p_type == PT_LOAD);
-    let low = loads().map(|p| p.p_vaddr & !4095).min()?;
+    let page = proc::page_size();
+    let low = loads().map(|p| p.p_vaddr & !(page - 1)).min()?;
     let high = loads().map(|p| p.p_vaddr.saturating_add(p.p_memsz)).max()?;
     // A file that was mapped by somebody to be looked at has no code.
     let executable = loads().any(|p| p.is_executable());
     let bias = m.start.0.wrapping_sub(low);
-    let end = RemoteAddr(high.wrapping_add(bias).wrapping_add(4095) & !4095);
+    let end = RemoteAddr(high.wrapping_add(bias).wrapping_add(page - 1) & !(page - 1));
     let mapped = maps[first..].iter().take_while(|n| n.start < end).any(|n| n.exec);
     if !executable || !mapped || end <= m.start {
         return None;

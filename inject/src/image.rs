@@ -19,8 +19,6 @@ pub struct Image {
     pub data: (usize, usize),
 }
 
-const PAGE: usize = 4096;
-
 fn broken(what: &str) -> Error {
     Error::Nonsense { pid: 0, what: format!("the hook inside prof is broken: {what}") }
 }
@@ -33,14 +31,15 @@ impl Image {
     pub fn new() -> Result<Self> {
         let elf = Elf::parse(HOOK).map_err(|e| broken(&e.to_string()))?;
         let loads = || elf.program_headers.iter().filter(|p| p.p_type == PT_LOAD);
+        let page = crate::proc::page_size() as usize;
         let end = loads().map(|p| p.p_vaddr + p.p_memsz).max().unwrap_or(0) as usize;
-        let mut bytes = vec![0; end.next_multiple_of(PAGE)];
+        let mut bytes = vec![0; end.next_multiple_of(page)];
         let (mut code, mut data) = ((0, 0), (0, 0));
         for p in loads() {
             let (from, to, n) = (p.p_offset as usize, p.p_vaddr as usize, p.p_filesz as usize);
             bytes[to..to + n].copy_from_slice(&HOOK[from..from + n]);
-            let start = to & !(PAGE - 1);
-            let len = (to + p.p_memsz as usize).next_multiple_of(PAGE) - start;
+            let start = to & !(page - 1);
+            let len = (to + p.p_memsz as usize).next_multiple_of(page) - start;
             if p.is_executable() {
                 code = (start, len);
             } else if p.is_write() {

@@ -232,11 +232,15 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     };
     let mut mapped = Mapped::default();
     let mut site = Site { pid, mem: &mem, gadgets, timeout: options.timeout, stops: &mut stops };
+    let planned_windows: Vec<_> = planned.iter().map(|p| p.window.clone()).collect();
     let place = || {
         let maps = proc::maps(pid)?;
         Ok(plan::place(&maps, proc::start_brk(pid), &mut planned, &mut not_hooked))
     };
-    if let Err(e) = site.map_all(&shared, remote_fd, &image, place, &mut mapped) {
+    let ring_at =
+        plan::aside(&maps, proc::start_brk(pid), &planned_windows, geometry.size() as u64);
+    let all = site.map_all(&shared, remote_fd, &image, ring_at, place, &mut mapped);
+    if let Err(e) = all {
         site.unmap_all(&mapped);
         return Err(e);
     }

@@ -41,8 +41,6 @@ pub(crate) struct Mapped {
 
 /// The most of the ring that is unmapped in one stop.
 const PART: u64 = 64 << 20;
-/// A page for the flag.
-const FLAG_LEN: u64 = 4096;
 
 /// Where remote calls are made.
 pub(crate) struct Site<'a> {
@@ -58,7 +56,8 @@ impl Site<'_> {
         with_caller(self.pid, self.mem, self.gadgets, self.timeout, self.stops, f)
     }
 
-    /// Maps everything, the stubs where `place` says, and closes the target's descriptor of the ring.
+    /// Maps everything, the stubs where `place` says, the ring at `ring_at` if the kernel agrees (0:
+    /// anywhere), and closes the target's descriptor of the ring.
     ///
     /// # Errors
     /// If something can't be mapped; `m` then has what could.
@@ -67,12 +66,13 @@ impl Site<'_> {
         shared: &Shared,
         fd: u64,
         image: &Image,
+        ring_at: u64,
         place: impl FnOnce() -> Result<Vec<Area>>,
         m: &mut Mapped,
     ) -> Result<()> {
         use bits::{EXEC, NORESERVE, READ, SHARED, WRITE};
-        let mapped =
-            self.map_ring(fd, shared.geometry().size() as u64, READ | WRITE, SHARED | NORESERVE);
+        let len = shared.geometry().size() as u64;
+        let mapped = self.map_ring(fd, ring_at, len, READ | WRITE, SHARED | NORESERVE);
         let closed = self.stop(|c| c.call("close", nr::CLOSE, [fd, 0, 0, 0, 0, 0]));
         m.ring = mapped?;
         // SAFETY: the target has it mapped, but nothing there knows of it yet.
@@ -96,12 +96,12 @@ impl Site<'_> {
         for ((a, to), done) in stubs.iter().zip(&mut control.stubs).zip(&mut m.stubs) {
             self.map_at(*a, READ | EXEC, |a| (*to, *done) = (a, a))?;
         }
-        let hook_len = image.len() as u64;
-        let all = hook_len + 2 * FLAG_LEN;
+        let (hook_len, page) = (image.len() as u64, proc::page_size());
+        let all = hook_len + 2 * page;
         let Some(at) = remote_place(&proc::maps(self.pid)?, all) else {
             return Err(Error::Remote { what: "mmap", pid: self.pid, errno: Errno::ENOMEM });
         };
-        let flag = Area { addr: at + hook_len + FLAG_LEN, len: FLAG_LEN };
+        let flag = Area { addr: at + hook_len + page, len: page };
         self.map_at(flag, READ | WRITE, |a| {
             (control.flag_addr, control.flag_len) = (a.addr, a.len);
             m.flag = a;
@@ -144,14 +144,14 @@ impl Site<'_> {
         }
     }
 
-    fn map_ring(&mut self, fd: u64, len: u64, prot: u64, flags: u64) -> Result<Area> {
+    fn map_ring(&mut self, fd: u64, at: u64, len: u64, prot: u64, flags: u64) -> Result<Area> {
         let pid = self.pid;
         let link = std::fs::read_link(format!("/proc/{pid}/fd/{fd}"));
         if !link.is_ok_and(|l| l.to_string_lossy().contains(MEMFD_NAME)) {
             let what = "the target has closed prof's descriptor; try again".into();
             return Err(Error::Nonsense { pid, what });
         }
-        self.stop(|c| map(c, 0, len, prot, flags, fd))
+        self.stop(|c| map(c, at, len, prot, flags, fd))
     }
 
     /// Takes back what has been mapped; the ring, which says what there is, last.
@@ -229,7 +229,6 @@ pub(crate) fn is_ours(maps: &[Map], a: Area, exec: bool) -> bool {
 
 /// A place for `len` bytes in the middle of nowhere, where the kernel puts nothing by itself.
 fn remote_place(maps: &[Map], len: u64) -> Option<u64> {
-    const PAGE: u64 = 4096;
     // What is behind the last gap does not belong to the process.
     let own = maps.iter().filter(|m| m.name != b"[vsyscall]").collect::<Vec<_>>();
     let gaps = own.windows(2).map(|m| (m[0].end.0, m[1].start.0));
@@ -237,7 +236,7 @@ fn remote_place(maps: &[Map], len: u64) -> Option<u64> {
     // Not always the same place: what is there can be written and executed.
     let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), len);
     let quarter = (to - from) / 4;
-    let at = (from + quarter + seed % quarter.max(1)).next_multiple_of(PAGE);
+    let at = (from + quarter + seed % quarter.max(1)).next_multiple_of(proc::page_size());
     (at.checked_add(len)? <= to).then_some(at)
 }
 

@@ -103,7 +103,7 @@ fn leads_to(
             return true;
         }
         // A stub of the linkage table.
-        let stub = program.mem.read_some(RemoteAddr(to), 16);
+        let stub = program.mem.read_some(RemoteAddr(to), 32);
         let Some(slot) = indirect_jump(&stub, to) else { return false };
         if program.mem.word(RemoteAddr(slot)).is_ok_and(|w| w == operator.addr.0) {
             return true;

@@ -1,7 +1,7 @@
 //! What is to be written where: stubs and patches, worked out while the target runs.
 
 use crate::elf::Module;
-use crate::proc::Map;
+use crate::proc::{self, Map};
 use crate::search::Found;
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::native::insn::{PatchPlan, plan_patch};
@@ -10,8 +10,8 @@ use prof_trace::records::NotHooked;
 use prof_trace::shared::Area;
 use std::ops::Range;
 
-/// Bytes of one stub area.
-pub const AREA: u64 = 16 << 10;
+/// Bytes of one stub area, or a page if that is more.
+const AREA: u64 = 16 << 10;
 /// Stubs begin at multiples of this.
 const ALIGN: u64 = 64;
 /// As much of a function as is looked at for branches into the patch.
@@ -72,9 +72,10 @@ fn plan_one(mem: &RemoteMemory, f: &Found) -> Result<OnePlan, String> {
     let code = mem.read_some(f.addr, len as usize);
     let size = (f.size != 0).then_some(f.size);
     let plan = plan_patch(&code, f.addr.0, size).map_err(|e| e.to_string())?;
+    let page = proc::page_size();
     let patch = f.addr.0 + plan.patch_offset as u64;
     let last = patch + prof_arch::native::jump::PATCH_LEN as u64 - 1;
-    if patch / 4096 != last / 4096 {
+    if patch / page != last / page {
         return Err("its first instructions lie across a page boundary".into());
     }
     let window = stub_window(&plan, &code, f.addr.0).map_err(|e| e.to_string())?;
@@ -89,14 +90,15 @@ pub fn place(
     not: &mut Vec<NotHooked>,
 ) -> Vec<Area> {
     let mut areas: Vec<(Area, u64)> = Vec::new();
+    let len = AREA.next_multiple_of(proc::page_size());
     planned.retain_mut(|p| {
         let fits = |(a, used): &(Area, u64)| {
             used + 512 <= a.len && p.window.start <= a.addr && a.addr + a.len <= p.window.end
         };
         let index = areas.iter().position(fits).or_else(|| {
             let taken: Vec<Area> = areas.iter().map(|(a, _)| *a).collect();
-            let addr = gap(maps, start_brk, &taken, &p.window, p.found.addr.0)?;
-            areas.push((Area { addr, len: AREA }, 0));
+            let addr = gap(maps, start_brk, &taken, &p.window, p.found.addr.0, len)?;
+            areas.push((Area { addr, len }, 0));
             Some(areas.len() - 1)
         });
         let Some(i) = index else {
@@ -115,18 +117,44 @@ pub fn place(
     areas.into_iter().map(|(a, _)| a).collect()
 }
 
-/// A free place for an area inside `window`, as near as may be to `near`.
+/// The heap is left that much space to grow.
+const HEAP_REACH: u64 = 1 << 30;
+
+/// Where the ring, `len` bytes, is not in the way of the stubs; 0: anywhere will do. The kernel puts it
+/// right below the libraries, and where jumps are short it would fill all that is in reach of them.
+pub fn aside(maps: &[Map], start_brk: u64, windows: &[Range<u64>], len: u64) -> u64 {
+    if prof_arch::native::jump::REACH > HEAP_REACH {
+        return 0;
+    }
+    let page = proc::page_size();
+    let clear = |at: u64, other: Range<u64>| at + len <= other.start || other.end <= at;
+    let heap = start_brk..start_brk.saturating_add(HEAP_REACH);
+    let below =
+        |w: &Range<u64>| (w.start & !(page - 1)).checked_sub(len).filter(|at| *at >= LOWEST);
+    let fits = |at: &u64| {
+        maps.iter().all(|m| clear(*at, m.start.0..m.end.0))
+            && windows.iter().all(|w| clear(*at, w.clone()))
+            && clear(*at, heap.clone())
+    };
+    windows.iter().filter_map(below).find(fits).unwrap_or(0)
+}
+
+/// Nothing is put below this.
+const LOWEST: u64 = 64 << 10;
+
+/// A free place for `len` bytes, whole pages, inside `window`, as near as may be to `near`.
 fn gap(
     maps: &[Map],
     start_brk: u64,
     taken: &[Area],
     window: &Range<u64>,
     near: u64,
+    len: u64,
 ) -> Option<u64> {
-    const HEAP_REACH: u64 = 1 << 30;
+    let page = proc::page_size();
     const SPARE: u64 = 64 << 10; // for whoever grows towards it
     let mut best: Option<u64> = None;
-    let mut low = 64 << 10;
+    let mut low = LOWEST;
     let ends = maps.iter().map(|m| (m.start.0, m.end.0, m.name.as_slice()));
     for (start, end, name) in ends.chain(std::iter::once((window.end, window.end, &b""[..]))) {
         // The heap grows up from where it starts, the first stack down: leave them that space.
@@ -138,9 +166,9 @@ fn gap(
         let end_of_gap = if heap && low < start_brk { start_brk } else { start };
         let (from, to) = (low.max(window.start), end_of_gap.min(window.end));
         let spare = if name == b"[stack]" { 256 << 20 } else { SPARE };
-        if to > from && to - from >= AREA + SPARE + spare {
-            for addr in [from.next_multiple_of(4096) + SPARE, (to - spare - AREA) & !4095] {
-                let free = taken.iter().all(|a| addr + AREA <= a.addr || a.addr + a.len <= addr);
+        if to > from && to - from >= len + SPARE + spare + page {
+            for addr in [from.next_multiple_of(page) + SPARE, (to - spare - len) & !(page - 1)] {
+                let free = taken.iter().all(|a| addr + len <= a.addr || a.addr + a.len <= addr);
                 if free
                     && addr >= from
                     && best.is_none_or(|b| b.abs_diff(near) > addr.abs_diff(near))
@@ -180,5 +208,31 @@ impl Planned {
         }
         self.stub = Some(stub);
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(start: u64, end: u64) -> Map {
+        let text = format!("{start:x}-{end:x} r-xp 00000000 00:00 0 \n");
+        proc::parse_maps(text.as_bytes()).remove(0)
+    }
+
+    #[test]
+    fn the_ring_is_put_aside_where_jumps_are_short() {
+        let (libs, len) = (0xffff_8000_0000..0xffff_8020_0000, 300 << 20);
+        let window = libs.start - (127 << 20)..libs.end + (127 << 20);
+        let maps = [map(0xaaaa_0000_0000, 0xaaaa_0001_0000), map(libs.start, libs.end)];
+        let at = aside(&maps, 0xaaaa_0100_0000, std::slice::from_ref(&window), len);
+        if prof_arch::native::jump::REACH > 1 << 30 {
+            assert_eq!(at, 0);
+        } else {
+            assert_eq!(at, window.start - len);
+        }
+        // Taken already.
+        let maps = [map(window.start - 4096, window.start), map(libs.start, libs.end)];
+        assert_eq!(aside(&maps, 0, &[window], len), 0);
     }
 }

@@ -5,8 +5,11 @@ use crate::recorded::{Recorded, ring_in};
 use crate::{Error, Refusal, RemoteMemory, Result};
 use std::fs;
 
-/// What this prof is for.
-const OURS: &str = "64-bit AMD64";
+/// What this prof is for, and the machine number of its ELF files.
+#[cfg(target_arch = "x86_64")]
+const OURS: (&str, u16) = ("64-bit AMD64", goblin::elf::header::EM_X86_64);
+#[cfg(target_arch = "aarch64")]
+const OURS: (&str, u16) = ("64-bit AArch64", goblin::elf::header::EM_AARCH64);
 
 /// A process that prof may attach to.
 #[derive(Clone, Debug)]
@@ -162,13 +165,15 @@ fn architecture(pid: i32, comm: &str) -> Result<()> {
     if read.is_err() || head[..4] != *b"\x7fELF" {
         return Ok(()); // nothing to be learnt here
     }
-    let machine = u16::from_le_bytes([head[18], head[19]]);
-    let mine = cfg!(target_pointer_width = "64");
-    if (head[4] == 2) == mine && machine == goblin::elf::header::EM_X86_64 {
+    let big = head[5] == 2;
+    let number = [head[18], head[19]];
+    let machine = if big { u16::from_be_bytes(number) } else { u16::from_le_bytes(number) };
+    let mine = (cfg!(target_pointer_width = "64"), cfg!(target_endian = "big"));
+    if (head[4] == 2, big) == mine && machine == OURS.1 {
         return Ok(());
     }
     let width = if head[4] == 2 { 64 } else { 32 };
     let name = goblin::elf::header::machine_to_str(machine).trim_start_matches("EM_").to_owned();
     let what = format!("{width}-bit {name}");
-    Err(Refusal::WrongArch { pid, comm: comm.into(), what, ours: OURS }.into())
+    Err(Refusal::WrongArch { pid, comm: comm.into(), what, ours: OURS.0 }.into())
 }

@@ -100,6 +100,13 @@ pub fn maps(pid: i32) -> Result<Vec<Map>> {
     Ok(parse_maps(&read(pid, "maps")?))
 }
 
+/// Bytes of a page.
+#[must_use]
+pub fn page_size() -> u64 {
+    // SAFETY: a question.
+    u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(4096)
+}
+
 /// Ids of the target's threads.
 ///
 /// # Errors

@@ -12,7 +12,7 @@ use crate::tracee::{Stop, Tracee};
 use crate::{Error, RemoteAddr, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::native::UserRegs;
-use prof_arch::native::sigframe::{XsaveLayout, build_sigframe, sigframe_len};
+use prof_arch::native::sigframe::{VectorLayout, build_sigframe, sigframe_len};
 use prof_arch::native::syscall;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -32,6 +32,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub struct Gadgets {
     /// A system call instruction followed by a return.
     pub syscall: RemoteAddr,
+    /// Another one, for threads that stand on the first.
+    other: Option<RemoteAddr>,
     /// How to get to `rt_sigreturn`.
     pub sigreturn: Sigreturn,
 }
@@ -72,7 +74,7 @@ impl Gadgets {
     /// # Errors
     /// If there are none.
     pub fn find(pid: i32, mem: &RemoteMemory, maps: &[Map]) -> Result<Self> {
-        let (mut call, mut restorer, mut pop) = (None, None, None);
+        let (mut calls, mut restorer, mut pop) = (Vec::new(), None, None);
         // libc has both; the larger mappings of the executable need not be read for them.
         // Only code of files: what a JIT has made may go at any time, and prof's own is about to.
         let lasting = |m: &&Map| m.exec && m.read && (m.inode != 0 || m.name == b"[vdso]");
@@ -84,17 +86,37 @@ impl Gadgets {
         for m in code {
             let bytes = mem.read_some(m.start, m.len().min(64 << 20) as usize);
             let at = |o: usize| m.start.plus(o as u64);
-            call = call.or_else(|| syscall::find_syscall_ret_gadget(&bytes).map(at));
+            let mut from = 0;
+            while calls.len() < 2
+                && let Some(n) = syscall::find_syscall_ret_gadget(&bytes[from..])
+            {
+                calls.push(at(from + n));
+                from += n + syscall::SYSCALL_RET.len();
+            }
             restorer = restorer.or_else(|| syscall::find_restorer(&bytes).map(at));
-            if let (Some(syscall), Some(restorer)) = (call, restorer) {
-                return Ok(Self { syscall, sigreturn: Sigreturn::Restorer(restorer) });
+            if calls.len() == 2 && restorer.is_some() {
+                break;
             }
             pop = pop.or_else(|| syscall::find_pop_number_gadget(&bytes).map(at));
         }
-        if let (Some(syscall), Some(pop)) = (call, pop) {
-            return Ok(Self { syscall, sigreturn: Sigreturn::PopNumber(pop) });
+        let sigreturn = restorer.map(Sigreturn::Restorer).or(pop.map(Sigreturn::PopNumber));
+        if let (Some(&syscall), Some(sigreturn)) = (calls.first(), sigreturn) {
+            return Ok(Self { syscall, other: calls.get(1).copied(), sigreturn });
         }
         Err(crate::Refusal::NoSigreturn(pid, crate::proc::comm(pid)).into())
+    }
+}
+
+impl Gadgets {
+    /// The same with a system call instruction that may serve a thread with these registers.
+    fn for_thread(self, regs: &UserRegs) -> Option<Self> {
+        let syscall = self.calls().find(|a| !regs.stands_on(a.0))?;
+        Some(Self { syscall, ..self })
+    }
+
+    /// The system call instructions that threads are sent to.
+    pub(crate) fn calls(self) -> impl Iterator<Item = RemoteAddr> {
+        [Some(self.syscall), self.other].into_iter().flatten()
     }
 }
 
@@ -127,11 +149,16 @@ impl<'a> Caller<'a> {
     ) -> Result<Self> {
         let pid = thread.pid;
         let before = thread.regs()?;
+        let gadgets = gadgets.for_thread(&before).ok_or(Error::NoThread(pid))?;
+        if !before.is_in_call() && thread.has_volatile_state() {
+            return Err(Error::NoThread(pid));
+        }
         let vector = thread.vector_state()?;
         let mask = thread.signal_mask()?;
         let restarted = if before.is_restarted() {
-            let mut code = [0; 5];
-            let read = mem.read(RemoteAddr(before.syscall_pc().wrapping_sub(5)), &mut code);
+            let mut code = [0; syscall::LOAD_NUMBER_LEN];
+            let at = before.syscall_pc().wrapping_sub(code.len() as u64);
+            let read = mem.read(RemoteAddr(at), &mut code);
             before.restarted_call(if read.is_ok() { &code } else { &[] }, waits_in)
         } else {
             None
@@ -158,8 +185,8 @@ impl<'a> Caller<'a> {
         // What is below the stack pointer is nobody's, but on a stack smaller than the frame it is.
         let covered = mem.read_some(low, ROOM as usize + frame.len);
         let below = gadgets.sigreturn.below_frame();
-        let sp = at.0 - below.len() as u64;
-        mem.write(RemoteAddr(sp), &[&below, &bytes[..frame.len]].concat())?;
+        let sp = frame.sp - below.len() as u64;
+        mem.write(RemoteAddr(at.0 - below.len() as u64), &[&below, &bytes[..frame.len]].concat())?;
         let thread = Some(thread);
         Ok(Self { thread, mem, gadgets, before, mask, sp, room: low, covered })
     }
@@ -190,8 +217,8 @@ impl<'a> Caller<'a> {
         let Some(t) = self.thread.as_mut() else { return Err(Error::Gone(pid)) };
         let mut regs = self.before;
         regs.set_syscall(number, args);
-        regs.set_pc(self.gadgets.syscall.0);
-        regs.set_sp(self.sp);
+        let Gadgets { syscall, sigreturn, .. } = self.gadgets;
+        regs.enter(syscall.0, self.sp, sigreturn.frame_returns_to(syscall));
         t.set_regs(&regs)?;
         // No handler shall run on the way. In this order: the frame that the thread is now on its
         // way to has the old mask, should prof die here.
@@ -226,7 +253,7 @@ impl<'a> Caller<'a> {
             t.interrupt();
             // Until the registers are back, the frame is what the thread would go on from.
             t.set_signal_mask(self.mask)?;
-            t.set_regs(&self.before)?;
+            t.set_regs(&self.before.restored_behind_call())?;
             t.resume(libc::PTRACE_CONT, 0)?;
             if !t.wait_stopped(Instant::now() + PATIENCE)? {
                 return Err(Error::Gone(t.pid));
@@ -241,9 +268,9 @@ impl<'a> Caller<'a> {
 
 /// The layout of the vector state. Asking the processor takes long in a virtual machine, some 60 exits,
 /// so it is done once, while no thread is stopped.
-pub(crate) fn layout() -> &'static XsaveLayout {
-    static LAYOUT: OnceLock<XsaveLayout> = OnceLock::new();
-    LAYOUT.get_or_init(XsaveLayout::native)
+pub(crate) fn layout() -> &'static VectorLayout {
+    static LAYOUT: OnceLock<VectorLayout> = OnceLock::new();
+    LAYOUT.get_or_init(VectorLayout::native)
 }
 
 /// Runs to the next entry or exit of a system call.

@@ -6,8 +6,9 @@
 
 use crate::remote::{Gadgets, Sigreturn};
 use crate::tracee::Tracee;
-use crate::{Error, Result, proc};
+use crate::{Error, RemoteAddr, Result, proc};
 use prof_arch::native::call::is_remote;
+use prof_arch::native::syscall::SYSCALL_INSN;
 use std::time::{Duration, Instant};
 
 /// Longer than a restorer.
@@ -21,9 +22,10 @@ pub(crate) fn settle(pid: i32, gadgets: Gadgets, timeout: Duration) -> Result<()
     let began = Instant::now();
     let deadline = began + timeout;
     let (Sigreturn::Restorer(back) | Sigreturn::PopNumber(back)) = gadgets.sigreturn;
-    let (call, back) = (gadgets.syscall.0, back.0);
+    let back = back.0;
     let there = |pc: u64| {
-        (call..=call + 2).contains(&pc) || (back..back.saturating_add(RESTORER)).contains(&pc)
+        let in_call = |a: RemoteAddr| (a.0..=a.0 + SYSCALL_INSN.len() as u64).contains(&pc);
+        gadgets.calls().any(in_call) || (back..back.saturating_add(RESTORER)).contains(&pc)
     };
     for tid in proc::threads(pid)? {
         while is_on_the_way(pid, tid, deadline, &there)? {

@@ -4,8 +4,9 @@ use crate::install::{Fitness, Installed, candidates};
 use crate::mapping::Mapped;
 use crate::proc::{Map, Status};
 use crate::search::{Found, is_last_malloc};
-use crate::{Error, RemoteAddr, Result, elf};
+use crate::{Error, RemoteAddr, RemoteMemory, Result, elf};
 use nix::errno::Errno;
+use prof_arch::native::capture::{DESCRIPTOR, counter_is_steady};
 use prof_arch::unwind::{CfiModule, function_range};
 use prof_trace::records::{Hook, NotHooked};
 use prof_trace::ring;
@@ -284,9 +285,10 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
 }
 
 /// Where libc keeps a thread's id, relative to the thread pointer: the offset at which all threads
-/// that are looked at have theirs.
+/// that are looked at have theirs. Of several the nearest to the thread pointer: what lies further
+/// away may be stack.
 fn tid_offset(pid: i32, i: &mut Installed) -> Result<Option<i32>> {
-    const SPAN: usize = 4096;
+    const SPAN: usize = (DESCRIPTOR.end - DESCRIPTOR.start) as usize;
     let mut common: Option<Vec<usize>> = None;
     let fit = candidates(pid)?;
     let best = fit.first().map_or(Fitness::Running, |f| f.0).max(Fitness::Running);
@@ -300,7 +302,8 @@ fn tid_offset(pid: i32, i: &mut Installed) -> Result<Option<i32>> {
         i.stops.add(since);
         let Ok(tp) = tp else { continue };
         let Some(id) = Status::of_thread(pid, tid).ok().and_then(|s| s.ns_pid()) else { continue };
-        let bytes = i.mem.read_some(RemoteAddr(tp), SPAN);
+        let start = RemoteAddr(tp.wrapping_add_signed(i64::from(DESCRIPTOR.start)));
+        let bytes = descriptor(&i.mem, start, SPAN);
         let here = |o: &usize| bytes.get(*o..*o + 4) == Some(&id.to_ne_bytes()[..]);
         let found: Vec<usize> = match common {
             None => (0..SPAN).step_by(4).filter(here).collect(),
@@ -308,7 +311,22 @@ fn tid_offset(pid: i32, i: &mut Installed) -> Result<Option<i32>> {
         };
         common = Some(found);
     }
-    Ok(common.and_then(|c| c.first().copied()).map(|o| o as i32))
+    let offsets = common.into_iter().flatten().map(|o| o as i32 + DESCRIPTOR.start);
+    Ok(offsets.min_by_key(|o| o.unsigned_abs()))
+}
+
+/// The memory in which a thread descriptor may lie, as much as there is: zeroes where nothing is mapped.
+fn descriptor(mem: &RemoteMemory, start: RemoteAddr, len: usize) -> Vec<u8> {
+    let mut all = Vec::with_capacity(len);
+    // The pieces of pages that it touches, whatever their size.
+    while all.len() < len {
+        let at = start.plus(all.len() as u64);
+        let n = ((4096 - (at.0 & 4095)) as usize).min(len - all.len());
+        let mut piece = mem.read_some(at, n);
+        piece.resize(n, 0);
+        all.append(&mut piece);
+    }
+    all
 }
 
 /// The counter of the processor, if it runs at one speed on all processors: the kernel's own choice.
@@ -316,14 +334,7 @@ fn clock_source() -> u32 {
     let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let kernel = std::fs::read_to_string(file).unwrap_or_default();
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let invariant = info.lines().find(|l| l.starts_with("flags")).is_some_and(|l| {
-        l.contains("constant_tsc") && l.contains("nonstop_tsc") && l.contains("rdtscp")
-    });
-    if kernel.trim() == "tsc" || (invariant && kernel.trim() == "kvm-clock") {
-        clock::COUNTER
-    } else {
-        clock::SYSCALL
-    }
+    if counter_is_steady(kernel.trim(), &info) { clock::COUNTER } else { clock::SYSCALL }
 }
 
 fn monotonic() -> u64 {

@@ -6,15 +6,12 @@
 use crate::proc::Status;
 use crate::{Error, Result};
 use nix::errno::Errno;
-use prof_arch::native::UserRegs;
+use prof_arch::blocked::Blocked;
+use prof_arch::native::{UserRegs, call, sigframe, syscall};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Size of the kernel's signal set, for the requests that take one.
-const SIGSET: usize = 8;
-const NT_PRSTATUS: i32 = 1;
-const NT_X86_XSTATE: i32 = 0x202;
 const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
 const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
 const PTRACE_EVENT_STOP: i32 = 128;
@@ -41,6 +38,13 @@ pub enum Stop {
 fn ending(pid: i32, tid: i32) -> bool {
     let Ok(s) = Status::of_thread(pid, tid) else { return true };
     s.field("State").is_some_and(|f| f.starts_with(['Z', 'X']))
+}
+
+/// The system call that a thread sleeps in. Asked before the thread is stopped: then the kernel says
+/// no more.
+fn blocked(pid: i32, tid: i32) -> Option<Blocked> {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+    Blocked::parse(&text)
 }
 
 /// Runs ptrace work on a thread of its own: when that ends, the kernel lets go of whatever is still
@@ -80,7 +84,7 @@ thread_local! {
 fn release_stuck() {
     let all = STUCK.take();
     for (pid, tid) in all {
-        let mut t = Tracee { pid, tid, stopped: false, gone: false, ended: None };
+        let mut t = Tracee::running(pid, tid);
         match t.look() {
             Ok(true) => drop(t),
             _ => {
@@ -141,6 +145,8 @@ pub struct Tracee {
     gone: bool,
     /// The registers of a call that the stop has ended with EINTR, and those that make it again.
     ended: Option<(UserRegs, UserRegs)>,
+    /// What it did when it was seized, where that must be known.
+    blocked: Option<Blocked>,
 }
 
 fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> nix::Result<()> {
@@ -150,6 +156,10 @@ fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> nix::Res
 }
 
 impl Tracee {
+    fn running(pid: i32, tid: i32) -> Self {
+        Self { pid, tid, stopped: false, gone: false, ended: None, blocked: None }
+    }
+
     /// Seizes a thread, which goes on running. `None` if it has ended.
     ///
     /// # Errors
@@ -158,10 +168,14 @@ impl Tracee {
         // With TRACESYSGOOD, system call stops can be told from signals; the option does nothing else.
         release_stuck();
         if take_stuck(pid, tid) {
-            return Ok(Some(Self { pid, tid, stopped: false, gone: false, ended: None }));
+            return Ok(Some(Self::running(pid, tid)));
         }
         match ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
-            Ok(()) => Ok(Some(Self { pid, tid, stopped: false, gone: false, ended: None })),
+            Ok(()) => {
+                let mut t = Self::running(pid, tid);
+                t.blocked = if call::NEEDS_BLOCKED { blocked(pid, tid) } else { None };
+                Ok(Some(t))
+            }
             Err(Errno::ESRCH) => Ok(None),
             // The preflight has said that it may be traced: somebody has come first, or it has changed.
             Err(Errno::EPERM) => {
@@ -304,8 +318,7 @@ impl Tracee {
     pub fn trace_exec(&self) -> Result<()> {
         // The thread runs: options of a running thread can only be given with the seizing, so ask
         // the kernel to stop it first.
-        let mut me =
-            Self { pid: self.pid, tid: self.tid, stopped: false, gone: false, ended: None };
+        let mut me = Self::running(self.pid, self.tid);
         me.interrupt();
         let stopped = me.wait_stopped(Instant::now() + Duration::from_secs(5));
         let options = (libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC) as usize;
@@ -330,44 +343,75 @@ impl Tracee {
     /// # Errors
     /// If it is not stopped, or gone.
     pub fn regs(&mut self) -> Result<UserRegs> {
-        // SAFETY: a plain struct of integers.
-        let mut regs: UserRegs = unsafe { std::mem::zeroed() };
-        let mut io = libc::iovec {
-            iov_base: std::ptr::from_mut(&mut regs).cast(),
-            iov_len: size_of::<UserRegs>(),
-        };
-        let at = std::ptr::from_mut(&mut io) as usize;
-        ptrace(libc::PTRACE_GETREGSET, self.tid, NT_PRSTATUS as usize, at)
-            .map_err(|e| self.failed("PTRACE_GETREGSET", e))?;
+        let mut regs = UserRegs::default();
+        let at = std::ptr::from_mut(&mut regs).cast();
+        // SAFETY: the struct begins with the kernel's, which is plain integers.
+        unsafe { self.get_set(call::REGSET, at, UserRegs::KERNEL_LEN) }?;
+        if let Some(set) = call::THREAD_POINTER_REGSET {
+            let mut tp = 0u64;
+            // SAFETY: an integer.
+            unsafe { self.get_set(set, std::ptr::from_mut(&mut tp).cast(), size_of::<u64>()) }?;
+            regs.set_thread_pointer(tp);
+        }
+        regs.set_blocked(self.blocked);
         Ok(regs)
     }
 
-    /// Sets its general registers.
+    /// Sets its general registers. It is in no system call then, as far as the kernel is concerned.
     ///
     /// # Errors
     /// If it is not stopped, or gone.
     pub fn set_regs(&mut self, regs: &UserRegs) -> Result<()> {
-        let mut io = libc::iovec {
-            iov_base: std::ptr::from_ref(regs).cast_mut().cast(),
-            iov_len: size_of::<UserRegs>(),
-        };
-        let at = std::ptr::from_mut(&mut io) as usize;
-        ptrace(libc::PTRACE_SETREGSET, self.tid, NT_PRSTATUS as usize, at)
-            .map_err(|e| self.failed("PTRACE_SETREGSET", e))
+        let at = std::ptr::from_ref(regs).cast();
+        self.put_set(call::REGSET, at, UserRegs::KERNEL_LEN)?;
+        if let Some(set) = call::SYSTEM_CALL_REGSET {
+            let none = -1i32;
+            self.put_set(set, std::ptr::from_ref(&none).cast(), size_of::<i32>())?;
+        }
+        Ok(())
     }
 
-    /// Its vector state, in the layout of the processor's XSAVE.
+    /// Its vector state.
     ///
     /// # Errors
     /// If it is not stopped, or gone.
     pub fn vector_state(&mut self) -> Result<Vec<u8>> {
         let mut bytes = vec![0u8; 16 << 10];
-        let mut io = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-        let at = std::ptr::from_mut(&mut io) as usize;
-        ptrace(libc::PTRACE_GETREGSET, self.tid, NT_X86_XSTATE as usize, at)
-            .map_err(|e| self.failed("PTRACE_GETREGSET", e))?;
-        bytes.truncate(io.iov_len);
+        let (at, room) = (bytes.as_mut_ptr(), bytes.len());
+        // SAFETY: bytes.
+        let len = unsafe { self.get_set(sigframe::VECTOR_REGSET, at, room) }?;
+        bytes.truncate(len);
         Ok(bytes)
+    }
+
+    /// Whether it uses registers that a system call would take away, and that no signal frame of
+    /// ours gives back.
+    pub fn has_volatile_state(&mut self) -> bool {
+        sigframe::SCALABLE_REGSETS.iter().any(|set| {
+            let mut header = [0u8; 16];
+            // SAFETY: bytes. A processor without them has no such set.
+            let found = unsafe { self.get_set(*set, header.as_mut_ptr(), header.len()) };
+            found.is_ok_and(|n| sigframe::is_scalable_in_use(header.get(..n).unwrap_or(&header)))
+        })
+    }
+
+    /// Reads a register set; returns how long it is.
+    ///
+    /// # Safety
+    /// `to` must point to `len` bytes that may get any value.
+    unsafe fn get_set(&mut self, set: i32, to: *mut u8, len: usize) -> Result<usize> {
+        let mut io = libc::iovec { iov_base: to.cast(), iov_len: len };
+        let at = std::ptr::from_mut(&mut io) as usize;
+        ptrace(libc::PTRACE_GETREGSET, self.tid, set as usize, at)
+            .map_err(|e| self.failed("PTRACE_GETREGSET", e))?;
+        Ok(io.iov_len)
+    }
+
+    fn put_set(&mut self, set: i32, from: *const u8, len: usize) -> Result<()> {
+        let mut io = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
+        let at = std::ptr::from_mut(&mut io) as usize;
+        ptrace(libc::PTRACE_SETREGSET, self.tid, set as usize, at)
+            .map_err(|e| self.failed("PTRACE_SETREGSET", e))
     }
 
     /// Its signal mask.
@@ -377,7 +421,7 @@ impl Tracee {
     pub fn signal_mask(&mut self) -> Result<u64> {
         let mut mask = 0u64;
         let at = std::ptr::from_mut(&mut mask) as usize;
-        ptrace(PTRACE_GETSIGMASK, self.tid, SIGSET, at)
+        ptrace(PTRACE_GETSIGMASK, self.tid, syscall::SIGSET_LEN, at)
             .map_err(|e| self.failed("PTRACE_GETSIGMASK", e))?;
         Ok(mask)
     }
@@ -388,7 +432,7 @@ impl Tracee {
     /// If it is not stopped, or gone.
     pub fn set_signal_mask(&mut self, mask: u64) -> Result<()> {
         let at = std::ptr::from_ref(&mask) as usize;
-        ptrace(PTRACE_SETSIGMASK, self.tid, SIGSET, at)
+        ptrace(PTRACE_SETSIGMASK, self.tid, syscall::SIGSET_LEN, at)
             .map_err(|e| self.failed("PTRACE_SETSIGMASK", e))
     }
 

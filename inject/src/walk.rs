@@ -5,7 +5,7 @@ use crate::proc::{Asleep, Map};
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::native::rule::{is_interrupted_pc, is_sigreturn_code};
 use prof_arch::native::{FullRegs, Regs, Rule, Step, UserRegs};
-use prof_arch::unwind::{CfiContext, CfiModule, FullStep, compile, step_full};
+use prof_arch::unwind::{CfiContext, CfiModule, FullStep, RegisterSet, compile, step_full};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -86,8 +86,26 @@ impl<'a> Walker<'a> {
         }
         let bytes = self.mem.read_some(RemoteAddr(from), len as usize);
         let words = bytes.as_chunks::<8>().0;
-        let mut words = words.iter().map(|w| u64::from_ne_bytes(*w));
-        bytes.len() as u64 == len && !words.any(|w| hit(w) || self.is_restorer(w))
+        let words = words.iter().map(|w| u64::from_ne_bytes(*w));
+        // A leaf's return address is in a register, where there is one for that.
+        let all_there = bytes.len() as u64 == len && (!FullRegs::LINK || self.has_frame(at));
+        // As the unwinder takes them: some have a signature above the address.
+        let mut as_pc = FullRegs::default();
+        let mut words = words.map(|w| {
+            as_pc.set_pc(w);
+            as_pc.pc
+        });
+        all_there && !words.any(|w| hit(w) || self.is_restorer(w))
+    }
+
+    /// Whether the call frame information says that the function at this address has its return address
+    /// on the stack.
+    fn has_frame(&self, at: &Asleep) -> bool {
+        let Some(index) = self.module_of(at.pc.0) else { return false };
+        let Some(tables) = self.cfi.get(&index) else { return false };
+        let cfi = cfi_module(&self.modules[index], tables);
+        let rule: Rule = compile(&cfi, at.pc.0, &mut CfiContext::new());
+        ![Rule::COMPLEX, Rule::UNKNOWN].contains(&rule)
     }
 
     fn is_restorer(&self, at: u64) -> bool {
@@ -106,6 +124,10 @@ impl<'a> Walker<'a> {
         (0..words.len()).any(|i| hit(words[i]) && is_interrupted_pc(&words[i..]))
     }
 
+    fn module_of(&self, pc: u64) -> Option<usize> {
+        self.modules.iter().position(|m| m.start.0 <= pc && pc < m.end.0)
+    }
+
     /// One frame out: `Some(None)` at the thread's start, `None` where the way is lost.
     fn step(&mut self, regs: &FullRegs, exact: bool) -> Option<Option<(FullRegs, bool)>> {
         let look = if exact { regs.pc } else { regs.pc.wrapping_sub(1) };
@@ -117,16 +139,9 @@ impl<'a> Walker<'a> {
                 _ => None,
             };
         }
-        let index = self.modules.iter().position(|m| m.start.0 <= look && look < m.end.0)?;
+        let index = self.module_of(look)?;
         let m = &self.modules[index];
-        let (hdr, frame) = self.cfi.entry(index).or_insert_with(|| tables(mem, m));
-        let cfi = CfiModule {
-            hdr,
-            hdr_addr: m.eh_frame_hdr.0.0,
-            eh_frame: frame,
-            eh_frame_addr: m.eh_frame.0.0,
-            ..CfiModule::default()
-        };
+        let cfi = cfi_module(m, self.cfi.entry(index).or_insert_with(|| tables(mem, m)));
         let mut ctx = CfiContext::new();
         let rule: Rule = compile(&cfi, look, &mut ctx);
         if let Step::Next(next) = rule.step(&Regs::from(regs), &mut |_| None) {
@@ -138,6 +153,16 @@ impl<'a> Walker<'a> {
             FullStep::End => Some(None),
             _ => None,
         }
+    }
+}
+
+fn cfi_module<'a>(m: &Module, (hdr, frame): &'a (Vec<u8>, Vec<u8>)) -> CfiModule<'a> {
+    CfiModule {
+        hdr,
+        hdr_addr: m.eh_frame_hdr.0.0,
+        eh_frame: frame,
+        eh_frame_addr: m.eh_frame.0.0,
+        ..CfiModule::default()
     }
 }
 

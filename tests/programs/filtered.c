@@ -16,7 +16,14 @@ static void *work(void *unused) {
     (void)unused;
     while (!atomic_load(&stop)) {
         unsigned long sum = 0, n = 100000;
+#if defined __x86_64__
         __asm__ volatile("1: add $1, %0\n dec %1\n jnz 1b" : "+a"(sum), "+r"(n));
+#elif defined __aarch64__
+        __asm__ volatile("1: add %0, %0, #1\n subs %1, %1, #1\n b.ne 1b"
+                         : "+r"(sum), "+r"(n) : : "cc");
+#else
+        for (; n > 0; n--) __asm__ volatile("" : "+r"(sum) : "0"(sum + 1));
+#endif
         if (sum != 100000) atomic_fetch_add(&wrong, 1);
         void *p = malloc(64);
         KEEP(p);

@@ -1,11 +1,15 @@
-/* Threads with stacks of 16 KiB that use most of it themselves, and allocate at the deepest point:
+/* Threads with stacks of 16 KiB (or what libc demands at least) that use most of it themselves, and allocate at the deepest point:
  * little is left for whoever records them. */
 #include "common.h"
 #include <limits.h>
 #include <pthread.h>
 #include <sys/mman.h>
 
+#ifdef __aarch64__
+enum { STACK = 131072, THREADS = 50 };
+#else
 enum { STACK = 16384, THREADS = 50 };
+#endif
 
 NOINLINE static void cramped_block(void) {
     void *p = malloc(6001); /* @cramped_block */

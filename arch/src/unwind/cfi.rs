@@ -8,7 +8,7 @@
 use super::CfiRule;
 use gimli::{
     BaseAddresses, CieOrFde, EhFrame, EndianSlice, LittleEndian, RegisterRule, UnwindContext,
-    UnwindContextStorage, UnwindSection, UnwindTableRow,
+    UnwindContextStorage, UnwindSection, UnwindTableRow, Vendor,
 };
 
 pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
@@ -256,9 +256,11 @@ impl<'a> CfiModule<'a> {
         &self,
         pc: u64,
         ctx: &'c mut CfiContext,
+        vendor: Vendor,
     ) -> Result<(&'c Row, FrameInfo<'a>), NoRow> {
         let fde = self.find_fde(pc)?;
-        let section = self.section();
+        let mut section = self.section();
+        section.set_vendor(vendor);
         let row = fde
             .unwind_info_for_address(&section, &self.bases(), &mut ctx.0, pc)
             .map_err(|_| NoRow::Malformed)?;
@@ -273,7 +275,7 @@ impl<'a> CfiModule<'a> {
 /// includes information that cannot be read: [`step_full`](super::step_full) then ends the stack
 /// there.
 pub fn compile<R: CfiRule>(cfi: &CfiModule<'_>, pc: u64, ctx: &mut CfiContext) -> R {
-    match cfi.row(pc, ctx) {
+    match cfi.row(pc, ctx, R::VENDOR) {
         Ok((row, frame)) => R::from_row(row, &frame, pc),
         Err(NoRow::NotCovered) => R::UNKNOWN,
         Err(NoRow::Malformed) => R::COMPLEX,

@@ -35,7 +35,7 @@ pub fn step_full<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
     ctx: &mut CfiContext,
     read: &mut F,
 ) -> FullStep<R> {
-    let (row, frame) = match cfi.row(lookup_pc, ctx) {
+    let (row, frame) = match cfi.row(lookup_pc, ctx, R::VENDOR) {
         Ok(found) => found,
         Err(NoRow::NotCovered) => return FullStep::NoCfi,
         Err(NoRow::Malformed) => return FullStep::Cut,
@@ -46,14 +46,21 @@ pub fn step_full<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
     match row.register(gimli::Register(R::RA)) {
         Some(RegisterRule::Undefined) => return FullStep::End,
         // No way to the return address: it would have to be in the pc itself.
-        None | Some(RegisterRule::SameValue) => return FullStep::Cut,
-        Some(_) => {}
+        None | Some(RegisterRule::SameValue) if !R::LINK => return FullStep::Cut,
+        // A function that has not saved it.
+        _ => {}
     }
-    let Some(next) = apply(row, &frame, regs, read) else { return FullStep::Cut };
-    if next.get(R::RA) == Some(0) {
+    let Some(mut next) = apply(row, &frame, regs, read) else { return FullStep::Cut };
+    let Some(pc) = next.get(R::RA) else { return FullStep::Cut };
+    if pc == 0 {
         return FullStep::End;
     }
-    if !frame.signal && next.get(R::SP) <= regs.get(R::SP) {
+    next.set_pc(pc);
+    // A function without a frame has its caller's stack pointer; only one can be on top of another
+    // that has one, so that the next such step finds the same return address again.
+    let (new, old) = (next.get(R::SP), regs.get(R::SP));
+    let progress = new > old || (R::LINK && new == old && next.pc() != regs.pc());
+    if !frame.signal && !progress {
         return FullStep::Cut;
     }
     FullStep::Next { regs: next, signal: frame.signal }

@@ -26,6 +26,8 @@ pub trait CfiRule: Copy {
     const UNKNOWN: Self;
     /// There is, but it takes the full evaluation.
     const COMPLEX: Self;
+    /// Whose call frame instructions beyond DWARF's own occur.
+    const VENDOR: gimli::Vendor;
 
     /// Packs one row of the unwind table. `pc` is the address looked up.
     fn from_row(row: &Row, frame: &FrameInfo<'_>, pc: u64) -> Self;
@@ -35,12 +37,20 @@ pub trait CfiRule: Copy {
 pub trait RegisterSet: Copy {
     /// The stack pointer's number.
     const SP: u16;
-    /// The number of the return address column, under which `get` and `set` mean the program
-    /// counter.
+    /// The number of the return address column.
     const RA: u16;
+    /// A call leaves the return address in a register, which is the one of that column. Otherwise
+    /// it lies on the stack, and `get` and `set` of that number mean the program counter.
+    const LINK: bool;
+    /// Whose call frame instructions beyond DWARF's own occur.
+    const VENDOR: gimli::Vendor;
 
     /// A register's value; `None` for one that is not carried (vector registers and such).
     fn get(&self, register: u16) -> Option<u64>;
     /// Sets a register; those not carried are ignored.
     fn set(&mut self, register: u16, value: u64);
+    /// The program counter.
+    fn pc(&self) -> u64;
+    /// Sets the program counter to a return address, which may be signed.
+    fn set_pc(&mut self, pc: u64);
 }

@@ -6,6 +6,16 @@
 //! are never restarted from signal(7).
 
 use super::syscall::nr;
+use crate::blocked::Blocked;
+
+/// `PTRACE_GETREGSET` of this one gives the general registers.
+pub const REGSET: i32 = 1;
+/// The thread pointer is among those.
+pub const THREAD_POINTER_REGSET: Option<i32> = None;
+/// And so is the number of the system call that the thread is in.
+pub const SYSTEM_CALL_REGSET: Option<i32> = None;
+/// The registers say what a stop has interrupted.
+pub const NEEDS_BLOCKED: bool = false;
 
 /// Interrupted; restarted unless a handler without `SA_RESTART` ran. Kernel-internal, seen by
 /// tracers only.
@@ -99,6 +109,9 @@ pub fn is_remote(number: u64) -> bool {
 }
 
 impl UserRegs {
+    /// Bytes at the start that are the kernel's structure: all.
+    pub const KERNEL_LEN: usize = size_of::<UserRegs>();
+
     /// Program counter.
     #[must_use]
     pub fn pc(&self) -> u64 {
@@ -121,11 +134,26 @@ impl UserRegs {
         self.rsp = sp;
     }
 
+    /// Sends the thread to the system call gadget at `gadget`, from where it returns to the restorer
+    /// that the signal frame at `sp` names.
+    pub fn enter(&mut self, gadget: u64, sp: u64, _restorer: u64) {
+        self.rip = gadget;
+        self.rsp = sp;
+    }
+
     /// The thread pointer, which keys the hook's table of threads.
     #[must_use]
     pub fn thread_pointer(&self) -> u64 {
         self.fs_base
     }
+
+    /// Takes the thread pointer from another register set; there is none (see
+    /// [`THREAD_POINTER_REGSET`]).
+    pub fn set_thread_pointer(&mut self, _tp: u64) {}
+
+    /// Takes what the thread did just before it was stopped; the registers say it (see
+    /// [`NEEDS_BLOCKED`]).
+    pub fn set_blocked(&mut self, _blocked: Option<Blocked>) {}
 
     /// Prepares a system call: the thread is to go on at a `syscall` instruction. `orig_rax` says
     /// "not in a system call", so that the kernel does not take the number in `rax` for the result
@@ -146,6 +174,12 @@ impl UserRegs {
     #[must_use]
     pub fn in_syscall(&self) -> bool {
         (self.orig_rax as i64) >= 0
+    }
+
+    /// The same; see [`SCALABLE_REGSETS`](super::sigframe::SCALABLE_REGSETS) for what it is asked.
+    #[must_use]
+    pub fn is_in_call(&self) -> bool {
+        self.in_syscall()
     }
 
     /// The number of that system call.
@@ -248,6 +282,20 @@ impl UserRegs {
     #[must_use]
     pub fn syscall_pc(&self) -> u64 {
         self.rip.wrapping_sub(super::syscall::SYSCALL_INSN.len() as u64)
+    }
+
+    /// The registers to write back behind a remote call, `self` being those from the first stop: the
+    /// kernel makes its decision about a restart at the stop that follows.
+    #[must_use]
+    pub fn restored_behind_call(&self) -> Self {
+        *self
+    }
+
+    /// Whether the kernel may take a thread that is sent to `gadget` for one whose call is to be
+    /// restarted there. It never does: it has made its decision before.
+    #[must_use]
+    pub fn stands_on(&self, _gadget: u64) -> bool {
+        false
     }
 
     /// The registers to put into a signal frame, from which nothing is restarted by the kernel: any

@@ -4,7 +4,7 @@
 //! (System V AMD64 psABI, 3.2.3). The entry saves the arguments and the callee-saved registers that
 //! unwinding needs, asks `before` where to go, goes there, and hands the result to `after`.
 
-use super::regs::Regs;
+use super::regs::{FullRegs, R12, R13, R14, R15, RBX, Regs};
 
 /// One call of a hooked function, on the calling thread's stack.
 #[repr(C)]
@@ -22,6 +22,19 @@ pub struct Call {
     pub saved: [u64; 5],
     /// For `before`, to leave something for `after`.
     pub note: [u64; 2],
+}
+
+impl From<&Call> for FullRegs {
+    /// The caller's registers as far as they are known.
+    fn from(call: &Call) -> Self {
+        let mut full = FullRegs::from(call.regs);
+        for (number, value) in [RBX, R12, R13, R14, R15].into_iter().zip(call.saved) {
+            if let Some(register) = full.gpr.get_mut(usize::from(number)) {
+                *register = value;
+            }
+        }
+        full
+    }
 }
 
 /// Where to go after `before`.
@@ -276,4 +289,18 @@ pub unsafe fn fill(dst: *mut u8, byte: u8, n: usize) {
         core::arch::asm!("rep stosb", inout("rdi") dst => _, inout("rcx") n => _, in("al") byte,
             options(nostack, preserves_flags));
     }
+}
+
+/// Where libc's thread descriptor, which has the thread's id, may lie, relative to the thread
+/// pointer: that points to it (System V psABI TLS, variant II).
+pub const DESCRIPTOR: core::ops::Range<i32> = 0..4096;
+
+/// Whether [`counter`] runs at one speed on all processors and can be read: the kernel's own choice,
+/// by its name, and what it says of the processors (`/proc/cpuinfo`).
+#[must_use]
+pub fn counter_is_steady(clocksource: &str, cpuinfo: &str) -> bool {
+    let invariant = cpuinfo.lines().find(|l| l.starts_with("flags")).is_some_and(|l| {
+        l.contains("constant_tsc") && l.contains("nonstop_tsc") && l.contains("rdtscp")
+    });
+    clocksource == "tsc" || (invariant && clocksource == "kvm-clock")
 }

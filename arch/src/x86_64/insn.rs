@@ -2,8 +2,8 @@
 //! displaces.
 
 use super::jump::PATCH_LEN;
+pub use crate::patch::{PatchPlan, Refusal};
 use alloc::vec::Vec;
-use core::fmt;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
 
 /// The first instruction in `code` (which stands at `code_addr`) that loads the address `target`
@@ -53,120 +53,6 @@ pub fn indirect_jump(code: &[u8], code_addr: u64) -> Option<u64> {
     }
     (i.is_jmp_near_indirect() && i.is_ip_rel_memory_operand()).then(|| i.ip_rel_memory_address())
 }
-
-/// Where to patch a function, and what that displaces.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct PatchPlan {
-    /// Where the patch goes, from the function's start: behind `endbr64`, which must stay the first
-    /// instruction. [`PATCH_LEN`] bytes are overwritten there.
-    pub patch_offset: usize,
-    /// Length of the displaced instructions: all that the patch touches. Less than [`PATCH_LEN`]
-    /// only for a function that ends within the patch, where the rest is padding.
-    pub displaced_len: usize,
-    /// Start of each displaced instruction, from the function's start.
-    pub displaced: Vec<usize>,
-    /// The last displaced instruction never goes on to the next one (`ret`, `jmp`), so there is
-    /// nothing to return to.
-    pub terminated: bool,
-}
-
-impl PatchPlan {
-    /// From the function's start: where the code goes on after the displaced instructions.
-    #[must_use]
-    pub fn continuation(&self) -> usize {
-        self.patch_offset.saturating_add(self.displaced_len)
-    }
-
-    /// `pc` is inside the bytes that the patch changes, where a thread must not be when they do.
-    /// (At the first of them it may be: it goes on with the patch. A thread that is to return to
-    /// the first of them cannot exist.)
-    #[must_use]
-    pub fn covers(&self, func_addr: u64, pc: u64) -> bool {
-        let offset = pc.wrapping_sub(func_addr.wrapping_add(self.patch_offset as u64));
-        offset > 0 && offset < PATCH_LEN as u64
-    }
-}
-
-/// Why a function cannot be patched, or its prologue not moved. Offsets are from the function's
-/// start.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Refusal {
-    /// The function is shorter than the patch, and what follows is not padding.
-    TooShort,
-    /// Not all of the function's bytes were given.
-    Incomplete {
-        /// How many were.
-        have: usize,
-        /// How many there are.
-        need: u64,
-    },
-    /// A branch in the function leads into the patch.
-    BranchIntoPatch {
-        /// Where the branch is.
-        from: usize,
-    },
-    /// A branch (not a call) in the function leads back to its entry, so the hook would see one
-    /// call as many.
-    BranchToEntry {
-        /// Where the branch is.
-        from: usize,
-    },
-    /// A jump to a computed address, in a function whose end is so near that it may lead into the
-    /// patch.
-    IndirectBranch {
-        /// Where the jump is.
-        from: usize,
-    },
-    /// Not an instruction, or not all of it.
-    Undecodable {
-        /// Where.
-        at: usize,
-    },
-    /// A displaced instruction uses its own address for more than reading data nearby: it takes the
-    /// address of a displaced instruction, or calls the next instruction to find out where it is.
-    OwnAddress {
-        /// Where.
-        at: usize,
-    },
-    /// A displaced instruction has no equivalent at the stub's address (most often: its data is too
-    /// far away).
-    CannotMove,
-    /// The stub is not in reach of the function.
-    OutOfReach,
-    /// The code is not what the plan was made for.
-    Changed,
-}
-
-impl fmt::Display for Refusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Refusal::TooShort => write!(f, "the function is shorter than the patch"),
-            Refusal::Incomplete { have, need } => {
-                write!(f, "only {have} of the function's {need} bytes are readable")
-            }
-            Refusal::BranchIntoPatch { from } => {
-                write!(f, "a branch at +{from:#x} leads into the bytes to be patched")
-            }
-            Refusal::BranchToEntry { from } => {
-                write!(f, "a branch at +{from:#x} leads back to the function's entry")
-            }
-            Refusal::IndirectBranch { from } => {
-                write!(f, "the computed jump at +{from:#x} may lead into the bytes to be patched")
-            }
-            Refusal::Undecodable { at } => write!(f, "no instruction can be decoded at +{at:#x}"),
-            Refusal::OwnAddress { at } => {
-                write!(f, "the instruction at +{at:#x} depends on its own address")
-            }
-            Refusal::CannotMove => {
-                write!(f, "the function's first instructions cannot be moved to the stub")
-            }
-            Refusal::OutOfReach => write!(f, "the stub is more than 2 GiB away from the function"),
-            Refusal::Changed => write!(f, "the function's code has changed"),
-        }
-    }
-}
-
-impl core::error::Error for Refusal {}
 
 /// The instruction at `at`, or `None` if that is not a whole valid one.
 pub(super) fn decode(code: &[u8], func_addr: u64, at: usize) -> Option<Instruction> {
@@ -271,8 +157,7 @@ pub fn plan_patch(
         _ => 0,
     };
     let patch_end = patch_offset.saturating_add(PATCH_LEN);
-    let mut plan =
-        PatchPlan { patch_offset, displaced_len: 0, displaced: Vec::new(), terminated: false };
+    let mut plan = PatchPlan::at(patch_offset, PATCH_LEN);
     for located in list.iter().filter(|l| l.at >= patch_offset) {
         if plan.continuation() >= patch_end {
             break;

@@ -15,7 +15,7 @@ const HIGHEST: u64 = 0x7fff_ffff_f000;
 
 /// How far from an address code may be placed so that jumps between them work in both directions,
 /// with 64 KiB to spare for the length of what is placed.
-const REACH: u64 = 0x7fff_0000;
+pub const REACH: u64 = 0x7fff_0000;
 
 /// `jmp to`, to be placed at `from`; `None` if that is too far.
 #[must_use]

@@ -4,6 +4,7 @@
 //! ("DWARF Register Number Mapping"). They differ from the numbers in instruction encodings.
 
 use crate::unwind::RegisterSet;
+use gimli::Vendor;
 
 /// DWARF number of `rax`.
 pub const RAX: u16 = 0;
@@ -96,6 +97,8 @@ impl FullRegs {
 impl RegisterSet for FullRegs {
     const SP: u16 = RSP;
     const RA: u16 = RA;
+    const LINK: bool = false;
+    const VENDOR: Vendor = Vendor::Default;
 
     fn get(&self, register: u16) -> Option<u64> {
         if register == RA { Some(self.pc) } else { self.gpr.get(usize::from(register)).copied() }
@@ -107,5 +110,12 @@ impl RegisterSet for FullRegs {
         } else if let Some(slot) = self.gpr.get_mut(usize::from(register)) {
             *slot = value;
         }
+    }
+    fn pc(&self) -> u64 {
+        self.pc
+    }
+
+    fn set_pc(&mut self, pc: u64) {
+        self.pc = pc;
     }
 }

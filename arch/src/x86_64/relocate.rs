@@ -2,45 +2,13 @@
 
 use super::insn::{PatchPlan, Refusal, branch_target, decode};
 use super::jump::{encode_jump, near_window};
+pub use crate::patch::{Relocated, Stub, StubParams};
 use alloc::vec::Vec;
 use core::ops::Range;
 use iced_x86::{
     BlockEncoder, BlockEncoderOptions, BlockEncoderResult, FlowControl, Instruction,
     InstructionBlock,
 };
-
-/// Displaced instructions at their new address.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Relocated {
-    /// The instructions, and a jump back to where the function goes on.
-    pub bytes: Vec<u8>,
-    /// For each displaced instruction its offset in the function and in `bytes`. A thread whose pc
-    /// is at the first is to be moved to the second before the patch is written.
-    pub map: Vec<(usize, usize)>,
-    /// A call is among them: it pushes a return address in the stub, where the stack's unwinding
-    /// ends or needs help, and which a thread may hold for as long as the callee takes.
-    pub has_call: bool,
-}
-
-impl Relocated {
-    /// Where a thread at `pc` goes when the function's entry is patched and `bytes` are at
-    /// `new_addr`.
-    #[must_use]
-    pub fn moved_pc(&self, func_addr: u64, new_addr: u64, pc: u64) -> Option<u64> {
-        let offset = pc.wrapping_sub(func_addr);
-        let (_, new) = self.map.iter().find(|(old, _)| *old as u64 == offset)?;
-        Some(new_addr.wrapping_add(*new as u64))
-    }
-
-    /// The way back, for a thread in the moved instructions when the patch is removed. `None` if
-    /// `pc` is not at the start of one of them; the jump behind them leads back by itself.
-    #[must_use]
-    pub fn original_pc(&self, func_addr: u64, new_addr: u64, pc: u64) -> Option<u64> {
-        let offset = pc.wrapping_sub(new_addr);
-        let (old, _) = self.map.iter().find(|(_, new)| *new as u64 == offset)?;
-        Some(func_addr.wrapping_add(*old as u64))
-    }
-}
 
 /// The displaced instructions, decoded again from `code`.
 fn displaced(plan: &PatchPlan, code: &[u8], func_addr: u64) -> Result<Vec<Instruction>, Refusal> {
@@ -123,40 +91,6 @@ fn new_offsets(encoded: &BlockEncoderResult, new_addr: u64) -> Option<Vec<usize>
     Some(offsets)
 }
 
-/// What [`build_stub`] builds from.
-#[derive(Copy, Clone, Debug)]
-pub struct StubParams<'a> {
-    /// Where the stub will be; see [`stub_window`].
-    pub stub_addr: u64,
-    /// Address of a `u32`: 0 means that nothing is to be recorded.
-    pub flag_addr: u64,
-    /// What the hook's entry code finds in `r11`: the address of the function's descriptor.
-    pub desc_addr: u64,
-    /// Address of the hook's entry code.
-    pub entry_addr: u64,
-    /// Address of the patched function.
-    pub func_addr: u64,
-    /// Its bytes from before the patch.
-    pub code: &'a [u8],
-    /// The plan for it.
-    pub plan: &'a PatchPlan,
-}
-
-/// The stub of one patched function.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Stub {
-    /// Its code.
-    pub bytes: Vec<u8>,
-    /// Calling this address calls the function as it was before the patch.
-    pub original_addr: u64,
-    /// The jump to be written at [`patch_addr`](Self::patch_addr).
-    pub patch: [u8; super::jump::PATCH_LEN],
-    /// Where it is to be written.
-    pub patch_addr: u64,
-    /// The moved instructions, which are at `original_addr`.
-    pub relocated: Relocated,
-}
-
 /// Length of the stub's code before the moved instructions.
 const HEAD_LEN: usize = 32;
 /// Length of the part that only runs while recording is on.
@@ -200,6 +134,6 @@ pub fn build_stub(params: &StubParams<'_>) -> Result<Stub, Refusal> {
     bytes.resize(slot, 0xcc);
     bytes.extend_from_slice(&params.entry_addr.to_le_bytes());
     let patch_addr = func_addr.wrapping_add(plan.patch_offset as u64);
-    let patch = encode_jump(patch_addr, stub_addr).ok_or(Refusal::OutOfReach)?;
+    let patch = encode_jump(patch_addr, stub_addr).ok_or(Refusal::OutOfReach)?.to_vec();
     Ok(Stub { bytes, original_addr, patch, patch_addr, relocated })
 }

@@ -14,7 +14,7 @@
 
 use super::regs::{FullRegs, RA, RBP, RSP, Regs};
 use crate::unwind::{CfiRule, FrameInfo, FullStep, Row};
-use gimli::{CfaRule, Register, RegisterRule};
+use gimli::{CfaRule, Register, RegisterRule, Vendor};
 
 const CFA_SP: u64 = 1;
 const CFA_FP: u64 = 2;
@@ -328,6 +328,7 @@ fn signal(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs
 impl CfiRule for Rule {
     const UNKNOWN: Self = Rule::UNKNOWN;
     const COMPLEX: Self = Rule::COMPLEX;
+    const VENDOR: Vendor = Vendor::Default;
 
     /// Packs one row. Whatever is not one of the forms that occur gives `Complex`: a rule is either
     /// exact or not used.

@@ -17,6 +17,18 @@
 use super::call::UserRegs;
 use core::fmt;
 
+/// The register set with the vector registers: `NT_X86_XSTATE`.
+pub const VECTOR_REGSET: i32 = 0x202;
+
+/// Register sets that a system call takes away: none.
+pub const SCALABLE_REGSETS: &[i32] = &[];
+
+/// Whether the first bytes of such a set say that the thread uses it.
+#[must_use]
+pub fn is_scalable_in_use(_header: &[u8]) -> bool {
+    false
+}
+
 const UC_FP_XSTATE: u64 = 1;
 const UC_SIGCONTEXT_SS: u64 = 2;
 const UC_STRICT_RESTORE_SS: u64 = 4;
@@ -76,12 +88,12 @@ impl core::error::Error for SigframeError {}
 /// Where the features of an xsave image in standard format are. It differs between machines:
 /// `cpuid` leaf 0xd.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct XsaveLayout {
+pub struct VectorLayout {
     /// End offset of each feature's area; 0: not supported.
     pub end: [u32; 64],
 }
 
-impl XsaveLayout {
+impl VectorLayout {
     /// This machine's.
     #[cfg(target_arch = "x86_64")]
     #[must_use]
@@ -95,7 +107,7 @@ impl XsaveLayout {
                 *slot = leaf.ebx.checked_add(leaf.eax).filter(|_| leaf.eax > 0).unwrap_or(0);
             }
         }
-        XsaveLayout { end }
+        VectorLayout { end }
     }
 
     /// How many bytes of an image with `features` in use mean anything.
@@ -152,7 +164,7 @@ pub fn build_sigframe(
     frame_addr: u64,
     regs: &UserRegs,
     xsave: &[u8],
-    layout: &XsaveLayout,
+    layout: &VectorLayout,
     sigmask: u64,
     restorer: u64,
 ) -> Result<Sigframe, SigframeError> {

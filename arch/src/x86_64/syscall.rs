@@ -9,12 +9,38 @@
 pub const SYSCALL_INSN: [u8; 2] = [0x0f, 0x05];
 /// `syscall; ret`.
 pub const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
+/// Bytes of the instruction that loads a system call's number.
+pub const LOAD_NUMBER_LEN: usize = 5;
 /// `pop rax; ret`.
 pub const POP_NUMBER_RET: [u8; 2] = [0x58, 0xc3];
 /// A signal restorer: `mov eax, 15; syscall`.
 pub const RESTORER: [u8; 7] = [0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05];
 /// The same as glibc has it: `mov rax, 15; syscall`.
 pub const RESTORER_REX: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
+
+/// Bytes of the kernel's signal set.
+pub const SIGSET_LEN: usize = 8;
+/// Bytes of the kernel's `struct sigaction`: handler, flags, restorer, mask.
+pub const SIGACTION_LEN: usize = 32;
+/// A restorer is given (`arch/x86/include/uapi/asm/signal.h`).
+const SA_RESTORER: u64 = 0x0400_0000;
+
+/// The kernel's `struct sigaction` for a handler with these flags and an empty mask.
+#[must_use]
+pub fn sigaction(handler: u64, flags: u64, restorer: u64) -> [u8; SIGACTION_LEN] {
+    let mut bytes = [0; SIGACTION_LEN];
+    let flags = if restorer == 0 { flags } else { flags | SA_RESTORER };
+    for (to, from) in bytes.chunks_exact_mut(8).zip([handler, flags, restorer]) {
+        to.copy_from_slice(&from.to_le_bytes());
+    }
+    bytes
+}
+
+/// The handler in such a structure.
+#[must_use]
+pub fn sigaction_handler(bytes: &[u8]) -> u64 {
+    bytes.first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
+}
 
 /// The system calls that `prof` makes, in itself or in a target.
 #[allow(missing_docs)]
@@ -67,7 +93,7 @@ pub fn find_restorer(bytes: &[u8]) -> Option<usize> {
 #[must_use]
 pub fn number_before(code: &[u8]) -> Option<u64> {
     const MOV_EAX: u8 = 0xb8;
-    let last = code.last_chunk::<5>()?;
+    let last = code.last_chunk::<LOAD_NUMBER_LEN>()?;
     (last[0] == MOV_EAX).then(|| u32::from_le_bytes([last[1], last[2], last[3], last[4]]).into())
 }
 
@@ -164,6 +190,15 @@ mod tests {
         assert_eq!(number_before(&[0x90, 0xb8, 0xe6, 0, 0, 0]), Some(230));
         assert_eq!(number_before(&[0xb8, 0xe6, 0, 0, 0, 0x90]), None);
         assert_eq!(number_before(&[0xe6, 0, 0, 0]), None);
+    }
+
+    #[test]
+    fn sigactions() {
+        let bytes = sigaction(0x1234, 1 << 28, 0x5678);
+        assert_eq!(sigaction_handler(&bytes), 0x1234);
+        assert_eq!(bytes[8..16], 0x1400_0000_u64.to_le_bytes());
+        assert_eq!(bytes[16..24], 0x5678_u64.to_le_bytes());
+        assert_eq!(sigaction(1, 0, 0)[8..], [0; 24]);
     }
 
     #[cfg(target_arch = "x86_64")]

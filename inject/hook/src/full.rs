@@ -3,8 +3,7 @@
 use crate::stack::Job;
 use crate::state::{FRAMES, Frame};
 use crate::{memory, modules, resolve};
-use prof_arch::native::{FullRegs, Regs, regs};
-use prof_arch::native::{Rule, Step};
+use prof_arch::native::{FullRegs, Regs, Rule, Step};
 use prof_arch::unwind::{CfiContext, FullStep, step_full};
 use prof_trace::shared::Shared;
 
@@ -18,21 +17,10 @@ pub unsafe extern "C" fn run(job: *mut ()) {
     unwind(job);
 }
 
-fn registers(job: &Job<'_>) -> FullRegs {
-    let mut r = FullRegs::from(job.call.regs);
-    let numbers = [regs::RBX, regs::R12, regs::R13, regs::R14, regs::R15];
-    for (n, v) in numbers.iter().zip(job.call.saved) {
-        if let Some(g) = r.gpr.get_mut(*n as usize) {
-            *g = v;
-        }
-    }
-    r
-}
-
 /// Leaves the stack as the remembered one, but as one that can't be compared with the next.
 fn unwind(job: &mut Job<'_>) {
     let shared = job.shared;
-    let mut r = registers(job);
+    let mut r = FullRegs::from(job.call);
     let mut ctx = CfiContext::new();
     let max = (shared.control().max_depth as usize).min(FRAMES);
     let mut count = 0;
@@ -73,6 +61,16 @@ fn step(
     ctx: &mut CfiContext,
 ) -> Option<Option<FullRegs>> {
     let mut read = |addr: u64| memory::word(shared, addr);
+    if rule.is_signal() {
+        // Whatever its tables say: the frame is the kernel's, and has all registers.
+        return match rule.step_all(r, &mut read) {
+            FullStep::Next { regs, .. } => {
+                Some(Some(FullRegs { pc: regs.pc.wrapping_add(1), ..regs }))
+            }
+            FullStep::End => Some(None),
+            _ => None,
+        };
+    }
     let look = r.pc.wrapping_sub(1);
     if let Some((_, m)) = modules::find(shared, look) {
         // SAFETY: `r.pc` is a return address on the calling thread's stack.
@@ -90,12 +88,7 @@ fn step(
         }
     }
     match rule.step(&Regs::from(r), &mut read) {
-        Step::Next(mut next) => {
-            if rule.is_signal() {
-                next.pc = next.pc.wrapping_add(1);
-            }
-            Some(Some(r.with(next)))
-        }
+        Step::Next(next) => Some(Some(r.with(next))),
         Step::End => Some(None),
         _ => None,
     }

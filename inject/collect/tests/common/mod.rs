@@ -47,8 +47,7 @@ pub fn new_ring(bytes: usize) -> Shared {
 }
 
 pub fn now() -> u64 {
-    // SAFETY: the instruction exists on every AMD64 processor.
-    unsafe { core::arch::x86_64::_rdtsc() }
+    prof_arch::native::capture::counter()
 }
 
 /// A thread's side of the hook. Allocates nothing.

@@ -14,6 +14,12 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
     prof_hook::thread::give_up()
 }
 
+/// Never called: nothing here unwinds. The compiler's own helpers refer to it where the standard
+/// library was built from source with unwinding (tests/vm).
+#[cfg(not(target_arch = "x86_64"))]
+#[unsafe(no_mangle)]
+pub extern "C" fn rust_eh_personality() {}
+
 /// As C's; the compiler calls it.
 ///
 /// # Safety

@@ -133,7 +133,10 @@ extern "C" fn add_module(info: *const Info, _: usize, data: *mut u8) -> i32 {
 /// malloc and free as a patched program calls them.
 #[unsafe(naked)]
 pub unsafe extern "C" fn hooked(arg: usize, descriptor: u64, entry: *const ()) -> *mut u8 {
-    core::arch::naked_asm!("mov r11, rsi", "jmp rdx")
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!("mov r11, rsi", "jmp rdx");
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!("mov x17, x1", "br x2");
 }
 
 impl Hook {

@@ -1,0 +1,438 @@
+//! The registers of a stopped thread, and how to make it run a system call and go on as if nothing
+//! had happened.
+//!
+//! `struct user_pt_regs` is from `arch/arm64/include/uapi/asm/ptrace.h`; how the kernel restarts
+//! interrupted calls from `do_signal` in `arch/arm64/kernel/signal.c`; which calls are never
+//! restarted from signal(7).
+//!
+//! At a signal-delivery or `PTRACE_INTERRUPT` stop the kernel has made its decision: of a call to be
+//! restarted, `x0` holds the first argument again and `pc` is back on the `svc`; only what follows
+//! from `ERESTART_RESTARTBLOCK` (`x8` becomes `restart_syscall`) comes when the thread goes on from
+//! that stop. It cannot be seen there that the thread was in a call at all, nor what the first
+//! argument of a call was that has ended with EINTR. So the tracer looks at the thread before it
+//! stops it: [`Blocked`].
+
+use super::regs::{LR, SP};
+use super::syscall::nr;
+use crate::blocked::Blocked;
+
+const EINTR: i64 = 4;
+
+/// `PTRACE_GETREGSET` of this one gives the general registers.
+pub const REGSET: i32 = 1;
+/// The register set with the thread pointer (`NT_ARM_TLS`), which is not among those.
+pub const THREAD_POINTER_REGSET: Option<i32> = Some(0x401);
+/// The register set with the number of the system call that the thread is in
+/// (`NT_ARM_SYSTEM_CALL`). -1 there, for none, goes with each change of registers: behind a system
+/// call the kernel would else take the value in `x0` for that call's result, and might restart it.
+pub const SYSTEM_CALL_REGSET: Option<i32> = Some(0x404);
+/// A thread must be looked at before it is stopped.
+pub const NEEDS_BLOCKED: bool = true;
+
+/// Calls that return EINTR at a ptrace stop instead of being restarted by the kernel, and that can
+/// be issued again with no harm: where they return EINTR they have done nothing yet. Reads and
+/// writes are here for inotify and for sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
+/// `connect` and `close` are not: again is not the same as once.
+const NEVER_RESTARTED: [u64; 23] = [
+    4,   // io_getevents
+    22,  // epoll_pwait
+    63,  // read (inotify)
+    64,  // write
+    65,  // readv
+    66,  // writev
+    137, // rt_sigtimedwait
+    182, // mq_timedsend
+    183, // mq_timedreceive
+    192, // semtimedop
+    193, // semop
+    202, // accept
+    206, // sendto
+    207, // recvfrom
+    211, // sendmsg
+    212, // recvmsg
+    242, // accept4
+    243, // recvmmsg
+    269, // sendmmsg
+    278, // getrandom
+    292, // io_pgetevents
+    426, // io_uring_enter
+    441, // epoll_pwait2
+];
+
+/// Commands of futex(2) that wait with what the kernel calls a restart block if they have a timeout.
+const FUTEX_WAIT: u64 = 0;
+const FUTEX_WAIT_BITSET: u64 = 9;
+const FUTEX_COMMAND: u64 = 0x7f;
+const TIMER_ABSTIME: u64 = 1;
+
+/// The kind of indirect branch that was taken last, for which BTI checks where it leads.
+const PSTATE_BTYPE: u64 = 3 << 10;
+
+/// The registers of a stopped thread: the kernel's `struct user_pt_regs` (`NT_PRSTATUS`), and what
+/// else is known of it.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+#[repr(C)]
+pub struct UserRegs {
+    /// `x0` to `x30`.
+    pub x: [u64; 31],
+    /// Stack pointer.
+    pub sp: u64,
+    /// Program counter.
+    pub pc: u64,
+    /// Processor state.
+    pub pstate: u64,
+    /// `TPIDR_EL0`.
+    pub tp: u64,
+    /// The system call in which the thread was asleep just before it was stopped.
+    pub blocked: Option<Blocked>,
+}
+
+/// Whether a stop by a tracer ends this system call with EINTR, which the tracer has to mend.
+#[must_use]
+pub fn is_never_restarted(number: u64) -> bool {
+    NEVER_RESTARTED.contains(&number)
+}
+
+/// Whether prof makes other processes do this system call.
+#[must_use]
+pub fn is_remote(number: u64) -> bool {
+    use nr::{CLOSE, MADVISE, MEMFD_CREATE, MMAP, MPROTECT, MUNMAP, RT_SIGACTION, RT_SIGRETURN};
+    [CLOSE, MADVISE, MEMFD_CREATE, MMAP, MPROTECT, MUNMAP, RT_SIGACTION, RT_SIGRETURN]
+        .contains(&number)
+}
+
+impl UserRegs {
+    /// Bytes at the start that are the kernel's structure.
+    pub const KERNEL_LEN: usize = 34 * 8;
+
+    /// Program counter.
+    #[must_use]
+    pub fn pc(&self) -> u64 {
+        self.pc
+    }
+
+    /// Stack pointer.
+    #[must_use]
+    pub fn sp(&self) -> u64 {
+        self.sp
+    }
+
+    /// Sets the program counter. The new address need not be one where an indirect branch may lead.
+    pub fn set_pc(&mut self, pc: u64) {
+        self.pc = pc;
+        self.pstate &= !PSTATE_BTYPE;
+    }
+
+    /// Sends the thread to the system call gadget at `gadget`, from where it returns to the restorer
+    /// of the signal frame at `sp`.
+    pub fn enter(&mut self, gadget: u64, sp: u64, restorer: u64) {
+        self.set_pc(gadget);
+        self.sp = sp;
+        self.x[LR as usize] = restorer;
+    }
+
+    /// The thread pointer, which keys the hook's table of threads.
+    #[must_use]
+    pub fn thread_pointer(&self) -> u64 {
+        self.tp
+    }
+
+    /// Takes the thread pointer, as [`THREAD_POINTER_REGSET`] has it.
+    pub fn set_thread_pointer(&mut self, tp: u64) {
+        self.tp = tp;
+    }
+
+    /// Takes what the thread did just before it was stopped.
+    pub fn set_blocked(&mut self, blocked: Option<Blocked>) {
+        self.blocked = blocked;
+    }
+
+    /// Prepares a system call: the thread is to go on at a `svc` instruction.
+    pub fn set_syscall(&mut self, number: u64, args: [u64; 6]) {
+        for (x, arg) in self.x.iter_mut().zip(args) {
+            *x = arg;
+        }
+        self.x[8] = number;
+    }
+
+    /// The result of a system call that has returned; errors are negative.
+    #[must_use]
+    pub fn syscall_result(&self) -> i64 {
+        self.x[0] as i64
+    }
+
+    /// The number of the system call that the thread is in, if its program counter is at or behind a
+    /// system call instruction.
+    #[must_use]
+    pub fn syscall_number(&self) -> Option<u64> {
+        Some(self.x[8])
+    }
+
+    /// The thread was asleep in a call with these registers, but for the first argument.
+    fn blocked_here(&self, behind: u64) -> Option<Blocked> {
+        let same = |b: &Blocked| {
+            (b.number, b.sp, b.pc) == (self.x[8], self.sp, behind) && b.args[1..] == self.x[1..6]
+        };
+        self.blocked.filter(same)
+    }
+
+    /// The thread is in the system call in which it was seen asleep.
+    #[must_use]
+    pub fn is_in_call(&self) -> bool {
+        let behind = self.pc.wrapping_add(super::syscall::SYSCALL_INSN.len() as u64);
+        self.blocked_here(self.pc).or(self.blocked_here(behind)).is_some()
+    }
+
+    /// The call that the stop has ended with EINTR, where it must be issued again.
+    fn reissue(&self) -> Option<Blocked> {
+        let ended = self.x[0] as i64 == -EINTR && NEVER_RESTARTED.contains(&self.x[8]);
+        if ended { self.blocked_here(self.pc) } else { None }
+    }
+
+    /// The system call was interrupted by the stop, the kernel is *not* going to restart it, and it
+    /// must be issued again. True only of a thread for which no signal is pending or about to be
+    /// delivered: otherwise EINTR is its due.
+    #[must_use]
+    pub fn wants_reissue(&self) -> bool {
+        self.reissue().is_some()
+    }
+
+    /// Back to before the `svc` instruction, to issue the same call again.
+    #[must_use]
+    fn reissued(&self) -> Self {
+        let mut regs = *self;
+        if let Some(call) = self.reissue() {
+            regs.pc = self.pc.wrapping_sub(super::syscall::SYSCALL_INSN.len() as u64);
+            regs.x[0] = call.args[0];
+        }
+        regs
+    }
+
+    /// The registers to write back at a signal-delivery or `PTRACE_INTERRUPT` stop, `self` being
+    /// those from the first stop: they are as they were; only a call that the kernel would not
+    /// restart is put back. `signal_pending`: see [`wants_reissue`](Self::wants_reissue).
+    #[must_use]
+    pub fn restored_at_stop(&self, signal_pending: bool) -> Self {
+        if signal_pending { *self } else { self.reissued() }
+    }
+
+    /// The thread stands on the `svc` of a call that goes on with the rest of its timeout when it is
+    /// restarted as `restart_syscall`.
+    fn is_timed(&self) -> bool {
+        let behind = self.pc.wrapping_add(super::syscall::SYSCALL_INSN.len() as u64);
+        let Some(call) = self.blocked_here(behind).filter(|b| b.args[0] == self.x[0]) else {
+            return false;
+        };
+        match call.number {
+            nr::NANOSLEEP => true,
+            nr::CLOCK_NANOSLEEP => call.args[1] & TIMER_ABSTIME == 0,
+            nr::FUTEX => {
+                let command = call.args[1] & FUTEX_COMMAND;
+                (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET) && call.args[3] != 0
+            }
+            _ => false,
+        }
+    }
+
+    /// The registers to write back behind a remote call, `self` being those from the first stop. The
+    /// stop that follows has nothing to restart, so what the kernel would have done after the first
+    /// is done here.
+    ///
+    /// The remote calls made in between must not have been of the kind that sets the thread's
+    /// restart state themselves (sleeps, futex waits).
+    #[must_use]
+    pub fn restored_behind_call(&self) -> Self {
+        let mut regs = *self;
+        if self.is_timed() {
+            regs.x[8] = nr::RESTART_SYSCALL;
+        }
+        regs
+    }
+
+    /// The thread waits in `restart_syscall`: its call was interrupted once before.
+    #[must_use]
+    pub fn is_restarted(&self) -> bool {
+        let behind = self.pc.wrapping_add(super::syscall::SYSCALL_INSN.len() as u64);
+        self.x[8] == nr::RESTART_SYSCALL && self.blocked_here(behind).is_some()
+    }
+
+    /// The call that a thread in `restart_syscall` has made first, if that can be told for certain:
+    /// the kernel keeps only what is left of it. `code` is the code up to the system call
+    /// instruction, `waits_in` the kernel function that the thread was asleep in
+    /// (`/proc/PID/wchan`).
+    #[must_use]
+    pub fn restarted_call(&self, code: &[u8], waits_in: &str) -> Option<u64> {
+        // The calls that end with ERESTART_RESTARTBLOCK.
+        let known = [nr::NANOSLEEP, nr::CLOCK_NANOSLEEP, nr::FUTEX];
+        let loaded = super::syscall::number_before(code).filter(|n| known.contains(n));
+        loaded.or_else(|| {
+            let is = |names: &[&str]| names.iter().any(|n| waits_in.starts_with(n));
+            if is(&["futex_", "__futex_"]) {
+                return Some(nr::FUTEX);
+            }
+            // Sleeping functions are passed over there, and a restarted sleep has no other.
+            if !is(&["hrtimer_nanosleep", "do_nanosleep", "invoke_syscall", "el0_svc"]) {
+                return None;
+            }
+            // A clock, or a pointer.
+            let clock = self.x[0] < 4096 || (self.x[0] as i32) < 0 && self.x[0] >> 32 == 0;
+            Some(if clock { nr::CLOCK_NANOSLEEP } else { nr::NANOSLEEP })
+        })
+    }
+
+    /// The program counter at the system call instruction that the thread is in, of one that
+    /// [`is_restarted`](Self::is_restarted).
+    #[must_use]
+    pub fn syscall_pc(&self) -> u64 {
+        self.pc
+    }
+
+    /// The registers to put into a signal frame. A call whose restart the kernel has prepared is
+    /// issued again from its start, and so its timeout starts again too; that is what remains if the
+    /// tracer dies. `rt_sigreturn` makes the kernel forget what is left of a call, so a thread in
+    /// `restart_syscall` needs its first call, which is `restarted`.
+    #[must_use]
+    pub fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self {
+        let mut regs = self.restored_at_stop(signal_pending);
+        if let Some(first) = restarted.filter(|_| self.is_restarted()) {
+            regs.x[8] = first;
+        }
+        regs
+    }
+
+    /// Whether the kernel may still take a thread that is sent to `gadget` for one whose call is to
+    /// be restarted there: its `pc` is on that very instruction.
+    #[must_use]
+    pub fn stands_on(&self, gadget: u64) -> bool {
+        self.pc == gadget
+    }
+}
+
+impl From<&UserRegs> for super::FullRegs {
+    fn from(r: &UserRegs) -> Self {
+        let mut gpr = [0; 32];
+        for (to, from) in gpr.iter_mut().zip(r.x) {
+            *to = from;
+        }
+        gpr[SP as usize] = r.sp;
+        super::FullRegs { pc: r.pc, gpr }
+    }
+}
+
+impl From<&UserRegs> for super::Regs {
+    fn from(r: &UserRegs) -> Self {
+        super::Regs { pc: r.pc, sp: r.sp, fp: r.x[super::regs::FP as usize] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Stopped at `pc` with these values of x0 and x8, after it was seen asleep in `number` called
+    /// with 7, 0, 2, 3, 4, 5 from before 0x1004.
+    fn at(pc: u64, x0: i64, x8: u64, number: u64) -> UserRegs {
+        let mut regs = UserRegs { pc, sp: 0x7000, ..UserRegs::default() };
+        regs.x[..6].copy_from_slice(&[x0 as u64, 0, 2, 3, 4, 5]);
+        regs.x[8] = x8;
+        let args = [7, 0, 2, 3, 4, 5];
+        regs.set_blocked(Some(Blocked { number, args, sp: 0x7000, pc: 0x1004 }));
+        regs
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[test]
+    fn the_struct_is_the_kernels() {
+        assert_eq!(UserRegs::KERNEL_LEN, size_of::<libc::user_regs_struct>());
+        assert_eq!(core::mem::offset_of!(UserRegs, tp), UserRegs::KERNEL_LEN);
+    }
+
+    #[test]
+    fn calls_with_a_timeout_go_on() {
+        for number in [nr::NANOSLEEP, nr::CLOCK_NANOSLEEP, nr::FUTEX] {
+            let regs = at(0x1000, 7, number, number);
+            let back = regs.restored_behind_call();
+            assert_eq!((back.x[8], back.pc, back.x[0]), (nr::RESTART_SYSCALL, 0x1000, 7));
+            assert_eq!(regs.restored_at_stop(false), regs);
+            assert_eq!(regs.for_sigframe(false, None), regs);
+        }
+        // Others, or not the call that it was seen in.
+        let mut absolute = at(0x1000, 7, nr::CLOCK_NANOSLEEP, nr::CLOCK_NANOSLEEP);
+        absolute.x[1] = 1;
+        if let Some(b) = &mut absolute.blocked {
+            b.args[1] = 1;
+        }
+        let mut endless = at(0x1000, 7, nr::FUTEX, nr::FUTEX);
+        endless.x[3] = 0;
+        if let Some(b) = &mut endless.blocked {
+            b.args[3] = 0;
+        }
+        let others = [
+            absolute,
+            endless,
+            at(0x1000, 7, 73, 73),                             // ppoll
+            at(0x1004, 7, nr::NANOSLEEP, nr::NANOSLEEP),       // behind it
+            at(0x1000, 8, nr::NANOSLEEP, nr::NANOSLEEP),       // another argument
+            at(0x1000, 7, nr::CLOCK_NANOSLEEP, nr::NANOSLEEP), // another call
+            UserRegs { blocked: None, ..at(0x1000, 7, nr::NANOSLEEP, nr::NANOSLEEP) },
+        ];
+        for regs in others {
+            assert_eq!(regs.restored_behind_call(), regs);
+        }
+    }
+
+    #[test]
+    fn calls_that_are_never_restarted() {
+        let epoll = at(0x1004, -4, 22, 22);
+        assert!(epoll.wants_reissue());
+        for again in [epoll.restored_at_stop(false), epoll.for_sigframe(false, None)] {
+            assert_eq!((again.pc, again.x[0], again.x[8], again.x[1]), (0x1000, 7, 22, 0));
+        }
+        assert_eq!(epoll.restored_at_stop(true), epoll);
+        assert_eq!(epoll.for_sigframe(true, None), epoll);
+        for other in [
+            at(0x1004, -4, 57, 57), // close
+            at(0x1004, -11, 22, 22),
+            at(0x1008, -4, 22, 22),
+            at(0x1004, -4, 22, 63),
+            UserRegs { blocked: None, ..epoll },
+        ] {
+            assert!(!other.wants_reissue());
+            assert_eq!(other.restored_at_stop(false), other);
+        }
+    }
+
+    #[test]
+    fn calls_that_were_interrupted_before() {
+        let again = at(0x1000, 7, nr::RESTART_SYSCALL, nr::RESTART_SYSCALL);
+        assert!(again.is_restarted() && !at(0x1000, 7, 101, 101).is_restarted());
+        assert_eq!((again.syscall_pc(), again.restored_behind_call()), (0x1000, again));
+        assert_eq!(again.for_sigframe(false, Some(101)).x[8], 101);
+        assert_eq!(at(0x1000, 7, 98, 98).for_sigframe(false, Some(101)).x[8], 98);
+        let sleep = 0xd280_0ca8_u32.to_le_bytes(); // mov x8, #101
+        assert_eq!(again.restarted_call(&sleep, "futex_wait"), Some(nr::NANOSLEEP));
+        let other = 0xd280_0828_u32.to_le_bytes(); // mov x8, #65
+        assert_eq!(again.restarted_call(&other, "futex_wait_queue"), Some(nr::FUTEX));
+        assert_eq!(again.restarted_call(&[], "invoke_syscall"), Some(nr::CLOCK_NANOSLEEP));
+        let pointer = at(0x1000, 0xffff_e2c4_d5c0, nr::RESTART_SYSCALL, nr::RESTART_SYSCALL);
+        assert_eq!(pointer.restarted_call(&[], "hrtimer_nanosleep_restart"), Some(nr::NANOSLEEP));
+        assert_eq!(again.restarted_call(&[], "0"), None);
+    }
+
+    #[test]
+    fn in_the_call_or_not() {
+        assert!(at(0x1000, 7, 101, 101).is_in_call() && at(0x1004, -4, 22, 22).is_in_call());
+        assert!(!at(0x1008, 7, 101, 101).is_in_call() && !at(0x1000, 7, 101, 22).is_in_call());
+    }
+
+    #[test]
+    fn a_thread_is_sent_to_a_call() {
+        let mut regs = UserRegs { pstate: 0x6000_0c00, ..at(0x1000, 7, 101, 101) };
+        regs.set_syscall(222, [1, 2, 3, 4, 5, 6]);
+        regs.enter(0x9000, 0x6ff0, 0xa000);
+        assert_eq!(regs.x[..6], [1, 2, 3, 4, 5, 6]);
+        assert_eq!((regs.x[8], regs.x[30], regs.pc, regs.sp), (222, 0xa000, 0x9000, 0x6ff0));
+        assert_eq!(regs.pstate, 0x6000_0000);
+        assert!(regs.stands_on(0x9000) && !regs.stands_on(0x9004));
+    }
+}

@@ -1,0 +1,380 @@
+//! Entering the hook: the code that stubs jump to, and what it saves.
+//!
+//! A stub jumps here with the [`Call::function`] in x17 and everything else as the caller left it
+//! (AAPCS64, 6.1.1). The entry saves the arguments and the callee-saved registers that unwinding
+//! needs, asks `before` where to go, goes there, and hands the result to `after`.
+
+use super::regs::{FullRegs, LR, Regs, X19};
+
+/// Where libc's thread descriptor, which has the thread's id, may lie, relative to the thread
+/// pointer: below it (aaelf64 TLS, variant I, as glibc and musl have it).
+pub const DESCRIPTOR: core::ops::Range<i32> = -4096..0;
+
+/// One call of a hooked function, on the calling thread's stack.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Call {
+    /// The first six integer arguments; what stands here is what the original is called with. No
+    /// function that is hooked has more.
+    pub args: [u64; 6],
+    /// The value that the stub passed: the function's descriptor.
+    pub function: u64,
+    /// What the original returned.
+    pub result: u64,
+    /// The caller: return address, stack pointer after the return, frame pointer.
+    pub regs: Regs,
+    /// x19 to x28 of the caller.
+    pub saved: [u64; 10],
+    /// For `before`, to leave something for `after`.
+    pub note: [u64; 2],
+    /// The stack pointer must be a multiple of 16.
+    pub pad: u64,
+}
+
+impl From<&Call> for FullRegs {
+    /// The caller's registers as far as they are known.
+    fn from(call: &Call) -> Self {
+        let mut full = FullRegs::from(call.regs);
+        full.gpr[LR as usize] = call.regs.pc;
+        let saved = full.gpr.iter_mut().skip(X19 as usize).zip(call.saved);
+        saved.for_each(|(to, from)| *to = from);
+        full
+    }
+}
+
+/// Where to go after `before`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Go {
+    /// Address to go to, with the arguments in [`Call::args`].
+    pub target: u64,
+    /// 0: jump there and forget the call; 1: call it, and `after` follows.
+    pub stay: u64,
+}
+
+/// Bytes of [`Call`], as the assembly below has them.
+pub const CALL_SIZE: usize = 192;
+const _: () = assert!(size_of::<Call>() == CALL_SIZE && CALL_SIZE.is_multiple_of(16));
+const _: () = assert!(core::mem::offset_of!(Call, regs) == 64);
+const _: () = assert!(core::mem::offset_of!(Call, saved) == 88);
+
+/// Defines an entry `$name` that stubs jump to, around
+/// `$before: extern "C" fn(&mut Call) -> Go` and `$after: extern "C" fn(&mut Call) -> u64`, which
+/// returns 0, or an address to jump to instead of returning the result.
+#[cfg(target_arch = "aarch64")]
+#[macro_export]
+macro_rules! hook_entry {
+    ($(#[$doc:meta])* $name:ident, $before:path, $after:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "hint #34", // bti c
+                // A frame record, so that debuggers find their way through it.
+                "stp x29, x30, [sp, #-16]!",
+                "sub sp, sp, #192",
+                "stp x0, x1, [sp]",
+                "stp x2, x3, [sp, #16]",
+                "stp x4, x5, [sp, #32]",
+                "str x17, [sp, #48]",
+                "add x16, sp, #208", // stack pointer after the return
+                "stp x30, x16, [sp, #64]",
+                "stp x29, x19, [sp, #80]",
+                "add x29, sp, #192",
+                "stp x20, x21, [sp, #96]",
+                "stp x22, x23, [sp, #112]",
+                "stp x24, x25, [sp, #128]",
+                "stp x26, x27, [sp, #144]",
+                "str x28, [sp, #160]",
+                "mov x0, sp",
+                "bl {before}",
+                "mov x16, x0",
+                "mov x17, x1",
+                "ldp x0, x1, [sp]",
+                "ldp x2, x3, [sp, #16]",
+                "ldp x4, x5, [sp, #32]",
+                "cbz x17, 2f",
+                "blr x16",
+                "str x0, [sp, #56]",
+                "mov x0, sp",
+                "bl {after}",
+                "cbnz x0, 3f",
+                "ldr x0, [sp, #56]",
+                "mov sp, x29",
+                "ldp x29, x30, [sp], #16",
+                "ret",
+                "3:", // elsewhere instead of returning
+                "mov x16, x0",
+                "ldp x0, x1, [sp]",
+                "ldp x2, x3, [sp, #16]",
+                "ldp x4, x5, [sp, #32]",
+                "2:", // jump, as if the hook had never been entered
+                "mov sp, x29",
+                "ldp x29, x30, [sp], #16",
+                "br x16",
+                before = sym $before,
+                after = sym $after,
+            )
+        }
+    };
+}
+
+/// Defines an entry `$name` that stubs jump to: if
+/// `$goes_on: extern "C" fn(argument 0: u64, descriptor: &Function) -> u64` returns an address, the call
+/// goes on there, as if nothing had been; if it returns 0, at the entry `$full`. For functions with at
+/// most three arguments.
+#[cfg(target_arch = "aarch64")]
+#[macro_export]
+macro_rules! pass_entry {
+    ($(#[$doc:meta])* $name:ident, $goes_on:path, $full:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "hint #34", // bti c
+                "stp x29, x30, [sp, #-48]!",
+                "mov x29, sp",
+                "stp x0, x1, [sp, #16]",
+                "stp x2, x17, [sp, #32]",
+                "mov x1, x17",
+                "bl {goes_on}",
+                "mov x16, x0",
+                "ldp x0, x1, [sp, #16]",
+                "ldp x2, x17, [sp, #32]",
+                "ldp x29, x30, [sp], #48",
+                "cbnz x16, 2f",
+                "b {full}",
+                "2:",
+                "br x16",
+                goes_on = sym $goes_on,
+                full = sym $full,
+            )
+        }
+    };
+}
+
+/// Calls `f(arg)` with the stack pointer at `top`, and comes back to this stack: when `f` returns, or
+/// when something that it called gives up with [`leave_stack`]. The word at `top` is used for that.
+///
+/// # Safety
+/// `top` must be 16-byte aligned, with enough writable memory below it, and a word above, that nobody
+/// else uses.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn call_on_stack(
+    f: unsafe extern "C" fn(*mut ()),
+    arg: *mut (),
+    top: *mut u8,
+) {
+    core::arch::naked_asm!(
+        "stp x29, x30, [sp, #-160]!",
+        "mov x29, sp",
+        "stp x19, x20, [sp, #16]",
+        "stp x21, x22, [sp, #32]",
+        "stp x23, x24, [sp, #48]",
+        "stp x25, x26, [sp, #64]",
+        "stp x27, x28, [sp, #80]",
+        "stp d8, d9, [sp, #96]",
+        "stp d10, d11, [sp, #112]",
+        "stp d12, d13, [sp, #128]",
+        "stp d14, d15, [sp, #144]",
+        "str x29, [x2]",
+        "mov x19, x2",
+        "mov sp, x2",
+        "mov x16, x0",
+        "mov x0, x1",
+        "blr x16",
+        "mov x0, x19",
+        "b {leave}",
+        leave = sym leave_stack,
+    )
+}
+
+/// Returns from the [`call_on_stack`] with this `top` at once.
+///
+/// # Safety
+/// That call must be under way, on this thread.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn leave_stack(top: *mut u8) -> ! {
+    core::arch::naked_asm!(
+        "ldr x16, [x0]",
+        "mov sp, x16",
+        "ldp x19, x20, [sp, #16]",
+        "ldp x21, x22, [sp, #32]",
+        "ldp x23, x24, [sp, #48]",
+        "ldp x25, x26, [sp, #64]",
+        "ldp x27, x28, [sp, #80]",
+        "ldp d8, d9, [sp, #96]",
+        "ldp d10, d11, [sp, #112]",
+        "ldp d12, d13, [sp, #128]",
+        "ldp d14, d15, [sp, #144]",
+        "ldp x29, x30, [sp], #160",
+        "ret",
+    )
+}
+
+/// The code that a signal handler of ours returns to (`sa_restorer`).
+///
+/// # Safety
+/// Only for the kernel to put into the link register of a signal handler.
+#[cfg(target_arch = "aarch64")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn restorer() {
+    core::arch::naked_asm!("mov x8, #139", "svc #0") // rt_sigreturn
+}
+
+/// The thread pointer.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub fn thread_pointer() -> u64 {
+    let tp: u64;
+    // SAFETY: reads a register.
+    unsafe {
+        core::arch::asm!("mrs {}, tpidr_el0", out(reg) tp, options(nostack, nomem, preserves_flags));
+    }
+    tp
+}
+
+/// Whether [`counter`] runs at one speed on all processors and can be read: the kernel's own choice,
+/// by its name, and what it says of the processors (`/proc/cpuinfo`).
+#[must_use]
+pub fn counter_is_steady(clocksource: &str, _cpuinfo: &str) -> bool {
+    clocksource == "arch_sys_counter"
+}
+
+/// Loads may be done in another order than the program's, also as other processors see it (Arm ARM, B2.3).
+pub const LOADS_IN_ORDER: bool = false;
+
+/// The virtual counter of the generic timer.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub fn counter() -> u64 {
+    let ticks: u64;
+    // SAFETY: reads a register, which Linux makes readable.
+    unsafe {
+        core::arch::asm!("isb", "mrs {}, cntvct_el0", out(reg) ticks,
+            options(nostack, preserves_flags));
+    }
+    ticks
+}
+
+/// The same, read after all earlier loads have been done: the register may be read out of order, so
+/// the loads are waited for, and the read is kept behind that (Arm ARM, D12.2.2).
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub fn counter_after_loads() -> u64 {
+    let ticks: u64;
+    // SAFETY: as above.
+    unsafe {
+        core::arch::asm!("dsb ishld", "isb", "mrs {}, cntvct_el0", out(reg) ticks,
+            options(nostack, preserves_flags));
+    }
+    ticks
+}
+
+/// Copies `n` bytes forward.
+///
+/// # Safety
+/// As `memcpy` of C; also right where `dst` is below `src` and they overlap.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub unsafe fn copy_forward(dst: *mut u8, src: *const u8, n: usize) {
+    // SAFETY: the caller's promise: each loop ends with the last byte.
+    unsafe {
+        core::arch::asm!(
+            "2:",
+            "subs {n}, {n}, #8",
+            "b.lo 3f",
+            "ldr {w}, [{src}], #8",
+            "str {w}, [{dst}], #8",
+            "b 2b",
+            "3:",
+            "adds {n}, {n}, #8",
+            "b.eq 5f",
+            "4:",
+            "ldrb {w:w}, [{src}], #1",
+            "strb {w:w}, [{dst}], #1",
+            "subs {n}, {n}, #1",
+            "b.ne 4b",
+            "5:",
+            n = inout(reg) n => _,
+            src = inout(reg) src => _,
+            dst = inout(reg) dst => _,
+            w = out(reg) _,
+            options(nostack),
+        );
+    }
+}
+
+/// Sets `n` bytes.
+///
+/// # Safety
+/// As `memset` of C.
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub unsafe fn fill(dst: *mut u8, byte: u8, n: usize) {
+    let word = u64::from(byte).wrapping_mul(0x0101_0101_0101_0101);
+    // SAFETY: the caller's promise: each loop ends with the last byte.
+    unsafe {
+        core::arch::asm!(
+            "2:",
+            "subs {n}, {n}, #8",
+            "b.lo 3f",
+            "str {w}, [{dst}], #8",
+            "b 2b",
+            "3:",
+            "adds {n}, {n}, #8",
+            "b.eq 5f",
+            "4:",
+            "strb {w:w}, [{dst}], #1",
+            "subs {n}, {n}, #1",
+            "b.ne 4b",
+            "5:",
+            n = inout(reg) n => _,
+            dst = inout(reg) dst => _,
+            w = in(reg) word,
+            options(nostack),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counter_is_the_kernels_choice() {
+        assert!(counter_is_steady("arch_sys_counter", ""));
+        assert!(!counter_is_steady("jiffies", ""));
+    }
+
+    #[test]
+    fn a_call_as_registers() {
+        let regs = Regs { pc: 1, sp: 2, fp: 3 };
+        let mut saved = [0; 10];
+        saved[0] = 19;
+        saved[9] = 28;
+        let call = Call { args: [9; 6], function: 0, result: 0, regs, saved, note: [0; 2], pad: 0 };
+        let full = FullRegs::from(&call);
+        assert_eq!(Regs::from(full), regs);
+        assert_eq!((full.gpr[19], full.gpr[28], full.gpr[30], full.gpr[0]), (19, 28, 1, 0));
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[test]
+    fn copies() {
+        for n in 0..40 {
+            let from: [u8; 48] = core::array::from_fn(|i| i as u8 + 1);
+            let mut to = [0xee; 48];
+            // SAFETY: both arrays are longer.
+            unsafe { copy_forward(to.as_mut_ptr(), from.as_ptr(), n) };
+            assert_eq!(to[..n], from[..n]);
+            assert_eq!(to[n..], [0xee; 48][n..]);
+            // SAFETY: as above.
+            unsafe { fill(to.as_mut_ptr(), 0x55, n) };
+            assert_eq!(to[..n], [0x55; 48][..n]);
+            assert_eq!(to[n..], [0xee; 48][n..]);
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! A signal frame like the kernel's own, so that a thread whose registers were changed gets all of
+//! them back by `rt_sigreturn`, with nobody's help.
+//!
+//! Layout: `struct rt_sigframe` (`arch/arm64/kernel/signal.c`), `struct ucontext` and `struct
+//! sigcontext` with its records (`arch/arm64/include/uapi/asm/`); what is checked on return:
+//! `restore_sigframe` and `parse_user_sigframe` in `arch/arm64/kernel/signal.c`.
+//!
+//! The thread runs `svc #0; ret` with `sp` at the frame and the restorer's address in `x30`.
+
+use super::call::UserRegs;
+use super::rule::FRAME_X0;
+use core::fmt;
+
+/// The register set with the vector registers: `NT_PRFPREG`, `struct user_fpsimd_state`.
+pub const VECTOR_REGSET: i32 = 2;
+
+/// The register sets with the scalable vector registers: `NT_ARM_SVE`, `NT_ARM_SSVE`. A system call
+/// takes all of them away but what [`VECTOR_REGSET`] has.
+pub const SCALABLE_REGSETS: &[i32] = &[0x405, 0x40b];
+
+/// Whether the first bytes of such a set (`struct user_sve_header`) say that the thread uses them.
+#[must_use]
+pub fn is_scalable_in_use(header: &[u8]) -> bool {
+    let &[a, b, c, d, _, _, _, _, _, _, _, _, flags, _, _, _, ..] = header else { return false };
+    flags & 1 == 1 && u32::from_le_bytes([a, b, c, d]) > 16
+}
+
+/// Head of the record of the vector registers: magic number and length.
+pub(super) const FPSIMD_HEAD: u64 = 0x4650_8001 | (FPSIMD_LEN as u64) << 32;
+/// `struct fpsimd_context`.
+const FPSIMD_LEN: usize = 528;
+/// `struct user_fpsimd_state` up to its padding: 32 registers, `fpsr`, `fpcr`.
+const VECTOR_LEN: usize = 32 * 16 + 8;
+/// An invalid mode for `sigaltstack`: the kernel then leaves the thread's alternate stack as it is.
+const SS_INVALID: u32 = 4;
+
+/// From the frame's start: siginfo, then the ucontext.
+const UC_STACK_FLAGS: usize = 128 + 24;
+const UC_SIGMASK: usize = 128 + 40;
+/// The records, which end with an empty one.
+const RECORDS: usize = 592;
+const LEN: usize = RECORDS + FPSIMD_LEN + 16;
+
+/// Why no frame could be built.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum SigframeError {
+    /// The vector state is shorter than it must be.
+    BadVector,
+    /// The buffer is too small.
+    NoRoom {
+        /// What is needed.
+        need: usize,
+    },
+    /// The frame's address is not a multiple of 16.
+    Misaligned,
+}
+
+impl fmt::Display for SigframeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SigframeError::BadVector => {
+                write!(f, "the thread's vector state is too short to be one")
+            }
+            SigframeError::NoRoom { need } => write!(f, "the signal frame needs {need} bytes"),
+            SigframeError::Misaligned => {
+                write!(f, "the signal frame's address is not a multiple of 16")
+            }
+        }
+    }
+}
+
+impl core::error::Error for SigframeError {}
+
+/// The layout of the vector state, which is the same on all machines.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct VectorLayout;
+
+impl VectorLayout {
+    /// This machine's.
+    #[must_use]
+    pub fn native() -> Self {
+        VectorLayout
+    }
+}
+
+/// What [`build_sigframe`] built.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Sigframe {
+    /// Bytes of the buffer that are to be written to the frame's address.
+    pub len: usize,
+    /// `sp` for `svc #0; ret`, and for a restorer that is entered directly: the frame's address.
+    pub sp: u64,
+}
+
+/// The most bytes that a frame can take.
+#[must_use]
+pub const fn sigframe_len(_vector_len: usize) -> usize {
+    LEN
+}
+
+fn put<const N: usize>(out: &mut [u8], offset: usize, bytes: [u8; N]) -> Option<()> {
+    out.get_mut(offset..offset.checked_add(N)?)?.copy_from_slice(&bytes);
+    Some(())
+}
+
+/// Builds, in `out`, the signal frame that restores `regs`, the vector state `vector` (as
+/// [`VECTOR_REGSET`] has it) and the signal mask `sigmask` when it stands at `frame_addr` (a multiple
+/// of 16).
+///
+/// `regs` should come from [`UserRegs::for_sigframe`]. The restorer is not in the frame but in `x30`:
+/// see [`UserRegs::enter`].
+///
+/// # Errors
+///
+/// See [`SigframeError`].
+pub fn build_sigframe(
+    out: &mut [u8],
+    frame_addr: u64,
+    regs: &UserRegs,
+    vector: &[u8],
+    _layout: &VectorLayout,
+    sigmask: u64,
+    _restorer: u64,
+) -> Result<Sigframe, SigframeError> {
+    if frame_addr & 15 != 0 {
+        return Err(SigframeError::Misaligned);
+    }
+    let vector = vector.get(..VECTOR_LEN).ok_or(SigframeError::BadVector)?;
+    let frame = out.get_mut(..LEN).ok_or(SigframeError::NoRoom { need: LEN })?;
+    frame.fill(0);
+    fill(frame, regs, vector, sigmask).ok_or(SigframeError::NoRoom { need: LEN })?;
+    Ok(Sigframe { len: LEN, sp: frame_addr })
+}
+
+fn fill(frame: &mut [u8], regs: &UserRegs, vector: &[u8], sigmask: u64) -> Option<()> {
+    put(frame, UC_STACK_FLAGS, SS_INVALID.to_le_bytes())?;
+    put(frame, UC_SIGMASK, sigmask.to_le_bytes())?;
+    let general = regs.x.iter().chain([&regs.sp, &regs.pc, &regs.pstate]);
+    for (offset, value) in (FRAME_X0 as usize..).step_by(8).zip(general) {
+        put(frame, offset, value.to_le_bytes())?;
+    }
+    put(frame, RECORDS, FPSIMD_HEAD.to_le_bytes())?;
+    // The record has status and control before the registers.
+    let (registers, status) = vector.split_at_checked(32 * 16)?;
+    let at = RECORDS.wrapping_add(8);
+    frame.get_mut(at..at.wrapping_add(8))?.copy_from_slice(status);
+    let at = RECORDS.wrapping_add(16);
+    frame.get_mut(at..at.wrapping_add(registers.len()))?.copy_from_slice(registers);
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(bytes: &[u8], at: usize) -> u64 {
+        u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
+    }
+
+    #[test]
+    fn the_frame_is_the_kernels() {
+        let mut regs =
+            UserRegs { sp: 0x7000, pc: 0x4000, pstate: 0x6000_0000, ..UserRegs::default() };
+        for (n, x) in (100..).zip(&mut regs.x) {
+            *x = n;
+        }
+        let mut vector = [0; 528];
+        vector[0] = 0x11;
+        vector[511] = 0x22;
+        vector[512] = 0x33; // fpsr
+        vector[516] = 0x44; // fpcr
+        let mut out = [0xff; LEN + 8];
+        let layout = VectorLayout::native();
+        let frame = build_sigframe(&mut out, 0x8000, &regs, &vector, &layout, 0x55, 0).unwrap();
+        assert_eq!(frame, Sigframe { len: LEN, sp: 0x8000 });
+        assert_eq!(word(&out, 168), 0x55);
+        assert_eq!((word(&out, 312), word(&out, 312 + 8 * 30)), (100, 130));
+        assert_eq!([560, 568, 576].map(|at| word(&out, at)), [0x7000, 0x4000, 0x6000_0000]);
+        assert_eq!(word(&out, 592), 0x210_4650_8001);
+        assert_eq!(word(&out, 600), 0x44_0000_0033);
+        assert_eq!((out[608], out[608 + 511]), (0x11, 0x22));
+        assert_eq!((word(&out, 1120), word(&out, 1128)), (0, 0));
+    }
+
+    #[cfg(target_arch = "aarch64")]
+    #[test]
+    fn the_offsets_are_libcs() {
+        use core::mem::offset_of;
+        assert_eq!(128 + offset_of!(libc::ucontext_t, uc_sigmask), UC_SIGMASK);
+        let context = 128 + offset_of!(libc::ucontext_t, uc_mcontext);
+        assert_eq!(context + offset_of!(libc::mcontext_t, regs), FRAME_X0 as usize);
+        assert_eq!(context + size_of::<libc::mcontext_t>() - 4096, RECORDS);
+    }
+
+    #[test]
+    fn scalable_registers_in_use() {
+        let header = |size: u8, flags: u8| {
+            let mut bytes = [0; 16];
+            (bytes[0], bytes[12]) = (size, flags);
+            bytes
+        };
+        assert!(is_scalable_in_use(&header(99, 1)));
+        assert!(!is_scalable_in_use(&header(99, 0)) && !is_scalable_in_use(&header(16, 1)));
+        assert!(!is_scalable_in_use(&header(99, 1)[..15]) && !is_scalable_in_use(&[]));
+    }
+
+    #[test]
+    fn refusals() {
+        let (regs, layout) = (UserRegs::default(), VectorLayout);
+        let mut out = [0; LEN];
+        let mut build = |at, vector: &[u8], len: usize| {
+            build_sigframe(&mut out[..len], at, &regs, vector, &layout, 0, 0).err()
+        };
+        assert_eq!(build(8, &[0; 528], LEN), Some(SigframeError::Misaligned));
+        assert_eq!(build(16, &[0; 519], LEN), Some(SigframeError::BadVector));
+        assert_eq!(build(16, &[0; 528], LEN - 1), Some(SigframeError::NoRoom { need: LEN }));
+        assert_eq!(build(16, &[0; 520], LEN), None);
+    }
+}

@@ -1,0 +1,51 @@
+//! What a thread was doing just before it was stopped.
+
+/// A system call in which a thread sleeps, as `/proc/PID/task/TID/syscall` shows it. Where the
+/// registers of a stopped thread do not say which call the stop has interrupted, this does.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct Blocked {
+    /// Its number.
+    pub number: u64,
+    /// Its arguments.
+    pub args: [u64; 6],
+    /// Stack pointer.
+    pub sp: u64,
+    /// Program counter: behind the system call instruction.
+    pub pc: u64,
+}
+
+impl Blocked {
+    /// From the file's text: number, six arguments, stack pointer, program counter. `None` of a thread
+    /// that runs, or sleeps otherwise.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut words = text.split_ascii_whitespace();
+        let number = words.next()?.parse().ok()?;
+        let mut hex = || u64::from_str_radix(words.next()?.strip_prefix("0x")?, 16).ok();
+        let mut args = [0; 6];
+        for arg in &mut args {
+            *arg = hex()?;
+        }
+        Some(Blocked { number, args, sp: hex()?, pc: hex()? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_prints() {
+        let text = "101 0xffffd5c0 0x0 0x1 0x2 0x3 0x4 0xffffd5b0 0xffffaabb2304\n";
+        let call = Blocked {
+            number: 101,
+            args: [0xffff_d5c0, 0, 1, 2, 3, 4],
+            sp: 0xffff_d5b0,
+            pc: 0xffff_aabb_2304,
+        };
+        assert_eq!(Blocked::parse(text), Some(call));
+        for other in ["running\n", "-1 0xffffd5b0 0xffffaabb2304\n", "", "101 0x1", "x 0x1"] {
+            assert_eq!(Blocked::parse(other), None, "{other}");
+        }
+    }
+}
