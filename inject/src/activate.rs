@@ -194,6 +194,17 @@ pub fn signal_name(signal: i32) -> String {
     }
 }
 
+/// What [`restore_signal`] puts back, and how it knows what is in force.
+pub(crate) struct OldAction<'a> {
+    pub signal: u32,
+    /// The kernel's structure.
+    pub old: &'a [u8],
+    /// Where our handler is.
+    pub ours: std::ops::Range<u64>,
+    /// `Control::signal_ignored`, and where it is.
+    pub ignored: (bool, RemoteAddr),
+}
+
 /// Puts a signal's old disposition back; what is pending is thrown away first, as it was meant for
 /// the handler.
 ///
@@ -201,20 +212,21 @@ pub fn signal_name(signal: i32) -> String {
 pub(crate) fn restore_signal(
     c: &mut Caller<'_>,
     mem: &RemoteMemory,
-    signal: u32,
-    old: &[u8],
-    ours: &std::ops::Range<u64>,
+    action: &OldAction<'_>,
 ) -> Result<bool> {
+    let OldAction { signal, old, ref ours, ignored } = *action;
     let at = c.put(&[0; SIGACTION_LEN])?;
     let set = SIGSET_LEN as u64;
     c.call("rt_sigaction", nr::RT_SIGACTION, [u64::from(signal), 0, at.0, set, 0, 0])?;
     let mut now = [0u8; SIGACTION_LEN];
     mem.read(at, &mut now)?;
     let now = sigaction_handler(&now);
-    if !ours.contains(&now) {
+    let half_way = ignored.0 && now == libc::SIG_IGN as u64;
+    if !ours.contains(&now) && !half_way {
         // An earlier detach may have come this far.
         return Ok(old.len() == SIGACTION_LEN && sigaction_handler(old) == now);
     }
+    mem.write(ignored.1, &1u32.to_ne_bytes())?;
     let ignore = sigaction(libc::SIG_IGN as u64, 0, 0);
     for action in [&ignore[..], old] {
         let at = c.put(action)?;

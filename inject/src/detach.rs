@@ -100,9 +100,15 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     if (1..=64).contains(&c.signal) {
         let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
         let old = &old[..(c.old_action_len as usize).min(32)];
-        let hook = c.hook_addr..c.hook_addr.saturating_add(c.hook_len);
-        let restored = with_caller(pid, &r.mem, gadgets, timeout, &mut report.stops, |c2| {
-            activate::restore_signal(c2, &r.mem, c.signal, old, &hook)
+        let at = r.ring.plus(core::mem::offset_of!(Control, signal_ignored) as u64);
+        let action = activate::OldAction {
+            signal: c.signal,
+            old,
+            ours: c.hook_addr..c.hook_addr.saturating_add(c.hook_len),
+            ignored: (c.signal_ignored.load(Relaxed) != 0, at),
+        };
+        let restored = with_caller(pid, &r.mem, gadgets, timeout, &mut report.stops, |c| {
+            activate::restore_signal(c, &r.mem, &action)
         })?;
         if restored {
             handler = (c.old_action[0] <= libc::SIG_IGN as u64).then_some(c.signal);

@@ -3,6 +3,7 @@
 #![allow(dead_code)] // every test binary uses a part of it
 
 pub mod build;
+pub mod killer;
 pub mod report;
 pub mod snapshot;
 pub mod target;

@@ -237,8 +237,9 @@ pub struct Control {
     pub max_size: u64,
     /// Set by the hook when [`crate::samples`] had no room: from then on all frees are recorded.
     pub samples_full: AtomicU32,
-    /// Keeps the words below in place.
-    pub pad: u32,
+    /// Set before the toggle signal is ignored, on the way to its old disposition: so whoever comes
+    /// after a prof that was killed there knows that it is not the target that ignores it.
+    pub signal_ignored: AtomicU32,
     /// Where this memory is mapped in the target, and its length.
     pub ring_addr: u64,
     /// Length of the mapping.

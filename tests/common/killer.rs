@@ -1,0 +1,68 @@
+//! Killing a prof at a chosen system call.
+
+use nix::sys::ptrace::{self, Options};
+use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
+use nix::unistd::Pid;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+/// What changes nothing, and so leaves nothing new to be found half done.
+const READS: [libc::c_long; 5] = [
+    libc::SYS_pread64,
+    libc::SYS_read,
+    libc::SYS_process_vm_readv,
+    libc::SYS_clock_nanosleep,
+    libc::SYS_getdents64,
+];
+
+/// Runs a command and kills it when its threads have come to so many system calls that may change
+/// something (`None`: never). Returns how many it came to, and whether it was killed.
+///
+/// Its child processes are not traced, and not killed.
+pub fn killed_at(mut command: Command, at: Option<usize>) -> (usize, bool) {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    // SAFETY: ptrace is a plain system call.
+    unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };
+    let child = command.spawn().expect("spawn");
+    let pid = Pid::from_raw(child.id().cast_signed());
+    waitpid(pid, None).expect("the stop at its exec");
+    let options =
+        Options::PTRACE_O_TRACESYSGOOD | Options::PTRACE_O_TRACECLONE | Options::PTRACE_O_EXITKILL;
+    ptrace::setoptions(pid, options).expect("options");
+    ptrace::syscall(pid, None).expect("go on");
+    let mut count = 0;
+    loop {
+        // Children of this thread only: other tests wait for theirs.
+        let any = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
+        let (tid, signal) = match waitpid(None, Some(any)).expect("wait") {
+            WaitStatus::Exited(p, _) if p == pid => return (count, false),
+            WaitStatus::Signaled(p, ..) if p == pid => return (count, true),
+            WaitStatus::PtraceSyscall(tid) => {
+                count += usize::from(enters(tid));
+                if at.is_some_and(|at| count >= at) {
+                    kill(pid, Signal::SIGKILL).expect("kill");
+                    continue;
+                }
+                (tid, None)
+            }
+            // A new thread, or one that announces it.
+            WaitStatus::Stopped(tid, Signal::SIGSTOP) | WaitStatus::PtraceEvent(tid, ..) => {
+                (tid, None)
+            }
+            WaitStatus::Stopped(tid, signal) => (tid, Some(signal)),
+            _ => continue,
+        };
+        // A thread that is gone meanwhile says so to the next wait.
+        let _ = ptrace::syscall(tid, signal);
+    }
+}
+
+/// Whether a stopped thread is about to do a system call that counts.
+fn enters(tid: Pid) -> bool {
+    ptrace::syscall_info(tid).is_ok_and(|info| {
+        info.op == libc::PTRACE_SYSCALL_INFO_ENTRY
+            // SAFETY: this is the member for entries.
+            && !READS.contains(&(unsafe { info.u.entry.nr } as libc::c_long))
+    })
+}

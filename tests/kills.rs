@@ -1,0 +1,88 @@
+//! prof is killed at any of its system calls: the next one cleans up after it, and the target is as it
+//! was before.
+
+mod common;
+
+use common::build::program;
+use common::killer::killed_at;
+use common::snapshot::Snapshot;
+use common::{Scene, Target};
+use std::process::Command;
+
+/// Kills in a run of a test, if `PROF_KILLS` says no other number.
+const KILLS: usize = 30;
+
+/// Where to kill a command that comes to so many system calls: evenly, and each time elsewhere.
+fn places(calls: usize) -> Vec<usize> {
+    let wanted = std::env::var("PROF_KILLS").ok().and_then(|v| v.parse().ok());
+    let step = (calls / wanted.unwrap_or(KILLS)).max(1);
+    (1 + std::process::id() as usize % step..=calls).step_by(step).collect()
+}
+
+fn prof(scene: &Scene, args: &[&str]) -> Command {
+    let mut c = Command::new(Scene::binary());
+    c.args(args).current_dir(scene.path(""));
+    c
+}
+
+/// A detach after a kill: it succeeds, or finds nothing to do.
+#[track_caller]
+fn clean_up(scene: &Scene, target: &mut Target, before: &Snapshot, place: usize) {
+    let out = scene.prof(&["detach", &target.pid.to_string()]);
+    let nothing = out.stderr.contains("is not being recorded");
+    assert!(out.code == 0 || nothing, "after a kill at call {place}: {out:?}");
+    before.assert_same(&Snapshot::of(target));
+    target.ask("alloc 1");
+    target.ask("free 1");
+}
+
+#[test]
+fn of_detach() {
+    let scene = Scene::new("killed-detach");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    target.ask("alloc 1"); // the heap
+    let before = Snapshot::of(&target);
+    let run = |at| {
+        let file = scene.path("k.prof");
+        let _ = std::fs::remove_file(&file);
+        scene.prof(&["attach", &pid, "-o", "k.prof", "--ring-size", "1MiB"]).ok("attach");
+        killed_at(prof(&scene, &["detach", &pid]), at)
+    };
+    let (calls, _) = run(None);
+    before.assert_same(&Snapshot::of(&target));
+    assert!(calls > 100, "{calls}");
+    let mut killed = 0;
+    for place in places(calls) {
+        killed += usize::from(run(Some(place)).1);
+        clean_up(&scene, &mut target, &before, place);
+    }
+    println!("killed {killed} times in {calls} calls");
+    assert!(killed > 10, "{killed}");
+    target.quit();
+}
+
+#[test]
+fn of_attach() {
+    let scene = Scene::new("killed-attach");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    target.ask("alloc 1"); // the heap
+    let before = Snapshot::of(&target);
+    let run = |at| {
+        let _ = std::fs::remove_file(scene.path("k.prof"));
+        let options = ["attach", &pid, "-o", "k.prof", "--ring-size", "1MiB"];
+        killed_at(prof(&scene, &options), at)
+    };
+    let (calls, _) = run(None);
+    scene.prof(&["detach", &pid]).ok("detach");
+    assert!(calls > 100, "{calls}");
+    let mut killed = 0;
+    for place in places(calls) {
+        killed += usize::from(run(Some(place)).1);
+        clean_up(&scene, &mut target, &before, place);
+    }
+    println!("killed {killed} times in {calls} calls");
+    assert!(killed > 10, "{killed}");
+    target.quit();
+}
