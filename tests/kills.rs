@@ -8,6 +8,7 @@ use common::killer::killed_at;
 use common::snapshot::Snapshot;
 use common::{Scene, Target};
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 /// Kills in a run of a test, if `PROF_KILLS` says no other number.
 const KILLS: usize = 30;

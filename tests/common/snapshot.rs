@@ -38,6 +38,12 @@ impl Snapshot {
     /// Fails with the differences, if there are any.
     #[track_caller]
     pub fn assert_same(&self, after: &Self) {
+        let all = self.differences(after);
+        assert!(all.is_empty(), "the process is not as it was before:\n{}", all.join("\n"));
+    }
+
+    /// What is another in `after`, a line for each.
+    pub fn differences(&self, after: &Self) -> Vec<String> {
         let lines = |what: &str, a: &[String], b: &[String]| {
             let gone = a.iter().filter(|x| !b.contains(x)).map(|x| format!("{what} gone: {x}"));
             let new = b.iter().filter(|x| !a.contains(x)).map(|x| format!("{what} new: {x}"));
@@ -50,7 +56,7 @@ impl Snapshot {
         all.extend(lines("thread", &threads(self), &threads(after)));
         all.extend(lines("signal state", &self.signals, &after.signals));
         all.extend(lines("text", &text(self), &text(after)));
-        assert!(all.is_empty(), "the process is not as it was before:\n{}", all.join("\n"));
+        all
     }
 
     /// Lines of the memory map that only a recorder leaves: memfds and anonymous code.
