@@ -8,8 +8,11 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use prof_analyze::Index;
 use prof_analyze::diff::{Diff, DiffOptions};
-use prof_analyze::query::{Filter, value};
-use prof_analyze::report::{FilterData, Report, ReportOptions, SortKey, Style};
+use prof_analyze::query::{Filter, Query, value};
+use prof_analyze::report::{
+    Ask, FilterData, GroupBy, Grouped, Histogram, Merged, Report, ReportOptions, SortKey, Style,
+    Tree, ViewOptions,
+};
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
@@ -32,6 +35,18 @@ pub struct ReportArgs {
     #[arg(short, long, value_name = "KEY", value_enum, default_value_t = Sort::Size)]
     pub sort: Sort,
 
+    /// Smallest first
+    #[arg(long)]
+    pub reverse: bool,
+
+    /// Sort by temporary allocations: those that were freed by the next event of their thread
+    #[arg(long, conflicts_with = "sort")]
+    pub temporary: bool,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub view: ViewArgs,
+
     /// The figures as they were at this time since the start (ms, 4h3m2s, N%), as if the recording
     /// had ended there
     #[arg(long, value_name = "TIME", conflicts_with = "peak")]
@@ -50,25 +65,89 @@ pub struct ReportArgs {
     pub format: Format,
 }
 
+/// How blocks are put together.
+#[derive(Args, Clone, Copy, Debug)]
+#[command(next_help_heading = "Views")]
+#[group(multiple = true)]
+pub struct ViewArgs {
+    /// What blocks are put together by; with the figures of each
+    #[arg(long, value_name = "WHAT", value_enum, group = "one-view")]
+    pub group_by: Option<GroupedBy>,
+    /// Put the stacks of each place that asked for memory together, and show the largest of them
+    /// below it
+    #[arg(long, group = "one-view")]
+    pub merge: bool,
+    /// Show the stacks as a tree, from where threads begin inwards (--top: children of a node)
+    #[arg(long, group = "one-view")]
+    pub tree: bool,
+    /// Show blocks by their size
+    #[arg(long, group = "one-view")]
+    pub histogram: bool,
+    /// Show what each thread allocated and freed; the same as --group-by thread
+    #[arg(long, group = "one-view")]
+    pub threads: bool,
+    /// Begin the tree with who asked for memory, and go outwards
+    #[arg(long, requires = "tree")]
+    pub bottom_up: bool,
+    /// Levels of a tree, or frames of a stack, that are shown; 0 shows all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub depth: usize,
+    /// With --merge: how many stacks to show of each place; 0 shows all
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    pub paths: usize,
+}
+
+/// What blocks are put together by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum GroupedBy {
+    /// The stack that asked for them
+    Stack,
+    /// The function that asked for them; the innermost that is no allocator
+    Function,
+    /// The source file of that function
+    File,
+    /// The module of that function
+    Module,
+    /// The thread that got them
+    Thread,
+}
+
 /// What to sort by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
     /// Live bytes
+    #[value(alias = "leaked")]
     Size,
     /// Live allocations
+    #[value(alias = "leaked-count")]
     Count,
     /// The most bytes that were live at a time
+    #[value(alias = "peak")]
     PeakSize,
     /// The most allocations that were live at a time
     PeakCount,
     /// Bytes ever allocated
     Allocated,
     /// Number of allocations ever
+    #[value(alias = "allocated-count")]
     Allocations,
     /// Age of the oldest live allocation
     Age,
     /// Allocations that were freed by the next allocation event of their thread
     Temporary,
+    /// When the first allocation was, latest first
+    #[value(alias = "min-timestamp")]
+    First,
+    /// When the last allocation was, latest first
+    #[value(alias = "max-timestamp")]
+    Last,
+    /// Time from the first allocation to the last
+    Interval,
+    /// When the most bytes were first live, latest first
+    #[value(alias = "max-total-usage-first-seen-at")]
+    PeakAt,
+    /// Live bytes with those of everything that was called (--group-by function, file, module)
+    Total,
 }
 
 impl From<Sort> for SortKey {
@@ -82,6 +161,11 @@ impl From<Sort> for SortKey {
             Sort::Allocations => SortKey::Allocations,
             Sort::Age => SortKey::Age,
             Sort::Temporary => SortKey::Temporary,
+            Sort::First => SortKey::First,
+            Sort::Last => SortKey::Last,
+            Sort::Interval => SortKey::Interval,
+            Sort::PeakAt => SortKey::PeakAt,
+            Sort::Total => SortKey::Total,
         }
     }
 }
@@ -102,6 +186,12 @@ pub enum Format {
 pub fn run(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let index = args.input.open(locate)?;
     let query = args.input.query(&index)?;
+    let style = Style { color: term::color(), width: term::width() };
+    if let Some(view) = args.view() {
+        let text = args.show(view, &index, &query, style)?;
+        print(&text)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let analysis = query.analysis(args.moment(&index)?)?;
     if let Some(text) = &args.base {
         let before = query.analysis(Some(ticks(&index, "--base", text)?))?;
@@ -111,20 +201,100 @@ pub fn run(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     }
     let options = ReportOptions {
         top: args.top.unwrap_or(10),
-        sort: args.sort.into(),
+        sort: args.sort(),
+        reverse: args.reverse,
         empty: args.top.is_some(),
+        depth: args.view.depth,
         filter: given(&args.input.filter.0),
     };
     let report = Report::new(&analysis, &options);
     let text = match args.format {
-        Format::Text => report.text(Style { color: term::color(), width: term::width() }),
+        Format::Text => report.text(style),
         Format::Json => report.json() + "\n",
     };
     print(&text)?;
     Ok(ExitCode::SUCCESS)
 }
 
+/// A view other than that of stacks.
+#[derive(Clone, Copy)]
+enum View {
+    Grouped(GroupBy),
+    Merged,
+    Tree,
+    Histogram,
+}
+
 impl ReportArgs {
+    fn sort(&self) -> SortKey {
+        if self.temporary { SortKey::Temporary } else { self.sort.into() }
+    }
+
+    /// The view that is asked for; `None`: the stacks.
+    fn view(&self) -> Option<View> {
+        let v = &self.view;
+        if let Some(by) = v.group_by {
+            return match by {
+                GroupedBy::Stack => None,
+                GroupedBy::Function => Some(View::Grouped(GroupBy::Function)),
+                GroupedBy::File => Some(View::Grouped(GroupBy::File)),
+                GroupedBy::Module => Some(View::Grouped(GroupBy::Module)),
+                GroupedBy::Thread => Some(View::Grouped(GroupBy::Thread)),
+            };
+        }
+        let views = [
+            (v.merge, View::Merged),
+            (v.tree, View::Tree),
+            (v.histogram, View::Histogram),
+            (v.threads, View::Grouped(GroupBy::Thread)),
+        ];
+        views.into_iter().find(|(asked, _)| *asked).map(|(_, view)| view)
+    }
+
+    fn show(&self, view: View, index: &Index, query: &Query<'_>, style: Style) -> Result<String> {
+        let at = self.moment(index)?;
+        let base = self.base.as_deref().map(|text| ticks(index, "--base", text)).transpose()?;
+        if let (Some(base), Some(at)) = (base, at)
+            && base > at
+        {
+            return Err(usage("--base is later than the moment that it is the base for"));
+        }
+        let sort = self.sort();
+        if matches!(view, View::Tree) && !sort.is_of_trees() {
+            let name = sort.name();
+            return Err(usage(format!(
+                "--sort {name}: a tree has no peaks of its own, as those of stacks lie at different \
+                 times; --peak --tree shows the moment at which the most bytes were live"
+            )));
+        }
+        let options = ViewOptions {
+            top: self.top.unwrap_or(10),
+            sort,
+            reverse: self.reverse,
+            empty: self.top.is_some(),
+            at,
+            base,
+            paths: self.view.paths,
+            depth: self.view.depth,
+            bottom_up: self.view.bottom_up,
+            filter: given(&self.input.filter.0),
+        };
+        let ask = Ask::new(index, query, options)?;
+        let json = self.format == Format::Json;
+        macro_rules! show {
+            ($made:expr) => {{
+                let made = $made;
+                if json { made.json() + "\n" } else { made.text(style) }
+            }};
+        }
+        Ok(match view {
+            View::Grouped(by) => show!(Grouped::new(&ask, by)?),
+            View::Merged => show!(Merged::new(&ask)?),
+            View::Tree => show!(Tree::new(&ask)),
+            View::Histogram => show!(Histogram::new(&ask)?),
+        })
+    }
+
     /// Ticks of the moment that is asked for.
     fn moment(&self, index: &Index) -> Result<Option<u64>> {
         let analysis = index.analysis();

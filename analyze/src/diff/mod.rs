@@ -92,7 +92,7 @@ pub struct Side {
 }
 
 impl Side {
-    fn add(&mut self, f: &Figures) {
+    pub(crate) fn add(&mut self, f: &Figures) {
         self.live_bytes = self.live_bytes.wrapping_add(f.live_bytes);
         self.live_count += f.live_count;
         self.allocated_bytes = self.allocated_bytes.wrapping_add(f.allocated_bytes);
@@ -100,7 +100,7 @@ impl Side {
         self.temporary += f.temporary;
     }
 
-    fn to(&self, after: &Self) -> Change {
+    pub(crate) fn to(&self, after: &Self) -> Change {
         let less = |a: u64, b: u64| b.wrapping_sub(a) as i64;
         Change {
             live_bytes: less(self.live_bytes, after.live_bytes),
@@ -113,7 +113,7 @@ impl Side {
 }
 
 impl Change {
-    fn add(&mut self, o: &Self) {
+    pub(crate) fn add(&mut self, o: &Self) {
         self.live_bytes = self.live_bytes.wrapping_add(o.live_bytes);
         self.live_count += o.live_count;
         self.allocated_bytes = self.allocated_bytes.wrapping_add(o.allocated_bytes);

@@ -1,7 +1,7 @@
 //! A comparison as text.
 
 use super::{Change, Diff, DiffData};
-use crate::report::units::{bytes, count, duration};
+use crate::report::units::{bytes, count, duration, signed_bytes as signed};
 use crate::report::{Head, Style, frame_lines};
 use std::fmt::{self, Write};
 
@@ -52,11 +52,6 @@ fn side(h: &Head) -> String {
     let (comm, pid) = (&h.target.comm, h.target.pid);
     let (live, path) = (bytes(t.live_bytes), &h.recording.path);
     format!("{comm}, pid {pid}: {path} at {}: {live} live in {blocks}{lost}", duration(at))
-}
-
-fn signed(n: i64) -> String {
-    let sign = if n < 0 { '-' } else { '+' };
-    format!("{sign}{}", bytes(n.unsigned_abs()))
 }
 
 fn change(c: &Change) -> String {

@@ -41,14 +41,14 @@ pub fn probability(capture: &Capture, size: u64) -> f64 {
 
 /// A sum over blocks, and its variance.
 #[derive(Clone, Copy, Debug, Default)]
-struct Sum {
+pub(crate) struct Sum {
     value: f64,
     variance: f64,
 }
 
 impl Sum {
     #[inline(always)]
-    fn add(&mut self, value: f64, p: f64) {
+    pub(crate) fn add(&mut self, value: f64, p: f64) {
         self.value += value / p;
         self.variance += (1.0 - p) / (p * p) * value * value;
     }
@@ -59,11 +59,22 @@ impl Sum {
         self.variance -= (1.0 - p) / (p * p) * value * value;
     }
 
-    fn rounded(self) -> u64 {
+    /// Takes a value away that belongs to another block than those that were added.
+    pub(crate) fn correct(&mut self, value: f64, p: f64) {
+        self.value -= value / p;
+        self.variance += (1.0 - p) / (p * p) * value * value;
+    }
+
+    pub(crate) fn join(&mut self, other: &Self) {
+        self.value += other.value;
+        self.variance += other.variance;
+    }
+
+    pub(crate) fn rounded(self) -> u64 {
         self.value.round() as u64
     }
 
-    fn error(self) -> u64 {
+    pub(crate) fn error(self) -> u64 {
         self.variance.max(0.0).sqrt().round() as u64
     }
 }

@@ -5,7 +5,7 @@ mod estimate;
 mod follow;
 mod live;
 pub(crate) use analysis::{Source, read_all};
-pub(crate) use estimate::Estimates;
+pub(crate) use estimate::{Estimates, Sum as WeightedSum};
 pub use live::Block;
 mod replay;
 

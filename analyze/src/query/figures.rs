@@ -36,7 +36,7 @@ const NOTHING: Sum = Sum {
 #[derive(Default)]
 struct State {
     selection: Selection,
-    columns: [Vec<u64>; 5],
+    columns: [Vec<u64>; 6],
     sums: Vec<Sum>,
 }
 
@@ -103,6 +103,72 @@ impl Level {
     }
 }
 
+/// What blocks are put together by.
+#[derive(Clone, Copy, Debug)]
+pub enum By<'a> {
+    /// The stack: a class for each group of the index.
+    Stacks,
+    /// A class that each group of the index has.
+    Classes(&'a [u32]),
+    /// The thread that got them: a class for each lane of the index.
+    Threads,
+    /// The size: see [`size_class`].
+    Sizes,
+}
+
+/// So many classes of sizes there are.
+pub const SIZE_CLASSES: usize = 62;
+
+/// The class of a size: up to 8 bytes, up to 16, up to 32, and so on.
+pub fn size_class(size: u64) -> usize {
+    (64 - size.saturating_sub(1).leading_zeros() as usize).max(3) - 3
+}
+
+impl By<'_> {
+    #[inline(always)]
+    fn class(&self, group: u64, lane: u64, size: u64) -> usize {
+        match self {
+            By::Stacks => group as usize,
+            By::Classes(of) => of.get(group as usize).map_or(usize::MAX, |c| *c as usize),
+            By::Threads => lane as usize,
+            By::Sizes => size_class(size),
+        }
+    }
+}
+
+/// The figures of classes, in the making.
+struct Classes {
+    sums: Vec<Sum>,
+    levels: Vec<Level>,
+    /// Of all together.
+    all: Level,
+    estimates: Option<Estimates>,
+}
+
+impl Classes {
+    /// A class, as a group whose node is its number; `None` if it never had a block.
+    fn group(&self, i: usize, partial: bool) -> Option<Group> {
+        let (s, level) = (self.sums.get(i)?, self.levels.get(i)?);
+        if s.figures.allocations + s.figures.reallocations == 0 {
+            return None;
+        }
+        let mut figures = with_peak(s.figures, level);
+        if partial {
+            figures.temporary = 0;
+        }
+        let errors = self.estimates.as_ref().map(|e| e.group(i, &mut figures));
+        Some(Group {
+            node: i as u32,
+            figures,
+            errors: errors.unwrap_or_default(),
+            oldest: (s.oldest != u64::MAX).then_some(s.oldest),
+            first: s.first,
+            last: s.last,
+            peak_ticks: if level.peak_bytes > 0 { level.peak_at } else { s.first },
+        })
+    }
+}
+
 impl Query<'_> {
     /// The recording with the figures of the blocks that are meant, as they were at the ticks `at`:
     /// as if it had ended there. Stacks without such blocks are not in it.
@@ -116,54 +182,56 @@ impl Query<'_> {
         }
         // What never ended does so later than anything else.
         let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
-        let sums = self.sums(until)?;
-        let (levels, all, estimates) = self.levels(until)?;
+        let classes = self.collect_by(By::Stacks, whole.groups().len(), until)?;
         let mut totals = Totals {
             unknown_frees: whole.totals().unknown_frees,
             nonsense: whole.totals().nonsense,
-            peak_ticks: all.peak_at,
+            peak_ticks: classes.all.peak_at,
             last_ticks: whole.totals().last_ticks.min(until),
             ..Totals::default()
         };
         let mut sum = NOTHING;
         let mut groups = Vec::new();
         let partial = !whole.capture().is_everything();
-        for (i, ((g, s), level)) in whole.groups().iter().zip(&sums).zip(&levels).enumerate() {
-            if s.figures.allocations + s.figures.reallocations == 0 {
-                continue;
-            }
-            sum.add(s);
-            let mut figures = with_peak(s.figures, level);
-            if partial {
-                figures.temporary = 0;
-            }
-            let errors = estimates.as_ref().map(|e| e.group(i, &mut figures));
-            groups.push(Group {
-                node: g.node,
-                figures,
-                errors: errors.unwrap_or_default(),
-                oldest: (s.oldest != u64::MAX).then_some(s.oldest),
-                first: s.first,
-                last: s.last,
-                peak_ticks: if level.peak_bytes > 0 { level.peak_at } else { s.first },
-            });
+        for (i, g) in whole.groups().iter().enumerate() {
+            let Some(group) = classes.group(i, partial) else { continue };
+            sum.add(&classes.sums[i]);
+            groups.push(Group { node: g.node, ..group });
         }
-        totals.figures = with_peak(sum.figures, &all);
+        totals.figures = with_peak(sum.figures, &classes.all);
         totals.frees = sum.frees;
         totals.implied_frees = sum.implied;
         if partial {
             totals.figures.temporary = 0;
         }
-        if let Some(e) = &estimates {
+        if let Some(e) = &classes.estimates {
             (totals.frees, totals.peak_ticks, totals.errors) = e.totals(&mut totals.figures);
         }
         Ok(whole.with_figures(totals, groups, at))
     }
 
-    fn sums(&self, until: u64) -> Result<Vec<Sum>, Damaged> {
-        let groups = self.index.analysis().groups().len();
-        let state = || State { sums: vec![NOTHING; groups], ..State::default() };
-        let states = self.index.scan(state, |s, block| self.add(s, block, until))?;
+    /// The figures of `count` classes of the blocks that are meant, peaks included, as they were at
+    /// the ticks `at`; the node of each is the number of its class. Classes without blocks are left
+    /// out.
+    ///
+    /// # Errors
+    /// If the index can't be read.
+    pub fn by(&self, by: By<'_>, count: usize, at: Option<u64>) -> Result<Vec<Group>, Damaged> {
+        let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
+        let classes = self.collect_by(by, count, until)?;
+        let partial = !self.index.analysis().capture().is_everything();
+        Ok((0..count).filter_map(|i| classes.group(i, partial)).collect())
+    }
+
+    fn collect_by(&self, by: By<'_>, count: usize, until: u64) -> Result<Classes, Damaged> {
+        let sums = self.sums(by, count, until)?;
+        let (levels, all, estimates) = self.levels(by, count, until)?;
+        Ok(Classes { sums, levels, all, estimates })
+    }
+
+    fn sums(&self, by: By<'_>, count: usize, until: u64) -> Result<Vec<Sum>, Damaged> {
+        let state = || State { sums: vec![NOTHING; count], ..State::default() };
+        let states = self.index.scan(state, |s, block| self.add(s, block, by, until))?;
         let mut states = states.into_iter().map(|s| s.sums);
         let mut all = states.next().unwrap_or_default();
         for other in states {
@@ -172,7 +240,7 @@ impl Query<'_> {
         Ok(all)
     }
 
-    fn add(&self, s: &mut State, block: &mut Block<'_>, until: u64) -> Option<()> {
+    fn add(&self, s: &mut State, block: &mut Block<'_>, by: By<'_>, until: u64) -> Option<()> {
         if block.range(Column::Begin).0 > until {
             return Some(());
         }
@@ -180,36 +248,41 @@ impl Query<'_> {
         if s.selection.rows.is_empty() {
             return Some(());
         }
-        const READ: [Column; 5] =
-            [Column::Begin, Column::End, Column::Size, Column::Flags, Column::Group];
+        const READ: [Column; 6] =
+            [Column::Begin, Column::End, Column::Size, Column::Flags, Column::Group, Column::Lane];
         for (c, values) in READ.into_iter().zip(&mut s.columns) {
             block.read(c, values)?;
         }
-        let [begins, ends, sizes, flag, groups] = &s.columns;
+        let [begins, ends, sizes, flag, groups, lanes] = &s.columns;
         for &i in &s.selection.rows {
             let i = i as usize;
             if begins[i] <= until {
-                let sum = s.sums.get_mut(groups[i] as usize)?;
+                let sum = s.sums.get_mut(by.class(groups[i], lanes[i], sizes[i]))?;
                 sum.row(begins[i], ends[i], sizes[i], flag[i], until);
             }
         }
         Some(())
     }
 
-    /// By group, and of all: how high it rose; and estimates of all figures, if blocks are a sample.
-    fn levels(&self, until: u64) -> Result<(Vec<Level>, Level, Option<Estimates>), Damaged> {
+    /// By class, and of all: how high it rose; and estimates of all figures, if blocks are a sample.
+    fn levels(
+        &self,
+        by: By<'_>,
+        count: usize,
+        until: u64,
+    ) -> Result<(Vec<Level>, Level, Option<Estimates>), Damaged> {
         let capture = self.index.analysis().capture();
         let mut estimates = capture.is_sampled().then(|| Estimates::new(capture));
-        let mut levels = vec![Level::default(); self.index.analysis().groups().len()];
+        let mut levels = vec![Level::default(); count];
         let mut all = Level::default();
         self.in_order(until, |e| {
             let (begins, time) = (e.begins(), e.time());
-            if let Some(l) = levels.get_mut(e.group as usize) {
-                l.step(begins, e.size, time);
-                all.step(begins, e.size, time);
-            }
+            let class = by.class(e.group.into(), e.owner.into(), e.size);
+            let Some(l) = levels.get_mut(class) else { return };
+            l.step(begins, e.size, time);
+            all.step(begins, e.size, time);
             if let Some(estimates) = &mut estimates {
-                let (size, group, lane) = (e.size, e.group, e.lane);
+                let (size, group, lane) = (e.size, class as u32, e.lane);
                 let b = crate::model::Block { size, time, group, lane, tag: () };
                 match begins {
                     true => estimates.begin(&b, e.again),
@@ -223,4 +296,20 @@ impl Query<'_> {
 
 fn with_peak(f: Figures, level: &Level) -> Figures {
     Figures { peak_count: level.peak_count, peak_bytes: level.peak_bytes, ..f }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_fall_into_powers_of_two() {
+        let cases = [(0, 0), (1, 0), (8, 0), (9, 1), (16, 1), (17, 2), (32, 2), (1 << 20, 17)];
+        for (size, class) in cases {
+            assert_eq!(size_class(size), class, "{size}");
+        }
+        assert_eq!(size_class(u64::MAX), SIZE_CLASSES - 1);
+        assert_eq!(size_class((1 << 63) + 1), SIZE_CLASSES - 1);
+        assert_eq!(size_class(1 << 63), SIZE_CLASSES - 2);
+    }
 }

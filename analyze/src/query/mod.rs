@@ -3,18 +3,22 @@
 //! * [`Filter`]: which blocks, as text and as fields; the one grammar of all commands;
 //! * [`Query`]: a filter made ready for an index: what it says of stacks is decided once for each
 //!   stack, the rest becomes ranges of columns;
-//! * [`Query::analysis`]: the figures of those blocks; [`Query::in_order`]: what happened to them, in
-//!   the order of time.
+//! * [`Query::analysis`]: the figures of those blocks; [`Query::by`]: the same by classes of stacks,
+//!   threads or sizes; [`Query::spread`]: over lifetimes and sizes;
+//! * [`Query::in_order`]: what happened to them, in the order of time.
 
 mod chains;
 mod figures;
 mod filter;
 mod order;
 mod plan;
+mod spread;
 mod stacks;
 pub mod value;
 
+pub use figures::{By, SIZE_CLASSES, size_class};
 pub use filter::{FIELDS, Field, Filter, FilterError, Lifetime, Range, find};
 pub use order::Event;
 pub(crate) use plan::tick_to;
 pub use plan::{Query, QueryError, Selection};
+pub use spread::{LIFETIMES, Spread, Tally};

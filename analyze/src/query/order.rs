@@ -20,6 +20,8 @@ pub struct Event {
     pub group: u32,
     /// Lane of the thread that did it.
     pub lane: u32,
+    /// Lane of the thread that got the block.
+    pub owner: u32,
     /// The block came out of `realloc`.
     pub again: bool,
 }
@@ -131,6 +133,7 @@ impl Query<'_> {
                 size: sizes[i],
                 group: groups[i] as u32,
                 lane: lanes[i] as u32,
+                owner: lanes[i] as u32,
                 again: flag[i] & flags::REALLOCATED != 0,
             };
             if (from..=to).contains(&begin) {

@@ -1,10 +1,11 @@
 //! What a report says, as data. The fields are, in this order, those of the JSON.
 
-use super::SortKey;
+use super::figures::{FiguresData, SumData};
+use super::head::{FilterData, Head, KernelData, shown};
+use super::sort::{Order, SortKey};
 use crate::Analysis;
-use crate::model::{Errors, Group};
+use crate::model::Group;
 use crate::symbols::{Frame, Symbolizer};
-use prof_trace::capture::Capture;
 use serde::Serialize;
 
 /// What to report.
@@ -14,24 +15,26 @@ pub struct ReportOptions {
     pub top: usize,
     /// Which ones.
     pub sort: SortKey,
+    /// The smallest first.
+    pub reverse: bool,
     /// Also those that have nothing of what is sorted by; they come last.
     pub empty: bool,
+    /// How many frames of a stack the text shows; 0: all.
+    pub depth: usize,
     /// The filter that the figures are of; only to be named.
     pub filter: Vec<FilterData>,
 }
 
-/// A field of a filter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FilterData {
-    /// Its name.
-    pub name: String,
-    /// Its value, as it was given.
-    pub value: String,
-}
-
 impl Default for ReportOptions {
     fn default() -> Self {
-        Self { top: 10, sort: SortKey::Size, empty: false, filter: Vec::new() }
+        Self {
+            top: 10,
+            sort: SortKey::Size,
+            reverse: false,
+            empty: false,
+            depth: 0,
+            filter: Vec::new(),
+        }
     }
 }
 
@@ -47,192 +50,13 @@ pub struct Report {
     pub kernel: Option<KernelData>,
     /// What the groups are ordered by.
     pub sort: SortKey,
+    /// How many frames of a stack the text shows; 0: all.
+    #[serde(skip)]
+    pub depth: usize,
     /// The stacks that are shown, the worst first.
     pub groups: Vec<GroupData>,
     /// All other stacks: with them the groups add up to the totals.
     pub rest: RestData,
-}
-
-/// The target.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct TargetData {
-    /// Its process id, as prof saw it.
-    pub pid: u32,
-    /// Path of the executable.
-    pub exe: String,
-    /// Its arguments.
-    pub cmdline: Vec<String>,
-    /// Its architecture.
-    pub arch: String,
-    /// Its name.
-    pub comm: String,
-}
-
-/// The recording.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct RecordingData {
-    /// The file.
-    pub path: String,
-    /// When recording was on.
-    pub parts: Vec<PartData>,
-    /// From the start to the end, pauses included.
-    pub duration_ns: u64,
-    /// Whether it was finished and nothing is missing of it.
-    pub complete: bool,
-    /// Events in it.
-    pub events: u64,
-    /// Events that the hook could not write.
-    pub lost_events: u64,
-    /// Stacks that were cut short.
-    pub truncated_stacks: u64,
-    /// Blocks given back that were from before the attach, or from a pause.
-    pub unknown_frees: u64,
-    /// Blocks whose address was handed out again without a free between: given back in a pause,
-    /// or lost.
-    pub implied_frees: u64,
-    /// Calls by signal handlers inside the hook, which are not recorded.
-    pub reentered: u64,
-    /// Which blocks are in it; `None`: all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub capture: Option<CaptureData>,
-    /// Stacks that were taken both with and without memo (`--verify-stacks`).
-    pub verified_stacks: u64,
-    /// Those of them that differed.
-    pub mismatched_stacks: u64,
-    /// Why it ended.
-    pub end_reason: Option<String>,
-    /// When it began, in nanoseconds since 1970.
-    pub started_unix_ns: u64,
-    /// Threads seen.
-    pub threads: u64,
-    /// Hooked functions.
-    pub hooks: Vec<HookData>,
-    /// Functions that could not be hooked.
-    pub not_hooked: Vec<NotHookedData>,
-    /// What else a reader should know.
-    pub notes: Vec<String>,
-}
-
-/// Which blocks are in a recording.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct CaptureData {
-    /// A sample: one for each so many bytes that are allocated, on average; 0: no such sample.
-    pub sample_bytes: u64,
-    /// A sample: one of so many allocations in a row of a thread; 0 or 1: no such sample.
-    pub sample_every: u64,
-    /// Only blocks of this size or larger.
-    pub min_size: u64,
-    /// Only blocks of this size or smaller; `None`: no limit.
-    pub max_size: Option<u64>,
-}
-
-impl CaptureData {
-    fn new(c: &Capture) -> Option<Self> {
-        let max_size = (c.max_size < u64::MAX).then_some(c.max_size);
-        let (sample_bytes, sample_every, min_size) = (c.sample_bytes, c.sample_every, c.min_size);
-        (!c.is_everything()).then_some(Self { sample_bytes, sample_every, min_size, max_size })
-    }
-
-    /// Figures are estimates.
-    pub fn is_sampled(&self) -> bool {
-        self.sample_bytes > 0 || self.sample_every > 1
-    }
-}
-
-/// A time in which recording was on, in nanoseconds since the start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct PartData {
-    /// Its start.
-    pub start_ns: u64,
-    /// Its end.
-    pub end_ns: u64,
-}
-
-/// A hooked function.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct HookData {
-    /// Its name.
-    pub function: String,
-    /// Path of its module.
-    pub module: String,
-    /// `inline` or `got`.
-    pub method: String,
-    /// Calls that were recorded.
-    pub calls: u64,
-}
-
-/// A function that could not be hooked.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct NotHookedData {
-    /// Its name.
-    pub function: String,
-    /// Path of its module.
-    pub module: String,
-    /// Why.
-    pub reason: String,
-}
-
-/// The figures of all blocks; see [`Figures`](crate::model::Figures) and
-/// [`Totals`](crate::model::Totals) for what they mean.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct TotalsData {
-    /// Blocks handed out, other than by reallocation.
-    pub allocations: u64,
-    /// Standard error of `allocations`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allocations_stderr: Option<u64>,
-    /// Blocks given back, other than by reallocation.
-    pub frees: u64,
-    /// Standard error of `frees`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub frees_stderr: Option<u64>,
-    /// Reallocations.
-    pub reallocations: u64,
-    /// Standard error of `reallocations`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reallocations_stderr: Option<u64>,
-    /// Bytes ever handed out.
-    pub allocated_bytes: u64,
-    /// Standard error of `allocated_bytes`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allocated_bytes_stderr: Option<u64>,
-    /// Live blocks.
-    pub live_count: u64,
-    /// Standard error of `live_count`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub live_count_stderr: Option<u64>,
-    /// Their bytes.
-    pub live_bytes: u64,
-    /// Standard error of `live_bytes`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub live_bytes_stderr: Option<u64>,
-    /// The most blocks that were live at a time.
-    pub peak_count: u64,
-    /// Standard error of `peak_count`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peak_count_stderr: Option<u64>,
-    /// The most bytes that were live at a time.
-    pub peak_bytes: u64,
-    /// Standard error of `peak_bytes`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peak_bytes_stderr: Option<u64>,
-    /// When that was, in nanoseconds since the start.
-    pub peak_at_ns: u64,
-    /// Temporary blocks; `None` where not all blocks are recorded.
-    pub temporary: Option<u64>,
-    /// Stacks seen.
-    pub groups: u64,
-}
-
-/// What the kernel said of the target's memory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct KernelData {
-    /// Bytes of the address space.
-    pub vss_bytes: u64,
-    /// Bytes of the resident set.
-    pub rss_bytes: u64,
-    /// When, in nanoseconds since the start.
-    pub at_ns: u64,
 }
 
 /// A stack and what it allocated.
@@ -240,45 +64,17 @@ pub struct KernelData {
 pub struct GroupData {
     /// Its number in this recording, for `--stacks`.
     pub id: u32,
-    /// Live blocks.
-    pub live_count: u64,
-    /// Standard error of `live_count`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub live_count_stderr: Option<u64>,
-    /// Their bytes.
-    pub live_bytes: u64,
-    /// Standard error of `live_bytes`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub live_bytes_stderr: Option<u64>,
-    /// The most of its blocks that were live at a time.
-    pub peak_count: u64,
-    /// Standard error of `peak_count`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peak_count_stderr: Option<u64>,
-    /// The most of its bytes that were live at a time.
-    pub peak_bytes: u64,
-    /// Standard error of `peak_bytes`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub peak_bytes_stderr: Option<u64>,
-    /// Blocks handed out, other than by reallocation.
-    pub allocations: u64,
-    /// Standard error of `allocations`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allocations_stderr: Option<u64>,
-    /// Blocks handed out by reallocation.
-    pub reallocations: u64,
-    /// Standard error of `reallocations`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reallocations_stderr: Option<u64>,
-    /// Bytes ever handed out.
-    pub allocated_bytes: u64,
-    /// Standard error of `allocated_bytes`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allocated_bytes_stderr: Option<u64>,
-    /// Temporary blocks; `None` where not all blocks are recorded.
-    pub temporary: Option<u64>,
+    /// What it allocated.
+    #[serde(flatten)]
+    pub figures: FiguresData,
     /// Age of its oldest live block, if it has one.
     pub oldest_live_age_ns: Option<u64>,
+    /// When its first block was handed out, in nanoseconds since the start.
+    pub first_ns: u64,
+    /// When its last block was handed out.
+    pub last_ns: u64,
+    /// When the most of its bytes were first live.
+    pub peak_at_ns: u64,
     /// The stack was cut short: its outer frames are not known.
     pub truncated: bool,
     /// The frames, innermost first.
@@ -311,61 +107,9 @@ pub struct FrameData {
 pub struct RestData {
     /// How many.
     pub groups: u64,
-    /// Their live blocks.
-    pub live_count: u64,
-    /// Standard error of `live_count`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub live_count_stderr: Option<u64>,
-    /// Their live bytes.
-    pub live_bytes: u64,
-    /// Standard error of `live_bytes`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub live_bytes_stderr: Option<u64>,
-    /// Blocks they got, other than by reallocation.
-    pub allocations: u64,
-    /// Standard error of `allocations`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allocations_stderr: Option<u64>,
-    /// Blocks they got by reallocation.
-    pub reallocations: u64,
-    /// Standard error of `reallocations`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub reallocations_stderr: Option<u64>,
-    /// Bytes they got.
-    pub allocated_bytes: u64,
-    /// Standard error of `allocated_bytes`, if it is an estimate.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub allocated_bytes_stderr: Option<u64>,
-    /// Their temporary blocks; `None` where not all blocks are recorded.
-    pub temporary: Option<u64>,
-}
-
-/// Which recording something is about, and how far it is exact.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Head {
-    /// Whose memory it is.
-    pub target: TargetData,
-    /// What was recorded, and how far it is exact.
-    pub recording: RecordingData,
-    /// Which blocks the figures are of; none given: all.
-    pub filter: Vec<FilterData>,
-    /// The moment that the figures are of, in nanoseconds since the start; `None`: the end.
-    pub at_ns: Option<u64>,
-    /// The figures of all blocks that are meant.
-    pub totals: TotalsData,
-}
-
-impl Head {
-    /// Of a recording.
-    pub fn new(analysis: &Analysis, filter: &[FilterData]) -> Self {
-        Self {
-            target: TargetData::new(analysis),
-            recording: RecordingData::new(analysis),
-            filter: filter.to_vec(),
-            at_ns: analysis.at_ns(),
-            totals: TotalsData::new(analysis),
-        }
-    }
+    /// What they allocated.
+    #[serde(flatten)]
+    pub sums: SumData,
 }
 
 /// The frames of a stack, innermost first.
@@ -380,22 +124,15 @@ pub fn frames_of(analysis: &Analysis, node: u32, symbols: &mut Symbolizer<'_>) -
 impl Report {
     /// Makes the report on a recording. Only the stacks that are shown are looked up.
     pub fn new(analysis: &Analysis, options: &ReportOptions) -> Self {
-        let groups = options.sort.sorted(analysis);
-        let most = match options.empty {
-            true => groups.len(),
-            false => groups.partition_point(|g| options.sort.has(analysis, g)),
-        };
-        let shown = if options.top == 0 { most } else { options.top.min(most) };
+        let order = Order { analysis, sort: options.sort, reverse: options.reverse };
+        let (groups, shown) = order.top(analysis.groups(), options.top, options.empty);
         let mut symbols = Symbolizer::new(analysis);
         Self {
             version: 1,
             head: Head::new(analysis, &options.filter),
-            kernel: analysis.meta().kernel.map(|k| KernelData {
-                vss_bytes: k.vss_bytes,
-                rss_bytes: k.rss_bytes,
-                at_ns: analysis.meta().clock.ns(k.ticks),
-            }),
+            kernel: KernelData::new(analysis),
             sort: options.sort,
+            depth: options.depth,
             groups: groups[..shown]
                 .iter()
                 .map(|g| GroupData::new(analysis, g, &mut symbols))
@@ -410,125 +147,16 @@ impl Report {
     }
 }
 
-/// Names come from the process that was recorded and from its files, and are shown on terminals: what
-/// could move a cursor is escaped.
-fn shown(text: &str) -> String {
-    if !text.contains(char::is_control) {
-        return text.to_owned();
-    }
-    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
-    text.chars().map(escape).collect()
-}
-
-impl TargetData {
-    fn new(analysis: &Analysis) -> Self {
-        let t = &analysis.meta().target;
-        Self {
-            pid: t.pid,
-            exe: shown(&t.exe),
-            cmdline: t.cmdline.iter().map(|a| shown(a)).collect(),
-            arch: shown(&t.arch),
-            comm: shown(&t.comm),
-        }
-    }
-}
-
-impl RecordingData {
-    fn new(analysis: &Analysis) -> Self {
-        let (meta, totals) = (analysis.meta(), analysis.totals());
-        let parts = analysis
-            .parts()
-            .into_iter()
-            .map(|p| PartData { start_ns: meta.clock.ns(p.start), end_ns: meta.clock.ns(p.end) });
-        let calls = |i: u32| meta.counters.calls.get(i as usize).copied().unwrap_or(0);
-        let hooks = meta.hooks.hooked.iter().map(|h| HookData {
-            function: shown(&h.function),
-            module: shown(&h.module),
-            method: shown(&h.method),
-            calls: calls(h.index),
-        });
-        let not_hooked = meta.hooks.not_hooked.iter().map(|h| NotHookedData {
-            function: shown(&h.function),
-            module: shown(&h.module),
-            reason: shown(&h.reason),
-        });
-        Self {
-            path: analysis.path().to_string_lossy().into_owned(),
-            parts: parts.collect(),
-            duration_ns: analysis.duration_ns(),
-            complete: analysis.complete(),
-            events: analysis.events(),
-            lost_events: meta.counters.lost,
-            truncated_stacks: meta.counters.truncated,
-            unknown_frees: totals.unknown_frees,
-            implied_frees: totals.implied_frees,
-            reentered: meta.counters.reentered,
-            capture: CaptureData::new(&analysis.capture()),
-            verified_stacks: meta.counters.verified,
-            mismatched_stacks: meta.counters.mismatches,
-            end_reason: meta.end.as_ref().map(|e| shown(&e.reason)),
-            started_unix_ns: meta.target.wall_ns,
-            threads: meta.threads.len() as u64,
-            hooks: hooks.collect(),
-            not_hooked: not_hooked.collect(),
-            notes: analysis.notes().iter().map(ToString::to_string).collect(),
-        }
-    }
-}
-
-impl TotalsData {
-    fn new(analysis: &Analysis) -> Self {
-        let t = analysis.totals();
-        let (capture, errors) = (analysis.capture(), &analysis.totals().errors);
-        let error = |of: fn(&Errors) -> u64| capture.is_sampled().then(|| of(errors));
-        let f = &t.figures;
-        Self {
-            allocations: f.allocations,
-            allocations_stderr: error(|e| e.allocations),
-            frees: t.frees,
-            frees_stderr: error(|e| e.frees),
-            reallocations: f.reallocations,
-            reallocations_stderr: error(|e| e.reallocations),
-            allocated_bytes: f.allocated_bytes,
-            allocated_bytes_stderr: error(|e| e.allocated_bytes),
-            live_count: f.live_count,
-            live_count_stderr: error(|e| e.live_count),
-            live_bytes: f.live_bytes,
-            live_bytes_stderr: error(|e| e.live_bytes),
-            peak_count: f.peak_count,
-            peak_count_stderr: error(|e| e.peak_count),
-            peak_bytes: f.peak_bytes,
-            peak_bytes_stderr: error(|e| e.peak_bytes),
-            peak_at_ns: analysis.peak_at_ns(),
-            temporary: capture.is_everything().then_some(f.temporary),
-            groups: analysis.groups().len() as u64,
-        }
-    }
-}
-
 impl GroupData {
-    fn new(analysis: &Analysis, group: &Group, symbols: &mut Symbolizer<'_>) -> Self {
-        let capture = analysis.capture();
-        let error = |of: fn(&Errors) -> u64| capture.is_sampled().then(|| of(&group.errors));
-        let f = &group.figures;
+    pub(super) fn new(analysis: &Analysis, group: &Group, symbols: &mut Symbolizer<'_>) -> Self {
+        let clock = &analysis.meta().clock;
         Self {
             id: group.node,
-            live_count: f.live_count,
-            live_count_stderr: error(|e| e.live_count),
-            live_bytes: f.live_bytes,
-            live_bytes_stderr: error(|e| e.live_bytes),
-            peak_count: f.peak_count,
-            peak_count_stderr: error(|e| e.peak_count),
-            peak_bytes: f.peak_bytes,
-            peak_bytes_stderr: error(|e| e.peak_bytes),
-            allocations: f.allocations,
-            allocations_stderr: error(|e| e.allocations),
-            reallocations: f.reallocations,
-            reallocations_stderr: error(|e| e.reallocations),
-            allocated_bytes: f.allocated_bytes,
-            allocated_bytes_stderr: error(|e| e.allocated_bytes),
-            temporary: capture.is_everything().then_some(f.temporary),
+            figures: FiguresData::new(analysis.capture(), group),
             oldest_live_age_ns: analysis.oldest_age_ns(group),
+            first_ns: clock.ns(group.first),
+            last_ns: clock.ns(group.last),
+            peak_at_ns: clock.ns(group.peak_ticks),
             truncated: analysis.meta().is_cut(group.node),
             frames: frames_of(analysis, group.node, symbols),
         }
@@ -536,7 +164,7 @@ impl GroupData {
 }
 
 impl FrameData {
-    fn new(f: &Frame) -> Self {
+    pub(super) fn new(f: &Frame) -> Self {
         Self {
             address: format!("{:#x}", f.address),
             function: f.function.as_deref().map(shown),
@@ -551,32 +179,7 @@ impl FrameData {
 }
 
 impl RestData {
-    fn new(analysis: &Analysis, groups: &[Group]) -> Self {
-        let capture = analysis.capture();
-        // Blocks are picked independently, so variances add up.
-        let error = |of: fn(&Errors) -> u64| {
-            let variance = groups.iter().map(|g| (of(&g.errors) as f64).powi(2)).sum::<f64>();
-            capture.is_sampled().then(|| variance.sqrt().round() as u64)
-        };
-        let mut rest = Self {
-            groups: groups.len() as u64,
-            live_count_stderr: error(|e| e.live_count),
-            live_bytes_stderr: error(|e| e.live_bytes),
-            allocations_stderr: error(|e| e.allocations),
-            reallocations_stderr: error(|e| e.reallocations),
-            allocated_bytes_stderr: error(|e| e.allocated_bytes),
-            ..Self::default()
-        };
-        let mut temporary = 0;
-        for f in groups.iter().map(|g| &g.figures) {
-            rest.live_count += f.live_count;
-            rest.live_bytes = rest.live_bytes.wrapping_add(f.live_bytes);
-            rest.allocations += f.allocations;
-            rest.reallocations += f.reallocations;
-            rest.allocated_bytes = rest.allocated_bytes.wrapping_add(f.allocated_bytes);
-            temporary += f.temporary;
-        }
-        rest.temporary = capture.is_everything().then_some(temporary);
-        rest
+    pub(super) fn new(analysis: &Analysis, groups: &[Group]) -> Self {
+        Self { groups: groups.len() as u64, sums: SumData::of(analysis.capture(), groups) }
     }
 }

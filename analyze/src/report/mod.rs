@@ -4,15 +4,33 @@
 //! both have the same numbers.
 
 mod data;
+mod figures;
+mod grouped;
+mod head;
+mod histogram;
+mod merged;
+mod places;
+mod rows;
 mod sort;
+mod table;
 mod text;
+mod tree;
+mod tree_text;
 pub mod units;
 
 pub(crate) use data::frames_of;
-pub use data::{
-    CaptureData, FilterData, FrameData, GroupData, Head, HookData, KernelData, NotHookedData,
-    PartData, RecordingData, Report, ReportOptions, RestData, TargetData, TotalsData,
+pub use data::{FrameData, GroupData, Report, ReportOptions, RestData};
+pub use figures::{FiguresData, SumData};
+pub use grouped::{GroupBy, Grouped, GroupedData};
+pub use head::{
+    CaptureData, FilterData, Head, HookData, KernelData, NotHookedData, PartData, RecordingData,
+    TargetData, TotalsData,
 };
+pub use histogram::{Histogram, SizeData};
+pub use merged::{LocationData, Merged, PathData};
+pub use places::PlaceData;
+pub use rows::{Ask, RestRowsData, RowData, ViewOptions};
 pub use sort::SortKey;
 pub use text::Style;
 pub(crate) use text::frame_lines;
+pub use tree::{DEEPEST, NodeData, RestNodeData, Tree};

@@ -26,11 +26,22 @@ pub enum SortKey {
     Age,
     /// Temporary blocks.
     Temporary,
+    /// When the first block was handed out.
+    First,
+    /// When the last block was handed out.
+    Last,
+    /// Time between the first block and the last.
+    Interval,
+    /// When the most bytes were first live.
+    PeakAt,
+    /// Live bytes with those of all that it called, for functions, files and modules; else as
+    /// [`Size`](Self::Size).
+    Total,
 }
 
 impl SortKey {
     /// All keys with their names on the command line.
-    pub const ALL: [(SortKey, &'static str); 8] = [
+    pub const ALL: [(SortKey, &'static str); 13] = [
         (SortKey::Size, "size"),
         (SortKey::Count, "count"),
         (SortKey::PeakSize, "peak-size"),
@@ -39,6 +50,11 @@ impl SortKey {
         (SortKey::Allocations, "allocations"),
         (SortKey::Age, "age"),
         (SortKey::Temporary, "temporary"),
+        (SortKey::First, "first"),
+        (SortKey::Last, "last"),
+        (SortKey::Interval, "interval"),
+        (SortKey::PeakAt, "peak-at"),
+        (SortKey::Total, "total"),
     ];
 
     /// The name on the command line.
@@ -48,9 +64,9 @@ impl SortKey {
 
     /// The value of a group; 0 if it has nothing of it.
     pub fn of(self, analysis: &Analysis, group: &Group) -> u64 {
-        let f = &group.figures;
+        let (f, clock) = (&group.figures, &analysis.meta().clock);
         match self {
-            SortKey::Size => f.live_bytes,
+            SortKey::Size | SortKey::Total => f.live_bytes,
             SortKey::Count => f.live_count,
             SortKey::PeakSize => f.peak_bytes,
             SortKey::PeakCount => f.peak_count,
@@ -59,6 +75,11 @@ impl SortKey {
             // Even a block that is no nanosecond old is older than none.
             SortKey::Age => analysis.oldest_age_ns(group).map_or(0, |a| a.saturating_add(1)),
             SortKey::Temporary => f.temporary,
+            // As for the age.
+            SortKey::First => clock.ns(group.first).saturating_add(1),
+            SortKey::Last => clock.ns(group.last).saturating_add(1),
+            SortKey::Interval => clock.between(group.first, group.last).saturating_add(1),
+            SortKey::PeakAt => clock.ns(group.peak_ticks).saturating_add(1),
         }
     }
 
@@ -67,18 +88,39 @@ impl SortKey {
         let again = self == SortKey::Allocations && group.figures.reallocations > 0;
         again || self.of(analysis, group) > 0
     }
+}
 
-    /// All groups in order; equals by their live, peak and allocated
-    /// bytes, and then as their stacks were numbered, so that the order is always the same.
-    pub fn sorted(self, analysis: &Analysis) -> Vec<Group> {
-        let mut groups: Vec<_> =
-            analysis.groups().iter().map(|g| (self.of(analysis, g), *g)).collect();
+/// What groups are ordered by, and from which end.
+#[derive(Clone, Copy)]
+pub(super) struct Order<'a> {
+    pub analysis: &'a Analysis,
+    pub sort: SortKey,
+    /// The smallest first.
+    pub reverse: bool,
+}
+
+impl Order<'_> {
+    /// All groups in order, and how many of them are to be shown: no more than `top`, unless that is
+    /// 0, and only those that have anything of the key, or `empty` ones as well. Equals are ordered
+    /// by their live, peak and allocated bytes, and then by number, so that the order is always the
+    /// same.
+    pub fn top(&self, groups: &[Group], top: usize, empty: bool) -> (Vec<Group>, usize) {
+        let sort = self.sort;
+        let mut groups: Vec<_> = groups.iter().map(|g| (sort.of(self.analysis, g), *g)).collect();
         groups.sort_by_key(|(v, g)| {
             let f = &g.figures;
-            let again = if self == SortKey::Allocations { f.reallocations } else { 0 };
+            let again = if sort == SortKey::Allocations { f.reallocations } else { 0 };
             let rest = (f.live_bytes, f.peak_bytes, f.allocated_bytes, f.allocations);
             (Reverse((*v, again, rest)), g.node)
         });
-        groups.into_iter().map(|g| g.1).collect()
+        let mut groups: Vec<_> = groups.into_iter().map(|g| g.1).collect();
+        let most = match empty {
+            true => groups.len(),
+            false => groups.partition_point(|g| sort.has(self.analysis, g)),
+        };
+        if self.reverse {
+            groups[..most].reverse();
+        }
+        (groups, if top == 0 { most } else { top.min(most) })
     }
 }

@@ -1,7 +1,10 @@
 //! A report as text.
 
+use super::merged::temporary;
+use super::places::PlaceData;
+use super::rows::RowData;
 use super::units::{about, about_bytes, about_number, bytes, count, duration};
-use super::{FrameData, GroupData, Head, Report, SortKey};
+use super::{FiguresData, FrameData, GroupData, Head, Report, SortKey};
 use std::fmt::{self, Write};
 
 /// How a report may look.
@@ -18,9 +21,9 @@ const NARROWEST: usize = 60;
 /// So many functions that could not be hooked are listed.
 const NOT_HOOKED: usize = 5;
 
-const BOLD: &str = "1";
-const DIM: &str = "2";
-const WARN: &str = "33";
+pub(super) const BOLD: &str = "1";
+pub(super) const DIM: &str = "2";
+pub(super) const WARN: &str = "33";
 const FUNCTION: &str = "36";
 
 impl Report {
@@ -44,11 +47,11 @@ impl Head {
 }
 
 impl Style {
-    fn paint(self, code: &str, s: &str) -> String {
+    pub(super) fn paint(self, code: &str, s: &str) -> String {
         if self.color { format!("\x1b[{code}m{s}\x1b[0m") } else { s.to_owned() }
     }
 
-    fn line(self, out: &mut String, name: &str, text: &str) -> fmt::Result {
+    pub(super) fn line(self, out: &mut String, name: &str, text: &str) -> fmt::Result {
         let name = self.paint(DIM, &format!("{name:<10}"));
         writeln!(out, "{name} {text}")
     }
@@ -68,9 +71,109 @@ pub(crate) fn frame_lines(
         writeln!(out, "{}", frame(style, i, f))?;
     }
     if truncated {
-        writeln!(out, "  .. cut short: the outer frames are not known")?;
+        writeln!(out, "{CUT_SHORT}")?;
     }
     Ok(())
+}
+
+const CUT_SHORT: &str = "  .. cut short: the outer frames are not known";
+
+/// The frames outside of a place, further in than the place itself.
+pub(super) fn printable_frames(
+    frames: &[FrameData],
+    truncated: bool,
+    style: Style,
+    out: &mut String,
+) -> fmt::Result {
+    for (i, f) in frames.iter().enumerate() {
+        writeln!(out, "  {}", frame(style, i + 1, f))?;
+    }
+    if truncated {
+        writeln!(out, "  {CUT_SHORT}")?;
+    }
+    Ok(())
+}
+
+/// A place in a line: `insert cache.c:7 (server)`.
+pub(super) fn place_line(p: &PlaceData) -> String {
+    let mut text = match (&p.function, &p.offset) {
+        (Some(name), _) => printable(name),
+        (None, Some(offset)) => format!("?? {offset}"),
+        (None, None) => "??".to_owned(),
+    };
+    if p.inlined {
+        text.push_str(" [inlined]");
+    }
+    // Writing to a string does not fail.
+    let _ = match (&p.file, p.line) {
+        (Some(file), Some(line)) => write!(text, " {}:{line}", printable(file)),
+        (Some(file), None) => write!(text, " {}", printable(file)),
+        _ => Ok(()),
+    };
+    if let Some(m) = &p.module {
+        let _ = write!(text, " ({})", printable(base(m)));
+    }
+    text
+}
+
+/// When something of a row was.
+#[derive(Clone, Copy, Default)]
+struct Times {
+    age: Option<u64>,
+    first: Option<u64>,
+    last: Option<u64>,
+    peak: Option<u64>,
+}
+
+/// The figures of a row, with what it is sorted by.
+pub(super) fn bracketed(f: &FiguresData, row: &RowData, sort: SortKey) -> String {
+    let times = Times {
+        age: row.oldest_live_age_ns,
+        first: row.first_ns,
+        last: row.last_ns,
+        peak: row.peak_at_ns,
+    };
+    figures_text(f, times, sort)
+}
+
+fn figures_text(f: &FiguresData, t: Times, sort: SortKey) -> String {
+    let mut text = format!(
+        "[count/peak: {}/{}] [size/peak: {}/{}]",
+        about_number(f.live_count, f.live_count_stderr),
+        about_number(f.peak_count, f.peak_count_stderr),
+        about_bytes(f.live_bytes, f.live_bytes_stderr),
+        about_bytes(f.peak_bytes, f.peak_bytes_stderr)
+    );
+    let time = |t: Option<u64>| t.map_or("-".to_owned(), duration);
+    // Writing to a string does not fail.
+    let _ = write!(text, " [age: {}]", time(t.age));
+    let _ = match sort {
+        SortKey::Allocated => {
+            let n = about_bytes(f.allocated_bytes, f.allocated_bytes_stderr);
+            write!(text, " [allocated: {n}]")
+        }
+        SortKey::Allocations => {
+            let n = about_number(f.allocations, f.allocations_stderr);
+            let again = about_number(f.reallocations, f.reallocations_stderr);
+            match f.reallocations {
+                0 => write!(text, " [allocations: {n}]"),
+                _ => write!(text, " [allocations: {n} + {again} by realloc]"),
+            }
+        }
+        SortKey::Temporary => {
+            let n = f.temporary.unwrap_or(0);
+            write!(text, " [{}]", temporary(n, f.allocations + f.reallocations))
+        }
+        SortKey::First => write!(text, " [first: {}]", time(t.first)),
+        SortKey::Last => write!(text, " [last: {}]", time(t.last)),
+        SortKey::PeakAt => write!(text, " [peak at: {}]", time(t.peak)),
+        SortKey::Interval => {
+            let interval = t.first.zip(t.last).map(|(a, b)| b.saturating_sub(a));
+            write!(text, " [interval: {}]", time(interval))
+        }
+        _ => Ok(()),
+    };
+    text
 }
 
 struct Text<'a> {
@@ -274,37 +377,31 @@ impl Text<'_> {
 
     fn group(&mut self, rank: usize, g: &GroupData) -> fmt::Result {
         let title = self.paint(BOLD, &format!("=== backtrace #{rank} ==="));
-        let mut text = format!(
-            "[count/peak: {}/{}] [size/peak: {}/{}]",
-            about_number(g.live_count, g.live_count_stderr),
-            about_number(g.peak_count, g.peak_count_stderr),
-            about_bytes(g.live_bytes, g.live_bytes_stderr),
-            about_bytes(g.peak_bytes, g.peak_bytes_stderr)
-        );
-        let age = g.oldest_live_age_ns.map_or("-".to_owned(), duration);
-        write!(text, " [age: {age}]")?;
-        match self.report.sort {
-            SortKey::Allocated => {
-                let n = about_bytes(g.allocated_bytes, g.allocated_bytes_stderr);
-                write!(text, " [allocated: {n}]")?;
-            }
-            SortKey::Allocations => {
-                let n = about_number(g.allocations, g.allocations_stderr);
-                write!(text, " [allocations: {n}")?;
-                if g.reallocations > 0 {
-                    let again = about_number(g.reallocations, g.reallocations_stderr);
-                    write!(text, " + {again} by realloc")?;
-                }
-                write!(text, "]")?;
-            }
-            SortKey::Temporary => {
-                let n = g.temporary.unwrap_or(0);
-                write!(text, " [temporary: {n} of {}]", g.allocations + g.reallocations)?;
-            }
-            _ => {}
-        }
+        let times = Times {
+            age: g.oldest_live_age_ns,
+            first: Some(g.first_ns),
+            last: Some(g.last_ns),
+            peak: Some(g.peak_at_ns),
+        };
+        let text = figures_text(&g.figures, times, self.report.sort);
         writeln!(self.out, "\n{title} {text}")?;
-        frame_lines(&g.frames, g.truncated, self.style, self.out)
+        let shown = match self.report.depth {
+            0 => g.frames.len(),
+            n => n.min(g.frames.len()),
+        };
+        frame_lines(&g.frames[..shown], false, self.style, self.out)?;
+        let more = g.frames.len() - shown;
+        if more > 0 {
+            writeln!(
+                self.out,
+                "  .. {} (--depth)",
+                count(more as u64, "more frame", "more frames")
+            )?;
+        }
+        if g.truncated {
+            writeln!(self.out, "{CUT_SHORT}")?;
+        }
+        Ok(())
     }
 
     fn footer(&mut self) -> fmt::Result {
@@ -315,17 +412,18 @@ impl Text<'_> {
             let stacks = count(rest.groups, "other stack", "other stacks");
             let figure = match sort {
                 SortKey::Allocated => {
-                    let n = about_bytes(rest.allocated_bytes, rest.allocated_bytes_stderr);
+                    let n =
+                        about_bytes(rest.sums.allocated_bytes, rest.sums.allocated_bytes_stderr);
                     format!("{n} allocated ever")
                 }
                 SortKey::Allocations => {
-                    let n = rest.allocations + rest.reallocations;
+                    let n = rest.sums.allocations + rest.sums.reallocations;
                     count(n, "allocation", "allocations")
                 }
-                SortKey::Temporary => format!("{} temporary", rest.temporary.unwrap_or(0)),
+                SortKey::Temporary => format!("{} temporary", rest.sums.temporary.unwrap_or(0)),
                 _ => {
-                    let (b, n) = (rest.live_bytes, rest.live_count);
-                    live("live in", b, rest.live_bytes_stderr, n, rest.live_count_stderr)
+                    let (b, n) = (rest.sums.live_bytes, rest.sums.live_count);
+                    live("live in", b, rest.sums.live_bytes_stderr, n, rest.sums.live_count_stderr)
                 }
             };
             self.line("rest", &format!("{stacks}: {figure} (--top 0 shows all)"))?;
@@ -392,7 +490,7 @@ fn nothing(sort: SortKey) -> &'static str {
 }
 
 /// The last part of a path.
-fn base(path: &str) -> &str {
+pub(super) fn base(path: &str) -> &str {
     path.rsplit('/').find(|s| !s.is_empty()).unwrap_or(path)
 }
 
@@ -401,7 +499,7 @@ fn chars(s: &str) -> usize {
 }
 
 /// Names come from the target and the recording: none shall move the cursor, or break a line.
-fn printable(s: &str) -> String {
+pub(super) fn printable(s: &str) -> String {
     if !s.contains(char::is_control) {
         return s.to_owned();
     }
@@ -411,7 +509,7 @@ fn printable(s: &str) -> String {
 }
 
 /// Cuts the middle out of what is longer than `most`.
-fn shorten(s: &str, most: usize) -> String {
+pub(super) fn shorten(s: &str, most: usize) -> String {
     let n = chars(s);
     if n <= most {
         return s.to_owned();

@@ -26,7 +26,13 @@ pub fn bytes(n: u64) -> String {
     about_bytes(n, None)
 }
 
-/// The same with a standard error, if there is any: `22.7 KiB ±1.3`. One that is too small for the unit has its own.
+/// A difference: `+22.7 KiB`, `-1 B`.
+pub fn signed_bytes(n: i64) -> String {
+    let sign = if n < 0 { '-' } else { '+' };
+    format!("{sign}{}", bytes(n.unsigned_abs()))
+}
+
+/// Bytes with a standard error, if there is any: `22.7 KiB ±1.3`. One that is too small for the unit has its own.
 pub fn about_bytes(n: u64, error: Option<u64>) -> String {
     let unit = unit(n);
     let text = format!("{} {}", in_unit(n, unit), UNITS[unit]);

@@ -149,7 +149,17 @@ pub fn make(r: &mut Random, steps: usize, threads: u64) -> World {
 /// Writes the steps down as a collector would: in passes, thread by thread, where some threads'
 /// newest events are seen and others' not.
 pub fn write(r: &mut Random, w: &World, threads: u32, compress: Compress) -> Maker {
-    let mut m = Maker::new();
+    write_to(Maker::new(), r, w, threads, compress)
+}
+
+/// The same, behind what was written already.
+pub fn write_to(
+    mut m: Maker,
+    r: &mut Random,
+    w: &World,
+    threads: u32,
+    compress: Compress,
+) -> Maker {
     m.compress = compress;
     let end = w.steps.last().map_or(2000, |s| s.1.time()) + 1;
     let mut done = vec![0u64; threads as usize + 1]; // by thread: written up to that time

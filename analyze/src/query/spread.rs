@@ -1,0 +1,246 @@
+//! How blocks spread: over their lifetimes and sizes, and over the threads that gave them back.
+
+use super::plan::{Query, Selection};
+use crate::index::{Block, Column, Damaged, flags};
+use crate::model::{WeightedSum, probability};
+use std::collections::HashMap;
+
+/// Blocks and bytes, as they are in the recording or, if that is a sample, estimated.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Tally {
+    /// Blocks.
+    pub count: u64,
+    /// Standard error of it.
+    pub count_error: Option<u64>,
+    /// Bytes.
+    pub bytes: u64,
+    /// Standard error of it.
+    pub bytes_error: Option<u64>,
+}
+
+/// A tally in the making.
+#[derive(Clone, Copy, Debug, Default)]
+struct Counter {
+    count: u64,
+    bytes: u64,
+    /// Estimates of both, if blocks are a sample.
+    estimates: [WeightedSum; 2],
+}
+
+impl Counter {
+    #[inline(always)]
+    fn add(&mut self, size: u64, p: Option<f64>) {
+        self.count += 1;
+        self.bytes = self.bytes.wrapping_add(size);
+        if let Some(p) = p {
+            self.estimates[0].add(1.0, p);
+            self.estimates[1].add(size as f64, p);
+        }
+    }
+
+    /// Takes a block away that was not to be counted; what is not known of it stays.
+    fn less(&mut self, size: u64, p: f64) {
+        self.estimates[0].correct(1.0, p);
+        self.estimates[1].correct(size as f64, p);
+    }
+
+    fn join(&mut self, o: &Self) {
+        self.count += o.count;
+        self.bytes = self.bytes.wrapping_add(o.bytes);
+        for (a, b) in self.estimates.iter_mut().zip(&o.estimates) {
+            a.join(b);
+        }
+    }
+
+    fn tally(&self, sampled: bool) -> Tally {
+        if !sampled {
+            return Tally { count: self.count, bytes: self.bytes, ..Tally::default() };
+        }
+        let [count, bytes] = &self.estimates;
+        Tally {
+            count: count.rounded(),
+            count_error: Some(count.error()),
+            bytes: bytes.rounded(),
+            bytes_error: Some(bytes.error()),
+        }
+    }
+}
+
+/// Upper limits of the lifetimes that are told apart, in nanoseconds; those of bytehound, and finer
+/// ones below.
+pub const LIFETIMES: [u64; 14] = [
+    1_000,
+    10_000,
+    100_000,
+    1_000_000,
+    10_000_000,
+    100_000_000,
+    1_000_000_000,
+    10_000_000_000,
+    30_000_000_000,
+    60_000_000_000,
+    120_000_000_000,
+    300_000_000_000,
+    600_000_000_000,
+    3_600_000_000_000,
+];
+
+/// How blocks spread.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Spread {
+    /// Those that lived shorter than each of [`LIFETIMES`], and than none; then those that are live.
+    pub lifetimes: [Tally; LIFETIMES.len() + 2],
+    /// By size, the sizes with the most blocks and those with the most bytes among them.
+    pub sizes: Vec<(u64, Tally)>,
+    /// Blocks of sizes that were not counted by themselves, as there were too many.
+    pub other_sizes: Tally,
+}
+
+/// So many sizes are counted by themselves; a recording that nobody wrote in earnest has another
+/// for each block.
+const SIZES: usize = 1 << 18;
+
+#[derive(Default)]
+struct State {
+    selection: Selection,
+    columns: [Vec<u64>; 5],
+    lifetimes: [Counter; LIFETIMES.len() + 2],
+    sizes: HashMap<u64, Counter>,
+    others: Counter,
+    frees: Vec<Counter>,
+}
+
+/// Which lifetime's place it is.
+fn lifetime_class(ns: u64) -> usize {
+    LIFETIMES.partition_point(|limit| *limit <= ns)
+}
+
+impl Query<'_> {
+    /// How the blocks that are meant spread, as it was at the ticks `at`.
+    ///
+    /// # Errors
+    /// If the index can't be read.
+    pub fn spread(&self, at: Option<u64>) -> Result<Spread, Damaged> {
+        let capture = self.index.analysis().capture();
+        let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
+        let states = self.index.scan(State::default, |s, block| self.spread_of(s, block, until))?;
+        let mut all = State::default();
+        for s in states {
+            all.lifetimes.iter_mut().zip(&s.lifetimes).for_each(|(a, b)| a.join(b));
+            all.others.join(&s.others);
+            for (size, c) in s.sizes {
+                all.sizes.entry(size).or_default().join(&c);
+            }
+        }
+        let sampled = capture.is_sampled();
+        let mut sizes: Vec<_> = all.sizes.into_iter().map(|(s, c)| (s, c.tally(sampled))).collect();
+        sizes.sort_by_key(|(size, _)| *size);
+        Ok(Spread {
+            lifetimes: all.lifetimes.map(|c| c.tally(sampled)),
+            sizes,
+            other_sizes: all.others.tally(sampled),
+        })
+    }
+
+    fn spread_of(&self, s: &mut State, block: &mut Block<'_>, until: u64) -> Option<()> {
+        const READ: [Column; 3] = [Column::Begin, Column::End, Column::Size];
+        if !self.columns(s, block, &READ)? {
+            return Some(());
+        }
+        let analysis = self.index.analysis();
+        let (clock, capture) = (&analysis.meta().clock, analysis.capture());
+        let State { selection, columns, lifetimes, sizes, others, .. } = s;
+        for &i in &selection.rows {
+            let i = i as usize;
+            let (begin, end, size) = (columns[0][i], columns[1][i], columns[2][i]);
+            if begin > until {
+                continue;
+            }
+            let p = capture.is_sampled().then(|| probability(&capture, size));
+            let class = match end > until {
+                true => LIFETIMES.len() + 1,
+                false => lifetime_class(clock.between(begin, end)),
+            };
+            lifetimes[class].add(size, p);
+            let full = sizes.len() >= SIZES && !sizes.contains_key(&size);
+            let counter = if full { &mut *others } else { sizes.entry(size).or_default() };
+            counter.add(size, p);
+        }
+        Some(())
+    }
+
+    /// Reads columns of the rows that are meant; whether there are such rows.
+    fn columns(&self, s: &mut State, block: &mut Block<'_>, read: &[Column]) -> Option<bool> {
+        self.select(block, &mut s.selection)?;
+        if s.selection.rows.is_empty() {
+            return Some(false);
+        }
+        for (c, values) in read.iter().zip(&mut s.columns) {
+            block.read(*c, values)?;
+        }
+        Some(true)
+    }
+
+    /// By lane: the blocks that are meant which the thread gave back, other than by reallocation,
+    /// up to the ticks `at`.
+    ///
+    /// # Errors
+    /// If the index can't be read.
+    pub fn frees_by_thread(&self, at: Option<u64>) -> Result<Vec<Tally>, Damaged> {
+        let sampled = self.index.analysis().capture().is_sampled();
+        let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
+        let lanes = self.index.lanes().len();
+        let state = || State { frees: vec![Counter::default(); lanes], ..State::default() };
+        let states = self.index.scan(state, |s, block| self.frees_of(s, block, until))?;
+        let mut all = vec![Counter::default(); lanes];
+        for s in states {
+            all.iter_mut().zip(&s.frees).for_each(|(a, b)| a.join(b));
+        }
+        Ok(all.iter().map(|c| c.tally(sampled)).collect())
+    }
+
+    fn frees_of(&self, s: &mut State, block: &mut Block<'_>, until: u64) -> Option<()> {
+        const READ: [Column; 5] =
+            [Column::End, Column::EndLane, Column::Flags, Column::Size, Column::Lane];
+        if !self.columns(s, block, &READ)? {
+            return Some(());
+        }
+        let capture = self.index.analysis().capture();
+        let sampled = capture.is_sampled();
+        let mut begins = Vec::new();
+        if sampled {
+            block.read(Column::Begin, &mut begins)?;
+        }
+        let State { selection, columns, frees, .. } = s;
+        let [ends, end_lanes, flag, sizes, lanes] = columns;
+        for &i in &selection.rows {
+            let i = i as usize;
+            let p = sampled.then(|| probability(&capture, sizes[i]));
+            // A reallocation of which only the old block is recorded looks like a free: what is
+            // estimated is ends less reallocations, see `Estimates`.
+            if let Some(p) = p.filter(|_| flag[i] & flags::REALLOCATED != 0 && begins[i] <= until) {
+                frees.get_mut(lanes[i] as usize)?.less(sizes[i], p);
+            }
+            let passed_on = if sampled { 0 } else { flags::CONTINUED };
+            if ends[i] <= until && flag[i] & (flags::IMPLIED | passed_on) == 0 {
+                frees.get_mut(end_lanes[i] as usize)?.add(sizes[i], p);
+            }
+        }
+        Some(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lifetimes_fall_between_their_limits() {
+        assert_eq!(lifetime_class(0), 0);
+        assert_eq!(lifetime_class(999), 0);
+        assert_eq!(lifetime_class(1_000), 1);
+        assert_eq!(lifetime_class(999_999_999), 6);
+        assert_eq!(lifetime_class(1_000_000_000), 7);
+        assert_eq!(lifetime_class(u64::MAX), LIFETIMES.len());
+    }
+}

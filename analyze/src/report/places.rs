@@ -1,0 +1,169 @@
+//! Frames without their addresses: what stacks have in common.
+
+use super::head::shown;
+use crate::Analysis;
+use crate::load::Pc;
+use crate::symbols::{Frame, Symbolizer};
+use serde::Serialize;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A place in the code: the same for all addresses of a line, or of a function without lines.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct PlaceData {
+    /// The function, if it is known.
+    pub function: Option<String>,
+    /// The source file, if it is known.
+    pub file: Option<String>,
+    /// The line, if it is known.
+    pub line: Option<u32>,
+    /// Path of the module, if it is known.
+    pub module: Option<String>,
+    /// Where the function is not known: the address as the module's file counts it, or without a
+    /// module the address itself, in hexadecimal.
+    pub offset: Option<String>,
+    /// Whether its code was put into that of the next frame.
+    pub inlined: bool,
+}
+
+impl PlaceData {
+    fn new(f: &Frame) -> Self {
+        let offset = match f.function {
+            Some(_) => None,
+            None => Some(format!("{:#x}", f.offset.unwrap_or(f.address))),
+        };
+        Self {
+            function: f.function.as_deref().map(shown),
+            file: f.file.as_deref().map(shown),
+            line: f.line,
+            module: f.module.as_deref().map(shown),
+            offset,
+            inlined: f.inlined,
+        }
+    }
+}
+
+/// Functions that hand out memory for somebody else.
+const ALLOCATORS: [&str; 14] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "reallocarray",
+    "posix_memalign",
+    "aligned_alloc",
+    "memalign",
+    "valloc",
+    "pvalloc",
+    "strdup",
+    "strndup",
+    "__rust_alloc",
+    "__rust_alloc_zeroed",
+    "__rust_realloc",
+];
+
+/// What the names of others begin with.
+const PREFIXES: [&str; 8] = [
+    "operator new",
+    "alloc::alloc::",
+    "<alloc::alloc::Global as ",
+    "__rdl_",
+    "__rg_",
+    "alloc::raw_vec::",
+    "__gnu_cxx::new_allocator<",
+    "std::__new_allocator<",
+];
+
+/// Whether a function only hands out memory, so that the one that called it is who asked for it.
+pub(super) fn is_allocator(function: &str) -> bool {
+    let plain = function.split('(').next().unwrap_or(function);
+    let libc = plain.strip_prefix("__libc_").or(plain.strip_prefix("__"));
+    ALLOCATORS.contains(&plain)
+        || libc.is_some_and(|n| ALLOCATORS.contains(&n))
+        || PREFIXES.iter().any(|p| function.starts_with(p))
+}
+
+/// The places of a recording's stacks, each with a number.
+pub(super) struct Places<'a> {
+    analysis: &'a Analysis,
+    pub symbols: Symbolizer<'a>,
+    places: Vec<PlaceData>,
+    ids: HashMap<PlaceData, u32>,
+    known: HashMap<Pc, Arc<[u32]>>,
+}
+
+impl<'a> Places<'a> {
+    pub fn new(analysis: &'a Analysis) -> Self {
+        Self {
+            analysis,
+            symbols: Symbolizer::new(analysis),
+            places: Vec::new(),
+            ids: HashMap::new(),
+            known: HashMap::new(),
+        }
+    }
+
+    pub fn get(&self, id: u32) -> &PlaceData {
+        &self.places[id as usize]
+    }
+
+    /// The places of a stack, innermost first.
+    pub fn stack(&mut self, node: u32) -> Vec<u32> {
+        let mut out = Vec::new();
+        for pc in self.analysis.meta().stack(node) {
+            match self.known.get(&pc) {
+                Some(ids) => out.extend_from_slice(ids),
+                None => out.extend_from_slice(&self.look(pc)),
+            }
+        }
+        out
+    }
+
+    fn look(&mut self, pc: Pc) -> Arc<[u32]> {
+        let frames = self.symbols.frames(pc);
+        let ids: Arc<[u32]> = frames.iter().map(|f| self.id(PlaceData::new(f))).collect();
+        self.known.insert(pc, ids.clone());
+        ids
+    }
+
+    fn id(&mut self, place: PlaceData) -> u32 {
+        if let Some(id) = self.ids.get(&place) {
+            return *id;
+        }
+        let id = self.places.len() as u32;
+        self.ids.insert(place.clone(), id);
+        self.places.push(place);
+        id
+    }
+
+    /// Which frame of a stack asked for the memory: the innermost that is no allocator.
+    pub fn asker(&self, stack: &[u32]) -> Option<usize> {
+        let asks =
+            |id: &u32| self.get(*id).function.as_deref().is_none_or(|name| !is_allocator(name));
+        stack.iter().position(asks).or(if stack.is_empty() { None } else { Some(0) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocators_are_told_from_those_who_ask() {
+        for name in [
+            "malloc",
+            "__libc_calloc",
+            "__strdup",
+            "operator new(unsigned long)",
+            "operator new[](unsigned long, std::nothrow_t const&)",
+            "__rust_alloc",
+            "alloc::raw_vec::RawVecInner<A>::finish_grow",
+            "<alloc::alloc::Global as core::alloc::Allocator>::allocate",
+            "std::__new_allocator<int>::allocate(unsigned long, void const*)",
+        ] {
+            assert!(is_allocator(name), "{name}");
+        }
+        for name in ["main", "mallocator", "my_malloc", "operator+(int)", "__libc_start_main", ""] {
+            assert!(!is_allocator(name), "{name}");
+        }
+    }
+}

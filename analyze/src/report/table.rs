@@ -1,0 +1,59 @@
+//! Tables of text: columns of numbers, and a name behind them.
+
+use super::Style;
+use super::text::{BOLD, DIM, shorten};
+use std::fmt::{self, Write};
+
+/// A table: all columns but the last are numbers.
+#[derive(Default)]
+pub(super) struct Table {
+    head: Vec<&'static str>,
+    rows: Vec<Vec<String>>,
+}
+
+fn width(s: &str) -> usize {
+    s.chars().count()
+}
+
+impl Table {
+    pub fn new(head: Vec<&'static str>) -> Self {
+        Self { head, rows: Vec::new() }
+    }
+
+    pub fn row(&mut self, cells: Vec<String>) {
+        debug_assert_eq!(cells.len(), self.head.len());
+        self.rows.push(cells);
+    }
+
+    pub fn write(&self, style: Style, out: &mut String) -> fmt::Result {
+        let last = self.head.len().saturating_sub(1);
+        let widths: Vec<usize> = (0..last)
+            .map(|c| {
+                let cells = self.rows.iter().filter_map(|r| r.get(c)).map(|s| width(s));
+                cells.chain([width(self.head[c])]).max().unwrap_or(0)
+            })
+            .collect();
+        let numbers = widths.iter().map(|w| w + 2).sum::<usize>();
+        let head: Vec<String> = self.head.iter().map(|h| (*h).to_owned()).collect();
+        for (i, cells) in std::iter::once(&head).chain(&self.rows).enumerate() {
+            let mut line = String::new();
+            for (cell, w) in cells.iter().zip(&widths) {
+                let pad = w.saturating_sub(width(cell));
+                write!(line, "{:pad$}{cell}  ", "")?;
+            }
+            let mut name = cells.get(last).cloned().unwrap_or_default();
+            if let Some(columns) = style.width {
+                name = shorten(&name, columns.saturating_sub(numbers).max(20));
+            }
+            let text = format!("{line}{name}");
+            let text = if i == 0 { style.paint(DIM, text.trim_end()) } else { text };
+            writeln!(out, "{}", text.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// A title above a table or a list.
+pub(super) fn title(style: Style, text: &str, out: &mut String) -> fmt::Result {
+    writeln!(out, "\n{}", style.paint(BOLD, text))
+}

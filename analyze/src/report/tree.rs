@@ -1,0 +1,321 @@
+//! Blocks by their stacks, as a tree: from where threads begin inwards, or from those who ask for
+//! memory outwards.
+
+use super::figures::{Adder, SumData};
+use super::places::{PlaceData, Places};
+use super::rows::{Ask, side};
+use super::{Head, KernelData, SortKey};
+use crate::diff::{Change, Side};
+use crate::model::Group;
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+
+/// No tree is deeper: whoever reads it may follow it by recursion.
+pub const DEEPEST: usize = 512;
+
+/// A node with less than this part of the whole is not shown by itself, unless all are asked for.
+const LEAST: u64 = 1000;
+
+/// A tree of stacks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Tree {
+    /// Version of this format: 1.
+    pub version: u32,
+    /// Which recording.
+    #[serde(flatten)]
+    pub head: Head,
+    /// The kernel's last word on the target's memory.
+    pub kernel: Option<KernelData>,
+    /// The root is who asks for memory, its children are who called it.
+    pub bottom_up: bool,
+    /// What children are ordered by.
+    pub sort: SortKey,
+    /// The earlier moment, in nanoseconds since the start.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub base_ns: Option<u64>,
+    /// All stacks.
+    pub tree: NodeData,
+}
+
+/// A node: all stacks that have its frames in common.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct NodeData {
+    /// Its frame; `None` for the root, and where `what` says why.
+    pub place: Option<PlaceData>,
+    /// What it is instead of a frame.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub what: Option<&'static str>,
+    /// The figures of all its stacks.
+    #[serde(flatten)]
+    pub sums: SumData,
+    /// When the first of these blocks was handed out, in nanoseconds since the start.
+    pub first_ns: u64,
+    /// When the last of these blocks was handed out.
+    pub last_ns: u64,
+    /// What it was at the earlier moment.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub before: Option<Side>,
+    /// What has changed since then.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub change: Option<Change>,
+    /// The figures of the stacks that end here, or go deeper than is shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub own: Option<SumData>,
+    /// Some of its stacks go on, deeper than is shown.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub deeper: bool,
+    /// What comes next, the largest first.
+    pub children: Vec<NodeData>,
+    /// Children that are not shown.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub rest: Option<RestNodeData>,
+}
+
+/// Children that are not shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RestNodeData {
+    /// How many.
+    pub nodes: u64,
+    /// Their figures.
+    #[serde(flatten)]
+    pub sums: SumData,
+}
+
+/// What a node stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum What {
+    All,
+    Place(u32),
+    CutShort,
+    NoStack,
+}
+
+#[derive(Clone)]
+struct Node {
+    what: What,
+    sum: Adder,
+    before: Side,
+    own: Adder,
+    stacks_here: bool,
+    first: u64,
+    last: u64,
+    oldest: u64,
+    deeper: bool,
+    children: Vec<usize>,
+}
+
+impl Node {
+    fn new(what: What) -> Self {
+        Self {
+            what,
+            sum: Adder::default(),
+            before: Side::default(),
+            own: Adder::default(),
+            stacks_here: false,
+            first: u64::MAX,
+            last: 0,
+            oldest: u64::MAX,
+            deeper: false,
+            children: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, g: &Group, before: &Side) {
+        self.sum.add(g);
+        self.before.live_bytes = self.before.live_bytes.wrapping_add(before.live_bytes);
+        self.before.live_count += before.live_count;
+        self.before.allocated_bytes =
+            self.before.allocated_bytes.wrapping_add(before.allocated_bytes);
+        self.before.allocations += before.allocations;
+        self.before.temporary += before.temporary;
+        self.first = self.first.min(g.first);
+        self.last = self.last.max(g.last);
+        self.oldest = self.oldest.min(g.oldest.unwrap_or(u64::MAX));
+    }
+
+    fn change(&self) -> Change {
+        self.before.to(&side(self.sum.figures()))
+    }
+
+    fn value(&self, sort: SortKey, changes: bool) -> u64 {
+        if changes {
+            let c = self.change();
+            let value = match sort {
+                SortKey::Count => c.live_count,
+                SortKey::Allocated => c.allocated_bytes,
+                SortKey::Allocations => c.allocations,
+                SortKey::Temporary => c.temporary,
+                _ => c.live_bytes,
+            };
+            return value.unsigned_abs();
+        }
+        let f = self.sum.figures();
+        match sort {
+            SortKey::Count => f.live_count,
+            SortKey::Allocated => f.allocated_bytes,
+            SortKey::Allocations => f.allocations + f.reallocations,
+            SortKey::Temporary => f.temporary,
+            SortKey::Age if self.oldest == u64::MAX => 0,
+            SortKey::Age => u64::MAX - self.oldest,
+            SortKey::First => self.first,
+            SortKey::Last => self.last,
+            SortKey::Interval => self.last.saturating_sub(self.first),
+            _ => f.live_bytes,
+        }
+    }
+}
+
+impl SortKey {
+    /// Whether the values of a tree's nodes add up to those of their parents.
+    fn adds_up(self) -> bool {
+        !matches!(self, SortKey::Age | SortKey::First | SortKey::Last | SortKey::Interval)
+    }
+
+    /// Whether a tree has it: peaks of stacks do not add up to those of a node.
+    pub fn is_of_trees(self) -> bool {
+        !matches!(self, SortKey::PeakSize | SortKey::PeakCount | SortKey::PeakAt)
+    }
+}
+
+struct Builder<'a> {
+    ask: &'a Ask<'a>,
+    places: Places<'a>,
+    nodes: Vec<Node>,
+    by_parent: HashMap<(usize, What), usize>,
+}
+
+impl Builder<'_> {
+    fn path(&mut self, g: &Group, depth: usize) -> (Vec<What>, bool) {
+        let mut stack = self.places.stack(g.node);
+        let cut = self.ask.analysis.meta().is_cut(g.node);
+        if stack.is_empty() && !cut {
+            return (vec![What::NoStack], false);
+        }
+        let mut path = Vec::new();
+        if self.ask.options.bottom_up {
+            let at = self.places.asker(&stack).unwrap_or(0);
+            path.extend(stack.drain(..).skip(at).map(What::Place));
+            path.extend(cut.then_some(What::CutShort));
+        } else {
+            path.extend(cut.then_some(What::CutShort));
+            path.extend(stack.drain(..).rev().map(What::Place));
+        }
+        let deeper = path.len() > depth;
+        path.truncate(depth);
+        (path, deeper)
+    }
+
+    fn add(&mut self, g: &Group, before: &Side, depth: usize) {
+        let (path, deeper) = self.path(g, depth);
+        let mut at = 0;
+        self.nodes[0].add(g, before);
+        for what in path {
+            let next = match self.by_parent.get(&(at, what)) {
+                Some(next) => *next,
+                None => {
+                    let next = self.nodes.len();
+                    self.nodes.push(Node::new(what));
+                    self.nodes[at].children.push(next);
+                    self.by_parent.insert((at, what), next);
+                    next
+                }
+            };
+            self.nodes[next].add(g, before);
+            at = next;
+        }
+        let last = &mut self.nodes[at];
+        last.own.add(g);
+        last.stacks_here = true;
+        last.deeper |= deeper;
+    }
+
+    fn data(&self, at: usize) -> NodeData {
+        let (node, options) = (&self.nodes[at], &self.ask.options);
+        let changes = self.ask.before.is_some();
+        let value = |i: usize| self.nodes[i].value(options.sort, changes);
+        let mut children = node.children.clone();
+        children.sort_by_key(|i| {
+            let f = self.nodes[*i].sum.figures();
+            (Reverse((value(*i), f.live_bytes, f.allocated_bytes, f.allocations)), *i)
+        });
+        let shown = match options.top {
+            0 => children.len(),
+            top => {
+                let least = match options.sort.adds_up() {
+                    true => value(0) / LEAST,
+                    false => 0,
+                };
+                let nothing = |i: &usize| value(*i) < least.max(u64::from(!options.empty));
+                children.iter().position(nothing).unwrap_or(children.len()).min(top)
+            }
+        };
+        if options.reverse {
+            children[..shown].reverse();
+        }
+        let capture = self.ask.analysis.capture();
+        let clock = &self.ask.analysis.meta().clock;
+        let rest = (shown < children.len()).then(|| {
+            let mut sum = Adder::default();
+            children[shown..].iter().for_each(|i| sum.join(&self.nodes[*i].sum));
+            let nodes = (children.len() - shown) as u64;
+            RestNodeData { nodes, sums: sum.data(capture) }
+        });
+        let (place, what) = match node.what {
+            What::Place(id) => (Some(self.places.get(id).clone()), None),
+            What::All => (None, None),
+            What::CutShort => (None, Some("cut short: the outer frames are not known")),
+            What::NoStack => (None, Some("no stack")),
+        };
+        let time = |t: u64| if t == u64::MAX { 0 } else { clock.ns(t) };
+        NodeData {
+            place,
+            what,
+            sums: node.sum.data(capture),
+            first_ns: time(node.first),
+            last_ns: time(node.last),
+            before: changes.then_some(node.before),
+            change: changes.then(|| node.change()),
+            own: node.stacks_here.then(|| node.own.data(capture)),
+            deeper: node.deeper,
+            children: children[..shown].iter().map(|i| self.data(*i)).collect(),
+            rest,
+        }
+    }
+}
+
+impl Tree {
+    /// Makes the tree of the blocks that are meant.
+    pub fn new(ask: &Ask<'_>) -> Self {
+        let depth = match ask.options.depth {
+            0 => DEEPEST,
+            n => n.min(DEEPEST),
+        };
+        let mut builder = Builder {
+            ask,
+            places: Places::new(ask.index.analysis()),
+            nodes: vec![Node::new(What::All)],
+            by_parent: HashMap::new(),
+        };
+        let earlier = ask.before.iter().flat_map(|b| b.groups());
+        let earlier: HashMap<u32, Side> = earlier.map(|g| (g.node, side(&g.figures))).collect();
+        for g in ask.analysis.groups() {
+            let before = earlier.get(&g.node).copied().unwrap_or_default();
+            builder.add(g, &before, depth);
+        }
+        Self {
+            version: 1,
+            head: Head::new(&ask.analysis, &ask.options.filter),
+            kernel: KernelData::new(&ask.analysis),
+            bottom_up: ask.options.bottom_up,
+            sort: ask.options.sort,
+            base_ns: ask.options.base.map(|t| ask.analysis.meta().clock.ns(t)),
+            tree: builder.data(0),
+        }
+    }
+
+    /// As JSON.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+}
