@@ -22,7 +22,7 @@ const NODES: u32 = 20;
 
 /// Every seventh stack goes through malloc.
 fn through_malloc(node: u32) -> bool {
-    node % 7 == 0
+    node.is_multiple_of(7)
 }
 
 /// Who asked for the blocks of a stack.

@@ -79,12 +79,74 @@ impl FromArgMatches for FilterArgs {
                 set.map_err(|e| clap::Error::raw(ClapError::ValueValidation, e))?;
             }
         }
+        for (name, add) in LISTS {
+            for path in matches.get_many::<PathBuf>(name).into_iter().flatten() {
+                let added =
+                    read_list(path).and_then(|t| add(&mut self.0, &t, &path.to_string_lossy()));
+                let wrong =
+                    |e| clap::Error::raw(ClapError::ValueValidation, format!("--{name}: {e}"));
+                added.map_err(wrong)?;
+            }
+        }
+        if matches.get_flag(EMBEDDED) {
+            self.0.suppress_embedded();
+        }
         Ok(())
     }
 }
 
+/// Adds a list to a filter.
+type AddList = fn(&mut Filter, &str, &str) -> Result<(), String>;
+
+/// Options that name a file with a list.
+const LISTS: [(&str, AddList); 2] =
+    [("ignore", Filter::ignore), ("suppressions", Filter::suppress)];
+const EMBEDDED: &str = "embedded-suppressions";
+
+/// Longer lists are refused.
+const LONGEST_LIST: u64 = 1 << 20;
+
+fn read_list(path: &Path) -> Result<String, String> {
+    let bytes = prof_trace::files::read_at_most(path, LONGEST_LIST + 1)
+        .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
+    if bytes.len() as u64 > LONGEST_LIST {
+        return Err(format!("{} is longer than 1 MiB", path.display()));
+    }
+    String::from_utf8(bytes).map_err(|_| format!("{} is no text (UTF-8)", path.display()))
+}
+
+/// The options for lists.
+fn augment_lists(command: Command) -> Command {
+    let list = |name: &'static str, help: &'static str| {
+        Arg::new(name)
+            .long(name)
+            .value_name("FILE")
+            .value_parser(clap::value_parser!(PathBuf))
+            .action(ArgAction::Append)
+            .help(help)
+            .help_heading("Suppressions")
+    };
+    let embedded = Arg::new(EMBEDDED)
+        .long(EMBEDDED)
+        .action(ArgAction::SetTrue)
+        .help("Leave out what the program's own __lsan_default_suppressions name")
+        .help_heading("Suppressions");
+    command
+        .arg(list(
+            "ignore",
+            "Leave out stacks with a function, source file or module that matches one of the regular \
+             expressions in this file, one a line",
+        ))
+        .arg(list(
+            "suppressions",
+            "The same with LeakSanitizer's suppressions: lines such as leak:pattern",
+        ))
+        .arg(embedded)
+}
+
 impl Args for FilterArgs {
     fn augment_args(command: Command) -> Command {
+        let command = augment_lists(command);
         FIELDS.iter().fold(command, |command, field| {
             let arg = Arg::new(field.name)
                 .long(field.name)

@@ -10,8 +10,8 @@ use prof_analyze::Index;
 use prof_analyze::diff::{Diff, DiffOptions};
 use prof_analyze::query::{Filter, Query, value};
 use prof_analyze::report::{
-    Ask, FilterData, GroupBy, Grouped, Histogram, Merged, Report, ReportOptions, SortKey, Style,
-    Tree, ViewOptions,
+    Ask, FilterData, GroupBy, Grouped, Histogram, Merged, Report, ReportOptions, SortKey, Stats,
+    Style, Tree, ViewOptions,
 };
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
@@ -86,6 +86,9 @@ pub struct ViewArgs {
     /// Show what each thread allocated and freed; the same as --group-by thread
     #[arg(long, group = "one-view")]
     pub threads: bool,
+    /// Show rates, sizes, lifetimes, and who allocates the most (--top: of each list)
+    #[arg(long, group = "one-view", conflicts_with = "base")]
+    pub stats: bool,
     /// Begin the tree with who asked for memory, and go outwards
     #[arg(long, requires = "tree")]
     pub bottom_up: bool,
@@ -223,6 +226,7 @@ enum View {
     Merged,
     Tree,
     Histogram,
+    Stats,
 }
 
 impl ReportArgs {
@@ -246,6 +250,7 @@ impl ReportArgs {
             (v.merge, View::Merged),
             (v.tree, View::Tree),
             (v.histogram, View::Histogram),
+            (v.stats, View::Stats),
             (v.threads, View::Grouped(GroupBy::Thread)),
         ];
         views.into_iter().find(|(asked, _)| *asked).map(|(_, view)| view)
@@ -268,7 +273,7 @@ impl ReportArgs {
             )));
         }
         let options = ViewOptions {
-            top: self.top.unwrap_or(10),
+            top: self.top.unwrap_or(if matches!(view, View::Stats) { 5 } else { 10 }),
             sort,
             reverse: self.reverse,
             empty: self.top.is_some(),
@@ -292,6 +297,7 @@ impl ReportArgs {
             View::Merged => show!(Merged::new(&ask)?),
             View::Tree => show!(Tree::new(&ask)),
             View::Histogram => show!(Histogram::new(&ask)?),
+            View::Stats => show!(Stats::new(&ask)?),
         })
     }
 

@@ -3,6 +3,7 @@
 use super::replay::{Group, Replay, Totals};
 use crate::Error;
 use crate::load::{LoadOptions, Meta, Part, Sink, Stream, Tail, open_file};
+use crate::query::Rule;
 use prof_trace::capture::Capture;
 use prof_trace::records::Symbols;
 use std::fmt;
@@ -113,6 +114,15 @@ impl Source {
     }
 }
 
+/// What rules left out of the figures.
+#[derive(Clone, Debug, Default)]
+pub struct LeftOut {
+    /// By rule: how many stacks it names, and their figures.
+    pub rules: Vec<(Rule, u64, Group)>,
+    /// Modules whose suppressions could not be read.
+    pub unread: Vec<String>,
+}
+
 /// A recording, read to its present end.
 pub struct Analysis {
     source: Arc<Source>,
@@ -121,6 +131,7 @@ pub struct Analysis {
     notes: Vec<Note>,
     /// Ticks that the figures are of, if it is not the end.
     at: Option<u64>,
+    left_out: Option<LeftOut>,
 }
 
 /// Gives `sink` all of a recording that is there.
@@ -164,7 +175,7 @@ impl Analysis {
 
     pub(crate) fn new(source: Source, totals: Totals, groups: Vec<Group>) -> Self {
         let notes = notes(&source, &totals);
-        Self { source: Arc::new(source), totals, groups, notes, at: None }
+        Self { source: Arc::new(source), totals, groups, notes, at: None, left_out: None }
     }
 
     pub(crate) fn add_note(&mut self, note: Note) {
@@ -173,7 +184,17 @@ impl Analysis {
 
     /// The same recording with other figures: those of some of its blocks, or of another moment.
     pub(crate) fn with_figures(&self, totals: Totals, groups: Vec<Group>, at: Option<u64>) -> Self {
-        Self { source: self.source.clone(), totals, groups, notes: self.notes.clone(), at }
+        let (source, notes) = (self.source.clone(), self.notes.clone());
+        Self { source, totals, groups, notes, at, left_out: None }
+    }
+
+    pub(crate) fn set_suppressed(&mut self, left_out: LeftOut) {
+        self.left_out = Some(left_out);
+    }
+
+    /// What rules left out of the figures.
+    pub fn left_out(&self) -> Option<&LeftOut> {
+        self.left_out.as_ref()
     }
 
     /// The last ticks that are not later than so many nanoseconds since the start.

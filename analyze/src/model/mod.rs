@@ -9,7 +9,7 @@ pub(crate) use estimate::{Estimates, Sum as WeightedSum};
 pub use live::Block;
 mod replay;
 
-pub use analysis::{Analysis, Note, Summary, live_summary};
+pub use analysis::{Analysis, LeftOut, Note, Summary, live_summary};
 pub use estimate::{Errors, probability};
 pub use follow::{Follower, Progress};
 pub use replay::{End, Fate, Figures, Group, Replay, Totals, Watch};

@@ -1,8 +1,8 @@
 //! The figures of the blocks that are meant.
 
-use super::plan::{Query, Selection};
+use super::plan::{Query, Selection, Suppressed};
 use crate::index::{Block, Column, Damaged, flags};
-use crate::model::{Analysis, Estimates, Figures, Group, Totals};
+use crate::model::{Analysis, Estimates, Figures, Group, LeftOut, Totals};
 
 /// What is counted of a group on the way.
 #[derive(Clone, Copy, Default)]
@@ -207,7 +207,26 @@ impl Query<'_> {
         if let Some(e) = &classes.estimates {
             (totals.frees, totals.peak_ticks, totals.errors) = e.totals(&mut totals.figures);
         }
-        Ok(whole.with_figures(totals, groups, at))
+        let mut analysis = whole.with_figures(totals, groups, at);
+        if let Some(s) = &self.suppressed {
+            analysis.set_suppressed(self.suppressed(s, at)?);
+        }
+        Ok(analysis)
+    }
+
+    /// What rules leave out.
+    fn suppressed(&self, s: &Suppressed, at: Option<u64>) -> Result<LeftOut, Damaged> {
+        let mut stacks = vec![0; s.rules.len()];
+        for rule in s.by_group.iter().filter(|r| **r != u32::MAX) {
+            stacks[*rule as usize] += 1;
+        }
+        let groups = self.left_out(&s.by_group).by(By::Classes(&s.by_group), s.rules.len(), at)?;
+        let mut rules: Vec<_> = s.rules.iter().map(|r| (r.clone(), 0, Group::default())).collect();
+        for g in groups {
+            let rule = &mut rules[g.node as usize];
+            (rule.1, rule.2) = (stacks[g.node as usize], g);
+        }
+        Ok(LeftOut { rules, unread: s.unread.clone() })
     }
 
     /// The figures of `count` classes of the blocks that are meant, peaks included, as they were at

@@ -1,6 +1,7 @@
 //! The filters: which blocks a question is about. One grammar for the command line and for whatever
 //! else asks: names and values as text.
 
+use super::suppress::Suppressions;
 use super::value::{self, Amount, Time};
 use regex::Regex;
 
@@ -218,6 +219,8 @@ pub struct Filter {
     pub(super) chain_lifetime: Range<u64>,
     pub(super) first_size: Range<u64>,
     pub(super) last_size: Range<u64>,
+    pub(super) suppressions: Suppressions,
+    pub(super) embedded: bool,
 }
 
 /// What is wrong with a filter.
@@ -338,6 +341,32 @@ impl Filter {
             _ => return Err("this filter is not known here".into()),
         }
         Ok(())
+    }
+
+    /// Leaves out the stacks that a list of regular expressions names, one a line.
+    ///
+    /// # Errors
+    /// What is wrong with the list.
+    pub fn ignore(&mut self, text: &str, from: &str) -> Result<(), String> {
+        self.suppressions.add_expressions(text, from)?;
+        self.given.push(("ignore", from.to_owned()));
+        Ok(())
+    }
+
+    /// Leaves out the stacks that a list of LeakSanitizer's suppressions names.
+    ///
+    /// # Errors
+    /// What is wrong with the list.
+    pub fn suppress(&mut self, text: &str, from: &str) -> Result<(), String> {
+        self.suppressions.add_templates(text, from)?;
+        self.given.push(("suppressions", from.to_owned()));
+        Ok(())
+    }
+
+    /// Leaves out the stacks that the program's own suppressions name.
+    pub fn suppress_embedded(&mut self) {
+        self.embedded = true;
+        self.given.push(("embedded-suppressions", "yes".to_owned()));
     }
 
     /// Whether it lets everything through.

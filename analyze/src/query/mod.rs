@@ -14,6 +14,7 @@ mod order;
 mod plan;
 mod spread;
 mod stacks;
+mod suppress;
 pub mod value;
 
 pub use figures::{By, SIZE_CLASSES, size_class};
@@ -22,3 +23,5 @@ pub use order::Event;
 pub(crate) use plan::tick_to;
 pub use plan::{Query, QueryError, Selection};
 pub use spread::{LIFETIMES, Spread, Tally};
+pub(crate) use suppress::is_list;
+pub use suppress::{Rule, Suppressions};

@@ -2,11 +2,15 @@
 
 use super::chains::Chains;
 use super::filter::{Filter, Lifetime, Range};
+use super::stacks::Said;
+use super::suppress::Rule;
 use super::value::Time;
 use super::{chains, stacks};
 use crate::index::{Block, Column, Damaged, Index, flags};
 use crate::load::Clock;
+use crate::symbols::embedded_suppressions;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// Why a filter can't be used on a recording.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +24,7 @@ pub enum QueryError {
 }
 
 /// A filter made ready for an index.
+#[derive(Clone)]
 pub struct Query<'a> {
     pub(super) index: &'a Index,
     /// By group: whether its blocks can be meant; `None`: all.
@@ -32,7 +37,18 @@ pub struct Query<'a> {
     lanes: Option<Vec<bool>>,
     end_nodes: Option<HashSet<u64>>,
     lifetime: Range<u64>,
-    chains: Option<Chains>,
+    chains: Option<Arc<Chains>>,
+    /// What rules leave out.
+    pub(super) suppressed: Option<Arc<Suppressed>>,
+}
+
+/// What rules leave out.
+pub(super) struct Suppressed {
+    pub rules: Vec<Rule>,
+    /// By group: the rule; `u32::MAX`: none.
+    pub by_group: Vec<u32>,
+    /// Modules with suppressions that could not be read.
+    pub unread: Vec<String>,
 }
 
 /// The rows of a block that are meant, and buffers for finding them.
@@ -70,9 +86,27 @@ impl<'a> Query<'a> {
     /// # Errors
     /// If it names a thread or a part that the recording doesn't have, or the index can't be read.
     pub fn new(index: &'a Index, filter: &Filter) -> Result<Self, QueryError> {
+        let mut suppressions = filter.suppressions.clone();
+        let mut unread = Vec::new();
+        if filter.embedded {
+            for (path, text) in embedded_suppressions(index.analysis()) {
+                let added = text.map(|text| suppressions.add_templates(&text, &path));
+                if !matches!(added, Some(Ok(()))) {
+                    unread.push(path);
+                }
+            }
+        }
+        let said = stacks::groups(index, filter, &suppressions);
+        let rule = |s: &Said| if let Said::Suppressed(rule) = s { *rule } else { u32::MAX };
+        let suppressed = filter.embedded || !suppressions.is_empty();
+        let suppressed = suppressed.then(|| {
+            let by_group = said.iter().flatten().map(rule).collect();
+            Arc::new(Suppressed { rules: suppressions.rules().to_vec(), by_group, unread })
+        });
         let mut q = Self {
             index,
-            groups: stacks::groups(index, filter),
+            groups: said.map(|said| said.iter().map(|s| *s == Said::Yes).collect()),
+            suppressed,
             ranges: Vec::new(),
             set: 0,
             unset: 0,
@@ -107,7 +141,7 @@ impl<'a> Query<'a> {
             });
         }
         if filter.asks_for_chains() {
-            q.chains = Some(chains::find(index, filter)?);
+            q.chains = Some(Arc::new(chains::find(index, filter)?));
         }
         Ok(q)
     }
@@ -164,6 +198,13 @@ impl<'a> Query<'a> {
             && self.end_nodes.is_none()
             && self.lifetime.is_all()
             && self.chains.is_none()
+            && self.suppressed.is_none()
+    }
+
+    /// The blocks that rules leave out, of those that would be meant without them.
+    pub(super) fn left_out(&self, by_group: &[u32]) -> Self {
+        let groups = by_group.iter().map(|rule| *rule != u32::MAX).collect();
+        Self { groups: Some(groups), suppressed: None, ..self.clone() }
     }
 
     /// Finds the rows of a block that are meant. `None` if it can't be read.

@@ -1,6 +1,7 @@
 //! What a filter says of whole stacks.
 
 use super::filter::{Filter, Lifetime};
+use super::suppress::Suppressions;
 use super::value::{Amount, Time};
 use crate::index::Index;
 use crate::load::Pc;
@@ -9,21 +10,43 @@ use crate::symbols::Symbolizer;
 use regex::Regex;
 use std::collections::HashMap;
 
-/// By group: whether its blocks can be meant; `None` if nothing is said of stacks.
-pub(super) fn groups(index: &Index, filter: &Filter) -> Option<Vec<bool>> {
+/// By group: what is said of a stack; `None` if nothing is said of stacks.
+pub(super) fn groups(
+    index: &Index,
+    filter: &Filter,
+    suppressions: &Suppressions,
+) -> Option<Vec<Said>> {
     let analysis = index.analysis();
     let figures = asks_for_figures(filter);
-    let frames = filter.asks_for_names() || asks_for_modules(filter) || !filter.depth.is_all();
+    let frames = filter.asks_for_names()
+        || asks_for_modules(filter)
+        || !filter.depth.is_all()
+        || !suppressions.is_empty();
     if !figures && !frames && filter.stacks.is_empty() {
         return None;
     }
-    let mut names = Names { symbols: Symbolizer::new(analysis), filter, known: HashMap::new() };
-    let allowed = analysis.groups().iter().map(|g| {
-        filter.stacks.iter().all(|ids| ids.contains(&g.node))
-            && (!figures || by_figures(analysis, filter, g))
-            && (!frames || names.allow(&analysis.meta().stack(g.node)))
+    let symbols = Symbolizer::new(analysis);
+    let mut names = Names { symbols, filter, suppressions, known: HashMap::new() };
+    let said = analysis.groups().iter().map(|g| {
+        if !filter.stacks.iter().all(|ids| ids.contains(&g.node))
+            || figures && !by_figures(analysis, filter, g)
+        {
+            return Said::No;
+        }
+        if frames { names.say(&analysis.meta().stack(g.node)) } else { Said::Yes }
     });
-    Some(allowed.collect())
+    Some(said.collect())
+}
+
+/// What is said of a stack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// Its blocks can be meant.
+    Yes,
+    /// They are not.
+    No,
+    /// They would be, but for this rule.
+    Suppressed(u32),
 }
 
 fn asks_for_figures(f: &Filter) -> bool {
@@ -63,17 +86,24 @@ fn by_figures(analysis: &Analysis, filter: &Filter, g: &Group) -> bool {
 struct Hits {
     wanted: u64,
     unwanted: bool,
+    /// The first rule that leaves the stack out.
+    suppressed: Option<u32>,
+}
+
+fn first(a: Option<u32>, b: Option<u32>) -> Option<u32> {
+    a.into_iter().chain(b).min()
 }
 
 /// Looks at the names of frames, at each address once.
 struct Names<'a> {
     symbols: Symbolizer<'a>,
     filter: &'a Filter,
+    suppressions: &'a Suppressions,
     known: HashMap<Pc, (Hits, u64)>,
 }
 
 impl Names<'_> {
-    fn allow(&mut self, stack: &[Pc]) -> bool {
+    fn say(&mut self, stack: &[Pc]) -> Said {
         let f = self.filter;
         let wanted = f.functions.len() + f.sources.len() + f.modules.len();
         let all = if wanted >= 64 { u64::MAX } else { (1 << wanted) - 1 };
@@ -90,8 +120,13 @@ impl Names<'_> {
             frames += n;
             hits.wanted |= h.wanted;
             hits.unwanted |= h.unwanted;
+            hits.suppressed = first(hits.suppressed, h.suppressed);
         }
-        !hits.unwanted && hits.wanted == all && f.depth.has(frames)
+        match hits.suppressed {
+            _ if hits.unwanted || hits.wanted != all || !f.depth.has(frames) => Said::No,
+            Some(rule) => Said::Suppressed(rule),
+            None => Said::Yes,
+        }
     }
 
     /// What an address says, and how many frames it is.
@@ -114,6 +149,7 @@ impl Names<'_> {
             let unwanted = unwanted.chain(f.not_sources.iter().map(|r| (r, source)));
             let mut unwanted = unwanted.chain(f.not_modules.iter().map(|r| (r, module)));
             hits.unwanted |= unwanted.any(matches);
+            hits.suppressed = first(hits.suppressed, self.suppressions.rule_of(frame));
         }
         (hits, frames.len() as u64)
     }

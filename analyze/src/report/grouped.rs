@@ -3,6 +3,7 @@
 use super::figures::{Adder, FiguresData};
 use super::places::{PlaceData, Places};
 use super::rows::{Ask, RestRowsData, Row, RowData, order, rows};
+use super::stats::calls;
 use super::table::{Table, title};
 use super::text::{base, printable};
 use super::units::{about_bytes, about_number, bytes, count, duration, signed_bytes};
@@ -357,19 +358,12 @@ impl Grouped {
 
 /// The usual columns of figures.
 fn numbers(f: &FiguresData) -> Vec<String> {
-    let error = |e: Option<u64>, again: Option<u64>| {
-        let sum = (e? as f64).hypot(again? as f64);
-        Some(sum.round() as u64)
-    };
     vec![
         about_bytes(f.live_bytes, f.live_bytes_stderr),
         about_number(f.live_count, f.live_count_stderr),
         about_bytes(f.peak_bytes, f.peak_bytes_stderr),
         about_bytes(f.allocated_bytes, f.allocated_bytes_stderr),
-        about_number(
-            f.allocations + f.reallocations,
-            error(f.allocations_stderr, f.reallocations_stderr),
-        ),
+        calls(f),
     ]
 }
 

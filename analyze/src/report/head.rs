@@ -1,7 +1,9 @@
 //! What every report says of its recording, as data.
 
+use super::figures::SumData;
 use crate::Analysis;
-use crate::model::Errors;
+use crate::model::{Errors, Group};
+use crate::query::Rule;
 use prof_trace::capture::Capture;
 use serde::Serialize;
 
@@ -209,6 +211,60 @@ pub struct Head {
     pub at_ns: Option<u64>,
     /// The figures of all blocks that are meant.
     pub totals: TotalsData,
+    /// What lists left out of them (`--ignore`, `--suppressions`).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub suppressed: Option<SuppressedData>,
+}
+
+/// What lists left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SuppressedData {
+    /// Stacks.
+    pub stacks: u64,
+    /// Their figures.
+    #[serde(flatten)]
+    pub sums: SumData,
+    /// Which lines of the lists left anything out.
+    pub rules: Vec<RuleData>,
+    /// Lines that left nothing out.
+    pub unused_rules: u64,
+    /// Modules with suppressions of their own that could not be read.
+    pub unread: Vec<String>,
+}
+
+/// A line of a list. A stack that several name is counted for the first.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RuleData {
+    /// The line.
+    pub rule: String,
+    /// The list.
+    pub from: String,
+    /// Stacks that it left out.
+    pub stacks: u64,
+    /// Their figures.
+    #[serde(flatten)]
+    pub sums: SumData,
+}
+
+impl SuppressedData {
+    fn new(analysis: &Analysis) -> Option<Self> {
+        let left_out = analysis.left_out()?;
+        let capture = analysis.capture();
+        let used: Vec<_> = left_out.rules.iter().filter(|r| r.1 > 0).collect();
+        let rule = |(rule, stacks, group): &&(Rule, u64, Group)| RuleData {
+            rule: shown(&rule.text),
+            from: shown(&rule.from),
+            stacks: *stacks,
+            sums: SumData::of(capture, [group]),
+        };
+        Some(Self {
+            stacks: used.iter().map(|r| r.1).sum(),
+            sums: SumData::of(capture, used.iter().map(|r| &r.2)),
+            rules: used.iter().map(rule).collect(),
+            unused_rules: (left_out.rules.len() - used.len()) as u64,
+            unread: left_out.unread.iter().map(|p| shown(p)).collect(),
+        })
+    }
 }
 
 impl Head {
@@ -220,6 +276,7 @@ impl Head {
             filter: filter.to_vec(),
             at_ns: analysis.at_ns(),
             totals: TotalsData::new(analysis),
+            suppressed: SuppressedData::new(analysis),
         }
     }
 }

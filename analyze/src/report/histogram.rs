@@ -1,6 +1,7 @@
 //! Blocks by their size.
 
 use super::rows::{Ask, Row, RowData, rows};
+use super::stats::calls;
 use super::table::{Table, title};
 use super::units::{about_bytes, about_number, bytes, duration, signed_bytes};
 use super::{Head, KernelData, Style};
@@ -86,54 +87,51 @@ impl Histogram {
         if self.sizes.is_empty() {
             return writeln!(out, "no allocations were recorded");
         }
-        self.table().write(style, out)
-    }
-
-    fn table(&self) -> Table {
         let temporary = self.head.totals.temporary.is_some();
-        let mut head = match self.base_ns {
-            Some(_) => vec!["SIZES", "SIZE", "CHANGE", "COUNT", "CHANGE", "ALLOCATIONS"],
-            None => vec!["SIZES", "SIZE", "COUNT", "PEAK", "ALLOCATED"],
-        };
-        if temporary && self.base_ns.is_none() {
-            head.push("TEMPORARY");
-        }
-        if self.base_ns.is_none() {
-            head.push("ALLOCATIONS");
-        }
-        head.push("");
-        let mut table = Table::new(head);
-        let calls = |s: &SizeData| s.row.figures.allocations + s.row.figures.reallocations;
-        let most = self.sizes.iter().map(calls).max().unwrap_or(0);
-        for s in &self.sizes {
-            let f = &s.row.figures;
-            let mut cells = vec![range(s.min_size, s.max_size)];
-            match &s.row.change {
-                Some(c) => cells.extend([
-                    bytes(f.live_bytes),
-                    signed_bytes(c.live_bytes),
-                    f.live_count.to_string(),
-                    format!("{:+}", c.live_count),
-                    format!("{:+}", c.allocations),
-                    String::new(),
-                ]),
-                None => {
-                    cells.extend([
-                        about_bytes(f.live_bytes, f.live_bytes_stderr),
-                        about_number(f.live_count, f.live_count_stderr),
-                        about_bytes(f.peak_bytes, f.peak_bytes_stderr),
-                        about_bytes(f.allocated_bytes, f.allocated_bytes_stderr),
-                    ]);
-                    cells.extend(temporary.then(|| f.temporary.unwrap_or(0).to_string()));
-                    let error = f.allocations_stderr.zip(f.reallocations_stderr);
-                    let error = error.map(|(a, b)| (a as f64).hypot(b as f64).round() as u64);
-                    cells.extend([about_number(calls(s), error), bar(calls(s), most)]);
-                }
-            }
-            table.row(cells);
-        }
-        table
+        table(&self.sizes, temporary, self.base_ns.is_some()).write(style, out)
     }
+}
+
+/// The rows of a histogram; or of what has changed.
+pub(super) fn table(sizes: &[SizeData], temporary: bool, changes: bool) -> Table {
+    let mut head = match changes {
+        true => vec!["SIZES", "SIZE", "CHANGE", "COUNT", "CHANGE", "ALLOCATIONS"],
+        false => vec!["SIZES", "SIZE", "COUNT", "PEAK", "ALLOCATED"],
+    };
+    if !changes {
+        head.extend(temporary.then_some("TEMPORARY"));
+        head.push("ALLOCATIONS");
+    }
+    head.push("");
+    let mut table = Table::new(head);
+    let n = |s: &SizeData| s.row.figures.allocations + s.row.figures.reallocations;
+    let most = sizes.iter().map(n).max().unwrap_or(0);
+    for s in sizes {
+        let f = &s.row.figures;
+        let mut cells = vec![range(s.min_size, s.max_size)];
+        match s.row.change.as_ref().filter(|_| changes) {
+            Some(c) => cells.extend([
+                bytes(f.live_bytes),
+                signed_bytes(c.live_bytes),
+                f.live_count.to_string(),
+                format!("{:+}", c.live_count),
+                format!("{:+}", c.allocations),
+                String::new(),
+            ]),
+            None => {
+                cells.extend([
+                    about_bytes(f.live_bytes, f.live_bytes_stderr),
+                    about_number(f.live_count, f.live_count_stderr),
+                    about_bytes(f.peak_bytes, f.peak_bytes_stderr),
+                    about_bytes(f.allocated_bytes, f.allocated_bytes_stderr),
+                ]);
+                cells.extend(temporary.then(|| f.temporary.unwrap_or(0).to_string()));
+                cells.extend([calls(f), bar(n(s), most)]);
+            }
+        }
+        table.row(cells);
+    }
+    table
 }
 
 /// `9 to 16 B`, `1.0 to 2.0 KiB`.

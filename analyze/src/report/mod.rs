@@ -12,6 +12,7 @@ mod merged;
 mod places;
 mod rows;
 mod sort;
+mod stats;
 mod table;
 mod text;
 mod tree;
@@ -24,13 +25,14 @@ pub use figures::{FiguresData, SumData};
 pub use grouped::{GroupBy, Grouped, GroupedData};
 pub use head::{
     CaptureData, FilterData, Head, HookData, KernelData, NotHookedData, PartData, RecordingData,
-    TargetData, TotalsData,
+    RuleData, SuppressedData, TargetData, TotalsData,
 };
 pub use histogram::{Histogram, SizeData};
 pub use merged::{LocationData, Merged, PathData};
 pub use places::PlaceData;
 pub use rows::{Ask, RestRowsData, RowData, ViewOptions};
 pub use sort::SortKey;
+pub use stats::{CallsData, LifetimeData, Stats, TallyData, TopPlaceData, TopSizeData};
 pub use text::Style;
 pub(crate) use text::frame_lines;
 pub use tree::{DEEPEST, NodeData, RestNodeData, Tree};

@@ -137,7 +137,7 @@ impl Row {
 }
 
 /// Puts rows in order; returns how many of them are to be shown, of no more than `top`.
-pub(super) fn order(ask: &Ask<'_>, rows: &mut Vec<Row>, top: usize) -> usize {
+pub(super) fn order(ask: &Ask<'_>, rows: &mut [Row], top: usize) -> usize {
     let options = &ask.options;
     let again = |r: &Row| match (options.sort, options.base) {
         (SortKey::Allocations, None) => r.group.figures.reallocations,

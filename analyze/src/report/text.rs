@@ -4,7 +4,7 @@ use super::merged::temporary;
 use super::places::PlaceData;
 use super::rows::RowData;
 use super::units::{about, about_bytes, about_number, bytes, count, duration};
-use super::{FiguresData, FrameData, GroupData, Head, Report, SortKey};
+use super::{FiguresData, FrameData, GroupData, Head, Report, SortKey, SumData};
 use std::fmt::{self, Write};
 
 /// How a report may look.
@@ -224,6 +224,7 @@ impl HeadText<'_> {
             let text = format!("{}: the figures are of these blocks only", given.join(" "));
             self.line("filter", &self.paint(WARN, &text))?;
         }
+        self.suppressed()?;
         if let Some(at) = self.head.at_ns {
             let text = format!("as it was at {}", duration(at));
             self.line("moment", &self.paint(WARN, &text))?;
@@ -247,6 +248,28 @@ impl HeadText<'_> {
         self.line("allocated", &format!("{allocated} ever"))?;
         self.coverage()?;
         self.exactness()
+    }
+
+    /// What lists left out.
+    fn suppressed(&mut self) -> fmt::Result {
+        let Some(s) = &self.head.suppressed else { return Ok(()) };
+        let what = |sums: &SumData, stacks: u64| {
+            let (b, n) = (sums.live_bytes, sums.live_count);
+            let live = live("in", b, sums.live_bytes_stderr, n, sums.live_count_stderr);
+            format!("{live}, of {}", count(stacks, "stack", "stacks"))
+        };
+        let text = format!("{}: left out of all figures", what(&s.sums, s.stacks));
+        self.line("suppressed", &self.paint(WARN, &text))?;
+        for r in &s.rules {
+            let text =
+                format!("{} ({}): {}", printable(&r.rule), base(&r.from), what(&r.sums, r.stacks));
+            self.line("", &text)?;
+        }
+        for path in &s.unread {
+            let text = format!("{path}: its own suppressions could not be found in its data");
+            self.line("", &self.paint(WARN, &text))?;
+        }
+        Ok(())
     }
 
     /// Which blocks are in the recording, if not all are.

@@ -5,8 +5,8 @@ use goblin::container::Ctx;
 use goblin::elf::Elf;
 use goblin::elf::header::{EM_ARM, Header};
 use goblin::elf::section_header::{
-    SHF_COMPRESSED, SHF_EXECINSTR, SHN_UNDEF, SHT_DYNSYM, SHT_NOBITS, SHT_NOTE, SHT_SYMTAB,
-    SectionHeader,
+    SHF_ALLOC, SHF_COMPRESSED, SHF_EXECINSTR, SHN_UNDEF, SHT_DYNSYM, SHT_NOBITS, SHT_NOTE,
+    SHT_PROGBITS, SHT_SYMTAB, SectionHeader,
 };
 use goblin::elf::sym::{STB_GLOBAL, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Symtab};
 use memmap2::Mmap;
@@ -270,6 +270,29 @@ impl Image {
                 take(Symbol { start, size: sym.st_size, rank, name_at });
             }
         }
+    }
+
+    /// What is loaded from an address on, as far as one section has it.
+    pub(super) fn loaded(&self, address: u64, len: u64) -> Option<&[u8]> {
+        let holds = |s: &&SectionHeader| {
+            s.sh_type != SHT_NOBITS
+                && s.sh_flags & u64::from(SHF_ALLOC) != 0
+                && address.checked_sub(s.sh_addr).is_some_and(|at| at < s.sh_size)
+        };
+        let s = self.sections.iter().find(holds)?;
+        let at = address - s.sh_addr;
+        self.bytes(s.sh_offset.checked_add(at)?, len.min(s.sh_size - at))
+    }
+
+    /// The sections of data that are loaded, with their addresses.
+    pub(super) fn data(&self) -> impl Iterator<Item = (u64, &[u8])> {
+        let is = |s: &&SectionHeader| {
+            s.sh_type == SHT_PROGBITS
+                && s.sh_flags & u64::from(SHF_ALLOC) != 0
+                && s.sh_flags & u64::from(SHF_EXECINSTR | SHF_COMPRESSED) == 0
+        };
+        let data = |s: &SectionHeader| Some((s.sh_addr, self.bytes(s.sh_offset, s.sh_size)?));
+        self.sections.iter().filter(is).filter_map(data)
     }
 
     fn in_code(&self, section: usize) -> bool {

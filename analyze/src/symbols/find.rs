@@ -1,6 +1,7 @@
 //! Where the files of modules, and those with their debug information, are.
 
 use super::elf::Image;
+use crate::Analysis;
 use prof_trace::files::read_at_most;
 use prof_trace::records::{Module, Target};
 use std::path::{Path, PathBuf};
@@ -41,7 +42,8 @@ pub fn is_target(target: &Target) -> bool {
 type Place = (Option<PathBuf>, PathBuf);
 
 /// Finds the files of a module: the same file that was loaded, or nothing.
-pub(super) fn find(target: &Target, module: &Module) -> Files {
+pub(super) fn find(analysis: &Analysis, module: &Module) -> Files {
+    let target = &analysis.meta().target;
     let image = candidates(target, module)
         .filter_map(|(root, path)| Image::open_in(root.as_deref(), &path))
         .find(|i| i.build_id() == module.build_id)

@@ -3,6 +3,7 @@
 mod demangle;
 mod dwarf;
 mod elf;
+mod embedded;
 mod find;
 mod table;
 
@@ -12,6 +13,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use demangle::demangle;
+pub use embedded::suppressions as embedded_suppressions;
 pub use find::is_target;
 
 /// A frame of a stack, named as far as it could be.
@@ -83,7 +85,7 @@ impl<'a> Symbolizer<'a> {
 
 impl ModuleSymbols {
     fn load(analysis: &Analysis, module: &prof_trace::records::Module) -> Self {
-        let found = find::find(&analysis.meta().target, module);
+        let found = find::find(analysis, module);
         let mut table = table::Table::default();
         for image in found.image.iter().chain(&found.debug) {
             table.add_image(image);

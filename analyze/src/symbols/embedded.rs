@@ -1,0 +1,87 @@
+//! Suppressions that a program brings along: LeakSanitizer calls its `__lsan_default_suppressions`,
+//! which returns a text. Here nothing is called: the text is looked for in the file.
+
+use super::elf::Image;
+use super::find;
+use crate::Analysis;
+use crate::query::is_list;
+
+const FUNCTION: &[u8] = b"__lsan_default_suppressions";
+const MARK: &[u8] = b"leak:";
+
+/// Longer texts are not looked at.
+const LONGEST: usize = 1 << 20;
+
+/// No function that returns a text is longer.
+const CODE: u64 = 256;
+
+/// The lists of suppressions in the modules of a recording, with the paths of the modules. A module
+/// that has the function but no text that can be told from others is listed without one.
+pub fn suppressions(analysis: &Analysis) -> Vec<(String, Option<String>)> {
+    let meta = analysis.meta();
+    let mut found: Vec<(String, Option<String>)> = Vec::new();
+    for module in meta.modules.values() {
+        if found.iter().any(|f| f.0 == module.path) {
+            continue;
+        }
+        let Some(image) = find::find(analysis, module).image else { continue };
+        if let Some(text) = of_image(&image) {
+            found.push((module.path.clone(), text));
+        }
+    }
+    found
+}
+
+/// The text of an image; `None` if it does not have the function.
+fn of_image(image: &Image) -> Option<Option<String>> {
+    let mut function = None;
+    image.symbols(|s| {
+        if image.name(s.name_at) == Some(FUNCTION) {
+            function = Some((s.start, s.size));
+        }
+    });
+    let (start, size) = function?;
+    let size = if size == 0 { CODE } else { size.min(CODE) };
+    let texts = texts(image);
+    let code = image.loaded(start, size).unwrap_or_default();
+    let named = texts.iter().find(|(address, _)| refers(code, start, *address));
+    let only = if texts.len() == 1 { texts.first() } else { None };
+    Some(named.or(only).map(|t| t.1.clone()))
+}
+
+/// Everything in an image's data that is a list of suppressions, with its address.
+fn texts(image: &Image) -> Vec<(u64, String)> {
+    let mut out: Vec<(u64, String)> = Vec::new();
+    for (address, bytes) in image.data() {
+        let mut at = 0;
+        while let Some(found) = bytes.get(at..).and_then(|b| position(b, MARK)) {
+            let here = at + found;
+            let start = bytes[..here].iter().rposition(|b| *b == 0).map_or(0, |i| i + 1);
+            let end = bytes[here..].iter().position(|b| *b == 0).map_or(bytes.len(), |i| here + i);
+            at = end + 1;
+            let text = &bytes[start..end];
+            if let Ok(text) = std::str::from_utf8(text)
+                && text.len() <= LONGEST
+                && is_list(text)
+            {
+                out.push((address.wrapping_add(start as u64), text.to_owned()));
+            }
+        }
+    }
+    out
+}
+
+fn position(bytes: &[u8], what: &[u8]) -> Option<usize> {
+    bytes.windows(what.len()).position(|w| w == what)
+}
+
+/// Whether code holds an address, relative to what follows it or as it is. Not all instruction sets
+/// write addresses so; where there is one text only, it need not be looked for.
+fn refers(code: &[u8], start: u64, address: u64) -> bool {
+    code.windows(4).enumerate().any(|(i, b)| {
+        let Some(b) = b.first_chunk() else { return false };
+        let behind = start.wrapping_add(i as u64 + 4);
+        let relative = behind.wrapping_add(i64::from(i32::from_le_bytes(*b)) as u64);
+        relative == address || u64::from(u32::from_le_bytes(*b)) == address
+    })
+}
