@@ -4,6 +4,7 @@ mod common;
 
 use common::{Maker, alloc};
 use prof_analyze::report::{FrameData, Report, ReportOptions};
+use prof_analyze::symbols::SymbolOptions;
 use prof_trace::records::Module;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -71,6 +72,11 @@ fn build(name: &str, options: &[&str]) -> Option<(Dir, u64)> {
 
 /// The frames of a stack of that one address.
 fn frames(path: &Path, offset: u64, id: &[u8], recorded: bool) -> Vec<FrameData> {
+    with(path, offset, id, recorded, SymbolOptions::default()).groups.remove(0).frames
+}
+
+/// A report on a stack of that one address.
+fn with(path: &Path, offset: u64, id: &[u8], recorded: bool, options: SymbolOptions) -> Report {
     let mut m = Maker::new();
     m.module(&Module {
         number: 1,
@@ -86,8 +92,14 @@ fn frames(path: &Path, offset: u64, id: &[u8], recorded: bool) -> Vec<FrameData>
     }
     m.pcs(&[[1, BIAS + offset, 1]]).nodes(&[[1, 0, 1]]);
     m.pass(2000).events(1, &[alloc(1100, 0x10, 10, 1)]).end(3000);
-    let mut report = Report::new(&m.analysis(), &ReportOptions::default());
-    report.groups.remove(0).frames
+    let mut analysis = m.analysis();
+    analysis.set_symbol_options(options);
+    Report::new(&analysis, &ReportOptions::default())
+}
+
+/// Options with a folder of debug files.
+fn in_folder(dir: &Path) -> SymbolOptions {
+    SymbolOptions { debug_paths: vec![dir.to_owned()], ..SymbolOptions::default() }
 }
 
 fn assert_full(frames: &[FrameData], dir: &Path, offset: u64) {
@@ -136,6 +148,169 @@ fn separate_debug_files_are_found() {
     std::fs::copy(other.0.join("demo"), dir.0.join(".debug/demo.debug")).expect("copied");
     let frames = frames(&demo, offset, &ID, false);
     assert!(frames.len() == 1 && frames[0].line.is_none(), "{frames:?}");
+}
+
+#[test]
+fn debug_files_are_found_in_folders_that_are_named() {
+    let Some((dir, offset)) = build("folders", &[]) else { return };
+    if run("objcopy", &["--only-keep-debug", "demo", "demo.debug"], &dir.0).is_none()
+        || run("strip", &["demo"], &dir.0).is_none()
+    {
+        eprintln!("skipped: no objcopy and strip");
+        return;
+    }
+    let demo = dir.0.join("demo");
+    let full = |options: SymbolOptions| {
+        with(&demo, offset, &ID, false, options).groups.remove(0).frames.len() == 2
+    };
+    assert!(!full(SymbolOptions::default()));
+    let store = dir.0.join("store");
+    let by_id = store.join(".build-id/de");
+    std::fs::create_dir_all(&by_id).expect("folders");
+    assert!(!full(in_folder(&store)));
+    // By build id, by name, and in the root folder of another machine.
+    std::fs::rename(dir.0.join("demo.debug"), by_id.join("c0de01.debug")).expect("moved");
+    let frames = with(&demo, offset, &ID, false, in_folder(&store)).groups.remove(0).frames;
+    assert_full(&frames, &dir.0, offset);
+    std::fs::rename(by_id.join("c0de01.debug"), store.join("demo.debug")).expect("moved");
+    assert!(full(in_folder(&store)));
+    let debug = dir.0.join("root/usr/lib/debug/.build-id/de");
+    std::fs::create_dir_all(&debug).expect("folders");
+    std::fs::rename(store.join("demo.debug"), debug.join("c0de01.debug")).expect("moved");
+    let root = Some(dir.0.join("root"));
+    let options = SymbolOptions { sysroot: root.clone(), ..SymbolOptions::default() };
+    assert!(full(options.clone()));
+    // The program itself from there, and by its name in a folder.
+    let there = dir.0.join("root").join(demo.strip_prefix("/").expect("absolute"));
+    std::fs::create_dir_all(there.parent().expect("a folder")).expect("folders");
+    std::fs::rename(&demo, &there).expect("moved");
+    let offset_of = |options: SymbolOptions| {
+        let mut report = with(&demo, offset, &ID, false, options);
+        (report.symbols.reasons.first().map(|r| r.reason), report.groups.remove(0).frames)
+    };
+    assert_full(&offset_of(options).1, &dir.0, offset);
+    let (why, frames) = offset_of(SymbolOptions::default());
+    assert!(why.is_some_and(|w| w.contains("not found")), "{why:?}: {frames:?}");
+    std::fs::copy(&there, store.join("demo")).expect("copied");
+    let both = SymbolOptions { sysroot: root, ..in_folder(&store) };
+    assert!(full(both));
+}
+
+#[test]
+fn compressed_debug_information_is_read() {
+    for kind in ["zlib", "zlib-gnu", "zstd"] {
+        let Some((dir, offset)) = build(&format!("packed-{kind}"), &[]) else { return };
+        let option = format!("--compress-debug-sections={kind}");
+        if run("objcopy", &[&option, "demo"], &dir.0).is_none() {
+            eprintln!("skipped: this objcopy does not compress with {kind}");
+            continue;
+        }
+        assert_full(&frames(&dir.0.join("demo"), offset, &ID, false), &dir.0, offset);
+    }
+}
+
+#[test]
+fn symbols_left_in_a_stripped_program_are_found() {
+    let Some((dir, offset)) = build("mini", &["-g0"]) else { return };
+    let made = run("objcopy", &["-S", "--keep-symbol=outer", "demo", "mini"], &dir.0)
+        .and_then(|_| run("xz", &["--check=crc32", "mini"], &dir.0))
+        .and_then(|_| run("strip", &["demo"], &dir.0));
+    if made.is_none() {
+        eprintln!("skipped: no objcopy, strip and xz");
+        return;
+    }
+    let demo = dir.0.join("demo");
+    let none = with(&demo, offset, &ID, false, SymbolOptions::default());
+    assert_eq!(none.symbols.unnamed, 1);
+    assert!(none.symbols.reasons[0].reason.contains("no symbol"), "{:?}", none.symbols);
+    let text = none.text(prof_analyze::report::Style::default());
+    assert!(text.contains("symbols    1 of 1 code address have no function name:"), "{text}");
+    run("objcopy", &["--add-section", ".gnu_debugdata=mini.xz", "demo"], &dir.0).expect("added");
+    let found = frames(&demo, offset, &ID, false);
+    assert_eq!(found[0].function.as_deref(), Some("outer"), "{found:?}");
+    // Half of it, and nonsense.
+    let packed = std::fs::read(dir.0.join("mini.xz")).expect("packed");
+    for bad in [&packed[..packed.len() / 2], b"\xfd7zXZ\0nonsense", b""] {
+        std::fs::write(dir.0.join("bad"), bad).expect("written");
+        run("objcopy", &["--update-section", ".gnu_debugdata=bad", "demo"], &dir.0).expect("put");
+        assert_eq!(frames(&demo, offset, &ID, false)[0].function, None);
+    }
+}
+
+#[test]
+fn split_debug_information_is_found() {
+    let Some((dir, offset)) = build("split", &["-gsplit-dwarf"]) else { return };
+    let demo = dir.0.join("demo");
+    let list = || -> Vec<PathBuf> {
+        let all = std::fs::read_dir(&dir.0).expect("a folder").flatten().map(|e| e.path());
+        all.filter(|p| p.extension().is_some_and(|x| x == "dwo")).collect()
+    };
+    let dwo = list();
+    assert_eq!(dwo.len(), 1, "{dwo:?}");
+    assert_full(&frames(&demo, offset, &ID, false), &dir.0, offset);
+    // As a package.
+    let packed = run("dwp", &["-e", "demo", "-o", "demo.dwp"], &dir.0);
+    let other = dir.0.join("other");
+    std::fs::create_dir(&other).expect("a folder");
+    let name = dwo[0].file_name().expect("a name");
+    std::fs::rename(&dwo[0], other.join(name)).expect("moved");
+    match packed {
+        Some(_) => assert_full(&frames(&demo, offset, &ID, false), &dir.0, offset),
+        None => eprintln!("not all: there is no dwp"),
+    }
+    let _ = std::fs::remove_file(dir.0.join("demo.dwp"));
+    // In another folder; without it, only the symbol and the line are known.
+    let found = with(&demo, offset, &ID, false, in_folder(&other)).groups.remove(0).frames;
+    assert_full(&found, &dir.0, offset);
+    let found = frames(&demo, offset, &ID, false);
+    assert_eq!((found.len(), found[0].function.as_deref()), (1, Some("outer")), "{found:?}");
+    // Of another build of the unit.
+    let Some((wrong, _)) = build("split-other", &["-gsplit-dwarf", "-DOTHER=1", "-O1"]) else {
+        return;
+    };
+    let theirs = std::fs::read_dir(&wrong.0).expect("a folder").flatten().map(|e| e.path());
+    for p in theirs.filter(|p| p.extension().is_some_and(|x| x == "dwo")) {
+        std::fs::copy(p, &dwo[0]).expect("copied");
+    }
+    assert_eq!(frames(&demo, offset, &ID, false).len(), 1);
+}
+
+#[test]
+fn jit_frames_are_named_by_the_map_of_their_process() {
+    let dir = std::env::temp_dir().join(format!("prof-symbols-{}-jit", std::process::id()));
+    std::fs::create_dir_all(&dir).expect("a folder");
+    let dir = Dir(dir);
+    std::fs::write(dir.0.join("perf-4000001.map"), "7f0000001000 80 JS:~work /app.js:3\n")
+        .expect("written");
+    let mut m = Maker::new();
+    m.pcs(&[[1, 0x7f00_0000_1010, 0], [2, 0x7f00_0000_2000, 0]]).nodes(&[[1, 0, 2], [2, 1, 1]]);
+    m.pass(2000).events(1, &[alloc(1100, 0x10, 10, 2)]).end(3000);
+    let mut analysis = m.analysis();
+    analysis.set_symbol_options(in_folder(&dir.0));
+    let report = Report::new(&analysis, &ReportOptions::default());
+    let frames = &report.groups[0].frames;
+    assert_eq!(frames[0].function.as_deref(), Some("JS:~work /app.js:3"));
+    assert_eq!(
+        (frames[0].function_offset, frames[0].module.as_deref()),
+        (Some(0x10), Some("[jit]"))
+    );
+    assert_eq!((frames[1].function.as_deref(), report.symbols.unnamed), (None, 1));
+    assert!(report.symbols.reasons[0].reason.contains("perf-PID.map"));
+}
+
+#[test]
+fn names_are_short_if_that_is_asked_for() {
+    let mut m = Maker::new();
+    let module = Module { number: 1, start: 0x1000, end: 0x9000, bias: 0, ..Module::default() };
+    m.module(&Module { path: "/nonexistent/app".into(), ..module });
+    m.symbols(1, &[(0x1000, 0x100, "_ZNSt6vectorIiSaIiEE9push_backERKi")]);
+    m.pcs(&[[1, 0x1010, 1]]).nodes(&[[1, 0, 1]]);
+    m.pass(2000).events(1, &[alloc(1100, 0x10, 10, 1)]).end(3000);
+    let mut analysis = m.analysis();
+    let options = SymbolOptions { short_names: true, ..SymbolOptions::default() };
+    analysis.set_symbol_options(options);
+    let report = Report::new(&analysis, &ReportOptions::default());
+    assert_eq!(report.groups[0].frames[0].function.as_deref(), Some("std::vector<>::push_back"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use clap::error::ErrorKind as ClapError;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use prof_analyze::index::{IndexOptions, Keep};
 use prof_analyze::query::{FIELDS, Filter, Query};
+use prof_analyze::symbols::SymbolOptions;
 use prof_analyze::{Index, LoadOptions};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,7 +28,7 @@ pub struct InputArgs {
 }
 
 /// What becomes of the index.
-#[derive(Args, Clone, Copy, Debug)]
+#[derive(Args, Clone, Debug)]
 pub struct IndexArgs {
     /// Don't use or write an index beside the recording (FILE.idx); recordings of less than 32 MiB
     /// get none anyway
@@ -36,10 +37,30 @@ pub struct IndexArgs {
     /// Write an index however short the recording is
     #[arg(long = "index", help_heading = "Index", conflicts_with = "no_index")]
     pub index: bool,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub symbols: SymbolArgs,
+}
+
+/// Where symbols are looked for, and how they are shown.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Symbols")]
+pub struct SymbolArgs {
+    /// Look for programs, debug files (by build id, by their link, by name) and perf-PID.map in this
+    /// folder first (may be given again)
+    #[arg(long, value_name = "DIR")]
+    pub debug_path: Vec<PathBuf>,
+    /// Look for the programs and libraries of the recording below this folder: the root of another
+    /// machine
+    #[arg(long, value_name = "DIR")]
+    pub sysroot: Option<PathBuf>,
+    /// Show names of functions without template arguments and parameters
+    #[arg(long)]
+    pub short_names: bool,
 }
 
 impl IndexArgs {
-    fn options(self) -> IndexOptions {
+    fn options(&self) -> IndexOptions {
         let keep = match (self.no_index, self.index) {
             (true, _) => Keep::Never,
             (_, true) => Keep::Always,
@@ -52,8 +73,19 @@ impl IndexArgs {
     ///
     /// # Errors
     /// If it can't be read.
-    pub fn open(self, path: &Path) -> Result<Index> {
-        let index = Index::open(path, &self.options()).map_err(|e| usage(e.to_string()))?;
+    pub fn open(&self, path: &Path) -> Result<Index> {
+        let symbols = &self.symbols;
+        for dir in symbols.debug_path.iter().chain(&symbols.sysroot) {
+            if !dir.is_dir() {
+                return Err(usage(format!("{} is no folder", dir.display())));
+            }
+        }
+        let mut index = Index::open(path, &self.options()).map_err(|e| usage(e.to_string()))?;
+        index.set_symbol_options(SymbolOptions {
+            debug_paths: symbols.debug_path.clone(),
+            sysroot: symbols.sysroot.clone(),
+            short_names: symbols.short_names,
+        });
         if let (Some(at), true) = (index.path(), index.was_made()) {
             log::info!("made the index {}", at.display());
         }

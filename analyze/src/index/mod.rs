@@ -20,6 +20,7 @@ mod scan;
 
 use crate::load::{LoadOptions, open_file};
 use crate::model::{Analysis, Source};
+use crate::symbols::SymbolOptions;
 use crate::{Error, Note};
 use build::{Built, Failure, build};
 use format::{HEADER, Identity, Summary};
@@ -181,6 +182,11 @@ impl Index {
     /// The figures of the whole recording.
     pub fn analysis(&self) -> &Analysis {
         &self.analysis
+    }
+
+    /// Where symbols are looked for from now on, and how they are shown.
+    pub fn set_symbol_options(&mut self, options: SymbolOptions) {
+        self.analysis.set_symbol_options(options);
     }
 
     /// How many rows there are.

@@ -4,6 +4,7 @@ use super::replay::{Group, Replay, Totals};
 use crate::Error;
 use crate::load::{LoadOptions, Meta, Part, Sink, Stream, Tail, open_file};
 use crate::query::Rule;
+use crate::symbols::SymbolOptions;
 use prof_trace::capture::Capture;
 use prof_trace::records::Symbols;
 use std::fmt;
@@ -132,6 +133,7 @@ pub struct Analysis {
     /// Ticks that the figures are of, if it is not the end.
     at: Option<u64>,
     left_out: Option<LeftOut>,
+    symbols: Arc<SymbolOptions>,
 }
 
 /// Gives `sink` all of a recording that is there.
@@ -175,7 +177,8 @@ impl Analysis {
 
     pub(crate) fn new(source: Source, totals: Totals, groups: Vec<Group>) -> Self {
         let notes = notes(&source, &totals);
-        Self { source: Arc::new(source), totals, groups, notes, at: None, left_out: None }
+        let symbols = Arc::default();
+        Self { source: Arc::new(source), totals, groups, notes, at: None, left_out: None, symbols }
     }
 
     pub(crate) fn add_note(&mut self, note: Note) {
@@ -185,11 +188,22 @@ impl Analysis {
     /// The same recording with other figures: those of some of its blocks, or of another moment.
     pub(crate) fn with_figures(&self, totals: Totals, groups: Vec<Group>, at: Option<u64>) -> Self {
         let (source, notes) = (self.source.clone(), self.notes.clone());
-        Self { source, totals, groups, notes, at, left_out: None }
+        let symbols = self.symbols.clone();
+        Self { source, totals, groups, notes, at, left_out: None, symbols }
     }
 
     pub(crate) fn set_suppressed(&mut self, left_out: LeftOut) {
         self.left_out = Some(left_out);
+    }
+
+    /// Where symbols are looked for from now on, and how they are shown.
+    pub fn set_symbol_options(&mut self, options: SymbolOptions) {
+        self.symbols = Arc::new(options);
+    }
+
+    /// Where symbols are looked for, and how they are shown.
+    pub fn symbol_options(&self) -> &SymbolOptions {
+        &self.symbols
     }
 
     /// What rules left out of the figures.

@@ -2,6 +2,7 @@
 
 use super::figures::{FiguresData, SumData};
 use super::head::{FilterData, Head, KernelData, shown};
+use super::named::SymbolsData;
 use super::sort::{Order, SortKey};
 use crate::Analysis;
 use crate::model::Group;
@@ -57,6 +58,8 @@ pub struct Report {
     pub groups: Vec<GroupData>,
     /// All other stacks: with them the groups add up to the totals.
     pub rest: RestData,
+    /// How the code addresses that were looked up could be named.
+    pub symbols: SymbolsData,
 }
 
 /// A stack and what it allocated.
@@ -127,17 +130,17 @@ impl Report {
         let order = Order { analysis, sort: options.sort, reverse: options.reverse };
         let (groups, shown) = order.top(analysis.groups(), options.top, options.empty);
         let mut symbols = Symbolizer::new(analysis);
+        let shown_groups: Vec<_> =
+            groups[..shown].iter().map(|g| GroupData::new(analysis, g, &mut symbols)).collect();
         Self {
             version: 1,
             head: Head::new(analysis, &options.filter),
             kernel: KernelData::new(analysis),
             sort: options.sort,
             depth: options.depth,
-            groups: groups[..shown]
-                .iter()
-                .map(|g| GroupData::new(analysis, g, &mut symbols))
-                .collect(),
+            groups: shown_groups,
             rest: RestData::new(analysis, &groups[shown..]),
+            symbols: SymbolsData::new(&symbols),
         }
     }
 

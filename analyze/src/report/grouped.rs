@@ -1,6 +1,7 @@
 //! Blocks by function, by source file, by module or by thread.
 
 use super::figures::{Adder, FiguresData};
+use super::named::SymbolsData;
 use super::places::{PlaceData, Places};
 use super::rows::{Ask, RestRowsData, Row, RowData, order, rows};
 use super::stats::calls;
@@ -79,6 +80,9 @@ pub struct Grouped {
     pub rows: Vec<GroupedData>,
     /// All other rows: with them the rows add up to the totals.
     pub rest: RestRowsData,
+    /// How the code addresses that were looked up could be named.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub symbols: Option<SymbolsData>,
 }
 
 /// A row.
@@ -135,11 +139,10 @@ impl Grouped {
     /// # Errors
     /// If the index can't be read.
     pub fn new(ask: &Ask<'_>, by: GroupBy) -> Result<Self, Damaged> {
-        let (rows, data) = match by {
+        let (mut rows, data, symbols) = match by {
             GroupBy::Thread => threads(ask)?,
             _ => places(ask, by)?,
         };
-        let mut rows = rows;
         let shown = order(ask, &mut rows, ask.options.top);
         let all = rows[..shown].iter().map(|r| {
             let data = data.get(r.group.node as usize).cloned().unwrap_or_default();
@@ -163,6 +166,7 @@ impl Grouped {
             base_ns: ask.options.base.map(|t| ask.analysis.meta().clock.ns(t)),
             rows: all.collect(),
             rest: RestRowsData::new(ask, &rows[shown..]),
+            symbols,
         })
     }
 
@@ -171,6 +175,9 @@ impl Grouped {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 }
+
+/// Rows, what they are called, and how their code could be named.
+type Labelled = (Vec<Row>, Vec<Label>, Option<SymbolsData>);
 
 /// What a row is called, and what only some kinds have.
 #[derive(Clone, Default)]
@@ -181,7 +188,7 @@ struct Label {
     stacks: Option<u64>,
 }
 
-fn places(ask: &Ask<'_>, by: GroupBy) -> Result<(Vec<Row>, Vec<Label>), Damaged> {
+fn places(ask: &Ask<'_>, by: GroupBy) -> Result<Labelled, Damaged> {
     let whole = ask.index.analysis();
     let mut places = Places::new(whole);
     let mut classes = Classes::default();
@@ -212,10 +219,10 @@ fn places(ask: &Ask<'_>, by: GroupBy) -> Result<(Vec<Row>, Vec<Label>), Damaged>
     }
     let labels = classes.keys.into_iter().zip(&classes.stacks);
     let labels = labels.map(|(key, n)| Label { key, stacks: Some(*n), ..Label::default() });
-    Ok((rows, labels.collect()))
+    Ok((rows, labels.collect(), Some(SymbolsData::new(&places.symbols))))
 }
 
-fn threads(ask: &Ask<'_>) -> Result<(Vec<Row>, Vec<Label>), Damaged> {
+fn threads(ask: &Ask<'_>) -> Result<Labelled, Damaged> {
     let lanes = ask.index.lanes();
     let rows = rows(ask, By::Threads, lanes.len())?;
     let frees = ask.query.frees_by_thread(ask.options.at)?;
@@ -232,7 +239,7 @@ fn threads(ask: &Ask<'_>) -> Result<(Vec<Row>, Vec<Label>), Damaged> {
             stacks: None,
         }
     };
-    Ok((rows, lanes.iter().zip(frees).map(label).collect()))
+    Ok((rows, lanes.iter().zip(frees).map(label).collect(), None))
 }
 
 impl Grouped {
@@ -245,6 +252,9 @@ impl Grouped {
     }
 
     fn write(&self, style: Style, out: &mut String) -> fmt::Result {
+        if let Some(symbols) = &self.symbols {
+            symbols.write(style, out)?;
+        }
         let mut name = format!("by {}", self.group_by.name());
         if let Some(at) = self.base_ns {
             write!(name, ": what has changed since {}", duration(at))?;

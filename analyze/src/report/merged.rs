@@ -3,6 +3,7 @@
 use super::data::frames_of;
 use super::figures::FiguresData;
 use super::grouped::stacks;
+use super::named::SymbolsData;
 use super::places::{PlaceData, Places};
 use super::rows::{Ask, RestRowsData, Row, RowData, order, rows};
 use super::table::title;
@@ -35,6 +36,8 @@ pub struct Merged {
     pub locations: Vec<LocationData>,
     /// All other places: with them the places add up to the totals.
     pub rest: RestRowsData,
+    /// How the code addresses that were looked up could be named.
+    pub symbols: SymbolsData,
 }
 
 /// A place that asked for memory: the innermost frame that is no allocator.
@@ -114,14 +117,16 @@ impl Merged {
                 rest,
             }
         });
+        let locations: Vec<_> = locations.collect();
         Ok(Self {
             version: 1,
             head: Head::new(&ask.analysis, &ask.options.filter),
             kernel: KernelData::new(&ask.analysis),
             sort: ask.options.sort,
             base_ns: ask.options.base.map(|t| ask.analysis.meta().clock.ns(t)),
-            locations: locations.collect(),
+            locations,
             rest: RestRowsData::new(ask, &rows[shown..]),
+            symbols: SymbolsData::new(&places.symbols),
         })
     }
 
@@ -139,6 +144,7 @@ impl Merged {
     }
 
     fn write(&self, style: Style, out: &mut String) -> fmt::Result {
+        self.symbols.write(style, out)?;
         if let Some(at) = self.base_ns {
             style.line(out, "since", &duration(at))?;
         }

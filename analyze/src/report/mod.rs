@@ -9,6 +9,7 @@ mod grouped;
 mod head;
 mod histogram;
 mod merged;
+mod named;
 mod places;
 mod rows;
 mod sort;
@@ -29,6 +30,7 @@ pub use head::{
 };
 pub use histogram::{Histogram, SizeData};
 pub use merged::{LocationData, Merged, PathData};
+pub use named::{SymbolsData, UnnamedData};
 pub use places::PlaceData;
 pub use rows::{Ask, RestRowsData, RowData, ViewOptions};
 pub use sort::SortKey;

@@ -3,6 +3,7 @@
 use super::figures::FiguresData;
 use super::head::shown;
 use super::histogram::{SizeData, bar, limits};
+use super::named::SymbolsData;
 use super::places::{PlaceData, Places};
 use super::rows::{Ask, Row, RowData, rows};
 use super::table::{Table, title};
@@ -52,6 +53,8 @@ pub struct Stats {
     pub top_places_by_count: Vec<TopPlaceData>,
     /// The places that got the most bytes.
     pub top_places_by_bytes: Vec<TopPlaceData>,
+    /// How the code addresses that were looked up could be named.
+    pub symbols: SymbolsData,
 }
 
 /// Calls of a function.
@@ -147,7 +150,7 @@ impl Stats {
             let data = |(size, t): (u64, Tally)| TopSizeData { size, tally: t.into() };
             all.into_iter().take(top).map(data).collect()
         };
-        let [top_places_by_count, top_places_by_bytes] = places(ask, top);
+        let (symbols, [top_places_by_count, top_places_by_bytes]) = places(ask, top);
         Ok(Self {
             version: 1,
             head: Head::new(analysis, &options.filter),
@@ -164,6 +167,7 @@ impl Stats {
             other_sizes: spread.other_sizes.into(),
             top_places_by_count,
             top_places_by_bytes,
+            symbols,
         })
     }
 
@@ -215,7 +219,7 @@ fn lifetimes(tallies: &[Tally]) -> Vec<LifetimeData> {
 }
 
 /// The places with the most allocations, and those with the most bytes.
-fn places(ask: &Ask<'_>, top: usize) -> [Vec<TopPlaceData>; 2] {
+fn places(ask: &Ask<'_>, top: usize) -> (SymbolsData, [Vec<TopPlaceData>; 2]) {
     let mut places = Places::new(ask.index.analysis());
     let mut by_place: HashMap<Option<u32>, Vec<Group>> = HashMap::new();
     for g in ask.analysis.groups() {
@@ -236,7 +240,7 @@ fn places(ask: &Ask<'_>, top: usize) -> [Vec<TopPlaceData>; 2] {
     all.sort_by(|a, b| (calls(b), &a.place).cmp(&(calls(a), &b.place)));
     let first = all.iter().take(top).cloned().collect();
     all.sort_by(|a, b| (bytes(b), &a.place).cmp(&(bytes(a), &b.place)));
-    [first, all.into_iter().take(top).collect()]
+    (SymbolsData::new(&places.symbols), [first, all.into_iter().take(top).collect()])
 }
 
 impl Stats {
@@ -249,6 +253,7 @@ impl Stats {
     }
 
     fn write(&self, style: Style, out: &mut String) -> fmt::Result {
+        self.symbols.write(style, out)?;
         title(style, "rates", out)?;
         let on = duration(self.recorded_ns);
         let (calls, size) = (self.allocations_per_second, self.bytes_per_second as u64);

@@ -374,6 +374,7 @@ impl Text<'_> {
 
     fn all(&mut self) -> fmt::Result {
         self.out.push_str(&self.report.head.text(self.style));
+        self.report.symbols.write(self.style, self.out)?;
         let shown = &self.report.groups;
         if shown.is_empty() {
             let partial = self.report.head.recording.capture.is_some();

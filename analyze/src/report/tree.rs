@@ -2,6 +2,7 @@
 //! memory outwards.
 
 use super::figures::{Adder, SumData};
+use super::named::SymbolsData;
 use super::places::{PlaceData, Places};
 use super::rows::{Ask, side};
 use super::{Head, KernelData, SortKey};
@@ -36,6 +37,8 @@ pub struct Tree {
     pub base_ns: Option<u64>,
     /// All stacks.
     pub tree: NodeData,
+    /// How the code addresses that were looked up could be named.
+    pub symbols: SymbolsData,
 }
 
 /// A node: all stacks that have its frames in common.
@@ -311,6 +314,7 @@ impl Tree {
             sort: ask.options.sort,
             base_ns: ask.options.base.map(|t| ask.analysis.meta().clock.ns(t)),
             tree: builder.data(0),
+            symbols: SymbolsData::new(&builder.places.symbols),
         }
     }
 

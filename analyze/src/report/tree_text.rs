@@ -18,6 +18,7 @@ impl Tree {
     }
 
     fn write(&self, style: Style, out: &mut String) -> fmt::Result {
+        self.symbols.write(style, out)?;
         if let Some(at) = self.base_ns {
             style.line(out, "since", &duration(at))?;
         }

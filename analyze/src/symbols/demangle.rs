@@ -40,6 +40,75 @@ pub fn demangle(name: &str) -> String {
     name.to_owned()
 }
 
+/// A name without template arguments and parameters: `std::vector<>::push_back`; of Rust's, those
+/// in front of a path stay: `<Vec<> as Debug>::fmt`.
+pub(super) fn shorten(name: &str) -> String {
+    let mut out = String::with_capacity(name.len());
+    let mut rest = name;
+    // A qualified path of Rust begins with its type.
+    if let Some(inner) = rest.strip_prefix('<')
+        && let Some(end) = closing(inner, '<', '>')
+    {
+        let parts: Vec<String> = inner[..end].split(" as ").map(shorten).collect();
+        out = format!("<{}>", parts.join(" as "));
+        rest = &inner[end + 1..];
+    }
+    while let Some(c) = rest.chars().next() {
+        let after = &rest[c.len_utf8()..];
+        // The operators with these characters are names.
+        if out.ends_with("operator") && "<>()-=".contains(c) {
+            let n = rest.find(|c| !"<>()-=".contains(c)).unwrap_or(rest.len());
+            let n = if c == '(' { 2.min(n) } else { rest[..n].find('(').unwrap_or(n) };
+            out.push_str(&rest[..n]);
+            rest = &rest[n..];
+            continue;
+        }
+        match c {
+            '<' => match closing(after, '<', '>') {
+                Some(end) => {
+                    out.push_str("<>");
+                    rest = &after[end + 1..];
+                }
+                None => break,
+            },
+            // `(anonymous namespace)::f` and lambdas are names; what follows them is not lost.
+            '(' if after.starts_with("anonymous namespace)") => {
+                out.push('(');
+                rest = after;
+            }
+            '(' => match closing(after, '(', ')') {
+                Some(end) => rest = &after[end + 1..],
+                None => break,
+            },
+            c => {
+                out.push(c);
+                rest = after;
+            }
+        }
+    }
+    let out = out.strip_suffix(" const").unwrap_or(&out).replace("::<>", "<>");
+    if out.is_empty() { name.to_owned() } else { out }
+}
+
+/// Where the bracket ends that is open already.
+fn closing(text: &str, open: char, close: char) -> Option<usize> {
+    let mut depth = 1usize;
+    let mut before = ' ';
+    for (i, c) in text.char_indices() {
+        // The arrow of a function's type closes nothing.
+        if c == close && before != '-' {
+            depth -= 1;
+            if depth == 0 {
+                return Some(i);
+            }
+        } else if c == open {
+            depth += 1;
+        }
+        before = c;
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -60,6 +129,34 @@ mod tests {
         ];
         for (mangled, plain) in cases {
             assert_eq!(demangle(mangled), plain);
+        }
+    }
+
+    #[test]
+    fn names_are_shortened() {
+        for (name, short) in [
+            ("main", "main"),
+            (
+                "std::vector<int, std::allocator<int> >::push_back(int const&)",
+                "std::vector<>::push_back",
+            ),
+            ("ns::f(std::function<void (int)>, int) const", "ns::f"),
+            ("(anonymous namespace)::g(int)", "(anonymous namespace)::g"),
+            ("A::operator()(int) const", "A::operator()"),
+            ("operator<<(std::ostream&, B const&)", "operator<<"),
+            ("operator new(unsigned long)", "operator new"),
+            ("f()::{lambda(int)#1}::operator()(int)", "f::{lambda#1}::operator()"),
+            ("alloc::vec::Vec<T>::push", "alloc::vec::Vec<>::push"),
+            ("core::iter::map::<u8, fn(u8) -> u8>", "core::iter::map<>"),
+            (
+                "<alloc::vec::Vec<u8> as core::fmt::Debug>::fmt",
+                "<alloc::vec::Vec<> as core::fmt::Debug>::fmt",
+            ),
+            ("broken<", "broken"),
+            ("(", "("),
+            ("", ""),
+        ] {
+            assert_eq!(shorten(name), short, "{name}");
         }
     }
 

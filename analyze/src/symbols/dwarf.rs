@@ -2,9 +2,14 @@
 
 use super::elf::Image;
 use super::find;
-use addr2line::Context;
-use gimli::{EndianSlice, RunTimeEndian, Section, SectionId};
+use super::options::SymbolOptions;
+use addr2line::{Context, LookupContinuation, LookupResult, SplitDwarfLoad};
+use gimli::{DwarfPackage, EndianSlice, RunTimeEndian, SectionId};
 use std::borrow::Cow;
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 /// A frame as the debug information has it.
@@ -22,9 +27,12 @@ type Slice = EndianSlice<'static, RunTimeEndian>;
 
 /// The debug information of a module.
 pub(super) struct Dwarf {
-    // Before what it points into: fields are dropped in order.
+    // Before what they point into: fields are dropped in order.
     context: Context<Slice>,
-    _keep: Keep,
+    package: Option<DwarfPackage<Slice>>,
+    keep: RefCell<Keep>,
+    image: Arc<Image>,
+    options: SymbolOptions,
 }
 
 /// What the slices of a context point into.
@@ -36,12 +44,12 @@ struct Keep {
 
 impl Keep {
     /// A section as a slice that is valid for as long as `self` is.
-    fn section(&mut self, image: &Arc<Image>, id: SectionId) -> Slice {
+    fn section(&mut self, image: &Arc<Image>, name: Option<&str>) -> Slice {
         let endian = match image.is_little_endian() {
             true => RunTimeEndian::Little,
             false => RunTimeEndian::Big,
         };
-        let bytes: *const [u8] = match image.section(id.name()) {
+        let bytes: *const [u8] = match name.and_then(|n| image.section(n)) {
             None => &[],
             Some(Cow::Borrowed(b)) => b,
             Some(Cow::Owned(v)) => {
@@ -49,7 +57,7 @@ impl Keep {
                 self.decompressed.last().map_or(&[], |v| v.as_slice())
             }
         };
-        // SAFETY: the bytes are those of a mapping that `images` holds, or of the heap block of a
+        // SAFETY: the bytes are those of a file that `images` holds, or of the heap block of a
         // vector in `decompressed`, neither of which moves or changes; and both live in the same
         // `Dwarf` as all copies of this slice, behind them.
         EndianSlice::new(unsafe { &*bytes }, endian)
@@ -58,25 +66,40 @@ impl Keep {
 
 impl Dwarf {
     /// The debug information of a file; `None` if it has none.
-    pub(super) fn load(image: Arc<Image>) -> Option<Self> {
+    pub(super) fn load(image: Arc<Image>, options: &SymbolOptions) -> Option<Self> {
         let mut keep = Keep { images: vec![image.clone()], ..Keep::default() };
-        let load = |id| Ok::<_, gimli::Error>(keep.section(&image, id));
+        let load = |id: SectionId| Ok::<_, gimli::Error>(keep.section(&image, Some(id.name())));
         let mut dwarf = gimli::Dwarf::load(load).ok()?;
-        if dwarf.debug_info.reader().is_empty() {
+        if gimli::Section::reader(&dwarf.debug_info).is_empty() {
             return None;
         }
-        if let Some(other) = find::alternate(&image) {
+        if let Some(other) = find::alternate(&image, options) {
             keep.images.push(other.clone());
-            dwarf.load_sup(|id| Ok::<_, gimli::Error>(keep.section(&other, id))).ok()?;
+            let load = |id: SectionId| Ok::<_, gimli::Error>(keep.section(&other, Some(id.name())));
+            dwarf.load_sup(load).ok()?;
         }
-        Some(Self { context: Context::from_dwarf(dwarf).ok()?, _keep: keep })
+        let package = find::package(&image, options).and_then(|p| {
+            keep.images.push(p.clone());
+            let load = |id: SectionId| Ok::<_, gimli::Error>(keep.section(&p, id.dwo_name()));
+            DwarfPackage::load(load, EndianSlice::new(&[], RunTimeEndian::Little)).ok()
+        });
+        let context = Context::from_dwarf(dwarf).ok()?;
+        let options = options.clone();
+        Some(Self { context, package, keep: RefCell::new(keep), image, options })
     }
 
     /// The frames at an address of the file, innermost first; the last is the function whose code
     /// it is, those before it were inlined. Empty if nothing is known.
     pub(super) fn frames(&self, address: u64) -> Vec<Found> {
         let mut out = Vec::new();
-        let Ok(mut frames) = self.context.find_frames(address).skip_all_loads() else { return out };
+        let mut lookup = self.context.find_frames(address);
+        let found = loop {
+            lookup = match lookup {
+                LookupResult::Output(found) => break found,
+                LookupResult::Load { load, continuation } => continuation.resume(self.split(load)),
+            };
+        };
+        let Ok(mut frames) = found else { return out };
         while let Ok(Some(f)) = frames.next() {
             let name = |n: addr2line::FunctionName<Slice>| n.raw_name().ok().map(Cow::into_owned);
             out.push(Found {
@@ -86,5 +109,34 @@ impl Dwarf {
             });
         }
         out
+    }
+
+    /// The debug information of a unit that lies in a file of its own, or in a package.
+    fn split(&self, load: SplitDwarfLoad<Slice>) -> Option<Arc<gimli::Dwarf<Slice>>> {
+        if let Some(package) = &self.package
+            && let Ok(Some(unit)) = package.find_cu(load.dwo_id, &load.parent)
+        {
+            return Some(Arc::new(unit));
+        }
+        let named = load.path?;
+        let mut path = Path::new(OsStr::from_bytes(named.slice())).to_owned();
+        if let Some(dir) = &load.comp_dir {
+            path = Path::new(OsStr::from_bytes(dir.slice())).join(path);
+        }
+        for image in find::split(&self.image, &path, &self.options) {
+            let mut keep = self.keep.borrow_mut();
+            keep.images.push(image.clone());
+            let section =
+                |id: SectionId| Ok::<_, gimli::Error>(keep.section(&image, id.dwo_name()));
+            let Ok(mut dwarf) = gimli::Dwarf::load(section) else { continue };
+            dwarf.make_dwo(&load.parent);
+            let header = dwarf.units().next().ok().flatten();
+            let unit = header.and_then(|h| dwarf.unit(h).ok());
+            // A file of another build of the unit is not believed.
+            if unit.is_some_and(|u| u.dwo_id == Some(load.dwo_id)) {
+                return Some(Arc::new(dwarf));
+            }
+        }
+        None
     }
 }

@@ -1,6 +1,6 @@
 //! What is needed of an ELF file, of either class and byte order.
 
-use flate2::read::ZlibDecoder;
+use super::unpack;
 use goblin::container::Ctx;
 use goblin::elf::Elf;
 use goblin::elf::header::{EM_ARM, Header};
@@ -18,9 +18,8 @@ use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// No section is larger when decompressed.
-const LARGEST: u64 = 8 << 30;
 const ZLIB: u32 = 1;
+const ZSTD: u32 = 2;
 const NT_GNU_BUILD_ID: u32 = 3;
 
 /// A function symbol.
@@ -86,19 +85,26 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Of a file; `None` if it can't be read or is no ELF file.
-    pub(super) fn open(path: &Path) -> Option<Self> {
-        Self::open_in(None, path)
-    }
-
-    /// The same, as a process sees the path whose root folder is `root`.
+    /// Of a file; `None` if it can't be read or is no ELF file. With a root folder, the path is
+    /// as a process sees it whose root that is.
     pub(super) fn open_in(root: Option<&Path>, path: &Path) -> Option<Self> {
         let file = match root {
             Some(root) => open_below(root, path),
             None => open_regular(path),
         };
         let foreign = root.is_some() || path.starts_with("/proc");
-        let map = Bytes::of(file.ok()?, foreign).ok()?;
+        Self::of(Bytes::of(file.ok()?, foreign).ok()?, root, path)
+    }
+
+    /// The image in an image: symbols that a distribution has left in a stripped program
+    /// (`.gnu_debugdata`, compressed by xz).
+    pub(super) fn inner(&self) -> Option<Self> {
+        let packed = self.section(".gnu_debugdata")?;
+        let bytes = unpack::xz(&packed)?;
+        Self::of(Bytes::Read(bytes), self.root(), &self.path)
+    }
+
+    fn of(map: Bytes, root: Option<&Path>, path: &Path) -> Option<Self> {
         let header = Elf::parse_header(&map).ok()?;
         let ctx = Ctx::new(header.container().ok()?, header.endianness().ok()?);
         let count = header.e_shnum as usize;
@@ -169,13 +175,17 @@ impl Image {
             } else {
                 (self.u32(raw.get(4..8)?)? as u64, raw.get(12..)?)
             };
-            return (kind == ZLIB).then(|| inflate(data, size)).flatten().map(Cow::Owned);
+            return match kind {
+                ZLIB => unpack::zlib(data, size).map(Cow::Owned),
+                ZSTD => unpack::zstd(data, size).map(Cow::Owned),
+                _ => None,
+            };
         }
         let old = name.strip_prefix(".debug_").map(|n| format!(".zdebug_{n}"))?;
         let s = self.section_header(&old)?;
         let raw = self.bytes(s.sh_offset, s.sh_size)?.strip_prefix(b"ZLIB")?;
         let size = u64::from_be_bytes(*raw.first_chunk()?);
-        inflate(&raw[8..], size).map(Cow::Owned)
+        unpack::zlib(&raw[8..], size).map(Cow::Owned)
     }
 
     fn u32(&self, b: &[u8]) -> Option<u32> {
@@ -298,13 +308,4 @@ impl Image {
     fn in_code(&self, section: usize) -> bool {
         self.sections.get(section).is_some_and(|s| s.sh_flags & SHF_EXECINSTR as u64 != 0)
     }
-}
-
-fn inflate(data: &[u8], size: u64) -> Option<Vec<u8>> {
-    if size > LARGEST {
-        return None;
-    }
-    let mut out = Vec::new();
-    ZlibDecoder::new(data).take(size).read_to_end(&mut out).ok()?;
-    (out.len() as u64 == size).then_some(out)
 }

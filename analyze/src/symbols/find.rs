@@ -1,13 +1,12 @@
 //! Where the files of modules, and those with their debug information, are.
 
 use super::elf::Image;
+use super::options::{Place, SymbolOptions, under};
 use crate::Analysis;
 use prof_trace::files::read_at_most;
 use prof_trace::records::{Module, Target};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-const DEBUG: &str = "/usr/lib/debug";
 
 /// The files of a module.
 #[derive(Default)]
@@ -16,6 +15,8 @@ pub(super) struct Files {
     pub image: Option<Arc<Image>>,
     /// A separate file with debug information.
     pub debug: Option<Arc<Image>>,
+    /// A file of the module's path was there, but is another build.
+    pub replaced: bool,
 }
 
 /// Whether the process of a recording is there and is the one that was recorded.
@@ -38,30 +39,38 @@ pub fn is_target(target: &Target) -> bool {
             .eq(target.cmdline.iter().map(String::as_str))
 }
 
-/// A path, and the root folder that it begins at if that is not this process's.
-type Place = (Option<PathBuf>, PathBuf);
-
 /// Finds the files of a module: the same file that was loaded, or nothing.
 pub(super) fn find(analysis: &Analysis, module: &Module) -> Files {
-    let target = &analysis.meta().target;
-    let image = candidates(target, module)
+    let (target, options) = (&analysis.meta().target, analysis.symbol_options());
+    let mut replaced = false;
+    let image = candidates(target, module, options)
         .filter_map(|(root, path)| Image::open_in(root.as_deref(), &path))
-        .find(|i| i.build_id() == module.build_id)
+        .find(|i| {
+            let same = i.build_id() == module.build_id;
+            replaced |= !same;
+            same
+        })
         .map(Arc::new);
-    let debug = by_build_id(&module.build_id)
-        .or_else(|| image.as_ref().and_then(|i| by_link(i, Path::new(&module.path))));
-    Files { image, debug }
+    let debug = by_build_id(&module.build_id, options)
+        .or_else(|| image.as_ref().and_then(|i| by_link(i, Path::new(&module.path), options)))
+        .or_else(|| by_name(module, options));
+    Files { image, debug, replaced }
 }
 
-fn candidates(target: &Target, module: &Module) -> impl Iterator<Item = Place> {
+fn candidates<'a>(
+    target: &'a Target,
+    module: &'a Module,
+    options: &'a SymbolOptions,
+) -> impl Iterator<Item = Place> + 'a {
     let mut places = Vec::new();
     let path = module.path.as_str();
-    if path.starts_with('/') {
-        places.push((None, PathBuf::from(path)));
-    }
     let live = is_target(target);
-    if live && path.starts_with('/') {
-        places.push((Some(format!("/proc/{}/root", target.pid).into()), PathBuf::from(path)));
+    if path.starts_with('/') {
+        places.extend(options.elsewhere(Path::new(path)));
+        places.push((None, PathBuf::from(path)));
+        if live {
+            places.push((Some(format!("/proc/{}/root", target.pid).into()), PathBuf::from(path)));
+        }
     }
     // Files that were deleted or replaced are still there behind the mappings; reading the list
     // is put off until the others have failed.
@@ -89,48 +98,87 @@ fn mapped(target: &Target, module: &Module) -> Vec<PathBuf> {
     out
 }
 
-fn by_build_id(id: &[u8]) -> Option<Arc<Image>> {
+fn by_build_id(id: &[u8], options: &SymbolOptions) -> Option<Arc<Image>> {
     let (first, rest) = id.split_first()?;
     if rest.is_empty() {
         return None;
     }
     let rest: String = rest.iter().map(|b| format!("{b:02x}")).collect();
-    let path = format!("{DEBUG}/.build-id/{first:02x}/{rest}.debug");
-    let image = Image::open(Path::new(&path))?;
-    (image.build_id() == id).then(|| Arc::new(image))
+    let name = PathBuf::from(format!(".build-id/{first:02x}/{rest}.debug"));
+    let places = options.debug_folders().map(|(root, dir)| (root, dir.join(&name)));
+    opened(places, |i| i.build_id() == id)
 }
 
-fn by_link(image: &Image, path: &Path) -> Option<Arc<Image>> {
+/// The first of several files that is the right one.
+fn opened(
+    places: impl Iterator<Item = Place>,
+    right: impl Fn(&Image) -> bool,
+) -> Option<Arc<Image>> {
+    places
+        .filter_map(|(root, path)| Image::open_in(root.as_deref(), &path))
+        .find(right)
+        .map(Arc::new)
+}
+
+fn by_link(image: &Image, path: &Path, options: &SymbolOptions) -> Option<Arc<Image>> {
     let (name, sum) = image.debug_link()?;
     if name.is_empty() || name.contains('/') {
         return None;
     }
     let dir = path.parent()?;
     let here = image.path().parent()?;
-    let global = Path::new(DEBUG).join(dir.strip_prefix("/").ok()?);
-    let root = image.root();
-    let places = [
-        (root, here.join(&name)),
-        (root, here.join(".debug").join(&name)),
-        (None, global.join(&name)),
-    ];
-    let wanted = |i: &Image| match image.build_id() {
+    let root = image.root().map(Path::to_owned);
+    let beside = [(root.clone(), here.join(&name)), (root, here.join(".debug").join(&name))];
+    let folders = options
+        .debug_folders()
+        .flat_map(|(root, f)| [(root.clone(), under(&f, dir).join(&name)), (root, f.join(&name))]);
+    let wanted = |i: &Image| match i.build_id() {
         [] => i.checksum() == sum,
-        id => i.build_id() == id,
+        id => id == image.build_id(),
     };
-    places
-        .iter()
-        .filter(|(_, p)| p != image.path())
-        .filter_map(|(root, p)| Image::open_in(*root, p))
-        .find(wanted)
-        .map(Arc::new)
+    opened(beside.into_iter().chain(folders).filter(|(_, p)| p != image.path()), wanted)
+}
+
+/// A debug file that lies in a folder that was named, under the module's name and `.debug`.
+fn by_name(module: &Module, options: &SymbolOptions) -> Option<Arc<Image>> {
+    if module.build_id.is_empty() {
+        return None;
+    }
+    let name = Path::new(&module.path).file_name()?.to_string_lossy().into_owned() + ".debug";
+    let places = options.debug_paths.iter().map(|dir| (None, dir.join(&name)));
+    opened(places, |i| i.build_id() == module.build_id)
 }
 
 /// The file that a debug file shares parts of its information with.
-pub(super) fn alternate(image: &Image) -> Option<Arc<Image>> {
+pub(super) fn alternate(image: &Image, options: &SymbolOptions) -> Option<Arc<Image>> {
     let (path, id) = image.alternate()?;
     let relative = image.path().parent()?.join(path);
     let found =
         Image::open_in(image.root(), &relative).filter(|i| i.build_id() == id).map(Arc::new);
-    found.or_else(|| by_build_id(&id))
+    found.or_else(|| by_build_id(&id, options))
+}
+
+/// The package of an image's split debug information.
+pub(super) fn package(image: &Image, options: &SymbolOptions) -> Option<Arc<Image>> {
+    let mut name = image.path().as_os_str().to_owned();
+    name.push(".dwp");
+    let path = PathBuf::from(name);
+    let beside = (image.root().map(Path::to_owned), path.clone());
+    opened(std::iter::once(beside).chain(options.elsewhere(&path)), |_| true)
+}
+
+/// A file of split debug information, by the path that the program says it has.
+pub(super) fn split(image: &Image, path: &Path, options: &SymbolOptions) -> Vec<Arc<Image>> {
+    let there = (image.root().map(Path::to_owned), path.to_owned());
+    let beside = image
+        .path()
+        .parent()
+        .zip(path.file_name())
+        .map(|(dir, name)| (image.root().map(Path::to_owned), dir.join(name)));
+    std::iter::once(there)
+        .chain(beside)
+        .chain(options.elsewhere(path))
+        .filter_map(|(root, path)| Image::open_in(root.as_deref(), &path))
+        .map(Arc::new)
+        .collect()
 }

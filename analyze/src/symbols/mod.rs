@@ -5,16 +5,20 @@ mod dwarf;
 mod elf;
 mod embedded;
 mod find;
+mod jit;
+mod options;
 mod table;
+mod unpack;
 
 use crate::Analysis;
 use crate::load::Pc;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 pub use demangle::demangle;
 pub use embedded::suppressions as embedded_suppressions;
 pub use find::is_target;
+pub use options::SymbolOptions;
 
 /// A frame of a stack, named as far as it could be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,12 +41,39 @@ pub struct Frame {
     pub inlined: bool,
 }
 
+/// Why a frame has no function.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Unnamed {
+    /// It is in no module: made by a just-in-time compiler that writes no map, or nonsense.
+    NoModule,
+    /// The file of its module was not found.
+    NoFile,
+    /// The file of its module is another build by now.
+    Replaced,
+    /// No symbol of its module has the address: it was stripped.
+    NoSymbol,
+}
+
+impl Unnamed {
+    /// The reason, in words.
+    pub fn why(self) -> &'static str {
+        match self {
+            Unnamed::NoModule => "in no module, and in no /tmp/perf-PID.map",
+            Unnamed::NoFile => "the file was not found",
+            Unnamed::Replaced => "the file is another build by now",
+            Unnamed::NoSymbol => "no symbol for these addresses, and no debug file found",
+        }
+    }
+}
+
 /// What is known of one module.
 struct ModuleSymbols {
     path: Arc<str>,
     bias: u64,
     table: table::Table,
     dwarf: Option<dwarf::Dwarf>,
+    /// Why a frame of it has no function.
+    unnamed: Unnamed,
 }
 
 /// Names the addresses of a recording. Modules are loaded when one of their addresses is asked
@@ -51,12 +82,20 @@ pub struct Symbolizer<'a> {
     analysis: &'a Analysis,
     modules: HashMap<u32, Option<ModuleSymbols>>,
     cache: HashMap<Pc, Arc<[Frame]>>,
+    jit: Option<jit::Jit>,
+    unnamed: BTreeMap<(Unnamed, Option<Arc<str>>), u64>,
 }
 
 impl<'a> Symbolizer<'a> {
     /// For the addresses of a recording.
     pub fn new(analysis: &'a Analysis) -> Self {
-        Self { analysis, modules: HashMap::new(), cache: HashMap::new() }
+        Self {
+            analysis,
+            modules: HashMap::new(),
+            cache: HashMap::new(),
+            jit: None,
+            unnamed: BTreeMap::new(),
+        }
     }
 
     /// The frames of a code address: one, preceded by those that were inlined into it, innermost
@@ -65,12 +104,39 @@ impl<'a> Symbolizer<'a> {
         if let Some(f) = self.cache.get(&pc) {
             return f.clone();
         }
-        let frames: Arc<[Frame]> = match self.module(pc.module) {
-            Some(m) => m.frames(pc).into(),
-            None => [Frame { address: pc.address, ..Frame::default() }].into(),
+        let (analysis, short) = (self.analysis, self.analysis.symbol_options().short_names);
+        let mut why = Unnamed::NoModule;
+        let mut frames = match self.module(pc.module) {
+            Some(m) => {
+                why = m.unnamed;
+                m.frames(pc)
+            }
+            None => {
+                let jit = self.jit.get_or_insert_with(|| jit::Jit::load(analysis));
+                vec![made(pc, jit)]
+            }
         };
+        if let Some(f) = frames.last().filter(|f| f.function.is_none()) {
+            *self.unnamed.entry((why, f.module.clone())).or_default() += 1;
+        }
+        if short {
+            for f in &mut frames {
+                f.function = f.function.as_deref().map(demangle::shorten);
+            }
+        }
+        let frames: Arc<[Frame]> = frames.into();
         self.cache.insert(pc, frames.clone());
         frames
+    }
+
+    /// How many addresses were looked up.
+    pub fn looked_up(&self) -> u64 {
+        self.cache.len() as u64
+    }
+
+    /// Addresses without a function, by reason and module.
+    pub fn unnamed(&self) -> impl Iterator<Item = (Unnamed, Option<&str>, u64)> {
+        self.unnamed.iter().map(|((why, module), n)| (*why, module.as_deref(), *n))
     }
 
     fn module(&mut self, number: u32) -> Option<&ModuleSymbols> {
@@ -83,11 +149,29 @@ impl<'a> Symbolizer<'a> {
     }
 }
 
+/// A frame of no module.
+fn made(pc: Pc, jit: &jit::Jit) -> Frame {
+    let call = pc.address.wrapping_sub(u64::from(!pc.exact));
+    match jit.find(call) {
+        None => Frame { address: pc.address, ..Frame::default() },
+        Some(f) => Frame {
+            address: pc.address,
+            function: Some(f.name),
+            function_offset: Some(pc.address.wrapping_sub(f.start)),
+            module: Some("[jit]".into()),
+            ..Frame::default()
+        },
+    }
+}
+
 impl ModuleSymbols {
     fn load(analysis: &Analysis, module: &prof_trace::records::Module) -> Self {
         let found = find::find(analysis, module);
+        let options = analysis.symbol_options();
         let mut table = table::Table::default();
-        for image in found.image.iter().chain(&found.debug) {
+        // The symbols of a stripped program that its distribution left in it.
+        let inner = found.image.as_ref().and_then(|i| i.inner()).map(Arc::new);
+        for image in found.image.iter().chain(&found.debug).chain(&inner) {
             table.add_image(image);
         }
         if table.is_empty()
@@ -99,8 +183,13 @@ impl ModuleSymbols {
         let dwarf = [&found.debug, &found.image]
             .into_iter()
             .flatten()
-            .find_map(|image| dwarf::Dwarf::load(image.clone()));
-        Self { path: module.path.as_str().into(), bias: module.bias, table, dwarf }
+            .find_map(|image| dwarf::Dwarf::load(image.clone(), options));
+        let unnamed = match (&found.image, found.replaced) {
+            (Some(_), _) => Unnamed::NoSymbol,
+            (None, true) => Unnamed::Replaced,
+            (None, false) => Unnamed::NoFile,
+        };
+        Self { path: module.path.as_str().into(), bias: module.bias, table, dwarf, unnamed }
     }
 
     /// See [`Symbolizer::frames`].

@@ -1,0 +1,69 @@
+//! How many frames have no name, and why.
+
+use super::Style;
+use super::head::shown;
+use super::text::{WARN, base, printable};
+use super::units::count;
+use crate::symbols::Symbolizer;
+use serde::Serialize;
+use std::fmt;
+
+/// So many reasons are listed in text.
+const REASONS: usize = 5;
+
+/// How the code addresses of what is shown could be named.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SymbolsData {
+    /// Different code addresses that were looked up.
+    pub addresses: u64,
+    /// Those without a function.
+    pub unnamed: u64,
+    /// Why, the most frequent first.
+    pub reasons: Vec<UnnamedData>,
+}
+
+/// Addresses without a function.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct UnnamedData {
+    /// Path of their module; `None` if they are in none.
+    pub module: Option<String>,
+    /// Why.
+    pub reason: &'static str,
+    /// How many.
+    pub addresses: u64,
+}
+
+impl SymbolsData {
+    pub(super) fn new(symbols: &Symbolizer<'_>) -> Self {
+        let data = |(why, module, addresses): (crate::symbols::Unnamed, Option<&str>, u64)| {
+            UnnamedData { module: module.map(shown), reason: why.why(), addresses }
+        };
+        let mut reasons: Vec<_> = symbols.unnamed().map(data).collect();
+        reasons.sort_by(|a, b| (b.addresses, &a.module).cmp(&(a.addresses, &b.module)));
+        let unnamed = reasons.iter().map(|r| r.addresses).sum();
+        Self { addresses: symbols.looked_up(), unnamed, reasons }
+    }
+
+    /// Says it, if there is anything to be said.
+    pub(super) fn write(&self, style: Style, out: &mut String) -> fmt::Result {
+        if self.unnamed == 0 {
+            return Ok(());
+        }
+        let all = count(self.addresses, "code address", "code addresses");
+        let text = format!("{} of {all} have no function name:", self.unnamed);
+        style.line(out, "symbols", &style.paint(WARN, &text))?;
+        for r in self.reasons.iter().take(REASONS) {
+            let module = r
+                .module
+                .as_deref()
+                .map_or(String::new(), |m| format!(" in {}", printable(base(m))));
+            style.line(out, "", &format!("{}{module}: {}", r.addresses, r.reason))?;
+        }
+        if let Some(more) = self.reasons.get(REASONS..).filter(|m| !m.is_empty()) {
+            let n = more.iter().map(|r| r.addresses).sum::<u64>();
+            let modules = count(more.len() as u64, "other module", "other modules");
+            style.line(out, "", &format!("{n} in {modules}, listed by --format json"))?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,40 @@
+//! Compressed parts of ELF files. What they say of their own size is not believed further than they
+//! bear out.
+
+use flate2::read::ZlibDecoder;
+use std::io::Read;
+
+/// No section is larger when decompressed.
+const LARGEST: u64 = 8 << 30;
+
+/// No symbols of a stripped program are larger, and no memory that a decoder asks for.
+const LARGEST_INNER: u64 = 256 << 20;
+
+/// Exactly `size` bytes.
+fn exactly(from: impl Read, size: u64) -> Option<Vec<u8>> {
+    let mut out = Vec::new();
+    from.take(size).read_to_end(&mut out).ok()?;
+    (out.len() as u64 == size).then_some(out)
+}
+
+pub(super) fn zlib(data: &[u8], size: u64) -> Option<Vec<u8>> {
+    if size > LARGEST {
+        return None;
+    }
+    exactly(ZlibDecoder::new(data), size)
+}
+
+pub(super) fn zstd(data: &[u8], size: u64) -> Option<Vec<u8>> {
+    if size > LARGEST {
+        return None;
+    }
+    exactly(zstd::stream::read::Decoder::with_buffer(data).ok()?, size)
+}
+
+pub(super) fn xz(data: &[u8]) -> Option<Vec<u8>> {
+    let limit = u32::try_from(LARGEST_INNER >> 10).unwrap_or(u32::MAX);
+    let decoder = lzma_rust2::XzReader::new_mem_limit(data, false, limit);
+    let mut out = Vec::new();
+    decoder.take(LARGEST_INNER).read_to_end(&mut out).ok()?;
+    Some(out)
+}
