@@ -20,6 +20,7 @@ const READS: [libc::c_long; 5] = [
 /// something (`None`: never). Returns how many it came to, and whether it was killed.
 ///
 /// Its child processes are not traced, and not killed.
+#[allow(clippy::zombie_processes)] // waited for below, with its threads
 pub fn killed_at(mut command: Command, at: Option<usize>) -> (usize, bool) {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: ptrace is a plain system call.
