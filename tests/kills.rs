@@ -32,7 +32,16 @@ fn clean_up(scene: &Scene, target: &mut Target, before: &Snapshot, place: usize)
     let out = scene.prof(&["detach", &target.pid.to_string()]);
     let nothing = out.stderr.contains("is not being recorded");
     assert!(out.code == 0 || nothing, "after a kill at call {place}: {out:?}");
-    before.assert_same(&Snapshot::of(target));
+    // A thread may still have to finish the call that the killed prof left it in.
+    let end = Instant::now() + Duration::from_secs(10);
+    loop {
+        let found = before.differences(&Snapshot::of(target));
+        if found.is_empty() {
+            break;
+        }
+        assert!(Instant::now() < end, "after a kill at call {place}: {}", found.join("\n"));
+        std::thread::sleep(Duration::from_millis(5));
+    }
     target.ask("alloc 1");
     target.ask("free 1");
 }

@@ -70,7 +70,13 @@ impl Recorded {
         let maps = proc::maps(pid)?;
         let Some(m) = ring_in(&maps) else { return Err(Refusal::NotRecorded(pid).into()) };
         let mem = RemoteMemory::open(pid)?;
-        let control: Box<Control> = read_struct(&mem, m.start)?;
+        let control: Box<Control> = match read_struct(&mem, m.start) {
+            // A call that a killed prof has left to a thread may just have unmapped it.
+            Err(_) if ring_in(&proc::maps(pid)?).is_none() => {
+                return Err(Refusal::NotRecorded(pid).into());
+            }
+            read => read?,
+        };
         // The collector maps the same memory, and so may others whom the target has given it.
         if control.magic != MAGIC || control.ring_addr != m.start.0 {
             return Err(Refusal::NotRecorded(pid).into());
