@@ -101,7 +101,12 @@ impl Column {
     /// Writes the lowest `n` bytes of `v`, `n` at most 8.
     #[inline(always)]
     fn put(&mut self, v: u64, n: usize) {
-        self.bytes[self.len..self.len + 8].copy_from_slice(&v.to_le_bytes());
+        debug_assert!(n <= 8 && self.len + 8 <= self.bytes.len());
+        // SAFETY: `make_room` has made room for all that the events of the run can take in a column and
+        // for what is written too much, and `Packer::one_more` lets no more events in than that.
+        unsafe {
+            self.bytes.as_mut_ptr().add(self.len).cast::<u64>().write_unaligned(v.to_le());
+        }
         self.len += n;
     }
 
