@@ -343,6 +343,12 @@ pub(crate) fn clean_locked(pid: i32, timeout: Duration) -> Result<bool> {
 fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
     use prof_arch::native::syscall::nr;
     let mem = RemoteMemory::open(pid)?;
+    // First: a thread may still have to make the call that makes a ring. A process without the code
+    // that calls are made with has none of them.
+    let gadgets = Gadgets::find(pid, &mem, &proc::maps(pid)?);
+    if let Ok(gadgets) = &gadgets {
+        settle(pid, *gadgets, timeout)?;
+    }
     let maps = proc::maps(pid)?;
     let mut stops = StopTimes::default();
     let rings = || maps.iter().filter(|m| m.shared && m.name.starts_with(b"/memfd:prof-ring"));
@@ -364,9 +370,7 @@ fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
     if rings.is_empty() && fds.is_empty() {
         return Ok(false);
     }
-    let gadgets = Gadgets::find(pid, &mem, &maps)?;
-    settle(pid, gadgets, timeout)?;
-    with_caller(pid, &mem, gadgets, timeout, &mut stops, |c| {
+    with_caller(pid, &mem, gadgets?, timeout, &mut stops, |c| {
         for a in &rings {
             c.call("munmap", nr::MUNMAP, [a.addr, a.len, 0, 0, 0, 0])?;
         }
