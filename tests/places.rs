@@ -3,7 +3,8 @@
 
 mod common;
 
-use common::build::{compile, program, program_with};
+use common::build::{compile, line_of, program, program_with};
+use common::report::Frame;
 use common::snapshot::Snapshot;
 use common::{Report, Scene, Target, installed, skip};
 use std::fs;
@@ -50,6 +51,28 @@ fn static_programs_of_every_kind() {
         let r = go(&scene, &mut target);
         r.assert_sound();
         r.marked("nosignals.c", "static_block").assert_live(5, 640);
+    }
+}
+
+#[test]
+fn static_rust_programs() {
+    let scene = Scene::new("static-rust");
+    if !installed("rustc") {
+        return skip("static_rust_programs", "rustc is missing");
+    }
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/static_rust.rs");
+    for model in ["static", "pie"] {
+        let program = scene.path(&format!("static_rust_{model}"));
+        let mut rustc = Command::new("rustc");
+        rustc.args(["-g", "-O", "-C", "target-feature=+crt-static", "--edition=2024", "-o"]);
+        rustc.arg(&program).args(["-C", &format!("relocation-model={model}")]).arg(&source);
+        scene.run(rustc).ok("rustc");
+        let r = go(&scene, &mut Target::start(&program, &[]));
+        let line = line_of("static_rust.rs", "rust_block");
+        let here = |f: &Frame<'_>| f.file().ends_with("static_rust.rs") && f.line() == line;
+        let found: Vec<_> = r.groups().filter(|g| g.frames().iter().any(here)).collect();
+        assert_eq!(found.len(), 1, "{}", r.askers());
+        found[0].assert_live(5, 640);
     }
 }
 
