@@ -71,8 +71,9 @@ fn static_rust_programs() {
         let line = line_of("static_rust.rs", "rust_block");
         let here = |f: &Frame<'_>| f.file().ends_with("static_rust.rs") && f.line() == line;
         let found: Vec<_> = r.groups().filter(|g| g.frames().iter().any(here)).collect();
-        assert_eq!(found.len(), 1, "{}", r.askers());
-        found[0].assert_live(5, 640);
+        // The compiler may have made more than one place of it.
+        let sum = |name| found.iter().map(|g| g.number(name)).sum::<u64>();
+        assert_eq!((sum("live_count"), sum("live_bytes")), (5, 640), "{}", r.askers());
     }
 }
 
