@@ -7,19 +7,23 @@
 //! * [`unwind`]: stack unwinding from DWARF call frame information, over a closure that reads
 //!   memory. The hook runs it inside the target, the injector runs it from outside; it is the same
 //!   code.
-//! * [`x86_64`], [`aarch64`]: registers, packed unwind rules, prologue relocation, stubs, system
-//!   calls, signal frames; the same files and names in each, and [`native`] is this machine's.
+//! * [`x86_64`], [`aarch64`], [`mips64`]: registers, packed unwind rules, prologue relocation,
+//!   stubs, system calls, signal frames; the same files and names in each, and [`native`] is this
+//!   machine's.
 //!
 //! Without the feature `relocate` the crate needs no allocator and brings nothing but `gimli`: that
 //! is the half that goes into the hook. It must not panic: no indexing that can fail, no `unwrap`,
 //! wrapping or checked arithmetic.
 #![no_std]
+// Stable Rust has no inline assembly for MIPS64.
+#![cfg_attr(target_arch = "mips64", feature(asm_experimental_arch))]
 
 #[cfg(feature = "relocate")]
 extern crate alloc;
 
 pub mod aarch64;
 pub mod blocked;
+pub mod mips64;
 #[cfg(feature = "relocate")]
 pub mod patch;
 pub mod unwind;
@@ -27,5 +31,7 @@ pub mod x86_64;
 
 #[cfg(target_arch = "aarch64")]
 pub use aarch64 as native;
+#[cfg(target_arch = "mips64")]
+pub use mips64 as native;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64 as native;

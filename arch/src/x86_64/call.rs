@@ -345,6 +345,7 @@ mod tests {
         }
     }
 
+    #[cfg(target_arch = "x86_64")]
     #[test]
     fn the_struct_is_the_kernels() {
         assert_eq!(size_of::<UserRegs>(), 27 * 8);

@@ -1,0 +1,439 @@
+//! Entering the hook: the code that stubs jump to, and what it saves.
+//!
+//! A stub jumps here with the [`Call::function`] in `$t8`, this code's own address in `$t9` and
+//! everything else as the caller left it. The entry saves the arguments and the callee-saved registers
+//! that unwinding needs, asks `before` where to go, goes there, and hands the result to `after`.
+
+use super::regs::{FullRegs, GP, RA, Regs, S0};
+
+/// Where libc's thread descriptor, which has the thread's id, may lie, relative to the thread
+/// pointer: that points 0x7000 bytes above the end of the descriptor (TLS, variant I, as glibc and musl
+/// have it).
+pub const DESCRIPTOR: core::ops::Range<i32> = -0x7000 - 4096..-0x7000;
+
+/// One call of a hooked function, on the calling thread's stack.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Call {
+    /// The first six integer arguments; what stands here is what the original is called with. No
+    /// function that is hooked has more.
+    pub args: [u64; 6],
+    /// The value that the stub passed: the function's descriptor.
+    pub function: u64,
+    /// What the original returned.
+    pub result: u64,
+    /// The caller: return address, stack pointer after the return, frame pointer.
+    pub regs: Regs,
+    /// `$s0` to `$s7` and `$gp` of the caller.
+    pub saved: [u64; 9],
+    /// For `before`, to leave something for `after`.
+    pub note: [u64; 2],
+}
+
+impl From<&Call> for FullRegs {
+    /// The caller's registers as far as they are known.
+    fn from(call: &Call) -> Self {
+        let mut full = FullRegs::from(call.regs);
+        full.gpr[RA as usize] = call.regs.pc;
+        let saved = full.gpr.iter_mut().skip(S0 as usize).zip(call.saved);
+        saved.take(8).for_each(|(to, from)| *to = from);
+        full.gpr[GP as usize] = call.saved[8];
+        full
+    }
+}
+
+/// Where to go after `before`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Go {
+    /// Address to go to, with the arguments in [`Call::args`].
+    pub target: u64,
+    /// 0: jump there and forget the call; 1: call it, and `after` follows.
+    pub stay: u64,
+}
+
+/// Bytes of [`Call`], as the assembly below has them.
+pub const CALL_SIZE: usize = 176;
+const _: () = assert!(size_of::<Call>() == CALL_SIZE && CALL_SIZE.is_multiple_of(16));
+const _: () = assert!(core::mem::offset_of!(Call, regs) == 64);
+const _: () = assert!(core::mem::offset_of!(Call, saved) == 88);
+
+/// Defines an entry `$name` that stubs jump to, around
+/// `$before: extern "C" fn(&mut Call) -> Go` and `$after: extern "C" fn(&mut Call) -> u64`, which
+/// returns 0, or an address to jump to instead of returning the result.
+#[cfg(target_arch = "mips64")]
+#[macro_export]
+macro_rules! hook_entry {
+    ($(#[$doc:meta])* $name:ident, $before:path, $after:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".set push",
+                ".set noreorder",
+                ".set noat",
+                "daddiu $29, $29, -208",
+                "sd $31, 176($29)",
+                "sd $28, 184($29)",
+                "lui $28, %hi(%neg(%gp_rel({name})))",
+                "daddu $28, $28, $25",
+                "daddiu $28, $28, %lo(%neg(%gp_rel({name})))",
+                "sd $4, 0($29)",
+                "sd $5, 8($29)",
+                "sd $6, 16($29)",
+                "sd $7, 24($29)",
+                "sd $8, 32($29)",
+                "sd $9, 40($29)",
+                "sd $24, 48($29)",
+                "sd $31, 64($29)",
+                "daddiu $1, $29, 208", // stack pointer after the return
+                "sd $1, 72($29)",
+                "sd $30, 80($29)",
+                "sd $16, 88($29)",
+                "sd $17, 96($29)",
+                "sd $18, 104($29)",
+                "sd $19, 112($29)",
+                "sd $20, 120($29)",
+                "sd $21, 128($29)",
+                "sd $22, 136($29)",
+                "sd $23, 144($29)",
+                "ld $1, 184($29)",
+                "sd $1, 152($29)",
+                "ld $25, %got_disp({before})($28)",
+                "jalr $25",
+                "move $4, $29",
+                "move $25, $2",
+                "ld $4, 0($29)",
+                "ld $5, 8($29)",
+                "ld $6, 16($29)",
+                "ld $7, 24($29)",
+                "ld $8, 32($29)",
+                "beqz $3, 2f",
+                "ld $9, 40($29)",
+                "jalr $25",
+                "nop",
+                "sd $2, 56($29)",
+                "ld $25, %got_disp({after})($28)",
+                "jalr $25",
+                "move $4, $29",
+                "bnez $2, 3f",
+                "ld $31, 176($29)",
+                "ld $2, 56($29)",
+                "ld $28, 184($29)",
+                "jr $31",
+                "daddiu $29, $29, 208",
+                "3:", // elsewhere instead of returning
+                "move $25, $2",
+                "ld $4, 0($29)",
+                "ld $5, 8($29)",
+                "ld $6, 16($29)",
+                "ld $7, 24($29)",
+                "ld $8, 32($29)",
+                "ld $9, 40($29)",
+                "2:", // jump, as if the hook had never been entered
+                "ld $31, 176($29)",
+                "ld $28, 184($29)",
+                "jr $25",
+                "daddiu $29, $29, 208",
+                ".set pop",
+                name = sym $name,
+                before = sym $before,
+                after = sym $after,
+            )
+        }
+    };
+}
+
+/// Defines an entry `$name` that stubs jump to: if
+/// `$goes_on: extern "C" fn(argument 0: u64, descriptor: &Function) -> u64` returns an address, the call
+/// goes on there, as if nothing had been; if it returns 0, at the entry `$full`. For functions with at
+/// most three arguments.
+#[cfg(target_arch = "mips64")]
+#[macro_export]
+macro_rules! pass_entry {
+    ($(#[$doc:meta])* $name:ident, $goes_on:path, $full:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                ".set push",
+                ".set noreorder",
+                ".set noat",
+                "daddiu $29, $29, -48",
+                "sd $31, 0($29)",
+                "sd $28, 8($29)",
+                "lui $28, %hi(%neg(%gp_rel({name})))",
+                "daddu $28, $28, $25",
+                "daddiu $28, $28, %lo(%neg(%gp_rel({name})))",
+                "sd $4, 16($29)",
+                "sd $5, 24($29)",
+                "sd $6, 32($29)",
+                "sd $24, 40($29)",
+                "ld $25, %got_disp({goes_on})($28)",
+                "jalr $25",
+                "move $5, $24",
+                "move $25, $2",
+                "ld $4, 16($29)",
+                "ld $5, 24($29)",
+                "ld $6, 32($29)",
+                "bnez $2, 2f",
+                "ld $24, 40($29)",
+                "ld $25, %got_disp({full})($28)",
+                "2:",
+                "ld $31, 0($29)",
+                "ld $28, 8($29)",
+                "jr $25",
+                "daddiu $29, $29, 48",
+                ".set pop",
+                name = sym $name,
+                goes_on = sym $goes_on,
+                full = sym $full,
+            )
+        }
+    };
+}
+
+/// Calls `f(arg)` with the stack pointer at `top`, and comes back to this stack: when `f` returns, or
+/// when something that it called gives up with [`leave_stack`]. The word at `top` is used for that.
+///
+/// # Safety
+/// `top` must be 16-byte aligned, with enough writable memory below it, and a word above, that nobody
+/// else uses.
+#[cfg(target_arch = "mips64")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn call_on_stack(
+    f: unsafe extern "C" fn(*mut ()),
+    arg: *mut (),
+    top: *mut u8,
+) {
+    core::arch::naked_asm!(
+        ".set push",
+        ".set noreorder",
+        "daddiu $29, $29, -160",
+        "sd $31, 0($29)",
+        "sd $30, 8($29)",
+        "sd $28, 16($29)",
+        "sd $16, 24($29)",
+        "sd $17, 32($29)",
+        "sd $18, 40($29)",
+        "sd $19, 48($29)",
+        "sd $20, 56($29)",
+        "sd $21, 64($29)",
+        "sd $22, 72($29)",
+        "sd $23, 80($29)",
+        "sdc1 $f24, 88($29)",
+        "sdc1 $f25, 96($29)",
+        "sdc1 $f26, 104($29)",
+        "sdc1 $f27, 112($29)",
+        "sdc1 $f28, 120($29)",
+        "sdc1 $f29, 128($29)",
+        "sdc1 $f30, 136($29)",
+        "sdc1 $f31, 144($29)",
+        "lui $28, %hi(%neg(%gp_rel({me})))",
+        "daddu $28, $28, $25",
+        "daddiu $28, $28, %lo(%neg(%gp_rel({me})))",
+        "sd $29, 0($6)",
+        "move $16, $6",
+        "move $29, $6",
+        "move $25, $4",
+        "jalr $25",
+        "move $4, $5",
+        "ld $25, %got_disp({leave})($28)",
+        "jr $25",
+        "move $4, $16",
+        ".set pop",
+        me = sym call_on_stack,
+        leave = sym leave_stack,
+    )
+}
+
+/// Returns from the [`call_on_stack`] with this `top` at once.
+///
+/// # Safety
+/// That call must be under way, on this thread.
+#[cfg(target_arch = "mips64")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn leave_stack(top: *mut u8) -> ! {
+    core::arch::naked_asm!(
+        ".set push",
+        ".set noreorder",
+        "ld $29, 0($4)",
+        "ld $31, 0($29)",
+        "ld $30, 8($29)",
+        "ld $28, 16($29)",
+        "ld $16, 24($29)",
+        "ld $17, 32($29)",
+        "ld $18, 40($29)",
+        "ld $19, 48($29)",
+        "ld $20, 56($29)",
+        "ld $21, 64($29)",
+        "ld $22, 72($29)",
+        "ld $23, 80($29)",
+        "ldc1 $f24, 88($29)",
+        "ldc1 $f25, 96($29)",
+        "ldc1 $f26, 104($29)",
+        "ldc1 $f27, 112($29)",
+        "ldc1 $f28, 120($29)",
+        "ldc1 $f29, 128($29)",
+        "ldc1 $f30, 136($29)",
+        "ldc1 $f31, 144($29)",
+        "jr $31",
+        "daddiu $29, $29, 160",
+        ".set pop",
+    )
+}
+
+/// The code that a signal handler of ours would return to; Linux on MIPS has one of its own and takes
+/// none.
+///
+/// # Safety
+/// Only for a signal handler to return to.
+#[cfg(target_arch = "mips64")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn restorer() {
+    core::arch::naked_asm!("addiu $2, $0, 5211", "syscall") // rt_sigreturn
+}
+
+/// The thread pointer. Where the processor has no such register, the kernel stands in for it.
+#[cfg(target_arch = "mips64")]
+#[inline(always)]
+pub fn thread_pointer() -> u64 {
+    let tp: u64;
+    // SAFETY: reads a register.
+    unsafe {
+        core::arch::asm!(
+            ".set push", ".set mips64r2", "rdhwr $3, $29", ".set pop",
+            out("$3") tp, options(nostack, nomem, preserves_flags)
+        );
+    }
+    tp
+}
+
+/// Whether [`counter`] runs at one speed on all processors and can be read: never. The counter has 32
+/// bits, which are through within seconds, each processor has its own, and not every one lets programs
+/// read it. So the kernel's clock it is.
+#[must_use]
+pub fn counter_is_steady(_clocksource: &str, _cpuinfo: &str) -> bool {
+    false
+}
+
+/// Loads may be done in another order than the program's, also as other processors see it.
+pub const LOADS_IN_ORDER: bool = false;
+
+/// The processor's cycle counter, where programs may read it: 32 bits, see [`counter_is_steady`].
+#[cfg(target_arch = "mips64")]
+#[inline(always)]
+pub fn counter() -> u64 {
+    let ticks: u64;
+    // SAFETY: reads a register.
+    unsafe {
+        core::arch::asm!(
+            ".set push", ".set mips64r2", "rdhwr {}, $2", ".set pop",
+            out(reg) ticks, options(nostack, preserves_flags)
+        );
+    }
+    ticks & 0xffff_ffff
+}
+
+/// The same, read after all earlier loads have been done.
+#[cfg(target_arch = "mips64")]
+#[inline(always)]
+pub fn counter_after_loads() -> u64 {
+    // SAFETY: a barrier.
+    unsafe { core::arch::asm!("sync", options(nostack, preserves_flags)) };
+    counter()
+}
+
+/// Copies `n` bytes forward.
+///
+/// # Safety
+/// As `memcpy` of C; also right where `dst` is below `src` and they overlap.
+#[cfg(target_arch = "mips64")]
+#[inline(always)]
+pub unsafe fn copy_forward(dst: *mut u8, src: *const u8, n: usize) {
+    // SAFETY: the caller's promise: each loop ends with the last byte. `ldl` and `ldr`, with the
+    // assembler's choice of which end is which, load what is not aligned.
+    unsafe {
+        core::arch::asm!(
+            ".set push",
+            ".set noreorder",
+            "2:",
+            "sltiu {w}, {n}, 8",
+            "bnez {w}, 3f",
+            "nop",
+            "uld {w}, 0({src})",
+            "usd {w}, 0({dst})",
+            "daddiu {src}, {src}, 8",
+            "daddiu {dst}, {dst}, 8",
+            "b 2b",
+            "daddiu {n}, {n}, -8",
+            "3:",
+            "beqz {n}, 5f",
+            "nop",
+            "4:",
+            "lbu {w}, 0({src})",
+            "sb {w}, 0({dst})",
+            "daddiu {src}, {src}, 1",
+            "daddiu {n}, {n}, -1",
+            "bnez {n}, 4b",
+            "daddiu {dst}, {dst}, 1",
+            "5:",
+            ".set pop",
+            n = inout(reg) n => _,
+            src = inout(reg) src => _,
+            dst = inout(reg) dst => _,
+            w = out(reg) _,
+            options(nostack),
+        );
+    }
+}
+
+/// Sets `n` bytes.
+///
+/// # Safety
+/// As `memset` of C.
+#[cfg(target_arch = "mips64")]
+#[inline(always)]
+pub unsafe fn fill(dst: *mut u8, byte: u8, n: usize) {
+    // SAFETY: the caller's promise: the loop ends with the last byte.
+    unsafe {
+        core::arch::asm!(
+            ".set push",
+            ".set noreorder",
+            "beqz {n}, 3f",
+            "nop",
+            "2:",
+            "sb {w}, 0({dst})",
+            "daddiu {n}, {n}, -1",
+            "bnez {n}, 2b",
+            "daddiu {dst}, {dst}, 1",
+            "3:",
+            ".set pop",
+            n = inout(reg) n => _,
+            dst = inout(reg) dst => _,
+            w = in(reg) u64::from(byte),
+            options(nostack),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counter_is_not_used() {
+        assert!(!counter_is_steady("MIPS", "") && !counter_is_steady("GIC", ""));
+    }
+
+    #[test]
+    fn a_call_as_registers() {
+        let regs = Regs { pc: 1, sp: 2, fp: 3 };
+        let saved = [16, 17, 18, 19, 20, 21, 22, 23, 28];
+        let call = Call { args: [9; 6], function: 0, result: 0, regs, saved, note: [0; 2] };
+        let full = FullRegs::from(&call);
+        assert_eq!(Regs::from(full), regs);
+        assert_eq!((full.gpr[16], full.gpr[23], full.gpr[28], full.gpr[31]), (16, 23, 28, 1));
+        assert_eq!((full.gpr[24], full.gpr[4]), (0, 0));
+    }
+}

@@ -1,0 +1,234 @@
+//! Reading functions: whether one can be patched at its entry, and which instructions the patch
+//! displaces.
+
+pub use super::decode::{PcUse, Slot, pc_use, slot};
+use super::decode::{compact_register_jump, field, is_terminator, is_transfer, register_jump};
+use super::isa::{Isa, NOP};
+use super::jump::PATCH_LEN;
+use super::regs::{RA, T9};
+pub use crate::patch::{PatchPlan, Refusal};
+use alloc::vec::Vec;
+
+/// The instructions in `code`.
+fn words(isa: Isa, code: &[u8]) -> impl Iterator<Item = u32> + '_ {
+    code.as_chunks::<4>().0.iter().filter_map(move |b| isa.order.word4(b, 0))
+}
+
+/// The address of the first instructions in `code` (which stands at `code_addr`) that make the
+/// address `target`: `lui` and a `daddiu` or `addiu` not far behind, or, of release 6, `addiupc`.
+///
+/// Code that can be at any address loads addresses from its global offset table, which the code
+/// itself does not show.
+#[must_use]
+pub fn find_reference_in(isa: Isa, code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
+    /// Compilers put other instructions between the two.
+    const NEAR: usize = 16;
+    let list: Vec<u32> = words(isa, code).collect();
+    let low = target as u16;
+    let high = target.wrapping_sub(i64::from(low as i16) as u64);
+    // What `lui` can make.
+    let high = (high as i32 as i64 as u64 == high).then_some((high >> 16) as u32 & 0xffff);
+    list.iter().zip(0_usize..).find_map(|(&insn, n)| {
+        let pc = code_addr.wrapping_add((n as u64).wrapping_mul(4));
+        if let Some(PcUse::Address(address)) = pc_use(isa, insn, pc) {
+            return (address == target).then_some(pc);
+        }
+        if insn & 0xffe0_0000 != 0x3c00_0000 || Some(insn & 0xffff) != high {
+            return None;
+        }
+        // addiu or daddiu <any>, <that>, low
+        let adds = |i: &u32| {
+            matches!(i >> 26, 0x09 | 0x19) && field(*i, 21) == field(insn, 16) && *i as u16 == low
+        };
+        list.iter().skip(n.wrapping_add(1)).take(NEAR).any(adds).then_some(pc)
+    })
+}
+
+/// The same for this machine.
+#[must_use]
+pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
+    find_reference_in(Isa::NATIVE, code, code_addr, target)
+}
+
+/// Where direct calls and jumps in `code`, which stands at `code_addr`, lead outside of it.
+#[must_use]
+pub fn calls_in(isa: Isa, code: &[u8], code_addr: u64) -> Vec<u64> {
+    let end = code_addr.wrapping_add(code.len() as u64);
+    let targets = words(isa, code).zip((0..).step_by(4)).filter_map(|(insn, at)| {
+        match pc_use(isa, insn, code_addr.wrapping_add(at)) {
+            Some(PcUse::Branch(to) | PcUse::Call(to)) => Some(to),
+            _ => None,
+        }
+    });
+    targets.filter(|to| !(code_addr..end).contains(to)).collect()
+}
+
+/// The same for this machine.
+#[must_use]
+pub fn calls(code: &[u8], code_addr: u64) -> Vec<u64> {
+    calls_in(Isa::NATIVE, code, code_addr)
+}
+
+/// The address of the word that `code` jumps through: an entry of a linkage table, `lui r, page; ld
+/// $t9, offset(r)`, and, right behind or one further, `jr $t9`. Code that can be at any address has
+/// none: it loads from its global offset table itself.
+#[must_use]
+pub fn indirect_jump_in(isa: Isa, code: &[u8]) -> Option<u64> {
+    let at = |n: usize| isa.order.word4(code, n.wrapping_mul(4));
+    let (lui, load) = (at(0)?, at(1)?);
+    let loads = load & 0xfc1f_0000 == 0xdc00_0000 | u32::from(T9) << 16;
+    if lui & 0xffe0_0000 != 0x3c00_0000 || !loads || field(load, 21) != field(lui, 16) {
+        return None;
+    }
+    let jumps = |n| at(n).and_then(register_jump) == Some((u32::from(T9), 0));
+    let page = i64::from((lui << 16) as i32);
+    let slot = page.wrapping_add(i64::from(load as u16 as i16)) as u64;
+    (jumps(2) || jumps(3)).then_some(slot)
+}
+
+/// The same for this machine.
+#[must_use]
+pub fn indirect_jump(code: &[u8], _code_addr: u64) -> Option<u64> {
+    indirect_jump_in(Isa::NATIVE, code)
+}
+
+/// All instructions of the function. Where its size is not known it ends at the first instruction
+/// that execution does not go beyond, and that no branch before it jumps over.
+fn instructions(
+    isa: Isa,
+    code: &[u8],
+    func_addr: u64,
+    size: Option<u64>,
+) -> Result<Vec<u32>, Refusal> {
+    let body = match size {
+        Some(need) if need > code.len() as u64 => {
+            return Err(Refusal::Incomplete { have: code.len(), need });
+        }
+        Some(size) => code.get(..size as usize).unwrap_or(code),
+        None => code,
+    };
+    let (mut list, mut furthest, mut ends) = (Vec::new(), 0, None);
+    for (insn, at) in words(isa, body).zip((0..).step_by(4)) {
+        list.push(insn);
+        let target = match pc_use(isa, insn, func_addr.wrapping_add(at)) {
+            Some(PcUse::Branch(to) | PcUse::Conditional(to)) => to.wrapping_sub(func_addr),
+            _ => 0,
+        };
+        // What leads further than any code that is known leaves the function.
+        if target < body.len() as u64 {
+            furthest = furthest.max(target);
+        }
+        if size.is_none() && is_terminator(isa, insn) {
+            let last = if slot(isa, insn).is_delay() { at.wrapping_add(4) } else { at };
+            ends = Some(last);
+        }
+        if ends == Some(at) && furthest <= at {
+            break;
+        }
+    }
+    Ok(list)
+}
+
+/// Plans the patch of the function whose bytes are `code`, from its start.
+///
+/// `func_size` is the size that its symbol (or its call frame information) gives; then `code` must
+/// have all of it. `None` or `Some(0)`: not known.
+///
+/// # Errors
+///
+/// See [`Refusal`].
+pub fn plan_patch_in(
+    isa: Isa,
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+) -> Result<PatchPlan, Refusal> {
+    // An odd address is one of another instruction set.
+    if func_addr & 3 != 0 {
+        return Err(Refusal::Undecodable { at: 0 });
+    }
+    let list = instructions(isa, code, func_addr, func_size.filter(|&size| size > 0))?;
+    let mut plan = PatchPlan::at(0, PATCH_LEN);
+    while plan.displaced_len < PATCH_LEN && !plan.terminated {
+        let at = plan.displaced_len;
+        let &insn = list.get(at / 4).ok_or(Refusal::TooShort)?;
+        plan.displaced.push(at);
+        plan.displaced_len = at.wrapping_add(4);
+        if slot(isa, insn).is_delay() {
+            let at = plan.displaced_len;
+            let &delayed = list.get(at / 4).ok_or(Refusal::TooShort)?;
+            if is_transfer(isa, delayed) {
+                return Err(Refusal::Undecodable { at });
+            }
+            if pc_use(isa, delayed, 0).is_some() {
+                return Err(Refusal::OwnAddress { at });
+            }
+            plan.displaced_len = at.wrapping_add(4);
+        }
+        plan.terminated = is_terminator(isa, insn);
+    }
+    let rest = code.get(plan.displaced_len..PATCH_LEN.max(plan.displaced_len));
+    let rest = rest.ok_or(Refusal::TooShort)?;
+    if list.len() > plan.displaced_len / 4 && !rest.is_empty()
+        || words(isa, rest).any(|insn| insn != NOP)
+    {
+        return Err(Refusal::TooShort);
+    }
+    check(isa, &plan, &list, func_addr)?;
+    Ok(plan)
+}
+
+/// The same for this machine.
+///
+/// # Errors
+///
+/// See [`Refusal`].
+pub fn plan_patch(
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+) -> Result<PatchPlan, Refusal> {
+    plan_patch_in(Isa::NATIVE, code, func_addr, func_size)
+}
+
+/// The displaced instructions must not be about themselves, and no branch of the function may lead
+/// into the patch, or make the hook see one call twice.
+fn check(isa: Isa, plan: &PatchPlan, list: &[u32], func_addr: u64) -> Result<(), Refusal> {
+    let end = plan.patch_len as u64;
+    for (&insn, at) in list.iter().zip((0_usize..).step_by(4)) {
+        let moved = plan.displaced.contains(&at);
+        let offset = |address: u64| address.wrapping_sub(func_addr);
+        match pc_use(isa, insn, func_addr.wrapping_add(at as u64)) {
+            Some(PcUse::Branch(to) | PcUse::Conditional(to)) if offset(to) == 0 => {
+                return Err(Refusal::BranchToEntry { from: at });
+            }
+            Some(
+                PcUse::Branch(to)
+                | PcUse::Conditional(to)
+                | PcUse::Call(to)
+                | PcUse::ConditionalCall(to),
+            ) if (1..end).contains(&offset(to)) => {
+                return Err(Refusal::BranchIntoPatch { from: at });
+            }
+            // To read itself.
+            Some(PcUse::Literal(from)) if moved && offset(from) < end => {
+                return Err(Refusal::OwnAddress { at });
+            }
+            Some(PcUse::Other) if moved => return Err(Refusal::OwnAddress { at }),
+            _ => {}
+        }
+        // What it goes to, or where it comes back to, would be changed before it goes.
+        let bad_link = match register_jump(insn) {
+            Some((rs, rd)) => rd != 0 && rs == rd,
+            None => compact_register_jump(isa, insn) == Some((u32::from(RA), true)),
+        };
+        if moved && bad_link {
+            return Err(Refusal::Undecodable { at });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "insn_tests.rs"]
+mod tests;

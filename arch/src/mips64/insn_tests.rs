@@ -1,0 +1,146 @@
+use super::*;
+use crate::mips64::isa::Order;
+use alloc::vec;
+
+const ADDR: u64 = 0x1_2000_0000;
+const R2: Isa = Isa { order: Order::Little, release6: false };
+const R6: Isa = Isa { order: Order::Little, release6: true };
+
+fn code(isa: Isa, insns: &[u32]) -> Vec<u8> {
+    insns.iter().flat_map(|i| isa.order.bytes4(*i)).collect()
+}
+
+/// The plan, which is the same in both byte orders.
+fn plan(isa: Isa, insns: &[u32], sized: bool) -> Result<PatchPlan, Refusal> {
+    let size = sized.then_some(insns.len() as u64 * 4);
+    let plans = [Order::Little, Order::Big].map(|order| {
+        let isa = Isa { order, ..isa };
+        plan_patch_in(isa, &code(isa, insns), ADDR, size)
+    });
+    assert_eq!(plans[0], plans[1]);
+    plans[0].clone()
+}
+
+const JR: u32 = 0x03e0_0008; // jr ra
+const DADDIU: u32 = 0x67bd_ffe0; // daddiu sp, sp, -32
+const SD: u32 = 0xffbf_0018; // sd ra, 24(sp)
+const LI: u32 = 0x2402_0005; // li v0, 5
+
+#[test]
+fn where_to_patch() {
+    for (isa, insns, len, displaced, terminated) in [
+        (R2, &[DADDIU, SD, JR, NOP][..], 8, &[0, 4][..], false),
+        (R2, &[JR, NOP], 8, &[0], true),
+        (R2, &[LI, JR, NOP], 12, &[0, 4], true),
+        (R2, &[LI, 0x1080_0002, NOP, LI, JR, NOP], 12, &[0, 4], false), // beqz a0
+        (R2, &[0x1080_0002, NOP, LI, JR, NOP], 8, &[0], false),
+        (R2, &[0x5080_0002, LI, LI, JR, NOP], 8, &[0], false), // beql
+        (R2, &[0x0320_f809, NOP, JR, NOP], 8, &[0], false),    // jalr t9
+        (R2, &[0x0411_0001, NOP, JR, NOP], 8, &[0], false),    // bal .+8
+        (R2, &[0x0411_ffff, NOP, JR, NOP], 8, &[0], false),    // bal to the entry: recursion
+        (R2, &[0x0800_1000, NOP], 8, &[0], true),              // j elsewhere
+        (R6, &[0xd81f_0000, NOP], 4, &[0], true),              // jic ra; padding
+        (R6, &[0xd880_0001, LI, JR, NOP], 8, &[0, 4], false),  // beqzc
+        (R6, &[0xe800_0100, LI, JR, NOP], 8, &[0, 4], false),  // balc
+        (R6, &[LI, 0xe800_0100, JR, NOP], 8, &[0, 4], false),
+    ] {
+        let want = PatchPlan {
+            patch_offset: 0,
+            patch_len: 8,
+            displaced_len: len,
+            displaced: displaced.to_vec(),
+            terminated,
+        };
+        let sized = insns != [0xd81f_0000, NOP];
+        assert_eq!(plan(isa, insns, sized).as_ref(), Ok(&want), "{insns:x?}");
+        assert!(want.covers(ADDR, ADDR + 4) && !want.covers(ADDR, ADDR));
+        assert!(!want.covers(ADDR, ADDR + 8));
+    }
+    // Four bytes, and padding behind.
+    let bytes = code(R6, &[0xd81f_0000, NOP, LI]);
+    assert!(plan_patch_in(R6, &bytes, ADDR, Some(4)).is_ok());
+}
+
+#[test]
+fn refusals() {
+    for (isa, insns, want) in [
+        (R2, &[][..], Refusal::TooShort),
+        (R2, &[LI], Refusal::TooShort),
+        (R2, &[LI, JR], Refusal::TooShort),
+        (R6, &[0xd81f_0000, LI], Refusal::TooShort),
+        (R2, &[DADDIU, SD, 0x1480_fffd, NOP], Refusal::BranchToEntry { from: 8 }),
+        (R2, &[DADDIU, SD, 0x1480_fffe, NOP], Refusal::BranchIntoPatch { from: 8 }),
+        (R2, &[DADDIU, SD, 0x0411_fffe, NOP], Refusal::BranchIntoPatch { from: 8 }),
+        (R2, &[DADDIU, SD, 0x0800_0001, NOP], Refusal::BranchIntoPatch { from: 8 }),
+        (R2, &[0x1000_ffff, NOP], Refusal::BranchToEntry { from: 0 }),
+        (R2, &[0x1080_0004, 0x1080_0004, NOP], Refusal::Undecodable { at: 4 }),
+        (R2, &[0x7400_0004, NOP, NOP], Refusal::OwnAddress { at: 0 }),
+        (R2, &[0xc880_0004, NOP, NOP], Refusal::OwnAddress { at: 0 }),
+        (R2, &[0x03e0_f809, NOP, NOP], Refusal::Undecodable { at: 0 }), // jalr ra, ra
+        (R6, &[0xf81f_0000, NOP, NOP], Refusal::Undecodable { at: 0 }), // jialc ra
+        (R6, &[0x1080_0004, 0xec80_0004, NOP], Refusal::OwnAddress { at: 4 }),
+        (R6, &[0xec88_0001, NOP, NOP], Refusal::OwnAddress { at: 0 }), // lwpc .+4
+        (R6, &[0x2004_0004, NOP, NOP], Refusal::OwnAddress { at: 0 }), // beqzalc
+    ] {
+        assert_eq!(plan(isa, insns, true), Err(want), "{insns:x?}");
+    }
+    // A branch to a delay slot that stays where it is.
+    assert!(plan(R2, &[LI, 0x1080_0002, NOP, LI, 0x1480_fffd, NOP], true).is_ok());
+    let bytes = code(R2, &[DADDIU, SD]);
+    assert_eq!(plan_patch_in(R2, &bytes, ADDR + 1, None), Err(Refusal::Undecodable { at: 0 }));
+    let need = Refusal::Incomplete { have: 8, need: 12 };
+    assert_eq!(plan_patch_in(R2, &bytes, ADDR, Some(12)), Err(need));
+}
+
+#[test]
+fn without_a_size_the_function_ends_where_it_must() {
+    // The branch back to the entry belongs to what follows.
+    let insns = [DADDIU, SD, 0x1080_0001, NOP, JR, NOP, 0x1000_fff9, NOP];
+    assert!(plan(R2, &insns, false).is_ok());
+    assert_eq!(plan(R2, &insns, true), Err(Refusal::BranchToEntry { from: 24 }));
+    // Here a branch leads on behind the jr.
+    let insns = [DADDIU, SD, 0x1080_0003, NOP, JR, NOP, 0x1000_fff9, NOP];
+    assert_eq!(plan(R2, &insns, false), Err(Refusal::BranchToEntry { from: 24 }));
+}
+
+#[test]
+fn references() {
+    // lui v0, 2; nop; daddiu v0, v0, -4
+    let insns = [NOP, 0x3c02_0002, NOP, 0x6442_fffc, JR];
+    for order in [Order::Little, Order::Big] {
+        let isa = Isa { order, release6: false };
+        let bytes = code(isa, &insns);
+        assert_eq!(find_reference_in(isa, &bytes, ADDR, 0x1_fffc), Some(ADDR + 4));
+        assert_eq!(find_reference_in(isa, &bytes, ADDR, 0x1_fff8), None);
+        assert_eq!(find_reference_in(isa, &bytes, ADDR, 0x1_0001_fffc), None);
+        assert_eq!(find_reference_in(isa, &bytes[..12], ADDR, 0x1_fffc), None);
+    }
+    let bytes = code(R6, &[NOP, 0xec80_0002]);
+    assert_eq!(find_reference_in(R6, &bytes, ADDR, ADDR + 12), Some(ADDR + 4));
+}
+
+#[test]
+fn what_a_function_calls() {
+    // bal +0x100; beqz +8; b -4; j elsewhere; jalr
+    let insns = [0x0411_0040, NOP, 0x1080_0002, NOP, 0x1000_fffe, NOP, 0x0800_1000, 0x0320_f809];
+    assert_eq!(calls_in(R2, &code(R2, &insns), ADDR), [ADDR + 0x104, ADDR + 0x4000]);
+    assert!(calls_in(R2, &code(R2, &[JR]), ADDR).is_empty());
+}
+
+#[test]
+fn entries_of_linkage_tables() {
+    // lui t2, 0x2002; ld t9, -0x7ff8(t2); jr t9; daddiu t8, t2, -0x7ff8
+    let entry = [0x3c0e_2002, 0xddd9_8008, 0x0320_0008, 0x65d8_8008];
+    let slot = Some(0x2001_8008);
+    for order in [Order::Little, Order::Big] {
+        let isa = Isa { order, release6: false };
+        assert_eq!(indirect_jump_in(isa, &code(isa, &entry)), slot);
+        let late = [entry[0], entry[1], entry[3], entry[2]];
+        assert_eq!(indirect_jump_in(isa, &code(isa, &late)), slot);
+        for other in [[entry[0], entry[1], JR, JR], [entry[0], entry[1] | 1 << 21, entry[2], 0]] {
+            assert_eq!(indirect_jump_in(isa, &code(isa, &other)), None);
+        }
+        assert_eq!(indirect_jump_in(isa, &code(isa, &entry[..2])), None);
+    }
+    assert_eq!(plan(R2, &entry, true).map(|p| p.displaced), Ok(vec![0, 4]));
+}

@@ -1,0 +1,315 @@
+//! Moving the displaced instructions to another address, and the stub that a patched function jumps
+//! to.
+//!
+//! A delay slot goes with its branch. A call that is moved leaves the return address that it would
+//! have left where it was, so nothing ever returns into the stub; only a compact call (release 6) at
+//! the very entry, which would return into the patch, returns to the stub.
+
+use super::decode::{
+    PcUse, Slot, compact_register_jump, distance_bits, field, is_terminator, pc_use, register_jump,
+    slot,
+};
+use super::insn::{PatchPlan, Refusal};
+use super::isa::{Isa, NOP, beq, jump_register, load_address, lw};
+use super::jump::{encode_j, encode_jump_in, near_window};
+use super::regs::{AT, RA, T8, T9, ZERO};
+pub use crate::patch::{Relocated, Stub, StubParams};
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// What a function may change at its entry, and no argument is in.
+const SCRATCH: u32 = AT as u32;
+/// What the hook's entry code takes the descriptor in.
+const DESCRIPTOR: u32 = T8 as u32;
+const FUNCTION: u32 = T9 as u32;
+const LINK: u32 = RA as u32;
+
+/// `jal`.
+const JAL: u32 = 0x0c00_0000;
+
+/// The addresses where the stub for this function may be: in reach of the function. What its
+/// displaced instructions lead to is in reach of that then, too, but for branches across the edge of
+/// two regions, which [`relocate`] refuses.
+///
+/// # Errors
+///
+/// [`Refusal::Changed`] if `code` is not what the plan was made for.
+pub fn stub_window(plan: &PatchPlan, code: &[u8], func_addr: u64) -> Result<Range<u64>, Refusal> {
+    if code.len() < plan.displaced_len {
+        return Err(Refusal::Changed);
+    }
+    Ok(near_window(func_addr))
+}
+
+/// Instructions being put together, and the branches whose targets come behind them.
+struct Block {
+    isa: Isa,
+    address: u64,
+    insns: Vec<u32>,
+    /// A branch, and where it leads.
+    branches: Vec<(usize, u64)>,
+}
+
+impl Block {
+    fn new(isa: Isa, address: u64) -> Self {
+        Block { isa, address, insns: Vec::new(), branches: Vec::new() }
+    }
+
+    fn len(&self) -> usize {
+        self.insns.len().wrapping_mul(4)
+    }
+
+    fn push(&mut self, insn: u32) {
+        self.insns.push(insn);
+    }
+
+    fn load(&mut self, register: u32, value: u64) {
+        let (insns, n) = load_address(register, value);
+        self.insns.extend(insns.iter().take(n));
+    }
+
+    /// `j to`, or `jal to`, and its delay slot.
+    fn jump(&mut self, link: u32, to: u64, delayed: u32) -> Result<(), Refusal> {
+        let here = self.address.wrapping_add(self.len() as u64);
+        let insn = encode_j(here, to).ok_or(Refusal::OutOfReach)?;
+        self.push(insn | link);
+        self.push(delayed);
+        Ok(())
+    }
+
+    /// A branch, its delay slot (or what a compact branch must not have a branch in), and, later,
+    /// the jump that it leads to.
+    fn branch(&mut self, insn: u32, to: u64, delayed: u32) {
+        self.branches.push((self.insns.len(), to));
+        self.push(insn);
+        self.push(delayed);
+    }
+
+    /// The jumps that the branches lead to.
+    fn finish_branches(&mut self) -> Result<(), Refusal> {
+        for (user, to) in core::mem::take(&mut self.branches) {
+            let distance = self.insns.len().wrapping_sub(user.wrapping_add(1)) as u32;
+            if let Some(insn) = self.insns.get_mut(user) {
+                let bits = distance_bits(self.isa, *insn).ok_or(Refusal::CannotMove)?;
+                let mask = 1_u32.wrapping_shl(bits).wrapping_sub(1);
+                *insn = *insn & !mask | distance & mask;
+            }
+            self.jump(0, to, NOP)?;
+        }
+        Ok(())
+    }
+
+    /// The instruction that stood at `at` in a function at `func_addr`, with the one behind it.
+    /// Returns whether a call in the stub is among what was made of it.
+    fn moved(&mut self, insn: u32, delayed: u32, at: usize, func: u64) -> Result<bool, Refusal> {
+        let isa = self.isa;
+        let address = func.wrapping_add(at as u64);
+        let kind = slot(isa, insn);
+        let delayed = if kind.is_delay() { delayed } else { NOP };
+        let back = address.wrapping_add(if kind.is_delay() { 8 } else { 4 });
+        match pc_use(isa, insn, address) {
+            None => return self.moved_by_register(insn, delayed, back, at),
+            Some(PcUse::Branch(to)) => self.jump(0, to, delayed)?,
+            // It would return into the patch.
+            Some(PcUse::Call(to)) if at == 0 && kind == Slot::None => {
+                self.jump(JAL, to, NOP)?;
+                return Ok(true);
+            }
+            Some(PcUse::Call(to)) => {
+                self.load(LINK, back);
+                self.jump(0, to, delayed)?;
+            }
+            Some(PcUse::Conditional(to)) => self.branch(insn, to, delayed),
+            Some(PcUse::ConditionalCall(to)) => {
+                if field(insn, 21) == LINK {
+                    return Err(Refusal::CannotMove);
+                }
+                self.load(LINK, back);
+                self.branch(insn & !(1 << 20), to, delayed);
+            }
+            Some(PcUse::Address(value)) => {
+                let register = field(insn, 21);
+                if register == u32::from(ZERO) {
+                    self.push(NOP);
+                } else {
+                    self.load(register, value);
+                }
+            }
+            Some(PcUse::Literal(from)) => self.load_from(insn, from)?,
+            Some(PcUse::Other) => return Err(Refusal::CannotMove),
+        }
+        Ok(false)
+    }
+
+    /// The same for what does not read its own address: a call may still leave one.
+    fn moved_by_register(
+        &mut self,
+        insn: u32,
+        delayed: u32,
+        back: u64,
+        at: usize,
+    ) -> Result<bool, Refusal> {
+        /// The field of the register for the return address.
+        const TO: u32 = 31 << 11;
+        match (register_jump(insn), compact_register_jump(self.isa, insn)) {
+            (Some((_, link)), _) => {
+                if link != 0 {
+                    self.load(link, back);
+                }
+                // With a barrier where it had one; as `jalr $0`, which every release has.
+                self.push(insn & !TO | 1);
+                self.push(delayed);
+            }
+            (_, Some((_, true))) if at != 0 => {
+                self.load(LINK, back);
+                // jialc to jic
+                self.push(insn & !(1 << 29));
+            }
+            (_, Some((_, call))) => {
+                self.push(insn);
+                return Ok(call);
+            }
+            _ => self.push(insn),
+        }
+        Ok(false)
+    }
+
+    /// The same load as `insn`, by address.
+    fn load_from(&mut self, insn: u32, from: u64) -> Result<(), Refusal> {
+        let register = field(insn, 21);
+        if register == u32::from(ZERO) {
+            return Err(Refusal::CannotMove);
+        }
+        let opcode = match insn >> 19 & 3 {
+            1 => 0x8c00_0000, // lw
+            2 => 0x9c00_0000, // lwu
+            _ => 0xdc00_0000, // ld
+        };
+        self.load(register, from);
+        self.push(opcode | register << 21 | register << 16);
+        Ok(())
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        self.insns.iter().flat_map(|&insn| self.isa.order.bytes4(insn)).collect()
+    }
+}
+
+/// Whether execution goes on behind what was made of the displaced instruction: a call goes on behind
+/// where it was.
+fn goes_on(isa: Isa, insn: u32, at: usize) -> bool {
+    let in_stub = at == 0 && slot(isa, insn) == Slot::None;
+    let call = matches!(pc_use(isa, insn, 0), Some(PcUse::Call(_)))
+        || register_jump(insn).is_some()
+        || matches!(compact_register_jump(isa, insn), Some((_, true)));
+    !is_terminator(isa, insn) && (!call || in_stub)
+}
+
+/// The displaced instructions as they have to be at `new_addr` (a multiple of 4). `$t9` is set first to
+/// the function's address, as it is at a function's entry: `lui gp; daddu gp, gp, t9` relies on it.
+///
+/// # Errors
+///
+/// [`Refusal::CannotMove`] or [`Refusal::OutOfReach`] where they cannot be there,
+/// [`Refusal::Changed`] if `code` is not what the plan was made for.
+pub fn relocate_in(
+    isa: Isa,
+    plan: &PatchPlan,
+    code: &[u8],
+    func_addr: u64,
+    new_addr: u64,
+) -> Result<Relocated, Refusal> {
+    let word = |at: usize| isa.order.word4(code, at).ok_or(Refusal::Changed);
+    let mut block = Block::new(isa, new_addr);
+    let (mut map, mut has_call, mut on) = (Vec::new(), false, true);
+    block.load(FUNCTION, func_addr);
+    for &at in &plan.displaced {
+        let insn = word(at)?;
+        let delayed = if slot(isa, insn).is_delay() { word(at.wrapping_add(4))? } else { NOP };
+        map.push((at, block.len()));
+        has_call |= block.moved(insn, delayed, at, func_addr)?;
+        on = goes_on(isa, insn, at);
+    }
+    if on {
+        block.jump(0, func_addr.wrapping_add(plan.continuation() as u64), NOP)?;
+    }
+    block.finish_branches()?;
+    Ok(Relocated { bytes: block.bytes(), map, has_call })
+}
+
+/// The same for this machine.
+///
+/// # Errors
+///
+/// See [`relocate_in`].
+pub fn relocate(
+    plan: &PatchPlan,
+    code: &[u8],
+    func_addr: u64,
+    new_addr: u64,
+) -> Result<Relocated, Refusal> {
+    relocate_in(Isa::NATIVE, plan, code, func_addr, new_addr)
+}
+
+/// The stub that a patched function jumps to:
+///
+/// ```text
+///           li   $at, flag_addr
+///           lw   $at, 0($at)
+///           beqz $at, original
+///           nop
+///           li   $t8, desc_addr
+///           li   $t9, entry_addr
+///           jr   $t9
+///           nop
+/// original: li   $t9, function
+///           <moved instructions>
+///           j    function + n
+///           nop
+///           <jumps that moved branches lead to>
+/// ```
+///
+/// (`li` stands for the two to six instructions that make an address.) `$at`, `$t8` and `$t9` are
+/// free at a function's entry; `$t0` to `$t3` would be, but a nested function of GNU C has its chain
+/// in the last of them.
+///
+/// # Errors
+///
+/// See [`relocate_in`].
+pub fn build_stub_in(isa: Isa, params: &StubParams<'_>) -> Result<Stub, Refusal> {
+    let StubParams { stub_addr, func_addr, plan, .. } = *params;
+    let mut head = Block::new(isa, stub_addr);
+    head.load(SCRATCH, params.flag_addr);
+    head.push(lw(SCRATCH, 0, SCRATCH));
+    let test = head.insns.len();
+    head.push(NOP);
+    head.push(NOP);
+    head.load(DESCRIPTOR, params.desc_addr);
+    head.load(FUNCTION, params.entry_addr);
+    head.push(jump_register(FUNCTION));
+    head.push(NOP);
+    let distance = head.insns.len().wrapping_sub(test.wrapping_add(1)) as u16;
+    if let Some(insn) = head.insns.get_mut(test) {
+        *insn = beq(SCRATCH, u32::from(ZERO), distance);
+    }
+    let original_addr = stub_addr.wrapping_add(head.len() as u64);
+    let relocated = relocate_in(isa, plan, params.code, func_addr, original_addr)?;
+    let mut bytes = head.bytes();
+    bytes.extend_from_slice(&relocated.bytes);
+    let patch_addr = func_addr.wrapping_add(plan.patch_offset as u64);
+    let patch = encode_jump_in(isa.order, patch_addr, stub_addr).ok_or(Refusal::OutOfReach)?;
+    Ok(Stub { bytes, original_addr, patch: patch.to_vec(), patch_addr, relocated })
+}
+
+/// The same for this machine.
+///
+/// # Errors
+///
+/// See [`relocate_in`].
+pub fn build_stub(params: &StubParams<'_>) -> Result<Stub, Refusal> {
+    build_stub_in(Isa::NATIVE, params)
+}
+
+#[cfg(test)]
+#[path = "relocate_tests.rs"]
+mod tests;
