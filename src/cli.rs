@@ -3,7 +3,9 @@
 use crate::commands::check::CheckArgs;
 use crate::commands::diff::DiffArgs;
 use crate::commands::export::ExportArgs;
+use crate::commands::info::InfoArgs;
 use crate::commands::leaks::LeaksArgs;
+use crate::commands::replay::ReplayArgs;
 use crate::commands::report::ReportArgs;
 use crate::units::{parse_duration, parse_sample, parse_signal, parse_size};
 use clap::error::ErrorKind;
@@ -56,6 +58,8 @@ pub enum Command {
     Diff(Box<DiffArgs>),
     Check(Box<CheckArgs>),
     Export(Box<ExportArgs>),
+    Info(InfoArgs),
+    Replay(ReplayArgs),
     Demo(DemoArgs),
     /// Drains the ring of a target; started by `prof attach`
     #[command(hide = true)]

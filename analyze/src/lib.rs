@@ -8,6 +8,7 @@
 //! * [`leaks`]: which stacks leak, by what they held over time;
 //! * [`diff`]: what grew and what shrank;
 //! * [`export`]: the formats of other tools;
+//! * [`info`]: what is in the file;
 //! * [`symbols`]: code addresses to functions, files and lines;
 //! * [`report`]: the text and the JSON of `prof report`.
 //!
@@ -17,7 +18,9 @@
 pub mod diff;
 mod error;
 pub mod export;
+mod history;
 pub mod index;
+pub mod info;
 pub mod leaks;
 pub mod load;
 pub mod model;

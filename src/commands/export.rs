@@ -1,6 +1,7 @@
 //! `prof export`: a recording in the formats of other tools.
 
 use super::input::{InputArgs, Locate};
+use super::report::given;
 use crate::failure::usage;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
@@ -14,7 +15,7 @@ use std::process::ExitCode;
 /// Write a recording in the format of another tool
 ///
 /// The filters choose the blocks; --cost chooses the number in formats that have only one for each
-/// stack (folded, flamegraph, speedscope).
+/// stack (folded, flamegraph, speedscope, firefox), and what html shows first.
 #[derive(Args, Clone, Debug)]
 pub struct ExportArgs {
     /// The format
@@ -59,6 +60,16 @@ pub enum Kind {
     Csv,
     /// Every block and every stack
     Json,
+    /// One page for browsers, to attach to a ticket: timeline, flame graph, table
+    Html,
+    /// For <https://profiler.firefox.com>
+    Firefox,
+    /// The calls, for `prof replay`
+    Replay,
+    /// Every block, for DuckDB, Spark, ClickHouse
+    Parquet,
+    /// The frames of every stack, a row each
+    ParquetStacks,
 }
 
 /// What a stack is shown by.
@@ -103,6 +114,11 @@ impl From<Kind> for Format {
             Kind::Dhat => Format::Dhat,
             Kind::Csv => Format::Csv,
             Kind::Json => Format::Json,
+            Kind::Html => Format::Html,
+            Kind::Firefox => Format::Firefox,
+            Kind::Replay => Format::Replay,
+            Kind::Parquet => Format::Parquet,
+            Kind::ParquetStacks => Format::ParquetStacks,
         }
     }
 }
@@ -113,13 +129,14 @@ impl From<Kind> for Format {
 /// If the recording can't be read, or the output not be written.
 pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     if args.kind_is_binary() && args.output.is_none() && std::io::stdout().is_terminal() {
-        return Err(usage("pprof's format is not for terminals; give a file with -o"));
+        return Err(usage("this format is not for terminals; give a file with -o"));
     }
     let index = args.input.open(locate)?;
     let query = args.input.query(&index)?;
     let analysis = index.analysis();
     let at = args.at.map(|t| analysis.ticks_at(t.ns(analysis.duration_ns())));
-    let source = Source { index: &index, query: &query, at, cost: args.cost.into() };
+    let filter = given(&args.input.filter.0);
+    let source = Source { index: &index, query: &query, at, cost: args.cost.into(), filter };
     let written = match &args.output {
         None => source.write(args.format.into(), &mut BufWriter::new(std::io::stdout().lock())),
         Some(path) => {
@@ -142,6 +159,7 @@ pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
 
 impl ExportArgs {
     fn kind_is_binary(&self) -> bool {
-        self.format == Kind::Pprof
+        use Kind::{Parquet, ParquetStacks, Pprof, Replay};
+        matches!(self.format, Pprof | Replay | Parquet | ParquetStacks)
     }
 }

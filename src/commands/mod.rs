@@ -6,9 +6,11 @@ mod demo;
 mod detach;
 pub mod diff;
 pub mod export;
+pub mod info;
 pub mod input;
 pub mod leaks;
 mod pause;
+pub mod replay;
 pub mod report;
 mod run;
 mod status;
@@ -36,6 +38,8 @@ pub fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Diff(a) => diff::run(a, &locate),
         Command::Check(a) => check::run(a, &locate),
         Command::Export(a) => export::run(a, &locate),
+        Command::Info(a) => info::run(a, &locate),
+        Command::Replay(a) => replay::run(a),
         Command::Demo(a) => demo::run(a),
         Command::Collect(a) => recorder::run(a),
         Command::DemoTarget => demo::target(),

@@ -4,17 +4,24 @@
 //! for each stack take a [`Cost`].
 
 mod dhat;
+mod firefox;
 mod folded;
 mod heaptrack;
+mod html;
 mod massif;
+mod parquet;
 mod pprof;
 mod profile;
+pub mod replay;
 mod rows;
 mod speedscope;
+mod timeline;
 
 use crate::Index;
 use crate::index::Damaged;
+use crate::model::probability;
 use crate::query::Query;
+use crate::report::FilterData;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -82,6 +89,16 @@ pub enum Format {
     Csv,
     /// Every block and every stack, as JSON.
     Json,
+    /// One page for browsers: timeline, flame graph, table.
+    Html,
+    /// Firefox Profiler's JSON.
+    Firefox,
+    /// The calls, to be made again with another allocator.
+    Replay,
+    /// Every block, as Parquet.
+    Parquet,
+    /// The frames of every stack, as Parquet.
+    ParquetStacks,
 }
 
 /// Why nothing came of it.
@@ -96,7 +113,8 @@ pub enum ExportError {
     /// The format has single events, of which the recording has only a part.
     #[error(
         "this format can't say that blocks were left out of the recording (--sample, --min-size and \
-         their like); use pprof, folded, flamegraph or speedscope, which take estimates"
+         their like); use html, pprof, folded, flamegraph, speedscope or firefox, which take estimates, or csv, json \
+         or parquet, which give each block's weight"
     )]
     Partial,
 }
@@ -111,12 +129,20 @@ pub struct Source<'a> {
     pub at: Option<u64>,
     /// What a stack is shown by.
     pub cost: Cost,
+    /// The filter, to be named.
+    pub filter: Vec<FilterData>,
 }
 
 impl Source<'_> {
     /// No event is later.
     fn until(&self) -> u64 {
         self.at.unwrap_or(u64::MAX)
+    }
+
+    /// So many blocks of the program each block of a size stands for: 1, if it is not one of a sample.
+    fn weight(&self, size: u64) -> f64 {
+        let capture = self.index.analysis().capture();
+        if capture.is_sampled() { 1.0 / probability(&capture, size) } else { 1.0 }
     }
 
     /// The stacks with their figures. At the peak, if that is asked for.
@@ -137,8 +163,8 @@ impl Source<'_> {
     /// # Errors
     /// If the index can't be read, or the output not be written.
     pub fn write(&self, format: Format, out: &mut dyn Write) -> Result<(), ExportError> {
-        let events = matches!(format, Format::Heaptrack | Format::Massif | Format::Dhat);
-        if events && !self.index.analysis().capture().is_everything() {
+        let whole = [Format::Heaptrack, Format::Massif, Format::Dhat, Format::Replay];
+        if whole.contains(&format) && !self.index.analysis().capture().is_everything() {
             return Err(ExportError::Partial);
         }
         match format {
@@ -151,6 +177,11 @@ impl Source<'_> {
             Format::Dhat => dhat::write(self, out)?,
             Format::Csv => rows::csv(self, out)?,
             Format::Json => rows::json(self, out)?,
+            Format::Html => html::write(self, out)?,
+            Format::Firefox => firefox::write(self, out)?,
+            Format::Replay => replay::write(self, out)?,
+            Format::Parquet => parquet::blocks(self, out)?,
+            Format::ParquetStacks => parquet::stacks(self, out)?,
         }
         out.flush()?;
         Ok(())

@@ -1,33 +1,36 @@
-//! Every block, as CSV or JSON, in the order in which they ended; those that are live come last.
+//! Every block, as CSV or JSON, in the order in which they ended; those that are live come last. A block
+//! of a sample stands for as many blocks of the program as its weight says; that of others is 1.
 
 use super::{ExportError, Profile, Source};
 use crate::index::{Column, flags};
 use crate::query::Selection;
-use crate::report::frames_of;
+use crate::report::{CaptureData, frames_of};
 use crate::symbols::Symbolizer;
 use serde::Serialize;
 use std::io::{self, Write};
 
 /// A block.
 #[derive(Serialize)]
-struct Row {
-    address: u64,
-    size: u64,
-    allocated_at_ns: u64,
-    freed_at_ns: Option<u64>,
-    stack: u32,
-    thread: u32,
-    free_stack: Option<u32>,
-    free_thread: Option<u32>,
-    temporary: bool,
-    by_realloc: bool,
-    to_realloc: bool,
-    implied_free: bool,
-    chain: Option<u64>,
-    chain_position: u64,
+pub(super) struct Row {
+    pub address: u64,
+    pub size: u64,
+    pub allocated_at_ns: u64,
+    pub freed_at_ns: Option<u64>,
+    pub stack: u32,
+    pub thread: u32,
+    pub free_stack: Option<u32>,
+    pub free_thread: Option<u32>,
+    pub temporary: bool,
+    pub by_realloc: bool,
+    pub to_realloc: bool,
+    pub implied_free: bool,
+    pub chain: Option<u64>,
+    pub chain_position: u64,
+    /// So many blocks of the program it stands for.
+    pub weight: f64,
 }
 
-fn each(
+pub(super) fn each(
     source: &Source<'_>,
     mut take: impl FnMut(&Row) -> io::Result<()>,
 ) -> Result<(), ExportError> {
@@ -83,6 +86,7 @@ fn each(
                 implied_free: ended && flag & flags::IMPLIED != 0,
                 chain: (chain != 0).then_some(chain),
                 chain_position: position,
+                weight: source.weight(size),
             };
             if let Err(e) = take(&row) {
                 failed = Some(e);
@@ -98,13 +102,13 @@ pub(super) fn csv(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Export
     writeln!(
         out,
         "address,size,allocated_at_ns,freed_at_ns,stack,thread,free_stack,free_thread,temporary,\
-         by_realloc,to_realloc,implied_free,chain,chain_position"
+         by_realloc,to_realloc,implied_free,chain,chain_position,weight"
     )?;
     let some = |v: Option<u64>| v.map_or(String::new(), |v| v.to_string());
     each(source, |r| {
         writeln!(
             out,
-            "{:#x},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+            "{:#x},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
             r.address,
             r.size,
             r.allocated_at_ns,
@@ -119,6 +123,7 @@ pub(super) fn csv(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Export
             u8::from(r.implied_free),
             some(r.chain),
             r.chain_position,
+            r.weight,
         )
     })
 }
@@ -126,7 +131,9 @@ pub(super) fn csv(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Export
 pub(super) fn json(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
     let analysis = source.index.analysis();
     let mut symbols = Symbolizer::new(analysis);
-    write!(out, "{{\"version\":1,\"stacks\":[")?;
+    let capture = CaptureData::new(&analysis.capture());
+    let capture = serde_json::to_string(&capture).map_err(io::Error::from)?;
+    write!(out, "{{\"version\":1,\"capture\":{capture},\"stacks\":[")?;
     for (i, s) in Profile::new(analysis).stacks.iter().enumerate() {
         let comma = if i == 0 { "" } else { "," };
         let frames = frames_of(analysis, s.node, &mut symbols);

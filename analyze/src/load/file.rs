@@ -33,6 +33,7 @@ pub(crate) struct ChunkFile {
     at: usize,
     /// Where in the file `buf` begins.
     base: u64,
+    version: u32,
 }
 
 /// Opens what may be a recording for reading. A pipe or a device is none, and is not waited for.
@@ -55,8 +56,8 @@ impl ChunkFile {
         let cut_off = !head.is_empty()
             && head.len() < chunk::FILE_HEADER
             && chunk::file_header().starts_with(&head);
-        match chunk::check_header(&head) {
-            Ok(_) => {}
+        let version = match chunk::check_header(&head) {
+            Ok(v) => v,
             Err(_) if cut_off => return Err(Error::Empty { path: path.to_owned() }),
             Err(HeaderError::NotARecording) => {
                 return Err(Error::NotARecording { path: path.to_owned() });
@@ -65,9 +66,14 @@ impl ChunkFile {
                 let supported = chunk::FILE_VERSION;
                 return Err(Error::Newer { path: path.to_owned(), found, supported });
             }
-        }
+        };
         let base = chunk::FILE_HEADER as u64;
-        Ok(Self { file, path: path.to_owned(), buf: Vec::new(), at: 0, base })
+        Ok(Self { file, path: path.to_owned(), buf: Vec::new(), at: 0, base, version })
+    }
+
+    /// Version of its format.
+    pub(crate) fn version(&self) -> u32 {
+        self.version
     }
 
     /// Its path, as given.

@@ -11,7 +11,7 @@ mod stream;
 
 pub use clock::Clock;
 pub use file::is_recording;
-pub(crate) use file::open_file;
+pub(crate) use file::{ChunkFile, Item, open_file};
 pub use ids::IdMap;
 pub use merge::{Op, OpKind};
 pub use meta::{Kernel, Meta, Part, Pc, SymbolsAt};

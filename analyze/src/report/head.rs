@@ -90,7 +90,7 @@ pub struct CaptureData {
 }
 
 impl CaptureData {
-    fn new(c: &Capture) -> Option<Self> {
+    pub(crate) fn new(c: &Capture) -> Option<Self> {
         let max_size = (c.max_size < u64::MAX).then_some(c.max_size);
         let (sample_bytes, sample_every, min_size) = (c.sample_bytes, c.sample_every, c.min_size);
         (!c.is_everything()).then_some(Self { sample_bytes, sample_every, min_size, max_size })

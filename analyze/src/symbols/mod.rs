@@ -21,7 +21,7 @@ pub use find::is_target;
 pub use options::SymbolOptions;
 
 /// A frame of a stack, named as far as it could be.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Frame {
     /// The address in the stack: where the call returns to.
     pub address: u64,

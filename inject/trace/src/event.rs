@@ -349,6 +349,25 @@ impl Codec {
         }
     }
 
+    /// Bytes that an event takes when it is written here, 0 if it can't be; takes the state that writing it
+    /// leaves.
+    pub fn length(&mut self, event: &Event) -> usize {
+        let mut b = [0u8; MAX_EVENT];
+        let at = b.as_mut_ptr();
+        // SAFETY: there are MAX_EVENT bytes.
+        unsafe {
+            match *event {
+                Event::Alloc { time, addr, size, node } => {
+                    self.put_alloc(at, time, addr, size, node)
+                }
+                Event::Free { time, addr, node } => self.put_free(at, time, addr, node),
+                Event::Realloc { time_before, time, old, addr, size, node } => {
+                    self.put_realloc(at, time_before, time, old, addr, size, node)
+                }
+            }
+        }
+    }
+
     /// Takes the state that writing or reading `event` leaves.
     pub fn follow(&mut self, event: &Event) {
         let (Event::Alloc { addr, .. } | Event::Free { addr, .. } | Event::Realloc { addr, .. }) =

@@ -23,6 +23,16 @@ pub mod kind {
     pub const SYMBOLS: u16 = 12;
     pub const PACKED: u16 = 13;
     pub const NODE_RUN: u16 = 14;
+
+    const NAMES: [&str; 14] = [
+        "target", "pass", "events", "thread", "nodes", "pcs", "module", "toggle", "hooks",
+        "counters", "end", "symbols", "packed", "node run",
+    ];
+
+    /// The name of a kind, if this version knows it.
+    pub fn name(kind: u16) -> Option<&'static str> {
+        NAMES.get(usize::from(kind).checked_sub(1)?).copied()
+    }
 }
 
 /// A record of a fixed list of integers and blobs, written in that order.

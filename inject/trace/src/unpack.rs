@@ -3,8 +3,8 @@
 use crate::event::Event;
 use crate::model::{ALLOC_GUESSES, FREE_GUESSES, Model};
 use crate::pack::{
-    ADDRESS, ALLOC, COLUMNS, CONTROL, FREE, LZ4, MAX_BODY, MAX_EVENTS, NODE, NODE_GUESSED, PAD,
-    Run, SIZE, SIZE_GUESSED, STORED, TIME_BYTES, TIME_HIGH, TIME_LOW, ZSTD,
+    ADDRESS, ALLOC, COLUMNS, CONTROL, Compress, FREE, LZ4, MAX_BODY, MAX_EVENTS, NODE,
+    NODE_GUESSED, PAD, Run, SIZE, SIZE_GUESSED, STORED, TIME_BYTES, TIME_HIGH, TIME_LOW, ZSTD,
 };
 use crate::wire::Reader;
 use std::boxed::Box;
@@ -61,6 +61,20 @@ impl<'a> Packed<'a> {
     /// How many events there are.
     pub fn events(&self) -> usize {
         self.lens[CONTROL]
+    }
+
+    /// How they are compressed.
+    pub fn compress(&self) -> Compress {
+        match self.coder {
+            STORED => Compress::None,
+            LZ4 => Compress::Fast,
+            _ => Compress::Best,
+        }
+    }
+
+    /// Bytes of all columns, unpacked.
+    pub fn unpacked_bytes(&self) -> usize {
+        self.lens.iter().sum()
     }
 }
 

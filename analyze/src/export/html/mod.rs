@@ -1,0 +1,219 @@
+//! One page for browsers: the live bytes over time, a flame graph and a table of stacks. It needs nothing
+//! else and asks for nothing over the network (its policy forbids it).
+//!
+//! Names come from the process that was recorded. They stand in the page as JSON in which nothing can end
+//! the element that it is in, and get into the document as text only.
+
+use super::profile::{Stack, base, label};
+use super::timeline::Timeline;
+use super::{Cost, ExportError, Profile, Source};
+use crate::index::Damaged;
+use crate::report::Head;
+use crate::symbols::Frame;
+use serde::Serialize;
+use std::collections::{HashMap, HashSet};
+use std::io::{self, Write};
+
+/// By each cost, so many stacks with the most of it are in the page. All others are added up.
+const STACKS: usize = 2000;
+/// Moments of the timeline.
+const MOMENTS: usize = 800;
+
+const COSTS: [Cost; 6] =
+    [Cost::Live, Cost::Leaked, Cost::Peak, Cost::Allocated, Cost::Allocations, Cost::Temporary];
+
+#[derive(Serialize)]
+struct Page<'a> {
+    version: u32,
+    head: Head,
+    costs: Vec<CostData>,
+    /// Which of them is shown first.
+    cost: usize,
+    timeline: TimelineData<'a>,
+    peak_at_ns: u64,
+    frames: Vec<FrameData>,
+    stacks: Vec<StackData>,
+    /// What is left out.
+    rest: RestData,
+}
+
+#[derive(Serialize)]
+struct CostData {
+    name: &'static str,
+    unit: &'static str,
+}
+
+#[derive(Serialize)]
+struct TimelineData<'a> {
+    end_ns: u64,
+    most: &'a [u64],
+}
+
+#[derive(Serialize)]
+struct FrameData {
+    name: String,
+    module: String,
+    place: String,
+    inlined: bool,
+}
+
+#[derive(Serialize)]
+struct StackData {
+    id: u32,
+    /// Blocks that are live.
+    live: u64,
+    cut: bool,
+    /// By the order of the costs.
+    costs: [u64; COSTS.len()],
+    /// Innermost first.
+    frames: Vec<usize>,
+}
+
+#[derive(Default, Serialize)]
+struct RestData {
+    stacks: u64,
+    costs: [u64; COSTS.len()],
+}
+
+/// The costs of all stacks.
+fn costs(source: &Source<'_>) -> Result<(Profile, Vec<[u64; COSTS.len()]>, u64), Damaged> {
+    let now = source.query.analysis(source.at)?;
+    let at = now.totals().peak_ticks;
+    let peak = source.query.analysis(Some(at))?;
+    let end = source.query.analysis(None)?;
+    let live = |a: &crate::Analysis| -> HashMap<u32, u64> {
+        a.groups().iter().map(|g| (g.node, g.figures.live_bytes)).collect()
+    };
+    let (at_peak, at_end) = (live(&peak), live(&end));
+    let then: HashMap<u32, _> = now.groups().iter().map(|g| (g.node, g.figures)).collect();
+    // Those of the end are all there are.
+    let mut profile = Profile::new(&end);
+    for s in &mut profile.stacks {
+        s.figures = then.get(&s.node).copied().unwrap_or_default();
+    }
+    profile.totals = *now.totals();
+    let of = |s: &Stack| {
+        COSTS.map(|c| match c {
+            Cost::Leaked => at_end.get(&s.node).copied().unwrap_or(0),
+            Cost::Peak => at_peak.get(&s.node).copied().unwrap_or(0),
+            c => s.cost(c),
+        })
+    };
+    let all = profile.stacks.iter().map(of).collect();
+    Ok((profile, all, at))
+}
+
+/// Which stacks are shown: those with the most by any cost.
+fn shown(all: &[[u64; COSTS.len()]]) -> HashSet<usize> {
+    let mut shown = HashSet::new();
+    for c in 0..COSTS.len() {
+        let mut order: Vec<usize> = (0..all.len()).filter(|i| all[*i][c] > 0).collect();
+        order.sort_by_key(|i| (std::cmp::Reverse(all[*i][c]), *i));
+        shown.extend(order.into_iter().take(STACKS));
+    }
+    shown
+}
+
+fn page<'a>(source: &Source<'_>, timeline: &'a Timeline) -> Result<Page<'a>, Damaged> {
+    let (profile, all, peak_at) = costs(source)?;
+    let which = shown(&all);
+    let mut known: HashMap<Frame, usize> = HashMap::new();
+    let (mut frames, mut stacks, mut rest) = (Vec::new(), Vec::new(), RestData::default());
+    for (i, (s, costs)) in profile.stacks.iter().zip(all).enumerate() {
+        if !which.contains(&i) {
+            rest.stacks += 1;
+            rest.costs.iter_mut().zip(costs).for_each(|(a, b)| *a = a.saturating_add(b));
+            continue;
+        }
+        let of = profile.frames(s).map(|f| {
+            // Calls from two places of a line are one.
+            let key = Frame { address: 0, offset: None, function_offset: None, ..f.clone() };
+            let key = if f.function.is_some() { key } else { f.clone() };
+            *known.entry(key).or_insert_with(|| {
+                frames.push(frame(f));
+                frames.len() - 1
+            })
+        });
+        let frames_of = of.collect();
+        let live = s.figures.live_count;
+        stacks.push(StackData { id: s.node, live, cut: s.truncated, costs, frames: frames_of });
+    }
+    let analysis = source.query.analysis(source.at)?;
+    Ok(Page {
+        version: 1,
+        head: Head::new(&analysis, &source.filter),
+        costs: COSTS.iter().map(|c| CostData { name: c.name(), unit: c.unit() }).collect(),
+        cost: COSTS.iter().position(|c| *c == source.cost).unwrap_or(0),
+        timeline: TimelineData { end_ns: timeline.end_ns, most: &timeline.most },
+        peak_at_ns: analysis.meta().clock.ns(peak_at),
+        frames,
+        stacks,
+        rest,
+    })
+}
+
+fn frame(f: &Frame) -> FrameData {
+    let place = match (&f.file, f.line) {
+        (Some(file), Some(line)) => format!("{file}:{line}"),
+        (Some(file), None) => file.clone(),
+        _ => f.offset.map_or(String::new(), |o| format!("+{o:#x}")),
+    };
+    let module = f.module.as_deref().map(base).unwrap_or_default().to_owned();
+    FrameData { name: label(f), module, place, inlined: f.inlined }
+}
+
+/// Writes JSON in which nothing can end the element that it stands in, or begin another.
+struct Escape<'a>(&'a mut dyn Write);
+
+impl Write for Escape<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        // These occur in strings only, and no byte of a longer UTF-8 sequence is one of them.
+        for part in bytes.split_inclusive(|b| matches!(b, b'<' | b'>' | b'&')) {
+            let (text, last) = match part.split_last() {
+                Some((last @ (b'<' | b'>' | b'&'), text)) => (text, Some(*last)),
+                _ => (part, None),
+            };
+            self.0.write_all(text)?;
+            if let Some(b) = last {
+                write!(self.0, "\\u{b:04x}")?;
+            }
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
+    const PAGE: &str = include_str!("page.html");
+    let timeline = Timeline::new(source, MOMENTS)?;
+    let page = page(source, &timeline)?;
+    for part in PAGE.split_inclusive('\n') {
+        match part.trim() {
+            "@style@" => out.write_all(include_bytes!("page.css"))?,
+            "@data@" => serde_json::to_writer(Escape(out), &page).map_err(io::Error::from)?,
+            "@graph@" => out.write_all(include_bytes!("graph.js"))?,
+            "@script@" => out.write_all(include_bytes!("page.js"))?,
+            _ => out.write_all(part.as_bytes())?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_ends_the_element() {
+        let name = "</script><script>alert(1)//<!-- & \u{2028} \" \\ é";
+        let mut out = Vec::new();
+        serde_json::to_writer(Escape(&mut out), &[name]).expect("written");
+        let text = String::from_utf8(out).expect("UTF-8");
+        assert!(!text.contains(['<', '>', '&']), "{text}");
+        let back: Vec<String> = serde_json::from_str(&text).expect("JSON");
+        assert_eq!(back, [name]);
+    }
+}

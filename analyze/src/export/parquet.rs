@@ -1,0 +1,295 @@
+//! Parquet, for engines that query more than one machine holds: a file of blocks, and one of stacks.
+//!
+//! `parquet` has a row for each block, with the columns of the CSV and the index of its stack;
+//! `parquet-stacks` has a row for each frame of each stack, `depth` 0 being the innermost. They are joined by
+//! `stack`. Both are written a row group at a time, compressed by zstd. The file's metadata has `prof.version`
+//! and, if not all blocks are recorded, `prof.capture` as JSON.
+
+use super::rows::{self, Row};
+use super::{ExportError, Profile, Source};
+use crate::report::CaptureData;
+use ::parquet::basic::{Compression, ZstdLevel};
+use ::parquet::data_type::Int64Type;
+use ::parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int32Type};
+use ::parquet::errors::ParquetError;
+use ::parquet::file::metadata::KeyValue;
+use ::parquet::file::properties::WriterProperties;
+use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use ::parquet::schema::parser::parse_message_type;
+use std::io::{self, Write};
+use std::sync::{Arc, Mutex};
+
+/// Rows of a group; so many are held in memory.
+const GROUP: usize = 1 << 17;
+
+const BLOCKS: &str = "message block {
+    required int64 address (INTEGER(64,false));
+    required int64 size (INTEGER(64,false));
+    required int64 allocated_at_ns (INTEGER(64,false));
+    optional int64 freed_at_ns (INTEGER(64,false));
+    required int32 stack (INTEGER(32,false));
+    required int32 thread (INTEGER(32,false));
+    optional int32 free_stack (INTEGER(32,false));
+    optional int32 free_thread (INTEGER(32,false));
+    required boolean temporary;
+    required boolean by_realloc;
+    required boolean to_realloc;
+    required boolean implied_free;
+    optional int64 chain (INTEGER(64,false));
+    required int64 chain_position (INTEGER(64,false));
+    required double weight;
+}";
+
+const STACKS: &str = "message frame {
+    required int32 stack (INTEGER(32,false));
+    required int32 depth (INTEGER(32,false));
+    required int64 address (INTEGER(64,false));
+    optional byte_array function (STRING);
+    optional byte_array file (STRING);
+    optional int32 line (INTEGER(32,false));
+    optional byte_array module (STRING);
+    optional int64 offset (INTEGER(64,false));
+    required boolean inlined;
+}";
+
+/// What the writer has written, until it is passed on.
+#[derive(Clone, Default)]
+struct Buffer(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Buffer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(|e| e.into_inner()).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Buffer {
+    fn pass_on(&self, out: &mut dyn Write) -> io::Result<()> {
+        let mut bytes = self.0.lock().unwrap_or_else(|e| e.into_inner());
+        out.write_all(&bytes)?;
+        bytes.clear();
+        Ok(())
+    }
+}
+
+/// A column of a row group, as values and whether each is there.
+enum Column {
+    Int64(Vec<i64>, Vec<i16>),
+    Int32(Vec<i32>, Vec<i16>),
+    Bool(Vec<bool>),
+    Double(Vec<f64>),
+    Text(Vec<ByteArray>, Vec<i16>),
+}
+
+impl Column {
+    fn long() -> Self {
+        Column::Int64(Vec::new(), Vec::new())
+    }
+
+    fn int() -> Self {
+        Column::Int32(Vec::new(), Vec::new())
+    }
+
+    fn bool() -> Self {
+        Column::Bool(Vec::new())
+    }
+
+    fn text() -> Self {
+        Column::Text(Vec::new(), Vec::new())
+    }
+
+    fn put(&mut self, v: Option<u64>) {
+        let there = i16::from(v.is_some());
+        match self {
+            Column::Int64(values, levels) => {
+                values.extend(v.map(|v| v as i64));
+                levels.push(there);
+            }
+            Column::Int32(values, levels) => {
+                values.extend(v.map(|v| v as u32 as i32));
+                levels.push(there);
+            }
+            Column::Bool(values) => values.push(v.unwrap_or(0) != 0),
+            Column::Double(_) | Column::Text(..) => {}
+        }
+    }
+
+    fn put_text(&mut self, v: Option<&str>) {
+        if let Column::Text(values, levels) = self {
+            values.extend(v.map(|v| ByteArray::from(v.as_bytes().to_vec())));
+            levels.push(i16::from(v.is_some()));
+        }
+    }
+
+    fn put_double(&mut self, v: f64) {
+        if let Column::Double(values) = self {
+            values.push(v);
+        }
+    }
+
+    fn write<W: Write + Send>(
+        &mut self,
+        group: &mut SerializedRowGroupWriter<'_, W>,
+    ) -> Result<(), ParquetError> {
+        match self {
+            Column::Int64(values, levels) => write::<Int64Type, W>(group, values, levels),
+            Column::Int32(values, levels) => write::<Int32Type, W>(group, values, levels),
+            Column::Bool(values) => write::<BoolType, W>(group, values, &mut Vec::new()),
+            Column::Double(values) => write::<DoubleType, W>(group, values, &mut Vec::new()),
+            Column::Text(values, levels) => write::<ByteArrayType, W>(group, values, levels),
+        }
+    }
+}
+
+/// Writes the next column of a group, and empties it. Levels of a required column are not looked at.
+fn write<T: DataType, W: Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    values: &mut Vec<T::T>,
+    levels: &mut Vec<i16>,
+) -> Result<(), ParquetError> {
+    let missing = || ParquetError::General("the schema has fewer columns".into());
+    let mut column = group.next_column()?.ok_or_else(missing)?;
+    let there = (!levels.is_empty()).then_some(&levels[..]);
+    column.typed::<T>().write_batch(values, there, None)?;
+    column.close()?;
+    values.clear();
+    levels.clear();
+    Ok(())
+}
+
+fn failed(e: ParquetError) -> io::Error {
+    match e {
+        ParquetError::External(e) => io::Error::other(e),
+        e => io::Error::other(e.to_string()),
+    }
+}
+
+/// A file in the making.
+struct Table<'a> {
+    writer: SerializedFileWriter<Buffer>,
+    buffer: Buffer,
+    out: &'a mut dyn Write,
+    columns: Vec<Column>,
+    rows: usize,
+}
+
+impl<'a> Table<'a> {
+    fn new(
+        source: &Source<'_>,
+        schema: &str,
+        columns: Vec<Column>,
+        out: &'a mut dyn Write,
+    ) -> io::Result<Self> {
+        let mut about =
+            vec![KeyValue::new("prof.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
+        if let Some(c) = CaptureData::new(&source.index.analysis().capture()) {
+            about.push(KeyValue::new("prof.capture".to_owned(), serde_json::to_string(&c)?));
+        }
+        let level = ZstdLevel::try_new(3).map_err(failed)?;
+        let properties = WriterProperties::builder()
+            .set_compression(Compression::ZSTD(level))
+            .set_key_value_metadata(Some(about))
+            .build();
+        let schema = Arc::new(parse_message_type(schema).map_err(failed)?);
+        let buffer = Buffer::default();
+        let writer = SerializedFileWriter::new(buffer.clone(), schema, Arc::new(properties));
+        Ok(Self { writer: writer.map_err(failed)?, buffer, out, columns, rows: 0 })
+    }
+
+    fn end_row(&mut self) -> io::Result<()> {
+        self.rows += 1;
+        if self.rows < GROUP { Ok(()) } else { self.end_group() }
+    }
+
+    fn end_group(&mut self) -> io::Result<()> {
+        let mut group = self.writer.next_row_group().map_err(failed)?;
+        for c in &mut self.columns {
+            c.write(&mut group).map_err(failed)?;
+        }
+        group.close().map_err(failed)?;
+        self.rows = 0;
+        self.buffer.pass_on(self.out)
+    }
+
+    fn finish(mut self) -> io::Result<()> {
+        if self.rows > 0 {
+            self.end_group()?;
+        }
+        self.writer.close().map_err(failed)?;
+        self.buffer.pass_on(self.out)
+    }
+}
+
+pub(super) fn blocks(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
+    let mut columns: Vec<Column> = (0..14)
+        .map(|i| match i {
+            4..=7 => Column::int(),
+            8..=11 => Column::bool(),
+            _ => Column::long(),
+        })
+        .collect();
+    columns.push(Column::Double(Vec::new()));
+    let mut table = Table::new(source, BLOCKS, columns, out)?;
+    rows::each(source, |r: &Row| {
+        let values = [
+            Some(r.address),
+            Some(r.size),
+            Some(r.allocated_at_ns),
+            r.freed_at_ns,
+            Some(r.stack.into()),
+            Some(r.thread.into()),
+            r.free_stack.map(u64::from),
+            r.free_thread.map(u64::from),
+            Some(r.temporary.into()),
+            Some(r.by_realloc.into()),
+            Some(r.to_realloc.into()),
+            Some(r.implied_free.into()),
+            r.chain,
+            Some(r.chain_position),
+        ];
+        table.columns.iter_mut().zip(values).for_each(|(c, v)| c.put(v));
+        table.columns[14].put_double(r.weight);
+        table.end_row()
+    })?;
+    Ok(table.finish()?)
+}
+
+pub(super) fn stacks(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
+    let profile = Profile::new(&source.query.analysis(source.at)?);
+    let columns = vec![
+        Column::int(),
+        Column::int(),
+        Column::long(),
+        Column::text(),
+        Column::text(),
+        Column::int(),
+        Column::text(),
+        Column::long(),
+        Column::bool(),
+    ];
+    let mut table = Table::new(source, STACKS, columns, out)?;
+    for s in &profile.stacks {
+        for (depth, f) in profile.frames(s).enumerate() {
+            let [stack, at, address, function, file, line, module, offset, inlined] =
+                &mut table.columns[..]
+            else {
+                break;
+            };
+            stack.put(Some(s.node.into()));
+            at.put(Some(depth as u64));
+            address.put(Some(f.address));
+            function.put_text(f.function.as_deref());
+            file.put_text(f.file.as_deref());
+            line.put(f.line.map(u64::from));
+            module.put_text(f.module.as_deref());
+            offset.put(f.offset);
+            inlined.put(Some(f.inlined.into()));
+            table.end_row()?;
+        }
+    }
+    Ok(table.finish()?)
+}

@@ -1,0 +1,208 @@
+//! What happened to blocks, in the order of time, with all that the index knows of them.
+//!
+//! As [`Query::in_order`](crate::query::Query::in_order), time is cut into windows of no more steps than can
+//! be sorted in memory. Here a step also says how its block ended, and what chain of reallocations it
+//! is part of, so that the calls of the program can be told again.
+
+use crate::index::{Block, Column, Damaged, Index, flags};
+use crate::query::Selection;
+
+/// A block begins or ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Step {
+    /// Four times the ticks, plus the kind: at the same moment blocks end before others begin, and
+    /// those that begin and end at once come last.
+    key: u64,
+    pub addr: u64,
+    pub size: u64,
+    /// Its group, in [`Analysis::groups`](crate::Analysis::groups).
+    pub group: u32,
+    /// Lane of the thread that did it.
+    pub lane: u32,
+    /// Where it was given back from, if that is known.
+    pub end_node: u32,
+    /// Its chain of reallocations; 0: none.
+    pub chain: u32,
+    flags: u8,
+}
+
+const BEGIN: u64 = 1;
+/// No time is later; keys have two bits more.
+const LATEST: u64 = u64::MAX >> 2;
+/// Steps that are sorted at a time.
+const MOST: u64 = 2 << 20;
+/// Parts of the time whose steps are counted.
+const BUCKETS: usize = 1 << 14;
+
+impl Step {
+    /// Ticks.
+    pub(crate) fn time(&self) -> u64 {
+        self.key >> 2
+    }
+
+    /// The block begins.
+    pub(crate) fn begins(&self) -> bool {
+        self.key & 3 == BEGIN
+    }
+
+    fn has(&self, flag: u64) -> bool {
+        u64::from(self.flags) & flag != 0
+    }
+
+    /// The block came out of `realloc`.
+    pub(crate) fn again(&self) -> bool {
+        self.has(flags::REALLOCATED)
+    }
+
+    /// It ends by being given to `realloc`.
+    pub(crate) fn continues(&self) -> bool {
+        self.has(flags::CONTINUED)
+    }
+
+    /// Its end went unseen: another block begins at its address.
+    pub(crate) fn implied(&self) -> bool {
+        self.has(flags::IMPLIED)
+    }
+
+    /// It was temporary.
+    pub(crate) fn temporary(&self) -> bool {
+        self.has(flags::TEMPORARY)
+    }
+}
+
+/// Which rows of a block are meant; `None` if it can't be read.
+pub(crate) trait Select: Fn(&mut Block<'_>, &mut Selection) -> Option<()> + Sync {}
+
+impl<F: Fn(&mut Block<'_>, &mut Selection) -> Option<()> + Sync> Select for F {}
+
+#[derive(Default)]
+struct State {
+    selection: Selection,
+    columns: [Vec<u64>; 10],
+    steps: Vec<Step>,
+    counts: Vec<u64>,
+}
+
+/// Gives `take` all beginnings and ends of the blocks that are meant, up to the ticks `until`.
+///
+/// # Errors
+/// If the index can't be read, or what `take` says.
+pub(crate) fn steps<E: From<Damaged>>(
+    index: &Index,
+    select: impl Select,
+    until: u64,
+    mut take: impl FnMut(&Step) -> Result<(), E>,
+) -> Result<(), E> {
+    for window in windows(index, &select, until.min(LATEST))? {
+        let states = index.scan(State::default, |s, block| {
+            let outside = |c| {
+                let (min, max) = block.range(c);
+                max < window.0 || min > window.1
+            };
+            match outside(Column::Begin) && outside(Column::End) {
+                true => Some(()),
+                false => collect(s, block, &select, window),
+            }
+        })?;
+        let mut steps: Vec<Step> = Vec::new();
+        for mut s in states {
+            match steps.is_empty() {
+                true => steps = s.steps,
+                false => steps.append(&mut s.steps),
+            }
+        }
+        steps.sort_by_key(|s| (s.key, s.addr));
+        steps.iter().try_for_each(&mut take)?;
+    }
+    Ok(())
+}
+
+/// Adds what happens in a window, both ends of which belong to it.
+fn collect(
+    s: &mut State,
+    block: &mut Block<'_>,
+    select: &impl Select,
+    (from, to): (u64, u64),
+) -> Option<()> {
+    select(block, &mut s.selection)?;
+    if s.selection.rows.is_empty() {
+        return Some(());
+    }
+    const READ: [Column; 10] = [
+        Column::Begin,
+        Column::End,
+        Column::Addr,
+        Column::Size,
+        Column::Group,
+        Column::Lane,
+        Column::EndLane,
+        Column::EndNode,
+        Column::Chain,
+        Column::Flags,
+    ];
+    for (c, values) in READ.into_iter().zip(&mut s.columns) {
+        block.read(c, values)?;
+    }
+    let [begins, ends, addrs, sizes, groups, lanes, end_lanes, end_nodes, chains, flag] =
+        &s.columns;
+    for &i in &s.selection.rows {
+        let i = i as usize;
+        let begin = begins[i].min(LATEST);
+        let step = Step {
+            key: begin << 2 | BEGIN,
+            addr: addrs[i],
+            size: sizes[i],
+            group: groups[i] as u32,
+            lane: lanes[i] as u32,
+            end_node: end_nodes[i] as u32,
+            chain: chains[i] as u32,
+            flags: flag[i] as u8,
+        };
+        if (from..=to).contains(&begin) {
+            s.steps.push(step);
+        }
+        let end = ends[i].min(LATEST);
+        if ends[i] != u64::MAX && (from..=to).contains(&end) {
+            let kind = if end == begin { 2 } else { 0 };
+            s.steps.push(Step { key: end << 2 | kind, lane: end_lanes[i] as u32, ..step });
+        }
+    }
+    Some(())
+}
+
+/// Windows of time up to `until`, each with no more steps than can be sorted at a time.
+fn windows(index: &Index, select: &impl Select, until: u64) -> Result<Vec<(u64, u64)>, Damaged> {
+    if index.rows() <= MOST / 2 {
+        return Ok(vec![(0, until)]);
+    }
+    let analysis = index.analysis();
+    let start = analysis.meta().target.start_ticks.min(until);
+    let end = analysis.end_ticks().clamp(start, until);
+    let width = ((end - start) / BUCKETS as u64 + 1).max(1);
+    let bucket = |t: u64| ((t.saturating_sub(start) / width) as usize).min(BUCKETS - 1);
+    let state = || State { counts: vec![0; BUCKETS], ..State::default() };
+    let states = index.scan(state, |s, block| {
+        select(block, &mut s.selection)?;
+        for column in [Column::Begin, Column::End] {
+            block.read(column, &mut s.columns[0])?;
+            for &i in &s.selection.rows {
+                let t = s.columns[0][i as usize];
+                s.counts[bucket(t)] += u64::from(t <= until);
+            }
+        }
+        Some(())
+    })?;
+    let mut windows = Vec::new();
+    let (mut from, mut used) = (0, 0);
+    for i in 0..BUCKETS {
+        let n: u64 = states.iter().map(|s| s.counts[i]).sum();
+        let begin = start + i as u64 * width;
+        if used > 0 && used + n > MOST && begin > from {
+            windows.push((from, begin - 1));
+            (from, used) = (begin, 0);
+        }
+        used += n;
+    }
+    windows.push((from, until));
+    Ok(windows)
+}

@@ -1,0 +1,270 @@
+//! What is in the file of a recording: kinds of chunks, kinds of events, threads, modules, how long blocks
+//! lived.
+
+mod chunks;
+mod text;
+
+use crate::index::{Column, Damaged};
+use crate::report::Head;
+use crate::{Error, Index};
+use chunks::Chunks;
+use serde::Serialize;
+
+/// Blocks that lived shorter than these are counted apart, in nanoseconds.
+const LIFETIMES: [u64; 11] = [
+    1_000_000,
+    10_000_000,
+    100_000_000,
+    1_000_000_000,
+    10_000_000_000,
+    30_000_000_000,
+    60_000_000_000,
+    120_000_000_000,
+    300_000_000_000,
+    600_000_000_000,
+    3_600_000_000_000,
+];
+
+/// Why there is no answer.
+#[derive(Debug, thiserror::Error)]
+pub enum InfoError {
+    /// The recording can't be read.
+    #[error(transparent)]
+    Recording(#[from] Error),
+    /// The index can't be read.
+    #[error(transparent)]
+    Damaged(#[from] Damaged),
+}
+
+/// What is in a recording.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Info {
+    /// Version of this format: 1.
+    pub version: u32,
+    /// Which recording; losses, parts and coverage are in it.
+    #[serde(flatten)]
+    pub head: Head,
+    /// The file.
+    pub file: FileData,
+    /// Kinds of chunks, those with the most bytes first.
+    pub chunks: Vec<ChunkData>,
+    /// Kinds of events.
+    pub events: Vec<EventData>,
+    /// How long the blocks of the recording lived, the shortest first.
+    pub lifetimes: Vec<LifetimeData>,
+    /// The threads.
+    pub threads: Vec<ThreadData>,
+    /// The modules.
+    pub modules: Vec<ModuleData>,
+}
+
+/// The file of a recording.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FileData {
+    /// Its bytes.
+    pub bytes: u64,
+    /// Bytes of it that are whole chunks.
+    pub read_bytes: u64,
+    /// Version of its format.
+    pub format: u32,
+    /// Version of the prof that recorded it.
+    pub recorded_by: String,
+    /// Ticks of its clock in a second.
+    pub ticks_per_sec: u64,
+    /// Number of passes of the collector.
+    pub passes: u64,
+    /// How events are compressed, and how many so.
+    pub compression: Vec<CompressionData>,
+    /// Bytes of all events before they were compressed, as they stood in the ring.
+    pub ring_bytes: u64,
+    /// Stacks that blocks were allocated from.
+    pub stacks: u64,
+    /// The index beside it.
+    pub index: Option<String>,
+}
+
+/// One way of compressing.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct CompressionData {
+    /// `none`, `fast` or `best`, as the option of `prof attach`.
+    pub name: &'static str,
+    /// Events.
+    pub events: u64,
+    /// Bytes of their chunks in the file.
+    pub bytes: u64,
+}
+
+/// A kind of chunk.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ChunkData {
+    /// Its number.
+    pub kind: u16,
+    /// Its name; `unknown` if a newer prof wrote it.
+    pub name: &'static str,
+    /// How many there are.
+    pub count: u64,
+    /// Their bytes in the file, headers included.
+    pub bytes: u64,
+}
+
+/// A kind of event.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EventData {
+    /// `alloc`, `free`, `free with stack` or `realloc`.
+    pub kind: &'static str,
+    /// How many there are.
+    pub count: u64,
+    /// Their bytes as they stood in the ring.
+    pub ring_bytes: u64,
+    /// Their bytes in the file. Those of a compressed chunk are shared out by what its events took in the
+    /// ring.
+    pub bytes: u64,
+}
+
+/// Blocks that lived so long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LifetimeData {
+    /// They lived shorter than that, and not shorter than that of the entry before; `None`: longer than all of those.
+    pub below_ns: Option<u64>,
+    /// They are live.
+    pub live: bool,
+    /// How many blocks; those of a sample each count as one.
+    pub count: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// A thread.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ThreadData {
+    /// Its number in the recording.
+    pub number: u32,
+    /// Its id in the target.
+    pub tid: u32,
+    /// Its name.
+    pub name: String,
+    /// Its events.
+    pub events: u64,
+}
+
+/// A module.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ModuleData {
+    /// Its number in the recording.
+    pub number: u32,
+    /// Its path in the target.
+    pub path: String,
+    /// Its build id, in hexadecimal.
+    pub build_id: String,
+    /// Its first address, in hexadecimal.
+    pub start: String,
+    /// Where it ends, in hexadecimal.
+    pub end: String,
+    /// When it was first seen, in nanoseconds since the start.
+    pub loaded_ns: u64,
+    /// When it was seen to be gone.
+    pub unloaded_ns: Option<u64>,
+    /// Bytes of its symbols in the recording.
+    pub symbol_bytes: u64,
+}
+
+/// Names come from the process that was recorded, and are shown on terminals.
+fn shown(text: &str) -> String {
+    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
+    text.chars().map(escape).collect()
+}
+
+impl Info {
+    /// Looks through a recording.
+    ///
+    /// # Errors
+    /// If it or its index can't be read.
+    pub fn new(index: &Index) -> Result<Self, InfoError> {
+        let analysis = index.analysis();
+        let meta = analysis.meta();
+        let seen = Chunks::of(&analysis.path())?;
+        let ns = |ticks: u64| meta.clock.ns(ticks);
+        let module = |m: &prof_trace::records::Module| ModuleData {
+            number: m.number,
+            path: shown(&m.path),
+            build_id: m.build_id.iter().map(|b| format!("{b:02x}")).collect(),
+            start: format!("{:#x}", m.start),
+            end: format!("{:#x}", m.end),
+            loaded_ns: ns(m.loaded),
+            unloaded_ns: (m.unloaded != 0).then(|| ns(m.unloaded)),
+            symbol_bytes: meta.symbols.get(&m.number).map_or(0, |s| s.len as u64),
+        };
+        let thread = |(number, events): (&u32, &u64)| {
+            let known = meta.threads.get(number);
+            let (number, events) = (*number, *events);
+            let name = known.map_or(String::new(), |t| shown(&t.name));
+            ThreadData { number, tid: known.map_or(0, |t| t.tid), name, events }
+        };
+        Ok(Self {
+            version: 1,
+            head: Head::new(analysis, &[]),
+            file: FileData {
+                bytes: seen.file_bytes,
+                read_bytes: seen.read_bytes,
+                format: seen.format,
+                recorded_by: shown(&meta.target.prof_version),
+                ticks_per_sec: meta.target.ticks_per_sec,
+                passes: meta.passes,
+                compression: seen.compression(),
+                ring_bytes: seen.ring_bytes(),
+                stacks: analysis.groups().len() as u64,
+                index: index.path().map(|p| p.to_string_lossy().into_owned()),
+            },
+            chunks: seen.chunks(),
+            events: seen.events(),
+            lifetimes: lifetimes(index)?,
+            threads: seen.threads.iter().map(thread).collect(),
+            modules: meta.modules.values().map(module).collect(),
+        })
+    }
+
+    /// The same as JSON.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+}
+
+/// How long blocks lived.
+fn lifetimes(index: &Index) -> Result<Vec<LifetimeData>, Damaged> {
+    const OTHERS: usize = LIFETIMES.len();
+    let clock = &index.analysis().meta().clock;
+    let state = || ([(0u64, 0u64); OTHERS + 2], [const { Vec::new() }; 3]);
+    let states = index.scan(state, |(sums, columns), block| {
+        for (c, values) in [Column::Begin, Column::End, Column::Size].into_iter().zip(&mut *columns)
+        {
+            block.read(c, values)?;
+        }
+        let [begins, ends, sizes] = columns;
+        for ((begin, end), size) in begins.iter().zip(ends.iter()).zip(sizes.iter()) {
+            let at = match *end {
+                u64::MAX => OTHERS + 1,
+                end => {
+                    let lived = clock.between(*begin, end);
+                    LIFETIMES.partition_point(|limit| *limit <= lived)
+                }
+            };
+            sums[at].0 += 1;
+            sums[at].1 = sums[at].1.saturating_add(*size);
+        }
+        Some(())
+    })?;
+    let mut all: Vec<LifetimeData> = (0..OTHERS + 2)
+        .map(|i| LifetimeData {
+            below_ns: LIFETIMES.get(i).copied(),
+            live: i == OTHERS + 1,
+            ..LifetimeData::default()
+        })
+        .collect();
+    for (sums, _) in states {
+        for (a, (count, bytes)) in all.iter_mut().zip(sums) {
+            a.count += count;
+            a.bytes = a.bytes.saturating_add(bytes);
+        }
+    }
+    Ok(all)
+}

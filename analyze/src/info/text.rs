@@ -1,0 +1,110 @@
+//! What is in a recording, as text.
+
+use super::Info;
+use crate::report::Style;
+use crate::report::units::{bytes, count, duration};
+use std::fmt::{self, Write};
+
+/// So many threads and modules are listed.
+const LISTED: usize = 40;
+/// Columns of the longest bar.
+const BAR: usize = 30;
+
+impl Info {
+    /// As text.
+    pub fn text(&self, style: Style) -> String {
+        let mut out = self.head.text(style);
+        // Writing to a string does not fail.
+        let _ = self.write(&mut out);
+        out
+    }
+
+    fn write(&self, out: &mut String) -> fmt::Result {
+        let f = &self.file;
+        let by = &f.recorded_by;
+        writeln!(out, "file       {}, format {}, by prof {by}", bytes(f.bytes), f.format)?;
+        for c in &f.compression {
+            let each = c.bytes as f64 / c.events.max(1) as f64;
+            let how = match c.name {
+                "none" => "not compressed".to_owned(),
+                name => format!("compressed ({name})"),
+            };
+            writeln!(out, "events     {} {how}, {each:.2} bytes each", c.events)?;
+        }
+        if let Some(path) = &f.index {
+            writeln!(out, "index      {path}")?;
+        }
+        writeln!(out, "\n{:<12} {:>10} {:>12} {:>7}", "chunks", "number", "bytes", "share")?;
+        for c in &self.chunks {
+            let share = 100.0 * c.bytes as f64 / f.bytes.max(1) as f64;
+            let name = match c.name {
+                "unknown" => format!("kind {}", c.kind),
+                name => name.to_owned(),
+            };
+            writeln!(out, "{name:<12} {:>10} {:>12} {share:>6.1}%", c.count, bytes(c.bytes))?;
+        }
+        writeln!(out, "\n{:<15} {:>12} {:>12} {:>9}", "events", "number", "in the file", "each")?;
+        for e in self.events.iter().filter(|e| e.count > 0) {
+            let each = e.bytes as f64 / e.count as f64;
+            writeln!(out, "{:<15} {:>12} {:>12} {each:>9.2}", e.kind, e.count, bytes(e.bytes))?;
+        }
+        self.lifetimes(out)?;
+        self.threads(out)?;
+        self.modules(out)
+    }
+
+    fn lifetimes(&self, out: &mut String) -> fmt::Result {
+        writeln!(out, "\n{:<12} {:>12} {:>12}", "lifetimes", "blocks", "bytes")?;
+        let most = self.lifetimes.iter().map(|l| l.count).max().unwrap_or(0).max(1);
+        for (i, l) in self.lifetimes.iter().enumerate() {
+            let before = i.checked_sub(1).and_then(|i| self.lifetimes[i].below_ns).unwrap_or(0);
+            let name = match l.below_ns {
+                Some(ns) => format!("< {}", short(ns)),
+                None if l.live => "still live".to_owned(),
+                None => format!(">= {}", short(before)),
+            };
+            let part = (l.count as u128 * BAR as u128).div_ceil(u128::from(most)) as usize;
+            let bar = "#".repeat(part);
+            let line = format!("{name:<12} {:>12} {:>12}  {bar}", l.count, bytes(l.bytes));
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        Ok(())
+    }
+
+    fn threads(&self, out: &mut String) -> fmt::Result {
+        let n = self.threads.len();
+        writeln!(out, "\n{:<12} {:>12}  name", count(n as u64, "thread", "threads"), "events")?;
+        let mut all: Vec<_> = self.threads.iter().collect();
+        all.sort_by_key(|t| (std::cmp::Reverse(t.events), t.number));
+        for t in all.iter().take(LISTED) {
+            writeln!(out, "{:<12} {:>12}  {}", t.tid, t.events, t.name)?;
+        }
+        if n > LISTED {
+            writeln!(out, "and {} others (--format json has all)", n - LISTED)?;
+        }
+        Ok(())
+    }
+
+    fn modules(&self, out: &mut String) -> fmt::Result {
+        let n = self.modules.len();
+        writeln!(out, "\n{:<12} {:>12}  path", count(n as u64, "module", "modules"), "symbols")?;
+        for m in self.modules.iter().take(LISTED) {
+            let symbols = match m.symbol_bytes {
+                0 => "-".to_owned(),
+                n => bytes(n),
+            };
+            let id = m.build_id.get(..12).unwrap_or(&m.build_id);
+            let gone = if m.unloaded_ns.is_some() { " (unloaded)" } else { "" };
+            writeln!(out, "{id:<12} {symbols:>12}  {}{gone}", m.path)?;
+        }
+        if n > LISTED {
+            writeln!(out, "and {} others (--format json has all)", n - LISTED)?;
+        }
+        Ok(())
+    }
+}
+
+/// A round time.
+fn short(ns: u64) -> String {
+    duration(ns).replace(".0 ", " ").replace("m 00s", " min").replace("h 00m", " h")
+}

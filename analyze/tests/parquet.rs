@@ -1,0 +1,110 @@
+//! Parquet files, read back.
+
+mod common;
+
+use common::world::{make, write};
+use common::{Maker, Random, Temp, alloc};
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::record::{Field, Row};
+use prof_analyze::export::{Cost, Format, Source};
+use prof_analyze::query::{Filter, Query};
+use prof_analyze::{Index, IndexOptions};
+use prof_trace::pack::Compress;
+use prof_trace::records::Module;
+use std::collections::HashMap;
+use std::fs::File;
+
+fn rows(bytes: &[u8]) -> Vec<Row> {
+    let file = Temp::new(bytes);
+    let reader = SerializedFileReader::new(File::open(&file.0).expect("a file")).expect("Parquet");
+    let about = reader.metadata().file_metadata().key_value_metadata().expect("metadata");
+    assert!(about.iter().any(|k| k.key == "prof.version"));
+    reader.get_row_iter(None).expect("rows").map(|r| r.expect("a row")).collect()
+}
+
+fn number(row: &Row, name: &str) -> Option<u64> {
+    let field = row.get_column_iter().find(|c| c.0 == name).expect("a column").1;
+    match field {
+        Field::Null => None,
+        Field::ULong(n) => Some(*n),
+        Field::UInt(n) => Some((*n).into()),
+        Field::Bool(b) => Some((*b).into()),
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+fn text<'a>(row: &'a Row, name: &str) -> Option<&'a str> {
+    match row.get_column_iter().find(|c| c.0 == name).expect("a column").1 {
+        Field::Null => None,
+        Field::Str(s) => Some(s),
+        other => panic!("{name}: {other:?}"),
+    }
+}
+
+#[test]
+fn there_may_be_more_rows_than_a_group_has() {
+    const ROWS: u64 = 300_000;
+    let mut m = Maker::new();
+    for from in (0..ROWS).step_by(1000) {
+        let events: Vec<_> =
+            (from..from + 1000).map(|i| alloc(2000 + i, 0x1000 + 16 * i, i, 0)).collect();
+        m.events(1, &events);
+    }
+    let file = m.file();
+    let index = Index::open(&file.0, &IndexOptions::default()).expect("a recording");
+    let query = Query::new(&index, &Filter::default()).expect("no filter");
+    let (cost, filter, mut out) = (Cost::Live, Vec::new(), Vec::new());
+    let source = Source { index: &index, query: &query, at: None, cost, filter };
+    source.write(Format::Parquet, &mut out).expect("an export");
+    let sum: u64 = rows(&out).iter().filter_map(|r| number(r, "size")).sum();
+    assert_eq!(sum, ROWS * (ROWS - 1) / 2);
+}
+
+#[test]
+fn blocks_and_stacks_come_back() {
+    let mut r = Random(0x9e37_79b9_7f4a_7c15);
+    let w = make(&mut r, 5000, 3);
+    let mut m = write(&mut r, &w, 3, Compress::Fast);
+    let module = Module { number: 1, end: 0x9000, path: "/lib/one.so".into(), ..Module::default() };
+    m.module(&module).symbols(1, &[(0x100, 0x100, "outer"), (0x200, 0x100, "in\"ner")]);
+    m.pcs(&[[1, 0x108, 1], [2, 0x208, 1]]).nodes(&[[7, 0, 1], [8, 7, 2]]);
+    let file = m.file();
+    let index = Index::open(&file.0, &IndexOptions::default()).expect("a recording");
+    let query = Query::new(&index, &Filter::default()).expect("no filter");
+    let export = |format| {
+        let (cost, filter) = (Cost::Live, Vec::new());
+        let mut out = Vec::new();
+        let source = Source { index: &index, query: &query, at: None, cost, filter };
+        source.write(format, &mut out).expect("an export");
+        out
+    };
+    let all = rows(&export(Format::Parquet));
+    assert_eq!(all.len(), w.blocks.len());
+    let mut wanted = HashMap::new();
+    for b in &w.blocks {
+        let ns = |t: u64| t - common::START;
+        let end = b.end.map(|e| ns(e.0));
+        let temporary = u64::from(b.temporary);
+        let value = (b.size, u64::from(b.node), end, temporary, u64::from(b.position));
+        assert_eq!(wanted.insert((ns(b.begin), b.addr), value), None);
+    }
+    for row in &all {
+        let n = |name| number(row, name);
+        let key = (n("allocated_at_ns").expect("a time"), n("address").expect("an address"));
+        let temporary = n("temporary").expect("a flag");
+        let found = (
+            n("size").expect("a size"),
+            n("stack").expect("a stack"),
+            n("freed_at_ns"),
+            temporary,
+            n("chain_position").expect("a position"),
+        );
+        assert_eq!(wanted.remove(&key), Some(found), "{row}");
+    }
+    let frames = rows(&export(Format::ParquetStacks));
+    let of = |stack| frames.iter().filter(move |r| number(r, "stack") == Some(stack));
+    let names: Vec<_> = of(8).map(|r| (number(r, "depth"), text(r, "function"))).collect();
+    assert_eq!(names, [(Some(0), Some("in\"ner")), (Some(1), Some("outer"))]);
+    assert_eq!(of(7).count(), 1);
+    assert!(of(7).all(|r| text(r, "file").is_none() && text(r, "module") == Some("/lib/one.so")));
+}

@@ -1,0 +1,46 @@
+//! `prof info`: what is in a recording.
+
+use super::input::{IndexArgs, Locate, resolve};
+use super::report::{Format, print};
+use crate::failure::usage;
+use crate::term;
+use anyhow::Result;
+use clap::Args;
+use prof_analyze::info::{Info, InfoError};
+use prof_analyze::report::Style;
+use std::process::ExitCode;
+
+/// Show what is in a recording: bytes by kind, events, threads, modules, lifetimes, losses
+#[derive(Args, Clone, Debug)]
+pub struct InfoArgs {
+    /// A recording, or the id of a process that is being recorded
+    /// [default: the newest recording in the current folder]
+    #[arg(value_name = "FILE|PID")]
+    pub input: Option<String>,
+
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub index: IndexArgs,
+
+    /// How to write it
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If the recording can't be read, or standard output not be written.
+pub fn run(args: &InfoArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    let path = resolve(args.input.as_deref(), locate)?;
+    let index = args.index.open(&path)?;
+    let info = Info::new(&index).map_err(|e| match e {
+        InfoError::Recording(e) => usage(e.to_string()),
+        InfoError::Damaged(e) => e.into(),
+    })?;
+    print(&match args.format {
+        Format::Text => info.text(Style { color: term::color(), width: term::width() }),
+        Format::Json => info.json() + "\n",
+    })?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,250 @@
+//! `prof replay`: makes the calls of a recorded program again, with this process's own allocator.
+
+use super::report::{Format, print};
+use crate::failure::usage;
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use prof_analyze::export::replay::{Call, Calls, CallsError, Sums};
+use prof_analyze::report::units::{bytes, duration};
+use prof_trace::files::open_regular;
+use serde::Serialize;
+use std::ffi::{CStr, c_void};
+use std::io::BufReader;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Make a recorded program's calls to its allocator again, and measure them
+///
+/// FILE is what `prof export replay` wrote. The calls go to the allocator of this process: with
+/// LD_PRELOAD, to any other. All are made by one thread, in the order of the recording.
+#[derive(Args, Clone, Debug)]
+pub struct ReplayArgs {
+    /// The calls
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+
+    /// What is written to each block, as the program would have done
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Touch::Pages)]
+    pub touch: Touch,
+
+    /// How to write the outcome
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// What is written to a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Touch {
+    /// Nothing
+    None,
+    /// A byte of each page
+    Pages,
+    /// All of it
+    All,
+}
+
+/// The outcome.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    version: u32,
+    /// The file that malloc is in.
+    allocator: String,
+    calls: u64,
+    slots: u64,
+    /// The most bytes that were live at a time, as asked for.
+    peak_bytes: u64,
+    /// Calls that got no memory.
+    failed: u64,
+    /// Nanoseconds for all calls, reading them included.
+    time_ns: u64,
+    /// Nanoseconds for reading them alone.
+    read_ns: u64,
+    /// The resident set before the first call, at its largest, and after the last.
+    rss_before_bytes: u64,
+    peak_rss_bytes: u64,
+    rss_after_bytes: u64,
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If the file can't be read, or there is not enough memory.
+pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
+    let wrong = |e: CallsError| usage(format!("{}: {e}", args.file.display()));
+    let (sums, reading) = look_through(&args.file)?.map_err(wrong)?;
+    if args.touch != Touch::None {
+        enough_memory(sums.peak_bytes)?;
+    }
+    let allocator = allocator();
+    let mut slots = vec![std::ptr::null_mut::<c_void>(); sums.slots as usize];
+    // The table is resident from here on, so that it isn't counted as the allocator's.
+    slots.fill(std::ptr::without_provenance_mut(1));
+    slots.fill(std::ptr::null_mut());
+    std::hint::black_box(&mut slots);
+    let calls = open(&args.file)?.map_err(wrong)?;
+    // Ours alone; where the kernel doesn't allow it, the peak includes that of reading.
+    let _ = std::fs::write("/proc/self/clear_refs", "5");
+    let before = memory("VmRSS");
+    let start = Instant::now();
+    let mut failed = 0;
+    for call in calls {
+        failed += u64::from(!make(call.map_err(wrong)?, &mut slots, args.touch));
+    }
+    let time = start.elapsed();
+    let (peak, after) = (memory("VmHWM"), memory("VmRSS"));
+    let ns = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX);
+    let outcome = Outcome {
+        version: 1,
+        allocator,
+        calls: sums.calls,
+        slots: sums.slots,
+        peak_bytes: sums.peak_bytes,
+        failed,
+        time_ns: ns(time),
+        read_ns: ns(reading),
+        rss_before_bytes: before,
+        peak_rss_bytes: peak,
+        rss_after_bytes: after,
+    };
+    print(&match args.format {
+        Format::Text => text(&outcome),
+        Format::Json => serde_json::to_string_pretty(&outcome)? + "\n",
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes a call. False if there was no memory for it.
+#[inline]
+fn make(call: Call, slots: &mut [*mut c_void], touch: Touch) -> bool {
+    match call {
+        Call::Malloc { slot, size } => {
+            // SAFETY: no pointers go in.
+            slots[slot] = unsafe { libc::malloc(size as usize) };
+            write(slots[slot], size, touch)
+        }
+        Call::Free { slot } => {
+            // SAFETY: what malloc or realloc has given last for this slot, or null; it is not used again.
+            unsafe { libc::free(std::mem::replace(&mut slots[slot], std::ptr::null_mut())) };
+            true
+        }
+        Call::Realloc { slot, size } => {
+            // At least one byte, as 0 would free the block on some allocators.
+            // SAFETY: as above; on success the old pointer is not used again.
+            let new = unsafe { libc::realloc(slots[slot], (size as usize).max(1)) };
+            if new.is_null() {
+                return false;
+            }
+            slots[slot] = new;
+            write(new, size, touch)
+        }
+    }
+}
+
+/// Writes to a block as a program would. False if there is none.
+fn write(block: *mut c_void, size: u64, touch: Touch) -> bool {
+    const PAGE: usize = 4096;
+    if block.is_null() {
+        return false;
+    }
+    match touch {
+        Touch::None => {}
+        Touch::Pages => {
+            for at in (0..size as usize).step_by(PAGE) {
+                // SAFETY: the block has `size` bytes.
+                unsafe { block.cast::<u8>().add(at).write_volatile(1) };
+            }
+        }
+        // SAFETY: the block has `size` bytes.
+        Touch::All => unsafe { block.cast::<u8>().write_bytes(1, size as usize) },
+    }
+    std::hint::black_box(block);
+    true
+}
+
+type Reader = Calls<BufReader<std::fs::File>>;
+
+fn open(path: &Path) -> Result<Result<Reader, CallsError>> {
+    let file = open_regular(path)
+        .map_err(|e| usage(format!("cannot open {}: {e}; check the path", path.display())))?;
+    Ok(Calls::new(BufReader::with_capacity(1 << 20, file)))
+}
+
+/// Reads all calls, and makes sure that each can be made, before any is.
+fn look_through(path: &Path) -> Result<Result<(Sums, Duration), CallsError>> {
+    let mut calls = match open(path)? {
+        Ok(calls) => calls,
+        Err(e) => return Ok(Err(e)),
+    };
+    let start = Instant::now();
+    for call in &mut calls {
+        if let Err(e) = call {
+            return Ok(Err(e));
+        }
+    }
+    Ok(Ok((calls.sums(), start.elapsed())))
+}
+
+/// A file can ask for any amount of memory.
+fn enough_memory(wanted: u64) -> Result<()> {
+    let text = std::fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
+    let Some(available) = kilobytes(&text, "MemAvailable") else { return Ok(()) };
+    if wanted < available {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "the program had {} live at a time, and {} are available here; --touch none asks for the blocks \
+         without writing to them",
+        bytes(wanted),
+        bytes(available)
+    )))
+}
+
+/// A line of a file of /proc, in bytes.
+fn kilobytes(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
+    line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
+}
+
+/// A line of this process's status, in bytes; 0: not known.
+fn memory(name: &str) -> u64 {
+    let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    kilobytes(&text, name).unwrap_or(0)
+}
+
+/// The file that malloc comes from.
+fn allocator() -> String {
+    let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
+    let malloc = libc::malloc as *const c_void;
+    // SAFETY: an address of code, and a struct that is filled in.
+    let known = unsafe { libc::dladdr(malloc, info.as_mut_ptr()) } != 0;
+    // SAFETY: filled in, or all zeroes, which its pointers may be.
+    let name = unsafe { info.assume_init() }.dli_fname;
+    if !known || name.is_null() {
+        return "unknown".into();
+    }
+    // SAFETY: a string of the loader's.
+    unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
+}
+
+fn text(o: &Outcome) -> String {
+    let calls = o.time_ns.saturating_sub(o.read_ns);
+    let each = calls as f64 / o.calls.max(1) as f64;
+    let mut out = format!(
+        "allocator  {}\ncalls      {}, {} blocks at most, {} live at most\ntime       {}, {each:.1} ns a call \
+         ({} more for reading them)\nRSS        {} at most, {} before, {} after\n",
+        o.allocator,
+        o.calls,
+        o.slots,
+        bytes(o.peak_bytes),
+        duration(calls),
+        duration(o.read_ns),
+        bytes(o.peak_rss_bytes),
+        bytes(o.rss_before_bytes),
+        bytes(o.rss_after_bytes),
+    );
+    if o.failed > 0 {
+        out += &format!("warning    {} calls got no memory\n", o.failed);
+    }
+    out
+}
