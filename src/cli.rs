@@ -7,6 +7,7 @@ use crate::commands::info::InfoArgs;
 use crate::commands::leaks::LeaksArgs;
 use crate::commands::replay::ReplayArgs;
 use crate::commands::report::ReportArgs;
+use crate::commands::rewrite::{ExtractArgs, PackArgs, StripArgs};
 use crate::units::{parse_duration, parse_sample, parse_signal, parse_size};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -59,6 +60,9 @@ pub enum Command {
     Check(Box<CheckArgs>),
     Export(Box<ExportArgs>),
     Info(InfoArgs),
+    Strip(StripArgs),
+    Pack(PackArgs),
+    Extract(ExtractArgs),
     Replay(ReplayArgs),
     Demo(DemoArgs),
     /// Drains the ring of a target; started by `prof attach`

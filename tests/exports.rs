@@ -278,9 +278,9 @@ fn parquet_is_read_by_duckdb() {
     }
     let ask = format!(
         "import duckdb\n\
-         q = '''select count(*), sum(size), count(freed_at_ns), count(distinct thread), sum(weight) from '{blocks}' '''\n\
+         q = '''select count(*), sum(size), count(freed_at_ns), count(distinct thread), sum(weight) from read_parquet('{blocks}') '''\n\
          print(*duckdb.sql(q).fetchall()[0])\n\
-         q = '''select sum(b.size) from '{blocks}' b join '{stacks}' s using (stack)\n\
+         q = '''select sum(b.size) from read_parquet('{blocks}') b join read_parquet('{stacks}') s using (stack)\n\
          where s.function = 'large' and b.freed_at_ns is null'''\n\
          print(*duckdb.sql(q).fetchall()[0])"
     );

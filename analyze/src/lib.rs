@@ -9,6 +9,7 @@
 //! * [`diff`]: what grew and what shrank;
 //! * [`export`]: the formats of other tools;
 //! * [`info`]: what is in the file;
+//! * [`rewrite`]: recordings made of others;
 //! * [`symbols`]: code addresses to functions, files and lines;
 //! * [`report`]: the text and the JSON of `prof report`.
 //!
@@ -26,6 +27,7 @@ pub mod load;
 pub mod model;
 pub mod query;
 pub mod report;
+pub mod rewrite;
 pub mod symbols;
 
 pub use error::Error;

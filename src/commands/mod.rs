@@ -12,6 +12,7 @@ pub mod leaks;
 mod pause;
 pub mod replay;
 pub mod report;
+pub mod rewrite;
 mod run;
 mod status;
 
@@ -40,6 +41,9 @@ pub fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Export(a) => export::run(a, &locate),
         Command::Info(a) => info::run(a, &locate),
         Command::Replay(a) => replay::run(a),
+        Command::Strip(a) => rewrite::run_strip(a, &locate),
+        Command::Pack(a) => rewrite::run_pack(a, &locate),
+        Command::Extract(a) => rewrite::run_extract(a, &locate),
         Command::Demo(a) => demo::run(a),
         Command::Collect(a) => recorder::run(a),
         Command::DemoTarget => demo::target(),

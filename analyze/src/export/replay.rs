@@ -16,7 +16,7 @@
 use super::{ExportError, Source};
 use crate::history;
 use std::collections::HashMap;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, Write};
 
 const MAGIC: &[u8; 8] = b"PROFRPL\n";
 const VERSION: u32 = 1;
@@ -181,7 +181,7 @@ pub enum CallsError {
 
 /// Reads calls, and checks that each uses a slot as it may.
 pub struct Calls<R> {
-    from: io::Bytes<R>,
+    from: R,
     /// By slot: bytes plus one of what is in it; 0: it is empty.
     slots: Vec<u64>,
     live: u64,
@@ -189,8 +189,8 @@ pub struct Calls<R> {
     done: bool,
 }
 
-impl<R: Read> Calls<R> {
-    /// Begins to read; `from` should be buffered.
+impl<R: BufRead> Calls<R> {
+    /// Begins to read.
     ///
     /// # Errors
     /// If it is no such file.
@@ -207,20 +207,14 @@ impl<R: Read> Calls<R> {
             v if v > VERSION => return Err(CallsError::Newer(v)),
             _ => {}
         }
-        Ok(Self {
-            from: from.bytes(),
-            slots: Vec::new(),
-            live: 0,
-            sums: Sums::default(),
-            done: false,
-        })
+        Ok(Self { from, slots: Vec::new(), live: 0, sums: Sums::default(), done: false })
     }
 
     fn int(&mut self) -> Result<u64, CallsError> {
         let mut v = 0u64;
         for shift in (0..64).step_by(7) {
-            let Some(b) = self.from.next() else { break };
-            let b = b?;
+            let Some(&b) = self.from.fill_buf()?.first() else { break };
+            self.from.consume(1);
             if shift == 63 && b > 1 {
                 break;
             }
@@ -269,7 +263,7 @@ impl<R: Read> Calls<R> {
     }
 }
 
-impl<R: Read> Iterator for Calls<R> {
+impl<R: BufRead> Iterator for Calls<R> {
     type Item = Result<Call, CallsError>;
 
     fn next(&mut self) -> Option<Self::Item> {

@@ -202,10 +202,13 @@ pub(super) fn build(
         (read, worker.join())
     });
     read?;
-    let (totals, groups, mut writer, chains) = match done {
+    let (mut totals, mut groups, mut writer, chains) = match done {
         Ok(d) => d,
         Err(panic) => std::panic::resume_unwind(panic),
     };
+    if let Some(s) = &stream.meta().stripped {
+        crate::model::restore(s, &mut totals, &mut groups);
+    }
     let lanes = (0..).map_while(|lane| stream.thread_of(lane)).collect();
     let source = Source::new(stream, file);
     let summary = Summary {

@@ -121,6 +121,7 @@ impl Index {
             bytes: summary.bytes,
             damaged_bytes: summary.damaged_bytes,
             packed: summary.packed,
+            named: std::sync::OnceLock::new(),
         };
         let mut index = Self::new(Built { source, store, summary });
         index.path = Some(at);

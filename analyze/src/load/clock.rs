@@ -25,15 +25,19 @@ impl Clock {
         Self { start: target.start_ticks, per_sec, spacing: per_sec / SPACING, ..Self::default() }
     }
 
-    pub(crate) fn sample(&mut self, pass: &Pass) {
+    /// Takes what a pass says. False if the time would be the same without it.
+    pub(crate) fn sample(&mut self, pass: &Pass) -> bool {
         let s = (pass.ticks, pass.clock_ns);
         if let Some(l) = self.last.or(self.samples.last().copied())
             && (s.0 <= l.0 || s.1 < l.1)
         {
-            return; // clocks don't go back
+            return false; // clocks don't go back
         }
         match self.samples.last() {
-            Some(p) if s.0 - p.0 < self.spacing => self.last = Some(s),
+            Some(p) if s.0 - p.0 < self.spacing => {
+                self.last = Some(s);
+                false
+            }
             _ => {
                 self.last = None;
                 self.samples.push(s);
@@ -42,6 +46,7 @@ impl Clock {
                     self.samples.retain(|_| (i += 1, i % 2 == 1).1);
                     self.spacing = self.spacing.saturating_mul(2);
                 }
+                true
             }
         }
     }

@@ -33,6 +33,11 @@ impl<T: Copy> IdMap<T> {
         }
     }
 
+    /// All values, in no particular order.
+    pub fn values(&self) -> impl Iterator<Item = T> {
+        self.dense.iter().flatten().copied().chain(self.sparse.values().copied())
+    }
+
     /// Whether it has no value.
     pub fn is_empty(&self) -> bool {
         self.sets == 0

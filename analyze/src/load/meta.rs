@@ -1,12 +1,13 @@
 //! What a recording says beside its events.
 
 use super::{Clock, IdMap};
+use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
 use prof_trace::records::{
-    Counters, End, Hooks, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Symbols, Target,
-    Thread, Toggle, kind,
+    Counters, End, Hooks, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Stripped,
+    Symbols, Target, Thread, Toggle, kind,
 };
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// No stack is followed further than this, so that nodes that name each other do no harm.
 const DEEPEST: usize = 4096;
@@ -22,7 +23,7 @@ pub struct Part {
 
 /// A code address of the target: a return address, or the interrupted instruction where a signal
 /// handler was entered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pc {
     /// The address.
     pub address: u64,
@@ -43,13 +44,33 @@ pub struct Kernel {
     pub ticks: u64,
 }
 
-/// Where a recording keeps symbols of a module.
+/// Where a recording keeps symbols of a module, or names of code addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SymbolsAt {
     /// Position of the payload in the file.
     pub at: u64,
     /// Its length.
     pub len: usize,
+    /// It is compressed, see [`Zipped`].
+    pub zipped: bool,
+}
+
+/// What the kernel said of the target's mappings.
+#[derive(Clone, Debug, Default)]
+pub struct Memories {
+    /// At first.
+    pub first: Option<Memory>,
+    /// At last.
+    pub last: Option<Memory>,
+}
+
+impl Memories {
+    fn take(&mut self, m: Memory) {
+        if self.first.is_none() {
+            self.first = Some(m.clone());
+        }
+        self.last = Some(m);
+    }
 }
 
 /// Everything but events.
@@ -65,6 +86,12 @@ pub struct Meta {
     pub modules: BTreeMap<u32, Module>,
     /// Symbols in the recording, by module.
     pub symbols: BTreeMap<u32, SymbolsAt>,
+    /// Code addresses that were looked up when the recording was packed.
+    pub frames: Vec<SymbolsAt>,
+    /// What was left out by `prof strip`.
+    pub stripped: Option<Stripped>,
+    /// What the kernel said of the target's mappings.
+    pub memory: Memories,
     /// What was hooked and what was not.
     pub hooks: Hooks,
     /// The hook's own counts.
@@ -92,6 +119,21 @@ pub struct Meta {
 impl Meta {
     /// Takes a chunk of any kind but events. Returns the ticks of a pass that begins.
     pub(crate) fn take(&mut self, kind: u16, payload: &[u8], at: u64) -> Option<u64> {
+        if kind != kind::ZIPPED {
+            return self.plain(kind, payload, SymbolsAt { at, len: payload.len(), zipped: false });
+        }
+        let place = SymbolsAt { at, len: payload.len(), zipped: true };
+        match Zipped::decode(payload).and_then(|z| Some((z.kind, z.unzip()?))) {
+            Some((kind, payload)) => self.plain(kind, &payload, place),
+            None => {
+                self.bad_chunks += 1;
+                None
+            }
+        }
+    }
+
+    /// The same of a chunk that is not compressed (any more), and where it stands.
+    fn plain(&mut self, kind: u16, payload: &[u8], place: SymbolsAt) -> Option<u64> {
         let mut began = None;
         let good = match kind {
             kind::TARGET => Target::decode(payload).map(|t| {
@@ -119,8 +161,14 @@ impl Meta {
             kind::END => End::decode(payload).map(|e| self.end = Some(e)),
             // Only where it is: the names are read when a stack of that module is shown.
             kind::SYMBOLS => Symbols::decode(payload).map(|s| {
-                self.symbols.insert(s.module, SymbolsAt { at, len: payload.len() });
+                self.symbols.insert(s.module, place);
             }),
+            kind::FRAMES => Frames::decode(payload).map(|_| self.frames.push(place)),
+            kind::STRIPPED => Stripped::decode(payload).map(|s| match &mut self.stripped {
+                Some(all) => all.groups.extend(s.groups),
+                None => self.stripped = Some(s),
+            }),
+            kind::MEMORY => Memory::decode(payload).map(|m| self.memory.take(m)),
             _ => Some(()),
         };
         self.bad_chunks += good.is_none() as u64;
@@ -184,6 +232,22 @@ impl Meta {
                 self.trampolines.insert(id);
             }
         }
+    }
+
+    /// All code addresses that stacks have.
+    pub(crate) fn code_addresses(&self) -> BTreeSet<Pc> {
+        let mut all = BTreeSet::new();
+        for (parent, pc) in self.nodes.values() {
+            let address = self.pcs.get(pc).unwrap_or_default();
+            all.insert(address);
+            let outer = self.nodes.get(parent).filter(|_| self.trampolines.contains(&pc));
+            if let Some(outer) = outer.and_then(|(_, pc)| self.pcs.get(pc)) {
+                let address = outer.address.wrapping_sub(1);
+                all.insert(Pc { address, exact: true, ..outer });
+            }
+        }
+        all.retain(|pc| pc.address != CUT || pc.module != 0);
+        all
     }
 
     /// Whether a stack was cut short.

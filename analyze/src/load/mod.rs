@@ -14,5 +14,5 @@ pub use file::is_recording;
 pub(crate) use file::{ChunkFile, Item, open_file};
 pub use ids::IdMap;
 pub use merge::{Op, OpKind};
-pub use meta::{Kernel, Meta, Part, Pc, SymbolsAt};
+pub use meta::{Kernel, Memories, Meta, Part, Pc, SymbolsAt};
 pub use stream::{LoadOptions, Sink, Stream, Tail};

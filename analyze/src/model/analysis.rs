@@ -1,17 +1,19 @@
 //! A recording, analysed.
 
 use super::replay::{Group, Replay, Totals};
+use super::stripped;
 use crate::Error;
-use crate::load::{LoadOptions, Meta, Part, Sink, Stream, Tail, open_file};
+use crate::load::{LoadOptions, Meta, Part, Sink, Stream, SymbolsAt, Tail, open_file};
 use crate::query::Rule;
-use crate::symbols::SymbolOptions;
+use crate::symbols::{Named, SymbolOptions};
 use prof_trace::capture::Capture;
+use prof_trace::derived::{Frames, Zipped};
 use prof_trace::records::Symbols;
 use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// How often, and how far apart, the end of a growing recording is looked at again.
@@ -47,6 +49,13 @@ pub enum Note {
     Nonsense(u64),
     /// The index could not be written there.
     NoIndex(PathBuf, String),
+    /// Short-lived blocks were left out by `prof strip`.
+    Stripped {
+        /// They lived shorter than that.
+        below_ns: u64,
+        /// How many.
+        blocks: u64,
+    },
 }
 
 impl fmt::Display for Note {
@@ -80,6 +89,12 @@ impl fmt::Display for Note {
                 "the index could not be written to {}: {why}; the recording is read anew each time",
                 path.display()
             ),
+            Note::Stripped { below_ns, blocks } => write!(
+                f,
+                "{blocks} blocks that lived shorter than {} were taken out by prof strip: the figures of \
+                 all count them, but filters, moments and lists of blocks have only the others",
+                crate::report::units::duration(*below_ns)
+            ),
             Note::Nonsense(n) => write!(f, "{n} events of address 0 were passed over"),
         }
     }
@@ -98,6 +113,8 @@ pub(crate) struct Source {
     pub damaged_bytes: u64,
     /// Events are compressed.
     pub packed: bool,
+    /// Code addresses that were looked up when the recording was packed.
+    pub named: OnceLock<Named>,
 }
 
 impl Source {
@@ -111,6 +128,7 @@ impl Source {
             damaged_bytes: stream.damaged_bytes(),
             packed: stream.is_packed(),
             meta: stream.into_meta(),
+            named: OnceLock::new(),
         }
     }
 }
@@ -171,7 +189,10 @@ impl Analysis {
         let file = open_file(path)?;
         let mut replay: Replay = Replay::default();
         read_all(&mut stream, &mut replay)?;
-        let (totals, groups) = (replay.totals(), replay.groups());
+        let (mut totals, mut groups) = (replay.totals(), replay.groups());
+        if let Some(s) = &stream.meta().stripped {
+            stripped::restore(s, &mut totals, &mut groups);
+        }
         Ok(Self::new(Source::new(stream, file), totals, groups))
     }
 
@@ -287,12 +308,31 @@ impl Analysis {
         group.oldest.map(|t| self.meta().clock.between(t, now))
     }
 
+    /// Bytes of the file that were read.
+    pub fn bytes(&self) -> u64 {
+        self.source.bytes
+    }
+
     /// Symbols that the recording holds of a module.
     pub fn symbols(&self, module: u32) -> Option<Symbols> {
         let at = self.source.meta.symbols.get(&module)?;
+        Symbols::decode(&self.payload(at)?)
+    }
+
+    /// A chunk again.
+    fn payload(&self, at: &SymbolsAt) -> Option<Vec<u8>> {
         let mut payload = vec![0; at.len];
         self.source.file.read_exact_at(&mut payload, at.at).ok()?;
-        Symbols::decode(&payload)
+        if at.zipped { Zipped::decode(&payload)?.unzip() } else { Some(payload) }
+    }
+
+    /// The code addresses that were looked up when the recording was packed.
+    pub(crate) fn named(&self) -> &Named {
+        self.source.named.get_or_init(|| {
+            let chunks = self.source.meta.frames.iter();
+            let chunks = chunks.filter_map(|at| Frames::decode(&self.payload(at)?));
+            Named::new(chunks.collect())
+        })
     }
 }
 
@@ -307,6 +347,9 @@ fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
     if meta.end.is_none() && source.tail == Tail::Whole {
         let alive = crate::symbols::is_target(&meta.target);
         notes.push(if alive { Note::Growing } else { Note::NoEnd });
+    }
+    if let Some(s) = &meta.stripped {
+        notes.push(Note::Stripped { below_ns: s.threshold_ns, blocks: s.blocks });
     }
     let counts = [
         (

@@ -8,8 +8,10 @@ pub(crate) use analysis::{Source, read_all};
 pub(crate) use estimate::{Estimates, Sum as WeightedSum};
 pub use live::Block;
 mod replay;
+mod stripped;
 
 pub use analysis::{Analysis, LeftOut, Note, Summary, live_summary};
 pub use estimate::{Errors, probability};
 pub use follow::{Follower, Progress};
 pub use replay::{End, Fate, Figures, Group, Replay, Totals, Watch};
+pub(crate) use stripped::{restore, to_records};

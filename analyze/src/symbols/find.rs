@@ -57,6 +57,14 @@ pub(super) fn find(analysis: &Analysis, module: &Module) -> Files {
     Files { image, debug, replaced }
 }
 
+/// Where the files of a module are: what was loaded, and its debug information; each with the root folder
+/// that its path begins at, if that is not this process's.
+pub(crate) fn paths(analysis: &Analysis, module: &Module) -> Vec<Place> {
+    let found = find(analysis, module);
+    let place = |i: Arc<Image>| (i.root().map(Path::to_owned), i.path().to_owned());
+    found.image.into_iter().chain(found.debug).map(place).collect()
+}
+
 fn candidates<'a>(
     target: &'a Target,
     module: &'a Module,

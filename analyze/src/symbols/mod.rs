@@ -7,6 +7,7 @@ mod embedded;
 mod find;
 mod jit;
 mod options;
+mod recorded;
 mod table;
 mod unpack;
 
@@ -18,7 +19,9 @@ use std::sync::Arc;
 pub use demangle::demangle;
 pub use embedded::suppressions as embedded_suppressions;
 pub use find::is_target;
+pub(crate) use find::paths;
 pub use options::SymbolOptions;
+pub(crate) use recorded::Named;
 
 /// A frame of a stack, named as far as it could be.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -106,7 +109,10 @@ impl<'a> Symbolizer<'a> {
         }
         let (analysis, short) = (self.analysis, self.analysis.symbol_options().short_names);
         let mut why = Unnamed::NoModule;
+        // What was looked up where the files were is right; here there may be others.
+        let recorded = analysis.named().frames(analysis.meta(), pc);
         let mut frames = match self.module(pc.module) {
+            _ if recorded.is_some() => recorded.unwrap_or_default(),
             Some(m) => {
                 why = m.unnamed;
                 m.frames(pc)

@@ -8,6 +8,7 @@
 //! * [`capture`]: which blocks are recorded; [`samples`]: the set of those;
 //! * [`event`]: how an event is encoded in a segment and in a recording;
 //! * [`chunk`], [`records`] and [`pack`] (feature `std`): the recording on disk;
+//! * [`derived`] (feature `std`): what `prof pack` and `prof strip` add to a recording;
 //! * [`files`] (feature `std`): opening files that are not to be trusted.
 //!
 //! `FORMAT.md` beside this crate is the contract, byte by byte. Nothing here depends on anything
@@ -20,6 +21,8 @@ extern crate std;
 pub mod capture;
 #[cfg(feature = "std")]
 pub mod chunk;
+#[cfg(feature = "std")]
+pub mod derived;
 pub mod event;
 #[cfg(feature = "std")]
 pub mod files;

@@ -23,10 +23,16 @@ pub mod kind {
     pub const SYMBOLS: u16 = 12;
     pub const PACKED: u16 = 13;
     pub const NODE_RUN: u16 = 14;
+    pub const ZIPPED: u16 = 15;
+    pub const FRAMES: u16 = 16;
+    pub const STRIPPED: u16 = 17;
+    pub const FILE: u16 = 18;
+    pub const MEMORY: u16 = 19;
 
-    const NAMES: [&str; 14] = [
+    const NAMES: [&str; 19] = [
         "target", "pass", "events", "thread", "nodes", "pcs", "module", "toggle", "hooks",
-        "counters", "end", "symbols", "packed", "node run",
+        "counters", "end", "symbols", "packed", "node run", "zipped", "frames", "stripped", "file",
+        "memory",
     ];
 
     /// The name of a kind, if this version knows it.
@@ -405,6 +411,73 @@ record! {
         /// The names, not demangled.
         names: bytes,
     }
+}
+
+record! {
+    /// Short-lived blocks were left out of the recording; these are the figures with them. Should there be
+    /// several, their groups belong together.
+    Stripped {
+        /// Chains of reallocations (most of one block) that lived shorter are not in it.
+        threshold_ns: int,
+        /// Blocks that were left out.
+        blocks: int,
+        /// Their bytes.
+        bytes: int,
+        /// The figures of all blocks: eight figures, eight standard errors, frees, unknown and implied
+        /// frees, ticks of the peak and of the last event, events of address 0.
+        totals: ints,
+        /// For each stack: node, ticks of its first and last block and of its peak, eight figures, eight
+        /// standard errors.
+        groups: ints,
+    }
+}
+
+record! {
+    /// A piece of a file that is kept in the recording. The pieces of a file follow each other.
+    FilePart {
+        /// Its path in the target.
+        path: text,
+        /// Bytes of the file.
+        length: int,
+        /// Where this piece begins.
+        offset: int,
+        /// The piece.
+        bytes: bytes,
+    }
+}
+
+record! {
+    /// The target's memory, as the kernel counts it, at a moment. The last one counts.
+    Memory {
+        /// Ticks.
+        ticks: int,
+        /// Bytes of `smaps_rollup`, 0: not known: resident, proportional, anonymous, dirty, swapped.
+        rss: int,
+        /// Proportional set.
+        pss: int,
+        /// Anonymous memory.
+        anonymous: int,
+        /// Swapped out.
+        swap: int,
+        /// Resident memory that is prof's own (ring, hook, stubs).
+        prof: int,
+        /// Mappings by what they are: triples of kind (see [`map_kind`]), bytes of address space, resident bytes.
+        maps: ints,
+        /// Mappings that allocators take memory from: triples of start, end, resident bytes.
+        heaps: ints,
+    }
+}
+
+/// Kinds of mappings in [`Memory::maps`].
+pub mod map_kind {
+    #![allow(missing_docs)] // named as they are
+    pub const HEAP: u64 = 0;
+    pub const ANONYMOUS: u64 = 1;
+    pub const STACK: u64 = 2;
+    pub const FILE: u64 = 3;
+    pub const PROF: u64 = 4;
+    pub const OTHER: u64 = 5;
+    pub const NAMES: [&str; 6] = ["heap", "anonymous", "stacks", "files", "prof", "other"];
 }
 
 #[cfg(test)]

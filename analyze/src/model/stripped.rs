@@ -1,0 +1,166 @@
+//! The figures of a recording that short-lived blocks were taken out of.
+
+use super::estimate::Errors;
+use super::replay::{Figures, Group, Totals};
+use prof_trace::records::Stripped;
+use std::collections::HashMap;
+
+const FIGURES: usize = 8;
+/// Numbers of the totals, and of a group.
+const TOTALS: usize = 2 * FIGURES + 6;
+const GROUP: usize = 4 + 2 * FIGURES;
+/// Groups of a record, so that it fits into a chunk: a number takes up to ten bytes.
+const GROUPS: usize = 200_000;
+
+fn figures(f: &Figures) -> [u64; FIGURES] {
+    let Figures {
+        live_count,
+        live_bytes,
+        peak_count,
+        peak_bytes,
+        allocations,
+        reallocations,
+        allocated_bytes,
+        temporary,
+    } = *f;
+    [
+        live_count,
+        live_bytes,
+        peak_count,
+        peak_bytes,
+        allocations,
+        reallocations,
+        allocated_bytes,
+        temporary,
+    ]
+}
+
+fn to_figures(n: &[u64; FIGURES]) -> Figures {
+    let [
+        live_count,
+        live_bytes,
+        peak_count,
+        peak_bytes,
+        allocations,
+        reallocations,
+        allocated_bytes,
+        temporary,
+    ] = *n;
+    Figures {
+        live_count,
+        live_bytes,
+        peak_count,
+        peak_bytes,
+        allocations,
+        reallocations,
+        allocated_bytes,
+        temporary,
+    }
+}
+
+fn errors(e: &Errors) -> [u64; FIGURES] {
+    let Errors {
+        live_count,
+        live_bytes,
+        peak_count,
+        peak_bytes,
+        allocations,
+        reallocations,
+        allocated_bytes,
+        frees,
+    } = *e;
+    [
+        live_count,
+        live_bytes,
+        peak_count,
+        peak_bytes,
+        allocations,
+        reallocations,
+        allocated_bytes,
+        frees,
+    ]
+}
+
+fn to_errors(n: &[u64; FIGURES]) -> Errors {
+    let [
+        live_count,
+        live_bytes,
+        peak_count,
+        peak_bytes,
+        allocations,
+        reallocations,
+        allocated_bytes,
+        frees,
+    ] = *n;
+    Errors {
+        live_count,
+        live_bytes,
+        peak_count,
+        peak_bytes,
+        allocations,
+        reallocations,
+        allocated_bytes,
+        frees,
+    }
+}
+
+/// Records with all figures; the groups are shared out.
+pub(crate) fn to_records(about: &Stripped, totals: &Totals, groups: &[Group]) -> Vec<Stripped> {
+    let t = totals;
+    let mut all = figures(&t.figures).to_vec();
+    all.extend(errors(&t.errors));
+    let counts = [t.frees, t.unknown_frees, t.implied_frees];
+    all.extend(counts);
+    all.extend([t.peak_ticks, t.last_ticks, t.nonsense]);
+    let record = |groups: &[Group]| {
+        let mut numbers = Vec::with_capacity(groups.len() * GROUP);
+        for g in groups {
+            numbers.extend([u64::from(g.node), g.first, g.last, g.peak_ticks]);
+            numbers.extend(figures(&g.figures));
+            numbers.extend(errors(&g.errors));
+        }
+        Stripped { totals: all.clone(), groups: numbers, ..about.clone() }
+    };
+    match groups {
+        [] => vec![record(&[])],
+        groups => groups.chunks(GROUPS).map(record).collect(),
+    }
+}
+
+/// Puts the figures of all blocks in the place of those of the blocks that are left. Groups without any
+/// block that is left come last.
+pub(crate) fn restore(s: &Stripped, totals: &mut Totals, groups: &mut Vec<Group>) {
+    let Some(n) = s.totals.first_chunk::<TOTALS>() else { return };
+    let (f, rest) = n.split_first_chunk::<FIGURES>().unwrap_or((&[0; FIGURES], &[]));
+    let (e, rest) = rest.split_first_chunk::<FIGURES>().unwrap_or((&[0; FIGURES], &[]));
+    let [frees, unknown_frees, implied_frees, peak_ticks, last_ticks, nonsense] = *rest else {
+        return;
+    };
+    *totals = Totals {
+        figures: to_figures(f),
+        errors: to_errors(e),
+        frees,
+        unknown_frees,
+        implied_frees,
+        peak_ticks,
+        last_ticks,
+        nonsense,
+    };
+    let mut places: HashMap<u32, usize> =
+        groups.iter().enumerate().map(|(i, g)| (g.node, i)).collect();
+    for n in s.groups.as_chunks::<GROUP>().0 {
+        let Ok(node) = u32::try_from(n[0]) else { continue };
+        let (Some(f), Some(e)) = (n[4..].first_chunk(), n[4 + FIGURES..].first_chunk()) else {
+            continue;
+        };
+        let next = groups.len();
+        let at = *places.entry(node).or_insert(next);
+        if at == next {
+            groups.push(Group { node, ..Group::default() });
+        }
+        let oldest = groups[at].oldest;
+        let (figures, errors) = (to_figures(f), to_errors(e));
+        let [first, last, peak_ticks] = [n[1], n[2], n[3]];
+        groups[at] = Group { node, figures, oldest, errors, first, last, peak_ticks };
+    }
+}

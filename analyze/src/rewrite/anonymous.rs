@@ -1,0 +1,161 @@
+//! Names that are left out of a recording that is given away, as bytehound does it: partly, when only the
+//! last parts of paths stay; fully, when every name is replaced by a number.
+
+use prof_trace::records::{Hooks, Module, Symbols, Target, Thread};
+use std::collections::HashMap;
+
+/// What becomes of names.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Anonymize {
+    /// They stay.
+    #[default]
+    None,
+    /// Paths lose their folders, the command line is left out.
+    Partial,
+    /// Functions, files, modules, threads and the program have numbers in place of names.
+    Full,
+}
+
+/// Names of one kind, by number.
+#[derive(Default)]
+struct Numbers(HashMap<String, usize>);
+
+impl Numbers {
+    fn name(&mut self, prefix: &str, of: &str) -> String {
+        let next = self.0.len();
+        let n = *self.0.entry(of.to_owned()).or_insert(next);
+        format!("{prefix}{n}")
+    }
+}
+
+/// Replaces names, the same by the same.
+#[derive(Default)]
+pub(super) struct Names {
+    how: Anonymize,
+    modules: Numbers,
+    files: Numbers,
+    functions: Numbers,
+}
+
+/// The last part of a path.
+fn base(path: &str) -> String {
+    path.rsplit('/').find(|s| !s.is_empty()).unwrap_or(path).to_owned()
+}
+
+impl Names {
+    pub(super) fn new(how: Anonymize) -> Self {
+        Self { how, ..Self::default() }
+    }
+
+    pub(super) fn target(&self, t: &mut Target) {
+        match self.how {
+            Anonymize::None => return,
+            Anonymize::Partial => t.exe = base(&t.exe),
+            Anonymize::Full => {
+                t.exe = "program".into();
+                t.comm = "program".into();
+            }
+        }
+        t.cmdline = vec![t.exe.clone()];
+    }
+
+    pub(super) fn thread(&self, t: &mut Thread) {
+        if self.how == Anonymize::Full {
+            t.name = format!("thread_{}", t.number);
+        }
+    }
+
+    /// The path of a module. What is no path (`[vdso]`) is the kernel's.
+    fn module_path(&mut self, path: &str) -> String {
+        match self.how {
+            _ if path.starts_with('[') => path.to_owned(),
+            Anonymize::None => path.to_owned(),
+            Anonymize::Partial => base(path),
+            Anonymize::Full => self.modules.name("lib_", path),
+        }
+    }
+
+    pub(super) fn module(&mut self, m: &mut Module) {
+        m.path = self.module_path(&m.path);
+        if self.how == Anonymize::Full {
+            m.build_id.clear();
+        }
+    }
+
+    pub(super) fn hooks(&mut self, h: &mut Hooks) {
+        for k in &mut h.hooked {
+            k.module = self.module_path(&k.module);
+            k.function = self.function(&k.function);
+        }
+        for k in &mut h.not_hooked {
+            k.module = self.module_path(&k.module);
+            k.function = self.function(&k.function);
+            // A reason may name files.
+            let partial = self.how == Anonymize::Partial && k.reason.contains('/');
+            if partial || self.how == Anonymize::Full {
+                k.reason = "not said".into();
+            }
+        }
+    }
+
+    pub(super) fn function(&mut self, name: &str) -> String {
+        match self.how {
+            Anonymize::Full => self.functions.name("fn_", name),
+            _ => name.to_owned(),
+        }
+    }
+
+    pub(super) fn file(&mut self, path: &str) -> String {
+        match self.how {
+            Anonymize::None => path.to_owned(),
+            Anonymize::Partial => base(path),
+            Anonymize::Full => self.files.name("src_", path),
+        }
+    }
+
+    /// Whether symbols of a module stay.
+    pub(super) fn keeps(&self, _: &Symbols) -> bool {
+        self.how != Anonymize::Full
+    }
+
+    /// Whether files stay.
+    pub(super) fn keeps_files(&self) -> bool {
+        self.how == Anonymize::None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_replaced_by_degrees() {
+        let target = || Target {
+            exe: "/srv/secret/app".into(),
+            cmdline: vec!["app".into(), "--password=x".into()],
+            comm: "app".into(),
+            ..Target::default()
+        };
+        let mut t = target();
+        Names::new(Anonymize::Partial).target(&mut t);
+        assert_eq!((t.exe.as_str(), t.cmdline), ("app", vec!["app".to_owned()]));
+        let mut t = target();
+        Names::new(Anonymize::Full).target(&mut t);
+        assert_eq!((t.exe.as_str(), t.comm.as_str()), ("program", "program"));
+        let mut t = target();
+        Names::new(Anonymize::None).target(&mut t);
+        assert_eq!(t, target());
+        let mut full = Names::new(Anonymize::Full);
+        let names = [full.function("b"), full.function("a"), full.function("b")];
+        assert_eq!(names, ["fn_0", "fn_1", "fn_0"]);
+        assert_eq!(
+            (full.file("/a/b.c"), full.module_path("[vdso]")),
+            ("src_0".into(), "[vdso]".into())
+        );
+        let mut partial = Names::new(Anonymize::Partial);
+        assert_eq!(
+            (partial.file("/a/b.c"), partial.module_path("/l/x.so")),
+            ("b.c".into(), "x.so".into())
+        );
+    }
+}

@@ -1,0 +1,268 @@
+//! Putting everything into a recording that is needed to read it anywhere: every code address looked up (with
+//! inlined functions, files and lines), the symbols of all modules, their files if wanted; all compressed as
+//! well as it can be.
+
+use super::RewriteError;
+use super::anonymous::{Anonymize, Names};
+use super::out::{Out, Passes};
+use crate::load::{ChunkFile, Item, LoadOptions};
+use crate::symbols::{Frame, Symbolizer, paths};
+use crate::{Analysis, Error};
+use prof_trace::chunk::MAX_PAYLOAD;
+use prof_trace::derived::{Frames, NamedAddress, NamedFrame, Zipped};
+use prof_trace::event::Event;
+use prof_trace::files::{open_below, open_regular};
+use prof_trace::pack::{self, Unpacker};
+use prof_trace::records::{Events, FilePart, Hooks, Module, Pass, Symbols, Target, Thread, kind};
+use std::collections::{HashMap, HashSet};
+use std::io::{Read, Write};
+use std::path::Path;
+
+/// Bytes of a piece of a file.
+const PIECE: usize = 8 << 20;
+/// Code addresses of a chunk.
+const ADDRESSES: usize = 100_000;
+
+/// How to pack.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PackOptions {
+    /// What becomes of names.
+    pub anonymize: Anonymize,
+    /// Put the files of the modules in, and those with their debug information.
+    pub files: bool,
+}
+
+/// What was packed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packed {
+    /// Bytes of the recording before.
+    pub bytes_before: u64,
+    /// Bytes of it now.
+    pub bytes: u64,
+    /// Code addresses.
+    pub addresses: u64,
+    /// Those of which no function is known.
+    pub unknown: u64,
+    /// Files that were put in.
+    pub files: u64,
+    /// Bytes of those files.
+    pub file_bytes: u64,
+}
+
+/// Writes a recording that can be read anywhere.
+///
+/// # Errors
+/// If the recording can't be read, or the output not be written.
+pub fn pack(
+    path: &Path,
+    options: &PackOptions,
+    out: &mut dyn Write,
+) -> Result<Packed, RewriteError> {
+    let analysis = Analysis::from_file(path, &LoadOptions::default())?;
+    let mut packer = Packer {
+        to: Out::new(out)?,
+        names: Names::new(options.anonymize),
+        passes: Passes::new(&analysis.meta().target),
+        unpacker: Unpacker::default(),
+        last: Vec::new(),
+        done: Packed::default(),
+    };
+    packer.copy(&analysis)?;
+    packer.name(&analysis)?;
+    if options.files && packer.names.keeps_files() {
+        packer.files(&analysis)?;
+    }
+    packer.to.flush()?;
+    for (kind, payload) in std::mem::take(&mut packer.last) {
+        packer.to.put(kind, &payload)?;
+    }
+    packer.done.bytes_before = std::fs::metadata(path).map_or(0, |m| m.len());
+    packer.done.bytes = packer.to.bytes;
+    Ok(packer.done)
+}
+
+struct Packer<'a> {
+    to: Out<'a>,
+    names: Names,
+    passes: Passes,
+    unpacker: Unpacker,
+    /// What belongs to the end.
+    last: Vec<(u16, Vec<u8>)>,
+    done: Packed,
+}
+
+impl Packer<'_> {
+    /// Copies all chunks, in their order.
+    fn copy(&mut self, analysis: &Analysis) -> Result<(), RewriteError> {
+        let mut file = ChunkFile::open(&analysis.path())?;
+        while file.position() < analysis.bytes() {
+            let Item::Chunk(kind, payload, _) = file.next()? else { break };
+            if kind != kind::ZIPPED {
+                self.chunk(kind, payload, analysis)?;
+            } else if let Some(z) = Zipped::decode(payload)
+                && let Some(inner) = z.unzip()
+            {
+                self.chunk(z.kind, &inner, analysis)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn chunk(&mut self, kind: u16, payload: &[u8], all: &Analysis) -> Result<(), RewriteError> {
+        let names = &mut self.names;
+        match kind {
+            kind::EVENTS => return self.events(payload),
+            kind::PACKED => return self.packed(payload),
+            // These are made anew.
+            kind::FRAMES => {}
+            kind::FILE if !names.keeps_files() => {}
+            kind::PASS => match Pass::decode(payload) {
+                Some(p) if !self.passes.keep(&p) => {}
+                _ => self.to.put(kind, payload)?,
+            },
+            kind::TARGET => {
+                let Some(mut t) = Target::decode(payload) else { return Ok(()) };
+                names.target(&mut t);
+                self.to.put(kind, &t.encode())?;
+            }
+            kind::THREAD => {
+                let Some(mut t) = Thread::decode(payload) else { return Ok(()) };
+                names.thread(&mut t);
+                self.to.put_zipped(kind, &t.encode())?;
+            }
+            kind::MODULE => {
+                let Some(mut m) = Module::decode(payload) else { return Ok(()) };
+                names.module(&mut m);
+                self.to.put_zipped(kind, &m.encode())?;
+            }
+            kind::HOOKS => {
+                let Some(mut h) = Hooks::decode(payload) else { return Ok(()) };
+                names.hooks(&mut h);
+                self.to.put_zipped(kind, &h.encode())?;
+            }
+            kind::SYMBOLS => match Symbols::decode(payload) {
+                Some(s) if names.keeps(&s) => self.to.put_zipped(kind, payload)?,
+                _ => {}
+            },
+            // The last one counts. What is not whole does not become so.
+            kind::COUNTERS | kind::END | kind::STRIPPED => {
+                if kind != kind::STRIPPED {
+                    self.last.retain(|c| c.0 != kind);
+                }
+                if kind != kind::END || all.complete() {
+                    self.last.push((kind, payload.to_vec()));
+                    // The end comes last.
+                    self.last.sort_by_key(|c| c.0 == kind::END);
+                }
+            }
+            // What a newer prof wrote may have names in it.
+            kind if kind::name(kind).is_none() && !names.keeps_files() => {}
+            _ => self.to.put_zipped(kind, payload)?,
+        }
+        Ok(())
+    }
+
+    fn events(&mut self, payload: &[u8]) -> Result<(), RewriteError> {
+        let Some(e) = Events::decode(payload) else { return Ok(()) };
+        let (mut codec, mut at, mut events) = (e.codec(), 0, Vec::new());
+        while let Some((event, n)) = codec.get(&e.bytes[at..]) {
+            at += n;
+            events.push(event);
+        }
+        if at < e.bytes.len() {
+            // Damaged: the reader shall see that.
+            return Ok(self.to.put(kind::EVENTS, payload)?);
+        }
+        Ok(self.to.events(e.thread, &events)?)
+    }
+
+    fn packed(&mut self, payload: &[u8]) -> Result<(), RewriteError> {
+        let Some(packed) = pack::Packed::read(payload) else { return Ok(()) };
+        let mut runs: Vec<Vec<Event>> = vec![Vec::new(); packed.runs.len()];
+        if self.unpacker.unpack(&packed, |run, event| runs[run].push(event)).is_none() {
+            return Ok(self.to.put(kind::PACKED, payload)?);
+        }
+        for (run, events) in packed.runs.iter().zip(runs) {
+            self.to.events(run.thread, &events)?;
+        }
+        Ok(())
+    }
+
+    /// Looks all code addresses up.
+    fn name(&mut self, analysis: &Analysis) -> Result<(), RewriteError> {
+        let mut symbols = Symbolizer::new(analysis);
+        let addresses: Vec<_> = analysis.meta().code_addresses().into_iter().collect();
+        for part in addresses.chunks(ADDRESSES) {
+            let mut known: HashMap<String, u32> = HashMap::new();
+            let mut all = Frames::default();
+            for pc in part {
+                let frames = symbols.frames(*pc);
+                self.done.addresses += 1;
+                self.done.unknown += u64::from(frames.iter().all(|f| f.function.is_none()));
+                let mut number = |name: String| {
+                    let next = all.strings.len() as u32 + 1;
+                    *known.entry(name).or_insert_with_key(|name| {
+                        all.strings.push(name.clone());
+                        next
+                    })
+                };
+                let frame = |f: &Frame| NamedFrame {
+                    function: f.function.as_deref().map_or(0, |n| number(self.names.function(n))),
+                    file: f.file.as_deref().map_or(0, |n| number(self.names.file(n))),
+                    offset: f.function_offset,
+                    line: f.line,
+                    inlined: f.inlined,
+                };
+                let frames = frames.iter().map(frame).collect();
+                let (address, module, exact) = (pc.address, pc.module, pc.exact);
+                all.addresses.push(NamedAddress { address, module, exact, frames });
+            }
+            let payload = all.encode();
+            // Names of that length are no names.
+            if payload.len() <= MAX_PAYLOAD {
+                self.to.put_zipped(kind::FRAMES, &payload)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts the files of the modules in, each once.
+    fn files(&mut self, analysis: &Analysis) -> Result<(), RewriteError> {
+        let meta = analysis.meta();
+        let mut seen = HashSet::new();
+        for m in meta.modules.values() {
+            for (root, path) in paths(analysis, m) {
+                if !seen.insert(path.clone()) {
+                    continue;
+                }
+                let file = match &root {
+                    Some(root) => open_below(root, &path),
+                    None => open_regular(&path),
+                };
+                let file = file.map_err(|e| Error::open(&path, e))?;
+                let length = file.metadata().map_err(|e| Error::read(&path, e))?.len();
+                let mut from = file.take(length);
+                let mut offset = 0;
+                let name = path.to_string_lossy().into_owned();
+                loop {
+                    let mut bytes = Vec::new();
+                    let piece = (&mut from).take(PIECE as u64).read_to_end(&mut bytes);
+                    piece.map_err(|e| Error::read(&path, e))?;
+                    if bytes.is_empty() && offset > 0 {
+                        break;
+                    }
+                    let n = bytes.len() as u64;
+                    let part = FilePart { path: name.clone(), length, offset, bytes };
+                    self.to.put_zipped(kind::FILE, &part.encode())?;
+                    offset += n;
+                    if offset >= length || n == 0 {
+                        break;
+                    }
+                }
+                self.done.files += 1;
+                self.done.file_bytes += length;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,275 @@
+//! Leaving short-lived blocks out of a recording, with the figures of all stacks kept.
+//!
+//! Two passes of the index say which blocks stay: those that are live at the end, and those whose chain of
+//! reallocations lived long enough; a chain stays or goes as a whole. Their events are written anew from the
+//! rows, in the order of time; what describes them is copied. The figures of all blocks go into a chunk of
+//! their own (STRIPPED), and a reader takes totals and groups from there.
+
+use super::RewriteError;
+use super::out::{Out, Passes};
+use crate::Index;
+use crate::history::{self, Step};
+use crate::index::Block;
+use crate::load::{ChunkFile, Item};
+use crate::model::to_records;
+use crate::query::{Filter, FilterError, Query, Selection};
+use prof_trace::event::Event;
+use prof_trace::records::{Pass, kind};
+use std::collections::HashMap;
+use std::io::Write;
+
+/// Events that are written at a time.
+const BATCH: usize = 16_384;
+
+/// What was left out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Stripped {
+    /// Blocks that were left out.
+    pub blocks: u64,
+    /// Blocks that stayed.
+    pub kept: u64,
+    /// Bytes of the recording before.
+    pub bytes_before: u64,
+    /// Bytes of it now.
+    pub bytes: u64,
+}
+
+/// Writes a recording without the blocks that lived shorter than `threshold_ns`.
+///
+/// # Errors
+/// If the recording can't be read, or the output not be written.
+pub fn strip(
+    index: &Index,
+    threshold_ns: u64,
+    out: &mut dyn Write,
+) -> Result<Stripped, RewriteError> {
+    let analysis = index.analysis();
+    let long = query(index, "min-chain-lifetime", &format!("{threshold_ns}ns"))?;
+    let live = query(index, "lifetime", "chain-leaked")?;
+    let select = |block: &mut Block<'_>, s: &mut Selection| {
+        long.select(block, s)?;
+        let mut rows = std::mem::take(&mut s.rows);
+        live.select(block, s)?;
+        rows.append(&mut s.rows);
+        rows.sort_unstable();
+        rows.dedup();
+        s.rows = rows;
+        Some(())
+    };
+    let (kept_rows, kept_bytes, all_bytes) = sizes(index, select)?;
+    let mut to = Out::new(out)?;
+    let (passes, last) = describe(index, &mut to)?;
+    let mut w = Writer {
+        index,
+        to,
+        passes: passes.into_iter().peekable(),
+        batch: Vec::new(),
+        given: HashMap::new(),
+        newest: Vec::new(),
+        unseen: Vec::new(),
+    };
+    history::steps(index, select, u64::MAX, |s| w.step(s))?;
+    w.finish()?;
+    let removed = index.rows() - kept_rows;
+    let before = analysis.meta().stripped.as_ref();
+    let record = prof_trace::records::Stripped {
+        threshold_ns: before.map_or(threshold_ns, |b| b.threshold_ns.max(threshold_ns)),
+        blocks: before.map_or(0, |b| b.blocks).saturating_add(removed),
+        bytes: before.map_or(0, |b| b.bytes).saturating_add(all_bytes.saturating_sub(kept_bytes)),
+        ..prof_trace::records::Stripped::default()
+    };
+    for part in to_records(&record, analysis.totals(), analysis.groups()) {
+        w.to.put(kind::STRIPPED, &part.encode())?;
+    }
+    for (kind, payload) in last {
+        w.to.put(kind, &payload)?;
+    }
+    Ok(Stripped {
+        blocks: removed,
+        kept: kept_rows,
+        bytes_before: std::fs::metadata(analysis.path()).map_or(0, |m| m.len()),
+        bytes: w.to.bytes,
+    })
+}
+
+fn query<'a>(index: &'a Index, name: &'static str, value: &str) -> Result<Query<'a>, RewriteError> {
+    let mut filter = Filter::default();
+    let set: Result<(), FilterError> = filter.set(name, value);
+    // These two are in the grammar, and any time is one.
+    set.map_err(|e| std::io::Error::other(e.to_string()))?;
+    Ok(Query::new(index, &filter)?)
+}
+
+/// Rows that stay, their bytes, and the bytes of all.
+fn sizes(index: &Index, select: impl history::Select) -> Result<(u64, u64, u64), RewriteError> {
+    let state = || (Selection::default(), Vec::new(), [0u64; 3]);
+    let states = index.scan(state, |(selection, sizes, sums), block| {
+        select(block, selection)?;
+        block.read(crate::index::Column::Size, sizes)?;
+        sums[0] += selection.rows.len() as u64;
+        let kept = selection.rows.iter().map(|i| sizes[*i as usize]);
+        sums[1] = kept.fold(sums[1], u64::saturating_add);
+        sums[2] = sizes.iter().copied().fold(sums[2], u64::saturating_add);
+        Some(())
+    })?;
+    let sum = |i: usize| states.iter().map(|s| s.2[i]).fold(0, u64::saturating_add);
+    Ok((sum(0), sum(1), sum(2)))
+}
+
+/// Passes of the collector, by their ticks.
+type Passing = Vec<(u64, Vec<u8>)>;
+/// Chunks, by kind.
+type Chunks = Vec<(u16, Vec<u8>)>;
+
+/// Copies what describes. Returns the passes that are kept, with their ticks, and what belongs to the end.
+fn describe(index: &Index, to: &mut Out<'_>) -> Result<(Passing, Chunks), RewriteError> {
+    let analysis = index.analysis();
+    let mut file = ChunkFile::open(&analysis.path())?;
+    let mut keep = Passes::new(&analysis.meta().target);
+    let (mut passes, mut last): (Vec<_>, Chunks) = (Vec::new(), Chunks::new());
+    while file.position() < analysis.bytes() {
+        let Item::Chunk(kind, payload, _) = file.next()? else { break };
+        match kind {
+            kind::EVENTS | kind::PACKED | kind::STRIPPED => {}
+            kind::PASS => {
+                if let Some(p) = Pass::decode(payload).filter(|p| keep.keep(p)) {
+                    passes.push((p.ticks, payload.to_vec()));
+                }
+            }
+            // The last one counts. Without a true end, there is none.
+            kind::COUNTERS | kind::END => {
+                last.retain(|c| c.0 != kind);
+                if kind != kind::END || analysis.complete() {
+                    last.push((kind, payload.to_vec()));
+                }
+            }
+            _ => to.put_zipped(kind, payload)?,
+        }
+    }
+    passes.sort_by_key(|p| p.0);
+    last.sort_by_key(|c| c.0);
+    Ok((passes, last))
+}
+
+struct Writer<'a, 'b, P: Iterator<Item = (u64, Vec<u8>)>> {
+    index: &'a Index,
+    to: Out<'b>,
+    passes: std::iter::Peekable<P>,
+    /// Events with their lanes, in the order of time.
+    batch: Vec<(u32, Event)>,
+    /// By chain: address and time of the block that was given to `realloc`, and whether it was temporary.
+    given: HashMap<u32, (u64, u64, bool)>,
+    /// By lane: the block that its thread got last, if that is the last thing that a reader sees of it.
+    newest: Vec<u64>,
+    /// Blocks whose ends went unseen: time, address and lane.
+    unseen: Vec<(u64, u64, u32)>,
+}
+
+/// Nothing lies here. A free of it stands for the events of its thread that were left out, where without it
+/// the block that the thread frees next would look temporary.
+const NOWHERE: u64 = 1;
+
+impl<P: Iterator<Item = (u64, Vec<u8>)>> Writer<'_, '_, P> {
+    fn step(&mut self, s: &Step) -> Result<(), RewriteError> {
+        let (time, addr, lane) = (s.time(), s.addr, s.lane);
+        self.end_unseen(s)?;
+        if s.begins() {
+            let groups = self.index.analysis().groups();
+            let node = groups.get(s.group as usize).map_or(0, |g| g.node);
+            let size = s.size;
+            if !s.again() {
+                self.put(lane, Event::Alloc { time, addr, size, node }, addr, false)?;
+                return Ok(());
+            }
+            let (old, time_before, temporary) =
+                self.given.remove(&s.chain).unwrap_or((NOWHERE, time, false));
+            let event = Event::Realloc { time_before, time, old, addr, size, node };
+            return self.put(lane, event, old, temporary);
+        }
+        if s.implied() {
+            self.unseen.push((time, addr, lane));
+            return Ok(());
+        }
+        if s.continues() && s.chain != 0 {
+            self.given.insert(s.chain, (addr, time, s.temporary()));
+            return Ok(());
+        }
+        self.put(lane, Event::Free { time, addr, node: s.end_node }, addr, s.temporary())
+    }
+
+    /// Blocks whose ends went unseen end where another begins at their address. If that one was left out,
+    /// they are freed.
+    fn end_unseen(&mut self, s: &Step) -> Result<(), RewriteError> {
+        if self.unseen.is_empty() {
+            return Ok(());
+        }
+        if s.begins() {
+            self.unseen.retain(|u| (u.0, u.1) != (s.time(), s.addr));
+        }
+        let now = s.time();
+        let late: Vec<_> = self.unseen.iter().copied().filter(|u| u.0 < now).collect();
+        self.unseen.retain(|u| u.0 >= now);
+        for (time, addr, lane) in late {
+            self.put(lane, Event::Free { time, addr, node: 0 }, addr, false)?;
+        }
+        Ok(())
+    }
+
+    /// Adds an event, which ends the block `old` if it is not an allocation.
+    fn put(
+        &mut self,
+        lane: u32,
+        event: Event,
+        old: u64,
+        temporary: bool,
+    ) -> Result<(), RewriteError> {
+        let time = event.time();
+        while let Some((_, pass)) = self.passes.next_if(|p| p.0 <= time) {
+            self.write()?;
+            self.to.put(kind::PASS, &pass)?;
+        }
+        let at = lane as usize;
+        if at >= self.newest.len() {
+            self.newest.resize(at + 1, 0);
+        }
+        let begins = match event {
+            Event::Alloc { addr, .. } | Event::Realloc { addr, .. } => addr,
+            Event::Free { .. } => 0,
+        };
+        let ends = !matches!(event, Event::Alloc { .. });
+        let newest = std::mem::replace(&mut self.newest[at], begins);
+        if ends && newest == old && !temporary {
+            let time = match event {
+                Event::Realloc { time_before, .. } => time_before,
+                e => e.time(),
+            };
+            self.batch.push((lane, Event::Free { time, addr: NOWHERE, node: 0 }));
+        }
+        self.batch.push((lane, event));
+        if self.batch.len() >= BATCH { self.write() } else { Ok(()) }
+    }
+
+    /// Writes the batch, thread by thread.
+    fn write(&mut self) -> Result<(), RewriteError> {
+        // Stable: events of a thread stay in their order.
+        self.batch.sort_by_key(|e| e.0);
+        for run in self.batch.chunk_by(|a, b| a.0 == b.0) {
+            let thread = self.index.lanes().get(run[0].0 as usize).copied().unwrap_or(0);
+            let events: Vec<Event> = run.iter().map(|e| e.1).collect();
+            self.to.events(thread, &events)?;
+        }
+        self.batch.clear();
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), RewriteError> {
+        for (time, addr, lane) in std::mem::take(&mut self.unseen) {
+            self.put(lane, Event::Free { time, addr, node: 0 }, addr, false)?;
+        }
+        self.write()?;
+        for (_, pass) in self.passes.by_ref() {
+            self.to.put(kind::PASS, &pass)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,49 @@
+//! Names of code addresses that stand in the recording: they were looked up when it was packed.
+
+use super::Frame;
+use crate::load::{Meta, Pc};
+use prof_trace::derived::{Frames, NamedFrame};
+use std::collections::HashMap;
+
+/// Code addresses by what is known of them.
+#[derive(Debug, Default)]
+pub(crate) struct Named {
+    chunks: Vec<Frames>,
+    /// Chunk, and place in it.
+    places: HashMap<Pc, (u32, u32)>,
+}
+
+impl Named {
+    pub(crate) fn new(chunks: Vec<Frames>) -> Self {
+        let mut places = HashMap::new();
+        for (i, c) in chunks.iter().enumerate() {
+            for (k, a) in c.addresses.iter().enumerate() {
+                let pc = Pc { address: a.address, module: a.module, exact: a.exact };
+                places.insert(pc, (i as u32, k as u32));
+            }
+        }
+        Self { chunks, places }
+    }
+
+    /// The frames of an address, if it is one of them.
+    pub(crate) fn frames(&self, meta: &Meta, pc: Pc) -> Option<Vec<Frame>> {
+        let (chunk, place) = self.places.get(&pc)?;
+        let chunk = self.chunks.get(*chunk as usize)?;
+        let found = chunk.addresses.get(*place as usize)?;
+        // What had no name then may have one here.
+        found.frames.iter().find(|f| f.function != 0)?;
+        let module = meta.modules.get(&pc.module);
+        let name = |n: u32| chunk.strings.get((n as usize).checked_sub(1)?).cloned();
+        let frame = |f: &NamedFrame| Frame {
+            address: pc.address,
+            function: name(f.function),
+            function_offset: f.offset,
+            file: name(f.file),
+            line: f.line,
+            module: Some(module.map_or("[jit]", |m| m.path.as_str()).into()),
+            offset: module.map(|m| pc.address.wrapping_sub(m.bias)),
+            inlined: f.inlined,
+        };
+        Some(found.frames.iter().map(frame).collect())
+    }
+}

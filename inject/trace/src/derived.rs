@@ -1,0 +1,184 @@
+//! The chunks that are made of a recording and not while it is recorded: what `prof pack` and `prof strip`
+//! add to it.
+
+use crate::chunk::MAX_PAYLOAD;
+use crate::records::kind;
+use crate::wire::{Reader, Writer};
+use std::string::String;
+use std::vec::Vec;
+
+/// How hard chunks are compressed.
+const LEVEL: i32 = 9;
+
+/// A chunk of another kind, compressed by zstd: its kind, its length, the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zipped<'a> {
+    /// The kind.
+    pub kind: u16,
+    len: usize,
+    frame: &'a [u8],
+}
+
+impl<'a> Zipped<'a> {
+    /// Compresses a payload; `None` if that can't be done.
+    pub fn encode(kind: u16, payload: &[u8]) -> Option<Vec<u8>> {
+        let frame = zstd::bulk::compress(payload, LEVEL).ok()?;
+        let mut w = Writer::default();
+        w.int(kind.into()).int(payload.len() as u64);
+        w.bytes.extend_from_slice(&frame);
+        Some(w.bytes)
+    }
+
+    /// From a payload; `None` if it is nonsense, or of a kind that is never compressed so.
+    pub fn decode(payload: &'a [u8]) -> Option<Self> {
+        let mut r = Reader::new(payload);
+        let kind = u16::try_from(r.int()?).ok()?;
+        let len = usize::try_from(r.int()?).ok().filter(|n| *n <= MAX_PAYLOAD)?;
+        let events = [kind::EVENTS, kind::PACKED, kind::PASS, kind::TARGET, kind::ZIPPED];
+        (!events.contains(&kind)).then_some(Self { kind, len, frame: r.rest() })
+    }
+
+    /// The payload of the other chunk.
+    pub fn unzip(&self) -> Option<Vec<u8>> {
+        let payload = zstd::bulk::decompress(self.frame, self.len).ok()?;
+        (payload.len() == self.len).then_some(payload)
+    }
+}
+
+/// A frame of a code address that was looked up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NamedFrame {
+    /// The function: its place among the strings, plus one; 0: not known.
+    pub function: u32,
+    /// How far into the function the address lies.
+    pub offset: Option<u64>,
+    /// The source file, as the function.
+    pub file: u32,
+    /// The line.
+    pub line: Option<u32>,
+    /// Its code was put into that of the next frame.
+    pub inlined: bool,
+}
+
+/// A code address with its frames.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NamedAddress {
+    /// The address.
+    pub address: u64,
+    /// Number of its module; 0: none.
+    pub module: u32,
+    /// It is that of an interrupted instruction, not one behind a call.
+    pub exact: bool,
+    /// The frames, innermost first.
+    pub frames: Vec<NamedFrame>,
+}
+
+/// Code addresses that were looked up.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Frames {
+    /// Names of functions and files.
+    pub strings: Vec<String>,
+    /// The addresses.
+    pub addresses: Vec<NamedAddress>,
+}
+
+/// Something that may be missing, as an integer.
+fn or_none(v: Option<u64>) -> u64 {
+    v.map_or(0, |v| v.saturating_add(1))
+}
+
+impl Frames {
+    /// The payload of a chunk.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut w = Writer::default();
+        w.int(self.strings.len() as u64);
+        self.strings.iter().for_each(|s| {
+            w.blob(s.as_bytes());
+        });
+        w.int(self.addresses.len() as u64);
+        for a in &self.addresses {
+            w.int(a.address).int(a.module.into()).int(a.exact.into()).int(a.frames.len() as u64);
+            for f in &a.frames {
+                w.int(f.function.into()).int(or_none(f.offset)).int(f.file.into());
+                w.int(or_none(f.line.map(u64::from))).int(f.inlined.into());
+            }
+        }
+        w.bytes
+    }
+
+    /// From a payload; `None` if it is nonsense.
+    pub fn decode(payload: &[u8]) -> Option<Self> {
+        let mut r = Reader::new(payload);
+        let mut all = Self::default();
+        // Lengths are not believed before the bytes are there.
+        for _ in 0..r.int()? {
+            all.strings.push(r.text()?);
+        }
+        let name = |r: &mut Reader<'_>| r.int32().filter(|n| (*n as usize) <= all.strings.len());
+        for _ in 0..r.int()? {
+            let (address, module, exact) = (r.int()?, r.int32()?, r.int()? != 0);
+            let mut frames = Vec::new();
+            for _ in 0..r.int()? {
+                let function = name(&mut r)?;
+                let offset = r.int()?.checked_sub(1);
+                let file = name(&mut r)?;
+                let line = r.int()?.checked_sub(1).and_then(|l| u32::try_from(l).ok());
+                let inlined = r.int()? != 0;
+                frames.push(NamedFrame { function, offset, file, line, inlined });
+            }
+            all.addresses.push(NamedAddress { address, module, exact, frames });
+        }
+        Some(all)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::vec;
+
+    #[test]
+    fn frames_and_compressed_chunks_come_back() {
+        let f = Frames {
+            strings: vec!["main".into(), "a.c".into()],
+            addresses: vec![
+                NamedAddress::default(),
+                NamedAddress {
+                    address: u64::MAX,
+                    module: 7,
+                    exact: true,
+                    frames: vec![
+                        NamedFrame { function: 1, inlined: true, ..NamedFrame::default() },
+                        NamedFrame {
+                            function: 0,
+                            offset: Some(0),
+                            file: 2,
+                            line: Some(9),
+                            inlined: false,
+                        },
+                    ],
+                },
+            ],
+        };
+        let bytes = f.encode();
+        assert_eq!(Frames::decode(&bytes), Some(f.clone()));
+        for cut in 0..bytes.len() {
+            assert_eq!(Frames::decode(&bytes[..cut]), None, "{cut}");
+        }
+        let mut wrong = f;
+        wrong.strings.pop();
+        assert_eq!(Frames::decode(&wrong.encode()), None, "a name that is not there");
+
+        let zipped = Zipped::encode(kind::FRAMES, &bytes).expect("compressed");
+        let z = Zipped::decode(&zipped).expect("a chunk");
+        assert_eq!((z.kind, z.unzip()), (kind::FRAMES, Some(bytes.clone())));
+        let shorter = Zipped { len: bytes.len() - 1, ..z };
+        let longer = Zipped { len: bytes.len() + 1, ..z };
+        assert_eq!((shorter.unzip(), longer.unzip()), (None, None));
+        let inner = Zipped::encode(kind::ZIPPED, &zipped).expect("compressed");
+        assert_eq!(Zipped::decode(&inner), None, "one in the other");
+        let mut w = Writer::default();
+        w.int(kind::FRAMES.into()).int(MAX_PAYLOAD as u64 + 1);
+        assert_eq!(Zipped::decode(&w.bytes), None, "too long");
+    }
+}

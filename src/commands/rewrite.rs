@@ -1,0 +1,191 @@
+//! `prof strip`, `prof pack` and `prof extract`: recordings made of recordings.
+
+use super::input::{IndexArgs, Locate, resolve};
+use super::report::print;
+use crate::failure::usage;
+use anyhow::{Context, Result};
+use clap::{Args, ValueEnum};
+use prof_analyze::query::value::duration;
+use prof_analyze::query::value::size;
+use prof_analyze::report::units::{bytes, count};
+use prof_analyze::rewrite::{
+    Anonymize, ExtractOptions, PackOptions, RewriteError, extract, pack, strip,
+};
+use std::fs::{File, OpenOptions};
+use std::io::{BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Leave short-lived blocks out of a recording
+///
+/// The result is a recording that every other command reads. The figures of all blocks together and of
+/// each stack are kept as they are; filters, moments and lists of blocks have only those that are left:
+/// what is live at the end, and what lived for the threshold or longer. Blocks that were reallocated
+/// stay or go with their whole chain.
+#[derive(Args, Clone, Debug)]
+#[command(visible_alias = "squeeze")]
+pub struct StripArgs {
+    /// A recording [default: the newest in the current folder]
+    #[arg(value_name = "FILE")]
+    pub input: Option<String>,
+    /// Blocks that lived shorter are left out (ms, 4h3m2s)
+    #[arg(short, long, value_name = "TIME", default_value = "60s", value_parser = duration)]
+    pub threshold: u64,
+    /// The file to write to; it must not exist
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub index: IndexArgs,
+}
+
+/// Make a recording that can be read anywhere
+///
+/// Every code address is looked up, with inlined functions, files and lines; the symbols of the modules
+/// stay in it; all is compressed as well as it can be.
+#[derive(Args, Clone, Debug)]
+#[command(visible_alias = "postprocess")]
+pub struct PackArgs {
+    /// A recording [default: the newest in the current folder]
+    #[arg(value_name = "FILE")]
+    pub input: Option<String>,
+    /// The file to write to; it must not exist
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// What becomes of names
+    #[arg(short, long, value_name = "HOW", value_enum, default_value_t = Names::None)]
+    pub anonymize: Names,
+    /// Put the files of the modules in, too, and those with their debug information
+    #[arg(long)]
+    pub files: bool,
+}
+
+/// What becomes of names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Names {
+    /// They stay
+    None,
+    /// Paths lose their folders; the command line and files are left out
+    Partial,
+    /// Functions, files, modules, threads and the program have numbers in place of names
+    Full,
+}
+
+/// Take out the files that are kept in a recording
+///
+/// The folder then has: files/ (what `prof pack --files` put in, by their paths), symbols/ (a table for
+/// each module whose symbols are in the recording) and modules.txt.
+#[derive(Args, Clone, Debug)]
+pub struct ExtractArgs {
+    /// A recording [default: the newest in the current folder]
+    #[arg(value_name = "FILE")]
+    pub input: Option<String>,
+    /// The folder to write to; it must not exist
+    #[arg(short, long, value_name = "DIR")]
+    pub output: PathBuf,
+    /// The most bytes that may be written
+    #[arg(long, value_name = "SIZE", default_value = "4GiB", value_parser = size)]
+    pub max_size: u64,
+}
+
+/// A recording that can't be read is wrong usage; what can't be written is not.
+fn wrong(e: RewriteError) -> anyhow::Error {
+    match e {
+        RewriteError::Recording(e) => usage(e.to_string()),
+        e => e.into(),
+    }
+}
+
+/// Has a new file written. If that fails, there is none.
+fn write<T>(
+    path: &Path,
+    work: impl FnOnce(&mut dyn Write) -> Result<T, RewriteError>,
+) -> Result<T> {
+    let failed = || format!("cannot write {}", path.display());
+    // As all recordings: its owner's alone.
+    let new: std::io::Result<File> =
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let file = new.with_context(|| format!("cannot create {}", path.display()))?;
+    let mut out = BufWriter::with_capacity(1 << 20, file);
+    let done = work(&mut out)
+        .map_err(wrong)
+        .and_then(|done| out.flush().with_context(failed).map(|()| done));
+    if done.is_err() {
+        let _ = std::fs::remove_file(path);
+    }
+    done
+}
+
+/// Runs `prof strip`.
+///
+/// # Errors
+/// If the recording can't be read, or the output not be written.
+pub fn run_strip(args: &StripArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    let index = args.index.open(&resolve(args.input.as_deref(), locate)?)?;
+    let done = write(&args.output, |out| strip(&index, args.threshold, out))?;
+    print(&format!(
+        "{}: {} left out, {} left; {}, before {}\n",
+        args.output.display(),
+        count(done.blocks, "block", "blocks"),
+        count(done.kept, "block", "blocks"),
+        bytes(done.bytes),
+        bytes(done.bytes_before),
+    ))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `prof pack`.
+///
+/// # Errors
+/// If the recording can't be read, or the output not be written.
+pub fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    let anonymize = match args.anonymize {
+        Names::None => Anonymize::None,
+        Names::Partial => Anonymize::Partial,
+        Names::Full => Anonymize::Full,
+    };
+    if args.files && anonymize != Anonymize::None {
+        return Err(usage("--files would give away what --anonymize leaves out; give one of them"));
+    }
+    let path = resolve(args.input.as_deref(), locate)?;
+    let options = PackOptions { anonymize, files: args.files };
+    let done = write(&args.output, |out| pack(&path, &options, out))?;
+    let mut text = format!(
+        "{}: {} looked up, {} without a name; {}, before {}\n",
+        args.output.display(),
+        count(done.addresses, "code address", "code addresses"),
+        done.unknown,
+        bytes(done.bytes),
+        bytes(done.bytes_before),
+    );
+    if args.files {
+        let files = count(done.files, "file", "files");
+        text += &format!("{files} of {} put in\n", bytes(done.file_bytes));
+    }
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs `prof extract`.
+///
+/// # Errors
+/// If the recording can't be read, or the files not be written.
+pub fn run_extract(args: &ExtractArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    let path = resolve(args.input.as_deref(), locate)?;
+    let options = ExtractOptions { most: args.max_size };
+    let done = extract(&path, &args.output, &options).map_err(wrong)?;
+    let mut text = String::new();
+    for (path, n) in &done.files {
+        text += &format!("{} ({})\n", path.display(), bytes(*n));
+    }
+    for path in &done.tables {
+        text += &format!("{}\n", path.display());
+    }
+    done.notes.iter().for_each(|n| text += &format!("note: {n}\n"));
+    if done.files.is_empty() {
+        text += "no files are kept in it; `prof pack --files` puts them in\n";
+    }
+    print(&text)?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,124 @@
+//! Recordings made of recordings, end to end: stripped, packed, taken apart.
+
+mod common;
+
+use common::build::program;
+use common::{Report, Scene};
+use std::path::Path;
+use std::process::Command;
+
+fn record(scene: &Scene, program: &Path, options: &[&str], args: &[&str]) {
+    let mut c = Command::new(Scene::binary());
+    c.args(["run", "-o", "r.prof"]).args(options).arg("--").arg(program).args(args);
+    scene.run(c).ok("prof run");
+}
+
+#[track_caller]
+fn report(scene: &Scene, file: &str, more: &[&str]) -> Report {
+    scene.report_with(Path::new(file), more)
+}
+
+/// What a report says of all and of each stack.
+fn figures(r: &Report) -> (String, Vec<String>) {
+    let mut groups: Vec<String> = r.groups().map(|g| g.0.to_string()).collect();
+    groups.sort();
+    (r.at("/totals").to_string(), groups)
+}
+
+#[test]
+fn a_stripped_recording_has_the_same_totals_in_less() {
+    let scene = Scene::new("strip");
+    record(&scene, &program("leaks.c"), &[], &["3000"]);
+    let args = ["strip", "r.prof", "-o", "s.prof", "--threshold", "100ms"];
+    let said = scene.prof(&args).ok("prof strip").stdout;
+    assert!(said.contains("left out"), "{said}");
+    let (before, after) = (report(&scene, "r.prof", &[]), report(&scene, "s.prof", &[]));
+    assert_eq!(figures(&before), figures(&after));
+    let notes = after.at("/recording/notes").to_string();
+    assert!(
+        notes.contains("shorter than 100.0 ms") && after.bool("/recording/complete"),
+        "{notes}"
+    );
+    let size = |f: &str| std::fs::metadata(scene.path(f)).expect("a file").len();
+    assert!(size("s.prof") * 2 < size("r.prof"), "{} {}", size("s.prof"), size("r.prof"));
+    // Every other command reads it, and what lived long is as it was.
+    let long = ["--min-lifetime", "150ms"];
+    let of = |f: &str| report(&scene, f, &long).total("allocations");
+    assert!(of("s.prof") > 0);
+    assert_eq!(of("s.prof"), of("r.prof"));
+    for args in [
+        &["info", "s.prof"][..],
+        &["leaks", "s.prof"],
+        &["check", "s.prof", "--max-peak", "1GiB"],
+        &["diff", "r.prof", "s.prof"],
+        &["export", "html", "s.prof"],
+        &["export", "replay", "s.prof"],
+        &["pack", "s.prof", "-o", "p.prof"],
+        &["strip", "s.prof", "-o", "again.prof"],
+    ] {
+        scene.prof(args).ok("a command on a stripped recording");
+    }
+    for file in ["p.prof", "again.prof"] {
+        assert_eq!(figures(&report(&scene, file, &[])).0, figures(&before).0, "{file}");
+    }
+    let there = scene.prof(&args);
+    assert!(there.code == 1 && there.stderr.contains("s.prof"), "{there:#?}");
+    std::fs::write(scene.path("no.prof"), "nothing").expect("written");
+    let none = scene.prof(&["strip", "no.prof", "-o", "x.prof"]);
+    assert!(none.code == 2 && !scene.path("x.prof").exists(), "{none:#?}");
+}
+
+#[test]
+fn a_packed_recording_needs_nothing_else() {
+    let scene = Scene::new("pack");
+    // A program of which nothing is left afterwards.
+    let own = scene.path("gone");
+    std::fs::copy(program("figures.c"), &own).expect("copied");
+    record(&scene, &own, &["--free-stacks"], &[]);
+    let before = report(&scene, "r.prof", &[]);
+    for how in ["none", "partial", "full"] {
+        let name = format!("{how}.prof");
+        scene.prof(&["pack", "r.prof", "-o", &name, "--anonymize", how]).ok("prof pack");
+    }
+    scene.prof(&["pack", "r.prof", "-o", "files.prof", "--files"]).ok("prof pack");
+    std::fs::remove_file(&own).expect("removed");
+    assert_eq!(figures(&report(&scene, "none.prof", &[])), figures(&before));
+    let lines = |f: &str| {
+        let r = report(&scene, f, &[]);
+        let large = r.asked_by("large");
+        assert_eq!(large.len(), 1, "{f}: {}", r.askers());
+        large[0].frames().iter().map(|f| (f.function().to_owned(), f.line())).collect::<Vec<_>>()
+    };
+    // The recording itself has lost the lines with the program.
+    let wanted: Vec<_> = before.asked_by("large")[0]
+        .frames()
+        .iter()
+        .map(|f| (f.function().to_owned(), f.line()))
+        .collect();
+    assert!(wanted.iter().any(|f| f.0 == "large" && f.1 > 0), "{wanted:?}");
+    for file in ["none.prof", "partial.prof", "files.prof"] {
+        assert_eq!(lines(file), wanted, "{file}");
+    }
+    let partial = report(&scene, "partial.prof", &[]);
+    assert_eq!(partial.at("/target/exe"), "gone");
+    let folder = scene.dir.to_str().expect("UTF-8");
+    let full = report(&scene, "full.prof", &[]).0.to_string();
+    let text = full.replace("full.prof", "");
+    for name in ["large", "figures.c", "libc.so", "gone", folder, "malloc"] {
+        assert!(!text.contains(name), "{name} in {text:.2000}");
+    }
+    assert_eq!(report(&scene, "full.prof", &[]).total("live_bytes"), before.total("live_bytes"));
+    let both = scene.prof(&["pack", "r.prof", "-o", "x", "--files", "--anonymize", "full"]);
+    assert!(both.code == 2 && both.stderr.contains("give one of them"), "{both:#?}");
+
+    let said = scene.prof(&["extract", "files.prof", "-o", "out"]).ok("prof extract").stdout;
+    assert!(said.contains("libc.so") && said.contains("/gone"), "{said}");
+    let taken = scene.path("out/files").join(own.strip_prefix("/").expect("a path"));
+    let (a, b) = (std::fs::read(taken), std::fs::read(program("figures.c")));
+    assert_eq!(a.expect("taken out"), b.expect("the program"));
+    assert!(scene.path("out/modules.txt").is_file());
+    let none = scene.prof(&["extract", "r.prof", "-o", "other"]).ok("prof extract").stdout;
+    assert!(none.contains("--files"), "{none}");
+    let again = scene.prof(&["extract", "r.prof", "-o", "out"]);
+    assert!(again.code == 1 && again.stderr.contains("out"), "{again:#?}");
+}
