@@ -3,6 +3,7 @@
 use crate::commands::check::CheckArgs;
 use crate::commands::diff::DiffArgs;
 use crate::commands::export::ExportArgs;
+use crate::commands::fragmentation::FragmentationArgs;
 use crate::commands::info::InfoArgs;
 use crate::commands::leaks::LeaksArgs;
 use crate::commands::replay::ReplayArgs;
@@ -60,6 +61,7 @@ pub enum Command {
     Check(Box<CheckArgs>),
     Export(Box<ExportArgs>),
     Info(InfoArgs),
+    Fragmentation(Box<FragmentationArgs>),
     Strip(StripArgs),
     Pack(PackArgs),
     Extract(ExtractArgs),

@@ -2,8 +2,9 @@
 
 mod common;
 
-use common::build::program;
-use common::{Report, Scene};
+use common::build::{line_of, program};
+use common::{Report, Scene, Target};
+use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 
@@ -121,4 +122,60 @@ fn a_packed_recording_needs_nothing_else() {
     assert!(none.contains("--files"), "{none}");
     let again = scene.prof(&["extract", "r.prof", "-o", "out"]);
     assert!(again.code == 1 && again.stderr.contains("out"), "{again:#?}");
+}
+
+#[test]
+fn sparse_pages_are_found_and_resident_memory_adds_up() {
+    let scene = Scene::new("fragmentation");
+    let mut target = Target::start(&program("sparse.c"), &[]);
+    let recording = scene.attach(&target);
+    target.send("go");
+    target.expect("done");
+    scene.detach(&target);
+    scene.finished(&recording);
+    let file = recording.to_str().expect("UTF-8");
+    let out = scene.prof(&["fragmentation", file, "--format", "json"]).ok("prof fragmentation");
+    let f: Value = serde_json::from_str(&out.stdout).expect("JSON");
+    let stacks = f["stacks"].as_array().expect("stacks");
+    let at = |marker: &str| {
+        let line = line_of("sparse.c", marker);
+        let here = |s: &&Value| {
+            let frames = s["frames"].as_array().expect("frames");
+            let own =
+                frames.iter().find(|f| f["file"].as_str().is_some_and(|p| p.ends_with("sparse.c")));
+            own.is_some_and(|f| f["line"].as_u64() == Some(line))
+        };
+        stacks.iter().find(here)
+    };
+    let number =
+        |s: &Value, name: &str| s[name].as_u64().unwrap_or_else(|| panic!("{name}: {s:#}"));
+    // Every 40th of 4,000 blocks: each lies on a page or two of its own.
+    let keeper = at("keeper").expect("the stack that keeps");
+    assert_eq!(stacks[0]["id"], keeper["id"], "{f:#}");
+    assert_eq!((number(keeper, "live_count"), number(keeper, "live_bytes")), (100, 100_000));
+    assert!((98..=200).contains(&number(keeper, "alone")), "{keeper:#}");
+    assert!(number(keeper, "sparse_alone") >= 90, "{keeper:#}");
+    assert!(number(keeper, "unused_alone_bytes") > 250_000, "{keeper:#}");
+    let filler = at("filler").expect("the stack that fills");
+    assert!(number(filler, "unused_alone_bytes") < 50_000, "{filler:#}");
+    assert!(at("passing").is_none(), "{f:#}");
+    let a = &f["account"];
+    let n = |name: &str| number(a, name) as i64;
+    let kinds = a["maps"].as_array().expect("mappings").iter();
+    let others = kinds.filter(|m| m["kind"] != "heap" && m["kind"] != "anonymous");
+    let others: i64 = others.map(|m| number(m, "rss_bytes") as i64).sum();
+    let unexplained = a["unexplained_bytes"].as_i64().expect("a number");
+    let sum = n("live_bytes") + n("beside_bytes") - n("not_resident_bytes")
+        + n("before_bytes")
+        + n("slack_bytes");
+    assert_eq!(sum + others + unexplained, n("rss_bytes"), "{a:#}");
+    assert_eq!(n("live_bytes"), 100_000 + 200 * 4000, "{a:#}");
+    // 300 blocks of 4,000 bytes are older; most of what was freed is not given back.
+    assert!(n("before_bytes") >= 1_100_000 && n("slack_bytes") > 2_000_000, "{a:#}");
+    assert!(unexplained.abs() < 1 << 20, "{a:#}");
+    assert!(n("rss_bytes") > 5_000_000 && n("not_resident_bytes") < 100_000, "{a:#}");
+    let text = scene.prof(&["fragmentation", file]).ok("prof fragmentation").stdout;
+    assert!(text.contains("keeper") && text.contains("kept by the allocator"), "{text}");
+    let wrong = scene.prof(&["fragmentation", file, "--sparse", "7"]);
+    assert!(wrong.code == 2 && wrong.stderr.contains("25%"), "{wrong:#?}");
 }

@@ -8,6 +8,7 @@
 //! * [`leaks`]: which stacks leak, by what they held over time;
 //! * [`diff`]: what grew and what shrank;
 //! * [`export`]: the formats of other tools;
+//! * [`fragmentation`]: who keeps pages, and what resident memory is;
 //! * [`info`]: what is in the file;
 //! * [`rewrite`]: recordings made of others;
 //! * [`symbols`]: code addresses to functions, files and lines;
@@ -19,6 +20,7 @@
 pub mod diff;
 mod error;
 pub mod export;
+pub mod fragmentation;
 mod history;
 pub mod index;
 pub mod info;

@@ -6,6 +6,7 @@ mod demo;
 mod detach;
 pub mod diff;
 pub mod export;
+pub mod fragmentation;
 pub mod info;
 pub mod input;
 pub mod leaks;
@@ -41,6 +42,7 @@ pub fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Export(a) => export::run(a, &locate),
         Command::Info(a) => info::run(a, &locate),
         Command::Replay(a) => replay::run(a),
+        Command::Fragmentation(a) => fragmentation::run(a, &locate),
         Command::Strip(a) => rewrite::run_strip(a, &locate),
         Command::Pack(a) => rewrite::run_pack(a, &locate),
         Command::Extract(a) => rewrite::run_extract(a, &locate),

@@ -19,6 +19,12 @@ impl Clock {
         }
     }
 
+    /// `CLOCK_MONOTONIC`.
+    #[cfg(test)]
+    pub(crate) fn monotonic() -> Self {
+        Self { counter: false, ticks_per_sec: 1_000_000_000 }
+    }
+
     /// Now.
     pub fn now(&self) -> u64 {
         if self.counter { prof_arch::native::capture::counter() } else { monotonic_ns() }

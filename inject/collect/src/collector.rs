@@ -8,6 +8,7 @@ use crate::maps::{self, Maps};
 use crate::modules::Modules;
 use crate::output::Output;
 use crate::peek::start_time;
+use crate::smaps::Smaps;
 use crate::target::{Watched, switch_off};
 use crate::threads::Threads;
 use crate::tree::Tree;
@@ -69,6 +70,7 @@ pub struct Collector {
     clock: Clock,
     target: Watched,
     maps: Option<Maps>,
+    smaps: Smaps,
     ring_addr: u64,
     drain: Drain,
     threads: Threads,
@@ -128,6 +130,7 @@ impl Collector {
             clock,
             target: Watched::new(pid)?,
             maps: Maps::open(pid).ok(),
+            smaps: Smaps::open(pid),
             ring_addr,
             drain: Drain::new(&shared),
             threads: Threads::new(pid),
@@ -177,6 +180,7 @@ impl Collector {
 
     /// Collects until the target has ended, was detached from, or `stop` is set.
     pub fn run(&mut self, stop: &AtomicBool) -> Ended {
+        self.look_at_memory(false);
         loop {
             let state = self.shared.control().state.load(Acquire);
             let busy = self.pass(false);
@@ -311,8 +315,32 @@ impl Collector {
         }
         self.modules.look(&self.shared, self.clock.now(), &mut self.out);
         self.put_counters();
+        self.look_at_memory(false);
         self.pass(true);
         there
+    }
+
+    /// Asks the kernel what is resident, where: seldom, and not waiting for it, unless the recording ends.
+    fn look_at_memory(&mut self, now: bool) {
+        let shared = self.shared;
+        let ours = || {
+            let c = shared.control();
+            let areas = c.stubs.iter().map(|a| (a.addr, a.len));
+            let areas = areas.chain([
+                (c.ring_addr, c.ring_len),
+                (c.hook_addr, c.hook_len),
+                (c.flag_addr, c.flag_len),
+            ]);
+            let areas = areas.filter(|a| a.1 > 0);
+            areas.map(|a| (a.0, a.0.saturating_add(a.1))).collect::<Vec<_>>()
+        };
+        let seen = match now {
+            true => self.smaps.now(&ours(), self.clock),
+            false => self.smaps.poll(ours, self.clock),
+        };
+        if let Some(memory) = seen {
+            self.out.put(kind::MEMORY, &memory.encode());
+        }
     }
 
     /// Reads the mappings and tells the hook of stacks.
@@ -372,6 +400,7 @@ impl Collector {
     pub fn finish(&mut self, reason: &str) -> Ended {
         // Twice: the first pass may leave a segment to the second (see `Drain::pass`).
         self.pass(false);
+        self.look_at_memory(true);
         self.pass(true);
         self.modules.look(&self.shared, self.clock.now(), &mut self.out);
         self.modules.finish(&mut self.out);

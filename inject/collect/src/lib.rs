@@ -25,6 +25,7 @@ mod output;
 mod peek;
 mod ring_copy;
 mod ring_map;
+mod smaps;
 mod symbols;
 mod target;
 mod threads;

@@ -32,7 +32,7 @@ pub fn parse_maps(text: &[u8]) -> Vec<Mapping> {
     String::from_utf8_lossy(text).lines().filter_map(parse_line).collect()
 }
 
-fn parse_line(line: &str) -> Option<Mapping> {
+pub(crate) fn parse_line(line: &str) -> Option<Mapping> {
     let mut rest = line;
     let mut word = || {
         rest = rest.trim_start_matches(' ');

@@ -6,7 +6,8 @@ use prof_trace::chunk::{self, FILE_HEADER, Next};
 use prof_trace::event::Event;
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::{
-    Counters, End, Events, Hooks, Module, NodeRun, Pass, Pcs, Symbols, Target, Thread, Toggle, kind,
+    Counters, End, Events, Hooks, Memory, Module, NodeRun, Pass, Pcs, Symbols, Target, Thread,
+    Toggle, kind,
 };
 use prof_trace::ring::{self, SEGMENT_FULL};
 use prof_trace::shared::{Geometry, LAYOUT, MAGIC, SEGMENT_SIZE, Shared, clock, slot, state};
@@ -313,6 +314,10 @@ impl Recording {
                     .unpack(&packed, |run, e| self.event(packed.runs[run].thread, e));
                 assert!(all.is_some(), "the events of a packed chunk");
                 self.packed += packed.events() as u64;
+            }
+            kind::MEMORY => {
+                let m = Memory::decode(p)?;
+                assert!(m.rss > 0 && !m.heaps.is_empty(), "our own memory");
             }
             other => panic!("chunk kind {other}"),
         }

@@ -1,0 +1,243 @@
+//! Which blocks are on which pages.
+
+use crate::Index;
+use crate::index::{Block, Column, Damaged};
+use crate::query::{Query, Selection};
+use serde::Serialize;
+
+/// Into so many parts of the use of pages they are counted.
+pub const STEPS: usize = 10;
+
+/// The pages with live blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Pages {
+    /// Bytes of a page.
+    pub size: u64,
+    /// How many there are.
+    pub count: u64,
+    /// Live blocks on them.
+    pub live_count: u64,
+    /// Bytes of those blocks, as asked for.
+    pub live_bytes: u64,
+    /// Bytes of the pages that are of no live block: the allocator's own, free, or of blocks from before the attach.
+    pub unused_bytes: u64,
+    /// Those that are sparse.
+    pub sparse: u64,
+    /// Bytes of sparse pages that are of no live block.
+    pub sparse_unused_bytes: u64,
+    /// Pages by how much of them is used, in tenths: up to 10 %, up to 20 %, ...
+    pub by_use: [u64; STEPS],
+}
+
+/// What is counted of a group.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Group {
+    pub blocks: u64,
+    pub bytes: u64,
+    pub pages: u64,
+    pub alone: u64,
+    pub sparse_alone: u64,
+    pub unused_alone: u64,
+}
+
+/// What was found.
+pub(super) struct Found {
+    pub pages: Pages,
+    pub groups: Vec<Group>,
+    /// Runs of pages with live blocks, ascending.
+    pub runs: Vec<Run>,
+}
+
+/// Pages with live blocks that follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    /// The first.
+    pub page: u64,
+    /// The first behind them.
+    pub end: u64,
+    /// Bytes of live blocks on them.
+    pub used: u64,
+}
+
+/// A part of a page that a group uses, or several pages that it uses whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Part {
+    page: u64,
+    /// How many pages; more than one are used whole.
+    count: u64,
+    bytes: u32,
+    group: u32,
+}
+
+#[derive(Default)]
+struct State {
+    selection: Selection,
+    columns: [Vec<u64>; 5],
+    parts: Vec<Part>,
+    groups: Vec<(u64, u64)>,
+}
+
+/// Adds the parts of pages that a block is on. However large it says that it is, they are three at most.
+fn add(parts: &mut Vec<Part>, addr: u64, size: u64, group: u32, page: u64) {
+    // A block of no bytes takes a place all the same.
+    let end = addr.saturating_add(size.max(1));
+    let (first, last) = (addr / page, (end - 1) / page);
+    let mut put = |at: u64, count: u64, bytes: u64| {
+        parts.push(Part { page: at, count, bytes: bytes as u32, group });
+    };
+    if first == last {
+        return put(first, 1, end - addr);
+    }
+    put(first, 1, (first + 1) * page - addr);
+    if last - first > 1 {
+        put(first + 1, last - first - 1, page);
+    }
+    put(last, 1, end - last * page);
+}
+
+/// Looks at the blocks that are live at a moment.
+pub(super) fn find(
+    index: &Index,
+    query: &Query<'_>,
+    at: Option<u64>,
+    page: u64,
+    sparse: f64,
+) -> Result<Found, Damaged> {
+    // What never ended does so later than anything else.
+    let at = at.unwrap_or(u64::MAX).min(u64::MAX - 1);
+    let groups = index.analysis().groups().len();
+    let state = || State { groups: vec![(0, 0); groups], ..State::default() };
+    let states = index.scan(state, |s, block| collect(s, query, block, at, page))?;
+    let mut all = vec![Group::default(); groups];
+    let mut parts: Vec<Part> = Vec::new();
+    for s in states {
+        for (g, (blocks, bytes)) in all.iter_mut().zip(s.groups) {
+            g.blocks += blocks;
+            g.bytes = g.bytes.saturating_add(bytes);
+        }
+        match parts.is_empty() {
+            true => parts = s.parts,
+            false => parts.extend(s.parts),
+        }
+    }
+    parts.sort_unstable();
+    let mut found =
+        Found { pages: Pages { size: page, ..Pages::default() }, groups: all, runs: Vec::new() };
+    for g in &found.groups {
+        found.pages.live_count += g.blocks;
+        found.pages.live_bytes = found.pages.live_bytes.saturating_add(g.bytes);
+    }
+    let mut on_page: Vec<(u32, u64)> = Vec::new();
+    for same in parts.chunk_by(|a, b| a.page == b.page) {
+        // Whole pages of a block, and others that damaged recordings have in the same place, are counted by the first.
+        let count = same.iter().map(|p| p.count).max().unwrap_or(1);
+        on_page.clear();
+        for p in same {
+            match on_page.last_mut().filter(|l| l.0 == p.group) {
+                Some(l) => l.1 += u64::from(p.bytes),
+                None => on_page.push((p.group, p.bytes.into())),
+            }
+        }
+        // Parts are in the order of their bytes before that of their groups.
+        on_page.sort_unstable();
+        on_page.dedup_by(|b, a| {
+            a.0 == b.0 && {
+                a.1 += b.1;
+                true
+            }
+        });
+        found.page(same[0].page, count, &on_page, sparse);
+    }
+    Ok(found)
+}
+
+impl Found {
+    /// Counts pages that are used alike.
+    fn page(&mut self, at: u64, count: u64, on: &[(u32, u64)], sparse: f64) {
+        let size = self.pages.size;
+        let used = on.iter().map(|o| o.1).fold(0, u64::saturating_add).min(size);
+        let unused = (size - used).saturating_mul(count);
+        let is_sparse = (used as f64) < sparse * size as f64;
+        let p = &mut self.pages;
+        p.count = p.count.saturating_add(count);
+        p.unused_bytes = p.unused_bytes.saturating_add(unused);
+        let step = &mut p.by_use[((used.max(1) - 1) * STEPS as u64 / size) as usize];
+        *step = step.saturating_add(count);
+        if is_sparse {
+            p.sparse = p.sparse.saturating_add(count);
+            p.sparse_unused_bytes = p.sparse_unused_bytes.saturating_add(unused);
+        }
+        for (group, _) in on {
+            let Some(g) = self.groups.get_mut(*group as usize) else { continue };
+            g.pages = g.pages.saturating_add(count);
+            if on.len() == 1 {
+                g.alone = g.alone.saturating_add(count);
+                g.unused_alone = g.unused_alone.saturating_add(unused);
+                g.sparse_alone = g.sparse_alone.saturating_add(if is_sparse { count } else { 0 });
+            }
+        }
+        let (end, used) = (at.saturating_add(count), used.saturating_mul(count));
+        match self.runs.last_mut().filter(|r| r.end >= at) {
+            Some(run) => {
+                run.end = run.end.max(end);
+                run.used = run.used.saturating_add(used);
+            }
+            None => self.runs.push(Run { page: at, end, used }),
+        }
+    }
+}
+
+fn collect(
+    s: &mut State,
+    query: &Query<'_>,
+    block: &mut Block<'_>,
+    at: u64,
+    page: u64,
+) -> Option<()> {
+    if block.range(Column::Begin).0 > at || block.range(Column::End).1 <= at {
+        return Some(());
+    }
+    query.select(block, &mut s.selection)?;
+    if s.selection.rows.is_empty() {
+        return Some(());
+    }
+    const READ: [Column; 5] =
+        [Column::Begin, Column::End, Column::Addr, Column::Size, Column::Group];
+    for (c, values) in READ.into_iter().zip(&mut s.columns) {
+        block.read(c, values)?;
+    }
+    let [begins, ends, addrs, sizes, groups] = &s.columns;
+    for &i in &s.selection.rows {
+        let i = i as usize;
+        if begins[i] > at || ends[i] <= at {
+            continue;
+        }
+        let sum = s.groups.get_mut(groups[i] as usize)?;
+        sum.0 += 1;
+        sum.1 = sum.1.saturating_add(sizes[i]);
+        add(&mut s.parts, addrs[i], sizes[i], groups[i] as u32, page);
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(addr: u64, size: u64) -> Vec<(u64, u64, u32)> {
+        let mut all = Vec::new();
+        add(&mut all, addr, size, 0, 4096);
+        all.iter().map(|p| (p.page, p.count, p.bytes)).collect()
+    }
+
+    #[test]
+    fn blocks_are_on_their_pages() {
+        assert_eq!(parts(4096, 0), [(1, 1, 1)]);
+        assert_eq!(parts(4096, 4096), [(1, 1, 4096)]);
+        assert_eq!(parts(4095, 2), [(0, 1, 1), (1, 1, 1)]);
+        assert_eq!(parts(4000, 10_000), [(0, 1, 96), (1, 2, 4096), (3, 1, 1712)]);
+        assert_eq!(parts(u64::MAX - 10, u64::MAX).len(), 1);
+        let huge = parts(10, u64::MAX);
+        assert_eq!((huge.len(), huge[1].0), (3, 1));
+    }
+}

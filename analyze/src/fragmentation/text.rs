@@ -1,0 +1,113 @@
+//! The same as text.
+
+use super::{Account, Fragmentation, STEPS, StackData};
+use crate::report::units::{bytes, count, duration};
+use crate::report::{Style, frame_lines};
+use std::fmt::{self, Write};
+
+/// Columns of the longest bar.
+const BAR: u64 = 40;
+
+impl Fragmentation {
+    /// As text.
+    pub fn text(&self, style: Style) -> String {
+        let mut out = self.head.text(style);
+        // Writing to a string does not fail.
+        let _ = self.write(style, &mut out);
+        out
+    }
+
+    fn write(&self, style: Style, out: &mut String) -> fmt::Result {
+        match &self.account {
+            Some(a) => account(a, self.moment_ns, out)?,
+            None => writeln!(
+                out,
+                "\nWhat was resident is not known at this moment: the recording does not say (it ended \
+                 before it was looked at, --at was given, or an earlier prof made it)."
+            )?,
+        }
+        let p = &self.pages;
+        writeln!(
+            out,
+            "\npages with live blocks, at {}: {} of {}, {}",
+            duration(self.moment_ns),
+            p.count,
+            bytes(p.size),
+            bytes(p.count.saturating_mul(p.size))
+        )?;
+        let used = p.live_bytes as f64 * 100.0 / (p.count as f64 * p.size as f64).max(1.0);
+        let blocks = count(p.live_count, "block", "blocks");
+        writeln!(out, "  {} in {blocks} on them: {used:.1}% of their bytes", bytes(p.live_bytes))?;
+        let sparse = count(p.sparse, "page is sparse", "pages are sparse");
+        writeln!(
+            out,
+            "  {sparse}: {} of theirs are of no live block",
+            bytes(p.sparse_unused_bytes)
+        )?;
+        writeln!(out, "\n{:<12} {:>12}", "used", "pages")?;
+        let most = p.by_use.iter().copied().max().unwrap_or(0).max(1);
+        for (i, n) in p.by_use.iter().enumerate() {
+            let to = (i + 1) * 100 / STEPS;
+            let part = (u128::from(*n) * u128::from(BAR)).div_ceil(most.into()) as usize;
+            let line = format!("up to {to:>3}% {n:>14}  {}", "#".repeat(part));
+            writeln!(out, "{}", line.trim_end())?;
+        }
+        for (i, s) in self.stacks.iter().enumerate() {
+            stack(i + 1, s, style, out)?;
+        }
+        if self.other_stacks > 0 {
+            let n = count(self.other_stacks, "other stack", "other stacks");
+            writeln!(out, "\nrest       {n} (--top 0 shows all)")?;
+        }
+        Ok(())
+    }
+}
+
+fn account(a: &Account, at: u64, out: &mut String) -> fmt::Result {
+    let mut line =
+        |sign: &str, n: u64, what: &str| writeln!(out, "  {sign} {:>12}  {what}", bytes(n));
+    line(" ", a.rss_bytes, &format!("resident (RSS), at {}; of these:", duration(at)))?;
+    line("+", a.live_bytes, "live blocks that were recorded")?;
+    line(
+        "+",
+        a.beside_bytes,
+        "beside them on their pages: the allocator's own, free, or older blocks",
+    )?;
+    if a.not_resident_bytes > 0 {
+        line(
+            "-",
+            a.not_resident_bytes,
+            "of those pages not resident: never written to, or swapped out",
+        )?;
+    }
+    line("+", a.before_bytes, "other pages of the heap, from before the attach at most")?;
+    line("+", a.slack_bytes, "other pages of the heap: kept by the allocator")?;
+    for m in a.maps.iter().filter(|m| !matches!(m.kind, "heap" | "anonymous")) {
+        line("+", m.rss_bytes, &format!("mappings: {}", m.kind))?;
+    }
+    match u64::try_from(a.unexplained_bytes) {
+        Ok(n) => line("+", n, "unexplained")?,
+        Err(_) => line("-", a.unexplained_bytes.unsigned_abs(), "unexplained")?,
+    }
+    if a.elsewhere_bytes > 0 {
+        line(" ", a.elsewhere_bytes, "of live blocks are not on the heap, but in these mappings")?;
+    }
+    if a.swap_bytes > 0 {
+        line(" ", a.swap_bytes, "are swapped out")?;
+    }
+    Ok(())
+}
+
+fn stack(n: usize, s: &StackData, style: Style, out: &mut String) -> fmt::Result {
+    writeln!(
+        out,
+        "\n=== stack #{n} === [keeps alone: {}, {} sparse] [unused there: {}] [on {}] [live: {} in {}]",
+        count(s.alone, "page", "pages"),
+        s.sparse_alone,
+        bytes(s.unused_alone_bytes),
+        count(s.pages, "page", "pages"),
+        bytes(s.live_bytes),
+        count(s.live_count, "block", "blocks"),
+    )?;
+    frame_lines(&s.frames, s.truncated, style, out)
+}

@@ -1,0 +1,72 @@
+//! `prof fragmentation`: who keeps pages that are hardly used, and what resident memory is.
+
+use super::input::{InputArgs, Locate};
+use super::report::{Format, given, print};
+use crate::failure::usage;
+use crate::term;
+use anyhow::Result;
+use clap::Args;
+use prof_analyze::fragmentation::{Fragmentation, FragmentationError, FragmentationOptions};
+use prof_analyze::query::value::{Amount, Time, amount, time};
+use prof_analyze::report::Style;
+use std::process::ExitCode;
+
+/// Show what resident memory consists of, and which call stacks keep pages that are hardly used
+///
+/// An allocator can't give a page back while there is a live block on it. For each call stack: the pages
+/// that it alone keeps, and what of them no live block uses.
+#[derive(Args, Clone, Debug)]
+pub struct FragmentationArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub input: InputArgs,
+
+    /// How many call stacks to show; 0 shows all
+    #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
+    pub top: usize,
+
+    /// Pages are sparse of which live blocks use less than this
+    #[arg(long, value_name = "N%", default_value = "25%", value_parser = part)]
+    pub sparse: f64,
+
+    /// The moment [default: when the kernel was last asked, which is at a detach]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub at: Option<Time>,
+
+    /// How to write it
+    #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// `25%`.
+fn part(text: &str) -> Result<f64, String> {
+    match amount(text)? {
+        Amount::Part(p) if p <= 1.0 => Ok(p),
+        _ => Err(format!("{text:?} is no part of a page; give one such as 25%")),
+    }
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If the recording can't be read, or is a sample; or standard output can't be written.
+pub fn run(args: &FragmentationArgs, locate: Locate<'_>) -> Result<ExitCode> {
+    let index = args.input.open(locate)?;
+    let query = args.input.query(&index)?;
+    let analysis = index.analysis();
+    let options = FragmentationOptions {
+        top: args.top,
+        sparse: args.sparse,
+        at: args.at.map(|t| analysis.ticks_at(t.ns(analysis.duration_ns()))),
+        filter: given(&args.input.filter.0),
+    };
+    let found = Fragmentation::new(&index, &query, &options).map_err(|e| match e {
+        FragmentationError::Sampled => usage(e.to_string()),
+        FragmentationError::Damaged(e) => e.into(),
+    })?;
+    print(&match args.format {
+        Format::Text => found.text(Style { color: term::color(), width: term::width() }),
+        Format::Json => found.json() + "\n",
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
