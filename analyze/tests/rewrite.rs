@@ -305,6 +305,23 @@ fn extracted_files_stay_in_their_folder() {
 }
 
 #[test]
+fn a_small_file_does_not_become_a_large_one() {
+    let mut m = named();
+    // Symbols without end, in some kilobytes each.
+    let zipped = Zipped::encode(kind::SYMBOLS, &vec![0; 60 << 20]).expect("compressed");
+    assert!(zipped.len() < 100 << 10);
+    for _ in 0..17 {
+        m.put(kind::ZIPPED, &zipped);
+    }
+    let index = open(&m.file());
+    assert!(!index.analysis().notes().iter().any(|n| matches!(n, Note::BadChunks(_))));
+    m.put(kind::ZIPPED, &zipped);
+    let index = open(&m.file());
+    assert!(index.analysis().notes().iter().any(|n| matches!(n, Note::BadChunks(1))));
+    assert_eq!(index.analysis().groups().len(), 2);
+}
+
+#[test]
 fn hostile_chunks_are_passed_over() {
     let mut m = named();
     let figures = |m: &Maker| {

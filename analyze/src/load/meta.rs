@@ -12,6 +12,9 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 /// No stack is followed further than this, so that nodes that name each other do no harm.
 const DEEPEST: usize = 4096;
 
+/// No more bytes are taken out of compressed chunks, so that a small file can't be made to fill the memory.
+const UNZIPPED: u64 = 1 << 30;
+
 /// A time in which recording was on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
@@ -105,6 +108,8 @@ pub struct Meta {
     /// Chunks of a known kind that made no sense.
     pub bad_chunks: u64,
     toggles: Vec<Toggle>,
+    /// Bytes that came out of compressed chunks.
+    unzipped: u64,
     /// By id: parent (which goes by one id only) and code address id.
     nodes: IdMap<(u32, u32)>,
     /// By parent and code address id: the id that the node goes by, which is its first.
@@ -123,8 +128,16 @@ impl Meta {
             return self.plain(kind, payload, SymbolsAt { at, len: payload.len(), zipped: false });
         }
         let place = SymbolsAt { at, len: payload.len(), zipped: true };
-        match Zipped::decode(payload).and_then(|z| Some((z.kind, z.unzip()?))) {
-            Some((kind, payload)) => self.plain(kind, &payload, place),
+        let zipped = Zipped::decode(payload);
+        if zipped.is_some_and(|z| z.kind == kind::FILE) {
+            return None; // nothing that is said of events
+        }
+        let fits = |z: &Zipped<'_>| self.unzipped + z.len() as u64 <= UNZIPPED;
+        match zipped.filter(fits).and_then(|z| Some((z.kind, z.unzip()?))) {
+            Some((kind, payload)) => {
+                self.unzipped += payload.len() as u64;
+                self.plain(kind, &payload, place)
+            }
             None => {
                 self.bad_chunks += 1;
                 None

@@ -38,6 +38,12 @@ impl<'a> Zipped<'a> {
         (!events.contains(&kind)).then_some(Self { kind, len, frame: r.rest() })
     }
 
+    /// Bytes of the payload of the other chunk.
+    #[allow(clippy::len_without_is_empty)] // nothing to be compressed is no case of its own
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
     /// The payload of the other chunk.
     pub fn unzip(&self) -> Option<Vec<u8>> {
         let payload = zstd::bulk::decompress(self.frame, self.len).ok()?;
