@@ -22,17 +22,19 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
                     Some(_) if !module.is_empty() => format!("{} [{module}]", label(f)),
                     _ => label(f),
                 };
-                *known.entry((name.clone(), f.file.clone(), f.line)).or_insert_with(|| {
-                    let mut frame = json!({ "name": name });
-                    if let Some(file) = &f.file {
-                        frame["file"] = json!(file);
-                    }
-                    if let Some(line) = f.line {
-                        frame["line"] = json!(line);
-                    }
-                    frames.push(frame);
-                    frames.len() - 1
-                })
+                *known
+                    .entry((name.clone(), f.file.as_deref().map(str::to_owned), f.line))
+                    .or_insert_with(|| {
+                        let mut frame = json!({ "name": name });
+                        if let Some(file) = &f.file {
+                            frame["file"] = json!(**file);
+                        }
+                        if let Some(line) = f.line {
+                            frame["line"] = json!(line);
+                        }
+                        frames.push(frame);
+                        frames.len() - 1
+                    })
             })
             .collect();
         samples.push(sample);

@@ -12,17 +12,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A frame as the debug information has it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Found {
-    /// The function, not demangled.
-    pub function: Option<String>,
-    /// The source file.
-    pub file: Option<String>,
-    /// The line.
-    pub line: Option<u32>,
-}
-
 type Slice = EndianSlice<'static, RunTimeEndian>;
 
 /// The debug information of a module.
@@ -89,9 +78,13 @@ impl Dwarf {
     }
 
     /// The frames at an address of the file, innermost first; the last is the function whose code
-    /// it is, those before it were inlined. Empty if nothing is known.
-    pub(super) fn frames(&self, address: u64) -> Vec<Found> {
-        let mut out = Vec::new();
+    /// it is, those before it were inlined. `take` gets the function, not demangled, the source file
+    /// and the line of each.
+    pub(super) fn frames(
+        &self,
+        address: u64,
+        mut take: impl FnMut(Option<&str>, Option<&str>, Option<u32>),
+    ) {
         let mut lookup = self.context.find_frames(address);
         let found = loop {
             lookup = match lookup {
@@ -99,16 +92,13 @@ impl Dwarf {
                 LookupResult::Load { load, continuation } => continuation.resume(self.split(load)),
             };
         };
-        let Ok(mut frames) = found else { return out };
+        let Ok(mut frames) = found else { return };
         while let Ok(Some(f)) = frames.next() {
-            let name = |n: addr2line::FunctionName<Slice>| n.raw_name().ok().map(Cow::into_owned);
-            out.push(Found {
-                function: f.function.and_then(name),
-                file: f.location.as_ref().and_then(|l| l.file).map(str::to_owned),
-                line: f.location.as_ref().and_then(|l| l.line).filter(|l| *l != 0),
-            });
+            let name = f.function.as_ref().and_then(|n| n.raw_name().ok());
+            let file = f.location.as_ref().and_then(|l| l.file);
+            let line = f.location.as_ref().and_then(|l| l.line).filter(|l| *l != 0);
+            take(name.as_deref(), file, line);
         }
-        out
     }
 
     /// The debug information of a unit that lies in a file of its own, or in a package.

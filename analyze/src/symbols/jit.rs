@@ -57,7 +57,7 @@ impl Jit {
     }
 
     /// The function that an address lies in.
-    pub(super) fn find(&self, address: u64) -> Option<Found> {
+    pub(super) fn find(&self, address: u64) -> Option<Found<'_>> {
         self.table.find(address)
     }
 }
@@ -103,7 +103,7 @@ mod tests {
             b"7f0010 20 first\n7f0040 10 LazyCompile:~f /x.js:3\nnonsense\n7f0010 18 second\n\
             0x7f0100 0x8 hex\nzz 1 bad\n7f0200 10 \n7f0300";
         let jit = Jit::parse(text);
-        let name = |a| jit.find(a).map(|f| f.name);
+        let name = |a| jit.find(a).map(|f| f.name.into_owned());
         assert_eq!(name(0x7f0010).as_deref(), Some("second"));
         assert_eq!(name(0x7f0027).as_deref(), Some("second"));
         assert_eq!(name(0x7f0028), None);

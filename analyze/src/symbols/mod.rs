@@ -6,6 +6,7 @@ mod elf;
 mod embedded;
 mod find;
 mod jit;
+mod names;
 mod options;
 mod recorded;
 mod table;
@@ -13,6 +14,7 @@ mod unpack;
 
 use crate::Analysis;
 use crate::load::Pc;
+use names::Names;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
@@ -29,11 +31,11 @@ pub struct Frame {
     /// The address in the stack: where the call returns to.
     pub address: u64,
     /// The function, demangled.
-    pub function: Option<String>,
+    pub function: Option<Arc<str>>,
     /// How far behind the start of its symbol the address lies, if that is known.
     pub function_offset: Option<u64>,
     /// The source file.
-    pub file: Option<String>,
+    pub file: Option<Arc<str>>,
     /// The line in it.
     pub line: Option<u32>,
     /// Path of the module.
@@ -86,6 +88,7 @@ pub struct Symbolizer<'a> {
     modules: HashMap<u32, Option<ModuleSymbols>>,
     cache: HashMap<Pc, Arc<[Frame]>>,
     jit: Option<jit::Jit>,
+    names: Names,
     unnamed: BTreeMap<(Unnamed, Option<Arc<str>>), u64>,
 }
 
@@ -97,6 +100,7 @@ impl<'a> Symbolizer<'a> {
             modules: HashMap::new(),
             cache: HashMap::new(),
             jit: None,
+            names: Names::new(analysis.symbol_options().short_names),
             unnamed: BTreeMap::new(),
         }
     }
@@ -107,28 +111,28 @@ impl<'a> Symbolizer<'a> {
         if let Some(f) = self.cache.get(&pc) {
             return f.clone();
         }
-        let (analysis, short) = (self.analysis, self.analysis.symbol_options().short_names);
+        let (analysis, names) = (self.analysis, &mut self.names);
+        let load = || {
+            let module = analysis.meta().modules.get(&pc.module)?;
+            Some(ModuleSymbols::load(analysis, module))
+        };
+        let module = self.modules.entry(pc.module).or_insert_with(load);
         let mut why = Unnamed::NoModule;
         // What was looked up where the files were is right; here there may be others.
-        let recorded = analysis.named().frames(analysis.meta(), pc);
-        let mut frames = match self.module(pc.module) {
+        let recorded = analysis.named().frames(analysis.meta(), pc, names);
+        let frames = match module {
             _ if recorded.is_some() => recorded.unwrap_or_default(),
             Some(m) => {
                 why = m.unnamed;
-                m.frames(pc)
+                m.frames(pc, names)
             }
             None => {
                 let jit = self.jit.get_or_insert_with(|| jit::Jit::load(analysis));
-                vec![made(pc, jit)]
+                vec![made(pc, jit, names)]
             }
         };
         if let Some(f) = frames.last().filter(|f| f.function.is_none()) {
             *self.unnamed.entry((why, f.module.clone())).or_default() += 1;
-        }
-        if short {
-            for f in &mut frames {
-                f.function = f.function.as_deref().map(demangle::shorten);
-            }
         }
         let frames: Arc<[Frame]> = frames.into();
         self.cache.insert(pc, frames.clone());
@@ -144,25 +148,16 @@ impl<'a> Symbolizer<'a> {
     pub fn unnamed(&self) -> impl Iterator<Item = (Unnamed, Option<&str>, u64)> {
         self.unnamed.iter().map(|((why, module), n)| (*why, module.as_deref(), *n))
     }
-
-    fn module(&mut self, number: u32) -> Option<&ModuleSymbols> {
-        let analysis = self.analysis;
-        let load = || {
-            let module = analysis.meta().modules.get(&number)?;
-            Some(ModuleSymbols::load(analysis, module))
-        };
-        self.modules.entry(number).or_insert_with(load).as_ref()
-    }
 }
 
 /// A frame of no module.
-fn made(pc: Pc, jit: &jit::Jit) -> Frame {
+fn made(pc: Pc, jit: &jit::Jit, names: &mut Names) -> Frame {
     let call = pc.address.wrapping_sub(u64::from(!pc.exact));
     match jit.find(call) {
         None => Frame { address: pc.address, ..Frame::default() },
         Some(f) => Frame {
             address: pc.address,
-            function: Some(f.name),
+            function: Some(names.function(&f.name)),
             function_offset: Some(pc.address.wrapping_sub(f.start)),
             module: Some("[jit]".into()),
             ..Frame::default()
@@ -199,37 +194,41 @@ impl ModuleSymbols {
     }
 
     /// See [`Symbolizer::frames`].
-    fn frames(&self, pc: Pc) -> Vec<Frame> {
+    fn frames(&self, pc: Pc, names: &mut Names) -> Vec<Frame> {
         let address = pc.address;
         let offset = address.wrapping_sub(self.bias);
         // A return address may already belong to the next line, or function.
         let call = offset.wrapping_sub(u64::from(!pc.exact));
         let symbol = self.table.find(call);
-        let physical = Frame {
+        let plain = Frame {
             address,
-            function: symbol.as_ref().map(|s| demangle(&s.name)),
-            function_offset: symbol.as_ref().map(|s| offset.wrapping_sub(s.start)),
             module: Some(self.path.clone()),
             offset: Some(offset),
             ..Frame::default()
         };
-        let found = self.dwarf.as_ref().map(|d| d.frames(call)).unwrap_or_default();
-        let Some(last) = found.len().checked_sub(1) else { return vec![physical] };
-        let frame = |(i, f): (usize, dwarf::Found)| {
-            let inlined = i < last;
-            Frame {
-                function: match f.function {
-                    Some(name) => Some(demangle(&name)),
-                    None if inlined => None,
-                    None => physical.function.clone(),
-                },
-                function_offset: physical.function_offset.filter(|_| !inlined),
-                file: f.file,
-                line: f.line,
-                inlined,
-                ..physical.clone()
+        let mut frames: Vec<Frame> = Vec::new();
+        if let Some(dwarf) = &self.dwarf {
+            dwarf.frames(call, |function, file, line| {
+                frames.push(Frame {
+                    function: function.map(|name| names.function(name)),
+                    file: file.map(|path| names.file(path)),
+                    line,
+                    inlined: true,
+                    ..plain.clone()
+                });
+            });
+        }
+        if frames.is_empty() {
+            frames.push(plain);
+        }
+        // The last is the function whose code it is, those before it were inlined.
+        if let Some(last) = frames.last_mut() {
+            last.inlined = false;
+            if let Some(s) = symbol {
+                last.function_offset = Some(offset.wrapping_sub(s.start));
+                last.function.get_or_insert_with(|| names.function(&s.name));
             }
-        };
-        found.into_iter().enumerate().map(frame).collect()
+        }
+        frames
     }
 }

@@ -1,6 +1,6 @@
 //! Names of code addresses that stand in the recording: they were looked up when it was packed.
 
-use super::Frame;
+use super::{Frame, Names};
 use crate::load::{Meta, Pc};
 use prof_trace::derived::{Frames, NamedFrame};
 use std::collections::HashMap;
@@ -26,19 +26,19 @@ impl Named {
     }
 
     /// The frames of an address, if it is one of them.
-    pub(crate) fn frames(&self, meta: &Meta, pc: Pc) -> Option<Vec<Frame>> {
+    pub(super) fn frames(&self, meta: &Meta, pc: Pc, names: &mut Names) -> Option<Vec<Frame>> {
         let (chunk, place) = self.places.get(&pc)?;
         let chunk = self.chunks.get(*chunk as usize)?;
         let found = chunk.addresses.get(*place as usize)?;
         // What had no name then may have one here.
         found.frames.iter().find(|f| f.function != 0)?;
         let module = meta.modules.get(&pc.module);
-        let name = |n: u32| chunk.strings.get((n as usize).checked_sub(1)?).cloned();
+        let string = |n: u32| chunk.strings.get((n as usize).checked_sub(1)?);
         let frame = |f: &NamedFrame| Frame {
             address: pc.address,
-            function: name(f.function),
+            function: string(f.function).map(|s| names.function(s)),
             function_offset: f.offset,
-            file: name(f.file),
+            file: string(f.file).map(|s| names.file(s)),
             line: f.line,
             module: Some(module.map_or("[jit]", |m| m.path.as_str()).into()),
             offset: module.map(|m| pc.address.wrapping_sub(m.bias)),

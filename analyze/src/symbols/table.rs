@@ -2,6 +2,7 @@
 
 use super::elf::Image;
 use prof_trace::records::Symbols;
+use std::borrow::Cow;
 use std::sync::Arc;
 
 /// Symbols that are looked at, from the address downwards, for one that covers it.
@@ -27,9 +28,9 @@ enum Names {
 
 /// A symbol that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct Found<'a> {
     /// Its name, not demangled.
-    pub name: String,
+    pub name: Cow<'a, str>,
     /// Its address.
     pub start: u64,
 }
@@ -83,13 +84,13 @@ impl Table {
         entries.sort_by_cached_key(|e| {
             let name = self.name(e).unwrap_or_default();
             let underscores = name.bytes().take_while(|b| *b == b'_').count();
-            (e.start, e.rank, e.size == 0, underscores, name.len(), name)
+            (e.start, e.rank, e.size == 0, underscores, name.len(), name.into_owned())
         });
         entries.dedup_by_key(|e| e.start);
         self.entries = entries;
     }
 
-    fn name(&self, e: &Entry) -> Option<String> {
+    fn name(&self, e: &Entry) -> Option<Cow<'_, str>> {
         let bytes = match self.names.get(e.names as usize)? {
             Names::Image(i) => i.name(e.at)?,
             Names::Recorded(names) => {
@@ -97,11 +98,11 @@ impl Table {
                 names.get(at..at.checked_add(e.len as usize)?)?
             }
         };
-        Some(String::from_utf8_lossy(bytes).into_owned())
+        Some(String::from_utf8_lossy(bytes))
     }
 
     /// The symbol that an address lies in. One without a size reaches to the next.
-    pub(super) fn find(&self, address: u64) -> Option<Found> {
+    pub(super) fn find(&self, address: u64) -> Option<Found<'_>> {
         let end = self.entries.partition_point(|e| e.start <= address);
         let back = self.entries[..end].iter().rev().take(LOOK_BACK);
         for (i, e) in back.enumerate() {
@@ -127,7 +128,7 @@ mod tests {
             names: b"outerinnerlast".to_vec(),
         });
         t.finish();
-        let name = |a| t.find(a).map(|f| f.name);
+        let name = |a| t.find(a).map(|f| f.name.into_owned());
         assert_eq!(name(0xff), None);
         assert_eq!(name(0x100).as_deref(), Some("outer"));
         assert_eq!(name(0x113).as_deref(), Some("inner"));

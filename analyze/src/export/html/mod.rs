@@ -155,7 +155,7 @@ fn page<'a>(source: &Source<'_>, timeline: &'a Timeline) -> Result<Page<'a>, Dam
 fn frame(f: &Frame) -> FrameData {
     let place = match (&f.file, f.line) {
         (Some(file), Some(line)) => format!("{file}:{line}"),
-        (Some(file), None) => file.clone(),
+        (Some(file), None) => file.to_string(),
         _ => f.offset.map_or(String::new(), |o| format!("+{o:#x}")),
     };
     let module = f.module.as_deref().map(base).unwrap_or_default().to_owned();
