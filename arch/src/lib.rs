@@ -10,6 +10,7 @@
 //! * [`x86_64`], [`aarch64`], [`mips64`]: registers, packed unwind rules, prologue relocation,
 //!   stubs, system calls, signal frames; the same files and names in each, and [`native`] is this
 //!   machine's.
+//! * [`arm`]: registers, and unwinding by its own tables; prof does not run there yet.
 //!
 //! Without the feature `relocate` the crate needs no allocator and brings nothing but `gimli`: that
 //! is the half that goes into the hook. It must not panic: no indexing that can fail, no `unwrap`,
@@ -22,6 +23,7 @@
 extern crate alloc;
 
 pub mod aarch64;
+pub mod arm;
 pub mod blocked;
 pub mod mips64;
 #[cfg(feature = "relocate")]

@@ -1,0 +1,283 @@
+//! Unwinding by `.ARM.exidx` and `.ARM.extab`: "Exception Handling ABI for the Arm Architecture"
+//! (ehabi32), sections 6 (tables) and 10.3 (unwinding instructions).
+//!
+//! The index table has a row for each function, in the order of addresses: where the function
+//! begins, and either its unwinding instructions or where in the other table they are. They run
+//! backwards through the frame: each pops registers off a virtual stack pointer, or moves that.
+
+use super::regs::{FullRegs, LR, PC, SP};
+use crate::unwind::{FullStep, RegisterSet};
+
+/// Bytes of a row of the index table.
+const ROW: usize = 8;
+/// In place of instructions: the function can't be unwound.
+const CANT_UNWIND: u32 = 1;
+/// A word in the compact form has this bit: instructions, and not a distance.
+const COMPACT: u32 = 1 << 31;
+/// More than this of one function is nonsense: compilers' are 20 bytes at most.
+const MOST: usize = 1024;
+
+/// `.ARM.exidx` of one module.
+#[derive(Copy, Clone, Debug, Default)]
+pub struct Exidx<'a> {
+    /// Its bytes.
+    pub bytes: &'a [u8],
+    /// Where they stand in memory.
+    pub addr: u64,
+}
+
+/// What the table says of a code address.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Row {
+    /// Where the function begins, without the Thumb bit.
+    pub function: u64,
+    /// The row's second word.
+    word: u32,
+    /// Where that word stands.
+    addr: u64,
+}
+
+/// The address that is `word`'s 31-bit distance away from `place`.
+fn prel31(word: u32, place: u64) -> u64 {
+    let distance = (word << 1) as i32 >> 1;
+    place.wrapping_add_signed(i64::from(distance)) & 0xffff_ffff
+}
+
+impl Exidx<'_> {
+    fn word(&self, offset: usize) -> Option<u32> {
+        Some(u32::from_le_bytes(*self.bytes.get(offset..)?.first_chunk()?))
+    }
+
+    /// Where the function of row `n` begins.
+    fn start(&self, n: usize) -> Option<u64> {
+        let offset = n.checked_mul(ROW)?;
+        Some(prel31(self.word(offset)?, self.addr.wrapping_add(offset as u64)) & !1)
+    }
+
+    /// The row of the function that the code address lies in: the last one that begins at or before
+    /// it. The last row covers whatever follows; the linker puts one that can't be unwound at the
+    /// end of a module's code.
+    #[must_use]
+    pub fn find(&self, pc: u64) -> Option<Row> {
+        let (mut low, mut high) = (0, self.bytes.len() / ROW);
+        while low < high {
+            let middle = low.midpoint(high);
+            if self.start(middle)? <= pc {
+                low = middle.checked_add(1)?;
+            } else {
+                high = middle;
+            }
+        }
+        let n = low.checked_sub(1)?;
+        let offset = n.checked_mul(ROW)?.checked_add(4)?;
+        let addr = self.addr.wrapping_add(offset as u64);
+        Some(Row { function: self.start(n)?, word: self.word(offset)?, addr })
+    }
+}
+
+/// The instructions of one function, byte by byte.
+struct Code<'a, F> {
+    read: &'a mut F,
+    /// Bytes that are left of the current word, the next one on top.
+    word: u32,
+    bytes: u32,
+    /// Words that follow, and where.
+    words: u32,
+    next: u64,
+}
+
+impl<F: FnMut(u64) -> Option<u32>> Code<'_, F> {
+    /// `Ok(None)` at the end.
+    fn byte(&mut self) -> Result<Option<u8>, ()> {
+        if self.bytes == 0 {
+            let Some(left) = self.words.checked_sub(1) else { return Ok(None) };
+            self.word = (self.read)(self.next).ok_or(())?;
+            (self.bytes, self.words) = (4, left);
+            self.next = self.next.wrapping_add(4);
+        }
+        let byte = (self.word >> 24) as u8;
+        self.word <<= 8;
+        self.bytes = self.bytes.wrapping_sub(1);
+        Ok(Some(byte))
+    }
+
+    /// The second byte of an instruction.
+    fn operand(&mut self) -> Result<u8, ()> {
+        self.byte()?.ok_or(())
+    }
+
+    fn uleb128(&mut self) -> Result<u64, ()> {
+        let (mut value, mut shift) = (0_u64, 0_u32);
+        loop {
+            let byte = self.operand()?;
+            if shift > 28 {
+                return Err(());
+            }
+            value |= u64::from(byte & 0x7f) << shift;
+            shift = shift.wrapping_add(7);
+            if byte & 0x80 == 0 {
+                return Ok(value);
+            }
+        }
+    }
+}
+
+/// The instructions that a row leads to.
+fn code<F: FnMut(u64) -> Option<u32>>(row: Row, read: &mut F) -> Option<Code<'_, F>> {
+    let (mut word, mut at) = (row.word, row.addr);
+    if word & COMPACT == 0 {
+        at = prel31(word, at);
+        word = read(at)?;
+    } else if word >> 24 != 0x80 {
+        return None; // only the first form fits into the row
+    }
+    at = at.wrapping_add(4);
+    if word & COMPACT == 0 {
+        // A personality routine of its own. GNU's have the number of further words and three bytes next
+        // (`__gnu_unwind_frame` of libgcc).
+        word = read(at)?;
+        at = at.wrapping_add(4);
+        return Some(Code { read, word: word << 8, bytes: 3, words: word >> 24, next: at });
+    }
+    match word >> 24 {
+        0x80 => Some(Code { read, word: word << 8, bytes: 3, words: 0, next: at }),
+        0x81 | 0x82 => {
+            Some(Code { read, word: word << 16, bytes: 2, words: word >> 16 & 0xff, next: at })
+        }
+        _ => None,
+    }
+}
+
+/// A frame that is being undone.
+struct Frame<'a, F> {
+    regs: FullRegs,
+    vsp: u64,
+    /// The return address, if it was popped.
+    pc: Option<u64>,
+    code: Code<'a, F>,
+}
+
+impl<F: FnMut(u64) -> Option<u32>> Frame<'_, F> {
+    fn skip(&mut self, bytes: u64) {
+        self.vsp = self.vsp.wrapping_add(bytes) & 0xffff_ffff;
+    }
+
+    /// Pops the general registers of which `mask` has the bits.
+    fn pop(&mut self, mask: u32) -> Result<(), ()> {
+        let mut sp = None;
+        for register in (0_u16..16).filter(|n| mask >> n & 1 == 1) {
+            let value = u64::from((self.code.read)(self.vsp).ok_or(())?);
+            self.skip(4);
+            match register {
+                PC => self.pc = Some(value),
+                SP => sp = Some(value),
+                _ => self.regs.set(register, value),
+            }
+        }
+        self.vsp = sp.unwrap_or(self.vsp);
+        Ok(())
+    }
+
+    /// Does one instruction; `Ok(false)` when there are no more.
+    fn step(&mut self) -> Result<bool, ()> {
+        /// `count` vector registers.
+        const fn vectors(count: u8) -> u64 {
+            (count as u64).wrapping_add(1).wrapping_mul(8)
+        }
+        let Some(byte) = self.code.byte()? else { return Ok(false) };
+        let low = byte & 7;
+        match byte {
+            0x00..=0x3f => self.skip((u64::from(byte) << 2).wrapping_add(4)),
+            0x40..=0x7f => self.skip((u64::from(byte & 0x3f) << 2).wrapping_add(4).wrapping_neg()),
+            0x80..=0x8f => {
+                let mask = u32::from(byte & 15) << 12 | u32::from(self.code.operand()?) << 4;
+                if mask == 0 {
+                    return Err(()); // refuse to unwind
+                }
+                self.pop(mask)?;
+            }
+            0x9d | 0x9f => return Err(()),
+            0x90..=0x9f => self.vsp = self.regs.get(u16::from(byte & 15)).ok_or(())?,
+            0xa0..=0xaf => {
+                let link = u32::from(byte >> 3 & 1) << LR;
+                let from_r4 = 0xff_u32 >> 7_u32.wrapping_sub(u32::from(low)) << 4;
+                self.pop(from_r4 | link)?;
+            }
+            0xb0 => return Ok(false),
+            0xb1 => match self.code.operand()? {
+                mask @ 1..=15 => self.pop(u32::from(mask))?,
+                _ => return Err(()),
+            },
+            0xb2 => {
+                let more = self.code.uleb128()? << 2;
+                self.skip(more.wrapping_add(0x204));
+            }
+            // Stored by FSTMFDX, with a word more.
+            0xb3 => {
+                let count = self.code.operand()? & 15;
+                self.skip(vectors(count).wrapping_add(4));
+            }
+            // The signature of the return address; then that it was made with this stack pointer.
+            0xb4 => self.skip(4),
+            0xb5 => {}
+            0xb8..=0xbf => self.skip(vectors(low).wrapping_add(4)),
+            0xc0..=0xc5 | 0xd0..=0xd7 => self.skip(vectors(low)),
+            0xc6 | 0xc8 | 0xc9 => {
+                let count = self.code.operand()? & 15;
+                self.skip(vectors(count));
+            }
+            0xc7 => match self.code.operand()? {
+                mask @ 1..=15 => self.skip(u64::from(mask.count_ones()).wrapping_mul(4)),
+                _ => return Err(()),
+            },
+            _ => return Err(()), // spare
+        }
+        Ok(true)
+    }
+}
+
+/// Steps from `regs` to the caller, by the row for `lookup_pc` (see [`unwind`](crate::unwind) about
+/// return addresses).
+///
+/// `read` gives the 32-bit word at an address, or `None` where there is no memory.
+pub fn step_exidx<F: FnMut(u64) -> Option<u32>>(
+    exidx: &Exidx<'_>,
+    regs: &FullRegs,
+    lookup_pc: u64,
+    read: &mut F,
+) -> FullStep<FullRegs> {
+    let Some(row) = exidx.find(lookup_pc) else { return FullStep::NoCfi };
+    if row.word == CANT_UNWIND {
+        return FullStep::End;
+    }
+    let Some(code) = code(row, read) else { return FullStep::Cut };
+    let sp = regs.gpr[SP as usize];
+    let mut frame = Frame { regs: *regs, vsp: sp, pc: None, code };
+    for _ in 0..MOST {
+        match frame.step() {
+            Ok(true) => {}
+            Ok(false) => return caller(frame, regs, sp),
+            Err(()) => return FullStep::Cut,
+        }
+    }
+    FullStep::Cut
+}
+
+fn caller<F>(frame: Frame<'_, F>, old: &FullRegs, sp: u64) -> FullStep<FullRegs> {
+    let mut next = frame.regs;
+    next.set(SP, frame.vsp);
+    let pc = frame.pc.unwrap_or(next.gpr[LR as usize]);
+    if pc & !1 == 0 {
+        return FullStep::End;
+    }
+    next.set_pc(pc);
+    // A function without a frame has its caller's stack pointer.
+    if frame.vsp < sp || frame.vsp == sp && next.pc == old.pc {
+        return FullStep::Cut;
+    }
+    FullStep::Next { regs: next, signal: false }
+}
+
+#[cfg(test)]
+#[path = "exidx_tests.rs"]
+mod tests;
