@@ -145,7 +145,7 @@ pub struct Tracee {
     gone: bool,
     /// The registers of a call that the stop has ended with EINTR, and those that make it again.
     ended: Option<(UserRegs, UserRegs)>,
-    /// What it did when it was seized, where that must be known.
+    /// What it did when it was asked to stop, where that must be known.
     blocked: Option<Blocked>,
 }
 
@@ -171,11 +171,7 @@ impl Tracee {
             return Ok(Some(Self::running(pid, tid)));
         }
         match ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
-            Ok(()) => {
-                let mut t = Self::running(pid, tid);
-                t.blocked = if call::NEEDS_BLOCKED { blocked(pid, tid) } else { None };
-                Ok(Some(t))
-            }
+            Ok(()) => Ok(Some(Self::running(pid, tid))),
             Err(Errno::ESRCH) => Ok(None),
             // The preflight has said that it may be traced: somebody has come first, or it has changed.
             Err(Errno::EPERM) => {
@@ -192,6 +188,12 @@ impl Tracee {
 
     /// Asks it to stop; [`Tracee::wait_stopped`] waits for that.
     pub fn interrupt(&mut self) {
+        // As late as can be: what it begins to do from here on can't be put back.
+        if call::NEEDS_BLOCKED
+            && let Some(now) = blocked(self.pid, self.tid)
+        {
+            self.blocked = Some(now);
+        }
         if ptrace(libc::PTRACE_INTERRUPT, self.tid, 0, 0) == Err(Errno::ESRCH) {
             self.gone = true;
         }
