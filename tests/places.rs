@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::build::{compile, line_of, program, program_with};
+use common::build::{compile, has_compiler, line_of, program, program_with};
 use common::report::Frame;
 use common::snapshot::Snapshot;
 use common::{Report, Scene, Target, installed, skip};
@@ -41,7 +41,7 @@ fn static_programs_of_every_kind() {
         ("musl-gcc", &[]),
     ];
     for (compiler, flags) in kinds {
-        if !installed(compiler) {
+        if !has_compiler(compiler) {
             skip("static_programs_of_every_kind", &format!("{compiler} is missing"));
             continue;
         }

@@ -1,23 +1,29 @@
 /* What a call of an allocator function must leave alone: the callee-saved registers, the stack
- * pointer, the direction flag, MXCSR, the x87 control word and stack, and errno. "calls" goes
- * through all functions; with a stack that is new each time, and one that is always the same. And
- * "spin" computes in all vector registers, so that a stop at any instant must keep them. */
+ * pointer, the modes of the floating-point units (on AMD64 also the direction flag and the x87 stack),
+ * and errno. "calls" goes through all functions; with a stack that is new each time, and one that is
+ * always the same. And "spin" computes in all vector registers, so that a stop at any instant must
+ * keep them. */
 #include "common.h"
-#include <cpuid.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
+uint64_t call_arguments[4], call_result;
+void *call_target;
+static unsigned char pattern[32 * 64], got[32 * 64];
+
+/* Calls call_target(call_arguments) with known values in all registers that it must keep. */
+void checked_call(void);
+
+#if defined __x86_64__
+#include <cpuid.h>
 struct state {
     uint64_t rbx, rbp, r12, r13, r14, r15, rsp, flags;
     uint32_t mxcsr;
     uint16_t control, status, pad;
 };
 struct state before, after;
-uint64_t call_arguments[4], call_result, saved_registers[6];
-void *call_target;
-
-/* Calls call_target(call_arguments) with known values in all registers that it must keep. */
+uint64_t saved_registers[6];
 __asm__(".text\n.globl checked_call\n.type checked_call,@function\nchecked_call:\n"
         ".cfi_startproc\n"
         "push %rbp\n.cfi_adjust_cfa_offset 8\n"
@@ -42,15 +48,9 @@ __asm__(".text\n.globl checked_call\n.type checked_call,@function\nchecked_call:
         "mov %r14, 32(%rax)\nmov %r15, 40(%rax)\nmov %rsp, 48(%rax)\n"
         "pushfq\npop %rcx\nand $0x400, %rcx\nmov %rcx, 56(%rax)\n"
         "stmxcsr 64(%rax)\nfnstcw 68(%rax)\nfnstsw 70(%rax)\nret\n");
-void checked_call(void);
 
-static uint64_t call(const char *name, void *target, uint64_t a, uint64_t b, uint64_t c) {
-    call_target = target;
-    call_arguments[0] = a;
-    call_arguments[1] = b;
-    call_arguments[2] = c;
-    errno = 1234;
-    /* Round up, flush to zero, x87 in single precision, a number on its stack. */
+/* Round up, flush to zero, x87 in single precision, a number on its stack. */
+static void checked_call_in_other_modes(const char *name) {
     uint32_t mxcsr_before, mxcsr = 0xdf80;
     uint16_t control_before, control = 0x0c7f;
     double seven = 7;
@@ -60,8 +60,133 @@ static uint64_t call(const char *name, void *target, uint64_t a, uint64_t b, uin
     checked_call();
     __asm__ volatile("fstpl %0\nfldcw %1\nldmxcsr %2"
                      : "=m"(seven) : "m"(control_before), "m"(mxcsr_before));
-    if (memcmp(&before, &after, sizeof before)) fail("%s does not keep the registers", name);
     if (seven != 7) fail("%s does not keep the x87 stack", name);
+}
+
+/* Sets all registers, spins for about a millisecond, and looks at them. */
+#define LOAD(n, size, insn, reg) insn " " #n "*" size "(%0), %%" reg #n "\n"
+#define STORE(n, size, insn, reg) insn " %%" reg #n ", " #n "*" size "(%1)\n"
+#define SIXTEEN(f, ...) f(0, __VA_ARGS__) f(1, __VA_ARGS__) f(2, __VA_ARGS__) f(3, __VA_ARGS__) \
+    f(4, __VA_ARGS__) f(5, __VA_ARGS__) f(6, __VA_ARGS__) f(7, __VA_ARGS__) f(8, __VA_ARGS__) \
+    f(9, __VA_ARGS__) f(10, __VA_ARGS__) f(11, __VA_ARGS__) f(12, __VA_ARGS__) \
+    f(13, __VA_ARGS__) f(14, __VA_ARGS__) f(15, __VA_ARGS__)
+#define HIGHER(f, ...) f(16, __VA_ARGS__) f(17, __VA_ARGS__) f(18, __VA_ARGS__) \
+    f(19, __VA_ARGS__) f(20, __VA_ARGS__) f(21, __VA_ARGS__) f(22, __VA_ARGS__) \
+    f(23, __VA_ARGS__) f(24, __VA_ARGS__) f(25, __VA_ARGS__) f(26, __VA_ARGS__) \
+    f(27, __VA_ARGS__) f(28, __VA_ARGS__) f(29, __VA_ARGS__) f(30, __VA_ARGS__) f(31, __VA_ARGS__)
+#define SPIN "mov $400000, %%rcx\nstd\nstc\n1: lea -1(%%rcx), %%rcx\njrcxz 2f\njmp 1b\n2:\n" \
+    "pushfq\ncld\npop %%rcx\nand $0x401, %%rcx\nmov %%rcx, %2\n"
+
+static size_t spin_sse(uint64_t *flags) {
+    __asm__ volatile(SIXTEEN(LOAD, "16", "movups", "xmm") SPIN SIXTEEN(STORE, "16", "movups", "xmm")
+                     : : "r"(pattern), "r"(got), "m"(*flags) : "rcx", "cc", "memory");
+    return 16 * 16;
+}
+__attribute__((target("avx"))) static size_t spin_avx(uint64_t *flags) {
+    __asm__ volatile(SIXTEEN(LOAD, "32", "vmovups", "ymm") SPIN SIXTEEN(STORE, "32", "vmovups", "ymm")
+                     "vzeroupper\n" : : "r"(pattern), "r"(got), "m"(*flags) : "rcx", "cc", "memory");
+    return 16 * 32;
+}
+__attribute__((target("avx512f"))) static size_t spin_avx512(uint64_t *flags) {
+    __asm__ volatile("kmovw (%0), %%k1\nkmovw 2(%0), %%k7\n"
+                     SIXTEEN(LOAD, "64", "vmovups", "zmm") HIGHER(LOAD, "64", "vmovups", "zmm") SPIN
+                     SIXTEEN(STORE, "64", "vmovups", "zmm") HIGHER(STORE, "64", "vmovups", "zmm")
+                     "kmovw %%k1, (%1)\nkmovw %%k7, 2(%1)\nvzeroupper\n"
+                     : : "r"(pattern), "r"(got), "m"(*flags) : "rcx", "cc", "memory");
+    return 32 * 64;
+}
+#define FLAGS 0x401ul
+static const char *choose_spin(size_t (**spin)(uint64_t *)) {
+    __builtin_cpu_init();
+    const char *what = "sse";
+    *spin = spin_sse;
+    if (__builtin_cpu_supports("avx")) *spin = spin_avx, what = "avx";
+    if (__builtin_cpu_supports("avx512f")) *spin = spin_avx512, what = "avx512";
+    return what;
+}
+
+#elif defined __aarch64__
+struct state {
+    uint64_t x19_to_x28[10], x29, sp, d8_to_d15[8], fpcr;
+};
+struct state before, after;
+
+__asm__(".text\n.globl checked_call\n.type checked_call,%function\nchecked_call:\n"
+        ".cfi_startproc\n"
+        "stp x29, x30, [sp, #-176]!\n.cfi_def_cfa_offset 176\n"
+        ".cfi_offset 29, -176\n.cfi_offset 30, -168\n"
+        "stp x19, x20, [sp, #16]\nstp x21, x22, [sp, #32]\nstp x23, x24, [sp, #48]\n"
+        "stp x25, x26, [sp, #64]\nstp x27, x28, [sp, #80]\nstp d8, d9, [sp, #96]\n"
+        "stp d10, d11, [sp, #112]\nstp d12, d13, [sp, #128]\nstp d14, d15, [sp, #144]\n"
+        "ldr x9, =0x1111111122222222\n"
+        "mov x19, x9\nadd x20, x19, x9\nadd x21, x20, x9\nadd x22, x21, x9\nadd x23, x22, x9\n"
+        "add x24, x23, x9\nadd x25, x24, x9\nadd x26, x25, x9\nadd x27, x26, x9\n"
+        "add x28, x27, x9\nadd x29, x28, x9\n"
+        "fmov d8, x19\nfmov d9, x20\nfmov d10, x21\nfmov d11, x22\n"
+        "fmov d12, x23\nfmov d13, x24\nfmov d14, x25\nfmov d15, x26\n"
+        "adrp x9, before\nadd x9, x9, :lo12:before\nbl store_state\n"
+        "adrp x9, call_arguments\nadd x9, x9, :lo12:call_arguments\n"
+        "ldp x0, x1, [x9]\nldr x2, [x9, #16]\n"
+        "adrp x9, call_target\nldr x9, [x9, :lo12:call_target]\nblr x9\n"
+        "adrp x9, call_result\nstr x0, [x9, :lo12:call_result]\n"
+        "adrp x9, after\nadd x9, x9, :lo12:after\nbl store_state\n"
+        "ldp x19, x20, [sp, #16]\nldp x21, x22, [sp, #32]\nldp x23, x24, [sp, #48]\n"
+        "ldp x25, x26, [sp, #64]\nldp x27, x28, [sp, #80]\nldp d8, d9, [sp, #96]\n"
+        "ldp d10, d11, [sp, #112]\nldp d12, d13, [sp, #128]\nldp d14, d15, [sp, #144]\n"
+        "ldp x29, x30, [sp], #176\nret\n.cfi_endproc\n"
+        "store_state:\n"
+        "stp x19, x20, [x9]\nstp x21, x22, [x9, #16]\nstp x23, x24, [x9, #32]\n"
+        "stp x25, x26, [x9, #48]\nstp x27, x28, [x9, #64]\nmov x10, sp\nstp x29, x10, [x9, #80]\n"
+        "stp d8, d9, [x9, #96]\nstp d10, d11, [x9, #112]\nstp d12, d13, [x9, #128]\n"
+        "stp d14, d15, [x9, #144]\nmrs x10, fpcr\nstr x10, [x9, #160]\nret\n.ltorg\n");
+
+/* Round up, flush to zero, default NaN. */
+static void checked_call_in_other_modes(const char *name) {
+    (void)name;
+    uint64_t old, other = 0x3400000;
+    __asm__ volatile("mrs %0, fpcr\nmsr fpcr, %1" : "=&r"(old) : "r"(other));
+    checked_call();
+    __asm__ volatile("msr fpcr, %0" : : "r"(old));
+}
+
+/* Sets all registers, spins for about a millisecond, and looks at them. */
+#define PAIRS(insn, base) \
+    insn " q0, q1, [" base "]\n" insn " q2, q3, [" base ", #32]\n" insn " q4, q5, [" base ", #64]\n" \
+    insn " q6, q7, [" base ", #96]\n" insn " q8, q9, [" base ", #128]\n" \
+    insn " q10, q11, [" base ", #160]\n" insn " q12, q13, [" base ", #192]\n" \
+    insn " q14, q15, [" base ", #224]\n" insn " q16, q17, [" base ", #256]\n" \
+    insn " q18, q19, [" base ", #288]\n" insn " q20, q21, [" base ", #320]\n" \
+    insn " q22, q23, [" base ", #352]\n" insn " q24, q25, [" base ", #384]\n" \
+    insn " q26, q27, [" base ", #416]\n" insn " q28, q29, [" base ", #448]\n" \
+    insn " q30, q31, [" base ", #480]\n"
+#define FLAGS 0xa0000000ul
+static size_t spin_simd(uint64_t *flags) {
+    uint64_t left = 400000, now = FLAGS;
+    __asm__ volatile(PAIRS("ldp", "%2") "msr nzcv, %1\n1: sub %0, %0, #1\ncbnz %0, 1b\nmrs %1, nzcv\n"
+                     PAIRS("stp", "%3")
+                     : "+r"(left), "+r"(now) : "r"(pattern), "r"(got)
+                     : "cc", "memory", "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9",
+                       "v10", "v11", "v12", "v13", "v14", "v15", "v16", "v17", "v18", "v19", "v20",
+                       "v21", "v22", "v23", "v24", "v25", "v26", "v27", "v28", "v29", "v30", "v31");
+    *flags = now;
+    return 32 * 16;
+}
+static const char *choose_spin(size_t (**spin)(uint64_t *)) {
+    *spin = spin_simd;
+    return "simd";
+}
+#else
+#error "which registers does this architecture have?"
+#endif
+
+static uint64_t call(const char *name, void *target, uint64_t a, uint64_t b, uint64_t c) {
+    call_target = target;
+    call_arguments[0] = a;
+    call_arguments[1] = b;
+    call_arguments[2] = c;
+    errno = 1234;
+    checked_call_in_other_modes(name);
+    if (memcmp(&before, &after, sizeof before)) fail("%s does not keep the registers", name);
     if (errno != 1234) fail("%s sets errno to %d", name, errno);
     return call_result;
 }
@@ -96,40 +221,6 @@ NOINLINE static void all(int depth) {
 
 static atomic_int stop;
 static atomic_ulong spins;
-static unsigned char pattern[32 * 64], got[32 * 64];
-
-/* Sets all registers, spins for about a millisecond, and looks at them. */
-#define LOAD(n, size, insn, reg) insn " " #n "*" size "(%0), %%" reg #n "\n"
-#define STORE(n, size, insn, reg) insn " %%" reg #n ", " #n "*" size "(%1)\n"
-#define SIXTEEN(f, ...) f(0, __VA_ARGS__) f(1, __VA_ARGS__) f(2, __VA_ARGS__) f(3, __VA_ARGS__) \
-    f(4, __VA_ARGS__) f(5, __VA_ARGS__) f(6, __VA_ARGS__) f(7, __VA_ARGS__) f(8, __VA_ARGS__) \
-    f(9, __VA_ARGS__) f(10, __VA_ARGS__) f(11, __VA_ARGS__) f(12, __VA_ARGS__) \
-    f(13, __VA_ARGS__) f(14, __VA_ARGS__) f(15, __VA_ARGS__)
-#define HIGHER(f, ...) f(16, __VA_ARGS__) f(17, __VA_ARGS__) f(18, __VA_ARGS__) \
-    f(19, __VA_ARGS__) f(20, __VA_ARGS__) f(21, __VA_ARGS__) f(22, __VA_ARGS__) \
-    f(23, __VA_ARGS__) f(24, __VA_ARGS__) f(25, __VA_ARGS__) f(26, __VA_ARGS__) \
-    f(27, __VA_ARGS__) f(28, __VA_ARGS__) f(29, __VA_ARGS__) f(30, __VA_ARGS__) f(31, __VA_ARGS__)
-#define SPIN "mov $400000, %%rcx\nstd\nstc\n1: lea -1(%%rcx), %%rcx\njrcxz 2f\njmp 1b\n2:\n" \
-    "pushfq\ncld\npop %%rcx\nand $0x401, %%rcx\nmov %%rcx, %2\n"
-
-static size_t spin_sse(uint64_t *flags) {
-    __asm__ volatile(SIXTEEN(LOAD, "16", "movups", "xmm") SPIN SIXTEEN(STORE, "16", "movups", "xmm")
-                     : : "r"(pattern), "r"(got), "m"(*flags) : "rcx", "cc", "memory");
-    return 16 * 16;
-}
-__attribute__((target("avx"))) static size_t spin_avx(uint64_t *flags) {
-    __asm__ volatile(SIXTEEN(LOAD, "32", "vmovups", "ymm") SPIN SIXTEEN(STORE, "32", "vmovups", "ymm")
-                     "vzeroupper\n" : : "r"(pattern), "r"(got), "m"(*flags) : "rcx", "cc", "memory");
-    return 16 * 32;
-}
-__attribute__((target("avx512f"))) static size_t spin_avx512(uint64_t *flags) {
-    __asm__ volatile("kmovw (%0), %%k1\nkmovw 2(%0), %%k7\n"
-                     SIXTEEN(LOAD, "64", "vmovups", "zmm") HIGHER(LOAD, "64", "vmovups", "zmm") SPIN
-                     SIXTEEN(STORE, "64", "vmovups", "zmm") HIGHER(STORE, "64", "vmovups", "zmm")
-                     "kmovw %%k1, (%1)\nkmovw %%k7, 2(%1)\nvzeroupper\n"
-                     : : "r"(pattern), "r"(got), "m"(*flags) : "rcx", "cc", "memory");
-    return 32 * 64;
-}
 static size_t (*spin)(uint64_t *);
 static void *spinning(void *nothing) {
     while (!atomic_load(&stop)) {
@@ -137,18 +228,14 @@ static void *spinning(void *nothing) {
         memset(got, 0, sizeof got);
         size_t n = spin(&flags);
         if (memcmp(pattern, got, n)) fail("the vector registers have changed");
-        if (flags != 0x401) fail("the flags have changed to %lx", (unsigned long)flags);
+        if (flags != FLAGS) fail("the flags have changed to %lx", (unsigned long)flags);
         atomic_fetch_add(&spins, 1);
     }
     return nothing;
 }
 
 int main(void) {
-    __builtin_cpu_init();
-    const char *what = "sse";
-    spin = spin_sse;
-    if (__builtin_cpu_supports("avx")) spin = spin_avx, what = "avx";
-    if (__builtin_cpu_supports("avx512f")) spin = spin_avx512, what = "avx512";
+    const char *what = choose_spin(&spin);
     fill(pattern, sizeof pattern, 77);
     pthread_t id;
     if (pthread_create(&id, NULL, spinning, NULL)) fail("pthread_create");

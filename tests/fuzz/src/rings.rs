@@ -46,7 +46,7 @@ fn fixture() -> &'static Mutex<Fixture> {
             unsafe {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 loop {
-                    libc::syscall(libc::SYS_pause);
+                    libc::pause();
                 }
             }
         }
