@@ -36,7 +36,7 @@ fn memory(extab: &[u32]) -> impl FnMut(u64) -> Option<u32> {
         if (EXTAB..EXTAB + 0x100).contains(&at) {
             return extab.get((at - EXTAB) as usize / 4).copied();
         }
-        (at >= STACK && at < STACK + 0x1000).then(|| 0x5000 + ((at - STACK) / 4) as u32)
+        (STACK..STACK + 0x1000).contains(&at).then(|| 0x5000 + ((at - STACK) / 4) as u32)
     }
 }
 
