@@ -6,5 +6,7 @@
 pub mod exidx;
 pub mod insn;
 pub mod regs;
+#[cfg(feature = "relocate")]
+pub mod relocate;
 
 pub use regs::{FullRegs, Regs};

@@ -1,0 +1,230 @@
+//! Moving a function's first instructions to another address.
+
+use super::insn::{Condition, PcUse, State, pc_use_arm, pc_use_thumb, thumb_len};
+use crate::patch::{Refusal, Relocated};
+use alloc::vec::Vec;
+
+/// `r12`, which a call may change on its way (AAPCS32, 6.1.1).
+const IP: u32 = 12;
+const SP: u32 = 13;
+const PC: u32 = 15;
+
+/// One instruction of a function.
+#[derive(Copy, Clone)]
+struct Insn {
+    /// Of two halves: the first one above.
+    word: u32,
+    len: usize,
+    pc_use: Option<PcUse>,
+}
+
+/// The instruction `offset` bytes into `code`, which stands at `address`.
+fn decode(code: &[u8], address: u32, state: State, offset: usize) -> Option<Insn> {
+    let rest = code.get(offset..)?;
+    let pc = address.wrapping_add(offset as u32);
+    if state == State::Arm {
+        let word = u32::from_le_bytes(*rest.first_chunk()?);
+        return Some(Insn { word, len: 4, pc_use: pc_use_arm(word, pc) });
+    }
+    let half = u16::from_le_bytes(*rest.first_chunk()?);
+    let word = match thumb_len(half) {
+        2 => half.into(),
+        _ => u32::from_le_bytes(*rest.first_chunk()?).rotate_left(16),
+    };
+    Some(Insn { word, len: thumb_len(half), pc_use: pc_use_thumb(word, pc) })
+}
+
+/// Instructions being put together, and the words that they load.
+struct Block {
+    state: State,
+    bytes: Vec<u8>,
+    /// Word, and where the instruction stands that loads it.
+    literals: Vec<(u32, usize)>,
+}
+
+impl Block {
+    /// An instruction: of Thumb's, those of two halves have something above.
+    fn push(&mut self, insn: u32) {
+        match self.state {
+            State::Arm => self.bytes.extend_from_slice(&insn.to_le_bytes()),
+            State::Thumb if insn >> 16 != 0 => {
+                self.bytes.extend_from_slice(&insn.rotate_left(16).to_le_bytes());
+            }
+            State::Thumb => self.bytes.extend_from_slice(&(insn as u16).to_le_bytes()),
+        }
+    }
+
+    fn in_state(&mut self, arm: u32, thumb: u32) {
+        self.push(if self.state == State::Arm { arm } else { thumb });
+    }
+
+    /// `ldr <register>, =value`; into pc, it goes there.
+    fn load(&mut self, register: u32, value: u32) {
+        self.literals.push((value, self.bytes.len()));
+        self.in_state(0xe59f_0000 | register << 12, 0xf8df_0000 | register << 12);
+    }
+
+    /// To an address in the same state.
+    fn jump(&mut self, to: u32) {
+        self.load(PC, address_of(to, self.state));
+    }
+
+    /// Does something with a register that holds `value` and is not one of `others`; all registers
+    /// are as before then.
+    fn with(&mut self, value: u32, others: u32, f: impl FnOnce(&mut Self, u32)) {
+        let scratch = if others == 0 { 1 } else { 0 };
+        self.in_state(0xe52d_0004 | scratch << 12, 0xb400 | 1 << scratch); // push
+        self.load(scratch, value);
+        f(self, scratch);
+        self.in_state(0xe49d_0004 | scratch << 12, 0xbc00 | 1 << scratch); // pop
+    }
+
+    fn moved(&mut self, insn: Insn) -> Result<(), Refusal> {
+        match insn.pc_use {
+            None => self.push(insn.word),
+            Some(PcUse::Branch(to)) => self.jump(to),
+            Some(PcUse::Call(to, state)) => {
+                self.load(IP, address_of(to, state));
+                self.in_state(0xe12f_ff3c, 0x47e0); // blx ip
+            }
+            Some(PcUse::Conditional(to, when)) => self.jump_if(to, when),
+            Some(PcUse::Address(SP, _) | PcUse::Add(SP, _) | PcUse::Other) => {
+                return Err(Refusal::CannotMove);
+            }
+            Some(PcUse::Address(register, value)) => self.load(register, value),
+            Some(PcUse::Add(to, value)) => self.with(value, to, |b, from| {
+                let thumb = 0x4400 | (to & 8) << 4 | from << 3 | to & 7;
+                b.in_state(0xe080_0000 | to << 16 | to << 12 | from, thumb);
+            }),
+            Some(PcUse::Literal(from)) => self.load_from(insn.word, from)?,
+        }
+        Ok(())
+    }
+
+    fn jump_if(&mut self, to: u32, when: Condition) {
+        /// Thumb branches over the four bytes that follow.
+        const OVER: u32 = 1;
+        match (self.state, when) {
+            (State::Arm, Condition::Flags(c)) => {
+                self.literals.push((to, self.bytes.len()));
+                self.push(0x059f_f000 | c << 28);
+                return;
+            }
+            (_, Condition::Flags(c)) => self.push(0xd000 | (c ^ 1) << 8 | OVER),
+            (_, Condition::Zero(register)) => self.push(0xb900 | OVER << 3 | register),
+            (_, Condition::NotZero(register)) => self.push(0xb100 | OVER << 3 | register),
+        }
+        self.jump(to);
+    }
+
+    /// The same load as `insn`, by address.
+    fn load_from(&mut self, insn: u32, from: u32) -> Result<(), Refusal> {
+        // With another base, nothing to add to it.
+        const BASE: u32 = 15 << 16;
+        const UP: u32 = 1 << 23;
+        if insn >> 16 == 0 {
+            let to = insn >> 8 & 7;
+            self.load(to, from);
+            self.push(0x6800 | to << 3 | to);
+            return Ok(());
+        }
+        if insn >> 25 & 7 == 6 && insn & 0x0f00_0e00 == 0x0d00_0a00 {
+            let vector = insn & !(BASE | 0xff) | UP;
+            self.with(from, PC, |b, base| b.push(vector | base << 16));
+            return Ok(());
+        }
+        let to = insn >> 12 & 15;
+        if to == PC {
+            self.in_state(0xe320_f000, 0xbf00); // a preload: a nop does
+            return Ok(());
+        }
+        if to == SP {
+            return Err(Refusal::CannotMove);
+        }
+        let distance = match self.state {
+            State::Arm if insn >> 25 & 7 == 0 => 0xf0f, // of halves and pairs
+            State::Thumb if insn >> 25 == 0b1110100 => 0xff, // a pair
+            _ => 0xfff,
+        };
+        self.load(to, from);
+        self.push(insn & !(BASE | distance) | UP | to << 16);
+        Ok(())
+    }
+
+    /// The bytes, with the literals behind them.
+    fn finish(mut self) -> Result<Vec<u8>, Refusal> {
+        if !self.bytes.len().is_multiple_of(4) {
+            self.push(0xbf00); // only Thumb code can be that
+        }
+        if self.state == State::Arm && self.literals.len() == 1 {
+            self.push(0xe320_f000); // a nop: pc is two instructions on, and distances are not negative
+        }
+        let base = if self.state == State::Arm { 8 } else { 4 };
+        for &(value, user) in &self.literals {
+            let here = user.wrapping_add(base) & !3;
+            let distance = self.bytes.len().checked_sub(here).filter(|d| *d < 0x1000);
+            let distance = distance.ok_or(Refusal::CannotMove)? as u16;
+            // The low half of an ARM instruction, and the second of a Thumb one.
+            let at = if self.state == State::Arm { user } else { user.wrapping_add(2) };
+            let field = self.bytes.get_mut(at..).and_then(|b| b.first_chunk_mut::<2>());
+            let field = field.ok_or(Refusal::CannotMove)?;
+            *field = (u16::from_le_bytes(*field) | distance).to_le_bytes();
+            self.bytes.extend_from_slice(&value.to_le_bytes());
+        }
+        Ok(self.bytes)
+    }
+}
+
+/// As it stands in a register: bit 0 says the state.
+fn address_of(to: u32, state: State) -> u32 {
+    if state == State::Thumb { to | 1 } else { to }
+}
+
+/// The instructions that the first `len` bytes of `code` touch, which stands at `address`, as they have
+/// to be at any other address that is a multiple of four, and a jump to those that follow.
+///
+/// # Errors
+///
+/// [`Refusal::CannotMove`] if one has no equivalent, or depends on where it stands (the beginning of an
+/// if-then block, a table jump), [`Refusal::Undecodable`] if `code` ends before.
+pub fn relocate(code: &[u8], address: u32, state: State, len: usize) -> Result<Relocated, Refusal> {
+    let mut block = Block { state, bytes: Vec::new(), literals: Vec::new() };
+    let (mut at, mut map, mut has_call) = (0_usize, Vec::new(), false);
+    while at < len {
+        let insn = decode(code, address, state, at).ok_or(Refusal::Undecodable { at })?;
+        map.push((at, block.bytes.len()));
+        block.moved(insn)?;
+        has_call |= is_call(insn, state);
+        at = at.saturating_add(insn.len);
+    }
+    // What is moved must not be where an instruction leads, or what it reads: it is changed there.
+    let inside = |to: u32| to.wrapping_sub(address) < at as u32;
+    for &(offset, _) in &map {
+        let Some(insn) = decode(code, address, state, offset) else { continue };
+        match insn.pc_use {
+            Some(
+                PcUse::Branch(to)
+                | PcUse::Call(to, _)
+                | PcUse::Conditional(to, _)
+                | PcUse::Literal(to)
+                | PcUse::Address(_, to),
+            ) if inside(to) => return Err(Refusal::OwnAddress { at: offset }),
+            _ => {}
+        }
+    }
+    block.jump(address.wrapping_add(at as u32));
+    Ok(Relocated { bytes: block.finish()?, map, has_call })
+}
+
+/// Whether it leaves a return address in the moved code.
+fn is_call(insn: Insn, state: State) -> bool {
+    let register = match state {
+        State::Arm => insn.word & 0x0fff_fff0 == 0x012f_ff30,
+        State::Thumb => insn.word & 0xffff_ff87 == 0x4780,
+    };
+    register || matches!(insn.pc_use, Some(PcUse::Call(..)))
+}
+
+#[cfg(test)]
+#[path = "relocate_tests.rs"]
+mod tests;
