@@ -135,6 +135,7 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
     let mut collector = Collector::new(args.pid, shared, out.into())?;
     collector.set_compress(args.compress.into());
     collector.on_failure(|| raise(FAILED));
+    collector.look_before();
     File::from(ready).write_all(&[1]).context("nobody waits for the collector")?;
     let stop = AtomicBool::new(false);
     let ended = std::thread::scope(|scope| {

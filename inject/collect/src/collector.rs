@@ -30,6 +30,8 @@ const SLEEP: (Duration, Duration) = (Duration::from_micros(500), Duration::from_
 const PER_PASS: u64 = 512 << 10;
 /// The same, when segments or slots run out.
 const SHORT_SECOND: Duration = Duration::from_millis(50);
+/// How long to wait for the first look at the target's mappings.
+const FIRST_LOOK: Duration = Duration::from_millis(250);
 /// How long a process whose memory is gone may take to end; if it does not, it has called exec.
 const GONE_WAIT: Duration = Duration::from_millis(200);
 /// New threads after which it is time to look for ended ones.
@@ -166,6 +168,15 @@ impl Collector {
     /// How events are compressed, when there is time for it; not at all without this call.
     pub fn set_compress(&mut self, how: Compress) {
         self.out.set_compress(how);
+    }
+
+    /// Looks at the target's memory as it is before anything is recorded: what is resident now can't be
+    /// what recorded blocks have left behind. A process so large that the kernel takes long to answer is not
+    /// waited for.
+    pub fn look_before(&mut self) {
+        self.look_at_memory(false);
+        self.smaps.wait(FIRST_LOOK);
+        self.look_at_memory(false);
     }
 
     /// Continues a recording that has this many passes and toggles.

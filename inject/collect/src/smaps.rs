@@ -76,6 +76,15 @@ impl Smaps {
         seen
     }
 
+    /// Waits for the look that is under way, but no longer than `most`.
+    pub fn wait(&self, most: Duration) {
+        let deadline = Instant::now() + most;
+        let under_way = || self.looking.as_ref().is_some_and(|l| !l.is_finished());
+        while under_way() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(200));
+        }
+    }
+
     /// Looks now.
     pub fn now(&mut self, ours: &[(u64, u64)], clock: Clock) -> Option<Memory> {
         if let Some(l) = self.looking.take() {
