@@ -117,7 +117,7 @@ fn registers_and_errno_survive_every_function_and_every_stop() {
     for options in [&[][..], &["--free-stacks"], &["--verify-stacks"], &["--paused"]] {
         let recording = scene.attach_with(&target, options);
         let answer = target.ask("calls");
-        assert_eq!(answer, "done 4000 calls");
+        assert_eq!(answer, "done 7200 calls");
         scene.detach(&target);
         std::fs::remove_file(recording).unwrap();
     }

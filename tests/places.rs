@@ -148,17 +148,45 @@ fn inner(target: &Target) -> i32 {
     children(target.pid).into_iter().next().expect("unshare's child")
 }
 
+/// How a container's program runs there.
+#[derive(Clone, Copy, PartialEq)]
+enum User {
+    /// As uid 4242, which is the same outside.
+    Other,
+    /// As root of a user namespace.
+    Inner,
+}
+
 #[test]
 fn a_container_is_recorded_from_outside() {
     if !root() || !["unshare", "setpriv", "ldd"].iter().all(|c| installed(c)) {
         return skip("a_container_is_recorded_from_outside", "needs root, unshare and setpriv");
     }
+    record_from_outside(User::Other);
+}
+
+#[test]
+fn a_container_with_users_of_its_own_is_recorded_from_outside() {
+    let name = "a_container_with_users_of_its_own_is_recorded_from_outside";
+    if !root() || !["unshare", "setpriv", "ldd"].iter().all(|c| installed(c)) {
+        return skip(name, "needs root, unshare and setpriv");
+    }
+    let probe = Command::new("unshare").args(["--user", "--map-root-user", "true"]).status();
+    if !probe.is_ok_and(|s| s.success()) {
+        return skip(name, "no user namespaces here");
+    }
+    record_from_outside(User::Inner);
+}
+
+fn record_from_outside(user: User) {
     let scene = Scene::new("container");
     // Compiled here and found there only, so that its symbols must come from there.
     let root = rootfs(&scene, &program("toggle.c"));
-    let mut target = contained(&root);
+    let mut target = contained(&root, user);
     target.expect("ready");
     let pid = inner(&target).to_string();
+    let namespace = |pid: &str| fs::read_link(format!("/proc/{pid}/ns/user")).expect("namespace");
+    assert_eq!(namespace(&pid) != namespace("self"), user == User::Inner);
     let out = scene.prof(&["attach", &pid]).ok("prof attach");
     let recording = scene.path(out.stdout.trim());
     assert!(recording.is_file(), "in the folder that prof was started in");
@@ -177,8 +205,8 @@ fn a_container_is_recorded_from_outside() {
     group[0].assert_live(6, 768);
 }
 
-/// Runs `/bin/app` of a root folder in namespaces of its own, as uid 4242 there, on a read-only root.
-fn contained(root: &Path) -> Target {
+/// Runs `/bin/app` of a root folder in namespaces of its own, on a read-only root.
+fn contained(root: &Path, user: User) -> Target {
     let tools = Scene::new("tools");
     for tool in ["setpriv", "umount"] {
         let path = Path::new("/usr/bin").join(tool);
@@ -187,11 +215,15 @@ fn contained(root: &Path) -> Target {
     }
     let script = r#"
         mount --bind "$1" "$1" && mount -t proc proc "$1/proc" &&
-        mount -o remount,bind,ro "$1" && cd "$1" && pivot_root . old && /bin/umount -l /old &&
-        exec /bin/setpriv --reuid=4242 --regid=4242 --clear-groups /bin/app"#;
+        mount -o remount,bind,ro "$1" && cd "$1" && pivot_root . old && /bin/umount -l /old && shift &&
+        exec "$@" /bin/app"#;
     let mut command = Command::new("unshare");
     command.args(["--mount", "--pid", "--fork", "--net", "--uts", "--ipc", "--kill-child"]);
+    command.args((user == User::Inner).then_some(["--user", "--map-root-user"]).iter().flatten());
     command.args(["sh", "-c", script, "sh"]).arg(root);
+    if user == User::Other {
+        command.args(["/bin/setpriv", "--reuid=4242", "--regid=4242", "--clear-groups"]);
+    }
     Target::spawn(command)
 }
 

@@ -1,9 +1,10 @@
 /* What a call of an allocator function must leave alone: the callee-saved registers, the stack
  * pointer, the modes of the floating-point units (on AMD64 also the direction flag and the x87 stack),
- * and errno. "calls" goes through all functions; with a stack that is new each time, and one that is
+ * and errno. "calls" goes through all functions, and C++'s operators; with a stack that is new each time, and one that is
  * always the same. And "spin" computes in all vector registers, so that a stop at any instant must
  * keep them. */
 #include "common.h"
+#include <dlfcn.h>
 #include <malloc.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -192,7 +193,41 @@ static uint64_t call(const char *name, void *target, uint64_t a, uint64_t b, uin
 }
 
 #define CALL(f, a, b, c) call(#f, (void *)(f), (uint64_t)(a), (uint64_t)(b), (uint64_t)(c))
+/* Operators of C++, each new with its delete, by their names where size_t is long and where it is int; what
+ * they take behind a size or a pointer: an alignment, a size, or std::nothrow (1). */
+static const struct operators {
+    const char *new_, *delete_;
+    uint64_t more, more_at_delete;
+} operators[] = {
+    {"_Znwm\0_Znwj", "_ZdlPv\0", 0, 0},
+    {"_Znam\0_Znaj", "_ZdaPv\0", 0, 0},
+    {"_Znwm\0_Znwj", "_ZdlPvm\0_ZdlPvj", 0, 100},
+    {"_Znam\0_Znaj", "_ZdaPvm\0_ZdaPvj", 0, 100},
+    {"_ZnwmSt11align_val_t\0_ZnwjSt11align_val_t", "_ZdlPvSt11align_val_t\0", 64, 64},
+    {"_ZnamSt11align_val_t\0_ZnajSt11align_val_t", "_ZdaPvSt11align_val_t\0", 64, 64},
+    {"_ZnwmRKSt9nothrow_t\0_ZnwjRKSt9nothrow_t", "_ZdlPvRKSt9nothrow_t\0", 1, 1},
+    {"_ZnamRKSt9nothrow_t\0_ZnajRKSt9nothrow_t", "_ZdaPvRKSt9nothrow_t\0", 1, 1},
+};
+static void *libstdcxx;
+static void *named(const char *names) {
+    void *f = dlsym(libstdcxx, names);
+    if (!f) f = dlsym(libstdcxx, names + strlen(names) + 1);
+    if (!f) fail("no %s", names);
+    return f;
+}
 static int calls;
+static void call_operators(void) {
+    uint64_t nothrow = (uint64_t)(uintptr_t)named("_ZSt7nothrow\0");
+    for (size_t i = 0; i < sizeof operators / sizeof *operators; i++) {
+        const struct operators *o = &operators[i];
+        uint64_t a = o->more == 1 ? nothrow : o->more;
+        uint64_t b = o->more_at_delete == 1 ? nothrow : o->more_at_delete;
+        void *p = (void *)(uintptr_t)call(o->new_, named(o->new_), 100, a, 0);
+        if (!p) fail("%s gave nothing", o->new_);
+        call(o->delete_, named(o->delete_), (uint64_t)(uintptr_t)p, b, 0);
+        calls += 2;
+    }
+}
 NOINLINE static void all(int depth) {
     if (depth > 0) {
         all(depth - 1);
@@ -217,6 +252,7 @@ NOINLINE static void all(int depth) {
     }
     CALL(free, NULL, 0, 0);
     calls += 20;
+    call_operators();
 }
 
 static atomic_int stop;
@@ -237,6 +273,7 @@ static void *spinning(void *nothing) {
 int main(void) {
     const char *what = choose_spin(&spin);
     fill(pattern, sizeof pattern, 77);
+    if (!(libstdcxx = dlopen("libstdc++.so.6", RTLD_NOW))) fail("%s", dlerror());
     pthread_t id;
     if (pthread_create(&id, NULL, spinning, NULL)) fail("pthread_create");
     say("ready\n");
