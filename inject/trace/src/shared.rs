@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Grows with every change of the layout; prof only takes over what has its own number.
-pub const LAYOUT: u32 = 6;
+pub const LAYOUT: u32 = 7;
 /// Second word of the flag page: tells the attached process from its forked children, in which the
 /// kernel has wiped the page and nothing else of prof's memory is mapped.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -44,6 +44,8 @@ pub const SAMPLE_LEVELS: u32 = 6;
 /// Entries of the first level of the set of recorded blocks.
 pub const SAMPLE_LEVEL0: usize = 1 << 12;
 const SAMPLES: usize = SAMPLE_LEVEL0 * (((1 << (2 * SAMPLE_LEVELS)) - 1) / 3);
+/// Marks of memory in which recorded blocks begin.
+pub const SAMPLE_MARKS: usize = 1 << 16;
 
 /// Entries of a level in which a key may stand.
 pub const WINDOW: usize = 8;
@@ -60,7 +62,8 @@ const MODULES_AT: usize = FUNCTIONS_AT + up(FUNCTIONS * size_of::<Function>());
 const STACKS_AT: usize = MODULES_AT + up(MODULES * size_of::<Module>());
 const PCS_AT: usize = STACKS_AT + up(STACKS * size_of::<StackRange>());
 const SAMPLES_AT: usize = PCS_AT + up(PC_LEVEL0 * ((1 << PC_LEVELS) - 1) * size_of::<PcEntry>());
-const HEADS_AT: usize = SAMPLES_AT + up(SAMPLES * 8);
+const MARKS_AT: usize = SAMPLES_AT + up(SAMPLES * 8);
+const HEADS_AT: usize = MARKS_AT + up(SAMPLE_MARKS);
 const FREE_AT: usize = HEADS_AT + up(MAX_SEGMENTS * size_of::<SegmentHead>());
 const DATA_AT: usize = FREE_AT + up(MAX_SEGMENTS / 8);
 /// Bytes of a thread's private state. It lies in the shared memory for its account only: nobody but
@@ -121,14 +124,15 @@ impl Geometry {
     }
 
     /// The parts, by name and by where they lie.
-    pub fn parts(self) -> [(&'static str, Range<usize>); 9] {
+    pub fn parts(self) -> [(&'static str, Range<usize>); 10] {
         [
             ("control", 0..SLOTS_AT),
             ("slots", SLOTS_AT..FUNCTIONS_AT),
             ("functions", FUNCTIONS_AT..MODULES_AT),
             ("modules", MODULES_AT..STACKS_AT),
             ("stacks", STACKS_AT..PCS_AT),
-            ("pcs", PCS_AT..HEADS_AT),
+            ("pcs", PCS_AT..SAMPLES_AT),
+            ("samples", SAMPLES_AT..HEADS_AT),
             ("heads", HEADS_AT..DATA_AT),
             ("events", DATA_AT..self.states_at()),
             ("states", self.states_at()..self.size()),
@@ -446,6 +450,8 @@ impl Shared {
     table!(/// A window of the set of recorded blocks, see [`crate::samples`].
         sample_window, SAMPLES_AT, [AtomicU64; crate::samples::WINDOW],
         |_: &Self| SAMPLES / crate::samples::WINDOW);
+    table!(/// A mark of memory in which recorded blocks begin, see [`crate::samples`].
+        sample_mark, MARKS_AT, AtomicU8, |_: &Self| SAMPLE_MARKS);
     table!(/// Head of a segment.
         head, HEADS_AT, SegmentHead, |s: &Self| s.geometry.segments);
     table!(/// 64 segments' worth of the free list: a set bit is a free segment.
