@@ -129,6 +129,10 @@ pub(crate) fn with_caller<T>(
         match t.wait_stopped(deadline.min(since + patience)) {
             Ok(true) => {}
             Ok(false) => continue,
+            // One after the other, they have been given all the time that there is.
+            Err(Error::NotStopping { .. }) if Instant::now() >= deadline => {
+                return Err(Error::NotStopping { pid, tid, ms: timeout.as_millis() });
+            }
             Err(e) => {
                 last = e;
                 continue;

@@ -39,6 +39,8 @@ def one(soak, name, count, end):
             if code != 0:
                 raise Failed(f"detach: {code}: {said}")
             done += 1
+            if done % 200 == 0:
+                print(f"anywhere: {name}: {done} attaches", flush=True)
             if done % 20 == 0:
                 wait_until("it goes on", lambda: target.ask("rounds") != rounds)
                 now = footprint(target.pid, with_text=False)

@@ -135,10 +135,10 @@ def cycle(soak, target, name, n, file):
     target.work()
     if os.path.exists(file):
         os.unlink(file)
-    soak.must("attach", target.pid, "-o", file)
+    soak.patient("attach", target.pid, "-o", file)
     target.check(n)
     time.sleep(soak.random.random() * 0.02)
-    soak.must("detach", target.pid)
+    soak.patient("detach", target.pid)
     target.check(n + 1)
     if not target.alive():
         raise Failed("it has ended")
@@ -160,6 +160,8 @@ def one(soak, name, count, end):
             done += 1
             if done == max(5, count // 10):
                 warm = size(target)
+            if done % 100 == 0:
+                print(f"cycles: {name}: {done} cycles", flush=True)
         target.idle()
         after = (descriptors(target.pid), status(target.pid)["Threads"])
         if name != "java" and before != after:
@@ -186,4 +188,4 @@ def run(soak, only=None):
         done, figures = one(soak, name, soak.count // len(names), end)
         sum_ += done
         said.append(figures)
-    return soak.report(f"{sum_} cycles: {', '.join(s for s in said if s)}")
+    return soak.report(f"{sum_} cycles: {', '.join(s for s in said if s)}, {soak.refused} calls tried again")
