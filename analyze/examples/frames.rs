@@ -2,16 +2,17 @@
 //!
 //!     cargo run --release -p prof-analyze --example frames -- PROGRAM [ADDRESSES]
 //!
-//! Takes addresses all over the program's code, in random order.
+//! Takes addresses all over the program's code, in random order; then the same in a program that starts
+//! anew, with the names that were kept.
 
 use goblin::elf::Elf;
 use goblin::elf::program_header::{PF_X, PT_LOAD, PT_NOTE};
-use prof_analyze::symbols::Symbolizer;
+use prof_analyze::symbols::{SymbolCache, SymbolOptions, Symbolizer};
 use prof_analyze::{Analysis, LoadOptions, load::Pc};
 use prof_trace::chunk;
 use prof_trace::records::{Module, Target, kind};
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args().nth(1).ok_or("give a program")?;
@@ -26,8 +27,28 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     std::fs::write(&recording, bytes)?;
     let analysis = Analysis::from_file(&recording, &LoadOptions::default());
     std::fs::remove_file(&recording)?;
-    let analysis = analysis?;
+    let mut analysis = analysis?;
+    let folder = std::env::temp_dir().join(format!("prof-frames-cache-{}", std::process::id()));
+    let cache = SymbolCache { folder: folder.clone(), worth: Duration::from_millis(20) };
+    analysis.set_symbol_options(SymbolOptions { cache: Some(cache), ..SymbolOptions::default() });
+    for round in ["cold", "warm"] {
+        println!("{round}:");
+        measure(&analysis, &ranges, wanted);
+    }
+    let kept: u64 = std::fs::read_dir(&folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|e| e.metadata().map_or(0, |m| m.len()))
+        .sum();
+    println!("kept: {} KiB", kept / 1024);
+    if folder.exists() {
+        std::fs::remove_dir_all(&folder)?;
+    }
+    Ok(())
+}
 
+fn measure(analysis: &Analysis, ranges: &[(u64, u64)], wanted: u64) {
     let all: u64 = ranges.iter().map(|r| r.1).sum();
     let mut seed = 0x2545_f491_4f6c_dd1du64;
     let mut next = || {
@@ -35,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         seed ^= seed >> 7;
         seed ^= seed << 17;
         let mut at = seed % all;
-        for (start, len) in &ranges {
+        for (start, len) in ranges {
             match at.checked_sub(*len) {
                 Some(rest) => at = rest,
                 None => return Pc { address: start + at, module: 1, exact: false },
@@ -43,7 +64,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         Pc::default()
     };
-    let mut symbols = Symbolizer::new(&analysis);
+    let mut symbols = Symbolizer::new(analysis);
     let begin = Instant::now();
     symbols.frames(next());
     println!("loaded in {:.3} s, RSS {} MiB", begin.elapsed().as_secs_f64(), rss());
@@ -62,7 +83,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{:.0} frames a second of CPU", total as f64 / (cpu() - start));
     let unnamed: u64 = symbols.unnamed().map(|u| u.2).sum();
     println!("{unnamed} of {} addresses without a name", symbols.looked_up());
-    Ok(())
+    drop(symbols);
+    println!("{:.3} s with what is kept", begin.elapsed().as_secs_f64());
 }
 
 /// Addresses and lengths of the code of a program, and its build id.

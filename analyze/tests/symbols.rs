@@ -4,10 +4,12 @@ mod common;
 
 use common::{Maker, alloc};
 use prof_analyze::report::{FrameData, Report, ReportOptions};
-use prof_analyze::symbols::SymbolOptions;
+use prof_analyze::symbols::{SymbolCache, SymbolOptions};
 use prof_trace::records::Module;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 const SOURCE: &str = r#"#include <stdio.h>
 extern const char __ehdr_start[];
@@ -357,4 +359,152 @@ fn damaged_files_do_no_harm() {
             assert!(!frames(&path, offset, id, true).is_empty());
         }
     }
+}
+
+/// Options with a cache that keeps everything.
+fn cached(folder: &Path) -> SymbolOptions {
+    let cache = SymbolCache { folder: folder.to_owned(), worth: Duration::ZERO };
+    SymbolOptions { cache: Some(cache), ..SymbolOptions::default() }
+}
+
+/// The files of a folder.
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut all: Vec<_> = entries.map(|e| e.path()).collect();
+    all.sort();
+    all
+}
+
+fn mode(path: &Path) -> u32 {
+    std::fs::metadata(path).expect("is there").permissions().mode() & 0o777
+}
+
+#[test]
+fn names_are_kept_for_the_next_time() {
+    let Some((dir, offset)) = build("cache", &[]) else { return };
+    let (demo, folder) = (dir.0.join("demo"), dir.0.join("cache/symbols"));
+    let named = |options| with(&demo, offset, &ID, false, options).groups.remove(0).frames;
+    assert_full(&named(cached(&folder)), &dir.0, offset);
+    let kept = files(&folder);
+    assert_eq!(kept.len(), 1, "{kept:?}");
+    assert_eq!((mode(&folder), mode(&kept[0])), (0o700, 0o600));
+    assert_full(&named(cached(&folder)), &dir.0, offset);
+    // That they come from there shows when what is there is another name.
+    let text = std::fs::read_to_string(&kept[0]).expect("JSON");
+    std::fs::write(&kept[0], text.replace("\"outer\"", "\"kept\"")).expect("written");
+    let functions = |options| -> Vec<_> {
+        named(options).into_iter().map(|f| (f.function.unwrap_or_default(), f.inlined)).collect()
+    };
+    let is = |name: &str| [("inner".to_owned(), true), (name.to_owned(), false)];
+    assert_eq!(functions(cached(&folder)), is("kept"));
+    assert_eq!(functions(SymbolOptions::default()), is("outer"));
+    // Short names are others.
+    let short = SymbolOptions { short_names: true, ..cached(&folder) };
+    assert_eq!(functions(short), is("outer"));
+    // What takes less time than it is worth is not kept.
+    let elsewhere = dir.0.join("elsewhere");
+    let worth = Duration::from_secs(3600);
+    let cache = Some(SymbolCache { folder: elsewhere.clone(), worth });
+    named(SymbolOptions { cache, ..SymbolOptions::default() });
+    assert_eq!(files(&elsewhere), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn names_that_were_kept_are_not_used_for_other_files() {
+    let Some((dir, offset)) = build("cache-stale", &[]) else { return };
+    let (demo, folder) = (dir.0.join("demo"), dir.0.join("cache"));
+    let outer = || {
+        let frames = with(&demo, offset, &ID, false, cached(&folder)).groups.remove(0).frames;
+        frames.last().and_then(|f| f.function.clone())
+    };
+    let spoil = || {
+        for file in files(&folder) {
+            let text = std::fs::read_to_string(&file).expect("JSON");
+            std::fs::write(&file, text.replace("\"outer\"", "\"kept\"")).expect("written");
+        }
+    };
+    assert_eq!(outer().as_deref(), Some("outer"));
+    spoil();
+    assert_eq!(outer().as_deref(), Some("kept"));
+    // The same build at another time, and in another file.
+    std::fs::copy(&demo, dir.0.join("copy")).expect("copied");
+    std::fs::rename(dir.0.join("copy"), &demo).expect("renamed");
+    assert_eq!(outer().as_deref(), Some("outer"));
+    spoil();
+    assert_eq!(outer().as_deref(), Some("kept"));
+    // A debug file that was not there before.
+    if run("objcopy", &["--only-keep-debug", "demo", "demo.debug"], &dir.0).is_none()
+        || run("strip", &["demo"], &dir.0).is_none()
+        || run("objcopy", &["--add-gnu-debuglink=demo.debug", "demo"], &dir.0).is_none()
+    {
+        eprintln!("not all: no objcopy and strip");
+        return;
+    }
+    let link = dir.0.join("demo.debug");
+    std::fs::rename(&link, dir.0.join("away")).expect("moved");
+    assert_eq!(outer(), None);
+    std::fs::rename(dir.0.join("away"), &link).expect("moved");
+    assert_eq!(outer().as_deref(), Some("outer"));
+    spoil();
+    assert_eq!(outer().as_deref(), Some("kept"));
+    std::fs::remove_file(&link).expect("removed");
+    assert_eq!(outer(), None);
+    // Split debug information lies in files that the key does not name.
+    let Some((dir, offset)) = build("cache-split", &["-gsplit-dwarf"]) else { return };
+    let folder = dir.0.join("cache");
+    let frames = with(&dir.0.join("demo"), offset, &ID, false, cached(&folder)).groups.remove(0);
+    assert_full(&frames.frames, &dir.0, offset);
+    assert_eq!(files(&folder), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn a_damaged_or_foreign_cache_does_no_harm() {
+    let Some((dir, offset)) = build("cache-bad", &[]) else { return };
+    let (demo, folder) = (dir.0.join("demo"), dir.0.join("cache"));
+    let named = || with(&demo, offset, &ID, false, cached(&folder)).groups.remove(0).frames;
+    named();
+    let file = files(&folder).remove(0);
+    let good = std::fs::read(&file).expect("JSON");
+    let text = String::from_utf8(good.clone()).expect("UTF-8");
+    let of_key = |was: &str, is: &str| {
+        assert!(text.contains(was), "{text}");
+        text.replace(was, is).into_bytes()
+    };
+    let hostile = [
+        Vec::new(),
+        b"{}".to_vec(),
+        vec![b'['; 1 << 20],
+        vec![0; 1 << 20],
+        good[..good.len() / 2].to_vec(),
+        of_key("\"version\":1", "\"version\":2"),
+        of_key("\"key\":\"", "\"key\":\"other"),
+        of_key("\"strings\":[", "\"strings\":[],\"more\":["),
+    ];
+    for bad in hostile {
+        std::fs::write(&file, &bad).expect("written");
+        assert_full(&named(), &dir.0, offset);
+        // It is written anew.
+        std::fs::write(&file, &good).expect("written");
+    }
+    let mut r = common::Random(5);
+    for _ in 0..200 {
+        let mut bad = good.clone();
+        for _ in 0..=r.below(8) {
+            let at = r.below(bad.len() as u64) as usize;
+            bad[at] = r.next() as u8;
+        }
+        std::fs::write(&file, &bad).expect("written");
+        assert!(!named().is_empty());
+    }
+    // What others may write is not believed, nor what is no file.
+    std::fs::write(&file, of_key("\"outer\"", "\"kept\"")).expect("written");
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).expect("changed");
+    assert_full(&named(), &dir.0, offset);
+    std::fs::remove_file(&file).expect("removed");
+    std::fs::create_dir(&file).expect("a folder");
+    assert_full(&named(), &dir.0, offset);
+    std::fs::remove_dir(&file).expect("removed");
+    std::fs::set_permissions(&folder, std::fs::Permissions::from_mode(0o777)).expect("changed");
+    assert_full(&named(), &dir.0, offset);
+    assert_eq!(files(&folder), Vec::<PathBuf>::new());
 }

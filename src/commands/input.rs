@@ -6,7 +6,7 @@ use clap::error::ErrorKind as ClapError;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use prof_analyze::index::{IndexOptions, Keep};
 use prof_analyze::query::{FIELDS, Filter, Query};
-use prof_analyze::symbols::SymbolOptions;
+use prof_analyze::symbols::{SymbolCache, SymbolOptions};
 use prof_analyze::{Index, LoadOptions};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -57,6 +57,10 @@ pub struct SymbolArgs {
     /// Show names of functions without template arguments and parameters
     #[arg(long)]
     pub short_names: bool,
+    /// Neither keep the names of functions for the next report, in ~/.cache/prof, nor use those that
+    /// were kept
+    #[arg(long)]
+    pub no_symbol_cache: bool,
 }
 
 impl IndexArgs {
@@ -85,6 +89,7 @@ impl IndexArgs {
             debug_paths: symbols.debug_path.clone(),
             sysroot: symbols.sysroot.clone(),
             short_names: symbols.short_names,
+            cache: if symbols.no_symbol_cache { None } else { SymbolCache::of_user() },
         });
         if let (Some(at), true) = (index.path(), index.was_made()) {
             log::info!("made the index {}", at.display());

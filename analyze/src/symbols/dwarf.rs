@@ -6,7 +6,7 @@ use super::options::SymbolOptions;
 use addr2line::{Context, LookupContinuation, LookupResult, SplitDwarfLoad};
 use gimli::{DwarfPackage, EndianSlice, RunTimeEndian, SectionId};
 use std::borrow::Cow;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -22,6 +22,7 @@ pub(super) struct Dwarf {
     keep: RefCell<Keep>,
     image: Arc<Image>,
     options: SymbolOptions,
+    split: Cell<bool>,
 }
 
 /// What the slices of a context point into.
@@ -74,7 +75,14 @@ impl Dwarf {
         });
         let context = Context::from_dwarf(dwarf).ok()?;
         let options = options.clone();
-        Some(Self { context, package, keep: RefCell::new(keep), image, options })
+        Some(Self {
+            context,
+            package,
+            keep: RefCell::new(keep),
+            image,
+            options,
+            split: Cell::new(false),
+        })
     }
 
     /// The frames at an address of the file, innermost first; the last is the function whose code
@@ -101,8 +109,14 @@ impl Dwarf {
         }
     }
 
+    /// Whether some of it was looked for in other files.
+    pub(super) fn is_split(&self) -> bool {
+        self.split.get()
+    }
+
     /// The debug information of a unit that lies in a file of its own, or in a package.
     fn split(&self, load: SplitDwarfLoad<Slice>) -> Option<Arc<gimli::Dwarf<Slice>>> {
+        self.split.set(true);
         if let Some(package) = &self.package
             && let Ok(Some(unit)) = package.find_cu(load.dwo_id, &load.parent)
         {

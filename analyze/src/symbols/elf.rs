@@ -82,6 +82,7 @@ pub(super) struct Image {
     names: (u64, u64),
     root: Option<PathBuf>,
     path: PathBuf,
+    identity: Option<String>,
 }
 
 impl Image {
@@ -93,7 +94,19 @@ impl Image {
             None => open_regular(path),
         };
         let foreign = root.is_some() || path.starts_with("/proc");
-        Self::of(Bytes::of(file.ok()?, foreign).ok()?, root, path)
+        let file = file.ok()?;
+        let meta = file.metadata().ok()?;
+        let identity = format!(
+            "{} {} {} {} {} {}",
+            path.display(),
+            meta.dev(),
+            meta.ino(),
+            meta.len(),
+            meta.mtime(),
+            meta.mtime_nsec()
+        );
+        let image = Self::of(Bytes::of(file, foreign).ok()?, root, path)?;
+        Some(Self { identity: Some(identity), ..image })
     }
 
     /// The image in an image: symbols that a distribution has left in a stripped program
@@ -124,6 +137,7 @@ impl Image {
             names,
             root: root.map(Path::to_owned),
             path: path.to_owned(),
+            identity: None,
         })
     }
 
@@ -135,6 +149,11 @@ impl Image {
     /// Its path.
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Which file it is, and of when.
+    pub(super) fn identity(&self) -> Option<&str> {
+        self.identity.as_deref()
     }
 
     /// Whether its integers are little-endian.

@@ -1,5 +1,6 @@
 //! Code addresses to functions, files and lines.
 
+mod cache;
 mod demangle;
 mod dwarf;
 mod elf;
@@ -17,12 +18,13 @@ use crate::load::Pc;
 use names::Names;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 pub use demangle::demangle;
 pub use embedded::suppressions as embedded_suppressions;
 pub use find::is_target;
 pub(crate) use find::paths;
-pub use options::SymbolOptions;
+pub use options::{SymbolCache, SymbolOptions};
 pub(crate) use recorded::Named;
 
 /// A frame of a stack, named as far as it could be.
@@ -75,10 +77,22 @@ impl Unnamed {
 struct ModuleSymbols {
     path: Arc<str>,
     bias: u64,
-    table: table::Table,
-    dwarf: Option<dwarf::Dwarf>,
+    files: find::Files,
+    cache: Option<cache::Cache>,
+    /// Read when an address is not in the cache.
+    loaded: Option<Loaded>,
+    /// Time that it took to look up what was not in the cache.
+    spent: Duration,
     /// Why a frame of it has no function.
     unnamed: Unnamed,
+}
+
+/// What the files of a module say.
+struct Loaded {
+    table: table::Table,
+    dwarf: Option<dwarf::Dwarf>,
+    /// Names are those that the recording holds.
+    recorded: bool,
 }
 
 /// Names the addresses of a recording. Modules are loaded when one of their addresses is asked
@@ -124,7 +138,7 @@ impl<'a> Symbolizer<'a> {
             _ if recorded.is_some() => recorded.unwrap_or_default(),
             Some(m) => {
                 why = m.unnamed;
-                m.frames(pc, names)
+                m.frames(analysis, pc.module, pc, names)
             }
             None => {
                 let jit = self.jit.get_or_insert_with(|| jit::Jit::load(analysis));
@@ -165,47 +179,55 @@ fn made(pc: Pc, jit: &jit::Jit, names: &mut Names) -> Frame {
     }
 }
 
-impl ModuleSymbols {
-    fn load(analysis: &Analysis, module: &prof_trace::records::Module) -> Self {
-        let found = find::find(analysis, module);
+impl Drop for Symbolizer<'_> {
+    /// Keeps what took long to find.
+    fn drop(&mut self) {
+        let Some(options) = &self.analysis.symbol_options().cache else { return };
+        for (number, module) in &self.modules {
+            let Some(m) = module.as_ref().filter(|m| m.spent >= options.worth) else { continue };
+            let lasting = m.loaded.as_ref().is_some_and(Loaded::is_lasting);
+            if let Some(cache) = m.cache.as_ref().filter(|_| lasting) {
+                let found = self.cache.iter().filter(|(pc, _)| pc.module == *number);
+                cache.save(found.map(|(pc, frames)| (pc.exact, &frames[..])));
+            }
+        }
+    }
+}
+
+impl Loaded {
+    fn new(analysis: &Analysis, number: u32, files: &find::Files) -> Self {
         let options = analysis.symbol_options();
         let mut table = table::Table::default();
         // The symbols of a stripped program that its distribution left in it.
-        let inner = found.image.as_ref().and_then(|i| i.inner()).map(Arc::new);
-        for image in found.image.iter().chain(&found.debug).chain(&inner) {
+        let inner = files.image.as_ref().and_then(|i| i.inner()).map(Arc::new);
+        for image in files.image.iter().chain(&files.debug).chain(&inner) {
             table.add_image(image);
         }
+        let mut recorded = false;
         if table.is_empty()
-            && let Some(s) = analysis.symbols(module.number)
+            && let Some(s) = analysis.symbols(number)
         {
             table.add_recorded(s);
+            recorded = true;
         }
         table.finish();
-        let dwarf = [&found.debug, &found.image]
+        let dwarf = [&files.debug, &files.image]
             .into_iter()
             .flatten()
             .find_map(|image| dwarf::Dwarf::load(image.clone(), options));
-        let unnamed = match (&found.image, found.replaced) {
-            (Some(_), _) => Unnamed::NoSymbol,
-            (None, true) => Unnamed::Replaced,
-            (None, false) => Unnamed::NoFile,
-        };
-        Self { path: module.path.as_str().into(), bias: module.bias, table, dwarf, unnamed }
+        Self { table, dwarf, recorded }
     }
 
-    /// See [`Symbolizer::frames`].
-    fn frames(&self, pc: Pc, names: &mut Names) -> Vec<Frame> {
-        let address = pc.address;
-        let offset = address.wrapping_sub(self.bias);
+    /// Whether the names follow from the files that the key of the cache names.
+    fn is_lasting(&self) -> bool {
+        !self.recorded && self.dwarf.as_ref().is_none_or(|d| !d.is_split())
+    }
+
+    fn frames(&self, exact: bool, plain: Frame, names: &mut Names) -> Vec<Frame> {
+        let offset = plain.offset.unwrap_or(plain.address);
         // A return address may already belong to the next line, or function.
-        let call = offset.wrapping_sub(u64::from(!pc.exact));
+        let call = offset.wrapping_sub(u64::from(!exact));
         let symbol = self.table.find(call);
-        let plain = Frame {
-            address,
-            module: Some(self.path.clone()),
-            offset: Some(offset),
-            ..Frame::default()
-        };
         let mut frames: Vec<Frame> = Vec::new();
         if let Some(dwarf) = &self.dwarf {
             dwarf.frames(call, |function, file, line| {
@@ -229,6 +251,60 @@ impl ModuleSymbols {
                 last.function.get_or_insert_with(|| names.function(&s.name));
             }
         }
+        frames
+    }
+}
+
+impl ModuleSymbols {
+    fn load(analysis: &Analysis, module: &prof_trace::records::Module) -> Self {
+        let files = find::find(analysis, module);
+        let options = analysis.symbol_options();
+        let unnamed = match (&files.image, files.replaced) {
+            (Some(_), _) => Unnamed::NoSymbol,
+            (None, true) => Unnamed::Replaced,
+            (None, false) => Unnamed::NoFile,
+        };
+        let cache = options.cache.as_ref().zip(files.image.as_ref()).and_then(|(cache, image)| {
+            let other = files.debug.as_ref().unwrap_or(image);
+            let alternate = find::alternate(other, options);
+            let package = find::package(image, options);
+            let all = [files.image.clone(), files.debug.clone(), alternate, package];
+            let key = cache::key(options.short_names, &module.build_id, &all)?;
+            Some(cache::Cache::open(&cache.folder, key))
+        });
+        Self {
+            path: module.path.as_str().into(),
+            bias: module.bias,
+            files,
+            cache,
+            loaded: None,
+            spent: Duration::ZERO,
+            unnamed,
+        }
+    }
+
+    /// See [`Symbolizer::frames`].
+    fn frames(
+        &mut self,
+        analysis: &Analysis,
+        number: u32,
+        pc: Pc,
+        names: &mut Names,
+    ) -> Vec<Frame> {
+        let plain = Frame {
+            address: pc.address,
+            module: Some(self.path.clone()),
+            offset: Some(pc.address.wrapping_sub(self.bias)),
+            ..Frame::default()
+        };
+        if let Some(known) = self.cache.as_ref().and_then(|c| c.frames(pc.exact, &plain)) {
+            return known;
+        }
+        let begin = Instant::now();
+        let files = &self.files;
+        let loaded = self.loaded.get_or_insert_with(|| Loaded::new(analysis, number, files));
+        let frames = loaded.frames(pc.exact, plain, names);
+        self.spent += begin.elapsed();
         frames
     }
 }

@@ -1,6 +1,7 @@
 //! Where symbols are looked for, and how they are shown.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const DEBUG: &str = "/usr/lib/debug";
 
@@ -13,6 +14,24 @@ pub struct SymbolOptions {
     pub sysroot: Option<PathBuf>,
     /// Names of functions without template arguments and parameters.
     pub short_names: bool,
+    /// Where names are kept for the next time; `None`: they are not.
+    pub cache: Option<SymbolCache>,
+}
+
+/// Where names are kept, and which.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SymbolCache {
+    /// The folder.
+    pub folder: PathBuf,
+    /// Names of a module are kept if it took as long as that to find them.
+    pub worth: Duration,
+}
+
+impl SymbolCache {
+    /// That of the user, if there is one: in `XDG_CACHE_HOME` or `~/.cache`.
+    pub fn of_user() -> Option<Self> {
+        Some(Self { folder: super::cache::folder()?, worth: Duration::from_millis(20) })
+    }
 }
 
 /// A path, and the root folder that it begins at if that is not this process's.
