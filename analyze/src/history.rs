@@ -24,6 +24,8 @@ pub(crate) struct Step {
     /// Its chain of reallocations; 0: none.
     pub chain: u32,
     flags: u8,
+    /// What glibc's header says of it.
+    pub header: u16,
 }
 
 const BEGIN: u64 = 1;
@@ -78,7 +80,7 @@ impl<F: Fn(&mut Block<'_>, &mut Selection) -> Option<()> + Sync> Select for F {}
 #[derive(Default)]
 struct State {
     selection: Selection,
-    columns: [Vec<u64>; 10],
+    columns: [Vec<u64>; 11],
     steps: Vec<Step>,
     counts: Vec<u64>,
 }
@@ -128,7 +130,7 @@ fn collect(
     if s.selection.rows.is_empty() {
         return Some(());
     }
-    const READ: [Column; 10] = [
+    const READ: [Column; 11] = [
         Column::Begin,
         Column::End,
         Column::Addr,
@@ -139,11 +141,12 @@ fn collect(
         Column::EndNode,
         Column::Chain,
         Column::Flags,
+        Column::Header,
     ];
     for (c, values) in READ.into_iter().zip(&mut s.columns) {
         block.read(c, values)?;
     }
-    let [begins, ends, addrs, sizes, groups, lanes, end_lanes, end_nodes, chains, flag] =
+    let [begins, ends, addrs, sizes, groups, lanes, end_lanes, end_nodes, chains, flag, headers] =
         &s.columns;
     for &i in &s.selection.rows {
         let i = i as usize;
@@ -157,6 +160,7 @@ fn collect(
             end_node: end_nodes[i] as u32,
             chain: chains[i] as u32,
             flags: flag[i] as u8,
+            header: headers[i] as u16,
         };
         if (from..=to).contains(&begin) {
             s.steps.push(step);

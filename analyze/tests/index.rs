@@ -7,6 +7,7 @@ use common::{Maker, Random, START, Temp, alloc, free, realloc};
 use prof_analyze::index::{Column, IndexOptions, Keep, flags, path_of};
 use prof_analyze::{Analysis, Index, LoadOptions, Note};
 use prof_trace::pack::Compress;
+use prof_trace::size::Header;
 use std::fs;
 use std::path::Path;
 
@@ -25,7 +26,7 @@ fn random(seed: u64, steps: usize) -> (World, Maker) {
 
 /// All rows of an index, as the plain model has them.
 fn blocks(index: &Index) -> Vec<Block> {
-    const ALL: [Column; 11] = [
+    const ALL: [Column; 12] = [
         Column::Addr,
         Column::Size,
         Column::Begin,
@@ -37,6 +38,7 @@ fn blocks(index: &Index) -> Vec<Block> {
         Column::Flags,
         Column::Chain,
         Column::Position,
+        Column::Header,
     ];
     let groups = index.analysis().groups();
     let states = index.scan(Vec::new, |out: &mut Vec<Block>, b| {
@@ -47,8 +49,20 @@ fn blocks(index: &Index) -> Vec<Block> {
             assert!(values.iter().all(|v| (range.0..=range.1).contains(v)));
         }
         (0..b.rows()).for_each(|i| {
-            let [addr, size, begin, end, group, lane, node, end_lane, flags, chain, position] =
-                [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(|c: usize| columns[c][i]);
+            let [
+                addr,
+                size,
+                begin,
+                end,
+                group,
+                lane,
+                node,
+                end_lane,
+                flags,
+                chain,
+                position,
+                header,
+            ] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11].map(|c: usize| columns[c][i]);
             assert!(node == 0 || flags & flags::CONTINUED != 0, "no free has a stack here");
             assert_eq!(flags & flags::LIVE != 0, end == u64::MAX);
             assert_eq!(flags & flags::REALLOCATED != 0, position > 0);
@@ -64,6 +78,7 @@ fn blocks(index: &Index) -> Vec<Block> {
                 continued: flags & flags::CONTINUED != 0,
                 chain: chain as u32,
                 position: position as u32,
+                header: Header::from_code(header as u16),
             });
         });
         Some(())

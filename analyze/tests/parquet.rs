@@ -85,7 +85,14 @@ fn blocks_and_stacks_come_back() {
         let ns = |t: u64| t - common::START;
         let end = b.end.map(|e| ns(e.0));
         let temporary = u64::from(b.temporary);
-        let value = (b.size, u64::from(b.node), end, temporary, u64::from(b.position));
+        let value = (
+            b.size,
+            u64::from(b.node),
+            end,
+            temporary,
+            u64::from(b.position),
+            b.header.usable(b.size),
+        );
         assert_eq!(wanted.insert((ns(b.begin), b.addr), value), None);
     }
     for row in &all {
@@ -98,6 +105,7 @@ fn blocks_and_stacks_come_back() {
             n("freed_at_ns"),
             temporary,
             n("chain_position").expect("a position"),
+            n("usable_size"),
         );
         assert_eq!(wanted.remove(&key), Some(found), "{row}");
     }

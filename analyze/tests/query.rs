@@ -190,6 +190,10 @@ impl<'a> Truth<'a> {
             "min-depth" => frames.len() as u64 >= number(),
             "max-depth" => frames.len() as u64 <= number(),
             "stacks" => ids().contains(&b.node),
+            "mmapped" => b.header.is_known() && b.header.mapped == (text == "yes"),
+            "arena" => b.header.arena == if text == "main" { 1 } else { 2 },
+            "min-usable-size" => b.header.usable(b.size).is_some_and(|u| u >= number()),
+            "max-usable-size" => b.header.usable(b.size).is_some_and(|u| u <= number()),
             "free-stacks" => {
                 let at = b.end.filter(|_| b.continued).and_then(|e| self.nodes_of_reallocs.get(&e));
                 at.is_some_and(|n| ids().contains(n))
@@ -253,6 +257,8 @@ fn value(r: &mut Random, w: &World, name: &str, kind: &str, runtime: u64) -> Str
                 [r.below(6) as usize]
                 .into()
         }
+        ("mmapped", _) => ["yes", "no"][r.below(2) as usize].into(),
+        ("arena", _) => ["main", "non-main"][r.below(2) as usize].into(),
         ("module" | "not-module", _) => ["one", "two", "^/lib/", "x"][r.below(4) as usize].into(),
         (_, "REGEX") => format!("^f{}_$", 1 + r.below(20)),
         (_, "ID,...") => format!("{},{},{}", 1 + r.below(20), 1 + r.below(20), 77),

@@ -13,6 +13,7 @@ use prof_trace::ring;
 use prof_trace::shared::{
     Area, Control, FLAG_COOKIE, Geometry, Kind, LAYOUT, MAGIC, Shared, clock, flags, state,
 };
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -126,6 +127,20 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     code(i, mapped)
 }
 
+/// The modules of those functions that are glibc's, known by a message of its allocator. Its library for
+/// debugging has a copy of that, but puts headers of its own in front of blocks.
+fn glibc(i: &Installed) -> BTreeSet<usize> {
+    const MESSAGE: &[u8] = b"munmap_chunk(): invalid pointer";
+    let is = |k: &usize| {
+        let m = &i.modules[*k];
+        let file = m.open(i.target.pid, &i.mem);
+        !m.file_name().starts_with("libc_malloc_debug")
+            && file.is_some_and(|f| f.find(MESSAGE).is_some())
+    };
+    let all: BTreeSet<usize> = i.planned.iter().map(|p| p.found.module).collect();
+    all.into_iter().filter(is).collect()
+}
+
 /// glibc gives the blocks of a thread's cache back through `free` when the thread ends, although the
 /// program has given them back before. The function is known by the message that it refers to.
 fn quiet(i: &Installed) -> Area {
@@ -148,8 +163,7 @@ fn quiet(i: &Installed) -> Area {
         let range = function_range(&cfi, reference.wrapping_add(m.bias))?;
         Some(Area { addr: range.start, len: range.end - range.start })
     };
-    let allocators =
-        i.planned.iter().map(|p| p.found.module).collect::<std::collections::BTreeSet<_>>();
+    let allocators: BTreeSet<usize> = i.planned.iter().map(|p| p.found.module).collect();
     allocators.iter().find_map(|k| find(&i.modules[*k])).unwrap_or_default()
 }
 
@@ -232,6 +246,7 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         kept.push(p);
     }
     i.planned = kept;
+    let glibc = glibc(i);
     for (index, p) in i.planned.iter().enumerate() {
         let Some(stub) = &p.stub else { continue };
         i.mem.write(p.stub_addr, &stub.bytes)?;
@@ -239,6 +254,16 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         let Some(f) = (unsafe { i.shared.function_mut(index) }) else { continue };
         f.original = stub.original_addr;
         f.kind = p.found.kind as u32;
+        let hands_out = matches!(
+            p.found.kind,
+            Kind::Malloc
+                | Kind::Calloc
+                | Kind::Realloc
+                | Kind::ReallocArray
+                | Kind::Memalign
+                | Kind::PosixMemalign
+        );
+        f.headers = u8::from(hands_out && glibc.contains(&p.found.module));
         (f.size_arg, f.block_arg) = p.found.args;
         f.index = index as u32;
         f.patch_addr = stub.patch_addr;

@@ -37,6 +37,9 @@ const BLOCKS: &str = "message block {
     required boolean implied_free;
     optional int64 chain (INTEGER(64,false));
     required int64 chain_position (INTEGER(64,false));
+    optional int64 usable_size (INTEGER(64,false));
+    optional int32 mmapped (INTEGER(32,false));
+    optional int32 main_arena (INTEGER(32,false));
     required double weight;
 }";
 
@@ -225,9 +228,9 @@ impl<'a> Table<'a> {
 }
 
 pub(super) fn blocks(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
-    let mut columns: Vec<Column> = (0..14)
+    let mut columns: Vec<Column> = (0..17)
         .map(|i| match i {
-            4..=7 => Column::int(),
+            4..=7 | 15 | 16 => Column::int(),
             8..=11 => Column::bool(),
             _ => Column::long(),
         })
@@ -250,9 +253,12 @@ pub(super) fn blocks(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Exp
             Some(r.implied_free.into()),
             r.chain,
             Some(r.chain_position),
+            r.usable_size,
+            r.mmapped.map(u64::from),
+            r.main_arena.map(u64::from),
         ];
         table.columns.iter_mut().zip(values).for_each(|(c, v)| c.put(v));
-        table.columns[14].put_double(r.weight);
+        table.columns[17].put_double(r.weight);
         table.end_row()
     })?;
     Ok(table.finish()?)

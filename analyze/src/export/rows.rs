@@ -6,6 +6,7 @@ use crate::index::{Column, flags};
 use crate::query::Selection;
 use crate::report::{CaptureData, frames_of};
 use crate::symbols::Symbolizer;
+use prof_trace::size::Header;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -26,6 +27,10 @@ pub(super) struct Row {
     pub implied_free: bool,
     pub chain: Option<u64>,
     pub chain_position: u64,
+    /// What glibc says of it, if it is glibc's.
+    pub usable_size: Option<u64>,
+    pub mmapped: Option<bool>,
+    pub main_arena: Option<bool>,
     /// So many blocks of the program it stands for.
     pub weight: f64,
 }
@@ -34,7 +39,7 @@ pub(super) fn each(
     source: &Source<'_>,
     mut take: impl FnMut(&Row) -> io::Result<()>,
 ) -> Result<(), ExportError> {
-    const READ: [Column; 11] = [
+    const READ: [Column; 12] = [
         Column::Addr,
         Column::Size,
         Column::Begin,
@@ -46,6 +51,7 @@ pub(super) fn each(
         Column::Flags,
         Column::Chain,
         Column::Position,
+        Column::Header,
     ];
     let analysis = source.index.analysis();
     let (meta, until) = (analysis.meta(), source.until());
@@ -65,11 +71,24 @@ pub(super) fn each(
             block.read(c, values)?;
         }
         for &i in &selection.rows {
-            let [addr, size, begin, end, group, lane, end_node, end_lane, flag, chain, position] =
-                [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10].map(|c: usize| columns[c][i as usize]);
+            let [
+                addr,
+                size,
+                begin,
+                end,
+                group,
+                lane,
+                end_node,
+                end_lane,
+                flag,
+                chain,
+                position,
+                header,
+            ] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11].map(|c: usize| columns[c][i as usize]);
             if begin > until {
                 continue;
             }
+            let header = Header::from_code(header as u16);
             let ended = end != u64::MAX && end <= until;
             let row = Row {
                 address: addr,
@@ -86,6 +105,9 @@ pub(super) fn each(
                 implied_free: ended && flag & flags::IMPLIED != 0,
                 chain: (chain != 0).then_some(chain),
                 chain_position: position,
+                usable_size: header.usable(size),
+                mmapped: header.is_known().then_some(header.mapped),
+                main_arena: (header.arena != 0).then_some(header.arena == 1),
                 weight: source.weight(size),
             };
             if let Err(e) = take(&row) {
@@ -102,13 +124,13 @@ pub(super) fn csv(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Export
     writeln!(
         out,
         "address,size,allocated_at_ns,freed_at_ns,stack,thread,free_stack,free_thread,temporary,\
-         by_realloc,to_realloc,implied_free,chain,chain_position,weight"
+         by_realloc,to_realloc,implied_free,chain,chain_position,usable_size,mmapped,main_arena,weight"
     )?;
     let some = |v: Option<u64>| v.map_or(String::new(), |v| v.to_string());
     each(source, |r| {
         writeln!(
             out,
-            "{:#x},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
+            "{:#x},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}",
             r.address,
             r.size,
             r.allocated_at_ns,
@@ -123,6 +145,9 @@ pub(super) fn csv(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Export
             u8::from(r.implied_free),
             some(r.chain),
             r.chain_position,
+            some(r.usable_size),
+            some(r.mmapped.map(u64::from)),
+            some(r.main_arena.map(u64::from)),
             r.weight,
         )
     })

@@ -45,7 +45,7 @@ impl Rows {
         let moved = if b.tag.position > 0 { flags::REALLOCATED } else { 0 };
         let row: [u64; COLUMNS] = [
             addr,
-            b.size,
+            b.size(),
             b.time,
             end,
             b.group.into(),
@@ -55,6 +55,7 @@ impl Rows {
             flags | moved,
             b.tag.chain.into(),
             b.tag.position.into(),
+            b.header().into(),
         ];
         self.writer.push(row);
     }

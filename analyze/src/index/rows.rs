@@ -38,10 +38,12 @@ pub enum Column {
     Chain,
     /// Its place in that chain; 0: the first.
     Position,
+    /// What glibc's header says of it, as [`Header::code`](prof_trace::size::Header::code); 0: nothing.
+    Header,
 }
 
 /// How many columns there are.
-pub(super) const COLUMNS: usize = 11;
+pub(super) const COLUMNS: usize = 12;
 
 /// Bits of [`Column::Flags`].
 pub mod flags {

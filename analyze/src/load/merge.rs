@@ -6,6 +6,7 @@
 
 use super::held::{Load, Pending, Source, Waiting};
 use prof_trace::event::Event;
+use prof_trace::size::{self, Header};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
@@ -38,6 +39,8 @@ pub struct Op {
     pub lane: u32,
     /// What happens.
     pub kind: OpKind,
+    /// What glibc's header of a new block says (see [`Header::code`]).
+    pub header: u16,
 }
 
 impl Op {
@@ -61,6 +64,8 @@ struct Lane {
     /// The second half of a reallocation.
     second: Option<Op>,
     last_time: u64,
+    /// The header of blocks of which nothing else is said.
+    usual: u16,
 }
 
 /// The merge of all threads.
@@ -155,6 +160,22 @@ impl Merge {
 }
 
 impl Lane {
+    /// The size of a new block, and its header.
+    #[inline(always)]
+    fn sized(&mut self, size: u64) -> (u64, u16) {
+        if size >> size::BITS == 0 { (size, self.usual) } else { self.unusual(size) }
+    }
+
+    #[cold]
+    fn unusual(&mut self, size: u64) -> (u64, u16) {
+        let (size, header) = size::apart(size);
+        let Some(header) = header else { return (size, 0) };
+        if !header.mapped {
+            self.usual = Header { extra: 0, ..header }.code();
+        }
+        (size, header.code())
+    }
+
     /// The event, or its first half. Times never go back within a thread: the order in which it
     /// wrote its events is the order in which things happened.
     #[inline(always)]
@@ -167,15 +188,18 @@ impl Lane {
         self.last_time = event.time().max(begin);
         match event {
             Event::Alloc { addr, size, node, .. } => {
-                Op { time: begin, addr, size, node, lane, kind: OpKind::Alloc }
+                let (size, header) = self.sized(size);
+                Op { time: begin, addr, size, node, lane, kind: OpKind::Alloc, header }
             }
             Event::Free { addr, node, .. } => {
-                Op { time: begin, addr, size: 0, node, lane, kind: OpKind::Free }
+                Op { time: begin, addr, size: 0, node, lane, kind: OpKind::Free, header: 0 }
             }
             Event::Realloc { old, addr, size, node, .. } => {
                 let time = self.last_time;
-                self.second = Some(Op { time, addr, size, node, lane, kind: OpKind::Grown });
-                Op { time: begin, addr: old, size: 0, node, lane, kind: OpKind::Given }
+                let (size, header) = self.sized(size);
+                self.second =
+                    Some(Op { time, addr, size, node, lane, kind: OpKind::Grown, header });
+                Op { time: begin, addr: old, size: 0, node, lane, kind: OpKind::Given, header: 0 }
             }
         }
     }

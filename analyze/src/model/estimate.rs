@@ -172,23 +172,23 @@ impl Estimates {
     }
 
     pub(crate) fn begin<T>(&mut self, b: &Block<T>, again: bool) {
-        let p = probability(&self.capture, b.size);
+        let p = probability(&self.capture, b.size());
         let at = b.group as usize;
         if at >= self.groups.len() {
             self.groups.resize(at + 1, Estimate::default());
         }
-        self.groups[at].gain(b.size, p, again);
-        if self.totals.gain(b.size, p, again) {
+        self.groups[at].gain(b.size(), p, again);
+        if self.totals.gain(b.size(), p, again) {
             self.peak_ticks = b.time;
         }
     }
 
     pub(crate) fn end<T>(&mut self, b: &Block<T>) {
-        let p = probability(&self.capture, b.size);
+        let p = probability(&self.capture, b.size());
         if let Some(g) = self.groups.get_mut(b.group as usize) {
-            g.lose(b.size, p);
+            g.lose(b.size(), p);
         }
-        self.totals.lose(b.size, p);
+        self.totals.lose(b.size(), p);
     }
 
     /// Puts the estimates of all blocks in place of what was counted. Returns frees, the ticks of

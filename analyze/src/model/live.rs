@@ -1,13 +1,15 @@
 //! The blocks that are live: a hash table made for this one purpose.
 
+use crate::load::Op;
+use prof_trace::size::{self, Header};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
 /// A live block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Block<T = ()> {
-    /// Bytes asked for.
-    pub size: u64,
+    /// Bytes asked for, and its header: in one number, as there are many.
+    pub(crate) sized: u64,
     /// Ticks when it was handed out.
     pub time: u64,
     /// Index of its group.
@@ -16,6 +18,30 @@ pub struct Block<T = ()> {
     pub lane: u32,
     /// What a [`Watch`](super::Watch) keeps with it.
     pub tag: T,
+}
+
+impl<T> Block<T> {
+    /// Of a size, and with a header (see [`Op::header`]).
+    #[inline(always)]
+    pub fn new(op: &Op, group: u32, tag: T) -> Self {
+        let sized = match op.header {
+            0 => op.size,
+            code => size::with_header(op.size, Header::from_code(code)),
+        };
+        Self { sized, time: op.time, group, lane: op.lane, tag }
+    }
+
+    /// Bytes asked for.
+    #[inline(always)]
+    pub fn size(&self) -> u64 {
+        size::apart(self.sized).0
+    }
+
+    /// What glibc's header says of it.
+    #[inline(always)]
+    pub fn header(&self) -> u16 {
+        size::apart(self.sized).1.map_or(0, Header::code)
+    }
 }
 
 /// One place of the table; address 0: free.
@@ -232,7 +258,7 @@ mod tests {
             x ^= x << 17;
             // Grows for a while, then shrinks.
             let addr = (x >> 20) % 20_000 * 16 + 16;
-            let b = Block { size: i, time: i, group: i as u32, lane: 0, tag: () };
+            let b = Block { sized: i, time: i, group: i as u32, lane: 0, tag: () };
             if x % 100 < if i < 100_000 { 70 } else { 40 } {
                 assert_eq!(live.insert(addr, b), plain.insert(addr, b));
             } else {

@@ -302,7 +302,7 @@ impl<W: Watch> Replay<W> {
     fn begin(&mut self, op: &Op, again: bool) {
         let group = self.group(op.node, op.time);
         let tag = self.watch.begin(op, group);
-        let block = Block { size: op.size, time: op.time, group, lane: op.lane, tag };
+        let block = Block::new(op, group, tag);
         if let Some(b) = self.live.insert(op.addr, block) {
             self.imply(op, &b);
         }
@@ -339,10 +339,10 @@ impl<W: Watch> Replay<W> {
             return self.not_live(op);
         }
         let temporary = (newest == op.addr && b.lane == op.lane) as u64;
-        self.totals.figures.lose(b.size);
+        self.totals.figures.lose(b.size());
         self.totals.figures.temporary += temporary;
         let f = &mut self.figures[b.group as usize];
-        f.lose(b.size);
+        f.lose(b.size());
         f.temporary += temporary;
         if let Some(e) = &mut self.estimates {
             e.end(&b);
@@ -379,8 +379,8 @@ impl<W: Watch> Replay<W> {
     fn imply(&mut self, op: &Op, b: &Block<W::Tag>) {
         let (addr, time) = (op.addr, op.time);
         self.totals.implied_frees += 1;
-        self.totals.figures.lose(b.size);
-        self.figures[b.group as usize].lose(b.size);
+        self.totals.figures.lose(b.size());
+        self.figures[b.group as usize].lose(b.size());
         if let Some(e) = &mut self.estimates {
             e.end(b);
         }

@@ -302,7 +302,7 @@ impl Query<'_> {
             all.step(begins, e.size, time);
             if let Some(estimates) = &mut estimates {
                 let (size, group, lane) = (e.size, class as u32, e.lane);
-                let b = crate::model::Block { size, time, group, lane, tag: () };
+                let b = crate::model::Block { sized: size, time, group, lane, tag: () };
                 match begins {
                     true => estimates.begin(&b, e.again),
                     false => estimates.end(&b),

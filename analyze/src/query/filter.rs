@@ -3,6 +3,7 @@
 
 use super::suppress::Suppressions;
 use super::value::{self, Amount, Time};
+use prof_trace::size::Header;
 use regex::Regex;
 
 /// A field of the grammar.
@@ -34,7 +35,7 @@ impl Field {
     }
 }
 
-const NO_HEADERS: &str = "recordings don't hold the allocator's own data of a block";
+const NO_MAPS: &str = "recordings don't hold mappings";
 
 /// All fields, in the order in which help shows them.
 pub const FIELDS: &[Field] = &[
@@ -119,15 +120,26 @@ pub const FIELDS: &[Field] = &[
         .or(&["last-size-min"]),
     field("max-last-size", "SIZE", "The last block of its chain has at most this size")
         .or(&["last-size-max"]),
-    field("mmapped", "yes|no", "Mapped on its own by the allocator")
-        .or(&["mmaped"])
-        .refused(NO_HEADERS),
-    field("arena", "main|non-main", "In this kind of arena").refused(NO_HEADERS),
+    field("mmapped", "yes|no", "Mapped on its own by glibc").or(&["mmaped"]),
+    field("arena", "main|non-main", "In this kind of glibc's arenas"),
+    field("min-usable-size", "SIZE", "glibc has made at least so many bytes of it usable")
+        .or(&["usable-size-min"]),
+    field("max-usable-size", "SIZE", "glibc has made at most so many bytes of it usable")
+        .or(&["usable-size-max"]),
     field("jemalloc", "yes|no", "Of jemalloc")
         .refused("recordings don't hold which allocator a block is of"),
     field("marker", "N", "Allocated while this marker was set")
         .refused("recordings don't hold markers"),
-    field("from-map", "ID", "In this mapping").refused("recordings don't hold mappings"),
+    field("from-map", "ID", "In this mapping").refused(NO_MAPS),
+    field("min-peak-rss", "SIZE", "Of mappings: once resident with so much")
+        .or(&["peak-rss-min"])
+        .refused(NO_MAPS),
+    field("max-peak-rss", "SIZE", "Of mappings: never resident with more")
+        .or(&["peak-rss-max"])
+        .refused(NO_MAPS),
+    field("readable", "yes|no", "Of mappings: readable").refused(NO_MAPS),
+    field("writable", "yes|no", "Of mappings: writable").or(&["writeable"]).refused(NO_MAPS),
+    field("executable", "yes|no", "Of mappings: executable").refused(NO_MAPS),
 ];
 
 /// The field of that name.
@@ -219,8 +231,40 @@ pub struct Filter {
     pub(super) chain_lifetime: Range<u64>,
     pub(super) first_size: Range<u64>,
     pub(super) last_size: Range<u64>,
+    pub(super) headers: Headers,
     pub(super) suppressions: Suppressions,
     pub(super) embedded: bool,
+}
+
+/// What is asked of glibc's headers. Of blocks that are not glibc's, none of it is true.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Headers {
+    pub(super) mapped: Option<bool>,
+    pub(super) main_arena: Option<bool>,
+    pub(super) usable: Range<u64>,
+}
+
+impl Headers {
+    pub(super) fn is_all(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Nothing is both.
+    fn differs(&mut self, before: Option<bool>, now: Option<bool>) {
+        if before.is_some() && before != now {
+            self.usable = Range { min: Some(u64::MAX), max: Some(0) };
+        }
+    }
+
+    /// Whether it is true of a block of that size and header.
+    pub(super) fn has(&self, size: u64, code: u64) -> bool {
+        let header = Header::from_code(code as u16);
+        let arena = self.main_arena.is_none_or(|main| header.arena == if main { 1 } else { 2 });
+        header.is_known()
+            && arena
+            && self.mapped.is_none_or(|m| m == header.mapped)
+            && header.usable(size).is_some_and(|u| self.usable.has(u))
+    }
 }
 
 /// What is wrong with a filter.
@@ -258,6 +302,15 @@ fn regex(text: &str) -> Result<Regex, String> {
 fn ids(text: &str) -> Result<Vec<u32>, String> {
     let id = |t: &str| t.trim().parse().map_err(|_| format!("{t:?} is no id of a stack"));
     text.split(',').map(id).collect()
+}
+
+/// Whether it is the first of two words.
+fn one_of(text: &str, yes: &str, no: &str) -> Result<bool, String> {
+    match text.replace('_', "-") {
+        t if t == yes => Ok(true),
+        t if t == no => Ok(false),
+        t => Err(format!("{t:?} is neither {yes} nor {no}")),
+    }
 }
 
 fn lifetime(text: &str) -> Result<Option<Lifetime>, String> {
@@ -318,6 +371,14 @@ impl Filter {
             "not-module" => self.not_modules.push(regex(text)?),
             "stacks" => self.stacks.push(ids(text)?),
             "free-stacks" => self.free_stacks.push(ids(text)?),
+            "mmapped" => {
+                let other = self.headers.mapped.replace(one_of(text, "yes", "no")?);
+                self.headers.differs(other, self.headers.mapped);
+            }
+            "arena" => {
+                let other = self.headers.main_arena.replace(one_of(text, "main", "non-main")?);
+                self.headers.differs(other, self.headers.main_arena);
+            }
             _ => return self.put_group(name, text),
         }
         Ok(())
@@ -337,6 +398,7 @@ impl Filter {
             "chain-position" => number(&mut self.chain_position, value::number(text)?),
             "chain-lifetime" => number(&mut self.chain_lifetime, value::duration(text)?),
             "first-size" => number(&mut self.first_size, value::size(text)?),
+            "usable-size" => number(&mut self.headers.usable, value::size(text)?),
             "last-size" => number(&mut self.last_size, value::size(text)?),
             _ => return Err("this filter is not known here".into()),
         }
@@ -405,6 +467,7 @@ mod tests {
                 "REGEX" => "a.*b",
                 "KIND" => "leaked",
                 "ID,..." => "1,2",
+                "main|non-main" => "non-main",
                 _ => "yes",
             };
             for name in f.aliases.iter().chain([&f.name]) {
@@ -430,6 +493,8 @@ mod tests {
             ("part", "-1"),
             ("min-group-leaked", "x%"),
             ("max-address", "here"),
+            ("mmapped", "maybe"),
+            ("arena", "3"),
         ] {
             let e = f.set(name, value).expect_err("nonsense").to_string();
             assert!(e.starts_with(&format!("--{name}: ")) && !e.contains('\n'), "{e}");

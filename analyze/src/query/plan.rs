@@ -1,7 +1,7 @@
 //! A filter made ready for an index.
 
 use super::chains::Chains;
-use super::filter::{Filter, Lifetime, Range};
+use super::filter::{Filter, Headers, Lifetime, Range};
 use super::stacks::Said;
 use super::suppress::Rule;
 use super::value::Time;
@@ -38,6 +38,7 @@ pub struct Query<'a> {
     end_nodes: Option<HashSet<u64>>,
     lifetime: Range<u64>,
     chains: Option<Arc<Chains>>,
+    headers: Headers,
     /// What rules leave out.
     pub(super) suppressed: Option<Arc<Suppressed>>,
 }
@@ -114,7 +115,11 @@ impl<'a> Query<'a> {
             end_nodes: None,
             lifetime: filter.lifetime,
             chains: None,
+            headers: filter.headers,
         };
+        if !q.headers.is_all() && !has_headers(index)? {
+            return Err(QueryError::Missing(NO_HEADERS.into()));
+        }
         q.times(filter);
         q.parts(filter)?;
         q.lanes = threads(index, &filter.threads)?;
@@ -198,6 +203,7 @@ impl<'a> Query<'a> {
             && self.end_nodes.is_none()
             && self.lifetime.is_all()
             && self.chains.is_none()
+            && self.headers.is_all()
             && self.suppressed.is_none()
     }
 
@@ -249,6 +255,11 @@ impl<'a> Query<'a> {
                 self.lifetime.has(clock.between(from, to.min(end.max(from))))
             });
         }
+        if !self.headers.is_all() && !rows.is_empty() {
+            block.read(Column::Size, a)?;
+            block.read(Column::Header, b)?;
+            rows.retain(|&i| self.headers.has(a[i as usize], b[i as usize]));
+        }
         if let Some(chains) = &self.chains
             && !rows.is_empty()
         {
@@ -256,6 +267,20 @@ impl<'a> Query<'a> {
         }
         Some(())
     }
+}
+
+const NO_HEADERS: &str = "--mmapped, --arena and --min- and --max-usable-size ask for glibc's headers, and \
+     there is none of any block in the recording: the program has another allocator, or the recording \
+     is older than they are";
+
+/// Whether there is a block of which glibc's header is known.
+fn has_headers(index: &Index) -> Result<bool, Damaged> {
+    let mut known = false;
+    index.each(|block| {
+        known |= block.range(Column::Header).1 != 0;
+        Some(())
+    })?;
+    Ok(known)
 }
 
 /// Keeps the rows whose value in a column is right.

@@ -15,6 +15,7 @@ use crate::model::to_records;
 use crate::query::{Filter, FilterError, Query, Selection};
 use prof_trace::event::Event;
 use prof_trace::records::{Pass, kind};
+use prof_trace::size::{self, Header};
 use std::collections::HashMap;
 use std::io::Write;
 
@@ -67,6 +68,7 @@ pub fn strip(
         given: HashMap::new(),
         newest: Vec::new(),
         unseen: Vec::new(),
+        usual: Vec::new(),
     };
     history::steps(index, select, u64::MAX, |s| w.step(s))?;
     w.finish()?;
@@ -163,6 +165,8 @@ struct Writer<'a, 'b, P: Iterator<Item = (u64, Vec<u8>)>> {
     newest: Vec<u64>,
     /// Blocks whose ends went unseen: time, address and lane.
     unseen: Vec<(u64, u64, u32)>,
+    /// By lane: the header of blocks of which nothing else is said.
+    usual: Vec<u16>,
 }
 
 /// Nothing lies here. A free of it stands for the events of its thread that were left out, where without it
@@ -176,7 +180,7 @@ impl<P: Iterator<Item = (u64, Vec<u8>)>> Writer<'_, '_, P> {
         if s.begins() {
             let groups = self.index.analysis().groups();
             let node = groups.get(s.group as usize).map_or(0, |g| g.node);
-            let size = s.size;
+            let size = self.sized(lane, s);
             if !s.again() {
                 self.put(lane, Event::Alloc { time, addr, size, node }, addr, false)?;
                 return Ok(());
@@ -195,6 +199,22 @@ impl<P: Iterator<Item = (u64, Vec<u8>)>> Writer<'_, '_, P> {
             return Ok(());
         }
         self.put(lane, Event::Free { time, addr, node: s.end_node }, addr, s.temporary())
+    }
+
+    /// The size of a new block, with its header if that is not as a reader would take it to be.
+    fn sized(&mut self, lane: u32, s: &Step) -> u64 {
+        let at = lane as usize;
+        if at >= self.usual.len() {
+            self.usual.resize(at + 1, 0);
+        }
+        if self.usual[at] == s.header || s.size >> size::BITS != 0 {
+            return s.size;
+        }
+        let header = Header::from_code(s.header);
+        if !header.mapped {
+            self.usual[at] = Header { extra: 0, ..header }.code();
+        }
+        size::with_header(s.size, header)
     }
 
     /// Blocks whose ends went unseen end where another begins at their address. If that one was left out,

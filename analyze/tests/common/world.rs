@@ -3,6 +3,7 @@
 use super::{Maker, Random, START, alloc, free, realloc};
 use prof_trace::event::Event;
 use prof_trace::pack::Compress;
+use prof_trace::size::{Header, with_header};
 use std::collections::HashMap;
 
 /// What happened, one step after the other, by thread.
@@ -35,6 +36,8 @@ pub struct Block {
     /// 0: none.
     pub chain: u32,
     pub position: u32,
+    /// What glibc's header says of it.
+    pub header: Header,
 }
 
 impl Block {
@@ -49,6 +52,7 @@ impl Block {
         continued: false,
         chain: 0,
         position: 0,
+        header: Header { arena: 0, mapped: false, extra: 0 },
     };
 }
 
@@ -69,10 +73,12 @@ pub fn make(r: &mut Random, steps: usize, threads: u64) -> World {
     let mut free_addrs: Vec<u64> = (1..400).map(|i| i * 16).collect();
     let mut newest: HashMap<u32, u64> = HashMap::new();
     let mut now = START;
+    let mut said: HashMap<u32, Header> = HashMap::new();
     for _ in 0..steps {
         now += 1 + r.below(3);
         let thread = 1 + r.below(threads) as u32;
         let (node, size) = (1 + r.below(20) as u32, r.below(5000));
+        let header = header(r, thread);
         let pick = r.below(100);
         let own = newest.remove(&thread);
         let lose = |w: &mut World, b: &mut Block, now: u64, continued: bool| {
@@ -132,18 +138,44 @@ pub fn make(r: &mut Random, steps: usize, threads: u64) -> World {
                 thread,
                 chain,
                 position,
+                header,
                 ..Block::NEW
             });
+            let size = say(&mut said, thread, size, header);
             w.steps.push((thread, realloc(before, now, b.addr, addr, size, node)));
         } else if let Some(addr) = free_addrs.pop() {
             w.counts[0] += 1;
             gain(&mut w, addr, now);
-            blocks.push(Block { begin: now, addr, size, node, thread, ..Block::NEW });
+            blocks.push(Block { begin: now, addr, size, node, thread, header, ..Block::NEW });
+            let size = say(&mut said, thread, size, header);
             w.steps.push((thread, alloc(now, addr, size, node)));
         }
     }
     w.blocks.extend(blocks);
     w
+}
+
+/// Threads have arenas, and some no glibc; a few blocks are mapped, or larger than they need to be.
+fn header(r: &mut Random, thread: u32) -> Header {
+    let usual = Header { arena: thread as u8 % 3, mapped: false, extra: 0 };
+    match r.below(12) {
+        0 => Header { arena: 0, mapped: true, extra: 16 * r.below(256) as u32 },
+        1 if usual.arena != 0 => Header { extra: 16, ..usual },
+        2 => Header { arena: 3 - usual.arena.max(1), ..usual },
+        _ => usual,
+    }
+}
+
+/// The size as the hook writes it.
+fn say(said: &mut HashMap<u32, Header>, thread: u32, size: u64, header: Header) -> u64 {
+    let last = said.entry(thread).or_default();
+    if *last == header {
+        return size;
+    }
+    if !header.mapped {
+        *last = Header { extra: 0, ..header };
+    }
+    with_header(size, header)
 }
 
 /// Writes the steps down as a collector would: in passes, thread by thread, where some threads'

@@ -7,7 +7,7 @@
 use crate::record::{add, event, has_room};
 use crate::stack::capture;
 use crate::state::Thread;
-use crate::{clock, header, modules, sample, thread};
+use crate::{chunk, clock, header, modules, sample, thread};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, Go, call_on_stack};
 use prof_trace::samples;
@@ -220,9 +220,10 @@ pub(crate) extern "C" fn after_alloc(call: &mut Call) -> u64 {
 
 #[inline(always)]
 fn record_alloc(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: u64, addr: u64) {
-    let size = requested(function(call).kind, &call.args);
+    let f = function(call);
     let Some(node) = stack_node(shared, slot, t, call) else { return };
     select(shared, addr);
+    let size = chunk::look(f, t, addr, requested(f.kind, &call.args));
     event(shared, slot, t, |c, at| {
         // SAFETY: `event` passes a place of MAX_EVENT bytes.
         unsafe { c.put_alloc(at, time, addr, size, node) }
@@ -320,6 +321,7 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
         // Also if the old block is not in the recording: that a block was reallocated counts.
         if let Some(node) = stack_node(&shared, slot, t, call) {
             select(&shared, addr);
+            let size = chunk::look(f, t, addr, size);
             event(&shared, slot, t, |c, at| {
                 // SAFETY: `event` passes a place of MAX_EVENT bytes.
                 unsafe { c.put_realloc(at, before, time, old, addr, size, node) }

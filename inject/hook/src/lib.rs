@@ -13,12 +13,14 @@
 //! * [`stack`]: the stack as a node of the stack tree, by memoized, verified unwinding;
 //! * [`resolve`]: the unwind rule of a code address at its first sight; [`modules`]: whose code it is;
 //! * [`memory`]: reading memory that may not be there; [`extent`]: how far a stack reaches;
+//! * [`chunk`]: what glibc's header of a block says;
 //! * [`record`]: putting events into the ring; [`clock`]; [`toggle`]: the signal.
 #![no_std]
 
 #[cfg(test)]
 extern crate std;
 
+pub mod chunk;
 pub mod clock;
 pub mod entry;
 pub mod extent;

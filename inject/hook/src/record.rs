@@ -2,7 +2,7 @@
 
 use crate::name::EPOCHS;
 use crate::state::{SeenName, Thread};
-use crate::{clock, header, sys, toggle};
+use crate::{chunk, clock, header, sys, toggle};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use prof_trace::event::Codec;
 use prof_trace::ring::{self, SEGMENT_FULL};
@@ -75,6 +75,7 @@ pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
     t.pos = 0;
     t.segment = index as u32;
     t.codec = Codec::default();
+    t.flags = chunk::UNKNOWN;
     t.named = 0;
     t.epoch += 1;
     if t.epoch == EPOCHS {

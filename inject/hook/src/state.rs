@@ -139,6 +139,8 @@ pub struct Thread {
     pub pos: usize,
     /// Encoding state.
     pub codec: Codec,
+    /// Flags that glibc's headers of the thread's blocks have, as the last one of the segment had them.
+    pub flags: u64,
     /// The thread's slot.
     pub slot: *const Slot,
     /// Index of that.
@@ -206,6 +208,7 @@ impl Thread {
         self.data = core::ptr::null_mut();
         self.pos = usize::MAX;
         self.codec = Codec::default();
+        self.flags = crate::chunk::UNKNOWN;
         self.slot = slot;
         self.index = index;
         self.seq = 0;

@@ -36,6 +36,7 @@ pub mod records;
 pub mod ring;
 pub mod samples;
 pub mod shared;
+pub mod size;
 pub mod slots;
 mod tables;
 #[cfg(feature = "std")]

@@ -152,7 +152,9 @@ pub struct Function {
     /// Address of the function.
     pub addr: u64,
     /// The function's name and module path, separated by a NUL and padded with NULs.
-    pub name: [u8; 238],
+    pub name: [u8; 237],
+    /// 1 if it hands out glibc's blocks, with its header in front.
+    pub headers: u8,
     /// For functions that the user has named: which argument is the size, from 0.
     pub size_arg: u8,
     /// The same for the block.

@@ -1,0 +1,50 @@
+/* Blocks of all kinds that glibc has: address, bytes asked for, bytes usable, and what they are. */
+#include <malloc.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+static const char *kind = "main";
+
+static void say(void *p, size_t size) {
+    printf("%p %zu %zu %s\n", p, size, malloc_usable_size(p), kind);
+}
+
+static void *thread(void *arg) {
+    for (size_t i = 0; i < 50; i++)
+        say(malloc(1000 + i), 1000 + i);
+    return arg;
+}
+
+int main(void) {
+    setvbuf(stdout, malloc(1 << 16), _IOFBF, 1 << 16);
+    for (size_t i = 0; i < 300; i++)
+        say(malloc(i * 7), i * 7);
+    /* Holes that a chunk fits into with some bytes left over, too few for another. */
+    void *hole[50];
+    for (int i = 0; i < 50; i++) {
+        hole[i] = malloc(3016);
+        say(malloc(24), 24);
+    }
+    for (int i = 0; i < 50; i++)
+        free(hole[i]);
+    for (int i = 0; i < 50; i++)
+        say(malloc(3000), 3000);
+    say(calloc(10, 33), 330);
+    say(realloc(malloc(10), 7000), 7000);
+    say(aligned_alloc(256, 512), 512);
+    say(memalign(4096, 100), 100);
+    void *p = NULL;
+    if (posix_memalign(&p, 64, 100) == 0)
+        say(p, 100);
+    kind = "mmapped";
+    for (size_t i = 1; i < 5; i++)
+        say(malloc(i * 300000), i * 300000);
+    say(realloc(malloc(400000), 500000), 500000);
+    kind = "other";
+    pthread_t t;
+    pthread_create(&t, NULL, thread, NULL);
+    pthread_join(t, NULL);
+    fflush(stdout);
+    return 0;
+}
