@@ -51,15 +51,23 @@ pub struct Symbol {
 }
 
 /// The modules of a process, from its mappings and the headers in its memory.
+///
+/// The kernel leaves the room between the segments of the program and of its linker unmapped, where they are
+/// aligned to more than a page; so another module may lie there (on AArch64 the vDSO does). It stands before
+/// the one around it: who looks for an address finds the inner one first.
 #[must_use]
 pub fn modules(mem: &RemoteMemory, maps: &[Map]) -> Vec<Module> {
     let mut found: Vec<Module> = Vec::new();
     for (i, m) in maps.iter().enumerate() {
         let named = (m.inode != 0 && m.name.starts_with(b"/")) || m.name == b"[vdso]";
-        if !named || m.offset != 0 || !m.read || found.last().is_some_and(|f| f.end > m.start) {
+        let around = found.iter().position(|f| f.end > m.start);
+        let own = around.is_some_and(|at| found[at].path == proc::path_of(&m.name));
+        if !named || m.offset != 0 || !m.read || own {
             continue;
         }
-        found.extend(module(mem.pid(), mem, maps, i));
+        if let Some(new) = module(mem.pid(), mem, maps, i) {
+            found.insert(around.unwrap_or(found.len()), new);
+        }
         if found.len() == MODULES {
             break;
         }
