@@ -29,6 +29,14 @@ fn the_exit_code_and_output_are_the_commands() {
 }
 
 #[test]
+fn a_wrapper_that_calls_exec_is_the_program_that_is_recorded() {
+    let scene = Scene::new("wrapper");
+    scene.run(run(&scene, "r.prof", &[], &["sh", "-c", "exec sleep 0.7"])).ok("prof run");
+    let r = scene.finished(&scene.path("r.prof"));
+    assert_eq!(r.at("/recording/end_reason"), "exec", "{:#}", r.brief());
+}
+
+#[test]
 fn everything_is_recorded_from_the_first_allocation_on() {
     let scene = Scene::new("first");
     let counts = program("counts.c");

@@ -201,7 +201,11 @@ impl Collector {
             if stop.load(Relaxed) {
                 return self.stop();
             }
-            let memory = if self.is_due() { self.every_second() } else { Memory::There };
+            let memory = match self.is_due() {
+                true => self.every_second(),
+                false if self.target.has_left() => Memory::Gone,
+                false => Memory::There,
+            };
             let sleep = if busy { Duration::ZERO } else { self.sleep };
             if self.target.wait(if memory == Memory::Gone { GONE_WAIT } else { sleep }) {
                 let how = self.target.how_it_ended();

@@ -45,6 +45,12 @@ impl Watched {
         self.mem.as_ref()
     }
 
+    /// Whether the program that ran when this was made is gone: the file of its memory stays with that. So it is
+    /// after an exec, and, shortly before it can be waited for, when it ends.
+    pub fn has_left(&self) -> bool {
+        self.mem.as_ref().is_some_and(|m| matches!(m.read_at(&mut [0], 0), Ok(0)))
+    }
+
     /// Whether its files are not this process's: another mount namespace, or another root.
     pub fn is_elsewhere(&self) -> bool {
         let id = |path: String| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
