@@ -47,6 +47,11 @@ fn sum(bytes: &[u8]) -> u32 {
     (s ^ s >> 32) as u32
 }
 
+/// Checksum and width as the words of a column have them.
+pub(super) fn sum_and_width(bytes: &[u8], width: u32) -> u64 {
+    u64::from(sum(bytes)) << 32 | u64::from(width)
+}
+
 /// Packs a column and appends it to `out`.
 pub(super) fn pack(values: &[u64], out: &mut Vec<u8>) -> Packed {
     let (mut min, mut max) = (u64::MAX, 0);

@@ -300,3 +300,34 @@ impl Summary {
         })
     }
 }
+
+/// Puts the checksums right of what may be the index of a recording, as far as its parts can be found, and
+/// the recording's identity: for those who try what is read behind them.
+pub fn reseal(index: &mut [u8], recording: &File) {
+    let word = |b: &[u8], at: usize| {
+        b.get(at..).and_then(|b| b.first_chunk::<8>()).map(|w| u64::from_le_bytes(*w))
+    };
+    let tables = word(index, 19 * 8).and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
+    let blocks = word(index, 16 * 8).unwrap_or(0).min(index.len() as u64 / 8) as usize;
+    for i in 0..blocks {
+        let at = tables.checked_add(i * 8).and_then(|at| word(index, at));
+        let block = at.and_then(|at| index.get_mut(usize::try_from(at).ok()?..));
+        if let Some(b) = block {
+            super::rows::reseal(b);
+        }
+    }
+    if let Some(t) = index.get_mut(tables..) {
+        reseal_words(t);
+    }
+    if let (Some(h), Ok(identity)) = (index.get_mut(..HEADER as usize), Identity::of(recording)) {
+        h[16..64].copy_from_slice(&bytes_of(&identity.0));
+        reseal_words(h);
+    }
+}
+
+/// The same of words with their checksum.
+pub(super) fn reseal_words(bytes: &mut [u8]) {
+    if let Some((words, sum)) = bytes.split_last_chunk_mut::<8>() {
+        *sum = checksum(1, words).to_le_bytes();
+    }
+}

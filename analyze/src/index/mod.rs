@@ -28,6 +28,8 @@ use rows::Store;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+#[doc(hidden)]
+pub use format::reseal;
 pub use rows::{Block, Column, flags};
 pub use scan::Damaged;
 

@@ -207,6 +207,22 @@ impl Writer {
 
 const HEAD: usize = (1 + COLUMNS * PACKED_WORDS + 1) * 8;
 
+/// Puts the checksums of a block right, as far as its columns can be found.
+pub(super) fn reseal(block: &mut [u8]) {
+    let Some((head, mut rest)) = block.split_at_mut_checked(HEAD) else { return };
+    let Some(words) = head.as_chunks_mut::<8>().0.split_first_mut() else { return };
+    let rows = u64::from_le_bytes(*words.0).min(BLOCK as u64) as usize;
+    for c in words.1.as_chunks_mut::<PACKED_WORDS>().0 {
+        let width = u64::from_le_bytes(c[2]) as u32;
+        let Some((bytes, behind)) = rest.split_at_mut_checked(rows * width.min(8) as usize) else {
+            break;
+        };
+        c[2] = super::column::sum_and_width(bytes, width).to_le_bytes();
+        rest = behind;
+    }
+    super::format::reseal_words(head);
+}
+
 /// A block of rows: what its columns range over, and, when they are asked for, the values.
 pub struct Block<'a> {
     store: &'a Store,

@@ -62,9 +62,6 @@ fn is_own(meta: &fs::Metadata) -> bool {
 
 /// What tells apart the files that names come from, and how they are shown.
 pub(super) fn key(short: bool, build_id: &[u8], files: &[Option<Arc<Image>>]) -> Option<String> {
-    if build_id.is_empty() {
-        return None;
-    }
     let id: String = build_id.iter().map(|b| format!("{b:02x}")).collect();
     let mut key = format!("{} {id} {short}", env!("CARGO_PKG_VERSION"));
     for f in files {

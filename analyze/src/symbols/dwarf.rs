@@ -93,6 +93,10 @@ impl Dwarf {
         address: u64,
         mut take: impl FnMut(Option<&str>, Option<&str>, Option<u32>),
     ) {
+        // Nothing lies there, and what looks it up adds one.
+        if address == u64::MAX {
+            return;
+        }
         let mut lookup = self.context.find_frames(address);
         let found = loop {
             lookup = match lookup {

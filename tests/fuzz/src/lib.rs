@@ -9,14 +9,19 @@
 //! * [`recording`]: a recording, loaded, replayed and reported;
 //! * [`elf`]: an ELF file, as the injector, the collector and the analyser read it;
 //! * [`cfi`]: call frame information, compiled and stepped;
-//! * [`maps`], which reads `/proc/PID/maps`.
+//! * [`maps`], which reads `/proc/PID/maps`;
+//! * [`index`]: the index beside a recording, with checksums that are right;
+//! * [`derived`]: a recording stripped, packed, extracted, exported, and what comes of it read again;
+//! * [`names`]: a file of the symbol cache.
 
+mod analysis;
 mod elf_files;
 mod maps_text;
 mod recordings;
 mod rings;
 mod unwind;
 
+pub use analysis::{derived, index, names};
 pub use elf_files::elf;
 pub use maps_text::maps;
 pub use recordings::recording;
@@ -30,13 +35,16 @@ use std::os::fd::FromRawFd;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, Target); 6] = [
+pub const TARGETS: [(&str, Target); 9] = [
     ("ring", ring),
     ("control", control),
     ("recording", recording),
     ("elf", elf),
     ("cfi", cfi),
     ("maps", maps),
+    ("index", index),
+    ("derived", derived),
+    ("names", names),
 ];
 
 /// Takes integers and byte strings off the front of the input; zeroes when it is used up.
