@@ -56,9 +56,10 @@ struct Place<T> {
 const SHARDS: usize = 1 << SHARD_BITS;
 const SHARD_BITS: u32 = 5;
 const SMALLEST: usize = 1 << 6;
-/// Shards of fewer places double, larger ones grow by a quarter, so that a large table is never
-/// less than 70 % full.
-const DOUBLING: usize = 1 << 14;
+/// Shards of fewer places double when they are half full, so that a block is where it belongs, or next to
+/// that: all together they take 80 MiB at most. Larger ones grow by a quarter when they are full to 7/8, so
+/// that a large table is never less than 70 % full.
+const DOUBLING: usize = 1 << 16;
 
 /// One part of the table.
 struct Shard<T> {
@@ -66,7 +67,7 @@ struct Shard<T> {
     len: usize,
 }
 
-/// Address to block: open addressing with linear probing, at most 7/8 full. Removal moves the
+/// Address to block: open addressing with linear probing. Removal moves the
 /// blocks behind it up, so that there are no tombstones and no rehash under churn.
 pub struct Live<T = ()> {
     shards: Vec<Shard<T>>,
@@ -150,7 +151,7 @@ impl<T: Copy + Default> Live<T> {
         }
         self.len += 1;
         shard.len += 1;
-        if shard.len * 8 > shard.places.len() * 7 {
+        if shard.is_full() {
             shard.grow(seed);
         }
         None
@@ -225,6 +226,12 @@ impl<T: Copy + Default> Shard<T> {
         self.places[hole] = Place::default();
         self.len -= 1;
         Some(block)
+    }
+
+    #[inline(always)]
+    fn is_full(&self) -> bool {
+        let places = self.places.len();
+        if places < DOUBLING { self.len * 2 > places } else { self.len * 8 > places * 7 }
     }
 
     #[cold]
