@@ -115,7 +115,7 @@ fn trees_and_changes_are_shown() {
     let line = |part: &str| t.lines().find(|l| l.contains(part)).unwrap_or_else(|| panic!("{t}"));
     assert!(line("SOURCE").trim_start().starts_with("SIZE  COUNT"), "{t}");
     assert!(line("large ").contains("48.8 KiB     10"), "{t}");
-    let up = report(&scene, &["--tree", "--bottom-up", "--depth", "1"]);
+    let up = report(&scene, &["--bottom-up", "--depth", "1"]);
     let top = &up["tree"]["children"];
     let large = top
         .as_array()
@@ -133,7 +133,7 @@ fn trees_and_changes_are_shown() {
     assert!(text(&scene, &["--top", "1", "--depth", "1"]).contains("more frame"));
     for wrong in [
         &["--tree", "--sort", "peak-size"][..],
-        &["--bottom-up"],
+        &["--bottom-up", "--merge"],
         &["--tree", "--merge"],
         &["--stats", "--base", "1"],
         &["--merge", "--at", "0", "--base", "50%"],

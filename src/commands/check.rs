@@ -138,8 +138,11 @@ pub fn run(args: &CheckArgs, locate: Locate<'_>) -> Result<ExitCode> {
         ));
     }
     let baseline = args.baseline.as_ref().map(|path| -> Result<Checked> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| usage(format!("cannot read the baseline {}: {e}", path.display())))?;
+        let text = std::fs::read_to_string(path).map_err(|e| {
+            let path = path.display();
+            let advice = "write one with --write-baseline";
+            usage(format!("cannot read the baseline {path} ({e}); {advice}"))
+        })?;
         serde_json::from_str(&text).map_err(|e| {
             let path = path.display();
             usage(format!("{path} is no baseline ({e}); write one with --write-baseline"))

@@ -89,8 +89,8 @@ pub struct ViewArgs {
     /// Show rates, sizes, lifetimes, and who allocates the most (--top: of each list)
     #[arg(long, group = "one-view", conflicts_with = "base")]
     pub stats: bool,
-    /// Begin the tree with who asked for memory, and go outwards
-    #[arg(long, requires = "tree")]
+    /// Show the tree from who asked for memory outwards
+    #[arg(long, conflicts_with_all = ["group_by", "merge", "histogram", "threads", "stats"])]
     pub bottom_up: bool,
     /// Levels of a tree, or frames of a stack, that are shown; 0 shows all
     #[arg(long, value_name = "N", default_value_t = 0)]
@@ -248,7 +248,7 @@ impl ReportArgs {
         }
         let views = [
             (v.merge, View::Merged),
-            (v.tree, View::Tree),
+            (v.tree || v.bottom_up, View::Tree),
             (v.histogram, View::Histogram),
             (v.stats, View::Stats),
             (v.threads, View::Grouped(GroupBy::Thread)),
