@@ -28,6 +28,7 @@ pub mod blocked;
 pub mod mips64;
 #[cfg(feature = "relocate")]
 pub mod patch;
+pub mod registers;
 pub mod unwind;
 pub mod x86_64;
 

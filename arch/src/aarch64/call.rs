@@ -15,13 +15,14 @@
 use super::regs::{LR, SP};
 use super::syscall::nr;
 use crate::blocked::Blocked;
+use crate::registers::Registers;
 
 const EINTR: i64 = 4;
 
-/// `PTRACE_GETREGSET` of this one gives the general registers.
-pub const REGSET: i32 = 1;
+/// The general registers (`NT_PRSTATUS`).
+pub const REGSET: Registers = Registers::Set(1);
 /// The register set with the thread pointer (`NT_ARM_TLS`), which is not among those.
-pub const THREAD_POINTER_REGSET: Option<i32> = Some(0x401);
+pub const THREAD_POINTER_REGSET: Option<Registers> = Some(Registers::Set(0x401));
 /// The register set with the number of the system call that the thread is in
 /// (`NT_ARM_SYSTEM_CALL`). -1 there, for none, goes with each change of registers: behind a system
 /// call the kernel would else take the value in `x0` for that call's result, and might restart it.

@@ -16,6 +16,10 @@ pub const LOAD_NUMBER_LEN: usize = 4;
 
 /// Bytes of the kernel's signal set.
 pub const SIGSET_LEN: usize = 8;
+/// The kernel's signal set.
+pub type SignalSet = u64;
+/// Every signal.
+pub const ALL_SIGNALS: SignalSet = u64::MAX;
 /// Bytes of the kernel's `struct sigaction`: handler, flags, restorer, mask.
 pub const SIGACTION_LEN: usize = 32;
 /// A restorer is given (`arch/arm64/include/uapi/asm/signal.h`).

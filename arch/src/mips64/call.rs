@@ -10,20 +10,15 @@
 //! of `$k0`. Only `PTRACE_GETREGS` and `PTRACE_SETREGS` carry those two, so they are what is used, and
 //! not `NT_PRSTATUS`: with that, threads see the kernel's internal error numbers.
 
-use super::regs::{A0, A3, FP, K0, RA, SP, T9, V0};
+use super::regs::{A0, A3, FP, K0, RA, SP, V0};
 use super::syscall::nr;
 use crate::blocked::Blocked;
+use crate::registers::Registers;
 
-/// Not [`KERNEL_LEN`](UserRegs::KERNEL_LEN) of a register set: see [`GET_REGISTERS`].
-pub const REGSET: Option<i32> = None;
-/// `PTRACE_GETREGS`, which takes an address to put [`KERNEL_LEN`](UserRegs::KERNEL_LEN) bytes at.
-pub const GET_REGISTERS: u32 = 12;
-/// `PTRACE_SETREGS`.
-pub const SET_REGISTERS: u32 = 13;
-/// The thread pointer is in no register set.
-pub const THREAD_POINTER_REGSET: Option<i32> = None;
-/// `PTRACE_GET_THREAD_AREA`, which puts it, 8 bytes, at an address.
-pub const GET_THREAD_POINTER: u32 = 25;
+/// The general registers: `PTRACE_GETREGS` and `PTRACE_SETREGS`.
+pub const REGSET: Registers = Registers::Requests { get: 12, set: 13 };
+/// The thread pointer: `PTRACE_GET_THREAD_AREA`.
+pub const THREAD_POINTER_REGSET: Option<Registers> = Some(Registers::Requests { get: 25, set: 0 });
 /// The number of the system call that the thread is in is among the registers.
 pub const SYSTEM_CALL_REGSET: Option<i32> = None;
 /// The registers say what a stop has interrupted.
@@ -125,10 +120,10 @@ impl UserRegs {
         self.gpr[SP as usize]
     }
 
-    /// Sets the program counter. What is entered there as a function finds its address in `$t9`.
+    /// Sets the program counter, to go on with the same code elsewhere: `$t9`, which a function finds
+    /// its address in, stays.
     pub fn set_pc(&mut self, pc: u64) {
         self.pc = pc;
-        self.gpr[T9 as usize] = pc;
     }
 
     /// Sends the thread to the system call gadget at `gadget`, from where it returns to the restorer
@@ -145,7 +140,7 @@ impl UserRegs {
         self.tp
     }
 
-    /// Takes the thread pointer, as [`GET_THREAD_POINTER`] has it.
+    /// Takes the thread pointer, as [`THREAD_POINTER_REGSET`] has it.
     pub fn set_thread_pointer(&mut self, tp: u64) {
         self.tp = tp;
     }
@@ -411,7 +406,7 @@ mod tests {
         regs.gpr[7] = 1;
         assert_eq!(regs.syscall_result(), -22);
         regs.set_pc(0x1234);
-        assert_eq!((regs.pc, regs.gpr[25]), (0x1234, 0x1234));
+        assert_eq!((regs.pc, regs.gpr[25]), (0x1234, 0));
     }
 
     #[test]

@@ -328,7 +328,7 @@ pub fn counter() -> u64 {
     // SAFETY: reads a register.
     unsafe {
         core::arch::asm!(
-            ".set push", ".set mips64r2", "rdhwr {}, $2", ".set pop",
+            ".set push", ".set noat", ".set mips64r2", "rdhwr {}, $2", ".set pop",
             out(reg) ticks, options(nostack, preserves_flags)
         );
     }
@@ -344,6 +344,22 @@ pub fn counter_after_loads() -> u64 {
     counter()
 }
 
+/// Loads or stores 8 bytes that are not aligned, in two parts: which instruction has which end of them
+/// is a matter of byte order.
+#[cfg(all(target_arch = "mips64", target_endian = "little"))]
+macro_rules! unaligned {
+    ($left:literal, $right:literal, $base:literal) => {
+        concat!($right, " {w}, 0({", $base, "})\n", $left, " {w}, 7({", $base, "})")
+    };
+}
+/// The same.
+#[cfg(all(target_arch = "mips64", target_endian = "big"))]
+macro_rules! unaligned {
+    ($left:literal, $right:literal, $base:literal) => {
+        concat!($left, " {w}, 0({", $base, "})\n", $right, " {w}, 7({", $base, "})")
+    };
+}
+
 /// Copies `n` bytes forward.
 ///
 /// # Safety
@@ -351,18 +367,19 @@ pub fn counter_after_loads() -> u64 {
 #[cfg(target_arch = "mips64")]
 #[inline(always)]
 pub unsafe fn copy_forward(dst: *mut u8, src: *const u8, n: usize) {
-    // SAFETY: the caller's promise: each loop ends with the last byte. `ldl` and `ldr`, with the
-    // assembler's choice of which end is which, load what is not aligned.
+    // SAFETY: the caller's promise: each loop ends with the last byte. `ldl` and `ldr` load the two
+    // parts of what is not aligned.
     unsafe {
         core::arch::asm!(
             ".set push",
             ".set noreorder",
+            ".set noat",
             "2:",
             "sltiu {w}, {n}, 8",
             "bnez {w}, 3f",
             "nop",
-            "uld {w}, 0({src})",
-            "usd {w}, 0({dst})",
+            unaligned!("ldl", "ldr", "src"),
+            unaligned!("sdl", "sdr", "dst"),
             "daddiu {src}, {src}, 8",
             "daddiu {dst}, {dst}, 8",
             "b 2b",
@@ -400,6 +417,7 @@ pub unsafe fn fill(dst: *mut u8, byte: u8, n: usize) {
         core::arch::asm!(
             ".set push",
             ".set noreorder",
+            ".set noat",
             "beqz {n}, 3f",
             "nop",
             "2:",

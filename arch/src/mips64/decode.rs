@@ -150,6 +150,7 @@ fn decode_branch(isa: Isa, insn: u32) -> Option<Branch> {
 }
 
 /// Where the distance's field of a branch ends.
+#[cfg(feature = "relocate")]
 pub(super) fn distance_bits(isa: Isa, insn: u32) -> Option<u32> {
     decode_branch(isa, insn).map(|b| b.bits)
 }
@@ -214,6 +215,7 @@ pub fn slot(isa: Isa, insn: u32) -> Slot {
 }
 
 /// It may go elsewhere, so it must not stand in a delay slot.
+#[cfg(any(test, feature = "relocate"))]
 pub(super) fn is_transfer(isa: Isa, insn: u32) -> bool {
     insn >> 27 == 1
         || register_jump(insn).is_some()

@@ -5,13 +5,19 @@
 //! opposite. Other instructions stand between those. Assembly code may do as it likes: what is not
 //! understood gives [`Rule::UNKNOWN`].
 
-use super::decode::{PcUse, field, is_terminator, pc_use, slot};
-use super::isa::{Isa, NOP};
+use super::decode::{PcUse, field, is_terminator, pc_use, register_jump, slot};
+use super::isa::{Isa, Order};
 use super::regs::{FP, RA, SP};
 use super::rule::{Form, Rule};
 
 /// Instructions that are looked at, at most.
 const MOST: usize = 4096;
+
+/// `move $ra, $zero`, in its two forms.
+const NO_RETURN: [u32; 2] = [0x0000_f825, 0x0000_f82d];
+
+/// Bytes of code that are read at a time.
+const PIECE: u64 = 256;
 
 /// Branches whose targets are still ahead, at most.
 const AHEAD: usize = 16;
@@ -156,22 +162,33 @@ struct Walk {
     frame: Option<Frame>,
     /// The frame with the most in it so far, for code that only a computed jump leads to.
     body: Frame,
-    /// Where branches lead, in bytes from the function's start, and the frame there.
+    /// Where branches lead, and the frame there.
     ahead: [Option<(u64, Frame)>; AHEAD],
+    /// More may be reached from before than is noted there.
+    more: bool,
+    /// Where the function starts.
+    start: u64,
+    /// Behind the end of a path that nothing leads past, another function starts.
+    next_starts: bool,
 }
 
 impl Walk {
     /// A branch leads to `target`, where the frame is the same as here.
     fn note(&mut self, target: u64, frame: Frame) {
-        if let Some(free) = self.ahead.iter_mut().find(|slot| slot.is_none()) {
-            *free = Some((target, frame));
+        match self.ahead.iter_mut().find(|slot| slot.is_none()) {
+            Some(free) => *free = Some((target, frame)),
+            None => self.more = true,
         }
     }
 
     /// The frame at `at`, where either the instruction before or branches lead.
     fn arrive(&mut self, at: u64) -> Frame {
         let noted = self.ahead.iter().flatten().find(|(target, _)| *target == at);
-        let frame = self.frame.or(noted.map(|(_, frame)| *frame)).unwrap_or(self.body);
+        let known = self.frame.or(noted.map(|(_, frame)| *frame));
+        if known.is_none() && self.next_starts && !self.more && self.ahead == [None; AHEAD] {
+            (self.body, self.start) = (Frame::ENTRY, at);
+        }
+        let frame = known.unwrap_or(self.body);
         for slot in &mut self.ahead {
             if slot.is_some_and(|(target, _)| target <= at) {
                 *slot = None;
@@ -182,59 +199,107 @@ impl Walk {
     }
 }
 
-/// The rule for the instruction behind `code`, which are the instructions from the function's start.
-#[must_use]
-pub fn from_function_in(isa: Isa, code: &[u8]) -> Rule {
-    let words = code.as_chunks::<4>().0;
-    if words.len() > MOST {
-        return Rule::UNKNOWN;
-    }
-    let mut walk = Walk { frame: Some(Frame::ENTRY), body: Frame::ENTRY, ahead: [None; AHEAD] };
+/// Reads instructions; `None` where there is no code.
+type Fetch<'a> = dyn FnMut(u64) -> Option<u32> + 'a;
+
+/// The rule for the instruction at `at`, of a function that starts at `start`, or, if `next_starts`, of
+/// one behind that.
+fn walk(isa: Isa, start: u64, at: u64, next_starts: bool, fetch: &mut Fetch<'_>) -> Option<Rule> {
+    let mut walk = Walk {
+        frame: Some(Frame::ENTRY),
+        body: Frame::ENTRY,
+        ahead: [None; AHEAD],
+        more: false,
+        start,
+        next_starts,
+    };
     // The end of a path, and where a branch leads, take effect behind the delay slot.
     let (mut ends, mut branch) = (None, None);
-    for (word, at) in words.iter().zip((0_u64..).step_by(4)) {
-        let insn = isa.order.word4(word, 0).unwrap_or(NOP);
-        let mut frame = walk.arrive(at);
+    for here in (start..at).step_by(4) {
+        let insn = fetch(here)?;
+        let mut frame = walk.arrive(here);
         frame.apply(effect(insn));
         walk.frame = Some(frame);
         if frame.has_all_of(&walk.body) {
             walk.body = frame;
         }
-        let last = if slot(isa, insn).is_delay() { at.wrapping_add(4) } else { at };
-        if let Some(PcUse::Branch(to) | PcUse::Conditional(to)) = pc_use(isa, insn, at)
-            && to > last
-        {
-            branch = Some((last, to));
+        let last = if slot(isa, insn).is_delay() { here.wrapping_add(4) } else { here };
+        match pc_use(isa, insn, here) {
+            Some(PcUse::Branch(to) | PcUse::Conditional(to)) if to > last => {
+                branch = Some((last, to));
+            }
+            // It was no other function.
+            Some(PcUse::Conditional(to)) if to < walk.start && to >= start => return None,
+            _ => {}
         }
+        // A table of places, unless it is the return.
+        walk.more |= register_jump(insn).is_some_and(|(to, link)| link == 0 && to != RA_N);
         if is_terminator(isa, insn) {
             ends = Some(last);
         }
-        if let Some((_, to)) = branch.take_if(|(last, _)| *last == at) {
+        if let Some((_, to)) = branch.take_if(|(last, _)| *last == here) {
             walk.note(to, frame);
         }
-        if ends == Some(at) {
+        if ends == Some(here) {
             walk.frame = None;
         }
     }
-    walk.arrive(words.len().wrapping_mul(4) as u64).rule()
+    Some(walk.arrive(at).rule())
 }
 
-/// The same where the function's start is not known: `code` are the instructions before the one in
-/// question, as far as they are readable. The start is taken to be the last `daddiu $sp, $sp, -N`; if
-/// a path ends behind it, the instruction may be of the next function, and nothing is known.
+/// The instructions of `code`, the first of which is at 0.
+fn slice(isa: Isa, code: &[u8]) -> impl FnMut(u64) -> Option<u32> {
+    move |at| isa.order.word4(code, usize::try_from(at).ok()?)
+}
+
+/// The rule for the instruction behind `code`, which are the instructions from the function's start.
 #[must_use]
-pub fn from_code_before_in(isa: Isa, code: &[u8]) -> Rule {
-    let words = code.as_chunks::<4>().0;
-    let insn = |word: &[u8; 4]| isa.order.word4(word, 0).unwrap_or(NOP);
-    let mut back = words.iter().rev().take(MOST).zip(1_usize..);
-    let start = back.find_map(|(word, n)| match effect(insn(word)) {
-        Effect::AddSp(by) if by < 0 => Some(Some(n)),
-        _ if is_terminator(isa, insn(word)) => Some(None),
-        _ => None,
-    });
-    let Some(Some(n)) = start else { return Rule::UNKNOWN };
-    let from = words.len().wrapping_sub(n).wrapping_mul(4);
-    from_function_in(isa, code.get(from..).unwrap_or_default())
+pub fn from_function_in(isa: Isa, code: &[u8]) -> Rule {
+    let len = code.len() & !3;
+    if len / 4 > MOST {
+        return Rule::UNKNOWN;
+    }
+    walk(isa, 0, len as u64, false, &mut slice(isa, code)).unwrap_or(Rule::UNKNOWN)
+}
+
+/// The same for the instruction at `at`, where the function's start is not known. The start is taken to
+/// be the last `daddiu $sp, $sp, -N`.
+///
+/// If a path ends behind it, the instruction may be of the next function, one without a frame, where
+/// nothing before leads to; but not if it `is_call`, or the delay slot of one: what calls has a frame.
+/// What gives itself a return address of 0 before it calls is where its thread begins.
+pub fn before_in(isa: Isa, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rule {
+    let (mut here, mut straight) = (at, is_call);
+    for _ in 0..MOST {
+        here = here.wrapping_sub(4);
+        let Some(insn) = fetch(here) else { break };
+        match effect(insn) {
+            Effect::AddSp(by) if by < 0 => {
+                return walk(isa, here, at, !is_call, fetch).unwrap_or(Rule::UNKNOWN);
+            }
+            _ if straight && NO_RETURN.contains(&insn) => return Rule::END,
+            _ => straight &= !is_terminator(isa, insn),
+        }
+    }
+    Rule::UNKNOWN
+}
+
+/// The same for the last instruction before `pc`, as a return address is, or for `pc - 1`, if that is the
+/// address of an instruction: one that a signal has interrupted. For code of this process.
+pub fn before(pc: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Rule {
+    let look = pc.wrapping_sub(1);
+    let (mut piece, mut from) = ([0; PIECE as usize], None);
+    // Pieces of pages: what is not there is not read, and what is, in few calls.
+    let mut fetch = |at: u64| {
+        let base = at & !(PIECE - 1);
+        if from != Some(base) {
+            from = None;
+            read(base, &mut piece).then_some(())?;
+            from = Some(base);
+        }
+        Order::NATIVE.word4(&piece, at.wrapping_sub(base) as usize)
+    };
+    before_in(Isa::NATIVE, look & !3, look & 3 != 0, &mut fetch)
 }
 
 /// [`from_function_in`] for this machine.
@@ -243,17 +308,11 @@ pub fn from_function(code: &[u8]) -> Rule {
     from_function_in(Isa::NATIVE, code)
 }
 
-/// [`from_code_before_in`] for this machine.
-#[must_use]
-pub fn from_code_before(code: &[u8]) -> Rule {
-    from_code_before_in(Isa::NATIVE, code)
-}
-
 #[cfg(test)]
 mod tests {
     extern crate alloc;
     use super::*;
-    use crate::mips64::isa::Order;
+    use crate::mips64::isa::NOP;
     use alloc::vec::Vec;
 
     const JR: u32 = 0x03e0_0008;
@@ -351,15 +410,51 @@ mod tests {
     fn without_the_start() {
         for order in [Order::Little, Order::Big] {
             let isa = Isa { order, release6: false };
-            let rule = |insns: &[u32]| {
+            let rule = |insns: &[u32], is_call: bool| {
                 let code: Vec<u8> = insns.iter().flat_map(|i| order.bytes4(*i)).collect();
-                from_code_before_in(isa, &code)
+                before_in(isa, code.len() as u64, is_call, &mut slice(isa, &code))
             };
-            assert_eq!(rule(&[JR, NOP, LUI, DOWN, SD_RA, LUI]), sp(32, None));
-            assert_eq!(rule(&[DOWN, SD_RA, LUI, LD_RA, JR, UP, LUI]), Rule::UNKNOWN);
-            assert_eq!(rule(&[LUI, NOP]), Rule::UNKNOWN);
-            assert_eq!(rule(&[]), Rule::UNKNOWN);
+            for is_call in [false, true] {
+                assert_eq!(rule(&[JR, NOP, LUI, DOWN, SD_RA, LUI], is_call), sp(32, None));
+                assert_eq!(rule(&[LUI, NOP], is_call), Rule::UNKNOWN);
+                assert_eq!(rule(&[], is_call), Rule::UNKNOWN);
+            }
+            let behind = [DOWN, SD_RA, LUI, LD_RA, JR, UP, LUI];
+            assert_eq!(rule(&behind, false), leaf(0, None));
+            assert_eq!(rule(&behind, true), sp(32, None));
+            // A branch leads there, or further: forwards, or back from there.
+            let over = [DOWN, SD_RA, 0x1080_0005, NOP, LD_RA, JR, UP, LUI, LUI, LUI];
+            assert_eq!(rule(&over, false), sp(32, None));
+            let back = [DOWN, SD_RA, LUI, LD_RA, JR, UP, LUI, 0x1480_fffa, NOP];
+            assert_eq!(rule(&back, false), Rule::UNKNOWN);
+            // Its own loop.
+            let own = [DOWN, SD_RA, LUI, LD_RA, JR, UP, LUI, 0x1480_fffe, NOP];
+            assert_eq!(rule(&own, false), leaf(0, None));
+            // A table of places.
+            let table = [DOWN, SD_RA, 0x0040_0008, NOP, LD_RA, JR, UP, LUI];
+            assert_eq!(rule(&table, false), sp(32, None));
+            // As programs start.
+            let start = [DOWN, SD_RA, JR, NOP, NO_RETURN[0], LUI];
+            assert_eq!(rule(&start, true), Rule::END);
+            assert_eq!(rule(&[NO_RETURN[0], DOWN, SD_RA, LUI], true), sp(32, None));
         }
+    }
+
+    #[test]
+    fn of_a_process() {
+        let insns = [NOP, DOWN, SD_RA, LUI, 0x0320_f809, NOP, LD_RA]; // jalr t9
+        let code: Vec<u8> = insns.iter().flat_map(|i| Order::NATIVE.bytes4(*i)).collect();
+        let mut page = code.clone();
+        page.resize(PIECE as usize, 0);
+        let mut read = |at: u64, to: &mut [u8]| {
+            to.copy_from_slice(&page);
+            at == 0x1000
+        };
+        // Behind the delay slot of the call; interrupted before the save.
+        assert_eq!(before(0x1018, &mut read), sp(32, None));
+        assert_eq!(before(0x1009, &mut read), leaf(32, None));
+        assert_eq!(before(0x1005, &mut read), Rule::UNKNOWN);
+        assert_eq!(before(0x2018, &mut read), Rule::UNKNOWN);
     }
 
     #[test]

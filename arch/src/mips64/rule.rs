@@ -346,6 +346,11 @@ impl CfiRule for Rule {
     const COMPLEX: Self = Rule::COMPLEX;
     const VENDOR: Vendor = Vendor::Default;
 
+    fn from_code(pc: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Option<Self> {
+        let rule = super::prologue::before(pc, read);
+        (rule != Rule::UNKNOWN).then_some(rule)
+    }
+
     /// Packs one row. Whatever is not one of the forms that occur gives `Complex`: a rule is either
     /// exact or not used.
     fn from_row(row: &Row, frame: &FrameInfo<'_>, _pc: u64) -> Self {

@@ -10,6 +10,7 @@
 use super::call::UserRegs;
 use super::isa::Order;
 use super::rule::{FRAME_PC, FRAME_REGS};
+use super::syscall::SignalSet;
 use core::fmt;
 
 /// The register set with the floating point registers: `NT_PRFPREG`, 32 of 8 bytes, then 4 bytes of
@@ -112,8 +113,7 @@ fn put<const N: usize>(out: &mut [u8], offset: usize, bytes: [u8; N]) -> Option<
 
 /// Builds, in `out`, the signal frame that restores `regs`, the floating point state `vector` (as
 /// [`VECTOR_REGSET`] has it) and the signal mask `sigmask` when it stands at `frame_addr` (a multiple
-/// of 16). Signals from 65 on, which nobody blocks but the C library for its own, are not blocked
-/// then.
+/// of 16).
 ///
 /// `regs` should come from [`UserRegs::for_sigframe`]. The restorer is not in the frame but in `$ra`:
 /// see [`UserRegs::enter`].
@@ -127,7 +127,7 @@ pub fn build_sigframe_in(
     frame_addr: u64,
     regs: &UserRegs,
     vector: &[u8],
-    sigmask: [u64; 2],
+    sigmask: SignalSet,
 ) -> Result<Sigframe, SigframeError> {
     if frame_addr & 15 != 0 {
         return Err(SigframeError::Misaligned);
@@ -139,7 +139,7 @@ pub fn build_sigframe_in(
     Ok(Sigframe { len: LEN, sp: frame_addr })
 }
 
-/// The same in this machine's byte order, with a signal mask of which the second half is empty.
+/// The same in this machine's byte order.
 ///
 /// # Errors
 ///
@@ -150,10 +150,10 @@ pub fn build_sigframe(
     regs: &UserRegs,
     vector: &[u8],
     _layout: &VectorLayout,
-    sigmask: u64,
+    sigmask: SignalSet,
     _restorer: u64,
 ) -> Result<Sigframe, SigframeError> {
-    build_sigframe_in(Order::NATIVE, out, frame_addr, regs, vector, [sigmask, 0])
+    build_sigframe_in(Order::NATIVE, out, frame_addr, regs, vector, sigmask)
 }
 
 fn fill(
@@ -161,7 +161,7 @@ fn fill(
     frame: &mut [u8],
     regs: &UserRegs,
     vector: &[u8],
-    sigmask: [u64; 2],
+    sigmask: SignalSet,
 ) -> Option<()> {
     put(frame, UC_STACK_FLAGS, order.bytes4(SS_INVALID))?;
     for (offset, value) in (FRAME_REGS as usize..).step_by(8).zip(regs.gpr).skip(1) {
@@ -249,7 +249,7 @@ mod tests {
         let (regs, layout) = (UserRegs::default(), VectorLayout::native());
         let mut out = [0; LEN];
         let mut build = |at, vector: &[u8], len: usize| {
-            build_sigframe(&mut out[..len], at, &regs, vector, &layout, 0, 0).err()
+            build_sigframe(&mut out[..len], at, &regs, vector, &layout, [0; 2], 0).err()
         };
         assert_eq!(build(8, &[0; 264], LEN), Some(SigframeError::Misaligned));
         assert_eq!(build(16, &[0; 259], LEN), Some(SigframeError::BadVector));

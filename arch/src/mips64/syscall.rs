@@ -26,6 +26,10 @@ const LOAD_NUMBER: u32 = 0x2402_0000;
 
 /// Bytes of the kernel's signal set.
 pub const SIGSET_LEN: usize = 16;
+/// The kernel's signal set: 64 signals in each word.
+pub type SignalSet = [u64; 2];
+/// Every signal.
+pub const ALL_SIGNALS: SignalSet = [u64::MAX; 2];
 /// Bytes of the kernel's `struct sigaction`: flags, handler, mask. There is no restorer: signal
 /// handlers return to the vDSO.
 pub const SIGACTION_LEN: usize = 32;
@@ -176,11 +180,18 @@ mod raw {
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn syscall6(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> i64 {
         let (result, failed): (u64, u64);
-        // SAFETY: the instruction clobbers nothing but what is declared (and the parts of a product,
-        // which cannot be); its effects are the caller's promise.
+        // SAFETY: the instruction clobbers nothing but what is declared, and `$at`, which the compiler uses
+        // and which cannot be declared, so it is kept in a register that a call preserves (and the parts
+        // of a product, which the compiler keeps nothing in); its effects are the caller's promise.
         unsafe {
             asm!(
+                ".set push",
+                ".set noat",
+                "move $17, $1",
                 "syscall",
+                "move $1, $17",
+                ".set pop",
+                out("$17") _,
                 inlateout("$2") nr => result,
                 in("$4") a,
                 in("$5") b,

@@ -7,11 +7,11 @@
 
 use super::CfiRule;
 use gimli::{
-    BaseAddresses, CieOrFde, EhFrame, EndianSlice, LittleEndian, RegisterRule, UnwindContext,
+    BaseAddresses, CieOrFde, EhFrame, EndianSlice, NativeEndian, RegisterRule, UnwindContext,
     UnwindContextStorage, UnwindSection, UnwindTableRow, Vendor,
 };
 
-pub(super) type Slice<'a> = EndianSlice<'a, LittleEndian>;
+pub(super) type Slice<'a> = EndianSlice<'a, NativeEndian>;
 type Fde<'a> = gimli::FrameDescriptionEntry<Slice<'a>>;
 
 /// Fixed storage for gimli, so that nothing is allocated.
@@ -94,15 +94,15 @@ pub(super) enum NoRow {
     Malformed,
 }
 
-/// A 4- or 8-byte little-endian field at `offset`, sign-extended if `signed`.
+/// A 4- or 8-byte field in this machine's byte order at `offset`, sign-extended if `signed`.
 fn field(bytes: &[u8], offset: usize, size: usize, signed: bool) -> Option<u64> {
     let bytes = bytes.get(offset..offset.checked_add(size)?)?;
     match size {
         4 => {
-            let value = u32::from_le_bytes(bytes.try_into().ok()?);
+            let value = u32::from_ne_bytes(bytes.try_into().ok()?);
             Some(if signed { value as i32 as i64 as u64 } else { u64::from(value) })
         }
-        8 => Some(u64::from_le_bytes(bytes.try_into().ok()?)),
+        8 => Some(u64::from_ne_bytes(bytes.try_into().ok()?)),
         _ => None,
     }
 }
@@ -211,7 +211,7 @@ impl<'a> CfiModule<'a> {
     }
 
     fn section(&self) -> EhFrame<Slice<'a>> {
-        let mut section = EhFrame::new(self.eh_frame, LittleEndian);
+        let mut section = EhFrame::new(self.eh_frame, NativeEndian);
         section.set_address_size(8);
         section
     }

@@ -6,7 +6,7 @@
 
 use super::RegisterSet;
 use super::cfi::Slice;
-use gimli::{Encoding, EndianSlice, Format, LittleEndian, Operation, Reader};
+use gimli::{Encoding, EndianSlice, Format, NativeEndian, Operation, Reader};
 
 /// Depth of the evaluation stack.
 const DEPTH: usize = 64;
@@ -66,7 +66,7 @@ impl<R: RegisterSet, F: FnMut(u64) -> Option<u64>> Machine<'_, R, F> {
     /// Runs `code` on a stack that begins with `initial` (register rules begin with the CFA), and
     /// gives the top.
     pub(super) fn eval(&mut self, code: &[u8], initial: Option<u64>) -> Option<u64> {
-        let code = EndianSlice::new(code, LittleEndian);
+        let code = EndianSlice::new(code, NativeEndian);
         let encoding = Encoding { address_size: 8, format: Format::Dwarf32, version: 4 };
         let mut stack = Stack { values: [0; DEPTH], len: 0 };
         if let Some(value) = initial {
@@ -129,15 +129,18 @@ impl<R: RegisterSet, F: FnMut(u64) -> Option<u64>> Machine<'_, R, F> {
         if size == 8 {
             return (self.read)(address);
         }
-        let bits = u32::from(size).checked_mul(8).filter(|&bits| bits > 0 && bits < 64)?;
-        let shift = ((address & 7) as u32).wrapping_mul(8);
-        let aligned = address & !7;
-        let mut value = (self.read)(aligned)?.wrapping_shr(shift);
-        if shift.wrapping_add(bits) > 64 {
-            let next = (self.read)(aligned.wrapping_add(8))?;
-            value |= next.wrapping_shl(64_u32.wrapping_sub(shift));
+        let size = usize::from(size);
+        let (aligned, offset) = (address & !7, (address & 7) as usize);
+        let mut words = [(self.read)(aligned)?, 0];
+        if offset.checked_add(size)? > 8 {
+            words[1] = (self.read)(aligned.wrapping_add(8))?;
         }
-        Some(value & (1_u64.wrapping_shl(bits).wrapping_sub(1)))
+        let bytes = words.map(u64::to_ne_bytes);
+        let from = bytes.as_flattened().get(offset..offset.checked_add(size)?)?;
+        let mut value = [0; 8];
+        let at = if cfg!(target_endian = "big") { 8_usize.checked_sub(size)? } else { 0 };
+        value.get_mut(at..at.checked_add(size)?)?.copy_from_slice(from);
+        (size > 0).then(|| u64::from_ne_bytes(value))
     }
 }
 
@@ -179,7 +182,7 @@ fn arithmetic(stack: &mut Stack, operation: Operation<Slice<'_>>) -> Option<()> 
 fn branch<'a>(code: Slice<'a>, rest: Slice<'a>, target: i16) -> Option<Slice<'a>> {
     let here = code.len().checked_sub(rest.len())?;
     let there = here.checked_add_signed(isize::from(target))?;
-    Some(EndianSlice::new(code.slice().get(there..)?, LittleEndian))
+    Some(EndianSlice::new(code.slice().get(there..)?, NativeEndian))
 }
 
 #[cfg(test)]
@@ -194,29 +197,36 @@ mod tests {
         Machine { regs: &regs, cfa: Some(0x8000), read: &mut read }.eval(code, None)
     }
 
+    /// Two bytes of the word that [`run`] gives, from its second on.
+    const TWO: u64 = if cfg!(target_endian = "big") { 0x2233 } else { 0x6677 };
+    /// Distances.
+    const BY_1: [u8; 2] = 1_i16.to_ne_bytes();
+    const BY_3: [u8; 2] = (-3_i16).to_ne_bytes();
+    const FAR: [u8; 2] = i16::MIN.to_ne_bytes();
+
     #[test]
     fn operations() {
         let cases: &[(&[u8], Option<u64>)] = &[
-            (&[0x77, 0x08], Some(0x7008)),                      // breg7 8
-            (&[0x77, 0x10, 0x06], Some(0x1122_3344_5566_7788)), // breg7 16; deref
-            (&[0x77, 0x11, 0x94, 0x02], Some(0x6677)),          // breg7 17; deref_size 2
-            (&[0x77, 0x18, 0x06], None),                        // unreadable
-            (&[0x9c], Some(0x8000)),                            // call_frame_cfa
-            (&[0x35, 0x33, 0x1c], Some(2)),                     // lit5; lit3; minus
-            (&[0x33, 0x35, 0x1c, 0x19], Some(2)),               // lit3; lit5; minus; abs
-            (&[0x33, 0x35, 0x1c, 0x1f], Some(2)),               // ... neg
-            (&[0x31, 0x32, 0x33, 0x17], Some(2)),               // rot: 1 2 3 -> 3 1 2
-            (&[0x31, 0x32, 0x16], Some(1)),                     // swap
-            (&[0x31, 0x32, 0x14], Some(1)),                     // over
-            (&[0x31, 0x32, 0x12, 0x1e], Some(4)),               // dup; mul
-            (&[0x3f, 0x32, 0x1b], Some(7)),                     // div
-            (&[0x3f, 0x32, 0x1d], Some(1)),                     // mod
-            (&[0x3f, 0x30, 0x1b], None),                        // div by 0
-            (&[0x23, 0x05], None),                              // plus_uconst on an empty stack
-            (&[0x31, 0x28, 0x01, 0x00, 0x96, 0x3a], Some(10)),  // lit1; bra +1; nop; lit10
-            (&[0x3a, 0x2f, 0xfd, 0xff], None),                  // endless: lit10; skip -3
-            (&[0x2f, 0x00, 0x80], None),                        // branch out of the code
-            (&[0x11, 0x7f, 0x30, 0x2d], Some(1)),               // consts -1; lit0; lt
+            (&[0x77, 0x08], Some(0x7008)),                           // breg7 8
+            (&[0x77, 0x10, 0x06], Some(0x1122_3344_5566_7788)),      // breg7 16; deref
+            (&[0x77, 0x11, 0x94, 0x02], Some(TWO)),                  // breg7 17; deref_size 2
+            (&[0x77, 0x18, 0x06], None),                             // unreadable
+            (&[0x9c], Some(0x8000)),                                 // call_frame_cfa
+            (&[0x35, 0x33, 0x1c], Some(2)),                          // lit5; lit3; minus
+            (&[0x33, 0x35, 0x1c, 0x19], Some(2)),                    // lit3; lit5; minus; abs
+            (&[0x33, 0x35, 0x1c, 0x1f], Some(2)),                    // ... neg
+            (&[0x31, 0x32, 0x33, 0x17], Some(2)),                    // rot: 1 2 3 -> 3 1 2
+            (&[0x31, 0x32, 0x16], Some(1)),                          // swap
+            (&[0x31, 0x32, 0x14], Some(1)),                          // over
+            (&[0x31, 0x32, 0x12, 0x1e], Some(4)),                    // dup; mul
+            (&[0x3f, 0x32, 0x1b], Some(7)),                          // div
+            (&[0x3f, 0x32, 0x1d], Some(1)),                          // mod
+            (&[0x3f, 0x30, 0x1b], None),                             // div by 0
+            (&[0x23, 0x05], None), // plus_uconst on an empty stack
+            (&[0x31, 0x28, BY_1[0], BY_1[1], 0x96, 0x3a], Some(10)), // lit1; bra +1; nop; lit10
+            (&[0x3a, 0x2f, BY_3[0], BY_3[1]], None), // endless: lit10; skip -3
+            (&[0x2f, FAR[0], FAR[1]], None), // branch out of the code
+            (&[0x11, 0x7f, 0x30, 0x2d], Some(1)), // consts -1; lit0; lt
             // The PLT's.
             (&[0x77, 0x08, 0x80, 0x00, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22], Some(0x7010)),
             (&[], None),

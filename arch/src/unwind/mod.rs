@@ -31,6 +31,14 @@ pub trait CfiRule: Copy {
 
     /// Packs one row of the unwind table. `pc` is the address looked up.
     fn from_row(row: &Row, frame: &FrameInfo<'_>, pc: u64) -> Self;
+
+    /// The rule for the return address `pc` (or one more than the address of an interrupted
+    /// instruction) by the code before it, where compilers leave unwind tables out and code can be
+    /// understood. `read` reads code of this process; false if it is not all there.
+    fn from_code(pc: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Option<Self> {
+        let _ = (pc, read);
+        None
+    }
 }
 
 /// All registers of one architecture, by DWARF number.

@@ -7,11 +7,12 @@
 
 use super::syscall::nr;
 use crate::blocked::Blocked;
+use crate::registers::Registers;
 
-/// `PTRACE_GETREGSET` of this one gives the general registers.
-pub const REGSET: i32 = 1;
+/// The general registers (`NT_PRSTATUS`).
+pub const REGSET: Registers = Registers::Set(1);
 /// The thread pointer is among those.
-pub const THREAD_POINTER_REGSET: Option<i32> = None;
+pub const THREAD_POINTER_REGSET: Option<Registers> = None;
 /// And so is the number of the system call that the thread is in.
 pub const SYSTEM_CALL_REGSET: Option<i32> = None;
 /// The registers say what a stop has interrupted.

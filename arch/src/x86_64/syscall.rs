@@ -20,6 +20,10 @@ pub const RESTORER_REX: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 
 /// Bytes of the kernel's signal set.
 pub const SIGSET_LEN: usize = 8;
+/// The kernel's signal set.
+pub type SignalSet = u64;
+/// Every signal.
+pub const ALL_SIGNALS: SignalSet = u64::MAX;
 /// Bytes of the kernel's `struct sigaction`: handler, flags, restorer, mask.
 pub const SIGACTION_LEN: usize = 32;
 /// A restorer is given (`arch/x86/include/uapi/asm/signal.h`).
