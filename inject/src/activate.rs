@@ -42,7 +42,7 @@ impl Installed {
             return Ok(());
         }
         let pid = self.target.pid;
-        let bit = 1u64 << (signal - 1);
+        let bit = 1u128 << (signal - 1);
         let status = Status::of(pid)?;
         if (status.signals("SigCgt") | status.signals("SigIgn")) & bit != 0 {
             self.notes.push(format!(

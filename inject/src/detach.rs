@@ -16,6 +16,7 @@ use crate::tracee::Tracee;
 use crate::walk::Walker;
 use crate::{RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc};
 use prof_arch::native::UserRegs;
+use prof_arch::native::syscall::{SIGSET_LEN, sigaction_handler};
 use prof_trace::shared::{Area, Control, FUNCTIONS, Function, Shared, Slot, state};
 use prof_trace::slots;
 use std::collections::HashSet;
@@ -97,7 +98,7 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     let maps = proc::maps(pid)?;
     let gadgets = Gadgets::find(pid, &r.mem, &maps)?;
     let mut handler = None;
-    if (1..=64).contains(&c.signal) {
+    if (1..=8 * SIGSET_LEN as u32).contains(&c.signal) {
         let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
         let old = &old[..(c.old_action_len as usize).min(32)];
         let at = r.ring.plus(core::mem::offset_of!(Control, signal_ignored) as u64);
@@ -111,7 +112,7 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
             activate::restore_signal(c, &r.mem, &action)
         })?;
         if restored {
-            handler = (c.old_action[0] <= libc::SIG_IGN as u64).then_some(c.signal);
+            handler = (sigaction_handler(old) <= libc::SIG_IGN as u64).then_some(c.signal);
         } else {
             report.notes.push(format!(
                 "the target has installed its own handler for {} meanwhile, and keeps it",

@@ -277,15 +277,22 @@ const DT_SYMTAB: u64 = 6;
 const DT_STRSZ: u64 = 10;
 const DT_DEBUG: u64 = 21;
 const DT_JMPREL: u64 = 23;
+const DT_MIPS_RLD_MAP: u64 = 0x7000_0016;
+const DT_MIPS_RLD_MAP_REL: u64 = 0x7000_0035;
 
 /// The first value of a kind in a module's dynamic section that is not 0.
 fn dynamic_entry(mem: &RemoteMemory, m: &Module, tag: u64) -> Option<u64> {
+    dynamic_place(mem, m, tag).map(|(_, value)| value)
+}
+
+/// The same, with the entry's address.
+fn dynamic_place(mem: &RemoteMemory, m: &Module, tag: u64) -> Option<(u64, u64)> {
     let (at, len) = m.dynamic;
     let bytes = mem.read_some(at, len.min(16 << 10) as usize);
     let (words, _) = bytes.as_chunks::<8>();
-    let mut pairs = words.chunks_exact(2).map(|p| p.iter().map(|w| u64::from_ne_bytes(*w)));
-    pairs.find_map(|mut p| match (p.next(), p.next()) {
-        (Some(t), Some(value)) if t == tag && value != 0 => Some(value),
+    let pairs = words.chunks_exact(2).map(|p| p.iter().map(|w| u64::from_ne_bytes(*w)));
+    (at.0..).step_by(16).zip(pairs).find_map(|(at, mut p)| match (p.next(), p.next()) {
+        (Some(t), Some(value)) if t == tag && value != 0 => Some((at, value)),
         _ => None,
     })
 }
@@ -293,5 +300,15 @@ fn dynamic_entry(mem: &RemoteMemory, m: &Module, tag: u64) -> Option<u64> {
 /// The dynamic linker's `r_debug` (`DT_DEBUG` of the executable); 0 if there is none.
 #[must_use]
 pub fn r_debug(mem: &RemoteMemory, modules: &[Module]) -> u64 {
-    modules.iter().find_map(|m| dynamic_entry(mem, m, DT_DEBUG)).unwrap_or(0)
+    let find = |m: &Module| {
+        let entry = |tag| dynamic_entry(mem, m, tag);
+        // On MIPS the section can't be written: it says where the pointer is.
+        let place = || {
+            let relative = |(at, value): (u64, u64)| at.wrapping_add(value);
+            entry(DT_MIPS_RLD_MAP)
+                .or_else(|| dynamic_place(mem, m, DT_MIPS_RLD_MAP_REL).map(relative))
+        };
+        entry(DT_DEBUG).or_else(|| mem.word(RemoteAddr(place()?)).ok().filter(|word| *word != 0))
+    };
+    modules.iter().find_map(find).unwrap_or(0)
 }

@@ -1,8 +1,9 @@
 //! The hook as bytes, ready to be put at an address.
 
-use crate::{Error, RemoteAddr, Result};
-use goblin::elf::Elf;
+use crate::{Error, RemoteAddr, Result, mips_got};
+use goblin::elf::header::{EM_AARCH64, EM_ARM, EM_MIPS};
 use goblin::elf::program_header::PT_LOAD;
+use goblin::elf::{Elf, Reloc};
 use prof_trace::shared::{HOOK_SYMBOL, HookHeader, LAYOUT, MAGIC};
 
 static HOOK: &[u8] = include_bytes!(env!("PROF_HOOK_SO"));
@@ -51,17 +52,25 @@ impl Image {
         let header = symbol.ok_or_else(|| broken("no header"))?.st_value as usize;
         let relocs = elf.dynrelas.iter().chain(elf.dynrels.iter()).chain(elf.pltrelocs.iter());
         let mut relative = Vec::new();
+        let inline = |at: usize| {
+            let word = bytes.get(at..at + 8).and_then(|b| b.first_chunk::<8>());
+            word.map(|w| u64::from_ne_bytes(*w)).ok_or_else(|| broken("a relocation"))
+        };
         for r in relocs {
-            if r.r_type != relative_type(elf.header.e_machine) {
-                return Err(broken("a relocation that is not relative"));
+            match is_relative(&elf, &r) {
+                Some(true) => {}
+                Some(false) => continue,
+                None => return Err(broken("a relocation that is not relative")),
             }
             let at = r.r_offset as usize;
-            let inline = bytes.get(at..at + 8).and_then(|b| b.first_chunk::<8>());
-            let addend = match r.r_addend {
-                Some(a) => a as u64,
-                None => u64::from_ne_bytes(*inline.ok_or_else(|| broken("a relocation"))?),
-            };
+            let addend = r.r_addend.map_or_else(|| inline(at), |a| Ok(a as u64))?;
             relative.push((at, addend));
+        }
+        if elf.header.e_machine == EM_MIPS {
+            let entries = mips_got::entries(&elf);
+            for at in entries.ok_or_else(|| broken("its global offset table"))? {
+                relative.push((at as usize, inline(at as usize)?));
+            }
         }
         let image = Self { bytes, header, relative, code, data };
         let h = image.header_at(RemoteAddr(0));
@@ -112,12 +121,13 @@ impl Image {
     }
 }
 
-/// `R_*_RELATIVE` of a machine (each psABI's relocation table).
-fn relative_type(machine: u16) -> u32 {
-    match machine {
-        goblin::elf::header::EM_AARCH64 => 1027,
-        goblin::elf::header::EM_ARM => 23,
-        goblin::elf::header::EM_MIPS => 3,
+/// Whether a relocation is `R_*_RELATIVE` (each psABI's relocation table); `None`: another one.
+fn is_relative(elf: &Elf<'_>, r: &Reloc) -> Option<bool> {
+    let relative = match elf.header.e_machine {
+        EM_AARCH64 => 1027,
+        EM_ARM => 23,
+        EM_MIPS => return mips_got::is_relative(r),
         _ => 8,
-    }
+    };
+    (r.r_type == relative).then_some(true)
 }

@@ -11,7 +11,9 @@ use crate::{
     Error, Installed, Options, RemoteAddr, RemoteMemory, Result, install, preflight, proc,
 };
 use nix::errno::Errno;
+use prof_arch::native::FullRegs;
 use prof_arch::native::jump::BREAKPOINT;
+use prof_arch::unwind::RegisterSet;
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -206,31 +208,49 @@ fn run_to(
     at: RemoteAddr,
     ready: impl Fn() -> bool,
 ) -> Result<()> {
-    let mut code = [0u8; BREAKPOINT.len()];
-    mem.read(at, &mut code)?;
     let deadline = Instant::now() + PATIENCE;
     loop {
-        mem.write(at, &BREAKPOINT)?;
-        let mut signal = 0;
-        loop {
-            t.resume(libc::PTRACE_CONT, signal)?;
-            match t.wait(deadline)? {
-                Some(Stop::Signal(libc::SIGTRAP)) => break,
-                Some(Stop::Signal(s)) => signal = s,
-                Some(_) => signal = 0,
-                None => return Err(Error::Gone(t.pid)),
-            }
-        }
-        mem.write(at, &code)?;
-        let mut regs = t.regs()?;
-        regs.set_pc(at.0);
-        t.set_regs(&regs)?;
+        run_to_next(t, mem, at, deadline)?;
         if ready() {
             return Ok(());
+        }
+        // Past the breakpoint. Not every kernel can do a single instruction; where calls leave their
+        // return address in a register, it stands there at a function's entry.
+        if FullRegs::LINK {
+            let regs = FullRegs::from(&t.regs()?);
+            let back = RemoteAddr(regs.get(FullRegs::RA).unwrap_or(0));
+            run_to_next(t, mem, back, deadline)?;
+            continue;
         }
         t.resume(libc::PTRACE_SINGLESTEP, 0)?;
         if t.wait(deadline)?.is_none() {
             return Err(Error::Gone(t.pid));
         }
     }
+}
+
+/// Runs it until it comes to `at`.
+fn run_to_next(
+    t: &mut Tracee,
+    mem: &RemoteMemory,
+    at: RemoteAddr,
+    deadline: Instant,
+) -> Result<()> {
+    let mut code = [0u8; BREAKPOINT.len()];
+    mem.read(at, &mut code)?;
+    mem.write(at, &BREAKPOINT)?;
+    let mut signal = 0;
+    loop {
+        t.resume(libc::PTRACE_CONT, signal)?;
+        match t.wait(deadline)? {
+            Some(Stop::Signal(libc::SIGTRAP)) => break,
+            Some(Stop::Signal(s)) => signal = s,
+            Some(_) => signal = 0,
+            None => return Err(Error::Gone(t.pid)),
+        }
+    }
+    mem.write(at, &code)?;
+    let mut regs = t.regs()?;
+    regs.set_pc(at.0);
+    t.set_regs(&regs)
 }

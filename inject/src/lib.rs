@@ -20,6 +20,7 @@ mod launch;
 mod lock;
 mod mapping;
 mod memory;
+mod mips_got;
 mod named;
 mod operators;
 pub mod plan;

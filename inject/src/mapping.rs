@@ -17,7 +17,7 @@ use prof_trace::shared::{Area, Control, LAYOUT, MAGIC, MEMFD_NAME, Shared, state
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-/// Protection and mapping bits of the kernel's mmap (the same on all architectures but MIPS).
+/// Protection and mapping bits of the kernel's mmap (those for mapping are others on MIPS).
 pub(crate) mod bits {
     #![allow(missing_docs)]
     pub const READ: u64 = 1;

@@ -10,6 +10,12 @@ use std::fs;
 const OURS: (&str, u16) = ("64-bit AMD64", goblin::elf::header::EM_X86_64);
 #[cfg(target_arch = "aarch64")]
 const OURS: (&str, u16) = ("64-bit AArch64", goblin::elf::header::EM_AARCH64);
+#[cfg(target_arch = "mips64")]
+const OURS: (&str, u16) = if cfg!(target_endian = "big") {
+    ("64-bit big-endian MIPS", goblin::elf::header::EM_MIPS)
+} else {
+    ("64-bit little-endian MIPS", goblin::elf::header::EM_MIPS)
+};
 
 /// A process that prof may attach to.
 #[derive(Clone, Debug)]
@@ -120,7 +126,7 @@ fn yama() -> i32 {
 }
 
 fn has_ptrace_capability() -> bool {
-    const CAP_SYS_PTRACE: u64 = 1 << 19;
+    const CAP_SYS_PTRACE: u128 = 1 << 19;
     let me = std::process::id() as i32;
     Status::of(me).is_ok_and(|s| s.signals("CapEff") & CAP_SYS_PTRACE != 0)
 }

@@ -231,10 +231,10 @@ impl Status {
         self.field(name)?.split_whitespace().next()?.parse().ok()
     }
 
-    /// A field that is a set of signals.
+    /// A field that is a set of signals, of which there may be 128.
     #[must_use]
-    pub fn signals(&self, name: &str) -> u64 {
-        self.field(name).and_then(|f| u64::from_str_radix(f, 16).ok()).unwrap_or(0)
+    pub fn signals(&self, name: &str) -> u128 {
+        self.field(name).and_then(|f| u128::from_str_radix(f, 16).ok()).unwrap_or(0)
     }
 
     /// Whether a signal waits that is not blocked.

@@ -127,7 +127,7 @@ pub struct Caller<'a> {
     mem: &'a RemoteMemory,
     gadgets: Gadgets,
     before: UserRegs,
-    mask: u64,
+    mask: syscall::SignalSet,
     /// The stack pointer at a call.
     sp: u64,
     room: RemoteAddr,
@@ -222,7 +222,7 @@ impl<'a> Caller<'a> {
         t.set_regs(&regs)?;
         // No handler shall run on the way. In this order: the frame that the thread is now on its
         // way to has the old mask, should prof die here.
-        t.set_signal_mask(u64::MAX)?;
+        t.set_signal_mask(syscall::ALL_SIGNALS)?;
         syscall_stop(t)?;
         syscall_stop(t)?;
         let result = t.regs()?.syscall_result();

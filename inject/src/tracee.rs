@@ -7,7 +7,9 @@ use crate::proc::Status;
 use crate::{Error, Result};
 use nix::errno::Errno;
 use prof_arch::blocked::Blocked;
+use prof_arch::native::syscall::SignalSet;
 use prof_arch::native::{UserRegs, call, sigframe, syscall};
+use prof_arch::registers::Registers;
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -348,11 +350,11 @@ impl Tracee {
         let mut regs = UserRegs::default();
         let at = std::ptr::from_mut(&mut regs).cast();
         // SAFETY: the struct begins with the kernel's, which is plain integers.
-        unsafe { self.get_set(call::REGSET, at, UserRegs::KERNEL_LEN) }?;
-        if let Some(set) = call::THREAD_POINTER_REGSET {
+        unsafe { self.get(call::REGSET, at, UserRegs::KERNEL_LEN) }?;
+        if let Some(from) = call::THREAD_POINTER_REGSET {
             let mut tp = 0u64;
             // SAFETY: an integer.
-            unsafe { self.get_set(set, std::ptr::from_mut(&mut tp).cast(), size_of::<u64>()) }?;
+            unsafe { self.get(from, std::ptr::from_mut(&mut tp).cast(), size_of::<u64>()) }?;
             regs.set_thread_pointer(tp);
         }
         regs.set_blocked(self.blocked);
@@ -365,10 +367,10 @@ impl Tracee {
     /// If it is not stopped, or gone.
     pub fn set_regs(&mut self, regs: &UserRegs) -> Result<()> {
         let at = std::ptr::from_ref(regs).cast();
-        self.put_set(call::REGSET, at, UserRegs::KERNEL_LEN)?;
+        self.put(call::REGSET, at, UserRegs::KERNEL_LEN)?;
         if let Some(set) = call::SYSTEM_CALL_REGSET {
             let none = -1i32;
-            self.put_set(set, std::ptr::from_ref(&none).cast(), size_of::<i32>())?;
+            self.put(Registers::Set(set), std::ptr::from_ref(&none).cast(), size_of::<i32>())?;
         }
         Ok(())
     }
@@ -381,7 +383,7 @@ impl Tracee {
         let mut bytes = vec![0u8; 16 << 10];
         let (at, room) = (bytes.as_mut_ptr(), bytes.len());
         // SAFETY: bytes.
-        let len = unsafe { self.get_set(sigframe::VECTOR_REGSET, at, room) }?;
+        let len = unsafe { self.get(Registers::Set(sigframe::VECTOR_REGSET), at, room) }?;
         bytes.truncate(len);
         Ok(bytes)
     }
@@ -392,16 +394,25 @@ impl Tracee {
         sigframe::SCALABLE_REGSETS.iter().any(|set| {
             let mut header = [0u8; 16];
             // SAFETY: bytes. A processor without them has no such set.
-            let found = unsafe { self.get_set(*set, header.as_mut_ptr(), header.len()) };
+            let found =
+                unsafe { self.get(Registers::Set(*set), header.as_mut_ptr(), header.len()) };
             found.is_ok_and(|n| sigframe::is_scalable_in_use(header.get(..n).unwrap_or(&header)))
         })
     }
 
-    /// Reads a register set; returns how long it is.
+    /// Reads registers; returns how long they are.
     ///
     /// # Safety
-    /// `to` must point to `len` bytes that may get any value.
-    unsafe fn get_set(&mut self, set: i32, to: *mut u8, len: usize) -> Result<usize> {
+    /// `to` must point to `len` bytes that may get any value; for requests, to all that those give.
+    unsafe fn get(&mut self, from: Registers, to: *mut u8, len: usize) -> Result<usize> {
+        let set = match from {
+            Registers::Set(set) => set,
+            Registers::Requests { get, .. } => {
+                ptrace(get, self.tid, 0, to as usize)
+                    .map_err(|e| self.failed("reading registers", e))?;
+                return Ok(len);
+            }
+        };
         let mut io = libc::iovec { iov_base: to.cast(), iov_len: len };
         let at = std::ptr::from_mut(&mut io) as usize;
         ptrace(libc::PTRACE_GETREGSET, self.tid, set as usize, at)
@@ -409,7 +420,14 @@ impl Tracee {
         Ok(io.iov_len)
     }
 
-    fn put_set(&mut self, set: i32, from: *const u8, len: usize) -> Result<()> {
+    fn put(&mut self, to: Registers, from: *const u8, len: usize) -> Result<()> {
+        let set = match to {
+            Registers::Set(set) => set,
+            Registers::Requests { set, .. } => {
+                return ptrace(set, self.tid, 0, from as usize)
+                    .map_err(|e| self.failed("writing registers", e));
+            }
+        };
         let mut io = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
         let at = std::ptr::from_mut(&mut io) as usize;
         ptrace(libc::PTRACE_SETREGSET, self.tid, set as usize, at)
@@ -420,8 +438,8 @@ impl Tracee {
     ///
     /// # Errors
     /// If it is not stopped, or gone.
-    pub fn signal_mask(&mut self) -> Result<u64> {
-        let mut mask = 0u64;
+    pub fn signal_mask(&mut self) -> Result<SignalSet> {
+        let mut mask = SignalSet::default();
         let at = std::ptr::from_mut(&mut mask) as usize;
         ptrace(PTRACE_GETSIGMASK, self.tid, syscall::SIGSET_LEN, at)
             .map_err(|e| self.failed("PTRACE_GETSIGMASK", e))?;
@@ -432,7 +450,7 @@ impl Tracee {
     ///
     /// # Errors
     /// If it is not stopped, or gone.
-    pub fn set_signal_mask(&mut self, mask: u64) -> Result<()> {
+    pub fn set_signal_mask(&mut self, mask: SignalSet) -> Result<()> {
         let at = std::ptr::from_ref(&mask) as usize;
         ptrace(PTRACE_SETSIGMASK, self.tid, syscall::SIGSET_LEN, at)
             .map_err(|e| self.failed("PTRACE_SETSIGMASK", e))

@@ -1,5 +1,8 @@
 //! Links the hook as a library that needs nothing: no libc, no undefined symbol, no lazy binding.
 fn main() {
+    // Linkers have no other for MIPS.
+    let mips = std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|a| a == "mips64");
+    let hash = if mips { "-Wl,--hash-style=sysv" } else { "-Wl,--hash-style=both" };
     for arg in [
         "-nostdlib",
         "-nostartfiles",
@@ -7,7 +10,7 @@ fn main() {
         "-Wl,-z,now",
         "-Wl,-z,norelro",
         "-Wl,-Bsymbolic",
-        "-Wl,--hash-style=both",
+        hash,
         "-Wl,-z,max-page-size=65536",
         "-Wl,-z,separate-code",
     ] {

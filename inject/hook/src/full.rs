@@ -3,7 +3,7 @@
 use crate::stack::Job;
 use crate::state::{FRAMES, Frame};
 use crate::{memory, modules, resolve};
-use prof_arch::native::{FullRegs, Regs, Rule, Step};
+use prof_arch::native::{FullRegs, Regs, Rule};
 use prof_arch::unwind::{CfiContext, FullStep, step_full};
 use prof_trace::shared::Shared;
 
@@ -87,9 +87,9 @@ fn step(
             FullStep::NoCfi => {}
         }
     }
-    match rule.step(&Regs::from(r), &mut read) {
-        Step::Next(next) => Some(Some(r.with(next))),
-        Step::End => Some(None),
+    match rule.step_all(r, &mut read) {
+        FullStep::Next { regs, .. } => Some(Some(regs)),
+        FullStep::End => Some(None),
         _ => None,
     }
 }

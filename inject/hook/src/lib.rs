@@ -16,6 +16,8 @@
 //! * [`chunk`]: what glibc's header of a block says;
 //! * [`record`]: putting events into the ring; [`clock`]; [`toggle`]: the signal.
 #![no_std]
+// Stable Rust has no inline assembly for MIPS64.
+#![cfg_attr(target_arch = "mips64", feature(asm_experimental_arch))]
 
 #[cfg(test)]
 extern crate std;

@@ -3,7 +3,7 @@
 use crate::{memory, modules, sys};
 use core::sync::atomic::Ordering::Acquire;
 use prof_arch::native::rule::{Rule, is_sigreturn_code};
-use prof_arch::unwind::{CfiContext, compile};
+use prof_arch::unwind::{CfiContext, CfiRule, compile};
 use prof_trace::pcs::{self, Found};
 use prof_trace::shared::{FUNCTIONS, Shared};
 
@@ -41,19 +41,18 @@ pub fn compute(shared: &Shared, pc: u64) -> Code {
     let (number, rule) = match found {
         // Nobody's, and not even memory: no address of code.
         None if sys::allowed(shared) && !memory::read(shared, look, &mut [0]) => (0, Rule::UNKNOWN),
-        None => (0, without_cfi(shared, pc)),
+        None => (0, without_cfi(shared, pc).unwrap_or_else(|| from_code(shared, pc))),
         Some((number, m)) => {
             // Before the tables are asked: a trampoline without information of its own (musl's) may
             // stand right behind a function that has some.
-            let mut rule = without_cfi(shared, pc);
-            if rule != Rule::SIGNAL {
+            let rule = without_cfi(shared, pc).unwrap_or_else(|| {
                 // SAFETY: `pc` is a return address on the calling thread's stack.
                 let cfi = unsafe { modules::cfi(m) };
-                let listed: Rule = compile(&cfi, look, &mut CfiContext::new());
-                if listed != Rule::UNKNOWN {
-                    rule = listed;
+                match compile(&cfi, look, &mut CfiContext::new()) {
+                    Rule::UNKNOWN => from_code(shared, pc),
+                    listed => listed,
                 }
-            }
+            });
             (number, rule)
         }
     };
@@ -85,11 +84,14 @@ fn enter(shared: &Shared, pc: u64, number: u16, rule: Rule) -> Code {
     Code { id, rule }
 }
 
-/// Code that says nothing of itself: a signal trampoline, or a chain of frame pointers at best.
-fn without_cfi(shared: &Shared, pc: u64) -> Rule {
+/// A signal trampoline.
+fn without_cfi(shared: &Shared, pc: u64) -> Option<Rule> {
     let mut code = [0u8; 16];
-    if memory::read(shared, pc, &mut code) && is_sigreturn_code(&code) {
-        return Rule::SIGNAL;
-    }
-    Rule::FRAME_POINTER
+    (memory::read(shared, pc, &mut code) && is_sigreturn_code(&code)).then_some(Rule::SIGNAL)
+}
+
+/// Code of which no table says anything: what its instructions say, or a chain of frame pointers at best.
+fn from_code(shared: &Shared, pc: u64) -> Rule {
+    let mut read = |at: u64, to: &mut [u8]| memory::read(shared, at, to);
+    Rule::from_code(pc, &mut read).unwrap_or(Rule::FRAME_POINTER)
 }

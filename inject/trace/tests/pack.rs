@@ -208,3 +208,30 @@ fn hostile_chunks_do_no_harm() {
         assert!(unpack(&huge).is_none());
     }
 }
+
+/// What is written is the same, byte for byte, whatever the byte order of the machine: recordings are
+/// read elsewhere. (tests/vm/user runs this on a big-endian one.)
+#[test]
+fn the_bytes_are_the_same_on_every_machine() {
+    use prof_trace::chunk::{FILE_VERSION, checksum, file_header, put};
+    use prof_trace::records::{Target, kind};
+    let made = events(&mut Random(21), 1000, true);
+    let (bytes, _) = encode(Codec::default(), &made);
+    let mut packer = Packer::new();
+    packer.run(7, &mut Codec::default(), &bytes, |_| {});
+    let mut payload = Vec::new();
+    packer.finish(Compress::None, &mut payload);
+    let target =
+        Target { pid: 0x1234, exe: "/bin/x".into(), wall_ns: 1 << 40, ..Target::default() };
+    assert_eq!(file_header()[8..12], FILE_VERSION.to_le_bytes());
+    let mut file = Vec::new();
+    put(&mut file, kind::TARGET, &target.encode());
+    put(&mut file, kind::PACKED, &payload);
+    assert_eq!(file[..4], [1, 0, 0, 0]);
+    assert_eq!((bytes.len(), checksum(0, &bytes)), EVENTS);
+    assert_eq!((file.len(), checksum(0, &file)), WHOLE);
+}
+
+/// Length and checksum; a change of the format changes them.
+const EVENTS: (usize, u64) = (9686, 5096042207071016620);
+const WHOLE: (usize, u64) = (8020, 5437160371183182582);
