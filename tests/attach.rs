@@ -86,7 +86,7 @@ fn every_stack_has_its_function_file_and_line() {
         let at = functions.iter().position(|f| *f == function);
         let at = at.unwrap_or_else(|| panic!("@{marker}: no {function} in {functions:?}"));
         assert_eq!(functions.get(at + 1), Some(&"main"), "@{marker}: {functions:?}");
-        assert_eq!(functions.last(), Some(&"_start"), "@{marker}: {functions:?}");
+        assert_eq!(functions.last(), Some(&common::START), "@{marker}: {functions:?}");
     }
     let plain = r.marked("counts.c", "plain");
     let peak = (plain.number("peak_count"), plain.number("peak_bytes"));

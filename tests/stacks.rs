@@ -33,7 +33,7 @@ fn depths(name: &str, flags: &[&str]) {
         let count = |name: &str| f.iter().filter(|x| **x == name).count() as u64;
         assert_eq!((count("bottom"), count("main")), (1, 1), "depth {depth}: {f:?}");
         assert_eq!(count("descend"), depth + 1, "depth {depth}");
-        assert_eq!(f.last(), Some(&"_start"), "depth {depth}: {f:?}");
+        assert_eq!(f.last(), Some(&common::START), "depth {depth}: {f:?}");
         let line = common::build::line_of("deep.c", "descend");
         let frames = found[0].frames();
         let right = frames.iter().filter(|f| f.function() == "descend" && f.line() == line).count();
@@ -98,7 +98,7 @@ fn handlers_on_alternate_stacks_are_unwound_through() {
     for g in &groups {
         let f = g.functions();
         assert!(f.contains(&"on_alarm"), "{f:?}");
-        assert_eq!(f.last(), Some(&"_start"), "{f:?}");
+        assert_eq!(f.last(), Some(&common::START), "{f:?}");
         assert!(f.contains(&"main"), "{f:?}");
         interrupted += u64::from(f.contains(&"interrupted_work")) * g.number("live_count");
     }
@@ -140,7 +140,7 @@ fn longjmp_and_fibers_leave_no_false_frames() {
         let f = found[0].functions();
         assert_eq!(count(&f, name), depth, "{f:?}");
         assert_eq!(count(&f, "main"), 1, "{f:?}");
-        assert_eq!(f.last(), Some(&"_start"), "{f:?}");
+        assert_eq!(f.last(), Some(&common::START), "{f:?}");
         assert_eq!(count(&f, "fiber_main"), 0, "{f:?}");
     }
     let fiber = of_size(100 * 8003);

@@ -25,7 +25,7 @@ fn assert_parts(r: &Report, wanted: usize) {
 
 /// True if the mask in /proc/PID/status has the signal.
 fn has(target: &Target, mask: &str, signal: i32) -> bool {
-    let bits = u64::from_str_radix(&target.status(mask), 16).expect("a mask");
+    let bits = u128::from_str_radix(&target.status(mask), 16).expect("a mask");
     bits >> (signal - 1) & 1 == 1
 }
 

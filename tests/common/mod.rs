@@ -21,6 +21,9 @@ pub use target::Target;
 /// How long any single step may take before it counts as a hang.
 pub const DEADLINE: Duration = Duration::from_secs(60);
 
+/// Where programs start, as their own start files call it.
+pub const START: &str = if cfg!(target_arch = "mips64") { "__start" } else { "_start" };
+
 /// Says that a test can't run here; a failure if the caller insists on every test.
 pub fn skip(test: &str, reason: &str) {
     assert!(

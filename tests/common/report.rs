@@ -155,7 +155,7 @@ impl<'a> Group<'a> {
         let libc = |f: &Frame<'_>| f.module().contains("/libc.so");
         let start = |f: &Frame<'_>| f.function().starts_with("__libc_start_main");
         match frames.len().checked_sub(2).map(|i| &frames[i]) {
-            _ if name == "_start" || name == "start_thread" || name.contains("clone") => true,
+            _ if name == super::START || name == "start_thread" || name.contains("clone") => true,
             Some(before) if name.is_empty() && !libc(last) => start(before),
             Some(before) => libc(last) && libc(before) && !start(last),
             None => false,

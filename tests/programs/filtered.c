@@ -9,6 +9,13 @@
 #include <sys/prctl.h>
 #include <time.h>
 
+/* No call has a number from here on. */
+#ifdef __mips__
+enum { ABOVE = 6000 };
+#else
+enum { ABOVE = 1000 };
+#endif
+
 static atomic_int stop, wrong;
 static atomic_ulong rounds;
 
@@ -21,6 +28,9 @@ static void *work(void *unused) {
 #elif defined __aarch64__
         __asm__ volatile("1: add %0, %0, #1\n subs %1, %1, #1\n b.ne 1b"
                          : "+r"(sum), "+r"(n) : : "cc");
+#elif defined __mips__
+        __asm__ volatile(".set push\n.set noreorder\n1: daddiu %1, %1, -1\nbnez %1, 1b\n"
+                         "daddiu %0, %0, 1\n.set pop" : "+r"(sum), "+r"(n));
 #else
         for (; n > 0; n--) __asm__ volatile("" : "+r"(sum) : "0"(sum + 1));
 #endif
@@ -39,7 +49,7 @@ int main(int argc, char **argv) {
     int kills = argc > 1 && strcmp(argv[1], "kill") == 0;
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 1000, 0, 1),
+        BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, ABOVE, 0, 1),
         BPF_STMT(BPF_RET | BPF_K, kills ? SECCOMP_RET_KILL_PROCESS : SECCOMP_RET_ERRNO | EPERM),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
     };

@@ -176,6 +176,79 @@ static const char *choose_spin(size_t (**spin)(uint64_t *)) {
     *spin = spin_simd;
     return "simd";
 }
+#elif defined __mips64
+struct state {
+    uint64_t s0_to_s7[8], gp, fp, sp, f24_to_f31[8], fcsr;
+};
+struct state before, after;
+
+#define SAVED(insn, base) \
+    insn " $16, 0(" base ")\n" insn " $17, 8(" base ")\n" insn " $18, 16(" base ")\n" \
+    insn " $19, 24(" base ")\n" insn " $20, 32(" base ")\n" insn " $21, 40(" base ")\n" \
+    insn " $22, 48(" base ")\n" insn " $23, 56(" base ")\n" insn " $28, 64(" base ")\n" \
+    insn " $30, 72(" base ")\n"
+#define SAVED_FP(insn, base) \
+    insn " $f24, 88(" base ")\n" insn " $f25, 96(" base ")\n" insn " $f26, 104(" base ")\n" \
+    insn " $f27, 112(" base ")\n" insn " $f28, 120(" base ")\n" insn " $f29, 128(" base ")\n" \
+    insn " $f30, 136(" base ")\n" insn " $f31, 144(" base ")\n"
+__asm__(".text\n.globl checked_call\n.type checked_call,@function\nchecked_call:\n"
+        ".set push\n.set noreorder\n.cfi_startproc\n"
+        "daddiu $29, $29, -176\n.cfi_def_cfa_offset 176\n"
+        "sd $31, 168($29)\n.cfi_offset 31, -8\n"
+        SAVED("sd", "$29") ".cfi_offset 28, -112\n.cfi_offset 30, -104\n" SAVED_FP("sdc1", "$29")
+        "lui $28, %hi(%neg(%gp_rel(checked_call)))\ndaddu $28, $28, $25\n"
+        "daddiu $28, $28, %lo(%neg(%gp_rel(checked_call)))\n"
+        "lui $8, 0x1111\nori $8, $8, 0x2222\ndsll $9, $8, 20\ndaddu $16, $8, $9\n"
+        "daddu $17, $16, $9\ndaddu $18, $17, $9\ndaddu $19, $18, $9\ndaddu $20, $19, $9\n"
+        "daddu $21, $20, $9\ndaddu $22, $21, $9\ndaddu $23, $22, $9\ndaddu $30, $23, $9\n"
+        "dmtc1 $16, $f24\ndmtc1 $17, $f25\ndmtc1 $18, $f26\ndmtc1 $19, $f27\n"
+        "dmtc1 $20, $f28\ndmtc1 $21, $f29\ndmtc1 $22, $f30\ndmtc1 $23, $f31\n"
+        "ld $8, %got_disp(before)($28)\nbal store_state\nnop\n"
+        "ld $8, %got_disp(call_arguments)($28)\nld $4, 0($8)\nld $5, 8($8)\nld $6, 16($8)\n"
+        "ld $25, %got_disp(call_target)($28)\nld $25, 0($25)\njalr $25\nnop\n"
+        "ld $8, %got_disp(call_result)($28)\nsd $2, 0($8)\n"
+        "ld $8, %got_disp(after)($28)\nbal store_state\nnop\n"
+        SAVED("ld", "$29") SAVED_FP("ldc1", "$29")
+        "ld $31, 168($29)\njr $31\ndaddiu $29, $29, 176\n.cfi_endproc\n"
+        "store_state:\n" SAVED("sd", "$8") "sd $29, 80($8)\n" SAVED_FP("sdc1", "$8")
+        "cfc1 $9, $31\nsd $9, 152($8)\njr $31\nnop\n.set pop\n");
+
+/* Round up, flush to zero. */
+static void checked_call_in_other_modes(const char *name) {
+    (void)name;
+    uint32_t old, other = 0x01000002;
+    __asm__ volatile("cfc1 %0, $31\nctc1 %1, $31" : "=&r"(old) : "r"(other));
+    checked_call();
+    __asm__ volatile("ctc1 %0, $31" : : "r"(old));
+}
+
+/* Sets all registers, spins for about a millisecond, and looks at them. */
+#define FOUR(insn, a, b, c, d, base) \
+    insn " $f" #a ", 8*" #a "(" base ")\n" insn " $f" #b ", 8*" #b "(" base ")\n" \
+    insn " $f" #c ", 8*" #c "(" base ")\n" insn " $f" #d ", 8*" #d "(" base ")\n"
+#define ALL(insn, base) \
+    FOUR(insn, 0, 1, 2, 3, base) FOUR(insn, 4, 5, 6, 7, base) FOUR(insn, 8, 9, 10, 11, base) \
+    FOUR(insn, 12, 13, 14, 15, base) FOUR(insn, 16, 17, 18, 19, base) \
+    FOUR(insn, 20, 21, 22, 23, base) FOUR(insn, 24, 25, 26, 27, base) \
+    FOUR(insn, 28, 29, 30, 31, base)
+#define FLAGS 0xa5a55a5a12345678ul
+static size_t spin_floating(uint64_t *flags) {
+    uint64_t left = 100000, high = FLAGS, low = FLAGS;
+    __asm__ volatile(".set push\n.set noreorder\n" ALL("ldc1", "%3")
+                     "mthi %1\nmtlo %2\n1: daddiu %0, %0, -1\nbnez %0, 1b\nnop\n"
+                     "mfhi %1\nmflo %2\n" ALL("sdc1", "%4") ".set pop"
+                     : "+r"(left), "+r"(high), "+r"(low) : "r"(pattern), "r"(got)
+                     : "memory", "hi", "lo", "$f0", "$f1", "$f2", "$f3", "$f4", "$f5", "$f6", "$f7",
+                       "$f8", "$f9", "$f10", "$f11", "$f12", "$f13", "$f14", "$f15", "$f16", "$f17",
+                       "$f18", "$f19", "$f20", "$f21", "$f22", "$f23", "$f24", "$f25", "$f26",
+                       "$f27", "$f28", "$f29", "$f30", "$f31");
+    *flags = high == low ? high : ~FLAGS;
+    return 32 * 8;
+}
+static const char *choose_spin(size_t (**spin)(uint64_t *)) {
+    *spin = spin_floating;
+    return "floating";
+}
 #else
 #error "which registers does this architecture have?"
 #endif

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
-#ifdef __aarch64__
+#if defined __aarch64__ || defined __mips__
 enum { STACK = 131072, THREADS = 50 };
 #else
 enum { STACK = 16384, THREADS = 50 };
