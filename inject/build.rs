@@ -16,11 +16,15 @@ fn main() {
         println!("cargo:rerun-if-changed={}", here.join(file).display());
     }
     let target = env::var("TARGET").expect("set by cargo");
+    // There ld takes the flags of the first object for those of all, and rustc's own comes first and has
+    // none when it links a library (rust-lang/rust): so it does not.
+    let is_arm = target.starts_with("arm");
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .current_dir(&so)
-        .args(["build", "--release", "--locked", "--target", &target, "--target-dir"])
-        .arg(out.join("hook"));
+        .args(["rustc", "--release", "--locked", "--target", &target, "--target-dir"])
+        .arg(out.join("hook"))
+        .args(["--crate-type", if is_arm { "staticlib" } else { "cdylib" }]);
     // Flags and wrappers for the workspace (coverage, sanitizers, lints) are not meant for this one.
     for (name, _) in env::vars_os() {
         let n = name.to_string_lossy().into_owned();
@@ -49,9 +53,37 @@ fn main() {
     }
     let status = cargo.status().expect("cargo can be run");
     assert!(status.success(), "building the hook failed");
-    let file = out.join("hook").join(&target).join("release/libprof_hook_so.so");
+    let release = out.join("hook").join(&target).join("release");
+    let file = release.join("libprof_hook_so.so");
+    if is_arm {
+        link(&target, &release.join("libprof_hook_so.a"), &file);
+    }
     assert!(file.exists(), "{} was not built", file.display());
     println!("cargo:rustc-env=PROF_HOOK_SO={}", file.display());
+}
+
+/// Links the hook as `hook/so/build.rs` has it linked elsewhere.
+fn link(target: &str, archive: &Path, to: &Path) {
+    let name = format!("CARGO_TARGET_{}_LINKER", target.to_uppercase().replace('-', "_"));
+    let linker = env::var_os(name).unwrap_or_else(|| "cc".into());
+    let exported = to.with_extension("version");
+    fs::write(&exported, "{ global: PROF_HOOK; local: *; };").expect("OUT_DIR can be written to");
+    let mut command = Command::new(linker);
+    command.args(["-shared", "-nostdlib", "-nostartfiles", "-o"]).arg(to);
+    command.args([
+        "-Wl,--undefined=PROF_HOOK",
+        "-Wl,--gc-sections",
+        "-Wl,-z,defs",
+        "-Wl,-z,now",
+        "-Wl,-z,norelro",
+        "-Wl,-Bsymbolic",
+        "-Wl,--hash-style=both",
+        "-Wl,-z,max-page-size=65536",
+        "-Wl,-z,separate-code",
+    ]);
+    command.arg(format!("-Wl,--version-script={}", exported.display())).arg(archive);
+    let status = command.status().expect("the linker can be run");
+    assert!(status.success(), "linking the hook failed");
 }
 
 fn watch(dir: &Path) {

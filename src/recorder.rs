@@ -189,7 +189,7 @@ fn wait_signal(signals: &SigSet, deadline: Option<Instant>) -> Option<Signal> {
         let time = left.unwrap_or(Duration::from_secs(3600));
         let t = libc::timespec {
             tv_sec: time.as_secs() as libc::time_t,
-            tv_nsec: time.subsec_nanos().into(),
+            tv_nsec: time.subsec_nanos() as libc::c_long,
         };
         // SAFETY: a valid set and a valid time; nothing is asked for beside the number.
         let n = unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), &t) };

@@ -276,7 +276,7 @@ fn local_time(seconds: i64) -> String {
     let mut t = std::mem::MaybeUninit::<libc::tm>::zeroed();
     // SAFETY: both point to valid memory; all zeroes is a valid tm.
     let t = unsafe {
-        libc::localtime_r(&seconds, t.as_mut_ptr());
+        libc::localtime_r(&(seconds as libc::time_t), t.as_mut_ptr());
         t.assume_init()
     };
     format!(

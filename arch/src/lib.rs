@@ -7,10 +7,9 @@
 //! * [`unwind`]: stack unwinding from DWARF call frame information, over a closure that reads
 //!   memory. The hook runs it inside the target, the injector runs it from outside; it is the same
 //!   code.
-//! * [`x86_64`], [`aarch64`], [`mips64`]: registers, packed unwind rules, prologue relocation,
+//! * [`x86_64`], [`aarch64`], [`arm`], [`mips64`]: registers, packed unwind rules, prologue relocation,
 //!   stubs, system calls, signal frames; the same files and names in each, and [`native`] is this
 //!   machine's.
-//! * [`arm`]: registers, and unwinding by its own tables; prof does not run there yet.
 //!
 //! Without the feature `relocate` the crate needs no allocator and brings nothing but `gimli`: that
 //! is the half that goes into the hook. It must not panic: no indexing that can fail, no `unwrap`,
@@ -34,7 +33,13 @@ pub mod x86_64;
 
 #[cfg(target_arch = "aarch64")]
 pub use aarch64 as native;
+#[cfg(target_arch = "arm")]
+pub use arm as native;
 #[cfg(target_arch = "mips64")]
 pub use mips64 as native;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64 as native;
+
+/// All arguments of functions that are hooked are in registers here.
+#[cfg(not(target_arch = "arm"))]
+pub use hook_entry as hook_entry_many;

@@ -251,6 +251,7 @@ fn random_tables_do_no_harm() {
             eh_frame_addr: base,
             text_addr: base,
             data_addr: base,
+            ..CfiModule::default()
         };
         let _ = prof_arch::unwind::eh_frame_address(&hdr, base);
         try_all(&cfi, random.next(), &mut ctx);

@@ -1,10 +1,12 @@
 //! Turning recording on: the toggle signal, the patches, the flag.
 
 use crate::install::{Installed, with_caller};
+use crate::memory::{WORD, words};
 use crate::proc::Status;
 use crate::remote::Caller;
 use crate::threads::{Stopped, stop_all};
 use crate::{Error, RemoteAddr, RemoteMemory, Result, isolated, setup};
+use prof_arch::native::jump::code_at;
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
 use prof_trace::records::NotHooked;
 use prof_trace::shared::{Shared, state};
@@ -56,7 +58,7 @@ impl Installed {
         let flags = (libc::SA_RESTART | libc::SA_ONSTACK) as u64;
         let action = sigaction(header.handler.0 as u64, flags, header.restorer.0 as u64);
         let at = RemoteAddr(c.flag_addr).plus(1024);
-        let old = at.plus(SIGACTION_LEN as u64);
+        let old = at.plus(SIGACTION_LEN.next_multiple_of(8) as u64);
         self.mem.write(at, &action)?;
         let (mem, gadgets, timeout) = (&self.mem, self.gadgets, self.options.timeout);
         // The control page knows the signal before the handler is there, so that whoever comes
@@ -70,8 +72,8 @@ impl Installed {
             let args = [u64::from(signal), at.0, old.0, SIGSET_LEN as u64, 0, 0];
             c.call("rt_sigaction", nr::RT_SIGACTION, args)
         })?;
-        let mut was = [0u8; SIGACTION_LEN];
-        self.mem.read(old, &mut was)?;
+        let mut was = [0u8; size_of::<[u64; 8]>()];
+        self.mem.read(old, &mut was[..SIGACTION_LEN])?;
         for (to, from) in m.old_action.iter_mut().zip(was.as_chunks::<8>().0) {
             *to = u64::from_ne_bytes(*from);
         }
@@ -117,15 +119,17 @@ impl Installed {
             if hit(regs.pc()) {
                 let new = self.planned.iter().find_map(|p| {
                     let s = p.stub.as_ref()?;
-                    s.relocated.moved_pc(p.found.addr.0, s.original_addr, regs.pc())
+                    let function = code_at(p.found.addr.0);
+                    s.relocated.moved_pc(function, s.original_addr, regs.pc())
                 });
                 let Some(new) = new else { return Ok(false) };
                 let mut moved = regs;
                 moved.set_pc(new);
                 moves.push((k, moved));
             }
-            let stack = self.mem.read_some(RemoteAddr(regs.sp() & !7), STACK_SEARCH);
-            if stack.as_chunks::<8>().0.iter().any(|w| hit(u64::from_ne_bytes(*w))) {
+            let from = RemoteAddr(regs.sp() & !(WORD as u64 - 1));
+            // A pointer to a function is none to the inside of it, whatever it says of its state.
+            if words(&self.mem.read_some(from, STACK_SEARCH)).any(|w| hit(code_at(w))) {
                 return Ok(false);
             }
         }

@@ -340,6 +340,12 @@ pub(crate) fn clean_locked(pid: i32, timeout: Duration) -> Result<bool> {
     isolated(|| sweep(pid, timeout))
 }
 
+/// Whether a control page stands there.
+fn is_in_use(mem: &RemoteMemory, at: RemoteAddr) -> bool {
+    let mut magic = [0; 8];
+    mem.read(at, &mut magic).is_ok() && u64::from_ne_bytes(magic) == prof_trace::shared::MAGIC
+}
+
 /// Unmaps all rings and closes all their descriptors.
 fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
     use prof_arch::native::syscall::nr;
@@ -353,7 +359,7 @@ fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
     let maps = proc::maps(pid)?;
     let mut stops = StopTimes::default();
     let rings = || maps.iter().filter(|m| m.shared && m.name.starts_with(b"/memfd:prof-ring"));
-    if rings().any(|m| mem.word(m.start).is_ok_and(|w| w == prof_trace::shared::MAGIC)) {
+    if rings().any(|m| is_in_use(&mem, m.start)) {
         // In use: a collector has the ring of another process mapped.
         return Ok(false);
     }

@@ -1,10 +1,12 @@
 //! The target's modules: where they are mapped, how to unwind them, what they define.
 
 use crate::elf_file::{ElfFile, container, each};
+use crate::memory::{WORD, words};
 use crate::proc::{self, Map};
 use crate::{RemoteAddr, RemoteMemory};
 use goblin::container::Ctx;
-use goblin::elf::program_header::{PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD};
+use goblin::elf::header::EM_ARM;
+use goblin::elf::program_header::{PT_ARM_EXIDX, PT_DYNAMIC, PT_GNU_EH_FRAME, PT_LOAD};
 use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym, Symtab};
 use goblin::elf::{Elf, ProgramHeader};
 use prof_arch::unwind::eh_frame_address;
@@ -31,6 +33,10 @@ pub struct Module {
     pub eh_frame_hdr: (RemoteAddr, u64),
     /// Address of `.eh_frame` and the bytes from there to the end of its segment.
     pub eh_frame: (RemoteAddr, u64),
+    /// Address and length of `.ARM.exidx`, zero if there is none.
+    pub exidx: (RemoteAddr, u64),
+    /// Address and length of what that leads to: `.ARM.extab`, or the segment that it is in.
+    pub extab: (RemoteAddr, u64),
     /// Address and length of the dynamic section, zero if there is none.
     pub dynamic: (RemoteAddr, u64),
     /// The first mapping, for `/proc/PID/map_files`.
@@ -117,6 +123,15 @@ fn module(pid: i32, mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Mo
             eh_frame = (RemoteAddr(addr), end - addr);
         }
     }
+    let exidx = if header.e_machine == EM_ARM { at(PT_ARM_EXIDX) } else { (RemoteAddr(0), 0) };
+    let mut extab = (RemoteAddr(0), 0);
+    let around = loads().find(|p| {
+        let s = p.p_vaddr.wrapping_add(bias);
+        exidx.1 != 0 && s <= exidx.0.0 && exidx.0.0 < s.wrapping_add(p.p_filesz)
+    });
+    if let Some(p) = around {
+        extab = (RemoteAddr(p.p_vaddr.wrapping_add(bias)), p.p_filesz);
+    }
     let mut found = Module {
         path: proc::path_of(&m.name),
         start: m.start,
@@ -124,11 +139,20 @@ fn module(pid: i32, mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Mo
         bias,
         eh_frame_hdr: hdr,
         eh_frame,
+        exidx,
+        extab,
         dynamic: at(PT_DYNAMIC),
         first: (m.start.0, m.end.0),
     };
     if found.eh_frame.1 == 0 {
-        found.eh_frame = found.eh_frame_section(pid, mem).unwrap_or_default();
+        // One that is nothing but its end is none.
+        let section = found.section(pid, mem, ".eh_frame").filter(|s| s.1 > 4);
+        found.eh_frame = section.unwrap_or_default();
+    }
+    if found.exidx.1 != 0
+        && let Some(section) = found.section(pid, mem, ".ARM.extab")
+    {
+        found.extab = section;
     }
     Some(found)
 }
@@ -215,9 +239,13 @@ impl Module {
         let len = dynamic_entry(mem, self, DT_PLTRELSZ)?.min(16 << 20);
         let bytes = mem.read_some(RemoteAddr(table), len as usize);
         let wanted = slot.wrapping_sub(self.bias);
-        let index = bytes.as_chunks::<24>().0.iter().find_map(|r| {
-            let word = |at: usize| Some(u64::from_ne_bytes(*r.get(at..)?.first_chunk::<8>()?));
-            (word(0)? == wanted).then_some((word(8)? >> 32) as usize)
+        // Offset, information, and an addend where the section says so.
+        let addends = dynamic_entry(mem, self, DT_PLTREL)? == DT_RELA;
+        let each = if addends { 3 * WORD } else { 2 * WORD };
+        let symbol = if WORD == 8 { 32 } else { 8 };
+        let index = bytes.chunks_exact(each).find_map(|r| {
+            let mut r = words(r);
+            (r.next()? == wanted).then_some((r.next()? >> symbol) as usize)
         })?;
         let (symbols, names, _) = self.loaded_symbols(mem)?;
         let count = symbols.len() / Sym::size(ctx.container);
@@ -252,9 +280,10 @@ impl Module {
         all
     }
 
-    /// `.eh_frame` by the file's section headers: static programs have no header segment for it.
-    fn eh_frame_section(&self, pid: i32, mem: &RemoteMemory) -> Option<(RemoteAddr, u64)> {
-        let (addr, len) = self.open(pid, mem)?.section(".eh_frame")?;
+    /// A section by the file's section headers: static programs have no header segment for
+    /// `.eh_frame`.
+    fn section(&self, pid: i32, mem: &RemoteMemory, name: &str) -> Option<(RemoteAddr, u64)> {
+        let (addr, len) = self.open(pid, mem)?.section(name)?;
         Some((RemoteAddr(addr.wrapping_add(self.bias)), len))
     }
 
@@ -275,6 +304,8 @@ const DT_PLTRELSZ: u64 = 2;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;
 const DT_STRSZ: u64 = 10;
+const DT_RELA: u64 = 7;
+const DT_PLTREL: u64 = 20;
 const DT_DEBUG: u64 = 21;
 const DT_JMPREL: u64 = 23;
 const DT_MIPS_RLD_MAP: u64 = 0x7000_0016;
@@ -289,9 +320,8 @@ fn dynamic_entry(mem: &RemoteMemory, m: &Module, tag: u64) -> Option<u64> {
 fn dynamic_place(mem: &RemoteMemory, m: &Module, tag: u64) -> Option<(u64, u64)> {
     let (at, len) = m.dynamic;
     let bytes = mem.read_some(at, len.min(16 << 10) as usize);
-    let (words, _) = bytes.as_chunks::<8>();
-    let pairs = words.chunks_exact(2).map(|p| p.iter().map(|w| u64::from_ne_bytes(*w)));
-    (at.0..).step_by(16).zip(pairs).find_map(|(at, mut p)| match (p.next(), p.next()) {
+    let pairs = bytes.chunks_exact(2 * WORD).map(words);
+    (at.0..).step_by(2 * WORD).zip(pairs).find_map(|(at, mut p)| match (p.next(), p.next()) {
         (Some(t), Some(value)) if t == tag && value != 0 => Some((at, value)),
         _ => None,
     })

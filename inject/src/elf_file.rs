@@ -118,6 +118,18 @@ impl ElfFile {
         sections.iter().find(named).map(|s| (s.sh_addr, s.sh_size))
     }
 
+    /// The bytes of a section that need not be loaded; `None` if it is compressed, or longer than `most`.
+    #[must_use]
+    pub fn section_bytes(&self, name: &str, most: u64) -> Option<Vec<u8>> {
+        const SHF_COMPRESSED: u64 = 1 << 11;
+        let sections = self.sections()?;
+        let table = sections.get(usize::from(self.header.e_shstrndx))?;
+        let names = self.read(table.sh_offset, table.sh_size)?;
+        let s = sections.iter().find(|s| string(&names, s.sh_name) == Some(name.as_bytes()))?;
+        let plain = s.sh_flags & SHF_COMPRESSED == 0 && s.sh_type != SHT_NOBITS;
+        if plain && s.sh_size <= most { self.read(s.sh_offset, s.sh_size) } else { None }
+    }
+
     fn loads(&self) -> impl Iterator<Item = &ProgramHeader> {
         self.segments.iter().filter(|p| p.p_type == PT_LOAD)
     }

@@ -1,5 +1,6 @@
 //! The hook as bytes, ready to be put at an address.
 
+use crate::memory::WORD;
 use crate::{Error, RemoteAddr, Result, mips_got};
 use goblin::elf::header::{EM_AARCH64, EM_ARM, EM_MIPS};
 use goblin::elf::program_header::PT_LOAD;
@@ -53,8 +54,8 @@ impl Image {
         let relocs = elf.dynrelas.iter().chain(elf.dynrels.iter()).chain(elf.pltrelocs.iter());
         let mut relative = Vec::new();
         let inline = |at: usize| {
-            let word = bytes.get(at..at + 8).and_then(|b| b.first_chunk::<8>());
-            word.map(|w| u64::from_ne_bytes(*w)).ok_or_else(|| broken("a relocation"))
+            let word = bytes.get(at..at + WORD).and_then(|b| b.first_chunk());
+            word.map(|w| usize::from_ne_bytes(*w) as u64).ok_or_else(|| broken("a relocation"))
         };
         for r in relocs {
             match is_relative(&elf, &r) {
@@ -97,7 +98,8 @@ impl Image {
     ) -> Vec<u8> {
         let mut b = self.bytes.clone();
         for (at, addend) in &self.relative {
-            b[*at..at + 8].copy_from_slice(&base.0.wrapping_add(*addend).to_ne_bytes());
+            let value = base.0.wrapping_add(*addend) as usize;
+            b[*at..at + WORD].copy_from_slice(&value.to_ne_bytes());
         }
         let h = self.header;
         let mut put = |o: usize, v: &[u8]| b[h + o..h + o + v.len()].copy_from_slice(v);

@@ -1,6 +1,7 @@
 //! Putting prof's memory into the target: everything but the patches. Nothing that is done here
 //! changes what the target does.
 
+use crate::debug_frame::Frames;
 use crate::elf::{self, Module};
 use crate::image::Image;
 use crate::mapping::{Mapped, Site};
@@ -24,6 +25,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+/// As much of such tables is put into a target, all in all.
+const MOST_FRAMES: usize = if cfg!(target_pointer_width = "64") { 256 << 20 } else { 16 << 20 };
 /// `memfd_create`: never to be executed (Linux 6.3).
 const MFD_NOEXEC_SEAL: u64 = 8;
 
@@ -95,6 +98,8 @@ pub struct Installed {
     pub stops: StopTimes,
     /// Remarks for the user.
     pub notes: Vec<String>,
+    /// Unwind tables that are not loaded, by the indices of their modules.
+    pub(crate) frames: Vec<(usize, Frames)>,
     pub(crate) mem: RemoteMemory,
     pub(crate) gadgets: Gadgets,
     pub(crate) image: Image,
@@ -225,7 +230,9 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
 
     // Room for more threads than there are now; what is not used takes no memory.
     let threads = 4 * proc::threads(pid)?.len();
-    let geometry = Geometry::for_ring(options.ring_size).with_threads(threads);
+    let frames = unloaded_frames(&mem, &modules);
+    let tables = frames.iter().map(|(_, f)| f.len()).sum();
+    let geometry = Geometry::for_ring(options.ring_size).with_threads(threads).with_tables(tables);
     let (ring, remote_fd) = make_ring(pid, &mem, gadgets, options, geometry, &mut stops)?;
     let shared = match setup::map_ring(&ring, geometry) {
         Ok(s) => s,
@@ -259,6 +266,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
         modules,
         stops,
         notes: Vec::new(),
+        frames,
         mem,
         gadgets,
         image,
@@ -274,6 +282,19 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
         return Err(e);
     }
     Ok(installed)
+}
+
+/// The call frame information of modules that have it in their files only.
+fn unloaded_frames(mem: &RemoteMemory, modules: &[Module]) -> Vec<(usize, Frames)> {
+    let mut room = MOST_FRAMES;
+    let without = modules.iter().enumerate().filter(|(_, m)| m.eh_frame.1 == 0);
+    without
+        .filter_map(|(k, m)| {
+            let frames = Frames::of(mem, m)?;
+            room = room.checked_sub(frames.len())?;
+            Some((k, frames))
+        })
+        .collect()
 }
 
 fn no_allocator(target: &Target, modules: &[Module], choice: &Choice) -> Refusal {

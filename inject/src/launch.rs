@@ -12,7 +12,7 @@ use crate::{
 };
 use nix::errno::Errno;
 use prof_arch::native::FullRegs;
-use prof_arch::native::jump::BREAKPOINT;
+use prof_arch::native::jump::{breakpoint, code_at};
 use prof_arch::unwind::RegisterSet;
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -236,9 +236,10 @@ fn run_to_next(
     at: RemoteAddr,
     deadline: Instant,
 ) -> Result<()> {
-    let mut code = [0u8; BREAKPOINT.len()];
-    mem.read(at, &mut code)?;
-    mem.write(at, &BREAKPOINT)?;
+    let (breakpoint, place) = (breakpoint(at.0), RemoteAddr(code_at(at.0)));
+    let mut code = vec![0; breakpoint.len()];
+    mem.read(place, &mut code)?;
+    mem.write(place, breakpoint)?;
     let mut signal = 0;
     loop {
         t.resume(libc::PTRACE_CONT, signal)?;
@@ -249,7 +250,7 @@ fn run_to_next(
             None => return Err(Error::Gone(t.pid)),
         }
     }
-    mem.write(at, &code)?;
+    mem.write(place, &code)?;
     let mut regs = t.regs()?;
     regs.set_pc(at.0);
     t.set_regs(&regs)

@@ -9,6 +9,7 @@
 
 mod activate;
 mod addr;
+mod debug_frame;
 pub mod detach;
 pub mod elf;
 pub mod elf_file;
@@ -31,6 +32,7 @@ pub mod remote;
 mod search;
 mod settle;
 mod setup;
+mod tables;
 pub mod threads;
 pub mod tracee;
 mod verify;

@@ -230,7 +230,8 @@ pub(crate) fn is_ours(maps: &[Map], a: Area, exec: bool) -> bool {
 /// A place for `len` bytes in the middle of nowhere, where the kernel puts nothing by itself.
 fn remote_place(maps: &[Map], len: u64) -> Option<u64> {
     // What is behind the last gap does not belong to the process.
-    let own = maps.iter().filter(|m| m.name != b"[vsyscall]").collect::<Vec<_>>();
+    let kernels = |m: &&Map| m.name == b"[vsyscall]" || m.name == b"[vectors]";
+    let own = maps.iter().filter(|m| !kernels(m)).collect::<Vec<_>>();
     let gaps = own.windows(2).map(|m| (m[0].end.0, m[1].start.0));
     let (from, to) = gaps.filter(|(from, to)| from < to).max_by_key(|(from, to)| to - from)?;
     // Not always the same place: what is there can be written and executed.

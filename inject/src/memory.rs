@@ -4,6 +4,14 @@ use crate::{Error, RemoteAddr, Result};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
+/// Bytes of a word: the target's are those of this process.
+pub(crate) const WORD: usize = size_of::<usize>();
+
+/// The words that `bytes` are.
+pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
+    bytes.as_chunks::<WORD>().0.iter().map(|w| usize::from_ne_bytes(*w) as u64)
+}
+
 /// Bytes that are read at a time.
 const STEP: usize = 1 << 20;
 
@@ -69,14 +77,14 @@ impl RemoteMemory {
         b
     }
 
-    /// A word of 8 bytes.
+    /// A word of the machine's size.
     ///
     /// # Errors
     /// If it is not there.
     pub fn word(&self, addr: RemoteAddr) -> Result<u64> {
-        let mut b = [0; 8];
+        let mut b = [0; WORD];
         self.read(addr, &mut b)?;
-        Ok(u64::from_ne_bytes(b))
+        Ok(usize::from_ne_bytes(b) as u64)
     }
 
     /// Writes all of `bytes` to `addr`, in one call.

@@ -10,6 +10,7 @@ use crate::functions::{TABLE, Wanted};
 use crate::search::{Found, merge};
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::native::insn::{calls, indirect_jump};
+use prof_arch::native::jump::code_at;
 use prof_trace::records::NotHooked;
 use prof_trace::shared::Kind;
 
@@ -97,13 +98,13 @@ fn leads_to(
     operator: &Symbol,
 ) -> bool {
     let len = if form.size == 0 { MAX_CODE } else { form.size.min(MAX_CODE) };
-    let code = program.mem.read_some(form.addr, len as usize);
+    let code = program.mem.read_some(RemoteAddr(code_at(form.addr.0)), len as usize);
     calls(&code, form.addr.0).into_iter().any(|to| {
         if to == operator.addr.0 {
             return true;
         }
         // A stub of the linkage table.
-        let stub = program.mem.read_some(RemoteAddr(to), 32);
+        let stub = program.mem.read_some(RemoteAddr(code_at(to)), 32);
         let Some(slot) = indirect_jump(&stub, to) else { return false };
         if program.mem.word(RemoteAddr(slot)).is_ok_and(|w| w == operator.addr.0) {
             return true;

@@ -5,6 +5,7 @@ use crate::proc::{self, Map};
 use crate::search::Found;
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::native::insn::{PatchPlan, plan_patch};
+use prof_arch::native::jump::code_at;
 use prof_arch::native::relocate::{Stub, StubParams, build_stub, stub_window};
 use prof_trace::records::NotHooked;
 use prof_trace::shared::Area;
@@ -69,11 +70,11 @@ type OnePlan = (Vec<u8>, PatchPlan, Range<u64>);
 
 fn plan_one(mem: &RemoteMemory, f: &Found) -> Result<OnePlan, String> {
     let len = if f.size == 0 { 256 } else { f.size.min(MAX_FUNCTION) + 16 };
-    let code = mem.read_some(f.addr, len as usize);
+    let code = mem.read_some(RemoteAddr(code_at(f.addr.0)), len as usize);
     let size = (f.size != 0).then_some(f.size);
     let plan = plan_patch(&code, f.addr.0, size).map_err(|e| e.to_string())?;
     let page = proc::page_size();
-    let patch = f.addr.0 + plan.patch_offset as u64;
+    let patch = code_at(f.addr.0) + plan.patch_offset as u64;
     let last = patch + prof_arch::native::jump::PATCH_LEN as u64 - 1;
     if patch / page != last / page {
         return Err("its first instructions lie across a page boundary".into());
@@ -117,8 +118,9 @@ pub fn place(
     areas.into_iter().map(|(a, _)| a).collect()
 }
 
-/// The heap is left that much space to grow.
-const HEAP_REACH: u64 = 1 << 30;
+/// The heap is left that much space to grow, and the first thread's stack.
+const HEAP_REACH: u64 = if cfg!(target_pointer_width = "64") { 1 << 30 } else { 256 << 20 };
+const STACK_REACH: u64 = if cfg!(target_pointer_width = "64") { 256 << 20 } else { 64 << 20 };
 
 /// Where the ring, `len` bytes, is not in the way of the stubs; 0: anywhere will do. The kernel puts it
 /// right below the libraries, and where jumps are short it would fill all that is in reach of them.
@@ -164,10 +166,10 @@ fn gap(
             low = start_brk.saturating_add(HEAP_REACH);
         }
         let end_of_gap = if heap && low < start_brk { start_brk } else { start };
-        let (from, to) = (low.max(window.start), end_of_gap.min(window.end));
-        let spare = if name == b"[stack]" { 256 << 20 } else { SPARE };
-        if to > from && to - from >= len + SPARE + spare + page {
-            for addr in [from.next_multiple_of(page) + SPARE, (to - spare - len) & !(page - 1)] {
+        let spare = if name == b"[stack]" { STACK_REACH } else { SPARE };
+        let (from, to) = (low.max(window.start), end_of_gap.saturating_sub(spare).min(window.end));
+        if to > from && to - from >= len + SPARE + page {
+            for addr in [from.next_multiple_of(page) + SPARE, (to - len) & !(page - 1)] {
                 let free = taken.iter().all(|a| addr + len <= a.addr || a.addr + a.len <= addr);
                 if free
                     && addr >= from

@@ -10,6 +10,8 @@ use std::fs;
 const OURS: (&str, u16) = ("64-bit AMD64", goblin::elf::header::EM_X86_64);
 #[cfg(target_arch = "aarch64")]
 const OURS: (&str, u16) = ("64-bit AArch64", goblin::elf::header::EM_AARCH64);
+#[cfg(target_arch = "arm")]
+const OURS: (&str, u16) = ("32-bit ARM", goblin::elf::header::EM_ARM);
 #[cfg(target_arch = "mips64")]
 const OURS: (&str, u16) = if cfg!(target_endian = "big") {
     ("64-bit big-endian MIPS", goblin::elf::header::EM_MIPS)

@@ -7,11 +7,13 @@
 //! end is another: prof stops the thread once more in the kernel's signal path and puts the registers
 //! back itself, such that an interrupted system call is continued, with the rest of its timeout.
 
+use crate::memory::WORD;
 use crate::proc::Map;
 use crate::tracee::{Stop, Tracee};
 use crate::{Error, RemoteAddr, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::native::UserRegs;
+use prof_arch::native::jump::code_at;
 use prof_arch::native::sigframe::{VectorLayout, build_sigframe, sigframe_len};
 use prof_arch::native::syscall;
 use std::sync::OnceLock;
@@ -60,7 +62,7 @@ impl Sigreturn {
     /// What stands below the signal frame, where the stack pointer is at the call.
     fn below_frame(self) -> Vec<u8> {
         match self {
-            Self::Restorer(_) => Vec::new(),
+            Self::Restorer(_) => vec![0; syscall::POPPED * WORD],
             Self::PopNumber(at) => {
                 [at.0, syscall::nr::RT_SIGRETURN].into_iter().flat_map(u64::to_ne_bytes).collect()
             }
@@ -77,7 +79,8 @@ impl Gadgets {
         let (mut calls, mut restorer, mut pop) = (Vec::new(), None, None);
         // libc has both; the larger mappings of the executable need not be read for them.
         // Only code of files: what a JIT has made may go at any time, and prof's own is about to.
-        let lasting = |m: &&Map| m.exec && m.read && (m.inode != 0 || m.name == b"[vdso]");
+        let kernels = |m: &Map| m.name == b"[vdso]" || m.name == b"[sigpage]";
+        let lasting = |m: &&Map| m.exec && m.read && (m.inode != 0 || kernels(m));
         let mut code: Vec<&Map> = maps.iter().filter(lasting).collect();
         code.sort_by_key(|m| {
             let name = m.name.rsplit(|b| *b == b'/').next().unwrap_or_default();
@@ -91,7 +94,8 @@ impl Gadgets {
                 && let Some(n) = syscall::find_syscall_ret_gadget(&bytes[from..])
             {
                 calls.push(at(from + n));
-                from += n + syscall::SYSCALL_RET.len();
+                let next = from + code_at(n as u64) as usize + syscall::SYSCALL_RET.len();
+                from = next.next_multiple_of(4).min(bytes.len());
             }
             restorer = restorer.or_else(|| syscall::find_restorer(&bytes).map(at));
             if calls.len() == 2 && restorer.is_some() {

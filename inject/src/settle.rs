@@ -8,6 +8,7 @@ use crate::remote::{Gadgets, Sigreturn};
 use crate::tracee::Tracee;
 use crate::{Error, RemoteAddr, Result, proc};
 use prof_arch::native::call::is_remote;
+use prof_arch::native::jump::code_at;
 use prof_arch::native::syscall::SYSCALL_INSN;
 use std::time::{Duration, Instant};
 
@@ -22,9 +23,12 @@ pub(crate) fn settle(pid: i32, gadgets: Gadgets, timeout: Duration) -> Result<()
     let began = Instant::now();
     let deadline = began + timeout;
     let (Sigreturn::Restorer(back) | Sigreturn::PopNumber(back)) = gadgets.sigreturn;
-    let back = back.0;
+    let back = code_at(back.0);
     let there = |pc: u64| {
-        let in_call = |a: RemoteAddr| (a.0..=a.0 + SYSCALL_INSN.len() as u64).contains(&pc);
+        let in_call = |a: RemoteAddr| {
+            let at = code_at(a.0);
+            (at..=at + SYSCALL_INSN.len() as u64).contains(&pc)
+        };
         gadgets.calls().any(in_call) || (back..back.saturating_add(RESTORER)).contains(&pc)
     };
     for tid in proc::threads(pid)? {

@@ -4,10 +4,12 @@ use crate::install::{Fitness, Installed, candidates};
 use crate::mapping::Mapped;
 use crate::proc::{Map, Status};
 use crate::search::{Found, is_last_malloc};
+use crate::tables::Tables;
 use crate::{Error, RemoteAddr, RemoteMemory, Result, elf};
 use nix::errno::Errno;
 use prof_arch::native::capture::{DESCRIPTOR, counter_is_steady};
-use prof_arch::unwind::{CfiModule, function_range};
+use prof_arch::native::jump::code_at;
+use prof_arch::unwind::function_range;
 use prof_trace::records::{Hook, NotHooked};
 use prof_trace::ring;
 use prof_trace::shared::{
@@ -30,11 +32,11 @@ pub(crate) fn size_ring(pid: i32, f: &File, geometry: Geometry) -> Result<()> {
     let fd = f.as_raw_fd();
     // SAFETY: a descriptor of ours, plain integers.
     unsafe {
-        sys("ftruncate of the ring", libc::ftruncate(fd, geometry.size() as i64))?;
+        sys("ftruncate of the ring", libc::ftruncate64(fd, geometry.size() as i64))?;
         let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
         sys("sealing the ring", libc::fcntl(fd, libc::F_ADD_SEALS, seals))?;
         for (at, len) in geometry.hot_ranges() {
-            sys("allocating the ring", libc::fallocate(fd, 0, at as i64, len as i64))?;
+            sys("allocating the ring", libc::fallocate64(fd, 0, at as i64, len as i64))?;
         }
     }
     Ok(())
@@ -119,6 +121,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     }
     c.flags.store(bits, Relaxed);
     ring::fill(&i.shared);
+    frames(i, mapped);
     modules(i);
     stacks(&i.shared, pid, maps);
     let mut page = [0u8; 8];
@@ -150,17 +153,8 @@ fn quiet(i: &Installed) -> Area {
         let at = file.find(MESSAGE)?;
         let code = file.code()?;
         let reference = prof_arch::native::insn::find_reference(&code.1, code.0, at)?;
-        let (hdr, eh) = (m.eh_frame_hdr, m.eh_frame);
-        let bytes = |(a, n): (RemoteAddr, u64)| i.mem.read_some(a, n.min(64 << 20) as usize);
-        let (hdr_bytes, eh_bytes) = (bytes(hdr), bytes(eh));
-        let cfi = CfiModule {
-            hdr: &hdr_bytes,
-            hdr_addr: hdr.0.0,
-            eh_frame: &eh_bytes,
-            eh_frame_addr: eh.0.0,
-            ..CfiModule::default()
-        };
-        let range = function_range(&cfi, reference.wrapping_add(m.bias))?;
+        let tables = Tables::of(&i.mem, m);
+        let range = function_range(&tables.cfi(), reference.wrapping_add(m.bias))?;
         Some(Area { addr: range.start, len: range.end - range.start })
     };
     let allocators: BTreeSet<usize> = i.planned.iter().map(|p| p.found.module).collect();
@@ -176,6 +170,23 @@ fn set_path(c: &mut Control, path: &std::path::Path) {
     c.path_len = bytes.len().min(c.path.len()) as u32;
 }
 
+/// Puts the unwind tables that are not loaded into the shared memory.
+fn frames(i: &mut Installed, mapped: &Mapped) {
+    let mut at = i.shared.geometry().tables_at();
+    for (k, frames) in &i.frames {
+        let (Some(m), address) = (i.modules.get_mut(*k), mapped.ring.addr + at as u64) else {
+            continue;
+        };
+        let bytes = frames.at(address);
+        if i.shared.put_tables(at, &bytes) {
+            let hdr = frames.hdr_len() as u64;
+            m.eh_frame_hdr = (RemoteAddr(address), hdr);
+            m.eh_frame = (RemoteAddr(address).plus(hdr), bytes.len() as u64 - hdr);
+        }
+        at += bytes.len();
+    }
+}
+
 fn modules(i: &Installed) {
     for (k, m) in i.modules.iter().enumerate() {
         let Some(to) = i.shared.module(k) else { break };
@@ -186,6 +197,10 @@ fn modules(i: &Installed) {
         to.eh_frame_hdr_len.store(m.eh_frame_hdr.1, Relaxed);
         to.eh_frame.store(m.eh_frame.0.0, Relaxed);
         to.eh_frame_len.store(m.eh_frame.1, Relaxed);
+        to.exidx.store(m.exidx.0.0, Relaxed);
+        to.exidx_len.store(m.exidx.1, Relaxed);
+        to.extab.store(m.extab.0.0, Relaxed);
+        to.extab_len.store(m.extab.1, Relaxed);
         let name = m.path.as_os_str().as_encoded_bytes();
         for (b, from) in to.name.iter().zip(name.iter().take(191)) {
             b.store(*from, Relaxed);
@@ -263,13 +278,15 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
                 | Kind::Memalign
                 | Kind::PosixMemalign
         );
-        f.headers = u8::from(hands_out && glibc.contains(&p.found.module));
+        // The headers are read as 64-bit ones.
+        let wide = cfg!(target_pointer_width = "64");
+        f.headers = u8::from(wide && hands_out && glibc.contains(&p.found.module));
         (f.size_arg, f.block_arg) = p.found.args;
         f.index = index as u32;
         f.patch_addr = stub.patch_addr;
         f.patch_len = stub.patch.len() as u32;
         f.new_bytes[..stub.patch.len()].copy_from_slice(&stub.patch);
-        let at = (stub.patch_addr - p.found.addr.0) as usize;
+        let at = (stub.patch_addr - code_at(p.found.addr.0)) as usize;
         f.old_bytes[..stub.patch.len()].copy_from_slice(&p.code[at..at + stub.patch.len()]);
         f.stub_addr = p.stub_addr.0;
         f.stub_len = stub.bytes.len() as u64;

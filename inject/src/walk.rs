@@ -1,17 +1,18 @@
 //! Unwinding a stopped thread from outside, to see whether prof's code is on its stack.
 
 use crate::elf::Module;
+use crate::memory::{WORD, words};
 use crate::proc::{Asleep, Map};
+use crate::tables::Tables;
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::native::rule::{is_interrupted_pc, is_sigreturn_code};
 use prof_arch::native::{FullRegs, Regs, Rule, Step, UserRegs};
-use prof_arch::unwind::{CfiContext, CfiModule, FullStep, RegisterSet, compile, step_full};
+use prof_arch::unwind::{CfiContext, FullStep, RegisterSet, compile, step_full};
 use std::collections::HashMap;
 use std::ops::Range;
 
 const MAX_FRAMES: usize = 4096;
-/// The most that is read of one module's tables, and of all beforehand.
-const MAX_TABLE: u64 = 64 << 20;
+/// The most that is read of all modules' tables beforehand.
 const MAX_TABLES: u64 = 512 << 20;
 /// What is searched of a stack that can't be unwound to its end.
 const SEARCH: u64 = 256 << 10;
@@ -22,7 +23,7 @@ pub struct Walker<'a> {
     mem: &'a RemoteMemory,
     modules: Vec<Module>,
     maps: Vec<Map>,
-    cfi: HashMap<usize, (Vec<u8>, Vec<u8>)>,
+    cfi: HashMap<usize, Tables>,
 }
 
 impl<'a> Walker<'a> {
@@ -37,10 +38,9 @@ impl<'a> Walker<'a> {
         let mut room = MAX_TABLES;
         for (i, m) in self.modules.iter().enumerate() {
             // What a hostile target claims beyond that is read when a stack leads to it.
-            let len = m.eh_frame_hdr.1.min(MAX_TABLE) + m.eh_frame.1.min(MAX_TABLE);
-            let Some(left) = room.checked_sub(len) else { continue };
+            let Some(left) = room.checked_sub(Tables::len_of(m)) else { continue };
             room = left;
-            self.cfi.entry(i).or_insert_with(|| tables(self.mem, m));
+            self.cfi.entry(i).or_insert_with(|| Tables::of(self.mem, m));
         }
     }
 
@@ -79,14 +79,13 @@ impl<'a> Walker<'a> {
     pub fn is_clear(&self, at: &Asleep, ours: &[Range<u64>]) -> bool {
         let hit = |a: u64| ours.iter().any(|r| r.contains(&a));
         let Some(stack) = self.maps.iter().find(|m| m.holds(at.sp)) else { return false };
-        let from = at.sp.0 & !7;
+        let from = at.sp.0 & !(WORD as u64 - 1);
         let len = stack.end.0 - from;
         if hit(at.pc.0) || len > SEARCH {
             return false;
         }
         let bytes = self.mem.read_some(RemoteAddr(from), len as usize);
-        let words = bytes.as_chunks::<8>().0;
-        let words = words.iter().map(|w| u64::from_ne_bytes(*w));
+        let words = words(&bytes);
         // A leaf's return address is in a register, where there is one for that.
         let all_there = bytes.len() as u64 == len && (!FullRegs::LINK || self.has_frame(at));
         // As the unwinder takes them: some have a signature above the address.
@@ -103,8 +102,7 @@ impl<'a> Walker<'a> {
     fn has_frame(&self, at: &Asleep) -> bool {
         let Some(index) = self.module_of(at.pc.0) else { return false };
         let Some(tables) = self.cfi.get(&index) else { return false };
-        let cfi = cfi_module(&self.modules[index], tables);
-        let rule: Rule = compile(&cfi, at.pc.0, &mut CfiContext::new());
+        let rule: Rule = compile(&tables.cfi(), at.pc.0, &mut CfiContext::new());
         ![Rule::COMPLEX, Rule::UNKNOWN].contains(&rule)
     }
 
@@ -118,9 +116,8 @@ impl<'a> Walker<'a> {
     fn search(&self, sp: u64, hit: &dyn Fn(u64) -> bool) -> bool {
         let end = self.maps.iter().find(|m| m.holds(RemoteAddr(sp))).map_or(sp, |m| m.end.0);
         let len = (end - sp).min(SEARCH) as usize;
-        let bytes = self.mem.read_some(RemoteAddr(sp & !7), len);
-        let words: Vec<u64> =
-            bytes.as_chunks::<8>().0.iter().map(|w| u64::from_ne_bytes(*w)).collect();
+        let bytes = self.mem.read_some(RemoteAddr(sp & !(WORD as u64 - 1)), len);
+        let words: Vec<u64> = words(&bytes).collect();
         (0..words.len()).any(|i| hit(words[i]) && is_interrupted_pc(&words[i..]))
     }
 
@@ -141,7 +138,7 @@ impl<'a> Walker<'a> {
         }
         let index = self.module_of(look)?;
         let m = &self.modules[index];
-        let cfi = cfi_module(m, self.cfi.entry(index).or_insert_with(|| tables(mem, m)));
+        let cfi = self.cfi.entry(index).or_insert_with(|| Tables::of(mem, m)).cfi();
         let mut ctx = CfiContext::new();
         let rule: Rule = compile(&cfi, look, &mut ctx);
         if let Step::Next(next) = rule.step(&Regs::from(regs), &mut |_| None) {
@@ -154,20 +151,4 @@ impl<'a> Walker<'a> {
             _ => None,
         }
     }
-}
-
-fn cfi_module<'a>(m: &Module, (hdr, frame): &'a (Vec<u8>, Vec<u8>)) -> CfiModule<'a> {
-    CfiModule {
-        hdr,
-        hdr_addr: m.eh_frame_hdr.0.0,
-        eh_frame: frame,
-        eh_frame_addr: m.eh_frame.0.0,
-        ..CfiModule::default()
-    }
-}
-
-/// A module's `.eh_frame_hdr` and `.eh_frame`.
-fn tables(mem: &RemoteMemory, m: &Module) -> (Vec<u8>, Vec<u8>) {
-    let bytes = |(a, n): (RemoteAddr, u64)| mem.read_some(a, n.min(MAX_TABLE) as usize);
-    (bytes(m.eh_frame_hdr), bytes(m.eh_frame))
 }

@@ -5,6 +5,18 @@ use core::ops::Range;
 /// The breakpoint instruction, `brk #0`. The program counter stays on it.
 pub const BREAKPOINT: [u8; 4] = 0xd420_0000_u32.to_le_bytes();
 
+/// The breakpoint instruction for the code at this address.
+#[must_use]
+pub fn breakpoint(_at: u64) -> &'static [u8] {
+    &BREAKPOINT
+}
+
+/// Where the instructions stand of the function with this address: there.
+#[must_use]
+pub const fn code_at(addr: u64) -> u64 {
+    addr
+}
+
 /// Bytes that a patch overwrites: `b label`. It is one instruction, so that no thread is ever inside.
 pub const PATCH_LEN: usize = 4;
 

@@ -5,7 +5,8 @@
 //! begins, and either its unwinding instructions or where in the other table they are. They run
 //! backwards through the frame: each pops registers off a virtual stack pointer, or moves that.
 
-use super::regs::{FullRegs, LR, PC, SP};
+use super::regs::{FullRegs, LR, PC, R7, SP};
+use super::rule::{Form, Rule};
 use crate::unwind::{FullStep, RegisterSet};
 
 /// Bytes of a row of the index table.
@@ -72,6 +73,17 @@ impl Exidx<'_> {
         let offset = n.checked_mul(ROW)?.checked_add(4)?;
         let addr = self.addr.wrapping_add(offset as u64);
         Some(Row { function: self.start(n)?, word: self.word(offset)?, addr })
+    }
+}
+
+impl Exidx<'_> {
+    /// From the beginning of the function that the code address lies in to that of the next one.
+    #[must_use]
+    pub fn range(&self, pc: u64) -> Option<core::ops::Range<u64>> {
+        let row = self.find(pc).filter(|row| row.word != CANT_UNWIND)?;
+        let offset = row.addr.wrapping_add(4).wrapping_sub(self.addr);
+        let next = self.start(usize::try_from(offset).ok()? / ROW)?;
+        Some(row.function..next)
     }
 }
 
@@ -148,6 +160,64 @@ fn code<F: FnMut(u64) -> Option<u32>>(row: Row, read: &mut F) -> Option<Code<'_,
     }
 }
 
+/// One unwinding instruction, as far as it is about general registers.
+#[derive(Copy, Clone)]
+enum Op {
+    /// The virtual stack pointer moves.
+    Skip(u64),
+    /// The general registers of which the bits are set are popped.
+    Pop(u32),
+    /// The virtual stack pointer is taken from a register.
+    From(u16),
+    /// Nothing that matters here.
+    Nothing,
+    /// The end.
+    Finish,
+}
+
+/// The next instruction.
+fn operation<F: FnMut(u64) -> Option<u32>>(code: &mut Code<'_, F>) -> Result<Op, ()> {
+    /// `count` vector registers.
+    const fn vectors(count: u8) -> u64 {
+        (count as u64).wrapping_add(1).wrapping_mul(8)
+    }
+    let Some(byte) = code.byte()? else { return Ok(Op::Finish) };
+    let low = byte & 7;
+    Ok(match byte {
+        0x00..=0x3f => Op::Skip((u64::from(byte) << 2).wrapping_add(4)),
+        0x40..=0x7f => Op::Skip((u64::from(byte & 0x3f) << 2).wrapping_add(4).wrapping_neg()),
+        0x80..=0x8f => match u32::from(byte & 15) << 12 | u32::from(code.operand()?) << 4 {
+            0 => return Err(()), // refuse to unwind
+            mask => Op::Pop(mask),
+        },
+        0x9d | 0x9f => return Err(()),
+        0x90..=0x9f => Op::From(u16::from(byte & 15)),
+        0xa0..=0xaf => {
+            let link = u32::from(byte >> 3 & 1) << LR;
+            Op::Pop(0xff_u32 >> 7_u32.wrapping_sub(u32::from(low)) << 4 | link)
+        }
+        0xb0 => Op::Finish,
+        0xb1 => match code.operand()? {
+            mask @ 1..=15 => Op::Pop(u32::from(mask)),
+            _ => return Err(()),
+        },
+        0xb2 => Op::Skip((code.uleb128()? << 2).wrapping_add(0x204)),
+        // Stored by FSTMFDX, with a word more.
+        0xb3 => Op::Skip(vectors(code.operand()? & 15).wrapping_add(4)),
+        // The signature of the return address; then that it was made with this stack pointer.
+        0xb4 => Op::Skip(4),
+        0xb5 => Op::Nothing,
+        0xb8..=0xbf => Op::Skip(vectors(low).wrapping_add(4)),
+        0xc0..=0xc5 | 0xd0..=0xd7 => Op::Skip(vectors(low)),
+        0xc6 | 0xc8 | 0xc9 => Op::Skip(vectors(code.operand()? & 15)),
+        0xc7 => match code.operand()? {
+            mask @ 1..=15 => Op::Skip(u64::from(mask.count_ones()).wrapping_mul(4)),
+            _ => return Err(()),
+        },
+        _ => return Err(()), // spare
+    })
+}
+
 /// A frame that is being undone.
 struct Frame<'a, F> {
     regs: FullRegs,
@@ -180,57 +250,12 @@ impl<F: FnMut(u64) -> Option<u32>> Frame<'_, F> {
 
     /// Does one instruction; `Ok(false)` when there are no more.
     fn step(&mut self) -> Result<bool, ()> {
-        /// `count` vector registers.
-        const fn vectors(count: u8) -> u64 {
-            (count as u64).wrapping_add(1).wrapping_mul(8)
-        }
-        let Some(byte) = self.code.byte()? else { return Ok(false) };
-        let low = byte & 7;
-        match byte {
-            0x00..=0x3f => self.skip((u64::from(byte) << 2).wrapping_add(4)),
-            0x40..=0x7f => self.skip((u64::from(byte & 0x3f) << 2).wrapping_add(4).wrapping_neg()),
-            0x80..=0x8f => {
-                let mask = u32::from(byte & 15) << 12 | u32::from(self.code.operand()?) << 4;
-                if mask == 0 {
-                    return Err(()); // refuse to unwind
-                }
-                self.pop(mask)?;
-            }
-            0x9d | 0x9f => return Err(()),
-            0x90..=0x9f => self.vsp = self.regs.get(u16::from(byte & 15)).ok_or(())?,
-            0xa0..=0xaf => {
-                let link = u32::from(byte >> 3 & 1) << LR;
-                let from_r4 = 0xff_u32 >> 7_u32.wrapping_sub(u32::from(low)) << 4;
-                self.pop(from_r4 | link)?;
-            }
-            0xb0 => return Ok(false),
-            0xb1 => match self.code.operand()? {
-                mask @ 1..=15 => self.pop(u32::from(mask))?,
-                _ => return Err(()),
-            },
-            0xb2 => {
-                let more = self.code.uleb128()? << 2;
-                self.skip(more.wrapping_add(0x204));
-            }
-            // Stored by FSTMFDX, with a word more.
-            0xb3 => {
-                let count = self.code.operand()? & 15;
-                self.skip(vectors(count).wrapping_add(4));
-            }
-            // The signature of the return address; then that it was made with this stack pointer.
-            0xb4 => self.skip(4),
-            0xb5 => {}
-            0xb8..=0xbf => self.skip(vectors(low).wrapping_add(4)),
-            0xc0..=0xc5 | 0xd0..=0xd7 => self.skip(vectors(low)),
-            0xc6 | 0xc8 | 0xc9 => {
-                let count = self.code.operand()? & 15;
-                self.skip(vectors(count));
-            }
-            0xc7 => match self.code.operand()? {
-                mask @ 1..=15 => self.skip(u64::from(mask.count_ones()).wrapping_mul(4)),
-                _ => return Err(()),
-            },
-            _ => return Err(()), // spare
+        match operation(&mut self.code)? {
+            Op::Skip(bytes) => self.skip(bytes),
+            Op::Pop(mask) => self.pop(mask)?,
+            Op::From(register) => self.vsp = self.regs.get(register).ok_or(())?,
+            Op::Nothing => {}
+            Op::Finish => return Ok(false),
         }
         Ok(true)
     }
@@ -248,7 +273,7 @@ pub fn step_exidx<F: FnMut(u64) -> Option<u32>>(
 ) -> FullStep<FullRegs> {
     let Some(row) = exidx.find(lookup_pc) else { return FullStep::NoCfi };
     if row.word == CANT_UNWIND {
-        return FullStep::End;
+        return if is_outermost(row, lookup_pc) { FullStep::End } else { FullStep::NoCfi };
     }
     let Some(code) = code(row, read) else { return FullStep::Cut };
     let sp = regs.gpr[SP as usize];
@@ -261,6 +286,69 @@ pub fn step_exidx<F: FnMut(u64) -> Option<u32>>(
         }
     }
     FullStep::Cut
+}
+
+/// Whether a code address under a row that can't be unwound is where a thread begins. The functions in
+/// libc's assembly that are marked so are short (`_start`, the other side of `clone`); behind them, and
+/// before the next row, stands code that was compiled without tables, of which nothing is known.
+fn is_outermost(row: Row, pc: u64) -> bool {
+    const SHORT: u64 = 128;
+    pc.wrapping_sub(row.function) < SHORT
+}
+
+/// The same as a rule of eight bytes.
+pub fn compile_exidx<F: FnMut(u64) -> Option<u32>>(
+    exidx: &Exidx<'_>,
+    lookup_pc: u64,
+    read: &mut F,
+) -> Rule {
+    let Some(row) = exidx.find(lookup_pc) else { return Rule::UNKNOWN };
+    if row.word == CANT_UNWIND {
+        return if is_outermost(row, lookup_pc) { Rule::END } else { Rule::UNKNOWN };
+    }
+    let Some(mut code) = code(row, read) else { return Rule::COMPLEX };
+    form(&mut code).map_or(Rule::COMPLEX, Rule::from_form)
+}
+
+/// What the instructions come to, if that fits into a rule: registers are popped relative to the stack
+/// pointer, or to `r7` if it is there from the start, and the return address is among them.
+fn form<F: FnMut(u64) -> Option<u32>>(code: &mut Code<'_, F>) -> Option<Form> {
+    let (mut by_fp, mut vsp) = (false, 0_i32);
+    let (mut ra, mut fp, mut popped) = (None, None, false);
+    for _ in 0..MOST {
+        match operation(code).ok()? {
+            Op::Skip(bytes) => vsp = vsp.checked_add(i32::try_from(bytes as i64).ok()?)?,
+            Op::Pop(mask) => {
+                popped = true;
+                for register in (0_u16..16).filter(|n| mask >> n & 1 == 1) {
+                    match register {
+                        SP => return None,
+                        // Both at once nobody saves.
+                        LR | PC => ra = Some(vsp),
+                        R7 => fp = Some(vsp),
+                        _ => {}
+                    }
+                    vsp = vsp.checked_add(4)?;
+                }
+            }
+            Op::From(R7) if !popped => (by_fp, vsp) = (true, 0),
+            Op::From(_) => return None,
+            Op::Nothing => {}
+            Op::Finish => {
+                let slot = |at: i32| at.checked_sub(vsp);
+                let ra_slot = slot(ra?)?;
+                let fp_slot = match fp {
+                    Some(at) => Some(slot(at)?),
+                    None => None,
+                };
+                return Some(match by_fp {
+                    true => Form::CfaFp { cfa_off: vsp, ra_slot, fp_slot },
+                    false => Form::CfaSp { cfa_off: vsp, ra_slot, fp_slot },
+                });
+            }
+        }
+    }
+    None
 }
 
 fn caller<F>(frame: Frame<'_, F>, old: &FullRegs, sp: u64) -> FullStep<FullRegs> {

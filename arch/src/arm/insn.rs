@@ -7,6 +7,9 @@
 //! What is not known for certain to leave the program counter alone is [`PcUse::Other`]: a function
 //! that begins with it is not patched.
 
+#[cfg(feature = "relocate")]
+pub use super::plan::{PatchPlan, Refusal, calls, find_reference, indirect_jump, plan_patch};
+
 /// The instruction set that the processor is in.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum State {

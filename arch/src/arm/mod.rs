@@ -1,12 +1,20 @@
 //! 32-bit ARM under Linux: AAPCS with hardware floating point (armv7), ARM and Thumb-2 code,
 //! little-endian.
-//!
-//! Not complete: prof does not run there yet.
 
+pub mod call;
+pub mod capture;
 pub mod exidx;
 pub mod insn;
+pub mod jump;
+#[cfg(feature = "relocate")]
+mod plan;
 pub mod regs;
 #[cfg(feature = "relocate")]
 pub mod relocate;
+pub mod rule;
+pub mod sigframe;
+pub mod syscall;
 
+pub use call::UserRegs;
 pub use regs::{FullRegs, Regs};
+pub use rule::{Rule, Step};

@@ -4,7 +4,7 @@
 //! 4.1; for the general registers they are those of the instructions. Values have 32 bits and are
 //! zero-extended.
 
-use crate::unwind::RegisterSet;
+use crate::unwind::{CfiModule, FullStep, RegisterSet};
 use gimli::Vendor;
 
 /// DWARF number of `r7`, the frame pointer of Thumb code.
@@ -83,6 +83,7 @@ impl RegisterSet for FullRegs {
     const RA: u16 = LR;
     const LINK: bool = true;
     const VENDOR: Vendor = Vendor::Default;
+    const WORD: u8 = 4;
 
     fn get(&self, register: u16) -> Option<u64> {
         self.gpr.get(usize::from(register)).copied()
@@ -100,6 +101,18 @@ impl RegisterSet for FullRegs {
 
     fn set_pc(&mut self, pc: u64) {
         self.pc = pc & !THUMB;
+    }
+
+    fn step_tables(
+        &self,
+        cfi: &CfiModule<'_>,
+        lookup_pc: u64,
+        read: &mut impl FnMut(u64) -> Option<u64>,
+    ) -> FullStep<Self> {
+        let (exidx, mut table) = super::rule::tables(cfi);
+        // The tables are not on any stack.
+        let mut word = |at| table(at).or_else(|| read(at).map(|word| word as u32));
+        super::exidx::step_exidx(&exidx, self, lookup_pc, &mut word)
     }
 }
 

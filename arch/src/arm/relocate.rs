@@ -1,8 +1,13 @@
-//! Moving a function's first instructions to another address.
+//! Moving a function's first instructions to another address, and the stub that a patched function
+//! jumps to.
 
 use super::insn::{Condition, PcUse, State, pc_use_arm, pc_use_thumb, thumb_len};
-use crate::patch::{Refusal, Relocated};
+use super::jump::{code_at, encode_jump, near_window, state_at};
+use super::regs::THUMB;
+use crate::patch::{PatchPlan, Refusal};
+pub use crate::patch::{Relocated, Stub, StubParams};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// `r12`, which a call may change on its way (AAPCS32, 6.1.1).
 const IP: u32 = 12;
@@ -11,15 +16,15 @@ const PC: u32 = 15;
 
 /// One instruction of a function.
 #[derive(Copy, Clone)]
-struct Insn {
+pub(super) struct Insn {
     /// Of two halves: the first one above.
-    word: u32,
-    len: usize,
-    pc_use: Option<PcUse>,
+    pub word: u32,
+    pub len: usize,
+    pub pc_use: Option<PcUse>,
 }
 
 /// The instruction `offset` bytes into `code`, which stands at `address`.
-fn decode(code: &[u8], address: u32, state: State, offset: usize) -> Option<Insn> {
+pub(super) fn decode(code: &[u8], address: u32, state: State, offset: usize) -> Option<Insn> {
     let rest = code.get(offset..)?;
     let pc = address.wrapping_add(offset as u32);
     if state == State::Arm {
@@ -214,6 +219,62 @@ pub fn relocate(code: &[u8], address: u32, state: State, len: usize) -> Result<R
     }
     block.jump(address.wrapping_add(at as u32));
     Ok(Relocated { bytes: block.finish()?, map, has_call })
+}
+
+/// The addresses where the stub for this function may be: in reach of the function. What its displaced
+/// instructions lead to is reached from anywhere.
+///
+/// # Errors
+///
+/// None; other architectures have some.
+pub fn stub_window(_plan: &PatchPlan, _code: &[u8], func_addr: u64) -> Result<Range<u64>, Refusal> {
+    Ok(near_window(code_at(func_addr)))
+}
+
+/// Length of the stub's code before the moved instructions: six instructions and three words.
+const HEAD_LEN: usize = 36;
+
+/// The stub that a patched function jumps to, in the function's state:
+///
+/// ```text
+///           ldr  ip, =flag_addr
+///           ldr  ip, [ip]
+///           cmp  ip, #0
+///           beq  original
+///           ldr  ip, =desc_addr
+///           ldr  pc, =entry_addr
+///           <literals>
+/// original: <moved instructions>
+///           ldr  pc, =function + n
+///           <literals>
+/// ```
+///
+/// `ip` and the flags are free at a function's entry.
+///
+/// # Errors
+///
+/// See [`relocate`].
+pub fn build_stub(params: &StubParams<'_>) -> Result<Stub, Refusal> {
+    let StubParams { stub_addr, func_addr, plan, code, .. } = *params;
+    let (state, patch_addr) = (state_at(func_addr), code_at(func_addr));
+    let relocated = relocate(code, patch_addr as u32, state, plan.displaced_len)?;
+    if !relocated.map.iter().map(|(at, _)| at).eq(&plan.displaced) {
+        return Err(Refusal::Changed);
+    }
+    let mut head = Block { state, bytes: Vec::new(), literals: Vec::new() };
+    head.load(IP, params.flag_addr as u32);
+    head.in_state(0xe59c_c000, 0xf8dc_c000); // ldr ip, [ip]
+    head.in_state(0xe35c_0000, 0xf1bc_0f00); // cmp ip, #0
+    head.in_state(0x0a00_0004, 0xf000_800a); // beq, to 24 bytes on
+    head.load(IP, params.desc_addr as u32);
+    head.load(PC, params.entry_addr as u32);
+    let mut bytes = head.finish()?;
+    debug_assert_eq!(bytes.len(), HEAD_LEN);
+    bytes.extend_from_slice(&relocated.bytes);
+    let bit = func_addr & THUMB;
+    let patch = encode_jump(func_addr, stub_addr).ok_or(Refusal::OutOfReach)?.to_vec();
+    let original_addr = stub_addr.wrapping_add(HEAD_LEN as u64) | bit;
+    Ok(Stub { bytes, original_addr, patch, patch_addr, relocated })
 }
 
 /// Whether it leaves a return address in the moved code.

@@ -11,6 +11,18 @@ use core::ops::Range;
 /// The breakpoint instruction, `break`. The program counter stays on it.
 pub const BREAKPOINT: [u8; 4] = Order::NATIVE.bytes4(BREAK);
 
+/// The breakpoint instruction for the code at this address.
+#[must_use]
+pub fn breakpoint(_at: u64) -> &'static [u8] {
+    &BREAKPOINT
+}
+
+/// Where the instructions stand of the function with this address: there.
+#[must_use]
+pub const fn code_at(addr: u64) -> u64 {
+    addr
+}
+
 /// Bytes that a patch overwrites: `j label; nop`. A thread may be between the two.
 pub const PATCH_LEN: usize = 8;
 

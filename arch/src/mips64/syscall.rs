@@ -18,6 +18,8 @@ pub const SYSCALL_RET: [u8; 12] = {
 };
 /// A signal restorer: `li $v0, 5211; syscall`. The kernel's own is in the vDSO.
 pub const RESTORER: [u8; 8] = restorer_in(Order::NATIVE);
+/// Words that the code behind a system call instruction takes off the stack before it returns.
+pub const POPPED: usize = 0;
 /// Bytes of the instruction that loads a system call's number.
 pub const LOAD_NUMBER_LEN: usize = 4;
 

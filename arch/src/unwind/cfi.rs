@@ -6,6 +6,7 @@
 //! every offset is checked, every loop is bounded by the length of the slices.
 
 use super::CfiRule;
+use crate::arm::exidx::Exidx;
 use gimli::{
     BaseAddresses, CieOrFde, EhFrame, EndianSlice, NativeEndian, RegisterRule, UnwindContext,
     UnwindContextStorage, UnwindSection, UnwindTableRow, Vendor,
@@ -64,6 +65,16 @@ pub struct CfiModule<'a> {
     /// Base of data-relative pointers in `.eh_frame`, the GOT on AMD64 (hardly ever used; 0 if not
     /// known).
     pub data_addr: u64,
+    /// Pointers have 4 bytes.
+    pub narrow: bool,
+    /// `.ARM.exidx`, where a module has it: asked for what call frame information does not cover.
+    pub exidx: &'a [u8],
+    /// Address of `exidx` in the process.
+    pub exidx_addr: u64,
+    /// What `exidx` leads to: `.ARM.extab`, or the segment that it is in.
+    pub extab: &'a [u8],
+    /// Address of `extab` in the process.
+    pub extab_addr: u64,
 }
 
 /// What a row needs beside itself to be understood.
@@ -212,7 +223,7 @@ impl<'a> CfiModule<'a> {
 
     fn section(&self) -> EhFrame<Slice<'a>> {
         let mut section = EhFrame::new(self.eh_frame, NativeEndian);
-        section.set_address_size(8);
+        section.set_address_size(if self.narrow { 4 } else { 8 });
         section
     }
 
@@ -277,7 +288,7 @@ impl<'a> CfiModule<'a> {
 pub fn compile<R: CfiRule>(cfi: &CfiModule<'_>, pc: u64, ctx: &mut CfiContext) -> R {
     match cfi.row(pc, ctx, R::VENDOR) {
         Ok((row, frame)) => R::from_row(row, &frame, pc),
-        Err(NoRow::NotCovered) => R::UNKNOWN,
+        Err(NoRow::NotCovered) => R::from_tables(cfi, pc),
         Err(NoRow::Malformed) => R::COMPLEX,
     }
 }
@@ -285,8 +296,10 @@ pub fn compile<R: CfiRule>(cfi: &CfiModule<'_>, pc: u64, ctx: &mut CfiContext) -
 /// Start and end of the function (strictly: of the FDE) that covers `pc`.
 #[must_use]
 pub fn function_range(cfi: &CfiModule<'_>, pc: u64) -> Option<core::ops::Range<u64>> {
-    let fde = cfi.find_fde(pc).ok()?;
-    Some(fde.initial_address()..fde.end_address())
+    match cfi.find_fde(pc) {
+        Ok(fde) => Some(fde.initial_address()..fde.end_address()),
+        Err(_) => Exidx { bytes: cfi.exidx, addr: cfi.exidx_addr }.range(pc),
+    }
 }
 
 #[cfg(test)]

@@ -67,7 +67,7 @@ impl<R: RegisterSet, F: FnMut(u64) -> Option<u64>> Machine<'_, R, F> {
     /// gives the top.
     pub(super) fn eval(&mut self, code: &[u8], initial: Option<u64>) -> Option<u64> {
         let code = EndianSlice::new(code, NativeEndian);
-        let encoding = Encoding { address_size: 8, format: Format::Dwarf32, version: 4 };
+        let encoding = Encoding { address_size: R::WORD, format: Format::Dwarf32, version: 4 };
         let mut stack = Stack { values: [0; DEPTH], len: 0 };
         if let Some(value) = initial {
             stack.push(value)?;
@@ -126,21 +126,27 @@ impl<R: RegisterSet, F: FnMut(u64) -> Option<u64>> Machine<'_, R, F> {
     /// `size` bytes at `address`, zero-extended. Memory is read in aligned words, which never cross
     /// a page.
     fn load(&mut self, address: u64, size: u8) -> Option<u64> {
-        if size == 8 {
+        if size == R::WORD {
             return (self.read)(address);
         }
-        let size = usize::from(size);
-        let (aligned, offset) = (address & !7, (address & 7) as usize);
-        let mut words = [(self.read)(aligned)?, 0];
-        if offset.checked_add(size)? > 8 {
-            words[1] = (self.read)(aligned.wrapping_add(8))?;
+        let word = u32::from(R::WORD);
+        let size = u32::from(size);
+        let within = u64::from(word).wrapping_sub(1);
+        let (aligned, offset) = (address & !within, (address & within) as u32);
+        let end = offset.checked_add(size).filter(|_| size > 0 && size < word)?;
+        let mut words = [u128::from((self.read)(aligned)?), 0];
+        if end > word {
+            words[1] = u128::from((self.read)(aligned.wrapping_add(word.into()))?);
         }
-        let bytes = words.map(u64::to_ne_bytes);
-        let from = bytes.as_flattened().get(offset..offset.checked_add(size)?)?;
-        let mut value = [0; 8];
-        let at = if cfg!(target_endian = "big") { 8_usize.checked_sub(size)? } else { 0 };
-        value.get_mut(at..at.checked_add(size)?)?.copy_from_slice(from);
-        (size > 0).then(|| u64::from_ne_bytes(value))
+        let bits = |bytes: u32| bytes.wrapping_mul(8);
+        let [first, second] = words;
+        let value = if cfg!(target_endian = "big") {
+            let both = first.wrapping_shl(bits(word)) | second;
+            both.wrapping_shr(bits(word.wrapping_mul(2).checked_sub(end)?))
+        } else {
+            (first | second.wrapping_shl(bits(word))).wrapping_shr(bits(offset))
+        };
+        Some(value as u64 & 1_u64.wrapping_shl(bits(size)).wrapping_sub(1))
     }
 }
 

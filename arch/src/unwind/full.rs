@@ -37,7 +37,7 @@ pub fn step_full<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
 ) -> FullStep<R> {
     let (row, frame) = match cfi.row(lookup_pc, ctx, R::VENDOR) {
         Ok(found) => found,
-        Err(NoRow::NotCovered) => return FullStep::NoCfi,
+        Err(NoRow::NotCovered) => return regs.step_tables(cfi, lookup_pc, read),
         Err(NoRow::Malformed) => return FullStep::Cut,
     };
     if frame.ra != R::RA {

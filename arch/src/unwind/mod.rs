@@ -39,6 +39,12 @@ pub trait CfiRule: Copy {
         let _ = (pc, read);
         None
     }
+
+    /// The rule for an address that no call frame information covers, from tables of another kind.
+    #[must_use]
+    fn from_tables(_cfi: &CfiModule<'_>, _pc: u64) -> Self {
+        Self::UNKNOWN
+    }
 }
 
 /// All registers of one architecture, by DWARF number.
@@ -52,6 +58,8 @@ pub trait RegisterSet: Copy {
     const LINK: bool;
     /// Whose call frame instructions beyond DWARF's own occur.
     const VENDOR: gimli::Vendor;
+    /// Bytes of a register, and of a word of memory.
+    const WORD: u8 = 8;
 
     /// A register's value; `None` for one that is not carried (vector registers and such).
     fn get(&self, register: u16) -> Option<u64>;
@@ -61,4 +69,15 @@ pub trait RegisterSet: Copy {
     fn pc(&self) -> u64;
     /// Sets the program counter to a return address, which may be signed.
     fn set_pc(&mut self, pc: u64);
+
+    /// Steps to the caller by tables of another kind, where call frame information does not cover
+    /// `lookup_pc`.
+    fn step_tables(
+        &self,
+        _cfi: &CfiModule<'_>,
+        _lookup_pc: u64,
+        _read: &mut impl FnMut(u64) -> Option<u64>,
+    ) -> FullStep<Self> {
+        FullStep::NoCfi
+    }
 }

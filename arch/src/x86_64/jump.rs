@@ -5,6 +5,18 @@ use core::ops::Range;
 /// The breakpoint instruction. The program counter stands behind it when it has been executed.
 pub const BREAKPOINT: [u8; 1] = [0xcc];
 
+/// The breakpoint instruction for the code at this address.
+#[must_use]
+pub fn breakpoint(_at: u64) -> &'static [u8] {
+    &BREAKPOINT
+}
+
+/// Where the instructions stand of the function with this address: there.
+#[must_use]
+pub const fn code_at(addr: u64) -> u64 {
+    addr
+}
+
 /// Bytes that a patch overwrites: `jmp rel32`.
 pub const PATCH_LEN: usize = 5;
 

@@ -2,7 +2,7 @@
 
 use goblin::container::Ctx;
 use goblin::elf::dynamic::{DT_STRSZ, DT_STRTAB, DT_SYMTAB};
-use goblin::elf::header::Header;
+use goblin::elf::header::{EM_ARM, Header};
 use goblin::elf::program_header::{PT_DYNAMIC, PT_NOTE, ProgramHeader};
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, SectionHeader};
 use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym};
@@ -110,7 +110,9 @@ impl<'a> Image<'a> {
             .filter_map(|s| {
                 let rest = strings.get(s.st_name..)?;
                 let name = &rest[..rest.iter().position(|b| *b == 0)?];
-                Some((s.st_value, s.st_size, name))
+                // Bit 0 says that it is Thumb code, and is no part of the address.
+                let start = s.st_value & !u64::from(self.header.e_machine == EM_ARM);
+                Some((start, s.st_size, name))
             })
             .collect();
         found.sort_unstable();

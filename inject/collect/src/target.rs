@@ -65,7 +65,7 @@ impl Watched {
     pub fn wait(&self, time: Duration) -> bool {
         let t = libc::timespec {
             tv_sec: time.as_secs() as libc::time_t,
-            tv_nsec: time.subsec_nanos().into(),
+            tv_nsec: time.subsec_nanos() as libc::c_long,
         };
         let Some(fd) = &self.pidfd else {
             std::thread::sleep(time);

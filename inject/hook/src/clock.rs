@@ -44,16 +44,16 @@ pub fn not_before(time: u64, last: u64) -> u64 {
 fn slow(shared: &Shared) -> u64 {
     let c = shared.control();
     if c.clock == clock::VDSO && c.vdso_clock != 0 {
-        let mut t = [0u64; 2];
+        let mut t = [0usize; 2];
         // SAFETY: the injector took the address of `__vdso_clock_gettime` from the vDSO's own symbol
         // table; the function uses no TLS and writes the two words.
         let r = unsafe {
-            let f: extern "C" fn(i32, *mut u64) -> i32 =
+            let f: extern "C" fn(i32, *mut usize) -> i32 =
                 core::mem::transmute(c.vdso_clock as usize as *const ());
             f(1, t.as_mut_ptr())
         };
         if r == 0 {
-            return t[0].wrapping_mul(1_000_000_000).wrapping_add(t[1]);
+            return (t[0] as u64).wrapping_mul(1_000_000_000).wrapping_add(t[1] as u64);
         }
     }
     sys::clock()

@@ -1,6 +1,7 @@
 //! How far the stack reaches that a thread runs on, so that words on it can be read without asking
 //! the kernel each time.
 
+use crate::memory::WORD;
 use crate::state::{Extent, Thread};
 use crate::sys;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
@@ -33,7 +34,7 @@ pub fn is_current(t: &Thread, sp: u64) -> bool {
 /// Whether a word at `addr` is on some stack that the thread is known to have run on.
 #[inline(always)]
 pub fn is_known(t: &Thread, addr: u64) -> bool {
-    t.extents.iter().any(|e| addr >= e.start && addr.saturating_add(8) <= e.end)
+    t.extents.iter().any(|e| addr >= e.start && addr.saturating_add(WORD) <= e.end)
 }
 
 /// Makes the stack that `sp` lies on the current one, first among the thread's extents.

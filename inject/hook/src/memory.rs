@@ -10,6 +10,19 @@ pub fn read(shared: &Shared, addr: u64, out: &mut [u8]) -> bool {
         && sys::read_own(shared.control().main_tid, addr, out.as_mut_ptr(), out.len()) == out.len()
 }
 
+/// Bytes of a word of the machine's size, as unwinding reads them.
+pub const WORD: u64 = size_of::<usize>() as u64;
+
+/// The word at an address, which need not be aligned.
+///
+/// # Safety
+/// It must be readable.
+#[inline(always)]
+pub unsafe fn load(addr: u64) -> u64 {
+    // SAFETY: the caller's promise.
+    unsafe { (addr as *const usize).read_unaligned() as u64 }
+}
+
 /// Reads a word of the machine's size.
 pub fn word(shared: &Shared, addr: u64) -> Option<u64> {
     let mut b = [0u8; size_of::<usize>()];

@@ -5,13 +5,12 @@
 //! (with its lock held, so that the list is whole), and where that can't be hooked, by following
 //! the list when an address turns up that is nobody's, through reads that cannot fault.
 
-use crate::memory;
+use crate::memory::{self, WORD};
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use prof_arch::unwind::{CfiModule, eh_frame_address};
 use prof_trace::shared::{MODULES, Module, Shared};
 
-const WORD: u64 = size_of::<usize>() as u64;
 /// Entries of the linker's list that are followed.
 const MAX_LIST: usize = 8192;
 /// Values of [`Module::ready`].
@@ -59,13 +58,18 @@ pub unsafe fn cfi(m: &Module) -> CfiModule<'static> {
         unsafe { core::slice::from_raw_parts(addr as *const u8, len as usize) }
     };
     let (hdr, eh) = (m.eh_frame_hdr.load(Relaxed), m.eh_frame.load(Relaxed));
+    let (exidx, extab) = (m.exidx.load(Relaxed), m.extab.load(Relaxed));
     CfiModule {
         hdr: slice(hdr, m.eh_frame_hdr_len.load(Relaxed)),
         hdr_addr: hdr,
         eh_frame: slice(eh, m.eh_frame_len.load(Relaxed)),
         eh_frame_addr: eh,
-        text_addr: 0,
-        data_addr: 0,
+        narrow: WORD == 4,
+        exidx: slice(exidx, m.exidx_len.load(Relaxed)),
+        exidx_addr: exidx,
+        extab: slice(extab, m.extab_len.load(Relaxed)),
+        extab_addr: extab,
+        ..CfiModule::default()
     }
 }
 
@@ -157,6 +161,10 @@ struct Layout {
     hdr_len: u64,
     eh_frame: u64,
     eh_frame_len: u64,
+    exidx: u64,
+    exidx_len: u64,
+    extab: u64,
+    extab_len: u64,
 }
 
 fn add(shared: &Shared, bias: u64, name: u64) -> Option<usize> {
@@ -183,6 +191,10 @@ fn add(shared: &Shared, bias: u64, name: u64) -> Option<usize> {
     m.eh_frame_hdr_len.store(l.hdr_len, Relaxed);
     m.eh_frame.store(l.eh_frame, Relaxed);
     m.eh_frame_len.store(l.eh_frame_len, Relaxed);
+    m.exidx.store(l.exidx, Relaxed);
+    m.exidx_len.store(l.exidx_len, Relaxed);
+    m.extab.store(l.extab, Relaxed);
+    m.extab_len.store(l.extab_len, Relaxed);
     for (k, to) in m.name.iter().take(m.name.len() - 1).enumerate() {
         let mut b = [0u8; 1];
         if !memory::read(shared, name + k as u64, &mut b) || b[0] == 0 {
@@ -240,6 +252,7 @@ fn layout(shared: &Shared, bias: u64) -> Option<Layout> {
     };
     const PT_LOAD: u32 = 1;
     const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+    const PT_ARM_EXIDX: u32 = 0x7000_0001; // of other machines something else
     each(&mut |kind, addr, _, memory_size| {
         let addr = addr.wrapping_add(bias);
         if kind == PT_LOAD {
@@ -248,6 +261,9 @@ fn layout(shared: &Shared, bias: u64) -> Option<Layout> {
         } else if kind == PT_GNU_EH_FRAME {
             l.hdr = addr;
             l.hdr_len = memory_size;
+        } else if cfg!(target_arch = "arm") && kind == PT_ARM_EXIDX {
+            l.exidx = addr;
+            l.exidx_len = memory_size;
         }
     });
     let mut hdr = [0u8; 16];
@@ -259,6 +275,11 @@ fn layout(shared: &Shared, bias: u64) -> Option<Layout> {
         let end = addr.wrapping_add(file_size);
         if kind == PT_LOAD && l.eh_frame >= addr && l.eh_frame < end {
             l.eh_frame_len = end - l.eh_frame;
+        }
+        // What it leads to lies in the same segment.
+        if kind == PT_LOAD && l.exidx >= addr && l.exidx < end {
+            l.extab = addr;
+            l.extab_len = end - addr;
         }
     });
     (l.start < l.end).then_some(l)

@@ -9,16 +9,16 @@ use crate::entry::{
 use crate::{clock, header, thread};
 use prof_arch::native::capture::{Call, Go};
 
-prof_arch::hook_entry!(
+prof_arch::hook_entry_many!(
     /// A function that hands out a block.
     alloc, before_named_alloc, after_named_alloc);
-prof_arch::hook_entry!(
+prof_arch::hook_entry_many!(
     /// A function that gives one block for another.
     realloc, before_named_realloc, after_named_realloc);
-prof_arch::hook_entry!(
+prof_arch::hook_entry_many!(
     /// A function that takes a block back.
     free, before_named_free, after_delete);
-prof_arch::hook_entry!(
+prof_arch::hook_entry_many!(
     /// xallocx.
     resize, before_resize, after_resize);
 

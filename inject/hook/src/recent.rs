@@ -6,6 +6,7 @@
 //! stack is what a full unwind would return. Nothing is looked up here as long as walks are short, nor,
 //! for a while, where it was seldom of use.
 
+use crate::memory::{self, WORD};
 use crate::state::{Thread, WORDS};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::{Regs, Rule, Step};
@@ -95,9 +96,9 @@ pub fn looked(t: &mut Thread, found: bool) {
 pub fn find(shared: &Shared, t: &Thread, r: &Regs, rule: Rule) -> Option<usize> {
     let end = t.extents[0].end;
     let step = rule.step(r, &mut |addr| {
-        let near = addr >= r.sp && addr.checked_add(8)? <= end;
+        let near = addr >= r.sp && addr.checked_add(WORD)? <= end;
         // SAFETY: inside the extent of the stack this thread runs on.
-        near.then(|| unsafe { (addr as *const u64).read_unaligned() })
+        near.then(|| unsafe { memory::load(addr) })
     });
     let Step::Next(caller) = step else { return None };
     let modules = shared.control().modules_seq.load(Relaxed);
@@ -118,14 +119,14 @@ fn holds(e: &Recent, sp: u64, end: u64) -> bool {
     let n = e.words as usize;
     let (Some(places), Some(values)) = (e.places.get(..n), e.values.get(..n)) else { return false };
     // The outermost comes first.
-    if places.first().is_none_or(|p| sp + *p as u64 * 8 + 8 > end) {
+    if places.first().is_none_or(|p| sp + *p as u64 * WORD + WORD > end) {
         return false;
     }
     // Those nearest to the top differ most.
     core::iter::zip(places, values).rev().all(|(p, v)| {
         // SAFETY: between the stack pointer and the end of the stack: no place is further out than
         // the first one, see `keep`.
-        *v == unsafe { ((sp + *p as u64 * 8) as *const u64).read_unaligned() }
+        *v == unsafe { memory::load(sp + *p as u64 * WORD) }
     })
 }
 
@@ -155,10 +156,11 @@ pub fn keep(shared: &Shared, t: &mut Thread, node: u16) {
     let outermost = t.words[0].addr;
     for ((w, place), value) in t.words.iter().take(words).zip(&mut e.places).zip(&mut e.values) {
         let from = w.addr.wrapping_sub(regs.sp);
-        if from & 7 != 0 || from >> 19 != 0 || w.addr > outermost {
+        let Ok(words) = u16::try_from(from / WORD) else { return };
+        if !from.is_multiple_of(WORD) || w.addr > outermost {
             return;
         }
-        *place = (from >> 3) as u16;
+        *place = words;
         *value = w.value;
     }
     for (f, code) in t.frames.iter().take(len).zip(&mut e.codes) {

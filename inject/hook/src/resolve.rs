@@ -2,6 +2,7 @@
 
 use crate::{memory, modules, sys};
 use core::sync::atomic::Ordering::Acquire;
+use prof_arch::native::jump::code_at;
 use prof_arch::native::rule::{Rule, is_sigreturn_code};
 use prof_arch::unwind::{CfiContext, CfiRule, compile};
 use prof_trace::pcs::{self, Found};
@@ -66,11 +67,11 @@ fn in_stub(shared: &Shared, look: u64) -> Option<Rule> {
     let f = (0..count)
         .filter_map(|i| shared.function(i))
         .find(|f| look >= f.stub_addr && look < f.stub_addr.wrapping_add(f.stub_len))?;
-    let place = match look.checked_sub(f.original) {
+    let place = match look.checked_sub(code_at(f.original)) {
         None => 0,
         Some(n) => *f.places.get(n as usize)?,
     };
-    let at = f.addr.wrapping_add(place as u64);
+    let at = code_at(f.addr).wrapping_add(place as u64);
     let (_, m) = modules::find(shared, at)?;
     // SAFETY: the module of a hooked function whose stub is on the calling thread's stack.
     let cfi = unsafe { modules::cfi(m) };

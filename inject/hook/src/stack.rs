@@ -64,7 +64,7 @@ fn unchanged(words: &[Word; WORDS], len: usize) -> bool {
     // The words nearest to the top change most: begin there.
     for w in rest.iter().rev() {
         // SAFETY: an aligned or unaligned word inside the stack extent that the thread runs on.
-        if unsafe { (w.addr as *const u64).read_unaligned() } != w.value {
+        if unsafe { memory::load(w.addr) } != w.value {
             return false;
         }
     }
@@ -72,7 +72,7 @@ fn unchanged(words: &[Word; WORDS], len: usize) -> bool {
         let mut differ = 0;
         for w in four {
             // SAFETY: as above.
-            differ |= unsafe { (w.addr as *const u64).read_unaligned() } ^ w.value;
+            differ |= unsafe { memory::load(w.addr) } ^ w.value;
         }
         if differ != 0 {
             return false;
@@ -257,7 +257,9 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
     let mut words = 0;
     // What lies on the current stack, from the caller's frame on, can be read.
     let low = r.sp;
-    let Some(span) = t.extents[0].end.checked_sub(8).and_then(|end| end.checked_sub(low)) else {
+    let Some(span) =
+        t.extents[0].end.checked_sub(memory::WORD).and_then(|end| end.checked_sub(low))
+    else {
         found.cut = true;
         return found;
     };
@@ -285,7 +287,7 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
             code.rule.step(&r, &mut |addr| {
                 let value = if addr.wrapping_sub(low) <= span {
                     // SAFETY: inside the extent of the stack this thread runs on.
-                    unsafe { (addr as *const u64).read_unaligned() }
+                    unsafe { memory::load(addr) }
                 } else {
                     found.scattered = true;
                     far(shared, extents, addr)?
@@ -333,9 +335,9 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
 #[cold]
 #[inline(never)]
 fn far(shared: &Shared, extents: &[Extent; 4], addr: u64) -> Option<u64> {
-    if extents.iter().any(|e| e.start <= addr && addr.saturating_add(8) <= e.end) {
+    if extents.iter().any(|e| e.start <= addr && addr.saturating_add(memory::WORD) <= e.end) {
         // SAFETY: inside an extent that was found readable, of a stack this thread runs on.
-        return Some(unsafe { (addr as *const u64).read_unaligned() });
+        return Some(unsafe { memory::load(addr) });
     }
     memory::word(shared, addr)
 }
@@ -366,7 +368,7 @@ fn holds(shared: &Shared, t: &Thread, i: usize) -> bool {
     let Some(w) = t.words.get(i) else { return false };
     if extent::is_known(t, w.addr) {
         // SAFETY: inside an extent that was found readable, of a stack this thread runs on.
-        return unsafe { (w.addr as *const u64).read_unaligned() } == w.value;
+        return unsafe { memory::load(w.addr) } == w.value;
     }
     memory::word(shared, w.addr) == Some(w.value)
 }

@@ -21,24 +21,24 @@ pub fn gettid() -> u32 {
 
 /// Sleeps for `ns` nanoseconds, below a second; less if a signal comes.
 pub fn sleep(ns: u64) {
-    let request = [0u64, ns.min(999_999_999)];
+    let request = [0usize, ns.min(999_999_999) as usize];
     // SAFETY: reads the two words of the request.
     unsafe { syscall2(nr::NANOSLEEP, request.as_ptr() as u64, 0) };
 }
 
 /// `CLOCK_MONOTONIC` in nanoseconds, as a system call.
 pub fn clock() -> u64 {
-    let mut t = [0u64; 2];
+    let mut t = [0usize; 2];
     // SAFETY: writes the two words.
     unsafe { syscall2(nr::CLOCK_GETTIME, 1, t.as_mut_ptr() as u64) };
-    t[0].wrapping_mul(1_000_000_000).wrapping_add(t[1])
+    (t[0] as u64).wrapping_mul(1_000_000_000).wrapping_add(t[1] as u64)
 }
 
 /// Copies from this process's own memory; returns the bytes copied, less than asked for where
 /// memory ends, and 0 where there is none.
 pub fn read_own(pid: u32, addr: u64, to: *mut u8, len: usize) -> usize {
-    let local = [to as u64, len as u64];
-    let remote = [addr, len as u64];
+    let local = [to as usize, len];
+    let remote = [addr as usize, len];
     // SAFETY: the kernel writes at most `len` bytes to `to`, which the callers own.
     let n = unsafe {
         syscall6(
@@ -59,11 +59,11 @@ pub fn read_own(pid: u32, addr: u64, to: *mut u8, len: usize) -> usize {
 pub fn readable_pages(pid: u32, addr: u64, page: u64, count: u64) -> u64 {
     let mut bytes = [0u8; 16];
     let count = count.min(16);
-    let local = [bytes.as_mut_ptr() as u64, count];
-    let mut remote = [[0u64; 2]; 16];
+    let local = [bytes.as_mut_ptr() as usize, count as usize];
+    let mut remote = [[0usize; 2]; 16];
     let mut at = addr;
     for r in &mut remote {
-        *r = [at, 1];
+        *r = [at as usize, 1];
         at = at.wrapping_add(page);
     }
     // SAFETY: the kernel writes at most 16 bytes to `bytes`.

@@ -33,7 +33,7 @@ pub fn slot_at_once(shared: &Shared) -> Option<&'static Slot> {
 #[inline(always)]
 fn place(shared: &Shared, tp: u64) -> (usize, usize) {
     let mask = (shared.control().states_count as usize).wrapping_sub(1);
-    ((tp >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) as usize >> 40, mask)
+    (((tp >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize, mask)
 }
 
 /// The thread id that libc keeps beside the thread pointer.

@@ -14,7 +14,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Grows with every change of the layout; prof only takes over what has its own number.
-pub const LAYOUT: u32 = 7;
+pub const LAYOUT: u32 = 8;
 /// Second word of the flag page: tells the attached process from its forked children, in which the
 /// kernel has wiped the page and nothing else of prof's memory is mapped.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -75,18 +75,29 @@ pub const STATE_SIZE: usize = 400 << 10;
 pub struct Geometry {
     segments: usize,
     states: usize,
+    tables: usize,
 }
+
+/// The fewest threads at a time that there is room for: less where address space is short.
+const MIN_STATES: usize = if cfg!(target_pointer_width = "32") { 128 } else { 1024 };
 
 impl Geometry {
     /// A ring of about `bytes` bytes of events: between 64 segments and [`MAX_SEGMENTS`].
     pub fn for_ring(bytes: usize) -> Self {
-        Self { segments: (bytes / SEGMENT_SIZE).clamp(64, MAX_SEGMENTS) / 64 * 64, states: 1024 }
+        let segments = (bytes / SEGMENT_SIZE).clamp(64, MAX_SEGMENTS) / 64 * 64;
+        Self { segments, states: MIN_STATES, tables: 0 }
     }
 
-    /// The same with room for so many threads at a time: a power of two from 1024 to [`SLOTS`].
+    /// The same with room for so many threads at a time: a power of two up to [`SLOTS`].
     #[must_use]
     pub fn with_threads(self, threads: usize) -> Self {
-        Self { states: threads.clamp(1024, SLOTS).next_power_of_two().min(SLOTS), ..self }
+        Self { states: threads.clamp(MIN_STATES, SLOTS).next_power_of_two().min(SLOTS), ..self }
+    }
+
+    /// The same with room for so many bytes of unwind tables.
+    #[must_use]
+    pub fn with_tables(self, bytes: usize) -> Self {
+        Self { tables: up(bytes), ..self }
     }
 
     /// Threads that have room at a time.
@@ -99,17 +110,25 @@ impl Geometry {
         DATA_AT + up(self.segments * SEGMENT_SIZE)
     }
 
+    /// Where the unwind tables begin.
+    pub fn tables_at(self) -> usize {
+        up(self.states_at() + self.states * STATE_SIZE)
+    }
+
     /// From the number of segments that a control page names, if it can be one.
     pub fn from_segments(segments: u32) -> Option<Self> {
         let segments = segments as usize;
-        ((64..=MAX_SEGMENTS).contains(&segments) && segments.is_multiple_of(64))
-            .then_some(Self { segments, states: 0 })
+        ((64..=MAX_SEGMENTS).contains(&segments) && segments.is_multiple_of(64)).then_some(Self {
+            segments,
+            states: 0,
+            tables: 0,
+        })
     }
 
     /// For the hook, whose number of segments prof has checked.
     #[inline(always)]
     pub const fn trusted(segments: usize) -> Self {
-        Self { segments, states: 0 }
+        Self { segments, states: 0, tables: 0 }
     }
 
     /// Number of segments.
@@ -120,11 +139,11 @@ impl Geometry {
 
     /// Bytes of the whole memory; without thread states if it was made from a number of segments.
     pub fn size(self) -> usize {
-        self.states_at() + self.states * STATE_SIZE
+        self.tables_at() + self.tables
     }
 
     /// The parts, by name and by where they lie.
-    pub fn parts(self) -> [(&'static str, Range<usize>); 10] {
+    pub fn parts(self) -> [(&'static str, Range<usize>); 11] {
         [
             ("control", 0..SLOTS_AT),
             ("slots", SLOTS_AT..FUNCTIONS_AT),
@@ -135,7 +154,8 @@ impl Geometry {
             ("samples", SAMPLES_AT..HEADS_AT),
             ("heads", HEADS_AT..DATA_AT),
             ("events", DATA_AT..self.states_at()),
-            ("states", self.states_at()..self.size()),
+            ("states", self.states_at()..self.tables_at()),
+            ("tables", self.tables_at()..self.size()),
         ]
     }
 
@@ -476,6 +496,20 @@ impl Shared {
         // SAFETY: in bounds of the segment. The target may write to it meanwhile (an honest one does
         // not): what is copied is then arbitrary, and is checked after it was copied.
         unsafe { core::ptr::copy_nonoverlapping(data.add(from), to.as_mut_ptr(), to.len()) }
+    }
+
+    /// Copies unwind tables to an offset in the memory; false if they do not fit into their part.
+    /// Before the memory is shared.
+    pub fn put_tables(&self, at: usize, bytes: &[u8]) -> bool {
+        let part = self.geometry.tables_at()..self.geometry.size();
+        let fits = at >= part.start && bytes.len() <= part.end.saturating_sub(at);
+        if fits {
+            // SAFETY: in bounds of the mapping, of which nobody else uses this part yet.
+            unsafe {
+                core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(at), bytes.len());
+            }
+        }
+        fits
     }
 
     /// Offset of a function entry in the memory (its address in the target is

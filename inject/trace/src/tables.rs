@@ -175,7 +175,7 @@ pub struct Module {
     pub end: AtomicU64,
     /// Load bias: address minus the ELF file's virtual address.
     pub bias: AtomicU64,
-    /// Address of `.eh_frame_hdr` (PT_GNU_EH_FRAME); 0: none.
+    /// Address of `.eh_frame_hdr` (PT_GNU_EH_FRAME), or of what prof has made of `.debug_frame`; 0: none.
     pub eh_frame_hdr: AtomicU64,
     /// Its length.
     pub eh_frame_hdr_len: AtomicU64,
@@ -183,6 +183,14 @@ pub struct Module {
     pub eh_frame: AtomicU64,
     /// Bytes from there to the end of its segment.
     pub eh_frame_len: AtomicU64,
+    /// Address of `.ARM.exidx` (PT_ARM_EXIDX); 0: none.
+    pub exidx: AtomicU64,
+    /// Its length.
+    pub exidx_len: AtomicU64,
+    /// Address of what that leads to: `.ARM.extab`, or the segment that it is in.
+    pub extab: AtomicU64,
+    /// Its length.
+    pub extab_len: AtomicU64,
     /// Path as the dynamic linker has it, NUL padded (empty: found through maps).
     pub name: [AtomicU8; 192],
 }

@@ -20,6 +20,16 @@ fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
 #[unsafe(no_mangle)]
 pub extern "C" fn rust_eh_personality() {}
 
+/// Never called, likewise: ARM's unwind tables refer to it.
+#[cfg(target_arch = "arm")]
+#[unsafe(no_mangle)]
+pub extern "C" fn __aeabi_unwind_cpp_pr0() {}
+
+/// Never called, likewise.
+#[cfg(target_arch = "arm")]
+#[unsafe(no_mangle)]
+pub extern "C" fn __aeabi_unwind_cpp_pr1() {}
+
 /// As C's; the compiler calls it.
 ///
 /// # Safety

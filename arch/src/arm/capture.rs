@@ -1,0 +1,396 @@
+//! Entering the hook: the code that stubs jump to, and what it saves. All of it is ARM code.
+//!
+//! A stub jumps here with the [`Call::function`] in ip and everything else as the caller left it
+//! (AAPCS32, 6.1.1). The entry saves the arguments and the callee-saved registers that unwinding
+//! needs, asks `before` where to go, goes there, and hands the result to `after`.
+
+use super::regs::{FullRegs, LR, Regs};
+
+/// Where libc's thread descriptor, which has the thread's id, may lie, relative to the thread
+/// pointer: below it (aaelf32 TLS, variant I, as glibc and musl have it).
+pub const DESCRIPTOR: core::ops::Range<i32> = -4096..0;
+
+/// One call of a hooked function, on the calling thread's stack.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Call {
+    /// The first six integer arguments; what stands here is what the original is called with. The
+    /// last two only where [`hook_entry_many`](crate::hook_entry_many) has defined the entry.
+    pub args: [u64; 6],
+    /// The value that the stub passed: the function's descriptor.
+    pub function: u64,
+    /// What the original returned.
+    pub result: u64,
+    /// The caller: return address, stack pointer after the return, frame pointer.
+    pub regs: Regs,
+    /// r4 to r11 of the caller.
+    pub saved: [u32; 8],
+    /// For `before`, to leave something for `after`.
+    pub note: [u64; 2],
+}
+
+impl From<&Call> for FullRegs {
+    /// The caller's registers as far as they are known.
+    fn from(call: &Call) -> Self {
+        let mut full = FullRegs::from(call.regs);
+        full.gpr[LR as usize] = call.regs.pc;
+        let saved = full.gpr.iter_mut().skip(4).zip(call.saved);
+        saved.for_each(|(to, from)| *to = from.into());
+        full
+    }
+}
+
+/// Where to go after `before`. It returns this in memory (AAPCS32, 6.4).
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Go {
+    /// Address to go to, with the arguments in [`Call::args`].
+    pub target: u64,
+    /// 0: jump there and forget the call; 1: call it, and `after` follows.
+    pub stay: u64,
+}
+
+/// The stack frame of an entry: two arguments for the original, [`Go`], [`Call`], r11 and lr.
+const CALL_AT: usize = 24;
+const _: () = assert!(size_of::<Call>() == 136 && CALL_AT + 136 == 160);
+const _: () = assert!(core::mem::offset_of!(Call, function) == 72 - CALL_AT);
+const _: () = assert!(core::mem::offset_of!(Call, result) == 80 - CALL_AT);
+const _: () = assert!(core::mem::offset_of!(Call, regs) == 88 - CALL_AT);
+const _: () = assert!(core::mem::offset_of!(Call, saved) == 112 - CALL_AT);
+
+/// Defines an entry `$name` that stubs jump to, around
+/// `$before: extern "C" fn(&mut Call) -> Go` and `$after: extern "C" fn(&mut Call) -> u64`, which
+/// returns 0, or an address to jump to instead of returning the result. For functions with at most four
+/// arguments.
+#[cfg(target_arch = "arm")]
+#[macro_export]
+macro_rules! hook_entry {
+    ($(#[$doc:meta])* $name:ident, $before:path, $after:path) => {
+        $crate::arm_entry!($(#[$doc])* $name, $before, $after,
+            ["mov r4, #0", "mov r5, #0"], []);
+    };
+}
+
+/// The same for functions with at most six arguments, of which two are on the stack.
+#[cfg(target_arch = "arm")]
+#[macro_export]
+macro_rules! hook_entry_many {
+    ($(#[$doc:meta])* $name:ident, $before:path, $after:path) => {
+        $crate::arm_entry!($(#[$doc])* $name, $before, $after,
+            ["ldr r4, [r11, #8]", "ldr r5, [r11, #12]"],
+            ["ldr r4, [sp, #56]", "ldr r5, [sp, #64]", "strd r4, r5, [sp]"]);
+    };
+}
+
+/// See [`hook_entry`](crate::hook_entry): `$more` loads the last two arguments into r4 and r5, `$pass`
+/// puts them onto the stack for the original.
+#[cfg(target_arch = "arm")]
+#[doc(hidden)]
+#[macro_export]
+macro_rules! arm_entry {
+    ($(#[$doc:meta])* $name:ident, $before:path, $after:path,
+     [$($more:literal),*], [$($pass:literal),*]) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "push {{r11, lr}}",
+                "sub sp, sp, #160",
+                "str ip, [sp, #72]",
+                "add ip, sp, #112",
+                "stmia ip, {{r4-r11}}",
+                "add r11, sp, #160",
+                "mov ip, #0", // the upper halves
+                $($more,)*
+                "str r0, [sp, #24]",
+                "str ip, [sp, #28]",
+                "str r1, [sp, #32]",
+                "str ip, [sp, #36]",
+                "str r2, [sp, #40]",
+                "str ip, [sp, #44]",
+                "str r3, [sp, #48]",
+                "str ip, [sp, #52]",
+                "str r4, [sp, #56]",
+                "str ip, [sp, #60]",
+                "str r5, [sp, #64]",
+                "str ip, [sp, #68]",
+                "str ip, [sp, #76]",
+                "str ip, [sp, #84]",
+                "bic r4, lr, #1",
+                "str r4, [sp, #88]",
+                "str ip, [sp, #92]",
+                "add r4, r11, #8", // stack pointer after the return
+                "str r4, [sp, #96]",
+                "str ip, [sp, #100]",
+                "str r7, [sp, #104]",
+                "str ip, [sp, #108]",
+                "add r0, sp, #8",
+                "add r1, sp, #24",
+                "bl {before}",
+                "ldr ip, [sp, #8]",
+                "ldr lr, [sp, #16]",
+                "ldr r0, [sp, #24]",
+                "ldr r1, [sp, #32]",
+                "ldr r2, [sp, #40]",
+                "ldr r3, [sp, #48]",
+                "cmp lr, #0",
+                "beq 2f",
+                $($pass,)*
+                "blx ip",
+                "str r0, [sp, #80]",
+                "add r0, sp, #24",
+                "bl {after}",
+                "cmp r0, #0",
+                "bne 3f",
+                "ldr r0, [sp, #80]",
+                "add ip, sp, #112",
+                "ldmia ip, {{r4-r10}}",
+                "mov sp, r11",
+                "pop {{r11, pc}}",
+                "3:", // elsewhere instead of returning
+                "mov ip, r0",
+                "ldr r0, [sp, #24]",
+                "ldr r1, [sp, #32]",
+                "ldr r2, [sp, #40]",
+                "ldr r3, [sp, #48]",
+                "2:", // jump, as if the hook had never been entered
+                "add lr, sp, #112",
+                "ldmia lr, {{r4-r10}}",
+                "mov sp, r11",
+                "pop {{r11, lr}}",
+                "bx ip",
+                before = sym $before,
+                after = sym $after,
+            )
+        }
+    };
+}
+
+/// Defines an entry `$name` that stubs jump to: if
+/// `$goes_on: extern "C" fn(argument 0: u64, descriptor: &Function) -> u64` returns an address, the call
+/// goes on there, as if nothing had been; if it returns 0, at the entry `$full`. For functions with at
+/// most four arguments.
+#[cfg(target_arch = "arm")]
+#[macro_export]
+macro_rules! pass_entry {
+    ($(#[$doc:meta])* $name:ident, $goes_on:path, $full:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "push {{r0-r3, ip, lr}}",
+                "mov r1, #0",
+                "mov r2, ip",
+                "bl {goes_on}",
+                "cmp r0, #0",
+                "beq 2f",
+                "str r0, [sp, #16]",
+                "pop {{r0-r3, ip, lr}}",
+                "bx ip",
+                "2:",
+                "pop {{r0-r3, ip, lr}}",
+                "b {full}",
+                goes_on = sym $goes_on,
+                full = sym $full,
+            )
+        }
+    };
+}
+
+/// Calls `f(arg)` with the stack pointer at `top`, and comes back to this stack: when `f` returns, or
+/// when something that it called gives up with [`leave_stack`]. The word at `top` is used for that.
+///
+/// # Safety
+/// `top` must be 8-byte aligned, with enough writable memory below it, and a word above, that nobody
+/// else uses.
+#[cfg(target_arch = "arm")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn call_on_stack(
+    f: unsafe extern "C" fn(*mut ()),
+    arg: *mut (),
+    top: *mut u8,
+) {
+    core::arch::naked_asm!(
+        "push {{r3-r11, lr}}",
+        "vpush {{d8-d15}}",
+        "str sp, [r2]",
+        "mov r4, r2",
+        "mov sp, r2",
+        "mov ip, r0",
+        "mov r0, r1",
+        "blx ip",
+        "mov r0, r4",
+        "b {leave}",
+        leave = sym leave_stack,
+    )
+}
+
+/// Returns from the [`call_on_stack`] with this `top` at once.
+///
+/// # Safety
+/// That call must be under way, on this thread.
+#[cfg(target_arch = "arm")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn leave_stack(top: *mut u8) -> ! {
+    core::arch::naked_asm!("ldr sp, [r0]", "vpop {{d8-d15}}", "pop {{r3-r11, pc}}")
+}
+
+/// The code that a signal handler of ours returns to (`sa_restorer`), one without `SA_SIGINFO`.
+///
+/// # Safety
+/// Only for the kernel to put into the link register of a signal handler.
+#[cfg(target_arch = "arm")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn restorer() {
+    core::arch::naked_asm!("mov r7, #119", "svc #0") // sigreturn
+}
+
+/// The thread pointer.
+#[cfg(target_arch = "arm")]
+#[inline(always)]
+pub fn thread_pointer() -> u64 {
+    let tp: u32;
+    // SAFETY: reads a register.
+    unsafe {
+        core::arch::asm!("mrc p15, 0, {}, c13, c0, 3", out(reg) tp,
+            options(nostack, nomem, preserves_flags));
+    }
+    tp.into()
+}
+
+/// Whether [`counter`] runs at one speed on all processors and can be read: the kernel's own choice,
+/// by its name, and what it says of the processors (`/proc/cpuinfo`).
+#[must_use]
+pub fn counter_is_steady(clocksource: &str, _cpuinfo: &str) -> bool {
+    clocksource == "arch_sys_counter"
+}
+
+/// Loads may be done in another order than the program's, also as other processors see it (Arm ARM, A3.8).
+pub const LOADS_IN_ORDER: bool = false;
+
+/// The virtual counter of the generic timer, which Linux makes readable where it is the kernel's choice.
+#[cfg(target_arch = "arm")]
+#[inline(always)]
+pub fn counter() -> u64 {
+    let (low, high): (u32, u32);
+    // SAFETY: reads a register, and only where `counter_is_steady`.
+    unsafe {
+        core::arch::asm!("isb", "mrrc p15, 1, {}, {}, c14", out(reg) low, out(reg) high,
+            options(nostack, preserves_flags));
+    }
+    u64::from(high) << 32 | u64::from(low)
+}
+
+/// The same, read after all earlier loads have been done: the register may be read out of order, so
+/// the loads are waited for, and the read is kept behind that (Arm ARM, B8.1.2).
+#[cfg(target_arch = "arm")]
+#[inline(always)]
+pub fn counter_after_loads() -> u64 {
+    // SAFETY: a barrier.
+    unsafe { core::arch::asm!("dsb ish", options(nostack, preserves_flags)) };
+    counter()
+}
+
+/// Copies `n` bytes forward.
+///
+/// # Safety
+/// As `memcpy` of C; also right where `dst` is below `src` and they overlap.
+#[cfg(target_arch = "arm")]
+#[inline(always)]
+pub unsafe fn copy_forward(dst: *mut u8, src: *const u8, n: usize) {
+    // SAFETY: the caller's promise: each loop ends with the last byte. Words need not be aligned.
+    unsafe {
+        core::arch::asm!(
+            "2:",
+            "subs {n}, {n}, #4",
+            "blo 3f",
+            "ldr {w}, [{src}], #4",
+            "str {w}, [{dst}], #4",
+            "b 2b",
+            "3:",
+            "adds {n}, {n}, #4",
+            "beq 5f",
+            "4:",
+            "ldrb {w}, [{src}], #1",
+            "strb {w}, [{dst}], #1",
+            "subs {n}, {n}, #1",
+            "bne 4b",
+            "5:",
+            n = inout(reg) n => _,
+            src = inout(reg) src => _,
+            dst = inout(reg) dst => _,
+            w = out(reg) _,
+            options(nostack),
+        );
+    }
+}
+
+/// Sets `n` bytes.
+///
+/// # Safety
+/// As `memset` of C.
+#[cfg(target_arch = "arm")]
+#[inline(always)]
+pub unsafe fn fill(dst: *mut u8, byte: u8, n: usize) {
+    let word = u32::from(byte).wrapping_mul(0x0101_0101);
+    // SAFETY: the caller's promise: each loop ends with the last byte. Words need not be aligned.
+    unsafe {
+        core::arch::asm!(
+            "2:",
+            "subs {n}, {n}, #4",
+            "blo 3f",
+            "str {w}, [{dst}], #4",
+            "b 2b",
+            "3:",
+            "adds {n}, {n}, #4",
+            "beq 5f",
+            "4:",
+            "strb {w}, [{dst}], #1",
+            "subs {n}, {n}, #1",
+            "bne 4b",
+            "5:",
+            n = inout(reg) n => _,
+            dst = inout(reg) dst => _,
+            w = in(reg) word,
+            options(nostack),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counter_is_the_kernels_choice() {
+        assert!(counter_is_steady("arch_sys_counter", ""));
+        assert!(!counter_is_steady("jiffies", ""));
+    }
+
+    #[test]
+    fn a_call_as_registers() {
+        let regs = Regs { pc: 1, sp: 2, fp: 7 };
+        let saved = [4, 5, 6, 7, 8, 9, 10, 11];
+        let call = Call { args: [9; 6], function: 0, result: 0, regs, saved, note: [0; 2] };
+        let full = FullRegs::from(&call);
+        assert_eq!(Regs::from(full), regs);
+        assert_eq!((full.gpr[4], full.gpr[11], full.gpr[14], full.gpr[0]), (4, 11, 1, 0));
+    }
+
+    #[cfg(target_arch = "arm")]
+    #[test]
+    fn copies() {
+        for n in 0..40 {
+            let from: [u8; 48] = core::array::from_fn(|i| i as u8 + 1);
+            let mut to = [0xee; 48];
+            // SAFETY: both arrays are longer.
+            unsafe { copy_forward(to.as_mut_ptr(), from.as_ptr(), n) };
+            assert_eq!(to[..n], from[..n]);
+            assert_eq!(to[n..], [0xee; 48][n..]);
+            // SAFETY: as above.
+            unsafe { fill(to.as_mut_ptr(), 0x55, n) };
+            assert_eq!(to[..n], [0x55; 48][..n]);
+            assert_eq!(to[n..], [0xee; 48][n..]);
+        }
+    }
+}

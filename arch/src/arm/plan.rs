@@ -1,0 +1,291 @@
+//! Reading functions: whether one can be patched at its entry, which instructions the patch displaces,
+//! and where code leads. Addresses of functions have bit 0 set where they are Thumb code.
+
+use super::insn::{PcUse, State};
+use super::jump::{PATCH_LEN, code_at, state_at};
+use super::regs::THUMB;
+use super::relocate::{Insn, decode};
+pub use crate::patch::{PatchPlan, Refusal};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+
+/// The instructions of code in one state, without the data that they load from among them.
+struct Sweep<'a> {
+    code: &'a [u8],
+    address: u32,
+    state: State,
+    at: usize,
+    /// Words that some instruction before has loaded.
+    data: BTreeSet<u32>,
+    /// Instructions of an if-then block that follow.
+    conditional: u32,
+}
+
+impl<'a> Sweep<'a> {
+    fn new(code: &'a [u8], addr: u64) -> Self {
+        let (address, state) = (code_at(addr) as u32, state_at(addr));
+        Sweep { code, address, state, at: 0, data: BTreeSet::new(), conditional: 0 }
+    }
+}
+
+impl Iterator for Sweep<'_> {
+    /// Offset, instruction, and whether nothing behind it is executed from it.
+    type Item = (usize, Insn, bool);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.data.contains(&self.address.wrapping_add(self.at as u32)) {
+            self.at = self.at.checked_add(4)?;
+        }
+        let (at, insn) = (self.at, decode(self.code, self.address, self.state, self.at)?);
+        self.at = at.checked_add(insn.len)?;
+        if let Some(PcUse::Literal(from)) = insn.pc_use {
+            self.data.insert(from);
+            if is_double(insn.word, self.state) {
+                self.data.insert(from.wrapping_add(4));
+            }
+        }
+        let always = self.conditional == 0;
+        self.conditional = self.conditional.saturating_sub(1);
+        if self.state == State::Thumb && insn.word >> 8 == 0xbf && insn.word & 15 != 0 {
+            self.conditional = 4_u32.wrapping_sub((insn.word & 15).trailing_zeros());
+        }
+        Some((at, insn, always && is_terminator(insn, self.state)))
+    }
+}
+
+/// Whether a load from a literal takes 8 bytes: `ldrd`, `vldr` of a double.
+fn is_double(word: u32, state: State) -> bool {
+    let pair = match state {
+        State::Arm => word & 0x0e10_00f0 == 0x0000_00d0,
+        State::Thumb => word & 0xfe5f_0000 == 0xe85f_0000 || word & 0xff7f_0000 == 0xe95f_0000,
+    };
+    pair || word & 0x0f3f_0f00 == 0x0d1f_0b00
+}
+
+/// Execution never goes on behind this instruction.
+fn is_terminator(insn: Insn, state: State) -> bool {
+    if matches!(insn.pc_use, Some(PcUse::Branch(_))) {
+        return true;
+    }
+    let word = insn.word;
+    match state {
+        State::Arm => {
+            word & 0xffff_fff0 == 0xe12f_ff10 // bx
+                || word & 0xfe10_8000 == 0xe810_8000 // ldm with pc
+                || word & 0xfc10_f000 == 0xe410_f000 // ldr pc
+                || word & 0xfdf0_f000 == 0xe1a0_f000 // mov pc
+                || word & 0xfff0_00f0 == 0xe7f0_00f0 // udf
+        }
+        State::Thumb if insn.len == 2 => {
+            word & 0xff87 == 0x4700 // bx
+                || word & 0xff87 == 0x4687 // mov pc
+                || word >> 8 == 0xbd // pop with pc
+                || word >> 8 == 0xde // udf
+        }
+        State::Thumb => {
+            word & 0xffd0_8000 == 0xe890_8000 // ldm with pc
+                || word & 0xff70_f000 == 0xf850_f000 // ldr pc
+                || word & 0xfff0_ffe0 == 0xe8d0_f000 // tbb, tbh
+                || word & 0xfff0_f000 == 0xf7f0_a000 // udf
+        }
+    }
+}
+
+/// All instructions of the function. Where its size is not known it ends at the first instruction
+/// that execution does not go beyond, and that no branch before it jumps over.
+fn instructions(
+    code: &[u8],
+    func_addr: u64,
+    size: Option<u64>,
+) -> Result<Vec<(usize, Insn, bool)>, Refusal> {
+    let body = match size {
+        Some(need) if need > code.len() as u64 => {
+            return Err(Refusal::Incomplete { have: code.len(), need });
+        }
+        Some(size) => code.get(..size as usize).unwrap_or(code),
+        None => code,
+    };
+    let start = code_at(func_addr) as u32;
+    let (mut list, mut furthest) = (Vec::new(), 0);
+    for (at, insn, ends) in Sweep::new(body, func_addr) {
+        list.push((at, insn, ends));
+        if let Some(PcUse::Branch(to) | PcUse::Conditional(to, _)) = insn.pc_use {
+            let offset = to.wrapping_sub(start) as usize;
+            // What leads further than any code that is known leaves the function.
+            if offset < body.len() {
+                furthest = furthest.max(offset);
+            }
+        }
+        if size.is_none() && ends && furthest <= at {
+            break;
+        }
+    }
+    Ok(list)
+}
+
+/// Plans the patch of the function whose bytes are `code`, from its start.
+///
+/// `func_size` is the size that its symbol (or its unwind table) gives; then `code` must have all of
+/// it. `None` or `Some(0)`: not known.
+///
+/// # Errors
+///
+/// See [`Refusal`].
+pub fn plan_patch(
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+) -> Result<PatchPlan, Refusal> {
+    if state_at(func_addr) == State::Arm && func_addr & 3 != 0 {
+        return Err(Refusal::Undecodable { at: 0 });
+    }
+    let list = instructions(code, func_addr, func_size.filter(|&size| size > 0))?;
+    let mut plan = PatchPlan::at(0, PATCH_LEN);
+    for &(at, insn, ends) in &list {
+        if plan.displaced_len >= PATCH_LEN || plan.terminated {
+            break;
+        }
+        if at != plan.displaced_len {
+            return Err(Refusal::OwnAddress { at: 0 }); // it loads what stands right behind it
+        }
+        if insn.word == 0 {
+            return Err(Refusal::Undecodable { at });
+        }
+        plan.displaced.push(at);
+        plan.displaced_len = at.saturating_add(insn.len);
+        plan.terminated = ends;
+    }
+    if plan.displaced_len < PATCH_LEN {
+        let rest = code.get(plan.displaced_len..PATCH_LEN).unwrap_or(&[]);
+        if !plan.terminated || !is_padding(rest) {
+            return Err(Refusal::TooShort);
+        }
+    }
+    check(&plan, &list, code_at(func_addr) as u32)?;
+    Ok(plan)
+}
+
+/// One half of a word between two functions.
+fn is_padding(half: &[u8]) -> bool {
+    [&[0x00, 0xbf][..], &[0xc0, 0x46], &[0, 0]].contains(&half)
+}
+
+/// No branch of the function may lead into the patch, or make the hook see one call twice.
+fn check(plan: &PatchPlan, list: &[(usize, Insn, bool)], start: u32) -> Result<(), Refusal> {
+    for &(from, insn, _) in list {
+        match insn.pc_use {
+            Some(PcUse::Branch(to) | PcUse::Conditional(to, _)) if to == start => {
+                return Err(Refusal::BranchToEntry { from });
+            }
+            Some(PcUse::Branch(to) | PcUse::Conditional(to, _))
+                if (to.wrapping_sub(start) as usize) < plan.displaced_len =>
+            {
+                return Err(Refusal::BranchIntoPatch { from });
+            }
+            Some(PcUse::Other) if from < plan.displaced_len => {
+                return Err(Refusal::OwnAddress { at: from });
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// The little-endian word at an offset.
+fn word(code: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*code.get(at..)?.first_chunk()?))
+}
+
+/// The address of the first instructions in `code` (which stands at `code_addr`, and may be of both
+/// states) that form the address `target` relative to their own: a load of a literal, and an `add` of
+/// the program counter not far behind.
+#[must_use]
+pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
+    /// Compilers put other instructions between the two.
+    const NEAR: usize = 64;
+    let (base, target) = (code_addr as u32, target as u32);
+    let half = |at: usize| Some(u32::from(u16::from_le_bytes(*code.get(at..)?.first_chunk()?)));
+    (0..code.len()).step_by(2).find_map(|at| {
+        let pc = base.wrapping_add(at as u32);
+        let (register, from, thumb) = match half(at)? {
+            ldr @ 0x4800..=0x4fff => {
+                let from = (pc.wrapping_add(4) & !3).wrapping_add((ldr & 0xff) << 2);
+                (ldr >> 8 & 7, from, true)
+            }
+            0xf8df => {
+                let ldr = half(at.checked_add(2)?)?;
+                (ldr >> 12, (pc.wrapping_add(4) & !3).wrapping_add(ldr & 0xfff), true)
+            }
+            _ => {
+                let ldr =
+                    word(code, at).filter(|w| w & 0xffff_0000 == 0xe59f_0000 && pc & 3 == 0)?;
+                (ldr >> 12 & 15, pc.wrapping_add(8).wrapping_add(ldr & 0xfff), false)
+            }
+        };
+        let value = word(code, from.wrapping_sub(base) as usize)?;
+        let ahead = if thumb { 4 } else { 8 };
+        // Where the program counter must be added.
+        let add_at = target.wrapping_sub(value).wrapping_sub(ahead);
+        let away = add_at.wrapping_sub(pc) as usize;
+        if away == 0 || away > NEAR {
+            return None;
+        }
+        let there = at.checked_add(away)?;
+        let adds = match thumb {
+            true => half(there)? == 0x4478 | (register & 8) << 4 | register & 7,
+            false => word(code, there)? == 0xe08f_0000 | register << 12 | register,
+        };
+        adds.then_some(u64::from(add_at))
+    })
+}
+
+/// Where direct calls and jumps in `code`, the function at `code_addr`, lead outside of it.
+#[must_use]
+pub fn calls(code: &[u8], code_addr: u64) -> Vec<u64> {
+    let start = code_at(code_addr) as u32;
+    let inside = |to: u32| (to.wrapping_sub(start) as usize) < code.len();
+    let bit = |state: State| if state == State::Thumb { THUMB } else { 0 };
+    Sweep::new(code, code_addr)
+        .filter_map(|(_, insn, _)| match insn.pc_use {
+            Some(PcUse::Branch(to)) if !inside(to) => Some(u64::from(to) | code_addr & THUMB),
+            Some(PcUse::Call(to, state)) if !inside(to) => Some(u64::from(to) | bit(state)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// The address of the word that `code`, which stands at `code_addr`, jumps through: a stub of a linkage
+/// table, `add ip, pc, #..; add ip, ip, #..; ldr pc, [ip, #..]!`, with or without a change to ARM code
+/// before.
+#[must_use]
+pub fn indirect_jump(code: &[u8], code_addr: u64) -> Option<u64> {
+    const BX_PC: [u8; 2] = [0x78, 0x47];
+    let mut at = 0_usize;
+    if state_at(code_addr) == State::Thumb {
+        if !code.starts_with(&BX_PC) {
+            return None;
+        }
+        at = 4;
+    }
+    let mut ip = (code_at(code_addr) as u32).wrapping_add(at as u32).wrapping_add(8);
+    let first = word(code, at)?;
+    if first & 0xffff_f000 != 0xe28f_c000 {
+        return None;
+    }
+    for n in 0..4_usize {
+        let insn = word(code, at)?;
+        let immediate = (insn & 0xff).rotate_right(insn >> 7 & 30);
+        match insn & 0xffff_f000 {
+            0xe28f_c000 if n == 0 => ip = ip.wrapping_add(immediate),
+            0xe28c_c000 if n > 0 => ip = ip.wrapping_add(immediate),
+            0xe5bc_f000 | 0xe59c_f000 => return Some(ip.wrapping_add(insn & 0xfff).into()),
+            _ => return None,
+        }
+        at = at.checked_add(4)?;
+    }
+    None
+}
+
+#[cfg(test)]
+#[path = "plan_tests.rs"]
+mod tests;

@@ -1,0 +1,191 @@
+use super::*;
+
+fn memory(words: &[(u64, u64)]) -> impl FnMut(u64) -> Option<u64> + '_ {
+    |address| words.iter().find(|w| w.0 == address).map(|w| w.1)
+}
+
+fn by_sp(cfa_off: i32, ra_slot: i32, fp_slot: Option<i32>) -> Form {
+    Form::CfaSp { cfa_off, ra_slot, fp_slot }
+}
+
+fn by_fp(cfa_off: i32, ra_slot: i32, fp_slot: Option<i32>) -> Form {
+    Form::CfaFp { cfa_off, ra_slot, fp_slot }
+}
+
+#[test]
+fn forms_survive_packing() {
+    let forms = [
+        Form::None,
+        by_sp(8, -4, None),
+        by_sp(0x1ff_fffc, -0x2_0000, Some(-0x2_0000)),
+        by_sp(-0x1ff_fffc, 0x1_fffc, Some(0x1_fffc)),
+        by_fp(8, -4, Some(-8)),
+        by_fp(-4, -24, Some(4)),
+        Form::FramePointer,
+        Form::Signal,
+        Form::End,
+        Form::Complex,
+        Form::Unknown,
+    ];
+    for form in forms {
+        let rule = Rule::from_form(form);
+        assert_eq!(rule.form(), form);
+        assert_eq!(Rule::from_u64(rule.to_u64()), rule);
+        assert_eq!(rule.is_none(), form == Form::None);
+        assert_eq!(rule.is_signal(), form == Form::Signal);
+    }
+    for (cfa_off, ra_slot, fp_slot) in [
+        (6, -4, None),
+        (8, -2, None),
+        (8, -4, Some(-6)),
+        (8, 0, None),
+        (8, -4, Some(0)),
+        (0x200_0000, -4, None),
+        (8, -0x2_0004, None),
+        (8, -4, Some(0x2_0000)),
+    ] {
+        assert_eq!(Rule::from_form(by_sp(cfa_off, ra_slot, fp_slot)), Rule::COMPLEX);
+    }
+}
+
+#[test]
+fn steps() {
+    let regs = Regs { pc: 1, sp: 0x1000, fp: 0x1010 };
+    let words = [(0x1000, 0x2220), (0x1004, 0x401), (0x1010, 0x3330), (0x1014, 0x402)];
+    let step = |form| Rule::from_form(form).step(&regs, &mut memory(&words));
+    let next = |pc, sp, fp| Step::Next(Regs { pc, sp, fp });
+    // Return addresses of Thumb and of ARM code.
+    assert_eq!(step(by_sp(8, -4, None)), next(0x400, 0x1008, 0x1010));
+    assert_eq!(step(by_sp(16, -12, Some(-16))), next(0x400, 0x1010, 0x2220));
+    assert_eq!(step(by_fp(8, -4, Some(-8))), next(0x402, 0x1018, 0x3330));
+    assert_eq!(step(Form::End), Step::End);
+    assert_eq!(step(Form::Complex), Step::NeedFull);
+    for form in [Form::Unknown, Form::None, Form::FramePointer] {
+        assert_eq!(step(form), Step::Cut);
+    }
+    // No progress, no memory; a return address of zero.
+    assert_eq!(step(by_sp(0, 4, None)), Step::Cut);
+    assert_eq!(step(by_fp(-0x10, 4, None)), Step::Cut);
+    assert_eq!(step(by_sp(0x100, -4, None)), Step::Cut);
+    assert_eq!(step(by_sp(8, -4, Some(0x100))), Step::Cut);
+    let zero = Rule::from_form(by_sp(8, -4, None)).step(&regs, &mut |_| Some(1));
+    assert_eq!(zero, Step::End);
+}
+
+#[test]
+fn what_a_step_does_with_the_frame_pointer() {
+    for fp_slot in [None, Some(-8)] {
+        let rules = [by_sp(16, -4, fp_slot), by_fp(16, -4, fp_slot)].map(Rule::from_form);
+        assert_eq!(rules.map(Rule::reads_fp), [false, true]);
+        assert_eq!(rules.map(Rule::writes_fp), [fp_slot.is_some(); 2]);
+    }
+    // Where it is read it is read last.
+    let regs = Regs { pc: 1, sp: 0x1000, fp: 0x1000 };
+    for (rule, want) in
+        [(Rule::from_form(by_sp(16, -4, Some(-8))), 0x1008), (Rule::SIGNAL, 0x1000 + 128 + 32 + 28)]
+    {
+        let mut last = 0;
+        rule.step(&regs, &mut |at| {
+            last = at;
+            Some(0x2000)
+        });
+        assert_eq!((last, rule.writes_fp()), (want, true));
+    }
+}
+
+#[test]
+fn senseless_words_do_no_harm() {
+    let regs = Regs { pc: 1, sp: 0x1000, fp: u64::MAX };
+    for kind in 0..=255_u64 {
+        for high in [0, 1, u64::MAX >> 8, 0x80_0000_0080_0000] {
+            let _ = Rule::from_u64(high << 8 | kind).step(&regs, &mut |a| Some(a));
+            let _ = Rule::from_u64(high << 8 | kind).step(&regs, &mut |_| None);
+        }
+    }
+}
+
+#[test]
+fn signal_frames_give_all_registers_back() {
+    // Of a handler with SA_SIGINFO, and of one without.
+    for (first, context) in [(10, 128 + 32), (PLAIN_FRAME, 32)] {
+        let frame = 0x7000_0000_u64;
+        let mut read = |at: u64| Some(if at == frame { first } else { 0xaaaa_0000 + (at - frame) });
+        let regs = Regs { pc: 0x10, sp: frame, fp: 0x99 };
+        let of = |n: u64| 0xaaaa_0000 + context + 4 * n;
+        let want = Regs { pc: of(15), sp: of(13), fp: of(7) };
+        assert_eq!(Rule::SIGNAL.step(&regs, &mut read), Step::Next(want));
+        let step = Rule::SIGNAL.step_all(&FullRegs::from(regs), &mut read);
+        let FullStep::Next { regs, signal: true } = step else { panic!("no step") };
+        assert_eq!(Regs::from(regs), want);
+        assert_eq!((regs.gpr[0], regs.gpr[14]), (of(0), of(14)));
+    }
+    assert_eq!(Rule::SIGNAL.step(&Regs::default(), &mut |_| None), Step::Cut);
+}
+
+#[test]
+fn signal_frames_on_a_stack() {
+    let mut words = [0; 36];
+    words[1] = 0x6000_0030;
+    words[35] = 0x5646_5001;
+    assert!(is_interrupted_pc(&words));
+    assert!(!is_interrupted_pc(&words[..35]));
+    for (at, other) in [(1, 0x6000_0013), (1, 0x6000_0230), (35, 0x5646_5002)] {
+        let mut words = words;
+        words[at] = other;
+        assert!(!is_interrupted_pc(&words));
+    }
+}
+
+#[test]
+fn restorers() {
+    for code in [[0xad, 0x70, 0xa0, 0xe3, 0, 0, 0, 0xef], [0x4f, 0xf0, 0xad, 0x07, 0, 0xdf, 0, 0]] {
+        assert!(is_sigreturn_code(&code));
+        assert!(!is_sigreturn_code(&code[1..]));
+        assert!(!is_sigreturn_code(&code[..5]));
+    }
+}
+
+/// A table with one row, for a function at 0x1_0000.
+fn compiled(code: u32) -> Form {
+    const TABLE: u64 = 0x2_0000;
+    let distance = (0x1_0000_u32.wrapping_sub(TABLE as u32)) & 0x7fff_ffff;
+    let exidx = [distance.to_le_bytes(), code.to_le_bytes()].concat();
+    let cfi = CfiModule { exidx: &exidx, exidx_addr: TABLE, narrow: true, ..CfiModule::default() };
+    Rule::from_tables(&cfi, 0x1_0010).form()
+}
+
+#[test]
+fn rules_from_the_index_table() {
+    // pop {r4-r7, r14}; vsp += 8, pop {r4, r14}; vsp = r7, vsp += 16, pop {r4-r7, r14}
+    assert_eq!(compiled(0x80ab_b0b0), by_sp(20, -4, Some(-8)));
+    assert_eq!(compiled(0x8001_a8b0), by_sp(16, -4, None));
+    assert_eq!(compiled(0x8097_03ab), by_fp(36, -4, Some(-8)));
+    // A leaf, or by r11; what can't be unwound, and is where threads begin.
+    assert_eq!(compiled(0x80b0_b0b0), Form::Complex);
+    assert_eq!(compiled(0x809b_a8b0), Form::Complex);
+    assert_eq!(compiled(1), Form::End);
+    // The same through all registers.
+    let exidx = [0x7fff_0000_u32.to_le_bytes(), 0x80ab_b0b0_u32.to_le_bytes()].concat();
+    let cfi = CfiModule { exidx: &exidx, exidx_addr: 0x2_0000, ..CfiModule::default() };
+    let regs = FullRegs::from(Regs { pc: 0x1_0010, sp: 0x1000, fp: 0 });
+    let mut read = |at: u64| Some(at + 1);
+    let step = crate::unwind::step_full(
+        &cfi,
+        &regs,
+        0x1_0010,
+        &mut crate::unwind::CfiContext::new(),
+        &mut read,
+    );
+    let FullStep::Next { regs, signal: false } = step else { panic!("{step:?}") };
+    assert_eq!(Regs::from(regs), Regs { pc: 0x1010, sp: 0x1014, fp: 0x100d });
+}
+
+#[test]
+fn code_without_tables_is_not_where_threads_begin() {
+    const TABLE: u64 = 0x2_0000;
+    let exidx = [0x7fff_0000_u32.to_le_bytes(), 1_u32.to_le_bytes()].concat();
+    let cfi = CfiModule { exidx: &exidx, exidx_addr: TABLE, ..CfiModule::default() };
+    assert_eq!(Rule::from_tables(&cfi, 0x1_0040), Rule::END);
+    assert_eq!(Rule::from_tables(&cfi, 0x1_0100), Rule::UNKNOWN);
+    assert_eq!(crate::unwind::function_range(&cfi, 0x1_0040), None);
+}

@@ -1,0 +1,196 @@
+//! A signal frame like the kernel's own, so that a thread whose registers were changed gets all of
+//! them back by `rt_sigreturn`, with nobody's help.
+//!
+//! Layout: `struct rt_sigframe` (`arch/arm/kernel/signal.h`), `struct ucontext` and `struct sigcontext`
+//! (`arch/arm/include/uapi/asm/`), `struct vfp_sigframe`; what is checked on return:
+//! `restore_sigframe` in `arch/arm/kernel/signal.c`. A 64-bit kernel has the same
+//! (`arch/arm64/kernel/signal32.c`).
+//!
+//! The thread runs a system call instruction, and code that takes a word off the stack
+//! ([`POPPED`](super::syscall::POPPED)), below the frame, and returns to the link register.
+
+use super::call::UserRegs;
+use super::rule::{SIGINFO_LEN, UC_R0};
+use super::syscall::SignalSet;
+use core::fmt;
+
+/// The register set with the vector registers: `NT_ARM_VFP`.
+pub const VECTOR_REGSET: i32 = 0x400;
+
+/// The register sets with registers that a system call takes away: there are none.
+pub const SCALABLE_REGSETS: &[i32] = &[];
+
+/// Whether the first bytes of such a set say that the thread uses them.
+#[must_use]
+pub fn is_scalable_in_use(_header: &[u8]) -> bool {
+    false
+}
+
+/// Begins the record of the vector registers.
+pub(super) const VFP_MAGIC: u32 = 0x5646_5001;
+/// `struct vfp_sigframe`: magic, length, 32 registers, `fpscr`, padding, `fpexc`, `fpinst`, `fpinst2`.
+const VFP_LEN: usize = 288;
+/// The register set: 32 registers and `fpscr`.
+const VECTOR_LEN: usize = 32 * 8 + 4;
+/// An invalid mode for `sigaltstack`: the kernel then leaves the thread's alternate stack as it is.
+const SS_INVALID: u32 = 4;
+
+/// `struct ucontext`, from the frame's start, and what is in it.
+const UC: usize = SIGINFO_LEN as usize;
+const UC_STACK_FLAGS: usize = UC + 12;
+const UC_CONTEXT_R0: usize = UC + UC_R0 as usize;
+const UC_SIGMASK: usize = UC + 104;
+/// The records of coprocessors, which end with an empty one.
+const RECORDS: usize = UC + 232;
+/// With the code that the kernel puts behind it.
+const LEN: usize = UC + 744 + 16;
+
+/// Why no frame could be built.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum SigframeError {
+    /// The vector state is shorter than it must be.
+    BadVector,
+    /// The buffer is too small.
+    NoRoom {
+        /// What is needed.
+        need: usize,
+    },
+    /// The frame's address is not a multiple of 8.
+    Misaligned,
+}
+
+impl fmt::Display for SigframeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SigframeError::BadVector => {
+                write!(f, "the thread's vector state is too short to be one")
+            }
+            SigframeError::NoRoom { need } => write!(f, "the signal frame needs {need} bytes"),
+            SigframeError::Misaligned => {
+                write!(f, "the signal frame's address is not a multiple of 8")
+            }
+        }
+    }
+}
+
+impl core::error::Error for SigframeError {}
+
+/// The layout of the vector state, which is the same on all machines.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct VectorLayout;
+
+impl VectorLayout {
+    /// This machine's.
+    #[must_use]
+    pub fn native() -> Self {
+        VectorLayout
+    }
+}
+
+/// What [`build_sigframe`] built.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub struct Sigframe {
+    /// Bytes of the buffer that are to be written to the frame's address.
+    pub len: usize,
+    /// `sp` for a restorer that is entered directly: the frame's address.
+    pub sp: u64,
+}
+
+/// The most bytes that a frame can take.
+#[must_use]
+pub const fn sigframe_len(_vector_len: usize) -> usize {
+    LEN
+}
+
+fn put<const N: usize>(out: &mut [u8], offset: usize, bytes: [u8; N]) -> Option<()> {
+    out.get_mut(offset..offset.checked_add(N)?)?.copy_from_slice(&bytes);
+    Some(())
+}
+
+/// Builds, in `out`, the signal frame that restores `regs`, the vector state `vector` (as
+/// [`VECTOR_REGSET`] has it) and the signal mask `sigmask` when it stands at `frame_addr` (a multiple
+/// of 8).
+///
+/// `regs` should come from [`UserRegs::for_sigframe`]. The restorer is not in the frame but in `lr`:
+/// see [`UserRegs::enter`].
+///
+/// # Errors
+///
+/// See [`SigframeError`].
+pub fn build_sigframe(
+    out: &mut [u8],
+    frame_addr: u64,
+    regs: &UserRegs,
+    vector: &[u8],
+    _layout: &VectorLayout,
+    sigmask: SignalSet,
+    _restorer: u64,
+) -> Result<Sigframe, SigframeError> {
+    if frame_addr & 7 != 0 {
+        return Err(SigframeError::Misaligned);
+    }
+    let vector = vector.get(..VECTOR_LEN).ok_or(SigframeError::BadVector)?;
+    let frame = out.get_mut(..LEN).ok_or(SigframeError::NoRoom { need: LEN })?;
+    frame.fill(0);
+    fill(frame, regs, vector, sigmask).ok_or(SigframeError::NoRoom { need: LEN })?;
+    Ok(Sigframe { len: LEN, sp: frame_addr })
+}
+
+fn fill(frame: &mut [u8], regs: &UserRegs, vector: &[u8], sigmask: SignalSet) -> Option<()> {
+    put(frame, UC_STACK_FLAGS, SS_INVALID.to_le_bytes())?;
+    put(frame, UC_SIGMASK, sigmask.to_le_bytes())?;
+    let general = regs.r.iter().chain([&regs.cpsr]);
+    for (offset, value) in (UC_CONTEXT_R0..).step_by(4).zip(general) {
+        put(frame, offset, value.to_le_bytes())?;
+    }
+    put(frame, RECORDS, VFP_MAGIC.to_le_bytes())?;
+    put(frame, RECORDS.wrapping_add(4), (VFP_LEN as u32).to_le_bytes())?;
+    let at = RECORDS.wrapping_add(8);
+    frame.get_mut(at..at.wrapping_add(vector.len()))?.copy_from_slice(vector);
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn word(bytes: &[u8], at: usize) -> u32 {
+        u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
+    }
+
+    #[test]
+    fn the_frame_is_the_kernels() {
+        let mut regs = UserRegs { cpsr: 0x6000_0030, ..UserRegs::default() };
+        for (n, r) in (100..).zip(&mut regs.r) {
+            *r = n;
+        }
+        let mut vector = [0; 260];
+        vector[0] = 0x11;
+        vector[255] = 0x22;
+        vector[256] = 0x33; // fpscr
+        let mut out = [0xff; LEN + 8];
+        let layout = VectorLayout::native();
+        let frame = build_sigframe(&mut out, 0x8008, &regs, &vector, &layout, 0x55, 0).unwrap();
+        assert_eq!(frame, Sigframe { len: LEN, sp: 0x8008 });
+        assert_eq!((word(&out, 232), word(&out, 236)), (0x55, 0));
+        assert_eq!((word(&out, 160), word(&out, 160 + 4 * 15)), (100, 115));
+        assert_eq!(word(&out, 160 + 4 * 16), 0x6000_0030);
+        assert_eq!((word(&out, 360), word(&out, 364)), (0x5646_5001, 288));
+        assert_eq!((out[368], out[368 + 255], out[368 + 256]), (0x11, 0x22, 0x33));
+        assert_eq!(word(&out, 360 + 288), 0);
+        assert_eq!(LEN, 888);
+    }
+
+    #[test]
+    fn refusals() {
+        let (regs, layout) = (UserRegs::default(), VectorLayout);
+        let mut out = [0; LEN];
+        let mut build = |at, vector: &[u8], len: usize| {
+            build_sigframe(&mut out[..len], at, &regs, vector, &layout, 0, 0).err()
+        };
+        assert_eq!(build(4, &[0; 260], LEN), Some(SigframeError::Misaligned));
+        assert_eq!(build(8, &[0; 259], LEN), Some(SigframeError::BadVector));
+        assert_eq!(build(8, &[0; 260], LEN - 1), Some(SigframeError::NoRoom { need: LEN }));
+        assert_eq!(build(8, &[0; 260], LEN), None);
+    }
+}

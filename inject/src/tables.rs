@@ -1,0 +1,61 @@
+//! How the code of a module is unwound: its tables, from the target's memory or from its file.
+
+use crate::debug_frame::Frames;
+use crate::elf::Module;
+use crate::{RemoteAddr, RemoteMemory};
+use prof_arch::unwind::CfiModule;
+
+/// The most that is read of one table.
+const MAX_TABLE: u64 = 64 << 20;
+
+/// The tables of one module.
+#[derive(Debug, Default)]
+pub(crate) struct Tables {
+    hdr: (u64, Vec<u8>),
+    eh_frame: (u64, Vec<u8>),
+    exidx: (u64, Vec<u8>),
+    extab: (u64, Vec<u8>),
+}
+
+impl Tables {
+    /// Reads them.
+    pub fn of(mem: &RemoteMemory, m: &Module) -> Self {
+        let bytes = |(a, n): (RemoteAddr, u64)| {
+            let bytes =
+                if n == 0 { Vec::new() } else { mem.read_some(a, n.min(MAX_TABLE) as usize) };
+            (a.0, bytes)
+        };
+        let (mut hdr, mut eh_frame) = (bytes(m.eh_frame_hdr), bytes(m.eh_frame));
+        if m.eh_frame.1 == 0
+            && let Some(frames) = Frames::of(mem, m)
+        {
+            // Anywhere: they are not in the target.
+            let at = m.start.0;
+            let made = frames.at(at);
+            let (head, rest) = made.split_at(frames.hdr_len());
+            (hdr, eh_frame) = ((at, head.to_vec()), (at + head.len() as u64, rest.to_vec()));
+        }
+        Self { hdr, eh_frame, exidx: bytes(m.exidx), extab: bytes(m.extab) }
+    }
+
+    /// How many bytes reading them would take.
+    pub fn len_of(m: &Module) -> u64 {
+        [m.eh_frame_hdr, m.eh_frame, m.exidx, m.extab].iter().map(|t| t.1.min(MAX_TABLE)).sum()
+    }
+
+    /// For the unwinder.
+    pub fn cfi(&self) -> CfiModule<'_> {
+        CfiModule {
+            hdr: &self.hdr.1,
+            hdr_addr: self.hdr.0,
+            eh_frame: &self.eh_frame.1,
+            eh_frame_addr: self.eh_frame.0,
+            narrow: size_of::<usize>() == 4,
+            exidx: &self.exidx.1,
+            exidx_addr: self.exidx.0,
+            extab: &self.extab.1,
+            extab_addr: self.extab.0,
+            ..CfiModule::default()
+        }
+    }
+}
