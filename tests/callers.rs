@@ -60,10 +60,12 @@ fn check_callers(r: &Report) {
 }
 
 /// Functions begin with what marks them as targets of indirect calls, and sign their return
-/// addresses where the processor can; on MIPS, which has neither, each call takes its address from a
-/// large table.
+/// addresses where the processor can; on ARM they are ARM code, and not Thumb; on MIPS each call takes its
+/// address from a large table.
 const PROTECTED: &str = if cfg!(target_arch = "aarch64") {
     "-mbranch-protection=standard"
+} else if cfg!(target_arch = "arm") {
+    "-marm"
 } else if cfg!(target_arch = "mips64") {
     "-mxgot"
 } else {

@@ -28,6 +28,9 @@ static void *work(void *unused) {
 #elif defined __aarch64__
         __asm__ volatile("1: add %0, %0, #1\n subs %1, %1, #1\n b.ne 1b"
                          : "+r"(sum), "+r"(n) : : "cc");
+#elif defined __arm__
+        __asm__ volatile("1: add %0, %0, #1\n subs %1, %1, #1\n bne 1b"
+                         : "+r"(sum), "+r"(n) : : "cc");
 #elif defined __mips__
         __asm__ volatile(".set push\n.set noreorder\n1: daddiu %1, %1, -1\nbnez %1, 1b\n"
                          "daddiu %0, %0, 1\n.set pop" : "+r"(sum), "+r"(n));

@@ -68,7 +68,7 @@ NOINLINE static int catches() {
     return caught;
 }
 NOINLINE static int too_much() {
-    volatile size_t huge = size_t(1) << 62;
+    volatile size_t huge = size_t(3) << (8 * sizeof(size_t) - 2);
     try {
         KEEP(kept[0]);
         void *p = ::operator new(huge);

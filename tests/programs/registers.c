@@ -249,6 +249,60 @@ static const char *choose_spin(size_t (**spin)(uint64_t *)) {
     *spin = spin_floating;
     return "floating";
 }
+#elif defined __arm__
+struct state {
+    uint32_t r4_to_r11[8], sp, fpscr;
+    uint64_t d8_to_d15[8];
+};
+struct state before, after;
+
+/* An address into r12, wherever the program is. */
+#define AT(symbol) "ldr r12, 1f\n0: add r12, pc, r12\nb 2f\n1: .word " symbol " - (0b + 8)\n2:\n"
+__asm__(".text\n.arm\n.fpu neon\n.globl checked_call\n.type checked_call,%function\nchecked_call:\n"
+        ".fnstart\npush {r4-r11, lr}\n.save {r4-r11, lr}\nvpush {d8-d15}\n.vsave {d8-d15}\n"
+        "sub sp, sp, #4\n.pad #4\n"
+        "movw r4, #0x1111\nmovt r4, #0x1111\nadd r5, r4, r4\nadd r6, r5, r4\nadd r7, r6, r4\n"
+        "add r8, r7, r4\nadd r9, r8, r4\nadd r10, r9, r4\nadd r11, r10, r4\n"
+        "vmov d8, r4, r5\nvmov d9, r5, r6\nvmov d10, r6, r7\nvmov d11, r7, r8\n"
+        "vmov d12, r8, r9\nvmov d13, r9, r10\nvmov d14, r10, r11\nvmov d15, r11, r4\n"
+        AT("before") "bl store_state\n"
+        AT("call_arguments") "ldr r0, [r12]\nldr r1, [r12, #8]\nldr r2, [r12, #16]\n"
+        AT("call_target") "ldr r12, [r12]\nblx r12\n"
+        AT("call_result") "mov r1, #0\nstrd r0, r1, [r12]\n"
+        AT("after") "bl store_state\n"
+        "add sp, sp, #4\nvpop {d8-d15}\npop {r4-r11, pc}\n.fnend\n"
+        /* But for what computing leaves in the status. */
+        "store_state:\nstmia r12!, {r4-r11}\nmov r2, sp\nvmrs r3, fpscr\nbic r3, r3, #0x9f\n"
+        "stmia r12!, {r2, r3}\nvstmia r12, {d8-d15}\nbx lr\n");
+
+/* Round up, flush to zero, default NaN. */
+static void checked_call_in_other_modes(const char *name) {
+    (void)name;
+    uint32_t old, other = 0x3400000;
+    __asm__ volatile("vmrs %0, fpscr\nvmsr fpscr, %1" : "=&r"(old) : "r"(other));
+    checked_call();
+    __asm__ volatile("vmsr fpscr, %0" : : "r"(old));
+}
+
+/* Sets all registers, spins for about a millisecond, and looks at them. */
+#define FLAGS 0xa0000000ul
+static size_t spin_vectors(uint64_t *flags) {
+    uint32_t left = 400000, now = FLAGS;
+    unsigned char *from = pattern, *to = got;
+    __asm__ volatile(".fpu neon\nvldmia %2!, {d0-d15}\nvldmia %2, {d16-d31}\nmsr apsr_nzcvq, %1\n"
+                     "1: sub %0, %0, #1\ncbz %0, 2f\nb 1b\n2: mrs %1, apsr\n"
+                     "vstmia %3!, {d0-d15}\nvstmia %3, {d16-d31}\n"
+                     : "+l"(left), "+r"(now), "+r"(from), "+r"(to)
+                     :
+                     : "cc", "memory", "d0", "d1", "d2", "d3", "d4", "d5", "d6", "d7", "d8", "d9",
+                       "d10", "d11", "d12", "d13", "d14", "d15");
+    *flags = now & 0xf8000000;
+    return 32 * 8;
+}
+static const char *choose_spin(size_t (**spin)(uint64_t *)) {
+    *spin = spin_vectors;
+    return "vectors";
+}
 #else
 #error "which registers does this architecture have?"
 #endif
@@ -265,7 +319,7 @@ static uint64_t call(const char *name, void *target, uint64_t a, uint64_t b, uin
     return call_result;
 }
 
-#define CALL(f, a, b, c) call(#f, (void *)(f), (uint64_t)(a), (uint64_t)(b), (uint64_t)(c))
+#define CALL(f, a, b, c) call(#f, (void *)(f), (uint64_t)(uintptr_t)(a), (uint64_t)(uintptr_t)(b), (uint64_t)(uintptr_t)(c))
 /* Operators of C++, each new with its delete, by their names where size_t is long and where it is int; what
  * they take behind a size or a pointer: an alignment, a size, or std::nothrow (1). */
 static const struct operators {
@@ -308,17 +362,17 @@ NOINLINE static void all(int depth) {
         return;
     }
     void *p = NULL, *old[12];
-    old[0] = (void *)CALL(malloc, 100, 0, 0);
-    old[1] = (void *)CALL(calloc, 3, 100, 0);
-    old[2] = (void *)CALL(realloc, 0, 100, 0);
-    old[2] = (void *)CALL(realloc, old[2], 5000, 0);
-    old[3] = (void *)CALL(reallocarray, 0, 10, 10);
+    old[0] = (void *)(uintptr_t)CALL(malloc, 100, 0, 0);
+    old[1] = (void *)(uintptr_t)CALL(calloc, 3, 100, 0);
+    old[2] = (void *)(uintptr_t)CALL(realloc, 0, 100, 0);
+    old[2] = (void *)(uintptr_t)CALL(realloc, old[2], 5000, 0);
+    old[3] = (void *)(uintptr_t)CALL(reallocarray, 0, 10, 10);
     if (CALL(posix_memalign, &p, 64, 100) != 0) fail("posix_memalign");
     old[4] = p;
-    old[5] = (void *)CALL(aligned_alloc, 64, 128, 0);
-    old[6] = (void *)CALL(memalign, 64, 100, 0);
-    old[7] = (void *)CALL(valloc, 100, 0, 0);
-    old[8] = (void *)CALL(pvalloc, 100, 0, 0);
+    old[5] = (void *)(uintptr_t)CALL(aligned_alloc, 64, 128, 0);
+    old[6] = (void *)(uintptr_t)CALL(memalign, 64, 100, 0);
+    old[7] = (void *)(uintptr_t)CALL(valloc, 100, 0, 0);
+    old[8] = (void *)(uintptr_t)CALL(pvalloc, 100, 0, 0);
     for (int i = 0; i < 9; i++) {
         if (!old[i]) fail("call %d gave nothing", i);
         CALL(free, old[i], 0, 0);
