@@ -172,7 +172,7 @@ fn inlined_functions_are_shown_and_marked() {
 #[test]
 fn a_stripped_program_still_has_whole_stacks() {
     let scene = Scene::new("stripped");
-    let program = program_with("deep.c", &["-O2", "-fomit-frame-pointer", "-s"]);
+    let program = program_with("deep.c", &["-O2", "-fomit-frame-pointer", "-funwind-tables", "-s"]);
     let mut target = Target::spawn(Command::new(program));
     target.expect("ready");
     let recording = scene.attach(&target);
