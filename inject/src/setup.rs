@@ -15,7 +15,7 @@ use prof_trace::ring;
 use prof_trace::shared::{
     Area, Control, FLAG_COOKIE, Geometry, Kind, LAYOUT, MAGIC, Shared, clock, flags, state,
 };
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -131,17 +131,19 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
 }
 
 /// The modules of those functions that are glibc's, known by a message of its allocator. Its library for
-/// debugging has a copy of that, but puts headers of its own in front of blocks.
-fn glibc(i: &Installed) -> BTreeSet<usize> {
+/// debugging has a copy of that, but puts headers of its own in front of blocks. With each module, 2 if its
+/// functions can hand out no other blocks than glibc's: since 2.34 there are no hooks in it.
+fn glibc(i: &Installed) -> BTreeMap<usize, u8> {
     const MESSAGE: &[u8] = b"munmap_chunk(): invalid pointer";
-    let is = |k: &usize| {
-        let m = &i.modules[*k];
-        let file = m.open(i.target.pid, &i.mem);
-        !m.file_name().starts_with("libc_malloc_debug")
-            && file.is_some_and(|f| f.find(MESSAGE).is_some())
+    const WITHOUT_HOOKS: &[u8] = b"\0GLIBC_2.34\0";
+    let is = |k: usize| {
+        let m = &i.modules[k];
+        let file = m.open(i.target.pid, &i.mem).filter(|f| f.find(MESSAGE).is_some())?;
+        let level = if file.find(WITHOUT_HOOKS).is_some() { 2 } else { 1 };
+        (!m.file_name().starts_with("libc_malloc_debug")).then_some((k, level))
     };
     let all: BTreeSet<usize> = i.planned.iter().map(|p| p.found.module).collect();
-    all.into_iter().filter(is).collect()
+    all.into_iter().filter_map(is).collect()
 }
 
 /// glibc gives the blocks of a thread's cache back through `free` when the thread ends, although the
@@ -280,7 +282,8 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         );
         // The headers are read as 64-bit ones.
         let wide = cfg!(target_pointer_width = "64");
-        f.headers = u8::from(wide && hands_out && glibc.contains(&p.found.module));
+        let headers = glibc.get(&p.found.module).copied();
+        f.headers = headers.filter(|_| wide && hands_out).unwrap_or(0);
         (f.size_arg, f.block_arg) = p.found.args;
         f.index = index as u32;
         f.patch_addr = stub.patch_addr;

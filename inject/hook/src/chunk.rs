@@ -17,13 +17,13 @@ const OTHER_ARENA: u64 = 4;
 /// The size of a new block as it is to be recorded.
 #[inline(always)]
 pub fn look(f: &Function, t: &mut Thread, addr: u64, size: u64) -> u64 {
-    // A function without headers; a block at the start of a page, that is not aligned, or whose address
-    // has a tag.
-    if f.headers == 0 || addr & 0xff0 == 0 || addr & (0xff << 56 | 15) != 0 {
+    // A function without headers; a block at the start of a page, as what is in front of that may not be
+    // there; one that is not aligned, or whose address has a tag.
+    if f.headers < 2 && (f.headers == 0 || addr & 0xff0 == 0) || addr & (0xff << 56 | 15) != 0 {
         return if t.flags == UNKNOWN { size } else { other(t, size) };
     }
-    // SAFETY: the word lies on the page that the block begins on, whoever has made it. It is aligned, and
-    // another thread may change its lowest bit at any time.
+    // SAFETY: the word lies on the page that the block begins on, whoever has made it, or the block is
+    // glibc's for sure. It is aligned, and another thread may change its lowest bit at any time.
     let header =
         unsafe { core::ptr::with_exposed_provenance::<u64>(addr as usize - 8).read_volatile() };
     // Should this overflow, they are not equal.

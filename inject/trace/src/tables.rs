@@ -153,7 +153,7 @@ pub struct Function {
     pub addr: u64,
     /// The function's name and module path, separated by a NUL and padded with NULs.
     pub name: [u8; 237],
-    /// 1 if it hands out glibc's blocks, with its header in front.
+    /// 1 if it hands out glibc's blocks, with its header in front; 2 if it can hand out no others.
     pub headers: u8,
     /// For functions that the user has named: which argument is the size, from 0.
     pub size_arg: u8,

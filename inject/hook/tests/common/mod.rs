@@ -88,7 +88,7 @@ pub fn install(extra_flags: u32) -> Hook {
         d.original = *f as u64;
         d.kind = *kind as u32;
         d.index = i as u32;
-        d.headers = u8::from(cfg!(target_env = "gnu") && *kind == Kind::Malloc);
+        d.headers = if cfg!(target_env = "gnu") && *kind == Kind::Malloc { 2 } else { 0 };
     }
     Hook { shared, nodes: RefCell::default() }
 }
