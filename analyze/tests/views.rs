@@ -365,7 +365,9 @@ fn samples_are_estimated_with_their_errors() {
     let options = ViewOptions { top: 0, paths: 0, empty: true, ..ViewOptions::default() };
     let ask = Ask::new(&index, &query, options).expect("figures");
     let totals = &ask.analysis.totals().figures;
-    let near = |a: u64, b: u64, rows: usize| assert!(a.abs_diff(b) <= rows as u64, "{a} and {b}");
+    let near = |a: u64, b: u64, rows: usize| {
+        assert!(a.abs_diff(b) <= rows as u64, "{a} and {b}, {rows} rows")
+    };
     for by in [GroupBy::Function, GroupBy::Thread, GroupBy::Module] {
         let g = Grouped::new(&ask, by).expect("rows");
         let sum = |of: fn(&FiguresData) -> u64| g.rows.iter().map(|r| of(&r.row.figures)).sum();
@@ -388,7 +390,9 @@ fn samples_are_estimated_with_their_errors() {
         .iter()
         .map(|r| r.frees.unwrap_or(0))
         .sum();
-    near(frees, ask.analysis.totals().frees, 10);
+    // In the totals they are ends less reallocations, which is another estimate of the same.
+    let whole = ask.analysis.totals();
+    near(frees, whole.frees, 5 * whole.errors.frees as usize);
     let t = Tree::new(&ask);
     near(t.tree.sums.live_bytes, totals.live_bytes, 30);
 }

@@ -36,6 +36,7 @@ pub struct Modules {
     held: BTreeMap<u16, Held>,
     discovered: usize,
     maps_read: Option<Instant>,
+    maps_took: Duration,
 }
 
 impl Modules {
@@ -61,6 +62,7 @@ impl Modules {
             held: BTreeMap::new(),
             discovered: 0,
             maps_read: None,
+            maps_took: Duration::ZERO,
         }
     }
 
@@ -106,10 +108,12 @@ impl Modules {
         let known = |m: &u16| shared.module(usize::from(*m) - 1);
         let missing = |m: &prof_trace::shared::Module| maps.at(m.start.load(Relaxed)).is_none();
         if self.wanted.iter().filter_map(known).any(missing)
-            && self.maps_read.is_none_or(|t| t.elapsed() > MAPS_EVERY)
+            && self.maps_read.is_none_or(|t| t.elapsed() > MAPS_EVERY.min(self.maps_took * 20))
         {
+            let began = Instant::now();
             maps.read();
-            self.maps_read = Some(Instant::now());
+            self.maps_read = Some(began);
+            self.maps_took = began.elapsed();
         }
         for number in std::mem::take(&mut self.wanted) {
             match describe(shared, maps, target, number, now) {
