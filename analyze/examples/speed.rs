@@ -1,7 +1,8 @@
 //! How fast a recording is read: plain replay, making its index, and opening that.
 //!
-//!     cargo run --release -p prof-analyze --example speed -- FILE
+//!     cargo run --release -p prof-analyze --example speed -- FILE [index]
 //!
+//! `index`: only the index is made.
 //! `generate` makes files for it.
 
 use prof_analyze::index::{IndexOptions, Keep};
@@ -29,6 +30,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let bound = (256 << 20) + 64 * live;
     println!("  peak RSS {:.1} MiB for {live} live blocks (bound {:.1})", mib(peak), mib(bound));
     drop(i);
+    if std::env::args().nth(2).is_some_and(|a| a == "index") {
+        return Ok(());
+    }
 
     let begin = (Instant::now(), cpu_seconds());
     let i = Index::open(path, &options)?;

@@ -1,20 +1,21 @@
 //! One pass over a recording: rows for its blocks.
 
+use super::belt::{Feed, Take, belt};
 use super::format::{HEADER, Identity, Summary};
-use super::rows::{COLUMNS, Out, Store, Writer, flags};
+use super::rows::{Out, Row, Store, Writer, flags};
 use crate::Error;
 use crate::load::{LoadOptions, Op, OpKind, Sink, Stream, open_file};
-use crate::model::{Block, End, Fate, Group, Replay, Source, Totals, Watch, read_all};
+use crate::model::{Block, End, Fate, Group, Live, Replay, Source, Totals, Value, Watch, read_all};
 use prof_trace::capture::Capture;
 use std::fs::File;
 use std::io;
+use std::panic::resume_unwind;
 use std::path::Path;
-use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 
 /// Operations that are handed over at a time.
-const BATCH: usize = 4096;
-/// Batches that are on their way at most.
-const BATCHES: usize = 4;
+const OPS: usize = 4096;
+/// Rows that are handed over at a time.
+const ROWS: usize = 1024;
 
 /// Of which chain of reallocations a block is part.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,9 +24,15 @@ pub(crate) struct Link {
     position: u32,
 }
 
+impl Value for Link {
+    type Align = ();
+}
+
 /// Makes a row of each block that ends.
-pub(crate) struct Rows {
-    writer: Writer,
+struct Rows {
+    to: Feed<Row, Vec<Row>>,
+    /// Of the live blocks that came out of `realloc`, by address.
+    links: Live<Link>,
     /// By lane: the chain of the block that its thread has given to `realloc`.
     given: Vec<Link>,
     chains: u32,
@@ -40,60 +47,62 @@ impl Rows {
         &mut self.given[lane]
     }
 
+    /// What is remembered of a block that ends.
     #[inline(always)]
-    fn push(&mut self, addr: u64, b: &Block<Link>, end: u64, end_node: u32, lane: u32, flags: u64) {
-        let moved = if b.tag.position > 0 { flags::REALLOCATED } else { 0 };
-        let row: [u64; COLUMNS] = [
+    fn link(&mut self, addr: u64, b: &Block) -> Link {
+        if b.is_noted() { self.links.remove(addr).unwrap_or_default() } else { Link::default() }
+    }
+
+    #[inline(always)]
+    fn push(&mut self, addr: u64, b: &Block, link: Link, how: &End) {
+        self.to.push(Row {
             addr,
-            b.size(),
-            b.time,
-            end,
-            b.group.into(),
-            b.lane.into(),
-            end_node.into(),
-            lane.into(),
-            flags | moved,
-            b.tag.chain.into(),
-            b.tag.position.into(),
-            b.header().into(),
-        ];
-        self.writer.push(row);
+            sized: b.sized(),
+            begin: b.time,
+            end: how.time.max(b.time),
+            group: b.group,
+            lane: b.lane,
+            end_node: how.node,
+            end_lane: how.lane,
+            chain: link.chain,
+            position: link.position,
+            flags: if how.temporary { flags::TEMPORARY } else { 0 }
+                | if link.position > 0 { flags::REALLOCATED } else { 0 }
+                | match how.fate {
+                    Fate::Freed if how.time == u64::MAX => flags::LIVE,
+                    Fate::Freed => 0,
+                    Fate::Implied => flags::IMPLIED,
+                    Fate::Reallocated => flags::CONTINUED,
+                },
+        });
     }
 }
 
 impl Watch for Rows {
-    type Tag = Link;
-
     #[inline(always)]
-    fn begin(&mut self, op: &Op, _: u32) -> Link {
-        match op.kind {
-            OpKind::Grown => {
-                let link = std::mem::take(self.given(op.lane));
-                // What came out of `realloc` is never the first of a chain, even if what it came
-                // from is not known.
-                Link { chain: link.chain, position: link.position.saturating_add(1) }
-            }
-            _ => Link::default(),
-        }
+    fn notes(&self, op: &Op) -> bool {
+        op.kind == OpKind::Grown
+    }
+
+    fn begin(&mut self, op: &Op) {
+        let link = std::mem::take(self.given(op.lane));
+        // What came out of `realloc` is never the first of a chain, even if what it came from is not
+        // known.
+        let link = Link { chain: link.chain, position: link.position.saturating_add(1) };
+        self.links.insert(op.addr, link);
     }
 
     #[inline(always)]
-    fn end(&mut self, addr: u64, b: &Block<Link>, end: End) {
-        let mut block = *b;
-        let mut flags = if end.temporary { flags::TEMPORARY } else { 0 };
-        match end.fate {
-            Fate::Freed => {}
-            Fate::Implied => flags |= flags::IMPLIED,
-            Fate::Reallocated => {
-                flags |= flags::CONTINUED;
-                if block.tag.chain == 0 && self.chains < u32::MAX {
-                    self.chains += 1;
-                    block.tag.chain = self.chains;
-                }
-                *self.given(end.lane) = block.tag;
+    fn end(&mut self, addr: u64, b: &Block, end: End) {
+        let mut link = self.link(addr, b);
+        if end.fate == Fate::Reallocated {
+            if link.chain == 0 && self.chains < u32::MAX {
+                self.chains += 1;
+                link.chain = self.chains;
             }
+            *self.given(end.lane) = link;
         }
-        self.push(addr, &block, end.time.max(b.time), end.node, end.lane, flags);
+        self.push(addr, b, link, &end);
     }
 
     fn unknown(&mut self, op: &Op) {
@@ -104,11 +113,7 @@ impl Watch for Rows {
 }
 
 /// Sends operations to another thread.
-struct Pipe {
-    to: SyncSender<Message>,
-    back: Receiver<Vec<Op>>,
-    batch: Vec<Op>,
-}
+struct Pipe(Feed<Op, Message>);
 
 /// What is handed over.
 enum Message {
@@ -118,28 +123,19 @@ enum Message {
     Ops(Vec<Op>),
 }
 
-impl Pipe {
-    fn send(&mut self) {
-        let next = self.back.try_recv().unwrap_or_else(|_| Vec::with_capacity(BATCH));
-        let batch = std::mem::replace(&mut self.batch, next);
-        // If the other side is gone, it says itself why.
-        let _ = self.to.send(Message::Ops(batch));
+impl From<Vec<Op>> for Message {
+    fn from(ops: Vec<Op>) -> Self {
+        Message::Ops(ops)
     }
 }
 
 impl Sink for Pipe {
     fn begin(&mut self, capture: &Capture) {
-        if !self.batch.is_empty() {
-            self.send();
-        }
-        let _ = self.to.send(Message::Begin(*capture));
+        self.0.say(Message::Begin(*capture));
     }
 
     fn take(&mut self, ops: &[Op]) {
-        if self.batch.len() + ops.len() > BATCH && !self.batch.is_empty() {
-            self.send();
-        }
-        self.batch.extend_from_slice(ops);
+        self.0.extend(ops);
     }
 }
 
@@ -178,35 +174,10 @@ pub(super) fn build(
         None => Out::Memory(Vec::new()),
     };
     out.write(&[0; HEADER as usize]).map_err(Failure::Index)?;
-    let rows = Rows { writer: Writer::new(out, HEADER), given: Vec::new(), chains: 0 };
-    let (to, ops) = sync_channel::<Message>(BATCHES);
-    let (give_back, back) = channel();
-    let (read, done) = std::thread::scope(|scope| {
-        let worker = scope.spawn(move || {
-            let mut replay = Replay::new(rows);
-            for message in ops {
-                match message {
-                    Message::Begin(capture) => Sink::begin(&mut replay, &capture),
-                    Message::Ops(mut batch) => {
-                        replay.take(&batch);
-                        batch.clear();
-                        let _ = give_back.send(batch);
-                    }
-                }
-            }
-            finish(replay)
-        });
-        let mut pipe = Pipe { to, back, batch: Vec::with_capacity(BATCH) };
-        let read = read_all(&mut stream, &mut pipe);
-        pipe.send();
-        drop(pipe);
-        (read, worker.join())
-    });
+    let (read, replayed, written) = run(&mut stream, Writer::new(out, HEADER));
     read?;
-    let (mut totals, mut groups, mut writer, chains) = match done {
-        Ok(d) => d,
-        Err(panic) => std::panic::resume_unwind(panic),
-    };
+    let (mut totals, mut groups, chains) = replayed;
+    let mut writer = written;
     if let Some(s) = &stream.meta().stripped {
         crate::model::restore(s, &mut totals, &mut groups);
     }
@@ -232,13 +203,54 @@ pub(super) fn build(
     Ok(Built { source, store, summary })
 }
 
-/// Writes the rows of the blocks that are live at the end.
-fn finish(replay: Replay<Rows>) -> (Totals, Vec<Group>, Writer, u32) {
+/// What a replay comes to: totals, groups, and how many chains of reallocations there are.
+type Replayed = (Totals, Vec<Group>, u32);
+
+/// Reads, replays and writes, each on a thread of its own: they take about as long.
+fn run(stream: &mut Stream, mut writer: Writer) -> (Result<(), Error>, Replayed, Writer) {
+    let (ops, from_ops) = belt(OPS);
+    let (rows, from_rows) = belt(ROWS);
+    std::thread::scope(|scope| {
+        let replayer = scope.spawn(move || replay(&from_ops, rows));
+        let writer = scope.spawn(move || {
+            while let Some(rows) = from_rows.next() {
+                rows.iter().for_each(|row| writer.push(row));
+                from_rows.done(rows);
+            }
+            writer.finish_rows();
+            writer
+        });
+        let mut pipe = Pipe(ops);
+        let read = read_all(stream, &mut pipe);
+        pipe.0.send();
+        drop(pipe);
+        let replayed = replayer.join().unwrap_or_else(|panic| resume_unwind(panic));
+        let written = writer.join().unwrap_or_else(|panic| resume_unwind(panic));
+        (read, replayed, written)
+    })
+}
+
+/// Replays operations, and makes rows of the blocks, at the end of those that are still live.
+fn replay(from: &Take<Op, Message>, to: Feed<Row, Vec<Row>>) -> Replayed {
+    let mut replay = Replay::new(Rows { to, links: Live::default(), given: Vec::new(), chains: 0 });
+    while let Some(message) = from.next() {
+        match message {
+            Message::Begin(capture) => Sink::begin(&mut replay, &capture),
+            Message::Ops(ops) => {
+                replay.take(&ops);
+                from.done(ops);
+            }
+        }
+    }
     let (totals, groups) = (replay.totals(), replay.groups());
     let (live, mut rows) = replay.into_live();
     for (addr, b) in live {
-        rows.push(addr, &b, u64::MAX, 0, 0, flags::LIVE);
+        let link = rows.link(addr, &b);
+        rows.push(addr, &b, link, &NEVER);
     }
-    rows.writer.finish_rows();
-    (totals, groups, rows.writer, rows.chains)
+    rows.to.send();
+    (totals, groups, rows.chains)
 }
+
+/// The end of a block that is live.
+const NEVER: End = End { time: u64::MAX, lane: 0, node: 0, fate: Fate::Freed, temporary: false };

@@ -10,6 +10,7 @@
 //! signal, and mapped pages count as memory of the process, so that a scan of a large index would
 //! look like, and be limited as, use of memory.
 
+mod belt;
 mod build;
 mod column;
 mod format;

@@ -2,6 +2,7 @@
 
 use super::column::{PACKED_WORDS, Packed, pack, unpack};
 use super::format::{sealed, unsealed};
+use prof_trace::size::{self, Header};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
@@ -43,7 +44,47 @@ pub enum Column {
 }
 
 /// How many columns there are.
-pub(super) const COLUMNS: usize = 12;
+const COLUMNS: usize = 12;
+
+/// A row on its way to the columns: one line of the cache.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Row {
+    pub addr: u64,
+    /// Size and header, in one number (see [`size::apart`]).
+    pub sized: u64,
+    pub begin: u64,
+    pub end: u64,
+    pub group: u32,
+    pub lane: u32,
+    pub end_node: u32,
+    pub end_lane: u32,
+    pub chain: u32,
+    pub position: u32,
+    pub flags: u64,
+}
+
+impl Row {
+    /// The values, in the order of [`Column`].
+    #[inline(always)]
+    fn values(&self) -> [u64; COLUMNS] {
+        let (size, header) = size::apart(self.sized);
+        [
+            self.addr,
+            size,
+            self.begin,
+            self.end,
+            self.group.into(),
+            self.lane.into(),
+            self.end_node.into(),
+            self.end_lane.into(),
+            self.flags,
+            self.chain.into(),
+            self.position.into(),
+            header.map_or(0, Header::code).into(),
+        ]
+    }
+}
 
 /// Bits of [`Column::Flags`].
 pub mod flags {
@@ -138,11 +179,11 @@ impl Writer {
         }
     }
 
-    /// Adds a row, its values in the order of [`Column`].
+    /// Adds a row.
     #[inline(always)]
-    pub(super) fn push(&mut self, row: [u64; COLUMNS]) {
+    pub(super) fn push(&mut self, row: &Row) {
         let n = self.used & (BLOCK - 1);
-        for (column, value) in self.columns.iter_mut().zip(row) {
+        for (column, value) in self.columns.iter_mut().zip(row.values()) {
             column[n] = value;
         }
         self.used += 1;

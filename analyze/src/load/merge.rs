@@ -24,6 +24,9 @@ pub enum OpKind {
     Grown,
 }
 
+/// No size is larger: of one that a made-up recording has, this much is believed.
+const MAX_SIZE: u64 = (1 << 56) - 1;
+
 /// An event, or one half of a reallocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Op {
@@ -31,7 +34,7 @@ pub struct Op {
     pub time: u64,
     /// Address of the block.
     pub addr: u64,
-    /// Bytes asked for; 0 for what is given back.
+    /// Bytes asked for, less than 2^56; 0 for what is given back.
     pub size: u64,
     /// Stack node; 0 if there is none.
     pub node: u32,
@@ -61,6 +64,8 @@ fn key(time: u64) -> u64 {
 struct Lane {
     waiting: VecDeque<Waiting>,
     source: Source,
+    /// What comes next of it.
+    head: Option<Op>,
     /// The second half of a reallocation.
     second: Option<Op>,
     last_time: u64,
@@ -74,7 +79,6 @@ pub(crate) struct Merge {
     lanes: Vec<Lane>,
     by_number: HashMap<u32, u32>,
     numbers: Vec<u32>,
-    heads: Vec<Option<Op>>,
     heap: BinaryHeap<Reverse<(u64, u32)>>,
     /// What waits of packed chunks, and how much memory all takes that waits.
     pub(crate) pending: Pending,
@@ -102,35 +106,36 @@ impl Merge {
         if lane == next {
             self.lanes.push(Lane::default());
             self.numbers.push(thread);
-            self.heads.push(None);
         }
         self.lanes[lane as usize].waiting.push_back(waiting);
-        if self.heads[lane as usize].is_none() {
-            self.advance(lane, load);
-            if let Some(op) = self.heads[lane as usize] {
-                self.heap.push(Reverse((op.key(), lane)));
-            }
+        if self.lanes[lane as usize].head.is_none()
+            && let Some(op) = self.next_op(lane, load)
+        {
+            self.hold(op);
         }
     }
 
-    /// Makes the next operation of a lane its head.
-    #[inline]
-    fn advance(&mut self, lane: u32, load: Load<'_>) {
+    /// Makes an operation the next of its lane.
+    fn hold(&mut self, op: Op) {
+        self.heap.push(Reverse((op.key(), op.lane)));
+        self.lanes[op.lane as usize].head = Some(op);
+    }
+
+    /// The next operation of a lane.
+    #[inline(always)]
+    fn next_op(&mut self, lane: u32, load: Load<'_>) -> Option<Op> {
         let l = &mut self.lanes[lane as usize];
         if let Some(op) = l.second.take() {
-            self.heads[lane as usize] = Some(op);
-            return;
+            return Some(op);
         }
         loop {
             if let Some(event) = l.source.next(&mut self.damaged_bytes) {
                 self.events += 1;
-                self.heads[lane as usize] = Some(l.first_op(event, lane));
-                return;
+                return Some(l.first_op(event, lane));
             }
             let Some(w) = l.waiting.pop_front() else {
                 l.source = Source::default();
-                self.heads[lane as usize] = None;
-                return;
+                return None;
             };
             l.source = self.pending.take(w, load, &mut self.damaged_bytes);
         }
@@ -146,14 +151,15 @@ impl Merge {
             self.heap.pop();
             // What other lane comes next, and up to where this one may run.
             let until = self.heap.peek().map_or((u64::MAX, u32::MAX), |r| r.0);
-            while let Some(op) = self.heads[lane as usize] {
+            let mut next = self.lanes[lane as usize].head.take();
+            while let Some(op) = next {
                 let k = op.key();
                 if (k, lane) > until || (k >= limit && limit != u64::MAX) {
-                    self.heap.push(Reverse((k, lane)));
+                    self.hold(op);
                     break;
                 }
                 out(op);
-                self.advance(lane, load);
+                next = self.next_op(lane, load);
             }
         }
     }
@@ -169,7 +175,7 @@ impl Lane {
     #[cold]
     fn unusual(&mut self, size: u64) -> (u64, u16) {
         let (size, header) = size::apart(size);
-        let Some(header) = header else { return (size, 0) };
+        let Some(header) = header else { return (size.min(MAX_SIZE), 0) };
         if !header.mapped {
             self.usual = Header { extra: 0, ..header }.code();
         }

@@ -171,7 +171,7 @@ impl Estimates {
         Self { capture, totals: Estimate::default(), groups: Vec::new(), peak_ticks: 0 }
     }
 
-    pub(crate) fn begin<T>(&mut self, b: &Block<T>, again: bool) {
+    pub(crate) fn begin(&mut self, b: &Block, again: bool) {
         let p = probability(&self.capture, b.size());
         let at = b.group as usize;
         if at >= self.groups.len() {
@@ -183,7 +183,7 @@ impl Estimates {
         }
     }
 
-    pub(crate) fn end<T>(&mut self, b: &Block<T>) {
+    pub(crate) fn end(&mut self, b: &Block) {
         let p = probability(&self.capture, b.size());
         if let Some(g) = self.groups.get_mut(b.group as usize) {
             g.lose(b.size(), p);

@@ -1,55 +1,89 @@
 //! The blocks that are live: a hash table made for this one purpose.
 
 use crate::load::Op;
+use prof_arch::native::capture::prefetch;
 use prof_trace::size::{self, Header};
 use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 
 /// A live block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Block<T = ()> {
-    /// Bytes asked for, and its header: in one number, as there are many.
-    pub(crate) sized: u64,
+pub struct Block {
+    /// Bytes asked for, its header, and [`NOTED`]: in one number, as there are many blocks.
+    sized: u64,
     /// Ticks when it was handed out.
     pub time: u64,
     /// Index of its group.
     pub group: u32,
     /// Lane of the thread that got it.
     pub lane: u32,
-    /// What a [`Watch`](super::Watch) keeps with it.
-    pub tag: T,
 }
 
-impl<T> Block<T> {
-    /// Of a size, and with a header (see [`Op::header`]).
+/// See [`Block::is_noted`]. Sizes are smaller (see [`Op::size`]).
+const NOTED: u64 = 1 << 63;
+
+impl Block {
+    /// What `op` hands out.
     #[inline(always)]
-    pub fn new(op: &Op, group: u32, tag: T) -> Self {
+    pub fn new(op: &Op, group: u32, noted: bool) -> Self {
         let sized = match op.header {
             0 => op.size,
             code => size::with_header(op.size, Header::from_code(code)),
         };
-        Self { sized, time: op.time, group, lane: op.lane, tag }
+        let sized = sized & !NOTED | if noted { NOTED } else { 0 };
+        Self { sized, time: op.time, group, lane: op.lane }
+    }
+
+    /// One of which no more is known.
+    #[inline(always)]
+    pub fn plain(size: u64, time: u64, group: u32, lane: u32) -> Self {
+        Self { sized: size & !NOTED, time, group, lane }
     }
 
     /// Bytes asked for.
     #[inline(always)]
     pub fn size(&self) -> u64 {
-        size::apart(self.sized).0
+        size::apart(self.sized()).0
     }
 
-    /// What glibc's header says of it.
+    /// Size and header, in one number (see [`size::apart`]).
     #[inline(always)]
-    pub fn header(&self) -> u16 {
-        size::apart(self.sized).1.map_or(0, Header::code)
+    pub(crate) fn sized(&self) -> u64 {
+        self.sized & !NOTED
     }
+
+    /// Whether a [`Watch`](super::Watch) remembers something of it.
+    #[inline(always)]
+    pub(crate) fn is_noted(&self) -> bool {
+        self.sized & NOTED != 0
+    }
+}
+
+/// What a table keeps by address.
+pub(crate) trait Value: Copy + Default {
+    /// Its alignment is that of a place of the table.
+    type Align: Copy + Default;
+}
+
+/// A place of a block then never lies across two lines of the cache.
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(32))]
+pub(crate) struct HalfLine;
+
+impl Value for Block {
+    type Align = HalfLine;
 }
 
 /// One place of the table; address 0: free.
 #[derive(Clone, Copy, Default)]
-struct Place<T> {
+#[repr(C)]
+struct Place<V: Value> {
+    align: [V::Align; 0],
     addr: u64,
-    block: Block<T>,
+    value: V,
 }
+
+const _: () = assert!(size_of::<Place<Block>>() == 32);
 
 /// The table is made of this many, each of which grows by itself: while one is copied, the memory of
 /// all others is taken once and not twice.
@@ -62,20 +96,20 @@ const SMALLEST: usize = 1 << 6;
 const DOUBLING: usize = 1 << 16;
 
 /// One part of the table.
-struct Shard<T> {
-    places: Vec<Place<T>>,
+struct Shard<V: Value> {
+    places: Vec<Place<V>>,
     len: usize,
 }
 
-/// Address to block: open addressing with linear probing. Removal moves the
+/// Address to value: open addressing with linear probing. Removal moves the
 /// blocks behind it up, so that there are no tombstones and no rehash under churn.
-pub struct Live<T = ()> {
-    shards: Vec<Shard<T>>,
+pub(crate) struct Live<V: Value = Block> {
+    shards: Vec<Shard<V>>,
     len: usize,
     seed: u64,
 }
 
-impl<T: Copy + Default> Default for Live<T> {
+impl<V: Value> Default for Live<V> {
     fn default() -> Self {
         // The seed keeps a made-up recording from choosing addresses that collide.
         let seed = RandomState::new().hash_one(0u8);
@@ -90,25 +124,16 @@ fn home(hash: u64, places: usize) -> usize {
     ((u128::from(hash << SHARD_BITS) * places as u128) >> 64) as usize
 }
 
-impl<T: Copy + Default> Live<T> {
-    /// Blocks in it.
+impl<V: Value> Live<V> {
+    /// How many are in it.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// All blocks, in no particular order.
-    pub fn iter(&self) -> impl Iterator<Item = (u64, Block<T>)> {
+    /// All that is in it, in no particular order.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, V)> {
         let places = self.shards.iter().flat_map(|s| &s.places);
-        places.filter(|p| p.addr != 0).map(|p| (p.addr, p.block))
-    }
-
-    /// All blocks, by and by, in runs that are in the order of their times; the table is used up.
-    pub fn drain(self) -> impl Iterator<Item = (u64, Block<T>)> {
-        self.shards.into_iter().flat_map(|mut s| {
-            s.places.retain(|p| p.addr != 0);
-            s.places.sort_unstable_by_key(|p| (p.block.time, p.addr));
-            s.places.into_iter().map(|p| (p.addr, p.block))
-        })
+        places.filter(|p| p.addr != 0).map(|p| (p.addr, p.value))
     }
 
     #[inline(always)]
@@ -121,18 +146,20 @@ impl<T: Copy + Default> Live<T> {
         (hash >> (64 - SHARD_BITS)) as usize
     }
 
-    /// Reads where the block of `addr` would be. Called for some addresses in advance, it lets the
-    /// processor wait for all of them at once instead of one after the other.
+    /// Has the processor fetch the place where `addr` would be, and the one behind it, at which a
+    /// removal looks. Called some operations in advance, it saves waiting for memory.
     #[inline(always)]
-    pub fn touch(&self, addr: u64) -> u64 {
+    pub fn prefetch(&self, addr: u64) {
         let hash = self.hash(addr);
         let places = &self.shards[Self::shard(hash)].places;
-        places[home(hash, places.len())].addr
+        let place = &raw const places[home(hash, places.len())];
+        prefetch(place);
+        prefetch(place.wrapping_add(1));
     }
 
-    /// Adds a block; returns the one that was live at that address. `addr` must not be 0.
+    /// Adds a value; returns the one that was there for that address. `addr` must not be 0.
     #[inline]
-    pub fn insert(&mut self, addr: u64, block: Block<T>) -> Option<Block<T>> {
+    pub fn insert(&mut self, addr: u64, value: V) -> Option<V> {
         debug_assert_ne!(addr, 0);
         let hash = self.hash(addr);
         let seed = self.seed;
@@ -141,10 +168,10 @@ impl<T: Copy + Default> Live<T> {
         loop {
             let p = &mut shard.places[at];
             if p.addr == addr {
-                return Some(std::mem::replace(&mut p.block, block));
+                return Some(std::mem::replace(&mut p.value, value));
             }
             if p.addr == 0 {
-                *p = Place { addr, block };
+                *p = Place { align: [], addr, value };
                 break;
             }
             at = shard.next(at);
@@ -157,18 +184,29 @@ impl<T: Copy + Default> Live<T> {
         None
     }
 
-    /// Removes the block at that address.
+    /// Removes what is there for that address.
     #[inline]
-    pub fn remove(&mut self, addr: u64) -> Option<Block<T>> {
+    pub fn remove(&mut self, addr: u64) -> Option<V> {
         if addr == 0 {
             return None;
         }
         let hash = self.hash(addr);
         let seed = self.seed;
         let shard = &mut self.shards[Self::shard(hash)];
-        let block = shard.remove(addr, hash, seed)?;
+        let value = shard.remove(addr, hash, seed)?;
         self.len -= 1;
-        Some(block)
+        Some(value)
+    }
+}
+
+impl Live<Block> {
+    /// All blocks, by and by, in runs that are in the order of their times; the table is used up.
+    pub fn drain(self) -> impl Iterator<Item = (u64, Block)> {
+        self.shards.into_iter().flat_map(|mut s| {
+            s.places.retain(|p| p.addr != 0);
+            s.places.sort_unstable_by_key(|p| (p.value.time, p.addr));
+            s.places.into_iter().map(|p| (p.addr, p.value))
+        })
     }
 }
 
@@ -178,7 +216,7 @@ fn hash(addr: u64, seed: u64) -> u64 {
     (m >> 64) as u64 ^ m as u64
 }
 
-impl<T: Copy + Default> Shard<T> {
+impl<V: Value> Shard<V> {
     #[inline(always)]
     fn next(&self, at: usize) -> usize {
         if at + 1 == self.places.len() { 0 } else { at + 1 }
@@ -206,9 +244,9 @@ impl<T: Copy + Default> Shard<T> {
     }
 
     #[inline(always)]
-    fn remove(&mut self, addr: u64, hash_of: u64, seed: u64) -> Option<Block<T>> {
+    fn remove(&mut self, addr: u64, hash_of: u64, seed: u64) -> Option<V> {
         let mut hole = self.find(addr, hash_of)?;
-        let block = self.places[hole].block;
+        let value = self.places[hole].value;
         let mut at = hole;
         loop {
             at = self.next(at);
@@ -225,7 +263,7 @@ impl<T: Copy + Default> Shard<T> {
         }
         self.places[hole] = Place::default();
         self.len -= 1;
-        Some(block)
+        Some(value)
     }
 
     #[inline(always)]
@@ -265,7 +303,7 @@ mod tests {
             x ^= x << 17;
             // Grows for a while, then shrinks.
             let addr = (x >> 20) % 20_000 * 16 + 16;
-            let b = Block { sized: i, time: i, group: i as u32, lane: 0, tag: () };
+            let b = Block::plain(i, i, i as u32, 0);
             if x % 100 < if i < 100_000 { 70 } else { 40 } {
                 assert_eq!(live.insert(addr, b), plain.insert(addr, b));
             } else {

@@ -7,6 +7,7 @@ mod live;
 pub(crate) use analysis::{Source, read_all};
 pub(crate) use estimate::{Estimates, Sum as WeightedSum};
 pub use live::Block;
+pub(crate) use live::{Live, Value};
 mod replay;
 mod stripped;
 

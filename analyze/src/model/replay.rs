@@ -132,14 +132,15 @@ pub struct End {
 
 /// What follows the single blocks of a replay, beside what is counted of them.
 pub trait Watch {
-    /// What it keeps with each live block.
-    type Tag: Copy + Default;
+    /// Whether it has something to remember of the block that begins: then the block
+    /// [is noted](Block::is_noted).
+    fn notes(&self, op: &Op) -> bool;
 
-    /// A block of a group begins.
-    fn begin(&mut self, op: &Op, group: u32) -> Self::Tag;
+    /// A block begins that is noted; what was at its address before has ended.
+    fn begin(&mut self, op: &Op);
 
     /// A block ends.
-    fn end(&mut self, addr: u64, block: &Block<Self::Tag>, end: End);
+    fn end(&mut self, addr: u64, block: &Block, end: End);
 
     /// A thread gives back a block that is not known to be live.
     fn unknown(&mut self, op: &Op);
@@ -147,10 +148,13 @@ pub trait Watch {
 
 /// Nobody watches.
 impl Watch for () {
-    type Tag = ();
+    #[inline(always)]
+    fn notes(&self, _: &Op) -> bool {
+        false
+    }
 
     #[inline(always)]
-    fn begin(&mut self, _: &Op, _: u32) {}
+    fn begin(&mut self, _: &Op) {}
 
     #[inline(always)]
     fn end(&mut self, _: u64, _: &Block, _: End) {}
@@ -164,7 +168,7 @@ impl Watch for () {
 pub struct Replay<W: Watch = ()> {
     /// Who follows the single blocks.
     pub(crate) watch: W,
-    live: Live<W::Tag>,
+    live: Live,
     totals: Totals,
     figures: Vec<Figures>,
     times: Vec<Times>,
@@ -185,8 +189,9 @@ pub struct Replay<W: Watch = ()> {
 /// So many implied frees are remembered.
 const IMPLIED: usize = 1 << 16;
 
-/// Operations whose places are looked at in advance.
-const AHEAD: usize = 16;
+/// So many operations in advance their blocks' places are fetched: in the time that these take,
+/// memory has answered.
+const AHEAD: usize = 24;
 
 impl<W: Watch> Replay<W> {
     /// Of nothing yet, followed by `watch`.
@@ -208,7 +213,7 @@ impl<W: Watch> Replay<W> {
     }
 
     /// The live blocks, in runs in the order of time, and who followed the replay.
-    pub(crate) fn into_live(self) -> (impl Iterator<Item = (u64, Block<W::Tag>)>, W) {
+    pub(crate) fn into_live(self) -> (impl Iterator<Item = (u64, Block)>, W) {
         (self.live.drain(), self.watch)
     }
 
@@ -230,7 +235,7 @@ impl<W: Watch> Replay<W> {
     }
 
     /// The live blocks, in no particular order.
-    pub fn live(&self) -> impl Iterator<Item = (u64, Block<W::Tag>)> {
+    pub fn live(&self) -> impl Iterator<Item = (u64, Block)> {
         self.live.iter()
     }
 
@@ -301,10 +306,12 @@ impl<W: Watch> Replay<W> {
     #[inline(always)]
     fn begin(&mut self, op: &Op, again: bool) {
         let group = self.group(op.node, op.time);
-        let tag = self.watch.begin(op, group);
-        let block = Block::new(op, group, tag);
+        let block = Block::new(op, group, self.watch.notes(op));
         if let Some(b) = self.live.insert(op.addr, block) {
             self.imply(op, &b);
+        }
+        if block.is_noted() {
+            self.watch.begin(op);
         }
         let f = &mut self.figures[group as usize];
         f.allocations += !again as u64;
@@ -376,7 +383,7 @@ impl<W: Watch> Replay<W> {
     }
 
     #[cold]
-    fn imply(&mut self, op: &Op, b: &Block<W::Tag>) {
+    fn imply(&mut self, op: &Op, b: &Block) {
         let (addr, time) = (op.addr, op.time);
         self.totals.implied_frees += 1;
         self.totals.figures.lose(b.size());
@@ -406,12 +413,14 @@ impl<W: Watch> Sink for Replay<W> {
 
     fn take(&mut self, ops: &[Op]) {
         self.started = true;
-        for part in ops.chunks(AHEAD) {
-            let seen = part.iter().fold(0, |s, op| s ^ self.live.touch(op.addr));
-            std::hint::black_box(seen);
-            for op in part {
-                self.apply(op);
+        for op in ops.iter().take(AHEAD) {
+            self.live.prefetch(op.addr);
+        }
+        for (i, op) in ops.iter().enumerate() {
+            if let Some(later) = ops.get(i + AHEAD) {
+                self.live.prefetch(later.addr);
             }
+            self.apply(op);
         }
         if let Some(op) = ops.last() {
             self.totals.last_ticks = self.totals.last_ticks.max(op.time);

@@ -273,6 +273,18 @@ pub fn counter_after_loads() -> u64 {
     ticks
 }
 
+/// Has the processor fetch the line of the cache in which an address lies, without waiting for it. An
+/// address that can't be read does no harm (Arm ARM, C6.2, PRFM).
+#[cfg(target_arch = "aarch64")]
+#[inline(always)]
+pub fn prefetch<T>(p: *const T) {
+    // SAFETY: a hint.
+    unsafe {
+        core::arch::asm!("prfm pldl1keep, [{}]", in(reg) p,
+            options(nostack, preserves_flags, readonly));
+    }
+}
+
 /// Copies `n` bytes forward.
 ///
 /// # Safety

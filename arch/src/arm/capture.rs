@@ -291,6 +291,15 @@ pub fn counter_after_loads() -> u64 {
     counter()
 }
 
+/// Has the processor fetch the line of the cache in which an address lies, without waiting for it. An
+/// address that can't be read does no harm (Arm ARM, A8.8, PLD).
+#[cfg(target_arch = "arm")]
+#[inline(always)]
+pub fn prefetch<T>(p: *const T) {
+    // SAFETY: a hint.
+    unsafe { core::arch::asm!("pld [{}]", in(reg) p, options(nostack, preserves_flags, readonly)) };
+}
+
 /// Copies `n` bytes forward.
 ///
 /// # Safety

@@ -360,6 +360,17 @@ macro_rules! unaligned {
     };
 }
 
+/// Has the processor fetch the line of the cache in which an address lies, without waiting for it. An
+/// address that can't be read does no harm (MIPS64 architecture, volume II, PREF).
+#[cfg(target_arch = "mips64")]
+#[inline(always)]
+pub fn prefetch<T>(p: *const T) {
+    // SAFETY: a hint.
+    unsafe {
+        core::arch::asm!("pref 0, 0({})", in(reg) p, options(nostack, preserves_flags, readonly));
+    }
+}
+
 /// Copies `n` bytes forward.
 ///
 /// # Safety
