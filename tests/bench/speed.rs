@@ -25,6 +25,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     say("index made", events, begin);
     let bytes = index.metadata()?.len();
     let per_row = bytes as f64 / rows.max(1) as f64;
+    println!("  {events} events");
     println!("  {rows} rows, {:.1} MiB, {per_row:.1} bytes a row", mib(bytes));
     let peak = peak_rss();
     let bound = (256 << 20) + 64 * live;
