@@ -497,6 +497,10 @@ fn a_kernel_without_the_newer_system_calls() {
 
     // The same for the target, whose filter is suspended where the rights allow.
     let mut target = Target::start(&program("locked.c"), &["nosys"]);
+    // Who has a filter may suspend no other's.
+    let out = prof(&["attach", &target.pid.to_string()]);
+    assert_eq!(out.code, 3, "{out:?}");
+    assert!(out.stderr.contains("outside of the container"), "{out:?}");
     if root() {
         let r = go(&scene, &mut target);
         r.marked("locked.c", "locked_block").assert_live(5, 640);

@@ -81,9 +81,16 @@ pub enum Refusal {
     ShadowStack(i32, String),
     /// A seccomp filter that can't be suspended.
     #[error(
-        "pid {0} ({1}) has a seccomp filter, which could kill it while prof maps its memory; run prof with CAP_SYS_ADMIN, so that it can suspend the filter meanwhile"
+        "pid {pid} ({comm}) has a seccomp filter, which could kill it while prof maps its memory; {how}, so that it can suspend the filter meanwhile"
     )]
-    Seccomp(i32, String),
+    Seccomp {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// What to do.
+        how: &'static str,
+    },
     /// Somebody records it.
     #[error("pid {pid} ({comm}) is already being recorded, to {path}; end that with `prof detach {pid}`", path = path.display())]
     AlreadyRecorded {

@@ -6,7 +6,7 @@ use crate::elf::{self, Module};
 use crate::image::Image;
 use crate::mapping::{Mapped, Site};
 use crate::plan::{self, Planned};
-use crate::preflight::Target;
+use crate::preflight::{self, Target};
 use crate::proc::{self, Status};
 use crate::remote::{Caller, Gadgets, layout};
 use crate::search::{self, Choice};
@@ -148,7 +148,7 @@ pub(crate) fn with_caller<T>(
             since = Instant::now();
         }
         if filtered && t.suspend_seccomp().is_err() {
-            return Err(Refusal::Seccomp(pid, proc::comm(pid)).into());
+            return Err(preflight::filtered(pid).into());
         }
         match Caller::new(t, mem, &maps, gadgets, &waits_in) {
             Ok(mut c) => {

@@ -161,6 +161,19 @@ fn permission(pid: i32, memory: bool) -> Refusal {
     Refusal::Permission { pid, comm, why }
 }
 
+/// Its seccomp filter can't be suspended.
+pub(crate) fn filtered(pid: i32) -> Refusal {
+    // ptrace(2), PTRACE_O_SUSPEND_SECCOMP: only for a tracer that has no filter itself.
+    let me = Status::of(std::process::id() as i32).unwrap_or_default();
+    let how = match me.number("Seccomp") {
+        Some(2) => {
+            "prof has one itself, as in most containers: run it outside of the container as root, or start that with --security-opt seccomp=unconfined"
+        }
+        _ => "run prof with CAP_SYS_ADMIN",
+    };
+    Refusal::Seccomp { pid, comm: proc::comm(pid), how }
+}
+
 fn namespace(pid: i32) -> Option<std::path::PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/user")).ok()
 }
