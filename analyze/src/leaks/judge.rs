@@ -82,7 +82,10 @@ pub(super) fn judge(s: &Series, early: bool) -> Verdict {
         };
     };
     if seen.len() < SEEN {
-        return none(Class::TooYoung, Confidence::Low);
+        // It is not new, and what it held for longer was given back: it comes and goes.
+        let bounded = early && comes_down(seen);
+        let class = if bounded { Class::Saturating } else { Class::TooYoung };
+        return none(class, Confidence::Low);
     }
     let most = seen.iter().copied().max().unwrap_or(0);
     let steps = seen.windows(2).filter(|w| w[0] != w[1]).count();
@@ -111,6 +114,15 @@ pub(super) fn judge(s: &Series, early: bool) -> Verdict {
         return Verdict { class, confidence, weakest, mean };
     }
     bounded(seen, last, most)
+}
+
+/// Whether it was at half of its height, or below, after that.
+fn comes_down(seen: &[u64]) -> bool {
+    let mut high = 0;
+    seen.iter().any(|&h| {
+        high = high.max(h);
+        h <= high / 2
+    })
 }
 
 /// Growth from a moment to the next: of the weakest interval, and on average.
@@ -229,6 +241,12 @@ mod tests {
         assert_eq!(judge(&series(0, |_| 0), true).class, Class::Saturating);
         let late = series(100, |i| if i < 50 { 0 } else { 100 * i as u64 });
         assert_eq!(class(&late), Class::TooYoung);
+        // Short-lived blocks that a machine which stood still made old for a moment.
+        let stalled = series(100, |i| if i == 50 { 5000 } else { 0 });
+        assert_eq!(
+            (class(&stalled), judge(&stalled, false).class),
+            (Class::Saturating, Class::TooYoung)
+        );
         // A vector that doubles: it may do so again.
         let doubling = series(7, |i| 64u64 << (i + 1).ilog2());
         assert_eq!(class(&doubling), Class::TooYoung);

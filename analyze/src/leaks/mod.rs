@@ -133,11 +133,14 @@ impl Leaks {
         };
         let young_ns = options.young.ns(analysis.duration_ns());
         // Between its start and the first event lies the attach.
-        let start = analysis.parts().first().map_or(meta.target.start_ticks, |p| p.start).min(end);
+        let parts = analysis.parts();
+        let start = parts.first().map_or(meta.target.start_ticks, |p| p.start).min(end);
+        let recorded = series::Recorded::new(&parts, start, end);
         let young = analysis.ticks_at(young_ns).saturating_sub(meta.target.start_ticks);
-        let young = young.min(end - start);
-        let moments = series::Moments::new(start, end, young, options.end.clamp(0.0, 1.0));
-        let step_ns = meta.clock.between(moments.at[0], moments.at[series::MOMENTS - 1]) as f64
+        let young = young.min(recorded.total);
+        let moments = series::Moments::new(recorded, young, options.end.clamp(0.0, 1.0));
+        let between = moments.at[series::MOMENTS - 1] - moments.at[0];
+        let step_ns = meta.clock.between(start, start.saturating_add(between)) as f64
             / (series::MOMENTS - 1) as f64;
         let per_hour = |step: f64| if step_ns > 0.0 { (step / step_ns * 3600e9) as u64 } else { 0 };
         let mut judged: Vec<Judged> = series::series(index, query, &moments)?

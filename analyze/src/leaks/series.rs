@@ -1,6 +1,7 @@
 //! What each stack held over time.
 
 use crate::index::{Block, Column, Damaged, Index, flags};
+use crate::load::Part;
 use crate::model::probability;
 use crate::query::{Query, Selection};
 use prof_trace::capture::Capture;
@@ -22,7 +23,7 @@ pub(super) struct Series {
     pub freed_after: u64,
     /// Blocks that came to be held: ever, and after the first half.
     pub kept: u64,
-    /// Ticks of the first allocation.
+    /// Ticks of recorded time when the first was allocated.
     pub first: u64,
 }
 
@@ -36,23 +37,62 @@ const NOTHING: Series = Series {
     first: u64::MAX,
 };
 
+/// The time in which recording was on: pauses do not count, as nothing can be said of them.
+#[derive(Clone, Debug)]
+pub(super) struct Recorded {
+    /// Where each part begins, where it ends, and what was recorded before.
+    parts: Vec<(u64, u64, u64)>,
+    /// Ticks of all parts.
+    pub total: u64,
+}
+
+impl Recorded {
+    /// Of these parts, in their order, up to `end`; without any: from `start` on.
+    pub(super) fn new(parts: &[Part], start: u64, end: u64) -> Self {
+        let mut recorded = Self { parts: Vec::new(), total: 0 };
+        for p in parts {
+            recorded.add(p.start, p.end.min(end));
+        }
+        if parts.is_empty() {
+            recorded.add(start, end);
+        }
+        recorded
+    }
+
+    fn add(&mut self, start: u64, end: u64) {
+        let start = self.parts.last().map_or(start, |p| p.1.max(start));
+        self.parts.push((start, end.max(start), self.total));
+        self.total += end.saturating_sub(start);
+    }
+
+    /// Ticks that were recorded before this moment.
+    fn before(&self, ticks: u64) -> u64 {
+        let next = self.parts.partition_point(|p| p.0 <= ticks);
+        match self.parts[..next].last() {
+            Some((start, end, before)) => before + (ticks.min(*end) - start),
+            None => 0,
+        }
+    }
+}
+
 /// When stacks are looked at.
 #[derive(Clone, Debug)]
 pub(super) struct Moments {
-    /// Ticks.
+    /// Ticks of recorded time.
     pub at: [u64; MOMENTS],
     /// Blocks of fewer ticks are young.
     pub young: u64,
+    recorded: Recorded,
 }
 
 impl Moments {
     /// Evenly, from when blocks can be old enough to shortly before the end, so that what is freed
     /// on the way out is seen to be.
-    pub(super) fn new(start: u64, end: u64, young: u64, before_end: f64) -> Self {
-        let last = end - ((end - start) as f64 * before_end) as u64;
-        let first = start.saturating_add(young).min(last);
+    pub(super) fn new(recorded: Recorded, young: u64, before_end: f64) -> Self {
+        let last = recorded.total - (recorded.total as f64 * before_end) as u64;
+        let first = young.min(last);
         let step = |i: usize| (last - first) as u128 * i as u128 / (MOMENTS as u128 - 1);
-        Self { at: std::array::from_fn(|i| first + step(i) as u64), young }
+        Self { at: std::array::from_fn(|i| first + step(i) as u64), young, recorded }
     }
 
     /// The first moment that is not before these ticks.
@@ -136,7 +176,8 @@ fn collect(
         // Blocks of a sample stand for others as well.
         let stands_for =
             if capture.is_sampled() { 1.0 / probability(capture, sizes[i]) } else { 1.0 };
-        let (begin, end) = (begins[i], ends[i]);
+        let begin = moments.recorded.before(begins[i]);
+        let end = if ends[i] == u64::MAX { u64::MAX } else { moments.recorded.before(ends[i]) };
         let size = (sizes[i] as f64 * stands_for).round() as u64;
         let series = s.series.get_mut(groups[i] as usize)?;
         let series = series.get_or_insert_with(|| Box::new(NOTHING));
@@ -162,4 +203,25 @@ fn collect(
         }
     }
     Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_do_not_count() {
+        let parts = [Part { start: 100, end: 200 }, Part { start: 1000, end: 1100 }];
+        let r = Recorded::new(&parts, 50, 1080);
+        assert_eq!(r.total, 180);
+        let at = [0, 100, 150, 200, 500, 1000, 1050, 1080, 2000];
+        assert_eq!(at.map(|t| r.before(t)), [0, 0, 50, 100, 100, 100, 150, 180, 180]);
+        let m = Moments::new(r, 20, 0.1);
+        assert_eq!((m.at[0], m.at[MOMENTS - 1]), (20, 162));
+        // Parts that nobody wrote in earnest.
+        let parts = [Part { start: 100, end: 50 }, Part { start: 10, end: u64::MAX }];
+        let r = Recorded::new(&parts, 0, 300);
+        assert_eq!((r.total, r.before(u64::MAX)), (200, 200));
+        assert_eq!(Recorded::new(&[], 7, 10).before(9), 2);
+    }
 }
