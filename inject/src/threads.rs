@@ -129,6 +129,8 @@ fn wait_for(threads: &mut [Tracee], deadline: Instant) -> Result<()> {
         failed?;
         if waiting.len() == before {
             patience.rest(waiting[0])?;
+        } else {
+            patience.renew();
         }
     }
     Ok(())

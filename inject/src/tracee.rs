@@ -22,6 +22,8 @@ const SUSPEND_SECCOMP: usize = 1 << 21;
 /// How long to look for a stop before sleeping between the looks.
 /// Longer than this, a spinning tracer only takes the processor from its tracee.
 const SPIN: Duration = Duration::from_micros(100);
+/// Sleeps between looks: the shortest and the longest.
+const SLEEPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
 
 /// Why a thread has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,15 +107,24 @@ fn take_stuck(pid: i32, tid: i32) -> bool {
 }
 
 /// How to wait for a stop: not longer than until a deadline, and at first without sleeping. A stop takes
-/// some ten microseconds, and waking up from a sleep would double it.
+/// some ten microseconds, and waking up from a sleep would double it. The sleeps get longer while nothing
+/// happens: with one processor that is slow, each look may take all of it from the thread that is to stop.
 pub(crate) struct Patience {
     began: Instant,
     deadline: Instant,
+    /// When something happened last.
+    since: Instant,
 }
 
 impl Patience {
     pub(crate) fn until(deadline: Instant) -> Self {
-        Self { began: Instant::now(), deadline }
+        let now = Instant::now();
+        Self { began: now, deadline, since: now }
+    }
+
+    /// Something has happened: one of several has stopped.
+    pub(crate) fn renew(&mut self) {
+        self.since = Instant::now();
     }
 
     /// Lets others run.
@@ -122,13 +133,13 @@ impl Patience {
     /// If the deadline has passed: `t` does not stop.
     pub(crate) fn rest(&mut self, t: &Tracee) -> Result<()> {
         release_stuck();
-        let waited = self.began.elapsed();
-        if Instant::now() >= self.deadline {
-            let ms = waited.as_millis();
+        let now = Instant::now();
+        if now >= self.deadline {
+            let ms = (now - self.began).as_millis();
             return Err(Error::NotStopping { pid: t.pid, tid: t.tid, ms });
         }
-        if waited > SPIN {
-            std::thread::sleep(Duration::from_micros(20));
+        if now - self.began > SPIN {
+            std::thread::sleep(((now - self.since) / 8).clamp(SLEEPS.0, SLEEPS.1));
         } else {
             std::thread::yield_now();
         }
