@@ -8,7 +8,8 @@ use crate::recorder;
 use crate::term::say;
 use anyhow::{Context, Result, anyhow};
 use prof_collect::{Clock, Peek, create_recording, drain_orphan, write_prologue};
-use prof_inject::{DetachOptions, Installed, Options, Target};
+use prof_inject::functions::LOADER;
+use prof_inject::{DetachOptions, Error, Installed, Options, Target};
 use prof_trace::capture::Capture;
 use prof_trace::pack::Compress;
 use prof_trace::records::{Hooks, Target as TargetRecord};
@@ -61,7 +62,7 @@ pub struct Attached {
 pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
     record.check().map_err(usage)?;
     adopt(pid, record)?;
-    let target = prof_inject::preflight(pid).map_err(failed)?;
+    let target = prof_inject::preflight(pid).map_err(|e| failed(pid, e))?;
     let (path, file) = create(record.output.as_deref(), &target.name, pid)?;
     let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
     let began = prof_inject::install(&target, &options(record, choice, &absolute))
@@ -71,7 +72,8 @@ pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
         Ok((collector, said)) => Ok(Attached { pid, path, collector, said }),
         Err(e) => {
             let _ = fs::remove_file(&absolute);
-            Err(e)
+            // Whatever did not work then: the collector, too, did not begin for that reason.
+            Err(if prof_inject::proc::has_ended(pid) { failed(pid, Error::Gone(pid)) } else { e })
         }
     }
 }
@@ -111,8 +113,9 @@ pub fn activate(
     duration: Option<Duration>,
 ) -> Result<(Child, Vec<String>)> {
     let pid = installed.target.pid;
-    // That one is for following modules; it counts nothing.
-    installed.hooked.retain(|h| h.function != prof_inject::functions::LOADER);
+    // What the hook does without, if need be.
+    let watched = |n: &str| prof_inject::sandbox::FUNCTIONS.contains(&n);
+    installed.not_hooked.retain(|n| !watched(&n.function) && n.function != LOADER);
     let target = target_record(&installed.target, &installed.shared, &installed.options.capture);
     let hooks =
         Hooks { hooked: installed.hooked.clone(), not_hooked: installed.not_hooked.clone() };
@@ -123,7 +126,7 @@ pub fn activate(
         installed.undo();
         let _ = collector.kill();
         let _ = collector.wait();
-        return Err(failed(e));
+        return Err(failed(pid, e));
     }
     Ok((collector, hooks::describe(&installed)))
 }
@@ -157,7 +160,7 @@ pub fn detach(pid: i32, timeout: Duration) -> Result<Detached> {
         Err(e) => return Err(e),
     };
     // What is half-way may be somebody's work.
-    prof_inject::idle(pid).map_err(failed)?;
+    prof_inject::idle(pid).map_err(|e| failed(pid, e))?;
     let mut said = Vec::new();
     let begun = !peek.path.as_os_str().is_empty();
     if !peek.collector_alive && begun {
@@ -172,7 +175,8 @@ pub fn detach(pid: i32, timeout: Duration) -> Result<Detached> {
         }
     }
     let last = Peek::of(pid as u32).ok().flatten().unwrap_or(peek.clone());
-    let report = prof_inject::detach(pid, &DetachOptions { timeout }).map_err(failed)?;
+    let options = DetachOptions { timeout };
+    let report = prof_inject::detach(pid, &options).map_err(|e| failed(pid, e))?;
     said.extend(report.notes);
     if last.orphaned {
         said.push("recording had turned itself off, as nobody emptied the ring".into());
@@ -200,12 +204,15 @@ fn clean(pid: i32, timeout: Duration) -> bool {
 pub fn peek(pid: i32) -> Result<Peek> {
     match Peek::of(pid as u32) {
         Ok(Some(p)) => Ok(p),
+        Ok(None) if prof_inject::proc::has_ended(pid) => {
+            Err(failed(pid, prof_inject::preflight(pid).err().unwrap_or(Error::Gone(pid))))
+        }
         Ok(None) => Err(refused(format!(
             "process {pid} is not being recorded; start with `prof attach {pid}`"
         ))),
         // The preflight knows better why it can't be looked at.
         Err(e) => match prof_inject::preflight(pid) {
-            Err(r) => Err(failed(r)),
+            Err(r) => Err(failed(pid, r)),
             Ok(_) => Err(refused(format!("process {pid}: {e}"))),
         },
     }
@@ -314,20 +321,20 @@ fn target_record(target: &Target, shared: &Shared, capture: &Capture) -> TargetR
 }
 
 /// Somebody else may have come first since the preflight; then that is what there is to say.
-fn overtaken(pid: i32, e: prof_inject::Error) -> anyhow::Error {
+fn overtaken(pid: i32, e: Error) -> anyhow::Error {
     match e {
-        prof_inject::Error::Sys { errno: nix::errno::Errno::EPERM, .. } => {
+        Error::Sys { errno: nix::errno::Errno::EPERM, .. } => {
             let now = prof_inject::preflight(pid).err().map(|r| r.to_string());
             refused(now.unwrap_or_else(|| format!("{e}; somebody else traces it, try again")))
         }
-        e => failed(e),
+        e => failed(pid, e),
     }
 }
 
 /// An error of the injector, with the exit code that it stands for.
-pub fn failed(e: prof_inject::Error) -> anyhow::Error {
-    match e {
-        prof_inject::Error::Refused(_) | prof_inject::Error::Gone(_) => refused(e.to_string()),
+pub fn failed(pid: i32, e: Error) -> anyhow::Error {
+    match e.explained(pid) {
+        e @ (Error::Refused(_) | Error::Gone(_) | Error::Replaced(_)) => refused(e.to_string()),
         e => anyhow!(e),
     }
 }

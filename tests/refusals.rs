@@ -346,3 +346,29 @@ fn damage_in_the_middle_does_no_harm() {
     }
     assert!(Path::new(&file).exists());
 }
+
+/// Ends at every instant of an attach, in turn: whatever failed first, there is one reason.
+#[test]
+fn a_process_that_ends_meanwhile() {
+    let scene = Scene::new("ending");
+    let mut ended = 0;
+    for i in 0..20 {
+        let mut command = Command::new("sleep");
+        command.arg(format!("0.0{:02}", 1 + 3 * i));
+        let mut child = command.spawn().unwrap();
+        let pid = child.id().to_string();
+        let reaper = std::thread::spawn(move || child.wait());
+        let recording = format!("{i}.prof");
+        let out = scene.prof(&["attach", &pid, "-o", &recording]);
+        let _ = reaper.join();
+        if out.code == 0 {
+            continue;
+        }
+        ended += 1;
+        refused(&out, 3, &[&pid]);
+        let reasons = ["has ended", "no such process", "zombie", "started another program"];
+        assert!(reasons.iter().any(|r| out.stderr.contains(r)), "{out:#?}");
+        assert!(!scene.path(&recording).exists(), "{out:#?}");
+    }
+    assert!(ended > 0, "all attaches were faster than a millisecond");
+}

@@ -9,7 +9,7 @@ use crate::{Error, RemoteAddr, RemoteMemory, Result, isolated, setup};
 use prof_arch::native::jump::code_at;
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
 use prof_trace::records::NotHooked;
-use prof_trace::shared::{Shared, state};
+use prof_trace::shared::{Shared, flags, state};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
@@ -84,6 +84,9 @@ impl Installed {
         let deadline = Instant::now() + self.options.timeout;
         loop {
             let mut stopped = stop_all(self.target.pid, self.options.timeout)?;
+            if stopped.threads.iter().any(|t| t.dispatch().is_on()) {
+                self.shared.control().flags.fetch_and(!flags::SYSCALLS, Relaxed);
+            }
             let clear = self.clear_the_way(&mut stopped)?;
             let result = if clear { self.write_patches() } else { Ok(()) };
             stopped.resume(&mut self.stops);
@@ -168,7 +171,7 @@ impl Installed {
             let pid = self.target.pid;
             match crate::detach::undo_locked(pid, self.options.timeout) {
                 Ok(r) => r.left.iter().for_each(|l| log::warn!("undoing: left in it: {l}")),
-                Err(e) => log::warn!("undoing: {e}; `prof detach {pid}` removes what is left"),
+                Err(e) => e.warn(pid, &format!("`prof detach {pid}` removes what is left")),
             }
         }
     }

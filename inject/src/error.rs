@@ -1,6 +1,6 @@
 //! What can go wrong, in words for the person at the keyboard.
 
-use crate::RemoteAddr;
+use crate::{RemoteAddr, proc};
 use nix::errno::Errno;
 use std::path::PathBuf;
 
@@ -91,6 +91,11 @@ pub enum Refusal {
         /// What to do.
         how: &'static str,
     },
+    /// Its own system calls are caught.
+    #[error(
+        "pid {0} ({1}) has its system calls caught by a handler of its own (PR_SET_SYSCALL_USER_DISPATCH, as Wine does), where the calls that prof makes it do would end; try again at a moment when they pass"
+    )]
+    Dispatched(i32, String),
     /// Somebody records it.
     #[error("pid {pid} ({comm}) is already being recorded, to {path}; end that with `prof detach {pid}`", path = path.display())]
     AlreadyRecorded {
@@ -180,6 +185,11 @@ pub enum Error {
     /// It ended meanwhile.
     #[error("pid {0} has ended")]
     Gone(i32),
+    /// It is another program meanwhile.
+    #[error(
+        "pid {0} has started another program meanwhile (exec); that is as without prof, try again"
+    )]
+    Replaced(i32),
     /// A thread did not stop in time.
     #[error(
         "thread {tid} of pid {pid} did not stop within {ms} ms (is it stuck in the kernel, in state D?); nothing was changed"
@@ -256,3 +266,27 @@ pub enum Error {
 
 /// As usual.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// The same in the words of what is behind it: whatever fails of a process that ends, in the midst of
+    /// an attach or a detach, fails for that reason.
+    #[must_use]
+    pub fn explained(self, pid: i32) -> Self {
+        use Refusal::{NoFirstThread, NoSuchProcess, Zombie};
+        match self {
+            Self::Refused(NoSuchProcess(_) | Zombie(..) | NoFirstThread(..)) => self,
+            _ if proc::has_ended(pid) => Self::Gone(pid),
+            Self::Gone(_) => Self::Replaced(pid),
+            e => e,
+        }
+    }
+
+    /// Says what went wrong beside; that a process has ended leaves nothing to be said.
+    pub(crate) fn warn(&self, pid: i32, what: &str) {
+        if matches!(self, Self::Gone(_)) || proc::has_ended(pid) {
+            log::info!("{what}: {self}");
+        } else {
+            log::warn!("{what}: {self}");
+        }
+    }
+}

@@ -150,6 +150,11 @@ pub(crate) fn with_caller<T>(
         if filtered && t.suspend_seccomp().is_err() {
             return Err(preflight::filtered(pid).into());
         }
+        let dispatch = t.dispatch();
+        if gadgets.code().any(|at| dispatch.catches(mem, at)) {
+            last = Refusal::Dispatched(pid, proc::comm(pid)).into();
+            continue;
+        }
         match Caller::new(t, mem, &maps, gadgets, &waits_in) {
             Ok(mut c) => {
                 let r = f(&mut c);
@@ -356,6 +361,6 @@ fn close_remote(
         c.call("close", nr::CLOSE, [fd, 0, 0, 0, 0, 0])
     });
     if let Err(e) = r {
-        log::warn!("closing descriptor {fd} of pid {pid}: {e}");
+        e.warn(pid, &format!("closing descriptor {fd}"));
     }
 }

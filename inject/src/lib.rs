@@ -29,6 +29,7 @@ pub mod preflight;
 pub mod proc;
 pub mod recorded;
 pub mod remote;
+pub mod sandbox;
 mod search;
 mod settle;
 mod setup;

@@ -195,14 +195,14 @@ impl Site<'_> {
         if ring.len != 0
             && let Err(e) = self.mem.write(at, &[0; size_of::<Area>()])
         {
-            log::warn!("{e}");
+            e.warn(self.pid, "noting what is unmapped");
         }
     }
 
     fn unmap(&mut self, addr: u64, len: u64) -> bool {
         let r = self.stop(|c| c.call("munmap", nr::MUNMAP, [addr, len, 0, 0, 0, 0]));
         if let Err(e) = &r {
-            log::warn!("{e}");
+            e.warn(self.pid, "unmapping");
         }
         r.is_ok()
     }

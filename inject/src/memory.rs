@@ -2,6 +2,7 @@
 
 use crate::{Error, RemoteAddr, Result};
 use std::fs::File;
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt;
 
 /// Bytes of a word: the target's are those of this process.
@@ -33,7 +34,10 @@ impl RemoteMemory {
         let file = File::options().read(true).write(true).open(&path);
         match file {
             Ok(file) => Ok(Self { pid, file }),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Err(Error::Gone(pid)),
+            // The second: it has let go of its memory, and is about to be gone.
+            Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
+                Err(Error::Gone(pid))
+            }
             Err(errno) => Err(Error::File { path: path.into(), errno }),
         }
     }
@@ -50,13 +54,22 @@ impl RemoteMemory {
     /// If not all of it is there.
     pub fn read(&self, addr: RemoteAddr, to: &mut [u8]) -> Result<()> {
         let len = to.len();
-        self.file.read_exact_at(to, addr.0).map_err(|errno| Error::Memory {
-            what: "read",
-            pid: self.pid,
-            addr,
-            len,
-            errno,
-        })
+        self.file.read_exact_at(to, addr.0).map_err(|e| self.failed("read", addr, len, e))
+    }
+
+    /// Where nothing is mapped that is an error; nothing at all can be read or written when the process
+    /// has ended, or has made an exec.
+    fn failed(
+        &self,
+        what: &'static str,
+        addr: RemoteAddr,
+        len: usize,
+        errno: std::io::Error,
+    ) -> Error {
+        match errno.kind() {
+            ErrorKind::UnexpectedEof | ErrorKind::WriteZero => Error::Gone(self.pid),
+            _ => Error::Memory { what, pid: self.pid, addr, len, errno },
+        }
     }
 
     /// As many bytes from `addr` as there are, at most `len`.
@@ -92,8 +105,7 @@ impl RemoteMemory {
     /// # Errors
     /// If not all of it could be written.
     pub fn write(&self, addr: RemoteAddr, bytes: &[u8]) -> Result<()> {
-        let failed =
-            |errno| Error::Memory { what: "write", pid: self.pid, addr, len: bytes.len(), errno };
+        let failed = |e| self.failed("write", addr, bytes.len(), e);
         self.file.write_all_at(bytes, addr.0).map_err(failed)
     }
 }

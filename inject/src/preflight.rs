@@ -46,15 +46,17 @@ pub fn preflight(pid: i32) -> Result<Target> {
     if pid == std::process::id() as i32 {
         return Err(Refusal::Myself(pid).into());
     }
-    if status.field("State").is_some_and(|s| s.starts_with(['Z', 'X'])) {
+    if status.is_dead() {
         if proc::threads(pid).is_ok_and(|t| t.len() > 1) {
             return Err(Refusal::NoFirstThread(pid, comm).into());
         }
         return Err(Refusal::Zombie(pid, comm).into());
     }
-    let no_memory = status.field("VmSize").is_none();
-    if status.number("Kthread") == Some(1) || no_memory {
+    if proc::is_kernel_thread(pid) {
         return Err(Refusal::KernelThread(pid, comm).into());
+    }
+    if status.field("VmSize").is_none() {
+        return Err(Error::Gone(pid));
     }
     let tracer = status.number("TracerPid").unwrap_or(0) as i32;
     if tracer != 0 {

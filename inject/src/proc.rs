@@ -180,6 +180,21 @@ pub fn start_time(pid: i32) -> Option<u64> {
     stat_field(pid, 22)
 }
 
+/// Whether a process has ended, or is about to: it has no memory any more.
+#[must_use]
+pub fn has_ended(pid: i32) -> bool {
+    let Ok(status) = Status::of(pid) else { return true };
+    status.is_dead() || (status.field("VmSize").is_none() && !is_kernel_thread(pid))
+}
+
+/// Whether it is a thread of the kernel (`PF_KTHREAD` of field 9); a process that is just ending has no
+/// memory either.
+#[must_use]
+pub fn is_kernel_thread(pid: i32) -> bool {
+    const PF_KTHREAD: u64 = 0x20_0000;
+    stat_field(pid, 9).is_some_and(|flags| flags & PF_KTHREAD != 0)
+}
+
 /// Where the heap begins (field 47); 0 if it is not known.
 #[must_use]
 pub fn start_brk(pid: i32) -> u64 {
@@ -229,6 +244,12 @@ impl Status {
     #[must_use]
     pub fn number(&self, name: &str) -> Option<i64> {
         self.field(name)?.split_whitespace().next()?.parse().ok()
+    }
+
+    /// Whether it has ended, even if its parent has not noticed yet.
+    #[must_use]
+    pub fn is_dead(&self) -> bool {
+        self.field("State").is_some_and(|s| s.starts_with(['Z', 'X']))
     }
 
     /// A field that is a set of signals, of which there may be 128.

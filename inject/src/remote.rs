@@ -118,6 +118,12 @@ impl Gadgets {
         Some(Self { syscall, ..self })
     }
 
+    /// All code in which a call of the thread's is made for prof, also if prof dies meanwhile.
+    pub(crate) fn code(self) -> impl Iterator<Item = RemoteAddr> {
+        let (Sigreturn::Restorer(back) | Sigreturn::PopNumber(back)) = self.sigreturn;
+        self.calls().chain([back]).map(|a| RemoteAddr(code_at(a.0)))
+    }
+
     /// The system call instructions that threads are sent to.
     pub(crate) fn calls(self) -> impl Iterator<Item = RemoteAddr> {
         [Some(self.syscall), self.other].into_iter().flatten()
@@ -296,9 +302,10 @@ fn syscall_stop(t: &mut Tracee) -> Result<()> {
 impl Drop for Caller<'_> {
     fn drop(&mut self) {
         if let Some(t) = self.thread.take()
+            && let pid = t.pid
             && let Err(e) = self.put_back(t)
         {
-            log::warn!("putting a thread back: {e}");
+            e.warn(pid, "putting a thread back");
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::elf::{Module, Symbol};
 use crate::functions::{Family, JEMALLOC_MARK, LOADER, MIMALLOC, PREFIXES, TABLE, Wanted};
 use crate::named::{self, Named};
-use crate::{RemoteAddr, RemoteMemory, Result, operators};
+use crate::{RemoteAddr, RemoteMemory, Result, operators, sandbox};
 use prof_trace::records::NotHooked;
 use prof_trace::shared::Kind;
 
@@ -126,6 +126,11 @@ pub fn find(
         if is_linker(m) {
             let loader = m.symbols(pid, mem, |n| n == LOADER);
             found.extend(loader.iter().map(|s| Found::new(s, Kind::Loader, index)));
+        }
+        for w in sandbox::watched(pid, mem, index, m, alone) {
+            if !found.iter().any(|f| f.addr == w.addr) {
+                found.push(w);
+            }
         }
         // The linker's own malloc serves only until libc is there.
         let chosen = match choice.modules.is_empty() {

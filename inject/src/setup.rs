@@ -5,7 +5,7 @@ use crate::mapping::Mapped;
 use crate::proc::{Map, Status};
 use crate::search::{Found, is_last_malloc};
 use crate::tables::Tables;
-use crate::{Error, RemoteAddr, RemoteMemory, Result, elf};
+use crate::{Error, RemoteAddr, RemoteMemory, Result, elf, sandbox};
 use nix::errno::Errno;
 use prof_arch::native::capture::{DESCRIPTOR, counter_is_steady};
 use prof_arch::native::jump::code_at;
@@ -107,7 +107,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.heartbeat.store(now(source), Relaxed);
     c.pid = pid as u32;
     let mut bits = 0;
-    if status.number("Seccomp") != Some(2) {
+    if !sandbox::is_filtered(pid) {
         bits |= flags::SYSCALLS;
     }
     if i.options.free_stacks {
@@ -313,8 +313,11 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         let text = format!("{}\0{module}", p.found.name);
         let n = text.len().min(f.name.len() - 1);
         f.name[..n].copy_from_slice(&text.as_bytes()[..n]);
-        if p.found.kind == Kind::Loader {
-            continue; // records nothing
+        if p.found.kind == Kind::Sandbox {
+            f.nothrow = p.found.nothrow.map_or(0, |number| number.0);
+        }
+        if !p.found.kind.is_recorded() {
+            continue;
         }
         for name in std::iter::once(&p.found.name).chain(&p.found.aliases) {
             i.hooked.push(Hook {

@@ -4,6 +4,7 @@
 //! prof dies the kernel lets go of the thread where it is. `PTRACE_O_EXITKILL` is never set.
 
 use crate::proc::Status;
+use crate::sandbox::{Dispatch, GET_DISPATCH};
 use crate::{Error, Result};
 use nix::errno::Errno;
 use prof_arch::blocked::Blocked;
@@ -324,6 +325,13 @@ impl Tracee {
     pub fn suspend_seccomp(&self) -> nix::Result<()> {
         let options = libc::PTRACE_O_TRACESYSGOOD as usize | SUSPEND_SECCOMP;
         ptrace(libc::PTRACE_SETOPTIONS, self.tid, 0, options)
+    }
+
+    /// How its system calls are dispatched; not at all where the kernel does not say (before Linux 6.4).
+    pub(crate) fn dispatch(&self) -> Dispatch {
+        let mut d = Dispatch::default();
+        let read = ptrace(GET_DISPATCH, self.tid, size_of::<Dispatch>(), &raw mut d as usize);
+        if read.is_ok() { d } else { Dispatch::default() }
     }
 
     /// Makes it stop at its next exec.

@@ -9,7 +9,7 @@ use std::process::ExitCode;
 /// Switches recording off.
 pub fn pause(args: &PidArgs) -> Result<ExitCode> {
     session::peek(args.pid)?;
-    if !prof_inject::pause(args.pid).map_err(session::failed)? {
+    if !prof_inject::pause(args.pid).map_err(|e| session::failed(args.pid, e))? {
         eprintln!("prof: recording was off already");
     }
     Ok(ExitCode::SUCCESS)
@@ -24,7 +24,7 @@ pub fn resume(args: &PidArgs) -> Result<ExitCode> {
             args.pid
         )));
     }
-    if !prof_inject::resume(args.pid).map_err(session::failed)? {
+    if !prof_inject::resume(args.pid).map_err(|e| session::failed(args.pid, e))? {
         eprintln!("prof: recording was on already");
     }
     Ok(ExitCode::SUCCESS)

@@ -15,7 +15,7 @@ use crate::tree::Tree;
 use prof_trace::chunk;
 use prof_trace::pack::Compress;
 use prof_trace::records::{Counters, End, Pass, Toggle, kind};
-use prof_trace::shared::{SEGMENT_SIZE, Shared, TOGGLES, state};
+use prof_trace::shared::{SEGMENT_SIZE, Shared, TOGGLES, flags, state};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -320,6 +320,11 @@ impl Collector {
         } else {
             self.look_at_maps()
         };
+        // The hook sees the usual ways to get a filter, while it is on.
+        let flags = &self.shared.control().flags;
+        if flags.load(Relaxed) & flags::SYSCALLS != 0 && self.target.is_filtered() {
+            flags.fetch_and(!flags::SYSCALLS, Relaxed);
+        }
         self.threads.rename(&mut self.out);
         let census = self.threads.census(&self.shared);
         let threads = &self.threads;

@@ -4,7 +4,7 @@ use crate::ring_copy::RingCopy;
 use crate::{Error, totals};
 use prof_trace::capture::Capture;
 use prof_trace::records::Counters;
-use prof_trace::shared::{Control, FUNCTIONS, Shared, state};
+use prof_trace::shared::{Control, FUNCTIONS, Kind, Shared, state};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -60,6 +60,9 @@ impl Peek {
         let mut flag = [0u8; 4];
         let read = c.flag_addr != 0 && ring.mem().read_exact_at(&mut flag, c.flag_addr).is_ok();
         let collector = (c.collector_pid.load(Acquire), c.collector_start.load(Acquire));
+        let mut counters = totals(&shared);
+        let (functions, calls) = functions(&shared, &counters.calls);
+        counters.calls = calls;
         Ok(Some(Self {
             pid,
             state: c.state.load(Acquire),
@@ -75,8 +78,8 @@ impl Peek {
                 max_size: c.max_size,
             },
             signal: c.signal,
-            counters: totals(&shared),
-            functions: functions(&shared),
+            counters,
+            functions,
         }))
     }
 
@@ -135,15 +138,16 @@ fn path_of(c: &Control) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-fn functions(shared: &Shared) -> Vec<(String, String)> {
+/// Name and module of each hooked function that is recorded, and how often it was called.
+fn functions(shared: &Shared, calls: &[u64]) -> (Vec<(String, String)>, Vec<u64>) {
     let n = (shared.control().functions.load(Acquire) as usize).min(FUNCTIONS);
     let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-    (0..n)
-        .filter_map(|i| shared.function(i))
-        .map(|f| {
+    let all = (0..n).filter_map(|i| Some((shared.function(i)?, calls.get(i).copied())));
+    all.filter(|(f, _)| Kind::from_u32(f.kind).is_some_and(Kind::is_recorded))
+        .map(|(f, calls)| {
             let mut parts = f.name.split(|b| *b == 0);
             let name = text(parts.next().unwrap_or_default());
-            (name, text(parts.next().unwrap_or_default()))
+            ((name, text(parts.next().unwrap_or_default())), calls.unwrap_or(0))
         })
-        .collect()
+        .unzip()
 }

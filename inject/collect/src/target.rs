@@ -61,6 +61,17 @@ impl Watched {
         differs("ns/mnt") || differs("root")
     }
 
+    /// Whether one of its first threads, of so many, has a seccomp filter.
+    pub fn is_filtered(&self) -> bool {
+        const MOST: usize = 64;
+        let tasks =
+            fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
+        tasks.take(MOST).any(|t| {
+            let status = fs::read_to_string(t.path().join("status")).unwrap_or_default();
+            status.lines().any(|l| l.strip_prefix("Seccomp:").is_some_and(|v| v.trim() == "2"))
+        })
+    }
+
     /// Waits until it has ended, or for some time; true if it has.
     pub fn wait(&self, time: Duration) -> bool {
         let t = libc::timespec {

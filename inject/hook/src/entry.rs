@@ -28,6 +28,9 @@ prof_arch::hook_entry!(
 prof_arch::hook_entry!(
     /// The dynamic linker's list of modules changes.
     loader, before_loader, after_nothing);
+prof_arch::hook_entry!(
+    /// prctl and syscall.
+    sandbox, before_sandbox, after_nothing);
 
 // Where not all blocks are recorded: most calls go on at once.
 prof_arch::pass_entry!(
@@ -404,6 +407,17 @@ extern "C" fn before_loader(call: &mut Call) -> Go {
         // SAFETY: the scratch stack is this thread's, and free: it is not inside the hook.
         unsafe { call_on_stack(sync, core::ptr::null_mut(), top) };
         slot.busy_sp.store(0, Relaxed);
+    }
+    pass(f)
+}
+
+/// From here on system calls that the target does not expect may kill it. This comes before the call,
+/// since the filter may be for threads that are just allocating.
+extern "C" fn before_sandbox(call: &mut Call) -> Go {
+    let f = function(call);
+    let what = call.args[0];
+    if what == f.nothrow || (f.size_arg != 0 && what == u64::from(f.size_arg)) {
+        header::shared().control().flags.fetch_and(!flags::SYSCALLS, Relaxed);
     }
     pass(f)
 }

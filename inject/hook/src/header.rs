@@ -11,8 +11,6 @@ const fn code(f: Entry) -> Code {
     Code(f as *const ())
 }
 
-const NONE: Code = Code(core::ptr::null());
-
 /// Found by name in the hook's image; the injector fills in where the shared memory is.
 #[unsafe(no_mangle)]
 pub static PROF_HOOK: HookHeader = HookHeader {
@@ -38,7 +36,7 @@ pub static PROF_HOOK: HookHeader = HookHeader {
         code(named::alloc),
         code(named::realloc),
         code(named::free),
-        NONE,
+        code(entry::sandbox),
     ],
     pass: [code(entry::pass_malloc), code(entry::pass_free), code(entry::pass_delete)],
     handler: Code(toggle::handler as *const ()),

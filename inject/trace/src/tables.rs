@@ -94,9 +94,18 @@ pub enum Kind {
     NamedRealloc = 13,
     /// As `Delete`, with the block as argument [`Function::block_arg`].
     NamedFree = 14,
+    /// libc's `prctl` or `syscall`: the target may be about to restrict its system calls, which it is if
+    /// argument 0 is [`Function::nothrow`] or, if that is not 0, [`Function::size_arg`].
+    Sandbox = 15,
 }
 
 impl Kind {
+    /// Whether calls of it are recorded; the others keep prof informed.
+    #[must_use]
+    pub fn is_recorded(self) -> bool {
+        !matches!(self, Self::Loader | Self::Sandbox)
+    }
+
     /// The kind with this number.
     pub fn from_u32(v: u32) -> Option<Self> {
         Some(match v {
@@ -115,6 +124,7 @@ impl Kind {
             12 => Self::NamedAlloc,
             13 => Self::NamedRealloc,
             14 => Self::NamedFree,
+            15 => Self::Sandbox,
             _ => return None,
         })
     }
@@ -126,7 +136,8 @@ impl Kind {
 pub struct Function {
     /// Callable address of the original (its displaced prologue, then the rest).
     pub original: u64,
-    /// For [`Kind::New`] and [`Kind::NewAligned`]: callable address of the `nothrow` form.
+    /// For [`Kind::New`] and [`Kind::NewAligned`]: callable address of the `nothrow` form. For
+    /// [`Kind::Sandbox`]: a number.
     pub nothrow: u64,
     /// See [`Kind`].
     pub kind: u32,

@@ -1,0 +1,101 @@
+//! Targets that restrict their own system calls: none that they do not expect is made in them, whenever
+//! they begin with it.
+
+mod common;
+
+use common::build::program;
+use common::snapshot::Snapshot;
+use common::{Scene, Target, skip};
+use nix::sys::signal::Signal;
+
+/// Memory that is read for an unknown stack, and a thread's id, are asked of the kernel by the hook as
+/// long as there is no filter.
+fn filtered_while_recorded(by: &str) {
+    let scene = Scene::new(by);
+    let mut target = Target::start(&program("late_filter.c"), &[]);
+    let recording = scene.attach(&target);
+    target.ask("thread");
+    target.ask(by);
+    for what in ["thread", "fiber", "thread", "fiber"] {
+        target.ask(what);
+    }
+    scene.detach(&target);
+    target.quit();
+    let r = scene.finished(&recording);
+    r.assert_sound();
+    let groups = r.asked_by("filtered_block");
+    let all: u64 = groups.iter().map(|g| g.number("allocations")).sum();
+    assert_eq!(all, 500, "{}", r.askers());
+}
+
+#[test]
+fn a_filter_by_prctl_comes_while_recording() {
+    filtered_while_recorded("prctl");
+}
+
+#[test]
+fn a_filter_by_the_seccomp_call_comes_while_recording() {
+    filtered_while_recorded("syscall");
+}
+
+#[test]
+fn prctl_and_syscall_are_not_named_among_allocators() {
+    let scene = Scene::new("watched");
+    let mut target = Target::start(&program("late_filter.c"), &[]);
+    scene.attach(&target);
+    let pid = target.pid.to_string();
+    for args in [&["status", &pid][..], &["status", &pid, "--format", "json"]] {
+        let out = scene.prof(args).ok("prof status");
+        assert!(out.stdout.contains("malloc"), "{out:?}");
+        for name in ["prctl", "syscall", "_dl_debug_state"] {
+            assert!(!out.stdout.contains(name), "{name}: {out:?}");
+        }
+    }
+    scene.detach(&target);
+    target.quit();
+}
+
+#[test]
+fn calls_that_are_dispatched_to_the_target_itself_are_none_of_prof() {
+    let scene = Scene::new("dispatched");
+    let mut target = Target::spawn(std::process::Command::new(program("dispatched.c")));
+    if target.expect("") == "unsupported" {
+        return skip("dispatched", "the kernel has no PR_SET_SYSCALL_USER_DISPATCH");
+    }
+    let pid = target.pid.to_string();
+    target.send("compute");
+    target.expect("computing");
+    common::until("it computes", || target.proc("syscall").starts_with("running"));
+    let before = Snapshot::of(&target);
+    let out = scene.prof(&["attach", &pid]);
+    if out.code == 0 || !target.alive() {
+        // Before Linux 6.4 nothing tells.
+        assert!(!kernel_tells(), "{out:?}");
+        return skip("dispatched", "the kernel does not say how calls are dispatched");
+    }
+    assert_eq!(out.code, 3, "{out:?}");
+    assert!(out.stderr.contains("PR_SET_SYSCALL_USER_DISPATCH"), "{out:?}");
+    before.assert_same(&Snapshot::of(&target));
+    target.signal(Signal::SIGUSR2);
+    assert_eq!(target.line(), "done caught=0");
+    // When its calls pass, all is as usual; and a detach waits for such a moment, too.
+    let recording = scene.attach(&target);
+    target.ask("go");
+    target.send("compute");
+    target.expect("computing");
+    common::until("it computes", || target.proc("syscall").starts_with("running"));
+    let out = scene.prof(&["detach", &pid]);
+    assert_eq!(out.code, 3, "{out:?}");
+    target.signal(Signal::SIGUSR2);
+    assert_eq!(target.line(), "done caught=0");
+    scene.detach(&target);
+    target.quit();
+    scene.finished(&recording).marked("dispatched.c", "dispatched_block").assert_live(50, 1600);
+}
+
+/// Linux 6.4.
+fn kernel_tells() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut parts = release.split(['.', '-']).map(|p| p.parse::<u32>().unwrap_or(0));
+    (parts.next(), parts.next()) >= (Some(6), Some(4))
+}
