@@ -205,6 +205,9 @@ fn recorded_or_refused(name: &str, compiler: &str, flags: &[&str]) {
     if !common::build::has_compiler(compiler) {
         return skip(name, &format!("no {compiler}"));
     }
+    if let Some(why) = common::build::unlinkable(flags) {
+        return skip(name, why);
+    }
     let program = compile(compiler, "toggle.c", flags).unwrap_or_else(|e| panic!("{e}"));
     let scene = Scene::new(name);
     let mut target = Target::start(&program, &[]);

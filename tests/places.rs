@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::build::{compile, has_compiler, line_of, program, program_with};
+use common::build::{compile, has_compiler, line_of, program, program_with, unlinkable};
 use common::report::Frame;
 use common::snapshot::Snapshot;
 use common::{Report, Scene, Target, installed, skip};
@@ -43,6 +43,10 @@ fn static_programs_of_every_kind() {
     for (compiler, flags) in kinds {
         if !has_compiler(compiler) {
             skip("static_programs_of_every_kind", &format!("{compiler} is missing"));
+            continue;
+        }
+        if let Some(why) = unlinkable(flags) {
+            skip("static_programs_of_every_kind", why);
             continue;
         }
         let flags: Vec<&str> = flags.iter().copied().chain(["-O1"]).collect();

@@ -32,6 +32,12 @@ pub fn has_compiler(compiler: &str) -> bool {
     super::installed(compiler) || (built_elsewhere().is_some() && matches!(compiler, "cc" | "c++"))
 }
 
+/// Why programs can't be linked with these flags for this architecture, if so.
+pub fn unlinkable(flags: &[&str]) -> Option<&'static str> {
+    let pie = cfg!(target_arch = "mips64") && flags.contains(&"-static-pie");
+    pie.then_some("glibc has no rcrt1.o for MIPS: no static programs at any address")
+}
+
 /// A program by a certain compiler; its complaints if it fails.
 pub fn compile(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, String> {
     if let Some(dir) = built_elsewhere() {
