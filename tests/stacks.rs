@@ -98,10 +98,6 @@ fn handlers_on_alternate_stacks_are_unwound_through() {
     for g in &groups {
         let f = g.functions();
         assert!(f.contains(&"on_alarm"), "{f:?}");
-        if g.ends_in_bare_libc() {
-            assert!(r.number("/recording/truncated_stacks") > 0, "{f:?}");
-            continue;
-        }
         assert_eq!(f.last(), Some(&common::START), "{f:?}");
         assert!(f.contains(&"main"), "{f:?}");
         interrupted += u64::from(f.contains(&"interrupted_work")) * g.number("live_count");

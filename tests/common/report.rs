@@ -156,19 +156,10 @@ impl<'a> Group<'a> {
         let start = |f: &Frame<'_>| f.function().starts_with("__libc_start_main");
         match frames.len().checked_sub(2).map(|i| &frames[i]) {
             _ if name == super::START || name == "start_thread" || name.contains("clone") => true,
-            Some(before) if self.ends_in_bare_libc() => !libc(before),
             Some(before) if name.is_empty() && !libc(last) => start(before),
             Some(before) => libc(last) && libc(before) && !start(last),
             None => false,
         }
-    }
-
-    /// True if the stack ends in libc where that has no unwind tables: on ARM most of its C functions have
-    /// none, `start_thread` among them. Such a stack is marked as cut.
-    #[track_caller]
-    pub fn ends_in_bare_libc(&self) -> bool {
-        let last = self.frames().last().is_some_and(|f| f.module().contains("/libc.so"));
-        cfg!(target_arch = "arm") && last
     }
 
     pub fn numbers(&self) -> String {
