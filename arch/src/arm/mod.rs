@@ -8,6 +8,7 @@ pub mod insn;
 pub mod jump;
 #[cfg(feature = "relocate")]
 mod plan;
+pub mod prologue;
 pub mod regs;
 #[cfg(feature = "relocate")]
 pub mod relocate;

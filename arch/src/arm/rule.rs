@@ -359,6 +359,10 @@ impl CfiRule for Rule {
         })
     }
 
+    fn from_code(pc: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Option<Self> {
+        super::prologue::before(pc, read)
+    }
+
     fn from_tables(cfi: &CfiModule<'_>, pc: u64) -> Self {
         let (exidx, mut read) = tables(cfi);
         exidx::compile_exidx(&exidx, pc, &mut read)

@@ -1,0 +1,501 @@
+//! Frames of Thumb code that has no unwind tables, from its instructions.
+//!
+//! What compilers make at a function's start: `push {..., lr}`, before it `push {r1, r2, r3}` if it takes
+//! any number of arguments, behind it `sub sp, #n` and `vpush`; `add r7, sp, #n` where the function moves
+//! the stack pointer again; at its end the opposite. Other instructions stand between those. What is not
+//! understood gives [`Rule::UNKNOWN`]; so does code in the ARM state, which C compilers do not make here
+//! unless they are told to.
+//!
+//! Only calls are looked at: who calls has saved its return address. Of an interrupted instruction it is
+//! not known which state it is in.
+
+use super::insn::{PcUse, pc_use_thumb, thumb_len};
+use super::regs::{LR, PC, R7, SP};
+use super::rule::{Form, Rule};
+
+/// Bytes of code that are looked at, at most.
+const MOST: u64 = 16 << 10;
+/// Bytes of code that are read at a time.
+const PIECE: u64 = 256;
+/// Branches whose targets are still ahead, and words of data that are, at most.
+const AHEAD: usize = 32;
+/// Places that are taken for a function's start, at most.
+const TRIES: u32 = 4;
+/// How far before the return address is saved arguments may have been.
+const ARGUMENTS: u64 = 16;
+/// `push {...}` with `lr`.
+const PUSH_LR: u32 = 0xb500;
+/// Registers that arguments are in, as bits of a list.
+const ARGUMENT_REGISTERS: u32 = 15;
+
+/// What an instruction does with the frame.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub(super) enum Effect {
+    None,
+    /// The stack pointer is moved.
+    AddSp(i32),
+    /// It gets a value that is not known.
+    LoseSp,
+    /// `r7` is set to that much above it.
+    FpFromSp(i32),
+    /// `r7` is moved.
+    AddFp(i32),
+    /// It is set to `r7`.
+    SpFromFp,
+    /// `r7` gets another value.
+    LoseFp,
+    /// These registers are stored below the stack pointer, which is moved by that much.
+    Push(u32, i32),
+    /// The opposite.
+    Pop(u32, i32),
+}
+
+/// The value of `ThumbExpandImm` (A6.3.2), for the three fields of an instruction.
+fn expanded(insn: u32) -> i32 {
+    let (fields, low) = (insn >> 15 & 0x800 | insn >> 4 & 0x700, insn & 0xff);
+    let value = match fields >> 8 {
+        0 => low,
+        1 => low << 16 | low,
+        2 => low << 24 | low << 8,
+        3 => low << 24 | low << 16 | low << 8 | low,
+        _ => (low | 0x80).rotate_right(fields >> 7 | low >> 7),
+    };
+    value as i32
+}
+
+/// Bytes of the registers of a list.
+const fn bytes(list: u32) -> i32 {
+    list.count_ones().wrapping_mul(4) as i32
+}
+
+fn effect(insn: u32) -> Effect {
+    if insn >> 16 != 0 {
+        return effect_wide(insn);
+    }
+    let words = ((insn & 0x7f) << 2) as i32;
+    let list = insn & 0xff;
+    match insn >> 7 {
+        0b1_0110_0000 => return Effect::AddSp(words),
+        0b1_0110_0001 => return Effect::AddSp(words.wrapping_neg()),
+        _ => {}
+    }
+    match insn >> 8 {
+        0xb4 => Effect::Push(list, bytes(list)),
+        0xb5 => Effect::Push(list | 1 << LR, bytes(list | 1 << LR)),
+        0xbc => Effect::Pop(list, bytes(list)),
+        0xbd => Effect::Pop(list | 1 << PC, bytes(list | 1 << PC)),
+        0xaf => Effect::FpFromSp((list << 2) as i32),
+        0x37 => Effect::AddFp(list as i32),
+        0x3f => Effect::AddFp((list as i32).wrapping_neg()),
+        // Loads of r7 from the stack or a literal, and small numbers.
+        0x9f | 0x4f | 0x27 => Effect::LoseFp,
+        _ => match insn & 0xff87 {
+            0x4685 if insn >> 3 & 15 == u32::from(R7) => Effect::SpFromFp,
+            0x4485 | 0x4685 => Effect::LoseSp,
+            0x4607 if insn >> 3 & 15 == u32::from(SP) => Effect::FpFromSp(0),
+            0x4607 | 0x4407 => Effect::LoseFp,
+            _ => Effect::None,
+        },
+    }
+}
+
+fn effect_wide(insn: u32) -> Effect {
+    let (t, d) = (insn >> 12 & 15, insn >> 8 & 15);
+    let (sp, fp) = (u32::from(SP), u32::from(R7));
+    let plain = (insn >> 15 & 0x800 | insn >> 4 & 0x700 | insn & 0xff) as i32;
+    let by = (insn & 0xff) as i32;
+    let up = |n: i32| match d {
+        _ if d == sp => Effect::AddSp(n),
+        _ if d == fp && n >= 0 => Effect::FpFromSp(n),
+        _ => Effect::None,
+    };
+    match insn >> 16 {
+        0xe92d => return Effect::Push(insn & 0xffff, bytes(insn & 0xffff)),
+        0xe8bd => return Effect::Pop(insn & 0xffff, bytes(insn & 0xffff)),
+        // str, ldr of one, which move the stack pointer.
+        0xf84d if insn & 0xf00 == 0xd00 => return Effect::Push(1 << t, by),
+        0xf85d if insn & 0xf00 == 0xb00 => return Effect::Pop(1 << t, by),
+        // strd, ldrd
+        0xe96d if t < d => return Effect::Push(1 << t | 1 << d, by.wrapping_mul(4)),
+        0xe8fd if t < d => return Effect::Pop(1 << t | 1 << d, by.wrapping_mul(4)),
+        _ => {}
+    }
+    match insn >> 16 & 0xfbff {
+        0xf10d if insn & 0x8000 == 0 => return up(expanded(insn)),
+        0xf1ad if insn & 0x8000 == 0 => return up(expanded(insn).wrapping_neg()),
+        0xf20d if insn & 0x8000 == 0 => return up(plain),
+        0xf2ad if insn & 0x8000 == 0 => return up(plain.wrapping_neg()),
+        _ => {}
+    }
+    // vpush, vpop
+    match insn >> 16 & 0xffbf {
+        0xed2d => return Effect::AddSp(by.wrapping_mul(-4)),
+        0xecbd => return Effect::AddSp(by.wrapping_mul(4)),
+        _ => {}
+    }
+    let computes = insn >> 25 == 0b111_0101 || insn >> 27 == 0b11110 && insn & 0x8000 == 0;
+    let loads = insn >> 20 & 0xff7 == 0xf85;
+    match () {
+        () if computes && d == sp || loads && t == sp => Effect::LoseSp,
+        () if computes && d == fp || loads && t == fp => Effect::LoseFp,
+        () => Effect::None,
+    }
+}
+
+/// The frame at one instruction, as the instructions before it have made it. Offsets are from the stack
+/// pointer at the function's start, which is the CFA.
+#[derive(Copy, Clone, PartialEq, Eq)]
+struct Frame {
+    /// The stack pointer; `None` where it is not known.
+    sp: Option<i32>,
+    /// `r7`, if it was set from that.
+    fp: Option<i32>,
+    ra_slot: Option<i32>,
+    fp_slot: Option<i32>,
+}
+
+impl Frame {
+    const ENTRY: Frame = Frame { sp: Some(0), fp: None, ra_slot: None, fp_slot: None };
+
+    fn apply(&mut self, effect: Effect) {
+        let above = |base: Option<i32>, n: i32| base.and_then(|base| base.checked_add(n));
+        match effect {
+            Effect::None => {}
+            Effect::AddSp(n) => self.sp = above(self.sp, n),
+            Effect::LoseSp => self.sp = None,
+            Effect::FpFromSp(n) => self.fp = above(self.sp, n),
+            Effect::AddFp(n) => self.fp = above(self.fp, n),
+            Effect::SpFromFp => self.sp = self.fp,
+            Effect::LoseFp => self.fp = None,
+            Effect::Push(list, by) => {
+                self.sp = above(self.sp, by.wrapping_neg());
+                // The one with the lowest number stands lowest.
+                let below = |register: u16| list & (1_u32 << register).wrapping_sub(1);
+                let slot = |register: u16| {
+                    let is_there = list >> register & 1 == 1;
+                    above(self.sp.filter(|_| is_there), bytes(below(register)))
+                };
+                // What is saved later is no longer the caller's.
+                let (ra, fp) = (slot(LR), slot(R7));
+                self.ra_slot = self.ra_slot.or(ra);
+                self.fp_slot = self.fp_slot.or(fp);
+            }
+            Effect::Pop(list, by) => {
+                self.sp = above(self.sp, by);
+                if list >> LR & 1 == 1 {
+                    self.ra_slot = None;
+                }
+                if list >> R7 & 1 == 1 {
+                    (self.fp, self.fp_slot) = (None, None);
+                }
+            }
+        }
+    }
+
+    /// Nothing that is in the other is missing, the return address is saved, and the stack pointer is at
+    /// least as low.
+    fn has_all_of(&self, other: &Frame) -> bool {
+        let less = |a: Option<i32>, b: Option<i32>| a.is_none() && b.is_some();
+        let deep = match (self.sp, other.sp) {
+            (Some(this), Some(that)) => this <= that,
+            (Some(_), None) => false,
+            (None, Some(_)) => self.fp.is_some(),
+            (None, None) => self.fp.is_some() && self.fp <= other.fp,
+        };
+        let whole = !less(self.fp_slot, other.fp_slot) && !less(self.fp, other.fp);
+        self.ra_slot.is_some() && deep && whole
+    }
+
+    fn rule(&self) -> Rule {
+        let Frame { sp, fp, ra_slot, fp_slot } = *self;
+        let Some(ra_slot) = ra_slot else { return Rule::UNKNOWN };
+        match (sp, fp) {
+            (Some(sp), _) => {
+                Rule::from_form(Form::CfaSp { cfa_off: sp.wrapping_neg(), ra_slot, fp_slot })
+            }
+            (None, Some(fp)) => {
+                Rule::from_form(Form::CfaFp { cfa_off: fp.wrapping_neg(), ra_slot, fp_slot })
+            }
+            (None, None) => Rule::UNKNOWN,
+        }
+    }
+}
+
+/// Reads halves of instructions; `None` where there is no code.
+type Fetch<'a> = dyn FnMut(u64) -> Option<u16> + 'a;
+
+/// Whether this is the first half of an instruction of two. What begins with the highest numbers is
+/// undefined, and so is data: small negative distances.
+const fn is_first(half: u16) -> bool {
+    thumb_len(half) == 4 && half < 0xfffe
+}
+
+/// The instruction at an address, and its length.
+fn instruction(at: u64, fetch: &mut Fetch<'_>) -> Option<(u32, u64)> {
+    let half = fetch(at)?;
+    if !is_first(half) {
+        return Some((u32::from(half), 2));
+    }
+    Some((u32::from(half) << 16 | u32::from(fetch(at.wrapping_add(2))?), 4))
+}
+
+/// Follows a function's instructions in the order in which they stand.
+struct Walk {
+    /// As the instructions so far have made it; `None` behind the end of a path.
+    frame: Option<Frame>,
+    /// The frame with the most in it so far, for code that only what comes later leads to.
+    body: Frame,
+    /// Where branches lead, and the frame there.
+    ahead: [Option<(u64, Frame)>; AHEAD],
+    /// Words among the instructions that are data, as literal loads have it.
+    data: [u64; AHEAD],
+    /// Instructions that are left of an if-then block.
+    conditional: u32,
+    /// An address that may be of an instruction; `None` when it has been seen to be data.
+    doubt: Option<u64>,
+}
+
+impl Walk {
+    /// A branch leads to `target`, where the frame is the same as here.
+    fn note(&mut self, target: u64, frame: Frame) {
+        if let Some(free) = self.ahead.iter_mut().find(|slot| slot.is_none()) {
+            *free = Some((target, frame));
+        }
+    }
+
+    fn note_data(&mut self, here: u64, at: u64) {
+        if at > here && !self.data.contains(&at) {
+            // One that has been passed.
+            if let Some(free) = self.data.iter_mut().find(|word| **word < here) {
+                *free = at;
+            }
+        }
+    }
+
+    /// The frame at `at`, where either the instruction before or branches lead.
+    fn arrive(&mut self, at: u64) -> Frame {
+        let noted = self.ahead.iter().flatten().find(|(target, _)| *target == at);
+        // Branches first: the instruction before may be a call that does not come back.
+        let frame = noted.map(|(_, frame)| *frame).or(self.frame).unwrap_or(self.body);
+        for slot in &mut self.ahead {
+            if slot.is_some_and(|(target, _)| target <= at) {
+                *slot = None;
+            }
+        }
+        self.frame = Some(frame);
+        frame
+    }
+
+    /// Does the instruction at `here`; returns where the next one is.
+    fn step(&mut self, here: u64, fetch: &mut Fetch<'_>) -> Option<u64> {
+        if self.data.contains(&here) {
+            return self.over_data(here, here.checked_add(4)?);
+        }
+        let (insn, len) = instruction(here, fetch)?;
+        let next = here.checked_add(len)?;
+        let mut frame = self.arrive(here);
+        let conditional = self.conditional > 0;
+        self.conditional = self.conditional.saturating_sub(1);
+        if insn >> 8 == 0xbf && insn & 15 != 0 {
+            self.conditional = 4_u32.wrapping_sub(insn.trailing_zeros());
+        }
+        let effect = effect(insn);
+        if matches!(effect, Effect::Push(list, _) if list >> LR & 1 == 1) && frame.ra_slot.is_some()
+        {
+            return None; // another function
+        }
+        // What is done under a condition ends the path, or changes nothing that matters.
+        if !conditional {
+            frame.apply(effect);
+        }
+        self.frame = Some(frame);
+        if frame.has_all_of(&self.body) {
+            self.body = frame;
+        }
+        let to = |target: u32| u64::from(target);
+        match pc_use_thumb(insn, here as u32) {
+            Some(PcUse::Branch(target)) => {
+                self.note(to(target), frame);
+                self.end(conditional);
+            }
+            Some(PcUse::Conditional(target, _)) => self.note(to(target), frame),
+            Some(PcUse::Literal(at)) => {
+                self.note_data(here, to(at));
+                // Two words for ldrd, and vldr of a double.
+                let double =
+                    insn >> 25 == 0b111_0100 || insn >> 25 == 0b111_0110 && insn & 0x100 != 0;
+                if double {
+                    self.note_data(here, to(at).wrapping_add(4));
+                }
+            }
+            _ if insn & 0xfff0_ffe0 == 0xe8d0_f000 => {
+                self.end(conditional);
+                return self.over_data(next, behind_table(insn, next, fetch)?);
+            }
+            _ if leaves(insn) => self.end(conditional),
+            _ => {}
+        }
+        Some(next)
+    }
+
+    fn over_data(&mut self, from: u64, to: u64) -> Option<u64> {
+        self.doubt = self.doubt.filter(|at| !(from..to).contains(at));
+        Some(to)
+    }
+
+    fn end(&mut self, conditional: bool) {
+        if !conditional {
+            self.frame = None;
+        }
+    }
+}
+
+/// Whether the path ends with an instruction that goes where a register or memory says, or nowhere.
+fn leaves(insn: u32) -> bool {
+    let pops = matches!(effect(insn), Effect::Pop(list, _) if list >> PC & 1 == 1);
+    let loads = insn & 0xff70_f000 == 0xf850_f000;
+    pops || loads
+        || insn >> 16 == 0
+            && (insn & 0xff87 == 0x4700 || insn & 0xff87 == 0x4687 || insn >> 8 == 0xde)
+}
+
+/// Where the code goes on behind the table of `tbb` or `tbh`: at the first of the places in it.
+fn behind_table(insn: u32, table: u64, fetch: &mut Fetch<'_>) -> Option<u64> {
+    let wide = insn >> 4 & 1 == 1;
+    let (mut at, mut first) = (table, u64::MAX);
+    while at < first {
+        let half = fetch(at & !1)?;
+        let entry = match (wide, at & 1) {
+            (true, _) => half,
+            (false, 0) => half & 0xff,
+            (false, _) => half >> 8,
+        };
+        first = first.min(table.checked_add(u64::from(entry) << 1)?);
+        at = at.checked_add(if wide { 2 } else { 1 })?;
+    }
+    Some(first)
+}
+
+/// The rule for the call at `at`, of a function that starts at `start`, if what stands at `doubt` is data.
+fn walk(start: u64, at: u64, doubt: Option<u64>, fetch: &mut Fetch<'_>) -> Option<Rule> {
+    let mut walk = Walk {
+        frame: Some(Frame::ENTRY),
+        body: Frame::ENTRY,
+        ahead: [None; AHEAD],
+        data: [0; AHEAD],
+        conditional: 0,
+        doubt,
+    };
+    let mut here = start;
+    while here < at {
+        here = walk.step(here, fetch)?;
+    }
+    (here == at && walk.doubt.is_none()).then(|| walk.arrive(at).rule())
+}
+
+/// An instruction begins at `at`, given that one does a little later: halves that can only be the first of
+/// two, right before it, come in pairs.
+fn begins(at: u64, fetch: &mut Fetch<'_>) -> bool {
+    let mut first = 0_u32;
+    let mut here = at;
+    while first < 64 {
+        here = here.wrapping_sub(2);
+        match fetch(here) {
+            Some(half) if is_first(half) => first = first.wrapping_add(1),
+            _ => break,
+        }
+    }
+    first.is_multiple_of(2)
+}
+
+/// Whether the return address is saved by the instruction at `at`.
+fn saves_return(at: u64, fetch: &mut Fetch<'_>) -> bool {
+    let Some(half) = fetch(at) else { return false };
+    let is_push = u32::from(half) & 0xff00 == PUSH_LR || half == 0xe92d || half == 0xf84d;
+    let Some((insn, _)) = instruction(at, fetch).filter(|_| is_push) else { return false };
+    matches!(effect(insn), Effect::Push(list, _) if list >> LR & 1 == 1) && begins(at, fetch)
+}
+
+/// Where the function starts that saves its return address at `push`: there, or where it saves arguments
+/// right before.
+fn start(push: u64, fetch: &mut Fetch<'_>) -> u64 {
+    let mut here = push;
+    while push.wrapping_sub(here) < ARGUMENTS {
+        here = here.wrapping_sub(2);
+        let Some(half) = fetch(here) else { break };
+        if !begins(here, fetch) {
+            continue;
+        }
+        let Some((insn, _)) = instruction(here, fetch) else { break };
+        match effect(insn) {
+            Effect::Push(list, _) if list & !ARGUMENT_REGISTERS == 0 && half >> 8 == 0xb4 => {
+                return here;
+            }
+            // Room for arguments that are stored later.
+            Effect::AddSp(-16..0) if here.wrapping_add(2) == push => return here,
+            Effect::None if !leaves(insn) => {}
+            _ => break,
+        }
+        if matches!(pc_use_thumb(insn, here as u32), Some(PcUse::Branch(_) | PcUse::Call(..))) {
+            break;
+        }
+    }
+    push
+}
+
+/// Where the call is that returns to `pc`, in Thumb code.
+fn call_before(pc: u64, fetch: &mut Fetch<'_>) -> Option<u64> {
+    let (wide, narrow) = (pc.wrapping_sub(4), pc.wrapping_sub(2));
+    let (first, second) = (u32::from(fetch(wide)?), u32::from(fetch(narrow)?));
+    let direct = first & 0xf800 == 0xf000 && second & 0xc000 == 0xc000;
+    if direct && (second & 0x1000 != 0 || second & 1 == 0) {
+        return Some(wide);
+    }
+    (second & 0xff87 == 0x4780).then_some(narrow)
+}
+
+/// The rule for the return address `pc`; `fetch` reads code.
+pub(super) fn before_in(pc: u64, fetch: &mut Fetch<'_>) -> Option<Rule> {
+    let call = call_before(pc, fetch)?;
+    let (mut here, mut tries) = (call, 0_u32);
+    let (mut found, mut doubt) = (None, None);
+    // Data may look like the start of a function: the walk from the real one passes over it.
+    while call.wrapping_sub(here) < MOST && tries < TRIES {
+        here = here.wrapping_sub(2);
+        if fetch(here).is_none() {
+            break;
+        }
+        if saves_return(here, fetch) {
+            let start = start(here, fetch);
+            if let Some(rule) = walk(start, call, doubt, fetch) {
+                (found, doubt) = (Some(rule), Some(here));
+            }
+            tries = tries.wrapping_add(1);
+        }
+    }
+    found
+}
+
+/// The same, for code of this process. `None` if it can't be told.
+pub fn before(pc: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Option<Rule> {
+    if !pc.is_multiple_of(2) {
+        return None;
+    }
+    let (mut piece, mut from) = ([0; PIECE as usize], None);
+    // Pieces of pages: what is not there is not read, and what is, in few calls.
+    let mut fetch = |at: u64| {
+        let base = at & !(PIECE - 1);
+        if from != Some(base) {
+            from = None;
+            read(base, &mut piece).then_some(())?;
+            from = Some(base);
+        }
+        let offset = usize::try_from(at.wrapping_sub(base)).ok()?;
+        Some(u16::from_le_bytes(*piece.get(offset..)?.first_chunk()?))
+    };
+    before_in(pc, &mut fetch).filter(|rule| *rule != Rule::UNKNOWN)
+}
+
+#[cfg(test)]
+#[path = "prologue_tests.rs"]
+mod tests;
