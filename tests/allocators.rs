@@ -249,3 +249,35 @@ fn a_program_s_own_operator_new() {
     let all = format!("{}", r.at("/recording"));
     assert!(all.contains("\"_Znwm\""), "neither hooked nor listed: {all}");
 }
+
+/// A free that ends in libc's with the same block: only the count of frees shows it.
+#[test]
+fn frees_that_end_in_another_library_count_once() {
+    let mut preload = vec![program_with("wraps.c", &["-O1", "-shared", "-fPIC"])];
+    let debug = Path::new(LIBRARIES).join("libc_malloc_debug.so.0");
+    match debug.exists() {
+        true => preload.push(debug),
+        false => skip("frees under libc_malloc_debug.so.0", "not installed"),
+    }
+    for library in preload {
+        let scene = Scene::new("wrapped");
+        let mut command = Command::new(program("counts.c"));
+        command.env("LD_PRELOAD", &library);
+        let mut target = Target::spawn(command);
+        target.expect("ready");
+        let recording = scene.attach(&target);
+        target.ask("go");
+        scene.detach(&target);
+        target.quit();
+        let r = scene.finished(&recording);
+        r.assert_sound();
+        assert!(r.total("frees") > 0, "{:#}", r.brief());
+        assert_eq!(
+            r.number("/recording/unknown_frees"),
+            0,
+            "{}: {:#}",
+            library.display(),
+            r.brief()
+        );
+    }
+}

@@ -4,7 +4,7 @@
 
 use crate::elf::{Module, Symbol};
 use crate::proc::{self, Status};
-use crate::search::Found;
+use crate::search::{Found, is_libc};
 use crate::{RemoteAddr, RemoteMemory};
 use prof_trace::shared::Kind;
 
@@ -63,8 +63,7 @@ pub(crate) fn watched(
     module: &Module,
     alone: bool,
 ) -> Vec<Found> {
-    let name = module.file_name();
-    if !(alone || ["libc.", "libc-", "ld-musl"].iter().any(|n| name.starts_with(n))) {
+    if !(alone || is_libc(module)) {
         return Vec::new();
     }
     let symbols = module.symbols(pid, mem, |n| FUNCTIONS.contains(&n));

@@ -161,6 +161,11 @@ fn is_linker(m: &Module) -> bool {
     m.file_name().starts_with("ld-") && !m.file_name().starts_with("ld-musl")
 }
 
+/// Whether a module is libc.
+pub(crate) fn is_libc(m: &Module) -> bool {
+    ["libc.", "libc-", "ld-musl"].iter().any(|n| m.file_name().starts_with(n))
+}
+
 /// The functions that a module defines.
 struct Own<'a> {
     index: usize,
@@ -172,6 +177,14 @@ struct Own<'a> {
 }
 
 impl Own<'_> {
+    /// Whether its free ends in no other: libc's does not, nor that of an allocator that is known. Any other
+    /// may be a wrapper of libc's, as `libc_malloc_debug.so` and many a program's own are.
+    fn is_last(&self) -> bool {
+        let known =
+            |n: &str| n.starts_with(MIMALLOC) || n.starts_with("tc_") || self.names.marks(n);
+        self.alone || is_libc(self.module) || self.symbols.iter().any(|s| known(&s.name))
+    }
+
     /// Adds what one allocator (a prefix) has.
     fn add(&self, prefix: &str, found: &mut Vec<Found>, not: &mut Vec<NotHooked>) {
         let jemalloc =
@@ -188,6 +201,7 @@ impl Own<'_> {
             // operator new and delete of libstdc++ end in a hooked malloc and free.
             return;
         }
+        let last = self.is_last();
         for (s, w) in &own {
             let reason = if s.indirect {
                 Some("it is chosen at run time (IFUNC)")
@@ -205,7 +219,8 @@ impl Own<'_> {
                 continue;
             }
             let nothrow = own.iter().find(|(_, o)| o.name == w.nothrow).map(|(o, _)| o.addr);
-            merge(found, Found { nothrow, ..Found::new(s, w.kind, self.index) });
+            let kind = if w.kind == Kind::Free && !last { Kind::Delete } else { w.kind };
+            merge(found, Found { nothrow, ..Found::new(s, kind, self.index) });
         }
     }
 }
