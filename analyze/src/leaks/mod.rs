@@ -126,7 +126,8 @@ impl Leaks {
         let meta = analysis.meta();
         // A process that has exited did so after its last event; what time passed until that was
         // noticed says nothing.
-        let exited = meta.end.as_ref().is_some_and(|e| e.reason.starts_with("exited"));
+        let exits = ["exited", "ended"];
+        let exited = meta.end.as_ref().is_some_and(|e| exits.iter().any(|r| e.reason == *r));
         let end = match exited {
             true => analysis.totals().last_ticks.max(meta.target.start_ticks),
             false => analysis.end_ticks(),

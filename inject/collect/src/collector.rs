@@ -101,8 +101,16 @@ impl std::fmt::Debug for Callback {
     }
 }
 
+/// Where prof's memory is in the target, with its length.
+fn areas(shared: &Shared) -> impl Iterator<Item = (u64, u64)> {
+    let c = shared.control();
+    let all = [(c.ring_addr, c.ring_len), (c.hook_addr, c.hook_len), (c.flag_addr, c.flag_len)];
+    let stubs = c.stubs.iter().map(|a| (a.addr, a.len));
+    all.into_iter().chain(stubs).filter(|a| a.1 > 0)
+}
+
 impl Collector {
-    /// Pages resident, and pages of address space without those that are prof's.
+    /// Pages resident, and pages of address space, both without those that are prof's.
     fn pages(&self) -> (u64, u64) {
         let c = self.shared.control();
         let (rss, vss) = self.target.pages();
@@ -112,10 +120,15 @@ impl Collector {
         }
         // SAFETY: no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
-        let stubs = c.stubs.iter().fold(0u64, |sum, a| sum.saturating_add(a.len));
-        let ours = c.ring_len.saturating_add(c.hook_len).saturating_add(c.flag_len);
-        let ours = ours.saturating_add(stubs) / page;
-        (rss, if ours < vss { vss - ours } else { vss })
+        let (mut ours, mut there) = (0u64, 0u64);
+        for (addr, len) in areas(&self.shared) {
+            ours = ours.saturating_add(len / page);
+            // What the target claims of it is no reason to look at more than there can be.
+            let most = self.shared.geometry().size() as u64;
+            there += self.target.resident(addr / page, len.min(most) / page);
+        }
+        let without = |all: u64, ours: u64| if ours < all { all - ours } else { all };
+        (without(rss, there), without(vss, ours))
     }
 
     /// For process `pid`, appending to `file`, which ends with a whole chunk. Tells the hook of the
@@ -213,6 +226,7 @@ impl Collector {
             }
             match memory {
                 Memory::There => {}
+                Memory::Gone if self.target.is_ending() => {}
                 Memory::Gone => return self.finish("exec"),
                 Memory::Unmapped => return self.finish("detached"),
             }
@@ -343,17 +357,7 @@ impl Collector {
     /// Asks the kernel what is resident, where: seldom, and not waiting for it, unless the recording ends.
     fn look_at_memory(&mut self, now: bool) {
         let shared = self.shared;
-        let ours = || {
-            let c = shared.control();
-            let areas = c.stubs.iter().map(|a| (a.addr, a.len));
-            let areas = areas.chain([
-                (c.ring_addr, c.ring_len),
-                (c.hook_addr, c.hook_len),
-                (c.flag_addr, c.flag_len),
-            ]);
-            let areas = areas.filter(|a| a.1 > 0);
-            areas.map(|a| (a.0, a.0.saturating_add(a.1))).collect::<Vec<_>>()
-        };
+        let ours = || areas(&shared).map(|a| (a.0, a.0.saturating_add(a.1))).collect::<Vec<_>>();
         let seen = match now {
             true => self.smaps.now(&ours(), self.clock),
             false => self.smaps.poll(ours, self.clock),

@@ -15,6 +15,7 @@ pub struct Watched {
     pidfd: Option<OwnedFd>,
     statm: Option<File>,
     mem: Option<File>,
+    pagemap: Option<File>,
 }
 
 impl Watched {
@@ -32,7 +33,8 @@ impl Watched {
         let pidfd = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) });
         let dir = proc_dir(pid);
         let mem = OpenOptions::new().read(true).write(true).open(format!("{dir}/mem")).ok();
-        Ok(Self { pid, pidfd, statm: File::open(format!("{dir}/statm")).ok(), mem })
+        let open = |name: &str| File::open(format!("{dir}/{name}")).ok();
+        Ok(Self { pid, pidfd, statm: open("statm"), mem, pagemap: open("pagemap") })
     }
 
     /// Its id.
@@ -98,15 +100,67 @@ impl Watched {
         (rss, vss)
     }
 
+    /// How many of these pages are in the process's page tables, and so count as resident in it.
+    pub fn resident(&self, first: u64, pages: u64) -> u64 {
+        const AT_A_TIME: u64 = 8192;
+        let Some(pagemap) = &self.pagemap else { return 0 };
+        let mut entries = vec![0; (pages.min(AT_A_TIME) * 8) as usize];
+        let mut there = 0;
+        for at in (0..pages).step_by(AT_A_TIME as usize) {
+            let part = &mut entries[..((pages - at).min(AT_A_TIME) * 8) as usize];
+            if pagemap.read_exact_at(part, first.saturating_add(at).saturating_mul(8)).is_err() {
+                break;
+            }
+            // The highest bit: present.
+            there += part
+                .as_chunks::<8>()
+                .0
+                .iter()
+                .filter(|e| u64::from_ne_bytes(**e) >> 63 == 1)
+                .count();
+        }
+        there as u64
+    }
+
+    /// Whether a process whose memory is gone is on its way out, rather than in another program: it may wait
+    /// long for a processor, or for its core to be written.
+    pub fn is_ending(&self) -> bool {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        !status.lines().any(|l| l.starts_with("VmSize:"))
+    }
+
     /// How it ended, for [`prof_trace::records::End::reason`]: known for as long as its parent has
-    /// not asked.
+    /// not asked, and by newer kernels also then.
     pub fn how_it_ended(&self) -> String {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        match exit_code(&stat) {
+        let code = exit_code(&stat).or_else(|| reaped_exit_code(self.pidfd.as_ref()?));
+        match code {
             Some(c) if c & 0x7f != 0 => format!("killed by signal {}", c & 0x7f),
-            _ => "exited".into(),
+            Some(_) => "exited".into(),
+            None => "ended".into(),
         }
     }
+}
+
+/// `struct pidfd_info`, as far as its first version goes.
+#[repr(C)]
+#[derive(Default)]
+struct PidfdInfo {
+    mask: u64,
+    cgroup: u64,
+    ids: [u32; 11],
+    exit_code: i32,
+}
+
+/// The exit code of a process that its parent has been told of (`PIDFD_GET_INFO`, Linux 6.15).
+fn reaped_exit_code(pidfd: &OwnedFd) -> Option<i32> {
+    const PIDFS_MAGIC: u32 = 0xff;
+    const PIDFD_INFO_EXIT: u64 = 8;
+    let mut info = PidfdInfo { mask: PIDFD_INFO_EXIT, ..PidfdInfo::default() };
+    let request = libc::_IOWR::<PidfdInfo>(PIDFS_MAGIC, 11);
+    // SAFETY: the kernel writes at most the size that is part of the request.
+    let r = unsafe { libc::ioctl(pidfd.as_raw_fd(), request, &raw mut info) };
+    (r == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
 }
 
 /// The exit code of a zombie, from `/proc/PID/stat`.
@@ -152,6 +206,27 @@ mod tests {
     use super::*;
 
     #[test]
+    fn resident_pages_are_those_that_were_touched() {
+        // SAFETY: a question, and new memory that only this test uses.
+        let (page, at) = unsafe {
+            let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
+            let rw = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+            let at = libc::mmap(std::ptr::null_mut(), 9000 * page, rw, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            libc::madvise(at, 9000 * page, libc::MADV_NOHUGEPAGE);
+            for n in [0, 7, 8999] {
+                at.cast::<u8>().add(n * page).write_volatile(1);
+            }
+            (page as u64, at as u64)
+        };
+        let w = Watched::new(std::process::id()).expect("alive");
+        assert_eq!(w.resident(at / page, 9000), 3);
+        assert_eq!(w.resident(at / page + 1, 7), 1);
+        assert_eq!(w.resident(u64::MAX / page, 1), 0);
+    }
+
+    #[test]
     fn an_end_is_noticed_and_understood() {
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
         let w = Watched::new(child.id()).expect("alive");
@@ -161,7 +236,11 @@ mod tests {
         assert!(w.wait(Duration::from_secs(10)));
         assert_eq!(w.how_it_ended(), "killed by signal 9");
         child.wait().expect("wait");
-        assert_eq!(w.how_it_ended(), "exited");
+        // Where the kernel does not tell, nothing is claimed.
+        let told = w.pidfd.as_ref().and_then(reaped_exit_code);
+        let how = if told.is_some() { "killed by signal 9" } else { "ended" };
+        assert_eq!(w.how_it_ended(), how);
+        assert!(told.is_none_or(|code| code == 9), "{told:?}");
         assert!(matches!(Watched::new(child.id()), Err(Error::Gone(_))));
     }
 }

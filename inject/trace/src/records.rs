@@ -395,7 +395,7 @@ record! {
     End {
         /// Ticks.
         ticks: int,
-        /// `detached`, `exited`, `killed by signal N`, `exec`, `stopped`.
+        /// `detached`, `exited`, `killed by signal N`, `ended` (not known how), `exec`, `stopped`.
         reason: text,
     }
 }
