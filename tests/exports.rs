@@ -4,7 +4,7 @@
 mod common;
 
 use common::build::program;
-use common::{Output, Scene, installed, skip};
+use common::{Output, Scene, Target, installed, skip};
 use serde_json::Value;
 use std::process::Command;
 
@@ -346,4 +346,20 @@ fn the_page_runs_and_draws() {
         ["--headless", "--no-sandbox", "--disable-gpu", &profile, "--virtual-time-budget=5000"];
     let dom = tool(&scene, "chromium", &[&args[..], &["--dump-dom", &path]].concat()).stdout;
     assert!(dom.contains("<tr class=\"stack\">") && dom.contains("figures.c:"), "{dom:.3000}");
+}
+
+#[test]
+fn an_export_with_nothing_in_it_says_so() {
+    let scene = Scene::new("empty");
+    let mut target = Target::start(&program("counts.c"), &[]);
+    scene.attach_with(&target, &["-o", "r.prof"]);
+    scene.detach(&target);
+    target.quit();
+    for format in ["folded", "flamegraph", "speedscope"] {
+        for (cost, word) in [("live", "--cost peak"), ("allocated", "no such blocks")] {
+            let out = scene.prof(&["export", format, "r.prof", "--cost", cost]).ok("prof export");
+            assert!(out.stderr.contains(word), "{format} --cost {cost}: {out:?}");
+        }
+    }
+    assert_eq!(scene.prof(&["export", "csv", "r.prof"]).ok("prof export").stderr, "");
 }

@@ -3,8 +3,10 @@
 use super::input::{InputArgs, Locate};
 use super::report::given;
 use crate::failure::usage;
+use crate::term::say;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
+use prof_analyze::Analysis;
 use prof_analyze::export::{Cost, ExportError, Format, Source};
 use prof_analyze::query::value::{Time, time};
 use std::fs::File;
@@ -136,6 +138,9 @@ pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let analysis = index.analysis();
     let at = args.at.map(|t| analysis.ticks_at(t.ns(analysis.duration_ns())));
     let filter = given(&args.input.filter.0);
+    if args.is_sum() && of(args.cost, &query.analysis(at)?) == 0 {
+        say(args.cost.nothing());
+    }
     let source = Source { index: &index, query: &query, at, cost: args.cost.into(), filter };
     let written = match &args.output {
         None => source.write(args.format.into(), &mut BufWriter::new(std::io::stdout().lock())),
@@ -157,7 +162,41 @@ pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     }
 }
 
+/// The figure that is chosen, of all blocks together.
+fn of(cost: By, analysis: &Analysis) -> u64 {
+    let f = &analysis.totals().figures;
+    match cost {
+        By::Live | By::Leaked => f.live_bytes,
+        By::Peak => f.peak_bytes,
+        By::Allocated => f.allocated_bytes,
+        By::Allocations => f.allocations + f.reallocations,
+        By::Temporary => f.temporary,
+    }
+}
+
+impl By {
+    /// Why an export is empty.
+    fn nothing(self) -> &'static str {
+        match self {
+            Self::Live | Self::Leaked => {
+                "none of these blocks is live then, so there is nothing in this export; --cost peak or --cost allocated shows what was"
+            }
+            Self::Temporary => {
+                "none of these blocks was temporary, so there is nothing in this export"
+            }
+            Self::Peak | Self::Allocated | Self::Allocations => {
+                "there are no such blocks in the recording, so there is nothing in this export"
+            }
+        }
+    }
+}
+
 impl ExportArgs {
+    /// Whether it has one number for each stack, and stacks without any are not in it.
+    fn is_sum(&self) -> bool {
+        matches!(self.format, Kind::Folded | Kind::Flamegraph | Kind::Speedscope)
+    }
+
     fn kind_is_binary(&self) -> bool {
         use Kind::{Parquet, ParquetStacks, Pprof, Replay};
         matches!(self.format, Pprof | Replay | Parquet | ParquetStacks)
