@@ -57,9 +57,10 @@ fn hooked(hooks: &[Hook]) -> Vec<String> {
 }
 
 fn not_hooked(list: &[NotHooked]) -> Vec<String> {
-    let mut reasons: BTreeMap<(&str, &str), Vec<&str>> = BTreeMap::new();
+    let mut reasons: BTreeMap<(&str, &str), Vec<String>> = BTreeMap::new();
     for n in list {
-        reasons.entry((&n.module, &n.reason)).or_default().push(&n.function);
+        let name = prof_analyze::symbols::demangle(&n.function);
+        reasons.entry((&n.module, &n.reason)).or_default().push(name);
     }
     reasons
         .into_iter()
@@ -85,8 +86,9 @@ mod tests {
             hooked(&all),
             ["hooked in /a, by their callers' tables only: x", "hooked in /libc: malloc, free"]
         );
-        let n = NotHooked { function: "f".into(), module: "/m".into(), reason: "too short".into() };
-        assert_eq!(not_hooked(&[n]), ["not hooked in /m: f (too short)"]);
+        let n =
+            NotHooked { function: "_Znwm".into(), module: "/m".into(), reason: "too short".into() };
+        assert_eq!(not_hooked(&[n]), ["not hooked in /m: operator new(unsigned long) (too short)"]);
         let us = Duration::from_micros;
         assert_eq!(
             stops(&StopTimes { longest: us(420), sum: us(1100), count: 3 }),

@@ -62,16 +62,26 @@ const ALLOCATORS: [&str; 14] = [
 ];
 
 /// What the names of others begin with.
-const PREFIXES: [&str; 8] = [
+const PREFIXES: [&str; 14] = [
     "operator new",
     "alloc::alloc::",
-    "<alloc::alloc::Global as ",
+    "<alloc::alloc::Global",
     "__rdl_",
     "__rg_",
     "alloc::raw_vec::",
-    "__gnu_cxx::new_allocator<",
-    "std::__new_allocator<",
+    // With and without template arguments.
+    "__gnu_cxx::new_allocator",
+    "__gnu_cxx::__alloc_traits",
+    "std::__new_allocator",
+    "std::allocator_traits",
+    "std::allocator<",
+    "std::allocator::",
+    "std::__1::allocator",
+    "std::__1::__libcpp_",
 ];
+
+/// Members of the standard library's containers that only make a node or an array of it.
+const MEMBERS: [&str; 3] = ["::_M_allocate", "::_M_get_node", "::_S_allocate"];
 
 /// Whether a function only hands out memory, so that the one that called it is who asked for it.
 pub(super) fn is_allocator(function: &str) -> bool {
@@ -80,6 +90,12 @@ pub(super) fn is_allocator(function: &str) -> bool {
     ALLOCATORS.contains(&plain)
         || libc.is_some_and(|n| ALLOCATORS.contains(&n))
         || PREFIXES.iter().any(|p| function.starts_with(p))
+        || (plain.starts_with("std::") && MEMBERS.iter().any(|m| is_member(plain, m)))
+}
+
+/// Whether a function's own name, behind all template arguments, begins with this.
+fn is_member(plain: &str, member: &str) -> bool {
+    plain.rfind(member).is_some_and(|at| !plain[at + member.len()..].contains([':', '>']))
 }
 
 /// The places of a recording's stacks, each with a number.
@@ -158,11 +174,29 @@ mod tests {
             "__rust_alloc",
             "alloc::raw_vec::RawVecInner<A>::finish_grow",
             "<alloc::alloc::Global as core::alloc::Allocator>::allocate",
+            "<alloc::alloc::Global>::alloc_impl_runtime",
             "std::__new_allocator<int>::allocate(unsigned long, void const*)",
+            "std::__new_allocator::allocate",
+            "std::allocator_traits<std::allocator<int> >::allocate(std::allocator<int>&, unsigned long)",
+            "std::allocator<int>::allocate(unsigned long)",
+            "std::_Vector_base<int, std::allocator<int> >::_M_allocate(unsigned long)",
+            "std::_Rb_tree<int, int, std::_Identity<int>, std::less<int> >::_M_get_node()",
+            "std::__detail::_Hashtable_alloc<std::allocator<std::pair<int, int> > >::_M_allocate_buckets(unsigned long)",
+            "std::__1::allocator<int>::allocate[abi:v160006](unsigned long)",
         ] {
             assert!(is_allocator(name), "{name}");
         }
-        for name in ["main", "mallocator", "my_malloc", "operator+(int)", "__libc_start_main", ""] {
+        for name in [
+            "main",
+            "mallocator",
+            "my_malloc",
+            "operator+(int)",
+            "__libc_start_main",
+            "",
+            "std::vector<int, std::allocator<int> >::push_back(int const&)",
+            "std::_Vector_base<X<&A::_M_allocate>, int>::_M_create_storage(unsigned long)",
+            "mine::_M_allocate",
+        ] {
             assert!(!is_allocator(name), "{name}");
         }
     }

@@ -317,8 +317,8 @@ impl HeadText<'_> {
         let _ = write!(text, ", {not} not hooked");
         self.line("coverage", &text)?;
         for n in rec.not_hooked.iter().take(NOT_HOOKED) {
-            let (f, m, r) =
-                (printable(&n.function), printable(base(&n.module)), printable(&n.reason));
+            let name = crate::symbols::demangle(&n.function);
+            let (f, m, r) = (printable(&name), printable(base(&n.module)), printable(&n.reason));
             let text = self.paint(WARN, &format!("not hooked: {f} in {m}: {r}"));
             self.line("", &text)?;
         }
