@@ -334,7 +334,10 @@ fn overtaken(pid: i32, e: Error) -> anyhow::Error {
 /// An error of the injector, with the exit code that it stands for.
 pub fn failed(pid: i32, e: Error) -> anyhow::Error {
     match e.explained(pid) {
-        e @ (Error::Refused(_) | Error::Gone(_) | Error::Replaced(_)) => refused(e.to_string()),
+        e @ (Error::Refused(_)
+        | Error::Gone(_)
+        | Error::Replaced(_)
+        | Error::AddressSpace { .. }) => refused(e.to_string()),
         e => anyhow!(e),
     }
 }

@@ -372,3 +372,18 @@ fn a_process_that_ends_meanwhile() {
     }
     assert!(ended > 0, "all attaches were faster than a millisecond");
 }
+
+#[test]
+fn no_address_space_left() {
+    let scene = Scene::new("space");
+    let mut command = Command::new("sh");
+    command.args(["-c", "ulimit -v 100000; exec \"$0\""]).arg(program("counts.c"));
+    let mut target = Target::spawn(command);
+    target.expect("ready");
+    let before = Snapshot::of(&target);
+    let pid = target.pid.to_string();
+    refused(&scene.prof(&["attach", &pid]), 3, &[&pid, "limited to 102400000", "prlimit --pid"]);
+    before.assert_same(&Snapshot::of(&target));
+    nothing_written(&scene);
+    target.quit();
+}

@@ -129,6 +129,11 @@ pub enum Refusal {
         "pid {0} ({1}) has no allocator that prof can find: no module has the symbols malloc and free; name its own with --alloc-fn and --free-fn"
     )]
     NoAllocator(i32, String),
+    /// A program whose runtime has a heap of its own.
+    #[error(
+        "pid {0} ({1}) is a Go program without cgo: its runtime takes memory from the kernel itself and calls no malloc, so there is nothing to hook; net/http/pprof shows its heap"
+    )]
+    Go(i32, String),
     /// The same in a static executable.
     #[error(
         "pid {0} ({1}) is a static executable without the symbols malloc and free (stripped?), so prof can't find its allocator; run one that has its symbol table"
@@ -246,6 +251,16 @@ pub enum Error {
         /// Why.
         errno: Errno,
     },
+    /// Its address space is limited.
+    #[error(
+        "pid {pid} may not map the memory that prof needs: its address space is limited to {limit} bytes; raise that with `prlimit --pid {pid} --as=unlimited`, or `ulimit -v` before it starts"
+    )]
+    AddressSpace {
+        /// The process.
+        pid: i32,
+        /// `RLIMIT_AS`.
+        limit: u64,
+    },
     /// A file.
     #[error("{path}: {errno}", path = path.display())]
     File {
@@ -277,6 +292,12 @@ impl Error {
             Self::Refused(NoSuchProcess(_) | Zombie(..) | NoFirstThread(..)) => self,
             _ if proc::has_ended(pid) => Self::Gone(pid),
             Self::Gone(_) => Self::Replaced(pid),
+            Self::Remote { what: "mmap", errno: Errno::ENOMEM, .. } => {
+                match proc::address_space_limit(pid) {
+                    Some(limit) => Self::AddressSpace { pid, limit },
+                    None => self,
+                }
+            }
             e => e,
         }
     }

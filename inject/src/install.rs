@@ -226,7 +226,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let modules = elf::modules(&mem, &maps);
     let (found, mut not_hooked) = search::find(pid, &mem, &modules, &options.choice)?;
     if !found.iter().any(|f| matches!(f.kind, Kind::Malloc | Kind::NamedAlloc)) {
-        return Err(no_allocator(target, &modules, &options.choice).into());
+        return Err(no_allocator(target, &mem, &modules, &options.choice).into());
     }
     let gadgets = Gadgets::find(pid, &mem, &maps)?;
     let image = Image::new()?;
@@ -302,12 +302,21 @@ fn unloaded_frames(mem: &RemoteMemory, modules: &[Module]) -> Vec<(usize, Frames
         .collect()
 }
 
-fn no_allocator(target: &Target, modules: &[Module], choice: &Choice) -> Refusal {
+fn no_allocator(
+    target: &Target,
+    mem: &RemoteMemory,
+    modules: &[Module],
+    choice: &Choice,
+) -> Refusal {
     let (pid, comm) = (target.pid, target.name.clone());
     if choice.prefix.is_some() || !choice.modules.is_empty() {
         let prefix = choice.prefix.clone().unwrap_or_default();
         let modules = choice.modules.join(", ");
         return Refusal::NoChosenAllocator { pid, comm, prefix, modules };
+    }
+    let is_go = |m: &Module| !m.symbols(pid, mem, |n| n == "runtime.mallocgc").is_empty();
+    if modules.first().is_some_and(is_go) {
+        return Refusal::Go(pid, comm);
     }
     let files = modules.iter().filter(|m| m.path.as_os_str() != "[vdso]").count();
     if files == 1 { Refusal::StaticNoAllocator(pid, comm) } else { Refusal::NoAllocator(pid, comm) }

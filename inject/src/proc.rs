@@ -195,6 +195,14 @@ pub fn is_kernel_thread(pid: i32) -> bool {
     stat_field(pid, 9).is_some_and(|flags| flags & PF_KTHREAD != 0)
 }
 
+/// The soft limit of its address space (`RLIMIT_AS`), if there is one.
+#[must_use]
+pub fn address_space_limit(pid: i32) -> Option<u64> {
+    let text = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let line = text.lines().find_map(|l| l.strip_prefix("Max address space"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
 /// Where the heap begins (field 47); 0 if it is not known.
 #[must_use]
 pub fn start_brk(pid: i32) -> u64 {
