@@ -250,6 +250,18 @@ fn without_a_place_for_it_the_index_is_somewhere_else_and_that_is_said() {
 }
 
 #[test]
+fn what_is_no_file_is_no_index() {
+    let (_, m) = random(8, 500);
+    let f = Folder::new("fifo", &m.bytes);
+    let path = f.recording();
+    let made = std::process::Command::new("mkfifo").arg(path_of(&path)).status();
+    assert!(made.expect("mkfifo").success());
+    // Nobody writes to it, and nobody waits for that.
+    let i = Index::open(&path, &IndexOptions::default()).expect("a recording");
+    assert!(i.was_made());
+}
+
+#[test]
 fn chains_with_a_start_or_an_end_that_is_not_known() {
     let mut m = Maker::new();
     m.pass(START).events(

@@ -25,6 +25,7 @@ use crate::symbols::SymbolOptions;
 use crate::{Error, Note};
 use build::{Built, Failure, build};
 use format::{HEADER, Identity, Summary};
+use prof_trace::files::open_regular;
 use rows::Store;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -104,7 +105,7 @@ impl Index {
     /// The index beside a recording, if it is one and fits.
     fn existing(path: &Path, recording: File) -> Option<Self> {
         let at = path_of(path);
-        let file = File::open(&at).ok().filter(|f| f.metadata().is_ok_and(|m| m.is_file()))?;
+        let file = open_regular(&at).ok()?;
         let len = file.metadata().ok()?.len();
         let store = Store::File(file);
         let read = |at, len| {

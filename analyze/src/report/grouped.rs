@@ -7,7 +7,7 @@ use super::rows::{Ask, RestRowsData, Row, RowData, order, rows};
 use super::stats::calls;
 use super::table::{Table, title};
 use super::text::{base, printable};
-use super::units::{about_bytes, about_number, bytes, count, duration, signed_bytes};
+use super::units::{about, about_bytes, about_number, bytes, count, duration, signed_bytes};
 use super::{Head, KernelData, SortKey, Style};
 use crate::index::Damaged;
 use crate::query::{By, Tally};
@@ -280,16 +280,16 @@ impl Grouped {
                 }
                 None => {
                     let live = about_bytes(rest.sums.live_bytes, rest.sums.live_bytes_stderr);
-                    let blocks = about_number(rest.sums.live_count, rest.sums.live_count_stderr);
-                    format!("{live} live in {blocks} blocks")
+                    let (n, error) = (rest.sums.live_count, rest.sums.live_count_stderr);
+                    format!("{live} live in {}", about(n, error, "block", "blocks"))
                 }
             };
             style.line(out, "rest", &format!("{others}: {sums} (--top 0 shows all)"))?;
         }
         let t = &self.head.totals;
         let live = about_bytes(t.live_bytes, t.live_bytes_stderr);
-        let blocks = about_number(t.live_count, t.live_count_stderr);
-        style.line(out, "traced", &format!("{live} live in {blocks} blocks"))
+        let blocks = about(t.live_count, t.live_count_stderr, "block", "blocks");
+        style.line(out, "traced", &format!("{live} live in {blocks}"))
     }
 
     fn is_sampled(&self) -> bool {

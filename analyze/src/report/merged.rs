@@ -8,7 +8,7 @@ use super::places::{PlaceData, Places};
 use super::rows::{Ask, RestRowsData, Row, RowData, order, rows};
 use super::table::title;
 use super::text::{bracketed, place_line, printable_frames};
-use super::units::{about_bytes, about_number, bytes, count, duration, signed_bytes};
+use super::units::{about, about_bytes, about_number, bytes, count, duration, signed_bytes};
 use super::{FrameData, Head, KernelData, SortKey, Style};
 use crate::index::Damaged;
 use crate::model::Group;
@@ -173,9 +173,9 @@ impl Merged {
         }
         let t = &self.head.totals;
         let live = about_bytes(t.live_bytes, t.live_bytes_stderr);
-        let blocks = about_number(t.live_count, t.live_count_stderr);
+        let blocks = about(t.live_count, t.live_count_stderr, "block", "blocks");
         let groups = stacks(t.groups);
-        style.line(out, "traced", &format!("{live} live in {blocks} blocks, of {groups}"))
+        style.line(out, "traced", &format!("{live} live in {blocks}, of {groups}"))
     }
 }
 
