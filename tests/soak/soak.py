@@ -17,12 +17,13 @@ class Soak:
     def __init__(self, name, count, seconds, seed):
         self.name, self.count, self.seconds = name, count, seconds
         self.random = random.Random(seed)
-        self.began = time.monotonic()
         self.failures, self.stopped, self.refused = [], False, 0
         self.scratch = tempfile.mkdtemp(prefix=f"prof-soak-{name}-")
         self.prof = os.path.join(self.scratch, "prof")
         # A copy: a build meanwhile shall not change what is soaked.
         shutil.copy(binary(), self.prof)
+        # The time for the build is not the soak's.
+        self.began = time.monotonic()
         signal.signal(signal.SIGTERM, self.stop)
         signal.signal(signal.SIGINT, self.stop)
 
