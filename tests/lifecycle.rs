@@ -6,8 +6,11 @@ mod common;
 use common::build::program;
 use common::snapshot::Snapshot;
 use common::{Report, Scene, Target, until, writers};
+use nix::sys::ptrace;
 use nix::sys::signal::{Signal, kill};
+use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
@@ -17,6 +20,31 @@ fn warm() -> Target {
     target.ask("alloc 100");
     target.ask("free 100");
     target
+}
+
+#[test]
+fn a_program_that_is_just_starting_is_waited_for() {
+    let scene = Scene::new("starting");
+    let mut command = Command::new(program("toggle.c"));
+    // SAFETY: ptrace is a plain system call.
+    unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };
+    let mut target = Target::spawn(command);
+    let pid = Pid::from_raw(target.pid);
+    // It stands at its first instruction: nothing is loaded but itself and the dynamic linker.
+    let stopped = waitpid(pid, None).expect("waitpid");
+    assert_eq!(stopped, WaitStatus::Stopped(pid, Signal::SIGTRAP));
+    ptrace::detach(pid, Signal::SIGSTOP).expect("detached");
+    let starts = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        kill(pid, Signal::SIGCONT).expect("it goes on");
+    });
+    let recording = scene.attach(&target);
+    starts.join().expect("started");
+    target.expect("ready");
+    target.ask("alloc 10");
+    scene.detach(&target);
+    target.quit();
+    assert!(scene.finished(&recording).total("allocations") >= 10);
 }
 
 #[test]

@@ -222,12 +222,7 @@ pub fn install(target: &Target, options: &Options) -> Result<Installed> {
 fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let pid = target.pid;
     let mem = RemoteMemory::open(pid)?;
-    let maps = proc::maps(pid)?;
-    let modules = elf::modules(&mem, &maps);
-    let (found, mut not_hooked) = search::find(pid, &mem, &modules, &options.choice)?;
-    if !found.iter().any(|f| matches!(f.kind, Kind::Malloc | Kind::NamedAlloc)) {
-        return Err(no_allocator(target, &mem, &modules, &options.choice).into());
-    }
+    let Sight { maps, modules, found, mut not_hooked } = look(target, &mem, options)?;
     let gadgets = Gadgets::find(pid, &mem, &maps)?;
     let image = Image::new()?;
     let mut planned = plan::plan(&mem, &modules, found, &mut not_hooked);
@@ -300,6 +295,34 @@ fn unloaded_frames(mem: &RemoteMemory, modules: &[Module]) -> Vec<(usize, Frames
             Some((k, frames))
         })
         .collect()
+}
+
+/// What is mapped in a process, and the functions in it that are to be hooked.
+struct Sight {
+    maps: Vec<proc::Map>,
+    modules: Vec<Module>,
+    found: Vec<search::Found>,
+    not_hooked: Vec<NotHooked>,
+}
+
+/// So long a program is given to load its libraries.
+const STARTING: Duration = Duration::from_millis(500);
+
+/// Looks for the allocator. A program that has just started has no libraries yet; they are waited for.
+fn look(target: &Target, mem: &RemoteMemory, options: &Options) -> Result<Sight> {
+    let deadline = Instant::now() + STARTING.min(options.timeout);
+    loop {
+        let maps = proc::maps(target.pid)?;
+        let modules = elf::modules(mem, &maps);
+        let (found, not_hooked) = search::find(target.pid, mem, &modules, &options.choice)?;
+        if found.iter().any(|f| matches!(f.kind, Kind::Malloc | Kind::NamedAlloc)) {
+            return Ok(Sight { maps, modules, found, not_hooked });
+        }
+        if !search::is_starting(&modules) || Instant::now() >= deadline {
+            return Err(no_allocator(target, mem, &modules, &options.choice).into());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 fn no_allocator(

@@ -161,6 +161,12 @@ fn is_linker(m: &Module) -> bool {
     m.file_name().starts_with("ld-") && !m.file_name().starts_with("ld-musl")
 }
 
+/// Whether nothing is mapped yet but a program and the dynamic linker.
+pub(crate) fn is_starting(modules: &[Module]) -> bool {
+    let files = modules.iter().filter(|m| m.path.as_os_str() != "[vdso]");
+    modules.iter().any(is_linker) && files.count() <= 2
+}
+
 /// Whether a module is libc.
 pub(crate) fn is_libc(m: &Module) -> bool {
     ["libc.", "libc-", "ld-musl"].iter().any(|n| m.file_name().starts_with(n))
