@@ -158,7 +158,8 @@ class Tree:
             with open(self.output + ".err") as f:
                 raise SystemExit(f"{' '.join(command)}: {self.p.returncode}\n{f.read()}")
         self.rest = max(self.whole - sum(self.clocks.values()), 0.0)
-        mine = {p for p in self.clocks if target_name in self.names.get(p, ())}
+        # Not the command itself, which for a moment has the name of the Python that starts it.
+        mine = {p for p in self.clocks if target_name in self.names.get(p, ())} - {self.p.pid}
         self.target = sum(self.clocks[p] for p in mine)
         self.root = self.clocks[self.p.pid]
         self.helpers = sum(c for p, c in self.clocks.items() if p not in mine | {self.p.pid})
