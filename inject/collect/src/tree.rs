@@ -69,12 +69,11 @@ impl Cache {
         Self { sets: vec![Set::default(); sets.next_power_of_two()].into() }
     }
 
-    /// The id of the node with this key; or else `new` is, from now on, if it is not 0.
+    /// The id of the node with this key and hash; or else `new` is, from now on, if it is not 0.
     #[inline(always)]
-    fn get(&mut self, key: u64, new: u32) -> u32 {
-        let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 48;
+    fn get(&mut self, hash: u32, key: u64, new: u32) -> u32 {
         let mask = self.sets.len() - 1;
-        let set = &mut self.sets[hash as usize & mask];
+        let set = &mut self.sets[(hash >> 16) as usize & mask];
         if set.keys[0] == key && set.ids[0] != 0 {
             return set.ids[0];
         }
@@ -91,6 +90,9 @@ impl Cache {
 pub struct Node {
     /// Its id; 0: none.
     pub id: u32,
+    /// Hash of its code addresses up to the root: where it is looked for. Unlike an id it can be told
+    /// before the parent has been found, so that the nodes of a stack are fetched side by side.
+    hash: u32,
     /// Frames up to the root.
     depth: u16,
     /// It stands for others that were not told apart any more.
@@ -170,7 +172,8 @@ impl Tree {
         }
         // 0 when all ids are used up.
         let new = self.last.wrapping_add(1);
-        let id = self.nodes.get(key(parent.id, pc), new);
+        let hash = (parent.hash.rotate_left(7) ^ pc).wrapping_mul(0x9e37_79b1);
+        let id = self.nodes.get(hash, key(parent.id, pc), new);
         if id == 0 {
             return Node { is_cut: true, ..parent };
         }
@@ -178,7 +181,7 @@ impl Tree {
             self.last = new;
             self.announce(shared, new, parent.id, pc);
         }
-        Node { id, depth: parent.depth + 1, is_cut: parent.is_cut }
+        Node { id, hash, depth: parent.depth + 1, is_cut: parent.is_cut }
     }
 
     fn announce(&mut self, shared: &Shared, id: u32, parent: u32, pc: u32) {
