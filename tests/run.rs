@@ -29,6 +29,23 @@ fn the_exit_code_and_output_are_the_commands() {
 }
 
 #[test]
+fn a_signal_that_is_ignored_stays_so_and_no_other() {
+    let scene = Scene::new("ignored");
+    let (prof, dir) = (Scene::binary().display().to_string(), scene.dir.display().to_string());
+    for (trap, ignored) in [("trap '' PIPE", true), ("trap - PIPE", false)] {
+        let mut c = Command::new("sh");
+        let script =
+            format!("{trap}; cd '{dir}'; exec '{prof}' run -o $1.prof -- cat /proc/self/status");
+        c.args(["-c", &script, "sh", if ignored { "yes" } else { "no" }]);
+        let out = scene.run(c);
+        assert_eq!(out.code, 0, "{out:?}");
+        let mask = out.stdout.lines().find_map(|l| l.strip_prefix("SigIgn:\t")).expect("SigIgn");
+        let mask = u64::from_str_radix(mask, 16).expect("a mask");
+        assert_eq!(mask >> 12 & 1 == 1, ignored, "{mask:x}");
+    }
+}
+
+#[test]
 fn a_wrapper_that_calls_exec_is_the_program_that_is_recorded() {
     let scene = Scene::new("wrapper");
     scene.run(run(&scene, "r.prof", &[], &["sh", "-c", "exec sleep 0.7"])).ok("prof run");

@@ -17,6 +17,7 @@ use prof_arch::unwind::RegisterSet;
 use std::ffi::{CString, OsString};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// A program may take long to be read from a slow disk.
@@ -76,6 +77,24 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     }
 }
 
+/// Whether SIGPIPE was ignored when this program began: a command is to find it as its caller left it.
+static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
+
+/// The loader calls it before Rust's own start, which changes that.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static REMEMBER_PIPE: extern "C" fn() = remember_pipe;
+
+extern "C" fn remember_pipe() {
+    // SAFETY: a system call that writes the struct; all zeroes are a value of it.
+    unsafe {
+        let mut old: libc::sigaction = std::mem::zeroed();
+        if libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut old) == 0 {
+            PIPE_IGNORED.store(old.sa_sigaction == libc::SIG_IGN, Relaxed);
+        }
+    }
+}
+
 /// Forks a child that has itself seized, executes the command, and stops at the exec.
 fn start(command: &[OsString]) -> Result<i32> {
     let nonsense = |what: &str| Error::Nonsense { pid: 0, what: what.into() };
@@ -95,8 +114,10 @@ fn start(command: &[OsString]) -> Result<i32> {
             let mut byte = 0u8;
             // SAFETY: as above; what is passed lives until exec or _exit.
             unsafe {
-                // Rust ignores it, and what is ignored stays so.
-                libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+                // Rust's start ignores it, and what is ignored stays so.
+                if !PIPE_IGNORED.load(Relaxed) {
+                    libc::signal(libc::SIGPIPE, libc::SIG_DFL);
+                }
                 libc::read(go_read.as_raw_fd(), (&raw mut byte).cast(), 1);
                 libc::execvp(argv[0], argv.as_ptr());
                 let errno = *libc::__errno_location();

@@ -81,10 +81,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
             "fs": frames,
         }));
     }
-    let command = match meta.target.cmdline.is_empty() {
-        true => meta.target.exe.clone(),
-        false => meta.target.cmdline.join(" "),
-    };
+    let command = meta.target.command();
     let end = analysis.at_ns().unwrap_or(analysis.duration_ns());
     let file = json!({
         "dhatFileVersion": 2, "mode": "heap", "verb": "Allocated",

@@ -255,7 +255,7 @@ fn about(source: &Source<'_>) -> Value {
         "importedFrom": format!("prof {}", env!("CARGO_PKG_VERSION")),
         "stackwalk": 1, "debug": false, "toolkit": "", "platform": "Linux", "oscpu": "Linux",
         "abi": target.arch, "misc": "", "symbolicated": true,
-        "arguments": target.cmdline.join(" "),
+        "arguments": target.command(),
         "usesOnlyOneStackType": true, "doesNotUseFrameImplementation": true,
         "sourceCodeIsNotOnSearchfox": true,
         "categories": [{ "name": "Other", "color": "grey", "subcategories": ["Other"] }],

@@ -67,10 +67,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
     let meta = analysis.meta();
     let profile = Profile::new(analysis);
     writeln!(out, "v 10400 2")?;
-    let command = match meta.target.cmdline.is_empty() {
-        true => meta.target.exe.clone(),
-        false => meta.target.cmdline.join(" "),
-    };
+    let command = meta.target.command();
     writeln!(out, "X {}", one_line(&command))?;
     writeln!(out, "I {:x} 0", meta.target.page_size)?;
     let mut w = Writer { out, strings: HashMap::new(), traces: HashMap::new() };

@@ -35,10 +35,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
             *l = if e.begins() { l.wrapping_add(e.size) } else { l.wrapping_sub(e.size) };
         }
     })?;
-    let command = match meta.target.cmdline.is_empty() {
-        true => meta.target.exe.clone(),
-        false => meta.target.cmdline.join(" "),
-    };
+    let command = meta.target.command();
     writeln!(out, "desc: recorded by prof {}", one_line(&meta.target.prof_version))?;
     writeln!(out, "cmd: {}\ntime_unit: ms", one_line(&command))?;
     let mut bytes = 0u64;

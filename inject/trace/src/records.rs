@@ -480,10 +480,31 @@ pub mod map_kind {
     pub const NAMES: [&str; 6] = ["heap", "anonymous", "stacks", "files", "prof", "other"];
 }
 
+impl Target {
+    /// The command, as it is shown: the arguments, or what was executed if there are none. Programs
+    /// that set their title leave blanks behind it.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let command = self.cmdline.join(" ");
+        let command = command.trim_end();
+        if command.is_empty() { self.exe.clone() } else { command.into() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::vec;
+
+    #[test]
+    fn a_command_is_its_arguments_without_what_titles_leave() {
+        let mut t = Target { exe: "/bin/x".into(), ..Default::default() };
+        assert_eq!(t.command(), "/bin/x");
+        t.cmdline = vec!["nginx: worker process   ".into(), "".into()];
+        assert_eq!(t.command(), "nginx: worker process");
+        t.cmdline = vec!["x".into(), " y".into()];
+        assert_eq!(t.command(), "x  y");
+    }
 
     #[test]
     fn records_come_back_and_bad_ones_do_not() {
