@@ -14,6 +14,8 @@ const DEEPEST: usize = 4096;
 
 /// No more bytes are taken out of compressed chunks, so that a small file can't be made to fill the memory.
 const UNZIPPED: u64 = 1 << 30;
+/// Beside those that a compressed chunk usually holds for each of its own: recordings grow without bounds.
+const USUAL: usize = 16;
 
 /// A time in which recording was on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,10 +134,12 @@ impl Meta {
         if zipped.is_some_and(|z| z.kind == kind::FILE) {
             return None; // nothing that is said of events
         }
-        let fits = |z: &Zipped<'_>| self.unzipped + z.len() as u64 <= UNZIPPED;
-        match zipped.filter(fits).and_then(|z| Some((z.kind, z.unzip()?))) {
-            Some((kind, payload)) => {
-                self.unzipped += payload.len() as u64;
+        // What a file of that size may well hold does not count.
+        let cost = |z: &Zipped<'_>| z.len().saturating_sub(USUAL * z.frame_len()) as u64;
+        let fits = |z: &Zipped<'_>| self.unzipped + cost(z) <= UNZIPPED;
+        match zipped.filter(fits).and_then(|z| Some((z.kind, cost(&z), z.unzip()?))) {
+            Some((kind, cost, payload)) => {
+                self.unzipped += cost;
                 self.plain(kind, &payload, place)
             }
             None => {

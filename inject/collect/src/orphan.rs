@@ -7,6 +7,7 @@ use crate::target::{proc_dir, switch_off};
 use crate::tree::Tree;
 use crate::{Collector, Error};
 use prof_trace::chunk::{self, CHUNK_HEADER, FILE_HEADER, MAX_PAYLOAD, Next};
+use prof_trace::derived::Zipped;
 use prof_trace::event::{Codec, Entry};
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::{Events, NodeRun, Nodes, Pass, Target, kind};
@@ -196,6 +197,12 @@ impl Left {
             kind::END => self.ended = true,
             kind::NODES => self.note_nodes(Nodes::decode(payload)),
             kind::NODE_RUN => self.note_nodes(NodeRun::decode(payload).and_then(|r| r.nodes())),
+            kind::ZIPPED => {
+                let zipped = Zipped::decode(payload).filter(|z| z.kind == kind::NODE_RUN);
+                if let Some(nodes) = zipped.and_then(|z| z.unzip()) {
+                    self.note(kind::NODE_RUN, &nodes);
+                }
+            }
             kind::EVENTS => {
                 if let Some(e) = Events::decode(payload) {
                     self.last.insert(e.thread, Last::Plain(e));
@@ -273,6 +280,18 @@ fn segment_bytes(shared: &Shared, v: &View) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ids_of_compressed_nodes_are_not_given_again() {
+        let mut run = NodeRun::default();
+        (1..5000).for_each(|id| run.push(id, id - 1, 7));
+        let zipped = Zipped::encode(kind::NODE_RUN, &run.encode()).expect("compressed");
+        let mut left = Left::default();
+        left.note(kind::ZIPPED, &zipped);
+        assert_eq!(left.last_node, 4999);
+        left.note(kind::ZIPPED, &zipped[..zipped.len() - 1]);
+        assert_eq!(left.last_node, 4999);
+    }
 
     #[test]
     fn a_cut_off_recording_is_read_to_its_last_whole_chunk() {

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use prof_trace::chunk::{self, CHUNK_HEADER, Next};
+use prof_trace::derived::Zipper;
 use prof_trace::event::Codec;
 use prof_trace::pack::{Compress, Packed, Packer};
 use prof_trace::records::{Hooks, Target, kind};
@@ -13,6 +14,9 @@ use std::path::Path;
 
 /// Bytes of events, as they stand in the ring, after which they are written out within a pass.
 const FLUSH_AT: usize = 1 << 20;
+
+/// Stack nodes that take fewer bytes are not compressed.
+const WORTH_IT: usize = 1 << 10;
 
 /// Creates the file of a recording; it must not exist. Only its owner may read it: addresses and
 /// names of a process are nobody else's business.
@@ -52,6 +56,7 @@ pub struct Output {
     /// There is no time to compress.
     hurry: bool,
     packer: Packer,
+    zipper: Zipper,
     failed: Option<io::Error>,
     lost: u64,
 }
@@ -74,6 +79,7 @@ impl Output {
             compress: Compress::None,
             hurry: false,
             packer: Packer::new(),
+            zipper: Zipper::default(),
             failed: None,
             lost: 0,
         })
@@ -129,8 +135,16 @@ impl Output {
         head[8..16].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Adds a chunk that describes.
+    /// Adds a chunk that describes. Stack nodes are the only ones of which there may be as much as of
+    /// events; they are compressed if those are.
     pub fn put(&mut self, kind: u16, payload: &[u8]) {
+        if kind == kind::NODE_RUN
+            && self.packs()
+            && payload.len() >= WORTH_IT
+            && let Some(zipped) = self.zipper.zip(kind, payload)
+        {
+            return chunk::put(&mut self.meta, kind::ZIPPED, &zipped);
+        }
         chunk::put(&mut self.meta, kind, payload);
     }
 
@@ -280,6 +294,34 @@ mod tests {
         assert!(!out.is_empty());
         out.flush();
         assert_eq!((out.lost(), out.is_empty()), (15, true));
+    }
+
+    #[test]
+    fn only_large_runs_of_nodes_are_compressed_and_only_with_events() {
+        let path = std::env::temp_dir().join(format!("prof-zipped-{}", std::process::id()));
+        let mut out = Output::new(create_recording(&path).expect("a file")).expect("output");
+        let (nodes, few) = (vec![1; WORTH_IT], vec![1; WORTH_IT - 1]);
+        out.put(kind::NODE_RUN, &nodes);
+        out.set_compress(Compress::Fast);
+        for (k, bytes) in [(kind::NODE_RUN, &few), (kind::PCS, &nodes), (kind::NODE_RUN, &nodes)] {
+            out.put(k, bytes);
+        }
+        out.set_hurry(true);
+        out.put(kind::NODE_RUN, &nodes);
+        out.flush();
+        let bytes = std::fs::read(&path).expect("read");
+        std::fs::remove_file(&path).expect("remove");
+        let (mut at, mut kinds) = (0, Vec::new());
+        while let Next::Chunk(k, payload, n) = chunk::next(&bytes[at..]) {
+            at += n;
+            kinds.push(k);
+            if k == kind::ZIPPED {
+                let z = prof_trace::derived::Zipped::decode(payload).expect("zipped");
+                assert_eq!((z.kind, z.unzip()), (kind::NODE_RUN, Some(nodes.clone())));
+            }
+        }
+        let run = kind::NODE_RUN;
+        assert_eq!(kinds, [run, run, kind::PCS, kind::ZIPPED, run]);
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! The chunks that are made of a recording and not while it is recorded: what `prof pack` and `prof strip`
-//! add to it.
+//! Compressed chunks, and the chunks that are made of a recording and not while it is recorded: what
+//! `prof pack` and `prof strip` add to it.
 
 use crate::chunk::MAX_PAYLOAD;
 use crate::records::kind;
@@ -38,6 +38,11 @@ impl<'a> Zipped<'a> {
         (!events.contains(&kind)).then_some(Self { kind, len, frame: r.rest() })
     }
 
+    /// Bytes that it takes itself.
+    pub fn frame_len(&self) -> usize {
+        self.frame.len()
+    }
+
     /// Bytes of the payload of the other chunk.
     #[allow(clippy::len_without_is_empty)] // nothing to be compressed is no case of its own
     pub fn len(&self) -> usize {
@@ -48,6 +53,32 @@ impl<'a> Zipped<'a> {
     pub fn unzip(&self) -> Option<Vec<u8>> {
         let payload = zstd::bulk::decompress(self.frame, self.len).ok()?;
         (payload.len() == self.len).then_some(payload)
+    }
+}
+
+/// Compresses payloads while a recording is written, when time counts more than the last byte.
+#[derive(Default)]
+pub struct Zipper(Option<zstd::bulk::Compressor<'static>>);
+
+impl core::fmt::Debug for Zipper {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Zipper").finish_non_exhaustive()
+    }
+}
+
+impl Zipper {
+    /// As [`Zipped::encode`]; `None` as well if it would not be smaller.
+    pub fn zip(&mut self, kind: u16, payload: &[u8]) -> Option<Vec<u8>> {
+        if self.0.is_none() {
+            self.0 = zstd::bulk::Compressor::new(1).ok();
+        }
+        let mut w = Writer::default();
+        w.int(kind.into()).int(payload.len() as u64);
+        let at = w.bytes.len();
+        w.bytes.resize(at + zstd::zstd_safe::compress_bound(payload.len()), 0);
+        let n = self.0.as_mut()?.compress_to_buffer(payload, &mut w.bytes[at..]).ok()?;
+        w.bytes.truncate(at + n);
+        (w.bytes.len() < payload.len()).then_some(w.bytes)
     }
 }
 

@@ -3,6 +3,7 @@
 #![allow(missing_docs)]
 
 use prof_trace::chunk::{self, FILE_HEADER, Next};
+use prof_trace::derived::Zipped;
 use prof_trace::event::Event;
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::{
@@ -306,6 +307,11 @@ impl Recording {
                     let node = (t[1] as u32, t[2] as u32);
                     assert_eq!(self.nodes.insert(t[0] as u32, node), None, "an id means one node");
                 }
+            }
+            kind::ZIPPED => {
+                let zipped = Zipped::decode(p)?;
+                assert_eq!(zipped.kind, kind::NODE_RUN);
+                self.chunk(zipped.kind, &zipped.unzip()?)?;
             }
             kind::EVENTS => self.events_chunk(&Events::decode(p)?),
             kind::PACKED => {
