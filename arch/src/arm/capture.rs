@@ -245,6 +245,17 @@ pub unsafe extern "C" fn restorer() {
     core::arch::naked_asm!("mov r7, #119", "svc #0") // sigreturn
 }
 
+/// Goes to an entry of the hook as a stub does: with `arg`, and the descriptor where [`Call::function`]
+/// is taken from. Returns what the entry's original returns. For tests that have the hook in their own process.
+///
+/// # Safety
+/// `entry` must be one of [`hook_entry`](crate::hook_entry), and the descriptor one that it takes.
+#[cfg(target_arch = "arm")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn enter_as_stub(arg: usize, descriptor: usize, entry: *const ()) -> *mut u8 {
+    core::arch::naked_asm!("mov ip, r1", "bx r2")
+}
+
 /// The thread pointer.
 #[cfg(target_arch = "arm")]
 #[inline(always)]

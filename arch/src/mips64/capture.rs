@@ -294,6 +294,25 @@ pub unsafe extern "C" fn restorer() {
     core::arch::naked_asm!("addiu $2, $0, 5211", "syscall") // rt_sigreturn
 }
 
+/// Goes to an entry of the hook as a stub does: with `arg`, and the descriptor where [`Call::function`]
+/// is taken from. Returns what the entry's original returns. For tests that have the hook in their own process.
+///
+/// # Safety
+/// `entry` must be one of [`hook_entry`](crate::hook_entry), and the descriptor one that it takes.
+#[cfg(target_arch = "mips64")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn enter_as_stub(arg: usize, descriptor: usize, entry: *const ()) -> *mut u8 {
+    core::arch::naked_asm!(
+        ".set push",
+        ".set noreorder",
+        "move $24, $5",
+        "move $25, $6",
+        "jr $25",
+        "nop",
+        ".set pop",
+    )
+}
+
 /// The thread pointer. Where the processor has no such register, the kernel stands in for it.
 #[cfg(target_arch = "mips64")]
 #[inline(always)]

@@ -227,6 +227,17 @@ pub unsafe extern "C" fn restorer() {
     core::arch::naked_asm!("mov rax, 15", "syscall") // rt_sigreturn
 }
 
+/// Goes to an entry of the hook as a stub does: with `arg`, and the descriptor where [`Call::function`]
+/// is taken from. Returns what the entry's original returns. For tests that have the hook in their own process.
+///
+/// # Safety
+/// `entry` must be one of [`hook_entry`](crate::hook_entry), and the descriptor one that it takes.
+#[cfg(target_arch = "x86_64")]
+#[unsafe(naked)]
+pub unsafe extern "C" fn enter_as_stub(arg: usize, descriptor: usize, entry: *const ()) -> *mut u8 {
+    core::arch::naked_asm!("mov r11, rsi", "jmp rdx")
+}
+
 /// The thread pointer: what fs:0 holds under every libc (System V psABI TLS, variant II).
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]

@@ -1,6 +1,7 @@
 //! The hook in this process: shared memory, flag and states as the injector would make them, and
 //! functions that go through the hook's entries as a stub would.
 
+use prof_arch::native::capture::enter_as_stub;
 use prof_hook::header::PROF_HOOK;
 use prof_trace::event::{Codec, Entry, Event};
 use prof_trace::pcs;
@@ -21,11 +22,45 @@ unsafe extern "C" {
 
 #[repr(C)]
 struct Info {
-    addr: u64,
+    addr: usize,
     name: *const u8,
-    phdr: *const [u64; 7],
+    phdr: *const Phdr,
     phnum: u16,
 }
+
+/// A program header: in 64 bits the flags stand behind the type (ELF gABI, "Program Header").
+#[cfg(target_pointer_width = "64")]
+#[repr(C)]
+#[derive(Default)]
+struct Phdr {
+    kind: u32,
+    flags: u32,
+    offset: usize,
+    vaddr: usize,
+    paddr: usize,
+    filesz: usize,
+    memsz: usize,
+    align: usize,
+}
+
+/// A program header: in 32 bits the flags are the last but one.
+#[cfg(target_pointer_width = "32")]
+#[repr(C)]
+#[derive(Default)]
+struct Phdr {
+    kind: u32,
+    offset: usize,
+    vaddr: usize,
+    paddr: usize,
+    filesz: usize,
+    memsz: usize,
+    flags: u32,
+    align: usize,
+}
+
+const PT_LOAD: u32 = 1;
+const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
+const PT_ARM_EXIDX: u32 = 0x7000_0001;
 
 /// Anonymous zeroed memory.
 pub fn map(len: usize) -> *mut u8 {
@@ -55,7 +90,11 @@ pub fn install(extra_flags: u32) -> Hook {
         c.magic = MAGIC;
         c.layout = LAYOUT;
         c.segments = geometry.segments() as u32;
-        c.clock = clock::COUNTER;
+        let kernel = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+        let kernel = std::fs::read_to_string(kernel).unwrap_or_default();
+        let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let steady = prof_arch::native::capture::counter_is_steady(kernel.trim(), &cpus);
+        c.clock = if steady { clock::COUNTER } else { clock::SYSCALL };
         c.max_depth = 1024;
         c.tid_offset = i32::MIN;
         c.main_tid = std::process::id();
@@ -100,64 +139,61 @@ extern "C" fn add_module(info: *const Info, _: usize, data: *mut u8) -> i32 {
     let m = shared.module(c.modules.fetch_add(1, Relaxed) as usize).expect("room");
     // SAFETY: the module's program headers.
     let phdrs = unsafe { std::slice::from_raw_parts(info.phdr, info.phnum as usize) };
-    let (mut start, mut end, mut hdr) = (u64::MAX, 0, (0, 0));
-    for p in phdrs {
-        let (kind, addr, size) = (p[0] as u32, info.addr + p[2], p[5]);
-        if kind == 1 {
-            start = start.min(addr & !4095);
-            end = end.max(addr + size);
-        } else if kind == 0x6474_e550 {
-            hdr = (addr, size);
-        }
-    }
-    m.start.store(start, Relaxed);
-    m.end.store(end, Relaxed);
-    m.bias.store(info.addr, Relaxed);
-    m.eh_frame_hdr.store(hdr.0, Relaxed);
-    m.eh_frame_hdr_len.store(hdr.1, Relaxed);
-    if hdr.0 != 0 {
+    // As in memory: addresses and lengths.
+    let parts = |kind| {
+        let of = phdrs.iter().filter(move |p| p.kind == kind);
+        of.map(|p| (info.addr.wrapping_add(p.vaddr) as u64, p.memsz as u64))
+    };
+    // Bytes from an address to the end of its segment.
+    let rest = |at: u64| {
+        parts(PT_LOAD).find(|(a, n)| (*a..a + n).contains(&at)).map_or(0, |(a, n)| a + n - at)
+    };
+    m.start.store(parts(PT_LOAD).map(|(a, _)| a & !4095).min().unwrap_or(0), Relaxed);
+    m.end.store(parts(PT_LOAD).map(|(a, n)| a + n).max().unwrap_or(0), Relaxed);
+    m.bias.store(info.addr as u64, Relaxed);
+    if let Some((hdr, len)) = parts(PT_GNU_EH_FRAME).next() {
+        m.eh_frame_hdr.store(hdr, Relaxed);
+        m.eh_frame_hdr_len.store(len, Relaxed);
         // SAFETY: mapped, by the program header.
-        let bytes = unsafe { std::slice::from_raw_parts(hdr.0 as *const u8, hdr.1 as usize) };
-        let eh = prof_arch::unwind::eh_frame_address(bytes, hdr.0).expect("eh_frame");
+        let bytes = unsafe { std::slice::from_raw_parts(hdr as *const u8, len as usize) };
+        let eh = prof_arch::unwind::eh_frame_address(bytes, hdr).expect("eh_frame");
         m.eh_frame.store(eh, Relaxed);
-        for p in phdrs {
-            let (addr, size) = (info.addr + p[2], p[4]);
-            if p[0] as u32 == 1 && eh >= addr && eh < addr + size {
-                m.eh_frame_len.store(addr + size - eh, Relaxed);
-            }
-        }
+        m.eh_frame_len.store(rest(eh), Relaxed);
+    }
+    if cfg!(target_arch = "arm")
+        && let Some((exidx, len)) = parts(PT_ARM_EXIDX).next()
+    {
+        m.exidx.store(exidx, Relaxed);
+        m.exidx_len.store(len, Relaxed);
+        // The tables that it leads to are in the same segment, which is all that is read.
+        let segment = parts(PT_LOAD).find(|(a, n)| (*a..a + n).contains(&exidx)).expect("segment");
+        m.extab.store(segment.0, Relaxed);
+        m.extab_len.store(segment.1, Relaxed);
     }
     m.ready.store(1, Relaxed);
     0
 }
 
-/// malloc and free as a patched program calls them.
-#[unsafe(naked)]
-pub unsafe extern "C" fn hooked(arg: usize, descriptor: u64, entry: *const ()) -> *mut u8 {
-    #[cfg(target_arch = "x86_64")]
-    core::arch::naked_asm!("mov r11, rsi", "jmp rdx");
-    #[cfg(target_arch = "aarch64")]
-    core::arch::naked_asm!("mov x17, x1", "br x2");
-}
-
 impl Hook {
-    fn descriptor(&self, index: usize) -> u64 {
+    fn descriptor(&self, index: usize) -> usize {
         assert!(index < FUNCTIONS);
-        self.shared.base() as u64 + Shared::function_offset(index) as u64
+        self.shared.base() as usize + Shared::function_offset(index)
     }
 
     /// malloc through the hook.
     #[inline(always)]
     pub fn malloc(&self, n: usize) -> *mut u8 {
         // SAFETY: the entry gets what a stub would pass.
-        unsafe { hooked(n, self.descriptor(0), prof_hook::entry::alloc as *const ()) }
+        unsafe { enter_as_stub(n, self.descriptor(0), prof_hook::entry::alloc as *const ()) }
     }
 
     /// free through the hook.
     #[inline(always)]
     pub fn free(&self, p: *mut u8) {
         // SAFETY: the entry gets what a stub would pass.
-        unsafe { hooked(p as usize, self.descriptor(1), prof_hook::entry::free as *const ()) };
+        unsafe {
+            enter_as_stub(p as usize, self.descriptor(1), prof_hook::entry::free as *const ())
+        };
     }
 
     /// All events in the ring of the calling thread, in order, each segment given back. Their nodes are
