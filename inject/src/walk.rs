@@ -7,7 +7,7 @@ use crate::tables::Tables;
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::native::rule::{is_interrupted_pc, is_sigreturn_code};
 use prof_arch::native::{FullRegs, Regs, Rule, Step, UserRegs};
-use prof_arch::unwind::{CfiContext, FullStep, RegisterSet, compile, step_full};
+use prof_arch::unwind::{CfiContext, CfiRule, FullStep, RegisterSet, compile, step_full};
 use std::collections::HashMap;
 use std::ops::Range;
 
@@ -24,13 +24,15 @@ pub struct Walker<'a> {
     modules: Vec<Module>,
     maps: Vec<Map>,
     cfi: HashMap<usize, Tables>,
+    /// The last stack led through code without tables.
+    by_code: bool,
 }
 
 impl<'a> Walker<'a> {
     /// For a process with these modules and mappings.
     #[must_use]
     pub fn new(mem: &'a RemoteMemory, modules: Vec<Module>, maps: Vec<Map>) -> Self {
-        Self { mem, modules, maps, cfi: HashMap::new() }
+        Self { mem, modules, maps, cfi: HashMap::new(), by_code: false }
     }
 
     /// Reads all modules' tables, so that no thread is stopped meanwhile.
@@ -56,6 +58,7 @@ impl<'a> Walker<'a> {
         let hit = |a: u64| ours.iter().any(|r| r.contains(&a));
         let mut full = FullRegs::from(regs);
         let mut exact = true;
+        self.by_code = false;
         for _ in 0..MAX_FRAMES {
             if hit(full.pc) {
                 return true;
@@ -65,7 +68,8 @@ impl<'a> Walker<'a> {
                     full = next;
                     exact = signal;
                 }
-                Some(None) => return false,
+                // What code says is nearly always right: the hook's own note is asked as well.
+                Some(None) => return self.by_code && marked(),
                 None => break,
             }
         }
@@ -148,6 +152,21 @@ impl<'a> Walker<'a> {
             FullStep::Next { regs, .. } if regs.pc == 0 => Some(None),
             FullStep::Next { regs, signal } => Some(Some((regs, signal))),
             FullStep::End => Some(None),
+            FullStep::NoCfi => self.step_by_code(regs, look),
+            FullStep::Cut => None,
+        }
+    }
+
+    /// The same where no table covers the code, and what it does can be told from its instructions
+    /// (ARM, MIPS).
+    fn step_by_code(&mut self, regs: &FullRegs, look: u64) -> Option<Option<(FullRegs, bool)>> {
+        let mem = self.mem;
+        let mut code = |at: u64, to: &mut [u8]| mem.read(RemoteAddr(at), to).is_ok();
+        let rule = Rule::from_code(look.wrapping_add(1), &mut code)?;
+        self.by_code = true;
+        match rule.step_all(regs, &mut |a: u64| mem.word(RemoteAddr(a)).ok()) {
+            FullStep::Next { regs, signal } if regs.pc != 0 => Some(Some((regs, signal))),
+            FullStep::Next { .. } | FullStep::End => Some(None),
             _ => None,
         }
     }
