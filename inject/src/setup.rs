@@ -149,14 +149,24 @@ fn glibc(i: &Installed) -> BTreeMap<usize, u8> {
 /// glibc gives the blocks of a thread's cache back through `free` when the thread ends, although the
 /// program has given them back before. The function is known by the message that it refers to.
 fn quiet(i: &Installed) -> Area {
+    use prof_arch::native::insn;
     const MESSAGE: &[u8] = b"tcache_thread_shutdown(): unaligned tcache chunk";
+    /// Longer tables are not read.
+    const MOST: u64 = 1 << 20;
     let find = |m: &elf::Module| {
         let file = m.open(i.target.pid, &i.mem)?;
         let at = file.find(MESSAGE)?;
         let code = file.code()?;
-        let reference = prof_arch::native::insn::find_reference(&code.1, code.0, at)?;
+        let reference = insn::find_reference(&code.1, code.0, at).or_else(|| {
+            let table = file.section_bytes(".got", MOST)?;
+            insn::find_reference_by_table(&code.1, code.0, at, &table)
+        })?;
         let tables = Tables::of(&i.mem, m);
-        let range = function_range(&tables.cfi(), reference.wrapping_add(m.bias))?;
+        let range =
+            function_range(&tables.cfi(), reference.wrapping_add(m.bias)).or_else(|| {
+                let r = insn::function_around(&code.1, code.0, reference)?;
+                Some(r.start.wrapping_add(m.bias)..r.end.wrapping_add(m.bias))
+            })?;
         Some(Area { addr: range.start, len: range.end - range.start })
     };
     let allocators: BTreeSet<usize> = i.planned.iter().map(|p| p.found.module).collect();

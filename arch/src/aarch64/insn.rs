@@ -7,6 +7,7 @@
 use super::jump::PATCH_LEN;
 pub use crate::patch::{PatchPlan, Refusal};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// What an instruction does with its own address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -102,6 +103,18 @@ fn is_terminator(insn: u32) -> bool {
         || matches!(register_branch(insn), Some(opc) if opc & 7 != 1) // all but calls
         || insn & 0xffe0_001f == 0xd420_0000 // brk
         || insn & 0xffff_0000 == 0 // udf
+}
+
+/// Nothing: addresses in a module's own code are not loaded from tables.
+#[must_use]
+pub fn find_reference_by_table(_: &[u8], _: u64, _: u64, _table: &[u8]) -> Option<u64> {
+    None
+}
+
+/// Nothing: functions are known from tables.
+#[must_use]
+pub fn function_around(_: &[u8], _: u64, _at: u64) -> Option<Range<u64>> {
+    None
 }
 
 /// The address of the first instructions in `code` (which stands at `code_addr`) that load the

@@ -8,7 +8,10 @@
 //! that begins with it is not patched.
 
 #[cfg(feature = "relocate")]
-pub use super::plan::{PatchPlan, Refusal, calls, find_reference, indirect_jump, plan_patch};
+pub use super::plan::{
+    PatchPlan, Refusal, calls, find_reference, find_reference_by_table, function_around,
+    indirect_jump, plan_patch,
+};
 
 /// The instruction set that the processor is in.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]

@@ -8,6 +8,7 @@ use super::relocate::{Insn, decode};
 pub use crate::patch::{PatchPlan, Refusal};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// The instructions of code in one state, without the data that they load from among them.
 struct Sweep<'a> {
@@ -237,6 +238,31 @@ pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
         };
         adds.then_some(u64::from(add_at))
     })
+}
+
+/// Nothing: what is loaded from a global offset table is no address of this kind here.
+#[must_use]
+pub fn find_reference_by_table(_: &[u8], _: u64, _: u64, _table: &[u8]) -> Option<u64> {
+    None
+}
+
+/// The function of Thumb code that `at` lies in, where no table knows it: from where the last frame
+/// before is made (`push {..., lr}`) to where the next is, or what looks like it in the literals behind
+/// it. The addresses that its calls return to are in between, and no others.
+#[must_use]
+pub fn function_around(code: &[u8], code_addr: u64, at: u64) -> Option<Range<u64>> {
+    const LR: u16 = 1 << 14;
+    let halves: Vec<u16> = code.as_chunks().0.iter().map(|h| u16::from_le_bytes(*h)).collect();
+    let here = usize::try_from(at.checked_sub(code_addr)? / 2).ok()?;
+    let makes = |n: &usize| match halves[*n] {
+        0xb500..=0xb5ff => true,
+        0xe92d => halves.get(n + 1).is_some_and(|list| list & LR != 0),
+        _ => false,
+    };
+    let from = (0..halves.len().min(here)).rev().find(makes)?;
+    let to = (here + 1..halves.len()).find(makes).unwrap_or(halves.len());
+    let place = |n: usize| code_addr.wrapping_add(n as u64 * 2);
+    Some(place(from)..place(to))
 }
 
 /// Where direct calls and jumps in `code`, the function at `code_addr`, lead outside of it.

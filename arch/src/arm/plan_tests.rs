@@ -126,6 +126,20 @@ fn references() {
 }
 
 #[test]
+fn functions_without_tables() {
+    // bx lr; push {r4, lr}; bl; pop {r4, pc}; push.w {r4, r8, lr}; nop; pop.w {r4, r8, pc}; push {r4}; nop
+    let code =
+        thumb(&[0x4770, 0xb510, 0xf000, 0xf87d, 0xbd10, 0xe92d, 0x4110, 0xbf00, 0xe8bd, 0x8110]);
+    assert_eq!(function_around(&code, 0x1000, 0x1004), Some(0x1002..0x100a));
+    assert_eq!(function_around(&code, 0x1000, 0x1008), Some(0x1002..0x100a));
+    assert_eq!(function_around(&code, 0x1000, 0x100e), Some(0x100a..0x1014));
+    for outside in [0, 0x1000, 0x1002] {
+        assert_eq!(function_around(&code, 0x1000, outside), None, "{outside:x}");
+    }
+    assert_eq!(function_around(&code, 0x1000, 0x2000), Some(0x100a..0x1014));
+}
+
+#[test]
 fn where_code_leads() {
     // push {r4, lr}; bl +0x100; blx +0x200; pop; b.w +0x300
     let code = thumb(&[0xb510, 0xf000, 0xf87d, 0xf000, 0xe8fc, 0xf000, 0xb97a]);

@@ -8,6 +8,7 @@ use super::jump::PATCH_LEN;
 use super::regs::{RA, T9};
 pub use crate::patch::{PatchPlan, Refusal};
 use alloc::vec::Vec;
+use core::ops::Range;
 
 /// The instructions in `code`.
 fn words(isa: Isa, code: &[u8]) -> impl Iterator<Item = u32> + '_ {
@@ -48,6 +49,66 @@ pub fn find_reference_in(isa: Isa, code: &[u8], code_addr: u64, target: u64) -> 
 #[must_use]
 pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
     find_reference_in(Isa::NATIVE, code, code_addr, target)
+}
+
+/// The same of code that loads addresses from its module's global offset table, whose bytes are `table`:
+/// `ld` of the entry for what is around `target`, and a `daddiu` not far behind (System V ABI, MIPS
+/// RISC Processor Supplement, 4-18: the pointer to the table points into it).
+#[must_use]
+pub fn find_reference_by_table_in(
+    isa: Isa,
+    code: &[u8],
+    code_addr: u64,
+    target: u64,
+    table: &[u8],
+) -> Option<u64> {
+    const NEAR: usize = 16;
+    const POINTER: usize = 0x7ff0;
+    let low = target as u16;
+    let around = target.wrapping_sub(i64::from(low as i16) as u64);
+    let mut entries = table.as_chunks::<8>().0.iter();
+    let n = entries.position(|e| isa.order.word8(e, 0) == Some(around))?;
+    let offset = i16::try_from((n * 8) as isize - POINTER as isize).ok()? as u16;
+    let list: Vec<u32> = words(isa, code).collect();
+    let found = (0..list.len()).find(|&n| {
+        let loads = list[n] >> 26 == 0x37 && list[n] as u16 == offset;
+        let register = field(list[n], 16);
+        let adds = |i: &u32| i >> 26 == 0x19 && field(*i, 21) == register && *i as u16 == low;
+        loads && list[n + 1..].iter().take(NEAR).any(adds)
+    })?;
+    Some(code_addr.wrapping_add(found as u64 * 4))
+}
+
+/// The same for this machine.
+#[must_use]
+pub fn find_reference_by_table(
+    code: &[u8],
+    code_addr: u64,
+    target: u64,
+    table: &[u8],
+) -> Option<u64> {
+    find_reference_by_table_in(Isa::NATIVE, code, code_addr, target, table)
+}
+
+/// The function that `at` lies in, where no table knows it: from where the last frame before is made
+/// to where the next is. All addresses that its calls return to are in between, and no others.
+#[must_use]
+pub fn function_around_in(isa: Isa, code: &[u8], code_addr: u64, at: u64) -> Option<Range<u64>> {
+    /// `daddiu $sp, $sp, -N`.
+    const DOWN: u32 = 0x67bd_8000;
+    let list: Vec<u32> = words(isa, code).collect();
+    let here = usize::try_from(at.checked_sub(code_addr)? / 4).ok()?;
+    let makes = |i: &u32| i & 0xffff_8000 == DOWN;
+    let from = list.get(..=here)?.iter().rposition(makes)?;
+    let to = list[here + 1..].iter().position(makes).map_or(list.len(), |n| here + 1 + n);
+    let place = |n: usize| code_addr.wrapping_add(n as u64 * 4);
+    Some(place(from)..place(to))
+}
+
+/// The same for this machine.
+#[must_use]
+pub fn function_around(code: &[u8], code_addr: u64, at: u64) -> Option<Range<u64>> {
+    function_around_in(Isa::NATIVE, code, code_addr, at)
 }
 
 /// Where direct calls and jumps in `code`, which stands at `code_addr`, lead outside of it.

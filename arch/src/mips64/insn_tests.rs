@@ -120,6 +120,39 @@ fn references() {
 }
 
 #[test]
+fn references_by_the_table() {
+    // ld a1, -32752(gp); ld a0, -32744(gp); nop; daddiu a1, a0, 8; daddiu a0, a0, 20904
+    let insns = [0xdf85_8010, 0xdf84_8018, NOP, 0x6485_0008, 0x6484_51a8, JR];
+    for order in [Order::Little, Order::Big] {
+        let isa = Isa { order, release6: false };
+        let entry = |n: u64| match order {
+            Order::Little => n.to_le_bytes(),
+            Order::Big => n.to_be_bytes(),
+        };
+        let table = [entry(0x1c_0000), entry(0x1d_0000)].concat();
+        let code = code(isa, &insns);
+        let find = |target| find_reference_by_table_in(isa, &code, ADDR, target, &table);
+        assert_eq!(find(0x1d_51a8), Some(ADDR + 4));
+        // Another page, another place on it, or no entry.
+        assert_eq!([0x1c_51a8, 0x1d_51b0, 0x2d_51a8].map(find), [None, None, None]);
+        assert_eq!(find_reference_by_table_in(isa, &code[..16], ADDR, 0x1d_51a8, &table), None);
+    }
+}
+
+#[test]
+fn functions_without_tables() {
+    const DOWN: u32 = 0x67bd_ffe0;
+    let code = code(R2, &[NOP, DOWN, NOP, 0x67bd_0020, JR, NOP, DOWN, NOP]);
+    let around = |n: u64| function_around_in(R2, &code, ADDR, ADDR + 4 * n);
+    for n in [1, 2, 5] {
+        assert_eq!(around(n), Some(ADDR + 4..ADDR + 24));
+    }
+    assert_eq!(around(6), Some(ADDR + 24..ADDR + 32));
+    assert_eq!((around(0), around(8)), (None, None));
+    assert_eq!(function_around_in(R2, &code, ADDR, ADDR - 4), None);
+}
+
+#[test]
 fn what_a_function_calls() {
     // bal +0x100; beqz +8; b -4; j elsewhere; jalr
     let insns = [0x0411_0040, NOP, 0x1080_0002, NOP, 0x1000_fffe, NOP, 0x0800_1000, 0x0320_f809];

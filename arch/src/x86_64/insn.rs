@@ -4,7 +4,20 @@
 use super::jump::PATCH_LEN;
 pub use crate::patch::{PatchPlan, Refusal};
 use alloc::vec::Vec;
+use core::ops::Range;
 use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+
+/// Nothing: addresses in a module's own code are not loaded from tables.
+#[must_use]
+pub fn find_reference_by_table(_: &[u8], _: u64, _: u64, _table: &[u8]) -> Option<u64> {
+    None
+}
+
+/// Nothing: functions are known from tables.
+#[must_use]
+pub fn function_around(_: &[u8], _: u64, _at: u64) -> Option<Range<u64>> {
+    None
+}
 
 /// The first instruction in `code` (which stands at `code_addr`) that loads the address `target`
 /// relative to its own: `lea reg, [rip + d]`.
