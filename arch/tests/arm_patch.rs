@@ -1,9 +1,11 @@
-//! Moved ARM and Thumb instructions do what they did: small programs run twice under qemu-user, once with
-//! a function as it is, and once with its beginning moved and what was there made useless.
+//! Moved ARM and Thumb instructions do what they did: small programs run twice (by themselves on ARM,
+//! elsewhere under qemu-user), once with a function as it is, and once with its beginning moved and what
+//! was there made useless.
 #![cfg(feature = "relocate")]
 
 use prof_arch::arm::insn::State;
 use prof_arch::arm::relocate::relocate;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
@@ -59,7 +61,14 @@ fn exit_code(name: &str, program: &[u8]) -> Option<i32> {
     let file = std::env::temp_dir().join(format!("prof-arm-{}-{name}", std::process::id()));
     std::fs::write(&file, program).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
-    let out = Command::new("qemu-arm-static").arg(&file).output().unwrap();
+    let run = || if NATIVE { Command::new(&file) } else { Command::new(QEMU) }.arg(&file).output();
+    let out = loop {
+        match run() {
+            // Another test forked while it was being written.
+            Err(e) if e.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+            out => break out.unwrap(),
+        }
+    };
     std::fs::remove_file(&file).unwrap();
     out.status.code()
 }
@@ -81,8 +90,12 @@ fn same(name: &str, state: State, at: u32, code: &[u8], len: usize, want: i32) {
     assert_eq!(exit_code(name, &program(&all)), Some(want), "{name}, moved: {:02x?}", moved.bytes);
 }
 
-fn has_qemu() -> bool {
-    let found = Command::new("qemu-arm-static").arg("--version").output().is_ok();
+/// Whether this machine runs the programs by itself.
+const NATIVE: bool = cfg!(target_arch = "arm");
+const QEMU: &str = "qemu-arm-static";
+
+fn can_run() -> bool {
+    let found = NATIVE || Command::new(QEMU).arg("--version").output().is_ok();
     if !found {
         println!("skipped: there is no qemu-arm-static (package qemu-user-static)");
     }
@@ -91,7 +104,7 @@ fn has_qemu() -> bool {
 
 #[test]
 fn thumb_code() {
-    if !has_qemu() {
+    if !can_run() {
         return;
     }
     const RET: u16 = 0x4770;
@@ -143,7 +156,7 @@ fn thumb_code() {
 
 #[test]
 fn thumb_code_that_is_not_aligned() {
-    if !has_qemu() {
+    if !can_run() {
         return;
     }
     // ldr r0, [pc, #4]; uxtb r0, r0; bx lr, two bytes further: literals count from a multiple of four.
@@ -156,7 +169,7 @@ fn thumb_code_that_is_not_aligned() {
 
 #[test]
 fn arm_code() {
-    if !has_qemu() {
+    if !can_run() {
         return;
     }
     const RET: u32 = 0xe12f_ff1e;

@@ -8,8 +8,14 @@ use prof_trace::shared::flags;
 use std::hint::black_box;
 
 unsafe extern "C" {
-    fn backtrace(to: *mut u64, n: i32) -> i32;
+    fn backtrace(to: *mut usize, n: i32) -> i32;
 }
+
+/// The most in a round. Emulated processors, which others than AMD64 are mostly, take a minute for so many.
+const SAMPLES: usize = if cfg!(target_arch = "x86_64") { 20_000 } else { 2_000 };
+
+/// libc's functions that start a thread have no unwind tables on these: `backtrace` ends before them.
+const BEYOND: usize = if cfg!(any(target_arch = "arm", target_arch = "mips64")) { 2 } else { 0 };
 
 struct Sample {
     block: u64,
@@ -33,12 +39,13 @@ impl Walk {
     /// Allocates, and notes what backtrace says of the same place.
     #[inline(never)]
     fn sample(&mut self) {
-        let mut pcs = [0u64; 2048];
+        let mut pcs = [0usize; 2048];
         let block = self.hook.malloc(black_box(24));
         // SAFETY: the array has that many elements.
         let n = unsafe { backtrace(pcs.as_mut_ptr(), 2048) };
         self.hook.free(block);
-        self.samples.push(Sample { block: block as u64, expect: pcs[..n as usize].to_vec() });
+        let expect = pcs[..n as usize].iter().map(|pc| *pc as u64).collect();
+        self.samples.push(Sample { block: block as u64, expect });
     }
 
     #[inline(never)]
@@ -68,7 +75,7 @@ impl Walk {
         if self.random(4) == 0 {
             self.sample();
         }
-        if depth == 0 || self.samples.len() > 20_000 {
+        if depth == 0 || self.samples.len() > SAMPLES {
             return self.sample();
         }
         match self.random(3) {
@@ -100,10 +107,12 @@ fn stacks_equal_backtraces_at_every_depth() {
             assert_eq!((s.block, 24), (*addr, prof_trace::size::apart(*size).0));
             let got = w.hook.stack(*node);
             // The innermost frame of both is `sample`, at two different calls in it.
-            assert_eq!(got[1..], s.expect[1..], "round {round}");
+            let (same, beyond) = got.split_at(s.expect.len().min(got.len()));
+            assert_eq!(same[1..], s.expect[1..], "round {round}");
+            assert!(beyond.len() <= BEYOND, "round {round}: {beyond:x?}");
             checked += 1;
         }
     }
-    assert!(checked > 10_000, "{checked}");
+    assert!(checked > SAMPLES / 2, "{checked}");
     assert_eq!(w.hook.mismatches(), 0);
 }

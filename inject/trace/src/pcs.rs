@@ -139,20 +139,11 @@ pub fn pc_parts(shared: &Shared, id: u32) -> Option<(u64, u16)> {
 #[cfg(all(test, feature = "std"))]
 mod tests {
     use super::*;
-    use crate::shared::Geometry;
-    use std::alloc::{Layout, alloc_zeroed};
     use std::vec::Vec;
-
-    fn shared() -> Shared {
-        let g = Geometry::for_ring(0);
-        let layout = Layout::from_size_align(g.size(), 65536).expect("layout");
-        // SAFETY: the size is not zero; the memory is leaked, so it stays.
-        unsafe { Shared::new(alloc_zeroed(layout), g) }
-    }
 
     #[test]
     fn addresses_are_found_again_under_many_threads() {
-        let s = shared();
+        let s = Shared::leaked();
         let ids: Vec<Vec<u32>> = std::thread::scope(|scope| {
             let hs: Vec<_> = (0..4)
                 .map(|_| {
@@ -181,7 +172,7 @@ mod tests {
 
     #[test]
     fn an_address_may_belong_to_another_module_later() {
-        let s = shared();
+        let s = Shared::leaked();
         let a = add_pc(&s, 0x7f00_1234, 1);
         assert_eq!(find_pc(&s, 0x7f00_1234, |m| m == 1), a);
         assert_eq!(find_pc(&s, 0x7f00_1234, |m| m == 2), Found::Absent);

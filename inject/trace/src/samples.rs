@@ -138,17 +138,8 @@ fn search(shared: &Shared, addr: u64, hash: u64) -> bool {
 #[cfg(all(test, feature = "std"))]
 mod tests {
     use super::*;
-    use crate::shared::Geometry;
-    use std::alloc::{Layout, alloc_zeroed};
     use std::collections::HashSet;
     use std::vec::Vec;
-
-    fn shared() -> Shared {
-        let g = Geometry::for_ring(0);
-        let layout = Layout::from_size_align(g.size(), 65536).expect("layout");
-        // SAFETY: the size is not zero; the memory is leaked, so it stays.
-        unsafe { Shared::new(alloc_zeroed(layout), g) }
-    }
 
     fn next(x: &mut u64) -> u64 {
         *x ^= *x << 13;
@@ -159,7 +150,7 @@ mod tests {
 
     #[test]
     fn it_is_a_set_also_beyond_its_first_levels() {
-        let s = shared();
+        let s = Shared::leaked();
         let (mut x, mut model) = (88172645463325252u64, HashSet::new());
         for round in 0..400_000 {
             // Growing, then shrinking; addresses close together, as those of a heap are.
@@ -186,7 +177,7 @@ mod tests {
 
     #[test]
     fn threads_do_not_lose_each_others_addresses() {
-        let s = shared();
+        let s = Shared::leaked();
         std::thread::scope(|scope| {
             for t in 0..4u64 {
                 scope.spawn(move || {

@@ -524,6 +524,21 @@ impl Shared {
     }
 }
 
+#[cfg(all(test, feature = "std"))]
+impl Shared {
+    /// Memory of its own for a test, leaked. It is zero because it is new: only what is used is made.
+    pub(crate) fn leaked() -> Self {
+        const ALIGN: usize = 65536;
+        let g = Geometry::for_ring(0);
+        let layout = std::alloc::Layout::from_size_align(g.size() + ALIGN, 8).expect("layout");
+        // SAFETY: the size is not zero, and there is room behind the next boundary.
+        unsafe {
+            let at = std::alloc::alloc_zeroed(layout);
+            Self::new(at.add(at.align_offset(ALIGN)), g)
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -22,11 +22,16 @@ impl Random {
     }
 }
 
+/// Memory that is zero because it is new: only what is used is made.
 fn shared() -> Shared {
+    const ALIGN: usize = 65536;
     let g = Geometry::for_ring(0);
-    let layout = Layout::from_size_align(g.size(), 65536).expect("layout");
-    // SAFETY: the size is not zero; the memory is leaked, so it stays.
-    unsafe { Shared::new(alloc_zeroed(layout), g) }
+    let layout = Layout::from_size_align(g.size() + ALIGN, 8).expect("layout");
+    // SAFETY: the size is not zero, there is room behind the next boundary, and the memory is leaked.
+    unsafe {
+        let at = alloc_zeroed(layout);
+        Shared::new(at.add(at.align_offset(ALIGN)), g)
+    }
 }
 
 /// Distinct addresses with their modules, of which each has some addresses of others.

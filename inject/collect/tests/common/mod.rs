@@ -37,8 +37,8 @@ pub fn new_ring(bytes: usize) -> Shared {
     let shared = prof_collect::map_ring(file.into()).expect("ring");
     // SAFETY: nobody else uses it yet.
     let c = unsafe { shared.control_mut() };
-    c.clock = clock::COUNTER;
-    c.ticks_per_sec = 2_000_000_000;
+    c.clock = if COUNTER { clock::COUNTER } else { clock::SYSCALL };
+    c.ticks_per_sec = if COUNTER { 2_000_000_000 } else { 1_000_000_000 };
     c.ring_addr = shared.base() as u64;
     c.ring_len = geometry.size() as u64;
     c.states_count = 8192;
@@ -48,8 +48,18 @@ pub fn new_ring(bytes: usize) -> Shared {
     shared
 }
 
+/// Whether the processor's counter is read: others have one that is through within seconds, or none.
+const COUNTER: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
+
+/// The clock that the control page names.
 pub fn now() -> u64 {
-    prof_arch::native::capture::counter()
+    if COUNTER {
+        return prof_arch::native::capture::counter();
+    }
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is a valid place for the result.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
 /// A thread's side of the hook. Allocates nothing.

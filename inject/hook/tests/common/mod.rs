@@ -15,7 +15,6 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 unsafe extern "C" {
     fn malloc(n: usize) -> *mut u8;
     fn free(p: *mut u8);
-    fn mmap(at: *mut u8, len: usize, prot: i32, flags: i32, fd: i32, off: i64) -> *mut u8;
     fn dl_iterate_phdr(f: extern "C" fn(*const Info, usize, *mut u8) -> i32, data: *mut u8) -> i32;
     fn gettid() -> i32;
 }
@@ -64,10 +63,12 @@ const PT_ARM_EXIDX: u32 = 0x7000_0001;
 
 /// Anonymous zeroed memory.
 pub fn map(len: usize) -> *mut u8 {
+    let prot = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
     // SAFETY: an anonymous mapping disturbs nobody.
-    let p = unsafe { mmap(std::ptr::null_mut(), len, 3, 0x4022, -1, 0) };
-    assert_ne!(p as isize, -1);
-    p
+    let p = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
+    assert_ne!(p, libc::MAP_FAILED);
+    p.cast()
 }
 
 /// The ring, set up once.
@@ -156,9 +157,11 @@ extern "C" fn add_module(info: *const Info, _: usize, data: *mut u8) -> i32 {
         m.eh_frame_hdr_len.store(len, Relaxed);
         // SAFETY: mapped, by the program header.
         let bytes = unsafe { std::slice::from_raw_parts(hdr as *const u8, len as usize) };
-        let eh = prof_arch::unwind::eh_frame_address(bytes, hdr).expect("eh_frame");
-        m.eh_frame.store(eh, Relaxed);
-        m.eh_frame_len.store(rest(eh), Relaxed);
+        // ARM's linker makes one that leads nowhere, where there is no table.
+        if let Some(eh) = prof_arch::unwind::eh_frame_address(bytes, hdr) {
+            m.eh_frame.store(eh, Relaxed);
+            m.eh_frame_len.store(rest(eh), Relaxed);
+        }
     }
     if cfg!(target_arch = "arm")
         && let Some((exidx, len)) = parts(PT_ARM_EXIDX).next()
