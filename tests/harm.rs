@@ -10,7 +10,6 @@ use nix::sys::signal::Signal;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
-use std::time::Duration;
 
 /// Attaches and detaches so many times, into a new recording each time.
 fn cycles(scene: &Scene, target: &Target, count: usize) {
@@ -179,7 +178,7 @@ fn end_of(scene: &Scene, how: &str, recorded: bool) -> (i32, String, String) {
     target.expect("ready");
     let recording = recorded.then(|| scene.attach(&target));
     target.send("go");
-    let said = target.line_within(Duration::from_secs(20)).unwrap_or_default();
+    let said = target.line_within(common::DEADLINE / 3).unwrap_or_default();
     let code = target.wait();
     if let Some(file) = recording {
         scene.finished(&file);

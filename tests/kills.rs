@@ -6,7 +6,7 @@ mod common;
 use common::build::program;
 use common::killer::killed_at;
 use common::snapshot::Snapshot;
-use common::{Scene, Target};
+use common::{DEADLINE, Scene, Target};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ fn clean_up(scene: &Scene, target: &mut Target, before: &Snapshot, place: usize)
     let nothing = out.stderr.contains("is not being recorded");
     assert!(out.code == 0 || nothing, "after a kill at call {place}: {out:?}");
     // A thread may still have to finish the call that the killed prof left it in.
-    let end = Instant::now() + Duration::from_secs(10);
+    let end = Instant::now() + DEADLINE / 6;
     loop {
         let found = before.differences(&Snapshot::of(target));
         if found.is_empty() {

@@ -101,7 +101,7 @@ fn everything_before_a_kill_9_is_in_the_recording() {
             seen = target.expect("count").rsplit(' ').next().unwrap().parse().unwrap();
         }
         target.kill();
-        while let Some(line) = target.line_within(Duration::from_millis(200)) {
+        while let Some(line) = target.line_within(Duration::from_secs(5)) {
             seen = line.rsplit(' ').next().unwrap().parse().unwrap_or(seen);
         }
         let r = scene.finished(&recording);

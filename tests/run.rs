@@ -98,7 +98,7 @@ fn signals_reach_the_command_and_report_prints_at_the_end() {
     target.ask("alloc 25");
     target.signal(Signal::SIGTERM);
     let mut text = String::new();
-    while let Some(line) = target.line_within(std::time::Duration::from_secs(20)) {
+    while let Some(line) = target.line_within(common::DEADLINE / 3) {
         text += &line;
         text += "\n";
     }

@@ -94,15 +94,22 @@ fn handlers_on_alternate_stacks_are_unwound_through() {
     let sum = |name: &str| groups.iter().map(|g| g.number(name)).sum::<u64>();
     let live = (sum("live_count"), sum("live_bytes"));
     assert_eq!(live, (handled, handled * 3001), "a block for each call of the handler");
-    let mut interrupted = 0;
+    let (mut interrupted, mut cut) = (0, 0);
     for g in &groups {
         let f = g.functions();
         assert!(f.contains(&"on_alarm"), "{f:?}");
+        // ARM's libc has no unwind tables, and no call by which an interrupted function could be told.
+        if cfg!(target_arch = "arm") && g.frames().last().unwrap().module().contains("/libc.so") {
+            cut += g.number("live_count");
+            continue;
+        }
         assert_eq!(f.last(), Some(&common::START), "{f:?}");
         assert!(f.contains(&"main"), "{f:?}");
         interrupted += u64::from(f.contains(&"interrupted_work")) * g.number("live_count");
     }
     assert!(interrupted * 2 > handled, "only {interrupted} of {handled} in the computing function");
+    assert!(cut * 10 < handled, "{cut} of {handled} are cut");
+    assert!(cut == 0 || r.number("/recording/truncated_stacks") > 0, "{cut} are not counted");
 }
 
 #[test]

@@ -18,8 +18,9 @@ use std::time::{Duration, Instant};
 pub use report::Report;
 pub use target::Target;
 
-/// How long any single step may take before it counts as a hang.
-pub const DEADLINE: Duration = Duration::from_secs(60);
+/// How long any single step may take before it counts as a hang. Others than AMD64 are emulated, mostly.
+pub const DEADLINE: Duration =
+    Duration::from_secs(if cfg!(target_arch = "x86_64") { 60 } else { 300 });
 
 /// Where programs start, as their own start files call it.
 pub const START: &str = if cfg!(target_arch = "mips64") { "__start" } else { "_start" };
@@ -85,8 +86,14 @@ impl Scene {
     /// Runs `prof` here.
     #[track_caller]
     pub fn prof<S: AsRef<str>>(&self, args: &[S]) -> Output {
+        let args: Vec<_> = args.iter().map(AsRef::as_ref).collect();
         let mut c = Command::new(Self::binary());
-        c.args(args.iter().map(AsRef::as_ref));
+        c.args(&args);
+        // Threads that have a slow machine's processor to share may take long to stop.
+        let stops = matches!(args.first(), Some(&("attach" | "detach")));
+        if stops && !cfg!(target_arch = "x86_64") && !args.contains(&"--timeout") {
+            c.args(["--timeout", "60s"]);
+        }
         self.run(c)
     }
 
@@ -219,7 +226,7 @@ pub fn run(mut command: Command) -> Output {
     let code = wait(&mut child, DEADLINE);
     let took = start.elapsed();
     let text = |rx: mpsc::Receiver<Vec<u8>>, name| {
-        let bytes = rx.recv_timeout(Duration::from_secs(5)).unwrap_or_else(|_| {
+        let bytes = rx.recv_timeout(DEADLINE / 12).unwrap_or_else(|_| {
             panic!("{what}: a process that was left behind holds on to {name}")
         });
         String::from_utf8_lossy(&bytes).into_owned()

@@ -59,30 +59,39 @@ impl Snapshot {
         all
     }
 
-    /// Lines of the memory map that only a recorder leaves: memfds and anonymous code.
+    /// Lines of the memory map that only a recorder leaves: memfds and anonymous code. What this process
+    /// has at the same place is the kernel's: on MIPS a page in which it does instructions for others.
     pub fn foreign(&self) -> Vec<&String> {
-        self.maps.iter().filter(|l| is_foreign(l)).collect()
+        let ours = std::fs::read_to_string("/proc/self/maps").expect("maps");
+        let ours: Vec<String> = ours.lines().map(squeeze).collect();
+        self.maps.iter().filter(|l| is_foreign(l) && !ours.contains(l)).collect()
     }
 }
 
 fn is_foreign(line: &str) -> bool {
     let fields: Vec<_> = line.split(' ').collect();
     let path = fields.get(5).copied().unwrap_or("");
-    line.contains("memfd") || line.contains("prof-") || (fields[1].contains('x') && path.is_empty())
+    let code = fields[1].contains('x') && !(STACKS_ARE_CODE && fields[1].contains('w'));
+    line.contains("memfd") || line.contains("prof-") || (code && path.is_empty())
 }
+
+/// Programs for MIPS ask for executable stacks, threads' included, as the kernel needs them where there
+/// is no floating point unit.
+const STACKS_ARE_CODE: bool = cfg!(target_arch = "mips64");
 
 fn squeeze(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A hash of the bytes of every executable mapping, as they stand in memory.
+/// A hash of the bytes of every executable mapping, as they stand in memory. What the process may write
+/// itself, as an executable stack, is always another.
 #[track_caller]
 fn text_of(target: &Target) -> Vec<(String, u64)> {
     let memory = target.memory();
     let mut all = Vec::new();
     for line in target.proc("maps").lines() {
         let fields: Vec<_> = line.split_whitespace().collect();
-        if !fields[1].contains('x') || line.contains("[vsyscall]") {
+        if !fields[1].contains('x') || fields[1].contains('w') || line.contains("[vsyscall]") {
             continue;
         }
         let (start, end) = fields[0].split_once('-').expect("a range");
