@@ -64,6 +64,60 @@ fn reused_addresses_keep_their_order_across_threads() {
     }
 }
 
+/// Four threads free each other's blocks at full speed: no event is lost, and on each address an
+/// allocation follows the free before it, whoever made the two.
+#[track_caller]
+fn handed_from_thread_to_thread(name: &str, tunables: &str) {
+    let scene = Scene::new(name);
+    let mut command = Command::new(program("handed.c"));
+    command.env("GLIBC_TUNABLES", tunables);
+    let mut target = Target::spawn(command);
+    target.expect("ready");
+    let recording = scene.attach(&target);
+    target.ask("go 10000");
+    let answer = target.ask("go 20000");
+    scene.detach(&target);
+    target.quit();
+    assert_eq!(answer, "done 80000");
+    let r = scene.finished(&recording);
+    // With no free that came before its allocation, and none that had to be made up.
+    r.assert_sound();
+    assert_eq!(r.number("/recording/unknown_frees"), 0, "{:#}", r.brief());
+    let groups = r.asked_by("handed_block");
+    let sum = |name: &str| groups.iter().map(|g| g.number(name)).sum::<u64>();
+    assert_eq!((sum("allocations"), sum("live_count")), (120_000, 0), "{}", r.askers());
+    assert!(groups.iter().all(|g| g.rooted()), "{}", r.askers());
+
+    let only = ["export", "csv", recording.to_str().unwrap(), "--function", "^handed_block$"];
+    let csv = scene.prof(&only).ok("prof export").stdout;
+    // Address, when it was allocated and freed, and by which threads.
+    let row = |line: &str| -> (String, u64, u64, bool) {
+        let f: Vec<_> = line.split(',').collect();
+        let time = |i: usize| f[i].parse().unwrap_or_else(|e| panic!("{e}: {line}"));
+        (f[0].to_owned(), time(2), time(3), f[5] != f[7])
+    };
+    let mut blocks: Vec<_> = csv.lines().skip(1).map(row).collect();
+    assert_eq!(blocks.len(), 120_000);
+    assert!(blocks.iter().all(|b| b.3), "each is freed by another thread");
+    blocks.sort();
+    let reused = blocks.windows(2).filter(|b| b[0].0 == b[1].0);
+    assert!(reused.clone().count() > 100_000, "few addresses were used again");
+    for b in reused {
+        assert!(b[0].1 <= b[0].2 && b[0].2 <= b[1].1, "two blocks at one address: {b:?}");
+    }
+}
+
+#[test]
+fn blocks_handed_around_by_one_arena() {
+    let all = "glibc.malloc.arena_max=1:glibc.malloc.tcache_count=0";
+    handed_from_thread_to_thread("handed", all);
+}
+
+#[test]
+fn blocks_handed_around_by_the_threads_caches() {
+    handed_from_thread_to_thread("handed-cached", "");
+}
+
 #[test]
 fn attached_while_eight_threads_are_busy() {
     let scene = Scene::new("busy");
