@@ -97,6 +97,8 @@ static int ring_wait(struct ring *r, uint8_t opcode, int fd, void *at) {
 /* True if the wait ended as it should: by its timeout. */
 static int timed_wait(enum kind kind) {
     struct timespec t = {wait_ms / 1000, wait_ms % 1000 * 1000000l}, t2 = t;
+    /* What newer calls take, on 32 bits too: __kernel_timespec. */
+    struct { int64_t s, ns; } wide = {t.tv_sec, t.tv_nsec};
     struct timeval tv = {wait_ms / 1000, wait_ms % 1000 * 1000l};
     struct pollfd p = {nothing[0], POLLIN, 0};
     struct epoll_event e;
@@ -117,7 +119,7 @@ static int timed_wait(enum kind kind) {
     case SELECT: return select(nothing[0] + 1, &set, NULL, NULL, &tv) == 0;
     case PSELECT: return pselect(nothing[0] + 1, &set, NULL, NULL, &t, NULL) == 0;
     case EPOLL_WAIT: return epoll_wait(epoll_set, &e, 1, (int)wait_ms) == 0;
-    case EPOLL_PWAIT2: return syscall(441, epoll_set, &e, 1, &t, NULL, 8) == 0;
+    case EPOLL_PWAIT2: return syscall(441, epoll_set, &e, 1, &wide, NULL, 8) == 0;
     case FUTEX:
         return syscall(SYS_futex, &zero, FUTEX_WAIT, 0, &t, NULL, 0) < 0 && errno == ETIMEDOUT;
     case FUTEX_BITSET: {
@@ -140,7 +142,7 @@ static int timed_wait(enum kind kind) {
         char c;
         return recv(quiet[0], &c, 1, 0) < 0 && errno == EAGAIN;
     }
-    default: return ring_wait(&rings[0], IORING_OP_TIMEOUT, -1, &t);
+    default: return ring_wait(&rings[0], IORING_OP_TIMEOUT, -1, &wide);
     }
 }
 
