@@ -21,6 +21,10 @@
 #include <sys/wait.h>
 #include <time.h>
 
+#ifndef SYS_epoll_pwait2 /* of Linux 5.11; other architectures count from elsewhere */
+#define SYS_epoll_pwait2 (SYS_io_uring_setup + 16)
+#endif
+
 enum kind {
     NANOSLEEP, CLOCK_NANOSLEEP, CLOCK_ABSTIME, POLL, PPOLL, SELECT, PSELECT, EPOLL_WAIT,
     EPOLL_PWAIT2, FUTEX, FUTEX_BITSET, SIGTIMEDWAIT, SEMTIMEDOP, RECV_TIMEOUT, URING_TIMEOUT,
@@ -119,7 +123,7 @@ static int timed_wait(enum kind kind) {
     case SELECT: return select(nothing[0] + 1, &set, NULL, NULL, &tv) == 0;
     case PSELECT: return pselect(nothing[0] + 1, &set, NULL, NULL, &t, NULL) == 0;
     case EPOLL_WAIT: return epoll_wait(epoll_set, &e, 1, (int)wait_ms) == 0;
-    case EPOLL_PWAIT2: return syscall(441, epoll_set, &e, 1, &wide, NULL, 8) == 0;
+    case EPOLL_PWAIT2: return syscall(SYS_epoll_pwait2, epoll_set, &e, 1, &wide, NULL, 8) == 0;
     case FUTEX:
         return syscall(SYS_futex, &zero, FUTEX_WAIT, 0, &t, NULL, 0) < 0 && errno == ETIMEDOUT;
     case FUTEX_BITSET: {
