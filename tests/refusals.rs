@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::build::{compile, program};
+use common::build::{compile, other_width, program};
 use common::snapshot::Snapshot;
 use common::{Output, Scene, Target, skip};
 use std::os::unix::fs::PermissionsExt;
@@ -146,22 +146,36 @@ fn already_traced() {
     target.quit();
 }
 
+/// Both ways where there is a prof of the other width, as in a machine of tests/vm.
 #[test]
-fn a_32_bit_process() {
+fn a_process_of_another_width() {
     let flags = ["-m32", "-nostdlib", "-static", "-ffreestanding", "-fno-stack-protector"];
-    let program = match compile("cc", "bits32.c", &flags) {
+    let other = other_width();
+    let found = other.as_ref().map(|d| d.join("bits32"));
+    let bits = match found.map_or_else(|| compile("cc", "bits32.c", &flags), Ok) {
         Ok(p) => p,
-        Err(e) => return skip("a_32_bit_process", &format!("cc -m32: {e}")),
+        Err(e) => return skip("a_process_of_another_width", &format!("cc -m32: {e}")),
     };
-    if Command::new(&program).stdin(std::process::Stdio::null()).status().is_err() {
-        return skip("a_32_bit_process", "the kernel runs no 32-bit programs");
+    if Command::new(&bits).stdin(std::process::Stdio::null()).status().is_err() {
+        return skip("a_process_of_another_width", "the kernel runs no programs of another width");
     }
+    let (ours, theirs) =
+        if cfg!(target_pointer_width = "64") { ("64-bit", "32-bit") } else { ("32-bit", "64-bit") };
     let scene = Scene::new("bits32");
-    let mut target = Target::spawn(Command::new(program));
+    let mut target = Target::spawn(Command::new(bits));
     target.ask("");
     let pid = target.pid.to_string();
-    refused(&scene.prof(&["attach", &pid]), 3, &[&pid, "32-bit"]);
+    refused(&scene.prof(&["attach", &pid]), 3, &[&pid, ours, theirs]);
     target.ask("");
+    if let Some(dir) = other {
+        let mut target = Target::start(&program("toggle.c"), &[]);
+        let pid = target.pid.to_string();
+        let mut command = Command::new(dir.join("prof"));
+        command.args(["attach", &pid]);
+        refused(&scene.run(command), 3, &[&pid, ours, theirs]);
+        target.ask("alloc 1");
+        target.quit();
+    }
     nothing_written(&scene);
 }
 

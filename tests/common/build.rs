@@ -27,6 +27,11 @@ fn built_elsewhere() -> Option<PathBuf> {
     std::env::var_os("PROF_TEST_PROGRAMS").map(PathBuf::from)
 }
 
+/// The folder of prof and a program for the other width that the machine's kernel runs, if there is one.
+pub fn other_width() -> Option<PathBuf> {
+    built_elsewhere().map(|dir| dir.join("other")).filter(|dir| dir.exists())
+}
+
 /// True if [`compile`] can be expected to work with this compiler.
 pub fn has_compiler(compiler: &str) -> bool {
     super::installed(compiler) || (built_elsewhere().is_some() && matches!(compiler, "cc" | "c++"))

@@ -3,6 +3,7 @@
 #include "common.h"
 #include <dlfcn.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 static void *library;
 static void *(*function)(void);
@@ -18,13 +19,14 @@ static void found(void) {
 
 int main(void) {
     uintptr_t at = 0;
+    size_t page = sysconf(_SC_PAGESIZE);
     say("ready\n");
     for (;;) {
         const char *word = command();
         if (strncmp(word, "load ", 5) == 0) {
             library = dlopen(word + 5, RTLD_NOW);
             found();
-            at = (uintptr_t)function & ~(uintptr_t)4095;
+            at = (uintptr_t)function & ~(uintptr_t)(page - 1);
         } else if (strncmp(word, "space ", 6) == 0) {
             library = dlmopen(LM_ID_NEWLM, word + 6, RTLD_NOW);
             found();
@@ -36,7 +38,7 @@ int main(void) {
             if (dlclose(library)) fail("dlclose");
             say("done\n");
         } else if (is(word, "shift")) {
-            void *p = mmap((void *)at, 4096, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+            void *p = mmap((void *)at, page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
             say("done %p\n", p);
         }
     }

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <pthread.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #if defined __aarch64__ || defined __mips__
 enum { STACK = 131072, THREADS = 50 };
@@ -32,8 +33,9 @@ static void *work(void *lowest) {
 }
 
 int main(void) {
-    char *space = mmap(NULL, STACK + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (space == MAP_FAILED || mprotect(space, 4096, PROT_NONE)) fail("mmap");
+    size_t page = sysconf(_SC_PAGESIZE);
+    char *space = mmap(NULL, STACK + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (space == MAP_FAILED || mprotect(space, page, PROT_NONE)) fail("mmap");
     say("ready\n");
     for (;;) {
         if (!is(command(), "go")) continue;
@@ -41,8 +43,8 @@ int main(void) {
             pthread_attr_t attributes;
             pthread_t id;
             pthread_attr_init(&attributes);
-            if (pthread_attr_setstack(&attributes, space + 4096, STACK)) fail("setstack");
-            if (pthread_create(&id, &attributes, work, space + 4096)) fail("pthread_create");
+            if (pthread_attr_setstack(&attributes, space + page, STACK)) fail("setstack");
+            if (pthread_create(&id, &attributes, work, space + page)) fail("pthread_create");
             pthread_join(id, NULL);
             pthread_attr_destroy(&attributes);
         }

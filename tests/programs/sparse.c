@@ -1,9 +1,10 @@
-/* Pages that are hardly used: 4,000 blocks of 1,000 bytes by turns, of which only every 40th is kept, and by
- * another function than those that are freed; then 200 blocks of 4,000 bytes that are all kept, and 300 from
+/* Pages that are hardly used: 4,000 blocks of 1,000 bytes by turns, of which only every 40th is kept (with larger pages
+ * than 4 KiB as many more), and by another function than those that are freed; then 200 blocks of 4,000 bytes that are all kept, and 300 from
  * before. */
 #include "common.h"
+#include <unistd.h>
 
-static void *all[4000], *dense[200], *older[300];
+static void *all[64000], *dense[200], *older[300];
 
 NOINLINE static void *keeper(void) {
     void *p = malloc(1000); /* @keeper */
@@ -31,10 +32,11 @@ int main(void) {
     }
     say("ready\n");
     command();
-    for (int i = 0; i < 4000; i++) all[i] = i % 40 ? passing() : keeper();
+    int step = sysconf(_SC_PAGESIZE) / 1024 * 10, count = 100 * step;
+    for (int i = 0; i < count; i++) all[i] = i % step ? passing() : keeper();
     for (int i = 0; i < 200; i++) dense[i] = filler();
-    for (int i = 0; i < 4000; i++) {
-        if (i % 40) free(all[i]);
+    for (int i = 0; i < count; i++) {
+        if (i % step) free(all[i]);
     }
     say("done\n");
     for (;;) command();
