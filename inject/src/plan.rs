@@ -179,6 +179,10 @@ fn gap(
                 }
             }
         }
+        // What is above the first stack may be the kernel's.
+        if name == b"[stack]" {
+            break;
+        }
         low = low.max(end);
     }
     best
@@ -220,6 +224,26 @@ mod tests {
     fn map(start: u64, end: u64) -> Map {
         let text = format!("{start:x}-{end:x} r-xp 00000000 00:00 0 \n");
         proc::parse_maps(text.as_bytes()).remove(0)
+    }
+
+    fn named(start: u64, end: u64, name: &str) -> Map {
+        let text = format!("{start:x}-{end:x} rw-p 00000000 00:00 0 {name}\n");
+        proc::parse_maps(text.as_bytes()).remove(0)
+    }
+
+    #[test]
+    fn stubs_are_put_below_the_stack() {
+        // A 32-bit ARM process under a 64-bit kernel: libraries and stack lie at the end of the addresses.
+        let (libs, len) = (0xf7a0_0000..0xf7c0_0000, AREA.next_multiple_of(proc::page_size()));
+        let stack = named(0xf9d0_0000, 0xf9d2_0000, "[stack]");
+        let vectors = named(0xffff_0000, 0xffff_1000, "[vectors]");
+        let maps = [map(0x40_0000, 0x50_0000), map(libs.start, libs.end), stack, vectors];
+        let window = libs.start - (15 << 20)..libs.end + (15 << 20);
+        let at = gap(&maps, 0x100_0000, &[], &window, libs.start, len).expect("a place");
+        assert!(window.start <= at && at + len <= libs.start, "{at:x}");
+        // There is room above the stack, but not for us; what is below it is the stack's.
+        let window = libs.end..0xffff_0000;
+        assert_eq!(gap(&maps, 0x100_0000, &[], &window, libs.start, len), None);
     }
 
     #[test]

@@ -24,9 +24,10 @@ pub fn breakpoint(at: u64) -> &'static [u8] {
 /// Bytes that a patch overwrites: `b.w label`, or `b label`.
 pub const PATCH_LEN: usize = 4;
 
-/// User addresses that can be mapped: above the usual `mmap_min_addr`, and below the kernel.
+/// User addresses that can be mapped: above the usual `mmap_min_addr`, and below the page of the kernel's
+/// helpers. A 32-bit kernel keeps the last gibibyte for itself, a 64-bit one nothing.
 const LOWEST: u64 = 0x1_0000;
-const HIGHEST: u64 = 0xbf00_0000;
+const HIGHEST: u64 = 0xffff_0000;
 
 /// How far from an address code may be placed so that branches between them work in both directions
 /// and states, with 64 KiB to spare for the length of what is placed.
@@ -116,7 +117,7 @@ mod tests {
 
     #[test]
     fn windows() {
-        for addr in [0, 0x1_0001, 0x40_0000, 0xb6f0_0001, 0xbefc_0000] {
+        for addr in [0, 0x1_0001, 0x40_0000, 0xb6f0_0001, 0xbefc_0000, 0xf7ac_0001, 0xffff_0000] {
             let window = near_window(addr);
             assert!(window.start < window.end);
             for edge in [window.start, window.end] {
