@@ -1,7 +1,8 @@
 /* Children of every kind: fork with allocations in the child, fork and exec, posix_spawn, vfork,
- * system. Each child's answer is checked; the parent's own allocations are exactly ten of 7,000
- * bytes per "go". */
+ * system, fork and a signal that ends the child. Each child's answer is checked; the parent's own
+ * allocations are exactly ten of 7,000 bytes per "go". */
 #include "common.h"
+#include <signal.h>
 #include <spawn.h>
 #include <sys/wait.h>
 
@@ -52,6 +53,11 @@ int main(void) {
                 _exit(1);
             }
             reap(pid, 7, "vfork");
+            pid = fork();
+            while (pid == 0) pause();
+            int status;
+            if (kill(pid, SIGUSR1) || waitpid(pid, &status, 0) != pid) fail("fork and signal");
+            if (!WIFSIGNALED(status) || WTERMSIG(status) != SIGUSR1) fail("signal: %x", status);
             if (system("exit 3") != 3 << 8) fail("system");
         }
         say("done\n");

@@ -58,6 +58,7 @@ pub mod nr {
     pub const CLOCK_NANOSLEEP: u64 = 115;
     pub const SCHED_YIELD: u64 = 124;
     pub const RESTART_SYSCALL: u64 = 128;
+    pub const TGKILL: u64 = 131;
     pub const RT_SIGACTION: u64 = 134;
     pub const RT_SIGPROCMASK: u64 = 135;
     pub const RT_SIGRETURN: u64 = 139;

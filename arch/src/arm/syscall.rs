@@ -74,6 +74,7 @@ pub mod nr {
     pub const FUTEX: u64 = 240;
     pub const CLOCK_GETTIME: u64 = 263;
     pub const CLOCK_NANOSLEEP: u64 = 265;
+    pub const TGKILL: u64 = 268;
     pub const PROCESS_VM_READV: u64 = 376;
     pub const MEMFD_CREATE: u64 = 385;
     pub const CLOCK_NANOSLEEP_TIME64: u64 = 407;

@@ -100,6 +100,7 @@ pub mod nr {
     pub const RESTART_SYSCALL: u64 = 5213;
     pub const CLOCK_GETTIME: u64 = 5222;
     pub const CLOCK_NANOSLEEP: u64 = 5224;
+    pub const TGKILL: u64 = 5225;
     pub const PROCESS_VM_READV: u64 = 5304;
     pub const MEMFD_CREATE: u64 = 5314;
 }

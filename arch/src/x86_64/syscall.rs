@@ -73,6 +73,7 @@ pub mod nr {
     pub const RESTART_SYSCALL: u64 = 219;
     pub const CLOCK_GETTIME: u64 = 228;
     pub const CLOCK_NANOSLEEP: u64 = 230;
+    pub const TGKILL: u64 = 234;
     pub const PROCESS_VM_READV: u64 = 310;
     pub const MEMFD_CREATE: u64 = 319;
 }

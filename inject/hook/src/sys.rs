@@ -4,7 +4,7 @@
 //! injector has found no seccomp filter ([`flags::SYSCALLS`]).
 
 use core::sync::atomic::Ordering::Relaxed;
-use prof_arch::native::syscall::{nr, syscall0, syscall2, syscall6};
+use prof_arch::native::syscall::{SIGSET_LEN, nr, syscall0, syscall2, syscall6};
 use prof_trace::shared::{Shared, flags};
 
 /// Whether system calls are safe in this target.
@@ -17,6 +17,20 @@ pub fn allowed(shared: &Shared) -> bool {
 pub fn gettid() -> u32 {
     // SAFETY: no arguments, no effect.
     unsafe { syscall0(nr::GETTID) as u32 }
+}
+
+/// Gives a signal back its default, and sends it to this thread once more: where it is blocked, as in its
+/// own handler, it arrives when that has returned.
+pub fn by_default(signal: i32) {
+    // The default is zero, and so is all that belongs to it, in whatever order the kernel wants it.
+    let action = [0u64; 8];
+    // SAFETY: reads less than those bytes; the last argument is the size of a signal set.
+    unsafe {
+        let (signal, at) = (signal as u64, action.as_ptr() as u64);
+        syscall6(nr::RT_SIGACTION, signal, at, 0, SIGSET_LEN as u64, 0, 0);
+        let (pid, tid) = (syscall0(nr::GETPID) as u64, syscall0(nr::GETTID) as u64);
+        syscall6(nr::TGKILL, pid, tid, signal, 0, 0, 0);
+    }
 }
 
 /// Sleeps for `ns` nanoseconds, below a second; less if a signal comes.

@@ -1,6 +1,6 @@
 //! The handler of the toggle signal.
 
-use crate::{clock, header};
+use crate::{clock, header, sys};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use prof_trace::shared::{Shared, TOGGLES, state};
 
@@ -8,10 +8,11 @@ use prof_trace::shared::{Shared, TOGGLES, state};
 ///
 /// # Safety
 /// Called by the kernel only.
-pub unsafe extern "C" fn handler(_signal: i32) {
-    // A forked child inherits the handler but nothing of what it would switch.
+pub unsafe extern "C" fn handler(signal: i32) {
+    // A forked child inherits the handler but nothing of what it would switch. To it the signal means
+    // what it did before prof came, which is the default: it is nowhere installed otherwise.
     if !header::attached() {
-        return;
+        return sys::by_default(signal);
     }
     let shared = header::shared();
     if shared.control().state.load(Relaxed) != state::ATTACHED {
