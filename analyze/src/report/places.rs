@@ -80,8 +80,8 @@ const PREFIXES: [&str; 14] = [
     "std::__1::__libcpp_",
 ];
 
-/// Members of the standard library's containers that only make a node or an array of it.
-const MEMBERS: [&str; 3] = ["::_M_allocate", "::_M_get_node", "::_S_allocate"];
+/// Members of the standard library's containers that only make a node, an array or a string's buffer.
+const MEMBERS: [&str; 4] = ["::_M_allocate", "::_M_get_node", "::_S_allocate", "::_M_create"];
 
 /// Whether a function only hands out memory, so that the one that called it is who asked for it.
 pub(super) fn is_allocator(function: &str) -> bool {
@@ -95,7 +95,27 @@ pub(super) fn is_allocator(function: &str) -> bool {
 
 /// Whether a function's own name, behind all template arguments, begins with this.
 fn is_member(plain: &str, member: &str) -> bool {
+    let plain = without_arguments(plain);
     plain.rfind(member).is_some_and(|at| !plain[at + member.len()..].contains([':', '>']))
+}
+
+/// The name of a function template without the arguments that it was made with.
+fn without_arguments(plain: &str) -> &str {
+    if !plain.ends_with('>') {
+        return plain;
+    }
+    let mut open = 0usize;
+    for (at, c) in plain.char_indices().rev() {
+        match c {
+            '>' => open += 1,
+            '<' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        if open == 0 {
+            return &plain[..at];
+        }
+    }
+    plain
 }
 
 /// The places of a recording's stacks, each with a number.
@@ -182,6 +202,8 @@ mod tests {
             "std::_Vector_base<int, std::allocator<int> >::_M_allocate(unsigned long)",
             "std::_Rb_tree<int, int, std::_Identity<int>, std::less<int> >::_M_get_node()",
             "std::__detail::_Hashtable_alloc<std::allocator<std::pair<int, int> > >::_M_allocate_buckets(unsigned long)",
+            "std::_Rb_tree_node<int>* std::_Rb_tree<int, int, std::_Identity<int>, std::less<int> >::_M_create_node<int const&>(int const&)",
+            "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >::_M_create(unsigned long&, unsigned long)",
             "std::__1::allocator<int>::allocate[abi:v160006](unsigned long)",
         ] {
             assert!(is_allocator(name), "{name}");
@@ -194,7 +216,9 @@ mod tests {
             "__libc_start_main",
             "",
             "std::vector<int, std::allocator<int> >::push_back(int const&)",
-            "std::_Vector_base<X<&A::_M_allocate>, int>::_M_create_storage(unsigned long)",
+            "std::_Vector_base<X<&A::_M_allocate>, int>::_M_fill_assign(unsigned long)",
+            "std::_Rb_tree<int, int>::_M_insert_unique<std::_M_create>(int)",
+            "std::operator>",
             "mine::_M_allocate",
         ] {
             assert!(!is_allocator(name), "{name}");
