@@ -69,7 +69,7 @@ pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let result = std::thread::scope(|s| s.spawn(work).join());
     // A thread is joined before it lets go of what it traces.
     let task = format!("/proc/self/task/{}", id.load(Relaxed));
-    let deadline = Instant::now() + Duration::from_secs(5);
+    let deadline = Instant::now() + Duration::from_secs(30);
     while std::path::Path::new(&task).exists() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_micros(50));
     }
