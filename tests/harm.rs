@@ -201,3 +201,15 @@ fn a_broken_heap_fails_as_it_would_have() {
         assert!(aborted >= 4, "only {aborted} of them were found out");
     }
 }
+
+#[test]
+fn a_stack_in_a_huge_page() {
+    let scene = Scene::new("huge");
+    let mut target = Target::start(&program("huge.c"), &[]);
+    cycles(&scene, &target, 5);
+    let recording = scene.attach(&target);
+    target.ask("go");
+    scene.detach(&target);
+    target.quit();
+    scene.finished(&recording).marked("huge.c", "huge_block").assert_live(1, 777);
+}

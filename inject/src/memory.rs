@@ -1,8 +1,10 @@
 //! The target's memory, through `/proc/PID/mem`.
 
 use crate::{Error, RemoteAddr, Result};
+use nix::sys::uio::{RemoteIoVec, process_vm_writev};
+use nix::unistd::Pid;
 use std::fs::File;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IoSlice};
 use std::os::unix::fs::FileExt;
 
 /// Bytes of a word: the target's are those of this process.
@@ -107,5 +109,24 @@ impl RemoteMemory {
     pub fn write(&self, addr: RemoteAddr, bytes: &[u8]) -> Result<()> {
         let failed = |e| self.failed("write", addr, bytes.len(), e);
         self.file.write_all_at(bytes, addr.0).map_err(failed)
+    }
+
+    /// The same for data alone: there is no code that is changed.
+    ///
+    /// On MIPS stacks are executable, and a kernel that writes there through the file also cares for the
+    /// caches of instructions. It then takes a huge page for a table of pages, and dies of it with the
+    /// target's mappings locked (Linux 6.1, `local_r4k_flush_cache_page`).
+    ///
+    /// # Errors
+    /// As for [`RemoteMemory::write`].
+    pub fn write_data(&self, addr: RemoteAddr, bytes: &[u8]) -> Result<()> {
+        if cfg!(target_arch = "mips64") {
+            let to = [RemoteIoVec { base: addr.0 as usize, len: bytes.len() }];
+            let done = process_vm_writev(Pid::from_raw(self.pid), &[IoSlice::new(bytes)], &to);
+            if done == Ok(bytes.len()) {
+                return Ok(());
+            }
+        }
+        self.write(addr, bytes)
     }
 }

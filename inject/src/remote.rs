@@ -196,7 +196,8 @@ impl<'a> Caller<'a> {
         let covered = mem.read_some(low, ROOM as usize + frame.len);
         let below = gadgets.sigreturn.below_frame();
         let sp = frame.sp - below.len() as u64;
-        mem.write(RemoteAddr(at.0 - below.len() as u64), &[&below, &bytes[..frame.len]].concat())?;
+        let frame = [&below, &bytes[..frame.len]].concat();
+        mem.write_data(RemoteAddr(at.0 - below.len() as u64), &frame)?;
         let thread = Some(thread);
         Ok(Self { thread, mem, gadgets, before, mask, sp, room: low, covered })
     }
@@ -210,7 +211,7 @@ impl<'a> Caller<'a> {
             let what = "too many bytes for a remote call".into();
             return Err(Error::Nonsense { pid: self.pid(), what });
         }
-        self.mem.write(self.room, bytes)?;
+        self.mem.write_data(self.room, bytes)?;
         Ok(self.room)
     }
 
@@ -270,7 +271,7 @@ impl<'a> Caller<'a> {
             }
         }
         // From here on the thread does without the frame.
-        self.mem.write(self.room, &self.covered)?;
+        self.mem.write_data(self.room, &self.covered)?;
         t.detach();
         Ok(())
     }
