@@ -39,8 +39,9 @@ pub fn has_compiler(compiler: &str) -> bool {
 
 /// Why programs can't be linked with these flags for this architecture, if so.
 pub fn unlinkable(flags: &[&str]) -> Option<&'static str> {
-    let pie = cfg!(target_arch = "mips64") && flags.contains(&"-static-pie");
-    pie.then_some("glibc has no rcrt1.o for MIPS: no static programs at any address")
+    let without = cfg!(any(target_arch = "mips64", target_arch = "arm"));
+    let pie = without && flags.contains(&"-static-pie");
+    pie.then_some("glibc has no rcrt1.o for it: no static programs at any address")
 }
 
 /// A program by a certain compiler; its complaints if it fails.

@@ -91,7 +91,8 @@ fn text_of(target: &Target) -> Vec<(String, u64)> {
     let mut all = Vec::new();
     for line in target.proc("maps").lines() {
         let fields: Vec<_> = line.split_whitespace().collect();
-        if !fields[1].contains('x') || fields[1].contains('w') || line.contains("[vsyscall]") {
+        let kernels = line.contains("[vsyscall]") || line.contains("[vectors]");
+        if !fields[1].contains('x') || fields[1].contains('w') || kernels {
             continue;
         }
         let (start, end) = fields[0].split_once('-').expect("a range");
