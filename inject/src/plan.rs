@@ -155,20 +155,20 @@ fn gap(
 ) -> Option<u64> {
     let page = proc::page_size();
     const SPARE: u64 = 64 << 10; // for whoever grows towards it
+    // The heap grows up from where it starts, the first stack down: leave them that space.
+    let heap = if start_brk == 0 { u64::MAX } else { start_brk };
+    let heap = heap..heap.saturating_add(HEAP_REACH);
     let mut best: Option<u64> = None;
     let mut low = LOWEST;
     let ends = maps.iter().map(|m| (m.start.0, m.end.0, m.name.as_slice()));
     for (start, end, name) in ends.chain(std::iter::once((window.end, window.end, &b""[..]))) {
-        // The heap grows up from where it starts, the first stack down: leave them that space.
-        let heap =
-            start_brk != 0 && start >= start_brk && low < start_brk.saturating_add(HEAP_REACH);
-        if heap && low >= start_brk {
-            low = start_brk.saturating_add(HEAP_REACH);
-        }
-        let end_of_gap = if heap && low < start_brk { start_brk } else { start };
         let spare = if name == b"[stack]" { STACK_REACH } else { SPARE };
-        let (from, to) = (low.max(window.start), end_of_gap.saturating_sub(spare).min(window.end));
-        if to > from && to - from >= len + SPARE + page {
+        for part in [low..start.min(heap.start), low.max(heap.end)..start] {
+            let from = part.start.max(window.start);
+            let to = part.end.saturating_sub(spare).min(window.end);
+            if to <= from || to - from < len + SPARE + page {
+                continue;
+            }
             for addr in [from.next_multiple_of(page) + SPARE, (to - len) & !(page - 1)] {
                 let free = taken.iter().all(|a| addr + len <= a.addr || a.addr + a.len <= addr);
                 if free
