@@ -215,6 +215,9 @@ fn wrong_names_are_refused_before_anything_is_touched() {
     target.quit();
 }
 
+/// `operator new(size_t)`, by the width of that.
+const OPERATOR_NEW: &str = if cfg!(target_pointer_width = "64") { "_Znwm" } else { "_Znwj" };
+
 #[test]
 fn a_program_s_own_operator_new() {
     // As programs export it, so that libstdc++'s nothrow form leads to it.
@@ -232,7 +235,7 @@ fn a_program_s_own_operator_new() {
     let r = scene.finished(&recording);
     r.assert_sound();
     r.marked("own_new.cpp", "own_new").assert_live(6, 6 * 56);
-    assert!(hooked(&r).contains(&"_Znwm"), "{:?}", hooked(&r));
+    assert!(hooked(&r).contains(&OPERATOR_NEW), "{:?}", hooked(&r));
 
     // Bound within the executable, nothing else leads to it: it is said not to be hooked.
     let flags = ["-O1", "-static-libstdc++", "-Wl,--exclude-libs,ALL", "-fvisibility=hidden"];
@@ -247,7 +250,7 @@ fn a_program_s_own_operator_new() {
     target.quit();
     let r = scene.finished(&recording);
     let all = format!("{}", r.at("/recording"));
-    assert!(all.contains("\"_Znwm\""), "neither hooked nor listed: {all}");
+    assert!(all.contains(&format!("\"{OPERATOR_NEW}\"")), "neither hooked nor listed: {all}");
 }
 
 /// A free that ends in libc's with the same block: only the count of frees shows it.
