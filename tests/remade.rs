@@ -155,9 +155,11 @@ fn sparse_pages_are_found_and_resident_memory_adds_up() {
     assert_eq!((number(keeper, "live_count"), number(keeper, "live_bytes")), (100, 100_000));
     assert!((98..=200).contains(&number(keeper, "alone")), "{keeper:#}");
     assert!(number(keeper, "sparse_alone") >= 90, "{keeper:#}");
-    assert!(number(keeper, "unused_alone_bytes") > 250_000, "{keeper:#}");
+    // SAFETY: a question.
+    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("a size");
+    assert!(number(keeper, "unused_alone_bytes") > 61 * page, "{keeper:#}");
     let filler = at("filler").expect("the stack that fills");
-    assert!(number(filler, "unused_alone_bytes") < 50_000, "{filler:#}");
+    assert!(number(filler, "unused_alone_bytes") < 12 * page, "{filler:#}");
     assert!(at("passing").is_none(), "{f:#}");
     let a = &f["account"];
     let n = |name: &str| number(a, name) as i64;
@@ -172,7 +174,7 @@ fn sparse_pages_are_found_and_resident_memory_adds_up() {
     assert_eq!(n("live_bytes"), 100_000 + 200 * 4000, "{a:#}");
     // 300 blocks of 4,000 bytes are older; most of what was freed is not given back.
     assert!(n("before_bytes") >= 1_100_000 && n("slack_bytes") > 2_000_000, "{a:#}");
-    assert!(unexplained.abs() < 1 << 20, "{a:#}");
+    assert!(unexplained.unsigned_abs() < 256 * page, "{a:#}");
     assert!(n("rss_bytes") > 5_000_000 && n("not_resident_bytes") < 100_000, "{a:#}");
     let text = scene.prof(&["fragmentation", file]).ok("prof fragmentation").stdout;
     assert!(text.contains("keeper") && text.contains("kept by the allocator"), "{text}");

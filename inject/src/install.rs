@@ -147,8 +147,8 @@ pub(crate) fn with_caller<T>(
         if since.elapsed() > Duration::from_millis(5) {
             since = Instant::now();
         }
-        if filtered && t.suspend_seccomp().is_err() {
-            return Err(preflight::filtered(pid).into());
+        if filtered && let Err(errno) = t.suspend_seccomp() {
+            return Err(preflight::filtered(pid, errno).into());
         }
         let dispatch = t.dispatch();
         if gadgets.code().any(|at| dispatch.catches(mem, at)) {

@@ -3,6 +3,7 @@
 use crate::proc::{self, Status};
 use crate::recorded::{Recorded, ring_in};
 use crate::{Error, Refusal, RemoteMemory, Result};
+use nix::errno::Errno;
 use std::fs;
 
 /// What this prof is for, and the machine number of its ELF files.
@@ -164,10 +165,11 @@ fn permission(pid: i32, memory: bool) -> Refusal {
 }
 
 /// Its seccomp filter can't be suspended.
-pub(crate) fn filtered(pid: i32) -> Refusal {
+pub(crate) fn filtered(pid: i32, errno: Errno) -> Refusal {
     // ptrace(2), PTRACE_O_SUSPEND_SECCOMP: only for a tracer that has no filter itself.
     let me = Status::of(std::process::id() as i32).unwrap_or_default();
     let how = match me.number("Seccomp") {
+        _ if errno == Errno::EINVAL => "run it on a kernel with CONFIG_CHECKPOINT_RESTORE",
         Some(2) => {
             "prof has one itself, as in most containers: run it outside of the container as root, or start that with --security-opt seccomp=unconfined"
         }

@@ -321,7 +321,7 @@ impl Tracee {
     /// Suspends its seccomp filters for as long as it is traced.
     ///
     /// # Errors
-    /// Without CAP_SYS_ADMIN.
+    /// Without CAP_SYS_ADMIN (EPERM), or where the kernel can't (EINVAL).
     pub fn suspend_seccomp(&self) -> nix::Result<()> {
         let options = libc::PTRACE_O_TRACESYSGOOD as usize | SUSPEND_SECCOMP;
         ptrace(libc::PTRACE_SETOPTIONS, self.tid, 0, options)
