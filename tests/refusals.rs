@@ -180,6 +180,23 @@ fn a_process_of_another_width() {
 }
 
 #[test]
+fn an_allocator_that_can_not_be_hooked() {
+    if !cfg!(target_arch = "x86_64") {
+        return skip("an_allocator_that_can_not_be_hooked", "a jump fits into any function here");
+    }
+    let scene = Scene::new("tiny");
+    let mut target = Target::start(&program("tiny.c"), &[]);
+    let before = Snapshot::of(&target);
+    let attach = ["attach", "--symbols-prefix", "tiny_", &target.pid.to_string()];
+    let words = ["none of the functions", "tiny_", "nothing was changed", "--alloc-fn"];
+    refused(&scene.prof(&attach), 3, &words);
+    nothing_written(&scene);
+    before.assert_same(&Snapshot::of(&target));
+    target.ask("go");
+    target.quit();
+}
+
+#[test]
 fn attach_twice() {
     let scene = Scene::new("twice");
     let mut target = Target::start(&program("toggle.c"), &[]);

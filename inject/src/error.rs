@@ -139,6 +139,22 @@ pub enum Refusal {
         "pid {0} ({1}) is a static executable without the symbols malloc and free (stripped?), so prof can't find its allocator; run one that has its symbol table"
     )]
     StaticNoAllocator(i32, String),
+    /// An allocator that was found, and none of its functions can be patched.
+    #[error(
+        "pid {pid} ({comm}): none of the functions of its allocator can be hooked, so there would be nothing to record: {function}{}, {reason}; nothing was changed; name others with --alloc-fn and --free-fn", if module.is_empty() { String::new() } else { format!(" in {module}") }
+    )]
+    NothingHooked {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// One of the functions.
+        function: String,
+        /// Where it is.
+        module: String,
+        /// Why it can't be hooked.
+        reason: String,
+    },
     /// No allocator where the user wanted one.
     #[error(
         "pid {pid} ({comm}) has no functions {prefix}malloc and {prefix}free{}", if modules.is_empty() { String::new() } else { format!(" in {modules}") }

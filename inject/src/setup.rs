@@ -5,7 +5,7 @@ use crate::mapping::Mapped;
 use crate::proc::{Map, Status};
 use crate::search::{Found, is_last_malloc};
 use crate::tables::Tables;
-use crate::{Error, RemoteAddr, RemoteMemory, Result, elf, sandbox};
+use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, elf, sandbox};
 use nix::errno::Errno;
 use prof_arch::native::capture::{DESCRIPTOR, counter_is_steady};
 use prof_arch::native::jump::code_at;
@@ -339,7 +339,17 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         }
     }
     i.shared.control().functions.store(i.planned.len() as u32, Release);
-    Ok(())
+    match i.not_hooked.first().filter(|_| i.hooked.is_empty()) {
+        None => Ok(()),
+        Some(n) => Err(Refusal::NothingHooked {
+            pid: i.target.pid,
+            comm: i.target.name.clone(),
+            function: n.function.clone(),
+            module: n.module.clone(),
+            reason: n.reason.clone(),
+        }
+        .into()),
+    }
 }
 
 /// Where libc keeps a thread's id, relative to the thread pointer: the offset at which all threads
