@@ -89,10 +89,11 @@ impl Scene {
         let args: Vec<_> = args.iter().map(AsRef::as_ref).collect();
         let mut c = Command::new(Self::binary());
         c.args(&args);
-        // Threads that have a slow machine's processor to share may take long to stop.
+        // A thread may take long to stop where a slow machine's processor is shared, or where it waits for
+        // a busy disk to give it a page.
         let stops = matches!(args.first(), Some(&("attach" | "detach")));
-        if stops && !cfg!(target_arch = "x86_64") && !args.contains(&"--timeout") {
-            c.args(["--timeout", "60s"]);
+        if stops && !args.contains(&"--timeout") {
+            c.args(["--timeout", if cfg!(target_arch = "x86_64") { "20s" } else { "60s" }]);
         }
         self.run(c)
     }
