@@ -124,6 +124,8 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     frames(i, mapped);
     modules(i);
     stacks(&i.shared, pid, maps);
+    // Before the toggle signal's handler can be there, and until after it is gone: without it the handler
+    // takes the process for a forked child, and has the signal end it.
     let mut page = [0u8; 8];
     page[4..].copy_from_slice(&FLAG_COOKIE.to_ne_bytes());
     i.mem.write(RemoteAddr(mapped.flag.addr), &page)?;
