@@ -5,7 +5,7 @@ use crate::debug_frame::Frames;
 use crate::elf::{self, Module};
 use crate::image::Image;
 use crate::mapping::{Mapped, Site};
-use crate::plan::{self, Planned};
+use crate::plan::{self, Growth, Planned};
 use crate::preflight::{self, Target};
 use crate::proc::{self, Status};
 use crate::remote::{Caller, Gadgets, layout};
@@ -246,7 +246,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let planned_windows: Vec<_> = planned.iter().map(|p| p.window.clone()).collect();
     let place = || {
         let maps = proc::maps(pid)?;
-        Ok(plan::place(&maps, proc::start_brk(pid), &mut planned, &mut not_hooked))
+        Ok(plan::place(&maps, &Growth::of(pid), &modules, &mut planned, &mut not_hooked))
     };
     let ring_at =
         plan::aside(&maps, proc::start_brk(pid), &planned_windows, geometry.size() as u64);

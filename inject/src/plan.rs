@@ -86,7 +86,8 @@ fn plan_one(mem: &RemoteMemory, f: &Found) -> Result<OnePlan, String> {
 /// Chooses where stub areas go: free address space in reach of the functions.
 pub fn place(
     maps: &[Map],
-    start_brk: u64,
+    growth: &Growth,
+    modules: &[Module],
     planned: &mut Vec<Planned>,
     not: &mut Vec<NotHooked>,
 ) -> Vec<Area> {
@@ -98,14 +99,16 @@ pub fn place(
         };
         let index = areas.iter().position(fits).or_else(|| {
             let taken: Vec<Area> = areas.iter().map(|(a, _)| *a).collect();
-            let addr = gap(maps, start_brk, &taken, &p.window, p.found.addr.0, len)?;
+            let near = p.found.addr.0;
+            let addr = gap(maps, growth, &taken, &p.window, near, len)
+                .or_else(|| gap(maps, &growth.no_more_than_must(), &taken, &p.window, near, len))?;
             areas.push((Area { addr, len }, 0));
             Some(areas.len() - 1)
         });
         let Some(i) = index else {
             not.push(NotHooked {
                 function: p.found.name.clone(),
-                module: String::new(),
+                module: modules[p.found.module].path.display().to_string(),
                 reason: "no free address space within reach of a jump".into(),
             });
             return false;
@@ -121,6 +124,47 @@ pub fn place(
 /// The heap is left that much space to grow, and the first thread's stack.
 const HEAP_REACH: u64 = if cfg!(target_pointer_width = "64") { 1 << 30 } else { 256 << 20 };
 const STACK_REACH: u64 = if cfg!(target_pointer_width = "64") { 256 << 20 } else { 64 << 20 };
+/// Pages that the kernel leaves free below a stack (`stack_guard_gap`), and some for arguments that the
+/// limit does not count.
+const STACK_GUARD: u64 = 2 * 256;
+
+/// What grows in the target without asking where, and is left space.
+#[derive(Clone, Copy, Debug)]
+pub struct Growth {
+    /// Where the heap begins; 0 if that is not known.
+    pub start_brk: u64,
+    /// Bytes that the first thread's stack may have in all; none if there is no limit.
+    pub stack_limit: Option<u64>,
+    /// The stack's space ends where its limit does, rather than far below.
+    stack_limited: bool,
+}
+
+impl Growth {
+    /// What `/proc/PID` says of it.
+    #[must_use]
+    pub fn of(pid: i32) -> Self {
+        let (start_brk, stack_limit) = (proc::start_brk(pid), proc::stack_limit(pid));
+        Growth { start_brk, stack_limit, stack_limited: false }
+    }
+
+    /// For where there is no other place: on MIPS64, jumps stay in a region of 256 MiB that libraries
+    /// and the stack are usually both in, and threads' stacks fill the rest. What the kernel leaves free
+    /// for a stack, 128 MiB at least, is more than the limit that it has.
+    fn no_more_than_must(self) -> Self {
+        Growth { stack_limited: true, ..self }
+    }
+
+    /// Where the stack of this mapping may come to; it ends at `end`.
+    fn stack_bottom(&self, start: u64, end: u64) -> u64 {
+        match self.stack_limit.filter(|_| self.stack_limited) {
+            Some(limit) => {
+                let lowest = end.saturating_sub(limit).min(start);
+                lowest.saturating_sub(STACK_GUARD * proc::page_size())
+            }
+            None => start.saturating_sub(STACK_REACH),
+        }
+    }
+}
 
 /// Where the ring, `len` bytes, is not in the way of the stubs; 0: anywhere will do. The kernel puts it
 /// right below the libraries, and where jumps are short it would fill all that is in reach of them.
@@ -147,7 +191,7 @@ const LOWEST: u64 = 64 << 10;
 /// A free place for `len` bytes, whole pages, inside `window`, as near as may be to `near`.
 fn gap(
     maps: &[Map],
-    start_brk: u64,
+    growth: &Growth,
     taken: &[Area],
     window: &Range<u64>,
     near: u64,
@@ -156,16 +200,19 @@ fn gap(
     let page = proc::page_size();
     const SPARE: u64 = 64 << 10; // for whoever grows towards it
     // The heap grows up from where it starts, the first stack down: leave them that space.
-    let heap = if start_brk == 0 { u64::MAX } else { start_brk };
+    let heap = if growth.start_brk == 0 { u64::MAX } else { growth.start_brk };
     let heap = heap..heap.saturating_add(HEAP_REACH);
     let mut best: Option<u64> = None;
     let mut low = LOWEST;
     let ends = maps.iter().map(|m| (m.start.0, m.end.0, m.name.as_slice()));
     for (start, end, name) in ends.chain(std::iter::once((window.end, window.end, &b""[..]))) {
-        let spare = if name == b"[stack]" { STACK_REACH } else { SPARE };
+        let clear = match name {
+            b"[stack]" => growth.stack_bottom(start, end),
+            _ => u64::MAX,
+        };
         for part in [low..start.min(heap.start), low.max(heap.end)..start] {
             let from = part.start.max(window.start);
-            let to = part.end.saturating_sub(spare).min(window.end);
+            let to = part.end.saturating_sub(SPARE).min(clear).min(window.end);
             if to <= from || to - from < len + SPARE + page {
                 continue;
             }
@@ -239,11 +286,33 @@ mod tests {
         let vectors = named(0xffff_0000, 0xffff_1000, "[vectors]");
         let maps = [map(0x40_0000, 0x50_0000), map(libs.start, libs.end), stack, vectors];
         let window = libs.start - (15 << 20)..libs.end + (15 << 20);
-        let at = gap(&maps, 0x100_0000, &[], &window, libs.start, len).expect("a place");
+        let growth =
+            Growth { start_brk: 0x100_0000, stack_limit: Some(8 << 20), stack_limited: false };
+        let at = gap(&maps, &growth, &[], &window, libs.start, len).expect("a place");
         assert!(window.start <= at && at + len <= libs.start, "{at:x}");
         // There is room above the stack, but not for us; what is below it is the stack's.
         let window = libs.end..0xffff_0000;
-        assert_eq!(gap(&maps, 0x100_0000, &[], &window, libs.start, len), None);
+        assert_eq!(gap(&maps, &growth, &[], &window, libs.start, len), None);
+    }
+
+    #[test]
+    fn what_the_stack_cannot_grow_to_is_taken_when_nothing_else_is_free() {
+        // MIPS64: the region below the libraries is full of threads' stacks.
+        let (len, region) =
+            (AREA.next_multiple_of(proc::page_size()), 0xff_f000_0000..0x100_0000_0000);
+        let libs = 0xff_f7a0_0000..0xff_f7c0_0000;
+        let stack = named(0xff_ffd0_0000, 0xff_ffd2_0000, "[stack]");
+        let maps = [map(0x1_2000_0000, 0x1_2010_0000), map(region.start, libs.end), stack];
+        let growth =
+            |limit| Growth { start_brk: 0x1_3000_0000, stack_limit: limit, stack_limited: false };
+        let place = |g: Growth| gap(&maps, &g, &[], &region, libs.start, len);
+        assert_eq!(place(growth(Some(8 << 20))), None);
+        let at = place(growth(Some(8 << 20)).no_more_than_must()).expect("a place");
+        let bottom = 0xff_ffd2_0000 - (8 << 20) - STACK_GUARD * proc::page_size();
+        assert!(libs.end <= at && at + len <= bottom, "{at:x}");
+        // One that may grow without a limit, or has most of that space, keeps it.
+        assert_eq!(place(growth(None).no_more_than_must()), None);
+        assert_eq!(place(growth(Some(128 << 20)).no_more_than_must()), None);
     }
 
     #[test]

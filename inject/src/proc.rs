@@ -209,6 +209,18 @@ pub fn start_brk(pid: i32) -> u64 {
     stat_field(pid, 47).unwrap_or(0)
 }
 
+/// Bytes that the first thread's stack may grow to now (`RLIMIT_STACK`, the soft limit); none if there is no
+/// limit, or it cannot be read.
+#[must_use]
+pub fn stack_limit(pid: i32) -> Option<u64> {
+    parse_stack_limit(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
+}
+
+fn parse_stack_limit(limits: &str) -> Option<u64> {
+    let line = limits.lines().find_map(|l| l.strip_prefix("Max stack size"))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
 /// A numeric field of `/proc/PID/stat`, counted as proc(5) does; from the fourth on.
 fn stat_field(pid: i32, number: usize) -> Option<u64> {
     let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
@@ -311,6 +323,22 @@ mod tests {
         assert_eq!(path_of(&m[0].name), PathBuf::from("/bin/a b"));
         assert_eq!(m[1].name, b"");
         assert_eq!(m[2].name, b"/memfd:x\xff");
+    }
+
+    #[test]
+    fn stack_limits() {
+        let of = |soft| {
+            parse_stack_limit(&format!(
+                "Limit                     Soft Limit           Hard Limit           Units     \n\
+                 Max data size             1                    unlimited            bytes     \n\
+                 Max stack size            {soft:20} unlimited            bytes     \n"
+            ))
+        };
+        assert_eq!(of("8388608"), Some(8 << 20));
+        assert_eq!((of("unlimited"), parse_stack_limit("")), (None, None));
+        let read = stack_limit(std::process::id() as i32);
+        let own = fs::read_to_string("/proc/self/limits").expect("our limits");
+        assert_eq!(read, parse_stack_limit(&own));
     }
 
     #[test]
