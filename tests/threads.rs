@@ -119,6 +119,21 @@ fn blocks_handed_around_by_the_threads_caches() {
 }
 
 #[test]
+fn threads_stacks_may_fill_the_addresses_around_libc() {
+    let scene = Scene::new("crowd");
+    // 70 stacks of 8 MiB: more than short jumps reach.
+    let mut target = Target::start(&program("stress.c"), &["70"]);
+    let recording = scene.attach(&target);
+    scene.detach(&target);
+    assert_eq!(target.ask("stop"), "done OK");
+    target.quit();
+    let r = scene.finished(&recording);
+    let hooks = |name| r.at(name).as_array().map_or(0, Vec::len);
+    assert!(hooks("/recording/hooks") >= 8, "{:#}", r.brief());
+    assert_eq!(hooks("/recording/not_hooked"), 0, "{}", r.at("/recording/not_hooked"));
+}
+
+#[test]
 fn attached_while_eight_threads_are_busy() {
     let scene = Scene::new("busy");
     let mut target = Target::start(&program("stress.c"), &[]);

@@ -1,8 +1,10 @@
 /* Eight threads allocate, resize, check and free blocks that carry a checksum in every byte, as
- * fast as they can, until told to stop. Any damage ends the program with FAILED. */
+ * fast as they can, until told to stop. Any damage ends the program with FAILED. With an argument, so
+ * many more threads only wait. */
 #include "common.h"
 #include <pthread.h>
 #include <stdatomic.h>
+#include <unistd.h>
 
 enum { THREADS = 8, SLOTS = 64 };
 static atomic_int stop;
@@ -34,8 +36,16 @@ static void *work(void *argument) {
     return NULL;
 }
 
-int main(void) {
+static void *waits(void *argument) {
+    for (;;) pause();
+    return argument;
+}
+
+int main(int argc, char **argv) {
     pthread_t ids[THREADS];
+    for (int t = argc > 1 ? atoi(argv[1]) : 0; t > 0; t--) {
+        if (pthread_create(&ids[0], NULL, waits, NULL)) fail("pthread_create");
+    }
     for (long t = 0; t < THREADS; t++) {
         if (pthread_create(&ids[t], NULL, work, (void *)(t + 1))) fail("pthread_create");
     }
