@@ -42,9 +42,11 @@ enum Effect {
         base: u32,
         offset: i32,
     },
-    /// A register gets a value from the stack.
+    /// A register gets a value from the stack, at an offset from another.
     Load {
         register: u32,
+        base: u32,
+        offset: i32,
     },
 }
 
@@ -75,8 +77,8 @@ fn effect(insn: u32) -> Effect {
     if opcode == 0x3f && (rt == RA_N || rt == FP_N) && (rs == SP_N || rs == FP_N) {
         return Effect::Save { register: rt, base: rs, offset: number };
     }
-    if opcode == 0x37 && (to == Some(RA_N) || to == Some(FP_N)) {
-        return Effect::Load { register: rt };
+    if opcode == 0x37 && (rt == RA_N || rt == FP_N) && (rs == SP_N || rs == FP_N) {
+        return Effect::Load { register: rt, base: rs, offset: number };
     }
     // move: or, or daddu, with $zero.
     let moves = opcode == 0 && rt == 0 && matches!(insn & 0x7ff, 0x25 | 0x2d);
@@ -124,8 +126,19 @@ impl Frame {
                 // What is saved later is no longer the caller's.
                 *slot = slot.or(at);
             }
-            Effect::Load { register: RA_N } => self.ra_slot = None,
-            Effect::Load { .. } => (self.fp, self.fp_slot) = (None, None),
+            Effect::Load { register, base, offset } => {
+                let base = if base == SP_N { self.sp } else { self.fp };
+                let at = above(base, offset);
+                let is_fp = register == FP_N;
+                let slot = if is_fp { &mut self.fp_slot } else { &mut self.ra_slot };
+                // From elsewhere it is a value of the function's own: the caller's is where it was saved.
+                if at.is_none() || at == *slot {
+                    *slot = None;
+                }
+                if is_fp {
+                    self.fp = None;
+                }
+            }
         }
     }
 
@@ -391,6 +404,16 @@ mod tests {
     }
 
     #[test]
+    fn registers_that_hold_other_values() {
+        // ld fp, 216(v1); ld fp, 8(sp); ld ra, 0(sp); ld ra, 8(v0): none is where they were saved.
+        let insns =
+            [DOWN, SD_RA, SD_FP, 0xdc7e_00d8, 0xdfbe_0008, 0xdfbf_0000, 0xdc5f_0008, LD_FP, LD_RA];
+        let (rules, body) = (rules(&insns), sp(32, Some(-16)));
+        assert_eq!(rules[3..8], [body; 5]);
+        assert_eq!(rules[8..], [sp(32, None), leaf(32, None)]);
+    }
+
+    #[test]
     fn a_leaf_function_with_a_frame() {
         // As compiled without optimisation.
         let insns = [DOWN, SD_FP, MOVE_FP, LUI, BACK, LD_FP, JR, UP];
@@ -468,8 +491,9 @@ mod tests {
             (0x03a0_f02d, Effect::FpFromSp(0)),  // daddu fp, sp, zero
             (0x0080_f025, Effect::LoseFp),       // move fp, a0
             (0xffdf_0008, Effect::Save { register: 31, base: 30, offset: 8 }),
-            (LD_FP, Effect::Load { register: 30 }),
-            (0xff9f_0008, Effect::None), // sd ra, 8(gp)
+            (LD_FP, Effect::Load { register: 30, base: 29, offset: 16 }),
+            (0xdc7e_00d8, Effect::LoseFp), // ld fp, 216(v1)
+            (0xff9f_0008, Effect::None),   // sd ra, 8(gp)
             (NOP, Effect::None),
             (JR, Effect::None),
         ] {
