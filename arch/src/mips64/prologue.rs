@@ -5,8 +5,10 @@
 //! opposite. Other instructions stand between those. Assembly code may do as it likes: what is not
 //! understood gives [`Rule::UNKNOWN`].
 
-use super::decode::{PcUse, field, is_terminator, pc_use, register_jump, slot};
-use super::isa::{Isa, Order};
+use super::decode::{
+    PcUse, Slot, compact_register_jump, field, is_terminator, pc_use, register_jump, slot,
+};
+use super::isa::{Isa, NOP, Order};
 use super::regs::{FP, RA, SP};
 use super::rule::{Form, Rule};
 
@@ -18,6 +20,12 @@ const NO_RETURN: [u32; 2] = [0x0000_f825, 0x0000_f82d];
 
 /// Bytes of code that are read at a time.
 const PIECE: u64 = 256;
+
+/// Instructions between the first and the last of a frame's steps.
+const STEPS: u64 = 32;
+
+/// Instructions in which a function makes the address of its data.
+const SOON: u64 = 10;
 
 /// Branches whose targets are still ahead, at most.
 const AHEAD: usize = 16;
@@ -42,17 +50,17 @@ enum Effect {
         base: u32,
         offset: i32,
     },
-    /// A register gets a value from the stack, at an offset from another.
+    /// A register gets a value from memory.
     Load {
         register: u32,
-        base: u32,
-        offset: i32,
     },
 }
 
 const SP_N: u32 = SP as u32;
 const FP_N: u32 = FP as u32;
 const RA_N: u32 = RA as u32;
+/// `$t9`: by the ABI it holds a function's address when that is called.
+const T9_N: u32 = 25;
 
 /// The register that an instruction writes, of those with three registers or two and a number, and
 /// of loads.
@@ -77,8 +85,8 @@ fn effect(insn: u32) -> Effect {
     if opcode == 0x3f && (rt == RA_N || rt == FP_N) && (rs == SP_N || rs == FP_N) {
         return Effect::Save { register: rt, base: rs, offset: number };
     }
-    if opcode == 0x37 && (rt == RA_N || rt == FP_N) && (rs == SP_N || rs == FP_N) {
-        return Effect::Load { register: rt, base: rs, offset: number };
+    if opcode == 0x37 && (rt == RA_N || rt == FP_N) {
+        return Effect::Load { register: rt };
     }
     // move: or, or daddu, with $zero.
     let moves = opcode == 0 && rt == 0 && matches!(insn & 0x7ff, 0x25 | 0x2d);
@@ -114,7 +122,13 @@ impl Frame {
         let above = |base: Option<i32>, n: i32| base.and_then(|base| base.checked_add(n));
         match effect {
             Effect::None => {}
-            Effect::AddSp(n) => self.sp = above(self.sp, n),
+            Effect::AddSp(n) => {
+                self.sp = above(self.sp, n);
+                // What is below it now is nobody's.
+                let kept = |slot: &i32| self.sp.is_none_or(|sp| *slot >= sp);
+                (self.ra_slot, self.fp_slot) =
+                    (self.ra_slot.filter(kept), self.fp_slot.filter(kept));
+            }
             Effect::LoseSp => self.sp = None,
             Effect::FpFromSp(n) => self.fp = above(self.sp, n),
             Effect::SpFromFp(n) => self.sp = above(self.fp, n),
@@ -126,19 +140,10 @@ impl Frame {
                 // What is saved later is no longer the caller's.
                 *slot = slot.or(at);
             }
-            Effect::Load { register, base, offset } => {
-                let base = if base == SP_N { self.sp } else { self.fp };
-                let at = above(base, offset);
-                let is_fp = register == FP_N;
-                let slot = if is_fp { &mut self.fp_slot } else { &mut self.ra_slot };
-                // From elsewhere it is a value of the function's own: the caller's is where it was saved.
-                if at.is_none() || at == *slot {
-                    *slot = None;
-                }
-                if is_fp {
-                    self.fp = None;
-                }
-            }
+            // What is there stays there: one that is loaded early, for a branch that is not taken, or in the
+            // delay slot of one that is, may be lost again.
+            Effect::Load { register: RA_N } => {}
+            Effect::Load { .. } => self.fp = None,
         }
     }
 
@@ -183,6 +188,8 @@ struct Walk {
     start: u64,
     /// Behind the end of a path that nothing leads past, another function starts.
     next_starts: bool,
+    /// It may be here.
+    may_start: bool,
 }
 
 impl Walk {
@@ -192,6 +199,25 @@ impl Walk {
             Some(free) => *free = Some((target, frame)),
             None => self.more = true,
         }
+    }
+
+    /// Another function starts at `at`: nothing from before leads there.
+    fn start_anew(&mut self, at: u64) {
+        (self.body, self.start, self.frame) = (Frame::ENTRY, at, Some(Frame::ENTRY));
+        (self.ahead, self.more) = ([None; AHEAD], false);
+    }
+
+    /// Nothing is known to lead to `at` from the instruction before: that ends a path, or is behind a call, which
+    /// may be one that never comes back, or only fills the space up to `at`.
+    fn may_start(&mut self, isa: Isa, at: u64, fetch: &mut Fetch<'_>) -> bool {
+        if !self.next_starts {
+            return false;
+        }
+        let before = |n: u64| at.checked_sub(n).filter(|b| *b >= self.start);
+        let filled = self.may_start && before(4).and_then(&mut *fetch) == Some(NOP);
+        let called = before(8).and_then(&mut *fetch).is_some_and(|insn| is_call(isa, insn));
+        self.may_start = self.frame.is_none() || called || filled;
+        self.may_start
     }
 
     /// The frame at `at`, where either the instruction before or branches lead.
@@ -225,11 +251,15 @@ fn walk(isa: Isa, start: u64, at: u64, next_starts: bool, fetch: &mut Fetch<'_>)
         more: false,
         start,
         next_starts,
+        may_start: false,
     };
     // The end of a path, and where a branch leads, take effect behind the delay slot.
     let (mut ends, mut branch) = (None, None);
     for here in (start..at).step_by(4) {
         let insn = fetch(here)?;
+        if walk.may_start(isa, here, fetch) && starts_function(insn, here, fetch) {
+            walk.start_anew(here);
+        }
         let mut frame = walk.arrive(here);
         frame.apply(effect(insn));
         walk.frame = Some(frame);
@@ -245,8 +275,9 @@ fn walk(isa: Isa, start: u64, at: u64, next_starts: bool, fetch: &mut Fetch<'_>)
             Some(PcUse::Conditional(to)) if to < walk.start && to >= start => return None,
             _ => {}
         }
-        // A table of places, unless it is the return.
-        walk.more |= register_jump(insn).is_some_and(|(to, link)| link == 0 && to != RA_N);
+        // A table of places, unless it is the return, or another function in its place: those go by $t9.
+        walk.more |=
+            register_jump(insn).is_some_and(|(to, link)| link == 0 && to != RA_N && to != T9_N);
         if is_terminator(isa, insn) {
             ends = Some(last);
         }
@@ -257,7 +288,48 @@ fn walk(isa: Isa, start: u64, at: u64, next_starts: bool, fetch: &mut Fetch<'_>)
             walk.frame = None;
         }
     }
+    if walk.may_start(isa, at, fetch) {
+        let insn = fetch(at)?;
+        let makes_room = matches!(effect(insn), Effect::AddSp(by) if by < 0);
+        if makes_room || starts_function(insn, at, fetch) {
+            walk.start_anew(at);
+        }
+    }
     Some(walk.arrive(at).rule())
+}
+
+/// Functions of shared objects begin by making the address of their data from their own, in `$t9`, which no
+/// longer has it behind the first call: `lui $x, n`, soon followed by `daddu $x, $x, $t9`.
+fn starts_function(insn: u32, at: u64, fetch: &mut Fetch<'_>) -> bool {
+    if insn >> 21 != 0x0f << 5 {
+        return false;
+    }
+    let to = field(insn, 16);
+    let adds = to << 21 | T9_N << 16 | 0x2d;
+    (1..SOON).any(|n| fetch(at.wrapping_add(n * 4)).is_some_and(|i| i & !(31 << 11) == adds))
+}
+
+/// A call, which goes on behind its delay slot, or never comes back.
+fn is_call(isa: Isa, insn: u32) -> bool {
+    matches!(pc_use(isa, insn, 0), Some(PcUse::Call(_)))
+        || register_jump(insn).is_some_and(|(_, link)| link == RA_N)
+        || compact_register_jump(isa, insn).is_some_and(|(_, links)| links)
+}
+
+/// Large frames are made in two steps. The first of those that end with the one at `last`.
+fn first_of_steps(isa: Isa, last: u64, fetch: &mut Fetch<'_>) -> u64 {
+    let mut first = last;
+    for n in 1..=STEPS {
+        let at = last.wrapping_sub(n * 4);
+        let Some(insn) = fetch(at) else { break };
+        if slot(isa, insn) != Slot::None || is_terminator(isa, insn) {
+            break;
+        }
+        if matches!(effect(insn), Effect::AddSp(by) if by < 0) {
+            first = at;
+        }
+    }
+    first
 }
 
 /// The instructions of `code`, the first of which is at 0.
@@ -282,13 +354,19 @@ pub fn from_function_in(isa: Isa, code: &[u8]) -> Rule {
 /// nothing before leads to; but not if it `is_call`, or the delay slot of one: what calls has a frame.
 /// What gives itself a return address of 0 before it calls is where its thread begins.
 pub fn before_in(isa: Isa, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rule {
+    let mut calls = |at: u64| fetch(at).is_some_and(|insn| self::is_call(isa, insn));
+    if is_call && !calls(at.wrapping_sub(4)) && !calls(at) {
+        // No return address, whoever took it for one.
+        return Rule::UNKNOWN;
+    }
     let (mut here, mut straight) = (at, is_call);
     for _ in 0..MOST {
         here = here.wrapping_sub(4);
         let Some(insn) = fetch(here) else { break };
         match effect(insn) {
             Effect::AddSp(by) if by < 0 => {
-                return walk(isa, here, at, !is_call, fetch).unwrap_or(Rule::UNKNOWN);
+                let start = first_of_steps(isa, here, fetch);
+                return walk(isa, start, at, !is_call, fetch).unwrap_or(Rule::UNKNOWN);
             }
             _ if straight && NO_RETURN.contains(&insn) => return Rule::END,
             _ => straight &= !is_terminator(isa, insn),
@@ -322,182 +400,5 @@ pub fn from_function(code: &[u8]) -> Rule {
 }
 
 #[cfg(test)]
-mod tests {
-    extern crate alloc;
-    use super::*;
-    use crate::mips64::isa::NOP;
-    use alloc::vec::Vec;
-
-    const JR: u32 = 0x03e0_0008;
-    const DOWN: u32 = 0x67bd_ffe0; // daddiu sp, sp, -32
-    const UP: u32 = 0x67bd_0020;
-    const SD_RA: u32 = 0xffbf_0018; // sd ra, 24(sp)
-    const SD_FP: u32 = 0xffbe_0010; // sd fp, 16(sp)
-    const SD_GP: u32 = 0xffbc_0008;
-    const LD_RA: u32 = 0xdfbf_0018;
-    const LD_FP: u32 = 0xdfbe_0010;
-    const MOVE_FP: u32 = 0x03a0_f025; // move fp, sp
-    const BACK: u32 = 0x03c0_e825; // move sp, fp
-    const LUI: u32 = 0x3c1c_0002;
-
-    /// The rules before each of the instructions and behind them.
-    fn rules(insns: &[u32]) -> Vec<Rule> {
-        let both = [Order::Little, Order::Big].map(|order| {
-            let isa = Isa { order, release6: false };
-            let code: Vec<u8> = insns.iter().flat_map(|i| order.bytes4(*i)).collect();
-            (0..=insns.len()).map(|n| from_function_in(isa, &code[..n * 4])).collect::<Vec<_>>()
-        });
-        assert_eq!(both[0], both[1]);
-        both[0].clone()
-    }
-
-    fn sp(cfa_off: i32, fp_slot: Option<i32>) -> Rule {
-        Rule::from_form(Form::CfaSp { cfa_off, ra_slot: -8, fp_slot })
-    }
-
-    fn leaf(cfa_off: i32, fp_slot: Option<i32>) -> Rule {
-        Rule::from_form(Form::Leaf { cfa_off, fp_slot })
-    }
-
-    fn fp(cfa_off: i32) -> Rule {
-        Rule::from_form(Form::CfaFp { cfa_off, ra_slot: -8, fp_slot: Some(-16) })
-    }
-
-    #[test]
-    fn a_frame_is_made_and_undone() {
-        let body = sp(32, Some(-16));
-        assert_eq!(
-            rules(&[LUI, DOWN, SD_GP, SD_RA, SD_FP, LUI, LD_FP, LD_RA, JR, UP]),
-            [
-                leaf(0, None),
-                leaf(0, None),
-                leaf(32, None),
-                leaf(32, None),
-                sp(32, None),
-                body,
-                body,
-                sp(32, None),
-                leaf(32, None),
-                leaf(32, None),
-                body // of the next path
-            ]
-        );
-        // The next path: a branch over it leads there, with the frame.
-        let over = [DOWN, SD_RA, 0x1080_0004, NOP, LD_RA, JR, UP, LUI, LUI];
-        assert_eq!(rules(&over)[7..], [sp(32, None); 3]);
-        // One that was made before there was a frame.
-        let early = [0x1080_0006, NOP, DOWN, SD_RA, LD_RA, JR, UP, LUI, JR, NOP];
-        assert_eq!(rules(&early)[7..10], [leaf(0, None); 3]);
-        // A computed jump.
-        let table = [DOWN, SD_RA, 0x0040_0008, NOP, LUI];
-        assert_eq!(rules(&table)[4..], [sp(32, None); 2]);
-    }
-
-    #[test]
-    fn a_frame_pointer() {
-        // dsubu sp, sp, v0
-        let insns = [DOWN, SD_RA, SD_FP, MOVE_FP, 0x03a2_e82f, LUI, BACK, LD_RA, LD_FP, JR, UP];
-        let rules = rules(&insns);
-        assert_eq!(rules[3..8], [sp(32, Some(-16)), fp(32), fp(32), fp(32), fp(32)]);
-        // The end of the path; what follows is of another.
-        assert_eq!((rules[10], rules[11]), (leaf(32, None), fp(32)));
-    }
-
-    #[test]
-    fn registers_that_hold_other_values() {
-        // ld fp, 216(v1); ld fp, 8(sp); ld ra, 0(sp); ld ra, 8(v0): none is where they were saved.
-        let insns =
-            [DOWN, SD_RA, SD_FP, 0xdc7e_00d8, 0xdfbe_0008, 0xdfbf_0000, 0xdc5f_0008, LD_FP, LD_RA];
-        let (rules, body) = (rules(&insns), sp(32, Some(-16)));
-        assert_eq!(rules[3..8], [body; 5]);
-        assert_eq!(rules[8..], [sp(32, None), leaf(32, None)]);
-    }
-
-    #[test]
-    fn a_leaf_function_with_a_frame() {
-        // As compiled without optimisation.
-        let insns = [DOWN, SD_FP, MOVE_FP, LUI, BACK, LD_FP, JR, UP];
-        let body = leaf(32, Some(-16));
-        assert_eq!(rules(&insns)[..5], [leaf(0, None), leaf(32, None), body, body, body]);
-    }
-
-    #[test]
-    fn what_is_not_understood() {
-        // dsubu sp, sp, v0 without a frame pointer
-        assert_eq!(rules(&[DOWN, SD_RA, 0x03a2_e82f])[3], Rule::UNKNOWN);
-        assert_eq!(from_function(&[0; 4 * MOST + 4]), Rule::UNKNOWN);
-        assert_eq!(from_function(&[]), leaf(0, None));
-    }
-
-    #[test]
-    fn without_the_start() {
-        for order in [Order::Little, Order::Big] {
-            let isa = Isa { order, release6: false };
-            let rule = |insns: &[u32], is_call: bool| {
-                let code: Vec<u8> = insns.iter().flat_map(|i| order.bytes4(*i)).collect();
-                before_in(isa, code.len() as u64, is_call, &mut slice(isa, &code))
-            };
-            for is_call in [false, true] {
-                assert_eq!(rule(&[JR, NOP, LUI, DOWN, SD_RA, LUI], is_call), sp(32, None));
-                assert_eq!(rule(&[LUI, NOP], is_call), Rule::UNKNOWN);
-                assert_eq!(rule(&[], is_call), Rule::UNKNOWN);
-            }
-            let behind = [DOWN, SD_RA, LUI, LD_RA, JR, UP, LUI];
-            assert_eq!(rule(&behind, false), leaf(0, None));
-            assert_eq!(rule(&behind, true), sp(32, None));
-            // A branch leads there, or further: forwards, or back from there.
-            let over = [DOWN, SD_RA, 0x1080_0005, NOP, LD_RA, JR, UP, LUI, LUI, LUI];
-            assert_eq!(rule(&over, false), sp(32, None));
-            let back = [DOWN, SD_RA, LUI, LD_RA, JR, UP, LUI, 0x1480_fffa, NOP];
-            assert_eq!(rule(&back, false), Rule::UNKNOWN);
-            // Its own loop.
-            let own = [DOWN, SD_RA, LUI, LD_RA, JR, UP, LUI, 0x1480_fffe, NOP];
-            assert_eq!(rule(&own, false), leaf(0, None));
-            // A table of places.
-            let table = [DOWN, SD_RA, 0x0040_0008, NOP, LD_RA, JR, UP, LUI];
-            assert_eq!(rule(&table, false), sp(32, None));
-            // As programs start.
-            let start = [DOWN, SD_RA, JR, NOP, NO_RETURN[0], LUI];
-            assert_eq!(rule(&start, true), Rule::END);
-            assert_eq!(rule(&[NO_RETURN[0], DOWN, SD_RA, LUI], true), sp(32, None));
-        }
-    }
-
-    #[test]
-    fn of_a_process() {
-        let insns = [NOP, DOWN, SD_RA, LUI, 0x0320_f809, NOP, LD_RA]; // jalr t9
-        let code: Vec<u8> = insns.iter().flat_map(|i| Order::NATIVE.bytes4(*i)).collect();
-        let mut page = code.clone();
-        page.resize(PIECE as usize, 0);
-        let mut read = |at: u64, to: &mut [u8]| {
-            to.copy_from_slice(&page);
-            at == 0x1000
-        };
-        // Behind the delay slot of the call; interrupted before the save.
-        assert_eq!(before(0x1018, &mut read), sp(32, None));
-        assert_eq!(before(0x1009, &mut read), leaf(32, None));
-        assert_eq!(before(0x1005, &mut read), Rule::UNKNOWN);
-        assert_eq!(before(0x2018, &mut read), Rule::UNKNOWN);
-    }
-
-    #[test]
-    fn effects() {
-        for (insn, want) in [
-            (DOWN, Effect::AddSp(-32)),
-            (0x03a2_e82d, Effect::LoseSp),       // daddu sp, sp, v0
-            (0xdfbd_0000, Effect::LoseSp),       // ld sp, 0(sp)
-            (0x67be_0010, Effect::FpFromSp(16)), // daddiu fp, sp, 16
-            (0x67dd_0020, Effect::SpFromFp(32)), // daddiu sp, fp, 32
-            (0x03a0_f02d, Effect::FpFromSp(0)),  // daddu fp, sp, zero
-            (0x0080_f025, Effect::LoseFp),       // move fp, a0
-            (0xffdf_0008, Effect::Save { register: 31, base: 30, offset: 8 }),
-            (LD_FP, Effect::Load { register: 30, base: 29, offset: 16 }),
-            (0xdc7e_00d8, Effect::LoseFp), // ld fp, 216(v1)
-            (0xff9f_0008, Effect::None),   // sd ra, 8(gp)
-            (NOP, Effect::None),
-            (JR, Effect::None),
-        ] {
-            assert_eq!(effect(insn), want, "{insn:08x}");
-        }
-    }
-}
+#[path = "prologue_tests.rs"]
+mod tests;

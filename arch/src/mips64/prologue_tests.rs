@@ -1,0 +1,203 @@
+extern crate alloc;
+use super::*;
+use alloc::vec::Vec;
+
+const JR: u32 = 0x03e0_0008;
+const DOWN: u32 = 0x67bd_ffe0; // daddiu sp, sp, -32
+const UP: u32 = 0x67bd_0020;
+const SD_RA: u32 = 0xffbf_0018; // sd ra, 24(sp)
+const SD_FP: u32 = 0xffbe_0010; // sd fp, 16(sp)
+const SD_GP: u32 = 0xffbc_0008;
+const LD_RA: u32 = 0xdfbf_0018;
+const LD_FP: u32 = 0xdfbe_0010;
+const MOVE_FP: u32 = 0x03a0_f025; // move fp, sp
+const BACK: u32 = 0x03c0_e825; // move sp, fp
+const LUI: u32 = 0x3c1c_0002;
+const T9: u32 = 0x0399_e02d; // daddu gp, gp, t9
+const CALL: u32 = 0x0320_f809; // jalr t9
+
+/// The rules before each of the instructions and behind them.
+fn rules(insns: &[u32]) -> Vec<Rule> {
+    let both = [Order::Little, Order::Big].map(|order| {
+        let isa = Isa { order, release6: false };
+        let code: Vec<u8> = insns.iter().flat_map(|i| order.bytes4(*i)).collect();
+        (0..=insns.len()).map(|n| from_function_in(isa, &code[..n * 4])).collect::<Vec<_>>()
+    });
+    assert_eq!(both[0], both[1]);
+    both[0].clone()
+}
+
+fn sp(cfa_off: i32, fp_slot: Option<i32>) -> Rule {
+    Rule::from_form(Form::CfaSp { cfa_off, ra_slot: -8, fp_slot })
+}
+
+fn leaf(cfa_off: i32, fp_slot: Option<i32>) -> Rule {
+    Rule::from_form(Form::Leaf { cfa_off, fp_slot })
+}
+
+fn fp(cfa_off: i32) -> Rule {
+    Rule::from_form(Form::CfaFp { cfa_off, ra_slot: -8, fp_slot: Some(-16) })
+}
+
+#[test]
+fn a_frame_is_made_and_undone() {
+    let body = sp(32, Some(-16));
+    assert_eq!(
+        rules(&[LUI, DOWN, SD_GP, SD_RA, SD_FP, LUI, LD_FP, LD_RA, JR, UP]),
+        [
+            leaf(0, None),
+            leaf(0, None),
+            leaf(32, None),
+            leaf(32, None),
+            sp(32, None),
+            body,
+            body,
+            body,
+            body,
+            body,
+            body // of the next path
+        ]
+    );
+    // The next path: a branch over it leads there, with the frame.
+    let over = [DOWN, SD_RA, 0x1080_0004, NOP, LD_RA, JR, UP, LUI, LUI];
+    assert_eq!(rules(&over)[7..], [sp(32, None); 3]);
+    // One that was made before there was a frame.
+    let early = [0x1080_0006, NOP, DOWN, SD_RA, LD_RA, JR, UP, LUI, JR, NOP];
+    assert_eq!(rules(&early)[7..10], [leaf(0, None); 3]);
+    // A computed jump.
+    let table = [DOWN, SD_RA, 0x0040_0008, NOP, LUI];
+    assert_eq!(rules(&table)[4..], [sp(32, None); 2]);
+}
+
+#[test]
+fn a_frame_pointer() {
+    // dsubu sp, sp, v0
+    let insns = [DOWN, SD_RA, SD_FP, MOVE_FP, 0x03a2_e82f, LUI, BACK, LD_RA, LD_FP, JR, UP];
+    let rules = rules(&insns);
+    assert_eq!(rules[3..8], [sp(32, Some(-16)), fp(32), fp(32), fp(32), fp(32)]);
+    // The end of the path; what follows is of another.
+    assert_eq!((rules[10], rules[11]), (sp(32, Some(-16)), fp(32)));
+}
+
+#[test]
+fn what_is_saved_stays_until_the_frame_is_given_up() {
+    // ld fp, 216(v1): a value of the function's own. Then both, before a branch, as in front of the
+    // check of a stack's protector, whose failure is a call.
+    let check = [DOWN, SD_RA, SD_FP, 0xdc7e_00d8, LD_FP, LD_RA, 0x1443_0003, LUI, JR, UP];
+    assert_eq!(rules(&check)[3..9], [sp(32, Some(-16)); 6]);
+    let fails = [&check[..], &[CALL, NOP]].concat();
+    assert_eq!(rules(&fails)[10..], [sp(32, Some(-16)); 3]);
+    // Behind the end it is gone.
+    let gone = [DOWN, SD_RA, SD_FP, UP, LUI];
+    assert_eq!(rules(&gone)[4..], [leaf(0, None); 2]);
+}
+
+#[test]
+fn a_leaf_function_with_a_frame() {
+    // As compiled without optimisation.
+    let insns = [DOWN, SD_FP, MOVE_FP, LUI, BACK, LD_FP, JR, UP];
+    let body = leaf(32, Some(-16));
+    assert_eq!(rules(&insns)[..5], [leaf(0, None), leaf(32, None), body, body, body]);
+}
+
+#[test]
+fn what_is_not_understood() {
+    // dsubu sp, sp, v0 without a frame pointer
+    assert_eq!(rules(&[DOWN, SD_RA, 0x03a2_e82f])[3], Rule::UNKNOWN);
+    assert_eq!(from_function(&[0; 4 * MOST + 4]), Rule::UNKNOWN);
+    assert_eq!(from_function(&[]), leaf(0, None));
+}
+
+#[test]
+fn without_the_start() {
+    for order in [Order::Little, Order::Big] {
+        let isa = Isa { order, release6: false };
+        let rule = |insns: &[u32], is_call: bool| {
+            let call = is_call.then_some(CALL);
+            let insns = insns.iter().chain(&call);
+            let code: Vec<u8> = insns.flat_map(|i| order.bytes4(*i)).collect();
+            before_in(isa, code.len() as u64, is_call, &mut slice(isa, &code))
+        };
+        for is_call in [false, true] {
+            assert_eq!(rule(&[JR, NOP, LUI, DOWN, SD_RA, LUI], is_call), sp(32, None));
+            assert_eq!(rule(&[LUI, NOP], is_call), Rule::UNKNOWN);
+            assert_eq!(rule(&[], is_call), Rule::UNKNOWN);
+        }
+        let behind = [DOWN, SD_RA, LUI, LD_RA, JR, UP, LUI];
+        assert_eq!(rule(&behind, false), leaf(0, None));
+        assert_eq!(rule(&behind, true), sp(32, None));
+        // A branch leads there, or further: forwards, or back from there.
+        let over = [DOWN, SD_RA, 0x1080_0005, NOP, LD_RA, JR, UP, LUI, LUI, LUI];
+        assert_eq!(rule(&over, false), sp(32, None));
+        let back = [DOWN, SD_RA, LUI, LD_RA, JR, UP, LUI, 0x1480_fffa, NOP];
+        assert_eq!(rule(&back, false), Rule::UNKNOWN);
+        // Its own loop.
+        let own = [DOWN, SD_RA, LUI, LD_RA, JR, UP, LUI, 0x1480_fffe, NOP];
+        assert_eq!(rule(&own, false), leaf(0, None));
+        // A table of places.
+        let table = [DOWN, SD_RA, 0x0040_0008, NOP, LD_RA, JR, UP, LUI];
+        assert_eq!(rule(&table, false), sp(32, None));
+        // A tail call is none. What nothing leads to, and a call that may not come back.
+        let tail = [DOWN, SD_RA, UP, 0x0320_0008, NOP, NOP, LUI];
+        assert_eq!(rule(&tail, false), leaf(0, None));
+        for before in [[JR, NOP, NOP], [CALL, NOP, NOP]] {
+            let insns = [&[DOWN, SD_RA, 0x0040_0008, NOP][..], &before, &[LUI, NOP, T9]].concat();
+            for n in [7, 8, 9] {
+                let code = insns.iter().flat_map(|i| order.bytes4(*i)).collect::<Vec<_>>();
+                let found = before_in(isa, n * 4, false, &mut slice(isa, &code));
+                assert_eq!(found, leaf(0, None), "{n}");
+            }
+        }
+        // Interrupted where the next one makes its frame.
+        let code: Vec<u8> =
+            [DOWN, SD_RA, JR, NOP, DOWN, LUI].iter().flat_map(|i| order.bytes4(*i)).collect();
+        assert_eq!(before_in(isa, 16, false, &mut slice(isa, &code)), leaf(0, None));
+        // A frame in two steps.
+        assert_eq!(rule(&[JR, NOP, DOWN, SD_RA, DOWN, LUI], true), sp(64, None));
+        // No return address.
+        let code: Vec<u8> = [DOWN, SD_RA, LUI, LUI].iter().flat_map(|i| order.bytes4(*i)).collect();
+        assert_eq!(before_in(isa, 16, true, &mut slice(isa, &code)), Rule::UNKNOWN);
+        // As programs start.
+        let start = [DOWN, SD_RA, JR, NOP, NO_RETURN[0], LUI];
+        assert_eq!(rule(&start, true), Rule::END);
+        assert_eq!(rule(&[NO_RETURN[0], DOWN, SD_RA, LUI], true), sp(32, None));
+    }
+}
+
+#[test]
+fn of_a_process() {
+    let insns = [NOP, DOWN, SD_RA, LUI, 0x0320_f809, NOP, LD_RA]; // jalr t9
+    let code: Vec<u8> = insns.iter().flat_map(|i| Order::NATIVE.bytes4(*i)).collect();
+    let mut page = code.clone();
+    page.resize(PIECE as usize, 0);
+    let mut read = |at: u64, to: &mut [u8]| {
+        to.copy_from_slice(&page);
+        at == 0x1000
+    };
+    // Behind the delay slot of the call; interrupted before the save.
+    assert_eq!(before(0x1018, &mut read), sp(32, None));
+    assert_eq!(before(0x1009, &mut read), leaf(32, None));
+    assert_eq!(before(0x1005, &mut read), Rule::UNKNOWN);
+    assert_eq!(before(0x2018, &mut read), Rule::UNKNOWN);
+}
+
+#[test]
+fn effects() {
+    for (insn, want) in [
+        (DOWN, Effect::AddSp(-32)),
+        (0x03a2_e82d, Effect::LoseSp),       // daddu sp, sp, v0
+        (0xdfbd_0000, Effect::LoseSp),       // ld sp, 0(sp)
+        (0x67be_0010, Effect::FpFromSp(16)), // daddiu fp, sp, 16
+        (0x67dd_0020, Effect::SpFromFp(32)), // daddiu sp, fp, 32
+        (0x03a0_f02d, Effect::FpFromSp(0)),  // daddu fp, sp, zero
+        (0x0080_f025, Effect::LoseFp),       // move fp, a0
+        (0xffdf_0008, Effect::Save { register: 31, base: 30, offset: 8 }),
+        (LD_FP, Effect::Load { register: 30 }),
+        (0xdc7e_00d8, Effect::Load { register: 30 }), // ld fp, 216(v1)
+        (0xff9f_0008, Effect::None),                  // sd ra, 8(gp)
+        (NOP, Effect::None),
+        (JR, Effect::None),
+    ] {
+        assert_eq!(effect(insn), want, "{insn:08x}");
+    }
+}
