@@ -60,7 +60,7 @@ const ORACLE_CUTS: u64 = 5;
 /// Cuts our stacks off where the oracle's end early; returns how many there were. Those that lack nothing
 /// but libc's own frames are not counted: where a thread starts, libc has no call frame information on some.
 /// Ours must go on to where the program or a thread begins, or say that they don't.
-fn cut_off(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> u64 {
+fn cut_off(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> (u64, String) {
     let frames = r.groups().flat_map(|g| g.frames());
     let libc: HashSet<u64> =
         frames.filter(|f| f.module().contains("/libc.so")).map(|f| f.address()).collect();
@@ -68,7 +68,9 @@ fn cut_off(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> u64 {
     let asked = r.asked_by("sample");
     let marked = asked.iter().filter(|g| g.0["truncated"] == true).map(outside_sample);
     let marked: HashSet<Vec<u64>> = marked.collect();
-    let mut cut = 0;
+    let places: BTreeMap<u64, String> =
+        r.groups().flat_map(|g| g.frames()).map(|f| (f.address(), f.show())).collect();
+    let (mut cut, mut ends) = (0, BTreeMap::<String, u64>::new());
     for short in oracle.keys().filter(|o| !o.is_empty()) {
         let longer = |s: &&Vec<u64>| s.len() > short.len() && s.starts_with(short);
         if ours.contains_key(short) {
@@ -90,10 +92,19 @@ fn cut_off(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> u64 {
             entry.0 += n;
             entry.1 += bytes;
             let only_libc = s[short.len()..].iter().all(|a| libc.contains(a));
-            cut += if unfinished || !in_libc && !only_libc { n } else { 0 };
+            if unfinished || !in_libc && !only_libc {
+                let (who, at) =
+                    if unfinished { ("prof", end) } else { ("the oracle", short[short.len() - 1]) };
+                let place = places.get(&at).map_or("?", String::as_str);
+                *ends.entry(format!("{who} at {at:x} {place}")).or_default() += n;
+                cut += n;
+            }
         }
     }
-    cut
+    let mut ends: Vec<(String, u64)> = ends.into_iter().collect();
+    ends.sort_by_key(|e| std::cmp::Reverse(e.1));
+    let ends = ends.iter().take(12).map(|(place, n)| format!("{n} times {place}"));
+    (cut, ends.collect::<Vec<_>>().join("\n"))
 }
 
 /// Where the outermost frames are that begin the program or a thread.
@@ -115,10 +126,10 @@ fn compare(oracle: &Stacks, recorded: &Stacks, r: &Report, at_least: u64) -> Str
     }
     let total: u64 = oracle.values().map(|v| v.0).sum();
     if cfg!(not(target_arch = "x86_64")) {
-        let cut = cut_off(oracle, &mut ours, r);
+        let (cut, ends) = cut_off(oracle, &mut ours, r);
         assert!(
             cut * 100 <= total * ORACLE_CUTS,
-            "the oracle, or prof, has cut off {cut} of {total} stacks"
+            "the oracle, or prof, has cut off {cut} of {total} stacks:\n{ends}"
         );
     }
     let mut wrong = Vec::new();
