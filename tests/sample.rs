@@ -286,6 +286,8 @@ fn off_and_on_again() {
 fn the_process_is_as_it_was_before() {
     let scene = Scene::new("sample-detach");
     let mut target = Target::start(&program("sampled.c"), &[]);
+    // A thread that has been joined may still be on its way out.
+    common::until("one thread is left", || target.status("Threads") == "1");
     let before = Snapshot::of(&target);
     for i in 0..5 {
         scene.attach_with(&target, &["--sample", "-o", &format!("{i}.prof")]);
