@@ -52,9 +52,9 @@ fn recorded(r: &Report) -> Stacks {
 const ORACLE_FRAMES: usize = 119;
 
 /// Of a hundred stacks, this many may end early with the oracle elsewhere than on AMD64: on AArch64 libgcc's unwinder stops in the
-/// vDSO and in a PLT, which have no call frame information. Not counted are those that end in a function of
-/// libc's, if ours is whole: on MIPS64 most of them have none, so that is where each stack through qsort or a
-/// signal ends.
+/// vDSO and in a PLT, which have no call frame information. Not counted are those that end outside of the program's
+/// own functions, if ours is whole: on MIPS64 the libraries, the vDSO and the stubs of lazy binding have none either,
+/// so that is where each stack through qsort or a signal ends.
 const ORACLE_CUTS: u64 = 5;
 
 /// Cuts our stacks off where the oracle's end early; returns how many there were. Those that lack nothing
@@ -64,13 +64,19 @@ fn cut_off(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> (u64, String) {
     let frames = r.groups().flat_map(|g| g.frames());
     let libc: HashSet<u64> =
         frames.filter(|f| f.module().contains("/libc.so")).map(|f| f.address()).collect();
+    let own: HashSet<u64> = r
+        .groups()
+        .flat_map(|g| g.frames())
+        .filter(|f| f.module().contains("/oracle.") && f.function() != "_MIPS_STUBS_")
+        .map(|f| f.address())
+        .collect();
     let whole = outermost(r);
     let asked = r.asked_by("sample");
     let marked = asked.iter().filter(|g| g.0["truncated"] == true).map(outside_sample);
     let marked: HashSet<Vec<u64>> = marked.collect();
     let places: BTreeMap<u64, String> =
         r.groups().flat_map(|g| g.frames()).map(|f| (f.address(), f.show())).collect();
-    let (mut cut, mut ends) = (0, BTreeMap::<String, u64>::new());
+    let (mut cut, mut ends) = (0, BTreeMap::<String, (u64, String)>::new());
     for short in oracle.keys().filter(|o| !o.is_empty()) {
         let longer = |s: &&Vec<u64>| s.len() > short.len() && s.starts_with(short);
         if ours.contains_key(short) {
@@ -78,7 +84,7 @@ fn cut_off(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> (u64, String) {
         }
         let all: Vec<Vec<u64>> =
             ours.keys().filter(longer).filter(|s| !oracle.contains_key(*s)).cloned().collect();
-        let in_libc = libc.contains(&short[short.len() - 1]);
+        let outside = !own.contains(&short[short.len() - 1]);
         for s in all {
             let end = s[s.len() - 1];
             let unfinished = s.len() != ORACLE_FRAMES && !whole.contains(&end);
@@ -92,18 +98,19 @@ fn cut_off(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> (u64, String) {
             entry.0 += n;
             entry.1 += bytes;
             let only_libc = s[short.len()..].iter().all(|a| libc.contains(a));
-            if unfinished || !in_libc && !only_libc {
+            if unfinished || !outside && !only_libc {
                 let (who, at) =
                     if unfinished { ("prof", end) } else { ("the oracle", short[short.len() - 1]) };
                 let place = places.get(&at).map_or("?", String::as_str);
-                *ends.entry(format!("{who} at {at:x} {place}")).or_default() += n;
+                let entry = ends.entry(format!("{who} at {at:x} {place}")).or_default();
+                *entry = (entry.0 + n, named(&s, r));
                 cut += n;
             }
         }
     }
-    let mut ends: Vec<(String, u64)> = ends.into_iter().collect();
-    ends.sort_by_key(|e| std::cmp::Reverse(e.1));
-    let ends = ends.iter().take(12).map(|(place, n)| format!("{n} times {place}"));
+    let mut ends: Vec<_> = ends.into_iter().collect();
+    ends.sort_by_key(|e| std::cmp::Reverse(e.1.0));
+    let ends = ends.iter().take(12).map(|(place, (n, one))| format!("{n} times {place}: {one}"));
     (cut, ends.collect::<Vec<_>>().join("\n"))
 }
 
