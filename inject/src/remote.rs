@@ -84,7 +84,7 @@ impl Gadgets {
         let mut code: Vec<&Map> = maps.iter().filter(lasting).collect();
         code.sort_by_key(|m| {
             let name = m.name.rsplit(|b| *b == b'/').next().unwrap_or_default();
-            !(name.starts_with(b"libc") || name.starts_with(b"ld-"))
+            !(name.starts_with(b"libc") || name.starts_with(b"ld-") || name.starts_with(b"ld.so"))
         });
         for m in code {
             let bytes = mem.read_some(m.start, m.len().min(64 << 20) as usize);

@@ -158,7 +158,9 @@ pub fn find(
 
 /// Whether a module is the dynamic linker alone; musl's is libc, too.
 fn is_linker(m: &Module) -> bool {
-    m.file_name().starts_with("ld-") && !m.file_name().starts_with("ld-musl")
+    // MIPS's glibc has ld.so.1.
+    let name = m.file_name();
+    (name.starts_with("ld-") || name.starts_with("ld.so")) && !name.starts_with("ld-musl")
 }
 
 /// Whether nothing is mapped yet but a program and the dynamic linker.

@@ -76,8 +76,10 @@ pub unsafe fn cfi(m: &Module) -> CfiModule<'static> {
 /// Looks for modules that were loaded since; true if there may be new ones.
 pub fn refresh(shared: &Shared) -> bool {
     let tail = TAIL.load(Relaxed);
-    // New modules are put at the end of the list.
-    if tail != 0 && memory::word(shared, tail + 3 * WORD) == Some(0) {
+    // New modules are put at the end of the list. The end may have gone meanwhile, and another be in its place.
+    let word = |n: u64| memory::word(shared, tail + n * WORD);
+    let still = || known(shared, word(0)?, word(2)?);
+    if tail != 0 && word(3) == Some(0) && still().is_some() {
         return false;
     }
     follow(shared, &mut |_| ());
@@ -87,7 +89,9 @@ pub fn refresh(shared: &Shared) -> bool {
 /// Brings the table in line with the linker's list; to be called with the linker's lock held.
 pub fn sync(shared: &Shared) {
     let r_debug = shared.control().r_debug;
-    let consistent = memory::word(shared, r_debug + 3 * WORD).is_some_and(|s| s as u32 == 0);
+    // An int, which is not the lower half of a word in either byte order.
+    let mut state = [0u8; 4];
+    let consistent = memory::read(shared, r_debug + 3 * WORD, &mut state) && state == [0; 4];
     if r_debug == 0 || !consistent {
         return;
     }
