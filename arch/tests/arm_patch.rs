@@ -3,22 +3,25 @@
 //! was there made useless.
 #![cfg(feature = "relocate")]
 
-use prof_arch::arm::insn::State;
+use prof_arch::arm::insn::{State, plan_patch};
+use prof_arch::arm::jump::encode_jump;
 use prof_arch::arm::relocate::relocate;
 use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::process::{Command, Output};
 
 /// The program is mapped here, its head included.
 const BASE: u32 = 0x1_0000;
 const START: u32 = BASE + 0x100;
 const MOVED: u32 = BASE + 0x200;
 const FUNCTION: u32 = BASE + 0x400;
-const LEN: usize = 0x800;
+/// With room behind what the file has.
+const IN_MEMORY: u32 = 0x40_0000;
 
 /// An ELF program of one segment (`Elf32_Ehdr`, `Elf32_Phdr`).
 fn program(code: &[(u32, &[u8])]) -> Vec<u8> {
-    let mut file = vec![0; LEN];
+    let end = code.iter().map(|(at, bytes)| (at - BASE) as usize + bytes.len()).max().unwrap();
+    let mut file = vec![0; end];
     let mut put = |at: usize, bytes: &[u8]| file[at..at + bytes.len()].copy_from_slice(bytes);
     put(0, b"\x7fELF\x01\x01\x01");
     let halves = [2_u16, 40]; // an executable, for ARM
@@ -26,7 +29,7 @@ fn program(code: &[(u32, &[u8])]) -> Vec<u8> {
     let words = [1, START, 52, 0, 0x0500_0400]; // version, entry, program header, EABI 5 with vectors
     put(20, &words.map(u32::to_le_bytes).concat());
     put(40, &[52_u16, 32, 1, 0, 0, 0].map(u16::to_le_bytes).concat());
-    let segment = [1, 0, BASE, BASE, LEN as u32, LEN as u32, 7, 0x1_0000];
+    let segment = [1, 0, BASE, BASE, end as u32, IN_MEMORY, 7, 0x1_0000];
     put(52, &segment.map(u32::to_le_bytes).concat());
     for (at, bytes) in code {
         put((at - BASE) as usize, bytes);
@@ -58,6 +61,10 @@ fn start(to: u32) -> Vec<u8> {
 }
 
 fn exit_code(name: &str, program: &[u8]) -> Option<i32> {
+    run(name, program).status.code()
+}
+
+fn run(name: &str, program: &[u8]) -> Output {
     let file = std::env::temp_dir().join(format!("prof-arm-{}-{name}", std::process::id()));
     std::fs::write(&file, program).unwrap();
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o755)).unwrap();
@@ -70,7 +77,7 @@ fn exit_code(name: &str, program: &[u8]) -> Option<i32> {
         }
     };
     std::fs::remove_file(&file).unwrap();
-    out.status.code()
+    out
 }
 
 /// Runs `code` as it is and with its first `len` bytes moved; both must return `want`.
@@ -165,6 +172,321 @@ fn thumb_code_that_is_not_aligned() {
     // adr r1; ldrb r0, [r1]
     let code = halves(&[0xa101, 0x7808, 0x4770, 0x43]);
     same("unaligned address", State::Thumb, FUNCTION + 2, &code, 4, 0x43);
+}
+
+/// Many functions in one program, each in a slot of its own, and where it is to be patched.
+#[derive(Default)]
+struct Functions {
+    code: Vec<u8>,
+    /// Name, place that is called, place that is patched; of Thumb code.
+    list: Vec<(String, u32, u32)>,
+}
+
+const SLOT: usize = 0x80;
+/// Slots, a list of what is called, relocated code, and what is in the registers after each call.
+const SLOTS: u32 = BASE + 0x400;
+const LIST: u32 = BASE + 0x4_0000;
+const RELOCATED: u32 = BASE + 0x5_0000;
+const RESULTS: u32 = BASE + 0x10_0000;
+/// Flags, and r0 to r12, for each combination of flags.
+const RESULT: usize = 16 * 14 * 4;
+
+impl Functions {
+    /// Where the next one will be.
+    fn next(&self) -> u32 {
+        SLOTS + self.code.len() as u32
+    }
+
+    fn add(&mut self, name: String, slot: &[u8], entry: u32, patched: u32) {
+        assert!(slot.len() <= SLOT);
+        self.list.push((name, entry, patched));
+        self.code.extend_from_slice(slot);
+        self.code.resize(self.list.len() * SLOT, 0);
+    }
+
+    /// Calls all of them, with all combinations of flags, and writes what they leave.
+    fn driver() -> Vec<u8> {
+        words(&[
+            0xe59f_40b4,
+            0xe59f_60b4,
+            0xe494_8004,
+            0xe358_0000,
+            0x0a00_0021,
+            0xe3a0_5000,
+            0xe92d_0170,
+            0xe1a0_9e05,
+            0xe128_f009,
+            0xe52d_8004,
+            0xe3a0_0011,
+            0xe3a0_1022,
+            0xe3a0_2033,
+            0xe3a0_3044,
+            0xe3a0_4055,
+            0xe3a0_5066,
+            0xe3a0_6077,
+            0xe3a0_7088,
+            0xe3a0_8099,
+            0xe3a0_90aa,
+            0xe3a0_a0bb,
+            0xe3a0_b0cc,
+            0xe3a0_c0dd,
+            0xe28f_e000,
+            0xe49d_f004,
+            0xe92d_1fff,
+            0xe10f_1000,
+            0xe59d_603c,
+            0xe8a6_0002,
+            0xe3a0_300d,
+            0xe49d_0004,
+            0xe486_0004,
+            0xe253_3001,
+            0x1aff_fffb,
+            0xe8bd_01b0,
+            0xe285_5001,
+            0xe355_0010,
+            0x1aff_ffdf,
+            0xeaff_ffda,
+            0xe3a0_0001,
+            0xe59f_1018,
+            0xe046_2001,
+            0xe3a0_7004,
+            0xef00_0000,
+            0xe3a0_0000,
+            0xe3a0_7001,
+            0xef00_0000,
+            LIST,
+            RESULTS,
+        ])
+    }
+
+    fn results(&self, name: &str, code: &[u8], moved: &[u8]) -> Vec<u8> {
+        assert!(code.len() < (LIST - SLOTS) as usize);
+        assert!(moved.len() < (RESULTS - RELOCATED) as usize);
+        let called: Vec<u32> = self.list.iter().map(|f| f.1 | 1).chain([0]).collect();
+        let driver = Self::driver();
+        let parts = [(START, &driver[..]), (SLOTS, code), (LIST, &words(&called))];
+        let out = run(name, &program(&[&parts[..], &[(RELOCATED, moved)]].concat()));
+        assert!(out.status.success(), "{name}: {:?}", out.status);
+        assert_eq!(out.stdout.len(), self.list.len() * RESULT);
+        out.stdout
+    }
+
+    /// Runs them as they are, and all patched; returns what each has left.
+    fn same(&self, name: &str) -> Vec<Vec<u8>> {
+        let (mut code, mut relocated) = (self.code.clone(), Vec::new());
+        let mut all_moved = Vec::new();
+        for (n, (name, _, from)) in self.list.iter().enumerate() {
+            let at = (from - SLOTS) as usize;
+            let function = &self.code[at..(n + 1) * SLOT];
+            let known = Some(function.len() as u64);
+            let plan = plan_patch(function, u64::from(from | 1), known)
+                .unwrap_or_else(|e| panic!("{name}: {e}: {function:02x?}"));
+            let to = u64::from(RELOCATED) + relocated.len() as u64;
+            let moved = relocate(function, *from, State::Thumb, plan.displaced_len)
+                .unwrap_or_else(|e| panic!("{name}: {e}: {function:02x?}"));
+            assert!(moved.map.iter().map(|(at, _)| at).eq(&plan.displaced), "{name}");
+            for half in code[at..at + plan.displaced_len].as_chunks_mut::<2>().0 {
+                *half = 0xdeff_u16.to_le_bytes();
+            }
+            let patch = encode_jump(u64::from(from | 1), to | 1).unwrap();
+            code[at..at + patch.len()].copy_from_slice(&patch);
+            relocated.extend_from_slice(&moved.bytes);
+            all_moved.push(moved.bytes);
+        }
+        let plain = self.results(name, &self.code, &[]);
+        let patched = self.results(name, &code, &relocated);
+        let results = plain.chunks(RESULT).zip(patched.chunks(RESULT));
+        for ((function, (was, is)), moved) in self.list.iter().zip(results).zip(all_moved) {
+            assert_eq!(was, is, "{}, moved: {moved:02x?}", function.0);
+        }
+        plain.chunks(RESULT).map(<[u8]>::to_vec).collect()
+    }
+}
+
+fn push(code: &mut Vec<u8>, insn: u32) {
+    if insn >> 16 != 0 {
+        code.extend(halves(&[(insn >> 16) as u16]));
+    }
+    code.extend(halves(&[insn as u16]));
+}
+
+/// How many of the combinations of flags leave something else than the first does in r0 to r12.
+fn outcomes(result: &[u8]) -> usize {
+    let all: std::collections::BTreeSet<&[u8]> = result.chunks(56).map(|r| &r[4..]).collect();
+    all.len()
+}
+
+#[test]
+fn all_if_then_blocks() {
+    if !can_run() {
+        return;
+    }
+    let mut functions = Functions::default();
+    for condition in 0..15_u32 {
+        for mask in 1..16_u32 {
+            if condition == 14 && !mask.is_power_of_two() {
+                continue;
+            }
+            let it = 0xbf00 | condition << 4 | mask;
+            let mut code = Vec::new();
+            push(&mut code, it);
+            // adds rN, #N + 1, which sets no flags here
+            for n in 0..4 - mask.trailing_zeros() {
+                push(&mut code, 0x3001 | n << 8 | n);
+            }
+            push(&mut code, 0x4770);
+            let at = functions.next();
+            functions.add(format!("it {it:x}"), &code, at, at);
+        }
+    }
+    let results = functions.same("blocks");
+    assert_eq!(results.len(), 14 * 15 + 4);
+    for (result, (name, ..)) in results.iter().zip(&functions.list) {
+        assert_eq!(outcomes(result), if name.starts_with("it bfe") { 1 } else { 2 }, "{name}");
+        for (flags, left) in result.chunks(56).enumerate() {
+            assert_eq!(usize::from(left[3] >> 4), flags, "{name}");
+        }
+    }
+}
+
+/// A function with an if-then block of all kinds of instructions.
+fn any_block(at: u32, random: &mut impl FnMut(u32) -> u32) -> (Vec<u8>, u32) {
+    const LITERALS: u32 = 0x40;
+    const CALLED: u32 = 0x50;
+    const LED_TO: u32 = 0x60;
+    /// Set flags outside of a block: adds, movs, subs, lsls, ands, muls, negs.
+    const NARROW: [u32; 7] = [0x1840, 0x2207, 0x3b01, 0x0040, 0x4011, 0x435a, 0x4259];
+    /// Set them in it, too: cmp, tst, cmp, adds.w, lsrs.w; mov, movw, sub.w.
+    const OTHERS: [u32; 8] =
+        [0x4288, 0x4213, 0x2a33, 0xf112_0103, 0xea5f_0252, 0x4603, 0xf241_2134, 0xeba0_0001];
+    let slot = at & !(SLOT as u32 - 1);
+    let mut code = halves(&[0xb500]); // push {lr}
+    let count = 1 + random(4);
+    push(&mut code, 0xbf00 | random(14) << 4 | (random(16) << (4 - count) | 8 >> (count - 1)) & 15);
+    for n in 0..count {
+        let pc = at + code.len() as u32 + 4;
+        let literal = slot + LITERALS - (pc & !3);
+        let last = n == count - 1;
+        let to = |place: u32| (slot + place - pc) >> 1;
+        let insn = match random(if last { 16 } else { 12 }) {
+            0..=2 => NARROW[random(7) as usize],
+            3..=5 => OTHERS[random(8) as usize],
+            6 => 0x4a00 | literal >> 2, // ldr r2, [pc, #..]
+            7 => 0xf8bf_0002 | random(4) << 12 | literal, // ldrh.w
+            8 => 0xa100 | literal >> 2, // adr r1
+            9 => 0x4478,                // add r0, pc
+            10 if last => 0x467b,       // mov r3, pc
+            10 => 0x447b,               // add r3, pc
+            11 => 0xed9f_0a00 | literal >> 2, // vldr s0, [pc, #..]
+            12 => 0xe000 | to(LED_TO),  // b
+            13 => 0xf000_b800 | to(LED_TO), // b.w
+            14 => 0xf000_f800 | to(CALLED), // bl
+            _ => 0xbd00,                // pop {pc}
+        };
+        push(&mut code, insn);
+    }
+    // vmov r4, s0; mov ip, r0: a call may have used it; pop {pc}
+    for insn in [0xee10_4a10, 0x4684, 0xbd00] {
+        push(&mut code, insn);
+    }
+    assert!((at - slot) as usize + code.len() <= LITERALS as usize);
+    let begin = (at - slot) as usize;
+    let mut bytes = vec![0; SLOT];
+    let mut put = |at: u32, code: &[u8]| bytes[at as usize..][..code.len()].copy_from_slice(code);
+    put(begin as u32, &code);
+    put(LITERALS, &words(&[0x1234_5678 ^ at, 0x9abc_def0]));
+    put(CALLED, &halves(&[0xf101, 0x0107, 0x4770])); // add.w r1, r1, #7; bx lr
+    put(LED_TO, &halves(&[0xf085, 0x0555, 0x4684, 0xbd00])); // eor r5, r5, #0x55; mov ip, r0; pop {pc}
+    (bytes, at)
+}
+
+#[test]
+fn if_then_blocks_with_anything_in_them() {
+    if !can_run() {
+        return;
+    }
+    let mut functions = Functions::default();
+    let mut seed = 5_u64;
+    let mut random = |n: u32| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) as u32 % n
+    };
+    for n in 0..1000 {
+        // Also where the function is no multiple of four.
+        let (slot, at) = any_block(functions.next() + n % 2 * 2, &mut random);
+        functions.add(format!("block {n}"), &slot, at, at);
+    }
+    let results = functions.same("any");
+    let both = results.iter().filter(|r| outcomes(r) >= 2).count();
+    assert!(both > 900, "{both}");
+}
+
+/// A function that jumps by a table: in what way, `slot` being where it is; and where that is patched.
+fn by_table(slot: u32, wide: u32, n: u32, m: u32, before: u32) -> (Vec<u8>, u32) {
+    const TABLE: u32 = 0x60;
+    let movw = |to: u32, value: u32| {
+        let fields = (value >> 12 & 15) << 16 | (value >> 11 & 1) << 26 | (value >> 8 & 7) << 12;
+        0xf240_0000 | fields | to << 8 | value & 0xff
+    };
+    let mut code = halves(&[0xb500]); // push {lr}
+    // The second or third of the entries.
+    let entry = 2 - wide + (n + m + before) % 2;
+    push(&mut code, movw(m, entry));
+    if n != 15 {
+        push(&mut code, movw(n, (slot + TABLE) & 0xffff));
+        push(&mut code, 0x0080_0000 | movw(n, (slot + TABLE) >> 16));
+    }
+    if (n + m + wide) % 2 == 0 {
+        push(&mut code, 0xbf00);
+    }
+    let patched = slot + code.len() as u32;
+    if before != 0 {
+        push(&mut code, before);
+    }
+    push(&mut code, 0xe8d0_f000 | n << 16 | wide << 4 | m);
+    // Two places behind it; where it is skipped by its condition, a third, by a branch that stands for the
+    // first entries.
+    let table = match wide {
+        0 => halves(&[0xe00e, 13 << 8 | 10]),
+        _ => halves(&[0xe00e, 10, 13]),
+    };
+    let behind = code.len();
+    code.extend(&table);
+    code.resize(behind + 20, 0);
+    for place in 1..4_u16 {
+        // eor r0, r0, #place << 24 (and more); pop {pc}
+        code.extend(halves(&[0xf080, 0x4000 | place << 8 | 0x80, 0xbd00]));
+    }
+    assert!(code.len() <= TABLE as usize);
+    code.resize(TABLE as usize, 0);
+    code.extend(&table);
+    (code, patched)
+}
+
+#[test]
+fn jumps_by_tables() {
+    if !can_run() {
+        return;
+    }
+    // Alone, behind mov ip, r0, and in a block: it cs.
+    for (before, name) in [(0, "tables"), (0x4684, "tables2"), (0xbf28, "tables3")] {
+        let mut functions = Functions::default();
+        let registers = || (0..13).chain([14]);
+        for (wide, n) in (0..2).flat_map(|wide| registers().chain([15]).map(move |n| (wide, n))) {
+            for m in registers().filter(|m| *m != n && (before != 0x4684 || ![n, *m].contains(&12)))
+            {
+                let slot = functions.next();
+                let (code, patched) = by_table(slot, wide, n, m, before);
+                let name = format!("{name} {wide} [r{n}, r{m}]");
+                functions.add(name, &code, slot, patched);
+            }
+        }
+        let results = functions.same(name);
+        assert!(results.len() > 300);
+        for (result, (name, ..)) in results.iter().zip(&functions.list) {
+            assert_eq!(outcomes(result), if before == 0xbf28 { 2 } else { 1 }, "{name}");
+        }
+    }
 }
 
 #[test]

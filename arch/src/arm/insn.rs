@@ -48,8 +48,40 @@ pub enum PcUse {
     Add(u32, u32),
     /// A load, or a preload, from there.
     Literal(u32),
+    /// `tbb`, `tbh`: goes as far behind this address as an entry of a table says, which stands there
+    /// if it is found by pc.
+    Table(u32),
     /// Uses it in a way that is not to be moved, or goes elsewhere by what it reads.
     Other,
+}
+
+/// How far Thumb code is in an if-then block (`ITSTATE`): the condition of the next instruction, and
+/// behind it a bit for each that follows, and a one.
+#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
+pub struct IfThen(u8);
+
+impl IfThen {
+    /// The condition on which the next instruction is executed; `None` outside of blocks.
+    #[must_use]
+    pub fn condition(self) -> Option<u32> {
+        (self.0 & 15 != 0).then_some(u32::from(self.0 >> 4))
+    }
+
+    /// Behind this Thumb instruction.
+    #[must_use]
+    pub fn behind(self, insn: u32) -> Self {
+        match self.0 {
+            _ if is_if_then(insn) => Self(insn as u8),
+            last if last & 7 == 0 => Self(0),
+            more => Self(more & 0xe0 | more << 1 & 0x1f),
+        }
+    }
+}
+
+/// The Thumb instruction `it`, which begins a block.
+#[must_use]
+pub fn is_if_then(insn: u32) -> bool {
+    insn >> 8 == 0xbf && insn & 15 != 0
 }
 
 /// Bytes of the Thumb instruction that begins with this half.
@@ -259,9 +291,11 @@ pub fn pc_use_thumb(insn: u32, pc: u32) -> Option<PcUse> {
         let when = if insn & 0x800 == 0 { Condition::Zero } else { Condition::NotZero };
         return Some(PcUse::Conditional(here.wrapping_add(distance), when(high(0))));
     }
-    // if-then blocks: what follows depends on them.
-    if insn >> 8 == 0xbf && insn & 15 != 0 {
-        return Some(PcUse::Other);
+    // What follows `it` depends on it; not all that looks like one is one.
+    if is_if_then(insn) {
+        let (condition, follow) = (nibble(insn, 4), insn & 15);
+        let exists = condition < 14 || condition == 14 && follow.is_power_of_two();
+        return (!exists).then_some(PcUse::Other);
     }
     let condition = nibble(insn, 8);
     if insn >> 12 == 0b1101 && condition < 14 {
@@ -313,6 +347,11 @@ fn pc_use_wide(insn: u32, pc: u32) -> Option<PcUse> {
         {
             return Some(PcUse::Literal(away(aligned, up, (insn & 0xff) << 2)));
         }
+    }
+    if insn & 0xfff0_ffe0 == 0xe8d0_f000 {
+        let m = nibble(insn, 0);
+        let exists = n != 13 && m != 13 && m != 15;
+        return Some(if exists { PcUse::Table(here) } else { PcUse::Other });
     }
     wide_register_fields(insn, n, t, d).then_some(PcUse::Other)
 }

@@ -1,5 +1,5 @@
 use super::*;
-use PcUse::{Add, Address, Branch, Call, Conditional, Literal, Other};
+use PcUse::{Add, Address, Branch, Call, Conditional, Literal, Other, Table};
 
 /// Behind a multiple of four in Thumb code.
 const PC: u32 = 0x1_0002;
@@ -17,7 +17,8 @@ fn thumb_forms() {
         (0x447e, Add(6, PC + 4)),                       // add r6, pc
         (0x44fc, Add(12, PC + 4)),                      // add ip, pc
         (0x4678, Address(0, PC + 4)),                   // mov r0, pc
-        (0xbf08, Other),                                // it eq
+        (0xbff8, Other),                                // it, with no condition
+        (0xbfec, Other),                                // ite al: never
         (0x4778, Other),                                // bx pc
         (0xf8df_0008, Literal(0x1_000c)),               // ldr.w r0, [pc, #8]
         (0xf85f_3004, Literal(0x1_0000)),               // ldr.w r3, [pc, #-4]
@@ -37,13 +38,18 @@ fn thumb_forms() {
         (0xf000_f804, Call(PC + 12, State::Thumb)),          // bl
         (0xf400_c000, Call(0xff01_0004, State::Arm)),        // blx
         (0xf000_e804, Call(0x1_0004 + 8, State::Arm)),
-        (0xe8df_f001, Other), // tbb [pc, r1]
-        (0xf3de_8f00, Other), // subs pc, lr
+        (0xe8df_f001, Table(PC + 4)), // tbb [pc, r1]
+        (0xe8df_f01c, Table(PC + 4)), // tbh [pc, ip, lsl #1]
+        (0xe8d3_f00e, Table(PC + 4)), // tbb [r3, lr]
+        (0xe8dd_f001, Other),         // tbb [sp, r1]
+        (0xe8df_f00d, Other),         // tbb [pc, sp]
+        (0xe8df_f01f, Other),         // tbh [pc, pc]
+        (0xf3de_8f00, Other),         // subs pc, lr
     ];
     for (insn, want) in cases {
         assert_eq!(pc_use_thumb(insn, PC), Some(want), "{insn:x}");
     }
-    // push {r4, lr}; pop {r4, pc}; bx lr; mov r0, r1; add r0, r1; nop; push.w; pop.w {.., pc};
+    // push {r4, lr}; pop {r4, pc}; bx lr; mov r0, r1; add r0, r1; nop; it eq; itete cs; itttt al; push.w; pop.w {.., pc};
     // sub.w sp, sp, #n; mov.w; movw; cmp.w; ldr.w r0, [r1]; dmb; mul; ldr.w pc, [r0]; uxtb.w; clz
     let plain = [
         0xb510,
@@ -52,6 +58,9 @@ fn thumb_forms() {
         0x4608,
         0x4408,
         0xbf00,
+        0xbf08,
+        0xbf2b,
+        0xbfe1,
         0xe92d_4ff0,
         0xe8bd_8ff0,
         0xf5ad_5d80,
@@ -74,6 +83,28 @@ fn thumb_forms() {
         assert_eq!(pc_use_thumb(insn, PC), None, "{insn:x}");
     }
     assert_eq!([0xb510, 0xe7fe, 0xe92d, 0xf8df].map(thumb_len), [2, 2, 4, 4]);
+}
+
+#[test]
+fn if_then_blocks() {
+    let conditions = |it: u32, want: &[u32]| {
+        let mut state = IfThen::default();
+        assert_eq!(state.condition(), None);
+        state = state.behind(it);
+        for condition in want {
+            assert_eq!(state.condition(), Some(*condition), "{it:x}");
+            state = state.behind(0xbf00);
+        }
+        assert_eq!((state, state.behind(0xbf00)), (IfThen::default(), IfThen::default()));
+    };
+    conditions(0xbf08, &[0]); // it eq
+    conditions(0xbf1c, &[1, 1]); // itt ne
+    conditions(0xbf0c, &[0, 1]); // ite eq
+    conditions(0xbfba, &[11, 11, 10]); // itte lt
+    conditions(0xbf2b, &[2, 3, 2, 3]); // itete cs
+    conditions(0xbfe1, &[14; 4]); // itttt al
+    conditions(0xbf00, &[]); // nop
+    conditions(0xf3af_8000, &[]); // nop.w
 }
 
 #[test]

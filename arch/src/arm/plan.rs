@@ -1,14 +1,27 @@
 //! Reading functions: whether one can be patched at its entry, which instructions the patch displaces,
 //! and where code leads. Addresses of functions have bit 0 set where they are Thumb code.
 
-use super::insn::{PcUse, State};
+use super::insn::{IfThen, PcUse, State};
 use super::jump::{PATCH_LEN, code_at, state_at};
+use super::prologue::table;
 use super::regs::THUMB;
 use super::relocate::{Insn, decode};
 pub use crate::patch::{PatchPlan, Refusal};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::ops::Range;
+
+/// One instruction in its place.
+#[derive(Copy, Clone)]
+struct Place {
+    /// Offset.
+    at: usize,
+    insn: Insn,
+    /// Nothing behind it is executed from it.
+    ends: bool,
+    /// The if-then block that it begins, or is in, goes on behind it.
+    open: bool,
+}
 
 /// The instructions of code in one state, without the data that they load from among them.
 struct Sweep<'a> {
@@ -18,20 +31,33 @@ struct Sweep<'a> {
     at: usize,
     /// Words that some instruction before has loaded.
     data: BTreeSet<u32>,
-    /// Instructions of an if-then block that follow.
-    conditional: u32,
+    block: IfThen,
+    /// The furthest offset that a table of `tbb` or `tbh` says.
+    furthest: usize,
 }
 
 impl<'a> Sweep<'a> {
     fn new(code: &'a [u8], addr: u64) -> Self {
         let (address, state) = (code_at(addr) as u32, state_at(addr));
-        Sweep { code, address, state, at: 0, data: BTreeSet::new(), conditional: 0 }
+        let (data, block) = (BTreeSet::new(), IfThen::default());
+        Sweep { code, address, state, at: 0, data, block, furthest: 0 }
+    }
+
+    /// Goes on behind the table of the jump `insn`, which ends here, if it has it right behind it.
+    fn pass_table(&mut self, insn: u32) -> Option<()> {
+        if insn >> 16 & 15 != 15 {
+            return Some(());
+        }
+        let mut fetch = |at: u64| half(self.code, at as usize);
+        let places = table(insn, self.at as u64, &mut fetch)?;
+        self.at = places.start as usize;
+        self.furthest = self.furthest.max(places.end as usize);
+        Some(())
     }
 }
 
 impl Iterator for Sweep<'_> {
-    /// Offset, instruction, and whether nothing behind it is executed from it.
-    type Item = (usize, Insn, bool);
+    type Item = Place;
 
     fn next(&mut self) -> Option<Self::Item> {
         while self.data.contains(&self.address.wrapping_add(self.at as u32)) {
@@ -39,18 +65,25 @@ impl Iterator for Sweep<'_> {
         }
         let (at, insn) = (self.at, decode(self.code, self.address, self.state, self.at)?);
         self.at = at.checked_add(insn.len)?;
-        if let Some(PcUse::Literal(from)) = insn.pc_use {
-            self.data.insert(from);
-            if is_double(insn.word, self.state) {
-                self.data.insert(from.wrapping_add(4));
+        match insn.pc_use {
+            Some(PcUse::Literal(from)) => {
+                self.data.insert(from);
+                if is_double(insn.word, self.state) {
+                    self.data.insert(from.wrapping_add(4));
+                }
             }
+            // Where the table is cut off there is no next instruction.
+            Some(PcUse::Table(_)) if self.pass_table(insn.word).is_none() => {
+                self.at = self.code.len();
+            }
+            _ => {}
         }
-        let always = self.conditional == 0;
-        self.conditional = self.conditional.saturating_sub(1);
-        if self.state == State::Thumb && insn.word >> 8 == 0xbf && insn.word & 15 != 0 {
-            self.conditional = 4_u32.wrapping_sub((insn.word & 15).trailing_zeros());
+        let always = self.block.condition().is_none();
+        if self.state == State::Thumb {
+            self.block = self.block.behind(insn.word);
         }
-        Some((at, insn, always && is_terminator(insn, self.state)))
+        let open = self.block.condition().is_some();
+        Some(Place { at, insn, ends: always && is_terminator(insn, self.state), open })
     }
 }
 
@@ -92,13 +125,13 @@ fn is_terminator(insn: Insn, state: State) -> bool {
     }
 }
 
-/// All instructions of the function. Where its size is not known it ends at the first instruction
-/// that execution does not go beyond, and that no branch before it jumps over.
+/// All instructions of the function, and its length. Where its size is not known it ends at the first
+/// instruction that execution does not go beyond, and that no branch before it jumps over.
 fn instructions(
     code: &[u8],
     func_addr: u64,
     size: Option<u64>,
-) -> Result<Vec<(usize, Insn, bool)>, Refusal> {
+) -> Result<(Vec<Place>, usize), Refusal> {
     let body = match size {
         Some(need) if need > code.len() as u64 => {
             return Err(Refusal::Incomplete { have: code.len(), need });
@@ -108,20 +141,21 @@ fn instructions(
     };
     let start = code_at(func_addr) as u32;
     let (mut list, mut furthest) = (Vec::new(), 0);
-    for (at, insn, ends) in Sweep::new(body, func_addr) {
-        list.push((at, insn, ends));
-        if let Some(PcUse::Branch(to) | PcUse::Conditional(to, _)) = insn.pc_use {
+    let mut sweep = Sweep::new(body, func_addr);
+    while let Some(place) = sweep.next() {
+        list.push(place);
+        if let Some(PcUse::Branch(to) | PcUse::Conditional(to, _)) = place.insn.pc_use {
             let offset = to.wrapping_sub(start) as usize;
             // What leads further than any code that is known leaves the function.
             if offset < body.len() {
                 furthest = furthest.max(offset);
             }
         }
-        if size.is_none() && ends && furthest <= at {
-            break;
+        if size.is_none() && place.ends && furthest.max(sweep.furthest) <= place.at {
+            return Ok((list, sweep.at.min(body.len())));
         }
     }
-    Ok(list)
+    Ok((list, body.len()))
 }
 
 /// Plans the patch of the function whose bytes are `code`, from its start.
@@ -140,10 +174,11 @@ pub fn plan_patch(
     if state_at(func_addr) == State::Arm && func_addr & 3 != 0 {
         return Err(Refusal::Undecodable { at: 0 });
     }
-    let list = instructions(code, func_addr, func_size.filter(|&size| size > 0))?;
+    let (list, len) = instructions(code, func_addr, func_size.filter(|&size| size > 0))?;
     let mut plan = PatchPlan::at(0, PATCH_LEN);
-    for &(at, insn, ends) in &list {
-        if plan.displaced_len >= PATCH_LEN || plan.terminated {
+    let mut in_block = false;
+    for &Place { at, insn, ends, open } in &list {
+        if !in_block && (plan.displaced_len >= PATCH_LEN || plan.terminated) {
             break;
         }
         if at != plan.displaced_len {
@@ -155,6 +190,10 @@ pub fn plan_patch(
         plan.displaced.push(at);
         plan.displaced_len = at.saturating_add(insn.len);
         plan.terminated = ends;
+        in_block = open;
+    }
+    if in_block {
+        return Err(Refusal::Undecodable { at: plan.displaced_len }); // the function ends before
     }
     if plan.displaced_len < PATCH_LEN {
         let rest = code.get(plan.displaced_len..PATCH_LEN).unwrap_or(&[]);
@@ -162,8 +201,26 @@ pub fn plan_patch(
             return Err(Refusal::TooShort);
         }
     }
-    check(&plan, &list, code_at(func_addr) as u32)?;
+    let body = code.get(..len).unwrap_or(code);
+    let halves = by_halves(body, func_addr, plan.displaced_len);
+    check(&plan, list.iter().chain(&halves), code_at(func_addr) as u32)?;
     Ok(plan)
+}
+
+/// Where the tables of a function's jumps end is not known for certain, so if it has any, whatever may be
+/// an instruction behind the displaced ones: what begins at each half.
+fn by_halves(body: &[u8], func_addr: u64, from: usize) -> Vec<Place> {
+    if state_at(func_addr) == State::Arm {
+        return Vec::new();
+    }
+    let address = code_at(func_addr) as u32;
+    let at_half = |at| Some((at, decode(body, address, State::Thumb, at)?));
+    let all = || (0..body.len()).step_by(2).filter_map(at_half);
+    if !all().any(|(_, insn)| matches!(insn.pc_use, Some(PcUse::Table(_)))) {
+        return Vec::new();
+    }
+    let place = |(at, insn)| Place { at, insn, ends: false, open: false };
+    all().filter(|(at, _)| *at >= from).map(place).collect()
 }
 
 /// One half of a word between two functions.
@@ -172,8 +229,12 @@ fn is_padding(half: &[u8]) -> bool {
 }
 
 /// No branch of the function may lead into the patch, or make the hook see one call twice.
-fn check(plan: &PatchPlan, list: &[(usize, Insn, bool)], start: u32) -> Result<(), Refusal> {
-    for &(from, insn, _) in list {
+fn check<'a>(
+    plan: &PatchPlan,
+    places: impl Iterator<Item = &'a Place>,
+    start: u32,
+) -> Result<(), Refusal> {
+    for &Place { at: from, insn, .. } in places {
         match insn.pc_use {
             Some(PcUse::Branch(to) | PcUse::Conditional(to, _)) if to == start => {
                 return Err(Refusal::BranchToEntry { from });
@@ -192,6 +253,11 @@ fn check(plan: &PatchPlan, list: &[(usize, Insn, bool)], start: u32) -> Result<(
     Ok(())
 }
 
+/// The little-endian half of a word at an offset.
+fn half(code: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(*code.get(at..)?.first_chunk()?))
+}
+
 /// The little-endian word at an offset.
 fn word(code: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*code.get(at..)?.first_chunk()?))
@@ -205,7 +271,7 @@ pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
     /// Compilers put other instructions between the two.
     const NEAR: usize = 64;
     let (base, target) = (code_addr as u32, target as u32);
-    let half = |at: usize| Some(u32::from(u16::from_le_bytes(*code.get(at..)?.first_chunk()?)));
+    let half = |at: usize| half(code, at).map(u32::from);
     (0..code.len()).step_by(2).find_map(|at| {
         let pc = base.wrapping_add(at as u32);
         let (register, from, thumb) = match half(at)? {
@@ -272,7 +338,7 @@ pub fn calls(code: &[u8], code_addr: u64) -> Vec<u64> {
     let inside = |to: u32| (to.wrapping_sub(start) as usize) < code.len();
     let bit = |state: State| if state == State::Thumb { THUMB } else { 0 };
     Sweep::new(code, code_addr)
-        .filter_map(|(_, insn, _)| match insn.pc_use {
+        .filter_map(|place| match place.insn.pc_use {
             Some(PcUse::Branch(to)) if !inside(to) => Some(u64::from(to) | code_addr & THUMB),
             Some(PcUse::Call(to, state)) if !inside(to) => Some(u64::from(to) | bit(state)),
             _ => None,

@@ -49,11 +49,71 @@ fn what_is_refused() {
     assert!(plan(&data, THUMB_FN).is_err());
     assert_eq!(plan(&thumb(&[0x4770, 0xb510]), THUMB_FN), Err(TooShort));
     assert_eq!(plan(&thumb(&[0xb510]), THUMB_FN), Err(TooShort));
-    assert_eq!(plan(&thumb(&[0xbf08, 0x2000, 0x4770]), THUMB_FN), Err(OwnAddress { at: 0 }));
     assert_eq!(plan_patch(&two(), THUMB_FN, Some(99)), Err(Incomplete { have: 8, need: 99 }));
     assert_eq!(plan_patch(&two(), 0x2_0002, None), Err(Undecodable { at: 0 }));
     let back = arm(&[0xe92d_4010, 0x1aff_fffd, 0xe8bd_8010]);
     assert_eq!(plan(&back, ARM_FN), Err(BranchToEntry { from: 4 }));
+}
+
+#[test]
+fn blocks_are_displaced_whole() {
+    use Refusal::*;
+    // it eq; moveq r0, #0; bx lr
+    assert_eq!(plan(&thumb(&[0xbf08, 0x2000, 0x4770]), THUMB_FN), Ok((vec![0, 2], 4, false)));
+    // push {r4, lr}; itete cs; four moves; pop {r4, pc}
+    let four = thumb(&[0xb510, 0xbf2b, 0x2001, 0x2002, 0xf04f, 0x0003, 0x2004, 0xbd10]);
+    assert_eq!(plan(&four, THUMB_FN), Ok((vec![0, 2, 4, 6, 8, 12], 14, false)));
+    // One that begins right behind the patch is not.
+    let behind = thumb(&[0xb510, 0x2000, 0xbf08, 0x2001, 0xbd10]);
+    assert_eq!(plan(&behind, THUMB_FN), Ok((vec![0, 2], 4, false)));
+    // it eq; bxeq lr: the function goes on.
+    assert_eq!(plan(&thumb(&[0xbf08, 0x4770, 0x4770]), THUMB_FN), Ok((vec![0, 2], 4, false)));
+    // The function ends in the block, with or without code behind it.
+    let ends = thumb(&[0xb510, 0xbf2b, 0x2001, 0x2002]);
+    assert_eq!(plan(&ends, THUMB_FN), Err(Undecodable { at: 8 }));
+    assert_eq!(plan_patch(&four, THUMB_FN, Some(8)), Err(Undecodable { at: 8 }));
+    // cmp; itt eq; moveq r0, #0; moveq r1, #1; bne into the block, b to the entry
+    let into = thumb(&[0x2800, 0xbf04, 0x2000, 0x2101, 0xd1fd, 0x4770]);
+    assert_eq!(plan(&into, THUMB_FN), Err(BranchIntoPatch { from: 8 }));
+    let entry = thumb(&[0x2800, 0xbf04, 0x2000, 0x2101, 0xe7fa, 0x4770]);
+    assert_eq!(plan(&entry, THUMB_FN), Err(BranchToEntry { from: 8 }));
+    // it eq; addeq pc, r0
+    let computed = thumb(&[0xbf08, 0x4487, 0x4770]);
+    assert_eq!(plan(&computed, THUMB_FN), Err(OwnAddress { at: 2 }));
+    // What looks like a block in ARM code: andeq fp, r0, r8, lsl #30
+    assert_eq!(plan(&arm(&[0xbf08, 0xe12f_ff1e]), ARM_FN), Ok((vec![0], 4, false)));
+}
+
+#[test]
+fn tables_are_no_instructions() {
+    use Refusal::*;
+    let same = |code: &[u16]| plan(&thumb(code), THUMB_FN);
+    // tbb [pc, r0]; two entries; movs; bx lr; movs; bx lr
+    let first = [0xe8df, 0xf000, 0x0301, 0x2001, 0x4770, 0x2002, 0x4770];
+    assert_eq!(same(&first), Ok((vec![0], 4, true)));
+    assert_eq!(same(&[&[0x4608][..], &first].concat()), Ok((vec![0, 2], 6, true)));
+    assert_eq!(plan_patch(&thumb(&first), THUMB_FN, None).map(|p| p.displaced_len), Ok(4));
+    // push {r4, lr}; nop; tbb [pc, r0]; entries that look like the first half of bl, as only what follows
+    // from where they lead to tells: a branch to the second instruction there is seen.
+    let mut long = vec![0xb510, 0xbf00, 0xe8df, 0xf000, 0xf4f4];
+    long.resize(4 + 0xf4, 0xbf00);
+    long.extend([0xe707, 0xbd10]);
+    let code = thumb(&long);
+    let from = 2 * (4 + 0xf4);
+    assert_eq!(plan(&code, THUMB_FN), Err(BranchIntoPatch { from }));
+    assert_eq!(plan_patch(&code, THUMB_FN, None), Err(BranchIntoPatch { from }));
+    // Right behind the table stands what only comes later leads to: a branch to the second instruction
+    // in what must be taken for entries.
+    let hidden = [0xb510, 0xbf00, 0xe8df, 0xf000, 0x0404, 0xe7fa, 0xbf00, 0xbf00, 0xbf00, 0xbd10];
+    assert_eq!(same(&hidden), Err(BranchIntoPatch { from: 10 }));
+    // A table somewhere else, and one that is cut off.
+    assert_eq!(same(&[0xe8d1, 0xf000, 0x2001, 0x4770]), Ok((vec![0], 4, true)));
+    assert_eq!(same(&[0xb510, 0xbf00, 0xe8df, 0xf010, 0x1000]), Ok((vec![0, 2], 4, false)));
+    // tbb [sp, r0]
+    assert_eq!(same(&[0xe8dd, 0xf000, 0x2001, 0x4770]), Err(OwnAddress { at: 0 }));
+    // Where calls lead: what a table's entries look like is none. tbh; two; bl +0x100; bx lr
+    let called = thumb(&[0xe8df, 0xf010, 0x0002, 0x0002, 0xf000, 0xf87e, 0x4770]);
+    assert_eq!(calls(&called, 0x1001), [0x1000 + 12 + 0xfc + 1]);
 }
 
 fn two() -> Vec<u8> {
@@ -94,7 +154,7 @@ fn stubs() {
         // What the conditional branch leads to.
         let sweep = Sweep::new(&stub.bytes[..24], 0x8_0000 | addr & 1);
         let branches: Vec<_> = sweep
-            .filter_map(|(_, insn, _)| match insn.pc_use {
+            .filter_map(|place| match place.insn.pc_use {
                 Some(PcUse::Conditional(to, _)) => Some(to),
                 _ => None,
             })

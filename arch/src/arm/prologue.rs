@@ -12,6 +12,7 @@
 use super::insn::{PcUse, pc_use_thumb, thumb_len};
 use super::regs::{LR, PC, R7, SP};
 use super::rule::{Form, Rule};
+use core::ops::Range;
 
 /// Bytes of code that are looked at, at most.
 const MOST: u64 = 16 << 10;
@@ -330,7 +331,7 @@ impl Walk {
             }
             _ if insn & 0xfff0_ffe0 == 0xe8d0_f000 => {
                 self.end(conditional);
-                return self.over_data(next, behind_table(insn, next, fetch)?);
+                return self.over_data(next, table(insn, next, fetch)?.start);
             }
             _ if leaves(insn) => self.end(conditional),
             _ => {}
@@ -359,21 +360,28 @@ fn leaves(insn: u32) -> bool {
             && (insn & 0xff87 == 0x4700 || insn & 0xff87 == 0x4687 || insn >> 8 == 0xde)
 }
 
-/// Where the code goes on behind the table of `tbb` or `tbh`: at the first of the places in it.
-fn behind_table(insn: u32, table: u64, fetch: &mut Fetch<'_>) -> Option<u64> {
+/// Where the jump by the table of `tbb` or `tbh` leads: from the first of the places in it, where the
+/// code goes on, to behind the last.
+pub(super) fn table(insn: u32, table: u64, fetch: &mut Fetch<'_>) -> Option<Range<u64>> {
     let wide = insn >> 4 & 1 == 1;
-    let (mut at, mut first) = (table, u64::MAX);
-    while at < first {
+    let len = if wide { 2 } else { 1 };
+    let (mut at, mut places) = (table, u64::MAX..0);
+    while at < places.start {
         let half = fetch(at & !1)?;
         let entry = match (wide, at & 1) {
             (true, _) => half,
             (false, 0) => half & 0xff,
             (false, _) => half >> 8,
         };
-        first = first.min(table.checked_add(u64::from(entry) << 1)?);
-        at = at.checked_add(if wide { 2 } else { 1 })?;
+        let (place, next) = (table.checked_add(u64::from(entry) << 1)?, at.checked_add(len)?);
+        if place < next {
+            places.start = at.next_multiple_of(2); // what fills up a table, or follows it
+            break;
+        }
+        places = places.start.min(place)..places.end.max(place.checked_add(2)?);
+        at = next;
     }
-    Some(first)
+    Some(places)
 }
 
 /// The rule for the call at `at`, of a function that starts at `start`, if what stands at `doubt` is data.

@@ -66,6 +66,8 @@ fn data_among_instructions() {
     assert_eq!(rule(&[0xb510, 0xbf00, 0x4b00, 0xe001, 0xb5f0, 0xffff]), sp(8, -4, None));
     // tbb [pc, r0]; two places, two bytes behind the table and further
     assert_eq!(rule(&[0xb510, 0xe8df, 0xf000, 0x0201, 0xb082, 0xb002]), sp(8, -4, None));
+    // The same with three places, and a byte that fills up
+    assert_eq!(rule(&[0xb510, 0xe8df, 0xf000, 0x0302, 0x0003, 0xb082, 0xb002]), sp(8, -4, None));
     // The second half of an instruction is no push: ldr.w r11, [r1, #0x510]
     assert_eq!(rule(&[0xb530, 0xf8d1, 0xb510]), sp(12, -4, None));
     // But it is one right behind a whole long instruction: bl

@@ -1,7 +1,9 @@
 //! Moving a function's first instructions to another address, and the stub that a patched function
 //! jumps to.
 
-use super::insn::{Condition, PcUse, State, pc_use_arm, pc_use_thumb, thumb_len};
+use super::insn::{
+    Condition, IfThen, PcUse, State, is_if_then, pc_use_arm, pc_use_thumb, thumb_len,
+};
 use super::jump::{code_at, encode_jump, near_window, state_at};
 use super::regs::THUMB;
 use crate::patch::{PatchPlan, Refusal};
@@ -13,6 +15,8 @@ use core::ops::Range;
 const IP: u32 = 12;
 const SP: u32 = 13;
 const PC: u32 = 15;
+/// The condition that always holds.
+const ALWAYS: u32 = 14;
 
 /// One instruction of a function.
 #[derive(Copy, Clone)]
@@ -84,6 +88,27 @@ impl Block {
         self.in_state(0xe49d_0004 | scratch << 12, 0xbc00 | 1 << scratch); // pop
     }
 
+    /// An instruction of an if-then block, which needs none around it then.
+    fn moved_if(&mut self, insn: Insn, condition: u32) -> Result<(), Refusal> {
+        if insn.pc_use.is_none() {
+            // A block of its own: outside of any it might set flags.
+            self.push(0xbf08 | condition << 4);
+            self.push(insn.word);
+            return Ok(());
+        }
+        if condition == ALWAYS {
+            return self.moved(insn);
+        }
+        // A branch over it, on the opposite. No moved form sets flags.
+        let (branch, pc) = (self.bytes.len(), self.bytes.len().saturating_add(4));
+        self.push(0xd000 | (condition ^ 1) << 8);
+        self.moved(insn)?;
+        let distance = self.bytes.len().saturating_sub(pc) / 2;
+        let field = self.bytes.get_mut(branch).filter(|_| distance < 0x80);
+        *field.ok_or(Refusal::CannotMove)? = distance as u8;
+        Ok(())
+    }
+
     fn moved(&mut self, insn: Insn) -> Result<(), Refusal> {
         match insn.pc_use {
             None => self.push(insn.word),
@@ -102,8 +127,30 @@ impl Block {
                 b.in_state(0xe080_0000 | to << 16 | to << 12 | from, thumb);
             }),
             Some(PcUse::Literal(from)) => self.load_from(insn.word, from)?,
+            Some(PcUse::Table(from)) => self.jump_by_table(insn.word, from),
         }
         Ok(())
+    }
+
+    /// `tbb`, `tbh`: goes as far behind `from` as the entry says. No register and no flag may change, so
+    /// where it goes is made up on the stack.
+    fn jump_by_table(&mut self, insn: u32, from: u32) {
+        let (n, m, wide) = (insn >> 16 & 15, insn & 15, insn >> 4 & 1);
+        // Two registers that it does not read.
+        let mut free = (0..4).filter(|r| *r != n && *r != m);
+        let (base, entry) = (free.next().unwrap_or(0), free.next().unwrap_or(1));
+        let both = 1 << base | 1 << entry;
+        self.push(0xb480 | both); // push {base, entry, r7}: the last makes room
+        let table = if n == PC { base } else { n };
+        if n == PC {
+            self.load(base, from);
+        }
+        // ldrb entry, [table, m]; or ldrh entry, [table, m, lsl #1]
+        self.push(0xf810_0000 | wide << 21 | table << 16 | entry << 12 | wide << 4 | m);
+        self.load(base, address_of(from, State::Thumb));
+        self.push(0xeb00_0040 | base << 16 | base << 8 | entry); // add base, base, entry, lsl #1
+        self.push(0x9002 | base << 8); // str base, [sp, #8]
+        self.push(0xbd00 | both); // pop {base, entry, pc}
     }
 
     fn jump_if(&mut self, to: u32, when: Condition) {
@@ -188,17 +235,31 @@ fn address_of(to: u32, state: State) -> u32 {
 /// The instructions that the first `len` bytes of `code` touch, which stands at `address`, as they have
 /// to be at any other address that is a multiple of four, and a jump to those that follow.
 ///
+/// If-then blocks are taken apart: each of their instructions has its condition with it, so that a thread
+/// can be sent to any of them as if outside of a block.
+///
 /// # Errors
 ///
-/// [`Refusal::CannotMove`] if one has no equivalent, or depends on where it stands (the beginning of an
-/// if-then block, a table jump), [`Refusal::Undecodable`] if `code` ends before.
+/// [`Refusal::CannotMove`] if one has no equivalent, or depends on where it stands,
+/// [`Refusal::Undecodable`] if `code` ends before, or one is in an if-then block that can't be there.
 pub fn relocate(code: &[u8], address: u32, state: State, len: usize) -> Result<Relocated, Refusal> {
     let mut block = Block { state, bytes: Vec::new(), literals: Vec::new() };
     let (mut at, mut map, mut has_call) = (0_usize, Vec::new(), false);
-    while at < len {
+    let mut if_then = IfThen::default();
+    while at < len || if_then.condition().is_some() {
         let insn = decode(code, address, state, at).ok_or(Refusal::Undecodable { at })?;
         map.push((at, block.bytes.len()));
-        block.moved(insn)?;
+        let begins = state == State::Thumb && is_if_then(insn.word) && insn.pc_use.is_none();
+        match (if_then.condition(), insn.pc_use) {
+            (Some(_), Some(PcUse::Conditional(..))) => return Err(Refusal::Undecodable { at }),
+            (Some(_), _) if begins => return Err(Refusal::Undecodable { at }),
+            (Some(condition), _) => block.moved_if(insn, condition)?,
+            (None, _) if begins => {}
+            (None, _) => block.moved(insn)?,
+        }
+        if state == State::Thumb {
+            if_then = if_then.behind(insn.word);
+        }
         has_call |= is_call(insn, state);
         at = at.saturating_add(insn.len);
     }
