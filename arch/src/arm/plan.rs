@@ -3,7 +3,7 @@
 
 use super::insn::{IfThen, PcUse, State};
 use super::jump::{PATCH_LEN, code_at, state_at};
-use super::prologue::table;
+use super::prologue::{compared, table};
 use super::regs::THUMB;
 use super::relocate::{Insn, decode};
 pub use crate::patch::{PatchPlan, Refusal};
@@ -32,6 +32,8 @@ struct Sweep<'a> {
     /// Words that some instruction before has loaded.
     data: BTreeSet<u32>,
     block: IfThen,
+    /// What the last comparison with a number was of.
+    compared: Option<(u32, u32)>,
     /// The furthest offset that a table of `tbb` or `tbh` says.
     furthest: usize,
 }
@@ -40,7 +42,7 @@ impl<'a> Sweep<'a> {
     fn new(code: &'a [u8], addr: u64) -> Self {
         let (address, state) = (code_at(addr) as u32, state_at(addr));
         let (data, block) = (BTreeSet::new(), IfThen::default());
-        Sweep { code, address, state, at: 0, data, block, furthest: 0 }
+        Sweep { code, address, state, at: 0, data, block, compared: None, furthest: 0 }
     }
 
     /// Goes on behind the table of the jump `insn`, which ends here, if it has it right behind it.
@@ -49,7 +51,7 @@ impl<'a> Sweep<'a> {
             return Some(());
         }
         let mut fetch = |at: u64| half(self.code, at as usize);
-        let places = table(insn, self.at as u64, &mut fetch)?;
+        let places = table(insn, self.at as u64, self.compared, &mut fetch)?;
         self.at = places.start as usize;
         self.furthest = self.furthest.max(places.end as usize);
         Some(())
@@ -81,6 +83,7 @@ impl Iterator for Sweep<'_> {
         let always = self.block.condition().is_none();
         if self.state == State::Thumb {
             self.block = self.block.behind(insn.word);
+            self.compared = compared(insn.word).or(self.compared);
         }
         let open = self.block.condition().is_some();
         Some(Place { at, insn, ends: always && is_terminator(insn, self.state), open })

@@ -114,6 +114,9 @@ fn tables_are_no_instructions() {
     // Where calls lead: what a table's entries look like is none. tbh; two; bl +0x100; bx lr
     let called = thumb(&[0xe8df, 0xf010, 0x0002, 0x0002, 0xf000, 0xf87e, 0x4770]);
     assert_eq!(calls(&called, 0x1001), [0x1000 + 12 + 0xfc + 1]);
+    // cmp r0, #1; tbb; two places behind a call that stands right behind the table
+    let before = thumb(&[0x2801, 0xe8df, 0xf000, 0x0303, 0xf000, 0xf87e, 0x4770]);
+    assert_eq!(calls(&before, 0x1001), [0x1000 + 12 + 0xfc + 1]);
 }
 
 fn two() -> Vec<u8> {

@@ -252,6 +252,8 @@ struct Walk {
     data: [u64; AHEAD],
     /// Instructions that are left of an if-then block.
     conditional: u32,
+    /// What the last comparison with a number was of.
+    compared: Option<(u32, u32)>,
     /// An address that may be of an instruction; `None` when it has been seen to be data.
     doubt: Option<u64>,
 }
@@ -300,6 +302,7 @@ impl Walk {
         if insn >> 8 == 0xbf && insn & 15 != 0 {
             self.conditional = 4_u32.wrapping_sub(insn.trailing_zeros());
         }
+        self.compared = compared(insn).or(self.compared);
         let effect = effect(insn);
         if matches!(effect, Effect::Push(list, _) if list >> LR & 1 == 1) && frame.ra_slot.is_some()
         {
@@ -331,7 +334,7 @@ impl Walk {
             }
             _ if insn & 0xfff0_ffe0 == 0xe8d0_f000 => {
                 self.end(conditional);
-                return self.over_data(next, table(insn, next, fetch)?.start);
+                return self.over_data(next, table(insn, next, self.compared, fetch)?.start);
             }
             _ if leaves(insn) => self.end(conditional),
             _ => {}
@@ -360,22 +363,40 @@ fn leaves(insn: u32) -> bool {
             && (insn & 0xff87 == 0x4700 || insn & 0xff87 == 0x4687 || insn >> 8 == 0xde)
 }
 
-/// Where the jump by the table of `tbb` or `tbh` leads: from the first of the places in it, where the
-/// code goes on, to behind the last.
-pub(super) fn table(insn: u32, table: u64, fetch: &mut Fetch<'_>) -> Option<Range<u64>> {
-    let wide = insn >> 4 & 1 == 1;
-    let len = if wide { 2 } else { 1 };
-    let (mut at, mut places) = (table, u64::MAX..0);
+/// The register that `cmp` compares with a number, and that.
+pub(super) fn compared(insn: u32) -> Option<(u32, u32)> {
+    let register = match insn {
+        _ if insn >> 11 == 0b00101 => insn >> 8 & 7,
+        _ if insn & 0xfff0_ff00 == 0xf1b0_0f00 => insn >> 16 & 15,
+        _ => return None,
+    };
+    Some((register, insn & 0xff))
+}
+
+/// Where the jump by the table of `tbb` or `tbh` leads: from where the code goes on behind it to behind the
+/// last place in it. It ends where the comparison before says, if that is `limit`, and at the first of
+/// the places in it.
+pub(super) fn table(
+    insn: u32,
+    table: u64,
+    limit: Option<(u32, u32)>,
+    fetch: &mut Fetch<'_>,
+) -> Option<Range<u64>> {
+    let len = if insn >> 4 & 1 == 1 { 2 } else { 1 };
+    let limit = limit.filter(|(register, _)| *register == insn & 15);
+    let entries = limit.map_or(u64::MAX, |(_, last)| u64::from(last).saturating_add(1));
+    let end = table.saturating_add(entries.saturating_mul(len)).checked_next_multiple_of(2);
+    let (mut at, mut places) = (table, end.unwrap_or(u64::MAX)..0);
     while at < places.start {
         let half = fetch(at & !1)?;
-        let entry = match (wide, at & 1) {
-            (true, _) => half,
-            (false, 0) => half & 0xff,
-            (false, _) => half >> 8,
+        let entry = match (len, at & 1) {
+            (2, _) => half,
+            (_, 0) => half & 0xff,
+            _ => half >> 8,
         };
         let (place, next) = (table.checked_add(u64::from(entry) << 1)?, at.checked_add(len)?);
         if place < next {
-            places.start = at.next_multiple_of(2); // what fills up a table, or follows it
+            places.start = at.checked_next_multiple_of(2)?; // what fills up a table, or follows it
             break;
         }
         places = places.start.min(place)..places.end.max(place.checked_add(2)?);
@@ -392,6 +413,7 @@ fn walk(start: u64, at: u64, doubt: Option<u64>, fetch: &mut Fetch<'_>) -> Optio
         ahead: [None; AHEAD],
         data: [0; AHEAD],
         conditional: 0,
+        compared: None,
         doubt,
     };
     let mut here = start;

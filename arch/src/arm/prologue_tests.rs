@@ -68,6 +68,13 @@ fn data_among_instructions() {
     assert_eq!(rule(&[0xb510, 0xe8df, 0xf000, 0x0201, 0xb082, 0xb002]), sp(8, -4, None));
     // The same with three places, and a byte that fills up
     assert_eq!(rule(&[0xb510, 0xe8df, 0xf000, 0x0302, 0x0003, 0xb082, 0xb002]), sp(8, -4, None));
+    // cmp r0, #1; tbb [pc, r0]; two places far away: what follows them is code.
+    let far = [0xb510, 0x2801, 0xe8df, 0xf000, 0x4040, 0xb082];
+    assert_eq!(rule(&far), sp(16, -4, None));
+    let wide = [0xb510, 0xf1b9, 0x0f01, 0xe8df, 0xf019, 0x0040, 0x0040, 0xb082]; // cmp.w r9; tbh
+    assert_eq!(rule(&wide), sp(16, -4, None));
+    // A comparison of another register says nothing of it: of four places none is code.
+    assert_eq!(rule(&[0xb510, 0x2901, 0xe8df, 0xf000, 0x0202, 0xb082]), sp(8, -4, None));
     // The second half of an instruction is no push: ldr.w r11, [r1, #0x510]
     assert_eq!(rule(&[0xb530, 0xf8d1, 0xb510]), sp(12, -4, None));
     // But it is one right behind a whole long instruction: bl
