@@ -154,15 +154,6 @@ impl Relocated {
         let (_, new) = self.map.iter().find(|(old, _)| *old as u64 == offset)?;
         Some(new_addr.wrapping_add(*new as u64))
     }
-
-    /// The way back, for a thread in the moved instructions when the patch is removed. `None` if
-    /// `pc` is not at the start of one of them; the jump behind them leads back by itself.
-    #[must_use]
-    pub fn original_pc(&self, func_addr: u64, new_addr: u64, pc: u64) -> Option<u64> {
-        let offset = pc.wrapping_sub(new_addr);
-        let (old, _) = self.map.iter().find(|(_, new)| *new as u64 == offset)?;
-        Some(func_addr.wrapping_add(*old as u64))
-    }
 }
 
 /// What `build_stub` builds from.

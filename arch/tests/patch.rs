@@ -146,7 +146,6 @@ fn threads_are_moved() {
     assert_eq!(moved.map, [(0, 0), (1, 1), (4, 4)]);
     assert_eq!(moved.moved_pc(ADDR, stub, ADDR + 4), Some(stub + 4));
     assert_eq!(moved.moved_pc(ADDR, stub, ADDR + 2), None);
-    assert_eq!(moved.original_pc(ADDR, stub, stub + 1), Some(ADDR + 1));
     let covered: Vec<u64> = (ADDR - 2..ADDR + 8).filter(|&pc| plan.covers(ADDR, pc)).collect();
     assert_eq!(covered, [ADDR + 1, ADDR + 2, ADDR + 3, ADDR + 4]);
     assert!(!moved.has_call);

@@ -128,7 +128,8 @@ impl UserRegs {
         self.get(SP)
     }
 
-    /// Sets the program counter, and the state that bit 0 of the address says.
+    /// Sets the program counter, and the state that bit 0 of the address says; not in an if-then block,
+    /// as `relocate` has taken those apart.
     pub fn set_pc(&mut self, pc: u64) {
         self.r[PC as usize] = (pc & !THUMB) as u32;
         self.cpsr &= !(CPSR_T | CPSR_IT);

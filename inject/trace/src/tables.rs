@@ -159,7 +159,7 @@ pub struct Function {
     pub stub_len: u64,
     /// For each byte of the displaced instructions in the stub, counted from
     /// [`Function::original`], the place of its instruction, counted from the function's start.
-    pub places: [u8; 48],
+    pub places: [u8; 80],
     /// Address of the function.
     pub addr: u64,
     /// The function's name and module path, separated by a NUL and padded with NULs.
