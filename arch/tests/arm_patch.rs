@@ -436,7 +436,7 @@ fn by_table(slot: u32, wide: u32, n: u32, m: u32, before: u32) -> (Vec<u8>, u32)
         push(&mut code, movw(n, (slot + TABLE) & 0xffff));
         push(&mut code, 0x0080_0000 | movw(n, (slot + TABLE) >> 16));
     }
-    if (n + m + wide) % 2 == 0 {
+    if (n + m + wide).is_multiple_of(2) {
         push(&mut code, 0xbf00);
     }
     let patched = slot + code.len() as u32;
