@@ -84,6 +84,9 @@ static int ring_wait(struct ring *r, uint8_t opcode, int fd, void *at) {
     if (opcode == IORING_OP_POLL_ADD) {
         r->sqe->len = 0;
         r->sqe->poll32_events = POLLIN;
+#if __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ /* its halves are the other way round, see io_uring_enter(2) */
+        r->sqe->poll32_events <<= 16;
+#endif
     }
     *r->array = 0;
     __atomic_store_n(r->tail, *r->tail + 1, __ATOMIC_RELEASE);
