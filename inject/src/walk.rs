@@ -157,8 +157,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// The same where no table covers the code, and what it does can be told from its instructions
-    /// (ARM, MIPS).
+    /// The same where no table covers the code, and what it does can be told from its instructions.
     fn step_by_code(&mut self, regs: &FullRegs, look: u64) -> Option<Option<(FullRegs, bool)>> {
         let mem = self.mem;
         let mut code = |at: u64, to: &mut [u8]| mem.read(RemoteAddr(at), to).is_ok();

@@ -2,9 +2,11 @@
 
 pub mod call;
 pub mod capture;
+mod effect;
 #[cfg(feature = "relocate")]
 pub mod insn;
 pub mod jump;
+pub mod prologue;
 pub mod regs;
 #[cfg(feature = "relocate")]
 pub mod relocate;

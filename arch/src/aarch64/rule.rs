@@ -12,8 +12,10 @@
 //!
 //! The other kinds are the kind alone. The whole word 0 means that no rule was computed yet.
 //!
-//! A frame whose return address is still in the link register has no packed rule: only the
-//! innermost frame, and one that a signal has interrupted, can be such.
+//! A frame whose return address is still in the link register needs all registers: `Complex` where there
+//! is call frame information, `Leaf` where there is none and the code says so (see
+//! [`prologue`](super::prologue)). Only the innermost frame, and one that a signal has interrupted, can be
+//! such.
 
 use super::regs::{FP, FullRegs, LR, Regs, SP, strip_pac};
 use crate::unwind::{CfiRule, FrameInfo, FullStep, Row};
@@ -26,6 +28,7 @@ const SIGNAL: u64 = 4;
 const END: u64 = 5;
 const COMPLEX: u64 = 6;
 const UNKNOWN: u64 = 7;
+const LEAF: u64 = 8;
 
 /// Where the kernel's signal frame (`struct rt_sigframe` of `arch/arm64/kernel/signal.c`: siginfo,
 /// `struct ucontext`), to which the stack pointer points when the handler has returned, has `x0`;
@@ -66,6 +69,13 @@ pub enum Form {
     /// A plain chain of frame records, for code that has no call frame information. Applied only
     /// where plausible.
     FramePointer,
+    /// The return address is in `x30`. CFA = sp + `cfa_off`.
+    Leaf {
+        /// CFA relative to sp.
+        cfa_off: i32,
+        /// Where the caller's fp is, relative to the CFA; `None`: still in the register.
+        fp_slot: Option<i32>,
+    },
     /// The kernel's signal frame.
     Signal,
     /// The outermost frame of a thread.
@@ -160,7 +170,7 @@ impl Rule {
             Some(slot) => slot,
             None => 0,
         };
-        if (cfa_off | ra_slot | fp) & 7 != 0 || ra_slot == 0 {
+        if (cfa_off | ra_slot | fp) & 7 != 0 || (ra_slot == 0) != (kind == LEAF) {
             return Rule::COMPLEX;
         }
         let (cfa, ra, fp) = (cfa_off >> 3, ra_slot >> 3, fp >> 3);
@@ -183,6 +193,7 @@ impl Rule {
                 Rule::pack(CFA_FP, cfa_off, ra_slot, fp_slot)
             }
             Form::FramePointer => Rule::FRAME_POINTER,
+            Form::Leaf { cfa_off, fp_slot } => Rule::pack(LEAF, cfa_off, 0, fp_slot),
             Form::Signal => Rule::SIGNAL,
             Form::End => Rule::END,
             Form::Complex => Rule::COMPLEX,
@@ -205,6 +216,7 @@ impl Rule {
             SIGNAL => Form::Signal,
             END => Form::End,
             COMPLEX => Form::Complex,
+            LEAF => Form::Leaf { cfa_off, fp_slot },
             _ => Form::Unknown,
         }
     }
@@ -247,7 +259,7 @@ impl Rule {
             Form::FramePointer => frame_record(regs, read),
             Form::Signal => signal(regs, read),
             Form::End => return Step::End,
-            Form::Complex => return Step::NeedFull,
+            Form::Complex | Form::Leaf { .. } => return Step::NeedFull,
             _ => return Step::Cut,
         };
         match next {
@@ -281,6 +293,9 @@ impl Rule {
                 Some(pc) => FullStep::Next { regs: FullRegs { pc, ..regs }, signal: true },
             };
         }
+        if let Form::Leaf { cfa_off, fp_slot } = self.form() {
+            return leaf(full, cfa_off, fp_slot, read);
+        }
         match self.step(&Regs::from(full), read) {
             Step::Next(next) => FullStep::Next { regs: regs.with(next), signal: false },
             Step::End => FullStep::End,
@@ -302,6 +317,33 @@ fn frame_record(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Optio
     Some(Regs { pc: strip_pac(pc), sp, fp })
 }
 
+/// The caller of a function that has not saved its return address. Only the innermost function can be
+/// such, so the same address again leads nowhere.
+fn leaf(
+    full: &FullRegs,
+    cfa_off: i32,
+    fp_slot: Option<i32>,
+    read: &mut impl FnMut(u64) -> Option<u64>,
+) -> FullStep<FullRegs> {
+    let mut regs = *full;
+    let [sp, lr] = [full.gpr[SP as usize], full.gpr[LR as usize]];
+    let cfa = sp.wrapping_add(i64::from(cfa_off) as u64);
+    if cfa < sp {
+        return FullStep::Cut;
+    }
+    regs.gpr[SP as usize] = cfa;
+    regs.pc = strip_pac(lr);
+    if let Some(slot) = fp_slot {
+        let Some(fp) = read(cfa.wrapping_add(i64::from(slot) as u64)) else { return FullStep::Cut };
+        regs.gpr[FP as usize] = fp;
+    }
+    match regs.pc {
+        0 => FullStep::End,
+        pc if pc == full.pc => FullStep::Cut,
+        _ => FullStep::Next { regs, signal: false },
+    }
+}
+
 /// The interrupted registers. The stack may change to any other, so there is no progress to check.
 fn signal(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
     let pc = read(regs.sp.wrapping_add(FRAME_PC))?;
@@ -314,6 +356,10 @@ impl CfiRule for Rule {
     const UNKNOWN: Self = Rule::UNKNOWN;
     const COMPLEX: Self = Rule::COMPLEX;
     const VENDOR: Vendor = Vendor::AArch64;
+
+    fn from_code(pc: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Option<Self> {
+        super::prologue::before(pc, read)
+    }
 
     /// Packs one row. Whatever is not one of the forms that occur gives `Complex`: a rule is either
     /// exact or not used.

@@ -14,6 +14,8 @@ fn forms_survive_packing() {
         Form::CfaFp { cfa_off: 16, ra_slot: -8, fp_slot: Some(-16) },
         Form::CfaFp { cfa_off: -8, ra_slot: -48, fp_slot: Some(8) },
         Form::FramePointer,
+        Form::Leaf { cfa_off: 0, fp_slot: None },
+        Form::Leaf { cfa_off: 32, fp_slot: Some(-16) },
         Form::Signal,
         Form::End,
         Form::Complex,
@@ -63,6 +65,7 @@ fn steps() {
     assert_eq!(step(Form::FramePointer), next(0x402, 0x1030, 0x3330));
     assert_eq!(step(Form::End), Step::End);
     assert_eq!(step(Form::Complex), Step::NeedFull);
+    assert_eq!(step(Form::Leaf { cfa_off: 0, fp_slot: None }), Step::NeedFull);
     assert_eq!(step(Form::Unknown), Step::Cut);
     assert_eq!(step(Form::None), Step::Cut);
     // No progress, no memory.
@@ -167,4 +170,24 @@ fn restorers() {
     assert!(is_sigreturn_code(&[0x68, 0x11, 0x80, 0xd2, 0x01, 0, 0, 0xd4, 9]));
     assert!(!is_sigreturn_code(&[0x48, 0x11, 0x80, 0xd2, 0x01, 0, 0, 0xd4]));
     assert!(!is_sigreturn_code(&[0x68]));
+}
+
+#[test]
+fn leaf_functions() {
+    let rule = |cfa_off, fp_slot| Rule::from_form(Form::Leaf { cfa_off, fp_slot });
+    let mut full = FullRegs::from(Regs { pc: 0x100, sp: 0x1000, fp: 0x77 });
+    full.gpr[30] = 0x0035_0000_0000_0402; // signed
+    let words = [(0x1010, 0x3330)];
+    let step = |rule: Rule, full: &FullRegs| rule.step_all(full, &mut memory(&words));
+    let next =
+        |sp, fp| FullStep::Next { regs: full.with(Regs { pc: 0x402, sp, fp }), signal: false };
+    assert_eq!(step(rule(0, None), &full), next(0x1000, 0x77));
+    assert_eq!(step(rule(32, Some(-16)), &full), next(0x1020, 0x3330));
+    assert_eq!(step(rule(32, Some(-8)), &full), FullStep::Cut);
+    assert_eq!(step(rule(-16, None), &full), FullStep::Cut);
+    assert_eq!(step(Rule::UNKNOWN, &full), FullStep::NoCfi);
+    full.gpr[30] = 0x100;
+    assert_eq!(step(rule(0, None), &full), FullStep::Cut);
+    full.gpr[30] = 0;
+    assert_eq!(step(rule(0, None), &full), FullStep::End);
 }
