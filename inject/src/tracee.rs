@@ -247,8 +247,8 @@ impl Tracee {
             match self.poll() {
                 None => return Ok(false),
                 Some(None | Some(Stop::Event)) => {}
-                Some(Some(Stop::Signal(signal))) => self.resume(libc::PTRACE_CONT, signal)?,
-                Some(Some(_)) => self.resume(libc::PTRACE_CONT, 0)?,
+                Some(Some(Stop::Signal(signal))) => self.resume_interrupted(signal)?,
+                Some(Some(_)) => self.resume_interrupted(0)?,
             }
         }
         if self.stopped && self.ended.is_none() {
@@ -316,6 +316,17 @@ impl Tracee {
             }
             Err(errno) => Err(Error::Sys { what: "resume", pid: self.pid, errno }),
         }
+    }
+
+    /// Resumes a thread that has stopped for another reason while it was to stop for ours. Any stop takes
+    /// back what PTRACE_INTERRUPT asked for (`ptrace_stop` in the kernel's kernel/signal.c), so a signal on
+    /// its way at that moment would be the last stop that we see; it is asked again.
+    fn resume_interrupted(&mut self, signal: i32) -> Result<()> {
+        if ptrace(libc::PTRACE_INTERRUPT, self.tid, 0, 0) == Err(Errno::ESRCH) {
+            self.gone = true;
+            return Ok(());
+        }
+        self.resume(libc::PTRACE_CONT, signal)
     }
 
     /// Suspends its seccomp filters for as long as it is traced.
