@@ -67,7 +67,7 @@ fn head(ring: &File) {
 impl Fixture {
     /// Empties the ring and fills it in as prof does.
     fn reset(&self) {
-        let size = self.shared.geometry().size() as i64;
+        let size = self.shared.geometry().size() as libc::off_t;
         let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         // SAFETY: plain integers.
         let r = unsafe { libc::fallocate(self.ring.as_raw_fd(), how, 0, size) };
