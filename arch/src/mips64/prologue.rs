@@ -21,6 +21,9 @@ const NO_RETURN: [u32; 2] = [0x0000_f825, 0x0000_f82d];
 /// Bytes of code that are read at a time.
 const PIECE: u64 = 256;
 
+/// Times that a function makes more room, at most.
+const INNER: usize = 8;
+
 /// Instructions between the first and the last of a frame's steps.
 const STEPS: u64 = 32;
 
@@ -61,6 +64,8 @@ const FP_N: u32 = FP as u32;
 const RA_N: u32 = RA as u32;
 /// `$t9`: by the ABI it holds a function's address when that is called.
 const T9_N: u32 = 25;
+/// The register that lazy binding's stubs keep the return address in, as the call of the linker takes `$ra`.
+const KEPT_RA: u32 = 15;
 
 /// The register that an instruction writes, of those with three registers or two and a number, and
 /// of loads.
@@ -82,7 +87,8 @@ fn effect(insn: u32) -> Effect {
     let (rs, rt) = (field(insn, 21), field(insn, 16));
     let number = i32::from(insn as u16 as i16);
     let (opcode, to) = (insn >> 26, written(insn));
-    if opcode == 0x3f && (rt == RA_N || rt == FP_N) && (rs == SP_N || rs == FP_N) {
+    let saved = [RA_N, FP_N, KEPT_RA].contains(&rt);
+    if opcode == 0x3f && saved && (rs == SP_N || rs == FP_N) {
         return Effect::Save { register: rt, base: rs, offset: number };
     }
     if opcode == 0x37 && (rt == RA_N || rt == FP_N) {
@@ -113,10 +119,12 @@ struct Frame {
     fp: Option<i32>,
     ra_slot: Option<i32>,
     fp_slot: Option<i32>,
+    kept_slot: Option<i32>,
 }
 
 impl Frame {
-    const ENTRY: Frame = Frame { sp: Some(0), fp: None, ra_slot: None, fp_slot: None };
+    const ENTRY: Frame =
+        Frame { sp: Some(0), fp: None, ra_slot: None, fp_slot: None, kept_slot: None };
 
     fn apply(&mut self, effect: Effect) {
         let above = |base: Option<i32>, n: i32| base.and_then(|base| base.checked_add(n));
@@ -126,8 +134,9 @@ impl Frame {
                 self.sp = above(self.sp, n);
                 // What is below it now is nobody's.
                 let kept = |slot: &i32| self.sp.is_none_or(|sp| *slot >= sp);
-                (self.ra_slot, self.fp_slot) =
-                    (self.ra_slot.filter(kept), self.fp_slot.filter(kept));
+                for slot in [&mut self.ra_slot, &mut self.fp_slot, &mut self.kept_slot] {
+                    *slot = slot.filter(kept);
+                }
             }
             Effect::LoseSp => self.sp = None,
             Effect::FpFromSp(n) => self.fp = above(self.sp, n),
@@ -136,7 +145,11 @@ impl Frame {
             Effect::Save { register, base, offset } => {
                 let base = if base == SP_N { self.sp } else { self.fp };
                 let at = above(base, offset).filter(|&slot| slot < 0);
-                let slot = if register == RA_N { &mut self.ra_slot } else { &mut self.fp_slot };
+                let slot = match register {
+                    RA_N => &mut self.ra_slot,
+                    KEPT_RA => &mut self.kept_slot,
+                    _ => &mut self.fp_slot,
+                };
                 // What is saved later is no longer the caller's.
                 *slot = slot.or(at);
             }
@@ -156,8 +169,14 @@ impl Frame {
             && !less(self.fp, other.fp)
     }
 
+    /// The same for what calls: it has its return address in its frame, or does not have it at all.
+    fn rule_of_caller(self) -> Rule {
+        let ra_slot = self.ra_slot.or(self.kept_slot);
+        if ra_slot.is_none() { Rule::UNKNOWN } else { Frame { ra_slot, ..self }.rule() }
+    }
+
     fn rule(&self) -> Rule {
-        let Frame { sp, fp, ra_slot, fp_slot } = *self;
+        let Frame { sp, fp, ra_slot, fp_slot, .. } = *self;
         match (ra_slot, sp, fp) {
             (Some(ra_slot), _, Some(fp)) => {
                 Rule::from_form(Form::CfaFp { cfa_off: fp.wrapping_neg(), ra_slot, fp_slot })
@@ -241,9 +260,16 @@ impl Walk {
 /// Reads instructions; `None` where there is no code.
 type Fetch<'a> = dyn FnMut(u64) -> Option<u32> + 'a;
 
-/// The rule for the instruction at `at`, of a function that starts at `start`, or, if `next_starts`, of
+/// The rule for the instruction at `at`, which may be of one that `calls`, of a function that starts at `start`, or, if `next_starts`, of
 /// one behind that.
-fn walk(isa: Isa, start: u64, at: u64, next_starts: bool, fetch: &mut Fetch<'_>) -> Option<Rule> {
+fn walk(
+    isa: Isa,
+    start: u64,
+    at: u64,
+    next_starts: bool,
+    calls: bool,
+    fetch: &mut Fetch<'_>,
+) -> Option<Rule> {
     let mut walk = Walk {
         frame: Some(Frame::ENTRY),
         body: Frame::ENTRY,
@@ -295,7 +321,8 @@ fn walk(isa: Isa, start: u64, at: u64, next_starts: bool, fetch: &mut Fetch<'_>)
             walk.start_anew(at);
         }
     }
-    Some(walk.arrive(at).rule())
+    let frame = walk.arrive(at);
+    Some(if calls { frame.rule_of_caller() } else { frame.rule() })
 }
 
 /// Functions of shared objects begin by making the address of their data from their own, in `$t9`, which no
@@ -344,7 +371,7 @@ pub fn from_function_in(isa: Isa, code: &[u8]) -> Rule {
     if len / 4 > MOST {
         return Rule::UNKNOWN;
     }
-    walk(isa, 0, len as u64, false, &mut slice(isa, code)).unwrap_or(Rule::UNKNOWN)
+    walk(isa, 0, len as u64, false, false, &mut slice(isa, code)).unwrap_or(Rule::UNKNOWN)
 }
 
 /// The same for the instruction at `at`, where the function's start is not known. The start is taken to
@@ -359,14 +386,21 @@ pub fn before_in(isa: Isa, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rul
         // No return address, whoever took it for one.
         return Rule::UNKNOWN;
     }
-    let (mut here, mut straight) = (at, is_call);
+    let (mut here, mut straight, mut inner) = (at, is_call, 0);
     for _ in 0..MOST {
         here = here.wrapping_sub(4);
         let Some(insn) = fetch(here) else { break };
         match effect(insn) {
             Effect::AddSp(by) if by < 0 => {
                 let start = first_of_steps(isa, here, fetch);
-                return walk(isa, start, at, !is_call, fetch).unwrap_or(Rule::UNKNOWN);
+                let rule = walk(isa, start, at, !is_call, is_call, fetch).unwrap_or(Rule::UNKNOWN);
+                // Room that a function makes later; those that do have a frame pointer.
+                let whole = rule != Rule::UNKNOWN
+                    && (inner == 0 || matches!(rule.form(), Form::CfaFp { .. }));
+                if whole || !is_call || inner == INNER {
+                    return if whole { rule } else { Rule::UNKNOWN };
+                }
+                (inner, straight) = (inner + 1, false);
             }
             _ if straight && NO_RETURN.contains(&insn) => return Rule::END,
             _ => straight &= !is_terminator(isa, insn),

@@ -154,6 +154,14 @@ fn without_the_start() {
         assert_eq!(before_in(isa, 16, false, &mut slice(isa, &code)), leaf(0, None));
         // A frame in two steps.
         assert_eq!(rule(&[JR, NOP, DOWN, SD_RA, DOWN, LUI], true), sp(64, None));
+        // The linker's, which a stub of lazy binding calls: sd $15, 24(sp). What calls and has kept no
+        // return address at all.
+        assert_eq!(rule(&[JR, NOP, DOWN, 0xffaf_0018, LUI], true), sp(32, None));
+        assert_eq!(rule(&[JR, NOP, DOWN, LUI], true), Rule::UNKNOWN);
+        assert_eq!(rule(&[JR, NOP, DOWN, 0xffaf_0018, SD_FP, LUI], false), leaf(32, Some(-16)));
+        // Room that is made later: with a frame pointer, and what is none.
+        assert_eq!(rule(&[DOWN, SD_RA, SD_FP, MOVE_FP, LUI, DOWN, LUI], true), fp(32));
+        assert_eq!(rule(&[DOWN, SD_RA, JR, NOP, DOWN, LUI], true), Rule::UNKNOWN);
         // No return address.
         let code: Vec<u8> = [DOWN, SD_RA, LUI, LUI].iter().flat_map(|i| order.bytes4(*i)).collect();
         assert_eq!(before_in(isa, 16, true, &mut slice(isa, &code)), Rule::UNKNOWN);
