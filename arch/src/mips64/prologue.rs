@@ -260,8 +260,8 @@ impl Walk {
 /// Reads instructions; `None` where there is no code.
 type Fetch<'a> = dyn FnMut(u64) -> Option<u32> + 'a;
 
-/// The rule for the instruction at `at`, which may be of one that `calls`, of a function that starts at `start`, or, if `next_starts`, of
-/// one behind that.
+/// The rule for the instruction at `at`, of a function that starts at `start`, or, if `next_starts`, of
+/// one behind that; if it `calls`, its return address must be in its frame.
 fn walk(
     isa: Isa,
     start: u64,
