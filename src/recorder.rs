@@ -14,20 +14,22 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long a collector may take to begin.
+/// How long a collector may take to begin, at least.
 const START: Duration = Duration::from_secs(10);
 /// How long the end of a recording may take: symbols may have to be read.
 const END: Duration = Duration::from_secs(30);
 /// How long a collector goes on after a detach that failed.
 const AFTER_FAILURE: Duration = Duration::from_secs(2);
 
-/// Starts the collector of a recording, in a session of its own, and waits until it collects.
+/// Starts the collector of a recording, in a session of its own, and waits until it collects: for
+/// `timeout`, or longer where that is short.
 pub fn start(
     pid: i32,
     ring: OwnedFd,
     out: File,
     compress: Compress,
     duration: Option<Duration>,
+    timeout: Duration,
 ) -> Result<Child> {
     let (mut ready, write) = std::io::pipe().context("cannot make a pipe")?;
     let fds = [ring, out.into(), write.into()];
@@ -52,10 +54,14 @@ pub fn start(
         if let Some(status) = child.try_wait()? {
             bail!("the collector ended at once ({status})");
         }
-        if began.elapsed() > START {
+        if began.elapsed() > START.max(timeout) {
             let _ = child.kill();
             let _ = child.wait();
-            bail!("the collector does not start");
+            let waited = began.elapsed().as_secs();
+            bail!(
+                "the collector of process {pid} has not begun in {waited} s: this machine has little time to \
+                 give; a longer --timeout waits longer"
+            );
         }
     }
     let mut byte = [0u8; 1];

@@ -121,7 +121,8 @@ pub fn activate(
         Hooks { hooked: installed.hooked.clone(), not_hooked: installed.not_hooked.clone() };
     write_prologue(&mut file, &target, &hooks).context("cannot write the recording")?;
     let ring = installed.ring_fd.try_clone().context("no descriptor left")?;
-    let mut collector = recorder::start(pid, ring, file, compress, duration)?;
+    let timeout = installed.options.timeout;
+    let mut collector = recorder::start(pid, ring, file, compress, duration, timeout)?;
     if let Err(e) = installed.activate() {
         installed.undo();
         let _ = collector.kill();
