@@ -193,3 +193,24 @@ fn a_stripped_program_still_has_whole_stacks() {
     // bottom, 51 times descend, main, _start
     assert_eq!(own, 54, "{:?}", groups[0].functions());
 }
+
+#[test]
+fn generated_code_is_unwound_through() {
+    let scene = Scene::new("generated");
+    let program = program_with("generated.c", &["-O2", "-fno-omit-frame-pointer"]);
+    let mut target = Target::start(&program, &[]);
+    let recording = scene.attach(&target);
+    target.ask("go");
+    scene.detach(&target);
+    target.quit();
+    let r = scene.finished(&recording);
+    assert_eq!(r.number("/recording/truncated_stacks"), 0, "{}", r.askers());
+    let group = r.marked("generated.c", "inner");
+    group.assert_live(100, 100 * 5001);
+    let f = group.functions();
+    let at = |name: &str| f.iter().position(|x| *x == name);
+    let (inner, middle) = (at("inner"), at("middle"));
+    assert_eq!(middle.zip(inner).map(|(m, i)| m - i), Some(4), "three frames between: {f:?}");
+    assert_eq!(at("main"), middle.map(|m| m + 1), "{f:?}");
+    assert_eq!(f.last(), Some(&common::START), "{f:?}");
+}

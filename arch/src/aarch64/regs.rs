@@ -19,6 +19,10 @@ pub const SP: u16 = 31;
 /// code: Linux gives code no addresses beyond 48 bits unless a program asks for them by a hint.
 const ADDRESS: u64 = (1 << 48) - 1;
 
+/// Set in a stack pointer that is a lower bound only: the stack pointer itself is a multiple of 16 wherever
+/// memory is addressed by it (AAPCS64, 6.4.5.1), and where it is not, nothing can be said of the frame.
+pub(super) const SP_IS_BOUND: u64 = 1;
+
 /// A return address without its pointer authentication code.
 #[inline(always)]
 #[must_use]
@@ -32,10 +36,21 @@ pub const fn strip_pac(address: u64) -> u64 {
 pub struct Regs {
     /// Program counter: of an interrupted instruction, or a return address.
     pub pc: u64,
-    /// Stack pointer. Of a calling frame: its value after the return, which is the callee's CFA.
+    /// Stack pointer. Of a calling frame: its value after the return, which is the callee's CFA; with the
+    /// lowest bit set where only a lower bound is known (see [`knows_sp`](Self::knows_sp)).
     pub sp: u64,
     /// `x29`, whatever the code uses it for.
     pub fp: u64,
+}
+
+impl Regs {
+    /// Whether `sp` is the stack pointer. Behind a step by the frame record alone it is a lower bound, as
+    /// the record may be anywhere in its frame.
+    #[inline(always)]
+    #[must_use]
+    pub const fn knows_sp(&self) -> bool {
+        self.sp & SP_IS_BOUND == 0
+    }
 }
 
 /// All general registers, for the frames that need more than [`Regs`].

@@ -17,7 +17,7 @@
 //! [`prologue`](super::prologue)). Only the innermost frame, and one that a signal has interrupted, can be
 //! such.
 
-use super::regs::{FP, FullRegs, LR, Regs, SP, strip_pac};
+use super::regs::{FP, FullRegs, LR, Regs, SP, SP_IS_BOUND, strip_pac};
 use crate::unwind::{CfiRule, FrameInfo, FullStep, Row};
 use gimli::{CfaRule, Register, RegisterRule, Vendor};
 
@@ -225,7 +225,8 @@ impl Rule {
     /// memory; every word that the result depends on is read through it, once.
     #[inline(always)]
     pub fn step(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
-        let kind = self.0 & 0xff;
+        // One check for both: what is no packed rule, and a stack pointer that is not known.
+        let kind = self.0 & 0xff | (regs.sp & SP_IS_BOUND) << 8;
         if kind.wrapping_sub(CFA_SP) > CFA_FP - CFA_SP {
             return self.step_rare(regs, read);
         }
@@ -255,6 +256,9 @@ impl Rule {
     #[cold]
     #[inline(never)]
     fn step_rare(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
+        if !regs.knows_sp() {
+            return self.step_above(&Regs { sp: regs.sp & !SP_IS_BOUND, ..*regs }, read);
+        }
         let next = match self.form() {
             Form::FramePointer => frame_record(regs, read),
             Form::Signal => signal(regs, read),
@@ -269,6 +273,25 @@ impl Rule {
         }
     }
 
+    /// The step out of a frame of which it is only known that its stack pointer is `regs.sp` or more: by
+    /// the frame pointer, or not at all. A function that keeps a frame record keeps both words of it
+    /// together, and the frame pointer on them while it calls (AAPCS64, 6.4.6), whichever register its
+    /// tables count from.
+    fn step_above(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
+        match self.form() {
+            Form::CfaFp { .. } | Form::FramePointer | Form::End => self.step(regs, read),
+            Form::CfaSp { cfa_off, ra_slot, fp_slot: Some(fp_slot) } if ra_slot == fp_slot + 8 => {
+                let cfa = regs.fp.wrapping_sub(i64::from(fp_slot) as u64);
+                let sp = cfa.wrapping_sub(i64::from(cfa_off) as u64);
+                if sp < regs.sp || sp & 15 != 0 {
+                    return Step::Cut;
+                }
+                self.step(&Regs { sp, ..*regs }, read)
+            }
+            _ => Step::Cut,
+        }
+    }
+
     /// The same step for whoever carries all registers. A signal frame restores them all, from
     /// `Unknown` on nothing is known (`NoCfi`), `Complex` cannot be answered here (`Cut`); the
     /// other forms leave the registers that they do not know about as they are, which is wrong for
@@ -280,7 +303,8 @@ impl Rule {
         read: &mut impl FnMut(u64) -> Option<u64>,
     ) -> FullStep<FullRegs> {
         let mut regs = *full;
-        if self.is_signal() {
+        let exact = Regs::from(full).knows_sp();
+        if self.is_signal() && exact {
             let frame = full.gpr[SP as usize];
             for (slot, n) in regs.gpr.iter_mut().zip(0_u64..) {
                 let at = frame.wrapping_add(FRAME_X0).wrapping_add(n.wrapping_mul(8));
@@ -293,7 +317,7 @@ impl Rule {
                 Some(pc) => FullStep::Next { regs: FullRegs { pc, ..regs }, signal: true },
             };
         }
-        if let Form::Leaf { cfa_off, fp_slot } = self.form() {
+        if let (Form::Leaf { cfa_off, fp_slot }, true) = (self.form(), exact) {
             return leaf(full, cfa_off, fp_slot, read);
         }
         match self.step(&Regs::from(full), read) {
@@ -306,14 +330,14 @@ impl Rule {
 }
 
 /// The frame record that fp points to: the caller's fp, and above it the return address (AAPCS64,
-/// 6.4.6). It may be anywhere in its frame, so the caller's sp is only known to be above it.
+/// 6.4.6). It may be anywhere in its frame, so the caller's sp is only known not to be below its end.
 fn frame_record(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
     if regs.fp < regs.sp || regs.fp & 7 != 0 {
         return None;
     }
     let pc = read(regs.fp.wrapping_add(8))?;
     let fp = read(regs.fp)?;
-    let sp = regs.fp.checked_add(16)?;
+    let sp = regs.fp.checked_add(16)? | SP_IS_BOUND;
     Some(Regs { pc: strip_pac(pc), sp, fp })
 }
 

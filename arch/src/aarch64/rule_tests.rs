@@ -62,7 +62,7 @@ fn steps() {
     assert_eq!(step(sp(16, -8, None)), next(0x401, 0x1010, 0x1020));
     assert_eq!(step(sp(32, -24, Some(-32))), next(0x401, 0x1020, 0x2220));
     assert_eq!(step(fp(16, -8, Some(-16))), next(0x402, 0x1030, 0x3330));
-    assert_eq!(step(Form::FramePointer), next(0x402, 0x1030, 0x3330));
+    assert_eq!(step(Form::FramePointer), next(0x402, 0x1031, 0x3330));
     assert_eq!(step(Form::End), Step::End);
     assert_eq!(step(Form::Complex), Step::NeedFull);
     assert_eq!(step(Form::Leaf { cfa_off: 0, fp_slot: None }), Step::NeedFull);
@@ -117,6 +117,46 @@ fn a_return_address_of_zero_ends_the_stack() {
     for form in [form, Form::FramePointer] {
         assert_eq!(Rule::from_form(form).step(&regs, &mut memory(&words)), Step::End);
     }
+}
+
+#[test]
+fn behind_a_frame_record_alone_the_stack_pointer_is_a_bound() {
+    let words = [
+        (0x1000, 0x1100), // the generated function's record, low in its frame
+        (0x1008, 0x42),
+        (0x1100, 0x1200), // its caller's, 0x40 below the CFA
+        (0x1108, 0x43),
+        (0x1138, 0x666), // where the same counted from the bound would lead
+    ];
+    let step = |form, regs: &Regs| Rule::from_form(form).step(regs, &mut memory(&words));
+    let start = Regs { pc: 0x41, sp: 0x1000, fp: 0x1000 };
+    let Step::Next(regs) = step(Form::FramePointer, &start) else { panic!("no step") };
+    assert_eq!((regs.pc, regs.sp & !15, regs.fp), (0x42, 0x1010, 0x1100));
+    assert!(!regs.knows_sp() && start.knows_sp());
+    // By either base, and then the stack pointer is known again.
+    let next = Step::Next(Regs { pc: 0x43, sp: 0x1140, fp: 0x1200 });
+    let sp = |cfa_off, ra_slot, fp_slot| Form::CfaSp { cfa_off, ra_slot, fp_slot };
+    assert_eq!(step(sp(0x60, -0x38, Some(-0x40)), &regs), next);
+    let fp = Form::CfaFp { cfa_off: 0x40, ra_slot: -0x38, fp_slot: Some(-0x40) };
+    assert_eq!(step(fp, &regs), next);
+    // No record, a frame that would reach below the bound, and all that needs the stack pointer.
+    for form in [
+        sp(0x60, -0x38, None),
+        sp(0x60, -8, Some(-0x40)),
+        sp(0x140, -0x38, Some(-0x40)),
+        sp(0x68, -0x38, Some(-0x40)),
+        Form::Leaf { cfa_off: 0, fp_slot: None },
+        Form::Signal,
+        Form::Complex,
+    ] {
+        assert_eq!(step(form, &regs), Step::Cut, "{form:?}");
+        let full = FullRegs::from(regs);
+        let all = Rule::from_form(form).step_all(&full, &mut memory(&words));
+        assert_eq!(all, FullStep::Cut, "{form:?}");
+    }
+    assert_eq!(step(Form::End, &regs), Step::End);
+    let Step::Next(again) = step(Form::FramePointer, &regs) else { panic!("no step") };
+    assert_eq!((again.pc, again.sp & !15, again.knows_sp()), (0x43, 0x1110, false));
 }
 
 #[test]

@@ -45,6 +45,15 @@ pub struct Regs {
     pub fp: u64,
 }
 
+impl Regs {
+    /// Whether `sp` is the stack pointer, and not a bound of it: here, no step leaves it open.
+    #[inline(always)]
+    #[must_use]
+    pub const fn knows_sp(&self) -> bool {
+        true
+    }
+}
+
 /// All general registers, for the frames that need more than [`Regs`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[repr(C)]

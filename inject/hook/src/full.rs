@@ -72,7 +72,9 @@ fn step(
         };
     }
     let look = r.pc.wrapping_sub(1);
-    if let Some((_, m)) = modules::find(shared, look) {
+    // Tables are for frames whose stack pointer is known.
+    let module = modules::find(shared, look).filter(|_| Regs::from(r).knows_sp());
+    if let Some((_, m)) = module {
         // SAFETY: `r.pc` is a return address on the calling thread's stack.
         let cfi = unsafe { modules::cfi(m) };
         match step_full(&cfi, r, look, ctx, &mut read) {
