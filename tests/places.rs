@@ -45,7 +45,7 @@ fn static_programs_of_every_kind() {
             skip("static_programs_of_every_kind", &format!("{compiler} is missing"));
             continue;
         }
-        if let Some(why) = unlinkable(flags) {
+        if let Some(why) = unlinkable(compiler, flags) {
             skip("static_programs_of_every_kind", why);
             continue;
         }
@@ -97,7 +97,7 @@ fn a_stripped_static_program_is_refused_with_the_reason() {
 
 #[test]
 fn a_static_program_without_a_signal_restorer_survives_kills() {
-    if !installed("musl-gcc") {
+    if !has_compiler("musl-gcc") {
         return skip("a_static_program_without_a_signal_restorer", "musl-gcc is missing");
     }
     let scene = Scene::new("restorer");

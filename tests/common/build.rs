@@ -34,12 +34,17 @@ pub fn other_width() -> Option<PathBuf> {
 
 /// True if [`compile`] can be expected to work with this compiler.
 pub fn has_compiler(compiler: &str) -> bool {
-    super::installed(compiler) || (built_elsewhere().is_some() && matches!(compiler, "cc" | "c++"))
+    super::installed(compiler)
+        || built_elsewhere().is_some_and(|dir| match compiler {
+            // There is no package of it for every architecture.
+            "musl-gcc" => dir.join("toggle.musl_gcc__O1").exists(),
+            _ => matches!(compiler, "cc" | "c++"),
+        })
 }
 
-/// Why programs can't be linked with these flags for this architecture, if so.
-pub fn unlinkable(flags: &[&str]) -> Option<&'static str> {
-    let without = cfg!(any(target_arch = "mips64", target_arch = "arm"));
+/// Why programs can't be linked by this compiler with these flags for this architecture, if so.
+pub fn unlinkable(compiler: &str, flags: &[&str]) -> Option<&'static str> {
+    let without = cfg!(any(target_arch = "mips64", target_arch = "arm")) && compiler == "cc";
     let pie = without && flags.contains(&"-static-pie");
     pie.then_some("glibc has no rcrt1.o for it: no static programs at any address")
 }
