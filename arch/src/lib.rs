@@ -27,6 +27,8 @@ pub mod blocked;
 pub mod mips64;
 #[cfg(feature = "relocate")]
 pub mod patch;
+#[cfg(feature = "relocate")]
+pub mod refers;
 pub mod registers;
 pub mod unwind;
 pub mod x86_64;

@@ -1,16 +1,12 @@
-/* A program with suppressions of its own for LeakSanitizer, and (without ALONE) another text that
- * looks a little like them. */
+/* A program with suppressions of its own for LeakSanitizer, and another text that looks a little like
+ * them. */
 #include "common.h"
 
 const char *__lsan_default_suppressions(void) {
     return "# known and harmless\nleak:^known$\nleak:also_*_known\n";
 }
 
-#ifdef ALONE
-const char *const other = "wanted\n";
-#else
 const char *const other = "leak:wanted\n";
-#endif
 
 NOINLINE static void keep(void *p) {
     KEEP(p);

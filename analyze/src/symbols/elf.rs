@@ -10,6 +10,7 @@ use goblin::elf::section_header::{
 };
 use goblin::elf::sym::{STB_GLOBAL, STB_LOCAL, STT_FUNC, STT_GNU_IFUNC, STT_NOTYPE, Symtab};
 use memmap2::Mmap;
+use prof_arch::refers::Machine;
 use prof_trace::files::{open_below, open_regular};
 use std::borrow::Cow;
 use std::fs::File;
@@ -159,6 +160,12 @@ impl Image {
     /// Whether its integers are little-endian.
     pub(super) fn is_little_endian(&self) -> bool {
         self.ctx.le.is_little()
+    }
+
+    /// What its code is written in.
+    pub(super) fn machine(&self) -> Machine {
+        let (number, flags) = (self.header.e_machine, self.header.e_flags);
+        Machine { number, flags, big_endian: !self.is_little_endian() }
     }
 
     fn bytes(&self, at: u64, len: u64) -> Option<&[u8]> {

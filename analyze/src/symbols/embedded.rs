@@ -44,7 +44,9 @@ fn of_image(image: &Image) -> Option<Option<String>> {
     let size = if size == 0 { CODE } else { size.min(CODE) };
     let texts = texts(image);
     let code = image.loaded(start, size).unwrap_or_default();
-    let named = texts.iter().find(|(address, _)| refers(code, start, *address));
+    let table = image.section(".got").unwrap_or_default();
+    let refers = |address| image.machine().refers(code, start, address, &table);
+    let named = texts.iter().find(|(address, _)| refers(*address));
     let only = if texts.len() == 1 { texts.first() } else { None };
     Some(named.or(only).map(|t| t.1.clone()))
 }
@@ -73,15 +75,4 @@ fn texts(image: &Image) -> Vec<(u64, String)> {
 
 fn position(bytes: &[u8], what: &[u8]) -> Option<usize> {
     bytes.windows(what.len()).position(|w| w == what)
-}
-
-/// Whether code holds an address, relative to what follows it or as it is. Not all instruction sets
-/// write addresses so; where there is one text only, it need not be looked for.
-fn refers(code: &[u8], start: u64, address: u64) -> bool {
-    code.windows(4).enumerate().any(|(i, b)| {
-        let Some(b) = b.first_chunk() else { return false };
-        let behind = start.wrapping_add(i as u64 + 4);
-        let relative = behind.wrapping_add(i64::from(i32::from_le_bytes(*b)) as u64);
-        relative == address || u64::from(u32::from_le_bytes(*b)) == address
-    })
 }

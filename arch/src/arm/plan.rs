@@ -309,6 +309,30 @@ pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
     })
 }
 
+/// Whether `code`, which may be of both states, makes the constant `target` by a `movw` and a `movt` not far
+/// behind (ARM ARM, A8.8.102 and A8.8.106).
+#[must_use]
+pub fn moves(code: &[u8], target: u64) -> bool {
+    /// Compilers put other instructions between the two.
+    const NEAR: usize = 64;
+    let Ok(target) = u32::try_from(target) else { return false };
+    // Which half of a constant goes to which register, and what it is.
+    let part = |at: usize| {
+        let arm = word(code, at).filter(|w| at & 3 == 0 && w & 0xffb0_0000 == 0xe300_0000);
+        if let Some(w) = arm {
+            return Some((w >> 22 & 1, w >> 12 & 15, w >> 4 & 0xf000 | w & 0xfff));
+        }
+        let [a, b] = [half(code, at)?, half(code, at.checked_add(2)?)?].map(u32::from);
+        let value = (a & 15) << 12 | (a >> 10 & 1) << 11 | (b >> 12 & 7) << 8 | b & 0xff;
+        (a & 0xfb70 == 0xf240 && b >> 15 == 0).then_some((a >> 7 & 1, b >> 8 & 15, value))
+    };
+    (0..code.len()).step_by(2).any(|at| {
+        let Some((0, register, low)) = part(at) else { return false };
+        let high = |at| part(at) == Some((1, register, target >> 16));
+        low == target & 0xffff && (at..code.len()).step_by(2).take(NEAR).any(high)
+    })
+}
+
 /// Nothing: what is loaded from a global offset table is no address of this kind here.
 #[must_use]
 pub fn find_reference_by_table(_: &[u8], _: u64, _: u64, _table: &[u8]) -> Option<u64> {
