@@ -300,7 +300,8 @@ mod tests {
         // MIPS64: the region below the libraries is full of threads' stacks.
         let (len, region) =
             (AREA.next_multiple_of(proc::page_size()), 0xff_f000_0000..0x100_0000_0000);
-        let libs = 0xff_f7a0_0000..0xff_f7c0_0000;
+        let libs_end = 0xff_ffd0_0000 - STACK_REACH / 2;
+        let libs = libs_end - 0x20_0000..libs_end;
         let stack = named(0xff_ffd0_0000, 0xff_ffd2_0000, "[stack]");
         let maps = [map(0x1_2000_0000, 0x1_2010_0000), map(region.start, libs.end), stack];
         let growth =
@@ -312,7 +313,7 @@ mod tests {
         assert!(libs.end <= at && at + len <= bottom, "{at:x}");
         // One that may grow without a limit, or has most of that space, keeps it.
         assert_eq!(place(growth(None).no_more_than_must()), None);
-        assert_eq!(place(growth(Some(128 << 20)).no_more_than_must()), None);
+        assert_eq!(place(growth(Some(STACK_REACH / 2)).no_more_than_must()), None);
     }
 
     #[test]
