@@ -234,8 +234,38 @@ impl Module {
     /// linkage table.
     pub(crate) fn slot_symbol(&self, mem: &RemoteMemory, slot: u64) -> Option<String> {
         let ctx = container(&mem.read_some(self.start, 64))?;
-        let table = dynamic_entry(mem, self, DT_JMPREL)?;
-        let table = if table < self.start.0 { table.wrapping_add(self.bias) } else { table };
+        let by_table = || self.global_entry_symbol(mem, slot);
+        let index = self.relocation_symbol(mem, slot).or_else(by_table)?;
+        let (symbols, names, _) = self.loaded_symbols(mem)?;
+        let count = symbols.len() / Sym::size(ctx.container);
+        let s = Symtab::parse(&symbols, 0, count, ctx).ok()?.get(index)?;
+        let rest = names.get(s.st_name..)?;
+        let end = memchr::memchr(0, rest)?;
+        std::str::from_utf8(&rest[..end]).ok().map(str::to_owned)
+    }
+
+    /// Where its global offset table is.
+    pub(crate) fn global_offset_table(&self, mem: &RemoteMemory) -> Option<u64> {
+        dynamic_entry(mem, self, DT_PLTGOT).map(|table| self.relocated(table))
+    }
+
+    /// An address of the dynamic section, which some linkers and architectures leave as it is in the file.
+    fn relocated(&self, address: u64) -> u64 {
+        if address < self.start.0 { address.wrapping_add(self.bias) } else { address }
+    }
+
+    /// The number of the symbol for a slot of MIPS's table, whose last entries are for the last symbols, one
+    /// each (System V ABI, MIPS RISC Processor Supplement, 5-10).
+    fn global_entry_symbol(&self, mem: &RemoteMemory, slot: u64) -> Option<usize> {
+        let at = slot.checked_sub(self.global_offset_table(mem)?)? / WORD as u64;
+        let global = at.checked_sub(dynamic_entry(mem, self, DT_MIPS_LOCAL_GOTNO)?)?;
+        let symbol = dynamic_entry(mem, self, DT_MIPS_GOTSYM)?.checked_add(global)?;
+        usize::try_from(symbol).ok()
+    }
+
+    /// The number of the symbol that a relocation of the linkage table names for a slot.
+    fn relocation_symbol(&self, mem: &RemoteMemory, slot: u64) -> Option<usize> {
+        let table = self.relocated(dynamic_entry(mem, self, DT_JMPREL)?);
         let len = dynamic_entry(mem, self, DT_PLTRELSZ)?.min(16 << 20);
         let bytes = mem.read_some(RemoteAddr(table), len as usize);
         let wanted = slot.wrapping_sub(self.bias);
@@ -243,16 +273,10 @@ impl Module {
         let addends = dynamic_entry(mem, self, DT_PLTREL)? == DT_RELA;
         let each = if addends { 3 * WORD } else { 2 * WORD };
         let symbol = if WORD == 8 { 32 } else { 8 };
-        let index = bytes.chunks_exact(each).find_map(|r| {
+        bytes.chunks_exact(each).find_map(|r| {
             let mut r = words(r);
             (r.next()? == wanted).then_some((r.next()? >> symbol) as usize)
-        })?;
-        let (symbols, names, _) = self.loaded_symbols(mem)?;
-        let count = symbols.len() / Sym::size(ctx.container);
-        let s = Symtab::parse(&symbols, 0, count, ctx).ok()?.get(index)?;
-        let rest = names.get(s.st_name..)?;
-        let end = memchr::memchr(0, rest)?;
-        std::str::from_utf8(&rest[..end]).ok().map(str::to_owned)
+        })
     }
 
     /// Its function symbols that `wanted` accepts, from both symbol tables, each once.
@@ -306,8 +330,11 @@ const DT_SYMTAB: u64 = 6;
 const DT_STRSZ: u64 = 10;
 const DT_RELA: u64 = 7;
 const DT_PLTREL: u64 = 20;
+const DT_PLTGOT: u64 = 3;
 const DT_DEBUG: u64 = 21;
 const DT_JMPREL: u64 = 23;
+const DT_MIPS_LOCAL_GOTNO: u64 = 0x7000_000a;
+const DT_MIPS_GOTSYM: u64 = 0x7000_0013;
 const DT_MIPS_RLD_MAP: u64 = 0x7000_0016;
 const DT_MIPS_RLD_MAP_REL: u64 = 0x7000_0035;
 

@@ -9,7 +9,7 @@ use crate::elf::{Module, Symbol};
 use crate::functions::{TABLE, Wanted};
 use crate::search::{Found, merge};
 use crate::{RemoteAddr, RemoteMemory};
-use prof_arch::native::insn::{calls, indirect_jump};
+use prof_arch::native::insn::{called_slots, calls, indirect_jump};
 use prof_arch::native::jump::code_at;
 use prof_trace::records::NotHooked;
 use prof_trace::shared::Kind;
@@ -99,13 +99,7 @@ fn leads_to(
 ) -> bool {
     let len = if form.size == 0 { MAX_CODE } else { form.size.min(MAX_CODE) };
     let code = program.mem.read_some(RemoteAddr(code_at(form.addr.0)), len as usize);
-    calls(&code, form.addr.0).into_iter().any(|to| {
-        if to == operator.addr.0 {
-            return true;
-        }
-        // A stub of the linkage table.
-        let stub = program.mem.read_some(RemoteAddr(code_at(to)), 32);
-        let Some(slot) = indirect_jump(&stub, to) else { return false };
+    let holds = |slot: u64| {
         if program.mem.word(RemoteAddr(slot)).is_ok_and(|w| w == operator.addr.0) {
             return true;
         }
@@ -114,5 +108,12 @@ fn leads_to(
         executable
             && m.exports(program.mem, &operator.name)
             && owner.slot_symbol(program.mem, slot).as_deref() == Some(operator.name.as_str())
-    })
+    };
+    let direct = calls(&code, form.addr.0).into_iter().any(|to| {
+        // The operator itself, or a stub of the linkage table.
+        let stub = || program.mem.read_some(RemoteAddr(code_at(to)), 32);
+        to == operator.addr.0 || indirect_jump(&stub(), to).is_some_and(holds)
+    });
+    let table = || owner.global_offset_table(program.mem);
+    direct || table().is_some_and(|t| called_slots(&code, t).into_iter().any(holds))
 }

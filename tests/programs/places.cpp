@@ -156,7 +156,7 @@ static void no_more() {
     std::set_new_handler(nullptr);
 }
 NOINLINE static void huge(int depth) {
-    volatile size_t size = size_t(1) << 61;
+    volatile size_t size = ~(~size_t(0) >> 1); // more than any address space
     if (depth > 0) return huge(depth - 1);
     void *p = ::operator new(size);
     KEEP(p);

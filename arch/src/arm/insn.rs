@@ -9,8 +9,8 @@
 
 #[cfg(feature = "relocate")]
 pub use super::plan::{
-    PatchPlan, Refusal, calls, find_reference, find_reference_by_table, function_around,
-    indirect_jump, moves, plan_patch,
+    PatchPlan, Refusal, called_slots, calls, find_reference, find_reference_by_table,
+    function_around, indirect_jump, moves, plan_patch,
 };
 
 /// The instruction set that the processor is in.

@@ -339,6 +339,12 @@ pub fn find_reference_by_table(_: &[u8], _: u64, _: u64, _table: &[u8]) -> Optio
     None
 }
 
+/// Nothing: calls through a table go by a stub of it.
+#[must_use]
+pub fn called_slots(_: &[u8], _table: u64) -> Vec<u64> {
+    Vec::new()
+}
+
 /// The function of Thumb code that `at` lies in, where no table knows it: from where the last frame
 /// before is made (`push {..., lr}`) to where the next is, or what looks like it in the literals behind
 /// it. The addresses that its calls return to are in between, and no others.

@@ -15,6 +15,10 @@ fn words(isa: Isa, code: &[u8]) -> impl Iterator<Item = u32> + '_ {
     code.as_chunks::<4>().0.iter().filter_map(move |b| isa.order.word4(b, 0))
 }
 
+/// How far into the global offset table the pointer to it points (System V ABI, MIPS RISC Processor
+/// Supplement, 4-18).
+const POINTER: usize = 0x7ff0;
+
 /// The address of the first instructions in `code` (which stands at `code_addr`) that make the
 /// address `target`: `lui` and a `daddiu` or `addiu` not far behind, or, of release 6, `addiupc`.
 ///
@@ -63,7 +67,6 @@ pub fn find_reference_by_table_in(
     table: &[u8],
 ) -> Option<u64> {
     const NEAR: usize = 16;
-    const POINTER: usize = 0x7ff0;
     let low = target as u16;
     let around = target.wrapping_sub(i64::from(low as i16) as u64);
     let mut entries = table.as_chunks::<8>().0.iter();
@@ -88,6 +91,23 @@ pub fn find_reference_by_table(
     table: &[u8],
 ) -> Option<u64> {
     find_reference_by_table_in(Isa::NATIVE, code, code_addr, target, table)
+}
+
+/// The addresses of the entries of the global offset table at `table` from which code loads a function to
+/// be called: `ld $25, N($gp)`, or by another register that holds the same pointer.
+#[must_use]
+pub fn called_slots_in(isa: Isa, code: &[u8], table: u64) -> Vec<u64> {
+    let pointer = table.wrapping_add(POINTER as u64);
+    let loads =
+        |i: &u32| i & 0xfc1f_0000 == 0xdc19_0000 && field(*i, 21) != u32::from(super::regs::SP);
+    let slot = |i: u32| pointer.wrapping_add_signed(i64::from(i as i16));
+    words(isa, code).filter(loads).map(slot).collect()
+}
+
+/// The same for this machine.
+#[must_use]
+pub fn called_slots(code: &[u8], table: u64) -> Vec<u64> {
+    called_slots_in(Isa::NATIVE, code, table)
 }
 
 /// The function that `at` lies in, where no table knows it: from where the last frame before is made

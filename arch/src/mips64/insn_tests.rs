@@ -161,6 +161,17 @@ fn what_a_function_calls() {
 }
 
 #[test]
+fn what_a_function_calls_by_the_table() {
+    // ld t9, -0x7f98(gp); ld t9, 0x10(v0); then what is no call: ld v0, -0x7fa0(gp); ld t9, 8(sp)
+    let insns = [0xdf99_8068, 0xdc59_0010, 0xdf82_8060, 0xdfb9_0008];
+    for order in [Order::Little, Order::Big] {
+        let isa = Isa { order, release6: false };
+        let slots = called_slots_in(isa, &code(isa, &insns), 0x2_0000);
+        assert_eq!(slots, [0x2_0058, 0x2_8000]);
+    }
+}
+
+#[test]
 fn entries_of_linkage_tables() {
     // lui t2, 0x2002; ld t9, -0x7ff8(t2); jr t9; daddiu t8, t2, -0x7ff8
     let entry = [0x3c0e_2002, 0xddd9_8008, 0x0320_0008, 0x65d8_8008];
