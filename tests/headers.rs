@@ -8,6 +8,10 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::process::Command;
 
+const WORD: u64 = size_of::<usize>() as u64;
+/// What the program asks for, and gets for less where only a chunk of it is free.
+const HOLE: &str = if WORD == 8 { "3016" } else { "3012" };
+
 /// Blocks by address and size: bytes usable, and what they are.
 type Blocks = HashMap<(u64, u64), (u64, String)>;
 
@@ -43,7 +47,7 @@ fn usable_sizes_arenas_and_mappings_are_what_the_program_sees() {
             continue;
         };
         assert_eq!(seen, *usable, "{row}");
-        larger += u64::from(usable - n("size") > 23);
+        larger += u64::from(n("size") > 100 && usable - n("size") >= 2 * WORD);
         let is = match (row["mmapped"].as_bool(), row["main_arena"].as_bool()) {
             (Some(true), None) => "mmapped",
             (Some(false), Some(true)) => "main",
@@ -67,7 +71,7 @@ fn usable_sizes_arenas_and_mappings_are_what_the_program_sees() {
     let other = ["--arena", "non-main", "--function", "^thread$"];
     assert_eq!(calls(&other), 50);
     assert_eq!(calls(&["--mmapped", "yes", "--min-size", "300000"]), 6);
-    assert_eq!(calls(&["--min-usable-size", "3016", "--max-usable-size", "3016"]), 100);
+    assert_eq!(calls(&["--min-usable-size", HOLE, "--max-usable-size", HOLE]), 100);
 }
 
 #[test]

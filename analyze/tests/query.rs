@@ -10,6 +10,7 @@ use prof_analyze::query::{FIELDS, Filter, Query};
 use prof_analyze::{Analysis, Index};
 use prof_trace::pack::Compress;
 use prof_trace::records::Module;
+use prof_trace::size::Chunks;
 use std::collections::{BTreeMap, HashMap};
 
 const NEVER: IndexOptions =
@@ -192,8 +193,12 @@ impl<'a> Truth<'a> {
             "stacks" => ids().contains(&b.node),
             "mmapped" => b.header.is_known() && b.header.mapped == (text == "yes"),
             "arena" => b.header.arena == if text == "main" { 1 } else { 2 },
-            "min-usable-size" => b.header.usable(b.size).is_some_and(|u| u >= number()),
-            "max-usable-size" => b.header.usable(b.size).is_some_and(|u| u <= number()),
+            "min-usable-size" => {
+                Chunks::of(8).usable(b.size, b.header).is_some_and(|u| u >= number())
+            }
+            "max-usable-size" => {
+                Chunks::of(8).usable(b.size, b.header).is_some_and(|u| u <= number())
+            }
             "free-stacks" => {
                 let at = b.end.filter(|_| b.continued).and_then(|e| self.nodes_of_reallocs.get(&e));
                 at.is_some_and(|n| ids().contains(n))

@@ -292,10 +292,8 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
                 | Kind::Memalign
                 | Kind::PosixMemalign
         );
-        // The headers are read as 64-bit ones.
-        let wide = cfg!(target_pointer_width = "64");
         let headers = glibc.get(&p.found.module).copied();
-        f.headers = headers.filter(|_| wide && hands_out).unwrap_or(0);
+        f.headers = headers.filter(|_| hands_out).unwrap_or(0);
         (f.size_arg, f.block_arg) = p.found.args;
         f.index = index as u32;
         f.patch_addr = stub.patch_addr;

@@ -4,6 +4,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+/* The one is a chunk that the other fits into with less left over than a chunk has. */
+static const size_t hole_size = sizeof(void *) == 8 ? 3016 : 3012, next_size = sizeof(void *) == 8 ? 3000 : 3004;
+
 static const char *kind = "main";
 
 static void say(void *p, size_t size) {
@@ -23,13 +26,13 @@ int main(void) {
     /* Holes that a chunk fits into with some bytes left over, too few for another. */
     void *hole[50];
     for (int i = 0; i < 50; i++) {
-        hole[i] = malloc(3016);
+        hole[i] = malloc(hole_size);
         say(malloc(24), 24);
     }
     for (int i = 0; i < 50; i++)
         free(hole[i]);
     for (int i = 0; i < 50; i++)
-        say(malloc(3000), 3000);
+        say(malloc(next_size), next_size);
     say(calloc(10, 33), 330);
     say(realloc(malloc(10), 7000), 7000);
     say(aligned_alloc(256, 512), 512);

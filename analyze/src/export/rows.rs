@@ -6,7 +6,7 @@ use crate::index::{Column, flags};
 use crate::query::Selection;
 use crate::report::{CaptureData, frames_of};
 use crate::symbols::Symbolizer;
-use prof_trace::size::Header;
+use prof_trace::size::{Chunks, Header};
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -59,6 +59,7 @@ pub(super) fn each(
         let number = source.index.lanes().get(lane as usize).copied().unwrap_or(0);
         meta.threads.get(&number).map_or(0, |t| t.tid)
     };
+    let chunks = Chunks::of(meta.target.pointer_size);
     let mut selection = Selection::default();
     let mut columns = READ.map(|_| Vec::new());
     let mut failed = None;
@@ -105,7 +106,7 @@ pub(super) fn each(
                 implied_free: ended && flag & flags::IMPLIED != 0,
                 chain: (chain != 0).then_some(chain),
                 chain_position: position,
-                usable_size: header.usable(size),
+                usable_size: chunks.usable(size, header),
                 mmapped: header.is_known().then_some(header.mapped),
                 main_arena: (header.arena != 0).then_some(header.arena == 1),
                 weight: source.weight(size),

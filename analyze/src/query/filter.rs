@@ -3,7 +3,7 @@
 
 use super::suppress::Suppressions;
 use super::value::{self, Amount, Time};
-use prof_trace::size::Header;
+use prof_trace::size::{Chunks, Header};
 use regex::Regex;
 
 /// A field of the grammar.
@@ -256,14 +256,14 @@ impl Headers {
         }
     }
 
-    /// Whether it is true of a block of that size and header.
-    pub(super) fn has(&self, size: u64, code: u64) -> bool {
+    /// Whether it is true of a block of that size and header, of a program with such chunks.
+    pub(super) fn has(&self, chunks: Chunks, size: u64, code: u64) -> bool {
         let header = Header::from_code(code as u16);
         let arena = self.main_arena.is_none_or(|main| header.arena == if main { 1 } else { 2 });
         header.is_known()
             && arena
             && self.mapped.is_none_or(|m| m == header.mapped)
-            && header.usable(size).is_some_and(|u| self.usable.has(u))
+            && chunks.usable(size, header).is_some_and(|u| self.usable.has(u))
     }
 }
 

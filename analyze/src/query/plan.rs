@@ -9,6 +9,7 @@ use super::{chains, stacks};
 use crate::index::{Block, Column, Damaged, Index, flags};
 use crate::load::Clock;
 use crate::symbols::embedded_suppressions;
+use prof_trace::size::Chunks;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -258,7 +259,8 @@ impl<'a> Query<'a> {
         if !self.headers.is_all() && !rows.is_empty() {
             block.read(Column::Size, a)?;
             block.read(Column::Header, b)?;
-            rows.retain(|&i| self.headers.has(a[i as usize], b[i as usize]));
+            let chunks = Chunks::of(self.index.analysis().meta().target.pointer_size);
+            rows.retain(|&i| self.headers.has(chunks, a[i as usize], b[i as usize]));
         }
         if let Some(chains) = &self.chains
             && !rows.is_empty()

@@ -159,8 +159,8 @@ pub fn make(r: &mut Random, steps: usize, threads: u64) -> World {
 fn header(r: &mut Random, thread: u32) -> Header {
     let usual = Header { arena: thread as u8 % 3, mapped: false, extra: 0 };
     match r.below(12) {
-        0 => Header { arena: 0, mapped: true, extra: 16 * r.below(256) as u32 },
-        1 if usual.arena != 0 => Header { extra: 16, ..usual },
+        0 => Header { arena: 0, mapped: true, extra: r.below(256) as u32 },
+        1 if usual.arena != 0 => Header { extra: 1, ..usual },
         2 => Header { arena: 3 - usual.arena.max(1), ..usual },
         _ => usual,
     }

@@ -8,7 +8,7 @@ const OTHER_ARENA: u64 = 2;
 const ARENA: u64 = 3;
 const MAPPED: u64 = 4;
 const EXTRA: u32 = 3;
-const MOST_EXTRA: u64 = (1 << 12) - 1;
+const MOST_STEPS: u64 = (1 << 12) - 1;
 
 /// What glibc's header of a block says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -17,7 +17,7 @@ pub struct Header {
     pub arena: u8,
     /// It is a mapping of its own.
     pub mapped: bool,
-    /// Bytes that its chunk is larger than [`chunk_size`].
+    /// Steps of [`Chunks`] that its chunk is larger than it must be.
     pub extra: u32,
 }
 
@@ -26,7 +26,7 @@ impl Header {
     #[inline(always)]
     pub fn code(self) -> u16 {
         let mapped = if self.mapped { MAPPED } else { 0 };
-        (u64::from(self.arena) & ARENA | mapped | u64::from(self.extra / 16) << EXTRA) as u16
+        (u64::from(self.arena) & ARENA | mapped | u64::from(self.extra) << EXTRA) as u16
     }
 
     /// From [`Header::code`].
@@ -34,7 +34,7 @@ impl Header {
     pub fn from_code(code: u16) -> Self {
         let code = u64::from(code);
         let arena = (code & ARENA).min(OTHER_ARENA) as u8;
-        let extra = ((code >> EXTRA & MOST_EXTRA) * 16) as u32;
+        let extra = (code >> EXTRA & MOST_STEPS) as u32;
         Self { arena, mapped: code & MAPPED != 0, extra }
     }
 
@@ -42,36 +42,60 @@ impl Header {
     pub fn is_known(self) -> bool {
         self.arena != 0 || self.mapped
     }
-
-    /// Bytes that the program may use of a block of that many.
-    pub fn usable(self, size: u64) -> Option<u64> {
-        // A mapped chunk has no use for the first word of the next one.
-        let header = if self.mapped { 16 } else { 8 };
-        let chunk = chunk_size(size).saturating_add(self.extra.into());
-        self.is_known().then(|| chunk.saturating_sub(header))
-    }
 }
 
-/// Bytes of the smallest chunk that glibc, with 64-bit addresses, needs for that many.
-#[inline(always)]
-pub fn chunk_size(size: u64) -> u64 {
-    (size.saturating_add(8 + 15) & !15).max(32)
+/// How glibc's chunks are made with pointers of a certain width: a word for the header in front of the
+/// block, the whole a multiple of two words, the block at one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunks {
+    word: u64,
+}
+
+impl Chunks {
+    /// This machine's.
+    pub const NATIVE: Self = Self { word: size_of::<usize>() as u64 };
+
+    /// With pointers of 4 bytes, or else of 8.
+    pub const fn of(pointer_size: u32) -> Self {
+        Self { word: if pointer_size == 4 { 4 } else { 8 } }
+    }
+
+    /// What the size of a chunk, and the address of a block, is a multiple of.
+    #[inline(always)]
+    pub const fn step(self) -> u64 {
+        2 * self.word
+    }
+
+    /// Bytes of the smallest chunk for a block of that many; senseless if none can be so large.
+    #[inline(always)]
+    pub fn smallest(self, size: u64) -> u64 {
+        let step = self.step();
+        (size.wrapping_add(self.word + step - 1) & !(step - 1)).max(2 * step)
+    }
+
+    /// Bytes that the program may use of a block of that many, if its header is known.
+    pub fn usable(self, size: u64, header: Header) -> Option<u64> {
+        // A mapped chunk has no use for the first word of the next one.
+        let used = if header.mapped { 2 * self.word } else { self.word };
+        let chunk = self.smallest(size).saturating_add(u64::from(header.extra) * self.step());
+        header.is_known().then(|| chunk.saturating_sub(used))
+    }
 }
 
 /// What an event says of the size: the bytes asked for, and, where that is not as it was at the last
 /// event of the thread, the header.
 #[inline(always)]
 pub fn with_header(size: u64, header: Header) -> u64 {
-    if size >> BITS != 0 || u64::from(header.extra / 16) > MOST_EXTRA {
+    if size >> BITS != 0 || u64::from(header.extra) > MOST_STEPS {
         return size;
     }
     PRESENT | u64::from(header.code()) << BITS | size
 }
 
-/// Whether a header can be said of a block of that size.
+/// Whether a header can be said of a block of that size and so many steps.
 #[inline(always)]
-pub fn can_have_header(size: u64, extra: u64) -> bool {
-    size >> BITS == 0 && extra & 15 == 0 && extra / 16 <= MOST_EXTRA
+pub fn can_have_header(size: u64, steps: u64) -> bool {
+    size >> BITS == 0 && steps <= MOST_STEPS
 }
 
 /// The size that stands in an event, apart.
@@ -92,7 +116,7 @@ mod tests {
     fn sizes_and_headers_come_apart_again() {
         for size in [0, 1, 24, 25, 1 << 20, (1 << 40) - 1] {
             for arena in 0..=2 {
-                for (mapped, extra) in [(false, 0), (true, 4080), (false, 16), (false, 65_520)] {
+                for (mapped, extra) in [(false, 0), (true, 255), (false, 1), (false, 4095)] {
                     let h = Header { arena, mapped, extra };
                     assert_eq!(Header::from_code(h.code()), h);
                     assert_eq!(apart(with_header(size, h)), (size, Some(h)));
@@ -103,17 +127,25 @@ mod tests {
         }
         let h = Header { arena: 1, mapped: false, extra: 0 };
         assert_eq!(apart(with_header(1 << 40, h)), (1 << 40, None));
-        assert!(!can_have_header(1 << 40, 0) && !can_have_header(1, 65_536));
-        assert!(!can_have_header(1, 8) && can_have_header(1, 16));
+        assert!(!can_have_header(1 << 40, 0) && !can_have_header(1, 4096));
+        assert!(can_have_header(1, 4095));
     }
 
     #[test]
     fn usable_sizes_are_those_of_malloc_usable_size() {
         let main = Header { arena: 1, ..Header::default() };
+        let (wide, narrow) = (Chunks::of(8), Chunks::of(4));
         for (size, usable) in [(0, 24), (24, 24), (25, 40), (40, 40), (41, 56)] {
-            assert_eq!(main.usable(size), Some(usable));
-            assert_eq!(Header { extra: 16, ..main }.usable(size), Some(usable + 16));
+            assert_eq!(wide.usable(size, main), Some(usable));
+            assert_eq!(wide.usable(size, Header { extra: 1, ..main }), Some(usable + 16));
         }
-        assert_eq!(Header::default().usable(10), None);
+        for (size, usable) in [(0, 12), (12, 12), (13, 20), (20, 20), (21, 28)] {
+            assert_eq!(narrow.usable(size, main), Some(usable));
+            assert_eq!(narrow.usable(size, Header { extra: 1, ..main }), Some(usable + 8));
+        }
+        let mapped = Header { mapped: true, ..Header::default() };
+        assert_eq!(wide.usable(300_000, mapped), Some(300_000));
+        assert_eq!(narrow.usable(300_001, mapped), Some(300_000));
+        assert_eq!(wide.usable(10, Header::default()), None);
     }
 }
