@@ -211,13 +211,15 @@ fn recorded(name: &str, compiler: &str, flags: &[&str]) {
     let program = compile(compiler, "toggle.c", flags).unwrap_or_else(|e| panic!("{e}"));
     let scene = Scene::new(name);
     let mut target = Target::start(&program, &[]);
-    target.ask("alloc 3");
     let before = common::snapshot::Snapshot::of(&target);
+    let unused = scene.attach(&target);
+    scene.detach(&target);
+    before.assert_same(&common::snapshot::Snapshot::of(&target));
+    std::fs::remove_file(unused).expect("removed");
     let recording = scene.attach(&target);
     target.ask("alloc 100");
     scene.detach(&target);
-    before.assert_same(&common::snapshot::Snapshot::of(&target));
-    target.ask("free 103");
+    target.ask("free 100");
     target.quit();
     let r = scene.finished(&recording);
     r.assert_sound();
