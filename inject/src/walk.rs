@@ -161,7 +161,7 @@ impl<'a> Walker<'a> {
     fn step_by_code(&mut self, regs: &FullRegs, look: u64) -> Option<Option<(FullRegs, bool)>> {
         let mem = self.mem;
         let mut code = |at: u64, to: &mut [u8]| mem.read(RemoteAddr(at), to).is_ok();
-        let rule = Rule::from_code(look.wrapping_add(1), &mut code)?;
+        let rule = Rule::from_code(look.wrapping_add(1), None, &mut code)?;
         self.by_code = true;
         match rule.step_all(regs, &mut |a: u64| mem.word(RemoteAddr(a)).ok()) {
             FullStep::Next { regs, signal } if regs.pc != 0 => Some(Some((regs, signal))),

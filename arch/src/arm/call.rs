@@ -74,7 +74,7 @@ const FUTEX_COMMAND: u64 = 0x7f;
 const TIMER_ABSTIME: u64 = 1;
 
 /// The processor's state: Thumb code, and how far it is in an if-then block.
-const CPSR_T: u32 = 1 << 5;
+pub(super) const CPSR_T: u32 = 1 << 5;
 const CPSR_IT: u32 = 0x0600_fc00;
 
 /// The registers of a stopped thread: the kernel's `struct pt_regs` (`NT_PRSTATUS`), and what else is

@@ -3,7 +3,9 @@
 
 pub mod call;
 pub mod capture;
+mod effect;
 pub mod exidx;
+mod follow;
 pub mod insn;
 pub mod jump;
 #[cfg(feature = "relocate")]

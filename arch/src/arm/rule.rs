@@ -12,9 +12,11 @@
 //!
 //! The other kinds are the kind alone. The whole word 0 means that no rule was computed yet.
 //!
-//! A frame whose return address is still in the link register has no packed rule: only the
-//! innermost frame, and one that a signal has interrupted, can be such. Nor has one that is found
-//! by `r11`, the frame pointer of ARM code: the fast unwinder carries that of Thumb code only.
+//! A frame whose return address is still in the link register needs all registers: `Complex` where there
+//! is call frame information, `Leaf` where there is none and the code says so (see
+//! [`prologue`](super::prologue)). Only the innermost frame, and one that a signal has interrupted, can be
+//! such. So does one that is found by `r11`, the frame pointer of ARM code: the fast unwinder carries that
+//! of Thumb code only.
 
 use super::exidx::{self, Exidx};
 use super::regs::{FullRegs, LR, R7, Regs, SP, THUMB};
@@ -28,6 +30,7 @@ const SIGNAL: u64 = 4;
 const END: u64 = 5;
 const COMPLEX: u64 = 6;
 const UNKNOWN: u64 = 7;
+const LEAF: u64 = 8;
 
 /// First word of the kernel's frame for a handler without `SA_SIGINFO` (`setup_frame` of
 /// `arch/arm/kernel/signal.c`): flags of its `struct ucontext`, which no other has.
@@ -68,6 +71,13 @@ pub enum Form {
     /// Code that has no call frame information. Compilers do not agree on where a frame pointer leads
     /// here, so the stack ends.
     FramePointer,
+    /// The return address is in `lr`. CFA = sp + `cfa_off`.
+    Leaf {
+        /// CFA relative to sp.
+        cfa_off: i32,
+        /// Where the caller's r7 is, relative to the CFA; `None`: still in the register.
+        fp_slot: Option<i32>,
+    },
     /// The kernel's signal frame.
     Signal,
     /// The outermost frame of a thread.
@@ -135,6 +145,13 @@ impl Rule {
         self.0 == SIGNAL
     }
 
+    /// The code itself says that the frame's return address is still in the link register.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_leaf(self) -> bool {
+        self.0 & 0xff == LEAF
+    }
+
     /// The step looks at the frame pointer: what the register holds in this frame matters.
     #[inline(always)]
     #[must_use]
@@ -162,7 +179,7 @@ impl Rule {
             Some(slot) => slot,
             None => 0,
         };
-        if (cfa_off | ra_slot | fp) & 3 != 0 || ra_slot == 0 {
+        if (cfa_off | ra_slot | fp) & 3 != 0 || (ra_slot == 0) != (kind == LEAF) {
             return Rule::COMPLEX;
         }
         let (cfa, ra, fp) = (cfa_off >> 2, ra_slot >> 2, fp >> 2);
@@ -185,6 +202,7 @@ impl Rule {
                 Rule::pack(CFA_FP, cfa_off, ra_slot, fp_slot)
             }
             Form::FramePointer => Rule::FRAME_POINTER,
+            Form::Leaf { cfa_off, fp_slot } => Rule::pack(LEAF, cfa_off, 0, fp_slot),
             Form::Signal => Rule::SIGNAL,
             Form::End => Rule::END,
             Form::Complex => Rule::COMPLEX,
@@ -207,6 +225,7 @@ impl Rule {
             SIGNAL => Form::Signal,
             END => Form::End,
             COMPLEX => Form::Complex,
+            LEAF => Form::Leaf { cfa_off, fp_slot },
             _ => Form::Unknown,
         }
     }
@@ -249,7 +268,7 @@ impl Rule {
         let next = match self.form() {
             Form::Signal => signal(regs, read),
             Form::End => return Step::End,
-            Form::Complex => return Step::NeedFull,
+            Form::Complex | Form::Leaf { .. } => return Step::NeedFull,
             _ => return Step::Cut,
         };
         match next {
@@ -284,12 +303,42 @@ impl Rule {
                 Some(pc) => FullStep::Next { regs: FullRegs { pc, ..regs }, signal: true },
             };
         }
+        if let Form::Leaf { cfa_off, fp_slot } = self.form() {
+            return leaf(full, cfa_off, fp_slot, read);
+        }
         match self.step(&Regs::from(full), read) {
             Step::Next(next) => FullStep::Next { regs: regs.with(next), signal: false },
             Step::End => FullStep::End,
             Step::Cut if self == Rule::UNKNOWN => FullStep::NoCfi,
             Step::Cut | Step::NeedFull => FullStep::Cut,
         }
+    }
+}
+
+/// The caller of a function that has not saved its return address. Only the innermost function can be
+/// such, so the same address again leads nowhere.
+fn leaf(
+    full: &FullRegs,
+    cfa_off: i32,
+    fp_slot: Option<i32>,
+    read: &mut impl FnMut(u64) -> Option<u64>,
+) -> FullStep<FullRegs> {
+    let mut regs = *full;
+    let [sp, lr] = [full.gpr[SP as usize], full.gpr[LR as usize]];
+    let cfa = sp.wrapping_add(i64::from(cfa_off) as u64);
+    if cfa < sp {
+        return FullStep::Cut;
+    }
+    regs.gpr[SP as usize] = cfa;
+    regs.pc = lr & !THUMB;
+    if let Some(slot) = fp_slot {
+        let Some(fp) = read(cfa.wrapping_add(i64::from(slot) as u64)) else { return FullStep::Cut };
+        regs.gpr[R7 as usize] = fp;
+    }
+    match regs.pc {
+        0 => FullStep::End,
+        pc if pc == full.pc => FullStep::Cut,
+        _ => FullStep::Next { regs, signal: false },
     }
 }
 
@@ -359,8 +408,23 @@ impl CfiRule for Rule {
         })
     }
 
-    fn from_code(pc: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Option<Self> {
-        super::prologue::before(pc, read)
+    fn from_code(
+        pc: u64,
+        variant: Option<bool>,
+        read: &mut dyn FnMut(u64, &mut [u8]) -> bool,
+    ) -> Option<Self> {
+        super::prologue::before(pc, variant, read)
+    }
+
+    /// True in Thumb code.
+    fn interrupted_variant(sp: u64, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<bool> {
+        let at = context(sp, read)?;
+        let cpsr = read(at.wrapping_add(16 * 4))?;
+        Some(cpsr & u64::from(super::call::CPSR_T) != 0)
+    }
+
+    fn is_beside_tables(pc: u64) -> bool {
+        pc & THUMB != 0
     }
 
     fn from_tables(cfi: &CfiModule<'_>, pc: u64) -> Self {

@@ -146,6 +146,13 @@ impl Rule {
         self.0 == SIGNAL
     }
 
+    /// The code itself says that the frame's return address is still in the link register.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_leaf(self) -> bool {
+        self.0 & 0xff == LEAF
+    }
+
     /// The step looks at the frame pointer: what the register holds in this frame matters.
     #[inline(always)]
     #[must_use]
@@ -346,7 +353,11 @@ impl CfiRule for Rule {
     const COMPLEX: Self = Rule::COMPLEX;
     const VENDOR: Vendor = Vendor::Default;
 
-    fn from_code(pc: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Option<Self> {
+    fn from_code(
+        pc: u64,
+        _variant: Option<bool>,
+        read: &mut dyn FnMut(u64, &mut [u8]) -> bool,
+    ) -> Option<Self> {
         let rule = super::prologue::before(pc, read);
         (rule != Rule::UNKNOWN).then_some(rule)
     }

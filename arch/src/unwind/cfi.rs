@@ -227,6 +227,12 @@ impl<'a> CfiModule<'a> {
         section
     }
 
+    /// Whether there is an FDE that covers `pc`.
+    #[must_use]
+    pub fn covers(&self, pc: u64) -> bool {
+        self.find_fde(pc).is_ok()
+    }
+
     /// The FDE that covers `pc`.
     fn find_fde(&self, pc: u64) -> Result<Fde<'a>, NoRow> {
         let (section, bases) = (self.section(), self.bases());

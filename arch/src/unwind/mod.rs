@@ -34,10 +34,28 @@ pub trait CfiRule: Copy {
 
     /// The rule for the return address `pc` (or one more than the address of an interrupted
     /// instruction) by the code before it, where compilers leave unwind tables out and code can be
-    /// understood. `read` reads code of this process; false if it is not all there.
-    fn from_code(pc: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Option<Self> {
-        let _ = (pc, read);
+    /// understood. `variant` is what [`interrupted_variant`](Self::interrupted_variant) has said of the
+    /// instruction; `read` reads code of this process, and is false if it is not all there.
+    fn from_code(
+        pc: u64,
+        variant: Option<bool>,
+        read: &mut dyn FnMut(u64, &mut [u8]) -> bool,
+    ) -> Option<Self> {
+        let _ = (pc, variant, read);
         None
+    }
+
+    /// In which of two instruction sets the code was that the signal frame at `sp` has interrupted, where a
+    /// process may run two.
+    fn interrupted_variant(_sp: u64, _read: &mut impl FnMut(u64) -> Option<u64>) -> Option<bool> {
+        None
+    }
+
+    /// Whether tables of another kind may be wrong for `pc`, taken as [`from_code`](Self::from_code) does: if
+    /// they are only about calls, and it is that of an interrupted instruction.
+    #[must_use]
+    fn is_beside_tables(_pc: u64) -> bool {
+        false
     }
 
     /// The rule for an address that no call frame information covers, from tables of another kind.

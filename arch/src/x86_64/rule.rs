@@ -135,6 +135,13 @@ impl Rule {
         self.0 == SIGNAL
     }
 
+    /// The code itself says that the frame's return address is still in a register: never, here.
+    #[inline(always)]
+    #[must_use]
+    pub const fn is_leaf(self) -> bool {
+        false
+    }
+
     /// The step looks at the frame pointer: what the register holds in this frame matters.
     #[inline(always)]
     #[must_use]

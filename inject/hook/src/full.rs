@@ -4,7 +4,7 @@ use crate::stack::Job;
 use crate::state::{FRAMES, Frame};
 use crate::{memory, modules, resolve};
 use prof_arch::native::{FullRegs, Regs, Rule};
-use prof_arch::unwind::{CfiContext, FullStep, step_full};
+use prof_arch::unwind::{CfiContext, CfiRule, FullStep, step_full};
 use prof_trace::shared::Shared;
 
 /// Unwinds the job's stack. Runs on the scratch stack.
@@ -25,9 +25,11 @@ fn unwind(job: &mut Job<'_>) {
     let max = (shared.control().max_depth as usize).min(FRAMES);
     let mut count = 0;
     let mut cut = true;
+    let mut variant = None;
     job.t.forget();
     while count < max {
-        let code = resolve::known(shared, r.pc).unwrap_or_else(|| resolve::compute(shared, r.pc));
+        let compute = || resolve::compute(shared, r.pc, variant);
+        let code = resolve::known(shared, r.pc).unwrap_or_else(compute);
         if code.id == 0 {
             break;
         }
@@ -35,6 +37,11 @@ fn unwind(job: &mut Job<'_>) {
             f.code = code.id;
         }
         count += 1;
+        variant = None;
+        if code.rule.is_signal() {
+            let mut read = |addr: u64| memory::word(shared, addr);
+            variant = Rule::interrupted_variant(Regs::from(&r).sp, &mut read);
+        }
         match step(shared, &r, code.rule, &mut ctx) {
             Some(Some(next)) => r = next,
             Some(None) => {
@@ -72,8 +79,9 @@ fn step(
         };
     }
     let look = r.pc.wrapping_sub(1);
-    // Tables are for frames whose stack pointer is known.
-    let module = modules::find(shared, look).filter(|_| Regs::from(r).knows_sp());
+    // Tables are for frames whose stack pointer is known, and which the code itself has not explained.
+    let by_tables = Regs::from(r).knows_sp() && !rule.is_leaf();
+    let module = modules::find(shared, look).filter(|_| by_tables);
     if let Some((_, m)) = module {
         // SAFETY: `r.pc` is a return address on the calling thread's stack.
         let cfi = unsafe { modules::cfi(m) };

@@ -28,9 +28,10 @@ pub fn known(shared: &Shared, pc: u64) -> Option<Code> {
     (word != 0).then_some(Code { id, rule: Rule::from_u64(word) })
 }
 
-/// Computes the rule for an address and enters it. Needs some KiB of stack.
+/// Computes the rule for an address and enters it. Needs some KiB of stack. For `variant` see
+/// [`CfiRule::from_code`].
 #[inline(never)]
-pub fn compute(shared: &Shared, pc: u64) -> Code {
+pub fn compute(shared: &Shared, pc: u64, variant: Option<bool>) -> Code {
     let look = pc.wrapping_sub(1);
     if let Some(rule) = in_stub(shared, look) {
         return enter(shared, pc, 0, rule);
@@ -42,7 +43,7 @@ pub fn compute(shared: &Shared, pc: u64) -> Code {
     let (number, rule) = match found {
         // Nobody's, and not even memory: no address of code.
         None if sys::allowed(shared) && !memory::read(shared, look, &mut [0]) => (0, Rule::UNKNOWN),
-        None => (0, without_cfi(shared, pc).unwrap_or_else(|| from_code(shared, pc))),
+        None => (0, without_cfi(shared, pc).unwrap_or_else(|| from_code(shared, pc, variant))),
         Some((number, m)) => {
             // Before the tables are asked: a trampoline without information of its own (musl's) may
             // stand right behind a function that has some.
@@ -50,7 +51,13 @@ pub fn compute(shared: &Shared, pc: u64) -> Code {
                 // SAFETY: `pc` is a return address on the calling thread's stack.
                 let cfi = unsafe { modules::cfi(m) };
                 match compile(&cfi, look, &mut CfiContext::new()) {
-                    Rule::UNKNOWN => from_code(shared, pc),
+                    Rule::UNKNOWN => from_code(shared, pc, variant),
+                    listed if Rule::is_beside_tables(pc) && !cfi.covers(look) => {
+                        match from_code(shared, pc, variant) {
+                            Rule::FRAME_POINTER => listed,
+                            seen => seen,
+                        }
+                    }
                     listed => listed,
                 }
             });
@@ -92,7 +99,7 @@ fn without_cfi(shared: &Shared, pc: u64) -> Option<Rule> {
 }
 
 /// Code of which no table says anything: what its instructions say, or a chain of frame pointers at best.
-fn from_code(shared: &Shared, pc: u64) -> Rule {
+fn from_code(shared: &Shared, pc: u64, variant: Option<bool>) -> Rule {
     let mut read = |at: u64, to: &mut [u8]| memory::read(shared, at, to);
-    Rule::from_code(pc, &mut read).unwrap_or(Rule::FRAME_POINTER)
+    Rule::from_code(pc, variant, &mut read).unwrap_or(Rule::FRAME_POINTER)
 }

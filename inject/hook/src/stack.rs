@@ -21,6 +21,7 @@ use crate::{extent, full, memory, record};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, call_on_stack};
 use prof_arch::native::{Regs, Rule, Step};
+use prof_arch::unwind::CfiRule;
 use prof_trace::pcs;
 use prof_trace::shared::{Shared, Slot, flags};
 
@@ -179,34 +180,60 @@ fn on_scratch(job: &mut Job<'_>, f: unsafe extern "C" fn(*mut ())) {
 struct Lookup<'a> {
     shared: &'a Shared,
     pc: u64,
+    variant: Option<bool>,
     code: Code,
 }
 
 unsafe extern "C" fn compute(arg: *mut ()) {
     // SAFETY: `code_of` passes a lookup.
     let l = unsafe { &mut *arg.cast::<Lookup<'_>>() };
-    l.code = resolve::compute(l.shared, l.pc);
+    l.code = resolve::compute(l.shared, l.pc, l.variant);
+}
+
+/// Where a thread keeps what it has met of a code address.
+#[inline(always)]
+fn place_of(pc: u64) -> usize {
+    (pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 55) as usize & (CODES - 1)
 }
 
 /// The rule for a code address: from the thread's own memory, the shared table, or computed.
 #[inline(always)]
 fn code_of(shared: &Shared, t: &mut Thread, pc: u64) -> Code {
-    let place = (pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 55) as usize & (CODES - 1);
+    let place = place_of(pc);
     let modules = shared.control().modules_seq.load(Relaxed);
     let seen = &t.codes[place];
     if seen.pc == pc && seen.modules == modules {
         return Code { id: seen.id, rule: Rule::from_u64(seen.rule) };
     }
-    look_up(shared, t, pc, place, modules)
+    look_up(shared, t, pc, place, modules, None)
+}
+
+/// Looks up the address `pc` of an instruction that the signal frame at `sp` has interrupted, if what that
+/// says matters.
+#[cold]
+fn look_up_interrupted(shared: &Shared, t: &mut Thread, pc: u64, sp: u64) {
+    let extents = t.extents;
+    let mut read = |addr| far(shared, &extents, addr);
+    let Some(variant) = Rule::interrupted_variant(sp, &mut read) else { return };
+    let modules = shared.control().modules_seq.load(Relaxed);
+    look_up(shared, t, pc, place_of(pc), modules, Some(variant));
 }
 
 #[cold]
 #[inline(never)]
-fn look_up(shared: &Shared, t: &mut Thread, pc: u64, place: usize, modules: u32) -> Code {
+fn look_up(
+    shared: &Shared,
+    t: &mut Thread,
+    pc: u64,
+    place: usize,
+    modules: u32,
+    variant: Option<bool>,
+) -> Code {
     let code = match resolve::known(shared, pc) {
         Some(code) => code,
         None => {
-            let mut l = Lookup { shared, pc, code: Code { id: 0, rule: Rule::UNKNOWN } };
+            let code = Code { id: 0, rule: Rule::UNKNOWN };
+            let mut l = Lookup { shared, pc, variant, code };
             // SAFETY: as in `on_scratch`.
             unsafe { call_on_stack(compute, core::ptr::from_mut(&mut l).cast(), t.scratch()) };
             l.code
@@ -310,10 +337,13 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
         found.fresh += 1;
         match step {
             Step::Next(next) => {
-                r = next;
                 if code.rule.is_signal() {
                     // Code addresses are looked up one below; an interrupted one is meant exactly.
-                    r.pc = r.pc.wrapping_add(1);
+                    let pc = next.pc.wrapping_add(1);
+                    look_up_interrupted(shared, t, pc, r.sp);
+                    r = Regs { pc, ..next };
+                } else {
+                    r = next;
                 }
                 continue;
             }

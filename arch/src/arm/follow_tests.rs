@@ -1,0 +1,127 @@
+extern crate alloc;
+use super::*;
+use alloc::vec::Vec;
+
+/// The rule for the instruction that is the `n`th half of these, at 0x1000 and what follows.
+fn rule(halves: &[u16], n: u64) -> Option<Rule> {
+    let mut fetch = |at: u64| halves.get(at.checked_sub(0x1000)? as usize / 2).copied();
+    from(0x1000 + 2 * n, None, &mut fetch)
+}
+
+fn sp(cfa_off: i32, ra_slot: i32, fp_slot: Option<i32>) -> Option<Rule> {
+    Some(Rule::from_form(Form::CfaSp { cfa_off, ra_slot, fp_slot }))
+}
+
+fn leaf(cfa_off: i32, fp_slot: Option<i32>) -> Option<Rule> {
+    Some(Rule::from_form(Form::Leaf { cfa_off, fp_slot }))
+}
+
+#[test]
+fn everywhere_in_a_function() {
+    // push {r4, r7, lr}; sub sp, #12; bl; add sp, #12; pop {r4, r7, pc}
+    let code = [0xb590, 0xb083, 0xf000, 0xf800, 0xb003, 0xbd90];
+    assert_eq!(rule(&code, 0), leaf(0, None));
+    assert_eq!(rule(&code, 1), sp(12, -4, Some(-8)));
+    assert_eq!(rule(&code, 2), sp(24, -4, Some(-8)));
+    assert_eq!(rule(&code, 4), sp(24, -4, Some(-8)));
+    assert_eq!(rule(&code, 5), sp(12, -4, Some(-8)));
+}
+
+#[test]
+fn leaves() {
+    // adds r0, #1; bx lr
+    assert_eq!(rule(&[0x3001, 0x4770], 0), leaf(0, None));
+    // push {r4, r7}; movs r7, #3; pop {r4, r7}; bx lr
+    let code = [0xb490, 0x2703, 0xbc90, 0x4770];
+    assert_eq!(rule(&code, 0), leaf(0, None));
+    assert_eq!(rule(&code, 1), leaf(8, Some(-4)));
+    assert_eq!(rule(&code, 3), leaf(0, None));
+    // The link register is not the return address any more: mov lr, r1; bx lr, and ldr.w lr, [r0]; bx lr
+    assert_eq!(rule(&[0x468e, 0x4770], 0), None);
+    assert_eq!(rule(&[0xf8d0, 0xe000, 0x4770], 0), None);
+    assert_eq!(rule(&[0xfb01, 0xfe02, 0x4770], 0), None); // mul lr, r1, r2
+    // str.w lr, [sp, #4]; bl; ldr.w lr, [sp, #4]; bx lr
+    let code = [0xf8cd, 0xe004, 0xf000, 0xf800, 0xf8dd, 0xe004, 0x4770];
+    assert_eq!(rule(&code, 0), None); // above the stack pointer that it ends with
+    let code = [0xb082, 0xf8cd, 0xe004, 0xf000, 0xf800, 0xf8dd, 0xe004, 0xb002, 0x4770];
+    assert_eq!(rule(&code, 0), leaf(0, None));
+    assert_eq!(rule(&code, 3), sp(8, -4, None));
+}
+
+#[test]
+fn paths() {
+    // b over data; udf; pop {pc}
+    assert_eq!(rule(&[0xe001, 0xde00, 0xdead, 0xbd00], 0), sp(4, -4, None));
+    // cbz to the return; a call that never comes back, and another function
+    let code = [0xb120, 0xf000, 0xf800, 0xb510, 0xbd10, 0xbf00, 0xbd08];
+    assert_eq!(rule(&code, 0), sp(8, -4, None));
+    // it eq; popeq {r4, pc}: the function may end there
+    assert_eq!(rule(&[0xbf08, 0xbd10, 0xde00], 0), sp(8, -4, None));
+    // it ne; bne: goes on behind it, too
+    assert_eq!(rule(&[0xbf18, 0xe7fe, 0xbd10], 0), sp(8, -4, None));
+    // ldr r0, [pc, #4]; b.n to the end; then the literal, to which a path leads: beq
+    assert_eq!(rule(&[0xd004, 0x4801, 0xe7fe, 0xbf00, 0xbd00, 0xbd00, 0xbd00], 0), sp(4, -4, None));
+    assert_eq!(rule(&[0x4801, 0xd000, 0xe7fe, 0xbf00, 0xbd00, 0xbd00], 0), None);
+    // Without an end, and in circles.
+    assert_eq!(rule(&[0xe7fe], 0), None);
+    assert_eq!(rule(&[0xbf00; 8], 0), None);
+    // add sp, #8; b to another function, whose end is this one's
+    assert_eq!(rule(&[0xb002, 0xe000, 0xde00, 0x4770], 0), leaf(8, None));
+    // pop {r4, lr}; b: the return address is where it was
+    let code = [0xe8bd, 0x4010, 0xe7fe];
+    assert_eq!(rule(&code, 0), sp(8, -4, None));
+    // add sp, #8; bx r3: a call that is the last
+    assert_eq!(rule(&[0xb002, 0x4718], 0), leaf(8, None));
+    assert_eq!(rule(&[0x4718], 0), None);
+}
+
+#[test]
+fn frame_pointers() {
+    // adds r7, #8; mov sp, r7; pop {r7, pc}
+    let code = [0x3708, 0x46bd, 0xbd80];
+    let fp = Form::CfaFp { cfa_off: 16, ra_slot: -4, fp_slot: Some(-8) };
+    assert_eq!(rule(&code, 0), Some(Rule::from_form(fp)));
+    // mov r7, sp in the function itself
+    assert_eq!(rule(&[0xb580, 0x466f, 0xb082, 0x46bd, 0xbd80], 0), leaf(0, None));
+}
+
+#[test]
+fn stubs() {
+    // add ip, pc, #0, 12; add ip, ip, #0x10000; ldr pc, [ip, #0xf00]!
+    let stub = [0xc600, 0xe28f, 0xca10, 0xe28c, 0xff00, 0xe5bc];
+    for n in [0, 2, 4] {
+        assert_eq!(rule(&stub, n), leaf(0, None));
+    }
+    // bx pc; nop in front of it
+    let code = [&[0x4778, 0x46c0][..], &stub].concat();
+    assert_eq!(rule(&code, 0), leaf(0, None));
+}
+
+#[test]
+fn other_code_of_the_other_state() {
+    // mov r0, r1; and so on; bx lr
+    let mut code: Vec<u16> = [0x0001, 0xe1a0].repeat(8);
+    code.extend([0xff1e, 0xe12f]);
+    assert_eq!(rule(&code, 0), None);
+    // What looks like Thumb code that returns, all of it: pop {pc}
+    let code: Vec<u16> = [0xbd00, 0xe1a0].repeat(8);
+    assert_eq!(rule(&code, 0), None);
+    let mut fetch = |at: u64| code.get(at.checked_sub(0x1000)? as usize / 2).copied();
+    assert_eq!(from(0x1000, Some(true), &mut fetch), sp(4, -4, None));
+    assert_eq!(from(0x1002, Some(false), &mut fetch), None);
+}
+
+#[test]
+fn any_code_is_safe() {
+    let mut seed = 88_172_645_463_325_252_u64;
+    for _ in 0..20_000 {
+        let mut halves = [0; 64];
+        for half in &mut halves {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            *half = seed as u16;
+        }
+        let _ = rule(&halves, 0);
+    }
+}
