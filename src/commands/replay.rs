@@ -120,7 +120,7 @@ fn make(call: Call, slots: &mut [*mut c_void], touch: Touch) -> bool {
     match call {
         Call::Malloc { slot, size } => {
             // SAFETY: no pointers go in.
-            slots[slot] = unsafe { libc::malloc(bytes(size)) };
+            slots[slot] = unsafe { libc::malloc(size_here(size)) };
             write(slots[slot], size, touch)
         }
         Call::Free { slot } => {
@@ -131,7 +131,7 @@ fn make(call: Call, slots: &mut [*mut c_void], touch: Touch) -> bool {
         Call::Realloc { slot, size } => {
             // At least one byte, as 0 would free the block on some allocators.
             // SAFETY: as above; on success the old pointer is not used again.
-            let new = unsafe { libc::realloc(slots[slot], bytes(size).max(1)) };
+            let new = unsafe { libc::realloc(slots[slot], size_here(size).max(1)) };
             if new.is_null() {
                 return false;
             }
@@ -142,7 +142,7 @@ fn make(call: Call, slots: &mut [*mut c_void], touch: Touch) -> bool {
 }
 
 /// A size as this machine says it: of what is beyond its address space there is no memory.
-fn bytes(size: u64) -> usize {
+fn size_here(size: u64) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
 
@@ -155,13 +155,13 @@ fn write(block: *mut c_void, size: u64, touch: Touch) -> bool {
     match touch {
         Touch::None => {}
         Touch::Pages => {
-            for at in (0..bytes(size)).step_by(PAGE) {
+            for at in (0..size_here(size)).step_by(PAGE) {
                 // SAFETY: the block has `size` bytes.
                 unsafe { block.cast::<u8>().add(at).write_volatile(1) };
             }
         }
         // SAFETY: the block has `size` bytes.
-        Touch::All => unsafe { block.cast::<u8>().write_bytes(1, bytes(size)) },
+        Touch::All => unsafe { block.cast::<u8>().write_bytes(1, size_here(size)) },
     }
     std::hint::black_box(block);
     true

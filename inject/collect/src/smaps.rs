@@ -97,16 +97,28 @@ impl Smaps {
 impl Files {
     fn look(&self, ours: &[(u64, u64)], clock: Clock) -> Option<Memory> {
         (&self.smaps).seek(SeekFrom::Start(0)).ok()?;
+        let before = self.rss();
         let mut memory = sum_up(BufReader::new((&self.smaps).take(MAX_TEXT)), ours)?;
         memory.ticks = clock.now();
+        // Of both the one that goes with the text: a detach may have unmapped the ring since, or while that
+        // was being read.
+        let mapped =
+            memory.maps.as_chunks::<3>().0.iter().map(|k| k[2]).fold(0, u64::saturating_add);
+        let after = self.rss();
+        memory.rss =
+            [before, after].into_iter().min_by_key(|n| n.abs_diff(mapped)).unwrap_or(after);
+        Some(memory)
+    }
+
+    /// Bytes that are resident.
+    fn rss(&self) -> u64 {
         let mut b = [0u8; 128];
         let n = self.statm.read_at(&mut b, 0).unwrap_or(0);
         let text = String::from_utf8_lossy(&b[..n]);
         let pages = text.split(' ').nth(1).and_then(|w| w.parse::<u64>().ok()).unwrap_or(0);
         // SAFETY: no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
-        memory.rss = pages.saturating_mul(page);
-        Some(memory)
+        pages.saturating_mul(page)
     }
 }
 
