@@ -3,7 +3,7 @@
 mod common;
 
 use common::Scene;
-use common::build::{program, program_with};
+use common::build::program;
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;

@@ -96,8 +96,7 @@ fn on_lr(insn: u32) -> OnLr {
         0xe92d | 0xe8bd | 0xf84d | 0xf85d => return OnLr::None, // push and pop
         _ => {}
     }
-    let stores = insn >> 24 == 0xf8 && insn >> 20 & 1 == 0
-        || insn >> 25 == 0b111_0100 && insn >> 20 & 1 == 0;
+    let stores = (insn >> 24 == 0xf8 || insn >> 25 == 0b111_0100) && insn >> 20 & 1 == 0;
     if n == lr && insn >> 25 != 0b111_0101 || !stores && (t == lr || d == lr) {
         return OnLr::Lose;
     }
@@ -319,11 +318,8 @@ impl Search<'_, '_> {
             // udf; and zeros, which are data
             _ if insn & 0xfff0_f000 == 0xf7f0_a000 || insn == 0 => return goes_on(End::Lost),
             // What is done under a condition ends the path, or changes nothing but what is lost.
-            _ if conditional => {
-                if on_lr(insn) != OnLr::None {
-                    state.lr = Value::Other;
-                }
-            }
+            _ if conditional && on_lr(insn) != OnLr::None => state.lr = Value::Other,
+            _ if conditional => {}
             _ if state.apply(insn).is_none() => return Some(End::Lost),
             _ => {}
         }
