@@ -77,7 +77,10 @@ fn cut_off(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> (u64, String) {
     let places: BTreeMap<u64, String> =
         r.groups().flat_map(|g| g.frames()).map(|f| (f.address(), f.show())).collect();
     let (mut cut, mut ends) = (0, BTreeMap::<String, (u64, String)>::new());
-    for short in oracle.keys().filter(|o| !o.is_empty()) {
+    // The longest first: one that ends earlier may begin with the same frames.
+    let mut by_length: Vec<&Vec<u64>> = oracle.keys().filter(|o| !o.is_empty()).collect();
+    by_length.sort_by_key(|o| std::cmp::Reverse(o.len()));
+    for short in by_length {
         let longer = |s: &&Vec<u64>| s.len() > short.len() && s.starts_with(short);
         if ours.contains_key(short) {
             continue;
