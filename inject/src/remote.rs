@@ -36,6 +36,8 @@ pub struct Gadgets {
     pub syscall: RemoteAddr,
     /// Another one, for threads that stand on the first.
     other: Option<RemoteAddr>,
+    /// Words that the code behind either takes off the stack.
+    popped: usize,
     /// How to get to `rt_sigreturn`.
     pub sigreturn: Sigreturn,
 }
@@ -58,25 +60,26 @@ impl Sigreturn {
             Self::PopNumber(_) => syscall.0,
         }
     }
+}
 
+impl Gadgets {
     /// What stands below the signal frame, where the stack pointer is at the call.
     fn below_frame(self) -> Vec<u8> {
-        match self {
-            Self::Restorer(_) => vec![0; syscall::POPPED * WORD],
-            Self::PopNumber(at) => {
+        match self.sigreturn {
+            Sigreturn::Restorer(_) => vec![0; self.popped * WORD],
+            Sigreturn::PopNumber(at) => {
                 [at.0, syscall::nr::RT_SIGRETURN].into_iter().flat_map(u64::to_ne_bytes).collect()
             }
         }
     }
-}
 
-impl Gadgets {
     /// Looks through the executable mappings.
     ///
     /// # Errors
     /// If there are none.
     pub fn find(pid: i32, mem: &RemoteMemory, maps: &[Map]) -> Result<Self> {
         let (mut calls, mut restorer, mut pop) = (Vec::new(), None, None);
+        let mut popped = 0;
         // libc has both; the larger mappings of the executable need not be read for them.
         // Only code of files: what a JIT has made may go at any time, and prof's own is about to.
         let kernels = |m: &Map| m.name == b"[vdso]" || m.name == b"[sigpage]";
@@ -93,7 +96,12 @@ impl Gadgets {
             while calls.len() < 2
                 && let Some(n) = syscall::find_syscall_ret_gadget(&bytes[from..])
             {
-                calls.push(at(from + n));
+                // Both of one kind.
+                let words = syscall::popped(&bytes[from + code_at(n as u64) as usize..]);
+                if calls.is_empty() || words == popped {
+                    calls.push(at(from + n));
+                    popped = words;
+                }
                 let next = from + code_at(n as u64) as usize + syscall::SYSCALL_RET.len();
                 from = next.next_multiple_of(4).min(bytes.len());
             }
@@ -105,7 +113,7 @@ impl Gadgets {
         }
         let sigreturn = restorer.map(Sigreturn::Restorer).or(pop.map(Sigreturn::PopNumber));
         if let (Some(&syscall), Some(sigreturn)) = (calls.first(), sigreturn) {
-            return Ok(Self { syscall, other: calls.get(1).copied(), sigreturn });
+            return Ok(Self { syscall, other: calls.get(1).copied(), popped, sigreturn });
         }
         Err(crate::Refusal::NoSigreturn(pid, crate::proc::comm(pid)).into())
     }
@@ -194,7 +202,7 @@ impl<'a> Caller<'a> {
         .map_err(|e| Error::Nonsense { pid, what: format!("registers of a thread: {e}") })?;
         // What is below the stack pointer is nobody's, but on a stack smaller than the frame it is.
         let covered = mem.read_some(low, ROOM as usize + frame.len);
-        let below = gadgets.sigreturn.below_frame();
+        let below = gadgets.below_frame();
         let sp = frame.sp - below.len() as u64;
         let frame = [&below, &bytes[..frame.len]].concat();
         mem.write_data(RemoteAddr(at.0 - below.len() as u64), &frame)?;

@@ -11,8 +11,12 @@ pub const SYSCALL_INSN: [u8; 4] = [0x01, 0x00, 0x00, 0xd4];
 pub const SYSCALL_RET: [u8; 8] = [0x01, 0x00, 0x00, 0xd4, 0xc0, 0x03, 0x5f, 0xd6];
 /// A signal restorer: `mov x8, #139; svc #0`. The kernel's own is in the vDSO.
 pub const RESTORER: [u8; 8] = [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
-/// Words that the code behind a system call instruction takes off the stack before it returns.
-pub const POPPED: usize = 0;
+/// Words that the code behind a system call instruction, which `_code` begins with, takes off the stack
+/// before it returns.
+#[must_use]
+pub const fn popped(_code: &[u8]) -> usize {
+    0
+}
 /// Bytes of the instruction that loads a system call's number.
 pub const LOAD_NUMBER_LEN: usize = 4;
 

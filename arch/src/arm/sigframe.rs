@@ -6,8 +6,8 @@
 //! `restore_sigframe` in `arch/arm/kernel/signal.c`. A 64-bit kernel has the same
 //! (`arch/arm64/kernel/signal32.c`).
 //!
-//! The thread runs a system call instruction, and code that takes a word off the stack
-//! ([`POPPED`](super::syscall::POPPED)), below the frame, and returns to the link register.
+//! The thread runs a system call instruction, and code that takes a word off the stack or not
+//! ([`popped`](super::syscall::popped)), below the frame, and returns to the link register.
 
 use super::call::UserRegs;
 use super::rule::{SIGINFO_LEN, UC_R0};

@@ -14,8 +14,27 @@ pub const SYSCALL_INSN: [u8; 4] = [0x00, 0x00, 0x00, 0xef];
 pub const SYSCALL_RET: [u8; 6] = [0x00, 0xdf, 0x80, 0xbc, 0x70, 0x47];
 /// The same of ARM code.
 const SYSCALL_RET_ARM: [u8; 12] = [0, 0, 0, 0xef, 0x04, 0x70, 0x9d, 0xe4, 0x1e, 0xff, 0x2f, 0xe1];
-/// Words that such code takes off the stack.
-pub const POPPED: usize = 1;
+/// `svc 0; mov r7, rN; bx lr` of Thumb code, the register left open: the end of musl's functions.
+const KEPT_RET: [u8; 6] = [0x00, 0xdf, 0x07, 0x46, 0x70, 0x47];
+/// The same of ARM code.
+const KEPT_RET_ARM: [u8; 12] = [0, 0, 0, 0xef, 0x00, 0x70, 0xa0, 0xe1, 0x1e, 0xff, 0x2f, 0xe1];
+
+/// Words that the code behind a system call instruction, which `code` begins with, takes off the stack before
+/// it returns.
+#[must_use]
+pub fn popped(code: &[u8]) -> usize {
+    usize::from(code.starts_with(&SYSCALL_RET) || code.starts_with(&SYSCALL_RET_ARM))
+}
+
+/// Whether `code` begins with a system call instruction that is returned from with the number's register
+/// taken back from another one.
+fn keeps(code: &[u8], ret: &[u8], register_at: usize, mask: u8) -> bool {
+    let same = |(at, (code, ret)): (usize, (&u8, &u8))| {
+        let mask = if at == register_at { mask } else { 0 };
+        code & !mask == *ret
+    };
+    code.len() >= ret.len() && code.iter().zip(ret).enumerate().all(same)
+}
 /// Bytes of the longest instruction that loads a system call's number.
 pub const LOAD_NUMBER_LEN: usize = 4;
 
@@ -106,16 +125,18 @@ fn find(bytes: &[u8], is: impl Fn(&[u8]) -> Option<bool>) -> Option<usize> {
     })
 }
 
-/// Offset of a system call instruction after which [`POPPED`] words are popped and the link register
+/// Offset of a system call instruction after which [`popped`] words are popped and the link register
 /// is returned to, in executable bytes (of libc, say).
 #[must_use]
 pub fn find_syscall_ret_gadget(bytes: &[u8]) -> Option<usize> {
     (0..bytes.len()).step_by(2).find_map(|at| {
         let rest = bytes.get(at..)?;
-        if rest.starts_with(&SYSCALL_RET) {
+        // mov r7, rN: N in bits 3 to 6 of the second half, or in the lowest of the word.
+        if rest.starts_with(&SYSCALL_RET) || keeps(rest, &KEPT_RET, 2, 0x78) {
             return Some(at | THUMB as usize);
         }
-        (at & 3 == 0 && rest.starts_with(&SYSCALL_RET_ARM)).then_some(at)
+        let arm = || rest.starts_with(&SYSCALL_RET_ARM) || keeps(rest, &KEPT_RET_ARM, 4, 0x0f);
+        (at & 3 == 0 && arm()).then_some(at)
     })
 }
 
@@ -256,6 +277,15 @@ mod tests {
         assert_eq!(find_syscall_ret_gadget(&arm), Some(4));
         assert_eq!(find_syscall_ret_gadget(&arm[2..]), None, "not aligned");
         assert_eq!(find_syscall_ret_gadget(&thumb[..7]), None);
+        assert_eq!((popped(&thumb[2..]), popped(&arm[4..])), (1, 1));
+        // mov r7, r3, and mov r7, ip; mov r6, r3 is another
+        for (mov, found) in [(0x461f, Some(1)), (0x4667, Some(1)), (0x461e, None)] {
+            let kept = halves(&[0xdf00, mov, 0x4770]);
+            assert_eq!((find_syscall_ret_gadget(&kept), popped(&kept)), (found, 0));
+        }
+        let kept = halves(&[0, 0xef00, 0x700c, 0xe1a0, 0xff1e, 0xe12f]);
+        assert_eq!((find_syscall_ret_gadget(&kept), popped(&kept)), (Some(0), 0));
+        assert_eq!(find_syscall_ret_gadget(&kept[..11]), None);
         assert_eq!(find_restorer(&halves(&[0, 0xf04f, 0x07ad, 0xdf00])), Some(3));
         assert_eq!(find_restorer(&halves(&[0x27ad, 0xdf00])), Some(1));
         assert_eq!(find_restorer(&halves(&[0, 0, 0x70ad, 0xe3a0, 0x00ad, 0xef90])), Some(4));

@@ -18,8 +18,12 @@ pub const SYSCALL_RET: [u8; 12] = {
 };
 /// A signal restorer: `li $v0, 5211; syscall`. The kernel's own is in the vDSO.
 pub const RESTORER: [u8; 8] = restorer_in(Order::NATIVE);
-/// Words that the code behind a system call instruction takes off the stack before it returns.
-pub const POPPED: usize = 0;
+/// Words that the code behind a system call instruction, which `_code` begins with, takes off the stack
+/// before it returns.
+#[must_use]
+pub const fn popped(_code: &[u8]) -> usize {
+    0
+}
 /// Bytes of the instruction that loads a system call's number.
 pub const LOAD_NUMBER_LEN: usize = 4;
 

@@ -9,8 +9,12 @@
 pub const SYSCALL_INSN: [u8; 2] = [0x0f, 0x05];
 /// `syscall; ret`.
 pub const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
-/// Words that the code behind a system call instruction takes off the stack before it returns.
-pub const POPPED: usize = 0;
+/// Words that the code behind a system call instruction, which `_code` begins with, takes off the stack
+/// before it returns.
+#[must_use]
+pub const fn popped(_code: &[u8]) -> usize {
+    0
+}
 /// Bytes of the instruction that loads a system call's number.
 pub const LOAD_NUMBER_LEN: usize = 5;
 /// `pop rax; ret`.
