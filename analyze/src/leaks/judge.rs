@@ -89,6 +89,8 @@ pub(super) fn judge(s: &Series, early: bool) -> Verdict {
     }
     let most = seen.iter().copied().max().unwrap_or(0);
     let steps = seen.windows(2).filter(|w| w[0] != w[1]).count();
+    // What is taken at once may be on its way at the first of the moments.
+    let first = seen.get(1).copied().unwrap_or(first).max(first);
     if steps == 0 || (first as f64) >= most as f64 * 0.98 && last as f64 >= most as f64 * 0.98 {
         let class = if last > 0 { Class::Static } else { Class::Saturating };
         let sure = if begin <= MOMENTS / 8 { Confidence::High } else { Confidence::Medium };
@@ -218,6 +220,8 @@ mod tests {
             Class::Saturating
         );
         assert_eq!(class(&series(1, |_| 4096)), Class::Static);
+        assert_eq!(class(&series(32, |i| if i == 0 { 30_000 } else { 32_000 })), Class::Static);
+        assert_eq!(class(&series(32, |i| 32_000.min(12_000 * i as u64 + 1))), Class::Saturating);
         assert_eq!(
             class(&series(100, |i| 10_000 - 10_000 / (1 + i as u64 * i as u64))),
             Class::Saturating
