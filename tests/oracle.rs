@@ -123,6 +123,35 @@ fn outermost(r: &Report) -> HashSet<u64> {
     rooted.filter_map(|g| g.frames().last().map(Frame::address)).collect()
 }
 
+/// On ARM the oracle has tables about calls only. At a function's start it takes the caller's caller for the
+/// caller of an interrupted instruction, and in code without tables it may go on anywhere: its stacks are
+/// taken up to where prof has no code, and of ours the frame that it leaves out is left out where that makes
+/// them equal.
+fn by_calls(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> Stacks {
+    /// Handler, signal frame, interrupted function.
+    const BEHIND: usize = 3;
+    let known: HashSet<u64> = r.groups().flat_map(|g| g.frames()).map(|f| f.address()).collect();
+    let mut theirs = Stacks::new();
+    for (stack, (n, bytes)) in oracle {
+        let len = stack.iter().position(|a| !known.contains(a)).unwrap_or(stack.len());
+        let entry = theirs.entry(stack[..len].to_vec()).or_default();
+        entry.0 += n;
+        entry.1 += bytes;
+    }
+    let more: Vec<Vec<u64>> =
+        ours.keys().filter(|s| s.len() > BEHIND && !theirs.contains_key(*s)).cloned().collect();
+    for s in more {
+        let less = [&s[..BEHIND], &s[BEHIND + 1..]].concat();
+        if theirs.contains_key(&less) {
+            let (n, bytes) = ours.remove(&s).expect("one of them");
+            let entry = ours.entry(less).or_default();
+            entry.0 += n;
+            entry.1 += bytes;
+        }
+    }
+    theirs
+}
+
 /// A table of the differences, empty if there are none. Stacks that filled the oracle's array
 /// are compared up to there.
 #[track_caller]
@@ -135,6 +164,8 @@ fn compare(oracle: &Stacks, recorded: &Stacks, r: &Report, at_least: u64) -> Str
         entry.1 += bytes;
     }
     let total: u64 = oracle.values().map(|v| v.0).sum();
+    let by_calls = cfg!(target_arch = "arm").then(|| by_calls(oracle, &mut ours, r));
+    let oracle = by_calls.as_ref().unwrap_or(oracle);
     if cfg!(not(target_arch = "x86_64")) {
         let (cut, ends) = cut_off(oracle, &mut ours, r);
         assert!(

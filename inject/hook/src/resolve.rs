@@ -53,8 +53,10 @@ pub fn compute(shared: &Shared, pc: u64, variant: Option<bool>) -> Code {
                 match compile(&cfi, look, &mut CfiContext::new()) {
                     Rule::UNKNOWN => from_code(shared, pc, variant),
                     listed if Rule::is_beside_tables(pc) && !cfi.covers(look) => {
+                        // Code that can be followed and says nothing is rarely where they are wrong;
+                        // of code that can't be, it is not known.
                         match from_code(shared, pc, variant) {
-                            Rule::FRAME_POINTER => listed,
+                            Rule::FRAME_POINTER if variant != Some(false) => listed,
                             seen => seen,
                         }
                     }
