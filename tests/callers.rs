@@ -205,7 +205,7 @@ fn recorded(name: &str, compiler: &str, flags: &[&str]) {
     if !common::build::has_compiler(compiler) {
         return skip(name, &format!("no {compiler}"));
     }
-    if let Some(why) = common::build::unlinkable(compiler, flags) {
+    if let Some(why) = common::build::unlinkable(flags) {
         return skip(name, why);
     }
     let program = compile(compiler, "toggle.c", flags).unwrap_or_else(|e| panic!("{e}"));

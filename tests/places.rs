@@ -45,7 +45,7 @@ fn static_programs_of_every_kind() {
             skip("static_programs_of_every_kind", &format!("{compiler} is missing"));
             continue;
         }
-        if let Some(why) = unlinkable(compiler, flags) {
+        if let Some(why) = unlinkable(flags) {
             skip("static_programs_of_every_kind", why);
             continue;
         }

@@ -42,11 +42,11 @@ pub fn has_compiler(compiler: &str) -> bool {
         })
 }
 
-/// Why programs can't be linked by this compiler with these flags for this architecture, if so.
-pub fn unlinkable(compiler: &str, flags: &[&str]) -> Option<&'static str> {
-    let without = cfg!(any(target_arch = "mips64", target_arch = "arm")) && compiler == "cc";
+/// Why programs can't be linked with these flags for this architecture, if so.
+pub fn unlinkable(flags: &[&str]) -> Option<&'static str> {
+    let without = cfg!(any(target_arch = "mips64", target_arch = "arm"));
     let pie = without && flags.contains(&"-static-pie");
-    pie.then_some("glibc has no rcrt1.o for it: no static programs at any address")
+    pie.then_some("neither glibc nor gcc makes static programs at any address for it")
 }
 
 /// A program by a certain compiler; its complaints if it fails.
