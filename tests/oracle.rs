@@ -126,7 +126,7 @@ fn outermost(r: &Report) -> HashSet<u64> {
 /// On ARM the oracle has tables about calls only. At a function's start it takes the caller's caller for the
 /// caller of an interrupted instruction, and in code without tables it may go on anywhere: its stacks are
 /// taken up to where prof has no code, and of ours the frame that it leaves out is left out where that makes
-/// them equal.
+/// all of one place equal.
 fn by_calls(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> Stacks {
     /// Handler, signal frame, interrupted function.
     const BEHIND: usize = 3;
@@ -138,15 +138,24 @@ fn by_calls(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> Stacks {
         entry.0 += n;
         entry.1 += bytes;
     }
-    let more: Vec<Vec<u64>> =
-        ours.keys().filter(|s| s.len() > BEHIND && !theirs.contains_key(*s)).cloned().collect();
-    for s in more {
-        let less = [&s[..BEHIND], &s[BEHIND + 1..]].concat();
-        if theirs.contains_key(&less) {
-            let (n, bytes) = ours.remove(&s).expect("one of them");
-            let entry = ours.entry(less).or_default();
+    // It leaves that frame out of all stacks that were interrupted there, or of none.
+    let of = |all: &Stacks, at: &[u64]| -> Stacks {
+        all.iter().filter(|(s, _)| s.starts_with(at)).map(|(s, n)| (s.clone(), *n)).collect()
+    };
+    let places: HashSet<Vec<u64>> =
+        ours.keys().filter(|s| s.len() > BEHIND).map(|s| s[..BEHIND].to_vec()).collect();
+    for place in places {
+        let (whole, mut less) = (of(ours, &place), Stacks::new());
+        for (s, (n, bytes)) in &whole {
+            let without = [&s[..BEHIND], s.get(BEHIND + 1..).unwrap_or_default()].concat();
+            let entry = less.entry(without).or_default();
             entry.0 += n;
             entry.1 += bytes;
+        }
+        let they = of(&theirs, &place);
+        if whole != they && less == they {
+            ours.retain(|s, _| !s.starts_with(&place));
+            ours.extend(less);
         }
     }
     theirs
