@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// How long a collector may take to begin, at least.
-const START: Duration = Duration::from_secs(10);
+const START: Duration = Duration::from_secs(30);
 /// How long the end of a recording may take: symbols may have to be read.
 const END: Duration = Duration::from_secs(30);
 /// How long a collector goes on after a detach that failed.
@@ -60,7 +60,7 @@ pub fn start(
             let waited = began.elapsed().as_secs();
             bail!(
                 "the collector of process {pid} has not begun in {waited} s: this machine has little time to \
-                 give; a longer --timeout waits longer"
+                 give; try again when it has more (prof attach waits as long as --timeout says)"
             );
         }
     }
