@@ -138,6 +138,10 @@ mod tests {
             let entry = if big_endian { entry.to_be_bytes() } else { entry.to_le_bytes() };
             let table = [[0; 8], [0xff; 8], [0x11; 8], [0x22; 8], [0x33; 8], entry].concat();
             only(m, &code, 0x1_2000_0a40, 0x1_2000_0c10, &table);
+            // At address 0 as in the file: what the first entries hold, too.
+            let table = [[0; 8], [0x80; 8], [0; 8], [0; 8], [0; 8], [0; 8]].concat();
+            assert!(m.refers(&code, 0xa40, 0xc10, &table));
+            assert!(!m.refers(&code, 0xa40, 0x1_0c10, &table));
         }
         // addiupc v0, 0x20, of release 6
         let m = Machine { flags: 0xa000_0000, ..machine(MIPS) };

@@ -69,12 +69,13 @@ pub fn find_reference_by_table_in(
     const NEAR: usize = 16;
     let low = target as u16;
     let around = target.wrapping_sub(i64::from(low as i16) as u64);
-    let mut entries = table.as_chunks::<8>().0.iter();
-    let n = entries.position(|e| isa.order.word8(e, 0) == Some(around))?;
-    let offset = i16::try_from((n * 8) as isize - POINTER as isize).ok()? as u16;
+    let entry = |offset: i16| {
+        let at = usize::try_from(POINTER as isize + isize::from(offset)).ok()?;
+        isa.order.word8(table, at)
+    };
     let list: Vec<u32> = words(isa, code).collect();
     let found = (0..list.len()).find(|&n| {
-        let loads = list[n] >> 26 == 0x37 && list[n] as u16 == offset;
+        let loads = list[n] >> 26 == 0x37 && entry(list[n] as i16) == Some(around);
         let register = field(list[n], 16);
         let adds = |i: &u32| i >> 26 == 0x19 && field(*i, 21) == register && *i as u16 == low;
         loads && list[n + 1..].iter().take(NEAR).any(adds)
