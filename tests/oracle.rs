@@ -126,7 +126,7 @@ fn outermost(r: &Report) -> HashSet<u64> {
 /// On ARM the oracle has tables about calls only. At a function's start it takes the caller's caller for the
 /// caller of an interrupted instruction, and in code without tables it may go on anywhere: its stacks are
 /// taken up to where prof has no code, and of ours the frame that it leaves out is left out where that makes
-/// all of one place equal.
+/// them equal.
 fn by_calls(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> Stacks {
     /// Handler, signal frame, interrupted function.
     const BEHIND: usize = 3;
@@ -138,26 +138,28 @@ fn by_calls(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> Stacks {
         entry.0 += n;
         entry.1 += bytes;
     }
-    // It leaves that frame out of all stacks that were interrupted there, or of none.
-    let of = |all: &Stacks, at: &[u64]| -> Stacks {
-        all.iter().filter(|(s, _)| s.starts_with(at)).map(|(s, n)| (s.clone(), *n)).collect()
-    };
-    let places: HashSet<Vec<u64>> =
-        ours.keys().filter(|s| s.len() > BEHIND).map(|s| s[..BEHIND].to_vec()).collect();
-    for place in places {
-        let (whole, mut less) = (of(ours, &place), Stacks::new());
-        for (s, (n, bytes)) in &whole {
-            let without = [&s[..BEHIND], s.get(BEHIND + 1..).unwrap_or_default()].concat();
-            let entry = less.entry(without).or_default();
-            entry.0 += n;
-            entry.1 += bytes;
-        }
-        let they = of(&theirs, &place);
-        if whole != they && less == they {
-            ours.retain(|s, _| !s.starts_with(&place));
-            ours.extend(less);
-        }
+    // Where it leaves that frame out it does so in all stacks that then look alike: their figures add up.
+    let without = |s: &[u64]| [&s[..BEHIND], &s[BEHIND + 1..]].concat();
+    let deep = |s: &&Vec<u64>| s.len() > BEHIND;
+    let mut shorter: BTreeMap<Vec<u64>, Vec<Vec<u64>>> = BTreeMap::new();
+    for s in ours.keys().filter(deep) {
+        shorter.entry(without(s)).or_default().push(s.clone());
     }
+    let before = ours.clone();
+    for (less, whole) in shorter {
+        let sum = whole.iter().map(|s| before[s]).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+        if theirs.get(&less) != Some(&sum) || before.get(&less) == Some(&sum) {
+            continue;
+        }
+        for s in whole {
+            let (n, bytes) = before[&s];
+            let entry = ours.get_mut(&s).expect("one of them");
+            *entry = (entry.0 - n, entry.1 - bytes);
+        }
+        let entry = ours.entry(less).or_default();
+        *entry = (entry.0 + sum.0, entry.1 + sum.1);
+    }
+    ours.retain(|_, n| n.0 > 0);
     theirs
 }
 
