@@ -151,11 +151,13 @@ fn by_calls(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> Stacks {
         let (whole, they) = (of(ours, &at), of(&theirs, &at));
         let less: HashSet<Vec<u64>> = whole.iter().map(|s| without(s)).collect();
         let differ = whole.iter().any(|s| ours.get(s) != theirs.get(s)) && !they.is_empty();
+        let found = |s: &Vec<u64>| they.contains(s) || they.contains(&without(s));
         let alike = they.iter().all(|t| whole.contains(t) || less.contains(t))
-            && whole.iter().all(|s| they.contains(s) || they.contains(&without(s)));
+            && (theirs.contains_key(&at) || whole.iter().all(&found));
         if differ && alike {
-            left += whole.iter().map(|s| ours[s].0).sum::<u64>();
-            ours.retain(|s, _| !whole.contains(s));
+            // Those that it has lost there are left for `cut_off`.
+            left += whole.iter().filter(|s| found(s)).map(|s| ours[s].0).sum::<u64>();
+            ours.retain(|s, _| !(whole.contains(s) && found(s)));
             theirs.retain(|s, _| !they.contains(s));
         }
     }
