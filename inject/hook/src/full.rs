@@ -79,8 +79,10 @@ fn step(
         };
     }
     let look = r.pc.wrapping_sub(1);
-    // Tables are for frames whose stack pointer is known, and which the code itself has not explained.
-    let by_tables = Regs::from(r).knows_sp() && !rule.is_leaf();
+    // Tables are for frames whose stack pointer is known, and which the code itself has not explained; and
+    // where the rule does without those that are only about calls, so does this.
+    let without = rule == Rule::FRAME_POINTER && Rule::is_beside_tables(r.pc);
+    let by_tables = Regs::from(r).knows_sp() && !rule.is_leaf() && !without;
     let module = modules::find(shared, look).filter(|_| by_tables);
     if let Some((_, m)) = module {
         // SAFETY: `r.pc` is a return address on the calling thread's stack.
