@@ -78,7 +78,7 @@ impl Chunks {
         // A mapped chunk has no use for the first word of the next one.
         let used = if header.mapped { 2 * self.word } else { self.word };
         let chunk = self.smallest(size).saturating_add(u64::from(header.extra) * self.step());
-        header.is_known().then(|| chunk.saturating_sub(used))
+        (header.is_known() && size >> BITS == 0).then(|| chunk.saturating_sub(used))
     }
 }
 
@@ -147,5 +147,7 @@ mod tests {
         assert_eq!(wide.usable(300_000, mapped), Some(300_000));
         assert_eq!(narrow.usable(300_001, mapped), Some(300_000));
         assert_eq!(wide.usable(10, Header::default()), None);
+        // Of larger ones nothing is known, whatever the thread's last block was.
+        assert_eq!((wide.usable(1 << 40, main), wide.usable(u64::MAX, main)), (None, None));
     }
 }
