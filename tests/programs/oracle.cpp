@@ -1,7 +1,9 @@
 // Allocates from thousands of different stacks and notes for each what glibc's backtrace() says at
 // the same place, as an oracle for the recorded stacks. "go N SEED": N samples from ordinary code;
 // "async N": N samples from a signal handler that interrupts code anywhere; "dump PATH": one line
-// per sample, the size and the return addresses from the caller of sample() outwards.
+// per sample, the size and the return addresses from the caller of sample() outwards. On ARM glibc's
+// tables are about calls only, so "contexts PATH" has, one line per sample of "async", the registers of
+// the interrupted code and the words on its stack, for who has tables about every instruction.
 #include "common.h"
 #include <alloca.h>
 #include <cmath>
@@ -12,6 +14,9 @@
 #include <stdexcept>
 #include <sys/time.h>
 #include <time.h>
+#ifdef __arm__
+#include <sys/ucontext.h>
+#endif
 
 enum { MAX_SAMPLES = 8000, MAX_FRAMES = 120 };
 struct Sample {
@@ -175,11 +180,46 @@ static void any(int depth) {
 }
 
 static volatile double busy_sum;
+#ifdef __arm__
+enum { STACK_WORDS = 256 };
+struct Context {
+    uint32_t registers[16], stack[STACK_WORDS];
+};
+static Context contexts[MAX_SAMPLES];
+// Where main's frame ends: its return address is below.
+static const uint32_t *outermost;
+
+static void note_context(const void *context) {
+    if (taken >= wanted || taken >= MAX_SAMPLES) return;
+    const mcontext_t *m = &static_cast<const ucontext_t *>(context)->uc_mcontext;
+    Context *c = &contexts[taken];
+    memcpy(c->registers, &m->arm_r0, sizeof c->registers);
+    const uint32_t *sp = reinterpret_cast<const uint32_t *>(m->arm_sp);
+    for (int i = 0; i < STACK_WORDS; i++) c->stack[i] = sp + i < outermost ? sp[i] : 0;
+}
+static void on_alarm(int, siginfo_t *, void *context) {
+    int saved = errno;
+    note_context(context);
+    sample();
+    errno = saved;
+}
+static void dump_contexts(const char *path) {
+    FILE *out = fopen(path, "w");
+    if (!out) fail("%s", path);
+    for (int i = 0; i < taken; i++) {
+        for (uint32_t r : contexts[i].registers) fprintf(out, "%x ", r);
+        for (uint32_t word : contexts[i].stack) fprintf(out, "%x ", word);
+        fprintf(out, "\n");
+    }
+    fclose(out);
+}
+#else
 static void on_alarm(int) {
     int saved = errno;
     sample();
     errno = saved;
 }
+#endif
 NOINLINE static int fibonacci(int n) { return n < 2 ? n : fibonacci(n - 1) + fibonacci(n - 2); }
 static int plain_compare(const void *a, const void *b) {
     return *static_cast<const int *>(a) - *static_cast<const int *>(b);
@@ -221,8 +261,14 @@ int main(int argc, char **) {
     backtrace(warm, 4);
     signal(SIGUSR2, on_usr2);
     struct sigaction action = {};
-    action.sa_handler = on_alarm;
     action.sa_flags = SA_RESTART;
+#ifdef __arm__
+    outermost = static_cast<const uint32_t *>(__builtin_dwarf_cfa());
+    action.sa_sigaction = on_alarm;
+    action.sa_flags |= SA_SIGINFO;
+#else
+    action.sa_handler = on_alarm;
+#endif
     sigaction(SIGALRM, &action, nullptr);
     say("ready\n");
     for (;;) {
@@ -252,6 +298,11 @@ int main(int argc, char **) {
         } else if (strncmp(word, "dump ", 5) == 0) {
             dump(word + 5);
             say("done\n");
+#ifdef __arm__
+        } else if (strncmp(word, "contexts ", 9) == 0) {
+            dump_contexts(word + 9);
+            say("done\n");
+#endif
         }
     }
 }

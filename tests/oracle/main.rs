@@ -1,10 +1,13 @@
 //! Stacks against oracles. A program allocates from thousands of random stacks (recursion, alloca,
 //! realigned frames, callbacks from qsort, virtual calls, threads, exceptions in flight, signal
 //! handlers, and a timer that interrupts any instruction) and notes what glibc's own unwinder says
-//! at the same place; a second run of the same program is walked by gdb. Every recorded stack must
+//! at the same place (on ARM, for interrupted instructions, what .debug_frame says); a second run of the same program is walked by gdb. Every recorded stack must
 //! be the oracle's, frame by frame; none may be missing.
 
+#[path = "../common/mod.rs"]
 mod common;
+#[cfg(target_arch = "arm")]
+mod interrupted;
 
 use common::build::program_with;
 use common::report::{Frame, Group};
@@ -16,14 +19,27 @@ use std::process::Command;
 /// Return addresses from the caller of sample() outwards → (how many, bytes).
 type Stacks = BTreeMap<Vec<u64>, (u64, u64)>;
 
-/// Reads lines of a size and addresses in hex.
-fn noted(file: &Path) -> Stacks {
-    let mut all = Stacks::new();
-    for line in std::fs::read_to_string(file).expect("the oracle's file").lines() {
+/// A word in hex, as the program writes them.
+fn hex(word: &str) -> u64 {
+    u64::from_str_radix(word, 16).unwrap_or_else(|e| panic!("{word}: {e}"))
+}
+
+/// Reads lines of a size and addresses in hex: the size and the stack of each sample.
+fn lines(file: &Path) -> Vec<(u64, Vec<u64>)> {
+    let text = std::fs::read_to_string(file).expect("the oracle's file");
+    let one = |line: &str| {
         let mut words = line.split(' ');
-        let size: u64 = words.next().and_then(|w| w.parse().ok()).expect("a size");
-        let hex = |w: &str| u64::from_str_radix(w, 16).unwrap_or_else(|e| panic!("{w}: {e}"));
-        let entry = all.entry(words.map(hex).collect()).or_default();
+        let size = words.next().and_then(|w| w.parse().ok()).expect("a size");
+        (size, words.map(hex).collect())
+    };
+    text.lines().map(one).collect()
+}
+
+/// The same samples by stack.
+fn by_stack(samples: Vec<(u64, Vec<u64>)>) -> Stacks {
+    let mut all = Stacks::new();
+    for (size, stack) in samples {
+        let entry = all.entry(stack).or_default();
         entry.0 += 1;
         entry.1 += size;
     }
@@ -123,13 +139,9 @@ fn outermost(r: &Report) -> HashSet<u64> {
     rooted.filter_map(|g| g.frames().last().map(Frame::address)).collect()
 }
 
-/// On ARM the oracle has tables about calls only. At a function's start it takes the caller's caller for the
-/// caller of an interrupted instruction, and in code without tables it may go on anywhere: its stacks are
-/// taken up to where prof has no code, and of ours the frame that it leaves out is left out where that makes
-/// them equal.
-fn by_calls(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> Stacks {
-    /// Handler, signal frame, interrupted function.
-    const BEHIND: usize = 3;
+/// On ARM, code without tables may lead the oracle anywhere: its stacks are taken up to where the program has
+/// no code.
+fn up_to_unknown(oracle: &Stacks, r: &Report) -> Stacks {
     let known: HashSet<u64> = r.groups().flat_map(|g| g.frames()).map(|f| f.address()).collect();
     let mut theirs = Stacks::new();
     for (stack, (n, bytes)) in oracle {
@@ -137,17 +149,6 @@ fn by_calls(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> Stacks {
         let entry = theirs.entry(stack[..len].to_vec()).or_default();
         entry.0 += n;
         entry.1 += bytes;
-    }
-    let more: Vec<Vec<u64>> =
-        ours.keys().filter(|s| s.len() > BEHIND && !theirs.contains_key(*s)).cloned().collect();
-    for s in more {
-        let less = [&s[..BEHIND], &s[BEHIND + 1..]].concat();
-        if theirs.contains_key(&less) {
-            let (n, bytes) = ours.remove(&s).expect("one of them");
-            let entry = ours.entry(less).or_default();
-            entry.0 += n;
-            entry.1 += bytes;
-        }
     }
     theirs
 }
@@ -164,8 +165,8 @@ fn compare(oracle: &Stacks, recorded: &Stacks, r: &Report, at_least: u64) -> Str
         entry.1 += bytes;
     }
     let total: u64 = oracle.values().map(|v| v.0).sum();
-    let by_calls = cfg!(target_arch = "arm").then(|| by_calls(oracle, &mut ours, r));
-    let oracle = by_calls.as_ref().unwrap_or(oracle);
+    let known = cfg!(target_arch = "arm").then(|| up_to_unknown(oracle, r));
+    let oracle = known.as_ref().unwrap_or(oracle);
     if cfg!(not(target_arch = "x86_64")) {
         let (cut, ends) = cut_off(oracle, &mut ours, r);
         assert!(
@@ -220,7 +221,8 @@ fn named(stack: &[u64], r: &Report) -> String {
 #[track_caller]
 fn against_backtrace(name: &str, flags: &[&str]) {
     let scene = Scene::new(name);
-    let mut target = Target::start(&program_with("oracle.cpp", flags), &[]);
+    let program = program_with("oracle.cpp", flags);
+    let mut target = Target::start(&program, &[]);
     let mut differences = String::new();
     for (command, at_least) in [("go 3000 12345", 3000), ("async 3000", 3000)] {
         let file = scene.path("r.prof");
@@ -230,9 +232,17 @@ fn against_backtrace(name: &str, flags: &[&str]) {
         scene.detach(&target);
         let notes = scene.path("oracle.txt");
         target.ask(&format!("dump {}", notes.display()));
+        #[allow(unused_mut)] // but on ARM
+        let mut oracle = lines(&notes);
+        #[cfg(target_arch = "arm")]
+        if command.starts_with("async") {
+            let contexts = scene.path("contexts.txt");
+            target.ask(&format!("contexts {}", contexts.display()));
+            interrupted::correct(&mut oracle, &contexts, &program, &target);
+        }
         let r = scene.finished(&recording);
         assert_eq!(r.number("/recording/lost_events"), 0);
-        let found = compare(&noted(&notes), &recorded(&r), &r, at_least);
+        let found = compare(&by_stack(oracle), &recorded(&r), &r, at_least);
         if !found.is_empty() {
             differences += &format!("{command}: {found}");
         }
@@ -329,7 +339,7 @@ fn against_gdb() {
         let out = scene.run(gdb);
         assert!(out.stdout.contains(&format!("walked {samples}")), "{out:#?}");
         let mut oracle = Stacks::new();
-        for (stack, (n, bytes)) in noted(&notes) {
+        for (stack, (n, bytes)) in by_stack(lines(&notes)) {
             let entry = oracle.entry(stack[..stack.len().min(ORACLE_FRAMES)].to_vec()).or_default();
             entry.0 += n;
             entry.1 += bytes;
