@@ -113,6 +113,32 @@ fn handlers_on_alternate_stacks_are_unwound_through() {
 }
 
 #[test]
+fn the_vdso_is_unwound_through() {
+    const BLOCKS: u64 = 200;
+    let scene = Scene::new("vdso");
+    let mut target = Target::start(&program("vdso.c"), &[]);
+    let recording = scene.attach(&target);
+    let answer = target.ask(&format!("go {BLOCKS}"));
+    scene.detach(&target);
+    target.quit();
+    let r = scene.finished(&recording);
+    assert_eq!(r.number("/recording/lost_events"), 0);
+    let groups = r.asked_by("page_block");
+    let live: u64 = groups.iter().map(|g| g.number("live_count")).sum();
+    assert_eq!(live, BLOCKS, "{answer}: {}", r.askers());
+    for g in groups {
+        let f = g.functions();
+        assert!(g.frames().iter().any(|f| f.module() == "[vdso]"), "{f:?}");
+        let asks = f.iter().position(|f| *f == "ask_for_time");
+        assert!(
+            asks.is_some() && asks.map(|n| n + 1) == f.iter().position(|f| *f == "main"),
+            "{f:?}"
+        );
+        assert_eq!(f.last(), Some(&common::START), "{f:?}");
+    }
+}
+
+#[test]
 fn threads_with_little_stack_left() {
     let scene = Scene::new("small");
     let mut target = Target::start(&program("small_stack.c"), &[]);
@@ -176,10 +202,11 @@ fn inlined_functions_are_shown_and_marked() {
     }
 }
 
-#[test]
-fn a_stripped_program_still_has_whole_stacks() {
-    let scene = Scene::new("stripped");
-    let program = program_with("deep.c", &["-O2", "-fomit-frame-pointer", "-funwind-tables", "-s"]);
+/// The stack of a program without symbols.
+#[track_caller]
+fn stripped(name: &str, flags: &[&str]) {
+    let scene = Scene::new(name);
+    let program = program_with("deep.c", flags);
     let mut target = Target::spawn(Command::new(program));
     target.expect("ready");
     let recording = scene.attach(&target);
@@ -192,6 +219,18 @@ fn a_stripped_program_still_has_whole_stacks() {
     let own = groups[0].frames().iter().filter(|f| f.module().contains("deep.")).count();
     // bottom, 51 times descend, main, _start
     assert_eq!(own, 54, "{:?}", groups[0].functions());
+}
+
+#[test]
+fn a_stripped_program_still_has_whole_stacks() {
+    stripped("stripped", &["-O2", "-fomit-frame-pointer", "-funwind-tables", "-s"]);
+}
+
+/// Compilers for it leave tables out, and make Thumb code unless they are told otherwise.
+#[cfg(target_arch = "arm")]
+#[test]
+fn code_of_the_arm_state_without_tables() {
+    stripped("arm-state", &["-O2", "-marm", "-fomit-frame-pointer", "-s"]);
 }
 
 #[test]

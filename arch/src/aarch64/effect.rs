@@ -5,52 +5,19 @@
 //! encoding"). Where it is not worth telling instructions apart, a register counts as written.
 
 use super::regs::{FP, LR, SP};
+use crate::unwind::ahead::{Effect, Flow, Register};
 
 pub(super) const SP_N: u32 = SP as u32;
 pub(super) const FP_N: u32 = FP as u32;
 pub(super) const LR_N: u32 = LR as u32;
 
-/// What an instruction does with the frame.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Effect {
-    None,
-    /// The stack pointer is set to that much above it, or above `x29`.
-    SpFrom(u32, i32),
-    /// The same for `x29`.
-    FpFrom(u32, i32),
-    /// They get values that are not known.
-    Lose {
-        sp: bool,
-        fp: bool,
-        lr: bool,
-    },
-    /// Registers are loaded or stored, at an offset from the stack pointer or `x29`, which is moved
-    /// afterwards; of the registers only `x29` and `x30` are named, with further offsets.
-    Move {
-        load: bool,
-        base: u32,
-        offset: i32,
-        by: i32,
-        registers: [Option<(u32, i32)>; 2],
-    },
-    /// Stands only where functions begin.
-    Entry,
-}
-
-/// Where an instruction leads.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub(super) enum Flow {
-    Next,
-    /// Behind it, when the function that it calls returns.
-    Call,
-    Branch(u64),
-    Conditional(u64),
-    /// To `x30`.
-    Return,
-    /// To another register.
-    Register(u32),
-    /// Nowhere.
-    Stop,
+/// The register with this number, which is `sp`, `x29` or `x30`.
+const fn of(number: u32) -> Register {
+    match number {
+        SP_N => Register::Sp,
+        FP_N => Register::Fp,
+        _ => Register::Lr,
+    }
 }
 
 /// `bits` bits of `insn` from bit `low` on.
@@ -137,8 +104,8 @@ fn immediate(insn: u32) -> Effect {
         let n = bits(insn, 10, 12).wrapping_shl(if bits(insn, 22, 1) == 1 { 12 } else { 0 }) as i32;
         let n = if bits(insn, 30, 1) == 1 { n.wrapping_neg() } else { n };
         match to {
-            SP_N => return Effect::SpFrom(from, n),
-            FP_N => return Effect::FpFrom(from, n),
+            SP_N => return Effect::SpFrom(of(from), n),
+            FP_N => return Effect::FpFrom(of(from), n),
             _ => {}
         }
     }
@@ -194,7 +161,8 @@ fn moved(insn: u32, offset: i32, by: i32, size: i32, pair: bool) -> Effect {
     // Half of a register.
     let whole = size == 8 || registers == [None; 2];
     if from_frame && whole && (by != 0 || registers != [None; 2]) {
-        return Effect::Move { load, base, offset, by, registers };
+        let registers = registers.map(|r| r.map(|(number, at)| (of(number), at)));
+        return Effect::Move { load, base: of(base), offset, by, registers };
     }
     let written = |r: Option<(u32, i32)>| r.filter(|_| load).map_or(0, |r| r.0);
     let [first, second] = registers;

@@ -213,7 +213,7 @@ fn garbage_ends() {
         let rule = before(round << 40 | 1, &mut read);
         assert!(rule.is_some_and(|rule| rule != Rule::COMPLEX));
         before(round << 40, &mut read);
-        assert!(reads <= 2 * MOST, "{reads}");
+        assert!(reads <= 2 * ahead::MOST, "{reads}");
         seed = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     }
     // Nothing but branches to the next: bounded as well.
@@ -229,19 +229,24 @@ fn garbage_ends() {
 #[test]
 fn effects() {
     let lose = |sp, fp, lr| Effect::Lose { sp, fp, lr };
-    let moves =
-        |load, offset, by, registers| Effect::Move { load, base: SP_N, offset, by, registers };
+    let moves = |load, offset, by, registers| Effect::Move {
+        load,
+        base: Register::Sp,
+        offset,
+        by,
+        registers,
+    };
     for (insn, want) in [
-        (DOWN, Effect::SpFrom(SP_N, -80)),
-        (0x9100_c3fd, Effect::FpFrom(SP_N, 48)), // add x29, sp, #48
-        (0xd100_43bf, Effect::SpFrom(FP_N, -16)), // sub sp, x29, #16
-        (MAKE, moves(false, -32, -32, [Some((29, 0)), Some((30, 8))])),
-        (UNMAKE, moves(true, 0, 32, [Some((29, 0)), Some((30, 8))])),
-        (0xa941_03fe, moves(true, 16, 0, [Some((30, 0)), None])), // ldp x30, x0, [sp, #16]
-        (0xf81f_0ffe, moves(false, -16, -16, [Some((30, 0)), None])), // str x30, [sp, #-16]!
-        (0x6dbf_27e8, moves(false, -16, -16, [None; 2])),         // stp d8, d9, [sp, #-16]!
-        (0x3cc1_07e0, moves(true, 0, 16, [None; 2])),             // ldr q0, [sp], #16
-        (0x28c1_07e0, moves(true, 0, 8, [None; 2])),              // ldp w0, w1, [sp], #8
+        (DOWN, Effect::SpFrom(Register::Sp, -80)),
+        (0x9100_c3fd, Effect::FpFrom(Register::Sp, 48)), // add x29, sp, #48
+        (0xd100_43bf, Effect::SpFrom(Register::Fp, -16)), // sub sp, x29, #16
+        (MAKE, moves(false, -32, -32, [Some((Register::Fp, 0)), Some((Register::Lr, 8))])),
+        (UNMAKE, moves(true, 0, 32, [Some((Register::Fp, 0)), Some((Register::Lr, 8))])),
+        (0xa941_03fe, moves(true, 16, 0, [Some((Register::Lr, 0)), None])), // ldp x30, x0, [sp, #16]
+        (0xf81f_0ffe, moves(false, -16, -16, [Some((Register::Lr, 0)), None])), // str x30, [sp, #-16]!
+        (0x6dbf_27e8, moves(false, -16, -16, [None; 2])), // stp d8, d9, [sp, #-16]!
+        (0x3cc1_07e0, moves(true, 0, 16, [None; 2])),     // ldr q0, [sp], #16
+        (0x28c1_07e0, moves(true, 0, 8, [None; 2])),      // ldp w0, w1, [sp], #8
         (ALLOCA, lose(true, false, false)),
         (0x927c_ec1f, lose(true, false, false)), // and sp, x0, #-16
         (0x043f_57ff, lose(true, false, false)), // addvl sp, sp, #-1

@@ -97,12 +97,56 @@ fn stubs() {
     assert_eq!(rule(&code, 0), leaf(0, None));
 }
 
+/// The rule for the word with this number, interrupted in the ARM state, and for the call in front of it.
+fn arm(words: &[u32], n: u64) -> (Option<Rule>, Option<Rule>) {
+    let halves: Vec<u16> = words.iter().flat_map(|w| [*w as u16, (*w >> 16) as u16]).collect();
+    let mut fetch = |at: u64| halves.get(at.checked_sub(0x1000)? as usize / 2).copied();
+    let at = 0x1000 + 4 * n;
+    (from(at, Some(false), &mut fetch), from_call(at, &mut fetch))
+}
+
 #[test]
-fn other_code_of_the_other_state() {
+fn the_arm_state() {
+    // push {r4, r7, lr}; sub sp, sp, #12; cmp; beq .+8; bl; add sp, sp, #12; pop {r4, r7, pc}; bx lr; nop; nop
+    let code = [
+        0xe92d_4090,
+        0xe24d_d00c,
+        0xe350_0000,
+        0x0a00_0000,
+        0xebff_fffe,
+        0xe28d_d00c,
+        0xe8bd_8090,
+        0xe12f_ff1e,
+        0xe320_f000,
+        0xe320_f000,
+    ];
+    assert_eq!(arm(&code, 0).0, leaf(0, None));
+    assert_eq!(arm(&code, 1).0, sp(12, -4, Some(-8)));
+    assert_eq!(arm(&code, 2).0, sp(24, -4, Some(-8)));
+    assert_eq!(arm(&code, 5), (sp(24, -4, Some(-8)), sp(24, -4, Some(-8))));
+    assert_eq!(arm(&code, 6), (sp(12, -4, Some(-8)), None));
+    assert_eq!(arm(&code, 7).0, leaf(0, None));
+    // cmp; popeq {r4, pc}; movne lr, r3; mov r0, r1; pop {r4, pc}
+    let code = [0xe350_0000, 0x08bd_8010, 0x11a0_e003, 0xe1a0_0001, 0xe8bd_8010];
+    assert_eq!(arm(&code, 0).0, sp(8, -4, None));
+    assert_eq!(arm(&code, 2).0, sp(8, -4, None));
+    // movne lr, r3; bx lr: it may be lost
+    assert_eq!(arm(&[0x11a0_e003, 0xe12f_ff1e], 0).0, None);
+    // ldr r0, [pc, #-4]: its own literal's place
+    assert_eq!(arm(&[0xe51f_0004, 0xe1a0_0000, 0xe12f_ff1e], 0).0, None);
+    // addls pc, pc, r3, lsl #2 and the default behind it
+    assert_eq!(arm(&[0x908f_f103, 0xe12f_ff1e], 0).0, leaf(0, None));
+    // No word begins in the middle of one.
+    let mut fetch = |_| Some(0xe12f);
+    assert_eq!(from(0x1002, Some(false), &mut fetch), None);
+}
+
+#[test]
+fn code_of_a_state_that_is_not_known() {
     // mov r0, r1; and so on; bx lr
     let mut code: Vec<u16> = [0x0001, 0xe1a0].repeat(8);
     code.extend([0xff1e, 0xe12f]);
-    assert_eq!(rule(&code, 0), None);
+    assert_eq!(rule(&code, 0), leaf(0, None));
     // What looks like Thumb code that returns, all of it: pop {pc}
     let code: Vec<u16> = [0xbd00, 0xe1a0].repeat(8);
     assert_eq!(rule(&code, 0), None);
@@ -123,5 +167,7 @@ fn any_code_is_safe() {
             *half = seed as u16;
         }
         let _ = rule(&halves, 0);
+        let mut fetch = |at: u64| halves.get(at.checked_sub(0x1000)? as usize / 2).copied();
+        let _ = (from(0x1000, Some(false), &mut fetch), from_call(0x1020, &mut fetch));
     }
 }

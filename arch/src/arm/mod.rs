@@ -4,6 +4,7 @@
 pub mod call;
 pub mod capture;
 mod effect;
+mod effect_arm;
 pub mod exidx;
 mod follow;
 pub mod insn;

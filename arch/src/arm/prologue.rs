@@ -3,13 +3,13 @@
 //! What compilers make at a function's start: `push {..., lr}`, before it `push {r1, r2, r3}` if it takes
 //! any number of arguments, behind it `sub sp, #n` and `vpush`; `add r7, sp, #n` where the function moves
 //! the stack pointer again; at its end the opposite. Other instructions stand between those. What is not
-//! understood gives [`Rule::UNKNOWN`]; so does code in the ARM state, which C compilers do not make here
-//! unless they are told to.
+//! understood gives [`Rule::UNKNOWN`].
 //!
-//! Only calls are looked at: who calls has saved its return address. For interrupted instructions see
-//! [`follow`](super::follow).
+//! Only calls are looked at: who calls has saved its return address. For interrupted instructions, and for
+//! code in the ARM state, see [`follow`].
 
 use super::effect::{Effect, Fetch, bytes, effect, instruction, is_first, leaves};
+use super::follow;
 use super::insn::{PcUse, pc_use_thumb};
 use super::regs::{LR, R7};
 use super::rule::{Form, Rule};
@@ -386,8 +386,8 @@ pub fn before(
         Some(u16::from_le_bytes(*piece.get(offset..)?.first_chunk()?))
     };
     let rule = match pc & 1 {
-        0 => before_in(pc, &mut fetch),
-        _ => super::follow::from(pc.wrapping_sub(1), thumb, &mut fetch),
+        0 => follow::from_call(pc, &mut fetch).or_else(|| before_in(pc, &mut fetch)),
+        _ => follow::from(pc.wrapping_sub(1), thumb, &mut fetch),
     };
     rule.filter(|rule| *rule != Rule::UNKNOWN)
 }

@@ -13,6 +13,7 @@
 //! innermost frame, and the frame above a signal frame) is looked up as it is. The functions here
 //! take the address to look up and subtract nothing.
 
+pub(crate) mod ahead;
 mod cfi;
 mod expr;
 mod full;
