@@ -11,6 +11,9 @@ use super::regs::{LR, PC, R7};
 use super::rule::{Form, Rule};
 use crate::unwind::ahead::{self, Code, Effect, Flow, Frame, Instruction, Register, State, Value};
 
+/// Instructions before a call among which its function's start is looked for.
+const MOST: u64 = 4096;
+
 /// What a Thumb instruction does with `lr`, but to push and pop it, and to call. Those of four bytes have what
 /// they write in one of two fields; what these mean otherwise is not asked.
 fn on_lr(insn: u32) -> Effect {
@@ -215,7 +218,32 @@ pub(super) fn from_call(at: u64, fetch: &mut Fetch<'_>) -> Option<Rule> {
     let is_call = effect_arm::flow(word(call, fetch)?, call) == Flow::Call;
     // What stands behind a call that does not come back is data, or nothing.
     let looks = looks_like_arm(call, fetch) || looks_like_arm(call.wrapping_sub(28), fetch);
-    (is_call && looks).then(|| ahead::from(at, true, &mut Arm(fetch)))?
+    (is_call && looks).then_some(())?;
+    ahead::from(at, true, &mut Arm(fetch)).or_else(|| {
+        // It never returns.
+        let start = start(call, fetch)?;
+        ahead::up_to(start, call, &mut Arm(fetch))
+    })
+}
+
+/// Where the function starts that has the call at `call`: where it saves its return address, or right before,
+/// where it saves arguments or makes room for them.
+fn start(call: u64, fetch: &mut Fetch<'_>) -> Option<u64> {
+    /// `push`
+    const PUSH: u32 = 0xe92d;
+    /// `push {lr}`
+    const PUSH_LR: u32 = 0xe52d_e004;
+    let mut before = (1..=MOST).map(|n| call.wrapping_sub(n.wrapping_mul(4)));
+    let saves = |insn: u32| insn == PUSH_LR || insn >> 16 == PUSH && insn >> LR & 1 == 1;
+    // None of it where there is no code.
+    let found = before
+        .find_map(|at| word(at, fetch).map_or(Some(None), |insn| saves(insn).then_some(Some(at))));
+    let push = found.flatten()?;
+    let arguments = word(push.wrapping_sub(4), fetch).is_some_and(|insn| {
+        insn >> 4 == PUSH << 12 && insn & 15 != 0
+            || matches!(insn, 0xe24d_d004 | 0xe24d_d008 | 0xe24d_d00c | 0xe24d_d010)
+    });
+    Some(if arguments { push.wrapping_sub(4) } else { push })
 }
 
 #[cfg(test)]

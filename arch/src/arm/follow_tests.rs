@@ -142,6 +142,53 @@ fn the_arm_state() {
 }
 
 #[test]
+fn functions_that_never_return() {
+    let nop = 0xe320_f000;
+    // push {r4, r7, lr}; sub sp, sp, #12; ldr r0, [pc, #-8], its own literal's place behind a branch over
+    // it; bl; addeq sp, sp, #12; b back
+    let code = [
+        0xe92d_4090,
+        0xe24d_d00c,
+        0xe51f_0000,
+        0xea00_0000,
+        0xe24d_d00c,
+        0xebff_fffe,
+        0x028d_d00c,
+        0xeaff_fffc,
+        nop,
+        nop,
+        nop,
+    ];
+    assert_eq!(arm(&code, 6).1, sp(24, -4, Some(-8)));
+    // A way out in between: add sp, sp, #12; pop {r4, r7, pc}
+    let code = [
+        0xe92d_4090,
+        0xe24d_d00c,
+        0xe28d_d00c,
+        0xe8bd_8090,
+        0xebff_fffe,
+        0xeaff_fffd,
+        nop,
+        nop,
+        nop,
+        nop,
+        nop,
+    ];
+    assert_eq!(arm(&code, 5).1, sp(24, -4, Some(-8)));
+    // Arguments are saved first: push {r1, r2, r3}; push {lr}
+    let mut code = [0xe92d_000e, 0xe52d_e004, 0xebff_fffe, 0xeaff_fffd, nop, nop, nop, nop, nop];
+    assert_eq!(arm(&code, 3).1, sp(16, -16, None));
+    // r7 is lost, or the stack pointer is: mov r7, r0; sub sp, sp, r3
+    code[1] = 0xe1a0_7000;
+    assert_eq!(arm(&code, 3).1, None);
+    let code = [0xe52d_e004, 0xe04d_d003, 0xebff_fffe, 0xeaff_fffd, nop, nop, nop, nop, nop];
+    assert_eq!(arm(&code, 3).1, None);
+    // No return address was saved, up to where there is no code.
+    let code = [nop, nop, 0xebff_fffe, 0xeaff_fffd, nop, nop, nop, nop, nop];
+    assert_eq!(arm(&code, 3).1, None);
+}
+
+#[test]
 fn code_of_a_state_that_is_not_known() {
     // mov r0, r1; and so on; bx lr
     let mut code: Vec<u16> = [0x0001, 0xe1a0].repeat(8);

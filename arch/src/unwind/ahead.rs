@@ -439,3 +439,50 @@ pub(crate) fn from<C: Code>(at: u64, is_call: bool, code: &mut C) -> Option<C::R
     let (seen, data) = ([(0, 0); SEEN], [(0, 0); DATA]);
     Search { code, start: at, left: MOST, ahead, seen, pieces: 0, data, literals: 0 }.run()
 }
+
+/// The rule for the call at `call`, in a function that has nothing on its stack at `start`, by what the
+/// instructions in between do: for functions that never return. They are taken in the order in which they
+/// stand. What gives back memory of the stack is on a way out, up to where that ends. `None` where the stack
+/// pointer is not known, or the return address is not saved.
+pub(crate) fn up_to<C: Code>(start: u64, call: u64, code: &mut C) -> Option<C::Rule> {
+    let mut state = State::at(start, Value::Initial);
+    // As it is where no way out is.
+    let mut body = state;
+    let (mut data, mut literals) = ([(0, 0); DATA], 0_usize);
+    let mut at = start;
+    while at < call {
+        if let Some((_, end)) = data.iter().find(|(from, to)| (*from..*to).contains(&at)) {
+            at = *end;
+            continue;
+        }
+        let insn = code.instruction(at)?;
+        at = at.checked_add(insn.len)?;
+        if let (Some((from, len)), Some(place)) = (insn.data, data.get_mut(literals % DATA)) {
+            *place = (from, from.wrapping_add(len));
+            literals = literals.wrapping_add(1);
+        }
+        if insn.conditional {
+            continue;
+        }
+        let before = state.sp?;
+        state.apply_all(&insn)?;
+        let leaves =
+            matches!(insn.flow, Flow::Return | Flow::Register(_) | Flow::Branch(_) | Flow::Stop);
+        if leaves {
+            state = body;
+        } else if state.sp?.1 <= before.1 && before == body.sp? {
+            body = state;
+        }
+    }
+    let (Register::Sp, down) = body.sp? else { return None };
+    let slot = |place: Place| match place {
+        Some((Register::Sp, at)) if at < 0 => Some(at),
+        _ => None,
+    };
+    let fp_slot = slot(body.fp_saved);
+    let keeps = fp_slot.is_some() || body.fp == Value::Initial;
+    let ra_slot = Some(slot(body.lr_saved)?);
+    let cfa_off = down.checked_neg()?;
+    let frame = Frame { base: Register::Sp, cfa_off, ra_slot, fp_slot };
+    (at == call && keeps && body.sp == state.sp).then(|| C::rule(frame))?
+}
