@@ -121,16 +121,17 @@ int main(void) {
     struct itimerspec every = {{0, 1000000}, {0, 1000000}}, never = {{0, 0}, {0, 0}};
     timer_t timer;
     if (timer_create(CLOCK_MONOTONIC, &event, &timer)) fail("timer_create");
-    int64_t start = now();
+    int64_t starting = now();
     timer_settime(timer, 0, &every, NULL);
+    int64_t started = now();
     pthread_sigmask(SIG_UNBLOCK, &main_only, NULL);
     say("ready\n");
     while (!is(command(), "stop")) {}
-    /* What expires while the timer is being stopped may come or not, however long that takes. */
+    /* What expires while the timer is being started or stopped may come or not, however long that takes. */
     int64_t before = now();
     timer_settime(timer, 0, &never, NULL);
     int64_t after = now();
-    long least = (long)((before - start) / 1000000), most = (long)((after - start) / 1000000);
+    long least = (long)((before - started) / 1000000), most = (long)((after - starting) / 1000000);
     atomic_store(&stop, 1);
     pthread_join(sender, NULL);
     pthread_join(parent, NULL);
