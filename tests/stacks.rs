@@ -114,18 +114,19 @@ fn handlers_on_alternate_stacks_are_unwound_through() {
 
 #[test]
 fn the_vdso_is_unwound_through() {
-    const BLOCKS: u64 = 200;
     let scene = Scene::new("vdso");
     let mut target = Target::start(&program("vdso.c"), &[]);
     let recording = scene.attach(&target);
-    let answer = target.ask(&format!("go {BLOCKS}"));
+    let answer = target.ask("go 200");
     scene.detach(&target);
     target.quit();
     let r = scene.finished(&recording);
     assert_eq!(r.number("/recording/lost_events"), 0);
+    let over = answer.split(['=', ' ']).nth(2).and_then(|n| n.parse().ok());
+    assert!(over >= Some(200_u64), "no 200 signals over the vDSO in a minute: {answer}");
     let groups = r.asked_by("page_block");
     let live: u64 = groups.iter().map(|g| g.number("live_count")).sum();
-    assert_eq!(live, BLOCKS, "{answer}: {}", r.askers());
+    assert_eq!(Some(live), over, "{answer}: {}", r.askers());
     for g in groups {
         let f = g.functions();
         assert!(g.frames().iter().any(|f| f.module() == "[vdso]"), "{f:?}");
