@@ -44,11 +44,11 @@ static void on_alarm(int sig, siginfo_t *info, void *context) {
     errno = saved;
 }
 
-/* Neither allocates nor frees. */
+/* The seconds; all asking is done here. Neither allocates nor frees. */
 NOINLINE static long ask_for_time(void) {
     struct timespec t = {0, 0};
     for (int i = 0; i < 1000; i++) clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_nsec;
+    return (long)t.tv_sec;
 }
 
 static void find_page(void) {
@@ -72,9 +72,9 @@ int main(void) {
         if (sscanf(command(), "go %d", &n) != 1) continue;
         over_page = others = 0;
         struct itimerval every = {{0, 997}, {0, 997}}, never = {{0, 0}, {0, 0}};
-        time_t end = time(NULL) + 60;
+        long end = ask_for_time() + 60;
         setitimer(ITIMER_REAL, &every, NULL);
-        while (over_page < n && time(NULL) < end) ask_for_time();
+        while (over_page < n && ask_for_time() < end) {}
         setitimer(ITIMER_REAL, &never, NULL);
         say("done page=%d others=%d\n", over_page, others);
     }
