@@ -130,6 +130,12 @@ fn the_vdso_is_unwound_through() {
     for g in groups {
         let f = g.functions();
         assert!(g.frames().iter().any(|f| f.module() == "[vdso]"), "{f:?}");
+        // Without tables, not every instruction shows how its function returns; then it is said.
+        let may_end = cfg!(any(target_arch = "mips64", target_arch = "aarch64"));
+        if may_end && g.frames().last().is_some_and(|f| f.module() == "[vdso]") {
+            assert!(g.0["truncated"] == true, "cut off, and not marked: {f:?}");
+            continue;
+        }
         let asks = f.iter().position(|f| *f == "ask_for_time");
         assert!(
             asks.is_some() && asks.map(|n| n + 1) == f.iter().position(|f| *f == "main"),
