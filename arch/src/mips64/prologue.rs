@@ -316,8 +316,7 @@ fn walk(
     }
     if walk.may_start(isa, at, fetch) {
         let insn = fetch(at)?;
-        let makes_room = matches!(effect(insn), Effect::AddSp(by) if by < 0);
-        if makes_room || starts_function(insn, at, fetch) {
+        if makes_room(insn) || starts_function(insn, at, fetch) {
             walk.start_anew(at);
         }
     }
@@ -336,6 +335,11 @@ fn starts_function(insn: u32, at: u64, fetch: &mut Fetch<'_>) -> bool {
     (1..SOON).any(|n| fetch(at.wrapping_add(n * 4)).is_some_and(|i| i & !(31 << 11) == adds))
 }
 
+/// `$sp` is moved down by a number.
+fn makes_room(insn: u32) -> bool {
+    matches!(effect(insn), Effect::AddSp(by) if by < 0)
+}
+
 /// A call, which goes on behind its delay slot, or never comes back.
 fn is_call(isa: Isa, insn: u32) -> bool {
     matches!(pc_use(isa, insn, 0), Some(PcUse::Call(_)))
@@ -352,7 +356,7 @@ fn first_of_steps(isa: Isa, last: u64, fetch: &mut Fetch<'_>) -> u64 {
         if slot(isa, insn) != Slot::None || is_terminator(isa, insn) {
             break;
         }
-        if matches!(effect(insn), Effect::AddSp(by) if by < 0) {
+        if makes_room(insn) {
             first = at;
         }
     }
@@ -390,21 +394,25 @@ pub fn before_in(isa: Isa, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rul
     for _ in 0..MOST {
         here = here.wrapping_sub(4);
         let Some(insn) = fetch(here) else { break };
-        match effect(insn) {
-            Effect::AddSp(by) if by < 0 => {
-                let start = first_of_steps(isa, here, fetch);
-                let rule = walk(isa, start, at, !is_call, is_call, fetch).unwrap_or(Rule::UNKNOWN);
-                // Room that a function makes later; those that do have a frame pointer.
-                let whole = rule != Rule::UNKNOWN
-                    && (inner == 0 || matches!(rule.form(), Form::CfaFp { .. }));
-                if whole || !is_call || inner == INNER {
-                    return if whole { rule } else { Rule::UNKNOWN };
-                }
-                (inner, straight) = (inner + 1, false);
+        if makes_room(insn) {
+            let start = first_of_steps(isa, here, fetch);
+            let rule = walk(isa, start, at, !is_call, is_call, fetch).unwrap_or(Rule::UNKNOWN);
+            // Room that a function makes later; those that do have a frame pointer.
+            let whole =
+                rule != Rule::UNKNOWN && (inner == 0 || matches!(rule.form(), Form::CfaFp { .. }));
+            if whole || !is_call || inner == INNER {
+                return if whole { rule } else { Rule::UNKNOWN };
             }
-            _ if straight && NO_RETURN.contains(&insn) => return Rule::END,
-            _ => straight &= !is_terminator(isa, insn),
+            (inner, straight) = (inner + 1, false);
+        } else if straight && NO_RETURN.contains(&insn) {
+            return Rule::END;
+        } else {
+            straight &= !is_terminator(isa, insn);
         }
+    }
+    // No function before it has a frame: what makes room is the first of them, at its first instruction.
+    if !is_call && fetch(at).is_some_and(makes_room) {
+        return Frame::ENTRY.rule();
     }
     Rule::UNKNOWN
 }

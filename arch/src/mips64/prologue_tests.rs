@@ -152,6 +152,9 @@ fn without_the_start() {
         let code: Vec<u8> =
             [DOWN, SD_RA, JR, NOP, DOWN, LUI].iter().flat_map(|i| order.bytes4(*i)).collect();
         assert_eq!(before_in(isa, 16, false, &mut slice(isa, &code)), leaf(0, None));
+        // Where the first function of all makes its frame, and where a call would not stand.
+        assert_eq!(before_in(isa, 0, false, &mut slice(isa, &code)), leaf(0, None));
+        assert_eq!(before_in(isa, 0, true, &mut slice(isa, &code)), Rule::UNKNOWN);
         // A frame in two steps.
         assert_eq!(rule(&[JR, NOP, DOWN, SD_RA, DOWN, LUI], true), sp(64, None));
         // The linker's, which a stub of lazy binding calls: sd $15, 24(sp). What calls and has kept no
@@ -185,7 +188,8 @@ fn of_a_process() {
     // Behind the delay slot of the call; interrupted before the save.
     assert_eq!(before(0x1018, &mut read), sp(32, None));
     assert_eq!(before(0x1009, &mut read), leaf(32, None));
-    assert_eq!(before(0x1005, &mut read), Rule::UNKNOWN);
+    assert_eq!(before(0x1005, &mut read), leaf(0, None));
+    assert_eq!(before(0x1001, &mut read), Rule::UNKNOWN);
     assert_eq!(before(0x2018, &mut read), Rule::UNKNOWN);
 }
 
