@@ -38,7 +38,7 @@ pub fn new_ring(bytes: usize) -> Shared {
     // SAFETY: nobody else uses it yet.
     let c = unsafe { shared.control_mut() };
     c.clock = if COUNTER { clock::COUNTER } else { clock::SYSCALL };
-    c.ticks_per_sec = if COUNTER { 2_000_000_000 } else { 1_000_000_000 };
+    c.ticks_per_sec = if COUNTER { 250_000_000 } else { 1_000_000_000 };
     c.ring_addr = shared.base() as u64;
     c.ring_len = geometry.size() as u64;
     c.states_count = 8192;

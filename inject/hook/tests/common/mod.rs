@@ -99,7 +99,7 @@ pub fn install(extra_flags: u32) -> Hook {
         c.max_depth = 1024;
         c.tid_offset = i32::MIN;
         c.main_tid = std::process::id();
-        c.ticks_per_sec = 2_600_000_000;
+        c.ticks_per_sec = 325_000_000;
         c.ring_addr = shared.base() as u64;
         c.states_addr = map(states * prof_hook::state::SIZE) as u64;
         c.states_stride = prof_hook::state::SIZE as u64;
