@@ -2,7 +2,8 @@
 //!
 //! What compilers make at a function's start: `daddiu $sp, $sp, -N`, then `sd $ra, n($sp)` and
 //! `sd $fp, n($sp)`, and `move $fp, $sp` where the function moves `$sp` again; at its end the
-//! opposite. Other instructions stand between those. Assembly code may do as it likes: what is not
+//! opposite. Most functions have no frame pointer: `$fp` is a register like others there, and may well hold an
+//! address within the frame (see [`Walk::keep_fp`]). Other instructions stand between those. Assembly code may do as it likes: what is not
 //! understood gives [`Rule::UNKNOWN`].
 
 use super::decode::{
@@ -12,8 +13,8 @@ use super::isa::{Isa, NOP, Order};
 use super::regs::{FP, RA, SP};
 use super::rule::{Form, Rule};
 
-/// Instructions that are looked at, at most.
-const MOST: usize = 4096;
+/// Instructions that are looked at, at most: the longest functions, interpreters' loops, have some ten thousand.
+const MOST: usize = 1 << 16;
 
 /// `move $ra, $zero`, in its two forms.
 const NO_RETURN: [u32; 2] = [0x0000_f825, 0x0000_f82d];
@@ -56,6 +57,8 @@ enum Effect {
     /// A register gets a value from memory.
     Load {
         register: u32,
+        base: u32,
+        offset: i32,
     },
 }
 
@@ -92,7 +95,7 @@ fn effect(insn: u32) -> Effect {
         return Effect::Save { register: rt, base: rs, offset: number };
     }
     if opcode == 0x37 && (rt == RA_N || rt == FP_N) {
-        return Effect::Load { register: rt };
+        return Effect::Load { register: rt, base: rs, offset: number };
     }
     // move: or, or daddu, with $zero.
     let moves = opcode == 0 && rt == 0 && matches!(insn & 0x7ff, 0x25 | 0x2d);
@@ -107,6 +110,10 @@ fn effect(insn: u32) -> Effect {
         (Some(FP_N), _) => Effect::LoseFp,
         _ => Effect::None,
     }
+}
+
+fn above(base: Option<i32>, n: i32) -> Option<i32> {
+    base.and_then(|base| base.checked_add(n))
 }
 
 /// The frame at one instruction, as the instructions before it have made it. Offsets are from the
@@ -126,8 +133,17 @@ impl Frame {
     const ENTRY: Frame =
         Frame { sp: Some(0), fp: None, ra_slot: None, fp_slot: None, kept_slot: None };
 
+    /// The place at an offset from a register, if that is one that is known.
+    fn place(&self, base: u32, offset: i32) -> Option<i32> {
+        let base = match base {
+            SP_N => self.sp,
+            FP_N => self.fp,
+            _ => None,
+        };
+        above(base, offset)
+    }
+
     fn apply(&mut self, effect: Effect) {
-        let above = |base: Option<i32>, n: i32| base.and_then(|base| base.checked_add(n));
         match effect {
             Effect::None => {}
             Effect::AddSp(n) => {
@@ -143,8 +159,7 @@ impl Frame {
             Effect::SpFromFp(n) => self.sp = above(self.fp, n),
             Effect::LoseFp => self.fp = None,
             Effect::Save { register, base, offset } => {
-                let base = if base == SP_N { self.sp } else { self.fp };
-                let at = above(base, offset).filter(|&slot| slot < 0);
+                let at = self.place(base, offset).filter(|&slot| slot < 0);
                 let slot = match register {
                     RA_N => &mut self.ra_slot,
                     KEPT_RA => &mut self.kept_slot,
@@ -155,7 +170,7 @@ impl Frame {
             }
             // What is there stays there: one that is loaded early, for a branch that is not taken, or in the
             // delay slot of one that is, may be lost again.
-            Effect::Load { register: RA_N } => {}
+            Effect::Load { register: RA_N, .. } => {}
             Effect::Load { .. } => self.fp = None,
         }
     }
@@ -209,6 +224,10 @@ struct Walk {
     next_starts: bool,
     /// It may be here.
     may_start: bool,
+    /// No branch and no call has been passed yet.
+    straight: bool,
+    /// `$fp` is no frame pointer in this function.
+    free_fp: bool,
 }
 
 impl Walk {
@@ -224,6 +243,27 @@ impl Walk {
     fn start_anew(&mut self, at: u64) {
         (self.body, self.start, self.frame) = (Frame::ENTRY, at, Some(Frame::ENTRY));
         (self.ahead, self.more) = ([None; AHEAD], false);
+        (self.straight, self.free_fp) = (true, false);
+    }
+
+    /// Compilers make a frame pointer by `move $fp, $sp` before anything else can happen, and then leave it alone up to
+    /// the end, where the caller's is loaded from where it was saved. Whatever else is done with `$fp` says that it is
+    /// none: it has another value elsewhere in the function, at places that may be reached from anywhere. But
+    /// `$sp` is not moved by what is not known in such a function.
+    fn keep_fp(&mut self, effect: Effect, frame: &Frame) {
+        self.free_fp |= match effect {
+            Effect::FpFromSp(n) => n != 0 || !self.straight,
+            Effect::LoseFp => true,
+            Effect::Load { register: FP_N, base, offset } => {
+                frame.fp_slot.is_none() || frame.place(base, offset) != frame.fp_slot
+            }
+            _ => false,
+        };
+    }
+
+    /// The frame, without a frame pointer that is none.
+    fn known(&self, frame: Frame) -> Frame {
+        if self.free_fp { Frame { fp: None, ..frame } } else { frame }
     }
 
     /// Nothing is known to lead to `at` from the instruction before: that ends a path, or is behind a call, which
@@ -278,16 +318,20 @@ fn walk(
         start,
         next_starts,
         may_start: false,
+        straight: true,
+        free_fp: false,
     };
     // The end of a path, and where a branch leads, take effect behind the delay slot.
-    let (mut ends, mut branch) = (None, None);
+    let (mut ends, mut branch, mut before) = (None, None, Slot::None);
     for here in (start..at).step_by(4) {
         let insn = fetch(here)?;
         if walk.may_start(isa, here, fetch) && starts_function(insn, here, fetch) {
             walk.start_anew(here);
         }
         let mut frame = walk.arrive(here);
-        frame.apply(effect(insn));
+        let effect = effect(insn);
+        walk.keep_fp(effect, &frame);
+        frame.apply(effect);
         walk.frame = Some(frame);
         if frame.has_all_of(&walk.body) {
             walk.body = frame;
@@ -307,6 +351,8 @@ fn walk(
         if is_terminator(isa, insn) {
             ends = Some(last);
         }
+        walk.straight &= before == Slot::None;
+        before = slot(isa, insn);
         if let Some((_, to)) = branch.take_if(|(last, _)| *last == here) {
             walk.note(to, frame);
         }
@@ -321,6 +367,7 @@ fn walk(
         }
     }
     let frame = walk.arrive(at);
+    let frame = walk.known(frame);
     Some(if calls { frame.rule_of_caller() } else { frame.rule() })
 }
 
@@ -333,6 +380,13 @@ fn starts_function(insn: u32, at: u64, fetch: &mut Fetch<'_>) -> bool {
     let to = field(insn, 16);
     let adds = to << 21 | T9_N << 16 | 0x2d;
     (1..SOON).any(|n| fetch(at.wrapping_add(n * 4)).is_some_and(|i| i & !(31 << 11) == adds))
+}
+
+/// `$ra` is used as a register like others, by instructions with two that are read: not jumps.
+fn reads_ra(insn: u32) -> bool {
+    let (opcode, rs, rt) = (insn >> 26, field(insn, 21), field(insn, 16));
+    let reads_rt = matches!(opcode, 0 | 4 | 5 | 0x14 | 0x15 | 0x28..=0x2e | 0x3f);
+    opcode > 1 && rs == RA_N || reads_rt && rt == RA_N
 }
 
 /// `$sp` is moved down by a number.
@@ -383,7 +437,7 @@ pub fn from_function_in(isa: Isa, code: &[u8]) -> Rule {
 ///
 /// If a path ends behind it, the instruction may be of the next function, one without a frame, where
 /// nothing before leads to; but not if it `is_call`, or the delay slot of one: what calls has a frame.
-/// What gives itself a return address of 0 before it calls is where its thread begins.
+/// What gives itself a return address of 0 before it calls, and for nothing else, is where its thread begins.
 pub fn before_in(isa: Isa, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rule {
     let mut calls = |at: u64| fetch(at).is_some_and(|insn| self::is_call(isa, insn));
     if is_call && !calls(at.wrapping_sub(4)) && !calls(at) {
@@ -407,7 +461,7 @@ pub fn before_in(isa: Isa, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rul
         } else if straight && NO_RETURN.contains(&insn) {
             return Rule::END;
         } else {
-            straight &= !is_terminator(isa, insn);
+            straight &= !is_terminator(isa, insn) && !reads_ra(insn);
         }
     }
     // No function before it has a frame: what makes room is the first of them, at its first instruction.

@@ -1,5 +1,6 @@
 extern crate alloc;
 use super::*;
+use alloc::vec;
 use alloc::vec::Vec;
 
 const JR: u32 = 0x03e0_0008;
@@ -77,6 +78,27 @@ fn a_frame_pointer() {
     assert_eq!(rules[3..8], [sp(32, Some(-16)), fp(32), fp(32), fp(32), fp(32)]);
     // The end of the path; what follows is of another.
     assert_eq!((rules[10], rules[11]), (sp(32, Some(-16)), fp(32)));
+}
+
+#[test]
+fn what_is_no_frame_pointer() {
+    let body = sp(32, Some(-16));
+    let all =
+        |insns: &[u32]| assert_eq!(rules(insns)[4..], vec![body; insns.len() - 3], "{insns:x?}");
+    // daddiu fp, sp, 3: the address of something in the frame.
+    all(&[DOWN, SD_RA, SD_FP, LUI, 0x67be_0003, LUI]);
+    // move fp, sp: the same, behind a branch.
+    all(&[DOWN, SD_RA, SD_FP, LUI, 0x1080_0003, NOP, MOVE_FP, LUI, LUI]);
+    // It gets another value later: move fp, a0; daddiu fp, sp, 16; ld fp, 24(sp).
+    for other in [0x0080_f025, 0x67be_0010, 0xdfbe_0018] {
+        let rules = rules(&[DOWN, SD_RA, SD_FP, MOVE_FP, LUI, other, LUI, LUI]);
+        assert_eq!(rules[4..6], [fp(32); 2]);
+        assert_eq!(rules[6..], [body; 3], "{other:x}");
+    }
+    // In the delay slot of the first branch it is still one; where the caller's is loaded, too.
+    let rules =
+        rules(&[DOWN, SD_RA, SD_FP, 0x1080_0006, MOVE_FP, BACK, LD_FP, LD_RA, JR, UP, LUI, LUI]);
+    assert_eq!((rules[6], rules[10], rules[11]), (fp(32), fp(32), fp(32)));
 }
 
 #[test]
@@ -172,6 +194,11 @@ fn without_the_start() {
         let start = [DOWN, SD_RA, JR, NOP, NO_RETURN[0], LUI];
         assert_eq!(rule(&start, true), Rule::END);
         assert_eq!(rule(&[NO_RETURN[0], DOWN, SD_RA, LUI], true), sp(32, None));
+        // A register like others: sd ra, 8(sp); daddu v0, v1, ra; bne ra, v0.
+        for used in [0xffbf_0008, 0x007f_102d, 0x17e2_0003] {
+            let insns = [DOWN, SD_RA, NO_RETURN[0], used, NOP, LUI];
+            assert_eq!(rule(&insns, true), sp(32, None), "{used:x}");
+        }
     }
 }
 
@@ -204,9 +231,9 @@ fn effects() {
         (0x03a0_f02d, Effect::FpFromSp(0)),  // daddu fp, sp, zero
         (0x0080_f025, Effect::LoseFp),       // move fp, a0
         (0xffdf_0008, Effect::Save { register: 31, base: 30, offset: 8 }),
-        (LD_FP, Effect::Load { register: 30 }),
-        (0xdc7e_00d8, Effect::Load { register: 30 }), // ld fp, 216(v1)
-        (0xff9f_0008, Effect::None),                  // sd ra, 8(gp)
+        (LD_FP, Effect::Load { register: 30, base: 29, offset: 16 }),
+        (0xdc7e_00d8, Effect::Load { register: 30, base: 3, offset: 216 }), // ld fp, 216(v1)
+        (0xff9f_0008, Effect::None),                                        // sd ra, 8(gp)
         (NOP, Effect::None),
         (JR, Effect::None),
     ] {
