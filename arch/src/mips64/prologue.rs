@@ -31,6 +31,9 @@ const STEPS: u64 = 32;
 /// Instructions in which a function makes the address of its data.
 const SOON: u64 = 10;
 
+/// Instructions before and behind one that are looked at for what belongs to it.
+const NEAR: u64 = 6;
+
 /// Branches whose targets are still ahead, at most.
 const AHEAD: usize = 16;
 
@@ -178,7 +181,7 @@ impl Frame {
     /// It is a frame, and nothing that is in the other is missing.
     fn has_all_of(&self, other: &Frame) -> bool {
         let less = |a: Option<i32>, b: Option<i32>| a.is_none() && b.is_some();
-        self.ra_slot.is_some()
+        !less(self.ra_slot, other.ra_slot)
             && self.sp != Some(0)
             && !less(self.fp_slot, other.fp_slot)
             && !less(self.fp, other.fp)
@@ -417,6 +420,20 @@ fn first_of_steps(isa: Isa, last: u64, fetch: &mut Fetch<'_>) -> u64 {
     first
 }
 
+/// Whether the instruction at `at` plainly does not begin a function: what is before it goes on to it from a branch,
+/// or what is around it finds things by `$fp`, which no function has for that before it has made its frame.
+fn is_within(isa: Isa, at: u64, fetch: &mut Fetch<'_>) -> bool {
+    let by_fp = |insn: u32| insn >> 29 >= 4 && field(insn, 21) == FP_N;
+    let around = at.saturating_sub(NEAR * 4)..at.saturating_add(NEAR * 4);
+    if around.step_by(4).filter_map(&mut *fetch).any(by_fp) {
+        return true;
+    }
+    let before = |n: u64| at.checked_sub(n * 4).and_then(&mut *fetch);
+    let other = |insn: &u32| slot(isa, *insn) != Slot::None || is_terminator(isa, *insn);
+    let last = (1..=STEPS).map_while(before).find(other);
+    last.is_some_and(|insn| !is_terminator(isa, insn) && !is_call(isa, insn))
+}
+
 /// The instructions of `code`, the first of which is at 0.
 fn slice(isa: Isa, code: &[u8]) -> impl FnMut(u64) -> Option<u32> {
     move |at| isa.order.word4(code, usize::try_from(at).ok()?)
@@ -444,7 +461,7 @@ pub fn before_in(isa: Isa, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rul
         // No return address, whoever took it for one.
         return Rule::UNKNOWN;
     }
-    let (mut here, mut straight, mut inner) = (at, is_call, 0);
+    let (mut here, mut straight, mut inner, mut first) = (at, is_call, 0, None);
     for _ in 0..MOST {
         here = here.wrapping_sub(4);
         let Some(insn) = fetch(here) else { break };
@@ -452,10 +469,18 @@ pub fn before_in(isa: Isa, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rul
             let start = first_of_steps(isa, here, fetch);
             let rule = walk(isa, start, at, !is_call, is_call, fetch).unwrap_or(Rule::UNKNOWN);
             // Room that a function makes later; those that do have a frame pointer.
-            let whole =
-                rule != Rule::UNKNOWN && (inner == 0 || matches!(rule.form(), Form::CfaFp { .. }));
-            if whole || !is_call || inner == INNER {
-                return if whole { rule } else { Rule::UNKNOWN };
+            let by_fp = matches!(rule.form(), Form::CfaFp { .. });
+            let whole = by_fp || (inner == 0 && rule != Rule::UNKNOWN);
+            let may_be_inner = if is_call {
+                !whole
+            } else {
+                let saved = by_fp || matches!(rule.form(), Form::CfaSp { .. });
+                first.get_or_insert(rule);
+                !saved && is_within(isa, start, fetch)
+            };
+            if !may_be_inner || inner == INNER {
+                let found = if whole { Some(rule) } else { first };
+                return found.unwrap_or(Rule::UNKNOWN);
             }
             (inner, straight) = (inner + 1, false);
         } else if straight && NO_RETURN.contains(&insn) {
