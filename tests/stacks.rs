@@ -140,6 +140,23 @@ fn the_vdso_is_unwound_through() {
 }
 
 #[test]
+fn the_end_of_a_long_function() {
+    let scene = Scene::new("long");
+    let mut target = Target::start(&program("long.c"), &[]);
+    let recording = scene.attach(&target);
+    target.ask("go");
+    scene.detach(&target);
+    target.quit();
+    let r = scene.finished(&recording);
+    let group = r.marked("long.c", "long_block");
+    group.assert_live(10, 10 * 4001);
+    let f = group.functions();
+    let at = f.iter().position(|f| *f == "long_function");
+    assert_eq!(at.and_then(|n| f.get(n + 1)), Some(&"main"), "{f:?}");
+    assert!(group.rooted(), "{f:?}");
+}
+
+#[test]
 fn threads_with_little_stack_left() {
     let scene = Scene::new("small");
     let mut target = Target::start(&program("small_stack.c"), &[]);
