@@ -12,6 +12,7 @@ use super::decode::{
 use super::isa::{Isa, NOP, Order};
 use super::regs::{FP, RA, SP};
 use super::rule::{Form, Rule};
+use core::ops::Range;
 
 /// Instructions that are looked at, at most: the longest functions, interpreters' loops, have some ten thousand.
 const MOST: usize = 1 << 16;
@@ -33,6 +34,9 @@ const SOON: u64 = 10;
 
 /// Instructions before and behind one that are looked at for what belongs to it.
 const NEAR: u64 = 6;
+
+/// Instructions of a loop.
+const LOOP: u64 = 256;
 
 /// Branches whose targets are still ahead, at most.
 const AHEAD: usize = 16;
@@ -282,12 +286,27 @@ impl Walk {
         self.may_start
     }
 
+    /// Space is filled up to functions, and hardly up to loops: behind a call that never comes back, two instructions or more
+    /// that do nothing, up to a multiple of 16. Nothing from behind leads to before it.
+    fn is_behind_padding(&self, isa: Isa, insn: u32, at: u64, fetch: &mut Fetch<'_>) -> bool {
+        self.frame.is_some()
+            && at.is_multiple_of(16)
+            && insn != NOP
+            && [4, 8].iter().all(|n| at.checked_sub(*n).and_then(&mut *fetch) == Some(NOP))
+            && !is_looped_to(isa, self.start..at, at, fetch)
+    }
+
     /// The frame at `at`, where either the instruction before or branches lead.
-    fn arrive(&mut self, at: u64) -> Frame {
+    fn arrive(&mut self, isa: Isa, at: u64, fetch: &mut Fetch<'_>) -> Frame {
         let noted = self.ahead.iter().flatten().find(|(target, _)| *target == at);
         let known = self.frame.or(noted.map(|(_, frame)| *frame));
-        if known.is_none() && self.next_starts && !self.more && self.ahead == [None; AHEAD] {
-            (self.body, self.start) = (Frame::ENTRY, at);
+        if known.is_none() && self.next_starts {
+            let nothing = !self.more && self.ahead == [None; AHEAD];
+            // A function that calls nothing has no body that a jump might lead to, but loops.
+            let leaf = self.body.ra_slot.is_none() && self.body != Frame::ENTRY;
+            if nothing || (leaf && !is_looped_to(isa, self.start..at + 4, at, fetch)) {
+                (self.body, self.start) = (Frame::ENTRY, at);
+            }
         }
         let frame = known.unwrap_or(self.body);
         for slot in &mut self.ahead {
@@ -328,10 +347,13 @@ fn walk(
     let (mut ends, mut branch, mut before) = (None, None, Slot::None);
     for here in (start..at).step_by(4) {
         let insn = fetch(here)?;
-        if walk.may_start(isa, here, fetch) && starts_function(insn, here, fetch) {
-            walk.start_anew(here);
+        if walk.may_start(isa, here, fetch) {
+            if walk.is_behind_padding(isa, insn, here, fetch) || starts_function(insn, here, fetch)
+            {
+                walk.start_anew(here);
+            }
         }
-        let mut frame = walk.arrive(here);
+        let mut frame = walk.arrive(isa, here, fetch);
         let effect = effect(insn);
         walk.keep_fp(effect, &frame);
         frame.apply(effect);
@@ -365,13 +387,22 @@ fn walk(
     }
     if walk.may_start(isa, at, fetch) {
         let insn = fetch(at)?;
-        if makes_room(insn) || starts_function(insn, at, fetch) {
+        let padded = walk.is_behind_padding(isa, insn, at, fetch);
+        if padded || makes_room(insn) || starts_function(insn, at, fetch) {
             walk.start_anew(at);
         }
     }
-    let frame = walk.arrive(at);
+    let frame = walk.arrive(isa, at, fetch);
     let frame = walk.known(frame);
     Some(if calls { frame.rule_of_caller() } else { frame.rule() })
+}
+
+/// Whether a branch from soon behind `at` leads into the range.
+fn is_looped_to(isa: Isa, range: Range<u64>, at: u64, fetch: &mut Fetch<'_>) -> bool {
+    (0..LOOP).map(|n| at.wrapping_add(n * 4)).any(|here| {
+        let to = fetch(here).and_then(|insn| pc_use(isa, insn, here));
+        matches!(to, Some(PcUse::Branch(to) | PcUse::Conditional(to)) if range.contains(&to))
+    })
 }
 
 /// Functions of shared objects begin by making the address of their data from their own, in `$t9`, which no

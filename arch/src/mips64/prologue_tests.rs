@@ -170,6 +170,20 @@ fn without_the_start() {
                 assert_eq!(found, leaf(0, None), "{n}");
             }
         }
+        // Behind a call that does not come back, and what fills the space: slti t2, a2, 16. Unless the call came
+        // back: bnez a0 to the instruction before it.
+        let ends = [DOWN, SD_RA, LUI, CALL, NOP, NOP, NOP, NOP, 0x28ca_0010, LUI];
+        let code = |insns: &[u32]| insns.iter().flat_map(|i| order.bytes4(*i)).collect::<Vec<_>>();
+        assert_eq!(before_in(isa, 36, false, &mut slice(isa, &code(&ends))), leaf(0, None));
+        let goes_on = code(&[&ends[..], &[0x1480_fff7, NOP]].concat());
+        assert_eq!(before_in(isa, 36, false, &mut slice(isa, &goes_on)), sp(32, None));
+        // A leaf's loop, behind a path's end, with a branch over it: daddiu sp, sp, -32; beqz a0, +9; b +3.
+        let leaf_loop =
+            [DOWN, 0x1080_0009, NOP, 0x1000_0003, NOP, LUI, LUI, LUI, 0x1480_fffc, NOP, JR, UP];
+        assert_eq!(before_in(isa, 20, false, &mut slice(isa, &code(&leaf_loop))), leaf(32, None));
+        // The next function's beginning: nothing leads back to it.
+        let next = [DOWN, 0x1080_0009, NOP, JR, UP, LUI, LUI, LUI, LUI, NOP, LUI];
+        assert_eq!(before_in(isa, 24, false, &mut slice(isa, &code(&next))), leaf(0, None));
         // Interrupted where the next one makes its frame.
         let code: Vec<u8> =
             [DOWN, SD_RA, JR, NOP, DOWN, LUI].iter().flat_map(|i| order.bytes4(*i)).collect();
