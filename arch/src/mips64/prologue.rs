@@ -347,11 +347,11 @@ fn walk(
     let (mut ends, mut branch, mut before) = (None, None, Slot::None);
     for here in (start..at).step_by(4) {
         let insn = fetch(here)?;
-        if walk.may_start(isa, here, fetch) {
-            if walk.is_behind_padding(isa, insn, here, fetch) || starts_function(insn, here, fetch)
-            {
-                walk.start_anew(here);
-            }
+        if walk.may_start(isa, here, fetch)
+            && (walk.is_behind_padding(isa, insn, here, fetch)
+                || starts_function(insn, here, fetch))
+        {
+            walk.start_anew(here);
         }
         let mut frame = walk.arrive(isa, here, fetch);
         let effect = effect(insn);
