@@ -141,11 +141,11 @@ class Tree:
     """A command that starts others, and the CPU time of each of its processes.
 
     The kernel says exactly what the whole tree has used, when it has ended. The clocks of the
-    processes are read every few milliseconds until they are gone; what is missing of `whole` in
-    the end, a few milliseconds, is in `rest`.
+    processes are read every millisecond until they are gone; what is missing of `whole` in the
+    end, one or two of them, is in `rest`.
     """
 
-    INTERVAL = 0.004
+    INTERVAL = 0.001
 
     def __init__(self, command, target_name, env=None, stdin=subprocess.DEVNULL):
         self.output = os.path.join(SCRATCH, "output")

@@ -8,7 +8,8 @@ ROUNDS = 5
 # A program that takes longer has fewer rounds, but at least 3.
 SECONDS = 40
 HEAD = (f"{'':10}{'native s':>9}{'prof s':>8}{'ratio':>7}{'events':>11}{'ns/event':>10}"
-        f"{'collector':>11}{'/added':>8}{'B/event':>9}{'lost':>7}{'ht ratio':>10}{'ht all':>8}")
+        f"{'collector':>11}{'/added':>8}{'B/event':>9}{'lost':>7}{'none /added':>13}{'B/event':>9}"
+        f"{'ht ratio':>10}{'ht all':>8}")
 
 
 def section(rounds=ROUNDS, only=()):
@@ -16,8 +17,9 @@ def section(rounds=ROUNDS, only=()):
 real programs: CPU seconds, medians of {min(rounds, 3)} to {rounds} interleaved rounds
   native, prof: of the program's process alone, from its exec to its end, what recording starts in it
   included, the prof that launches it not. ns/event: added to the program. collector: its own CPU ns per
-  event, and how much that is of what is added to the program. ht: heaptrack; the program's process
-  alone, and with all that heaptrack starts (as in its published figures), over native""")
+  event, and how much that is of what is added to the program. none: the same with --compress none.
+  ht: heaptrack; the program's process alone, and with all that heaptrack starts (as in its published
+  figures), over native""")
     print(HEAD)
     folder = harness.SCRATCH
     for p in programs.all_programs(folder):
@@ -61,6 +63,7 @@ def heaptrack(p):
 def launched(p, rounds, *options):
     """The row of a program that ends by itself."""
     plain, target, collector, ht, ht_all = [], [], [], [], []
+    raw_target, raw_collector = [], []
     began = time.monotonic()
     for i in range(rounds):
         if i >= 3 and time.monotonic() - began > SECONDS:
@@ -72,13 +75,18 @@ def launched(p, rounds, *options):
             raise SystemExit(f"{p.name}: another output under prof than without")
         target.append(tree.target)
         collector.append(tree.helpers)
+        tree, raw = recorded(p, *options, "--compress", "none")
+        raw_target.append(tree.target)
+        raw_collector.append(tree.helpers)
         if harness.HEAPTRACK and i < 3:
             tree = heaptrack(p)
             ht.append(tree.target)
             ht_all.append(tree.whole)
     n = median(plain)
     beside = f"{median(ht) / n:10.2f}{median(ht_all) / n:8.2f}" if ht else "  not installed"
-    return row(p.name, n, median(target), median(collector), r) + beside
+    added = max(median(raw_target) - n, 1e-9)
+    none = f"{median(raw_collector) / added:13.2f}{raw.size / max(raw.events, 1):9.2f}"
+    return row(p.name, n, median(target), median(collector), r) + none + beside
 
 
 def row(name, n, t, c, r):

@@ -2,7 +2,8 @@
 import harness, programs, real
 from harness import Recording, Target, median
 
-ROUNDS = 3
+# What sampling adds to a whole program is less than two runs of it differ.
+ROUNDS = 7
 
 
 def section():
@@ -32,7 +33,7 @@ def pair(line):
     t = Target(harness.compiled("pairs"))
     t.ask(line)
     native, sampled = [], []
-    for _ in range(ROUNDS):
+    for _ in range(3):
         native.append(float(t.ask(line)[0]))
         path, _stop = harness.attach(t.p.pid, "--sample")
         sampled.append(float(t.ask(line)[0]))
