@@ -304,7 +304,8 @@ impl Walk {
             let nothing = !self.more && self.ahead == [None; AHEAD];
             // A function that calls nothing has no body that a jump might lead to, but loops.
             let leaf = self.body.ra_slot.is_none() && self.body != Frame::ENTRY;
-            if nothing || (leaf && !is_looped_to(isa, self.start..at + 4, at, fetch)) {
+            if nothing || (leaf && !is_looped_to(isa, self.start..at.saturating_add(4), at, fetch))
+            {
                 (self.body, self.start) = (Frame::ENTRY, at);
             }
         }
