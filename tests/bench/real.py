@@ -183,7 +183,8 @@ def measured(server, name, load, rounds, options):
         rates[1].append(rate)
         harness.prof("detach", server.p.pid)
         r = Recording(path)
-    print(row(name, median(plain), median(target), median(collector), r) + "         -       -")
+    print(row(name, median(plain), median(target), median(collector), r)
+          + f"{'-':>13}{'-':>9}{'-':>10}{'-':>8}")
     print(f"{'':10}requests per second: {median(rates[0]):.0f} native, {median(rates[1]):.0f} "
           f"recorded: {median(b / a for a, b in zip(*rates)) * 100:.1f} %", flush=True)
 
