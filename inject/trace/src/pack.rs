@@ -16,8 +16,9 @@ pub use crate::unpack::{Packed, Unpacker};
 pub const MAX_EVENTS: usize = 1 << 15;
 /// The most bytes that all columns may have together.
 pub(crate) const MAX_BODY: usize = MAX_EVENTS * 64;
-/// An event takes no more bytes of one column: two addresses and a time, each of up to 9.
-const MAX_IN_COLUMN: usize = 27;
+/// An event takes no more bytes of each column: a time has up to 8 in two of them, all else up to 9, and a
+/// reallocation has two addresses and a time in one.
+const MAX_IN_COLUMN: [usize; COLUMNS] = [1, 1, 7, 27, 9, 9];
 /// Bytes behind the columns that may be read and mean nothing.
 pub(crate) const PAD: usize = 16;
 
@@ -91,8 +92,9 @@ struct Column {
 }
 
 impl Column {
-    fn make_room(&mut self, events: usize) {
-        let want = self.len + events * MAX_IN_COLUMN + PAD;
+    /// For so many bytes.
+    fn make_room(&mut self, bytes: usize) {
+        let want = self.len + bytes + PAD;
         if self.bytes.len() < want {
             self.bytes.resize(want, 0);
         }
@@ -204,8 +206,8 @@ impl Packer {
     /// room. `from` is the decoding state before them.
     pub fn begin(&mut self, thread: u32, from: &Codec, bytes: usize) {
         let most = if self.has_room(bytes) { bytes / 2 } else { 0 };
-        for c in &mut self.columns {
-            c.make_room(most);
+        for (c, max) in self.columns.iter_mut().zip(MAX_IN_COLUMN) {
+            c.make_room(most * max);
         }
         self.model.time = from.time;
         self.run = Run { thread, count: 0, time: from.time, node: from.node };
