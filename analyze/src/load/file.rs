@@ -100,7 +100,9 @@ impl ChunkFile {
         }
         while self.buf.len() < want {
             let have = self.buf.len();
-            let more = (want - have).max(BLOCK);
+            // One more than there is, to come upon the end by the same read; a file that grows is read again.
+            let left = self.len().saturating_sub(self.base + have as u64).saturating_add(1);
+            let more = (want - have).max(BLOCK).min(usize::try_from(left).unwrap_or(usize::MAX));
             // A length that a damaged chunk claims is not believed before the bytes are there.
             self.buf.resize(have + more.min(4 * BLOCK), 0);
             let n = loop {
