@@ -253,6 +253,7 @@ pub fn thread_pointer() -> u64 {
 /// The time stamp counter is read in steps of 2 to the power of this, some 3 ns: in recordings times take a byte less,
 /// and order is not lost. A block that one thread gives back, and another one gets, has gone through both allocator's
 /// locks and from one processor's cache into the other's, which takes several steps.
+#[cfg(target_arch = "x86_64")]
 const STEP: u32 = 3;
 
 /// The time stamp counter, in steps of 8.
