@@ -9,6 +9,7 @@ mod folded;
 mod heaptrack;
 mod html;
 mod massif;
+#[cfg(feature = "parquet")]
 mod parquet;
 mod pprof;
 mod profile;
@@ -117,6 +118,13 @@ pub enum ExportError {
          or parquet, which give each block's weight"
     )]
     Partial,
+    /// The format is one that this build leaves out.
+    #[cfg(not(feature = "parquet"))]
+    #[error(
+        "this prof was built without Parquet (cargo's feature parquet, which is on by default); csv and json have \
+         the same columns"
+    )]
+    NoParquet,
 }
 
 /// What to export.
@@ -180,8 +188,12 @@ impl Source<'_> {
             Format::Html => html::write(self, out)?,
             Format::Firefox => firefox::write(self, out)?,
             Format::Replay => replay::write(self, out)?,
+            #[cfg(feature = "parquet")]
             Format::Parquet => parquet::blocks(self, out)?,
+            #[cfg(feature = "parquet")]
             Format::ParquetStacks => parquet::stacks(self, out)?,
+            #[cfg(not(feature = "parquet"))]
+            Format::Parquet | Format::ParquetStacks => return Err(ExportError::NoParquet),
         }
         out.flush()?;
         Ok(())
