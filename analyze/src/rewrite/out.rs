@@ -63,11 +63,12 @@ impl<'a> Out<'a> {
                 self.flush()?;
             }
             let time = part.first().map_or(0, Event::time);
-            self.packer.begin(thread, &Codec { time, ..Codec::default() }, bytes);
+            let mut run =
+                self.packer.begin::<true>(thread, &Codec { time, ..Codec::default() }, bytes);
             for e in part {
-                e.show(&mut self.packer);
+                e.show(&mut run);
             }
-            self.packer.end();
+            run.end();
         }
         Ok(())
     }

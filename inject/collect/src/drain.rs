@@ -4,6 +4,7 @@ use crate::output::Output;
 use crate::threads::Threads;
 use crate::tree::{Names, Tree};
 use prof_trace::event::{Codec, DEFINE_NODES, MAX_EVENT, Visit};
+use prof_trace::pack::Packer;
 use prof_trace::ring::{self, View};
 use prof_trace::shared::{SEGMENT_SIZE, Shared};
 
@@ -149,13 +150,14 @@ impl Drain {
                 self.damaged += bytes.len() as u64;
             } else {
                 let start = p.out;
-                let packs = out.packs();
+                let (packs, all) = (out.packs(), out.packs_small());
                 let done = if packs {
                     let packer = out.packer(bytes.len());
-                    packer.begin(v.serial, &start, bytes.len());
-                    let done = p.translate(bytes, shared, tree, packer);
-                    packer.end();
-                    done
+                    if all {
+                        p.pack::<true>(bytes, shared, tree, packer)
+                    } else {
+                        p.pack::<false>(bytes, shared, tree, packer)
+                    }
                 } else {
                     self.recorded.clear();
                     let to = &mut self.recorded;
@@ -223,6 +225,20 @@ impl Progress {
         *self = Self { serial, seq, names, ..Self::default() };
     }
 
+    /// Packs the events at the front of `bytes`.
+    fn pack<const ALL: bool>(
+        &mut self,
+        bytes: &[u8],
+        shared: &Shared,
+        tree: &mut Tree,
+        to: &mut Packer,
+    ) -> Translated {
+        let mut run = to.begin::<ALL>(self.serial, &self.out, bytes.len());
+        let done = self.translate(bytes, shared, tree, &mut run);
+        run.end();
+        done
+    }
+
     /// Gives the events at the front of `bytes` to `to`, with the stack nodes that they have in the
     /// recording, until it answers false: what it was given then can't be an event.
     #[inline(always)]
@@ -235,10 +251,7 @@ impl Progress {
     ) -> Translated {
         let (names, node) = (&mut self.names, self.out.node);
         let mut t = Translation { shared, tree, names, to, node, events: 0, truncated: 0 };
-        let mut at = 0;
-        while let Some((n, true)) = self.codec.visit(&bytes[at..], &mut t) {
-            at += n;
-        }
+        let at = self.codec.visit(bytes, &mut t);
         self.out.time = self.codec.time;
         self.out.addr = self.codec.addr;
         self.out.node = t.node;

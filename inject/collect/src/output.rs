@@ -87,6 +87,7 @@ impl Output {
 
     /// How events are compressed from now on.
     pub fn set_compress(&mut self, how: Compress) {
+        self.end_pack();
         self.compress = how;
     }
 
@@ -98,6 +99,11 @@ impl Output {
     /// Whether events are to be given to [`Output::packer`] rather than to [`Output::put_events`].
     pub fn packs(&self) -> bool {
         self.compress != Compress::None && !self.hurry
+    }
+
+    /// Whether they are to be packed as small as can be.
+    pub fn packs_small(&self) -> bool {
+        self.compress == Compress::Best
     }
 
     /// Where the events go that so many bytes of a segment can be.

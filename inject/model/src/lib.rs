@@ -36,7 +36,7 @@ mod slots_model;
 mod sync;
 mod threads;
 
-pub use trace::{event, records};
+pub use trace::{event, pack, records};
 
 /// For the tests of `tree`, which come along.
 mod ring_copy {

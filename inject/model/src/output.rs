@@ -1,8 +1,8 @@
 //! What `drain` and `tree` write: kept.
 
+use crate::pack::Packer;
 use std::collections::BTreeMap;
 use trace::event::Codec;
-use trace::pack::Packer;
 use trace::records::{NodeRun, Pcs, kind};
 
 /// A recording.
@@ -56,6 +56,10 @@ impl Output {
 
     /// No: packing is within the collector.
     pub fn packs(&self) -> bool {
+        false
+    }
+
+    pub fn packs_small(&self) -> bool {
         false
     }
 

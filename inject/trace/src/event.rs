@@ -324,27 +324,36 @@ impl Codec {
         }
     }
 
-    /// Decodes what stands at the start of `bytes` in a segment and gives it to `v`. Returns its length and
-    /// what `v` said, or `None` if the bytes are no entry or are cut off.
+    /// Gives the entries at the front of `bytes`, of a segment, to `v`: up to the first that is none or is cut
+    /// off, or of which `v` says so. Returns how many bytes they are.
     ///
-    /// Unlike [`Codec::get_entry`] this keeps everything in registers: whoever reads all that threads
-    /// write has no time for more.
+    /// Unlike [`Codec::get_entry`] this keeps everything in registers, if all of `v` is inlined: whoever reads all
+    /// that threads write has no time for more.
     #[inline(always)]
-    pub fn visit(&mut self, bytes: &[u8], v: &mut impl Visit) -> Option<(usize, bool)> {
-        match bytes.first_chunk::<MAX_EVENT>() {
-            Some(b) => self.visit_from(b, v),
-            None => {
-                let (entry, n) = self.get_last_entry(bytes)?;
-                Some((n, entry.show(v)))
+    pub fn visit(&mut self, bytes: &[u8], v: &mut impl Visit) -> usize {
+        let (mut codec, mut at) = (*self, 0);
+        let mut good = true;
+        while good && let Some(window) = bytes[at..].first_chunk::<MAX_EVENT>() {
+            match codec.visit_from(window, MAX_EVENT, v) {
+                Some((n, true)) => at += n,
+                _ => good = false,
             }
         }
+        while good && at < bytes.len() {
+            match codec.visit_from(&padded_with_zeroes(&bytes[at..]), bytes.len() - at, v) {
+                Some((n, true)) => at += n,
+                _ => good = false,
+            }
+        }
+        *self = codec;
+        at
     }
 
     /// Decodes what stands at the start of `bytes` in a segment, as [`Codec::get`] does for events.
     #[inline(always)]
     pub fn get_entry(&mut self, bytes: &[u8]) -> Option<(Entry, usize)> {
         match bytes.first_chunk::<MAX_EVENT>() {
-            Some(b) => self.get_from(b),
+            Some(b) => self.get_from(b, MAX_EVENT),
             None => self.get_last_entry(bytes),
         }
     }
@@ -392,32 +401,36 @@ impl Codec {
         }
     }
 
-    /// The last few bytes: as if zeroes followed.
     #[cold]
     fn get_last_entry(&mut self, bytes: &[u8]) -> Option<(Entry, usize)> {
-        let mut padded = [0; MAX_EVENT];
-        padded[..bytes.len()].copy_from_slice(bytes);
-        let mut after = *self;
-        let (entry, n) = after.get_from(&padded).filter(|(_, n)| *n <= bytes.len())?;
-        *self = after;
-        Some((entry, n))
+        self.get_from(&padded_with_zeroes(bytes), bytes.len())
     }
 
     #[inline(always)]
-    fn get_from(&mut self, bytes: &[u8; MAX_EVENT]) -> Option<(Entry, usize)> {
+    fn get_from(&mut self, bytes: &[u8; MAX_EVENT], len: usize) -> Option<(Entry, usize)> {
         let mut kept = Kept(None);
-        let (n, _) = self.visit_from(bytes, &mut kept)?;
+        let (n, _) = self.visit_from(bytes, len, &mut kept)?;
         Some((kept.0?, n))
     }
 
+    /// Only `len` of `bytes` are there. No entry is longer than [`MAX_EVENT`], so that whoever has all of them says
+    /// that, and the comparison is none.
     #[inline(always)]
-    fn visit_from(&mut self, bytes: &[u8; MAX_EVENT], v: &mut impl Visit) -> Option<(usize, bool)> {
+    fn visit_from(
+        &mut self,
+        bytes: &[u8; MAX_EVENT],
+        len: usize,
+        v: &mut impl Visit,
+    ) -> Option<(usize, bool)> {
         let (kind, lens) = head(bytes, 0);
         let mut pos = 2;
         let t = int(bytes, &mut pos, lens[0]);
         let a = int(bytes, &mut pos, lens[1]);
         let size = int(bytes, &mut pos, lens[2]);
         let n = int(bytes, &mut pos, lens[3]);
+        if len < MAX_EVENT && pos > len {
+            return None;
+        }
         if kind == DEFINE {
             return Some((pos, self.defined(t, [a, size, n], v)?));
         }
@@ -429,6 +442,16 @@ impl Codec {
         if !(ALLOC..=REALLOC).contains(&kind) {
             return None;
         }
+        let (mut back, mut old) = (0, 0);
+        if kind == REALLOC {
+            let (_, more) = head(bytes, pos);
+            pos += 2;
+            back = int(bytes, &mut pos, more[0]);
+            old = addr.wrapping_add(unzigzag(int(bytes, &mut pos, more[1])) as u64);
+            if len < MAX_EVENT && pos > len {
+                return None;
+            }
+        }
         self.time = time;
         self.addr = addr;
         if kind == FREE {
@@ -438,13 +461,7 @@ impl Codec {
         let said = match kind {
             ALLOC => v.alloc(time, addr, size, node),
             FREE_STACK => v.free(time, addr, node),
-            _ => {
-                let (_, more) = head(bytes, pos);
-                pos += 2;
-                let back = int(bytes, &mut pos, more[0]);
-                let old = addr.wrapping_add(unzigzag(int(bytes, &mut pos, more[1])) as u64);
-                v.realloc([time.wrapping_sub(back), time], old, addr, size, node)
-            }
+            _ => v.realloc([time.wrapping_sub(back), time], old, addr, size, node),
         };
         Some((pos, said))
     }
@@ -519,13 +536,12 @@ impl Event {
     }
 }
 
-impl Entry {
-    fn show(&self, v: &mut impl Visit) -> bool {
-        match self {
-            Entry::Event(e) => e.show(v),
-            Entry::Define { parent, pcs } => v.define(*parent, *pcs),
-        }
-    }
+/// The last few bytes, fewer than [`MAX_EVENT`].
+#[cold]
+fn padded_with_zeroes(bytes: &[u8]) -> [u8; MAX_EVENT] {
+    let mut padded = [0; MAX_EVENT];
+    padded[..bytes.len()].copy_from_slice(bytes);
+    padded
 }
 
 /// 8 bytes at `pos`, which is at most 2 + 4 * 7 + 2 + 7.

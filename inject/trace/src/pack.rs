@@ -5,7 +5,7 @@
 //! chunk. `FORMAT.md` says what stands where.
 
 use crate::event::{Codec, DEFINE_NODES, Visit};
-use crate::model::Model;
+use crate::model::{FEW_ALLOC_GUESSES, FEW_FREE_GUESSES, Model, State, Tables};
 use crate::wire::Writer;
 use std::boxed::Box;
 use std::vec::Vec;
@@ -84,7 +84,7 @@ fn zigzag(v: i64) -> u64 {
     ((v << 1) ^ (v >> 63)) as u64
 }
 
-/// A column that is being written.
+/// A column.
 #[derive(Default)]
 struct Column {
     bytes: Vec<u8>,
@@ -100,34 +100,44 @@ impl Column {
         }
     }
 
+    fn written(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// Where the columns are written on.
+struct Pens([*mut u8; COLUMNS]);
+
+impl Pens {
     /// Writes the lowest `n` bytes of `v`, `n` at most 8.
     #[inline(always)]
-    fn put(&mut self, v: u64, n: usize) {
-        debug_assert!(n <= 8 && self.len + 8 <= self.bytes.len());
+    fn put(&mut self, column: usize, v: u64, n: usize) {
+        debug_assert!(n <= 8);
         // SAFETY: `make_room` has made room for all that the events of the run can take in a column and
-        // for what is written too much, and `Packer::one_more` lets no more events in than that.
+        // for what is written too much, and `Packing::one_more` lets no more events in than that.
         unsafe {
-            self.bytes.as_mut_ptr().add(self.len).cast::<u64>().write_unaligned(v.to_le());
+            self.0[column].cast::<u64>().write_unaligned(v.to_le());
+            self.0[column] = self.0[column].add(n);
         }
-        self.len += n;
     }
 
     /// Writes an integer, if `wanted`: 3 bits that say how many bytes follow, then the integer.
     #[inline(always)]
-    fn put_int(&mut self, v: u64, wanted: bool) {
+    fn put_int(&mut self, column: usize, v: u64, wanted: bool) {
         if v >= 1 << 53 {
             return if wanted {
-                self.put_long(v)
+                self.put_long(column, v)
             };
         }
         let n = (67 - (v | 1).leading_zeros()).div_ceil(8);
-        self.put(v << 3 | (n - 1) as u64, if wanted { n as usize } else { 0 });
+        self.put(column, v << 3 | (n - 1) as u64, if wanted { n as usize } else { 0 });
     }
 
-    #[cold]
-    fn put_long(&mut self, v: u64) {
-        self.put(7, 1);
-        self.put(v, 8);
+    /// The same for one of any length.
+    #[inline(always)]
+    fn put_long(&mut self, column: usize, v: u64) {
+        self.put(column, 7, 1);
+        self.put(column, v, 8);
     }
 
     /// Writes an address, if `wanted`, as the difference to another.
@@ -137,35 +147,38 @@ impl Column {
         let v = if d & 15 == 0 { zigzag(d >> 4) << 1 } else { zigzag(d) << 1 | 1 };
         // What is further away stands as it is: no difference is that long.
         let far = zigzag(d) >= 1 << 52;
-        self.put_int(if far { addr } else { v }, wanted && !far);
+        self.put_int(ADDRESS, if far { addr } else { v }, wanted && !far);
         if far && wanted {
-            self.put_long(addr);
+            self.put_long(ADDRESS, addr);
         }
-    }
-
-    fn written(&self) -> &[u8] {
-        &self.bytes[..self.len]
     }
 }
 
 /// Packs events.
 pub struct Packer {
-    model: Box<Model>,
-    columns: [Column; COLUMNS],
-    runs: Writer,
-    run_count: usize,
-    /// The run that is being written, and how many events it can have.
-    run: Run,
-    room: u32,
-    events: usize,
+    tables: Box<Tables>,
+    written: Written,
     body: Vec<u8>,
     coded: Vec<u8>,
     zstd: Option<zstd::bulk::Compressor<'static>>,
 }
 
+/// What there is of a chunk.
+#[derive(Default)]
+struct Written {
+    state: State,
+    columns: [Column; COLUMNS],
+    runs: Writer,
+    run_count: usize,
+    events: usize,
+    /// Events whose run was written with few guesses: what the others are made from does not know of them, as it
+    /// does when they are read.
+    few: usize,
+}
+
 impl core::fmt::Debug for Packer {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Packer").field("events", &self.events).finish_non_exhaustive()
+        f.debug_struct("Packer").field("events", &self.events()).finish_non_exhaustive()
     }
 }
 
@@ -179,13 +192,8 @@ impl Packer {
     /// With nothing in it.
     pub fn new() -> Self {
         Self {
-            model: Box::new(Model::new()),
-            columns: Default::default(),
-            runs: Writer::default(),
-            run_count: 0,
-            run: Run::default(),
-            room: 0,
-            events: 0,
+            tables: Tables::new(),
+            written: Written::default(),
             body: Vec::new(),
             coded: Vec::new(),
             zstd: None,
@@ -194,46 +202,44 @@ impl Packer {
 
     /// Events in it.
     pub fn events(&self) -> usize {
-        self.events
+        self.written.events
     }
 
     /// Whether so many bytes of events surely fit in.
     pub fn has_room(&self, bytes: usize) -> bool {
-        self.events + bytes / 2 <= MAX_EVENTS
+        self.events() + bytes / 2 <= MAX_EVENTS
     }
 
     /// Begins a run of events of a thread: as many as so many bytes can be, for which there must be
-    /// room. `from` is the decoding state before them.
-    pub fn begin(&mut self, thread: u32, from: &Codec, bytes: usize) {
-        let most = if self.has_room(bytes) { bytes / 2 } else { 0 };
-        for (c, max) in self.columns.iter_mut().zip(MAX_IN_COLUMN) {
+    /// room. `from` is the decoding state before them. `ALL` guesses cost a tenth more time and save little of
+    /// what is compressed; behind a run with few, none with all has room in a chunk.
+    #[inline]
+    pub fn begin<const ALL: bool>(
+        &mut self,
+        thread: u32,
+        from: &Codec,
+        bytes: usize,
+    ) -> Packing<'_, ALL> {
+        let fits = self.has_room(bytes) && (!ALL || self.written.few == 0);
+        let most = if fits { bytes / 2 } else { 0 };
+        let written = &mut self.written;
+        let mut pens = [core::ptr::null_mut(); COLUMNS];
+        for ((c, max), pen) in written.columns.iter_mut().zip(MAX_IN_COLUMN).zip(&mut pens) {
             c.make_room(most * max);
+            *pen = c.bytes[c.len..].as_mut_ptr();
         }
-        self.model.time = from.time;
-        self.run = Run { thread, count: 0, time: from.time, node: from.node };
-        self.room = most as u32;
-    }
-
-    /// Counts one more event of the run; false if it has as many as it can have.
-    #[inline(always)]
-    fn one_more(&mut self) -> bool {
-        let fits = self.run.count != self.room;
-        self.run.count += u32::from(fits);
-        fits
-    }
-
-    /// Ends the run.
-    pub fn end(&mut self) {
-        let Run { thread, count, time, node } = self.run;
-        if count > 0 {
-            self.runs.int(thread.into()).int(count.into()).int(time).int(node.into());
-            self.run_count += 1;
-            self.events += count as usize;
+        let mut state = written.state;
+        state.time = from.time;
+        Packing {
+            model: Model::new(&mut self.tables, state),
+            pens: Pens(pens),
+            run: Run { thread, count: 0, time: from.time, node: from.node },
+            room: most as u32,
+            written,
         }
-        (self.run.count, self.room) = (0, 0);
     }
 
-    /// A whole run: the events that `bytes` are, up to the first that is none. `codec` is the decoding
+    /// A whole run with all guesses: the events that `bytes` are, up to the first that is none. `codec` is the decoding
     /// state before, and then that after them. `see` is given each event's node. Returns how many
     /// events there were, and how many bytes of them.
     pub fn run(
@@ -246,70 +252,23 @@ impl Packer {
         if !self.has_room(bytes.len()) {
             return (0, 0);
         }
-        self.begin(thread, codec, bytes.len());
+        let mut packing = self.begin::<true>(thread, codec, bytes.len());
         let (mut count, mut at) = (0u32, 0);
         while let Some((event, n)) = codec.get(&bytes[at..]) {
             at += n;
             count += 1;
             see(event.node());
-            event.show(self);
+            event.show(&mut packing);
         }
-        self.end();
+        packing.end();
         (count, at)
-    }
-
-    /// Writes a time, and returns its bits of the control byte.
-    #[inline(always)]
-    fn time(&mut self, time: u64) -> u8 {
-        let d = time.wrapping_sub(self.model.time);
-        self.model.time = time;
-        let code = (d > 0xff) as usize + (d > 0xffff) as usize + (d > 0xff_ffff) as usize;
-        self.columns[TIME_LOW].put(d, 1);
-        self.columns[TIME_HIGH].put(d >> 8, TIME_BYTES[code]);
-        (code as u8) << 6
-    }
-
-    #[inline(always)]
-    fn node(&mut self, node: u32) -> u8 {
-        let guess = self.model.node_guess();
-        let right = *guess == node;
-        *guess = node;
-        let d = zigzag(node as i64 - self.model.node as i64);
-        self.columns[NODE].put_int(d, !right);
-        self.model.saw_node(node);
-        if right { NODE_GUESSED } else { 0 }
-    }
-
-    #[inline(always)]
-    fn allocated(&mut self, kind: u8, time: u64, addr: u64, size: u64, node: u32) {
-        let mut control = kind | self.time(time) | self.node(node);
-        let guess = self.model.size_guess(node);
-        let right = *guess == size;
-        *guess = size;
-        self.columns[SIZE].put_int(size, !right);
-        control |= if right { SIZE_GUESSED } else { 0 };
-        let guesses = self.model.guess_allocated(size);
-        let code = which(&guesses, addr, MISSED_ALLOC);
-        self.columns[ADDRESS].put_address(addr, self.model.allocated, code == MISSED_ALLOC);
-        self.model.saw_allocated(addr, size);
-        self.columns[CONTROL].put((control | code << 2).into(), 1);
-    }
-
-    #[inline(always)]
-    fn freed(&mut self, time: u64, addr: u64, node: u32) {
-        let mut control = self.time(time);
-        control |= if node == 0 { FREE } else { FREE_STACK | self.node(node) };
-        let code = which(&self.model.guess_freed(), addr, MISSED_FREE);
-        self.columns[ADDRESS].put_address(addr, self.model.freed, code == MISSED_FREE);
-        self.model.saw_freed(addr);
-        control |= (code & 3) << 2 | (code & 4) << 3;
-        self.columns[CONTROL].put(control.into(), 1);
     }
 
     /// Gives the payload of a chunk with all events to `out`, and begins a new one. Without events
     /// nothing is given.
     pub fn finish(&mut self, how: Compress, out: &mut Vec<u8>) {
-        if self.events == 0 {
+        let written = &self.written;
+        if written.events == 0 {
             return;
         }
         let mut w = Writer { bytes: core::mem::take(out) };
@@ -318,16 +277,16 @@ impl Packer {
             Compress::Fast => LZ4,
             Compress::Best => ZSTD,
         };
-        w.int(coder).int(self.run_count as u64);
-        w.bytes.extend_from_slice(&self.runs.bytes);
-        for c in &self.columns {
+        w.int(coder).int(written.run_count as u64);
+        w.bytes.extend_from_slice(&written.runs.bytes);
+        for c in &written.columns {
             w.int(c.len as u64);
         }
         match coder {
             ZSTD => self.put_zstd(&mut w),
             LZ4 => self.put_lz4(&mut w),
             _ => {
-                for c in &self.columns {
+                for c in &written.columns {
                     w.bytes.extend_from_slice(c.written());
                 }
             }
@@ -337,15 +296,17 @@ impl Packer {
     }
 
     fn reset(&mut self) {
-        self.model.reset();
-        self.columns.iter_mut().for_each(|c| c.len = 0);
-        self.runs.bytes.clear();
-        (self.run_count, self.events) = (0, 0);
+        self.tables.reset();
+        let written = &mut self.written;
+        written.state = State::default();
+        written.columns.iter_mut().for_each(|c| c.len = 0);
+        written.runs.bytes.clear();
+        (written.run_count, written.events, written.few) = (0, 0, 0);
     }
 
     fn put_lz4(&mut self, w: &mut Writer) {
         self.body.clear();
-        for c in &self.columns {
+        for c in &self.written.columns {
             self.body.extend_from_slice(c.written());
         }
         let most = lz4_flex::block::get_maximum_output_size(self.body.len());
@@ -358,7 +319,7 @@ impl Packer {
 
     /// Each column has its own statistics, so each is compressed by itself.
     fn put_zstd(&mut self, w: &mut Writer) {
-        for c in &self.columns {
+        for c in &self.written.columns {
             let most = zstd::zstd_safe::compress_bound(c.len);
             self.coded.resize(most, 0);
             // Neither can fail but for want of memory; then what is written has no columns, which
@@ -373,8 +334,105 @@ impl Packer {
     }
 }
 
+/// A run that is being written. All that changes from event to event is in here and nowhere else, so that it can
+/// be in registers.
+#[must_use = "what is not ended is not written"]
+pub struct Packing<'a, const ALL: bool> {
+    model: Model<'a, ALL>,
+    pens: Pens,
+    run: Run,
+    /// How many events the run can have.
+    room: u32,
+    written: &'a mut Written,
+}
+
+impl<const ALL: bool> core::fmt::Debug for Packing<'_, ALL> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Packing").field("run", &self.run).finish_non_exhaustive()
+    }
+}
+
+impl<const ALL: bool> Packing<'_, ALL> {
+    /// Ends the run.
+    #[inline]
+    pub fn end(self) {
+        let Self { model, pens, run, written, .. } = self;
+        written.state = model.state;
+        for (c, pen) in written.columns.iter_mut().zip(pens.0) {
+            c.len = pen.addr() - c.bytes.as_ptr().addr();
+        }
+        let Run { thread, count, time, node } = run;
+        if count > 0 {
+            written.runs.int(thread.into()).int(count.into()).int(time).int(node.into());
+            written.run_count += 1;
+            written.events += count as usize;
+            written.few += if ALL { 0 } else { count as usize };
+        }
+    }
+
+    /// Counts one more event of the run; false if it has as many as it can have.
+    #[inline(always)]
+    fn one_more(&mut self) -> bool {
+        let fits = self.run.count != self.room;
+        self.run.count += u32::from(fits);
+        fits
+    }
+
+    /// Writes a time, and returns its bits of the control byte.
+    #[inline(always)]
+    fn time(&mut self, time: u64) -> u8 {
+        let d = time.wrapping_sub(self.model.state.time);
+        self.model.state.time = time;
+        let code = (d > 0xff) as usize + (d > 0xffff) as usize + (d > 0xff_ffff) as usize;
+        self.pens.put(TIME_LOW, d, 1);
+        self.pens.put(TIME_HIGH, d >> 8, TIME_BYTES[code]);
+        (code as u8) << 6
+    }
+
+    #[inline(always)]
+    fn node(&mut self, node: u32) -> u8 {
+        let guess = self.model.node_guess();
+        let right = *guess == node;
+        *guess = node;
+        let d = zigzag(node as i64 - self.model.state.node as i64);
+        self.pens.put_int(NODE, d, !right);
+        self.model.saw_node(node);
+        if right { NODE_GUESSED } else { 0 }
+    }
+
+    #[inline(always)]
+    fn allocated(&mut self, kind: u8, time: u64, addr: u64, size: u64, node: u32) {
+        let mut control = kind | self.time(time) | self.node(node);
+        let guess = self.model.size_guess(node);
+        let right = *guess == size;
+        *guess = size;
+        self.pens.put_int(SIZE, size, !right);
+        control |= if right { SIZE_GUESSED } else { 0 };
+        let guesses = self.model.guess_allocated(size);
+        let made = if ALL { &guesses[..] } else { &guesses[..FEW_ALLOC_GUESSES] };
+        let code = which(made, addr, MISSED_ALLOC);
+        self.pens.put_address(addr, self.model.state.allocated, code == MISSED_ALLOC);
+        self.model.saw_allocated(addr, size);
+        self.pens.put(CONTROL, (control | code << 2).into(), 1);
+    }
+
+    #[inline(always)]
+    fn freed(&mut self, time: u64, addr: u64, node: u32) {
+        let mut control = self.time(time);
+        control |= if node == 0 { FREE } else { FREE_STACK | self.node(node) };
+        let guesses = self.model.guess_freed();
+        let made = if ALL { &guesses[..] } else { &guesses[..FEW_FREE_GUESSES] };
+        let code = which(made, addr, MISSED_FREE);
+        self.pens.put_address(addr, self.model.state.freed, code == MISSED_FREE);
+        self.model.saw_freed(addr);
+        control |= (code & 3) << 2 | (code & 4) << 3;
+        self.pens.put(CONTROL, control.into(), 1);
+    }
+}
+
 /// Each adds an event to the run; false if it has as many as it can have.
-impl Visit for Packer {
+impl<const ALL: bool> Visit for Packing<'_, ALL> {
+    #[inline(always)]
     fn define(&mut self, _: u32, _: [u32; DEFINE_NODES]) -> bool {
         false // recordings have their nodes elsewhere
     }
@@ -397,13 +455,14 @@ impl Visit for Packer {
         fits
     }
 
+    #[inline(always)]
     fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
         let fits = self.one_more();
         if fits {
             let [before, time] = times;
             self.allocated(REALLOC, time, addr, size, node);
-            self.columns[ADDRESS].put_address(old, addr, true);
-            self.columns[ADDRESS].put_int(time.wrapping_sub(before), true);
+            self.pens.put_address(old, addr, true);
+            self.pens.put_int(ADDRESS, time.wrapping_sub(before), true);
         }
         fits
     }
@@ -411,7 +470,7 @@ impl Visit for Packer {
 
 /// Which guess is right: its number, or `missed`.
 #[inline(always)]
-fn which<const N: usize>(guesses: &[u64; N], addr: u64, missed: u8) -> u8 {
+fn which(guesses: &[u64], addr: u64, missed: u8) -> u8 {
     let mut code = missed;
     for (i, g) in guesses.iter().enumerate().rev() {
         code = if *g == addr { i as u8 } else { code };

@@ -1,7 +1,7 @@
 //! Reading packed events.
 
 use crate::event::Event;
-use crate::model::{ALLOC_GUESSES, FREE_GUESSES, Model};
+use crate::model::{ALLOC_GUESSES, FREE_GUESSES, Model, State, Tables};
 use crate::pack::{
     ADDRESS, ALLOC, COLUMNS, CONTROL, Compress, FREE, LZ4, MAX_BODY, MAX_EVENTS, NODE,
     NODE_GUESSED, PAD, Run, SIZE, SIZE_GUESSED, STORED, TIME_BYTES, TIME_HIGH, TIME_LOW, ZSTD,
@@ -80,7 +80,7 @@ impl<'a> Packed<'a> {
 
 /// Unpacks events.
 pub struct Unpacker {
-    model: Box<Model>,
+    tables: Box<Tables>,
     body: Vec<u8>,
     zstd: Option<zstd::bulk::Decompressor<'static>>,
 }
@@ -93,7 +93,7 @@ impl core::fmt::Debug for Unpacker {
 
 impl Default for Unpacker {
     fn default() -> Self {
-        Self { model: Box::new(Model::new()), body: Vec::new(), zstd: None }
+        Self { tables: Tables::new(), body: Vec::new(), zstd: None }
     }
 }
 
@@ -106,17 +106,17 @@ impl Unpacker {
         mut each: impl FnMut(usize, Event),
     ) -> Option<()> {
         self.decompress(packed)?;
-        self.model.reset();
+        self.tables.reset();
         let mut at = [0; COLUMNS];
         for i in 1..COLUMNS {
             at[i] = at[i - 1] + packed.lens[i - 1];
         }
         let mut r = Columns { body: &self.body, at };
-        let m = &mut *self.model;
+        let mut m = Model::<true>::new(&mut self.tables, State::default());
         for (i, run) in packed.runs.iter().enumerate() {
-            m.time = run.time;
+            m.state.time = run.time;
             for _ in 0..run.count {
-                each(i, r.event(m)?);
+                each(i, r.event(&mut m)?);
             }
         }
         // Each column ends where the next begins.
@@ -209,12 +209,12 @@ impl Columns<'_> {
     }
 
     #[inline(always)]
-    fn node(&mut self, m: &mut Model, control: u8) -> Option<u32> {
+    fn node(&mut self, m: &mut Model<'_, true>, control: u8) -> Option<u32> {
         let node = if control & NODE_GUESSED != 0 {
             *m.node_guess()
         } else {
             let d = unzigzag(self.int(NODE)?.0);
-            let node = (m.node as i64).wrapping_add(d) as u32;
+            let node = (m.state.node as i64).wrapping_add(d) as u32;
             *m.node_guess() = node;
             node
         };
@@ -223,19 +223,19 @@ impl Columns<'_> {
     }
 
     #[inline(always)]
-    fn event(&mut self, m: &mut Model) -> Option<Event> {
+    fn event(&mut self, m: &mut Model<'_, true>) -> Option<Event> {
         let control = self.byte(CONTROL)?;
         let low = self.byte(TIME_LOW)? as u64;
         let high = self.bytes(TIME_HIGH, TIME_BYTES[(control >> 6) as usize])?;
-        let time = m.time.wrapping_add(high << 8 | low);
-        m.time = time;
+        let time = m.state.time.wrapping_add(high << 8 | low);
+        m.state.time = time;
         let kind = control & 3;
         if kind & 1 == 1 {
             let node = if kind == FREE { 0 } else { self.node(m, control)? };
             let code = (control >> 2 & 3 | control >> 3 & 4) as usize;
             let addr = match code {
                 0..FREE_GUESSES => m.guess_freed()[code],
-                _ => self.address(m.freed)?,
+                _ => self.address(m.state.freed)?,
             };
             m.saw_freed(addr);
             return Some(Event::Free { time, addr, node });
@@ -251,7 +251,7 @@ impl Columns<'_> {
         let code = (control >> 2 & 3) as usize;
         let addr = match code {
             0..ALLOC_GUESSES => m.guess_allocated(size)[code],
-            _ => self.address(m.allocated)?,
+            _ => self.address(m.state.allocated)?,
         };
         m.saw_allocated(addr, size);
         if kind == ALLOC {

@@ -85,11 +85,38 @@ fn unpack(payload: &[u8]) -> Option<(Vec<Run>, Vec<Vec<Event>>)> {
 
 const ALL: [Compress; 3] = [Compress::None, Compress::Fast, Compress::Best];
 
+/// A run with few guesses, from the bytes of a segment; returns how many were taken.
+fn few(packer: &mut Packer, thread: u32, codec: &mut Codec, bytes: &[u8]) -> usize {
+    let mut run = packer.begin::<false>(thread, codec, bytes.len());
+    let taken = codec.visit(bytes, &mut run);
+    run.end();
+    taken
+}
+
+#[test]
+fn all_guesses_are_not_made_behind_few() {
+    let (bytes, _) = encode(Codec::default(), &events(&mut Random(13), 500, true));
+    let all = |p: &mut Packer| p.run(1, &mut Codec::default(), &bytes, |_| {}).1;
+    let mut p = Packer::new();
+    assert_eq!(all(&mut p), bytes.len());
+    assert_eq!(few(&mut p, 2, &mut Codec::default(), &bytes), bytes.len());
+    let mut run = p.begin::<true>(3, &Codec::default(), bytes.len());
+    assert_eq!(Codec::default().visit(&bytes, &mut run), 0);
+    run.end();
+    assert_eq!(few(&mut p, 4, &mut Codec::default(), &bytes), bytes.len());
+    let mut payload = Vec::new();
+    p.finish(Compress::Fast, &mut payload);
+    let (heads, got) = unpack(&payload).expect("packed");
+    assert_eq!(heads.iter().map(|h| h.thread).collect::<Vec<_>>(), [1, 2, 4]);
+    assert!(got.iter().all(|run| *run == got[0]));
+    assert_eq!(all(&mut p), bytes.len(), "in the next chunk they are");
+}
+
 #[test]
 fn events_come_back_as_they_were() {
     let mut r = Random(7);
     let mut packer = Packer::new();
-    for how in ALL.into_iter().cycle().take(60) {
+    for (round, how) in ALL.into_iter().cycle().take(60).enumerate() {
         let mut runs = Vec::new();
         for thread in 0..1 + r.below(6) as u32 {
             let n = 1 + r.below(3000) as usize;
@@ -101,9 +128,16 @@ fn events_come_back_as_they_were() {
             let made = events(&mut r, n, thread % 2 == 1);
             let (bytes, end) = encode(from, &made);
             let (mut codec, mut nodes) = (from, Vec::new());
-            let got = packer.run(thread, &mut codec, &bytes, |n| nodes.push(n));
-            assert_eq!((got, codec), ((n as u32, bytes.len()), end));
-            assert_eq!(nodes, made.iter().map(Event::node).collect::<Vec<_>>());
+            if round % 2 == 0 {
+                let got = packer.run(thread, &mut codec, &bytes, |n| nodes.push(n));
+                assert_eq!((got, codec), ((n as u32, bytes.len()), end));
+                assert_eq!(nodes, made.iter().map(Event::node).collect::<Vec<_>>());
+            } else {
+                assert_eq!(
+                    (few(&mut packer, thread, &mut codec, &bytes), codec),
+                    (bytes.len(), end)
+                );
+            }
             runs.push((Run { thread, count: n as u32, time: from.time, node: from.node }, made));
         }
         let mut payload = Vec::new();
