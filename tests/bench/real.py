@@ -84,16 +84,19 @@ def launched(p, rounds, *options):
             ht_all.append(tree.whole)
     n = median(plain)
     beside = f"{median(ht) / n:10.2f}{median(ht_all) / n:8.2f}" if ht else "  not installed"
-    added = max(median(raw_target) - n, 1e-9)
-    none = f"{median(raw_collector) / added:13.2f}{raw.size / max(raw.events, 1):9.2f}"
+    added = median(raw_target) - n
+    none = f"{median(raw_collector) / added:13.2f}" if added > 0 else f"{'-':>13}"
+    none += f"{raw.size / max(raw.events, 1):9.2f}"
     return row(p.name, n, median(target), median(collector), r) + none + beside
 
 
 def row(name, n, t, c, r):
     """The columns of prof, from CPU seconds: native, target and collector."""
     events, added = max(r.events, 1), t - n
+    # Where nothing is seen to be added there is no share of it.
+    share = f"{c / added:8.2f}" if added > 0 else f"{'-':>8}"
     return (f"{name:10}{n:9.3f}{t:8.3f}{t / n:7.2f}{r.events:11}{added / events * 1e9:10.1f}"
-            f"{c / events * 1e9:11.1f}{c / max(added, 1e-9):8.2f}{r.size / events:9.2f}{r.lost:7}")
+            f"{c / events * 1e9:11.1f}{share}{r.size / events:9.2f}{r.lost:7}")
 
 
 class Redis:
