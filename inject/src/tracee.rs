@@ -25,6 +25,8 @@ const SUSPEND_SECCOMP: usize = 1 << 21;
 const SPIN: Duration = Duration::from_micros(100);
 /// Sleeps between looks: the shortest and the longest.
 const SLEEPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
+/// How long a thread of a stopped process, let go of, is given to stop again.
+const STOPS_AGAIN: Duration = Duration::from_millis(200);
 
 /// Why a thread has stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -157,6 +159,8 @@ pub struct Tracee {
     pub tid: i32,
     stopped: bool,
     gone: bool,
+    /// Its process was stopped by a signal when it stopped last.
+    group_stopped: bool,
     /// The registers of a call that the stop has ended with EINTR, and those that make it again.
     ended: Option<(UserRegs, UserRegs)>,
     /// What it did when it was asked to stop, where that must be known.
@@ -171,7 +175,15 @@ fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> nix::Res
 
 impl Tracee {
     fn running(pid: i32, tid: i32) -> Self {
-        Self { pid, tid, stopped: false, gone: false, ended: None, blocked: None }
+        Self {
+            pid,
+            tid,
+            stopped: false,
+            gone: false,
+            group_stopped: false,
+            ended: None,
+            blocked: None,
+        }
     }
 
     /// Seizes a thread, which goes on running. `None` if it has ended.
@@ -299,6 +311,10 @@ impl Tracee {
             _ => Stop::Other,
         };
         self.stopped = stop == Stop::Event || self.stopped;
+        if stop == Stop::Event {
+            // ptrace(2), Group-stop: the signal that has stopped the process, or SIGTRAP.
+            self.group_stopped = signal != libc::SIGTRAP;
+        }
         Some(stop)
     }
 
@@ -531,8 +547,24 @@ impl Tracee {
                 }
             }
         }
-        let _ = ptrace(libc::PTRACE_DETACH, self.tid, 0, 0);
+        let detached = ptrace(libc::PTRACE_DETACH, self.tid, 0, 0);
         self.gone = true;
+        if detached.is_ok() && self.group_stopped {
+            self.wait_stopped_again();
+        }
+    }
+
+    /// A thread of a stopped process wakes up when it is let go of, and stops again by itself before
+    /// it is back in its program (`__ptrace_unlink` in the kernel's kernel/ptrace.c). Until then it is
+    /// seen to be running.
+    fn wait_stopped_again(&self) {
+        let began = Instant::now();
+        while Status::of_thread(self.pid, self.tid)
+            .is_ok_and(|s| s.field("State").is_some_and(|f| f.starts_with('R')))
+            && began.elapsed() < STOPS_AGAIN
+        {
+            std::thread::sleep(SLEEPS.0);
+        }
     }
 }
 
