@@ -18,8 +18,15 @@ use std::time::{Duration, Instant};
 const START: Duration = Duration::from_secs(30);
 /// How long the end of a recording may take: symbols may have to be read.
 const END: Duration = Duration::from_secs(30);
-/// How long a collector goes on after a detach that failed.
-const AFTER_FAILURE: Duration = Duration::from_secs(2);
+/// How long a collector that could not detach goes on before it tries again, each time, and before it
+/// ends: a thread may wait in the kernel, or a machine may have no processor for it.
+const RETRIES: [Duration; 5] = [
+    Duration::from_secs(2),
+    Duration::from_secs(2),
+    Duration::from_secs(10),
+    Duration::from_secs(60),
+    Duration::from_secs(2),
+];
 
 /// Starts the collector of a recording, in a session of its own, and waits until it collects: for
 /// `timeout`, or longer where that is short.
@@ -152,10 +159,13 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
         });
         let deadline = args.duration_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
         if wait_signal(&signals, deadline) != Some(DONE) {
-            // Draining goes on meanwhile: no thread of the target waits for us.
-            let took_out = session::detach(args.pid as i32, session::DETACH_TIMEOUT);
-            let left = took_out.as_ref().map_or(true, |d| !d.is_clean());
-            if left && wait_signal(&signals, Some(Instant::now() + AFTER_FAILURE)) != Some(DONE) {
+            let gone = RETRIES.iter().any(|pause| {
+                // Draining goes on meanwhile: no thread of the target waits for us.
+                let took_out = session::detach(args.pid as i32, session::DETACH_TIMEOUT);
+                took_out.is_ok_and(|d| d.is_clean())
+                    || wait_signal(&signals, Some(Instant::now() + *pause)) == Some(DONE)
+            });
+            if !gone {
                 stop.store(true, Relaxed);
             }
         }

@@ -168,6 +168,27 @@ fn a_process_with_a_thread_that_does_not_stop_is_refused_and_goes_on() {
     }
 }
 
+#[test]
+fn a_recording_that_ends_beside_such_a_thread_is_taken_out_later() {
+    let scene = Scene::new("later");
+    let mut target = Target::start(&program("stuck.c"), &["beside"]);
+    // What a thread leaves behind is there before.
+    target.send("go 10");
+    target.expect("going");
+    target.expect("done");
+    let before = Snapshot::of(&target);
+    let recording = scene.attach_with(&target, &["--duration", "1s"]);
+    // Longer than the first detach waits.
+    target.send("go 9000");
+    target.expect("going");
+    target.ask("alloc");
+    target.expect("done");
+    let r = scene.finished(&recording);
+    r.marked("stuck.c", "stuck_block").assert_live(1, 77);
+    before.assert_same(&Snapshot::of(&target));
+    target.quit();
+}
+
 /// What a broken program says and dies of, recorded or not.
 fn end_of(scene: &Scene, how: &str, recorded: bool) -> (i32, String, String) {
     let stderr = scene.path("stderr");

@@ -37,6 +37,7 @@ int main(int argc, char **argv) {
             wait_for_child((void *)(intptr_t)ms);
         } else {
             if (pthread_create(&id, NULL, wait_for_child, (void *)(intptr_t)ms)) fail("pthread_create");
+            pthread_detach(id);
             /* Not before: pthread_create blocks all signals while it works, and a test that looks then
              * would see another mask than later. */
             say("going\n");
