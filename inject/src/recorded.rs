@@ -4,7 +4,7 @@ use crate::preflight::may_trace;
 use crate::proc::{self, Map};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result, setup};
 use prof_trace::shared::{
-    Control, Function, Geometry, LAYOUT, MAGIC, Shared, Slot, TOGGLES, Toggle,
+    Control, Function, Geometry, LAYOUT, MAGIC, SLOTS, Shared, Slot, TOGGLES, Toggle, set_bits,
 };
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -129,17 +129,12 @@ impl Recorded {
     /// The thread slots in use.
     #[must_use]
     pub fn slots(&self) -> Vec<Box<Slot>> {
-        let (at, _) = Shared::slots_range();
-        let n = (self.control.states_count as usize).min(prof_trace::shared::SLOTS);
-        let mut all = Vec::new();
-        for i in 0..n {
-            let a = self.ring.plus((at + i * size_of::<Slot>()) as u64);
-            // Most slots are free: look at the key first.
-            if self.mem.word(a).is_ok_and(|tp| tp != 0) {
-                all.extend(read_struct(&self.mem, a).ok());
-            }
-        }
-        all
+        let used = self.ring.plus(core::mem::offset_of!(Control, slots_used) as u64);
+        let Ok(words) = read_struct::<[u64; SLOTS / 64]>(&self.mem, used) else {
+            return Vec::new();
+        };
+        let at = |i: usize| self.ring.plus(Shared::slot_offset(i) as u64);
+        set_bits(words.iter().copied()).filter_map(|i| read_struct(&self.mem, at(i)).ok()).collect()
     }
 
     /// Switches recording, as the signal does; `false` if it was so already.

@@ -1,6 +1,6 @@
 //! Which threads have ended, as far as their slots and the kernel say.
 
-use prof_trace::shared::{SLOTS, Shared};
+use prof_trace::shared::Shared;
 use prof_trace::slots::{self, Owner};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +20,7 @@ impl Census {
     /// Of the threads that have slots; `is_alive` tells whether there is a thread with this id now.
     pub fn take(shared: &Shared, is_alive: impl Fn(u32) -> bool) -> Self {
         let mut latest = BTreeMap::new();
-        for s in (0..SLOTS).filter_map(|i| shared.slot(i)) {
+        for s in shared.used_slots() {
             if let Some(Owner { tid, serial, .. }) = slots::owner(s) {
                 let l = latest.entry(tid).or_insert(serial);
                 if is_newer(serial, *l) {
@@ -44,7 +44,7 @@ impl Census {
 
     /// Marks the slots of threads that have ended, so that new threads can take them.
     pub fn free_slots(&self, shared: &Shared) {
-        for s in (0..SLOTS).filter_map(|i| shared.slot(i)) {
+        for s in shared.used_slots() {
             let Some(owner) = slots::owner(s) else { continue };
             // One that is not in the census came after it.
             if self.has_ended(owner.tid, owner.serial, |_| true) {

@@ -1,7 +1,7 @@
 //! The hook's counters, added up.
 
 use prof_trace::records::Counters;
-use prof_trace::shared::{FUNCTIONS, SLOTS, Shared};
+use prof_trace::shared::{FUNCTIONS, Shared};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Adds up what the hook has counted so far.
@@ -10,15 +10,7 @@ pub fn totals(shared: &Shared) -> Counters {
     let functions = (c.functions.load(Relaxed) as usize).min(FUNCTIONS);
     let mut t = Counters { calls: vec![0; functions], ..Default::default() };
     t.lost = c.lost_no_slot.load(Relaxed);
-    // A detach that is under way may have cleared the number; unused slots have no thread pointer.
-    let slots = match c.states_count as usize {
-        0 => SLOTS,
-        n => n.min(SLOTS),
-    };
-    for s in (0..slots).filter_map(|i| shared.slot(i)) {
-        if s.tp.load(Relaxed) == 0 {
-            continue;
-        }
+    for s in shared.used_slots() {
         let add = |sum: &mut u64, n: u64| *sum = sum.wrapping_add(n);
         add(&mut t.events, s.events.load(Relaxed));
         add(&mut t.lost, s.lost.load(Relaxed));

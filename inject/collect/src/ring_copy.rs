@@ -11,7 +11,7 @@ use prof_trace::event::{Codec, DEFINE_NODES, Entry};
 use prof_trace::pcs::pc_parts;
 use prof_trace::ring;
 use prof_trace::shared::{
-    Control, Geometry, LAYOUT, MAGIC, MEMFD_NAME, MODULES, PC_LEVEL0, PC_LEVELS, Shared,
+    Control, FUNCTIONS, Geometry, LAYOUT, MAGIC, MEMFD_NAME, MODULES, PC_LEVEL0, PC_LEVELS, Shared,
 };
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -101,14 +101,22 @@ impl RingCopy {
         &self.mem
     }
 
-    /// Copies the control page, thread slots and hooked functions.
+    /// Copies the control page, the thread slots in use and the hooked functions.
     ///
     /// # Errors
     /// If the target's memory can't be read any more.
     pub fn copy_control(&mut self) -> io::Result<()> {
         self.pages = Bits::new(self.shared.geometry().size() / PAGE);
-        let [(at, len), ..] = self.shared.geometry().hot_ranges();
-        self.fetch(at, len)
+        self.fetch(0, size_of::<Control>())?;
+        let s = self.shared;
+        for slot in s.used_slots() {
+            self.fetch_ref(slot)?;
+        }
+        let functions = (s.control().functions.load(Relaxed) as usize).min(FUNCTIONS);
+        for f in (0..functions).filter_map(|i| s.function(i)) {
+            self.fetch_ref(f)?;
+        }
+        Ok(())
     }
 
     /// Copies those, modules, and all segments in use.
@@ -118,7 +126,7 @@ impl RingCopy {
     pub fn copy(&mut self) -> io::Result<()> {
         self.copy_control()?;
         let s = self.shared;
-        let [_, _, (heads, heads_len), _] = s.geometry().hot_ranges();
+        let [_, _, _, (heads, heads_len), _] = s.geometry().hot_ranges();
         let modules = (s.control().modules.load(Relaxed) as usize).min(MODULES);
         for m in (0..modules).filter_map(|i| s.module(i)) {
             self.fetch_ref(m)?;

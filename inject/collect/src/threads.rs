@@ -129,7 +129,7 @@ impl Threads {
     /// Forgets threads whose serials are not among `used` and that no slot names as living.
     pub fn forget(&mut self, shared: &Shared, used: impl Iterator<Item = u32>) {
         let mut keep: HashSet<u32> = used.collect();
-        for s in (0..SLOTS).filter_map(|i| shared.slot(i)) {
+        for s in shared.used_slots() {
             if slots::is_live(s.state.load(Relaxed)) {
                 keep.insert(s.serial.load(Relaxed));
             }

@@ -110,7 +110,9 @@ fn garbage_everywhere_does_no_harm() {
             shared.free_word(w).expect("word").store(x.odd(), Relaxed);
         }
         for i in 0..100 {
-            let s = shared.slot(x.next() as usize % 8192).expect("slot");
+            let index = x.next() as usize % 8192;
+            shared.note_slot(index);
+            let s = shared.slot(index).expect("slot");
             s.serial.store(x.odd() as u32, Relaxed);
             s.tid.store(x.odd() as u32, Relaxed);
             s.state.store(x.odd() as u32, Relaxed);

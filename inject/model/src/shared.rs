@@ -3,6 +3,7 @@
 use crate::ring::SEGMENT_FULL;
 use crate::sync::{AtomicU32, AtomicU64};
 use loom::cell::UnsafeCell;
+use loom::sync::atomic::Ordering::Relaxed;
 use trace::event::MAX_EVENT;
 pub use trace::shared::{MODULES, segment, slot};
 
@@ -63,6 +64,7 @@ pub struct Shared {
     free: Vec<AtomicU64>,
     data: Vec<Vec<UnsafeCell<u8>>>,
     slots: Vec<Slot>,
+    used: Vec<AtomicU64>,
     pcs: Vec<PcEntry>,
 }
 
@@ -80,7 +82,7 @@ impl Shared {
 
     /// With slots that were never used.
     pub fn with_slots() -> Self {
-        Self { slots: many(SLOTS), ..Self::default() }
+        Self { slots: many(SLOTS), used: many(1), ..Self::default() }
     }
 
     /// With an empty table of code addresses.
@@ -107,6 +109,15 @@ impl Shared {
 
     pub fn slot(&self, index: usize) -> Option<&Slot> {
         self.slots.get(index)
+    }
+
+    pub fn note_slot(&self, index: usize) {
+        self.used[0].fetch_or(1 << index, Relaxed);
+    }
+
+    pub fn used_slots(&self) -> impl Iterator<Item = &Slot> {
+        let used = self.used[0].load(Relaxed);
+        self.slots.iter().enumerate().filter(move |(i, _)| used >> i & 1 != 0).map(|(_, s)| s)
     }
 
     pub fn pc(&self, index: usize) -> Option<&PcEntry> {

@@ -9,12 +9,13 @@
 
 pub use crate::tables::*;
 use core::ops::Range;
+use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Grows with every change of the layout; prof only takes over what has its own number.
-pub const LAYOUT: u32 = 11;
+pub const LAYOUT: u32 = 12;
 /// Second word of the flag page: tells the attached process from its forked children, in which the
 /// kernel has wiped the page and nothing else of prof's memory is mapped.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -161,9 +162,10 @@ impl Geometry {
 
     /// The ranges (offset, length) that are written from the first event on, so that prof can
     /// allocate their pages beforehand and on its own account.
-    pub fn hot_ranges(self) -> [(usize, usize); 4] {
+    pub fn hot_ranges(self) -> [(usize, usize); 5] {
         [
-            (0, FUNCTIONS_AT + up(FUNCTIONS * size_of::<Function>())),
+            (0, SLOTS_AT + self.states * size_of::<Slot>()),
+            (FUNCTIONS_AT, FUNCTIONS * size_of::<Function>()),
             (PCS_AT, PC_LEVEL0 * 3 * size_of::<PcEntry>()),
             (HEADS_AT, self.segments * size_of::<SegmentHead>()),
             (DATA_AT, self.segments * SEGMENT_SIZE),
@@ -324,6 +326,8 @@ pub struct Control {
     pub collector_start: AtomicU64,
     /// The pid namespace that the collector's pid belongs to (inode of `/proc/self/ns/pid`).
     pub collector_ns: AtomicU64,
+    /// A bit for each [`Slot`] that was ever taken, set before it is: see [`Shared::used_slots`].
+    pub slots_used: [AtomicU64; SLOTS / 64],
     /// The target's pid, as prof saw it.
     pub pid: u32,
     /// Length of [`Control::path`].
@@ -518,10 +522,33 @@ impl Shared {
         FUNCTIONS_AT + index * size_of::<Function>()
     }
 
-    /// Offset and length of the thread slots, for reading them from another process.
-    pub const fn slots_range() -> (usize, usize) {
-        (SLOTS_AT, SLOTS * size_of::<Slot>())
+    /// Offset of a thread slot, likewise.
+    pub const fn slot_offset(index: usize) -> usize {
+        SLOTS_AT + index * size_of::<Slot>()
     }
+
+    /// Says that a slot is about to be taken.
+    pub fn note_slot(&self, index: usize) {
+        if let Some(word) = self.control().slots_used.get(index / 64) {
+            word.fetch_or(1 << (index % 64), Relaxed);
+        }
+    }
+
+    /// The slots that were ever taken. The others, nearly all, need not be looked at: that would take
+    /// milliseconds, and make memory that nobody else uses.
+    pub fn used_slots(&self) -> impl Iterator<Item = &'static Slot> + use<'_> {
+        let words = self.control().slots_used.iter().map(|w| w.load(Relaxed));
+        set_bits(words).filter_map(|i| self.slot(i))
+    }
+}
+
+/// The numbers of the bits that are set, from the lowest of the first word on.
+pub fn set_bits(words: impl Iterator<Item = u64>) -> impl Iterator<Item = usize> {
+    words.enumerate().flat_map(|(w, word)| {
+        let next = |bits: &u64| Some(bits & (bits - 1)).filter(|bits| *bits != 0);
+        let lowest = move |bits: u64| w * 64 + bits.trailing_zeros() as usize;
+        core::iter::successors(Some(word).filter(|w| *w != 0), next).map(lowest)
+    })
 }
 
 #[cfg(all(test, feature = "std"))]
@@ -557,5 +584,13 @@ mod tests {
         assert_eq!(Geometry::from_segments(63), None);
         assert_eq!(Geometry::from_segments(u32::MAX), None);
         assert_eq!(core::mem::offset_of!(Slot, events), 64);
+    }
+
+    #[test]
+    fn set_bits_are_found() {
+        let found = |words: &[u64]| set_bits(words.iter().copied()).collect::<std::vec::Vec<_>>();
+        assert_eq!(found(&[0, 0]), []);
+        assert_eq!(found(&[0b1001, 0, 1 << 63 | 1]), [0, 3, 128, 191]);
+        assert_eq!(found(&[u64::MAX]).len(), 64);
     }
 }

@@ -84,6 +84,10 @@ pub fn claim(
     for i in 0..probes {
         let index = start.wrapping_add(i) & mask;
         let Some(s) = shared.slot(index) else { return Claim::None };
+        if s.tp.load(Relaxed) == 0 {
+            // Before: whoever sees an event of its owner sees this.
+            shared.note_slot(index);
+        }
         if s.tp.compare_exchange(0, tp, AcqRel, Relaxed).is_ok() {
             return Claim::New(index);
         }

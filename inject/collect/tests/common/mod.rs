@@ -83,6 +83,7 @@ impl Writer {
         // SAFETY: no pointers.
         let tid = unsafe { libc::gettid() } as u32;
         let serial = shared.control().next_thread.fetch_add(1, Relaxed);
+        shared.note_slot(index);
         let s = shared.slot(index).expect("slot");
         s.tid.store(tid, Relaxed);
         s.serial.store(serial, Relaxed);
