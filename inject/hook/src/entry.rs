@@ -351,13 +351,17 @@ fn record_free(call: &mut Call, f: &Function, addr: u64) -> Option<&'static Slot
     if !is_selected(&shared, addr) {
         return None;
     }
+    // As early as can be: what it takes goes on beside what follows.
+    let early = clock::before(&shared);
     let (slot, t) = thread::current(&shared)?;
     let sp = call.regs.sp;
     if !outermost(slot, sp) {
         return None;
     }
     slot.busy_sp.store(sp, Relaxed);
-    let time = clock::not_before(clock::before(&shared), t.codec.time);
+    // A thread that was not counted yet may have read the clock as if there were no other.
+    let time = if t.head.is_null() { clock::before(&shared) } else { early };
+    let time = clock::not_before(time, t.codec.time);
     put_free(&shared, slot, t, call, time, addr);
     count(slot, f);
     slot.busy_sp.store(0, Relaxed);
