@@ -59,7 +59,7 @@ pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
         t.head = core::ptr::null();
         t.pos = usize::MAX;
     }
-    let start = t.index as usize + t.seq as usize;
+    let start = t.index as usize;
     let Some(index) = ring::take(shared, start).or_else(|| wait(shared, start)) else {
         return false;
     };
