@@ -50,7 +50,7 @@ impl Image {
         }
         let symbol =
             elf.dynsyms.iter().find(|s| elf.dynstrtab.get_at(s.st_name) == Some(HOOK_SYMBOL));
-        let header = symbol.ok_or_else(|| broken("no header"))?.st_value as usize;
+        let symbol = symbol.ok_or_else(|| broken("no header"))?.st_value as usize;
         let relocs = elf.dynrelas.iter().chain(elf.dynrels.iter()).chain(elf.pltrelocs.iter());
         let mut relative = Vec::new();
         let inline = |at: usize| {
@@ -72,6 +72,11 @@ impl Image {
             for at in entries.ok_or_else(|| broken("its global offset table"))? {
                 relative.push((at as usize, inline(at as usize)?));
             }
+        }
+        let pointer = relative.iter().find(|(at, _)| *at == symbol);
+        let header = pointer.ok_or_else(|| broken("no address of its header"))?.1 as usize;
+        if header.saturating_add(size_of::<HookHeader>()) > bytes.len() {
+            return Err(broken("the address of its header"));
         }
         let image = Self { bytes, header, relative, code, data };
         let h = image.header_at(RemoteAddr(0));

@@ -152,7 +152,7 @@ extern "C" fn goes_on_malloc(size: u64, f: &Function) -> u64 {
     let Some(slot) = thread::slot_at_once(&shared) else { return 0 };
     // Inside another one it is not counted.
     let outer = slot.busy_sp.load(Relaxed) | slot.inner_sp.load(Relaxed) == 0;
-    if outer && sample::passes(shared.control(), slot, size) { f.original } else { 0 }
+    if outer && sample::plainly_passes(shared.control(), slot, size) { f.original } else { 0 }
 }
 
 /// The same for a block that is given back. Its end is of no interest if it is not in the recording,

@@ -11,12 +11,16 @@ const fn code(f: Entry) -> Code {
     Code(f as *const ())
 }
 
-/// Found by name in the hook's image; the injector fills in where the shared memory is.
+/// Where [`HEADER`] is: found by name in the hook's image. What is found by name has its address looked
+/// up in a table at each use, even in the library that it is in; so the header itself is not.
 #[unsafe(no_mangle)]
-pub static PROF_HOOK: HookHeader = HookHeader {
+pub static PROF_HOOK: &HookHeader = &HEADER;
+
+/// The injector fills in where the shared memory is.
+pub static HEADER: HookHeader = HookHeader {
     magic: MAGIC,
     layout: LAYOUT,
-    segments: 0,
+    segments: AtomicU32::new(0),
     shared: AtomicU64::new(0),
     flag: AtomicU64::new(0),
     state_size: crate::state::SIZE as u64,
@@ -46,11 +50,12 @@ pub static PROF_HOOK: HookHeader = HookHeader {
 /// The memory shared with prof.
 #[inline(always)]
 pub fn shared() -> Shared {
-    let base = PROF_HOOK.shared.load(Relaxed) as *mut u8;
+    let base = HEADER.shared.load(Relaxed) as *mut u8;
     // SAFETY: the injector filled both in from the mapping it made, before any code of the hook
-    // could be reached; a volatile read, since the compiler sees the constant 0.
+    // could be reached. Nobody writes them since, so this need not be an atomic read, which would be
+    // made even where nobody asks for the number.
     unsafe {
-        let segments = core::ptr::addr_of!(PROF_HOOK.segments).read_volatile() as usize;
+        let segments = HEADER.segments.as_ptr().read() as usize;
         Shared::new(base, Geometry::trusted(segments))
     }
 }
@@ -60,7 +65,7 @@ pub fn shared() -> Shared {
 pub fn flag() -> &'static [AtomicU32; 2] {
     // SAFETY: a page that the injector mapped for as long as the hook is mapped; in forked
     // children it is wiped, not unmapped.
-    unsafe { &*(PROF_HOOK.flag.load(Relaxed) as *const [AtomicU32; 2]) }
+    unsafe { &*(HEADER.flag.load(Relaxed) as *const [AtomicU32; 2]) }
 }
 
 /// Whether this process is the one that prof attached to, and not a forked child of it, in which

@@ -5,7 +5,7 @@
 //! So: no allocation, no libc, no TLS, no locks, no panics; at most 512 bytes of the thread's stack
 //! on the usual path (what needs more runs on a scratch stack, [`state::Thread::scratch`]); no
 //! system calls but those in [`sys`]. It keeps no state of its own but the two addresses in
-//! [`header::PROF_HOOK`]; everything else stands in memory that the injector mapped.
+//! [`header::HEADER`]; everything else stands in memory that the injector mapped.
 //!
 //! * [`entry`]: the calls themselves, from the stub and back; [`named`]: those with their arguments in
 //!   other places;

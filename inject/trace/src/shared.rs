@@ -346,7 +346,7 @@ pub struct Area {
     pub len: u64,
 }
 
-/// Symbol of the [`HookHeader`] in the hook library.
+/// Symbol of the address of the [`HookHeader`] in the hook library.
 pub const HOOK_SYMBOL: &str = "PROF_HOOK";
 
 /// What the injector finds in the hook's image, and fills in before the image can run.
@@ -358,7 +358,7 @@ pub struct HookHeader {
     /// [`LAYOUT`].
     pub layout: u32,
     /// To be filled in: [`Control::segments`].
-    pub segments: u32,
+    pub segments: AtomicU32,
     /// To be filled in: where the shared memory is mapped in the target.
     pub shared: AtomicU64,
     /// To be filled in: [`Control::flag_addr`].

@@ -2,7 +2,7 @@
 //! functions that go through the hook's entries as a stub would.
 
 use prof_arch::native::capture::enter_as_stub;
-use prof_hook::header::PROF_HOOK;
+use prof_hook::header::HEADER;
 use prof_trace::event::{Codec, Entry, Event};
 use prof_trace::pcs;
 use prof_trace::ring;
@@ -109,17 +109,15 @@ pub fn install(extra_flags: u32) -> Hook {
     }
     ring::fill(&shared);
     let flag = map(4096).cast::<u32>();
-    // SAFETY: a fresh page; PROF_HOOK is in writable memory since it has atomics.
+    // SAFETY: a fresh page; HEADER is in writable memory since it has atomics.
     unsafe {
         *flag = 1;
         *flag.add(1) = FLAG_COOKIE;
-        std::ptr::addr_of!(PROF_HOOK.segments)
-            .cast_mut()
-            .write_volatile(geometry.segments() as u32);
+        HEADER.segments.store(geometry.segments() as u32, Relaxed);
         dl_iterate_phdr(add_module, std::ptr::from_ref(&shared).cast_mut().cast());
     }
-    PROF_HOOK.shared.store(shared.base() as u64, Relaxed);
-    PROF_HOOK.flag.store(flag as u64, Relaxed);
+    HEADER.shared.store(shared.base() as u64, Relaxed);
+    HEADER.flag.store(flag as u64, Relaxed);
     for (i, (kind, f)) in
         [(Kind::Malloc, malloc as *const ()), (Kind::Free, free as *const ())].iter().enumerate()
     {
