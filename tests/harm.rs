@@ -172,10 +172,13 @@ fn a_process_with_a_thread_that_does_not_stop_is_refused_and_goes_on() {
 fn a_recording_that_ends_beside_such_a_thread_is_taken_out_later() {
     let scene = Scene::new("later");
     let mut target = Target::start(&program("stuck.c"), &["beside"]);
+    let tasks = format!("/proc/{}/task", target.pid);
+    let alone = || common::numbers_in(Path::new(&tasks)).len() == 1;
     // What a thread leaves behind is there before.
     target.send("go 10");
     target.expect("going");
     target.expect("done");
+    until("the thread has ended", alone);
     let before = Snapshot::of(&target);
     let recording = scene.attach_with(&target, &["--duration", "1s"]);
     // Longer than the first detach waits.
@@ -183,6 +186,7 @@ fn a_recording_that_ends_beside_such_a_thread_is_taken_out_later() {
     target.expect("going");
     target.expect("done");
     scene.finished(&recording);
+    until("the thread has ended", alone);
     before.assert_same(&Snapshot::of(&target));
     target.quit();
 }
