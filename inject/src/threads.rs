@@ -1,6 +1,6 @@
 //! Stopping all threads of the target, for as short as can be.
 
-use crate::tracee::{Patience, Tracee};
+use crate::tracee::{Patience, Tracee, wait_stopped_again};
 use crate::{Error, Result, proc};
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -72,7 +72,7 @@ pub fn stop_all(pid: i32, timeout: Duration) -> Result<Stopped> {
             Err(e) => {
                 let (stopped, mut stuck): (Vec<_>, Vec<_>) =
                     threads.into_iter().partition(Tracee::is_stopped);
-                stopped.into_iter().for_each(Tracee::detach);
+                wait_stopped_again(Tracee::detach_all(stopped));
                 tries.push((began, Instant::now()));
                 if !matches!(e, Error::NotStopping { .. }) {
                     return Err(e);
@@ -148,12 +148,11 @@ fn seize_new(pid: i32, seen: &mut HashSet<i32>, threads: &mut Vec<Tracee>) -> Re
 impl Stopped {
     /// Lets all threads go, and counts the stop.
     pub fn resume(self, stops: &mut StopTimes) {
-        for t in self.threads {
-            t.detach();
-        }
+        let group_stopped = Tracee::detach_all(self.threads);
         for (began, end) in self.tries {
             stops.count(end - began);
         }
         stops.add(self.since);
+        wait_stopped_again(group_stopped);
     }
 }

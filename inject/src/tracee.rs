@@ -25,7 +25,7 @@ const SUSPEND_SECCOMP: usize = 1 << 21;
 const SPIN: Duration = Duration::from_micros(100);
 /// Sleeps between looks: the shortest and the longest.
 const SLEEPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
-/// How long a thread of a stopped process, let go of, is given to stop again.
+/// How long threads of a stopped process, let go of, are given to stop again.
 const STOPS_AGAIN: Duration = Duration::from_millis(200);
 
 /// Why a thread has stopped.
@@ -503,8 +503,17 @@ impl Tracee {
     }
 
     /// Lets go of a stopped thread.
-    pub fn detach(mut self) {
-        self.let_go();
+    pub fn detach(self) {
+        wait_stopped_again(Self::detach_all([self]));
+    }
+
+    /// Lets go of stopped threads; returns those for [`wait_stopped_again`].
+    pub(crate) fn detach_all(threads: impl IntoIterator<Item = Self>) -> Vec<(i32, i32)> {
+        let let_go = |mut t: Self| {
+            t.let_go();
+            t.group_stopped.then_some((t.pid, t.tid))
+        };
+        threads.into_iter().filter_map(let_go).collect()
     }
 
     /// A call that the stop has ended with EINTR, and that the kernel never restarts by itself, is
@@ -547,24 +556,27 @@ impl Tracee {
                 }
             }
         }
-        let detached = ptrace(libc::PTRACE_DETACH, self.tid, 0, 0);
+        let _ = ptrace(libc::PTRACE_DETACH, self.tid, 0, 0);
         self.gone = true;
-        if detached.is_ok() && self.group_stopped {
-            self.wait_stopped_again();
-        }
     }
+}
 
-    /// A thread of a stopped process wakes up when it is let go of, and stops again by itself before
-    /// it is back in its program (`__ptrace_unlink` in the kernel's kernel/ptrace.c). Until then it is
-    /// seen to be running.
-    fn wait_stopped_again(&self) {
-        let began = Instant::now();
-        while Status::of_thread(self.pid, self.tid)
-            .is_ok_and(|s| s.field("State").is_some_and(|f| f.starts_with('R')))
-            && began.elapsed() < STOPS_AGAIN
-        {
-            std::thread::sleep(SLEEPS.0);
+/// Waits for threads of a stopped process that were let go of: they wake up, and stop again before they
+/// are back in their program (`__ptrace_unlink` in the kernel's kernel/ptrace.c). Until then they are
+/// seen to be running.
+pub(crate) fn wait_stopped_again(mut threads: Vec<(i32, i32)>) {
+    let running = |(pid, tid): &(i32, i32)| {
+        let status = Status::of_thread(*pid, *tid);
+        status.is_ok_and(|s| s.field("State").is_some_and(|f| f.starts_with('R')))
+    };
+    let began = Instant::now();
+    loop {
+        threads.retain(running);
+        // One that was continued meanwhile just runs.
+        if threads.is_empty() || began.elapsed() >= STOPS_AGAIN {
+            return;
         }
+        std::thread::sleep(SLEEPS.0);
     }
 }
 
