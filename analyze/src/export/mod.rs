@@ -122,7 +122,7 @@ pub enum ExportError {
     #[cfg(not(feature = "parquet"))]
     #[error(
         "this prof was built without Parquet (cargo's feature parquet, which is on by default); csv and json have \
-         the same columns"
+         the columns of parquet, and json those of parquet-stacks"
     )]
     NoParquet,
 }
