@@ -161,8 +161,7 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
         if wait_signal(&signals, deadline) != Some(DONE) {
             let gone = RETRIES.iter().any(|pause| {
                 // Draining goes on meanwhile: no thread of the target waits for us.
-                let took_out = session::detach(args.pid as i32, session::DETACH_TIMEOUT);
-                took_out.is_ok_and(|d| d.is_clean())
+                take_out(args.pid as i32)
                     || wait_signal(&signals, Some(Instant::now() + *pause)) == Some(DONE)
             });
             if !gone {
@@ -178,6 +177,13 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
         Ok(e) if e.failure.is_none() => Ok(ExitCode::SUCCESS),
         _ => Ok(ExitCode::FAILURE),
     }
+}
+
+/// Takes this collector's recording out of its target; false if something is left. By now the recording
+/// there may be another's, who has put an end to this one: that is not touched.
+fn take_out(pid: i32) -> bool {
+    let is_ours = session::peek(pid).map_or(true, |p| p.collector.0 == std::process::id());
+    is_ours && session::detach(pid, session::DETACH_TIMEOUT).is_ok_and(|d| d.is_clean())
 }
 
 /// Whoever lets go of the ring last frees its memory, which takes some 20 ms: that shall not be a

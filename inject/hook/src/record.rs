@@ -59,6 +59,7 @@ pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
         t.head = core::ptr::null();
         t.pos = usize::MAX;
     }
+    // Always the same: what the collector has given back last is still in the processor's cache.
     let start = t.index as usize;
     let Some(index) = ring::take(shared, start).or_else(|| wait(shared, start)) else {
         return false;
