@@ -142,8 +142,11 @@ fn without_a_collector(signal: Signal, off: &str, says: &str) {
     assert!(now - before > 50_000, "the target was held up: {} operations", now - before);
     assert!(off_now["lost_events"].as_u64() > Some(1000), "{off_now}");
     if signal == Signal::SIGSTOP {
-        kill(Pid::from_raw(collector), Signal::SIGCONT).expect("signal");
         let pid = target.pid.to_string();
+        let out = scene.prof(&["resume", &pid]);
+        let advice = format!("kill -CONT {collector}");
+        assert!(out.code == 3 && out.stderr.contains(&advice), "{out:?}");
+        kill(Pid::from_raw(collector), Signal::SIGCONT).expect("signal");
         scene.prof(&["resume", &pid]).ok("resume");
         assert_eq!(state(&scene, &target)["state"], "recording");
     }

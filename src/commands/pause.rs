@@ -4,7 +4,15 @@ use crate::cli::PidArgs;
 use crate::failure::refused;
 use crate::session;
 use anyhow::Result;
+use prof_collect::Peek;
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// How old the collector's last sign of life may be for recording to go on: half of what makes the hook
+/// turn it off.
+const FRESH: Duration = Duration::from_millis(2500);
+/// How long a collector is waited for that was just continued, or is short of processor.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Switches recording off.
 pub fn pause(args: &PidArgs) -> Result<ExitCode> {
@@ -24,8 +32,27 @@ pub fn resume(args: &PidArgs) -> Result<ExitCode> {
             args.pid
         )));
     }
+    wait_for_collector(peek)?;
     if !prof_inject::resume(args.pid).map_err(|e| session::failed(args.pid, e))? {
         eprintln!("prof: recording was on already");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Waits for a sign of life of the collector. Without one the hook would turn recording off again at the
+/// first event for which the ring is too full.
+fn wait_for_collector(mut peek: Peek) -> Result<()> {
+    let (pid, deadline) = (peek.pid, Instant::now() + PATIENCE);
+    while peek.heartbeat_age > FRESH {
+        let (collector, age) = (peek.collector.0, peek.heartbeat_age.as_secs());
+        if Instant::now() > deadline {
+            return Err(refused(format!(
+                "process {pid}: its collector, process {collector}, has not answered for {age} s \
+                 (stopped, or short of processor?); `kill -CONT {collector}` lets a stopped one go on"
+            )));
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        peek = session::peek(pid as i32)?;
+    }
+    Ok(())
 }

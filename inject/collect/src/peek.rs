@@ -11,6 +11,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::time::Duration;
 
 /// A recorded process, at a moment.
 #[derive(Clone, Debug)]
@@ -27,6 +28,8 @@ pub struct Peek {
     pub collector: (u32, u64),
     /// Whether that process is there.
     pub collector_alive: bool,
+    /// How long ago it last gave a sign of life: at most half a second, if it gets a processor.
+    pub heartbeat_age: Duration,
     /// The hook has switched recording off, as nobody collected.
     pub orphaned: bool,
     /// Which blocks are recorded.
@@ -70,6 +73,7 @@ impl Peek {
             path: path_of(c),
             collector,
             collector_alive: alive(&shared, collector),
+            heartbeat_age: heartbeat_age(&shared),
             orphaned: c.orphaned.load(Relaxed) != 0,
             capture: Capture {
                 sample_bytes: c.sample_bytes,
@@ -96,9 +100,15 @@ fn alive(shared: &Shared, collector: (u32, u64)) -> bool {
     if c.collector_ns.load(Acquire) == pid_namespace() {
         return is_process(collector.0, collector.1);
     }
+    collector.0 != 0 && heartbeat_age(shared) < Duration::from_secs(3)
+}
+
+/// Time since the collector's last sign of life.
+fn heartbeat_age(shared: &Shared) -> Duration {
     let clock = crate::Clock::of(shared);
-    let age = clock.now().wrapping_sub(c.heartbeat.load(Acquire)) as i64;
-    collector.0 != 0 && age < 3 * clock.ticks_per_sec() as i64
+    // It may have beaten since the clock was read.
+    let age = clock.now().wrapping_sub(shared.control().heartbeat.load(Acquire)) as i64;
+    Duration::from_secs_f64(age.max(0) as f64 / clock.ticks_per_sec() as f64)
 }
 
 /// This process's pid namespace; 0 if it can't be told.
