@@ -318,6 +318,7 @@ fn target_record(target: &Target, shared: &Shared, capture: &Capture) -> TargetR
         sample_every: capture.sample_every,
         min_size: capture.min_size,
         max_size: capture.max_size,
+        early: clock.early(),
     }
 }
 

@@ -5,6 +5,7 @@ mod common;
 use common::{Maker, alloc, free, realloc};
 use prof_analyze::Analysis;
 use prof_analyze::model::{Figures, Group, Totals};
+use prof_trace::records::Target;
 
 fn group(a: &Analysis, node: u32) -> Group {
     *a.groups().iter().find(|g| g.node == node).expect("a group")
@@ -295,4 +296,80 @@ fn a_node_with_several_ids_is_one_group() {
     assert_eq!(several.groups().len(), 3);
     assert_eq!(group(&several, 2).figures.allocations, 2);
     assert_eq!(several.meta().stack(5), several.meta().stack(6));
+}
+
+/// A recording in which times may be too early by 10 ticks. Thread 1 gets 0x10, thread 2 gives it back and
+/// gets it again, and hands it to thread 1.
+fn handed_back(m: &mut Maker) {
+    m.pass(9000);
+    m.events(2, &[free(1200, 0x10), alloc(1300, 0x10, 20, 2)]);
+}
+
+fn with_early_times() -> Maker {
+    Maker::of(&Target { early: 10, ..common::target() })
+}
+
+#[test]
+fn a_free_that_is_too_early_is_of_the_block_that_follows() {
+    for (time, unknown) in [(1291, 0), (1300, 0), (1305, 0), (1290, 1)] {
+        let mut m = with_early_times();
+        handed_back(&mut m);
+        m.events(1, &[alloc(1100, 0x10, 10, 1), free(time, 0x10), alloc(1400, 0x20, 30, 3)]);
+        let a = m.analysis();
+        check_sums(&a);
+        let t = a.totals();
+        assert_eq!((t.unknown_frees, t.implied_frees), (unknown, 0), "{time}");
+        assert_eq!(t.figures.live_bytes, 30 + 20 * unknown, "{time}");
+        assert_eq!(t.figures.peak_bytes, 30 + 20 * unknown, "{time}");
+        assert_eq!(group(&a, 2).figures.allocated_bytes, 20);
+    }
+    // Not where times are never too early.
+    let mut m = Maker::new();
+    handed_back(&mut m);
+    m.events(1, &[alloc(1100, 0x10, 10, 1), free(1295, 0x10)]);
+    let t = *m.analysis().totals();
+    assert_eq!((t.unknown_frees, t.figures.live_bytes), (1, 20));
+}
+
+#[test]
+fn a_free_that_is_too_early_and_read_late_is_of_the_block_that_follows() {
+    let mut m = with_early_times();
+    m.pass(1150);
+    m.events(1, &[alloc(1100, 0x10, 10, 1)]);
+    m.events(2, &[free(1200, 0x10), alloc(1300, 0x10, 20, 2)]);
+    m.pass(2000).pass(3000).pass(4000);
+    m.events(1, &[free(1295, 0x10)]);
+    m.pass(5000);
+    let a = m.analysis();
+    check_sums(&a);
+    assert_eq!((a.totals().unknown_frees, a.totals().figures.live_bytes), (0, 0));
+}
+
+#[test]
+fn blocks_from_before_are_none_that_follow() {
+    // Nobody was seen to give back another one's block at that address: thread 1 can't have had it.
+    let mut m = with_early_times();
+    m.pass(9000);
+    m.events(1, &[free(1295, 0x10)]);
+    m.events(2, &[alloc(1300, 0x10, 20, 2)]);
+    let t = *m.analysis().totals();
+    assert_eq!((t.unknown_frees, t.figures.live_bytes), (1, 20));
+}
+
+#[test]
+fn an_allocation_that_is_too_early_does_not_end_with_the_block_before() {
+    // Thread 1 had 0x10 first, thread 2 next, and then thread 1 again. The last free is one more time of
+    // thread 2's, or thread 3's.
+    for (time, freed_by, live) in [(1491, 2, 30), (1491, 3, 30), (1505, 2, 30), (1490, 2, 0)] {
+        let mut m = with_early_times();
+        m.pass(9000);
+        m.events(1, &[alloc(1100, 0x10, 10, 1), free(1200, 0x10), alloc(time, 0x10, 30, 3)]);
+        m.events(2, &[alloc(1300, 0x10, 20, 2)]);
+        m.events(freed_by, &[free(1500, 0x10)]);
+        let a = m.analysis();
+        check_sums(&a);
+        let t = a.totals();
+        assert_eq!((t.implied_frees, t.unknown_frees), (u64::from(live == 0), 0), "{time}");
+        assert_eq!(t.figures.live_bytes, live, "{time}");
+    }
 }

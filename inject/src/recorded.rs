@@ -153,6 +153,9 @@ impl Recorded {
         let at = c.plus(entry as u64);
         self.mem.write(at.plus(8), &u64::from(on).to_ne_bytes())?;
         self.mem.write(at, &self.now().to_ne_bytes())?;
+        let unseen_at = c.plus(core::mem::offset_of!(Control, unseen) as u64);
+        let unseen = self.mem.word(unseen_at)?.wrapping_add(1);
+        self.mem.write(unseen_at, &unseen.to_ne_bytes())?;
         self.mem.write(count_at, &n.wrapping_add(1).to_ne_bytes())?;
         if on {
             let orphaned = core::mem::offset_of!(Control, orphaned);

@@ -117,8 +117,8 @@ struct Pipe(Feed<Op, Message>);
 
 /// What is handed over.
 enum Message {
-    /// Which blocks the operations are of.
-    Begin(Capture),
+    /// What [`Sink::begin`] gets.
+    Begin(Capture, u64),
     /// The next operations.
     Ops(Vec<Op>),
 }
@@ -130,8 +130,8 @@ impl From<Vec<Op>> for Message {
 }
 
 impl Sink for Pipe {
-    fn begin(&mut self, capture: &Capture) {
-        self.0.say(Message::Begin(*capture));
+    fn begin(&mut self, capture: &Capture, early: u64) {
+        self.0.say(Message::Begin(*capture, early));
     }
 
     fn take(&mut self, ops: &[Op]) {
@@ -235,7 +235,7 @@ fn replay(from: &Take<Op, Message>, to: Feed<Row, Vec<Row>>) -> Replayed {
     let mut replay = Replay::new(Rows { to, links: Live::default(), given: Vec::new(), chains: 0 });
     while let Some(message) = from.next() {
         match message {
-            Message::Begin(capture) => Sink::begin(&mut replay, &capture),
+            Message::Begin(capture, early) => Sink::begin(&mut replay, &capture, early),
             Message::Ops(ops) => {
                 replay.take(&ops);
                 from.done(ops);

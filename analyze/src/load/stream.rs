@@ -26,8 +26,9 @@ impl Default for LoadOptions {
 
 /// Takes operations in the order of time.
 pub trait Sink {
-    /// Which blocks the operations are of. Called before the first.
-    fn begin(&mut self, _capture: &Capture) {}
+    /// Which blocks the operations are of, and by how many ticks times may be too early (see `Target`).
+    /// Called before the first.
+    fn begin(&mut self, _capture: &Capture, _early: u64) {}
 
     /// The next operations.
     fn take(&mut self, ops: &[Op]);
@@ -175,7 +176,8 @@ impl Stream {
                 Item::Chunk(kind, payload, at) => {
                     let pass = self.meta.take(kind, payload, at);
                     if kind == kind::TARGET {
-                        sink.begin(&self.meta.target.capture());
+                        let target = &self.meta.target;
+                        sink.begin(&target.capture(), target.early);
                     }
                     match pass {
                         Some(ticks) => self.pass.replace(ticks),

@@ -1,6 +1,7 @@
 //! What the operations of a recording come to: live blocks, totals, groups.
 
 mod analysis;
+mod early;
 mod estimate;
 mod follow;
 mod live;

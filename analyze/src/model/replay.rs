@@ -1,5 +1,6 @@
 //! Replaying the operations.
 
+use super::early::Early;
 use super::estimate::{Errors, Estimates};
 use super::live::{Block, Live};
 use crate::load::{IdMap, Op, OpKind, Sink};
@@ -176,8 +177,10 @@ pub struct Replay<W: Watch = ()> {
     by_node: IdMap<u32>,
     /// By lane: the block that the thread got last, if that was the last thing it did; else 0.
     newest: Vec<u64>,
-    /// Addresses of the last implied frees, and when they were.
-    implied: HashMap<u64, u64>,
+    /// Addresses of the last implied frees, when they were, and the lane whose block they ended.
+    implied: HashMap<u64, (u64, u32)>,
+    /// Events that are too early.
+    early: Early,
     /// There were operations.
     started: bool,
     /// Some blocks are not in the recording.
@@ -206,6 +209,7 @@ impl<W: Watch> Replay<W> {
             by_node: IdMap::default(),
             newest: Vec::new(),
             implied: HashMap::new(),
+            early: Early::default(),
             started: false,
             partial: false,
             estimates: None,
@@ -332,6 +336,9 @@ impl<W: Watch> Replay<W> {
             e.begin(&block, again);
         }
         *self.newest(op.lane) = op.addr;
+        if let Some(free) = self.early.of(op) {
+            self.end_at_once(op, free);
+        }
     }
 
     #[inline(always)]
@@ -340,10 +347,9 @@ impl<W: Watch> Replay<W> {
         let Some(b) = self.live.remove(op.addr) else {
             return self.not_live(op);
         };
-        if b.time > op.time && b.lane != op.lane {
-            // The block of that address is a later one.
+        if b.lane != op.lane && self.is_of_another(op, &b) {
             self.live.insert(op.addr, b);
-            return self.not_live(op);
+            return;
         }
         let temporary = (newest == op.addr && b.lane == op.lane) as u64;
         self.totals.figures.lose(b.size());
@@ -358,13 +364,54 @@ impl<W: Watch> Replay<W> {
             OpKind::Given => Fate::Reallocated,
             _ => Fate::Freed,
         };
-        let end =
-            End { time: op.time, lane: op.lane, node: op.node, fate, temporary: temporary != 0 };
+        let time = op.time.max(b.time);
+        let end = End { time, lane: op.lane, node: op.node, fate, temporary: temporary != 0 };
         self.watch.end(op.addr, &b, end);
     }
 }
 
 impl<W: Watch> Replay<W> {
+    /// A thread gives back a block `b` of another one, or so it seems. If it has given back one of the same
+    /// address that was there before or after it, that is counted, and it holds true.
+    #[inline(always)]
+    fn is_of_another(&mut self, op: &Op, b: &Block) -> bool {
+        if b.time > op.time {
+            if self.early.is_near(op.time, b.time) && self.early.can_be(op) {
+                return false;
+            }
+            self.not_live(op);
+            return true;
+        }
+        if self.early.is_near(b.time, op.time) && self.was_implied(op, b) {
+            return true;
+        }
+        self.early.cross(op.addr);
+        false
+    }
+
+    /// Whether `b` was handed out too early: its address then seemed to be in use, and the block before
+    /// it, which another thread had, was taken to have ended. This is that block's free.
+    #[cold]
+    fn was_implied(&mut self, op: &Op, b: &Block) -> bool {
+        let Some(&(time, lane)) = self.implied.get(&op.addr) else { return false };
+        let before = op.kind == OpKind::Free && time == b.time && lane != b.lane;
+        if before {
+            *self.newest(op.lane) = 0;
+            self.implied.remove(&op.addr);
+            self.totals.implied_frees -= 1;
+        }
+        before
+    }
+
+    /// A block was given back before it was handed out, as it seemed: it ends right after it begins.
+    #[cold]
+    fn end_at_once(&mut self, op: &Op, free: Op) {
+        self.totals.unknown_frees -= 1;
+        let newest = *self.newest(free.lane);
+        self.end(&Op { time: op.time, ..free });
+        *self.newest(free.lane) = newest;
+    }
+
     /// A block is given back that is not live: it is from before the attach; or it was given to a
     /// `realloc`, whose event is written after the block is gone, so late that the address had
     /// been handed out again before. In that case its end has been seen, as an implied free.
@@ -372,13 +419,18 @@ impl<W: Watch> Replay<W> {
     fn not_live(&mut self, op: &Op) {
         self.watch.unknown(op);
         match self.implied.get(&op.addr) {
-            Some(time) if op.time < *time => {
+            Some((time, _)) if op.time < *time => {
                 self.implied.remove(&op.addr);
                 self.totals.implied_frees -= 1;
             }
             // The old block may just not have been recorded.
             _ if self.partial && op.kind == OpKind::Given => {}
-            _ => self.totals.unknown_frees += 1,
+            _ => {
+                self.totals.unknown_frees += 1;
+                if self.early.can_be(op) {
+                    self.early.push(op);
+                }
+            }
         }
     }
 
@@ -394,17 +446,18 @@ impl<W: Watch> Replay<W> {
         if self.implied.len() >= IMPLIED {
             self.implied.clear();
         }
-        self.implied.insert(addr, time);
+        self.implied.insert(addr, (time, b.lane));
         let end = End { time, lane: op.lane, node: 0, fate: Fate::Implied, temporary: false };
         self.watch.end(addr, b, end);
     }
 }
 
 impl<W: Watch> Sink for Replay<W> {
-    fn begin(&mut self, capture: &Capture) {
+    fn begin(&mut self, capture: &Capture, early: u64) {
         if self.started {
             return;
         }
+        self.early = Early::new(early);
         self.partial = !capture.is_everything();
         if capture.is_sampled() {
             self.estimates = Some(Box::new(Estimates::new(*capture)));

@@ -30,11 +30,20 @@ impl Clock {
         if self.counter { prof_arch::native::capture::counter() } else { monotonic_ns() }
     }
 
+    /// Ticks by which the hook's times may be too early.
+    pub fn early(&self) -> u64 {
+        if self.counter { (self.ticks_per_sec * LOAD_NS / 1_000_000_000).max(1) } else { 0 }
+    }
+
     /// Ticks in a second.
     pub fn ticks_per_sec(&self) -> u64 {
         self.ticks_per_sec
     }
 }
+
+/// The longest that a load takes which finds nothing in any cache, in ns, with a good margin: the hook's
+/// unordered readings of the counter are not earlier than that (see `Target::early`).
+const LOAD_NS: u64 = 2000;
 
 /// `CLOCK_MONOTONIC` in nanoseconds.
 pub(crate) fn monotonic_ns() -> u64 {

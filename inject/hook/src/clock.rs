@@ -14,22 +14,43 @@ pub fn before(shared: &Shared) -> u64 {
 }
 
 /// Ticks after something that acquired memory (an allocation): earlier loads stay before it.
-///
-/// As long as only one thread has been seen, nobody else can have given that memory back or handed it
+#[inline(always)]
+pub fn after(shared: &Shared) -> u64 {
+    if let Some(time) = alone(shared) { time } else { ordered(shared) }
+}
+
+/// Ticks if only one thread has been seen: nobody else can have given memory back or handed it
 /// out, and the counter is read without waiting for loads, in a third of the time. A second thread
 /// counts itself before its first event, so whoever gets memory from it sees that count as well, where
 /// the processor does loads in order. Two such readings may change places within an instruction or two:
 /// see [`not_before`].
 #[inline(always)]
-pub fn after(shared: &Shared) -> u64 {
+pub fn alone(shared: &Shared) -> Option<u64> {
     let c = shared.control();
-    if c.clock != clock::COUNTER {
-        return slow(shared);
-    }
-    if capture::LOADS_IN_ORDER && c.next_thread.load(Relaxed) <= FIRST_THREAD + 1 {
+    let alone = c.clock == clock::COUNTER
+        && capture::LOADS_IN_ORDER
+        && c.next_thread.load(Relaxed) <= FIRST_THREAD + 1;
+    alone.then(capture::counter)
+}
+
+/// Ticks of a block's begin or end in this thread. Where it was also the last one to give the block back,
+/// or to get it, the counter is read without waiting for loads: nobody else has had the block since, or
+/// readers can tell (FORMAT.md, section 3).
+#[inline(always)]
+pub fn of_block(shared: &Shared, owned: bool) -> u64 {
+    if owned && shared.control().clock == clock::COUNTER {
         capture::counter()
     } else {
+        ordered(shared)
+    }
+}
+
+#[inline(always)]
+fn ordered(shared: &Shared) -> u64 {
+    if shared.control().clock == clock::COUNTER {
         capture::counter_after_loads()
+    } else {
+        slow(shared)
     }
 }
 

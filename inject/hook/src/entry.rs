@@ -7,7 +7,7 @@
 use crate::record::{add, event, has_room};
 use crate::stack::capture;
 use crate::state::Thread;
-use crate::{chunk, clock, header, modules, sample, thread};
+use crate::{chunk, clock, header, modules, owner, sample, thread};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, Go, call_on_stack};
 use prof_trace::samples;
@@ -214,7 +214,11 @@ pub(crate) extern "C" fn after_alloc(call: &mut Call) -> u64 {
     let Some(t) = t else { return 0 };
     let shared = header::shared();
     slot.busy_sp.store(call.regs.sp, Relaxed);
-    let time = clock::not_before(clock::after(&shared), t.codec.time);
+    let time = clock::alone(&shared).unwrap_or_else(|| {
+        let owned = t.owned.get(owner::key(&shared, addr));
+        clock::of_block(&shared, owned)
+    });
+    let time = clock::not_before(time, t.codec.time);
     record_alloc(&shared, slot, t, call, time, addr);
     count(slot, f);
     slot.busy_sp.store(0, Relaxed);
@@ -224,13 +228,18 @@ pub(crate) extern "C" fn after_alloc(call: &mut Call) -> u64 {
 #[inline(always)]
 fn record_alloc(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: u64, addr: u64) {
     let f = function(call);
-    let Some(node) = stack_node(shared, slot, t, call) else { return };
+    let Some(node) = stack_node(shared, slot, t, call) else {
+        return t.owned.forget(owner::key(shared, addr));
+    };
     select(shared, addr);
     let size = chunk::look(f, t, addr, requested(f.kind, &call.args));
-    event(shared, slot, t, |c, at| {
+    let written = event(shared, slot, t, |c, at| {
         // SAFETY: `event` passes a place of MAX_EVENT bytes.
         unsafe { c.put_alloc(at, time, addr, size, node) }
     });
+    if !written {
+        t.owned.forget(owner::key(shared, addr));
+    }
 }
 
 /// The node of the call's stack, in a segment with room for an event; `None`, and the event is counted
@@ -259,11 +268,22 @@ fn free_node(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> Optio
 
 #[inline(always)]
 fn put_free(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: u64, addr: u64) {
-    let Some(node) = free_node(shared, slot, t, call) else { return };
-    event(shared, slot, t, |c, at| {
-        // SAFETY: `event` passes a place of MAX_EVENT bytes.
-        unsafe { c.put_free(at, time, addr, node) }
+    let node = free_node(shared, slot, t, call);
+    let written = node.is_some_and(|node| {
+        event(shared, slot, t, |c, at| {
+            // SAFETY: `event` passes a place of MAX_EVENT bytes.
+            unsafe { c.put_free(at, time, addr, node) }
+        })
     });
+    if !written {
+        unseen(shared);
+    }
+}
+
+/// The end of a block was lost: what threads know of blocks is void.
+#[cold]
+fn unseen(shared: &Shared) {
+    shared.control().unseen.fetch_add(1, Relaxed);
 }
 
 /// What `before_realloc` leaves in argument 4, where neither the original nor unwinding looks.
@@ -316,19 +336,27 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
     let before = clock::not_before(before, t.codec.time);
     let time = clock::not_before(clock::after(&shared), before);
     count(slot, f);
+    t.owned.forget(owner::key(&shared, old));
     if !is_new {
         put_free(&shared, slot, t, call, before, old);
     } else if old == 0 {
+        t.owned.get(owner::key(&shared, addr));
         record_alloc(&shared, slot, t, call, time, addr);
     } else {
         // Also if the old block is not in the recording: that a block was reallocated counts.
-        if let Some(node) = stack_node(&shared, slot, t, call) {
+        let node = stack_node(&shared, slot, t, call);
+        let written = node.is_some_and(|node| {
             select(&shared, addr);
             let size = chunk::look(f, t, addr, size);
             event(&shared, slot, t, |c, at| {
                 // SAFETY: `event` passes a place of MAX_EVENT bytes.
                 unsafe { c.put_realloc(at, before, time, old, addr, size, node) }
-            });
+            })
+        });
+        if written {
+            t.owned.get(owner::key(&shared, addr));
+        } else {
+            unseen(&shared);
         }
     }
     slot.busy_sp.store(0, Relaxed);
@@ -352,15 +380,21 @@ fn record_free(call: &mut Call, f: &Function, addr: u64) -> Option<&'static Slot
         return None;
     }
     // As early as can be: what it takes goes on beside what follows.
-    let early = clock::before(&shared);
+    let early = clock::alone(&shared);
     let (slot, t) = thread::current(&shared)?;
     let sp = call.regs.sp;
     if !outermost(slot, sp) {
         return None;
     }
     slot.busy_sp.store(sp, Relaxed);
-    // A thread that was not counted yet may have read the clock as if there were no other.
-    let time = if t.head.is_null() { clock::before(&shared) } else { early };
+    let time = match early {
+        // A thread that was not counted yet may have read the clock as if there were no other.
+        Some(time) if !t.head.is_null() => time,
+        _ => {
+            let owned = t.owned.give(owner::key(&shared, addr));
+            clock::of_block(&shared, owned)
+        }
+    };
     let time = clock::not_before(time, t.codec.time);
     put_free(&shared, slot, t, call, time, addr);
     count(slot, f);

@@ -32,6 +32,7 @@ pub mod memory;
 pub mod modules;
 pub mod name;
 pub mod named;
+mod owner;
 pub mod recent;
 pub mod record;
 pub mod resolve;

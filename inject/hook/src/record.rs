@@ -12,29 +12,30 @@ use prof_trace::shared::{Shared, Slot};
 const COLLECTOR_DEAD_NS: u64 = 5_000_000_000;
 
 /// Writes one event with `put`, which gets the encoding state and a place of `MAX_EVENT` bytes and
-/// returns the length, 0 if the event can't be represented.
+/// returns the length, 0 if the event can't be represented. Whether it was written.
 #[inline(always)]
 pub fn event(
     shared: &Shared,
     slot: &Slot,
     t: &mut Thread,
     put: impl FnOnce(&mut Codec, *mut u8) -> usize,
-) {
+) -> bool {
     if !has_room(shared, slot, t) {
         add(&slot.lost, 1);
-        return;
+        return false;
     }
     // SAFETY: `pos` is at most SEGMENT_FULL, so MAX_EVENT bytes are left in the segment.
     let at = unsafe { t.data.add(t.pos) };
     let n = put(&mut t.codec, at);
     if n == 0 {
         add(&slot.lost, 1);
-        return;
+        return false;
     }
     t.pos += n;
     // SAFETY: set together with `data`; the segment is this thread's until it closes it.
     ring::commit(unsafe { &*t.head }, t.pos);
     add(&slot.events, 1);
+    true
 }
 
 /// Sees to it that an event has room in the thread's segment; false if there is none in the ring. Before

@@ -1,5 +1,6 @@
 //! What the hook keeps of a thread, in memory that only that thread touches.
 
+use crate::owner::Owned;
 use crate::recent::{RECENT, Recent};
 use prof_arch::native::Regs;
 use prof_trace::event::Codec;
@@ -176,6 +177,8 @@ pub struct Thread {
     pub modules: u32,
     /// The remembered stack can't be compared with the next one.
     pub passing: bool,
+    /// The blocks of which it was the last to have.
+    pub owned: Owned,
     /// Code addresses, each at the place that its hash names.
     pub codes: [SeenCode; CODES],
     /// Stack nodes, likewise.
@@ -214,6 +217,7 @@ impl Thread {
         self.seq = 0;
         self.extents = [Extent { start: 0, end: 0 }; 4];
         self.next_extent = 0;
+        self.owned.clear();
         self.forget();
     }
 

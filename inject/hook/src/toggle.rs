@@ -28,6 +28,7 @@ pub unsafe extern "C" fn handler(signal: i32) {
 /// Writes down when recording was switched.
 pub fn note(shared: &Shared, on: u32) {
     let c = shared.control();
+    c.unseen.fetch_add(1, AcqRel);
     let n = c.toggle_count.fetch_add(1, AcqRel);
     let t = &c.toggles[n as usize % TOGGLES];
     t.on.store(on as u64, Relaxed);

@@ -147,6 +147,8 @@ record! {
         min_size: later,
         /// Larger blocks are not in the recording; `u64::MAX` or 0: no limit.
         max_size: later,
+        /// Ticks by which times may be too early, see FORMAT.md, section 3; 0: they are not.
+        early: later,
     }
 }
 
@@ -517,8 +519,8 @@ mod tests {
         };
         let bytes = t.encode();
         assert_eq!(Target::decode(&bytes), Some(t));
-        // The last four fields, one byte each here, may be missing.
-        let old = bytes.len() - 4;
+        // The last five fields, one byte each here, may be missing.
+        let old = bytes.len() - 5;
         for cut in 0..old {
             assert_eq!(Target::decode(&bytes[..cut]), None);
         }
@@ -527,7 +529,7 @@ mod tests {
         let sampled = Target { sample_bytes: 1 << 19, max_size: u64::MAX, ..from_old };
         let bytes = sampled.encode();
         assert_eq!(Target::decode(&bytes), Some(sampled));
-        assert_eq!(Target::decode(&bytes[..bytes.len() - 1]), None);
+        assert_eq!(Target::decode(&bytes[..bytes.len() - 2]), None);
         let h = Hooks {
             hooked: vec![Hook { index: 1, function: "malloc".into(), ..Default::default() }],
             not_hooked: vec![NotHooked { reason: "too short".into(), ..Default::default() }],

@@ -15,7 +15,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Grows with every change of the layout; prof only takes over what has its own number.
-pub const LAYOUT: u32 = 12;
+pub const LAYOUT: u32 = 13;
 /// Second word of the flag page: tells the attached process from its forked children, in which the
 /// kernel has wiped the page and nothing else of prof's memory is mapped.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -297,6 +297,8 @@ pub struct Control {
     pub stacks_seq: AtomicU32,
     /// Serial number for the next thread that is seen; begins with [`FIRST_THREAD`].
     pub next_thread: AtomicU32,
+    /// How often events may have gone unseen: recording was switched, or the end of a block was lost.
+    pub unseen: AtomicU64,
     /// Grows when the set of modules has changed; tells the hook to look again.
     pub modules_seq: AtomicU32,
     /// Number of toggles ever; entry `n % TOGGLES` holds number `n`.
