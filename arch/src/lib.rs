@@ -24,6 +24,7 @@ extern crate alloc;
 pub mod aarch64;
 pub mod arm;
 pub mod blocked;
+mod marks;
 pub mod mips64;
 #[cfg(feature = "relocate")]
 pub mod patch;
@@ -41,6 +42,8 @@ pub use arm as native;
 pub use mips64 as native;
 #[cfg(target_arch = "x86_64")]
 pub use x86_64 as native;
+
+pub use marks::Marks;
 
 /// All arguments of functions that are hooked are in registers here.
 #[cfg(not(target_arch = "arm"))]

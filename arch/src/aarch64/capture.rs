@@ -120,16 +120,20 @@ macro_rules! hook_entry {
 }
 
 /// Defines an entry `$name` that stubs jump to: if
-/// `$goes_on: extern "C" fn(argument 0: u64, descriptor: &Function) -> u64` returns an address, the call
-/// goes on there, as if nothing had been; if it returns 0, at the entry `$full`. For functions with at
-/// most three arguments.
+/// `$goes_on: fn(argument 0: u64, descriptor: &Function) -> u64` returns an address, the call
+/// goes on there, as if nothing had been; if it returns 0, at the entry `$full`. `$goes_on` looks at marks
+/// by itself (see [`Marks`](crate::Marks)). For functions with at most three arguments.
 #[cfg(target_arch = "aarch64")]
 #[macro_export]
 macro_rules! pass_entry {
-    ($(#[$doc:meta])* $name:ident, $goes_on:path, $full:path) => {
+    ($(#[$doc:meta])* $name:ident, $goes_on:path, $full:path $(, $within:path, $marks:path)?) => {
+        $(const _: () = assert!($marks.is_low());)?
         $(#[$doc])*
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
+            extern "C" fn goes_on(argument: u64, function: &Function) -> u64 {
+                $goes_on(argument, function)
+            }
             core::arch::naked_asm!(
                 "hint #34", // bti c
                 "stp x29, x30, [sp, #-48]!",
@@ -146,7 +150,7 @@ macro_rules! pass_entry {
                 "b {full}",
                 "2:",
                 "br x16",
-                goes_on = sym $goes_on,
+                goes_on = sym goes_on,
                 full = sym $full,
             )
         }

@@ -126,35 +126,68 @@ macro_rules! hook_entry {
 }
 
 /// Defines an entry `$name` that stubs jump to: if
-/// `$goes_on: extern "C" fn(argument 0: u64, descriptor: &Function) -> u64` returns an address, the call
+/// `$goes_on: fn(argument 0: u64, descriptor: &Function) -> u64` returns an address, the call
 /// goes on there, as if nothing had been; if it returns 0, at the entry `$full`. For functions with at
 /// most three arguments.
+///
+/// With `$marks` and the static that they are in, a look at the mark of argument 0 comes before that (see
+/// [`Marks`](crate::Marks)).
+///
+/// `$goes_on` is called by the convention of another system, in which rdi and rsi are preserved: it is
+/// short, and does not need them.
 #[cfg(target_arch = "x86_64")]
 #[macro_export]
 macro_rules! pass_entry {
     ($(#[$doc:meta])* $name:ident, $goes_on:path, $full:path) => {
+        $crate::pass_entry!(@define $(#[$doc])* $name, $goes_on, $full,
+            ["endbr64"], []);
+    };
+    ($(#[$doc:meta])* $name:ident, $goes_on:path, $full:path, $within:path, $marks:path) => {
+        $crate::pass_entry!(@define $(#[$doc])* $name, $goes_on, $full,
+            ["endbr64",
+            "mov rax, [rip + {within} + {base}]",
+            "mov r10d, edi",
+            "shr r10d, {shift}",
+            "and r10d, {mask}",
+            "cmp byte ptr [rax + r10 + {first}], 0",
+            "jne 2f",
+            "cmp dword ptr [rax + {void}], 0",
+            "jne 2f",
+            "jmp [r11 + {original}]",
+            "2:"],
+            [within = sym $within,
+            base = const $marks.base,
+            shift = const $marks.granule.ilog2(),
+            mask = const $marks.count - 1,
+            first = const $marks.first,
+            void = const $marks.void,
+            original = const $marks.original,]);
+        const _: () = assert!($marks.is_low());
+    };
+    (@define $(#[$doc:meta])* $name:ident, $goes_on:path, $full:path, [$($first:literal),*], [$($operands:tt)*]) => {
         $(#[$doc])*
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
+            extern "win64" fn goes_on(argument: u64, function: &Function) -> u64 {
+                $goes_on(argument, function)
+            }
             core::arch::naked_asm!(
-                "endbr64",
-                "push rdi",
-                "push rsi",
+                $($first,)*
                 "push rdx",
                 "push r11",
-                "sub rsp, 8",
-                "mov rsi, r11",
+                "sub rsp, 40", // 32 bytes are the callee's
+                "mov rcx, rdi",
+                "mov rdx, r11",
                 "call {goes_on}",
-                "add rsp, 8",
+                "add rsp, 40",
                 "pop r11",
                 "pop rdx",
-                "pop rsi",
-                "pop rdi",
                 "test rax, rax",
                 "jz {full}",
                 "jmp rax",
-                goes_on = sym $goes_on,
+                goes_on = sym goes_on,
                 full = sym $full,
+                $($operands)*
             )
         }
     };

@@ -4,14 +4,19 @@
 //! original runs). Memory that is given back is recorded before the original runs, since another
 //! thread may get it while it does; memory that is handed out is recorded after.
 
+use crate::header::HEADER;
 use crate::record::{add, event, has_room};
 use crate::stack::capture;
 use crate::state::Thread;
 use crate::{chunk, clock, header, modules, owner, sample, thread};
+use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
+use prof_arch::Marks;
 use prof_arch::native::capture::{Call, Go, call_on_stack};
 use prof_trace::samples;
-use prof_trace::shared::{FUNCTIONS, Function, Kind, Shared, Slot, flags};
+use prof_trace::shared::{
+    Control, FUNCTIONS, Function, HookHeader, Kind, MARKS_AT, SAMPLE_MARKS, Shared, Slot, flags,
+};
 
 prof_arch::hook_entry!(
     /// malloc and everything that hands out a new block.
@@ -32,16 +37,26 @@ prof_arch::hook_entry!(
     /// prctl and syscall.
     sandbox, before_sandbox, after_nothing);
 
+/// The marks of memory in which recorded blocks begin.
+const MARKS: Marks = Marks {
+    base: offset_of!(HookHeader, shared),
+    first: MARKS_AT,
+    count: SAMPLE_MARKS,
+    granule: samples::MARKED as usize,
+    void: offset_of!(Control, samples_full),
+    original: offset_of!(Function, original),
+};
+
 // Where not all blocks are recorded: most calls go on at once.
 prof_arch::pass_entry!(
     /// malloc, where it ends in no other hooked function.
     pass_malloc, goes_on_malloc, alloc);
 prof_arch::pass_entry!(
     /// free.
-    pass_free, goes_on_free, free);
+    pass_free, goes_on_free, free, HEADER, MARKS);
 prof_arch::pass_entry!(
     /// operator delete and others that may end in free.
-    pass_delete, goes_on_free, delete);
+    pass_delete, goes_on_free, delete, HEADER, MARKS);
 
 pub(crate) fn function(call: &Call) -> &'static Function {
     // SAFETY: the stub passes the address of its descriptor in the shared memory, which is mapped
@@ -147,7 +162,8 @@ pub(crate) extern "C" fn before_alloc(call: &mut Call) -> Go {
 }
 
 /// Where to go on with an allocation of `size` bytes that is plainly not to be recorded; else 0.
-extern "C" fn goes_on_malloc(size: u64, f: &Function) -> u64 {
+#[inline(always)]
+fn goes_on_malloc(size: u64, f: &Function) -> u64 {
     let shared = header::shared();
     let Some(slot) = thread::slot_at_once(&shared) else { return 0 };
     // Inside another one it is not counted.
@@ -157,7 +173,8 @@ extern "C" fn goes_on_malloc(size: u64, f: &Function) -> u64 {
 
 /// The same for a block that is given back. Its end is of no interest if it is not in the recording,
 /// whoever gives it back.
-extern "C" fn goes_on_free(addr: u64, f: &Function) -> u64 {
+#[inline(always)]
+fn goes_on_free(addr: u64, f: &Function) -> u64 {
     let shared = header::shared();
     let full = shared.control().samples_full.load(Relaxed) != 0;
     if !full && samples::is_absent(&shared, addr) { f.original } else { 0 }

@@ -22,7 +22,7 @@ use core::sync::atomic::{AtomicU8, AtomicU64};
 pub const WINDOW: usize = 8;
 
 /// Bytes of memory that have a mark together.
-const MARKED: u64 = 512;
+pub const MARKED: u64 = 512;
 
 /// A mark that has counted so many stays as it is.
 const UNCOUNTED: u8 = u8::MAX;
@@ -98,8 +98,8 @@ pub fn is_absent(shared: &Shared, addr: u64) -> bool {
         || window(shared, mix(addr), 0, 0).is_none_or(|w| is_not_in(w, addr))
 }
 
-/// Kept out of those that ask, whose own work is nearly always done when the mark is seen.
-#[inline(never)]
+/// Without a call, for which those that ask might have to save registers.
+#[inline(always)]
 fn is_not_in(w: &[AtomicU64; WINDOW], addr: u64) -> bool {
     let first = w[0].load(Relaxed);
     let mut hit = first & !OVERFLOWN == addr;

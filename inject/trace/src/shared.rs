@@ -63,7 +63,8 @@ const MODULES_AT: usize = FUNCTIONS_AT + up(FUNCTIONS * size_of::<Function>());
 const STACKS_AT: usize = MODULES_AT + up(MODULES * size_of::<Module>());
 const PCS_AT: usize = STACKS_AT + up(STACKS * size_of::<StackRange>());
 const SAMPLES_AT: usize = PCS_AT + up(PC_LEVEL0 * ((1 << PC_LEVELS) - 1) * size_of::<PcEntry>());
-const MARKS_AT: usize = SAMPLES_AT + up(SAMPLES * 8);
+/// Offset of the marks of [`crate::samples`] in the memory.
+pub const MARKS_AT: usize = SAMPLES_AT + up(SAMPLES * 8);
 const HEADS_AT: usize = MARKS_AT + up(SAMPLE_MARKS);
 const FREE_AT: usize = HEADS_AT + up(MAX_SEGMENTS * size_of::<SegmentHead>());
 const DATA_AT: usize = FREE_AT + up(MAX_SEGMENTS / 8);
