@@ -152,7 +152,11 @@ macro_rules! hook_entry {
 #[macro_export]
 macro_rules! pass_entry {
     ($(#[$doc:meta])* $name:ident, $goes_on:path, $full:path $(, $within:path, $marks:path)?) => {
-        $(const _: () = assert!($marks.is_low());)?
+        // Named, as it is where marks are looked at here.
+        $(const _: () = {
+            let _ = &raw const $within;
+            assert!($marks.is_low());
+        };)?
         $(#[$doc])*
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
