@@ -187,6 +187,26 @@ fn functions_that_the_user_names() {
 }
 
 #[test]
+fn a_malloc_without_a_free_is_listed_and_can_be_named() {
+    let program = program_with("bump.c", &["-O1", "-rdynamic"]);
+    let name = program.file_name().and_then(|n| n.to_str()).expect("UTF-8").to_owned();
+    let r = recorded(&program, &[]);
+    let not = r.at("/recording/not_hooked").as_array().expect("a list");
+    let listed = not.iter().find(|n| n["module"].as_str().is_some_and(|m| m.ends_with(&name)));
+    let listed = listed.unwrap_or_else(|| panic!("not listed: {not:?}"));
+    assert_eq!(listed["function"], "malloc");
+    let reason = listed["reason"].as_str().expect("a reason");
+    assert!(reason.contains("free") && reason.contains("--alloc-fn"), "{reason}");
+    assert!(r.asked_by("bump_block").is_empty());
+
+    let r = recorded(&program, &[&format!("--alloc-fn={name}:malloc(1)")]);
+    r.assert_sound();
+    r.marked("bump.c", "bump_block").assert_live(2, 140);
+    let not = r.at("/recording/not_hooked").as_array().expect("a list");
+    assert!(not.iter().all(|n| n["function"] != "malloc"), "{not:?}");
+}
+
+#[test]
 fn wrong_names_are_refused_before_anything_is_touched() {
     let scene = Scene::new("names");
     let program = program("pool.c");

@@ -193,6 +193,11 @@ impl Own<'_> {
         self.alone || is_libc(self.module) || self.symbols.iter().any(|s| known(&s.name))
     }
 
+    fn not_hooked(&self, s: &Symbol, reason: &str) -> NotHooked {
+        let module = self.module.path.display().to_string();
+        NotHooked { function: s.name.clone(), module, reason: reason.into() }
+    }
+
     /// Adds what one allocator (a prefix) has.
     fn add(&self, prefix: &str, found: &mut Vec<Found>, not: &mut Vec<NotHooked>) {
         let jemalloc =
@@ -207,6 +212,12 @@ impl Own<'_> {
         // A static program that frees nothing has no free.
         if !has("malloc") || !(has("free") || self.alone) {
             // operator new and delete of libstdc++ end in a hooked malloc and free.
+            let malloc = own.iter().find(|(s, w)| w.name == "malloc" && !s.indirect);
+            let named = |s: &Symbol| found.iter().any(|f| f.addr == s.addr);
+            if let Some((s, _)) = malloc.filter(|(s, _)| !named(s)) {
+                let reason = "there is no free beside it; --alloc-fn records it";
+                not.push(self.not_hooked(s, reason));
+            }
             return;
         }
         let last = self.is_last();
@@ -219,11 +230,7 @@ impl Own<'_> {
                 None
             };
             if let Some(reason) = reason {
-                not.push(NotHooked {
-                    function: s.name.clone(),
-                    module: self.module.path.display().to_string(),
-                    reason: reason.into(),
-                });
+                not.push(self.not_hooked(s, reason));
                 continue;
             }
             let nothrow = own.iter().find(|(_, o)| o.name == w.nothrow).map(|(o, _)| o.addr);
