@@ -166,9 +166,10 @@ impl Status {
     }
 }
 
-fn by_module(functions: &[(String, String)]) -> BTreeMap<&str, Vec<&str>> {
-    let mut modules: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+fn by_module(functions: &[(String, String)]) -> BTreeMap<&str, Vec<String>> {
+    let mut modules: BTreeMap<&str, Vec<String>> = BTreeMap::new();
     for (name, module) in functions {
+        let name = prof_analyze::symbols::demangle(name);
         modules.entry(module).or_default().push(name);
     }
     modules
