@@ -5,7 +5,7 @@ use crate::{Error, RemoteAddr, Result, mips_got};
 use goblin::elf::header::{EM_AARCH64, EM_ARM, EM_MIPS};
 use goblin::elf::program_header::PT_LOAD;
 use goblin::elf::{Elf, Reloc};
-use prof_trace::shared::{HOOK_SYMBOL, HookHeader, LAYOUT, MAGIC};
+use prof_trace::shared::{HOOK_SYMBOL, HookHeader, LAYOUT, MAGIC, Place};
 
 static HOOK: &[u8] = include_bytes!(env!("PROF_HOOK_SO"));
 
@@ -108,8 +108,9 @@ impl Image {
         }
         let h = self.header;
         let mut put = |o: usize, v: &[u8]| b[h + o..h + o + v.len()].copy_from_slice(v);
-        put(core::mem::offset_of!(HookHeader, segments), &segments.to_ne_bytes());
-        put(core::mem::offset_of!(HookHeader, shared), &shared.0.to_ne_bytes());
+        let place = core::mem::offset_of!(HookHeader, shared);
+        put(place, &(shared.0 as usize).to_ne_bytes());
+        put(place + Place::SEGMENTS, &(segments as usize).to_ne_bytes());
         put(core::mem::offset_of!(HookHeader, flag), &flag.0.to_ne_bytes());
         b
     }

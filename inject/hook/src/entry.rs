@@ -136,12 +136,12 @@ fn requested(kind: u32, args: &[u64; 6]) -> u64 {
 pub(crate) extern "C" fn before_alloc(call: &mut Call) -> Go {
     let f = function(call);
     let shared = header::shared();
-    let Some((slot, t)) = thread::current(&shared) else { return pass(f) };
+    let Some((slot, t)) = thread::current(shared) else { return pass(f) };
     let sp = call.regs.sp;
     if !outermost(slot, sp) {
         return pass(f);
     }
-    let t = if selecting(&shared)
+    let t = if selecting(shared)
         && !sample::selects(shared.control(), slot, requested(f.kind, &call.args))
     {
         // What it ends in is not asked again: that would pick more blocks than it should.
@@ -165,7 +165,7 @@ pub(crate) extern "C" fn before_alloc(call: &mut Call) -> Go {
 #[inline(always)]
 fn goes_on_malloc(size: u64, f: &Function) -> u64 {
     let shared = header::shared();
-    let Some(slot) = thread::slot_at_once(&shared) else { return 0 };
+    let Some(slot) = thread::slot_at_once(shared) else { return 0 };
     // Inside another one it is not counted.
     let outer = slot.busy_sp.load(Relaxed) | slot.inner_sp.load(Relaxed) == 0;
     if outer && sample::plainly_passes(shared.control(), slot, size) { f.original } else { 0 }
@@ -177,7 +177,7 @@ fn goes_on_malloc(size: u64, f: &Function) -> u64 {
 fn goes_on_free(addr: u64, f: &Function) -> u64 {
     let shared = header::shared();
     let full = shared.control().samples_full.load(Relaxed) != 0;
-    if !full && samples::is_absent(&shared, addr) { f.original } else { 0 }
+    if !full && samples::is_absent(shared, addr) { f.original } else { 0 }
 }
 
 /// Whether not all blocks are recorded.
@@ -231,12 +231,12 @@ pub(crate) extern "C" fn after_alloc(call: &mut Call) -> u64 {
     let Some(t) = t else { return 0 };
     let shared = header::shared();
     slot.busy_sp.store(call.regs.sp, Relaxed);
-    let time = clock::alone(&shared).unwrap_or_else(|| {
-        let owned = t.owned.get(owner::key(&shared, addr));
-        clock::of_block(&shared, owned)
+    let time = clock::alone(shared).unwrap_or_else(|| {
+        let owned = t.owned.get(owner::key(shared, addr));
+        clock::of_block(shared, owned)
     });
     let time = clock::not_before(time, t.codec.time);
-    record_alloc(&shared, slot, t, call, time, addr);
+    record_alloc(shared, slot, t, call, time, addr);
     count(slot, f);
     slot.busy_sp.store(0, Relaxed);
     0
@@ -285,13 +285,13 @@ fn free_node(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> Optio
 
 #[inline(always)]
 fn put_free(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: u64, addr: u64) {
-    let node = free_node(shared, slot, t, call);
-    let written = node.is_some_and(|node| {
-        event(shared, slot, t, |c, at| {
+    let written = match free_node(shared, slot, t, call) {
+        Some(node) => event(shared, slot, t, |c, at| {
             // SAFETY: `event` passes a place of MAX_EVENT bytes.
             unsafe { c.put_free(at, time, addr, node) }
-        })
-    });
+        }),
+        None => false,
+    };
     if !written {
         unseen(shared);
     }
@@ -315,8 +315,8 @@ extern "C" fn before_realloc(call: &mut Call) -> Go {
         call.args[3] = t.map_or(0, |t| core::ptr::from_mut(t) as u64);
         // The old block may be somebody else's as soon as the original runs.
         let old = call.args[0];
-        call.args[4] = if old != 0 && is_selected(&shared, old) { OLD_IS_SELECTED } else { 0 };
-        call.note[1] = clock::before(&shared);
+        call.args[4] = if old != 0 && is_selected(shared, old) { OLD_IS_SELECTED } else { 0 };
+        call.note[1] = clock::before(shared);
     }
     go
 }
@@ -338,7 +338,7 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
     if addr == 0 && (old == 0 || size != 0) {
         // Failed, and the old block stands.
         if had {
-            select(&shared, old);
+            select(shared, old);
         }
         return 0;
     }
@@ -347,33 +347,33 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
         return 0;
     }
     // Where only the end of the old block is to be recorded, `before` has left none.
-    let state = new.or_else(|| thread::current(&shared).map(|(_, t)| t));
+    let state = new.or_else(|| thread::current(shared).map(|(_, t)| t));
     let Some(t) = state else { return 0 };
     slot.busy_sp.store(call.regs.sp, Relaxed);
     let before = clock::not_before(before, t.codec.time);
-    let time = clock::not_before(clock::after(&shared), before);
+    let time = clock::not_before(clock::after(shared), before);
     count(slot, f);
-    t.owned.forget(owner::key(&shared, old));
+    t.owned.forget(owner::key(shared, old));
     if !is_new {
-        put_free(&shared, slot, t, call, before, old);
+        put_free(shared, slot, t, call, before, old);
     } else if old == 0 {
-        t.owned.get(owner::key(&shared, addr));
-        record_alloc(&shared, slot, t, call, time, addr);
+        t.owned.get(owner::key(shared, addr));
+        record_alloc(shared, slot, t, call, time, addr);
     } else {
         // Also if the old block is not in the recording: that a block was reallocated counts.
-        let node = stack_node(&shared, slot, t, call);
+        let node = stack_node(shared, slot, t, call);
         let written = node.is_some_and(|node| {
-            select(&shared, addr);
+            select(shared, addr);
             let size = chunk::look(f, t, addr, size);
-            event(&shared, slot, t, |c, at| {
+            event(shared, slot, t, |c, at| {
                 // SAFETY: `event` passes a place of MAX_EVENT bytes.
                 unsafe { c.put_realloc(at, before, time, old, addr, size, node) }
             })
         });
         if written {
-            t.owned.get(owner::key(&shared, addr));
+            t.owned.get(owner::key(shared, addr));
         } else {
-            unseen(&shared);
+            unseen(shared);
         }
     }
     slot.busy_sp.store(0, Relaxed);
@@ -393,12 +393,12 @@ fn record_free(call: &mut Call, f: &Function, addr: u64) -> Option<&'static Slot
     }
     // First, as most are not where not all are recorded. Hooked functions that are entered from others
     // are not disturbed: what they free is not in the set, or not any more.
-    if !is_selected(&shared, addr) {
+    if !is_selected(shared, addr) {
         return None;
     }
     // As early as can be: what it takes goes on beside what follows.
-    let early = clock::alone(&shared);
-    let (slot, t) = thread::current(&shared)?;
+    let early = clock::alone(shared);
+    let (slot, t) = thread::current(shared)?;
     let sp = call.regs.sp;
     if !outermost(slot, sp) {
         return None;
@@ -408,12 +408,12 @@ fn record_free(call: &mut Call, f: &Function, addr: u64) -> Option<&'static Slot
         // A thread that was not counted yet may have read the clock as if there were no other.
         Some(time) if !t.head.is_null() => time,
         _ => {
-            let owned = t.owned.give(owner::key(&shared, addr));
-            clock::of_block(&shared, owned)
+            let owned = t.owned.give(owner::key(shared, addr));
+            clock::of_block(shared, owned)
         }
     };
     let time = clock::not_before(time, t.codec.time);
-    put_free(&shared, slot, t, call, time, addr);
+    put_free(shared, slot, t, call, time, addr);
     count(slot, f);
     slot.busy_sp.store(0, Relaxed);
     Some(slot)
@@ -454,7 +454,7 @@ extern "C" fn after_nothing(_: &mut Call) -> u64 {
 extern "C" fn before_loader(call: &mut Call) -> Go {
     let f = function(call);
     let shared = header::shared();
-    if let Some((slot, t)) = thread::current(&shared)
+    if let Some((slot, t)) = thread::current(shared)
         && slot.busy_sp.load(Relaxed) == 0
     {
         slot.busy_sp.store(call.regs.sp, Relaxed);
@@ -478,5 +478,5 @@ extern "C" fn before_sandbox(call: &mut Call) -> Go {
 }
 
 unsafe extern "C" fn sync(_: *mut ()) {
-    modules::sync(&header::shared());
+    modules::sync(header::shared());
 }

@@ -3,7 +3,7 @@
 use crate::{entry, named, toggle};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use prof_arch::native::capture;
-use prof_trace::shared::{Code, FLAG_COOKIE, Geometry, HookHeader, LAYOUT, MAGIC, Shared};
+use prof_trace::shared::{Code, FLAG_COOKIE, HookHeader, LAYOUT, MAGIC, Place, Shared};
 
 type Entry = unsafe extern "C" fn();
 
@@ -20,8 +20,7 @@ pub static PROF_HOOK: &HookHeader = &HEADER;
 pub static HEADER: HookHeader = HookHeader {
     magic: MAGIC,
     layout: LAYOUT,
-    segments: AtomicU32::new(0),
-    shared: AtomicU64::new(0),
+    shared: Place::new(),
     flag: AtomicU64::new(0),
     state_size: crate::state::SIZE as u64,
     entries: [
@@ -49,15 +48,10 @@ pub static HEADER: HookHeader = HookHeader {
 
 /// The memory shared with prof.
 #[inline(always)]
-pub fn shared() -> Shared {
-    let base = HEADER.shared.load(Relaxed) as *mut u8;
-    // SAFETY: the injector filled both in from the mapping it made, before any code of the hook
-    // could be reached. Nobody writes them since, so this need not be an atomic read, which would be
-    // made even where nobody asks for the number.
-    unsafe {
-        let segments = HEADER.segments.as_ptr().read() as usize;
-        Shared::new(base, Geometry::trusted(segments))
-    }
+pub fn shared() -> &'static Shared {
+    // SAFETY: the injector filled it in from the mapping it made, before any code of the hook
+    // could be reached.
+    unsafe { HEADER.shared.get() }
 }
 
 /// The recording flag and the cookie beside it.

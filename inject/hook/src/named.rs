@@ -94,10 +94,10 @@ fn before_exchange(call: &mut Call, block: u64, size: u64) -> Go {
             call.note[0] |= NEW;
         }
         // The old block may be somebody else's as soon as the original runs.
-        if block != 0 && is_selected(&shared, block) {
+        if block != 0 && is_selected(shared, block) {
             call.note[0] |= HAD;
         }
-        call.note[1] = clock::before(&shared);
+        call.note[1] = clock::before(shared);
     }
     go
 }
@@ -110,7 +110,7 @@ fn after_exchange(call: &mut Call, block: u64, size: u64) -> u64 {
     let bits = call.note[0] & BITS;
     call.note[0] &= !BITS;
     let state =
-        || thread::current(&header::shared()).map_or(0, |(_, t)| core::ptr::from_mut(t) as u64);
+        || thread::current(header::shared()).map_or(0, |(_, t)| core::ptr::from_mut(t) as u64);
     call.args[0] = block;
     call.args[1] = size;
     call.args[3] = if bits & NEW != 0 { state() } else { 0 };

@@ -96,7 +96,7 @@ fn take(shared: &Shared, s: &'static Slot, tp: u64, index: usize) {
 pub fn give_up() -> ! {
     let shared = crate::header::shared();
     loop {
-        if let Some((_, t)) = current(&shared) {
+        if let Some((_, t)) = current(shared) {
             // SAFETY: what panics runs on the scratch stack of its thread.
             unsafe { prof_arch::native::capture::leave_stack(t.scratch()) };
         }

@@ -22,7 +22,7 @@ pub unsafe extern "C" fn handler(signal: i32) {
     if on == 1 {
         shared.control().orphaned.store(0, Relaxed);
     }
-    note(&shared, on);
+    note(shared, on);
 }
 
 /// Writes down when recording was switched.

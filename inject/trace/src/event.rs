@@ -176,9 +176,8 @@ impl Pen {
 impl Codec {
     /// The address as a difference to the last one, and the kind bit that goes with it.
     #[inline(always)]
-    fn addr_delta(&mut self, addr: u64) -> (u64, u8) {
+    fn addr_delta(&self, addr: u64) -> (u64, u8) {
         let d = addr.wrapping_sub(self.addr) as i64;
-        self.addr = addr;
         if d & 15 == 0 { (zigzag(d >> 4), 0) } else { (zigzag(d), UNALIGNED) }
     }
 
@@ -196,14 +195,13 @@ impl Codec {
         node: u32,
     ) -> usize {
         let t = time.wrapping_sub(self.time);
-        let before = *self;
         let (a, k) = self.addr_delta(addr);
         let n = zigzag(node as i64 - self.node as i64);
         if (t | a | size) >= LIMIT {
-            *self = before;
             return 0;
         }
         self.time = time;
+        self.addr = addr;
         self.node = node;
         let lens = [len_of(t), len_of(a), len_of(size), len_of(n)];
         let mut pen = Pen { at };
@@ -225,25 +223,29 @@ impl Codec {
     #[inline(always)]
     pub unsafe fn put_free(&mut self, at: *mut u8, time: u64, addr: u64, node: u32) -> usize {
         let t = time.wrapping_sub(self.time);
-        let before = *self;
         let (a, k) = self.addr_delta(addr);
         if (t | a) >= LIMIT {
-            *self = before;
             return 0;
         }
         self.time = time;
-        let mut n = 0;
-        let mut kind = FREE;
-        if node != 0 {
-            n = zigzag(node as i64 - self.node as i64);
-            self.node = node;
-            kind = FREE_STACK;
-        }
-        let lens = [len_of(t), len_of(a), 0, len_of(n)];
+        self.addr = addr;
         let mut pen = Pen { at };
-        // SAFETY: as in put_alloc.
+        if node == 0 {
+            let lens = [len_of(t), len_of(a), 0, 0];
+            // SAFETY: as in put_alloc.
+            return unsafe {
+                pen.head(FREE | k, lens);
+                pen.int(t, lens[0]);
+                pen.int(a, lens[1]);
+                pen.at.offset_from_unsigned(at)
+            };
+        }
+        let n = zigzag(node as i64 - self.node as i64);
+        self.node = node;
+        let lens = [len_of(t), len_of(a), 0, len_of(n)];
+        // SAFETY: as above.
         unsafe {
-            pen.head(kind | k, lens);
+            pen.head(FREE_STACK | k, lens);
             pen.int(t, lens[0]);
             pen.int(a, lens[1]);
             pen.int(n, lens[3]);
@@ -269,15 +271,14 @@ impl Codec {
     ) -> usize {
         let t = time.wrapping_sub(self.time);
         let back = time.wrapping_sub(time_before);
-        let before = *self;
         let (a, k) = self.addr_delta(addr);
         let o = zigzag(old.wrapping_sub(addr) as i64);
         let n = zigzag(node as i64 - self.node as i64);
         if (t | a | size | back | o) >= LIMIT {
-            *self = before;
             return 0;
         }
         self.time = time;
+        self.addr = addr;
         self.node = node;
         let lens = [len_of(t), len_of(a), len_of(size), len_of(n)];
         let more = [len_of(back), len_of(o), 0, 0];

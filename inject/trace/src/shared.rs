@@ -8,6 +8,7 @@
 //! its first instruction.
 
 pub use crate::tables::*;
+use core::cell::UnsafeCell;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
@@ -73,6 +74,7 @@ const DATA_AT: usize = FREE_AT + up(MAX_SEGMENTS / 8);
 pub const STATE_SIZE: usize = 400 << 10;
 
 /// How large the parts are. Only the number of segments varies; prof chooses it.
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     segments: usize,
@@ -360,10 +362,8 @@ pub struct HookHeader {
     pub magic: u64,
     /// [`LAYOUT`].
     pub layout: u32,
-    /// To be filled in: [`Control::segments`].
-    pub segments: AtomicU32,
-    /// To be filled in: where the shared memory is mapped in the target.
-    pub shared: AtomicU64,
+    /// To be filled in.
+    pub shared: Place,
     /// To be filled in: [`Control::flag_addr`].
     pub flag: AtomicU64,
     /// Bytes that a thread state takes (a multiple of the page size).
@@ -379,6 +379,48 @@ pub struct HookHeader {
     pub restorer: Code,
 }
 
+/// Where the hook finds the shared memory: to be filled in before any of its code can run.
+#[repr(transparent)]
+#[derive(Debug)]
+pub struct Place(UnsafeCell<Shared>);
+
+// SAFETY: filled in while nobody looks, and never changed again.
+unsafe impl Sync for Place {}
+
+impl Place {
+    /// Offset of the number of segments (a `usize`). That of the address is 0.
+    pub const SEGMENTS: usize =
+        core::mem::offset_of!(Shared, geometry) + core::mem::offset_of!(Geometry, segments);
+
+    /// Nothing is known yet.
+    #[allow(clippy::new_without_default)] // for a static
+    pub const fn new() -> Self {
+        let geometry = Geometry { segments: 0, states: 0, tables: 0 };
+        Self(UnsafeCell::new(Shared { base: core::ptr::null_mut(), geometry }))
+    }
+
+    /// Fills it in.
+    ///
+    /// # Safety
+    /// Nobody may have asked for it yet, nor do so meanwhile.
+    pub unsafe fn set(&self, shared: Shared) {
+        // SAFETY: the caller's promise.
+        unsafe { *self.0.get() = shared };
+    }
+
+    /// The memory, in one place, so that it can be handed on without a copy.
+    ///
+    /// # Safety
+    /// It must have been filled in.
+    #[inline(always)]
+    pub unsafe fn get(&'static self) -> &'static Shared {
+        // SAFETY: the caller's promise; it is not changed any more.
+        unsafe { &*self.0.get() }
+    }
+}
+
+const _: () = assert!(core::mem::offset_of!(Shared, base) == 0);
+
 /// The address of code in the hook's image: a pointer of the target's width.
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
@@ -390,6 +432,7 @@ unsafe impl Sync for Code {}
 unsafe impl Send for Code {}
 
 /// The mapped memory. All accessors bound their index; none reads geometry from the memory.
+#[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Shared {
     base: *mut u8,

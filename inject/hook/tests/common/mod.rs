@@ -113,10 +113,9 @@ pub fn install(extra_flags: u32) -> Hook {
     unsafe {
         *flag = 1;
         *flag.add(1) = FLAG_COOKIE;
-        HEADER.segments.store(geometry.segments() as u32, Relaxed);
+        HEADER.shared.set(shared);
         dl_iterate_phdr(add_module, std::ptr::from_ref(&shared).cast_mut().cast());
     }
-    HEADER.shared.store(shared.base() as u64, Relaxed);
     HEADER.flag.store(flag as u64, Relaxed);
     for (i, (kind, f)) in
         [(Kind::Malloc, malloc as *const ()), (Kind::Free, free as *const ())].iter().enumerate()
