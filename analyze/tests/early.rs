@@ -33,7 +33,7 @@ fn write(
     let mut last: HashMap<u64, [Last; 2]> = HashMap::new();
     let (mut now, mut moved) = (1100, 0);
     for _ in 0..4000 {
-        now += 1 + r.below(30);
+        now += 2 + 2 * r.below(15);
         let addr = 0x10 * (1 + r.below(addresses));
         let thread = r.below(threads as u64) as usize;
         let before = Last { time: 0, thread, live: false };
@@ -41,16 +41,20 @@ fn write(
         let is_free = newer.live;
         let owned = knows[thread].insert(addr, !is_free) == Some(is_free);
         let near = newer.thread != thread && now - newer.time < EARLY;
-        let earliest = own_time[thread].max(older.time + 1).max((now + 1).saturating_sub(EARLY));
+        let earliest = own_time[thread].max(older.time + 1).max(now.saturating_sub(EARLY));
         let mut time = now;
         if owned && near && earliest <= newer.time {
             time = earliest + r.below(newer.time - earliest + 1);
             moved += 1;
         }
+        if owned {
+            time |= 1;
+        }
         own_time[thread] = time;
         let event = if is_free { free(time, addr) } else { alloc(time, addr, addr, 1) };
         events[thread].push(event);
-        last.insert(addr, [newer, Last { time: now, thread, live: !is_free }]);
+        // An odd time may be one more than when it really was.
+        last.insert(addr, [newer, Last { time: now.max(time), thread, live: !is_free }]);
     }
     m.pass(now + 1);
     for (thread, events) in events.iter().enumerate() {

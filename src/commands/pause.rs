@@ -25,14 +25,7 @@ pub fn pause(args: &PidArgs) -> Result<ExitCode> {
 
 /// Switches recording on.
 pub fn resume(args: &PidArgs) -> Result<ExitCode> {
-    let peek = session::peek(args.pid)?;
-    if !peek.collector_alive {
-        return Err(refused(format!(
-            "the collector of process {0} has died; `prof attach {0}` begins anew",
-            args.pid
-        )));
-    }
-    wait_for_collector(peek)?;
+    wait_for_collector(session::peek(args.pid)?)?;
     if !prof_inject::resume(args.pid).map_err(|e| session::failed(args.pid, e))? {
         eprintln!("prof: recording was on already");
     }
@@ -43,7 +36,15 @@ pub fn resume(args: &PidArgs) -> Result<ExitCode> {
 /// first event for which the ring is too full.
 fn wait_for_collector(mut peek: Peek) -> Result<()> {
     let (pid, deadline) = (peek.pid, Instant::now() + PATIENCE);
-    while peek.heartbeat_age > FRESH {
+    loop {
+        if !peek.collector_alive {
+            return Err(refused(format!(
+                "the collector of process {pid} has died; `prof attach {pid}` begins anew"
+            )));
+        }
+        if peek.heartbeat_age <= FRESH {
+            return Ok(());
+        }
         let (collector, age) = (peek.collector.0, peek.heartbeat_age.as_secs());
         if Instant::now() > deadline {
             return Err(refused(format!(
@@ -54,5 +55,4 @@ fn wait_for_collector(mut peek: Peek) -> Result<()> {
         std::thread::sleep(Duration::from_millis(20));
         peek = session::peek(pid as i32)?;
     }
-    Ok(())
 }

@@ -376,17 +376,13 @@ impl<W: Watch> Replay<W> {
     #[inline(always)]
     fn is_of_another(&mut self, op: &Op, b: &Block) -> bool {
         if b.time > op.time {
-            if self.early.is_near(op.time, b.time) && self.early.can_be(op) {
+            if op.kind == OpKind::Free && self.early.may_follow(op.time, b.time) {
                 return false;
             }
             self.not_live(op);
             return true;
         }
-        if self.early.is_near(b.time, op.time) && self.was_implied(op, b) {
-            return true;
-        }
-        self.early.cross(op.addr);
-        false
+        self.early.may_follow(b.time, op.time) && self.was_implied(op, b)
     }
 
     /// Whether `b` was handed out too early: its address then seemed to be in use, and the block before
@@ -427,9 +423,7 @@ impl<W: Watch> Replay<W> {
             _ if self.partial && op.kind == OpKind::Given => {}
             _ => {
                 self.totals.unknown_frees += 1;
-                if self.early.can_be(op) {
-                    self.early.push(op);
-                }
+                self.early.push(op);
             }
         }
     }

@@ -30,9 +30,10 @@ impl Clock {
         if self.counter { prof_arch::native::capture::counter() } else { monotonic_ns() }
     }
 
-    /// Ticks by which the hook's times may be too early.
+    /// Ticks by which the hook's times may be too early that say so; 0: none does.
     pub fn early(&self) -> u64 {
-        if self.counter { (self.ticks_per_sec * LOAD_NS / 1_000_000_000).max(1) } else { 0 }
+        let marked = self.counter && prof_arch::native::capture::LOADS_IN_ORDER;
+        if marked { (self.ticks_per_sec * LOAD_NS / 1_000_000_000).max(1) } else { 0 }
     }
 
     /// Ticks in a second.

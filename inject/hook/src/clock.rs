@@ -5,6 +5,17 @@ use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture;
 use prof_trace::shared::{FIRST_THREAD, Shared, clock};
 
+/// Whether times say in their lowest bit how they were read: 1 if without waiting for loads. Only where a
+/// tick is so short that nobody can do anything with a block within two. Of a thread that was alone the bit
+/// says nothing: nobody else's events are near.
+const MARKED: bool = capture::LOADS_IN_ORDER;
+
+/// A counter that was read in order.
+#[inline(always)]
+fn even(time: u64) -> u64 {
+    if MARKED { time & !1 } else { time }
+}
+
 /// Ticks before something that publishes memory (a free). Later stores stay behind it, as they are
 /// done in order; earlier loads must stay before it, since one of them may have fetched the block's
 /// address from the thread that allocated it.
@@ -33,22 +44,24 @@ pub fn alone(shared: &Shared) -> Option<u64> {
     alone.then(capture::counter)
 }
 
-/// Ticks of a block's begin or end in this thread. Where it was also the last one to give the block back,
-/// or to get it, the counter is read without waiting for loads: nobody else has had the block since, or
-/// readers can tell (FORMAT.md, section 3).
+/// Ticks of a block's begin or end in this thread, not before `last`. Where it was also the last one to give the block back,
+/// or to get it, the counter is read without waiting for loads, and the time says so: nobody else has had
+/// the block since, or readers can tell (FORMAT.md, section 3).
 #[inline(always)]
-pub fn of_block(shared: &Shared, owned: bool) -> u64 {
-    if owned && shared.control().clock == clock::COUNTER {
-        capture::counter()
+pub fn of_block(shared: &Shared, owned: bool, last: u64) -> u64 {
+    let time = if MARKED && owned && shared.control().clock == clock::COUNTER {
+        capture::counter() | 1
     } else {
         ordered(shared)
-    }
+    };
+    // The lowest bit stays.
+    if time < last { last + ((last ^ time) & 1) } else { time }
 }
 
 #[inline(always)]
 fn ordered(shared: &Shared) -> u64 {
     if shared.control().clock == clock::COUNTER {
-        capture::counter_after_loads()
+        even(capture::counter_after_loads())
     } else {
         slow(shared)
     }

@@ -231,11 +231,11 @@ pub(crate) extern "C" fn after_alloc(call: &mut Call) -> u64 {
     let Some(t) = t else { return 0 };
     let shared = header::shared();
     slot.busy_sp.store(call.regs.sp, Relaxed);
-    let time = clock::alone(shared).unwrap_or_else(|| {
-        let owned = t.owned.get(owner::key(shared, addr));
-        clock::of_block(shared, owned)
-    });
-    let time = clock::not_before(time, t.codec.time);
+    let last = t.codec.time;
+    let time = match clock::alone(shared) {
+        Some(time) => clock::not_before(time, last),
+        None => clock::of_block(shared, t.owned.get(owner::key(shared, addr)), last),
+    };
     record_alloc(shared, slot, t, call, time, addr);
     count(slot, f);
     slot.busy_sp.store(0, Relaxed);
@@ -398,21 +398,21 @@ fn record_free(call: &mut Call, f: &Function, addr: u64) -> Option<&'static Slot
     }
     // As early as can be: what it takes goes on beside what follows.
     let early = clock::alone(shared);
-    let (slot, t) = thread::current(shared)?;
+    let Some((slot, t)) = thread::current(shared) else {
+        unseen(shared);
+        return None;
+    };
     let sp = call.regs.sp;
     if !outermost(slot, sp) {
         return None;
     }
     slot.busy_sp.store(sp, Relaxed);
+    let last = t.codec.time;
     let time = match early {
         // A thread that was not counted yet may have read the clock as if there were no other.
-        Some(time) if !t.head.is_null() => time,
-        _ => {
-            let owned = t.owned.give(owner::key(shared, addr));
-            clock::of_block(shared, owned)
-        }
+        Some(time) if !t.head.is_null() => clock::not_before(time, last),
+        _ => clock::of_block(shared, t.owned.give(owner::key(shared, addr)), last),
     };
-    let time = clock::not_before(time, t.codec.time);
     put_free(shared, slot, t, call, time, addr);
     count(slot, f);
     slot.busy_sp.store(0, Relaxed);
