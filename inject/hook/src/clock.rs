@@ -44,9 +44,9 @@ pub fn alone(shared: &Shared) -> Option<u64> {
     alone.then(capture::counter)
 }
 
-/// Ticks of a block's begin or end in this thread, not before `last`. Where it was also the last one to give the block back,
-/// or to get it, the counter is read without waiting for loads, and the time says so: nobody else has had
-/// the block since, or readers can tell (FORMAT.md, section 3).
+/// Ticks of a block's begin or end in this thread, not before `last`. Where the thread was also the last one
+/// to give the block back, or to get it, the counter is read without waiting for loads, and the time says
+/// so: nobody else has had the block since, or readers can tell (FORMAT.md, section 3).
 #[inline(always)]
 pub fn of_block(shared: &Shared, owned: bool, last: u64) -> u64 {
     let time = if MARKED && owned && shared.control().clock == clock::COUNTER {

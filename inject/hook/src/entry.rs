@@ -97,6 +97,7 @@ fn stale(slot: &Slot, sp: u64, busy: u64, inner: u64) -> bool {
             return true;
         }
         add(&slot.reentered, 1);
+        unseen(header::shared());
         return false;
     }
     if sp > inner {
