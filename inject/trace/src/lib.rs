@@ -26,6 +26,7 @@ pub mod derived;
 pub mod event;
 #[cfg(feature = "std")]
 pub mod files;
+mod hook_header;
 #[cfg(feature = "std")]
 mod model;
 #[cfg(feature = "std")]

@@ -7,8 +7,9 @@
 //! All fields that both sides touch are atomics; the rest is written by prof before the hook runs
 //! its first instruction.
 
+pub use crate::hook_header::*;
 pub use crate::tables::*;
-use core::cell::UnsafeCell;
+use core::mem::offset_of;
 use core::ops::Range;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
@@ -351,86 +352,6 @@ pub struct Area {
     pub len: u64,
 }
 
-/// Symbol of the address of the [`HookHeader`] in the hook library.
-pub const HOOK_SYMBOL: &str = "PROF_HOOK";
-
-/// What the injector finds in the hook's image, and fills in before the image can run.
-#[repr(C)]
-#[derive(Debug)]
-pub struct HookHeader {
-    /// [`MAGIC`].
-    pub magic: u64,
-    /// [`LAYOUT`].
-    pub layout: u32,
-    /// To be filled in.
-    pub shared: Place,
-    /// To be filled in: [`Control::flag_addr`].
-    pub flag: AtomicU64,
-    /// Bytes that a thread state takes (a multiple of the page size).
-    pub state_size: u64,
-    /// The code that a stub jumps to, by [`Kind`].
-    pub entries: [Code; 16],
-    /// The same where not all blocks are recorded, for functions of which most calls need nothing: malloc
-    /// where it ends in no other hooked function, [`Kind::Free`], [`Kind::Delete`].
-    pub pass: [Code; 3],
-    /// Handler of the toggle signal, for `sa_handler` (with `SA_RESTART | SA_ONSTACK`).
-    pub handler: Code,
-    /// `sa_restorer` for it, where the architecture has one.
-    pub restorer: Code,
-}
-
-/// Where the hook finds the shared memory: to be filled in before any of its code can run.
-#[repr(transparent)]
-#[derive(Debug)]
-pub struct Place(UnsafeCell<Shared>);
-
-// SAFETY: filled in while nobody looks, and never changed again.
-unsafe impl Sync for Place {}
-
-impl Place {
-    /// Offset of the number of segments (a `usize`). That of the address is 0.
-    pub const SEGMENTS: usize =
-        core::mem::offset_of!(Shared, geometry) + core::mem::offset_of!(Geometry, segments);
-
-    /// Nothing is known yet.
-    #[allow(clippy::new_without_default)] // for a static
-    pub const fn new() -> Self {
-        let geometry = Geometry { segments: 0, states: 0, tables: 0 };
-        Self(UnsafeCell::new(Shared { base: core::ptr::null_mut(), geometry }))
-    }
-
-    /// Fills it in.
-    ///
-    /// # Safety
-    /// Nobody may have asked for it yet, nor do so meanwhile.
-    pub unsafe fn set(&self, shared: Shared) {
-        // SAFETY: the caller's promise.
-        unsafe { *self.0.get() = shared };
-    }
-
-    /// The memory, in one place, so that it can be handed on without a copy.
-    ///
-    /// # Safety
-    /// It must have been filled in.
-    #[inline(always)]
-    pub unsafe fn get(&'static self) -> &'static Shared {
-        // SAFETY: the caller's promise; it is not changed any more.
-        unsafe { &*self.0.get() }
-    }
-}
-
-const _: () = assert!(core::mem::offset_of!(Shared, base) == 0);
-
-/// The address of code in the hook's image: a pointer of the target's width.
-#[repr(transparent)]
-#[derive(Clone, Copy, Debug)]
-pub struct Code(pub *const ());
-
-// SAFETY: an address is a number; nothing is done with it here.
-unsafe impl Sync for Code {}
-// SAFETY: as above.
-unsafe impl Send for Code {}
-
 /// The mapped memory. All accessors bound their index; none reads geometry from the memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
@@ -438,6 +359,8 @@ pub struct Shared {
     base: *mut u8,
     geometry: Geometry,
 }
+
+const _: () = assert!(offset_of!(Shared, base) == 0);
 
 // SAFETY: everything behind the pointer is atomics, or written before it is shared.
 unsafe impl Send for Shared {}
@@ -459,6 +382,13 @@ macro_rules! table {
 }
 
 impl Shared {
+    /// Offset of the number of segments (a `usize`) in this; that of the address is 0.
+    pub(crate) const SEGMENTS: usize = offset_of!(Self, geometry) + offset_of!(Geometry, segments);
+
+    /// Nothing, to be overwritten before it is used.
+    pub(crate) const NONE: Self =
+        Self { base: core::ptr::null_mut(), geometry: Geometry::trusted(0) };
+
     /// # Safety
     /// `base` must point to a mapping of `geometry.size()` bytes, aligned to a page, that stays
     /// mapped for as long as anything obtained from this value is in use.
