@@ -22,6 +22,7 @@ mod maps;
 mod modules;
 mod orphan;
 mod output;
+mod pages;
 mod peek;
 mod ring_copy;
 mod ring_map;

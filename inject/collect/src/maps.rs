@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// The longest list of mappings that is read.
-const MAX_TEXT: u64 = 64 << 20;
+pub const MAX_TEXT: u64 = 64 << 20;
 
 /// One line of `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]

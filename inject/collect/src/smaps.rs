@@ -1,7 +1,8 @@
 //! The target's memory as the kernel counts it, mapping by mapping.
 
 use crate::clock::Clock;
-use crate::maps::{Mapping, parse_line};
+use crate::maps::{MAX_TEXT as MAX_MAPS, Mapping, parse_line};
+use crate::pages::{Counted, Pages};
 use crate::target::proc_dir;
 use prof_trace::records::{Memory, map_kind};
 use std::fs::File;
@@ -22,22 +23,35 @@ const MAX_HEAPS: usize = 1 << 16;
 const GUARD: u64 = 1 << 20;
 /// How long to wait between two looks: at first, and at most.
 const GAP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// A look may take one part in so many of the time.
+const PART: u32 = 20;
+/// The longest hold of the target's mappings' lock that `smaps` is read for, in ns, if all of it should be
+/// in one mapping; and what a page in memory and an entry of a page table cost there.
+const HOLD_NS: u64 = 3_000_000;
+const PAGE_NS: u64 = 170;
+const ENTRY_NS: u64 = 8;
+/// The most by which the kernel's count of resident memory lags behind.
+const LAG: u64 = 16 << 20;
 
-/// `/proc/PID/smaps` and `statm`, held open as [`Maps`](crate::maps::Maps) is. The kernel goes through the
-/// page tables for the first, which takes a while for a large process: so it is read seldom, and by a thread
-/// of its own while the collector goes on emptying the ring.
+/// `/proc/PID/smaps`, `statm` and others, held open as [`Maps`](crate::maps::Maps) is. The kernel goes through
+/// the page tables for the first, and lets nobody map memory meanwhile: so it is only read of a process that
+/// is small. Of others the page tables are looked at in pieces ([`Pages`]). Either is done seldom, and by a
+/// thread of its own while the collector goes on emptying the ring.
 #[derive(Debug)]
 pub struct Smaps {
     files: Option<Arc<Files>>,
     next: Instant,
     gap: Duration,
-    looking: Option<JoinHandle<Option<Memory>>>,
+    looking: Option<JoinHandle<(Option<Memory>, Duration)>>,
 }
 
 #[derive(Debug)]
 struct Files {
     smaps: File,
     statm: File,
+    status: File,
+    maps: File,
+    pages: Option<Pages>,
 }
 
 /// What is counted of a mapping.
@@ -53,16 +67,24 @@ impl Smaps {
     /// Of process `pid`.
     pub fn open(pid: u32) -> Self {
         let open = |name: &str| File::open(format!("{}/{name}", proc_dir(pid))).ok();
-        let files = open("smaps").zip(open("statm"));
-        let files = files.map(|(smaps, statm)| Arc::new(Files { smaps, statm }));
-        Self { files, next: Instant::now(), gap: GAP.0, looking: None }
+        let files = || {
+            let (smaps, statm) = (open("smaps")?, open("statm")?);
+            let (status, maps) = (open("status")?, open("maps")?);
+            let pages = open("pagemap").map(Pages::new);
+            Some(Arc::new(Files { smaps, statm, status, maps, pages }))
+        };
+        Self { files: files(), next: Instant::now(), gap: GAP.0, looking: None }
     }
 
     /// Begins to look if it is time for that; what was seen last, if that is new. `ours` are prof's own
     /// mappings.
     pub fn poll(&mut self, ours: impl FnOnce() -> Vec<(u64, u64)>, clock: Clock) -> Option<Memory> {
         let done = self.looking.take_if(|l| l.is_finished());
-        let seen = done.and_then(|l| l.join().ok()).flatten();
+        let done = done.and_then(|l| l.join().ok());
+        let seen = done.and_then(|(seen, took)| {
+            self.next = self.next.max(Instant::now() + took * PART);
+            seen
+        });
         if self.looking.is_none() && Instant::now() >= self.next {
             let files = self.files.clone()?;
             let ours = ours();
@@ -70,7 +92,7 @@ impl Smaps {
             // A look that takes long is not over when the next is due.
             self.next = began + self.gap;
             self.gap = (self.gap * 2).min(GAP.1);
-            let look = move || files.look(&ours, clock);
+            let look = move || (files.look(&ours, clock), began.elapsed());
             self.looking = std::thread::Builder::new().name("prof-smaps".into()).spawn(look).ok();
         }
         seen
@@ -96,9 +118,14 @@ impl Smaps {
 
 impl Files {
     fn look(&self, ours: &[(u64, u64)], clock: Clock) -> Option<Memory> {
-        (&self.smaps).seek(SeekFrom::Start(0)).ok()?;
         let before = self.rss();
-        let mut memory = sum_up(BufReader::new((&self.smaps).take(MAX_TEXT)), ours)?;
+        let mut memory = match &self.pages {
+            Some(pages) if !self.is_small(pages.page()) => self.ask(pages, ours)?,
+            _ => {
+                (&self.smaps).seek(SeekFrom::Start(0)).ok()?;
+                sum_up(BufReader::new((&self.smaps).take(MAX_TEXT)), ours)?
+            }
+        };
         memory.ticks = clock.now();
         // Of both the one that goes with the text: a detach may have unmapped the ring since, or while that
         // was being read.
@@ -110,6 +137,49 @@ impl Files {
         Some(memory)
     }
 
+    /// Whether `smaps` can be read without holding anybody up.
+    fn is_small(&self, page: u64) -> bool {
+        let mut b = [0u8; 4096];
+        let n = self.status.read_at(&mut b, 0).unwrap_or(0);
+        let text = String::from_utf8_lossy(&b[..n]);
+        let field = |name: &str| {
+            let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
+            line.split_whitespace().next()?.parse::<u64>().ok().map(|kb| kb.saturating_mul(1024))
+        };
+        let Some((rss, swap)) = field("VmRSS").zip(field("VmSwap")) else { return false };
+        let entries = field("VmPTE").unwrap_or(u64::MAX) / size_of::<usize>() as u64;
+        let pages = rss.saturating_add(swap) / page;
+        pages.saturating_mul(PAGE_NS).saturating_add(entries.saturating_mul(ENTRY_NS)) <= HOLD_NS
+    }
+
+    /// The same as from `smaps`, but for proportional sizes, in pieces.
+    fn ask(&self, pages: &Pages, ours: &[(u64, u64)]) -> Option<Memory> {
+        let mut text = Vec::new();
+        (&self.maps).seek(SeekFrom::Start(0)).ok()?;
+        (&self.maps).take(MAX_MAPS).read_to_end(&mut text).ok()?;
+        let text = String::from_utf8_lossy(&text);
+        let all = text.lines().filter_map(parse_line).map(|m| {
+            let files = m.inode != 0 || m.perms[3] != b'p';
+            let counted = match has_huge_pages(&m) {
+                true => Counted::default(),
+                false => pages.count_as(m.start, m.end, files),
+            };
+            (m, counted)
+        });
+        let mut all: Vec<(Mapping, Counted)> = all.collect();
+        without_zeroes(&mut all, self.rss());
+        let mut sum = Sum { ours, ..Sum::default() };
+        for (m, c) in all {
+            sum.begin(m.clone());
+            // Shared mappings of devices have pages that are not memory.
+            let rss = if m.perms[3] == b's' { c.file } else { c.resident };
+            let anonymous = rss.saturating_sub(c.file);
+            sum.sizes = Sizes { rss, pss: 0, anonymous, swap: c.swap };
+        }
+        sum.end();
+        sum.any.then_some(sum.all)
+    }
+
     /// Bytes that are resident.
     fn rss(&self) -> u64 {
         let mut b = [0u8; 128];
@@ -119,6 +189,27 @@ impl Files {
         // SAFETY: no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
         pages.saturating_mul(page)
+    }
+}
+
+/// Whether a mapping is of huge pages from their pool, which the kernel does not count as resident.
+fn has_huge_pages(m: &Mapping) -> bool {
+    ["/anon_hugepage", "/dev/hugepages/"].iter().any(|p| m.path.starts_with(p))
+}
+
+/// Where the kernel does not tell the page of zeroes from others: what is more than `rss` bytes is that, as
+/// it is not counted there.
+fn without_zeroes(all: &mut [(Mapping, Counted)], rss: u64) {
+    let sum =
+        |part: fn(&Counted) -> u64| all.iter().fold(0u64, |s, a| s.saturating_add(part(&a.1)));
+    let (counted, doubtful) = (sum(|c| c.resident), sum(|c| c.doubtful));
+    let more = counted.saturating_sub(rss).min(doubtful);
+    if more <= LAG {
+        return;
+    }
+    for (_, c) in all {
+        let part = u128::from(c.doubtful) * u128::from(more) / u128::from(doubtful);
+        c.resident -= part as u64;
     }
 }
 
@@ -148,12 +239,7 @@ impl Sum<'_> {
     fn line(&mut self, line: &str) {
         let line = line.trim_end_matches('\n');
         if let Some(m) = parse_line(line) {
-            let before = self.now.as_ref().map(|n| n.0.clone());
-            self.end();
-            let guarded = before.is_some_and(|b| {
-                b.end == m.start && &b.perms[..3] == b"---" && b.end - b.start <= GUARD
-            });
-            self.now = Some((m, guarded));
+            self.begin(m);
             return;
         }
         let Some((name, rest)) = line.split_once(':') else { return };
@@ -166,6 +252,16 @@ impl Sum<'_> {
             "Swap" => self.sizes.swap = bytes,
             _ => {}
         }
+    }
+
+    /// Goes on to a mapping.
+    fn begin(&mut self, m: Mapping) {
+        let before = self.now.as_ref().map(|n| n.0.clone());
+        self.end();
+        let guarded = before.is_some_and(|b| {
+            b.end == m.start && &b.perms[..3] == b"---" && b.end - b.start <= GUARD
+        });
+        self.now = Some((m, guarded));
     }
 
     /// The mapping that was read is whole.
@@ -221,6 +317,11 @@ impl Sum<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Mutex;
+    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+
+    /// Held by tests that make much memory, or compare all there is.
+    static MEMORY: Mutex<()> = Mutex::new(());
 
     #[test]
     fn mappings_are_added_up_by_kind() {
@@ -271,5 +372,121 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
         };
         check(&seen);
         assert!(s.next > Instant::now() && s.gap > GAP.0);
+    }
+
+    /// Memory of which every page is there, and that `smaps` would hold everybody up for: 256 MiB stand for
+    /// more, as what a hold takes grows with the mapping.
+    fn large() -> &'static mut [u8] {
+        let len = 256 << 20;
+        let at = crate::pages::tests::map(len, libc::MAP_PRIVATE);
+        // SAFETY: new memory of this length.
+        let all = unsafe { std::slice::from_raw_parts_mut(at, len) };
+        all.iter_mut().step_by(4096).for_each(|b| *b = 1);
+        all
+    }
+
+    /// Maps and unmaps memory until told not to. Adds up how often, and notes the longest wait for anything but
+    /// a processor, of which there are few on a busy machine.
+    fn wait_for_lock(stop: &AtomicBool, [rounds, longest]: &[AtomicU64; 2]) {
+        let schedstat = File::open("/proc/thread-self/schedstat").expect("schedstat");
+        let queued = || {
+            let mut b = [0; 64];
+            let n = schedstat.read_at(&mut b, 0).expect("schedstat");
+            let text = String::from_utf8_lossy(&b[..n]).into_owned();
+            text.split_whitespace().nth(1).and_then(|w| w.parse::<u64>().ok()).expect("a time")
+        };
+        while !stop.load(Relaxed) {
+            let (waited, began) = (queued(), Instant::now());
+            let at = crate::pages::tests::map(1 << 16, libc::MAP_PRIVATE);
+            // SAFETY: just mapped, and nobody else's.
+            unsafe { libc::munmap(at.cast(), 1 << 16) };
+            let took = began.elapsed().as_nanos() as u64;
+            longest.fetch_max(took.saturating_sub(queued() - waited), Relaxed);
+            rounds.fetch_add(1, Relaxed);
+        }
+    }
+
+    #[test]
+    fn large_mappings_hold_nobody_up() {
+        let _alone = MEMORY.lock();
+        let all = large();
+        let s = Smaps::open(std::process::id());
+        let files = s.files.as_ref().expect("files");
+        assert!(!files.is_small(4096));
+        let (stop, waits) = (AtomicBool::new(false), <[AtomicU64; 2]>::default());
+        let wait_for_rounds = || {
+            let began = waits[0].load(Relaxed);
+            while waits[0].load(Relaxed) < began + 2 {
+                std::thread::sleep(Duration::from_micros(100));
+            }
+        };
+        // Who looks may itself wait for a processor meanwhile, but not each time.
+        let least = |times: usize, look: &dyn Fn()| {
+            let stalls = (0..times).map(|_| {
+                wait_for_rounds();
+                waits[1].store(0, Relaxed);
+                look();
+                wait_for_rounds();
+                waits[1].load(Relaxed)
+            });
+            stalls.min().expect("a wait")
+        };
+        let (before, now) = std::thread::scope(|scope| {
+            scope.spawn(|| wait_for_lock(&stop, &waits));
+            let before = least(5, &|| {
+                (&files.smaps).seek(SeekFrom::Start(0)).expect("from the start");
+                sum_up(BufReader::new(&files.smaps), &[]).expect("mappings");
+            });
+            let now = least(20, &|| {
+                files.look(&[], Clock::monotonic()).expect("mappings");
+            });
+            stop.store(true, Relaxed);
+            (before, now)
+        });
+        assert!(now < before / 4, "ns waited: {before} for smaps, {now} for pieces");
+        assert_eq!(all[4096], 1);
+        // SAFETY: nobody uses it any more.
+        unsafe { libc::munmap(all.as_mut_ptr().cast(), all.len()) };
+    }
+
+    #[test]
+    fn pieces_add_up_to_what_smaps_says() {
+        let _alone = MEMORY.lock();
+        let page = Pages::new(File::open("/proc/self/pagemap").expect("pagemap")).page() as usize;
+        let private = crate::pages::tests::map(5000 * page, libc::MAP_PRIVATE);
+        // SAFETY: inside of the mapping.
+        unsafe {
+            (0..3000).for_each(|n| private.add(n * page).write_volatile(1));
+            (3000..4000).for_each(|n| _ = private.add(n * page).read_volatile());
+        }
+        let s = Smaps::open(std::process::id());
+        let files = s.files.as_ref().expect("files");
+        let asked = files.ask(files.pages.as_ref().expect("pagemap"), &[]).expect("mappings");
+        (&files.smaps).seek(SeekFrom::Start(0)).expect("from the start");
+        let read = sum_up(BufReader::new(&files.smaps), &[]).expect("mappings");
+        let of = |m: &Memory| {
+            let heaps = m.heaps.as_chunks::<3>().0.to_vec();
+            let mine = heaps.iter().find(|h| (h[0]..h[1]).contains(&(private as u64)));
+            let kinds: Vec<u64> = m.maps.as_chunks::<3>().0.iter().map(|k| k[2]).collect();
+            (*mine.expect("the mapping"), kinds, m.anonymous, m.swap)
+        };
+        let ((mine, kinds, anonymous, swap), read) = (of(&asked), of(&read));
+        // Other tests of this process go on meanwhile, and may have memory beside this.
+        let near = |a: u64, b: u64| a.abs_diff(b) < 3 << 20;
+        assert!(near(mine[2], read.0[2]) && mine[2] >= 3000 * page as u64, "{asked:?}");
+        assert!(kinds.iter().zip(&read.1).all(|(a, b)| near(*a, *b)), "{kinds:?} {:?}", read.1);
+        assert!(near(anonymous, read.2) && near(swap, read.3), "{asked:?}");
+    }
+
+    #[test]
+    fn the_page_of_zeroes_is_taken_out_where_it_may_be() {
+        let map =
+            |at: u64| parse_line(&format!("{at:x}-{:x} rw-p 0 00:00 0", at + 1)).expect("line");
+        let counted = |resident, doubtful| Counted { resident, doubtful, ..Counted::default() };
+        let mut all = vec![(map(1), counted(100 << 20, 80 << 20)), (map(2), counted(60 << 20, 0))];
+        without_zeroes(&mut all, 150 << 20);
+        assert_eq!(all[0].1.resident, 100 << 20, "the kernel's count lags behind");
+        without_zeroes(&mut all, 120 << 20);
+        assert_eq!((all[0].1.resident, all[1].1.resident), (60 << 20, 60 << 20));
     }
 }

@@ -1,6 +1,7 @@
 //! The target as a process: is it there, how large is it, how did it end.
 
 use crate::Error;
+use crate::pages::Pages;
 use prof_trace::shared::Shared;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -15,7 +16,7 @@ pub struct Watched {
     pidfd: Option<OwnedFd>,
     statm: Option<File>,
     mem: Option<File>,
-    pagemap: Option<File>,
+    pages: Option<Pages>,
 }
 
 impl Watched {
@@ -34,7 +35,7 @@ impl Watched {
         let dir = proc_dir(pid);
         let mem = OpenOptions::new().read(true).write(true).open(format!("{dir}/mem")).ok();
         let open = |name: &str| File::open(format!("{dir}/{name}")).ok();
-        Ok(Self { pid, pidfd, statm: open("statm"), mem, pagemap: open("pagemap") })
+        Ok(Self { pid, pidfd, statm: open("statm"), mem, pages: open("pagemap").map(Pages::new) })
     }
 
     /// Its id.
@@ -101,25 +102,11 @@ impl Watched {
     }
 
     /// How many of these pages are in the process's page tables, and so count as resident in it.
-    pub fn resident(&self, first: u64, pages: u64) -> u64 {
-        const AT_A_TIME: u64 = 8192;
-        let Some(pagemap) = &self.pagemap else { return 0 };
-        let mut entries = vec![0; (pages.min(AT_A_TIME) * 8) as usize];
-        let mut there = 0;
-        for at in (0..pages).step_by(AT_A_TIME as usize) {
-            let part = &mut entries[..((pages - at).min(AT_A_TIME) * 8) as usize];
-            if pagemap.read_exact_at(part, first.saturating_add(at).saturating_mul(8)).is_err() {
-                break;
-            }
-            // The highest bit: present.
-            there += part
-                .as_chunks::<8>()
-                .0
-                .iter()
-                .filter(|e| u64::from_ne_bytes(**e) >> 63 == 1)
-                .count();
-        }
-        there as u64
+    pub fn resident(&self, first: u64, count: u64) -> u64 {
+        let Some(pages) = &self.pages else { return 0 };
+        let page = pages.page();
+        let start = first.saturating_mul(page);
+        pages.count(start, start.saturating_add(count.saturating_mul(page))).resident / page
     }
 
     /// Whether a process whose memory is gone is on its way out, rather than in another program: it may wait

@@ -1,0 +1,240 @@
+//! Which pages of a process are resident, asked for in pieces.
+//!
+//! The kernel holds the lock of a process's mappings while it looks at its page tables, and a thread that
+//! maps or unmaps memory waits for that. `/proc/PID/smaps` takes a whole mapping in one hold; here no hold
+//! is longer than a fraction of a millisecond, however large the mapping is.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Pages that one call may find: 0.2 ms, where nothing that the kernel knows of them is in a cache.
+const FOUND: u64 = 1 << 11;
+/// Address space that one call may pass: a table entry without a page costs 2 ns.
+const PASSED: u64 = 4 << 30;
+/// Entries of `pagemap` in one read. The kernel lets go of the lock after each page of page table.
+const ENTRIES: usize = 8192;
+/// Work after which others get the processor for as long.
+const TURN: Duration = Duration::from_millis(1);
+
+/// Bytes of a range of addresses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counted {
+    /// In memory, without the page of zeroes that stands for what was only read.
+    pub resident: u64,
+    /// Of these, belonging to a file or to shared memory.
+    pub file: u64,
+    /// Swapped out.
+    pub swap: u64,
+    /// Of the resident ones, those that may be the page of zeroes, where the kernel does not tell.
+    pub doubtful: u64,
+}
+
+impl Counted {
+    fn add(&mut self, bytes: u64, resident: bool, file: bool, swap: bool, doubtful: bool) {
+        let part = |is: bool| if is { bytes } else { 0 };
+        self.resident = self.resident.saturating_add(part(resident));
+        self.file = self.file.saturating_add(part(resident && file));
+        self.swap = self.swap.saturating_add(part(swap));
+        self.doubtful = self.doubtful.saturating_add(part(resident && doubtful));
+    }
+}
+
+/// `/proc/PID/pagemap`.
+#[derive(Debug)]
+pub struct Pages {
+    file: File,
+    page: u64,
+    /// The kernel can be asked for ranges (Linux 6.7).
+    scans: AtomicBool,
+}
+
+/// `struct pm_scan_arg`.
+#[repr(C)]
+#[derive(Default)]
+struct Scan {
+    size: u64,
+    flags: u64,
+    start: u64,
+    end: u64,
+    walk_end: u64,
+    vec: u64,
+    vec_len: u64,
+    max_pages: u64,
+    category_inverted: u64,
+    category_mask: u64,
+    category_anyof_mask: u64,
+    return_mask: u64,
+}
+
+/// `struct page_region`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Region {
+    start: u64,
+    end: u64,
+    categories: u64,
+}
+
+const IS_FILE: u64 = 1 << 2;
+const IS_PRESENT: u64 = 1 << 3;
+const IS_SWAPPED: u64 = 1 << 4;
+const IS_ZERO: u64 = 1 << 5;
+
+impl Pages {
+    /// From the open file.
+    pub fn new(file: File) -> Self {
+        // SAFETY: no pointers.
+        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
+        Self { file, page, scans: AtomicBool::new(true) }
+    }
+
+    /// Bytes of a page.
+    pub fn page(&self) -> u64 {
+        self.page
+    }
+
+    /// Counts what lies from `start` to `end`. What can't be looked at counts as not there.
+    pub fn count(&self, start: u64, end: u64) -> Counted {
+        self.count_as(start, end, true)
+    }
+
+    /// The same; `files`: whether to tell memory of files from other. The kernel looks at its description of
+    /// each page for that, which takes ten times as long.
+    pub fn count_as(&self, start: u64, end: u64, files: bool) -> Counted {
+        let mut all = Counted::default();
+        let mut turn = Instant::now();
+        let mut at = start;
+        while at < end {
+            let next = match self.scans.load(Relaxed) {
+                true => self.scan(at, end.min(at.saturating_add(PASSED)), files, &mut all),
+                false => self.read(at, end, &mut all),
+            };
+            match next {
+                Ok(next) if next > at => at = next,
+                Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => {
+                    self.scans.store(false, Relaxed);
+                }
+                _ => break,
+            }
+            if turn.elapsed() > TURN {
+                std::thread::sleep(turn.elapsed().min(TURN * 4));
+                turn = Instant::now();
+            }
+        }
+        all
+    }
+
+    /// Asks for ranges of pages that are alike; where it has come to.
+    fn scan(&self, start: u64, end: u64, files: bool, all: &mut Counted) -> io::Result<u64> {
+        let mut found = [Region::default(); 512];
+        let mut scan = Scan {
+            size: size_of::<Scan>() as u64,
+            start,
+            end,
+            vec: found.as_mut_ptr() as u64,
+            vec_len: found.len() as u64,
+            max_pages: FOUND,
+            category_anyof_mask: IS_PRESENT | IS_SWAPPED,
+            return_mask: IS_PRESENT | IS_SWAPPED | IS_ZERO | if files { IS_FILE } else { 0 },
+            ..Scan::default()
+        };
+        let request = libc::_IOWR::<Scan>(u32::from(b'f'), 16);
+        // SAFETY: the argument is of the size that it names, and `vec` has room for `vec_len` entries.
+        let n = unsafe { libc::ioctl(self.file.as_raw_fd(), request, &raw mut scan) };
+        if n < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        for r in found.iter().take(n as usize) {
+            let is = |what: u64| r.categories & what != 0;
+            let resident = is(IS_PRESENT) && !is(IS_ZERO);
+            let bytes = r.end.saturating_sub(r.start);
+            all.add(bytes, resident, is(IS_FILE), is(IS_SWAPPED), false);
+        }
+        Ok(scan.walk_end)
+    }
+
+    /// Reads entries page by page; where it has come to.
+    fn read(&self, start: u64, end: u64, all: &mut Counted) -> io::Result<u64> {
+        let first = start / self.page;
+        let pages = (end.div_ceil(self.page) - first).min(ENTRIES as u64);
+        let mut bytes = vec![0; pages as usize * 8];
+        let from = first.checked_mul(8).ok_or(io::ErrorKind::InvalidInput)?;
+        let n = self.file.read_at(&mut bytes, from)? / 8;
+        for e in bytes[..n * 8].as_chunks::<8>().0 {
+            let entry = u64::from_ne_bytes(*e);
+            let is = |bit: u32| entry >> bit & 1 == 1;
+            // Neither of a file nor this process's alone: forked, or the page of zeroes.
+            all.add(self.page, is(63), is(61), is(62), !is(61) && !is(56));
+        }
+        Ok((first + n as u64).saturating_mul(self.page))
+    }
+}
+
+#[cfg(test)]
+pub mod tests {
+    use super::*;
+
+    /// New memory without huge pages.
+    pub fn map(len: usize, flags: libc::c_int) -> *mut u8 {
+        // SAFETY: new memory.
+        unsafe {
+            let rw = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+            let at = libc::mmap(std::ptr::null_mut(), len, rw, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            libc::madvise(at, len, libc::MADV_NOHUGEPAGE);
+            at.cast()
+        }
+    }
+
+    fn pages() -> Pages {
+        Pages::new(File::open("/proc/self/pagemap").expect("pagemap"))
+    }
+
+    #[test]
+    fn both_ways_count_the_same() {
+        let p = pages();
+        let page = p.page() as usize;
+        let (private, shared) =
+            (map(9000 * page, libc::MAP_PRIVATE), map(9000 * page, libc::MAP_SHARED));
+        // SAFETY: inside of these mappings.
+        unsafe {
+            for n in [0, 7, 8, 8999] {
+                private.add(n * page).write_volatile(1);
+                shared.add(n * page).write_volatile(1);
+            }
+            private.add(100 * page).read_volatile();
+        }
+        let at = |m: *mut u8| (m as u64, m as u64 + 9000 * page as u64);
+        let bytes = 4 * p.page();
+        let scanned = p.scans.load(Relaxed).then(|| p.count(at(private).0, at(private).1));
+        if p.scans.load(Relaxed) {
+            let none = Counted::default();
+            assert_eq!(scanned, Some(Counted { resident: bytes, ..none }));
+            let shared = p.count(at(shared).0, at(shared).1);
+            assert_eq!(shared, Counted { resident: bytes, file: bytes, ..none });
+        }
+        p.scans.store(false, Relaxed);
+        let read = p.count(at(private).0, at(private).1);
+        assert_eq!(read.resident - read.doubtful, bytes, "{read:?}");
+        assert_eq!(read.doubtful, p.page(), "{read:?}");
+        let read = p.count(at(shared).0, at(shared).1);
+        assert_eq!((read.resident, read.file, read.doubtful), (bytes, bytes, 0));
+        assert_eq!(p.count(u64::MAX - 5000 * p.page(), u64::MAX), Counted::default());
+    }
+
+    #[test]
+    fn address_space_without_pages_is_passed_quickly() {
+        let p = pages();
+        // Where the kernel has to be asked page by page, less.
+        let len = if cfg!(target_pointer_width = "64") { 1usize << 36 } else { 1 << 28 };
+        let at = map(len, libc::MAP_PRIVATE);
+        // SAFETY: inside of it.
+        unsafe { at.add(len / 2).write_volatile(1) };
+        assert_eq!(p.count(at as u64, (at as usize + len) as u64).resident, p.page());
+    }
+}
