@@ -343,7 +343,7 @@ pub fn parse() -> Result<Cli, ExitCode> {
             ExitCode::from(crate::failure::USAGE)
         }
         _ => {
-            eprintln!("prof: {}", one_line(&e.to_string()));
+            crate::term::say(&one_line(&e.to_string()));
             ExitCode::from(crate::failure::USAGE)
         }
     })

@@ -1,5 +1,6 @@
 //! `-v`: what prof does, to standard error.
 
+use crate::term;
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::sync::OnceLock;
 use std::time::Instant;
@@ -17,8 +18,8 @@ impl Log for Stderr {
         let at = self.began.elapsed().as_secs_f64() * 1e3;
         let place = r.target().trim_start_matches("prof_");
         match r.level() {
-            Level::Error | Level::Warn => eprintln!("prof: {}", r.args()),
-            _ => eprintln!("prof: [{at:9.3} ms] {place}: {}", r.args()),
+            Level::Error | Level::Warn => term::line(&format!("prof: {}", r.args())),
+            _ => term::line(&format!("prof: [{at:9.3} ms] {place}: {}", r.args())),
         }
     }
 

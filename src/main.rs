@@ -4,6 +4,9 @@
 //! each, [`session`] puts injector and collector together, [`failure`] turns errors into one line
 //! and an exit code.
 
+// Both panic if what they write to is full or gone.
+#![warn(clippy::print_stdout, clippy::print_stderr)]
+
 mod cli;
 mod commands;
 mod failure;

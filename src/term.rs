@@ -1,6 +1,7 @@
 //! What standard output is: a terminal, how wide, and whether colours are wanted.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
+use std::path::Path;
 
 /// Whether to colour what goes to standard output: only on a terminal that can show it, and never
 /// if `NO_COLOR` is set to anything.
@@ -40,9 +41,26 @@ pub fn plain(text: &str) -> String {
         .collect()
 }
 
-/// Says something on standard error.
+/// Writes `prof: TEXT` and a newline to standard error.
 pub fn say(text: &str) {
-    eprintln!("prof: {}", plain(text));
+    line(&format!("prof: {}", plain(text)));
+}
+
+/// Writes a line to standard error, as it stands. A terminal that is gone or a file that is full is no
+/// reason to stop: the exit code tells what became of the process and of its recording.
+pub fn line(text: &str) {
+    // One write, so that lines of several processes do not mix.
+    let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
+}
+
+/// Writes the path of a recording to standard output. Where that can't be written, the path goes to
+/// standard error, with the reason: nobody could find the recording otherwise.
+pub fn path(path: &Path) {
+    let mut out = std::io::stdout();
+    let written = writeln!(out, "{}", plain(&path.to_string_lossy())).and_then(|()| out.flush());
+    if let Err(e) = written {
+        say(&format!("cannot write to standard output ({e}); the recording is {}", path.display()));
+    }
 }
 
 #[cfg(test)]

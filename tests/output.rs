@@ -166,3 +166,37 @@ fn a_collector_that_is_stopped() {
 fn a_collector_that_is_killed() {
     without_a_collector(Signal::SIGKILL, "orphaned", "the collector had died");
 }
+
+/// Runs prof by a shell, which redirects its output.
+fn redirected(scene: &Scene, arguments: &str, redirection: &str) -> Output {
+    let mut command = Command::new("sh");
+    command.args(["-c", &format!("exec \"$0\" {arguments} {redirection}")]).arg(Scene::binary());
+    scene.run(command)
+}
+
+#[test]
+fn a_terminal_that_can_not_be_written_changes_no_exit_code() {
+    let scene = Scene::new("full-terminal");
+    let mut target = Target::start(&program("stress.c"), &[]);
+    let pid = target.pid;
+    for (k, redirection) in
+        ["2>/dev/full", ">/dev/full", ">/dev/full 2>/dev/full", "2>&-"].into_iter().enumerate()
+    {
+        let file = scene.path(&format!("{k}.prof"));
+        let attach = format!("attach {pid} -o '{}'", file.display());
+        let out = redirected(&scene, &attach, redirection);
+        assert_eq!(out.code, 0, "{redirection}: {out:?}");
+        if redirection == ">/dev/full" {
+            let named = out.stderr.contains(file.to_str().unwrap());
+            assert!(named, "the path is on standard error instead: {out:?}");
+        }
+        let before = operations(&mut target);
+        until("it works on", || operations(&mut target) > before);
+        let out = redirected(&scene, &format!("detach {pid}"), redirection);
+        assert_eq!(out.code, 0, "{redirection}: {out:?}");
+        assert!(scene.report(&file).total("allocations") > 0, "{redirection}");
+    }
+    let out = redirected(&scene, "run --report -o run.prof -- sh -c 'exit 7'", ">/dev/full 2>&1");
+    assert_eq!(out.code, 7, "the exit code of the command: {out:?}");
+    assert_unharmed(target);
+}

@@ -6,7 +6,6 @@ use crate::units;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use prof_analyze::Follower;
-use std::io::Write;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -28,9 +27,7 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode> {
     }
     let attached = session::attach(args.pid, &args.record, &choice)?;
     attached.said.iter().for_each(|line| crate::term::say(line));
-    // A reader who has gone away is no reason to stop.
-    let mut out = std::io::stdout();
-    let _ = writeln!(out, "{}", attached.path.display()).and_then(|()| out.flush());
+    crate::term::path(&attached.path);
     if args.foreground { stay(attached) } else { Ok(ExitCode::SUCCESS) }
 }
 
@@ -78,7 +75,7 @@ fn stay(mut attached: Attached) -> Result<ExitCode> {
     };
     show(&bar, follower.as_mut(), &mut rate);
     bar.finish_and_clear();
-    eprintln!("prof: {}", attached.path.display());
+    crate::term::say(&attached.path.to_string_lossy());
     if !status.success() {
         anyhow::bail!("the recording could not be written to its end; is the disk full?");
     }

@@ -2,10 +2,11 @@
 
 use crate::cli::{Compression, DemoArgs, FunctionArgs, OnFull, RecordArgs};
 use crate::session::{self, Choice, DETACH_TIMEOUT};
+use crate::term::line;
 use anyhow::{Context, Result};
 use std::collections::HashMap;
 use std::hint::black_box;
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
@@ -47,21 +48,21 @@ fn record(pid: i32, args: &DemoArgs) -> Result<ExitCode> {
         functions: FunctionArgs::default(),
         verify_stacks: false,
     };
-    eprintln!("$ prof attach {pid}        # a live process: a small server with a leak");
+    line(&format!("$ prof attach {pid}        # a live process: a small server with a leak"));
     let mut attached = session::attach(pid, &record, &Choice::default())?;
     attached.said.iter().for_each(|line| crate::term::say(line));
-    eprintln!("{}", path.display());
+    line(&format!("{}", path.display()));
     std::thread::sleep(TIME);
-    eprintln!("$ prof detach {pid}        # after {} s", TIME.as_secs());
+    line(&format!("$ prof detach {pid}        # after {} s", TIME.as_secs()));
     let detached = session::detach(pid, DETACH_TIMEOUT)?;
     let _ = attached.collector.wait();
     super::detach::say(&detached);
-    eprintln!("$ prof report {}", path.display());
+    line(&format!("$ prof report {}", path.display()));
     super::run::show(&path)?;
-    eprintln!(
+    line(
         "\nWhat there is to see: sessions are opened and never closed (open_session), a cache grows \
          without\na limit (remember), and requests come and go (handle_request): much allocated, \
-         nothing live."
+         nothing live.",
     );
     if args.output.is_none() {
         let _ = std::fs::remove_file(&temporary);
@@ -77,7 +78,7 @@ pub fn target() -> Result<ExitCode> {
     spawn("sessions", sessions)?;
     spawn("cache", cache)?;
     spawn("requests", requests)?;
-    println!("!");
+    writeln!(std::io::stdout(), "!").context("cannot write to standard output")?;
     let mut rest = Vec::new();
     let _ = std::io::stdin().read_to_end(&mut rest);
     Ok(ExitCode::SUCCESS)

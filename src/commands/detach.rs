@@ -3,9 +3,8 @@
 use crate::cli::DetachArgs;
 use crate::failure::FAILED;
 use crate::session::{self, Detached};
-use crate::term::{plain, say as say_line};
+use crate::term::say as say_line;
 use anyhow::Result;
-use std::io::Write;
 use std::process::ExitCode;
 
 /// Detaches, and says if anything stayed behind.
@@ -13,9 +12,7 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode> {
     let detached = session::detach(args.pid, args.timeout)?;
     say(&detached);
     if !detached.path.as_os_str().is_empty() {
-        let mut out = std::io::stdout();
-        let _ =
-            writeln!(out, "{}", plain(&detached.path.to_string_lossy())).and_then(|()| out.flush());
+        crate::term::path(&detached.path);
     }
     Ok(if detached.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
@@ -24,9 +21,9 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode> {
 pub fn say(d: &Detached) {
     d.said.iter().for_each(|line| say_line(line));
     if d.is_clean() {
-        eprintln!("prof: the process is as it was before");
+        say_line("the process is as it was before");
         return;
     }
     d.left.iter().for_each(|line| say_line(&format!("left in the process: {line}")));
-    eprintln!("prof: what is left does nothing any more; `prof detach` again removes it");
+    say_line("what is left does nothing any more; `prof detach` again removes it");
 }

@@ -73,7 +73,7 @@ pub fn run(args: &LeaksArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let mut code = ExitCode::SUCCESS;
     for limit in &args.fail_if {
         if let Some(what) = limit.exceeded(&leaks) {
-            eprintln!("prof leaks: {what}");
+            crate::term::line(&format!("prof leaks: {what}"));
             code = ExitCode::from(FAILED);
         }
     }

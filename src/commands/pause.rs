@@ -18,7 +18,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 pub fn pause(args: &PidArgs) -> Result<ExitCode> {
     session::peek(args.pid)?;
     if !prof_inject::pause(args.pid).map_err(|e| session::failed(args.pid, e))? {
-        eprintln!("prof: recording was off already");
+        crate::term::say("recording was off already");
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -27,7 +27,7 @@ pub fn pause(args: &PidArgs) -> Result<ExitCode> {
 pub fn resume(args: &PidArgs) -> Result<ExitCode> {
     wait_for_collector(session::peek(args.pid)?)?;
     if !prof_inject::resume(args.pid).map_err(|e| session::failed(args.pid, e))? {
-        eprintln!("prof: recording was on already");
+        crate::term::say("recording was on already");
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -60,9 +60,12 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let status = wait(pid)?;
     let _ = collector.wait();
     if args.report {
-        show(&path)?;
+        // The exit code is the command's, whatever becomes of the report.
+        if let Err(e) = show(&path) {
+            crate::term::say(&format!("cannot print the report: {e:#}"));
+        }
     }
-    eprintln!("prof: recorded to {}", path.display());
+    crate::term::say(&format!("recorded to {}", path.display()));
     Ok(status)
 }
 

@@ -29,7 +29,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
             format!("{:#}\n", Value::Array(all.iter().map(Status::json).collect()))
         }
         (Format::Text, _) if all.is_empty() => {
-            eprintln!("prof: nothing is being recorded that can be seen from here");
+            crate::term::say("nothing is being recorded that can be seen from here");
             String::new()
         }
         (Format::Text, _) => {
