@@ -172,7 +172,7 @@ pub fn detach(pid: i32, timeout: Duration) -> Result<Detached> {
                 "the collector had died; saved what it had left: {} events",
                 crate::units::count(d.events)
             )),
-            Err(e) => said.push(format!("the collector had died, and its rest is lost: {e}")),
+            Err(e) => said.push(rest_is_lost(&peek, &e)),
         }
     }
     let last = Peek::of(pid as u32).ok().flatten().unwrap_or(peek.clone());
@@ -192,6 +192,16 @@ pub fn detach(pid: i32, timeout: Duration) -> Result<Detached> {
         said.push("the collector is still writing the recording".into());
     }
     Ok(Detached { path: peek.path, left: report.left, said })
+}
+
+/// What to say where the last events of a recording can't be saved.
+fn rest_is_lost(peek: &Peek, e: &prof_collect::Error) -> String {
+    let path = peek.path.display();
+    let by = peek.foreign.as_ref().map(|by| format!(" ({} could have)", by.describe()));
+    format!(
+        "the collector had died, and the events that were still in memory can't be saved: {e}{}; what is in {path} is readable",
+        by.unwrap_or_default()
+    )
 }
 
 fn clean(pid: i32, timeout: Duration) -> bool {
@@ -227,9 +237,10 @@ fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
     // way, it holds the lock, and that is what detaching says.
     if peek.collector_alive && peek.state != state::SETUP {
         // The settings can't change while events are being written by them.
-        let other = match peek.capture == record.capture() {
-            true => String::new(),
-            false => format!(" with other settings ({})", hooks::captured(&peek.capture)),
+        let other = match &peek.foreign {
+            Some(by) => format!(" by {}", by.describe()),
+            None if peek.capture == record.capture() => String::new(),
+            None => format!(" with other settings ({})", hooks::captured(&peek.capture)),
         };
         return Err(refused(format!(
             "process {pid} is already being recorded{other}, to {}; `prof detach {pid}` ends that",

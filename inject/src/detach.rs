@@ -7,7 +7,7 @@
 use crate::install::with_caller;
 use crate::mapping::{Mapped, Site, is_ours};
 use crate::proc::Status;
-use crate::recorded::{Recorded, ring_in};
+use crate::recorded::{Patched, Recorded, SlotNote, ring_in};
 use crate::remote::Gadgets;
 use crate::settle::settle;
 use crate::setup::range;
@@ -17,8 +17,7 @@ use crate::walk::Walker;
 use crate::{RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc};
 use prof_arch::native::UserRegs;
 use prof_arch::native::syscall::{SIGSET_LEN, sigaction_handler};
-use prof_trace::shared::{Area, Control, FUNCTIONS, Function, Shared, Slot, state};
-use prof_trace::slots;
+use prof_trace::shared::{Area, Header, Stable, state};
 use std::collections::HashSet;
 use std::ops::Range;
 use std::path::PathBuf;
@@ -74,7 +73,7 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     let r = Recorded::open(pid)?;
     let mut report = DetachReport { path: r.path(), ..DetachReport::default() };
     let set_state = |s: u32| {
-        let at = r.ring.plus(core::mem::offset_of!(Control, state) as u64);
+        let at = r.ring.plus(core::mem::offset_of!(Header, state) as u64);
         r.mem.write(at, &s.to_ne_bytes())
     };
     let c = &r.control;
@@ -86,7 +85,7 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     // Before the hooks were in, no thread can have come to the hook, but by the toggle signal.
     let entered = c.state.load(Relaxed) != state::SETUP
         || c.signal != 0
-        || functions.iter().any(|f| f.patched.load(Relaxed) != 0);
+        || functions.iter().any(|f| f.is_patched);
     if c.flag_addr != 0 {
         // The page of the flag may not be there yet, or not any more.
         if r.is_on().unwrap_or(false) {
@@ -101,7 +100,7 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     if (1..=8 * SIGSET_LEN as u32).contains(&c.signal) {
         let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
         let old = &old[..(c.old_action_len as usize).min(32)];
-        let at = r.ring.plus(core::mem::offset_of!(Control, signal_ignored) as u64);
+        let at = r.stable_at(core::mem::offset_of!(Stable, signal_ignored));
         let action = activate::OldAction {
             signal: c.signal,
             old,
@@ -162,16 +161,13 @@ fn areas(r: &Recorded) -> Vec<Range<u64>> {
 /// Puts the functions' bytes back, with all threads stopped.
 fn unpatch(r: &Recorded, timeout: Duration, report: &mut DetachReport) -> Result<()> {
     let functions = r.functions();
-    if functions.iter().all(|f| f.patched.load(Relaxed) == 0) {
+    if !functions.iter().any(|f| f.is_patched) {
         return Ok(());
     }
     let stopped = stop_all(r.pid, timeout)?;
     let mut failed = Ok(());
-    for (i, f) in functions.iter().enumerate().take(FUNCTIONS) {
-        if f.patched.load(Relaxed) == 0 {
-            continue;
-        }
-        if let Err(e) = unpatch_one(r, i, f, report) {
+    for f in functions.iter().filter(|f| f.is_patched) {
+        if let Err(e) = unpatch_one(r, f, report) {
             failed = Err(e);
         }
     }
@@ -179,27 +175,19 @@ fn unpatch(r: &Recorded, timeout: Duration, report: &mut DetachReport) -> Result
     failed
 }
 
-fn unpatch_one(r: &Recorded, index: usize, f: &Function, report: &mut DetachReport) -> Result<()> {
-    let len = (f.patch_len as usize).min(f.new_bytes.len());
-    let at = RemoteAddr(f.patch_addr);
-    let mut now = [0u8; 32];
-    if r.mem.read(at, &mut now[..len]).is_err() {
-        report.notes.push(format!("{}: its module has been unloaded", function_name(f)));
-    } else if now[..len] == f.new_bytes[..len] {
-        r.mem.write(at, &f.old_bytes[..len])?;
-    } else if now[..len] != f.old_bytes[..len] {
-        report.notes.push(format!(
-            "{}: somebody else has changed its code at {at}; left as it is",
-            function_name(f)
-        ));
+fn unpatch_one(r: &Recorded, f: &Patched, report: &mut DetachReport) -> Result<()> {
+    let at = f.patch_addr;
+    let mut now = vec![0u8; f.new_bytes.len()];
+    if r.mem.read(at, &mut now).is_err() {
+        report.notes.push(format!("{}: its module has been unloaded", f.name));
+    } else if now == f.new_bytes {
+        r.mem.write(at, &f.old_bytes)?;
+    } else if now != f.old_bytes {
+        report
+            .notes
+            .push(format!("{}: somebody else has changed its code at {at}; left as it is", f.name));
     }
-    let done = Shared::function_offset(index) + core::mem::offset_of!(Function, patched);
-    r.mem.write(r.ring.plus(done as u64), &0u32.to_ne_bytes())
-}
-
-fn function_name(f: &Function) -> String {
-    let end = f.name.iter().position(|b| *b == 0).unwrap_or(f.name.len());
-    String::from_utf8_lossy(&f.name[..end]).into_owned()
+    r.mem.write(f.patched_at, &0u32.to_ne_bytes())
 }
 
 /// Waits until no thread is inside prof's code.
@@ -260,19 +248,17 @@ fn wait_outside(
 /// pointer is stale: the frame was left by a jump.
 fn is_marked(r: &Recorded, regs: &UserRegs) -> bool {
     let thread_slots = r.slots();
-    let is_its = |s: &Slot| {
-        s.tp.load(Relaxed) == regs.thread_pointer() && slots::is_live(s.state.load(Relaxed))
-    };
-    let Some(slot) = thread_slots.iter().find(|s| is_its(s)) else { return false };
+    let is_its = |s: &&SlotNote| s.tp == regs.thread_pointer() && s.is_live;
+    let Some(slot) = thread_slots.iter().find(is_its) else { return false };
     let at = |sp: u64| sp != 0 && !(regs.sp() > sp && regs.sp() - sp < 1 << 20);
-    at(slot.busy_sp.load(Relaxed)) || at(slot.inner_sp.load(Relaxed))
+    slot.inside.into_iter().any(at)
 }
 
 /// Looks for what should be gone. `functions` were hooked, and `handler` is a signal whose handler was prof's.
 fn verify(
     r: &Recorded,
     ours: &[Range<u64>],
-    functions: &[Box<Function>],
+    functions: &[Patched],
     handler: Option<u32>,
     report: &mut DetachReport,
 ) {
@@ -290,12 +276,9 @@ fn verify(
     }
     let mem = &r.mem;
     for f in functions {
-        let len = (f.patch_len as usize).min(f.new_bytes.len());
-        let mut now = [0u8; 32];
-        if mem.read(RemoteAddr(f.patch_addr), &mut now[..len]).is_ok()
-            && now[..len] == f.new_bytes[..len]
-        {
-            report.left.push(format!("the hook of {}", function_name(f)));
+        let mut now = vec![0u8; f.new_bytes.len()];
+        if mem.read(f.patch_addr, &mut now).is_ok() && now == f.new_bytes && now != f.old_bytes {
+            report.left.push(format!("the hook of {}", f.name));
         }
     }
     if let Some(signal) = handler

@@ -109,15 +109,15 @@ pub enum Refusal {
     /// Not recorded, where a recorded one is needed.
     #[error("pid {0} is not being recorded; start with `prof attach {0}`")]
     NotRecorded(i32),
-    /// Recorded by another version.
+    /// Recorded by another version, of which this one does not know enough.
     #[error(
-        "pid {pid} is being recorded by another version of prof (layout {layout}); use that one"
+        "pid {pid} is being recorded by {by}, of which this prof does not know enough: run `prof detach {pid}` with that one"
     )]
     OtherVersion {
         /// The process.
         pid: i32,
-        /// Its layout.
-        layout: u32,
+        /// Which version.
+        by: String,
     },
     /// Nothing in its code to return from a signal with.
     #[error(

@@ -14,6 +14,7 @@ pub mod detach;
 pub mod elf;
 pub mod elf_file;
 mod error;
+mod foreign;
 pub mod functions;
 mod image;
 pub mod install;

@@ -13,7 +13,7 @@ use crate::threads::StopTimes;
 use crate::{Error, RemoteAddr, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
-use prof_trace::shared::{Area, Control, LAYOUT, MAGIC, MEMFD_NAME, Shared, state};
+use prof_trace::shared::{Area, MEMFD_NAME, STABLE_AT, Shared, Stable, state};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
@@ -77,12 +77,12 @@ impl Site<'_> {
         m.ring = mapped?;
         // SAFETY: the target has it mapped, but nothing there knows of it yet.
         let control = unsafe { shared.control_mut() };
-        control.magic = MAGIC;
-        control.layout = LAYOUT;
-        control.segments = shared.geometry().segments() as u32;
         control.state.store(state::SETUP, Relaxed);
         (control.ring_addr, control.ring_len) = (m.ring.addr, m.ring.len);
         control.pid = self.pid as u32;
+        let exe = std::env::current_exe().unwrap_or_default();
+        let exe = exe.as_os_str().as_encoded_bytes();
+        control.begin(shared.geometry().segments(), env!("CARGO_PKG_VERSION"), exe);
         closed?;
         self.stop(|c| {
             // A thread touches a few pages of its state; a kernel without huge pages refuses this.
@@ -156,12 +156,13 @@ impl Site<'_> {
 
     /// Takes back what has been mapped; the ring, which says what there is, last.
     pub fn unmap_all(&mut self, m: &Mapped) {
-        let stubs = core::mem::offset_of!(Control, stubs);
+        let stubs = STABLE_AT + core::mem::offset_of!(Stable, stubs);
         for (k, a) in m.stubs.iter().enumerate() {
             self.take_back(m.ring, *a, true, stubs + k * size_of::<Area>());
         }
-        self.take_back(m.ring, m.hook, false, core::mem::offset_of!(Control, hook_addr));
-        self.take_back(m.ring, m.flag, false, core::mem::offset_of!(Control, flag_addr));
+        let entry = |offset: usize| STABLE_AT + offset;
+        self.take_back(m.ring, m.hook, false, entry(core::mem::offset_of!(Stable, hook_addr)));
+        self.take_back(m.ring, m.flag, false, entry(core::mem::offset_of!(Stable, flag_addr)));
         self.unmap_ring(m.ring.addr);
     }
 

@@ -1,11 +1,11 @@
 //! A process that is being recorded: everything that is known of it stands in its own memory.
 
+use crate::foreign;
 use crate::preflight::may_trace;
 use crate::proc::{self, Map};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result, setup};
-use prof_trace::shared::{
-    Control, Function, Geometry, LAYOUT, MAGIC, SLOTS, Shared, Slot, TOGGLES, Toggle, set_bits,
-};
+use prof_trace::foreign::Foreign;
+use prof_trace::shared::{Geometry, Header, MAGIC, STABLE_AT, Stable, Table};
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
@@ -23,8 +23,8 @@ pub struct Recorded {
     /// How much of it is mapped there, as the kernel has it; the target may write into the control page
     /// what it likes.
     pub ring_len: u64,
-    /// The control page as it was when this was made.
-    pub control: Box<Control>,
+    /// What every build finds in the control page, as it was when this was made.
+    pub control: Box<Header>,
     pub(crate) mem: RemoteMemory,
 }
 
@@ -70,28 +70,41 @@ impl Recorded {
         let maps = proc::maps(pid)?;
         let Some(m) = ring_in(&maps) else { return Err(Refusal::NotRecorded(pid).into()) };
         let mem = RemoteMemory::open(pid)?;
-        let control: Box<Control> = match read_struct(&mem, m.start) {
+        let control: Box<Header> = match read_struct(&mem, m.start) {
             // A call that a killed prof has left to a thread may just have unmapped it.
             Err(_) if ring_in(&proc::maps(pid)?).is_none() => {
                 return Err(Refusal::NotRecorded(pid).into());
             }
             read => read?,
         };
-        // The collector maps the same memory, and so may others whom the target has given it.
-        if control.magic != MAGIC || control.ring_addr != m.start.0 {
+        if control.magic != MAGIC {
             return Err(Refusal::NotRecorded(pid).into());
         }
-        if control.layout != LAYOUT {
-            return Err(Refusal::OtherVersion { pid, layout: control.layout }.into());
+        foreign::check(pid, m, &control, |at, len| mem.read_some(m.start.plus(at), len))?;
+        // The collector maps the same memory, and so may others whom the target has given it.
+        if control.ring_addr != m.start.0 {
+            return Err(Refusal::NotRecorded(pid).into());
         }
         Ok(Self { pid, ring: m.start, ring_len: ring_len(&maps, m), control, mem })
+    }
+
+    /// The build of prof that has attached, if it is not of this one's layout.
+    #[must_use]
+    pub fn foreign(&self) -> Option<Foreign> {
+        Foreign::of(&self.control, |at, len| self.mem.read_some(self.ring.plus(at), len))
+    }
+
+    /// Where a field of the control page is that all builds have, by its offset in [`Stable`].
+    pub(crate) fn stable_at(&self, offset: usize) -> RemoteAddr {
+        self.ring.plus((STABLE_AT + offset) as u64)
     }
 
     /// The recording's path.
     #[must_use]
     pub fn path(&self) -> PathBuf {
-        let n = (self.control.path_len as usize).min(self.control.path.len());
-        let bytes = self.control.path[..n].iter().map(|b| b.load(Relaxed)).collect();
+        const MOST: u32 = 4096;
+        let len = self.control.path_len.min(MOST) as usize;
+        let bytes = self.mem.read_some(self.ring.plus(self.control.path_at), len);
         PathBuf::from(std::ffi::OsString::from_vec(bytes))
     }
 
@@ -120,21 +133,27 @@ impl Recorded {
 
     /// The hooked functions.
     #[must_use]
-    pub fn functions(&self) -> Vec<Box<Function>> {
-        let n = self.control.functions.load(Relaxed).min(prof_trace::shared::FUNCTIONS as u32);
-        let at = |i: u32| self.ring.plus(Shared::function_offset(i as usize) as u64);
-        (0..n).filter_map(|i| read_struct(&self.mem, at(i)).ok()).collect()
+    pub fn functions(&self) -> Vec<Patched> {
+        let c = &self.control;
+        let table = bounded(c.function_table);
+        let n = c.functions.load(Relaxed).min(table.count);
+        (0..n).filter_map(|i| Patched::read(self, self.entry(table, i)?)).collect()
     }
 
     /// The thread slots in use.
     #[must_use]
-    pub fn slots(&self) -> Vec<Box<Slot>> {
-        let used = self.ring.plus(core::mem::offset_of!(Control, slots_used) as u64);
-        let Ok(words) = read_struct::<[u64; SLOTS / 64]>(&self.mem, used) else {
-            return Vec::new();
-        };
-        let at = |i: usize| self.ring.plus(Shared::slot_offset(i) as u64);
-        set_bits(words.iter().copied()).filter_map(|i| read_struct(&self.mem, at(i)).ok()).collect()
+    pub fn slots(&self) -> Vec<SlotNote> {
+        let c = &self.control;
+        let (table, used) = (bounded(c.slot_table), bounded(c.slots_used_table));
+        let words = self.mem.read_some(self.ring.plus(used.at), used.count as usize * 8);
+        let words = words.as_chunks::<8>().0.iter().map(|w| u64::from_ne_bytes(*w));
+        let slots = prof_trace::shared::set_bits(words).filter(|i| *i < table.count as usize);
+        slots.filter_map(|i| SlotNote::read(self, self.entry(table, i as u32)?)).collect()
+    }
+
+    fn entry(&self, table: Table, index: u32) -> Option<RemoteAddr> {
+        let at = table.at.checked_add(u64::from(table.stride) * u64::from(index))?;
+        Some(RemoteAddr(self.ring.0.checked_add(at)?))
     }
 
     /// Switches recording, as the signal does; `false` if it was so already.
@@ -142,24 +161,24 @@ impl Recorded {
     /// # Errors
     /// If its memory can't be written.
     pub fn switch(&self, on: bool) -> Result<bool> {
+        use core::mem::offset_of;
         if self.is_on()? == on {
             return Ok(false);
         }
-        let c = self.ring;
-        let count_at = c.plus(core::mem::offset_of!(Control, toggle_count) as u64);
+        let count_at = self.stable_at(offset_of!(Stable, toggle_count));
         let n = self.mem.word(count_at)?;
-        let entry =
-            core::mem::offset_of!(Control, toggles) + (n as usize % TOGGLES) * size_of::<Toggle>();
-        let at = c.plus(entry as u64);
-        self.mem.write(at.plus(8), &u64::from(on).to_ne_bytes())?;
-        self.mem.write(at, &self.now().to_ne_bytes())?;
-        let unseen_at = c.plus(core::mem::offset_of!(Control, unseen) as u64);
+        let toggles = bounded(self.control.toggle_table);
+        let index = (n % u64::from(toggles.count.max(1))) as u32;
+        if let Some(at) = self.entry(toggles, index) {
+            self.mem.write(at.plus(8), &u64::from(on).to_ne_bytes())?;
+            self.mem.write(at, &self.now().to_ne_bytes())?;
+        }
+        let unseen_at = self.stable_at(offset_of!(Stable, unseen));
         let unseen = self.mem.word(unseen_at)?.wrapping_add(1);
         self.mem.write(unseen_at, &unseen.to_ne_bytes())?;
         self.mem.write(count_at, &n.wrapping_add(1).to_ne_bytes())?;
         if on {
-            let orphaned = core::mem::offset_of!(Control, orphaned);
-            self.mem.write(c.plus(orphaned as u64), &0u32.to_ne_bytes())?;
+            self.mem.write(self.stable_at(offset_of!(Stable, orphaned)), &0u32.to_ne_bytes())?;
         }
         self.mem.write(RemoteAddr(self.control.flag_addr), &u32::from(on).to_ne_bytes())?;
         Ok(true)
@@ -175,6 +194,80 @@ impl Recorded {
     #[must_use]
     pub fn memory(&self) -> &RemoteMemory {
         &self.mem
+    }
+}
+
+/// A table as the control page describes it, whatever the target has written there.
+fn bounded(t: Table) -> Table {
+    const MOST: u32 = 1 << 20;
+    Table { count: t.count.min(MOST), ..t }
+}
+
+/// A hooked function, as far as all builds say it alike.
+#[derive(Clone, Debug)]
+pub struct Patched {
+    /// Where the word is that says whether it is patched.
+    pub patched_at: RemoteAddr,
+    /// Whether the patch stands in the code.
+    pub is_patched: bool,
+    /// Address of the patched bytes.
+    pub patch_addr: RemoteAddr,
+    /// What stood there.
+    pub old_bytes: Vec<u8>,
+    /// What stands there now; as many.
+    pub new_bytes: Vec<u8>,
+    /// What it is called.
+    pub name: String,
+}
+
+impl Patched {
+    fn read(r: &Recorded, at: RemoteAddr) -> Option<Self> {
+        const MOST: usize = 64;
+        let f = &r.control.function_fields;
+        let field = |offset: u32| RemoteAddr(at.0.wrapping_add(u64::from(offset)));
+        let number = |offset: u32| {
+            let mut b = [0; 4];
+            r.mem.read(field(offset), &mut b).ok().map(|()| u32::from_ne_bytes(b))
+        };
+        let len = (number(f.patch_len)?.min(f.bytes) as usize).min(MOST);
+        let mut name = r.mem.read_some(field(f.name), (f.name_len as usize).min(1024));
+        name.truncate(name.iter().position(|b| *b == 0).unwrap_or(name.len()));
+        Some(Self {
+            patched_at: field(f.patched),
+            is_patched: number(f.patched)? != 0,
+            patch_addr: RemoteAddr(r.mem.word(field(f.patch_addr)).ok()?),
+            old_bytes: r.mem.read_some(field(f.old_bytes), len),
+            new_bytes: r.mem.read_some(field(f.new_bytes), len),
+            name: String::from_utf8_lossy(&name).into_owned(),
+        })
+        .filter(|p| p.old_bytes.len() == len && p.new_bytes.len() == len)
+    }
+}
+
+/// What a thread's slot says of where the thread is.
+#[derive(Clone, Copy, Debug)]
+pub struct SlotNote {
+    /// Its thread pointer.
+    pub tp: u64,
+    /// A thread has the slot.
+    pub is_live: bool,
+    /// The stack pointers with which it has come to the hook; 0: it is not there.
+    pub inside: [u64; 2],
+}
+
+impl SlotNote {
+    fn read(r: &Recorded, at: RemoteAddr) -> Option<Self> {
+        const MOST: usize = 4096;
+        let f = &r.control.slot_fields;
+        let end = [f.tp, f.state, f.busy_sp, f.inner_sp].into_iter().max()? as usize + 8;
+        let bytes = r.mem.read_some(at, end.min(MOST));
+        let word = |offset: u32| {
+            let bytes = bytes.get(offset as usize..)?.first_chunk::<8>()?;
+            Some(u64::from_ne_bytes(*bytes))
+        };
+        let state = bytes.get(f.state as usize..)?.first_chunk::<4>()?;
+        let is_live = u32::from_ne_bytes(*state) & f.mask == f.live;
+        Some(Self { tp: word(f.tp)?, is_live, inside: [word(f.busy_sp)?, word(f.inner_sp)?] })
     }
 }
 

@@ -12,9 +12,7 @@ use prof_arch::native::jump::code_at;
 use prof_arch::unwind::function_range;
 use prof_trace::records::{Hook, NotHooked};
 use prof_trace::ring;
-use prof_trace::shared::{
-    Area, Control, FLAG_COOKIE, Geometry, Kind, LAYOUT, MAGIC, Shared, clock, flags, state,
-};
+use prof_trace::shared::{Area, FLAG_COOKIE, Geometry, Kind, Shared, clock, flags, state};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -70,9 +68,6 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     let quiet = quiet(i);
     // SAFETY: the target has it mapped, but nothing there knows of it yet.
     let c = unsafe { i.shared.control_mut() };
-    c.magic = MAGIC;
-    c.layout = LAYOUT;
-    c.segments = i.shared.geometry().segments() as u32;
     c.state.store(state::SETUP, Relaxed);
     c.clock = source;
     c.max_depth = i.options.max_depth.clamp(1, 1024);
@@ -88,7 +83,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.sample_every = capture.sample_every;
     c.min_size = capture.min_size;
     c.max_size = capture.max_size;
-    set_path(c, &i.options.path);
+    c.set_path(i.options.path.as_os_str().as_encoded_bytes());
     c.ring_addr = mapped.ring.addr;
     c.ring_len = mapped.ring.len;
     c.hook_addr = mapped.hook.addr;
@@ -173,15 +168,6 @@ fn quiet(i: &Installed) -> Area {
     };
     let allocators: BTreeSet<usize> = i.planned.iter().map(|p| p.found.module).collect();
     allocators.iter().find_map(|k| find(&i.modules[*k])).unwrap_or_default()
-}
-
-/// Writes the recording's path, for status and detach.
-fn set_path(c: &mut Control, path: &std::path::Path) {
-    let bytes = path.as_os_str().as_encoded_bytes();
-    for (to, from) in c.path.iter().zip(bytes) {
-        to.store(*from, Relaxed);
-    }
-    c.path_len = bytes.len().min(c.path.len()) as u32;
 }
 
 /// Puts the unwind tables that are not loaded into the shared memory.

@@ -107,6 +107,9 @@ impl Status {
             line("live", format!("not counted here ({why}); `prof report {}` does", p.pid));
             line("written", units::bytes(m.len()));
         }
+        if let Some(by) = &p.foreign {
+            line("by", by.describe());
+        }
         if !p.capture.is_everything() {
             line("records", hooks::captured(&p.capture));
         }
@@ -143,6 +146,9 @@ impl Status {
                 .map(|((f, m), calls)| json!({"function": f, "module": m, "calls": calls}))
                 .collect::<Vec<_>>(),
         });
+        if let Some(by) = &p.foreign {
+            v["prof"] = json!({ "version": by.version, "layout": by.layout, "exe": by.exe.display().to_string() });
+        }
         if !p.capture.is_everything() {
             v["sample_bytes"] = p.capture.sample_bytes.into();
             v["sample_every"] = p.capture.sample_every.into();

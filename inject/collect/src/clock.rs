@@ -13,10 +13,12 @@ impl Clock {
     /// The clock that the control page names.
     pub fn of(shared: &Shared) -> Self {
         let c = shared.control();
-        Self {
-            counter: c.clock == clock::COUNTER,
-            ticks_per_sec: c.ticks_per_sec.clamp(1, 1 << 40),
-        }
+        Self::new(c.clock, c.ticks_per_sec)
+    }
+
+    /// The same from what the control page says.
+    pub(crate) fn new(source: u32, ticks_per_sec: u64) -> Self {
+        Self { counter: source == clock::COUNTER, ticks_per_sec: ticks_per_sec.clamp(1, 1 << 40) }
     }
 
     /// `CLOCK_MONOTONIC`.

@@ -18,6 +18,7 @@ mod clock;
 mod collector;
 mod counters;
 mod drain;
+mod foreign;
 mod maps;
 mod modules;
 mod orphan;
@@ -51,6 +52,16 @@ pub enum Error {
     /// The descriptor is no ring of this version of prof.
     #[error("this is no ring of this version of prof: {0}")]
     NotARing(&'static str),
+    /// The ring is of a build of prof with another layout.
+    #[error(
+        "its events are written as another version of prof writes them (layout {layout}), which this one can't read"
+    )]
+    OtherLayout {
+        /// Its layout.
+        layout: u32,
+        /// Where it is in the target.
+        addr: u64,
+    },
     /// The process has no ring.
     #[error("the process is not being recorded")]
     NoRing,

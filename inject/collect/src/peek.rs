@@ -1,10 +1,11 @@
 //! What a recorded process says about its recording, read from outside.
 
 use crate::ring_copy::RingCopy;
-use crate::{Error, totals};
+use crate::{Clock, Error, totals};
 use prof_trace::capture::Capture;
+use prof_trace::foreign::Foreign;
 use prof_trace::records::Counters;
-use prof_trace::shared::{Control, FUNCTIONS, Kind, Shared, state};
+use prof_trace::shared::{Control, FUNCTIONS, Kind, Shared, Stable, state};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -40,6 +41,9 @@ pub struct Peek {
     pub counters: Counters,
     /// The hooked functions: name and module.
     pub functions: Vec<(String, String)>,
+    /// The build of prof that has attached, if its layout is another: then of the counters only events are
+    /// known, and what is recorded is not.
+    pub foreign: Option<Foreign>,
 }
 
 impl Peek {
@@ -51,6 +55,7 @@ impl Peek {
         let mut ring = match RingCopy::of(pid) {
             Ok(ring) => ring,
             Err(Error::NoRing) => return Ok(None),
+            Err(Error::OtherLayout { addr, .. }) => return crate::foreign::peek(pid, addr),
             Err(e) => return Err(e),
         };
         // prof's own processes map it, too.
@@ -62,6 +67,7 @@ impl Peek {
         let c = shared.control();
         let mut flag = [0u8; 4];
         let read = c.flag_addr != 0 && ring.mem().read_exact_at(&mut flag, c.flag_addr).is_ok();
+        let clock = Clock::of(&shared);
         let collector = (c.collector_pid.load(Acquire), c.collector_start.load(Acquire));
         let mut counters = totals(&shared);
         let (functions, calls) = functions(&shared, &counters.calls);
@@ -72,8 +78,9 @@ impl Peek {
             recording: read && u32::from_ne_bytes(flag) == 1,
             path: path_of(c),
             collector,
-            collector_alive: alive(&shared, collector),
-            heartbeat_age: heartbeat_age(&shared),
+            collector_alive: alive(c, clock, collector),
+            heartbeat_age: heartbeat_age(c, clock),
+            foreign: None,
             orphaned: c.orphaned.load(Relaxed) != 0,
             capture: Capture {
                 sample_bytes: c.sample_bytes,
@@ -95,19 +102,17 @@ impl Peek {
 
 /// Whether the collector lives. Its pid says so where it means something; for one of another pid
 /// namespace, whether it has looked at the ring lately.
-fn alive(shared: &Shared, collector: (u32, u64)) -> bool {
-    let c = shared.control();
+pub(crate) fn alive(c: &Stable, clock: Clock, collector: (u32, u64)) -> bool {
     if c.collector_ns.load(Acquire) == pid_namespace() {
         return is_process(collector.0, collector.1);
     }
-    collector.0 != 0 && heartbeat_age(shared) < Duration::from_secs(3)
+    collector.0 != 0 && heartbeat_age(c, clock) < Duration::from_secs(3)
 }
 
 /// Time since the collector's last sign of life.
-fn heartbeat_age(shared: &Shared) -> Duration {
-    let clock = crate::Clock::of(shared);
+pub(crate) fn heartbeat_age(c: &Stable, clock: Clock) -> Duration {
     // It may have beaten since the clock was read.
-    let age = clock.now().wrapping_sub(shared.control().heartbeat.load(Acquire)) as i64;
+    let age = clock.now().wrapping_sub(c.heartbeat.load(Acquire)) as i64;
     Duration::from_secs_f64(age.max(0) as f64 / clock.ticks_per_sec() as f64)
 }
 
@@ -151,13 +156,14 @@ fn path_of(c: &Control) -> PathBuf {
 /// Name and module of each hooked function that is recorded, and how often it was called.
 fn functions(shared: &Shared, calls: &[u64]) -> (Vec<(String, String)>, Vec<u64>) {
     let n = (shared.control().functions.load(Acquire) as usize).min(FUNCTIONS);
-    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
     let all = (0..n).filter_map(|i| Some((shared.function(i)?, calls.get(i).copied())));
     all.filter(|(f, _)| Kind::from_u32(f.kind).is_some_and(Kind::is_recorded))
-        .map(|(f, calls)| {
-            let mut parts = f.name.split(|b| *b == 0);
-            let name = text(parts.next().unwrap_or_default());
-            ((name, text(parts.next().unwrap_or_default())), calls.unwrap_or(0))
-        })
+        .map(|(f, calls)| (name_and_module(&f.name), calls.unwrap_or(0)))
         .unzip()
+}
+
+/// The two parts of [`Function::name`](prof_trace::shared::Function).
+pub(crate) fn name_and_module(text: &[u8]) -> (String, String) {
+    let mut parts = text.split(|b| *b == 0).map(|b| String::from_utf8_lossy(b).into_owned());
+    (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
 }

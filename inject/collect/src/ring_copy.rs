@@ -54,8 +54,11 @@ impl RingCopy {
         mem.read_exact_at(&mut head, addr).map_err(Error::io("cannot read the ring"))?;
         let word =
             |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        if head[..8] != MAGIC.to_ne_bytes() || word(8) != LAYOUT {
-            return Err(Error::NotARing("another version's"));
+        if head[..8] != MAGIC.to_ne_bytes() {
+            return Err(Error::NotARing("wrong magic number"));
+        }
+        if word(8) != LAYOUT {
+            return Err(Error::OtherLayout { layout: word(8), addr });
         }
         let geometry =
             Geometry::from_segments(word(12)).ok_or(Error::NotARing("impossible size"))?;

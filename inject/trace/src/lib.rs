@@ -2,6 +2,7 @@
 //!
 //! * [`shared`]: the memory that the target and prof share (one memfd): control page, thread
 //!   slots, module table, code addresses, segments of events;
+//! * [`shared::Stable`]: the part of the control page that no build changes;
 //! * [`pcs`]: the table of code addresses;
 //! * [`ring`]: taking, filling and draining the segments;
 //! * [`slots`]: whose thread slots are;
@@ -26,6 +27,8 @@ pub mod derived;
 pub mod event;
 #[cfg(feature = "std")]
 pub mod files;
+#[cfg(feature = "std")]
+pub mod foreign;
 mod hook_header;
 #[cfg(feature = "std")]
 mod model;
@@ -39,6 +42,7 @@ pub mod samples;
 pub mod shared;
 pub mod size;
 pub mod slots;
+mod stable;
 mod tables;
 #[cfg(feature = "std")]
 mod unpack;

@@ -8,6 +8,7 @@
 //! its first instruction.
 
 pub use crate::hook_header::*;
+pub use crate::stable::*;
 pub use crate::tables::*;
 use core::mem::offset_of;
 use core::ops::Range;
@@ -16,8 +17,8 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
-/// Grows with every change of the layout; prof only takes over what has its own number.
-pub const LAYOUT: u32 = 13;
+/// Grows with every change of the layout. Of what has another number, prof knows [`Stable`] alone.
+pub const LAYOUT: u32 = 14;
 /// Second word of the flag page: tells the attached process from its forked children, in which the
 /// kernel has wiped the page and nothing else of prof's memory is mapped.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -224,7 +225,8 @@ pub struct Toggle {
 /// The serial number of the first thread that is seen.
 pub const FIRST_THREAD: u32 = 1;
 
-/// The control page: who records whom, how, and what is where in the target.
+/// The control page: who records whom, how, and what is where in the target. What stands in front of
+/// [`Control::stable`] is what the hook reads most.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Control {
@@ -250,8 +252,6 @@ pub struct Control {
     pub main_stack_end: u64,
     /// Address of the vDSO's `clock_gettime`, for [`clock::VDSO`].
     pub vdso_clock: u64,
-    /// Ticks in a second.
-    pub ticks_per_sec: u64,
     /// Address of the dynamic linker's `r_debug`, 0 if there is none.
     pub r_debug: u64,
     /// Nanoseconds that threads may wait for a free segment, from when there is none, before they drop
@@ -267,32 +267,14 @@ pub struct Control {
     pub max_size: u64,
     /// Set by the hook when [`crate::samples`] had no room: from then on all frees are recorded.
     pub samples_full: AtomicU32,
-    /// Set before the toggle signal is ignored, on the way to its old disposition: so whoever comes
-    /// after a prof that was killed there knows that it is not the target that ignores it.
-    pub signal_ignored: AtomicU32,
-    /// Where this memory is mapped in the target, and its length.
-    pub ring_addr: u64,
-    /// Length of the mapping.
-    pub ring_len: u64,
-    /// The hook's image in the target.
-    pub hook_addr: u64,
-    /// Length of the hook's mapping.
-    pub hook_len: u64,
     /// The private thread states in the target: [`Control::states_count`] of `states_stride` bytes.
     pub states_addr: u64,
     /// Bytes from one thread state to the next.
     pub states_stride: u64,
     /// Number of thread states; slots with a higher index are not recorded.
     pub states_count: u64,
-    /// The page (private, wiped in forked children) whose first `u32` is 1 while recording, and
-    /// whose second `u32` is [`FLAG_COOKIE`] for as long as the hook is attached.
-    pub flag_addr: u64,
-    /// Length of the flag mapping.
-    pub flag_len: u64,
-    /// Stub areas, see [`Area`]; unused ones have length 0.
-    pub stubs: [Area; 32],
-    /// Number of [`Function`]s in use.
-    pub functions: AtomicU32,
+    /// What builds with another layout know of, too. Its fields are read and written as this one's own.
+    pub stable: Stable,
     /// Number of [`Module`]s in use.
     pub modules: AtomicU32,
     /// Number of [`StackRange`]s in use; even [`Control::stacks_seq`] only.
@@ -301,45 +283,23 @@ pub struct Control {
     pub stacks_seq: AtomicU32,
     /// Serial number for the next thread that is seen; begins with [`FIRST_THREAD`].
     pub next_thread: AtomicU32,
-    /// How often events may have gone unseen: recording was switched, or the end of a block was lost.
-    pub unseen: AtomicU64,
     /// Grows when the set of modules has changed; tells the hook to look again.
     pub modules_seq: AtomicU32,
-    /// Number of toggles ever; entry `n % TOGGLES` holds number `n`.
-    pub toggle_count: AtomicU64,
     /// See [`Toggle`].
     pub toggles: [Toggle; TOGGLES],
     /// Events that were lost since their thread could not be given a slot.
     pub lost_no_slot: AtomicU64,
-    /// Ticks at which the collector last looked; 0: not yet.
-    pub heartbeat: AtomicU64,
     /// Code that gives back blocks which the program has given back before (glibc's cleaning up after
     /// a thread): calls from there are not recorded. First address, and length; 0: none.
     pub quiet: Area,
     /// Since when no segment is free (ticks); 0: some are.
     pub full_since: AtomicU64,
-    /// Set by the hook when it has turned itself off as the collector is gone.
-    pub orphaned: AtomicU32,
-    /// The toggle signal, 0: none.
-    pub signal: u32,
-    /// The kernel's `struct sigaction` for [`Control::signal`] from before.
-    pub old_action: [u64; 8],
-    /// Bytes of [`Control::old_action`] that count.
-    pub old_action_len: u32,
-    /// The collector's pid, in prof's namespace.
-    pub collector_pid: AtomicU32,
-    /// The collector's start time (`/proc/PID/stat`, field 22).
-    pub collector_start: AtomicU64,
-    /// The pid namespace that the collector's pid belongs to (inode of `/proc/self/ns/pid`).
-    pub collector_ns: AtomicU64,
     /// A bit for each [`Slot`] that was ever taken, set before it is: see [`Shared::used_slots`].
     pub slots_used: [AtomicU64; SLOTS / 64],
-    /// The target's pid, as prof saw it.
-    pub pid: u32,
-    /// Length of [`Control::path`].
-    pub path_len: u32,
     /// The recording's absolute path, in prof's mount namespace.
     pub path: [AtomicU8; 4096],
+    /// The absolute path of the prof that has attached.
+    pub exe: [AtomicU8; 1024],
 }
 
 /// A mapping of the target that prof made.

@@ -79,6 +79,7 @@ impl Fixture {
         c.ticks_per_sec = 2_000_000_000;
         (c.ring_addr, c.ring_len) = (self.at, size as u64);
         c.pid = self.pid;
+        c.begin(Geometry::for_ring(0).segments(), "fuzz", b"/fuzz");
         c.flag_addr = self.flag;
         c.states_count = 1024;
         c.state = state::ATTACHED.into();
