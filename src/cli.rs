@@ -67,6 +67,9 @@ pub enum Command {
     Extract(ExtractArgs),
     Replay(ReplayArgs),
     Demo(DemoArgs),
+    Doctor(DoctorArgs),
+    Completions(CompletionsArgs),
+    Man(ManArgs),
     /// Drains the ring of a target; started by `prof attach`
     #[command(hide = true)]
     Collect(CollectArgs),
@@ -305,6 +308,35 @@ pub struct DemoArgs {
     pub output: Option<PathBuf>,
 }
 
+/// Show what the kernel allows prof here, and what to change
+///
+/// Looks at rights, Yama, seccomp and others, and records a process of its own. With a process: whether
+/// that can be attached to. The exit code is 1 if recording would fail.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// A process that is to be recorded
+    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    pub pid: Option<i32>,
+    /// How to write it
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
+
+/// Print completions for a shell, such as `prof completions bash > /etc/bash_completion.d/prof`
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// Write the manual pages into a folder
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    /// The folder, such as /usr/local/share/man/man1; it is made if it is not there
+    pub dir: PathBuf,
+}
+
 /// What the collector is given.
 #[derive(Args, Debug)]
 pub struct CollectArgs {
@@ -334,6 +366,10 @@ pub struct CollectArgs {
 /// The exit code, when there is nothing left to do.
 pub fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|e| match e.kind() {
+        ErrorKind::DisplayVersion if std::env::args_os().any(|a| is_verbose(&a)) => {
+            let printed = crate::commands::report::print(&crate::commands::doctor::version());
+            printed.map_or_else(|e| crate::failure::report(&e), |()| ExitCode::SUCCESS)
+        }
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             let _ = e.print();
             ExitCode::SUCCESS
@@ -347,6 +383,11 @@ pub fn parse() -> Result<Cli, ExitCode> {
             ExitCode::from(crate::failure::USAGE)
         }
     })
+}
+
+/// `-v` or `--verbose`, which clap does not look at once it has seen `--version`.
+fn is_verbose(argument: &std::ffi::OsStr) -> bool {
+    argument == "-v" || argument == "-vv" || argument == "--verbose"
 }
 
 /// clap's message without its layout: what is wrong, its hints, and where to read on.

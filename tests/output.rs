@@ -200,3 +200,32 @@ fn a_terminal_that_can_not_be_written_changes_no_exit_code() {
     assert_eq!(out.code, 7, "the exit code of the command: {out:?}");
     assert_unharmed(target);
 }
+
+#[test]
+fn manuals_completions_and_the_doctor() {
+    let scene = Scene::new("manuals");
+    let out = scene.prof(&["completions", "bash"]).ok("completions");
+    let script = scene.path("prof.bash");
+    std::fs::write(&script, &out.stdout).unwrap();
+    let complete = "source \"$0\"; COMP_WORDS=(prof repo); COMP_CWORD=1; _prof prof repo prof; echo \"${COMPREPLY[*]}\"";
+    let mut bash = Command::new("bash");
+    bash.args(["-c", complete]).arg(&script);
+    assert_eq!(scene.run(bash).ok("bash").stdout.trim(), "report");
+    let folder = scene.path("man1");
+    scene.prof(&["man", folder.to_str().unwrap()]).ok("man");
+    let page = std::fs::read_to_string(folder.join("prof-attach.1")).unwrap();
+    assert!(page.contains(".TH prof-attach 1") && page.contains("sample\\-rate"), "{page}");
+    assert!(!folder.join("prof-collect.1").exists(), "hidden commands have no page");
+
+    let out = scene.prof(&["--version", "-v"]).ok("version").stdout;
+    assert!(out.contains("architecture") && out.contains("yama"), "{out}");
+    let target = Target::start(&program("stress.c"), &[]);
+    let out = scene.prof(&["doctor", "--format", "json", &target.pid.to_string()]).ok("doctor");
+    let checks: serde_json::Value = serde_json::from_str(&out.stdout).unwrap();
+    let find = |name: &str| checks.as_array().unwrap().iter().find(|c| c["name"] == name).unwrap();
+    assert_eq!(find("trial")["verdict"], "good", "{checks:#}");
+    assert_eq!(find("process")["verdict"], "good", "{checks:#}");
+    assert_unharmed(target);
+    let out = scene.prof(&["doctor", "1073741823"]);
+    assert!(out.code == 1 && out.stdout.contains("would be refused"), "{out:?}");
+}

@@ -16,6 +16,14 @@ const TIME: Duration = Duration::from_secs(2);
 
 /// Starts the process, records it for a while, and prints the report.
 pub fn run(args: &DemoArgs) -> Result<ExitCode> {
+    with_target(|pid| record(pid, args))
+}
+
+/// Starts a process that allocates, does `f` with its pid, and ends it.
+///
+/// # Errors
+/// If it can't be started, and those of `f`.
+pub fn with_target<T>(f: impl FnOnce(i32) -> Result<T>) -> Result<T> {
     let mut child = Command::new("/proc/self/exe")
         .arg("demo-target")
         .stdin(Stdio::piped())
@@ -24,8 +32,8 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
         .context("cannot start the demo process")?;
     let mut ready = [0u8; 1];
     let out = child.stdout.as_mut().context("no pipe")?;
-    out.read_exact(&mut ready).context("the demo process did not start")?;
-    let result = record(child.id() as i32, args);
+    let started = out.read_exact(&mut ready).context("the demo process did not start");
+    let result = started.and_then(|()| f(child.id() as i32));
     // Closing its standard input ends it.
     drop(child.stdin.take());
     let _ = child.wait();

@@ -5,11 +5,13 @@ pub mod check;
 mod demo;
 mod detach;
 pub mod diff;
+pub mod doctor;
 pub mod export;
 pub mod fragmentation;
 pub mod info;
 pub mod input;
 pub mod leaks;
+mod manuals;
 mod pause;
 pub mod replay;
 pub mod report;
@@ -47,6 +49,9 @@ pub fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Pack(a) => rewrite::run_pack(a, &locate),
         Command::Extract(a) => rewrite::run_extract(a, &locate),
         Command::Demo(a) => demo::run(a),
+        Command::Doctor(a) => doctor::run(a),
+        Command::Completions(a) => manuals::completions(a),
+        Command::Man(a) => manuals::man(a),
         Command::Collect(a) => recorder::run(a),
         Command::DemoTarget => demo::target(),
     }

@@ -1,0 +1,48 @@
+//! `prof completions` and `prof man`: what a package installs beside the program, made from the command
+//! line's own description, so that it is never out of date.
+
+use crate::cli::{Cli, CompletionsArgs, ManArgs};
+use crate::failure::usage;
+use anyhow::{Context, Result};
+use clap::{Command, CommandFactory};
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+
+/// Writes the completions for a shell to standard output.
+pub fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
+    let mut text = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "prof", &mut text);
+    super::report::print(&String::from_utf8_lossy(&text))?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes a page for prof and one for each command, in section 1, and names the folder.
+pub fn man(args: &ManArgs) -> Result<ExitCode> {
+    fs::create_dir_all(&args.dir)
+        .map_err(|e| usage(format!("cannot make the folder {}: {e}", args.dir.display())))?;
+    let mut prof = Cli::command();
+    prof.build();
+    let commands: Vec<Command> = prof
+        .get_subcommands()
+        .filter(|c| !c.is_hide_set() && c.get_name() != "help")
+        .cloned()
+        .collect();
+    page(&args.dir, "prof", prof)?;
+    for command in commands {
+        let name = format!("prof-{}", command.get_name());
+        page(&args.dir, &name, command)?;
+    }
+    crate::term::path(&args.dir);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn page(dir: &Path, name: &str, command: Command) -> Result<()> {
+    let mut text = Vec::new();
+    clap_mangen::Man::new(command)
+        .title(name)
+        .render(&mut text)
+        .context("cannot make a manual page")?;
+    let path = dir.join(format!("{name}.1"));
+    fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))
+}
