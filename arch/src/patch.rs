@@ -3,12 +3,29 @@
 use alloc::vec::Vec;
 use core::fmt;
 
+/// What a patch leaves in front of it, beyond what has no effect or what the architecture's stub deals
+/// with by itself. A uprobe at the function's entry puts a breakpoint there and executes the file's
+/// instruction elsewhere; where that instruction is left alone, neither it nor the patch is harmed.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Lead {
+    /// Nothing.
+    Nothing,
+    /// One instruction that may be executed twice: it sets flags, or a register that carries nothing
+    /// into a function, from others. The original has it again.
+    Again,
+    /// One instruction that only moves the stack pointer down by so many bytes, and may write there. The stub
+    /// moves it up again before the hook, and the original has the instruction again.
+    Down(u32),
+}
+
 /// Where to patch a function, and what that displaces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PatchPlan {
     /// Where the patch goes, from the function's start: behind what must stay the first
     /// instruction (`endbr64`, `bti c`, `paciasp`).
     pub patch_offset: usize,
+    /// What is executed in front of the patch, which the original must have again.
+    pub lead: Lead,
     /// Bytes that are overwritten there.
     pub patch_len: usize,
     /// Length of the displaced instructions: all that the patch touches. Less than `patch_len`
@@ -26,6 +43,7 @@ impl PatchPlan {
     pub(crate) fn at(patch_offset: usize, patch_len: usize) -> Self {
         PatchPlan {
             patch_offset,
+            lead: Lead::Nothing,
             patch_len,
             displaced_len: 0,
             displaced: Vec::new(),
@@ -137,7 +155,7 @@ impl core::error::Error for Refusal {}
 pub struct Relocated {
     /// The instructions, and a jump back to where the function goes on.
     pub bytes: Vec<u8>,
-    /// For each displaced instruction its offset in the function and in `bytes`. A thread whose pc
+    /// For each instruction (those displaced, and a [`Lead`]) its offset in the function and in `bytes`. A thread whose pc
     /// is at the first is to be moved to the second before the patch is written.
     pub map: Vec<(usize, usize)>,
     /// A call is among them: it pushes a return address in the stub, where the stack's unwinding

@@ -4,16 +4,53 @@
 mod common;
 
 use prof_arch::unwind::function_range;
-use prof_arch::x86_64::insn::{PatchPlan, Refusal, plan_patch};
+use prof_arch::x86_64::insn::{Lead, PatchPlan, Refusal, plan_at_entry, plan_patch, uprobe_breaks};
 use prof_arch::x86_64::jump::PATCH_LEN;
 use prof_arch::x86_64::relocate::{StubParams, build_stub, relocate, stub_window};
 use std::ptr::null_mut;
 
 const ADDR: u64 = 0x5555_5555_5000;
 
-/// The bytes, and the function's size: all of them.
+/// The bytes, and the function's size: all of them. At the entry.
 fn plan(code: &[u8]) -> Result<PatchPlan, Refusal> {
-    plan_patch(code, ADDR, Some(code.len() as u64))
+    plan_at_entry(code, ADDR, Some(code.len() as u64))
+}
+
+#[test]
+fn the_first_instruction_is_left_where_it_can_be() {
+    let rest = [0x48, 0x89, 0xc1, 0x48, 0x89, 0xc2, 0xc3]; // mov rcx, rax; mov rdx, rax; ret
+    let lead = |first: &[u8]| {
+        let code = [first, &rest].concat();
+        let plan = plan_patch(&code, ADDR, Some(code.len() as u64)).unwrap();
+        assert!(plan.patch_offset == 0 || plan.patch_offset == first.len());
+        assert_eq!(uprobe_breaks(plan.patch_offset as u64, &code), plan.patch_offset == 0);
+        (plan.patch_offset != 0).then_some(plan.lead)
+    };
+    let cases: &[(&[u8], Option<Lead>)] = &[
+        (&[0xf3, 0x0f, 0x1e, 0xfa], Some(Lead::Nothing)), // endbr64
+        (&[0x0f, 0x1f, 0x44, 0, 0], Some(Lead::Nothing)), // nop
+        (&[0x41, 0x54], Some(Lead::Down(8))),             // push r12
+        (&[0x54], None),                                  // push rsp
+        (&[0x48, 0x83, 0xec, 0x58], Some(Lead::Down(0x58))), // sub rsp, 0x58
+        (&[0x48, 0x81, 0xec, 0, 1, 0, 0], Some(Lead::Down(256))), // sub rsp, 256
+        (&[0x48, 0x29, 0xc4], None),                      // sub rsp, rax
+        (&[0x48, 0x83, 0xc4, 0x08], None),                // add rsp, 8
+        (&[0x48, 0x85, 0xff], Some(Lead::Again)),         // test rdi, rdi
+        (&[0x80, 0x3d, 0, 1, 0, 0, 0], Some(Lead::Again)), // cmp byte ptr [rip + 256], 0
+        (&[0x48, 0x89, 0xf0], Some(Lead::Again)),         // mov rax, rsi
+        (&[0x31, 0xc0], Some(Lead::Again)),               // xor eax, eax
+        (&[0x31, 0xf8], None),                            // xor eax, edi
+        (&[0x48, 0x8b, 0x40, 0x08], None),                // mov rax, [rax + 8]
+        (&[0x48, 0x8b, 0x47, 0x08], Some(Lead::Again)),   // mov rax, [rdi + 8]
+        (&[0x88, 0xf8], None),                            // mov al, bh
+        (&[0x48, 0x89, 0xfe], None),                      // mov rsi, rdi
+        (&[0x48, 0x01, 0xf8], None),                      // add rax, rdi
+    ];
+    for (first, want) in cases {
+        assert_eq!(lead(first), *want, "{first:02x?}");
+    }
+    // What never goes on behind its first instruction is not broken by a uprobe there.
+    assert!(!uprobe_breaks(0, &[0xc3, 0x90]) && !uprobe_breaks(0, &[0xe9, 0, 1, 0, 0]));
 }
 
 #[test]
@@ -101,7 +138,7 @@ fn short_functions_and_their_padding() {
     let short = |padding: &[u8]| {
         let mut code = vec![0x31, 0xc0, 0xc3]; // xor eax, eax; ret
         code.extend_from_slice(padding);
-        (plan_patch(&code, ADDR, Some(3)), plan_patch(&code, ADDR, None))
+        (plan_at_entry(&code, ADDR, Some(3)), plan_at_entry(&code, ADDR, None))
     };
     let (known, unknown) = short(&[0xcc; 13]);
     let known = known.unwrap();
@@ -193,6 +230,11 @@ impl Page {
 /// Functions of one argument that use all kinds of instructions in their first bytes, at offset 0
 /// of their page. Data is at offset 0x100 (a word of 1000), a helper that doubles `rdi` at 0x200.
 const FUNCTIONS: &[(&str, &[u8])] = &[
+    ("stack", &[0x48, 0x83, 0xec, 0x08, 0x48, 0x89, 0x3c, 0x24, 0x58, 0xc3]),
+    (
+        "large stack",
+        &[0x48, 0x81, 0xec, 0, 1, 0, 0, 0x48, 0x89, 0xf8, 0x48, 0x81, 0xc4, 0, 1, 0, 0, 0xc3],
+    ),
     ("plain", &[0x55, 0x48, 0x89, 0xe5, 0x48, 0x8d, 0x47, 0x07, 0x5d, 0xc3]),
     ("endbr64", &[0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x89, 0xf8, 0x48, 0xff, 0xc0, 0xc3]),
     ("rip-relative load", &[0x48, 0x8b, 0x05, 0xf9, 0, 0, 0, 0x48, 0x01, 0xf8, 0xc3]),
@@ -237,60 +279,56 @@ const FUNCTIONS: &[(&str, &[u8])] = &[
     ("inner branch", &[0xff, 0xc7, 0x75, 0x01, 0x90, 0x89, 0xf8, 0xc3]),
 ];
 
+type Planner = fn(&[u8], u64, Option<u64>) -> Result<PatchPlan, Refusal>;
+
 #[test]
 fn moved_code_does_the_same() {
     for (name, code) in FUNCTIONS {
-        let page = Page::new();
-        let func_addr = page.put(0, code);
-        page.put(0x100, &1000_u64.to_le_bytes());
-        let helper = page.put(0x200, &[0x48, 0x8d, 0x04, 0x3f, 0xc3]);
-        page.put(0x108, &helper.to_le_bytes());
-        let arguments = [0_u64, 1, 2, 7, 100];
-        let expected = arguments.map(|a| Page::call(func_addr, a));
-
-        // The descriptor: the original's address, and a count; the entry code counts and goes on to
-        // the original.
-        let entry_addr = page.put(0x300, &[0x49, 0xff, 0x43, 0x08, 0x41, 0xff, 0x23]);
-        let flag_addr = page.put(0x310, &[0; 8]);
-        let desc_addr = page.put(0x320, &[0; 16]);
-        let size = if *name == "short" { 3 } else { code.len() as u64 };
-        let plan =
-            plan_patch(code, func_addr, Some(size)).unwrap_or_else(|e| panic!("{name}: {e}"));
-        let stub_addr = func_addr + 0x1000;
-        assert!(stub_window(&plan, code, func_addr).unwrap().contains(&stub_addr));
-        let params = StubParams {
-            stub_addr,
-            flag_addr,
-            desc_addr,
-            entry_addr,
-            func_addr,
-            code,
-            plan: &plan,
-        };
-        let stub = build_stub(&params).unwrap_or_else(|e| panic!("{name}: {e}"));
-        page.put(0x1000, &stub.bytes);
-        page.put(0x320, &stub.original_addr.to_le_bytes());
-        assert_eq!(
-            arguments.map(|a| Page::call(stub.original_addr, a)),
-            expected,
-            "{name}: original"
-        );
-        page.put(plan.patch_offset, &stub.patch);
-        assert_eq!(stub.patch_addr, func_addr + plan.patch_offset as u64);
-
-        // SAFETY: within the mapping.
-        let count = || unsafe { (desc_addr as *const u64).add(1).read_volatile() };
-        assert_eq!(arguments.map(|a| Page::call(func_addr, a)), expected, "{name}: off");
-        assert_eq!(count(), 0, "{name}");
-        page.put(0x310, &[1]);
-        assert_eq!(arguments.map(|a| Page::call(func_addr, a)), expected, "{name}: on");
-        assert_eq!(count(), 5, "{name}");
-        assert_eq!(stub.relocated.has_call, name.contains("call"), "{name}");
-
-        // And back.
-        page.put(plan.patch_offset, &code[plan.patch_offset..][..PATCH_LEN]);
-        assert_eq!(arguments.map(|a| Page::call(func_addr, a)), expected, "{name}: restored");
+        for planner in [plan_patch as Planner, plan_at_entry] {
+            moved_code_does(name, code, planner);
+        }
     }
+}
+
+fn moved_code_does(name: &str, code: &[u8], planner: Planner) {
+    let page = Page::new();
+    let func_addr = page.put(0, code);
+    page.put(0x100, &1000_u64.to_le_bytes());
+    let helper = page.put(0x200, &[0x48, 0x8d, 0x04, 0x3f, 0xc3]);
+    page.put(0x108, &helper.to_le_bytes());
+    let arguments = [0_u64, 1, 2, 7, 100];
+    let expected = arguments.map(|a| Page::call(func_addr, a));
+
+    // The descriptor: the original's address, and a count; the entry code counts and goes on to
+    // the original.
+    let entry_addr = page.put(0x300, &[0x49, 0xff, 0x43, 0x08, 0x41, 0xff, 0x23]);
+    let flag_addr = page.put(0x310, &[0; 8]);
+    let desc_addr = page.put(0x320, &[0; 16]);
+    let size = if name == "short" { 3 } else { code.len() as u64 };
+    let plan = planner(code, func_addr, Some(size)).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let stub_addr = func_addr + 0x1000;
+    assert!(stub_window(&plan, code, func_addr).unwrap().contains(&stub_addr));
+    let params =
+        StubParams { stub_addr, flag_addr, desc_addr, entry_addr, func_addr, code, plan: &plan };
+    let stub = build_stub(&params).unwrap_or_else(|e| panic!("{name}: {e}"));
+    page.put(0x1000, &stub.bytes);
+    page.put(0x320, &stub.original_addr.to_le_bytes());
+    assert_eq!(arguments.map(|a| Page::call(stub.original_addr, a)), expected, "{name}: original");
+    page.put(plan.patch_offset, &stub.patch);
+    assert_eq!(stub.patch_addr, func_addr + plan.patch_offset as u64);
+
+    // SAFETY: within the mapping.
+    let count = || unsafe { (desc_addr as *const u64).add(1).read_volatile() };
+    assert_eq!(arguments.map(|a| Page::call(func_addr, a)), expected, "{name}: off");
+    assert_eq!(count(), 0, "{name}");
+    page.put(0x310, &[1]);
+    assert_eq!(arguments.map(|a| Page::call(func_addr, a)), expected, "{name}: on");
+    assert_eq!(count(), 5, "{name}");
+    assert_eq!(stub.relocated.has_call, name.contains("call"), "{name}");
+
+    // And back.
+    page.put(plan.patch_offset, &code[plan.patch_offset..][..PATCH_LEN]);
+    assert_eq!(arguments.map(|a| Page::call(func_addr, a)), expected, "{name}: restored");
 }
 
 /// The bytes of a function of this process, with what follows it.
@@ -383,7 +421,7 @@ fn near(address: u64, window: &std::ops::Range<u64>) -> Page {
     panic!("no room near {address:#x}");
 }
 
-/// The stub of a function of libc, in place, but without the patch.
+/// The original in the stub of a function of libc, in place, but without the patch.
 fn stub_of(name: &std::ffi::CStr) -> u64 {
     // SAFETY: a lookup by name.
     let func_addr = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as u64;
@@ -394,7 +432,9 @@ fn stub_of(name: &std::ffi::CStr) -> u64 {
     let (stub_addr, plan) = (page.put(0, &[]), &plan);
     let params =
         StubParams { stub_addr, flag_addr, desc_addr: 0, entry_addr: 0, func_addr, code, plan };
-    page.put(0, &build_stub(&params).unwrap().bytes)
+    let stub = build_stub(&params).unwrap();
+    page.put(0, &stub.bytes);
+    stub.original_addr
 }
 
 #[test]
@@ -444,7 +484,8 @@ fn random_bytes_do_no_harm() {
             if let Ok(moved) =
                 relocate(&plan, &code, address, address.wrapping_add(next() % (1 << 32)))
             {
-                assert_eq!(moved.map.len(), plan.displaced.len());
+                let lead = usize::from(plan.lead != Lead::Nothing);
+                assert_eq!(moved.map.len(), plan.displaced.len() + lead);
                 assert!(moved.map.iter().all(|(_, new)| *new < moved.bytes.len()));
             }
         }

@@ -183,9 +183,11 @@ fn unpatch_one(r: &Recorded, f: &Patched, report: &mut DetachReport) -> Result<(
     } else if now == f.new_bytes {
         r.mem.write(at, &f.old_bytes)?;
     } else if now != f.old_bytes {
-        report
-            .notes
-            .push(format!("{}: somebody else has changed its code at {at}; left as it is", f.name));
+        let (bytes, what) = crate::probed::restored(at, &now, f);
+        if bytes != now {
+            r.mem.write(at, &bytes)?;
+        }
+        report.notes.push(format!("{}: {what} at {at}", f.name));
     }
     r.mem.write(f.patched_at, &0u32.to_ne_bytes())
 }

@@ -332,11 +332,29 @@ const DT_RELA: u64 = 7;
 const DT_PLTREL: u64 = 20;
 const DT_PLTGOT: u64 = 3;
 const DT_DEBUG: u64 = 21;
+const DT_TEXTREL: u64 = 22;
 const DT_JMPREL: u64 = 23;
+const DT_FLAGS: u64 = 30;
+const DF_TEXTREL: u64 = 4;
 const DT_MIPS_LOCAL_GOTNO: u64 = 0x7000_000a;
 const DT_MIPS_GOTSYM: u64 = 0x7000_0013;
 const DT_MIPS_RLD_MAP: u64 = 0x7000_0016;
 const DT_MIPS_RLD_MAP_REL: u64 = 0x7000_0035;
+
+/// Whether the dynamic linker writes into this module's code.
+pub(crate) fn has_text_relocations(mem: &RemoteMemory, m: &Module) -> bool {
+    // The first may have the value 0.
+    let (at, len) = m.dynamic;
+    let bytes = mem.read_some(at, len.min(16 << 10) as usize);
+    bytes.chunks_exact(2 * WORD).any(|pair| {
+        let mut pair = words(pair);
+        match (pair.next(), pair.next()) {
+            (Some(DT_TEXTREL), _) => true,
+            (Some(DT_FLAGS), Some(flags)) => flags & DF_TEXTREL != 0,
+            _ => false,
+        }
+    })
+}
 
 /// The first value of a kind in a module's dynamic section that is not 0.
 fn dynamic_entry(mem: &RemoteMemory, m: &Module, tag: u64) -> Option<u64> {

@@ -144,6 +144,17 @@ impl ElfFile {
         })
     }
 
+    /// As many bytes of an executable segment from this virtual address as there are, up to `len`.
+    #[must_use]
+    pub fn at_address(&self, address: u64, len: u64) -> Option<Vec<u8>> {
+        let p = self
+            .loads()
+            .filter(|p| p.is_executable())
+            .find(|p| address >= p.p_vaddr && address - p.p_vaddr < p.p_filesz)?;
+        let at = address - p.p_vaddr;
+        self.read(p.p_offset.checked_add(at)?, len.min(p.p_filesz - at))
+    }
+
     /// Virtual address and bytes of the executable segment.
     #[must_use]
     pub fn code(&self) -> Option<(u64, Vec<u8>)> {

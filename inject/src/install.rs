@@ -226,6 +226,8 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let gadgets = Gadgets::find(pid, &mem, &maps)?;
     let image = Image::new()?;
     let mut planned = plan::plan(&mem, &modules, found, &mut not_hooked);
+    plan::any_left(target, &planned, &not_hooked)?;
+    let notes = plan::notes(&planned);
     let mut stops = StopTimes::default();
 
     // Room for more threads than there are now; what is not used takes no memory.
@@ -265,7 +267,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
         not_hooked,
         modules,
         stops,
-        notes: Vec::new(),
+        notes,
         frames,
         mem,
         gadgets,

@@ -1,14 +1,16 @@
 //! What is to be written where: stubs and patches, worked out while the target runs.
 
 use crate::elf::Module;
+use crate::preflight::Target;
+use crate::probed::Code;
 use crate::proc::{self, Map};
 use crate::search::Found;
-use crate::{RemoteAddr, RemoteMemory};
-use prof_arch::native::insn::{PatchPlan, plan_patch};
-use prof_arch::native::jump::code_at;
+use crate::{Refusal, RemoteAddr, RemoteMemory};
+use prof_arch::native::insn::{PatchPlan, plan_at_entry, plan_patch, uprobe_breaks};
+use prof_arch::native::jump::{PATCH_LEN, code_at};
 use prof_arch::native::relocate::{Stub, StubParams, build_stub, stub_window};
 use prof_trace::records::NotHooked;
-use prof_trace::shared::Area;
+use prof_trace::shared::{Area, Kind};
 use std::ops::Range;
 
 /// Bytes of one stub area, or a page if that is more.
@@ -29,6 +31,8 @@ pub struct Planned {
     pub plan: PatchPlan,
     /// Where the stub can be.
     pub window: Range<u64>,
+    /// Somebody's breakpoint stands in front of the patch.
+    pub behind_breakpoint: bool,
     /// Index of its stub area.
     pub area: usize,
     /// Where its stub is.
@@ -47,10 +51,11 @@ pub fn plan(
 ) -> Vec<Planned> {
     let mut all = Vec::new();
     for f in found {
-        match plan_one(mem, &f) {
+        match plan_one(mem, &modules[f.module], &f) {
             Ok((code, plan, window)) => all.push(Planned {
                 found: f,
-                code,
+                behind_breakpoint: !code.breakpoints.is_empty(),
+                code: code.bytes,
                 plan,
                 window,
                 area: 0,
@@ -66,21 +71,106 @@ pub fn plan(
     all
 }
 
-type OnePlan = (Vec<u8>, PatchPlan, Range<u64>);
+type OnePlan = (Code, PatchPlan, Range<u64>);
 
-fn plan_one(mem: &RemoteMemory, f: &Found) -> Result<OnePlan, String> {
+fn plan_one(mem: &RemoteMemory, m: &Module, f: &Found) -> Result<OnePlan, String> {
     let len = if f.size == 0 { 256 } else { f.size.min(MAX_FUNCTION) + 16 };
-    let code = mem.read_some(RemoteAddr(code_at(f.addr.0)), len as usize);
+    let mut code = Code::read(mem, m, f.addr, len);
     let size = (f.size != 0).then_some(f.size);
-    let plan = plan_patch(&code, f.addr.0, size).map_err(|e| e.to_string())?;
+    let behind = plan_patch(&code.bytes, f.addr.0, size);
+    let usable = |plan: &PatchPlan| {
+        let end = plan.continuation().max(plan.patch_offset + PATCH_LEN);
+        // What is left in front stays as it is.
+        code.reason(plan.patch_offset, end).map_or(Ok(()), Err).and_then(|()| in_one_page(f, plan))
+    };
+    let plan = match behind {
+        Ok(plan) => usable(&plan).map(|()| plan).or_else(|first| {
+            let plan = plan_at_entry(&code.bytes, f.addr.0, size).map_err(|_| first.clone())?;
+            usable(&plan).map(|()| plan)
+        }),
+        // Code that somebody has changed may look like anything.
+        Err(e) => Err(code.reason(0, FRONT).unwrap_or_else(|| e.to_string())),
+    }?;
+    let window = stub_window(&plan, &code.bytes, f.addr.0).map_err(|e| e.to_string())?;
+    code.breakpoints.retain(|at| *at < plan.patch_offset);
+    Ok((code, plan, window))
+}
+
+/// So many bytes of a function are looked at for what somebody has changed where it can't be planned.
+const FRONT: usize = 32;
+
+fn in_one_page(f: &Found, plan: &PatchPlan) -> Result<(), String> {
     let page = proc::page_size();
     let patch = code_at(f.addr.0) + plan.patch_offset as u64;
-    let last = patch + prof_arch::native::jump::PATCH_LEN as u64 - 1;
-    if patch / page != last / page {
-        return Err("its first instructions lie across a page boundary".into());
+    let last = patch + PATCH_LEN as u64 - 1;
+    if patch / page == last / page {
+        return Ok(());
     }
-    let window = stub_window(&plan, &code, f.addr.0).map_err(|e| e.to_string())?;
-    Ok((code, plan, window))
+    Err("its first instructions lie across a page boundary".into())
+}
+
+/// Refuses, before anything is touched, where no function is left that hands out memory.
+///
+/// # Errors
+/// [`Refusal::NothingHooked`].
+pub(crate) fn any_left(
+    target: &Target,
+    planned: &[Planned],
+    not: &[NotHooked],
+) -> crate::Result<()> {
+    let allocates =
+        |k: Kind| k.is_recorded() && !matches!(k, Kind::Free | Kind::Delete | Kind::NamedFree);
+    if planned.iter().any(|p| allocates(p.found.kind)) {
+        return Ok(());
+    }
+    // Those that are only watched are no loss.
+    let own = |n: &&NotHooked| !crate::sandbox::FUNCTIONS.contains(&n.function.as_str());
+    let malloc = not.iter().find(|n| n.function.contains("malloc"));
+    match malloc.or_else(|| not.iter().find(own)) {
+        None => Ok(()),
+        Some(n) => Err(Refusal::NothingHooked {
+            pid: target.pid,
+            comm: target.name.clone(),
+            function: n.function.clone(),
+            module: n.module.clone(),
+            reason: n.reason.clone(),
+        }
+        .into()),
+    }
+}
+
+/// What the user should know of other tools' probes in what will be patched.
+#[must_use]
+pub fn notes(planned: &[Planned]) -> Vec<String> {
+    let names = |which: &dyn Fn(&&Planned) -> bool| {
+        let names: Vec<&str> =
+            planned.iter().filter(which).map(|p| p.found.name.as_str()).collect();
+        names.join(", ")
+    };
+    let mut notes = Vec::new();
+    let probed = names(&|p| p.behind_breakpoint);
+    if !probed.is_empty() {
+        notes.push(format!(
+            "a breakpoint stands at the entry of {probed} (a uprobe of bpftrace, bcc or perf probe?): hooked behind it; prof and the probe both see each call"
+        ));
+    }
+    let delicate = names(&|p| {
+        let at = p.plan.patch_offset;
+        let before = p.code.get(at..).unwrap_or_default();
+        uprobe_breaks(at as u64, before)
+    });
+    if !delicate.is_empty() {
+        notes.push(no_uprobes(&delicate));
+    }
+    notes
+}
+
+/// What is to be said of functions whose patch begins with their first byte.
+#[must_use]
+pub fn no_uprobes(functions: &str) -> String {
+    format!(
+        "no uprobe (bpftrace, bcc, perf probe) may be put on {functions} while recorded: there is no room for it beside the hook, and the program would crash"
+    )
 }
 
 /// Chooses where stub areas go: free address space in reach of the functions.

@@ -6,7 +6,7 @@ use crate::session;
 use crate::units;
 use anyhow::Result;
 use prof_analyze::{Summary, live_summary};
-use prof_collect::{Peek, all_recorded};
+use prof_collect::{Peek, Probe, all_recorded};
 use prof_trace::shared::state;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -38,6 +38,33 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(ExitCode::SUCCESS)
+}
+
+/// What other tools' uprobes do to the hooks, or would do.
+fn probes(all: &[Probe]) -> Vec<String> {
+    let names = |which: &dyn Fn(&&Probe) -> bool| {
+        let names: Vec<&str> = all.iter().filter(which).map(|p| p.function.as_str()).collect();
+        names.join(", ")
+    };
+    let is_over = |p: &Probe| p.code.get(p.offset..) != Some(&p.patch[..]);
+    let in_front =
+        |p: &&Probe| p.offset > 0 && prof_inject::begins_with_breakpoint(&p.code, p.addr);
+    let delicate =
+        |p: &&Probe| !is_over(p) && prof_inject::uprobe_breaks(p.offset as u64, &p.before);
+    let mut said = Vec::new();
+    let mut say = |names: String, what: &dyn Fn(&str) -> String| {
+        if !names.is_empty() {
+            said.push(what(&names));
+        }
+    };
+    say(names(&in_front), &|n| {
+        format!("a breakpoint (a uprobe?) stands at the entry of {n}, in front of the hook")
+    });
+    say(names(&|p| is_over(p)), &|n| {
+        format!("somebody else has changed the hook of {n}: its calls are not recorded")
+    });
+    say(names(&delicate), &prof_inject::no_uprobes);
+    said
 }
 
 struct Status {
@@ -120,6 +147,9 @@ impl Status {
         for (module, functions) in by_module(&p.functions) {
             line("hooked", format!("{module}: {}", functions.join(", ")));
         }
+        for remark in probes(&p.probes) {
+            line("probes", remark);
+        }
         if self.state() == "turned off" {
             let why = "the collector did not answer for 5 s (stopped, or short of processor?)";
             line("advice", format!("{why}; `prof resume {}` goes on", p.pid));
@@ -148,6 +178,10 @@ impl Status {
         });
         if let Some(by) = &p.foreign {
             v["prof"] = json!({ "version": by.version, "layout": by.layout, "exe": by.exe.display().to_string() });
+        }
+        let probes = probes(&p.probes);
+        if !probes.is_empty() {
+            v["probes"] = probes.into();
         }
         if !p.capture.is_everything() {
             v["sample_bytes"] = p.capture.sample_bytes.into();

@@ -91,7 +91,7 @@ fn text_of(target: &Target) -> Vec<(String, u64)> {
     let mut all = Vec::new();
     for line in target.proc("maps").lines() {
         let fields: Vec<_> = line.split_whitespace().collect();
-        let kernels = line.contains("[vsyscall]") || line.contains("[vectors]");
+        let kernels = ["[vsyscall]", "[vectors]", "[uprobes]"].iter().any(|n| line.contains(n));
         if !fields[1].contains('x') || fields[1].contains('w') || kernels {
             continue;
         }

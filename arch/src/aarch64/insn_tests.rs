@@ -74,6 +74,7 @@ fn where_to_patch() {
     ] {
         let want = PatchPlan {
             patch_offset: offset,
+            lead: crate::patch::Lead::Nothing,
             patch_len: 4,
             displaced_len: 4,
             displaced: vec![offset],

@@ -5,6 +5,15 @@ use core::ops::Range;
 /// The breakpoint instruction, `brk #0`. The program counter stays on it.
 pub const BREAKPOINT: [u8; 4] = 0xd420_0000_u32.to_le_bytes();
 
+/// Length of the breakpoint instruction that code begins with, whoever put it there: a debugger, or the
+/// kernel for a uprobe.
+#[must_use]
+pub fn breakpoint_len(code: &[u8], _at: u64) -> Option<usize> {
+    let word = u32::from_le_bytes(*code.first_chunk()?);
+    // brk, with any number.
+    (word & 0xffe0_001f == 0xd420_0000).then_some(4)
+}
+
 /// The breakpoint instruction for the code at this address.
 #[must_use]
 pub fn breakpoint(_at: u64) -> &'static [u8] {
@@ -56,6 +65,12 @@ pub fn decode_jump(from: u64, bytes: &[u8]) -> Option<u64> {
 #[must_use]
 pub fn near_window(addr: u64) -> Range<u64> {
     addr.saturating_sub(REACH).max(LOWEST)..addr.saturating_add(REACH).min(HIGHEST)
+}
+
+/// Where in a function the state is that a stub's first part has: at its entry.
+#[must_use]
+pub fn place_before_original(_at: u64, _patch_offset: u64) -> u64 {
+    0
 }
 
 #[cfg(test)]

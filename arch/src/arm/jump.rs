@@ -10,6 +10,25 @@ use core::ops::Range;
 /// The program counter stays on it.
 const BREAKPOINTS: (u16, u32) = (0xde01, 0xe7f0_01f0);
 
+/// Length of the breakpoint instruction that code begins with, whoever put it there: a debugger, or the
+/// kernel for a uprobe.
+#[must_use]
+pub fn breakpoint_len(code: &[u8], at: u64) -> Option<usize> {
+    const OF_UPROBES: u32 = 0xe7f0_01f9;
+    match state_at(at) {
+        State::Thumb => {
+            let half = u16::from_le_bytes(*code.first_chunk()?);
+            // bkpt, and what the kernel takes for one.
+            (half == BREAKPOINTS.0 || half >> 8 == 0xbe).then_some(2)
+        }
+        State::Arm => {
+            let word = u32::from_le_bytes(*code.first_chunk()?);
+            (word == BREAKPOINTS.1 || word == OF_UPROBES || word & 0xfff0_00f0 == 0xe120_0070)
+                .then_some(4)
+        }
+    }
+}
+
 /// The breakpoint instruction for the code at this address.
 #[must_use]
 pub fn breakpoint(at: u64) -> &'static [u8] {
@@ -89,6 +108,12 @@ pub fn decode_jump(from: u64, bytes: &[u8]) -> Option<u64> {
 #[must_use]
 pub fn near_window(addr: u64) -> Range<u64> {
     addr.saturating_sub(REACH).max(LOWEST)..addr.saturating_add(REACH).min(HIGHEST)
+}
+
+/// Where in a function the state is that a stub's first part has: at its entry.
+#[must_use]
+pub fn place_before_original(_at: u64, _patch_offset: u64) -> u64 {
+    0
 }
 
 #[cfg(test)]

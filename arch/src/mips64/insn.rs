@@ -211,6 +211,26 @@ fn instructions(
     Ok(list)
 }
 
+/// Whether a breakpoint of a uprobe at a function's entry, put there while it is patched, would have the
+/// program run into the middle of the patch, which is two instructions.
+#[must_use]
+pub fn uprobe_breaks(patch_offset: u64, _before: &[u8]) -> bool {
+    patch_offset == 0
+}
+
+/// The same as [`plan_patch`], which leaves nothing in front that it could do without.
+///
+/// # Errors
+///
+/// See [`Refusal`].
+pub fn plan_at_entry(
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+) -> Result<PatchPlan, Refusal> {
+    plan_patch(code, func_addr, func_size)
+}
+
 /// Plans the patch of the function whose bytes are `code`, from its start.
 ///
 /// `func_size` is the size that its symbol (or its call frame information) gives; then `code` must

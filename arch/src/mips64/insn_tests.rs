@@ -46,6 +46,7 @@ fn where_to_patch() {
     ] {
         let want = PatchPlan {
             patch_offset: 0,
+            lead: crate::patch::Lead::Nothing,
             patch_len: 8,
             displaced_len: len,
             displaced: displaced.to_vec(),

@@ -11,6 +11,20 @@ use core::ops::Range;
 /// The breakpoint instruction, `break`. The program counter stays on it.
 pub const BREAKPOINT: [u8; 4] = Order::NATIVE.bytes4(BREAK);
 
+/// Length of the breakpoint instruction that code begins with, whoever put it there: a debugger, or the
+/// kernel for a uprobe.
+#[must_use]
+pub fn breakpoint_len(code: &[u8], _at: u64) -> Option<usize> {
+    const MAJOR_AND_FUNCTION: u32 = 0xfc00_003f;
+    let bytes: [u8; 4] = *code.first_chunk()?;
+    let word = match Order::NATIVE {
+        Order::Big => u32::from_be_bytes(bytes),
+        Order::Little => u32::from_le_bytes(bytes),
+    };
+    // break, with any number.
+    (word & MAJOR_AND_FUNCTION == 0x0000_000d).then_some(4)
+}
+
 /// The breakpoint instruction for the code at this address.
 #[must_use]
 pub fn breakpoint(_at: u64) -> &'static [u8] {
@@ -86,6 +100,12 @@ pub fn near_window(addr: u64) -> Range<u64> {
     let start = addr.wrapping_add(4) & !(REGION - 1);
     let end = start.saturating_add(REACH).min(HIGHEST);
     start.max(LOWEST).min(end)..end
+}
+
+/// Where in a function the state is that a stub's first part has: at its entry.
+#[must_use]
+pub fn place_before_original(_at: u64, _patch_offset: u64) -> u64 {
+    0
 }
 
 #[cfg(test)]

@@ -67,8 +67,9 @@ macro_rules! hook_entry {
                 "endbr64",
                 // A frame of the usual form, so that debuggers find their way through it.
                 "push rbp",
-                "mov rbp, rsp",
                 "sub rsp, 144",
+                "mov [rsp + 80], rbp", // the caller's
+                "lea rbp, [rsp + 144]",
                 "mov [rsp], rdi",
                 "mov [rsp + 8], rsi",
                 "mov [rsp + 16], rdx",
@@ -80,8 +81,6 @@ macro_rules! hook_entry {
                 "mov [rsp + 64], rax",
                 "lea rax, [rbp + 16]", // stack pointer after the return
                 "mov [rsp + 72], rax",
-                "mov rax, [rbp]", // the caller's rbp
-                "mov [rsp + 80], rax",
                 "mov [rsp + 88], rbx",
                 "mov [rsp + 96], r12",
                 "mov [rsp + 104], r13",
@@ -89,7 +88,6 @@ macro_rules! hook_entry {
                 "mov [rsp + 120], r15",
                 "mov rdi, rsp",
                 "call {before}",
-                "mov r11, rax",
                 "test rdx, rdx",
                 "mov rdi, [rsp]",
                 "mov rsi, [rsp + 8]",
@@ -98,7 +96,7 @@ macro_rules! hook_entry {
                 "mov r8, [rsp + 32]",
                 "mov r9, [rsp + 40]",
                 "jz 2f",
-                "call r11",
+                "call rax",
                 "mov [rsp + 56], rax",
                 "mov rdi, rsp",
                 "call {after}",
@@ -108,7 +106,6 @@ macro_rules! hook_entry {
                 "leave",
                 "ret",
                 "3:", // elsewhere instead of returning
-                "mov r11, rax",
                 "mov rdi, [rsp]",
                 "mov rsi, [rsp + 8]",
                 "mov rdx, [rsp + 16]",
@@ -117,7 +114,7 @@ macro_rules! hook_entry {
                 "mov r9, [rsp + 40]",
                 "2:", // jump, as if the hook had never been entered
                 "leave",
-                "jmp r11",
+                "jmp rax",
                 before = sym $before,
                 after = sym $after,
             )

@@ -2,10 +2,10 @@
 //! displaces.
 
 use super::jump::PATCH_LEN;
-pub use crate::patch::{PatchPlan, Refusal};
+pub use crate::patch::{Lead, PatchPlan, Refusal};
 use alloc::vec::Vec;
 use core::ops::Range;
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind};
+use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
 
 /// Nothing: addresses in a module's own code are not loaded from tables.
 #[must_use]
@@ -156,7 +156,8 @@ fn instructions(
     Ok(list)
 }
 
-/// Plans the patch of the function whose bytes are `code`, from its start.
+/// Plans the patch of the function whose bytes are `code`, from its start: behind the first
+/// instruction where that can be (see [`Lead`]), else at the entry.
 ///
 /// `func_size` is the size that its symbol (or its call frame information) gives; then `code` must
 /// have all of it. Of a function shorter than the patch the padding behind it must be in `code`
@@ -171,12 +172,46 @@ pub fn plan_patch(
     func_size: Option<u64>,
 ) -> Result<PatchPlan, Refusal> {
     let list = instructions(code, func_addr, func_size.filter(|&size| size > 0))?;
-    let patch_offset = match list.first() {
+    if let Some(first) = list.first()
+        && let Some(lead) = lead(&first.instruction)
+        && let Ok(plan) = plan_behind(code, func_addr, &list, first.end(), lead)
+    {
+        return Ok(plan);
+    }
+    plan_in_front(code, func_addr, &list)
+}
+
+/// The same at the entry, with nothing left in front but `endbr64`: for where the bytes behind the first
+/// instruction can't be patched.
+///
+/// # Errors
+///
+/// See [`Refusal`].
+pub fn plan_at_entry(
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+) -> Result<PatchPlan, Refusal> {
+    plan_in_front(code, func_addr, &instructions(code, func_addr, func_size.filter(|&n| n > 0))?)
+}
+
+fn plan_in_front(code: &[u8], func_addr: u64, list: &[Located]) -> Result<PatchPlan, Refusal> {
+    let offset = match list.first() {
         Some(first) if first.instruction.mnemonic() == Mnemonic::Endbr64 => first.end(),
         _ => 0,
     };
+    plan_behind(code, func_addr, list, offset, Lead::Nothing)
+}
+
+fn plan_behind(
+    code: &[u8],
+    func_addr: u64,
+    list: &[Located],
+    patch_offset: usize,
+    lead: Lead,
+) -> Result<PatchPlan, Refusal> {
     let patch_end = patch_offset.saturating_add(PATCH_LEN);
-    let mut plan = PatchPlan::at(patch_offset, PATCH_LEN);
+    let mut plan = PatchPlan { lead, ..PatchPlan::at(patch_offset, PATCH_LEN) };
     for located in list.iter().filter(|l| l.at >= patch_offset) {
         if plan.continuation() >= patch_end {
             break;
@@ -187,13 +222,58 @@ pub fn plan_patch(
     }
     if plan.continuation() < patch_end {
         let end = list.last().map_or(0, Located::end);
-        trim_padding(&mut plan, &list);
+        trim_padding(&mut plan, list);
         if !plan.terminated || !padded(code, func_addr, end, patch_end) {
             return Err(Refusal::TooShort);
         }
     }
-    check_branches(&plan, &list, func_addr)?;
+    check_branches(&plan, list, func_addr)?;
     Ok(plan)
+}
+
+/// How this instruction can be left in front of a patch; `None` if it can't.
+fn lead(i: &Instruction) -> Option<Lead> {
+    // rax and r11 carry nothing into a function: the stubs of those that could look at rax, functions
+    // with a variable number of arguments, execute the instruction again before anything else is done.
+    let scratch = |r: Register| matches!(r.full_register(), Register::RAX | Register::R11);
+    let from_others = || {
+        !scratch(i.memory_base())
+            && !scratch(i.memory_index())
+            && (1..i.op_count())
+                .all(|k| i.op_kind(k) != OpKind::Register || !scratch(i.op_register(k)))
+    };
+    let sets_scratch = i.op0_kind() == OpKind::Register
+        && scratch(i.op0_register())
+        && i.op0_register().size() >= 4;
+    match i.mnemonic() {
+        Mnemonic::Endbr64 | Mnemonic::Nop => Some(Lead::Nothing),
+        Mnemonic::Test | Mnemonic::Cmp | Mnemonic::Bt => Some(Lead::Again),
+        Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Movsx | Mnemonic::Movsxd | Mnemonic::Lea => {
+            (sets_scratch && from_others()).then_some(Lead::Again)
+        }
+        // Of a register and itself: it becomes 0.
+        Mnemonic::Xor | Mnemonic::Sub if sets_scratch => (i.op1_kind() == OpKind::Register
+            && i.op0_register() == i.op1_register())
+        .then_some(Lead::Again),
+        Mnemonic::Push => {
+            let whole = i.op0_kind() == OpKind::Register && i.op0_register().is_gpr64();
+            (whole && i.op0_register() != Register::RSP).then_some(Lead::Down(8))
+        }
+        Mnemonic::Sub if i.op0_kind() == OpKind::Register && i.op0_register() == Register::RSP => {
+            let by = (i.op1_kind() != OpKind::Register && i.op1_kind() != OpKind::Memory)
+                .then(|| i32::try_from(i.immediate(1) as i64).ok());
+            by.flatten().and_then(|n| u32::try_from(n).ok()).map(Lead::Down)
+        }
+        _ => None,
+    }
+}
+
+/// Whether a breakpoint of a uprobe at a function's entry, put there while it is patched, would have the
+/// program run into the middle of the patch. `before` are the patch's bytes from before it.
+#[must_use]
+pub fn uprobe_breaks(patch_offset: u64, before: &[u8]) -> bool {
+    let first = decode(before, 0, 0);
+    patch_offset == 0 && !first.is_some_and(|i| is_terminator(&i))
 }
 
 /// Of a function that ends within the patch: padding counted into its size need not be moved.
@@ -233,6 +313,7 @@ fn check_branches(plan: &PatchPlan, list: &[Located], func_addr: u64) -> Result<
     let end = plan.continuation().max(plan.patch_offset.saturating_add(PATCH_LEN)) as u64;
     let mut ended = false;
     for Located { at, instruction } in list {
+        let copied = *at == 0 && plan.lead != Lead::Nothing;
         let (at, moved) = (*at, plan.displaced.contains(at));
         let is_call = instruction.flow_control() == FlowControl::Call;
         let next = at.saturating_add(instruction.len());
@@ -258,7 +339,7 @@ fn check_branches(plan: &PatchPlan, list: &[Located], func_addr: u64) -> Result<
                 return Err(Refusal::BranchIntoPatch { from: at });
             }
         }
-        if moved && instruction.is_ip_rel_memory_operand() {
+        if (moved || copied) && instruction.is_ip_rel_memory_operand() {
             let operand = instruction.ip_rel_memory_address().wrapping_sub(func_addr);
             if operand >= entry && operand < end {
                 return Err(Refusal::OwnAddress { at });

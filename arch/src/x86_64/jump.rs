@@ -5,6 +5,13 @@ use core::ops::Range;
 /// The breakpoint instruction. The program counter stands behind it when it has been executed.
 pub const BREAKPOINT: [u8; 1] = [0xcc];
 
+/// Length of the breakpoint instruction that code begins with, whoever put it there: a debugger, or the
+/// kernel for a uprobe.
+#[must_use]
+pub fn breakpoint_len(code: &[u8], _at: u64) -> Option<usize> {
+    (code.first() == Some(&BREAKPOINT[0])).then_some(BREAKPOINT.len())
+}
+
 /// The breakpoint instruction for the code at this address.
 #[must_use]
 pub fn breakpoint(_at: u64) -> &'static [u8] {
@@ -19,6 +26,16 @@ pub const fn code_at(addr: u64) -> u64 {
 
 /// Bytes that a patch overwrites: `jmp rel32`.
 pub const PATCH_LEN: usize = 5;
+
+/// Bytes of the last instruction of a stub's part before the original: `jmp [rip + d]`.
+pub const GO_LEN: usize = 6;
+
+/// Where in a function the state is that a stub's first part has, `at` bytes before its original: behind
+/// what stands in front of the patch, until the stub has taken that back.
+#[must_use]
+pub fn place_before_original(at: u64, patch_offset: u64) -> u64 {
+    if at <= GO_LEN as u64 { 0 } else { patch_offset }
+}
 
 /// User addresses that can be mapped: above the usual `mmap_min_addr`, below the end of the lower
 /// half.

@@ -75,6 +75,7 @@ pub(crate) fn peek(pid: u32, addr: u64) -> Result<Option<Peek>, Error> {
         signal: header.signal,
         counters: counters(&page, &header),
         functions: functions(&page, &header),
+        probes: Vec::new(),
         foreign: Foreign::of(&header, of),
     }))
 }

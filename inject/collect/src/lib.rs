@@ -39,7 +39,7 @@ pub use counters::totals;
 pub use maps::{Mapping, parse_maps};
 pub use orphan::{Drained, drain_orphan};
 pub use output::{Output, create_recording, write_prologue};
-pub use peek::{Peek, all_recorded, is_process, start_time};
+pub use peek::{Peek, Probe, all_recorded, is_process, start_time};
 pub use ring_map::map_ring;
 pub use symbols::module_symbols;
 pub use target::{Watched, switch_off};

@@ -44,6 +44,25 @@ pub struct Peek {
     /// The build of prof that has attached, if its layout is another: then of the counters only events are
     /// known, and what is recorded is not.
     pub foreign: Option<Foreign>,
+    /// What other tools have done, or may not do, to functions that are hooked, recorded or not.
+    pub probes: Vec<Probe>,
+}
+
+/// A hooked function, as somebody else's uprobes see it.
+#[derive(Clone, Debug)]
+pub struct Probe {
+    /// Its name.
+    pub function: String,
+    /// Its code from its entry to the end of the patch, as it stands now.
+    pub code: Vec<u8>,
+    /// Address of that code.
+    pub addr: u64,
+    /// Where the patch begins in it.
+    pub offset: usize,
+    /// The patch.
+    pub patch: Vec<u8>,
+    /// What was there before.
+    pub before: Vec<u8>,
 }
 
 impl Peek {
@@ -72,6 +91,7 @@ impl Peek {
         let mut counters = totals(&shared);
         let (functions, calls) = functions(&shared, &counters.calls);
         counters.calls = calls;
+        let probes = probes(&shared, |at, to| ring.mem().read_exact_at(to, at).is_ok());
         Ok(Some(Self {
             pid,
             state: c.state.load(Acquire),
@@ -91,6 +111,7 @@ impl Peek {
             signal: c.signal,
             counters,
             functions,
+            probes,
         }))
     }
 
@@ -151,6 +172,29 @@ fn path_of(c: &Control) -> PathBuf {
     let len = (c.path_len as usize).min(c.path.len());
     let bytes: Vec<u8> = c.path[..len].iter().map(|b| b.load(Relaxed)).collect();
     OsString::from_vec(bytes).into()
+}
+
+/// The functions that are patched, with their code.
+fn probes(shared: &Shared, read: impl Fn(u64, &mut [u8]) -> bool) -> Vec<Probe> {
+    let n = (shared.control().functions.load(Acquire) as usize).min(FUNCTIONS);
+    let all = (0..n).filter_map(|i| shared.function(i)).filter(|f| f.patched.load(Acquire) != 0);
+    all.filter_map(|f| {
+        // Bit 0 of an address may say which instruction set its code is of.
+        let len = (f.patch_len as usize).min(f.new_bytes.len());
+        let offset = (f.patch_addr.checked_sub(f.addr & !1)? as usize).min(64);
+        let addr = f.patch_addr.checked_sub(offset as u64)?;
+        let mut code = vec![0; offset + len];
+        let name = f.name.split(|b| *b == 0).next().unwrap_or_default();
+        read(addr, &mut code).then(|| Probe {
+            function: String::from_utf8_lossy(name).into_owned(),
+            code,
+            addr,
+            offset,
+            patch: f.new_bytes[..len].to_vec(),
+            before: f.old_bytes[..len].to_vec(),
+        })
+    })
+    .collect()
 }
 
 /// Name and module of each hooked function that is recorded, and how often it was called.

@@ -2,7 +2,7 @@
 
 use crate::{memory, modules, sys};
 use core::sync::atomic::Ordering::Acquire;
-use prof_arch::native::jump::code_at;
+use prof_arch::native::jump::{code_at, place_before_original};
 use prof_arch::native::rule::{Rule, is_sigreturn_code};
 use prof_arch::unwind::{CfiContext, CfiRule, compile};
 use prof_trace::pcs::{self, Found};
@@ -76,8 +76,12 @@ fn in_stub(shared: &Shared, look: u64) -> Option<Rule> {
     let f = (0..count)
         .filter_map(|i| shared.function(i))
         .find(|f| look >= f.stub_addr && look < f.stub_addr.wrapping_add(f.stub_len))?;
-    let place = match look.checked_sub(code_at(f.original)) {
-        None => 0,
+    let original = code_at(f.original);
+    let place = match look.checked_sub(original) {
+        None => place_before_original(
+            original.wrapping_sub(look),
+            f.patch_addr.wrapping_sub(code_at(f.addr)),
+        ) as u8,
         Some(n) => *f.places.get(n as usize)?,
     };
     let at = code_at(f.addr).wrapping_add(place as u64);

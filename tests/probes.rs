@@ -1,0 +1,252 @@
+//! Beside other people's uprobes (bpftrace, bcc, `perf probe`) on the same functions, real ones of the
+//! kernel. It writes a breakpoint over the first byte of a function in the process's copy of the page;
+//! when that is hit, it executes the file's instruction elsewhere, and goes on behind it.
+#![cfg(target_arch = "x86_64")]
+
+mod common;
+
+use common::build::program_with;
+use common::snapshot::Snapshot;
+use common::{Scene, Target, until};
+use std::ffi::CString;
+use std::fs::File;
+use std::io::Read;
+use std::os::fd::FromRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// A uprobe, on this process alone; taken away when dropped.
+struct Probe(File);
+
+impl Probe {
+    /// At an address of a program, when it is come to or, `at_return`, when the function returns.
+    fn put(target: &Target, file: &Path, address: u64, at_return: bool) -> Self {
+        let maps = target.proc("maps");
+        let offset = maps.lines().find_map(|line| {
+            let mut fields = line.split_whitespace();
+            let hex = |text: &str| u64::from_str_radix(text, 16).ok();
+            let (start, end) = fields.next()?.split_once('-')?;
+            let offset = hex(fields.nth(1)?)?;
+            let (start, end) = (hex(start)?, hex(end)?);
+            (start <= address && address < end).then_some(address - start + offset)
+        });
+        let kind = std::fs::read_to_string(KIND).unwrap().trim().parse::<u32>().unwrap();
+        let path = CString::new(file.as_os_str().as_bytes()).unwrap();
+        // struct perf_event_attr: type, size, config, ..., config1 (a path), config2 (an offset).
+        let mut attr = [0u64; 16];
+        attr[0] = u64::from(kind) | 128 << 32;
+        attr[1] = u64::from(at_return);
+        attr[7] = path.as_ptr() as u64;
+        attr[8] = offset.expect("mapped");
+        // SAFETY: the structure and the path live for the call; the descriptor is new.
+        let fd = unsafe {
+            let none = -1;
+            libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), target.pid, none, none, 8)
+        };
+        assert!(fd >= 0, "perf_event_open: {}", std::io::Error::last_os_error());
+        // SAFETY: nobody else has it.
+        Probe(unsafe { File::from_raw_fd(fd as i32) })
+    }
+
+    /// How often it was hit.
+    fn hits(&mut self) -> u64 {
+        let mut bytes = [0; 8];
+        self.0.read_exact(&mut bytes).unwrap();
+        u64::from_ne_bytes(bytes)
+    }
+}
+
+const KIND: &str = "/sys/bus/event_source/devices/uprobe/type";
+
+/// A target whose file is nobody else's, with the addresses of malloc, free, odd_malloc, odd_free.
+struct Probed {
+    scene: Scene,
+    file: PathBuf,
+    target: Target,
+    at: Vec<u64>,
+}
+
+impl Probed {
+    fn start(test: &str) -> Option<Self> {
+        if !Path::new(KIND).exists() {
+            common::skip(test, "this kernel has no uprobes");
+            return None;
+        }
+        let scene = Scene::new("probes");
+        let file = scene.path("probed");
+        std::fs::copy(program_with("probed.c", &["-O1", "-static"]), &file).unwrap();
+        let mut target = Target::start(&file, &[]);
+        let answer = target.ask("where");
+        let number = |text: &str| u64::from_str_radix(text, 16).unwrap();
+        let at = answer.split(' ').skip(1).map(number).collect();
+        Some(Self { scene, file, target, at })
+    }
+
+    fn probe(&self, function: usize, at_return: bool) -> Probe {
+        Probe::put(&self.target, &self.file, self.at[function], at_return)
+    }
+
+    /// Takes a probe of a function away, and waits until the kernel has taken its breakpoint back.
+    fn away(&self, function: usize, probe: Probe) {
+        drop(probe);
+        let memory = File::open(format!("/proc/{}/mem", self.target.pid)).unwrap();
+        let mut first = [0];
+        until("the breakpoint has gone", || {
+            memory.read_exact_at(&mut first, self.at[function]).unwrap();
+            first != [0xcc]
+        });
+    }
+
+    /// The standard error of an attach, and the recording.
+    fn attach(&self, options: &[&str]) -> (String, PathBuf) {
+        let pid = self.target.pid.to_string();
+        let file = self.scene.path("probed.prof");
+        let mut args = vec!["attach", &pid, "-o", file.to_str().unwrap()];
+        args.extend_from_slice(options);
+        (self.scene.prof(&args).ok("prof attach").stderr, file)
+    }
+
+    fn status(&self) -> String {
+        self.scene.prof(&["status", &self.target.pid.to_string()]).ok("prof status").stdout
+    }
+}
+
+#[test]
+fn a_uprobe_that_was_there_before_is_left_and_both_see_each_call() {
+    for at_return in [false, true] {
+        let Some(mut p) = Probed::start("a_uprobe_that_was_there_before") else { return };
+        let (mut malloc, mut free) = (p.probe(0, at_return), p.probe(1, at_return));
+        p.target.ask("go");
+        assert_eq!((malloc.hits(), free.hits()), (200, 200));
+        let (said, recording) = p.attach(&[]);
+        assert!(
+            said.contains("breakpoint stands at the entry of") && said.contains("malloc"),
+            "{said}"
+        );
+        p.target.ask("go");
+        assert_eq!((malloc.hits(), free.hits()), (400, 400));
+        assert!(p.status().contains("breakpoint"), "{}", p.status());
+        // It goes while the hook is there.
+        drop(free);
+        p.target.ask("go");
+        assert_eq!(malloc.hits(), 600);
+        p.scene.detach(&p.target);
+        p.target.ask("go");
+        assert_eq!(malloc.hits(), 800);
+        drop(malloc);
+        p.target.ask("go");
+        p.target.quit();
+        let r = p.scene.finished(&recording);
+        assert_eq!(r.number("/recording/lost_events"), 0);
+        let calls: u64 = r.asked_by("usual").iter().map(|g| g.number("allocations")).sum();
+        // Where a return address is the kernel's, the stack ends there.
+        if !at_return {
+            assert_eq!(calls, 200, "{}", r.askers());
+        }
+        assert_eq!(r.number("/totals/live_count"), 0);
+    }
+}
+
+#[test]
+fn a_uprobe_that_comes_later_neither_kills_nor_takes_calls_away() {
+    for at_return in [false, true] {
+        let Some(mut p) = Probed::start("a_uprobe_that_comes_later") else { return };
+        // What the kernel maps for probes stays.
+        let first = [p.probe(0, at_return), p.probe(1, at_return), p.probe(2, at_return)];
+        p.target.ask("go");
+        first.into_iter().enumerate().for_each(|(n, probe)| p.away(n, probe));
+        let before = Snapshot::of(&p.target);
+        let (said, recording) = p.attach(&[]);
+        assert!(!said.contains("uprobe"), "libc's functions have room: {said}");
+        p.target.ask("go");
+        let mut malloc = p.probe(0, at_return);
+        let mut free = p.probe(1, at_return);
+        p.target.ask("go");
+        assert_eq!((malloc.hits(), free.hits()), (200, 200));
+        assert!(p.status().contains("breakpoint"), "{}", p.status());
+        drop(malloc);
+        p.target.ask("go");
+        let mut malloc = p.probe(0, at_return);
+        p.scene.detach(&p.target);
+        p.target.ask("go");
+        assert_eq!((malloc.hits(), free.hits()), (200, 600));
+        p.away(0, malloc);
+        p.away(1, free);
+        p.target.ask("go");
+        before.assert_same(&Snapshot::of(&p.target));
+        p.target.quit();
+        let r = p.scene.finished(&recording);
+        assert_eq!(r.number("/recording/lost_events"), 0);
+        assert_eq!(r.number("/totals/allocations"), 3 * 200);
+    }
+}
+
+#[test]
+fn where_there_is_no_room_for_a_uprobe_that_is_said_or_refused() {
+    let Some(mut p) = Probed::start("where_there_is_no_room") else { return };
+    let first = p.probe(2, false);
+    p.target.ask("go");
+    p.away(2, first);
+    let before = Snapshot::of(&p.target);
+
+    // It was there first: nothing is left to record.
+    let mut probe = p.probe(2, false);
+    let pid = p.target.pid.to_string();
+    let out = p.scene.prof(&["attach", &pid, "--symbols-prefix", "odd_"]);
+    assert_eq!(out.code, 3, "{out:?}");
+    assert!(out.stderr.contains("odd_malloc") && out.stderr.contains("uprobe"), "{out:?}");
+    p.target.ask("go");
+    assert_eq!(probe.hits(), 100);
+    p.away(2, probe);
+    before.assert_same(&Snapshot::of(&p.target));
+
+    // It comes later, and is there when prof goes.
+    let (said, recording) = p.attach(&["--symbols-prefix", "odd_"]);
+    assert!(said.contains("no uprobe") && said.contains("odd_malloc"), "{said}");
+    let status = p.status();
+    assert!(status.contains("no uprobe") && status.contains("odd_malloc"), "{status}");
+    p.target.ask("go");
+    let mut probe = p.probe(2, false);
+    assert!(p.status().contains("changed the hook of odd_malloc"), "{}", p.status());
+    p.scene.detach(&p.target);
+    p.target.ask("go");
+    assert_eq!(probe.hits(), 100);
+    p.away(2, probe);
+    p.target.ask("go");
+    before.assert_same(&Snapshot::of(&p.target));
+    std::fs::remove_file(&recording).unwrap();
+
+    // It comes and goes: the kernel brings the file's byte back over the hook's.
+    let (_, recording) = p.attach(&["--symbols-prefix", "odd_"]);
+    p.away(2, p.probe(2, false));
+    p.scene.detach(&p.target);
+    p.target.ask("go");
+    before.assert_same(&Snapshot::of(&p.target));
+    p.target.quit();
+    p.scene.finished(&recording);
+}
+
+#[test]
+fn another_tools_jump_is_named() {
+    let Some(mut p) = Probed::start("another_tools_jump") else { return };
+    // A jump to the next instruction but one, as a tool might have put it there: never executed here.
+    let file = File::options().read(true).write(true).open(format!("/proc/{}/mem", p.target.pid));
+    let file = file.unwrap();
+    let mut own = [0; 5];
+    file.read_exact_at(&mut own, p.at[2]).unwrap();
+    file.write_all_at(&[0xe9, 0, 1, 0, 0], p.at[2]).unwrap();
+    let pid = p.target.pid.to_string();
+    let out = p.scene.prof(&["attach", &pid, "--symbols-prefix", "odd_"]);
+    assert_eq!(out.code, 3, "{out:?}");
+    assert!(out.stderr.contains("odd_malloc") && out.stderr.contains("jump to 0x"), "{out:?}");
+    let (said, recording) = p.attach(&["--alloc-fn", "probed:odd_malloc(1)"]);
+    assert!(said.contains("odd_malloc") && said.contains("another tool"), "{said}");
+    file.write_all_at(&own, p.at[2]).unwrap();
+    p.target.ask("go");
+    p.scene.detach(&p.target);
+    p.target.ask("go");
+    p.target.quit();
+    let r = p.scene.finished(&recording);
+    assert_eq!(r.number("/totals/allocations"), 200);
+}

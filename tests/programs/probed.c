@@ -1,0 +1,54 @@
+/* For uprobes: functions at whose entry there is room for one beside a patch (libc's), and one where there
+ * is none, as its first instruction changes an argument. "go" calls each a hundred times. */
+#include "common.h"
+
+void *odd_malloc(size_t size);
+void odd_free(void *block);
+__asm__(".text\n"
+        ".globl odd_malloc\n.type odd_malloc, @function\n.p2align 4\n"
+        "odd_malloc:\n.cfi_startproc\n"
+        "mov %rdi, %rsi\n"
+        "lea 16(%rsi), %rdi\n"
+        "sub $8, %rsp\n.cfi_adjust_cfa_offset 8\n"
+        "call malloc\n"
+        "add $8, %rsp\n.cfi_adjust_cfa_offset -8\n"
+        "ret\n.cfi_endproc\n.size odd_malloc, .-odd_malloc\n"
+        ".globl odd_free\n.type odd_free, @function\n.p2align 4\n"
+        "odd_free:\n.cfi_startproc\n"
+        "mov %rdi, %rsi\n"
+        "xor %edx, %edx\n"
+        "mov %rsi, %rdi\n"
+        "jmp free\n.cfi_endproc\n.size odd_free, .-odd_free\n");
+
+NOINLINE static void usual(void) {
+    char *p = malloc(100); /* @usual */
+    KEEP(p);
+    fill(p, 100, 5);
+    p = realloc(p, 200);
+    check(p, 100, 5);
+    free(p);
+}
+
+NOINLINE static void odd(void) {
+    char *p = odd_malloc(50); /* @odd */
+    KEEP(p);
+    fill(p, 50, 6);
+    check(p, 50, 6);
+    odd_free(p);
+}
+
+int main(void) {
+    say("ready\n");
+    for (;;) {
+        const char *line = command();
+        if (is(line, "where")) {
+            say("done %lx %lx %lx %lx\n", (long)malloc, (long)free, (long)odd_malloc, (long)odd_free);
+        } else if (is(line, "go")) {
+            for (int i = 0; i < 100; i++) {
+                usual();
+                odd();
+            }
+            say("done\n");
+        }
+    }
+}
