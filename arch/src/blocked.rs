@@ -30,6 +30,27 @@ impl Blocked {
     }
 }
 
+/// Where a system call has the time that it waits at most, counted from when it is made.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Timeout {
+    /// Milliseconds, a 32-bit number, in this argument; none if negative.
+    Milliseconds(usize),
+    /// This argument points to seconds and nanoseconds as two numbers of 32 bits; none if null.
+    Narrow(usize),
+    /// This argument points to two numbers of 64 bits; none if null.
+    Wide(usize),
+}
+
+impl Timeout {
+    /// Which argument it is, counted from 0.
+    #[must_use]
+    pub fn argument(self) -> usize {
+        match self {
+            Timeout::Milliseconds(n) | Timeout::Narrow(n) | Timeout::Wide(n) => n,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

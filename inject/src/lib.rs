@@ -39,6 +39,7 @@ mod tables;
 pub mod threads;
 pub mod tracee;
 mod verify;
+mod waits;
 pub mod walk;
 
 pub use activate::signal_name;

@@ -10,7 +10,7 @@
 use crate::memory::WORD;
 use crate::proc::Map;
 use crate::tracee::{Stop, Tracee};
-use crate::{Error, RemoteAddr, RemoteMemory, Result};
+use crate::{Error, RemoteAddr, RemoteMemory, Result, waits};
 use nix::errno::Errno;
 use prof_arch::native::UserRegs;
 use prof_arch::native::jump::code_at;
@@ -19,9 +19,8 @@ use prof_arch::native::syscall;
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// Bytes below the stack pointer that belong to the interrupted function (the red zone of the
-/// System V AMD64 psABI, 3.2.2; enough for the others, which have less or none).
-const RED_ZONE: u64 = 128;
+/// Bytes below the stack pointer that are not the frame's.
+const KEPT: u64 = waits::RED_ZONE + waits::ROOM;
 /// Room for strings below the frame.
 const ROOM: u64 = 256;
 /// As much of it may be taken by what stands below the frame.
@@ -183,7 +182,7 @@ impl<'a> Caller<'a> {
         };
         let sp = RemoteAddr(before.sp());
         let size = sigframe_len(vector.len()) as u64;
-        let low = RemoteAddr(sp.0.wrapping_sub(RED_ZONE + size + ROOM) & !63);
+        let low = RemoteAddr(sp.0.wrapping_sub(KEPT + size + ROOM) & !63);
         let fits = maps.iter().any(|m| m.write && m.start <= low && m.holds(RemoteAddr(sp.0 - 1)));
         if low >= sp || !fits {
             return Err(Error::NoThread(pid));

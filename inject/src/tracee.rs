@@ -5,6 +5,7 @@
 
 use crate::proc::Status;
 use crate::sandbox::{Dispatch, GET_DISPATCH};
+use crate::waits::Wait;
 use crate::{Error, Result};
 use nix::errno::Errno;
 use prof_arch::blocked::Blocked;
@@ -165,6 +166,8 @@ pub struct Tracee {
     ended: Option<(UserRegs, UserRegs)>,
     /// What it did when it was asked to stop, where that must be known.
     blocked: Option<Blocked>,
+    /// The wait that it was seen in before that, if a stop ends it.
+    wait: Option<Wait>,
 }
 
 fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> nix::Result<()> {
@@ -183,7 +186,15 @@ impl Tracee {
             group_stopped: false,
             ended: None,
             blocked: None,
+            wait: None,
         }
+    }
+
+    /// The same of a thread that is to be stopped: while it sleeps it shows for how long.
+    fn looked_at(pid: i32, tid: i32) -> Self {
+        let mut t = Self::running(pid, tid);
+        t.wait = Wait::of(pid, tid);
+        t
     }
 
     /// Seizes a thread, which goes on running. `None` if it has ended.
@@ -194,10 +205,10 @@ impl Tracee {
         // With TRACESYSGOOD, system call stops can be told from signals; the option does nothing else.
         release_stuck();
         if take_stuck(pid, tid) {
-            return Ok(Some(Self::running(pid, tid)));
+            return Ok(Some(Self::looked_at(pid, tid)));
         }
         match ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
-            Ok(()) => Ok(Some(Self::running(pid, tid))),
+            Ok(()) => Ok(Some(Self::looked_at(pid, tid))),
             Err(Errno::ESRCH) => Ok(None),
             // The preflight has said that it may be traced: somebody has come first, or it has changed.
             Err(Errno::EPERM) => {
@@ -520,8 +531,14 @@ impl Tracee {
     /// made again: at once, since a tracer that dies could not any more.
     fn reissue(&mut self) {
         let Ok(was) = self.regs() else { return };
-        let again = was.restored_at_stop(false);
-        if again != was && self.set_regs(&again).is_ok() {
+        let whole = was.restored_at_stop(false);
+        if whole == was {
+            return;
+        }
+        let wait = self.wait.as_ref();
+        let short = wait.and_then(|w| w.shorter(self.pid, self.tid, &whole));
+        let again = short.unwrap_or(whole);
+        if self.set_regs(&again).is_ok() {
             self.ended = Some((was, again));
         }
     }

@@ -14,7 +14,7 @@
 
 use super::regs::{LR, SP};
 use super::syscall::nr;
-use crate::blocked::Blocked;
+use crate::blocked::{Blocked, Timeout};
 use crate::registers::Registers;
 
 const EINTR: i64 = 4;
@@ -94,6 +94,19 @@ pub fn is_never_restarted(number: u64) -> bool {
     NEVER_RESTARTED.contains(&number)
 }
 
+/// How long this system call waits, of those that a stop ends with EINTR: the ones whose time begins
+/// anew when they are issued again.
+#[must_use]
+pub fn timeout(number: u64) -> Option<Timeout> {
+    Some(match number {
+        4 | 292 => Timeout::Wide(4),    // io_getevents, io_pgetevents
+        137 => Timeout::Wide(2),        // rt_sigtimedwait
+        192 | 441 => Timeout::Wide(3),  // semtimedop, epoll_pwait2
+        22 => Timeout::Milliseconds(3), // epoll_pwait
+        _ => return None,
+    })
+}
+
 /// Whether prof makes other processes do this system call.
 #[must_use]
 pub fn is_remote(number: u64) -> bool {
@@ -154,6 +167,19 @@ impl UserRegs {
             *x = arg;
         }
         self.x[8] = number;
+    }
+
+    /// An argument of the system call that the thread is about to make, or is in, counted from 0.
+    #[must_use]
+    pub fn argument(&self, index: usize) -> u64 {
+        self.x.iter().take(6).nth(index).copied().unwrap_or(0)
+    }
+
+    /// Changes such an argument.
+    pub fn set_argument(&mut self, index: usize, value: u64) {
+        if let Some(to) = self.x.iter_mut().take(6).nth(index) {
+            *to = value;
+        }
     }
 
     /// The result of a system call that has returned; errors are negative.

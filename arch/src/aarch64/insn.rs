@@ -33,6 +33,13 @@ pub(super) fn field(insn: u32, low: u32, bits: u32) -> i64 {
     i64::from(insn.wrapping_shl(left) as i32 >> 32_u32.wrapping_sub(bits))
 }
 
+/// Whether the value that this argument of a system call has had is of no use to the program any more,
+/// whatever it is: `code` is what follows the system call instruction. Only what is certain counts.
+#[must_use]
+pub fn argument_is_forgotten(_code: &[u8], _index: usize) -> bool {
+    false
+}
+
 /// Whether, and how, the instruction at `pc` uses its own address. Calls of registers set the link
 /// register from it, but do not read it.
 #[must_use]

@@ -12,7 +12,7 @@
 
 use super::regs::{LR, PC, SP, THUMB};
 use super::syscall::nr;
-use crate::blocked::Blocked;
+use crate::blocked::{Blocked, Timeout};
 use crate::registers::Registers;
 
 const EINTR: i64 = 4;
@@ -100,6 +100,22 @@ pub fn is_never_restarted(number: u64) -> bool {
     NEVER_RESTARTED.contains(&number)
 }
 
+/// How long this system call waits, of those that a stop ends with EINTR: the ones whose time begins
+/// anew when they are issued again.
+#[must_use]
+pub fn timeout(number: u64) -> Option<Timeout> {
+    Some(match number {
+        245 | 399 => Timeout::Narrow(4),       // io_getevents, io_pgetevents
+        416 => Timeout::Wide(4),               // io_pgetevents_time64
+        177 => Timeout::Narrow(2),             // rt_sigtimedwait
+        421 => Timeout::Wide(2),               // rt_sigtimedwait_time64
+        312 => Timeout::Narrow(3),             // semtimedop
+        420 | 441 => Timeout::Wide(3),         // semtimedop_time64, epoll_pwait2
+        252 | 346 => Timeout::Milliseconds(3), // epoll_wait, epoll_pwait
+        _ => return None,
+    })
+}
+
 /// Whether prof makes other processes do this system call.
 #[must_use]
 pub fn is_remote(number: u64) -> bool {
@@ -178,6 +194,19 @@ impl UserRegs {
             *r = arg as u32;
         }
         self.r[7] = number as u32;
+    }
+
+    /// An argument of the system call that the thread is about to make, or is in, counted from 0.
+    #[must_use]
+    pub fn argument(&self, index: usize) -> u64 {
+        self.r.iter().take(6).nth(index).copied().unwrap_or(0).into()
+    }
+
+    /// Changes such an argument.
+    pub fn set_argument(&mut self, index: usize, value: u64) {
+        if let Some(to) = self.r.iter_mut().take(6).nth(index) {
+            *to = value as u32;
+        }
     }
 
     /// The result of a system call that has returned; errors are negative.

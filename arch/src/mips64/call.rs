@@ -12,7 +12,7 @@
 
 use super::regs::{A0, A3, FP, K0, RA, SP, V0};
 use super::syscall::nr;
-use crate::blocked::Blocked;
+use crate::blocked::{Blocked, Timeout};
 use crate::registers::Registers;
 
 /// The general registers: `PTRACE_GETREGS` and `PTRACE_SETREGS`.
@@ -96,6 +96,19 @@ pub fn is_never_restarted(number: u64) -> bool {
     NEVER_RESTARTED.contains(&number)
 }
 
+/// How long this system call waits, of those that a stop ends with EINTR: the ones whose time begins
+/// anew when they are issued again.
+#[must_use]
+pub fn timeout(number: u64) -> Option<Timeout> {
+    Some(match number {
+        5202 | 5328 => Timeout::Wide(4), // io_getevents, io_pgetevents
+        5126 => Timeout::Wide(2),        // rt_sigtimedwait
+        5214 | 5441 => Timeout::Wide(3), // semtimedop, epoll_pwait2
+        5209 | 5272 => Timeout::Milliseconds(3), // epoll_wait, epoll_pwait
+        _ => return None,
+    })
+}
+
 /// Whether prof makes other processes do this system call.
 #[must_use]
 pub fn is_remote(number: u64) -> bool {
@@ -158,6 +171,19 @@ impl UserRegs {
         }
         self.gpr[V0 as usize] = number;
         self.gpr[0] = 0;
+    }
+
+    /// An argument of the system call that the thread is about to make, or is in, counted from 0.
+    #[must_use]
+    pub fn argument(&self, index: usize) -> u64 {
+        self.gpr.iter().skip(A0 as usize).take(6).nth(index).copied().unwrap_or(0)
+    }
+
+    /// Changes such an argument.
+    pub fn set_argument(&mut self, index: usize, value: u64) {
+        if let Some(to) = self.gpr.iter_mut().skip(A0 as usize).take(6).nth(index) {
+            *to = value;
+        }
     }
 
     /// The result of a system call that has returned; errors are negative.

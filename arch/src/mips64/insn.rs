@@ -19,6 +19,14 @@ fn words(isa: Isa, code: &[u8]) -> impl Iterator<Item = u32> + '_ {
 /// Supplement, 4-18).
 const POINTER: usize = 0x7ff0;
 
+/// Whether the value that this argument of a system call has had is of no use to the program any more,
+/// whatever it is: `code` is what follows the system call instruction. Only what is certain counts.
+#[must_use]
+pub fn argument_is_forgotten(_code: &[u8], index: usize) -> bool {
+    // The kernel says there whether the call has failed.
+    index == 3
+}
+
 /// The address of the first instructions in `code` (which stands at `code_addr`) that make the
 /// address `target`: `lui` and a `daddiu` or `addiu` not far behind, or, of release 6, `addiupc`.
 ///

@@ -6,7 +6,7 @@
 //! are never restarted from signal(7).
 
 use super::syscall::nr;
-use crate::blocked::Blocked;
+use crate::blocked::{Blocked, Timeout};
 use crate::registers::Registers;
 
 /// The general registers (`NT_PRSTATUS`).
@@ -101,6 +101,19 @@ pub fn is_never_restarted(number: u64) -> bool {
     NEVER_RESTARTED.contains(&number)
 }
 
+/// How long this system call waits, of those that a stop ends with EINTR: the ones whose time begins
+/// anew when they are issued again.
+#[must_use]
+pub fn timeout(number: u64) -> Option<Timeout> {
+    Some(match number {
+        208 | 333 => Timeout::Wide(4),         // io_getevents, io_pgetevents
+        128 => Timeout::Wide(2),               // rt_sigtimedwait
+        220 | 441 => Timeout::Wide(3),         // semtimedop, epoll_pwait2
+        232 | 281 => Timeout::Milliseconds(3), // epoll_wait, epoll_pwait
+        _ => return None,
+    })
+}
+
 /// Whether prof makes other processes do this system call.
 #[must_use]
 pub fn is_remote(number: u64) -> bool {
@@ -163,6 +176,27 @@ impl UserRegs {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9] = args;
         self.rax = number;
         self.orig_rax = u64::MAX;
+    }
+
+    /// An argument of the system call that the thread is about to make, or is in, counted from 0.
+    #[must_use]
+    pub fn argument(&self, index: usize) -> u64 {
+        [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9].get(index).copied().unwrap_or(0)
+    }
+
+    /// Changes such an argument.
+    pub fn set_argument(&mut self, index: usize, value: u64) {
+        let all = [
+            &mut self.rdi,
+            &mut self.rsi,
+            &mut self.rdx,
+            &mut self.r10,
+            &mut self.r8,
+            &mut self.r9,
+        ];
+        if let Some(to) = all.into_iter().nth(index) {
+            *to = value;
+        }
     }
 
     /// The result of a system call that has returned; errors are negative.

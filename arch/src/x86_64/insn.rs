@@ -5,7 +5,54 @@ use super::jump::PATCH_LEN;
 pub use crate::patch::{Lead, PatchPlan, Refusal};
 use alloc::vec::Vec;
 use core::ops::Range;
-use iced_x86::{Decoder, DecoderOptions, FlowControl, Instruction, Mnemonic, OpKind, Register};
+use iced_x86::{
+    Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
+    OpKind, Register,
+};
+
+/// Whether the value that this argument of a system call has had is of no use to the program any more,
+/// whatever it is: `code` is what follows the system call instruction. Only what is certain counts.
+#[must_use]
+pub fn argument_is_forgotten(code: &[u8], index: usize) -> bool {
+    /// More are not followed.
+    const MOST: usize = 64;
+    // The fourth is in r10. Functions do not get anything there, and do not give it back; the others'
+    // registers may be a caller's own, if the function is local to it.
+    if index != 3 {
+        return false;
+    }
+    let mut factory = InstructionInfoFactory::new();
+    let mut seen: Vec<u64> = Vec::new();
+    let mut open = alloc::vec![0_u64];
+    while let Some(at) = open.pop() {
+        if seen.contains(&at) {
+            continue;
+        }
+        let bytes = usize::try_from(at).ok().and_then(|n| code.get(n..)).unwrap_or_default();
+        let i = Decoder::with_ip(64, bytes, at, DecoderOptions::NONE).decode();
+        if seen.len() >= MOST || i.is_invalid() || i.mnemonic() == Mnemonic::Syscall {
+            return false;
+        }
+        seen.push(at);
+        let uses = factory.info(&i).used_registers();
+        let mut its = uses.iter().filter(|u| u.register().full_register() == Register::R10);
+        if let Some(first) = its.next() {
+            let whole = matches!(first.register(), Register::R10 | Register::R10D);
+            if !(whole && first.access() == OpAccess::Write && its.next().is_none()) {
+                return false;
+            }
+            continue;
+        }
+        match i.flow_control() {
+            FlowControl::Next => open.push(i.next_ip()),
+            FlowControl::UnconditionalBranch => open.push(i.near_branch_target()),
+            FlowControl::ConditionalBranch => open.extend([i.next_ip(), i.near_branch_target()]),
+            FlowControl::Return | FlowControl::Call | FlowControl::IndirectCall => {}
+            _ => return false,
+        }
+    }
+    true
+}
 
 /// Nothing: addresses in a module's own code are not loaded from tables.
 #[must_use]
@@ -354,4 +401,33 @@ fn check_branches(plan: &PatchPlan, list: &[Located], func_addr: u64) -> Result<
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_call_leaves_in_a_register() {
+        // cmp rax, -4095; jae +1; ret; neg eax; ret
+        let wrapper = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x73, 0x01, 0xc3, 0xf7, 0xd8, 0xc3];
+        assert!(argument_is_forgotten(&wrapper, 3));
+        // Other arguments' registers may be the caller's.
+        assert!(!argument_is_forgotten(&wrapper, 2));
+        let cases: [(&[u8], bool); 7] = [
+            (&[0x4d, 0x89, 0xd0, 0xc3], false),            // mov r8, r10; ret
+            (&[0x49, 0x89, 0xca, 0x4d, 0x89, 0xd0], true), // mov r10, rcx; ..
+            (&[0x41, 0x88, 0xca, 0xc3], false),            // mov r10b, cl; ret
+            (&[0xe8, 0, 0, 0, 0], true),                   // call
+            (&[0x0f, 0x05, 0xc3], false),                  // syscall; ret
+            (&[0xff, 0xe0], false),                        // jmp rax
+            (&[0x90, 0x90], false),                        // the code ends
+        ];
+        for (code, forgotten) in cases {
+            assert_eq!(argument_is_forgotten(code, 3), forgotten, "{code:x?}");
+        }
+        // A loop that makes the call again with what is there: mov eax, 232; syscall; jmp back
+        let again = [0x90, 0xb8, 0xe8, 0, 0, 0, 0x0f, 0x05, 0xeb, 0xf6];
+        assert!(!argument_is_forgotten(&again, 3));
+    }
 }

@@ -1,0 +1,312 @@
+//! What is left of a wait that a stop interrupts.
+//!
+//! The kernel ends some calls with EINTR at a stop (`epoll_wait`, `semtimedop`, `sigtimedwait`), and says
+//! nowhere how long they would still have waited. Issued again as they were they would wait their whole
+//! time anew. So a thread is looked at before it is stopped: when it went to sleep stands in
+//! `/proc/PID/task/TID/sched`, by the clock of the processor that it was on.
+//!
+//! What is found is never more than the thread has slept, so no wait ends early.
+
+use crate::memory::RemoteMemory;
+use crate::{RemoteAddr, proc};
+use prof_arch::blocked::{Blocked, Timeout};
+use prof_arch::native::{UserRegs, call, insn};
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::{Duration, Instant};
+
+/// Bytes below the stack pointer that a shorter time may stand in, if the call has a pointer to it: right
+/// behind what the interrupted function may use itself.
+pub(crate) const ROOM: u64 = 64;
+/// Bytes below the stack pointer that belong to the interrupted function (the red zone of the
+/// System V AMD64 psABI, 3.2.2; enough for the others, which have less or none).
+pub(crate) const RED_ZONE: u64 = 128;
+/// More than the frame of a signal takes, and a handler.
+const DEEP: u64 = 32 << 10;
+/// So long a processor is waited for: a thread that never sleeps may have it for itself.
+const PATIENCE: Duration = Duration::from_millis(200);
+/// The processor's clock and that of the timers may differ by so much, as a part of the time.
+const DRIFT: u32 = 1000;
+/// A thread that has slept so much longer than it wanted to: the clock can't be believed.
+const BEYOND_BELIEF: Duration = Duration::from_secs(2);
+/// Bytes behind a system call instruction that are read.
+const CODE: usize = 512;
+
+/// A call with a timeout in which a thread was seen asleep.
+#[derive(Clone, Debug)]
+pub(crate) struct Wait {
+    call: Blocked,
+    timeout: Timeout,
+    /// How often the thread had gone to sleep.
+    switches: u64,
+    /// How long it had slept, at least,
+    slept: Duration,
+    /// at this time.
+    noted: Instant,
+}
+
+/// When a sleep was first seen.
+#[derive(Clone, Copy)]
+struct Seen {
+    call: Blocked,
+    switches: u64,
+    at: Instant,
+}
+
+/// What is remembered of earlier looks: at threads, at processors, at code.
+#[derive(Default)]
+struct Memory {
+    sleeps: HashMap<i32, Seen>,
+    /// A processor's clock in nanoseconds, and when it was that.
+    clocks: HashMap<usize, (u64, Instant)>,
+    /// Whether the code behind a call makes do without an argument of it.
+    code: HashMap<(i32, u64, usize), bool>,
+}
+
+static MEMORY: Mutex<Option<Memory>> = Mutex::new(None);
+
+fn with_memory<T>(f: impl FnOnce(&mut Memory) -> T) -> T {
+    let mut m: MutexGuard<'_, _> = MEMORY.lock().unwrap_or_else(PoisonError::into_inner);
+    f(m.get_or_insert_with(Memory::default))
+}
+
+impl Wait {
+    /// Looks at a thread: `None` if it is not asleep in such a call, or waits without an end.
+    pub(crate) fn of(pid: i32, tid: i32) -> Option<Self> {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
+        let call = Blocked::parse(&text)?;
+        let timeout = call::timeout(call.number)?;
+        let value = call.args.get(timeout.argument()).copied()?;
+        let endless = match timeout {
+            Timeout::Milliseconds(_) => value as i32 <= 0,
+            Timeout::Narrow(_) | Timeout::Wide(_) => value == 0,
+        };
+        if endless || !is_forgotten(pid, call.pc, timeout) {
+            return None;
+        }
+        let switches = switches(pid, tid)?;
+        let began = with_memory(|m| {
+            let now = Seen { call, switches, at: Instant::now() };
+            let seen = m.sleeps.entry(tid).or_insert(now);
+            if (seen.call, seen.switches) != (call, switches) {
+                *seen = now;
+            }
+            seen.at
+        });
+        let by_clock = slept(pid, tid).unwrap_or_default();
+        let noted = Instant::now();
+        // It may have woken up while it was looked at.
+        let same = self::switches(pid, tid) == Some(switches);
+        let slept = by_clock.max(noted - began);
+        log::debug!("thread {tid} has slept for {} ms in call {}", slept.as_millis(), call.number);
+        same.then_some(Self { call, timeout, switches, slept, noted })
+    }
+
+    /// The registers with which the call is issued again, for what is left of its time; `again` are those
+    /// for the whole of it. `None` if that is not known, or the thread is not in that call any more.
+    ///
+    /// The thread is stopped.
+    pub(crate) fn shorter(&self, pid: i32, tid: i32, again: &UserRegs) -> Option<UserRegs> {
+        let args = self.call.args.iter().enumerate();
+        let same = again.sp() == self.call.sp
+            && args.clone().all(|(k, a)| again.argument(k) == *a as usize as u64);
+        // Once for the stop: more, and it has come back from the call meanwhile, and made it again.
+        if !same || switches(pid, tid)? > self.switches + 1 {
+            return None;
+        }
+        let slept = self.slept + self.noted.elapsed();
+        let slept = slept - slept / DRIFT;
+        let mut regs = *again;
+        let value = regs.argument(self.timeout.argument());
+        let (mem, wide) = match self.timeout {
+            Timeout::Milliseconds(k) => {
+                let left = left(Duration::from_millis(value), slept)?;
+                // Not less than is left.
+                let ms = left.as_nanos().div_ceil(1_000_000) as u64;
+                regs.set_argument(k, ms.min(value));
+                return Some(regs);
+            }
+            Timeout::Narrow(_) => (RemoteMemory::open(pid).ok()?, false),
+            Timeout::Wide(_) => (RemoteMemory::open(pid).ok()?, true),
+        };
+        let mut bytes = [0; 16];
+        let bytes = if wide { &mut bytes[..] } else { &mut bytes[..8] };
+        mem.read(RemoteAddr(value), bytes).ok()?;
+        let short = encode(left(decode(bytes)?, slept)?, wide)?;
+        let at = room(pid, tid, again);
+        mem.write_data(at, &short).ok()?;
+        regs.set_argument(self.timeout.argument(), at.0);
+        Some(regs)
+    }
+}
+
+/// Where the shorter time of a call is put that has a pointer to it. A signal that comes before the call is
+/// made has its frame below the stack pointer, so it is deep down where the stack goes so far.
+fn room(pid: i32, tid: i32, regs: &UserRegs) -> RemoteAddr {
+    let (sp, tp) = (regs.sp(), regs.thread_pointer());
+    let near = (sp - RED_ZONE - ROOM / 2) & !15;
+    let maps = proc::maps(pid).unwrap_or_default();
+    let deep = near.saturating_sub(DEEP);
+    let own = maps.iter().find(|m| m.holds(RemoteAddr(sp)) && m.holds(RemoteAddr(deep)));
+    let is_stack = own.is_some_and(|m| {
+        let first = tid == pid && m.name == b"[stack]";
+        first || (sp < tp && m.holds(RemoteAddr(tp - 1)))
+    });
+    RemoteAddr(if is_stack { deep } else { near })
+}
+
+fn left(whole: Duration, slept: Duration) -> Option<Duration> {
+    (slept <= whole + BEYOND_BELIEF).then(|| whole.saturating_sub(slept))
+}
+
+/// The kernel's `struct timespec` of two equal halves.
+fn decode(bytes: &[u8]) -> Option<Duration> {
+    let (s, ns) = bytes.split_at(bytes.len() / 2);
+    let number = |b: &[u8]| match b.len() {
+        8 => b.first_chunk().map(|b| i64::from_ne_bytes(*b)),
+        _ => b.first_chunk().map(|b| i64::from(i32::from_ne_bytes(*b))),
+    };
+    let (s, ns) = (u64::try_from(number(s)?).ok()?, u32::try_from(number(ns)?).ok()?);
+    (ns < 1_000_000_000).then(|| Duration::new(s, ns))
+}
+
+fn encode(d: Duration, wide: bool) -> Option<Vec<u8>> {
+    let (s, ns) = (d.as_secs(), d.subsec_nanos());
+    if wide {
+        return Some([s, u64::from(ns)].into_iter().flat_map(u64::to_ne_bytes).collect());
+    }
+    Some([u32::try_from(s).ok()?, ns].into_iter().flat_map(u32::to_ne_bytes).collect())
+}
+
+/// How often a thread has given the processor away by itself.
+fn switches(pid: i32, tid: i32) -> Option<u64> {
+    let status = proc::Status::of_thread(pid, tid).ok()?;
+    u64::try_from(status.number("voluntary_ctxt_switches")?).ok()
+}
+
+/// When a thread ran last, by the clock of the processor that it ran on (`se.exec_start`): nanoseconds.
+fn last_ran(sched: &str) -> Option<u64> {
+    let line = sched.lines().find_map(|l| l.strip_prefix("se.exec_start"))?;
+    let (ms, rest) = line.split(':').nth(1)?.trim().split_once('.')?;
+    let ns = format!("{rest:0<6}").get(..6)?.parse::<u64>().ok()?;
+    ms.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(ns)
+}
+
+/// How long a sleeping thread has slept, at least. The clock stands still while the processor serves
+/// interrupts, or another virtual machine.
+fn slept(pid: i32, tid: i32) -> Option<Duration> {
+    let of = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/{what}")).ok();
+    let began = last_ran(&of("sched")?)?;
+    let stat = of("stat")?;
+    // The processor is field 39; the fields behind the name are counted from 3 on.
+    let fields = stat.get(stat.rfind(')')? + 2..)?;
+    let processor = fields.split(' ').nth(39 - 3)?.parse().ok()?;
+    let known = with_memory(|m| m.clocks.get(&processor).copied()).filter(|c| c.0 >= began);
+    let (clock, at) = match known {
+        Some(known) => known,
+        None => {
+            let now = read_clock(processor)?;
+            with_memory(|m| m.clocks.insert(processor, now));
+            now
+        }
+    };
+    Some(Duration::from_nanos(clock.checked_sub(began)?) + at.elapsed())
+}
+
+/// A processor's clock, and when it was that or later. Read by a thread that runs there; not at all if
+/// the processor does not come free soon.
+fn read_clock(processor: usize) -> Option<(u64, Instant)> {
+    let (to, from) = mpsc::channel();
+    let read = move || {
+        // SAFETY: a set of processors is plain bits; the calls concern this thread only.
+        let there = unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            if processor >= libc::CPU_SETSIZE as usize {
+                return;
+            }
+            libc::CPU_SET(processor, &mut set);
+            let there = libc::sched_setaffinity(0, size_of_val(&set), &set) == 0;
+            // The thread has just run, and this is noted.
+            libc::sched_yield();
+            there
+        };
+        let text = std::fs::read_to_string("/proc/thread-self/sched").unwrap_or_default();
+        if let Some(clock) = last_ran(&text).filter(|_| there) {
+            let _ = to.send((clock, Instant::now()));
+        }
+    };
+    std::thread::Builder::new().spawn(read).ok()?;
+    from.recv_timeout(PATIENCE).ok()
+}
+
+/// Whether nobody looks at the argument any more when the call has returned: in a libc's own functions,
+/// which make each such call once and return, or as the code there shows.
+fn is_forgotten(pid: i32, pc: u64, timeout: Timeout) -> bool {
+    let key = (pid, pc, timeout.argument());
+    if let Some(known) = with_memory(|m| m.code.get(&key).copied()) {
+        return known;
+    }
+    let maps = proc::maps(pid).unwrap_or_default();
+    let libc = maps.iter().find(|m| m.holds(RemoteAddr(pc))).is_some_and(|m| {
+        let name = m.name.rsplit(|b| *b == b'/').next().unwrap_or_default();
+        let is = |start: &[u8]| name.starts_with(start);
+        is(b"libc.so") || is(b"libc-2.") || is(b"libpthread") || is(b"ld-musl-")
+    });
+    let shown = || {
+        let Ok(mem) = RemoteMemory::open(pid) else { return false };
+        let code = mem.read_some(RemoteAddr(pc), CODE);
+        matches!(timeout, Timeout::Milliseconds(_))
+            && insn::argument_is_forgotten(&code, timeout.argument())
+    };
+    let forgotten = libc || shown();
+    with_memory(|m| m.code.insert(key, forgotten));
+    forgotten
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_as_the_kernel_has_them() {
+        let d = Duration::new(3, 7);
+        for wide in [false, true] {
+            assert_eq!(decode(&encode(d, wide).unwrap()), Some(d));
+        }
+        assert_eq!(encode(Duration::from_secs(1 << 40), false), None);
+        assert_eq!(decode(&[0xff; 16]), None);
+        let sched = "a (1, #threads: 1)\n---\nse.exec_start     :       1308751.086284\nse.vruntime : 1.0\n";
+        assert_eq!(last_ran(sched), Some(1_308_751_086_284));
+        assert_eq!(last_ran("nothing"), None);
+    }
+
+    #[test]
+    fn what_is_left() {
+        let ms = Duration::from_millis;
+        assert_eq!(left(ms(300), ms(100)), Some(ms(200)));
+        assert_eq!(left(ms(300), ms(500)), Some(ms(0)));
+        assert_eq!(left(ms(300), ms(5000)), None);
+    }
+
+    #[test]
+    fn a_sleeping_thread_has_slept_as_long_as_it_has() {
+        let (to, tid) = mpsc::channel();
+        let began = Instant::now();
+        let sleeper = std::thread::spawn(move || {
+            // SAFETY: a question.
+            to.send(unsafe { libc::gettid() }).unwrap();
+            std::thread::sleep(Duration::from_millis(400));
+        });
+        let tid = tid.recv().unwrap();
+        std::thread::sleep(Duration::from_millis(200));
+        let pid = std::process::id() as i32;
+        let known = std::path::Path::new("/proc/self/sched").exists();
+        let slept = slept(pid, tid);
+        assert!(slept.is_none_or(|d| d <= began.elapsed()), "{slept:?}");
+        if known && cfg!(target_arch = "x86_64") {
+            // Not for certain on a machine that is shared, but more often than not.
+            assert!(slept.is_some_and(|d| d >= Duration::from_millis(20)), "{slept:?}");
+        }
+        sleeper.join().unwrap();
+    }
+}

@@ -1,0 +1,87 @@
+//! Waits that a stop ends, and that no kernel restarts, go on for what is left of their time.
+
+mod common;
+
+use common::build::program;
+use common::{Scene, Target};
+use std::time::{Duration, Instant};
+
+/// How long a test's waits last.
+const WAIT: u64 = 3000;
+
+/// How long each of the waits took through one attach and one detach, and when these were over; in
+/// milliseconds.
+fn through_attach_and_detach(scene: &Scene, target: &mut Target) -> (Vec<(String, i64)>, u64) {
+    target.send(&format!("once {WAIT}"));
+    target.expect("going");
+    let began = Instant::now();
+    std::thread::sleep(Duration::from_millis(WAIT * 2 / 5));
+    let file = scene.attach(target);
+    std::thread::sleep(Duration::from_millis(WAIT / 5));
+    scene.detach(target);
+    let over = began.elapsed().as_millis() as u64;
+    std::fs::remove_file(file).unwrap();
+    let mut took = Vec::new();
+    loop {
+        let line = target.line();
+        if let Some((name, ms)) = line.split_once(" took ") {
+            took.push((name.to_owned(), ms.parse().unwrap()));
+        } else {
+            assert_eq!(line, "done changed=0");
+            return (took, over);
+        }
+    }
+}
+
+#[test]
+fn waits_go_on_for_what_is_left_of_them() {
+    let scene = Scene::new("waits");
+    let mut target = Target::start(&program("waits.c"), &[]);
+    // Where the machine is slow the waits may be over before the detach, and then say nothing.
+    for _ in 0..5 {
+        let (took, over) = through_attach_and_detach(&scene, &mut target);
+        assert_eq!(took.len(), 4, "{took:?}");
+        assert!(took.iter().all(|t| t.1 >= WAIT as i64 - 1), "{took:?}");
+        if over > WAIT - 200 {
+            continue;
+        }
+        // One that starts over at the last stop takes all of that longer.
+        let most = (WAIT + over / 2) as i64;
+        assert!(took.iter().all(|t| t.1 < most), "{took:?}, detached after {over} ms");
+        target.quit();
+        return;
+    }
+    panic!("no attach and detach were over in {WAIT} ms");
+}
+
+#[test]
+fn a_wait_in_a_loop_comes_to_its_end_while_prof_comes_and_goes() {
+    let scene = Scene::new("loop");
+    let mut target = Target::start(&program("waits.c"), &[]);
+    let wait = 1200;
+    target.send(&format!("loop {wait}"));
+    target.expect("going");
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_millis(6 * wait) {
+        let file = scene.attach(&target);
+        scene.detach(&target);
+        std::fs::remove_file(file).unwrap();
+    }
+    let passed = began.elapsed().as_millis() as u64;
+    let answer = target.ask("count");
+    let count: u64 = answer.split(' ').nth(1).unwrap().parse().unwrap();
+    assert!(answer.ends_with("changed=0"), "{answer}");
+    assert!(count <= passed / wait, "too early: {answer} in {passed} ms");
+    assert!(count >= passed / wait / 2, "{answer} in {passed} ms");
+    target.quit();
+}
+
+/// The timeout is in a register, and the code may go on using it.
+#[test]
+fn a_register_that_a_program_reads_after_its_wait_is_as_it_was() {
+    let scene = Scene::new("raw");
+    let mut target = Target::start(&program("waits.c"), &["raw"]);
+    let (took, _) = through_attach_and_detach(&scene, &mut target);
+    assert!(took.iter().all(|t| t.1 >= WAIT as i64 - 1), "{took:?}");
+    target.quit();
+}
