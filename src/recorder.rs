@@ -173,6 +173,9 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
     if ended.as_ref().is_ok_and(|e| e.reason == "detached") {
         wait_for_unmap(args.pid);
     }
+    if ended.as_ref().is_ok_and(|e| e.memory_lives) {
+        free_others(args.pid as i32);
+    }
     match ended {
         Ok(e) if e.failure.is_none() => Ok(ExitCode::SUCCESS),
         _ => Ok(ExitCode::FAILURE),
@@ -184,6 +187,17 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
 fn take_out(pid: i32) -> bool {
     let is_ours = session::peek(pid).map_or(true, |p| p.collector.0 == std::process::id());
     is_ours && session::detach(pid, session::DETACH_TIMEOUT).is_ok_and(|d| d.is_clean())
+}
+
+/// Takes prof out of processes that have the memory of one that has ended.
+fn free_others(pid: i32) {
+    for pause in RETRIES {
+        let all = prof_inject::recorded::left_by(pid);
+        if all.into_iter().all(take_out) {
+            return;
+        }
+        std::thread::sleep(pause);
+    }
 }
 
 /// Whoever lets go of the ring last frees its memory, which takes some 20 ms: that shall not be a

@@ -158,7 +158,7 @@ pub fn detach(pid: i32, timeout: Duration) -> Result<Detached> {
             let said = vec!["removed what an interrupted attach had left".into()];
             return Ok(Detached { path: PathBuf::new(), left: Vec::new(), said });
         }
-        Err(e) => return Err(e),
+        Err(e) => return Err(held_by_others(pid).unwrap_or(e)),
     };
     // What is half-way may be somebody's work.
     prof_inject::idle(pid).map_err(|e| failed(pid, e))?;
@@ -202,6 +202,16 @@ fn rest_is_lost(peek: &Peek, e: &prof_collect::Error) -> String {
         "the collector had died, and the events that were still in memory can't be saved: {e}{}; what is in {path} is readable",
         by.unwrap_or_default()
     )
+}
+
+/// What to say of a process that is not recorded itself, while others have the memory that it had then.
+fn held_by_others(pid: i32) -> Option<anyhow::Error> {
+    let others = prof_inject::recorded::left_by(pid);
+    let other = others.first()?;
+    Some(refused(format!(
+        "process {pid} has ended, or runs another program, but process {other} has the memory that it had, and \
+         prof's hooks in it: `prof detach {other}` takes them out"
+    )))
 }
 
 fn clean(pid: i32, timeout: Duration) -> bool {

@@ -11,14 +11,16 @@ use crate::recorded::{Patched, Recorded, SlotNote, ring_in};
 use crate::remote::Gadgets;
 use crate::settle::settle;
 use crate::setup::range;
+use crate::sharing::about;
 use crate::threads::{StopTimes, stop_all};
 use crate::tracee::Tracee;
 use crate::walk::Walker;
 use crate::{RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc};
 use prof_arch::native::UserRegs;
 use prof_arch::native::syscall::{SIGSET_LEN, sigaction_handler};
+use prof_trace::process::Sharers;
 use prof_trace::shared::{Area, Header, Stable, state};
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
@@ -96,29 +98,7 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     }
     let maps = proc::maps(pid)?;
     let gadgets = Gadgets::find(pid, &r.mem, &maps)?;
-    let mut handler = None;
-    if (1..=8 * SIGSET_LEN as u32).contains(&c.signal) {
-        let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
-        let old = &old[..(c.old_action_len as usize).min(32)];
-        let at = r.stable_at(core::mem::offset_of!(Stable, signal_ignored));
-        let action = activate::OldAction {
-            signal: c.signal,
-            old,
-            ours: c.hook_addr..c.hook_addr.saturating_add(c.hook_len),
-            ignored: (c.signal_ignored.load(Relaxed) != 0, at),
-        };
-        let restored = with_caller(pid, &r.mem, gadgets, timeout, &mut report.stops, |c| {
-            activate::restore_signal(c, &r.mem, &action)
-        })?;
-        if restored {
-            handler = (sigaction_handler(old) <= libc::SIG_IGN as u64).then_some(c.signal);
-        } else {
-            report.notes.push(format!(
-                "the target has installed its own handler for {} meanwhile, and keeps it",
-                activate::signal_name(c.signal as i32)
-            ));
-        }
-    }
+    let handler = restore_handlers(&r, gadgets, timeout, &mut report)?;
     let ours = areas(&r);
     if c.flag_addr != 0 && entered && !wait_outside(&r, &ours, timeout, &mut report)? {
         report.left.push(format!(
@@ -138,6 +118,52 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     }
     verify(&r, &ours, &functions, handler, &mut report);
     Ok(report)
+}
+
+/// Puts back what the toggle signal did before; returns the signal if its handler was prof's, and no other
+/// is left.
+fn restore_handlers(
+    r: &Recorded,
+    gadgets: Gadgets,
+    timeout: Duration,
+    report: &mut DetachReport,
+) -> Result<Option<u32>> {
+    let c = &r.control;
+    if !(1..=8 * SIGSET_LEN as u32).contains(&c.signal) {
+        return Ok(None);
+    }
+    let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    let old = &old[..(c.old_action_len as usize).min(32)];
+    let at = r.stable_at(core::mem::offset_of!(Stable, signal_ignored));
+    let action = activate::OldAction {
+        signal: c.signal,
+        old,
+        ours: c.hook_addr..c.hook_addr.saturating_add(c.hook_len),
+        ignored: (c.signal_ignored.load(Relaxed) != 0, at),
+    };
+    let mut restore = |pid: i32| {
+        with_caller(pid, &r.mem, gadgets, timeout, &mut report.stops, |c| {
+            activate::restore_signal(c, &r.mem, &action)
+        })
+    };
+    let restored = restore(r.pid)?;
+    // A process that was made since has a copy of the handlers.
+    let caught =
+        |pid: i32| Status::of(pid).map_or(0, |s| s.signals("SigCgt") | s.signals("SigIgn"));
+    let sharers = Sharers::of(r.pid);
+    for other in sharers.others().iter().copied() {
+        if caught(other) >> (c.signal - 1) & 1 == 1 && sharers.still_shares(other) {
+            restore(other).map_err(|e| about(r.pid, other, e))?;
+        }
+    }
+    if restored {
+        return Ok((sigaction_handler(old) <= libc::SIG_IGN as u64).then_some(c.signal));
+    }
+    report.notes.push(format!(
+        "the target has installed its own handler for {} meanwhile, and keeps it",
+        activate::signal_name(c.signal as i32)
+    ));
+    Ok(None)
 }
 
 fn mapped(r: &Recorded) -> Mapped {
@@ -165,6 +191,8 @@ fn unpatch(r: &Recorded, timeout: Duration, report: &mut DetachReport) -> Result
         return Ok(());
     }
     let stopped = stop_all(r.pid, timeout)?;
+    let others: BTreeSet<i32> =
+        stopped.threads.iter().map(|t| t.pid).filter(|p| *p != r.pid).collect();
     let mut failed = Ok(());
     for f in functions.iter().filter(|f| f.is_patched) {
         if let Err(e) = unpatch_one(r, f, report) {
@@ -172,6 +200,9 @@ fn unpatch(r: &Recorded, timeout: Duration, report: &mut DetachReport) -> Result
         }
     }
     stopped.resume(&mut report.stops);
+    for other in others {
+        report.notes.push(format!("process {other} has the same memory, and is rid of prof, too"));
+    }
     failed
 }
 
@@ -204,19 +235,27 @@ fn wait_outside(
     let mut walker = Walker::new(&r.mem, elf::modules(&r.mem, &maps), maps);
     walker.read_tables();
     let mut clear: HashSet<i32> = HashSet::new();
+    let mut sharers = Sharers::of(r.pid);
     loop {
-        let tids = proc::threads(r.pid)?;
+        let mut tids: Vec<(i32, i32)> =
+            proc::threads(r.pid)?.into_iter().map(|tid| (r.pid, tid)).collect();
+        sharers.look_again();
+        for other in sharers.others().iter().filter(|p| sharers.still_shares(**p)) {
+            let its = proc::threads(*other).unwrap_or_default();
+            tids.extend(its.into_iter().map(|tid| (*other, tid)));
+        }
         let mut waiting = false;
-        for tid in tids {
+        for (pid, tid) in tids {
             if clear.contains(&tid) {
                 continue;
             }
             // Patches are gone, so a thread that is outside now stays outside.
-            if proc::asleep(r.pid, tid).is_some_and(|a| walker.is_clear(&a, ours)) {
+            if proc::asleep(pid, tid).is_some_and(|a| walker.is_clear(&a, ours)) {
                 clear.insert(tid);
                 continue;
             }
-            let Some(mut t) = Tracee::seize(r.pid, tid)? else { continue };
+            let seized = Tracee::seize(pid, tid).map_err(|e| about(r.pid, pid, e));
+            let Some(mut t) = seized? else { continue };
             let since = Instant::now();
             t.interrupt();
             let inside = match t.wait_stopped(since + Duration::from_secs(1)) {

@@ -57,6 +57,20 @@ pub enum Refusal {
         /// The tracer's name.
         tracer_comm: String,
     },
+    /// A process that shares its memory, and could not be stopped with it.
+    #[error(
+        "pid {other} has the same memory as pid {pid} ({comm}), runs the same code, and can't be stopped with it: {why}"
+    )]
+    Shared {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// The one that shares its memory.
+        other: i32,
+        /// Why that can't be stopped.
+        why: String,
+    },
     /// Another width or instruction set.
     #[error(
         "pid {pid} ({comm}) is a {what} process, and this prof is for {ours}; use a prof built for {what}"

@@ -4,6 +4,7 @@
 use crate::debug_frame::Frames;
 use crate::elf::{self, Module};
 use crate::image::Image;
+use crate::lock::Lock;
 use crate::mapping::{Mapped, Site};
 use crate::plan::{self, Growth, Planned};
 use crate::preflight::{self, Target};
@@ -104,7 +105,7 @@ pub struct Installed {
     pub(crate) gadgets: Gadgets,
     pub(crate) image: Image,
     pub(crate) done: bool,
-    pub(crate) lock: Option<File>,
+    pub(crate) lock: Option<Lock>,
 }
 
 /// Stops one thread that can make system calls for prof, does `f` with it, and puts it back.

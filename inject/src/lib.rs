@@ -35,6 +35,7 @@ pub mod sandbox;
 mod search;
 mod settle;
 mod setup;
+mod sharing;
 mod tables;
 pub mod threads;
 pub mod tracee;

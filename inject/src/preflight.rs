@@ -72,6 +72,7 @@ pub fn preflight(pid: i32) -> Result<Target> {
     if has_shadow_stack(pid) {
         return Err(Refusal::ShadowStack(pid, comm).into());
     }
+    crate::sharing::can_be_stopped(pid, &comm)?;
     let maps = proc::maps(pid)?;
     if ring_in(&maps).is_some() {
         match Recorded::open(pid) {

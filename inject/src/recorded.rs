@@ -49,15 +49,25 @@ fn ring_len(maps: &[Map], first: &Map) -> u64 {
 /// All recorded processes that may be looked at.
 #[must_use]
 pub fn all() -> Vec<i32> {
-    let Ok(dir) = std::fs::read_dir("/proc") else { return Vec::new() };
-    let pids = dir.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    // The collector has it mapped, too, but no hook.
+    let recorded = |pid: &i32| Recorded::open(*pid).is_ok_and(|r| r.control.pid == *pid as u32);
+    with_ring().filter(recorded).collect()
+}
+
+/// All processes that have a ring mapped and may be looked at, but for this one.
+fn with_ring() -> impl Iterator<Item = i32> {
+    let dir = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = dir.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
     let me = std::process::id() as i32;
-    let recorded = |pid: &i32| {
-        let Ok(maps) = proc::maps(*pid) else { return false };
-        // The collector has it mapped, too, but no hook.
-        ring_in(&maps).is_some() && Recorded::open(*pid).is_ok_and(|r| r.control.pid == *pid as u32)
-    };
-    pids.filter(|p| *p != me).filter(recorded).collect()
+    let has_ring = |pid: &i32| proc::maps(*pid).is_ok_and(|maps| ring_in(&maps).is_some());
+    pids.filter(move |p| *p != me).filter(has_ring)
+}
+
+/// The processes that have the memory of one that was recorded, and has ended or runs another program.
+#[must_use]
+pub fn left_by(pid: i32) -> Vec<i32> {
+    let holds = |p: &i32| Recorded::open(*p).is_ok_and(|r| r.control.pid == pid as u32);
+    with_ring().filter(|p| *p != pid).filter(holds).collect()
 }
 
 impl Recorded {

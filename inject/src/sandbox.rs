@@ -6,6 +6,7 @@ use crate::elf::{Module, Symbol};
 use crate::proc::{self, Status};
 use crate::search::{Found, is_libc};
 use crate::{RemoteAddr, RemoteMemory};
+use prof_trace::process::Sharers;
 use prof_trace::shared::Kind;
 
 /// `PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG` (Linux 6.4).
@@ -47,11 +48,15 @@ impl Dispatch {
     }
 }
 
-/// Whether a thread of the process has a seccomp filter.
+/// Whether a thread that runs the process's code has a seccomp filter: one of its own, or of a process that
+/// shares its memory.
 pub(crate) fn is_filtered(pid: i32) -> bool {
-    let tids = proc::threads(pid).unwrap_or_default();
     let filtered = |s: Status| s.number("Seccomp") == Some(2);
-    tids.into_iter().take(MOST).any(|tid| Status::of_thread(pid, tid).is_ok_and(filtered))
+    let has_filter = |pid: i32| {
+        let tids = proc::threads(pid).unwrap_or_default();
+        tids.into_iter().take(MOST).any(|tid| Status::of_thread(pid, tid).is_ok_and(filtered))
+    };
+    has_filter(pid) || Sharers::of(pid).others().iter().copied().any(has_filter)
 }
 
 /// The functions of libc that are watched, so that the hook makes no system calls any more from the

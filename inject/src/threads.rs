@@ -1,7 +1,9 @@
 //! Stopping all threads of the target, for as short as can be.
 
+use crate::sharing::about;
 use crate::tracee::{Patience, Tracee, wait_stopped_again};
 use crate::{Error, Result, proc};
+use prof_trace::process::Sharers;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
@@ -30,7 +32,7 @@ impl StopTimes {
     }
 }
 
-/// All threads of a process, stopped. Dropping it lets them go.
+/// All threads of a process, and of those that share its memory, stopped. Dropping it lets them go.
 #[derive(Debug)]
 pub struct Stopped {
     /// The threads.
@@ -45,7 +47,8 @@ pub struct Stopped {
 /// for a disk, or for the end of a vfork, or for a processor.
 const FIRST_TRY: Duration = Duration::from_millis(50);
 
-/// Stops all threads of `pid`: seizes and interrupts what `/proc` lists until nothing new appears.
+/// Stops all threads that have the memory of `pid`: seizes and interrupts what `/proc` lists until nothing new
+/// appears.
 ///
 /// One that does not stop soon is waited for while the others run; then it is tried again, for
 /// longer.
@@ -57,14 +60,15 @@ pub fn stop_all(pid: i32, timeout: Duration) -> Result<Stopped> {
     let deadline = Instant::now() + timeout;
     let mut span = FIRST_TRY;
     let mut tries = Vec::new();
+    let mut sharers = Sharers::of(pid);
     loop {
         let began = Instant::now();
         let end = deadline.min(began + span);
         let mut threads = Vec::new();
-        match try_stop(pid, end, &mut threads) {
+        match try_stop(&mut sharers, end, &mut threads) {
             Ok(since) => {
                 threads.retain(|t| !t.is_gone());
-                if threads.is_empty() {
+                if !threads.iter().any(|t| t.pid == pid) {
                     return Err(Error::Gone(pid));
                 }
                 return Ok(Stopped { threads, since, tries });
@@ -91,10 +95,14 @@ pub fn stop_all(pid: i32, timeout: Duration) -> Result<Stopped> {
 }
 
 /// Stops all threads, and adds them to `threads`; returns when the first was asked to stop.
-fn try_stop(pid: i32, deadline: Instant, threads: &mut Vec<Tracee>) -> Result<Instant> {
+fn try_stop(
+    sharers: &mut Sharers,
+    deadline: Instant,
+    threads: &mut Vec<Tracee>,
+) -> Result<Instant> {
     let mut seen = HashSet::new();
     // Seizing does not stop; do it for all that are known before the first is stopped.
-    seize_new(pid, &mut seen, threads)?;
+    seize_new(sharers, &mut seen, threads)?;
     let since = Instant::now();
     let mut asked = 0;
     loop {
@@ -103,10 +111,23 @@ fn try_stop(pid: i32, deadline: Instant, threads: &mut Vec<Tracee>) -> Result<In
         }
         wait_for(&mut threads[asked..], deadline)?;
         asked = threads.len();
-        // A thread that was not stopped yet may have made new ones.
-        seize_new(pid, &mut seen, threads)?;
+        // A thread that was not stopped yet may have made new ones, and processes.
+        if let Some(t) = threads.iter().find(|t| t.pid == sharers.pid() && t.is_stopped()) {
+            sharers.look_while_stopped(t.tid);
+        }
+        seize_new(sharers, &mut seen, threads)?;
         if threads.len() == asked {
+            let_others_go(sharers, threads);
             return Ok(since);
+        }
+    }
+}
+
+/// Those that run another program by now are none of prof's business.
+fn let_others_go(sharers: &Sharers, threads: &mut Vec<Tracee>) {
+    for other in sharers.others() {
+        if !sharers.still_shares(*other) {
+            threads.retain(|t| t.pid != *other);
         }
     }
 }
@@ -136,10 +157,23 @@ fn wait_for(threads: &mut [Tracee], deadline: Instant) -> Result<()> {
     Ok(())
 }
 
-fn seize_new(pid: i32, seen: &mut HashSet<i32>, threads: &mut Vec<Tracee>) -> Result<()> {
-    for tid in proc::threads(pid)? {
+fn seize_new(sharers: &Sharers, seen: &mut HashSet<i32>, threads: &mut Vec<Tracee>) -> Result<()> {
+    for tid in proc::threads(sharers.pid())? {
         if seen.insert(tid) {
-            threads.extend(Tracee::seize(pid, tid)?);
+            threads.extend(Tracee::seize(sharers.pid(), tid)?);
+        }
+    }
+    for other in sharers.others() {
+        // One that has ended, or runs another program, shares nothing.
+        for tid in proc::threads(*other).unwrap_or_default() {
+            if !seen.insert(tid) {
+                continue;
+            }
+            match Tracee::seize(*other, tid) {
+                Ok(seized) => threads.extend(seized),
+                Err(_) if !sharers.still_shares(*other) => {}
+                Err(e) => return Err(about(sharers.pid(), *other, e)),
+            }
         }
     }
     Ok(())

@@ -52,6 +52,8 @@ pub struct Ended {
     pub events: u64,
     /// Bytes of the recording.
     pub bytes: u64,
+    /// The target has ended, and another process still has its memory.
+    pub memory_lives: bool,
 }
 
 /// What has become of the mapping of the ring in the target.
@@ -222,7 +224,8 @@ impl Collector {
             let sleep = if busy { Duration::ZERO } else { self.sleep };
             if self.target.wait(if memory == Memory::Gone { GONE_WAIT } else { sleep }) {
                 let how = self.target.how_it_ended();
-                return self.finish(&how);
+                let memory_lives = self.target.memory_lives();
+                return Ended { memory_lives, ..self.finish(&how) };
             }
             match memory {
                 Memory::There => {}
@@ -336,7 +339,8 @@ impl Collector {
         };
         // The hook sees the usual ways to get a filter, while it is on.
         let flags = &self.shared.control().flags;
-        if flags.load(Relaxed) & flags::SYSCALLS != 0 && self.target.is_filtered() {
+        let filtered = || self.threads.processes().any(Watched::is_filtered);
+        if flags.load(Relaxed) & flags::SYSCALLS != 0 && filtered() {
             flags.fetch_and(!flags::SYSCALLS, Relaxed);
         }
         self.threads.rename(&mut self.out);
@@ -441,7 +445,7 @@ impl Collector {
         self.out.put_last(&last);
         let failure = self.out.take_failure();
         let events = self.drain.events.saturating_sub(self.out.lost());
-        Ended { reason, failure, events, bytes: self.out.len() }
+        Ended { reason, failure, events, bytes: self.out.len(), memory_lives: false }
     }
 }
 

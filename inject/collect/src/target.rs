@@ -54,6 +54,11 @@ impl Watched {
         self.mem.as_ref().is_some_and(|m| matches!(m.read_at(&mut [0], 0), Ok(0)))
     }
 
+    /// Whether the memory of a process that has ended is still there: another process has the same.
+    pub fn memory_lives(&self) -> bool {
+        self.mem.as_ref().is_some_and(|m| m.read_at(&mut [0], 0).is_err())
+    }
+
     /// Whether its files are not this process's: another mount namespace, or another root.
     pub fn is_elsewhere(&self) -> bool {
         let id = |path: String| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
@@ -64,11 +69,10 @@ impl Watched {
         differs("ns/mnt") || differs("root")
     }
 
-    /// Whether one of its first threads, of so many, has a seccomp filter.
-    pub fn is_filtered(&self) -> bool {
+    /// Whether one of a process's first threads, of so many, has a seccomp filter.
+    pub fn is_filtered(pid: u32) -> bool {
         const MOST: usize = 64;
-        let tasks =
-            fs::read_dir(format!("/proc/{}/task", self.pid)).into_iter().flatten().flatten();
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
         tasks.take(MOST).any(|t| {
             let status = fs::read_to_string(t.path().join("status")).unwrap_or_default();
             status.lines().any(|l| l.strip_prefix("Seccomp:").is_some_and(|v| v.trim() == "2"))

@@ -2,12 +2,13 @@
 
 use crate::census::Census;
 use crate::output::Output;
+use prof_trace::process::Sharers;
 use prof_trace::records::{Thread, kind};
 use prof_trace::shared::{SLOTS, Shared};
 use prof_trace::slots;
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Names that are read again in one second.
@@ -30,7 +31,7 @@ pub struct Known {
 /// All that have events.
 #[derive(Debug)]
 pub struct Threads {
-    proc: PathBuf,
+    sharers: Sharers,
     known: HashMap<u32, Known>,
     fresh: Vec<u32>,
     nested: bool,
@@ -42,11 +43,11 @@ pub struct Threads {
 impl Threads {
     /// Of process `pid`.
     pub fn new(pid: u32) -> Self {
-        let proc = PathBuf::from(format!("/proc/{pid}"));
-        let status = fs::read_to_string(proc.join("status")).unwrap_or_default();
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let nested = ns_pids(&status).is_some_and(|n| n.0 != n.1);
         let (known, fresh, outer) = Default::default();
-        Self { proc, known, fresh, nested, outer, rename_at: 0, born: 0 }
+        let sharers = Sharers::of(pid.cast_signed());
+        Self { sharers, known, fresh, nested, outer, rename_at: 0, born: 0 }
     }
 
     /// A segment of this thread is in use.
@@ -89,7 +90,9 @@ impl Threads {
 
     fn name_of(&mut self, tid: u32) -> String {
         let Some(outer) = self.outer_tid(tid) else { return String::new() };
-        let name = fs::read(self.proc.join(format!("task/{outer}/comm"))).unwrap_or_default();
+        let folder = self.folders().find(|f| is_there(&f.join(outer.to_string())));
+        let name = folder.and_then(|f| fs::read(f.join(format!("{outer}/comm"))).ok());
+        let name = name.unwrap_or_default();
         String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
     }
 
@@ -106,7 +109,9 @@ impl Threads {
 
     fn read_outer(&mut self) {
         self.outer.clear();
-        for entry in fs::read_dir(self.proc.join("task")).into_iter().flatten().flatten() {
+        let folders: Vec<PathBuf> = self.folders().collect();
+        let tasks = folders.iter().flat_map(fs::read_dir).flatten().flatten();
+        for entry in tasks {
             let status = fs::read_to_string(entry.path().join("status")).unwrap_or_default();
             if let Some((outer, inner)) = ns_pids(&status) {
                 self.outer.insert(inner, outer);
@@ -137,8 +142,20 @@ impl Threads {
         self.known.retain(|serial, _| keep.contains(serial));
     }
 
+    /// The processes that have the target's memory, itself first.
+    pub fn processes(&self) -> impl Iterator<Item = u32> + '_ {
+        let all = std::iter::once(self.sharers.pid()).chain(self.sharers.others().iter().copied());
+        all.map(i32::cast_unsigned)
+    }
+
+    /// Where their threads are listed.
+    fn folders(&self) -> impl Iterator<Item = PathBuf> + '_ {
+        self.processes().map(|pid| PathBuf::from(format!("/proc/{pid}/task")))
+    }
+
     /// Finds out who is alive.
     pub fn census(&mut self, shared: &Shared) -> Census {
+        self.sharers.look_again();
         if self.nested {
             self.read_outer();
         }
@@ -148,13 +165,17 @@ impl Threads {
     /// Asks for this very thread: a listing of `/proc/PID/task` may leave some out while others end.
     fn is_alive(&self, tid: u32) -> bool {
         let outer = if self.nested { self.outer.get(&tid).copied() } else { Some(tid) };
-        outer.is_some_and(|t| fs::symlink_metadata(self.proc.join(format!("task/{t}"))).is_ok())
+        outer.is_some_and(|t| self.folders().any(|f| is_there(&f.join(t.to_string()))))
     }
 
     /// Whether the thread with this id and serial has ended.
     pub fn has_ended(&self, census: &Census, tid: u32, serial: u32) -> bool {
         census.has_ended(tid, serial, |tid| self.is_alive(tid))
     }
+}
+
+fn is_there(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok()
 }
 
 /// From `/proc/PID/status`: the id in prof's namespace and in the innermost one.

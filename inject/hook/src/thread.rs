@@ -67,7 +67,9 @@ fn find(
     start: usize,
     mask: usize,
 ) -> Option<(&'static Slot, &'static mut Thread)> {
-    let claim = slots::claim(shared, tp, start, mask, || libc_tid(shared, tp));
+    // libc does not know of a thread that was made without it; its thread pointer decides.
+    let tid = || libc_tid(shared, tp).filter(|t| *t != 0);
+    let claim = slots::claim(shared, tp, start, mask, tid);
     if let Claim::Own(index) | Claim::New(index) = claim
         && let Some(s) = shared.slot(index)
     {

@@ -10,7 +10,8 @@
 //! * [`event`]: how an event is encoded in a segment and in a recording;
 //! * [`chunk`], [`records`] and [`pack`] (feature `std`): the recording on disk;
 //! * [`derived`] (feature `std`): what `prof pack` and `prof strip` add to a recording;
-//! * [`files`] (feature `std`): opening files that are not to be trusted.
+//! * [`files`] (feature `std`): opening files that are not to be trusted;
+//! * [`process`] (feature `std`): which thread stands for a process, and who shares its memory.
 //!
 //! `FORMAT.md` beside this crate is the contract, byte by byte. Nothing here depends on anything
 //! of ours, on an allocator (without `std`) or on an instruction set.
@@ -35,6 +36,8 @@ mod model;
 #[cfg(feature = "std")]
 pub mod pack;
 pub mod pcs;
+#[cfg(feature = "std")]
+pub mod process;
 #[cfg(feature = "std")]
 pub mod records;
 pub mod ring;

@@ -1,0 +1,50 @@
+//! Processes that have the target's memory without being its threads: made by `clone` with CLONE_VM and
+//! without CLONE_THREAD, as `vfork` and `posix_spawn` do for a moment, and some runtimes and tests for
+//! long. They run the code that is patched, and are stopped with the target's own threads.
+
+use crate::proc::{self, Status};
+use crate::{Error, Refusal, Result};
+use prof_trace::process::Sharers;
+
+/// Whether all who share the memory of a process can be stopped with it.
+///
+/// # Errors
+/// If one can't, with the reason.
+pub(crate) fn can_be_stopped(pid: i32, comm: &str) -> Result<()> {
+    let sharers = Sharers::of(pid);
+    for other in sharers.others().iter().copied() {
+        if let Err(e) = stoppable(other)
+            && sharers.still_shares(other)
+        {
+            let why = e.to_string();
+            return Err(Refusal::Shared { pid, comm: comm.into(), other, why }.into());
+        }
+    }
+    Ok(())
+}
+
+fn stoppable(pid: i32) -> Result<()> {
+    let status = Status::of(pid)?;
+    let comm = proc::comm(pid);
+    let tracer = status.number("TracerPid").unwrap_or(0) as i32;
+    if tracer != 0 {
+        let tracer_comm = proc::comm(tracer);
+        return Err(Refusal::Traced { pid, comm, tracer, tracer_comm }.into());
+    }
+    crate::preflight::may_trace(pid)?;
+    if status.number("Seccomp") == Some(1) {
+        return Err(Refusal::StrictSeccomp(pid, comm).into());
+    }
+    Ok(())
+}
+
+/// What goes wrong with another process than the target, in the target's words.
+pub(crate) fn about(target: i32, other: i32, e: Error) -> Error {
+    match e {
+        Error::Refused(_) | Error::Sys { .. } if target != other => {
+            let why = e.to_string();
+            Refusal::Shared { pid: target, comm: proc::comm(target), other, why }.into()
+        }
+        e => e,
+    }
+}
