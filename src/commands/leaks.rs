@@ -15,7 +15,8 @@ use std::process::ExitCode;
 ///
 /// Each call stack gets a verdict by what it held over time: growing (in every eighth of the time: the
 /// weakest interval decides, not the mean), freed-at-the-end (it grew and was given back only when
-/// everything ended), saturating (bounded, as a cache is), static (taken early, unchanged since) or
+/// everything ended), turnover (its blocks
+/// take the place of ones from before the recording), saturating (bounded, as a cache is), static (taken early, unchanged since) or
 /// too-young (not enough to go by). Blocks that are young when they are looked at don't count.
 #[derive(Args, Clone, Debug)]
 pub struct LeaksArgs {

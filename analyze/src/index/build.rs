@@ -1,5 +1,6 @@
 //! One pass over a recording: rows for its blocks.
 
+use super::before::Before;
 use super::belt::{Feed, Take, belt};
 use super::format::{HEADER, Identity, Summary};
 use super::rows::{Out, Row, Store, Writer, flags};
@@ -36,6 +37,7 @@ struct Rows {
     /// By lane: the chain of the block that its thread has given to `realloc`.
     given: Vec<Link>,
     chains: u32,
+    before: Before,
 }
 
 impl Rows {
@@ -110,6 +112,10 @@ impl Watch for Rows {
             *self.given(op.lane) = Link::default();
         }
     }
+
+    fn before(&mut self, op: &Op) {
+        self.before.push(op.time, op.addr);
+    }
 }
 
 /// Sends operations to another thread.
@@ -176,7 +182,7 @@ pub(super) fn build(
     out.write(&[0; HEADER as usize]).map_err(Failure::Index)?;
     let (read, replayed, written) = run(&mut stream, Writer::new(out, HEADER));
     read?;
-    let (mut totals, mut groups, chains) = replayed;
+    let (mut totals, mut groups, chains, before) = replayed;
     let mut writer = written;
     if let Some(s) = &stream.meta().stripped {
         crate::model::restore(s, &mut totals, &mut groups);
@@ -195,6 +201,7 @@ pub(super) fn build(
         chains: chains.into(),
         groups,
         lanes,
+        before,
         blocks: std::mem::take(&mut writer.blocks),
     };
     let tables_at = writer.at;
@@ -203,8 +210,9 @@ pub(super) fn build(
     Ok(Built { source, store, summary })
 }
 
-/// What a replay comes to: totals, groups, and how many chains of reallocations there are.
-type Replayed = (Totals, Vec<Group>, u32);
+/// What a replay comes to: totals, groups, how many chains of reallocations there are, and the frees of
+/// blocks from before.
+type Replayed = (Totals, Vec<Group>, u32, Before);
 
 /// Reads, replays and writes, each on a thread of its own: they take about as long.
 fn run(stream: &mut Stream, mut writer: Writer) -> (Result<(), Error>, Replayed, Writer) {
@@ -232,7 +240,13 @@ fn run(stream: &mut Stream, mut writer: Writer) -> (Result<(), Error>, Replayed,
 
 /// Replays operations, and makes rows of the blocks, at the end of those that are still live.
 fn replay(from: &Take<Op, Message>, to: Feed<Row, Vec<Row>>) -> Replayed {
-    let mut replay = Replay::new(Rows { to, links: Live::default(), given: Vec::new(), chains: 0 });
+    let mut replay = Replay::new(Rows {
+        to,
+        links: Live::default(),
+        given: Vec::new(),
+        chains: 0,
+        before: Before::default(),
+    });
     while let Some(message) = from.next() {
         match message {
             Message::Begin(capture, early) => Sink::begin(&mut replay, &capture, early),
@@ -249,7 +263,7 @@ fn replay(from: &Take<Op, Message>, to: Feed<Row, Vec<Row>>) -> Replayed {
         rows.push(addr, &b, link, &NEVER);
     }
     rows.to.send();
-    (totals, groups, rows.chains)
+    (totals, groups, rows.chains, rows.before)
 }
 
 /// The end of a block that is live.

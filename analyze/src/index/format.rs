@@ -4,13 +4,15 @@
 //! file   = header (HEADER bytes)  block*  tables
 //! block  = checksum of the rest of its head, number of rows, a Packed for each column;
 //!          the packed columns one after the other
-//! tables = where each block begins, the groups, the lanes' threads, a checksum
+//! tables = where each block begins, the groups, the lanes' threads, frees of blocks from before the recording
+//!          (ticks and address), a checksum
 //! ```
 //!
 //! All numbers are 64-bit and little-endian. The index belongs to one recording, which it names by
 //! device, inode, length, time of the last change and a checksum of its ends; one of another version
 //! is made anew, and so is one in which anything is wrong.
 
+use super::before::Before;
 use crate::load::Tail;
 use crate::model::{Errors, Figures, Group, Totals};
 use prof_trace::chunk::checksum;
@@ -20,7 +22,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"PROFIDX\n");
 /// Version of the format. An index of another version is made anew.
-pub(super) const VERSION: u64 = 2;
+pub(super) const VERSION: u64 = 3;
 /// Bytes in front of the first block.
 pub(super) const HEADER: u64 = 512;
 /// So much of both ends of a recording is in its identity.
@@ -60,6 +62,8 @@ pub(super) struct Summary {
     pub groups: Vec<Group>,
     /// Numbers of the threads, by lane.
     pub lanes: Vec<u32>,
+    /// Frees of blocks from before the recording.
+    pub before: Before,
     /// Where the blocks begin.
     pub blocks: Vec<u64>,
 }
@@ -215,6 +219,7 @@ impl Summary {
         let mut words = self.blocks.clone();
         words.extend(self.groups.iter().flat_map(group_words));
         words.extend(self.lanes.iter().map(|n| u64::from(*n)));
+        words.extend(self.before.frees().iter().flat_map(|(time, addr)| [*time, *addr]));
         sealed(&words)
     }
 
@@ -231,6 +236,7 @@ impl Summary {
         w.extend([t.frees, t.unknown_frees, t.implied_frees]);
         w.extend([t.peak_ticks, t.last_ticks, t.nonsense, u64::from(self.packed)]);
         w.extend(errors_words(&t.errors));
+        w.extend([self.before.frees().len() as u64, self.before.each()]);
         w.resize(HEADER_WORDS, 0);
         sealed(&w)
     }
@@ -274,16 +280,20 @@ impl Summary {
             *word = next()?;
         }
         totals.errors = errors_of(&e);
+        let (frees, each) = (usize::try_from(next()?).ok()?, next()?);
         // No length is believed before the file has it.
         let table = len.checked_sub(tables_at).filter(|n| tables_at >= HEADER && *n >= 8)? as usize;
         let [blocks, groups, lanes] = counts.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
         let expected = groups.checked_mul(GROUP)?.checked_add(blocks)?.checked_add(lanes)?;
+        let expected = frees.checked_mul(2)?.checked_add(expected)?;
         if table / 8 != expected.checked_add(1)? || !table.is_multiple_of(8) {
             return None;
         }
         let words = unsealed(&read(tables_at, table)?)?;
         let (blocks, rest) = words.split_at_checked(blocks)?;
-        let (groups, lanes) = rest.split_at_checked(groups * GROUP)?;
+        let (groups, rest) = rest.split_at_checked(groups * GROUP)?;
+        let (lanes, frees) = rest.split_at_checked(lanes)?;
+        let frees = frees.as_chunks::<2>().0.iter().map(|w| (w[0], w[1])).collect();
         Some(Self {
             identity,
             tail,
@@ -297,6 +307,7 @@ impl Summary {
             groups: groups.as_chunks::<GROUP>().0.iter().map(group_of).collect::<Option<_>>()?,
             lanes: lanes.iter().map(|n| u32::try_from(*n).ok()).collect::<Option<_>>()?,
             blocks: blocks.to_vec(),
+            before: Before::of(frees, each)?,
         })
     }
 }

@@ -10,6 +10,7 @@
 //! signal, and mapped pages count as memory of the process, so that a scan of a large index would
 //! look like, and be limited as, use of memory.
 
+mod before;
 mod belt;
 mod build;
 mod column;
@@ -30,6 +31,7 @@ use rows::Store;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+pub use before::Before;
 #[doc(hidden)]
 pub use format::reseal;
 pub use rows::{Block, Column, flags};
@@ -67,6 +69,7 @@ pub struct Index {
     chains: u64,
     lanes: Vec<u32>,
     blocks: Vec<u64>,
+    before: Before,
     /// Where it is; `None`: in memory or in a file without a name.
     path: Option<PathBuf>,
     /// Whether it had to be made.
@@ -179,6 +182,7 @@ impl Index {
             chains: s.chains,
             lanes: s.lanes,
             blocks: s.blocks,
+            before: s.before,
             path: None,
             made: true,
         }
@@ -207,6 +211,11 @@ impl Index {
     /// Numbers of the threads, by lane.
     pub fn lanes(&self) -> &[u32] {
         &self.lanes
+    }
+
+    /// Frees of blocks from before the recording.
+    pub fn before(&self) -> &Before {
+        &self.before
     }
 
     /// The file it is in.

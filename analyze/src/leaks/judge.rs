@@ -11,6 +11,8 @@ pub enum Class {
     Growing,
     /// It grew as well, and was given back only when everything ended.
     FreedAtTheEnd,
+    /// Its blocks take the place of ones from before the recording, as far as these have been given back.
+    Turnover,
     /// It is bounded: it has stopped growing, or comes and goes.
     Saturating,
     /// It was taken early and has not changed since.
@@ -21,14 +23,21 @@ pub enum Class {
 
 impl Class {
     /// All of them, the worst first.
-    pub const ALL: [Class; 5] =
-        [Class::Growing, Class::FreedAtTheEnd, Class::Saturating, Class::Static, Class::TooYoung];
+    pub const ALL: [Class; 6] = [
+        Class::Growing,
+        Class::FreedAtTheEnd,
+        Class::Turnover,
+        Class::Saturating,
+        Class::Static,
+        Class::TooYoung,
+    ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
         match self {
             Class::Growing => "growing",
             Class::FreedAtTheEnd => "freed-at-the-end",
+            Class::Turnover => "turnover",
             Class::Saturating => "saturating",
             Class::Static => "static",
             Class::TooYoung => "too-young",
@@ -177,7 +186,8 @@ mod tests {
         let held: [u64; MOMENTS] = std::array::from_fn(held);
         Series {
             held,
-            blocks: kept,
+            counts: held.map(|h| h / 8),
+            sizes: (8, 8),
             live_bytes: held[MOMENTS - 1],
             live_blocks: kept,
             freed_after: 0,

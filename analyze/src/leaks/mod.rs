@@ -3,18 +3,24 @@
 //! The recording is looked at in [`series::MOMENTS`] moments. At each of them only those blocks count
 //! that are older than a part of the runtime, so temporary blocks, and caches between two turns, are
 //! not seen at all. A stack grows if it has grown in every one of eight intervals (or, less surely, of
-//! four): the weakest decides, not the mean. See [`judge`].
+//! four): the weakest decides, not the mean. See [`judge`]. From its growth is taken what blocks from before
+//! the recording have given back of the same size ([`turnover`]), and sizes of one stack are told apart
+//! ([`rows`]).
 
 mod judge;
 mod limit;
+mod parts;
+mod rows;
 mod series;
 mod text;
+mod turnover;
 
 use crate::Index;
 use crate::index::Damaged;
 use crate::query::{Query, value::Time};
 use crate::report::{FilterData, FrameData, Head, frames_of};
 use crate::symbols::Symbolizer;
+use rows::Judged;
 use serde::Serialize;
 
 pub use judge::{Class, Confidence};
@@ -41,7 +47,7 @@ impl Default for LeakOptions {
             young: Time::Part(0.05),
             end: 0.05,
             top: 10,
-            classes: vec![Class::Growing, Class::FreedAtTheEnd, Class::Saturating],
+            classes: vec![Class::Growing, Class::FreedAtTheEnd, Class::Turnover, Class::Saturating],
             filter: Vec::new(),
         }
     }
@@ -99,6 +105,15 @@ pub struct LeakData {
     pub growth_per_hour: u64,
     /// By how much it grew on average.
     pub mean_growth_per_hour: u64,
+    /// Blocks from before the recording that were given back in the place of these: their growth is not
+    /// counted.
+    pub replaced_count: u64,
+    /// If other sizes of the same stack have another verdict: the smallest and the largest block of this one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sizes: Option<[u64; 2]>,
+    /// If the verdict is on the oldest blocks alone: how old they are at least, in nanoseconds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub older_ns: Option<u64>,
     /// What it held at evenly spaced moments.
     pub held: Vec<u64>,
     /// The stack was cut short.
@@ -107,11 +122,9 @@ pub struct LeakData {
     pub frames: Vec<FrameData>,
 }
 
-/// A stack with its verdict, before its frames are looked up.
-struct Judged {
-    group: usize,
-    verdict: judge::Verdict,
-    series: Box<series::Series>,
+/// A row of the list, before its frames are looked up.
+struct Row {
+    judged: Judged,
     bytes: u64,
     growth: [u64; 2],
 }
@@ -144,41 +157,46 @@ impl Leaks {
         let step_ns = meta.clock.between(start, start.saturating_add(between)) as f64
             / (series::MOMENTS - 1) as f64;
         let per_hour = |step: f64| if step_ns > 0.0 { (step / step_ns * 3600e9) as u64 } else { 0 };
-        let mut judged: Vec<Judged> = series::series(index, query, &moments)?
+        let grown = |part: std::ops::Range<f64>| {
+            let at = |p: f64| start + ((end - start) as f64 * p) as u64;
+            meta.resident.least(at(part.start), at(part.end)).map(|bytes| bytes as f64)
+        };
+        let resident = grown(0.05..0.2).zip(grown(0.85..1.0)).map(|(a, b)| b - a);
+        let mut judged: Vec<Row> = rows::rows(index, query, &moments, resident)?
             .into_iter()
-            .enumerate()
-            .filter_map(|(group, s)| Some((group, s?)))
-            .filter(|(_, s)| s.live_bytes > 0 || s.held.last().is_some_and(|h| *h > 0))
-            .map(|(group, series)| {
-                let early = series.first < moments.at[series::MOMENTS / 2];
-                let verdict = judge::judge(&series, early);
-                let bytes = series.live_bytes.max(series.held[series::MOMENTS - 1]);
-                let growth = [verdict.weakest, verdict.mean].map(per_hour);
-                Judged { group, verdict, series, bytes, growth }
+            .map(|j| {
+                let bytes = j.series.held[series::MOMENTS - 1];
+                let bytes = if j.older.is_some() { bytes } else { bytes.max(j.series.live_bytes) };
+                let growth = [j.verdict.weakest, j.verdict.mean].map(per_hour);
+                Row { judged: j, bytes, growth }
             })
             .collect();
         judged.sort_by_key(|j| {
             let by = (j.growth[0], j.bytes);
-            (j.verdict.class, std::cmp::Reverse(by), j.group)
+            (j.judged.verdict.class, std::cmp::Reverse(by), j.judged.group)
         });
         let classes = Class::ALL.map(|c| class_data(c, &judged)).to_vec();
         let mut symbols = Symbolizer::new(analysis);
         let mut stacks = Vec::new();
         for class in Class::ALL.into_iter().filter(|c| options.classes.contains(c)) {
-            let of = judged.iter().filter(|j| j.verdict.class == class);
+            let of = judged.iter().filter(|j| j.judged.verdict.class == class);
             let most = if options.top == 0 { usize::MAX } else { options.top };
-            stacks.extend(of.take(most).map(|j| {
+            stacks.extend(of.take(most).map(|row| {
+                let j = &row.judged;
                 let g = &analysis.groups()[j.group];
                 LeakData {
                     id: g.node,
                     class,
                     confidence: j.verdict.confidence,
-                    bytes: j.bytes,
+                    bytes: row.bytes,
                     live_bytes: j.series.live_bytes,
                     live_count: j.series.live_blocks,
                     freed_at_end_bytes: j.series.freed_after,
-                    growth_per_hour: j.growth[0],
-                    mean_growth_per_hour: j.growth[1],
+                    growth_per_hour: row.growth[0],
+                    mean_growth_per_hour: row.growth[1],
+                    replaced_count: j.replaced,
+                    sizes: j.sizes.map(|(least, most)| [least, most]),
+                    older_ns: j.older.map(|t| meta.clock.between(start, start.saturating_add(t))),
                     held: j.series.held.to_vec(),
                     truncated: meta.is_cut(g.node),
                     frames: frames_of(analysis, g.node, &mut symbols),
@@ -200,10 +218,10 @@ impl Leaks {
     }
 }
 
-fn class_data(class: Class, judged: &[Judged]) -> ClassData {
+fn class_data(class: Class, judged: &[Row]) -> ClassData {
     let mut data =
         ClassData { class, stacks: 0, bytes: 0, growth_per_hour: 0, mean_growth_per_hour: 0 };
-    for j in judged.iter().filter(|j| j.verdict.class == class) {
+    for j in judged.iter().filter(|j| j.judged.verdict.class == class) {
         data.stacks += 1;
         data.bytes = data.bytes.saturating_add(j.bytes);
         data.growth_per_hour = data.growth_per_hour.saturating_add(j.growth[0]);

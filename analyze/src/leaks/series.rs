@@ -14,8 +14,10 @@ pub(super) const MOMENTS: usize = 64;
 pub(super) struct Series {
     /// Bytes at each moment, of blocks that were not young then.
     pub held: [u64; MOMENTS],
-    /// Blocks at the last moment.
-    pub blocks: u64,
+    /// The same in blocks.
+    pub counts: [u64; MOMENTS],
+    /// The smallest and the largest of its blocks.
+    pub sizes: (u64, u64),
     /// Bytes and blocks that are live at the end of the recording, young ones too.
     pub live_bytes: u64,
     pub live_blocks: u64,
@@ -27,9 +29,10 @@ pub(super) struct Series {
     pub first: u64,
 }
 
-const NOTHING: Series = Series {
+pub(super) const NOTHING: Series = Series {
     held: [0; MOMENTS],
-    blocks: 0,
+    counts: [0; MOMENTS],
+    sizes: (u64::MAX, 0),
     live_bytes: 0,
     live_blocks: 0,
     freed_after: 0,
@@ -65,8 +68,13 @@ impl Recorded {
         self.total += end.saturating_sub(start);
     }
 
+    /// The same of a block's end; of one that is live, `u64::MAX`.
+    pub(super) fn end(&self, ticks: u64) -> u64 {
+        if ticks == u64::MAX { u64::MAX } else { self.before(ticks) }
+    }
+
     /// Ticks that were recorded before this moment.
-    fn before(&self, ticks: u64) -> u64 {
+    pub(super) fn before(&self, ticks: u64) -> u64 {
         let next = self.parts.partition_point(|p| p.0 <= ticks);
         match self.parts[..next].last() {
             Some((start, end, before)) => before + (ticks.min(*end) - start),
@@ -82,7 +90,7 @@ pub(super) struct Moments {
     pub at: [u64; MOMENTS],
     /// Blocks of fewer ticks are young.
     pub young: u64,
-    recorded: Recorded,
+    pub recorded: Recorded,
 }
 
 impl Moments {
@@ -95,8 +103,17 @@ impl Moments {
         Self { at: std::array::from_fn(|i| first + step(i) as u64), young, recorded }
     }
 
+    /// Others, at which blocks of more ticks are young.
+    pub(super) fn older(&self, young: u64) -> Self {
+        let last = self.at[MOMENTS - 1];
+        let first = young.min(last);
+        let step = |i: usize| (last - first) as u128 * i as u128 / (MOMENTS as u128 - 1);
+        let at = std::array::from_fn(|i| first + step(i) as u64);
+        Self { at, young, recorded: self.recorded.clone() }
+    }
+
     /// The first moment that is not before these ticks.
-    fn from(&self, ticks: u64) -> usize {
+    pub(super) fn from(&self, ticks: u64) -> usize {
         self.at.partition_point(|t| *t < ticks)
     }
 }
@@ -129,23 +146,68 @@ pub(super) fn series(
             }
         }
     }
-    for s in all.iter_mut().flatten() {
-        let mut held = 0u64;
-        for step in &mut s.held {
-            held = held.wrapping_add(*step);
-            *step = held;
-        }
-    }
+    all.iter_mut().flatten().for_each(|s| s.sum_up());
     Ok(all)
 }
 
+/// A block, in recorded time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Row {
+    pub begin: u64,
+    pub end: u64,
+    pub size: u64,
+    /// Of a sample: so many blocks.
+    pub stands_for: f64,
+    pub live: bool,
+}
+
 impl Series {
-    /// Adds another one; both still hold differences.
-    fn add(&mut self, other: &Self) {
+    /// Counts a block, as differences.
+    pub(super) fn take(&mut self, row: &Row, moments: &Moments) {
+        let (blocks, size) =
+            (row.stands_for.round() as u64, (row.size as f64 * row.stands_for).round() as u64);
+        self.first = self.first.min(row.begin);
+        if row.live {
+            self.live_blocks += blocks;
+            self.live_bytes = self.live_bytes.wrapping_add(size);
+        }
+        let from = moments.from(row.begin.saturating_add(moments.young));
+        let to = moments.from(row.end);
+        if from >= to {
+            return;
+        }
+        self.kept += 1;
+        self.sizes = (self.sizes.0.min(row.size), self.sizes.1.max(row.size));
+        self.held[from] = self.held[from].wrapping_add(size);
+        self.counts[from] = self.counts[from].wrapping_add(blocks);
+        if to < MOMENTS {
+            self.held[to] = self.held[to].wrapping_sub(size);
+            self.counts[to] = self.counts[to].wrapping_sub(blocks);
+        } else if row.end != u64::MAX {
+            self.freed_after = self.freed_after.wrapping_add(size);
+        }
+    }
+
+    /// Differences become sums.
+    pub(super) fn sum_up(&mut self) {
+        for steps in [&mut self.held, &mut self.counts] {
+            let mut sum = 0u64;
+            for step in steps {
+                sum = sum.wrapping_add(*step);
+                *step = sum;
+            }
+        }
+    }
+
+    /// Adds another one; both hold differences, or both sums.
+    pub(super) fn add(&mut self, other: &Self) {
         for (a, b) in self.held.iter_mut().zip(other.held) {
             *a = a.wrapping_add(b);
         }
-        self.blocks += other.blocks;
+        for (a, b) in self.counts.iter_mut().zip(other.counts) {
+            *a = a.wrapping_add(b);
+        }
+        self.sizes = (self.sizes.0.min(other.sizes.0), self.sizes.1.max(other.sizes.1));
         self.live_bytes = self.live_bytes.wrapping_add(other.live_bytes);
         self.live_blocks += other.live_blocks;
         self.freed_after = self.freed_after.wrapping_add(other.freed_after);
@@ -176,31 +238,15 @@ fn collect(
         // Blocks of a sample stand for others as well.
         let stands_for =
             if capture.is_sampled() { 1.0 / probability(capture, sizes[i]) } else { 1.0 };
-        let begin = moments.recorded.before(begins[i]);
-        let end = if ends[i] == u64::MAX { u64::MAX } else { moments.recorded.before(ends[i]) };
-        let size = (sizes[i] as f64 * stands_for).round() as u64;
+        let row = Row {
+            begin: moments.recorded.before(begins[i]),
+            end: moments.recorded.end(ends[i]),
+            size: sizes[i],
+            stands_for,
+            live: flag[i] & flags::LIVE != 0,
+        };
         let series = s.series.get_mut(groups[i] as usize)?;
-        let series = series.get_or_insert_with(|| Box::new(NOTHING));
-        series.first = series.first.min(begin);
-        if flag[i] & flags::LIVE != 0 {
-            series.live_blocks += stands_for.round() as u64;
-            series.live_bytes = series.live_bytes.wrapping_add(size);
-        }
-        let from = moments.from(begin.saturating_add(moments.young));
-        let to = moments.from(end);
-        if from >= to {
-            continue;
-        }
-        series.kept += 1;
-        series.held[from] = series.held[from].wrapping_add(size);
-        if let Some(h) = series.held.get_mut(to) {
-            *h = h.wrapping_sub(size);
-        } else {
-            series.blocks += 1;
-            if end != u64::MAX {
-                series.freed_after = series.freed_after.wrapping_add(size);
-            }
-        }
+        series.get_or_insert_with(|| Box::new(NOTHING)).take(&row, moments);
     }
     Some(())
 }

@@ -66,6 +66,16 @@ fn stack(rank: usize, s: &LeakData, style: Style, out: &mut String) -> fmt::Resu
         let (least, mean) = (bytes(s.growth_per_hour), bytes(s.mean_growth_per_hour));
         write!(out, " [growth: {least}/h at least, {mean}/h on average]")?;
     }
+    if let Some([least, most]) = s.sizes {
+        write!(out, " [sizes: {} to {}]", bytes(least), bytes(most))?;
+    }
+    if let Some(ns) = s.older_ns {
+        write!(out, " [blocks older than {}]", duration(ns))?;
+    }
+    if s.replaced_count > 0 {
+        let blocks = count(s.replaced_count, "block", "blocks");
+        write!(out, " [given back meanwhile, from before the recording: {blocks}]")?;
+    }
     let sure = match s.confidence {
         Confidence::High => "high",
         Confidence::Medium => "medium",

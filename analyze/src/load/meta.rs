@@ -49,6 +49,44 @@ pub struct Kernel {
     pub ticks: u64,
 }
 
+/// The resident set over time: at evenly thinned moments, as a recording may have any number of passes.
+#[derive(Clone, Debug, Default)]
+pub struct Resident {
+    /// Ticks and bytes.
+    at: Vec<(u64, u64)>,
+    /// Each so many passes one is kept, as a power of two.
+    every: u32,
+    seen: u64,
+}
+
+/// So many moments of the resident set are kept.
+const RESIDENT: usize = 2048;
+
+impl Resident {
+    fn push(&mut self, ticks: u64, bytes: u64) {
+        let due = self.seen.trailing_zeros() >= self.every || self.seen == 0;
+        self.seen += 1;
+        if !due {
+            return;
+        }
+        self.at.push((ticks, bytes));
+        if self.at.len() >= RESIDENT {
+            let mut i = 0;
+            self.at.retain(|_| {
+                i += 1;
+                i % 2 == 1
+            });
+            self.every += 1;
+        }
+    }
+
+    /// The least that was resident between two moments.
+    #[must_use]
+    pub fn least(&self, from: u64, to: u64) -> Option<u64> {
+        self.at.iter().filter(|(t, _)| (from..=to).contains(t)).map(|(_, bytes)| *bytes).min()
+    }
+}
+
 /// Where a recording keeps symbols of a module, or names of code addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SymbolsAt {
@@ -105,6 +143,8 @@ pub struct Meta {
     pub end: Option<End>,
     /// The kernel's last word on the target's memory.
     pub kernel: Option<Kernel>,
+    /// The resident set over time.
+    pub resident: Resident,
     /// Passes seen.
     pub passes: u64,
     /// Chunks of a known kind that made no sense.
@@ -204,6 +244,7 @@ impl Meta {
                 vss_bytes: p.vss_pages.saturating_mul(page),
                 ticks: p.ticks,
             });
+            self.resident.push(p.ticks, p.rss_pages.saturating_mul(page));
         }
     }
 

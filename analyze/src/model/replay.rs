@@ -145,6 +145,9 @@ pub trait Watch {
 
     /// A thread gives back a block that is not known to be live.
     fn unknown(&mut self, op: &Op);
+
+    /// That block is from before the recording, or from a time when recording was off.
+    fn before(&mut self, op: &Op);
 }
 
 /// Nobody watches.
@@ -162,6 +165,9 @@ impl Watch for () {
 
     #[inline(always)]
     fn unknown(&mut self, _: &Op) {}
+
+    #[inline(always)]
+    fn before(&mut self, _: &Op) {}
 }
 
 /// Keeps the live blocks and counts.
@@ -424,6 +430,7 @@ impl<W: Watch> Replay<W> {
             _ => {
                 self.totals.unknown_frees += 1;
                 self.early.push(op);
+                self.watch.before(op);
             }
         }
     }

@@ -1,0 +1,77 @@
+//! Frees of blocks from before the recording, or from a time when recording was off.
+
+/// So many are kept.
+const MOST: usize = 1 << 18;
+
+/// When blocks from before were given back, and their addresses. Of very many only those of some addresses
+/// are kept, chosen by a hash, so that what is known of an address is known of all that happened to it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Before {
+    frees: Vec<(u64, u64)>,
+    /// Each that is kept stands for so many: a power of two.
+    each: u64,
+}
+
+impl Default for Before {
+    fn default() -> Self {
+        Self { frees: Vec::new(), each: 1 }
+    }
+}
+
+impl Before {
+    /// Of these frees, each of which stands for so many; `None` if that can't be.
+    pub(super) fn of(frees: Vec<(u64, u64)>, each: u64) -> Option<Self> {
+        each.is_power_of_two().then_some(Self { frees, each })
+    }
+
+    pub(super) fn push(&mut self, time: u64, addr: u64) {
+        if !self.keeps(addr) {
+            return;
+        }
+        self.frees.push((time, addr));
+        while self.frees.len() > MOST && self.each < 1 << 32 {
+            self.each *= 2;
+            let frees = std::mem::take(&mut self.frees);
+            self.frees = frees.into_iter().filter(|f| self.keeps(f.1)).collect();
+        }
+    }
+
+    /// Whether addresses of this hash are kept.
+    fn keeps(&self, addr: u64) -> bool {
+        let hash = (addr >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
+        hash & (self.each - 1) == 0
+    }
+
+    /// Ticks and address of each that is kept.
+    #[must_use]
+    pub fn frees(&self) -> &[(u64, u64)] {
+        &self.frees
+    }
+
+    /// Each stands for so many.
+    #[must_use]
+    pub fn each(&self) -> u64 {
+        self.each
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_some_addresses_are_kept() {
+        let mut b = Before::default();
+        for i in 0..1_000_000u64 {
+            b.push(i, i * 16);
+        }
+        assert!(b.frees.len() <= MOST && b.each >= 4, "{} {}", b.frees.len(), b.each);
+        let about = b.frees.len() as u64 * b.each;
+        assert!((950_000..1_050_000).contains(&about), "{about}");
+        // What is known of an address is known of all that happened to it.
+        let addr = b.frees[7].1;
+        b.push(2_000_000, addr);
+        assert_eq!(b.frees.last(), Some(&(2_000_000, addr)));
+        assert_eq!(Before::of(Vec::new(), 3), None);
+    }
+}

@@ -1,0 +1,214 @@
+//! What single stacks held, taken apart by size; and what blocks from before the recording gave back.
+//!
+//! A free of such a block says when and where, but not how large it was. What is handed out next at its
+//! address mostly is as large: allocators keep free blocks by size.
+
+use super::series::{MOMENTS, Moments, NOTHING, Row, Series};
+use crate::index::{Before, Block, Column, Damaged, Index, flags};
+use crate::model::probability;
+use crate::query::{Query, Selection};
+use prof_trace::capture::Capture;
+use std::collections::{BTreeMap, HashMap};
+
+/// How many classes of size there are.
+pub(super) const CLASSES: usize = 256;
+
+/// The class of a size: steps of 16 bytes up to 128, then four for each doubling, as allocators have them.
+pub(super) fn class_of(size: u64) -> usize {
+    if size <= 128 {
+        return (size.max(1) - 1) as usize / 16;
+    }
+    let last = size - 1;
+    let log = last.ilog2();
+    (8 + (log - 7) as usize * 4 + ((last >> (log - 2)) & 3) as usize).min(CLASSES - 1)
+}
+
+/// Stacks by class of size, and what else of each class there is.
+pub(super) struct Parts {
+    /// By group and class.
+    pub by: BTreeMap<(u32, u16), Series>,
+    /// Blocks of all stacks by class and moment, whatever is asked for.
+    pub all: Vec<[i64; MOMENTS]>,
+    /// Blocks from before that had been given back at each moment: by class, where the size is known.
+    pub freed: Vec<[u64; MOMENTS]>,
+    /// The same where it is not.
+    pub unsized_freed: [u64; MOMENTS],
+}
+
+/// Frees of blocks from before, by address.
+struct Frees {
+    by_addr: HashMap<u64, u32>,
+    /// Bits of the addresses' hashes, since nearly all rows have another address.
+    bits: Vec<u64>,
+}
+
+const BITS: u32 = 20;
+
+fn bit(addr: u64) -> (usize, u64) {
+    let h = addr.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BITS);
+    (h as usize / 64, 1 << (h % 64))
+}
+
+impl Frees {
+    fn new(before: &Before) -> Self {
+        let mut frees = Self { by_addr: HashMap::new(), bits: vec![0; (1 << BITS) / 64] };
+        for (i, (_, addr)) in before.frees().iter().enumerate() {
+            frees.by_addr.entry(*addr).or_insert(i as u32);
+            let (word, mask) = bit(*addr);
+            frees.bits[word] |= mask;
+        }
+        frees
+    }
+
+    #[inline]
+    fn of(&self, addr: u64) -> Option<usize> {
+        let (word, mask) = bit(addr);
+        if self.bits[word] & mask == 0 {
+            return None;
+        }
+        self.by_addr.get(&addr).map(|i| *i as usize)
+    }
+}
+
+/// What one thread has collected.
+struct State {
+    selection: Selection,
+    columns: [Vec<u64>; 6],
+    by: HashMap<(u32, u16), Box<Series>>,
+    all: Vec<[i64; MOMENTS]>,
+    /// By free: when its address was handed out again first, and the size.
+    next: Vec<(u64, u64)>,
+}
+
+/// Takes the groups that are `wanted` apart.
+pub(super) fn parts(
+    index: &Index,
+    query: &Query<'_>,
+    moments: &Moments,
+    wanted: &[bool],
+) -> Result<Parts, Damaged> {
+    let before = index.before();
+    let frees = Frees::new(before);
+    let capture = index.analysis().capture();
+    let state = || State {
+        selection: Selection::default(),
+        columns: Default::default(),
+        by: HashMap::new(),
+        all: vec![[0; MOMENTS]; CLASSES],
+        next: vec![(u64::MAX, 0); before.frees().len()],
+    };
+    let work = |s: &mut State, block: &mut Block<'_>| {
+        collect(s, query, block, moments, wanted, &capture, (&frees, before))
+    };
+    let mut states = index.scan(state, work)?.into_iter();
+    let mut all = states.next().unwrap_or_else(state);
+    for s in states {
+        for (key, series) in s.by {
+            all.by.entry(key).or_insert_with(|| Box::new(NOTHING)).add(&series);
+        }
+        for (a, b) in all.all.iter_mut().flatten().zip(s.all.iter().flatten()) {
+            *a += b;
+        }
+        for (a, b) in all.next.iter_mut().zip(s.next) {
+            *a = (*a).min(b);
+        }
+    }
+    for steps in &mut all.all {
+        for i in 1..MOMENTS {
+            steps[i] += steps[i - 1];
+        }
+    }
+    let (freed, unsized_freed) = freed(before, &all.next, moments);
+    let mut by: BTreeMap<_, _> = all.by.into_iter().map(|(k, s)| (k, *s)).collect();
+    by.values_mut().for_each(Series::sum_up);
+    Ok(Parts { by, all: all.all, freed, unsized_freed })
+}
+
+/// Blocks from before that had been given back at each moment. They count as late as the blocks that took
+/// their place: when these are no longer young.
+fn freed(
+    before: &Before,
+    next: &[(u64, u64)],
+    moments: &Moments,
+) -> (Vec<[u64; MOMENTS]>, [u64; MOMENTS]) {
+    let mut freed = vec![[0u64; MOMENTS]; CLASSES];
+    let mut unsized_freed = [0u64; MOMENTS];
+    for ((time, _), (again, size)) in before.frees().iter().zip(next) {
+        let at = moments.recorded.before(*time).saturating_add(moments.young);
+        let into = match again {
+            &u64::MAX => &mut unsized_freed,
+            _ => &mut freed[class_of(*size)],
+        };
+        for n in &mut into[moments.from(at)..] {
+            *n = n.saturating_add(before.each());
+        }
+    }
+    (freed, unsized_freed)
+}
+
+fn collect(
+    s: &mut State,
+    query: &Query<'_>,
+    block: &mut Block<'_>,
+    moments: &Moments,
+    wanted: &[bool],
+    capture: &Capture,
+    (frees, before): (&Frees, &Before),
+) -> Option<()> {
+    const READ: [Column; 6] =
+        [Column::Begin, Column::End, Column::Size, Column::Group, Column::Flags, Column::Addr];
+    for (c, values) in READ.into_iter().zip(&mut s.columns) {
+        block.read(c, values)?;
+    }
+    let [begins, ends, sizes, groups, flag, addrs] = &s.columns;
+    for i in 0..begins.len() {
+        if let Some(f) = frees.of(addrs[i])
+            && begins[i] >= before.frees()[f].0
+        {
+            s.next[f] = s.next[f].min((begins[i], sizes[i]));
+        }
+        let from = moments.recorded.before(begins[i]).saturating_add(moments.young);
+        let (from, to) = (moments.from(from), moments.from(moments.recorded.end(ends[i])));
+        if from < to {
+            let steps = &mut s.all[class_of(sizes[i])];
+            steps[from] += 1;
+            if to < MOMENTS {
+                steps[to] -= 1;
+            }
+        }
+    }
+    query.select(block, &mut s.selection)?;
+    for &i in &s.selection.rows {
+        let i = i as usize;
+        if !*wanted.get(groups[i] as usize)? {
+            continue;
+        }
+        let stands_for =
+            if capture.is_sampled() { 1.0 / probability(capture, sizes[i]) } else { 1.0 };
+        let row = Row {
+            begin: moments.recorded.before(begins[i]),
+            end: moments.recorded.end(ends[i]),
+            size: sizes[i],
+            stands_for,
+            live: flag[i] & flags::LIVE != 0,
+        };
+        let key = (groups[i] as u32, class_of(sizes[i]) as u16);
+        s.by.entry(key).or_insert_with(|| Box::new(NOTHING)).take(&row, moments);
+    }
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn classes_are_narrow_and_in_order() {
+        assert_eq!((class_of(0), class_of(16), class_of(17), class_of(128)), (0, 0, 1, 7));
+        assert_eq!((class_of(129), class_of(160), class_of(161), class_of(256)), (8, 8, 9, 11));
+        assert_eq!((class_of(257), class_of(1 << 20)), (12, 8 + 13 * 4 - 1));
+        assert!(class_of(u64::MAX) < CLASSES);
+        let sizes: Vec<usize> = (1..100_000).map(class_of).collect();
+        assert!(sizes.is_sorted());
+    }
+}

@@ -1,0 +1,205 @@
+//! What grows, less what blocks from before the recording gave back.
+//!
+//! A cache that was full before the attach looks like a leak: its new blocks are seen to come, and the old
+//! ones, which they replace, are not known. But their frees are, and so is the size of most (see
+//! [`super::parts`]). Each interval's growth in a class of size is set off against them.
+
+use super::judge::{Class, Confidence, Verdict, judge};
+use super::parts::{CLASSES, Parts};
+use super::series::{MOMENTS, Series};
+
+/// Intervals in which growth and frees are compared.
+const INTERVALS: usize = 8;
+/// A stack's growth is that of what was given back in its class if it differs by no more in all ...
+const SAME: f64 = 0.15;
+/// ... and by no more in each interval.
+const SAME_EACH: f64 = 0.35;
+/// A verdict counts as it is if at least so much of the growth is left.
+const MOSTLY: f64 = 0.6;
+/// Less of it than this may be a coincidence.
+const LITTLE: f64 = 0.1;
+/// Growth of fewer bytes need not show in the resident set.
+const SHOWS: f64 = 4.0 * (1 << 20) as f64;
+
+/// What a part of a stack is credited with.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Credit {
+    /// Blocks of its size that were given back, by interval.
+    sure: [f64; INTERVALS],
+    /// Blocks of which the size is not known.
+    maybe: [f64; INTERVALS],
+}
+
+impl Credit {
+    pub(super) fn add(&mut self, other: &Self) {
+        for i in 0..INTERVALS {
+            self.sure[i] += other.sure[i];
+            self.maybe[i] += other.maybe[i];
+        }
+    }
+
+    /// What a part grows by while nothing is given back takes nobody's place, and so it does in the other
+    /// intervals; if there are enough of the first to tell.
+    fn leave_steady(&mut self, grown: &[f64; INTERVALS]) {
+        let credit = |c: &Self, i: usize| c.sure[i] + c.maybe[i];
+        let alone = (0..INTERVALS).filter(|i| credit(self, *i) <= grown[*i] * LITTLE);
+        let mut alone: Vec<f64> = alone.map(|i| grown[i]).collect();
+        if alone.len() < INTERVALS / 2 {
+            return;
+        }
+        alone.sort_by(f64::total_cmp);
+        let steady = alone[alone.len() / 2];
+        for ((sure, maybe), grown) in self.sure.iter_mut().zip(&mut self.maybe).zip(grown) {
+            let all = *sure + *maybe;
+            let most = (grown - steady).max(0.0);
+            if all > most {
+                *sure *= most / all;
+                *maybe *= most / all;
+            }
+        }
+    }
+
+    /// Blocks that were given back, as far as that is known.
+    pub(super) fn blocks(&self) -> u64 {
+        self.sure.iter().sum::<f64>().round() as u64
+    }
+}
+
+/// What all stacks have in common.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct World {
+    /// By how much the resident set has grown.
+    pub resident: Option<f64>,
+    /// What is left of the growth is about as much as was given back in sizes that are not known.
+    pub balanced: bool,
+}
+
+fn edge(i: usize) -> usize {
+    i * (MOMENTS - 1) / INTERVALS
+}
+
+fn steps(at: impl Fn(usize) -> f64) -> [f64; INTERVALS] {
+    std::array::from_fn(|i| (at(edge(i + 1)) - at(edge(i))).max(0.0))
+}
+
+fn growth(s: &Series) -> [f64; INTERVALS] {
+    steps(|i| s.counts[i] as f64)
+}
+
+/// Sets growth off against what was given back: the credit of each part, in their order.
+pub(super) fn credits(parts: &Parts, world: &mut World) -> Vec<Credit> {
+    let keys: Vec<usize> = parts.by.keys().map(|k| k.1 as usize).collect();
+    let grown: Vec<[f64; INTERVALS]> = parts.by.values().map(growth).collect();
+    let mut credits = vec![Credit::default(); grown.len()];
+    let mut open = steps(|i| parts.unsized_freed[i] as f64);
+    for class in 0..CLASSES {
+        let freed = steps(|i| parts.freed[class][i] as f64);
+        if freed.iter().all(|f| *f == 0.0) {
+            continue;
+        }
+        let of: Vec<usize> = (0..grown.len()).filter(|u| keys[*u] == class).collect();
+        let same: Vec<usize> = of.iter().copied().filter(|u| is_same(&grown[*u], &freed)).collect();
+        if let [one] = same[..] {
+            credits[one].sure = grown[one];
+            continue;
+        }
+        let all = steps(|i| parts.all[class][i] as f64);
+        for i in 0..INTERVALS {
+            let sum: f64 = of.iter().map(|u| grown[*u][i]).sum();
+            let part = freed[i] / sum.max(all[i]).max(1.0);
+            for u in &of {
+                credits[*u].sure[i] = grown[*u][i] * part.min(1.0);
+            }
+            open[i] += (freed[i] - sum.max(all[i])).max(0.0);
+        }
+    }
+    let rest = |u: usize, credits: &[Credit], i: usize| grown[u][i] - credits[u].sure[i];
+    let (mut left, mut unknown) = (0.0, 0.0);
+    for (i, open) in open.iter().enumerate() {
+        let sum: f64 = (0..grown.len()).map(|u| rest(u, &credits, i)).sum();
+        let part = (open / sum.max(1.0)).min(1.0);
+        for u in 0..grown.len() {
+            credits[u].maybe[i] = rest(u, &credits, i) * part;
+        }
+        left += sum;
+        unknown += open;
+    }
+    for (c, g) in credits.iter_mut().zip(&grown) {
+        c.leave_steady(g);
+    }
+    world.balanced = left > unknown * 0.5 && left < unknown * (1.0 + SAME);
+    credits
+}
+
+/// Whether a growth is that of what was given back: in all, and in each interval.
+fn is_same(grown: &[f64; INTERVALS], freed: &[f64; INTERVALS]) -> bool {
+    let (g, f) = (grown.iter().sum::<f64>(), freed.iter().sum::<f64>());
+    let near = |(g, f): (&f64, &f64)| (g - f).abs() <= f * SAME_EACH + 3.0 * f.sqrt() + 2.0;
+    (g - f).abs() <= f * SAME && grown.iter().zip(freed).all(near)
+}
+
+/// The verdict on what a stack held, given what was given back in its place.
+pub(super) fn assess(s: &Series, early: bool, credit: &Credit, world: &World) -> Verdict {
+    let whole = judge(s, early);
+    let grown: f64 = growth(s).iter().sum();
+    let left = |c: f64| if grown > 0.0 { (1.0 - c / grown).max(0.0) } else { 1.0 };
+    let sure: f64 = credit.sure.iter().sum();
+    let maybe: f64 = credit.maybe.iter().sum();
+    let grows = |v: &Verdict| matches!(v.class, Class::Growing | Class::FreedAtTheEnd);
+    let mut v = whole;
+    if left(sure) < 0.95 {
+        let net = judge(&less(s, credit), early);
+        let most = if left(sure) >= MOSTLY { whole.confidence } else { Confidence::Medium };
+        v = match (grows(&whole), grows(&net)) {
+            (_, true) if left(sure) < LITTLE => turnover(),
+            (true, true) => Verdict { confidence: net.confidence.min(most), ..net },
+            (false, true) if net.confidence > Confidence::Low => {
+                Verdict { confidence: net.confidence.min(Confidence::Medium), ..net }
+            }
+            // Much was given back at once, and it grew before and after.
+            (true, false) if left(sure) >= MOSTLY => {
+                Verdict { confidence: Confidence::Low, ..whole }
+            }
+            (true, false) => turnover(),
+            (false, _) => whole,
+        };
+    }
+    if !grows(&v) {
+        return v;
+    }
+    let bytes = s.held[MOMENTS - 1] as f64 - s.held[0] as f64;
+    let flat = world.resident.is_some_and(|r| bytes >= SHOWS && r < bytes * 0.25);
+    let unsure = left(sure + maybe) < MOSTLY;
+    match (flat, unsure) {
+        (true, true) => turnover(),
+        (false, true) if world.balanced => turnover(),
+        (true, false) | (false, true) => Verdict { confidence: Confidence::Low, ..v },
+        (false, false) => v,
+    }
+}
+
+fn turnover() -> Verdict {
+    Verdict { class: Class::Turnover, confidence: Confidence::Medium, weakest: 0.0, mean: 0.0 }
+}
+
+/// What is held beyond what was given back.
+fn less(s: &Series, credit: &Credit) -> Series {
+    let last = MOMENTS - 1;
+    let each = s.held[last] as f64 / s.counts[last].max(1) as f64;
+    let mut net = s.clone();
+    let (mut sum, mut i) = (0.0, 0);
+    for at in 0..MOMENTS {
+        while i < INTERVALS && at > edge(i + 1) {
+            sum += credit.sure[i];
+            i += 1;
+        }
+        let part = match i {
+            INTERVALS => 0.0,
+            i => (at - edge(i)) as f64 / (edge(i + 1) - edge(i)) as f64 * credit.sure[i],
+        };
+        net.held[at] = (s.held[at] as f64 - (sum + part) * each).max(0.0) as u64;
+    }
+    let kept = net.held[last] as f64 / s.held[last].max(1) as f64;
+    net.freed_after = (s.freed_after as f64 * kept) as u64;
+    net
+}
