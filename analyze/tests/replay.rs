@@ -5,7 +5,8 @@ mod common;
 use common::{Maker, alloc, free, realloc};
 use prof_analyze::Analysis;
 use prof_analyze::model::{Figures, Group, Totals};
-use prof_trace::records::Target;
+use prof_analyze::report::Head;
+use prof_trace::records::{Counters, Hook, Hooks, Target, kind};
 
 fn group(a: &Analysis, node: u32) -> Group {
     *a.groups().iter().find(|g| g.node == node).expect("a group")
@@ -118,7 +119,7 @@ fn realloc_moves_bytes_between_groups() {
             alloc(1100, 0x10, 10, 1),
             alloc(1110, 0x20, 5, 9),
             realloc(1200, 1210, 0x10, 0x10, 30, 2), // in place
-            realloc(1300, 1310, 0x10, 0x80, 70, 2), // moved; the 30 were temporary
+            realloc(1300, 1310, 0x10, 0x80, 70, 2), // moved; what goes on is not temporary
             realloc(1400, 1410, 0x777, 0x90, 8, 3), // from before the attach
             free(1500, 0x20),
         ],
@@ -134,8 +135,32 @@ fn realloc_moves_bytes_between_groups() {
     assert_eq!(t.figures.peak_bytes, 83);
     let two = group(&a, 2).figures;
     assert_eq!((two.live_bytes, two.peak_bytes, two.peak_count), (70, 70, 1));
-    assert_eq!((two.temporary, two.allocations, two.reallocations), (1, 0, 2));
+    assert_eq!((two.temporary, two.allocations, two.reallocations), (0, 0, 2));
     assert_eq!(group(&a, 1).figures.live_count, 0);
+}
+
+#[test]
+fn names_of_one_function_count_its_calls_once() {
+    let mut m = Maker::new();
+    let hook = |index, name: &str| Hook {
+        index,
+        function: name.into(),
+        module: "/lib/libc.so.6".into(),
+        method: "inline".into(),
+    };
+    let hooked = vec![hook(0, "malloc"), hook(0, "__libc_malloc"), hook(1, "free")];
+    m.put(kind::HOOKS, &Hooks { hooked, not_hooked: Vec::new() }.encode());
+    m.counters(&Counters { events: 9, calls: vec![5, 4], ..Counters::default() });
+    m.events(1, &[alloc(1100, 0x10, 10, 1)]);
+    let head = Head::new(&m.analysis(), &[]);
+    let hooks: Vec<_> = head
+        .recording
+        .hooks
+        .iter()
+        .map(|h| (h.function.as_str(), h.calls, h.alias_of.as_deref()))
+        .collect();
+    let alias = Some("malloc");
+    assert_eq!(hooks, [("malloc", 5, None), ("__libc_malloc", 0, alias), ("free", 4, None)]);
 }
 
 #[test]

@@ -29,8 +29,7 @@ pub struct Figures {
     pub reallocations: u64,
     /// Bytes ever handed out: the sizes of all allocations and the new sizes of all reallocations.
     pub allocated_bytes: u64,
-    /// Blocks that the thread that got them gave back, or reallocated, as the very next thing
-    /// that it did with the heap. 0 if not all blocks are recorded: what came next is not known.
+    /// Blocks that the thread that got them gave back as the very next thing that it did with the heap. 0 if not all blocks are recorded: what came next is not known.
     pub temporary: u64,
 }
 
@@ -357,7 +356,8 @@ impl<W: Watch> Replay<W> {
             self.live.insert(op.addr, b);
             return;
         }
-        let temporary = (newest == op.addr && b.lane == op.lane) as u64;
+        let freed = op.kind == OpKind::Free;
+        let temporary = (freed && newest == op.addr && b.lane == op.lane) as u64;
         self.totals.figures.lose(b.size());
         self.totals.figures.temporary += temporary;
         let f = &mut self.figures[b.group as usize];

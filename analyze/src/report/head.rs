@@ -120,8 +120,11 @@ pub struct HookData {
     pub module: String,
     /// `inline` or `got`.
     pub method: String,
-    /// Calls that were recorded.
+    /// Calls that were recorded; of a function with several names, with the first of them.
     pub calls: u64,
+    /// The first name of the same function.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub alias_of: Option<String>,
 }
 
 /// A function that could not be hooked.
@@ -312,11 +315,15 @@ impl RecordingData {
             .into_iter()
             .map(|p| PartData { start_ns: meta.clock.ns(p.start), end_ns: meta.clock.ns(p.end) });
         let calls = |i: u32| meta.counters.calls.get(i as usize).copied().unwrap_or(0);
-        let hooks = meta.hooks.hooked.iter().map(|h| HookData {
-            function: shown(&h.function),
-            module: shown(&h.module),
-            method: shown(&h.method),
-            calls: calls(h.index),
+        let hooks = meta.hooks.hooked.iter().enumerate().map(|(i, h)| {
+            let first = meta.hooks.hooked[..i].iter().find(|first| first.index == h.index);
+            HookData {
+                function: shown(&h.function),
+                module: shown(&h.module),
+                method: shown(&h.method),
+                calls: if first.is_none() { calls(h.index) } else { 0 },
+                alias_of: first.map(|first| shown(&first.function)),
+            }
         });
         let not_hooked = meta.hooks.not_hooked.iter().map(|h| NotHookedData {
             function: shown(&h.function),

@@ -83,7 +83,7 @@ pub fn make(r: &mut Random, steps: usize, threads: u64) -> World {
         let own = newest.remove(&thread);
         let lose = |w: &mut World, b: &mut Block, now: u64, continued: bool| {
             let n = w.nodes.entry(b.node).or_default();
-            let temporary = own == Some(b.addr) && b.thread == thread;
+            let temporary = !continued && own == Some(b.addr) && b.thread == thread;
             if continued && b.chain == 0 {
                 w.chains += 1;
                 b.chain = w.chains;
