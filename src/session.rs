@@ -360,7 +360,9 @@ pub fn failed(pid: i32, e: Error) -> anyhow::Error {
         e @ (Error::Refused(_)
         | Error::Gone(_)
         | Error::Replaced(_)
-        | Error::AddressSpace { .. }) => refused(e.to_string()),
+        | Error::AddressSpace { .. }
+        | Error::Descriptors { .. }
+        | Error::LockedMemory { .. }) => refused(e.to_string()),
         e => anyhow!(e),
     }
 }

@@ -5,10 +5,11 @@
 //! or a return address in prof's memory, and then the memory goes.
 
 use crate::install::with_caller;
-use crate::mapping::{Mapped, Site, is_ours};
-use crate::proc::Status;
+use crate::mapping::{Kind, Mapped, Site, is_ours, unmap_at};
+use crate::proc::{Map, Status};
 use crate::recorded::{Patched, Recorded, SlotNote, ring_in};
 use crate::remote::Gadgets;
+use crate::ring::{close_left, left};
 use crate::settle::settle;
 use crate::setup::range;
 use crate::sharing::about;
@@ -171,6 +172,8 @@ fn mapped(r: &Recorded) -> Mapped {
     let area = |addr, len| Area { addr, len };
     Mapped {
         ring: area(r.ring.0, c.ring_len.min(r.ring_len)),
+        guards: c.guards,
+        place: c.place,
         flag: area(c.flag_addr, c.flag_len),
         hook: area(c.hook_addr, c.hook_len),
         stubs: c.stubs.to_vec(),
@@ -308,10 +311,10 @@ fn verify(
     if ring_in(&maps).is_some() {
         report.left.push("the mapping of the ring".into());
     }
-    let flag = r.control.flag_addr..r.control.flag_addr.saturating_add(r.control.flag_len);
-    for a in ours.iter().chain([&flag]).filter(|a| !a.is_empty()) {
+    let place = range(&r.control.place);
+    for a in ours.iter().chain([&place]).filter(|a| !a.is_empty()) {
         let area = Area { addr: a.start, len: a.end - a.start };
-        if is_ours(&maps, area, false) {
+        if is_ours(&maps, area, Kind::Code) {
             report.left.push(format!("memory at {:#x}", a.start));
         }
     }
@@ -339,11 +342,10 @@ fn verify(
 }
 
 fn still_open(pid: i32) -> bool {
-    let Ok(dir) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return false };
-    dir.flatten().any(|e| {
-        std::fs::read_link(e.path())
-            .is_ok_and(|p| p.to_string_lossy().starts_with("/memfd:prof-ring"))
-    })
+    let dirs = proc::threads(pid).unwrap_or_default();
+    // One that has ended shows none.
+    let dirs = dirs.iter().take(MOST_TABLES).map(|tid| format!("/proc/{pid}/task/{tid}"));
+    dirs.into_iter().any(|dir| !left(dir.as_ref()).is_empty())
 }
 
 /// Removes what an attach left that was interrupted before it could say what it had done: an empty
@@ -370,9 +372,11 @@ fn is_in_use(mem: &RemoteMemory, at: RemoteAddr) -> bool {
     mem.read(at, &mut magic).is_ok() && u64::from_ne_bytes(magic) == prof_trace::shared::MAGIC
 }
 
+/// Threads whose descriptors are looked at; nearly always they have one table.
+const MOST_TABLES: usize = 64;
+
 /// Unmaps all rings and closes all their descriptors.
 fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
-    use prof_arch::native::syscall::nr;
     let mem = RemoteMemory::open(pid)?;
     // First: a thread may still have to make the call that makes a ring. A process without the code
     // that calls are made with has none of them.
@@ -380,34 +384,25 @@ fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
     if let Ok(gadgets) = &gadgets {
         settle(pid, *gadgets, timeout)?;
     }
-    let maps = proc::maps(pid)?;
-    let mut stops = StopTimes::default();
-    let rings = || maps.iter().filter(|m| m.shared && m.name.starts_with(b"/memfd:prof-ring"));
-    if rings().any(|m| is_in_use(&mem, m.start)) {
+    let rings = |maps: &[Map]| -> Vec<Area> {
+        let named = |m: &&Map| m.shared && m.name.starts_with(b"/memfd:prof-ring");
+        maps.iter().filter(named).map(|m| Area { addr: m.start.0, len: m.len() }).collect()
+    };
+    let there = rings(&proc::maps(pid)?);
+    if there.iter().any(|a| is_in_use(&mem, RemoteAddr(a.addr))) {
         // In use: a collector has the ring of another process mapped.
         return Ok(false);
     }
-    let rings: Vec<Area> = rings().map(|m| Area { addr: m.start.0, len: m.len() }).collect();
-    let fds: Vec<u64> = std::fs::read_dir(format!("/proc/{pid}/fd"))
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter(|e| {
-            std::fs::read_link(e.path())
-                .is_ok_and(|p| p.to_string_lossy().starts_with("/memfd:prof-ring"))
-        })
-        .filter_map(|e| e.file_name().to_str()?.parse().ok())
-        .collect();
-    if rings.is_empty() && fds.is_empty() {
+    if there.is_empty() && !still_open(pid) {
         return Ok(false);
     }
-    with_caller(pid, &mem, gadgets?, timeout, &mut stops, |c| {
-        for a in &rings {
-            c.call("munmap", nr::MUNMAP, [a.addr, a.len, 0, 0, 0, 0])?;
+    let stops = &mut StopTimes::default();
+    Site { pid, mem: &mem, gadgets: gadgets?, timeout, stops }.alone(|c| {
+        // As they are now: the target may have put something of its own there since.
+        for a in rings(&proc::maps(pid)?) {
+            unmap_at(c, a)?;
         }
-        for fd in &fds {
-            c.call("close", nr::CLOSE, [*fd, 0, 0, 0, 0, 0])?;
-        }
+        close_left(pid, c)?;
         Ok(true)
     })
 }

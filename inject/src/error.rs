@@ -291,6 +291,26 @@ pub enum Error {
         /// `RLIMIT_AS`.
         limit: u64,
     },
+    /// Its table of descriptors is full.
+    #[error(
+        "pid {pid} has all descriptors open that it may have ({limit}), and prof needs one for a moment while it stands still; nothing was changed; raise that with `prlimit --pid {pid} --nofile={more}`, or wait until it has closed one", more = limit + 1
+    )]
+    Descriptors {
+        /// The process.
+        pid: i32,
+        /// `RLIMIT_NOFILE`.
+        limit: u64,
+    },
+    /// It locks all that it maps, and may lock no more.
+    #[error(
+        "pid {pid} locks all memory that it maps (mlockall MCL_FUTURE), and has locked all of the {limit} bytes that it may; prof needs a page of that for a moment; nothing was changed; raise that with `prlimit --pid {pid} --memlock={more}`", more = limit + (64 << 10)
+    )]
+    LockedMemory {
+        /// The process.
+        pid: i32,
+        /// `RLIMIT_MEMLOCK`.
+        limit: u64,
+    },
     /// A file.
     #[error("{path}: {errno}", path = path.display())]
     File {
@@ -327,6 +347,16 @@ impl Error {
                     Some(limit) => Self::AddressSpace { pid, limit },
                     None => self,
                 }
+            }
+            Self::Remote { what: "mmap", errno: Errno::EAGAIN, .. } => {
+                match proc::soft_limit(pid, "Max locked memory") {
+                    Some(limit) => Self::LockedMemory { pid, limit },
+                    None => self,
+                }
+            }
+            Self::Remote { what: "memfd_create", errno: Errno::EMFILE, .. } => {
+                let limit = proc::soft_limit(pid, "Max open files");
+                Self::Descriptors { pid, limit: limit.unwrap_or(0) }
             }
             e => e,
         }

@@ -10,17 +10,16 @@ use crate::plan::{self, Growth, Planned};
 use crate::preflight::{self, Target};
 use crate::proc::{self, Status};
 use crate::remote::{Caller, Gadgets, layout};
+use crate::ring::Ring;
 use crate::search::{self, Choice};
-use crate::threads::StopTimes;
+use crate::threads::{StopTimes, stop_all};
 use crate::tracee::Tracee;
 use crate::tracee::isolated;
 use crate::{Error, Refusal, RemoteMemory, Result, setup};
-use nix::errno::Errno;
 use prof_arch::native::call::is_never_restarted;
-use prof_arch::native::syscall::nr;
 use prof_trace::capture::Capture;
 use prof_trace::records::{Hook, NotHooked};
-use prof_trace::shared::{Geometry, Kind, MEMFD_NAME, Shared};
+use prof_trace::shared::{Geometry, Kind, Shared};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
@@ -28,8 +27,6 @@ use std::time::{Duration, Instant};
 
 /// As much of such tables is put into a target, all in all.
 const MOST_FRAMES: usize = if cfg!(target_pointer_width = "64") { 256 << 20 } else { 16 << 20 };
-/// `memfd_create`: never to be executed (Linux 6.3).
-const MFD_NOEXEC_SEAL: u64 = 8;
 
 /// How to record.
 #[derive(Clone, Debug)]
@@ -169,6 +166,69 @@ pub(crate) fn with_caller<T>(
     Err(last)
 }
 
+/// Stops all threads, has one of them make system calls for prof in `f`, and lets all go. For what no other
+/// thread may see half done: see [`crate::ring`].
+pub(crate) fn with_all_stopped<T>(
+    pid: i32,
+    mem: &RemoteMemory,
+    gadgets: Gadgets,
+    timeout: Duration,
+    stops: &mut StopTimes,
+    f: impl FnOnce(&mut Caller<'_>) -> Result<T>,
+) -> Result<T> {
+    let mut last = Error::NoThread(pid);
+    layout();
+    let maps = proc::maps(pid)?;
+    let deadline = Instant::now() + timeout;
+    for tid in of_one_table(candidates(pid)?).into_iter().take(MOST_CALLERS) {
+        let Ok(status) = Status::of_thread(pid, tid) else { continue };
+        let filtered = status.number("Seccomp") == Some(2);
+        let waits_in = proc::waits_in(pid, tid);
+        let mut stopped = stop_all(pid, deadline.saturating_duration_since(Instant::now()))?;
+        let at = stopped.threads.iter().position(|t| t.tid == tid && t.is_stopped());
+        let Some(t) = at.map(|at| stopped.threads.swap_remove(at)) else {
+            stopped.resume(stops);
+            continue;
+        };
+        let suspended = if filtered { t.suspend_seccomp() } else { Ok(()) };
+        let dispatch = t.dispatch();
+        if let Err(errno) = suspended {
+            return Err(preflight::filtered(pid, errno).into());
+        }
+        if gadgets.code().any(|at| dispatch.catches(mem, at)) {
+            last = Refusal::Dispatched(pid, proc::comm(pid)).into();
+        } else {
+            match Caller::new(t, mem, &maps, gadgets, &waits_in) {
+                Ok(mut c) => {
+                    let r = f(&mut c);
+                    let end = c.finish();
+                    stopped.resume(stops);
+                    return r.and_then(|v| end.map(|()| v));
+                }
+                Err(e) => last = e,
+            }
+        }
+        stopped.resume(stops);
+    }
+    Err(last)
+}
+
+/// More threads are not tried, each in a stop of all of them.
+const MOST_CALLERS: usize = 8;
+/// `kcmp`: whether two threads have one table of descriptors.
+const KCMP_FILES: i32 = 2;
+
+/// Those of the threads that have the table of descriptors of the first one that lives: that is where
+/// what was left by a prof that was killed is looked for.
+fn of_one_table(fit: Vec<(Fitness, i32)>) -> Vec<i32> {
+    let lowest = fit.iter().map(|f| f.1).min().unwrap_or(0);
+    let other = |tid: i32| {
+        // SAFETY: plain integers. Where the kernel can't tell, it is taken for the same.
+        unsafe { libc::syscall(libc::SYS_kcmp, lowest, tid, KCMP_FILES, 0, 0) > 0 }
+    };
+    fit.into_iter().map(|f| f.1).filter(|tid| !other(*tid)).collect()
+}
+
 /// How well a thread can be stopped: best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fitness {
@@ -236,31 +296,23 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let frames = unloaded_frames(&mem, &modules);
     let tables = frames.iter().map(|(_, f)| f.len()).sum();
     let geometry = Geometry::for_ring(options.ring_size).with_threads(threads).with_tables(tables);
-    let (ring, remote_fd) = make_ring(pid, &mem, gadgets, options, geometry, &mut stops)?;
-    let shared = match setup::map_ring(&ring, geometry) {
-        Ok(s) => s,
-        Err(e) => {
-            close_remote(pid, &mem, gadgets, options, remote_fd, &mut stops);
-            return Err(e);
-        }
-    };
-    let mut mapped = Mapped::default();
     let mut site = Site { pid, mem: &mem, gadgets, timeout: options.timeout, stops: &mut stops };
-    let planned_windows: Vec<_> = planned.iter().map(|p| p.window.clone()).collect();
-    let place = || {
+    let windows: Vec<_> = planned.iter().map(|p| p.window.clone()).collect();
+    let ring = site.make_ring(geometry, &windows)?;
+    let mut mapped = Mapped::default();
+    // A place that a thread has taken in the last try is left more room.
+    let place = |tried| {
         let maps = proc::maps(pid)?;
-        Ok(plan::place(&maps, &Growth::of(pid), &modules, &mut planned, &mut not_hooked))
+        Ok(plan::place(&maps, &Growth::of(pid), &modules, &mut planned, &mut not_hooked, tried))
     };
-    let ring_at =
-        plan::aside(&maps, proc::start_brk(pid), &planned_windows, geometry.size() as u64);
-    let all = site.map_all(&shared, remote_fd, &image, ring_at, place, &mut mapped);
-    if let Err(e) = all {
+    if let Err(e) = site.map_all(&ring, &image, place, &mut mapped) {
         site.unmap_all(&mapped);
         return Err(e);
     }
+    let Ring { fd, shared, .. } = ring;
     let mut installed = Installed {
         target: target.clone(),
-        ring_fd: ring,
+        ring_fd: fd,
         shared,
         options: options.clone(),
         hooked: Vec::new(),
@@ -346,56 +398,4 @@ fn no_allocator(
     }
     let files = modules.iter().filter(|m| m.path.as_os_str() != "[vdso]").count();
     if files == 1 { Refusal::StaticNoAllocator(pid, comm) } else { Refusal::NoAllocator(pid, comm) }
-}
-
-/// Lets the target make the memfd, and opens it here: the one way that works in any namespace.
-fn make_ring(
-    pid: i32,
-    mem: &RemoteMemory,
-    gadgets: Gadgets,
-    options: &Options,
-    geometry: Geometry,
-    stops: &mut StopTimes,
-) -> Result<(OwnedFd, u64)> {
-    let fd = with_caller(pid, mem, gadgets, options.timeout, stops, |c| {
-        let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
-        // The ring is never executed. vm.memfd_noexec = 2 demands that this is said; kernels before 6.3
-        // do not know how to.
-        for flags in [flags | MFD_NOEXEC_SEAL, flags] {
-            let name = c.put(format!("{MEMFD_NAME}\0").as_bytes())?;
-            match c.call("memfd_create", nr::MEMFD_CREATE, [name.0, flags, 0, 0, 0, 0]) {
-                Err(Error::Remote { errno: Errno::EINVAL, .. }) => {}
-                other => return other,
-            }
-        }
-        Err(Error::Remote { what: "memfd_create", pid, errno: Errno::EINVAL })
-    })?;
-    let path = std::path::PathBuf::from(format!("/proc/{pid}/fd/{fd}"));
-    let opened = File::options().read(true).write(true).open(&path);
-    let ready = opened
-        .map_err(|errno| Error::File { path, errno })
-        .and_then(|f| setup::size_ring(pid, &f, geometry).map(|()| OwnedFd::from(f)));
-    match ready {
-        Ok(ring) => Ok((ring, fd)),
-        Err(e) => {
-            close_remote(pid, mem, gadgets, options, fd, stops);
-            Err(e)
-        }
-    }
-}
-
-fn close_remote(
-    pid: i32,
-    mem: &RemoteMemory,
-    gadgets: Gadgets,
-    options: &Options,
-    fd: u64,
-    stops: &mut StopTimes,
-) {
-    let r = with_caller(pid, mem, gadgets, options.timeout, stops, |c| {
-        c.call("close", nr::CLOSE, [fd, 0, 0, 0, 0, 0])
-    });
-    if let Err(e) = r {
-        e.warn(pid, &format!("closing descriptor {fd}"));
-    }
 }

@@ -31,6 +31,7 @@ mod probed;
 pub mod proc;
 pub mod recorded;
 pub mod remote;
+mod ring;
 pub mod sandbox;
 mod search;
 mod settle;

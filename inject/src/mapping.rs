@@ -1,25 +1,30 @@
-//! prof's mappings in the target, made and taken back by remote calls: one in each stop, so that no
-//! stop is long.
+//! prof's mappings in the target, made and taken back by remote calls: few in each stop, so that no
+//! stop is long. The ring is made in [`crate::ring`].
 //!
 //! prof may be killed while the target makes such a call. So where a mapping will be stands in the
 //! control page before it is made, and until it has been taken back; whoever takes over looks in the
 //! target's maps whether it is there.
+//!
+//! Pages that nobody may touch lie around everything, so that what runs over the end of a block of the
+//! target's faults as it does without prof, and does not write into prof's memory. None of it is locked, and
+//! none is in core files.
 
 use crate::image::Image;
-use crate::install::with_caller;
+use crate::install::{with_all_stopped, with_caller};
 use crate::proc::{self, Map};
 use crate::remote::{Caller, Gadgets};
+use crate::ring::{Ring, grow};
 use crate::threads::StopTimes;
 use crate::{Error, RemoteAddr, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
-use prof_trace::shared::{Area, MEMFD_NAME, STABLE_AT, Shared, Stable, state};
-use std::sync::atomic::Ordering::Relaxed;
+use prof_trace::shared::{Area, Control, STABLE_AT, Stable};
 use std::time::Duration;
 
 /// Protection and mapping bits of the kernel's mmap (those for mapping are others on MIPS).
 pub(crate) mod bits {
     #![allow(missing_docs)]
+    pub const NONE: u64 = 0;
     pub const READ: u64 = 1;
     pub const WRITE: u64 = 2;
     pub const EXEC: u64 = 4;
@@ -34,6 +39,9 @@ pub(crate) mod bits {
 #[derive(Debug, Default)]
 pub(crate) struct Mapped {
     pub ring: Area,
+    pub guards: [Area; 2],
+    /// What hook and flag page lie in.
+    pub place: Area,
     pub flag: Area,
     pub hook: Area,
     pub stubs: Vec<Area>,
@@ -41,6 +49,13 @@ pub(crate) struct Mapped {
 
 /// The most of the ring that is unmapped in one stop.
 const PART: u64 = 64 << 20;
+/// So often another place is looked for where a thread of the target has just mapped something.
+const TRIES: usize = 16;
+/// So many calls are made in a stop.
+const CALLS: usize = 2;
+
+/// A remote call: what it is, its number and its arguments.
+type Call = (&'static str, u64, [u64; 6]);
 
 /// Where remote calls are made.
 pub(crate) struct Site<'a> {
@@ -56,119 +71,164 @@ impl Site<'_> {
         with_caller(self.pid, self.mem, self.gadgets, self.timeout, self.stops, f)
     }
 
-    /// Maps everything, the stubs where `place` says, the ring at `ring_at` if the kernel agrees (0:
-    /// anywhere), and closes the target's descriptor of the ring.
+    /// The same while all threads of the target are stopped.
+    pub(crate) fn alone<T>(&mut self, f: impl FnOnce(&mut Caller<'_>) -> Result<T>) -> Result<T> {
+        with_all_stopped(self.pid, self.mem, self.gadgets, self.timeout, self.stops, f)
+    }
+
+    fn calls(&mut self, all: &[Call]) -> Result<()> {
+        for some in all.chunks(CALLS) {
+            self.stop(|c| {
+                some.iter()
+                    .try_for_each(|(what, number, args)| c.call(what, *number, *args).map(|_| ()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Maps everything beside the ring, the stubs where `place` says, which is told how often it was asked
+    /// before.
     ///
     /// # Errors
     /// If something can't be mapped; `m` then has what could.
     pub fn map_all(
         &mut self,
-        shared: &Shared,
-        fd: u64,
+        ring: &Ring,
         image: &Image,
-        ring_at: u64,
-        place: impl FnOnce() -> Result<Vec<Area>>,
+        place: impl FnMut(usize) -> Result<Vec<Area>>,
         m: &mut Mapped,
     ) -> Result<()> {
-        use bits::{EXEC, NORESERVE, READ, SHARED, WRITE};
-        let len = shared.geometry().size() as u64;
-        let mapped = self.map_ring(fd, ring_at, len, READ | WRITE, SHARED | NORESERVE);
-        let closed = self.stop(|c| c.call("close", nr::CLOSE, [fd, 0, 0, 0, 0, 0]));
-        m.ring = mapped?;
+        m.ring = ring.at;
         // SAFETY: the target has it mapped, but nothing there knows of it yet.
-        let control = unsafe { shared.control_mut() };
-        control.state.store(state::SETUP, Relaxed);
-        (control.ring_addr, control.ring_len) = (m.ring.addr, m.ring.len);
-        control.pid = self.pid as u32;
-        let exe = std::env::current_exe().unwrap_or_default();
-        let exe = exe.as_os_str().as_encoded_bytes();
-        control.begin(shared.geometry().segments(), env!("CARGO_PKG_VERSION"), exe);
-        closed?;
+        let control = unsafe { ring.shared.control_mut() };
         self.stop(|c| {
             // A thread touches a few pages of its state; a kernel without huge pages refuses this.
             let _ = advise(c, m.ring, libc::MADV_NOHUGEPAGE);
-            Ok(())
+            advise(c, m.ring, libc::MADV_DONTDUMP)
         })?;
-        self.stop(|c| advise(c, m.ring, libc::MADV_DONTFORK))?;
-        // Only now, since the kernel has chosen its place for the ring.
-        let stubs = place()?;
-        m.stubs.resize(stubs.len(), Area::default());
+        let page = proc::page_size();
+        for (k, addr) in [m.ring.addr - page, m.ring.addr + m.ring.len].into_iter().enumerate() {
+            let note = |a| (control.guards[k], m.guards[k]) = (a, a);
+            self.map_at(Area { addr, len: page }, bits::NONE, note)?;
+        }
+        self.map_hook(image, control, m)?;
+        self.map_stubs(place, control, m)
+    }
+
+    /// Maps the stubs, elsewhere if a thread of the target is faster.
+    fn map_stubs(
+        &mut self,
+        mut place: impl FnMut(usize) -> Result<Vec<Area>>,
+        control: &mut Control,
+        m: &mut Mapped,
+    ) -> Result<()> {
+        let mut tried = 0;
+        loop {
+            let stubs = place(tried)?;
+            tried += 1;
+            match self.map_stubs_at(&stubs, control, m) {
+                Err(e) if is_taken(&e) && tried < TRIES => {
+                    for (a, noted) in std::mem::take(&mut m.stubs).iter().zip(&mut control.stubs) {
+                        let there = left_of(&proc::maps(self.pid)?, *a, Kind::Code);
+                        if there.is_none_or(|a| self.unmap(a.addr, a.len)) {
+                            *noted = Area::default();
+                        }
+                    }
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn map_stubs_at(
+        &mut self,
+        stubs: &[Area],
+        control: &mut Control,
+        m: &mut Mapped,
+    ) -> Result<()> {
+        use bits::{EXEC, READ};
+        let page = proc::page_size();
+        m.stubs = vec![Area::default(); stubs.len()];
         for ((a, to), done) in stubs.iter().zip(&mut control.stubs).zip(&mut m.stubs) {
             self.map_at(*a, READ | EXEC, |a| (*to, *done) = (a, a))?;
+            self.calls(&[guard(a.addr, page), guard(a.addr + a.len - page, page)])?;
         }
-        let (hook_len, page) = (image.len() as u64, proc::page_size());
-        let all = hook_len + 2 * page;
-        let Some(at) = remote_place(&proc::maps(self.pid)?, all) else {
-            return Err(Error::Remote { what: "mmap", pid: self.pid, errno: Errno::ENOMEM });
-        };
-        let flag = Area { addr: at + hook_len + page, len: page };
-        self.map_at(flag, READ | WRITE, |a| {
-            (control.flag_addr, control.flag_len) = (a.addr, a.len);
-            m.flag = a;
-        })?;
-        self.stop(|c| advise(c, m.flag, libc::MADV_WIPEONFORK))?;
-        // Executable first, and less afterwards: where memory can't become executable (PR_SET_MDWE), it
-        // can still be made so.
-        self.map_at(Area { addr: at, len: hook_len }, READ | EXEC, |a| {
-            (control.hook_addr, control.hook_len) = (a.addr, a.len);
-            m.hook = a;
-        })?;
-        let hook = m.hook.addr;
-        let mut protect = |(at, len): (usize, usize), prot: u64| {
-            let args = [hook + at as u64, len as u64, prot, 0, 0, 0];
-            self.stop(|c| c.call("mprotect", nr::MPROTECT, args))
-        };
-        protect((0, image.code.0), READ)?;
-        protect(image.data, READ | WRITE)?;
         Ok(())
     }
 
-    /// Maps memory at a certain place. `note` is told before, and with an empty area if the kernel
-    /// has refused.
-    fn map_at(&mut self, a: Area, prot: u64, mut note: impl FnMut(Area)) -> Result<()> {
-        use bits::{ANON, FIXED_NOREPLACE, NO_FD};
-        note(a);
-        match self.stop(|c| map(c, a.addr, a.len, prot, ANON | FIXED_NOREPLACE, NO_FD)) {
-            Ok(got) if got.addr == a.addr => Ok(()),
-            Ok(got) => {
-                // A kernel before 4.17 takes the address as a hint.
-                note(got);
-                Err(Error::Remote { what: "mmap", pid: self.pid, errno: Errno::EEXIST })
-            }
-            Err(e) => {
-                if matches!(e, Error::Remote { .. }) {
-                    note(Area::default());
-                }
-                Err(e)
+    /// Maps hook and flag page into one place, with guard pages before, between and behind them.
+    fn map_hook(&mut self, image: &Image, control: &mut Control, m: &mut Mapped) -> Result<()> {
+        use bits::{EXEC, READ, WRITE};
+        let (hook_len, page) = (image.len() as u64, proc::page_size());
+        let all = hook_len + 4 * page;
+        let mut tried = 0;
+        loop {
+            let Some(addr) = remote_place(&proc::maps(self.pid)?, all, page) else {
+                return Err(Error::Remote { what: "mmap", pid: self.pid, errno: Errno::ENOMEM });
+            };
+            tried += 1;
+            m.hook = Area { addr: addr + page, len: hook_len };
+            m.flag = Area { addr: addr + 2 * page + hook_len, len: page };
+            (control.hook_addr, control.hook_len) = (m.hook.addr, m.hook.len);
+            (control.flag_addr, control.flag_len) = (m.flag.addr, m.flag.len);
+            // Executable first, and less afterwards: where memory can't become executable (PR_SET_MDWE), it
+            // can still be made so.
+            let note = |a| (control.place, m.place) = (a, a);
+            match self.map_at(Area { addr, len: all }, READ | EXEC, note) {
+                Ok(()) => break,
+                Err(e) if is_taken(&e) && tried < TRIES => {}
+                Err(e) => return Err(e),
             }
         }
+        let hook = m.hook.addr;
+        let behind = hook + hook_len;
+        self.calls(&[
+            guard(m.place.addr, page),
+            guard(behind, m.place.addr + all - behind),
+            protect(hook, image.code.0 as u64, READ),
+            protect(hook + image.data.0 as u64, image.data.1 as u64, READ | WRITE),
+            protect(m.flag.addr, page, READ | WRITE),
+            ("madvise", nr::MADVISE, [m.flag.addr, page, libc::MADV_WIPEONFORK as u64, 0, 0, 0]),
+        ])
     }
 
-    fn map_ring(&mut self, fd: u64, at: u64, len: u64, prot: u64, flags: u64) -> Result<Area> {
-        let pid = self.pid;
-        let link = std::fs::read_link(format!("/proc/{pid}/fd/{fd}"));
-        if !link.is_ok_and(|l| l.to_string_lossy().contains(MEMFD_NAME)) {
-            let what = "the target has closed prof's descriptor; try again".into();
-            return Err(Error::Nonsense { pid, what });
+    /// Maps memory at a certain place, not locked and in no core file. `note` is told before, and with an
+    /// empty area if the kernel has refused.
+    fn map_at(&mut self, a: Area, prot: u64, mut note: impl FnMut(Area)) -> Result<()> {
+        note(a);
+        let mapped = self.stop(|c| match fixed(c, a, prot) {
+            Ok(()) => advise(c, a, libc::MADV_DONTDUMP).map(Ok),
+            Err(e @ Error::Remote { .. }) => Ok(Err(e)),
+            Err(e) => Err(e),
+        })?;
+        if mapped.is_err() {
+            note(Area::default());
         }
-        self.stop(|c| map(c, at, len, prot, flags, fd))
+        mapped
     }
 
     /// Takes back what has been mapped; the ring, which says what there is, last.
     pub fn unmap_all(&mut self, m: &Mapped) {
-        let stubs = STABLE_AT + core::mem::offset_of!(Stable, stubs);
-        for (k, a) in m.stubs.iter().enumerate() {
-            self.take_back(m.ring, *a, true, stubs + k * size_of::<Area>());
-        }
+        use core::mem::offset_of;
         let entry = |offset: usize| STABLE_AT + offset;
-        self.take_back(m.ring, m.hook, false, entry(core::mem::offset_of!(Stable, hook_addr)));
-        self.take_back(m.ring, m.flag, false, entry(core::mem::offset_of!(Stable, flag_addr)));
+        for (k, a) in m.stubs.iter().enumerate() {
+            let entry = entry(offset_of!(Stable, stubs) + k * size_of::<Area>());
+            self.take_back(m.ring, *a, Kind::Code, entry);
+        }
+        self.take_back(m.ring, m.place, Kind::Code, entry(offset_of!(Stable, place)));
+        // Parts of it, but for builds that had no guard pages.
+        self.take_back(m.ring, m.hook, Kind::Any, entry(offset_of!(Stable, hook_addr)));
+        self.take_back(m.ring, m.flag, Kind::Any, entry(offset_of!(Stable, flag_addr)));
+        for (k, a) in m.guards.iter().enumerate() {
+            let entry = entry(offset_of!(Stable, guards) + k * size_of::<Area>());
+            self.take_back(m.ring, *a, Kind::Guard, entry);
+        }
         self.unmap_ring(m.ring.addr);
     }
 
     /// In parts, from its end, so that no stop is long; the control page is in the last. What there is
     /// of it say the target's maps: another prof may have been killed in the middle of this.
-    fn unmap_ring(&mut self, addr: u64) {
+    pub(crate) fn unmap_ring(&mut self, addr: u64) {
         let maps = proc::maps(self.pid).unwrap_or_default();
         let Some(first) = maps.iter().find(|m| m.start.0 == addr && m.shared) else { return };
         for m in maps.iter().rev().filter(|m| m.shared && m.inode == first.inode) {
@@ -184,12 +244,12 @@ impl Site<'_> {
     }
 
     /// Unmaps an area if it is there, and then takes it out of the control page.
-    fn take_back(&mut self, ring: Area, a: Area, exec: bool, entry: usize) {
+    fn take_back(&mut self, ring: Area, a: Area, kind: Kind, entry: usize) {
         if a.len == 0 {
             return;
         }
-        let there = proc::maps(self.pid).is_ok_and(|maps| is_ours(&maps, a, exec));
-        if there && !self.unmap(a.addr, a.len) {
+        let there = proc::maps(self.pid).ok().and_then(|maps| left_of(&maps, a, kind));
+        if there.is_some_and(|a| !self.unmap(a.addr, a.len)) {
             return;
         }
         let at = RemoteAddr(ring.addr).plus(entry as u64);
@@ -209,27 +269,61 @@ impl Site<'_> {
     }
 }
 
+/// What an area of prof's is known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Some of it can be executed.
+    Code,
+    /// Nobody may touch it.
+    Guard,
+    /// Either.
+    Any,
+}
+
 /// Whether prof's area is mapped, and not something that the target has put there since: all of it
-/// private memory of no file, and with code in it where there must be (the hook has none at first).
-pub(crate) fn is_ours(maps: &[Map], a: Area, exec: bool) -> bool {
+/// private memory of no file, and as it must be.
+pub(crate) fn is_ours(maps: &[Map], a: Area, kind: Kind) -> bool {
     let end = a.addr.saturating_add(a.len);
     let mut parts = maps.iter().filter(|m| m.start.0 < end && a.addr < m.end.0).peekable();
     if parts.peek().is_none() {
         return false;
     }
-    let (mut at, mut code) = (a.addr, false);
+    let (mut at, mut code, mut access) = (a.addr, false, false);
     for m in parts {
         if m.shared || m.inode != 0 || !m.name.is_empty() || m.start.0 > at {
             return false;
         }
         at = m.end.0;
         code |= m.exec;
+        access |= m.read || m.write || m.exec;
     }
-    at >= end && (code || !exec)
+    let as_it_must_be = match kind {
+        Kind::Code => code,
+        Kind::Guard => !access,
+        Kind::Any => true,
+    };
+    at >= end && as_it_must_be
 }
 
-/// A place for `len` bytes in the middle of nowhere, where the kernel puts nothing by itself.
-fn remote_place(maps: &[Map], len: u64) -> Option<u64> {
+/// What there is of an area: all, or the first page if prof was killed before it grew (see [`fixed`]).
+fn left_of(maps: &[Map], a: Area, kind: Kind) -> Option<Area> {
+    if is_ours(maps, a, kind) {
+        return Some(a);
+    }
+    let first = Area { addr: a.addr, len: proc::page_size() };
+    let rest = first.addr + first.len..a.addr.saturating_add(a.len);
+    let alone = maps.iter().all(|m| m.end.0 <= rest.start || rest.end <= m.start.0);
+    (alone && a.len > first.len && is_ours(maps, first, Kind::Code)).then_some(first)
+}
+
+/// Whether somebody else has mapped memory where some was to be.
+fn is_taken(e: &Error) -> bool {
+    matches!(e, Error::Remote { what: "mmap", errno: Errno::EEXIST, .. })
+}
+
+/// A place for `len` bytes in the middle of nowhere, where the kernel puts nothing by itself, at a multiple of
+/// `align`.
+pub(crate) fn remote_place(maps: &[Map], len: u64, align: u64) -> Option<u64> {
     // What is behind the last gap does not belong to the process.
     let kernels = |m: &&Map| m.name == b"[vsyscall]" || m.name == b"[vectors]";
     let own = maps.iter().filter(|m| !kernels(m)).collect::<Vec<_>>();
@@ -238,15 +332,55 @@ fn remote_place(maps: &[Map], len: u64) -> Option<u64> {
     // Not always the same place: what is there can be written and executed.
     let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), len);
     let quarter = (to - from) / 4;
-    let at = (from + quarter + seed % quarter.max(1)).next_multiple_of(proc::page_size());
+    let at = (from + quarter + seed % quarter.max(1)).next_multiple_of(align);
     (at.checked_add(len)? <= to).then_some(at)
 }
 
-fn map(c: &mut Caller<'_>, at: u64, len: u64, prot: u64, flags: u64, fd: u64) -> Result<Area> {
+/// Maps private memory at a certain place, not locked. Where all that is mapped gets locked and little more
+/// may be, it is made of one page that is unlocked and grows.
+fn fixed(c: &mut Caller<'_>, a: Area, prot: u64) -> Result<()> {
+    use bits::{ANON, FIXED_NOREPLACE, NO_FD};
+    let first = Area { addr: a.addr, len: proc::page_size() };
+    let mut last = c.failed("mmap", Errno::EAGAIN);
+    for part in [a, first] {
+        match map(c, part.addr, part.len, prot, ANON | FIXED_NOREPLACE, NO_FD) {
+            Ok(got) if got.addr == a.addr => return grow(c, part, a),
+            Ok(got) => {
+                // A kernel before 4.17 takes the address as a hint.
+                unmap_at(c, got)?;
+                return Err(c.failed("mmap", Errno::EEXIST));
+            }
+            Err(e @ Error::Remote { errno: Errno::EAGAIN, .. }) => last = e,
+            Err(e) => return Err(e),
+        }
+    }
+    Err(last)
+}
+
+pub(crate) fn map(
+    c: &mut Caller<'_>,
+    at: u64,
+    len: u64,
+    prot: u64,
+    flags: u64,
+    fd: u64,
+) -> Result<Area> {
     let addr = c.call("mmap", nr::MMAP, [at, len, prot, flags, fd, 0])?;
     Ok(Area { addr, len })
 }
 
-fn advise(c: &mut Caller<'_>, a: Area, advice: i32) -> Result<()> {
+pub(crate) fn unmap_at(c: &mut Caller<'_>, a: Area) -> Result<()> {
+    c.call("munmap", nr::MUNMAP, [a.addr, a.len, 0, 0, 0, 0]).map(|_| ())
+}
+
+pub(crate) fn advise(c: &mut Caller<'_>, a: Area, advice: i32) -> Result<()> {
     c.call("madvise", nr::MADVISE, [a.addr, a.len, advice as u64, 0, 0, 0]).map(|_| ())
+}
+
+fn protect(addr: u64, len: u64, prot: u64) -> Call {
+    ("mprotect", nr::MPROTECT, [addr, len, prot, 0, 0, 0])
+}
+
+fn guard(addr: u64, len: u64) -> Call {
+    protect(addr, len, bits::NONE)
 }

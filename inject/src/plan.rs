@@ -1,6 +1,7 @@
 //! What is to be written where: stubs and patches, worked out while the target runs.
 
 use crate::elf::Module;
+use crate::mapping::remote_place;
 use crate::preflight::Target;
 use crate::probed::Code;
 use crate::proc::{self, Map};
@@ -13,7 +14,7 @@ use prof_trace::records::NotHooked;
 use prof_trace::shared::{Area, Kind};
 use std::ops::Range;
 
-/// Bytes of one stub area, or a page if that is more.
+/// Bytes of the stubs in one stub area, or a page if that is more; there is a guard page on each side of them.
 const AREA: u64 = 16 << 10;
 /// Stubs begin at multiples of this.
 const ALIGN: u64 = 64;
@@ -173,25 +174,32 @@ pub fn no_uprobes(functions: &str) -> String {
     )
 }
 
-/// Chooses where stub areas go: free address space in reach of the functions.
+/// Chooses where stub areas go: free address space in reach of the functions. `tried`: so often it was taken
+/// before it could be mapped.
 pub fn place(
     maps: &[Map],
     growth: &Growth,
     modules: &[Module],
     planned: &mut Vec<Planned>,
     not: &mut Vec<NotHooked>,
+    tried: usize,
 ) -> Vec<Area> {
     let mut areas: Vec<(Area, u64)> = Vec::new();
-    let len = AREA.next_multiple_of(proc::page_size());
+    let (len, page) = (area_len(), proc::page_size());
+    let spare = SPARE << tried.min(6);
     planned.retain_mut(|p| {
         let fits = |(a, used): &(Area, u64)| {
-            used + 512 <= a.len && p.window.start <= a.addr && a.addr + a.len <= p.window.end
+            used + 512 <= a.len - 2 * page
+                && p.window.start <= a.addr
+                && a.addr + a.len <= p.window.end
         };
         let index = areas.iter().position(fits).or_else(|| {
             let taken: Vec<Area> = areas.iter().map(|(a, _)| *a).collect();
             let near = p.found.addr.0;
-            let addr = gap(maps, growth, &taken, &p.window, near, len)
-                .or_else(|| gap(maps, &growth.no_more_than_must(), &taken, &p.window, near, len))?;
+            let less = growth.no_more_than_must();
+            let at = |growth, spare| gap(maps, growth, &taken, &p.window, near, len, spare);
+            let addr =
+                at(growth, spare).or_else(|| at(growth, SPARE)).or_else(|| at(&less, SPARE))?;
             areas.push((Area { addr, len }, 0));
             Some(areas.len() - 1)
         });
@@ -204,11 +212,16 @@ pub fn place(
             return false;
         };
         p.area = i;
-        p.stub_addr = RemoteAddr(areas[i].0.addr + areas[i].1);
+        p.stub_addr = RemoteAddr(areas[i].0.addr + page + areas[i].1);
         areas[i].1 += 512u64.next_multiple_of(ALIGN);
         true
     });
     areas.into_iter().map(|(a, _)| a).collect()
+}
+
+fn area_len() -> u64 {
+    let page = proc::page_size();
+    AREA.next_multiple_of(page) + 2 * page
 }
 
 /// The heap is left that much space to grow, and the first thread's stack.
@@ -256,27 +269,53 @@ impl Growth {
     }
 }
 
-/// Where the ring, `len` bytes, is not in the way of the stubs; 0: anywhere will do. The kernel puts it
-/// right below the libraries, and where jumps are short it would fill all that is in reach of them.
-pub fn aside(maps: &[Map], start_brk: u64, windows: &[Range<u64>], len: u64) -> u64 {
-    if prof_arch::native::jump::REACH > HEAP_REACH {
-        return 0;
+/// The ring begins at a multiple of this: a shared mapping has to, where caches are looked up by virtual
+/// addresses.
+const RING_ALIGN: u64 = 2 << 20;
+/// So many places for the ring are tried.
+const RING_PLACES: usize = 8;
+
+/// Where the ring, `len` bytes, may be put, best first. It is far from everything else, so that no block of the
+/// target's is next to it and stubs have all that is in reach of their functions. Where address
+/// space is short, that would leave too little in one piece: there it lies below something else, with room for
+/// guard pages, and outside of `windows`, in which stubs must be.
+pub fn ring_places(maps: &[Map], start_brk: u64, windows: &[Range<u64>], len: u64) -> Vec<u64> {
+    if cfg!(target_pointer_width = "64") {
+        let room = len + 2 * RING_ALIGN;
+        let place = |_| remote_place(maps, room, RING_ALIGN).map(|at| at + RING_ALIGN);
+        return (0..RING_PLACES).filter_map(place).collect();
     }
+    below_others(maps, start_brk, windows, len)
+}
+
+fn below_others(maps: &[Map], start_brk: u64, windows: &[Range<u64>], len: u64) -> Vec<u64> {
     let page = proc::page_size();
-    let clear = |at: u64, other: Range<u64>| at + len <= other.start || other.end <= at;
+    let clear =
+        |at: u64, other: Range<u64>| at + len + page <= other.start || other.end + page <= at;
     let heap = start_brk..start_brk.saturating_add(HEAP_REACH);
-    let below =
-        |w: &Range<u64>| (w.start & !(page - 1)).checked_sub(len).filter(|at| *at >= LOWEST);
-    let fits = |at: &u64| {
-        maps.iter().all(|m| clear(*at, m.start.0..m.end.0))
-            && windows.iter().all(|w| clear(*at, w.clone()))
-            && clear(*at, heap.clone())
+    // Below the windows, or else below what is mapped; never where the first stack grows.
+    let stack = maps.iter().find(|m| m.name == b"[stack]");
+    let stack = stack.map(|m| m.start.0.saturating_sub(STACK_REACH)..u64::MAX >> 1);
+    let ends = windows.iter().map(|w| w.start).chain(maps.iter().rev().map(|m| m.start.0));
+    let below = |end: u64| {
+        let at = end.checked_sub(len + 2 * page)? & !(RING_ALIGN - 1);
+        (at >= LOWEST.max(page)).then_some(at)
     };
-    windows.iter().filter_map(below).find(fits).unwrap_or(0)
+    let free = |at: &u64| {
+        maps.iter().all(|m| clear(*at, m.start.0..m.end.0))
+            && stack.as_ref().is_none_or(|s| at + len + page <= s.start)
+    };
+    let fits = |at: &u64| windows.iter().all(|w| clear(*at, w.clone())) && clear(*at, heap.clone());
+    let all: Vec<u64> = ends.filter_map(below).filter(free).collect();
+    let (good, rest): (Vec<u64>, Vec<u64>) = all.into_iter().partition(fits);
+    good.into_iter().chain(rest).take(RING_PLACES).collect()
 }
 
 /// Nothing is put below this.
 const LOWEST: u64 = 64 << 10;
+
+/// Left free on both sides of stubs, for whoever grows towards them.
+const SPARE: u64 = 64 << 10;
 
 /// A free place for `len` bytes, whole pages, inside `window`, as near as may be to `near`.
 fn gap(
@@ -286,9 +325,9 @@ fn gap(
     window: &Range<u64>,
     near: u64,
     len: u64,
+    spare: u64,
 ) -> Option<u64> {
     let page = proc::page_size();
-    const SPARE: u64 = 64 << 10; // for whoever grows towards it
     // The heap grows up from where it starts, the first stack down: leave them that space.
     let heap = if growth.start_brk == 0 { u64::MAX } else { growth.start_brk };
     let heap = heap..heap.saturating_add(HEAP_REACH);
@@ -302,11 +341,11 @@ fn gap(
         };
         for part in [low..start.min(heap.start), low.max(heap.end)..start] {
             let from = part.start.max(window.start);
-            let to = part.end.saturating_sub(SPARE).min(clear).min(window.end);
-            if to <= from || to - from < len + SPARE + page {
+            let to = part.end.saturating_sub(spare).min(clear).min(window.end);
+            if to <= from || to - from < len + spare + page {
                 continue;
             }
-            for addr in [from.next_multiple_of(page) + SPARE, (to - len) & !(page - 1)] {
+            for addr in [from.next_multiple_of(page) + spare, (to - len) & !(page - 1)] {
                 let free = taken.iter().all(|a| addr + len <= a.addr || a.addr + a.len <= addr);
                 if free
                     && addr >= from
@@ -371,32 +410,31 @@ mod tests {
     #[test]
     fn stubs_are_put_below_the_stack() {
         // A 32-bit ARM process under a 64-bit kernel: libraries and stack lie at the end of the addresses.
-        let (libs, len) = (0xf7a0_0000..0xf7c0_0000, AREA.next_multiple_of(proc::page_size()));
+        let (libs, len) = (0xf7a0_0000..0xf7c0_0000, area_len());
         let stack = named(0xf9d0_0000, 0xf9d2_0000, "[stack]");
         let vectors = named(0xffff_0000, 0xffff_1000, "[vectors]");
         let maps = [map(0x40_0000, 0x50_0000), map(libs.start, libs.end), stack, vectors];
         let window = libs.start - (15 << 20)..libs.end + (15 << 20);
         let growth =
             Growth { start_brk: 0x100_0000, stack_limit: Some(8 << 20), stack_limited: false };
-        let at = gap(&maps, &growth, &[], &window, libs.start, len).expect("a place");
+        let at = gap(&maps, &growth, &[], &window, libs.start, len, SPARE).expect("a place");
         assert!(window.start <= at && at + len <= libs.start, "{at:x}");
         // There is room above the stack, but not for us; what is below it is the stack's.
         let window = libs.end..0xffff_0000;
-        assert_eq!(gap(&maps, &growth, &[], &window, libs.start, len), None);
+        assert_eq!(gap(&maps, &growth, &[], &window, libs.start, len, SPARE), None);
     }
 
     #[test]
     fn what_the_stack_cannot_grow_to_is_taken_when_nothing_else_is_free() {
         // MIPS64: the region below the libraries is full of threads' stacks.
-        let (len, region) =
-            (AREA.next_multiple_of(proc::page_size()), 0xff_f000_0000..0x100_0000_0000);
+        let (len, region) = (area_len(), 0xff_f000_0000..0x100_0000_0000);
         let libs_end = 0xff_ffd0_0000 - STACK_REACH / 2;
         let libs = libs_end - 0x20_0000..libs_end;
         let stack = named(0xff_ffd0_0000, 0xff_ffd2_0000, "[stack]");
         let maps = [map(0x1_2000_0000, 0x1_2010_0000), map(region.start, libs.end), stack];
         let growth =
             |limit| Growth { start_brk: 0x1_3000_0000, stack_limit: limit, stack_limited: false };
-        let place = |g: Growth| gap(&maps, &g, &[], &region, libs.start, len);
+        let place = |g: Growth| gap(&maps, &g, &[], &region, libs.start, len, SPARE);
         assert_eq!(place(growth(Some(8 << 20))), None);
         let at = place(growth(Some(8 << 20)).no_more_than_must()).expect("a place");
         let bottom = 0xff_ffd2_0000 - (8 << 20) - STACK_GUARD * proc::page_size();
@@ -407,18 +445,37 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_is_put_aside_where_jumps_are_short() {
-        let (libs, len) = (0xffff_8000_0000..0xffff_8020_0000, 300 << 20);
-        let window = libs.start - (127 << 20)..libs.end + (127 << 20);
-        let maps = [map(0xaaaa_0000_0000, 0xaaaa_0001_0000), map(libs.start, libs.end)];
-        let at = aside(&maps, 0xaaaa_0100_0000, std::slice::from_ref(&window), len);
-        if prof_arch::native::jump::REACH > 1 << 30 {
-            assert_eq!(at, 0);
-        } else {
-            assert_eq!(at, window.start - len);
+    fn the_ring_is_put_below_others_where_space_is_short() {
+        let (libs, len) = (0xf7a0_0000..0xf7c0_0000, 100 << 20);
+        let window = libs.start - (15 << 20)..libs.end + (15 << 20);
+        let stack = named(0xffd0_0000, 0xffd2_0000, "[stack]");
+        let maps = [map(0x40_0000, 0x50_0000), map(libs.start, libs.end), stack];
+        let windows = [window.clone()];
+        let at = below_others(&maps, 0x100_0000, &windows, len)[0];
+        assert!(at.is_multiple_of(RING_ALIGN) && at + len + proc::page_size() <= window.start);
+        assert!(window.start - at < len + 2 * RING_ALIGN);
+        // Where that is taken, below whatever takes it.
+        let [code, libs, stack] = maps;
+        let maps = [code, map(at + len, at + len + 4096), libs, stack];
+        let next = below_others(&maps, 0x100_0000, &windows, len);
+        assert!(next.iter().all(|a| *a < at), "{next:x?}");
+        assert!(!next.is_empty());
+    }
+
+    #[test]
+    fn the_ring_is_far_from_everything() {
+        if cfg!(target_pointer_width = "32") {
+            return;
         }
-        // Taken already.
-        let maps = [map(window.start - 4096, window.start), map(libs.start, libs.end)];
-        assert_eq!(aside(&maps, 0, &[window], len), 0);
+        let (end, len) = (0x7fff_8000_0000, 512 << 20);
+        let maps = [map(0x5555_0000_0000, 0x5555_1000_0000), map(end, end + 4096)];
+        let places = ring_places(&maps, 0, &[], len);
+        assert_eq!(places.len(), RING_PLACES);
+        for at in places {
+            assert!(at.is_multiple_of(RING_ALIGN), "{at:x}");
+            assert!(at > 0x5555_1000_0000 + (1 << 40) && at + len < end - (1 << 40), "{at:x}");
+        }
+        // No gap is large enough.
+        assert!(ring_places(&[map(0, 1 << 20), map(8 << 20, 16 << 20)], 0, &[], len).is_empty());
     }
 }

@@ -198,8 +198,14 @@ pub fn is_kernel_thread(pid: i32) -> bool {
 /// The soft limit of its address space (`RLIMIT_AS`), if there is one.
 #[must_use]
 pub fn address_space_limit(pid: i32) -> Option<u64> {
+    soft_limit(pid, "Max address space")
+}
+
+/// A soft limit by its name in `/proc/PID/limits`, if there is one.
+#[must_use]
+pub fn soft_limit(pid: i32, name: &str) -> Option<u64> {
     let text = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
-    let line = text.lines().find_map(|l| l.strip_prefix("Max address space"))?;
+    let line = text.lines().find_map(|l| l.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
 

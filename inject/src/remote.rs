@@ -226,6 +226,18 @@ impl<'a> Caller<'a> {
         self.thread.as_ref().map_or(0, |t| t.pid)
     }
 
+    /// The error of a call that has failed so.
+    pub(crate) fn failed(&self, what: &'static str, errno: Errno) -> Error {
+        Error::Remote { what, pid: self.pid(), errno }
+    }
+
+    /// Where the kernel shows what belongs to this thread alone: its descriptors may be others than those
+    /// of the first thread.
+    pub(crate) fn proc_dir(&self) -> std::path::PathBuf {
+        let ids = self.thread.as_ref().map_or((0, 0), |t| (t.pid, t.tid));
+        format!("/proc/{}/task/{}", ids.0, ids.1).into()
+    }
+
     /// Makes a system call; returns what the kernel returned.
     ///
     /// # Errors

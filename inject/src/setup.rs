@@ -19,29 +19,39 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// Gives the memfd its size, on prof's account, and seals it against shrinking: whoever has it
-/// mapped can't be hit by SIGBUS.
-pub(crate) fn size_ring(pid: i32, f: &File, geometry: Geometry) -> Result<()> {
-    let sys = |what, r: i32| match Errno::last() {
+fn checked(pid: i32, geometry: Geometry, what: &'static str, r: i32) -> Result<()> {
+    match Errno::last() {
         _ if r == 0 => Ok(()),
         Errno::EFBIG => Err(Error::FileLimit(geometry.size())),
         errno => Err(Error::Sys { what, pid, errno }),
-    };
+    }
+}
+
+/// Gives the memfd its size and seals it against shrinking: whoever has it mapped can't be hit by SIGBUS.
+/// Quick: all threads of the target stand still.
+pub(crate) fn size_ring(pid: i32, f: &File, geometry: Geometry) -> Result<()> {
     let fd = f.as_raw_fd();
+    let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
     // SAFETY: a descriptor of ours, plain integers.
     unsafe {
-        sys("ftruncate of the ring", libc::ftruncate64(fd, geometry.size() as i64))?;
-        let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-        sys("sealing the ring", libc::fcntl(fd, libc::F_ADD_SEALS, seals))?;
-        for (at, len) in geometry.hot_ranges() {
-            sys("allocating the ring", libc::fallocate64(fd, 0, at as i64, len as i64))?;
-        }
+        let sized = libc::ftruncate64(fd, geometry.size() as i64);
+        checked(pid, geometry, "giving the ring its size", sized)?;
+        checked(pid, geometry, "sealing the ring", libc::fcntl(fd, libc::F_ADD_SEALS, seals))
+    }
+}
+
+/// Makes the pages that are used from the first event on, on prof's account.
+pub(crate) fn allocate_ring(pid: i32, fd: &OwnedFd, geometry: Geometry) -> Result<()> {
+    for (at, len) in geometry.hot_ranges() {
+        // SAFETY: a descriptor of ours, plain integers.
+        let made = unsafe { libc::fallocate64(fd.as_raw_fd(), 0, at as i64, len as i64) };
+        checked(pid, geometry, "allocating the ring", made)?;
     }
     Ok(())
 }
 
-/// Maps the ring into this process, for good.
-pub(crate) fn map_ring(fd: &OwnedFd, geometry: Geometry) -> Result<Shared> {
+/// Maps the ring into this process, until [`unmap_ring`] or for good.
+pub(crate) fn map_ring(fd: &File, geometry: Geometry) -> Result<Shared> {
     // SAFETY: a new mapping of a file of that size that can't shrink.
     unsafe {
         let p = libc::mmap(
@@ -57,6 +67,15 @@ pub(crate) fn map_ring(fd: &OwnedFd, geometry: Geometry) -> Result<Shared> {
         }
         Ok(Shared::new(p.cast(), geometry))
     }
+}
+
+/// Takes back what [`map_ring`] has mapped.
+///
+/// # Safety
+/// Nothing that was obtained from `shared`, nor another copy of it, may be used any more.
+pub(crate) unsafe fn unmap_ring(shared: Shared) {
+    // SAFETY: mapped with that size; unused from here on, as the caller promises.
+    unsafe { libc::munmap(shared.base().cast(), shared.geometry().size()) };
 }
 
 /// Fills in control page, modules, functions, stubs, hook and flag page.

@@ -70,6 +70,8 @@ pub mod nr {
     pub const GETPID: u64 = 172;
     pub const GETTID: u64 = 178;
     pub const MUNMAP: u64 = 215;
+    pub const MREMAP: u64 = 216;
+    pub const MUNLOCK: u64 = 229;
     pub const MMAP: u64 = 222;
     pub const MPROTECT: u64 = 226;
     pub const MADVISE: u64 = 233;

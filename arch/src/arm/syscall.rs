@@ -76,6 +76,8 @@ pub mod nr {
     pub const GETPID: u64 = 20;
     pub const FCNTL: u64 = 55;
     pub const MUNMAP: u64 = 91;
+    pub const MREMAP: u64 = 163;
+    pub const MUNLOCK: u64 = 151;
     pub const FTRUNCATE: u64 = 93;
     pub const SIGRETURN: u64 = 119;
     pub const MPROTECT: u64 = 125;

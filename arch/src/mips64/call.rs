@@ -112,9 +112,12 @@ pub fn timeout(number: u64) -> Option<Timeout> {
 /// Whether prof makes other processes do this system call.
 #[must_use]
 pub fn is_remote(number: u64) -> bool {
-    use nr::{CLOSE, MADVISE, MEMFD_CREATE, MMAP, MPROTECT, MUNMAP, RT_SIGACTION, RT_SIGRETURN};
-    [CLOSE, MADVISE, MEMFD_CREATE, MMAP, MPROTECT, MUNMAP, RT_SIGACTION, RT_SIGRETURN]
-        .contains(&number)
+    use nr::{CLOSE, MADVISE, MEMFD_CREATE, MMAP, MPROTECT, MREMAP, MUNLOCK, MUNMAP};
+    use nr::{RT_SIGACTION, RT_SIGRETURN};
+    [CLOSE, MADVISE, MEMFD_CREATE, MMAP, MPROTECT, MREMAP, MUNLOCK, MUNMAP]
+        .into_iter()
+        .chain([RT_SIGACTION, RT_SIGRETURN])
+        .any(|made| made == number)
 }
 
 impl UserRegs {

@@ -89,6 +89,8 @@ pub mod nr {
     pub const MMAP: u64 = 5009;
     pub const MPROTECT: u64 = 5010;
     pub const MUNMAP: u64 = 5011;
+    pub const MREMAP: u64 = 5024;
+    pub const MUNLOCK: u64 = 5147;
     pub const RT_SIGACTION: u64 = 5013;
     pub const RT_SIGPROCMASK: u64 = 5014;
     pub const SCHED_YIELD: u64 = 5023;

@@ -62,6 +62,8 @@ pub mod nr {
     pub const MMAP: u64 = 9;
     pub const MPROTECT: u64 = 10;
     pub const MUNMAP: u64 = 11;
+    pub const MREMAP: u64 = 25;
+    pub const MUNLOCK: u64 = 150;
     pub const RT_SIGACTION: u64 = 13;
     pub const RT_SIGPROCMASK: u64 = 14;
     pub const RT_SIGRETURN: u64 = 15;

@@ -106,9 +106,9 @@ impl std::fmt::Debug for Callback {
 /// Where prof's memory is in the target, with its length.
 fn areas(shared: &Shared) -> impl Iterator<Item = (u64, u64)> {
     let c = shared.control();
-    let all = [(c.ring_addr, c.ring_len), (c.hook_addr, c.hook_len), (c.flag_addr, c.flag_len)];
-    let stubs = c.stubs.iter().map(|a| (a.addr, a.len));
-    all.into_iter().chain(stubs).filter(|a| a.1 > 0)
+    let ring = std::iter::once((c.ring_addr, c.ring_len));
+    let others = c.stubs.iter().chain(&c.guards).chain([&c.place]);
+    ring.chain(others.map(|a| (a.addr, a.len))).filter(|a| a.1 > 0)
 }
 
 impl Collector {

@@ -16,9 +16,9 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, fence};
 /// Where [`Stable`] begins in the control page.
 pub const STABLE_AT: usize = 256;
 /// Grows with every field that is added to [`Stable`].
-pub const EDITION: u32 = 1;
+pub const EDITION: u32 = 2;
 /// The lowest [`EDITION`] of a prof that may detach from what this one has attached to.
-pub const NEEDS: u32 = 1;
+pub const NEEDS: u32 = 2;
 
 /// A table in the shared memory.
 #[repr(C)]
@@ -157,8 +157,12 @@ pub struct Stable {
     pub slot_fields: SlotFields,
     /// The version of the prof that has attached.
     pub version: [u8; 64],
+    /// What hook and flag page lie in, with guard pages before, between and behind them. Edition 2.
+    pub place: Area,
+    /// The guard pages below and above this memory; those of stubs are part of [`Stable::stubs`]. Edition 2.
+    pub guards: [Area; 2],
     /// Zero: for fields to come.
-    pub reserved: [u64; 43],
+    pub reserved: [u64; 37],
 }
 
 /// The control page, as any build may read it.
@@ -305,7 +309,7 @@ mod tests {
             exe_len 180 functions 184 version_len 188 stubs 192 heartbeat 704 collector_start 712
             collector_ns 720 collector_pid 728 orphaned 732 toggle_table 736 function_table 752
             function_fields 768 slot_table 808 slots_used_table 824 slot_fields 840 version 872
-            reserved 936);
+            place 936 guards 952 reserved 984);
         assert_eq!([size_of::<Table>(), size_of::<Area>()], [16, 16]);
         assert_eq!([size_of::<FunctionFields>(), size_of::<SlotFields>()], [40, 32]);
         assert_eq!(offset_of!(FunctionFields, addr), 36);

@@ -1,0 +1,240 @@
+//! The shared memory's way into the target, in one stop of all its threads.
+//!
+//! To map the memory, the target needs a descriptor of it. As long as one of its threads runs, that number is
+//! not prof's: the thread may close it, be given it for a file of its own, or fork a child that keeps it. So
+//! the memfd is made, proved to be prof's, sized, sealed, mapped and closed while nobody runs, and the number
+//! is free again before anybody can see that it was taken. The same holds for what is left of a prof that
+//! was killed in between.
+
+use crate::mapping::{Site, advise, bits, map, unmap_at};
+use crate::remote::Caller;
+use crate::{Error, Result, plan, proc, setup};
+use nix::errno::Errno;
+use prof_arch::native::syscall::nr;
+use prof_trace::shared::{Area, Geometry, MAGIC, MEMFD_NAME, STABLE_AT, Shared, Stable, state};
+use std::fs::{File, Metadata};
+use std::mem::offset_of;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// `memfd_create`: never to be executed (Linux 6.3).
+const MFD_NOEXEC_SEAL: u64 = 8;
+
+/// The shared memory, mapped in the target and here.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    pub fd: OwnedFd,
+    pub shared: Shared,
+    /// Where it is in the target.
+    pub at: Area,
+}
+
+impl Site<'_> {
+    /// Makes the ring and maps it into the target, where it lies far from what is next to it if it may, and
+    /// where none of `windows` is, in which stubs must be.
+    ///
+    /// # Errors
+    /// If that is not possible; the target is then as before.
+    pub fn make_ring(&mut self, geometry: Geometry, windows: &[Range<u64>]) -> Result<Ring> {
+        let pid = self.pid;
+        let len = geometry.size() as u64;
+        let maps = proc::maps(pid)?;
+        let places = plan::ring_places(&maps, proc::start_brk(pid), windows, len);
+        let ring = self.alone(|c| in_one_stop(pid, c, geometry, &places))?;
+        if let Err(e) = setup::allocate_ring(pid, &ring.fd, geometry) {
+            self.unmap_ring(ring.at.addr);
+            return Err(e);
+        }
+        Ok(ring)
+    }
+}
+
+fn in_one_stop(pid: i32, c: &mut Caller<'_>, geometry: Geometry, places: &[u64]) -> Result<Ring> {
+    let number = make(pid, c)?;
+    let path = c.proc_dir().join(format!("fd/{number}"));
+    let ring = open_new(pid, &path).and_then(|file| {
+        setup::size_ring(pid, &file, geometry)?;
+        let shared = setup::map_ring(&file, geometry)?;
+        match map_somewhere(pid, c, number, &shared, places) {
+            Ok(at) => Ok(Ring { fd: file.into(), shared, at }),
+            Err(e) => {
+                // SAFETY: nobody has got anything of it.
+                unsafe { setup::unmap_ring(shared) };
+                Err(e)
+            }
+        }
+    });
+    let closed = close(c, number, &path);
+    if closed.is_err()
+        && let Ok(ring) = &ring
+    {
+        let _ = unmap_at(c, ring.at);
+    }
+    closed.and(ring)
+}
+
+fn make(pid: i32, c: &mut Caller<'_>) -> Result<u64> {
+    let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+    // The ring is never executed. vm.memfd_noexec = 2 demands that this is said; kernels before 6.3 do not
+    // know how to.
+    for flags in [flags | MFD_NOEXEC_SEAL, flags] {
+        let name = c.put(format!("{MEMFD_NAME}\0").as_bytes())?;
+        match c.call("memfd_create", nr::MEMFD_CREATE, [name.0, flags, 0, 0, 0, 0]) {
+            Err(Error::Remote { errno: Errno::EINVAL, .. }) => {}
+            other => return other,
+        }
+    }
+    Err(Error::Remote { what: "memfd_create", pid, errno: Errno::EINVAL })
+}
+
+/// Opens the memfd that was just made. That it is the one, and nothing of the target's, is looked at before
+/// its size is changed.
+fn open_new(pid: i32, path: &Path) -> Result<File> {
+    let failed = |errno| Error::File { path: path.into(), errno };
+    let file = File::options().read(true).write(true).open(path).map_err(failed)?;
+    let meta = file.metadata().map_err(failed)?;
+    // SAFETY: a descriptor of ours, plain integers.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    let open = seals >= 0
+        && seals
+            & (libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE)
+            == 0;
+    if is_named(path) && is_memory(&meta) && meta.len() == 0 && open {
+        return Ok(file);
+    }
+    let link = std::fs::read_link(path).unwrap_or_default();
+    let what = format!(
+        "the descriptor that it has made for prof leads to {} (does another process share its descriptors?); nothing was changed, try again",
+        link.display()
+    );
+    Err(Error::Nonsense { pid, what })
+}
+
+fn is_named(path: &Path) -> bool {
+    let name = format!("/memfd:{MEMFD_NAME}");
+    std::fs::read_link(path)
+        .is_ok_and(|link| link.as_os_str().as_encoded_bytes().starts_with(name.as_bytes()))
+}
+
+/// Whether it is a file without a name in any folder.
+fn is_memory(meta: &Metadata) -> bool {
+    meta.is_file() && meta.nlink() == 0
+}
+
+/// Closes the target's descriptor, if it still leads to a memfd of prof's.
+fn close(c: &mut Caller<'_>, number: u64, path: &Path) -> Result<()> {
+    let is_ours = is_named(path) && std::fs::metadata(path).is_ok_and(|m| is_memory(&m));
+    if !is_ours {
+        log::warn!("{} is not prof's any more, and stays as it is", path.display());
+        return Ok(());
+    }
+    c.call("close", nr::CLOSE, [number, 0, 0, 0, 0, 0]).map(|_| ())
+}
+
+/// Maps the ring at the first of the places that is free. What is where stands in the control page before
+/// it is.
+fn map_somewhere(
+    pid: i32,
+    c: &mut Caller<'_>,
+    number: u64,
+    shared: &Shared,
+    places: &[u64],
+) -> Result<Area> {
+    let geometry = shared.geometry();
+    let len = geometry.size() as u64;
+    // SAFETY: nobody else has it mapped.
+    let control = unsafe { shared.control_mut() };
+    control.state.store(state::SETUP, Relaxed);
+    control.ring_len = len;
+    control.pid = pid as u32;
+    let exe = std::env::current_exe().unwrap_or_default();
+    control.begin(
+        geometry.segments(),
+        env!("CARGO_PKG_VERSION"),
+        exe.as_os_str().as_encoded_bytes(),
+    );
+    let mut last = Error::Remote { what: "mmap", pid, errno: Errno::ENOMEM };
+    for at in places {
+        control.ring_addr = *at;
+        let a = Area { addr: *at, len };
+        match map_unlocked(c, a, number) {
+            Ok(()) => {
+                // From the first moment on: a child of a fork has nothing of it.
+                if let Err(e) = advise(c, a, libc::MADV_DONTFORK) {
+                    let _ = unmap_at(c, a);
+                    return Err(e);
+                }
+                return Ok(a);
+            }
+            Err(e @ Error::Remote { errno: Errno::EEXIST | Errno::ENOMEM, .. }) => last = e,
+            Err(e) => return Err(e),
+        }
+    }
+    Err(last)
+}
+
+/// Maps the memfd. Where all that is mapped gets locked (`mlockall(MCL_FUTURE)`), the whole of it would be
+/// made at once, and count as locked. So one page is mapped, unlocked, and then grows: what a mapping grows
+/// by is as locked as the mapping is.
+fn map_unlocked(c: &mut Caller<'_>, a: Area, number: u64) -> Result<()> {
+    use bits::{FIXED_NOREPLACE, NORESERVE, READ, SHARED, WRITE};
+    let first = Area { addr: a.addr, len: proc::page_size() };
+    let flags = SHARED | NORESERVE | FIXED_NOREPLACE;
+    let got = map(c, first.addr, first.len, READ | WRITE, flags, number)?;
+    if got.addr != a.addr {
+        // A kernel before 4.17 takes the address as a hint.
+        unmap_at(c, got)?;
+        return Err(c.failed("mmap", Errno::EEXIST));
+    }
+    grow(c, first, a)
+}
+
+/// Lets a page that was just mapped grow to the whole area, unlocked; takes it back if that fails.
+pub(crate) fn grow(c: &mut Caller<'_>, first: Area, all: Area) -> Result<()> {
+    let _ = c.call("munlock", nr::MUNLOCK, [first.addr, first.len, 0, 0, 0, 0]);
+    if first.len == all.len {
+        return Ok(());
+    }
+    // To whoever reads the message it is a mapping that can't be made.
+    let grown = c.call("mmap", nr::MREMAP, [first.addr, first.len, all.len, 0, 0, 0]);
+    if grown.is_err() {
+        unmap_at(c, first)?;
+    }
+    grown.map(|_| ())
+}
+
+/// The descriptors that a killed prof has left in the table of a thread.
+pub(crate) fn left(dir: &Path) -> Vec<(u64, PathBuf)> {
+    let all = std::fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
+    let number = |p: PathBuf| Some((p.file_name()?.to_str()?.parse().ok()?, p));
+    all.filter_map(|e| number(e.path())).filter(|(_, path)| is_named(path)).collect()
+}
+
+/// Closes what a killed prof has left; all threads of the target stand still. Another's ring is not touched:
+/// the collector of another process has one open.
+pub(crate) fn close_left(pid: i32, c: &mut Caller<'_>) -> Result<()> {
+    for (number, path) in left(&c.proc_dir()) {
+        if is_leftover(pid, &path) {
+            close(c, number, &path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a ring is nobody's: without a control page, or with one of this process.
+fn is_leftover(pid: i32, path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    let word = |at: usize| {
+        let mut b = [0; 8];
+        file.read_exact_at(&mut b, at as u64).ok().map(|()| b)
+    };
+    let owner = word(STABLE_AT + offset_of!(Stable, pid))
+        .map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+    match word(0).map(u64::from_ne_bytes) {
+        Some(MAGIC) => owner == Some(pid as u32),
+        _ => true,
+    }
+}

@@ -1,0 +1,78 @@
+//! The target's descriptors while prof comes and goes: no number of its own is closed or given late, no file of
+//! its own is changed, and no child gets anything of prof's.
+
+mod common;
+
+use common::build::program;
+use common::snapshot::Snapshot;
+use common::{Scene, Target};
+
+/// Attaches and detaches so many times.
+fn cycles(scene: &Scene, target: &Target, count: usize) {
+    for i in 0..count {
+        let file = scene.path(&format!("cycle{i}.prof"));
+        scene.attach_with(target, &["-o", file.to_str().unwrap()]);
+        scene.detach(target);
+        std::fs::remove_file(&file).unwrap();
+    }
+}
+
+/// The answer to "count": how often something was wrong, and of how many rounds.
+fn count(target: &mut Target) -> (u64, u64) {
+    let answer = target.ask("count");
+    let words: Vec<&str> = answer.split(' ').collect();
+    (words[1].parse().expect("a number"), words[4].parse().expect("a number"))
+}
+
+fn nothing_is_wrong(target: &mut Target, scene: &Scene, cycles_of: usize) {
+    let before = count(target);
+    cycles(scene, target, cycles_of);
+    let after = count(target);
+    assert!(after.1 > before.1, "it has done nothing meanwhile: {before:?} {after:?}");
+    assert_eq!(after.0, 0, "of {} rounds", after.1);
+}
+
+#[test]
+fn files_of_a_target_that_closes_all_descriptors_stay_as_they_are() {
+    let scene = Scene::new("closes");
+    let file = scene.path("own");
+    std::fs::write(&file, "before").unwrap();
+    let program = program("descriptors.c");
+    let mut target = Target::start(&program, &["closes", file.to_str().unwrap()]);
+    nothing_is_wrong(&mut target, &scene, 25);
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "before");
+    target.quit();
+}
+
+#[test]
+fn numbers_are_given_as_without_prof() {
+    let scene = Scene::new("lowest");
+    let mut target = Target::start(&program("descriptors.c"), &["counts"]);
+    nothing_is_wrong(&mut target, &scene, 12);
+    target.quit();
+}
+
+#[test]
+fn children_of_a_fork_during_an_attach_have_nothing_of_the_ring() {
+    let scene = Scene::new("forks");
+    let mut target = Target::start(&program("descriptors.c"), &["forks"]);
+    nothing_is_wrong(&mut target, &scene, 12);
+    target.quit();
+}
+
+#[test]
+fn a_full_table_of_descriptors_is_named_and_left_alone() {
+    let scene = Scene::new("full");
+    let mut target = Target::start(&program("descriptors.c"), &["full"]);
+    let before = Snapshot::of(&target);
+    let out = scene.prof(&["attach", &target.pid.to_string()]);
+    assert_eq!(out.code, 3, "{out:?}");
+    for word in ["descriptors", "(32)", "prlimit", "nothing was changed"] {
+        assert!(out.stderr.contains(word), "no {word}: {out:?}");
+    }
+    before.assert_same(&Snapshot::of(&target));
+    target.ask("room");
+    scene.attach(&target);
+    scene.detach(&target);
+    target.quit();
+}

@@ -1,0 +1,126 @@
+//! What lies beside prof's memory in the target: pages that nobody may touch. And what becomes of it where all
+//! memory is locked, or written to a core file: nothing.
+
+mod common;
+
+use common::build::program;
+use common::snapshot::Snapshot;
+use common::{Scene, Target};
+
+/// A mapping as smaps has it.
+#[derive(Clone, Debug, PartialEq)]
+struct Mapping {
+    start: u64,
+    end: u64,
+    access: String,
+    name: String,
+    flags: Vec<String>,
+}
+
+fn mappings(target: &Target) -> Vec<Mapping> {
+    let mut all: Vec<Mapping> = Vec::new();
+    for line in target.proc("smaps").lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        let hex = |s: &str| u64::from_str_radix(s, 16).ok();
+        let range = fields[0].split_once('-').and_then(|(a, b)| Some((hex(a)?, hex(b)?)));
+        if let Some((start, end)) = range {
+            all.push(Mapping {
+                start,
+                end,
+                access: fields[1].into(),
+                name: fields.get(5).copied().unwrap_or("").into(),
+                flags: Vec::new(),
+            });
+        } else if let Some(m) = all.last_mut().filter(|_| fields[0] == "VmFlags:") {
+            m.flags = fields[1..].iter().map(|f| (*f).to_owned()).collect();
+        }
+    }
+    all
+}
+
+/// What prof has mapped into a target that does nothing itself.
+fn of_prof(before: &[Mapping], after: &[Mapping]) -> Vec<Mapping> {
+    let was = |m: &&Mapping| before.iter().any(|b| (b.start, b.end) == (m.start, m.end));
+    after.iter().filter(|m| !was(m)).cloned().collect()
+}
+
+#[test]
+fn guard_pages_are_around_all_that_is_mapped() {
+    let scene = Scene::new("guards");
+    let mut target = Target::start(&program("neighbours.c"), &[]);
+    let before = mappings(&target);
+    scene.attach(&target);
+    let ours = of_prof(&before, &mappings(&target));
+    assert!(ours.iter().any(|m| m.name.contains("prof-ring")), "{ours:#?}");
+    assert!(ours.iter().filter(|m| m.access.contains('x')).count() >= 2, "{ours:#?}");
+    let is_guard = |m: &Mapping| m.access.starts_with("---");
+    for (k, m) in ours.iter().enumerate().filter(|(_, m)| !is_guard(m)) {
+        let below = ours[..k].last().filter(|b| b.end == m.start);
+        let above = ours.get(k + 1).filter(|a| a.start == m.end);
+        assert!(below.is_some() && above.is_some(), "nothing guards {m:?}: {ours:#?}");
+    }
+    // In no core file, and of the ring no child has anything.
+    for m in &ours {
+        assert!(m.flags.iter().any(|f| f == "dd"), "{m:?}");
+        let is_ring = m.name.contains("prof-ring");
+        assert_eq!(m.flags.iter().any(|f| f == "dc"), is_ring, "{m:?}");
+    }
+    scene.detach(&target);
+    assert_eq!(of_prof(&before, &mappings(&target)), []);
+    target.quit();
+}
+
+#[test]
+fn what_runs_over_the_end_of_a_block_faults_as_without_prof() {
+    let scene = Scene::new("overflow");
+    let alone = {
+        let mut target = Target::start(&program("neighbours.c"), &[]);
+        target.ask("overflow")
+    };
+    assert_eq!(alone, "done fault");
+    let mut target = Target::start(&program("neighbours.c"), &[]);
+    scene.attach(&target);
+    assert_eq!(target.ask("overflow"), alone);
+    assert_eq!(target.wait(), 77);
+}
+
+#[test]
+fn a_thread_that_maps_at_the_same_moment_hinders_no_attach() {
+    let scene = Scene::new("maps");
+    let mut target = Target::start(&program("neighbours.c"), &["maps"]);
+    for i in 0..15 {
+        let file = scene.path(&format!("cycle{i}.prof"));
+        scene.attach_with(&target, &["-o", file.to_str().unwrap()]);
+        scene.detach(&target);
+    }
+    assert_ne!(target.ask("count"), "done 0");
+    target.quit();
+}
+
+#[test]
+fn nothing_is_locked_where_all_that_is_mapped_is() {
+    let scene = Scene::new("locks");
+    let mut target = Target::start(&program("neighbours.c"), &["locks"]);
+    target.ask("blocks");
+    let (maps, locked) = (mappings(&target), target.status("VmLck"));
+    let before = Snapshot::of(&target);
+    let recording = scene.attach(&target);
+    assert_eq!(target.status("VmLck"), locked);
+    for m in of_prof(&maps, &mappings(&target)) {
+        assert!(!m.flags.iter().any(|f| f == "lo"), "{m:?}");
+    }
+    target.ask("blocks");
+    scene.detach(&target);
+    before.assert_same(&Snapshot::of(&target));
+    assert_eq!(scene.finished(&recording).total("allocations"), 10);
+    // A page must be free of that limit.
+    target.ask("rest");
+    let before = Snapshot::of(&target);
+    let out = scene.prof(&["attach", &target.pid.to_string()]);
+    assert_eq!(out.code, 3, "{out:?}");
+    for word in ["mlockall", "1048576 bytes", "--memlock", "nothing was changed"] {
+        assert!(out.stderr.contains(word), "no {word}: {out:?}");
+    }
+    before.assert_same(&Snapshot::of(&target));
+    target.quit();
+}
