@@ -306,3 +306,52 @@ fn frees_that_end_in_another_library_count_once() {
         );
     }
 }
+
+/// A Rust program, stripped of debug information, with an allocator of which only what Rust calls is kept.
+#[track_caller]
+fn rust_program(scene: &Scene, interface: &str, library: Option<&Path>) -> PathBuf {
+    let program = scene.path(&format!("rust_{interface}"));
+    let mut rustc = Command::new("rustc");
+    rustc.args(["-O", "-C", "strip=debuginfo", "--edition=2024", "--cfg", interface, "-o"]);
+    rustc.arg(&program).arg(sources().join("rust_allocators.rs"));
+    if let Some(library) = library {
+        rustc.args(["-C", &format!("link-arg={}", library.display())]);
+        rustc.args(["-C", "link-arg=-lm", "-C", "link-arg=-ldl"]);
+    }
+    scene.run(rustc).ok("rustc");
+    program
+}
+
+#[track_caller]
+fn assert_rust(program: &Path, wanted: &[&str]) {
+    let r = recorded(program, &[]);
+    let names = hooked(&r);
+    assert!(wanted.iter().all(|w| names.contains(w)), "{names:?}");
+    assert!(!names.iter().any(|n| n.ends_with("_free")), "the linker has kept a free: {names:?}");
+    r.assert_sound();
+    let bytes = r.total("live_bytes");
+    // Beside these the program and its standard library keep some small blocks.
+    let kept = 250 * 128 + 100_000 + 3000 + 8192;
+    assert!((kept..kept + 4096).contains(&bytes), "{bytes} of {kept}");
+    assert!(r.total("allocations") >= 503 && r.total("frees") >= 250, "{:#}", r.brief());
+}
+
+#[test]
+fn rust_programs_of_whose_allocator_the_linker_keeps_no_free() {
+    const TEST: &str = "rust_programs_of_whose_allocator_the_linker_keeps_no_free";
+    let library = Path::new(LIBRARIES).join("libjemalloc_pic.a");
+    if !library.exists() || !installed("objcopy") || !installed("rustc") {
+        return skip(TEST, "needs libjemalloc-dev, objcopy and rustc");
+    }
+    let scene = Scene::new("rust-allocators");
+    // tikv-jemallocator's prefix; the functions that Rust does not call have names that nobody looks for.
+    let called = renamed(&library, "_rjem_", &["mallocx", "rallocx", "sdallocx"]);
+    let rest = ["malloc", "calloc", "realloc", "free", "dallocx", "xallocx", "mallctl"];
+    let more = ["posix_memalign", "aligned_alloc", "memalign", "valloc", "nallocx", "sallocx"];
+    let archive =
+        renamed(&called, "dropped_", &[&rest[..], &more[..], &["malloc_usable_size"]].concat());
+    let program = rust_program(&scene, "jemalloc", Some(&archive));
+    assert_rust(&program, &["_rjem_mallocx", "_rjem_rallocx", "_rjem_sdallocx"]);
+    let program = rust_program(&scene, "snmalloc", None);
+    assert_rust(&program, &["sn_rust_alloc", "sn_rust_realloc", "sn_rust_dealloc"]);
+}

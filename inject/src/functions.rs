@@ -24,6 +24,8 @@ pub enum Family {
     Jemalloc,
     /// mimalloc, with its own prefix.
     Mimalloc,
+    /// snmalloc's interface for Rust, with its own prefix.
+    Snmalloc,
 }
 
 const fn w(name: &'static str, kind: Kind) -> Wanted {
@@ -40,6 +42,10 @@ const fn je(name: &'static str, kind: Kind) -> Wanted {
 
 const fn mi(name: &'static str, kind: Kind) -> Wanted {
     Wanted { name, kind, nothrow: "", family: Family::Mimalloc }
+}
+
+const fn sn(name: &'static str, kind: Kind) -> Wanted {
+    Wanted { name, kind, nothrow: "", family: Family::Snmalloc }
 }
 
 /// Everything that hands out or takes back memory. C names may carry a prefix ([`PREFIXES`]); C++
@@ -86,6 +92,10 @@ pub const TABLE: &[Wanted] = &[
     mi("heap_malloc_small", Kind::Memalign),
     mi("heap_malloc_aligned", Kind::Memalign),
     mi("heap_zalloc_aligned", Kind::Memalign),
+    sn("rust_alloc", Kind::Memalign),
+    sn("rust_alloc_zeroed", Kind::Memalign),
+    sn("rust_dealloc", Kind::Delete),
+    sn(SNMALLOC_REALLOC, Kind::NamedRealloc),
     new("_Znwm", Kind::New, "_ZnwmRKSt9nothrow_t"),
     new("_Znam", Kind::New, "_ZnamRKSt9nothrow_t"),
     new("_Znwj", Kind::New, "_ZnwjRKSt9nothrow_t"),
@@ -115,10 +125,22 @@ pub const TABLE: &[Wanted] = &[
 ];
 
 /// Prefixes under which allocators are linked into programs beside libc's.
-pub const PREFIXES: &[&str] = &["", "je_", "_rjem_", "mi_", "tc_"];
+pub const PREFIXES: &[&str] = &["", "je_", "_rjem_", "mi_", "tc_", SNMALLOC];
 
 /// The prefix of mimalloc's own names.
 pub const MIMALLOC: &str = "mi_";
+
+/// The prefix of snmalloc's interface for Rust.
+pub const SNMALLOC: &str = "sn_";
+
+/// snmalloc's realloc for Rust: block, alignment, old size, new size.
+pub const SNMALLOC_REALLOC: &str = "rust_realloc";
+
+/// Argument of [`SNMALLOC_REALLOC`] that is the new size, and that of the block, counted from 0.
+pub const SNMALLOC_REALLOC_ARGS: (u8, u8) = (3, 0);
+
+/// Prefixes that nobody but jemalloc uses. Linkers drop `mallctl` from programs that do not call it.
+pub const JEMALLOC: &[&str] = &["je_", "_rjem_"];
 
 /// What jemalloc has beside its functions, with the same prefix.
 pub const JEMALLOC_MARK: &str = "mallctl";

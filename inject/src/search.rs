@@ -1,7 +1,10 @@
 //! Where the target has the functions that are to be hooked.
 
 use crate::elf::{Module, Symbol};
-use crate::functions::{Family, JEMALLOC_MARK, LOADER, MIMALLOC, PREFIXES, TABLE, Wanted};
+use crate::functions::{
+    Family, JEMALLOC, JEMALLOC_MARK, LOADER, MIMALLOC, PREFIXES, SNMALLOC, SNMALLOC_REALLOC,
+    SNMALLOC_REALLOC_ARGS, TABLE, Wanted,
+};
 use crate::named::{self, Named};
 use crate::{RemoteAddr, RemoteMemory, Result, operators, sandbox};
 use prof_trace::records::NotHooked;
@@ -67,6 +70,7 @@ impl<'a> Names<'a> {
                 Family::Any => p.is_empty() || !w.name.starts_with("_Z"),
                 Family::Jemalloc => true,
                 Family::Mimalloc => *p == MIMALLOC,
+                Family::Snmalloc => *p == SNMALLOC,
             };
             fits.then_some((*p, w))
         })
@@ -174,6 +178,14 @@ pub(crate) fn is_libc(m: &Module) -> bool {
     ["libc.", "libc-", "ld-musl"].iter().any(|n| m.file_name().starts_with(n))
 }
 
+/// Prefixes of allocators whose free ends in no other.
+const KNOWN: [&str; 4] = [MIMALLOC, SNMALLOC, "_rjem_", "tc_"];
+
+/// Whether a function is the allocator's own, and no operator of C++, which ends in it.
+fn is_c(w: &Wanted) -> bool {
+    !w.name.starts_with("_Z")
+}
+
 /// The functions that a module defines.
 struct Own<'a> {
     index: usize,
@@ -188,8 +200,7 @@ impl Own<'_> {
     /// Whether its free ends in no other: libc's does not, nor that of an allocator that is known. Any other
     /// may be a wrapper of libc's, as `libc_malloc_debug.so` and many a program's own are.
     fn is_last(&self) -> bool {
-        let known =
-            |n: &str| n.starts_with(MIMALLOC) || n.starts_with("tc_") || self.names.marks(n);
+        let known = |n: &str| KNOWN.iter().any(|p| n.starts_with(p)) || self.names.marks(n);
         self.alone || is_libc(self.module) || self.symbols.iter().any(|s| known(&s.name))
     }
 
@@ -200,8 +211,8 @@ impl Own<'_> {
 
     /// Adds what one allocator (a prefix) has.
     fn add(&self, prefix: &str, found: &mut Vec<Found>, not: &mut Vec<NotHooked>) {
-        let jemalloc =
-            self.symbols.iter().any(|s| s.name.strip_suffix(JEMALLOC_MARK) == Some(prefix));
+        let marked = |s: &Symbol| s.name.strip_suffix(JEMALLOC_MARK) == Some(prefix);
+        let jemalloc = JEMALLOC.contains(&prefix) || self.symbols.iter().any(marked);
         let own: Vec<(&Symbol, &Wanted)> = self
             .symbols
             .iter()
@@ -209,10 +220,18 @@ impl Own<'_> {
             .filter(|(_, w)| w.family != Family::Jemalloc || jemalloc)
             .collect();
         let has = |name: &str| own.iter().any(|(_, w)| w.name == name);
+        // Linkers keep of an allocator what a program calls: Rust calls jemalloc's sdallocx and no free. Names
+        // without a prefix may be anybody's, so there malloc is asked for. operator new and delete of
+        // libstdc++ end in a hooked malloc and free.
+        let begins = |w: &Wanted| match prefix {
+            "" => matches!(w.name, "malloc" | "mallocx"),
+            _ => !matches!(w.kind, Kind::Free | Kind::Delete),
+        };
+        let allocates = own.iter().any(|(_, w)| is_c(w) && begins(w));
+        let ends = |w: &Wanted| is_c(w) && matches!(w.kind, Kind::Free | Kind::Delete);
         // A static program that frees nothing has no free.
-        if !has("malloc") || !(has("free") || self.alone) {
-            // operator new and delete of libstdc++ end in a hooked malloc and free.
-            let malloc = own.iter().find(|(s, w)| w.name == "malloc" && !s.indirect);
+        if !allocates || !(self.alone || own.iter().any(|(_, w)| ends(w))) {
+            let malloc = own.iter().find(|(s, w)| is_c(w) && begins(w) && !s.indirect);
             let named = |s: &Symbol| found.iter().any(|f| f.addr == s.addr);
             if let Some((s, _)) = malloc.filter(|(s, _)| !named(s)) {
                 let reason = "there is no free beside it; --alloc-fn records it";
@@ -235,7 +254,8 @@ impl Own<'_> {
             }
             let nothrow = own.iter().find(|(_, o)| o.name == w.nothrow).map(|(o, _)| o.addr);
             let kind = if w.kind == Kind::Free && !last { Kind::Delete } else { w.kind };
-            merge(found, Found { nothrow, ..Found::new(s, kind, self.index) });
+            let args = if w.name == SNMALLOC_REALLOC { SNMALLOC_REALLOC_ARGS } else { (0, 0) };
+            merge(found, Found { nothrow, args, ..Found::new(s, kind, self.index) });
         }
     }
 }
