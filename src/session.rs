@@ -184,7 +184,9 @@ pub fn detach(pid: i32, timeout: Duration) -> Result<Detached> {
     }
     if last.counters.lost > 0 {
         let lost = crate::units::count(last.counters.lost);
-        said.push(format!("{lost} events were lost, as the ring was full"));
+        said.push(format!(
+            "{lost} events were lost: the ring was full, or there were more threads than it has room for (--ring-size); blocks whose frees are among them count as live"
+        ));
     }
     said.push(hooks::stops(&report.stops));
     let me = std::process::id();

@@ -64,6 +64,49 @@ fn reused_addresses_keep_their_order_across_threads() {
     }
 }
 
+/// Threads that may be made at a time, without taking the last from others: of processes, and of memory.
+fn room_for_threads() -> usize {
+    let number = |file: &str| {
+        let text = std::fs::read_to_string(format!("/proc/{file}")).unwrap_or_default();
+        text.trim().parse::<usize>().unwrap_or(usize::MAX)
+    };
+    let loads = std::fs::read_to_string("/proc/loadavg").unwrap();
+    let now: usize = loads.split(['/', ' ']).nth(4).and_then(|w| w.parse().ok()).unwrap();
+    let most = number("sys/kernel/pid_max").min(number("sys/kernel/threads-max"));
+    let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
+    let free = memory.lines().find_map(|l| l.strip_prefix("MemAvailable:")).unwrap();
+    let free: usize = free.trim().trim_end_matches(" kB").parse().unwrap();
+    // A third of the memory: each takes some 100 KiB, half of it prof's.
+    (most - now).saturating_sub(2000).min(free / 300)
+}
+
+#[test]
+fn thirty_thousand_threads_have_room() {
+    // There is none beside the first table where pointers have 32 bits.
+    let most = if cfg!(target_pointer_width = "32") { 100 } else { 30_000 };
+    let wanted = room_for_threads().min(most);
+    let scene = Scene::new("crowd");
+    let mut target = Target::start(&program("crowd.c"), &[]);
+    let recording = scene.attach_with(&target, &["--ring-size", "1GiB"]);
+    let answer = target.ask(&format!("go {wanted}"));
+    // Limits of the machine that nothing tells beforehand: a container's, a user's.
+    let threads: u64 = answer.rsplit('=').next().unwrap().parse().unwrap();
+    if threads < most as u64 {
+        eprintln!("not all of {most} threads, but {threads}: this machine has no more");
+    }
+    target.ask("free");
+    target.ask("end");
+    scene.detach(&target);
+    target.quit();
+    let r = scene.finished(&recording);
+    assert_eq!(r.number("/recording/lost_events"), 0);
+    assert_eq!(r.number("/recording/unknown_frees"), 0);
+    let groups = r.asked_by("crowd_block");
+    let sum = |name: &str| groups.iter().map(|g| g.number(name)).sum::<u64>();
+    assert_eq!((sum("allocations"), sum("peak_count")), (threads, threads));
+    assert_eq!(sum("live_count"), 0, "{}", r.askers());
+}
+
 /// Four threads free each other's blocks at full speed: no event is lost, and on each address an
 /// allocation follows the free before it, whoever made the two.
 #[track_caller]

@@ -32,6 +32,7 @@ pub mod proc;
 pub mod recorded;
 pub mod remote;
 mod ring;
+mod room;
 pub mod sandbox;
 mod search;
 mod settle;

@@ -19,6 +19,8 @@ use crate::{Error, RemoteAddr, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
 use prof_trace::shared::{Area, Control, STABLE_AT, Stable};
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 /// Protection and mapping bits of the kernel's mmap (those for mapping are others on MIPS).
@@ -47,7 +49,7 @@ pub(crate) struct Mapped {
     pub stubs: Vec<Area>,
 }
 
-/// The most of the ring that is unmapped in one stop.
+/// The most of the ring that is unmapped in one stop, if all its pages are there; where few are, it is more.
 const PART: u64 = 64 << 20;
 /// So often another place is looked for where a thread of the target has just mapped something.
 const TRIES: usize = 16;
@@ -234,13 +236,35 @@ impl Site<'_> {
         for m in maps.iter().rev().filter(|m| m.shared && m.inode == first.inode) {
             let mut left = m.len();
             while left > 0 {
-                let rest = left.saturating_sub(1) / PART * PART;
+                let rest = self.rest(m.start.0, left);
                 if !self.unmap(m.start.0 + rest, left - rest) {
                     return;
                 }
                 left = rest;
             }
         }
+    }
+
+    /// What to leave for later of so many bytes.
+    fn rest(&self, start: u64, left: u64) -> u64 {
+        let page = proc::page_size();
+        let pagemap = File::open(format!("/proc/{}/pagemap", self.pid));
+        let present = |from: u64, to: u64| {
+            let mut entries = vec![0u8; ((to - from) / page * 8) as usize];
+            let read =
+                pagemap.as_ref().map(|f| f.read_exact_at(&mut entries, (start + from) / page * 8));
+            let all = (to - from) / page;
+            let there = |e: &&[u8; 8]| u64::from_ne_bytes(**e) >> 63 == 1;
+            let count = || entries.as_chunks::<8>().0.iter().filter(there).count() as u64;
+            if matches!(read, Ok(Ok(()))) { count() } else { all }
+        };
+        let (mut rest, mut pages) = (left, 0);
+        while rest > 0 && pages < PART / page / 2 {
+            let from = (rest - 1) / PART * PART;
+            pages += present(from, rest);
+            rest = from;
+        }
+        rest
     }
 
     /// Unmaps an area if it is there, and then takes it out of the control page.

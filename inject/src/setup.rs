@@ -110,6 +110,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     let geometry = i.shared.geometry();
     c.states_addr = mapped.ring.addr + geometry.states_at() as u64;
     c.states_count = geometry.states() as u64;
+    c.more_count = geometry.more_states() as u64;
     c.states_stride = prof_trace::shared::STATE_SIZE as u64;
     c.flag_addr = mapped.flag.addr;
     c.flag_len = mapped.flag.len;

@@ -42,14 +42,16 @@ impl Census {
         }
     }
 
-    /// Marks the slots of threads that have ended, so that new threads can take them.
-    pub fn free_slots(&self, shared: &Shared) {
+    /// Marks the slots of threads that have ended, so that new threads can take them; whether there were any.
+    pub fn free_slots(&self, shared: &Shared) -> bool {
+        let mut any = false;
         for s in shared.used_slots() {
             let Some(owner) = slots::owner(s) else { continue };
             // One that is not in the census came after it.
             if self.has_ended(owner.tid, owner.serial, |_| true) {
-                slots::mark_dead(s, owner);
+                any |= slots::mark_dead(s, owner);
             }
         }
+        any
     }
 }

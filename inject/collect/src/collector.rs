@@ -84,6 +84,7 @@ pub struct Collector {
     pass: u64,
     toggles: u64,
     second: Instant,
+    second_took: Duration,
     stacks_read: Instant,
     maps_took: Duration,
     sleep: Duration,
@@ -123,11 +124,17 @@ impl Collector {
         // SAFETY: no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
         let (mut ours, mut there) = (0u64, 0u64);
+        let geometry = self.shared.geometry();
+        let more = self.shared.has_more_threads();
         for (addr, len) in areas(&self.shared) {
             ours = ours.saturating_add(len / page);
             // What the target claims of it is no reason to look at more than there can be.
-            let most = self.shared.geometry().size() as u64;
-            there += self.target.resident(addr / page, len.min(most) / page);
+            let parts = geometry.in_use(more).map(|r| r.start as u64..(r.end as u64).min(len));
+            let other = [0..len.min(geometry.size() as u64)];
+            for r in if addr == c.ring_addr { &parts[..] } else { &other[..] } {
+                let pages = r.end.saturating_sub(r.start) / page;
+                there += self.target.resident(addr.saturating_add(r.start) / page, pages);
+            }
         }
         let without = |all: u64, ours: u64| if ours < all { all - ours } else { all };
         (without(rss, there), without(vss, ours))
@@ -157,6 +164,7 @@ impl Collector {
             pass: 0,
             toggles: 0,
             second: now,
+            second_took: Duration::ZERO,
             stacks_read: now,
             maps_took: Duration::ZERO,
             sleep: SLEEP.0,
@@ -249,8 +257,9 @@ impl Collector {
     /// Whether it is time for what is done once a second. Sooner, if segments or slots run out,
     /// which those of ended threads may help with.
     fn is_due(&mut self) -> bool {
-        let since = self.second.elapsed();
-        since >= SECOND || (self.short && since >= SHORT_SECOND)
+        // Of tens of thousands of threads it takes a while to ask which are alive.
+        let gap = if self.short { SHORT_SECOND } else { SECOND };
+        self.second.elapsed() >= gap.max(self.second_took * 8)
     }
 
     /// One look at everything; true if the ring is filling so fast that there is no time to sleep.
@@ -330,7 +339,7 @@ impl Collector {
 
     /// What needs no haste: names, who is alive, counters, the target's size and mappings.
     pub fn every_second(&mut self) -> Memory {
-        self.second = Instant::now();
+        let began = Instant::now();
         self.born = 0;
         let there = if self.stacks_read.elapsed() < self.maps_took * 50 {
             Memory::There
@@ -347,7 +356,9 @@ impl Collector {
         let census = self.threads.census(&self.shared);
         let threads = &self.threads;
         self.drain.mark_dead(&self.shared, |v| threads.has_ended(&census, v.tid, v.serial));
-        census.free_slots(&self.shared);
+        if census.free_slots(&self.shared) {
+            self.shared.control().slots_freed.fetch_add(1, Relaxed);
+        }
         if self.threads.are_many() || self.pass.is_multiple_of(64) {
             self.threads.forget(&self.shared, self.drain.serials());
         }
@@ -355,6 +366,8 @@ impl Collector {
         self.put_counters();
         self.look_at_memory(false);
         self.pass(true);
+        self.second = Instant::now();
+        self.second_took = self.second - began;
         there
     }
 

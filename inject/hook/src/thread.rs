@@ -4,8 +4,8 @@ use crate::state::Thread;
 use crate::sys;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::thread_pointer;
-use prof_trace::shared::{Shared, Slot};
-use prof_trace::slots::{self, Claim};
+use prof_trace::shared::{Shared, Slot, TURNED_AWAY};
+use prof_trace::slots::{self, Claim, Places};
 
 /// The calling thread's slot and state; `None` if there is no room for it.
 #[inline(always)]
@@ -53,7 +53,7 @@ fn libc_tid(shared: &Shared, tp: u64) -> Option<u32> {
 fn state(shared: &Shared, index: usize) -> &'static mut Thread {
     let c = shared.control();
     let at = c.states_addr as usize + index * c.states_stride as usize;
-    // SAFETY: inside the states that the injector mapped (`index` < `states_count`); only the
+    // SAFETY: inside the states that the injector mapped (`index` < `states_count + more_count`); only the
     // thread that owns the slot with this index comes here, and one call at a time does, since
     // the others see `busy_sp` or `inner_sp` set before they use it.
     unsafe { &mut *(at as *mut Thread) }
@@ -67,18 +67,27 @@ fn find(
     start: usize,
     mask: usize,
 ) -> Option<(&'static Slot, &'static mut Thread)> {
+    let c = shared.control();
+    // Before the search: a slot that is freed meanwhile makes the note void.
+    let freed = c.slots_freed.load(Relaxed);
+    let key = (tp ^ freed.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1;
+    let away = c.turned_away.get(start % TURNED_AWAY)?;
     // libc does not know of a thread that was made without it; its thread pointer decides.
     let tid = || libc_tid(shared, tp).filter(|t| *t != 0);
-    let claim = slots::claim(shared, tp, start, mask, tid);
-    if let Claim::Own(index) | Claim::New(index) = claim
-        && let Some(s) = shared.slot(index)
-    {
-        if claim == Claim::New(index) {
-            take(shared, s, tp, index);
+    if away.key.load(Relaxed) != key {
+        let places = Places::new(start, mask.wrapping_add(1), c.more_count as usize);
+        match slots::claim(shared, tp, places, tid) {
+            Claim::Own(index) => return Some((shared.slot(index)?, state(shared, index))),
+            Claim::New(index) => {
+                let s = shared.slot(index)?;
+                take(shared, s, tp, index);
+                return Some((s, state(shared, index)));
+            }
+            Claim::Busy => {}
+            Claim::None => away.key.store(key, Relaxed),
         }
-        return Some((s, state(shared, index)));
     }
-    shared.control().lost_no_slot.fetch_add(1, Relaxed);
+    away.lost.fetch_add(1, Relaxed);
     None
 }
 

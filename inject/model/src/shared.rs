@@ -115,6 +115,10 @@ impl Shared {
         self.used[0].fetch_or(1 << index, Relaxed);
     }
 
+    pub fn is_noted(&self, index: usize) -> bool {
+        self.used[0].load(Relaxed) >> index & 1 == 1
+    }
+
     pub fn used_slots(&self) -> impl Iterator<Item = &Slot> {
         let used = self.used[0].load(Relaxed);
         self.slots.iter().enumerate().filter(move |(i, _)| used >> i & 1 != 0).map(|(_, s)| s)

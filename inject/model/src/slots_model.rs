@@ -2,7 +2,7 @@
 
 use crate::census::Census;
 use crate::shared::{SLOTS, Shared};
-use crate::slots::{self, Claim};
+use crate::slots::{self, Claim, Places};
 use crate::sync::AtomicU32;
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -18,6 +18,8 @@ const THIRD: u64 = 192;
 /// slot may touch. loom finds two that do.
 struct Target {
     shared: Shared,
+    /// Slots that are looked at first; the others are beside them.
+    first: usize,
     states: Vec<UnsafeCell<u32>>,
     next_thread: AtomicU32,
     /// Number of the kernel's threads with the id 5 and 6, as `/proc` shows them, and the serials
@@ -34,8 +36,14 @@ const LIVING_TID: u32 = 9;
 impl Target {
     /// With slots that threads have which are no part of the model: pairs of thread pointer and id.
     fn new(owners: &[(u64, u32)], alive: [u32; 2]) -> Self {
+        Self::with_parts(SLOTS, owners, alive)
+    }
+
+    /// The same where so many slots are looked at first.
+    fn with_parts(first: usize, owners: &[(u64, u32)], alive: [u32; 2]) -> Self {
         let t = Self {
             shared: Shared::with_slots(),
+            first,
             states: (0..SLOTS).map(|_| UnsafeCell::new(0)).collect(),
             next_thread: AtomicU32::new(1),
             alive: alive.map(AtomicU32::new),
@@ -47,9 +55,13 @@ impl Target {
         t
     }
 
+    fn places(&self) -> Places {
+        Places::new(0, self.first, SLOTS - self.first)
+    }
+
     /// What the hook does at each event: finds its slot or takes one; then its state is its own.
     fn enter(&self, tp: u64, tid: u32) -> Option<(usize, u32)> {
-        let index = match slots::claim(&self.shared, tp, 0, SLOTS - 1, || Some(tid)) {
+        let index = match slots::claim(&self.shared, tp, self.places(), || Some(tid)) {
             Claim::Own(index) => index,
             Claim::New(index) => {
                 let serial = self.next_thread.fetch_add(1, Relaxed);
@@ -60,7 +72,7 @@ impl Target {
                 slots::publish(s);
                 index
             }
-            Claim::None => return None,
+            Claim::Busy | Claim::None => return None,
         };
         // SAFETY: as above.
         Some((index, self.states[index].with_mut(|p| unsafe { *p })))
@@ -148,16 +160,50 @@ fn the_id_of_a_dead_thread_comes_again() {
     });
 }
 
+/// The first part has one slot, which a living thread has.
+#[test]
+fn who_finds_no_room_gets_some_beside() {
+    crate::check(Some(2), || {
+        let target = Arc::new(Target::with_parts(1, &[(THIRD, LIVING_TID)], [1, 1]));
+        let live = |tp, tid| {
+            let t = target.clone();
+            thread::spawn(move || t.live(tp, tid))
+        };
+        let all = [live(OLD, 5), live(OTHER, 6)];
+        for h in all {
+            h.join().expect("thread");
+        }
+        let serials = target.serials.each_ref().map(|s| s.load(Relaxed));
+        assert_eq!(serials.iter().filter(|s| **s != 0).count(), 1, "one slot, one thread");
+    });
+}
+
+#[test]
+fn who_has_room_beside_keeps_it_when_some_gets_free() {
+    crate::check(Some(2), || {
+        // The first slot's thread has ended, and a new one wants it.
+        let target = Arc::new(Target::with_parts(1, &[(THIRD, DEAD_TID), (OLD, 5)], [1, 1]));
+        target.serials[0].store(2, Relaxed);
+        let other = target.clone();
+        let other = thread::spawn(move || other.live(OTHER, 6));
+        target.census();
+        assert_eq!(target.enter(OLD, 5), Some((1, 2)), "it is where it was");
+        other.join().expect("thread");
+        target.census();
+        assert_eq!(target.enter(OLD, 5), Some((1, 2)), "it is where it was");
+    });
+}
+
 #[test]
 fn a_signal_while_a_slot_is_taken_takes_no_second() {
     crate::check(None, || {
         let target = Target::new(&[], [1, 1]);
-        let claim = || slots::claim(&target.shared, OLD, 0, SLOTS - 1, || Some(5));
+        let claim = || slots::claim(&target.shared, OLD, target.places(), || Some(5));
         assert_eq!(claim(), Claim::New(0));
-        assert_eq!(claim(), Claim::None);
+        assert_eq!(claim(), Claim::Busy);
         let s = target.shared.slot(0).expect("slot");
         slots::name(s, OLD, 5, 1);
-        assert_eq!(claim(), Claim::None);
+        assert_eq!(claim(), Claim::Busy);
         slots::publish(s);
         assert_eq!(claim(), Claim::Own(0));
     });

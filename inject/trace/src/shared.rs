@@ -18,15 +18,21 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Grows with every change of the layout. Of what has another number, prof knows [`Stable`] alone.
-pub const LAYOUT: u32 = 15;
+pub const LAYOUT: u32 = 16;
 /// Second word of the flag page: tells the attached process from its forked children, in which the
 /// kernel has wiped the page and nothing else of prof's memory is mapped.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
 /// Name of the memfd; in `/proc/PID/maps` it reads `/memfd:prof-ring (deleted)`.
 pub const MEMFD_NAME: &str = "prof-ring";
 
+/// Threads that have their slot where it is found at first sight, at the most.
+pub const FIRST_SLOTS: usize = 8192;
+/// Threads that have room beside them once those are taken: none where address space is short.
+pub const MORE_SLOTS: usize = if cfg!(target_pointer_width = "32") { 0 } else { 1 << 16 };
 /// Threads that can be recorded at a time.
-pub const SLOTS: usize = 8192;
+pub const SLOTS: usize = FIRST_SLOTS + MORE_SLOTS;
+/// Entries of [`Control::turned_away`].
+pub const TURNED_AWAY: usize = 512;
 /// Modules that can be known over a recording's time.
 pub const MODULES: usize = 4096;
 /// Hooked functions.
@@ -81,6 +87,7 @@ pub const STATE_SIZE: usize = 400 << 10;
 pub struct Geometry {
     segments: usize,
     states: usize,
+    more: usize,
     tables: usize,
 }
 
@@ -91,13 +98,22 @@ impl Geometry {
     /// A ring of about `bytes` bytes of events: between 64 segments and [`MAX_SEGMENTS`].
     pub fn for_ring(bytes: usize) -> Self {
         let segments = (bytes / SEGMENT_SIZE).clamp(64, MAX_SEGMENTS) / 64 * 64;
-        Self { segments, states: MIN_STATES, tables: 0 }
+        Self { segments, states: MIN_STATES, more: 0, tables: 0 }
     }
 
-    /// The same with room for so many threads at a time: a power of two up to [`SLOTS`].
+    /// The same with room for so many threads at a time: a power of two up to [`FIRST_SLOTS`].
     #[must_use]
     pub fn with_threads(self, threads: usize) -> Self {
-        Self { states: threads.clamp(MIN_STATES, SLOTS).next_power_of_two().min(SLOTS), ..self }
+        let states = threads.clamp(MIN_STATES, FIRST_SLOTS).next_power_of_two();
+        Self { states: states.min(FIRST_SLOTS), ..self }
+    }
+
+    /// The same with room for so many threads beside those: none, or a power of two up to [`MORE_SLOTS`].
+    /// It is address space alone until there are as many.
+    #[must_use]
+    pub fn with_more_threads(self, threads: usize) -> Self {
+        let more = if threads == 0 { 0 } else { threads.next_power_of_two().min(MORE_SLOTS) };
+        Self { more, ..self }
     }
 
     /// The same with room for so many bytes of unwind tables.
@@ -106,9 +122,14 @@ impl Geometry {
         Self { tables: up(bytes), ..self }
     }
 
-    /// Threads that have room at a time.
+    /// Threads that have room at a time, at first sight.
     pub fn states(self) -> usize {
         self.states
+    }
+
+    /// Threads that have room beside them.
+    pub fn more_states(self) -> usize {
+        self.more
     }
 
     /// Where the thread states begin.
@@ -118,7 +139,7 @@ impl Geometry {
 
     /// Where the unwind tables begin.
     pub fn tables_at(self) -> usize {
-        up(self.states_at() + self.states * STATE_SIZE)
+        up(self.states_at() + (self.states + self.more) * STATE_SIZE)
     }
 
     /// From the number of segments that a control page names, if it can be one.
@@ -127,6 +148,7 @@ impl Geometry {
         ((64..=MAX_SEGMENTS).contains(&segments) && segments.is_multiple_of(64)).then_some(Self {
             segments,
             states: 0,
+            more: 0,
             tables: 0,
         })
     }
@@ -134,7 +156,7 @@ impl Geometry {
     /// For the hook, whose number of segments prof has checked.
     #[inline(always)]
     pub const fn trusted(segments: usize) -> Self {
-        Self { segments, states: 0, tables: 0 }
+        Self { segments, states: 0, more: 0, tables: 0 }
     }
 
     /// Number of segments.
@@ -163,6 +185,12 @@ impl Geometry {
             ("states", self.states_at()..self.tables_at()),
             ("tables", self.tables_at()..self.size()),
         ]
+    }
+
+    /// What of the memory may have pages; `more`: there have been more threads than have room at first sight.
+    pub fn in_use(self, more: bool) -> [Range<usize>; 2] {
+        let states = self.states + if more { self.more } else { 0 };
+        [0..self.states_at() + states * STATE_SIZE, self.tables_at()..self.size()]
     }
 
     /// The ranges (offset, length) that are written from the first event on, so that prof can
@@ -271,7 +299,7 @@ pub struct Control {
     pub states_addr: u64,
     /// Bytes from one thread state to the next.
     pub states_stride: u64,
-    /// Number of thread states; slots with a higher index are not recorded.
+    /// Number of thread states whose slots are looked at first.
     pub states_count: u64,
     /// What builds with another layout know of, too. Its fields are read and written as this one's own.
     pub stable: Stable,
@@ -287,8 +315,12 @@ pub struct Control {
     pub modules_seq: AtomicU32,
     /// See [`Toggle`].
     pub toggles: [Toggle; TOGGLES],
-    /// Events that were lost since their thread could not be given a slot.
-    pub lost_no_slot: AtomicU64,
+    /// Number of thread states behind the first [`Control::states_count`], for threads that find no room there.
+    pub more_count: u64,
+    /// How often the collector has freed slots.
+    pub slots_freed: AtomicU64,
+    /// Threads that found no room; see [`TurnedAway`].
+    pub turned_away: [TurnedAway; TURNED_AWAY],
     /// Code that gives back blocks which the program has given back before (glibc's cleaning up after
     /// a thread): calls from there are not recorded. First address, and length; 0: none.
     pub quiet: Area,
@@ -470,6 +502,26 @@ impl Shared {
         }
     }
 
+    /// Whether a slot was ever taken.
+    #[inline(always)]
+    pub fn is_noted(&self, index: usize) -> bool {
+        let word = self.control().slots_used.get(index / 64);
+        word.is_some_and(|w| w.load(Relaxed) >> (index % 64) & 1 == 1)
+    }
+
+    /// Whether there have been more threads than have room at first sight.
+    pub fn has_more_threads(&self) -> bool {
+        let first = self.geometry.states;
+        let mut words = self.control().slots_used.iter().enumerate().skip(first / 64);
+        words.any(|(i, w)| w.load(Relaxed) >> first.saturating_sub(i * 64).min(63) != 0)
+    }
+
+    /// Calls that were not recorded as their thread had no slot.
+    pub fn lost_without_slot(&self) -> u64 {
+        let all = self.control().turned_away.iter().map(|t| t.lost.load(Relaxed));
+        all.fold(0, u64::wrapping_add)
+    }
+
     /// The slots that were ever taken. The others, nearly all, need not be looked at: that would take
     /// milliseconds, and make memory that nobody else uses.
     pub fn used_slots(&self) -> impl Iterator<Item = &'static Slot> + use<'_> {
@@ -518,6 +570,13 @@ mod tests {
         }
         assert_eq!(Geometry::from_segments(4096).map(|g| g.segments), Some(4096));
         assert_eq!(Geometry::from_segments(63), None);
+        let more = g.with_threads(3000).with_more_threads(20_000).with_tables(1);
+        assert_eq!((more.states(), more.more_states()), (4096, 32768.min(MORE_SLOTS)));
+        assert_eq!(
+            more.tables_at(),
+            up(more.states_at() + (4096 + more.more_states()) * STATE_SIZE)
+        );
+        assert_eq!(more.hot_ranges(), g.with_threads(4096).hot_ranges());
         assert_eq!(Geometry::from_segments(u32::MAX), None);
         assert_eq!(core::mem::offset_of!(Slot, events), 64);
     }

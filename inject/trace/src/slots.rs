@@ -9,8 +9,10 @@
 use crate::shared::{Shared, Slot, slot};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// Slots that are looked at before giving up.
+/// Slots of each part that are looked at before giving up.
 const PROBES: usize = 64;
+/// Slots of the second part that are looked at before those of the first.
+const NEAR: usize = 4;
 
 /// The state word of a slot that the thread with this serial owns.
 const fn live(serial: u32) -> u32 {
@@ -43,22 +45,66 @@ pub enum Claim {
     Own(usize),
     /// This one is the thread's alone now; to be made known with [`name`] and [`publish`].
     New(usize),
-    /// No room; or the thread was interrupted while it was taking one.
+    /// The thread was interrupted while it was taking one.
+    Busy,
+    /// No room.
     None,
 }
 
-/// Looks for the slot of the thread with this thread pointer, from `start` on, or claims one.
-pub fn claim(
-    shared: &Shared,
-    tp: u64,
+/// Where the slot of a thread may be: in the first part of the table, and in the second if there is no room.
+/// So what threads use of it is no more than they need, and few look further than their first place.
+#[derive(Clone, Copy, Debug)]
+pub struct Places {
     start: usize,
     mask: usize,
-    tid: impl Fn() -> Option<u32>,
-) -> Claim {
-    let probes = PROBES.min(mask.wrapping_add(1));
-    // First an entry with our thread pointer, since that may be ours or our predecessor's.
-    for i in 0..probes {
-        let index = start.wrapping_add(i) & mask;
+    more: usize,
+}
+
+impl Places {
+    /// From a hash of the thread pointer, and the number of slots in either part: powers of two, the second
+    /// may be 0.
+    #[inline(always)]
+    pub fn new(hash: usize, first: usize, more: usize) -> Self {
+        Self { start: hash, mask: first.wrapping_sub(1), more }
+    }
+
+    /// The place at which nearly all have theirs.
+    #[inline(always)]
+    pub fn home(&self) -> usize {
+        self.start & self.mask
+    }
+
+    /// The places in the second part, from the first one on.
+    fn further(self) -> impl Iterator<Item = usize> {
+        let first = self.mask.wrapping_add(1);
+        let at = move |i: usize| first + (self.start.wrapping_add(i) & (self.more - 1));
+        (0..PROBES.min(self.more)).map(at)
+    }
+
+    /// All places, in the order in which they are taken.
+    fn all(self) -> impl Iterator<Item = usize> {
+        let first = PROBES.min(self.mask.wrapping_add(1));
+        let at = move |i: usize| self.start.wrapping_add(i) & self.mask;
+        (0..first).map(at).chain(self.further())
+    }
+}
+
+/// Looks for the slot of the thread with this thread pointer, or claims one.
+pub fn claim(shared: &Shared, tp: u64, places: Places, tid: impl Fn() -> Option<u32>) -> Claim {
+    // Once the first part is full, most have theirs near the front of the second. Slots that nobody has ever
+    // had are not touched, as that would make memory.
+    for index in places.further().take(NEAR).take_while(|i| shared.is_noted(*i)) {
+        let Some(s) = shared.slot(index) else { return Claim::None };
+        if s.tp.load(Acquire) == tp && is_of(s, &tid) {
+            return Claim::Own(index);
+        }
+    }
+    // An entry with our thread pointer may be ours or our predecessor's.
+    for index in places.all() {
+        // Never taken: nobody has looked further.
+        if index > places.mask && !shared.is_noted(index) {
+            break;
+        }
         let Some(s) = shared.slot(index) else { return Claim::None };
         // Before the thread pointer: it is that of the word's owner, or of a later one.
         let word = s.state.load(Acquire);
@@ -74,22 +120,25 @@ pub fn claim(
         }
         // A signal came while this thread was taking it: a second slot would make two of it.
         if word == slot::FREE {
-            return Claim::None;
+            return Claim::Busy;
         }
         // Not if it has been taken since: a thread without a slot may want it, too.
         if s.state.compare_exchange(word, slot::FREE, AcqRel, Relaxed).is_ok() {
             return Claim::New(index);
         }
     }
-    for i in 0..probes {
-        let index = start.wrapping_add(i) & mask;
+    for index in places.all() {
         let Some(s) = shared.slot(index) else { return Claim::None };
         if s.tp.load(Relaxed) == 0 {
             // Before: whoever sees an event of its owner sees this.
             shared.note_slot(index);
+            if s.tp.compare_exchange(0, tp, AcqRel, Relaxed).is_ok() {
+                return Claim::New(index);
+            }
         }
-        if s.tp.compare_exchange(0, tp, AcqRel, Relaxed).is_ok() {
-            return Claim::New(index);
+        // A signal came since, and its handler has taken one.
+        if s.tp.load(Acquire) == tp && is_of(s, &tid) {
+            return Claim::Own(index);
         }
         let word = s.state.load(Relaxed);
         if word & slot::DEAD != 0

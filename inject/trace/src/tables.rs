@@ -57,6 +57,17 @@ pub struct Slot {
     pub calls: [AtomicU64; FUNCTIONS],
 }
 
+/// A thread that found no slot, so that it need not look again at its next call. On a cache line of its own,
+/// as others have theirs.
+#[repr(C, align(64))]
+#[derive(Debug)]
+pub struct TurnedAway {
+    /// Which thread that was, and when: see `slots::turned_away`.
+    pub key: AtomicU64,
+    /// Calls that were not recorded.
+    pub lost: AtomicU64,
+}
+
 /// What a hooked function does; decides which entry of the hook its stub jumps to.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
