@@ -2,12 +2,13 @@
 
 use crate::install::{Installed, with_caller};
 use crate::memory::{WORD, words};
-use crate::proc::Status;
+use crate::proc::{self, Status};
 use crate::remote::Caller;
 use crate::threads::{Stopped, stop_all};
 use crate::{Error, RemoteAddr, RemoteMemory, Result, isolated, setup};
 use prof_arch::native::jump::code_at;
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
+use prof_trace::modules::doubt;
 use prof_trace::records::NotHooked;
 use prof_trace::shared::{Shared, flags, state};
 use std::sync::atomic::Ordering::{Relaxed, Release};
@@ -31,6 +32,10 @@ impl Installed {
         self.done = true;
         self.lock = None;
         if self.options.on {
+            // A library may have come or gone before the dynamic linker's function was hooked.
+            if !proc::maps(self.target.pid).is_ok_and(|maps| proc::code(&maps) == self.code) {
+                doubt(c);
+            }
             note_toggle(&self.shared, 1);
             self.mem.write(RemoteAddr(c.flag_addr), &1u32.to_ne_bytes())?;
         }

@@ -244,6 +244,34 @@ impl Module {
         std::str::from_utf8(&rest[..end]).ok().map(str::to_owned)
     }
 
+    /// The names of the modules that it was linked against.
+    pub(crate) fn needed(&self, mem: &RemoteMemory) -> Vec<String> {
+        self.dynamic_strings(mem, DT_NEEDED)
+    }
+
+    /// The name by which others were linked against it.
+    pub(crate) fn shared_name(&self, mem: &RemoteMemory) -> Option<String> {
+        self.dynamic_strings(mem, DT_SONAME).into_iter().next()
+    }
+
+    /// What all entries of a kind in the dynamic section name.
+    fn dynamic_strings(&self, mem: &RemoteMemory, tag: u64) -> Vec<String> {
+        const MOST: usize = 1024;
+        let (at, len) = self.dynamic;
+        let bytes = mem.read_some(at, len.min(16 << 10) as usize);
+        let entries = bytes.chunks_exact(2 * WORD).map(words);
+        let offsets =
+            entries.filter_map(|mut p| Some((p.next()?, p.next()?)).filter(|p| p.0 == tag));
+        let Some(table) = dynamic_entry(mem, self, DT_STRTAB) else { return Vec::new() };
+        let table = RemoteAddr(self.relocated(table));
+        let name = |(_, offset)| {
+            let bytes = mem.read_some(table.plus(offset), 256);
+            let end = memchr::memchr(0, &bytes)?;
+            String::from_utf8(bytes.get(..end)?.to_vec()).ok()
+        };
+        offsets.take(MOST).filter_map(name).collect()
+    }
+
     /// Where its global offset table is.
     pub(crate) fn global_offset_table(&self, mem: &RemoteMemory) -> Option<u64> {
         dynamic_entry(mem, self, DT_PLTGOT).map(|table| self.relocated(table))
@@ -324,6 +352,8 @@ impl Module {
     }
 }
 
+const DT_NEEDED: u64 = 1;
+const DT_SONAME: u64 = 14;
 const DT_PLTRELSZ: u64 = 2;
 const DT_STRTAB: u64 = 5;
 const DT_SYMTAB: u64 = 6;

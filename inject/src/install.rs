@@ -1,7 +1,6 @@
 //! Putting prof's memory into the target: everything but the patches. Nothing that is done here
 //! changes what the target does.
 
-use crate::debug_frame::Frames;
 use crate::elf::{self, Module};
 use crate::image::Image;
 use crate::lock::Lock;
@@ -12,10 +11,11 @@ use crate::proc::{self, Status};
 use crate::remote::{Caller, Gadgets, layout};
 use crate::ring::Ring;
 use crate::search::{self, Choice};
+use crate::tables::Tables;
 use crate::threads::{StopTimes, stop_all};
 use crate::tracee::Tracee;
 use crate::tracee::isolated;
-use crate::{Error, Refusal, RemoteMemory, Result, room, setup};
+use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, room, setup};
 use prof_arch::native::call::is_never_restarted;
 use prof_trace::capture::Capture;
 use prof_trace::records::{Hook, NotHooked};
@@ -24,8 +24,10 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// As much of such tables is put into a target, all in all.
-const MOST_FRAMES: usize = if cfg!(target_pointer_width = "64") { 256 << 20 } else { 16 << 20 };
+/// As many bytes of unwind tables are copied at an attach, and there is room for as many of libraries that
+/// come later. What is not used of it takes no memory.
+const MOST_TABLES: (usize, usize) =
+    if cfg!(target_pointer_width = "64") { (256 << 20, 32 << 20) } else { (16 << 20, 4 << 20) };
 
 /// How to record.
 #[derive(Clone, Debug)]
@@ -95,8 +97,10 @@ pub struct Installed {
     pub stops: StopTimes,
     /// Remarks for the user.
     pub notes: Vec<String>,
-    /// Unwind tables that are not loaded, by the indices of their modules.
-    pub(crate) frames: Vec<(usize, Frames)>,
+    /// The modules' unwind tables; those of the last ones are missing if there are too many.
+    pub(crate) tables: Vec<Tables>,
+    /// Where code was mapped when the modules were looked at.
+    pub(crate) code: Vec<(RemoteAddr, RemoteAddr, u64)>,
     pub(crate) mem: RemoteMemory,
     pub(crate) gadgets: Gadgets,
     pub(crate) image: Image,
@@ -292,9 +296,9 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
 
     // Room for more threads than there are now; what is not used takes no memory.
     let threads = 4 * proc::threads(pid)?.len();
-    let frames = unloaded_frames(&mem, &modules);
-    let tables = frames.iter().map(|(_, f)| f.len()).sum();
-    let geometry = Geometry::for_ring(options.ring_size).with_threads(threads).with_tables(tables);
+    let tables = read_tables(&mem, &modules);
+    let copied = tables.iter().map(Tables::copied).sum::<usize>() + MOST_TABLES.1;
+    let geometry = Geometry::for_ring(options.ring_size).with_threads(threads).with_tables(copied);
     let geometry = geometry.with_more_threads(room::more_threads(pid, geometry.states()));
     let mut site = Site { pid, mem: &mem, gadgets, timeout: options.timeout, stops: &mut stops };
     let windows: Vec<_> = planned.iter().map(|p| p.window.clone()).collect();
@@ -321,7 +325,8 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
         modules,
         stops,
         notes,
-        frames,
+        tables,
+        code: proc::code(&maps),
         mem,
         gadgets,
         image,
@@ -339,17 +344,15 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     Ok(installed)
 }
 
-/// The call frame information of modules that have it in their files only.
-fn unloaded_frames(mem: &RemoteMemory, modules: &[Module]) -> Vec<(usize, Frames)> {
-    let mut room = MOST_FRAMES;
-    let without = modules.iter().enumerate().filter(|(_, m)| m.eh_frame.1 == 0);
-    without
-        .filter_map(|(k, m)| {
-            let frames = Frames::of(mem, m)?;
-            room = room.checked_sub(frames.len())?;
-            Some((k, frames))
-        })
-        .collect()
+/// The modules' unwind tables, of as many modules as there may be room for.
+fn read_tables(mem: &RemoteMemory, modules: &[Module]) -> Vec<Tables> {
+    let mut room = MOST_TABLES.0;
+    let each = modules.iter().map_while(|m| {
+        let tables = Tables::of(mem, m);
+        room = room.checked_sub(tables.copied())?;
+        Some(tables)
+    });
+    each.collect()
 }
 
 /// What is mapped in a process, and the functions in it that are to be hooked.

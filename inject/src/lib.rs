@@ -19,6 +19,7 @@ pub mod functions;
 mod image;
 pub mod install;
 mod launch;
+mod linked;
 mod lock;
 mod mapping;
 mod memory;

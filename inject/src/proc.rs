@@ -297,6 +297,12 @@ impl Status {
     }
 }
 
+/// Where code of files is mapped, and which files.
+pub(crate) fn code(maps: &[Map]) -> Vec<(RemoteAddr, RemoteAddr, u64)> {
+    let code = maps.iter().filter(|m| m.exec && m.inode != 0);
+    code.map(|m| (m.start, m.end, m.inode)).collect()
+}
+
 /// A path from bytes as the kernel prints them in maps.
 #[must_use]
 pub fn path_of(name: &[u8]) -> PathBuf {

@@ -6,6 +6,7 @@ use crate::proc::{self, Map};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result, setup};
 use prof_trace::foreign::Foreign;
 use prof_trace::shared::{Geometry, Header, MAGIC, STABLE_AT, Stable, Table};
+use std::mem::offset_of;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
@@ -171,7 +172,6 @@ impl Recorded {
     /// # Errors
     /// If its memory can't be written.
     pub fn switch(&self, on: bool) -> Result<bool> {
-        use core::mem::offset_of;
         if self.is_on()? == on {
             return Ok(false);
         }
@@ -189,6 +189,13 @@ impl Recorded {
         self.mem.write(count_at, &n.wrapping_add(1).to_ne_bytes())?;
         if on {
             self.mem.write(self.stable_at(offset_of!(Stable, orphaned)), &0u32.to_ne_bytes())?;
+            // As `prof_trace::modules::doubt` does: nobody has told what was loaded and unloaded meanwhile.
+            for at in [offset_of!(Stable, doubts), offset_of!(Stable, modules_seq)] {
+                let mut n = [0; 4];
+                self.mem.read(self.stable_at(at), &mut n)?;
+                let n = u32::from_ne_bytes(n).wrapping_add(1);
+                self.mem.write(self.stable_at(at), &n.to_ne_bytes())?;
+            }
         }
         self.mem.write(RemoteAddr(self.control.flag_addr), &u32::from(on).to_ne_bytes())?;
         Ok(true)

@@ -1,6 +1,7 @@
 //! Filling the shared memory in, before anything in the target can look at it.
 
 use crate::install::{Fitness, Installed, candidates};
+use crate::linked::List;
 use crate::mapping::Mapped;
 use crate::proc::{Map, Status};
 use crate::search::{Found, is_last_malloc};
@@ -10,6 +11,7 @@ use nix::errno::Errno;
 use prof_arch::native::capture::{DESCRIPTOR, counter_is_steady};
 use prof_arch::native::jump::code_at;
 use prof_arch::unwind::function_range;
+use prof_trace::modules::{Modules, New, bits};
 use prof_trace::records::{Hook, NotHooked};
 use prof_trace::ring;
 use prof_trace::shared::{Area, FLAG_COOKIE, Geometry, Kind, Shared, clock, flags, state};
@@ -95,7 +97,6 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     let stack = maps.iter().find(|m| m.name == b"[stack]");
     c.main_stack_end = stack.map_or(0, |m| m.end.0);
     c.ticks_per_sec = if source == clock::COUNTER { calibrate() } else { 1_000_000_000 };
-    c.r_debug = elf::r_debug(&i.mem, &i.modules);
     c.wait_ns.store(i.options.wait.as_nanos() as u64, Relaxed);
     let capture = &i.options.capture;
     c.sample_bytes = capture.sample_bytes;
@@ -108,6 +109,8 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.hook_addr = mapped.hook.addr;
     c.hook_len = mapped.hook.len;
     let geometry = i.shared.geometry();
+    let tables = geometry.tables();
+    (c.tables_at, c.tables_len) = (tables.start as u64, tables.len() as u64);
     c.states_addr = mapped.ring.addr + geometry.states_at() as u64;
     c.states_count = geometry.states() as u64;
     c.more_count = geometry.more_states() as u64;
@@ -136,7 +139,6 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     }
     c.flags.store(bits, Relaxed);
     ring::fill(&i.shared);
-    frames(i, mapped);
     modules(i);
     stacks(&i.shared, pid, maps);
     // Before the toggle signal's handler can be there, and until after it is gone: without it the handler
@@ -190,44 +192,44 @@ fn quiet(i: &Installed) -> Area {
     allocators.iter().find_map(|k| find(&i.modules[*k])).unwrap_or_default()
 }
 
-/// Puts the unwind tables that are not loaded into the shared memory.
-fn frames(i: &mut Installed, mapped: &Mapped) {
-    let mut at = i.shared.geometry().tables_at();
-    for (k, frames) in &i.frames {
-        let (Some(m), address) = (i.modules.get_mut(*k), mapped.ring.addr + at as u64) else {
-            continue;
-        };
-        let bytes = frames.at(address);
-        if i.shared.put_tables(at, &bytes) {
-            let hdr = frames.hdr_len() as u64;
-            m.eh_frame_hdr = (RemoteAddr(address), hdr);
-            m.eh_frame = (RemoteAddr(address).plus(hdr), bytes.len() as u64 - hdr);
-        }
-        at += bytes.len();
-    }
-}
-
-fn modules(i: &Installed) {
+/// Enters the modules, with copies of their unwind tables.
+fn modules(i: &mut Installed) {
+    let list = List::of(&i.mem, &i.modules);
+    let all = Modules::new(i.shared);
     for (k, m) in i.modules.iter().enumerate() {
-        let Some(to) = i.shared.module(k) else { break };
-        to.start.store(m.start.0, Relaxed);
-        to.end.store(m.end.0, Relaxed);
-        to.bias.store(m.bias, Relaxed);
-        to.eh_frame_hdr.store(m.eh_frame_hdr.0.0, Relaxed);
-        to.eh_frame_hdr_len.store(m.eh_frame_hdr.1, Relaxed);
-        to.eh_frame.store(m.eh_frame.0.0, Relaxed);
-        to.eh_frame_len.store(m.eh_frame.1, Relaxed);
-        to.exidx.store(m.exidx.0.0, Relaxed);
-        to.exidx_len.store(m.exidx.1, Relaxed);
-        to.extab.store(m.extab.0.0, Relaxed);
-        to.extab_len.store(m.extab.1, Relaxed);
-        let name = m.path.as_os_str().as_encoded_bytes();
-        for (b, from) in to.name.iter().zip(name.iter().take(191)) {
-            b.store(*from, Relaxed);
-        }
-        to.ready.store(1, Release);
-        i.shared.control().modules.store(k as u32 + 1, Release);
+        let none = Tables::default();
+        let tables = i.tables.get(k).unwrap_or(&none);
+        let parts = tables.parts();
+        let new = New {
+            start: m.start.0,
+            end: m.end.0,
+            bias: m.bias,
+            tables: parts.map(|(at, bytes)| (at, bytes.len() as u64)),
+        };
+        let mut read = |at: u64, to: &mut [u8]| {
+            let found = parts.iter().find_map(|(addr, bytes)| {
+                let from = usize::try_from(at.checked_sub(*addr)?).ok()?;
+                bytes.get(from..from.checked_add(to.len())?)
+            });
+            found.map(|bytes| to.copy_from_slice(bytes)).is_some()
+        };
+        let flag = |set: bool, bit: u32| if set { bit } else { 0 };
+        let flags = flag(list.stays.get(k) == Some(&true), bits::STAYS)
+            | flag(k >= i.tables.len(), bits::INCOMPLETE);
+        all.add(&new, flags, m.path.as_os_str().as_encoded_bytes(), &mut read);
     }
+    // SAFETY: the target has it mapped, but nothing there knows of it yet.
+    let c = unsafe { i.shared.control_mut() };
+    (c.r_debug, c.start_in_list) = (list.r_debug, list.start_at);
+    c.first_modules = c.modules.load(Relaxed);
+    let missing = c.tables_lost.load(Relaxed) + c.modules_lost.load(Relaxed);
+    if missing > 0 {
+        i.notes.push(format!(
+            "there is no room for the unwind tables of {missing} of {} modules; stacks are cut where they come to one of these",
+            i.modules.len()
+        ));
+    }
+    i.tables = Vec::new();
 }
 
 /// Tells the hook where stacks are: mappings behind a guard page, and those of stopped threads are
@@ -344,7 +346,13 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
             });
         }
     }
-    i.shared.control().functions.store(i.planned.len() as u32, Release);
+    let c = i.shared.control();
+    c.functions.store(i.planned.len() as u32, Release);
+    if i.planned.iter().any(|p| p.found.kind == Kind::Loader) {
+        c.flags.fetch_or(flags::LOADER, Relaxed);
+    } else if c.r_debug != 0 {
+        i.notes.push("the dynamic linker's _dl_debug_state can't be hooked: libraries that come and go are noticed within a second, and stacks may be cut where they come to one that is not known yet".into());
+    }
     // Those that are only watched are no loss; one of the allocator's own is what to name.
     let allocates = |n: &&NotHooked| !crate::sandbox::FUNCTIONS.contains(&n.function.as_str());
     let missing = i.not_hooked.iter().find(allocates).or(i.not_hooked.first());

@@ -38,6 +38,16 @@ impl Tables {
         Self { hdr, eh_frame, exidx: bytes(m.exidx), extab: bytes(m.extab) }
     }
 
+    /// Each, with its address: `.eh_frame_hdr`, `.eh_frame`, `.ARM.exidx` and what that leads to.
+    pub fn parts(&self) -> [(u64, &[u8]); 4] {
+        [&self.hdr, &self.eh_frame, &self.exidx, &self.extab].map(|(at, bytes)| (*at, &bytes[..]))
+    }
+
+    /// Bytes that copies of them take.
+    pub fn copied(&self) -> usize {
+        self.parts().iter().map(|(_, bytes)| bytes.len().next_multiple_of(8)).sum()
+    }
+
     /// How many bytes reading them would take.
     pub fn len_of(m: &Module) -> u64 {
         [m.eh_frame_hdr, m.eh_frame, m.exidx, m.extab].iter().map(|t| t.1.min(MAX_TABLE)).sum()

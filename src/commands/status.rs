@@ -150,6 +150,11 @@ impl Status {
         for remark in probes(&p.probes) {
             line("probes", remark);
         }
+        if p.unknown_modules > 0 {
+            let n = p.unknown_modules;
+            let why = format!("no room for the unwind tables of {n} modules: stacks are cut there");
+            line("advice", format!("{why}; a new attach makes room for all that are loaded then"));
+        }
         if self.state() == "turned off" {
             let why = "the collector did not answer for 5 s (stopped, or short of processor?)";
             line("advice", format!("{why}; `prof resume {}` goes on", p.pid));
@@ -172,6 +177,7 @@ impl Status {
             "signal": (p.signal != 0).then(|| units::signal_name(p.signal)),
             "events": c.events,
             "lost_events": c.lost,
+            "unknown_modules": p.unknown_modules,
             "hooks": p.functions.iter().zip(c.calls.iter().chain(std::iter::repeat(&0)))
                 .map(|((f, m), calls)| json!({"function": f, "module": m, "calls": calls}))
                 .collect::<Vec<_>>(),

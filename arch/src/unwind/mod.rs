@@ -17,9 +17,11 @@ pub(crate) mod ahead;
 mod cfi;
 mod expr;
 mod full;
+mod loaded;
 
 pub use cfi::{CfiContext, CfiModule, FrameInfo, Row, compile, eh_frame_address, function_range};
 pub use full::{FullStep, step_full};
+pub use loaded::{Loaded, Part, loaded};
 
 /// A packed unwind rule of one architecture.
 pub trait CfiRule: Copy {

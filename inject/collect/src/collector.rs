@@ -12,6 +12,7 @@ use crate::smaps::Smaps;
 use crate::target::{Watched, switch_off};
 use crate::threads::Threads;
 use crate::tree::Tree;
+use crate::watch::Watch;
 use prof_trace::chunk;
 use prof_trace::pack::Compress;
 use prof_trace::records::{Counters, End, Pass, Toggle, kind};
@@ -80,6 +81,7 @@ pub struct Collector {
     threads: Threads,
     tree: Tree,
     modules: Modules,
+    watch: Watch,
     out: Output,
     pass: u64,
     toggles: u64,
@@ -129,12 +131,9 @@ impl Collector {
         for (addr, len) in areas(&self.shared) {
             ours = ours.saturating_add(len / page);
             // What the target claims of it is no reason to look at more than there can be.
-            let parts = geometry.in_use(more).map(|r| r.start as u64..(r.end as u64).min(len));
-            let other = [0..len.min(geometry.size() as u64)];
-            for r in if addr == c.ring_addr { &parts[..] } else { &other[..] } {
-                let pages = r.end.saturating_sub(r.start) / page;
-                there += self.target.resident(addr.saturating_add(r.start) / page, pages);
-            }
+            let most =
+                if addr == c.ring_addr { geometry.in_use(more).end } else { geometry.size() };
+            there += self.target.resident(addr / page, len.min(most as u64) / page);
         }
         let without = |all: u64, ours: u64| if ours < all { all - ours } else { all };
         (without(rss, there), without(vss, ours))
@@ -160,6 +159,7 @@ impl Collector {
             threads: Threads::new(pid),
             tree: Tree::new(),
             modules: Modules::new(),
+            watch: Watch::default(),
             out: Output::new(file)?,
             pass: 0,
             toggles: 0,
@@ -267,6 +267,9 @@ impl Collector {
         let (ticks, clock_ns) = (self.clock.now(), monotonic_ns());
         self.heart.beat(ticks);
         self.look_at_toggles();
+        if self.watch.is_asked(&self.shared) {
+            self.look_at_maps();
+        }
         let before = (self.drain.bytes, self.drain.damaged);
         let look = always || self.pass == 0;
         let (rss, vss) = if look { self.pages() } else { (0, 0) };
@@ -388,7 +391,7 @@ impl Collector {
     fn look_at_maps(&mut self) -> Memory {
         let began = Instant::now();
         let Some(maps) = &mut self.maps else { return Memory::There };
-        if !maps.read() {
+        if !self.watch.look(&self.shared, maps, &self.target) {
             return Memory::Gone;
         }
         maps::publish_stacks(&self.shared, &maps::stacks(&maps.all));

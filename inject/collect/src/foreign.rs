@@ -63,6 +63,7 @@ pub(crate) fn peek(pid: u32, addr: u64) -> Result<Option<Peek>, Error> {
     let path = page.read(header.path_at, header.path_len as usize).unwrap_or_default();
     let of = |at, len| page.read(at, len).unwrap_or_default();
     Ok(Some(Peek {
+        unknown_modules: 0,
         pid,
         state: header.state.load(Acquire),
         recording: read && u32::from_ne_bytes(flag) == 1,
@@ -81,9 +82,10 @@ pub(crate) fn peek(pid: u32, addr: u64) -> Result<Option<Peek>, Error> {
 }
 
 fn read_header(page: &Page) -> std::io::Result<Box<Header>> {
-    let mut b = Box::<Header>::new_zeroed();
-    // SAFETY: all of the box's bytes, which have a value; any will do, since all fields are integers.
+    let mut b = Box::<Header>::new_uninit();
+    // SAFETY: all of the box's bytes, which get a value first; any will do, since all fields are integers.
     unsafe {
+        b.as_mut_ptr().write_bytes(0, 1);
         let bytes =
             std::slice::from_raw_parts_mut(b.as_mut_ptr().cast::<u8>(), size_of::<Header>());
         page.mem.read_exact_at(bytes, page.addr)?;

@@ -32,6 +32,7 @@ mod symbols;
 mod target;
 mod threads;
 mod tree;
+mod watch;
 
 pub use clock::Clock;
 pub use collector::{Collector, Ended, Memory};

@@ -39,6 +39,8 @@ pub struct Peek {
     pub signal: u32,
     /// The hook's counters.
     pub counters: Counters,
+    /// Modules for which, or for whose unwind tables, there was no room.
+    pub unknown_modules: u32,
     /// The hooked functions: name and module.
     pub functions: Vec<(String, String)>,
     /// The build of prof that has attached, if its layout is another: then of the counters only events are
@@ -109,6 +111,10 @@ impl Peek {
                 max_size: c.max_size,
             },
             signal: c.signal,
+            unknown_modules: c
+                .modules_lost
+                .load(Relaxed)
+                .saturating_add(c.tables_lost.load(Relaxed)),
             counters,
             functions,
             probes,

@@ -1,17 +1,21 @@
 //! Mapping the shared memory.
 
 use crate::Error;
-use prof_trace::shared::{Geometry, LAYOUT, MAGIC, Shared};
+use prof_trace::shared::{Control, Geometry, LAYOUT, MAGIC, Shared};
+use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
+
+/// More room for unwind tables is not believed.
+const MOST_TABLES: u64 = 1 << 30;
 
 /// Offset of `segments` in the control page, after magic and layout.
 const HEAD: usize = 16;
 
 /// Maps a ring for reading and writing, for as long as this process lives.
 ///
-/// The number of segments is read from the memory once, and must fit the size of the file, which is
-/// sealed against shrinking; nothing is taken from the memory on trust after that.
+/// The number of segments, and the room for unwind tables, are read from the memory once, and must fit the
+/// size of the file, which is sealed against shrinking; nothing is taken from the memory on trust after that.
 ///
 /// # Errors
 /// If the descriptor is no ring of this version.
@@ -27,6 +31,11 @@ pub fn map_ring(fd: OwnedFd) -> Result<Shared, Error> {
         return Err(Error::NotARing("another layout"));
     }
     let geometry = Geometry::from_segments(word(12)).ok_or(Error::NotARing("impossible size"))?;
+    let mut tables = [0u8; 8];
+    file.read_exact_at(&mut tables, offset_of!(Control, tables_len) as u64)
+        .map_err(Error::io("cannot read the ring"))?;
+    let tables = u64::from_ne_bytes(tables).min(MOST_TABLES);
+    let geometry = geometry.with_tables(tables as usize);
     let len = file.metadata().map_err(Error::io("cannot stat the ring"))?.len();
     if len < geometry.size() as u64 {
         return Err(Error::NotARing("file too short"));

@@ -13,6 +13,7 @@ use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::Marks;
 use prof_arch::native::capture::{Call, Go, call_on_stack};
+use prof_trace::modules::doubt;
 use prof_trace::samples;
 use prof_trace::shared::{
     Control, FUNCTIONS, Function, HookHeader, Kind, MARKS_AT, SAMPLE_MARKS, Shared, Slot, flags,
@@ -463,6 +464,8 @@ extern "C" fn before_loader(call: &mut Call) -> Go {
         // SAFETY: the scratch stack is this thread's, and free: it is not inside the hook.
         unsafe { call_on_stack(sync, core::ptr::null_mut(), top) };
         slot.busy_sp.store(0, Relaxed);
+    } else {
+        doubt(shared.control());
     }
     pass(f)
 }

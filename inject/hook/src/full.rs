@@ -85,8 +85,7 @@ fn step(
     let by_tables = Regs::from(r).knows_sp() && !rule.is_leaf() && !without;
     let module = modules::find(shared, look).filter(|_| by_tables);
     if let Some((_, m)) = module {
-        // SAFETY: `r.pc` is a return address on the calling thread's stack.
-        let cfi = unsafe { modules::cfi(m) };
+        let cfi = modules::cfi(shared, m)?;
         match step_full(&cfi, r, look, ctx, &mut read) {
             FullStep::Next { mut regs, signal } => {
                 if signal {

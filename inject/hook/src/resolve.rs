@@ -21,7 +21,7 @@ pub struct Code {
 /// been seen before.
 #[inline(always)]
 pub fn known(shared: &Shared, pc: u64) -> Option<Code> {
-    let Found::Id(id) = pcs::find_pc(shared, pc, |m| modules::is_loaded(shared, m)) else {
+    let Found::Id(id) = pcs::find_pc(shared, pc, |m| modules::is_loaded(shared, pc, m)) else {
         return None;
     };
     let word = pcs::rule(shared, id);
@@ -41,6 +41,8 @@ pub fn compute(shared: &Shared, pc: u64, variant: Option<bool>) -> Code {
         found = modules::find(shared, look);
     }
     let (number, rule) = match found {
+        // Nothing is guessed of code that may have tables which nobody has seen yet.
+        None if modules::is_uncertain(shared) => return Code { id: 0, rule: Rule::UNKNOWN },
         // Nobody's, and not even memory: no address of code.
         None if sys::allowed(shared) && !memory::read(shared, look, &mut [0]) => (0, Rule::UNKNOWN),
         None => (0, without_cfi(shared, pc).unwrap_or_else(|| from_code(shared, pc, variant))),
@@ -48,8 +50,7 @@ pub fn compute(shared: &Shared, pc: u64, variant: Option<bool>) -> Code {
             // Before the tables are asked: a trampoline without information of its own (musl's) may
             // stand right behind a function that has some.
             let rule = without_cfi(shared, pc).unwrap_or_else(|| {
-                // SAFETY: `pc` is a return address on the calling thread's stack.
-                let cfi = unsafe { modules::cfi(m) };
+                let Some(cfi) = modules::cfi(shared, m) else { return Rule::UNKNOWN };
                 match compile(&cfi, look, &mut CfiContext::new()) {
                     Rule::UNKNOWN => from_code(shared, pc, variant),
                     listed if Rule::is_beside_tables(pc) && !cfi.covers(look) => {
@@ -86,8 +87,7 @@ fn in_stub(shared: &Shared, look: u64) -> Option<Rule> {
     };
     let at = code_at(f.addr).wrapping_add(place as u64);
     let (_, m) = modules::find(shared, at)?;
-    // SAFETY: the module of a hooked function whose stub is on the calling thread's stack.
-    let cfi = unsafe { modules::cfi(m) };
+    let cfi = modules::cfi(shared, m)?;
     Some(compile(&cfi, at, &mut CfiContext::new()))
 }
 

@@ -17,11 +17,12 @@ use crate::name::{name, name_recent};
 use crate::recent;
 use crate::resolve::{self, Code};
 use crate::state::{CODES, Extent, FRAMES, Frame, Fresh, SeenCode, Thread, WORDS, Word};
-use crate::{extent, full, memory, record};
+use crate::{extent, full, memory, modules, record};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, call_on_stack};
 use prof_arch::native::{Regs, Rule, Step};
 use prof_arch::unwind::CfiRule;
+use prof_trace::modules::in_doubt;
 use prof_trace::pcs;
 use prof_trace::shared::{Shared, Slot, flags};
 
@@ -99,6 +100,9 @@ fn slow(job: &mut Job<'_>) -> Option<Stack> {
     let verifying = c.flags.load(Relaxed) & flags::VERIFY != 0;
     let modules = c.modules_seq.load(Relaxed);
     if job.t.modules != modules {
+        if in_doubt(c) {
+            on_scratch(job, settle_doubts);
+        }
         // Other code may stand where the code of the remembered frames stood.
         job.t.forget();
         job.t.modules = modules;
@@ -168,6 +172,12 @@ unsafe extern "C" fn enter(job: *mut ()) {
     // SAFETY: `on_scratch` passes a job.
     let job = unsafe { &mut *job.cast::<Job<'_>>() };
     extent::enter(job.shared, job.slot.tid.load(Relaxed), job.t, job.call.regs.sp);
+}
+
+unsafe extern "C" fn settle_doubts(job: *mut ()) {
+    // SAFETY: `on_scratch` passes a job.
+    let job = unsafe { &*job.cast::<Job<'_>>() };
+    modules::settle_doubts(job.shared);
 }
 
 fn on_scratch(job: &mut Job<'_>, f: unsafe extern "C" fn(*mut ())) {

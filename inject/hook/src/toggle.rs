@@ -2,6 +2,7 @@
 
 use crate::{clock, header, sys};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use prof_trace::modules::doubt;
 use prof_trace::shared::{Shared, TOGGLES, state};
 
 /// Turns recording off, or on again. Installed with `SA_RESTART | SA_ONSTACK`.
@@ -18,6 +19,8 @@ pub unsafe extern "C" fn handler(signal: i32) {
     if shared.control().state.load(Relaxed) != state::ATTACHED {
         return;
     }
+    // Before it is on: what was loaded and unloaded meanwhile nobody has told.
+    doubt(shared.control());
     let on = header::flag()[0].fetch_xor(1, AcqRel) ^ 1;
     if on == 1 {
         shared.control().orphaned.store(0, Relaxed);

@@ -3,7 +3,7 @@
 //! * [`shared`]: the memory that the target and prof share (one memfd): control page, thread
 //!   slots, module table, code addresses, segments of events;
 //! * [`shared::Stable`]: the part of the control page that no build changes;
-//! * [`pcs`]: the table of code addresses;
+//! * [`pcs`]: the table of code addresses; [`modules`]: that of modules;
 //! * [`ring`]: taking, filling and draining the segments;
 //! * [`slots`]: whose thread slots are;
 //! * [`capture`]: which blocks are recorded; [`samples`]: the set of those;
@@ -33,6 +33,7 @@ pub mod foreign;
 mod hook_header;
 #[cfg(feature = "std")]
 mod model;
+pub mod modules;
 #[cfg(feature = "std")]
 pub mod pack;
 pub mod pcs;

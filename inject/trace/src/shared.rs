@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Grows with every change of the layout. Of what has another number, prof knows [`Stable`] alone.
-pub const LAYOUT: u32 = 16;
+pub const LAYOUT: u32 = 17;
 /// Second word of the flag page: tells the attached process from its forked children, in which the
 /// kernel has wiped the page and nothing else of prof's memory is mapped.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -132,14 +132,15 @@ impl Geometry {
         self.more
     }
 
-    /// Where the thread states begin.
-    pub fn states_at(self) -> usize {
-        DATA_AT + up(self.segments * SEGMENT_SIZE)
+    /// Where the unwind tables are.
+    pub fn tables(self) -> Range<usize> {
+        let at = DATA_AT + up(self.segments * SEGMENT_SIZE);
+        at..at + self.tables
     }
 
-    /// Where the unwind tables begin.
-    pub fn tables_at(self) -> usize {
-        up(self.states_at() + (self.states + self.more) * STATE_SIZE)
+    /// Where the thread states begin.
+    pub fn states_at(self) -> usize {
+        self.tables().end
     }
 
     /// From the number of segments that a control page names, if it can be one.
@@ -167,7 +168,7 @@ impl Geometry {
 
     /// Bytes of the whole memory; without thread states if it was made from a number of segments.
     pub fn size(self) -> usize {
-        self.tables_at() + self.tables
+        up(self.states_at() + (self.states + self.more) * STATE_SIZE)
     }
 
     /// The parts, by name and by where they lie.
@@ -181,16 +182,16 @@ impl Geometry {
             ("pcs", PCS_AT..SAMPLES_AT),
             ("samples", SAMPLES_AT..HEADS_AT),
             ("heads", HEADS_AT..DATA_AT),
-            ("events", DATA_AT..self.states_at()),
-            ("states", self.states_at()..self.tables_at()),
-            ("tables", self.tables_at()..self.size()),
+            ("events", DATA_AT..self.tables().start),
+            ("tables", self.tables()),
+            ("states", self.states_at()..self.size()),
         ]
     }
 
     /// What of the memory may have pages; `more`: there have been more threads than have room at first sight.
-    pub fn in_use(self, more: bool) -> [Range<usize>; 2] {
+    pub fn in_use(self, more: bool) -> Range<usize> {
         let states = self.states + if more { self.more } else { 0 };
-        [0..self.states_at() + states * STATE_SIZE, self.tables_at()..self.size()]
+        0..self.states_at() + states * STATE_SIZE
     }
 
     /// The ranges (offset, length) that are written from the first event on, so that prof can
@@ -228,6 +229,8 @@ pub mod flags {
     pub const VERIFY: u32 = 4;
     /// Not all blocks are recorded: see [`crate::capture`].
     pub const SELECT: u32 = 8;
+    /// The dynamic linker tells the hook of changes, while recording is on.
+    pub const LOADER: u32 = 16;
 }
 
 /// Values of [`Control::clock`].
@@ -311,8 +314,23 @@ pub struct Control {
     pub stacks_seq: AtomicU32,
     /// Serial number for the next thread that is seen; begins with [`FIRST_THREAD`].
     pub next_thread: AtomicU32,
-    /// Grows when the set of modules has changed; tells the hook to look again.
-    pub modules_seq: AtomicU32,
+    /// What [`Stable::doubts`] was when what there is was looked at last.
+    pub doubts_settled: AtomicU32,
+    /// Modules of the attach: the first in the table.
+    pub first_modules: u32,
+    /// Modules for which there was no room in the table.
+    pub modules_lost: AtomicU32,
+    /// Modules for whose unwind tables there was no room, or which could not be read.
+    pub tables_lost: AtomicU32,
+    /// Offset in the entries of the dynamic linker's list of the address at which the module begins; 0:
+    /// not known.
+    pub start_in_list: u32,
+    /// Where the copies of unwind tables begin in this memory; bytes for them.
+    pub tables_at: u64,
+    /// See [`Control::tables_at`].
+    pub tables_len: u64,
+    /// Where the next copy goes.
+    pub tables_next: AtomicU64,
     /// See [`Toggle`].
     pub toggles: [Toggle; TOGGLES],
     /// Number of thread states behind the first [`Control::states_count`], for threads that find no room there.
@@ -470,20 +488,6 @@ impl Shared {
         unsafe { core::ptr::copy_nonoverlapping(data.add(from), to.as_mut_ptr(), to.len()) }
     }
 
-    /// Copies unwind tables to an offset in the memory; false if they do not fit into their part.
-    /// Before the memory is shared.
-    pub fn put_tables(&self, at: usize, bytes: &[u8]) -> bool {
-        let part = self.geometry.tables_at()..self.geometry.size();
-        let fits = at >= part.start && bytes.len() <= part.end.saturating_sub(at);
-        if fits {
-            // SAFETY: in bounds of the mapping, of which nobody else uses this part yet.
-            unsafe {
-                core::ptr::copy_nonoverlapping(bytes.as_ptr(), self.base.add(at), bytes.len());
-            }
-        }
-        fits
-    }
-
     /// Offset of a function entry in the memory (its address in the target is
     /// [`Control::ring_addr`] plus this).
     pub const fn function_offset(index: usize) -> usize {
@@ -543,8 +547,13 @@ pub fn set_bits(words: impl Iterator<Item = u64>) -> impl Iterator<Item = usize>
 impl Shared {
     /// Memory of its own for a test, leaked. It is zero because it is new: only what is used is made.
     pub(crate) fn leaked() -> Self {
+        Self::leaked_with(0)
+    }
+
+    /// The same, with so much room for unwind tables.
+    pub(crate) fn leaked_with(tables: usize) -> Self {
         const ALIGN: usize = 65536;
-        let g = Geometry::for_ring(0);
+        let g = Geometry::for_ring(0).with_tables(tables);
         let layout = std::alloc::Layout::from_size_align(g.size() + ALIGN, 8).expect("layout");
         // SAFETY: the size is not zero, and there is room behind the next boundary.
         unsafe {
@@ -572,10 +581,9 @@ mod tests {
         assert_eq!(Geometry::from_segments(63), None);
         let more = g.with_threads(3000).with_more_threads(20_000).with_tables(1);
         assert_eq!((more.states(), more.more_states()), (4096, 32768.min(MORE_SLOTS)));
-        assert_eq!(
-            more.tables_at(),
-            up(more.states_at() + (4096 + more.more_states()) * STATE_SIZE)
-        );
+        let states = (4096 + more.more_states()) * STATE_SIZE;
+        assert_eq!(more.size(), up(more.states_at() + states));
+        assert_eq!(more.states_at(), more.tables().end);
         assert_eq!(more.hot_ranges(), g.with_threads(4096).hot_ranges());
         assert_eq!(Geometry::from_segments(u32::MAX), None);
         assert_eq!(core::mem::offset_of!(Slot, events), 64);

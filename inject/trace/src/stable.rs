@@ -16,7 +16,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, fence};
 /// Where [`Stable`] begins in the control page.
 pub const STABLE_AT: usize = 256;
 /// Grows with every field that is added to [`Stable`].
-pub const EDITION: u32 = 2;
+pub const EDITION: u32 = 3;
 /// The lowest [`EDITION`] of a prof that may detach from what this one has attached to.
 pub const NEEDS: u32 = 2;
 
@@ -161,8 +161,13 @@ pub struct Stable {
     pub place: Area,
     /// The guard pages below and above this memory; those of stubs are part of [`Stable::stubs`]. Edition 2.
     pub guards: [Area; 2],
+    /// How often modules may have come and gone unnoticed: whoever switches recording on adds one, and one
+    /// to what follows. Edition 3.
+    pub doubts: AtomicU32,
+    /// Grows when the set of modules has changed; tells the hook to look again. Edition 3.
+    pub modules_seq: AtomicU32,
     /// Zero: for fields to come.
-    pub reserved: [u64; 37],
+    pub reserved: [u64; 36],
 }
 
 /// The control page, as any build may read it.

@@ -183,36 +183,38 @@ pub struct Function {
     pub block_arg: u8,
 }
 
+/// One of a module's unwind tables.
+#[repr(C)]
+#[derive(Debug)]
+pub struct UnwindTable {
+    /// Where it is, or was: the base of what it says relative to itself.
+    pub addr: AtomicU64,
+    /// Its length; 0: there is none.
+    pub len: AtomicU64,
+    /// Offset of its copy in the shared memory.
+    pub at: AtomicU64,
+}
+
+/// How many a module may have.
+pub const TABLES: usize = 4;
+
 /// A mapped module (executable, library, vDSO) as the unwinder needs it.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Module {
-    /// 1 once the rest is filled in; 2 when it has been unloaded; 0: not (yet) valid.
+    /// See [`crate::modules::ready`]; 0: not (yet) valid.
     pub ready: AtomicU32,
-    /// Grows never; keeps alignment.
-    pub pad: u32,
+    /// See [`crate::modules::bits`].
+    pub flags: AtomicU32,
     /// First mapped address.
     pub start: AtomicU64,
     /// End of the last mapping.
     pub end: AtomicU64,
     /// Load bias: address minus the ELF file's virtual address.
     pub bias: AtomicU64,
-    /// Address of `.eh_frame_hdr` (PT_GNU_EH_FRAME), or of what prof has made of `.debug_frame`; 0: none.
-    pub eh_frame_hdr: AtomicU64,
-    /// Its length.
-    pub eh_frame_hdr_len: AtomicU64,
-    /// Address of `.eh_frame`.
-    pub eh_frame: AtomicU64,
-    /// Bytes from there to the end of its segment.
-    pub eh_frame_len: AtomicU64,
-    /// Address of `.ARM.exidx` (PT_ARM_EXIDX); 0: none.
-    pub exidx: AtomicU64,
-    /// Its length.
-    pub exidx_len: AtomicU64,
-    /// Address of what that leads to: `.ARM.extab`, or the segment that it is in.
-    pub extab: AtomicU64,
-    /// Its length.
-    pub extab_len: AtomicU64,
+    /// `.eh_frame_hdr` and `.eh_frame`, or what prof has made of `.debug_frame`; `.ARM.exidx` and what that
+    /// leads to. A table may have more behind it that does not belong to it.
+    pub tables: [UnwindTable; TABLES],
     /// Path as the dynamic linker has it, NUL padded (empty: found through maps).
     pub name: [AtomicU8; 192],
 }

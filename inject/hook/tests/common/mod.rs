@@ -4,6 +4,7 @@
 use prof_arch::native::capture::enter_as_stub;
 use prof_hook::header::HEADER;
 use prof_trace::event::{Codec, Entry, Event};
+use prof_trace::modules::{Modules, New, bits};
 use prof_trace::pcs;
 use prof_trace::ring;
 use prof_trace::shared::{
@@ -58,8 +59,6 @@ struct Phdr {
 }
 
 const PT_LOAD: u32 = 1;
-const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
-const PT_ARM_EXIDX: u32 = 0x7000_0001;
 
 /// Anonymous zeroed memory.
 pub fn map(len: usize) -> *mut u8 {
@@ -81,7 +80,7 @@ pub struct Hook {
 
 /// Sets the hook up in this process.
 pub fn install(extra_flags: u32) -> Hook {
-    let geometry = Geometry::for_ring(64 << 20);
+    let geometry = Geometry::for_ring(64 << 20).with_tables(16 << 20);
     // SAFETY: mapped for good.
     let shared = unsafe { Shared::new(map(geometry.size()), geometry) };
     let states = 64;
@@ -101,6 +100,8 @@ pub fn install(extra_flags: u32) -> Hook {
         c.main_tid = std::process::id();
         c.ticks_per_sec = 325_000_000;
         c.ring_addr = shared.base() as u64;
+        let tables = geometry.tables();
+        (c.tables_at, c.tables_len) = (tables.start as u64, tables.len() as u64);
         c.states_addr = map(states * prof_hook::state::SIZE) as u64;
         c.states_stride = prof_hook::state::SIZE as u64;
         c.states_count = states as u64;
@@ -133,44 +134,18 @@ pub fn install(extra_flags: u32) -> Hook {
 extern "C" fn add_module(info: *const Info, _: usize, data: *mut u8) -> i32 {
     // SAFETY: as `install` passes it, and as the linker fills it in.
     let (shared, info) = unsafe { (&*data.cast::<Shared>(), &*info) };
-    let c = shared.control();
-    let m = shared.module(c.modules.fetch_add(1, Relaxed) as usize).expect("room");
     // SAFETY: the module's program headers.
     let phdrs = unsafe { std::slice::from_raw_parts(info.phdr, info.phnum as usize) };
-    // As in memory: addresses and lengths.
-    let parts = |kind| {
-        let of = phdrs.iter().filter(move |p| p.kind == kind);
-        of.map(|p| (info.addr.wrapping_add(p.vaddr) as u64, p.memsz as u64))
+    let first = phdrs.iter().filter(|p| p.kind == PT_LOAD).map(|p| p.vaddr & !4095).min();
+    let start = info.addr.wrapping_add(first.expect("a segment")) as u64;
+    let mut read = |at: u64, to: &mut [u8]| {
+        // SAFETY: mapped, by the program headers.
+        unsafe { std::ptr::copy_nonoverlapping(at as *const u8, to.as_mut_ptr(), to.len()) };
+        true
     };
-    // Bytes from an address to the end of its segment.
-    let rest = |at: u64| {
-        parts(PT_LOAD).find(|(a, n)| (*a..a + n).contains(&at)).map_or(0, |(a, n)| a + n - at)
-    };
-    m.start.store(parts(PT_LOAD).map(|(a, _)| a & !4095).min().unwrap_or(0), Relaxed);
-    m.end.store(parts(PT_LOAD).map(|(a, n)| a + n).max().unwrap_or(0), Relaxed);
-    m.bias.store(info.addr as u64, Relaxed);
-    if let Some((hdr, len)) = parts(PT_GNU_EH_FRAME).next() {
-        m.eh_frame_hdr.store(hdr, Relaxed);
-        m.eh_frame_hdr_len.store(len, Relaxed);
-        // SAFETY: mapped, by the program header.
-        let bytes = unsafe { std::slice::from_raw_parts(hdr as *const u8, len as usize) };
-        // ARM's linker makes one that leads nowhere, where there is no table.
-        if let Some(eh) = prof_arch::unwind::eh_frame_address(bytes, hdr) {
-            m.eh_frame.store(eh, Relaxed);
-            m.eh_frame_len.store(rest(eh), Relaxed);
-        }
-    }
-    if cfg!(target_arch = "arm")
-        && let Some((exidx, len)) = parts(PT_ARM_EXIDX).next()
-    {
-        m.exidx.store(exidx, Relaxed);
-        m.exidx_len.store(len, Relaxed);
-        // The tables that it leads to are in the same segment, which is all that is read.
-        let segment = parts(PT_LOAD).find(|(a, n)| (*a..a + n).contains(&exidx)).expect("segment");
-        m.extab.store(segment.0, Relaxed);
-        m.extab_len.store(segment.1, Relaxed);
-    }
-    m.ready.store(1, Relaxed);
+    let l = prof_arch::unwind::loaded(start, &mut read).expect("a module");
+    let new = New { start: l.start, end: l.end, bias: l.bias, tables: l.tables };
+    Modules::new(*shared).add(&new, bits::STAYS, b"", &mut read).expect("room");
     0
 }
 

@@ -1,0 +1,134 @@
+//! Libraries that come and go where nobody tells the hook: while recording is paused, and under a seccomp
+//! filter, where it may not ask the kernel either.
+
+mod common;
+
+use common::build::program_with;
+use common::report::{Frame, Group};
+use common::{Scene, Target, until};
+use std::path::PathBuf;
+
+const SMALL: u64 = 333;
+const OTHER: u64 = 444;
+
+/// A library with much room behind its tables, and another one that fits in there.
+fn libraries() -> (PathBuf, PathBuf) {
+    let flags = ["-O1", "-shared", "-fPIC"];
+    let with = |more: &[&str]| program_with("plugin.c", &[&flags, more].concat());
+    (with(&["-DROOM=8388608"]), with(&["-DSIZE=444", "-DROOM=4194304"]))
+}
+
+fn loader() -> Target {
+    Target::start(&program_with("loader.c", &["-O1", "-ldl"]), &[])
+}
+
+/// The address that the program has printed.
+fn address(line: &str) -> u64 {
+    let number = line.split_whitespace().last().and_then(|w| w.strip_prefix("0x"));
+    number.and_then(|n| u64::from_str_radix(n, 16).ok()).unwrap_or_else(|| panic!("{line}"))
+}
+
+fn show(g: &Group<'_>) -> String {
+    g.frames().iter().map(Frame::show).collect::<Vec<_>>().join("\n")
+}
+
+/// Has another library loaded where the first one was.
+fn exchange(scene: &Scene, target: &mut Target, other: &std::path::Path, first: u64) {
+    let pid = target.pid.to_string();
+    scene.prof(&["pause", &pid]).ok("pause");
+    target.ask("unload");
+    let second = address(&target.ask(&format!("load {}", other.display())));
+    assert!(second > first && second - first < 12 << 20, "{second:x} is not behind {first:x}");
+    scene.prof(&["resume", &pid]).ok("resume");
+}
+
+#[test]
+fn another_library_in_its_place_while_paused() {
+    let scene = Scene::new("exchanged");
+    let (library, other) = libraries();
+    let mut target = loader();
+    let recording = scene.attach(&target);
+    let first = address(&target.ask(&format!("load {}", library.display())));
+    target.ask("call");
+    exchange(&scene, &mut target, &other, first);
+    for _ in 0..3 {
+        target.ask("call");
+    }
+    scene.detach(&target);
+    target.quit();
+    let r = scene.finished(&recording);
+    r.assert_sound();
+    let groups = r.asked_by("plugin_block");
+    let mut live: Vec<_> =
+        groups.iter().map(|g| (g.number("live_count"), g.number("live_bytes"))).collect();
+    live.sort_unstable();
+    assert_eq!(live, [(1, SMALL), (3, 3 * OTHER)], "{}", r.askers());
+    for g in &groups {
+        assert!(g.rooted() && g.functions()[1] == "main", "{}", show(g));
+    }
+}
+
+#[test]
+fn a_library_that_comes_under_a_filter() {
+    for early in [false, true] {
+        let scene = Scene::new("filtered-library");
+        let (library, other) = libraries();
+        let mut target = loader();
+        if early {
+            target.ask("filter");
+        }
+        let recording = scene.attach(&target);
+        if !early {
+            target.ask("filter");
+        }
+        // Each called at once; then the collector has time to look at it.
+        let mut sum = 0;
+        for (library, size) in [(&library, SMALL), (&other, OTHER), (&library, SMALL)] {
+            target.ask(&format!("load {}", library.display()));
+            target.ask("call");
+            sum += size;
+            until("the collector has seen the call", || {
+                let r = scene.report(&recording);
+                r.asked_by("plugin_block").iter().map(|g| g.number("live_bytes")).sum::<u64>()
+                    == sum
+            });
+            target.ask("unload");
+        }
+        scene.detach(&target);
+        target.quit();
+        let r = scene.finished(&recording);
+        r.assert_sound();
+        let groups = r.asked_by("plugin_block");
+        let live: u64 = groups.iter().map(|g| g.number("live_bytes")).sum();
+        assert_eq!(live, 2 * SMALL + OTHER, "{}", r.askers());
+        for g in &groups {
+            assert!(g.rooted() && g.functions()[1] == "main", "early: {early}, {}", show(g));
+        }
+    }
+}
+
+#[test]
+fn under_a_filter_the_collector_looks_after_a_pause() {
+    let scene = Scene::new("filtered-pause");
+    let (library, other) = libraries();
+    let mut target = loader();
+    target.ask("filter");
+    let recording = scene.attach(&target);
+    let first = address(&target.ask(&format!("load {}", library.display())));
+    target.ask("call");
+    exchange(&scene, &mut target, &other, first);
+    // Until it has looked, stacks are cut and say so; none is wrong.
+    until("a stack of the other library reaches main", || {
+        target.ask("call");
+        let r = scene.report(&recording);
+        let groups = r.asked_by("plugin_block");
+        groups.iter().any(|g| g.rooted() && g.number("live_bytes").is_multiple_of(OTHER))
+    });
+    scene.detach(&target);
+    target.quit();
+    let r = scene.finished(&recording);
+    r.assert_sound();
+    for g in r.asked_by("plugin_block") {
+        assert!(g.rooted() && g.functions()[1] == "main", "{}", show(&g));
+    }
+}
