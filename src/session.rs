@@ -190,7 +190,9 @@ pub fn detach(pid: i32, timeout: Duration) -> Result<Detached> {
     }
     said.push(hooks::stops(&report.stops));
     let me = std::process::id();
-    if peek.collector_alive && peek.collector.0 != me && !recorder::wait(peek.collector) {
+    // While a thread is inside, the recording goes on.
+    let ends = report.left.is_empty() && peek.collector_alive;
+    if ends && peek.collector.0 != me && !recorder::wait(peek.collector) {
         said.push("the collector is still writing the recording".into());
     }
     Ok(Detached { path: peek.path, left: report.left, said })

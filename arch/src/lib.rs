@@ -46,5 +46,5 @@ pub use x86_64 as native;
 pub use marks::Marks;
 
 /// All arguments of functions that are hooked are in registers here.
-#[cfg(not(target_arch = "arm"))]
+#[cfg(not(any(target_arch = "arm", target_arch = "x86_64")))]
 pub use hook_entry as hook_entry_many;

@@ -187,6 +187,9 @@ pub struct StubParams<'a> {
     pub entry_addr: u64,
     /// Address of the patched function.
     pub func_addr: u64,
+    /// The entry is one of [`hook_entry_many`](crate::hook_entry_many): on AMD64 it finds the descriptor's
+    /// address on the stack, and the stub changes no register.
+    pub many: bool,
     /// Its bytes from before the patch.
     pub code: &'a [u8],
     /// The plan for it.

@@ -137,6 +137,7 @@ fn patched_functions_do_the_same() {
         let mut flag = Box::new(0_u32);
         let mut descriptor = Box::new(0_u64);
         let stub = build_stub(&StubParams {
+            many: false,
             stub_addr: stub_at as u64,
             flag_addr: std::ptr::from_mut(&mut *flag) as u64,
             desc_addr: std::ptr::from_mut(&mut *descriptor) as u64,

@@ -283,6 +283,7 @@ fn data(isa: Isa, all: &[(String, String)], blob: &[u8], places: &[(u64, u64)]) 
         let stub = build_stub_in(
             isa,
             &StubParams {
+                many: false,
                 stub_addr,
                 flag_addr: DATA,
                 desc_addr: DESCRIPTORS + n as u64 * 8,

@@ -285,12 +285,13 @@ type Planner = fn(&[u8], u64, Option<u64>) -> Result<PatchPlan, Refusal>;
 fn moved_code_does_the_same() {
     for (name, code) in FUNCTIONS {
         for planner in [plan_patch as Planner, plan_at_entry] {
-            moved_code_does(name, code, planner);
+            moved_code_does(name, code, planner, false);
+            moved_code_does(name, code, planner, true);
         }
     }
 }
 
-fn moved_code_does(name: &str, code: &[u8], planner: Planner) {
+fn moved_code_does(name: &str, code: &[u8], planner: Planner, many: bool) {
     let page = Page::new();
     let func_addr = page.put(0, code);
     page.put(0x100, &1000_u64.to_le_bytes());
@@ -301,15 +302,25 @@ fn moved_code_does(name: &str, code: &[u8], planner: Planner) {
 
     // The descriptor: the original's address, and a count; the entry code counts and goes on to
     // the original.
-    let entry_addr = page.put(0x300, &[0x49, 0xff, 0x43, 0x08, 0x41, 0xff, 0x23]);
+    let entry_addr = page.put(0x300, &[0x41, 0x5b, 0x49, 0xff, 0x43, 0x08, 0x41, 0xff, 0x23]);
+    // pop r11, if the descriptor is on the stack.
+    let entry_addr = if many { entry_addr } else { entry_addr + 2 };
     let flag_addr = page.put(0x310, &[0; 8]);
     let desc_addr = page.put(0x320, &[0; 16]);
     let size = if name == "short" { 3 } else { code.len() as u64 };
     let plan = planner(code, func_addr, Some(size)).unwrap_or_else(|e| panic!("{name}: {e}"));
     let stub_addr = func_addr + 0x1000;
     assert!(stub_window(&plan, code, func_addr).unwrap().contains(&stub_addr));
-    let params =
-        StubParams { stub_addr, flag_addr, desc_addr, entry_addr, func_addr, code, plan: &plan };
+    let params = StubParams {
+        many,
+        stub_addr,
+        flag_addr,
+        desc_addr,
+        entry_addr,
+        func_addr,
+        code,
+        plan: &plan,
+    };
     let stub = build_stub(&params).unwrap_or_else(|e| panic!("{name}: {e}"));
     page.put(0x1000, &stub.bytes);
     page.put(0x320, &stub.original_addr.to_le_bytes());
@@ -430,8 +441,16 @@ fn stub_of(name: &std::ffi::CStr) -> u64 {
     let page = near(func_addr, &stub_window(&plan, code, func_addr).unwrap());
     let flag_addr = page.put(0x1000, &[0; 8]);
     let (stub_addr, plan) = (page.put(0, &[]), &plan);
-    let params =
-        StubParams { stub_addr, flag_addr, desc_addr: 0, entry_addr: 0, func_addr, code, plan };
+    let params = StubParams {
+        many: false,
+        stub_addr,
+        flag_addr,
+        desc_addr: 0,
+        entry_addr: 0,
+        func_addr,
+        code,
+        plan,
+    };
     let stub = build_stub(&params).unwrap();
     page.put(0, &stub.bytes);
     stub.original_addr

@@ -101,7 +101,10 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     let gadgets = Gadgets::find(pid, &r.mem, &maps)?;
     let handler = restore_handlers(&r, gadgets, timeout, &mut report)?;
     let ours = areas(&r);
-    if c.flag_addr != 0 && entered && !wait_outside(&r, &ours, timeout, &mut report)? {
+    // Originals of named functions return by way of code of the target's own.
+    let inside: Vec<Range<u64>> =
+        ours.iter().cloned().chain(crate::bridge::range(c.bridge)).collect();
+    if c.flag_addr != 0 && entered && !wait_outside(&r, &inside, timeout, &mut report)? {
         report.left.push(format!(
             "a thread is still inside prof's code after {} s: the hook stays mapped, without effect; run `prof detach {pid}` again later",
             timeout.as_secs()

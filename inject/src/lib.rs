@@ -9,6 +9,7 @@
 
 mod activate;
 mod addr;
+mod bridge;
 mod debug_frame;
 pub mod detach;
 pub mod elf;

@@ -376,6 +376,7 @@ impl Planned {
         entry: RemoteAddr,
     ) -> Result<(), String> {
         let stub = build_stub(&StubParams {
+            many: self.found.kind.has_many_entry(),
             stub_addr: self.stub_addr.0,
             flag_addr: flag.0,
             desc_addr: desc.0,

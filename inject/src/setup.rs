@@ -8,13 +8,16 @@ use crate::search::{Found, is_last_malloc};
 use crate::tables::Tables;
 use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, elf, sandbox};
 use nix::errno::Errno;
+use prof_arch::native::bridge::{Bridge, LEAST_FRAME};
 use prof_arch::native::capture::{DESCRIPTOR, counter_is_steady};
 use prof_arch::native::jump::code_at;
 use prof_arch::unwind::function_range;
 use prof_trace::modules::{Modules, New, bits};
 use prof_trace::records::{Hook, NotHooked};
 use prof_trace::ring;
-use prof_trace::shared::{Area, FLAG_COOKIE, Geometry, Kind, Shared, clock, flags, state};
+use prof_trace::shared::{
+    Area, FLAG_COOKIE, Geometry, Kind, NEEDS_FOR_BRIDGE, Shared, clock, flags, state,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -284,6 +287,13 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
     }
     i.planned = kept;
     let glibc = glibc(i);
+    let bridge = bridge(i);
+    if let Some(b) = bridge {
+        // SAFETY: nothing in the target knows of it yet.
+        let stable = unsafe { &mut i.shared.control_mut().stable };
+        (stable.bridge, stable.bridge_frame) = (b.back, b.frame);
+        stable.needs = NEEDS_FOR_BRIDGE;
+    }
     for (index, p) in i.planned.iter().enumerate() {
         let Some(stub) = &p.stub else { continue };
         i.mem.write(p.stub_addr, &stub.bytes)?;
@@ -312,6 +322,11 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         f.stub_addr = p.stub_addr.0;
         f.stub_len = stub.bytes.len() as u64;
         f.addr = p.found.addr.0;
+        if p.found.kind.has_many_entry() {
+            f.back = bridge.map_or(0, |b| b.back);
+            f.frame = bridge.map_or(LEAST_FRAME, |b| b.frame);
+            f.back_register = bridge.map_or(0, |b| b.register);
+        }
         for (at, place) in f.places.iter_mut().enumerate() {
             let moved = &stub.relocated.map;
             let place_of = moved.iter().rev().find(|(_, new)| *new <= at);
@@ -367,6 +382,26 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         }
         .into()),
     }
+}
+
+/// For functions that the user has named: how the target's unwinder finds its way past the hook.
+fn bridge(i: &mut Installed) -> Option<Bridge> {
+    if !i.planned.iter().any(|p| p.found.kind.has_many_entry()) {
+        return None;
+    }
+    let found = crate::bridge::find(&i.mem, &i.modules);
+    let unwinds = |m: &elf::Module| m.eh_frame.1 != 0 || m.exidx.1 != 0;
+    if found.is_none() && i.modules.iter().any(unwinds) {
+        let reason = if cfg!(target_arch = "x86_64") {
+            "no code of the program or its libraries is fit for that"
+        } else {
+            "not on this architecture"
+        };
+        i.notes.push(format!(
+            "no exception, and no thread's cancellation, may pass through the functions that were named ({reason}): it would end the program"
+        ));
+    }
+    found
 }
 
 /// Where libc keeps a thread's id, relative to the thread pointer: the offset at which all threads

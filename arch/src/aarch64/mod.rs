@@ -1,5 +1,6 @@
 //! AArch64 under Linux: AAPCS64, LP64, little-endian.
 
+pub mod bridge;
 pub mod call;
 pub mod capture;
 mod effect;

@@ -80,6 +80,7 @@ fn stub(insns: &[u32]) -> Stub {
     let code = bytes(insns);
     let plan = plan_patch(&code, FUNC, None).unwrap();
     build_stub(&StubParams {
+        many: false,
         stub_addr: STUB,
         flag_addr: 0x1111,
         desc_addr: 0x2222,

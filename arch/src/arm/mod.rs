@@ -1,6 +1,7 @@
 //! 32-bit ARM under Linux: AAPCS with hardware floating point (armv7), ARM and Thumb-2 code,
 //! little-endian.
 
+pub mod bridge;
 pub mod call;
 pub mod capture;
 mod effect;

@@ -139,6 +139,7 @@ fn stubs() {
     for (addr, code) in [(THUMB_FN, two()), (ARM_FN, arm(&[0xe92d_4010, 0xe8bd_8010]))] {
         let plan = plan_patch(&code, addr, Some(8)).unwrap();
         let params = StubParams {
+            many: false,
             stub_addr: 0x8_0000,
             flag_addr: 0x1111_1110,
             desc_addr: 0x2222_2220,

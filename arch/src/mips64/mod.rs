@@ -4,6 +4,7 @@
 //! it is tested on every host; the functions that the other architectures have, too, do it for
 //! [`Isa::NATIVE`].
 
+pub mod bridge;
 pub mod call;
 pub mod capture;
 pub mod decode;

@@ -192,6 +192,7 @@ fn stubs() {
         let bytes = code(isa, &[SD, LI, JR, NOP]);
         let plan = plan_patch_in(isa, &bytes, FUNC, Some(16)).unwrap();
         let params = StubParams {
+            many: false,
             stub_addr: STUB,
             flag_addr: 0x11_2222_3333,
             desc_addr: 0x4444_5555,
@@ -246,6 +247,7 @@ fn the_largest_stub_fits() {
     let stub = build_stub_in(
         R2,
         &StubParams {
+            many: false,
             stub_addr: 0xff_f000_0000,
             flag_addr: far,
             desc_addr: far,

@@ -233,6 +233,12 @@ impl<'a> CfiModule<'a> {
         self.find_fde(pc).is_ok()
     }
 
+    /// Whether the function that covers `pc` has a language's handler for exceptions.
+    #[must_use]
+    pub fn has_handler(&self, pc: u64) -> bool {
+        self.find_fde(pc).is_ok_and(|fde| fde.personality().is_some() || fde.lsda().is_some())
+    }
+
     /// The FDE that covers `pc`.
     fn find_fde(&self, pc: u64) -> Result<Fde<'a>, NoRow> {
         let (section, bases) = (self.section(), self.bases());

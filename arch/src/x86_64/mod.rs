@@ -1,5 +1,6 @@
 //! AMD64 under Linux: System V ABI, 64-bit processes.
 
+pub mod bridge;
 pub mod call;
 pub mod capture;
 #[cfg(feature = "relocate")]

@@ -1,7 +1,7 @@
 //! Moving displaced instructions to another address, and the stub that a patched function jumps to.
 
 use super::insn::{Lead, PatchPlan, Refusal, branch_target, decode};
-use super::jump::{GO_LEN, encode_jump, near_window};
+use super::jump::{encode_jump, near_window};
 pub use crate::patch::{Relocated, Stub, StubParams};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -119,48 +119,111 @@ fn new_offsets(encoded: &BlockEncoderResult, new_addr: u64) -> Option<Vec<usize>
 /// executed again while recording is off, as the stub uses them.
 ///
 /// `r11` is free at a function's entry: neither argument nor preserved (System V ABI, AMD64
-/// supplement, figure 3.4). So are the flags.
+/// supplement, figure 3.4). So are the flags. Where that is not certain (`many`), neither is used: the
+/// flag is tested with `jrcxz`, with rcx on the stack meanwhile, and the descriptor's address is pushed.
 ///
 /// # Errors
 ///
 /// See [`relocate`].
 pub fn build_stub(params: &StubParams<'_>) -> Result<Stub, Refusal> {
     let StubParams { stub_addr, func_addr, plan, .. } = *params;
-    let mut record = alloc::vec![0x49, 0xbb];
-    record.extend_from_slice(&params.desc_addr.to_le_bytes());
-    if let Lead::Down(bytes) = plan.lead {
-        record.extend_from_slice(&move_up(bytes));
-    }
-    let head = PAUSE_LEN.saturating_add(record.len()).saturating_add(GO_LEN);
-    let original_addr = stub_addr.wrapping_add(head as u64);
+    let mut head = Head::new(params);
+    let original_addr = stub_addr.wrapping_add(head.bytes.len() as u64);
     let relocated = relocate(plan, params.code, func_addr, original_addr)?;
-    let paused = match plan.lead {
-        Lead::Down(_) => relocated.map.get(1).map_or(0, |(_, new)| *new),
-        Lead::Nothing | Lead::Again => 0,
-    };
-    let skip = record.len().saturating_add(GO_LEN).saturating_add(paused);
-    let skip = u8::try_from(skip).ok().filter(|n| *n < 0x80).ok_or(Refusal::CannotMove)?;
-    let slot = head.saturating_add(relocated.bytes.len()).next_multiple_of(8);
-    let to_slot = u32::try_from(slot.saturating_sub(head)).map_err(|_| Refusal::CannotMove)?;
-    let mut bytes = Vec::with_capacity(slot.saturating_add(8));
-    bytes.extend_from_slice(&[0x49, 0xbb]);
-    bytes.extend_from_slice(&params.flag_addr.to_le_bytes());
-    bytes.extend_from_slice(&[0x41, 0x83, 0x3b, 0x00, 0x74, skip]);
-    debug_assert_eq!(bytes.len(), PAUSE_LEN);
-    bytes.extend_from_slice(&record);
-    bytes.extend_from_slice(&[0xff, 0x25]);
-    bytes.extend_from_slice(&to_slot.to_le_bytes());
-    debug_assert_eq!(bytes.len(), head);
+    if let Lead::Down(_) = plan.lead {
+        let lead = relocated.map.get(1).map_or(0, |(_, new)| *new);
+        head.skip(lead).ok_or(Refusal::CannotMove)?;
+    }
+    let slots = head.bytes.len().saturating_add(relocated.bytes.len()).next_multiple_of(8);
+    head.fill_in_slots(slots).ok_or(Refusal::CannotMove)?;
+    let mut bytes = head.bytes;
     bytes.extend_from_slice(&relocated.bytes);
-    bytes.resize(slot, 0xcc);
+    bytes.resize(slots, 0xcc);
     bytes.extend_from_slice(&params.entry_addr.to_le_bytes());
+    if params.many {
+        bytes.extend_from_slice(&params.desc_addr.to_le_bytes());
+    }
     let patch_addr = func_addr.wrapping_add(plan.patch_offset as u64);
     let patch = encode_jump(patch_addr, stub_addr).ok_or(Refusal::OutOfReach)?.to_vec();
     Ok(Stub { bytes, original_addr, patch, patch_addr, relocated })
 }
 
-/// Length of the part of a stub that looks whether recording is on.
-const PAUSE_LEN: usize = 16;
+/// The part of a stub before the original.
+struct Head {
+    bytes: Vec<u8>,
+    /// Where the distance stands to what is executed while recording is off.
+    paused_at: usize,
+    /// Where distances to the slots stand, and which slot.
+    slots: Vec<(usize, usize)>,
+}
+
+impl Head {
+    fn new(params: &StubParams<'_>) -> Self {
+        let flag = params.flag_addr.to_le_bytes();
+        let up = match params.plan.lead {
+            Lead::Down(bytes) => move_up(bytes),
+            Lead::Nothing | Lead::Again => Vec::new(),
+        };
+        let mut head = Head { bytes: Vec::new(), paused_at: 0, slots: Vec::new() };
+        if !params.many {
+            head.put(&[&[0x49, 0xbb], &flag[..], &[0x41, 0x83, 0x3b, 0x00, 0x74, 0]]);
+            head.paused_at = head.bytes.len().saturating_sub(1);
+            head.put(&[&[0x49, 0xbb], &params.desc_addr.to_le_bytes(), &up]);
+            head.put_with_slot([0xff, 0x25], 0);
+            head.end_at(0);
+            return head;
+        }
+        // push rcx; mov rcx, flag_addr; mov ecx, [rcx]; jrcxz paused; pop rcx
+        head.put(&[&[0x51, 0x48, 0xb9], &flag, &[0x8b, 0x09, 0xe3, 0]]);
+        head.paused_at = head.bytes.len().saturating_sub(1);
+        head.put(&[&[0x59], &up]);
+        // push [rip + slot 1]; jmp [rip + slot 0]
+        head.put_with_slot([0xff, 0x35], 1);
+        head.put_with_slot([0xff, 0x25], 0);
+        head.end_at(0);
+        // paused: pop rcx, and over what has been executed already
+        head.put(&[&[0x59]]);
+        if !up.is_empty() {
+            head.put(&[&[0xeb, 0]]);
+            head.paused_at = head.bytes.len().saturating_sub(1);
+        }
+        head
+    }
+
+    fn put(&mut self, parts: &[&[u8]]) {
+        parts.iter().for_each(|p| self.bytes.extend_from_slice(p));
+    }
+
+    fn put_with_slot(&mut self, instruction: [u8; 2], slot: usize) {
+        self.put(&[&instruction]);
+        self.slots.push((self.bytes.len(), slot));
+        self.put(&[&[0; 4]]);
+    }
+
+    /// What is executed while recording is off begins so far behind what there is by now.
+    fn end_at(&mut self, more: usize) -> Option<()> {
+        let from = self.paused_at.saturating_add(1);
+        let distance = self.bytes.len().saturating_add(more).checked_sub(from)?;
+        *self.bytes.get_mut(self.paused_at)? = i8::try_from(distance).ok()? as u8;
+        Some(())
+    }
+
+    /// The original's first `more` bytes are passed over while recording is off.
+    fn skip(&mut self, more: usize) -> Option<()> {
+        self.end_at(more)
+    }
+
+    /// The slots are at this offset of the stub.
+    fn fill_in_slots(&mut self, at: usize) -> Option<()> {
+        for (place, slot) in &self.slots {
+            let to = slot.checked_mul(8)?.checked_add(at)?;
+            let from = place.checked_add(4)?;
+            let distance = u32::try_from(to.checked_sub(from)?).ok()?;
+            self.bytes.get_mut(*place..from)?.copy_from_slice(&distance.to_le_bytes());
+        }
+        Some(())
+    }
+}
 
 /// `lea rsp, [rsp + bytes]`, which leaves the flags alone.
 fn move_up(bytes: u32) -> Vec<u8> {

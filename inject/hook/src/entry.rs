@@ -8,7 +8,7 @@ use crate::header::HEADER;
 use crate::record::{add, event, has_room};
 use crate::stack::capture;
 use crate::state::Thread;
-use crate::{chunk, clock, header, modules, owner, sample, thread};
+use crate::{chunk, clock, extent, header, memory, modules, owner, sample, thread};
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::Marks;
@@ -77,17 +77,17 @@ pub(crate) fn pass(f: &Function) -> Go {
 /// or by an exception. On another stack (a signal handler's) that can't be told; then an original
 /// is interrupted at worst, and what it allocates meanwhile is recorded as its own.
 #[inline(always)]
-fn outermost(slot: &Slot, sp: u64) -> bool {
+fn outermost(slot: &Slot, t: &Thread, sp: u64) -> bool {
     let (busy, inner) = (slot.busy_sp.load(Relaxed), slot.inner_sp.load(Relaxed));
     if busy | inner == 0 {
         return true;
     }
-    stale(slot, sp, busy, inner)
+    stale(slot, t, sp, busy, inner)
 }
 
 #[cold]
 #[inline(never)]
-fn stale(slot: &Slot, sp: u64, busy: u64, inner: u64) -> bool {
+fn stale(slot: &Slot, t: &Thread, sp: u64, busy: u64, inner: u64) -> bool {
     if busy != 0 {
         // The hook's own code was interrupted by a signal whose handler allocates. Its work must
         // not be disturbed, unless the handler has plainly left it behind, which takes a jump
@@ -101,11 +101,38 @@ fn stale(slot: &Slot, sp: u64, busy: u64, inner: u64) -> bool {
         unseen(header::shared());
         return false;
     }
-    if sp > inner {
+    // At the same place as well: what the original itself calls is further down, so this is another call
+    // after one that was left by an exception.
+    let at = inner & !NAMED;
+    if sp >= at || (inner & NAMED != 0 && was_left(t, sp, at)) {
         slot.inner_sp.store(0, Relaxed);
         return true;
     }
     false
+}
+
+/// Set in [`Slot::inner_sp`] if the original is one that exceptions may pass through.
+pub(crate) const NAMED: u64 = 1;
+
+/// Whether the frame of a named function's original, at this stack pointer of its caller, is not there any more: an
+/// exception, a jump or the thread's cancellation has passed through it. The return address that it has while
+/// it lasts may stand there for longer where nobody has written over it; then what follows is taken for a part of it.
+fn was_left(t: &Thread, sp: u64, at: u64) -> bool {
+    let shared = header::shared();
+    let stable = &shared.control().stable;
+    if stable.bridge == 0 {
+        return false;
+    }
+    let place = at.wrapping_sub(8).wrapping_sub(stable.bridge_frame);
+    if sp > place {
+        return true;
+    }
+    if extent::is_known(t, place) {
+        // SAFETY: on a stack that this thread is known to have.
+        return unsafe { memory::load(place) } != stable.bridge;
+    }
+    let mut word = [0; 8];
+    memory::read(shared, place, &mut word) && u64::from_ne_bytes(word) != stable.bridge
 }
 
 #[inline(always)]
@@ -140,7 +167,7 @@ pub(crate) extern "C" fn before_alloc(call: &mut Call) -> Go {
     let shared = header::shared();
     let Some((slot, t)) = thread::current(shared) else { return pass(f) };
     let sp = call.regs.sp;
-    if !outermost(slot, sp) {
+    if !outermost(slot, t, sp) {
         return pass(f);
     }
     let t = if selecting(shared)
@@ -405,7 +432,7 @@ fn record_free(call: &mut Call, f: &Function, addr: u64) -> Option<&'static Slot
         return None;
     };
     let sp = call.regs.sp;
-    if !outermost(slot, sp) {
+    if !outermost(slot, t, sp) {
         return None;
     }
     slot.busy_sp.store(sp, Relaxed);

@@ -3,11 +3,19 @@
 //! the original has run, which gets its own.
 
 use crate::entry::{
-    OLD_IS_SELECTED, after_alloc, after_delete, after_realloc, before_alloc, free_and_stay,
+    NAMED, OLD_IS_SELECTED, after_alloc, after_delete, after_realloc, before_alloc, free_and_stay,
     function, is_selected,
 };
 use crate::{clock, header, thread};
+use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, Go};
+use prof_trace::shared::Slot;
+#[cfg(target_arch = "x86_64")]
+use {
+    crate::{extent, memory},
+    prof_arch::native::bridge::{Layout, STACK_WORDS, lay_out},
+    prof_trace::shared::Function,
+};
 
 prof_arch::hook_entry_many!(
     /// A function that hands out a block.
@@ -28,6 +36,36 @@ const HAD: u64 = 1;
 const NEW: u64 = 2;
 const BITS: u64 = HAD | NEW;
 
+/// Where the entries find the size of the original's frame.
+#[cfg(target_arch = "x86_64")]
+const FRAME: usize = core::mem::offset_of!(Function, frame);
+
+/// Lays out the frame of the original, for the entries.
+#[cfg(target_arch = "x86_64")]
+extern "C" fn named_frame(call: &Call, loads: &mut [u64; 5], come_back: u64, returned: u64) {
+    let f = function(call);
+    let (back, frame, register) = (f.back, f.frame, f.back_register);
+    let layout = Layout { back, frame, register, words: stack_words(call) };
+    // SAFETY: the entry has left the frame's place free, and `words` can be read.
+    unsafe { lay_out(call, &layout, loads, come_back, returned) };
+}
+
+/// Words behind the call's return address that can be read, where further arguments may be. A fiber's stack may
+/// end there.
+#[cfg(target_arch = "x86_64")]
+fn stack_words(call: &Call) -> usize {
+    const PAGE: u64 = 4096;
+    let at = call.regs.sp;
+    let here = (PAGE - (at & (PAGE - 1))) as usize / 8;
+    let next = (at | (PAGE - 1)).wrapping_add(1);
+    let shared = header::shared();
+    let goes_on = || {
+        memory::read(shared, next, &mut [0])
+            || thread::current(shared).is_some_and(|(_, t)| extent::is_known(t, next))
+    };
+    if here >= STACK_WORDS || goes_on() { STACK_WORDS } else { here }
+}
+
 fn argument(call: &Call, index: u8) -> u64 {
     call.args.get(index as usize).copied().unwrap_or(0)
 }
@@ -39,6 +77,16 @@ fn before_usual(call: &mut Call, first: u64, second: u64) -> Go {
     call.args[1] = second;
     let go = before_alloc(call);
     call.args = own;
+    mark(call, go)
+}
+
+/// Says that exceptions may pass through the original.
+fn mark(call: &Call, go: Go) -> Go {
+    if go.stay != 0 {
+        // SAFETY: who stays has left a reference.
+        let slot = unsafe { &*(call.note[0] as *const Slot) };
+        slot.inner_sp.store(call.regs.sp | NAMED, Relaxed);
+    }
     go
 }
 
@@ -120,5 +168,6 @@ fn after_exchange(call: &mut Call, block: u64, size: u64) -> u64 {
 
 extern "C" fn before_named_free(call: &mut Call) -> Go {
     let f = function(call);
-    free_and_stay(call, f, argument(call, f.block_arg))
+    let go = free_and_stay(call, f, argument(call, f.block_arg));
+    mark(call, go)
 }

@@ -16,9 +16,12 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, fence};
 /// Where [`Stable`] begins in the control page.
 pub const STABLE_AT: usize = 256;
 /// Grows with every field that is added to [`Stable`].
-pub const EDITION: u32 = 3;
+pub const EDITION: u32 = 4;
 /// The lowest [`EDITION`] of a prof that may detach from what this one has attached to.
 pub const NEEDS: u32 = 2;
+
+/// The same where there is a [`Stable::bridge`].
+pub const NEEDS_FOR_BRIDGE: u32 = 4;
 
 /// A table in the shared memory.
 #[repr(C)]
@@ -166,8 +169,13 @@ pub struct Stable {
     pub doubts: AtomicU32,
     /// Grows when the set of modules has changed; tells the hook to look again. Edition 3.
     pub modules_seq: AtomicU32,
+    /// Edition 4: code of the target's own that calls the hook when the original of a named function has returned to it;
+    /// 0: none. A stack with it is inside of the hook.
+    pub bridge: u64,
+    /// Edition 4: bytes of its frame, from behind the return address that leads to it to behind its own.
+    pub bridge_frame: u64,
     /// Zero: for fields to come.
-    pub reserved: [u64; 36],
+    pub reserved: [u64; 34],
 }
 
 /// The control page, as any build may read it.
@@ -314,7 +322,8 @@ mod tests {
             exe_len 180 functions 184 version_len 188 stubs 192 heartbeat 704 collector_start 712
             collector_ns 720 collector_pid 728 orphaned 732 toggle_table 736 function_table 752
             function_fields 768 slot_table 808 slots_used_table 824 slot_fields 840 version 872
-            place 936 guards 952 reserved 984);
+            place 936 guards 952 doubts 984 modules_seq 988 bridge 992 bridge_frame 1000
+            reserved 1008);
         assert_eq!([size_of::<Table>(), size_of::<Area>()], [16, 16]);
         assert_eq!([size_of::<FunctionFields>(), size_of::<SlotFields>()], [40, 32]);
         assert_eq!(offset_of!(FunctionFields, addr), 36);

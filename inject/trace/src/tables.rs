@@ -36,6 +36,7 @@ pub struct Slot {
     /// Stack pointer at which the hook was entered, while its own code runs; 0 otherwise.
     pub busy_sp: AtomicU64,
     /// Stack pointer at which the hook was entered, while the original function runs; else 0.
+    /// Bit 0 is set where exceptions may pass through that call.
     pub inner_sp: AtomicU64,
     /// Bytes or allocations up to the next one that is recorded, as a signed number; where not all are.
     pub distance: AtomicU64,
@@ -117,6 +118,12 @@ impl Kind {
         !matches!(self, Self::Loader | Self::Sandbox)
     }
 
+    /// Whether it may be any function, whose callers may rely on more than those of malloc do.
+    #[must_use]
+    pub fn has_many_entry(self) -> bool {
+        matches!(self, Self::Resize | Self::NamedAlloc | Self::NamedRealloc | Self::NamedFree)
+    }
+
     /// The kind with this number.
     pub fn from_u32(v: u32) -> Option<Self> {
         Some(match v {
@@ -173,8 +180,15 @@ pub struct Function {
     pub places: [u8; 80],
     /// Address of the function.
     pub addr: u64,
+    /// For functions that the user has named: code of the target's own that the original returns to, 0 if that
+    /// is the hook itself.
+    pub back: u64,
+    /// Bytes of the frame of that code, or of the hook's.
+    pub frame: u64,
     /// The function's name and module path, separated by a NUL and padded with NULs.
-    pub name: [u8; 237],
+    pub name: [u8; 220],
+    /// The register through which `back` calls the hook.
+    pub back_register: u8,
     /// 1 if it hands out glibc's blocks, with its header in front; 2 if it can hand out no others.
     pub headers: u8,
     /// For functions that the user has named: which argument is the size, from 0.
