@@ -239,6 +239,11 @@ pub struct AttachArgs {
     /// nothing changed
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
+    /// Take your word for it that the seccomp filter of the process lets prof's calls pass, where prof cannot
+    /// find out, as in a container: memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise,
+    /// rt_sigaction, rt_sigreturn and close. If one does not, that kills the process
+    #[arg(long)]
+    pub filter_allows: bool,
 }
 
 /// Take prof out of a process and finish its recording
@@ -252,6 +257,11 @@ pub struct DetachArgs {
     /// How long to wait until no thread is inside the hook any more
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
+    /// Take your word for it that the seccomp filter of the process lets prof's calls pass, where prof cannot
+    /// find out, as in a container: memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise,
+    /// rt_sigaction, rt_sigreturn and close. If one does not, that kills the process
+    #[arg(long)]
+    pub filter_allows: bool,
 }
 
 /// Only a process.

@@ -236,3 +236,15 @@ fn a_stack_in_a_huge_page() {
     target.quit();
     scene.finished(&recording).marked("huge.c", "huge_block").assert_live(1, 777);
 }
+
+/// The frame of a remote call stands where nobody's data is, even for an instant.
+#[test]
+fn data_below_a_small_stack_is_never_touched() {
+    let scene = Scene::new("pooled");
+    let mut target = Target::start(&program("pooled.c"), &[]);
+    let before = Snapshot::of(&target);
+    cycles(&scene, &target, 4);
+    assert_eq!(target.ask("count"), "done bad=0");
+    before.assert_same(&Snapshot::of(&target));
+    target.quit();
+}

@@ -6,6 +6,7 @@ use crate::proc::{self, Status};
 use crate::remote::Caller;
 use crate::threads::{Stopped, stop_all};
 use crate::{Error, RemoteAddr, RemoteMemory, Result, isolated, setup};
+use nix::errno::Errno;
 use prof_arch::native::jump::code_at;
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
 use prof_trace::modules::doubt;
@@ -215,6 +216,8 @@ pub(crate) struct OldAction<'a> {
     pub ours: std::ops::Range<u64>,
     /// `Control::signal_ignored`, and where it is.
     pub ignored: (bool, RemoteAddr),
+    /// Where the kernel may write what is in force.
+    pub scratch: RemoteAddr,
 }
 
 /// Puts a signal's old disposition back; what is pending is thrown away first, as it was meant for
@@ -226,10 +229,18 @@ pub(crate) fn restore_signal(
     mem: &RemoteMemory,
     action: &OldAction<'_>,
 ) -> Result<bool> {
-    let OldAction { signal, old, ref ours, ignored } = *action;
+    let OldAction { signal, old, ref ours, ignored, scratch } = *action;
     let at = c.put(&[0; SIGACTION_LEN])?;
     let set = SIGSET_LEN as u64;
-    c.call("rt_sigaction", nr::RT_SIGACTION, [u64::from(signal), 0, at.0, set, 0, 0])?;
+    let mut ask = |at: RemoteAddr| {
+        let args = [u64::from(signal), 0, at.0, set, 0, 0];
+        c.call("rt_sigaction", nr::RT_SIGACTION, args).map(|_| at)
+    };
+    let at = match ask(at) {
+        // Where prof's bytes stand in memory that can only be read.
+        Err(Error::Remote { errno: Errno::EFAULT, .. }) => ask(scratch)?,
+        other => other?,
+    };
     let mut now = [0u8; SIGACTION_LEN];
     mem.read(at, &mut now)?;
     let now = sigaction_handler(&now);

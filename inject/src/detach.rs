@@ -16,7 +16,7 @@ use crate::sharing::about;
 use crate::threads::{StopTimes, stop_all};
 use crate::tracee::Tracee;
 use crate::walk::Walker;
-use crate::{RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc};
+use crate::{RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc, sandbox};
 use prof_arch::native::UserRegs;
 use prof_arch::native::syscall::{SIGSET_LEN, sigaction_handler};
 use prof_trace::process::Sharers;
@@ -81,6 +81,7 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     };
     let c = &r.control;
     let functions = r.functions();
+    sandbox::kept_word(c.flags.load(Relaxed));
     if taken_over && c.state.load(Relaxed) != state::ATTACHED {
         let gadgets = Gadgets::find(pid, &r.mem, &proc::maps(pid)?)?;
         settle(pid, gadgets, timeout)?;
@@ -144,6 +145,7 @@ fn restore_handlers(
         old,
         ours: c.hook_addr..c.hook_addr.saturating_add(c.hook_len),
         ignored: (c.signal_ignored.load(Relaxed) != 0, at),
+        scratch: RemoteAddr(c.flag_addr).plus(1024),
     };
     let mut restore = |pid: i32| {
         with_caller(pid, &r.mem, gadgets, timeout, &mut report.stops, |c| {

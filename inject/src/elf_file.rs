@@ -62,6 +62,11 @@ impl ElfFile {
         Some(Self { source, header, ctx, segments })
     }
 
+    /// Its program headers.
+    pub(crate) fn segments(&self) -> &[ProgramHeader] {
+        &self.segments
+    }
+
     /// Bytes of it; `None` if it has not so many there.
     #[must_use]
     pub fn read(&self, at: u64, len: u64) -> Option<Vec<u8>> {

@@ -95,7 +95,7 @@ pub enum Refusal {
     ShadowStack(i32, String),
     /// A seccomp filter that can't be suspended.
     #[error(
-        "pid {pid} ({comm}) has a seccomp filter, which could kill it while prof maps its memory; {how}, so that it can suspend the filter meanwhile"
+        "pid {pid} ({comm}) has a seccomp filter, which could kill it for the calls that prof has it make; {how}; or say with --filter-allows that it lets memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise, rt_sigaction, rt_sigreturn and close pass, as the default profiles of Docker, containerd, CRI-O and Podman do"
     )]
     Seccomp {
         /// The process.
@@ -104,6 +104,30 @@ pub enum Refusal {
         comm: String,
         /// What to do.
         how: &'static str,
+    },
+    /// A seccomp filter that kills for what prof needs.
+    #[error(
+        "pid {pid} ({comm}) has a seccomp filter that kills it for {call}, which prof has it call; prof can suspend the filter, but were prof killed at that moment, the process would be, too; --filter-allows takes that risk, where prof has CAP_SYS_ADMIN"
+    )]
+    FilterKills {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// For what.
+        call: &'static str,
+    },
+    /// The same filter did not let a process of prof's own do it.
+    #[error(
+        "pid {pid} ({comm}) has the same seccomp filter as prof, and in a trial of the calls that prof has it make {what}; run prof outside of the container as root"
+    )]
+    TrialFailed {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// What has happened.
+        what: &'static str,
     },
     /// Its own system calls are caught.
     #[error(
@@ -244,7 +268,7 @@ pub enum Error {
     FileLimit(usize),
     /// No thread on which a system call can be made.
     #[error(
-        "pid {0} has no thread with enough stack for a remote system call; nothing was changed"
+        "pid {0} has no thread with enough stack for a remote system call, and no room behind its code for one; nothing was changed"
     )]
     NoThread(i32),
     /// Memory of the target.

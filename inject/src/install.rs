@@ -6,16 +6,17 @@ use crate::image::Image;
 use crate::lock::Lock;
 use crate::mapping::{Mapped, Site};
 use crate::plan::{self, Growth, Planned};
-use crate::preflight::{self, Target};
+use crate::preflight::Target;
 use crate::proc::{self, Status};
 use crate::remote::{Caller, Gadgets, layout};
 use crate::ring::Ring;
+use crate::sandbox::Pass;
 use crate::search::{self, Choice};
 use crate::tables::Tables;
 use crate::threads::{StopTimes, stop_all};
 use crate::tracee::Tracee;
 use crate::tracee::isolated;
-use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, room, setup};
+use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, room, sandbox, setup};
 use prof_arch::native::call::is_never_restarted;
 use prof_trace::capture::Capture;
 use prof_trace::records::{Hook, NotHooked};
@@ -126,6 +127,9 @@ pub(crate) fn with_caller<T>(
         // What can be known beforehand is asked while the thread runs.
         let Ok(status) = Status::of_thread(pid, tid) else { continue };
         let filtered = status.number("Seccomp") == Some(2);
+        if filtered {
+            sandbox::look_ahead(pid, &status);
+        }
         let waits_in = proc::waits_in(pid, tid);
         let Some(mut t) = Tracee::seize(pid, tid)? else { continue };
         let mut since = Instant::now();
@@ -148,15 +152,19 @@ pub(crate) fn with_caller<T>(
         if since.elapsed() > Duration::from_millis(5) {
             since = Instant::now();
         }
-        if filtered && let Err(errno) = t.suspend_seccomp() {
-            return Err(preflight::filtered(pid, errno).into());
-        }
+        let pass = match Pass::of(&t, filtered.then_some(&status)) {
+            Ok(pass) => pass,
+            Err(e) => {
+                last = e;
+                continue;
+            }
+        };
         let dispatch = t.dispatch();
         if gadgets.code().any(|at| dispatch.catches(mem, at)) {
             last = Refusal::Dispatched(pid, proc::comm(pid)).into();
             continue;
         }
-        match Caller::new(t, mem, &maps, gadgets, &waits_in) {
+        match Caller::new(t, mem, &maps, gadgets, &waits_in, pass) {
             Ok(mut c) => {
                 let r = f(&mut c);
                 let end = c.finish();
@@ -186,6 +194,9 @@ pub(crate) fn with_all_stopped<T>(
     for tid in of_one_table(candidates(pid)?).into_iter().take(MOST_CALLERS) {
         let Ok(status) = Status::of_thread(pid, tid) else { continue };
         let filtered = status.number("Seccomp") == Some(2);
+        if filtered {
+            sandbox::look_ahead(pid, &status);
+        }
         let waits_in = proc::waits_in(pid, tid);
         let mut stopped = stop_all(pid, deadline.saturating_duration_since(Instant::now()))?;
         let at = stopped.threads.iter().position(|t| t.tid == tid && t.is_stopped());
@@ -193,23 +204,21 @@ pub(crate) fn with_all_stopped<T>(
             stopped.resume(stops);
             continue;
         };
-        let suspended = if filtered { t.suspend_seccomp() } else { Ok(()) };
         let dispatch = t.dispatch();
-        if let Err(errno) = suspended {
-            return Err(preflight::filtered(pid, errno).into());
-        }
-        if gadgets.code().any(|at| dispatch.catches(mem, at)) {
-            last = Refusal::Dispatched(pid, proc::comm(pid)).into();
+        let caller = if gadgets.code().any(|at| dispatch.catches(mem, at)) {
+            Err(Refusal::Dispatched(pid, proc::comm(pid)).into())
         } else {
-            match Caller::new(t, mem, &maps, gadgets, &waits_in) {
-                Ok(mut c) => {
-                    let r = f(&mut c);
-                    let end = c.finish();
-                    stopped.resume(stops);
-                    return r.and_then(|v| end.map(|()| v));
-                }
-                Err(e) => last = e,
+            Pass::of(&t, filtered.then_some(&status))
+                .and_then(|pass| Caller::new(t, mem, &maps, gadgets, &waits_in, pass))
+        };
+        match caller {
+            Ok(mut c) => {
+                let r = f(&mut c);
+                let end = c.finish();
+                stopped.resume(stops);
+                return r.and_then(|v| end.map(|()| v));
             }
+            Err(e) => last = e,
         }
         stopped.resume(stops);
     }

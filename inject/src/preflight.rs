@@ -165,16 +165,16 @@ fn permission(pid: i32, memory: bool) -> Refusal {
     Refusal::Permission { pid, comm, why }
 }
 
-/// Its seccomp filter can't be suspended.
-pub(crate) fn filtered(pid: i32, errno: Errno) -> Refusal {
+/// Its seccomp filter can't be read.
+pub(crate) fn filtered(pid: i32, errno: Option<Errno>) -> Refusal {
     // ptrace(2), PTRACE_O_SUSPEND_SECCOMP: only for a tracer that has no filter itself.
     let me = Status::of(std::process::id() as i32).unwrap_or_default();
-    let how = match me.number("Seccomp") {
-        _ if errno == Errno::EINVAL => "run it on a kernel with CONFIG_CHECKPOINT_RESTORE",
-        Some(2) => {
-            "prof has one itself, as in most containers: run it outside of the container as root, or start that with --security-opt seccomp=unconfined"
+    let how = match (me.number("Seccomp"), errno) {
+        (_, Some(Errno::EINVAL) | None) => "this kernel does not show it to prof",
+        (Some(2), _) => {
+            "prof has one itself, as in most containers, and can't read that of the process: run prof outside of the container as root"
         }
-        _ => "run prof with CAP_SYS_ADMIN",
+        _ => "prof can read it with CAP_SYS_ADMIN",
     };
     Refusal::Seccomp { pid, comm: proc::comm(pid), how }
 }

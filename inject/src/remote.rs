@@ -1,14 +1,16 @@
 //! System calls made by a thread of the target, safely against the death of prof.
 //!
 //! Before the thread's registers change, a complete signal frame that restores them (and the vector
-//! state, and the signal mask) stands below the red zone of its stack, and the system call
+//! state, and the signal mask) stands in memory that is nobody's (`place`), and the system call
 //! instruction that it is sent to is followed by a return into the target's own `rt_sigreturn`. So a
 //! thread that is left alone at any instant finishes the call and goes on where it was. The usual
 //! end is another: prof stops the thread once more in the kernel's signal path and puts the registers
 //! back itself, such that an interrupted system call is continued, with the rest of its timeout.
 
 use crate::memory::WORD;
+use crate::place::{Finder, Place};
 use crate::proc::Map;
+use crate::sandbox::Pass;
 use crate::tracee::{Stop, Tracee};
 use crate::{Error, RemoteAddr, RemoteMemory, Result, waits};
 use nix::errno::Errno;
@@ -149,24 +151,28 @@ pub struct Caller<'a> {
     sp: u64,
     room: RemoteAddr,
     covered: Vec<u8>,
+    /// What of its calls the target's filters let pass.
+    pass: Pass,
 }
 
 impl<'a> Caller<'a> {
-    /// Prepares a stopped thread, which slept in `waits_in` before (see [`crate::proc::waits_in`]).
-    /// On failure the thread is let go, untouched.
+    /// Prepares a stopped thread, which slept in `waits_in` before (see [`crate::proc::waits_in`]), and
+    /// whose filters let `pass` what they do. On failure the thread is let go, untouched.
     ///
     /// # Errors
-    /// If its stack has no room for a signal frame.
-    pub fn new(
+    /// If there is no room for a signal frame, or prof's death in the midst of a call might kill it.
+    pub(crate) fn new(
         mut thread: Tracee,
         mem: &'a RemoteMemory,
         maps: &[Map],
         gadgets: Gadgets,
         waits_in: &str,
+        pass: Pass,
     ) -> Result<Self> {
         let pid = thread.pid;
         let before = thread.regs()?;
         let gadgets = gadgets.for_thread(&before).ok_or(Error::NoThread(pid))?;
+        pass.usual_calls(pid, gadgets.syscall, gadgets.sigreturn)?;
         if !before.is_in_call() && thread.has_volatile_state() {
             return Err(Error::NoThread(pid));
         }
@@ -180,36 +186,37 @@ impl<'a> Caller<'a> {
         } else {
             None
         };
-        let sp = RemoteAddr(before.sp());
-        let size = sigframe_len(vector.len()) as u64;
-        let low = RemoteAddr(sp.0.wrapping_sub(KEPT + size + ROOM) & !63);
-        let fits = maps.iter().any(|m| m.write && m.start <= low && m.holds(RemoteAddr(sp.0 - 1)));
-        if low >= sp || !fits {
-            return Err(Error::NoThread(pid));
-        }
+        let mut bytes = vec![0; sigframe_len(vector.len())];
+        let mut build = |at: u64| {
+            build_sigframe(
+                &mut bytes,
+                at,
+                &before.for_sigframe(false, restarted),
+                &vector,
+                layout(),
+                mask,
+                gadgets.sigreturn.frame_returns_to(gadgets.syscall),
+            )
+            .map_err(|e| Error::Nonsense { pid, what: format!("registers of a thread: {e}") })
+        };
+        // Its length is the same wherever it stands.
+        let len = build(0)?.len;
+        let (tid, sigreturn) = (thread.tid, gadgets.sigreturn);
+        let finder = Finder { pid, tid, mem, maps, sigreturn };
+        let place = finder.find(&before, KEPT, ROOM + len as u64);
+        let Place { low, covered } = place.ok_or(Error::NoThread(pid))?;
         let at = low.plus(ROOM);
-        let mut bytes = vec![0; size as usize];
-        let frame = build_sigframe(
-            &mut bytes,
-            at.0,
-            &before.for_sigframe(false, restarted),
-            &vector,
-            layout(),
-            mask,
-            gadgets.sigreturn.frame_returns_to(gadgets.syscall),
-        )
-        .map_err(|e| Error::Nonsense { pid, what: format!("registers of a thread: {e}") })?;
-        // What is below the stack pointer is nobody's, but on a stack smaller than the frame it is.
-        let covered = mem.read_some(low, ROOM as usize + frame.len);
+        let frame = build(at.0)?;
         let below = gadgets.below_frame();
         let sp = frame.sp - below.len() as u64;
         let frame = [&below, &bytes[..frame.len]].concat();
         mem.write_data(RemoteAddr(at.0 - below.len() as u64), &frame)?;
         let thread = Some(thread);
-        Ok(Self { thread, mem, gadgets, before, mask, sp, room: low, covered })
+        Ok(Self { thread, mem, gadgets, before, mask, sp, room: low, covered, pass })
     }
 
-    /// Writes bytes where a call can point to them; they are good for the next call.
+    /// Writes bytes where a call can point to them; they are good for the next call. The kernel can read
+    /// them there, but not always write.
     ///
     /// # Errors
     /// If there are too many, or memory can't be written.
@@ -244,6 +251,7 @@ impl<'a> Caller<'a> {
     /// If the kernel refuses the call, or the thread dies.
     pub fn call(&mut self, what: &'static str, number: u64, args: [u64; 6]) -> Result<u64> {
         let pid = self.pid();
+        self.pass.one_call(pid, self.gadgets.syscall, number, args)?;
         let Some(t) = self.thread.as_mut() else { return Err(Error::Gone(pid)) };
         let mut regs = self.before;
         regs.set_syscall(number, args);

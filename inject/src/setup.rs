@@ -140,7 +140,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     if !i.options.capture.is_everything() {
         bits |= flags::SELECT;
     }
-    c.flags.store(bits, Relaxed);
+    c.flags.store(bits | sandbox::word_to_keep(pid), Relaxed);
     ring::fill(&i.shared);
     modules(i);
     stacks(&i.shared, pid, maps);

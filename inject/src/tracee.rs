@@ -170,7 +170,7 @@ pub struct Tracee {
     wait: Option<Wait>,
 }
 
-fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> nix::Result<()> {
+pub(crate) fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> nix::Result<()> {
     // SAFETY: the requests used here read or write at most what their callers pass by pointer.
     let r = unsafe { libc::ptrace(request, tid, addr, data) };
     if r == -1 { Err(Errno::last()) } else { Ok(()) }

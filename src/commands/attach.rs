@@ -21,6 +21,9 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode> {
         timeout: args.timeout,
         duration: args.duration,
     };
+    if args.filter_allows {
+        prof_inject::sandbox::take_word(None);
+    }
     if args.foreground {
         // From here on Ctrl-C means: detach.
         on_interrupt()?;

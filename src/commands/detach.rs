@@ -9,6 +9,9 @@ use std::process::ExitCode;
 
 /// Detaches, and says if anything stayed behind.
 pub fn run(args: &DetachArgs) -> Result<ExitCode> {
+    if args.filter_allows {
+        prof_inject::sandbox::take_word(None);
+    }
     let detached = session::detach(args.pid, args.timeout)?;
     say(&detached);
     if !detached.path.as_os_str().is_empty() {

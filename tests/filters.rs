@@ -1,0 +1,163 @@
+//! Targets under seccomp filters: prof attaches where it is known that no call of its own can kill them,
+//! and refuses before it touches anything where it is not.
+
+mod common;
+
+use common::build::program;
+use common::snapshot::Snapshot;
+use common::{Output, Scene, Target, installed, skip};
+use std::process::Command;
+
+fn is_root() -> bool {
+    nix::unistd::geteuid().is_root()
+}
+
+/// A command without the capability that filters are read and suspended with.
+fn uncapable(command: &[&str]) -> Command {
+    let mut c = Command::new("setpriv");
+    c.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]).args(command);
+    c
+}
+
+/// prof without it.
+fn uncapable_prof(scene: &Scene, args: &[&str]) -> Output {
+    let binary = Scene::binary().to_str().unwrap();
+    scene.run(uncapable(&[&[binary], args].concat()))
+}
+
+#[test]
+fn filters_that_let_prof_pass() {
+    if !is_root() {
+        return skip("filters", "reading a filter takes CAP_SYS_ADMIN");
+    }
+    for kind in ["allow", "default"] {
+        let scene = Scene::new(kind);
+        let mut target = Target::start(&program("filters.c"), &[kind]);
+        target.ask("go");
+        let before = Snapshot::of(&target);
+        let recording = scene.attach(&target);
+        target.ask("go");
+        scene.detach(&target);
+        before.assert_same(&Snapshot::of(&target));
+        target.quit();
+        let r = scene.finished(&recording);
+        let all: u64 = r.asked_by("filtered_block").iter().map(|g| g.number("allocations")).sum();
+        assert_eq!(all, 10, "{}", r.askers());
+    }
+}
+
+#[test]
+fn filters_that_kill_for_what_prof_does() {
+    if !is_root() {
+        return skip("filters", "reading a filter takes CAP_SYS_ADMIN");
+    }
+    for (kind, call) in [("memfd", "memfd_create"), ("mmap", "mmap"), ("return", "rt_sigreturn")] {
+        let scene = Scene::new(kind);
+        let mut target = Target::start(&program("filters.c"), &[kind]);
+        target.ask("go");
+        let before = Snapshot::of(&target);
+        let pid = target.pid.to_string();
+        let out = scene.prof(&["attach", &pid, "-o", "refused.prof"]);
+        assert_eq!(out.code, 3, "{out:?}");
+        assert!(out.stderr.contains(&format!("kills it for {call},")), "{out:?}");
+        assert!(!scene.path("refused.prof").exists());
+        before.assert_same(&Snapshot::of(&target));
+        if kind != "return" {
+            // The user takes the risk, and later profs know of it.
+            let recording = scene.attach_with(&target, &["--filter-allows"]);
+            target.ask("go");
+            scene.detach(&target);
+            before.assert_same(&Snapshot::of(&target));
+            scene.finished(&recording);
+        }
+        target.ask("go");
+        target.quit();
+    }
+}
+
+#[test]
+fn a_filter_that_prof_cannot_read_needs_the_users_word() {
+    if !is_root() || !installed("setpriv") {
+        return skip("word", "taking a capability away takes root and setpriv");
+    }
+    for kind in ["allow", "default"] {
+        let scene = Scene::new("word");
+        let mut target = Target::start(&program("filters.c"), &[kind]);
+        target.ask("go");
+        let before = Snapshot::of(&target);
+        let pid = target.pid.to_string();
+        let out = uncapable_prof(&scene, &["attach", &pid, "-o", "a.prof"]);
+        assert_eq!(out.code, 3, "{out:?}");
+        assert!(out.stderr.contains("CAP_SYS_ADMIN"), "{out:?}");
+        assert!(out.stderr.contains("--filter-allows"), "{out:?}");
+        before.assert_same(&Snapshot::of(&target));
+        uncapable_prof(&scene, &["attach", &pid, "-o", "a.prof", "--filter-allows"]).ok("attach");
+        target.ask("go");
+        uncapable_prof(&scene, &["detach", &pid]).ok("detach");
+        before.assert_same(&Snapshot::of(&target));
+        target.quit();
+        scene.finished(&scene.path("a.prof"));
+    }
+}
+
+/// What prof starts has prof's own filters, which it can try.
+#[test]
+fn prof_under_a_filter_runs_programs() {
+    if !is_root() || !installed("setpriv") {
+        return skip("under", "taking a capability away takes root and setpriv");
+    }
+    let scene = Scene::new("under");
+    let filters = program("filters.c");
+    let (filters, prof) = (filters.to_str().unwrap(), Scene::binary().to_str().unwrap());
+    let run = |kind, file| {
+        let command = [filters, kind, prof, "run", "-o", file, "--", "ls", "/"];
+        scene.run(uncapable(&command))
+    };
+    let out = run("default", "a.prof").ok("prof run");
+    assert!(out.stdout.contains("proc"), "{out:?}");
+    assert!(scene.finished(&scene.path("a.prof")).total("allocations") > 0);
+    let out = run("memfd", "b.prof");
+    assert!(out.code != 0 && out.stderr.contains("in a trial of the calls"), "{out:?}");
+}
+
+/// In a container all have the filter of its runtime, and the first process is the eldest to be seen.
+#[test]
+fn prof_in_a_container_attaches_beside_it() {
+    let in_it = ["unshare", "--pid", "--fork", "--mount-proc"];
+    let probe = || {
+        let mut c = Command::new("unshare");
+        c.args(["--pid", "--fork", "--mount-proc", "true"])
+            .output()
+            .is_ok_and(|o| o.status.success())
+    };
+    if !is_root() || !installed("setpriv") || !probe() {
+        return skip("container", "a namespace of processes takes root, unshare and setpriv");
+    }
+    let scene = Scene::new("container");
+    let (filters, toggle) = (program("filters.c"), program("toggle.c"));
+    let (filters, toggle) = (filters.to_str().unwrap(), toggle.to_str().unwrap());
+    let prof = Scene::binary().to_str().unwrap();
+    let script = format!(
+        "mkfifo in; sleep 60 > in & holder=$!; {toggle} < in > out & pid=$!
+         n=0; until grep -q ready out || [ $n -gt 200 ]; do sleep 0.05; n=$((n+1)); done
+         {prof} attach $pid -o a.prof; echo attached $?; {prof} detach $pid; echo detached $?
+         {filters} allow {toggle} < in > out2 & more=$!
+         n=0; until grep -q ready out2 || [ $n -gt 200 ]; do sleep 0.05; n=$((n+1)); done
+         {prof} attach $more -o b.prof; echo more $?
+         kill -0 $pid && kill -0 $more && echo alive; kill $pid $more $holder"
+    );
+    let command = [&in_it[..], &[filters, "default", "sh", "-c", &script]].concat();
+    let out = scene.run(uncapable_after(&command));
+    assert!(out.stdout.contains("attached 0") && out.stdout.contains("detached 0"), "{out:?}");
+    // One with a filter of its own beside has not the same.
+    assert!(out.stdout.contains("more 3") && out.stdout.contains("alive"), "{out:?}");
+}
+
+/// The same for what follows the making of namespaces, which takes the capability.
+fn uncapable_after(command: &[&str]) -> Command {
+    let (make, rest) = command.split_at(4);
+    let mut c = Command::new(make[0]);
+    c.args(&make[1..]).args(["setpriv", "--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]);
+    c.args(rest);
+    c
+}
