@@ -90,7 +90,7 @@ pub enum Refusal {
     StrictSeccomp(i32, String),
     /// The kernel checks its returns.
     #[error(
-        "pid {0} ({1}) runs with a shadow stack (CET), which prof does not support; start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off"
+        "pid {0} ({1}) runs with a shadow stack (CET, or a guarded control stack), which prof does not support; start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off, on AArch64 glibc.cpu.aarch64_gcs=0"
     )]
     ShadowStack(i32, String),
     /// A seccomp filter that can't be suspended.

@@ -2,9 +2,12 @@
 
 use crate::proc::{self, Status};
 use crate::recorded::{Recorded, ring_in};
+use crate::tracee::Tracee;
 use crate::{Error, Refusal, RemoteMemory, Result};
 use nix::errno::Errno;
+use prof_arch::registers::HWCAP_GUARDED_STACK;
 use std::fs;
+use std::time::{Duration, Instant};
 
 /// What this prof is for, and the machine number of its ELF files.
 #[cfg(target_arch = "x86_64")]
@@ -69,7 +72,7 @@ pub fn preflight(pid: i32) -> Result<Target> {
     if status.number("Seccomp") == Some(1) {
         return Err(Refusal::StrictSeccomp(pid, comm).into());
     }
-    if has_shadow_stack(pid) {
+    if has_shadow_stack(pid) || has_guarded_stack(pid)? {
         return Err(Refusal::ShadowStack(pid, comm).into());
     }
     crate::sharing::can_be_stopped(pid, &comm)?;
@@ -95,6 +98,30 @@ fn has_shadow_stack(pid: i32) -> bool {
     };
     let tids = proc::threads(pid).unwrap_or_default();
     tids.into_iter().any(|tid| Status::of_thread(pid, tid).is_ok_and(|s| enabled(&s)))
+}
+
+/// The same on AArch64, where only a stopped thread shows it: asked where the processor has such stacks. A
+/// program's threads inherit it, so one tells for all.
+fn has_guarded_stack(pid: i32) -> Result<bool> {
+    // SAFETY: looks a number up.
+    let capabilities = unsafe { libc::getauxval(libc::AT_HWCAP) } as u64;
+    if !cfg!(target_arch = "aarch64") || capabilities & HWCAP_GUARDED_STACK == 0 {
+        return Ok(false);
+    }
+    crate::isolated(|| {
+        for tid in proc::threads(pid)? {
+            let Some(mut t) = Tracee::seize(pid, tid)? else { continue };
+            t.interrupt();
+            // One that does not stop is not waited for: its fellows are asked.
+            let stopped = t.wait_stopped(Instant::now() + Duration::from_millis(100));
+            let guarded = matches!(stopped, Ok(true)).then(|| t.has_guarded_stack());
+            t.detach();
+            if let Some(guarded) = guarded {
+                return Ok(guarded);
+            }
+        }
+        Ok(false)
+    })
 }
 
 /// Whether this process may trace it; the kernel checks for memory access what it checks for ptrace.

@@ -11,7 +11,7 @@ use nix::errno::Errno;
 use prof_arch::blocked::Blocked;
 use prof_arch::native::syscall::SignalSet;
 use prof_arch::native::{UserRegs, call, sigframe, syscall};
-use prof_arch::registers::Registers;
+use prof_arch::registers::{GUARDED_STACK, Registers, is_guarded};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -455,6 +455,14 @@ impl Tracee {
                 unsafe { self.get(Registers::Set(*set), header.as_mut_ptr(), header.len()) };
             found.is_ok_and(|n| sigframe::is_scalable_in_use(header.get(..n).unwrap_or(&header)))
         })
+    }
+
+    /// Whether its returns are checked against a stack of their own (AArch64).
+    pub fn has_guarded_stack(&mut self) -> bool {
+        let (mut state, set) = ([0u8; 24], Registers::Set(GUARDED_STACK));
+        // SAFETY: bytes. Other processors and kernels have no such set.
+        let found = unsafe { self.get(set, state.as_mut_ptr(), state.len()) };
+        found.is_ok_and(|n| is_guarded(state.get(..n).unwrap_or(&state)))
     }
 
     /// Reads registers; returns how long they are.
