@@ -322,6 +322,7 @@ fn trial() -> Result<(), &'static str> {
         // SAFETY: the child does nothing but system calls that need no memory of others' making, and ends.
         match unsafe { libc::fork() } {
             -1 => Err("no process could be made for it"),
+            // SAFETY: ends the child at once.
             0 => unsafe { libc::_exit(i32::from(!passes())) },
             child => {
                 let mut status = 0;

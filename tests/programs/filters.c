@@ -9,6 +9,12 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 
+#ifdef SYS_mmap2 /* what 32-bit programs use */
+enum { MMAP = SYS_mmap2 };
+#else
+enum { MMAP = SYS_mmap };
+#endif
+
 enum { MOST = 64 };
 static struct sock_filter code[MOST];
 static unsigned short length;
@@ -37,7 +43,7 @@ static void filter(const char *kind) {
     if (strcmp(kind, "mmap") == 0) {
         unsigned at = offsetof(struct seccomp_data, args[2]);
         at += __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__ ? 4 : 0;
-        add((struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_mmap, 0, 3));
+        add((struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, MMAP, 0, 3));
         add((struct sock_filter)BPF_STMT(BPF_LD | BPF_W | BPF_ABS, at));
         add((struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JSET | BPF_K, PROT_EXEC, 0, 1));
         add((struct sock_filter)BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS));
