@@ -2,11 +2,9 @@
 
 use crate::install::{Installed, with_caller};
 use crate::memory::{WORD, words};
-use crate::proc::{self, Status};
-use crate::remote::Caller;
+use crate::proc;
 use crate::threads::{Stopped, stop_all};
-use crate::{Error, RemoteAddr, RemoteMemory, Result, isolated, setup};
-use nix::errno::Errno;
+use crate::{Error, RemoteAddr, Result, isolated, setup, shortage, signal};
 use prof_arch::native::jump::code_at;
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
 use prof_trace::modules::doubt;
@@ -50,13 +48,9 @@ impl Installed {
             return Ok(());
         }
         let pid = self.target.pid;
-        let bit = 1u128 << (signal - 1);
-        let status = Status::of(pid)?;
-        if (status.signals("SigCgt") | status.signals("SigIgn")) & bit != 0 {
-            self.notes.push(format!(
-                "the target handles or ignores {} itself, so that signal does not toggle recording; use `prof pause {pid}` and `prof resume {pid}`",
-                signal_name(signal as i32)
-            ));
+        shortage::check(pid)?;
+        if let Some(does) = signal::in_use(pid, &self.mem, signal)? {
+            self.not_taken(does);
             return Ok(());
         }
         let c = self.shared.control();
@@ -71,24 +65,45 @@ impl Installed {
         // after us takes it back. The old action is the default: neither caught nor ignored.
         // SAFETY: nothing else uses these fields before the patches are in.
         let m = unsafe { self.shared.control_mut() };
+        m.handler = header.handler.0 as u64;
         m.signal = signal;
         m.old_action = [0; 8];
         m.old_action_len = SIGACTION_LEN as u32;
-        with_caller(pid, mem, gadgets, timeout, &mut self.stops, |c| {
-            let args = [u64::from(signal), at.0, old.0, SIGSET_LEN as u64, 0, 0];
-            c.call("rt_sigaction", nr::RT_SIGACTION, args)
-        })?;
         let mut was = [0u8; size_of::<[u64; 8]>()];
-        self.mem.read(old, &mut was[..SIGACTION_LEN])?;
+        let taken = with_caller(pid, mem, gadgets, timeout, &mut self.stops, |c| {
+            let (set, number) = (SIGSET_LEN as u64, u64::from(signal));
+            c.call("rt_sigaction", nr::RT_SIGACTION, [number, at.0, old.0, set, 0, 0])?;
+            mem.read(old, &mut was[..SIGACTION_LEN])?;
+            let default = sigaction_handler(&was[..SIGACTION_LEN]) == libc::SIG_DFL as u64;
+            if !default {
+                // Installed since it was looked for: it is the target's again before it runs on.
+                c.call("rt_sigaction", nr::RT_SIGACTION, [number, old.0, 0, set, 0, 0])?;
+            }
+            Ok(default)
+        })?;
+        if !taken {
+            (m.signal, m.handler) = (0, 0);
+            self.not_taken("handles or ignores");
+            return Ok(());
+        }
         for (to, from) in m.old_action.iter_mut().zip(was.as_chunks::<8>().0) {
             *to = u64::from_ne_bytes(*from);
         }
         Ok(())
     }
 
+    /// Notes that the toggle signal stays the target's.
+    fn not_taken(&mut self, does: &str) {
+        let (pid, name) = (self.target.pid, signal_name(self.options.signal as i32));
+        self.notes.push(format!(
+            "the target {does} {name} itself, so that signal does not toggle recording; use `prof pause {pid}` and `prof resume {pid}`, or choose another with --signal"
+        ));
+    }
+
     fn patch_all(&mut self) -> Result<()> {
         let deadline = Instant::now() + self.options.timeout;
         loop {
+            shortage::check(self.target.pid)?;
             let mut stopped = stop_all(self.target.pid, self.options.timeout)?;
             if stopped.threads.iter().any(|t| t.dispatch().is_on()) {
                 self.shared.control().flags.fetch_and(!flags::SYSCALLS, Relaxed);
@@ -205,56 +220,4 @@ pub fn signal_name(signal: i32) -> String {
         Ok(s) => s.as_str().into(),
         Err(_) => format!("SIGRTMIN+{}", signal - libc::SIGRTMIN()),
     }
-}
-
-/// What [`restore_signal`] puts back, and how it knows what is in force.
-pub(crate) struct OldAction<'a> {
-    pub signal: u32,
-    /// The kernel's structure.
-    pub old: &'a [u8],
-    /// Where our handler is.
-    pub ours: std::ops::Range<u64>,
-    /// `Control::signal_ignored`, and where it is.
-    pub ignored: (bool, RemoteAddr),
-    /// Where the kernel may write what is in force.
-    pub scratch: RemoteAddr,
-}
-
-/// Puts a signal's old disposition back; what is pending is thrown away first, as it was meant for
-/// the handler.
-///
-/// Only if the handler in force is ours: a target that has installed its own since keeps it.
-pub(crate) fn restore_signal(
-    c: &mut Caller<'_>,
-    mem: &RemoteMemory,
-    action: &OldAction<'_>,
-) -> Result<bool> {
-    let OldAction { signal, old, ref ours, ignored, scratch } = *action;
-    let at = c.put(&[0; SIGACTION_LEN])?;
-    let set = SIGSET_LEN as u64;
-    let mut ask = |at: RemoteAddr| {
-        let args = [u64::from(signal), 0, at.0, set, 0, 0];
-        c.call("rt_sigaction", nr::RT_SIGACTION, args).map(|_| at)
-    };
-    let at = match ask(at) {
-        // Where prof's bytes stand in memory that can only be read.
-        Err(Error::Remote { errno: Errno::EFAULT, .. }) => ask(scratch)?,
-        other => other?,
-    };
-    let mut now = [0u8; SIGACTION_LEN];
-    mem.read(at, &mut now)?;
-    let now = sigaction_handler(&now);
-    let half_way = ignored.0 && now == libc::SIG_IGN as u64;
-    if !ours.contains(&now) && !half_way {
-        // An earlier detach may have come this far.
-        return Ok(old.len() == SIGACTION_LEN && sigaction_handler(old) == now);
-    }
-    mem.write(ignored.1, &1u32.to_ne_bytes())?;
-    let ignore = sigaction(libc::SIG_IGN as u64, 0, 0);
-    for action in [&ignore[..], old] {
-        let at = c.put(action)?;
-        let args = [u64::from(signal), at.0, 0, set, 0, 0];
-        c.call("rt_sigaction", nr::RT_SIGACTION, args)?;
-    }
-    Ok(true)
 }

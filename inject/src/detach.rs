@@ -16,7 +16,7 @@ use crate::sharing::about;
 use crate::threads::{StopTimes, stop_all};
 use crate::tracee::Tracee;
 use crate::walk::Walker;
-use crate::{RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc, sandbox};
+use crate::{RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc, sandbox, signal};
 use prof_arch::native::UserRegs;
 use prof_arch::native::syscall::{SIGSET_LEN, sigaction_handler};
 use prof_trace::process::Sharers;
@@ -53,6 +53,7 @@ pub struct DetachReport {
 /// If it is not recorded, gone, or can't be stopped; a later call may go on.
 pub fn detach(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     let _lock = crate::lock::lock(pid)?;
+    crate::shortage::check_descriptors(pid)?;
     detach_locked(pid, options)
 }
 
@@ -100,7 +101,7 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     }
     let maps = proc::maps(pid)?;
     let gadgets = Gadgets::find(pid, &r.mem, &maps)?;
-    let handler = restore_handlers(&r, gadgets, timeout, &mut report)?;
+    let (handler, kept) = restore_handlers(&r, gadgets, timeout, &mut report)?;
     let ours = areas(&r);
     // Originals of named functions return by way of code of the target's own.
     let inside: Vec<Range<u64>> =
@@ -114,7 +115,11 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     }
     // The collector has the ring mapped itself, and sees this after the target has let go of it.
     set_state(state::DETACHED)?;
-    let mapped = mapped(&r);
+    let mapped = Mapped { kept, ..mapped(&r) };
+    if let Some(page) = kept {
+        signal::clear_page(&r.mem, c.handler)?;
+        log::debug!("kept: {:#x}", page.addr);
+    }
     let stops = &mut report.stops;
     Site { pid, mem: &r.mem, gadgets, timeout, stops }.unmap_all(&mapped);
     if still_open(pid) || ring_in(&proc::maps(pid)?).is_some() {
@@ -126,50 +131,54 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
 }
 
 /// Puts back what the toggle signal did before; returns the signal if its handler was prof's, and no other
-/// is left.
+/// is left, and the page of the handler if that stays.
 fn restore_handlers(
     r: &Recorded,
     gadgets: Gadgets,
     timeout: Duration,
     report: &mut DetachReport,
-) -> Result<Option<u32>> {
+) -> Result<(Option<u32>, Option<Area>)> {
     let c = &r.control;
     if !(1..=8 * SIGSET_LEN as u32).contains(&c.signal) {
-        return Ok(None);
+        return Ok((None, None));
     }
     let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
     let old = &old[..(c.old_action_len as usize).min(32)];
     let at = r.stable_at(core::mem::offset_of!(Stable, signal_ignored));
-    let action = activate::OldAction {
+    let action = signal::OldAction {
         signal: c.signal,
         old,
         ours: c.hook_addr..c.hook_addr.saturating_add(c.hook_len),
         ignored: (c.signal_ignored.load(Relaxed) != 0, at),
         scratch: RemoteAddr(c.flag_addr).plus(1024),
+        // It may have begun to wait for the signal while it was recorded.
+        keep_pending: signal::taken(r.pid, &r.mem, c.signal)?.is_some(),
     };
     let mut restore = |pid: i32| {
         with_caller(pid, &r.mem, gadgets, timeout, &mut report.stops, |c| {
-            activate::restore_signal(c, &r.mem, &action)
+            signal::restore(c, &r.mem, &action)
         })
     };
     let restored = restore(r.pid)?;
+    let mut all_restored = restored;
     // A process that was made since has a copy of the handlers.
     let caught =
         |pid: i32| Status::of(pid).map_or(0, |s| s.signals("SigCgt") | s.signals("SigIgn"));
     let sharers = Sharers::of(r.pid);
     for other in sharers.others().iter().copied() {
         if caught(other) >> (c.signal - 1) & 1 == 1 && sharers.still_shares(other) {
-            restore(other).map_err(|e| about(r.pid, other, e))?;
+            all_restored &= restore(other).map_err(|e| about(r.pid, other, e))?;
         }
     }
-    if restored {
-        return Ok((sigaction_handler(old) <= libc::SIG_IGN as u64).then_some(c.signal));
+    if !restored {
+        report.notes.push(format!(
+            "the target has installed its own handler for {} meanwhile, and keeps it",
+            activate::signal_name(c.signal as i32)
+        ));
     }
-    report.notes.push(format!(
-        "the target has installed its own handler for {} meanwhile, and keeps it",
-        activate::signal_name(c.signal as i32)
-    ));
-    Ok(None)
+    let default = restored && sigaction_handler(old) <= libc::SIG_IGN as u64;
+    let kept = keep_handler(r, all_restored, timeout, report)?;
+    Ok((default.then_some(c.signal), kept))
 }
 
 fn mapped(r: &Recorded) -> Mapped {
@@ -182,7 +191,39 @@ fn mapped(r: &Recorded) -> Mapped {
         flag: area(c.flag_addr, c.flag_len),
         hook: area(c.hook_addr, c.hook_len),
         stubs: c.stubs.to_vec(),
+        kept: None,
     }
+}
+
+/// The page of the toggle signal's handler, if the target may call that later: it has a handler of its own
+/// by now, and may chain to the one from before, or it keeps the address somewhere.
+fn keep_handler(
+    r: &Recorded,
+    restored: bool,
+    timeout: Duration,
+    report: &mut DetachReport,
+) -> Result<Option<Area>> {
+    let c = &r.control;
+    let hook = c.hook_addr..c.hook_addr.saturating_add(c.hook_len);
+    if !hook.contains(&c.handler) {
+        return Ok(None);
+    }
+    let mut ours = areas(r);
+    ours.push(c.flag_addr..c.flag_addr.saturating_add(c.flag_len));
+    let maps = proc::maps(r.pid)?;
+    if restored && !signal::is_remembered(r.pid, &r.mem, &maps, c.handler, &ours) {
+        return Ok(None);
+    }
+    if !signal::silence(r.pid, &r.mem, c.handler, timeout, &mut report.stops)? {
+        log::warn!("a thread stands at the handler of {}", activate::signal_name(c.signal as i32));
+    }
+    let page = signal::page_of(c.handler);
+    report.notes.push(format!(
+        "the target may have kept the address of prof's handler for {}: the page at {:#x} stays mapped, with a return and nothing else in it",
+        activate::signal_name(c.signal as i32),
+        page.addr
+    ));
+    Ok(Some(page))
 }
 
 /// Where prof's code is.
@@ -360,6 +401,7 @@ fn still_open(pid: i32) -> bool {
 /// If the target can't be stopped.
 pub fn clean(pid: i32, timeout: Duration) -> Result<bool> {
     let _lock = crate::lock::lock(pid)?;
+    crate::shortage::check_descriptors(pid)?;
     clean_locked(pid, timeout)
 }
 

@@ -22,7 +22,9 @@ pub enum Refusal {
     #[error("pid {0} ({1}) is a kernel thread; it has no heap to record")]
     KernelThread(i32, String),
     /// The process has ended.
-    #[error("pid {0} ({1}) is a zombie: it has ended and waits for its parent to notice")]
+    #[error(
+        "pid {0} ({1}) has ended and has no memory any more: it is a zombie until its parent asks how it ended"
+    )]
     Zombie(i32, String),
     /// The first thread has ended alone.
     #[error(
@@ -242,7 +244,7 @@ pub enum Error {
     #[error(transparent)]
     Refused(#[from] Refusal),
     /// It ended meanwhile.
-    #[error("pid {0} has ended")]
+    #[error("pid {0} has ended; nothing of prof is left")]
     Gone(i32),
     /// It is another program meanwhile.
     #[error(
@@ -271,6 +273,16 @@ pub enum Error {
         "pid {0} has no thread with enough stack for a remote system call, and no room behind its code for one; nothing was changed"
     )]
     NoThread(i32),
+    /// prof itself may not open enough files.
+    #[error(
+        "prof needs {1} descriptors more than it has for working on pid {0}, and may not open so many (`ulimit -n`); nothing was changed, raise that limit"
+    )]
+    NoDescriptors(i32, usize),
+    /// prof's own memory has run out.
+    #[error(
+        "prof itself can get no more memory (`ulimit -v`, a cgroup?), so pid {0} is left as it was; raise that limit, or ask for a smaller ring with --ring-size"
+    )]
+    NoMemory(i32),
     /// Memory of the target.
     #[error("can't {what} {len} bytes at {addr} in pid {pid}: {errno}")]
     Memory {
@@ -286,7 +298,7 @@ pub enum Error {
         errno: std::io::Error,
     },
     /// A system call of ours.
-    #[error("{what} (pid {pid}): {errno}")]
+    #[error("{what} failed while prof worked on pid {pid}: {errno}")]
     Sys {
         /// Which.
         what: &'static str,
@@ -296,7 +308,9 @@ pub enum Error {
         errno: Errno,
     },
     /// A system call that the target was made to do.
-    #[error("{what} in pid {pid} failed: {errno}")]
+    #[error(
+        "pid {pid} could not make the system call {what} that prof needs: {errno}; try again, or see `prof detach {pid}` if something is left in it"
+    )]
     Remote {
         /// Which.
         what: &'static str,

@@ -280,6 +280,7 @@ pub(crate) fn candidates(pid: i32) -> Result<Vec<(Fitness, i32)>> {
 /// If it refuses or fails; the target is then as before.
 pub fn install(target: &Target, options: &Options) -> Result<Installed> {
     let lock = crate::lock::lock(target.pid)?;
+    crate::shortage::check_descriptors(target.pid)?;
     // Somebody may have been faster since the preflight.
     crate::preflight(target.pid)?;
     if crate::Recorded::open(target.pid).is_ok() {

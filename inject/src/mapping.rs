@@ -47,6 +47,8 @@ pub(crate) struct Mapped {
     pub flag: Area,
     pub hook: Area,
     pub stubs: Vec<Area>,
+    /// A page of the hook that stays.
+    pub kept: Option<Area>,
 }
 
 /// The most of the ring that is unmapped in one stop, if all its pages are there; where few are, it is more.
@@ -217,9 +219,17 @@ impl Site<'_> {
             let entry = entry(offset_of!(Stable, stubs) + k * size_of::<Area>());
             self.take_back(m.ring, *a, Kind::Code, entry);
         }
-        self.take_back(m.ring, m.place, Kind::Code, entry(offset_of!(Stable, place)));
-        // Parts of it, but for builds that had no guard pages.
-        self.take_back(m.ring, m.hook, Kind::Any, entry(offset_of!(Stable, hook_addr)));
+        // Hook and flag are parts of the place, but for builds that had no guard pages.
+        let (place, hook) =
+            (entry(offset_of!(Stable, place)), entry(offset_of!(Stable, hook_addr)));
+        if let Some(kept) = m.kept {
+            let all = if m.place.len == 0 { m.hook } else { m.place };
+            self.take_back_around(m.ring, all, kept, place);
+            self.note_gone(m.ring, hook);
+        } else {
+            self.take_back(m.ring, m.place, Kind::Code, place);
+            self.take_back(m.ring, m.hook, Kind::Any, hook);
+        }
         self.take_back(m.ring, m.flag, Kind::Any, entry(offset_of!(Stable, flag_addr)));
         for (k, a) in m.guards.iter().enumerate() {
             let entry = entry(offset_of!(Stable, guards) + k * size_of::<Area>());
@@ -276,12 +286,29 @@ impl Site<'_> {
         if there.is_some_and(|a| !self.unmap(a.addr, a.len)) {
             return;
         }
+        self.note_gone(ring, entry);
+    }
+
+    /// Takes an area out of the control page.
+    fn note_gone(&mut self, ring: Area, entry: usize) {
         let at = RemoteAddr(ring.addr).plus(entry as u64);
         if ring.len != 0
             && let Err(e) = self.mem.write(at, &[0; size_of::<Area>()])
         {
             e.warn(self.pid, "noting what is unmapped");
         }
+    }
+
+    /// The same of an area of which a page stays, and of which a prof that was killed may have unmapped a
+    /// part.
+    fn take_back_around(&mut self, ring: Area, a: Area, kept: Area, entry: usize) {
+        let maps = proc::maps(self.pid).unwrap_or_default();
+        for part in parts_around(&maps, a, kept) {
+            if !self.unmap(part.addr, part.len) {
+                return;
+            }
+        }
+        self.note_gone(ring, entry);
     }
 
     fn unmap(&mut self, addr: u64, len: u64) -> bool {
@@ -327,6 +354,18 @@ pub(crate) fn is_ours(maps: &[Map], a: Area, kind: Kind) -> bool {
         Kind::Any => true,
     };
     at >= end && as_it_must_be
+}
+
+/// What is mapped of prof's area, without a page of it: private memory of no file.
+fn parts_around(maps: &[Map], a: Area, kept: Area) -> Vec<Area> {
+    let end = a.addr.saturating_add(a.len);
+    let ours = maps.iter().filter(|m| !m.shared && m.inode == 0 && m.name.is_empty());
+    let clip = |from: u64, to: u64| (from < to).then(|| Area { addr: from, len: to - from });
+    let parts = ours.flat_map(|m| {
+        let (from, to) = (m.start.0.max(a.addr), m.end.0.min(end));
+        [clip(from, to.min(kept.addr)), clip(from.max(kept.addr + kept.len), to)]
+    });
+    parts.flatten().collect()
 }
 
 /// What there is of an area: all, or the first page if prof was killed before it grew (see [`fixed`]).
@@ -389,6 +428,7 @@ pub(crate) fn map(
     flags: u64,
     fd: u64,
 ) -> Result<Area> {
+    crate::shortage::check(c.pid())?;
     let addr = c.call("mmap", nr::MMAP, [at, len, prot, flags, fd, 0])?;
     Ok(Area { addr, len })
 }

@@ -229,7 +229,7 @@ impl<'a> Caller<'a> {
         Ok(self.room)
     }
 
-    fn pid(&self) -> i32 {
+    pub(crate) fn pid(&self) -> i32 {
         self.thread.as_ref().map_or(0, |t| t.pid)
     }
 

@@ -14,6 +14,8 @@ use prof_arch::native::{UserRegs, call, sigframe, syscall};
 use prof_arch::registers::{GUARDED_STACK, Registers, is_guarded};
 use std::cell::RefCell;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::{Mutex, PoisonError};
+use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
@@ -59,7 +61,9 @@ fn blocked(pid: i32, tid: i32) -> Option<Blocked> {
 /// traced, also of threads that could not be stopped.
 pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let id = AtomicI32::new(0);
-    let work = || {
+    let work = Mutex::new(Some(work));
+    let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let on_thread = || {
         // The target stands still while this thread waits for a processor.
         // SAFETY: plain integers; 0 is the calling thread. Without the right to the first, it fails.
         unsafe {
@@ -67,9 +71,18 @@ pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
             libc::setpriority(libc::PRIO_PROCESS, 0, -20);
             libc::prctl(libc::PR_SET_TIMERSLACK, 1);
         }
-        work()
+        take().map(|work| work())
     };
-    let result = std::thread::scope(|s| s.spawn(work).join());
+    let result = std::thread::scope(|s| {
+        let thread = std::thread::Builder::new().spawn_scoped(s, on_thread);
+        thread.map(ScopedJoinHandle::join)
+    });
+    if let Err(e) = &result
+        && let Some(work) = take()
+    {
+        log::info!("no thread for tracing: {e}");
+        return on_this_thread(work);
+    }
     // A thread is joined before it lets go of what it traces.
     let task = format!("/proc/self/task/{}", id.load(Relaxed));
     let deadline = Instant::now() + Duration::from_secs(30);
@@ -77,9 +90,23 @@ pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         std::thread::sleep(Duration::from_micros(50));
     }
     match result {
-        Ok(v) => v,
-        Err(panic) => std::panic::resume_unwind(panic),
+        Ok(Ok(Some(v))) => v,
+        Ok(Err(panic)) => std::panic::resume_unwind(panic),
+        // It was taken by one of the two above.
+        Ok(Ok(None)) | Err(_) => unreachable!(),
     }
+}
+
+/// Where no thread is to be had (`ulimit -u`), perhaps in the midst of an undo: what does not stop to be let
+/// go of is waited for, as nothing ends that would do it.
+fn on_this_thread<T>(work: impl FnOnce() -> T) -> T {
+    let done = work();
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while STUCK.with_borrow(|all| !all.is_empty()) && Instant::now() < deadline {
+        release_stuck();
+        std::thread::sleep(SLEEPS.1);
+    }
+    done
 }
 
 thread_local! {

@@ -2,6 +2,9 @@
 
 use core::ops::Range;
 
+/// A whole function that returns at once.
+pub const RETURN: &[u8] = &0xd65f_03c0u32.to_le_bytes();
+
 /// The breakpoint instruction, `brk #0`. The program counter stays on it.
 pub const BREAKPOINT: [u8; 4] = 0xd420_0000_u32.to_le_bytes();
 

@@ -6,6 +6,9 @@ use super::insn::{PcUse, State, pc_use_arm, pc_use_thumb};
 use super::regs::THUMB;
 use core::ops::Range;
 
+/// A whole function that returns at once. In the ARM state, as the hook's code is.
+pub const RETURN: &[u8] = &0xe12f_ff1eu32.to_le_bytes();
+
 /// The breakpoint instructions of the kernel (`arch/arm/kernel/ptrace.c`), of Thumb and of ARM code.
 /// The program counter stays on it.
 const BREAKPOINTS: (u16, u32) = (0xde01, 0xe7f0_01f0);

@@ -8,6 +8,12 @@
 use super::isa::{BREAK, NOP, Order};
 use core::ops::Range;
 
+/// A whole function that returns at once. The second word is `nop`, in the delay slot.
+pub const RETURN: &[u8] = &{
+    let [a, b, c, d] = Order::NATIVE.bytes4(0x03e0_0008);
+    [a, b, c, d, 0, 0, 0, 0]
+};
+
 /// The breakpoint instruction, `break`. The program counter stays on it.
 pub const BREAKPOINT: [u8; 4] = Order::NATIVE.bytes4(BREAK);
 

@@ -2,6 +2,9 @@
 
 use core::ops::Range;
 
+/// A whole function that returns at once.
+pub const RETURN: &[u8] = &[0xc3];
+
 /// The breakpoint instruction. The program counter stands behind it when it has been executed.
 pub const BREAKPOINT: [u8; 1] = [0xcc];
 

@@ -16,12 +16,12 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, fence};
 /// Where [`Stable`] begins in the control page.
 pub const STABLE_AT: usize = 256;
 /// Grows with every field that is added to [`Stable`].
-pub const EDITION: u32 = 4;
+pub const EDITION: u32 = 5;
 /// The lowest [`EDITION`] of a prof that may detach from what this one has attached to.
-pub const NEEDS: u32 = 2;
+pub const NEEDS: u32 = 5;
 
 /// The same where there is a [`Stable::bridge`].
-pub const NEEDS_FOR_BRIDGE: u32 = 4;
+pub const NEEDS_FOR_BRIDGE: u32 = 5;
 
 /// A table in the shared memory.
 #[repr(C)]
@@ -174,8 +174,10 @@ pub struct Stable {
     pub bridge: u64,
     /// Edition 4: bytes of its frame, from behind the return address that leads to it to behind its own.
     pub bridge_frame: u64,
+    /// Address of the toggle signal's handler; 0: none was installed. Edition 5.
+    pub handler: u64,
     /// Zero: for fields to come.
-    pub reserved: [u64; 34],
+    pub reserved: [u64; 33],
 }
 
 /// The control page, as any build may read it.
@@ -323,7 +325,7 @@ mod tests {
             collector_ns 720 collector_pid 728 orphaned 732 toggle_table 736 function_table 752
             function_fields 768 slot_table 808 slots_used_table 824 slot_fields 840 version 872
             place 936 guards 952 doubts 984 modules_seq 988 bridge 992 bridge_frame 1000
-            reserved 1008);
+            handler 1008 reserved 1016);
         assert_eq!([size_of::<Table>(), size_of::<Area>()], [16, 16]);
         assert_eq!([size_of::<FunctionFields>(), size_of::<SlotFields>()], [40, 32]);
         assert_eq!(offset_of!(FunctionFields, addr), 36);

@@ -1,0 +1,250 @@
+//! The toggle signal: whether the target has a use of its own for it, giving it back, and what a target
+//! may still do with the handler that prof had installed.
+
+use crate::memory::words;
+use crate::proc::{self, Map, Status};
+use crate::remote::Caller;
+use crate::threads::{StopTimes, stop_all};
+use crate::{Error, RemoteAddr, RemoteMemory, Result};
+use nix::errno::Errno;
+use prof_arch::native::jump::{RETURN, code_at};
+use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
+use prof_trace::shared::Area;
+use std::ops::Range;
+use std::time::{Duration, Instant};
+
+/// As many threads are looked at, if the first of them do not block the signal.
+const SOME_THREADS: usize = 64;
+/// As many descriptors are looked at.
+const SOME_DESCRIPTORS: usize = 1 << 16;
+/// As much of a mapping, and of all together, is searched for the handler's address.
+const SEARCHED: (u64, u64) = (16 << 20, 64 << 20);
+
+/// What a target does with a signal, if it has a use for it.
+///
+/// # Errors
+/// If the target is gone.
+pub(crate) fn in_use(pid: i32, mem: &RemoteMemory, signal: u32) -> Result<Option<&'static str>> {
+    let bit = bit(signal);
+    let status = Status::of(pid)?;
+    if (status.signals("SigCgt") | status.signals("SigIgn")) & bit != 0 {
+        return Ok(Some("handles or ignores"));
+    }
+    if let Some(how) = taken(pid, mem, signal)? {
+        return Ok(Some(how));
+    }
+    let (mut all, mut any, mut pending) = (true, false, status.signals("ShdPnd") & bit != 0);
+    for (k, tid) in proc::threads(pid)?.into_iter().enumerate() {
+        if !all && k >= SOME_THREADS {
+            break;
+        }
+        let Ok(s) = Status::of_thread(pid, tid) else { continue };
+        let blocks = s.signals("SigBlk") & bit != 0;
+        (all, any) = (all && blocks, any || blocks);
+        pending |= s.signals("SigPnd") & bit != 0;
+    }
+    Ok(match () {
+        () if pending => Some("has not yet taken the last one of"),
+        () if all && any => Some("blocks (in all its threads, as for sigwait or signalfd)"),
+        () => None,
+    })
+}
+
+/// Whether it takes a signal without a handler.
+pub(crate) fn taken(pid: i32, mem: &RemoteMemory, signal: u32) -> Result<Option<&'static str>> {
+    let mut blocked = false;
+    for (k, tid) in proc::threads(pid)?.into_iter().enumerate() {
+        if !blocked && k >= SOME_THREADS {
+            break;
+        }
+        // While a thread waits for signals, the kernel shows them as not blocked.
+        if waits_for(pid, tid, mem, signal) {
+            return Ok(Some("waits (sigwait) for"));
+        }
+        let status = Status::of_thread(pid, tid);
+        blocked |= status.is_ok_and(|s| s.signals("SigBlk") & bit(signal) != 0);
+    }
+    let by_descriptor = blocked && has_signalfd(pid, signal);
+    Ok(by_descriptor.then_some("takes (by signalfd)"))
+}
+
+fn bit(signal: u32) -> u128 {
+    1u128 << (signal - 1)
+}
+
+/// Whether a thread sleeps in `rt_sigtimedwait` for a signal.
+fn waits_for(pid: i32, tid: i32, mem: &RemoteMemory, signal: u32) -> bool {
+    /// `rt_sigtimedwait_time64` of 32-bit kernels.
+    const TIME64: i64 = 421;
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
+    let text = text.unwrap_or_default();
+    let mut fields = text.split_whitespace();
+    let number: Option<i64> = fields.next().and_then(|n| n.parse().ok());
+    let wide = cfg!(target_pointer_width = "32") && number == Some(TIME64);
+    if !wide && number != Some(libc::SYS_rt_sigtimedwait as i64) {
+        return false;
+    }
+    let set = fields.next().and_then(|f| u64::from_str_radix(f.strip_prefix("0x")?, 16).ok());
+    let Some(set) = set else { return false };
+    // Words of the target's width; of 64 bits where that is the machine's order of bytes.
+    let n = signal - 1;
+    let word = mem.word(RemoteAddr(set.wrapping_add(u64::from(n / 64) * 8)));
+    word.is_ok_and(|w| w >> (n % 64) & 1 == 1)
+}
+
+/// Whether it has a signalfd for a signal.
+fn has_signalfd(pid: i32, signal: u32) -> bool {
+    let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
+    fds.take(SOME_DESCRIPTORS)
+        .filter(|e| {
+            std::fs::read_link(e.path()).is_ok_and(|l| l.ends_with("anon_inode:[signalfd]"))
+        })
+        .any(|e| {
+            let path = format!("/proc/{pid}/fdinfo/{}", e.file_name().to_string_lossy());
+            let info = std::fs::read_to_string(path).unwrap_or_default();
+            let mask = info.lines().find_map(|l| l.strip_prefix("sigmask:"));
+            let mask = mask.and_then(|m| u128::from_str_radix(m.trim(), 16).ok());
+            mask.is_some_and(|m| m & bit(signal) != 0)
+        })
+}
+
+/// What [`restore`] puts back, and how it knows what is in force.
+pub(crate) struct OldAction<'a> {
+    pub signal: u32,
+    /// The kernel's structure.
+    pub old: &'a [u8],
+    /// Where our handler is.
+    pub ours: Range<u64>,
+    /// `Stable::signal_ignored`, and where it is.
+    pub ignored: (bool, RemoteAddr),
+    /// Where the kernel may write what is in force.
+    pub scratch: RemoteAddr,
+    /// What is pending is the target's own, and stays.
+    pub keep_pending: bool,
+}
+
+/// Puts a signal's old disposition back; what is pending is thrown away first, as it was meant for
+/// the handler.
+///
+/// Only if the handler in force is ours: a target that has installed its own since keeps it.
+pub(crate) fn restore(
+    c: &mut Caller<'_>,
+    mem: &RemoteMemory,
+    action: &OldAction<'_>,
+) -> Result<bool> {
+    let OldAction { signal, old, ref ours, ignored, scratch, keep_pending } = *action;
+    let at = c.put(&[0; SIGACTION_LEN])?;
+    let set = SIGSET_LEN as u64;
+    let mut ask = |at: RemoteAddr| {
+        let args = [u64::from(signal), 0, at.0, set, 0, 0];
+        c.call("rt_sigaction", nr::RT_SIGACTION, args).map(|_| at)
+    };
+    let at = match ask(at) {
+        // Where prof's bytes stand in memory that can only be read.
+        Err(Error::Remote { errno: Errno::EFAULT, .. }) => ask(scratch)?,
+        other => other?,
+    };
+    let mut now = [0u8; SIGACTION_LEN];
+    mem.read(at, &mut now)?;
+    let now = sigaction_handler(&now);
+    let half_way = ignored.0 && now == libc::SIG_IGN as u64;
+    if !ours.contains(&now) && !half_way {
+        // An earlier detach may have come this far.
+        return Ok(old.len() == SIGACTION_LEN && sigaction_handler(old) == now);
+    }
+    let ignore = sigaction(libc::SIG_IGN as u64, 0, 0);
+    let mut steps = vec![old];
+    if !keep_pending {
+        mem.write(ignored.1, &1u32.to_ne_bytes())?;
+        steps.insert(0, &ignore);
+    }
+    for action in steps {
+        let at = c.put(action)?;
+        let args = [u64::from(signal), at.0, 0, set, 0, 0];
+        c.call("rt_sigaction", nr::RT_SIGACTION, args)?;
+    }
+    Ok(true)
+}
+
+/// Whether an address stands in memory where programs keep pointers: their modules' data, the heap that
+/// follows it, the stacks. Where prof's own are is left out.
+pub(crate) fn is_remembered(
+    pid: i32,
+    mem: &RemoteMemory,
+    maps: &[Map],
+    addr: u64,
+    except: &[Range<u64>],
+) -> bool {
+    let mut left = SEARCHED.1;
+    let sp = proc::asleep(pid, pid).map(|a| a.sp);
+    let mut end_of_file = RemoteAddr(0);
+    for m in maps {
+        let data = m.inode != 0 || m.start == end_of_file;
+        if data {
+            end_of_file = m.end;
+        }
+        let known = data || m.name == b"[heap]" || m.name.starts_with(b"[stack");
+        let ours = except.iter().any(|r| r.start < m.end.0 && m.start.0 < r.end);
+        if !known || !m.read || !m.write || m.shared || ours {
+            continue;
+        }
+        // Of a stack, what is in use is at its end. Below that stands what calls have left, also those that
+        // prof has made it do.
+        let stack = m.name.starts_with(b"[stack");
+        let sp = sp.filter(|sp| stack && m.holds(*sp)).map_or(m.start.0, |sp| sp.0);
+        let len = (m.end.0 - sp).min(SEARCHED.0).min(left);
+        left -= len;
+        let from = if stack { m.end.0 - len } else { m.start.0 };
+        if words(&mem.read_some(RemoteAddr(from), len as usize)).any(|w| w == addr) {
+            return true;
+        }
+    }
+    false
+}
+
+/// The page that an address is in.
+pub(crate) fn page_of(addr: u64) -> Area {
+    let len = proc::page_size();
+    Area { addr: code_at(addr) & !(len - 1), len }
+}
+
+/// Makes a handler return at once, whoever calls it. `false` if there was no moment for it.
+///
+/// # Errors
+/// If the target can't be stopped.
+pub(crate) fn silence(
+    pid: i32,
+    mem: &RemoteMemory,
+    handler: u64,
+    timeout: Duration,
+    stops: &mut StopTimes,
+) -> Result<bool> {
+    let at = code_at(handler);
+    let inside = at + 1..at + RETURN.len() as u64;
+    let deadline = Instant::now() + timeout;
+    loop {
+        let mut stopped = stop_all(pid, timeout)?;
+        let stands =
+            |t: &mut crate::tracee::Tracee| t.regs().is_ok_and(|r| inside.contains(&r.pc()));
+        let clear = !stopped.threads.iter_mut().any(stands);
+        let written = if clear { mem.write(RemoteAddr(at), RETURN) } else { Ok(()) };
+        stopped.resume(stops);
+        written?;
+        if clear || Instant::now() >= deadline {
+            return Ok(clear);
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// What stays of the page of a handler: a return, and nothing else.
+pub(crate) fn clear_page(mem: &RemoteMemory, handler: u64) -> Result<()> {
+    let page = page_of(handler);
+    let mut bytes = vec![0; page.len as usize];
+    let at = (code_at(handler) - page.addr) as usize;
+    let Some(to) = bytes.get_mut(at..at + RETURN.len()) else {
+        return Err(Error::Sys { what: "the handler's page", pid: 0, errno: Errno::EFAULT });
+    };
+    to.copy_from_slice(RETURN);
+    mem.write(RemoteAddr(page.addr), &bytes)
+}
