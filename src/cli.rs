@@ -92,6 +92,9 @@ pub struct RecordArgs {
     /// (dropped events are counted)
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnFull::Wait)]
     pub on_full: OnFull,
+    /// Write no line to the system's log (authpriv) at the attach and the detach
+    #[arg(long)]
+    pub no_log: bool,
     /// Record the stack of each free, too
     #[arg(long)]
     pub free_stacks: bool,
@@ -262,6 +265,9 @@ pub struct DetachArgs {
     /// rt_sigaction, rt_sigreturn and close. If one does not, that kills the process
     #[arg(long)]
     pub filter_allows: bool,
+    /// Write no line to the system's log (authpriv)
+    #[arg(long)]
+    pub no_log: bool,
 }
 
 /// Only a process.
@@ -305,6 +311,9 @@ pub struct RunArgs {
     /// Print the report when the command has ended
     #[arg(long)]
     pub report: bool,
+    /// The signal that switches recording off and on: USR1, USR2, RTMIN+N or none
+    #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = parse_signal)]
+    pub signal: u32,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<OsString>,
@@ -368,6 +377,9 @@ pub struct CollectArgs {
     /// Detach after this time
     #[arg(long)]
     pub duration_ms: Option<u64>,
+    /// Write no line to the system's log
+    #[arg(long)]
+    pub no_log: bool,
 }
 
 /// Parses the command line. What is wrong with it is said in one line.

@@ -7,17 +7,22 @@
 // Both panic if what they write to is full or gone.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod audit;
 mod cli;
 mod commands;
 mod failure;
 mod hooks;
 mod logger;
+mod memory;
 mod recorder;
 mod session;
 mod term;
 mod units;
 
 use std::process::ExitCode;
+
+#[global_allocator]
+static ALLOCATOR: memory::Frugal = memory::Frugal;
 
 extern "C" fn pass_over(_: i32) {}
 
@@ -34,6 +39,7 @@ fn survive_file_limits() {
 }
 
 fn main() -> ExitCode {
+    memory::hold();
     survive_file_limits();
     match cli::parse() {
         Ok(cli) => {

@@ -1,5 +1,6 @@
 //! The collector's process: starting it, being it, waiting for it.
 
+use crate::audit::Audit;
 use crate::cli::CollectArgs;
 use crate::session;
 use anyhow::{Context, Result, bail};
@@ -37,6 +38,7 @@ pub fn start(
     compress: Compress,
     duration: Option<Duration>,
     timeout: Duration,
+    audit: Audit,
 ) -> Result<Child> {
     let (mut ready, write) = std::io::pipe().context("cannot make a pipe")?;
     let fds = [ring, out.into(), write.into()];
@@ -51,6 +53,9 @@ pub fn start(
         command.args(["--duration-ms", &d.as_millis().to_string()]);
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+    if audit == Audit::Off {
+        command.arg("--no-log");
+    }
     let open = open_descriptors();
     // SAFETY: between fork and exec only system calls are made.
     unsafe { command.pre_exec(move || become_daemon(from, &open)) };
@@ -59,7 +64,9 @@ pub fn start(
     let began = Instant::now();
     while !readable(&ready, Duration::from_millis(100))? {
         if let Some(status) = child.try_wait()? {
-            bail!("the collector ended at once ({status})");
+            bail!(
+                "the collector of process {pid} ended before it had begun ({status}): it could not get the memory, a thread or the descriptors that it needs (see `ulimit -a`); the process is as it was"
+            );
         }
         if began.elapsed() > START.max(timeout) {
             let _ = child.kill();
@@ -76,7 +83,9 @@ pub fn start(
         return Ok(child);
     }
     let status = child.wait().context("cannot wait for the collector")?;
-    bail!("the collector could not begin ({status}); the process may have ended");
+    bail!(
+        "the collector of process {pid} could not begin ({status}): the process has ended meanwhile, or there is no memory, thread or descriptor left for it (see `ulimit -a`)"
+    );
 }
 
 /// In the child: a session of its own, so that no terminal's signals reach it, and no descriptors
@@ -149,32 +158,38 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
     collector.set_compress(args.compress.into());
     collector.on_failure(|| raise(FAILED));
     collector.look_before();
-    File::from(ready).write_all(&[1]).context("nobody waits for the collector")?;
-    let stop = AtomicBool::new(false);
+    let (stop, audit) = (AtomicBool::new(false), Audit::unless(args.no_log));
     let ended = std::thread::scope(|scope| {
-        let drain = scope.spawn(|| {
+        let work = || {
             let ended = collector.run(&stop);
             raise(DONE);
             ended
-        });
+        };
+        // Before anybody relies on it: there may be no thread to be had.
+        let drain = std::thread::Builder::new().spawn_scoped(scope, work);
+        let drain = drain.context("no thread for the collector (`ulimit -u`?)")?;
+        if let Err(e) = File::from(ready).write_all(&[1]) {
+            stop.store(true, Relaxed);
+            return Err(e).context("nobody waits for the collector");
+        }
         let deadline = args.duration_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
         if wait_signal(&signals, deadline) != Some(DONE) {
             let gone = RETRIES.iter().any(|pause| {
                 // Draining goes on meanwhile: no thread of the target waits for us.
-                take_out(args.pid as i32)
+                take_out(args.pid as i32, audit)
                     || wait_signal(&signals, Some(Instant::now() + *pause)) == Some(DONE)
             });
             if !gone {
                 stop.store(true, Relaxed);
             }
         }
-        drain.join()
-    });
+        Ok(drain.join())
+    })?;
     if ended.as_ref().is_ok_and(|e| e.reason == "detached") {
         wait_for_unmap(args.pid);
     }
     if ended.as_ref().is_ok_and(|e| e.memory_lives) {
-        free_others(args.pid as i32);
+        free_others(args.pid as i32, audit);
     }
     match ended {
         Ok(e) if e.failure.is_none() => Ok(ExitCode::SUCCESS),
@@ -184,16 +199,16 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
 
 /// Takes this collector's recording out of its target; false if something is left. By now the recording
 /// there may be another's, who has put an end to this one: that is not touched.
-fn take_out(pid: i32) -> bool {
+fn take_out(pid: i32, audit: Audit) -> bool {
     let is_ours = session::peek(pid).map_or(true, |p| p.collector.0 == std::process::id());
-    is_ours && session::detach(pid, session::DETACH_TIMEOUT).is_ok_and(|d| d.is_clean())
+    is_ours && session::detach(pid, session::DETACH_TIMEOUT, audit).is_ok_and(|d| d.is_clean())
 }
 
 /// Takes prof out of processes that have the memory of one that has ended.
-fn free_others(pid: i32) {
+fn free_others(pid: i32, audit: Audit) {
     for pause in RETRIES {
         let all = prof_inject::recorded::left_by(pid);
-        if all.into_iter().all(take_out) {
+        if all.into_iter().all(|pid| take_out(pid, audit)) {
             return;
         }
         std::thread::sleep(pause);

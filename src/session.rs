@@ -1,6 +1,7 @@
 //! Attaching and detaching, as `attach`, `detach`, `run` and `demo` do it: the only file that knows
 //! how injector and collector are put together.
 
+use crate::audit::Audit;
 use crate::cli::{FunctionArgs, OnFull, RecordArgs};
 use crate::failure::{refused, usage};
 use crate::hooks;
@@ -67,7 +68,9 @@ pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
     let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
     let began = prof_inject::install(&target, &options(record, choice, &absolute))
         .map_err(|e| overtaken(pid, e))
-        .and_then(|i| activate(i, file, record.compress.into(), choice.duration));
+        .and_then(|i| {
+            activate(i, file, record.compress.into(), choice.duration, Audit::of(record))
+        });
     match began {
         Ok((collector, said)) => Ok(Attached { pid, path, collector, said }),
         Err(e) => {
@@ -111,6 +114,7 @@ pub fn activate(
     mut file: File,
     compress: Compress,
     duration: Option<Duration>,
+    audit: Audit,
 ) -> Result<(Child, Vec<String>)> {
     let pid = installed.target.pid;
     // What the hook does without, if need be.
@@ -120,15 +124,20 @@ pub fn activate(
     let hooks =
         Hooks { hooked: installed.hooked.clone(), not_hooked: installed.not_hooked.clone() };
     write_prologue(&mut file, &target, &hooks).context("cannot write the recording")?;
-    let ring = installed.ring_fd.try_clone().context("no descriptor left")?;
+    let ring = installed.ring_fd.try_clone().with_context(|| {
+        format!("prof has no descriptor left for the collector of process {pid} (`ulimit -n`)")
+    })?;
     let timeout = installed.options.timeout;
-    let mut collector = recorder::start(pid, ring, file, compress, duration, timeout)?;
+    let mut collector = recorder::start(pid, ring, file, compress, duration, timeout, audit)?;
     if let Err(e) = installed.activate() {
         installed.undo();
         let _ = collector.kill();
         let _ = collector.wait();
         return Err(failed(pid, e));
     }
+    let hooked: Vec<_> =
+        installed.hooked.iter().map(|h| (h.function.clone(), h.module.clone())).collect();
+    audit.attached(pid, &hooked, &installed.options.path);
     Ok((collector, hooks::describe(&installed)))
 }
 
@@ -150,12 +159,13 @@ impl Detached {
 }
 
 /// Takes prof out of a process, and waits until its recording is finished.
-pub fn detach(pid: i32, timeout: Duration) -> Result<Detached> {
+pub fn detach(pid: i32, timeout: Duration, audit: Audit) -> Result<Detached> {
     let peek = match peek(pid) {
         Ok(peek) => peek,
         // An attach that was killed before it could say what it had done leaves a trace, too.
         Err(_) if prof_inject::preflight(pid).is_ok() && clean(pid, timeout) => {
             let said = vec!["removed what an interrupted attach had left".into()];
+            audit.detached(pid, &[], &[]);
             return Ok(Detached { path: PathBuf::new(), left: Vec::new(), said });
         }
         Err(e) => return Err(held_by_others(pid).unwrap_or(e)),
@@ -163,7 +173,10 @@ pub fn detach(pid: i32, timeout: Duration) -> Result<Detached> {
     // What is half-way may be somebody's work.
     prof_inject::idle(pid).map_err(|e| failed(pid, e))?;
     let mut said = Vec::new();
-    let begun = !peek.path.as_os_str().is_empty();
+    // An attach that was refused half-way has no recording.
+    let begun = !peek.path.as_os_str().is_empty()
+        && peek.collector.0 != 0
+        && (peek.state != state::SETUP || peek.counters.events > 0);
     if !peek.collector_alive && begun {
         // What comes after the last look at the ring would be lost.
         let _ = prof_inject::pause(pid);
@@ -172,12 +185,14 @@ pub fn detach(pid: i32, timeout: Duration) -> Result<Detached> {
                 "the collector had died; saved what it had left: {} events",
                 crate::units::count(d.events)
             )),
+            Err(_) if peek.counters.events == 0 => {}
             Err(e) => said.push(rest_is_lost(&peek, &e)),
         }
     }
     let last = Peek::of(pid as u32).ok().flatten().unwrap_or(peek.clone());
     let options = DetachOptions { timeout };
     let report = prof_inject::detach(pid, &options).map_err(|e| failed(pid, e))?;
+    audit.detached(pid, &last.functions, &report.left);
     said.extend(report.notes);
     if last.orphaned {
         said.push("recording had turned itself off, as nobody emptied the ring".into());
@@ -261,7 +276,12 @@ fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
             peek.path.display()
         )));
     }
-    let old = detach(pid, DETACH_TIMEOUT).context("cannot end an earlier recording")?;
+    let old = detach(pid, DETACH_TIMEOUT, Audit::of(record)).with_context(|| {
+        format!(
+            "process {pid} has an earlier recording in it, {}, that can't be ended now; try again, or end it with `prof detach {pid}`",
+            peek.path.display()
+        )
+    })?;
     if !old.path.as_os_str().is_empty() {
         say(&format!("finished an earlier recording, {}", old.path.display()));
     }

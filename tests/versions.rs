@@ -45,9 +45,8 @@ impl Page {
 fn another_builds_recording_is_shown_paused_and_ended() {
     let scene = Scene::new("another-build");
     let mut target = Target::start(&program("toggle.c"), &[]);
-    // As large a heap as it will need.
-    target.ask("alloc 2000");
-    target.ask("free 2000");
+    target.ask("alloc 100");
+    target.ask("free 100");
     let before = Snapshot::of(&target);
     let pid = target.pid.to_string();
     let recording = scene.attach(&target);
@@ -68,7 +67,7 @@ fn another_builds_recording_is_shown_paused_and_ended() {
     );
 
     scene.prof(&["pause", &pid]).ok("pause");
-    target.ask("alloc 1000");
+    target.ask("alloc 50");
     let status = scene.prof(&["status", &pid]).ok("status").stdout;
     assert!(status.contains(": paused"), "{status}");
     scene.prof(&["resume", &pid]).ok("resume");

@@ -1,5 +1,6 @@
 //! `prof attach`
 
+use crate::audit::Audit;
 use crate::cli::AttachArgs;
 use crate::session::{self, Attached, Choice};
 use crate::units;
@@ -31,7 +32,7 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode> {
     let attached = session::attach(args.pid, &args.record, &choice)?;
     attached.said.iter().for_each(|line| crate::term::say(line));
     crate::term::path(&attached.path);
-    if args.foreground { stay(attached) } else { Ok(ExitCode::SUCCESS) }
+    if args.foreground { stay(attached, Audit::of(&args.record)) } else { Ok(ExitCode::SUCCESS) }
 }
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
@@ -52,7 +53,7 @@ fn on_interrupt() -> Result<()> {
 }
 
 /// Shows how the recording grows, until Ctrl-C or the end of the collector.
-fn stay(mut attached: Attached) -> Result<ExitCode> {
+fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}").context("progress line")?);
     let mut follower = Follower::open(&attached.path).ok();
@@ -64,7 +65,7 @@ fn stay(mut attached: Attached) -> Result<ExitCode> {
         }
         if INTERRUPTED.swap(false, Relaxed) {
             bar.set_message("detaching");
-            match session::detach(attached.pid, session::DETACH_TIMEOUT) {
+            match session::detach(attached.pid, session::DETACH_TIMEOUT, audit) {
                 Ok(d) => {
                     clean = d.is_clean();
                     super::detach::say(&d);

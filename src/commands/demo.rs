@@ -1,5 +1,6 @@
 //! `prof demo`: records a process made for that, and shows what there is to see.
 
+use crate::audit::Audit;
 use crate::cli::{Compression, DemoArgs, FunctionArgs, OnFull, RecordArgs};
 use crate::session::{self, Choice, DETACH_TIMEOUT};
 use crate::term::line;
@@ -47,6 +48,7 @@ fn record(pid: i32, args: &DemoArgs) -> Result<ExitCode> {
         output: Some(path.clone()),
         ring_size: 64 << 20,
         on_full: OnFull::Wait,
+        no_log: true,
         free_stacks: false,
         sample: None,
         sample_rate: None,
@@ -62,7 +64,7 @@ fn record(pid: i32, args: &DemoArgs) -> Result<ExitCode> {
     line(&format!("{}", path.display()));
     std::thread::sleep(TIME);
     line(&format!("$ prof detach {pid}        # after {} s", TIME.as_secs()));
-    let detached = session::detach(pid, DETACH_TIMEOUT)?;
+    let detached = session::detach(pid, DETACH_TIMEOUT, Audit::Off)?;
     let _ = attached.collector.wait();
     super::detach::say(&detached);
     line(&format!("$ prof report {}", path.display()));

@@ -1,5 +1,6 @@
 //! `prof detach`
 
+use crate::audit::Audit;
 use crate::cli::DetachArgs;
 use crate::failure::FAILED;
 use crate::session::{self, Detached};
@@ -12,7 +13,7 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode> {
     if args.filter_allows {
         prof_inject::sandbox::take_word(None);
     }
-    let detached = session::detach(args.pid, args.timeout)?;
+    let detached = session::detach(args.pid, args.timeout, Audit::unless(args.no_log))?;
     say(&detached);
     if !detached.path.as_os_str().is_empty() {
         crate::term::path(&detached.path);

@@ -1,6 +1,7 @@
 //! `prof run`
 
 use super::report::{self, ReportArgs};
+use crate::audit::Audit;
 use crate::cli::RunArgs;
 use crate::failure::{REFUSED, refused, usage};
 use crate::session::{self, Choice};
@@ -31,6 +32,7 @@ const PASSED: [Signal; 7] = [
 /// Runs a command under recording; ends as it does.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     args.record.check().map_err(usage)?;
+    refuse_option(&args.command[0])?;
     let name = args.command[0].to_string_lossy();
     let base = Path::new(&*name).file_name().map(|n| n.to_string_lossy().into_owned());
     let me = std::process::id() as i32;
@@ -41,14 +43,17 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         let _ = fs::remove_file(&absolute);
         e
     };
-    let options = session::options(&args.record, &Choice::default(), &absolute);
+    let choice = Choice { signal: args.signal, ..Choice::default() };
+    let options = session::options(&args.record, &choice, &absolute);
     let launched = prof_inject::launch(&args.command, &options)
         .map_err(|e| refused(format!("cannot record {name}: {e}")))
         .map_err(undo)?;
     let pid = launched.pid;
     CHILD.store(pid, Relaxed);
-    pass_signals()?;
-    let began = session::activate(launched.installed, file, args.record.compress.into(), None);
+    pass_signals(args.signal)?;
+    let audit = Audit::of(&args.record);
+    let began =
+        session::activate(launched.installed, file, args.record.compress.into(), None, audit);
     let (mut collector, said) = began.map_err(|e| {
         // It was started for nothing else.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -86,11 +91,32 @@ extern "C" fn pass(signal: i32) {
     unsafe { libc::kill(CHILD.load(Relaxed), signal) };
 }
 
-fn pass_signals() -> Result<()> {
+/// A word that begins like an option is one that there is not: every word from the command on is the command's.
+fn refuse_option(command: &std::ffi::OsStr) -> Result<()> {
+    let name = command.to_string_lossy();
+    if !name.starts_with('-') {
+        return Ok(());
+    }
+    Err(usage(format!(
+        "prof run has no option {name}, and takes it for the command; `prof run --help` lists the options (a command of that name: ./{name})"
+    )))
+}
+
+fn pass_signals(toggle: u32) -> Result<()> {
     let action = SigAction::new(SigHandler::Handler(pass), SaFlags::SA_RESTART, SigSet::empty());
     for signal in PASSED {
         // SAFETY: the handler makes one async-signal-safe call.
         unsafe { sigaction(signal, &action) }.context("cannot set a signal handler")?;
+    }
+    // Real-time ones have no name there.
+    let named = Signal::try_from(toggle as i32).is_ok();
+    if toggle != 0 && !(named && PASSED.iter().any(|s| *s as u32 == toggle)) {
+        let handler: extern "C" fn(i32) = pass;
+        // SAFETY: as above.
+        let set =
+            unsafe { libc::signal(toggle as i32, handler as *const () as libc::sighandler_t) };
+        nix::errno::Errno::result(if set == libc::SIG_ERR { -1 } else { 0 })
+            .context("cannot set a signal handler")?;
     }
     Ok(())
 }

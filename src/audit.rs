@@ -1,0 +1,141 @@
+//! A line to the system's log at each attach and detach: who, which process, what was done to it.
+
+use crate::cli::RecordArgs;
+use std::fmt::Write;
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+
+/// Where syslog listens.
+const LOG: &str = "/dev/log";
+/// Facility authpriv, severity notice (RFC 3164, 4.1.1).
+const PRIORITY: u32 = 10 << 3 | 5;
+/// Loggers need not take longer lines.
+const LONGEST: usize = 1800;
+
+/// Whether lines are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audit {
+    /// They are.
+    On,
+    /// The user has said `--no-log`.
+    Off,
+}
+
+impl Audit {
+    /// As the options say.
+    pub fn of(record: &RecordArgs) -> Self {
+        Self::unless(record.no_log)
+    }
+
+    /// Off if that is set.
+    pub fn unless(no_log: bool) -> Self {
+        if no_log { Self::Off } else { Self::On }
+    }
+
+    /// prof is in a process.
+    pub fn attached(self, pid: i32, functions: &[(String, String)], path: &Path) {
+        let to = path.display();
+        self.write(&format!(
+            "attached to {}; hooked {}; recording to {to}",
+            process(pid),
+            list(functions)
+        ));
+    }
+
+    /// prof is out of a process, but for what is left.
+    pub fn detached(self, pid: i32, functions: &[(String, String)], left: &[String]) {
+        let bytes = match left {
+            [] => "bytes as before".into(),
+            left => format!("left in it: {}", left.join(", ")),
+        };
+        self.write(&format!(
+            "detached from {}; unhooked {}; {bytes}",
+            process(pid),
+            list(functions)
+        ));
+    }
+
+    fn write(self, text: &str) {
+        if self == Self::Off {
+            return;
+        }
+        let line = line(std::process::id(), &format!("{}: {text}", who()));
+        let sent = UnixDatagram::unbound().and_then(|s| {
+            s.set_nonblocking(true)?;
+            s.send_to(line.as_bytes(), LOG)
+        });
+        if let Err(e) = sent {
+            log::info!("no line in the system's log: {LOG}: {e}");
+        }
+    }
+}
+
+/// A line as syslog wants it; without a time, which the logger adds.
+fn line(me: u32, text: &str) -> String {
+    let mut plain: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
+    if plain.len() > LONGEST {
+        let end = (0..=LONGEST).rev().find(|i| plain.is_char_boundary(*i)).unwrap_or(0);
+        plain.truncate(end);
+        plain += " ...";
+    }
+    format!("<{PRIORITY}>prof[{me}]: {plain}")
+}
+
+/// Who runs prof: the kernel's word, and what sudo says.
+fn who() -> String {
+    // SAFETY: no arguments.
+    let (uid, effective) = unsafe { (libc::getuid(), libc::geteuid()) };
+    let mut text = format!("uid {uid}");
+    if effective != uid {
+        let _ = write!(text, " as uid {effective}");
+    }
+    let login = std::fs::read_to_string("/proc/self/loginuid").unwrap_or_default();
+    if let Some(login) = login.trim().parse::<u32>().ok().filter(|l| *l != u32::MAX) {
+        let _ = write!(text, ", logged in as uid {login}");
+    }
+    if let Some(user) = std::env::var_os("SUDO_USER") {
+        let _ = write!(text, ", sudo by {}", user.to_string_lossy());
+    }
+    text
+}
+
+fn process(pid: i32) -> String {
+    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    format!("process {pid} ({})", comm.trim_end())
+}
+
+/// Functions by module.
+fn list(functions: &[(String, String)]) -> String {
+    let mut text = String::new();
+    let mut last = "";
+    for (name, module) in functions {
+        if !last.is_empty() && last != module {
+            let _ = write!(text, " in {last}");
+        }
+        if !text.is_empty() {
+            text += ", ";
+        }
+        text += name;
+        last = module;
+    }
+    if !last.is_empty() {
+        let _ = write!(text, " in {last}");
+    }
+    if text.is_empty() { "nothing".into() } else { text }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_one_line_of_bounded_length() {
+        assert_eq!(line(7, "a\nb\u{1b}c"), "<85>prof[7]: a?b?c");
+        let long = line(7, &"\u{e9}".repeat(3000));
+        assert!(long.len() < 2048 && long.ends_with(" ..."));
+        let f = |n: &str, m: &str| (n.to_owned(), m.to_owned());
+        let all = [f("malloc", "/libc"), f("free", "/libc"), f("put", "/app")];
+        assert_eq!(list(&all), "malloc, free in /libc, put in /app");
+        assert_eq!(list(&[]), "nothing");
+    }
+}
