@@ -4,6 +4,7 @@
 //! anew, so the rest needs no common stop: each thread is looked at by itself, until none has a pc
 //! or a return address in prof's memory, and then the memory goes.
 
+use crate::fibers;
 use crate::install::with_caller;
 use crate::mapping::{Kind, Mapped, Site, is_ours, unmap_at};
 use crate::proc::{Map, Status};
@@ -106,10 +107,17 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     // Originals of named functions return by way of code of the target's own.
     let inside: Vec<Range<u64>> =
         ours.iter().cloned().chain(crate::bridge::range(c.bridge)).collect();
-    if c.flag_addr != 0 && entered && !wait_outside(&r, &inside, timeout, &mut report)? {
+    let came = c.flag_addr != 0 && entered;
+    if came && !wait_outside(&r, &inside, timeout, &mut report)? {
         report.left.push(format!(
             "a thread is still inside prof's code after {} s: the hook stays mapped, without effect; run `prof detach {pid}` again later",
             timeout.as_secs()
+        ));
+        return Ok(report);
+    }
+    if came && let Some(why) = wait_for_fibers(&r, &inside, timeout, &mut report)? {
+        report.left.push(format!(
+            "{why}: the hook stays mapped, without effect; run `prof detach {pid}` again later"
         ));
         return Ok(report);
     }
@@ -332,6 +340,39 @@ fn wait_outside(
         }
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Waits until no call that was begun on a stack which no thread is on is under way; why not, if some are.
+fn wait_for_fibers(
+    r: &Recorded,
+    ours: &[Range<u64>],
+    timeout: Duration,
+    report: &mut DetachReport,
+) -> Result<Option<String>> {
+    if !fibers::may_be(r) {
+        return Ok(None);
+    }
+    let deadline = Instant::now() + timeout;
+    let mut frames = fibers::find(r)?;
+    loop {
+        frames.at.retain(|at| fibers::is_under_way(r, *at));
+        if frames.at.is_empty() || Instant::now() >= deadline {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    if let Some(first) = frames.at.first() {
+        return Ok(Some(format!(
+            "calls of hooked functions are under way on stacks that no thread is on, of fibers that were switched away ({} of them, one frame at {first:#x})",
+            frames.at.len()
+        )));
+    }
+    if frames.partly {
+        return Ok(Some("calls were left by a jump, or by fibers, and there was not the time to look at all memory for their frames".into()));
+    }
+    // Whoever has just returned to the hook must have left it, too.
+    let outside = wait_outside(r, ours, timeout, report)?;
+    Ok((!outside).then(|| "a thread is still inside prof's code".into()))
 }
 
 /// Whether the hook's own note for a thread says that it is inside. A note of a frame below the stack

@@ -15,6 +15,7 @@ pub mod detach;
 pub mod elf;
 pub mod elf_file;
 mod error;
+mod fibers;
 mod filter;
 mod foreign;
 pub mod functions;

@@ -5,7 +5,7 @@ use crate::preflight::may_trace;
 use crate::proc::{self, Map};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result, setup};
 use prof_trace::foreign::Foreign;
-use prof_trace::shared::{Geometry, Header, MAGIC, STABLE_AT, Stable, Table};
+use prof_trace::shared::{Geometry, Header, LAYOUT, MAGIC, STABLE_AT, Slot, Stable, Table};
 use std::mem::offset_of;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -270,13 +270,17 @@ pub struct SlotNote {
     pub is_live: bool,
     /// The stack pointers with which it has come to the hook; 0: it is not there.
     pub inside: [u64; 2],
+    /// [`Slot::abandoned`]; 0 if another build has attached.
+    pub abandoned: u64,
 }
 
 impl SlotNote {
     fn read(r: &Recorded, at: RemoteAddr) -> Option<Self> {
         const MOST: usize = 4096;
         let f = &r.control.slot_fields;
-        let end = [f.tp, f.state, f.busy_sp, f.inner_sp].into_iter().max()? as usize + 8;
+        let abandoned = offset_of!(Slot, abandoned) as u32;
+        let fields = [f.tp, f.state, f.busy_sp, f.inner_sp, abandoned];
+        let end = fields.into_iter().max()? as usize + 8;
         let bytes = r.mem.read_some(at, end.min(MOST));
         let word = |offset: u32| {
             let bytes = bytes.get(offset as usize..)?.first_chunk::<8>()?;
@@ -284,7 +288,10 @@ impl SlotNote {
         };
         let state = bytes.get(f.state as usize..)?.first_chunk::<4>()?;
         let is_live = u32::from_ne_bytes(*state) & f.mask == f.live;
-        Some(Self { tp: word(f.tp)?, is_live, inside: [word(f.busy_sp)?, word(f.inner_sp)?] })
+        let own = r.control.layout == LAYOUT;
+        let abandoned = if own { word(abandoned)? } else { 0 };
+        let inside = [word(f.busy_sp)?, word(f.inner_sp)?];
+        Some(Self { tp: word(f.tp)?, is_live, inside, abandoned })
     }
 }
 

@@ -95,6 +95,7 @@ fn stale(slot: &Slot, t: &Thread, sp: u64, busy: u64, inner: u64) -> bool {
         if sp > busy && sp - busy < 1 << 16 {
             slot.busy_sp.store(0, Relaxed);
             slot.inner_sp.store(0, Relaxed);
+            add(&slot.abandoned, 1);
             return true;
         }
         add(&slot.reentered, 1);
@@ -106,6 +107,7 @@ fn stale(slot: &Slot, t: &Thread, sp: u64, busy: u64, inner: u64) -> bool {
     let at = inner & !NAMED;
     if sp >= at || (inner & NAMED != 0 && was_left(t, sp, at)) {
         slot.inner_sp.store(0, Relaxed);
+        add(&slot.abandoned, 1);
         return true;
     }
     false
@@ -238,12 +240,21 @@ fn noted(call: &Call) -> (&'static Slot, Option<&'static mut Thread>) {
     unsafe { (&*(call.note[0] as *const Slot), (call.note[1] as *mut Thread).as_mut()) }
 }
 
+/// Notes in the frame that its original has returned: a detach looks for frames of which that is not so, as
+/// they may be on the stack of a fiber, where only they themselves are found.
+#[inline(always)]
+fn returned(call: &mut Call) {
+    // SAFETY: a field of ours; volatile, as nobody seems to read it.
+    unsafe { (&raw mut call.note[0]).write_volatile(0) };
+}
+
 pub(crate) extern "C" fn after_alloc(call: &mut Call) -> u64 {
     if !header::attached() {
         return 0; // a child that was forked meanwhile
     }
     let f = function(call);
     let (slot, t) = noted(call);
+    returned(call);
     slot.inner_sp.store(0, Relaxed);
     let mut addr = call.result;
     if f.kind == Kind::PosixMemalign as u32 {
@@ -359,6 +370,7 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
     let f = function(call);
     let shared = header::shared();
     let (slot, new) = noted(call);
+    returned(call);
     slot.inner_sp.store(0, Relaxed);
     let (old, addr) = (call.args[0], call.result);
     let had = call.args[4] == OLD_IS_SELECTED;
@@ -472,6 +484,7 @@ pub(crate) extern "C" fn after_delete(call: &mut Call) -> u64 {
     if header::attached() {
         // SAFETY: set from a reference by `before_delete` of the same call.
         unsafe { (*(call.note[0] as *const Slot)).inner_sp.store(0, Relaxed) };
+        returned(call);
     }
     0
 }

@@ -54,6 +54,9 @@ pub struct Slot {
     pub truncated: AtomicU64,
     /// Events whose memoized stack differed from a full unwind ([`flags::VERIFY`]).
     pub mismatches: AtomicU64,
+    /// How often a note of a call was given up, as the next call did not come from within: the frame was left
+    /// by a jump, or is on a stack that the thread has left.
+    pub abandoned: AtomicU64,
     /// Calls per hooked function, nested ones not counted.
     pub calls: [AtomicU64; FUNCTIONS],
 }

@@ -1,0 +1,60 @@
+//! Fibers that are switched away inside a hooked function, so that no thread shows where they will return to.
+
+mod common;
+
+use common::build::program;
+use common::{Scene, Target};
+
+/// A detach while a fiber is inside leaves the hook for it, and one after it has returned takes the rest.
+fn a_fiber_returns(name: &str, how: &str) {
+    let scene = Scene::new(name);
+    let mut target = Target::start(&program("yields.c"), &[]);
+    let file = program("yields.c").file_name().unwrap().to_str().unwrap().to_owned();
+    let named = format!("--alloc-fn={file}:lent_block(1)");
+    let recording = scene.attach_with(&target, &[&named]);
+    target.ask("start");
+    // The note that the thread was inside is given up by this.
+    target.ask("alloc");
+    let pid = target.pid.to_string();
+    let out = scene.prof(&["detach", &pid, "--timeout", "300ms"]);
+    assert_eq!(out.code, 1, "{out:#?}");
+    assert!(out.stderr.contains("stacks that no thread is on"), "{out:#?}");
+    // What is hooked is as it was; the fiber alone comes back to the hook.
+    target.ask("alloc");
+    target.ask(how);
+    scene.detach(&target);
+    target.ask("start");
+    target.ask(how);
+    target.quit();
+    let r = scene.finished(&recording);
+    let sum: u64 = r.asked_by("lent_block").iter().map(|g| g.number("allocations")).sum();
+    assert!(sum <= 1, "{}", r.askers());
+}
+
+#[test]
+fn a_fiber_returns_into_the_hook_after_a_detach() {
+    a_fiber_returns("fiber", "resume");
+}
+
+#[test]
+fn a_fiber_returns_into_the_hook_on_another_thread() {
+    a_fiber_returns("moved", "move");
+}
+
+/// Frames of calls that have returned are no reason to stay, wherever they are.
+#[test]
+fn fibers_that_have_returned_hold_nothing_up() {
+    let scene = Scene::new("returned");
+    let mut target = Target::start(&program("yields.c"), &[]);
+    let file = program("yields.c").file_name().unwrap().to_str().unwrap().to_owned();
+    scene.attach_with(&target, &[&format!("--alloc-fn={file}:lent_block(1)")]);
+    for how in ["resume", "move"] {
+        target.ask("start");
+        target.ask("alloc");
+        target.ask(how);
+    }
+    scene.detach(&target);
+    target.ask("start");
+    target.ask("resume");
+    target.quit();
+}
