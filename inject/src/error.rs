@@ -195,6 +195,20 @@ pub enum Refusal {
         /// Why it can't be hooked.
         reason: String,
     },
+    /// Its cgroup has no room for what prof adds.
+    #[error(
+        "pid {pid} ({comm}) has too little memory left for prof, whose smallest recording adds up to {needed}: {little}; nothing was changed; raise that limit, or run prof outside of that cgroup"
+    )]
+    Memory {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// What is needed.
+        needed: String,
+        /// Which cgroup, and what there is.
+        little: String,
+    },
     /// No allocator where the user wanted one.
     #[error(
         "pid {pid} ({comm}) has no functions {prefix}malloc and {prefix}free{}", if modules.is_empty() { String::new() } else { format!(" in {modules}") }

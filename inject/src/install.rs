@@ -1,6 +1,7 @@
 //! Putting prof's memory into the target: everything but the patches. Nothing that is done here
 //! changes what the target does.
 
+use crate::cgroup;
 use crate::elf::{self, Module};
 use crate::image::Image;
 use crate::lock::Lock;
@@ -20,7 +21,7 @@ use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, room, sandbox, set
 use prof_arch::native::call::is_never_restarted;
 use prof_trace::capture::Capture;
 use prof_trace::records::{Hook, NotHooked};
-use prof_trace::shared::{Geometry, Kind, Shared};
+use prof_trace::shared::{Kind, Shared};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -301,14 +302,13 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let image = Image::new()?;
     let mut planned = plan::plan(&mem, &modules, found, &mut not_hooked);
     plan::any_left(target, &planned, &not_hooked)?;
-    let notes = plan::notes(&planned);
+    let mut notes = plan::notes(&planned);
     let mut stops = StopTimes::default();
 
-    // Room for more threads than there are now; what is not used takes no memory.
-    let threads = 4 * proc::threads(pid)?.len();
     let tables = read_tables(&mem, &modules);
-    let copied = tables.iter().map(Tables::copied).sum::<usize>() + MOST_TABLES.1;
-    let geometry = Geometry::for_ring(options.ring_size).with_threads(threads).with_tables(copied);
+    let copied = tables.iter().map(Tables::copied).sum();
+    let more = MOST_TABLES.1;
+    let geometry = cgroup::fit(target, options, (copied, copied + more), &mut notes)?;
     let geometry = geometry.with_more_threads(room::more_threads(pid, geometry.states()));
     let mut site = Site { pid, mem: &mem, gadgets, timeout: options.timeout, stops: &mut stops };
     let windows: Vec<_> = planned.iter().map(|p| p.window.clone()).collect();

@@ -10,6 +10,7 @@
 mod activate;
 mod addr;
 mod bridge;
+pub mod cgroup;
 mod debug_frame;
 pub mod detach;
 pub mod elf;

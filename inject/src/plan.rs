@@ -447,7 +447,7 @@ mod tests {
 
     #[test]
     fn the_ring_is_put_below_others_where_space_is_short() {
-        let (libs, len) = (0xf7a0_0000..0xf7c0_0000, 100 << 20);
+        let (libs, len) = (0xb7a0_0000..0xb7c0_0000, 100 << 20);
         let window = libs.start - (15 << 20)..libs.end + (15 << 20);
         let stack = named(0xffd0_0000, 0xffd2_0000, "[stack]");
         let maps = [map(0x40_0000, 0x50_0000), map(libs.start, libs.end), stack];

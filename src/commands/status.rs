@@ -7,6 +7,7 @@ use crate::units;
 use anyhow::Result;
 use prof_analyze::{Summary, live_summary};
 use prof_collect::{Peek, Probe, all_recorded};
+use prof_inject::cgroup::Added;
 use prof_trace::shared::state;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -71,6 +72,7 @@ struct Status {
     peek: Peek,
     name: String,
     summary: Option<Summary>,
+    added: Option<Added>,
 }
 
 impl Status {
@@ -79,7 +81,8 @@ impl Status {
         // What is live is known by replaying the recording: a matter of seconds for a large one.
         let size = std::fs::metadata(&peek.path).map_or(0, |m| m.len());
         let summary = (size <= REPLAYED).then(|| live_summary(&peek.path).ok()).flatten();
-        Self { peek, name: comm.trim_end().into(), summary }
+        let added = Added::of(peek.pid as i32);
+        Self { peek, name: comm.trim_end().into(), summary, added }
     }
 
     fn state(&self) -> &'static str {
@@ -134,6 +137,9 @@ impl Status {
             line("live", format!("not counted here ({why}); `prof report {}` does", p.pid));
             line("written", units::bytes(m.len()));
         }
+        if let Some(added) = &self.added {
+            line("memory", added.describe());
+        }
         if let Some(by) = &p.foreign {
             line("by", by.describe());
         }
@@ -185,6 +191,9 @@ impl Status {
         if let Some(by) = &p.foreign {
             v["prof"] = json!({ "version": by.version, "layout": by.layout, "exe": by.exe.display().to_string() });
         }
+        if let Some(added) = &self.added {
+            v["memory"] = memory(added);
+        }
         let probes = probes(&p.probes);
         if !probes.is_empty() {
             v["probes"] = probes.into();
@@ -210,6 +219,20 @@ impl Status {
         }
         v
     }
+}
+
+/// What prof has added to the target's cgroup, and what that has.
+fn memory(added: &Added) -> Value {
+    let own = added.levels.first();
+    let limit = own.and_then(|l| l.limit);
+    json!({
+        "added_bytes": added.bytes(),
+        "ring_bytes": added.ring,
+        "cgroup": own.map(|l| &l.group),
+        "cgroup_used_bytes": own.map(|l| l.used),
+        "cgroup_limit_bytes": limit.map(|l| l.1),
+        "cgroup_limit": limit.map(|l| l.0),
+    })
 }
 
 fn by_module(functions: &[(String, String)]) -> BTreeMap<&str, Vec<String>> {

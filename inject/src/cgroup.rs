@@ -1,0 +1,467 @@
+//! What prof's memory adds to the target's cgroup, and whether there is room for it.
+//!
+//! Memory is charged to the cgroup of whoever touches it first. prof makes the pages of the ring that are
+//! used from the first event on, so they are prof's; hook, stubs, threads' states and the tables as they
+//! grow are the target's. Where prof runs in the same cgroup, as in a container, all of it counts there.
+
+use crate::install::Options;
+use crate::preflight::Target;
+use crate::proc;
+use crate::recorded::Recorded;
+use crate::{Refusal, Result};
+use prof_trace::shared::{Control, Geometry, STATE_SIZE};
+use std::fs::{self, File};
+use std::mem::offset_of;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// A thread's state, as far as it is used: measured by `tests/bench/run memory`.
+const THREAD: u64 = 64 << 10;
+/// Threads that may yet begin.
+const MORE_THREADS: u64 = 8;
+/// Hook, stubs and tables that grow with the number of stacks, as measured there.
+const TABLES: u64 = 2 << 20;
+/// What a collector takes beside the ring.
+const COLLECTOR: u64 = 32 << 20;
+/// Hook and stubs are smaller.
+const MOST_PRIVATE: u64 = 4 << 20;
+/// The smallest ring, in bytes of events.
+const SMALLEST: usize = 1 << 20;
+
+/// A cgroup that the target is in, or one above it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Level {
+    /// Its path, as `/proc/PID/cgroup` has it.
+    pub group: String,
+    /// The file that limits it, and the bytes that it allows.
+    pub limit: Option<(&'static str, u64)>,
+    /// Bytes that are charged to it, without files that can be read again.
+    pub used: u64,
+    /// The other process is in it, too, or in one below.
+    pub shared: bool,
+}
+
+impl Level {
+    /// Bytes that may yet be charged to it.
+    #[must_use]
+    pub fn left(&self) -> u64 {
+        self.limit.map_or(u64::MAX, |(_, limit)| limit.saturating_sub(self.used))
+    }
+}
+
+/// The cgroups of a process that count its memory, from its own to the topmost that can be seen; none if
+/// they can't be. `other` is the process that makes the ring.
+#[must_use]
+pub fn levels(pid: i32, other: i32) -> Vec<Level> {
+    let read = |path: String| fs::read_to_string(path).unwrap_or_default();
+    let mounts = read("/proc/self/mountinfo".into());
+    let of = |pid: i32| read(format!("/proc/{pid}/cgroup"));
+    levels_in(&mounts, &of(pid), &of(other))
+}
+
+/// The same from the texts of these files.
+fn levels_in(mounts: &str, own: &str, other: &str) -> Vec<Level> {
+    for v2 in [false, true] {
+        let (Some(group), Some((root, mount))) = (group_in(own, v2), mount_in(mounts, v2)) else {
+            continue;
+        };
+        let Some(below) = inside(group, root) else { continue };
+        let other = group_in(other, v2);
+        let mut all = Vec::new();
+        let mut at = PathBuf::from(group);
+        let mut dir = mount.join(below);
+        loop {
+            let shared = other.is_some_and(|o| Path::new(o).starts_with(&at));
+            all.extend(read_level(&dir, at.display().to_string(), v2, shared));
+            if dir == mount || !at.pop() || !dir.pop() {
+                break;
+            }
+        }
+        if !all.is_empty() {
+            return all;
+        }
+    }
+    Vec::new()
+}
+
+/// The cgroup of a process in the hierarchy that counts memory (cgroups(7)).
+fn group_in(text: &str, v2: bool) -> Option<&str> {
+    text.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':');
+        let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
+        let is_it = if v2 {
+            number == "0" && controllers.is_empty()
+        } else {
+            controllers.split(',').any(|c| c == "memory")
+        };
+        // Above the root of prof's own namespace nothing can be read.
+        (is_it && !path.starts_with("/..")).then_some(path)
+    })
+}
+
+/// Which part of that hierarchy is mounted, and where (proc_pid_mountinfo(5)).
+fn mount_in(mounts: &str, v2: bool) -> Option<(&str, &Path)> {
+    mounts.lines().find_map(|line| {
+        let (front, back) = line.split_once(" - ")?;
+        let mut back = back.split(' ');
+        let (kind, options) = (back.next()?, back.nth(1)?);
+        let is_it = if v2 {
+            kind == "cgroup2"
+        } else {
+            kind == "cgroup" && options.split(',').any(|o| o == "memory")
+        };
+        let mut front = front.split(' ').skip(3);
+        is_it.then_some((front.next()?, Path::new(front.next()?)))
+    })
+}
+
+fn inside<'a>(group: &'a str, root: &str) -> Option<&'a str> {
+    let rest = group.strip_prefix(root.trim_end_matches('/'))?;
+    (rest.is_empty() || rest.starts_with('/')).then(|| rest.trim_start_matches('/'))
+}
+
+/// `None` where the controller is not enabled, as in the topmost one.
+fn read_level(dir: &Path, group: String, v2: bool, shared: bool) -> Option<Level> {
+    let number = |name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok();
+    let (usage, cache, limits): (_, _, &[_]) = if v2 {
+        ("memory.current", "inactive_file", &["memory.max", "memory.high"])
+    } else {
+        ("memory.usage_in_bytes", "total_inactive_file", &["memory.limit_in_bytes"])
+    };
+    let charged = number(usage)?;
+    let stat = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
+    let cache = stat.lines().find_map(|l| l.strip_prefix(cache)?.trim().parse::<u64>().ok());
+    // No limit reads as the largest number of whole pages in version 1.
+    let limit = |name: &&'static str| Some((*name, number(name).filter(|n| *n < 1 << 62)?));
+    Some(Level {
+        group,
+        limit: limits.iter().filter_map(limit).min_by_key(|l| l.1),
+        used: charged.saturating_sub(cache.unwrap_or(0)),
+        shared,
+    })
+}
+
+/// What a recording adds at most, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Need {
+    /// By what the target touches.
+    pub target: u64,
+    /// By what prof touches: the ring, and the collector beside it.
+    pub prof: u64,
+}
+
+impl Need {
+    fn of(geometry: Geometry, threads: usize, tables: usize) -> Self {
+        let ring: usize = geometry.hot_ranges().iter().map(|r| r.1).sum();
+        let target = TABLES + (threads as u64 + MORE_THREADS) * THREAD;
+        Self { target, prof: (ring + tables) as u64 + COLLECTOR }
+    }
+
+    fn at(self, level: &Level) -> u64 {
+        if level.shared { self.target + self.prof } else { self.target }
+    }
+}
+
+/// Sizes the ring by what the target's cgroups have left, and says what the recording adds to them. `tables`:
+/// bytes of unwind tables that are copied, and that there is to be room for.
+///
+/// # Errors
+/// A refusal if there is too little for the smallest.
+pub(crate) fn fit(
+    target: &Target,
+    options: &Options,
+    tables: (usize, usize),
+    notes: &mut Vec<String>,
+) -> Result<Geometry> {
+    let threads = proc::threads(target.pid)?.len();
+    let all = levels(target.pid, std::process::id() as i32);
+    fit_in(target, options.ring_size, threads, tables, &all, notes)
+}
+
+fn fit_in(
+    target: &Target,
+    wanted: usize,
+    threads: usize,
+    tables: (usize, usize),
+    all: &[Level],
+    notes: &mut Vec<String>,
+) -> Result<Geometry> {
+    // Room for more threads than there are now; what is not used takes no memory.
+    let geometry = |size| Geometry::for_ring(size).with_threads(4 * threads).with_tables(tables.1);
+    let mut size = wanted;
+    let mut smaller = None;
+    loop {
+        let need = Need::of(geometry(size), threads, tables.0);
+        let short = all.iter().find(|l| need.at(l) > l.left());
+        match short {
+            None => {
+                if let Some(why) = smaller {
+                    notes.push(format!(
+                        "the ring has {}, not {}: {why}",
+                        mib(size as u64),
+                        mib(wanted as u64)
+                    ));
+                }
+                notes.push(describe(need, all));
+                return Ok(geometry(size));
+            }
+            Some(l) if l.shared && size > SMALLEST => {
+                size = (size / 2).max(SMALLEST);
+                smaller = Some(little(l));
+            }
+            Some(l) => {
+                return Err(Refusal::Memory {
+                    pid: target.pid,
+                    comm: target.name.clone(),
+                    needed: mib(need.at(l)),
+                    little: little(l),
+                }
+                .into());
+            }
+        }
+    }
+}
+
+fn little(l: &Level) -> String {
+    let (file, limit) = l.limit.unwrap_or(("", u64::MAX));
+    format!("its cgroup {} has {} left ({file} is {})", l.group, mib(l.left()), mib(limit))
+}
+
+fn describe(need: Need, all: &[Level]) -> String {
+    let Some(own) = all.first() else {
+        let prof = mib(need.prof);
+        return format!(
+            "memory: at most {} is added to the process, {prof} to prof; its cgroup can't be seen from here",
+            mib(need.target)
+        );
+    };
+    let beside = if own.shared {
+        ", prof's ring and collector among it".to_owned()
+    } else {
+        format!(", {} to prof's own", mib(need.prof))
+    };
+    // The one that would be full first.
+    let tightest = all.iter().filter(|l| l.limit.is_some()).min_by_key(|l| l.left());
+    let room = match tightest {
+        None => "no limit".to_owned(),
+        Some(l) if l.group == own.group => format!("{} left", mib(l.left())),
+        Some(l) => format!("{} left in {}", mib(l.left()), l.group),
+    };
+    format!(
+        "memory: at most {} is added to the process's cgroup {} ({room}){beside}",
+        mib(need.at(own)),
+        own.group
+    )
+}
+
+fn mib(n: u64) -> String {
+    format!("{:.1} MiB", n as f64 / f64::from(1 << 20))
+}
+
+/// What a recording has added to its target's cgroup by now.
+#[derive(Clone, Debug)]
+pub struct Added {
+    /// Bytes of prof's mappings that the target has touched first.
+    pub target: u64,
+    /// Bytes of the ring that prof has made.
+    pub ring: u64,
+    /// The cgroups of the target; those that the collector is in, too, are shared.
+    pub levels: Vec<Level>,
+}
+
+impl Added {
+    /// Looks at a recorded process; `None` if it is none, or another build's.
+    #[must_use]
+    pub fn of(pid: i32) -> Option<Self> {
+        let r = Recorded::open(pid).ok().filter(|r| r.foreign().is_none())?;
+        let c = &r.control;
+        let field = |offset: usize| r.mem.word(r.ring.plus(offset as u64)).ok();
+        let count = field(offset_of!(Control, states_count))? as usize;
+        let end = r.ring.0.saturating_add(r.ring_len);
+        // The target may have written there what it likes.
+        let states = field(offset_of!(Control, states_addr))?.clamp(r.ring.0, end);
+        let geometry = r.geometry()?.with_threads(count);
+        let pages = Pages::open(pid)?;
+        let at = |offset: usize| r.ring.0.saturating_add(offset as u64);
+        let hot = geometry.hot_ranges().map(|(from, len)| at(from)..at(from + len));
+        let private = c.stubs.iter().chain([&c.place]);
+        let private = private.map(|a| a.addr..a.addr.saturating_add(a.len.min(MOST_PRIVATE)));
+        // Between the events and the threads' states are the unwind tables, which prof has written.
+        let first = r.ring.0..at(geometry.tables().start).min(states);
+        // The states of more threads than that are address space alone, many times as much as all else.
+        let crowded = proc::threads(pid).is_ok_and(|t| t.len() > geometry.states() / 4);
+        let some = states.saturating_add((geometry.states() * STATE_SIZE) as u64).min(end);
+        let target = private.map(|p| pages.there(p, &[])).sum::<u64>()
+            + pages.there(first, &hot)
+            + pages.there(states..if crowded { end } else { some }, &[]);
+        let made = hot.iter().map(|h| h.end - h.start).sum();
+        let levels = levels(pid, c.collector_pid.load(Relaxed) as i32);
+        Some(Self { target, ring: made, levels })
+    }
+
+    /// Bytes that count in the target's own cgroup.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let shared = self.levels.first().is_some_and(|l| l.shared);
+        self.target + if shared { self.ring } else { 0 }
+    }
+
+    /// In words.
+    #[must_use]
+    pub fn describe(&self) -> String {
+        let Some(own) = self.levels.first() else {
+            return format!("{} in the process, {} in prof", mib(self.target), mib(self.ring));
+        };
+        let limit = own.limit.map_or("no limit".to_owned(), |(file, n)| {
+            format!("{} of {} used, {file}", mib(own.used), mib(n))
+        });
+        let ring = if own.shared { "with the ring" } else { "the ring is prof's" };
+        format!("{} in the process's cgroup {} ({limit}), {ring}", mib(self.bytes()), own.group)
+    }
+}
+
+/// Which pages a process has (proc_pid_pagemap(5)).
+struct Pages {
+    file: File,
+    page: u64,
+}
+
+impl Pages {
+    fn open(pid: i32) -> Option<Self> {
+        let file = File::open(format!("/proc/{pid}/pagemap")).ok()?;
+        Some(Self { file, page: proc::page_size() })
+    }
+
+    /// Bytes of a range that are there, but for those in `without`. In pieces, since the kernel holds the
+    /// lock of the target's mappings meanwhile.
+    fn there(&self, range: Range<u64>, without: &[Range<u64>]) -> u64 {
+        const PIECE: u64 = 4096;
+        const ENTRY: u64 = 8;
+        // Present, or swapped out.
+        const THERE: u64 = 0b11 << 62;
+        let (mut at, end) = (range.start / self.page, range.end.div_ceil(self.page));
+        let mut found = 0;
+        let mut bytes = [0; (PIECE * ENTRY) as usize];
+        while at < end {
+            let n = (end - at).min(PIECE);
+            let part = &mut bytes[..(n * ENTRY) as usize];
+            if self.file.read_exact_at(part, at * ENTRY).is_err() {
+                break;
+            }
+            for (k, entry) in part.as_chunks::<8>().0.iter().enumerate() {
+                let addr = (at + k as u64) * self.page;
+                if u64::from_ne_bytes(*entry) & THERE != 0
+                    && !without.iter().any(|w| w.contains(&addr))
+                {
+                    found += self.page;
+                }
+            }
+            at += n;
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const V1: &str = "25 30 0:22 / MOUNT rw,relatime shared:9 - cgroup cgroup rw,cpu,memory\n";
+    const V2: &str = "30 23 0:26 /a MOUNT rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
+
+    /// A folder with the files of a hierarchy: path, name, text.
+    fn tree(name: &str, files: &[(&str, &str, &str)]) -> PathBuf {
+        let root = std::env::temp_dir().join(format!("prof-cgroup-{name}-{}", std::process::id()));
+        for (dir, file, text) in files {
+            fs::create_dir_all(root.join(dir)).expect("folder");
+            fs::write(root.join(dir).join(file), text).expect("file");
+        }
+        root
+    }
+
+    fn mounted(mounts: &str, root: &Path) -> String {
+        mounts.replace("MOUNT", root.to_str().expect("UTF-8"))
+    }
+
+    #[test]
+    fn limits_of_both_versions_are_read() {
+        let one = tree(
+            "one",
+            &[
+                ("pod/c", "memory.usage_in_bytes", "9000000\n"),
+                ("pod/c", "memory.limit_in_bytes", "9223372036854771712\n"),
+                ("pod/c", "memory.stat", "inactive_file 5\ntotal_inactive_file 1000000\n"),
+                ("pod", "memory.usage_in_bytes", "10000000\n"),
+                ("pod", "memory.limit_in_bytes", "50000000\n"),
+            ],
+        );
+        let own = "5:cpu,memory:/pod/c\n0::/elsewhere\n";
+        let all = levels_in(&mounted(V1, &one), own, "5:cpu,memory:/pod/d\n");
+        let level =
+            |group: &str, limit, used, shared| Level { group: group.into(), limit, used, shared };
+        let limit = Some(("memory.limit_in_bytes", 50_000_000));
+        assert_eq!(
+            all,
+            [level("/pod/c", None, 8_000_000, false), level("/pod", limit, 10_000_000, true)]
+        );
+        let two = tree(
+            "two",
+            &[
+                ("b", "memory.current", "7000\n"),
+                ("b", "memory.max", "max\n"),
+                ("b", "memory.high", "9000\n"),
+                ("", "memory.current", "8000\n"),
+                ("", "memory.max", "20000\n"),
+            ],
+        );
+        let all = levels_in(&mounted(V2, &two), "0::/a/b\n", "0::/a/b/d\n");
+        assert_eq!(
+            all,
+            [
+                level("/a/b", Some(("memory.high", 9000)), 7000, true),
+                level("/a", Some(("memory.max", 20000)), 8000, true)
+            ]
+        );
+        assert_eq!(all[0].left(), 2000);
+        // Of another namespace, and of a part that is not mounted.
+        for own in ["0::/../x\n", "0::/ab\n", ""] {
+            assert_eq!(levels_in(&mounted(V2, &two), own, own), [], "{own}");
+        }
+        fs::remove_dir_all(one).expect("remove");
+        fs::remove_dir_all(two).expect("remove");
+    }
+
+    #[test]
+    fn the_ring_is_as_large_as_there_is_room() {
+        let target =
+            Target { pid: 7, name: "app".into(), exe: PathBuf::new(), cmdline: Vec::new() };
+        let level = |left: u64, shared| Level {
+            group: "/g".into(),
+            limit: Some(("memory.max", left + 1000)),
+            used: 1000,
+            shared,
+        };
+        let fit = |l: Level| {
+            let mut notes = Vec::new();
+            let g = fit_in(&target, 64 << 20, 2, (0, 0), &[l], &mut notes);
+            (g.map(|g| g.segments()).map_err(|e| e.to_string()), notes)
+        };
+        let (all, some) =
+            (Geometry::for_ring(64 << 20).segments(), Geometry::for_ring(16 << 20).segments());
+        // The ring is prof's, in another cgroup.
+        let (g, notes) = fit(level(4 << 20, false));
+        assert_eq!((g, notes.len()), (Ok(all), 1));
+        assert!(notes[0].contains("(4.0 MiB left)"), "{notes:?}");
+        let (g, notes) = fit(level(200 << 20, true));
+        assert_eq!((g, notes.len()), (Ok(all), 1));
+        let (g, notes) = fit(level(60 << 20, true));
+        assert_eq!(g, Ok(some));
+        assert!(notes[0].contains("16.0 MiB, not 64.0 MiB"), "{notes:?}");
+        for little in [level(1 << 20, false), level(30 << 20, true)] {
+            let e = fit(little).0.expect_err("refused");
+            assert!(e.contains("memory.max") && e.contains("nothing was changed"), "{e}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! What prof adds to the memory of the target's cgroup is said, and fits into it.
+
+mod common;
+
+use common::build::program;
+use common::snapshot::Snapshot;
+use common::{Scene, Target, run};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A cgroup of this test's own that counts memory, removed at the end.
+struct Group {
+    dir: PathBuf,
+    limit: &'static str,
+    used: &'static str,
+}
+
+impl Group {
+    /// `None` where none may be made, as in most containers: what is worked out from the numbers in such files
+    /// is tested with files of its own in prof-inject.
+    fn new(name: &str) -> Option<Self> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        for line in mounts.lines() {
+            let (front, back) = line.split_once(" - ")?;
+            let mount = Path::new(front.split(' ').nth(4)?);
+            let (kind, options) = (back.split(' ').next()?, back.split(' ').next_back()?);
+            let v1 = kind == "cgroup" && options.split(',').any(|o| o == "memory");
+            let v2 = kind == "cgroup2";
+            let of = |l: &str| {
+                let (controllers, path) = l.split_once(':')?.1.split_once(':')?;
+                let it = if v1 {
+                    controllers.split(',').any(|c| c == "memory")
+                } else {
+                    controllers.is_empty()
+                };
+                it.then(|| path.trim_start_matches('/').to_owned())
+            };
+            let Some(path) = own.lines().find_map(of).filter(|_| v1 || v2) else { continue };
+            let dir = mount.join(path).join(format!("prof-test-{name}-{}", std::process::id()));
+            if fs::create_dir(&dir).is_err() {
+                continue;
+            }
+            let (limit, used) = if v1 {
+                ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            } else {
+                ("memory.max", "memory.current")
+            };
+            let group = Self { dir, limit, used };
+            if group.dir.join(limit).exists() {
+                return Some(group);
+            }
+        }
+        eprintln!("no cgroup that counts memory may be made here");
+        None
+    }
+
+    fn add(&self, pid: i32) {
+        fs::write(self.dir.join("cgroup.procs"), pid.to_string()).expect("moved");
+    }
+
+    /// So much may be charged beside what is charged now.
+    fn leave(&self, bytes: u64) {
+        let used: u64 =
+            fs::read_to_string(self.dir.join(self.used)).unwrap().trim().parse().unwrap();
+        fs::write(self.dir.join(self.limit), (used + bytes).to_string()).expect("limited");
+    }
+
+    fn name(&self) -> &str {
+        self.dir.file_name().unwrap().to_str().unwrap()
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // What has ended is in it for a moment yet.
+        for _ in 0..500 {
+            if fs::remove_dir(&self.dir).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn what_is_added_to_the_targets_cgroup_is_said() {
+    let Some(group) = Group::new("said") else { return };
+    let scene = Scene::new("cgroup-said");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    group.add(target.pid);
+    group.leave(1 << 20);
+    let before = Snapshot::of(&target);
+    let out = scene.prof(&["attach", &pid]);
+    assert_eq!(out.code, 3, "{out:?}");
+    for word in ["too little memory", group.name(), group.limit, "nothing was changed"] {
+        assert!(out.stderr.contains(word), "no {word}: {out:?}");
+    }
+    before.assert_same(&Snapshot::of(&target));
+
+    group.leave(16 << 20);
+    let out = scene.prof(&["attach", &pid]).ok("attach");
+    let line = out.stderr.lines().find(|l| l.contains("memory: at most ")).expect("a line");
+    assert!(line.contains(group.name()) && line.contains("16.0 MiB left"), "{line}");
+    assert!(line.contains("to prof's own"), "{line}");
+    target.ask("alloc 100");
+    let status = scene.prof(&["status", &pid]).ok("status").stdout;
+    let line = status.lines().find(|l| l.trim_start().starts_with("memory")).expect("a line");
+    assert!(line.contains(group.name()) && line.contains(group.limit), "{line}");
+    let json = scene.prof(&["status", &pid, "--format", "json"]).ok("status").stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let added = json["memory"]["added_bytes"].as_u64().expect("a number");
+    assert!((100 << 10..8 << 20).contains(&added), "{json:#}");
+    assert!(json["memory"]["ring_bytes"].as_u64().expect("a number") > 64 << 20, "{json:#}");
+    scene.detach(&target);
+    target.quit();
+}
+
+#[test]
+fn beside_prof_in_one_cgroup_the_ring_is_as_large_as_there_is_room() {
+    let Some(group) = Group::new("beside") else { return };
+    let scene = Scene::new("cgroup-beside");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    group.add(target.pid);
+    group.leave(72 << 20);
+    let script = format!(
+        "echo $$ > {}/cgroup.procs && exec {} attach {} --timeout 20s -o beside.prof",
+        group.dir.display(),
+        Scene::binary().display(),
+        target.pid
+    );
+    let mut command = Command::new("sh");
+    command.args(["-c", &script]).current_dir(&scene.dir);
+    let out = run(command).ok("attach");
+    assert!(out.stderr.contains("the ring has 32.0 MiB, not 64.0 MiB"), "{out:?}");
+    assert!(out.stderr.contains("prof's ring and collector among it"), "{out:?}");
+    target.ask("alloc 100");
+    scene.detach(&target);
+    let recording = scene.path("beside.prof");
+    assert_eq!(scene.finished(&recording).total("allocations"), 100);
+    target.quit();
+}
