@@ -117,8 +117,8 @@ fn functions(page: &Page, h: &Header) -> Vec<(String, String)> {
     };
     let entries = (0..count).map_while(|i| page.entry(table, i)).filter(recorded);
     let name = |entry: Vec<u8>| {
-        let text = entry.get(f.name as usize..)?.get(..f.name_len as usize)?;
-        Some(name_and_module(text))
+        let text = entry.get(f.name as usize..)?;
+        Some(name_and_module(text.get(..f.name_len as usize).unwrap_or(text)))
     };
     entries.filter_map(name).collect()
 }

@@ -264,9 +264,9 @@ impl Control {
             patch_addr: offset_of!(Function, patch_addr) as u32,
             old_bytes: offset_of!(Function, old_bytes) as u32,
             new_bytes: offset_of!(Function, new_bytes) as u32,
-            bytes: 32,
+            bytes: len(|f| &f.new_bytes),
             name: offset_of!(Function, name) as u32,
-            name_len: 237,
+            name_len: len(|f| &f.name),
             addr: offset_of!(Function, addr) as u32,
         };
         s.slot_table = table(Shared::slot_offset(0), size_of::<Slot>(), SLOTS);
@@ -291,6 +291,11 @@ impl Control {
     pub fn set_path(&mut self, path: &[u8]) {
         self.stable.path_len = put(&self.path, path) as u32;
     }
+}
+
+/// Bytes of a field.
+fn len<const N: usize>(_: fn(&Function) -> &[u8; N]) -> u32 {
+    N as u32
 }
 
 /// Copies as much as there is room for; returns how much.
