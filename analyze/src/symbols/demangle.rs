@@ -1,5 +1,6 @@
 //! Names as their authors wrote them.
 
+use super::scope;
 use std::fmt::{self, Write};
 
 /// Longer names are left as they are, and so are those that get longer.
@@ -30,14 +31,20 @@ pub fn demangle(name: &str) -> String {
             return out.0;
         }
     }
-    // The suffix of a clone (`.cold`, `.part.0`) is no part of the mangled name to all compilers.
-    let mut out = Bounded::default();
-    if let Ok(symbol) = cpp_demangle::Symbol::new(name)
-        && symbol.structured_demangle(&mut out, &Default::default()).is_ok()
-    {
-        return out.0;
+    if let Some(plain) = cxx(name) {
+        return plain;
     }
-    name.to_owned()
+    let older = scope::with_casts(name);
+    let plain = older.iter().find_map(|n| cxx(n)).map(|n| scope::members(&n));
+    plain.unwrap_or_else(|| name.to_owned())
+}
+
+/// The name of a C++ function.
+fn cxx(name: &str) -> Option<String> {
+    // The suffix of a clone (`.cold`, `.part.0`) is no part of the mangled name to all compilers.
+    let symbol = cpp_demangle::Symbol::new(name).ok()?;
+    let mut out = Bounded::default();
+    symbol.structured_demangle(&mut out, &Default::default()).is_ok().then_some(out.0)
 }
 
 /// A name without template arguments and parameters: `std::vector<>::push_back`; of Rust's, those
@@ -91,7 +98,7 @@ pub(super) fn shorten(name: &str) -> String {
 }
 
 /// Where the bracket ends that is open already.
-fn closing(text: &str, open: char, close: char) -> Option<usize> {
+pub(super) fn closing(text: &str, open: char, close: char) -> Option<usize> {
     let mut depth = 1usize;
     let mut before = ' ';
     for (i, c) in text.char_indices() {
@@ -130,6 +137,63 @@ mod tests {
         for (mangled, plain) in cases {
             assert_eq!(demangle(mangled), plain);
         }
+    }
+
+    #[test]
+    fn members_in_expressions_are_demangled_as_older_compilers_mangle_them() {
+        let swap = "_ZSt4swapIP4MineENSt9enable_ifIXsrSt6__and_IJSt6__not_ISt15__is_tuple_likeIT_EESt21is_move_\
+                    constructibleIS6_ESt18is_move_assignableIS6_EEE5valueEvE4typeERS6_SG_";
+        let shared = "_ZSt11make_sharedI4MineJEESt10shared_ptrINSt9enable_ifIXntsrSt8is_arrayIT_E5valueES4_E4type\
+                      EEDpOT0_";
+        let own = "_Z10multiple_pILj1EljEN10if_nonpolyIT1_bXsr15poly_int_traitsIS1_E7is_polyEE4typeERK12poly_int_\
+                   podIXT_ET0_ES1_";
+        assert_eq!(
+            demangle(swap),
+            "std::enable_if<std::__and_<std::__not_<std::__is_tuple_like<Mine*> >, \
+             std::is_move_constructible<Mine*>, std::is_move_assignable<Mine*> >::value, void>::type \
+             std::swap<Mine*>(Mine*&, Mine*&)"
+        );
+        let shared = demangle(shared);
+        assert!(shared.contains("std::is_array<Mine>::value"), "{shared}");
+        assert!(shared.contains("std::make_shared<Mine"), "{shared}");
+        assert_eq!(
+            demangle(own),
+            "if_nonpoly<unsigned int, bool, poly_int_traits<unsigned int>::is_poly>::type \
+             multiple_p<(unsigned int)1, long, unsigned int>(poly_int_pod<(unsigned int)1, long> const&, \
+             unsigned int)"
+        );
+        // What is part of an identifier is none, and what nobody mangled stays.
+        for name in
+            ["_ZN6srcsrT4user5srStaEX", "_Zsr", "_ZsrSt9999999999999999999999x", "_ZSt4swapXsr"]
+        {
+            assert_eq!(demangle(name), name);
+        }
+    }
+
+    /// All names that this machine's libraries export, but for those of vector variants, which no C++
+    /// compiler mangles.
+    #[test]
+    fn no_name_of_this_machines_libraries_stays_mangled() {
+        let mut names = std::collections::BTreeSet::new();
+        let folders =
+            ["/usr/lib", "/lib"].map(|d| format!("{d}/{}-linux-gnu", std::env::consts::ARCH));
+        for folder in folders {
+            for file in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                let name = file.file_name().to_string_lossy().into_owned();
+                let small = file.path().metadata().is_ok_and(|m| m.is_file() && m.len() < 64 << 20);
+                if !name.contains(".so") || !small {
+                    continue;
+                }
+                let Ok(bytes) = std::fs::read(file.path()) else { continue };
+                let Ok(elf) = goblin::elf::Elf::parse(&bytes) else { continue };
+                let of = elf.dynsyms.iter().filter_map(|s| elf.dynstrtab.get_at(s.st_name));
+                names.extend(of.filter(|n| n.starts_with("_Z")).map(str::to_owned));
+            }
+        }
+        let vector = |n: &str| n.starts_with("_ZGV") && n.contains("v_") || n.contains("vv");
+        let left: Vec<_> = names.iter().filter(|n| demangle(n) == **n && !vector(n)).collect();
+        println!("{} names", names.len());
+        assert!(left.is_empty(), "{left:#?}");
     }
 
     #[test]

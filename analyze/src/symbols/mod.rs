@@ -10,6 +10,7 @@ mod jit;
 mod names;
 mod options;
 mod recorded;
+mod scope;
 mod table;
 mod unpack;
 
