@@ -43,6 +43,8 @@ pub enum Note {
     },
     /// Bytes of events that made no sense, to the collector or to this reader.
     BadEvents(u64),
+    /// Threads whose counters the target has written over.
+    Doubtful(u64),
     /// Whole chunks that made no sense.
     BadChunks(u64),
     /// Events with address 0.
@@ -83,6 +85,11 @@ impl fmt::Display for Note {
             Note::BadEvents(n) => {
                 write!(f, "{n} bytes of events are damaged and were passed over")
             }
+            Note::Doubtful(n) => write!(
+                f,
+                "the target has written over prof's counters (of {n} threads): how many events were lost is \
+                 not known"
+            ),
             Note::BadChunks(n) => write!(f, "{n} chunks make no sense and were passed over"),
             Note::NoIndex(path, why) => write!(
                 f,
@@ -356,6 +363,7 @@ fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
             source.damaged_bytes.saturating_add(meta.counters.damaged_bytes),
             Note::BadEvents as fn(u64) -> Note,
         ),
+        (meta.counters.doubtful, Note::Doubtful),
         (meta.bad_chunks, Note::BadChunks),
         (totals.nonsense, Note::Nonsense),
     ];

@@ -2,7 +2,7 @@
 
 use crate::Error;
 use crate::clock::{Clock, monotonic_ns};
-use crate::counters::totals;
+use crate::counters::Checked;
 use crate::drain::Drain;
 use crate::maps::{self, Maps};
 use crate::modules::Modules;
@@ -95,6 +95,9 @@ pub struct Collector {
     born: usize,
     on_failure: Option<Callback>,
     heart: Heart,
+    counted: Checked,
+    /// Events of the recording before it was continued are not counted here.
+    continued: bool,
 }
 
 /// Something to be called once.
@@ -173,6 +176,8 @@ impl Collector {
             born: 0,
             on_failure: None,
             heart: Heart::start(shared, clock),
+            counted: Checked::default(),
+            continued: false,
         };
         all.look_at_maps();
         let c = shared.control();
@@ -206,6 +211,7 @@ impl Collector {
     pub(crate) fn continue_from(&mut self, passes: u64, toggles: u64) {
         self.pass = passes;
         self.toggles = toggles;
+        self.continued = true;
     }
 
     pub(crate) fn drain_mut(&mut self) -> (&mut Drain, &mut Tree) {
@@ -410,9 +416,10 @@ impl Collector {
         self.out.put(kind::COUNTERS, &t.encode());
     }
 
-    fn counters(&self) -> Counters {
-        let mut t = totals(&self.shared);
-        t.lost = t.lost.wrapping_add(self.out.lost());
+    /// What the hook has counted so far, as far as it is believed, and what was found here.
+    pub fn counters(&mut self) -> Counters {
+        let mut t = self.counted.totals(&self.shared);
+        t.lost = t.lost.saturating_add(self.out.lost());
         t.truncated = t.truncated.wrapping_add(self.drain.truncated);
         t.damaged_bytes = self.drain.damaged;
         t
@@ -449,7 +456,12 @@ impl Collector {
         self.modules.look(&self.shared, self.clock.now(), &mut self.out);
         self.modules.finish(&mut self.out);
         self.drain.flush(&self.shared, &mut self.out);
-        let t = self.counters();
+        let mut t = self.counters();
+        if !self.continued {
+            // The hook has written them, and they were not there to be read.
+            let unread = t.events.saturating_sub(self.drain.events);
+            t.lost = t.lost.saturating_add(unread);
+        }
         let reason = match self.out.failure() {
             Some(e) => format!("stopped: {e}"),
             None => reason.to_owned(),

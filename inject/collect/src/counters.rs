@@ -1,26 +1,96 @@
-//! The hook's counters, added up.
+//! The hook's counters, added up. They stand in memory that the target can write to, so none is believed
+//! that can't be true.
 
 use prof_trace::records::Counters;
-use prof_trace::shared::{FUNCTIONS, Shared};
+use prof_trace::shared::{FUNCTIONS, Shared, Slot};
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Adds up what the hook has counted so far.
+/// Adds up what the hook has counted so far, without what it can't have counted.
 pub fn totals(shared: &Shared) -> Counters {
-    let c = shared.control();
-    let functions = (c.functions.load(Relaxed) as usize).min(FUNCTIONS);
-    let mut t = Counters { calls: vec![0; functions], ..Default::default() };
-    t.lost = shared.lost_without_slot();
-    for s in shared.used_slots() {
-        let add = |sum: &mut u64, n: u64| *sum = sum.wrapping_add(n);
-        add(&mut t.events, s.events.load(Relaxed));
-        add(&mut t.lost, s.lost.load(Relaxed));
-        add(&mut t.reentered, s.reentered.load(Relaxed));
-        add(&mut t.truncated, s.truncated.load(Relaxed));
-        add(&mut t.mismatches, s.mismatches.load(Relaxed));
-        add(&mut t.verified, s.verified.load(Relaxed));
-        for (sum, n) in t.calls.iter_mut().zip(&s.calls) {
-            add(sum, n.load(Relaxed));
+    Checked::default().totals(shared)
+}
+
+/// What a thread's slot has counted, as far as it is believed.
+#[derive(Debug, Default)]
+struct Seen {
+    counts: [u64; 6],
+    calls: Vec<u64>,
+    /// Something of it made no sense; nothing more of it is believed.
+    doubtful: bool,
+}
+
+/// The counters as they were last, which they only exceed.
+#[derive(Debug, Default)]
+pub struct Checked {
+    slots: HashMap<usize, Seen>,
+    no_slot: Seen,
+}
+
+/// No counter counts faster than once a nanosecond, nor from before the machine was started.
+fn most() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: `t` is a valid place for the result.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut t) };
+    let s = u64::try_from(t.tv_sec).unwrap_or(0);
+    s.saturating_add(1).saturating_mul(1_000_000_000)
+}
+
+impl Seen {
+    fn take(&mut self, counts: [u64; 6], calls: &[AtomicU64], most: u64) {
+        self.calls.resize(calls.len().max(self.calls.len()), 0);
+        let now: Vec<u64> = calls.iter().map(|n| n.load(Relaxed)).collect();
+        let right = |old: &[u64], new: &[u64]| {
+            old.iter().zip(new).all(|(old, new)| old <= new && *new <= most)
+        };
+        if !right(&self.counts, &counts) || !right(&self.calls, &now) {
+            self.doubtful = true;
+        }
+        if !self.doubtful {
+            self.counts = counts;
+            self.calls[..now.len()].copy_from_slice(&now);
         }
     }
-    t
+}
+
+impl Checked {
+    /// Adds up what the hook has counted so far.
+    pub fn totals(&mut self, shared: &Shared) -> Counters {
+        let c = shared.control();
+        let most = most();
+        let functions = (c.functions.load(Relaxed) as usize).min(FUNCTIONS);
+        for s in shared.used_slots() {
+            let counts =
+                [&s.events, &s.lost, &s.reentered, &s.truncated, &s.mismatches, &s.verified];
+            let counts = counts.map(|n| n.load(Relaxed));
+            let key = std::ptr::from_ref::<Slot>(s) as usize;
+            let seen = self.slots.entry(key).or_default();
+            seen.take(counts, &s.calls[..functions.min(s.calls.len())], most);
+        }
+        self.no_slot.take([0, shared.lost_without_slot(), 0, 0, 0, 0], &[], most);
+        self.sum(functions)
+    }
+
+    fn sum(&self, functions: usize) -> Counters {
+        let mut t = Counters { calls: vec![0; functions], ..Counters::default() };
+        for s in self.slots.values().chain([&self.no_slot]) {
+            let sums = [
+                &mut t.events,
+                &mut t.lost,
+                &mut t.reentered,
+                &mut t.truncated,
+                &mut t.mismatches,
+                &mut t.verified,
+            ];
+            for (sum, n) in sums.into_iter().zip(s.counts) {
+                *sum = sum.saturating_add(n);
+            }
+            for (sum, n) in t.calls.iter_mut().zip(&s.calls) {
+                *sum = sum.saturating_add(*n);
+            }
+            t.doubtful += u64::from(s.doubtful);
+        }
+        t
+    }
 }

@@ -101,7 +101,7 @@ fn counters(page: &Page, h: &Header) -> Counters {
     let mut sum = Counters::default();
     for index in set_bits(words).take_while(|i| *i < table.count as usize) {
         let Some(entry) = page.entry(table, index) else { break };
-        let add = |sum: &mut u64, at| *sum = sum.wrapping_add(u64_at(&entry, at).unwrap_or(0));
+        let add = |sum: &mut u64, at| *sum = sum.saturating_add(u64_at(&entry, at).unwrap_or(0));
         add(&mut sum.events, f.events);
         add(&mut sum.lost, f.lost);
     }

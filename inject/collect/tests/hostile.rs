@@ -160,3 +160,46 @@ fn a_damaged_segment_costs_no_more_than_itself() {
     let last = r.events[&1].last().expect("some");
     assert!(is_event(last, 1, 9999));
 }
+
+#[test]
+fn counters_that_the_target_writes_over_are_not_believed() {
+    let shared = new_ring(0);
+    let (mut c, path) = collector(shared, "counters");
+    let mut w = Writer::new(shared, 0);
+    for i in 0..2000 {
+        w.put(&event(w.serial, i, 0));
+    }
+    let slot = shared.used_slots().next().expect("a slot");
+    slot.events.store(2000, Relaxed);
+    slot.lost.store(7, Relaxed);
+    c.pass(false);
+    let t = c.counters();
+    assert_eq!((t.events, t.lost, t.doubtful), (2000, 7, 0));
+    for nonsense in [u64::MAX, 0, u64::MAX / 2] {
+        slot.lost.store(nonsense, Relaxed);
+        let t = c.counters();
+        assert_eq!((t.events, t.lost, t.doubtful), (2000, 7, 1), "{nonsense}");
+    }
+    let r = finish(c, path);
+    let t = r.counters.expect("counters");
+    assert_eq!((t.lost, t.doubtful), (7, 1));
+}
+
+#[test]
+fn events_that_are_gone_before_they_were_read_are_lost() {
+    let shared = new_ring(0);
+    let (c, path) = collector(shared, "unread");
+    let mut w = Writer::new(shared, 0);
+    for i in 0..500 {
+        w.put(&event(w.serial, i, 0));
+    }
+    shared.used_slots().next().expect("a slot").events.store(500, Relaxed);
+    // The head says that nothing was written.
+    for i in 0..shared.geometry().segments() {
+        if let Some(head) = shared.head(i) {
+            head.committed.store(0, Relaxed);
+        }
+    }
+    let t = finish(c, path).counters.expect("counters");
+    assert_eq!(t.lost, 500);
+}

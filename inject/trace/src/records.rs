@@ -389,6 +389,8 @@ record! {
         calls: ints,
         /// Stacks that were taken both ways.
         verified: later,
+        /// Threads whose counters the target has written over: they are those from before that.
+        doubtful: later,
     }
 }
 
