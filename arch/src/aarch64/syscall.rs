@@ -65,6 +65,7 @@ pub mod nr {
     pub const TGKILL: u64 = 131;
     pub const RT_SIGACTION: u64 = 134;
     pub const RT_SIGPROCMASK: u64 = 135;
+    pub const SIGALTSTACK: u64 = 132;
     pub const RT_SIGRETURN: u64 = 139;
     pub const PRCTL: u64 = 167;
     pub const GETPID: u64 = 172;

@@ -88,6 +88,7 @@ pub mod nr {
     pub const RT_SIGRETURN: u64 = 173;
     pub const RT_SIGACTION: u64 = 174;
     pub const RT_SIGPROCMASK: u64 = 175;
+    pub const SIGALTSTACK: u64 = 186;
     /// `mmap2`: the file's offset counts in units of 4096 bytes.
     pub const MMAP: u64 = 192;
     pub const MADVISE: u64 = 220;

@@ -93,6 +93,7 @@ pub mod nr {
     pub const MUNLOCK: u64 = 5147;
     pub const RT_SIGACTION: u64 = 5013;
     pub const RT_SIGPROCMASK: u64 = 5014;
+    pub const SIGALTSTACK: u64 = 5129;
     pub const SCHED_YIELD: u64 = 5023;
     pub const MADVISE: u64 = 5027;
     pub const NANOSLEEP: u64 = 5034;

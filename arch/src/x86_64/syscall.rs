@@ -66,6 +66,7 @@ pub mod nr {
     pub const MUNLOCK: u64 = 150;
     pub const RT_SIGACTION: u64 = 13;
     pub const RT_SIGPROCMASK: u64 = 14;
+    pub const SIGALTSTACK: u64 = 131;
     pub const RT_SIGRETURN: u64 = 15;
     pub const SCHED_YIELD: u64 = 24;
     pub const MADVISE: u64 = 28;

@@ -6,13 +6,13 @@
 
 use crate::header::HEADER;
 use crate::record::{add, event, has_room};
-use crate::stack::capture;
+use crate::stack::{call_undisturbed, capture};
 use crate::state::Thread;
-use crate::{chunk, clock, extent, header, memory, modules, owner, sample, thread};
+use crate::{chunk, clock, extent, header, memory, modules, owner, sample, sys, thread};
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::Marks;
-use prof_arch::native::capture::{Call, Go, call_on_stack};
+use prof_arch::native::capture::{Call, Go};
 use prof_trace::modules::doubt;
 use prof_trace::samples;
 use prof_trace::shared::{
@@ -92,14 +92,16 @@ fn stale(slot: &Slot, t: &Thread, sp: u64, busy: u64, inner: u64) -> bool {
         // The hook's own code was interrupted by a signal whose handler allocates. Its work must
         // not be disturbed, unless the handler has plainly left it behind, which takes a jump
         // that no handler does on this stack while the frame is live.
-        if sp > busy && sp - busy < 1 << 16 {
+        let shared = header::shared();
+        let above = sp > busy && sp - busy < 1 << 16;
+        if above && !sys::is_on_signal_stack(shared, sp) {
             slot.busy_sp.store(0, Relaxed);
             slot.inner_sp.store(0, Relaxed);
             add(&slot.abandoned, 1);
             return true;
         }
         add(&slot.reentered, 1);
-        unseen(header::shared());
+        unseen(shared);
         return false;
     }
     // At the same place as well: what the original itself calls is further down, so this is another call
@@ -502,7 +504,7 @@ extern "C" fn before_loader(call: &mut Call) -> Go {
         slot.busy_sp.store(call.regs.sp, Relaxed);
         let top = t.scratch();
         // SAFETY: the scratch stack is this thread's, and free: it is not inside the hook.
-        unsafe { call_on_stack(sync, core::ptr::null_mut(), top) };
+        unsafe { call_undisturbed(shared, sync, core::ptr::null_mut(), top) };
         slot.busy_sp.store(0, Relaxed);
     } else {
         doubt(shared.control());

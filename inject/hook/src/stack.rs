@@ -17,7 +17,7 @@ use crate::name::{name, name_recent};
 use crate::recent;
 use crate::resolve::{self, Code};
 use crate::state::{CODES, Extent, FRAMES, Frame, Fresh, SeenCode, Thread, WORDS, Word};
-use crate::{extent, full, memory, modules, record};
+use crate::{extent, full, memory, modules, record, sys};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, call_on_stack};
 use prof_arch::native::{Regs, Rule, Step};
@@ -181,10 +181,30 @@ unsafe extern "C" fn settle_doubts(job: *mut ()) {
 }
 
 fn on_scratch(job: &mut Job<'_>, f: unsafe extern "C" fn(*mut ())) {
-    let top = job.t.scratch();
+    let (shared, top) = (job.shared, job.t.scratch());
     // SAFETY: the scratch stack is this thread's alone, and it is not on it: only code that was
     // called from the thread's own stack comes here, once at a time (`busy_sp`).
-    unsafe { call_on_stack(f, core::ptr::from_mut(job).cast(), top) };
+    unsafe { call_undisturbed(shared, f, core::ptr::from_mut(job).cast(), top) };
+}
+
+/// Calls `f(arg)` on a scratch stack with this top, and no signal handler meanwhile: a collector of garbage
+/// that stops threads by signals takes the stack pointer that its handler sees for the thread's, and a
+/// handler that needs much stack would run into the thread's state.
+///
+/// # Safety
+/// As [`call_on_stack`].
+pub(crate) unsafe fn call_undisturbed(
+    shared: &Shared,
+    f: unsafe extern "C" fn(*mut ()),
+    arg: *mut (),
+    top: *mut u8,
+) {
+    let mask = sys::block_signals(shared);
+    // SAFETY: the caller's promise.
+    unsafe { call_on_stack(f, arg, top) };
+    if let Some(mask) = mask {
+        sys::unblock_signals(&mask);
+    }
 }
 
 struct Lookup<'a> {
@@ -245,7 +265,9 @@ fn look_up(
             let code = Code { id: 0, rule: Rule::UNKNOWN };
             let mut l = Lookup { shared, pc, variant, code };
             // SAFETY: as in `on_scratch`.
-            unsafe { call_on_stack(compute, core::ptr::from_mut(&mut l).cast(), t.scratch()) };
+            unsafe {
+                call_undisturbed(shared, compute, core::ptr::from_mut(&mut l).cast(), t.scratch());
+            }
             l.code
         }
     };

@@ -33,6 +33,49 @@ pub fn by_default(signal: i32) {
     }
 }
 
+/// Signals that are blocked, as the kernel has them.
+pub type Mask = [u64; 2];
+
+/// `SIG_SETMASK`.
+const SET_MASK: u64 = if cfg!(target_arch = "mips64") { 3 } else { 2 };
+
+/// Numbers of the signals that say what an instruction has done wrong (ILL, TRAP, FPE, BUS, SEGV and, but for
+/// MIPS, SYS): blocked, they would kill.
+const FAULTS: &[u32] =
+    if cfg!(target_arch = "mips64") { &[4, 5, 8, 10, 11, 12] } else { &[4, 5, 7, 8, 11, 31] };
+
+fn set_mask(new: &Mask, old: &mut Mask) -> bool {
+    let (new, old) = (new.as_ptr() as u64, old.as_mut_ptr() as u64);
+    // SAFETY: reads and writes at most the 16 bytes of a signal set of any architecture.
+    let r = unsafe { syscall6(nr::RT_SIGPROCMASK, SET_MASK, new, old, SIGSET_LEN as u64, 0, 0) };
+    r == 0
+}
+
+/// Keeps signals from the calling thread; `None` where that may not be asked for.
+pub fn block_signals(shared: &Shared) -> Option<Mask> {
+    let faults = FAULTS.iter().fold(0u64, |m, s| m | 1 << (s - 1));
+    let (new, mut old) = ([!faults, u64::MAX], [0; 2]);
+    (allowed(shared) && set_mask(&new, &mut old)).then_some(old)
+}
+
+/// Takes that back.
+pub fn unblock_signals(old: &Mask) {
+    set_mask(old, &mut [0; 2]);
+}
+
+/// Whether `sp` lies on the thread's stack for signal handlers; false where that may not be asked for.
+pub fn is_on_signal_stack(shared: &Shared, sp: u64) -> bool {
+    if !allowed(shared) {
+        return false;
+    }
+    // Address, flags, size; MIPS has them in another order, and the flags are an int.
+    let mut stack = [0usize; 3];
+    // SAFETY: writes the three words.
+    let r = unsafe { syscall2(nr::SIGALTSTACK, 0, stack.as_mut_ptr() as u64) };
+    let size = stack[if cfg!(target_arch = "mips64") { 1 } else { 2 }];
+    r == 0 && sp.wrapping_sub(stack[0] as u64) < size as u64
+}
+
 /// Sleeps for `ns` nanoseconds, below a second; less if a signal comes.
 pub fn sleep(ns: u64) {
     let request = [0usize, ns.min(999_999_999) as usize];
