@@ -88,12 +88,12 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     let pid = i.target.pid;
     let status = Status::of(pid)?;
     let tid_offset = tid_offset(pid, i)?;
-    let source = clock_source();
+    let (source, vdso_clock) = clock_source(&i.mem, &i.modules);
     let quiet = quiet(i);
     // SAFETY: the target has it mapped, but nothing there knows of it yet.
     let c = unsafe { i.shared.control_mut() };
     c.state.store(state::SETUP, Relaxed);
-    c.clock = source;
+    (c.clock, c.vdso_clock) = (source, vdso_clock);
     c.max_depth = i.options.max_depth.clamp(1, 1024);
     c.tid_offset = tid_offset.unwrap_or(i32::MIN);
     c.main_tid = status.ns_pid().unwrap_or(pid as u32);
@@ -449,12 +449,35 @@ fn descriptor(mem: &RemoteMemory, start: RemoteAddr, len: usize) -> Vec<u8> {
     all
 }
 
-/// The counter of the processor, if it runs at one speed on all processors: the kernel's own choice.
-fn clock_source() -> u32 {
+/// Which clock the hook takes, and the address of the vDSO's function for it.
+///
+/// The counter of the processor, if it runs at one speed on all processors: the kernel's own choice. Else the
+/// kernel's time, by the vDSO's function; whether that makes a system call for it says the kernel's source.
+/// `PROF_CLOCK` (`counter`, `vdso`, `syscall`) is for tests.
+fn clock_source(mem: &RemoteMemory, modules: &[elf::Module]) -> (u32, u64) {
+    const IN_VDSO: [&str; 6] =
+        ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "MIPS", "GIC"];
+    const NAMES: [&str; 2] = ["__vdso_clock_gettime", "__kernel_clock_gettime"];
     let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
     let kernel = std::fs::read_to_string(file).unwrap_or_default();
+    let kernel = kernel.trim();
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    if counter_is_steady(kernel.trim(), &info) { clock::COUNTER } else { clock::SYSCALL }
+    let wanted = std::env::var("PROF_CLOCK").unwrap_or_default();
+    let counter = match wanted.as_str() {
+        "counter" => true,
+        "vdso" | "syscall" => false,
+        _ => counter_is_steady(kernel, &info),
+    };
+    if counter {
+        return (clock::COUNTER, 0);
+    }
+    let vdso = modules.iter().find(|m| m.path.as_os_str() == "[vdso]");
+    let symbols =
+        vdso.map(|m| m.symbols(mem.pid(), mem, |n| NAMES.contains(&n))).unwrap_or_default();
+    let at = symbols.first().map_or(0, |s| s.addr.0);
+    // What it makes of other sources is a call of the kernel.
+    let within = at != 0 && IN_VDSO.contains(&kernel) && wanted != "syscall";
+    (if within { clock::VDSO } else { clock::SYSCALL }, if wanted == "syscall" { 0 } else { at })
 }
 
 fn monotonic() -> u64 {

@@ -1,6 +1,6 @@
-/* Gets a seccomp filter while it is recorded, which kills it at the first system call that the hook
- * could want to make: reading its own memory, asking for a thread's id, sleeping. Then it allocates on
- * stacks that nobody has seen before. Commands: "prctl" and "syscall" install the filter, "thread" and
+/* Gets a seccomp filter while it is recorded, which kills it at the first system call that the hook could
+ * want to make: reading its own memory, asking for the time or a thread's id, sleeping. Then it allocates
+ * on stacks that nobody has seen before. Commands: "prctl" and "syscall" install the filter, "thread" and
  * "fiber" allocate. */
 #include "common.h"
 #include <linux/filter.h>
@@ -31,7 +31,8 @@ static void on_fiber(void) { work(NULL); }
 static void filter(int by_prctl) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 3, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 4, 0),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_clock_gettime, 3, 0),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_gettid, 2, 0),
         BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_nanosleep, 1, 0),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),

@@ -73,14 +73,21 @@ pub fn not_before(time: u64, last: u64) -> u64 {
     if time < last { last } else { time }
 }
 
+/// `CLOCK_MONOTONIC` in nanoseconds, by the vDSO's function where there is one. Where that could end in a
+/// system call, and none may be made, when the collector last looked: then the order of passes is all
+/// that there is.
 #[cold]
 #[inline(never)]
 fn slow(shared: &Shared) -> u64 {
     let c = shared.control();
-    if c.clock == clock::VDSO && c.vdso_clock != 0 {
+    let makes_calls = c.clock != clock::VDSO;
+    if makes_calls && !sys::allowed(shared) {
+        return c.heartbeat.load(Relaxed);
+    }
+    if c.vdso_clock != 0 {
         let mut t = [0usize; 2];
-        // SAFETY: the injector took the address of `__vdso_clock_gettime` from the vDSO's own symbol
-        // table; the function uses no TLS and writes the two words.
+        // SAFETY: the injector took the address of the function from the vDSO's own symbol table; it uses
+        // no TLS and writes the two words.
         let r = unsafe {
             let f: extern "C" fn(i32, *mut usize) -> i32 =
                 core::mem::transmute(c.vdso_clock as usize as *const ());
@@ -90,5 +97,10 @@ fn slow(shared: &Shared) -> u64 {
             return (t[0] as u64).wrapping_mul(1_000_000_000).wrapping_add(t[1] as u64);
         }
     }
-    sys::clock()
+    if makes_calls { sys::clock() } else { c.heartbeat.load(Relaxed) }
+}
+
+/// Whether the time goes on while nobody collects.
+pub fn goes_on(shared: &Shared) -> bool {
+    shared.control().clock != clock::SYSCALL || sys::allowed(shared)
 }

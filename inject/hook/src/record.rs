@@ -11,6 +11,9 @@ use prof_trace::shared::{Shared, Slot};
 /// Nanoseconds without a sign of life after which the collector counts as dead.
 const COLLECTOR_DEAD_NS: u64 = 5_000_000_000;
 
+/// Rounds of 1,000 pauses of the processor, each some 30 ns: about a tenth of a second.
+const ROUNDS: u32 = 4000;
+
 /// Writes one event with `put`, which gets the encoding state and a place of `MAX_EVENT` bytes and
 /// returns the length, 0 if the event can't be represented. Whether it was written.
 #[inline(always)]
@@ -97,7 +100,13 @@ fn wait(shared: &Shared, start: usize) -> Option<usize> {
     let full = c.full_since.load(Relaxed);
     let since = if full == 0 { began } else { full };
     c.full_since.store(since, Relaxed);
+    // Without a clock of its own, the thread waits for so many rounds.
+    let mut rounds = if clock::goes_on(shared) { u32::MAX } else { ROUNDS };
     loop {
+        rounds = rounds.saturating_sub(1);
+        if rounds == 0 {
+            return None;
+        }
         let now = clock::before(shared);
         let seen = c.heartbeat.load(Relaxed);
         if now.wrapping_sub(seen) as i64 > per_ns(COLLECTOR_DEAD_NS) as i64 {

@@ -237,9 +237,10 @@ pub mod flags {
 pub mod clock {
     /// The processor's own counter (TSC, CNTVCT).
     pub const COUNTER: u32 = 1;
-    /// `clock_gettime(CLOCK_MONOTONIC)` through the vDSO function at [`super::Control::vdso_clock`].
+    /// `clock_gettime(CLOCK_MONOTONIC)` by the vDSO's function at [`super::Control::vdso_clock`], which makes no
+    /// system call for it.
     pub const VDSO: u32 = 2;
-    /// `clock_gettime(CLOCK_MONOTONIC)` as a system call.
+    /// The same where it does, or where there is no such function; only while system calls are allowed.
     pub const SYSCALL: u32 = 3;
 }
 

@@ -1,0 +1,59 @@
+//! Times from the kernel, where the processor's counter can't be used: `PROF_CLOCK` chooses them.
+
+mod common;
+
+use common::build::program;
+use common::{Scene, Target};
+use std::process::Command;
+
+fn attach(scene: &Scene, target: &Target, clock: &str) -> std::path::PathBuf {
+    let mut c = Command::new(Scene::binary());
+    c.env("PROF_CLOCK", clock).args(["attach", &target.pid.to_string(), "--timeout", "60s"]);
+    let out = scene.run(c).ok("prof attach");
+    scene.path(out.stdout.trim())
+}
+
+#[test]
+fn threads_are_in_order_by_either_clock_of_the_kernel() {
+    const ROUNDS: u64 = 20_000;
+    const THREADS: u64 = 4;
+    for clock in ["vdso", "syscall"] {
+        let scene = Scene::new("clock");
+        let mut target = Target::start(&program("handed.c"), &[]);
+        let recording = attach(&scene, &target, clock);
+        target.ask(&format!("go {ROUNDS}"));
+        scene.detach(&target);
+        target.quit();
+        let r = scene.finished(&recording);
+        r.assert_sound();
+        // Blocks that were handed over would be freed before they are allocated.
+        assert_eq!(r.number("/recording/unknown_frees"), 0, "{clock}: {:#}", r.brief());
+        let group = r.marked("handed.c", "handed_block");
+        assert_eq!(group.number("allocations"), ROUNDS * THREADS, "{clock}");
+        group.assert_live(0, 0);
+        // Nanoseconds since the attach.
+        let last = group.number("last_ns");
+        assert!(last > group.number("first_ns") && last < 600_000_000_000, "{clock}: {last}");
+    }
+}
+
+#[test]
+fn no_clock_makes_system_calls_under_a_filter() {
+    for clock in ["vdso", "syscall"] {
+        let scene = Scene::new("clock-filter");
+        let mut target = Target::start(&program("late_filter.c"), &[]);
+        let recording = attach(&scene, &target, clock);
+        target.ask("thread");
+        // It kills for clock_gettime, too.
+        target.ask("prctl");
+        target.ask("thread");
+        target.ask("thread");
+        scene.detach(&target);
+        target.quit();
+        let r = scene.finished(&recording);
+        r.assert_sound();
+        let groups = r.asked_by("filtered_block");
+        let all: u64 = groups.iter().map(|g| g.number("allocations")).sum();
+        assert_eq!(all, 300, "{clock}: {}", r.askers());
+    }
+}
