@@ -4,8 +4,11 @@
 mod common;
 
 use common::build::program;
-use common::{Scene, Target};
+use common::{Scene, Target, until};
+use nix::sys::signal::Signal;
+use std::path::Path;
 use std::process::Command;
+use std::time::Duration;
 
 #[test]
 fn hundreds_of_threads_come_and_go_with_exact_totals() {
@@ -282,4 +285,76 @@ fn a_seccomp_filter_that_answers_with_an_error_notices_nothing() {
 #[test]
 fn a_seccomp_filter_that_kills_notices_nothing() {
     under_a_filter("kill");
+}
+
+/// The mappings, descriptors and handlers of a process, as a thread of it shows them that lives.
+fn seen_by_a_thread(target: &Target) -> Vec<String> {
+    let tasks = format!("/proc/{}/task", target.pid);
+    let of = |tid: i32, file: &str| std::fs::read_to_string(format!("{tasks}/{tid}/{file}"));
+    let all = common::numbers_in(Path::new(&tasks));
+    let lives = |tid: &i32| of(*tid, "maps").is_ok_and(|maps| !maps.is_empty());
+    let tid = all.into_iter().find(lives).expect("a thread that lives");
+    // All but how large the heap is.
+    let maps = of(tid, "maps").unwrap();
+    let mut seen: Vec<String> =
+        maps.lines().filter(|l| !l.ends_with("[heap]")).map(str::to_owned).collect();
+    let status = of(tid, "status").unwrap();
+    let fields = ["SigCgt", "SigIgn", "SigBlk", "TracerPid"];
+    seen.extend(
+        status.lines().filter(|l| fields.iter().any(|f| l.starts_with(f))).map(str::to_owned),
+    );
+    let fds = common::numbers_in(Path::new(&format!("{tasks}/{tid}/fd")));
+    seen.extend(fds.into_iter().map(|n| format!("descriptor {n}")));
+    seen
+}
+
+#[test]
+fn any_thread_will_do_when_the_first_has_ended() {
+    for ends_first in [false, true] {
+        let scene = Scene::new("leader");
+        let mut target = Target::start(&program("leader.c"), &[]);
+        let pid = target.pid.to_string();
+        let status = || {
+            let out = scene.prof(&["status", &pid, "--format", "json"]).ok("status");
+            let v: serde_json::Value = serde_json::from_str(&out.stdout).expect("JSON");
+            v["state"].as_str().expect("a state").to_owned()
+        };
+        target.ask("alloc 10");
+        target.ask("free");
+        if ends_first {
+            target.ask("leave");
+        }
+        let before = seen_by_a_thread(&target);
+        let recording = scene.attach(&target);
+        target.ask("alloc 100");
+        if !ends_first {
+            target.ask("leave");
+        }
+        target.ask("alloc 1");
+        assert_eq!(status(), "recording");
+        scene.prof(&["pause", &pid]).ok("pause");
+        target.ask("alloc 1000");
+        assert_eq!(status(), "paused");
+        scene.prof(&["resume", &pid]).ok("resume");
+        target.ask("alloc 10");
+        target.signal(Signal::SIGUSR1);
+        until("the signal has switched recording off", || status() == "paused");
+        // The collector looks at the process meanwhile.
+        std::thread::sleep(Duration::from_millis(1200));
+        target.signal(Signal::SIGUSR1);
+        until("the signal has switched recording on", || status() == "recording");
+        target.ask("alloc 5");
+        scene.detach(&target);
+        if ends_first {
+            assert_eq!(seen_by_a_thread(&target), before);
+        }
+        target.ask("free");
+        scene.prof(&["attach", &pid, "-o", "again.prof"]).ok("a second attach");
+        scene.prof(&["detach", &pid]).ok("a second detach");
+        target.quit();
+        let r = scene.finished(&recording);
+        let block = r.marked("leader.c", "left_block");
+        block.assert_live(116, 116 * 96);
+        assert!(block.functions().contains(&"serve"), "{}", block.numbers());
+    }
 }

@@ -173,7 +173,7 @@ impl Module {
             return ElfFile::of_bytes(mem.read_some(self.start, len.min(1 << 20) as usize));
         }
         let (a, b) = self.first;
-        let proc = PathBuf::from(format!("/proc/{pid}"));
+        let proc = PathBuf::from(prof_trace::process::folder(pid));
         let head = mem.read_some(self.start, (b - a).min(4096) as usize);
         // The same file as what is mapped?
         let same = |file: &ElfFile| {

@@ -26,11 +26,6 @@ pub enum Refusal {
         "pid {0} ({1}) has ended and has no memory any more: it is a zombie until its parent asks how it ended"
     )]
     Zombie(i32, String),
-    /// The first thread has ended alone.
-    #[error(
-        "pid {0} ({1}): its first thread has ended (pthread_exit in main), and the kernel shows the memory of the others under that id only; prof can't attach to it"
-    )]
-    NoFirstThread(i32, String),
     /// Another prof is at it.
     #[error("another prof is attaching to pid {0} or detaching from it at this moment; try again")]
     Busy(i32),
@@ -389,9 +384,9 @@ impl Error {
     /// an attach or a detach, fails for that reason.
     #[must_use]
     pub fn explained(self, pid: i32) -> Self {
-        use Refusal::{NoFirstThread, NoSuchProcess, Zombie};
+        use Refusal::{NoSuchProcess, Zombie};
         match self {
-            Self::Refused(NoSuchProcess(_) | Zombie(..) | NoFirstThread(..)) => self,
+            Self::Refused(NoSuchProcess(_) | Zombie(..)) => self,
             _ if proc::has_ended(pid) => Self::Gone(pid),
             Self::Gone(_) => Self::Replaced(pid),
             Self::Remote { what: "mmap", errno: Errno::ENOMEM, .. } => {

@@ -258,7 +258,7 @@ impl Site<'_> {
     /// What to leave for later of so many bytes.
     fn rest(&self, start: u64, left: u64) -> u64 {
         let page = proc::page_size();
-        let pagemap = File::open(format!("/proc/{}/pagemap", self.pid));
+        let pagemap = File::open(prof_trace::process::folder(self.pid) + "/pagemap");
         let present = |from: u64, to: u64| {
             let mut entries = vec![0u8; ((to - from) / page * 8) as usize];
             let read =

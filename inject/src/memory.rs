@@ -3,6 +3,7 @@
 use crate::{Error, RemoteAddr, Result};
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::Pid;
+use prof_trace::process::folder;
 use std::fs::File;
 use std::io::{ErrorKind, IoSlice};
 use std::os::unix::fs::FileExt;
@@ -32,7 +33,7 @@ impl RemoteMemory {
     /// # Errors
     /// If that is missing, or the process is gone.
     pub fn open(pid: i32) -> Result<Self> {
-        let path = format!("/proc/{pid}/mem");
+        let path = folder(pid) + "/mem";
         let file = File::options().read(true).write(true).open(&path);
         match file {
             Ok(file) => Ok(Self { pid, file }),

@@ -6,6 +6,7 @@ use crate::tracee::Tracee;
 use crate::{Error, Refusal, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::registers::HWCAP_GUARDED_STACK;
+use prof_trace::process::folder;
 use std::fs;
 use std::time::{Duration, Instant};
 
@@ -51,9 +52,6 @@ pub fn preflight(pid: i32) -> Result<Target> {
         return Err(Refusal::Myself(pid).into());
     }
     if status.is_dead() {
-        if proc::threads(pid).is_ok_and(|t| t.len() > 1) {
-            return Err(Refusal::NoFirstThread(pid, comm).into());
-        }
         return Err(Refusal::Zombie(pid, comm).into());
     }
     if proc::is_kernel_thread(pid) {
@@ -207,14 +205,14 @@ pub(crate) fn filtered(pid: i32, errno: Option<Errno>) -> Refusal {
 }
 
 fn namespace(pid: i32) -> Option<std::path::PathBuf> {
-    fs::read_link(format!("/proc/{pid}/ns/user")).ok()
+    fs::read_link(folder(pid) + "/ns/user").ok()
 }
 
 /// Compares class and machine of the executable's ELF header with ours.
 fn architecture(pid: i32, comm: &str) -> Result<()> {
     use std::io::Read;
     let mut head = [0u8; 20];
-    let read = fs::File::open(format!("/proc/{pid}/exe")).and_then(|mut f| f.read_exact(&mut head));
+    let read = fs::File::open(folder(pid) + "/exe").and_then(|mut f| f.read_exact(&mut head));
     if read.is_err() || head[..4] != *b"\x7fELF" {
         return Ok(()); // nothing to be learnt here
     }

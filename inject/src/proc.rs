@@ -1,6 +1,7 @@
 //! What `/proc/PID` says. Everything in it may be chosen by the target: paths and names are bytes.
 
 use crate::{Error, RemoteAddr, Result};
+use prof_trace::process::folder;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -85,7 +86,7 @@ pub fn parse_maps(text: &[u8]) -> Vec<Map> {
 }
 
 fn read(pid: i32, file: &str) -> Result<Vec<u8>> {
-    let path = PathBuf::from(format!("/proc/{pid}/{file}"));
+    let path = PathBuf::from(folder(pid) + "/" + file);
     fs::read(&path).map_err(|errno| match errno.raw_os_error() {
         Some(libc::ENOENT | libc::ESRCH) => Error::Gone(pid),
         _ => Error::File { path, errno },
@@ -161,13 +162,13 @@ pub fn waits_in(pid: i32, tid: i32) -> String {
 /// Where the executable is, as the kernel names it.
 #[must_use]
 pub fn exe(pid: i32) -> PathBuf {
-    fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default()
+    fs::read_link(folder(pid) + "/exe").unwrap_or_default()
 }
 
 /// The arguments.
 #[must_use]
 pub fn cmdline(pid: i32) -> Vec<String> {
-    let text = PathBuf::from(format!("/proc/{pid}/cmdline"));
+    let text = PathBuf::from(folder(pid) + "/cmdline");
     let text = prof_trace::files::read_at_most(&text, MAX_CMDLINE).unwrap_or_default();
     let text = text.strip_suffix(&[0]).unwrap_or(&text);
     text.split(|b| *b == 0).map(|a| String::from_utf8_lossy(a).into_owned()).collect()
@@ -177,7 +178,7 @@ pub fn cmdline(pid: i32) -> Vec<String> {
 /// with the same id.
 #[must_use]
 pub fn start_time(pid: i32) -> Option<u64> {
-    stat_field(pid, 22)
+    stat_field(&format!("/proc/{pid}"), 22)
 }
 
 /// Whether a process has ended, or is about to: it has no memory any more.
@@ -192,7 +193,7 @@ pub fn has_ended(pid: i32) -> bool {
 #[must_use]
 pub fn is_kernel_thread(pid: i32) -> bool {
     const PF_KTHREAD: u64 = 0x20_0000;
-    stat_field(pid, 9).is_some_and(|flags| flags & PF_KTHREAD != 0)
+    stat_field(&format!("/proc/{pid}"), 9).is_some_and(|flags| flags & PF_KTHREAD != 0)
 }
 
 /// The soft limit of its address space (`RLIMIT_AS`), if there is one.
@@ -204,7 +205,7 @@ pub fn address_space_limit(pid: i32) -> Option<u64> {
 /// A soft limit by its name in `/proc/PID/limits`, if there is one.
 #[must_use]
 pub fn soft_limit(pid: i32, name: &str) -> Option<u64> {
-    let text = fs::read_to_string(format!("/proc/{pid}/limits")).ok()?;
+    let text = fs::read_to_string(folder(pid) + "/limits").ok()?;
     let line = text.lines().find_map(|l| l.strip_prefix(name))?;
     line.split_whitespace().next()?.parse().ok()
 }
@@ -212,14 +213,14 @@ pub fn soft_limit(pid: i32, name: &str) -> Option<u64> {
 /// Where the heap begins (field 47); 0 if it is not known.
 #[must_use]
 pub fn start_brk(pid: i32) -> u64 {
-    stat_field(pid, 47).unwrap_or(0)
+    stat_field(&folder(pid), 47).unwrap_or(0)
 }
 
 /// Bytes that the first thread's stack may grow to now (`RLIMIT_STACK`, the soft limit); none if there is no
 /// limit, or it cannot be read.
 #[must_use]
 pub fn stack_limit(pid: i32) -> Option<u64> {
-    parse_stack_limit(&fs::read_to_string(format!("/proc/{pid}/limits")).ok()?)
+    parse_stack_limit(&fs::read_to_string(folder(pid) + "/limits").ok()?)
 }
 
 fn parse_stack_limit(limits: &str) -> Option<u64> {
@@ -227,9 +228,9 @@ fn parse_stack_limit(limits: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// A numeric field of `/proc/PID/stat`, counted as proc(5) does; from the fourth on.
-fn stat_field(pid: i32, number: usize) -> Option<u64> {
-    let stat = fs::read(format!("/proc/{pid}/stat")).ok()?;
+/// A numeric field of the file `stat` in a folder of `/proc`, counted as proc(5) does; from the fourth on.
+fn stat_field(folder: &str, number: usize) -> Option<u64> {
+    let stat = fs::read(format!("{folder}/stat")).ok()?;
     // The name, in parentheses, may hold anything; the fields behind it are numbers.
     let after = stat.iter().rposition(|b| *b == b')')?;
     let rest = std::str::from_utf8(stat.get(after + 2..)?).ok()?;
@@ -243,7 +244,7 @@ pub struct Status {
 }
 
 impl Status {
-    /// Of a process or thread.
+    /// Of a process: of its first thread, or of another if that has ended alone.
     ///
     /// # Errors
     /// If it is gone.
@@ -256,7 +257,8 @@ impl Status {
     /// # Errors
     /// If it is gone.
     pub fn of_thread(pid: i32, tid: i32) -> Result<Self> {
-        let bytes = read(pid, &format!("task/{tid}/status"))?;
+        let path = format!("/proc/{pid}/task/{tid}/status");
+        let bytes = fs::read(path).map_err(|_| Error::Gone(pid))?;
         Ok(Self { text: String::from_utf8_lossy(&bytes).into_owned() })
     }
 

@@ -98,6 +98,8 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.tid_offset = tid_offset.unwrap_or(i32::MIN);
     c.main_tid = status.ns_pid().unwrap_or(pid as u32);
     let stack = maps.iter().find(|m| m.name == b"[stack]");
+    // If the first thread has ended, it is nobody's.
+    let stack = stack.filter(|_| prof_trace::process::lives(pid));
     c.main_stack_end = stack.map_or(0, |m| m.end.0);
     c.ticks_per_sec = if source == clock::COUNTER { calibrate() } else { 1_000_000_000 };
     c.wait_ns.store(i.options.wait.as_nanos() as u64, Relaxed);

@@ -23,7 +23,7 @@ pub(crate) fn text_differs(
     if m.path.as_os_str() == "[vdso]" {
         return None;
     }
-    let pagemap = File::open(format!("/proc/{pid}/pagemap")).ok();
+    let pagemap = File::open(prof_trace::process::folder(pid) + "/pagemap").ok();
     for map in
         maps.iter().filter(|p| p.exec && p.inode != 0 && m.start <= p.start && p.end <= m.end)
     {

@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::pages::Pages;
+use prof_trace::process;
 use prof_trace::shared::Shared;
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -63,7 +64,7 @@ impl Watched {
     pub fn is_elsewhere(&self) -> bool {
         let id = |path: String| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
         let differs = |what: &str| {
-            let theirs = id(format!("/proc/{}/{what}", self.pid));
+            let theirs = id(format!("{}/{what}", proc_dir(self.pid)));
             theirs.is_some() && theirs != id(format!("/proc/self/{what}"))
         };
         differs("ns/mnt") || differs("root")
@@ -87,7 +88,7 @@ impl Watched {
         };
         let Some(fd) = &self.pidfd else {
             std::thread::sleep(time);
-            return !is_there(self.pid);
+            return process::living_thread(self.pid.cast_signed()).is_none();
         };
         let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one valid pollfd, a valid time, no signal mask.
@@ -97,12 +98,20 @@ impl Watched {
 
     /// Pages resident, and pages of address space; 0: unknown.
     pub fn pages(&self) -> (u64, u64) {
-        let mut b = [0u8; 128];
-        let n = self.statm.as_ref().and_then(|f| f.read_at(&mut b, 0).ok()).unwrap_or(0);
-        let text = String::from_utf8_lossy(&b[..n]);
-        let mut words = text.split(' ').map(|w| w.parse().unwrap_or(0));
-        let (vss, rss) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
-        (rss, vss)
+        let sizes = |f: &File| {
+            let mut b = [0u8; 128];
+            let n = f.read_at(&mut b, 0).unwrap_or(0);
+            let text = String::from_utf8_lossy(&b[..n]);
+            let mut words = text.split(' ').map(|w| w.parse().unwrap_or(0));
+            let (vss, rss) = (words.next().unwrap_or(0), words.next().unwrap_or(0));
+            (rss, vss)
+        };
+        let held = self.statm.as_ref().map_or((0, 0), sizes);
+        if held.1 != 0 {
+            return held;
+        }
+        // Its first thread, whose file it is, may have ended.
+        File::open(format!("{}/statm", proc_dir(self.pid))).map_or((0, 0), |f| sizes(&f))
     }
 
     /// How many of these pages are in the process's page tables, and so count as resident in it.
@@ -116,7 +125,7 @@ impl Watched {
     /// Whether a process whose memory is gone is on its way out, rather than in another program: it may wait
     /// long for a processor, or for its core to be written.
     pub fn is_ending(&self) -> bool {
-        let status = fs::read_to_string(format!("/proc/{}/status", self.pid)).unwrap_or_default();
+        let status = fs::read_to_string(proc_dir(self.pid) + "/status").unwrap_or_default();
         !status.lines().any(|l| l.starts_with("VmSize:"))
     }
 
@@ -164,20 +173,7 @@ fn exit_code(stat: &str) -> Option<i32> {
 /// The folder in `/proc` that has the memory and mappings of a process: its own, or if its first
 /// thread has ended before the others, that of one of those.
 pub fn proc_dir(pid: u32) -> String {
-    let own = format!("/proc/{pid}");
-    if is_there(pid) {
-        return own;
-    }
-    let tasks = fs::read_dir(format!("{own}/task")).into_iter().flatten().flatten();
-    let mut tids = tasks.filter_map(|t| t.file_name().to_str()?.parse().ok());
-    tids.find(|tid| is_there(*tid)).map_or(own.clone(), |tid| format!("{own}/task/{tid}"))
-}
-
-/// Whether a process or thread runs and is no zombie.
-fn is_there(pid: u32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    let state = stat.rfind(')').and_then(|at| stat.as_bytes().get(at + 2).copied());
-    !matches!(state, None | Some(b'Z' | b'X'))
+    process::folder(pid.cast_signed())
 }
 
 /// Turns recording off in the target, from outside.

@@ -95,20 +95,29 @@ pub fn clock() -> u64 {
 /// memory ends, and 0 where there is none.
 pub fn read_own(pid: u32, addr: u64, to: *mut u8, len: usize) -> usize {
     let local = [to as usize, len];
-    let remote = [addr as usize, len];
-    // SAFETY: the kernel writes at most `len` bytes to `to`, which the callers own.
-    let n = unsafe {
-        syscall6(
-            nr::PROCESS_VM_READV,
-            pid as u64,
-            local.as_ptr() as u64,
-            1,
-            remote.as_ptr() as u64,
-            1,
-            0,
-        )
+    let remote = [[addr as usize, len]];
+    // SAFETY: `to` is `len` bytes that the callers own.
+    unsafe { read_vectors(pid, &local, &remote) as usize }
+}
+
+/// Copies what `remote` names to the one place that `local` names; returns the bytes copied. `pid` is the
+/// first thread of the process, which may have ended alone: then its memory is that of the calling thread.
+///
+/// # Safety
+/// `local` must name memory that may be written.
+unsafe fn read_vectors(pid: u32, local: &[usize; 2], remote: &[[usize; 2]]) -> u64 {
+    const NO_SUCH_PROCESS: i64 = -3;
+    // SAFETY: the caller's promise; the kernel writes no more than that.
+    let read = |id: u32| unsafe {
+        let (local, count) = (local.as_ptr() as u64, remote.len() as u64);
+        let remote = remote.as_ptr() as u64;
+        syscall6(nr::PROCESS_VM_READV, id as u64, local, 1, remote, count, 0) as i64
     };
-    n.max(0) as usize
+    let mut n = read(pid);
+    if n == NO_SUCH_PROCESS {
+        n = read(gettid());
+    }
+    n.max(0) as u64
 }
 
 /// How many of the `count` pages from `addr` on can be read, without a gap, by touching a byte of
@@ -123,17 +132,6 @@ pub fn readable_pages(pid: u32, addr: u64, page: u64, count: u64) -> u64 {
         *r = [at as usize, 1];
         at = at.wrapping_add(page);
     }
-    // SAFETY: the kernel writes at most 16 bytes to `bytes`.
-    let n = unsafe {
-        syscall6(
-            nr::PROCESS_VM_READV,
-            pid as u64,
-            local.as_ptr() as u64,
-            1,
-            remote.as_ptr() as u64,
-            count,
-            0,
-        )
-    };
-    n.max(0) as u64
+    // SAFETY: the bytes are ours.
+    unsafe { read_vectors(pid, &local, remote.get(..count as usize).unwrap_or(&[])) }
 }
