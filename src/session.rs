@@ -19,7 +19,7 @@ use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::process::Child;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a detach waits for threads that are inside the hook.
 pub const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -76,9 +76,41 @@ pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
         Err(e) => {
             let _ = fs::remove_file(&absolute);
             // Whatever did not work then: the collector, too, did not begin for that reason.
-            Err(if prof_inject::proc::has_ended(pid) { failed(pid, Error::Gone(pid)) } else { e })
+            if prof_inject::proc::has_ended(pid) {
+                return Err(failed(pid, Error::Gone(pid)));
+            }
+            Err(if taken_back(pid, choice.timeout) { e } else { left_behind(pid, e) })
         }
     }
+}
+
+/// Whether nothing of a failed attach is left. Another tracer may have come in its midst, so that nothing could
+/// be taken back: that is tried again, for as long as an attach may wait.
+fn taken_back(pid: i32, timeout: Duration) -> bool {
+    let deadline = Instant::now() + timeout;
+    let options = DetachOptions { timeout };
+    while prof_inject::recorded::has_parts(pid) {
+        // Another prof's: it is recorded by now.
+        if prof_inject::Recorded::open(pid).is_ok_and(|r| r.collector_lives()) {
+            return true;
+        }
+        let _ = prof_inject::detach(pid, &options);
+        let _ = prof_inject::clean(pid, timeout);
+        if Instant::now() >= deadline {
+            return !prof_inject::recorded::has_parts(pid);
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    true
+}
+
+/// The same error, with what it has left and how to get rid of that.
+fn left_behind(pid: i32, e: anyhow::Error) -> anyhow::Error {
+    let why = e.to_string().replace("; nothing was changed", "");
+    refused(format!(
+        "{why}; what prof had mapped into process {pid} by then could not be taken back, and does nothing there: \
+         `prof detach {pid}` removes it when nobody else traces the process"
+    ))
 }
 
 /// What prof was told to do, for the injector.

@@ -2,10 +2,11 @@
 
 use crate::install::{Installed, with_caller};
 use crate::memory::{WORD, words};
-use crate::proc;
+use crate::proc::{self, Map};
 use crate::threads::{Stopped, stop_all};
 use crate::{Error, RemoteAddr, Result, isolated, setup, shortage, signal};
 use prof_arch::native::jump::code_at;
+use prof_arch::native::rule::is_interrupted_pc;
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
 use prof_trace::modules::doubt;
 use prof_trace::records::NotHooked;
@@ -13,8 +14,9 @@ use prof_trace::shared::{Shared, flags, state};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// Bytes of each thread's stack that are searched for signal frames that return into patched bytes.
-const STACK_SEARCH: usize = 16 << 10;
+/// Bytes of each thread's stack that are searched for anything that leads into patched bytes, and for signal
+/// frames that return into them.
+const STACK_SEARCH: (usize, u64) = (16 << 10, 1 << 20);
 
 impl Installed {
     /// Patches the functions and turns recording on.
@@ -104,11 +106,12 @@ impl Installed {
         let deadline = Instant::now() + self.options.timeout;
         loop {
             shortage::check(self.target.pid)?;
+            let maps = proc::maps(self.target.pid)?;
             let mut stopped = stop_all(self.target.pid, self.options.timeout)?;
             if stopped.threads.iter().any(|t| t.dispatch().is_on()) {
                 self.shared.control().flags.fetch_and(!flags::SYSCALLS, Relaxed);
             }
-            let clear = self.clear_the_way(&mut stopped)?;
+            let clear = self.clear_the_way(&mut stopped, &maps)?;
             let result = if clear { self.write_patches() } else { Ok(()) };
             stopped.resume(&mut self.stops);
             result?;
@@ -127,7 +130,7 @@ impl Installed {
 
     /// Moves threads that stand in bytes to be patched to the relocated copy. `false`: a signal
     /// handler will return into such bytes.
-    fn clear_the_way(&self, stopped: &mut Stopped) -> Result<bool> {
+    fn clear_the_way(&self, stopped: &mut Stopped, maps: &[Map]) -> Result<bool> {
         let mut inside: Vec<(u64, u64)> = Vec::new();
         for p in &self.planned {
             if let Some(s) = &p.stub {
@@ -152,8 +155,16 @@ impl Installed {
                 moves.push((k, moved));
             }
             let from = RemoteAddr(regs.sp() & !(WORD as u64 - 1));
-            // A pointer to a function is none to the inside of it, whatever it says of its state.
-            if words(&self.mem.read_some(from, STACK_SEARCH)).any(|w| hit(code_at(w))) {
+            let stack = maps.iter().find(|m| m.holds(from));
+            let len = stack.map_or(STACK_SEARCH.0 as u64, |m| m.end.0 - from.0);
+            let bytes = self.mem.read_some(from, len.min(STACK_SEARCH.1) as usize);
+            let all: Vec<u64> = words(&bytes).collect();
+            // A pointer to a function is none to the inside of it, whatever it says of its state. Far from
+            // the top a word alone may be what an earlier frame has left.
+            let near = STACK_SEARCH.0 / WORD;
+            let leads_in =
+                |i: usize| hit(code_at(all[i])) && (i < near || is_interrupted_pc(&all[i..]));
+            if (0..all.len()).any(leads_in) {
                 return Ok(false);
             }
         }

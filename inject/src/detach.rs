@@ -17,7 +17,9 @@ use crate::sharing::about;
 use crate::threads::{StopTimes, stop_all};
 use crate::tracee::Tracee;
 use crate::walk::Walker;
-use crate::{RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc, sandbox, signal};
+use crate::{
+    Error, RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc, sandbox, signal,
+};
 use prof_arch::native::UserRegs;
 use prof_arch::native::syscall::{SIGSET_LEN, sigaction_handler};
 use prof_trace::process::Sharers;
@@ -100,30 +102,53 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
         set_state(state::DETACHING)?;
         unpatch(&r, timeout, &mut report)?;
     }
+    // From here on no function leads to the hook.
+    match remove(&r, &functions, entered, timeout, &mut report) {
+        Err(e) if !matches!(e, Error::Gone(_) | Error::Refused(_)) && !proc::has_ended(pid) => {
+            let why = e.to_string().replace("; nothing was changed", "");
+            report
+                .left
+                .push(format!("prof's memory, as no thread could be made to unmap it: {why}"));
+        }
+        done => done?,
+    }
+    Ok(report)
+}
+
+/// Takes out all that is left when the functions are as they were.
+fn remove(
+    r: &Recorded,
+    functions: &[Patched],
+    entered: bool,
+    timeout: Duration,
+    report: &mut DetachReport,
+) -> Result<()> {
+    let (pid, c) = (r.pid, &r.control);
     let maps = proc::maps(pid)?;
     let gadgets = Gadgets::find(pid, &r.mem, &maps)?;
-    let (handler, kept) = restore_handlers(&r, gadgets, timeout, &mut report)?;
-    let ours = areas(&r);
+    let (handler, kept) = restore_handlers(r, gadgets, timeout, report)?;
+    let ours = areas(r);
     // Originals of named functions return by way of code of the target's own.
     let inside: Vec<Range<u64>> =
         ours.iter().cloned().chain(crate::bridge::range(c.bridge)).collect();
     let came = c.flag_addr != 0 && entered;
-    if came && !wait_outside(&r, &inside, timeout, &mut report)? {
+    if came && !wait_outside(r, &inside, timeout, report)? {
         report.left.push(format!(
             "a thread is still inside prof's code after {} s: the hook stays mapped, without effect; run `prof detach {pid}` again later",
             timeout.as_secs()
         ));
-        return Ok(report);
+        return Ok(());
     }
-    if came && let Some(why) = wait_for_fibers(&r, &inside, timeout, &mut report)? {
+    if came && let Some(why) = wait_for_fibers(r, &inside, timeout, report)? {
         report.left.push(format!(
             "{why}: the hook stays mapped, without effect; run `prof detach {pid}` again later"
         ));
-        return Ok(report);
+        return Ok(());
     }
     // The collector has the ring mapped itself, and sees this after the target has let go of it.
-    set_state(state::DETACHED)?;
-    let mapped = Mapped { kept, ..mapped(&r) };
+    let at = r.ring.plus(core::mem::offset_of!(Header, state) as u64);
+    r.mem.write(at, &state::DETACHED.to_ne_bytes())?;
+    let mapped = Mapped { kept, ..mapped(r) };
     if let Some(page) = kept {
         signal::clear_page(&r.mem, c.handler)?;
         log::debug!("kept: {:#x}", page.addr);
@@ -134,8 +159,62 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
         // Of an earlier attach that was interrupted.
         sweep(pid, timeout)?;
     }
-    verify(&r, &ours, &functions, handler, &mut report);
-    Ok(report)
+    verify(r, &ours, functions, report);
+    if let Some(signal) = handler {
+        verify_handler(r, &ours, gadgets, signal, timeout, report);
+    }
+    note_children(r, functions, report);
+    Ok(())
+}
+
+/// Whether the signal's handler is still prof's; the target may have set one of its own since.
+fn verify_handler(
+    r: &Recorded,
+    ours: &[Range<u64>],
+    gadgets: Gadgets,
+    signal: u32,
+    timeout: Duration,
+    report: &mut DetachReport,
+) {
+    let caught = |s: Status| s.signals("SigCgt") >> (signal - 1) & 1 == 1;
+    if !Status::of(r.pid).is_ok_and(caught) {
+        return;
+    }
+    let handler = with_caller(r.pid, &r.mem, gadgets, timeout, &mut report.stops, |c| {
+        signal::handler_of(c, &r.mem, signal, None)
+    });
+    // What can't be asked was put back before.
+    if handler.is_ok_and(|at| ours.iter().any(|a| a.contains(&at))) {
+        report.left.push(format!("a handler of {}", activate::signal_name(signal as i32)));
+    }
+}
+
+/// Children that were forked meanwhile have copies of the patched functions.
+fn note_children(r: &Recorded, functions: &[Patched], report: &mut DetachReport) {
+    const NAMED: usize = 8;
+    let exe = proc::exe(r.pid);
+    let Some(f) = functions.iter().find(|f| f.new_bytes != f.old_bytes) else { return };
+    let has_jump = |pid: &i32| {
+        let mut now = vec![0u8; f.new_bytes.len()];
+        proc::exe(*pid) == exe
+            && RemoteMemory::open(*pid).is_ok_and(|m| m.read(f.patch_addr, &mut now).is_ok())
+            && now == f.new_bytes
+    };
+    let dir = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = dir.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let all: Vec<i32> = pids.filter(|p| *p != r.pid).filter(has_jump).collect();
+    if all.is_empty() {
+        return;
+    }
+    let mut names: Vec<String> = all.iter().take(NAMED).map(i32::to_string).collect();
+    if all.len() > NAMED {
+        names.push(format!("and {} more", all.len() - NAMED));
+    }
+    report.notes.push(format!(
+        "{} forked while it was recorded keep prof's jumps and code, switched off, until they end or run another program: {}",
+        if all.len() == 1 { "1 child".into() } else { format!("{} children", all.len()) },
+        names.join(", ")
+    ));
 }
 
 /// Puts back what the toggle signal did before; returns the signal if its handler was prof's, and no other
@@ -385,14 +464,8 @@ fn is_marked(r: &Recorded, regs: &UserRegs) -> bool {
     slot.inside.into_iter().any(at)
 }
 
-/// Looks for what should be gone. `functions` were hooked, and `handler` is a signal whose handler was prof's.
-fn verify(
-    r: &Recorded,
-    ours: &[Range<u64>],
-    functions: &[Patched],
-    handler: Option<u32>,
-    report: &mut DetachReport,
-) {
+/// Looks for what should be gone. `functions` were hooked.
+fn verify(r: &Recorded, ours: &[Range<u64>], functions: &[Patched], report: &mut DetachReport) {
     let pid = r.pid;
     let Ok(maps) = proc::maps(pid) else { return };
     if ring_in(&maps).is_some() {
@@ -412,12 +485,6 @@ fn verify(
             report.left.push(format!("the hook of {}", f.name));
         }
     }
-    if let Some(signal) = handler
-        && Status::of(pid).is_ok_and(|s| s.signals("SigCgt") >> (signal - 1) & 1 == 1)
-    {
-        let name = activate::signal_name(signal as i32);
-        report.left.push(format!("a handler of {name}"));
-    }
     if still_open(pid) {
         report.left.push("a descriptor of the ring".into());
     }
@@ -428,7 +495,7 @@ fn verify(
     }
 }
 
-fn still_open(pid: i32) -> bool {
+pub(crate) fn still_open(pid: i32) -> bool {
     let dirs = proc::threads(pid).unwrap_or_default();
     // One that has ended shows none.
     let dirs = dirs.iter().take(MOST_TABLES).map(|tid| format!("/proc/{pid}/task/{tid}"));

@@ -264,6 +264,8 @@ pub(crate) fn candidates(pid: i32) -> Result<Vec<(Fitness, i32)>> {
         let fragile =
             || proc::asleep(pid, tid).and_then(|a| a.call).is_some_and(is_never_restarted);
         let fitness = match state {
+            // The first thread may have ended alone.
+            None | Some('Z' | 'X') => continue,
             Some('D') => Fitness::Stuck,
             Some('S') if fragile() => Fitness::Fragile,
             Some('S') => Fitness::Asleep,

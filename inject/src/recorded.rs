@@ -64,6 +64,12 @@ fn with_ring() -> impl Iterator<Item = i32> {
     pids.filter(move |p| *p != me).filter(has_ring)
 }
 
+/// Whether anything of prof's is in a process: its memory, or a descriptor of it.
+#[must_use]
+pub fn has_parts(pid: i32) -> bool {
+    proc::maps(pid).is_ok_and(|maps| ring_in(&maps).is_some()) || crate::detach::still_open(pid)
+}
+
 /// The processes that have the memory of one that was recorded, and has ended or runs another program.
 #[must_use]
 pub fn left_by(pid: i32) -> Vec<i32> {

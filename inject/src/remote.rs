@@ -9,7 +9,7 @@
 
 use crate::memory::WORD;
 use crate::place::{Finder, Place};
-use crate::proc::Map;
+use crate::proc::{self, Map};
 use crate::sandbox::Pass;
 use crate::tracee::{Stop, Tracee};
 use crate::{Error, RemoteAddr, RemoteMemory, Result, waits};
@@ -203,7 +203,11 @@ impl<'a> Caller<'a> {
         let len = build(0)?.len;
         let (tid, sigreturn) = (thread.tid, gadgets.sigreturn);
         let finder = Finder { pid, tid, mem, maps, sigreturn };
-        let place = finder.find(&before, KEPT, ROOM + len as u64);
+        let place = finder.find(&before, KEPT, ROOM + len as u64).or_else(|| {
+            // Its stack may have grown since the mappings were read.
+            let maps = &proc::maps(pid).ok()?;
+            Finder { pid, tid, mem, maps, sigreturn }.find(&before, KEPT, ROOM + len as u64)
+        });
         let Place { low, covered } = place.ok_or(Error::NoThread(pid))?;
         let at = low.plus(ROOM);
         let frame = build(at.0)?;

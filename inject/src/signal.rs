@@ -123,6 +123,28 @@ pub(crate) struct OldAction<'a> {
     pub keep_pending: bool,
 }
 
+/// The handler of a signal that is in force; where prof's bytes stand in memory that can only be read, the
+/// kernel writes it to `scratch`.
+pub(crate) fn handler_of(
+    c: &mut Caller<'_>,
+    mem: &RemoteMemory,
+    signal: u32,
+    scratch: Option<RemoteAddr>,
+) -> Result<u64> {
+    let at = c.put(&[0; SIGACTION_LEN])?;
+    let mut ask = |at: RemoteAddr| {
+        let args = [u64::from(signal), 0, at.0, SIGSET_LEN as u64, 0, 0];
+        c.call("rt_sigaction", nr::RT_SIGACTION, args).map(|_| at)
+    };
+    let at = match (ask(at), scratch) {
+        (Err(Error::Remote { errno: Errno::EFAULT, .. }), Some(scratch)) => ask(scratch)?,
+        (asked, _) => asked?,
+    };
+    let mut now = [0u8; SIGACTION_LEN];
+    mem.read(at, &mut now)?;
+    Ok(sigaction_handler(&now))
+}
+
 /// Puts a signal's old disposition back; what is pending is thrown away first, as it was meant for
 /// the handler.
 ///
@@ -133,20 +155,8 @@ pub(crate) fn restore(
     action: &OldAction<'_>,
 ) -> Result<bool> {
     let OldAction { signal, old, ref ours, ignored, scratch, keep_pending } = *action;
-    let at = c.put(&[0; SIGACTION_LEN])?;
     let set = SIGSET_LEN as u64;
-    let mut ask = |at: RemoteAddr| {
-        let args = [u64::from(signal), 0, at.0, set, 0, 0];
-        c.call("rt_sigaction", nr::RT_SIGACTION, args).map(|_| at)
-    };
-    let at = match ask(at) {
-        // Where prof's bytes stand in memory that can only be read.
-        Err(Error::Remote { errno: Errno::EFAULT, .. }) => ask(scratch)?,
-        other => other?,
-    };
-    let mut now = [0u8; SIGACTION_LEN];
-    mem.read(at, &mut now)?;
-    let now = sigaction_handler(&now);
+    let now = handler_of(c, mem, signal, Some(scratch))?;
     let half_way = ignored.0 && now == libc::SIG_IGN as u64;
     if !ours.contains(&now) && !half_way {
         // An earlier detach may have come this far.

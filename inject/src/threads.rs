@@ -43,8 +43,9 @@ pub struct Stopped {
     tries: Vec<(Instant, Instant)>,
 }
 
-/// How long all threads are held up, at first, for one that does not stop: it may wait in the kernel
-/// for a disk, or for the end of a vfork, or for a processor.
+/// How long all threads are held up, at first, for one that does not stop while no other does: it may wait
+/// in the kernel for a disk, or for the end of a vfork, or for a processor. Thousands take longer to stop, and
+/// each is stopped once.
 const FIRST_TRY: Duration = Duration::from_millis(50);
 
 /// Stops all threads that have the memory of `pid`: seizes and interrupts what `/proc` lists until nothing new
@@ -63,9 +64,8 @@ pub fn stop_all(pid: i32, timeout: Duration) -> Result<Stopped> {
     let mut sharers = Sharers::of(pid);
     loop {
         let began = Instant::now();
-        let end = deadline.min(began + span);
         let mut threads = Vec::new();
-        match try_stop(&mut sharers, end, &mut threads) {
+        match try_stop(&mut sharers, (span, deadline), &mut threads) {
             Ok(since) => {
                 threads.retain(|t| !t.is_gone());
                 if !threads.iter().any(|t| t.pid == pid) {
@@ -82,7 +82,7 @@ pub fn stop_all(pid: i32, timeout: Duration) -> Result<Stopped> {
                     return Err(e);
                 }
                 let waited = timeout.as_millis();
-                wait_for(&mut stuck, deadline).map_err(|e| match e {
+                wait_for(&mut stuck, (Duration::MAX, deadline)).map_err(|e| match e {
                     Error::NotStopping { pid, tid, .. } => {
                         Error::NotStopping { pid, tid, ms: waited }
                     }
@@ -97,7 +97,7 @@ pub fn stop_all(pid: i32, timeout: Duration) -> Result<Stopped> {
 /// Stops all threads, and adds them to `threads`; returns when the first was asked to stop.
 fn try_stop(
     sharers: &mut Sharers,
-    deadline: Instant,
+    patience: (Duration, Instant),
     threads: &mut Vec<Tracee>,
 ) -> Result<Instant> {
     let mut seen = HashSet::new();
@@ -109,7 +109,7 @@ fn try_stop(
         for t in &mut threads[asked..] {
             t.interrupt();
         }
-        wait_for(&mut threads[asked..], deadline)?;
+        wait_for(&mut threads[asked..], patience)?;
         asked = threads.len();
         // A thread that was not stopped yet may have made new ones, and processes.
         if let Some(t) = threads.iter().find(|t| t.pid == sharers.pid() && t.is_stopped()) {
@@ -132,10 +132,10 @@ fn let_others_go(sharers: &Sharers, threads: &mut Vec<Tracee>) {
     }
 }
 
-/// Waits until all have stopped or ended. In the order in which they do: what a stop disturbs is
+/// Waits until all have stopped or ended, as long as some do within each span, and until the deadline. In the order in which they do: what a stop disturbs is
 /// mended when it is seen, and if prof dies before, it is not.
-fn wait_for(threads: &mut [Tracee], deadline: Instant) -> Result<()> {
-    let mut patience = Patience::until(deadline);
+fn wait_for(threads: &mut [Tracee], (span, deadline): (Duration, Instant)) -> Result<()> {
+    let mut patience = Patience::while_moving(span, deadline);
     let mut waiting: Vec<&mut Tracee> = threads.iter_mut().collect();
     while !waiting.is_empty() {
         let before = waiting.len();

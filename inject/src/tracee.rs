@@ -143,14 +143,21 @@ fn take_stuck(pid: i32, tid: i32) -> bool {
 pub(crate) struct Patience {
     began: Instant,
     deadline: Instant,
+    /// Longest time without anything happening.
+    span: Duration,
     /// When something happened last.
     since: Instant,
 }
 
 impl Patience {
     pub(crate) fn until(deadline: Instant) -> Self {
+        Self::while_moving(Duration::MAX, deadline)
+    }
+
+    /// For as long as something happens within each `span`, and not longer than until the deadline.
+    pub(crate) fn while_moving(span: Duration, deadline: Instant) -> Self {
         let now = Instant::now();
-        Self { began: now, deadline, since: now }
+        Self { began: now, deadline, span, since: now }
     }
 
     /// Something has happened: one of several has stopped.
@@ -165,7 +172,7 @@ impl Patience {
     pub(crate) fn rest(&mut self, t: &Tracee) -> Result<()> {
         release_stuck();
         let now = Instant::now();
-        if now >= self.deadline {
+        if now >= self.deadline || now - self.since >= self.span {
             let ms = (now - self.began).as_millis();
             return Err(Error::NotStopping { pid: t.pid, tid: t.tid, ms });
         }
@@ -635,5 +642,31 @@ pub(crate) fn wait_stopped_again(mut threads: Vec<(i32, i32)>) {
 impl Drop for Tracee {
     fn drop(&mut self) {
         self.let_go();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waiting_goes_on_for_as_long_as_threads_stop() {
+        const SPAN: Duration = Duration::from_millis(200);
+        let mut t = Tracee::running(1, 1);
+        // Nothing is let go of that was never seized.
+        t.gone = true;
+        let began = Instant::now();
+        let mut moving = Patience::while_moving(SPAN, began + Duration::from_secs(600));
+        // Several spans, in each of which something happens.
+        while began.elapsed() < SPAN * 4 {
+            moving.renew();
+            moving.rest(&t).expect("something has just happened");
+        }
+        while moving.rest(&t).is_ok() {
+            assert!(began.elapsed() < Duration::from_secs(60), "waits without anything happening");
+        }
+        let mut over = Patience::while_moving(SPAN, Instant::now());
+        over.renew();
+        assert!(over.rest(&t).is_err(), "the deadline holds in any case");
     }
 }
