@@ -232,12 +232,14 @@ fn restore_handlers(
     let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
     let old = &old[..(c.old_action_len as usize).min(32)];
     let at = r.stable_at(core::mem::offset_of!(Stable, signal_ignored));
+    let flag = Area { addr: c.flag_addr, len: c.flag_len };
     let action = signal::OldAction {
         signal: c.signal,
         old,
         ours: c.hook_addr..c.hook_addr.saturating_add(c.hook_len),
         ignored: (c.signal_ignored.load(Relaxed) != 0, at),
-        scratch: RemoteAddr(c.flag_addr).plus(1024),
+        scratch: is_ours(&proc::maps(r.pid)?, flag, Kind::Any)
+            .then(|| RemoteAddr(c.flag_addr).plus(1024)),
         // It may have begun to wait for the signal while it was recorded.
         keep_pending: signal::taken(r.pid, &r.mem, c.signal)?.is_some(),
     };

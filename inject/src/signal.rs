@@ -117,8 +117,8 @@ pub(crate) struct OldAction<'a> {
     pub ours: Range<u64>,
     /// `Stable::signal_ignored`, and where it is.
     pub ignored: (bool, RemoteAddr),
-    /// Where the kernel may write what is in force.
-    pub scratch: RemoteAddr,
+    /// Where the kernel may write what is in force: the flag's page, if it is still there.
+    pub scratch: Option<RemoteAddr>,
     /// What is pending is the target's own, and stays.
     pub keep_pending: bool,
 }
@@ -156,7 +156,11 @@ pub(crate) fn restore(
 ) -> Result<bool> {
     let OldAction { signal, old, ref ours, ignored, scratch, keep_pending } = *action;
     let set = SIGSET_LEN as u64;
-    let now = handler_of(c, mem, signal, Some(scratch))?;
+    let now = match handler_of(c, mem, signal, scratch) {
+        // The flag's page goes after the handler.
+        Err(Error::Remote { errno: Errno::EFAULT, .. }) if scratch.is_none() => return Ok(true),
+        now => now?,
+    };
     let half_way = ignored.0 && now == libc::SIG_IGN as u64;
     if !ours.contains(&now) && !half_way {
         // An earlier detach may have come this far.

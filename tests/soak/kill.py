@@ -1,13 +1,13 @@
 """kill -9 of `prof attach`, of the collector and of `prof detach`, at random instants.
 
-Three targets: waiting in every kind of system call, allocating on 8 threads with a checksum in every
-block, creating and ending threads. After each kill a fresh attach, or a detach, must work on the same
+Five targets: waiting in every kind of system call, allocating on 8 threads with a checksum in every
+block, creating and ending threads, under a seccomp filter, on a small stack between data. After each kill a fresh attach, or a detach, must work on the same
 process, and nothing may be left in it; at its end each target says whether all that it did was right.
 """
 import os, signal, time
 from soak import (Failed, Target, collectors, differences, footprint, kill, wait_until)
 
-TARGETS = ["sleeps", "stress", "churn"]
+TARGETS = ["sleeps", "stress", "churn", "filters default", "pooled"]
 SHORT, LONG = 90, 10000
 # signal(7): return EINTR at a stop, whatever a tracer does.
 NEVER_RESTARTED = ["epoll_wait", "epoll_pwait2", "epoll_forever", "sigtimedwait", "sigwaitinfo",
@@ -19,8 +19,9 @@ KINDS = ["attach", "attach", "detach", "detach", "collector", "collector of atta
 class Killer:
     def __init__(self, soak, name):
         self.soak, self.random = soak, soak.random
-        self.target = Target([soak.compile(name + ".c")])
-        self.pid, self.name = self.target.pid, name
+        program, *arguments = name.split()
+        self.target = Target([soak.compile(program + ".c"), *arguments])
+        self.pid, self.name = self.target.pid, program
         self.before = footprint(self.pid)
         self.waited = self.interrupted = self.again_later = 0
         self.kills = self.attaches = self.detaches = self.readable = 0
@@ -136,12 +137,15 @@ class Killer:
         elif self.name == "stress":
             before = self.target.ask("operations")
             wait_until("the target works", lambda: self.target.ask("operations") != before)
+        elif self.name in ("filters", "pooled"):
+            self.last_word()
 
     def last_word(self):
         answer = self.target.ask("stop")
         if self.name == "sleeps":
             return self.waits()
-        if not answer.startswith("done OK"):
+        good = {"filters": "done", "pooled": "done bad=0"}.get(self.name, "done OK")
+        if not answer.startswith(good):
             raise Failed(f"{self.name} says {answer}")
 
     def waits(self):
