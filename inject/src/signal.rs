@@ -81,7 +81,9 @@ fn waits_for(pid: i32, tid: i32, mem: &RemoteMemory, signal: u32) -> bool {
     let mut fields = text.split_whitespace();
     let number: Option<i64> = fields.next().and_then(|n| n.parse().ok());
     let wide = cfg!(target_pointer_width = "32") && number == Some(TIME64);
-    if !wide && number != Some(libc::SYS_rt_sigtimedwait as i64) {
+    #[allow(clippy::unnecessary_cast)] // of 32 bits on ARM
+    let wait = libc::SYS_rt_sigtimedwait as i64;
+    if !wide && number != Some(wait) {
         return false;
     }
     let set = fields.next().and_then(|f| u64::from_str_radix(f.strip_prefix("0x")?, 16).ok());
