@@ -70,7 +70,7 @@ int main(int argc, char **argv) {
     say("ready\n");
     for (;;) {
         command();
-        for (int i = 0; i < 10; i++) filtered_block();
+        for (int i = 0; i < 10; i++) free(filtered_block());
         say("done\n");
     }
 }
