@@ -131,6 +131,24 @@ pub struct RecordArgs {
 }
 
 impl RecordArgs {
+    /// The defaults, for a recording of a process of prof's own, which syslog need not know of.
+    pub fn unlogged(output: PathBuf, ring_size: u64) -> Self {
+        Self {
+            output: Some(output),
+            ring_size,
+            on_full: OnFull::Wait,
+            no_log: true,
+            free_stacks: false,
+            sample: None,
+            sample_rate: None,
+            min_size: None,
+            max_size: None,
+            compress: Compression::Fast,
+            functions: FunctionArgs::default(),
+            verify_stacks: false,
+        }
+    }
+
     /// What can't be put right by the parser: options that contradict each other.
     ///
     /// # Errors

@@ -30,6 +30,7 @@ mod memory;
 mod mips_got;
 mod named;
 mod operators;
+mod patience;
 mod place;
 pub mod plan;
 pub mod preflight;

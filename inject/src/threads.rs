@@ -1,7 +1,8 @@
 //! Stopping all threads of the target, for as short as can be.
 
+use crate::patience::Patience;
 use crate::sharing::about;
-use crate::tracee::{Patience, Tracee, wait_stopped_again};
+use crate::tracee::{Tracee, wait_stopped_again};
 use crate::{Error, Result, proc};
 use prof_trace::process::Sharers;
 use std::collections::HashSet;
@@ -149,7 +150,7 @@ fn wait_for(threads: &mut [Tracee], (span, deadline): (Duration, Instant)) -> Re
         });
         failed?;
         if waiting.len() == before {
-            patience.rest(waiting[0])?;
+            patience.rest(waiting[0].pid, waiting[0].tid)?;
         } else {
             patience.renew();
         }

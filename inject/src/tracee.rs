@@ -3,6 +3,7 @@
 //! Threads are seized, never attached to: no SIGSTOP is sent, a stopped process stays stopped, and if
 //! prof dies the kernel lets go of the thread where it is. `PTRACE_O_EXITKILL` is never set.
 
+use crate::patience::{Patience, SLEEPS};
 use crate::proc::Status;
 use crate::sandbox::{Dispatch, GET_DISPATCH};
 use crate::waits::Wait;
@@ -23,11 +24,6 @@ const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
 const PTRACE_EVENT_STOP: i32 = 128;
 const SUSPEND_SECCOMP: usize = 1 << 21;
 
-/// How long to look for a stop before sleeping between the looks.
-/// Longer than this, a spinning tracer only takes the processor from its tracee.
-const SPIN: Duration = Duration::from_micros(100);
-/// Sleeps between looks: the shortest and the longest.
-const SLEEPS: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(2));
 /// How long threads of a stopped process, let go of, are given to stop again.
 const STOPS_AGAIN: Duration = Duration::from_millis(200);
 
@@ -116,7 +112,7 @@ thread_local! {
 }
 
 /// Lets go of those that have stopped by now.
-fn release_stuck() {
+pub(crate) fn release_stuck() {
     let all = STUCK.take();
     for (pid, tid) in all {
         let mut t = Tracee::running(pid, tid);
@@ -135,54 +131,6 @@ fn take_stuck(pid: i32, tid: i32) -> bool {
         let at = all.iter().position(|s| *s == (pid, tid));
         at.map(|i| all.swap_remove(i)).is_some()
     })
-}
-
-/// How to wait for a stop: not longer than until a deadline, and at first without sleeping. A stop takes
-/// some ten microseconds, and waking up from a sleep would double it. The sleeps get longer while nothing
-/// happens: with one processor that is slow, each look may take all of it from the thread that is to stop.
-pub(crate) struct Patience {
-    began: Instant,
-    deadline: Instant,
-    /// Longest time without anything happening.
-    span: Duration,
-    /// When something happened last.
-    since: Instant,
-}
-
-impl Patience {
-    pub(crate) fn until(deadline: Instant) -> Self {
-        Self::while_moving(Duration::MAX, deadline)
-    }
-
-    /// For as long as something happens within each `span`, and not longer than until the deadline.
-    pub(crate) fn while_moving(span: Duration, deadline: Instant) -> Self {
-        let now = Instant::now();
-        Self { began: now, deadline, span, since: now }
-    }
-
-    /// Something has happened: one of several has stopped.
-    pub(crate) fn renew(&mut self) {
-        self.since = Instant::now();
-    }
-
-    /// Lets others run.
-    ///
-    /// # Errors
-    /// If the deadline has passed: `t` does not stop.
-    pub(crate) fn rest(&mut self, t: &Tracee) -> Result<()> {
-        release_stuck();
-        let now = Instant::now();
-        if now >= self.deadline || now - self.since >= self.span {
-            let ms = (now - self.began).as_millis();
-            return Err(Error::NotStopping { pid: t.pid, tid: t.tid, ms });
-        }
-        if now - self.began > SPIN {
-            std::thread::sleep(((now - self.since) / 8).clamp(SLEEPS.0, SLEEPS.1));
-        } else {
-            std::thread::yield_now();
-        }
-        Ok(())
-    }
 }
 
 /// A seized thread. Dropping it lets go of it, as it is.
@@ -290,7 +238,7 @@ impl Tracee {
     pub fn wait_stopped(&mut self, deadline: Instant) -> Result<bool> {
         let mut patience = Patience::until(deadline);
         while !self.look()? {
-            patience.rest(self)?;
+            patience.rest(self.pid, self.tid)?;
         }
         Ok(!self.gone)
     }
@@ -323,7 +271,7 @@ impl Tracee {
         loop {
             match self.poll() {
                 Some(stop) => return Ok(stop),
-                None => patience.rest(self)?,
+                None => patience.rest(self.pid, self.tid)?,
             }
         }
     }
@@ -642,31 +590,5 @@ pub(crate) fn wait_stopped_again(mut threads: Vec<(i32, i32)>) {
 impl Drop for Tracee {
     fn drop(&mut self) {
         self.let_go();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waiting_goes_on_for_as_long_as_threads_stop() {
-        const SPAN: Duration = Duration::from_millis(200);
-        let mut t = Tracee::running(1, 1);
-        // Nothing is let go of that was never seized.
-        t.gone = true;
-        let began = Instant::now();
-        let mut moving = Patience::while_moving(SPAN, began + Duration::from_secs(600));
-        // Several spans, in each of which something happens.
-        while began.elapsed() < SPAN * 4 {
-            moving.renew();
-            moving.rest(&t).expect("something has just happened");
-        }
-        while moving.rest(&t).is_ok() {
-            assert!(began.elapsed() < Duration::from_secs(60), "waits without anything happening");
-        }
-        let mut over = Patience::while_moving(SPAN, Instant::now());
-        over.renew();
-        assert!(over.rest(&t).is_err(), "the deadline holds in any case");
     }
 }

@@ -1,7 +1,7 @@
 //! `prof demo`: records a process made for that, and shows what there is to see.
 
 use crate::audit::Audit;
-use crate::cli::{Compression, DemoArgs, FunctionArgs, OnFull, RecordArgs};
+use crate::cli::{DemoArgs, RecordArgs};
 use crate::session::{self, Choice, DETACH_TIMEOUT};
 use crate::term::line;
 use anyhow::{Context, Result};
@@ -44,20 +44,7 @@ pub fn with_target<T>(f: impl FnOnce(i32) -> Result<T>) -> Result<T> {
 fn record(pid: i32, args: &DemoArgs) -> Result<ExitCode> {
     let temporary = std::env::temp_dir().join(format!("prof.demo.{pid}.prof"));
     let path: PathBuf = args.output.clone().unwrap_or_else(|| temporary.clone());
-    let record = RecordArgs {
-        output: Some(path.clone()),
-        ring_size: 64 << 20,
-        on_full: OnFull::Wait,
-        no_log: true,
-        free_stacks: false,
-        sample: None,
-        sample_rate: None,
-        min_size: None,
-        max_size: None,
-        compress: Compression::Fast,
-        functions: FunctionArgs::default(),
-        verify_stacks: false,
-    };
+    let record = RecordArgs::unlogged(path.clone(), 64 << 20);
     line(&format!("$ prof attach {pid}        # a live process: a small server with a leak"));
     let mut attached = session::attach(pid, &record, &Choice::default())?;
     attached.said.iter().for_each(|line| crate::term::say(line));

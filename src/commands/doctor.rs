@@ -1,6 +1,6 @@
 //! `prof doctor`: what the kernel allows prof here, tried where it can be tried, and what to change.
 
-use crate::cli::{Compression, DoctorArgs, Format, FunctionArgs, OnFull, RecordArgs};
+use crate::cli::{DoctorArgs, Format, RecordArgs};
 use crate::failure::FAILED;
 use crate::session::{self, Choice, DETACH_TIMEOUT};
 use crate::term;
@@ -246,20 +246,7 @@ fn trial() -> Check {
 
 fn record_shortly(pid: i32) -> Result<u64> {
     let path = std::env::temp_dir().join(format!("prof.doctor.{pid}.prof"));
-    let record = RecordArgs {
-        output: Some(path.clone()),
-        ring_size: 1 << 20,
-        on_full: OnFull::Wait,
-        no_log: true,
-        free_stacks: false,
-        sample: None,
-        sample_rate: None,
-        min_size: None,
-        max_size: None,
-        compress: Compression::Fast,
-        functions: FunctionArgs::default(),
-        verify_stacks: false,
-    };
+    let record = RecordArgs::unlogged(path.clone(), 1 << 20);
     let recorded = || -> Result<u64> {
         let mut attached = session::attach(pid, &record, &Choice::default())?;
         std::thread::sleep(std::time::Duration::from_millis(100));
