@@ -151,7 +151,7 @@ fn leaks_of_other_languages_are_found_beside_their_caches() {
     for (name, program, file, leak) in [
         ("python", "/usr/bin/python3", "trial.py", 3000),
         ("perl", "/usr/bin/perl", "trial.pl", 3000),
-        ("ruby", "/usr/bin/ruby", "trial.rb", 3001),
+        ("ruby", "/usr/bin/ruby", "trial.rb", 3000),
         ("node", "/usr/bin/node", "trial.js", 9000),
     ] {
         if std::path::Path::new(program).exists() {
