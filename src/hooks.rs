@@ -51,9 +51,36 @@ fn hooked(hooks: &[Hook]) -> Vec<String> {
         .into_iter()
         .map(|((module, got), functions)| {
             let how = if got { ", by their callers' tables only" } else { "" };
-            format!("hooked in {module}{how}: {}", functions.join(", "))
+            format!("hooked in {module}{how}: {}", list(functions))
         })
         .collect()
+}
+
+/// Functions that are named before others.
+const FIRST: [&str; 6] = ["malloc", "free", "calloc", "realloc", "operator new", "operator delete"];
+/// As many names are in a line, unless all are asked for (`-v`).
+const NAMED: usize = 6;
+
+/// Names of functions for one line: forms of one operator count as one, and all are named with `-v`.
+pub fn list(functions: Vec<String>) -> String {
+    if log::log_enabled!(log::Level::Info) || functions.len() <= NAMED {
+        return functions.join(", ");
+    }
+    shortened(&functions)
+}
+
+fn shortened(functions: &[String]) -> String {
+    let mut names: Vec<&str> = Vec::new();
+    for f in functions {
+        let name = f.split('(').next().unwrap_or(f).trim_end_matches("[]");
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    // Stable: those that are not in the list stay in their order.
+    names.sort_by_key(|n| FIRST.iter().position(|f| f == n).unwrap_or(FIRST.len()));
+    names.truncate(NAMED);
+    format!("{} and others, {} functions in all (-v names them)", names.join(", "), functions.len())
 }
 
 fn not_hooked(list: &[NotHooked]) -> Vec<String> {
@@ -71,6 +98,26 @@ fn not_hooked(list: &[NotHooked]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_lists_are_shortened_to_what_people_know() {
+        let all = [
+            "xallocx",
+            "operator delete[](void*)",
+            "operator new(unsigned long)",
+            "operator new[](unsigned long)",
+            "memalign",
+            "free",
+            "malloc",
+            "calloc",
+            "realloc",
+        ];
+        let all: Vec<String> = all.iter().map(|n| n.to_string()).collect();
+        let text = "malloc, free, calloc, realloc, operator new, operator delete and others, \
+                    9 functions in all (-v names them)";
+        assert_eq!(shortened(&all), text);
+        assert_eq!(list(all[5..].to_vec()), "free, malloc, calloc, realloc");
+    }
 
     #[test]
     fn functions_are_listed_by_module() {

@@ -151,7 +151,7 @@ impl Status {
             s => line("toggle", format!("kill -{} {}", units::signal_name(s), p.pid)),
         }
         for (module, functions) in by_module(&p.functions) {
-            line("hooked", format!("{module}: {}", functions.join(", ")));
+            line("hooked", format!("{module}: {}", crate::hooks::list(functions)));
         }
         for remark in probes(&p.probes) {
             line("probes", remark);
