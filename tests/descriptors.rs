@@ -44,6 +44,35 @@ fn files_of_a_target_that_closes_all_descriptors_stay_as_they_are() {
     target.quit();
 }
 
+/// Such a process is not stopped: what it has put in the place of prof's memory must be seen.
+#[test]
+fn files_of_a_process_that_shares_the_descriptors_stay_as_they_are() {
+    let scene = Scene::new("shares");
+    let file = scene.path("own");
+    let content = "before".repeat(4000);
+    std::fs::write(&file, &content).unwrap();
+    let program = program("descriptors.c");
+    let mut target = Target::start(&program, &["shares", file.to_str().unwrap()]);
+    let pid = target.pid.to_string();
+    let mut attached = 0;
+    for i in 0..25 {
+        let recording = scene.path(&format!("cycle{i}.prof"));
+        let out = scene.prof(&["attach", &pid, "-o", recording.to_str().unwrap()]);
+        if out.code == 0 {
+            attached += 1;
+            scene.detach(&target);
+        } else {
+            assert!(out.stderr.contains("descriptor"), "{out:?}");
+        }
+        assert!(std::fs::read_to_string(&file).unwrap() == content, "after {i} attaches");
+    }
+    println!("{attached} of 25 attached");
+    count(&mut target);
+    let after = Snapshot::of(&target);
+    assert!(after.foreign().is_empty(), "{:#?}", after.foreign());
+    target.quit();
+}
+
 #[test]
 fn numbers_are_given_as_without_prof() {
     let scene = Scene::new("lowest");

@@ -233,6 +233,12 @@ impl<'a> Caller<'a> {
         Ok(self.room)
     }
 
+    /// Eight bytes of the target's memory; `None` if nothing is mapped there.
+    pub(crate) fn word(&self, at: RemoteAddr) -> Option<u64> {
+        let mut bytes = [0; 8];
+        self.mem.read(at, &mut bytes).ok().map(|()| u64::from_ne_bytes(bytes))
+    }
+
     pub(crate) fn pid(&self) -> i32 {
         self.thread.as_ref().map_or(0, |t| t.pid)
     }

@@ -8,7 +8,7 @@
 
 use crate::mapping::{Site, advise, bits, map, unmap_at};
 use crate::remote::Caller;
-use crate::{Error, Result, plan, proc, setup};
+use crate::{Error, RemoteAddr, Result, plan, proc, setup};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
 use prof_trace::shared::{Area, Geometry, MAGIC, MEMFD_NAME, STABLE_AT, Shared, Stable, state};
@@ -94,7 +94,11 @@ fn make(pid: i32, c: &mut Caller<'_>) -> Result<u64> {
 /// its size is changed.
 fn open_new(pid: i32, path: &Path) -> Result<File> {
     let failed = |errno| Error::File { path: path.into(), errno };
-    let file = File::options().read(true).write(true).open(path).map_err(failed)?;
+    let opened = File::options().read(true).write(true).open(path);
+    let file = opened.map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => exchanged(pid, "nothing is"),
+        _ => failed(e),
+    })?;
     let meta = file.metadata().map_err(failed)?;
     // SAFETY: a descriptor of ours, plain integers.
     let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
@@ -106,11 +110,7 @@ fn open_new(pid: i32, path: &Path) -> Result<File> {
         return Ok(file);
     }
     let link = std::fs::read_link(path).unwrap_or_default();
-    let what = format!(
-        "the descriptor that it has made for prof leads to {} (does another process share its descriptors?); nothing was changed, try again",
-        link.display()
-    );
-    Err(Error::Nonsense { pid, what })
+    Err(exchanged(pid, &format!("{} is", link.display())))
 }
 
 fn is_named(path: &Path) -> bool {
@@ -161,6 +161,10 @@ fn map_somewhere(
         control.ring_addr = *at;
         let a = Area { addr: *at, len };
         match map_unlocked(c, a, number) {
+            Ok(()) if !is_ring(c, a) => {
+                unmap_at(c, a)?;
+                return Err(exchanged(pid, "another file was"));
+            }
             Ok(()) => {
                 // From the first moment on: a child of a fork has nothing of it.
                 if let Err(e) = advise(c, a, libc::MADV_DONTFORK) {
@@ -170,10 +174,33 @@ fn map_somewhere(
                 return Ok(a);
             }
             Err(e @ Error::Remote { errno: Errno::EEXIST | Errno::ENOMEM, .. }) => last = e,
+            Err(Error::Remote { errno: Errno::EBADF, .. }) => {
+                return Err(exchanged(pid, "nothing is"));
+            }
+            Err(Error::Remote { errno: Errno::EACCES | Errno::EINVAL | Errno::ENODEV, .. }) => {
+                return Err(exchanged(pid, "another file is"));
+            }
             Err(e) => return Err(e),
         }
     }
     Err(last)
+}
+
+/// Whether the target has the ring at this place: what prof has just written to its own mapping of it is
+/// there. A process that shares descriptors, and no memory, is not stopped, and may have put a file of its own
+/// under the number.
+fn is_ring(c: &Caller<'_>, at: Area) -> bool {
+    let word = |offset: usize| c.word(RemoteAddr(at.addr).plus(offset as u64));
+    word(STABLE_AT + offset_of!(Stable, ring_addr)) == Some(at.addr)
+        && word(STABLE_AT + offset_of!(Stable, ring_len)) == Some(at.len)
+}
+
+/// What to say where the number that was made for prof leads elsewhere.
+fn exchanged(pid: i32, what: &str) -> Error {
+    let what = format!(
+        "{what} under the descriptor that it has made for prof (does another process share its descriptors?); nothing was changed, try again"
+    );
+    Error::Nonsense { pid, what }
 }
 
 /// Maps the memfd. Where all that is mapped gets locked (`mlockall(MCL_FUTURE)`), the whole of it would be

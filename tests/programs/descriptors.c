@@ -1,10 +1,14 @@
 /* Programs whose descriptors are busy while prof comes and goes: one closes every number in a loop and
- * opens a file of its own, one counts on the lowest free number, one forks, one has none left. */
+ * opens a file of its own, in a thread or in a process that shares them, one counts on the lowest free number, one
+ * forks, one has none left. */
 #include "common.h"
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -90,6 +94,18 @@ static void *forks(void *nothing) {
     return nothing;
 }
 
+/* A process with the same descriptors and a memory of its own: closes them, and opens the file. */
+static void shares(void) {
+    pid_t pid = (pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
+    if (pid < 0) fail("clone: %d", errno);
+    if (pid) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) {
+        for (int n = 3; n <= 12; n++) close(n);
+        for (int n = 3; n <= 12; n++) open(path, O_RDWR);
+    }
+}
+
 static void begin(void *(*work)(void *), int threads) {
     pthread_t thread;
     while (threads-- > 0)
@@ -114,6 +130,7 @@ int main(int argc, char **argv) {
     if (is(mode, "counts")) begin(counts, 1);
     if (is(mode, "forks")) begin(forks, 1);
     if (is(mode, "full")) fill_up();
+    if (is(mode, "shares")) shares();
     say("ready\n");
     for (;;) {
         const char *word = command();
