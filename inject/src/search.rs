@@ -213,12 +213,14 @@ impl Own<'_> {
     fn add(&self, prefix: &str, found: &mut Vec<Found>, not: &mut Vec<NotHooked>) {
         let marked = |s: &Symbol| s.name.strip_suffix(JEMALLOC_MARK) == Some(prefix);
         let jemalloc = JEMALLOC.contains(&prefix) || self.symbols.iter().any(marked);
-        let own: Vec<(&Symbol, &Wanted)> = self
+        let mut own: Vec<(&Symbol, &Wanted)> = self
             .symbols
             .iter()
             .filter_map(|s| Some((s, self.names.split(&s.name).filter(|(p, _)| *p == prefix)?.1)))
             .filter(|(_, w)| w.family != Family::Jemalloc || jemalloc)
             .collect();
+        // Of several names of one function the first counts: free, and not cfree.
+        own.sort_by_key(|(_, w)| TABLE.iter().position(|t| t.name == w.name));
         let has = |name: &str| own.iter().any(|(_, w)| w.name == name);
         // Linkers keep of an allocator what a program calls: Rust calls jemalloc's sdallocx and no free. Names
         // without a prefix may be anybody's, so there malloc is asked for. operator new and delete of
