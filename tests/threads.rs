@@ -86,7 +86,12 @@ fn room_for_threads() -> usize {
 #[test]
 fn thirty_thousand_threads_have_room() {
     // There is none beside the first table where pointers have 32 bits.
-    let most = if cfg!(target_pointer_width = "32") { 100 } else { 30_000 };
+    // Others than AMD64 run in emulated machines, where 30,000 take many minutes: the first table has 1,024.
+    let most = match (cfg!(target_pointer_width = "32"), cfg!(target_arch = "x86_64")) {
+        (true, _) => 100,
+        (_, true) => 30_000,
+        _ => 3000,
+    };
     let wanted = room_for_threads().min(most);
     let scene = Scene::new("crowd");
     let mut target = Target::start(&program("crowd.c"), &[]);
