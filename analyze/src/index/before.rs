@@ -68,7 +68,7 @@ mod tests {
         assert!(b.frees.len() <= MOST && b.each >= 4, "{} {}", b.frees.len(), b.each);
         let about = b.frees.len() as u64 * b.each;
         assert!((950_000..1_050_000).contains(&about), "{about}");
-        // What is known of an address is known of all that happened to it.
+        // Addresses are sampled as a whole: either all frees at an address are kept, or none.
         let addr = b.frees[7].1;
         b.push(2_000_000, addr);
         assert_eq!(b.frees.last(), Some(&(2_000_000, addr)));

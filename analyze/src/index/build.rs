@@ -210,7 +210,7 @@ pub(super) fn build(
     Ok(Built { source, store, summary })
 }
 
-/// What a replay comes to: totals, groups, how many chains of reallocations there are, and the frees of
+/// Result of a replay: totals, groups, how many chains of reallocations there are, and the frees of
 /// blocks from before.
 type Replayed = (Totals, Vec<Group>, u32, Before);
 

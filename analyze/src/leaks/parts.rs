@@ -1,4 +1,4 @@
-//! What single stacks held, taken apart by size; and what blocks from before the recording gave back.
+//! Series of live bytes by stack and size class, and of the blocks from before the recording that were freed.
 //!
 //! A free of such a block says when and where, but not how large it was. What is handed out next at its
 //! address mostly is as large: allocators keep free blocks by size.
@@ -10,7 +10,7 @@ use crate::query::{Query, Selection};
 use prof_trace::capture::Capture;
 use std::collections::{BTreeMap, HashMap};
 
-/// How many classes of size there are.
+/// Number of size classes.
 pub(super) const CLASSES: usize = 256;
 
 /// The class of a size: steps of 16 bytes up to 128, then four for each doubling, as allocators have them.
@@ -70,7 +70,7 @@ impl Frees {
     }
 }
 
-/// What one thread has collected.
+/// Series that one thread has summed up.
 struct State {
     selection: Selection,
     columns: [Vec<u64>; 6],

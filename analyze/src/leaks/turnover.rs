@@ -1,4 +1,4 @@
-//! What grows, less what blocks from before the recording gave back.
+//! Growth net of turnover: new blocks that replace blocks from before the recording are not counted.
 //!
 //! A cache that was full before the attach looks like a leak: its new blocks are seen to come, and the old
 //! ones, which they replace, are not known. But their frees are, and so is the size of most (see
@@ -21,7 +21,7 @@ const LITTLE: f64 = 0.1;
 /// Growth of fewer bytes need not show in the resident set.
 const SHOWS: f64 = 4.0 * (1 << 20) as f64;
 
-/// What a part of a stack is credited with.
+/// Freed blocks from before the recording that are set off against the growth of one part of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Credit {
     /// Blocks of its size that were given back, by interval.
