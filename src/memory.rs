@@ -42,7 +42,7 @@ fn release() -> bool {
 fn out_of_memory(size: usize) -> *mut u8 {
     const TEXT: &[u8] = b"prof: no more memory; `prof detach` removes what an attach has begun\n";
     // What nobody can have is for the caller to say.
-    if size > 1 << 40 {
+    if size as u64 > 1 << 40 {
         return null_mut();
     }
     // SAFETY: system calls that need no memory.
