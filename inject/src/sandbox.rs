@@ -21,8 +21,11 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 /// `PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG` (Linux 6.4).
 pub(crate) const GET_DISPATCH: libc::c_uint = 0x4211;
 const PR_SET_SYSCALL_USER_DISPATCH: u8 = 59;
-/// Functions of libc that such a thing is asked for with.
-pub const FUNCTIONS: [&str; 2] = ["prctl", "syscall"];
+/// Functions of libc that such a thing is asked for with, and those that make a child: newer libcs make all of
+/// them by the first of these.
+pub const FUNCTIONS: [&str; 6] = ["prctl", "syscall", FORKS[0], FORKS[1], FORKS[2], FORKS[3]];
+/// The latter alone.
+pub const FORKS: [&str; 4] = ["_Fork", "fork", "__libc_fork", "__fork"];
 /// More threads are not looked at.
 const MOST: usize = 4096;
 /// A bit of `Control::flags` that no hook looks at: the user's word counts, for as many filters as stand
@@ -88,7 +91,10 @@ pub(crate) fn watched(
         return Vec::new();
     }
     let symbols = module.symbols(pid, mem, |n| FUNCTIONS.contains(&n));
-    symbols.iter().filter(|s| !s.indirect).map(|s| watch(s, index)).collect()
+    let named = |name: &str| symbols.iter().find(|s| !s.indirect && s.name == name);
+    let asked = ["prctl", "syscall"].into_iter().filter_map(named).map(|s| watch(s, index));
+    let forks = FORKS.into_iter().find_map(named).map(|s| Found::new(s, Kind::Fork, index));
+    asked.chain(forks).collect()
 }
 
 fn watch(s: &Symbol, index: usize) -> Found {

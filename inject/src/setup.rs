@@ -277,6 +277,8 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
             kind => header.entries[kind as usize],
         };
         let entry = RemoteAddr(code.0 as u64);
+        // The cookie beside the flag.
+        let flag = if p.found.kind.is_always_on() { flag.plus(4) } else { flag };
         let fits = index < prof_trace::shared::FUNCTIONS;
         let built =
             if fits { p.build(flag, desc, entry) } else { Err("too many functions".into()) };
@@ -369,6 +371,13 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         c.flags.fetch_or(flags::LOADER, Relaxed);
     } else if c.r_debug != 0 {
         i.notes.push("the dynamic linker's _dl_debug_state can't be hooked: libraries that come and go are noticed within a second, and stacks may be cut where they come to one that is not known yet".into());
+    }
+    let forks = |n: &&NotHooked| crate::sandbox::FORKS.contains(&n.function.as_str());
+    if let Some(n) = i.not_hooked.iter().find(forks) {
+        i.notes.push(format!(
+            "{} can't be hooked ({}): if a signal handler forks, and its child returns from it, that may crash",
+            n.function, n.reason
+        ));
     }
     // Those that are only watched are no loss; one of the allocator's own is what to name.
     let allocates = |n: &&NotHooked| !crate::sandbox::FUNCTIONS.contains(&n.function.as_str());

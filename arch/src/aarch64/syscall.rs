@@ -69,6 +69,10 @@ pub mod nr {
     pub const RT_SIGRETURN: u64 = 139;
     pub const PRCTL: u64 = 167;
     pub const GETPID: u64 = 172;
+    pub const CLONE: u64 = 220;
+    /// There is none: a number that no call has.
+    pub const FORK: u64 = u64::MAX;
+    pub const CLONE3: u64 = 435;
     pub const GETTID: u64 = 178;
     pub const MUNMAP: u64 = 215;
     pub const MREMAP: u64 = 216;

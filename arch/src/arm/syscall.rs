@@ -74,6 +74,9 @@ pub mod nr {
     pub const WRITE: u64 = 4;
     pub const CLOSE: u64 = 6;
     pub const GETPID: u64 = 20;
+    pub const CLONE: u64 = 120;
+    pub const FORK: u64 = 2;
+    pub const CLONE3: u64 = 435;
     pub const FCNTL: u64 = 55;
     pub const MUNMAP: u64 = 91;
     pub const MREMAP: u64 = 163;

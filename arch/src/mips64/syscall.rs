@@ -98,6 +98,9 @@ pub mod nr {
     pub const MADVISE: u64 = 5027;
     pub const NANOSLEEP: u64 = 5034;
     pub const GETPID: u64 = 5038;
+    pub const CLONE: u64 = 5055;
+    pub const FORK: u64 = 5056;
+    pub const CLONE3: u64 = 5435;
     pub const FCNTL: u64 = 5070;
     pub const FTRUNCATE: u64 = 5075;
     pub const PRCTL: u64 = 5153;

@@ -72,6 +72,9 @@ pub mod nr {
     pub const MADVISE: u64 = 28;
     pub const NANOSLEEP: u64 = 35;
     pub const GETPID: u64 = 39;
+    pub const CLONE: u64 = 56;
+    pub const FORK: u64 = 57;
+    pub const CLONE3: u64 = 435;
     pub const FCNTL: u64 = 72;
     pub const FTRUNCATE: u64 = 77;
     pub const PRCTL: u64 = 157;

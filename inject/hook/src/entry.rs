@@ -8,7 +8,7 @@ use crate::header::HEADER;
 use crate::record::{add, event, has_room};
 use crate::stack::{call_undisturbed, capture};
 use crate::state::Thread;
-use crate::{chunk, clock, extent, header, memory, modules, owner, sample, sys, thread};
+use crate::{chunk, clock, extent, fork, header, memory, modules, owner, sample, sys, thread};
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::Marks;
@@ -36,7 +36,7 @@ prof_arch::hook_entry!(
     loader, before_loader, after_nothing);
 prof_arch::hook_entry!(
     /// prctl and syscall.
-    sandbox, before_sandbox, after_nothing);
+    sandbox, before_sandbox, fork::after_fork);
 
 /// The marks of memory in which recorded blocks begin.
 const MARKS: Marks = Marks {
@@ -519,6 +519,10 @@ extern "C" fn before_sandbox(call: &mut Call) -> Go {
     let what = call.args[0];
     if what == f.nothrow || (f.size_arg != 0 && what == u64::from(f.size_arg)) {
         header::shared().control().flags.fetch_and(!flags::SYSCALLS, Relaxed);
+    }
+    // Of `syscall`; prctl has numbers of its own.
+    if f.size_arg == 0 && fork::is_fork(&call.args) {
+        return fork::before_fork(call);
     }
     pass(f)
 }

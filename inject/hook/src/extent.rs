@@ -86,6 +86,12 @@ fn readable(shared: &Shared, from: u64, pages: u64) -> bool {
     true
 }
 
+/// The end of the calling thread's own stack, if `sp` lies on it and all from there on can be read.
+pub fn end_of_own(shared: &Shared, sp: u64) -> Option<u64> {
+    let own = main_stack(shared, sys::gettid(), sp).or_else(|| thread_stack(shared, sp));
+    own.map(|e| e.end)
+}
+
 fn main_stack(shared: &Shared, tid: u32, sp: u64) -> Option<Extent> {
     let c = shared.control();
     let end = c.main_stack_end;

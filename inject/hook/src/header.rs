@@ -1,6 +1,6 @@
 //! The one static of the hook: where everything is.
 
-use crate::{entry, named, toggle};
+use crate::{entry, fork, named, toggle};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use prof_arch::native::capture;
 use prof_trace::shared::{Code, FLAG_COOKIE, HookHeader, LAYOUT, MAGIC, Place, Shared};
@@ -40,6 +40,7 @@ pub static HEADER: HookHeader = HookHeader {
         code(named::realloc),
         code(named::free),
         code(entry::sandbox),
+        code(fork::fork),
     ],
     pass: [code(entry::pass_malloc), code(entry::pass_free), code(entry::pass_delete)],
     handler: Code(toggle::handler as *const ()),

@@ -26,6 +26,7 @@ pub mod chunk;
 pub mod clock;
 pub mod entry;
 pub mod extent;
+pub mod fork;
 pub mod full;
 pub mod header;
 pub mod memory;

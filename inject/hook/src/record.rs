@@ -104,7 +104,8 @@ fn wait(shared: &Shared, start: usize) -> Option<usize> {
     let mut rounds = if clock::goes_on(shared) { u32::MAX } else { ROUNDS };
     loop {
         rounds = rounds.saturating_sub(1);
-        if rounds == 0 {
+        // A child that was forked meanwhile has nobody to wait for.
+        if rounds == 0 || !header::attached() {
             return None;
         }
         let now = clock::before(shared);

@@ -76,6 +76,46 @@ pub fn is_on_signal_stack(shared: &Shared, sp: u64) -> bool {
     r == 0 && sp.wrapping_sub(stack[0] as u64) < size as u64
 }
 
+/// `PROT_READ | PROT_WRITE`.
+const READ_WRITE: u64 = 3;
+/// `MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE`.
+const PRIVATE: u64 = 2 | if cfg!(target_arch = "mips64") { 0x800 | 0x400 } else { 0x20 | 0x4000 };
+/// `MAP_FIXED_NOREPLACE`.
+const FIXED_NOREPLACE: u64 = 0x10_0000;
+/// `MADV_NOHUGEPAGE`.
+const NO_HUGE_PAGES: u64 = 15;
+
+/// Maps memory of this process's own, at `addr` and nowhere else unless that is 0; 0 if there is none. Of the memory
+/// only what is used is made.
+pub fn map(addr: u64, len: u64) -> u64 {
+    let flags = PRIVATE | if addr == 0 { 0 } else { FIXED_NOREPLACE };
+    // SAFETY: nothing that is mapped is replaced; a kernel before 4.17 takes the address as a hint.
+    let at = unsafe { syscall6(nr::MMAP, addr, len, READ_WRITE, flags, u64::MAX, 0) };
+    if (-4095..0).contains(&at) {
+        return 0;
+    }
+    let at = at as u64;
+    if addr != 0 && at != addr {
+        unmap(at, len);
+        return 0;
+    }
+    // SAFETY: of what was just mapped; advice.
+    unsafe { syscall6(nr::MADVISE, at, len, NO_HUGE_PAGES, 0, 0, 0) };
+    at
+}
+
+/// Unmaps memory that [`map`] has returned.
+pub fn unmap(addr: u64, len: u64) {
+    // SAFETY: the caller's own memory.
+    unsafe { syscall2(nr::MUNMAP, addr, len) };
+}
+
+/// The calling process's id.
+pub fn getpid() -> u32 {
+    // SAFETY: no arguments, no effect.
+    unsafe { syscall0(nr::GETPID) as u32 }
+}
+
 /// Sleeps for `ns` nanoseconds, below a second; less if a signal comes.
 pub fn sleep(ns: u64) {
     let request = [0usize, ns.min(999_999_999) as usize];

@@ -30,6 +30,15 @@ pub fn slot_at_once(shared: &Shared) -> Option<&'static Slot> {
     (s.tp.load(Relaxed) == tp && slots::is_of(s, || libc_tid(shared, tp))).then_some(s)
 }
 
+/// The place of the calling thread's slot and state, if it has one or is just taking one. For a moment at
+/// which the thread may be inside of the hook already: nothing is changed.
+pub fn place_of_own(shared: &Shared) -> Option<usize> {
+    let tp = thread_pointer();
+    let (start, mask) = place(shared, tp);
+    let places = Places::new(start, mask.wrapping_add(1), shared.control().more_count as usize);
+    slots::find(shared, tp, places, || libc_tid(shared, tp).filter(|t| *t != 0))
+}
+
 /// Where the search for a thread's slot begins, and the mask of the table's indices.
 #[inline(always)]
 fn place(shared: &Shared, tp: u64) -> (usize, usize) {

@@ -22,7 +22,7 @@ pub struct HookHeader {
     /// Bytes that a thread state takes (a multiple of the page size).
     pub state_size: u64,
     /// The code that a stub jumps to, by [`Kind`](crate::shared::Kind).
-    pub entries: [Code; 16],
+    pub entries: [Code; 17],
     /// The same where not all blocks are recorded, for functions of which most calls need nothing: malloc
     /// where it ends in no other hooked function, [`Kind::Free`](crate::shared::Kind::Free),
     /// [`Kind::Delete`](crate::shared::Kind::Delete).

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Grows with every change of the layout. Of what has another number, prof knows [`Stable`] alone.
-pub const LAYOUT: u32 = 19;
+pub const LAYOUT: u32 = 20;
 /// Second word of the flag page: tells the attached process from its forked children, in which the
 /// kernel has wiped the page and nothing else of prof's memory is mapped.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");

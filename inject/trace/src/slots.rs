@@ -150,6 +150,31 @@ pub fn claim(shared: &Shared, tp: u64, places: Places, tid: impl Fn() -> Option<
     Claim::None
 }
 
+/// The place of the slot of the thread with this thread pointer, without taking one; also of one that it is just
+/// taking.
+pub fn find(
+    shared: &Shared,
+    tp: u64,
+    places: Places,
+    tid: impl Fn() -> Option<u32>,
+) -> Option<usize> {
+    let mut taking = None;
+    for index in places.all() {
+        if index > places.mask && !shared.is_noted(index) {
+            break;
+        }
+        let s = shared.slot(index)?;
+        let key = s.tp.load(Acquire);
+        if key == tp && is_of(s, &tid) {
+            return Some(index);
+        }
+        if key == tp && s.state.load(Relaxed) == slot::FREE {
+            taking = Some(index);
+        }
+    }
+    taking
+}
+
 /// Writes into a claimed slot whose it is.
 pub fn name(s: &Slot, tp: u64, tid: u32, serial: u32) {
     // With release, after the state: who reads one of them sees that the state has changed.

@@ -112,13 +112,22 @@ pub enum Kind {
     /// libc's `prctl` or `syscall`: the target may be about to restrict its system calls, which it is if
     /// argument 0 is [`Function::nothrow`] or, if that is not 0, [`Function::size_arg`].
     Sandbox = 15,
+    /// libc's `fork`, or the function that it makes the child with: a handler that has interrupted the hook may be
+    /// who calls it.
+    Fork = 16,
 }
 
 impl Kind {
     /// Whether calls of it are recorded; the others keep prof informed.
     #[must_use]
     pub fn is_recorded(self) -> bool {
-        !matches!(self, Self::Loader | Self::Sandbox)
+        !matches!(self, Self::Loader | Self::Sandbox | Self::Fork)
+    }
+
+    /// Whether its stub leads to the hook while recording is paused, too: what is under way there since before counts.
+    #[must_use]
+    pub fn is_always_on(self) -> bool {
+        matches!(self, Self::Sandbox | Self::Fork)
     }
 
     /// Whether it may be any function, whose callers may rely on more than those of malloc do.
@@ -146,6 +155,7 @@ impl Kind {
             13 => Self::NamedRealloc,
             14 => Self::NamedFree,
             15 => Self::Sandbox,
+            16 => Self::Fork,
             _ => return None,
         })
     }
