@@ -297,6 +297,8 @@ fn below_others(maps: &[Map], start_brk: u64, windows: &[Range<u64>], len: u64) 
     let stack = maps.iter().find(|m| m.name == b"[stack]");
     let stack = stack.map(|m| m.start.0.saturating_sub(STACK_REACH)..u64::MAX >> 1);
     let ends = windows.iter().map(|w| w.start).chain(maps.iter().rev().map(|m| m.start.0));
+    // A static program may have nothing but its stack above its heap.
+    let ends = ends.chain(stack.as_ref().map(|s| s.start));
     let below = |end: u64| {
         let at = end.checked_sub(len + 2 * page)? & !(RING_ALIGN - 1);
         (at >= LOWEST.max(page)).then_some(at)
@@ -461,6 +463,23 @@ mod tests {
         let next = below_others(&maps, 0x100_0000, &windows, len);
         assert!(next.iter().all(|a| *a < at), "{next:x?}");
         assert!(!next.is_empty());
+    }
+
+    #[test]
+    fn the_ring_of_a_static_program_is_below_its_stack() {
+        // 32-bit ARM: all else is above the stack, or too low to have room below it.
+        let (stack, len) = (0xbed0_0000, 100 << 20);
+        let maps = [
+            map(0x1_0000, 0x9_0000),
+            map(0xb_0000, 0xd_0000),
+            named(stack, stack + 0x2_0000, "[stack]"),
+            named(0xbedf_5000, 0xbedf_6000, "[sigpage]"),
+            named(0xffff_0000, 0xffff_1000, "[vectors]"),
+        ];
+        let windows = [0..0x201_0000];
+        let at = below_others(&maps, 0xb_0000, &windows, len)[0];
+        assert!(at + len <= stack - STACK_REACH.min(64 << 20), "{at:x}");
+        assert!(at >= 0xb_0000 + (256 << 20), "{at:x}");
     }
 
     #[test]
