@@ -1,34 +1,33 @@
 """kill -9 of `prof attach`, of the collector and of `prof detach`, at random instants.
 
-Five targets: waiting in every kind of system call, allocating on 8 threads with a checksum in every
-block, creating and ending threads, under a seccomp filter, on a small stack between data. After each kill a fresh attach, or a detach, must work on the same
-process, and nothing may be left in it; at its end each target says whether all that it did was right.
+The targets are those of kinds.py: waiting in every kind of system call, allocating on 8 threads with a checksum
+in every block, creating and ending threads, and what other people's programs do, under seccomp filters, too.
+After each kill a fresh attach, or a detach, must work on the same process, and nothing may be left in it; at
+its end each target says whether all that it did was right.
 """
-import os, signal, time
-from soak import (Failed, Target, collectors, differences, footprint, kill, wait_until)
+import os, time
+import kinds
+from soak import Failed, collectors, kill
 
-TARGETS = ["sleeps", "stress", "churn", "filters default", "pooled"]
+TARGETS = ["sleeps", "stress", "churn", *kinds.KILLED, *kinds.FILTERED]
 SHORT, LONG = 90, 10000
-# signal(7): return EINTR at a stop, whatever a tracer does.
-NEVER_RESTARTED = ["epoll_wait", "epoll_pwait2", "epoll_forever", "sigtimedwait", "sigwaitinfo",
-                   "semtimedop", "msgrcv", "recv_timeout", "io_uring_timeout", "io_uring_forever"]
-KINDS = ["attach", "attach", "detach", "detach", "collector", "collector of attach",
+KILLS = ["attach", "attach", "detach", "detach", "collector", "collector of attach",
          "collector of detach"]
 
 
 class Killer:
-    def __init__(self, soak, name):
-        self.soak, self.random = soak, soak.random
-        program, *arguments = name.split()
-        self.target = Target([soak.compile(program + ".c"), *arguments])
-        self.pid, self.name = self.target.pid, program
-        self.before = footprint(self.pid)
-        self.waited = self.interrupted = self.again_later = 0
+    def __init__(self, soak, name, kind):
+        self.soak, self.random, self.name, self.kind = soak, soak.random, name, kind
+        self.again_later = 0
         self.kills = self.attaches = self.detaches = self.readable = 0
         # How long each takes, as far as known, so that kills come at any point of it.
         self.takes = {"attach": 0.05, "detach": 0.05}
         self.file = os.path.join(soak.scratch, "killed.prof")
         self.again = os.path.join(soak.scratch, "again.prof")
+
+    @property
+    def pid(self):
+        return self.kind.pid
 
     def timed(self, what, *args):
         began = time.monotonic()
@@ -68,13 +67,13 @@ class Killer:
         return bool(found)
 
     def round(self):
-        kind = self.random.choice(KINDS)
+        kind = self.random.choice(KILLS)
         for f in (self.file, self.again):
             if os.path.exists(f):
                 os.unlink(f)
         # A small ring takes less of the machine's time, and a large one more of prof's.
         size = "1MiB" if self.random.random() < 0.9 else "64MiB"
-        record = ["-o", self.file, "--ring-size", size]
+        record = ["-o", self.file, "--ring-size", size, *self.kind.options]
         if kind == "attach":
             self.killed("attach", *record)
         elif kind == "collector of attach":
@@ -84,6 +83,8 @@ class Killer:
             code, said = self.timed("attach", *record)
             if code != 0:
                 raise Failed(f"attach: {said}")
+            if self.random.random() < 0.1:
+                self.kind.play()
             if kind == "detach":
                 self.killed("detach")
             elif kind == "collector":
@@ -100,7 +101,7 @@ class Killer:
         after = f"after a kill of {kind}: "
         if self.random.random() < 0.5:
             self.attaches += 1
-            code, said = self.retried("attach", "-o", self.again, "--ring-size", size)
+            code, said = self.retried("attach", "-o", self.again, "--ring-size", size, *self.kind.options)
             # The killed one may have come to its end: then it is being recorded.
             complete = kind in ("attach", "detach", "none", "collector of attach")
             if code != 0 and not (complete and "already being recorded" in said):
@@ -109,17 +110,10 @@ class Killer:
         code, said = self.timed("detach")
         if code != 0 and "is not being recorded" not in said:
             raise Failed(f"{after}detach: {code}: {said}")
-        if not self.target.alive():
-            raise Failed(f"{after}the target has ended with {self.target.p.returncode}")
-        # On a busy machine a thread may still have to finish the call that a killed prof left it in.
-        end = time.monotonic() + 5
-        while True:
-            now = footprint(self.pid, with_text=self.kills % 8 == 0)
-            if not differences(self.before, now):
-                break
-            if time.monotonic() > end:
-                raise Failed(f"{after}{differences(self.before, now)}")
-            time.sleep(0.01)
+        try:
+            self.kind.settle()
+        except Failed as e:
+            raise Failed(f"{after}{e}") from None
 
     def recording(self):
         """What was recorded up to the kill can be read."""
@@ -130,75 +124,58 @@ class Killer:
                     raise Failed(f"report: {code}: {said}")
                 self.readable += 1
 
-    def lively(self):
-        """The target goes on."""
-        if self.name == "sleeps":
-            self.target.ask("beat")
-        elif self.name == "stress":
-            before = self.target.ask("operations")
-            wait_until("the target works", lambda: self.target.ask("operations") != before)
-        elif self.name in ("filters", "pooled"):
-            self.last_word()
+    def renew(self):
+        """Another process, where one is soon no more what it was."""
+        self.kind.last_word()
+        self.kind.end()
+        self.kind = kinds.start(self.soak, self.name)
 
-    def last_word(self):
-        answer = self.target.ask("stop")
-        if self.name == "sleeps":
-            return self.waits()
-        good = {"filters": "done", "pooled": "done bad=0"}.get(self.name, "done OK")
-        if not answer.startswith(good):
-            raise Failed(f"{self.name} says {answer}")
 
-    def waits(self):
-        """No wait may have ended before its time. What can't be helped: calls that the kernel never
-        restarts return EINTR if prof is killed between their stop and its first look at them."""
-        for line in self.target.said:
-            words = line.split()
-            figures = dict(w.split("=") for w in words[1:] if "=" in w)
-            if "waits" not in figures:
-                continue
-            self.waited += int(figures["waits"])
-            failed, errno = int(figures["failed"]), int(figures["errno"])
-            interrupted = failed if words[0] in NEVER_RESTARTED and errno in (0, 4) else 0
-            self.interrupted += interrupted
-            if failed > interrupted or int(figures["early"]) > interrupted:
-                raise Failed(f"sleeps says {line}")
+def one(soak, name, kind, end):
+    """All kills on one kind of target."""
+    killer = Killer(soak, name, kind)
+    wanted = soak.count // soak.parts
+    try:
+        while killer.kills < wanted and not soak.is_over() and time.monotonic() < end:
+            try:
+                killer.round()
+                if killer.kills % 25 == 0:
+                    killer.kind.play()
+                    killer.recording()
+                if kind.fresh and killer.kills % 10 == 0:
+                    killer.renew()
+            except Failed as e:
+                soak.fail(f"{name}, kill {killer.kills}: {e}")
+                if not killer.kind.target.alive():
+                    break
+                soak.run("detach", killer.pid)
+            if killer.kills % 100 == 0:
+                print(f"kill: {name}: {killer.kills} kills", flush=True)
+        if killer.kind.target.alive():
+            killer.kind.last_word()
+    except Failed as e:
+        soak.fail(f"{name}: {e}")
+    finally:
+        killer.kind.end()
+    return killer
 
 
 def run(soak, only=None):
-    kills = attaches = detaches = readable = waited = interrupted = later = 0
-    names = [only] if only else TARGETS
+    names = kinds.chosen(only, TARGETS)
+    soak.parts = len(names)
+    sums, said = dict.fromkeys(("kills", "attaches", "detaches", "again_later", "readable"), 0), []
+    waited = interrupted = 0
     for i, name in enumerate(names):
-        end = soak.began + soak.seconds * (i + 1) / len(names)
-        killer = Killer(soak, name)
-        try:
-            while (killer.kills < soak.count // len(names) and not soak.is_over()
-                   and time.monotonic() < end):
-                try:
-                    killer.round()
-                    if killer.kills % 25 == 0:
-                        killer.lively()
-                        killer.recording()
-                except Failed as e:
-                    soak.fail(f"{name}, kill {killer.kills}: {e}")
-                    if not killer.target.alive():
-                        break
-                    soak.run("detach", killer.pid)
-                if killer.kills % 100 == 0:
-                    print(f"kill: {name}: {killer.kills} kills", flush=True)
-            if killer.target.alive():
-                killer.last_word()
-        except Failed as e:
-            soak.fail(f"{name}: {e}")
-        finally:
-            killer.target.end()
-        kills += killer.kills
-        attaches += killer.attaches
-        detaches += killer.detaches
-        readable += killer.readable
-        waited += killer.waited
-        interrupted += killer.interrupted
-        later += killer.again_later
-    return soak.report(f"{kills} kills, after them {attaches} attaches and {detaches} detaches "
-                       f"({later} of them tried again), "
-                       f"{readable} recordings read, {waited} waits of which {interrupted} ended "
+        kind = kinds.start(soak, name)
+        if not kind:
+            continue
+        killer = one(soak, name, kind, soak.began + soak.seconds * (i + 1) / len(names))
+        for k in sums:
+            sums[k] += getattr(killer, k)
+        waited += getattr(killer.kind, "waited", 0)
+        interrupted += getattr(killer.kind, "interrupted", 0)
+        said.append(f"{killer.kills} {name}")
+    return soak.report(f"{sums['kills']} kills ({', '.join(said)}), after them {sums['attaches']} attaches and "
+                       f"{sums['detaches']} detaches ({sums['again_later']} of them tried again), "
+                       f"{sums['readable']} recordings read, {waited} waits of which {interrupted} ended "
                        "with EINTR (calls that the kernel never restarts)")

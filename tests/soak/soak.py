@@ -44,23 +44,25 @@ class Soak:
         if not condition:
             self.fail(text)
 
-    def compile(self, source, *flags):
+    def compile(self, source, *flags, name=None):
         """A program of tests/programs."""
-        out = os.path.join(self.scratch, os.path.basename(source).split(".")[0])
+        out = os.path.join(self.scratch, name or source.split(".")[0])
         if not os.path.exists(out):
             path = os.path.join(ROOT, "tests/programs", source)
-            flags = ["-g", "-O1", "-pthread", *flags]
-            subprocess.run(["cc", *flags, "-o", out, path, "-ldl"], check=True)
+            compiler = "c++" if source.endswith(".cpp") else "cc"
+            command = [compiler, "-g", "-O1", "-pthread", "-o", out, path, *flags, "-ldl"]
+            subprocess.run(command, check=True)
         return out
 
-    def start(self, *args, deadline=DEADLINE):
-        return subprocess.Popen([self.prof, *map(str, args)], cwd=self.scratch, text=True,
+    def start(self, *args, under=()):
+        """prof, started by another program if need be."""
+        return subprocess.Popen([*under, self.prof, *map(str, args)], cwd=self.scratch, text=True,
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE)
 
-    def run(self, *args, deadline=DEADLINE):
+    def run(self, *args, deadline=DEADLINE, under=()):
         """prof to its end: exit code, and all that it said. A hang is a failure of its own."""
-        p = self.start(*args)
+        p = self.start(*args, under=under)
         try:
             out, err = p.communicate(timeout=deadline)
         except subprocess.TimeoutExpired:

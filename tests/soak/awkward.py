@@ -1,0 +1,77 @@
+"""Attaches and detaches on what other people's programs do (kinds.py). After each the process lives, its code is as
+in its files, its descriptors, files and handlers are as before, and nothing of prof's is mapped.
+"""
+import os, time
+import kinds
+from soak import Failed
+
+SHORT, LONG = 100, 2000
+
+
+def cycle(soak, kind, file):
+    """One attach and detach; 1 if it was refused, as it may be."""
+    if os.path.exists(file):
+        os.unlink(file)
+    kind.rounds += 1
+    under = kind.before_attach()
+    size = soak.random.choice(["1MiB", "1MiB", "64MiB", "512MiB"])
+    code, said = soak.run("attach", kind.pid, "-o", file, "--ring-size", size, *kind.options, under=under)
+    kind.after_attach()
+    if code == 0:
+        kind.recorded()
+        if kind.is_over:
+            return 0
+        kind.detach()
+    elif kind.refused(said):
+        again, told = soak.run("detach", kind.pid)
+        if again != 0 and "is not being recorded" not in told:
+            raise Failed(f"{kind.name}: refused ({said}), and then: {told}")
+    else:
+        raise Failed(f"{kind.name}: attach: {code}: {said}")
+    kind.afterwards()
+    kind.settle()
+    return int(code != 0)
+
+
+def one(soak, name, end):
+    """All cycles on one kind of target: how many, and how many of them refused."""
+    file = os.path.join(soak.scratch, "awkward.prof")
+    done = refused = 0
+    kind = None
+    try:
+        while done < soak.count // soak.parts and time.monotonic() < end and not soak.is_over():
+            if kind and kind.fresh and kind.rounds >= kind.cycles:
+                if not kind.is_over:
+                    kind.last_word()
+                kind.end()
+                kind = None
+            kind = kind or kinds.start(soak, name)
+            if not kind:
+                break
+            try:
+                refused += cycle(soak, kind, file)
+                done += 1
+            except Failed as e:
+                soak.fail(f"{name}, cycle {done}: {e}")
+                kind.end()
+                kind = None
+        if kind and not kind.is_over:
+            kind.last_word()
+    except Failed as e:
+        soak.fail(f"{name}: {e}")
+    finally:
+        if kind:
+            kind.end()
+    print(f"awkward: {name}: {done} cycles, {refused} refused", flush=True)
+    return done, refused
+
+
+def run(soak, only=None):
+    names = kinds.chosen(only, kinds.CYCLED)
+    soak.parts = len(names)
+    said, cycles, refused = [], 0, 0
+    for i, name in enumerate(names):
+        done, no = one(soak, name, soak.began + soak.seconds * (i + 1) / len(names))
+        cycles, refused = cycles + done, refused + no
+        said.append(f"{done} {name}" + (f" ({no} refused)" if no else ""))
+    return soak.report(f"{cycles} cycles, {refused} of them refused: {', '.join(said)}")
