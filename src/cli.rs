@@ -262,7 +262,8 @@ pub struct AttachArgs {
     pub timeout: Duration,
     /// Take your word for it that the seccomp filter of the process lets prof's calls pass, where prof cannot
     /// find out, as in a container: memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise,
-    /// rt_sigaction, rt_sigreturn and close. If one does not, that kills the process
+    /// rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack and close. If one does not, that kills the
+    /// process
     #[arg(long)]
     pub filter_allows: bool,
 }
@@ -280,7 +281,8 @@ pub struct DetachArgs {
     pub timeout: Duration,
     /// Take your word for it that the seccomp filter of the process lets prof's calls pass, where prof cannot
     /// find out, as in a container: memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise,
-    /// rt_sigaction, rt_sigreturn and close. If one does not, that kills the process
+    /// rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack and close. If one does not, that kills the
+    /// process
     #[arg(long)]
     pub filter_allows: bool,
     /// Write no line to the system's log (authpriv)

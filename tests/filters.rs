@@ -30,7 +30,7 @@ fn filters_that_let_prof_pass() {
     if !is_root() {
         return skip("filters", "reading a filter takes CAP_SYS_ADMIN");
     }
-    for kind in ["allow", "default"] {
+    for kind in ["allow", "default", "mask"] {
         let scene = Scene::new(kind);
         let mut target = Target::start(&program("filters.c"), &[kind]);
         target.ask("go");

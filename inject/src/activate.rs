@@ -4,7 +4,7 @@ use crate::install::{Installed, with_caller};
 use crate::memory::{WORD, words};
 use crate::proc::{self, Map};
 use crate::threads::{Stopped, stop_all};
-use crate::{Error, RemoteAddr, Result, isolated, setup, shortage, signal};
+use crate::{Error, RemoteAddr, Result, isolated, sandbox, setup, shortage, signal};
 use prof_arch::native::jump::code_at;
 use prof_arch::native::rule::is_interrupted_pc;
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
@@ -108,8 +108,13 @@ impl Installed {
             shortage::check(self.target.pid)?;
             let maps = proc::maps(self.target.pid)?;
             let mut stopped = stop_all(self.target.pid, self.options.timeout)?;
+            let c = self.shared.control();
             if stopped.threads.iter().any(|t| t.dispatch().is_on()) {
-                self.shared.control().flags.fetch_and(!flags::SYSCALLS, Relaxed);
+                c.flags.fetch_and(!flags::SYSCALLS, Relaxed);
+            } else if c.flags.load(Relaxed) & flags::SYSCALLS == 0
+                && sandbox::may_mask(&stopped.threads, c.hook_addr)
+            {
+                c.flags.fetch_or(flags::MASKS, Relaxed);
             }
             let clear = self.clear_the_way(&mut stopped, &maps)?;
             let result = if clear { self.write_patches() } else { Ok(()) };

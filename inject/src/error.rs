@@ -92,7 +92,7 @@ pub enum Refusal {
     ShadowStack(i32, String),
     /// A seccomp filter that can't be suspended.
     #[error(
-        "pid {pid} ({comm}) has a seccomp filter, which could kill it for the calls that prof has it make; {how}; or say with --filter-allows that it lets memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise, rt_sigaction, rt_sigreturn and close pass, as the default profiles of Docker, containerd, CRI-O and Podman do"
+        "pid {pid} ({comm}) has a seccomp filter, which could kill it for the calls that prof has it make; {how}; or say with --filter-allows that it lets memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise, rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack and close pass, as the default profiles of Docker, containerd, CRI-O and Podman do"
     )]
     Seccomp {
         /// The process.

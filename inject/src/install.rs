@@ -93,6 +93,8 @@ pub struct Installed {
     pub hooked: Vec<Hook>,
     /// What can't be.
     pub not_hooked: Vec<NotHooked>,
+    /// Whether the target has a garbage collector that stops threads by signals.
+    pub(crate) collects: bool,
     /// The target's modules.
     pub modules: Vec<Module>,
     /// How long the target was stopped so far.
@@ -299,7 +301,8 @@ pub fn install(target: &Target, options: &Options) -> Result<Installed> {
 fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let pid = target.pid;
     let mem = RemoteMemory::open(pid)?;
-    let Sight { maps, modules, found, mut not_hooked } = look(target, &mem, options)?;
+    let Sight { maps, modules, functions } = look(target, &mem, options)?;
+    let search::Functions { found, mut not_hooked, collects } = functions;
     let gadgets = Gadgets::find(pid, &mem, &maps)?;
     let image = Image::new()?;
     let mut planned = plan::plan(&mem, &modules, found, &mut not_hooked);
@@ -334,6 +337,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
         hooked: Vec::new(),
         planned,
         not_hooked,
+        collects,
         modules,
         stops,
         notes,
@@ -371,8 +375,7 @@ fn read_tables(mem: &RemoteMemory, modules: &[Module]) -> Vec<Tables> {
 struct Sight {
     maps: Vec<proc::Map>,
     modules: Vec<Module>,
-    found: Vec<search::Found>,
-    not_hooked: Vec<NotHooked>,
+    functions: search::Functions,
 }
 
 /// So long a program is given to load its libraries.
@@ -384,9 +387,9 @@ fn look(target: &Target, mem: &RemoteMemory, options: &Options) -> Result<Sight>
     loop {
         let maps = proc::maps(target.pid)?;
         let modules = elf::modules(mem, &maps);
-        let (found, not_hooked) = search::find(target.pid, mem, &modules, &options.choice)?;
-        if found.iter().any(|f| matches!(f.kind, Kind::Malloc | Kind::NamedAlloc)) {
-            return Ok(Sight { maps, modules, found, not_hooked });
+        let functions = search::find(target.pid, mem, &modules, &options.choice)?;
+        if functions.found.iter().any(|f| matches!(f.kind, Kind::Malloc | Kind::NamedAlloc)) {
+            return Ok(Sight { maps, modules, functions });
         }
         if !search::is_starting(&modules) || Instant::now() >= deadline {
             return Err(no_allocator(target, mem, &modules, &options.choice).into());

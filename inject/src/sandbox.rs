@@ -229,6 +229,27 @@ impl Pass {
     }
 }
 
+/// Whether the filters of all these stopped threads let the hook, which lies at `hook`, block signals and ask for
+/// the stack of a handler: they have been read, or are prof's own, or the user has said so.
+pub(crate) fn may_mask(threads: &[Tracee], hook: u64) -> bool {
+    const SET_MASK: u64 = libc::SIG_SETMASK as u64;
+    let at = hook + 1;
+    let calls = [
+        (nr::RT_SIGPROCMASK, [SET_MASK, at, at, syscall::SIGSET_LEN as u64, 0, 0]),
+        (nr::SIGALTSTACK, [0, at, 0, 0, 0, 0]),
+    ];
+    threads.len() <= MOST
+        && threads.iter().all(|t| {
+            if let Ok(filters) = Filters::of(t.tid) {
+                return calls.iter().all(|(n, args)| filters.fate(*n, *args, at) == Fate::Made);
+            }
+            let Ok(status) = Status::of_thread(t.pid, t.tid) else { return false };
+            status.number("Seccomp") != Some(2)
+                || has_word(&status)
+                || (has_the_same(t.pid, &status) && trial().is_ok())
+        })
+}
+
 fn kills(pid: i32, number: u64) -> Error {
     Refusal::FilterKills { pid, comm: proc::comm(pid), call: name(number) }.into()
 }
@@ -358,6 +379,13 @@ fn passes() -> bool {
     unsafe {
         let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::setrlimit(libc::RLIMIT_CORE, &limit);
+        let mut mask: libc::sigset_t = std::mem::zeroed();
+        let mut stack: libc::stack_t = std::mem::zeroed();
+        if libc::sigprocmask(libc::SIG_SETMASK, std::ptr::null(), &mut mask) != 0
+            || libc::sigaltstack(std::ptr::null(), &mut stack) != 0
+        {
+            return false;
+        }
         let fd =
             libc::memfd_create(c"prof-ring".as_ptr(), libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
         let shared = libc::MAP_SHARED | libc::MAP_NORESERVE;

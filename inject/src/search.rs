@@ -9,6 +9,7 @@ use crate::named::{self, Named};
 use crate::{RemoteAddr, RemoteMemory, Result, operators, sandbox};
 use prof_trace::records::NotHooked;
 use prof_trace::shared::Kind;
+use std::cell::Cell;
 
 /// Functions after which no more are looked for: far more than can be hooked.
 const MOST: usize = 1024;
@@ -53,6 +54,22 @@ pub struct Choice {
     pub prefix: Option<String>,
     /// Functions that the user has named.
     pub named: Vec<Named>,
+}
+
+/// What garbage collectors are known by that stop threads by signals, and look for live data between a thread's stack
+/// pointer and its stack's end: Boehm's, Mono's, SBCL's, D's.
+const COLLECTORS: [&str; 4] =
+    ["GC_gcollect", "mono_gc_collect", "sig_stop_for_gc_handler", "thread_suspendAll"];
+
+/// What is found of a target's functions.
+#[derive(Debug, Default)]
+pub struct Functions {
+    /// Those to hook.
+    pub found: Vec<Found>,
+    /// Those that can't be.
+    pub not_hooked: Vec<NotHooked>,
+    /// Whether there is a garbage collector that stops threads by signals.
+    pub collects: bool,
 }
 
 /// What stands before an allocator's usual names in a module.
@@ -109,8 +126,9 @@ pub fn find(
     mem: &RemoteMemory,
     modules: &[Module],
     choice: &Choice,
-) -> Result<(Vec<Found>, Vec<NotHooked>)> {
+) -> Result<Functions> {
     let (mut found, mut not) = (Vec::new(), Vec::new());
+    let collects = Cell::new(modules.iter().any(|m| m.file_name().starts_with("libgc.so")));
     for name in &choice.modules {
         named::module(pid, modules, name)?;
     }
@@ -144,7 +162,12 @@ pub fn find(
         if !chosen {
             continue;
         }
-        let symbols = m.symbols(pid, mem, |n| names.split(n).is_some() || names.marks(n));
+        let symbols = m.symbols(pid, mem, |n| {
+            if COLLECTORS.contains(&n) {
+                collects.set(true);
+            }
+            names.split(n).is_some() || names.marks(n)
+        });
         for prefix in &names.prefixes {
             let own = Own { index, module: m, symbols: &symbols, names: &names, alone };
             own.add(prefix, &mut found, &mut not);
@@ -157,7 +180,7 @@ pub fn find(
             &mut not,
         );
     }
-    Ok((found, not))
+    Ok(Functions { found, not_hooked: not, collects: collects.get() })
 }
 
 /// Whether a module is the dynamic linker alone; musl's is libc, too.

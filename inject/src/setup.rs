@@ -133,6 +133,9 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     if !sandbox::is_filtered(pid) {
         bits |= flags::SYSCALLS;
     }
+    if i.collects {
+        bits |= flags::COLLECTS;
+    }
     if i.options.free_stacks {
         bits |= flags::FREE_STACKS;
     }

@@ -1,12 +1,17 @@
 /* Threads that keep their data in Boehm's garbage collector, which stops them by a signal and takes what
  * their stacks and registers point to for live, while they allocate by malloc on stacks that take prof long
  * to follow. Each list is reachable from its thread's stack alone, and is checked over and over; what the
- * collector frees by mistake, others overwrite. "go N" collects N times. */
+ * collector frees by mistake, others overwrite. "go N" collects N times; "filter" puts a seccomp filter upon all
+ * threads, which lets everything pass. */
 #define GC_THREADS
 #include "common.h"
 #include <gc.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
 
 enum { THREADS = 4, NODES = 64 };
 struct node {
@@ -63,6 +68,13 @@ static void *work(void *argument) {
     return NULL;
 }
 
+static void filter(void) {
+    struct sock_filter code[] = {BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    struct sock_fprog all = {1, code};
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)) fail("no_new_privs");
+    if (syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &all)) fail("seccomp");
+}
+
 int main(void) {
     GC_INIT();
     pthread_t ids[THREADS];
@@ -70,8 +82,11 @@ int main(void) {
         if (GC_pthread_create(&ids[t], NULL, work, (void *)t)) fail("pthread_create");
     }
     say("ready\n");
-    int collections;
-    while (sscanf(command(), "go %d", &collections) == 1) {
+    for (;;) {
+        const char *line = command();
+        int collections = 0;
+        if (is(line, "filter")) filter();
+        if (sscanf(line, "go %d", &collections) != 1 && !is(line, "filter")) break;
         for (int i = 0; i < collections; i++) GC_gcollect();
         say("done rounds=%lu\n", atomic_load(&rounds));
     }

@@ -90,6 +90,8 @@ pub struct Collector {
     stacks_read: Instant,
     maps_took: Duration,
     sleep: Duration,
+    /// How many seccomp filters the target had when the hook was told what it may call.
+    filters: u32,
     failed: bool,
     short: bool,
     born: usize,
@@ -171,6 +173,7 @@ impl Collector {
             stacks_read: now,
             maps_took: Duration::ZERO,
             sleep: SLEEP.0,
+            filters: 0,
             failed: false,
             short: false,
             born: 0,
@@ -179,6 +182,7 @@ impl Collector {
             counted: Checked::default(),
             continued: false,
         };
+        all.filters = all.most_filters();
         all.look_at_maps();
         let c = shared.control();
         let me = std::process::id();
@@ -209,6 +213,8 @@ impl Collector {
 
     /// Continues a recording that has this many passes and toggles.
     pub(crate) fn continue_from(&mut self, passes: u64, toggles: u64) {
+        // What it had at the attach is not known.
+        self.filters = 0;
         self.pass = passes;
         self.toggles = toggles;
         self.continued = true;
@@ -346,6 +352,10 @@ impl Collector {
         }
     }
 
+    fn most_filters(&self) -> u32 {
+        self.threads.processes().map(Watched::filters).max().unwrap_or(0)
+    }
+
     /// What needs no haste: names, who is alive, counters, the target's size and mappings.
     pub fn every_second(&mut self) -> Memory {
         let began = Instant::now();
@@ -357,9 +367,12 @@ impl Collector {
         };
         // The hook sees the usual ways to get a filter, while it is on.
         let flags = &self.shared.control().flags;
-        let filtered = || self.threads.processes().any(Watched::is_filtered);
-        if flags.load(Relaxed) & flags::SYSCALLS != 0 && filtered() {
-            flags.fetch_and(!flags::SYSCALLS, Relaxed);
+        // Of another filter than those that prof has seen nothing is known.
+        let calls = flags::SYSCALLS | flags::MASKS;
+        let may = flags.load(Relaxed) & calls;
+        let known = if may & flags::SYSCALLS != 0 { 0 } else { self.filters };
+        if may != 0 && self.most_filters() > known {
+            flags.fetch_and(!calls, Relaxed);
         }
         self.threads.rename(&mut self.out);
         let census = self.threads.census(&self.shared);

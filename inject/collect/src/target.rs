@@ -70,14 +70,20 @@ impl Watched {
         differs("ns/mnt") || differs("root")
     }
 
-    /// Whether one of a process's first threads, of so many, has a seccomp filter.
-    pub fn is_filtered(pid: u32) -> bool {
+    /// How many seccomp filters one of a process's first threads has, of so many, that which has most; 1 where the
+    /// kernel does not say how many (before 5.9).
+    pub fn filters(pid: u32) -> u32 {
         const MOST: usize = 64;
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-        tasks.take(MOST).any(|t| {
+        let of = |t: fs::DirEntry| {
             let status = fs::read_to_string(t.path().join("status")).unwrap_or_default();
-            status.lines().any(|l| l.strip_prefix("Seccomp:").is_some_and(|v| v.trim() == "2"))
-        })
+            let number = |name: &str| -> Option<u32> {
+                status.lines().find_map(|l| l.strip_prefix(name)?.trim().parse().ok())
+            };
+            let is_filtered = number("Seccomp:") == Some(2);
+            if is_filtered { number("Seccomp_filters:").unwrap_or(1) } else { 0 }
+        };
+        tasks.take(MOST).map(of).max().unwrap_or(0)
     }
 
     /// Waits until it has ended, or for some time; true if it has.

@@ -504,8 +504,11 @@ extern "C" fn before_loader(call: &mut Call) -> Go {
         slot.busy_sp.store(call.regs.sp, Relaxed);
         let top = t.scratch();
         // SAFETY: the scratch stack is this thread's, and free: it is not inside the hook.
-        unsafe { call_undisturbed(shared, sync, core::ptr::null_mut(), top) };
+        let done = unsafe { call_undisturbed(shared, sync, core::ptr::null_mut(), top) };
         slot.busy_sp.store(0, Relaxed);
+        if !done {
+            doubt(shared.control());
+        }
     } else {
         doubt(shared.control());
     }
@@ -518,7 +521,8 @@ extern "C" fn before_sandbox(call: &mut Call) -> Go {
     let f = function(call);
     let what = call.args[0];
     if what == f.nothrow || (f.size_arg != 0 && what == u64::from(f.size_arg)) {
-        header::shared().control().flags.fetch_and(!flags::SYSCALLS, Relaxed);
+        let both = flags::SYSCALLS | flags::MASKS;
+        header::shared().control().flags.fetch_and(!both, Relaxed);
     }
     // Of `syscall`; prctl has numbers of its own.
     if f.size_arg == 0 && fork::is_fork(&call.args) {

@@ -1,8 +1,8 @@
 //! Stacks with a frame that no packed rule describes: every row evaluated with all registers.
 
-use crate::stack::Job;
-use crate::state::{FRAMES, Frame};
-use crate::{memory, modules, resolve};
+use crate::stack::{self, Job};
+use crate::state::{Extent, FRAMES, Frame};
+use crate::{modules, resolve};
 use prof_arch::native::{FullRegs, Regs, Rule};
 use prof_arch::unwind::{CfiContext, CfiRule, FullStep, step_full};
 use prof_trace::shared::Shared;
@@ -39,10 +39,10 @@ fn unwind(job: &mut Job<'_>) {
         count += 1;
         variant = None;
         if code.rule.is_signal() {
-            let mut read = |addr: u64| memory::word(shared, addr);
+            let mut read = |addr: u64| stack::far(shared, &job.t.extents, addr);
             variant = Rule::interrupted_variant(Regs::from(&r).sp, &mut read);
         }
-        match step(shared, &r, code.rule, &mut ctx) {
+        match step(shared, &job.t.extents, &r, code.rule, &mut ctx) {
             Some(Some(next)) => r = next,
             Some(None) => {
                 cut = false;
@@ -63,11 +63,13 @@ fn unwind(job: &mut Job<'_>) {
 /// The caller's registers; `Some(None)` at the thread's start, `None` where the way is lost.
 fn step(
     shared: &Shared,
+    extents: &[Extent; 4],
     r: &FullRegs,
     rule: Rule,
     ctx: &mut CfiContext,
 ) -> Option<Option<FullRegs>> {
-    let mut read = |addr: u64| memory::word(shared, addr);
+    // Where the kernel may not be asked, what is known of the stack does.
+    let mut read = |addr: u64| stack::far(shared, extents, addr);
     if rule.is_signal() {
         // Whatever its tables say: the frame is the kernel's, and has all registers.
         return match rule.step_all(r, &mut read) {

@@ -120,11 +120,11 @@ fn slow(job: &mut Job<'_>) -> Option<Stack> {
         found = walk(job, false);
     }
     recent::walked(job.t, found.fresh);
-    if found.needs_full {
-        on_scratch(job, full::run);
-    } else {
+    let full = found.needs_full && on_scratch(job, full::run);
+    if !full {
+        found.cut |= found.needs_full;
         join(job.t, &found);
-        if verifying {
+        if verifying && !found.needs_full {
             verify(job);
         }
     }
@@ -180,16 +180,18 @@ unsafe extern "C" fn settle_doubts(job: *mut ()) {
     modules::settle_doubts(job.shared);
 }
 
-fn on_scratch(job: &mut Job<'_>, f: unsafe extern "C" fn(*mut ())) {
+/// Does one thing on the scratch stack; false if that was not possible.
+fn on_scratch(job: &mut Job<'_>, f: unsafe extern "C" fn(*mut ())) -> bool {
     let (shared, top) = (job.shared, job.t.scratch());
     // SAFETY: the scratch stack is this thread's alone, and it is not on it: only code that was
     // called from the thread's own stack comes here, once at a time (`busy_sp`).
-    unsafe { call_undisturbed(shared, f, core::ptr::from_mut(job).cast(), top) };
+    unsafe { call_undisturbed(shared, f, core::ptr::from_mut(job).cast(), top) }
 }
 
 /// Calls `f(arg)` on a scratch stack with this top, and no signal handler meanwhile: a collector of garbage
 /// that stops threads by signals takes the stack pointer that its handler sees for the thread's, and a
-/// handler that needs much stack would run into the thread's state.
+/// handler that needs much stack would run into the thread's state. Where handlers can't be kept away, and there
+/// is such a collector, nothing is called, and it returns false: the stack is cut there.
 ///
 /// # Safety
 /// As [`call_on_stack`].
@@ -198,13 +200,17 @@ pub(crate) unsafe fn call_undisturbed(
     f: unsafe extern "C" fn(*mut ()),
     arg: *mut (),
     top: *mut u8,
-) {
+) -> bool {
     let mask = sys::block_signals(shared);
+    if mask.is_none() && !sys::may_be_seen(shared) {
+        return false;
+    }
     // SAFETY: the caller's promise.
     unsafe { call_on_stack(f, arg, top) };
     if let Some(mask) = mask {
         sys::unblock_signals(&mask);
     }
+    true
 }
 
 struct Lookup<'a> {
@@ -396,7 +402,7 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
 /// A word that is not on the part of the current stack that is in use.
 #[cold]
 #[inline(never)]
-fn far(shared: &Shared, extents: &[Extent; 4], addr: u64) -> Option<u64> {
+pub(crate) fn far(shared: &Shared, extents: &[Extent; 4], addr: u64) -> Option<u64> {
     if extents.iter().any(|e| e.start <= addr && addr.saturating_add(memory::WORD) <= e.end) {
         // SAFETY: inside an extent that was found readable, of a stack this thread runs on.
         return Some(unsafe { memory::load(addr) });

@@ -1,7 +1,8 @@
 //! The few system calls of the hook.
 //!
 //! `gettid` once per thread where libc does not keep the id in reach; the others only where the
-//! injector has found no seccomp filter ([`flags::SYSCALLS`]).
+//! injector has found no seccomp filter ([`flags::SYSCALLS`]), or knows that it lets them pass
+//! ([`flags::MASKS`]).
 
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::syscall::{SIGSET_LEN, nr, syscall0, syscall2, syscall6};
@@ -51,11 +52,21 @@ fn set_mask(new: &Mask, old: &mut Mask) -> bool {
     r == 0
 }
 
+/// Whether signals may be blocked, and the stack for them asked for.
+fn may_mask(shared: &Shared) -> bool {
+    shared.control().flags.load(Relaxed) & (flags::SYSCALLS | flags::MASKS) != 0
+}
+
 /// Keeps signals from the calling thread; `None` where that may not be asked for.
 pub fn block_signals(shared: &Shared) -> Option<Mask> {
     let faults = FAULTS.iter().fold(0u64, |m, s| m | 1 << (s - 1));
     let (new, mut old) = ([!faults, u64::MAX], [0; 2]);
-    (allowed(shared) && set_mask(&new, &mut old)).then_some(old)
+    (may_mask(shared) && set_mask(&new, &mut old)).then_some(old)
+}
+
+/// Whether a handler that comes without being asked may see a stack of the hook's.
+pub fn may_be_seen(shared: &Shared) -> bool {
+    shared.control().flags.load(Relaxed) & flags::COLLECTS == 0
 }
 
 /// Takes that back.
@@ -65,7 +76,7 @@ pub fn unblock_signals(old: &Mask) {
 
 /// Whether `sp` lies on the thread's stack for signal handlers; false where that may not be asked for.
 pub fn is_on_signal_stack(shared: &Shared, sp: u64) -> bool {
-    if !allowed(shared) {
+    if !may_mask(shared) {
         return false;
     }
     // Address, flags, size; MIPS has them in another order, and the flags are an int.

@@ -231,6 +231,10 @@ pub mod flags {
     pub const SELECT: u32 = 8;
     /// The dynamic linker tells the hook of changes, while recording is on.
     pub const LOADER: u32 = 16;
+    /// There is a seccomp filter, and it is known to let the hook block signals and ask for a signal stack.
+    pub const MASKS: u32 = 32;
+    /// The target has a garbage collector that stops threads by signals: no handler may see a stack of the hook's.
+    pub const COLLECTS: u32 = 64;
 }
 
 /// Values of [`Control::clock`].
