@@ -5,6 +5,7 @@
 #include "common.h"
 #include <linux/futex.h>
 #include <linux/io_uring.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -27,7 +28,8 @@
 
 enum kind {
     NANOSLEEP, CLOCK_NANOSLEEP, CLOCK_ABSTIME, POLL, PPOLL, SELECT, PSELECT, EPOLL_WAIT,
-    EPOLL_PWAIT2, FUTEX, FUTEX_BITSET, SIGTIMEDWAIT, SEMTIMEDOP, RECV_TIMEOUT, URING_TIMEOUT,
+    EPOLL_PWAIT2, FUTEX, FUTEX_BITSET, SIGTIMEDWAIT, SEMTIMEDOP, RECV_TIMEOUT, CONNECT_TIMEOUT,
+    CONNECT_LOCAL_TIMEOUT, URING_TIMEOUT,
     TIMED, /* from here on: ended by a beat */
     READ_PIPE = TIMED, READ_SOCKET, FUTEX_FOREVER, ACCEPT, WAIT4, SIGWAITINFO, PAUSE, SIGSUSPEND,
     MSGRCV, EPOLL_FOREVER, URING_FOREVER, KINDS
@@ -35,7 +37,7 @@ enum kind {
 static const char *const names[KINDS] = {
     "nanosleep", "clock_nanosleep", "clock_nanosleep_abstime", "poll", "ppoll", "select",
     "pselect", "epoll_wait", "epoll_pwait2", "futex", "futex_bitset", "sigtimedwait",
-    "semtimedop", "recv_timeout", "io_uring_timeout", "read_pipe", "read_socket", "futex_forever",
+    "semtimedop", "recv_timeout", "connect_timeout", "connect_local_timeout", "io_uring_timeout", "read_pipe", "read_socket", "futex_forever",
     "accept", "wait4", "sigwaitinfo", "pause", "sigsuspend", "msgrcv", "epoll_forever",
     "io_uring_forever"};
 static long wait_ms = 30;
@@ -44,7 +46,8 @@ static atomic_int waits[KINDS], failed[KINDS], early[KINDS], error[KINDS], left_
 static pthread_t ids[KINDS];
 static int nothing[2], quiet[2], pipe_beat[2], socket_beat[2], child_beat[2], epoll_beat[2], ring_beat[2];
 static int epoll_set, epoll_beat_set, listening, semaphores, messages;
-static struct sockaddr_un address;
+static struct sockaddr_un address, full_local = {.sun_family = AF_UNIX};
+static struct sockaddr_in full = {.sin_family = AF_INET};
 static atomic_int word, handled;
 static int beats;
 
@@ -104,6 +107,22 @@ static int ring_wait(struct ring *r, uint8_t opcode, int fd, void *at) {
     return good && tail - head == 1;
 }
 
+/* Connects to somebody who accepts nobody, for as long as the socket's timeout says. */
+static int connects_in_vain(int family, const void *to, socklen_t length, long ms, int error) {
+    struct timeval tv = {ms / 1000, ms % 1000 * 1000l};
+    int fd = socket(family, SOCK_STREAM, 0);
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &tv, sizeof tv);
+    int r = connect(fd, to, length);
+    int seen = errno;
+    close(fd);
+    errno = seen;
+    /* That is what the kernel calls the end of a time in which the call was made again. */
+    return r < 0 && (seen == error || (family == AF_INET && seen == EALREADY));
+}
+static int by_socket(enum kind kind) {
+    return kind >= RECV_TIMEOUT && kind <= CONNECT_LOCAL_TIMEOUT;
+}
+
 /* True if the wait ended as it should: by its timeout. */
 static int timed_wait(enum kind kind) {
     struct timespec t = {wait_ms / 1000, wait_ms % 1000 * 1000000l}, t2 = t;
@@ -152,6 +171,10 @@ static int timed_wait(enum kind kind) {
         char c;
         return recv(quiet[0], &c, 1, 0) < 0 && errno == EAGAIN;
     }
+    case CONNECT_TIMEOUT:
+        return connects_in_vain(AF_INET, &full, sizeof full, wait_ms, EINPROGRESS);
+    case CONNECT_LOCAL_TIMEOUT:
+        return connects_in_vain(AF_UNIX, &full_local, sizeof full_local, wait_ms, EAGAIN);
     default: return ring_wait(&rings[0], IORING_OP_TIMEOUT, -1, &wide);
     }
 }
@@ -221,14 +244,14 @@ static void *work(void *argument) {
     while (!atomic_load(&stop)) {
         /* A socket's timeout is counted in the kernel's ticks, of which the first is not a whole one; and
          * they come late, several at once, where the machine has no time. */
-        clockid_t clock = kind == RECV_TIMEOUT ? CLOCK_MONOTONIC_COARSE : CLOCK_MONOTONIC;
+        clockid_t clock = by_socket(kind) ? CLOCK_MONOTONIC_COARSE : CLOCK_MONOTONIC;
         int64_t start = now_by(clock);
         int good = kind < TIMED ? timed_wait(kind) : beaten_wait(kind);
         if (!good) {
             atomic_fetch_add(&failed[kind], 1);
             atomic_store(&error[kind], errno);
         }
-        long less = kind == RECV_TIMEOUT ? 10 : 1;
+        long less = by_socket(kind) ? 10 : 1;
         if (kind < TIMED && now_by(clock) - start < (wait_ms - less) * 1000000ll) {
             atomic_fetch_add(&early[kind], 1);
         }
@@ -268,6 +291,17 @@ static void beat(void) {
     }
 }
 
+/* Somebody who accepts nobody, and has as many connections waiting as may wait; false if there is no network. */
+static int listen_in_vain(int family, void *address, socklen_t length, int error) {
+    int fd = socket(family, SOCK_STREAM, 0);
+    if (bind(fd, address, length) || listen(fd, 0) || getsockname(fd, address, &length)) return 0;
+    for (int k = 0; k < 8; k++) {
+        int c = socket(family, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        if (connect(c, address, length) && errno != EINPROGRESS && errno != EAGAIN) return 0;
+    }
+    return connects_in_vain(family, address, length, 50, error);
+}
+
 static void prepare(void) {
     struct sigaction action = {.sa_handler = on_signal};
     sigset_t set;
@@ -293,6 +327,11 @@ static void prepare(void) {
     if (bind(listening, (struct sockaddr *)&address, sizeof address) || listen(listening, 16)) {
         fail("listen");
     }
+    full.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    snprintf(full_local.sun_path + 1, sizeof address.sun_path - 1, "prof-vain-%d", getpid());
+    left_out[CONNECT_TIMEOUT] |= !listen_in_vain(AF_INET, &full, sizeof full, EINPROGRESS);
+    left_out[CONNECT_LOCAL_TIMEOUT] |=
+        !listen_in_vain(AF_UNIX, &full_local, sizeof full_local, EAGAIN);
     semaphores = semget(IPC_PRIVATE, 1, 0600);
     messages = msgget(IPC_PRIVATE, 0600);
     if (semaphores < 0) left_out[SEMTIMEDOP] = 1;

@@ -33,8 +33,9 @@ pub const NEEDS_BLOCKED: bool = true;
 /// Calls that return EINTR at a ptrace stop instead of being restarted by the kernel, and that can
 /// be issued again with no harm: where they return EINTR they have done nothing yet. Reads and
 /// writes are here for inotify and for sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
-/// `connect` and `close` are not: again is not the same as once.
-const NEVER_RESTARTED: [u64; 23] = [
+/// A `connect` with a timeout goes on waiting for the handshake that it has begun, as the kernel's own
+/// restart of one without a timeout does. `close` is not here: again is not the same as once.
+const NEVER_RESTARTED: [u64; 24] = [
     4,   // io_getevents
     22,  // epoll_pwait
     63,  // read (inotify)
@@ -47,6 +48,7 @@ const NEVER_RESTARTED: [u64; 23] = [
     192, // semtimedop
     193, // semop
     202, // accept
+    203, // connect
     206, // sendto
     207, // recvfrom
     211, // sendmsg

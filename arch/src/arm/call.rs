@@ -31,8 +31,9 @@ pub const NEEDS_BLOCKED: bool = true;
 /// Calls that return EINTR at a ptrace stop instead of being restarted by the kernel, and that can
 /// be issued again with no harm: where they return EINTR they have done nothing yet. Reads and
 /// writes are here for inotify and for sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
-/// `connect` and `close` are not: again is not the same as once.
-const NEVER_RESTARTED: [u64; 32] = [
+/// A `connect` with a timeout goes on waiting for the handshake that it has begun, as the kernel's own
+/// restart of one without a timeout does. `close` is not here: again is not the same as once.
+const NEVER_RESTARTED: [u64; 33] = [
     3,   // read (inotify)
     4,   // write
     145, // readv
@@ -42,6 +43,7 @@ const NEVER_RESTARTED: [u64; 32] = [
     252, // epoll_wait
     276, // mq_timedsend
     277, // mq_timedreceive
+    283, // connect
     285, // accept
     289, // send
     290, // sendto

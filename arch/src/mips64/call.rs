@@ -38,12 +38,14 @@ const EINTR: u64 = 4;
 /// Calls that return EINTR at a ptrace stop instead of being restarted by the kernel, and that can
 /// be issued again with no harm: where they return EINTR they have done nothing yet. Reads and
 /// writes are here for inotify and for sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
-/// `connect` and `close` are not: again is not the same as once.
-const NEVER_RESTARTED: [u64; 24] = [
+/// A `connect` with a timeout goes on waiting for the handshake that it has begun, as the kernel's own
+/// restart of one without a timeout does. `close` is not here: again is not the same as once.
+const NEVER_RESTARTED: [u64; 25] = [
     5000, // read (inotify)
     5001, // write
     5018, // readv
     5019, // writev
+    5041, // connect
     5042, // accept
     5043, // sendto
     5044, // recvfrom
