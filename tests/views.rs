@@ -3,7 +3,7 @@
 mod common;
 
 use common::Scene;
-use common::build::program;
+use common::build::{line_of, program, program_with};
 use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
@@ -203,4 +203,50 @@ fn lists_leave_stacks_out_and_say_so() {
     assert!(out.code == 2 && out.stderr.contains("bad.supp, line 2"), "{out:#?}");
     let out = scene.prof(&["leaks", "r.prof", "--ignore", "no-such-file"]);
     assert!(out.code == 2 && out.stderr.contains("no-such-file"), "{out:#?}");
+}
+
+#[test]
+fn who_asked_is_named_through_wrappers_and_libraries() {
+    let scene = Scene::new("wrappers");
+    record_program(&scene, &program_with("wrappers.cpp", &["-O0"]), &[]);
+    let functions = report(&scene, &["--group-by", "function", "--top", "0"]);
+    for (name, bytes) in [
+        ("open_session", 10 * 1001),
+        ("parse_header", 10 * 201),
+        ("read_body", 10 * 5001),
+        ("make_entry", 10 * 64),
+    ] {
+        let [live] = numbers(row(&functions, "rows", name), ["live_bytes"]);
+        assert_eq!(live, bytes, "{name} of {functions:#}");
+    }
+    // The reference counts of a shared pointer stand beside its object.
+    let [nodes] = numbers(row(&functions, "rows", "link_node"), ["live_count"]);
+    assert_eq!(nodes, 10);
+    let [table] = numbers(row(&functions, "rows", "grow_table"), ["live_bytes"]);
+    assert_eq!(table, 4000);
+    // In a line of each heading, and of each verdict.
+    let text_of = text(&scene, &["--top", "0"]);
+    let line = line_of("wrappers.cpp", "open_session");
+    let of = |l: &str| {
+        l.starts_with("open_session ") && l.ends_with(&format!("wrappers.cpp:{line}, by text_of"))
+    };
+    assert!(text_of.lines().any(of), "{text_of}");
+    let line = line_of("wrappers.cpp", "grow_table");
+    let of = |l: &str| {
+        l.starts_with("grow_table ")
+            && l.ends_with(&format!("wrappers.cpp:{line}, by std::vector::resize"))
+    };
+    assert!(text_of.lines().any(of), "{text_of}");
+    let leaks = scene.prof(&["leaks", "r.prof", "--all", "--top", "0"]).ok("prof leaks").stdout;
+    assert!(leaks.lines().any(|l| l.starts_with("open_session ")), "{leaks}");
+    // As asked for.
+    let shown = report(&scene, &["--group-by", "function", "--top", "0", "--show-wrappers"]);
+    let [live] = numbers(row(&shown, "rows", "xmalloc"), ["live_bytes"]);
+    assert_eq!(live, 10 * (1001 + 201 + 5001 + 64));
+    let skipped = report(&scene, &["--group-by", "function", "--top", "0", "--skip", "^open_"]);
+    let [main] = numbers(row(&skipped, "rows", "main"), ["live_bytes"]);
+    let [before] = numbers(row(&functions, "rows", "main"), ["live_bytes"]);
+    assert_eq!(main, before + 10 * 1001);
+    let out = scene.prof(&["report", "r.prof", "--skip", "("]);
+    assert!(out.code == 2 && out.stderr.contains("--skip"), "{out:#?}");
 }

@@ -17,6 +17,7 @@
 //! A recording is input that nobody vouches for: cut off, damaged or made up, it leads to an
 //! [`Error`] or to the figures of what was whole with a [`Note`], and never to a panic.
 
+mod askers;
 pub mod diff;
 mod error;
 pub mod export;

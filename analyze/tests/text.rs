@@ -76,10 +76,12 @@ unknown    1 free of blocks from before the attach or from a pause
 stacks     1 stack cut short
 
 === backtrace #1 === [count/peak: 1/2] [size/peak: 19.5 KiB/29.3 KiB] [age: 6.2 ms]
+cache::insert(char const*, int) (server)
   0 0x0000000000401110 cache::insert(char const*, int)+0x10 (server+0x1110)
   1 0x0000000000401020 main+0x20 (server+0x1020)
 
 === backtrace #2 === [count/peak: 1/1] [size/peak: 500 B/500 B] [age: 2.0 ms]
+grow (server)
   0 0x0000000000401240 grow+0x40 (server+0x1240)
   1 0x0000000000401020 main+0x20 (server+0x1020)
 

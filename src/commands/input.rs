@@ -57,6 +57,13 @@ pub struct SymbolArgs {
     /// Show names of functions without template arguments and parameters
     #[arg(long)]
     pub short_names: bool,
+    /// Pass over functions of this name too in the search for who asked for memory, as over allocators and
+    /// wrappers (a regular expression; may be given again)
+    #[arg(long, value_name = "REGEX", value_parser = SymbolOptions::skip_pattern)]
+    pub skip: Vec<String>,
+    /// Show wrappers of an allocator, and functions of a standard library, as those who asked for memory
+    #[arg(long)]
+    pub show_wrappers: bool,
     /// Neither keep the names of functions for the next report, in ~/.cache/prof, nor use those that
     /// were kept
     #[arg(long)]
@@ -89,6 +96,8 @@ impl IndexArgs {
             debug_paths: symbols.debug_path.clone(),
             sysroot: symbols.sysroot.clone(),
             short_names: symbols.short_names,
+            skip: symbols.skip.clone(),
+            show_wrappers: symbols.show_wrappers,
             cache: if symbols.no_symbol_cache { None } else { SymbolCache::of_user() },
         });
         if let (Some(at), true) = (index.path(), index.was_made()) {

@@ -1,6 +1,7 @@
 //! Stacks with names and figures: what most formats are made of.
 
 use super::Cost;
+use crate::askers::Askers;
 use crate::load::Pc;
 use crate::model::{Analysis, Figures, Totals};
 use crate::symbols::{Frame, Symbolizer};
@@ -37,12 +38,14 @@ pub struct Profile {
     pub stacks: Vec<Stack>,
     /// The figures of all.
     pub totals: Totals,
+    pub(super) askers: Askers,
 }
 
 impl Profile {
     /// Names all stacks.
     pub fn new(analysis: &Analysis) -> Self {
         let mut symbols = Symbolizer::new(analysis);
+        let askers = Askers::new(analysis, &mut symbols);
         let mut known: HashMap<Pc, u32> = HashMap::new();
         let mut locations = Vec::new();
         let mut locate = |pc: Pc| {
@@ -58,7 +61,7 @@ impl Profile {
             figures: g.figures,
         };
         let stacks = analysis.groups().iter().map(stack).collect();
-        Self { stacks, locations, totals: *analysis.totals() }
+        Self { stacks, locations, totals: *analysis.totals(), askers }
     }
 
     /// The frames of a stack, innermost first, those that were inlined included.

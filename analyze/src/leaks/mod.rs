@@ -16,9 +16,10 @@ mod text;
 mod turnover;
 
 use crate::Index;
+use crate::askers::Askers;
 use crate::index::Damaged;
 use crate::query::{Query, value::Time};
-use crate::report::{FilterData, FrameData, Head, frames_of};
+use crate::report::{AskedData, FilterData, FrameData, Head, asked_by, frames_of};
 use crate::symbols::Symbolizer;
 use rows::Judged;
 use serde::Serialize;
@@ -118,6 +119,8 @@ pub struct LeakData {
     pub held: Vec<u64>,
     /// The stack was cut short.
     pub truncated: bool,
+    /// Who asked for the blocks; `None` for a stack without frames.
+    pub asked_by: Option<AskedData>,
     /// The frames, innermost first.
     pub frames: Vec<FrameData>,
 }
@@ -177,6 +180,7 @@ impl Leaks {
         });
         let classes = Class::ALL.map(|c| class_data(c, &judged)).to_vec();
         let mut symbols = Symbolizer::new(analysis);
+        let askers = Askers::new(analysis, &mut symbols);
         let mut stacks = Vec::new();
         for class in Class::ALL.into_iter().filter(|c| options.classes.contains(c)) {
             let of = judged.iter().filter(|j| j.judged.verdict.class == class);
@@ -184,6 +188,7 @@ impl Leaks {
             stacks.extend(of.take(most).map(|row| {
                 let j = &row.judged;
                 let g = &analysis.groups()[j.group];
+                let frames = frames_of(analysis, g.node, &mut symbols);
                 LeakData {
                     id: g.node,
                     class,
@@ -199,7 +204,8 @@ impl Leaks {
                     older_ns: j.older.map(|t| meta.clock.between(start, start.saturating_add(t))),
                     held: j.series.held.to_vec(),
                     truncated: meta.is_cut(g.node),
-                    frames: frames_of(analysis, g.node, &mut symbols),
+                    asked_by: asked_by(&frames, &askers),
+                    frames,
                 }
             }));
         }

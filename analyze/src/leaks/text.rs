@@ -2,7 +2,7 @@
 
 use super::{Class, ClassData, Confidence, LeakData, Leaks};
 use crate::report::units::{bytes, count, duration};
-use crate::report::{Style, frame_lines};
+use crate::report::{Style, asked_line, frame_lines};
 use std::fmt::{self, Write};
 
 impl Leaks {
@@ -82,6 +82,7 @@ fn stack(rank: usize, s: &LeakData, style: Style, out: &mut String) -> fmt::Resu
         Confidence::Low => "low",
     };
     writeln!(out, " [confidence: {sure}]")?;
+    asked_line(s.asked_by.as_ref(), style, out)?;
     let most = s.held.iter().copied().max().unwrap_or(0);
     writeln!(out, "  {} {} at most", spark(&s.held), bytes(most))?;
     frame_lines(&s.frames, s.truncated, style, out)

@@ -3,8 +3,10 @@
 use super::figures::{FiguresData, SumData};
 use super::head::{FilterData, Head, KernelData, shown};
 use super::named::SymbolsData;
+use super::places::PlaceData;
 use super::sort::{Order, SortKey};
 use crate::Analysis;
+use crate::askers::{Askers, bare};
 use crate::model::Group;
 use crate::symbols::{Frame, Symbolizer};
 use serde::Serialize;
@@ -80,8 +82,21 @@ pub struct GroupData {
     pub peak_at_ns: u64,
     /// The stack was cut short: its outer frames are not known.
     pub truncated: bool,
+    /// Who asked for the blocks; `None` for a stack without frames.
+    pub asked_by: Option<AskedData>,
     /// The frames, innermost first.
     pub frames: Vec<FrameData>,
+}
+
+/// Who asked for blocks: the innermost frame of a stack that is no allocator, no wrapper of one, and in no
+/// standard library.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct AskedData {
+    /// Where in the program.
+    #[serde(flatten)]
+    pub place: PlaceData,
+    /// The function of a standard library or the wrapper that it called.
+    pub through: Option<String>,
 }
 
 /// A frame.
@@ -124,14 +139,28 @@ pub fn frames_of(analysis: &Analysis, node: u32, symbols: &mut Symbolizer<'_>) -
     frames.collect()
 }
 
+/// Who asked for the blocks of a stack.
+pub(crate) fn asked_by(frames: &[FrameData], askers: &Askers) -> Option<AskedData> {
+    let frame = |i: usize| {
+        let f: &FrameData = frames.get(i)?;
+        Some((f.function.as_deref(), f.module.as_deref()))
+    };
+    let asked = askers.find(frame)?;
+    let through = asked.through.and_then(|i| frames[i].function.as_deref()).map(bare);
+    Some(AskedData { place: PlaceData::of(&frames[asked.asker]), through })
+}
+
 impl Report {
     /// Makes the report on a recording. Only the stacks that are shown are looked up.
     pub fn new(analysis: &Analysis, options: &ReportOptions) -> Self {
         let order = Order { analysis, sort: options.sort, reverse: options.reverse };
         let (groups, shown) = order.top(analysis.groups(), options.top, options.empty);
         let mut symbols = Symbolizer::new(analysis);
-        let shown_groups: Vec<_> =
-            groups[..shown].iter().map(|g| GroupData::new(analysis, g, &mut symbols)).collect();
+        let askers = Askers::new(analysis, &mut symbols);
+        let shown_groups: Vec<_> = groups[..shown]
+            .iter()
+            .map(|g| GroupData::new(analysis, g, &mut symbols, &askers))
+            .collect();
         Self {
             version: 1,
             head: Head::new(analysis, &options.filter),
@@ -151,8 +180,14 @@ impl Report {
 }
 
 impl GroupData {
-    pub(super) fn new(analysis: &Analysis, group: &Group, symbols: &mut Symbolizer<'_>) -> Self {
+    pub(super) fn new(
+        analysis: &Analysis,
+        group: &Group,
+        symbols: &mut Symbolizer<'_>,
+        askers: &Askers,
+    ) -> Self {
         let clock = &analysis.meta().clock;
+        let frames = frames_of(analysis, group.node, symbols);
         Self {
             id: group.node,
             figures: FiguresData::new(analysis.capture(), group),
@@ -161,7 +196,8 @@ impl GroupData {
             last_ns: clock.ns(group.last),
             peak_at_ns: clock.ns(group.peak_ticks),
             truncated: analysis.meta().is_cut(group.node),
-            frames: frames_of(analysis, group.node, symbols),
+            asked_by: asked_by(&frames, askers),
+            frames,
         }
     }
 }

@@ -20,8 +20,8 @@ mod tree;
 mod tree_text;
 pub mod units;
 
-pub(crate) use data::frames_of;
-pub use data::{FrameData, GroupData, Report, ReportOptions, RestData};
+pub use data::{AskedData, FrameData, GroupData, Report, ReportOptions, RestData};
+pub(crate) use data::{asked_by, frames_of};
 pub use figures::{FiguresData, SumData};
 pub use grouped::{GroupBy, Grouped, GroupedData};
 pub use head::{
@@ -36,5 +36,5 @@ pub use rows::{Ask, RestRowsData, RowData, ViewOptions};
 pub use sort::SortKey;
 pub use stats::{CallsData, LifetimeData, Stats, TallyData, TopPlaceData, TopSizeData};
 pub use text::Style;
-pub(crate) use text::frame_lines;
+pub(crate) use text::{asked_line, frame_lines};
 pub use tree::{DEEPEST, NodeData, RestNodeData, Tree};

@@ -4,7 +4,7 @@ use super::merged::temporary;
 use super::places::PlaceData;
 use super::rows::RowData;
 use super::units::{about, about_bytes, about_number, bytes, count, duration};
-use super::{FiguresData, FrameData, GroupData, Head, Report, SortKey, SumData};
+use super::{AskedData, FiguresData, FrameData, GroupData, Head, Report, SortKey, SumData};
 use std::fmt::{self, Write};
 
 /// How a report may look.
@@ -114,6 +114,21 @@ pub(super) fn place_line(p: &PlaceData) -> String {
         let _ = write!(text, " ({})", printable(base(m)));
     }
     text
+}
+
+/// Who asked for blocks, and through what: `open_session leak.cpp:10, by std::vector::resize`.
+pub(crate) fn asked_line(asked: Option<&AskedData>, style: Style, out: &mut String) -> fmt::Result {
+    let Some(asked) = asked else { return Ok(()) };
+    let mut text = place_line(&PlaceData { module: None, ..asked.place.clone() });
+    if asked.place.file.is_none()
+        && let Some(module) = &asked.place.module
+    {
+        write!(text, " ({})", printable(base(module)))?;
+    }
+    if let Some(through) = &asked.through {
+        write!(text, ", by {}", printable(through))?;
+    }
+    writeln!(out, "{}", style.paint(FUNCTION, &text))
 }
 
 /// When something of a row was.
@@ -409,6 +424,7 @@ impl Text<'_> {
         };
         let text = figures_text(&g.figures, times, self.report.sort);
         writeln!(self.out, "\n{title} {text}")?;
+        asked_line(g.asked_by.as_ref(), self.style, self.out)?;
         let shown = match self.report.depth {
             0 => g.frames.len(),
             n => n.min(g.frames.len()),

@@ -49,7 +49,7 @@ fn cxx(name: &str) -> Option<String> {
 
 /// A name without template arguments and parameters: `std::vector<>::push_back`; of Rust's, those
 /// in front of a path stay: `<Vec<> as Debug>::fmt`.
-pub(super) fn shorten(name: &str) -> String {
+pub(crate) fn shorten(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     let mut rest = name;
     // A qualified path of Rust begins with its type.

@@ -17,11 +17,12 @@ mod unpack;
 use crate::Analysis;
 use crate::load::Pc;
 use names::Names;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub use demangle::demangle;
+pub(crate) use demangle::shorten;
 pub use embedded::suppressions as embedded_suppressions;
 pub use find::is_target;
 pub(crate) use find::paths;
@@ -104,6 +105,7 @@ pub struct Symbolizer<'a> {
     cache: HashMap<Pc, Arc<[Frame]>>,
     jit: Option<jit::Jit>,
     names: Names,
+    counted: HashSet<Pc>,
     unnamed: BTreeMap<(Unnamed, Option<Arc<str>>), u64>,
 }
 
@@ -116,6 +118,7 @@ impl<'a> Symbolizer<'a> {
             cache: HashMap::new(),
             jit: None,
             names: Names::new(analysis.symbol_options().short_names),
+            counted: HashSet::new(),
             unnamed: BTreeMap::new(),
         }
     }
@@ -123,6 +126,21 @@ impl<'a> Symbolizer<'a> {
     /// The frames of a code address: one, preceded by those that were inlined into it, innermost
     /// first. Never empty.
     pub fn frames(&mut self, pc: Pc) -> Arc<[Frame]> {
+        let frames = self.peek(pc);
+        if self.counted.insert(pc)
+            && let Some(f) = frames.last().filter(|f| f.function.is_none())
+        {
+            let why = match self.modules.get(&pc.module) {
+                Some(Some(m)) => m.unnamed,
+                _ => Unnamed::NoModule,
+            };
+            *self.unnamed.entry((why, f.module.clone())).or_default() += 1;
+        }
+        frames
+    }
+
+    /// The frames of a code address, which does not count as looked up.
+    pub(crate) fn peek(&mut self, pc: Pc) -> Arc<[Frame]> {
         if let Some(f) = self.cache.get(&pc) {
             return f.clone();
         }
@@ -132,23 +150,16 @@ impl<'a> Symbolizer<'a> {
             Some(ModuleSymbols::load(analysis, module))
         };
         let module = self.modules.entry(pc.module).or_insert_with(load);
-        let mut why = Unnamed::NoModule;
         // What was looked up where the files were is right; here there may be others.
         let recorded = analysis.named().frames(analysis.meta(), pc, names);
         let frames = match module {
             _ if recorded.is_some() => recorded.unwrap_or_default(),
-            Some(m) => {
-                why = m.unnamed;
-                m.frames(analysis, pc.module, pc, names)
-            }
+            Some(m) => m.frames(analysis, pc.module, pc, names),
             None => {
                 let jit = self.jit.get_or_insert_with(|| jit::Jit::load(analysis));
                 vec![made(pc, jit, names)]
             }
         };
-        if let Some(f) = frames.last().filter(|f| f.function.is_none()) {
-            *self.unnamed.entry((why, f.module.clone())).or_default() += 1;
-        }
         let frames: Arc<[Frame]> = frames.into();
         self.cache.insert(pc, frames.clone());
         frames
@@ -156,7 +167,7 @@ impl<'a> Symbolizer<'a> {
 
     /// How many addresses were looked up.
     pub fn looked_up(&self) -> u64 {
-        self.cache.len() as u64
+        self.counted.len() as u64
     }
 
     /// Addresses without a function, by reason and module.

@@ -14,6 +14,10 @@ pub struct SymbolOptions {
     pub sysroot: Option<PathBuf>,
     /// Names of functions without template arguments and parameters.
     pub short_names: bool,
+    /// Functions that are passed over in the search for who asked for memory: regular expressions.
+    pub skip: Vec<String>,
+    /// Only allocators are passed over, not wrappers of them and standard libraries.
+    pub show_wrappers: bool,
     /// Where names are kept for the next time; `None`: they are not.
     pub cache: Option<SymbolCache>,
 }
@@ -43,6 +47,14 @@ pub(super) fn under(root: &Path, path: &Path) -> PathBuf {
 }
 
 impl SymbolOptions {
+    /// Checks an entry of `skip`.
+    ///
+    /// # Errors
+    /// What is wrong with the regular expression.
+    pub fn skip_pattern(text: &str) -> Result<String, String> {
+        regex::Regex::new(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
+    }
+
     /// Folders that debug files lie in by build id, or by the folder of their program.
     pub(super) fn debug_folders(&self) -> impl Iterator<Item = Place> {
         let own = self.debug_paths.iter().map(|p| (None, p.clone()));

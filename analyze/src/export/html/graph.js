@@ -83,10 +83,3 @@ function matched(data, cost, hits) {
   for (const s of data.stacks) if (s.frames.some((f) => hits[f])) sum += s.costs[cost];
   return sum;
 }
-
-// The function that asked for memory: the first that is not an allocator's.
-function asker(data, stack) {
-  const allocator = /^<?(alloc|core|std|hashbrown)::|^__rust|^__gnu_cxx::|^(__libc_)?(malloc|calloc|realloc|reallocarray|posix_memalign|aligned_alloc|memalign|valloc|pvalloc)$|^operator new|^(mi|je)_/;
-  const at = stack.frames.find((f) => !allocator.test(data.frames[f].name));
-  return at === undefined ? stack.frames[0] : at;
-}

@@ -20,7 +20,12 @@ const STACKS: usize = 2000;
 const MOMENTS: usize = 800;
 
 const COSTS: [Cost; 6] =
-    [Cost::Live, Cost::Leaked, Cost::Peak, Cost::Allocated, Cost::Allocations, Cost::Temporary];
+    [Cost::Live, Cost::Peak, Cost::Allocated, Cost::Allocations, Cost::Temporary, Cost::Leaked];
+
+/// The costs that differ from each other: what is live at the end is live, unless another moment is asked for.
+fn different(source: &Source<'_>) -> &'static [Cost] {
+    if source.at.is_some() { &COSTS } else { &COSTS[..COSTS.len() - 1] }
+}
 
 #[derive(Serialize)]
 struct Page<'a> {
@@ -64,15 +69,17 @@ struct StackData {
     live: u64,
     cut: bool,
     /// By the order of the costs.
-    costs: [u64; COSTS.len()],
+    costs: Vec<u64>,
     /// Innermost first.
     frames: Vec<usize>,
+    /// Which of them asked for the blocks, and which it called if that is no allocator.
+    asked: [Option<usize>; 2],
 }
 
 #[derive(Default, Serialize)]
 struct RestData {
     stacks: u64,
-    costs: [u64; COSTS.len()],
+    costs: Vec<u64>,
 }
 
 /// The costs of all stacks.
@@ -117,8 +124,10 @@ fn shown(all: &[[u64; COSTS.len()]]) -> HashSet<usize> {
 fn page<'a>(source: &Source<'_>, timeline: &'a Timeline) -> Result<Page<'a>, Damaged> {
     let (profile, all, peak_at) = costs(source)?;
     let which = shown(&all);
+    let different = different(source);
     let mut known: HashMap<Frame, usize> = HashMap::new();
     let (mut frames, mut stacks, mut rest) = (Vec::new(), Vec::new(), RestData::default());
+    rest.costs = vec![0; different.len()];
     for (i, (s, costs)) in profile.stacks.iter().zip(all).enumerate() {
         if !which.contains(&i) {
             rest.stacks += 1;
@@ -135,15 +144,30 @@ fn page<'a>(source: &Source<'_>, timeline: &'a Timeline) -> Result<Page<'a>, Dam
             })
         });
         let frames_of = of.collect();
+        let of: Vec<&Frame> = profile.frames(s).collect();
+        let frame = |i: usize| {
+            let f: &&Frame = of.get(i)?;
+            Some((f.function.as_deref(), f.module.as_deref()))
+        };
+        let asked = profile.askers.find(frame);
+        let asked = [asked.map(|a| a.asker), asked.and_then(|a| a.through)];
         let live = s.figures.live_count;
-        stacks.push(StackData { id: s.node, live, cut: s.truncated, costs, frames: frames_of });
+        let costs = costs[..different.len()].to_vec();
+        stacks.push(StackData {
+            id: s.node,
+            live,
+            cut: s.truncated,
+            costs,
+            frames: frames_of,
+            asked,
+        });
     }
     let analysis = source.query.analysis(source.at)?;
     Ok(Page {
         version: 1,
         head: Head::new(&analysis, &source.filter),
-        costs: COSTS.iter().map(|c| CostData { name: c.name(), unit: c.unit() }).collect(),
-        cost: COSTS.iter().position(|c| *c == source.cost).unwrap_or(0),
+        costs: different.iter().map(|c| CostData { name: c.name(), unit: c.unit() }).collect(),
+        cost: different.iter().position(|c| *c == source.cost).unwrap_or(0),
         timeline: TimelineData { end_ns: timeline.end_ns, most: &timeline.most },
         peak_at_ns: analysis.meta().clock.ns(peak_at),
         frames,

@@ -167,6 +167,14 @@ function zoom(b) {
   state.path = state.path.concat(way);
 }
 
+// Who asked for the blocks of a stack, in a line.
+function asked(stack) {
+  const [asker, through] = stack.asked.map((i) => i === null ? null : data.frames[stack.frames[i]]);
+  if (!asker) return "(no stack)";
+  const line = asker.place.startsWith("+") ? "" : asker.place;
+  return asker.name + "  " + (line || asker.module) + (through ? ", by " + through.name : "");
+}
+
 function rows() {
   const order = data.stacks.filter((s) => !state.hits || s.frames.some((f) => state.hits[f]));
   const value = (s) => state.sort < data.costs.length ? s.costs[state.sort] : s.live;
@@ -191,8 +199,7 @@ function rows() {
     s.costs.forEach((c, i) => element("td", amount(c, data.costs[i].unit), tr));
     element("td", amount(s.live), tr);
     const last = element("td", undefined, tr);
-    const frame = data.frames[asker(data, s)];
-    element("span", frame ? frame.name + "  " + (frame.place || frame.module) : "(no stack)", last);
+    element("span", asked(s), last);
     if (state.open.has(s.id)) frames(s, last);
     tr.onclick = () => {
       if (!state.open.delete(s.id)) state.open.add(s.id);

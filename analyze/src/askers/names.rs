@@ -1,0 +1,257 @@
+//! Functions that are known by their names: allocators, and the standard libraries of C++ and Rust.
+
+/// Functions that hand out memory for somebody else.
+const ALLOCATORS: [&str; 14] = [
+    "malloc",
+    "calloc",
+    "realloc",
+    "reallocarray",
+    "posix_memalign",
+    "aligned_alloc",
+    "memalign",
+    "valloc",
+    "pvalloc",
+    "strdup",
+    "strndup",
+    "__rust_alloc",
+    "__rust_alloc_zeroed",
+    "__rust_realloc",
+];
+
+/// What the names of others begin with.
+const PREFIXES: [&str; 14] = [
+    "operator new",
+    "alloc::alloc::",
+    "<alloc::alloc::Global",
+    "__rdl_",
+    "__rg_",
+    "alloc::raw_vec::",
+    // With and without template arguments.
+    "__gnu_cxx::new_allocator",
+    "__gnu_cxx::__alloc_traits",
+    "std::__new_allocator",
+    "std::allocator_traits",
+    "std::allocator<",
+    "std::allocator::",
+    "std::__1::allocator",
+    "std::__1::__libcpp_",
+];
+
+/// Members of the standard library's containers that only make a node, an array or a string's buffer.
+const MEMBERS: [&str; 4] = ["::_M_allocate", "::_M_get_node", "::_S_allocate", "::_M_create"];
+
+/// Whether a function only hands out memory, so that the one that called it is who asked for it.
+pub(super) fn is_allocator(function: &str) -> bool {
+    let plain = function.split('(').next().unwrap_or(function);
+    let plain = plain.strip_prefix("__GI_").unwrap_or(plain);
+    let libc = plain.strip_prefix("__libc_").or(plain.strip_prefix("__"));
+    ALLOCATORS.contains(&plain)
+        || libc.is_some_and(|n| ALLOCATORS.contains(&n))
+        || PREFIXES.iter().any(|p| function.starts_with(p))
+        || (plain.starts_with("std::") && MEMBERS.iter().any(|m| is_member(plain, m)))
+}
+
+/// Whether a function's own name, behind all template arguments, begins with this.
+fn is_member(plain: &str, member: &str) -> bool {
+    let plain = without_arguments(plain);
+    plain.rfind(member).is_some_and(|at| !plain[at + member.len()..].contains([':', '>']))
+}
+
+/// The name of a function template without the arguments that it was made with.
+fn without_arguments(plain: &str) -> &str {
+    if !plain.ends_with('>') {
+        return plain;
+    }
+    let mut open = 0usize;
+    for (at, c) in plain.char_indices().rev() {
+        match c {
+            '>' => open += 1,
+            '<' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        if open == 0 {
+            return &plain[..at];
+        }
+    }
+    plain
+}
+
+/// What names of functions of a standard library begin with, behind a return type.
+const LIBRARIES: [&str; 12] = [
+    "std::",
+    "__gnu_cxx::",
+    "core::",
+    "alloc::",
+    "hashbrown::",
+    "<alloc::",
+    "<core::",
+    "<std::",
+    "<hashbrown::",
+    "<&mut alloc::",
+    "<&mut core::",
+    "<&mut std::",
+];
+
+/// Whether a function belongs to the standard library of C++ or Rust.
+pub(super) fn is_library(function: &str) -> bool {
+    let name = without_type(function);
+    LIBRARIES.iter().any(|p| name.starts_with(p))
+}
+
+/// A demangled name without the return type that C++ gives to templates: `void f<int>(int)` is `f<int>(int)`.
+fn without_type(function: &str) -> &str {
+    // Rust's names have no return types, and spaces between brackets only.
+    if function.starts_with('<') {
+        return function;
+    }
+    let (mut depth, mut begin) = (0usize, 0);
+    for (at, c) in function.char_indices() {
+        match c {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            '(' if depth == 0 => break,
+            ' ' if depth == 0 && !function[begin..at].ends_with("operator") => begin = at + 1,
+            _ => {}
+        }
+    }
+    &function[begin..]
+}
+
+/// A function's name alone: `std::vector::resize`, without return type, template arguments and parameters.
+pub(crate) fn bare(function: &str) -> String {
+    if function.starts_with('<') {
+        return crate::symbols::shorten(function);
+    }
+    let (mut depth, mut out) = (0usize, String::new());
+    for c in without_type(function).chars() {
+        match c {
+            '<' => depth += 1,
+            '>' => depth = depth.saturating_sub(1),
+            '(' if depth == 0 => break,
+            c if depth == 0 => out.push(c),
+            _ => {}
+        }
+    }
+    out
+}
+
+/// The last part of a function's name, in lower case.
+fn last_part(function: &str) -> String {
+    let plain = without_arguments(function.split('(').next().unwrap_or(function));
+    plain.rsplit("::").next().unwrap_or(plain).to_ascii_lowercase()
+}
+
+/// Whether a function's name says that it allocates.
+pub(super) fn says_alloc(function: &str) -> bool {
+    last_part(function).contains("alloc")
+}
+
+/// Whether a function's name says that it is a variant of the C library's allocator: `xmalloc`, `zrealloc_usable`.
+pub(super) fn is_variant(function: &str) -> bool {
+    let name = last_part(function);
+    ["malloc", "realloc", "calloc"].iter().any(|n| name.contains(n))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocators_are_told_from_those_who_ask() {
+        for name in [
+            "malloc",
+            "__libc_calloc",
+            "__strdup",
+            "__GI___strdup",
+            "operator new(unsigned long)",
+            "operator new[](unsigned long, std::nothrow_t const&)",
+            "__rust_alloc",
+            "alloc::raw_vec::RawVecInner<A>::finish_grow",
+            "<alloc::alloc::Global as core::alloc::Allocator>::allocate",
+            "<alloc::alloc::Global>::alloc_impl_runtime",
+            "std::__new_allocator<int>::allocate(unsigned long, void const*)",
+            "std::__new_allocator::allocate",
+            "std::allocator_traits<std::allocator<int> >::allocate(std::allocator<int>&, unsigned long)",
+            "std::allocator<int>::allocate(unsigned long)",
+            "std::_Vector_base<int, std::allocator<int> >::_M_allocate(unsigned long)",
+            "std::_Rb_tree<int, int, std::_Identity<int>, std::less<int> >::_M_get_node()",
+            "std::__detail::_Hashtable_alloc<std::allocator<std::pair<int, int> > >::_M_allocate_buckets(unsigned long)",
+            "std::_Rb_tree_node<int>* std::_Rb_tree<int, int, std::_Identity<int>, std::less<int> >::_M_create_node<int const&>(int const&)",
+            "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >::_M_create(unsigned long&, unsigned long)",
+            "std::__1::allocator<int>::allocate[abi:v160006](unsigned long)",
+        ] {
+            assert!(is_allocator(name), "{name}");
+        }
+        for name in [
+            "main",
+            "mallocator",
+            "my_malloc",
+            "operator+(int)",
+            "__libc_start_main",
+            "",
+            "std::vector<int, std::allocator<int> >::push_back(int const&)",
+            "std::_Vector_base<X<&A::_M_allocate>, int>::_M_fill_assign(unsigned long)",
+            "std::_Rb_tree<int, int>::_M_insert_unique<std::_M_create>(int)",
+            "std::operator>",
+            "mine::_M_allocate",
+        ] {
+            assert!(!is_allocator(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn libraries_are_told_from_what_uses_them() {
+        for name in [
+            "std::vector<int, std::allocator<int> >::push_back(int const&)",
+            "void std::vector<S>::_M_realloc_insert<S const&>(int, S const&)",
+            "std::_Rb_tree_node<int>* std::_Rb_tree<int>::_M_insert_<int const&>(int const&)",
+            "alloc::string::String::push_str",
+            "<alloc::vec::Vec<T> as core::clone::Clone>::clone",
+            "core::iter::adapters::map::Map<I,F>::fold",
+        ] {
+            assert!(is_library(name), "{name}");
+        }
+        for name in [
+            "main",
+            "open_session(std::string const&)",
+            "void mine::fill<std::string>(std::string)",
+            "<mine::Session as core::fmt::Display>::fmt",
+            "standard::f()",
+            "bool operator==<std::string>(std::string const&)",
+        ] {
+            assert!(!is_library(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn bare_names() {
+        for (name, want) in [
+            (
+                "std::vector<int, std::allocator<int> >::resize(unsigned long)",
+                "std::vector::resize",
+            ),
+            ("std::shared_ptr<A> std::make_shared<A, int>(int&&)", "std::make_shared"),
+            ("<alloc::vec::Vec<T>>::push", "<alloc::vec::Vec<>>::push"),
+            ("zmalloc", "zmalloc"),
+            ("a>b<", "ab"),
+        ] {
+            assert_eq!(bare(name), want);
+        }
+    }
+
+    #[test]
+    fn names_of_wrappers() {
+        for name in
+            ["zmalloc_usable", "ngx_palloc", "Perl_safesysmalloc", "my::Pool::Allocate(int)"]
+        {
+            assert!(says_alloc(name), "{name}");
+        }
+        for name in
+            ["open_session", "f(std::allocator<int>)", "g<alloc::Global>", "alloc::fmt::format"]
+        {
+            assert!(!says_alloc(name), "{name}");
+        }
+        assert!(is_variant("zrealloc_usable") && is_variant("x::MallocAligned(int)"));
+        assert!(!is_variant("alloc_session") && !is_variant("f(xmalloc)"));
+    }
+}

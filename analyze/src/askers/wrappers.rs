@@ -1,0 +1,166 @@
+//! Wrappers of an allocator, recognised by their use: small functions that many places call, that a good part
+//! of a module's allocations pass through, and whose blocks have the size that the caller wants.
+
+use super::{Askers, Kind, names};
+use crate::Analysis;
+use crate::load::Pc;
+use crate::model::Group;
+use crate::symbols::Symbolizer;
+use std::cmp::Reverse;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// A function: its name, and the path of its module.
+type Function = (Arc<str>, Option<Arc<str>>);
+
+/// So many stacks, those with the most calls, are looked at.
+const STACKS: usize = 20_000;
+
+/// Wrappers call wrappers: the search goes so many levels out.
+const LEVELS: usize = 6;
+/// Functions whose names don't say that they allocate are wrappers on so many of them.
+const UNNAMED_LEVELS: usize = 2;
+/// A wrapper is called from so many places at least.
+const CALLERS: usize = 3;
+/// The call of the allocator lies within so many bytes of a wrapper's start.
+const SMALL: u64 = 512;
+/// So many times as large as the smallest is the mean block of the caller with the largest, at least.
+const SPREAD: f64 = 1.5;
+/// A function whose name does not say that it allocates makes this part of its module's allocations at least.
+const PART: f64 = 0.1;
+
+/// How far a stack has been followed.
+#[derive(Clone, Copy)]
+struct Place {
+    /// A frame that asks, for now: the index of its code address, and the frame within that.
+    at: (usize, usize),
+    /// All frames further in are allocators, or wrappers.
+    is_direct: bool,
+}
+
+/// The use of a function.
+#[derive(Default)]
+struct Use {
+    calls: u64,
+    /// Code addresses that it returns to.
+    callers: Vec<u64>,
+    /// The smallest and the largest mean size of its stacks' blocks.
+    sizes: Option<(f64, f64)>,
+    /// How far behind its start the call lies, where that is known.
+    reach: u64,
+    is_direct: bool,
+}
+
+impl Use {
+    fn is_wrapper(&self, name: &str, level: usize, of_module: u64) -> bool {
+        if !self.is_direct || self.reach > SMALL {
+            return false;
+        }
+        let (least, most) = self.sizes.unwrap_or((0.0, 0.0));
+        let is_shared = self.callers.len() >= CALLERS && most >= least * SPREAD;
+        let is_large = level < UNNAMED_LEVELS && self.calls as f64 >= of_module as f64 * PART;
+        names::is_variant(name) || (is_shared && (names::says_alloc(name) || is_large))
+    }
+}
+
+/// Adds the wrappers of a recording to the functions that are passed over.
+pub(super) fn find(askers: &mut Askers, analysis: &Analysis, symbols: &mut Symbolizer<'_>) {
+    let mut groups: Vec<&Group> = analysis.groups().iter().filter(|g| calls(g) > 0).collect();
+    groups.sort_by_key(|g| (Reverse(calls(g)), g.node));
+    groups.truncate(STACKS);
+    let mut of_module: HashMap<Option<Arc<str>>, u64> = HashMap::new();
+    for level in 0..LEVELS {
+        let uses = uses(askers, &groups, analysis, symbols);
+        if level == 0 {
+            for ((_, module), u) in &uses {
+                *of_module.entry(module.clone()).or_default() += u.calls;
+            }
+        }
+        let is_wrapper = |((name, module), u): &(Function, Use)| {
+            u.is_wrapper(name, level, of_module.get(module).copied().unwrap_or(0))
+        };
+        let found: Vec<_> = uses.into_iter().filter(is_wrapper).map(|(f, _)| f).collect();
+        if found.is_empty() {
+            break;
+        }
+        for (name, module) in found {
+            let module = module.as_deref().unwrap_or("");
+            askers.wrappers.entry(module.into()).or_default().insert((*name).into());
+        }
+    }
+}
+
+fn calls(g: &Group) -> u64 {
+    g.figures.allocations + g.figures.reallocations
+}
+
+/// The use of each function that asks, for now.
+fn uses(
+    askers: &Askers,
+    groups: &[&Group],
+    analysis: &Analysis,
+    symbols: &mut Symbolizer<'_>,
+) -> HashMap<Function, Use> {
+    let mut uses: HashMap<Function, Use> = HashMap::new();
+    let mut known = HashMap::new();
+    for g in groups {
+        let stack = analysis.meta().stack(g.node);
+        let Some(place) = follow(askers, &stack, symbols, &mut known) else { continue };
+        let pc = stack[place.at.0];
+        let frames = symbols.peek(pc);
+        let f = &frames[place.at.1];
+        let Some(name) = f.function.clone() else { continue };
+        // Where the caller is: the next frame of the same address, or the next address.
+        let caller = match frames.get(place.at.1 + 1) {
+            Some(_) => pc.address ^ ((place.at.1 as u64 + 1) << 56),
+            None => stack.get(place.at.0 + 1).map_or(0, |p| p.address),
+        };
+        let u = uses.entry((name, f.module.clone())).or_default();
+        u.add(place, caller, calls(g), g.figures.allocated_bytes, f.function_offset);
+    }
+    uses
+}
+
+impl Use {
+    fn add(&mut self, place: Place, caller: u64, calls: u64, bytes: u64, offset: Option<u64>) {
+        self.calls += calls;
+        if self.callers.len() < CALLERS && !self.callers.contains(&caller) {
+            self.callers.push(caller);
+        }
+        let mean = bytes as f64 / calls as f64;
+        let (least, most) = self.sizes.unwrap_or((mean, mean));
+        self.sizes = Some((least.min(mean), most.max(mean)));
+        self.reach = self.reach.max(offset.unwrap_or(0));
+        self.is_direct |= place.is_direct;
+    }
+}
+
+/// Which frame of a code address asks, if one does; and whether those further in are all allocators or
+/// wrappers.
+type Known = HashMap<Pc, (Option<usize>, bool)>;
+
+/// The innermost frame of a stack that is not passed over.
+fn follow(
+    askers: &Askers,
+    stack: &[Pc],
+    symbols: &mut Symbolizer<'_>,
+    known: &mut Known,
+) -> Option<Place> {
+    let mut is_direct = true;
+    for (i, pc) in stack.iter().enumerate() {
+        let (asks, direct) = *known.entry(*pc).or_insert_with(|| {
+            let frames = symbols.peek(*pc);
+            let kinds =
+                frames.iter().map(|f| askers.kind(f.function.as_deref(), f.module.as_deref()));
+            let kinds: Vec<Kind> = kinds.collect();
+            let asks = kinds.iter().position(|k| *k == Kind::Asker);
+            let further_in = &kinds[..asks.unwrap_or(kinds.len())];
+            (asks, !further_in.contains(&Kind::Library))
+        });
+        is_direct &= direct;
+        if let Some(j) = asks {
+            return Some(Place { at: (i, j), is_direct });
+        }
+    }
+    None
+}
