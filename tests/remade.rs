@@ -169,7 +169,8 @@ fn sparse_pages_are_found_and_resident_memory_adds_up() {
     let unexplained = a["unexplained_bytes"].as_i64().expect("a number");
     let sum = n("live_bytes") + n("beside_bytes") - n("not_resident_bytes")
         + n("before_bytes")
-        + n("slack_bytes");
+        + n("slack_bytes")
+        + n("other_anonymous_bytes");
     assert_eq!(sum + others + unexplained, n("rss_bytes"), "{a:#}");
     assert_eq!(n("live_bytes"), 100_000 + 200 * 4000, "{a:#}");
     // 300 blocks of 4,000 bytes are older; most of what was freed is not given back.

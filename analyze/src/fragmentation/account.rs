@@ -1,26 +1,38 @@
 //! What the kernel counts as resident, taken apart.
 
-use super::pages::Found;
-use prof_trace::records::{Memory, map_kind};
+use super::pages::{self, Found, Within};
+use crate::Index;
+use crate::index::Damaged;
+use prof_trace::records::{Memory, PIECE, map_kind, part_kind};
 use serde::Serialize;
 
 /// Resident memory, taken apart: `rss_bytes` = `live_bytes` + `beside_bytes` - `not_resident_bytes` + `before_bytes`
-/// + `slack_bytes` + all of `maps` but heap and anonymous + `unexplained_bytes`.
+/// + `slack_bytes` + `other_anonymous_bytes` + all of `maps` but heap and anonymous + `unexplained_bytes`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Account {
     /// Bytes of the resident set.
     pub rss_bytes: u64,
+    /// glibc's arenas were read: what is in use and what is free is what the allocator says.
+    pub by_allocator: bool,
     /// Bytes of live blocks on the heap, as asked for.
     pub live_bytes: u64,
-    /// Bytes beside them on their pages: the allocator's own, free ones, blocks from before the attach.
+    /// Bytes beside them. By the allocator: their headers, and what they are rounded up by; else the rest of
+    /// their pages, which may be free, or blocks from before the attach.
     pub beside_bytes: u64,
-    /// Bytes of those pages that are not resident: never written to, or swapped out.
+    /// Bytes of those, or of older blocks, that are not resident: never written to, or swapped out.
     pub not_resident_bytes: u64,
-    /// Resident bytes of other pages of the heap, as far as they can be from before the attach: no more than
-    /// were resident then.
+    /// By the allocator: bytes of all other blocks in use, which are from before the attach or in threads'
+    /// caches. Else resident bytes of other pages of the heap, as far as they can be from before the attach: no
+    /// more than were resident then.
     pub before_bytes: u64,
-    /// The rest of those: kept by the allocator, though nothing that was recorded is on them.
+    /// Resident bytes that the allocator keeps. By the allocator: those of free chunks; else the rest of other
+    /// pages of the heap.
     pub slack_bytes: u64,
+    /// Bytes of free chunks, resident or not, if the allocator says.
+    pub free_bytes: Option<u64>,
+    /// Resident anonymous memory in which no block of a recorded allocator ever was: memory that the program, or a
+    /// runtime, has mapped for itself.
+    pub other_anonymous_bytes: u64,
     /// Bytes of live blocks that are not on the heap; they are in the mappings below.
     pub elsewhere_bytes: u64,
     /// All mappings, by kind.
@@ -42,55 +54,233 @@ pub struct MapData {
     pub rss_bytes: u64,
 }
 
-/// Bytes of the mappings that allocators take memory from.
-fn heap_rss(m: &Memory) -> u64 {
-    m.heaps.as_chunks::<3>().0.iter().fold(0u64, |sum, h| sum.saturating_add(h[2]))
+/// A range of anonymous memory.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    start: u64,
+    end: u64,
+    rss: u64,
+    kind: u64,
 }
 
-/// Takes a moment apart, given what is on the pages then.
-pub(super) fn account(m: &Memory, first: Option<&Memory>, found: &Found, page: u64) -> Account {
-    let (mut beside_all, mut missing, mut other) = (0u64, 0u64, 0u64);
-    let mut on_heap = 0u64;
-    for &[start, end, rss] in m.heaps.as_chunks::<3>().0 {
-        let (from, to) = (start / page, end.div_ceil(page));
-        let i = found.runs.partition_point(|r| r.end <= from);
-        let mut pages = 0u64;
-        for r in found.runs[i..].iter().take_while(|r| r.page < to) {
-            let n = r.end.min(to).saturating_sub(r.page.max(from));
-            pages = pages.saturating_add(n);
-            // All of a run, but where it goes on into another mapping.
-            let part = u128::from(r.used) * u128::from(n) / u128::from((r.end - r.page).max(1));
-            on_heap = on_heap.saturating_add(part as u64);
-        }
-        let bytes = pages.saturating_mul(page);
-        missing = missing.saturating_add(bytes.saturating_sub(rss));
-        other = other.saturating_add(rss.saturating_sub(bytes));
-        beside_all = beside_all.saturating_add(bytes);
+/// The anonymous memory of a moment.
+#[derive(Debug, Default)]
+pub(super) struct Places {
+    parts: Vec<Part>,
+    /// Their addresses, one for each.
+    pub ranges: Vec<(u64, u64)>,
+    /// What glibc says: bytes from the kernel, free ones, resident free ones.
+    arenas: Option<[u64; 3]>,
+    /// An earlier prof has not told whose it is: all of it is taken for the allocator's.
+    old: bool,
+}
+
+/// What becomes of parts.
+#[derive(Default)]
+struct Sums {
+    live: u64,
+    beside: u64,
+    missing: u64,
+    before: u64,
+    slack: u64,
+    foreign: u64,
+}
+
+/// The parts of a moment, of whichever prof.
+fn parts_of(m: &Memory) -> (Vec<Part>, bool) {
+    let new = m.parts.as_chunks::<4>().0.iter();
+    let mut all: Vec<Part> =
+        new.map(|&[start, end, rss, kind]| Part { start, end, rss, kind }).collect();
+    let old = all.is_empty();
+    if old {
+        let heaps = m.heaps.as_chunks::<3>().0.iter();
+        let part = |&[start, end, rss]: &[u64; 3]| Part { start, end, rss, kind: part_kind::HEAP };
+        all.extend(heaps.map(part));
     }
-    let on_heap = on_heap.min(found.pages.live_bytes);
-    let elsewhere = found.pages.live_bytes - on_heap;
-    let before_bytes = first.map_or(0, heap_rss).min(other);
-    let maps: Vec<MapData> = m
-        .maps
-        .as_chunks::<3>()
-        .0
-        .iter()
-        .filter_map(|t| {
+    // A recording can say anything: what is searched has to be in order.
+    all.retain(|p| p.start < p.end);
+    all.sort_unstable_by_key(|p| (p.start, p.end));
+    let mut last = 0;
+    all.retain(|p| {
+        let apart = p.start >= last;
+        last = last.max(p.end);
+        apart
+    });
+    (all, old)
+}
+
+/// Bytes of a part in pieces that recorded blocks have ever begun in.
+fn used_bytes(p: &Part, used: &[u64]) -> u64 {
+    let from = used.partition_point(|u| u.saturating_add(PIECE) <= p.start);
+    let pieces = used[from..].iter().take_while(|u| **u < p.end);
+    let overlap = |u: &u64| u.saturating_add(PIECE).min(p.end).saturating_sub((*u).max(p.start));
+    pieces.map(overlap).fold(0, u64::saturating_add)
+}
+
+fn share(whole: u64, part: u64, of: u64) -> u64 {
+    (u128::from(whole) * u128::from(part) / u128::from(of.max(1))) as u64
+}
+
+/// What was resident at the attach in those places of a part in which no recorded block ever began.
+fn unused_of(p: &Part, first: &[Part], used: &[u64]) -> u64 {
+    let from = first.partition_point(|f| f.end <= p.start);
+    let there = first[from..].iter().take_while(|f| f.start < p.end);
+    let bytes = |f: &Part| {
+        let both = Part { start: f.start.max(p.start), end: f.end.min(p.end), ..*f };
+        let unused = (both.end - both.start) - used_bytes(&both, used);
+        share(f.rss, unused, f.end - f.start)
+    };
+    there.map(bytes).fold(0, u64::saturating_add)
+}
+
+impl Part {
+    /// Resident bytes of what the allocator has of it.
+    fn allocators(&self, used: &[u64]) -> u64 {
+        match self.kind {
+            part_kind::UNKNOWN => share(self.rss, used_bytes(self, used), self.end - self.start),
+            _ => self.rss,
+        }
+    }
+}
+
+impl Places {
+    pub(super) fn of(m: &Memory) -> Self {
+        let (parts, old) = parts_of(m);
+        let ranges = parts.iter().map(|p| (p.start, p.end)).collect();
+        let arenas = m.arenas.first_chunk::<3>().copied().filter(|a| a[0] > 0 && a[1] <= a[0]);
+        Self { parts, ranges, arenas, old }
+    }
+
+    /// Where recorded blocks ever were in memory of nobody known; ascending multiples of [`PIECE`].
+    pub(super) fn used(&self, index: &Index) -> Result<Vec<u64>, Damaged> {
+        let unknown = |p: &&Part| p.kind == part_kind::UNKNOWN;
+        if !self.parts.iter().any(|p| unknown(&p)) {
+            return Ok(Vec::new());
+        }
+        let of_interest = |piece: u64| {
+            let from = self.parts.partition_point(|p| p.end <= piece);
+            let end = piece.saturating_add(PIECE);
+            self.parts[from..].iter().take_while(|p| p.start < end).any(|p| unknown(&p))
+        };
+        pages::used_pieces(index, self.arenas.is_none(), of_interest)
+    }
+
+    /// Bytes of pages with live blocks in a part.
+    fn under(p: &Part, found: &Found, page: u64) -> u64 {
+        let (from, to) = (p.start / page, p.end.div_ceil(page));
+        let i = found.runs.partition_point(|r| r.end <= from);
+        let runs = found.runs[i..].iter().take_while(|r| r.page < to);
+        let pages = |r: &super::pages::Run| r.end.min(to).saturating_sub(r.page.max(from));
+        runs.map(pages).fold(0, u64::saturating_add).saturating_mul(page)
+    }
+
+    /// What can be said of parts without the allocator: pages with live blocks are theirs, and of the others
+    /// there were `older` resident bytes at the attach.
+    fn estimate(&self, which: impl Fn(u64) -> bool, older: u64, ask: &Known<'_>) -> Sums {
+        let mut s = Sums::default();
+        let mut other = 0u64;
+        for (p, w) in self.parts.iter().zip(&ask.found.within).filter(|(p, _)| which(p.kind)) {
+            let under = Self::under(p, ask.found, ask.page);
+            // Pages with blocks of glibc's that are mapped on their own are the allocator's, and no more of the part.
+            let theirs = p.allocators(ask.used).max(under.min(p.rss));
+            // Where another allocator was recorded, what was there at the attach may be its.
+            let was = if ask.used.is_empty() { 0 } else { unused_of(p, ask.first, ask.used) };
+            let was = was.min(p.rss - theirs);
+            s.before = s.before.saturating_add(was);
+            s.foreign = s.foreign.saturating_add(p.rss - theirs - was);
+            s.live = s.live.saturating_add(w.bytes.min(under));
+            s.beside = s.beside.saturating_add(under.saturating_sub(w.bytes));
+            s.missing = s.missing.saturating_add(under.saturating_sub(theirs));
+            other = other.saturating_add(theirs.saturating_sub(under));
+        }
+        let older = older.min(other);
+        s.before = s.before.saturating_add(older);
+        s.slack = other - older;
+        s
+    }
+
+    /// What the allocator says of its heaps.
+    fn told(&self, [system, free, resident]: [u64; 3], found: &Found) -> Sums {
+        let heaps =
+            || self.parts.iter().zip(&found.within).filter(|(p, _)| p.kind == part_kind::HEAP);
+        let sum = |f: &dyn Fn(&Part, &Within) -> u64| {
+            heaps().map(|(p, w)| f(p, w)).fold(0, u64::saturating_add)
+        };
+        let (rss, live) = (sum(&|p, _| p.rss), sum(&|_, w| w.bytes));
+        let chunks = sum(&|_, w| w.chunks).max(live);
+        let (before, slack) = ((system - free).saturating_sub(chunks), resident.min(rss));
+        let counted = chunks.saturating_add(before).saturating_add(slack);
+        // What is resident beyond that (descriptions of arenas, the rests of pages) is the allocator's own.
+        let beside = (chunks - live).saturating_add(rss.saturating_sub(counted));
+        Sums { live, beside, missing: counted.saturating_sub(rss), before, slack, foreign: 0 }
+    }
+
+    /// Takes the moment apart, given what is on the pages then, and where blocks ever were.
+    pub(super) fn account(
+        &self,
+        m: &Memory,
+        first: Option<&Memory>,
+        found: &Found,
+        page: u64,
+        used: &[u64],
+    ) -> Account {
+        let first = first.map(|f| parts_of(f).0).unwrap_or_default();
+        let ask = Known { found, page, used, first: &first };
+        let older = |which: &dyn Fn(u64) -> bool| {
+            let all = first.iter().filter(|p| which(p.kind)).map(|p| p.allocators(used));
+            all.fold(0, u64::saturating_add)
+        };
+        let all = match self.arenas.filter(|_| !self.old) {
+            Some(arenas) => vec![
+                self.told(arenas, found),
+                // A block that is mapped on its own and was not recorded is from before.
+                self.estimate(|k| k == part_kind::BLOCK, u64::MAX, &ask),
+                self.estimate(
+                    |k| k == part_kind::UNKNOWN,
+                    older(&|k| k == part_kind::UNKNOWN),
+                    &ask,
+                ),
+            ],
+            None => vec![self.estimate(|_| true, older(&|_| true), &ask)],
+        };
+        let sum = |f: fn(&Sums) -> u64| all.iter().map(f).fold(0, u64::saturating_add);
+        let live = sum(|s| s.live).min(found.pages.live_bytes);
+        let kinds = m.maps.as_chunks::<3>().0.iter().filter_map(|t| {
             let kind = *map_kind::NAMES.get(usize::try_from(t[0]).ok()?)?;
             Some(MapData { kind, size_bytes: t[1], rss_bytes: t[2] })
-        })
-        .collect();
-    let mapped = maps.iter().map(|m| m.rss_bytes).fold(0, u64::saturating_add);
-    Account {
-        rss_bytes: m.rss,
-        live_bytes: on_heap,
-        beside_bytes: beside_all.saturating_sub(on_heap),
-        not_resident_bytes: missing,
-        before_bytes,
-        slack_bytes: other - before_bytes,
-        elsewhere_bytes: elsewhere,
-        unexplained_bytes: (m.rss as i64).saturating_sub(mapped as i64),
-        swap_bytes: m.swap,
-        maps,
+        });
+        let maps: Vec<MapData> = kinds.collect();
+        let of = |anonymous: bool| {
+            let is = |m: &&MapData| matches!(m.kind, "heap" | "anonymous") == anonymous;
+            maps.iter().filter(is).map(|m| m.rss_bytes).fold(0, u64::saturating_add)
+        };
+        // Anonymous memory that can't be written to is nobody's heap.
+        let parts = self.parts.iter().map(|p| p.rss).fold(0, u64::saturating_add);
+        let foreign = sum(|s| s.foreign).saturating_add(of(true).saturating_sub(parts));
+        let mapped = parts.max(of(true)).saturating_add(of(false));
+        Account {
+            rss_bytes: m.rss,
+            by_allocator: self.arenas.is_some() && !self.old,
+            live_bytes: live,
+            beside_bytes: sum(|s| s.beside),
+            not_resident_bytes: sum(|s| s.missing),
+            before_bytes: sum(|s| s.before),
+            slack_bytes: sum(|s| s.slack),
+            free_bytes: self.arenas.filter(|_| !self.old).map(|a| a[1]),
+            other_anonymous_bytes: foreign,
+            elsewhere_bytes: found.pages.live_bytes - live,
+            unexplained_bytes: (m.rss as i64).saturating_sub(mapped as i64),
+            swap_bytes: m.swap,
+            maps,
+        }
     }
+}
+
+/// What is known of blocks.
+struct Known<'a> {
+    found: &'a Found,
+    page: u64,
+    used: &'a [u64],
+    /// The parts at the attach.
+    first: &'a [Part],
 }

@@ -14,6 +14,9 @@ use crate::index::Damaged;
 use crate::query::Query;
 use crate::report::{FilterData, FrameData, Head, frames_of};
 use crate::symbols::Symbolizer;
+use account::Places;
+use pages::Ask;
+use prof_trace::size::Chunks;
 use serde::Serialize;
 
 pub use account::{Account, MapData};
@@ -113,17 +116,24 @@ impl Fragmentation {
         let memory = meta.memory.last.as_ref().filter(|_| options.at.is_none());
         let at = options.at.or(memory.map(|m| m.ticks));
         let page = page_size(index);
-        let found = pages::find(index, query, at, page, options.sparse)?;
+        let places = memory.map(Places::of).unwrap_or_default();
+        let ask = Ask {
+            at,
+            page,
+            sparse: options.sparse,
+            chunks: Chunks::of(meta.target.pointer_size),
+            ranges: &places.ranges,
+        };
+        let found = pages::find(index, query, &ask)?;
         // All blocks are on the heap, whatever the filter says.
         let account = match memory {
-            Some(m) if query.is_all() => {
-                Some(account::account(m, meta.memory.first.as_ref(), &found, page))
-            }
             Some(m) => {
                 let all = Query::new(index, &crate::query::Filter::default());
-                let all = all.ok().map(|q| pages::find(index, &q, at, page, options.sparse));
-                let all = all.transpose()?;
-                all.map(|all| account::account(m, meta.memory.first.as_ref(), &all, page))
+                let all = all.ok().filter(|_| !query.is_all());
+                let all = all.map(|q| pages::find(index, &q, &ask)).transpose()?;
+                let used = places.used(index)?;
+                let first = meta.memory.first.as_ref();
+                Some(places.account(m, first, all.as_ref().unwrap_or(&found), page, &used))
             }
             None => None,
         };

@@ -3,7 +3,10 @@
 use crate::Index;
 use crate::index::{Block, Column, Damaged};
 use crate::query::{Query, Selection};
+use prof_trace::records::PIECE;
+use prof_trace::size::{Chunks, Header};
 use serde::Serialize;
+use std::collections::HashSet;
 
 /// Into so many parts of the use of pages they are counted.
 pub const STEPS: usize = 10;
@@ -46,6 +49,32 @@ pub(super) struct Found {
     pub groups: Vec<Group>,
     /// Runs of pages with live blocks, ascending.
     pub runs: Vec<Run>,
+    /// Live blocks in each of the ranges that were asked for.
+    pub within: Vec<Within>,
+}
+
+/// Live blocks in a range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Within {
+    /// Bytes asked for.
+    pub bytes: u64,
+    /// Bytes that the allocator has for them, as far as glibc's headers say.
+    pub chunks: u64,
+}
+
+/// What is asked of blocks beside their pages.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ask<'a> {
+    /// Ticks of the moment.
+    pub at: Option<u64>,
+    /// Bytes of a page.
+    pub page: u64,
+    /// Pages are sparse of which less than this part is used.
+    pub sparse: f64,
+    /// How chunks are made.
+    pub chunks: Chunks,
+    /// Ranges, ascending: first address, and first behind it.
+    pub ranges: &'a [(u64, u64)],
 }
 
 /// Pages with live blocks that follow each other.
@@ -72,9 +101,10 @@ struct Part {
 #[derive(Default)]
 struct State {
     selection: Selection,
-    columns: [Vec<u64>; 5],
+    columns: [Vec<u64>; 6],
     parts: Vec<Part>,
     groups: Vec<(u64, u64)>,
+    within: Vec<Within>,
 }
 
 /// Adds the parts of pages that a block is on. However large it says that it is, they are three at most.
@@ -96,18 +126,13 @@ fn add(parts: &mut Vec<Part>, addr: u64, size: u64, group: u32, page: u64) {
 }
 
 /// Looks at the blocks that are live at a moment.
-pub(super) fn find(
-    index: &Index,
-    query: &Query<'_>,
-    at: Option<u64>,
-    page: u64,
-    sparse: f64,
-) -> Result<Found, Damaged> {
-    // What never ended does so later than anything else.
-    let at = at.unwrap_or(u64::MAX).min(u64::MAX - 1);
+pub(super) fn find(index: &Index, query: &Query<'_>, ask: &Ask<'_>) -> Result<Found, Damaged> {
+    let (page, sparse) = (ask.page, ask.sparse);
     let groups = index.analysis().groups().len();
-    let state = || State { groups: vec![(0, 0); groups], ..State::default() };
-    let states = index.scan(state, |s, block| collect(s, query, block, at, page))?;
+    let none = vec![Within::default(); ask.ranges.len()];
+    let state = || State { groups: vec![(0, 0); groups], within: none.clone(), ..State::default() };
+    let states = index.scan(state, |s, block| collect(s, query, block, ask))?;
+    let mut within = none.clone();
     let mut all = vec![Group::default(); groups];
     let mut parts: Vec<Part> = Vec::new();
     for s in states {
@@ -115,14 +140,18 @@ pub(super) fn find(
             g.blocks += blocks;
             g.bytes = g.bytes.saturating_add(bytes);
         }
+        for (to, from) in within.iter_mut().zip(s.within) {
+            to.bytes = to.bytes.saturating_add(from.bytes);
+            to.chunks = to.chunks.saturating_add(from.chunks);
+        }
         match parts.is_empty() {
             true => parts = s.parts,
             false => parts.extend(s.parts),
         }
     }
     parts.sort_unstable();
-    let mut found =
-        Found { pages: Pages { size: page, ..Pages::default() }, groups: all, runs: Vec::new() };
+    let pages = Pages { size: page, ..Pages::default() };
+    let mut found = Found { pages, groups: all, runs: Vec::new(), within };
     for g in &found.groups {
         found.pages.live_count += g.blocks;
         found.pages.live_bytes = found.pages.live_bytes.saturating_add(g.bytes);
@@ -187,13 +216,9 @@ impl Found {
     }
 }
 
-fn collect(
-    s: &mut State,
-    query: &Query<'_>,
-    block: &mut Block<'_>,
-    at: u64,
-    page: u64,
-) -> Option<()> {
+fn collect(s: &mut State, query: &Query<'_>, block: &mut Block<'_>, ask: &Ask<'_>) -> Option<()> {
+    // What never ended does so later than anything else.
+    let at = ask.at.unwrap_or(u64::MAX).min(u64::MAX - 1);
     if block.range(Column::Begin).0 > at || block.range(Column::End).1 <= at {
         return Some(());
     }
@@ -201,12 +226,12 @@ fn collect(
     if s.selection.rows.is_empty() {
         return Some(());
     }
-    const READ: [Column; 5] =
-        [Column::Begin, Column::End, Column::Addr, Column::Size, Column::Group];
+    const READ: [Column; 6] =
+        [Column::Begin, Column::End, Column::Addr, Column::Size, Column::Group, Column::Header];
     for (c, values) in READ.into_iter().zip(&mut s.columns) {
         block.read(c, values)?;
     }
-    let [begins, ends, addrs, sizes, groups] = &s.columns;
+    let [begins, ends, addrs, sizes, groups, headers] = &s.columns;
     for &i in &s.selection.rows {
         let i = i as usize;
         if begins[i] > at || ends[i] <= at {
@@ -215,9 +240,55 @@ fn collect(
         let sum = s.groups.get_mut(groups[i] as usize)?;
         sum.0 += 1;
         sum.1 = sum.1.saturating_add(sizes[i]);
-        add(&mut s.parts, addrs[i], sizes[i], groups[i] as u32, page);
+        add(&mut s.parts, addrs[i], sizes[i], groups[i] as u32, ask.page);
+        let range = ask.ranges.partition_point(|r| r.1 <= addrs[i]);
+        if ask.ranges.get(range).is_some_and(|r| r.0 <= addrs[i]) {
+            let within = &mut s.within[range];
+            within.bytes = within.bytes.saturating_add(sizes[i]);
+            let header = Header::from_code(headers[i] as u16);
+            let chunk = ask.chunks.bytes(sizes[i], header);
+            within.chunks = within.chunks.saturating_add(chunk);
+        }
     }
     Some(())
+}
+
+/// Multiples of [`PIECE`] at which recorded blocks ever began that are not glibc's, as far as they lie where
+/// `of_interest` says; ascending. If `all`, those of glibc count as well.
+pub(super) fn used_pieces(
+    index: &Index,
+    all: bool,
+    of_interest: impl Fn(u64) -> bool,
+) -> Result<Vec<u64>, Damaged> {
+    type Seen = (HashSet<u64>, [Vec<u64>; 2]);
+    let states = index.scan(Seen::default, |(seen, [addrs, headers]), block| {
+        let (low, high) = block.range(Column::Addr);
+        if low / PIECE == high / PIECE && seen.contains(&(low / PIECE)) {
+            return Some(());
+        }
+        block.read(Column::Addr, addrs)?;
+        block.read(Column::Header, headers)?;
+        let mut last = None;
+        for (addr, header) in addrs.iter().zip(headers.iter()) {
+            let piece = addr / PIECE;
+            let header = Header::from_code(*header as u16);
+            if last != Some(piece) && !header.mapped && (all || !header.is_known()) {
+                seen.insert(piece);
+                last = Some(piece);
+            }
+        }
+        Some(())
+    })?;
+    let made = states.into_iter().flat_map(|s| s.0).map(|p| p * PIECE);
+    let mut all: Vec<u64> = made.filter(|p| of_interest(*p)).collect();
+    if !all.is_empty() {
+        // Blocks from before are known by their frees.
+        let freed = index.before().frees().iter().map(|f| f.1 / PIECE * PIECE);
+        all.extend(freed.filter(|p| of_interest(*p)));
+    }
+    all.sort_unstable();
+    all.dedup();
+    Ok(all)
 }
 
 #[cfg(test)]

@@ -68,20 +68,29 @@ fn account(a: &Account, at: u64, out: &mut String) -> fmt::Result {
         |sign: &str, n: u64, what: &str| writeln!(out, "  {sign} {:>12}  {what}", bytes(n));
     line(" ", a.rss_bytes, &format!("resident (RSS), at {}; of these:", duration(at)))?;
     line("+", a.live_bytes, "live blocks that were recorded")?;
-    line(
-        "+",
-        a.beside_bytes,
-        "beside them on their pages: the allocator's own, free, or older blocks",
-    )?;
+    let (beside, before, slack) = match a.by_allocator {
+        true => (
+            "beside them: the allocator's headers, and what it rounds up by",
+            "other blocks in use, as glibc says: from before the attach, or in threads' caches",
+            "free, kept by the allocator, as glibc says",
+        ),
+        false => (
+            "beside them on their pages: the allocator's own, free, or older blocks",
+            "other pages of the heap, from before the attach at most",
+            "other pages of the heap: kept by the allocator",
+        ),
+    };
+    line("+", a.beside_bytes, beside)?;
     if a.not_resident_bytes > 0 {
-        line(
-            "-",
-            a.not_resident_bytes,
-            "of those pages not resident: never written to, or swapped out",
-        )?;
+        line("-", a.not_resident_bytes, "of those not resident: never written to, or swapped out")?;
     }
-    line("+", a.before_bytes, "other pages of the heap, from before the attach at most")?;
-    line("+", a.slack_bytes, "other pages of the heap: kept by the allocator")?;
+    line("+", a.before_bytes, before)?;
+    line("+", a.slack_bytes, slack)?;
+    if a.other_anonymous_bytes > 0 {
+        let what = "anonymous memory of no recorded allocator: mapped by the program or a runtime \
+                    (Python's arenas, a JVM's heap, PHP's)";
+        line("+", a.other_anonymous_bytes, what)?;
+    }
     for m in a.maps.iter().filter(|m| !matches!(m.kind, "heap" | "anonymous")) {
         line("+", m.rss_bytes, &format!("mappings: {}", m.kind))?;
     }

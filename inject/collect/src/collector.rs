@@ -8,7 +8,7 @@ use crate::maps::{self, Maps};
 use crate::modules::Modules;
 use crate::output::Output;
 use crate::peek::start_time;
-use crate::smaps::Smaps;
+use crate::smaps::{Known, Smaps};
 use crate::target::{Watched, switch_off};
 use crate::threads::Threads;
 use crate::tree::Tree;
@@ -16,7 +16,7 @@ use crate::watch::Watch;
 use prof_trace::chunk;
 use prof_trace::pack::Compress;
 use prof_trace::records::{Counters, End, Pass, Toggle, kind};
-use prof_trace::shared::{SEGMENT_SIZE, Shared, TOGGLES, flags, state};
+use prof_trace::shared::{FUNCTIONS, Kind, SEGMENT_SIZE, Shared, TOGGLES, flags, state};
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -117,6 +117,13 @@ fn areas(shared: &Shared) -> impl Iterator<Item = (u64, u64)> {
     let ring = std::iter::once((c.ring_addr, c.ring_len));
     let others = c.stubs.iter().chain(&c.guards).chain([&c.place]);
     ring.chain(others.map(|a| (a.addr, a.len))).filter(|a| a.1 > 0)
+}
+
+/// Whether another malloc than glibc's is recorded.
+fn has_other_allocator(shared: &Shared) -> bool {
+    let n = (shared.control().functions.load(Relaxed) as usize).min(FUNCTIONS);
+    let mut all = (0..n).filter_map(|i| shared.function(i));
+    all.any(|f| f.kind == Kind::Malloc as u32 && f.headers == 0)
 }
 
 impl Collector {
@@ -396,10 +403,14 @@ impl Collector {
     /// Asks the kernel what is resident, where: seldom, and not waiting for it, unless the recording ends.
     fn look_at_memory(&mut self, now: bool) {
         let shared = self.shared;
-        let ours = || areas(&shared).map(|a| (a.0, a.0.saturating_add(a.1))).collect::<Vec<_>>();
+        let known = || Known {
+            ours: areas(&shared).map(|a| (a.0, a.0.saturating_add(a.1))).collect(),
+            threads: shared.used_slots().map(|s| s.tp.load(Relaxed)).collect(),
+            others: has_other_allocator(&shared),
+        };
         let seen = match now {
-            true => self.smaps.now(&ours(), self.clock),
-            false => self.smaps.poll(ours, self.clock),
+            true => self.smaps.now(&known(), self.clock),
+            false => self.smaps.poll(known, self.clock),
         };
         if let Some(memory) = seen {
             self.out.put(kind::MEMORY, &memory.encode());

@@ -13,12 +13,14 @@
 //! * [`drain_orphan`]: what is left in the ring of a collector that died;
 //! * [`module_symbols`]: what is kept of a module's file.
 
+mod arenas;
 mod census;
 mod clock;
 mod collector;
 mod counters;
 mod drain;
 mod foreign;
+mod heaps;
 mod maps;
 mod modules;
 mod orphan;
@@ -28,6 +30,7 @@ mod peek;
 mod ring_copy;
 mod ring_map;
 mod smaps;
+mod stacks;
 mod symbols;
 mod target;
 mod threads;

@@ -1,13 +1,16 @@
 //! The target's memory as the kernel counts it, mapping by mapping.
 
 use crate::clock::Clock;
+use crate::heaps::{Candidate, apart};
 use crate::maps::{MAX_TEXT as MAX_MAPS, Mapping, parse_line};
 use crate::pages::{Counted, Pages};
+use crate::stacks::{pointers, stacks};
 use crate::target::proc_dir;
 use prof_trace::records::{Memory, map_kind};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -18,9 +21,8 @@ const MAX_TEXT: u64 = 256 << 20;
 const MAX_LINE: usize = 8 << 10;
 /// The most heaps that are listed.
 const MAX_HEAPS: usize = 1 << 16;
-/// An inaccessible mapping in front of another is the guard of a stack if it is no longer than this; what
-/// arenas have in reserve is longer.
-const GUARD: u64 = 1 << 20;
+/// The usual length of a thread's stack.
+const STACK: u64 = 8 << 20;
 /// How long to wait between two looks: at first, and at most.
 const GAP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// A look may take one part in so many of the time.
@@ -52,6 +54,19 @@ struct Files {
     status: File,
     maps: File,
     pages: Option<Pages>,
+    mem: Option<File>,
+    tasks: PathBuf,
+}
+
+/// What is known of the target's memory beforehand.
+#[derive(Clone, Debug, Default)]
+pub struct Known {
+    /// Mappings of prof's own: first addresses, and first behind them.
+    pub ours: Vec<(u64, u64)>,
+    /// Thread pointers: most thread libraries keep a thread's descriptor at the end of its stack.
+    pub threads: Vec<u64>,
+    /// Other allocators than glibc's are recorded.
+    pub others: bool,
 }
 
 /// What is counted of a mapping.
@@ -70,15 +85,15 @@ impl Smaps {
         let files = || {
             let (smaps, statm) = (open("smaps")?, open("statm")?);
             let (status, maps) = (open("status")?, open("maps")?);
-            let pages = open("pagemap").map(Pages::new);
-            Some(Arc::new(Files { smaps, statm, status, maps, pages }))
+            let (pages, mem) = (open("pagemap").map(Pages::new), open("mem"));
+            let tasks = PathBuf::from(format!("/proc/{pid}/task"));
+            Some(Arc::new(Files { smaps, statm, status, maps, pages, mem, tasks }))
         };
         Self { files: files(), next: Instant::now(), gap: GAP.0, looking: None }
     }
 
-    /// Begins to look if it is time for that; what was seen last, if that is new. `ours` are prof's own
-    /// mappings.
-    pub fn poll(&mut self, ours: impl FnOnce() -> Vec<(u64, u64)>, clock: Clock) -> Option<Memory> {
+    /// Begins to look if it is time for that; what was seen last, if that is new.
+    pub fn poll(&mut self, known: impl FnOnce() -> Known, clock: Clock) -> Option<Memory> {
         let done = self.looking.take_if(|l| l.is_finished());
         let done = done.and_then(|l| l.join().ok());
         let seen = done.and_then(|(seen, took)| {
@@ -87,12 +102,12 @@ impl Smaps {
         });
         if self.looking.is_none() && Instant::now() >= self.next {
             let files = self.files.clone()?;
-            let ours = ours();
+            let known = known();
             let began = Instant::now();
             // A look that takes long is not over when the next is due.
             self.next = began + self.gap;
             self.gap = (self.gap * 2).min(GAP.1);
-            let look = move || (files.look(&ours, clock), began.elapsed());
+            let look = move || (files.look(&known, clock), began.elapsed());
             self.looking = std::thread::Builder::new().name("prof-smaps".into()).spawn(look).ok();
         }
         seen
@@ -108,24 +123,37 @@ impl Smaps {
     }
 
     /// Looks now.
-    pub fn now(&mut self, ours: &[(u64, u64)], clock: Clock) -> Option<Memory> {
+    pub fn now(&mut self, known: &Known, clock: Clock) -> Option<Memory> {
         if let Some(l) = self.looking.take() {
             let _ = l.join();
         }
-        self.files.as_ref()?.look(ours, clock)
+        self.files.as_ref()?.look(known, clock)
     }
 }
 
 impl Files {
-    fn look(&self, ours: &[(u64, u64)], clock: Clock) -> Option<Memory> {
+    fn look(&self, known: &Known, clock: Clock) -> Option<Memory> {
         let before = self.rss();
-        let mut memory = match &self.pages {
-            Some(pages) if !self.is_small(pages.page()) => self.ask(pages, ours)?,
+        let stacks = self.mem.as_ref().map(|m| stacks(m, &known.threads)).unwrap_or_default();
+        let mut at = pointers(&self.tasks);
+        at.sort_unstable();
+        let sum = Sum {
+            ours: &known.ours,
+            stacks: &stacks,
+            pointers: &at,
+            pages: self.pages.as_ref(),
+            ..Sum::default()
+        };
+        let sum = match &self.pages {
+            Some(pages) if !self.is_small(pages.page()) => self.ask(pages, sum)?,
             _ => {
                 (&self.smaps).seek(SeekFrom::Start(0)).ok()?;
-                sum_up(BufReader::new((&self.smaps).take(MAX_TEXT)), ours)?
+                sum_up(BufReader::new((&self.smaps).take(MAX_TEXT)), sum)?
             }
         };
+        let Sum { all: mut memory, candidates, writable, .. } = sum;
+        let (mem, pages) = (self.mem.as_ref(), self.pages.as_ref());
+        apart(&candidates, mem, pages, &writable, known.others, &mut memory);
         memory.ticks = clock.now();
         // Of both the one that goes with the text: a detach may have unmapped the ring since, or while that
         // was being read.
@@ -153,7 +181,7 @@ impl Files {
     }
 
     /// The same as from `smaps`, but for proportional sizes, in pieces.
-    fn ask(&self, pages: &Pages, ours: &[(u64, u64)]) -> Option<Memory> {
+    fn ask<'a>(&self, pages: &Pages, mut sum: Sum<'a>) -> Option<Sum<'a>> {
         let mut text = Vec::new();
         (&self.maps).seek(SeekFrom::Start(0)).ok()?;
         (&self.maps).take(MAX_MAPS).read_to_end(&mut text).ok()?;
@@ -168,7 +196,6 @@ impl Files {
         });
         let mut all: Vec<(Mapping, Counted)> = all.collect();
         without_zeroes(&mut all, self.rss());
-        let mut sum = Sum { ours, ..Sum::default() };
         for (m, c) in all {
             sum.begin(m.clone());
             // Shared mappings of devices have pages that are not memory.
@@ -177,7 +204,7 @@ impl Files {
             sum.sizes = Sizes { rss, pss: 0, anonymous, swap: c.swap };
         }
         sum.end();
-        sum.any.then_some(sum.all)
+        sum.any.then_some(sum)
     }
 
     /// Bytes that are resident.
@@ -214,25 +241,35 @@ fn without_zeroes(all: &mut [(Mapping, Counted)], rss: u64) {
 }
 
 /// Adds the mappings of a text up. `None` if there are none.
-fn sum_up(mut text: impl BufRead, ours: &[(u64, u64)]) -> Option<Memory> {
-    let mut sum = Sum { ours, ..Sum::default() };
+fn sum_up<'a>(mut text: impl BufRead, mut sum: Sum<'a>) -> Option<Sum<'a>> {
     let mut line = Vec::new();
     while text.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
         sum.line(&String::from_utf8_lossy(&line));
         line.clear();
     }
     sum.end();
-    sum.any.then_some(sum.all)
+    sum.any.then_some(sum)
 }
 
 #[derive(Default)]
 struct Sum<'a> {
     ours: &'a [(u64, u64)],
+    /// Stacks of threads, as libc tells; ascending.
+    stacks: &'a [(u64, u64)],
+    /// Stack pointers; ascending.
+    pointers: &'a [u64],
+    pages: Option<&'a Pages>,
     all: Memory,
     any: bool,
-    /// The mapping that is being read, and whether it has the guard of a stack below it.
-    now: Option<(Mapping, bool)>,
+    /// The mapping that is being read.
+    now: Option<Mapping>,
+    /// It follows the variables of the program's file.
+    bss: bool,
     sizes: Sizes,
+    /// Mappings that allocators may have.
+    candidates: Vec<Candidate>,
+    /// The first mapping, and those of files that are written to.
+    writable: Vec<Mapping>,
 }
 
 impl Sum<'_> {
@@ -256,33 +293,65 @@ impl Sum<'_> {
 
     /// Goes on to a mapping.
     fn begin(&mut self, m: Mapping) {
-        let before = self.now.as_ref().map(|n| n.0.clone());
-        self.end();
-        let guarded = before.is_some_and(|b| {
-            b.end == m.start && &b.perms[..3] == b"---" && b.end - b.start <= GUARD
+        // The program's own variables that are zero at first follow those of its file.
+        let bss = self.now.as_ref().is_some_and(|b| {
+            let program = self.writable.first().unwrap_or(b);
+            b.end == m.start && b.perms[1] == b'w' && b.inode != 0 && b.inode == program.inode
         });
-        self.now = Some((m, guarded));
+        self.end();
+        self.now = Some(m);
+        self.bss = bss;
     }
 
     /// The mapping that was read is whole.
     fn end(&mut self) {
         let s = std::mem::take(&mut self.sizes);
-        let Some((m, guarded)) = self.now.take() else { return };
+        let Some(m) = self.now.take() else { return };
+        if !self.any || (m.inode != 0 && m.perms[1] == b'w') {
+            self.writable.push(m.clone());
+        }
         if !self.any {
             self.all.maps = (0..map_kind::NAMES.len() as u64).flat_map(|k| [k, 0, 0]).collect();
             self.any = true;
         }
-        let kind = self.kind(&m, guarded);
+        let kind = self.kind(&m);
         let all = &mut self.all;
         all.pss = all.pss.saturating_add(s.pss);
         all.anonymous = all.anonymous.saturating_add(s.anonymous);
         all.swap = all.swap.saturating_add(s.swap);
+        let stack = self.stack_in(&m).filter(|_| kind == map_kind::ANONYMOUS);
+        let Some((from, to)) = stack else {
+            return self.book(m, kind, s.rss);
+        };
+        // The kernel joins what lies side by side: a stack, and memory above it that is none.
+        let whole = (from, to) == (m.start, m.end);
+        let counted = self.pages.filter(|_| !whole).map(|p| p.count_as(from, to, false).resident);
+        let of_stack = counted.unwrap_or(s.rss).min(s.rss);
+        let piece = |start: u64, end: u64| Mapping { start, end, ..m.clone() };
+        let below = self.pages.filter(|_| m.start < from);
+        let below = below.map_or(0, |p| p.count_as(m.start, from, false).resident);
+        let below = below.min(s.rss - of_stack);
+        let parts = [
+            (m.start, from, below, map_kind::ANONYMOUS),
+            (from, to, of_stack, map_kind::STACK),
+            (to, m.end, s.rss - of_stack - below, map_kind::ANONYMOUS),
+        ];
+        for (start, end, rss, kind) in parts {
+            if start < end {
+                self.book(piece(start, end), kind, rss);
+            }
+        }
+    }
+
+    /// Counts a mapping, or a part of one.
+    fn book(&mut self, m: Mapping, kind: u64, of_it: u64) {
+        let all = &mut self.all;
         if kind == map_kind::PROF {
-            all.prof = all.prof.saturating_add(s.rss);
+            all.prof = all.prof.saturating_add(of_it);
         }
         if let Some([_, size, rss]) = all.maps.as_chunks_mut::<3>().0.get_mut(kind as usize) {
             *size = size.saturating_add(m.end - m.start);
-            *rss = rss.saturating_add(s.rss);
+            *rss = rss.saturating_add(of_it);
         }
         let heap = kind == map_kind::HEAP || (kind == map_kind::ANONYMOUS && m.perms[1] == b'w');
         if !heap {
@@ -290,20 +359,37 @@ impl Sum<'_> {
         }
         let room = all.heaps.len() < 3 * MAX_HEAPS;
         match all.heaps.as_chunks_mut::<3>().0.last_mut().filter(|h| h[1] == m.start) {
-            Some(h) => (h[1], h[2]) = (m.end, h[2].saturating_add(s.rss)),
-            None if room => all.heaps.extend([m.start, m.end, s.rss]),
+            Some(h) => (h[1], h[2]) = (m.end, h[2].saturating_add(of_it)),
+            None if room => all.heaps.extend([m.start, m.end, of_it]),
             None => {}
+        }
+        if self.candidates.len() < MAX_HEAPS {
+            self.candidates.push(Candidate { map: m, brk: kind == map_kind::HEAP, rss: of_it });
         }
     }
 
-    fn kind(&self, m: &Mapping, guarded: bool) -> u64 {
+    /// The part of a mapping that is a thread's stack. A guard below does not tell: allocators have such, too.
+    fn stack_in(&self, m: &Mapping) -> Option<(u64, u64)> {
+        let i = self.stacks.partition_point(|s| s.1 <= m.start);
+        if let Some(s) = self.stacks.get(i).filter(|s| s.0 < m.end) {
+            return Some((s.0.max(m.start), s.1.min(m.end)));
+        }
+        // A thread of which libc says nothing: its stack begins with the mapping.
+        let i = self.pointers.partition_point(|p| *p < m.start);
+        let end = self.pointers.get(i).filter(|p| **p < m.end)?;
+        Some((m.start, m.end.min((end + 1).max(m.start.saturating_add(STACK)))))
+    }
+
+    fn kind(&self, m: &Mapping) -> u64 {
         let anonymous = m.inode == 0 && (m.path.is_empty() || m.path.starts_with("[anon"));
         if self.ours.iter().any(|(from, to)| *from < m.end && m.start < *to) {
             map_kind::PROF
         } else if m.path.starts_with("[heap") {
             map_kind::HEAP
-        } else if m.path.starts_with("[stack") || (anonymous && guarded && m.perms[1] == b'w') {
+        } else if m.path.starts_with("[stack") {
             map_kind::STACK
+        } else if anonymous && self.bss && m.path.is_empty() {
+            map_kind::FILE
         } else if anonymous && m.perms[3] == b'p' {
             map_kind::ANONYMOUS
         } else if m.inode != 0 {
@@ -334,7 +420,9 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
 10000-18000 rw-s 00000000 00:05 9 /memfd:prof-ring (deleted)\nRss: 16 kB\n\
 7fff0000-7fff2000 rw-p 00000000 00:00 0 [stack]\nRss: 8 kB\n\
 7fff4000-7fff5000 r-xp 00000000 00:00 0 [vdso]\nRss: nonsense kB\nRss\n";
-        let m = sum_up(text.as_bytes(), &[(0x10000, 0x18000)]).expect("mappings");
+        let known =
+            Sum { ours: &[(0x10000, 0x18000)], stacks: &[(0xc000, 0xe000)], ..Sum::default() };
+        let m = sum_up(text.as_bytes(), known).expect("mappings").all;
         let kinds: Vec<[u64; 3]> = m.maps.as_chunks::<3>().0.to_vec();
         let kb = 1024;
         assert_eq!(
@@ -350,8 +438,11 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
         );
         assert_eq!(m.heaps, [0x7000, 0xa000, 12 * kb]);
         assert_eq!((m.pss, m.anonymous, m.swap, m.prof), (2 * kb, 8 * kb, 12 * kb, 16 * kb));
-        assert_eq!(sum_up(&b""[..], &[]), None);
-        assert_eq!(sum_up(&b"Rss: 4 kB\n"[..], &[]), None);
+        // Without a thread in it, it is no stack, whatever lies below.
+        let m = sum_up(text.as_bytes(), Sum::default()).expect("mappings").all;
+        assert_eq!(m.maps.as_chunks::<3>().0[2], [map_kind::STACK, 0x2000, 8 * kb]);
+        assert!(sum_up(&b""[..], Sum::default()).is_none());
+        assert!(sum_up(&b"Rss: 4 kB\n"[..], Sum::default()).is_none());
     }
 
     #[test]
@@ -362,10 +453,10 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
             let rss: u64 = m.maps.as_chunks::<3>().0.iter().map(|k| k[2]).sum();
             assert!(rss > 100 << 10 && m.rss > 100 << 10 && !m.heaps.is_empty(), "{m:?}");
         };
-        check(&s.now(&[], clock).expect("mappings"));
-        assert_eq!(s.poll(Vec::new, clock), None);
+        check(&s.now(&Known::default(), clock).expect("mappings"));
+        assert_eq!(s.poll(Known::default, clock), None);
         let seen = loop {
-            match s.poll(Vec::new, clock) {
+            match s.poll(Known::default, clock) {
                 Some(m) => break m,
                 None => std::thread::sleep(Duration::from_millis(1)),
             }
@@ -432,9 +523,10 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
             scope.spawn(|| wait_for_lock(&stop, &waits));
             let read = || {
                 (&files.smaps).seek(SeekFrom::Start(0)).expect("from the start");
-                sum_up(BufReader::new(&files.smaps), &[]).expect("mappings");
+                sum_up(BufReader::new(&files.smaps), Sum::default()).expect("mappings");
             };
-            let look = || drop(files.look(&[], Clock::monotonic()).expect("mappings"));
+            let look =
+                || drop(files.look(&Known::default(), Clock::monotonic()).expect("mappings"));
             let before = (0..8).map(|_| stall(&read)).max().expect("some");
             let now = (0..20).map(|_| stall(&look)).min().expect("some");
             stop.store(true, Relaxed);
@@ -458,9 +550,12 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
         }
         let s = Smaps::open(std::process::id());
         let files = s.files.as_ref().expect("files");
-        let asked = files.ask(files.pages.as_ref().expect("pagemap"), &[]).expect("mappings");
+        let asked = files
+            .ask(files.pages.as_ref().expect("pagemap"), Sum::default())
+            .expect("mappings")
+            .all;
         (&files.smaps).seek(SeekFrom::Start(0)).expect("from the start");
-        let read = sum_up(BufReader::new(&files.smaps), &[]).expect("mappings");
+        let read = sum_up(BufReader::new(&files.smaps), Sum::default()).expect("mappings").all;
         let of = |m: &Memory| {
             let heaps = m.heaps.as_chunks::<3>().0.to_vec();
             let mine = heaps.iter().find(|h| (h[0]..h[1]).contains(&(private as u64)));

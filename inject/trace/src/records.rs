@@ -469,8 +469,27 @@ record! {
         maps: ints,
         /// Mappings that allocators take memory from: triples of start, end, resident bytes.
         heaps: ints,
+        /// The same by whom they belong to: start, end, resident bytes, kind (see [`part_kind`]).
+        parts: ints,
+        /// What glibc's arenas say of themselves, if that is known: bytes from the kernel, free bytes, resident
+        /// free bytes.
+        arenas: ints,
     }
 }
+
+/// Kinds of parts in [`Memory::parts`].
+pub mod part_kind {
+    /// Anonymous memory of nobody who is known: another allocator's, or the program's own.
+    pub const UNKNOWN: u64 = 0;
+    /// What `brk` has made, or a heap of one of glibc's arenas.
+    pub const HEAP: u64 = 1;
+    /// A block of glibc's that is mapped on its own.
+    pub const BLOCK: u64 = 2;
+}
+
+/// Parts of nobody known are no longer than this, and begin at multiples of it, unless all of them is resident,
+/// or nothing.
+pub const PIECE: u64 = 2 << 20;
 
 /// Kinds of mappings in [`Memory::maps`].
 pub mod map_kind {

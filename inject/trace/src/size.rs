@@ -73,6 +73,14 @@ impl Chunks {
         (size.wrapping_add(self.word + step - 1) & !(step - 1)).max(2 * step)
     }
 
+    /// Bytes of the chunk of a block of that many, as far as is known.
+    pub fn bytes(self, size: u64, header: Header) -> u64 {
+        if size >> BITS != 0 {
+            return size;
+        }
+        self.smallest(size).saturating_add(u64::from(header.extra) * self.step())
+    }
+
     /// Bytes that the program may use of a block of that many, if its header is known.
     pub fn usable(self, size: u64, header: Header) -> Option<u64> {
         // A mapped chunk has no use for the first word of the next one.

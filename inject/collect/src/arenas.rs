@@ -1,0 +1,322 @@
+//! What glibc's allocator says of itself, as `mallinfo2` would in the same moment: how much it has taken from
+//! the kernel, and what of that is free.
+//!
+//! Nothing in the target is called, and no symbol is needed. The main arena lies in a writable segment of
+//! libc, and is known by its lists of free chunks: a list that is empty refers to itself. The arenas are in a
+//! ring. The target goes on meanwhile, so each list may change while it is followed: what then makes no sense
+//! is read again, and in the end left unknown.
+
+use crate::maps::Mapping;
+use crate::pages::Pages;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+const WORD: u64 = size_of::<usize>() as u64;
+/// Lists of small chunks that are given back without being joined, of others, and words of the bit map behind.
+const FAST: u64 = 10;
+const BINS: u64 = 127;
+const BITMAP: u64 = 16;
+/// From the field `top` to others.
+const FIRST_BIN: u64 = 2 * WORD;
+const NEXT: u64 = FIRST_BIN + 2 * BINS * WORD + BITMAP;
+const SYSTEM: u64 = NEXT + 3 * WORD;
+/// Bytes in front of the lists of small chunks: three numbers of 32 bits, and up to a word.
+const HEAD: u64 = (12 + WORD - 1) / WORD * WORD;
+const TOP: u64 = HEAD + FAST * WORD;
+/// Heaps of arenas beside the main one begin at multiples of this.
+const HEAP: u64 = if WORD == 8 { 64 << 20 } else { 1 << 20 };
+/// Lists that must refer to themselves for an arena to be believed.
+const EMPTY: usize = 8;
+/// The largest segment that is searched.
+const SEGMENT: u64 = 16 << 20;
+/// The most arenas, heaps of one, free chunks, and the longest time.
+const MOST_ARENAS: usize = 4096;
+const MOST_HEAPS: usize = 4096;
+const MOST_CHUNKS: usize = 1 << 20;
+const LONGEST: Duration = Duration::from_secs(3);
+/// Pages that are looked at for blocks in one mapping, and the least bytes of such a block.
+const MOST_PAGES: usize = 1 << 14;
+const LEAST_BLOCK: u64 = 64 << 10;
+/// How often a list that changes is read.
+const TRIES: usize = 4;
+
+/// Who has a range of anonymous memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Range {
+    /// First address.
+    pub start: u64,
+    /// First address behind it.
+    pub end: u64,
+    /// It is one block of glibc's, mapped on its own; else a heap of an arena.
+    pub block: bool,
+}
+
+/// What glibc's arenas have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Arenas {
+    /// Bytes that they have from the kernel, without blocks that are mapped on their own.
+    pub system: u64,
+    /// Of these, bytes of free chunks.
+    pub free: u64,
+    /// Of these, resident.
+    pub free_resident: u64,
+    /// Heaps of arenas beside the main one, ascending.
+    pub heaps: Vec<Range>,
+}
+
+/// What is asked for.
+pub struct Look<'a> {
+    /// The target's memory.
+    pub mem: &'a File,
+    /// Its pages; without them all counts as resident.
+    pub pages: Option<&'a Pages>,
+    deadline: Instant,
+    chunks: usize,
+}
+
+impl<'a> Look<'a> {
+    /// For the memory of a target.
+    pub fn new(mem: &'a File, pages: Option<&'a Pages>) -> Self {
+        Self { mem, pages, deadline: Instant::now() + LONGEST, chunks: 0 }
+    }
+
+    fn words<const N: usize>(&self, at: u64) -> Option<[u64; N]> {
+        let mut bytes = [[0u8; size_of::<usize>()]; N];
+        self.mem.read_exact_at(bytes.as_flattened_mut(), at).ok()?;
+        Some(bytes.map(|w| usize::from_ne_bytes(w) as u64))
+    }
+
+    /// From now on as long again.
+    pub fn again(&mut self) {
+        self.deadline = Instant::now() + LONGEST;
+    }
+
+    /// What the arenas have; `None` if there are none, or they could not be followed.
+    pub fn arenas(&mut self, maps: &[Mapping]) -> Option<Arenas> {
+        let program = maps.first().map_or("", |m| m.path.as_str());
+        let is_libc = |m: &&Mapping| {
+            let name = m.path.rsplit('/').next().unwrap_or_default();
+            let libc = name.starts_with("libc.so") || name.starts_with("libc-2.");
+            (libc || m.path == program)
+                && m.inode != 0
+                && m.perms[1] == b'w'
+                && m.end - m.start <= SEGMENT
+        };
+        let main = maps.iter().filter(is_libc).find_map(|m| self.main_arena(m))?;
+        let mut all = Arenas::default();
+        let mut at = main;
+        for _ in 0..MOST_ARENAS {
+            self.add(at, main, &mut all)?;
+            [at] = self.words(at + TOP + NEXT)?;
+            if at == main {
+                all.heaps.sort_by_key(|h| h.start);
+                return Some(all);
+            }
+        }
+        None
+    }
+
+    /// Searches a segment for the main arena; its address.
+    fn main_arena(&self, m: &Mapping) -> Option<u64> {
+        let mut bytes = vec![0; usize::try_from(m.end - m.start).ok()?];
+        let n = self.mem.read_at(&mut bytes, m.start).ok()?;
+        let words: Vec<u64> = bytes[..n]
+            .as_chunks::<{ size_of::<usize>() }>()
+            .0
+            .iter()
+            .map(|w| usize::from_ne_bytes(*w) as u64)
+            .collect();
+        let first = (FIRST_BIN / WORD) as usize;
+        let is_one = |i: &usize| {
+            let top = m.start + *i as u64 * WORD;
+            // Quick: the last list, of chunks larger than any, is empty.
+            let lists = words.get(i + first..).and_then(|w| w.get(..2 * BINS as usize));
+            let Some(lists) = lists else { return false };
+            let own = |k: usize| top + 2 * k as u64 * WORD;
+            let empty = |(k, pair): (usize, &[u64; 2])| *pair == [own(k); 2];
+            let sane = |(k, pair): (usize, &[u64; 2])| {
+                pair.iter().all(|p| *p != 0) && (pair[0] == own(k)) == (pair[1] == own(k))
+            };
+            let pairs = lists.as_chunks::<2>().0;
+            let last = BINS as usize - 1;
+            (empty((last, &pairs[last])) || empty((last / 2, &pairs[last / 2])))
+                && pairs.iter().enumerate().all(sane)
+                && pairs.iter().enumerate().filter(|p| empty(*p)).count() >= EMPTY
+        };
+        // What lies in front of the lists may look like one more, so the ring decides.
+        let arena = |i: usize| (m.start + i as u64 * WORD).checked_sub(TOP);
+        (0..words.len()).filter(is_one).filter_map(arena).find(|a| self.is_in_ring(*a))
+    }
+
+    /// Whether the next arena after the main one is that itself, or one that lies in a heap of its own.
+    fn is_in_ring(&self, main: u64) -> bool {
+        let Some([next]) = self.words(main + TOP + NEXT) else { return false };
+        next == main || self.words(next & !(HEAP - 1)).is_some_and(|[owner]| owner == next)
+    }
+
+    /// Adds an arena.
+    fn add(&mut self, arena: u64, main: u64, all: &mut Arenas) -> Option<()> {
+        let tries = |look: &mut Self, f: &dyn Fn(&mut Self) -> Option<(u64, u64)>| {
+            (0..TRIES).find_map(|_| f(look))
+        };
+        let top_at = arena.checked_add(TOP)?;
+        let [top] = self.words(top_at)?;
+        let [system] = self.words(top_at + SYSTEM)?;
+        all.system = all.system.checked_add(system)?;
+        if top == top_at {
+            return Some(()); // nothing was asked for yet
+        }
+        let mut put = |(free, missing): (u64, u64)| {
+            all.free = all.free.saturating_add(free);
+            all.free_resident = all.free_resident.saturating_add(free.saturating_sub(missing));
+        };
+        let [size] = self.words(top.checked_add(WORD)?)?;
+        let size = size & !7;
+        put((size, self.missing(top, size)));
+        for k in 0..FAST {
+            put(tries(self, &|look| look.fast_list(top_at - (FAST - k) * WORD, system))?);
+        }
+        for k in 0..BINS {
+            put(tries(self, &|look| look.list(top_at + 2 * k * WORD, system))?);
+        }
+        if arena != main {
+            self.heaps(arena, top, &mut all.heaps)?;
+        }
+        Some(())
+    }
+
+    /// A chunk more; nothing if there are too many, or it can't be one.
+    fn count(&mut self, size: u64, system: u64) -> Option<u64> {
+        self.chunks += 1;
+        let late = self.chunks.is_multiple_of(256) && Instant::now() > self.deadline;
+        let size = size & !7;
+        (self.chunks <= MOST_CHUNKS && !late && size >= 2 * WORD && size <= system).then_some(size)
+    }
+
+    /// Bytes of the chunks of a list, whose head is a chunk as far as its links go; and what is not resident.
+    fn list(&mut self, head: u64, system: u64) -> Option<(u64, u64)> {
+        let (mut bytes, mut missing, mut last) = (0u64, 0u64, head);
+        let [mut at] = self.words(head + FIRST_BIN)?;
+        while at != head {
+            let [_, size, next, before] = self.words(at)?;
+            // Who was taken out of the list meanwhile leads elsewhere.
+            if before != last {
+                return None;
+            }
+            let size = self.count(size, system)?;
+            bytes = bytes.saturating_add(size);
+            missing = missing.saturating_add(self.missing(at, size));
+            (last, at) = (at, next);
+        }
+        Some((bytes, missing))
+    }
+
+    /// The same of a list of small chunks, whose links are plain, or since 2.32 mixed with their own place.
+    fn fast_list(&mut self, head: u64, system: u64) -> Option<(u64, u64)> {
+        let (mut bytes, mut count) = (0u64, 0usize);
+        let [mut at] = self.words(head)?;
+        while at != 0 {
+            let [_, size, next] = self.words(at)?;
+            let link_at = at + 2 * WORD;
+            bytes = bytes.saturating_add(self.count(size, system)?);
+            count += 1;
+            let mixed = next ^ (link_at >> 12);
+            let fits = |p: u64| p == 0 || (p % (2 * WORD) == 0 && self.words::<1>(p).is_some());
+            at = [mixed, next].into_iter().find(|p| fits(*p))?;
+            if count > MOST_CHUNKS {
+                return None;
+            }
+        }
+        Some((bytes, 0))
+    }
+
+    /// Bytes of a free chunk that are not resident: its ends have been written to.
+    fn missing(&self, at: u64, size: u64) -> u64 {
+        let Some(pages) = self.pages.filter(|p| size >= 2 * p.page()) else { return 0 };
+        let page = pages.page();
+        let (from, to) = (at.next_multiple_of(page), at.saturating_add(size) / page * page);
+        to.saturating_sub(from).saturating_sub(pages.count_as(from, to, false).resident)
+    }
+
+    /// The heaps of an arena: each names its arena and the heap before it.
+    fn heaps(&self, arena: u64, top: u64, all: &mut Vec<Range>) -> Option<()> {
+        let mut start = top & !(HEAP - 1);
+        for _ in 0..MOST_HEAPS {
+            let [owner, before, size] = self.words(start)?;
+            if owner != arena || size == 0 || size > HEAP {
+                return None;
+            }
+            all.push(Range { start, end: start + size, block: false });
+            if before == 0 {
+                return Some(());
+            }
+            start = before;
+        }
+        None
+    }
+
+    /// Blocks of glibc's that are mapped on their own, in a mapping that may have others' memory as well: a header
+    /// at the start of a page says so. Pages that are not there are not made.
+    pub fn blocks(&self, m: &Mapping) -> Vec<Range> {
+        let mut found = Vec::new();
+        let Some(pages) = self.pages else { return found };
+        let (page, mut at, mut asked) = (pages.page(), m.start, 0);
+        while at < m.end && asked < MOST_PAGES && Instant::now() < self.deadline {
+            let block = Some(at).filter(|at| pages.count_as(*at, at + page, false).resident != 0);
+            asked += 1;
+            let header = block.and_then(|at| self.words(at));
+            let end = header.and_then(|[before, size]| {
+                let end = at.checked_add(size & !7)?;
+                let fits = end % page == 0 && end >= at + LEAST_BLOCK && end <= m.end;
+                (before == 0 && size & 7 == 2 && fits).then_some(end)
+            });
+            if let Some(end) = end {
+                found.push(Range { start: at, end, block: true });
+            }
+            at = end.unwrap_or(at + page);
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::maps::Maps;
+
+    /// glibc's own account: bytes from the kernel beside mapped blocks, and those of them that are free.
+    fn told() -> (u64, u64) {
+        // SAFETY: a question.
+        let m = unsafe { libc::mallinfo2() };
+        (m.arena as u64, m.fordblks as u64)
+    }
+
+    #[test]
+    #[cfg(all(target_env = "gnu", target_pointer_width = "64"))]
+    fn the_arenas_of_this_process_have_what_glibc_says() {
+        let mut maps = Maps::open(std::process::id()).expect("maps");
+        assert!(maps.read());
+        let mem = File::open("/proc/self/mem").expect("memory");
+        let pages = Pages::new(File::open("/proc/self/pagemap").expect("pagemap"));
+        // Free chunks of many sizes, between others.
+        let mut blocks: Vec<Vec<u8>> = (0..30_000).map(|i| vec![1; 40 + i % 2000]).collect();
+        let mut k = 0;
+        blocks.retain(|_| {
+            k += 1;
+            k % 3 == 0
+        });
+        // Other tests of this process go on meanwhile.
+        let near = (0..200).any(|_| {
+            let found = Look::new(&mem, Some(&pages)).arenas(&maps.all);
+            let (system, free) = told();
+            found.is_some_and(|a| {
+                a.system.abs_diff(system) <= system / 50
+                    && a.free.abs_diff(free) <= free / 50
+                    && a.free_resident <= a.free
+            })
+        });
+        assert!(near, "{:?} for {:?}", Look::new(&mem, Some(&pages)).arenas(&maps.all), told());
+        assert!(blocks.len() > 9000);
+    }
+}

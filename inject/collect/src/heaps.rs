@@ -1,0 +1,156 @@
+//! Whose anonymous memory is: an allocator's for certain, or that of nobody who is known.
+
+use crate::arenas::{Arenas, Look, Range};
+use crate::maps::Mapping;
+use crate::pages::Pages;
+use prof_trace::records::{Memory, part_kind};
+use std::fs::File;
+
+/// The most parts that are listed.
+const MOST: usize = 1 << 16;
+
+/// Memory of nobody known is looked at in pieces of so many bytes, which begin at multiples of it: allocators
+/// take memory in such, and others' memory may lie in the same mapping.
+pub const PIECE: u64 = prof_trace::records::PIECE;
+
+/// A mapping that allocators may have taken memory from.
+#[derive(Clone, Debug)]
+pub struct Candidate {
+    /// The mapping.
+    pub map: Mapping,
+    /// It is what `brk` has made.
+    pub brk: bool,
+    /// Its resident bytes.
+    pub rss: u64,
+}
+
+/// Puts what is known of these mappings into a record. `pieces`: other allocators than glibc's are recorded.
+pub fn apart(
+    all: &[Candidate],
+    mem: Option<&File>,
+    pages: Option<&Pages>,
+    maps: &[Mapping],
+    pieces: bool,
+    to: &mut Memory,
+) {
+    let mut look = mem.map(|mem| Look::new(mem, pages));
+    let arenas: Option<Arenas> = look.as_mut().and_then(|l| l.arenas(maps));
+    if let Some(a) = arenas.as_ref().filter(|a| a.system > 0) {
+        to.arenas = vec![a.system, a.free, a.free_resident];
+    }
+    look.iter_mut().for_each(Look::again);
+    let heaps = arenas.map(|a| a.heaps).unwrap_or_default();
+    let mut out = Parts { all: &mut to.parts, pages };
+    for c in all {
+        if c.brk {
+            out.put(c.map.start, c.map.end, c.rss, part_kind::HEAP);
+            continue;
+        }
+        let within = |h: &&Range| h.start < c.map.end && c.map.start < h.end;
+        let mut known: Vec<Range> = heaps.iter().filter(within).copied().collect();
+        if known.is_empty() {
+            known = look.as_ref().map(|l| l.blocks(&c.map)).unwrap_or_default();
+        }
+        out.mapping(c, &known, pieces);
+    }
+}
+
+/// Parts of mappings, and the pages that are counted where a mapping has several.
+struct Parts<'a> {
+    all: &'a mut Vec<u64>,
+    pages: Option<&'a Pages>,
+}
+
+impl Parts<'_> {
+    fn put(&mut self, start: u64, end: u64, rss: u64, kind: u64) {
+        let full = |from: u64, to: u64, rss: u64| rss == 0 || rss == to - from;
+        if start >= end {
+            return;
+        }
+        // As much of both is there: all, or nothing.
+        let joins = |&[from, to, was, k]: &[u64; 4]| {
+            let alike = (was == 0) == (rss == 0) && full(from, to, was) && full(start, end, rss);
+            to == start && k == kind && alike
+        };
+        let last = self.all.as_chunks_mut::<4>().0.last_mut().filter(|l| joins(l));
+        if let Some([_, to, was, _]) = last {
+            (*to, *was) = (end, was.saturating_add(rss));
+        } else if self.all.len() < 4 * MOST {
+            self.all.extend([start, end, rss, kind]);
+        }
+    }
+
+    fn count(&self, start: u64, end: u64) -> u64 {
+        self.pages.map_or(0, |p| p.count_as(start, end, false).resident)
+    }
+
+    /// A mapping, of which some ranges are known.
+    fn mapping(&mut self, c: &Candidate, known: &[Range], pieces: bool) {
+        let (mut at, end) = (c.map.start, c.map.end);
+        let mut left = c.rss;
+        for r in known {
+            let (from, to) = (r.start.max(at), r.end.min(end));
+            self.unknown(at, from, &mut left, pieces, false);
+            let rss = if from == c.map.start && to == end { left } else { self.count(from, to) };
+            let rss = rss.min(left);
+            left -= rss;
+            self.put(from, to, rss, if r.block { part_kind::BLOCK } else { part_kind::HEAP });
+            at = to.max(at);
+        }
+        self.unknown(at, end, &mut left, pieces, true);
+    }
+
+    /// A range of which nothing is known; `last`: all that is left of the mapping's memory is in it.
+    fn unknown(&mut self, mut at: u64, end: u64, left: &mut u64, pieces: bool, last: bool) {
+        while at < end {
+            let next = if pieces && self.pages.is_some() {
+                (at / PIECE + 1).saturating_mul(PIECE).min(end)
+            } else {
+                end
+            };
+            let rss = if last && next == end { *left } else { self.count(at, next).min(*left) };
+            *left -= rss;
+            self.put(at, next, rss, part_kind::UNKNOWN);
+            at = next;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::maps::parse_line;
+
+    #[test]
+    fn mappings_are_taken_apart_by_whom_they_belong_to() {
+        let page = Pages::new(File::open("/proc/self/pagemap").expect("pagemap")).page();
+        let len = 64 * page;
+        let at = crate::pages::tests::map(len as usize, libc::MAP_PRIVATE) as u64;
+        // SAFETY: inside of it.
+        (0..64).for_each(|n| unsafe { (at as *mut u8).add(n * page as usize).write_volatile(1) });
+        let pages = Pages::new(File::open("/proc/self/pagemap").expect("pagemap"));
+        let map = parse_line(&format!("{at:x}-{:x} rw-p 0 00:00 0", at + len)).expect("line");
+        let c = Candidate { map, brk: false, rss: len };
+        let mut all = Vec::new();
+        let known = [(8, 16, false), (16, 24, true)].map(|(a, b, block)| Range {
+            start: at + a * page,
+            end: at + b * page,
+            block,
+        });
+        Parts { all: &mut all, pages: Some(&pages) }.mapping(&c, &known, false);
+        let of = |a: u64, b: u64, kind| [at + a * page, at + b * page, (b - a) * page, kind];
+        let expected = [
+            of(0, 8, part_kind::UNKNOWN),
+            of(8, 16, part_kind::HEAP),
+            of(16, 24, part_kind::BLOCK),
+            of(24, 64, part_kind::UNKNOWN),
+        ];
+        assert_eq!(all, expected.concat());
+        // Pieces that are as full as each other are one again.
+        all.clear();
+        Parts { all: &mut all, pages: Some(&pages) }.mapping(&c, &[], true);
+        assert_eq!(all, of(0, 64, part_kind::UNKNOWN));
+        // SAFETY: nobody uses it any more.
+        unsafe { libc::munmap(at as *mut libc::c_void, len as usize) };
+    }
+}

@@ -1,0 +1,47 @@
+//! Where the stacks of threads are.
+
+use prof_arch::native::capture::DESCRIPTOR;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+/// The most threads whose stacks are looked for.
+const MAX_THREADS: usize = 1 << 16;
+/// Bytes of a thread's descriptor that are looked at.
+const DESCRIPTOR_LEN: usize = (DESCRIPTOR.end - DESCRIPTOR.start) as usize;
+/// What libc keeps behind a thread's descriptor, at the end of its stack, is no longer.
+const MOST_TLS: u64 = 1 << 20;
+
+/// The stacks of threads with these thread pointers, as their descriptors tell: where a stack begins and how
+/// long it is stand side by side in it. That of the first thread does not say.
+pub fn stacks(mem: &File, threads: &[u64]) -> Vec<(u64, u64)> {
+    let mut bytes = [0; DESCRIPTOR_LEN];
+    let of = |tp: &u64| {
+        let at = |o: i32| tp.checked_add_signed(i64::from(o));
+        let n = mem.read_at(&mut bytes, at(DESCRIPTOR.start)?).unwrap_or(0);
+        let words = bytes[..n].as_chunks::<{ size_of::<usize>() }>().0;
+        let words: Vec<u64> = words.iter().map(|w| usize::from_ne_bytes(*w) as u64).collect();
+        words.windows(2).find_map(|w| {
+            let top = w[0].checked_add(w[1])?;
+            let aligned = w[0].is_multiple_of(4096) && w[0] != 0;
+            let end = (*tp).min(at(DESCRIPTOR.end)?);
+            (aligned && w[0] < *tp && top >= end && top - top.min(*tp) < MOST_TLS)
+                .then_some((w[0], top.next_multiple_of(4096)))
+        })
+    };
+    let mut all: Vec<(u64, u64)> = threads.iter().take(MAX_THREADS).filter_map(of).collect();
+    all.sort_unstable();
+    all
+}
+
+/// Where the stacks of threads are that wait in the kernel.
+pub fn pointers(tasks: &Path) -> Vec<u64> {
+    let pointer = |task: std::fs::DirEntry| {
+        let text = std::fs::read_to_string(task.path().join("syscall")).ok()?;
+        // A number, arguments, stack pointer and program counter; or the number -1 and both.
+        let sp = text.split_whitespace().rev().nth(1)?;
+        u64::from_str_radix(sp.strip_prefix("0x")?, 16).ok()
+    };
+    let tasks = std::fs::read_dir(tasks).into_iter().flatten().flatten();
+    tasks.take(MAX_THREADS).filter_map(pointer).collect()
+}

@@ -1,0 +1,76 @@
+//! Where resident memory goes, against what the allocator says of itself in the same moment.
+
+mod common;
+
+use common::build::program_with;
+use common::{Scene, Target, skip};
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+/// The account of a recording of one "go", and the allocator's statistics right after the detach.
+fn told(preload: Option<&str>) -> (Value, BTreeMap<String, u64>) {
+    let scene = Scene::new("resident");
+    let mut command = Command::new(program_with("resident.c", &["-O1", "-ldl"]));
+    if let Some(library) = preload {
+        command.env("LD_PRELOAD", library);
+    }
+    let mut target = Target::spawn(command);
+    target.expect("ready");
+    let recording = scene.attach(&target);
+    target.ask("go");
+    scene.detach(&target);
+    scene.finished(&recording);
+    target.send("stats");
+    let stats = target.line();
+    target.kill();
+    let words: Vec<&str> = stats.split_whitespace().collect();
+    let pair = |p: &[&str; 2]| (p[0].to_owned(), p[1].parse().expect("a number"));
+    let file = recording.to_str().expect("UTF-8");
+    let out = scene.prof(&["fragmentation", file, "--format", "json"]).ok("prof fragmentation");
+    let f: Value = serde_json::from_str(&out.stdout).expect("JSON");
+    eprintln!("{stats}\n{:#}", f["account"]);
+    (f["account"].clone(), words.as_chunks::<2>().0.iter().map(pair).collect())
+}
+
+#[track_caller]
+fn near(what: &str, found: u64, told: u64) {
+    assert!(found.abs_diff(told) * 50 <= told, "{what}: {found}, and the allocator says {told}");
+}
+
+fn number(a: &Value, name: &str) -> u64 {
+    a[name].as_u64().unwrap_or_else(|| panic!("{name}: {a:#}"))
+}
+
+#[test]
+fn what_glibc_keeps_is_what_glibc_says() {
+    let (a, stats) = told(None);
+    let n = |name: &str| number(&a, name);
+    assert_eq!(a["by_allocator"], true);
+    near("free", n("free_bytes"), stats["free"]);
+    // All of it but what a new heap has not been written to yet.
+    assert!(n("slack_bytes") <= n("free_bytes"), "{a:#}");
+    near("free and resident", n("slack_bytes"), stats["free"]);
+    let used = n("live_bytes") + n("beside_bytes") + n("before_bytes") - n("not_resident_bytes");
+    near("in use", used, stats["used"]);
+    near("mapped by the program", n("other_anonymous_bytes"), stats["own"]);
+    // A third of the old blocks, and half a dozen large ones, are still there.
+    assert!(n("before_bytes") > 30_000_000 && n("before_bytes") < 37_000_000, "{a:#}");
+    let maps = a["maps"].as_array().expect("mappings");
+    let stacks = maps.iter().find(|m| m["kind"] == "stacks").expect("stacks");
+    assert!(number(stacks, "rss_bytes") < 2 << 20, "{stacks:#}");
+}
+
+#[test]
+fn what_jemalloc_keeps_is_what_jemalloc_says() {
+    let library = "/usr/lib/x86_64-linux-gnu/libjemalloc.so.2";
+    if !Path::new(library).exists() {
+        return skip("what_jemalloc_keeps_is_what_jemalloc_says", "needs libjemalloc2");
+    }
+    let (a, stats) = told(Some(library));
+    let n = |name: &str| number(&a, name);
+    let kept = n("live_bytes") + n("beside_bytes") + n("before_bytes") + n("slack_bytes")
+        - n("not_resident_bytes");
+    near("resident", kept, stats["resident"]);
+}
