@@ -57,3 +57,34 @@ fn no_clock_makes_system_calls_under_a_filter() {
         assert_eq!(all, 300, "{clock}: {}", r.askers());
     }
 }
+
+/// Elsewhere than on AMD64 no kernel knows of it, or only the latest.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn who_may_not_read_the_counter_is_recorded_without_it() {
+    for (mode, how) in [("early", ""), ("late", "prctl"), ("late", "syscall")] {
+        let scene = Scene::new("closed");
+        let mut target = Target::start(&program("counter.c"), &[mode]);
+        let out = scene.prof(&["attach", &target.pid.to_string()]).ok("prof attach");
+        assert_eq!(out.stderr.contains("PR_SET_TSC"), mode == "early", "{out:?}");
+        target.ask("alloc");
+        if mode == "late" {
+            target.ask(how);
+        }
+        target.ask("alloc");
+        // The time goes on, if only as the collector sees it.
+        scene.prof(&["pause", &target.pid.to_string()]).ok("prof pause");
+        scene.prof(&["resume", &target.pid.to_string()]).ok("prof resume");
+        target.ask("alloc");
+        scene.detach(&target);
+        target.ask("alloc");
+        target.quit();
+        let r = scene.finished(&scene.path(out.stdout.trim()));
+        r.assert_sound();
+        let groups = r.asked_by("timed_block");
+        let all: u64 = groups.iter().map(|g| g.number("allocations")).sum();
+        assert_eq!(all, 600, "{mode} {how}: {}", r.askers());
+        groups.iter().for_each(|g| g.assert_live(0, 0));
+        assert_eq!(r.number("/recording/unknown_frees"), 0, "{mode} {how}");
+    }
+}

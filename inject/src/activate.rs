@@ -226,7 +226,7 @@ pub(crate) fn note_toggle(shared: &Shared, on: u64) {
     let n = c.toggle_count.fetch_add(1, Relaxed);
     let t = &c.toggles[n as usize % c.toggles.len()];
     t.on.store(on, Relaxed);
-    t.time.store(setup::now(c.clock), Release);
+    t.time.store(setup::now(c.clock.load(Relaxed)), Release);
 }
 
 /// `SIGUSR1` and its like.

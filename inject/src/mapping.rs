@@ -20,6 +20,7 @@ use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
 use prof_trace::shared::{Area, Control, STABLE_AT, Stable};
 use std::fs::File;
+use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
@@ -108,6 +109,9 @@ impl Site<'_> {
         self.stop(|c| {
             // A thread touches a few pages of its state; a kernel without huge pages refuses this.
             let _ = advise(c, m.ring, libc::MADV_NOHUGEPAGE);
+            // The answer stands where the clock's name will.
+            let at = m.ring.addr + offset_of!(Control, clock) as u64;
+            c.ask("prctl", nr::PRCTL, [libc::PR_GET_TSC as u64, at, 0, 0, 0, 0]);
             advise(c, m.ring, libc::MADV_DONTDUMP)
         })?;
         let page = proc::page_size();
@@ -213,7 +217,6 @@ impl Site<'_> {
 
     /// Takes back what has been mapped; the ring, which says what there is, last.
     pub fn unmap_all(&mut self, m: &Mapped) {
-        use core::mem::offset_of;
         let entry = |offset: usize| STABLE_AT + offset;
         for (k, a) in m.stubs.iter().enumerate() {
             let entry = entry(offset_of!(Stable, stubs) + k * size_of::<Area>());

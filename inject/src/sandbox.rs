@@ -188,6 +188,15 @@ impl Pass {
         Err(preflight::filtered(t.pid, suspended.err()).into())
     }
 
+    /// Whether the thread may be asked something that prof can do without: for certain no filter kills for it.
+    pub(crate) fn lets_ask(&self, call: RemoteAddr, number: u64, args: [u64; 6]) -> bool {
+        match self {
+            Self::Unfiltered => true,
+            Self::Read(_) => self.one_call(0, call, number, args).is_ok(),
+            Self::Tried | Self::Word => false,
+        }
+    }
+
     /// Before anything is touched: whether prof's death could harm the thread in any of the calls that it
     /// is made to do.
     ///

@@ -88,12 +88,18 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     let pid = i.target.pid;
     let status = Status::of(pid)?;
     let tid_offset = tid_offset(pid, i)?;
-    let (source, vdso_clock) = clock_source(&i.mem, &i.modules);
+    let is_closed = i.shared.control().clock.load(Relaxed) == libc::PR_TSC_SIGSEGV as u32;
+    let (source, vdso_clock) =
+        if is_closed { (clock::SYSCALL, 0) } else { clock_source(&i.mem, &i.modules) };
+    if is_closed {
+        i.notes.push("its threads may not read the processor's counter (PR_SET_TSC): the time of each event takes a system call".into());
+    }
     let quiet = quiet(i);
     // SAFETY: the target has it mapped, but nothing there knows of it yet.
     let c = unsafe { i.shared.control_mut() };
     c.state.store(state::SETUP, Relaxed);
-    (c.clock, c.vdso_clock) = (source, vdso_clock);
+    c.clock.store(source, Relaxed);
+    c.vdso_clock = vdso_clock;
     c.max_depth = i.options.max_depth.clamp(1, 1024);
     c.tid_offset = tid_offset.unwrap_or(i32::MIN);
     c.main_tid = status.ns_pid().unwrap_or(pid as u32);
@@ -503,7 +509,7 @@ fn monotonic() -> u64 {
 
 /// Ticks, as the hook counts them.
 pub(crate) fn now(source: u32) -> u64 {
-    if source == clock::COUNTER { prof_arch::native::capture::counter() } else { monotonic() }
+    if clock::is_counter(source) { prof_arch::native::capture::counter() } else { monotonic() }
 }
 
 /// Ticks in a second, to about one in ten thousand; the recording has better pairs later.

@@ -1,6 +1,7 @@
 //! The recording's clock, as the hook reads it.
 
 use prof_trace::shared::{Shared, clock};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Reads the time in ticks of a recording.
 #[derive(Clone, Copy, Debug)]
@@ -13,12 +14,12 @@ impl Clock {
     /// The clock that the control page names.
     pub fn of(shared: &Shared) -> Self {
         let c = shared.control();
-        Self::new(c.clock, c.ticks_per_sec)
+        Self::new(c.clock.load(Relaxed), c.ticks_per_sec)
     }
 
     /// The same from what the control page says.
     pub(crate) fn new(source: u32, ticks_per_sec: u64) -> Self {
-        Self { counter: source == clock::COUNTER, ticks_per_sec: ticks_per_sec.clamp(1, 1 << 40) }
+        Self { counter: clock::is_counter(source), ticks_per_sec: ticks_per_sec.clamp(1, 1 << 40) }
     }
 
     /// `CLOCK_MONOTONIC`.

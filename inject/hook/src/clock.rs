@@ -1,7 +1,7 @@
 //! What time it is, in ticks.
 
 use crate::sys;
-use core::sync::atomic::Ordering::Relaxed;
+use core::sync::atomic::Ordering::{Relaxed, Release};
 use prof_arch::native::capture;
 use prof_trace::shared::{FIRST_THREAD, Shared, clock};
 
@@ -38,7 +38,7 @@ pub fn after(shared: &Shared) -> u64 {
 #[inline(always)]
 pub fn alone(shared: &Shared) -> Option<u64> {
     let c = shared.control();
-    let alone = c.clock == clock::COUNTER
+    let alone = is_open(shared)
         && capture::LOADS_IN_ORDER
         && c.next_thread.load(Relaxed) <= FIRST_THREAD + 1;
     alone.then(capture::counter)
@@ -49,22 +49,37 @@ pub fn alone(shared: &Shared) -> Option<u64> {
 /// so: nobody else has had the block since, or readers can tell (FORMAT.md, section 3).
 #[inline(always)]
 pub fn of_block(shared: &Shared, owned: bool, last: u64) -> u64 {
-    let time = if MARKED && owned && shared.control().clock == clock::COUNTER {
-        capture::counter() | 1
-    } else {
-        ordered(shared)
-    };
+    let time =
+        if MARKED && owned && is_open(shared) { capture::counter() | 1 } else { ordered(shared) };
     // The lowest bit stays.
     if time < last { last + ((last ^ time) & 1) } else { time }
 }
 
+/// Whether the processor's counter is the clock, and may be read.
+#[inline(always)]
+fn is_open(shared: &Shared) -> bool {
+    shared.control().clock.load(Relaxed) == clock::COUNTER
+}
+
+/// From here on reading the counter is an error to the calling thread and those that it makes
+/// (`PR_SET_TSC`): no thread does. What they have read before is in order with what follows.
+#[cold]
+pub fn close(shared: &Shared) {
+    let c = shared.control();
+    if is_open(shared) {
+        c.heartbeat.fetch_max(capture::counter_after_loads(), Relaxed);
+        c.clock.store(clock::COARSE, Release);
+    }
+}
+
+/// Something that no other thread has: where a sequence of random numbers begins.
+pub fn seed(shared: &Shared) -> u64 {
+    if is_open(shared) { capture::counter() } else { slow(shared) }
+}
+
 #[inline(always)]
 fn ordered(shared: &Shared) -> u64 {
-    if shared.control().clock == clock::COUNTER {
-        even(capture::counter_after_loads())
-    } else {
-        slow(shared)
-    }
+    if is_open(shared) { even(capture::counter_after_loads()) } else { slow(shared) }
 }
 
 /// A time of the thread that is to follow another one in its order.
@@ -80,7 +95,11 @@ pub fn not_before(time: u64, last: u64) -> u64 {
 #[inline(never)]
 fn slow(shared: &Shared) -> u64 {
     let c = shared.control();
-    let makes_calls = c.clock != clock::VDSO;
+    let source = c.clock.load(Relaxed);
+    if source == clock::COARSE {
+        return even(c.heartbeat.load(Relaxed));
+    }
+    let makes_calls = source != clock::VDSO;
     if makes_calls && !sys::allowed(shared) {
         return c.heartbeat.load(Relaxed);
     }
@@ -102,5 +121,9 @@ fn slow(shared: &Shared) -> u64 {
 
 /// Whether the time goes on while nobody collects.
 pub fn goes_on(shared: &Shared) -> bool {
-    shared.control().clock != clock::SYSCALL || sys::allowed(shared)
+    match shared.control().clock.load(Relaxed) {
+        clock::COARSE => false,
+        clock::SYSCALL => sys::allowed(shared),
+        _ => true,
+    }
 }

@@ -13,6 +13,7 @@ use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::Marks;
 use prof_arch::native::capture::{Call, Go};
+use prof_arch::native::syscall::nr;
 use prof_trace::modules::doubt;
 use prof_trace::samples;
 use prof_trace::shared::{
@@ -515,14 +516,25 @@ extern "C" fn before_loader(call: &mut Call) -> Go {
     pass(f)
 }
 
-/// From here on system calls that the target does not expect may kill it. This comes before the call,
-/// since the filter may be for threads that are just allocating.
+/// Of prctl: from now on a thread that reads the processor's counter gets SIGSEGV.
+const PR_SET_TSC: u32 = 26;
+const PR_TSC_SIGSEGV: u32 = 2;
+
+/// From here on system calls that the target does not expect may kill it, or a look at the processor's counter.
+/// This comes before the call, since the filter may be for threads that are just allocating.
 extern "C" fn before_sandbox(call: &mut Call) -> Go {
     let f = function(call);
     let what = call.args[0];
     if what == f.nothrow || (f.size_arg != 0 && what == u64::from(f.size_arg)) {
         let both = flags::SYSCALLS | flags::MASKS;
         header::shared().control().flags.fetch_and(!both, Relaxed);
+    }
+    // Of `prctl`, or of `syscall` with its number.
+    let [number, option, value, ..] = call.args;
+    let asked = if f.size_arg != 0 { (number, option) } else { (option, value) };
+    let is_prctl = f.size_arg != 0 || number == nr::PRCTL;
+    if is_prctl && (asked.0 as u32, asked.1 as u32) == (PR_SET_TSC, PR_TSC_SIGSEGV) {
+        clock::close(header::shared());
     }
     // Of `syscall`; prctl has numbers of its own.
     if f.size_arg == 0 && fork::is_fork(&call.args) {

@@ -100,12 +100,17 @@ fn wait(shared: &Shared, start: usize) -> Option<usize> {
     let full = c.full_since.load(Relaxed);
     let since = if full == 0 { began } else { full };
     c.full_since.store(since, Relaxed);
-    // Without a clock of its own, the thread waits for so many rounds.
-    let mut rounds = if clock::goes_on(shared) { u32::MAX } else { ROUNDS };
+    let mut rounds = 0u32;
     loop {
-        rounds = rounds.saturating_sub(1);
         // A child that was forked meanwhile has nobody to wait for.
-        if rounds == 0 || !header::attached() {
+        if !header::attached() {
+            return None;
+        }
+        rounds = rounds.saturating_add(1);
+        // Without a clock of its own, the thread waits for so many rounds, and no other one after it: the
+        // time stands still if nobody collects.
+        if rounds > ROUNDS && !clock::goes_on(shared) {
+            c.full_since.store(clock::before(shared).wrapping_sub(patience).max(1), Relaxed);
             return None;
         }
         let now = clock::before(shared);

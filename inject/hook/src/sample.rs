@@ -9,8 +9,8 @@
 //! By number: one of each `N` allocations in a row, at a random place among them. Always the same place
 //! would be in step with programs that do the same things over and over, and see one of them only.
 
+use crate::{clock, header};
 use core::sync::atomic::Ordering::Relaxed;
-use prof_arch::native::capture::counter;
 use prof_trace::shared::{Control, Slot};
 
 /// Whether an allocation of `size` bytes by the thread of this slot is to be recorded. Only where
@@ -70,7 +70,7 @@ fn arrived(c: &Control, slot: &Slot, step: u64) -> bool {
     let every = c.sample_every.max(1);
     let mut random = slot.random.load(Relaxed);
     if random == 0 {
-        random = counter() ^ (slot.serial.load(Relaxed) as u64) << 40;
+        random = clock::seed(header::shared()) ^ (slot.serial.load(Relaxed) as u64) << 40;
         let bits = next(&mut random);
         let start = match c.sample_bytes {
             0 => 1 + bits % every,

@@ -246,6 +246,15 @@ pub mod clock {
     pub const VDSO: u32 = 2;
     /// The same where it does, or where there is no such function; only while system calls are allowed.
     pub const SYSCALL: u32 = 3;
+    /// The processor's own counter, which the target's threads may not read any more: to them it is what the
+    /// collector has seen last.
+    pub const COARSE: u32 = 4;
+
+    /// Whether times are ticks of the processor's counter.
+    #[must_use]
+    pub const fn is_counter(source: u32) -> bool {
+        matches!(source, COUNTER | COARSE)
+    }
 }
 
 /// One change between recording and paused.
@@ -277,7 +286,7 @@ pub struct Control {
     /// See [`flags`].
     pub flags: AtomicU32,
     /// See [`clock`].
-    pub clock: u32,
+    pub clock: AtomicU32,
     /// Frames at which a stack is cut.
     pub max_depth: u32,
     /// Offset of the thread id from the thread pointer; `i32::MIN`: unknown, use gettid.

@@ -75,7 +75,7 @@ impl Fixture {
         head(&self.ring);
         // SAFETY: no collector runs, and the child does not look.
         let c = unsafe { self.shared.control_mut() };
-        c.clock = clock::COUNTER;
+        c.clock.store(clock::COUNTER, Relaxed);
         c.ticks_per_sec = 2_000_000_000;
         (c.ring_addr, c.ring_len) = (self.at, size as u64);
         c.pid = self.pid;

@@ -37,7 +37,7 @@ pub fn new_ring(bytes: usize) -> Shared {
     let shared = prof_collect::map_ring(file.into()).expect("ring");
     // SAFETY: nobody else uses it yet.
     let c = unsafe { shared.control_mut() };
-    c.clock = if COUNTER { clock::COUNTER } else { clock::SYSCALL };
+    c.clock.store(if COUNTER { clock::COUNTER } else { clock::SYSCALL }, Relaxed);
     c.ticks_per_sec = if COUNTER { 250_000_000 } else { 1_000_000_000 };
     c.ring_addr = shared.base() as u64;
     c.ring_len = geometry.size() as u64;

@@ -94,7 +94,7 @@ pub fn install(extra_flags: u32) -> Hook {
         let kernel = std::fs::read_to_string(kernel).unwrap_or_default();
         let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let steady = prof_arch::native::capture::counter_is_steady(kernel.trim(), &cpus);
-        c.clock = if steady { clock::COUNTER } else { clock::SYSCALL };
+        c.clock.store(if steady { clock::COUNTER } else { clock::SYSCALL }, Relaxed);
         c.max_depth = 1024;
         c.tid_offset = i32::MIN;
         c.main_tid = std::process::id();
