@@ -6,7 +6,8 @@ mod common;
 use common::build::program_with;
 use common::report::{Frame, Group};
 use common::{Scene, Target, until};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::process::Command;
 
 const SMALL: u64 = 333;
 const OTHER: u64 = 444;
@@ -131,4 +132,88 @@ fn under_a_filter_the_collector_looks_after_a_pause() {
     for g in r.asked_by("plugin_block") {
         assert!(g.rooted() && g.functions()[1] == "main", "{}", show(&g));
     }
+}
+
+/// Two plugins of the same length, with an allocation of another size.
+fn plugins() -> [(PathBuf, u64); 2] {
+    let flags = ["-O1", "-shared", "-fPIC"];
+    let with = |more: &[&str]| program_with("plugin.c", &[&flags, more].concat());
+    [(with(&["-DSIZE=333"]), SMALL), (with(&["-DSIZE=444"]), OTHER)]
+}
+
+/// Every block of a plugin has its file, function and line.
+#[track_caller]
+fn assert_named(r: &common::Report, file: &Path, size: u64, count: u64) {
+    let name = file.to_str().expect("UTF-8");
+    let all = r.asked_by("plugin_block");
+    let of_it = all.iter().filter(|g| g.number("live_bytes") == size * g.number("live_count"));
+    let mut found = 0;
+    for g in of_it {
+        let f = g.asker().expect("a frame");
+        assert!(f.module() == name && f.file().ends_with("plugin.c"), "not {name}: {}", show(g));
+        found += g.number("live_count");
+    }
+    assert_eq!(found, count, "{name}: {}", r.askers());
+}
+
+#[test]
+fn a_library_where_the_linkers_cache_was() {
+    let scene = Scene::new("first-library");
+    let [(library, size), _] = plugins();
+    let mut command = Command::new(Scene::binary());
+    command.args(["run", "-o", "r.prof", "--"]).current_dir(&scene.dir);
+    command.arg(program_with("loader.c", &["-O1", "-ldl"]));
+    let mut target = Target::spawn(command);
+    target.expect("ready");
+    target.ask(&format!("load {}", library.display()));
+    target.ask("call");
+    target.quit();
+    assert_named(&scene.finished(&scene.path("r.prof")), &library, size, 1);
+}
+
+#[test]
+fn plugins_that_replace_each_other_have_their_own_names() {
+    let scene = Scene::new("plugins");
+    let all = plugins();
+    let mut target = loader();
+    let recording = scene.attach(&target);
+    let mut places = std::collections::BTreeSet::new();
+    for _ in 0..4 {
+        for (library, _) in &all {
+            places.insert(address(&target.ask(&format!("load {}", library.display()))));
+            target.ask("call");
+            target.ask("unload");
+        }
+    }
+    assert_eq!(places.len(), 1, "they come to the same place");
+    scene.detach(&target);
+    target.quit();
+    let r = scene.finished(&recording);
+    r.assert_sound();
+    for (library, size) in &all {
+        assert_named(&r, library, *size, 4);
+    }
+}
+
+#[test]
+fn a_relative_library_of_a_program_that_ends_at_once() {
+    let scene = Scene::new("relative-library");
+    let [(library, size), _] = plugins();
+    std::os::unix::fs::symlink(&library, scene.path("x")).expect("a link");
+    let mut command = Command::new(program_with("loader.c", &["-O1", "-ldl"]));
+    command.current_dir(&scene.dir);
+    let mut target = Target::spawn(command);
+    target.expect("ready");
+    let recording = scene.attach(&target);
+    // In one piece: the collector finds the process gone.
+    target.send("load ./x\ncall\nquit");
+    target.expect("bye");
+    target.wait();
+    let r = scene.finished(&recording);
+    let groups = r.asked_by("plugin_block");
+    assert_eq!(groups.len(), 1, "{}", r.askers());
+    let f = groups[0].asker().expect("a frame");
+    assert!(f.file().ends_with("plugin.c"), "{}", show(&groups[0]));
+    assert!(f.module() == scene.path("x").to_str().expect("UTF-8"), "{}", show(&groups[0]));
+    assert_eq!(groups[0].number("live_bytes"), size);
 }

@@ -191,6 +191,7 @@ impl Collector {
         };
         all.filters = all.most_filters();
         all.look_at_maps();
+        all.modules.note_cwd(&all.target);
         let c = shared.control();
         let me = std::process::id();
         c.collector_start.store(start_time(me).unwrap_or(0), Release);
@@ -306,7 +307,7 @@ impl Collector {
             threads.write(out);
             tree.new_modules.drain(..).for_each(|m| modules.want(m));
             if let Some(maps) = maps {
-                modules.write(shared, maps, target, ticks, out);
+                modules.write(shared, maps, target, ticks, always, out);
             }
             tree.write(out);
         };
@@ -391,7 +392,7 @@ impl Collector {
         if self.threads.are_many() || self.pass.is_multiple_of(64) {
             self.threads.forget(&self.shared, self.drain.serials());
         }
-        self.modules.look(&self.shared, self.clock.now(), &mut self.out);
+        self.modules.look(&self.shared, &self.target, self.clock.now(), &mut self.out);
         self.put_counters();
         self.look_at_memory(false);
         self.pass(true);
@@ -477,7 +478,7 @@ impl Collector {
         self.pass(false);
         self.look_at_memory(true);
         self.pass(true);
-        self.modules.look(&self.shared, self.clock.now(), &mut self.out);
+        self.modules.look(&self.shared, &self.target, self.clock.now(), &mut self.out);
         self.modules.finish(&mut self.out);
         self.drain.flush(&self.shared, &mut self.out);
         let mut t = self.counters();

@@ -4,6 +4,7 @@ use crate::target::proc_dir;
 use prof_trace::shared::{STACKS, Shared};
 use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::time::Instant;
 
 /// The longest list of mappings that is read.
 pub const MAX_TEXT: u64 = 64 << 20;
@@ -72,6 +73,10 @@ pub struct Maps {
     text: Vec<u8>,
     /// As of the last [`Maps::read`].
     pub all: Vec<Mapping>,
+    /// When that began, if there were any.
+    pub read_at: Option<Instant>,
+    /// At the last try there were none.
+    pub gone: bool,
 }
 
 impl Maps {
@@ -81,11 +86,13 @@ impl Maps {
     /// As opening the file.
     pub fn open(pid: u32) -> io::Result<Self> {
         let file = std::fs::File::open(format!("{}/maps", proc_dir(pid)))?;
-        Ok(Self { file, text: Vec::new(), all: Vec::new() })
+        Ok(Self { file, text: Vec::new(), all: Vec::new(), read_at: None, gone: false })
     }
 
     /// Reads them; false if there are none: that memory is gone.
     pub fn read(&mut self) -> bool {
+        let began = Instant::now();
+        self.gone = true;
         self.text.clear();
         let ok = self.file.seek(SeekFrom::Start(0)).is_ok()
             && (&self.file).take(MAX_TEXT).read_to_end(&mut self.text).is_ok();
@@ -93,7 +100,9 @@ impl Maps {
             return false;
         }
         self.all = parse_maps(&self.text);
-        !self.all.is_empty()
+        self.gone = self.all.is_empty();
+        self.read_at = Some(began);
+        !self.gone
     }
 
     /// The mapping that `addr` lies in.

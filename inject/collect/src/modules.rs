@@ -4,14 +4,15 @@
 use crate::maps::{Mapping, Maps};
 use crate::output::Output;
 use crate::symbols::Image;
-use crate::target::Watched;
+use crate::target::{Watched, proc_dir};
 use prof_trace::files::{open_below, open_regular};
+use prof_trace::modules::{bits, ready};
 use prof_trace::records::{Module, kind};
-use prof_trace::shared::{MODULES, Shared};
+use prof_trace::shared::{MODULES, Module as Entry, Shared};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -27,7 +28,10 @@ const DELETED: &str = " (deleted)";
 #[derive(Debug)]
 pub struct Modules {
     written: BTreeMap<u16, Module>,
-    wanted: Vec<u16>,
+    /// With when it was first wanted: mappings of before say nothing of it.
+    wanted: Vec<(u16, Instant)>,
+    /// The target's working directory, which relative names are of.
+    cwd: Option<PathBuf>,
     jobs: Option<Sender<Job>>,
     thread: Option<std::thread::JoinHandle<()>>,
     receive: Receiver<Vec<u8>>,
@@ -35,7 +39,6 @@ pub struct Modules {
     /// Files that can be read later, unless they are replaced meanwhile.
     held: BTreeMap<u16, Held>,
     discovered: usize,
-    maps_read: Option<Instant>,
     maps_took: Duration,
 }
 
@@ -55,22 +58,23 @@ impl Modules {
         Self {
             written,
             wanted,
+            cwd: None,
             jobs: thread.is_ok().then_some(jobs),
             thread: thread.ok(),
             receive,
             running: 0,
             held: BTreeMap::new(),
             discovered: 0,
-            maps_read: None,
             maps_took: Duration::ZERO,
         }
     }
 
     /// A code address names this module.
     pub fn want(&mut self, number: u16) {
-        let new = !self.written.contains_key(&number) && !self.wanted.contains(&number);
+        let is_wanted = self.wanted.iter().any(|w| w.0 == number);
+        let new = !self.written.contains_key(&number) && !is_wanted;
         if usize::from(number) <= MODULES && number != 0 && new {
-            self.wanted.push(number);
+            self.wanted.push((number, Instant::now()));
         }
     }
 
@@ -93,30 +97,42 @@ impl Modules {
         !self.wanted.is_empty()
     }
 
-    /// Writes modules that are wanted and known; the others stay wanted.
+    /// Notes what the target's working directory is; when it has ended, nobody tells.
+    pub fn note_cwd(&mut self, target: &Watched) {
+        let link = std::fs::read_link(format!("{}/cwd", proc_dir(target.pid())));
+        self.cwd = link.ok().filter(|p| p.is_absolute()).or(self.cwd.take());
+    }
+
+    /// Writes modules that are wanted and known; the others stay wanted, and so do those about which the mappings
+    /// have to be read again, which is not done all the time but if this is the `last` chance.
     pub fn write(
         &mut self,
         shared: &Shared,
         maps: &mut Maps,
         target: &Watched,
         now: u64,
+        last: bool,
         out: &mut Output,
     ) {
         if self.wanted.is_empty() {
             return;
         }
-        let known = |m: &u16| shared.module(usize::from(*m) - 1);
-        let missing = |m: &prof_trace::shared::Module| maps.at(m.start.load(Relaxed)).is_none();
-        if self.wanted.iter().filter_map(known).any(missing)
-            && self.maps_read.is_none_or(|t| t.elapsed() > MAPS_EVERY.min(self.maps_took * 20))
-        {
-            let began = Instant::now();
-            maps.read();
-            self.maps_read = Some(began);
-            self.maps_took = began.elapsed();
+        let is_new = |since: &Instant| maps.read_at.is_none_or(|at| at < *since);
+        let entry = |number: u16| shared.module(usize::from(number) - 1);
+        let filled = |w: &&(u16, Instant)| entry(w.0).is_some_and(|m| m.ready.load(Acquire) != 0);
+        if self.wanted.iter().filter(filled).any(|w| is_new(&w.1)) {
+            let limit = MAPS_EVERY.min(self.maps_took * 20);
+            if last || maps.read_at.is_none_or(|t| t.elapsed() > limit) {
+                let began = Instant::now();
+                maps.read();
+                self.maps_took = began.elapsed();
+                self.note_cwd(target);
+            }
         }
-        for number in std::mem::take(&mut self.wanted) {
-            match describe(shared, maps, target, number, now) {
+        for (number, since) in std::mem::take(&mut self.wanted) {
+            let mapped = maps.read_at.is_some_and(|at| at >= since);
+            let found = Finder { shared, maps, mapped, target, cwd: self.cwd.as_deref() };
+            match (mapped || maps.gone).then(|| found.describe(number, now)).flatten() {
                 Some((module, job)) => {
                     out.put(kind::MODULE, &module.encode());
                     self.written.insert(number, module);
@@ -128,7 +144,7 @@ impl Modules {
                         _ => {}
                     }
                 }
-                None => self.wanted.push(number),
+                None => self.wanted.push((number, since)),
             }
         }
     }
@@ -139,8 +155,9 @@ impl Modules {
     }
 
     /// Writes what symbols have been read, and modules that are gone.
-    pub fn look(&mut self, shared: &Shared, now: u64, out: &mut Output) {
+    pub fn look(&mut self, shared: &Shared, target: &Watched, now: u64, out: &mut Output) {
         self.look_at_held();
+        self.note_cwd(target);
         while let Ok(symbols) = self.receive.try_recv() {
             self.take(&symbols, out);
         }
@@ -192,47 +209,100 @@ impl Drop for Modules {
     }
 }
 
-/// What there is to say of a module, and where its symbols are if they must be kept; `None` if the
-/// hook has not filled its entry in.
-fn describe(
-    shared: &Shared,
-    maps: &Maps,
-    target: &Watched,
-    number: u16,
-    now: u64,
-) -> Option<(Module, Option<Symbols>)> {
-    let entry = shared.module(usize::from(number).checked_sub(1)?)?;
-    let ready = entry.ready.load(Acquire);
-    if ready == 0 {
-        return None;
-    }
-    let mut m = Module {
-        number: number.into(),
-        start: entry.start.load(Relaxed),
-        end: entry.end.load(Relaxed),
-        bias: entry.bias.load(Relaxed),
-        loaded: now,
-        unloaded: if ready == 2 { now.max(1) } else { 0 },
-        ..Default::default()
-    };
-    let mapping = maps.at(m.start).filter(|_| ready == 1);
-    m.path = match mapping {
-        Some(mapping) if !mapping.path.is_empty() => {
-            mapping.path.strip_suffix(DELETED).unwrap_or(&mapping.path).into()
+/// What a module is looked for with.
+struct Finder<'a> {
+    shared: &'a Shared,
+    maps: &'a Maps,
+    /// They were read after the module was seen; else they tell only where those are that never go.
+    mapped: bool,
+    target: &'a Watched,
+    cwd: Option<&'a Path>,
+}
+
+impl Finder<'_> {
+    /// What there is to say of a module, and where its symbols are if they must be kept; `None` if the
+    /// hook has not filled its entry in.
+    fn describe(&self, number: u16, now: u64) -> Option<(Module, Option<Symbols>)> {
+        let entry = self.shared.module(usize::from(number).checked_sub(1)?)?;
+        let loaded = || entry.ready.load(Acquire) == ready::LOADED;
+        if entry.ready.load(Acquire) == 0 {
+            return None;
         }
-        _ => name_of(entry),
-    };
-    let image = target.mem().and_then(|mem| Image::memory(mem, m.start, m.bias));
-    m.build_id = image.as_ref().and_then(Image::build_id).unwrap_or_default();
-    if let (true, Some(mapping)) = (m.build_id.is_empty(), mapping) {
-        m.build_id = build_id_of_file(&m.path, mapping).unwrap_or_default();
+        let mut m = Module {
+            number: number.into(),
+            start: entry.start.load(Relaxed),
+            end: entry.end.load(Relaxed),
+            bias: entry.bias.load(Relaxed),
+            loaded: now,
+            ..Default::default()
+        };
+        // Another one may have come to its place by now: what is mapped there is it if it was there before the
+        // mappings were read, and is there still.
+        let stays = entry.flags.load(Relaxed) & bits::STAYS != 0;
+        let mapping = self.maps.at(m.start).filter(|_| loaded() && (self.mapped || stays));
+        let image = self.target.mem().filter(|_| loaded());
+        let image = image.and_then(|mem| Image::memory(mem, m.start, m.bias));
+        m.build_id = image.as_ref().and_then(Image::build_id).unwrap_or_default();
+        let Some(mapping) = mapping.filter(|_| loaded()) else {
+            if !loaded() {
+                m.unloaded = now.max(1);
+                m.build_id.clear();
+            }
+            let job = self.by_name(entry, &mut m);
+            return Some((m, job));
+        };
+        m.path = match mapping.path.is_empty() {
+            true => name_of(entry),
+            false => mapping.path.strip_suffix(DELETED).unwrap_or(&mapping.path).into(),
+        };
+        if m.build_id.is_empty() {
+            m.build_id = build_id_of_file(&m.path, mapping).unwrap_or_default();
+        }
+        let job = Job::of(self.target, mapping, &m);
+        Some((m, job))
     }
-    let job = mapping.and_then(|mapping| Job::of(target, mapping, &m));
-    Some((m, job))
+
+    /// A module that is gone: its file is the one of the linker's name, if it has the tables that were copied.
+    fn by_name(&self, entry: &Entry, m: &mut Module) -> Option<Symbols> {
+        m.path = name_of(entry);
+        let path = Path::new(&m.path);
+        if path.is_relative() && path.components().count() > 1 {
+            let full = self.cwd?.join(path.strip_prefix(".").unwrap_or(path));
+            m.path = full.to_str()?.into();
+        }
+        let same = |file: &File| has_tables(self.shared, entry, file);
+        let elsewhere = self.target.is_elsewhere();
+        let file = match elsewhere {
+            false => open_regular(Path::new(&m.path)),
+            true => {
+                let root = format!("{}/root", proc_dir(self.target.pid()));
+                open_below(Path::new(&root), Path::new(&m.path))
+            }
+        };
+        let file = file.ok().filter(same)?;
+        m.build_id = Image::file(&file)?.build_id().unwrap_or_default();
+        Some(match elsewhere {
+            false => Symbols::Later(Held { file, path: m.path.clone() }),
+            true => Symbols::Now(Job { file, memory: None, number: m.number }),
+        })
+    }
+}
+
+/// Whether a file has what was copied of a module's unwind tables, where the module had it.
+fn has_tables(shared: &Shared, entry: &Entry, file: &File) -> bool {
+    let Some(image) = Image::file(file) else { return false };
+    let bias = entry.bias.load(Relaxed);
+    let copies = prof_trace::modules::Modules::new(*shared);
+    let mut tables = entry.tables.iter().filter_map(|t| {
+        let copy = copies.copy(t.at.load(Relaxed), t.len.load(Relaxed));
+        (!copy.is_empty()).then(|| (t.addr.load(Relaxed).wrapping_sub(bias), copy))
+    });
+    // The first is the search table; there may be more behind the end of others than belongs to them.
+    tables.next().is_some_and(|(vaddr, copy)| image.has(vaddr, copy))
 }
 
 /// The name that the dynamic linker has for it.
-fn name_of(entry: &prof_trace::shared::Module) -> String {
+fn name_of(entry: &Entry) -> String {
     let bytes: Vec<u8> =
         entry.name.iter().map(|b| b.load(Relaxed)).take_while(|b| *b != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()

@@ -3,7 +3,7 @@
 use goblin::container::Ctx;
 use goblin::elf::dynamic::{DT_STRSZ, DT_STRTAB, DT_SYMTAB};
 use goblin::elf::header::{EM_ARM, Header};
-use goblin::elf::program_header::{PT_DYNAMIC, PT_NOTE, ProgramHeader};
+use goblin::elf::program_header::{PT_DYNAMIC, PT_LOAD, PT_NOTE, ProgramHeader};
 use goblin::elf::section_header::{SHT_DYNSYM, SHT_NOBITS, SHT_SYMTAB, SectionHeader};
 use goblin::elf::sym::{STT_FUNC, STT_GNU_IFUNC, Sym};
 use goblin::elf::{Elf, sym};
@@ -64,6 +64,19 @@ impl<'a> Image<'a> {
         let mut b = vec![0; len as usize];
         self.file.read_exact_at(&mut b, self.at.checked_add(offset)?).ok()?;
         Some(b)
+    }
+
+    /// Whether a file has these bytes where a virtual address leads to.
+    pub fn has(&self, vaddr: u64, bytes: &[u8]) -> bool {
+        let holds = |p: &&ProgramHeader| {
+            let end = vaddr.checked_add(bytes.len() as u64);
+            p.p_type == PT_LOAD
+                && vaddr >= p.p_vaddr
+                && end.is_some_and(|end| end <= p.p_vaddr.saturating_add(p.p_filesz))
+        };
+        let at = |p: &ProgramHeader| p.p_offset.checked_add(vaddr - p.p_vaddr);
+        let offset = self.segments.iter().find(holds).and_then(at);
+        offset.is_some_and(|at| self.read(at, bytes.len() as u64).is_some_and(|b| b == bytes))
     }
 
     /// The GNU build id.
