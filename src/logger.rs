@@ -2,11 +2,30 @@
 
 use crate::term;
 use log::{Level, LevelFilter, Log, Metadata, Record};
-use std::sync::OnceLock;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::Instant;
 
 struct Stderr {
     began: Instant,
+    /// Hashes of the last warnings: what is tried again may fail for the same reason many times.
+    warned: Mutex<[u64; 16]>,
+}
+
+impl Stderr {
+    /// Whether this warning is not among the last ones.
+    fn is_new(&self, text: &str) -> bool {
+        let mut hasher = DefaultHasher::new();
+        text.hash(&mut hasher);
+        let hash = hasher.finish();
+        let mut warned = self.warned.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_new = !warned.contains(&hash);
+        if is_new {
+            warned.rotate_right(1);
+            warned[0] = hash;
+        }
+        is_new
+    }
 }
 
 impl Log for Stderr {
@@ -18,7 +37,12 @@ impl Log for Stderr {
         let at = self.began.elapsed().as_secs_f64() * 1e3;
         let place = r.target().trim_start_matches("prof_");
         match r.level() {
-            Level::Error | Level::Warn => term::line(&format!("prof: {}", r.args())),
+            Level::Error | Level::Warn => {
+                let text = format!("prof: {}", r.args());
+                if self.is_new(&text) {
+                    term::line(&text);
+                }
+            }
             _ => term::line(&format!("prof: [{at:9.3} ms] {place}: {}", r.args())),
         }
     }
@@ -35,7 +59,8 @@ pub fn init(verbose: u8) {
         _ => LevelFilter::Trace,
     };
     static LOGGER: OnceLock<Stderr> = OnceLock::new();
-    let logger = LOGGER.get_or_init(|| Stderr { began: Instant::now() });
+    let logger =
+        LOGGER.get_or_init(|| Stderr { began: Instant::now(), warned: Mutex::new([0; 16]) });
     if log::set_logger(logger).is_ok() {
         log::set_max_level(level);
     }

@@ -240,7 +240,11 @@ pub fn detach(pid: i32, timeout: Duration, audit: Audit) -> Result<Detached> {
     // While a thread is inside, the recording goes on.
     let ends = report.left.is_empty() && peek.collector_alive;
     if ends && peek.collector.0 != me && !recorder::wait(peek.collector) {
-        said.push("the collector is still writing the recording".into());
+        said.push(format!(
+            "the collector (process {}) is still writing {}, which is complete when it has ended",
+            peek.collector.0,
+            peek.path.display()
+        ));
     }
     Ok(Detached { path: peek.path, left: report.left, said })
 }
@@ -321,7 +325,10 @@ fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
     if old.is_clean() {
         return Ok(());
     }
-    Err(refused(format!("process {pid} still has parts of an earlier prof in it; try again later")))
+    Err(refused(format!(
+        "process {pid} still has parts of an earlier recording in it ({}); they do nothing; try again later, or take them out with `prof detach {pid}`",
+        old.left.join(", ")
+    )))
 }
 
 /// Creates the file of a recording, before anything is touched: the one that was asked for, or
@@ -412,14 +419,22 @@ fn overtaken(pid: i32, e: Error) -> anyhow::Error {
 
 /// An error of the injector, with the exit code that it stands for.
 pub fn failed(pid: i32, e: Error) -> anyhow::Error {
-    match e.explained(pid) {
-        e @ (Error::Refused(_)
-        | Error::Gone(_)
-        | Error::Replaced(_)
-        | Error::AddressSpace { .. }
-        | Error::Descriptors { .. }
-        | Error::LockedMemory { .. }) => refused(e.to_string()),
-        e => anyhow!(e),
+    let e = e.explained(pid);
+    if is_refusal(&e) { refused(e.to_string()) } else { anyhow!(e) }
+}
+
+fn is_refusal(e: &Error) -> bool {
+    match e {
+        Error::Unfinished { why, .. } => is_refusal(why),
+        _ => matches!(
+            e,
+            Error::Refused(_)
+                | Error::Gone(_)
+                | Error::Replaced(_)
+                | Error::AddressSpace { .. }
+                | Error::Descriptors { .. }
+                | Error::LockedMemory { .. }
+        ),
     }
 }
 

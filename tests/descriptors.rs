@@ -62,7 +62,9 @@ fn files_of_a_process_that_shares_the_descriptors_stay_as_they_are() {
             attached += 1;
             scene.detach(&target);
         } else {
-            assert!(out.stderr.contains("descriptor"), "{out:?}");
+            for word in [&pid, "descriptor", "share its descriptors", "try again"] {
+                assert!(out.stderr.contains(word), "no {word}: {out:?}");
+            }
         }
         assert!(std::fs::read_to_string(&file).unwrap() == content, "after {i} attaches");
     }

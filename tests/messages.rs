@@ -3,10 +3,11 @@
 mod common;
 
 use common::build::program;
-use common::{Scene, Target, until, writers};
+use common::{Output, Scene, Target, until, writers};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;
+use std::os::unix::fs::PermissionsExt;
 
 /// Ends the collector of a recording.
 fn kill_collector(scene: &Scene, target: &Target, recording: &std::path::Path) {
@@ -16,6 +17,71 @@ fn kill_collector(scene: &Scene, target: &Target, recording: &std::path::Path) {
     let collector = status["collector_pid"].as_i64().expect("a collector") as i32;
     kill(Pid::from_raw(collector), Signal::SIGKILL).expect("the collector");
     until("the collector is gone", || writers(recording).is_empty());
+}
+
+#[track_caller]
+fn says(out: &Output, words: &[&str]) {
+    for word in words {
+        assert!(out.stderr.contains(word), "{word:?} is not in {:?}", out.stderr);
+    }
+}
+
+#[test]
+fn a_process_that_has_ended_is_called_so() {
+    let scene = Scene::new("ended");
+    let target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    scene.attach(&target);
+    target.signal(Signal::SIGKILL);
+    // Its parent, this test, has not asked for its exit code.
+    until("it has ended", || target.status("State").starts_with('Z'));
+    for command in ["attach", "detach", "pause", "resume", "status"] {
+        let out = scene.prof(&[command, &pid]);
+        assert_eq!(out.code, 3, "{command}: {out:?}");
+        says(&out, &[&pid, "toggle", "has ended", "exit code"]);
+    }
+}
+
+#[test]
+fn a_program_that_can_not_be_started_is_named_with_what_to_do() {
+    let scene = Scene::new("start");
+    let file = |name: &str, text: &str, mode: u32| {
+        std::fs::write(scene.path(name), text).expect("a file");
+        std::fs::set_permissions(scene.path(name), PermissionsExt::from_mode(mode)).expect("mode");
+    };
+    file("plain", "echo\n", 0o644);
+    file("interpreted", "#!/nowhere/perl\n", 0o755);
+    for (name, advice) in [
+        ("no-such-program", "no program of that name is in PATH"),
+        ("./interpreted", "first line"),
+        ("./plain", "make it executable"),
+    ] {
+        let out = scene.prof(&["run", "-o", "start.prof", "--", name]);
+        assert_eq!(out.code, 3, "{out:?}");
+        says(&out, &[name, "can't start it", advice]);
+        assert!(!scene.path("start.prof").exists());
+    }
+}
+
+#[test]
+fn what_an_earlier_recording_has_left_is_named() {
+    let scene = Scene::new("parts");
+    let mut target = Target::start(&program("yields.c"), &[]);
+    let pid = target.pid.to_string();
+    let file = program("yields.c").file_name().unwrap().to_str().unwrap().to_owned();
+    let recording = scene.attach_with(&target, &[&format!("--alloc-fn={file}:lent_block(1)")]);
+    target.ask("start");
+    target.ask("alloc");
+    assert_eq!(scene.prof(&["detach", &pid, "--timeout", "100ms"]).code, 1);
+    kill_collector(&scene, &target, &recording);
+    let out = scene.prof(&["attach", &pid, "-o", "second.prof"]);
+    assert_eq!(out.code, 3, "{out:?}");
+    says(&out, &[&pid, "parts of an earlier recording", "stacks that no thread is on"]);
+    says(&out, &["do nothing", &format!("`prof detach {pid}`")]);
+    assert!(!scene.path("second.prof").exists());
+    target.ask("resume");
+    scene.prof(&["detach", &pid]).ok("detach");
+    target.quit();
 }
 
 #[test]

@@ -207,7 +207,11 @@ impl Installed {
             self.done = true;
             let pid = self.target.pid;
             match crate::detach::undo_locked(pid, self.options.timeout) {
-                Ok(r) => r.left.iter().for_each(|l| log::warn!("undoing: left in it: {l}")),
+                Ok(r) => r.left.iter().for_each(|l| {
+                    log::warn!(
+                        "what this attach has begun is not all taken back; left in pid {pid}: {l}"
+                    )
+                }),
                 Err(e) => e.warn(pid, &format!("`prof detach {pid}` removes what is left")),
             }
         }

@@ -18,7 +18,8 @@ use crate::threads::{StopTimes, stop_all};
 use crate::tracee::Tracee;
 use crate::walk::Walker;
 use crate::{
-    Error, RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc, sandbox, signal,
+    Error, Refusal, RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc, sandbox,
+    signal,
 };
 use prof_arch::native::UserRegs;
 use prof_arch::native::syscall::{SIGSET_LEN, sigaction_handler};
@@ -100,17 +101,34 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
             r.switch(false)?;
         }
         set_state(state::DETACHING)?;
-        unpatch(&r, timeout, &mut report)?;
+        unpatch(&r, timeout, &mut report).map_err(|e| match e {
+            Error::Gone(_) => e,
+            e => Error::Unfinished { pid, why: Box::new(e) },
+        })?;
     }
     // From here on no function leads to the hook.
+    let unfinished = |e: Error| Error::Unfinished { pid, why: Box::new(e) };
     match remove(&r, &functions, entered, timeout, &mut report) {
-        Err(e) if !matches!(e, Error::Gone(_) | Error::Refused(_)) && !proc::has_ended(pid) => {
-            let why = e.to_string().replace("; nothing was changed", "");
+        Err(e) if matches!(e, Error::Gone(_)) || proc::has_ended(pid) => return Err(e),
+        // Of no thread can be asked what prof needs.
+        Err(
+            e @ Error::Refused(
+                Refusal::Dispatched(..)
+                | Refusal::FilterKills { .. }
+                | Refusal::Seccomp { .. }
+                | Refusal::TrialFailed { .. }
+                | Refusal::StrictSeccomp(..),
+            ),
+        ) => {
+            return Err(unfinished(e));
+        }
+        Err(e) => {
+            let why = e.without_claim();
             report
                 .left
                 .push(format!("prof's memory, as no thread could be made to unmap it: {why}"));
         }
-        done => done?,
+        Ok(()) => {}
     }
     Ok(report)
 }
@@ -348,7 +366,10 @@ fn unpatch_one(r: &Recorded, f: &Patched, report: &mut DetachReport) -> Result<(
     let at = f.patch_addr;
     let mut now = vec![0u8; f.new_bytes.len()];
     if r.mem.read(at, &mut now).is_err() {
-        report.notes.push(format!("{}: its module has been unloaded", f.name));
+        report.notes.push(format!(
+            "the library with {} has been unloaded meanwhile, and its hook with it",
+            f.name
+        ));
     } else if now == f.new_bytes {
         r.mem.write(at, &f.old_bytes)?;
     } else if now != f.old_bytes {

@@ -8,7 +8,9 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
     /// There is no such process.
-    #[error("no such process: {0}; is it still running?")]
+    #[error(
+        "no such process: {0}; it has ended, or is in another container and has another number here"
+    )]
     NoSuchProcess(i32),
     /// The id is that of a thread.
     #[error("{tid} is a thread of process {pid}; use `prof attach {pid}`")]
@@ -23,7 +25,7 @@ pub enum Refusal {
     KernelThread(i32, String),
     /// The process has ended.
     #[error(
-        "pid {0} ({1}) has ended and has no memory any more: it is a zombie until its parent asks how it ended"
+        "pid {0} ({1}) has ended: all that is left of it is its exit code, until its parent asks for that (a zombie)"
     )]
     Zombie(i32, String),
     /// Another prof is at it.
@@ -293,7 +295,9 @@ pub enum Error {
     )]
     NoMemory(i32),
     /// Memory of the target.
-    #[error("can't {what} {len} bytes at {addr} in pid {pid}: {errno}")]
+    #[error(
+        "can't {what} {len} bytes at {addr} in pid {pid}: {errno}; try again, as the process may have unmapped them at that moment"
+    )]
     Memory {
         /// `read` or `write`.
         what: &'static str,
@@ -307,9 +311,11 @@ pub enum Error {
         errno: std::io::Error,
     },
     /// A system call of ours.
-    #[error("{what} failed while prof worked on pid {pid}: {errno}")]
+    #[error(
+        "prof could not {what} pid {pid}: {errno}; try again; `prof detach {pid}` takes out what may be left of prof in it"
+    )]
     Sys {
-        /// Which.
+        /// What it was for, up to the process.
         what: &'static str,
         /// The process.
         pid: i32,
@@ -318,7 +324,7 @@ pub enum Error {
     },
     /// A system call that the target was made to do.
     #[error(
-        "pid {pid} could not make the system call {what} that prof needs: {errno}; try again, or see `prof detach {pid}` if something is left in it"
+        "prof had pid {pid} make the system call {what}, and the kernel refused that: {errno}; try again; `prof detach {pid}` takes out what may be left of prof in it"
     )]
     Remote {
         /// Which.
@@ -358,14 +364,43 @@ pub enum Error {
         /// `RLIMIT_MEMLOCK`.
         limit: u64,
     },
+    /// Something that prof needs for itself.
+    #[error("prof itself could not {what}: {errno}; see `ulimit -a` for what it may have")]
+    Own {
+        /// What.
+        what: &'static str,
+        /// Why.
+        errno: Errno,
+    },
+    /// A program that is to be recorded from its start.
+    #[error("can't start it: {errno}{}", advice(errno))]
+    Start {
+        /// Why.
+        errno: std::io::Error,
+    },
     /// A file.
-    #[error("{path}: {errno}", path = path.display())]
+    #[error("can't open or read {path}: {errno}", path = path.display())]
     File {
         /// Which.
         path: PathBuf,
         /// Why.
         errno: std::io::Error,
     },
+    /// A detach that could not be done, after recording was switched off for it.
+    #[error(
+        "{why}; recording is off, and what prof has in pid {pid} does nothing: `prof detach {pid}` takes it out later", why = why.without_claim()
+    )]
+    Unfinished {
+        /// The process.
+        pid: i32,
+        /// Why.
+        why: Box<Error>,
+    },
+    /// prof's own file is damaged.
+    #[error(
+        "this prof is damaged ({0} in the part of it that is mapped into processes); install it again"
+    )]
+    Broken(String),
     /// What the target's memory says makes no sense.
     #[error("pid {pid}: {what}")]
     Nonsense {
@@ -374,6 +409,17 @@ pub enum Error {
         /// What.
         what: String,
     },
+}
+
+/// What to do where a program can't be started.
+fn advice(errno: &std::io::Error) -> &'static str {
+    match errno.raw_os_error() {
+        Some(libc::ENOENT) => {
+            "; no program of that name is in PATH, or what its first line names is not there"
+        }
+        Some(libc::EACCES) => "; make it executable, or give the program that reads it (sh FILE)",
+        _ => "",
+    }
 }
 
 /// As usual.
@@ -407,6 +453,11 @@ impl Error {
             }
             e => e,
         }
+    }
+
+    /// The same where something has changed by then.
+    pub(crate) fn without_claim(&self) -> String {
+        self.to_string().replace("; nothing was changed", "")
     }
 
     /// Says what went wrong beside; that a process has ended leaves nothing to be said.

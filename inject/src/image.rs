@@ -22,7 +22,7 @@ pub struct Image {
 }
 
 fn broken(what: &str) -> Error {
-    Error::Nonsense { pid: 0, what: format!("the hook inside prof is broken: {what}") }
+    Error::Broken(what.to_string())
 }
 
 impl Image {

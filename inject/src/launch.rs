@@ -71,7 +71,7 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     // SAFETY: writes the two descriptors, which are then owned here alone.
     unsafe {
         if libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
-            return Err(Error::Sys { what: "pipe", pid: 0, errno: Errno::last() });
+            return Err(Error::Own { what: "make a pipe", errno: Errno::last() });
         }
         Ok((OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])))
     }
@@ -97,10 +97,9 @@ extern "C" fn remember_pipe() {
 
 /// Forks a child that has itself seized, executes the command, and stops at the exec.
 fn start(command: &[OsString]) -> Result<i32> {
-    let nonsense = |what: &str| Error::Nonsense { pid: 0, what: what.into() };
     let args: Vec<CString> = command
         .iter()
-        .map(|a| CString::new(a.as_bytes()).map_err(|_| nonsense("an argument has a NUL in it")))
+        .map(|a| CString::new(a.as_bytes()).map_err(|e| Error::Start { errno: e.into() }))
         .collect::<Result<_>>()?;
     let mut argv: Vec<*const libc::c_char> = args.iter().map(|a| a.as_ptr()).collect();
     argv.push(std::ptr::null());
@@ -109,7 +108,7 @@ fn start(command: &[OsString]) -> Result<i32> {
     // SAFETY: the child only makes system calls on memory that stands already.
     let pid = unsafe { libc::fork() };
     match pid {
-        -1 => return Err(Error::Sys { what: "fork", pid: 0, errno: Errno::last() }),
+        -1 => return Err(Error::Own { what: "make a process", errno: Errno::last() }),
         0 => {
             let mut byte = 0u8;
             // SAFETY: as above; what is passed lives until exec or _exit.
@@ -154,9 +153,7 @@ fn start(command: &[OsString]) -> Result<i32> {
                 let mut errno = 0i32;
                 // SAFETY: reads four bytes into an integer.
                 unsafe { libc::read(failed_read.as_raw_fd(), (&raw mut errno).cast(), 4) };
-                let path = command.first().cloned().unwrap_or_default().into();
-                let errno = std::io::Error::from_raw_os_error(errno);
-                return Err(Error::File { path, errno });
+                return Err(Error::Start { errno: std::io::Error::from_raw_os_error(errno) });
             }
         }
     }

@@ -298,7 +298,7 @@ impl Site<'_> {
         if ring.len != 0
             && let Err(e) = self.mem.write(at, &[0; size_of::<Area>()])
         {
-            e.warn(self.pid, "noting what is unmapped");
+            e.warn(self.pid, "prof could not note what it has unmapped");
         }
     }
 
@@ -317,7 +317,7 @@ impl Site<'_> {
     fn unmap(&mut self, addr: u64, len: u64) -> bool {
         let r = self.stop(|c| c.call("munmap", nr::MUNMAP, [addr, len, 0, 0, 0, 0]));
         if let Err(e) = &r {
-            e.warn(self.pid, "unmapping");
+            e.warn(self.pid, "memory of prof's is left");
         }
         r.is_ok()
     }

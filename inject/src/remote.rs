@@ -197,7 +197,7 @@ impl<'a> Caller<'a> {
                 mask,
                 gadgets.sigreturn.frame_returns_to(gadgets.syscall),
             )
-            .map_err(|e| Error::Nonsense { pid, what: format!("registers of a thread: {e}") })
+            .map_err(|e| Error::Nonsense { pid, what: format!("thread {} has registers that prof can't keep for it ({e}); nothing was changed", thread.tid) })
         };
         // Its length is the same wherever it stands.
         let len = build(0)?.len;
@@ -352,7 +352,7 @@ impl Drop for Caller<'_> {
             && let pid = t.pid
             && let Err(e) = self.put_back(t)
         {
-            e.warn(pid, "putting a thread back");
+            e.warn(pid, "a thread goes on by its signal frame, as prof could not put it back");
         }
     }
 }

@@ -128,10 +128,17 @@ fn is_memory(meta: &Metadata) -> bool {
 fn close(c: &mut Caller<'_>, number: u64, path: &Path) -> Result<()> {
     let is_ours = is_named(path) && std::fs::metadata(path).is_ok_and(|m| is_memory(&m));
     if !is_ours {
-        log::warn!("{} is not prof's any more, and stays as it is", path.display());
+        log::warn!(
+            "another process has put a file of its own in the place of the descriptor that was made for prof, {}; it stays as it is",
+            path.display()
+        );
         return Ok(());
     }
-    c.call("close", nr::CLOSE, [number, 0, 0, 0, 0, 0]).map(|_| ())
+    match c.call("close", nr::CLOSE, [number, 0, 0, 0, 0, 0]) {
+        // A process that shares descriptors and is not stopped has done it.
+        Ok(_) | Err(Error::Remote { errno: Errno::EBADF, .. }) => Ok(()),
+        Err(e) => Err(e),
+    }
 }
 
 /// Maps the ring at the first of the places that is free. What is where stands in the control page before

@@ -40,8 +40,13 @@ pub(crate) fn size_ring(pid: i32, f: &File, geometry: Geometry) -> Result<()> {
     // SAFETY: a descriptor of ours, plain integers.
     unsafe {
         let sized = libc::ftruncate64(fd, geometry.size() as i64);
-        checked(pid, geometry, "giving the ring its size", sized)?;
-        checked(pid, geometry, "sealing the ring", libc::fcntl(fd, libc::F_ADD_SEALS, seals))
+        checked(pid, geometry, "give its size to the ring for", sized)?;
+        checked(
+            pid,
+            geometry,
+            "seal the size of the ring for",
+            libc::fcntl(fd, libc::F_ADD_SEALS, seals),
+        )
     }
 }
 
@@ -50,7 +55,7 @@ pub(crate) fn allocate_ring(pid: i32, fd: &OwnedFd, geometry: Geometry) -> Resul
     for (at, len) in geometry.hot_ranges() {
         // SAFETY: a descriptor of ours, plain integers.
         let made = unsafe { libc::fallocate64(fd.as_raw_fd(), 0, at as i64, len as i64) };
-        checked(pid, geometry, "allocating the ring", made)?;
+        checked(pid, geometry, "get memory for the ring of", made)?;
     }
     Ok(())
 }
@@ -68,7 +73,7 @@ pub(crate) fn map_ring(fd: &File, geometry: Geometry) -> Result<Shared> {
             0,
         );
         if p == libc::MAP_FAILED {
-            return Err(Error::Sys { what: "mapping the ring", pid: 0, errno: Errno::last() });
+            return Err(Error::Own { what: "map the ring", errno: Errno::last() });
         }
         Ok(Shared::new(p.cast(), geometry))
     }

@@ -259,7 +259,7 @@ pub(crate) fn clear_page(mem: &RemoteMemory, handler: u64) -> Result<()> {
     let mut bytes = vec![0; page.len as usize];
     let at = (code_at(handler) - page.addr) as usize;
     let Some(to) = bytes.get_mut(at..at + RETURN.len()) else {
-        return Err(Error::Sys { what: "the handler's page", pid: 0, errno: Errno::EFAULT });
+        return Err(Error::Broken("no room for the handler's return".into()));
     };
     to.copy_from_slice(RETURN);
     mem.write(RemoteAddr(page.addr), &bytes)

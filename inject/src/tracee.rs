@@ -199,9 +199,9 @@ impl Tracee {
                 }
                 crate::preflight(pid)?;
                 crate::preflight::yama_allows(pid)?;
-                Err(Error::Sys { what: "PTRACE_SEIZE", pid, errno: Errno::EPERM })
+                Err(Error::Sys { what: "trace a thread of", pid, errno: Errno::EPERM })
             }
-            Err(errno) => Err(Error::Sys { what: "PTRACE_SEIZE", pid, errno }),
+            Err(errno) => Err(Error::Sys { what: "trace a thread of", pid, errno }),
         }
     }
 
@@ -323,7 +323,7 @@ impl Tracee {
                 self.gone = true;
                 Ok(())
             }
-            Err(errno) => Err(Error::Sys { what: "resume", pid: self.pid, errno }),
+            Err(errno) => Err(Error::Sys { what: "let a thread go on in", pid: self.pid, errno }),
         }
     }
 
@@ -370,7 +370,11 @@ impl Tracee {
         std::mem::forget(me);
         stopped?;
         went_on?;
-        set.map_err(|errno| Error::Sys { what: "PTRACE_SETOPTIONS", pid: self.pid, errno })
+        set.map_err(|errno| Error::Sys {
+            what: "set how a thread is traced of",
+            pid: self.pid,
+            errno,
+        })
     }
 
     fn failed(&mut self, what: &'static str, errno: Errno) -> Error {
@@ -456,14 +460,14 @@ impl Tracee {
             Registers::Set(set) => set,
             Registers::Requests { get, .. } => {
                 ptrace(get, self.tid, 0, to as usize)
-                    .map_err(|e| self.failed("reading registers", e))?;
+                    .map_err(|e| self.failed("read the registers of a thread of", e))?;
                 return Ok(len);
             }
         };
         let mut io = libc::iovec { iov_base: to.cast(), iov_len: len };
         let at = std::ptr::from_mut(&mut io) as usize;
         ptrace(libc::PTRACE_GETREGSET, self.tid, set as usize, at)
-            .map_err(|e| self.failed("PTRACE_GETREGSET", e))?;
+            .map_err(|e| self.failed("read the registers of a thread of", e))?;
         Ok(io.iov_len)
     }
 
@@ -472,13 +476,13 @@ impl Tracee {
             Registers::Set(set) => set,
             Registers::Requests { set, .. } => {
                 return ptrace(set, self.tid, 0, from as usize)
-                    .map_err(|e| self.failed("writing registers", e));
+                    .map_err(|e| self.failed("set the registers of a thread of", e));
             }
         };
         let mut io = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
         let at = std::ptr::from_mut(&mut io) as usize;
         ptrace(libc::PTRACE_SETREGSET, self.tid, set as usize, at)
-            .map_err(|e| self.failed("PTRACE_SETREGSET", e))
+            .map_err(|e| self.failed("set the registers of a thread of", e))
     }
 
     /// Its signal mask.
@@ -489,7 +493,7 @@ impl Tracee {
         let mut mask = SignalSet::default();
         let at = std::ptr::from_mut(&mut mask) as usize;
         ptrace(PTRACE_GETSIGMASK, self.tid, syscall::SIGSET_LEN, at)
-            .map_err(|e| self.failed("PTRACE_GETSIGMASK", e))?;
+            .map_err(|e| self.failed("read the signal mask of a thread of", e))?;
         Ok(mask)
     }
 
@@ -500,7 +504,7 @@ impl Tracee {
     pub fn set_signal_mask(&mut self, mask: SignalSet) -> Result<()> {
         let at = std::ptr::from_ref(&mask) as usize;
         ptrace(PTRACE_SETSIGMASK, self.tid, syscall::SIGSET_LEN, at)
-            .map_err(|e| self.failed("PTRACE_SETSIGMASK", e))
+            .map_err(|e| self.failed("set the signal mask of a thread of", e))
     }
 
     /// Lets go of a stopped thread.

@@ -1,5 +1,5 @@
-/* Traces the process named by its argument as soon as prof has put something into it, and holds it until
- * told to quit. */
+/* Traces the process named by its argument as soon as prof has put something into it, or with "later", as soon as
+ * somebody traces it and lets go again; and holds it until told to quit. */
 #include "common.h"
 #include <fcntl.h>
 #include <sys/ptrace.h>
@@ -28,12 +28,28 @@ static int has_descriptor(const char *pid) {
     return 0;
 }
 
+static int is_traced(const char *pid) {
+    char path[64], text[4096];
+    snprintf(path, sizeof path, "/proc/%s/status", pid);
+    int fd = open(path, O_RDONLY);
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    text[n > 0 ? n : 0] = 0;
+    const char *line = strstr(text, "TracerPid:");
+    return line && atoi(line + 10) != 0;
+}
+
 int main(int argc, char **argv) {
     if (argc < 2) fail("usage: breaks_in PID");
     char maps[64];
     snprintf(maps, sizeof maps, "/proc/%s/maps", argv[1]);
     say("ready\n");
-    while (!has_descriptor(argv[1]) && !has_ring(maps)) {
+    if (argc > 2) {
+        while (!is_traced(argv[1])) {
+        }
+    } else {
+        while (!has_descriptor(argv[1]) && !has_ring(maps)) {
+        }
     }
     /* prof lets go of the thread between two stops. */
     while (ptrace(PTRACE_SEIZE, atoi(argv[1]), 0, 0)) {

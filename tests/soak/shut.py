@@ -86,7 +86,9 @@ class Fibers(Kind):
         self.ask("alloc")
 
     def detach(self):
-        code, said = self.soak.run("detach", self.pid, "--timeout", "100ms")
+        said = "did not stop within"
+        while "did not stop within" in said:
+            code, said = self.soak.run("detach", self.pid, "--timeout", "100ms")
         if code != 1 or "stacks that no thread is on" not in said:
             raise Failed(f"{self.name}: a detach beside a fiber inside: {code}: {said}")
         self.ask("alloc")

@@ -54,7 +54,7 @@ use std::io;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The descriptor is no ring of this version of prof.
-    #[error("this is no ring of this version of prof: {0}")]
+    #[error("what is mapped as prof's memory there is damaged, or not prof's ({0})")]
     NotARing(&'static str),
     /// The ring is of a build of prof with another layout.
     #[error(
