@@ -177,8 +177,12 @@ pub fn activate(
 pub struct Detached {
     /// The recording.
     pub path: PathBuf,
+    /// The process.
+    pub pid: i32,
     /// What is still in the process, if anything.
     pub left: Vec<String>,
+    /// It stays for as long as the process runs this program.
+    pub stays: bool,
     /// What there is to say.
     pub said: Vec<String>,
 }
@@ -198,7 +202,13 @@ pub fn detach(pid: i32, timeout: Duration, audit: Audit) -> Result<Detached> {
         Err(_) if prof_inject::preflight(pid).is_ok() && clean(pid, timeout) => {
             let said = vec!["removed what an interrupted attach had left".into()];
             audit.detached(pid, &[], &[]);
-            return Ok(Detached { path: PathBuf::new(), left: Vec::new(), said });
+            return Ok(Detached {
+                path: PathBuf::new(),
+                pid,
+                left: Vec::new(),
+                stays: false,
+                said,
+            });
         }
         Err(e) => return Err(held_by_others(pid).unwrap_or(e)),
     };
@@ -246,7 +256,39 @@ pub fn detach(pid: i32, timeout: Duration, audit: Audit) -> Result<Detached> {
             peek.path.display()
         ));
     }
-    Ok(Detached { path: peek.path, left: report.left, said })
+    Ok(Detached { path: peek.path, pid, left: report.left, stays: report.stays, said })
+}
+
+/// Why prof's memory is in a process for good.
+pub fn stays(pid: i32) -> String {
+    format!(
+        "the kernel does not let it be unmapped (EPERM), as process {pid} has sealed all of its mappings (mseal); \
+         it goes when the process ends or runs another program"
+    )
+}
+
+/// The recording of a process that is not being attached to, and was not detached from.
+pub fn attached(pid: i32) -> Result<Peek> {
+    let peek = peek(pid)?;
+    if peek.state == state::ATTACHED {
+        return Ok(peek);
+    }
+    let what = if is_left(&peek) {
+        format!(
+            "is not recorded any more, and has prof's memory left in it; `prof detach {pid}` tries to remove that"
+        )
+    } else if peek.state == state::SETUP {
+        "is just being attached to; try again".into()
+    } else {
+        "is just being detached from".into()
+    };
+    Err(refused(format!("process {pid} {what}")))
+}
+
+/// Whether a detach has left something in the process that it could not remove.
+pub fn is_left(peek: &Peek) -> bool {
+    matches!(peek.state, state::DETACHING | state::DETACHED)
+        && prof_inject::idle(peek.pid as i32).is_ok()
 }
 
 /// What to say where the last events of a recording can't be saved.
@@ -298,9 +340,9 @@ pub fn peek(pid: i32) -> Result<Peek> {
 /// first, and the process then is as any other.
 fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
     let Ok(Some(peek)) = Peek::of(pid as u32) else { return Ok(()) };
-    // An attach that was killed half-way leaves a collector, and nothing to collect. If one is under
-    // way, it holds the lock, and that is what detaching says.
-    if peek.collector_alive && peek.state != state::SETUP {
+    // An attach that was killed half-way leaves a collector, and nothing to collect; a detach that could not
+    // remove all may. If one is under way, it holds the lock, and that is what detaching says.
+    if peek.collector_alive && peek.state == state::ATTACHED {
         // The settings can't change while events are being written by them.
         let other = match &peek.foreign {
             Some(by) => format!(" by {}", by.describe()),
@@ -325,10 +367,15 @@ fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
     if old.is_clean() {
         return Ok(());
     }
-    Err(refused(format!(
-        "process {pid} still has parts of an earlier recording in it ({}); they do nothing; try again later, or take them out with `prof detach {pid}`",
-        old.left.join(", ")
-    )))
+    Err(refused(match old.stays {
+        true => {
+            format!("process {pid} has prof's memory of an earlier recording in it: {}", stays(pid))
+        }
+        false => format!(
+            "process {pid} still has parts of an earlier recording in it ({}); they do nothing; try again later, or take them out with `prof detach {pid}`",
+            old.left.join(", ")
+        ),
+    }))
 }
 
 /// Creates the file of a recording, before anything is touched: the one that was asked for, or

@@ -133,3 +133,41 @@ fn events_that_can_not_be_saved_are_called_so() {
     }
     target.quit();
 }
+
+/// The kernel's answer to munmap is EPERM for ever after.
+#[test]
+fn what_a_process_has_sealed_is_said_to_stay() {
+    let scene = Scene::new("sealed");
+    let mut target = Target::spawn(std::process::Command::new(program("sealed.c")));
+    if target.line() == "none" {
+        target.kill();
+        return common::skip("a sealed process", "the kernel has no mseal");
+    }
+    let pid = target.pid.to_string();
+    target.ask("alloc");
+    scene.attach_with(&target, &["-o", "first.prof"]);
+    target.ask("alloc");
+    target.ask("seal");
+    for _ in 0..2 {
+        let out = scene.prof(&["detach", &pid]);
+        assert_eq!(out.code, 1, "{out:?}");
+        assert_eq!(out.stderr.matches("munmap").count(), 1, "{out:?}");
+        assert!(out.stderr.contains("mseal") && !out.stderr.contains("again removes"), "{out:?}");
+    }
+    let status = scene.prof(&["status", &pid]).ok("status").stdout;
+    assert!(status.contains("detached from, with prof's memory left in it"), "{status}");
+    // Nobody is led to send a signal that would end the process.
+    assert!(!status.contains("toggle") && !status.contains("kill -"), "{status}");
+    let json = scene.prof(&["status", &pid, "--format", "json"]).ok("status").stdout;
+    assert!(json.contains("\"signal\": null"), "{json}");
+    for command in ["pause", "resume"] {
+        let out = scene.prof(&[command, &pid]);
+        assert_eq!(out.code, 3, "{command}: {out:?}");
+        assert!(out.stderr.contains("not recorded any more"), "{command}: {out:?}");
+    }
+    let out = scene.prof(&["attach", &pid, "-o", "second.prof"]);
+    assert!(out.code == 3 && out.stderr.contains("mseal"), "{out:?}");
+    assert!(!scene.path("second.prof").exists());
+    target.ask("alloc");
+    target.quit();
+}

@@ -21,6 +21,7 @@ use crate::{
     Error, Refusal, RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc, sandbox,
     signal,
 };
+use nix::errno::Errno;
 use prof_arch::native::UserRegs;
 use prof_arch::native::syscall::{SIGSET_LEN, sigaction_handler};
 use prof_trace::process::Sharers;
@@ -47,6 +48,8 @@ pub struct DetachReport {
     pub stops: StopTimes,
     /// What has stayed behind, in words; empty: nothing.
     pub left: Vec<String>,
+    /// It can't be removed for as long as the process runs this program.
+    pub stays: bool,
     /// What was not as expected, but harms nobody.
     pub notes: Vec<String>,
 }
@@ -172,7 +175,9 @@ fn remove(
         log::debug!("kept: {:#x}", page.addr);
     }
     let stops = &mut report.stops;
-    Site { pid, mem: &r.mem, gadgets, timeout, stops }.unmap_all(&mapped);
+    let mut site = Site { pid, mem: &r.mem, gadgets, timeout, stops, refused: None };
+    site.unmap_all(&mapped);
+    report.stays = site.refused == Some(Errno::EPERM);
     if still_open(pid) || ring_in(&proc::maps(pid)?).is_some() {
         // Of an earlier attach that was interrupted.
         sweep(pid, timeout)?;
@@ -575,7 +580,7 @@ fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
         return Ok(false);
     }
     let stops = &mut StopTimes::default();
-    Site { pid, mem: &mem, gadgets: gadgets?, timeout, stops }.alone(|c| {
+    Site { pid, mem: &mem, gadgets: gadgets?, timeout, stops, refused: None }.alone(|c| {
         // As they are now: the target may have put something of its own there since.
         for a in rings(&proc::maps(pid)?) {
             unmap_at(c, a)?;

@@ -315,7 +315,14 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let more = MOST_TABLES.1;
     let geometry = cgroup::fit(target, options, (copied, copied + more), &mut notes)?;
     let geometry = geometry.with_more_threads(room::more_threads(pid, geometry.states()));
-    let mut site = Site { pid, mem: &mem, gadgets, timeout: options.timeout, stops: &mut stops };
+    let mut site = Site {
+        pid,
+        mem: &mem,
+        gadgets,
+        timeout: options.timeout,
+        stops: &mut stops,
+        refused: None,
+    };
     let windows: Vec<_> = planned.iter().map(|p| p.window.clone()).collect();
     let ring = site.make_ring(geometry, &windows)?;
     let mut mapped = Mapped::default();
@@ -354,7 +361,8 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
         installed.done = true;
         let timeout = options.timeout;
         let stops = &mut installed.stops;
-        Site { pid, mem: &installed.mem, gadgets, timeout, stops }.unmap_all(&mapped);
+        Site { pid, mem: &installed.mem, gadgets, timeout, stops, refused: None }
+            .unmap_all(&mapped);
         return Err(e);
     }
     Ok(installed)

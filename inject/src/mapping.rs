@@ -69,6 +69,8 @@ pub(crate) struct Site<'a> {
     pub gadgets: Gadgets,
     pub timeout: Duration,
     pub stops: &'a mut StopTimes,
+    /// What the last mapping could not be taken back for.
+    pub refused: Option<Errno>,
 }
 
 impl Site<'_> {
@@ -316,10 +318,17 @@ impl Site<'_> {
 
     fn unmap(&mut self, addr: u64, len: u64) -> bool {
         let r = self.stop(|c| c.call("munmap", nr::MUNMAP, [addr, len, 0, 0, 0, 0]));
-        if let Err(e) = &r {
+        let Err(e) = &r else { return true };
+        let refused = match e {
+            Error::Remote { errno, .. } => Some(*errno),
+            _ => None,
+        };
+        // Said once for all mappings.
+        if refused.is_none() || refused != self.refused {
             e.warn(self.pid, "memory of prof's is left");
         }
-        r.is_ok()
+        self.refused = refused;
+        false
     }
 }
 

@@ -29,5 +29,12 @@ pub fn say(d: &Detached) {
         return;
     }
     d.left.iter().for_each(|line| say_line(&format!("left in the process: {line}")));
-    say_line("what is left does nothing any more; `prof detach` again removes it");
+    if d.stays {
+        say_line(&format!(
+            "what is left does nothing any more, and stays: {}",
+            session::stays(d.pid)
+        ));
+    } else {
+        say_line("what is left does nothing any more; `prof detach` again removes it");
+    }
 }

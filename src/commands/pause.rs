@@ -16,7 +16,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Switches recording off.
 pub fn pause(args: &PidArgs) -> Result<ExitCode> {
-    session::peek(args.pid)?;
+    session::attached(args.pid)?;
     if !prof_inject::pause(args.pid).map_err(|e| session::failed(args.pid, e))? {
         crate::term::say("recording was off already");
     }
@@ -25,7 +25,7 @@ pub fn pause(args: &PidArgs) -> Result<ExitCode> {
 
 /// Switches recording on.
 pub fn resume(args: &PidArgs) -> Result<ExitCode> {
-    wait_for_collector(session::peek(args.pid)?)?;
+    wait_for_collector(session::attached(args.pid)?)?;
     if !prof_inject::resume(args.pid).map_err(|e| session::failed(args.pid, e))? {
         crate::term::say("recording was on already");
     }

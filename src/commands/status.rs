@@ -73,6 +73,8 @@ struct Status {
     name: String,
     summary: Option<Summary>,
     added: Option<Added>,
+    /// A detach could not remove all.
+    is_left: bool,
 }
 
 impl Status {
@@ -82,13 +84,15 @@ impl Status {
         let size = std::fs::metadata(&peek.path).map_or(0, |m| m.len());
         let summary = (size <= REPLAYED).then(|| live_summary(&peek.path).ok()).flatten();
         let added = Added::of(peek.pid as i32);
-        Self { peek, name: comm.trim_end().into(), summary, added }
+        let is_left = session::is_left(&peek);
+        Self { peek, name: comm.trim_end().into(), summary, added, is_left }
     }
 
     fn state(&self) -> &'static str {
         let p = &self.peek;
         match p.state {
             state::SETUP => "being attached to",
+            _ if self.is_left => "detached from, with prof's memory left in it",
             state::DETACHING | state::DETACHED => "being detached from",
             _ if !p.collector_alive => "orphaned",
             _ if p.recording => "recording",
@@ -97,8 +101,16 @@ impl Status {
         }
     }
 
+    /// Whether the toggle signal and the hooks are what they were made for.
+    fn is_attached(&self) -> bool {
+        !matches!(self.peek.state, state::DETACHING | state::DETACHED)
+    }
+
     /// Since when it is in this state, and since when it is recorded at all.
     fn times(&self) -> Option<(Duration, Duration)> {
+        if self.is_left {
+            return None;
+        }
         let s = self.summary.as_ref()?;
         let since = s.duration_ns.saturating_sub(s.since_ns);
         Some((Duration::from_nanos(since), Duration::from_nanos(s.duration_ns)))
@@ -147,10 +159,14 @@ impl Status {
             line("records", hooks::captured(&p.capture));
         }
         match p.signal {
+            // Who sent it now would end the process.
+            _ if !self.is_attached() => {}
             0 => line("toggle", "prof pause, prof resume".into()),
             s => line("toggle", format!("kill -{} {}", units::signal_name(s), p.pid)),
         }
-        for (module, functions) in by_module(&p.functions) {
+        for (module, functions) in
+            by_module(&p.functions).into_iter().filter(|_| self.is_attached())
+        {
             line("hooked", format!("{module}: {}", crate::hooks::list(functions)));
         }
         for remark in probes(&p.probes) {
@@ -160,6 +176,10 @@ impl Status {
             let n = p.unknown_modules;
             let why = format!("no room for the unwind tables of {n} modules: stacks are cut there");
             line("advice", format!("{why}; a new attach makes room for all that are loaded then"));
+        }
+        if self.is_left {
+            let why = "what is left does nothing";
+            line("advice", format!("{why}; `prof detach {}` tries again to remove it", p.pid));
         }
         if self.state() == "turned off" {
             let why = "the collector did not answer for 5 s (stopped, or short of processor?)";
@@ -180,7 +200,7 @@ impl Status {
             "state": self.state(),
             "path": p.path.display().to_string(),
             "collector_pid": p.collector_alive.then_some(p.collector.0),
-            "signal": (p.signal != 0).then(|| units::signal_name(p.signal)),
+            "signal": (p.signal != 0 && self.is_attached()).then(|| units::signal_name(p.signal)),
             "events": c.events,
             "lost_events": c.lost,
             "unknown_modules": p.unknown_modules,
