@@ -187,7 +187,7 @@ fn every_format_of_one_number_takes_every_cost() {
 fn samples_say_that_they_are_samples() {
     let scene = Scene::new("weights");
     record(&scene, "figures.c", &["--sample=1KiB"]);
-    let all = parsed(&scene, &export(&scene, "json", &[]));
+    let all = parsed(&scene, &export(&scene, "json", &["--json-version", "1"]));
     assert_eq!(all["capture"]["sample_bytes"], 1024);
     let rows = all["allocations"].as_array().expect("allocations");
     for r in rows {
@@ -359,6 +359,76 @@ fn the_page_runs_and_draws() {
         ["--headless", "--no-sandbox", "--disable-gpu", &profile, "--virtual-time-budget=5000"];
     let dom = tool(&scene, "chromium", &[&args[..], &["--dump-dom", &path]].concat()).stdout;
     assert!(dom.contains("<tr class=\"stack\">") && dom.contains("figures.c:"), "{dom:.3000}");
+}
+
+#[test]
+fn both_versions_of_json_say_the_same() {
+    let scene = Scene::new("versions");
+    record(&scene, "figures.c", &[]);
+    let first = parsed(&scene, &export(&scene, "json", &["--json-version", "1"]));
+    let second = parsed(&scene, &export(&scene, "json", &[]));
+    assert_eq!((&first["version"], &second["version"]), (&1.into(), &2.into()));
+    let columns = second["columns"].as_array().expect("columns");
+    let object = |row: &Value| -> Value {
+        let names = columns.iter().filter_map(|c| c.as_str().map(str::to_owned));
+        names.zip(row.as_array().into_iter().flatten().cloned()).collect()
+    };
+    let numbers = |mut v: Value| -> Value {
+        // 1 and 1.0 are the same weight.
+        v["weight"] = v["weight"].as_f64().into();
+        v
+    };
+    let rows = second["allocations"].as_array().expect("rows").iter().map(object).map(numbers);
+    let wanted = first["allocations"].as_array().expect("rows").iter().cloned().map(numbers);
+    // Live blocks are in no order.
+    let sorted = |mut rows: Vec<Value>| {
+        rows.sort_by_key(|r| (r["allocated_at_ns"].as_u64(), r["address"].as_u64()));
+        rows
+    };
+    let (rows, wanted) = (sorted(rows.collect()), sorted(wanted.collect()));
+    assert!(rows.len() >= 166 && rows == wanted, "{rows:.3?}");
+    let frames = second["frames"].as_array().expect("frames");
+    let whole = |s: &Value| -> Value {
+        let mut s = s.clone();
+        let of = s["frames"].as_array().into_iter().flatten();
+        s["frames"] = of.map(|i| frames[i.as_u64().expect("an index") as usize].clone()).collect();
+        s
+    };
+    let stacks: Vec<Value> =
+        second["stacks"].as_array().expect("stacks").iter().map(whole).collect();
+    assert_eq!(&stacks, first["stacks"].as_array().expect("stacks"));
+}
+
+#[test]
+fn names_of_files_say_how_they_are_compressed() {
+    let scene = Scene::new("packed");
+    record(&scene, "figures.c", &[]);
+    // Live blocks are in no order.
+    let lines = |text: &str| {
+        let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
+        lines.sort_unstable();
+        lines
+    };
+    let read = |name: &str| std::fs::read_to_string(scene.path(name)).expect("a file");
+    let plain = lines(&read(&export(&scene, "csv", &[])));
+    for (name, unpack) in [("x.csv.gz", "gzip"), ("x.csv.zst", "zstd")] {
+        scene.prof(&["export", "csv", "r.prof", "-o", name]).ok("prof export");
+        let out = tool(&scene, unpack, &["-dc", name]);
+        assert!(lines(&out.stdout) == plain, "{name}: {:.300}", out.stdout);
+    }
+    // An existing file stays as it is, unless it may be replaced.
+    std::fs::write(scene.path("mine"), "mine").expect("written");
+    let out = scene.prof(&["export", "csv", "r.prof", "-o", "mine"]);
+    assert!(out.code == 2 && out.stderr.contains("mine exists already; --force"), "{out:#?}");
+    assert_eq!(read("mine"), "mine");
+    scene.prof(&["export", "csv", "r.prof", "-o", "mine", "--force"]).ok("prof export --force");
+    assert_eq!(lines(&read("mine")), plain);
+    // A failed export leaves nothing behind, and the file as it was.
+    let out = scene.prof(&["export", "csv", "missing.prof", "-o", "mine", "--force"]);
+    assert_ne!(out.code, 0, "{out:#?}");
+    assert_eq!(lines(&read("mine")), plain);
+    let parts = std::fs::read_dir(scene.path(".")).expect("a folder").flatten();
+    assert!(parts.into_iter().all(|e| !e.file_name().to_string_lossy().ends_with(".part")));
 }
 
 #[test]

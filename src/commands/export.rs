@@ -7,11 +7,11 @@ use crate::term::say;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use prof_analyze::Analysis;
-use prof_analyze::export::{Cost, ExportError, Format, Source};
+use prof_analyze::export::{Cost, ExportError, Format, Output, Packing, Source};
 use prof_analyze::query::value::{Time, time};
 use std::fs::File;
-use std::io::{BufWriter, ErrorKind, IsTerminal, Write};
-use std::path::PathBuf;
+use std::io::{BufWriter, ErrorKind, IsTerminal};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Write a recording in the format of another tool
@@ -28,9 +28,19 @@ pub struct ExportArgs {
     #[allow(missing_docs)]
     pub input: InputArgs,
 
-    /// The file to write to; it must not exist [default: standard output]
+    /// The file to write to, compressed if its name ends in .gz or .zst; it must not exist
+    /// [default: standard output]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+
+    /// Replace the file if it exists
+    #[arg(long, requires = "output")]
+    pub force: bool,
+
+    /// The version of json: 2 has an array for each block, and each frame once; 1 an object for each block,
+    /// and each stack in full
+    #[arg(long, value_name = "VERSION", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
+    pub json_version: u8,
 
     /// The number of a stack
     #[arg(long, value_name = "COST", value_enum, default_value_t = By::Live)]
@@ -142,17 +152,20 @@ pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
         say(args.cost.nothing());
     }
     let source = Source { index: &index, query: &query, at, cost: args.cost.into(), filter };
+    let format = match (args.format, args.json_version) {
+        (Kind::Json, 1) => Format::JsonObjects,
+        (kind, _) => kind.into(),
+    };
     let written = match &args.output {
-        None => source.write(args.format.into(), &mut BufWriter::new(std::io::stdout().lock())),
+        None => source.write(format, &mut BufWriter::new(std::io::stdout().lock())),
         Some(path) => {
-            let file = File::create_new(path)
-                .with_context(|| format!("cannot create {}", path.display()))?;
-            let mut out = BufWriter::new(file);
-            let written = source.write(args.format.into(), &mut out);
-            if written.is_err() {
-                let _ = std::fs::remove_file(path);
-            }
-            written.and_then(|()| Ok(out.flush()?))
+            let part = Part::create(path, args.force)?;
+            let packing = if args.format.is_packed() { None } else { Packing::of(path) };
+            let mut out = Output::new(BufWriter::new(&part.file), packing)?;
+            source.write(format, &mut out).and_then(|()| Ok(out.finish()?)).and_then(|()| {
+                part.keep()?;
+                Ok(())
+            })
         }
     };
     match written {
@@ -188,6 +201,57 @@ impl By {
                 "there are no such blocks in the recording, so there is nothing in this export"
             }
         }
+    }
+}
+
+/// A file that gets its name when it is whole.
+struct Part<'a> {
+    path: &'a Path,
+    part: PathBuf,
+    file: File,
+}
+
+impl<'a> Part<'a> {
+    fn create(path: &'a Path, force: bool) -> Result<Self> {
+        let cannot = || format!("cannot create {}", path.display());
+        if force {
+            let mut name = path.file_name().unwrap_or_default().to_owned();
+            name.push(format!(".{}.part", std::process::id()));
+            let part = path.with_file_name(name);
+            // A device or a pipe is written to as it is.
+            let is_special = std::fs::metadata(path).is_ok_and(|m| !m.is_file());
+            let part = if is_special { path.to_owned() } else { part };
+            let file = File::create(&part).with_context(cannot)?;
+            return Ok(Self { path, part, file });
+        }
+        match File::create_new(path) {
+            Ok(file) => Ok(Self { path, part: path.to_owned(), file }),
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
+                Err(usage(format!("{} exists already; --force replaces it", path.display())))
+            }
+            Err(e) => Err(e).with_context(cannot),
+        }
+    }
+
+    /// Gives the file its name.
+    fn keep(mut self) -> std::io::Result<()> {
+        let part = std::mem::take(&mut self.part);
+        if part == self.path { Ok(()) } else { std::fs::rename(part, self.path) }
+    }
+}
+
+impl Drop for Part<'_> {
+    fn drop(&mut self) {
+        if std::fs::metadata(&self.part).is_ok_and(|m| m.is_file()) {
+            let _ = std::fs::remove_file(&self.part);
+        }
+    }
+}
+
+impl Kind {
+    /// Whether the format is compressed by itself.
+    fn is_packed(self) -> bool {
+        matches!(self, Kind::Pprof | Kind::Parquet | Kind::ParquetStacks)
     }
 }
 

@@ -9,6 +9,7 @@ mod folded;
 mod heaptrack;
 mod html;
 mod massif;
+mod packing;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod pprof;
@@ -26,6 +27,7 @@ use crate::report::FilterData;
 use serde::Serialize;
 use std::io::{self, Write};
 
+pub use packing::{Output, Packing};
 pub use profile::Profile;
 
 /// What a stack is shown by.
@@ -88,8 +90,10 @@ pub enum Format {
     Dhat,
     /// Every block, as CSV.
     Csv,
-    /// Every block and every stack, as JSON.
+    /// Every block as an array, every stack and every frame once, as JSON of version 2.
     Json,
+    /// Every block as an object, and every stack with its frames, as JSON of version 1.
+    JsonObjects,
     /// One page for browsers: timeline, flame graph, table.
     Html,
     /// Firefox Profiler's JSON.
@@ -185,6 +189,7 @@ impl Source<'_> {
             Format::Dhat => dhat::write(self, out)?,
             Format::Csv => rows::csv(self, out)?,
             Format::Json => rows::json(self, out)?,
+            Format::JsonObjects => rows::json_objects(self, out)?,
             Format::Html => html::write(self, out)?,
             Format::Firefox => firefox::write(self, out)?,
             Format::Replay => replay::write(self, out)?,

@@ -4,10 +4,11 @@
 use super::{ExportError, Profile, Source};
 use crate::index::{Column, flags};
 use crate::query::Selection;
-use crate::report::{CaptureData, frames_of};
+use crate::report::{CaptureData, FrameData, frames_of};
 use crate::symbols::Symbolizer;
 use prof_trace::size::{Chunks, Header};
 use serde::Serialize;
+use std::fmt;
 use std::io::{self, Write};
 
 /// A block.
@@ -122,11 +123,7 @@ pub(super) fn each(
 }
 
 pub(super) fn csv(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
-    writeln!(
-        out,
-        "address,size,allocated_at_ns,freed_at_ns,stack,thread,free_stack,free_thread,temporary,\
-         by_realloc,to_realloc,implied_free,chain,chain_position,usable_size,mmapped,main_arena,weight"
-    )?;
+    writeln!(out, "{}", NAMES.join(","))?;
     let some = |v: Option<u64>| v.map_or(String::new(), |v| v.to_string());
     each(source, |r| {
         writeln!(
@@ -154,12 +151,20 @@ pub(super) fn csv(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Export
     })
 }
 
-pub(super) fn json(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
+/// What every version of the JSON begins with.
+fn json_head(source: &Source<'_>, version: u32, out: &mut dyn Write) -> Result<(), ExportError> {
+    let capture = CaptureData::new(&source.index.analysis().capture());
+    let capture = serde_json::to_string(&capture).map_err(io::Error::from)?;
+    write!(out, "{{\"version\":{version},\"capture\":{capture},")?;
+    Ok(())
+}
+
+/// Version 1: an object for each block, and the frames of each stack in full.
+pub(super) fn json_objects(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
     let analysis = source.index.analysis();
     let mut symbols = Symbolizer::new(analysis);
-    let capture = CaptureData::new(&analysis.capture());
-    let capture = serde_json::to_string(&capture).map_err(io::Error::from)?;
-    write!(out, "{{\"version\":1,\"capture\":{capture},\"stacks\":[")?;
+    json_head(source, 1, out)?;
+    write!(out, "\"stacks\":[")?;
     for (i, s) in Profile::new(analysis).stacks.iter().enumerate() {
         let comma = if i == 0 { "" } else { "," };
         let frames = frames_of(analysis, s.node, &mut symbols);
@@ -175,4 +180,107 @@ pub(super) fn json(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expor
     })?;
     writeln!(out, "]}}")?;
     Ok(())
+}
+
+/// Version 2: an array for each block, in the order of `columns`; stacks as indices into `frames`.
+pub(super) fn json(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
+    let analysis = source.index.analysis();
+    let profile = Profile::new(analysis);
+    json_head(source, 2, out)?;
+    // The frames of an address are side by side: its stacks have a range of them.
+    let mut starts = Vec::with_capacity(profile.locations.len() + 1);
+    let mut next = 0;
+    write!(out, "\"frames\":[")?;
+    for location in &profile.locations {
+        starts.push(next);
+        for f in location.frames.iter() {
+            let comma = if next == 0 { "" } else { "," };
+            let frame = serde_json::to_string(&FrameData::new(f)).map_err(io::Error::from)?;
+            write!(out, "{comma}\n{frame}")?;
+            next += 1;
+        }
+    }
+    starts.push(next);
+    write!(out, "],\n\"stacks\":[")?;
+    for (i, s) in profile.stacks.iter().enumerate() {
+        let comma = if i == 0 { "" } else { "," };
+        let (id, cut) = (s.node, s.truncated);
+        write!(out, "{comma}\n{{\"id\":{id},\"truncated\":{cut},\"frames\":[")?;
+        let of = s.locations.iter().flat_map(|l| starts[*l as usize]..starts[*l as usize + 1]);
+        for (j, frame) in of.enumerate() {
+            let comma = if j == 0 { "" } else { "," };
+            write!(out, "{comma}{frame}")?;
+        }
+        write!(out, "]}}")?;
+    }
+    write!(out, "],\n\"columns\":{},", serde_json::json!(NAMES))?;
+    write!(out, "\n\"allocations\":[")?;
+    let mut first = true;
+    each(source, |r| {
+        let comma = if std::mem::take(&mut first) { "" } else { "," };
+        write!(out, "{comma}\n[")?;
+        array(r, out)
+    })?;
+    writeln!(out, "]}}")?;
+    Ok(())
+}
+
+/// The columns of a block.
+const NAMES: [&str; 18] = [
+    "address",
+    "size",
+    "allocated_at_ns",
+    "freed_at_ns",
+    "stack",
+    "thread",
+    "free_stack",
+    "free_thread",
+    "temporary",
+    "by_realloc",
+    "to_realloc",
+    "implied_free",
+    "chain",
+    "chain_position",
+    "usable_size",
+    "mmapped",
+    "main_arena",
+    "weight",
+];
+
+/// A value that may be missing, as JSON.
+struct Null<T>(Option<T>);
+
+impl<T: fmt::Display> fmt::Display for Null<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Some(v) => v.fmt(f),
+            None => f.write_str("null"),
+        }
+    }
+}
+
+/// The values of a block, and the bracket behind them.
+fn array(r: &Row, out: &mut dyn Write) -> io::Result<()> {
+    write!(
+        out,
+        "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}]",
+        r.address,
+        r.size,
+        r.allocated_at_ns,
+        Null(r.freed_at_ns),
+        r.stack,
+        r.thread,
+        Null(r.free_stack),
+        Null(r.free_thread),
+        r.temporary,
+        r.by_realloc,
+        r.to_realloc,
+        r.implied_free,
+        Null(r.chain),
+        r.chain_position,
+        Null(r.usable_size),
+        Null(r.mmapped),
+        Null(r.main_arena),
+        r.weight,
+    )
 }

@@ -203,7 +203,7 @@ impl GroupData {
 }
 
 impl FrameData {
-    pub(super) fn new(f: &Frame) -> Self {
+    pub(crate) fn new(f: &Frame) -> Self {
         Self {
             address: format!("{:#x}", f.address),
             function: f.function.as_deref().map(shown),

@@ -85,6 +85,8 @@ function timeline() {
   g.moveTo(x, 14);
   g.lineTo(x, height);
   g.stroke();
+  const label = "peak", wide = g.measureText(label).width + 4;
+  g.fillText(label, x > wide + 80 ? x - wide : x + 4, 20);
 }
 
 function hue(frame) {
@@ -172,7 +174,8 @@ function asked(stack) {
   const [asker, through] = stack.asked.map((i) => i === null ? null : data.frames[stack.frames[i]]);
   if (!asker) return "(no stack)";
   const line = asker.place.startsWith("+") ? "" : asker.place;
-  return asker.name + "  " + (line || asker.module) + (through ? ", by " + through.name : "");
+  const where = line || (asker.module ? "(" + asker.module + ")" : "");
+  return asker.name + " " + where + (through ? ", by " + through.name : "");
 }
 
 function rows() {
@@ -180,7 +183,7 @@ function rows() {
   const value = (s) => state.sort < data.costs.length ? s.costs[state.sort] : s.live;
   order.sort((a, b) => (state.up ? value(a) - value(b) : value(b) - value(a)) || a.id - b.id);
   $("head").replaceChildren();
-  [...data.costs.map((c) => c.name), "live blocks", "stack"].forEach((name, i) => {
+  [...data.costs.map((c) => c.name), "live blocks", "asked for by"].forEach((name, i) => {
     const th = element("th", undefined, $("head"));
     if (i > data.costs.length) { th.textContent = name; return; }
     if (i === state.sort) th.ariaSort = state.up ? "ascending" : "descending";
