@@ -11,6 +11,7 @@ use prof_trace::shared::{
 use std::fs::File;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, OnceLock};
 
 /// A child that has a ring mapped and does nothing: the target.
