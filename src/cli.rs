@@ -260,6 +260,10 @@ pub struct AttachArgs {
     /// nothing changed
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
+    /// How long to look, once recording is on, whether it sees the memory that the process takes, and whether
+    /// others do its work; less for a process that does nothing. 0s: not at all
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
+    pub look: Duration,
     /// Take your word for it that the seccomp filter of the process lets prof's calls pass, where prof cannot
     /// find out, as in a container: memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise,
     /// rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack and close. If one does not, that kills the

@@ -13,6 +13,7 @@ mod commands;
 mod failure;
 mod hooks;
 mod logger;
+mod look;
 mod memory;
 mod recorder;
 mod session;

@@ -8,12 +8,13 @@ use crate::hooks;
 use crate::recorder;
 use crate::term::say;
 use anyhow::{Context, Result, anyhow};
-use prof_collect::{Clock, Peek, create_recording, drain_orphan, write_prologue};
+use prof_collect::{Clock, Peek, create_recording, drain_orphan, write_prologue, write_runtimes};
 use prof_inject::functions::LOADER;
 use prof_inject::{DetachOptions, Error, Installed, Options, Target};
 use prof_trace::capture::Capture;
 use prof_trace::pack::Compress;
 use prof_trace::records::{Hooks, Target as TargetRecord};
+use prof_trace::runtimes::Runtime;
 use prof_trace::shared::{Shared, state};
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -57,6 +58,18 @@ pub struct Attached {
     pub collector: Child,
     /// What to say about it: what was hooked, and how long the target was stopped.
     pub said: Vec<String>,
+    /// What takes memory from the kernel itself in it.
+    pub runtimes: Vec<Runtime>,
+}
+
+/// What is said of a recording that has begun.
+pub struct Began {
+    /// Who writes it.
+    pub collector: Child,
+    /// What was hooked, and how long the target was stopped.
+    pub said: Vec<String>,
+    /// What takes memory from the kernel itself in the target.
+    pub runtimes: Vec<Runtime>,
 }
 
 /// Begins to record a process. Nothing of it is left after an error.
@@ -72,7 +85,9 @@ pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
             activate(i, file, record.compress.into(), choice.duration, Audit::of(record))
         });
     match began {
-        Ok((collector, said)) => Ok(Attached { pid, path, collector, said }),
+        Ok(Began { collector, said, runtimes }) => {
+            Ok(Attached { pid, path, collector, said, runtimes })
+        }
         Err(e) => {
             let _ = fs::remove_file(&absolute);
             // Whatever did not work then: the collector, too, did not begin for that reason.
@@ -147,7 +162,7 @@ pub fn activate(
     compress: Compress,
     duration: Option<Duration>,
     audit: Audit,
-) -> Result<(Child, Vec<String>)> {
+) -> Result<Began> {
     let pid = installed.target.pid;
     // What the hook does without, if need be.
     let watched = |n: &str| prof_inject::sandbox::FUNCTIONS.contains(&n);
@@ -155,7 +170,10 @@ pub fn activate(
     let target = target_record(&installed.target, &installed.shared, &installed.options.capture);
     let hooks =
         Hooks { hooked: installed.hooked.clone(), not_hooked: installed.not_hooked.clone() };
-    write_prologue(&mut file, &target, &hooks).context("cannot write the recording")?;
+    let runtimes = prof_inject::runtimes::of(&installed);
+    write_prologue(&mut file, &target, &hooks)
+        .and_then(|()| write_runtimes(&mut file, &runtimes))
+        .context("cannot write the recording")?;
     let ring = installed.ring_fd.try_clone().with_context(|| {
         format!("prof has no descriptor left for the collector of process {pid} (`ulimit -n`)")
     })?;
@@ -170,7 +188,7 @@ pub fn activate(
     let hooked: Vec<_> =
         installed.hooked.iter().map(|h| (h.function.clone(), h.module.clone())).collect();
     audit.attached(pid, &hooked, &installed.options.path);
-    Ok((collector, hooks::describe(&installed)))
+    Ok(Began { collector, said: hooks::describe(&installed), runtimes })
 }
 
 /// What a detach came to.

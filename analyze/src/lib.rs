@@ -12,6 +12,7 @@
 //! * [`info`]: what is in the file;
 //! * [`rewrite`]: recordings made of others;
 //! * [`symbols`]: code addresses to functions, files and lines;
+//! * [`unseen`]: whether the recording sees the memory that the target takes;
 //! * [`report`]: the text and the JSON of `prof report`.
 //!
 //! A recording is input that nobody vouches for: cut off, damaged or made up, it leads to an
@@ -32,8 +33,9 @@ pub mod query;
 pub mod report;
 pub mod rewrite;
 pub mod symbols;
+pub mod unseen;
 
 pub use error::Error;
 pub use index::{Index, IndexOptions};
 pub use load::LoadOptions;
-pub use model::{Analysis, Follower, Note, Progress, Summary, live_summary};
+pub use model::{Analysis, Follower, Note, Now, Progress, Summary, live_summary};

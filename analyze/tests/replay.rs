@@ -295,7 +295,7 @@ fn a_follower_gets_where_the_analysis_gets() {
     let p = grow(&m, from);
     assert_eq!((p.totals.figures.live_bytes, p.finished, p.events), (7, true, 3));
     assert_eq!(p.totals, *m.analysis().totals());
-    let s = prof_analyze::live_summary(&file.0).expect("a recording");
+    let s = prof_analyze::live_summary(&file.0, &Default::default()).expect("a recording");
     assert_eq!((s.on, s.parts, s.complete, s.events), (true, 1, true, 3));
     assert_eq!((s.totals, s.duration_ns, s.bytes), (p.totals, 3000, m.bytes.len() as u64));
 }

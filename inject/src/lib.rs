@@ -40,6 +40,7 @@ pub mod recorded;
 pub mod remote;
 mod ring;
 mod room;
+pub mod runtimes;
 pub mod sandbox;
 mod search;
 mod settle;

@@ -29,9 +29,12 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode> {
         // From here on Ctrl-C means: detach.
         on_interrupt()?;
     }
-    let attached = session::attach(args.pid, &args.record, &choice)?;
+    let mut attached = session::attach(args.pid, &args.record, &choice)?;
     attached.said.iter().for_each(|line| crate::term::say(line));
     crate::term::path(&attached.path);
+    if !args.paused {
+        crate::look::after(&mut attached, args.look);
+    }
     if args.foreground { stay(attached, Audit::of(&args.record)) } else { Ok(ExitCode::SUCCESS) }
 }
 

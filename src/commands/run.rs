@@ -4,12 +4,14 @@ use super::report::{self, ReportArgs};
 use crate::audit::Audit;
 use crate::cli::RunArgs;
 use crate::failure::{REFUSED, refused, usage};
+use crate::look;
 use crate::session::{self, Choice};
 use anyhow::{Context, Result};
 use clap::Parser;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::sys::wait::{WaitStatus, waitpid};
 use nix::unistd::Pid;
+use prof_analyze::Now;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
@@ -54,22 +56,24 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let audit = Audit::of(&args.record);
     let began =
         session::activate(launched.installed, file, args.record.compress.into(), None, audit);
-    let (mut collector, said) = began.map_err(|e| {
+    let mut began = began.map_err(|e| {
         // It was started for nothing else.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         let _ = waitpid(Pid::from_raw(pid), None);
         undo(e)
     })?;
     prof_inject::Launched::go(pid);
-    said.iter().for_each(|line| log::info!("{line}"));
+    began.said.iter().for_each(|line| log::info!("{line}"));
     let status = wait(pid)?;
-    let _ = collector.wait();
+    let _ = began.collector.wait();
     if args.report {
         // The exit code is the command's, whatever becomes of the report.
         if let Err(e) = show(&path) {
             crate::term::say(&format!("cannot print the report: {e:#}"));
         }
     }
+    let summary = look::read(&path, &Now::default());
+    summary.iter().flat_map(look::lines).for_each(|line| crate::term::say(&line));
     crate::term::say(&format!("recorded to {}", path.display()));
     Ok(status)
 }

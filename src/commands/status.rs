@@ -2,9 +2,11 @@
 
 use crate::cli::{Format, StatusArgs};
 use crate::hooks;
+use crate::look;
 use crate::session;
 use crate::units;
 use anyhow::Result;
+use prof_analyze::unseen::workers_text;
 use prof_analyze::{Summary, live_summary};
 use prof_collect::{Peek, Probe, all_recorded};
 use prof_inject::cgroup::Added;
@@ -82,7 +84,8 @@ impl Status {
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", peek.pid)).unwrap_or_default();
         // What is live is known by replaying the recording: a matter of seconds for a large one.
         let size = std::fs::metadata(&peek.path).map_or(0, |m| m.len());
-        let summary = (size <= REPLAYED).then(|| live_summary(&peek.path).ok()).flatten();
+        let now = look::now(peek.pid as i32);
+        let summary = (size <= REPLAYED).then(|| live_summary(&peek.path, &now).ok()).flatten();
         let added = Added::of(peek.pid as i32);
         let is_left = session::is_left(&peek);
         Self { peek, name: comm.trim_end().into(), summary, added, is_left }
@@ -172,6 +175,14 @@ impl Status {
         for remark in probes(&p.probes) {
             line("probes", remark);
         }
+        if let Some(s) = &self.summary {
+            for (i, text) in s.unseen.iter().flat_map(|u| &u.text).enumerate() {
+                line(if i == 0 { "unseen" } else { "" }, text.clone());
+            }
+            if let Some(text) = workers_text(&s.workers) {
+                line("workers", text);
+            }
+        }
         if p.unknown_modules > 0 {
             let n = p.unknown_modules;
             let why = format!("no room for the unwind tables of {n} modules: stacks are cut there");
@@ -236,6 +247,12 @@ impl Status {
             v["parts"] = s.parts.into();
             v["duration_ns"] = s.duration_ns.into();
             v["since_ns"] = s.since_ns.into();
+            if let Some(unseen) = &s.unseen {
+                v["unseen"] = json!(unseen);
+            }
+            if !s.workers.is_empty() {
+                v["workers"] = json!(s.workers);
+            }
         }
         v
     }

@@ -1,12 +1,14 @@
 //! What a recording says beside its events.
 
+use super::process::ProcessSeen;
 use super::{Clock, IdMap};
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
 use prof_trace::records::{
-    Counters, End, Hooks, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Stripped,
-    Symbols, Target, Thread, Toggle, kind,
+    Counters, End, Hooks, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Process,
+    Runtimes, Stripped, Symbols, Target, Thread, Toggle, kind,
 };
+use prof_trace::runtimes::Runtime;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// No stack is followed further than this, so that nodes that name each other do no harm.
@@ -145,6 +147,10 @@ pub struct Meta {
     pub kernel: Option<Kernel>,
     /// The resident set over time.
     pub resident: Resident,
+    /// Private memory, processor time and workers over time.
+    pub process: ProcessSeen,
+    /// What takes memory from the kernel itself in the target.
+    pub runtimes: Vec<Runtime>,
     /// Passes seen.
     pub passes: u64,
     /// Chunks of a known kind that made no sense.
@@ -226,6 +232,10 @@ impl Meta {
                 None => self.stripped = Some(s),
             }),
             kind::MEMORY => Memory::decode(payload).map(|m| self.memory.take(m)),
+            kind::RUNTIMES => Runtimes::decode(payload).map(|r| {
+                self.runtimes = r.names.iter().filter_map(|n| Runtime::from_name(n)).collect();
+            }),
+            kind::PROCESS => Process::decode(payload).map(|p| self.process.take(&p)),
             _ => Some(()),
         };
         self.bad_chunks += good.is_none() as u64;

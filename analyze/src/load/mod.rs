@@ -7,6 +7,7 @@ mod held;
 mod ids;
 mod merge;
 mod meta;
+mod process;
 mod stream;
 
 pub use clock::Clock;
@@ -15,4 +16,5 @@ pub(crate) use file::{ChunkFile, Item, open_file};
 pub use ids::IdMap;
 pub use merge::{Op, OpKind};
 pub use meta::{Kernel, Memories, Meta, Part, Pc, SymbolsAt};
+pub use process::{ProcessSeen, Sample, WorkerSeen};
 pub use stream::{LoadOptions, Sink, Stream, Tail};

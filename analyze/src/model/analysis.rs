@@ -3,11 +3,13 @@
 use super::replay::{Group, Replay, Totals};
 use super::stripped;
 use crate::Error;
-use crate::load::{LoadOptions, Meta, Part, Sink, Stream, SymbolsAt, Tail, open_file};
+use crate::load::{LoadOptions, Meta, Part, Sample, Sink, Stream, SymbolsAt, Tail, open_file};
 use crate::query::Rule;
 use crate::symbols::{Named, SymbolOptions};
+use crate::unseen::{self, Unseen, WorkerData};
 use prof_trace::capture::Capture;
 use prof_trace::derived::{Frames, Zipped};
+use prof_trace::family::Worker;
 use prof_trace::records::Symbols;
 use std::fmt;
 use std::fs::File;
@@ -396,16 +398,39 @@ pub struct Summary {
     pub capture: Capture,
     /// Whether events are compressed in it.
     pub compressed: bool,
+    /// Why it ended, if it has.
+    pub end_reason: Option<String>,
+    /// What speaks against it.
+    pub unseen: Option<Unseen>,
+    /// The target's workers.
+    pub workers: Vec<WorkerData>,
 }
 
-/// Reads a recording for its totals only.
+/// What is known of a target beside its recording.
+#[derive(Clone, Debug, Default)]
+pub struct Now {
+    /// Its memory and processor time; the ticks do not matter.
+    pub sample: Option<Sample>,
+    /// Its workers.
+    pub workers: Vec<Worker>,
+}
+
+/// Reads a recording for its totals only, with what is known of its target now.
 ///
 /// # Errors
 /// As [`Analysis::from_file`].
-pub fn live_summary(path: &Path) -> Result<Summary, Error> {
+pub fn live_summary(path: &Path, now: &Now) -> Result<Summary, Error> {
     let a = Analysis::from_file(path, &LoadOptions::default())?;
     let (on, since) = a.meta().state();
+    let seen = &a.meta().process;
+    let workers = match now.workers.is_empty() {
+        true => unseen::workers(seen.workers()),
+        false => unseen::workers(&seen.seen_again(&now.workers)),
+    };
     Ok(Summary {
+        end_reason: a.meta().end.as_ref().map(|e| e.reason.clone()),
+        unseen: Unseen::of(&a, now.sample),
+        workers,
         events: a.events(),
         lost: a.meta().counters.lost,
         totals: a.totals,

@@ -12,7 +12,7 @@ pub(crate) use live::{Live, Value};
 mod replay;
 mod stripped;
 
-pub use analysis::{Analysis, LeftOut, Note, Summary, live_summary};
+pub use analysis::{Analysis, LeftOut, Note, Now, Summary, live_summary};
 pub use estimate::{Errors, probability};
 pub use follow::{Follower, Progress};
 pub use replay::{End, Fate, Figures, Group, Replay, Totals, Watch};

@@ -4,6 +4,7 @@ use super::figures::SumData;
 use crate::Analysis;
 use crate::model::{Errors, Group};
 use crate::query::Rule;
+use crate::unseen::{self, Unseen, WorkerData};
 use prof_trace::capture::Capture;
 use serde::Serialize;
 
@@ -217,6 +218,12 @@ pub struct Head {
     /// What lists left out of them (`--ignore`, `--suppressions`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suppressed: Option<SuppressedData>,
+    /// What shows that the recording does not see the memory that the target takes; for all blocks only.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub unseen: Option<Unseen>,
+    /// Processes of the same program that do its work, and are not in the recording.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub workers: Vec<WorkerData>,
 }
 
 /// What lists left out.
@@ -273,7 +280,10 @@ impl SuppressedData {
 impl Head {
     /// Of a recording.
     pub fn new(analysis: &Analysis, filter: &[FilterData]) -> Self {
+        let all = filter.is_empty() && analysis.at_ns().is_none() && analysis.left_out().is_none();
         Self {
+            unseen: if all { Unseen::of(analysis, None) } else { None },
+            workers: unseen::workers(analysis.meta().process.workers()),
             target: TargetData::new(analysis),
             recording: RecordingData::new(analysis),
             filter: filter.to_vec(),
@@ -286,7 +296,7 @@ impl Head {
 
 /// Names come from the process that was recorded and from its files, and are shown on terminals: what
 /// could move a cursor is escaped.
-pub(super) fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     if !text.contains(char::is_control) {
         return text.to_owned();
     }

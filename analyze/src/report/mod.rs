@@ -24,6 +24,7 @@ pub use data::{AskedData, FrameData, GroupData, Report, ReportOptions, RestData}
 pub(crate) use data::{asked_by, frames_of};
 pub use figures::{FiguresData, SumData};
 pub use grouped::{GroupBy, Grouped, GroupedData};
+pub(crate) use head::shown;
 pub use head::{
     CaptureData, FilterData, Head, HookData, KernelData, NotHookedData, PartData, RecordingData,
     RuleData, SuppressedData, TargetData, TotalsData,

@@ -5,6 +5,7 @@ use super::places::PlaceData;
 use super::rows::RowData;
 use super::units::{about, about_bytes, about_number, bytes, count, duration};
 use super::{AskedData, FiguresData, FrameData, GroupData, Head, Report, SortKey, SumData};
+use crate::unseen::workers_text;
 use std::fmt::{self, Write};
 
 /// How a report may look.
@@ -262,7 +263,20 @@ impl HeadText<'_> {
         let allocated = about_bytes(t.allocated_bytes, t.allocated_bytes_stderr);
         self.line("allocated", &format!("{allocated} ever"))?;
         self.coverage()?;
+        self.unseen()?;
         self.exactness()
+    }
+
+    /// What the recording does not see.
+    fn unseen(&mut self) -> fmt::Result {
+        let unseen = self.head.unseen.iter().flat_map(|u| &u.text);
+        let workers = workers_text(&self.head.workers);
+        let lines = unseen.enumerate().map(|(i, t)| (if i == 0 { "unseen" } else { "" }, t));
+        for (name, text) in lines.chain(workers.iter().map(|t| ("workers", t))) {
+            let text = self.style.paint(WARN, text);
+            self.style.line(self.out, name, &text)?;
+        }
+        Ok(())
     }
 
     /// What lists left out.

@@ -14,8 +14,9 @@ use crate::threads::Threads;
 use crate::tree::Tree;
 use crate::watch::Watch;
 use prof_trace::chunk;
+use prof_trace::family::{self, Stat};
 use prof_trace::pack::Compress;
-use prof_trace::records::{Counters, End, Pass, Toggle, kind};
+use prof_trace::records::{Counters, End, Pass, Process, Toggle, kind};
 use prof_trace::shared::{FUNCTIONS, Kind, SEGMENT_SIZE, Shared, TOGGLES, flags, state};
 use std::fs::File;
 use std::sync::Arc;
@@ -39,6 +40,8 @@ const GONE_WAIT: Duration = Duration::from_millis(200);
 const MANY_THREADS: usize = 1024;
 /// Stacks are looked for again when a thread appears, but not more often than this.
 const STACKS_EVERY: Duration = Duration::from_millis(50);
+/// The target's workers are looked for after a second, two, four, and so on up to this.
+const FAMILY_GAP: Duration = Duration::from_secs(30);
 /// A list of mappings that takes longer than this to read is not read every second.
 const SLOW_MAPS: Duration = Duration::from_millis(20);
 
@@ -88,6 +91,8 @@ pub struct Collector {
     second: Instant,
     second_took: Duration,
     stacks_read: Instant,
+    family_next: Instant,
+    family_gap: Duration,
     maps_took: Duration,
     sleep: Duration,
     /// How many seccomp filters the target had when the hook was told what it may call.
@@ -178,6 +183,8 @@ impl Collector {
             second: now,
             second_took: Duration::ZERO,
             stacks_read: now,
+            family_next: now,
+            family_gap: SECOND,
             maps_took: Duration::ZERO,
             sleep: SLEEP.0,
             filters: 0,
@@ -214,6 +221,7 @@ impl Collector {
     /// what recorded blocks have left behind. A process so large that the kernel takes long to answer is not
     /// waited for.
     pub fn look_before(&mut self) {
+        self.look_at_process();
         self.look_at_memory(false);
         self.smaps.wait(FIRST_LOOK);
         self.look_at_memory(false);
@@ -395,6 +403,7 @@ impl Collector {
         self.modules.look(&self.shared, &self.target, self.clock.now(), &mut self.out);
         self.put_counters();
         self.look_at_memory(false);
+        self.look_at_process();
         self.pass(true);
         self.second = Instant::now();
         self.second_took = self.second - began;
@@ -416,6 +425,27 @@ impl Collector {
         if let Some(memory) = seen {
             self.out.put(kind::MEMORY, &memory.encode());
         }
+    }
+
+    /// What the kernel says of the target beside its mappings: each second, its workers less often.
+    fn look_at_process(&mut self) {
+        let state = self.shared.control().state.load(Acquire);
+        if matches!(state, state::DETACHED | state::DETACHING) {
+            return; // prof's own memory comes and goes
+        }
+        let pid = self.target.pid();
+        let Some(stat) = Stat::of(pid.cast_signed()) else { return };
+        let children = if self.family_next <= Instant::now() {
+            self.family_next = Instant::now() + self.family_gap;
+            self.family_gap = (self.family_gap * 2).min(FAMILY_GAP);
+            let workers = family::workers(pid.cast_signed()).into_iter();
+            workers.flat_map(|w| [w.pid as u64, w.start, w.rss]).collect()
+        } else {
+            Vec::new()
+        };
+        let (ticks, private) = (self.clock.now(), self.target.private());
+        let p = Process { ticks, private, cpu_ms: stat.cpu_ms(), children };
+        self.out.put(kind::PROCESS, &p.encode());
     }
 
     /// Reads the mappings and tells the hook of stacks.

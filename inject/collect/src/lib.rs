@@ -42,11 +42,11 @@ pub use collector::{Collector, Ended, Memory};
 pub use counters::totals;
 pub use maps::{Mapping, parse_maps};
 pub use orphan::{Drained, drain_orphan};
-pub use output::{Output, create_recording, write_prologue};
+pub use output::{Output, create_recording, write_prologue, write_runtimes};
 pub use peek::{Peek, Probe, all_recorded, is_process, start_time};
 pub use ring_map::map_ring;
 pub use symbols::module_symbols;
-pub use target::{Watched, switch_off};
+pub use target::{Watched, private, switch_off};
 
 use std::io;
 

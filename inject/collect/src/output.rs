@@ -5,7 +5,8 @@ use prof_trace::chunk::{self, CHUNK_HEADER, Next};
 use prof_trace::derived::Zipper;
 use prof_trace::event::Codec;
 use prof_trace::pack::{Compress, Packed, Packer};
-use prof_trace::records::{Hooks, Target, kind};
+use prof_trace::records::{Hooks, Runtimes, Target, kind};
+use prof_trace::runtimes::Runtime;
 use prof_trace::wire::{Reader, Writer};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -35,6 +36,20 @@ pub fn write_prologue(file: &mut File, target: &Target, hooks: &Hooks) -> io::Re
     let mut b = chunk::file_header().to_vec();
     chunk::put(&mut b, kind::TARGET, &target.encode());
     chunk::put(&mut b, kind::HOOKS, &hooks.encode());
+    file.write_all(&b)
+}
+
+/// Writes, behind the prologue, what in the target takes memory from the kernel itself.
+///
+/// # Errors
+/// As writing to a file.
+pub fn write_runtimes(file: &mut File, runtimes: &[Runtime]) -> io::Result<()> {
+    if runtimes.is_empty() {
+        return Ok(());
+    }
+    let names = runtimes.iter().map(|r| r.name().into()).collect();
+    let mut b = Vec::new();
+    chunk::put(&mut b, kind::RUNTIMES, &Runtimes { names }.encode());
     file.write_all(&b)
 }
 

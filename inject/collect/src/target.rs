@@ -120,6 +120,11 @@ impl Watched {
         File::open(format!("{}/statm", proc_dir(self.pid))).map_or((0, 0), |f| sizes(&f))
     }
 
+    /// Resident bytes that are neither of files nor shared, 0: not known.
+    pub fn private(&self) -> u64 {
+        private(self.pid)
+    }
+
     /// How many of these pages are in the process's page tables, and so count as resident in it.
     pub fn resident(&self, first: u64, count: u64) -> u64 {
         let Some(pages) = &self.pages else { return 0 };
@@ -146,6 +151,17 @@ impl Watched {
             None => "ended".into(),
         }
     }
+}
+
+/// Resident bytes of a process that are neither of files nor shared, 0: not known.
+#[must_use]
+pub fn private(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("{}/statm", proc_dir(pid))).unwrap_or_default();
+    let pages: Vec<u64> = text.split_whitespace().take(3).filter_map(|w| w.parse().ok()).collect();
+    let [_, resident, shared] = pages[..] else { return 0 };
+    // SAFETY: no pointers.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
+    resident.saturating_sub(shared).saturating_mul(page)
 }
 
 /// `struct pidfd_info`, as far as its first version goes.

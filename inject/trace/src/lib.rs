@@ -10,7 +10,9 @@
 //! * [`event`]: how an event is encoded in a segment and in a recording;
 //! * [`chunk`], [`records`] and [`pack`] (feature `std`): the recording on disk;
 //! * [`derived`] (feature `std`): what `prof pack` and `prof strip` add to a recording;
+//! * [`runtimes`] (feature `std`): programs whose memory is not malloc's;
 //! * [`files`] (feature `std`): opening files that are not to be trusted;
+//! * [`family`] (feature `std`): a process's workers;
 //! * [`process`] (feature `std`): which thread stands for a process, and who shares its memory.
 //!
 //! `FORMAT.md` beside this crate is the contract, byte by byte. Nothing here depends on anything
@@ -27,6 +29,8 @@ pub mod chunk;
 pub mod derived;
 pub mod event;
 #[cfg(feature = "std")]
+pub mod family;
+#[cfg(feature = "std")]
 pub mod files;
 #[cfg(feature = "std")]
 pub mod foreign;
@@ -42,6 +46,8 @@ pub mod process;
 #[cfg(feature = "std")]
 pub mod records;
 pub mod ring;
+#[cfg(feature = "std")]
+pub mod runtimes;
 pub mod samples;
 pub mod shared;
 pub mod size;

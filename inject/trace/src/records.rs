@@ -28,11 +28,13 @@ pub mod kind {
     pub const STRIPPED: u16 = 17;
     pub const FILE: u16 = 18;
     pub const MEMORY: u16 = 19;
+    pub const RUNTIMES: u16 = 20;
+    pub const PROCESS: u16 = 21;
 
-    const NAMES: [&str; 19] = [
+    const NAMES: [&str; 21] = [
         "target", "pass", "events", "thread", "nodes", "pcs", "module", "toggle", "hooks",
         "counters", "end", "symbols", "packed", "node run", "zipped", "frames", "stripped", "file",
-        "memory",
+        "memory", "runtimes", "process",
     ];
 
     /// The name of a kind, if this version knows it.
@@ -490,6 +492,29 @@ pub mod part_kind {
 /// Parts of nobody known are no longer than this, and begin at multiples of it, unless all of them is resident,
 /// or nothing.
 pub const PIECE: u64 = 2 << 20;
+
+record! {
+    /// What takes memory from the kernel itself in the target, and so is not seen whole.
+    Runtimes {
+        /// See [`Runtime::name`](crate::runtimes::Runtime::name).
+        names: texts,
+    }
+}
+
+record! {
+    /// What the kernel says of the target, once a second.
+    Process {
+        /// Ticks.
+        ticks: int,
+        /// Resident bytes that are neither of files nor shared; 0: not known.
+        private: int,
+        /// Processor time since it began, in ms.
+        cpu_ms: int,
+        /// Its descendants that run the same program, if they were looked for: triples of process id, start
+        /// (clock ticks since boot), resident bytes.
+        children: ints,
+    }
+}
 
 /// Kinds of mappings in [`Memory::maps`].
 pub mod map_kind {

@@ -7,8 +7,8 @@ use prof_trace::derived::Zipped;
 use prof_trace::event::Event;
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::{
-    Counters, End, Events, Hooks, Memory, Module, NodeRun, Pass, Pcs, Symbols, Target, Thread,
-    Toggle, kind,
+    Counters, End, Events, Hooks, Memory, Module, NodeRun, Pass, Pcs, Process, Symbols, Target,
+    Thread, Toggle, kind,
 };
 use prof_trace::ring::{self, SEGMENT_FULL};
 use prof_trace::shared::{Geometry, LAYOUT, MAGIC, SEGMENT_SIZE, Shared, clock, slot, state};
@@ -335,6 +335,10 @@ impl Recording {
             kind::MEMORY => {
                 let m = Memory::decode(p)?;
                 assert!(m.rss > 0 && !m.heaps.is_empty(), "our own memory");
+            }
+            kind::PROCESS => {
+                let p = Process::decode(p)?;
+                assert!(p.private > 0, "our own memory");
             }
             other => panic!("chunk kind {other}"),
         }

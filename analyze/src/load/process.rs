@@ -1,0 +1,148 @@
+//! What the kernel says of the target while it is recorded: private memory, processor time, workers.
+
+use prof_trace::family::Worker;
+use prof_trace::records::Process;
+
+/// A moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample {
+    /// When.
+    pub ticks: u64,
+    /// Resident bytes that are neither of files nor shared.
+    pub private: u64,
+    /// Processor time so far, in ms.
+    pub cpu_ms: u64,
+}
+
+/// A worker, from the first to the last look at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WorkerSeen {
+    /// As it was last.
+    pub now: Worker,
+    /// Resident bytes at first.
+    pub first: u64,
+    /// How many looks have found it.
+    pub looks: u32,
+}
+
+impl WorkerSeen {
+    /// By how many bytes it has grown.
+    #[must_use]
+    pub fn grown(&self) -> u64 {
+        self.now.rss.saturating_sub(self.first)
+    }
+}
+
+/// So many moments are kept.
+const MOST: usize = 2048;
+
+/// All moments.
+#[derive(Clone, Debug, Default)]
+pub struct ProcessSeen {
+    samples: Vec<Sample>,
+    /// Each so many moments one is kept, as a power of two.
+    every: u32,
+    seen: u64,
+    last: Option<Sample>,
+    workers: Vec<WorkerSeen>,
+}
+
+impl ProcessSeen {
+    pub(super) fn take(&mut self, p: &Process) {
+        if p.private > 0 {
+            self.push(Sample { ticks: p.ticks, private: p.private, cpu_ms: p.cpu_ms });
+        }
+        if !p.children.is_empty() {
+            let of = |t: &[u64; 3]| Worker { pid: t[0] as i32, start: t[1], rss: t[2] };
+            let now: Vec<Worker> = p.children.as_chunks::<3>().0.iter().map(of).collect();
+            self.workers = self.seen_again(&now);
+        }
+    }
+
+    fn push(&mut self, sample: Sample) {
+        self.last = Some(sample);
+        let due = self.seen == 0 || self.seen.trailing_zeros() >= self.every;
+        self.seen += 1;
+        if !due {
+            return;
+        }
+        self.samples.push(sample);
+        if self.samples.len() >= MOST {
+            let mut i = 0;
+            self.samples.retain(|_| {
+                i += 1;
+                i % 2 == 1
+            });
+            self.every += 1;
+        }
+    }
+
+    /// These workers, with what is known of them.
+    #[must_use]
+    pub fn seen_again(&self, now: &[Worker]) -> Vec<WorkerSeen> {
+        let seen = |w: &Worker| {
+            let same = |s: &&WorkerSeen| (s.now.pid, s.now.start) == (w.pid, w.start);
+            let (first, looks) =
+                self.workers.iter().find(same).map_or((w.rss, 0), |s| (s.first, s.looks));
+            WorkerSeen { now: *w, first, looks: looks + 1 }
+        };
+        now.iter().map(seen).collect()
+    }
+
+    /// The workers of the last look.
+    #[must_use]
+    pub fn workers(&self) -> &[WorkerSeen] {
+        &self.workers
+    }
+
+    /// The first moment.
+    #[must_use]
+    pub fn first(&self) -> Option<Sample> {
+        self.samples.first().copied()
+    }
+
+    /// The last moment.
+    #[must_use]
+    pub fn last(&self) -> Option<Sample> {
+        self.last
+    }
+
+    /// The least private memory from some moment on, not counting the first moment.
+    #[must_use]
+    pub fn least_since(&self, ticks: u64) -> Option<u64> {
+        let all = self.samples.iter().chain(&self.last).filter(|s| Some(**s) != self.first());
+        all.filter(|s| s.ticks >= ticks).map(|s| s.private).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_moments_are_thinned_and_the_last_is_kept() {
+        let mut seen = ProcessSeen::default();
+        for i in 1..=10_000 {
+            seen.take(&Process { ticks: i, private: i, cpu_ms: 2 * i, children: vec![] });
+        }
+        assert!(seen.samples.len() < MOST);
+        assert_eq!(seen.first(), Some(Sample { ticks: 1, private: 1, cpu_ms: 2 }));
+        assert_eq!(seen.last().map(|s| s.ticks), Some(10_000));
+        assert!(seen.least_since(9_000).is_some_and(|b| (9_000..9_100).contains(&b)));
+    }
+
+    #[test]
+    fn a_worker_with_a_number_that_was_used_before_is_another() {
+        let mut seen = ProcessSeen::default();
+        let look = |children: &[u64]| Process {
+            ticks: 1,
+            private: 0,
+            cpu_ms: 0,
+            children: children.to_vec(),
+        };
+        seen.take(&look(&[7, 100, 1000, 8, 100, 500]));
+        seen.take(&look(&[7, 100, 1800, 8, 300, 600]));
+        assert_eq!(seen.workers().iter().map(WorkerSeen::grown).collect::<Vec<_>>(), [800, 0]);
+        assert_eq!(seen.first(), None);
+    }
+}

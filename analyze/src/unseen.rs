@@ -1,0 +1,248 @@
+//! Whether a recording sees the memory that its target takes.
+//!
+//! A target may take memory from the kernel by itself, or have its work done by other processes. Then a
+//! recording has next to nothing in it, and looks healthy. What speaks against that is the growth of the
+//! target's private memory, which the recorded blocks must explain.
+
+use crate::Analysis;
+use crate::load::{Sample, WorkerSeen};
+use crate::report::units::{bytes, count};
+use prof_trace::records::{Memory, map_kind};
+use prof_trace::runtimes::Runtime;
+use serde::Serialize;
+
+const MIB: u64 = 1 << 20;
+/// Less growth is not spoken of: where nothing is known of the target, where it is known to have memory of its
+/// own, and where that is nearly all it has.
+const LEAST: [u64; 3] = [4 * MIB, 4 * MIB, 2 * MIB];
+/// What an allocator may add to a block, and to all.
+const PER_BLOCK: u64 = 64;
+const SLACK: u64 = MIB;
+/// Processor time after which next to no events are odd, in ms: some ticks of the kernel.
+const BUSY_MS: u64 = 50;
+/// Workers that are named.
+const NAMED: usize = 5;
+
+/// What speaks against a recording.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unseen {
+    /// By how much the target's private memory has grown since the attach.
+    pub grown_bytes: u64,
+    /// What recorded blocks took of that, at most.
+    pub recorded_bytes: u64,
+    /// Events of the recording.
+    pub events: u64,
+    /// Processor time since the attach, in ms.
+    pub cpu_ms: u64,
+    /// What takes memory from the kernel itself in the target, as far as it is known.
+    pub runtimes: Vec<&'static str>,
+    /// The modules whose functions are recorded.
+    pub hooked: Vec<String>,
+    /// The same in words, a line each.
+    pub text: Vec<String>,
+}
+
+impl Unseen {
+    /// What speaks against a recording of all blocks, with what is known of the target now, if it lives.
+    #[must_use]
+    pub fn of(analysis: &Analysis, now: Option<Sample>) -> Option<Self> {
+        let meta = analysis.meta();
+        let capture = analysis.capture();
+        let all_sizes = capture.min_size == 0 && capture.max_size == u64::MAX;
+        if !all_sizes || meta.stripped.is_some() || !was_on(analysis) {
+            return None;
+        }
+        let lost = meta.counters.lost;
+        if lost > analysis.events() / 8 {
+            return None;
+        }
+        let first = meta.process.first()?;
+        let last = match now {
+            Some(now) => Sample { ticks: analysis.end_ticks(), ..now },
+            None => meta.process.last()?,
+        };
+        let grown = grown(analysis, first, last);
+        let cpu_ms = last.cpu_ms.saturating_sub(first.cpu_ms);
+        let runtimes = &meta.runtimes;
+        let takes_all = runtimes.iter().any(|r| r.takes_all());
+        let least = LEAST[if takes_all { 2 } else { usize::from(!runtimes.is_empty()) }];
+        let (recorded, explained) = explained(analysis);
+        let silent =
+            takes_all && cpu_ms >= BUSY_MS && !capture.is_sampled() && analysis.events() < cpu_ms;
+        // What allocators keep beside blocks is a part of what blocks take.
+        let has_grown = grown.saturating_sub(explained) >= least.max(grown / 4);
+        if !silent && !has_grown {
+            return None;
+        }
+        let mut unseen = Self {
+            grown_bytes: grown,
+            recorded_bytes: recorded.min(grown),
+            events: analysis.events(),
+            cpu_ms,
+            runtimes: runtimes.iter().map(|r| r.name()).collect(),
+            hooked: hooked(analysis),
+            text: Vec::new(),
+        };
+        unseen.text = unseen.words(runtimes, has_grown);
+        Some(unseen)
+    }
+
+    fn words(&self, runtimes: &[Runtime], has_grown: bool) -> Vec<String> {
+        let hooked = if self.hooked.is_empty() {
+            String::new()
+        } else {
+            format!(" (in {})", self.hooked.join(", "))
+        };
+        let first = if has_grown {
+            format!(
+                "the process has {} more private memory than at the attach, and recorded blocks are at most {} \
+                 of it: the rest did not come out of a function that is recorded{hooked}",
+                bytes(self.grown_bytes),
+                bytes(self.recorded_bytes)
+            )
+        } else {
+            format!(
+                "{} in {} ms of processor time: the process does its work in memory that did not come out of a \
+                 function that is recorded{hooked}",
+                count(self.events, "event", "events"),
+                self.cpu_ms
+            )
+        };
+        let mut all = vec![first];
+        all.extend(runtimes.iter().map(|r| r.what().to_owned()));
+        if runtimes.is_empty() {
+            all.push(
+                "it maps that memory itself (mmap, an allocator of its own: --alloc-fn and --free-fn name its \
+                 functions), or had it before the attach and uses it only now"
+                    .into(),
+            );
+        }
+        all
+    }
+}
+
+/// Whether recording was never paused: what grew in a pause is not to be explained.
+fn was_on(analysis: &Analysis) -> bool {
+    let parts = analysis.parts();
+    let on = parts.iter().map(|p| p.end.saturating_sub(p.start)).fold(0, u64::saturating_add);
+    let start = analysis.meta().target.start_ticks;
+    let all = analysis.end_ticks().saturating_sub(start);
+    // A few milliseconds pass before recording is first on.
+    let late = parts.first().map_or(all, |p| p.start.saturating_sub(start));
+    parts.len() == 1 && on.saturating_add(late) >= all / 20 * 19
+}
+
+/// By how much private memory has grown for good: what it was at least in the last fifth of the time, without
+/// stacks.
+fn grown(analysis: &Analysis, first: Sample, last: Sample) -> u64 {
+    let meta = analysis.meta();
+    let fifth = last.ticks.saturating_sub(first.ticks) / 5;
+    let least = meta.process.least_since(last.ticks.saturating_sub(fifth));
+    let end = least.map_or(last.private, |l| l.min(last.private));
+    let stacks = |m: &Memory| {
+        let kinds = m.maps.as_chunks::<3>().0.iter();
+        kinds.filter(|k| k[0] == map_kind::STACK).map(|k| k[2]).fold(0, u64::saturating_add)
+    };
+    let (before, after) = (meta.memory.first.as_ref(), meta.memory.last.as_ref());
+    let stacks = before.zip(after).map_or(0, |(a, b)| stacks(b).saturating_sub(stacks(a)));
+    end.saturating_sub(first.private).saturating_sub(stacks)
+}
+
+/// What recorded blocks took, and how much growth they may explain. Of a target that is known to have memory of
+/// its own, the blocks that were live at one time; of others all that there ever were, as an allocator may keep
+/// what was freed.
+fn explained(analysis: &Analysis) -> (u64, u64) {
+    let t = analysis.totals();
+    let f = &t.figures;
+    let of = |bytes: u64, blocks: u64| {
+        let more = bytes / 4 + blocks.saturating_mul(PER_BLOCK) + SLACK;
+        let sampled = analysis.capture().sample_bytes.saturating_mul(16);
+        (bytes, bytes.saturating_add(more).saturating_add(sampled))
+    };
+    if analysis.meta().runtimes.is_empty() {
+        of(f.allocated_bytes, f.allocations.saturating_add(f.reallocations))
+    } else {
+        of(f.peak_bytes, f.peak_count)
+    }
+}
+
+/// File names of the modules that are hooked.
+fn hooked(analysis: &Analysis) -> Vec<String> {
+    let mut names: Vec<String> = Vec::new();
+    for h in &analysis.meta().hooks.hooked {
+        let name = crate::report::shown(h.module.rsplit('/').next().unwrap_or_default());
+        if !name.is_empty() && !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
+/// A worker, as reports name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct WorkerData {
+    /// Its process id, as prof saw it.
+    pub pid: i32,
+    /// Resident bytes, at last.
+    pub rss_bytes: u64,
+    /// By how much they grew since the attach.
+    pub grown_bytes: u64,
+}
+
+/// The workers of a process that were there for more than a moment, those first that have grown the most.
+#[must_use]
+pub fn workers(seen: &[WorkerSeen]) -> Vec<WorkerData> {
+    // A child that saves a snapshot, or a shell's, is gone at the next look.
+    let stays = seen.iter().filter(|w| w.looks > 1);
+    let mut all: Vec<WorkerData> = stays
+        .map(|w| WorkerData { pid: w.now.pid, rss_bytes: w.now.rss, grown_bytes: w.grown() })
+        .collect();
+    all.sort_by_key(|w| std::cmp::Reverse((w.grown_bytes, w.rss_bytes)));
+    all
+}
+
+/// The same in words.
+#[must_use]
+pub fn workers_text(all: &[WorkerData]) -> Option<String> {
+    let first = all.first()?;
+    let one = |w: &WorkerData| {
+        let grown = match w.grown_bytes {
+            0 => "not grown".to_owned(),
+            n => format!("grown by {}", bytes(n)),
+        };
+        format!("{} (RSS {}, {grown})", w.pid, bytes(w.rss_bytes))
+    };
+    let mut named: Vec<String> = all.iter().take(NAMED).map(one).collect();
+    if all.len() > NAMED {
+        let others = (all.len() - NAMED) as u64;
+        named.push(format!("and {}", count(others, "other", "others")));
+    }
+    let (is, named) = (if all.len() == 1 { "worker is" } else { "workers are" }, named.join(", "));
+    Some(format!(
+        "this is a master: its {is} {named}; what they allocate is not in this recording, `prof attach {}` \
+         records one",
+        first.pid
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prof_trace::family::Worker;
+
+    #[test]
+    fn only_workers_that_stay_are_named() {
+        let seen = |pid, rss, first, looks| WorkerSeen {
+            now: Worker { pid, start: 1, rss },
+            first,
+            looks,
+        };
+        let all =
+            workers(&[seen(7, MIB, MIB, 2), seen(8, 3 * MIB, MIB, 2), seen(9, 9 * MIB, 0, 1)]);
+        assert_eq!(all.iter().map(|w| w.pid).collect::<Vec<_>>(), [8, 7]);
+        let text = workers_text(&all).expect("workers");
+        assert!(text.contains("8 (RSS 3.0 MiB, grown by 2.0 MiB), 7 (RSS 1.0 MiB, not grown)"));
+        assert!(text.contains("`prof attach 8`"), "{text}");
+        assert_eq!(workers_text(&[]), None);
+    }
+}
