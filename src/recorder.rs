@@ -106,7 +106,9 @@ fn become_daemon(keep: [RawFd; 3], open: &[RawFd]) -> std::io::Result<()> {
                 return Err(std::io::Error::last_os_error());
             }
         }
-        for signal in [libc::SIGINT, libc::SIGHUP, libc::SIGPIPE, libc::SIGXFSZ, libc::SIGQUIT] {
+        let stops = [libc::SIGTSTP, libc::SIGTTIN, libc::SIGTTOU];
+        let others = [libc::SIGINT, libc::SIGHUP, libc::SIGPIPE, libc::SIGXFSZ, libc::SIGQUIT];
+        for signal in stops.into_iter().chain(others) {
             libc::signal(signal, libc::SIG_IGN);
         }
     }

@@ -9,6 +9,7 @@ use crate::sandbox::{Dispatch, GET_DISPATCH};
 use crate::waits::Wait;
 use crate::{Error, Result};
 use nix::errno::Errno;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use prof_arch::blocked::Blocked;
 use prof_arch::native::syscall::SignalSet;
 use prof_arch::native::{UserRegs, call, sigframe, syscall};
@@ -53,9 +54,30 @@ fn blocked(pid: i32, tid: i32) -> Option<Blocked> {
     Blocked::parse(&text)
 }
 
+/// Keeps job control (Ctrl-Z, a terminal that a background job may not use) from stopping prof until it is
+/// dropped: whatever prof holds would stand as long as prof does. The signals wait. Threads that are made
+/// meanwhile inherit it.
+struct Unstoppable(SigSet);
+
+impl Unstoppable {
+    fn begin() -> Option<Self> {
+        let mut stops = SigSet::empty();
+        [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].into_iter().for_each(|s| stops.add(s));
+        stops.thread_swap_mask(SigmaskHow::SIG_BLOCK).ok().map(Self)
+    }
+}
+
+impl Drop for Unstoppable {
+    fn drop(&mut self) {
+        // Fails for no mask that the kernel has given.
+        let _ = self.0.thread_set_mask();
+    }
+}
+
 /// Runs ptrace work on a thread of its own: when that ends, the kernel lets go of whatever is still
-/// traced, also of threads that could not be stopped.
+/// traced, also of threads that could not be stopped. Job control stops prof before it or after it.
 pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    let _unstoppable = Unstoppable::begin();
     let id = AtomicI32::new(0);
     let work = Mutex::new(Some(work));
     let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take();

@@ -1,0 +1,74 @@
+//! Ctrl-Z while prof holds the target: prof stops when it has let go.
+
+mod common;
+
+use common::build::program;
+use common::{Scene, Target, until};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+/// The state of a process or thread, as `/proc` has it; `-`: there is none.
+fn state(task: &str) -> char {
+    let stat = std::fs::read_to_string(format!("/proc/{task}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").and_then(|(_, s)| s.chars().next()).unwrap_or('-')
+}
+
+/// Whether a tracer holds a thread of a process.
+fn is_held(pid: i32) -> bool {
+    let tasks = common::numbers_in(Path::new(&format!("/proc/{pid}/task")));
+    tasks.iter().any(|t| state(&format!("{pid}/task/{t}")) == 't')
+}
+
+/// Sends a signal when the target is seen to be held; whether it was before prof had ended.
+fn signal_while_held(prof: &mut Child, target: i32, signal: Signal) -> bool {
+    while prof.try_wait().expect("wait").is_none() {
+        if state(&target.to_string()) == 't' {
+            kill(Pid::from_raw(prof.id().cast_signed()), signal).expect("the signal");
+            return true;
+        }
+    }
+    false
+}
+
+#[test]
+fn a_prof_that_job_control_stops_holds_nothing() {
+    let scene = Scene::new("job-control");
+    let mut target = Target::start(&program("crowd.c"), &[]);
+    // Each takes its time to stop.
+    target.ask("go 100");
+    let pid = target.pid.to_string();
+    let signals = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
+    let (mut hits, mut stops) = (0, 0);
+    for cycle in 0..20 {
+        let file = format!("{cycle}.prof");
+        for args in [&["attach", "-o", &file, &pid][..], &["detach", &pid]] {
+            let mut command = Command::new(Scene::binary());
+            // Job control leaves a process group alone that nobody of its session looks after.
+            command.args(args).current_dir(&scene.dir).process_group(0);
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let mut prof = command.spawn().expect("prof");
+            let task = prof.id().to_string();
+            if signal_while_held(&mut prof, target.pid, signals[hits % 3]) {
+                hits += 1;
+                until("prof has stopped or ended", || matches!(state(&task), 'T' | 'Z'));
+                if state(&task) == 'T' {
+                    stops += 1;
+                    let held = is_held(target.pid);
+                    // Or nobody could end the target.
+                    kill(Pid::from_raw(prof.id().cast_signed()), Signal::SIGCONT).expect("CONT");
+                    assert!(!held, "stopped with the target in its hands: {args:?}");
+                }
+            }
+            assert_eq!(common::wait(&mut prof, common::DEADLINE), Some(0), "{args:?}");
+        }
+        if hits >= 4 && stops >= 2 {
+            break;
+        }
+    }
+    assert!(stops > 0, "never stopped while the target was held, in {hits} tries");
+    target.ask("end");
+    target.quit();
+}
