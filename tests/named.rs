@@ -89,3 +89,31 @@ fn a_detach_waits_for_a_thread_inside_of_a_named_function() {
     target.quit();
     scene.finished(&recording);
 }
+
+/// Wherever in the hook the jump has begun, the thread's next calls are recorded, and no event is spoilt.
+#[test]
+fn a_thread_whose_handler_has_left_the_hook_by_a_jump_is_recorded_on() {
+    let scene = Scene::new("leaves");
+    let program = common::build::program("leaves.c");
+    let name = program.file_name().unwrap().to_str().unwrap().to_owned();
+    let (alloc, free) =
+        (format!("--alloc-fn={name}:pool_get(1)"), format!("--free-fn={name}:pool_put(1)"));
+    let mut target = Target::start(&program, &[]);
+    let recording = scene.attach_with(&target, &[&alloc, &free]);
+    const ROUNDS: u64 = 3;
+    for _ in 0..ROUNDS {
+        target.ask("jump");
+        target.ask("calls");
+    }
+    scene.detach(&target);
+    target.ask("jump");
+    target.quit();
+    let r = scene.finished(&recording);
+    assert!(!r.at("/recording/notes").to_string().contains("damaged"), "{:#}", r.brief());
+    for function in ["deeper_call", "deep_call", "shallow_call"] {
+        let calls: u64 = r.asked_by(function).iter().map(|g| g.number("allocations")).sum();
+        assert_eq!(calls, ROUNDS * 100, "{function}: {}", r.askers());
+    }
+    // Most jumps begin in the hook, and many calls are made between two of them.
+    assert!(r.total("allocations") > 20 * 200 * ROUNDS, "{:#}", r.brief());
+}

@@ -8,7 +8,9 @@ use crate::header::HEADER;
 use crate::record::{add, event, has_room};
 use crate::stack::{call_undisturbed, capture};
 use crate::state::Thread;
-use crate::{chunk, clock, extent, fork, header, memory, modules, owner, sample, sys, thread};
+use crate::{
+    chunk, clock, extent, fork, header, left, memory, modules, owner, sample, sys, thread,
+};
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::Marks;
@@ -78,7 +80,7 @@ pub(crate) fn pass(f: &Function) -> Go {
 /// or by an exception. On another stack (a signal handler's) that can't be told; then an original
 /// is interrupted at worst, and what it allocates meanwhile is recorded as its own.
 #[inline(always)]
-fn outermost(slot: &Slot, t: &Thread, sp: u64) -> bool {
+fn outermost(slot: &Slot, t: &mut Thread, sp: u64) -> bool {
     let (busy, inner) = (slot.busy_sp.load(Relaxed), slot.inner_sp.load(Relaxed));
     if busy | inner == 0 {
         return true;
@@ -88,14 +90,17 @@ fn outermost(slot: &Slot, t: &Thread, sp: u64) -> bool {
 
 #[cold]
 #[inline(never)]
-fn stale(slot: &Slot, t: &Thread, sp: u64, busy: u64, inner: u64) -> bool {
+fn stale(slot: &Slot, t: &mut Thread, sp: u64, busy: u64, inner: u64) -> bool {
     if busy != 0 {
         // The hook's own code was interrupted by a signal whose handler allocates. Its work must
         // not be disturbed, unless the handler has plainly left it behind, which takes a jump
         // that no handler does on this stack while the frame is live.
         let shared = header::shared();
-        let above = sp > busy && sp - busy < 1 << 16;
-        if above && !sys::is_on_signal_stack(shared, sp) {
+        let above = sp >= busy && sp - busy < 1 << 16;
+        if (above && !sys::is_on_signal_stack(shared, sp)) || !left::is_there(shared, busy) {
+            // Who interrupts this finds a frame that is there.
+            slot.busy_sp.store(sp, Relaxed);
+            left::start_over(shared, slot, t);
             slot.busy_sp.store(0, Relaxed);
             slot.inner_sp.store(0, Relaxed);
             add(&slot.abandoned, 1);

@@ -29,6 +29,7 @@ pub mod extent;
 pub mod fork;
 pub mod full;
 pub mod header;
+mod left;
 pub mod memory;
 pub mod modules;
 pub mod name;

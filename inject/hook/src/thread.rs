@@ -1,5 +1,6 @@
 //! Finding the state of the calling thread: a table keyed on the thread pointer.
 
+use crate::left;
 use crate::record::add;
 use crate::state::Thread;
 use crate::sys;
@@ -106,12 +107,16 @@ fn take(shared: &Shared, s: &'static Slot, tp: u64, index: usize) {
     let tid = libc_tid(shared, tp).filter(|t| *t != 0).unwrap_or_else(sys::gettid);
     slots::name(s, tp, tid, shared.control().next_thread.fetch_add(1, Relaxed));
     // A thread may have ended while a call that it has begun goes on, on a fiber's stack.
-    if s.busy_sp.swap(0, Relaxed) | s.inner_sp.swap(0, Relaxed) != 0 {
+    let was_busy = s.busy_sp.swap(0, Relaxed) != 0;
+    if s.inner_sp.swap(0, Relaxed) != 0 || was_busy {
         add(&s.abandoned, 1);
     }
     s.distance.store(0, Relaxed);
     s.random.store(0, Relaxed);
     state(shared, index).reset(s, index as u32);
+    if was_busy {
+        left::distrust(state(shared, index));
+    }
     slots::publish(s);
 }
 
