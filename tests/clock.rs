@@ -6,6 +6,9 @@ use common::build::program;
 use common::{Scene, Target};
 use std::process::Command;
 
+/// The machine's own choice (in a virtual machine another one: `PROF_VM_APPEND=clocksource=hpet`), and the kernel's two.
+const CLOCKS: [&str; 3] = ["", "vdso", "syscall"];
+
 fn attach(scene: &Scene, target: &Target, clock: &str) -> std::path::PathBuf {
     let mut c = Command::new(Scene::binary());
     c.env("PROF_CLOCK", clock).args(["attach", &target.pid.to_string(), "--timeout", "60s"]);
@@ -17,7 +20,7 @@ fn attach(scene: &Scene, target: &Target, clock: &str) -> std::path::PathBuf {
 fn threads_are_in_order_by_either_clock_of_the_kernel() {
     const ROUNDS: u64 = 20_000;
     const THREADS: u64 = 4;
-    for clock in ["vdso", "syscall"] {
+    for clock in CLOCKS {
         let scene = Scene::new("clock");
         let mut target = Target::start(&program("handed.c"), &[]);
         let recording = attach(&scene, &target, clock);
@@ -39,7 +42,7 @@ fn threads_are_in_order_by_either_clock_of_the_kernel() {
 
 #[test]
 fn no_clock_makes_system_calls_under_a_filter() {
-    for clock in ["vdso", "syscall"] {
+    for clock in CLOCKS {
         let scene = Scene::new("clock-filter");
         let mut target = Target::start(&program("late_filter.c"), &[]);
         let recording = attach(&scene, &target, clock);
