@@ -15,6 +15,7 @@ mod hooks;
 mod logger;
 mod look;
 mod memory;
+mod orphans;
 mod recorder;
 mod session;
 mod term;

@@ -149,6 +149,9 @@ const FAILED: Signal = Signal::SIGUSR2;
 /// `prof collect`: one thread drains the ring; the first one waits for the time to detach, for
 /// SIGTERM, or for a disk that is full, and then takes prof out of the target.
 pub fn run(args: &CollectArgs) -> Result<ExitCode> {
+    // In place of the last part of /proc/self/exe.
+    // SAFETY: reads the name.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"prof".as_ptr()) };
     let mut signals = SigSet::empty();
     [STOP, DONE, FAILED].into_iter().for_each(|s| signals.add(s));
     signals.thread_block().context("cannot block signals")?;

@@ -77,6 +77,9 @@ pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
     record.check().map_err(usage)?;
     adopt(pid, record)?;
     let target = prof_inject::preflight(pid).map_err(|e| failed(pid, e))?;
+    if let Some(what) = crate::orphans::adopted_by(pid) {
+        say(&what);
+    }
     let (path, file) = create(record.output.as_deref(), &target.name, pid)?;
     let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
     let began = prof_inject::install(&target, &options(record, choice, &absolute))
@@ -274,6 +277,7 @@ pub fn detach(pid: i32, timeout: Duration, audit: Audit) -> Result<Detached> {
             peek.path.display()
         ));
     }
+    said.extend(crate::orphans::left_to(pid, peek.collector.0));
     Ok(Detached { path: peek.path, pid, left: report.left, stays: report.stays, said })
 }
 
