@@ -29,7 +29,7 @@ use std::time::Duration;
 #[command(after_help = "\
 Examples:
   prof attach 1234              start recording process 1234; prints the recording's path
-  kill -USR1 1234               recording off, and on again
+  prof pause 1234               recording off; prof resume 1234: on again
   prof detach 1234              take prof out of the process, finish the recording
   prof report                   who holds the memory, by the newest recording in this folder
   prof run --report -- ls -l    record a command from its first allocation on

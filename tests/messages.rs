@@ -171,3 +171,21 @@ fn what_a_process_has_sealed_is_said_to_stay() {
     target.ask("alloc");
     target.quit();
 }
+
+/// Who toggles by the signal after the end of a recording would end the process.
+#[test]
+fn a_recording_that_ends_by_itself_says_what_its_signal_does_then() {
+    let scene = Scene::new("signal-later");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    let args = ["attach", &pid, "-o", "r.prof", "--duration", "100ms"];
+    let said = scene.prof(&args).ok("attach").stderr;
+    assert!(said.contains("USR1 means what it meant before"), "{said}");
+    scene.finished(&scene.path("r.prof"));
+    until("prof is out", || !target.proc("maps").contains("prof-ring"));
+    for command in ["pause", "resume"] {
+        let out = scene.prof(&[command, &pid]);
+        assert!(out.code == 3 && out.stderr.contains("not being recorded"), "{out:?}");
+    }
+    target.quit();
+}

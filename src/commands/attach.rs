@@ -31,6 +31,13 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode> {
     }
     let mut attached = session::attach(args.pid, &args.record, &choice)?;
     attached.said.iter().for_each(|line| crate::term::say(line));
+    if args.duration.is_some() && args.signal != 0 {
+        let name = units::signal_name(args.signal);
+        crate::term::say(&format!(
+            "when the recording has ended, {name} means what it meant before, which for most programs is their end: \
+             `prof pause` and `prof resume` are safe at any time"
+        ));
+    }
     crate::term::path(&attached.path);
     if !args.paused {
         crate::look::after(&mut attached, args.look);
