@@ -338,6 +338,10 @@ pub struct RunArgs {
     /// The signal that switches recording off and on: USR1, USR2, RTMIN+N or none
     #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = parse_signal)]
     pub signal: u32,
+    /// Do not follow the command when it runs another program in its place (exec), as shells, env and shims
+    /// do: the recording ends there
+    #[arg(long)]
+    pub no_follow_exec: bool,
     /// The command and its arguments
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub command: Vec<OsString>,

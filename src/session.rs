@@ -75,6 +75,7 @@ pub struct Began {
 /// Begins to record a process. Nothing of it is left after an error.
 pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
     record.check().map_err(usage)?;
+    prof_inject::follow::ask_to_let_go(pid);
     adopt(pid, record)?;
     let target = prof_inject::preflight(pid).map_err(|e| failed(pid, e))?;
     if let Some(what) = crate::orphans::adopted_by(pid) {
@@ -217,6 +218,7 @@ impl Detached {
 
 /// Takes prof out of a process, and waits until its recording is finished.
 pub fn detach(pid: i32, timeout: Duration, audit: Audit) -> Result<Detached> {
+    prof_inject::follow::ask_to_let_go(pid);
     let peek = match peek(pid) {
         Ok(peek) => peek,
         // An attach that was killed before it could say what it had done leaves a trace, too.

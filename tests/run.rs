@@ -51,6 +51,14 @@ fn a_wrapper_that_calls_exec_is_the_program_that_is_recorded() {
     let scene = Scene::new("wrapper");
     scene.run(run(&scene, "r.prof", &[], &["sh", "-c", "exec sleep 0.7"])).ok("prof run");
     let r = scene.finished(&scene.path("r.prof"));
+    assert_eq!(r.at("/recording/end_reason"), "exited", "{:#}", r.brief());
+    let files = std::fs::read_dir(&scene.dir).expect("files").flatten();
+    let shell = files.map(|f| f.path()).find(|p| p.to_string_lossy().contains("r.1-"));
+    let shell = scene.finished(&shell.expect("the wrapper's recording"));
+    assert_eq!(shell.at("/recording/end_reason"), "exec", "{:#}", shell.brief());
+    let only = ["--no-follow-exec"];
+    scene.run(run(&scene, "o.prof", &only, &["sh", "-c", "exec sleep 0.7"])).ok("prof run");
+    let r = scene.finished(&scene.path("o.prof"));
     assert_eq!(r.at("/recording/end_reason"), "exec", "{:#}", r.brief());
 }
 

@@ -166,7 +166,7 @@ fn start(command: &[OsString]) -> Result<i32> {
 }
 
 /// Waits until the child stands stopped.
-fn hold(pid: i32) -> Result<()> {
+pub(crate) fn hold(pid: i32) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let s = proc::Status::of(pid)?;
@@ -182,7 +182,7 @@ fn hold(pid: i32) -> Result<()> {
 }
 
 /// From the exec to where everything is linked.
-fn run_to_start(t: &mut Tracee) -> Result<()> {
+pub(crate) fn run_to_start(t: &mut Tracee) -> Result<()> {
     let mem = RemoteMemory::open(t.pid)?;
     let modules = elf::modules(&mem, &proc::maps(t.pid)?);
     let linker = modules.iter().find_map(|m| linker_symbols(t.pid, &mem, m));

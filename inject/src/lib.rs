@@ -18,6 +18,7 @@ pub mod elf_file;
 mod error;
 mod fibers;
 mod filter;
+pub mod follow;
 mod foreign;
 pub mod functions;
 mod image;

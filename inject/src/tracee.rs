@@ -172,6 +172,8 @@ pub struct Tracee {
     blocked: Option<Blocked>,
     /// The wait that it was seen in before that, if a stop ends it.
     wait: Option<Wait>,
+    /// How it has ended, by waitpid(2).
+    pub(crate) status: i32,
 }
 
 pub(crate) fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> nix::Result<()> {
@@ -181,7 +183,7 @@ pub(crate) fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) 
 }
 
 impl Tracee {
-    fn running(pid: i32, tid: i32) -> Self {
+    pub(crate) fn running(pid: i32, tid: i32) -> Self {
         Self {
             pid,
             tid,
@@ -191,6 +193,7 @@ impl Tracee {
             ended: None,
             blocked: None,
             wait: None,
+            status: 0,
         }
     }
 
@@ -313,9 +316,9 @@ impl Tracee {
         None
     }
 
-    fn understand(&mut self, status: i32) -> Option<Stop> {
+    pub(crate) fn understand(&mut self, status: i32) -> Option<Stop> {
         if !libc::WIFSTOPPED(status) {
-            self.gone = true;
+            (self.gone, self.status) = (true, status);
             return None;
         }
         let (signal, event) = (libc::WSTOPSIG(status), status >> 16);

@@ -12,6 +12,7 @@ pub mod info;
 pub mod input;
 pub mod leaks;
 mod manuals;
+mod parts;
 mod pause;
 pub mod replay;
 pub mod report;

@@ -1,19 +1,20 @@
 //! `prof run`
 
+use super::parts::{self, Parts};
 use super::report::{self, ReportArgs};
 use crate::audit::Audit;
 use crate::cli::RunArgs;
-use crate::failure::{REFUSED, refused, usage};
+use crate::failure::{refused, usage};
 use crate::look;
 use crate::session::{self, Choice};
 use anyhow::{Context, Result};
 use clap::Parser;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
-use nix::sys::wait::{WaitStatus, waitpid};
+use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use prof_analyze::Now;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
@@ -53,19 +54,31 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let pid = launched.pid;
     CHILD.store(pid, Relaxed);
     pass_signals(args.signal)?;
+    parts::prepare()?;
     let audit = Audit::of(&args.record);
     let began =
         session::activate(launched.installed, file, args.record.compress.into(), None, audit);
-    let mut began = began.map_err(|e| {
+    let began = began.map_err(|e| {
         // It was started for nothing else.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         let _ = waitpid(Pid::from_raw(pid), None);
         undo(e)
     })?;
-    prof_inject::Launched::go(pid);
     began.said.iter().for_each(|line| log::info!("{line}"));
-    let status = wait(pid)?;
-    let _ = began.collector.wait();
+    let mut parts = Parts {
+        args,
+        choice,
+        pid,
+        path,
+        before: PathBuf::new(),
+        number: 0,
+        collectors: vec![began.collector],
+    };
+    let status = parts.follow();
+    for mut collector in parts.collectors {
+        let _ = collector.wait();
+    }
+    let path = parts.path;
     if args.report {
         // The exit code is the command's, whatever becomes of the report.
         if let Err(e) = show(&path) {
@@ -74,6 +87,11 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     }
     let summary = look::read(&path, &Now::default());
     summary.iter().flat_map(look::lines).for_each(|line| crate::term::say(&line));
+    if summary.is_some_and(|s| s.end_reason.as_deref() == Some("exec")) {
+        crate::term::say(
+            "the recording ends where the command ran another program in its place (exec), which is not in it",
+        );
+    }
     crate::term::say(&format!("recorded to {}", path.display()));
     Ok(status)
 }
@@ -123,18 +141,4 @@ fn pass_signals(toggle: u32) -> Result<()> {
             .context("cannot set a signal handler")?;
     }
     Ok(())
-}
-
-/// Waits for the command's end; its exit code, or 128 + signal.
-fn wait(pid: i32) -> Result<ExitCode> {
-    loop {
-        match waitpid(Pid::from_raw(pid), None) {
-            Ok(WaitStatus::Exited(_, code)) => return Ok(ExitCode::from(code as u8)),
-            Ok(WaitStatus::Signaled(_, signal, _)) => {
-                return Ok(ExitCode::from(128u8.wrapping_add(signal as u8)));
-            }
-            Ok(_) | Err(nix::errno::Errno::EINTR) => {}
-            Err(_) => return Ok(ExitCode::from(REFUSED)),
-        }
-    }
 }

@@ -1,0 +1,180 @@
+//! The parts of a `prof run`: a recording for each program that the command runs in its own place (exec).
+
+use crate::audit::Audit;
+use crate::cli::RunArgs;
+use crate::failure::REFUSED;
+use crate::session::{self, Choice};
+use crate::term::say;
+use anyhow::{Context, Result};
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use prof_inject::follow::{Follow, Next, install_again};
+use prof_inject::{Launched, proc};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitCode};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// More programs are not followed: a program that runs itself without end would fill the disk.
+const MOST: usize = 64;
+
+/// Somebody else wants to trace the command.
+static LET_GO: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn let_go(_: i32) {
+    LET_GO.store(true, Relaxed);
+}
+
+/// Prepares this process for [`Parts::follow`]. Not before the command has been started, which would inherit it.
+pub fn prepare() -> Result<()> {
+    let action = SigAction::new(SigHandler::Handler(let_go), SaFlags::SA_RESTART, SigSet::empty());
+    let ask = Signal::try_from(prof_inject::follow::LET_GO).context("no such signal")?;
+    // SAFETY: the handler only stores to an atomic.
+    unsafe { sigaction(ask, &action) }.context("cannot set a signal handler")?;
+    let mut set = SigSet::empty();
+    set.add(Signal::SIGCHLD);
+    set.thread_block().context("cannot block signals")
+}
+
+/// A command and its recordings.
+pub struct Parts<'a> {
+    /// What was asked for.
+    pub args: &'a RunArgs,
+    /// What was chosen.
+    pub choice: Choice,
+    /// The command.
+    pub pid: i32,
+    /// The recording of the program that it runs now.
+    pub path: PathBuf,
+    /// That of the program before.
+    pub before: PathBuf,
+    /// How many there are before that.
+    pub number: usize,
+    /// Who writes them.
+    pub collectors: Vec<Child>,
+}
+
+impl Parts<'_> {
+    /// Lets the command, which stands stopped, run to its end, through all programs. Its exit code, or 128 + signal.
+    pub fn follow(&mut self) -> ExitCode {
+        let mut follow = match self.args.no_follow_exec {
+            true => Follow::end_of(self.pid),
+            false => Follow::new(self.pid),
+        };
+        let mut name = proc::comm(self.pid);
+        Launched::go(self.pid);
+        loop {
+            match follow.next(|| LET_GO.swap(false, Relaxed)) {
+                Next::Ended(status) => return exit_code(status),
+                Next::Exec => follow = self.go_on(follow, &mut name, false),
+                Next::Late => follow = self.go_on(follow, &mut name, true),
+            }
+        }
+    }
+
+    /// Goes on with the program that the command runs now.
+    fn go_on(&mut self, mut follow: Follow, name: &mut String, late: bool) -> Follow {
+        let old = std::mem::replace(name, proc::comm(self.pid));
+        let why = if self.number >= MOST {
+            Some("so many programs were followed already".to_owned())
+        } else {
+            let begun = follow.to_start().map_err(|e| session::failed(self.pid, e));
+            begun.and_then(|()| self.begin(&old)).err().map(|e| format!("{e:#}"))
+        };
+        let late_words = match late {
+            true => " (what it allocated in its first moments is not in it)",
+            false => "",
+        };
+        match why {
+            None => say(&format!(
+                "{old} has run {name} in its place (exec): recording that to {}{late_words}, what {old} did is in {}",
+                self.path.display(),
+                self.before.display()
+            )),
+            Some(_) if follow.has_ended() || prof_inject::proc::has_ended(self.pid) => {
+                return follow;
+            }
+            Some(why) => say(&format!(
+                "{old} has run {name} in its place (exec), which is not recorded: {why}"
+            )),
+        }
+        let next =
+            if self.number >= MOST { Follow::end_of(self.pid) } else { Follow::new(self.pid) };
+        if !late && self.number < MOST {
+            Launched::go(self.pid);
+        }
+        next
+    }
+
+    /// Begins the next part. The file that was asked for is that of the last program; those of others have a
+    /// number and a name.
+    fn begin(&mut self, old: &str) -> Result<()> {
+        let wanted = self.args.record.output.as_deref();
+        let aside = wanted.map(|path| self.aside(path, old));
+        if let (Some(path), Some(aside)) = (wanted, &aside) {
+            fs::rename(path, aside).with_context(|| format!("cannot rename {}", path.display()))?;
+        }
+        match self.record(wanted) {
+            Ok(path) => {
+                self.before = aside.unwrap_or_else(|| self.path.clone());
+                self.number += 1;
+                self.path = path;
+                Ok(())
+            }
+            Err(e) => {
+                if let (Some(path), Some(aside)) = (wanted, &aside) {
+                    let _ = fs::rename(aside, path);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    fn record(&mut self, wanted: Option<&Path>) -> Result<PathBuf> {
+        let record = &self.args.record;
+        let me = std::process::id() as i32;
+        let (path, file) = session::create(wanted, &proc::comm(self.pid), me)?;
+        let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
+        let options = session::options(record, &self.choice, &absolute);
+        let began = install_again(self.pid, &options)
+            .map_err(|e| session::failed(self.pid, e))
+            .and_then(|installed| {
+                let compress = record.compress.into();
+                session::activate(installed, file, compress, None, Audit::of(record))
+            });
+        match began {
+            Ok(began) => {
+                self.collectors.push(began.collector);
+                Ok(path)
+            }
+            Err(e) => {
+                let _ = fs::remove_file(&absolute);
+                Err(e)
+            }
+        }
+    }
+
+    /// `r.prof`: `r.1-sh.prof`.
+    fn aside(&self, path: &Path, name: &str) -> PathBuf {
+        let part =
+            |p: Option<&std::ffi::OsStr>| p.unwrap_or_default().to_string_lossy().into_owned();
+        let (stem, extension) = (part(path.file_stem()), part(path.extension()));
+        let plain = |c: char| if c.is_ascii_alphanumeric() || "-_+".contains(c) { c } else { '_' };
+        let name: String = name.chars().map(plain).collect();
+        let named = |n: usize| match extension.is_empty() {
+            true => path.with_file_name(format!("{stem}.{n}-{name}")),
+            false => path.with_file_name(format!("{stem}.{n}-{name}.{extension}")),
+        };
+        let free = (self.number + 1..).map(named).find(|p| !p.exists());
+        free.unwrap_or_else(|| path.with_extension("part"))
+    }
+}
+
+fn exit_code(status: i32) -> ExitCode {
+    if libc::WIFEXITED(status) {
+        ExitCode::from(libc::WEXITSTATUS(status) as u8)
+    } else if libc::WIFSIGNALED(status) {
+        ExitCode::from(128u8.wrapping_add(libc::WTERMSIG(status) as u8))
+    } else {
+        ExitCode::from(REFUSED)
+    }
+}
