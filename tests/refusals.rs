@@ -418,3 +418,26 @@ fn no_address_space_left() {
     nothing_written(&scene);
     target.quit();
 }
+
+/// The hook would take them for one, and both would write to the same place of the ring.
+#[test]
+fn threads_that_can_not_be_told_apart() {
+    let scene = Scene::new("apart");
+    let program = program("bare.c");
+    let name = program.file_name().unwrap().to_str().unwrap().to_owned();
+    let mut target = Target::start(&program, &[]);
+    target.ask("alloc");
+    let before = Snapshot::of(&target);
+    let (pid, pool) = (target.pid.to_string(), format!("--alloc-fn={name}:bare_get(1)"));
+    let out = scene.prof(&["attach", &pid, "-o", "r.prof", &pool]);
+    assert!(out.code == 3 && out.stderr.contains("one thread pointer"), "{out:?}");
+    assert!(!scene.path("r.prof").exists());
+    before.assert_same(&Snapshot::of(&target));
+    target.ask("alloc");
+    // libc's functions such a thread can't call in any case.
+    let recording = scene.attach(&target);
+    target.ask("alloc");
+    scene.detach(&target);
+    target.quit();
+    scene.finished(&recording).assert_sound();
+}

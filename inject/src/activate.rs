@@ -2,15 +2,17 @@
 
 use crate::install::{Installed, with_caller};
 use crate::memory::{WORD, words};
+use crate::plan::Planned;
 use crate::proc::{self, Map};
 use crate::threads::{Stopped, stop_all};
-use crate::{Error, RemoteAddr, Result, isolated, sandbox, setup, shortage, signal};
+use crate::{Error, Refusal, RemoteAddr, Result, isolated, sandbox, setup, shortage, signal};
 use prof_arch::native::jump::code_at;
 use prof_arch::native::rule::is_interrupted_pc;
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
 use prof_trace::modules::doubt;
 use prof_trace::records::NotHooked;
 use prof_trace::shared::{Shared, flags, state};
+use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
@@ -116,6 +118,7 @@ impl Installed {
             {
                 c.flags.fetch_or(flags::MASKS, Relaxed);
             }
+            self.tell_apart(&mut stopped)?;
             let clear = self.clear_the_way(&mut stopped, &maps)?;
             let result = if clear { self.write_patches() } else { Ok(()) };
             stopped.resume(&mut self.stops);
@@ -131,6 +134,29 @@ impl Installed {
             }
             std::thread::sleep(Duration::from_millis(2));
         }
+    }
+
+    /// Each thread that may come to the hook must have a thread pointer of its own: what the hook keeps of a thread
+    /// is written by nobody else. A libc's allocator, or another library's, needs that as well; a program's own may
+    /// do without.
+    fn tell_apart(&self, stopped: &mut Stopped) -> Result<()> {
+        let pid = self.target.pid;
+        let own = |p: &Planned| p.found.kind.has_many_entry() || p.found.module == 0;
+        if !self.planned.iter().any(own) {
+            return Ok(());
+        }
+        let mut seen = HashMap::new();
+        for t in stopped.threads.iter_mut().filter(|t| t.pid == pid) {
+            let regs = t.regs()?;
+            // The kernel's own threads in the process (io_uring's) have no stack.
+            if regs.sp() != 0
+                && let Some(one) = seen.insert(regs.thread_pointer(), t.tid)
+            {
+                let comm = self.target.name.clone();
+                return Err(Refusal::OneThreadPointer { pid, comm, one, other: t.tid }.into());
+            }
+        }
+        Ok(())
     }
 
     /// Moves threads that stand in bytes to be patched to the relocated copy. `false`: a signal

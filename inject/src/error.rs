@@ -70,6 +70,20 @@ pub enum Refusal {
         /// Why that can't be stopped.
         why: String,
     },
+    /// Threads that can't be told apart.
+    #[error(
+        "threads {one} and {other} of pid {pid} ({comm}) have one thread pointer (made by clone without CLONE_SETTLS?), by which prof tells threads apart; what they allocate can't be recorded"
+    )]
+    OneThreadPointer {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// One of the threads.
+        one: i32,
+        /// Another one.
+        other: i32,
+    },
     /// Another width or instruction set.
     #[error(
         "pid {pid} ({comm}) is a {what} process, and this prof is for {ours}; use a prof built for {what}"
