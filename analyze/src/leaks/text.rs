@@ -84,7 +84,10 @@ fn stack(rank: usize, s: &LeakData, style: Style, out: &mut String) -> fmt::Resu
     writeln!(out, " [confidence: {sure}]")?;
     asked_line(s.asked_by.as_ref(), style, out)?;
     let most = s.held.iter().copied().max().unwrap_or(0);
-    writeln!(out, "  {} {} at most", spark(&s.held), bytes(most))?;
+    // Blocks that were too young at each moment have no curve.
+    if most > 0 {
+        writeln!(out, "  {} {} at most", spark(&s.held), bytes(most))?;
+    }
     frame_lines(&s.frames, s.truncated, style, out)
 }
 

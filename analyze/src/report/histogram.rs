@@ -134,7 +134,7 @@ pub(super) fn table(sizes: &[SizeData], temporary: bool, changes: bool) -> Table
     table
 }
 
-/// `9 to 16 B`, `1.0 to 2.0 KiB`.
+/// `9 to 16 B`, `over 1.0 KiB to 2.0 KiB`.
 fn range(min: u64, max: u64) -> String {
     if max == u64::MAX {
         return format!("more than {}", bytes(min - 1));
@@ -142,7 +142,8 @@ fn range(min: u64, max: u64) -> String {
     if max < 1024 {
         return format!("{min} to {max} B");
     }
-    format!("to {}", bytes(max))
+    // The power of two below it is the end of the row before.
+    format!("over {} to {}", bytes(min - 1), bytes(max))
 }
 
 /// Columns of the longest bar.
@@ -171,6 +172,14 @@ mod tests {
             }
         }
         assert_eq!(limits(SIZE_CLASSES - 1).1, u64::MAX);
+    }
+
+    #[test]
+    fn rows_have_both_limits() {
+        let of = |class: usize| range(limits(class).0, limits(class).1);
+        assert_eq!((of(0).as_str(), of(6).as_str()), ("0 to 8 B", "257 to 512 B"));
+        assert_eq!(of(7), "over 512 B to 1.0 KiB");
+        assert!(of(SIZE_CLASSES - 1).starts_with("more than "));
     }
 
     #[test]
