@@ -349,6 +349,10 @@ pub fn peek(pid: i32) -> Result<Peek> {
         Ok(None) if prof_inject::proc::has_ended(pid) => {
             Err(failed(pid, prof_inject::preflight(pid).err().unwrap_or(Error::Gone(pid))))
         }
+        Ok(None) if prof_inject::inherited::is_copy(pid) => Err(refused(format!(
+            "process {pid} is not being recorded; it was forked from a process that was, and has prof's jumps in its \
+             functions, switched off, until it ends or runs another program"
+        ))),
         Ok(None) => Err(refused(format!(
             "process {pid} is not being recorded; start with `prof attach {pid}`"
         ))),

@@ -160,3 +160,32 @@ fn a_detach_names_forked_children_that_keep_jumps() {
     assert!(!words.contains(&before.as_str()), "{line}");
     target.quit();
 }
+
+/// Such a child has no ring that says what stood where, and the parent may be gone.
+#[test]
+fn a_child_with_jumps_of_its_parents_recording_is_refused_for_that() {
+    let scene = Scene::new("inherited");
+    let mut target = Target::start(&program("prefork.c"), &[]);
+    let child = |target: &mut Target| target.ask("fork")["done ".len()..].trim().to_owned();
+    let early = child(&mut target);
+    scene.attach(&target);
+    let copy = child(&mut target);
+    let refused = |args: &[&str], word: &str| {
+        let out = scene.prof(args);
+        assert!(out.code == 3 && out.stderr.contains(word), "{out:?}");
+    };
+    let jumps = "forked from a process that was";
+    refused(&["attach", &copy, "-o", "copy.prof"], jumps);
+    refused(&["detach", &copy], jumps);
+    scene.detach(&target);
+    refused(&["attach", &copy, "-o", "copy.prof"], jumps);
+    assert!(!scene.path("copy.prof").exists());
+    // One that was forked before, or is after, has none.
+    let late = child(&mut target);
+    for pid in [&early, &late] {
+        refused(&["detach", pid], "start with `prof attach");
+        scene.prof(&["attach", pid, "-o", &format!("{pid}.prof")]).ok("attach");
+        scene.prof(&["detach", pid]).ok("detach");
+    }
+    target.quit();
+}

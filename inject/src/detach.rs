@@ -234,8 +234,11 @@ fn note_children(r: &Recorded, functions: &[Patched], report: &mut DetachReport)
         names.push(format!("and {} more", all.len() - NAMED));
     }
     report.notes.push(format!(
-        "{} forked while it was recorded keep prof's jumps and code, switched off, until they end or run another program: {}",
-        if all.len() == 1 { "1 child".into() } else { format!("{} children", all.len()) },
+        "{} prof's jumps and code, switched off, until they end or run another program: {}",
+        match all.len() {
+            1 => "1 child forked while it was recorded keeps".into(),
+            n => format!("{n} children forked while it was recorded keep"),
+        },
         names.join(", ")
     ));
 }

@@ -70,6 +70,11 @@ pub enum Refusal {
         /// Why that can't be stopped.
         why: String,
     },
+    /// It has prof's jumps from its parent.
+    #[error(
+        "pid {0} ({1}) was forked from a process that was recorded then, and has prof's jumps in its functions, switched off, until it ends or runs another program: it can't be recorded; a process that is forked while its parent is not recorded can"
+    )]
+    Inherited(i32, String),
     /// Threads that can't be told apart.
     #[error(
         "threads {one} and {other} of pid {pid} ({comm}) have one thread pointer (made by clone without CLONE_SETTLS?), by which prof tells threads apart; what they allocate can't be recorded"

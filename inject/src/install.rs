@@ -305,6 +305,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let search::Functions { found, mut not_hooked, collects } = functions;
     let gadgets = Gadgets::find(pid, &mem, &maps)?;
     let image = Image::new()?;
+    crate::inherited::check(pid, &mem, &maps, &found)?;
     let mut planned = plan::plan(&mem, &modules, found, &mut not_hooked);
     plan::any_left(target, &planned, &not_hooked)?;
     let mut notes = plan::notes(&planned);

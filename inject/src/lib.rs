@@ -22,6 +22,7 @@ pub mod follow;
 mod foreign;
 pub mod functions;
 mod image;
+pub mod inherited;
 pub mod install;
 mod launch;
 mod linked;
