@@ -6,9 +6,10 @@ use common::world::{make, write};
 use common::{Maker, Random, alloc, free, realloc};
 use prof_analyze::info::Info;
 use prof_analyze::report::Style;
-use prof_analyze::{Index, IndexOptions};
+use prof_analyze::{Index, IndexOptions, Note};
 use prof_trace::event::Event;
 use prof_trace::pack::Compress;
+use prof_trace::records::{Epoch, kind};
 
 fn info(m: &Maker) -> Info {
     let file = m.file();
@@ -103,4 +104,24 @@ fn what_is_damaged_unknown_or_hostile_is_counted_too() {
     let text = i.text(Style::default());
     assert!(text.contains("kind 999") && !text.contains('\x1b'), "{text}");
     assert_eq!(info(&Maker::new()).events.iter().map(|e| e.count).sum::<u64>(), 0);
+}
+
+#[test]
+fn that_the_counter_went_back_is_said() {
+    let mut m = Maker::new();
+    m.pass(2000).events(1, &[alloc(2001, 0x10, 8, 0)]);
+    m.put(kind::EPOCH, &Epoch { ticks: 3000, back: 7_000_000_000, offset: 9 }.encode());
+    m.pass(3000).events(2, &[free(3001, 0x10)]).pass(3100).end(3200);
+    let a = m.analysis();
+    let [note] = a.notes() else { panic!("{:?}", a.notes()) };
+    assert_eq!(*note, Note::Epochs { times: 1, back_ns: 7_000_000_000 });
+    assert!(note.to_string().contains("went back once, by 7.0 s"), "{note}");
+    assert_eq!((a.totals().figures.live_count, a.totals().unknown_frees), (0, 0));
+    // A build that did not notice.
+    let mut m = Maker::new();
+    m.pass(2000).events(1, &[alloc(2001, 0x10, 8, 0)]);
+    m.pass(100).events(2, &[free(101, 0x10)]).pass(200).end(300);
+    let a = m.analysis();
+    assert_eq!(a.notes(), [Note::WentBack(1)]);
+    assert!(a.notes()[0].to_string().contains("times go back once"), "{}", a.notes()[0]);
 }

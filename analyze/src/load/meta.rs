@@ -5,8 +5,8 @@ use super::{Clock, IdMap};
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
 use prof_trace::records::{
-    Counters, End, Hooks, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Process,
-    Runtimes, Stripped, Symbols, Target, Thread, Toggle, kind,
+    Counters, End, Epoch, Hooks, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs,
+    Process, Runtimes, Stripped, Symbols, Target, Thread, Toggle, kind,
 };
 use prof_trace::runtimes::Runtime;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -153,6 +153,10 @@ pub struct Meta {
     pub runtimes: Vec<Runtime>,
     /// Passes seen.
     pub passes: u64,
+    /// How often the machine's counter went back, and times go on as if it had not.
+    pub epochs: Vec<Epoch>,
+    /// How often times go back in the recording itself: builds of prof without epochs did not notice.
+    pub went_back: u64,
     /// Chunks of a known kind that made no sense.
     pub bad_chunks: u64,
     toggles: Vec<Toggle>,
@@ -167,6 +171,8 @@ pub struct Meta {
     pcs: IdMap<Pc>,
     trampolines: HashSet<u32>,
     last_pass: Option<u64>,
+    /// Ticks of the pass that was read last.
+    newest_pass: u64,
 }
 
 impl Meta {
@@ -236,6 +242,7 @@ impl Meta {
                 self.runtimes = r.names.iter().filter_map(|n| Runtime::from_name(n)).collect();
             }),
             kind::PROCESS => Process::decode(payload).map(|p| self.process.take(&p)),
+            kind::EPOCH => Epoch::decode(payload).map(|e| self.epochs.push(e)),
             _ => Some(()),
         };
         self.bad_chunks += good.is_none() as u64;
@@ -245,6 +252,9 @@ impl Meta {
     fn pass(&mut self, p: &Pass) {
         self.end = None; // somebody took the recording up again
         self.passes += 1;
+        // Passes of one collector are at most some seconds apart, and its clock is one.
+        self.went_back += u64::from(p.ticks < self.newest_pass);
+        self.newest_pass = p.ticks;
         self.last_pass = Some(self.last_pass.unwrap_or(0).max(p.ticks));
         self.clock.sample(p);
         if p.rss_pages != 0 {

@@ -53,6 +53,15 @@ pub enum Note {
     Nonsense(u64),
     /// The index could not be written there.
     NoIndex(PathBuf, String),
+    /// The machine's counter went back; times go on.
+    Epochs {
+        /// How often.
+        times: u64,
+        /// By how much the first time.
+        back_ns: u64,
+    },
+    /// Times go back so often, and do not go on.
+    WentBack(u64),
     /// Short-lived blocks were left out by `prof strip`.
     Stripped {
         /// They lived shorter than that.
@@ -104,9 +113,28 @@ impl fmt::Display for Note {
                  all count them, but filters, moments and lists of blocks have only the others",
                 crate::report::units::duration(*below_ns)
             ),
+            Note::Epochs { times, back_ns } => write!(
+                f,
+                "the machine's counter went back {}, by {}{} (a suspend, or a move to another host): the order \
+                 of events holds, but a suspend takes no time, and 10 ms are added each time",
+                often(*times),
+                crate::report::units::duration(*back_ns),
+                if *times == 1 { "" } else { " the first time" }
+            ),
+            Note::WentBack(n) => write!(
+                f,
+                "its times go back {}, as the machine was suspended or moved while an older prof recorded: \
+                 events of different threads may be in the wrong order from there on, and blocks may count \
+                 as live, or as given back, that are not",
+                often(*n)
+            ),
             Note::Nonsense(n) => write!(f, "{n} events of address 0 were passed over"),
         }
     }
+}
+
+fn often(n: u64) -> String {
+    if n == 1 { "once".into() } else { format!("{n} times") }
 }
 
 /// What was read of a recording beside what happened to its blocks.
@@ -357,6 +385,11 @@ fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
         let alive = crate::symbols::is_target(&meta.target);
         notes.push(if alive { Note::Growing } else { Note::NoEnd });
     }
+    if let Some(first) = meta.epochs.first() {
+        let back = u128::from(first.back) * 1_000_000_000;
+        let back_ns = (back / u128::from(meta.target.ticks_per_sec.max(1))) as u64;
+        notes.push(Note::Epochs { times: meta.epochs.len() as u64, back_ns });
+    }
     if let Some(s) = &meta.stripped {
         notes.push(Note::Stripped { below_ns: s.threshold_ns, blocks: s.blocks });
     }
@@ -367,6 +400,7 @@ fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
         ),
         (meta.counters.doubtful, Note::Doubtful),
         (meta.bad_chunks, Note::BadChunks),
+        (meta.went_back, Note::WentBack),
         (totals.nonsense, Note::Nonsense),
     ];
     notes.extend(counts.into_iter().filter(|c| c.0 > 0).map(|(n, note)| note(n)));

@@ -8,6 +8,8 @@ use std::sync::atomic::Ordering::Relaxed;
 pub struct Clock {
     counter: bool,
     ticks_per_sec: u64,
+    /// Added to the counter (see `epochs.rs`).
+    offset: u64,
 }
 
 impl Clock {
@@ -19,18 +21,28 @@ impl Clock {
 
     /// The same from what the control page says.
     pub(crate) fn new(source: u32, ticks_per_sec: u64) -> Self {
-        Self { counter: clock::is_counter(source), ticks_per_sec: ticks_per_sec.clamp(1, 1 << 40) }
+        Self {
+            counter: clock::is_counter(source),
+            ticks_per_sec: ticks_per_sec.clamp(1, 1 << 40),
+            offset: 0,
+        }
+    }
+
+    /// The same with so much added.
+    pub(crate) fn with(self, offset: u64) -> Self {
+        Self { offset, ..self }
     }
 
     /// `CLOCK_MONOTONIC`.
     #[cfg(test)]
     pub(crate) fn monotonic() -> Self {
-        Self { counter: false, ticks_per_sec: 1_000_000_000 }
+        Self { counter: false, ticks_per_sec: 1_000_000_000, offset: 0 }
     }
 
     /// Now.
     pub fn now(&self) -> u64 {
-        if self.counter { prof_arch::native::capture::counter() } else { monotonic_ns() }
+        let now = if self.counter { prof_arch::native::capture::counter() } else { monotonic_ns() };
+        now.wrapping_add(self.offset)
     }
 
     /// Ticks by which the hook's times may be too early that say so; 0: none does.

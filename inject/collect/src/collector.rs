@@ -1,9 +1,10 @@
 //! The loop.
 
 use crate::Error;
-use crate::clock::{Clock, monotonic_ns};
+use crate::clock::Clock;
 use crate::counters::Checked;
 use crate::drain::Drain;
+use crate::epochs::Epochs;
 use crate::maps::{self, Maps};
 use crate::modules::Modules;
 use crate::output::Output;
@@ -75,7 +76,7 @@ pub enum Memory {
 #[derive(Debug)]
 pub struct Collector {
     shared: Shared,
-    clock: Clock,
+    epochs: Epochs,
     target: Watched,
     maps: Option<Maps>,
     smaps: Smaps,
@@ -167,7 +168,7 @@ impl Collector {
         let now = Instant::now();
         let mut all = Self {
             shared,
-            clock,
+            epochs: Epochs::new(clock),
             target: Watched::new(pid)?,
             maps: Maps::open(pid).ok(),
             smaps: Smaps::open(pid),
@@ -227,12 +228,13 @@ impl Collector {
         self.look_at_memory(false);
     }
 
-    /// Continues a recording that has this many passes and toggles.
-    pub(crate) fn continue_from(&mut self, passes: u64, toggles: u64) {
+    /// Continues a recording that has this last pass, so many toggles, and this offset of its last epoch.
+    pub(crate) fn continue_from(&mut self, last: Option<&Pass>, toggles: u64, offset: u64) {
         // What it had at the attach is not known.
         self.filters = 0;
-        self.pass = passes;
+        self.pass = last.map_or(0, |p| p.number + 1);
         self.toggles = toggles;
+        self.epochs.continue_from(last, offset);
         self.continued = true;
     }
 
@@ -292,8 +294,9 @@ impl Collector {
 
     /// One look at everything; true if the ring is filling so fast that there is no time to sleep.
     pub fn pass(&mut self, always: bool) -> bool {
-        let (ticks, clock_ns) = (self.clock.now(), monotonic_ns());
-        self.heart.beat(ticks);
+        let (raw, ticks, clock_ns) = self.epochs.look();
+        self.heart.beat(raw);
+        self.put_epochs();
         self.look_at_toggles();
         if self.watch.is_asked(&self.shared) {
             self.look_at_maps();
@@ -302,7 +305,7 @@ impl Collector {
         let look = always || self.pass == 0;
         let (rss, vss) = if look { self.pages() } else { (0, 0) };
         let at = Pass { number: self.pass, ticks, clock_ns, rss_pages: rss, vss_pages: vss };
-        let Self { shared, drain, threads, tree, modules, maps, target, out, .. } = self;
+        let Self { shared, drain, threads, tree, modules, maps, target, out, epochs, .. } = self;
         modules.discover(shared);
         let new_modules = modules.has_new();
         // The pass stands before its events, and is written if there are any: at the first write
@@ -319,7 +322,7 @@ impl Collector {
             }
             tree.write(out);
         };
-        let used = drain.pass(shared, threads, tree, out, &mut describe);
+        let used = drain.pass(shared, threads, tree, out, epochs, &mut describe);
         let born = threads.born();
         let new_threads = born > 0;
         if always || !out.is_empty() || new_threads || new_modules {
@@ -328,6 +331,7 @@ impl Collector {
         if !first {
             self.pass += 1;
         }
+        self.put_epochs();
         self.drain.flush(&self.shared, &mut self.out);
         self.check_writing();
         if new_threads && self.stacks_read.elapsed() > STACKS_EVERY.max(self.maps_took * 20) {
@@ -349,6 +353,18 @@ impl Collector {
         self.sleep = self.sleep.clamp(SLEEP.0, longest);
     }
 
+    /// Says that the counter has gone back, in the recording and to whoever runs this.
+    fn put_epochs(&mut self) {
+        let per_sec = self.epochs.clock().ticks_per_sec() as f64;
+        for e in self.epochs.begun() {
+            let seconds = e.back as f64 / per_sec;
+            log::warn!(
+                "the machine's counter went back by {seconds:.1} s (was it suspended, or moved to another host?); times in the recording go on"
+            );
+            self.out.put(kind::EPOCH, &e.encode());
+        }
+    }
+
     fn look_at_toggles(&mut self) {
         let c = self.shared.control();
         let n = c.toggle_count.load(Acquire);
@@ -362,6 +378,7 @@ impl Collector {
             if ticks == 0 {
                 break;
             }
+            let ticks = self.epochs.recorded(ticks);
             let on = u32::from(t.on.load(Relaxed) & 1 == 1);
             self.out.put(kind::TOGGLE, &Toggle { ticks, on }.encode());
             self.toggles += 1;
@@ -400,7 +417,7 @@ impl Collector {
         if self.threads.are_many() || self.pass.is_multiple_of(64) {
             self.threads.forget(&self.shared, self.drain.serials());
         }
-        self.modules.look(&self.shared, &self.target, self.clock.now(), &mut self.out);
+        self.modules.look(&self.shared, &self.target, self.epochs.clock().now(), &mut self.out);
         self.put_counters();
         self.look_at_memory(false);
         self.look_at_process();
@@ -419,8 +436,8 @@ impl Collector {
             others: has_other_allocator(&shared),
         };
         let seen = match now {
-            true => self.smaps.now(&known(), self.clock),
-            false => self.smaps.poll(known, self.clock),
+            true => self.smaps.now(&known(), self.epochs.clock()),
+            false => self.smaps.poll(known, self.epochs.clock()),
         };
         if let Some(memory) = seen {
             self.out.put(kind::MEMORY, &memory.encode());
@@ -508,7 +525,7 @@ impl Collector {
         self.pass(false);
         self.look_at_memory(true);
         self.pass(true);
-        self.modules.look(&self.shared, &self.target, self.clock.now(), &mut self.out);
+        self.modules.look(&self.shared, &self.target, self.epochs.clock().now(), &mut self.out);
         self.modules.finish(&mut self.out);
         self.drain.flush(&self.shared, &mut self.out);
         let mut t = self.counters();
@@ -523,7 +540,7 @@ impl Collector {
         };
         let mut last = Vec::new();
         chunk::put(&mut last, kind::COUNTERS, &t.encode());
-        let end = End { ticks: self.clock.now(), reason: reason.clone() };
+        let end = End { ticks: self.epochs.clock().now(), reason: reason.clone() };
         chunk::put(&mut last, kind::END, &end.encode());
         self.out.put_last(&last);
         let failure = self.out.take_failure();

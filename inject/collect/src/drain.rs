@@ -1,9 +1,10 @@
 //! Reading the segments.
 
+use crate::epochs::Epochs;
 use crate::output::Output;
 use crate::threads::Threads;
 use crate::tree::{Names, Tree};
-use prof_trace::event::{Codec, DEFINE_NODES, MAX_EVENT, Visit};
+use prof_trace::event::{Codec, DEFINE_NODES, Entry, Event, MAX_EVENT, Visit};
 use prof_trace::pack::Packer;
 use prof_trace::ring::{self, View};
 use prof_trace::shared::{SEGMENT_SIZE, Shared};
@@ -27,6 +28,8 @@ struct Progress {
     bad: bool,
     /// Its thread has ended: when this was noticed, all there will be was committed.
     dying: bool,
+    /// What is added to its times; nothing was read of it where that is not known.
+    offset: Option<u64>,
 }
 
 /// Reads what threads have committed, and gives segments back.
@@ -79,6 +82,7 @@ impl Drain {
         threads: &mut Threads,
         tree: &mut Tree,
         out: &mut Output,
+        epochs: &mut Epochs,
         mut describe: impl FnMut(&mut Threads, &mut Tree, &mut Output),
     ) -> usize {
         self.pass += 1;
@@ -93,7 +97,7 @@ impl Drain {
                     t.gap = (self.pass, t.next);
                     break;
                 }
-                let done = self.segment(shared, v, tree, out);
+                let done = self.segment(shared, v, tree, out, epochs);
                 t.next = t.next.max(v.seq.saturating_add(done.into()));
                 if out.is_full() || tree.is_full() {
                     describe(threads, tree, out);
@@ -131,7 +135,14 @@ impl Drain {
     }
 
     /// Reads what is new in one segment. True if that was its end.
-    fn segment(&mut self, shared: &Shared, seen: &View, tree: &mut Tree, out: &mut Output) -> bool {
+    fn segment(
+        &mut self,
+        shared: &Shared,
+        seen: &View,
+        tree: &mut Tree,
+        out: &mut Output,
+        epochs: &mut Epochs,
+    ) -> bool {
         // Looked at again: if a successor was seen, this one is seen closed and whole now.
         let Some(v) = ring::view(shared, seen.index) else { return false };
         let p = &mut self.segments[v.index];
@@ -143,6 +154,11 @@ impl Drain {
         }
         let from = p.drained as usize;
         if v.committed > from {
+            if p.offset.is_none() {
+                let front = &mut self.copy[..v.committed];
+                shared.copy_out(v.index, 0, front);
+                p.offset = first_time(front).map(|time| epochs.offset_of(time));
+            }
             let bytes = &mut self.copy[from..v.committed];
             shared.copy_out(v.index, from, bytes);
             p.drained = v.committed as u32;
@@ -210,6 +226,21 @@ impl Drain {
     }
 }
 
+/// The time of the first event of a segment that begins so.
+fn first_time(bytes: &[u8]) -> Option<u64> {
+    let (mut codec, mut at) = (Codec::default(), 0);
+    loop {
+        let (entry, n) = codec.get_entry(bytes.get(at..)?)?;
+        if let Entry::Event(event) = entry {
+            return Some(match event {
+                Event::Realloc { time_before, .. } => time_before,
+                _ => event.time(),
+            });
+        }
+        at += n;
+    }
+}
+
 /// What was translated.
 #[derive(Clone, Copy, Debug, Default)]
 struct Translated {
@@ -249,10 +280,12 @@ impl Progress {
         tree: &mut Tree,
         to: &mut impl Visit,
     ) -> Translated {
-        let (names, node) = (&mut self.names, self.out.node);
-        let mut t = Translation { shared, tree, names, to, node, events: 0, truncated: 0 };
+        let (names, node, offset) = (&mut self.names, self.out.node, self.offset.unwrap_or(0));
+        let mut t = Translation { shared, tree, names, to, node, offset, events: 0, truncated: 0 };
         let at = self.codec.visit(bytes, &mut t);
-        self.out.time = self.codec.time;
+        if t.events > 0 {
+            self.out.time = self.codec.time.wrapping_add(offset);
+        }
         self.out.addr = self.codec.addr;
         self.out.node = t.node;
         Translated { events: t.events, truncated: t.truncated, bytes: at }
@@ -267,6 +300,8 @@ struct Translation<'a, V> {
     to: &'a mut V,
     /// The last stack node.
     node: u32,
+    /// See [`Progress::offset`].
+    offset: u64,
     events: u32,
     truncated: u32,
 }
@@ -297,7 +332,7 @@ impl<V: Visit> Visit for Translation<'_, V> {
     fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool {
         let node = self.name(node);
         self.node = node;
-        let taken = self.to.alloc(time, addr, size, node);
+        let taken = self.to.alloc(time.wrapping_add(self.offset), addr, size, node);
         self.count(taken)
     }
 
@@ -309,7 +344,7 @@ impl<V: Visit> Visit for Translation<'_, V> {
             // As the encoding does: a free without a stack leaves the last one.
             self.node = if node == 0 { self.node } else { node };
         }
-        let taken = self.to.free(time, addr, node);
+        let taken = self.to.free(time.wrapping_add(self.offset), addr, node);
         self.count(taken)
     }
 
@@ -317,6 +352,7 @@ impl<V: Visit> Visit for Translation<'_, V> {
     fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
         let node = self.name(node);
         self.node = node;
+        let times = times.map(|time| time.wrapping_add(self.offset));
         let taken = self.to.realloc(times, old, addr, size, node);
         self.count(taken)
     }

@@ -19,6 +19,7 @@ mod clock;
 mod collector;
 mod counters;
 mod drain;
+mod epochs;
 mod foreign;
 mod heaps;
 mod maps;

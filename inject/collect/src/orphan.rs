@@ -10,7 +10,7 @@ use prof_trace::chunk::{self, CHUNK_HEADER, FILE_HEADER, MAX_PAYLOAD, Next};
 use prof_trace::derived::Zipped;
 use prof_trace::event::{Codec, Entry};
 use prof_trace::pack::{Packed, Unpacker};
-use prof_trace::records::{Events, NodeRun, Nodes, Pass, Target, kind};
+use prof_trace::records::{Epoch, Events, NodeRun, Nodes, Pass, Target, kind};
 use prof_trace::ring::{self, View};
 use prof_trace::shared::Shared;
 use std::collections::HashMap;
@@ -61,7 +61,7 @@ pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
     let (drain, tree) = collector.drain_mut();
     tree.restore(left.last_node);
     left.skip(&shared, drain, tree);
-    collector.continue_from(left.passes, left.toggles);
+    collector.continue_from(left.last_pass.as_ref(), left.toggles, left.offset());
     let ended = collector.finish("stopped: the collector had died");
     match ended.failure {
         Some(e) => Err(Error::io(format!("cannot write {}", path.display()))(e)),
@@ -117,7 +117,9 @@ struct Left {
     /// Bytes up to its last whole chunk.
     len: u64,
     ended: bool,
-    passes: u64,
+    last_pass: Option<Pass>,
+    /// What was added to the counter, see [`Epoch`]: now, and in the epochs before.
+    offsets: Vec<u64>,
     toggles: u64,
     /// The last events of each thread.
     last: HashMap<u32, Last>,
@@ -192,7 +194,8 @@ impl Left {
     fn note(&mut self, k: u16, payload: &[u8]) {
         match k {
             kind::TARGET => self.target = Target::decode(payload).unwrap_or_default(),
-            kind::PASS => self.passes = Pass::decode(payload).map_or(0, |p| p.number + 1),
+            kind::PASS => self.last_pass = Pass::decode(payload),
+            kind::EPOCH => self.offsets.extend(Epoch::decode(payload).map(|e| e.offset)),
             kind::TOGGLE => self.toggles += 1,
             kind::END => self.ended = true,
             kind::NODES => self.note_nodes(Nodes::decode(payload)),
@@ -231,6 +234,10 @@ impl Left {
         self.last_node = ids.fold(self.last_node, u32::max);
     }
 
+    fn offset(&self) -> u64 {
+        self.offsets.last().copied().unwrap_or(0)
+    }
+
     /// Has `drain` begin, in each thread's segments, behind the last event that is recorded.
     fn skip(&self, shared: &Shared, drain: &mut Drain, tree: &mut Tree) {
         let mut views: Vec<View> =
@@ -239,14 +246,19 @@ impl Left {
         for group in views.chunk_by(|a, b| a.serial == b.serial) {
             let Some(last) = self.last.get(&group[0].serial) else { continue };
             let Some(end) = last.end() else { continue };
-            skip_to(shared, group, &end, drain, tree);
+            // In the ring are the counter's own times, of whichever epoch.
+            let offsets = self.offsets.iter().rev().copied().chain([0]);
+            let raw = |offset| Codec { time: end.time.wrapping_sub(offset), ..end };
+            let ends: Vec<Codec> = offsets.map(raw).collect();
+            skip_to(shared, group, &ends, drain, tree);
         }
     }
 }
 
 /// The last recorded event stands in the ring, or it is not there any more; then all that is older is
 /// recorded.
-fn skip_to(shared: &Shared, group: &[View], end: &Codec, drain: &mut Drain, tree: &mut Tree) {
+fn skip_to(shared: &Shared, group: &[View], ends: &[Codec], drain: &mut Drain, tree: &mut Tree) {
+    let Some(newest) = ends.first() else { return };
     let mut exact = None;
     let mut older = None;
     for (i, v) in group.iter().enumerate() {
@@ -257,10 +269,10 @@ fn skip_to(shared: &Shared, group: &[View], end: &Codec, drain: &mut Drain, tree
             if !matches!(entry, Entry::Event(_)) {
                 continue;
             }
-            if (codec.time, codec.addr) == (end.time, end.addr) {
+            if ends.iter().any(|end| (codec.time, codec.addr) == (end.time, end.addr)) {
                 exact = Some((i, at));
             }
-            if codec.time <= end.time {
+            if codec.time <= newest.time {
                 older = Some((i, at));
             }
         }
@@ -306,7 +318,8 @@ mod tests {
             std::fs::write(&dir, &bytes[..bytes.len() - cut]).expect("write");
             let file = File::open(&dir).expect("open");
             let left = Left::read(&file).expect("read").expect("a recording");
-            assert_eq!((left.len, left.passes, left.toggles, left.ended), (whole, 5, 0, false));
+            assert_eq!((left.len, left.toggles, left.ended), (whole, 0, false));
+            assert_eq!(left.last_pass.map(|p| p.number), Some(4));
             assert!(matches!(&left.last[&9], Last::Plain(last) if *last == e));
         }
         std::fs::write(&dir, b"something else").expect("write");

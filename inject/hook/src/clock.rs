@@ -1,5 +1,6 @@
 //! What time it is, in ticks.
 
+use crate::state::Thread;
 use crate::sys;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use prof_arch::native::capture;
@@ -48,11 +49,12 @@ pub fn alone(shared: &Shared) -> Option<u64> {
 /// to give the block back, or to get it, the counter is read without waiting for loads, and the time says
 /// so: nobody else has had the block since, or readers can tell (FORMAT.md, section 3).
 #[inline(always)]
-pub fn of_block(shared: &Shared, owned: bool, last: u64) -> u64 {
+pub fn of_block(shared: &Shared, t: &mut Thread, owned: bool) -> u64 {
     let time =
         if MARKED && owned && is_open(shared) { capture::counter() | 1 } else { ordered(shared) };
+    let last = t.codec.time;
     // The lowest bit stays.
-    if time < last { last + ((last ^ time) & 1) } else { time }
+    if time < last { went_back(shared, t, time, last + ((last ^ time) & 1)) } else { time }
 }
 
 /// Whether the processor's counter is the clock, and may be read.
@@ -82,11 +84,27 @@ fn ordered(shared: &Shared) -> u64 {
     if is_open(shared) { even(capture::counter_after_loads()) } else { slow(shared) }
 }
 
-/// A time of the thread that is to follow another one in its order.
+/// A time of the thread that is to follow its last one in its order.
 #[inline(always)]
-pub fn not_before(time: u64, last: u64) -> u64 {
-    if time < last { last } else { time }
+pub fn not_before(shared: &Shared, t: &mut Thread, time: u64) -> u64 {
+    let last = t.codec.time;
+    if time < last { went_back(shared, t, time, last) } else { time }
 }
+
+/// What stands for a time that is before the thread's last: `instead`, if it is by no more than two readings may
+/// change places. If the counter itself has gone back (the machine was suspended, or moved to another), times go
+/// on from there in another segment: the collector tells by a segment's first time since when that is so.
+#[cold]
+fn went_back(shared: &Shared, t: &mut Thread, time: u64, instead: u64) -> u64 {
+    if instead - time <= shared.control().ticks_per_sec >> WENT_BACK {
+        return instead;
+    }
+    t.pos = usize::MAX;
+    time
+}
+
+/// More than this part of a second, as a power of two, is none that two readings change places by.
+const WENT_BACK: u32 = 10;
 
 /// `CLOCK_MONOTONIC` in nanoseconds, by the vDSO's function where there is one. Where that could end in a
 /// system call, and none may be made, when the collector last looked: then the order of passes is all

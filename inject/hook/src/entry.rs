@@ -279,10 +279,12 @@ pub(crate) extern "C" fn after_alloc(call: &mut Call) -> u64 {
     let Some(t) = t else { return 0 };
     let shared = header::shared();
     slot.busy_sp.store(call.regs.sp, Relaxed);
-    let last = t.codec.time;
     let time = match clock::alone(shared) {
-        Some(time) => clock::not_before(time, last),
-        None => clock::of_block(shared, t.owned.get(owner::key(shared, addr)), last),
+        Some(time) => clock::not_before(shared, t, time),
+        None => {
+            let owned = t.owned.get(owner::key(shared, addr));
+            clock::of_block(shared, t, owned)
+        }
     };
     record_alloc(shared, slot, t, call, time, addr);
     count(slot, f);
@@ -399,8 +401,8 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
     let state = new.or_else(|| thread::current(shared).map(|(_, t)| t));
     let Some(t) = state else { return 0 };
     slot.busy_sp.store(call.regs.sp, Relaxed);
-    let before = clock::not_before(before, t.codec.time);
-    let time = clock::not_before(clock::after(shared), before);
+    let before = clock::not_before(shared, t, before);
+    let time = clock::after(shared).max(before);
     count(slot, f);
     t.owned.forget(owner::key(shared, old));
     if !is_new {
@@ -456,11 +458,13 @@ fn record_free(call: &mut Call, f: &Function, addr: u64) -> Option<&'static Slot
         return None;
     }
     slot.busy_sp.store(sp, Relaxed);
-    let last = t.codec.time;
     let time = match early {
         // A thread that was not counted yet may have read the clock as if there were no other.
-        Some(time) if !t.head.is_null() => clock::not_before(time, last),
-        _ => clock::of_block(shared, t.owned.give(owner::key(shared, addr)), last),
+        Some(time) if !t.head.is_null() => clock::not_before(shared, t, time),
+        _ => {
+            let owned = t.owned.give(owner::key(shared, addr));
+            clock::of_block(shared, t, owned)
+        }
     };
     put_free(shared, slot, t, call, time, addr);
     count(slot, f);

@@ -98,7 +98,8 @@ fn wait(shared: &Shared, start: usize) -> Option<usize> {
     let began = clock::before(shared);
     let patience = per_ns(c.wait_ns.load(Relaxed));
     let full = c.full_since.load(Relaxed);
-    let since = if full == 0 { began } else { full };
+    // A counter that has gone back since knows nothing of then.
+    let since = if full == 0 || full > began { began } else { full };
     c.full_since.store(since, Relaxed);
     let mut rounds = 0u32;
     loop {

@@ -28,6 +28,7 @@ mod slots;
 #[path = "../../collect/src/tree.rs"]
 mod tree;
 
+mod epochs;
 mod output;
 mod pcs_model;
 mod ring_model;

@@ -98,7 +98,8 @@ impl Collector {
 
     fn pass(&mut self, shared: &Shared) {
         let describe = |_: &mut Threads, tree: &mut Tree, out: &mut Output| tree.write(out);
-        self.drain.pass(shared, &mut self.threads, &mut self.tree, &mut self.out, describe);
+        let epochs = &mut crate::epochs::Epochs;
+        self.drain.pass(shared, &mut self.threads, &mut self.tree, &mut self.out, epochs, describe);
         self.drain.flush(shared, &mut self.out);
     }
 

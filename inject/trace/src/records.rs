@@ -30,11 +30,12 @@ pub mod kind {
     pub const MEMORY: u16 = 19;
     pub const RUNTIMES: u16 = 20;
     pub const PROCESS: u16 = 21;
+    pub const EPOCH: u16 = 22;
 
-    const NAMES: [&str; 21] = [
+    const NAMES: [&str; 22] = [
         "target", "pass", "events", "thread", "nodes", "pcs", "module", "toggle", "hooks",
         "counters", "end", "symbols", "packed", "node run", "zipped", "frames", "stripped", "file",
-        "memory", "runtimes", "process",
+        "memory", "runtimes", "process", "epoch",
     ];
 
     /// The name of a kind, if this version knows it.
@@ -299,6 +300,19 @@ record! {
         loaded: int,
         /// Ticks when it was seen to be gone, 0: still there.
         unloaded: int,
+    }
+}
+
+record! {
+    /// The machine's counter has gone back. All times in the recording, in front of this and behind, go on as if it
+    /// had not.
+    Epoch {
+        /// Ticks, as the recording counts them, when this was noticed.
+        ticks: int,
+        /// By how many ticks the counter went back.
+        back: int,
+        /// What has since then been added to the counter, modulo 2^64.
+        offset: int,
     }
 }
 
