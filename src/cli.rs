@@ -283,6 +283,10 @@ pub struct DetachArgs {
     /// How long to wait until no thread is inside the hook any more
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
+    /// Take prof out of children, too, that were forked while the process was recorded and have run no other program
+    /// since: without it they keep prof's jumps and code, switched off, and are named
+    #[arg(long)]
+    pub children: bool,
     /// Take your word for it that the seccomp filter of the process lets prof's calls pass, where prof cannot
     /// find out, as in a container: memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise,
     /// rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack and close. If one does not, that kills the

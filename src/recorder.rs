@@ -206,7 +206,8 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
 /// there may be another's, who has put an end to this one: that is not touched.
 fn take_out(pid: i32, audit: Audit) -> bool {
     let is_ours = session::peek(pid).map_or(true, |p| p.collector.0 == std::process::id());
-    is_ours && session::detach(pid, session::DETACH_TIMEOUT, audit).is_ok_and(|d| d.is_clean())
+    is_ours
+        && session::detach(pid, session::DETACH_TIMEOUT, false, audit).is_ok_and(|d| d.is_clean())
 }
 
 /// Takes prof out of processes that have the memory of one that has ended.

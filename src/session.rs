@@ -107,7 +107,7 @@ pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
 /// be taken back: that is tried again, for as long as an attach may wait.
 fn taken_back(pid: i32, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
-    let options = DetachOptions { timeout };
+    let options = DetachOptions { timeout, children: false };
     while prof_inject::recorded::has_parts(pid) {
         // Another prof's: it is recorded by now.
         if prof_inject::Recorded::open(pid).is_ok_and(|r| r.collector_lives()) {
@@ -217,7 +217,7 @@ impl Detached {
 }
 
 /// Takes prof out of a process, and waits until its recording is finished.
-pub fn detach(pid: i32, timeout: Duration, audit: Audit) -> Result<Detached> {
+pub fn detach(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Result<Detached> {
     prof_inject::follow::ask_to_let_go(pid);
     let peek = match peek(pid) {
         Ok(peek) => peek,
@@ -255,7 +255,7 @@ pub fn detach(pid: i32, timeout: Duration, audit: Audit) -> Result<Detached> {
         }
     }
     let last = Peek::of(pid as u32).ok().flatten().unwrap_or(peek.clone());
-    let options = DetachOptions { timeout };
+    let options = DetachOptions { timeout, children };
     let report = prof_inject::detach(pid, &options).map_err(|e| failed(pid, e))?;
     audit.detached(pid, &last.functions, &report.left);
     said.extend(report.notes);
@@ -382,7 +382,7 @@ fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
             peek.path.display()
         )));
     }
-    let old = detach(pid, DETACH_TIMEOUT, Audit::of(record)).with_context(|| {
+    let old = detach(pid, DETACH_TIMEOUT, false, Audit::of(record)).with_context(|| {
         format!(
             "process {pid} has an earlier recording in it, {}, that can't be ended now; try again, or end it with `prof detach {pid}`",
             peek.path.display()

@@ -5,6 +5,7 @@ mod common;
 
 use common::build::program;
 use common::{Scene, Target};
+use std::os::unix::fs::FileExt;
 
 #[test]
 fn children_that_a_handler_forks_out_of_the_hook_live() {
@@ -53,4 +54,60 @@ fn who_adopts_the_collector_is_told_so() {
     assert_eq!(children, "done 1 ended, no more");
     target.quit();
     scene.finished(&file);
+}
+
+/// The mappings of a process that are of no file and have no name.
+fn nameless(pid: i32) -> Vec<String> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+    let short = |l: &str| l.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
+    maps.lines().filter(|l| l.split_whitespace().count() == 5).map(short).collect()
+}
+
+/// The bytes of libc's code in a process.
+fn text(pid: i32) -> Vec<(u64, Vec<u8>)> {
+    let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
+    let mem = std::fs::File::open(format!("/proc/{pid}/mem")).expect("its memory");
+    let code = maps.lines().filter(|l| l.contains("r-xp") && l.contains("libc"));
+    let range = |l: &str| {
+        let (start, end) = l.split(' ').next()?.split_once('-')?;
+        Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+    };
+    code.filter_map(range)
+        .map(|(start, end)| {
+            let mut bytes = vec![0; (end - start) as usize];
+            mem.read_exact_at(&mut bytes, start).expect("code");
+            (start, bytes)
+        })
+        .collect()
+}
+
+#[test]
+fn children_that_were_forked_before_are_rid_of_prof_if_asked_for() {
+    let scene = Scene::new("children");
+    let mut target = Target::start(&program("prefork.c"), &[]);
+    let fork = |target: &mut Target| -> i32 {
+        target.ask("fork")["done ".len()..].trim().parse().expect("a pid")
+    };
+    let before = fork(&mut target);
+    let (code, mappings) = (text(before), nameless(before));
+    assert!(!code.is_empty());
+    scene.attach(&target);
+    let children = [fork(&mut target), fork(&mut target), fork(&mut target)];
+    assert!(children.iter().all(|c| text(*c) != code && nameless(*c) != mappings));
+    let out = scene.prof(&["detach", &target.pid.to_string(), "--children"]).ok("detach");
+    assert!(out.stderr.contains("3 children forked while it was recorded"), "{out:?}");
+    assert!(!out.stderr.contains("left in the process"), "{out:?}");
+    for c in children {
+        assert!(text(c) == code, "{c}");
+        assert_eq!(nameless(c), mappings, "{c}");
+    }
+    assert!(text(target.pid) == code);
+    // They go on: each allocates when it is asked to, and says so.
+    for c in children {
+        let work = || std::fs::read_to_string(format!("/proc/{c}/comm")).unwrap_or_default();
+        let pid = nix::unistd::Pid::from_raw(c);
+        nix::sys::signal::kill(pid, nix::sys::signal::SIGUSR2).expect("the child lives");
+        common::until("a child works", || work().trim() == "works");
+    }
+    target.quit();
 }

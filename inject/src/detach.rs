@@ -4,6 +4,7 @@
 //! anew, so the rest needs no common stop: each thread is looked at by itself, until none has a pc
 //! or a return address in prof's memory, and then the memory goes.
 
+use crate::children;
 use crate::fibers;
 use crate::install::with_caller;
 use crate::mapping::{Kind, Mapped, Site, is_ours, unmap_at};
@@ -37,6 +38,8 @@ use std::time::{Duration, Instant};
 pub struct DetachOptions {
     /// How long to wait for threads that are inside the hook.
     pub timeout: Duration,
+    /// Whether prof is taken out of children, too, that were forked while the process was recorded.
+    pub children: bool,
 }
 
 /// What detaching came to.
@@ -74,7 +77,7 @@ const UNDO: Duration = Duration::from_secs(30);
 
 /// The same, by the prof that has attached itself.
 pub(crate) fn undo_locked(pid: i32, timeout: Duration) -> Result<DetachReport> {
-    let options = DetachOptions { timeout: timeout.max(UNDO) };
+    let options = DetachOptions { timeout: timeout.max(UNDO), children: false };
     isolated(|| take_out(pid, &options, false))
 }
 
@@ -109,6 +112,8 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
             e => Error::Unfinished { pid, why: Box::new(e) },
         })?;
     }
+    // From here on no function leads to the hook. Calls of fibers are known as long as the ring is there.
+    let fibers = options.children && fibers::may_be(&r);
     // From here on no function leads to the hook.
     let unfinished = |e: Error| Error::Unfinished { pid, why: Box::new(e) };
     match remove(&r, &functions, entered, timeout, &mut report) {
@@ -132,6 +137,11 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
                 .push(format!("prof's memory, as no thread could be made to unmap it: {why}"));
         }
         Ok(()) => {}
+    }
+    if options.children {
+        children::take_out(r, &functions, fibers, timeout, &mut report);
+    } else {
+        children::note(&r, &functions, &mut report);
     }
     Ok(report)
 }
@@ -186,7 +196,6 @@ fn remove(
     if let Some(signal) = handler {
         verify_handler(r, &ours, gadgets, signal, timeout, report);
     }
-    note_children(r, functions, report);
     Ok(())
 }
 
@@ -210,37 +219,6 @@ fn verify_handler(
     if handler.is_ok_and(|at| ours.iter().any(|a| a.contains(&at))) {
         report.left.push(format!("a handler of {}", activate::signal_name(signal as i32)));
     }
-}
-
-/// Children that were forked meanwhile have copies of the patched functions.
-fn note_children(r: &Recorded, functions: &[Patched], report: &mut DetachReport) {
-    const NAMED: usize = 8;
-    let exe = proc::exe(r.pid);
-    let Some(f) = functions.iter().find(|f| f.new_bytes != f.old_bytes) else { return };
-    let has_jump = |pid: &i32| {
-        let mut now = vec![0u8; f.new_bytes.len()];
-        proc::exe(*pid) == exe
-            && RemoteMemory::open(*pid).is_ok_and(|m| m.read(f.patch_addr, &mut now).is_ok())
-            && now == f.new_bytes
-    };
-    let dir = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = dir.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    let all: Vec<i32> = pids.filter(|p| *p != r.pid).filter(has_jump).collect();
-    if all.is_empty() {
-        return;
-    }
-    let mut names: Vec<String> = all.iter().take(NAMED).map(i32::to_string).collect();
-    if all.len() > NAMED {
-        names.push(format!("and {} more", all.len() - NAMED));
-    }
-    report.notes.push(format!(
-        "{} prof's jumps and code, switched off, until they end or run another program: {}",
-        match all.len() {
-            1 => "1 child forked while it was recorded keeps".into(),
-            n => format!("{n} children forked while it was recorded keep"),
-        },
-        names.join(", ")
-    ));
 }
 
 /// Puts back what the toggle signal did before; returns the signal if its handler was prof's, and no other
@@ -296,7 +274,7 @@ fn restore_handlers(
     Ok((default.then_some(c.signal), kept))
 }
 
-fn mapped(r: &Recorded) -> Mapped {
+pub(crate) fn mapped(r: &Recorded) -> Mapped {
     let c = &r.control;
     let area = |addr, len| Area { addr, len };
     Mapped {
@@ -312,7 +290,7 @@ fn mapped(r: &Recorded) -> Mapped {
 
 /// The page of the toggle signal's handler, if the target may call that later: it has a handler of its own
 /// by now, and may chain to the one from before, or it keeps the address somewhere.
-fn keep_handler(
+pub(crate) fn keep_handler(
     r: &Recorded,
     restored: bool,
     timeout: Duration,
@@ -342,7 +320,7 @@ fn keep_handler(
 }
 
 /// Where prof's code is.
-fn areas(r: &Recorded) -> Vec<Range<u64>> {
+pub(crate) fn areas(r: &Recorded) -> Vec<Range<u64>> {
     let c = &r.control;
     let hook = Area { addr: c.hook_addr, len: c.hook_len };
     c.stubs.iter().chain([&hook]).filter(|a| a.len != 0).map(range).collect()
@@ -371,6 +349,12 @@ fn unpatch(r: &Recorded, timeout: Duration, report: &mut DetachReport) -> Result
 }
 
 fn unpatch_one(r: &Recorded, f: &Patched, report: &mut DetachReport) -> Result<()> {
+    put_back(r, f, report)?;
+    r.mem.write(f.patched_at, &0u32.to_ne_bytes())
+}
+
+/// Puts a function's bytes back, if prof's are there.
+pub(crate) fn put_back(r: &Recorded, f: &Patched, report: &mut DetachReport) -> Result<()> {
     let at = f.patch_addr;
     let mut now = vec![0u8; f.new_bytes.len()];
     if r.mem.read(at, &mut now).is_err() {
@@ -387,11 +371,11 @@ fn unpatch_one(r: &Recorded, f: &Patched, report: &mut DetachReport) -> Result<(
         }
         report.notes.push(format!("{}: {what} at {at}", f.name));
     }
-    r.mem.write(f.patched_at, &0u32.to_ne_bytes())
+    Ok(())
 }
 
 /// Waits until no thread is inside prof's code.
-fn wait_outside(
+pub(crate) fn wait_outside(
     r: &Recorded,
     ours: &[Range<u64>],
     timeout: Duration,

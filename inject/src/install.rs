@@ -289,7 +289,7 @@ pub fn install(target: &Target, options: &Options) -> Result<Installed> {
     // Somebody may have been faster since the preflight.
     crate::preflight(target.pid)?;
     if crate::Recorded::open(target.pid).is_ok() {
-        let options = crate::DetachOptions { timeout: options.timeout };
+        let options = crate::DetachOptions { timeout: options.timeout, children: false };
         crate::detach::detach_locked(target.pid, &options)?;
     }
     crate::detach::clean_locked(target.pid, options.timeout)?;

@@ -282,6 +282,14 @@ impl Site<'_> {
         rest
     }
 
+    /// Unmaps what a forked child has where its parent has the ring: memory of its own (`hook/src/fork.rs`), if any.
+    pub(crate) fn unmap_copies(&mut self, ring: Area) {
+        let maps = proc::maps(self.pid).unwrap_or_default();
+        for part in parts_around(&maps, ring, Area::default()) {
+            self.unmap(part.addr, part.len);
+        }
+    }
+
     /// Unmaps an area if it is there, and then takes it out of the control page.
     fn take_back(&mut self, ring: Area, a: Area, kind: Kind, entry: usize) {
         if a.len == 0 {

@@ -75,7 +75,7 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
         }
         if INTERRUPTED.swap(false, Relaxed) {
             bar.set_message("detaching");
-            match session::detach(attached.pid, session::DETACH_TIMEOUT, audit) {
+            match session::detach(attached.pid, session::DETACH_TIMEOUT, false, audit) {
                 Ok(d) => {
                     clean = d.is_clean();
                     super::detach::say(&d);

@@ -51,7 +51,7 @@ fn record(pid: i32, args: &DemoArgs) -> Result<ExitCode> {
     line(&format!("{}", path.display()));
     std::thread::sleep(TIME);
     line(&format!("$ prof detach {pid}        # after {} s", TIME.as_secs()));
-    let detached = session::detach(pid, DETACH_TIMEOUT, Audit::Off)?;
+    let detached = session::detach(pid, DETACH_TIMEOUT, false, Audit::Off)?;
     let _ = attached.collector.wait();
     super::detach::say(&detached);
     line(&format!("$ prof report {}", path.display()));

@@ -13,7 +13,8 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode> {
     if args.filter_allows {
         prof_inject::sandbox::take_word(None);
     }
-    let detached = session::detach(args.pid, args.timeout, Audit::unless(args.no_log))?;
+    let detached =
+        session::detach(args.pid, args.timeout, args.children, Audit::unless(args.no_log))?;
     say(&detached);
     if !detached.path.as_os_str().is_empty() {
         crate::term::path(&detached.path);

@@ -250,7 +250,7 @@ fn record_shortly(pid: i32) -> Result<u64> {
     let recorded = || -> Result<u64> {
         let mut attached = session::attach(pid, &record, &Choice::default())?;
         std::thread::sleep(std::time::Duration::from_millis(100));
-        let detached = session::detach(pid, DETACH_TIMEOUT, crate::audit::Audit::Off)?;
+        let detached = session::detach(pid, DETACH_TIMEOUT, false, crate::audit::Audit::Off)?;
         let _ = attached.collector.wait();
         anyhow::ensure!(detached.is_clean(), "left in the process: {}", detached.left.join("; "));
         let mut follower = prof_analyze::Follower::open(&path)?;

@@ -1,9 +1,18 @@
-/* "fork": a child that allocates a little and then waits; "done PID". It ends with its parent. */
+/* "fork": a child that allocates a little and then waits; "done PID". It ends with its parent. At SIGUSR2 it
+ * allocates some more and then calls itself "works". */
 #include "common.h"
 #include <signal.h>
 #include <sys/prctl.h>
 
+static volatile sig_atomic_t asked;
+
+static void ask(int signal) {
+    (void)signal;
+    asked = 1;
+}
+
 int main(void) {
+    signal(SIGUSR2, ask);
     say("ready\n");
     for (;;) {
         if (!is(command(), "fork")) continue;
@@ -11,7 +20,12 @@ int main(void) {
         if (pid == 0) {
             prctl(PR_SET_PDEATHSIG, SIGKILL);
             for (int i = 1; i < 100; i++) free(malloc((size_t)i * 50));
-            for (;;) pause();
+            for (;;) {
+                pause();
+                if (!asked) continue;
+                for (int i = 1; i < 10000; i++) free(malloc((size_t)(i % 300) * 50));
+                prctl(PR_SET_NAME, "works");
+            }
         }
         say("done %d\n", (int)pid);
     }

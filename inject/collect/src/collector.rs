@@ -460,7 +460,7 @@ impl Collector {
         } else {
             Vec::new()
         };
-        let (ticks, private) = (self.clock.now(), self.target.private());
+        let (ticks, private) = (self.epochs.clock().now(), self.target.private());
         let p = Process { ticks, private, cpu_ms: stat.cpu_ms(), children };
         self.out.put(kind::PROCESS, &p.encode());
     }

@@ -1,0 +1,179 @@
+//! Children that were forked from a recorded process: they have copies of the patched functions, of the hook
+//! and of the toggle signal's handler, all switched off, and nothing of the ring.
+
+use crate::detach::{DetachReport, areas, keep_handler, mapped, put_back, wait_outside};
+use crate::fibers;
+use crate::install::with_caller;
+use crate::mapping::{Mapped, Site};
+use crate::proc::{self, Status};
+use crate::recorded::{Patched, Recorded, ring_in};
+use crate::remote::Gadgets;
+use crate::threads::stop_all;
+use crate::{Error, RemoteAddr, RemoteMemory, Result, signal};
+use prof_arch::native::syscall::SIGSET_LEN;
+use prof_trace::shared::{Area, FLAG_COOKIE};
+use std::collections::HashSet;
+use std::path::Path;
+use std::time::Duration;
+
+/// The processes of the program `exe`, but for `parent`, that have prof's jumps in them.
+fn with_jumps(parent: i32, exe: &Path, functions: &[Patched]) -> Vec<i32> {
+    let has = |mem: &RemoteMemory, f: &Patched| {
+        let mut now = vec![0u8; f.new_bytes.len()];
+        f.new_bytes != f.old_bytes && mem.read(f.patch_addr, &mut now).is_ok() && now == f.new_bytes
+    };
+    let has_jump = |pid: &i32| {
+        proc::exe(*pid) == exe
+            && RemoteMemory::open(*pid).is_ok_and(|m| functions.iter().any(|f| has(&m, f)))
+    };
+    let dir = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = dir.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    pids.filter(|p| *p != parent).filter(has_jump).collect()
+}
+
+/// How many, and which, of children.
+fn named(all: &[i32]) -> (String, String) {
+    const NAMED: usize = 8;
+    let mut names: Vec<String> = all.iter().take(NAMED).map(i32::to_string).collect();
+    if all.len() > NAMED {
+        names.push(format!("and {} more", all.len() - NAMED));
+    }
+    let many = if all.len() == 1 { "1 child".into() } else { format!("{} children", all.len()) };
+    (many, names.join(", "))
+}
+
+/// Says which there are.
+pub(crate) fn note(r: &Recorded, functions: &[Patched], report: &mut DetachReport) {
+    let all = with_jumps(r.pid, &proc::exe(r.pid), functions);
+    if all.is_empty() {
+        return;
+    }
+    let (many, names) = named(&all);
+    report.notes.push(format!(
+        "{many} forked while it was recorded {} prof's jumps and code, switched off, until they end or run another program (`prof detach --children` takes them out): {names}",
+        if all.len() == 1 { "keeps" } else { "keep" }
+    ));
+}
+
+/// Takes prof out of them. `fibers`: the process may have calls under way on stacks that no thread is on, and so may
+/// its children.
+pub(crate) fn take_out(
+    mut r: Recorded,
+    functions: &[Patched],
+    fibers: bool,
+    timeout: Duration,
+    report: &mut DetachReport,
+) {
+    let (parent, exe) = (r.pid, proc::exe(r.pid));
+    let (mut seen, mut done) = (HashSet::new(), Vec::new());
+    loop {
+        // Those that they fork meanwhile have copies as well.
+        let mut all = with_jumps(parent, &exe, functions);
+        all.retain(|pid| seen.insert(*pid));
+        if all.is_empty() {
+            break;
+        }
+        for pid in all {
+            match take_out_one(&mut r, pid, functions, fibers, timeout, report) {
+                Ok(()) => done.push(pid),
+                Err(_) if proc::has_ended(pid) => {}
+                Err(e) => report.left.push(format!("in child {pid}: {e}")),
+            }
+        }
+    }
+    if !done.is_empty() {
+        let (many, names) = named(&done);
+        report.notes.push(format!(
+            "{many} forked while it was recorded: prof's jumps are taken out: {names}"
+        ));
+    }
+}
+
+/// The same of one. `r` says what there is to be taken out, and is of that process afterwards.
+fn take_out_one(
+    r: &mut Recorded,
+    pid: i32,
+    functions: &[Patched],
+    fibers: bool,
+    timeout: Duration,
+    report: &mut DetachReport,
+) -> Result<()> {
+    let _lock = crate::lock::lock(pid)?;
+    crate::preflight::may_trace(pid)?;
+    r.pid = pid;
+    r.mem = RemoteMemory::open(pid)?;
+    // One that shares the memory of its parent, or is recorded itself, has more than copies.
+    let mut cookie = [0; 4];
+    r.mem.read(RemoteAddr(r.control.flag_addr).plus(4), &mut cookie)?;
+    if u32::from_ne_bytes(cookie) == FLAG_COOKIE || ring_in(&proc::maps(pid)?).is_some() {
+        return Err(Error::Nonsense {
+            pid,
+            what: "it is recorded itself; detach from it first".into(),
+        });
+    }
+    let stopped = stop_all(pid, timeout)?;
+    let done = functions.iter().try_for_each(|f| put_back(r, f, report));
+    stopped.resume(&mut report.stops);
+    done?;
+    let gadgets = Gadgets::find(pid, &r.mem, &proc::maps(pid)?)?;
+    let kept = restore_handler(r, gadgets, timeout, report)?;
+    let ours = areas(r);
+    let inside: Vec<_> =
+        ours.iter().cloned().chain(crate::bridge::range(r.control.bridge)).collect();
+    if !wait_outside(r, &inside, timeout, report)? {
+        let what = format!(
+            "a thread is still inside prof's code after {} s: the hook stays mapped, without effect, until it ends",
+            timeout.as_secs()
+        );
+        return Err(Error::Nonsense { pid, what });
+    }
+    if fibers {
+        let frames = fibers::find(r)?;
+        if frames.partly || !frames.at.is_empty() {
+            let what = "calls may be under way on stacks that no thread is on: the hook stays mapped, without effect, until it ends".into();
+            return Err(Error::Nonsense { pid, what });
+        }
+    }
+    if kept.is_some() {
+        signal::clear_page(&r.mem, r.control.handler)?;
+    }
+    let ring = Area { addr: r.ring.0, len: r.ring_len };
+    let all = Mapped { kept, ring: Area::default(), ..mapped(r) };
+    let mut site =
+        Site { pid, mem: &r.mem, gadgets, timeout, stops: &mut report.stops, refused: None };
+    site.unmap_all(&all);
+    site.unmap_copies(ring);
+    match site.refused {
+        None => Ok(()),
+        Some(errno) => Err(Error::Remote { what: "munmap", pid, errno }),
+    }
+}
+
+/// Puts back what the toggle signal does in a child; returns the page of the handler if that stays.
+fn restore_handler(
+    r: &Recorded,
+    gadgets: Gadgets,
+    timeout: Duration,
+    report: &mut DetachReport,
+) -> Result<Option<Area>> {
+    let c = &r.control;
+    let number = 1..=8 * SIGSET_LEN as u32;
+    let caught = |s: Status| s.signals("SigCgt") >> (c.signal.saturating_sub(1)) & 1 == 1;
+    if !number.contains(&c.signal) || !Status::of(r.pid).is_ok_and(caught) {
+        return Ok(None);
+    }
+    let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    let action = signal::OldAction {
+        signal: c.signal,
+        old: &old[..(c.old_action_len as usize).min(32)],
+        ours: c.hook_addr..c.hook_addr.saturating_add(c.hook_len),
+        // There is no ring to note it in; what is pending stays so.
+        ignored: (false, RemoteAddr(0)),
+        scratch: Some(RemoteAddr(c.flag_addr).plus(1024)),
+        keep_pending: true,
+    };
+    let restored = with_caller(r.pid, &r.mem, gadgets, timeout, &mut report.stops, |c| {
+        signal::restore(c, &r.mem, &action)
+    })?;
+    keep_handler(r, restored, timeout, report)
+}
