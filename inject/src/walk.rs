@@ -16,6 +16,8 @@ const MAX_FRAMES: usize = 4096;
 const MAX_TABLES: u64 = 512 << 20;
 /// What is searched of a stack that can't be unwound to its end.
 const SEARCH: u64 = 256 << 10;
+/// The same for signal frames alone, which a large frame of the handler may keep away: as much as most stacks have.
+const SEARCH_SIGNALS: u64 = 8 << 20;
 
 /// Walks stacks of one process.
 #[derive(Debug)]
@@ -119,7 +121,7 @@ impl<'a> Walker<'a> {
     /// addresses of it are what earlier calls have left on the stack.
     fn search(&self, sp: u64, hit: &dyn Fn(u64) -> bool) -> bool {
         let end = self.maps.iter().find(|m| m.holds(RemoteAddr(sp))).map_or(sp, |m| m.end.0);
-        let len = (end - sp).min(SEARCH) as usize;
+        let len = (end - sp).min(SEARCH_SIGNALS) as usize;
         let bytes = self.mem.read_some(RemoteAddr(sp & !(WORD as u64 - 1)), len);
         let words: Vec<u64> = words(&bytes).collect();
         (0..words.len()).any(|i| hit(words[i]) && is_interrupted_pc(&words[i..]))
