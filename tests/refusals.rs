@@ -441,3 +441,25 @@ fn threads_that_can_not_be_told_apart() {
     target.quit();
     scene.finished(&recording).assert_sound();
 }
+
+/// The hook's words are not all aligned: the first recorded call would be the thread's end.
+#[cfg(target_arch = "x86_64")]
+#[test]
+fn a_thread_that_checks_alignment() {
+    let scene = Scene::new("alignment");
+    let mut target = Target::start(&program("aligned.c"), &[]);
+    target.ask("spin");
+    let before = Snapshot::of(&target);
+    let args = ["attach", &target.pid.to_string(), "-o", "r.prof"];
+    let out = scene.prof(&args);
+    assert!(out.code == 3 && out.stderr.contains("EFLAGS.AC"), "{out:?}");
+    assert!(!scene.path("r.prof").exists());
+    before.assert_same(&Snapshot::of(&target));
+    // As soon as it does not any more, it is as any other.
+    target.ask("stop");
+    scene.prof(&args).ok("attach");
+    target.ask("spin");
+    target.ask("stop");
+    scene.detach(&target);
+    target.quit();
+}

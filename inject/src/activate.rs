@@ -174,6 +174,10 @@ impl Installed {
         let mut moves = Vec::new();
         for (k, t) in stopped.threads.iter_mut().enumerate() {
             let regs = t.regs()?;
+            if regs.checks_alignment() {
+                let (pid, comm) = (self.target.pid, self.target.name.clone());
+                return Err(Refusal::ChecksAlignment { pid, comm, tid: t.tid }.into());
+            }
             if hit(regs.pc()) {
                 let new = self.planned.iter().find_map(|p| {
                     let s = p.stub.as_ref()?;

@@ -75,6 +75,18 @@ pub enum Refusal {
         "pid {0} ({1}) was forked from a process that was recorded then, and has prof's jumps in its functions, switched off, until it ends or runs another program: it can't be recorded; a process that is forked while its parent is not recorded can"
     )]
     Inherited(i32, String),
+    /// The hook's writes would fault.
+    #[error(
+        "thread {tid} of pid {pid} ({comm}) has the processor check that what it reads and writes is aligned (EFLAGS.AC), which prof's hook does not keep to; a recorded call would end it"
+    )]
+    ChecksAlignment {
+        /// The process.
+        pid: i32,
+        /// Its name.
+        comm: String,
+        /// The thread.
+        tid: i32,
+    },
     /// Threads that can't be told apart.
     #[error(
         "threads {one} and {other} of pid {pid} ({comm}) have one thread pointer (made by clone without CLONE_SETTLS?), by which prof tells threads apart; what they allocate can't be recorded"

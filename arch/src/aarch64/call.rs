@@ -130,6 +130,13 @@ impl UserRegs {
         self.pc
     }
 
+    /// Whether the thread faults at words that are not aligned although others do not: a program can't choose that
+    /// here.
+    #[must_use]
+    pub fn checks_alignment(&self) -> bool {
+        false
+    }
+
     /// Stack pointer.
     #[must_use]
     pub fn sp(&self) -> u64 {

@@ -137,6 +137,13 @@ impl UserRegs {
         self.rip
     }
 
+    /// Whether the thread faults at each word that is not aligned (EFLAGS.AC): the hook writes such words.
+    #[must_use]
+    pub fn checks_alignment(&self) -> bool {
+        const AC: u64 = 1 << 18;
+        self.eflags & AC != 0
+    }
+
     /// Stack pointer.
     #[must_use]
     pub fn sp(&self) -> u64 {
