@@ -16,6 +16,7 @@ mod logger;
 mod look;
 mod memory;
 mod orphans;
+mod progress;
 mod recorder;
 mod session;
 mod term;

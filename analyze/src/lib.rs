@@ -13,6 +13,7 @@
 //! * [`rewrite`]: recordings made of others;
 //! * [`symbols`]: code addresses to functions, files and lines;
 //! * [`unseen`]: whether the recording sees the memory that the target takes;
+//! * [`progress`]: how far what takes long has come;
 //! * [`report`]: the text and the JSON of `prof report`.
 //!
 //! A recording is input that nobody vouches for: cut off, damaged or made up, it leads to an
@@ -29,6 +30,7 @@ pub mod info;
 pub mod leaks;
 pub mod load;
 pub mod model;
+pub mod progress;
 pub mod query;
 pub mod report;
 pub mod rewrite;

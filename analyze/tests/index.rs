@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 
 const ALWAYS: IndexOptions =
-    IndexOptions { keep: Keep::Always, load: LoadOptions { pending_bytes: 64 << 20 } };
+    IndexOptions { keep: Keep::Always, load: LoadOptions { pending_bytes: 64 << 20 }, dir: None };
 const NEVER: IndexOptions = IndexOptions { keep: Keep::Never, ..ALWAYS };
 
 fn random(seed: u64, steps: usize) -> (World, Maker) {

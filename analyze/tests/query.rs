@@ -13,8 +13,11 @@ use prof_trace::records::Module;
 use prof_trace::size::Chunks;
 use std::collections::{BTreeMap, HashMap};
 
-const NEVER: IndexOptions =
-    IndexOptions { keep: Keep::Never, load: prof_analyze::LoadOptions { pending_bytes: 64 << 20 } };
+const NEVER: IndexOptions = IndexOptions {
+    keep: Keep::Never,
+    load: prof_analyze::LoadOptions { pending_bytes: 64 << 20 },
+    dir: None,
+};
 
 /// Functions of the stack of a node, innermost first.
 fn functions(node: u32) -> Vec<u32> {

@@ -30,13 +30,16 @@ pub struct InputArgs {
 /// What becomes of the index.
 #[derive(Args, Clone, Debug)]
 pub struct IndexArgs {
-    /// Don't use or write an index beside the recording (FILE.idx); recordings of less than 32 MiB
-    /// get none anyway
+    /// Don't use or write an index (FILE.idx beside the recording, or in ~/.cache/prof/index where that
+    /// can't be written); recordings of less than 32 MiB get none anyway
     #[arg(long, help_heading = "Index")]
     pub no_index: bool,
     /// Write an index however short the recording is
     #[arg(long = "index", help_heading = "Index", conflicts_with = "no_index")]
     pub index: bool,
+    /// The folder for the index
+    #[arg(long, value_name = "DIR", help_heading = "Index", conflicts_with = "no_index")]
+    pub index_dir: Option<PathBuf>,
     #[command(flatten)]
     #[allow(missing_docs)]
     pub symbols: SymbolArgs,
@@ -77,7 +80,9 @@ impl IndexArgs {
             (_, true) => Keep::Always,
             _ => Keep::Auto,
         };
-        IndexOptions { keep, load: LoadOptions::default() }
+        // One for each run of the program: it lives as long.
+        let dir = self.index_dir.as_ref().map(|d| &*Box::leak(d.clone().into_boxed_path()));
+        IndexOptions { keep, load: LoadOptions::default(), dir }
     }
 
     /// Opens a recording.
@@ -86,6 +91,7 @@ impl IndexArgs {
     /// If it can't be read.
     pub fn open(&self, path: &Path) -> Result<Index> {
         let symbols = &self.symbols;
+        crate::progress::install();
         for dir in symbols.debug_path.iter().chain(&symbols.sysroot) {
             if !dir.is_dir() {
                 return Err(usage(format!("{} is no folder", dir.display())));

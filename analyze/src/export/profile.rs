@@ -4,6 +4,7 @@ use super::Cost;
 use crate::askers::Askers;
 use crate::load::Pc;
 use crate::model::{Analysis, Figures, Totals};
+use crate::progress::Step;
 use crate::symbols::{Frame, Symbolizer};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -54,11 +55,15 @@ impl Profile {
                 locations.len() as u32 - 1
             })
         };
-        let stack = |g: &crate::model::Group| Stack {
-            node: g.node,
-            locations: analysis.meta().stack(g.node).into_iter().map(&mut locate).collect(),
-            truncated: analysis.meta().is_cut(g.node),
-            figures: g.figures,
+        let step = Step::begin("looking names up", analysis.groups().len() as u64);
+        let stack = |g: &crate::model::Group| {
+            step.add(1);
+            Stack {
+                node: g.node,
+                locations: analysis.meta().stack(g.node).into_iter().map(&mut locate).collect(),
+                truncated: analysis.meta().is_cut(g.node),
+                figures: g.figures,
+            }
         };
         let stacks = analysis.groups().iter().map(stack).collect();
         Self { stacks, locations, totals: *analysis.totals(), askers }

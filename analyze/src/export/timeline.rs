@@ -1,7 +1,13 @@
 //! Live bytes over time.
 
 use super::Source;
-use crate::index::Damaged;
+use crate::index::{Column, Damaged};
+use crate::query::Selection;
+
+/// Of more blocks events are not put in order.
+const MANY: u64 = 2 << 20;
+/// Short steps in a part.
+const STEPS: usize = 256;
 
 /// What was live in each of so many parts of the time, all as long.
 pub(super) struct Timeline {
@@ -19,6 +25,9 @@ impl Timeline {
         let analysis = source.index.analysis();
         let clock = &analysis.meta().clock;
         let end_ns = source.at.map_or(analysis.duration_ns(), |t| clock.ns(t)).max(1);
+        if source.index.rows() > MANY {
+            return Self::by_steps(source, parts, end_ns);
+        }
         let (mut most, mut last) = (vec![0f64; parts], vec![0f64; parts]);
         let (mut live, mut at) = (0f64, 0);
         source.query.in_order(source.until(), |e| {
@@ -37,6 +46,71 @@ impl Timeline {
         for i in at..parts {
             last[i] = live;
             most[i] = most[i].max(live);
+        }
+        let whole = |v: Vec<f64>| v.into_iter().map(|v| v.round() as u64).collect();
+        Ok(Self { end_ns, most: whole(most), last: whole(last) })
+    }
+
+    /// The same of very many blocks, which nobody puts in order: what comes and goes is added up in short steps of
+    /// time, of which each part has many; within a step only the sum counts, and the peak, which is known.
+    fn by_steps(source: &Source<'_>, parts: usize, end_ns: u64) -> Result<Self, Damaged> {
+        let analysis = source.index.analysis();
+        let clock = &analysis.meta().clock;
+        let start = analysis.meta().target.start_ticks;
+        let until = source.until();
+        let end = analysis.end_ticks().min(until).max(start);
+        let steps = parts * STEPS;
+        let width = ((end - start) / steps as u64 + 1).max(1);
+        let step_of = |t: u64| ((t.saturating_sub(start) / width) as usize).min(steps - 1);
+        let state = || (Selection::default(), <[Vec<u64>; 3]>::default(), vec![0f64; steps]);
+        let states = source.index.scan(state, |(selection, columns, sums), block| {
+            source.query.select(block, selection)?;
+            if selection.rows.is_empty() {
+                return Some(());
+            }
+            for (c, v) in [Column::Begin, Column::End, Column::Size].into_iter().zip(&mut *columns)
+            {
+                block.read(c, v)?;
+            }
+            let [begins, ends, sizes] = &*columns;
+            for &i in &selection.rows {
+                let i = i as usize;
+                let bytes = sizes[i] as f64 * source.weight(sizes[i]);
+                if begins[i] <= until {
+                    sums[step_of(begins[i])] += bytes;
+                }
+                if ends[i] <= until {
+                    sums[step_of(ends[i])] -= bytes;
+                }
+            }
+            Some(())
+        })?;
+        let (mut most, mut last) = (vec![0f64; parts], vec![0f64; parts]);
+        let part_of = |ticks: u64| {
+            let part = u128::from(clock.ns(ticks).min(end_ns)) * parts as u128 / u128::from(end_ns);
+            (part as usize).min(parts - 1)
+        };
+        let (mut live, mut at) = (0f64, 0);
+        for i in 0..steps {
+            let sum: f64 = states.iter().map(|s| s.2[i]).sum();
+            let part = part_of(start.saturating_add(i as u64 * width));
+            while at < part {
+                last[at] = live;
+                at += 1;
+                most[at] = live;
+            }
+            live = (live + sum).max(0.0);
+            most[at] = most[at].max(live);
+        }
+        for i in at..parts {
+            last[i] = live;
+            most[i] = most[i].max(live);
+        }
+        let totals = source.query.analysis(source.at)?;
+        let totals = totals.totals();
+        if totals.peak_ticks <= until {
+            let part = part_of(totals.peak_ticks);
+            most[part] = most[part].max(totals.figures.peak_bytes as f64);
         }
         let whole = |v: Vec<f64>| v.into_iter().map(|v| v.round() as u64).collect();
         Ok(Self { end_ns, most: whole(most), last: whole(last) })

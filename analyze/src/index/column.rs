@@ -1,7 +1,12 @@
 //! Columns of a block of rows: each value as its distance to the smallest, in as many whole bytes as
-//! the largest distance takes.
+//! the largest distance takes; or, of what mostly grows, as its distance to the one before.
+//!
+//! In a file these bytes are compressed, the lowest ones of all values first: what repeats is mostly the same in
+//! some of them. An index is then about as long as its recording; without that it was up to nine times that.
 
 use prof_trace::chunk::checksum;
+use std::cell::RefCell;
+use zstd::bulk::{Compressor, Decompressor};
 
 /// What stands in front of a packed column.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,8 +17,35 @@ pub(super) struct Packed {
     pub max: u64,
     /// Bytes of a value: 0 (all are equal) to 8.
     pub width: u32,
-    /// Checksum of the packed bytes, cut to 32 bits.
+    /// The values are distances to the one before.
+    pub steps: bool,
+    /// Bytes that they are compressed to; 0: they are not.
+    pub short: u32,
+    /// Checksum of the bytes as they stand in the file, cut to 32 bits.
     pub sum: u32,
+}
+
+/// Bits of the third word of a [`Packed`]: width, steps, compressed length.
+const STEPS: u32 = 1 << 4;
+const SHORT: u32 = 5;
+
+/// How hard to compress: of zstd's levels the one that keeps up with who reads the recording.
+const LEVEL: i32 = 1;
+
+/// How a column is packed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum How {
+    /// As it is.
+    Plain,
+    /// Compressed.
+    Short,
+    /// Compressed, as distances to the value before.
+    Steps,
+}
+
+thread_local! {
+    static PACKER: RefCell<Option<Compressor<'static>>> = RefCell::new(Compressor::new(LEVEL).ok());
+    static UNPACKER: RefCell<Option<Decompressor<'static>>> = RefCell::new(Decompressor::new().ok());
 }
 
 /// Words that a [`Packed`] takes in a file.
@@ -22,17 +54,35 @@ pub(super) const PACKED_WORDS: usize = 3;
 impl Packed {
     /// As words for the file.
     pub(super) fn words(&self) -> [u64; PACKED_WORDS] {
-        [self.min, self.max, u64::from(self.sum) << 32 | u64::from(self.width)]
+        let how = self.width | if self.steps { STEPS } else { 0 } | self.short << SHORT;
+        [self.min, self.max, u64::from(self.sum) << 32 | u64::from(how)]
     }
 
     /// From the words of a file; `None` if they can't be right.
     pub(super) fn from_words(w: [u64; PACKED_WORDS]) -> Option<Self> {
-        let p = Self { min: w[0], max: w[1], width: w[2] as u32, sum: (w[2] >> 32) as u32 };
-        (p.width <= 8 && p.min <= p.max && p.width == width(p.max - p.min)).then_some(p)
+        let how = w[2] as u32;
+        let p = Self {
+            min: w[0],
+            max: w[1],
+            width: how & (STEPS - 1),
+            steps: how & STEPS != 0,
+            short: how >> SHORT,
+            sum: (w[2] >> 32) as u32,
+        };
+        let fits = p.steps || p.width == width(p.max - p.min);
+        (p.width <= 8 && p.min <= p.max && fits).then_some(p)
     }
 
-    /// Bytes of so many rows.
+    /// Bytes of so many rows in the file.
     pub(super) fn len(&self, rows: usize) -> usize {
+        match self.short {
+            0 => self.long(rows),
+            n => n as usize,
+        }
+    }
+
+    /// The same when they are not compressed.
+    fn long(&self, rows: usize) -> usize {
         rows * self.width as usize
     }
 }
@@ -47,33 +97,99 @@ fn sum(bytes: &[u8]) -> u32 {
     (s ^ s >> 32) as u32
 }
 
-/// Checksum and width as the words of a column have them.
-pub(super) fn sum_and_width(bytes: &[u8], width: u32) -> u64 {
-    u64::from(sum(bytes)) << 32 | u64::from(width)
+/// Checksum and how it is packed, as the words of a column have them.
+pub(super) fn sum_and_how(bytes: &[u8], how: u32) -> u64 {
+    u64::from(sum(bytes)) << 32 | u64::from(how)
+}
+
+/// Bytes that a column of so many rows has in the file, by the third of its words.
+pub(super) fn len_of(how: u32, rows: usize) -> usize {
+    match how >> SHORT {
+        0 => rows * (how & (STEPS - 1)).min(8) as usize,
+        n => n as usize,
+    }
+}
+
+/// Distances from each value to the next, small in either direction; the first is from `from`.
+fn steps(values: &[u64], from: u64) -> Vec<u64> {
+    let mut last = from;
+    let step = |v: &u64| {
+        let d = v.wrapping_sub(last);
+        last = *v;
+        d << 1 ^ 0u64.wrapping_sub(d >> 63)
+    };
+    values.iter().map(step).collect()
 }
 
 /// Packs a column and appends it to `out`.
-pub(super) fn pack(values: &[u64], out: &mut Vec<u8>) -> Packed {
+pub(super) fn pack(values: &[u64], how: How, out: &mut Vec<u8>) -> Packed {
     let (mut min, mut max) = (u64::MAX, 0);
     for &v in values {
         min = min.min(v);
         max = max.max(v);
     }
     min = min.min(max);
-    let width = width(max - min);
+    let mut p = Packed { min, max, ..Packed::default() };
     let at = out.len();
-    match width {
+    p.steps = how == How::Steps && min != max;
+    let (values, from) = match p.steps {
+        true => (&*steps(values, min), 0),
+        false => (values, min),
+    };
+    p.width = match p.steps {
+        true => width(values.iter().copied().max().unwrap_or(0)),
+        false => width(max - min),
+    };
+    match p.width {
         0 => {}
-        1 => put::<1>(values, min, out),
-        2 => put::<2>(values, min, out),
-        3 => put::<3>(values, min, out),
-        4 => put::<4>(values, min, out),
-        5 => put::<5>(values, min, out),
-        6 => put::<6>(values, min, out),
-        7 => put::<7>(values, min, out),
-        _ => put::<8>(values, min, out),
+        1 => put::<1>(values, from, out),
+        2 => put::<2>(values, from, out),
+        3 => put::<3>(values, from, out),
+        4 => put::<4>(values, from, out),
+        5 => put::<5>(values, from, out),
+        6 => put::<6>(values, from, out),
+        7 => put::<7>(values, from, out),
+        _ => put::<8>(values, from, out),
     }
-    Packed { min, max, width, sum: sum(&out[at..]) }
+    if how != How::Plain {
+        p.short = shorten(values.len(), out, at);
+    }
+    p.sum = sum(&out[at..]);
+    p
+}
+
+/// Compresses what stands behind `at`, if that makes it shorter; to how many bytes.
+fn shorten(rows: usize, out: &mut Vec<u8>, at: usize) -> u32 {
+    let long = &out[at..];
+    if long.len() < 64 {
+        return 0;
+    }
+    let mut planes = vec![0; long.len()];
+    let width = long.len() / rows;
+    for (plane, to) in planes.chunks_exact_mut(rows).enumerate() {
+        let of_row = long[plane..].iter().step_by(width);
+        to.iter_mut().zip(of_row).for_each(|(to, b)| *to = *b);
+    }
+    let short = PACKER.with_borrow_mut(|c| c.as_mut()?.compress(&planes).ok());
+    let Some(short) = short.filter(|s| s.len() < long.len()) else { return 0 };
+    out.truncate(at);
+    out.extend(&short);
+    short.len() as u32
+}
+
+/// The bytes of a column of `rows` rows as they were before they were compressed.
+fn lengthen(p: &Packed, bytes: &[u8], rows: usize) -> Option<Vec<u8>> {
+    let long = p.long(rows);
+    let mut planes = vec![0; long];
+    let n = UNPACKER
+        .with_borrow_mut(|d| d.as_mut()?.decompress_to_buffer(bytes, planes.as_mut_slice()).ok());
+    n.filter(|n| *n == long)?;
+    let mut out = vec![0; long];
+    for (plane, from) in planes.chunks_exact(rows.max(1)).enumerate() {
+        let of_row = out[plane..].iter_mut().step_by(p.width as usize);
+        of_row.zip(from).for_each(|(to, b)| *to = *b);
+    }
+    Some(out)
 }
 
 fn put<const W: usize>(values: &[u64], min: u64, out: &mut Vec<u8>) {
@@ -90,17 +206,27 @@ pub(super) fn unpack(p: &Packed, bytes: &[u8], rows: usize, out: &mut Vec<u64>) 
     if bytes.len() != p.len(rows) || sum(bytes) != p.sum {
         return None;
     }
+    let long = if p.short > 0 { Some(lengthen(p, bytes, rows)?) } else { None };
+    let bytes = long.as_deref().unwrap_or(bytes);
+    let from = if p.steps { 0 } else { p.min };
     out.clear();
     match p.width {
-        0 => out.resize(rows, p.min),
-        1 => get::<1>(bytes, p.min, out),
-        2 => get::<2>(bytes, p.min, out),
-        3 => get::<3>(bytes, p.min, out),
-        4 => get::<4>(bytes, p.min, out),
-        5 => get::<5>(bytes, p.min, out),
-        6 => get::<6>(bytes, p.min, out),
-        7 => get::<7>(bytes, p.min, out),
-        _ => get::<8>(bytes, p.min, out),
+        0 => out.resize(rows, from),
+        1 => get::<1>(bytes, from, out),
+        2 => get::<2>(bytes, from, out),
+        3 => get::<3>(bytes, from, out),
+        4 => get::<4>(bytes, from, out),
+        5 => get::<5>(bytes, from, out),
+        6 => get::<6>(bytes, from, out),
+        7 => get::<7>(bytes, from, out),
+        _ => get::<8>(bytes, from, out),
+    }
+    if p.steps {
+        let mut last = p.min;
+        for v in out {
+            last = last.wrapping_add(*v >> 1 ^ 0u64.wrapping_sub(*v & 1));
+            *v = last;
+        }
     }
     Some(())
 }
@@ -119,25 +245,42 @@ mod tests {
 
     #[test]
     fn columns_come_back_in_every_width() {
-        for bits in 0..=64u32 {
+        for (bits, how) in
+            (0..=64u32).flat_map(|b| [How::Plain, How::Short, How::Steps].map(|h| (b, h)))
+        {
             let top = if bits == 0 { 0 } else { u64::MAX >> (64 - bits) };
             for base in [0, 7, u64::MAX - top] {
                 let values: Vec<u64> =
-                    (0..100).map(|i| base + (top / 99).wrapping_mul(i)).collect();
+                    (0..100).map(|i| base + (top / 99).wrapping_mul(i * 37 % 100)).collect();
                 let mut bytes = vec![9; 3];
-                let p = pack(&values, &mut bytes);
+                let p = pack(&values, how, &mut bytes);
                 assert_eq!(Packed::from_words(p.words()), Some(p));
+                assert_eq!(bytes.len() - 3, p.len(100));
+                assert_eq!(len_of(p.words()[2] as u32, 100), p.len(100));
                 let mut back = Vec::new();
                 assert_eq!(unpack(&p, &bytes[3..], 100, &mut back), Some(()));
                 assert_eq!(back, values);
-                let short = unpack(&p, &bytes[3..], 99, &mut back);
-                assert_eq!(short.is_none(), p.width > 0);
+                let other = unpack(&p, &bytes[3..], 99, &mut back);
+                assert_eq!(other.is_none(), p.width > 0);
                 if p.width > 0 {
                     bytes[10] ^= 1;
                     assert_eq!(unpack(&p, &bytes[3..], 100, &mut back), None, "damage is seen");
                 }
             }
         }
-        assert_eq!(pack(&[], &mut Vec::new()).width, 0);
+        assert_eq!(pack(&[], How::Short, &mut Vec::new()).width, 0);
+    }
+
+    #[test]
+    fn what_repeats_takes_little_room() {
+        let times: Vec<u64> = (0..8192u64).map(|i| (1 << 40) + i * 300 + i % 7 * 8).collect();
+        let mut bytes = Vec::new();
+        let p = pack(&times, How::Steps, &mut bytes);
+        assert!(p.short > 0 && bytes.len() < times.len() / 4, "{}", bytes.len());
+        // A length that is not so is damage, however it is compressed.
+        let mut back = Vec::new();
+        for wrong in [Packed { width: 8, ..p }, Packed { short: 0, ..p }] {
+            assert_eq!(unpack(&wrong, &bytes, 8192, &mut back), None);
+        }
     }
 }

@@ -56,6 +56,9 @@ pub struct IndexOptions {
     pub keep: Keep,
     /// How the recording is loaded.
     pub load: LoadOptions,
+    /// The folder that it is in, if not beside the recording, or where that can't be written to, in the user's
+    /// cache folder.
+    pub dir: Option<&'static Path>,
 }
 
 /// Recordings of fewer bytes are read again each time: that takes less than half a second.
@@ -98,27 +101,27 @@ impl Index {
             Keep::Never => false,
         };
         if options.keep != Keep::Never
-            && let Some(index) = Self::existing(path, file)
+            && let Some(index) = Self::existing(path, file, options.dir)
         {
             return Ok(index);
         }
         Self::make(path, options, wanted)
     }
 
-    /// The index beside a recording, if it is one and fits.
-    fn existing(path: &Path, recording: File) -> Option<Self> {
-        let at = path_of(path);
-        let file = open_regular(&at).ok()?;
-        let len = file.metadata().ok()?.len();
-        let store = Store::File(file);
-        let read = |at, len| {
-            let mut buf = Vec::new();
-            store.read(at, len, &mut buf).ok().map(|()| buf)
-        };
-        let summary = Summary::read(&read(0, HEADER as usize)?, len, read)?;
-        if summary.identity != Identity::of(&recording).ok()? {
-            return None;
-        }
+    /// The index of a recording, if there is one that fits.
+    fn existing(path: &Path, recording: File, dir: Option<&Path>) -> Option<Self> {
+        let identity = Identity::of(&recording).ok()?;
+        let (at, store, summary) = place::places(path, dir).into_iter().find_map(|at| {
+            let file = open_regular(&at).ok()?;
+            let len = file.metadata().ok()?.len();
+            let store = Store::File(file);
+            let read = |at, len| {
+                let mut buf = Vec::new();
+                store.read(at, len, &mut buf).ok().map(|()| buf)
+            };
+            let summary = Summary::read(&read(0, HEADER as usize)?, len, read)?;
+            (summary.identity == identity).then_some((at, store, summary))
+        })?;
         let source = Source {
             path: path.to_owned(),
             meta: meta::read(&recording, summary.bytes).ok()??,
@@ -139,7 +142,7 @@ impl Index {
     fn make(path: &Path, options: &IndexOptions, wanted: bool) -> Result<Self, Error> {
         let mut note = None;
         if wanted {
-            match place::Place::beside(path) {
+            match place::Place::of(path, options.dir) {
                 Ok(mut place) => match build(path, &options.load, place.take()) {
                     Ok(built) => {
                         // A recording that still grows would have a stale index at once.

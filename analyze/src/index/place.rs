@@ -1,36 +1,97 @@
 //! Files for indexes that are being written.
 
 use super::path_of;
-use std::fs::{self, File, OpenOptions};
+use crate::symbols::cache_folder;
+use std::ffi::CString;
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-/// A file beside a recording, under a name of its own until it is whole. It goes away if it isn't
-/// kept.
+/// An index in the cache folder that nobody has used for so long is removed when another is made there.
+const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Where the index of a recording may be: beside it, and in the user's cache folder; or in the folder that was
+/// asked for alone.
+pub(super) fn places(recording: &Path, dir: Option<&Path>) -> Vec<PathBuf> {
+    let named = |dir: &Path| {
+        let name = recording.file_name().unwrap_or_default().to_string_lossy();
+        let full = fs::canonicalize(recording).unwrap_or_else(|_| recording.to_owned());
+        let hash = prof_trace::chunk::checksum(2, full.as_os_str().as_bytes());
+        // No name is longer than 255 bytes.
+        let start: String = name.chars().take(40).collect();
+        dir.join(format!("{start}.{hash:016x}.idx"))
+    };
+    match dir {
+        Some(dir) => vec![named(dir)],
+        None => {
+            let cached = cache_folder("index").map(|dir| named(&dir));
+            [path_of(recording)].into_iter().chain(cached).collect()
+        }
+    }
+}
+
+/// A file for an index that has no name until it is whole: nothing is left behind of a prof that is killed.
+/// Where the file system has no such files it has one, which goes away if it isn't kept, or at a signal.
 pub(super) struct Place {
     file: Option<File>,
-    name: PathBuf,
+    /// The same file, to give it its name by.
+    named: File,
+    /// Its name until then, if it has one.
+    name: Option<PathBuf>,
     at: PathBuf,
     kept: bool,
 }
 
 impl Place {
-    /// Makes the file.
-    pub(super) fn beside(recording: &Path) -> io::Result<Self> {
-        let at = path_of(recording);
-        sweep(&at);
-        let mut name = at.clone().into_os_string();
-        name.push(format!(".{}.tmp", std::process::id()));
-        let name = PathBuf::from(name);
-        let _ = fs::remove_file(&name);
-        let mut options = OpenOptions::new();
-        // What the recording says is not for everyone to read; its index is as private.
-        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&name)?;
-        if let Ok(m) = fs::metadata(recording) {
-            let _ = fs::set_permissions(&name, m.permissions());
+    /// Makes the file in the first of these places where that can be done.
+    pub(super) fn of(recording: &Path, dir: Option<&Path>) -> io::Result<Self> {
+        let mut first = None;
+        for (i, at) in places(recording, dir).into_iter().enumerate() {
+            if (i > 0 || dir.is_some())
+                && let Some(folder) = at.parent()
+            {
+                let _ = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+                if dir.is_none() {
+                    forget_old(folder);
+                }
+            }
+            match Self::at(at, recording) {
+                Ok(place) => return Ok(place),
+                Err(e) => first = first.or(Some(e)),
+            }
         }
-        Ok(Self { file: Some(file), name, at, kept: false })
+        Err(first.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
+    }
+
+    fn at(at: PathBuf, recording: &Path) -> io::Result<Self> {
+        sweep(&at);
+        let folder = at.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // What the recording says is not for everyone to read; its index is as private.
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).mode(0o600);
+        let unnamed = options.clone().custom_flags(libc::O_TMPFILE).open(folder);
+        let (file, name) = match unnamed {
+            Ok(file) => (file, None),
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EACCES | libc::EROFS)) => {
+                return Err(e);
+            }
+            Err(_) => {
+                let name = temporary(&at);
+                let _ = fs::remove_file(&name);
+                let file = options.create_new(true).open(&name)?;
+                at_signals::remove(&name);
+                (file, Some(name))
+            }
+        };
+        if let Ok(m) = fs::metadata(recording) {
+            let _ = file.set_permissions(m.permissions());
+        }
+        let named = file.try_clone()?;
+        Ok(Self { file: Some(file), named, name, at, kept: false })
     }
 
     /// The file, to write to.
@@ -40,17 +101,106 @@ impl Place {
 
     /// Gives it the name of an index; says which.
     pub(super) fn keep(mut self) -> Option<PathBuf> {
-        fs::rename(&self.name, &self.at).ok()?;
+        let name = match self.name.take() {
+            Some(name) => name,
+            // A link can't take the place of an older index, so it gets a name of its own for that moment.
+            None => {
+                let name = temporary(&self.at);
+                let _ = fs::remove_file(&name);
+                link(&self.named, &name).ok()?;
+                name
+            }
+        };
+        self.name = Some(name);
+        fs::rename(self.name.as_ref()?, &self.at).ok()?;
         self.kept = true;
+        at_signals::forget();
         Some(self.at.clone())
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        if !self.kept {
-            let _ = fs::remove_file(&self.name);
+        if let (false, Some(name)) = (self.kept, &self.name) {
+            let _ = fs::remove_file(name);
+            at_signals::forget();
         }
+    }
+}
+
+fn temporary(at: &Path) -> PathBuf {
+    let mut name = at.as_os_str().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    name.into()
+}
+
+/// Gives a file without a name one.
+fn link(file: &File, name: &Path) -> io::Result<()> {
+    let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
+    let to = CString::new(name.as_os_str().as_bytes())?;
+    let (here, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
+    // SAFETY: two strings that end with NUL and live until the call has returned.
+    let rc = unsafe { libc::linkat(here, from.as_ptr(), here, to.as_ptr(), follow) };
+    if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Removes indexes of recordings that nobody looks at any more.
+fn forget_old(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let is_index = entry.path().extension().is_some_and(|x| x == "idx");
+        let used = entry.metadata().ok().and_then(|m| m.accessed().ok().max(m.modified().ok()));
+        let old = used.is_some_and(|t| t.elapsed().is_ok_and(|t| t > KEPT));
+        if is_index && old {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// Removes a file if a signal ends the program.
+mod at_signals {
+    use std::ffi::CString;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+    use std::sync::Once;
+    use std::sync::atomic::{AtomicPtr, Ordering::SeqCst};
+
+    static NAME: AtomicPtr<libc::c_char> = AtomicPtr::new(std::ptr::null_mut());
+
+    extern "C" fn ended(signal: i32) {
+        let name = NAME.swap(std::ptr::null_mut(), SeqCst);
+        // SAFETY: calls that a handler may make; the name is never freed once it is here.
+        unsafe {
+            if !name.is_null() {
+                libc::unlink(name);
+            }
+            libc::signal(signal, libc::SIG_DFL);
+            libc::raise(signal);
+        }
+    }
+
+    /// From now on.
+    pub fn remove(path: &Path) {
+        static ONCE: Once = Once::new();
+        let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return };
+        NAME.store(name.into_raw(), SeqCst);
+        ONCE.call_once(|| {
+            for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
+                // SAFETY: all zeroes are a value of the struct; the handler lives for ever. What somebody
+                // else handles, or ignores, is left alone.
+                unsafe {
+                    let mut old: libc::sigaction = std::mem::zeroed();
+                    let asked = libc::sigaction(signal, std::ptr::null(), &mut old) == 0;
+                    if asked && old.sa_sigaction == libc::SIG_DFL {
+                        libc::signal(signal, ended as *const () as libc::sighandler_t);
+                    }
+                }
+            }
+        });
+    }
+
+    /// It is to stay, or gone.
+    pub fn forget() {
+        NAME.store(std::ptr::null_mut(), SeqCst);
     }
 }
 

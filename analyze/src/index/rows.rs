@@ -1,6 +1,6 @@
 //! Writing and reading the blocks of rows.
 
-use super::column::{PACKED_WORDS, Packed, pack, unpack};
+use super::column::{How, PACKED_WORDS, Packed, pack, unpack};
 use super::format::{sealed, unsealed};
 use prof_trace::size::{self, Header};
 use std::fs::File;
@@ -200,8 +200,15 @@ impl Writer {
         }
         self.bytes.clear();
         let mut head = vec![rows as u64];
-        for column in self.columns.iter() {
-            head.extend(pack(&column[..rows], &mut self.bytes).words());
+        for (k, column) in self.columns.iter().enumerate() {
+            let grows = k == Column::Begin as usize || k == Column::End as usize;
+            let how = match &self.out {
+                // Of a recording that is too short for a file.
+                Out::Memory(_) => How::Plain,
+                Out::File(_) if grows => How::Steps,
+                Out::File(_) => How::Short,
+            };
+            head.extend(pack(&column[..rows], how, &mut self.bytes).words());
         }
         self.blocks.push(self.at);
         self.rows += rows as u64;
@@ -254,11 +261,10 @@ pub(super) fn reseal(block: &mut [u8]) {
     let Some(words) = head.as_chunks_mut::<8>().0.split_first_mut() else { return };
     let rows = u64::from_le_bytes(*words.0).min(BLOCK as u64) as usize;
     for c in words.1.as_chunks_mut::<PACKED_WORDS>().0 {
-        let width = u64::from_le_bytes(c[2]) as u32;
-        let Some((bytes, behind)) = rest.split_at_mut_checked(rows * width.min(8) as usize) else {
-            break;
-        };
-        c[2] = super::column::sum_and_width(bytes, width).to_le_bytes();
+        let how = u64::from_le_bytes(c[2]) as u32;
+        let len = super::column::len_of(how, rows);
+        let Some((bytes, behind)) = rest.split_at_mut_checked(len) else { break };
+        c[2] = super::column::sum_and_how(bytes, how).to_le_bytes();
         rest = behind;
     }
     super::format::reseal_words(head);

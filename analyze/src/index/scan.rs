@@ -2,6 +2,7 @@
 
 use super::rows::Block;
 use super::{Index, path_of};
+use crate::progress::Step;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -25,6 +26,7 @@ impl Index {
         work: impl Fn(&mut S, &mut Block<'_>) -> Option<()> + Sync,
     ) -> Result<Vec<S>, Damaged> {
         let next = AtomicUsize::new(0);
+        let step = Step::begin("going through the index", self.blocks.len() as u64);
         let failed = AtomicBool::new(false);
         let run = || {
             let mut s = state();
@@ -39,7 +41,7 @@ impl Index {
                     let done = Block::open(&self.store, at, std::mem::take(&mut buffer))
                         .and_then(|mut b| work(&mut s, &mut b).map(|()| b.into_buffer()));
                     match done {
-                        Some(b) => buffer = b,
+                        Some(b) => (buffer, ()) = (b, step.add(1)),
                         None => failed.store(true, Ordering::Relaxed),
                     }
                 }
@@ -71,7 +73,9 @@ impl Index {
     /// If `work` returns `None`, as it does if the block can't be read.
     pub fn each(&self, mut work: impl FnMut(&mut Block<'_>) -> Option<()>) -> Result<(), Damaged> {
         let mut buffer = Vec::new();
+        let step = Step::begin("going through the index", self.blocks.len() as u64);
         for &at in &self.blocks {
+            step.add(1);
             let done = Block::open(&self.store, at, buffer)
                 .and_then(|mut b| work(&mut b).map(|()| b.into_buffer()));
             buffer = done.ok_or_else(|| self.damaged())?;

@@ -193,6 +193,7 @@ mod tests {
             freed_after: 0,
             kept,
             first: 0,
+            first_ticks: 0,
         }
     }
 

@@ -9,6 +9,7 @@ use crate::model::probability;
 use crate::query::{Query, Selection};
 use prof_trace::capture::Capture;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasherDefault, Hasher};
 
 /// Number of size classes.
 pub(super) const CLASSES: usize = 256;
@@ -70,11 +71,34 @@ impl Frees {
     }
 }
 
+/// A hash of two small numbers that costs less than one against attacks, of which there is one for each block;
+/// who makes a recording to be slow in here gets a slow report.
+#[derive(Default)]
+struct Mix(u64);
+
+impl Hasher for Mix {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|b| self.write_u32((*b).into()));
+    }
+
+    fn write_u32(&mut self, n: u32) {
+        self.0 = (self.0.rotate_left(29) ^ u64::from(n)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    }
+
+    fn write_u16(&mut self, n: u16) {
+        self.write_u32(n.into());
+    }
+}
+
 /// Series that one thread has summed up.
 struct State {
     selection: Selection,
     columns: [Vec<u64>; 6],
-    by: HashMap<(u32, u16), Box<Series>>,
+    by: HashMap<(u32, u16), Box<Series>, BuildHasherDefault<Mix>>,
     all: Vec<[i64; MOMENTS]>,
     /// By free: when its address was handed out again first, and the size.
     next: Vec<(u64, u64)>,
@@ -93,7 +117,7 @@ pub(super) fn parts(
     let state = || State {
         selection: Selection::default(),
         columns: Default::default(),
-        by: HashMap::new(),
+        by: HashMap::default(),
         all: vec![[0; MOMENTS]; CLASSES],
         next: vec![(u64::MAX, 0); before.frees().len()],
     };
@@ -167,6 +191,9 @@ fn collect(
         {
             s.next[f] = s.next[f].min((begins[i], sizes[i]));
         }
+        if moments.is_brief(begins[i], ends[i]) {
+            continue;
+        }
         let from = moments.recorded.before(begins[i]).saturating_add(moments.young);
         let (from, to) = (moments.from(from), moments.from(moments.recorded.end(ends[i])));
         if from < to {
@@ -183,6 +210,12 @@ fn collect(
         if !*wanted.get(groups[i] as usize)? {
             continue;
         }
+        let key = (groups[i] as u32, class_of(sizes[i]) as u16);
+        let series = s.by.entry(key).or_insert_with(|| Box::new(NOTHING));
+        if moments.is_brief(begins[i], ends[i]) && begins[i] >= series.first_ticks {
+            continue;
+        }
+        series.first_ticks = series.first_ticks.min(begins[i]);
         let stands_for =
             if capture.is_sampled() { 1.0 / probability(capture, sizes[i]) } else { 1.0 };
         let row = Row {
@@ -192,8 +225,7 @@ fn collect(
             stands_for,
             live: flag[i] & flags::LIVE != 0,
         };
-        let key = (groups[i] as u32, class_of(sizes[i]) as u16);
-        s.by.entry(key).or_insert_with(|| Box::new(NOTHING)).take(&row, moments);
+        series.take(&row, moments);
     }
     Some(())
 }

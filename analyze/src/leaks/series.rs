@@ -27,6 +27,8 @@ pub(super) struct Series {
     pub kept: u64,
     /// Ticks of recorded time when the first was allocated.
     pub first: u64,
+    /// The same in ticks.
+    pub first_ticks: u64,
 }
 
 pub(super) const NOTHING: Series = Series {
@@ -38,6 +40,7 @@ pub(super) const NOTHING: Series = Series {
     freed_after: 0,
     kept: 0,
     first: u64::MAX,
+    first_ticks: u64::MAX,
 };
 
 /// The time in which recording was on: pauses do not count, as nothing can be said of them.
@@ -91,6 +94,13 @@ pub(super) struct Moments {
     /// Blocks of fewer ticks are young.
     pub young: u64,
     pub recorded: Recorded,
+    /// Moments in a tick.
+    rate: f64,
+}
+
+/// Moments from the first to the last, in a tick.
+fn rate(first: u64, last: u64) -> f64 {
+    (MOMENTS - 1) as f64 / (last - first).max(1) as f64
 }
 
 impl Moments {
@@ -100,7 +110,8 @@ impl Moments {
         let last = recorded.total - (recorded.total as f64 * before_end) as u64;
         let first = young.min(last);
         let step = |i: usize| (last - first) as u128 * i as u128 / (MOMENTS as u128 - 1);
-        Self { at: std::array::from_fn(|i| first + step(i) as u64), young, recorded }
+        let at = std::array::from_fn(|i| first + step(i) as u64);
+        Self { at, young, recorded, rate: rate(first, last) }
     }
 
     /// Others, at which blocks of more ticks are young.
@@ -109,12 +120,29 @@ impl Moments {
         let first = young.min(last);
         let step = |i: usize| (last - first) as u128 * i as u128 / (MOMENTS as u128 - 1);
         let at = std::array::from_fn(|i| first + step(i) as u64);
-        Self { at, young, recorded: self.recorded.clone() }
+        Self { at, young, recorded: self.recorded.clone(), rate: rate(first, last) }
     }
 
     /// The first moment that is not before these ticks.
+    #[inline]
     pub(super) fn from(&self, ticks: u64) -> usize {
-        self.at.partition_point(|t| *t < ticks)
+        // They are evenly spaced: the guess is wrong by one at most, by rounding.
+        let guess = ticks.saturating_sub(self.at[0]) as f64 * self.rate;
+        let mut i = (guess as usize).min(MOMENTS);
+        while i < MOMENTS && self.at[i] < ticks {
+            i += 1;
+        }
+        while i > 0 && self.at[i - 1] >= ticks {
+            i -= 1;
+        }
+        i
+    }
+
+    /// Whether a block is too short-lived to be seen at any moment.
+    #[inline]
+    pub(super) fn is_brief(&self, begin: u64, end: u64) -> bool {
+        // In recorded time it is no longer.
+        end.saturating_sub(begin) < self.young
     }
 }
 
@@ -213,6 +241,7 @@ impl Series {
         self.freed_after = self.freed_after.wrapping_add(other.freed_after);
         self.kept += other.kept;
         self.first = self.first.min(other.first);
+        self.first_ticks = self.first_ticks.min(other.first_ticks);
     }
 }
 
@@ -235,6 +264,12 @@ fn collect(
     let [begins, ends, sizes, groups, flag] = &s.columns;
     for &i in &s.selection.rows {
         let i = i as usize;
+        let series = s.series.get_mut(groups[i] as usize)?;
+        let series = series.get_or_insert_with(|| Box::new(NOTHING));
+        if moments.is_brief(begins[i], ends[i]) && begins[i] >= series.first_ticks {
+            continue;
+        }
+        series.first_ticks = series.first_ticks.min(begins[i]);
         // Blocks of a sample stand for others as well.
         let stands_for =
             if capture.is_sampled() { 1.0 / probability(capture, sizes[i]) } else { 1.0 };
@@ -245,8 +280,7 @@ fn collect(
             stands_for,
             live: flag[i] & flags::LIVE != 0,
         };
-        let series = s.series.get_mut(groups[i] as usize)?;
-        series.get_or_insert_with(|| Box::new(NOTHING)).take(&row, moments);
+        series.take(&row, moments);
     }
     Some(())
 }
@@ -254,6 +288,20 @@ fn collect(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_next_moment_is_found_as_by_looking_at_all() {
+        for (total, young) in
+            [(0, 0), (1, 0), (63, 1), (64, 5), (1_000_003, 777), (u64::MAX / 3, 9)]
+        {
+            let part = [Part { start: 0, end: total }];
+            let m = Moments::new(Recorded::new(&part, 0, total), young, 0.05);
+            let around = m.at.iter().flat_map(|t| [t.saturating_sub(1), *t, t + 1]);
+            for t in around.chain([0, u64::MAX, total / 7]) {
+                assert_eq!(m.from(t), m.at.partition_point(|a| *a < t), "{t} of {total}");
+            }
+        }
+    }
 
     #[test]
     fn pauses_do_not_count() {

@@ -5,6 +5,7 @@ use super::held::{Place, Waiting};
 use super::merge::Merge;
 use super::{Meta, Op};
 use crate::Error;
+use crate::progress::Step;
 use prof_trace::capture::Capture;
 use prof_trace::pack::Packed;
 use prof_trace::records::{Events, kind};
@@ -146,7 +147,9 @@ impl Stream {
         }
         // What is added meanwhile is for the next call: a fast writer must not keep us here.
         let enough = self.file.len();
+        let step = Step::begin("reading the recording", enough);
         loop {
+            step.set(self.file.position());
             if self.file.position() >= enough {
                 self.tail = Tail::Whole;
                 return self.reread_failed.take().map_or(Ok(()), Err);

@@ -5,6 +5,7 @@
 
 use super::plan::{Query, Selection};
 use crate::index::{Column, Damaged, flags};
+use crate::progress::Step;
 
 /// A block begins or ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,7 +75,9 @@ impl Query<'_> {
         mut take: impl FnMut(&Event),
     ) -> Result<(), Damaged> {
         let until = until.min(LATEST);
-        for window in self.windows(until, most)? {
+        let windows = self.windows(until, most)?;
+        let step = Step::begin("putting events in order", windows.len() as u64);
+        for window in windows {
             let states = self.index.scan(State::default, |s, block| {
                 let outside = |c| {
                     let (min, max) = block.range(c);
@@ -95,6 +98,7 @@ impl Query<'_> {
             }
             events.sort_by_key(|e| (e.key, e.addr));
             events.iter().for_each(&mut take);
+            step.add(1);
         }
         Ok(())
     }

@@ -45,12 +45,17 @@ pub(super) struct Cache {
     known: HashMap<u64, Vec<Kept>>,
 }
 
-/// The user's cache folder. None that is in another's home: sudo may have left HOME as it was.
+/// The user's folder for names.
 pub(super) fn folder() -> Option<PathBuf> {
+    of_user("symbols")
+}
+
+/// A part of the user's cache folder. None that is in another's home: sudo may have left HOME as it was.
+pub(crate) fn of_user(part: &str) -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let base = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
     let there = base.ancestors().find(|p| p.exists())?;
-    is_own(&fs::metadata(there).ok()?).then(|| base.join("prof/symbols"))
+    is_own(&fs::metadata(there).ok()?).then(|| base.join("prof").join(part))
 }
 
 /// Whether nobody else can change it.

@@ -21,6 +21,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub(crate) use cache::of_user as cache_folder;
 pub use demangle::demangle;
 pub(crate) use demangle::shorten;
 pub use embedded::suppressions as embedded_suppressions;

@@ -164,7 +164,7 @@ fn ask(index: &Index, dir: &Dir) {
 pub fn index(bytes: &[u8]) {
     let dir = Dir::new();
     let path = dir.put("r.prof", sample());
-    let options = IndexOptions { keep: Keep::Always, load: LoadOptions::default() };
+    let options = IndexOptions { keep: Keep::Always, ..IndexOptions::default() };
     drop(Index::open(&path, &options).expect("an index"));
     let at = path_of(&path);
     let mut index = fs::read(&at).expect("an index");
@@ -198,7 +198,7 @@ pub fn derived(bytes: &[u8]) {
     }
     let path = dir.put("r.prof", &whole);
     let load = LoadOptions::default();
-    let never = IndexOptions { keep: Keep::Never, load };
+    let never = IndexOptions { keep: Keep::Never, load, dir: None };
     let Ok(index) = Index::open(&path, &never) else { return };
     ask(&index, &dir);
     drop(index);

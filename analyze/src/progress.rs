@@ -1,0 +1,114 @@
+//! How far what takes long has come, for whoever shows it.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// A moment of what takes long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct At {
+    /// What is being done.
+    pub what: &'static str,
+    /// How much of it is done.
+    pub done: u64,
+    /// Of so much.
+    pub total: u64,
+    /// Since it began.
+    pub elapsed: Duration,
+}
+
+/// Gets the moments, `None` at the end of each thing.
+pub type Show = fn(Option<At>);
+
+/// Nobody is told more often than this.
+const EVERY: Duration = Duration::from_millis(100);
+
+static SHOW: OnceLock<Show> = OnceLock::new();
+/// What is within another step is part of that.
+static UNDER_WAY: AtomicBool = AtomicBool::new(false);
+
+/// Has `show` told from now on; the first call counts.
+pub fn show(show: Show) {
+    let _ = SHOW.set(show);
+}
+
+/// Something that may take long; over when it is dropped.
+pub(crate) struct Step {
+    what: &'static str,
+    total: u64,
+    done: AtomicU64,
+    began: Instant,
+    /// Milliseconds after that when somebody was told.
+    told: AtomicU64,
+    outermost: bool,
+}
+
+impl Step {
+    pub(crate) fn begin(what: &'static str, total: u64) -> Self {
+        let outermost = SHOW.get().is_some() && !UNDER_WAY.swap(true, Relaxed);
+        let (done, told) = Default::default();
+        Self { what, total, done, began: Instant::now(), told, outermost }
+    }
+
+    /// So much more is done.
+    pub(crate) fn add(&self, n: u64) {
+        if self.outermost {
+            self.tell(self.done.fetch_add(n, Relaxed) + n);
+        }
+    }
+
+    /// So much is done in all.
+    pub(crate) fn set(&self, done: u64) {
+        if self.outermost {
+            self.tell(done);
+        }
+    }
+
+    fn tell(&self, done: u64) {
+        let elapsed = self.began.elapsed();
+        let (now, told) = (elapsed.as_millis() as u64, self.told.load(Relaxed));
+        let due = now >= told + EVERY.as_millis() as u64;
+        if due && self.told.compare_exchange(told, now, Relaxed, Relaxed).is_ok() {
+            let at = At { what: self.what, done: done.min(self.total), total: self.total, elapsed };
+            SHOW.get().iter().for_each(|show| show(Some(at)));
+        }
+    }
+}
+
+impl Drop for Step {
+    fn drop(&mut self) {
+        if self.outermost {
+            UNDER_WAY.store(false, Relaxed);
+            SHOW.get().iter().for_each(|show| show(None));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    static SEEN: Mutex<Vec<Option<At>>> = Mutex::new(Vec::new());
+
+    #[test]
+    fn the_outermost_step_is_told_of_now_and_then() {
+        show(|at| SEEN.lock().expect("a lock").push(at));
+        let step = Step::begin("a test of steps", 10);
+        for _ in 0..1000 {
+            step.set(3);
+            Step::begin("a step of the test", 1).add(1);
+        }
+        std::thread::sleep(EVERY * 2);
+        step.add(12);
+        drop(step);
+        let seen = SEEN.lock().expect("a lock");
+        // Other tests of this process may have steps as well.
+        let of: Vec<_> = seen.iter().flatten().filter(|a| a.what == "a test of steps").collect();
+        assert!(seen.iter().flatten().all(|a| a.what != "a step of the test"));
+        if let Some(last) = of.last() {
+            assert!(of.len() < 500 && last.done == 10 && last.total == 10, "{of:?}");
+            assert_eq!(seen.last(), Some(&None));
+        }
+    }
+}
