@@ -177,7 +177,7 @@ pub fn activate(
     let runtimes = prof_inject::runtimes::of(&installed);
     write_prologue(&mut file, &target, &hooks)
         .and_then(|()| write_runtimes(&mut file, &runtimes))
-        .context("cannot write the recording")?;
+        .with_context(|| format!("cannot write {}", installed.options.path.display()))?;
     let ring = installed.ring_fd.try_clone().with_context(|| {
         format!("prof has no descriptor left for the collector of process {pid} (`ulimit -n`)")
     })?;
