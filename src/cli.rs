@@ -409,6 +409,9 @@ pub struct CollectArgs {
     /// Detach after this time
     #[arg(long)]
     pub duration_ms: Option<u64>,
+    /// Where to note how the recording has ended
+    #[arg(long)]
+    pub note: Option<PathBuf>,
     /// Write no line to the system's log
     #[arg(long)]
     pub no_log: bool,

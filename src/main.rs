@@ -15,6 +15,7 @@ mod hooks;
 mod logger;
 mod look;
 mod memory;
+mod notes;
 mod orphans;
 mod progress;
 mod recorder;

@@ -2,6 +2,7 @@
 
 use crate::audit::Audit;
 use crate::cli::CollectArgs;
+use crate::notes;
 use crate::session;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, Signal};
@@ -11,6 +12,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -29,17 +31,25 @@ const RETRIES: [Duration; 5] = [
     Duration::from_secs(2),
 ];
 
+/// How a collector works.
+#[derive(Debug)]
+pub struct How {
+    /// How events are compressed.
+    pub compress: Compress,
+    /// When it is to detach.
+    pub duration: Option<Duration>,
+    /// How long it may take to begin.
+    pub timeout: Duration,
+    /// Whether the system's log is told.
+    pub audit: Audit,
+    /// Where it notes how the recording has ended.
+    pub note: Option<PathBuf>,
+}
+
 /// Starts the collector of a recording, in a session of its own, and waits until it collects: for
 /// `timeout`, or longer where that is short.
-pub fn start(
-    pid: i32,
-    ring: OwnedFd,
-    out: File,
-    compress: Compress,
-    duration: Option<Duration>,
-    timeout: Duration,
-    audit: Audit,
-) -> Result<Child> {
+pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Child> {
+    let (duration, timeout, audit) = (how.duration, how.timeout, how.audit);
     let (mut ready, write) = std::io::pipe().context("cannot make a pipe")?;
     let fds = [ring, out.into(), write.into()];
     let from = [0, 1, 2].map(|i: usize| fds[i].as_raw_fd());
@@ -48,11 +58,14 @@ pub fn start(
     for (name, fd) in ["--ring-fd", "--out-fd", "--ready-fd"].into_iter().zip(from) {
         command.args([name, &fd.to_string()]);
     }
-    command.args(["--compress", compress.name()]);
+    command.args(["--compress", how.compress.name()]);
     if let Some(d) = duration {
         command.args(["--duration-ms", &d.as_millis().to_string()]);
     }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
+    if let Some(note) = &how.note {
+        command.arg("--note").arg(note);
+    }
     if audit == Audit::Off {
         command.arg("--no-log");
     }
@@ -164,6 +177,7 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
     collector.on_failure(|| raise(FAILED));
     collector.look_before();
     let (stop, audit) = (AtomicBool::new(false), Audit::unless(args.no_log));
+    let note = args.note.as_deref().and_then(notes::Open::of);
     let ended = std::thread::scope(|scope| {
         let work = || {
             let ended = collector.run(&stop);
@@ -190,6 +204,9 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
         }
         Ok(drain.join())
     })?;
+    if let (Some(note), Ok(ended)) = (&note, &ended) {
+        note.finish(ended);
+    }
     if ended.as_ref().is_ok_and(|e| e.reason == "detached") {
         wait_for_unmap(args.pid);
     }

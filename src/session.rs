@@ -5,6 +5,7 @@ use crate::audit::Audit;
 use crate::cli::{FunctionArgs, OnFull, RecordArgs};
 use crate::failure::{refused, usage};
 use crate::hooks;
+use crate::notes;
 use crate::recorder;
 use crate::term::say;
 use anyhow::{Context, Result, anyhow};
@@ -182,7 +183,9 @@ pub fn activate(
         format!("prof has no descriptor left for the collector of process {pid} (`ulimit -n`)")
     })?;
     let timeout = installed.options.timeout;
-    let mut collector = recorder::start(pid, ring, file, compress, duration, timeout, audit)?;
+    let note = notes::begin(pid, &installed.target.name, &installed.options.path);
+    let how = recorder::How { compress, duration, timeout, audit, note };
+    let mut collector = recorder::start(pid, ring, file, &how)?;
     if let Err(e) = installed.activate() {
         installed.undo();
         let _ = collector.kill();

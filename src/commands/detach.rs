@@ -2,7 +2,8 @@
 
 use crate::audit::Audit;
 use crate::cli::DetachArgs;
-use crate::failure::FAILED;
+use crate::failure::{FAILED, refused};
+use crate::notes;
 use crate::session::{self, Detached};
 use crate::term::say as say_line;
 use anyhow::Result;
@@ -14,7 +15,14 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode> {
         prof_inject::sandbox::take_word(None);
     }
     let detached =
-        session::detach(args.pid, args.timeout, args.children, Audit::unless(args.no_log))?;
+        session::detach(args.pid, args.timeout, args.children, Audit::unless(args.no_log));
+    let detached = detached.map_err(|e| match notes::last(args.pid) {
+        Some(note) => {
+            crate::term::path(&note.path());
+            refused(format!("{e:#}; {}", note.text()))
+        }
+        None => e,
+    })?;
     say(&detached);
     if !detached.path.as_os_str().is_empty() {
         crate::term::path(&detached.path);

@@ -1,8 +1,10 @@
 //! `prof status`
 
 use crate::cli::{Format, StatusArgs};
+use crate::failure::refused;
 use crate::hooks;
 use crate::look;
+use crate::notes;
 use crate::session;
 use crate::units;
 use anyhow::Result;
@@ -17,13 +19,19 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+/// Recordings that have ended so long ago are named where there are no others, and so many of them.
+const RECENT: Duration = Duration::from_secs(600);
+const MOST_RECENT: usize = 3;
 /// Recordings up to this size are replayed for their live bytes.
 const REPLAYED: u64 = 256 << 20;
 
 /// Shows one recorded process, or all.
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     let all: Vec<Status> = match args.pid {
-        Some(pid) => vec![Status::of(session::peek(pid)?)],
+        Some(pid) => match session::peek(pid) {
+            Ok(peek) => vec![Status::of(peek)],
+            Err(e) => return ended(args, pid, e),
+        },
         None => all_recorded().into_iter().map(Status::of).collect(),
     };
     let text = match (args.format, args.pid) {
@@ -33,6 +41,9 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
         }
         (Format::Text, _) if all.is_empty() => {
             crate::term::say("nothing is being recorded that can be seen from here");
+            for note in notes::ended_within(RECENT).iter().take(MOST_RECENT) {
+                crate::term::say(&format!("{}: {}", note.process(), note.text()));
+            }
             String::new()
         }
         (Format::Text, _) => {
@@ -41,6 +52,15 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
     Ok(ExitCode::SUCCESS)
+}
+
+/// What has become of the recording of a process that is not recorded any more.
+fn ended(args: &StatusArgs, pid: i32, e: anyhow::Error) -> Result<ExitCode> {
+    let Some(note) = notes::last(pid) else { return Err(e) };
+    if args.format == Format::Json {
+        let _ = writeln!(std::io::stdout(), "{:#}", note.json());
+    }
+    Err(refused(format!("{e:#}; {}", note.text())))
 }
 
 /// What other tools' uprobes do to the hooks, or would do.

@@ -1,0 +1,267 @@
+//! Where each recording is and how it has ended, noted beside it: when a process is gone, runs another program, or
+//! was detached from because the disk was full, nothing in it leads to its recording any more.
+//!
+//! A note is a file of fixed size, so that the collector can write the end into it when no disk has room.
+
+use crate::units;
+use prof_analyze::{Now, live_summary};
+use prof_trace::family::Stat;
+use serde_json::{Value, json};
+use std::fs::{self, File, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// Bytes of a note: a path may be 4 KiB long, and twice that in JSON.
+const SIZE: usize = 12 << 10;
+/// So many notes are kept, and so long.
+const MOST: usize = 256;
+const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Larger recordings are not read to say how they ended.
+const READ: u64 = 64 << 20;
+
+/// The note of a recording.
+#[derive(Clone, Debug)]
+pub struct Note(Value);
+
+/// Where notes may be: of this login, of the system, of the user.
+fn folders() -> Vec<PathBuf> {
+    let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
+    let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
+    // SAFETY: no arguments.
+    let system = (unsafe { libc::geteuid() } == 0).then(|| PathBuf::from("/run"));
+    let all = [set("XDG_RUNTIME_DIR"), system, cache];
+    all.into_iter().flatten().map(|dir| dir.join("prof").join("recordings")).collect()
+}
+
+/// Notes that a process is recorded to a file; the note, if there is a place for it.
+pub fn begin(pid: i32, name: &str, recording: &Path) -> Option<PathBuf> {
+    let start = Stat::of(pid)?.start;
+    let note = Note(json!({
+        "pid": pid,
+        "start": start,
+        "name": name,
+        "path": recording.to_string_lossy(),
+        "began": seconds(),
+    }));
+    folders().into_iter().find_map(|dir| {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&dir).ok()?;
+        if !is_ours(&dir) {
+            return None;
+        }
+        forget_old(&dir);
+        let path = dir.join(format!("{pid}-{start}"));
+        // A new file: the collector of an earlier recording may still have the old one.
+        let _ = fs::remove_file(&path);
+        let mut options = OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&path).ok()?;
+        file.write_all(&note.bytes()?).ok()?;
+        Some(path)
+    })
+}
+
+/// Whether a folder is this user's, and nobody else can write to it.
+fn is_ours(dir: &Path) -> bool {
+    // SAFETY: no arguments.
+    let me = unsafe { libc::geteuid() };
+    fs::symlink_metadata(dir).is_ok_and(|m| m.is_dir() && m.uid() == me && m.mode() & 0o022 == 0)
+}
+
+fn forget_old(dir: &Path) {
+    let mut all: Vec<(SystemTime, PathBuf)> = files(dir);
+    all.sort();
+    let too_many = all.len().saturating_sub(MOST - 1);
+    for (i, (time, path)) in all.iter().enumerate() {
+        if i < too_many || time.elapsed().is_ok_and(|age| age > LONGEST) {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+fn files(dir: &Path) -> Vec<(SystemTime, PathBuf)> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path()))).collect()
+}
+
+/// A note that is to be finished.
+pub struct Open(File);
+
+impl Open {
+    /// Opens it, and notes that this process is its collector.
+    pub fn of(path: &Path) -> Option<Self> {
+        let open = OpenOptions::new().read(true).write(true).open(path).ok().map(Self)?;
+        let me = std::process::id();
+        open.change(|note| {
+            note["collector"] = json!([me, prof_collect::start_time(me)]);
+        });
+        Some(open)
+    }
+
+    fn change(&self, f: impl FnOnce(&mut Value)) {
+        let mut bytes = vec![0; SIZE];
+        let n = self.0.read_at(&mut bytes, 0).unwrap_or(0);
+        let Ok(mut note) = serde_json::from_slice::<Value>(&bytes[..n]) else { return };
+        f(&mut note);
+        if let Some(bytes) = Note(note).bytes() {
+            let _ = self.0.write_all_at(&bytes, 0);
+        }
+    }
+
+    /// Notes how the recording has ended.
+    pub fn finish(&self, ended: &prof_collect::Ended) {
+        self.change(|note| {
+            note["reason"] = ended.reason.clone().into();
+            note["events"] = ended.events.into();
+            note["bytes"] = ended.bytes.into();
+            note["ended"] = seconds().into();
+        });
+    }
+}
+
+fn seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// The last recording of a process that is not recorded now; `None` if there is none that is known.
+pub fn last(pid: i32) -> Option<Note> {
+    if prof_collect::Peek::of(pid as u32).ok().flatten().is_some() {
+        return None;
+    }
+    // A process that lives has none of one that had its number before.
+    let start = Stat::of(pid).map(|s| s.start);
+    let is_its = |n: &Note| start.is_none_or(|s| n.0["start"] == s);
+    let mut all = read_all(|name| name.split('-').next() == Some(&pid.to_string()));
+    all.retain(is_its);
+    all.into_iter().max_by_key(|n| n.0["began"].as_u64())
+}
+
+/// Recordings that have ended by themselves within some time, the last first.
+pub fn ended_within(time: Duration) -> Vec<Note> {
+    let since = seconds().saturating_sub(time.as_secs());
+    let mut all = read_all(|_| true);
+    let is_meant = |n: &Note| {
+        let reason = n.0["reason"].as_str().unwrap_or("detached");
+        reason != "detached" && n.0["ended"].as_u64() >= Some(since) && n.path().exists()
+    };
+    all.retain(is_meant);
+    all.sort_by_key(|n| std::cmp::Reverse(n.0["ended"].as_u64()));
+    all
+}
+
+fn read_all(wanted: impl Fn(&str) -> bool) -> Vec<Note> {
+    let mut all = Vec::new();
+    for dir in folders().iter().filter(|dir| is_ours(dir)) {
+        let named = |p: &PathBuf| p.file_name().and_then(|n| n.to_str()).is_some_and(&wanted);
+        for path in files(dir).into_iter().map(|f| f.1).filter(named) {
+            let bytes = prof_trace::files::read_at_most(&path, SIZE as u64);
+            let value = bytes.ok().and_then(|b| serde_json::from_slice(&b).ok());
+            all.extend(value.map(Note));
+        }
+    }
+    all
+}
+
+impl Note {
+    fn bytes(&self) -> Option<Vec<u8>> {
+        let mut bytes = self.0.to_string().into_bytes();
+        (bytes.len() <= SIZE).then(|| bytes.resize(SIZE, b' '))?;
+        Some(bytes)
+    }
+
+    /// The recording.
+    pub fn path(&self) -> PathBuf {
+        self.0["path"].as_str().unwrap_or_default().into()
+    }
+
+    /// The same for programs.
+    pub fn json(&self) -> Value {
+        let mut v = self.0.clone();
+        v["state"] = "ended".into();
+        v["why"] = self.why().into();
+        v
+    }
+
+    /// Why it has ended.
+    fn why(&self) -> String {
+        let noted = self.0["reason"].as_str().map(ToOwned::to_owned);
+        let path = self.path();
+        let size = fs::metadata(&path).map(|m| m.len()).ok();
+        let read = || live_summary(&path, &Now::default()).ok()?.end_reason;
+        match noted.or_else(|| size.filter(|n| *n <= READ).and_then(|_| read())) {
+            Some(reason) => words(&reason),
+            None if self.is_being_finished() => "its collector is still writing it".into(),
+            None => "its collector was killed before it could finish it".into(),
+        }
+    }
+
+    fn is_being_finished(&self) -> bool {
+        let part = |i: usize| self.0["collector"][i].as_u64().unwrap_or(0);
+        prof_collect::is_process(part(0) as u32, part(1))
+    }
+
+    /// What has become of it.
+    pub fn text(&self) -> String {
+        let path = self.path();
+        let ago = self.0["ended"].as_u64().map(|t| {
+            let age = Duration::from_secs(seconds().saturating_sub(t));
+            format!(" {} ago", units::time(age))
+        });
+        let events = self.0["events"].as_u64().map(|n| format!(", {} events", units::count(n)));
+        let there = match fs::metadata(&path) {
+            Ok(m) => format!("{}{}", units::bytes(m.len()), events.unwrap_or_default()),
+            Err(_) => "not there any more".into(),
+        };
+        format!(
+            "its last recording, {} ({there}), ended{}: {}",
+            path.display(),
+            ago.unwrap_or_default(),
+            self.why()
+        )
+    }
+
+    /// The process, by number and name.
+    pub fn process(&self) -> String {
+        let name = self.0["name"].as_str().unwrap_or_default();
+        format!("process {} ({name})", self.0["pid"])
+    }
+}
+
+/// The end of a recording in words.
+fn words(reason: &str) -> String {
+    match reason {
+        "detached" => "prof was detached".into(),
+        "exited" => "the process has exited".into(),
+        "ended" => "the process has ended".into(),
+        "exec" => "the process has run another program in its place (exec)".into(),
+        "stopped" => "the collector was told to stop".into(),
+        r => match r.strip_prefix("stopped: ") {
+            Some("the collector had died") => {
+                "its collector had died, and the rest was saved".into()
+            }
+            Some(e) => {
+                format!("it could not be written any further: {e}; what was written is readable")
+            }
+            None => format!("the process was {r}"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_are_said_in_words() {
+        assert_eq!(words("killed by signal 9"), "the process was killed by signal 9");
+        assert!(words("stopped: No space left on device (os error 28)").contains("No space"));
+        assert!(words("exec").contains("another program"));
+    }
+
+    #[test]
+    fn a_note_has_room_for_its_end() {
+        let note = Note(json!({ "pid": 7, "path": "/x".repeat(2000) }));
+        assert_eq!(note.bytes().map(|b| b.len()), Some(SIZE));
+        assert!(Note(json!({ "path": "x".repeat(SIZE) })).bytes().is_none());
+    }
+}
