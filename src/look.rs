@@ -65,7 +65,7 @@ pub fn after(attached: &mut Attached, time: Duration) {
 fn grown(before: &[Worker], now: &[Worker]) -> Vec<prof_analyze::unseen::WorkerData> {
     let of = |w: &Worker| {
         let first = before.iter().find(|b| (b.pid, b.start) == (w.pid, w.start))?.rss;
-        Some(prof_analyze::load::WorkerSeen { now: *w, first, looks: 2 })
+        Some(prof_analyze::load::WorkerSeen { now: *w, first, looks: 2, since: false })
     };
     prof_analyze::unseen::workers(&now.iter().filter_map(of).collect::<Vec<_>>())
 }

@@ -187,6 +187,8 @@ pub struct WorkerData {
     pub rss_bytes: u64,
     /// By how much they grew since the attach.
     pub grown_bytes: u64,
+    /// It was forked since the attach: it has prof's jumps and can't be recorded as it is.
+    pub forked_since: bool,
 }
 
 /// The workers of a process that were there for more than a moment, those first that have grown the most.
@@ -195,7 +197,12 @@ pub fn workers(seen: &[WorkerSeen]) -> Vec<WorkerData> {
     // A child that saves a snapshot, or a shell's, is gone at the next look.
     let stays = seen.iter().filter(|w| w.looks > 1);
     let mut all: Vec<WorkerData> = stays
-        .map(|w| WorkerData { pid: w.now.pid, rss_bytes: w.now.rss, grown_bytes: w.grown() })
+        .map(|w| WorkerData {
+            pid: w.now.pid,
+            rss_bytes: w.now.rss,
+            grown_bytes: w.grown(),
+            forked_since: w.since,
+        })
         .collect();
     all.sort_by_key(|w| std::cmp::Reverse((w.grown_bytes, w.rss_bytes)));
     all
@@ -204,7 +211,7 @@ pub fn workers(seen: &[WorkerSeen]) -> Vec<WorkerData> {
 /// The same in words.
 #[must_use]
 pub fn workers_text(all: &[WorkerData]) -> Option<String> {
-    let first = all.first()?;
+    all.first()?;
     let one = |w: &WorkerData| {
         let grown = match w.grown_bytes {
             0 => "not grown".to_owned(),
@@ -218,10 +225,14 @@ pub fn workers_text(all: &[WorkerData]) -> Option<String> {
         named.push(format!("and {}", count(others, "other", "others")));
     }
     let (is, named) = (if all.len() == 1 { "worker is" } else { "workers are" }, named.join(", "));
+    let how = match all.iter().find(|w| !w.forked_since) {
+        Some(w) => format!("`prof attach {}` records one", w.pid),
+        None => "they were forked since the attach and can't be recorded, but those can be that this process \
+                 forks after `prof detach`"
+            .into(),
+    };
     Some(format!(
-        "this is a master: its {is} {named}; what they allocate is not in this recording, `prof attach {}` \
-         records one",
-        first.pid
+        "this is a master: its {is} {named}; what they allocate is not in this recording, {how}"
     ))
 }
 
@@ -236,13 +247,14 @@ mod tests {
             now: Worker { pid, start: 1, rss },
             first,
             looks,
+            since: pid == 8,
         };
         let all =
             workers(&[seen(7, MIB, MIB, 2), seen(8, 3 * MIB, MIB, 2), seen(9, 9 * MIB, 0, 1)]);
         assert_eq!(all.iter().map(|w| w.pid).collect::<Vec<_>>(), [8, 7]);
         let text = workers_text(&all).expect("workers");
         assert!(text.contains("8 (RSS 3.0 MiB, grown by 2.0 MiB), 7 (RSS 1.0 MiB, not grown)"));
-        assert!(text.contains("`prof attach 8`"), "{text}");
+        assert!(text.contains("`prof attach 7`"), "8 was forked later: {text}");
         assert_eq!(workers_text(&[]), None);
     }
 }

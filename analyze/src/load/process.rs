@@ -23,6 +23,8 @@ pub struct WorkerSeen {
     pub first: u64,
     /// How many looks have found it.
     pub looks: u32,
+    /// It was not there at the attach.
+    pub since: bool,
 }
 
 impl WorkerSeen {
@@ -45,6 +47,8 @@ pub struct ProcessSeen {
     seen: u64,
     last: Option<Sample>,
     workers: Vec<WorkerSeen>,
+    /// Whether workers were looked for.
+    looked: bool,
 }
 
 impl ProcessSeen {
@@ -52,10 +56,14 @@ impl ProcessSeen {
         if p.private > 0 {
             self.push(Sample { ticks: p.ticks, private: p.private, cpu_ms: p.cpu_ms });
         }
+        if p.private > 0 && self.seen == 1 && p.children.is_empty() {
+            self.looked = true; // the first look found none
+        }
         if !p.children.is_empty() {
             let of = |t: &[u64; 3]| Worker { pid: t[0] as i32, start: t[1], rss: t[2] };
             let now: Vec<Worker> = p.children.as_chunks::<3>().0.iter().map(of).collect();
             self.workers = self.seen_again(&now);
+            self.looked = true;
         }
     }
 
@@ -82,9 +90,10 @@ impl ProcessSeen {
     pub fn seen_again(&self, now: &[Worker]) -> Vec<WorkerSeen> {
         let seen = |w: &Worker| {
             let same = |s: &&WorkerSeen| (s.now.pid, s.now.start) == (w.pid, w.start);
-            let (first, looks) =
-                self.workers.iter().find(same).map_or((w.rss, 0), |s| (s.first, s.looks));
-            WorkerSeen { now: *w, first, looks: looks + 1 }
+            let known = self.workers.iter().find(same);
+            let (first, looks) = known.map_or((w.rss, 0), |s| (s.first, s.looks));
+            let since = known.map_or(self.looked, |s| s.since);
+            WorkerSeen { now: *w, first, looks: looks + 1, since }
         };
         now.iter().map(seen).collect()
     }
@@ -143,6 +152,7 @@ mod tests {
         seen.take(&look(&[7, 100, 1000, 8, 100, 500]));
         seen.take(&look(&[7, 100, 1800, 8, 300, 600]));
         assert_eq!(seen.workers().iter().map(WorkerSeen::grown).collect::<Vec<_>>(), [800, 0]);
+        assert_eq!(seen.workers().iter().map(|w| w.since).collect::<Vec<_>>(), [false, true]);
         assert_eq!(seen.first(), None);
     }
 }
