@@ -55,6 +55,11 @@ impl Audit {
         ));
     }
 
+    /// The recording of a process is not where it was made.
+    pub fn displaced(self, pid: i32, said: &str) {
+        self.write(&format!("{}: {said}", process(pid)));
+    }
+
     fn write(self, text: &str) {
         if self == Self::Off {
             return;

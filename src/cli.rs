@@ -400,6 +400,12 @@ pub struct CollectArgs {
     /// The recording
     #[arg(long)]
     pub out_fd: i32,
+    /// Where that is, from the root
+    #[arg(long)]
+    pub path: PathBuf,
+    /// Where it may be saved if somebody deletes it
+    #[arg(long)]
+    pub folder: Option<PathBuf>,
     /// Gets a byte when collecting has begun
     #[arg(long)]
     pub ready_fd: i32,

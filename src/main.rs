@@ -12,6 +12,7 @@ mod cli;
 mod commands;
 mod failure;
 mod hooks;
+mod kept;
 mod logger;
 mod look;
 mod memory;

@@ -2,6 +2,7 @@
 
 use crate::audit::Audit;
 use crate::cli::CollectArgs;
+use crate::kept::{Displaced, Kept, Place};
 use crate::notes;
 use crate::session;
 use anyhow::{Context, Result, bail};
@@ -9,11 +10,11 @@ use nix::sys::signal::{SigSet, Signal};
 use prof_collect::{Collector, is_process};
 use prof_trace::pack::Compress;
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{PipeReader, Read, Write};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
@@ -34,6 +35,8 @@ const RETRIES: [Duration; 5] = [
 /// How a collector works.
 #[derive(Debug)]
 pub struct How {
+    /// Where the recording is.
+    pub path: PathBuf,
     /// How events are compressed.
     pub compress: Compress,
     /// When it is to detach.
@@ -48,7 +51,7 @@ pub struct How {
 
 /// Starts the collector of a recording, in a session of its own, and waits until it collects: for
 /// `timeout`, or longer where that is short.
-pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Child> {
+pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
     let (duration, timeout, audit) = (how.duration, how.timeout, how.audit);
     let (mut ready, write) = std::io::pipe().context("cannot make a pipe")?;
     let fds = [ring, out.into(), write.into()];
@@ -57,6 +60,10 @@ pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Child> {
     command.arg0("prof").args(["collect", "--pid", &pid.to_string()]);
     for (name, fd) in ["--ring-fd", "--out-fd", "--ready-fd"].into_iter().zip(from) {
         command.args([name, &fd.to_string()]);
+    }
+    command.arg("--path").arg(&how.path);
+    if let Ok(here) = std::env::current_dir() {
+        command.arg("--folder").arg(here);
     }
     command.args(["--compress", how.compress.name()]);
     if let Some(d) = duration {
@@ -93,12 +100,38 @@ pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Child> {
     }
     let mut byte = [0u8; 1];
     if ready.read(&mut byte).unwrap_or(0) == 1 {
-        return Ok(child);
+        return Ok(Started { process: child, told: ready });
     }
     let status = child.wait().context("cannot wait for the collector")?;
     bail!(
         "the collector of process {pid} could not begin ({status}): the process has ended meanwhile, or there is no memory, thread or descriptor left for it (see `ulimit -a`)"
     );
+}
+
+/// A collector that collects.
+pub struct Started {
+    process: Child,
+    told: PipeReader,
+}
+
+impl Started {
+    /// How it has ended, if it has.
+    pub fn try_wait(&mut self) -> std::io::Result<Option<ExitStatus>> {
+        self.process.try_wait()
+    }
+
+    /// Waits for its end; what it says then of a recording that is not where it was made.
+    pub fn wait(&mut self) -> Option<Displaced> {
+        self.process.wait().ok()?;
+        let mut said = Vec::new();
+        self.told.read_to_end(&mut said).ok()?;
+        Displaced::decode(&said)
+    }
+
+    /// Ends it.
+    pub fn kill(&mut self) {
+        let _ = self.process.kill();
+    }
 }
 
 /// In the child: a session of its own, so that no terminal's signals reach it, and no descriptors
@@ -172,6 +205,8 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
     let [ring, out, ready] =
         unsafe { [args.ring_fd, args.out_fd, args.ready_fd].map(|fd| OwnedFd::from_raw_fd(fd)) };
     let shared = prof_collect::map_ring(ring)?;
+    let kept = out.try_clone().map(|file| Kept::new(file.into(), args.path.clone()));
+    let mut ready = File::from(ready);
     let mut collector = Collector::new(args.pid, shared, out.into())?;
     collector.set_compress(args.compress.into());
     collector.on_failure(|| raise(FAILED));
@@ -187,7 +222,7 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
         // Before anybody relies on it: there may be no thread to be had.
         let drain = std::thread::Builder::new().spawn_scoped(scope, work);
         let drain = drain.context("no thread for the collector (`ulimit -u`?)")?;
-        if let Err(e) = File::from(ready).write_all(&[1]) {
+        if let Err(e) = ready.write_all(&[1]) {
             stop.store(true, Relaxed);
             return Err(e).context("nobody waits for the collector");
         }
@@ -213,10 +248,27 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
     if ended.as_ref().is_ok_and(|e| e.memory_lives) {
         free_others(args.pid as i32, audit);
     }
+    let displaced = kept.ok().and_then(|kept| save(&kept, args.folder.as_deref()));
+    if let Some(displaced) = displaced {
+        // To whoever has started this, and waits.
+        let _ = ready.write_all(&displaced.encode());
+        if !displaced.moved {
+            audit.displaced(args.pid as i32, &displaced.said);
+            return Ok(ExitCode::FAILURE);
+        }
+    }
     match ended {
         Ok(e) if e.failure.is_none() => Ok(ExitCode::SUCCESS),
         _ => Ok(ExitCode::FAILURE),
     }
+}
+
+/// Saves a recording that is nowhere any more, unless whoever has detached does.
+fn save(kept: &Kept, folder: Option<&Path>) -> Option<Displaced> {
+    if kept.place() == Place::There || !kept.lock() {
+        return None;
+    }
+    kept.settle(&folder.map(Path::to_owned).into_iter().collect::<Vec<_>>())
 }
 
 /// Takes this collector's recording out of its target; false if something is left. By now the recording

@@ -5,8 +5,9 @@ use crate::audit::Audit;
 use crate::cli::{FunctionArgs, OnFull, RecordArgs};
 use crate::failure::{refused, usage};
 use crate::hooks;
+use crate::kept::Kept;
 use crate::notes;
-use crate::recorder;
+use crate::recorder::{self, Started};
 use crate::term::say;
 use anyhow::{Context, Result, anyhow};
 use prof_collect::{Clock, Peek, create_recording, drain_orphan, write_prologue, write_runtimes};
@@ -20,7 +21,6 @@ use prof_trace::shared::{Shared, state};
 use std::fs::{self, File};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::Child;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// How long a detach waits for threads that are inside the hook.
@@ -56,7 +56,7 @@ pub struct Attached {
     /// The recording, as it was asked for.
     pub path: PathBuf,
     /// The collector.
-    pub collector: Child,
+    pub collector: Started,
     /// What to say about it: what was hooked, and how long the target was stopped.
     pub said: Vec<String>,
     /// What takes memory from the kernel itself in it.
@@ -66,7 +66,7 @@ pub struct Attached {
 /// What is said of a recording that has begun.
 pub struct Began {
     /// Who writes it.
-    pub collector: Child,
+    pub collector: Started,
     /// What was hooked, and how long the target was stopped.
     pub said: Vec<String>,
     /// What takes memory from the kernel itself in the target.
@@ -184,11 +184,12 @@ pub fn activate(
     })?;
     let timeout = installed.options.timeout;
     let note = notes::begin(pid, &installed.target.name, &installed.options.path);
-    let how = recorder::How { compress, duration, timeout, audit, note };
+    let path = installed.options.path.clone();
+    let how = recorder::How { compress, duration, timeout, audit, note, path };
     let mut collector = recorder::start(pid, ring, file, &how)?;
     if let Err(e) = installed.activate() {
         installed.undo();
-        let _ = collector.kill();
+        collector.kill();
         let _ = collector.wait();
         return Err(failed(pid, e));
     }
@@ -210,6 +211,8 @@ pub struct Detached {
     pub stays: bool,
     /// What there is to say.
     pub said: Vec<String>,
+    /// The recording is not where it was made.
+    pub displaced: bool,
 }
 
 impl Detached {
@@ -234,6 +237,7 @@ pub fn detach(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resu
                 left: Vec::new(),
                 stays: false,
                 said,
+                displaced: false,
             });
         }
         Err(e) => return Err(held_by_others(pid).unwrap_or(e)),
@@ -258,6 +262,8 @@ pub fn detach(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resu
         }
     }
     let last = Peek::of(pid as u32).ok().flatten().unwrap_or(peek.clone());
+    // When the collector ends, this has the file still.
+    let kept = Kept::of(&peek).filter(Kept::lock);
     let options = DetachOptions { timeout, children };
     let report = prof_inject::detach(pid, &options).map_err(|e| failed(pid, e))?;
     audit.detached(pid, &last.functions, &report.left);
@@ -275,7 +281,11 @@ pub fn detach(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resu
     let me = std::process::id();
     // While a thread is inside, the recording goes on.
     let ends = report.left.is_empty() && peek.collector_alive;
-    if ends && peek.collector.0 != me && !recorder::wait(peek.collector) {
+    let ended = ends && peek.collector.0 != me && recorder::wait(peek.collector);
+    let kept = kept.filter(|_| ended);
+    let displaced =
+        kept.and_then(|k| k.settle(&std::env::current_dir().ok().into_iter().collect::<Vec<_>>()));
+    if ends && peek.collector.0 != me && !ended {
         said.push(format!(
             "the collector (process {}) is still writing {}, which is complete when it has ended",
             peek.collector.0,
@@ -283,7 +293,13 @@ pub fn detach(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resu
         ));
     }
     said.extend(crate::orphans::left_to(pid, peek.collector.0));
-    Ok(Detached { path: peek.path, pid, left: report.left, stays: report.stays, said })
+    let (left, stays) = (report.left, report.stays);
+    let Some(displaced) = displaced else {
+        return Ok(Detached { path: peek.path, pid, left, stays, said, displaced: false });
+    };
+    said.push(displaced.said);
+    let path = displaced.path.unwrap_or_default();
+    Ok(Detached { path, pid, left, stays, said, displaced: true })
 }
 
 /// Why prof's memory is in a process for good.

@@ -111,10 +111,14 @@ fn a_disk_that_goes_away() {
     target.ask("alloc 100");
     unmount(&scene);
     target.ask("alloc 100");
-    let status = scene.prof(&["status", &pid]).ok("status");
-    assert!(status.stdout.contains("gone.prof"), "{status:?}");
-    let out = scene.prof(&["detach", &pid]).ok("detach");
-    assert!(out.stderr.contains("as it was before"), "{out:?}");
+    let status = scene.prof(&["status", &pid]);
+    assert!(status.code == 1 && status.stdout.contains("was unmounted"), "{status:?}");
+    let out = scene.prof(&["detach", &pid]);
+    assert!(out.code == 1 && out.stderr.contains("as it was before"), "{out:?}");
+    // In the folder that the other file system stood on.
+    let saved = scene.path("disk/gone.prof");
+    assert!(out.stderr.contains("saved it as") && saved.is_file(), "{out:?}");
+    assert_eq!(scene.report(&saved).total("allocations"), 200);
     assert!(Snapshot::of(&target).foreign().is_empty());
     target.ask("free 200");
     target.quit();

@@ -77,8 +77,9 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
             bar.set_message("detaching");
             match session::detach(attached.pid, session::DETACH_TIMEOUT, false, audit) {
                 Ok(d) => {
-                    clean = d.is_clean();
+                    clean = d.is_clean() && !d.displaced;
                     super::detach::say(&d);
+                    attached.path = if d.displaced { d.path } else { attached.path };
                 }
                 // It may have ended by itself at the same moment.
                 Err(e) => log::info!("detach: {e:#}"),
@@ -89,6 +90,10 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
     };
     show(&bar, follower.as_mut(), &mut rate);
     bar.finish_and_clear();
+    if let Some(displaced) = attached.collector.wait() {
+        crate::term::say(&displaced.said);
+        return Ok(ExitCode::from(crate::failure::FAILED));
+    }
     crate::term::say(&attached.path.to_string_lossy());
     if !status.success() {
         anyhow::bail!("the recording could not be written to its end; is the disk full?");

@@ -27,7 +27,11 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode> {
     if !detached.path.as_os_str().is_empty() {
         crate::term::path(&detached.path);
     }
-    Ok(if detached.is_clean() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
+    Ok(if detached.is_clean() && !detached.displaced {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(FAILED)
+    })
 }
 
 /// Says what there is to say about a detach.

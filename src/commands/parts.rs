@@ -3,6 +3,7 @@
 use crate::audit::Audit;
 use crate::cli::RunArgs;
 use crate::failure::REFUSED;
+use crate::recorder::Started;
 use crate::session::{self, Choice};
 use crate::term::say;
 use anyhow::{Context, Result};
@@ -11,7 +12,7 @@ use prof_inject::follow::{Follow, Next, install_again};
 use prof_inject::{Launched, proc};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ExitCode};
+use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// More programs are not followed: a program that runs itself without end would fill the disk.
@@ -50,7 +51,7 @@ pub struct Parts<'a> {
     /// How many there are before that.
     pub number: usize,
     /// Who writes them.
-    pub collectors: Vec<Child>,
+    pub collectors: Vec<Started>,
 }
 
 impl Parts<'_> {

@@ -75,10 +75,16 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         collectors: vec![began.collector],
     };
     let status = parts.follow();
-    for mut collector in parts.collectors {
-        let _ = collector.wait();
+    let mut path = parts.path;
+    let last = parts.collectors.len() - 1;
+    for (k, collector) in parts.collectors.iter_mut().enumerate() {
+        // Those of earlier programs were given other names here.
+        let Some(displaced) = collector.wait().filter(|d| k == last || !d.moved) else { continue };
+        crate::term::say(&displaced.said);
+        if k == last {
+            path = displaced.path.unwrap_or(path);
+        }
     }
-    let path = parts.path;
     if args.report {
         // The exit code is the command's, whatever becomes of the report.
         if let Err(e) = show(&path) {

@@ -1,8 +1,9 @@
 //! `prof status`
 
 use crate::cli::{Format, StatusArgs};
-use crate::failure::refused;
+use crate::failure::{FAILED, refused};
 use crate::hooks;
+use crate::kept::Kept;
 use crate::look;
 use crate::notes;
 use crate::session;
@@ -51,7 +52,8 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
         }
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
-    Ok(ExitCode::SUCCESS)
+    let displaced = all.iter().any(|s| s.displaced.is_some());
+    Ok(if displaced { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
 
 /// What has become of the recording of a process that is not recorded any more.
@@ -97,18 +99,24 @@ struct Status {
     added: Option<Added>,
     /// A detach could not remove all.
     is_left: bool,
+    /// Why the recording is not where it was made.
+    displaced: Option<String>,
 }
 
 impl Status {
     fn of(peek: Peek) -> Self {
         let comm = std::fs::read_to_string(format!("/proc/{}/comm", peek.pid)).unwrap_or_default();
         // What is live is known by replaying the recording: a matter of seconds for a large one.
-        let size = std::fs::metadata(&peek.path).map_or(0, |m| m.len());
+        let kept = Kept::of(&peek);
+        let displaced = kept.as_ref().and_then(Kept::describe);
+        let path = kept.filter(|_| displaced.is_some());
+        let path = path.as_ref().map_or(peek.path.clone(), Kept::link);
+        let size = std::fs::metadata(&path).map_or(0, |m| m.len());
         let now = look::now(peek.pid as i32);
-        let summary = (size <= REPLAYED).then(|| live_summary(&peek.path, &now).ok()).flatten();
+        let summary = (size <= REPLAYED).then(|| live_summary(&path, &now).ok()).flatten();
         let added = Added::of(peek.pid as i32);
         let is_left = session::is_left(&peek);
-        Self { peek, name: comm.trim_end().into(), summary, added, is_left }
+        Self { peek, name: comm.trim_end().into(), summary, added, is_left, displaced }
     }
 
     fn state(&self) -> &'static str {
@@ -148,6 +156,10 @@ impl Status {
         t += "\n";
         let mut line = |name: &str, value: String| t += &format!("  {name:<10} {value}\n");
         line("recording", p.path.display().to_string());
+        if let Some(why) = &self.displaced {
+            let saves = format!("`prof detach {}` ends it, and saves what is nowhere else", p.pid);
+            line("", format!("is not there any more: {why}; {saves}"));
+        }
         let c = &p.counters;
         line("events", format!("{}, {} lost", units::count(c.events), units::count(c.lost)));
         if let Some(s) = &self.summary {
@@ -244,6 +256,9 @@ impl Status {
         }
         if let Some(added) = &self.added {
             v["memory"] = memory(added);
+        }
+        if let Some(why) = &self.displaced {
+            v["displaced"] = why.as_str().into();
         }
         let probes = probes(&p.probes);
         if !probes.is_empty() {

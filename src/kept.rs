@@ -1,0 +1,274 @@
+//! Where a recording is while it is being written. Somebody may delete it, move it, or take its file system
+//! away: the collector has it open still, so it can be saved.
+
+use prof_collect::{Peek, create_recording, is_process};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Component, Path, PathBuf};
+
+/// Where the file of a recording is.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Where it was made.
+    There,
+    /// Somebody has given it another name.
+    Moved(PathBuf),
+    /// It has no name any more.
+    Deleted,
+    /// It has one, in no folder that can be seen from here: its file system was unmounted.
+    Unmounted,
+}
+
+/// The file of a recording, held open.
+pub struct Kept {
+    file: File,
+    path: PathBuf,
+}
+
+/// What has become of a recording that was not where it was made.
+pub struct Displaced {
+    /// Where it is now; `None`: lost.
+    pub path: Option<PathBuf>,
+    /// In words.
+    pub said: String,
+    /// Somebody has given it another name, and nothing had to be saved.
+    pub moved: bool,
+}
+
+impl Kept {
+    /// A recording that was made at an absolute path.
+    pub fn new(file: File, path: PathBuf) -> Self {
+        Self { file, path }
+    }
+
+    /// The recording that a collector is writing, if it can be had from here: a collector of this very
+    /// program and user, in the same tree of folders. What the target says of it is not relied on.
+    pub fn of(peek: &Peek) -> Option<Self> {
+        let (pid, start) = peek.collector;
+        if !peek.collector_alive || pid == std::process::id() || !is_process(pid, start) {
+            return None;
+        }
+        let dir = PathBuf::from(format!("/proc/{pid}"));
+        let (theirs, ours) = (&dir, Path::new("/proc/self"));
+        let is_one = |name: &str| same(&theirs.join(name), &ours.join(name));
+        // SAFETY: no arguments.
+        let user = unsafe { libc::geteuid() };
+        if fs::metadata(&dir).ok()?.uid() != user
+            || !["exe", "root", "ns/mnt"].into_iter().all(is_one)
+        {
+            return None;
+        }
+        let arguments = fs::read(dir.join("cmdline")).ok()?;
+        let mut words = arguments.split(|b| *b == 0);
+        let mut after = |name: &str| {
+            words.find(|w| *w == name.as_bytes())?;
+            Some(OsStr::from_bytes(words.next()?).to_owned())
+        };
+        // In the order in which the recorder gives them.
+        let fd = after("--out-fd")?;
+        let path: PathBuf = after("--path")?.into();
+        let file = File::open(dir.join("fd").join(fd)).ok()?;
+        is_process(pid, start).then_some(Self { file, path })
+    }
+
+    /// Takes it upon oneself to save the recording; false if somebody else has. Ends with this.
+    pub fn lock(&self) -> bool {
+        self.file.try_lock().is_ok()
+    }
+
+    /// Where it is.
+    pub fn place(&self) -> Place {
+        let Ok(held) = self.file.metadata() else { return Place::There };
+        let is_at = |p: &Path| {
+            fs::symlink_metadata(p).is_ok_and(|m| (m.dev(), m.ino()) == (held.dev(), held.ino()))
+        };
+        if is_at(&self.path) {
+            return Place::There;
+        }
+        if held.nlink() == 0 {
+            return Place::Deleted;
+        }
+        match fs::read_link(self.link()) {
+            Ok(now) if is_at(&now) => Place::Moved(now),
+            _ => Place::Unmounted,
+        }
+    }
+
+    /// A path that leads to it wherever it is, as long as this lives.
+    pub fn link(&self) -> PathBuf {
+        format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
+    }
+
+    /// Why it is not where it was made, in words.
+    pub fn describe(&self) -> Option<String> {
+        match self.place() {
+            Place::There => None,
+            Place::Moved(to) => Some(format!("moved to {}", to.display())),
+            Place::Deleted => Some("deleted".into()),
+            Place::Unmounted => Some("its file system was unmounted".into()),
+        }
+    }
+
+    /// Saves what was written if it is nowhere any more: where it was made, or in one of these folders, or
+    /// among temporary files. `None` if it is where it was made.
+    pub fn settle(&self, folders: &[PathBuf]) -> Option<Displaced> {
+        let why = match self.place() {
+            Place::There => return None,
+            Place::Moved(to) => {
+                let said =
+                    format!("the recording {} was moved to {}", self.path.display(), to.display());
+                return Some(Displaced { path: Some(to), said, moved: true });
+            }
+            Place::Deleted => "was deleted while it was being written",
+            Place::Unmounted => "went with its file system, which was unmounted",
+        };
+        let was = format!("the recording {} {why}", self.path.display());
+        Some(match self.save(folders) {
+            Ok(path) => {
+                let said = format!("{was}; saved it as {}", path.display());
+                Displaced { path: Some(path), said, moved: false }
+            }
+            Err(e) => {
+                let said = format!("{was}, and can't be saved: {e}");
+                Displaced { path: None, said, moved: false }
+            }
+        })
+    }
+
+    fn save(&self, folders: &[PathBuf]) -> io::Result<PathBuf> {
+        let name = self.path.file_name().unwrap_or(OsStr::new("recording.prof"));
+        let own = self.path.parent().map(Path::to_owned);
+        let temporary = std::env::temp_dir();
+        let mut failed = io::Error::from(io::ErrorKind::NotFound);
+        for folder in own.into_iter().chain(folders.iter().cloned()).chain([temporary]) {
+            match self.save_in(&folder, name) {
+                Ok(path) => return Ok(path),
+                Err(e) => failed = e,
+            }
+        }
+        Err(failed)
+    }
+
+    /// Copies it into a folder, under its name or a similar one.
+    fn save_in(&self, folder: &Path, name: &OsStr) -> io::Result<PathBuf> {
+        let opened = open_folder(folder)?;
+        let at = PathBuf::from(format!("/proc/self/fd/{}", opened.as_raw_fd()));
+        for n in 1..100 {
+            let mut name = name.to_owned();
+            if n > 1 {
+                name.push(format!(".{n}"));
+            }
+            match create_recording(&at.join(&name)) {
+                Ok(to) => {
+                    return copy(&self.file, &to).map(|()| folder.join(&name)).inspect_err(|_| {
+                        let _ = fs::remove_file(at.join(&name));
+                    });
+                }
+                Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Err(io::ErrorKind::AlreadyExists.into())
+    }
+}
+
+impl Displaced {
+    /// For the other end of a pipe.
+    pub fn encode(&self) -> Vec<u8> {
+        let path = self.path.as_ref().map_or(OsStr::new(""), |p| p.as_os_str());
+        [&[self.moved.into()], path.as_bytes(), &[0], self.said.as_bytes()].concat()
+    }
+
+    /// The same, read; `None` if nothing was said.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (moved, bytes) = bytes.split_first()?;
+        let end = bytes.iter().position(|b| *b == 0)?;
+        let path = (end > 0).then(|| OsString::from_vec(bytes[..end].to_vec()).into());
+        let said = String::from_utf8_lossy(&bytes[end + 1..]).into_owned();
+        Some(Self { path, said, moved: *moved != 0 })
+    }
+}
+
+/// Whether two paths lead to one file.
+fn same(a: &Path, b: &Path) -> bool {
+    let id = |p: &Path| fs::metadata(p).map(|m| (m.dev(), m.ino()));
+    matches!((id(a), id(b)), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Opens a folder by a path without links: whoever owns a folder on the way could have put one there since.
+fn open_folder(path: &Path) -> io::Result<OwnedFd> {
+    let mut at: Option<OwnedFd> = None;
+    for part in path.components() {
+        let name = match part {
+            Component::RootDir => "/".into(),
+            Component::Normal(name) => name.to_owned(),
+            _ => return Err(io::ErrorKind::InvalidInput.into()),
+        };
+        let name = std::ffi::CString::new(name.into_vec())?;
+        let dir = at.as_ref().map_or(libc::AT_FDCWD, AsRawFd::as_raw_fd);
+        let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        // SAFETY: a valid C string; the result is a new descriptor, or -1.
+        let fd = unsafe { libc::openat(dir, name.as_ptr(), flags) };
+        if fd < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and ours.
+        at = Some(unsafe { OwnedFd::from_raw_fd(fd) });
+    }
+    at.ok_or_else(|| io::ErrorKind::InvalidInput.into())
+}
+
+fn copy(from: &File, to: &File) -> io::Result<()> {
+    let mut bytes = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        let n = from.read_at(&mut bytes, at)?;
+        if n == 0 {
+            return Ok(());
+        }
+        to.write_all_at(&bytes[..n], at)?;
+        at += n as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_deleted_moved_and_replaced_is_found_or_saved() {
+        let all = std::env::temp_dir().canonicalize().expect("temporary files");
+        let dir = all.join(format!("prof-kept-{}", std::process::id()));
+        let inner = dir.join("inner");
+        fs::create_dir_all(&inner).expect("folder");
+        let path = inner.join("a.prof");
+        let file = create_recording(&path).expect("a file");
+        file.write_all_at(b"events", 0).expect("write");
+        let kept = Kept::new(file, path.clone());
+        assert!(kept.settle(&[]).is_none());
+        let moved = inner.join("b.prof");
+        fs::rename(&path, &moved).expect("rename");
+        fs::write(&path, "somebody else's").expect("write");
+        assert_eq!(kept.place(), Place::Moved(moved.clone()));
+        assert_eq!(kept.settle(&[]).and_then(|d| d.path), Some(moved.clone()));
+        fs::remove_file(&moved).expect("remove");
+        assert_eq!(kept.place(), Place::Deleted);
+        let saved = kept.settle(&[]).expect("displaced");
+        assert_eq!(saved.path, Some(inner.join("a.prof.2")));
+        assert_eq!(fs::read(inner.join("a.prof.2")).expect("read"), b"events");
+        assert_eq!(fs::read(&path).expect("read"), b"somebody else's");
+        fs::remove_dir_all(&inner).expect("remove");
+        // A link in the place of a folder is not followed.
+        std::os::unix::fs::symlink(&dir, &inner).expect("link");
+        let saved = kept.settle(&[dir.clone()]).expect("displaced");
+        assert_eq!(saved.path, Some(dir.join("a.prof")));
+        let read = Displaced::decode(&saved.encode()).expect("something");
+        assert_eq!((read.path, read.said), (saved.path, saved.said));
+        assert!(Displaced::decode(b"").is_none());
+        fs::remove_dir_all(&dir).expect("remove");
+    }
+}
