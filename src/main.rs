@@ -10,6 +10,7 @@
 mod audit;
 mod cli;
 mod commands;
+mod ending;
 mod failure;
 mod hooks;
 mod kept;

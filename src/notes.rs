@@ -108,6 +108,11 @@ impl Open {
         }
     }
 
+    /// Notes that the recording has come to be elsewhere.
+    pub fn moved(&self, path: &Path) {
+        self.change(|note| note["path"] = path.to_string_lossy().into());
+    }
+
     /// Notes how the recording has ended.
     pub fn finish(&self, ended: &prof_collect::Ended) {
         self.change(|note| {

@@ -8,6 +8,7 @@ use crate::session;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, Signal};
 use prof_collect::{Collector, is_process};
+use prof_inject::proc::Status;
 use prof_trace::pack::Compress;
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
@@ -22,6 +23,10 @@ use std::time::{Duration, Instant};
 const START: Duration = Duration::from_secs(30);
 /// How long the end of a recording may take: symbols may have to be read.
 const END: Duration = Duration::from_secs(30);
+/// How long that of a stopped collector.
+const STOPPED: Duration = Duration::from_secs(5);
+/// When it is said that it is waited for.
+const SOON: Duration = Duration::from_secs(2);
 /// How long a collector that could not detach goes on before it tries again, each time, and before it
 /// ends: a thread may wait in the kernel, or a machine may have no processor for it.
 const RETRIES: [Duration; 5] = [
@@ -175,12 +180,21 @@ fn readable(fd: &impl AsRawFd, time: Duration) -> Result<bool> {
     Ok(n > 0)
 }
 
-/// Waits until a collector has finished its recording.
-pub fn wait(collector: (u32, u64)) -> bool {
-    let began = Instant::now();
+/// Waits until a collector has finished its recording. If that takes long, `waits` is told whether somebody
+/// has stopped the collector: then it is not waited for much longer.
+pub fn wait(collector: (u32, u64), waits: impl FnOnce(bool)) -> bool {
+    let (began, mut waits) = (Instant::now(), Some(waits));
     while is_process(collector.0, collector.1) {
-        if began.elapsed() > END {
-            return false;
+        let passed = began.elapsed();
+        if passed > SOON {
+            let stopped = Status::of(collector.0.cast_signed())
+                .is_ok_and(|s| s.field("State").is_some_and(|f| f.starts_with(['T', 't'])));
+            if let Some(waits) = waits.take() {
+                waits(stopped);
+            }
+            if passed > if stopped { STOPPED } else { END } {
+                return false;
+            }
         }
         std::thread::sleep(Duration::from_millis(2));
     }
@@ -250,6 +264,9 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
     }
     let displaced = kept.ok().and_then(|kept| save(&kept, args.folder.as_deref()));
     if let Some(displaced) = displaced {
+        if let (Some(note), Some(path)) = (&note, &displaced.path) {
+            note.moved(path);
+        }
         // To whoever has started this, and waits.
         let _ = ready.write_all(&displaced.encode());
         if !displaced.moved {

@@ -3,6 +3,8 @@
 
 use crate::audit::Audit;
 use crate::cli::{FunctionArgs, OnFull, RecordArgs};
+pub use crate::ending::Detached;
+use crate::ending::Ending;
 use crate::failure::{refused, usage};
 use crate::hooks;
 use crate::kept::Kept;
@@ -199,31 +201,16 @@ pub fn activate(
     Ok(Began { collector, said: hooks::describe(&installed), runtimes })
 }
 
-/// What a detach came to.
-pub struct Detached {
-    /// The recording.
-    pub path: PathBuf,
-    /// The process.
-    pub pid: i32,
-    /// What is still in the process, if anything.
-    pub left: Vec<String>,
-    /// It stays for as long as the process runs this program.
-    pub stays: bool,
-    /// What there is to say.
-    pub said: Vec<String>,
-    /// The recording is not where it was made.
-    pub displaced: bool,
-}
-
-impl Detached {
-    /// The process is as it was.
-    pub fn is_clean(&self) -> bool {
-        self.left.is_empty()
-    }
-}
-
 /// Takes prof out of a process, and waits until its recording is finished.
 pub fn detach(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Result<Detached> {
+    leave(pid, timeout, children, audit).map(|mut detached| {
+        detached.finish();
+        detached
+    })
+}
+
+/// Takes prof out of a process.
+pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Result<Detached> {
     prof_inject::follow::ask_to_let_go(pid);
     let peek = match peek(pid) {
         Ok(peek) => peek,
@@ -237,7 +224,8 @@ pub fn detach(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resu
                 left: Vec::new(),
                 stays: false,
                 said,
-                displaced: false,
+                ending: None,
+                whole: true,
             });
         }
         Err(e) => return Err(held_by_others(pid).unwrap_or(e)),
@@ -280,26 +268,10 @@ pub fn detach(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resu
     said.push(hooks::stops(&report.stops));
     let me = std::process::id();
     // While a thread is inside, the recording goes on.
-    let ends = report.left.is_empty() && peek.collector_alive;
-    let ended = ends && peek.collector.0 != me && recorder::wait(peek.collector);
-    let kept = kept.filter(|_| ended);
-    let displaced =
-        kept.and_then(|k| k.settle(&std::env::current_dir().ok().into_iter().collect::<Vec<_>>()));
-    if ends && peek.collector.0 != me && !ended {
-        said.push(format!(
-            "the collector (process {}) is still writing {}, which is complete when it has ended",
-            peek.collector.0,
-            peek.path.display()
-        ));
-    }
-    said.extend(crate::orphans::left_to(pid, peek.collector.0));
+    let ends = report.left.is_empty() && peek.collector_alive && peek.collector.0 != me;
+    let ending = ends.then(|| Ending { collector: peek.collector, kept });
     let (left, stays) = (report.left, report.stays);
-    let Some(displaced) = displaced else {
-        return Ok(Detached { path: peek.path, pid, left, stays, said, displaced: false });
-    };
-    said.push(displaced.said);
-    let path = displaced.path.unwrap_or_default();
-    Ok(Detached { path, pid, left, stays, said, displaced: true })
+    Ok(Detached { path: peek.path, pid, left, stays, said, ending, whole: true })
 }
 
 /// Why prof's memory is in a process for good.

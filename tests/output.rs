@@ -233,3 +233,29 @@ fn manuals_completions_and_the_doctor() {
     let out = scene.prof(&["doctor", "1073741823"]);
     assert!(out.code == 1 && out.stdout.contains("would be refused"), "{out:?}");
 }
+
+#[test]
+fn a_detach_waits_for_no_collector_that_is_stopped() {
+    let scene = Scene::new("stopped-end");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let recording = scene.attach(&target);
+    target.ask("alloc 100");
+    let collector = writers(&recording)[0];
+    kill(Pid::from_raw(collector), Signal::SIGSTOP).expect("signal");
+    let out = scene.prof(&["detach", &target.pid.to_string()]);
+    kill(Pid::from_raw(collector), Signal::SIGCONT).expect("signal");
+    assert_eq!(out.code, 1, "the recording is not finished: {out:?}");
+    let (clean, advice) = ("the process is as it was before", format!("kill -CONT {collector}"));
+    let places =
+        [clean, "which is stopped", &advice, "is still writing"].map(|w| out.stderr.find(w));
+    assert!(places.is_sorted() && places[0].is_some(), "{places:?}: {out:?}");
+    assert_eq!(scene.finished(&recording).total("allocations"), 100);
+    assert_unharmed_toggle(target);
+}
+
+#[track_caller]
+fn assert_unharmed_toggle(mut target: Target) {
+    assert!(Snapshot::of(&target).foreign().is_empty());
+    target.ask("free 100");
+    target.quit();
+}

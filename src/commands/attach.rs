@@ -77,9 +77,9 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
             bar.set_message("detaching");
             match session::detach(attached.pid, session::DETACH_TIMEOUT, false, audit) {
                 Ok(d) => {
-                    clean = d.is_clean() && !d.displaced;
+                    clean = d.is_clean() && d.whole;
                     super::detach::say(&d);
-                    attached.path = if d.displaced { d.path } else { attached.path };
+                    attached.path = if d.whole { attached.path } else { d.path };
                 }
                 // It may have ended by itself at the same moment.
                 Err(e) => log::info!("detach: {e:#}"),

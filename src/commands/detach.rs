@@ -15,19 +15,23 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode> {
         prof_inject::sandbox::take_word(None);
     }
     let detached =
-        session::detach(args.pid, args.timeout, args.children, Audit::unless(args.no_log));
-    let detached = detached.map_err(|e| match notes::last(args.pid) {
+        session::leave(args.pid, args.timeout, args.children, Audit::unless(args.no_log));
+    let mut detached = detached.map_err(|e| match notes::last(args.pid) {
         Some(note) => {
             crate::term::path(&note.path());
             refused(format!("{e:#}; {}", note.text()))
         }
         None => e,
     })?;
+    // The process is what people wait for; its recording may take longer.
     say(&detached);
+    detached.said.clear();
+    detached.finish();
+    detached.said.iter().for_each(|line| say_line(line));
     if !detached.path.as_os_str().is_empty() {
         crate::term::path(&detached.path);
     }
-    Ok(if detached.is_clean() && !detached.displaced {
+    Ok(if detached.is_clean() && detached.whole {
         ExitCode::SUCCESS
     } else {
         ExitCode::from(FAILED)
