@@ -8,6 +8,7 @@ use prof_analyze::leaks::{Class, Confidence, LeakData, LeakOptions, Leaks};
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::{Index, IndexOptions};
 use prof_trace::event::Event;
+use prof_trace::records::Target;
 use std::collections::HashMap;
 
 /// A heap that hands out what was given back last of a size, as allocators do.
@@ -254,4 +255,47 @@ fn growth_that_the_kernel_does_not_see_is_not_sure() {
     );
     let v = verdicts(&l);
     assert_eq!(v, [(2, Class::Growing, Confidence::Low)]);
+}
+
+/// Two minutes of a stack that leaks 256 bytes at a time, as a sample of one for `mean` bytes has it.
+fn sampled_leak(seed: u64, mean: u64, per_hour: u64) -> Leaks {
+    const SECONDS: u64 = 120;
+    let target = Target { sample_bytes: mean, max_size: u64::MAX, ..common::target() };
+    let mut m = Maker::of(&target);
+    m.pass(START);
+    let mut random = Random(seed * 0x9e37_79b9 + 1);
+    let each_ns = 256.0 / (per_hour as f64 / 3600e9);
+    let picked = 1.0 - (-256.0 / mean as f64).exp();
+    let (mut at, mut addr) = (0.0, 0x10_0000);
+    loop {
+        let u = (random.below(1 << 40) + 1) as f64 / (1u64 << 40) as f64;
+        at += -u.ln() * each_ns / picked;
+        if at >= SECONDS as f64 * 1e9 {
+            break;
+        }
+        addr += 272;
+        m.events(1, &[alloc(START + at as u64, addr, 256, 1)]);
+    }
+    m.end(START + SECONDS * 1000 * MS);
+    let file = m.file();
+    let index = Index::open(&file.0, &IndexOptions::default()).expect("a recording");
+    let query = Query::new(&index, &Filter::default()).expect("a filter");
+    Leaks::new(&index, &query, &LeakOptions::default()).expect("verdicts")
+}
+
+#[test]
+fn a_leak_in_a_sample_is_seen_from_some_size_on() {
+    const MEAN: u64 = 64 << 10;
+    const SEEDS: u64 = 40;
+    let limit = sampled_leak(1, MEAN, 1 << 20).seen_per_hour.expect("a sample has a limit");
+    let found = |per_hour: u64| {
+        let grows = |l: &Leaks| l.stacks.iter().any(|s| s.class == Class::Growing);
+        (1..=SEEDS).filter(|seed| grows(&sampled_leak(*seed, MEAN, per_hour))).count()
+    };
+    let by_part: Vec<usize> = [1, 4, 16].iter().map(|n| found(limit / n)).collect();
+    eprintln!("limit {limit}: found {by_part:?} of {SEEDS} at the limit, a quarter, a sixteenth");
+    assert!(by_part[0] as u64 >= SEEDS * 9 / 10, "{by_part:?}");
+    assert!(by_part[2] < by_part[0] / 2, "{by_part:?}");
+    let text = sampled_leak(1, MEAN, limit).text(prof_analyze::report::Style::default());
+    assert!(text.contains("shows what grows by"), "{text}");
 }

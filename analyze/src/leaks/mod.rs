@@ -64,6 +64,10 @@ pub struct Leaks {
     pub head: Head,
     /// Blocks that were younger at a moment did not count, in nanoseconds.
     pub young_ns: u64,
+    /// Of a sample by bytes: what a stack has to grow by, in bytes an hour, to be seen growing nearly surely in so
+    /// long a recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub seen_per_hour: Option<u64>,
     /// Of all stacks, by class, the worst first.
     pub classes: Vec<ClassData>,
     /// The stacks that are shown, by class, those that hold the most first.
@@ -155,6 +159,7 @@ impl Leaks {
         let recorded = series::Recorded::new(&parts, start, end);
         let young = analysis.ticks_at(young_ns).saturating_sub(meta.target.start_ticks);
         let young = young.min(recorded.total);
+        let recorded_ticks = recorded.total;
         let moments = series::Moments::new(recorded, young, options.end.clamp(0.0, 1.0));
         let between = moments.at[series::MOMENTS - 1] - moments.at[0];
         let step_ns = meta.clock.between(start, start.saturating_add(between)) as f64
@@ -210,7 +215,9 @@ impl Leaks {
             }));
         }
         let head = Head::new(analysis, &options.filter);
-        Ok(Self { version: 1, head, young_ns, classes, stacks })
+        let duration_ns = meta.clock.between(start, start.saturating_add(recorded_ticks));
+        let seen_per_hour = seen_per_hour(analysis.capture().sample_bytes, duration_ns);
+        Ok(Self { version: 1, head, young_ns, seen_per_hour, classes, stacks })
     }
 
     /// As JSON.
@@ -222,6 +229,17 @@ impl Leaks {
     pub fn class(&self, class: Class) -> Option<&ClassData> {
         self.classes.iter().find(|c| c.class == class)
     }
+}
+
+/// So many blocks of a growing stack have to be in a sample for each of the intervals to have some: with fewer,
+/// one of them has none by chance (`a_leak_in_a_sample_is_seen_from_some_size_on`, in the tests).
+const BLOCKS_TO_SEE: u64 = 50;
+
+/// See [`Leaks::seen_per_hour`].
+fn seen_per_hour(sample_bytes: u64, duration_ns: u64) -> Option<u64> {
+    let hours = duration_ns as f64 / 3600e9;
+    let sampled = sample_bytes > 0 && hours > 0.0;
+    sampled.then(|| (BLOCKS_TO_SEE as f64 * sample_bytes as f64 / hours) as u64)
 }
 
 fn class_data(class: Class, judged: &[Row]) -> ClassData {

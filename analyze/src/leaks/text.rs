@@ -20,6 +20,14 @@ impl Leaks {
             "\nverdicts on the blocks that were at least {} old when they were looked at:",
             duration(self.young_ns)
         )?;
+        if let Some(n) = self.seen_per_hour {
+            writeln!(
+                out,
+                "a sample this fine and this long shows what grows by {} an hour or more; for less, record \
+                 longer, or finer (--sample=SIZE)",
+                bytes(n)
+            )?;
+        }
         for c in &self.classes {
             writeln!(out, "  {:<17} {}", c.class.name(), line(c))?;
         }
