@@ -36,7 +36,7 @@ pub struct UnnamedData {
 impl SymbolsData {
     pub(super) fn new(symbols: &Symbolizer<'_>) -> Self {
         let data = |(why, module, addresses): (crate::symbols::Unnamed, Option<&str>, u64)| {
-            UnnamedData { module: module.map(shown), reason: why.why(), addresses }
+            UnnamedData { module: module.map(shown), reason: symbols.why(why), addresses }
         };
         let mut reasons: Vec<_> = symbols.unnamed().map(data).collect();
         reasons.sort_by(|a, b| (b.addresses, &a.module).cmp(&(a.addresses, &b.module)));

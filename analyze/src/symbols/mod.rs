@@ -17,6 +17,7 @@ mod unpack;
 use crate::Analysis;
 use crate::load::Pc;
 use names::Names;
+use prof_trace::runtimes::Runtime;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -169,6 +170,21 @@ impl<'a> Symbolizer<'a> {
     /// How many addresses were looked up.
     pub fn looked_up(&self) -> u64 {
         self.counted.len() as u64
+    }
+
+    /// Why addresses have no function, with what would give them one.
+    pub fn why(&self, unnamed: Unnamed) -> &'static str {
+        let runtimes = &self.analysis.meta().runtimes;
+        match unnamed {
+            Unnamed::NoModule if runtimes.contains(&Runtime::Java) => {
+                "in no module, and in no /tmp/perf-PID.map: `jcmd PID Compiler.perfmap` writes one (JDK 17), and \
+                 java -XX:+PreserveFramePointer has whole stacks"
+            }
+            Unnamed::NoModule if runtimes.contains(&Runtime::V8) => {
+                "in no module, and in no /tmp/perf-PID.map: node --perf-basic-prof writes one"
+            }
+            other => other.why(),
+        }
     }
 
     /// Addresses without a function, by reason and module.
