@@ -130,6 +130,12 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.states_addr = mapped.ring.addr + geometry.states_at() as u64;
     c.states_count = geometry.states() as u64;
     c.more_count = geometry.more_states() as u64;
+    c.first_segments = geometry.first_segments() as u64;
+    // Each of its threads may hold one before anybody collects.
+    let holders = crate::proc::threads(i.target.pid).map_or(0, |t| t.len() as u64);
+    if holders > c.first_segments / 4 {
+        c.more_segments.store(2 * holders, Relaxed);
+    }
     c.states_stride = prof_trace::shared::STATE_SIZE as u64;
     c.flag_addr = mapped.flag.addr;
     c.flag_len = mapped.flag.len;

@@ -149,9 +149,14 @@ impl Collector {
         for (addr, len) in areas(&self.shared) {
             ours = ours.saturating_add(len / page);
             // What the target claims of it is no reason to look at more than there can be.
-            let most =
-                if addr == c.ring_addr { geometry.in_use(more).end } else { geometry.size() };
-            there += self.target.resident(addr / page, len.min(most as u64) / page);
+            let parts = match addr == c.ring_addr {
+                true => geometry.in_use(more, self.drain.reached()),
+                false => [0..geometry.size(), 0..0],
+            };
+            for part in parts {
+                let (from, to) = (part.start as u64, len.min(part.end as u64));
+                there += self.target.resident((addr + from) / page, to.saturating_sub(from) / page);
+            }
         }
         let without = |all: u64, ours: u64| if ours < all { all - ours } else { all };
         (without(rss, there), without(vss, ours))
@@ -338,11 +343,30 @@ impl Collector {
             self.look_at_maps();
         }
         self.born += born;
-        let free = self.shared.geometry().segments().saturating_sub(used);
-        self.short = free < self.shared.geometry().segments() / 4 || self.born > MANY_THREADS;
+        self.lend(used);
+        let (first, now) = self.shared.segments_now();
+        let free = first.saturating_sub(used - self.drain.open);
+        self.short = free < first / 4 || self.born > MANY_THREADS;
         let new = self.drain.bytes + self.drain.damaged - before.0 - before.1;
-        self.adapt(new, (free * SEGMENT_SIZE) as u64);
-        new > (self.shared.geometry().segments() * SEGMENT_SIZE / 16) as u64
+        self.adapt(new, (now.saturating_sub(used) * SEGMENT_SIZE) as u64);
+        new > (first * SEGMENT_SIZE / 16) as u64
+    }
+
+    /// Has as many segments beside the first ones used as threads hold open, and some for those to come; `used`
+    /// are in use.
+    fn lend(&mut self, used: usize) {
+        let (first, now) = self.shared.segments_now();
+        let all = self.shared.geometry().segments();
+        if first == all {
+            return;
+        }
+        let open = self.drain.open;
+        // Few threads leave the ring as it was asked for.
+        let more = if open < first / 4 { 0 } else { 2 * open };
+        let more = more.max(used.saturating_sub(first)).next_multiple_of(64).min(all - first);
+        if first + more != now {
+            self.shared.control().more_segments.store(more as u64, Relaxed);
+        }
     }
 
     /// Chooses how long to sleep from what the last sleep brought, in bytes, and what room is left.

@@ -43,6 +43,8 @@ pub struct Drain {
     recorded: Vec<u8>,
     read: Vec<usize>,
     pass: u64,
+    /// Segments that threads were writing to at the last look.
+    pub open: usize,
     /// Bytes that were no events.
     pub damaged: u64,
     /// Bytes that were.
@@ -56,7 +58,7 @@ pub struct Drain {
 impl Drain {
     /// Nothing read yet.
     pub fn new(shared: &Shared) -> Self {
-        let n = shared.geometry().segments();
+        let n = shared.segments_now().0;
         Self {
             segments: std::iter::repeat_with(Progress::default).take(n).collect(),
             spare: Vec::new(),
@@ -65,6 +67,7 @@ impl Drain {
             recorded: Vec::with_capacity(2 * SEGMENT_SIZE),
             read: Vec::new(),
             pass: 1, // a thread's `gap` of 0 is no pass's
+            open: 0,
             damaged: 0,
             bytes: 0,
             events: 0,
@@ -88,7 +91,9 @@ impl Drain {
         self.pass += 1;
         self.look(shared);
         let views = std::mem::take(&mut self.views);
-        out.set_hurry(views.len() > shared.geometry().segments() / HURRY);
+        // Of those that threads hold nearly all may be read already.
+        self.open = views.iter().filter(|v| !v.closed).count();
+        out.set_hurry(views.len() - self.open > shared.segments_now().0 / HURRY);
         for group in views.chunk_by(|a, b| a.serial == b.serial) {
             for v in group {
                 let t = threads.seen(v.serial, v.tid);
@@ -130,6 +135,10 @@ impl Drain {
                 used &= used - 1;
                 self.views.extend(ring::view(shared, index));
             }
+        }
+        let most = self.views.last().map_or(0, |v| v.index + 1);
+        if most > self.segments.len() {
+            self.segments.resize_with(most, Progress::default);
         }
         self.views.sort_unstable_by_key(|v| (v.serial, v.seq));
     }
@@ -200,12 +209,20 @@ impl Drain {
 
     /// Has the segment be read from `drained` on, where one of its events ends.
     pub fn begin_at(&mut self, shared: &Shared, tree: &mut Tree, v: &View, drained: usize) {
+        if v.index >= self.segments.len() {
+            self.segments.resize_with(v.index + 1, Progress::default);
+        }
         let Some(p) = self.segments.get_mut(v.index) else { return };
         p.start(v.serial, v.seq, &mut self.spare);
         let bytes = &mut self.copy[..drained.min(SEGMENT_SIZE)];
         shared.copy_out(v.index, 0, bytes);
         let done = p.translate(bytes, shared, tree, &mut Nothing);
         p.drained = done.bytes as u32;
+    }
+
+    /// Segments up to the last one that was ever seen in use.
+    pub fn reached(&self) -> usize {
+        self.segments.len()
     }
 
     /// Marks the active segments of threads that `gone` tells to have ended.

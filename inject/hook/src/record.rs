@@ -54,6 +54,9 @@ pub fn add(counter: &core::sync::atomic::AtomicU64, n: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
 }
 
+/// How a segment is taken.
+type Take = fn(&Shared, usize) -> Option<usize>;
+
 /// Takes the next segment; waits for one as long as the recording allows.
 #[cold]
 #[inline(never)]
@@ -65,7 +68,8 @@ pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
     }
     // Always the same: what the collector has given back last is still in the processor's cache.
     let start = t.index as usize;
-    let Some(index) = ring::take(shared, start).or_else(|| wait(shared, start)) else {
+    let take: Take = if t.seq == 0 { ring::take_first } else { ring::take };
+    let Some(index) = take(shared, start).or_else(|| wait(shared, start, take)) else {
         return false;
     };
     let full = &shared.control().full_since;
@@ -92,7 +96,7 @@ pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
 
 /// Waits for a free segment; turns recording off if nobody is there to free one. All threads together
 /// wait once, and then go on at full speed, without recording, until a segment is free again.
-fn wait(shared: &Shared, start: usize) -> Option<usize> {
+fn wait(shared: &Shared, start: usize, take: Take) -> Option<usize> {
     let c = shared.control();
     let per_ns = |ns: u64| (ns as u128 * c.ticks_per_sec as u128 / 1_000_000_000) as u64;
     let began = clock::before(shared);
@@ -133,7 +137,7 @@ fn wait(shared: &Shared, start: usize) -> Option<usize> {
                 core::hint::spin_loop();
             }
         }
-        if let Some(index) = ring::take(shared, start) {
+        if let Some(index) = take(shared, start) {
             return Some(index);
         }
     }

@@ -15,9 +15,30 @@ pub const SEGMENT_FULL: usize = SEGMENT_SIZE - MAX_EVENT;
 
 /// Takes a free segment; `start` spreads threads over the list. `None`: the ring is full.
 pub fn take(shared: &Shared, start: usize) -> Option<usize> {
-    let words = shared.geometry().segments() / 64;
-    for i in 0..words {
-        let w = (start + i) % words;
+    let (first, all) = shared.segments_now();
+    take_in(shared, start, first / 64, all / 64)
+}
+
+/// The same for the first one of a thread: threads that write little keep theirs, however many there are. So
+/// it may be any, and half of those that are taken first are left to threads that write much.
+pub fn take_first(shared: &Shared, start: usize) -> Option<usize> {
+    let (first, all) = (shared.segments_now().0 / 64, shared.geometry().segments() / 64);
+    if first < all && free_in(shared, first) <= first * 32 {
+        let found = take_from(shared, first..all);
+        if found.is_some() {
+            return found;
+        }
+    }
+    take_in(shared, start, first, all)
+}
+
+/// Takes a segment that is free in the first words of the list, or else behind them.
+fn take_in(shared: &Shared, start: usize, first: usize, all: usize) -> Option<usize> {
+    take_from(shared, (0..first).map(|i| (start + i) % first).chain(first..all))
+}
+
+fn take_from(shared: &Shared, words: impl Iterator<Item = usize>) -> Option<usize> {
+    for w in words {
         let word = shared.free_word(w)?;
         let mut bits = word.load(Relaxed);
         while bits != 0 {
@@ -73,7 +94,11 @@ pub fn fill(shared: &Shared) {
 
 /// Number of segments on the free list.
 pub fn free_count(shared: &Shared) -> usize {
-    let words = shared.geometry().segments() / 64;
+    free_in(shared, shared.geometry().segments() / 64)
+}
+
+/// Those in the first words of it.
+fn free_in(shared: &Shared, words: usize) -> usize {
     (0..words)
         .filter_map(|w| shared.free_word(w))
         .map(|w| w.load(Relaxed).count_ones() as usize)

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 /// First word of the control page.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Grows with every change of the layout. Of what has another number, prof knows [`Stable`] alone.
-pub const LAYOUT: u32 = 20;
+pub const LAYOUT: u32 = 21;
 /// Second word of the flag page: tells the attached process from its forked children, in which the
 /// kernel has wiped the page and nothing else of prof's memory is mapped.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -86,6 +86,8 @@ pub const STATE_SIZE: usize = 400 << 10;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
     segments: usize,
+    /// How many of them are for more threads than the others suffice for.
+    more_segments: usize,
     states: usize,
     more: usize,
     tables: usize,
@@ -98,7 +100,7 @@ impl Geometry {
     /// A ring of about `bytes` bytes of events: between 64 segments and [`MAX_SEGMENTS`].
     pub fn for_ring(bytes: usize) -> Self {
         let segments = (bytes / SEGMENT_SIZE).clamp(64, MAX_SEGMENTS) / 64 * 64;
-        Self { segments, states: MIN_STATES, more: 0, tables: 0 }
+        Self { segments, more_segments: 0, states: MIN_STATES, more: 0, tables: 0 }
     }
 
     /// The same with room for so many threads at a time: a power of two up to [`FIRST_SLOTS`].
@@ -113,7 +115,16 @@ impl Geometry {
     #[must_use]
     pub fn with_more_threads(self, threads: usize) -> Self {
         let more = if threads == 0 { 0 } else { threads.next_power_of_two().min(MORE_SLOTS) };
-        Self { more, ..self }
+        let first = self.first_segments();
+        // Half of the slots are ever used (see `room.rs`).
+        let segments = (first + more / 2).min(MAX_SEGMENTS) / 64 * 64;
+        Self { more, segments, more_segments: segments - first, ..self }
+    }
+
+    /// The segments that threads take first, and whose memory prof makes. The others are address space alone until
+    /// so many threads hold one.
+    pub fn first_segments(self) -> usize {
+        self.segments - self.more_segments
     }
 
     /// The same with room for so many bytes of unwind tables.
@@ -148,6 +159,7 @@ impl Geometry {
         let segments = segments as usize;
         ((64..=MAX_SEGMENTS).contains(&segments) && segments.is_multiple_of(64)).then_some(Self {
             segments,
+            more_segments: 0,
             states: 0,
             more: 0,
             tables: 0,
@@ -157,7 +169,7 @@ impl Geometry {
     /// For the hook, whose number of segments prof has checked.
     #[inline(always)]
     pub const fn trusted(segments: usize) -> Self {
-        Self { segments, states: 0, more: 0, tables: 0 }
+        Self { segments, more_segments: 0, states: 0, more: 0, tables: 0 }
     }
 
     /// Number of segments.
@@ -188,10 +200,12 @@ impl Geometry {
         ]
     }
 
-    /// What of the memory may have pages; `more`: there have been more threads than have room at first sight.
-    pub fn in_use(self, more: bool) -> Range<usize> {
+    /// What of the memory may have pages, if so many segments were ever to be used; `more`: there have been more
+    /// threads than have room at first sight.
+    pub fn in_use(self, more: bool, segments: usize) -> [Range<usize>; 2] {
         let states = self.states + if more { self.more } else { 0 };
-        0..self.states_at() + states * STATE_SIZE
+        let events = DATA_AT + segments.min(self.segments) * SEGMENT_SIZE;
+        [0..events, self.tables().start..self.states_at() + states * STATE_SIZE]
     }
 
     /// The ranges (offset, length) that are written from the first event on, so that prof can
@@ -201,8 +215,8 @@ impl Geometry {
             (0, SLOTS_AT + self.states * size_of::<Slot>()),
             (FUNCTIONS_AT, FUNCTIONS * size_of::<Function>()),
             (PCS_AT, PC_LEVEL0 * 3 * size_of::<PcEntry>()),
-            (HEADS_AT, self.segments * size_of::<SegmentHead>()),
-            (DATA_AT, self.segments * SEGMENT_SIZE),
+            (HEADS_AT, self.first_segments() * size_of::<SegmentHead>()),
+            (DATA_AT, self.first_segments() * SEGMENT_SIZE),
         ]
     }
 }
@@ -349,6 +363,11 @@ pub struct Control {
     pub toggles: [Toggle; TOGGLES],
     /// Number of thread states behind the first [`Control::states_count`], for threads that find no room there.
     pub more_count: u64,
+    /// [`Geometry::first_segments`].
+    pub first_segments: u64,
+    /// How many of the segments behind those may be taken: about as many as threads hold open. So with a thousand
+    /// idle threads the ring has room for as much as with one.
+    pub more_segments: AtomicU64,
     /// How often the collector has freed slots.
     pub slots_freed: AtomicU64,
     /// Threads that found no room; see [`TurnedAway`].
@@ -481,6 +500,19 @@ impl Shared {
     table!(/// 64 segments' worth of the free list: a set bit is a free segment.
         free_word, FREE_AT, AtomicU64, |s: &Self| s.geometry.segments / 64);
 
+    /// How many segments are taken first, and how many may be taken in all.
+    pub fn segments_now(&self) -> (usize, usize) {
+        let c = self.control();
+        let all = self.geometry.segments;
+        let first = (c.first_segments as usize).min(all) / 64 * 64;
+        // Where nobody has said so, all are alike.
+        if first == 0 {
+            return (all, all);
+        }
+        let more = (c.more_segments.load(Relaxed).min(all as u64)) as usize / 64 * 64;
+        (first, (first + more).min(all))
+    }
+
     /// First byte of a segment's [`SEGMENT_SIZE`] bytes.
     #[inline(always)]
     pub fn data(&self, index: usize) -> Option<*mut u8> {
@@ -594,6 +626,8 @@ mod tests {
         assert_eq!(Geometry::from_segments(4096).map(|g| g.segments), Some(4096));
         assert_eq!(Geometry::from_segments(63), None);
         let more = g.with_threads(3000).with_more_threads(20_000).with_tables(1);
+        assert_eq!((more.first_segments(), g.first_segments()), (4096, 4096));
+        assert_eq!(more.segments(), 4096 + more.more_states() / 2);
         assert_eq!((more.states(), more.more_states()), (4096, 32768.min(MORE_SLOTS)));
         let states = (4096 + more.more_states()) * STATE_SIZE;
         assert_eq!(more.size(), up(more.states_at() + states));
