@@ -65,7 +65,18 @@ impl<'a> Series<'a> {
         let pid = self.target.pid.to_string();
         let file = format!("{}.prof", self.number);
         let mut c = Command::new(Scene::binary());
-        c.args(["attach", &pid, "--ring-size", "1MiB", "-o", &file, "--timeout", "20s"]);
+        c.args([
+            "attach",
+            &pid,
+            "--ring-size",
+            "1MiB",
+            "-o",
+            &file,
+            "--timeout",
+            "20s",
+            "--look",
+            "0s",
+        ]);
         prepare(&mut c);
         c.current_dir(&self.scene.dir).stdin(Stdio::null());
         let out = run(c);
@@ -161,7 +172,8 @@ fn allocations_that_fail_one_by_one() {
     };
     let pid = target.pid.to_string();
     let mut counted = Command::new(Scene::binary());
-    counted.args(["attach", &pid, "--ring-size", "1MiB", "-o", "count.prof"]).env("COUNT", "1");
+    counted.args(["attach", &pid, "--ring-size", "1MiB", "-o", "count.prof", "--look", "0s"]);
+    counted.env("COUNT", "1");
     counted.env("LD_PRELOAD", &library).current_dir(&scene.dir).stdin(Stdio::null());
     let said = run(counted).ok("an attach that is counted").stderr;
     scene.detach(&target);
@@ -221,7 +233,8 @@ fn threads_that_can_not_be_made() {
     let mut failures = 0;
     for tasks in 2..9 {
         let file = format!("{tasks}.prof");
-        let out = limited(&["attach", &pid, "--ring-size", "1MiB", "-o", &file], tasks);
+        let out =
+            limited(&["attach", &pid, "--ring-size", "1MiB", "-o", &file, "--look", "0s"], tasks);
         assert!((0..=3).contains(&out.code) && !out.stderr.contains("panicked"), "{out:#?}");
         failures += u32::from(out.code != 0);
         if out.code == 0 {

@@ -82,7 +82,7 @@ fn killed_attaching(name: &str, program: &Path, args: &[&str], kills: usize) {
     let before = Snapshot::of(&target);
     let run = |at| {
         let _ = std::fs::remove_file(scene.path("k.prof"));
-        let options = ["attach", &pid, "-o", "k.prof", "--ring-size", "1MiB"];
+        let options = ["attach", &pid, "-o", "k.prof", "--ring-size", "1MiB", "--look", "0s"];
         killed_at(prof(&scene, &options), at)
     };
     let (calls, _) = run(None);

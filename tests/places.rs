@@ -106,7 +106,9 @@ fn a_static_program_without_a_signal_restorer_survives_kills() {
     let pid = target.pid.to_string();
     for i in 0..12u64 {
         let mut command = Command::new(Scene::binary());
-        command.args(["attach", &pid, "-o", &format!("k{i}.prof")]).current_dir(&scene.dir);
+        command
+            .args(["attach", &pid, "-o", &format!("k{i}.prof"), "--look", "0s"])
+            .current_dir(&scene.dir);
         let null = std::process::Stdio::null;
         let mut child = command.stdout(null()).stderr(null()).spawn().expect("prof");
         std::thread::sleep(std::time::Duration::from_micros(3000 * i + 700));

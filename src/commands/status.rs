@@ -207,13 +207,8 @@ impl Status {
         for remark in probes(&p.probes) {
             line("probes", remark);
         }
-        if let Some(s) = &self.summary {
-            for (i, text) in s.unseen.iter().flat_map(|u| &u.text).enumerate() {
-                line(if i == 0 { "unseen" } else { "" }, text.clone());
-            }
-            if let Some(text) = workers_text(&s.workers) {
-                line("workers", text);
-            }
+        for (name, text) in self.unseen() {
+            line(name, text);
         }
         if p.unknown_modules > 0 {
             let n = p.unknown_modules;
@@ -233,6 +228,14 @@ impl Status {
             line("advice", format!("the collector has died; `prof detach {pid}` saves the rest"));
         }
         t
+    }
+
+    /// What the recording does not see.
+    fn unseen(&self) -> Vec<(&'static str, String)> {
+        let Some(s) = &self.summary else { return Vec::new() };
+        let text = s.unseen.iter().flat_map(|u| u.text.clone()).enumerate();
+        let unseen = text.map(|(i, text)| (if i == 0 { "unseen" } else { "" }, text));
+        unseen.chain(workers_text(&s.workers).map(|text| ("workers", text))).collect()
     }
 
     fn json(&self) -> Value {

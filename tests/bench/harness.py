@@ -50,7 +50,8 @@ def prof(*args):
 
 def attach(pid, *options):
     """The recording's path, and the longest stop in ms."""
-    r = prof("attach", pid, *options)
+    look = ["--look", "0s"] if "--look" in prof("attach", "--help").stdout else []
+    r = prof("attach", pid, *look, *options)
     return os.path.normpath(os.path.join(SCRATCH, r.stdout.strip())), longest_stop(r.stderr)
 
 

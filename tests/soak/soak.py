@@ -56,6 +56,8 @@ class Soak:
 
     def start(self, *args, under=()):
         """prof, started by another program if need be."""
+        if args and args[0] == "attach":
+            args = (*args, "--look", "0s")  # what is killed is the attach, not the look behind it
         return subprocess.Popen([*under, self.prof, *map(str, args)], cwd=self.scratch, text=True,
                                 stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE)
