@@ -22,7 +22,7 @@ const FIRST_BIN: u64 = 2 * WORD;
 const NEXT: u64 = FIRST_BIN + 2 * BINS * WORD + BITMAP;
 const SYSTEM: u64 = NEXT + 3 * WORD;
 /// Bytes in front of the lists of small chunks: three numbers of 32 bits, and up to a word.
-const HEAD: u64 = (12 + WORD - 1) / WORD * WORD;
+const HEAD: u64 = 12u64.next_multiple_of(WORD);
 const TOP: u64 = HEAD + FAST * WORD;
 /// Heaps of arenas beside the main one begin at multiples of this.
 const HEAP: u64 = if WORD == 8 { 64 << 20 } else { 1 << 20 };
@@ -222,7 +222,7 @@ impl<'a> Look<'a> {
             bytes = bytes.saturating_add(self.count(size, system)?);
             count += 1;
             let mixed = next ^ (link_at >> 12);
-            let fits = |p: u64| p == 0 || (p % (2 * WORD) == 0 && self.words::<1>(p).is_some());
+            let fits = |p: u64| p == 0 || (p.is_multiple_of(2 * WORD) && self.words::<1>(p).is_some());
             at = [mixed, next].into_iter().find(|p| fits(*p))?;
             if count > MOST_CHUNKS {
                 return None;
