@@ -116,6 +116,39 @@ fn thirty_thousand_threads_have_room() {
     assert_eq!(sum("live_count"), 0, "{}", r.askers());
 }
 
+/// How often each thread of a process has gone to sleep.
+fn sleeps(pid: i32) -> std::collections::HashMap<i32, u64> {
+    let one = |tid: i32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
+        let field = status.lines().find_map(|l| l.strip_prefix("voluntary_ctxt_switches:"))?;
+        Some((tid, field.trim().parse().ok()?))
+    };
+    let tids = common::numbers_in(Path::new(&format!("/proc/{pid}/task")));
+    tids.into_iter().filter_map(one).collect()
+}
+
+#[test]
+#[cfg(target_arch = "x86_64")] // so many threads take minutes in an emulated machine
+fn each_of_ten_thousand_threads_is_stopped_once_at_a_time() {
+    let wanted = room_for_threads().min(10_000);
+    let scene = Scene::new("stops");
+    let mut target = Target::start(&program("crowd.c"), &[]);
+    target.ask(&format!("go {wanted}"));
+    let before = sleeps(target.pid);
+    scene.attach(&target);
+    let after = sleeps(target.pid);
+    // An attach stops all threads twice, to map the ring and to patch. A thread that sleeps goes to sleep twice
+    // for each: in the stop, and again behind it. Few are asked for more: to make calls, or what they are.
+    let more = before.iter().filter(|(tid, n)| after.get(tid).is_some_and(|now| now - *n > 4));
+    let more = more.count();
+    assert!(more <= 16 + before.len() / 100, "{more} of {} were stopped more often", before.len());
+    let (pid, timeout) = (target.pid.to_string(), "60s");
+    scene.prof(&["detach", &pid, "--timeout", timeout]).ok("detach");
+    target.ask("free");
+    target.ask("end");
+    target.quit();
+}
+
 /// Four threads free each other's blocks at full speed: no event is lost, and on each address an
 /// allocation follows the free before it, whoever made the two.
 #[track_caller]

@@ -192,6 +192,9 @@ impl Installed {
             let from = RemoteAddr(regs.sp() & !(WORD as u64 - 1));
             let stack = maps.iter().find(|m| m.holds(from));
             let len = stack.map_or(STACK_SEARCH.0 as u64, |m| m.end.0 - from.0);
+            // A thread's descriptor stands at the end of its stack, where several stacks are one mapping.
+            let own = regs.thread_pointer().wrapping_sub(from.0);
+            let len = if own == 0 { len } else { len.min(own) };
             let bytes = self.mem.read_some(from, len.min(STACK_SEARCH.1) as usize);
             let all: Vec<u64> = words(&bytes).collect();
             // A pointer to a function is none to the inside of it, whatever it says of its state. Far from

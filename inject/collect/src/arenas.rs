@@ -222,7 +222,8 @@ impl<'a> Look<'a> {
             bytes = bytes.saturating_add(self.count(size, system)?);
             count += 1;
             let mixed = next ^ (link_at >> 12);
-            let fits = |p: u64| p == 0 || (p.is_multiple_of(2 * WORD) && self.words::<1>(p).is_some());
+            let fits =
+                |p: u64| p == 0 || (p.is_multiple_of(2 * WORD) && self.words::<1>(p).is_some());
             at = [mixed, next].into_iter().find(|p| fits(*p))?;
             if count > MOST_CHUNKS {
                 return None;
