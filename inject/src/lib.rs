@@ -9,6 +9,7 @@
 
 mod activate;
 mod addr;
+mod asleep;
 mod bridge;
 pub mod cgroup;
 mod children;

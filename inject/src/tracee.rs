@@ -3,6 +3,7 @@
 //! Threads are seized, never attached to: no SIGSTOP is sent, a stopped process stays stopped, and if
 //! prof dies the kernel lets go of the thread where it is. `PTRACE_O_EXITKILL` is never set.
 
+use crate::asleep;
 use crate::patience::{Patience, SLEEPS};
 use crate::proc::Status;
 use crate::sandbox::{Dispatch, GET_DISPATCH};
@@ -549,7 +550,12 @@ impl Tracee {
     /// A call that the stop has ended with EINTR, and that the kernel never restarts by itself, is
     /// made again: at once, since a tracer that dies could not any more.
     fn reissue(&mut self) {
-        let Ok(was) = self.regs() else { return };
+        let Ok(mut was) = self.regs() else { return };
+        let (pid, tid) = (self.pid, self.tid);
+        if let Some(call) = asleep::ended(pid, tid, &was, |number| self.asked(number)) {
+            self.blocked = Some(call);
+            was.set_blocked(self.blocked);
+        }
         let whole = was.restored_at_stop(false);
         if whole == was {
             return;
@@ -560,6 +566,18 @@ impl Tracee {
         if self.set_regs(&again).is_ok() {
             self.ended = Some((was, again));
         }
+    }
+
+    /// The first argument of the system call that the stopped thread has come from, where the kernel only tells if it
+    /// takes the thread to be in that call. It does for as long as the question takes.
+    fn asked(&mut self, number: u64) -> Option<u64> {
+        let set = Registers::Set(call::SYSTEM_CALL_REGSET?);
+        let number = i32::try_from(number).ok()?;
+        let none = -1i32;
+        self.put(set, std::ptr::from_ref(&number).cast(), size_of::<i32>()).ok()?;
+        let seen = blocked(self.pid, self.tid);
+        self.put(set, std::ptr::from_ref(&none).cast(), size_of::<i32>()).ok()?;
+        seen.filter(|b| b.number == number as u64).map(|b| b.args[0])
     }
 
     /// But not if a signal is due now, which would have ended it.

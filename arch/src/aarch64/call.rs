@@ -222,6 +222,38 @@ impl UserRegs {
         self.blocked_here(self.pc).or(self.blocked_here(behind)).is_some()
     }
 
+    /// The number of the call that has ended with EINTR, if it is one that a stop may have ended, and the thread was
+    /// not seen asleep in it: it may have fallen asleep, or have been about to, after it was looked at.
+    #[must_use]
+    pub fn ended_unseen(&self) -> Option<u64> {
+        let ended = self.x[0] as i64 == -EINTR && is_never_restarted(self.x[8]);
+        (ended && self.blocked_here(self.pc).is_none()).then_some(self.x[8])
+    }
+
+    /// The first argument of that call, if the registers tell.
+    #[must_use]
+    pub fn first_argument(&self) -> Option<u64> {
+        None
+    }
+
+    /// Whether the code before the program counter, of which this is the end, makes a system call.
+    #[must_use]
+    pub fn is_behind_call(&self, before: &[u8]) -> bool {
+        before.ends_with(&super::syscall::SYSCALL_INSN)
+    }
+
+    /// Whether the stack below the stack pointer has the frame of a signal that interrupted the thread right here, so
+    /// that EINTR was its due.
+    #[must_use]
+    pub fn has_signal_frame(&self, below: &[u8]) -> bool {
+        // struct sigcontext: x0 to x30, the stack pointer, the program counter.
+        let words = below.as_chunks::<8>().0;
+        words.windows(33).any(|w| {
+            let is = |at: usize, value: u64| w.get(at) == Some(&value.to_le_bytes());
+            is(0, self.x[0]) && is(8, self.x[8]) && is(31, self.sp) && is(32, self.pc)
+        })
+    }
+
     /// The call that the stop has ended with EINTR, where it must be issued again.
     fn reissue(&self) -> Option<Blocked> {
         let ended = self.x[0] as i64 == -EINTR && NEVER_RESTARTED.contains(&self.x[8]);

@@ -258,6 +258,44 @@ impl UserRegs {
         self.blocked_here(self.pc()).or(self.blocked_here(self.behind())).is_some()
     }
 
+    /// The number of the call that has ended with EINTR, if it is one that a stop may have ended, and the thread was
+    /// not seen asleep in it: it may have fallen asleep, or have been about to, after it was looked at.
+    #[must_use]
+    pub fn ended_unseen(&self) -> Option<u64> {
+        let number = u64::from(self.r[7]);
+        let ended = self.syscall_result() == -EINTR && is_never_restarted(number);
+        (ended && self.blocked_here(self.pc()).is_none()).then_some(number)
+    }
+
+    /// The first argument of that call, if the registers tell.
+    #[must_use]
+    pub fn first_argument(&self) -> Option<u64> {
+        // -1 where it is not in a call.
+        (self.orig_r0 != u32::MAX).then_some(self.orig_r0.into())
+    }
+
+    /// Whether the code before the program counter, of which this is the end, makes a system call.
+    #[must_use]
+    pub fn is_behind_call(&self, before: &[u8]) -> bool {
+        if self.svc_len() == 4 {
+            before.ends_with(&[0, 0, 0, 0xef])
+        } else {
+            before.ends_with(&[0, 0xdf])
+        }
+    }
+
+    /// Whether the stack below the stack pointer has the frame of a signal that interrupted the thread right here, so
+    /// that EINTR was its due.
+    #[must_use]
+    pub fn has_signal_frame(&self, below: &[u8]) -> bool {
+        // struct sigcontext: r0 to r10, fp, ip, sp, lr, pc.
+        let words = below.as_chunks::<4>().0;
+        words.windows(16).any(|w| {
+            let is = |at: usize| w.get(at) == self.r.get(at).map(|r| r.to_le_bytes()).as_ref();
+            is(0) && is(7) && is(SP as usize) && is(PC as usize)
+        })
+    }
+
     /// The call that the stop has ended with EINTR, where it must be issued again.
     fn reissue(&self) -> Option<Blocked> {
         let ended = self.syscall_result() == -EINTR && is_never_restarted(self.r[7].into());

@@ -174,6 +174,31 @@ impl UserRegs {
     /// [`NEEDS_BLOCKED`]).
     pub fn set_blocked(&mut self, _blocked: Option<Blocked>) {}
 
+    /// The number of the call that has ended with EINTR, where only having seen the thread asleep tells whether by the
+    /// stop: the registers tell here.
+    #[must_use]
+    pub fn ended_unseen(&self) -> Option<u64> {
+        None
+    }
+
+    /// See [`ended_unseen`](Self::ended_unseen).
+    #[must_use]
+    pub fn first_argument(&self) -> Option<u64> {
+        None
+    }
+
+    /// See [`ended_unseen`](Self::ended_unseen).
+    #[must_use]
+    pub fn is_behind_call(&self, _before: &[u8]) -> bool {
+        false
+    }
+
+    /// See [`ended_unseen`](Self::ended_unseen).
+    #[must_use]
+    pub fn has_signal_frame(&self, _below: &[u8]) -> bool {
+        false
+    }
+
     /// Prepares a system call: the thread is to go on at a `syscall` instruction. "Not in a system
     /// call" stands in the place of `$zero`, so that the kernel does not take the number in `$v0` for
     /// the error of an interrupted one.
