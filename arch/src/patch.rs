@@ -18,6 +18,17 @@ pub enum Lead {
     Down(u32),
 }
 
+/// What the breakpoint of a uprobe does that is put at a function's entry while it is patched.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Probed {
+    /// No harm: probe and hook both see each call.
+    Passes,
+    /// The calls go past the hook.
+    Hides,
+    /// The program runs into the middle of the patch, and crashes.
+    Breaks,
+}
+
 /// Where to patch a function, and what that displaces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PatchPlan {
@@ -188,7 +199,7 @@ pub struct StubParams<'a> {
     /// Address of the patched function.
     pub func_addr: u64,
     /// The entry is one of [`hook_entry_many`](crate::hook_entry_many): on AMD64 it finds the descriptor's
-    /// address on the stack, and the stub changes no register.
+    /// address on the stack, and the stub changes no register; on MIPS64 `$t8` and `$t9`.
     pub many: bool,
     /// Its bytes from before the patch.
     pub code: &'a [u8],

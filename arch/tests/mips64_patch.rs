@@ -295,7 +295,9 @@ fn data(isa: Isa, all: &[(String, String)], blob: &[u8], places: &[(u64, u64)]) 
         )
         .unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(stub.bytes.len() as u64 <= STUB_ROOM);
-        let (patch, bytes) = (bytes_in_c(&stub.patch), bytes_in_c(&stub.bytes));
+        // With what stands in front of it.
+        let patch = [&code[..plan.patch_offset], &stub.patch].concat();
+        let (patch, bytes) = (bytes_in_c(&patch), bytes_in_c(&stub.bytes));
         let _ = writeln!(arrays, "static const u8 p{n}[] = {{{patch}}}, s{n}[] = {{{bytes}}};");
         let original = stub.original_addr;
         let _ = writeln!(

@@ -3,8 +3,9 @@
 
 mod common;
 
+use prof_arch::patch::Probed;
 use prof_arch::unwind::function_range;
-use prof_arch::x86_64::insn::{Lead, PatchPlan, Refusal, plan_at_entry, plan_patch, uprobe_breaks};
+use prof_arch::x86_64::insn::{Lead, PatchPlan, Refusal, plan_at_entry, plan_patch, uprobe};
 use prof_arch::x86_64::jump::PATCH_LEN;
 use prof_arch::x86_64::relocate::{StubParams, build_stub, relocate, stub_window};
 use std::ptr::null_mut;
@@ -23,7 +24,8 @@ fn the_first_instruction_is_left_where_it_can_be() {
         let code = [first, &rest].concat();
         let plan = plan_patch(&code, ADDR, Some(code.len() as u64)).unwrap();
         assert!(plan.patch_offset == 0 || plan.patch_offset == first.len());
-        assert_eq!(uprobe_breaks(plan.patch_offset as u64, &code), plan.patch_offset == 0);
+        let breaks = uprobe(plan.patch_offset as u64, &code, ADDR) == Probed::Breaks;
+        assert_eq!(breaks, plan.patch_offset == 0);
         (plan.patch_offset != 0).then_some(plan.lead)
     };
     let cases: &[(&[u8], Option<Lead>)] = &[
@@ -50,7 +52,9 @@ fn the_first_instruction_is_left_where_it_can_be() {
         assert_eq!(lead(first), *want, "{first:02x?}");
     }
     // What never goes on behind its first instruction is not broken by a uprobe there.
-    assert!(!uprobe_breaks(0, &[0xc3, 0x90]) && !uprobe_breaks(0, &[0xe9, 0, 1, 0, 0]));
+    for code in [&[0xc3, 0x90][..], &[0xe9, 0, 1, 0, 0]] {
+        assert_eq!(uprobe(0, code, ADDR), Probed::Passes);
+    }
 }
 
 #[test]

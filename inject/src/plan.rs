@@ -7,7 +7,7 @@ use crate::probed::Code;
 use crate::proc::{self, Map};
 use crate::search::Found;
 use crate::{Refusal, RemoteAddr, RemoteMemory};
-use prof_arch::native::insn::{PatchPlan, plan_at_entry, plan_patch, uprobe_breaks};
+use prof_arch::native::insn::{PatchPlan, Probed, plan_at_entry, plan_free, plan_patch, uprobe};
 use prof_arch::native::jump::{PATCH_LEN, code_at};
 use prof_arch::native::relocate::{Stub, StubParams, build_stub, stub_window};
 use prof_trace::records::NotHooked;
@@ -78,7 +78,11 @@ fn plan_one(mem: &RemoteMemory, m: &Module, f: &Found) -> Result<OnePlan, String
     let len = if f.size == 0 { 256 } else { f.size.min(MAX_FUNCTION) + 16 };
     let mut code = Code::read(mem, m, f.addr, len);
     let size = (f.size != 0).then_some(f.size);
-    let behind = plan_patch(&code.bytes, f.addr.0, size);
+    // A call with no block is not recorded.
+    let behind = match f.kind {
+        Kind::Free | Kind::Delete => plan_free(&code.bytes, f.addr.0, size),
+        _ => plan_patch(&code.bytes, f.addr.0, size),
+    };
     let usable = |plan: &PatchPlan| {
         let end = plan.continuation().max(plan.patch_offset + PATCH_LEN);
         // What is left in front stays as it is.
@@ -155,22 +159,30 @@ pub fn notes(planned: &[Planned]) -> Vec<String> {
             "a breakpoint stands at the entry of {probed} (a uprobe of bpftrace, bcc or perf probe?): hooked behind it; prof and the probe both see each call"
         ));
     }
-    let delicate = names(&|p| {
-        let at = p.plan.patch_offset;
-        let before = p.code.get(at..).unwrap_or_default();
-        uprobe_breaks(at as u64, before)
-    });
-    if !delicate.is_empty() {
-        notes.push(no_uprobes(&delicate));
+    for effect in [Probed::Breaks, Probed::Hides] {
+        let delicate = names(&|p| {
+            let at = p.plan.patch_offset;
+            let before = p.code.get(at..).unwrap_or_default();
+            // Of those that are only watched, no call is missed.
+            let counts = effect == Probed::Breaks || p.found.kind.is_recorded();
+            counts && uprobe(at as u64, before, p.found.addr.0) == effect
+        });
+        if !delicate.is_empty() {
+            notes.push(no_uprobes(&delicate, effect));
+        }
     }
     notes
 }
 
 /// What is to be said of functions whose patch begins with their first byte.
 #[must_use]
-pub fn no_uprobes(functions: &str) -> String {
+pub fn no_uprobes(functions: &str, effect: Probed) -> String {
+    let then = match effect {
+        Probed::Breaks => "the program would crash",
+        Probed::Hides | Probed::Passes => "its calls would be missing from the recording",
+    };
     format!(
-        "no uprobe (bpftrace, bcc, perf probe) may be put on {functions} while recorded: there is no room for it beside the hook, and the program would crash"
+        "no uprobe (bpftrace, bcc, perf probe) may be put on {functions} while recorded: there is no room for it beside the hook, and {then}"
     )
 }
 

@@ -13,6 +13,7 @@ use prof_analyze::unseen::workers_text;
 use prof_analyze::{Summary, live_summary};
 use prof_collect::{Peek, Probe, all_recorded};
 use prof_inject::cgroup::Added;
+use prof_inject::{Probed, uprobe};
 use prof_trace::shared::state;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -74,8 +75,9 @@ fn probes(all: &[Probe]) -> Vec<String> {
     let is_over = |p: &Probe| p.code.get(p.offset..) != Some(&p.patch[..]);
     let in_front =
         |p: &&Probe| p.offset > 0 && prof_inject::begins_with_breakpoint(&p.code, p.addr);
-    let delicate =
-        |p: &&Probe| !is_over(p) && prof_inject::uprobe_breaks(p.offset as u64, &p.before);
+    let delicate = |effect: Probed| {
+        names(&|p| !is_over(p) && uprobe(p.offset as u64, &p.before, p.addr) == effect)
+    };
     let mut said = Vec::new();
     let mut say = |names: String, what: &dyn Fn(&str) -> String| {
         if !names.is_empty() {
@@ -88,7 +90,9 @@ fn probes(all: &[Probe]) -> Vec<String> {
     say(names(&|p| is_over(p)), &|n| {
         format!("somebody else has changed the hook of {n}: its calls are not recorded")
     });
-    say(names(&delicate), &prof_inject::no_uprobes);
+    for effect in [Probed::Breaks, Probed::Hides] {
+        say(delicate(effect), &|n| prof_inject::no_uprobes(n, effect));
+    }
     said
 }
 

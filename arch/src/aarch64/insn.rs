@@ -5,7 +5,8 @@
 //! encoding").
 
 use super::jump::PATCH_LEN;
-pub use crate::patch::{PatchPlan, Refusal};
+use crate::patch::Lead;
+pub use crate::patch::{PatchPlan, Probed, Refusal};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -218,11 +219,11 @@ fn instructions(code: &[u8], func_addr: u64, size: Option<u64>) -> Result<Vec<u3
     Ok(list)
 }
 
-/// Whether a breakpoint of a uprobe at a function's entry, put there while it is patched, would have the
-/// program run into the middle of the patch. A patch is one instruction: it is only passed by.
+/// What a breakpoint of a uprobe at a function's entry, put there while it is patched, does. A patch is one
+/// instruction, so it is only passed by.
 #[must_use]
-pub fn uprobe_breaks(_patch_offset: u64, _before: &[u8]) -> bool {
-    false
+pub fn uprobe(patch_offset: u64, _before: &[u8], _addr: u64) -> Probed {
+    if patch_offset == 0 { Probed::Hides } else { Probed::Passes }
 }
 
 /// The same as [`plan_patch`], which leaves nothing in front that it could do without.
@@ -235,10 +236,81 @@ pub fn plan_at_entry(
     func_addr: u64,
     func_size: Option<u64>,
 ) -> Result<PatchPlan, Refusal> {
-    plan_patch(code, func_addr, func_size)
+    let list = listed(code, func_addr, func_size)?;
+    let &first = list.first().ok_or(Refusal::TooShort)?;
+    // A landing pad must stay where indirect branches lead.
+    let entry = if is_bti(first) || unsign(first).is_some() { 1 } else { 0 };
+    plan_at(&list, func_addr, entry, Lead::Nothing)
 }
 
-/// Plans the patch of the function whose bytes are `code`, from its start.
+/// The same as [`plan_patch`] for a function that does nothing with a null in its first argument: a first
+/// instruction that looks for that can stay in front.
+///
+/// # Errors
+///
+/// See [`Refusal`].
+pub fn plan_free(
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+) -> Result<PatchPlan, Refusal> {
+    let list = listed(code, func_addr, func_size)?;
+    // cbz x0
+    let looks = list.first().is_some_and(|insn| insn & 0xff00_001f == 0xb400_0000);
+    let behind = if looks { plan_at(&list, func_addr, 1, Lead::Again).ok() } else { None };
+    behind.map_or_else(|| plan_patch(code, func_addr, func_size), Ok)
+}
+
+/// What can be made of an instruction that stays in front of the patch.
+fn lead(insn: u32) -> Option<Lead> {
+    let bits = |low: u32, count: u32| insn >> low & 1_u32.wrapping_shl(count).wrapping_sub(1);
+    // x9 to x15 carry nothing into a function, and the stub changes x16 and x17.
+    let scratch = |register: u32| (9..16).contains(&register);
+    let (to, from, other) = (bits(0, 5), bits(5, 5), bits(16, 5));
+    let down = |bytes: u32| (bytes != 0).then_some(Lead::Down(bytes));
+    // stp x, x, [sp, #-n]!; of d registers
+    if matches!(insn & 0xffc0_03e0, 0xa980_03e0 | 0x6d80_03e0) {
+        return down(128_u32.saturating_sub(bits(15, 7)).wrapping_mul(8))
+            .filter(|_| bits(21, 1) == 1);
+    }
+    // str x, [sp, #-n]!
+    if insn & 0xffe0_0fe0 == 0xf800_0fe0 {
+        return down(512_u32.saturating_sub(bits(12, 9))).filter(|_| bits(20, 1) == 1);
+    }
+    // sub sp, sp, #n
+    if insn & 0xff80_03ff == 0xd100_03ff {
+        return down(bits(10, 12).wrapping_shl(12_u32.wrapping_mul(bits(22, 1))));
+    }
+    let again = match insn {
+        // cmp, cmn, tst: of a number, of a register
+        _ if insn & 0x3f80_001f == 0x3100_001f || insn & 0x7f80_001f == 0x7200_001f => true,
+        _ if insn & 0x3f20_001f == 0x2b00_001f || insn & 0x7f20_001f == 0x6a00_001f => true,
+        // adrp
+        _ if is_adrp(insn) => scratch(to),
+        // movn, movz
+        _ if insn & 0x1f80_0000 == 0x1280_0000 => scratch(to) && bits(29, 2) & 1 == 0,
+        // mov
+        _ if insn & 0x7fe0_ffe0 == 0x2a00_03e0 => scratch(to) && other != to,
+        // add, sub of a number; ldr
+        _ if insn & 0x3f80_0000 == 0x1100_0000 => scratch(to) && from != to,
+        _ if insn & 0xbfc0_0000 == 0xb940_0000 => scratch(to) && from != to,
+        // mrs, of the thread pointer
+        _ if insn & 0xffff_ffe0 == 0xd53b_d040 => scratch(to),
+        _ => false,
+    };
+    again.then_some(Lead::Again)
+}
+
+/// The function's instructions.
+fn listed(code: &[u8], func_addr: u64, size: Option<u64>) -> Result<Vec<u32>, Refusal> {
+    if func_addr & 3 != 0 {
+        return Err(Refusal::Undecodable { at: 0 });
+    }
+    instructions(code, func_addr, size.filter(|&size| size > 0))
+}
+
+/// Plans the patch of the function whose bytes are `code`, from its start: behind its first instruction, if that
+/// can stay there.
 ///
 /// `func_size` is the size that its symbol (or its call frame information) gives; then `code` must
 /// have all of it. `None` or `Some(0)`: not known.
@@ -251,23 +323,24 @@ pub fn plan_patch(
     func_addr: u64,
     func_size: Option<u64>,
 ) -> Result<PatchPlan, Refusal> {
-    if func_addr & 3 != 0 {
-        return Err(Refusal::Undecodable { at: 0 });
-    }
-    let list = instructions(code, func_addr, func_size.filter(|&size| size > 0))?;
-    let &first = list.first().ok_or(Refusal::TooShort)?;
-    // A landing pad must stay where indirect branches lead.
-    let entry = if is_bti(first) || unsign(first).is_some() { 1 } else { 0 };
+    let list = listed(code, func_addr, func_size)?;
+    let lead = list.first().and_then(|first| lead(*first));
+    let behind = lead.and_then(|lead| plan_at(&list, func_addr, 1, lead).ok());
+    behind.map_or_else(|| plan_at_entry(code, func_addr, func_size), Ok)
+}
+
+/// The same for the instruction number `entry`.
+fn plan_at(list: &[u32], func_addr: u64, entry: usize, lead: Lead) -> Result<PatchPlan, Refusal> {
     let &moved = list.get(entry).ok_or(Refusal::TooShort)?;
     let offset = entry.wrapping_mul(PATCH_LEN);
     if moved & 0xffff_0000 == 0 {
         return Err(Refusal::Undecodable { at: offset });
     }
-    let mut plan = PatchPlan::at(offset, PATCH_LEN);
+    let mut plan = PatchPlan { lead, ..PatchPlan::at(offset, PATCH_LEN) };
     plan.displaced.push(offset);
     plan.displaced_len = PATCH_LEN;
     plan.terminated = is_terminator(moved);
-    check(&plan, &list, func_addr)?;
+    check(&plan, list, func_addr)?;
     Ok(plan)
 }
 

@@ -8,7 +8,7 @@ fn code(insns: &[u32]) -> Vec<u8> {
 }
 
 fn plan(insns: &[u32]) -> Result<PatchPlan, Refusal> {
-    plan_patch(&code(insns), ADDR, Some(insns.len() as u64 * 4))
+    plan_at_entry(&code(insns), ADDR, Some(insns.len() as u64 * 4))
 }
 
 const RET: u32 = 0xd65f_03c0;
@@ -104,20 +104,23 @@ fn refusals() {
     }
     // adrp to its own page is a page, and adr further on is data.
     assert!(plan(&[0x9000_0000, RET]).is_ok() && plan(&[0x1000_0020, RET]).is_ok());
-    assert_eq!(plan_patch(&code(&[STP, RET]), ADDR + 2, None), Err(Refusal::Undecodable { at: 0 }));
+    assert_eq!(
+        plan_at_entry(&code(&[STP, RET]), ADDR + 2, None),
+        Err(Refusal::Undecodable { at: 0 })
+    );
     let need = Refusal::Incomplete { have: 8, need: 12 };
-    assert_eq!(plan_patch(&code(&[STP, RET]), ADDR, Some(12)), Err(need));
+    assert_eq!(plan_at_entry(&code(&[STP, RET]), ADDR, Some(12)), Err(need));
 }
 
 #[test]
 fn without_a_size_the_function_ends_where_it_must() {
     // The branch back to the entry belongs to what follows.
     let insns = [0xb400_0060, NOP, RET, RET, 0x17ff_fffc];
-    assert!(plan_patch(&code(&insns), ADDR, None).is_ok());
+    assert!(plan_at_entry(&code(&insns), ADDR, None).is_ok());
     // Here a branch leads on behind the ret.
     let insns = [0xb400_0060, NOP, RET, 0x17ff_fffd];
     let to_entry = Err(Refusal::BranchToEntry { from: 12 });
-    assert_eq!(plan_patch(&code(&insns), ADDR, None), to_entry);
+    assert_eq!(plan_at_entry(&code(&insns), ADDR, None), to_entry);
 }
 
 #[test]
@@ -162,4 +165,54 @@ fn stubs_of_linkage_tables() {
     }
     assert_eq!(indirect_jump(&code(&plain[..3]), ADDR), None);
     assert_eq!(indirect_jump(&[], ADDR), None);
+}
+
+#[test]
+fn what_can_stay_in_front() {
+    use crate::patch::Lead::{Again, Down};
+    for (first, lead) in [
+        (STP, Down(32)),
+        (0xa9bc_7bfd, Down(64)),   // stp x29, x30, [sp, #-64]!
+        (0x6dbf_23e9, Down(16)),   // stp d9, d8, [sp, #-16]!
+        (0xf81e_0ffe, Down(32)),   // str x30, [sp, #-32]!
+        (0xd104_03ff, Down(256)),  // sub sp, sp, #256
+        (0xd140_07ff, Down(4096)), // sub sp, sp, #1, lsl #12
+        (0xf101_001f, Again),      // cmp x0, #64
+        (0x6b01_001f, Again),      // cmp w0, w1
+        (0x9000_0009, Again),      // adrp x9
+        (0xaa01_03ea, Again),      // mov x10, x1
+        (0xd280_0029, Again),      // mov x9, #1
+        (0x9100_400b, Again),      // add x11, x0, #16
+        (0xf940_0009, Again),      // ldr x9, [x0]
+        (0xd53b_d049, Again),      // mrs x9, tpidr_el0
+    ] {
+        let code = code(&[first, 0xd63f_0000, RET]);
+        let plan = plan_patch(&code, ADDR, None).unwrap();
+        assert_eq!((plan.patch_offset, plan.lead), (4, lead), "{first:x}");
+        assert_eq!(plan.displaced, [4]);
+        assert_eq!(uprobe(4, &[], ADDR), Probed::Passes);
+    }
+    for first in [
+        0x9000_0001, // adrp x1, which may be an argument
+        0xf940_0129, // ldr x9, [x9]
+        0xa901_7bfd, // stp x29, x30, [sp, #16]
+        0xa881_7bfd, // stp x29, x30, [sp], #16
+        0xaa09_03e9, // mov x9, x9
+        0xf280_0029, // movk x9, #1
+        0x9100_0210, // add x16, x16, #0
+        0xeb01_0000, // subs x0, x0, x1
+        0xb400_0040, // cbz x0
+    ] {
+        let plan = plan_patch(&code(&[first, RET, RET]), ADDR, None).unwrap();
+        assert_eq!((plan.patch_offset, plan.lead), (0, Lead::Nothing), "{first:x}");
+        assert_eq!(uprobe(0, &[], ADDR), Probed::Hides);
+    }
+    // A branch leads to what would be moved; a function that is called with nothing does nothing.
+    let insns = [STP, NOP, 0xb5ff_ffe0, RET];
+    assert_eq!(plan_patch(&code(&insns), ADDR, None).unwrap().patch_offset, 0);
+    let free = code(&[0xb400_0040, STP, RET]);
+    let plan = plan_free(&free, ADDR, None).unwrap();
+    assert_eq!((plan.patch_offset, plan.lead), (4, Again));
+    let other = code(&[0xb400_0041, NOP, RET]);
+    assert_eq!(plan_free(&other, ADDR, None).unwrap().patch_offset, 0);
 }

@@ -70,10 +70,14 @@ pub fn near_window(addr: u64) -> Range<u64> {
     addr.saturating_sub(REACH).max(LOWEST)..addr.saturating_add(REACH).min(HIGHEST)
 }
 
-/// Where in a function the state is that a stub's first part has: at its entry.
+/// Bytes of a stub from the instruction behind the one that takes back what stands in front of the patch.
+const TAKEN_BACK: u64 = 16;
+
+/// Where in a function the state is that a stub's first part has, `at` bytes before its original: behind
+/// what stands in front of the patch, until the stub has taken that back.
 #[must_use]
-pub fn place_before_original(_at: u64, _patch_offset: u64) -> u64 {
-    0
+pub fn place_before_original(at: u64, patch_offset: u64) -> u64 {
+    if at <= TAKEN_BACK { 0 } else { patch_offset }
 }
 
 #[cfg(test)]

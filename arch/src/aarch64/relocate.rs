@@ -3,6 +3,7 @@
 
 use super::insn::{PatchPlan, PcUse, Refusal, is_call, pc_use, unsign, word};
 use super::jump::{encode_jump, imm26, near_window};
+use crate::patch::Lead;
 pub use crate::patch::{Relocated, Stub, StubParams};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -25,7 +26,7 @@ fn displaced(plan: &PatchPlan, code: &[u8]) -> Result<(u32, Option<u32>), Refusa
     };
     let insn = word(code, at).ok_or(Refusal::Changed)?;
     let before = at.checked_sub(4).and_then(|at| word(code, at));
-    Ok((insn, before.filter(|&insn| unsign(insn).is_some())))
+    Ok((insn, before.filter(|&insn| plan.lead != Lead::Nothing || unsign(insn).is_some())))
 }
 
 /// The addresses where the stub for this function may be: in reach of the function, and of where its
@@ -153,10 +154,11 @@ pub fn relocate(
     func_addr: u64,
     new_addr: u64,
 ) -> Result<Relocated, Refusal> {
-    let (insn, sign) = displaced(plan, code)?;
+    let (insn, before) = displaced(plan, code)?;
     let mut block = Block { address: new_addr, insns: Vec::new(), literals: Vec::new() };
-    if let Some(sign) = sign {
-        block.push(sign);
+    if let Some(before) = before {
+        let at = func_addr.wrapping_add(plan.patch_offset as u64).wrapping_sub(4);
+        block.moved(before, at)?;
     }
     let start = block.insns.len().wrapping_mul(4);
     block.moved(insn, func_addr.wrapping_add(plan.patch_offset as u64))?;
@@ -170,6 +172,17 @@ pub fn relocate(
     })
 }
 
+/// What takes back an instruction that stays in front of the patch.
+fn undo(insn: u32, lead: Lead) -> Option<u32> {
+    match lead {
+        Lead::Nothing => unsign(insn),
+        Lead::Again => None,
+        // add sp, sp, #n
+        Lead::Down(n) if n & 0xfff == 0 => Some(0x9140_03ff | (n >> 12) << 10),
+        Lead::Down(n) => Some(0x9100_03ff | n << 10),
+    }
+}
+
 /// Length of the stub's code before the moved instruction.
 const HEAD_LEN: usize = 32;
 
@@ -179,12 +192,12 @@ const HEAD_LEN: usize = 32;
 ///           ldr  x16, =flag_addr
 ///           ldr  w16, [x16]
 ///           cbz  w16, moved
-///           autiasp                 (behind a paciasp)
+///           autiasp                 (behind a paciasp; add sp, sp, #n behind what moves it down)
 ///           ldr  x17, =desc_addr
 ///           ldr  x16, =entry_addr
 ///           br   x16
 ///           nop
-/// original: paciasp                 (behind a paciasp)
+/// original: paciasp                 (or what else stands in front of the patch)
 /// moved:    <moved instruction>
 ///           b    function + n
 ///           <literals>
@@ -200,18 +213,19 @@ pub fn build_stub(params: &StubParams<'_>) -> Result<Stub, Refusal> {
     let StubParams { stub_addr, func_addr, plan, .. } = *params;
     let original_addr = stub_addr.wrapping_add(HEAD_LEN as u64);
     let relocated = relocate(plan, params.code, func_addr, original_addr)?;
-    let (_, sign) = displaced(plan, params.code)?;
+    let (_, before) = displaced(plan, params.code)?;
     let literals = HEAD_LEN.saturating_add(relocated.bytes.len()).next_multiple_of(8);
     // Of the word number `n`, for the instruction at `at`.
     let load = |register, at: usize, n: usize| {
         load_literal(register, literals.saturating_add(n.wrapping_mul(8)).saturating_sub(at))
     };
-    let moved = HEAD_LEN.saturating_add(if sign.is_some() { 4 } else { 0 });
+    // What stands in front of the patch has been executed.
+    let moved = HEAD_LEN.saturating_add(relocated.map.first().map_or(0, |(_, new)| *new));
     let head: [u32; HEAD_LEN / 4] = [
         load(X16, 0, 0),
         0xb940_0210, // ldr w16, [x16]
         0x3400_0000 | ((moved.saturating_sub(8) >> 2) as u32) << 5 | X16,
-        sign.and_then(unsign).unwrap_or(NOP),
+        before.and_then(|insn| undo(insn, plan.lead)).unwrap_or(NOP),
         load(X17, 16, 1),
         load(X16, 20, 2),
         0xd61f_0200, // br x16

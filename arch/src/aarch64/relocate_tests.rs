@@ -1,5 +1,5 @@
 use super::*;
-use crate::aarch64::insn::plan_patch;
+use crate::aarch64::insn::{plan_at_entry, plan_free, plan_patch};
 use alloc::vec;
 
 const FUNC: u64 = 0x40_0000;
@@ -17,7 +17,7 @@ fn moved(insns: &[u32]) -> (Vec<u32>, Vec<u64>, Relocated) {
     let mut all = insns.to_vec();
     all.resize(0x40, RET);
     let code = bytes(&all);
-    let plan = plan_patch(&code, FUNC, Some(code.len() as u64)).unwrap();
+    let plan = plan_at_entry(&code, FUNC, Some(code.len() as u64)).unwrap();
     let r = relocate(&plan, &code, FUNC, STUB).unwrap();
     let words: Vec<u32> =
         r.bytes.chunks(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect();
@@ -78,7 +78,7 @@ fn behind_a_signature() {
 
 fn stub(insns: &[u32]) -> Stub {
     let code = bytes(insns);
-    let plan = plan_patch(&code, FUNC, None).unwrap();
+    let plan = plan_at_entry(&code, FUNC, None).unwrap();
     build_stub(&StubParams {
         many: false,
         stub_addr: STUB,
@@ -122,10 +122,44 @@ fn stubs() {
 #[test]
 fn reach() {
     let code = bytes(&[0x15ff_ffff, RET]); // b to the far end
-    let plan = plan_patch(&code, FUNC, Some(8)).unwrap();
+    let plan = plan_at_entry(&code, FUNC, Some(8)).unwrap();
     let window = stub_window(&plan, &code, FUNC).unwrap();
     assert!(window.start > FUNC && window.end < FUNC + (128 << 20));
     assert_eq!(relocate(&plan, &code, FUNC, FUNC - 0x1000), Err(Refusal::OutOfReach));
     assert_eq!(relocate(&plan, &code[..2], FUNC, STUB), Err(Refusal::Changed));
     assert!(relocate(&plan, &code, FUNC, window.start).is_ok());
+}
+
+/// A stub with the patch behind the first instruction.
+fn behind(insns: &[u32], free: bool) -> Stub {
+    let code = bytes(insns);
+    let plan = if free { plan_free(&code, FUNC, None) } else { plan_patch(&code, FUNC, None) };
+    build_stub(&StubParams {
+        many: false,
+        stub_addr: STUB,
+        flag_addr: 0x1111,
+        desc_addr: 0x2222,
+        entry_addr: 0x3333,
+        func_addr: FUNC,
+        code: &code,
+        plan: &plan.unwrap(),
+    })
+    .unwrap()
+}
+
+#[test]
+fn behind_what_stays_in_front() {
+    const STP: u32 = 0xa9be_7bfd; // stp x29, x30, [sp, #-32]!
+    let down = behind(&[STP, NOP, RET], false);
+    assert_eq!(word(&down.bytes, 8), Some(0x3400_00f0)); // cbz w16, .+28: over the stp
+    assert_eq!(word(&down.bytes, 12), Some(0x9100_83ff)); // add sp, sp, #32
+    assert_eq!([32, 36].map(|at| word(&down.bytes, at).unwrap()), [STP, NOP]);
+    assert_eq!((down.patch_addr, &down.relocated.map[..]), (FUNC + 4, &[(4, 4)][..]));
+    let again = behind(&[0xf101_001f, NOP, RET], false); // cmp x0, #64
+    assert_eq!([12, 32].map(|at| word(&again.bytes, at).unwrap()), [NOP, 0xf101_001f]);
+    // cbz x0, of two instructions in the stub.
+    let free = behind(&[0xb400_0040, STP, RET], true);
+    assert_eq!(word(&free.bytes, 8), Some(0x3400_0110)); // cbz w16, .+32
+    assert_eq!(word(&free.bytes, 32), Some(0xb500_0040)); // cbnz x0, .+8
+    assert_eq!((word(&free.bytes, 40), &free.relocated.map[..]), (Some(STP), &[(4, 8)][..]));
 }

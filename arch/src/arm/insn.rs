@@ -10,7 +10,7 @@
 #[cfg(feature = "relocate")]
 pub use super::plan::{
     PatchPlan, Refusal, called_slots, calls, find_reference, find_reference_by_table,
-    function_around, indirect_jump, moves, plan_at_entry, plan_patch, uprobe_breaks,
+    function_around, indirect_jump, moves, plan_at_entry, plan_free, plan_patch, uprobe,
 };
 
 /// The instruction set that the processor is in.

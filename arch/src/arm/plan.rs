@@ -6,7 +6,7 @@ use super::jump::{PATCH_LEN, code_at, state_at};
 use super::prologue::{compared, table};
 use super::regs::THUMB;
 use super::relocate::{Insn, decode};
-pub use crate::patch::{PatchPlan, Refusal};
+pub use crate::patch::{PatchPlan, Probed, Refusal};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -161,12 +161,24 @@ fn instructions(
     Ok((list, body.len()))
 }
 
-/// Whether a breakpoint of a uprobe at a function's entry, put there while it is patched, would have the
-/// program run into the middle of the patch. A patch is one instruction of ARM code, which is only passed
-/// by; Thumb code has no uprobes.
+/// What a breakpoint of a uprobe at a function's entry, put there while it is patched, does. A patch is one
+/// instruction of ARM code, which is only passed by; Thumb code has no uprobes.
 #[must_use]
-pub fn uprobe_breaks(_patch_offset: u64, _before: &[u8]) -> bool {
-    false
+pub fn uprobe(_patch_offset: u64, _before: &[u8], addr: u64) -> Probed {
+    if state_at(addr) == State::Arm { Probed::Hides } else { Probed::Passes }
+}
+
+/// The same as [`plan_patch`] for a function that does nothing with a null in its first argument.
+///
+/// # Errors
+///
+/// See [`Refusal`].
+pub fn plan_free(
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+) -> Result<PatchPlan, Refusal> {
+    plan_patch(code, func_addr, func_size)
 }
 
 /// The same as [`plan_patch`], which leaves nothing in front that it could do without.

@@ -5,8 +5,9 @@ pub use super::decode::{PcUse, Slot, pc_use, slot};
 use super::decode::{compact_register_jump, field, is_terminator, is_transfer, register_jump};
 use super::isa::{Isa, NOP};
 use super::jump::PATCH_LEN;
-use super::regs::{RA, T9};
-pub use crate::patch::{PatchPlan, Refusal};
+use super::regs::{RA, SP, T9};
+use crate::patch::Lead;
+pub use crate::patch::{PatchPlan, Probed, Refusal};
 use alloc::vec::Vec;
 use core::ops::Range;
 
@@ -219,11 +220,11 @@ fn instructions(
     Ok(list)
 }
 
-/// Whether a breakpoint of a uprobe at a function's entry, put there while it is patched, would have the
+/// What a breakpoint of a uprobe at a function's entry, put there while it is patched, does: it may have the
 /// program run into the middle of the patch, which is two instructions.
 #[must_use]
-pub fn uprobe_breaks(patch_offset: u64, _before: &[u8]) -> bool {
-    patch_offset == 0
+pub fn uprobe(patch_offset: u64, _before: &[u8], _addr: u64) -> Probed {
+    if patch_offset == 0 { Probed::Breaks } else { Probed::Passes }
 }
 
 /// The same as [`plan_patch`], which leaves nothing in front that it could do without.
@@ -236,10 +237,73 @@ pub fn plan_at_entry(
     func_addr: u64,
     func_size: Option<u64>,
 ) -> Result<PatchPlan, Refusal> {
-    plan_patch(code, func_addr, func_size)
+    plan_at_entry_in(Isa::NATIVE, code, func_addr, func_size)
 }
 
-/// Plans the patch of the function whose bytes are `code`, from its start.
+/// The same for any machine.
+///
+/// # Errors
+///
+/// See [`Refusal`].
+pub fn plan_at_entry_in(
+    isa: Isa,
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+) -> Result<PatchPlan, Refusal> {
+    plan_at(isa, code, func_addr, func_size, (0, Lead::Nothing))
+}
+
+/// The same as [`plan_patch`] for a function that does nothing with a null in its first argument: a first
+/// instruction that looks for that can stay in front.
+///
+/// # Errors
+///
+/// See [`Refusal`].
+pub fn plan_free(
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+) -> Result<PatchPlan, Refusal> {
+    let isa = Isa::NATIVE;
+    // beqz $a0, with nothing in its delay slot
+    let looks = isa.order.word4(code, 0).is_some_and(|insn| insn & 0xffff_0000 == 0x1080_0000);
+    let behind = if looks && isa.order.word4(code, 4) == Some(NOP) {
+        plan_at(isa, code, func_addr, func_size, (8, Lead::Again)).ok()
+    } else {
+        None
+    };
+    behind.map_or_else(|| plan_patch(code, func_addr, func_size), Ok)
+}
+
+/// What can be made of an instruction that stays in front of the patch.
+fn lead(insn: u32) -> Option<Lead> {
+    // $v0, $v1 and $t0 to $t2 carry nothing into a function.
+    let scratch = |register: u32| matches!(register, 2 | 3 | 12..=14);
+    let (from, other, to) = (field(insn, 21), field(insn, 16), field(insn, 11));
+    let again = match (insn >> 26, insn & 0x3f) {
+        // daddiu sp, sp, -n
+        (0x19, _) if from == u32::from(SP) && other == from => {
+            let down = u32::from((insn as u16).wrapping_neg());
+            return (insn & 0x8000 != 0).then_some(Lead::Down(down));
+        }
+        // addiu, daddiu; sltiu and slti, andi, ori, xori
+        (0x09 | 0x19 | 0x0a..=0x0e, _) => scratch(other) && other != from,
+        // lui
+        (0x0f, _) => scratch(other) && from == 0,
+        // addu, subu, and, or, xor, nor, slt, sltu, daddu, dsubu
+        (0, 0x21 | 0x23..=0x27 | 0x2a | 0x2b | 0x2d | 0x2f) => {
+            scratch(to) && ![from, other].contains(&to)
+        }
+        // mult to ddivu: into hi and lo
+        (0, 0x18..=0x1f) => insn & 0xffc0 == 0,
+        _ => false,
+    };
+    again.then_some(Lead::Again)
+}
+
+/// Plans the patch of the function whose bytes are `code`, from its start: behind its first instruction, if that
+/// can stay there.
 ///
 /// `func_size` is the size that its symbol (or its call frame information) gives; then `code` must
 /// have all of it. `None` or `Some(0)`: not known.
@@ -253,19 +317,34 @@ pub fn plan_patch_in(
     func_addr: u64,
     func_size: Option<u64>,
 ) -> Result<PatchPlan, Refusal> {
+    // In release 6 a call may return to right behind it, which would be inside of the patch.
+    let first = isa.order.word4(code, 0).filter(|_| !isa.release6);
+    let lead = first.and_then(lead);
+    let behind = lead.and_then(|l| plan_at(isa, code, func_addr, func_size, (4, l)).ok());
+    behind.map_or_else(|| plan_at_entry_in(isa, code, func_addr, func_size), Ok)
+}
+
+/// The same with the patch at an offset, and what to make of what stands in front of it.
+fn plan_at(
+    isa: Isa,
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+    (offset, lead): (usize, Lead),
+) -> Result<PatchPlan, Refusal> {
     // An odd address is one of another instruction set.
     if func_addr & 3 != 0 {
         return Err(Refusal::Undecodable { at: 0 });
     }
     let list = instructions(isa, code, func_addr, func_size.filter(|&size| size > 0))?;
-    let mut plan = PatchPlan::at(0, PATCH_LEN);
+    let mut plan = PatchPlan { lead, ..PatchPlan::at(offset, PATCH_LEN) };
     while plan.displaced_len < PATCH_LEN && !plan.terminated {
-        let at = plan.displaced_len;
+        let at = plan.continuation();
         let &insn = list.get(at / 4).ok_or(Refusal::TooShort)?;
         plan.displaced.push(at);
-        plan.displaced_len = at.wrapping_add(4);
+        plan.displaced_len = plan.displaced_len.wrapping_add(4);
         if slot(isa, insn).is_delay() {
-            let at = plan.displaced_len;
+            let at = plan.continuation();
             let &delayed = list.get(at / 4).ok_or(Refusal::TooShort)?;
             if is_transfer(isa, delayed) {
                 return Err(Refusal::Undecodable { at });
@@ -273,13 +352,13 @@ pub fn plan_patch_in(
             if pc_use(isa, delayed, 0).is_some() {
                 return Err(Refusal::OwnAddress { at });
             }
-            plan.displaced_len = at.wrapping_add(4);
+            plan.displaced_len = plan.displaced_len.wrapping_add(4);
         }
         plan.terminated = is_terminator(isa, insn);
     }
-    let rest = code.get(plan.displaced_len..PATCH_LEN.max(plan.displaced_len));
-    let rest = rest.ok_or(Refusal::TooShort)?;
-    if list.len() > plan.displaced_len / 4 && !rest.is_empty()
+    let end = plan.continuation().max(offset.saturating_add(PATCH_LEN));
+    let rest = code.get(plan.continuation()..end).ok_or(Refusal::TooShort)?;
+    if list.len() > plan.continuation() / 4 && !rest.is_empty()
         || words(isa, rest).any(|insn| insn != NOP)
     {
         return Err(Refusal::TooShort);
@@ -304,12 +383,15 @@ pub fn plan_patch(
 /// The displaced instructions must not be about themselves, and no branch of the function may lead
 /// into the patch, or make the hook see one call twice.
 fn check(isa: Isa, plan: &PatchPlan, list: &[u32], func_addr: u64) -> Result<(), Refusal> {
-    let end = plan.patch_len as u64;
+    let entry = plan.patch_offset as u64;
+    let end = entry.wrapping_add(plan.patch_len as u64);
     for (&insn, at) in list.iter().zip((0_usize..).step_by(4)) {
         let moved = plan.displaced.contains(&at);
         let offset = |address: u64| address.wrapping_sub(func_addr);
         match pc_use(isa, insn, func_addr.wrapping_add(at as u64)) {
-            Some(PcUse::Branch(to) | PcUse::Conditional(to)) if offset(to) == 0 => {
+            Some(PcUse::Branch(to) | PcUse::Conditional(to))
+                if offset(to) == 0 || offset(to) == entry =>
+            {
                 return Err(Refusal::BranchToEntry { from: at });
             }
             Some(

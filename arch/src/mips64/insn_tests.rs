@@ -15,7 +15,7 @@ fn plan(isa: Isa, insns: &[u32], sized: bool) -> Result<PatchPlan, Refusal> {
     let size = sized.then_some(insns.len() as u64 * 4);
     let plans = [Order::Little, Order::Big].map(|order| {
         let isa = Isa { order, ..isa };
-        plan_patch_in(isa, &code(isa, insns), ADDR, size)
+        plan_at_entry_in(isa, &code(isa, insns), ADDR, size)
     });
     assert_eq!(plans[0], plans[1]);
     plans[0].clone()
@@ -59,7 +59,7 @@ fn where_to_patch() {
     }
     // Four bytes, and padding behind.
     let bytes = code(R6, &[0xd81f_0000, NOP, LI]);
-    assert!(plan_patch_in(R6, &bytes, ADDR, Some(4)).is_ok());
+    assert!(plan_at_entry_in(R6, &bytes, ADDR, Some(4)).is_ok());
 }
 
 #[test]
@@ -88,9 +88,9 @@ fn refusals() {
     // A branch to a delay slot that stays where it is.
     assert!(plan(R2, &[LI, 0x1080_0002, NOP, LI, 0x1480_fffd, NOP], true).is_ok());
     let bytes = code(R2, &[DADDIU, SD]);
-    assert_eq!(plan_patch_in(R2, &bytes, ADDR + 1, None), Err(Refusal::Undecodable { at: 0 }));
+    assert_eq!(plan_at_entry_in(R2, &bytes, ADDR + 1, None), Err(Refusal::Undecodable { at: 0 }));
     let need = Refusal::Incomplete { have: 8, need: 12 };
-    assert_eq!(plan_patch_in(R2, &bytes, ADDR, Some(12)), Err(need));
+    assert_eq!(plan_at_entry_in(R2, &bytes, ADDR, Some(12)), Err(need));
 }
 
 #[test]
@@ -188,4 +188,43 @@ fn entries_of_linkage_tables() {
         assert_eq!(indirect_jump_in(isa, &code(isa, &entry[..2])), None);
     }
     assert_eq!(plan(R2, &entry, true).map(|p| p.displaced), Ok(vec![0, 4]));
+}
+
+#[test]
+fn what_can_stay_in_front() {
+    use crate::patch::Lead::{Again, Down};
+    let plan = |isa, insns: &[u32]| {
+        let size = Some(insns.len() as u64 * 4);
+        plan_patch_in(isa, &code(isa, insns), ADDR, size)
+    };
+    for (first, lead) in [
+        (DADDIU, Down(32)),
+        (0x67bd_8000, Down(32768)),
+        (LI, Again),
+        (0x0085_001d, Again), // dmultu a0, a1
+        (0x0080_602d, Again), // move t0, a0
+        (0x3c03_0014, Again), // lui v1
+    ] {
+        let found = plan(R2, &[first, SD, SD, JR, NOP]).unwrap();
+        assert_eq!((found.patch_offset, found.lead), (4, lead), "{first:x}");
+        assert_eq!((&found.displaced[..], found.displaced_len), (&[4, 8][..], 8));
+        assert!(found.covers(ADDR, ADDR + 8) && !found.covers(ADDR, ADDR + 4));
+        assert_eq!(found.continuation(), 12);
+        assert_eq!(uprobe(4, &[], ADDR), Probed::Passes);
+    }
+    // An argument, a register of its own, one that is kept, the stack pointer up.
+    for first in [0x6484_0001, 0x6442_0001, 0x3c1c_0014, 0x67bd_0020] {
+        let found = plan(R2, &[first, SD, SD, JR, NOP]).unwrap();
+        assert_eq!((found.patch_offset, found.lead), (0, Lead::Nothing), "{first:x}");
+    }
+    // No room behind it; release 6 has no such multiplication.
+    assert_eq!(plan(R2, &[DADDIU, JR]), Err(Refusal::TooShort));
+    assert_eq!(plan(R2, &[DADDIU, SD, JR, NOP, 0x1000_fffd, NOP]).unwrap().patch_offset, 0);
+    assert_eq!(plan(R6, &[0x0085_001d, SD, SD, JR, NOP]).unwrap().patch_offset, 0);
+    assert_eq!(uprobe(0, &[], ADDR), Probed::Breaks);
+    let native = code(Isa::NATIVE, &[0x1080_0004, NOP, DADDIU, SD, JR, NOP]); // beqz a0
+    let found = plan_free(&native, ADDR, Some(24)).unwrap();
+    assert_eq!((found.patch_offset, found.lead), (8, Again));
+    let native = code(Isa::NATIVE, &[0x1080_0004, SD, DADDIU, SD, JR, NOP]);
+    assert_eq!(plan_free(&native, ADDR, Some(24)).unwrap().patch_offset, 0);
 }

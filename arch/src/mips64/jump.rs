@@ -108,7 +108,8 @@ pub fn near_window(addr: u64) -> Range<u64> {
     start.max(LOWEST).min(end)..end
 }
 
-/// Where in a function the state is that a stub's first part has: at its entry.
+/// Where in a function the state is that a stub's first part has: at its entry. What stands in front of the patch is
+/// taken back by the very first instruction.
 #[must_use]
 pub fn place_before_original(_at: u64, _patch_offset: u64) -> u64 {
     0

@@ -13,6 +13,7 @@ use super::insn::{PatchPlan, Refusal};
 use super::isa::{Isa, NOP, beq, jump_register, load_address, lw};
 use super::jump::{encode_j, encode_jump_in, near_window};
 use super::regs::{AT, RA, T8, T9, ZERO};
+use crate::patch::Lead;
 pub use crate::patch::{Relocated, Stub, StubParams};
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -35,7 +36,7 @@ const JAL: u32 = 0x0c00_0000;
 ///
 /// [`Refusal::Changed`] if `code` is not what the plan was made for.
 pub fn stub_window(plan: &PatchPlan, code: &[u8], func_addr: u64) -> Result<Range<u64>, Refusal> {
-    if code.len() < plan.displaced_len {
+    if code.len() < plan.continuation() {
         return Err(Refusal::Changed);
     }
     Ok(near_window(func_addr))
@@ -101,17 +102,24 @@ impl Block {
 
     /// The instruction that stood at `at` in a function at `func_addr`, with the one behind it.
     /// Returns whether a call in the stub is among what was made of it.
-    fn moved(&mut self, insn: u32, delayed: u32, at: usize, func: u64) -> Result<bool, Refusal> {
+    fn moved(
+        &mut self,
+        insn: u32,
+        delayed: u32,
+        at: usize,
+        func: u64,
+        into_patch: bool,
+    ) -> Result<bool, Refusal> {
         let isa = self.isa;
         let address = func.wrapping_add(at as u64);
         let kind = slot(isa, insn);
         let delayed = if kind.is_delay() { delayed } else { NOP };
         let back = address.wrapping_add(if kind.is_delay() { 8 } else { 4 });
         match pc_use(isa, insn, address) {
-            None => return self.moved_by_register(insn, delayed, back, at),
+            None => return self.moved_by_register(insn, delayed, back, into_patch),
             Some(PcUse::Branch(to)) => self.jump(0, to, delayed)?,
             // It would return into the patch.
-            Some(PcUse::Call(to)) if at == 0 && kind == Slot::None => {
+            Some(PcUse::Call(to)) if into_patch && kind == Slot::None => {
                 self.jump(JAL, to, NOP)?;
                 return Ok(true);
             }
@@ -147,7 +155,7 @@ impl Block {
         insn: u32,
         delayed: u32,
         back: u64,
-        at: usize,
+        into_patch: bool,
     ) -> Result<bool, Refusal> {
         /// The field of the register for the return address.
         const TO: u32 = 31 << 11;
@@ -160,7 +168,7 @@ impl Block {
                 self.push(insn & !TO | 1);
                 self.push(delayed);
             }
-            (_, Some((_, true))) if at != 0 => {
+            (_, Some((_, true))) if !into_patch => {
                 self.load(LINK, back);
                 // jialc to jic
                 self.push(insn & !(1 << 29));
@@ -197,15 +205,15 @@ impl Block {
 
 /// Whether execution goes on behind what was made of the displaced instruction: a call goes on behind
 /// where it was.
-fn goes_on(isa: Isa, insn: u32, at: usize) -> bool {
-    let in_stub = at == 0 && slot(isa, insn) == Slot::None;
+fn goes_on(isa: Isa, insn: u32, into_patch: bool) -> bool {
+    let in_stub = into_patch && slot(isa, insn) == Slot::None;
     let call = matches!(pc_use(isa, insn, 0), Some(PcUse::Call(_)))
         || register_jump(insn).is_some()
         || matches!(compact_register_jump(isa, insn), Some((_, true)));
     !is_terminator(isa, insn) && (!call || in_stub)
 }
 
-/// The displaced instructions as they have to be at `new_addr` (a multiple of 4). `$t9` is set first to
+/// The displaced instructions as they have to be at `new_addr` (a multiple of 4). If `with_t9`, that is set first to
 /// the function's address, as it is at a function's entry: `lui gp; daddu gp, gp, t9` relies on it.
 ///
 /// # Errors
@@ -218,17 +226,23 @@ pub fn relocate_in(
     code: &[u8],
     func_addr: u64,
     new_addr: u64,
+    with_t9: bool,
 ) -> Result<Relocated, Refusal> {
     let word = |at: usize| isa.order.word4(code, at).ok_or(Refusal::Changed);
     let mut block = Block::new(isa, new_addr);
     let (mut map, mut has_call, mut on) = (Vec::new(), false, true);
-    block.load(FUNCTION, func_addr);
-    for &at in &plan.displaced {
+    if with_t9 {
+        block.load(FUNCTION, func_addr);
+    }
+    let lead = (plan.lead != Lead::Nothing).then_some(0);
+    for at in lead.into_iter().chain(plan.displaced.iter().copied()) {
         let insn = word(at)?;
         let delayed = if slot(isa, insn).is_delay() { word(at.wrapping_add(4))? } else { NOP };
         map.push((at, block.len()));
-        has_call |= block.moved(insn, delayed, at, func_addr)?;
-        on = goes_on(isa, insn, at);
+        // Whether a call in the same place would return into the patch.
+        let into_patch = at == plan.patch_offset;
+        has_call |= block.moved(insn, delayed, at, func_addr, into_patch)?;
+        on = goes_on(isa, insn, into_patch);
     }
     if on {
         block.jump(0, func_addr.wrapping_add(plan.continuation() as u64), NOP)?;
@@ -248,7 +262,7 @@ pub fn relocate(
     func_addr: u64,
     new_addr: u64,
 ) -> Result<Relocated, Refusal> {
-    relocate_in(Isa::NATIVE, plan, code, func_addr, new_addr)
+    relocate_in(Isa::NATIVE, plan, code, func_addr, new_addr, true)
 }
 
 /// The stub that a patched function jumps to:
@@ -273,17 +287,32 @@ pub fn relocate(
 /// free at a function's entry; `$t0` to `$t3` would be, but a nested function of GNU C has its chain
 /// in the last of them.
 ///
+/// What stands in front of the patch is executed again, whether recording is on or off; what has moved the stack
+/// pointer down is taken back first (`daddiu $sp, $sp, n`).
+///
+/// Callers of a function that the user has named may know that it leaves `$t8` and `$t9` alone. Before the
+/// hook's entry its stub saves them (`daddiu $sp, $sp, -32; sd $t8, 0($sp); sd $t9, 8($sp)`), and the original is
+/// entered with the caller's `$t9`.
+///
 /// # Errors
 ///
 /// See [`relocate_in`].
 pub fn build_stub_in(isa: Isa, params: &StubParams<'_>) -> Result<Stub, Refusal> {
     let StubParams { stub_addr, func_addr, plan, .. } = *params;
     let mut head = Block::new(isa, stub_addr);
+    if let Lead::Down(n) = plan.lead {
+        // daddiu $sp, $sp, n
+        head.push(0x67bd_0000 | n & 0xffff);
+    }
     head.load(SCRATCH, params.flag_addr);
     head.push(lw(SCRATCH, 0, SCRATCH));
     let test = head.insns.len();
     head.push(NOP);
     head.push(NOP);
+    if params.many {
+        // daddiu $sp, $sp, -32; sd $t8, 0($sp); sd $t9, 8($sp)
+        [0x67bd_ffe0, 0xffb8_0000, 0xffb9_0008].into_iter().for_each(|insn| head.push(insn));
+    }
     head.load(DESCRIPTOR, params.desc_addr);
     head.load(FUNCTION, params.entry_addr);
     head.push(jump_register(FUNCTION));
@@ -293,7 +322,7 @@ pub fn build_stub_in(isa: Isa, params: &StubParams<'_>) -> Result<Stub, Refusal>
         *insn = beq(SCRATCH, u32::from(ZERO), distance);
     }
     let original_addr = stub_addr.wrapping_add(head.len() as u64);
-    let relocated = relocate_in(isa, plan, params.code, func_addr, original_addr)?;
+    let relocated = relocate_in(isa, plan, params.code, func_addr, original_addr, !params.many)?;
     let mut bytes = head.bytes();
     bytes.extend_from_slice(&relocated.bytes);
     let patch_addr = func_addr.wrapping_add(plan.patch_offset as u64);

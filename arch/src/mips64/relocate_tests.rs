@@ -1,5 +1,5 @@
 use super::*;
-use crate::mips64::insn::plan_patch_in;
+use crate::mips64::insn::{plan_at_entry_in, plan_patch_in};
 use crate::mips64::isa::Order;
 use crate::mips64::jump::decode_jump_in;
 
@@ -23,8 +23,8 @@ fn moved(isa: Isa, insns: &[u32]) -> (Vec<u32>, Relocated) {
     let both = [Order::Little, Order::Big].map(|order| {
         let isa = Isa { order, ..isa };
         let bytes = code(isa, &all);
-        let plan = plan_patch_in(isa, &bytes, FUNC, Some(bytes.len() as u64)).unwrap();
-        let r = relocate_in(isa, &plan, &bytes, FUNC, STUB).unwrap();
+        let plan = plan_at_entry_in(isa, &bytes, FUNC, Some(bytes.len() as u64)).unwrap();
+        let r = relocate_in(isa, &plan, &bytes, FUNC, STUB, true).unwrap();
         let count = r.bytes.len() / 4;
         let words: Vec<u32> =
             (0..count).map(|n| isa.order.word4(&r.bytes, n * 4).unwrap()).collect();
@@ -190,7 +190,7 @@ fn stubs() {
     for order in [Order::Little, Order::Big] {
         let isa = Isa { order, release6: false };
         let bytes = code(isa, &[SD, LI, JR, NOP]);
-        let plan = plan_patch_in(isa, &bytes, FUNC, Some(16)).unwrap();
+        let plan = plan_at_entry_in(isa, &bytes, FUNC, Some(16)).unwrap();
         let params = StubParams {
             many: false,
             stub_addr: STUB,
@@ -223,19 +223,19 @@ fn reach() {
     // A branch across the edge of a region.
     let bytes = code(R2, &[0x1080_0010, NOP, JR, NOP]);
     let func = 0x1fff_fff0;
-    let plan = plan_patch_in(R2, &bytes, func, Some(16)).unwrap();
+    let plan = plan_at_entry_in(R2, &bytes, func, Some(16)).unwrap();
     let window = stub_window(&plan, &bytes, func).unwrap();
     assert_eq!(window, 0x1000_0000..0x1fff_0000);
-    let far = relocate_in(R2, &plan, &bytes, func, window.start);
+    let far = relocate_in(R2, &plan, &bytes, func, window.start, true);
     assert_eq!(far, Err(Refusal::OutOfReach));
-    let plan = plan_patch_in(R2, &bytes, FUNC, Some(16)).unwrap();
-    assert_eq!(relocate_in(R2, &plan, &bytes, FUNC, 0x2000_0000), Err(Refusal::OutOfReach));
-    assert_eq!(relocate_in(R2, &plan, &bytes[..6], FUNC, STUB), Err(Refusal::Changed));
+    let plan = plan_at_entry_in(R2, &bytes, FUNC, Some(16)).unwrap();
+    assert_eq!(relocate_in(R2, &plan, &bytes, FUNC, 0x2000_0000, true), Err(Refusal::OutOfReach));
+    assert_eq!(relocate_in(R2, &plan, &bytes[..6], FUNC, STUB, true), Err(Refusal::Changed));
     assert_eq!(stub_window(&plan, &bytes[..6], FUNC), Err(Refusal::Changed));
     // bgezal ra: what it tests would be changed before.
     let own = code(R2, &[0x07f1_0010, NOP, JR, NOP]);
-    let plan = plan_patch_in(R2, &own, FUNC, Some(16)).unwrap();
-    assert_eq!(relocate_in(R2, &plan, &own, FUNC, STUB), Err(Refusal::CannotMove));
+    let plan = plan_at_entry_in(R2, &own, FUNC, Some(16)).unwrap();
+    assert_eq!(relocate_in(R2, &plan, &own, FUNC, STUB, true), Err(Refusal::CannotMove));
 }
 
 #[test]
@@ -243,7 +243,7 @@ fn the_largest_stub_fits() {
     let far = 0x8123_4567_89ab_cdef;
     let bytes = code(R2, &[SD, 0x0491_0003, LI, NOP, NOP, NOP]);
     let func = 0xff_f7fc_0000;
-    let plan = plan_patch_in(R2, &bytes, func, Some(24)).unwrap();
+    let plan = plan_at_entry_in(R2, &bytes, func, Some(24)).unwrap();
     let stub = build_stub_in(
         R2,
         &StubParams {
@@ -259,4 +259,42 @@ fn the_largest_stub_fits() {
     )
     .unwrap();
     assert!(stub.bytes.len() <= 192, "{}", stub.bytes.len());
+}
+
+#[test]
+fn stubs_behind_what_stays_in_front() {
+    const DADDIU: u32 = 0x67bd_ffe0; // daddiu sp, sp, -32
+    for order in [Order::Little, Order::Big] {
+        let isa = Isa { order, release6: false };
+        let bytes = code(isa, &[DADDIU, SD, LI, JR, NOP]);
+        let plan = plan_patch_in(isa, &bytes, FUNC, Some(20)).unwrap();
+        let build = |many| {
+            let params = StubParams {
+                many,
+                stub_addr: STUB,
+                flag_addr: 0x11_2222_3333,
+                desc_addr: 0x4444_5555,
+                entry_addr: 0x6666_7777,
+                func_addr: FUNC,
+                code: &bytes,
+                plan: &plan,
+            };
+            build_stub_in(isa, &params).unwrap()
+        };
+        let words = |stub: &Stub| -> Vec<u32> {
+            (0..).map_while(|n| order.word4(&stub.bytes, n * 4)).collect()
+        };
+        let (plain, many) = (build(false), build(true));
+        let list = words(&plain);
+        assert_eq!((list[0], list[6]), (0x67bd_0020, 0x1020_0007)); // daddiu sp, sp, 32; beqz at
+        let original = (plain.original_addr - STUB) as usize / 4;
+        assert_eq!(list[original..original + 2], [0x3c19_1000, 0x3739_0000]); // li t9
+        assert_eq!(list[original + 2..], [DADDIU, SD, LI, j(12), NOP]);
+        assert_eq!((plain.patch_addr, plan.lead), (FUNC + 4, crate::patch::Lead::Down(32)));
+        // What callers of a named function may know to be left alone.
+        let list = words(&many);
+        assert_eq!(list[8..11], [0x67bd_ffe0, 0xffb8_0000, 0xffb9_0008]);
+        let original = (many.original_addr - STUB) as usize / 4;
+        assert_eq!(list[original..], [DADDIU, SD, LI, j(12), NOP]);
+    }
 }

@@ -2,7 +2,7 @@
 //! displaces.
 
 use super::jump::PATCH_LEN;
-pub use crate::patch::{Lead, PatchPlan, Refusal};
+pub use crate::patch::{Lead, PatchPlan, Probed, Refusal};
 use alloc::vec::Vec;
 use core::ops::Range;
 use iced_x86::{
@@ -315,12 +315,26 @@ fn lead(i: &Instruction) -> Option<Lead> {
     }
 }
 
-/// Whether a breakpoint of a uprobe at a function's entry, put there while it is patched, would have the
+/// What a breakpoint of a uprobe at a function's entry, put there while it is patched, does: it may have the
 /// program run into the middle of the patch. `before` are the patch's bytes from before it.
 #[must_use]
-pub fn uprobe_breaks(patch_offset: u64, before: &[u8]) -> bool {
+pub fn uprobe(patch_offset: u64, before: &[u8], _addr: u64) -> Probed {
     let first = decode(before, 0, 0);
-    patch_offset == 0 && !first.is_some_and(|i| is_terminator(&i))
+    let breaks = patch_offset == 0 && !first.is_some_and(|i| is_terminator(&i));
+    if breaks { Probed::Breaks } else { Probed::Passes }
+}
+
+/// The same as [`plan_patch`] for a function that does nothing with a null in its first argument.
+///
+/// # Errors
+///
+/// See [`Refusal`].
+pub fn plan_free(
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+) -> Result<PatchPlan, Refusal> {
+    plan_patch(code, func_addr, func_size)
 }
 
 /// Of a function that ends within the patch: padding counted into its size need not be moved.

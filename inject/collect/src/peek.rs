@@ -194,7 +194,8 @@ fn probes(shared: &Shared, read: impl Fn(u64, &mut [u8]) -> bool) -> Vec<Probe> 
         read(addr, &mut code).then(|| Probe {
             function: String::from_utf8_lossy(name).into_owned(),
             code,
-            addr,
+            // With the bit that says which instruction set it is, where there are two.
+            addr: if cfg!(target_arch = "arm") { addr | f.addr & 1 } else { addr },
             offset,
             patch: f.new_bytes[..len].to_vec(),
             before: f.old_bytes[..len].to_vec(),
