@@ -1,6 +1,5 @@
 //! Functions that the user names may do what malloc does not: throw, be left by a thread's cancellation or a jump,
 //! take arguments on the stack, leave registers alone that their callers know of.
-#![cfg(target_arch = "x86_64")]
 
 mod common;
 
@@ -79,7 +78,9 @@ fn a_detach_waits_for_a_thread_inside_of_a_named_function() {
     target.send("wait");
     target.expect("waiting");
     let pid = target.pid.to_string();
-    let out = scene.prof(&["detach", &pid, "--timeout", "300ms"]);
+    // An emulated machine takes its time to stop a thread.
+    let timeout = if cfg!(target_arch = "x86_64") { "300ms" } else { "10s" };
+    let out = scene.prof(&["detach", &pid, "--timeout", timeout]);
     assert!(out.code != 0 && out.stderr.contains("still inside"), "{out:?}");
     target.send("");
     target.expect("done waiting");
@@ -91,6 +92,8 @@ fn a_detach_waits_for_a_thread_inside_of_a_named_function() {
 }
 
 /// Wherever in the hook the jump has begun, the thread's next calls are recorded, and no event is spoilt.
+// The others' entries have not been tried so.
+#[cfg(target_arch = "x86_64")]
 #[test]
 fn a_thread_whose_handler_has_left_the_hook_by_a_jump_is_recorded_on() {
     let scene = Scene::new("leaves");

@@ -24,6 +24,7 @@ extern crate alloc;
 pub mod aarch64;
 pub mod arm;
 pub mod blocked;
+pub mod laid;
 mod marks;
 pub mod mips64;
 #[cfg(feature = "relocate")]
@@ -44,7 +45,3 @@ pub use mips64 as native;
 pub use x86_64 as native;
 
 pub use marks::Marks;
-
-/// All arguments of functions that are hooked are in registers here.
-#[cfg(not(any(target_arch = "arm", target_arch = "x86_64")))]
-pub use hook_entry as hook_entry_many;

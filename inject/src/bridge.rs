@@ -11,7 +11,8 @@ use crate::elf::Module;
 use crate::search::is_libc;
 use crate::tables::Tables;
 use crate::{RemoteMemory, proc};
-use prof_arch::native::bridge::{Bridge, bridges};
+use prof_arch::native::bridge::{BRIDGE_LEN, Bridge, bridges};
+use prof_arch::native::jump::code_at;
 
 /// As much code of a module is looked at.
 const MOST: u64 = 64 << 20;
@@ -37,5 +38,7 @@ pub(crate) fn find(mem: &RemoteMemory, modules: &[Module]) -> Option<Bridge> {
 
 /// Where a thread's stack shows that it is inside of an original that was called so.
 pub(crate) fn range(back: u64) -> Option<std::ops::Range<u64>> {
-    (back != 0).then(|| back..back.saturating_add(1))
+    // Where an address says which instruction set it is, this is about the code.
+    let at = code_at(back);
+    (back != 0).then(|| at..at.saturating_add(BRIDGE_LEN))
 }

@@ -315,7 +315,7 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
     if let Some(b) = bridge {
         // SAFETY: nothing in the target knows of it yet.
         let stable = unsafe { &mut i.shared.control_mut().stable };
-        (stable.bridge, stable.bridge_frame) = (b.back, b.frame);
+        (stable.bridge, stable.bridge_frame) = (code_at(b.back), b.frame);
         stable.needs = NEEDS_FOR_BRIDGE;
     }
     for (index, p) in i.planned.iter().enumerate() {
@@ -350,6 +350,7 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
             f.back = bridge.map_or(0, |b| b.back);
             f.frame = bridge.map_or(LEAST_FRAME, |b| b.frame);
             f.back_register = bridge.map_or(0, |b| b.register);
+            f.back_slots = bridge.map_or([0; 16], |b| b.slots);
         }
         for (at, place) in f.places.iter_mut().enumerate() {
             let moved = &stub.relocated.map;
@@ -423,14 +424,7 @@ fn bridge(i: &mut Installed) -> Option<Bridge> {
     let found = crate::bridge::find(&i.mem, &i.modules);
     let unwinds = |m: &elf::Module| m.eh_frame.1 != 0 || m.exidx.1 != 0;
     if found.is_none() && i.modules.iter().any(unwinds) {
-        let reason = if cfg!(target_arch = "x86_64") {
-            "no code of the program or its libraries is fit for that"
-        } else {
-            "not on this architecture"
-        };
-        i.notes.push(format!(
-            "no exception, and no thread's cancellation, may pass through the functions that were named ({reason}): it would end the program"
-        ));
+        i.notes.push("no exception, and no thread's cancellation, may pass through the functions that were named (no code of the program or its libraries is fit for that): it would end the program".into());
     }
     found
 }

@@ -64,7 +64,7 @@ pub fn compile(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, 
     let input = sources().join(source);
     let mut hash = DefaultHasher::new();
     (compiler, flags).hash(&mut hash);
-    for file in [&input, &sources().join("common.h")] {
+    for file in [&input, &sources().join("common.h"), &sources().join("quiet.h")] {
         std::fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?.hash(&mut hash);
     }
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");

@@ -1,23 +1,241 @@
-//! Calling a function so that it returns by way of code of the target's own: not done here.
+//! Calling a function so that it returns by way of code of the target's own, and changes nothing that its
+//! caller may rely on: see the same of AMD64, and [`laid`](crate::laid).
 
-use crate::unwind::CfiModule;
+use super::capture::Call;
+use super::exidx::{Exidx, is_plain};
+use super::regs::{FullRegs, LR, R7, THUMB};
+pub use crate::laid::{Bridge, Slots};
+use crate::laid::{FP_AT, Frame, better, fit, put};
+use crate::unwind::{CfiModule, SLOTS, shape};
 
-/// A place to return to, see the same of AMD64.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bridge {
-    /// Its address.
-    pub back: u64,
-    /// Bytes of its frame.
-    pub frame: u64,
-    /// The register that it calls.
-    pub register: u8,
+/// The registers that a call preserves, and the return address.
+const REGISTERS: [u16; 9] = [4, 5, 6, R7, 8, 9, 10, 11, LR];
+/// The registers with which the original is entered: those.
+pub type Loads = [u32; 9];
+
+/// Words of the caller's arguments on the stack that the original is given, at most.
+pub const STACK_WORDS: usize = 32;
+/// Where the mark is that the frame is there, from the frame's lower end.
+const MARK_AT: u64 = 4 * STACK_WORDS as u64;
+/// Where the [`Call`] is; the word before the last in front of it is the return address, with the instruction set
+/// that it belongs to.
+pub const CALL_AT: usize = MARK_AT as usize + 16;
+/// What lies below a frame's registers.
+const NEEDED: u64 = CALL_AT as u64 + size_of::<Call>() as u64;
+/// The smallest frame: the entry saves four registers in it for a moment.
+pub const LEAST_FRAME: u64 = NEEDED + 16;
+/// Bytes of code of a [`Bridge`], at which a thread is on its way into the hook.
+pub const BRIDGE_LEN: u64 = 2;
+
+/// Where the original's stack pointer is at its entry, and where its mark, by the caller's stack pointer.
+#[must_use]
+pub const fn places(top: u64, frame: u64) -> (u64, u64) {
+    let base = top.wrapping_sub(frame);
+    (base, base.wrapping_add(MARK_AT))
 }
 
-/// The smallest frame that will do.
-pub const LEAST_FRAME: u64 = 0;
-
-/// None is looked for: exceptions do not pass through the hook.
+/// The best place in `code`, which stands at `addr`: Thumb's `blx` of a preserved register, in a frame of which the
+/// tables say where all is, and where no other call returns to.
 #[must_use]
-pub fn bridges(_cfi: &CfiModule<'_>, _code: &[u8], _addr: u64) -> Option<Bridge> {
-    None
+pub fn bridges(cfi: &CfiModule<'_>, code: &[u8], addr: u64) -> Option<Bridge> {
+    let half = |at: usize| Some(u16::from_le_bytes(*code.get(at..)?.first_chunk()?));
+    let exidx = Exidx { bytes: cfi.exidx, addr: cfi.exidx_addr };
+    let mut best = None;
+    for at in (4..code.len()).step_by(2) {
+        let Some(insn) = half(at).filter(|insn| insn & 0xff87 == 0x4780) else { continue };
+        let register = usize::from(insn >> 3 & 15).wrapping_sub(4);
+        // `blx`, or the second half of `bl` or `blx`.
+        let may_be_call = |insn: u16| insn & 0xff87 == 0x4780 || insn & 0xc000 == 0xc000;
+        let back = addr.wrapping_add(at as u64);
+        let looked_up = back.wrapping_sub(1);
+        let before = half(at.wrapping_sub(2));
+        if register > 7 || before.is_none_or(may_be_call) || !is_plain(&exidx, looked_up) {
+            continue;
+        }
+        let found = shape::<FullRegs>(cfi, looked_up, &REGISTERS, R7);
+        let new = found.and_then(|s| fit(&s, back | THUMB, register, NEEDED, 4));
+        better(&mut best, new.filter(|b| b.frame >= LEAST_FRAME && b.frame & 7 == 0));
+    }
+    best
+}
+
+/// What [`lay_out`] is told.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Where to return to; 0: straight to the hook.
+    pub back: u64,
+    /// See [`Bridge::frame`].
+    pub frame: u64,
+    /// See [`Bridge::register`].
+    pub register: u8,
+    /// See [`Bridge::slots`].
+    pub slots: Slots,
+    /// Words of the caller's stack from its stack pointer on that can be read.
+    pub words: usize,
+}
+
+/// A frame of the hook's own has nothing that anybody looks for.
+const OWN: Slots = [0; SLOTS + 2];
+
+/// Lays a frame out below the caller's stack pointer. `loads` are the registers with which the original is to be
+/// entered, `come_back` the code that its return is to reach.
+///
+/// # Safety
+/// The stack below the caller's stack pointer must be free but for the [`Call`] itself at its place and what stands in
+/// front of it, and so many words above it readable.
+pub unsafe fn lay_out(
+    call: &Call,
+    layout: &Layout,
+    loads: &mut Loads,
+    come_back: u64,
+    _returned: u64,
+) {
+    let top = call.regs.sp;
+    let (slots, back) =
+        if layout.back == 0 { (&OWN, come_back) } else { (&layout.slots, layout.back) };
+    let values = |link: u32| call.saved.into_iter().chain([link]);
+    loads.iter_mut().zip(values(back as u32)).for_each(|(to, value)| *to = value);
+    if layout.back != 0
+        && let Some(load) = loads.get_mut(usize::from(layout.register))
+    {
+        *load = come_back as u32;
+    }
+    if slots[FP_AT] != 0 {
+        loads[3] = top.wrapping_sub(u64::from(slots[FP_AT]).wrapping_mul(4)) as u32;
+    }
+    // SAFETY: the entry has put it there.
+    let link = unsafe { (core::ptr::from_ref(call).cast::<u32>()).wrapping_sub(2).read() };
+    let words = layout.words.min(STACK_WORDS);
+    let mark = (layout.back & !THUMB, MARK_AT);
+    let f = Frame { top, len: layout.frame, slots, words, mark };
+    // SAFETY: the caller's promise.
+    unsafe { put(&f, values(link).map(|value| value as usize)) };
+}
+
+/// Defines an entry `$name` for functions that the user has named, around `$before` and `$after` as
+/// [`hook_entry`](crate::hook_entry) does. All registers are as they would be without it, but for ip and the flags,
+/// which calls may change on their way (AAPCS32, 6.1.1), and gcc counts on that; the hook has no instructions that
+/// change vector registers. The original's frame is laid out by `named_frame(call, loads, come_back, returned)`, which is to be there
+/// where this is used (see [`lay_out`]); and so is `FRAME`, the offset of [`Bridge::frame`] in the descriptor.
+///
+/// From the stack pointer up: `Go`, r0 to r3, the registers for the original.
+#[cfg(target_arch = "arm")]
+#[macro_export]
+macro_rules! hook_entry_many {
+    ($(#[$doc:meta])* $name:ident, $before:path, $after:path) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        pub unsafe extern "C" fn $name() {
+            core::arch::naked_asm!(
+                "push {{r4, r5, ip, lr}}",
+                "add r5, sp, #16", // the caller's stack pointer
+                "ldr r4, [ip, #{frame}]",
+                "sub r4, r5, r4",
+                "sub sp, r4, #72",
+                "str r0, [sp, #16]",
+                "str r1, [sp, #20]",
+                "str r2, [sp, #24]",
+                "str r3, [sp, #28]",
+                "add r4, sp, #(72 + {call})",
+                "mov lr, #0", // the upper halves
+                "str r0, [r4]",
+                "str lr, [r4, #4]",
+                "str r1, [r4, #8]",
+                "str lr, [r4, #12]",
+                "str r2, [r4, #16]",
+                "str lr, [r4, #20]",
+                "str r3, [r4, #24]",
+                "str lr, [r4, #28]",
+                "ldr r0, [r5]",
+                "ldr r1, [r5, #4]",
+                "str r0, [r4, #32]",
+                "str lr, [r4, #36]",
+                "str r1, [r4, #40]",
+                "str lr, [r4, #44]",
+                "str ip, [r4, #48]",
+                "str lr, [r4, #52]",
+                "str lr, [r4, #60]",
+                "ldr r0, [r5, #-4]",
+                "str r0, [r4, #-8]",
+                "bic r0, r0, #1",
+                "str r0, [r4, #64]",
+                "str lr, [r4, #68]",
+                "str r5, [r4, #72]",
+                "str lr, [r4, #76]",
+                "str r7, [r4, #80]",
+                "str lr, [r4, #84]",
+                "ldr r0, [r5, #-16]",
+                "str r0, [r4, #88]",
+                "ldr r0, [r5, #-12]",
+                "str r0, [r4, #92]",
+                "add r0, r4, #96",
+                "stmia r0, {{r6-r11}}",
+                "mov r0, sp",
+                "mov r1, r4",
+                "bl {before}",
+                "ldr r0, [sp]",
+                "ldr r1, [sp, #8]",
+                "cmp r1, #0",
+                "beq 2f",
+                "str r0, [r4, #56]", // where to go
+                // Arguments of 64 bits, of which the fourth is on the stack.
+                "adr r0, 5f",
+                "mov r1, #0",
+                "push {{r0, r1}}",
+                "push {{r0, r1}}",
+                "mov r2, r0",
+                "mov r3, r1",
+                "mov r0, r4",
+                "add r1, sp, #48",
+                "bl {named_frame}",
+                "add sp, sp, #16",
+                "ldr ip, [r4, #56]",
+                "ldr r0, [sp, #16]",
+                "ldr r1, [sp, #20]",
+                "ldr r2, [sp, #24]",
+                "ldr r3, [sp, #28]",
+                "add lr, sp, #32",
+                "ldmia lr, {{r4-r11, lr}}",
+                "add sp, sp, #72",
+                "bx ip",
+                "2:", // jump, as if the hook had never been entered
+                "ldr r5, [r4, #72]",
+                "str r0, [r5, #-8]",
+                "ldr r0, [sp, #16]",
+                "ldr r1, [sp, #20]",
+                "ldr r2, [sp, #24]",
+                "ldr r3, [sp, #28]",
+                "sub sp, r5, #16",
+                "pop {{r4, r5, ip, lr}}",
+                "bx ip",
+                "5:", // back from the original
+                "sub sp, sp, #72",
+                "str r0, [sp, #16]",
+                "str r1, [sp, #20]",
+                "str r2, [sp, #24]",
+                "str r3, [sp, #28]",
+                "add r4, sp, #(72 + {call})",
+                "str r0, [r4, #56]",
+                "mov r0, r4",
+                "bl {after}",
+                "ldr r0, [sp, #16]",
+                "ldr r1, [sp, #20]",
+                "ldr r2, [sp, #24]",
+                "ldr r3, [sp, #28]",
+                "add ip, r4, #96",
+                "ldmia ip, {{r6-r11}}",
+                "ldr lr, [r4, #-8]",
+                "ldr r5, [r4, #92]",
+                "ldr ip, [r4, #72]",
+                "ldr r4, [r4, #88]",
+                "mov sp, ip",
+                "bx lr",
+                before = sym $before,
+                after = sym $after,
+                named_frame = sym named_frame,
+                frame = const FRAME,
+                call = const $crate::arm::bridge::CALL_AT,
+            )
+        }
+    };
 }

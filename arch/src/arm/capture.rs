@@ -66,30 +66,6 @@ const _: () = assert!(core::mem::offset_of!(Call, saved) == 112 - CALL_AT);
 #[macro_export]
 macro_rules! hook_entry {
     ($(#[$doc:meta])* $name:ident, $before:path, $after:path) => {
-        $crate::arm_entry!($(#[$doc])* $name, $before, $after,
-            ["mov r4, #0", "mov r5, #0"], []);
-    };
-}
-
-/// The same for functions with at most six arguments, of which two are on the stack.
-#[cfg(target_arch = "arm")]
-#[macro_export]
-macro_rules! hook_entry_many {
-    ($(#[$doc:meta])* $name:ident, $before:path, $after:path) => {
-        $crate::arm_entry!($(#[$doc])* $name, $before, $after,
-            ["ldr r4, [r11, #8]", "ldr r5, [r11, #12]"],
-            ["ldr r4, [sp, #56]", "ldr r5, [sp, #64]", "strd r4, r5, [sp]"]);
-    };
-}
-
-/// See [`hook_entry`](crate::hook_entry): `$more` loads the last two arguments into r4 and r5, `$pass`
-/// puts them onto the stack for the original.
-#[cfg(target_arch = "arm")]
-#[doc(hidden)]
-#[macro_export]
-macro_rules! arm_entry {
-    ($(#[$doc:meta])* $name:ident, $before:path, $after:path,
-     [$($more:literal),*], [$($pass:literal),*]) => {
         $(#[$doc])*
         #[unsafe(naked)]
         pub unsafe extern "C" fn $name() {
@@ -101,7 +77,6 @@ macro_rules! arm_entry {
                 "stmia ip, {{r4-r11}}",
                 "add r11, sp, #160",
                 "mov ip, #0", // the upper halves
-                $($more,)*
                 "str r0, [sp, #24]",
                 "str ip, [sp, #28]",
                 "str r1, [sp, #32]",
@@ -110,9 +85,9 @@ macro_rules! arm_entry {
                 "str ip, [sp, #44]",
                 "str r3, [sp, #48]",
                 "str ip, [sp, #52]",
-                "str r4, [sp, #56]",
+                "str ip, [sp, #56]",
                 "str ip, [sp, #60]",
-                "str r5, [sp, #64]",
+                "str ip, [sp, #64]",
                 "str ip, [sp, #68]",
                 "str ip, [sp, #76]",
                 "str ip, [sp, #84]",
@@ -135,7 +110,6 @@ macro_rules! arm_entry {
                 "ldr r3, [sp, #48]",
                 "cmp lr, #0",
                 "beq 2f",
-                $($pass,)*
                 "blx ip",
                 "str r0, [sp, #80]",
                 "add r0, sp, #24",

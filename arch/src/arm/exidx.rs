@@ -165,6 +165,8 @@ fn code<F: FnMut(u64) -> Option<u32>>(row: Row, read: &mut F) -> Option<Code<'_,
 enum Op {
     /// The virtual stack pointer moves.
     Skip(u64),
+    /// The same over vector registers, which are popped.
+    Vectors(u64),
     /// The general registers of which the bits are set are popped.
     Pop(u32),
     /// The virtual stack pointer is taken from a register.
@@ -203,15 +205,15 @@ fn operation<F: FnMut(u64) -> Option<u32>>(code: &mut Code<'_, F>) -> Result<Op,
         },
         0xb2 => Op::Skip((code.uleb128()? << 2).wrapping_add(0x204)),
         // Stored by FSTMFDX, with a word more.
-        0xb3 => Op::Skip(vectors(code.operand()? & 15).wrapping_add(4)),
+        0xb3 => Op::Vectors(vectors(code.operand()? & 15).wrapping_add(4)),
         // The signature of the return address; then that it was made with this stack pointer.
         0xb4 => Op::Skip(4),
         0xb5 => Op::Nothing,
-        0xb8..=0xbf => Op::Skip(vectors(low).wrapping_add(4)),
-        0xc0..=0xc5 | 0xd0..=0xd7 => Op::Skip(vectors(low)),
-        0xc6 | 0xc8 | 0xc9 => Op::Skip(vectors(code.operand()? & 15)),
+        0xb8..=0xbf => Op::Vectors(vectors(low).wrapping_add(4)),
+        0xc0..=0xc5 | 0xd0..=0xd7 => Op::Vectors(vectors(low)),
+        0xc6 | 0xc8 | 0xc9 => Op::Vectors(vectors(code.operand()? & 15)),
         0xc7 => match code.operand()? {
-            mask @ 1..=15 => Op::Skip(u64::from(mask.count_ones()).wrapping_mul(4)),
+            mask @ 1..=15 => Op::Vectors(u64::from(mask.count_ones()).wrapping_mul(4)),
             _ => return Err(()),
         },
         _ => return Err(()), // spare
@@ -251,7 +253,7 @@ impl<F: FnMut(u64) -> Option<u32>> Frame<'_, F> {
     /// Does one instruction; `Ok(false)` when there are no more.
     fn step(&mut self) -> Result<bool, ()> {
         match operation(&mut self.code)? {
-            Op::Skip(bytes) => self.skip(bytes),
+            Op::Skip(bytes) | Op::Vectors(bytes) => self.skip(bytes),
             Op::Pop(mask) => self.pop(mask)?,
             Op::From(register) => self.vsp = self.regs.get(register).ok_or(())?,
             Op::Nothing => {}
@@ -288,6 +290,24 @@ pub fn step_exidx<F: FnMut(u64) -> Option<u32>>(
     FullStep::Cut
 }
 
+/// Whether the row for a code address has its instructions in itself (so no language's handler looks at the frame),
+/// and they are about general registers only.
+#[must_use]
+pub fn is_plain(exidx: &Exidx<'_>, lookup_pc: u64) -> bool {
+    let row =
+        exidx.find(lookup_pc).filter(|row| row.word != CANT_UNWIND && row.word & COMPACT != 0);
+    let mut read = |_| None;
+    let Some(mut code) = row.and_then(|row| code(row, &mut read)) else { return false };
+    for _ in 0..MOST {
+        match operation(&mut code) {
+            Ok(Op::Finish) => return true,
+            Ok(Op::Vectors(_)) | Err(()) => return false,
+            Ok(_) => {}
+        }
+    }
+    false
+}
+
 /// Whether a code address under a row that can't be unwound is where a thread begins. The functions in
 /// libc's assembly that are marked so are short (`_start`, the other side of `clone`); behind them, and
 /// before the next row, stands code that was compiled without tables, of which nothing is known.
@@ -317,7 +337,9 @@ fn form<F: FnMut(u64) -> Option<u32>>(code: &mut Code<'_, F>) -> Option<Form> {
     let (mut ra, mut fp, mut popped) = (None, None, false);
     for _ in 0..MOST {
         match operation(code).ok()? {
-            Op::Skip(bytes) => vsp = vsp.checked_add(i32::try_from(bytes as i64).ok()?)?,
+            Op::Skip(bytes) | Op::Vectors(bytes) => {
+                vsp = vsp.checked_add(i32::try_from(bytes as i64).ok()?)?
+            }
             Op::Pop(mask) => {
                 popped = true;
                 for register in (0_u16..16).filter(|n| mask >> n & 1 == 1) {

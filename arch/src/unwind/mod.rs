@@ -18,10 +18,12 @@ mod cfi;
 mod expr;
 mod full;
 mod loaded;
+mod shape;
 
 pub use cfi::{CfiContext, CfiModule, FrameInfo, Row, compile, eh_frame_address, function_range};
 pub use full::{FullStep, step_full};
 pub use loaded::{Loaded, Part, loaded};
+pub use shape::{SLOTS, Shape, shape};
 
 /// A packed unwind rule of one architecture.
 pub trait CfiRule: Copy {

@@ -5,18 +5,8 @@
 
 use super::capture::Call;
 use super::regs::{FullRegs, R12, R13, R14, R15, RBP, RBX, RSP};
+pub use crate::laid::{Bridge, Slots};
 use crate::unwind::{CfiContext, CfiModule, FullStep, RegisterSet, step_full};
-
-/// An indirect call of the target's own, as a place to return to.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Bridge {
-    /// Its address.
-    pub back: u64,
-    /// Bytes from behind the return address that leads to it to behind the one of its frame.
-    pub frame: u64,
-    /// Which register it calls, by its place in [`REGISTERS`].
-    pub register: u8,
-}
 
 /// The registers that may be called, as [`Call::saved`] has them.
 const REGISTERS: [u16; 5] = [RBX, R12, R13, R14, R15];
@@ -29,6 +19,19 @@ pub const STACK_WORDS: usize = 32;
 pub const CALL_AT: usize = 8 + 8 * STACK_WORDS;
 /// The smallest frame: the return address, arguments, the [`Call`], six registers.
 pub const LEAST_FRAME: u64 = (CALL_AT + size_of::<Call>() + 48).next_multiple_of(16) as u64;
+/// Bytes of code of a [`Bridge`], at which a thread is on its way into the hook.
+pub const BRIDGE_LEN: u64 = 1;
+/// The registers with which the original is entered, those of [`Call::saved`].
+pub type Loads = [u64; 5];
+
+/// Where the original's stack pointer is at its entry, and where a word that says that the frame is there, its
+/// return address, by the caller's stack pointer.
+#[must_use]
+pub const fn places(top: u64, frame: u64) -> (u64, u64) {
+    let base = top.wrapping_sub(8).wrapping_sub(frame);
+    (base, base)
+}
+
 /// Larger ones would take more of a small stack than the hook does otherwise.
 const MOST_FRAME: u64 = 2048;
 
@@ -49,7 +52,7 @@ pub fn bridges(cfi: &CfiModule<'_>, code: &[u8], addr: u64) -> Option<Bridge> {
         }
         let Some(frame) = frame(cfi, back, register) else { continue };
         if best.is_none_or(|b| frame < b.frame) {
-            best = Some(Bridge { back, frame, register });
+            best = Some(Bridge { back, frame, register, slots: Slots::default() });
         }
     }
     best
@@ -97,6 +100,8 @@ pub struct Layout {
     pub frame: u64,
     /// See [`Bridge::register`].
     pub register: u8,
+    /// Always the same: see [`SLOTS`].
+    pub slots: Slots,
     /// Words of the caller's stack from behind its return address that can be read.
     pub words: usize,
 }
@@ -111,7 +116,7 @@ pub struct Layout {
 pub unsafe fn lay_out(
     call: &Call,
     layout: &Layout,
-    loads: &mut [u64; 5],
+    loads: &mut Loads,
     come_back: u64,
     returned: u64,
 ) {

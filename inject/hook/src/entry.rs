@@ -14,6 +14,7 @@ use crate::{
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::Marks;
+use prof_arch::native::bridge::places;
 use prof_arch::native::capture::{Call, Go};
 use prof_arch::native::syscall::nr;
 use prof_trace::modules::doubt;
@@ -133,8 +134,8 @@ fn was_left(t: &Thread, sp: u64, at: u64) -> bool {
     if stable.bridge == 0 {
         return false;
     }
-    let place = at.wrapping_sub(8).wrapping_sub(stable.bridge_frame);
-    if sp > place {
+    let (bottom, place) = places(at, stable.bridge_frame);
+    if sp > bottom {
         return true;
     }
     if extent::is_known(t, place) {

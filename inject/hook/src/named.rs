@@ -6,16 +6,11 @@ use crate::entry::{
     NAMED, OLD_IS_SELECTED, after_alloc, after_delete, after_realloc, before_alloc, free_and_stay,
     function, is_selected,
 };
-use crate::{clock, header, thread};
+use crate::{clock, extent, header, memory, thread};
 use core::sync::atomic::Ordering::Relaxed;
+use prof_arch::native::bridge::{Layout, Loads, STACK_WORDS, lay_out};
 use prof_arch::native::capture::{Call, Go};
-use prof_trace::shared::Slot;
-#[cfg(target_arch = "x86_64")]
-use {
-    crate::{extent, memory},
-    prof_arch::native::bridge::{Layout, STACK_WORDS, lay_out},
-    prof_trace::shared::Function,
-};
+use prof_trace::shared::{Function, Slot};
 
 prof_arch::hook_entry_many!(
     /// A function that hands out a block.
@@ -37,26 +32,23 @@ const NEW: u64 = 2;
 const BITS: u64 = HAD | NEW;
 
 /// Where the entries find the size of the original's frame.
-#[cfg(target_arch = "x86_64")]
 const FRAME: usize = core::mem::offset_of!(Function, frame);
 
 /// Lays out the frame of the original, for the entries.
-#[cfg(target_arch = "x86_64")]
-extern "C" fn named_frame(call: &Call, loads: &mut [u64; 5], come_back: u64, returned: u64) {
+extern "C" fn named_frame(call: &Call, loads: &mut Loads, come_back: u64, returned: u64) {
     let f = function(call);
-    let (back, frame, register) = (f.back, f.frame, f.back_register);
-    let layout = Layout { back, frame, register, words: stack_words(call) };
+    let (back, frame, register, slots) = (f.back, f.frame, f.back_register, f.back_slots);
+    let layout = Layout { back, frame, register, slots, words: stack_words(call) };
     // SAFETY: the entry has left the frame's place free, and `words` can be read.
     unsafe { lay_out(call, &layout, loads, come_back, returned) };
 }
 
 /// Words behind the call's return address that can be read, where further arguments may be. A fiber's stack may
 /// end there.
-#[cfg(target_arch = "x86_64")]
 fn stack_words(call: &Call) -> usize {
     const PAGE: u64 = 4096;
     let at = call.regs.sp;
-    let here = (PAGE - (at & (PAGE - 1))) as usize / 8;
+    let here = (PAGE - (at & (PAGE - 1))) as usize / size_of::<usize>();
     let next = (at | (PAGE - 1)).wrapping_add(1);
     let shared = header::shared();
     let goes_on = || {

@@ -199,7 +199,9 @@ pub struct Function {
     /// Bytes of the frame of that code, or of the hook's.
     pub frame: u64,
     /// The function's name and module path, separated by a NUL and padded with NULs.
-    pub name: [u8; 220],
+    pub name: [u8; 204],
+    /// Where the frame of that code has registers, as the architecture has it.
+    pub back_slots: [u8; 16],
     /// The register through which `back` calls the hook.
     pub back_register: u8,
     /// 1 if it hands out glibc's blocks, with its header in front; 2 if it can hand out no others.
