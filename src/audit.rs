@@ -105,8 +105,7 @@ fn who() -> String {
 }
 
 fn process(pid: i32) -> String {
-    let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
-    format!("process {pid} ({})", comm.trim_end())
+    format!("process {pid} ({})", prof_inject::proc::comm(pid))
 }
 
 /// Functions by module.

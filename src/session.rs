@@ -498,6 +498,7 @@ fn is_refusal(e: &Error) -> bool {
                 | Error::Gone(_)
                 | Error::Replaced(_)
                 | Error::AddressSpace { .. }
+                | Error::Mappings { .. }
                 | Error::Descriptors { .. }
                 | Error::LockedMemory { .. }
         ),

@@ -9,6 +9,7 @@ use crate::preflight::Target;
 use crate::proc;
 use crate::recorded::Recorded;
 use crate::{Refusal, Result};
+use prof_trace::process::folder;
 use prof_trace::shared::{Control, Geometry, STATE_SIZE};
 use std::fs::{self, File};
 use std::mem::offset_of;
@@ -57,7 +58,8 @@ impl Level {
 pub fn levels(pid: i32, other: i32) -> Vec<Level> {
     let read = |path: String| fs::read_to_string(path).unwrap_or_default();
     let mounts = read("/proc/self/mountinfo".into());
-    let of = |pid: i32| read(format!("/proc/{pid}/cgroup"));
+    // A first thread that has ended alone is in none any more.
+    let of = |pid: i32| read(folder(pid) + "/cgroup");
     levels_in(&mounts, &of(pid), &of(other))
 }
 

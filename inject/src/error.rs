@@ -375,6 +375,18 @@ pub enum Error {
         /// `RLIMIT_AS`.
         limit: u64,
     },
+    /// It has as many mappings as the kernel lets a process have.
+    #[error(
+        "pid {pid} has {count} mappings, and prof needs some more than it may have ({most}); raise that with `sysctl vm.max_map_count={more}`", more = most.saturating_mul(2)
+    )]
+    Mappings {
+        /// The process.
+        pid: i32,
+        /// How many.
+        count: u64,
+        /// `vm.max_map_count`.
+        most: u64,
+    },
     /// Its table of descriptors is full.
     #[error(
         "pid {pid} has all descriptors open that it may have ({limit}), and prof needs one for a moment while it stands still; nothing was changed; raise that with `prlimit --pid {pid} --nofile={more}`, or wait until it has closed one", more = limit + 1
@@ -467,11 +479,21 @@ impl Error {
             _ if proc::has_ended(pid) => Self::Gone(pid),
             Self::Gone(_) => Self::Replaced(pid),
             Self::Remote { what: "mmap", errno: Errno::ENOMEM, .. } => {
-                match proc::address_space_limit(pid) {
-                    Some(limit) => Self::AddressSpace { pid, limit },
-                    None => self,
+                match (proc::mappings_used_up(pid), proc::address_space_limit(pid)) {
+                    (Some((count, most)), _) => Self::Mappings { pid, count, most },
+                    (None, Some(limit)) => Self::AddressSpace { pid, limit },
+                    (None, None) => self,
                 }
             }
+            // Where these split a mapping in two.
+            Self::Remote {
+                what: "mprotect" | "munmap" | "mremap" | "madvise",
+                errno: Errno::ENOMEM,
+                ..
+            } => match proc::mappings_used_up(pid) {
+                Some((count, most)) => Self::Mappings { pid, count, most },
+                None => self,
+            },
             Self::Remote { what: "mmap", errno: Errno::EAGAIN, .. } => {
                 match proc::soft_limit(pid, "Max locked memory") {
                     Some(limit) => Self::LockedMemory { pid, limit },

@@ -182,10 +182,10 @@ fn permission(pid: i32, memory: bool) -> Refusal {
         format!(
             "kernel.yama.ptrace_scope is {scope}; run prof as root or with CAP_SYS_PTRACE, or `sudo sysctl kernel.yama.ptrace_scope=0`"
         )
-    } else if namespace(pid) != namespace(std::process::id() as i32) {
+    } else if namespace(pid).is_some_and(|its| Some(its) != namespace(std::process::id() as i32)) {
         "it lives in another user namespace; run prof as root there or outside, or with CAP_SYS_PTRACE".into()
     } else {
-        "it is not dumpable (set-uid, or prctl PR_SET_DUMPABLE) or has more capabilities; run prof as root or with CAP_SYS_PTRACE".into()
+        "it is not dumpable (it has changed its user, is set-uid, or has called prctl PR_SET_DUMPABLE) or has more capabilities; run prof as root or with CAP_SYS_PTRACE".into()
     };
     Refusal::Permission { pid, comm, why }
 }

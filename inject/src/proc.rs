@@ -118,11 +118,17 @@ pub fn threads(pid: i32) -> Result<Vec<i32>> {
     Ok(dir.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// The name of a process; empty if it is gone.
+/// The name of a process; empty if it is gone. It may give itself any: what is not text, or would begin a line
+/// of its own where it is printed, is escaped.
 #[must_use]
 pub fn comm(pid: i32) -> String {
     let text = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
-    String::from_utf8_lossy(text.trim_ascii_end()).into_owned()
+    let text = String::from_utf8_lossy(text.strip_suffix(b"\n").unwrap_or(&text));
+    let escape = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.into(),
+    };
+    text.chars().map(escape).collect()
 }
 
 /// Where a thread is that is asleep in a system call (`/proc/PID/task/TID/syscall`).
@@ -200,6 +206,16 @@ pub fn is_kernel_thread(pid: i32) -> bool {
 #[must_use]
 pub fn address_space_limit(pid: i32) -> Option<u64> {
     soft_limit(pid, "Max address space")
+}
+
+/// How many mappings a process has, and how many it may have, if prof's do not fit in.
+#[must_use]
+pub fn mappings_used_up(pid: i32) -> Option<(u64, u64)> {
+    // More than prof makes.
+    const OURS: u64 = 64;
+    let most = fs::read_to_string("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()?;
+    let count = maps(pid).ok()?.len() as u64;
+    (count + OURS > most).then_some((count, most))
 }
 
 /// A soft limit by its name in `/proc/PID/limits`, if there is one.

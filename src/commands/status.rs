@@ -53,7 +53,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
         }
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
-    let displaced = all.iter().any(|s| s.displaced.is_some());
+    let displaced = args.pid.is_some() && all.iter().any(|s| s.displaced.is_some());
     Ok(if displaced { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
 
@@ -109,7 +109,7 @@ struct Status {
 
 impl Status {
     fn of(peek: Peek) -> Self {
-        let comm = std::fs::read_to_string(format!("/proc/{}/comm", peek.pid)).unwrap_or_default();
+        let name = prof_inject::proc::comm(peek.pid as i32);
         // What is live is known by replaying the recording: a matter of seconds for a large one.
         let kept = Kept::of(&peek);
         let displaced = kept.as_ref().and_then(Kept::describe);
@@ -120,7 +120,7 @@ impl Status {
         let summary = (size <= REPLAYED).then(|| live_summary(&path, &now).ok()).flatten();
         let added = Added::of(peek.pid as i32);
         let is_left = session::is_left(&peek);
-        Self { peek, name: comm.trim_end().into(), summary, added, is_left, displaced }
+        Self { peek, name, summary, added, is_left, displaced }
     }
 
     fn state(&self) -> &'static str {
@@ -174,11 +174,12 @@ impl Status {
             line(
                 "live",
                 format!(
-                    "{}{} in {}{} blocks",
+                    "{}{} in {}{} block{}",
                     units::bytes(b),
                     error(units::bytes(e.live_bytes)),
                     units::count(n),
-                    error(units::count(e.live_count))
+                    error(units::count(e.live_count)),
+                    if n == 1 && !sampled { "" } else { "s" }
                 ),
             );
             let packed = if s.compressed { ", compressed" } else { "" };
