@@ -192,7 +192,12 @@ pub(crate) fn is_remembered(
     except: &[Range<u64>],
 ) -> bool {
     let mut left = SEARCHED.1;
-    let sp = proc::asleep(pid, pid).map(|a| a.sp);
+    // Of a thread that runs it is not known, and one that a prof which was killed has left runs for a moment.
+    let asleep = |tries: u32| {
+        std::thread::sleep(Duration::from_millis(u64::from(tries != 0) * 2));
+        proc::asleep(pid, pid)
+    };
+    let sp = (0..10).find_map(asleep).map(|a| a.sp);
     let mut end_of_file = RemoteAddr(0);
     for m in maps {
         let data = m.inode != 0 || m.start == end_of_file;
