@@ -113,7 +113,7 @@ class Killer:
         try:
             self.kind.settle()
         except Failed as e:
-            raise Failed(f"{after}{e}") from None
+            raise Failed(f"{after}{e}; the detach said: {said}") from None
 
     def recording(self):
         """What was recorded up to the kill can be read."""
