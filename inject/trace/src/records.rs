@@ -82,6 +82,7 @@ macro_rules! record {
     (@ty text) => { String };
     (@ty bytes) => { Vec<u8> };
     (@ty ints) => { Vec<u64> };
+    (@ty later_ints) => { Vec<u64> }; // likewise: none
     (@ty texts) => { Vec<String> };
     (@put int, $w:ident, $v:expr) => { $w.int($v) };
     (@put later, $w:ident, $v:expr) => { $w.int($v) };
@@ -92,6 +93,7 @@ macro_rules! record {
         $w.int($v.len() as u64);
         for x in &$v { $w.int(*x); }
     }};
+    (@put later_ints, $w:ident, $v:expr) => { record!(@put ints, $w, $v) };
     (@put texts, $w:ident, $v:expr) => {{
         $w.int($v.len() as u64);
         for x in &$v { $w.blob(x.as_bytes()); }
@@ -101,6 +103,9 @@ macro_rules! record {
     (@get int32, $r:ident) => { $r.int32()? };
     (@get text, $r:ident) => { $r.text()? };
     (@get bytes, $r:ident) => { $r.blob()?.to_vec() };
+    (@get later_ints, $r:ident) => {
+        if $r.rest().is_empty() { Vec::new() } else { record!(@get ints, $r) }
+    };
     (@get ints, $r:ident) => {{
         let n = $r.int()? as usize;
         if n > $r.rest().len() { return None; }
@@ -486,10 +491,10 @@ record! {
         /// Mappings that allocators take memory from: triples of start, end, resident bytes.
         heaps: ints,
         /// The same by whom they belong to: start, end, resident bytes, kind (see [`part_kind`]).
-        parts: ints,
+        parts: later_ints,
         /// What glibc's arenas say of themselves, if that is known: bytes from the kernel, free bytes, resident
         /// free bytes.
-        arenas: ints,
+        arenas: later_ints,
     }
 }
 
@@ -557,6 +562,15 @@ impl Target {
 mod tests {
     use super::*;
     use std::vec;
+
+    #[test]
+    fn what_an_earlier_prof_says_of_memory_is_read() {
+        let new = Memory { ticks: 5, rss: 7, heaps: vec![1, 2, 3], ..Memory::default() };
+        let bytes = new.encode();
+        // It ends with two lists, both empty, which were not there.
+        assert_eq!(Memory::decode(&bytes[..bytes.len() - 2]), Some(new.clone()));
+        assert_eq!(Memory::decode(&bytes), Some(new));
+    }
 
     #[test]
     fn a_command_is_its_arguments_without_what_titles_leave() {
