@@ -142,3 +142,18 @@ fn beside_prof_in_one_cgroup_the_ring_is_as_large_as_there_is_room() {
     assert_eq!(scene.finished(&recording).total("allocations"), 100);
     target.quit();
 }
+
+/// Its file in `/proc` names the topmost cgroup then, which has no limit.
+#[test]
+fn the_cgroup_of_a_process_whose_first_thread_has_ended_is_that_of_the_others() {
+    let Some(group) = Group::new("leader") else { return };
+    let scene = Scene::new("cgroup-leader");
+    let mut target = Target::start(&program("leader.c"), &[]);
+    group.add(target.pid);
+    target.ask("leave");
+    group.leave(1 << 20);
+    let out = scene.prof(&["attach", &target.pid.to_string()]);
+    assert_eq!(out.code, 3, "{out:?}");
+    assert!(out.stderr.contains(group.name()), "{out:?}");
+    target.kill();
+}
