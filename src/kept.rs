@@ -264,7 +264,7 @@ mod tests {
         fs::remove_dir_all(&inner).expect("remove");
         // A link in the place of a folder is not followed.
         std::os::unix::fs::symlink(&dir, &inner).expect("link");
-        let saved = kept.settle(&[dir.clone()]).expect("displaced");
+        let saved = kept.settle(std::slice::from_ref(&dir)).expect("displaced");
         assert_eq!(saved.path, Some(dir.join("a.prof")));
         let read = Displaced::decode(&saved.encode()).expect("something");
         assert_eq!((read.path, read.said), (saved.path, saved.said));

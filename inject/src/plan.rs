@@ -487,8 +487,8 @@ mod tests {
             named(0xbedf_5000, 0xbedf_6000, "[sigpage]"),
             named(0xffff_0000, 0xffff_1000, "[vectors]"),
         ];
-        let windows = [0..0x201_0000];
-        let at = below_others(&maps, 0xb_0000, &windows, len)[0];
+        let window = 0..0x201_0000;
+        let at = below_others(&maps, 0xb_0000, std::slice::from_ref(&window), len)[0];
         assert!(at + len <= stack - STACK_REACH.min(64 << 20), "{at:x}");
         assert!(at >= 0xb_0000 + (256 << 20), "{at:x}");
     }
