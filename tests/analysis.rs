@@ -103,7 +103,9 @@ fn filters_and_moments_have_the_programs_figures() {
         total(&with(&["--min-first-size", "20", "--max-first-size", "20"]), "live_bytes"),
         640
     );
-    let all = scene.prof(&["export", "json", &file, "--function", "^large$"]).ok("prof export");
+    let all = scene
+        .prof(&["export", "json", "--json-version", "1", &file, "--function", "^large$"])
+        .ok("prof export");
     let all: Value = serde_json::from_str(&all.stdout).expect("JSON");
     let tid = all["allocations"][0]["thread"].as_u64().expect("a thread").to_string();
     let by_thread = [&f[..], &["--thread", &tid]].concat();
@@ -263,7 +265,8 @@ fn other_tools_read_their_exports() {
 
     let csv = String::from_utf8(export("csv", &[])).expect("UTF-8");
     assert_eq!(csv.lines().count(), 1 + 100 + 10 + 1 + 50 + 5);
-    let all: Value = serde_json::from_slice(&export("json", &[])).expect("JSON");
+    let all: Value =
+        serde_json::from_slice(&export("json", &["--json-version", "1"])).expect("JSON");
     let rows = all["allocations"].as_array().expect("allocations");
     let held = rows.iter().filter(|r| r["freed_at_ns"].is_null());
     assert_eq!(held.filter_map(|r| r["size"].as_u64()).sum::<u64>(), live);

@@ -34,7 +34,7 @@ fn usable_sizes_arenas_and_mappings_are_what_the_program_sees() {
     let out = scene.run(c).ok("prof run");
     let blocks = said(&out.stdout);
     assert!(blocks.len() > 450, "{}", blocks.len());
-    let json = scene.prof(&["export", "json", "r.prof"]).ok("an export");
+    let json = scene.prof(&["export", "json", "--json-version", "1", "r.prof"]).ok("an export");
     let json: Value = serde_json::from_str(&json.stdout).expect("JSON");
     let (mut found, mut larger) = (HashMap::<&str, u64>::new(), 0);
     for row in json["allocations"].as_array().expect("rows") {

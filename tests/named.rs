@@ -27,10 +27,11 @@ fn exceptions_cancellation_and_jumps_pass_through_named_functions() {
     for flags in [&["-O2"][..], &["-O2", "-static"]] {
         let scene = Scene::new("named");
         let (mut target, options) = start(flags);
-        let commands = ["go", "registers", "cancel"];
+        // A cancelled thread may still be ending when that is answered: what follows gives it time.
+        let commands = ["go", "cancel", "registers"];
         let answers = commands.map(|c| target.ask(c));
         assert_eq!(answers[0], "done 200 caught 50 jumped 300 destroyed");
-        assert_eq!(answers[2], "done cancelled 1");
+        assert_eq!(answers[1], "done cancelled 1");
         let before = Snapshot::of(&target);
         let options: Vec<&str> = options.iter().map(String::as_str).collect();
         let file = scene.path("named.prof");
