@@ -265,8 +265,10 @@ impl Collector {
                 false => Memory::There,
             };
             let sleep = if busy { Duration::ZERO } else { self.sleep };
+            // Who has memory again runs another program, which may end in the time that is waited.
+            let is_exec = memory == Memory::Gone && !self.target.is_ending();
             if self.target.wait(if memory == Memory::Gone { GONE_WAIT } else { sleep }) {
-                let how = self.target.how_it_ended();
+                let how = if is_exec { "exec".into() } else { self.target.how_it_ended() };
                 let memory_lives = self.target.memory_lives();
                 return Ended { memory_lives, ..self.finish(&how) };
             }
