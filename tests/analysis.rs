@@ -243,7 +243,7 @@ fn other_tools_read_their_exports() {
     assert_eq!(sum, live, "{folded}");
     assert!(folded.contains(";main [") && folded.contains(";large ["), "{folded}");
     let again = scene.prof(&["export", "folded", &file, "-o", "out.folded"]);
-    assert!(again.code == 1 && again.stderr.contains("out.folded"), "{again:#?}");
+    assert!(again.code == 2 && again.stderr.contains("out.folded exists already"), "{again:#?}");
     let svg = String::from_utf8(export("flamegraph", &["--cost", "allocations"])).expect("UTF-8");
     assert!(svg.starts_with("<?xml") && svg.trim_end().ends_with("</svg>"), "{svg:.200}");
 
