@@ -9,14 +9,13 @@ use prof_trace::pack::Compress;
 use prof_trace::shared::Shared;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU32};
+use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// After this many events, children take a break, for as long as `modules_seq` says so.
+/// After so many events children wait, for as long as [`gate`] says so.
 const PAUSE_AT: u64 = 60_000;
-const PAUSED: u32 = 77;
 
 /// A child inherits all rings, and is looked for by its ring: so there must be one at a time.
 static ONE_RING: Mutex<()> = Mutex::new(());
@@ -30,8 +29,26 @@ fn retire(shared: Shared) {
     assert_eq!(r, 0);
 }
 
+/// A word that children share with this process, and nobody else writes: a child waits at [`PAUSE_AT`] while it is
+/// not 0.
+fn gate() -> &'static AtomicU32 {
+    static GATE: OnceLock<usize> = OnceLock::new();
+    let at = GATE.get_or_init(|| {
+        let (access, kind) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping of a page, which stays.
+        let p = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, kind, -1, 0) };
+        assert_ne!(p, libc::MAP_FAILED);
+        p as usize
+    });
+    // SAFETY: mapped for good, aligned, and only used as an atomic.
+    unsafe { &*(*at as *const AtomicU32) }
+}
+
 /// A child that writes up to `n` events as fast as it can, then does `then`, then sleeps.
 fn child(shared: Shared, n: u64, node: u32, then: fn()) -> libc::pid_t {
+    // Mapped before there is a child.
+    let gate = gate();
     // SAFETY: the child calls nothing but system calls and atomics.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
@@ -39,7 +56,7 @@ fn child(shared: Shared, n: u64, node: u32, then: fn()) -> libc::pid_t {
         let mut w = Writer::new(shared, 0);
         for i in 0..n {
             w.put(&event(w.serial, i, node));
-            while i == PAUSE_AT && shared.control().modules_seq.load(Acquire) == PAUSED {
+            while i == PAUSE_AT && gate.load(Acquire) != 0 {
                 // SAFETY: as above.
                 unsafe { libc::usleep(1000) };
             }
@@ -145,7 +162,7 @@ fn the_ring_of_a_dead_collector_is_read_once() {
         // SAFETY: nobody else uses it yet.
         unsafe { shared.control_mut() }.flag_addr = flag.as_ptr() as u64;
         let n = 90_000 + round * 333;
-        shared.control().modules_seq.store(PAUSED, Relaxed);
+        gate().store(1, Relaxed);
         let pid = child(shared, n, nodes, || ());
         let path = temp(&format!("orphan-{round}"));
         let file = start_of(&path, pid as u32);
@@ -158,7 +175,7 @@ fn the_ring_of_a_dead_collector_is_read_once() {
         });
         // It dies without a word, in the middle of a chunk; the rest of the events stays in the ring.
         drop(c);
-        shared.control().modules_seq.store(0, Relaxed);
+        gate().store(0, Relaxed);
         wait_for(|| written(shared) == n);
         let len = fd.metadata().expect("len").len();
         // SAFETY: no pointers.
