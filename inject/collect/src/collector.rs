@@ -477,7 +477,10 @@ impl Collector {
             return; // prof's own memory comes and goes
         }
         let pid = self.target.pid();
-        let Some(stat) = Stat::of(pid.cast_signed()) else { return };
+        let private = self.target.private();
+        let Some(stat) = Stat::of(pid.cast_signed()).filter(|_| private != 0) else {
+            return; // it is ending, and has no memory any more
+        };
         let children = if self.family_next <= Instant::now() {
             self.family_next = Instant::now() + self.family_gap;
             self.family_gap = (self.family_gap * 2).min(FAMILY_GAP);
@@ -486,7 +489,7 @@ impl Collector {
         } else {
             Vec::new()
         };
-        let (ticks, private) = (self.epochs.clock().now(), self.target.private());
+        let ticks = self.epochs.clock().now();
         let p = Process { ticks, private, cpu_ms: stat.cpu_ms(), children };
         self.out.put(kind::PROCESS, &p.encode());
     }
