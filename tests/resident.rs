@@ -45,9 +45,11 @@ fn number(a: &Value, name: &str) -> u64 {
 
 #[test]
 fn what_glibc_keeps_is_what_glibc_says() {
-    let (a, stats) = told(None);
+    // On a machine with little time to give, the arenas may not be read to their end: that is said, and the
+    // pages are judged instead.
+    let told = |_| told(None);
+    let (a, stats) = (0..5).map(told).find(|(a, _)| a["by_allocator"] == true).expect("the arenas");
     let n = |name: &str| number(&a, name);
-    assert_eq!(a["by_allocator"], true);
     near("free", n("free_bytes"), stats["free"]);
     // All of it but what a new heap has not been written to yet.
     assert!(n("slack_bytes") <= n("free_bytes"), "{a:#}");
