@@ -9,7 +9,7 @@
 
 #[cfg(feature = "relocate")]
 pub use super::plan::{
-    PatchPlan, Refusal, called_slots, calls, find_reference, find_reference_by_table,
+    PatchPlan, Probed, Refusal, called_slots, calls, find_reference, find_reference_by_table,
     function_around, indirect_jump, moves, plan_at_entry, plan_free, plan_patch, uprobe,
 };
 
