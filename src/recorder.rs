@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, Signal};
 use prof_collect::{Collector, is_process};
 use prof_inject::proc::Status;
+use prof_trace::family::Stat;
 use prof_trace::pack::Compress;
 use std::fs::File;
 use std::io::{PipeReader, Read, Write};
@@ -21,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// How long a collector may take to begin, at least.
 const START: Duration = Duration::from_secs(30);
-/// How long the end of a recording may take: symbols may have to be read.
+/// How long a collector that is to end a recording may do nothing.
 const END: Duration = Duration::from_secs(30);
 /// How long that of a stopped collector.
 const STOPPED: Duration = Duration::from_secs(5);
@@ -184,15 +185,21 @@ fn readable(fd: &impl AsRawFd, time: Duration) -> Result<bool> {
 /// has stopped the collector: then it is not waited for much longer.
 pub fn wait(collector: (u32, u64), waits: impl FnOnce(bool)) -> bool {
     let (began, mut waits) = (Instant::now(), Some(waits));
+    let (mut worked, mut last) = (0, began);
     while is_process(collector.0, collector.1) {
         let passed = began.elapsed();
         if passed > SOON {
+            // Who works has much to write, or little time to do it.
+            let now = Stat::of(collector.0.cast_signed()).map_or(0, |s| s.cpu_ms());
+            if now != worked {
+                (worked, last) = (now, Instant::now());
+            }
             let stopped = Status::of(collector.0.cast_signed())
                 .is_ok_and(|s| s.field("State").is_some_and(|f| f.starts_with(['T', 't'])));
             if let Some(waits) = waits.take() {
                 waits(stopped);
             }
-            if passed > if stopped { STOPPED } else { END } {
+            if passed > STOPPED && (stopped || last.elapsed() > END) {
                 return false;
             }
         }
