@@ -53,7 +53,9 @@ fn a_wrapper_that_calls_exec_is_the_program_that_is_recorded() {
     let figures = format!("exec {}", program("figures.c").display());
     scene.run(run(&scene, "r.prof", &[], &["sh", "-c", &figures])).ok("prof run");
     let r = scene.finished(&scene.path("r.prof"));
-    assert_eq!(r.at("/recording/end_reason"), "exited", "{:#}", r.brief());
+    // Older kernels tell the exit code only until the parent has asked for it.
+    let how = r.at("/recording/end_reason");
+    assert!(how == "exited" || how == "ended", "{:#}", r.brief());
     let files = std::fs::read_dir(&scene.dir).expect("files").flatten();
     let shell = files.map(|f| f.path()).find(|p| p.to_string_lossy().contains("r.1-"));
     let shell = scene.finished(&shell.expect("the wrapper's recording"));
