@@ -423,6 +423,14 @@ fn names_of_files_say_how_they_are_compressed() {
     assert_eq!(read("mine"), "mine");
     scene.prof(&["export", "csv", "r.prof", "-o", "mine", "--force"]).ok("prof export --force");
     assert_eq!(lines(&read("mine")), plain);
+    // The recording is not replaced by what is made of it, whatever it is called.
+    let recording = std::fs::read(scene.path("r.prof")).expect("a recording");
+    std::os::unix::fs::symlink("r.prof", scene.path("also")).expect("a link");
+    for name in ["r.prof", "./r.prof", "also"] {
+        let out = scene.prof(&["export", "csv", "r.prof", "-o", name, "--force"]);
+        assert!(out.code == 2 && out.stderr.contains("is the recording itself"), "{out:#?}");
+    }
+    assert_eq!(std::fs::read(scene.path("r.prof")).expect("a recording"), recording);
     // A failed export leaves nothing behind, and the file as it was.
     let out = scene.prof(&["export", "csv", "missing.prof", "-o", "mine", "--force"]);
     assert_ne!(out.code, 0, "{out:#?}");

@@ -11,6 +11,7 @@ use prof_analyze::export::{Cost, ExportError, Format, Output, Packing, Source};
 use prof_analyze::query::value::{Time, time};
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, IsTerminal};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -159,6 +160,9 @@ pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let written = match &args.output {
         None => source.write(format, &mut BufWriter::new(std::io::stdout().lock())),
         Some(path) => {
+            if is_same_file(path, &analysis.path()) {
+                return Err(usage(format!("{} is the recording itself", path.display())));
+            }
             let part = Part::create(path, args.force)?;
             let packing = if args.format.is_packed() { None } else { Packing::of(path) };
             let mut out = Output::new(BufWriter::new(&part.file), packing)?;
@@ -204,6 +208,12 @@ impl By {
     }
 }
 
+/// Whether two paths lead to one file that exists.
+fn is_same_file(a: &Path, b: &Path) -> bool {
+    let id = |p: &Path| std::fs::metadata(p).ok().map(|m| (m.dev(), m.ino()));
+    id(a).is_some_and(|a| id(b) == Some(a))
+}
+
 /// A file that gets its name when it is whole.
 struct Part<'a> {
     path: &'a Path,
@@ -221,7 +231,8 @@ impl<'a> Part<'a> {
             // A device or a pipe is written to as it is.
             let is_special = std::fs::metadata(path).is_ok_and(|m| !m.is_file());
             let part = if is_special { path.to_owned() } else { part };
-            let file = File::create(&part).with_context(cannot)?;
+            let open = if is_special { File::create } else { File::create_new };
+            let file = open(&part).with_context(cannot)?;
             return Ok(Self { path, part, file });
         }
         match File::create_new(path) {
