@@ -18,7 +18,7 @@ const ALLOCATORS: [&str; 14] = [
     "__rust_realloc",
 ];
 
-/// What the names of others begin with.
+/// Prefixes of the names of further allocators.
 const PREFIXES: [&str; 14] = [
     "operator new",
     "alloc::alloc::",
@@ -76,7 +76,7 @@ fn without_arguments(plain: &str) -> &str {
     plain
 }
 
-/// What names of functions of a standard library begin with, behind a return type.
+/// Prefixes, behind the return type, of the names of functions of a standard library.
 const LIBRARIES: [&str; 12] = [
     "std::",
     "__gnu_cxx::",

@@ -29,10 +29,10 @@ const SPREAD: f64 = 1.5;
 /// A function whose name does not say that it allocates makes this part of its module's allocations at least.
 const PART: f64 = 0.1;
 
-/// How far a stack has been followed.
+/// The innermost frame of a stack that is not passed over.
 #[derive(Clone, Copy)]
 struct Place {
-    /// A frame that asks, for now: the index of its code address, and the frame within that.
+    /// Index of its code address in the stack, and of the frame among those of that address.
     at: (usize, usize),
     /// All frames further in are allocators, or wrappers.
     is_direct: bool,
@@ -46,7 +46,7 @@ struct Use {
     callers: Vec<u64>,
     /// The smallest and the largest mean size of its stacks' blocks.
     sizes: Option<(f64, f64)>,
-    /// How far behind its start the call lies, where that is known.
+    /// Bytes from the function's start to its farthest call of an allocator; 0 if not known.
     reach: u64,
     is_direct: bool,
 }
@@ -110,7 +110,7 @@ fn uses(
         let frames = symbols.peek(pc);
         let f = &frames[place.at.1];
         let Some(name) = f.function.clone() else { continue };
-        // Where the caller is: the next frame of the same address, or the next address.
+        // The caller is the next frame of the same address, or the next address.
         let caller = match frames.get(place.at.1 + 1) {
             Some(_) => pc.address ^ ((place.at.1 as u64 + 1) << 56),
             None => stack.get(place.at.0 + 1).map_or(0, |p| p.address),

@@ -70,7 +70,7 @@ impl<W: Write> Write for Output<W> {
         }
     }
 
-    // What is compressed is not cut into pieces.
+    // A flush would end a block of the compressor, and make the file larger.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }

@@ -151,7 +151,7 @@ pub(super) fn csv(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Export
     })
 }
 
-/// What every version of the JSON begins with.
+/// Writes the beginning that all versions of the JSON have in common.
 fn json_head(source: &Source<'_>, version: u32, out: &mut dyn Write) -> Result<(), ExportError> {
     let capture = CaptureData::new(&source.index.analysis().capture());
     let capture = serde_json::to_string(&capture).map_err(io::Error::from)?;

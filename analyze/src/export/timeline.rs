@@ -51,8 +51,8 @@ impl Timeline {
         Ok(Self { end_ns, most: whole(most), last: whole(last) })
     }
 
-    /// The same of very many blocks, which nobody puts in order: what comes and goes is added up in short steps of
-    /// time, of which each part has many; within a step only the sum counts, and the peak, which is known.
+    /// Computes the timeline of very many blocks without sorting them: it adds up allocations and frees in short steps
+    /// of time, many to a part. Within a step only their sum counts, and the peak, which is known.
     fn by_steps(source: &Source<'_>, parts: usize, end_ns: u64) -> Result<Self, Damaged> {
         let analysis = source.index.analysis();
         let clock = &analysis.meta().clock;

@@ -67,15 +67,16 @@ struct Part {
 #[derive(Debug, Default)]
 pub(super) struct Places {
     parts: Vec<Part>,
-    /// Their addresses, one for each.
+    /// The address range of each part.
     pub ranges: Vec<(u64, u64)>,
-    /// What glibc says: bytes from the kernel, free ones, resident free ones.
+    /// glibc's own figures, if they could be read: bytes taken from the kernel, free bytes, free bytes that are
+    /// resident.
     arenas: Option<[u64; 3]>,
     /// An earlier prof has not told whose it is: all of it is taken for the allocator's.
     old: bool,
 }
 
-/// What becomes of parts.
+/// Sums over the parts of heaps.
 #[derive(Default)]
 struct Sums {
     live: u64,
@@ -121,7 +122,8 @@ fn share(whole: u64, part: u64, of: u64) -> u64 {
     (u128::from(whole) * u128::from(part) / u128::from(of.max(1))) as u64
 }
 
-/// What was resident at the attach in those places of a part in which no recorded block ever began.
+/// Returns the bytes that were resident at the attach in those pieces of a part in which no recorded block ever
+/// began.
 fn unused_of(p: &Part, first: &[Part], used: &[u64]) -> u64 {
     let from = first.partition_point(|f| f.end <= p.start);
     let there = first[from..].iter().take_while(|f| f.start < p.end);
