@@ -65,6 +65,6 @@ impl Detached {
             self.said.push(displaced.said);
             self.path = displaced.path.unwrap_or_default();
         }
-        self.said.extend(orphans::left_to(self.pid, id));
+        self.said.extend(orphans::end(self.pid, collector));
     }
 }

@@ -1,7 +1,13 @@
 //! Whose child the collector becomes when the prof that has started it ends: that of the nearest ancestor which
 //! adopts orphans, or of the first process of its pid namespace. That may be the very process that is recorded.
 
+use prof_collect::is_process;
 use prof_inject::proc::Status;
+use std::ffi::CStr;
+use std::time::{Duration, Instant};
+
+/// How long the target's threads are waited for, to be stopped for the end of the collector.
+const END: Duration = Duration::from_secs(5);
 
 /// More ancestors are not looked at.
 const MOST: usize = 256;
@@ -16,32 +22,86 @@ fn pid_namespace(pid: &str) -> Option<std::path::PathBuf> {
 
 /// What to say where the target is to become the collector's parent.
 pub fn adopted_by(pid: i32) -> Option<String> {
-    let inside =
-        pid_namespace("self").is_some_and(|ns| Some(ns) == pid_namespace(&pid.to_string()));
-    if inside && Status::of(pid).ok()?.ns_pid() == Some(1) {
-        return Some(format!(
-            "process {pid} is the first of its container: prof's collector becomes its child, and when that ends, it \
-             gets SIGCHLD and has one more child to wait for; run prof from outside of the container to avoid that"
-        ));
-    }
-    let mut at = std::process::id() as i32;
-    for _ in 0..MOST {
-        at = parent(at).filter(|p| *p > 0)?;
-        if at == pid {
-            return Some(format!(
-                "prof was started below process {pid}: if that adopts orphans (PR_SET_CHILD_SUBREAPER), prof's \
-                 collector becomes its child, and when that ends, it gets SIGCHLD and has one more child to wait for"
-            ));
-        }
-    }
-    None
+    let why = if is_first_of_ours(pid) {
+        format!("process {pid} is the first of its container")
+    } else if descends_from(pid) {
+        format!(
+            "prof was started below process {pid}, which may adopt orphans (PR_SET_CHILD_SUBREAPER)"
+        )
+    } else {
+        return None;
+    };
+    Some(format!(
+        "{why}: prof's collector is a child of it while it is recorded; `prof detach {pid}` takes that away unnoticed, \
+         but if the recording ends by itself, it gets SIGCHLD for a child that it did not make (`--foreground` avoids both)"
+    ))
 }
 
-/// The same of a collector that has ended.
-pub fn left_to(pid: i32, collector: u32) -> Option<String> {
-    let status = Status::of(collector as i32).ok()?;
-    let is_dead = status.field("State")?.starts_with('Z');
-    (is_dead && status.number("PPid") == Some(i64::from(pid))).then(|| {
+/// Whether it is the first process of the pid namespace that this one is in.
+fn is_first_of_ours(pid: i32) -> bool {
+    let ours = pid_namespace("self");
+    ours.is_some()
+        && ours == pid_namespace(&pid.to_string())
+        && Status::of(pid).is_ok_and(|s| s.ns_pid() == Some(1))
+}
+
+fn descends_from(pid: i32) -> bool {
+    let mut at = std::process::id() as i32;
+    for _ in 0..MOST {
+        match parent(at) {
+            Some(p) if p == pid => return true,
+            Some(p) if p > 0 => at = p,
+            _ => return false,
+        }
+    }
+    false
+}
+
+/// How a collector is named that has nothing left to do.
+const DONE: &CStr = c"prof: done";
+/// How long it waits then for whoever has detached.
+const WAITS: Duration = Duration::from_secs(10);
+
+/// The end of a collector whose parent is its target, after somebody else has detached: that one makes an end of it
+/// such that the target does not notice.
+pub fn wait_for_the_end(target: u32) {
+    let is_child = || std::os::unix::process::parent_id() == target;
+    if !is_child() {
+        return;
+    }
+    // SAFETY: reads the name; the other is an integer.
+    unsafe {
+        libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY);
+        libc::prctl(libc::PR_SET_NAME, DONE.as_ptr());
+    }
+    let began = Instant::now();
+    while is_child() && began.elapsed() < WAITS {
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Whether a collector has done all it had to, and waits for its end.
+pub fn is_done(collector: u32) -> bool {
+    let name = std::fs::read(format!("/proc/{collector}/comm")).unwrap_or_default();
+    name.strip_suffix(b"\n") == Some(DONE.to_bytes())
+}
+
+/// Ends a collector that has done all; what there is to say if the target has to notice that.
+pub fn end(pid: i32, (collector, start): (u32, u64)) -> Option<String> {
+    let id = collector as i32;
+    if is_done(collector) && is_process(collector, start) {
+        if let Err(e) = prof_inject::parting::dismiss(pid, (id, start), END) {
+            log::info!("{e}");
+        }
+        let began = Instant::now();
+        while is_process(collector, start) && began.elapsed() < WAITS {
+            // SAFETY: no memory.
+            unsafe { libc::kill(id, libc::SIGKILL) };
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+    let status = Status::of(id).ok()?;
+    (status.is_dead() && status.number("PPid") == Some(i64::from(pid))).then(|| {
         format!(
             "prof's collector, process {collector}, has ended as a child of process {pid}, which it remains until \
              that waits for its children"

@@ -181,12 +181,12 @@ fn readable(fd: &impl AsRawFd, time: Duration) -> Result<bool> {
     Ok(n > 0)
 }
 
-/// Waits until a collector has finished its recording. If that takes long, `waits` is told whether somebody
+/// Waits until a collector has finished its recording, though it may not have ended (see [`crate::orphans`]). If that takes long, `waits` is told whether somebody
 /// has stopped the collector: then it is not waited for much longer.
 pub fn wait(collector: (u32, u64), waits: impl FnOnce(bool)) -> bool {
     let (began, mut waits) = (Instant::now(), Some(waits));
     let (mut worked, mut last) = (0, began);
-    while is_process(collector.0, collector.1) {
+    while is_process(collector.0, collector.1) && !crate::orphans::is_done(collector.0) {
         let passed = began.elapsed();
         if passed > SOON {
             // Who works has much to write, or little time to do it.
@@ -216,6 +216,17 @@ const FAILED: Signal = Signal::SIGUSR2;
 /// `prof collect`: one thread drains the ring; the first one waits for the time to detach, for
 /// SIGTERM, or for a disk that is full, and then takes prof out of the target.
 pub fn run(args: &CollectArgs) -> Result<ExitCode> {
+    let mut asked = false;
+    let code = record(args, &mut asked);
+    if asked {
+        // All memory and all files are given back.
+        crate::orphans::wait_for_the_end(args.pid);
+    }
+    code
+}
+
+/// `asked`: told whether somebody else has detached.
+fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     // In place of the last part of /proc/self/exe.
     // SAFETY: reads the name.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"prof".as_ptr()) };
@@ -234,6 +245,8 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
     collector.look_before();
     let (stop, audit) = (AtomicBool::new(false), Audit::unless(args.no_log));
     let note = args.note.as_deref().and_then(notes::Open::of);
+    // Nobody else is to detach.
+    let mut itself = false;
     let ended = std::thread::scope(|scope| {
         let work = || {
             let ended = collector.run(&stop);
@@ -249,6 +262,7 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
         }
         let deadline = args.duration_ms.map(|ms| Instant::now() + Duration::from_millis(ms));
         if wait_signal(&signals, deadline) != Some(DONE) {
+            itself = true;
             let gone = RETRIES.iter().any(|pause| {
                 // Draining goes on meanwhile: no thread of the target waits for us.
                 take_out(args.pid as i32, audit)
@@ -269,6 +283,7 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
     if ended.as_ref().is_ok_and(|e| e.memory_lives) {
         free_others(args.pid as i32, audit);
     }
+    *asked = !itself && ended.as_ref().is_ok_and(|e| e.reason == "detached");
     let displaced = kept.ok().and_then(|kept| save(&kept, args.folder.as_deref()));
     if let Some(displaced) = displaced {
         if let (Some(note), Some(path)) = (&note, &displaced.path) {

@@ -34,6 +34,7 @@ mod memory;
 mod mips_got;
 mod named;
 mod operators;
+pub mod parting;
 mod patience;
 mod place;
 pub mod plan;

@@ -187,6 +187,11 @@ pub fn start_time(pid: i32) -> Option<u64> {
     stat_field(&format!("/proc/{pid}"), 22)
 }
 
+/// How a process that nobody has waited for has ended, as wait(2) says it (field 52).
+pub(crate) fn exit_status(pid: i32) -> Option<i32> {
+    i32::try_from(stat_field(&format!("/proc/{pid}"), 52)?).ok()
+}
+
 /// Whether a process has ended, or is about to: it has no memory any more.
 #[must_use]
 pub fn has_ended(pid: i32) -> bool {
@@ -306,6 +311,13 @@ impl Status {
     #[must_use]
     pub fn signal_due(&self) -> bool {
         (self.signals("SigPnd") | self.signals("ShdPnd")) & !self.signals("SigBlk") != 0
+    }
+
+    /// Its numbers, from the pid namespace that `/proc` shows to the innermost.
+    #[must_use]
+    pub fn pids(&self) -> Vec<i32> {
+        let text = self.field("NSpid").or(self.field("Pid")).unwrap_or_default();
+        text.split_whitespace().filter_map(|n| n.parse().ok()).collect()
     }
 
     /// The id in the innermost pid namespace.

@@ -243,6 +243,10 @@ impl<'a> Caller<'a> {
         self.thread.as_ref().map_or(0, |t| t.pid)
     }
 
+    pub(crate) fn tid(&self) -> i32 {
+        self.thread.as_ref().map_or(0, |t| t.tid)
+    }
+
     /// The error of a call that has failed so.
     pub(crate) fn failed(&self, what: &'static str, errno: Errno) -> Error {
         Error::Remote { what, pid: self.pid(), errno }
@@ -281,9 +285,14 @@ impl<'a> Caller<'a> {
         Ok(result as u64)
     }
 
+    /// Whether it may make a call that prof can do without: no filter kills for it.
+    pub(crate) fn may_ask(&self, number: u64, args: [u64; 6]) -> bool {
+        self.pass.lets_ask(self.gadgets.syscall, number, args)
+    }
+
     /// Makes a call that only asks, where no filter can kill for it; nothing is known if it fails.
     pub(crate) fn ask(&mut self, what: &'static str, number: u64, args: [u64; 6]) {
-        if self.pass.lets_ask(self.gadgets.syscall, number, args)
+        if self.may_ask(number, args)
             && let Err(e) = self.call(what, number, args)
         {
             log::debug!("{e}");

@@ -1,0 +1,234 @@
+//! The end of a collector whose parent is the target: the kernel gives orphans to the first process of a container,
+//! or to an ancestor that asks for them (`PR_SET_CHILD_SUBREAPER`). The target shall get no SIGCHLD for a child that
+//! it has not made, and have no zombie.
+//!
+//! The collector ends under ptrace, so that its end is told to prof alone. Then the target's threads are stopped, prof
+//! lets the kernel tell the target, and one of these threads takes the signal and reaps the child before any goes on.
+//! A child of the target's own that ends in the same moment is not touched: the collector is waited for by number, the
+//! signal is taken only if it is the collector's, and as there is one SIGCHLD for all that end before it is taken, it is
+//! sent again for the other. If prof dies on the way, the target has a child that has ended and SIGCHLD
+//! for it, as for any orphan.
+
+use crate::install::with_all_stopped;
+use crate::proc::{self, Status};
+use crate::remote::{Caller, Gadgets};
+use crate::threads::StopTimes;
+use crate::tracee::{isolated, ptrace};
+use crate::{Error, RemoteMemory, Result};
+use nix::errno::Errno;
+use prof_arch::native::syscall::SIGSET_LEN;
+use std::time::{Duration, Instant};
+
+/// How long the collector may take to end, after SIGKILL.
+const ENDS: Duration = Duration::from_secs(5);
+/// `struct timespec`, of any width.
+const TIME_LEN: usize = 16;
+/// `siginfo_t` is as long everywhere.
+const SIGINFO_LEN: usize = 128;
+#[allow(clippy::unnecessary_cast)] // of 32 bits on ARM
+const WAIT4: u64 = libc::SYS_wait4 as u64;
+#[allow(clippy::unnecessary_cast)]
+const TAKE: u64 = libc::SYS_rt_sigtimedwait as u64;
+#[allow(clippy::unnecessary_cast)]
+const SEND: u64 = libc::SYS_rt_sigqueueinfo as u64;
+
+/// Ends `collector`, a child of `pid`'s that has nothing left to do, such that `pid` does not notice. `start` is its
+/// start time, by which it is known.
+///
+/// # Errors
+/// If it can't be done so. The collector may have ended then, like any orphan.
+pub fn dismiss(pid: i32, collector: (i32, u64), timeout: Duration) -> Result<()> {
+    let _lock = crate::lock::lock(pid)?;
+    isolated(|| {
+        let done = end(pid, collector.0, collector.1, timeout);
+        // On the way back from an error: whoever waits for it is told now.
+        reap(collector.0);
+        done
+    })
+}
+
+fn end(pid: i32, child: i32, start: u64, timeout: Duration) -> Result<()> {
+    let failed = |errno| Error::Sys { what: "let the collector end unseen by", pid, errno };
+    ptrace(libc::PTRACE_SEIZE, child, 0, 0).map_err(failed)?;
+    // From here on the number is no other process's.
+    let status = Status::of(child)?;
+    if proc::start_time(child) != Some(start) || status.number("PPid") != Some(i64::from(pid)) {
+        return Err(failed(Errno::ECHILD));
+    }
+    let numbers = Status::of(pid)?.pids();
+    let levels = numbers.len();
+    let itself = numbers.last().copied().unwrap_or(pid);
+    let seen_as = seen_in(child, levels).ok_or(failed(Errno::ENOENT))?;
+    let ids = Ids { pid, itself, levels, child, seen_as };
+    // SAFETY: no memory.
+    if unsafe { libc::kill(child, libc::SIGKILL) } != 0 || !has_ended(child) {
+        return Err(failed(Errno::ETIMEDOUT));
+    }
+    let mem = RemoteMemory::open(pid)?;
+    let gadgets = Gadgets::find(pid, &mem, &proc::maps(pid)?)?;
+    let mut stops = StopTimes::default();
+    with_all_stopped(pid, &mem, gadgets, timeout, &mut stops, |c| take(c, &ids))
+}
+
+/// Waits until a traced child has ended, and leaves it as it is.
+fn has_ended(child: i32) -> bool {
+    let deadline = Instant::now() + ENDS;
+    let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL;
+    while Instant::now() < deadline {
+        // SAFETY: all zeroes is a valid siginfo_t, which is written to.
+        let ended = unsafe {
+            let mut info: libc::siginfo_t = std::mem::zeroed();
+            libc::waitid(libc::P_PID, child.cast_unsigned(), &mut info, options) == 0
+                && info.si_pid() == child
+        };
+        if ended {
+            return true;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    false
+}
+
+/// Takes note of its end as its tracer; then the kernel tells its parent.
+fn reap(child: i32) {
+    // SAFETY: nothing is asked for beside the number.
+    unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
+}
+
+struct Ids {
+    /// The target.
+    pid: i32,
+    /// Its number for itself.
+    itself: i32,
+    /// In how many pid namespaces it has a number.
+    levels: usize,
+    /// The collector.
+    child: i32,
+    /// Its number for the target.
+    seen_as: i32,
+}
+
+/// The number of a process in the pid namespace of one that has so many numbers.
+fn seen_in(pid: i32, levels: usize) -> Option<i32> {
+    Status::of(pid).ok()?.pids().get(levels.checked_sub(1)?).copied()
+}
+
+/// With all threads stopped: the kernel tells the target, which forgets it.
+fn take(c: &mut Caller<'_>, ids: &Ids) -> Result<()> {
+    let set = 1u64 << (libc::SIGCHLD - 1);
+    let words = (0..8 / size_of::<usize>()).map(|k| (set >> (k * usize::BITS as usize)) as usize);
+    let mut bytes = vec![0; TIME_LEN];
+    bytes.extend(words.flat_map(usize::to_ne_bytes));
+    bytes.resize(TIME_LEN + SIGSET_LEN, 0);
+    // The first bytes of what is put there are the time.
+    let time = c.put(&bytes)?;
+    let options = (libc::WNOHANG | libc::__WALL) as u64;
+    let reap_it = [ids.seen_as as u64, 0, options, 0, 0, 0];
+    let take_it = [time.plus(TIME_LEN as u64).0, 0, time.0, SIGSET_LEN as u64, 0, 0];
+    let send = [ids.itself as u64, libc::SIGCHLD as u64, time.0, 0, 0, 0];
+    // All or none: a handler that waits for the child that its signal is about would wait for ever.
+    if ![(WAIT4, reap_it), (TAKE, take_it), (SEND, send)].iter().all(|(n, a)| c.may_ask(*n, *a)) {
+        return Err(Error::Sys {
+            what: "reap the collector in",
+            pid: ids.pid,
+            errno: Errno::EPERM,
+        });
+    }
+    let of_another = is_pending(ids, c.tid(), None)?;
+    reap(ids.child);
+    // One that was there already stays: it stands for both.
+    let taken = !of_another && is_pending(ids, c.tid(), Some(ids.seen_as))?;
+    if taken {
+        c.call("rt_sigtimedwait", TAKE, take_it)?;
+    }
+    match c.call("wait4", WAIT4, reap_it) {
+        // A target that ignores SIGCHLD has no zombies.
+        Ok(_) | Err(Error::Remote { errno: Errno::ECHILD, .. }) => {}
+        Err(e) => return Err(e),
+    }
+    match taken.then(|| ended_child(ids.pid)).flatten() {
+        Some(other) => send_again(c, other, ids),
+        None => Ok(()),
+    }
+}
+
+/// A child of the target's that has ended, and that it has not waited for.
+fn ended_child(pid: i32) -> Option<i32> {
+    let mut all = Vec::new();
+    for tid in proc::threads(pid).ok()? {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/children"));
+        all.extend(
+            text.unwrap_or_default().split_whitespace().filter_map(|p| p.parse::<i32>().ok()),
+        );
+    }
+    all.into_iter().find(|child| Status::of(*child).is_ok_and(|s| s.is_dead()))
+}
+
+/// Sends the target the signal of a child, as the kernel would; only a process itself may send such a one.
+fn send_again(c: &mut Caller<'_>, child: i32, ids: &Ids) -> Result<()> {
+    let status = proc::exit_status(child).unwrap_or(0);
+    let (code, status) = match status {
+        s if libc::WIFEXITED(s) => (libc::CLD_EXITED, libc::WEXITSTATUS(s)),
+        s if libc::WCOREDUMP(s) => (libc::CLD_DUMPED, libc::WTERMSIG(s)),
+        s => (libc::CLD_KILLED, libc::WTERMSIG(s)),
+    };
+    let user = Status::of(child).ok().and_then(|s| s.number("Uid")).unwrap_or(0) as i32;
+    // SAFETY: all zeroes is a valid siginfo_t.
+    let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
+    (info.si_signo, info.si_code) = (libc::SIGCHLD, code);
+    // SAFETY: plain integers all over.
+    let bytes = unsafe { std::slice::from_raw_parts((&raw const info).cast::<u8>(), SIGINFO_LEN) };
+    let mut bytes = bytes.to_vec();
+    // Behind three integers, aligned as a pointer is.
+    let mut at = (3 * size_of::<i32>()).next_multiple_of(size_of::<usize>());
+    for word in [seen_in(child, ids.levels).unwrap_or(0), user, status] {
+        bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
+        at += 4;
+    }
+    let info = c.put(&bytes)?;
+    let args = [ids.itself as u64, libc::SIGCHLD as u64, info.0, 0, 0, 0];
+    c.call("rt_sigqueueinfo", SEND, args).map(|_| ())
+}
+
+/// Whether SIGCHLD is pending for the process or for a stopped thread of it: any, or that of a child's end.
+fn is_pending(ids: &Ids, tid: i32, child: Option<i32>) -> Result<bool> {
+    let of_process = pending(ids.pid, tid, true)?;
+    let is_it = |s: &libc::siginfo_t| s.si_signo == libc::SIGCHLD;
+    Ok(match child {
+        // SAFETY: the kernel has written it, for the signal of a child.
+        Some(child) => {
+            of_process.iter().any(|s| is_it(s) && s.si_code > 0 && unsafe { s.si_pid() } == child)
+        }
+        None => of_process.iter().chain(&pending(ids.pid, tid, false)?).any(is_it),
+    })
+}
+
+/// The signals that wait for the process of a stopped thread, or for that alone.
+fn pending(pid: i32, tid: i32, of_process: bool) -> Result<Vec<libc::siginfo_t>> {
+    /// As many at a time.
+    const SOME: usize = 16;
+    let mut all = Vec::new();
+    loop {
+        let asked = libc::ptrace_peeksiginfo_args {
+            off: all.len() as u64,
+            flags: if of_process { libc::PTRACE_PEEKSIGINFO_SHARED } else { 0 },
+            nr: SOME as i32,
+        };
+        // SAFETY: all zeroes is a valid siginfo_t.
+        let mut some: [libc::siginfo_t; SOME] = unsafe { std::mem::zeroed() };
+        let (what, to) = (libc::PTRACE_PEEKSIGINFO, some.as_mut_ptr());
+        // SAFETY: the kernel writes as many as asked for at most.
+        let n = unsafe { libc::ptrace(what, tid, &raw const asked, to) };
+        let Ok(n) = usize::try_from(n) else {
+            return Err(Error::Sys {
+                what: "read the pending signals of",
+                pid,
+                errno: Errno::last(),
+            });
+        };
+        all.extend_from_slice(&some[..n.min(SOME)]);
+        if n < SOME {
+            return Ok(all);
+        }
+    }
+}
