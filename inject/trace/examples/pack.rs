@@ -1,4 +1,4 @@
-//! How small events become, and what that costs: packs those of recordings again.
+//! Measures how small events become and at what cost: packs the events of recordings again.
 //!
 //!     prof run --compress none -o a.prof -- sqlite3 :memory: ...
 //!     cargo run --release -p prof-trace --features std --example pack a.prof ...
@@ -80,7 +80,7 @@ fn pack(runs: &[Events], how: Compress) -> Vec<Vec<u8>> {
     out
 }
 
-/// The shortest of some runs.
+/// Returns the shortest time of five runs.
 fn best(mut f: impl FnMut()) -> Duration {
     let one = |_| {
         let t = Instant::now();

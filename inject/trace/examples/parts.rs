@@ -1,5 +1,5 @@
-//! Prints the parts of the shared memory, one a line: name, offset, length. For `tests/bench/run
-//! memory`, which looks at what of them is resident. The argument is the ring's size in bytes.
+//! Prints the parts of the shared memory, one per line: name, offset, length. `tests/bench/run memory` uses
+//! it to find which of them are resident. The argument is the ring's size in bytes.
 
 use prof_trace::shared::Geometry;
 

@@ -1,16 +1,16 @@
-//! Which blocks are recorded.
+//! Filter of the blocks that are recorded.
 
-/// What a recording leaves out: nothing, blocks outside of a range of sizes, or all but a sample.
+/// Filter that decides which blocks are recorded: all, those in a range of sizes, or a random sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capture {
-    /// Mean distance, in allocated bytes, between two points of a Poisson process; a block is
-    /// recorded if a point falls into it. 0: no such sampling.
+    /// Mean distance, in allocated bytes, between two points of a Poisson process; a block is recorded if a
+    /// point falls into it. 0: sampling by bytes is off.
     pub sample_bytes: u64,
-    /// One of so many allocations in a row of each thread is recorded. 0 or 1: all.
+    /// Number of successive allocations per thread of which one is recorded. 0 or 1: all are.
     pub sample_every: u64,
-    /// Smaller blocks are not recorded.
+    /// Smallest block size recorded, in bytes.
     pub min_size: u64,
-    /// Larger blocks are not recorded; `u64::MAX`: no limit.
+    /// Largest block size recorded, in bytes; `u64::MAX`: no limit.
     pub max_size: u64,
 }
 
@@ -21,17 +21,17 @@ impl Default for Capture {
 }
 
 impl Capture {
-    /// Blocks are picked by chance or count: figures are estimates.
+    /// Returns whether blocks are sampled, so that statistics are estimates.
     pub fn is_sampled(&self) -> bool {
         self.sample_bytes > 0 || self.sample_every > 1
     }
 
-    /// Blocks of some sizes are left out.
+    /// Returns whether blocks of some sizes are left out.
     pub fn is_filtered(&self) -> bool {
         self.min_size > 0 || self.max_size < u64::MAX
     }
 
-    /// Nothing is left out.
+    /// Returns whether every block is recorded.
     pub fn is_everything(&self) -> bool {
         !self.is_sampled() && !self.is_filtered()
     }

@@ -1,11 +1,11 @@
-//! The frame of a recording: a file header, then chunks, each with length and checksum.
+//! Framing of a recording: a file header, then chunks, each with kind, length and checksum.
 //!
-//! A reader takes whole chunks from the front and stops at the first that is cut off or damaged;
-//! all before it is good. Chunk kinds that it doesn't know it passes over.
+//! A reader takes whole chunks from the front and stops at the first that is truncated or damaged; all chunks
+//! before it are valid. It skips chunk kinds that it does not know.
 
 use std::vec::Vec;
 
-/// First bytes of a recording.
+/// Magic number: the first bytes of a recording.
 pub const FILE_MAGIC: [u8; 8] = *b"PROFREC\n";
 /// Version of the format. A reader refuses a file with a larger one.
 pub const FILE_VERSION: u32 = 4;
@@ -13,10 +13,10 @@ pub const FILE_VERSION: u32 = 4;
 pub const FILE_HEADER: usize = 16;
 /// Bytes of a chunk header: kind (u16), flags (u16), payload length (u32), checksum (u64).
 pub const CHUNK_HEADER: usize = 16;
-/// No payload is longer.
+/// Maximum length of a payload, in bytes.
 pub const MAX_PAYLOAD: usize = 64 << 20;
 
-/// The file header.
+/// Returns the file header.
 pub fn file_header() -> [u8; FILE_HEADER] {
     let mut h = [0; FILE_HEADER];
     h[..8].copy_from_slice(&FILE_MAGIC);
@@ -24,19 +24,19 @@ pub fn file_header() -> [u8; FILE_HEADER] {
     h
 }
 
-/// What can be wrong with a file header.
+/// Reason why a file header was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HeaderError {
-    /// Not a recording.
+    /// The magic number or the version is none of a recording.
     NotARecording,
-    /// Made by a newer prof; the version.
+    /// A newer prof wrote the file, in this format version.
     Newer(u32),
 }
 
-/// Checks the start of a file.
+/// Checks the file header at the start of `bytes`; returns the format version.
 ///
 /// # Errors
-/// If it is none of ours, or newer than this reader.
+/// If the file is no recording, or its version is above [`FILE_VERSION`].
 pub fn check_header(bytes: &[u8]) -> Result<u32, HeaderError> {
     let h = bytes.first_chunk::<FILE_HEADER>().ok_or(HeaderError::NotARecording)?;
     if h[..8] != FILE_MAGIC {
@@ -49,8 +49,8 @@ pub fn check_header(bytes: &[u8]) -> Result<u32, HeaderError> {
     }
 }
 
-/// The checksum of a payload of a kind: a multiplicative hash over 8-byte words. It guards against
-/// damage, not against an adversary.
+/// Computes the checksum of a chunk's kind and payload: a multiplicative hash over 8-byte words. It detects
+/// damage, not tampering.
 pub fn checksum(kind: u16, payload: &[u8]) -> u64 {
     const K: u64 = 0x9e37_79b9_7f4a_7c15;
     let mut h = (kind as u64 ^ (payload.len() as u64) << 16).wrapping_mul(K);
@@ -65,7 +65,7 @@ pub fn checksum(kind: u16, payload: &[u8]) -> u64 {
     h ^ h >> 32
 }
 
-/// Appends a chunk to `out`.
+/// Appends a chunk (header and payload) to `out`.
 pub fn put(out: &mut Vec<u8>, kind: u16, payload: &[u8]) {
     out.extend_from_slice(&kind.to_le_bytes());
     out.extend_from_slice(&0u16.to_le_bytes());
@@ -74,20 +74,20 @@ pub fn put(out: &mut Vec<u8>, kind: u16, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// What stands at the front of the rest of a recording.
+/// Result of reading the next chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next<'a> {
-    /// A chunk: kind, payload, and the bytes it takes in the file.
+    /// A whole chunk: its kind, its payload, and its length in the file including the header.
     Chunk(u16, &'a [u8], usize),
-    /// Nothing: the end.
+    /// The end of the file.
     End,
-    /// Less than a chunk: cut off, or still being written.
+    /// A truncated chunk, possibly still being written.
     Partial,
-    /// A chunk whose checksum or length is wrong.
+    /// A chunk whose checksum, flags or length is wrong.
     Damaged,
 }
 
-/// Looks at the chunk at the start of `bytes`.
+/// Reads the chunk at the start of `bytes`.
 pub fn next(bytes: &[u8]) -> Next<'_> {
     if bytes.is_empty() {
         return Next::End;

@@ -1,5 +1,4 @@
-//! Compressed chunks, and the chunks that are made of a recording and not while it is recorded: what
-//! `prof pack` and `prof strip` add to it.
+//! Compressed chunks, and the chunks that only `prof pack` and `prof strip` add, after the recording.
 
 use crate::chunk::MAX_PAYLOAD;
 use crate::records::kind;
@@ -7,20 +6,20 @@ use crate::wire::{Reader, Writer};
 use std::string::String;
 use std::vec::Vec;
 
-/// How hard chunks are compressed.
+/// zstd level of [`Zipped::encode`].
 const LEVEL: i32 = 9;
 
-/// A chunk of another kind, compressed by zstd: its kind, its length, the frame.
+/// A zstd-compressed chunk of another kind: that kind, the length of its payload, and the zstd frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zipped<'a> {
-    /// The kind.
+    /// Kind of the compressed chunk.
     pub kind: u16,
     len: usize,
     frame: &'a [u8],
 }
 
 impl<'a> Zipped<'a> {
-    /// Compresses a payload; `None` if that can't be done.
+    /// Compresses a payload; returns `None` if zstd fails.
     pub fn encode(kind: u16, payload: &[u8]) -> Option<Vec<u8>> {
         let frame = zstd::bulk::compress(payload, LEVEL).ok()?;
         let mut w = Writer::default();
@@ -29,7 +28,8 @@ impl<'a> Zipped<'a> {
         Some(w.bytes)
     }
 
-    /// From a payload; `None` if it is nonsense, or of a kind that is never compressed so.
+    /// Decodes a payload; returns `None` if it is malformed, or holds a kind that is never compressed this
+    /// way.
     pub fn decode(payload: &'a [u8]) -> Option<Self> {
         let mut r = Reader::new(payload);
         let kind = u16::try_from(r.int()?).ok()?;
@@ -38,25 +38,25 @@ impl<'a> Zipped<'a> {
         (!events.contains(&kind)).then_some(Self { kind, len, frame: r.rest() })
     }
 
-    /// Bytes that it takes itself.
+    /// Returns the length of the zstd frame, in bytes.
     pub fn frame_len(&self) -> usize {
         self.frame.len()
     }
 
-    /// Bytes of the payload of the other chunk.
-    #[allow(clippy::len_without_is_empty)] // nothing to be compressed is no case of its own
+    /// Returns the length of the uncompressed payload, in bytes.
+    #[allow(clippy::len_without_is_empty)] // an empty payload is no special case
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// The payload of the other chunk.
+    /// Decompresses the payload; returns `None` if the frame is malformed.
     pub fn unzip(&self) -> Option<Vec<u8>> {
         let payload = zstd::bulk::decompress(self.frame, self.len).ok()?;
         (payload.len() == self.len).then_some(payload)
     }
 }
 
-/// Compresses payloads while a recording is written, when time counts more than the last byte.
+/// Compresses payloads during recording, when speed counts more than size.
 #[derive(Default)]
 pub struct Zipper(Option<zstd::bulk::Compressor<'static>>);
 
@@ -67,7 +67,7 @@ impl core::fmt::Debug for Zipper {
 }
 
 impl Zipper {
-    /// As [`Zipped::encode`]; `None` as well if it would not be smaller.
+    /// Compresses a payload as [`Zipped::encode`] does; returns `None` also if the result is not smaller.
     pub fn zip(&mut self, kind: u16, payload: &[u8]) -> Option<Vec<u8>> {
         if self.0.is_none() {
             self.0 = zstd::bulk::Compressor::new(1).ok();
@@ -82,50 +82,50 @@ impl Zipper {
     }
 }
 
-/// A frame of a code address that was looked up.
+/// One frame of a symbolized code address; an inlined call has a frame of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NamedFrame {
-    /// The function: its place among the strings, plus one; 0: not known.
+    /// Function name: index in [`Frames::strings`] plus one; 0: unknown.
     pub function: u32,
-    /// How far into the function the address lies.
+    /// Offset of the address in the function, in bytes.
     pub offset: Option<u64>,
-    /// The source file, as the function.
+    /// Source file: index in [`Frames::strings`] plus one; 0: unknown.
     pub file: u32,
-    /// The line.
+    /// Line in the source file.
     pub line: Option<u32>,
-    /// Its code was put into that of the next frame.
+    /// Whether the function is inlined into that of the next frame.
     pub inlined: bool,
 }
 
-/// A code address with its frames.
+/// A code address with its symbolized frames.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NamedAddress {
-    /// The address.
+    /// Code address in the target.
     pub address: u64,
-    /// Number of its module; 0: none.
+    /// Module number; 0: none.
     pub module: u32,
-    /// It is that of an interrupted instruction, not one behind a call.
+    /// Whether this is the address of an interrupted instruction, not a return address.
     pub exact: bool,
     /// The frames, innermost first.
     pub frames: Vec<NamedFrame>,
 }
 
-/// Code addresses that were looked up.
+/// Symbolized code addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Frames {
-    /// Names of functions and files.
+    /// Names of functions and source files.
     pub strings: Vec<String>,
-    /// The addresses.
+    /// The addresses, each with its frames.
     pub addresses: Vec<NamedAddress>,
 }
 
-/// Something that may be missing, as an integer.
+/// Encodes an optional value as one integer: 0 for `None`, else the value plus one.
 fn or_none(v: Option<u64>) -> u64 {
     v.map_or(0, |v| v.saturating_add(1))
 }
 
 impl Frames {
-    /// The payload of a chunk.
+    /// Encodes the payload of a FRAMES chunk.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.int(self.strings.len() as u64);
@@ -143,11 +143,11 @@ impl Frames {
         w.bytes
     }
 
-    /// From a payload; `None` if it is nonsense.
+    /// Decodes the payload of a FRAMES chunk; returns `None` if it is malformed.
     pub fn decode(payload: &[u8]) -> Option<Self> {
         let mut r = Reader::new(payload);
         let mut all = Self::default();
-        // Lengths are not believed before the bytes are there.
+        // Counts are not trusted: no memory is reserved before the elements have been read.
         for _ in 0..r.int()? {
             all.strings.push(r.text()?);
         }

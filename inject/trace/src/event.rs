@@ -1,14 +1,14 @@
-//! The encoding of one event.
+//! Encoding of events.
 //!
-//! An event is a 16-bit little-endian head (kind in bits 0..4, then four 3-bit lengths) followed by
-//! up to four integers of 0 to 7 bytes. Integers are differences to the state that the previous
-//! event of the same segment left ([`Codec`]), so that a usual allocation takes 7 to 10 bytes. The
-//! lengths stand together in the head so that writing and reading need no branch per byte.
+//! An event is a 16-bit little-endian head (kind in bits 0..4, then four 3-bit lengths) followed by up to
+//! four integers of 0 to 7 bytes. Integers are deltas against the state that the previous event of the same
+//! segment left ([`Codec`]), so that a typical allocation takes 7 to 10 bytes. The lengths stand together in
+//! the head, so that encoding and decoding need no branch per byte.
 
-/// The most bytes that one event may take, and what a buffer must have free before one is written.
+/// Maximum length of an encoded event, in bytes; also the free space that the encoder needs.
 pub const MAX_EVENT: usize = 64;
 
-/// Bit of the kind: the address difference is not a multiple of 16 and is not shifted.
+/// Flag in the kind: the address delta is not a multiple of 16 and is not shifted.
 const UNALIGNED: u8 = 8;
 const ALLOC: u8 = 1;
 const FREE: u8 = 2;
@@ -16,70 +16,70 @@ const FREE_STACK: u8 = 3;
 const REALLOC: u8 = 4;
 const DEFINE: u8 = 5;
 
-/// Nodes that one definition may add.
+/// Maximum number of nodes in one definition.
 pub const DEFINE_NODES: usize = 3;
-/// The most bytes that a definition may take (it may write a few more).
+/// Maximum length of an encoded definition; the encoder may write a few bytes beyond it.
 pub const MAX_DEFINE: usize = 16;
 
-/// One event, decoded. Times are in ticks of the recording's clock, addresses are the target's.
+/// A decoded event. Times are ticks of the recording's clock; addresses are the target's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A block was handed out. The time is taken after the allocator returned.
+    /// The allocator returned a block. The time is taken after the return.
     Alloc {
         /// Ticks.
         time: u64,
-        /// First byte of the block.
+        /// Address of the block.
         addr: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         size: u64,
-        /// Stack node: in a segment, its number there (see [`Entry`]); in a recording, its id.
+        /// Stack node: its number in the segment (see [`Entry`]), or its id in a recording.
         node: u32,
     },
-    /// A block is about to be given back. The time is taken before the allocator is entered.
+    /// The program frees a block. The time is taken before the allocator is entered.
     Free {
         /// Ticks.
         time: u64,
-        /// First byte of the block.
+        /// Address of the block.
         addr: u64,
-        /// Where from, if the recording was asked for it; 0 otherwise.
+        /// Stack node of the free if the recording has those; else 0.
         node: u32,
     },
-    /// `old` was given back at `time_before` and `addr` handed out at `time`, possibly in place.
+    /// The block `old` was freed at `time_before` and `addr` was allocated at `time`, possibly in place.
     Realloc {
-        /// Ticks before the allocator was entered: the old block ends here.
+        /// Ticks before the allocator was entered: end of the old block.
         time_before: u64,
-        /// Ticks after it returned: the new block begins here.
+        /// Ticks after it returned: start of the new block.
         time: u64,
-        /// The block before.
+        /// Address of the old block.
         old: u64,
-        /// The block after.
+        /// Address of the new block.
         addr: u64,
-        /// Bytes asked for.
+        /// Requested bytes.
         size: u64,
-        /// Stack node, as above.
+        /// Stack node, as in [`Event::Alloc`].
         node: u32,
     },
 }
 
-/// What stands in a segment: events, and the stack nodes that they name.
+/// An entry of a segment: an event, or a definition of stack nodes that events name.
 ///
-/// The nodes of a segment are numbered from 1 in the order of their definitions. Nothing outside of
-/// the segment is needed to understand it.
+/// The nodes of a segment are numbered from 1 in the order of their definitions. A segment can be decoded
+/// without anything outside it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// An event.
     Event(Event),
-    /// New nodes, each the child of the one before it, the first that of `parent`.
+    /// New nodes, as a chain: the first is a child of `parent`, each other one a child of the node before it.
     Define {
-        /// Number of the node outside of the first one; 0: it is an outermost frame.
+        /// Number of the first node's parent; 0: the root (the first node is an outermost frame).
         parent: u32,
-        /// Code address ids (see [`crate::tree`]); 0 where there are fewer.
+        /// Code address ids (see [`crate::pcs`]), outermost first; 0 behind the last.
         pcs: [u32; DEFINE_NODES],
     },
 }
 
 impl Event {
-    /// Its stack node; 0: none.
+    /// Returns the stack node; 0: none.
     #[inline(always)]
     pub fn node(&self) -> u32 {
         match *self {
@@ -89,7 +89,7 @@ impl Event {
         }
     }
 
-    /// The same with another stack node.
+    /// Returns the event with another stack node.
     #[inline(always)]
     #[must_use]
     pub fn with_node(mut self, to: u32) -> Self {
@@ -101,7 +101,7 @@ impl Event {
         self
     }
 
-    /// The time at which the event stands in its thread's order: when it was written.
+    /// Returns the time that orders the event within its thread: when it was written.
     pub fn time(&self) -> u64 {
         match *self {
             Event::Alloc { time, .. } | Event::Free { time, .. } | Event::Realloc { time, .. } => {
@@ -111,9 +111,9 @@ impl Event {
     }
 }
 
-/// The state that both sides of the encoding carry from event to event of one segment.
+/// State that encoder and decoder carry from event to event of one segment.
 ///
-/// A fresh segment starts from all zeroes; a chunk of a recording carries the state it starts from.
+/// It is all zeroes at the start of a segment; a chunk of a recording carries the state at its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[repr(C)]
 pub struct Codec {
@@ -123,7 +123,7 @@ pub struct Codec {
     pub addr: u64,
     /// Stack node of the last event that had one.
     pub node: u32,
-    /// Stack nodes defined so far; 0 in a recording.
+    /// Number of stack nodes defined so far; 0 in a recording.
     pub defined: u32,
 }
 
@@ -137,16 +137,16 @@ fn unzigzag(v: u64) -> i64 {
     ((v >> 1) as i64) ^ -((v & 1) as i64)
 }
 
-/// Bytes needed for `v`, at most 7: larger values are cut, which callers exclude.
+/// Returns the bytes needed for `v`. Callers exclude values that need more than 7.
 #[inline(always)]
 fn len_of(v: u64) -> u32 {
     ((64 - v.leading_zeros()) + 7) >> 3
 }
 
-/// Values that do not fit 7 bytes can't be written.
+/// Values from here on do not fit 7 bytes and can't be encoded.
 const LIMIT: u64 = 1 << 56;
 
-/// A place that events are written to.
+/// Write position of the encoder.
 struct Pen {
     at: *mut u8,
 }
@@ -156,7 +156,7 @@ impl Pen {
     /// 8 bytes from the current position must be writable.
     #[inline(always)]
     unsafe fn int(&mut self, v: u64, len: u32) {
-        // SAFETY: the caller's promise; unaligned by design.
+        // SAFETY: the 8 bytes are writable by the caller's promise; the write may be unaligned.
         unsafe {
             self.at.cast::<u64>().write_unaligned(v.to_le());
             self.at = self.at.add(len as usize);
@@ -168,20 +168,20 @@ impl Pen {
     #[inline(always)]
     unsafe fn head(&mut self, kind: u8, lens: [u32; 4]) {
         let h = kind as u32 | lens[0] << 4 | lens[1] << 7 | lens[2] << 10 | lens[3] << 13;
-        // SAFETY: the caller's promise.
+        // SAFETY: the 8 bytes are writable by the caller's promise.
         unsafe { self.int(h as u64, 2) }
     }
 }
 
 impl Codec {
-    /// The address as a difference to the last one, and the kind bit that goes with it.
+    /// Returns the address as a delta to the last one, and the kind flag that goes with it.
     #[inline(always)]
     fn addr_delta(&self, addr: u64) -> (u64, u8) {
         let d = addr.wrapping_sub(self.addr) as i64;
         if d & 15 == 0 { (zigzag(d >> 4), 0) } else { (zigzag(d), UNALIGNED) }
     }
 
-    /// Encodes an allocation at `at`; returns the bytes written, 0 if a value can't be represented.
+    /// Encodes an allocation at `at`; returns the bytes written, or 0 if a value does not fit.
     ///
     /// # Safety
     /// [`MAX_EVENT`] bytes from `at` must be writable.
@@ -205,7 +205,7 @@ impl Codec {
         self.node = node;
         let lens = [len_of(t), len_of(a), len_of(size), len_of(n)];
         let mut pen = Pen { at };
-        // SAFETY: 2 + 4 * 7 + 8 bytes are fewer than the caller promised.
+        // SAFETY: 2 + 4 * 7 + 8 bytes are fewer than the MAX_EVENT that the caller promised.
         unsafe {
             pen.head(ALLOC | k, lens);
             pen.int(t, lens[0]);
@@ -216,7 +216,7 @@ impl Codec {
         }
     }
 
-    /// Encodes a free (`node` 0: without a stack); returns as [`Codec::put_alloc`].
+    /// Encodes a free (`node` 0: without a stack); returns what [`Codec::put_alloc`] returns.
     ///
     /// # Safety
     /// [`MAX_EVENT`] bytes from `at` must be writable.
@@ -232,7 +232,7 @@ impl Codec {
         let mut pen = Pen { at };
         if node == 0 {
             let lens = [len_of(t), len_of(a), 0, 0];
-            // SAFETY: as in put_alloc.
+            // SAFETY: writes no more than put_alloc, and MAX_EVENT bytes are writable.
             return unsafe {
                 pen.head(FREE | k, lens);
                 pen.int(t, lens[0]);
@@ -253,7 +253,7 @@ impl Codec {
         }
     }
 
-    /// Encodes a reallocation; returns as [`Codec::put_alloc`].
+    /// Encodes a reallocation; returns what [`Codec::put_alloc`] returns.
     ///
     /// # Safety
     /// [`MAX_EVENT`] bytes from `at` must be writable.
@@ -283,7 +283,7 @@ impl Codec {
         let lens = [len_of(t), len_of(a), len_of(size), len_of(n)];
         let more = [len_of(back), len_of(o), 0, 0];
         let mut pen = Pen { at };
-        // SAFETY: 2 + 28 + 2 + 14 + 8 bytes are fewer than MAX_EVENT.
+        // SAFETY: 2 + 28 + 2 + 14 + 8 bytes are fewer than the MAX_EVENT that the caller promised.
         unsafe {
             pen.head(REALLOC | k, lens);
             pen.int(t, lens[0]);
@@ -297,8 +297,8 @@ impl Codec {
         }
     }
 
-    /// Encodes the definition of up to [`DEFINE_NODES`] nodes below node number `parent`: a chain, of
-    /// which the last has the number [`Codec::defined`] afterwards. Returns the bytes written.
+    /// Encodes a definition of up to [`DEFINE_NODES`] nodes: a chain below node number `parent`, whose last
+    /// node has the number [`Codec::defined`] afterwards. Returns the bytes written.
     ///
     /// # Safety
     /// [`MAX_EVENT`] bytes from `at` must be writable.
@@ -314,7 +314,7 @@ impl Codec {
         let [a, b, c] = pcs.map(u64::from);
         let lens = [len_of(back), len_of(a), len_of(b), len_of(c)];
         let mut pen = Pen { at };
-        // SAFETY: 2 + 4 * 4 + 8 bytes are fewer than the caller promised.
+        // SAFETY: 2 + 4 * 4 + 8 bytes are fewer than the MAX_EVENT that the caller promised.
         unsafe {
             pen.head(DEFINE, lens);
             pen.int(back, lens[0]);
@@ -325,11 +325,11 @@ impl Codec {
         }
     }
 
-    /// Gives the entries at the front of `bytes`, of a segment, to `v`: up to the first that is none or is cut
-    /// off, or of which `v` says so. Returns how many bytes they are.
+    /// Decodes the entries at the front of a segment's `bytes` and passes them to `v`. Stops at the first
+    /// that is malformed, truncated or rejected by `v`. Returns the bytes decoded.
     ///
-    /// Unlike [`Codec::get_entry`] this keeps everything in registers, if all of `v` is inlined: whoever reads all
-    /// that threads write has no time for more.
+    /// Unlike [`Codec::get_entry`] this keeps its state in registers if all of `v` is inlined: the collector
+    /// must keep up with all threads.
     #[inline(always)]
     pub fn visit(&mut self, bytes: &[u8], v: &mut impl Visit) -> usize {
         let (mut codec, mut at) = (*self, 0);
@@ -350,7 +350,7 @@ impl Codec {
         at
     }
 
-    /// Decodes what stands at the start of `bytes` in a segment, as [`Codec::get`] does for events.
+    /// Decodes the entry at the start of a segment's `bytes`; returns what [`Codec::get`] returns for events.
     #[inline(always)]
     pub fn get_entry(&mut self, bytes: &[u8]) -> Option<(Entry, usize)> {
         match bytes.first_chunk::<MAX_EVENT>() {
@@ -359,12 +359,11 @@ impl Codec {
         }
     }
 
-    /// Bytes that an event takes when it is written here, 0 if it can't be; takes the state that writing it
-    /// leaves.
+    /// Returns the encoded length of an event, 0 if it can't be encoded; changes the state as encoding does.
     pub fn length(&mut self, event: &Event) -> usize {
         let mut b = [0u8; MAX_EVENT];
         let at = b.as_mut_ptr();
-        // SAFETY: there are MAX_EVENT bytes.
+        // SAFETY: the buffer has MAX_EVENT bytes.
         unsafe {
             match *event {
                 Event::Alloc { time, addr, size, node } => {
@@ -378,7 +377,7 @@ impl Codec {
         }
     }
 
-    /// Takes the state that writing or reading `event` leaves.
+    /// Changes the state as encoding or decoding `event` does.
     pub fn follow(&mut self, event: &Event) {
         let (Event::Alloc { addr, .. } | Event::Free { addr, .. } | Event::Realloc { addr, .. }) =
             *event;
@@ -389,8 +388,8 @@ impl Codec {
         }
     }
 
-    /// Decodes the event at the start of `bytes`; returns it with its length, or `None` if the
-    /// bytes are no event or are cut off.
+    /// Decodes the event at the start of `bytes`; returns it with its length, or `None` if the bytes are
+    /// malformed, truncated or a definition.
     #[inline(always)]
     pub fn get(&mut self, bytes: &[u8]) -> Option<(Event, usize)> {
         if bytes.first()? & 15 == DEFINE {
@@ -414,8 +413,9 @@ impl Codec {
         Some((kept.0?, n))
     }
 
-    /// Only `len` of `bytes` are there. No entry is longer than [`MAX_EVENT`], so that whoever has all of them says
-    /// that, and the comparison is none.
+    /// Decodes one entry, of which `len` bytes are valid, and passes it to `v`; returns its length and the
+    /// answer of `v`. No entry exceeds [`MAX_EVENT`], so that callers with a whole window pass that constant
+    /// and the length checks are compiled out.
     #[inline(always)]
     fn visit_from(
         &mut self,
@@ -480,20 +480,20 @@ impl Codec {
     }
 }
 
-/// What [`Codec::visit`] gives entries to. Each method may answer that the entry can't be one, whatever
-/// its bytes say, with false.
+/// Receiver of the entries that [`Codec::visit`] decodes. A method returns false to stop before its entry:
+/// the entry is invalid, or there is no room for it.
 pub trait Visit {
-    /// [`Entry::Define`].
+    /// Receives an [`Entry::Define`].
     fn define(&mut self, parent: u32, pcs: [u32; DEFINE_NODES]) -> bool;
-    /// [`Event::Alloc`].
+    /// Receives an [`Event::Alloc`].
     fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool;
-    /// [`Event::Free`].
+    /// Receives an [`Event::Free`].
     fn free(&mut self, time: u64, addr: u64, node: u32) -> bool;
-    /// [`Event::Realloc`]; the times are `time_before` and `time`.
+    /// Receives an [`Event::Realloc`]; `times` are its `time_before` and `time`.
     fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool;
 }
 
-/// The entry as a value.
+/// Keeps the visited entry as a value.
 struct Kept(Option<Entry>);
 
 impl Visit for Kept {
@@ -524,7 +524,7 @@ impl Visit for Kept {
 }
 
 impl Event {
-    /// Gives itself to whoever takes entries apart.
+    /// Passes the event to the method of `v` for its kind; returns the answer.
     #[inline(always)]
     pub fn show(&self, v: &mut impl Visit) -> bool {
         match *self {
@@ -537,7 +537,7 @@ impl Event {
     }
 }
 
-/// The last few bytes, fewer than [`MAX_EVENT`].
+/// Copies the last bytes of a buffer, fewer than [`MAX_EVENT`], and pads them with zeroes.
 #[cold]
 fn padded_with_zeroes(bytes: &[u8]) -> [u8; MAX_EVENT] {
     let mut padded = [0; MAX_EVENT];
@@ -545,7 +545,7 @@ fn padded_with_zeroes(bytes: &[u8]) -> [u8; MAX_EVENT] {
     padded
 }
 
-/// 8 bytes at `pos`, which is at most 2 + 4 * 7 + 2 + 7.
+/// Returns the 8 bytes at `pos`, which is at most 2 + 4 * 7 + 2 + 7.
 #[inline(always)]
 fn word(bytes: &[u8; MAX_EVENT], pos: usize) -> u64 {
     let at = pos.min(MAX_EVENT - 8);

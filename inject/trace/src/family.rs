@@ -1,4 +1,4 @@
-//! The workers of a process: its descendants that run the same program.
+//! Worker processes: descendants of a process that run the same executable.
 
 use crate::process::folder;
 use std::collections::BTreeMap;
@@ -7,23 +7,24 @@ use std::os::unix::fs::MetadataExt;
 use std::string::String;
 use std::vec::Vec;
 
-/// No more are looked for.
+/// Maximum number of workers returned.
 const MOST: usize = 256;
-/// Of a process with more threads only so many are asked for their children.
+/// Maximum number of threads per process whose children are read.
 const MOST_THREADS: usize = 1024;
 
-/// A worker.
+/// A worker process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Worker {
-    /// Its process id.
+    /// Process id.
     pub pid: i32,
-    /// When it began, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     pub start: u64,
-    /// Resident bytes.
+    /// Resident set size, in bytes.
     pub rss: u64,
 }
 
-/// The descendants of a process that run the same program, by way of such alone.
+/// Returns the descendants of a process that run the same executable, as do all processes between; oldest
+/// first.
 #[must_use]
 pub fn workers(pid: i32) -> Vec<Worker> {
     let Some(own) = program(pid) else { return Vec::new() };
@@ -53,38 +54,38 @@ pub fn workers(pid: i32) -> Vec<Worker> {
 }
 
 impl Worker {
-    /// As it is now; `None` if it has ended.
+    /// Reads the current state of a process; returns `None` if it has ended.
     #[must_use]
     pub fn of(pid: i32) -> Option<Self> {
         let stat = Stat::of(pid)?;
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
         Some(Self { pid, start: stat.start, rss: stat.rss.saturating_mul(page) })
     }
 }
 
-/// What `/proc/PID/stat` says of a process that has not ended.
+/// Fields of `/proc/PID/stat` of a process that has not ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stat {
-    /// Its parent.
+    /// Process id of the parent.
     pub parent: i32,
-    /// Processor time, in clock ticks.
+    /// User and system time, in clock ticks.
     pub cpu: u64,
-    /// When it began, in clock ticks since boot.
+    /// Start time, in clock ticks since boot.
     pub start: u64,
-    /// Resident pages.
+    /// Resident set size, in pages.
     pub rss: u64,
 }
 
 impl Stat {
-    /// Of a process.
+    /// Reads the fields of a process; returns `None` if it has ended.
     #[must_use]
     pub fn of(pid: i32) -> Option<Self> {
         Self::parse(&fs::read(std::format!("/proc/{pid}/stat")).ok()?)
     }
 
     fn parse(stat: &[u8]) -> Option<Self> {
-        // The name, in parentheses, may hold anything.
+        // The process name, in parentheses, may contain any byte.
         let after = stat.iter().rposition(|b| *b == b')')?;
         let text = String::from_utf8_lossy(stat.get(after + 1..)?);
         let fields: Vec<&str> = text.split_whitespace().collect();
@@ -100,13 +101,13 @@ impl Stat {
         })
     }
 
-    /// Processor time in ms.
+    /// Returns the processor time, in ms.
     #[must_use]
     pub fn cpu_ms(&self) -> u64 {
         self.cpu.saturating_mul(1000) / clock_ticks()
     }
 
-    /// How long ago the process began, in ms; `None` if the kernel does not say.
+    /// Returns the age of the process, in ms; `None` if the kernel's uptime can't be read.
     #[must_use]
     pub fn age_ms(&self) -> Option<u64> {
         let text = fs::read_to_string("/proc/uptime").ok()?;
@@ -117,11 +118,11 @@ impl Stat {
 }
 
 fn clock_ticks() -> u64 {
-    // SAFETY: no pointers.
+    // SAFETY: the call takes no pointers.
     unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64
 }
 
-/// Device and inode of the program that a process runs.
+/// Returns device and inode of a process's executable.
 fn program(pid: i32) -> Option<(u64, u64)> {
     fs::metadata(folder(pid) + "/exe").ok().map(|m| (m.dev(), m.ino()))
 }
@@ -137,7 +138,7 @@ fn numbers(text: &str) -> Vec<i32> {
     text.split_whitespace().filter_map(|w| w.parse().ok()).collect()
 }
 
-/// For kernels without `CONFIG_PROC_CHILDREN`.
+/// Returns all processes by parent, for kernels without `CONFIG_PROC_CHILDREN`.
 fn all_by_parent() -> BTreeMap<i32, Vec<i32>> {
     let mut all: BTreeMap<i32, Vec<i32>> = BTreeMap::new();
     let dir = fs::read_dir("/proc").into_iter().flatten().flatten();
@@ -169,7 +170,7 @@ mod tests {
         let pid = other.id() as i32;
         let own = program(me);
         let began = std::time::Instant::now();
-        // Until its exec it is the same program.
+        // Until its exec the child runs the same executable.
         while program(pid) == own && began.elapsed().as_secs() < 10 {
             std::thread::yield_now();
         }

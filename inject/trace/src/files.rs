@@ -1,9 +1,8 @@
-//! Opening files that somebody else may have put there: never a device, a pipe that blocks, or a
-//! place outside of the folder that was meant.
+//! Opens files that somebody else may have put there: never a device, never a FIFO, and nothing outside of
+//! the intended root directory.
 //!
-//! A process that is recorded controls which paths stand in its mappings, and what lies at them.
-//! Everything here looks at a file before it is opened for reading (`O_PATH`), as merely opening a
-//! FIFO or a device can block or have an effect.
+//! A recorded process controls the paths in its mappings and what lies at them. So each file is inspected
+//! (`O_PATH`) before it is opened for reading: opening a FIFO or a device can block or have side effects.
 
 use std::ffi::{CString, OsString};
 use std::fs::File;
@@ -14,25 +13,25 @@ use std::path::{Component, Path, PathBuf};
 use std::vec::Vec;
 use std::{format, vec};
 
-/// As many symbolic links as the kernel follows on one path.
+/// Maximum number of symbolic links on one path, as in the kernel.
 const LINKS: usize = 40;
 
 /// Opens a regular file for reading; anything else is an error.
 ///
 /// # Errors
-/// As opening a file; [`ErrorKind::InvalidInput`] if it is no regular file.
+/// If opening fails; [`ErrorKind::InvalidInput`] if it is no regular file.
 pub fn open_regular(path: &Path) -> io::Result<File> {
     reopen(open_at(None, path, libc::O_PATH)?)
 }
 
-/// Opens a regular file below the folder `root`, as a process sees it whose root that is: symbolic
-/// links are followed within it, and `..` never leads out of it.
+/// Opens a regular file below the directory `root`, as a process with that root directory sees it: symbolic
+/// links are resolved within it, and `..` never leads out of it.
 ///
 /// # Errors
 /// As [`open_regular`].
 pub fn open_below(root: &Path, path: &Path) -> io::Result<File> {
     let folder = libc::O_PATH | libc::O_DIRECTORY;
-    // The folders on the way, the root first: `..` goes back along them.
+    // Directories on the way, the root first; `..` removes the last.
     let mut way = vec![open_at(None, root, folder)?];
     let mut rest: Vec<OsString> = Vec::new();
     push(&mut rest, path);
@@ -66,17 +65,17 @@ pub fn open_below(root: &Path, path: &Path) -> io::Result<File> {
     Err(not_regular())
 }
 
-/// The first bytes of a file, such as one of `/proc`, whose length somebody else decides.
+/// Reads at most `limit` bytes of a file whose length somebody else controls, such as one in `/proc`.
 ///
 /// # Errors
-/// As opening and reading a file.
+/// If opening or reading fails.
 pub fn read_at_most(path: &Path, limit: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     File::open(path)?.take(limit).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
-/// Puts the components of a path on top of those that are still to be gone.
+/// Pushes the components of a path onto the stack of those still to be resolved.
 fn push(rest: &mut Vec<OsString>, path: &Path) {
     let names = path.components().rev().filter_map(|c| match c {
         Component::Normal(name) => Some(name.into()),
@@ -93,19 +92,19 @@ fn not_regular() -> Error {
 fn open_at(dir: Option<BorrowedFd<'_>>, path: &Path, flags: i32) -> io::Result<OwnedFd> {
     let name = CString::new(path.as_os_str().as_bytes())?;
     let dir = dir.map_or(libc::AT_FDCWD, |d| d.as_raw_fd());
-    // SAFETY: a valid C string; the result is a new descriptor, or -1.
+    // SAFETY: `name` is a valid C string; the call returns a new descriptor or -1.
     let fd = unsafe { libc::openat(dir, name.as_ptr(), flags | libc::O_CLOEXEC) };
     if fd < 0 {
         return Err(Error::last_os_error());
     }
-    // SAFETY: the descriptor is new and ours.
+    // SAFETY: the descriptor is new and has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// The file type bits.
+/// Returns the file type bits of the mode.
 fn kind(fd: BorrowedFd<'_>) -> io::Result<libc::mode_t> {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::zeroed();
-    // SAFETY: a struct of integers, as large as the call fills in.
+    // SAFETY: the struct consists of integers, so zeroes are valid; the call writes no more than it.
     let stat = unsafe {
         if libc::fstat(fd.as_raw_fd(), stat.as_mut_ptr()) != 0 {
             return Err(Error::last_os_error());
@@ -117,7 +116,7 @@ fn kind(fd: BorrowedFd<'_>) -> io::Result<libc::mode_t> {
 
 fn read_link(fd: BorrowedFd<'_>) -> io::Result<PathBuf> {
     let mut to = vec![0u8; libc::PATH_MAX as usize];
-    // SAFETY: an empty C string, and a buffer of the length that is said.
+    // SAFETY: an empty C string, and a buffer of the given length.
     let n =
         unsafe { libc::readlinkat(fd.as_raw_fd(), c"".as_ptr(), to.as_mut_ptr().cast(), to.len()) };
     if n < 0 {
@@ -127,7 +126,7 @@ fn read_link(fd: BorrowedFd<'_>) -> io::Result<PathBuf> {
     Ok(PathBuf::from(OsString::from_vec(to)))
 }
 
-/// Opens for reading what was opened to be looked at.
+/// Reopens an `O_PATH` descriptor for reading.
 fn reopen(fd: OwnedFd) -> io::Result<File> {
     if kind(fd.as_fd())? != libc::S_IFREG {
         return Err(not_regular());
@@ -175,7 +174,7 @@ mod tests {
         let name = CString::new(fifo.as_os_str().as_bytes()).expect("no NUL");
         // SAFETY: a valid C string.
         assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-        // Neither blocks.
+        // Neither call blocks.
         assert_eq!(below("/fifo").expect_err("a FIFO").kind(), ErrorKind::InvalidInput);
         assert_eq!(open_regular(&fifo).expect_err("a FIFO").kind(), ErrorKind::InvalidInput);
         assert!(open_regular(Path::new("/dev/zero")).is_err());

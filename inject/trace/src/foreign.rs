@@ -1,4 +1,4 @@
-//! A recording by another build of prof: what its control page says of that.
+//! Recordings by another build of prof: what the control page tells about that build.
 
 use crate::shared::{Header, LAYOUT};
 use std::ffi::OsString;
@@ -8,23 +8,23 @@ use std::path::PathBuf;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
-/// The first layout whose pages have [`Stable`](crate::shared::Stable).
+/// First layout whose control page has [`Stable`](crate::shared::Stable).
 const FIRST: u32 = 14;
 
-/// Another build of prof, as it has named itself in the control page.
+/// Another build of prof, as it identifies itself in the control page.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Foreign {
-    /// The number of its layout.
+    /// Layout number of that build.
     pub layout: u32,
-    /// Its version.
+    /// Version; empty if unknown.
     pub version: String,
-    /// Where it was.
+    /// Path of the executable; empty if unknown.
     pub exe: PathBuf,
 }
 
 impl Foreign {
-    /// The build that has made a control page; `None` for one of this layout. `read` gives bytes of the
-    /// page.
+    /// Returns the build that made a control page; `None` if the page has this build's layout. `read` returns
+    /// bytes of the page, by offset and length.
     pub fn of(h: &Header, read: impl Fn(u64, usize) -> Vec<u8>) -> Option<Self> {
         const MOST: u32 = 4096;
         if h.layout == LAYOUT {
@@ -42,7 +42,8 @@ impl Foreign {
         })
     }
 
-    /// In words. The target may have written anything there.
+    /// Describes the build in words. Control characters are replaced, as the target may have written anything
+    /// there.
     #[must_use]
     pub fn describe(&self) -> String {
         let plain = |s: &str| s.replace(|c: char| c.is_control(), "?");
@@ -55,7 +56,7 @@ impl Foreign {
     }
 }
 
-/// Whether the stable part stands in a control page.
+/// Returns whether a control page has the stable part.
 #[must_use]
 pub fn has_stable(h: &Header) -> bool {
     h.layout >= FIRST && h.edition != 0

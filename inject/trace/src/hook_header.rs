@@ -1,13 +1,13 @@
-//! What the injector finds in the hook's image, and fills in.
+//! Header of the hook's image, by which the injector and the hook find each other.
 
 use crate::shared::Shared;
 use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicU64;
 
-/// Symbol of the address of the [`HookHeader`] in the hook library.
+/// Name of the symbol that holds the address of the [`HookHeader`] in the hook library.
 pub const HOOK_SYMBOL: &str = "PROF_HOOK";
 
-/// What the injector finds in the hook's image, and fills in before the image can run.
+/// Header that the injector finds in the hook's image, and completes before the image can run.
 #[repr(C)]
 #[derive(Debug)]
 pub struct HookHeader {
@@ -15,58 +15,59 @@ pub struct HookHeader {
     pub magic: u64,
     /// [`LAYOUT`](crate::shared::LAYOUT).
     pub layout: u32,
-    /// To be filled in.
+    /// Location of the shared memory; the injector sets it.
     pub shared: Place,
-    /// To be filled in: [`Control::flag_addr`](crate::shared::Control::flag_addr).
+    /// [`Stable::flag_addr`](crate::shared::Stable::flag_addr); the injector sets it.
     pub flag: AtomicU64,
-    /// Bytes that a thread state takes (a multiple of the page size).
+    /// Size of a thread state, in bytes (a multiple of the page size).
     pub state_size: u64,
-    /// The code that a stub jumps to, by [`Kind`](crate::shared::Kind).
+    /// Entries that stubs jump to, indexed by [`Kind`](crate::shared::Kind).
     pub entries: [Code; 17],
-    /// The same where not all blocks are recorded, for functions of which most calls need nothing: malloc
-    /// where it ends in no other hooked function, [`Kind::Free`](crate::shared::Kind::Free),
+    /// Entries used instead while not all blocks are recorded, for functions most of whose calls are not:
+    /// malloc where it calls no other hooked function, [`Kind::Free`](crate::shared::Kind::Free),
     /// [`Kind::Delete`](crate::shared::Kind::Delete).
     pub pass: [Code; 3],
-    /// Handler of the toggle signal, for `sa_handler` (with `SA_RESTART | SA_ONSTACK`).
+    /// Handler of the toggle signal, installed with `SA_RESTART
+    /// SA_ONSTACK`.
     pub handler: Code,
-    /// `sa_restorer` for it, where the architecture has one.
+    /// `sa_restorer` of the handler, on architectures that have one.
     pub restorer: Code,
 }
 
-/// Where the hook finds the shared memory: to be filled in before any of its code can run.
+/// Location of the shared memory. The injector sets it before any code of the hook can run.
 #[repr(transparent)]
 #[derive(Debug)]
 pub struct Place(UnsafeCell<Shared>);
 
-// SAFETY: filled in while nobody looks, and never changed again.
+// SAFETY: it is written once, before any other thread reads it.
 unsafe impl Sync for Place {}
 
 impl Place {
-    /// Offset of the number of segments (a `usize`). That of the address is 0.
+    /// Offset of the number of segments (a `usize`). The offset of the address is 0.
     pub const SEGMENTS: usize = Shared::SEGMENTS;
 
-    /// Nothing is known yet.
+    /// Makes an empty location.
     #[allow(clippy::new_without_default)] // for a static
     pub const fn new() -> Self {
         Self(UnsafeCell::new(Shared::NONE))
     }
 
-    /// Fills it in.
+    /// Sets the location.
     ///
     /// # Safety
-    /// Nobody may have asked for it yet, nor do so meanwhile.
+    /// Nobody may have called [`Place::get`] yet, nor call it meanwhile.
     pub unsafe fn set(&self, shared: Shared) {
-        // SAFETY: the caller's promise.
+        // SAFETY: nobody else accesses it, by the caller's promise.
         unsafe { *self.0.get() = shared };
     }
 
-    /// The memory, in one place, so that it can be handed on without a copy.
+    /// Returns the shared memory by reference, so that it can be passed on without a copy.
     ///
     /// # Safety
-    /// It must have been filled in.
+    /// [`Place::set`] must have been called.
     #[inline(always)]
     pub unsafe fn get(&'static self) -> &'static Shared {
-        // SAFETY: the caller's promise; it is not changed any more.
+        // SAFETY: it was set, by the caller's promise, and never changes afterwards.
         unsafe { &*self.0.get() }
     }
 }
@@ -76,7 +77,7 @@ impl Place {
 #[derive(Clone, Copy, Debug)]
 pub struct Code(pub *const ());
 
-// SAFETY: an address is a number; nothing is done with it here.
+// SAFETY: the address is only a number here; nothing dereferences it.
 unsafe impl Sync for Code {}
 // SAFETY: as above.
 unsafe impl Send for Code {}

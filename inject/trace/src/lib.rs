@@ -1,22 +1,22 @@
-//! What the hook, the injector, the collector and the analyser agree on.
+//! Formats and algorithms that the hook, the injector, the collector and the analyser share.
 //!
 //! * [`shared`]: the memory that the target and prof share (one memfd): control page, thread
 //!   slots, module table, code addresses, segments of events;
-//! * [`shared::Stable`]: the part of the control page that no build changes;
-//! * [`pcs`]: the table of code addresses; [`modules`]: that of modules;
-//! * [`ring`]: taking, filling and draining the segments;
-//! * [`slots`]: whose thread slots are;
-//! * [`capture`]: which blocks are recorded; [`samples`]: the set of those;
-//! * [`event`]: how an event is encoded in a segment and in a recording;
+//! * [`shared::Stable`]: the part of the control page that is the same in every build;
+//! * [`pcs`]: the table of code addresses; [`modules`]: the table of modules;
+//! * [`ring`]: taking, filling and reading the segments;
+//! * [`slots`]: ownership of thread slots;
+//! * [`capture`]: the filter of recorded blocks; [`samples`]: the set of recorded blocks;
+//! * [`event`]: encoding of events in a segment and in a recording;
 //! * [`chunk`], [`records`] and [`pack`] (feature `std`): the recording on disk;
-//! * [`derived`] (feature `std`): what `prof pack` and `prof strip` add to a recording;
-//! * [`runtimes`] (feature `std`): programs whose memory is not malloc's;
-//! * [`files`] (feature `std`): opening files that are not to be trusted;
-//! * [`family`] (feature `std`): a process's workers;
-//! * [`process`] (feature `std`): which thread stands for a process, and who shares its memory.
+//! * [`derived`] (feature `std`): chunks that `prof pack` and `prof strip` add to a recording;
+//! * [`runtimes`] (feature `std`): runtimes with an allocator of their own;
+//! * [`files`] (feature `std`): opening untrusted files;
+//! * [`family`] (feature `std`): worker processes;
+//! * [`process`] (feature `std`): living threads of a process, and processes that share its memory.
 //!
-//! `FORMAT.md` beside this crate is the contract, byte by byte. Nothing here depends on anything
-//! of ours, on an allocator (without `std`) or on an instruction set.
+//! `FORMAT.md` beside this crate specifies the formats byte by byte. This crate depends on no other crate of
+//! the workspace, on no allocator (without `std`) and on no instruction set.
 #![no_std]
 
 #[cfg(feature = "std")]
@@ -59,8 +59,8 @@ mod unpack;
 #[cfg(feature = "std")]
 pub mod wire;
 
-/// The atomics of the algorithms in `pcs`, `ring` and `slots`: a model checker that compiles these
-/// files has others (`inject/model`).
+/// Atomics of the algorithms in `pcs`, `ring` and `slots`: the model checker (`inject/model`) compiles these
+/// files with its own.
 mod sync {
     pub use core::sync::atomic::AtomicU64;
 }

@@ -1,49 +1,49 @@
-//! What packing expects to come next. Writer and reader of a packed chunk keep the same [`Model`]
-//! from event to event, so that only what was not expected has to be written.
+//! Prediction of events. The writer and the reader of a packed chunk keep the same [`Model`] from event to
+//! event, so that only mispredicted values are written.
 //!
-//! Allocators hand out what comes next, or what was freed last; programs free what they allocated
-//! last, or blocks in the order in which they got them, or do again what they did before. Each of
-//! these is a guess.
+//! Allocators return the next free block, or the one freed last; programs free what they allocated last, or
+//! free blocks in the order of allocation, or repeat what they did before. Each guess stands for one of
+//! these.
 //!
-//! The last ones, by what followed an address before, cost a tenth of the time of packing and save next to
-//! nothing of what a general compressor makes of the rest (2 to 3 of 100 bytes, none in most programs): whoever is
-//! in haste does not make them.
+//! The guesses that look up what followed an address before cost a tenth of the packing time. They save
+//! little of what a general-purpose compressor leaves (2 to 3 %, in most programs nothing), so a writer that
+//! must be fast skips them.
 
-/// Entries of a table, as a power of two.
+/// Number of entries per table, as a power of two.
 const BITS: u32 = 12;
-/// Classes of sizes: multiples of 16, and one for all that is larger.
+/// Number of size classes: multiples of 16, and one class for all larger sizes.
 const CLASSES: usize = 64;
-/// Guesses of what is allocated, and how many of them are made in haste.
+/// Number of guesses for an allocated address; a fast writer makes only the first few.
 pub(crate) const ALLOC_GUESSES: usize = 3;
 pub(crate) const FEW_ALLOC_GUESSES: usize = 2;
-/// Guesses of what is freed, likewise.
+/// Number of guesses for a freed address; a fast writer makes only the first few.
 pub(crate) const FREE_GUESSES: usize = 5;
 pub(crate) const FEW_FREE_GUESSES: usize = 2;
 
-/// Where a key is looked up, below [`ENTRIES`].
+/// Returns the table index of a key, below [`ENTRIES`].
 #[inline(always)]
 fn slot(key: u64) -> usize {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - BITS)) as usize
 }
 
-/// Entries of a table.
+/// Number of entries per table.
 const ENTRIES: usize = 1 << BITS;
 
-/// What guesses are looked up in. All of it starts anew with each chunk.
+/// Tables that guesses are looked up in. They start empty in each chunk.
 pub(crate) struct Tables {
-    /// By the last two nodes: the next.
+    /// Next node, by the last two nodes.
     nodes: [u32; ENTRIES],
-    /// By node: the last size.
+    /// Last size, by node.
     sizes: [u64; ENTRIES],
-    /// By the last two addresses: the next.
+    /// Next address, by the last two addresses.
     after: [u64; ENTRIES],
-    /// By address: what was allocated next.
+    /// Address allocated after a given one was, by that address.
     next_allocated: [u64; ENTRIES],
-    /// By address: what was freed next.
+    /// Address freed after a given one was, by that address.
     next_freed: [u64; ENTRIES],
-    /// By address: the address and its class of size.
+    /// Address and its size class, by address.
     classes: [(u64, u32); ENTRIES],
-    /// By class of size: the last address that was freed.
+    /// Last freed address, by size class.
     freed_of: [u64; CLASSES],
 }
 
@@ -62,7 +62,7 @@ impl Tables {
         std::boxed::Box::new(Self::NEW)
     }
 
-    /// As new.
+    /// Empties all tables.
     pub(crate) fn reset(&mut self) {
         self.nodes.fill(0);
         self.sizes.fill(0);
@@ -74,37 +74,37 @@ impl Tables {
     }
 }
 
-/// What was seen last. It starts anew with each chunk, too.
+/// Last values seen. They start as zeroes in each chunk.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct State {
     /// Time of the last event of the run.
     pub time: u64,
-    /// The last stack node.
+    /// Last stack node.
     pub node: u32,
     node_before: u32,
-    /// The last address that was allocated, and the one before.
+    /// Last allocated address, and the one before it.
     pub allocated: u64,
     allocated_before: u64,
-    /// The last address that was freed.
+    /// Last freed address.
     pub freed: u64,
-    /// Where the two are looked up.
+    /// Table indices of the last allocated and of the last freed address.
     slots: [usize; 2],
-    /// Where a block would lie that follows the last one.
+    /// Address of a block that directly follows the last allocated one.
     next: u64,
-    /// The last two addresses of any event.
+    /// Last two addresses of any event, the newest first.
     last: [u64; 2],
 }
 
-/// Makes guesses. Its state is in a value of its own, which whoever packs holds in registers from event to event:
-/// through a reference each event would load and store all of it. If not `ALL` are made, the guesses beyond the few
-/// mean nothing.
+/// Makes guesses and learns from events. `state` is held by value, so that the writer keeps it in registers
+/// from event to event; behind a reference each event would load and store all of it. If `ALL` is false, the
+/// guesses beyond the first few are meaningless.
 pub(crate) struct Model<'t, const ALL: bool> {
     pub state: State,
     tables: &'t mut Tables,
 }
 
 impl<'t, const ALL: bool> Model<'t, ALL> {
-    /// Goes on from `state`.
+    /// Continues from `state`.
     pub(crate) fn new(tables: &'t mut Tables, state: State) -> Self {
         Self { state, tables }
     }
@@ -114,7 +114,7 @@ impl<'t, const ALL: bool> Model<'t, ALL> {
         slot(self.state.last[0] ^ self.state.last[1].rotate_left(17))
     }
 
-    /// Guesses of the next address, if it is allocated and has this size. The likeliest is first.
+    /// Returns guesses of the next address if it is allocated with this size; the likeliest first.
     #[inline(always)]
     pub(crate) fn guess_allocated(&self, size: u64) -> [u64; ALLOC_GUESSES] {
         let t = &*self.tables;
@@ -122,7 +122,7 @@ impl<'t, const ALL: bool> Model<'t, ALL> {
         [self.state.next, t.freed_of[class(size)], after]
     }
 
-    /// Guesses of the next address, if it is freed.
+    /// Returns guesses of the next address if it is freed.
     #[inline(always)]
     pub(crate) fn guess_freed(&self) -> [u64; FREE_GUESSES] {
         let (s, t) = (&self.state, &*self.tables);
@@ -137,14 +137,14 @@ impl<'t, const ALL: bool> Model<'t, ALL> {
         guesses
     }
 
-    /// The entry that guesses the next node.
+    /// Returns the table entry that guesses the next node.
     #[inline(always)]
     pub(crate) fn node_guess(&mut self) -> &mut u32 {
         let key = self.state.node as u64 | (self.state.node_before as u64) << 32;
         &mut self.tables.nodes[slot(key)]
     }
 
-    /// The entry that guesses the size that a node asks for.
+    /// Returns the table entry that guesses the size of a node's next allocation.
     #[inline(always)]
     pub(crate) fn size_guess(&mut self, node: u32) -> &mut u64 {
         &mut self.tables.sizes[slot(node as u64)]
@@ -168,7 +168,7 @@ impl<'t, const ALL: bool> Model<'t, ALL> {
     pub(crate) fn saw_allocated(&mut self, addr: u64, size: u64) {
         self.saw(addr);
         let (s, t) = (&mut self.state, &mut *self.tables);
-        // As glibc lays them out: 8 bytes of its own, rounded up to 16, at least 32.
+        // glibc's layout: a header of 8 bytes, rounded up to 16, at least 32.
         s.next = addr.wrapping_add((size.wrapping_add(8 + 15) & !15).max(32));
         if ALL {
             t.next_allocated[s.slots[0] & (ENTRIES - 1)] = addr;

@@ -1,11 +1,11 @@
-//! The table of modules, and the copies of their unwind tables.
+//! The module table, and the copies of the modules' unwind tables.
 //!
-//! The hook unwinds from copies that stand in the shared memory: what it reads can't go, whatever the
-//! target unloads, and no matter whether the hook was told. prof makes those of the modules that are
-//! there at the attach; the hook and the collector those of later ones. Entries and copies are only ever
-//! added, so that nobody can read what is replaced; a copy is used again by a module with the same tables,
-//! which a library that is unloaded and loaded again has. What has no room is counted, and stacks are cut
-//! where they come to it.
+//! The hook unwinds from copies in the shared memory. They stay readable whatever the target unloads, and
+//! whether or not the hook was told. prof copies the tables of the modules that are loaded at the attach; the
+//! hook and the collector copy those of later ones. Entries and copies are only ever added, so that no reader
+//! sees one being replaced. A module with equal tables reuses an earlier copy, as does a library that is
+//! unloaded and loaded again. Modules and tables for which there is no room are counted, and stacks are cut
+//! at their frames.
 
 use crate::shared::{Control, MODULES, Module, Shared};
 use crate::tables::TABLES;
@@ -13,23 +13,23 @@ use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// Values of [`Module::ready`].
 pub mod ready {
-    /// It can be used.
+    /// The module is loaded, and its entry valid.
     pub const LOADED: u32 = 1;
-    /// It is gone.
+    /// The module is unloaded.
     pub const UNLOADED: u32 = 2;
 }
 
 /// Bits of [`Module::flags`].
 pub mod bits {
-    /// The program and what it is linked against: never unloaded.
+    /// The module is never unloaded: it is the program, or linked to the program.
     pub const STAYS: u32 = 1;
-    /// The dynamic linker's list was seen to have it.
+    /// The module was seen in the dynamic linker's list.
     pub const LISTED: u32 = 2;
-    /// Not all of its tables have a copy.
+    /// A copy of its tables is missing.
     pub const INCOMPLETE: u32 = 4;
 }
 
-/// What there is to know of a module.
+/// A module to be added.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct New {
     /// See [`Module::start`].
@@ -38,30 +38,30 @@ pub struct New {
     pub end: u64,
     /// See [`Module::bias`].
     pub bias: u64,
-    /// Address and length of each of its [`Module::tables`].
+    /// Address and length of each unwind table, see [`Module::tables`].
     pub tables: [(u64, u64); TABLES],
 }
 
-/// Reads memory of the target; false if it is not all there.
+/// Reads memory of the target; returns false if not all of it can be read.
 pub type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> bool;
 
-/// The shared memory, and which part of it is for unwind tables.
+/// Access to the module table and to the copies of unwind tables.
 #[derive(Clone, Copy, Debug)]
 pub struct Modules {
     shared: Shared,
-    /// Offsets of the first byte of the part and of the first one behind it.
+    /// Offsets of the start and of the end of the area for copies.
     part: (u64, u64),
 }
 
 impl Modules {
-    /// For prof, which knows the geometry.
+    /// Makes the access for prof, which takes the bounds from its own geometry.
     #[must_use]
     pub fn new(shared: Shared) -> Self {
         let part = shared.geometry().tables();
         Self { shared, part: (part.start as u64, part.end as u64) }
     }
 
-    /// For the hook, which has mapped as much as the control page says.
+    /// Makes the access for the hook, which takes the bounds from the control page.
     #[must_use]
     #[inline(always)]
     pub fn trusted(shared: Shared) -> Self {
@@ -73,37 +73,37 @@ impl Modules {
         self.shared.control()
     }
 
-    /// Entries in use.
+    /// Returns the number of entries in use.
     #[must_use]
     pub fn count(&self) -> usize {
         (self.control().modules.load(Acquire) as usize).min(MODULES)
     }
 
-    /// Those that are loaded, with their indices.
+    /// Returns the loaded modules with their indices.
     fn loaded(&self) -> impl Iterator<Item = (usize, &'static Module)> {
         let all = (0..self.count()).filter_map(|i| Some((i, self.shared.module(i)?)));
         all.filter(|(_, m)| m.ready.load(Acquire) == ready::LOADED)
     }
 
-    /// Whether a module is among them, and where.
+    /// Returns the index of the first loaded module for which `is` returns true.
     #[must_use]
     pub fn find(&self, is: impl Fn(&Module) -> bool) -> Option<usize> {
         self.loaded().find(|(_, m)| is(m)).map(|(i, _)| i)
     }
 
-    /// The bytes of a copy, `len` of them at an offset; nothing if that is not inside the part.
+    /// Returns `len` bytes of a copy at an offset; an empty slice if they are not inside the area for copies.
     #[must_use]
     pub fn copy(&self, at: u64, len: u64) -> &'static [u8] {
         let fits = at >= self.part.0 && at <= self.part.1 && len <= self.part.1 - at;
         if !fits || len == 0 || len > isize::MAX as u64 {
             return &[];
         }
-        // SAFETY: inside the part, which is mapped for as long as the memory is; copies are written before
-        // their entry says so, and never again.
+        // SAFETY: the range is inside the area, which stays mapped as long as the memory does. A copy is
+        // complete before its entry names it, and never changes afterwards.
         unsafe { core::slice::from_raw_parts(self.shared.base().add(at as usize), len as usize) }
     }
 
-    /// Takes room for a copy: its offset.
+    /// Reserves room for a copy; returns its offset.
     fn room(&self, len: u64) -> Option<u64> {
         let c = self.control();
         let mut next = c.tables_next.load(Relaxed);
@@ -120,18 +120,18 @@ impl Modules {
         }
     }
 
-    /// Copies what `read` gives; the offset of the copy. It may be called for parts that are longer than
-    /// what is there: then nothing is copied.
+    /// Copies a table of the target; returns the offset of the copy, or `None` if there is no room or not all
+    /// of the table can be read.
     fn put(&self, (addr, len): (u64, u64), read: Read<'_>) -> Option<u64> {
         let at = self.room(len)?;
-        // SAFETY: this room is nobody else's yet.
+        // SAFETY: the range was reserved above, so that nobody else accesses it.
         let to = unsafe {
             core::slice::from_raw_parts_mut(self.shared.base().add(at as usize), len as usize)
         };
         read(addr, to).then_some(at)
     }
 
-    /// An earlier module whose tables were the same, byte by byte.
+    /// Returns an earlier module whose tables are equal byte by byte.
     fn same(&self, new: &New, read: Read<'_>) -> Option<&'static Module> {
         let mut alike = (0..self.count()).rev().filter_map(|i| self.shared.module(i)).filter(|m| {
             let lens = |t: &crate::tables::UnwindTable| t.len.load(Relaxed);
@@ -139,7 +139,7 @@ impl Modules {
                 && m.flags.load(Relaxed) & bits::INCOMPLETE == 0
                 && m.tables.iter().map(lens).eq(new.tables.iter().map(|t| t.1))
         });
-        // The last one that looks alike; to compare more is not worth it.
+        // Only the newest module with equal lengths is compared: comparing more is not worth the time.
         let m = alike.next()?;
         let equal = new.tables.iter().zip(&m.tables).all(|((addr, len), t)| {
             let copy = self.copy(t.at.load(Relaxed), *len);
@@ -154,7 +154,7 @@ impl Modules {
         equal.then_some(m)
     }
 
-    /// Takes a module out.
+    /// Marks a module as unloaded.
     pub fn retire(&self, index: usize) {
         let Some(m) = self.shared.module(index) else { return };
         let was = m.ready.compare_exchange(ready::LOADED, ready::UNLOADED, AcqRel, Relaxed);
@@ -163,14 +163,15 @@ impl Modules {
         }
     }
 
-    /// Enters a module, with copies of its tables; `None` if there is no room for one more. What was in its
-    /// place is gone. If somebody else enters the same one meanwhile, there are two entries, and no harm.
+    /// Adds a module with copies of its tables; returns its index, or `None` if the module table is full.
+    /// Loaded modules that overlap it are retired. If two threads add the same module at a time, there are
+    /// two entries, which does no harm.
     pub fn add(&self, new: &New, flags: u32, name: &[u8], read: Read<'_>) -> Option<usize> {
         let c = self.control();
         for (i, m) in self.loaded() {
             let (start, end) = (m.start.load(Relaxed), m.end.load(Relaxed));
             let is_same = (start, end, m.bias.load(Relaxed)) == (new.start, new.end, new.bias);
-            // One may lie in a gap of another.
+            // A module may lie in a gap between the segments of another.
             let overlaps = start < new.end && new.start < end;
             let within =
                 (start < new.start && new.end < end) || (new.start < start && end < new.end);
@@ -215,23 +216,25 @@ impl Modules {
     }
 }
 
-/// Bytes that are compared at a time.
+/// Bytes compared at a time.
 const PIECE: usize = 2048;
 
-/// Whether modules may have come and gone unnoticed: recording was off, or nobody tells.
+/// Returns whether modules may have come and gone unnoticed: recording was off, or nobody reports changes.
 #[must_use]
 #[inline(always)]
 pub fn in_doubt(c: &Control) -> bool {
     c.doubts.load(Acquire) != c.doubts_settled.load(Relaxed)
 }
 
-/// Says so. Until it is settled only modules that stay are taken to be where they were.
+/// Notes that modules may have changed unnoticed. Until that is settled, only modules that are never unloaded
+/// count as loaded.
 pub fn doubt(c: &Control) {
     c.doubts.fetch_add(1, AcqRel);
     c.modules_seq.fetch_add(1, AcqRel);
 }
 
-/// All that there was to doubt when [`Control::doubts`] was `seen` has been looked at since.
+/// Settles all doubts up to the value `seen` of [`Stable::doubts`](crate::shared::Stable::doubts): the
+/// modules have been checked since.
 pub fn settle(c: &Control, seen: u32) {
     c.doubts_settled.store(seen, Release);
     c.modules_seq.fetch_add(1, AcqRel);
@@ -271,7 +274,7 @@ mod tests {
             m.retire(i);
         }
         assert!(used.windows(2).all(|w| w[0] == w[1]), "{used:?}");
-        // Another version of it does.
+        // Another version of the library gets a copy of its own.
         bytes[1000] ^= 1;
         add(&m, 50 << 20, tables(50 << 20), &bytes).expect("room");
         assert!(s.control().tables_next.load(Relaxed) > used[0]);
@@ -290,7 +293,7 @@ mod tests {
         let mut lost = 1;
         assert_eq!(s.control().tables_lost.load(Relaxed), lost);
         for k in 2..40u64 {
-            // Each of another length, so that none is like another one.
+            // Each length is different, so that no module equals another.
             let start = k << 20;
             add(&m, start, [(start, 2000 + k), (0, 0), (0, 0), (0, 0)], &bytes).expect("an entry");
             lost = s.control().tables_lost.load(Relaxed);

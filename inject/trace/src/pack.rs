@@ -1,8 +1,7 @@
-//! Events in a recording, packed: by columns, as differences to what was expected (see
-//! `model.rs`), and then compressed.
+//! Packed events: stored in columns, as differences to the guesses of `model.rs`, and then compressed.
 //!
-//! A packed chunk holds runs of events of one or several threads. It can be read without any other
-//! chunk. `FORMAT.md` says what stands where.
+//! A packed chunk holds runs of events of one or several threads and is decoded without any other chunk.
+//! `FORMAT.md` specifies it.
 
 use crate::event::{Codec, DEFINE_NODES, Visit};
 use crate::model::{FEW_ALLOC_GUESSES, FEW_FREE_GUESSES, Model, State, Tables};
@@ -12,17 +11,17 @@ use std::vec::Vec;
 
 pub use crate::unpack::{Packed, Unpacker};
 
-/// The most events that a packed chunk may hold.
+/// Maximum number of events in a packed chunk.
 pub const MAX_EVENTS: usize = 1 << 15;
-/// The most bytes that all columns may have together.
+/// Maximum length of all columns together, in bytes.
 pub(crate) const MAX_BODY: usize = MAX_EVENTS * 64;
-/// An event takes no more bytes of each column: a time has up to 8 in two of them, all else up to 9, and a
-/// reallocation has two addresses and a time in one.
+/// Maximum bytes of an event in each column: a time takes up to 8 in its two columns, any other value up to
+/// 9; a reallocation has two addresses and a time in one column.
 const MAX_IN_COLUMN: [usize; COLUMNS] = [1, 1, 7, 27, 9, 9];
-/// Bytes behind the columns that may be read and mean nothing.
+/// Readable bytes behind the columns, without meaning.
 pub(crate) const PAD: usize = 16;
 
-/// Columns, in the order in which they are written.
+/// Number of columns; the constants below are their indices, in the order in which they are written.
 pub(crate) const COLUMNS: usize = 6;
 pub(crate) const CONTROL: usize = 0;
 pub(crate) const TIME_LOW: usize = 1;
@@ -36,45 +35,45 @@ pub(crate) const FREE: u8 = 1;
 pub(crate) const ALLOC: u8 = 2;
 const FREE_STACK: u8 = 3;
 
-/// Bits of the control byte, beside the kind (0..2), the guess (2..4, for frees also 5) and the
-/// length of the time (6..8).
+/// Flags of the control byte, beside kind (bits 0..2), guess (2..4, for frees also 5) and length of the time
+/// (6..8).
 pub(crate) const NODE_GUESSED: u8 = 1 << 4;
 pub(crate) const SIZE_GUESSED: u8 = 1 << 5;
-/// No guess was right.
+/// Guess code: no guess was right.
 const MISSED_ALLOC: u8 = 3;
 const MISSED_FREE: u8 = 7;
-/// Bytes of a time beside its lowest, by the code for them.
+/// Bytes of a time in column [`TIME_HIGH`], by length code.
 pub(crate) const TIME_BYTES: [usize; 4] = [0, 1, 2, 7];
 
-/// How events are compressed.
+/// Compression of the events in a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compress {
-    /// They stand in the recording as in the ring.
+    /// Events are stored as in the ring.
     #[default]
     None,
-    /// Packed, with LZ4.
+    /// Events are packed, then compressed with LZ4.
     Fast,
-    /// Packed, with zstd.
+    /// Events are packed, then compressed with zstd.
     Best,
 }
 
 impl Compress {
-    /// All with their names.
+    /// All values with their names.
     pub const ALL: [(Self, &'static str); 3] =
         [(Self::None, "none"), (Self::Fast, "fast"), (Self::Best, "best")];
 
-    /// The name.
+    /// Returns the name used on the command line.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|c| c.0 == self).map_or("", |c| c.1)
     }
 
-    /// From a name.
+    /// Returns the value with a name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.iter().find(|c| c.1 == name).map(|c| c.0)
     }
 }
 
-/// Numbers of the coders in the payload.
+/// Coder numbers in the payload.
 pub(crate) const STORED: u64 = 0;
 pub(crate) const LZ4: u64 = 1;
 pub(crate) const ZSTD: u64 = 2;
@@ -84,7 +83,7 @@ fn zigzag(v: i64) -> u64 {
     ((v << 1) ^ (v >> 63)) as u64
 }
 
-/// A column.
+/// A column, of which `len` bytes are in use.
 #[derive(Default)]
 struct Column {
     bytes: Vec<u8>,
@@ -92,7 +91,7 @@ struct Column {
 }
 
 impl Column {
-    /// For so many bytes.
+    /// Makes room for `bytes` more bytes and the padding.
     fn make_room(&mut self, bytes: usize) {
         let want = self.len + bytes + PAD;
         if self.bytes.len() < want {
@@ -105,23 +104,23 @@ impl Column {
     }
 }
 
-/// Where the columns are written on.
+/// Write positions in the columns.
 struct Pens([*mut u8; COLUMNS]);
 
 impl Pens {
-    /// Writes the lowest `n` bytes of `v`, `n` at most 8.
+    /// Writes the lowest `n` bytes of `v`; `n` is at most 8.
     #[inline(always)]
     fn put(&mut self, column: usize, v: u64, n: usize) {
         debug_assert!(n <= 8);
-        // SAFETY: `make_room` has made room for all that the events of the run can take in a column and
-        // for what is written too much, and `Packing::one_more` lets no more events in than that.
+        // SAFETY: `begin` has made room in each column for all events of the run and for the bytes written
+        // beyond them, and `Packing::one_more` admits no more events than that.
         unsafe {
             self.0[column].cast::<u64>().write_unaligned(v.to_le());
             self.0[column] = self.0[column].add(n);
         }
     }
 
-    /// Writes an integer, if `wanted`: 3 bits that say how many bytes follow, then the integer.
+    /// Writes an integer if `wanted`: 3 bits with the number of bytes that follow, then the integer.
     #[inline(always)]
     fn put_int(&mut self, column: usize, v: u64, wanted: bool) {
         if v >= 1 << 53 {
@@ -133,19 +132,19 @@ impl Pens {
         self.put(column, v << 3 | (n - 1) as u64, if wanted { n as usize } else { 0 });
     }
 
-    /// The same for one of any length.
+    /// Writes an integer of any length in the long form.
     #[inline(always)]
     fn put_long(&mut self, column: usize, v: u64) {
         self.put(column, 7, 1);
         self.put(column, v, 8);
     }
 
-    /// Writes an address, if `wanted`, as the difference to another.
+    /// Writes an address if `wanted`, as the difference to `base`.
     #[inline(always)]
     fn put_address(&mut self, addr: u64, base: u64, wanted: bool) {
         let d = addr.wrapping_sub(base) as i64;
         let v = if d & 15 == 0 { zigzag(d >> 4) << 1 } else { zigzag(d) << 1 | 1 };
-        // What is further away stands as it is: no difference is that long.
+        // A distant address is written as it is, in the long form: no difference is that long.
         let far = zigzag(d) >= 1 << 52;
         self.put_int(ADDRESS, if far { addr } else { v }, wanted && !far);
         if far && wanted {
@@ -154,7 +153,7 @@ impl Pens {
     }
 }
 
-/// Packs events.
+/// Encoder of packed chunks.
 pub struct Packer {
     tables: Box<Tables>,
     written: Written,
@@ -163,7 +162,7 @@ pub struct Packer {
     zstd: Option<zstd::bulk::Compressor<'static>>,
 }
 
-/// What there is of a chunk.
+/// The chunk under construction.
 #[derive(Default)]
 struct Written {
     state: State,
@@ -171,8 +170,8 @@ struct Written {
     runs: Writer,
     run_count: usize,
     events: usize,
-    /// Events whose run was written with few guesses: what the others are made from does not know of them, as it
-    /// does when they are read.
+    /// Events in runs with few guesses. These runs leave the tables of the other guesses as they are, whereas
+    /// a reader updates them; so no run with all guesses may follow.
     few: usize,
 }
 
@@ -189,7 +188,7 @@ impl Default for Packer {
 }
 
 impl Packer {
-    /// With nothing in it.
+    /// Makes an empty packer.
     pub fn new() -> Self {
         Self {
             tables: Tables::new(),
@@ -200,19 +199,20 @@ impl Packer {
         }
     }
 
-    /// Events in it.
+    /// Returns the number of events in the chunk.
     pub fn events(&self) -> usize {
         self.written.events
     }
 
-    /// Whether so many bytes of events surely fit in.
+    /// Returns whether `bytes` bytes of events are certain to fit.
     pub fn has_room(&self, bytes: usize) -> bool {
         self.events() + bytes / 2 <= MAX_EVENTS
     }
 
-    /// Begins a run of events of a thread: as many as so many bytes can be, for which there must be
-    /// room. `from` is the decoding state before them. `ALL` guesses cost a tenth more time and save little of
-    /// what is compressed; behind a run with few, none with all has room in a chunk.
+    /// Begins a run of events of a thread, at most as many as `bytes` bytes can hold, for which there must be
+    /// room. `from` is the decoding state before them. `ALL` guesses cost a tenth more time and save little
+    /// of the compressed size. After a run with few guesses, a run with all guesses gets no room in the
+    /// chunk.
     #[inline]
     pub fn begin<const ALL: bool>(
         &mut self,
@@ -239,9 +239,9 @@ impl Packer {
         }
     }
 
-    /// A whole run with all guesses: the events that `bytes` are, up to the first that is none. `codec` is the decoding
-    /// state before, and then that after them. `see` is given each event's node. Returns how many
-    /// events there were, and how many bytes of them.
+    /// Packs a whole run with all guesses: the events in `bytes`, up to the first malformed one. `codec` is
+    /// the decoding state, which the events change. `see` gets the node of each event. Returns the number of
+    /// events and of bytes packed.
     pub fn run(
         &mut self,
         thread: u32,
@@ -264,8 +264,8 @@ impl Packer {
         (count, at)
     }
 
-    /// Gives the payload of a chunk with all events to `out`, and begins a new one. Without events
-    /// nothing is given.
+    /// Appends the payload of a chunk with all events to `out`, and begins a new chunk. Appends nothing if
+    /// there are no events.
     pub fn finish(&mut self, how: Compress, out: &mut Vec<u8>) {
         let written = &self.written;
         if written.events == 0 {
@@ -312,18 +312,18 @@ impl Packer {
         let most = lz4_flex::block::get_maximum_output_size(self.body.len());
         let at = w.bytes.len();
         w.bytes.resize(at + most, 0);
-        // It can't fail: the room is enough for anything.
+        // It can't fail: the buffer has the maximum output size.
         let n = lz4_flex::block::compress_into(&self.body, &mut w.bytes[at..]).unwrap_or(0);
         w.bytes.truncate(at + n);
     }
 
-    /// Each column has its own statistics, so each is compressed by itself.
+    /// Compresses each column by itself, as each has its own statistics.
     fn put_zstd(&mut self, w: &mut Writer) {
         for c in &self.written.columns {
             let most = zstd::zstd_safe::compress_bound(c.len);
             self.coded.resize(most, 0);
-            // Neither can fail but for want of memory; then what is written has no columns, which
-            // readers count as damaged.
+            // Both calls fail only without memory. The payload then lacks columns, which readers count as
+            // damaged.
             if self.zstd.is_none() {
                 self.zstd = zstd::bulk::Compressor::new(1).ok();
             }
@@ -334,14 +334,14 @@ impl Packer {
     }
 }
 
-/// A run that is being written. All that changes from event to event is in here and nowhere else, so that it can
-/// be in registers.
+/// A run under construction. All state that changes per event is in here by value, so that it can be in
+/// registers.
 #[must_use = "what is not ended is not written"]
 pub struct Packing<'a, const ALL: bool> {
     model: Model<'a, ALL>,
     pens: Pens,
     run: Run,
-    /// How many events the run can have.
+    /// Maximum number of events of the run.
     room: u32,
     written: &'a mut Written,
 }
@@ -353,7 +353,7 @@ impl<const ALL: bool> core::fmt::Debug for Packing<'_, ALL> {
 }
 
 impl<const ALL: bool> Packing<'_, ALL> {
-    /// Ends the run.
+    /// Ends the run, and adds it to the chunk.
     #[inline]
     pub fn end(self) {
         let Self { model, pens, run, written, .. } = self;
@@ -370,7 +370,7 @@ impl<const ALL: bool> Packing<'_, ALL> {
         }
     }
 
-    /// Counts one more event of the run; false if it has as many as it can have.
+    /// Counts an event of the run; returns false if the run is full.
     #[inline(always)]
     fn one_more(&mut self) -> bool {
         let fits = self.run.count != self.room;
@@ -378,7 +378,7 @@ impl<const ALL: bool> Packing<'_, ALL> {
         fits
     }
 
-    /// Writes a time, and returns its bits of the control byte.
+    /// Writes a time; returns the length code for the control byte.
     #[inline(always)]
     fn time(&mut self, time: u64) -> u8 {
         let d = time.wrapping_sub(self.model.state.time);
@@ -430,11 +430,11 @@ impl<const ALL: bool> Packing<'_, ALL> {
     }
 }
 
-/// Each adds an event to the run; false if it has as many as it can have.
+/// Each method adds an event to the run; it returns false if the run is full.
 impl<const ALL: bool> Visit for Packing<'_, ALL> {
     #[inline(always)]
     fn define(&mut self, _: u32, _: [u32; DEFINE_NODES]) -> bool {
-        false // recordings have their nodes elsewhere
+        false // recordings define nodes in other chunks
     }
 
     #[inline(always)]
@@ -468,7 +468,7 @@ impl<const ALL: bool> Visit for Packing<'_, ALL> {
     }
 }
 
-/// Which guess is right: its number, or `missed`.
+/// Returns the number of the first right guess, or `missed`.
 #[inline(always)]
 fn which(guesses: &[u64], addr: u64, missed: u8) -> u8 {
     let mut code = missed;
@@ -478,15 +478,15 @@ fn which(guesses: &[u64], addr: u64, missed: u8) -> u8 {
     code
 }
 
-/// Events of one thread in a packed chunk.
+/// A run: events of one thread in a packed chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
-    /// Number of the thread.
+    /// Thread number.
     pub thread: u32,
-    /// How many events.
+    /// Number of events.
     pub count: u32,
-    /// Decoding state before the first event: time.
+    /// Time of the decoding state before the first event.
     pub time: u64,
-    /// The same: stack node.
+    /// Stack node of that decoding state.
     pub node: u32,
 }

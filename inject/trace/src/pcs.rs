@@ -1,23 +1,22 @@
-//! Code addresses: a table that threads fill without locks.
+//! Table of code addresses that threads fill without locks.
 //!
-//! It has levels, each twice as large as the one before; in a level a key may stand in a window of
-//! [`WINDOW`] entries that its hash chooses. A free entry is taken with one compare-and-swap, and
-//! nothing is ever removed, so a key that is not in a window with a free entry is nowhere. Full
-//! windows send their keys to the next level. The id of an entry is its position plus one, and
-//! stays; 0 is "none".
+//! The table has levels, each twice as large as the one before. In a level, the hash of a key selects a
+//! window of [`WINDOW`] entries. A free entry is taken with one compare-and-swap, and nothing is ever
+//! removed; so a key that is not in a window with a free entry is not in the table. A full window sends its
+//! keys on to the next level. The id of an entry is its position plus one and never changes; 0 means "none".
 //!
-//! A stack is a chain of nodes: a node is (parent node, code address id), the root's children are
-//! the outermost frames. Nodes have no table here: each segment of events defines those that its
-//! events name (see [`crate::event::Entry`]).
+//! A stack is a chain of nodes. A node is a parent node and a code address id; the children of the root are
+//! the outermost frames. This table holds no nodes: each segment of events defines those that its events name
+//! (see [`crate::event::Entry`]).
 
 use crate::shared::{PC_LEVEL0, PC_LEVELS, Shared, WINDOW};
 use crate::sync::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Bits of a code address that keys hold.
+/// Bits of a key that hold the code address.
 pub const PC_BITS: u32 = 48;
 
-/// Not an address: as the outermost frame it marks a stack that was cut short.
+/// Pseudo code address: as the outermost frame it marks a stack that was cut.
 pub const CUT: u64 = 1;
 
 #[inline(always)]
@@ -26,37 +25,37 @@ fn mix(key: u64) -> u64 {
     h ^ h >> 29
 }
 
-/// The key of a code address in module number `module` (1-based; 0: none).
+/// Returns the key of a code address in module number `module` (1-based; 0: none).
 #[inline(always)]
 pub fn pc_key(pc: u64, module: u16) -> u64 {
     pc & ((1 << PC_BITS) - 1) | (module as u64) << PC_BITS
 }
 
-/// The code address of a key.
+/// Returns the code address of a key.
 #[inline(always)]
 pub fn key_pc(key: u64) -> u64 {
     key & ((1 << PC_BITS) - 1)
 }
 
-/// The module number of a key.
+/// Returns the module number of a key (1-based; 0: none).
 #[inline(always)]
 pub fn key_module(key: u64) -> u16 {
     (key >> PC_BITS) as u16
 }
 
-/// What looking for a key came to.
+/// Result of a search for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
-    /// It was there, or is now.
+    /// The id of the key's entry, found or just added.
     Id(u32),
-    /// Not there (when only looking).
+    /// The key is not in the table.
     Absent,
-    /// All its places are taken.
+    /// All entries that the key may occupy are taken.
     Full,
 }
 
-/// Goes through the entries in which a code address may stand, in the order in which they
-/// are filled, until `look` has an answer for the entry at a position.
+/// Visits the entries that a code address may occupy, in the order in which they are filled, until `look`
+/// returns a result for a position.
 #[inline(always)]
 fn search(pc: u64, mut look: impl FnMut(usize) -> Option<Found>) -> Found {
     let hash = mix(pc);
@@ -74,13 +73,13 @@ fn search(pc: u64, mut look: impl FnMut(usize) -> Option<Found>) -> Found {
     Found::Full
 }
 
-/// The id of the entry at a position.
+/// Returns the id of the entry at a position.
 #[inline(always)]
 fn id_at(at: usize) -> Found {
     Found::Id(at as u32 + 1)
 }
 
-/// Whether the entry holds `key` now.
+/// Stores `key` in the entry if that is free; returns whether the entry holds `key` now.
 #[inline(always)]
 fn claim(e: &AtomicU64, key: u64) -> bool {
     let mut seen = e.load(Relaxed);
@@ -93,8 +92,8 @@ fn claim(e: &AtomicU64, key: u64) -> bool {
     seen == key
 }
 
-/// Looks for a code address whose module satisfies `valid` (given the 1-based module number).
-/// The hash only takes the address, so one address in several modules over time shares a window.
+/// Looks for a code address whose module satisfies `valid` (called with the 1-based module number). The hash
+/// covers the address only, so that one address in several modules over time shares a window.
 #[inline]
 pub fn find_pc(shared: &Shared, pc: u64, mut valid: impl FnMut(u16) -> bool) -> Found {
     search(pc, |at| {
@@ -107,7 +106,7 @@ pub fn find_pc(shared: &Shared, pc: u64, mut valid: impl FnMut(u16) -> bool) -> 
     })
 }
 
-/// Adds a code address of a given module, or finds it.
+/// Adds a code address of a given module unless it is there; returns its id.
 pub fn add_pc(shared: &Shared, pc: u64, module: u16) -> Found {
     let want = pc_key(pc, module);
     search(pc, |at| {
@@ -116,21 +115,21 @@ pub fn add_pc(shared: &Shared, pc: u64, module: u16) -> Found {
     })
 }
 
-/// The packed unwind rule of a code address id; 0: not (yet) known, or an id that names none.
+/// Returns the packed unwind rule of a code address id; 0: not computed yet, or no such id.
 #[inline(always)]
 pub fn rule(shared: &Shared, id: u32) -> u64 {
     let e = (id as usize).checked_sub(1).and_then(|at| shared.pc(at));
     e.map_or(0, |e| e.rule.load(Acquire))
 }
 
-/// Enters the packed unwind rule of a code address id.
+/// Stores the packed unwind rule of a code address id.
 pub fn set_rule(shared: &Shared, id: u32, rule: u64) {
     if let Some(e) = (id as usize).checked_sub(1).and_then(|at| shared.pc(at)) {
         e.rule.store(rule, Release);
     }
 }
 
-/// Address and 1-based module number of a code address id; `None` for an id that names none.
+/// Returns address and 1-based module number of a code address id; `None`: no such id.
 pub fn pc_parts(shared: &Shared, id: u32) -> Option<(u64, u16)> {
     let key = shared.pc((id as usize).checked_sub(1)?)?.key.load(Relaxed);
     (key != 0).then_some((key_pc(key), key_module(key)))

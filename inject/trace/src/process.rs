@@ -1,5 +1,5 @@
-//! What is asked about processes from more than one side: which thread stands for one, and who has the same
-//! memory.
+//! Queries about processes that several crates need: a living thread of a process, and the processes that
+//! share its memory.
 
 use crate::shared::MEMFD_NAME;
 use std::collections::BTreeSet;
@@ -9,25 +9,25 @@ use std::path::PathBuf;
 use std::string::{String, ToString};
 use std::vec::Vec;
 
-/// The resource of `kcmp` that is compared: the address space (`linux/kcmp.h`).
+/// Type of `kcmp` that compares address spaces (`linux/kcmp.h`).
 const KCMP_VM: i32 = 1;
 
-/// The state of a process or thread, as in `/proc/PID/stat`; `None` if there is none with this id.
+/// Returns the state letter of a process or thread from its folder in `/proc`; `None` if there is none.
 fn state(folder: &str) -> Option<u8> {
     let stat = fs::read(std::format!("{folder}/stat")).ok()?;
-    // The name, in parentheses, may hold anything.
+    // The process name, in parentheses, may contain any byte.
     let after = stat.iter().rposition(|b| *b == b')')?;
     stat.get(after + 2).copied()
 }
 
-/// Whether there is a process or thread with this id that has not ended.
+/// Returns whether a process or thread with this id exists and has not ended.
 #[must_use]
 pub fn lives(pid: i32) -> bool {
     !matches!(state(&std::format!("/proc/{pid}")), None | Some(b'Z' | b'X'))
 }
 
-/// The thread by which a process's memory and files can be reached: its first one, or another if that has
-/// ended alone. `None`: all have ended.
+/// Returns a thread through which `/proc` shows a process's memory and files: the first one, or another if
+/// the first has ended alone. `None`: all have ended.
 #[must_use]
 pub fn living_thread(pid: i32) -> Option<i32> {
     if lives(pid) {
@@ -41,7 +41,7 @@ fn tasks(pid: i32) -> Vec<i32> {
     tasks.filter_map(|t| t.file_name().to_str()?.parse().ok()).collect()
 }
 
-/// The folder in `/proc` that shows a process's memory, files and limits: that of [`living_thread`].
+/// Returns the folder in `/proc` that shows a process's memory, files and limits: that of [`living_thread`].
 #[must_use]
 pub fn folder(pid: i32) -> String {
     match living_thread(pid) {
@@ -50,11 +50,12 @@ pub fn folder(pid: i32) -> String {
     }
 }
 
-/// Whether two threads have one address space; `None` where the kernel does not say: it was built without
-/// `kcmp`, forbids it, or one of them is gone. Threads that have ended have the same: none.
+/// Returns whether two threads have the same address space; `None` if the kernel does not tell: it was built
+/// without `kcmp`, forbids it, or a thread is gone. Two ended threads count as having the same, as neither
+/// has any.
 #[must_use]
 pub fn same_memory(a: i32, b: i32) -> Option<bool> {
-    // SAFETY: plain integers.
+    // SAFETY: the call takes integers only.
     match unsafe { libc::syscall(libc::SYS_kcmp, a, b, KCMP_VM, 0, 0) } {
         0 => Some(true),
         r if r > 0 => Some(false),
@@ -62,25 +63,25 @@ pub fn same_memory(a: i32, b: i32) -> Option<bool> {
     }
 }
 
-/// The lowest id that the kernel gives again when it has come to the last one (`RESERVED_PIDS`).
+/// Lowest process id that the kernel assigns after the ids wrap around (`RESERVED_PIDS`).
 const FIRST_AGAIN: i32 = 300;
-/// So many ids before the last one are looked at again after the first look, and later: a process gets its id
-/// some time before others can see it.
+/// How many ids before the last one are checked again: after the first look, and after later ones. A process
+/// gets its id some time before `/proc` shows it.
 const BEFORE: (i32, i32) = (4096, 32);
 
-/// A process and those that share its memory.
+/// A process, and the other processes that share its address space.
 #[derive(Debug)]
 pub struct Sharers {
     pid: i32,
     others: Vec<i32>,
-    /// The id that was given last before the last look.
+    /// Last id that the kernel had assigned before the last look.
     last: Option<i32>,
-    /// Processes that have another memory, and so will have for as long as they live.
+    /// Processes known to have another address space. They keep that as long as they live.
     strangers: BTreeSet<i32>,
 }
 
 impl Sharers {
-    /// Looks at all processes: some microseconds for each, in which nothing is stopped.
+    /// Checks all processes, at some microseconds each. It stops none of them.
     #[must_use]
     pub fn of(pid: i32) -> Self {
         let mut all = Self { pid, others: Vec::new(), last: last_id(), strangers: BTreeSet::new() };
@@ -92,10 +93,10 @@ impl Sharers {
         all
     }
 
-    /// Looks at the processes that have begun since the last look. That is quick: ids are given in ascending
-    /// order.
+    /// Checks the processes that have begun since the last look. This is quick, as ids are assigned in
+    /// ascending order.
     pub fn look_again(&mut self) {
-        // An id may have been given again.
+        // The kernel may have assigned an id again.
         self.strangers.clear();
         if let Some(own) = living_thread(self.pid) {
             let ids = self.new_ids(BEFORE.1);
@@ -103,13 +104,14 @@ impl Sharers {
         }
     }
 
-    /// The same while `stopped` and all other threads that are known are stopped: quicker still.
+    /// Checks the new processes while `stopped` and all other known threads are stopped. This is quicker than
+    /// [`Sharers::look_again`].
     pub fn look_while_stopped(&mut self, stopped: i32) {
         let ids = self.new_ids(BEFORE.1);
         self.add(stopped, &ids);
     }
 
-    /// The ids that were given since the last look, and some before.
+    /// Returns the ids assigned since the last look, and `before` earlier ones.
     fn new_ids(&mut self, before: i32) -> Vec<i32> {
         let now = last_id();
         let ids = match (self.last, now) {
@@ -140,28 +142,29 @@ impl Sharers {
                 None => None,
             };
             match shares {
-                // Ids of threads are among those that were given since.
+                // Thread ids are among the new ids, too.
                 Some(true) if is_process(pid) => self.others.push(pid),
                 Some(_) => drop(self.strangers.insert(pid)),
-                // Most often there is no such process.
+                // Most new ids belong to no process any more.
                 None => {}
             }
         }
     }
 
-    /// The process.
+    /// Returns the process id.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// The others.
+    /// Returns the other processes.
     #[must_use]
     pub fn others(&self) -> &[i32] {
         &self.others
     }
 
-    /// Whether one of the others still has that memory: it may have ended, or run another program.
+    /// Returns whether one of the others still has the memory; it may have ended, or executed another
+    /// program.
     #[must_use]
     pub fn still_shares(&self, other: i32) -> bool {
         living_thread(self.pid).is_some_and(|own| match same_memory(own, own) {
@@ -171,20 +174,20 @@ impl Sharers {
     }
 }
 
-/// Whether a process has the memory of a living thread; `None`: there is none with this id.
+/// Returns whether a process shares its memory with a living thread; `None`: no process has this id.
 fn has_memory_of(own: i32, pid: i32) -> Option<bool> {
     if same_memory(own, pid)? {
         return Some(true);
     }
-    // Of a process whose first thread has ended alone another one is asked; what has ended altogether, and
-    // threads of the kernel, have no executable either.
+    // A process whose first thread has ended alone is compared by another thread. An ended process and a
+    // kernel thread have no executable either, but no such thread.
     let ended = fs::read_link(std::format!("/proc/{pid}/exe")).is_err();
     let other = if ended { living_thread(pid).filter(|t| *t != pid) } else { None };
     Some(other.is_some_and(|tid| same_memory(own, tid) == Some(true)))
 }
 
-/// Where the kernel does not compare memory: prof's ring, which children do not inherit, is mapped at the same
-/// place in those that have the same.
+/// Substitute for `kcmp`. Children do not inherit the mapping of prof's ring, so a process that has it at the
+/// same place shares the memory.
 struct Ring {
     line: Vec<u8>,
     exe: PathBuf,
@@ -200,7 +203,7 @@ impl Ring {
     }
 
     fn is_in(&self, pid: i32) -> bool {
-        // The executable's name belongs to the memory.
+        // The executable is a property of the address space.
         exe(pid).as_ref() == Some(&self.exe)
             && fs::read(folder(pid) + "/maps")
                 .is_ok_and(|maps| maps.split(|b| *b == b'\n').any(|l| l == self.line))
@@ -222,8 +225,8 @@ fn is_process(pid: i32) -> bool {
     group.is_some_and(|g| g.trim() == pid.to_string())
 }
 
-/// The id that was given last in this pid namespace. `/proc/loadavg` says so, too, but may be another's file
-/// there: containers have one that is made for them.
+/// Returns the id assigned last in this pid namespace. `/proc/loadavg` shows it, too, but in a container may
+/// be a substitute file.
 fn last_id() -> Option<i32> {
     if let Ok(text) = fs::read_to_string("/proc/sys/kernel/ns_last_pid") {
         return text.trim().parse().ok();
@@ -272,7 +275,7 @@ mod tests {
         let Some(same) = same_memory(me, me) else { return };
         assert!(same);
         let mut child = std::process::Command::new("sleep").arg("60").spawn().expect("sleep");
-        // The kernel lets go of a vfork's parent right before the child gets its new memory.
+        // The kernel resumes the parent of a vfork right before the child gets its new memory.
         let began = std::time::Instant::now();
         let mut shared = Some(true);
         while shared == Some(true) && began.elapsed().as_secs() < 10 {

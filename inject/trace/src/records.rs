@@ -1,4 +1,4 @@
-//! The chunks of a recording, as values.
+//! Chunks of a recording, as values.
 
 use crate::capture::Capture;
 use crate::event::Codec;
@@ -8,7 +8,7 @@ use std::vec::Vec;
 
 /// Numbers of the chunk kinds.
 pub mod kind {
-    #![allow(missing_docs)] // named as the records are
+    #![allow(missing_docs)] // the constants are named as the records
     pub const TARGET: u16 = 1;
     pub const PASS: u16 = 2;
     pub const EVENTS: u16 = 3;
@@ -38,13 +38,13 @@ pub mod kind {
         "memory", "runtimes", "process", "epoch",
     ];
 
-    /// The name of a kind, if this version knows it.
+    /// Returns the name of a kind; `None` if this version does not know it.
     pub fn name(kind: u16) -> Option<&'static str> {
         NAMES.get(usize::from(kind).checked_sub(1)?).copied()
     }
 }
 
-/// A record of a fixed list of integers and blobs, written in that order.
+/// Defines a record: integers and blobs, encoded in the order of its fields.
 macro_rules! record {
     ($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident : $ty:tt),* $(,)? }) => {
         $(#[$doc])*
@@ -52,37 +52,37 @@ macro_rules! record {
         pub struct $name { $($(#[$fdoc])* pub $field: record!(@ty $ty)),* }
 
         impl $name {
-            /// The payload of a chunk.
+            /// Encodes the payload of a chunk.
             pub fn encode(&self) -> Vec<u8> {
                 let mut w = Writer::default();
                 self.write(&mut w);
                 w.bytes
             }
 
-            /// Appends the fields to a payload.
+            /// Appends the encoded fields to a payload.
             pub fn write(&self, w: &mut Writer) {
                 $( record!(@put $ty, w, self.$field); )*
             }
 
-            /// From the front of a payload. Fields that a newer prof appended are passed over by
-            /// whoever reads whole chunks.
+            /// Decodes the fields at the front of a payload. Callers that read whole chunks skip fields that
+            /// a newer prof appended.
             pub fn read(r: &mut Reader<'_>) -> Option<Self> {
                 Some(Self { $($field: record!(@get $ty, r)),* })
             }
 
-            /// From a payload; `None` if it is too short or nonsense.
+            /// Decodes a payload; returns `None` if it is truncated or malformed.
             pub fn decode(payload: &[u8]) -> Option<Self> {
                 Self::read(&mut Reader::new(payload))
             }
         }
     };
     (@ty int) => { u64 };
-    (@ty later) => { u64 }; // appended in a later version: 0 where it is missing
+    (@ty later) => { u64 }; // appended in a later version: 0 if missing
     (@ty int32) => { u32 };
     (@ty text) => { String };
     (@ty bytes) => { Vec<u8> };
     (@ty ints) => { Vec<u64> };
-    (@ty later_ints) => { Vec<u64> }; // likewise: none
+    (@ty later_ints) => { Vec<u64> }; // appended in a later version: empty if missing
     (@ty texts) => { Vec<String> };
     (@put int, $w:ident, $v:expr) => { $w.int($v) };
     (@put later, $w:ident, $v:expr) => { $w.int($v) };
@@ -123,45 +123,46 @@ macro_rules! record {
 }
 
 record! {
-    /// Who is recorded. The first chunk of a file.
+    /// The recorded process. This is the first chunk of a file.
     Target {
-        /// As prof saw it.
+        /// Process id in prof's namespace.
         pid: int32,
         /// Path of the executable.
         exe: text,
-        /// Arguments.
+        /// Command line arguments.
         cmdline: texts,
-        /// Name of the process.
+        /// Process name (`comm`).
         comm: text,
         /// `x86_64`, `aarch64`, `arm`, `mips64`, `mips64el`.
         arch: text,
-        /// Bytes of a pointer.
+        /// Pointer size, in bytes.
         pointer_size: int32,
-        /// Bytes of a page.
+        /// Page size, in bytes.
         page_size: int32,
-        /// Nanoseconds since 1970 when recording began.
+        /// Start of the recording, in ns since 1970.
         wall_ns: int,
-        /// Ticks at that moment.
+        /// Start of the recording, in ticks.
         start_ticks: int,
-        /// Ticks in a second.
+        /// Ticks per second.
         ticks_per_sec: int,
-        /// Version of prof.
+        /// Version of the prof that recorded.
         prof_version: text,
-        /// See [`Capture::sample_bytes`]; 0: no such sampling.
+        /// See [`Capture::sample_bytes`]; 0: off.
         sample_bytes: later,
-        /// See [`Capture::sample_every`]; 0 or 1: all.
+        /// See [`Capture::sample_every`]; 0 or 1: off.
         sample_every: later,
-        /// Smaller blocks are not in the recording.
+        /// Smallest block size recorded, in bytes.
         min_size: later,
-        /// Larger blocks are not in the recording; `u64::MAX` or 0: no limit.
+        /// Largest block size recorded, in bytes; `u64::MAX` or 0: no limit.
         max_size: later,
-        /// Ticks by which times may be too early, see FORMAT.md, section 3; 0: they are not.
+        /// Upper bound on how early an unordered (odd) timestamp can be, in ticks (FORMAT.md, section 3); 0:
+        /// none is.
         early: later,
     }
 }
 
 impl Target {
-    /// Which blocks are in the recording.
+    /// Returns the filter of the recorded blocks.
     pub fn capture(&self) -> Capture {
         Capture {
             sample_bytes: self.sample_bytes,
@@ -173,63 +174,63 @@ impl Target {
 }
 
 record! {
-    /// The collector begins to look through all threads' segments. All events with a time below
-    /// `ticks` of a pass, but for those of threads that were interrupted between taking the time
-    /// and publishing, stand before the next pass begins.
+    /// Start of a pass, in which the collector reads the segments of all threads. All events with a time
+    /// below `ticks` of a pass stand before the next pass, except those of threads that were interrupted
+    /// between taking the time and publishing the event.
     Pass {
-        /// Counts from 0.
+        /// Number of the pass, from 0.
         number: int,
-        /// Now.
+        /// Ticks at the start of the pass.
         ticks: int,
-        /// `CLOCK_MONOTONIC` nanoseconds at the same moment.
+        /// `CLOCK_MONOTONIC` at the same moment, in ns.
         clock_ns: int,
-        /// Pages of the target's resident set, 0: not read in this pass.
+        /// Resident set size of the target, in pages; 0: not read in this pass.
         rss_pages: int,
-        /// Pages of its address space, 0: not read in this pass.
+        /// Address space of the target, in pages; 0: not read in this pass.
         vss_pages: int,
     }
 }
 
 record! {
-    /// Events of one thread, in their order. Threads' chunks of one pass follow each other.
+    /// Events of one thread, in their order. The chunks of all threads of a pass follow each other.
     Events {
-        /// Number of the thread, see [`Thread`].
+        /// Thread number, see [`Thread`].
         thread: int32,
-        /// Decoding state before the first event: time.
+        /// Time of the decoding state before the first event.
         time: int,
-        /// Decoding state: address.
+        /// Address of that decoding state.
         addr: int,
-        /// Decoding state: stack node.
+        /// Stack node of that decoding state.
         node: int32,
-        /// How many events.
+        /// Number of events.
         count: int32,
-        /// The events, see [`crate::event`].
+        /// Encoded events, see [`crate::event`].
         bytes: bytes,
     }
 }
 
 impl Events {
-    /// The decoding state to start with.
+    /// Returns the decoding state before the first event.
     pub fn codec(&self) -> Codec {
         Codec { time: self.time, addr: self.addr, node: self.node, defined: 0 }
     }
 }
 
 record! {
-    /// A thread; again when its name is learnt or changes.
+    /// A thread. It is repeated when its name becomes known or changes.
     Thread {
-        /// Its number in this file (unique, unlike the id).
+        /// Thread number in this file (unique, unlike the thread id).
         number: int32,
-        /// Its id in the target's namespace.
+        /// Thread id in the target's namespace.
         tid: int32,
-        /// Its name, may be empty.
+        /// Thread name; may be empty.
         name: text,
     }
 }
 
 record! {
-    /// Stack nodes: triples of id, parent id, code address id. A parent stands before its
-    /// children; parent 0 is the root.
+    /// Stack nodes, as triples of id, parent id and code address id. A parent stands before its children;
+    /// parent 0 is the root.
     Nodes {
         /// The triples, flat.
         triples: ints,
@@ -237,17 +238,17 @@ record! {
 }
 
 record! {
-    /// Stack nodes with ids that follow each other: the same as [`Nodes`], in half the bytes.
+    /// Stack nodes with consecutive ids: equivalent to [`Nodes`], in half the bytes.
     NodeRun {
-        /// The id of the first.
+        /// Id of the first node.
         first: int32,
-        /// For each, its id less that of its parent (0: the root), and its code address id; LEB128.
+        /// For each node, in LEB128: its id minus its parent's id (0: the root), and its code address id.
         pairs: bytes,
     }
 }
 
 impl NodeRun {
-    /// Adds the node `id`, which must follow the last, below a parent with a lower id.
+    /// Appends the node `id`, which must be the last id plus one, below a parent with a lower id.
     #[inline]
     pub fn push(&mut self, id: u32, parent: u32, pc: u32) {
         if self.pairs.is_empty() {
@@ -259,7 +260,7 @@ impl NodeRun {
         self.pairs = w.bytes;
     }
 
-    /// All nodes; `None` if any of them is nonsense.
+    /// Decodes all nodes; returns `None` if the bytes are malformed.
     pub fn nodes(&self) -> Option<Nodes> {
         let mut triples = Vec::with_capacity(self.pairs.len() * 3 / 2);
         let (mut r, mut id) = (Reader::new(&self.pairs), u64::from(self.first));
@@ -274,8 +275,8 @@ impl NodeRun {
     }
 }
 
-/// Flag beside the module number in [`Pcs`]: the address is that of a signal trampoline. The next
-/// frame out is an interrupted one, and its address is one more than that of its instruction.
+/// Flag beside the module number in [`Pcs`]: the address is that of a signal trampoline. The next outer frame
+/// is the interrupted one; its address is that of the interrupted instruction plus one.
 pub const PC_IS_TRAMPOLINE: u64 = 1 << 16;
 
 record! {
@@ -287,42 +288,42 @@ record! {
 }
 
 record! {
-    /// A module; again when more is learnt of it.
+    /// A module. It is repeated when more becomes known of it.
     Module {
-        /// Its number in this file.
+        /// Module number in this file.
         number: int32,
         /// First mapped address.
         start: int,
-        /// End of the last mapping.
+        /// End address of the last mapping.
         end: int,
-        /// Address minus the file's virtual address.
+        /// Load bias: address minus the file's virtual address.
         bias: int,
-        /// As the target sees it; `[vdso]` for the vDSO.
+        /// Path as the target sees it; `[vdso]` for the vDSO.
         path: text,
-        /// The build id, may be empty.
+        /// Build id; may be empty.
         build_id: bytes,
-        /// Ticks when it was first seen.
+        /// Ticks when the module was first seen.
         loaded: int,
-        /// Ticks when it was seen to be gone, 0: still there.
+        /// Ticks when the module was found to be unloaded; 0: still loaded.
         unloaded: int,
     }
 }
 
 record! {
-    /// The machine's counter has gone back. All times in the recording, in front of this and behind, go on as if it
-    /// had not.
+    /// The machine's counter has gone back. The collector corrects times, so that those of the recording
+    /// continue.
     Epoch {
-        /// Ticks, as the recording counts them, when this was noticed.
+        /// Ticks of the recording when this was noticed.
         ticks: int,
-        /// By how many ticks the counter went back.
+        /// Ticks by which the counter went back.
         back: int,
-        /// What has since then been added to the counter, modulo 2^64.
+        /// Offset that is added to the counter from then on, modulo 2^64.
         offset: int,
     }
 }
 
 record! {
-    /// Recording was switched.
+    /// Recording was turned on or off.
     Toggle {
         /// Ticks.
         ticks: int,
@@ -334,13 +335,13 @@ record! {
 record! {
     /// A hooked function.
     Hook {
-        /// Its index; [`Counters::calls`] go by it.
+        /// Index of the function, also in [`Counters::calls`].
         index: int32,
-        /// Its name.
+        /// Name of the function.
         function: text,
         /// Path of its module.
         module: text,
-        /// `inline` or `got`.
+        /// How the function was hooked: `inline` or `got`.
         method: text,
     }
 }
@@ -348,26 +349,26 @@ record! {
 record! {
     /// A function that could not be hooked.
     NotHooked {
-        /// Its name.
+        /// Name of the function.
         function: text,
         /// Path of its module.
         module: text,
-        /// Why.
+        /// Reason why it could not be hooked.
         reason: text,
     }
 }
 
-/// What was hooked and what was not.
+/// Functions that were hooked, and those that could not be.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Hooks {
-    /// In the order of their indices.
+    /// Hooked functions, in the order of their indices.
     pub hooked: Vec<Hook>,
-    /// The others.
+    /// Functions that could not be hooked.
     pub not_hooked: Vec<NotHooked>,
 }
 
 impl Hooks {
-    /// The payload of a chunk.
+    /// Encodes the payload of a chunk.
     pub fn encode(&self) -> Vec<u8> {
         let mut w = Writer::default();
         w.int(self.hooked.len() as u64);
@@ -377,7 +378,7 @@ impl Hooks {
         w.bytes
     }
 
-    /// From a payload; `None` if it is too short or nonsense.
+    /// Decodes a payload; returns `None` if it is truncated or malformed.
     pub fn decode(payload: &[u8]) -> Option<Self> {
         let mut r = Reader::new(payload);
         let mut all = Self::default();
@@ -392,25 +393,25 @@ impl Hooks {
 }
 
 record! {
-    /// Totals so far; the last one counts.
+    /// Totals up to this point; the last such chunk is valid.
     Counters {
-        /// Events that the hook wrote.
+        /// Events written by the hook.
         events: int,
-        /// Events lost: no segment was free in time, or no slot.
+        /// Events lost because no segment was free in time, or the thread had no slot.
         lost: int,
-        /// Calls not recorded as they came from a signal handler inside the hook.
+        /// Calls not recorded because a signal handler made them inside the hook.
         reentered: int,
-        /// Stacks cut short.
+        /// Stacks that were cut.
         truncated: int,
-        /// Stacks that were unwound differently with and without memo (debugging).
+        /// Stacks that differ between memoized and full unwinding (debugging).
         mismatches: int,
-        /// Events that the collector found damaged and passed over, in bytes.
+        /// Bytes of damaged events that the collector skipped.
         damaged_bytes: int,
-        /// Calls by hooked function.
+        /// Calls, by index of the hooked function.
         calls: ints,
-        /// Stacks that were taken both ways.
+        /// Stacks that were unwound both with and without the memo.
         verified: later,
-        /// Threads whose counters the target has written over: they are those from before that.
+        /// Threads whose counters the target has overwritten; the totals have their values from before.
         doubtful: later,
     }
 }
@@ -420,38 +421,40 @@ record! {
     End {
         /// Ticks.
         ticks: int,
-        /// `detached`, `exited`, `killed by signal N`, `ended` (not known how), `exec`, `stopped`.
+        /// Why recording ended: `detached`, `exited`, `killed by signal N`, `ended` (not known how), `exec`,
+        /// `stopped`.
         reason: text,
     }
 }
 
 record! {
-    /// Symbols of a module whose file may not be there later.
+    /// Symbols of a module whose file may be gone when the recording is read.
     Symbols {
-        /// The module's number.
+        /// Module number.
         module: int32,
-        /// Quadruples of start, size, offset of the name in `names`, its length; sorted; starts
-        /// are the file's virtual addresses.
+        /// Symbols, sorted, as quadruples of start, size, offset of the name in `names`, length of the name;
+        /// starts are virtual addresses of the file.
         symbols: ints,
-        /// The names, not demangled.
+        /// Mangled names.
         names: bytes,
     }
 }
 
 record! {
-    /// Short-lived blocks were left out of the recording; these are the figures with them. Should there be
-    /// several, their groups belong together.
+    /// Statistics of all blocks in a recording from which short-lived blocks were removed. If there are
+    /// several such chunks, their groups belong together.
     Stripped {
-        /// Chains of reallocations (most of one block) that lived shorter are not in it.
+        /// Lifetime threshold, in ns. Chains of reallocations (most of one block) that lived shorter were
+        /// removed.
         threshold_ns: int,
-        /// Blocks that were left out.
+        /// Number of blocks removed.
         blocks: int,
-        /// Their bytes.
+        /// Bytes of the blocks removed.
         bytes: int,
-        /// The figures of all blocks: eight figures, eight standard errors, frees, unknown and implied
-        /// frees, ticks of the peak and of the last event, events of address 0.
+        /// Statistics of all blocks: eight values, eight standard errors, frees, unknown and implied frees,
+        /// ticks of the peak and of the last event, events of address 0.
         totals: ints,
-        /// For each stack: node, ticks of its first and last block and of its peak, eight figures, eight
+        /// For each stack: node, ticks of its first and last block and of its peak, eight values, eight
         /// standard errors.
         groups: ints,
     }
@@ -460,84 +463,84 @@ record! {
 record! {
     /// A piece of a file that is kept in the recording. The pieces of a file follow each other.
     FilePart {
-        /// Its path in the target.
+        /// Path of the file in the target.
         path: text,
-        /// Bytes of the file.
+        /// Length of the file, in bytes.
         length: int,
-        /// Where this piece begins.
+        /// Offset of the piece in the file.
         offset: int,
-        /// The piece.
+        /// Content of the piece.
         bytes: bytes,
     }
 }
 
 record! {
-    /// The target's memory, as the kernel counts it, at a moment. The last one counts.
+    /// The target's memory at one moment, as the kernel counts it. The last such chunk is valid.
     Memory {
         /// Ticks.
         ticks: int,
-        /// Bytes of `smaps_rollup`, 0: not known: resident, proportional, anonymous, dirty, swapped.
+        /// Resident set size, in bytes; this and the next three are from `smaps_rollup`, 0: unknown.
         rss: int,
-        /// Proportional set.
+        /// Proportional set size, in bytes.
         pss: int,
-        /// Anonymous memory.
+        /// Anonymous memory, in bytes.
         anonymous: int,
-        /// Swapped out.
+        /// Swapped memory, in bytes.
         swap: int,
-        /// Resident memory that is prof's own (ring, hook, stubs).
+        /// Resident memory of prof's own mappings (ring, hook, stubs), in bytes.
         prof: int,
-        /// Mappings by what they are: triples of kind (see [`map_kind`]), bytes of address space, resident bytes.
+        /// Mappings by kind: triples of kind (see [`map_kind`]), bytes of address space, resident bytes.
         maps: ints,
         /// Mappings that allocators take memory from: triples of start, end, resident bytes.
         heaps: ints,
-        /// The same by whom they belong to: start, end, resident bytes, kind (see [`part_kind`]).
+        /// Parts of those mappings by owner: quadruples of start, end, resident bytes, kind (see
+        /// [`part_kind`]).
         parts: later_ints,
-        /// What glibc's arenas say of themselves, if that is known: bytes from the kernel, free bytes, resident
-        /// free bytes.
+        /// Statistics of glibc's arenas, if known: bytes from the kernel, free bytes, resident free bytes.
         arenas: later_ints,
     }
 }
 
 /// Kinds of parts in [`Memory::parts`].
 pub mod part_kind {
-    /// Anonymous memory of nobody who is known: another allocator's, or the program's own.
+    /// Anonymous memory of an unknown owner: another allocator's, or the program's own.
     pub const UNKNOWN: u64 = 0;
-    /// What `brk` has made, or a heap of one of glibc's arenas.
+    /// The heap made by `brk`, or a heap of one of glibc's arenas.
     pub const HEAP: u64 = 1;
-    /// A block of glibc's that is mapped on its own.
+    /// A block that glibc has mapped on its own.
     pub const BLOCK: u64 = 2;
 }
 
-/// Parts of nobody known are no longer than this, and begin at multiples of it, unless all of them is resident,
-/// or nothing.
+/// Maximum length and alignment of parts of unknown owner, unless all or none of the part is resident.
 pub const PIECE: u64 = 2 << 20;
 
 record! {
-    /// What takes memory from the kernel itself in the target, and so is not seen whole.
+    /// Runtimes in the target that take memory from the kernel themselves, so that not all their memory is
+    /// recorded.
     Runtimes {
-        /// See [`Runtime::name`](crate::runtimes::Runtime::name).
+        /// Names, see [`Runtime::name`](crate::runtimes::Runtime::name).
         names: texts,
     }
 }
 
 record! {
-    /// What the kernel says of the target, once a second.
+    /// Statistics of the kernel about the target, once a second.
     Process {
         /// Ticks.
         ticks: int,
-        /// Resident bytes that are neither of files nor shared; 0: not known.
+        /// Private resident bytes (neither file-backed nor shared); 0: unknown.
         private: int,
-        /// Processor time since it began, in ms.
+        /// Processor time since the start of the process, in ms.
         cpu_ms: int,
-        /// Its descendants that run the same program, if they were looked for: triples of process id, start
-        /// (clock ticks since boot), resident bytes.
+        /// Worker processes, if they were looked for: triples of process id, start time (clock ticks since
+        /// boot), resident bytes.
         children: ints,
     }
 }
 
 /// Kinds of mappings in [`Memory::maps`].
 pub mod map_kind {
-    #![allow(missing_docs)] // named as they are
+    #![allow(missing_docs)] // named as in [`NAMES`]
     pub const HEAP: u64 = 0;
     pub const ANONYMOUS: u64 = 1;
     pub const STACK: u64 = 2;
@@ -548,8 +551,8 @@ pub mod map_kind {
 }
 
 impl Target {
-    /// The command, as it is shown: the arguments, or what was executed if there are none. Programs
-    /// that set their title leave blanks behind it.
+    /// Returns the command line for display: the arguments, or the executable if there are none. Trailing
+    /// blanks are dropped, as programs that set their title leave some.
     #[must_use]
     pub fn command(&self) -> String {
         let command = self.cmdline.join(" ");
@@ -567,7 +570,7 @@ mod tests {
     fn what_an_earlier_prof_says_of_memory_is_read() {
         let new = Memory { ticks: 5, rss: 7, heaps: vec![1, 2, 3], ..Memory::default() };
         let bytes = new.encode();
-        // It ends with two lists, both empty, which were not there.
+        // The encoding ends with two empty lists, which the older version lacks.
         assert_eq!(Memory::decode(&bytes[..bytes.len() - 2]), Some(new.clone()));
         assert_eq!(Memory::decode(&bytes), Some(new));
     }

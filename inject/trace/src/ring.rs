@@ -1,26 +1,26 @@
-//! Taking, filling, draining and giving back segments.
+//! Taking, filling, reading and returning segments.
 //!
-//! A free segment is a set bit in the free list. A thread clears the bit, fills the head in and
-//! sets the state to active; it appends events to the data and publishes each with a release store
-//! of the committed length. The collector reads up to there, in the order of the thread's segment
-//! numbers, and gives closed segments back. A thread that dies leaves an active segment, which the
-//! collector gives back once it knows that the thread is gone.
+//! A free segment is a set bit in the free list. A thread clears the bit, fills in the head and sets the
+//! state to active. It appends events to the data and publishes each with a release store of the committed
+//! length. The collector reads up to that length, in the order of the thread's segment numbers, and returns
+//! closed segments to the free list. A thread that dies leaves an active segment, which the collector returns
+//! once it knows that the thread is gone.
 
 use crate::event::MAX_EVENT;
 use crate::shared::{SEGMENT_SIZE, SegmentHead, Shared, segment};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// Committed lengths above this end a segment.
+/// Committed length above which a segment is full.
 pub const SEGMENT_FULL: usize = SEGMENT_SIZE - MAX_EVENT;
 
-/// Takes a free segment; `start` spreads threads over the list. `None`: the ring is full.
+/// Takes a free segment; `start` spreads threads over the list. Returns `None` if the ring is full.
 pub fn take(shared: &Shared, start: usize) -> Option<usize> {
     let (first, all) = shared.segments_now();
     take_in(shared, start, first / 64, all / 64)
 }
 
-/// The same for the first one of a thread: threads that write little keep theirs, however many there are. So
-/// it may be any, and half of those that are taken first are left to threads that write much.
+/// Takes the first segment of a thread. Threads that write little hold theirs for long, and there may be many
+/// of them. So half of the segments that are taken first are left to threads that write much.
 pub fn take_first(shared: &Shared, start: usize) -> Option<usize> {
     let (first, all) = (shared.segments_now().0 / 64, shared.geometry().segments() / 64);
     if first < all && free_in(shared, first) <= first * 32 {
@@ -32,7 +32,7 @@ pub fn take_first(shared: &Shared, start: usize) -> Option<usize> {
     take_in(shared, start, first, all)
 }
 
-/// Takes a segment that is free in the first words of the list, or else behind them.
+/// Takes a free segment in the first `first` words of the list, or else behind them.
 fn take_in(shared: &Shared, start: usize, first: usize, all: usize) -> Option<usize> {
     take_from(shared, (0..first).map(|i| (start + i) % first).chain(first..all))
 }
@@ -63,27 +63,27 @@ pub fn open(shared: &Shared, index: usize, slot: u32, serial: u32, tid: u32, seq
     h.state.store(segment::ACTIVE, Release);
 }
 
-/// Publishes the first `len` bytes of a segment. Only by the thread that opened it.
+/// Publishes the first `len` bytes of a segment. Only the thread that opened it may call this.
 #[inline(always)]
 pub fn commit(head: &SegmentHead, len: usize) {
     head.committed.store(len as u32, Release);
 }
 
-/// Declares a segment complete. Only by the thread that opened it.
+/// Marks a segment as complete. Only the thread that opened it may call this.
 pub fn close(shared: &Shared, index: usize) {
     if let Some(h) = shared.head(index) {
         h.state.store(segment::CLOSED, Release);
     }
 }
 
-/// Gives a segment back. Only by the collector, when it has read all of it.
+/// Returns a segment to the free list. Only the collector may call this, after it has read all of it.
 pub fn give_back(shared: &Shared, index: usize) {
     let (Some(h), Some(w)) = (shared.head(index), shared.free_word(index / 64)) else { return };
     h.state.store(segment::FREE, Relaxed);
     w.fetch_or(1 << (index % 64), Release);
 }
 
-/// Puts all segments on the free list; before the memory is shared.
+/// Puts all segments on the free list. To be called before the memory is shared.
 pub fn fill(shared: &Shared) {
     for w in 0..shared.geometry().segments() / 64 {
         if let Some(w) = shared.free_word(w) {
@@ -92,12 +92,12 @@ pub fn fill(shared: &Shared) {
     }
 }
 
-/// Number of segments on the free list.
+/// Returns the number of segments on the free list.
 pub fn free_count(shared: &Shared) -> usize {
     free_in(shared, shared.geometry().segments() / 64)
 }
 
-/// Those in the first words of it.
+/// Returns the number of free segments in the first words of the list.
 fn free_in(shared: &Shared, words: usize) -> usize {
     (0..words)
         .filter_map(|w| shared.free_word(w))
@@ -105,27 +105,27 @@ fn free_in(shared: &Shared, words: usize) -> usize {
         .sum()
 }
 
-/// What the collector sees of a segment in use.
+/// Head of a segment in use, as the collector sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
-    /// Position of the segment.
+    /// Index of the segment.
     pub index: usize,
-    /// Its thread's serial.
+    /// Serial of the writing thread.
     pub serial: u32,
-    /// Its thread's id.
+    /// Id of the writing thread.
     pub tid: u32,
-    /// Its thread's slot.
+    /// Slot of the writing thread.
     pub slot: u32,
-    /// Its number among the thread's segments.
+    /// Sequence number among the thread's segments.
     pub seq: u64,
-    /// No more events will come.
+    /// Whether the segment is complete.
     pub closed: bool,
-    /// Bytes that may be read, at most [`SEGMENT_SIZE`].
+    /// Readable bytes, at most [`SEGMENT_SIZE`].
     pub committed: usize,
 }
 
-/// Looks at a segment; `None` if it is free. The state is read before the length, so a segment
-/// that is seen closed is seen whole.
+/// Reads the head of a segment; returns `None` if the segment is free. The state is read before the length,
+/// so that a segment seen closed is seen whole.
 pub fn view(shared: &Shared, index: usize) -> Option<View> {
     let h = shared.head(index)?;
     let state = h.state.load(Acquire);

@@ -1,9 +1,9 @@
-//! Runtimes and programs that take memory from the kernel themselves and cut it into blocks, so that the
-//! functions that prof records do not see those blocks.
+//! Runtimes and programs that take memory from the kernel themselves and divide it into blocks, which the
+//! hooked functions do not see.
 
-/// One of them.
+/// A runtime or program with an allocator of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs)] // named as they are
+#[allow(missing_docs)] // the variants are named as the runtimes
 pub enum Runtime {
     Pymalloc,
     Zend,
@@ -18,7 +18,7 @@ pub enum Runtime {
 }
 
 impl Runtime {
-    /// All.
+    /// All runtimes.
     pub const ALL: [Self; 10] = [
         Self::Pymalloc,
         Self::Zend,
@@ -32,7 +32,7 @@ impl Runtime {
         Self::LuaJit,
     ];
 
-    /// Its name in a recording, and in JSON.
+    /// Returns the name used in recordings and in JSON.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -49,20 +49,20 @@ impl Runtime {
         }
     }
 
-    /// By its name.
+    /// Returns the runtime with a name.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|r| r.name() == name)
     }
 
-    /// Whether nearly all of the program's work is done in that memory, so that a busy program has next to no
-    /// events.
+    /// Returns whether nearly all of the program's work is done in that memory, so that a busy program has
+    /// next to no events.
     #[must_use]
     pub fn takes_all(self) -> bool {
         matches!(self, Self::Zend | Self::Beam | Self::Go | Self::Memcached)
     }
 
-    /// What the memory is, and how more of it can be seen.
+    /// Describes the memory, and how to see more of it.
     #[must_use]
     pub fn what(self) -> &'static str {
         match self {

@@ -1,33 +1,33 @@
-//! The blocks that are in the recording, where not all are: a set of addresses that threads change
-//! without locks, so that frees of the others can be passed over.
+//! The set of recorded blocks, used if not all blocks are recorded, so that frees of the others can be
+//! skipped. Threads change it without locks.
 //!
-//! A hash table in levels, each four times as large as the one before. In a level an address may stand
-//! in one window of [`WINDOW`] entries (a cache line). An address that finds its window full goes to the
-//! next level, and the window is marked so: only then is the next level asked for an address that is
-//! not in it. A free entry may become one again, so a window is always looked through as a whole.
+//! It is a hash table in levels, each four times as large as the one before. In a level an address may stand
+//! in one window of [`WINDOW`] entries (a cache line). An address that finds its window full goes to the next
+//! level, and the window is marked as overflown: only then is the next level searched for an address that the
+//! window lacks. Entries may become free again, so a window is always searched as a whole.
 //!
-//! Before that a mark is asked, a byte for each [`MARKED`] bytes of memory (and, as there are only
-//! [`SAMPLE_MARKS`], for others far away): how many recorded blocks begin there. Blocks that are freed one after
-//! the other often lie side by side, and so do their marks, where the hash table would be all over the
-//! processor's cache.
+//! A mark is checked before the table. It is a byte per [`MARKED`] bytes of memory that counts the recorded
+//! blocks beginning there. There are only [`SAMPLE_MARKS`] marks, so that distant pieces of memory share one.
+//! Blocks that are freed one after the other often lie side by side, and so do their marks, whereas their
+//! table entries are spread over many cache lines.
 //!
-//! Whoever frees a block has got its address from whoever allocated it, so what the latter has written
-//! here is seen by then.
+//! A thread that frees a block has got its address from the thread that allocated it, so that it sees what
+//! that thread wrote here.
 
 use crate::shared::{SAMPLE_LEVEL0, SAMPLE_LEVELS, SAMPLE_MARKS, Shared};
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU8, AtomicU64};
 
-/// Entries of a window.
+/// Entries per window.
 pub const WINDOW: usize = 8;
 
-/// Bytes of memory that have a mark together.
+/// Bytes of memory per mark.
 pub const MARKED: u64 = 512;
 
-/// A mark that has counted so many stays as it is.
+/// Count at which a mark is saturated and no longer changes.
 const UNCOUNTED: u8 = u8::MAX;
 
-/// Set in the first entry of a window that had no room for an address at some time.
+/// Flag in the first entry of a window that once had no room for an address.
 const OVERFLOWN: u64 = 1 << 63;
 
 #[inline(always)]
@@ -52,7 +52,7 @@ fn mark(shared: &Shared, addr: u64) -> Option<&'static AtomicU8> {
     shared.sample_mark((addr / MARKED) as usize % SAMPLE_MARKS)
 }
 
-/// Changes the mark of an address by `step`. It is never less than the number of blocks that it stands for.
+/// Changes the mark of an address by `step`. A mark is never less than the number of blocks that it counts.
 fn count(shared: &Shared, addr: u64, step: impl Fn(u8) -> u8) {
     let Some(mark) = mark(shared, addr) else { return };
     let mut seen = mark.load(Relaxed);
@@ -64,7 +64,7 @@ fn count(shared: &Shared, addr: u64, step: impl Fn(u8) -> u8) {
     }
 }
 
-/// Puts an address (below 2^63, not 0) into the set; false if there is no room for it.
+/// Adds an address (below 2^63, not 0) to the set; returns false if there is no room for it.
 pub fn insert(shared: &Shared, addr: u64) -> bool {
     let (hash, mut base) = (mix(addr), 0);
     count(shared, addr, |n| n.saturating_add(1));
@@ -85,20 +85,21 @@ pub fn insert(shared: &Shared, addr: u64) -> bool {
     false
 }
 
-/// Takes an address out of the set; false if it was not in it.
+/// Removes an address from the set; returns false if it was not in it.
 #[inline(always)]
 pub fn remove(shared: &Shared, addr: u64) -> bool {
     !is_absent(shared, addr) && search(shared, addr, mix(addr))
 }
 
-/// Whether a look at a mark, or at one window, shows that an address is not in the set.
+/// Returns whether the mark, or the first window, shows that an address is not in the set.
 #[inline(always)]
 pub fn is_absent(shared: &Shared, addr: u64) -> bool {
     mark(shared, addr).is_none_or(|m| m.load(Relaxed) == 0)
         || window(shared, mix(addr), 0, 0).is_none_or(|w| is_not_in(w, addr))
 }
 
-/// Without a call, for which those that ask might have to save registers.
+/// Returns whether a window that has not overflown lacks an address. It makes no call, for which its callers
+/// might have to save registers.
 #[inline(always)]
 fn is_not_in(w: &[AtomicU64; WINDOW], addr: u64) -> bool {
     let first = w[0].load(Relaxed);
@@ -153,7 +154,7 @@ mod tests {
         let s = Shared::leaked();
         let (mut x, mut model) = (88172645463325252u64, HashSet::new());
         for round in 0..400_000 {
-            // Growing, then shrinking; addresses close together, as those of a heap are.
+            // The set grows, then shrinks; the addresses are close together, as those of a heap are.
             let addr = 0x5500_0000_0000 + next(&mut x) % 300_000 * 16;
             if next(&mut x) % 8 < if round < 200_000 { 7 } else { 1 } {
                 if model.insert(addr) {
@@ -169,7 +170,7 @@ mod tests {
         }
         let marks = (0..SAMPLE_MARKS).map(|i| s.sample_mark(i).expect("a mark").load(Relaxed));
         assert_eq!(marks.filter(|m| *m != 0).count(), 0);
-        // More blocks at one place than a mark can count.
+        // More blocks share a mark than it can count.
         let many: Vec<u64> = (1..400).map(|i| i * MARKED * SAMPLE_MARKS as u64 + 64).collect();
         many.iter().for_each(|a| assert!(insert(&s, *a)));
         assert!(many.iter().all(|a| remove(&s, *a) && !remove(&s, *a)));

@@ -1,8 +1,8 @@
-//! The size of a block, and with it what glibc's header of the block says of it.
+//! Sizes of blocks, encoded together with the content of glibc's chunk header.
 
-/// Bits of a size that a header can be said with; the header's bits begin there.
+/// Bits of a size that can carry a header; the bits of the header begin there.
 pub const BITS: u32 = 40;
-/// There is a header.
+/// Flag: the size carries a header.
 const PRESENT: u64 = 1 << 55;
 const OTHER_ARENA: u64 = 2;
 const ARENA: u64 = 3;
@@ -10,26 +10,26 @@ const MAPPED: u64 = 4;
 const EXTRA: u32 = 3;
 const MOST_STEPS: u64 = (1 << 12) - 1;
 
-/// What glibc's header of a block says.
+/// Content of glibc's chunk header of a block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Header {
-    /// Of which arena: 0 that is not known or of none, 1 the main one, 2 another.
+    /// Arena: 0 unknown or none, 1 the main arena, 2 another.
     pub arena: u8,
-    /// It is a mapping of its own.
+    /// Whether the chunk is a mapping of its own.
     pub mapped: bool,
-    /// Steps of [`Chunks`] that its chunk is larger than it must be.
+    /// Steps ([`Chunks::step`]) by which the chunk is larger than the smallest for its size.
     pub extra: u32,
 }
 
 impl Header {
-    /// As a number; 0 if nothing is known.
+    /// Returns the header as a number; 0 if nothing is known.
     #[inline(always)]
     pub fn code(self) -> u16 {
         let mapped = if self.mapped { MAPPED } else { 0 };
         (u64::from(self.arena) & ARENA | mapped | u64::from(self.extra) << EXTRA) as u16
     }
 
-    /// From [`Header::code`].
+    /// Decodes the result of [`Header::code`].
     #[inline(always)]
     pub fn from_code(code: u16) -> Self {
         let code = u64::from(code);
@@ -38,42 +38,43 @@ impl Header {
         Self { arena, mapped: code & MAPPED != 0, extra }
     }
 
-    /// Whether anything is known.
+    /// Returns whether anything is known of the block.
     pub fn is_known(self) -> bool {
         self.arena != 0 || self.mapped
     }
 }
 
-/// How glibc's chunks are made with pointers of a certain width: a word for the header in front of the
-/// block, the whole a multiple of two words, the block at one.
+/// Layout of glibc's chunks for a pointer width: a header of one word in front of the block. Sizes of chunks
+/// and addresses of blocks are multiples of two words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Chunks {
     word: u64,
 }
 
 impl Chunks {
-    /// This machine's.
+    /// Layout on this machine.
     pub const NATIVE: Self = Self { word: size_of::<usize>() as u64 };
 
-    /// With pointers of 4 bytes, or else of 8.
+    /// Returns the layout with pointers of 4 bytes, or else of 8.
     pub const fn of(pointer_size: u32) -> Self {
         Self { word: if pointer_size == 4 { 4 } else { 8 } }
     }
 
-    /// What the size of a chunk, and the address of a block, is a multiple of.
+    /// Returns the alignment of chunk sizes and block addresses, in bytes.
     #[inline(always)]
     pub const fn step(self) -> u64 {
         2 * self.word
     }
 
-    /// Bytes of the smallest chunk for a block of that many; senseless if none can be so large.
+    /// Returns the size of the smallest chunk for a block of `size` bytes; meaningless if no chunk can be so
+    /// large.
     #[inline(always)]
     pub fn smallest(self, size: u64) -> u64 {
         let step = self.step();
         (size.wrapping_add(self.word + step - 1) & !(step - 1)).max(2 * step)
     }
 
-    /// Bytes of the chunk of a block of that many, as far as is known.
+    /// Returns the size of a block's chunk, as far as it is known.
     pub fn bytes(self, size: u64, header: Header) -> u64 {
         if size >> BITS != 0 {
             return size;
@@ -81,17 +82,17 @@ impl Chunks {
         self.smallest(size).saturating_add(u64::from(header.extra) * self.step())
     }
 
-    /// Bytes that the program may use of a block of that many, if its header is known.
+    /// Returns the usable bytes of a block, if its header is known.
     pub fn usable(self, size: u64, header: Header) -> Option<u64> {
-        // A mapped chunk has no use for the first word of the next one.
+        // A mapped chunk can't use the first word of the next chunk.
         let used = if header.mapped { 2 * self.word } else { self.word };
         let chunk = self.smallest(size).saturating_add(u64::from(header.extra) * self.step());
         (header.is_known() && size >> BITS == 0).then(|| chunk.saturating_sub(used))
     }
 }
 
-/// What an event says of the size: the bytes asked for, and, where that is not as it was at the last
-/// event of the thread, the header.
+/// Encodes the size of an event together with a header. A size without a header says that the header is as
+/// expected (FORMAT.md, section 2).
 #[inline(always)]
 pub fn with_header(size: u64, header: Header) -> u64 {
     if size >> BITS != 0 || u64::from(header.extra) > MOST_STEPS {
@@ -100,13 +101,13 @@ pub fn with_header(size: u64, header: Header) -> u64 {
     PRESENT | u64::from(header.code()) << BITS | size
 }
 
-/// Whether a header can be said of a block of that size and so many steps.
+/// Returns whether a header with so many steps can be encoded for a block of that size.
 #[inline(always)]
 pub fn can_have_header(size: u64, steps: u64) -> bool {
     size >> BITS == 0 && steps <= MOST_STEPS
 }
 
-/// The size that stands in an event, apart.
+/// Splits an encoded size into size and header.
 #[inline(always)]
 pub fn apart(size: u64) -> (u64, Option<Header>) {
     if size & PRESENT == 0 {
@@ -155,7 +156,7 @@ mod tests {
         assert_eq!(wide.usable(300_000, mapped), Some(300_000));
         assert_eq!(narrow.usable(300_001, mapped), Some(300_000));
         assert_eq!(wide.usable(10, Header::default()), None);
-        // Of larger ones nothing is known, whatever the thread's last block was.
+        // Nothing is known of larger blocks, whatever the thread's last block was.
         assert_eq!((wide.usable(1 << 40, main), wide.usable(u64::MAX, main)), (None, None));
     }
 }

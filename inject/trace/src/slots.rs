@@ -1,32 +1,30 @@
-//! Whose thread slots are: finding and taking them in the hook, and taking them from the dead in
-//! the collector.
+//! Ownership of thread slots: the hook finds and claims them, the collector takes them from ended threads.
 //!
-//! A slot's state word says in its low bits whether a living thread owns it, and above them holds
-//! the low bits of that thread's serial. No two takings have the same word, so that a
-//! compare-and-swap of a word that was seen before speaks of the owner that it was seen with, and
-//! of no later one.
+//! The low bits of a slot's state word say whether a living thread owns the slot; the bits above are the low
+//! bits of that thread's serial. No two owners have the same word, so that a compare-and-swap of a word seen
+//! before succeeds only for the owner that it was seen with.
 
 use crate::shared::{Shared, Slot, slot};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
-/// Slots of each part that are looked at before giving up.
+/// Maximum number of slots probed in each part of the table.
 const PROBES: usize = 64;
-/// Slots of the second part that are looked at before those of the first.
+/// Slots of the second part that are probed before those of the first.
 const NEAR: usize = 4;
 
-/// The state word of a slot that the thread with this serial owns.
+/// Returns the state word of a slot owned by the thread with this serial.
 const fn live(serial: u32) -> u32 {
     serial << slot::BITS | slot::LIVE
 }
 
-/// Whether a slot's state word says that a thread owns it.
+/// Returns whether a state word says that a thread owns the slot.
 #[inline(always)]
 pub const fn is_live(word: u32) -> bool {
     word & slot::LIVE != 0
 }
 
-/// Whether the slot with a thread's thread pointer was taken by this thread, and not by one that has
-/// ended and whose memory it got. Without a thread id, the thread pointer decides.
+/// Returns whether the slot with a thread's thread pointer was taken by this thread, and not by an ended one
+/// whose memory this thread got. Without a thread id, the thread pointer decides.
 #[inline(always)]
 pub fn is_of(s: &Slot, tid: impl FnOnce() -> Option<u32>) -> bool {
     if !is_live(s.state.load(Relaxed)) {
@@ -38,21 +36,21 @@ pub fn is_of(s: &Slot, tid: impl FnOnce() -> Option<u32>) -> bool {
     }
 }
 
-/// What looking for a slot came to.
+/// Result of a search for a thread's slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// The thread has this one.
+    /// The thread owns this slot.
     Own(usize),
-    /// This one is the thread's alone now; to be made known with [`name`] and [`publish`].
+    /// The thread has just claimed this slot; [`name`] and [`publish`] have to follow.
     New(usize),
-    /// The thread was interrupted while it was taking one.
+    /// A signal has interrupted the thread while it was claiming a slot.
     Busy,
-    /// No room.
+    /// There is no room.
     None,
 }
 
-/// Where the slot of a thread may be: in the first part of the table, and in the second if there is no room.
-/// So what threads use of it is no more than they need, and few look further than their first place.
+/// Probe sequence of a thread: slots of the first part of the table, and of the second if there is no room.
+/// So threads use as few pages as they need, and most find their slot at the first probe.
 #[derive(Clone, Copy, Debug)]
 pub struct Places {
     start: usize,
@@ -61,27 +59,27 @@ pub struct Places {
 }
 
 impl Places {
-    /// From a hash of the thread pointer, and the number of slots in either part: powers of two, the second
-    /// may be 0.
+    /// Makes the sequence from a hash of the thread pointer and the number of slots in either part: powers of
+    /// two; the second may be 0.
     #[inline(always)]
     pub fn new(hash: usize, first: usize, more: usize) -> Self {
         Self { start: hash, mask: first.wrapping_sub(1), more }
     }
 
-    /// The place at which nearly all have theirs.
+    /// Returns the first probe, where nearly all threads have their slot.
     #[inline(always)]
     pub fn home(&self) -> usize {
         self.start & self.mask
     }
 
-    /// The places in the second part, from the first one on.
+    /// Returns the probes in the second part, in order.
     fn further(self) -> impl Iterator<Item = usize> {
         let first = self.mask.wrapping_add(1);
         let at = move |i: usize| first + (self.start.wrapping_add(i) & (self.more - 1));
         (0..PROBES.min(self.more)).map(at)
     }
 
-    /// All places, in the order in which they are taken.
+    /// Returns all probes, in the order in which slots are taken.
     fn all(self) -> impl Iterator<Item = usize> {
         let first = PROBES.min(self.mask.wrapping_add(1));
         let at = move |i: usize| self.start.wrapping_add(i) & self.mask;
@@ -91,8 +89,8 @@ impl Places {
 
 /// Looks for the slot of the thread with this thread pointer, or claims one.
 pub fn claim(shared: &Shared, tp: u64, places: Places, tid: impl Fn() -> Option<u32>) -> Claim {
-    // Once the first part is full, most have theirs near the front of the second. Slots that nobody has ever
-    // had are not touched, as that would make memory.
+    // Once the first part is full, most threads have their slot near the front of the second. Slots that were
+    // never taken are not read, as that would allocate pages.
     for index in places.further().take(NEAR).take_while(|i| shared.is_noted(*i)) {
         let Some(s) = shared.slot(index) else { return Claim::None };
         if s.tp.load(Acquire) == tp && is_of(s, &tid) {
@@ -101,12 +99,12 @@ pub fn claim(shared: &Shared, tp: u64, places: Places, tid: impl Fn() -> Option<
     }
     // An entry with our thread pointer may be ours or our predecessor's.
     for index in places.all() {
-        // Never taken: nobody has looked further.
+        // It was never taken, so that no thread has looked further.
         if index > places.mask && !shared.is_noted(index) {
             break;
         }
         let Some(s) = shared.slot(index) else { return Claim::None };
-        // Before the thread pointer: it is that of the word's owner, or of a later one.
+        // The state is read before the thread pointer, which then belongs to its owner or to a later one.
         let word = s.state.load(Acquire);
         let key = s.tp.load(Acquire);
         if key == 0 {
@@ -118,11 +116,11 @@ pub fn claim(shared: &Shared, tp: u64, places: Places, tid: impl Fn() -> Option<
         if is_of(s, &tid) {
             return Claim::Own(index);
         }
-        // A signal came while this thread was taking it: a second slot would make two of it.
+        // A signal has interrupted this thread's claim: a second slot would split the thread in two.
         if word == slot::FREE {
             return Claim::Busy;
         }
-        // Not if it has been taken since: a thread without a slot may want it, too.
+        // This fails if the slot was taken since: a thread without a slot may want it, too.
         if s.state.compare_exchange(word, slot::FREE, AcqRel, Relaxed).is_ok() {
             return Claim::New(index);
         }
@@ -130,13 +128,13 @@ pub fn claim(shared: &Shared, tp: u64, places: Places, tid: impl Fn() -> Option<
     for index in places.all() {
         let Some(s) = shared.slot(index) else { return Claim::None };
         if s.tp.load(Relaxed) == 0 {
-            // Before: whoever sees an event of its owner sees this.
+            // The note comes first, so that whoever sees an event of the owner also sees the note.
             shared.note_slot(index);
             if s.tp.compare_exchange(0, tp, AcqRel, Relaxed).is_ok() {
                 return Claim::New(index);
             }
         }
-        // A signal came since, and its handler has taken one.
+        // A signal handler may have claimed a slot for this thread meanwhile.
         if s.tp.load(Acquire) == tp && is_of(s, &tid) {
             return Claim::Own(index);
         }
@@ -150,8 +148,7 @@ pub fn claim(shared: &Shared, tp: u64, places: Places, tid: impl Fn() -> Option<
     Claim::None
 }
 
-/// The place of the slot of the thread with this thread pointer, without taking one; also of one that it is just
-/// taking.
+/// Returns the slot of the thread with this thread pointer, or the one that it is just claiming; claims none.
 pub fn find(
     shared: &Shared,
     tp: u64,
@@ -175,38 +172,38 @@ pub fn find(
     taking
 }
 
-/// Writes into a claimed slot whose it is.
+/// Writes the identity of the owner into a claimed slot.
 pub fn name(s: &Slot, tp: u64, tid: u32, serial: u32) {
-    // With release, after the state: who reads one of them sees that the state has changed.
+    // These are release stores after the state: a reader that sees one of them sees the changed state.
     s.tp.store(tp, Release);
     s.tid.store(tid, Release);
     s.serial.store(serial, Release);
 }
 
-/// Makes a claimed slot its thread's.
+/// Publishes a claimed slot as owned by its thread.
 pub fn publish(s: &Slot) {
     s.state.store(live(s.serial.load(Relaxed)), Release);
 }
 
-/// The thread that owned a slot at one moment.
+/// Owner of a slot at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     word: u32,
-    /// Its id.
+    /// Thread id.
     pub tid: u32,
-    /// Its serial.
+    /// Serial of the thread.
     pub serial: u32,
 }
 
-/// Who owns a slot; `None` if nobody does, or if the owner is changing just now.
+/// Returns the owner of a slot; `None` if it has none, or if the owner is just changing.
 pub fn owner(s: &Slot) -> Option<Owner> {
     let word = s.state.load(Acquire);
     let (tid, serial) = (s.tid.load(Acquire), s.serial.load(Acquire));
     (is_live(word) && s.state.load(Relaxed) == word).then_some(Owner { word, tid, serial })
 }
 
-/// Marks the slot of a thread that has ended, so that others can take it. False if it has another
-/// owner by now. Only by the collector.
+/// Marks the slot of an ended thread as dead, so that others can take it. Returns false if it has another
+/// owner by now. Only the collector may call this.
 pub fn mark_dead(s: &Slot, owner: Owner) -> bool {
     let dead = owner.word & !slot::LIVE | slot::DEAD;
     s.state.compare_exchange(owner.word, dead, AcqRel, Relaxed).is_ok()

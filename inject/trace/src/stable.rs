@@ -1,10 +1,10 @@
-//! The part of the control page that no build changes: what it takes to end, pause or look at the
-//! recording of another build of prof.
+//! The part of the control page that is the same in every build: what a prof needs to end, pause or inspect
+//! the recording of another build.
 //!
-//! Two pieces: the head of the page ([`Header`], up to `clock`), and [`Stable`] at [`STABLE_AT`]. A field
-//! never moves and never changes its meaning. New ones take the place of [`Stable::reserved`], which is
-//! zero, and raise [`EDITION`]; if a prof that does not know them must not detach, they raise [`NEEDS`] too.
-//! What lies elsewhere, in places that may change, is described here by offsets from the page's start.
+//! It has two pieces: the head of the page ([`Header`], up to `clock`), and [`Stable`] at [`STABLE_AT`]. A
+//! field never moves and never changes its meaning. New fields take the place of [`Stable::reserved`], which
+//! is zero, and raise [`EDITION`]; if a prof that does not know them must not detach, they raise [`NEEDS`]
+//! too. Parts whose place may change are described here by offsets from the page's start.
 
 use crate::shared::{
     Area, Control, FUNCTIONS, Function, LAYOUT, MAGIC, SLOTS, Shared, Slot, TOGGLES, Toggle, slot,
@@ -13,17 +13,17 @@ use core::mem::offset_of;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, fence};
 
-/// Where [`Stable`] begins in the control page.
+/// Offset of [`Stable`] in the control page.
 pub const STABLE_AT: usize = 256;
-/// Grows with every field that is added to [`Stable`].
+/// Edition number, raised with every field that is added to [`Stable`].
 pub const EDITION: u32 = 5;
-/// The lowest [`EDITION`] of a prof that may detach from what this one has attached to.
+/// Lowest [`EDITION`] of a prof that may detach from what this build has attached to.
 pub const NEEDS: u32 = 5;
 
-/// The same where there is a [`Stable::bridge`].
+/// Value instead of [`NEEDS`] if there is a [`Stable::bridge`].
 pub const NEEDS_FOR_BRIDGE: u32 = 5;
 
-/// A table in the shared memory.
+/// Location of a table in the shared memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Table {
@@ -31,11 +31,11 @@ pub struct Table {
     pub at: u64,
     /// Bytes from one entry to the next.
     pub stride: u32,
-    /// How many there are.
+    /// Number of entries.
     pub count: u32,
 }
 
-/// Where in an entry of the table of functions its fields are.
+/// Offsets of the fields in an entry of the function table.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FunctionFields {
@@ -51,17 +51,17 @@ pub struct FunctionFields {
     pub old_bytes: u32,
     /// [`Function::new_bytes`].
     pub new_bytes: u32,
-    /// Length of either.
+    /// Length of [`Function::old_bytes`] and of [`Function::new_bytes`].
     pub bytes: u32,
     /// [`Function::name`].
     pub name: u32,
-    /// Its length.
+    /// Length of [`Function::name`].
     pub name_len: u32,
     /// [`Function::addr`], 8 bytes.
     pub addr: u32,
 }
 
-/// Where in an entry of the table of thread slots its fields are, and which entries count.
+/// Offsets of the fields in a thread slot, and the state bits of a slot that is owned.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SlotFields {
@@ -77,66 +77,65 @@ pub struct SlotFields {
     pub events: u32,
     /// [`Slot::lost`], 8 bytes.
     pub lost: u32,
-    /// The bits of the state that say whether a thread has the slot.
+    /// Mask of the state bits that say whether a thread owns the slot.
     pub mask: u32,
-    /// Their value if one has.
+    /// Value of these bits if a thread does.
     pub live: u32,
 }
 
-/// What every build finds at [`STABLE_AT`].
+/// Fields at [`STABLE_AT`], the same in every build.
 #[repr(C, align(256))]
 #[derive(Debug)]
 pub struct Stable {
-    /// [`EDITION`] of the build that has attached.
+    /// [`EDITION`] of the build that attached.
     pub edition: u32,
-    /// [`NEEDS`] of it.
+    /// [`NEEDS`] of the build that attached.
     pub needs: u32,
     /// The target's pid, as prof saw it.
     pub pid: u32,
     /// The toggle signal, 0: none.
     pub signal: u32,
-    /// Set before the toggle signal is ignored, on the way to its old disposition: so whoever comes
-    /// after a prof that was killed there knows that it is not the target that ignores it.
+    /// Set before the toggle signal is ignored for a moment, on the way to its old action. If prof is killed
+    /// there, the next one knows that it was not the target that ignored the signal.
     pub signal_ignored: AtomicU32,
-    /// Bytes of [`Stable::old_action`] that count.
+    /// Number of valid bytes in [`Stable::old_action`].
     pub old_action_len: u32,
-    /// The kernel's `struct sigaction` for [`Stable::signal`] from before.
+    /// The kernel's `struct sigaction` of [`Stable::signal`] from before the attach.
     pub old_action: [u64; 8],
-    /// Where this memory is mapped in the target, and its length.
+    /// Address of the shared memory in the target.
     pub ring_addr: u64,
     /// Length of the mapping.
     pub ring_len: u64,
-    /// The hook's image in the target.
+    /// Address of the hook's image in the target.
     pub hook_addr: u64,
     /// Length of the hook's mapping.
     pub hook_len: u64,
-    /// The page (private, wiped in forked children) whose first `u32` is 1 while recording, and
-    /// whose second `u32` is [`FLAG_COOKIE`](crate::shared::FLAG_COOKIE) for as long as the hook is
-    /// attached.
+    /// Address of the flag page (private, wiped in forked children). Its first `u32` is 1 while recording.
+    /// Its second `u32` is [`FLAG_COOKIE`](crate::shared::FLAG_COOKIE) as long as the hook is attached.
     pub flag_addr: u64,
     /// Length of the flag mapping.
     pub flag_len: u64,
-    /// How often events may have gone unseen: recording was switched, or the end of a block was lost.
+    /// Number of times that events may have been missed: recording was switched, or a free was lost.
     pub unseen: AtomicU64,
-    /// Number of toggles ever; entry `n % TOGGLES` holds number `n`.
+    /// Number of toggles so far; entry `n % TOGGLES` holds toggle number `n`.
     pub toggle_count: AtomicU64,
-    /// Ticks in a second.
+    /// Ticks per second.
     pub ticks_per_sec: u64,
     /// Offset of the recording's path from the control page.
     pub path_at: u64,
-    /// Offset of the path of the prof that has attached.
+    /// Offset of the path of the prof that attached, from the control page.
     pub exe_at: u64,
     /// Length of the recording's path.
     pub path_len: u32,
-    /// Length of the path of the prof that has attached.
+    /// Length of the path of the prof that attached.
     pub exe_len: u32,
     /// Number of [`Function`]s in use.
     pub functions: AtomicU32,
     /// Length of [`Stable::version`].
     pub version_len: u32,
-    /// Stub areas, see [`Area`]; unused ones have length 0.
+    /// Areas of stubs, see [`Area`]; unused ones have length 0.
     pub stubs: [Area; 32],
-    /// Ticks at which the collector last looked; 0: not yet.
+    /// Ticks at the collector's last look; 0: none yet.
     pub heartbeat: AtomicU64,
     /// The collector's start time (`/proc/PID/stat`, field 22).
     pub collector_start: AtomicU64,
@@ -144,43 +143,46 @@ pub struct Stable {
     pub collector_ns: AtomicU64,
     /// The collector's pid, in prof's namespace.
     pub collector_pid: AtomicU32,
-    /// Set by the hook when it has turned itself off as the collector is gone.
+    /// Set by the hook when it has turned recording off because the collector is gone.
     pub orphaned: AtomicU32,
-    /// The [`Toggle`]s: time, then on or off, 8 bytes each.
+    /// Location of the [`Toggle`]s: time, then on or off, 8 bytes each.
     pub toggle_table: Table,
-    /// The [`Function`]s.
+    /// Location of the [`Function`]s.
     pub function_table: Table,
-    /// What is where in one of them.
+    /// Layout of a [`Function`].
     pub function_fields: FunctionFields,
-    /// The [`Slot`]s.
+    /// Location of the [`Slot`]s.
     pub slot_table: Table,
-    /// A bit for each slot that was ever taken, in words of 8 bytes.
+    /// Location of the words of 8 bytes that have a bit for each slot that was ever taken.
     pub slots_used_table: Table,
-    /// What is where in a slot.
+    /// Layout of a [`Slot`].
     pub slot_fields: SlotFields,
-    /// The version of the prof that has attached.
+    /// Version of the prof that attached.
     pub version: [u8; 64],
-    /// What hook and flag page lie in, with guard pages before, between and behind them. Edition 2.
+    /// Mapping of the hook and the flag page, with guard pages before, between and behind them. Edition 2.
     pub place: Area,
-    /// The guard pages below and above this memory; those of stubs are part of [`Stable::stubs`]. Edition 2.
+    /// Guard pages below and above the shared memory; those of stubs are part of [`Stable::stubs`]. Edition
+    /// 2.
     pub guards: [Area; 2],
-    /// How often modules may have come and gone unnoticed: whoever switches recording on adds one, and one
-    /// to what follows. Edition 3.
+    /// Number of times that modules may have come and gone unnoticed. Whoever turns recording on adds one
+    /// here and to [`Stable::modules_seq`]. Edition 3.
     pub doubts: AtomicU32,
-    /// Grows when the set of modules has changed; tells the hook to look again. Edition 3.
+    /// Number of changes of the set of modules; a new value makes the hook look again. Edition 3.
     pub modules_seq: AtomicU32,
-    /// Edition 4: code of the target's own that calls the hook when the original of a named function has returned to it;
-    /// 0: none. A stack with it is inside of the hook.
+    /// Address of the bridge: code of the target's own that calls the hook when the original of a named
+    /// function has returned to it. 0: none. A thread with this address on its stack is inside the hook.
+    /// Edition 4.
     pub bridge: u64,
-    /// Edition 4: bytes of its frame, from behind the return address that leads to it to behind its own.
+    /// Size of the bridge's frame, in bytes: from behind the return address that leads to it to behind its
+    /// own. Edition 4.
     pub bridge_frame: u64,
-    /// Address of the toggle signal's handler; 0: none was installed. Edition 5.
+    /// Address of the toggle signal's handler; 0: none installed. Edition 5.
     pub handler: u64,
-    /// Zero: for fields to come.
+    /// Zeroes; space for fields to come.
     pub reserved: [u64; 33],
 }
 
-/// The control page, as any build may read it.
+/// Start of the control page, as any build may read it.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Header {
@@ -196,9 +198,9 @@ pub struct Header {
     pub flags: AtomicU32,
     /// [`Control::clock`].
     pub clock: u32,
-    /// What the layout says.
+    /// Fields that depend on the layout.
     pub own: [u8; STABLE_AT - 28],
-    /// What all builds have.
+    /// Fields that all builds share.
     pub stable: Stable,
 }
 
@@ -237,8 +239,8 @@ impl core::ops::DerefMut for Control {
 }
 
 impl Control {
-    /// Writes what others go by: whose page it is, and where its tables are. `exe` is the path of the
-    /// prof that attaches. [`Stable::ring_addr`] must stand there before.
+    /// Writes the identity of the page and the locations of its tables. `exe` is the path of the attaching
+    /// prof. [`Stable::ring_addr`] must have been set.
     pub fn begin(&mut self, segments: usize, version: &str, exe: &[u8]) {
         (self.layout, self.segments) = (LAYOUT, segments as u32);
         let table = |at: usize, stride: usize, count: usize| Table {
@@ -281,9 +283,9 @@ impl Control {
             mask: (1 << slot::BITS) - 1,
             live: slot::LIVE,
         };
-        // Last: a page with it is read, whoever was killed meanwhile.
+        // The magic number comes last: a page with it is complete, even if prof was killed meanwhile.
         fence(Release);
-        // SAFETY: a field of our own.
+        // SAFETY: a field of `self`, which is exclusively borrowed.
         unsafe { core::ptr::write_volatile(&raw mut self.magic, MAGIC) };
     }
 
@@ -293,12 +295,12 @@ impl Control {
     }
 }
 
-/// Bytes of a field.
+/// Returns the length of a byte field.
 fn len<const N: usize>(_: fn(&Function) -> &[u8; N]) -> u32 {
     N as u32
 }
 
-/// Copies as much as there is room for; returns how much.
+/// Copies as many bytes as there is room for; returns their number.
 fn put(to: &[AtomicU8], bytes: &[u8]) -> usize {
     to.iter().zip(bytes).for_each(|(to, from)| to.store(*from, Relaxed));
     bytes.len().min(to.len())
@@ -308,7 +310,7 @@ fn put(to: &[AtomicU8], bytes: &[u8]) -> usize {
 mod tests {
     use super::*;
 
-    /// Builds that are out there go by these numbers: a failure here is no reason to change them.
+    /// Released builds rely on these offsets: if this fails, do not change the numbers.
     #[test]
     fn the_places_of_the_stable_fields_never_change() {
         assert_eq!(offset_of!(Header, layout), 8);

@@ -1,25 +1,24 @@
-//! The entries of the shared memory's tables: threads, functions, modules, stacks, code addresses and
-//! the heads of segments. Used through [`crate::shared`].
+//! Entry types of the tables in the shared memory: threads, functions, modules, stacks, code addresses and
+//! heads of segments. They are used through [`crate::shared`].
 
 use crate::shared::FUNCTIONS;
 #[allow(unused_imports)] // for the documentation
 use crate::shared::flags;
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
-/// The low bits of [`Slot::state`]; above them are those of the owner's serial, see
-/// [`crate::slots`].
+/// Low bits of [`Slot::state`]; the bits above are those of the owner's serial, see [`crate::slots`].
 pub mod slot {
-    /// Never used, or being taken.
+    /// The slot was never used, or a thread is claiming it.
     pub const FREE: u32 = 0;
-    /// Belongs to a thread.
+    /// A thread owns the slot.
     pub const LIVE: u32 = 1;
-    /// Its thread has ended; may be taken over.
+    /// The owner has ended; another thread may take the slot.
     pub const DEAD: u32 = 2;
-    /// How many bits these take.
+    /// Number of these bits.
     pub const BITS: u32 = 2;
 }
 
-/// What is known of a thread. The first line is read at each event, the counters are its own.
+/// Shared state of a thread. The first cache line is read at each event; only the thread writes the counters.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Slot {
@@ -29,114 +28,114 @@ pub struct Slot {
     pub tid: AtomicU32,
     /// See [`slot`].
     pub state: AtomicU32,
-    /// Unique over the recording; the thread's number in the file.
+    /// Serial number, unique within the recording; the thread's number in the file.
     pub serial: AtomicU32,
-    /// Keeps the words below in place.
+    /// Padding.
     pub pad: u32,
-    /// Stack pointer at which the hook was entered, while its own code runs; 0 otherwise.
+    /// Stack pointer at entry to the hook while the hook's own code runs; else 0.
     pub busy_sp: AtomicU64,
-    /// Stack pointer at which the hook was entered, while the original function runs; else 0.
-    /// Bit 0 is set where exceptions may pass through that call.
+    /// Stack pointer at entry to the hook while the original function runs; else 0. Bit 0 is set if
+    /// exceptions may pass through that call.
     pub inner_sp: AtomicU64,
-    /// Bytes or allocations up to the next one that is recorded, as a signed number; where not all are.
+    /// Bytes or allocations up to the next sampled one, signed; used if blocks are sampled.
     pub distance: AtomicU64,
-    /// State of the random numbers for it; 0: there was none yet.
+    /// State of the random number generator for sampling; 0: not seeded.
     pub random: AtomicU64,
-    /// Events whose stack was taken both ways ([`flags::VERIFY`]).
+    /// Events whose stack was unwound both with and without the memo ([`flags::VERIFY`]).
     pub verified: AtomicU64,
     /// Events written.
     pub events: AtomicU64,
-    /// Events lost as no segment was free in time.
+    /// Events lost because no segment was free in time.
     pub lost: AtomicU64,
-    /// Calls passed through since the thread was inside the hook (a signal handler).
+    /// Calls not recorded because a signal handler made them inside the hook.
     pub reentered: AtomicU64,
-    /// Stacks that were cut short.
+    /// Stacks that were cut.
     pub truncated: AtomicU64,
     /// Events whose memoized stack differed from a full unwind ([`flags::VERIFY`]).
     pub mismatches: AtomicU64,
-    /// How often a note of a call was given up, as the next call did not come from within: the frame was left
-    /// by a jump, or is on a stack that the thread has left.
+    /// Number of times that a mark of a call was found stale: the frame was left by a jump, or is on a stack
+    /// that the thread has left.
     pub abandoned: AtomicU64,
-    /// Calls per hooked function, nested ones not counted.
+    /// Calls per hooked function, without nested ones.
     pub calls: [AtomicU64; FUNCTIONS],
 }
 
-/// A thread that found no slot, so that it need not look again at its next call. On a cache line of its own,
-/// as others have theirs.
+/// Note of a thread that found no slot, so that it need not search again at its next call. It has a cache
+/// line of its own, to avoid false sharing.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct TurnedAway {
-    /// Which thread that was, and when: see `slots::turned_away`.
+    /// Hash of the thread pointer and of [`Control::slots_freed`](crate::shared::Control::slots_freed) at
+    /// that time.
     pub key: AtomicU64,
     /// Calls that were not recorded.
     pub lost: AtomicU64,
 }
 
-/// What a hooked function does; decides which entry of the hook its stub jumps to.
+/// Kind of a hooked function; it selects the entry of the hook that the stub jumps to.
 #[repr(u32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `size` is argument 0; returns the block (malloc, valloc, pvalloc, operator new).
+    /// Argument 0 is `size`; returns the block (malloc, valloc, pvalloc, operator new).
     Malloc = 0,
-    /// `count` and `size` (calloc).
+    /// Arguments `count` and `size` (calloc).
     Calloc = 1,
-    /// `old`, `size` (realloc).
+    /// Arguments `old` and `size` (realloc).
     Realloc = 2,
-    /// `old`, `count`, `size` (reallocarray).
+    /// Arguments `old`, `count` and `size` (reallocarray).
     ReallocArray = 3,
-    /// `alignment`, `size` (memalign, aligned_alloc).
+    /// Arguments `alignment` and `size` (memalign, aligned_alloc).
     Memalign = 4,
-    /// `out`, `alignment`, `size`; returns 0 on success (posix_memalign).
+    /// Arguments `out`, `alignment` and `size`; returns 0 on success (posix_memalign).
     PosixMemalign = 5,
-    /// Block is argument 0 (free, cfree, free_sized, operator delete).
+    /// Argument 0 is the block (free, cfree, free_sized, operator delete).
     Free = 6,
-    /// As `Malloc`, but throws: called as [`Function::nothrow`] first (operator new).
+    /// As `Malloc`, but throws: the hook calls [`Function::nothrow`] first (operator new).
     New = 7,
     /// As `New`, with an alignment as argument 1 (operator new for over-aligned types).
     NewAligned = 8,
-    /// As `Free`, but may itself end in a hooked function (operator delete, free_sized).
+    /// As `Free`, but may itself call a hooked function (operator delete, free_sized).
     Delete = 9,
-    /// The dynamic linker's `_dl_debug_state`: the set of modules is about to change or has.
+    /// The dynamic linker's `_dl_debug_state`: the set of modules is about to change, or has changed.
     Loader = 10,
-    /// `block`, `size`, `extra`: makes the block as large as can be between `size` and `size + extra`
-    /// where it is, and returns its size then, which is less than `size` if it failed (xallocx).
+    /// Arguments `block`, `size` and `extra`: resizes the block in place, to at least `size` and if possible
+    /// `size + extra` bytes. Returns its size then, which is less than `size` if it failed (xallocx).
     Resize = 11,
-    /// A function that the user has named: the size is argument [`Function::size_arg`]; returns the
-    /// block.
+    /// A function that the user has named: argument [`Function::size_arg`] is the size; returns the block.
     NamedAlloc = 12,
-    /// As `Realloc`, with the block as argument [`Function::block_arg`] and the size as argument
-    /// [`Function::size_arg`].
+    /// As `Realloc`; argument [`Function::block_arg`] is the block, argument [`Function::size_arg`] the size.
     NamedRealloc = 13,
-    /// As `Delete`, with the block as argument [`Function::block_arg`].
+    /// As `Delete`; argument [`Function::block_arg`] is the block.
     NamedFree = 14,
-    /// libc's `prctl` or `syscall`: the target may be about to restrict its system calls, which it is if
-    /// argument 0 is [`Function::nothrow`] or, if that is not 0, [`Function::size_arg`].
+    /// libc's `prctl` or `syscall`. The call may restrict the target's system calls: it does if argument 0 is
+    /// [`Function::nothrow`] or, if that is not 0, [`Function::size_arg`].
     Sandbox = 15,
-    /// libc's `fork`, or the function that it makes the child with: a handler that has interrupted the hook may be
-    /// who calls it.
+    /// libc's `fork`, or the function that it creates the child with. The caller may be a signal handler that
+    /// has interrupted the hook.
     Fork = 16,
 }
 
 impl Kind {
-    /// Whether calls of it are recorded; the others keep prof informed.
+    /// Returns whether calls are recorded; the other kinds only inform the hook.
     #[must_use]
     pub fn is_recorded(self) -> bool {
         !matches!(self, Self::Loader | Self::Sandbox | Self::Fork)
     }
 
-    /// Whether its stub leads to the hook while recording is paused, too: what is under way there since before counts.
+    /// Returns whether the stub leads to the hook even while recording is paused: a call from before may
+    /// still be inside the hook.
     #[must_use]
     pub fn is_always_on(self) -> bool {
         matches!(self, Self::Sandbox | Self::Fork)
     }
 
-    /// Whether it may be any function, whose callers may rely on more than those of malloc do.
+    /// Returns whether this can be any function, whose callers may rely on more than malloc's callers do.
     #[must_use]
     pub fn has_many_entry(self) -> bool {
         matches!(self, Self::Resize | Self::NamedAlloc | Self::NamedRealloc | Self::NamedFree)
     }
 
-    /// The kind with this number.
+    /// Returns the kind with a number.
     pub fn from_u32(v: u32) -> Option<Self> {
         Some(match v {
             0 => Self::Malloc,
@@ -161,70 +160,70 @@ impl Kind {
     }
 }
 
-/// A hooked function: what the hook needs at each call, and what detaching needs.
+/// A hooked function: what the hook needs at each call, and what a detach needs.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Function {
-    /// Callable address of the original (its displaced prologue, then the rest).
+    /// Address to call for the original: its displaced prologue, then the rest of the function.
     pub original: u64,
-    /// For [`Kind::New`] and [`Kind::NewAligned`]: callable address of the `nothrow` form. For
-    /// [`Kind::Sandbox`]: a number.
+    /// For [`Kind::New`] and [`Kind::NewAligned`]: address to call for the `nothrow` form. For
+    /// [`Kind::Sandbox`]: a value of argument 0.
     pub nothrow: u64,
     /// See [`Kind`].
     pub kind: u32,
     /// Index in the function table and in [`Slot::calls`].
     pub index: u32,
-    /// 1 once the patch stands in the code, 0 when it has been taken back.
+    /// 1 while the patch is in the code, 0 once it was removed.
     pub patched: AtomicU32,
-    /// Bytes patched.
+    /// Length of the patch, in bytes.
     pub patch_len: u32,
-    /// Address of the patched bytes.
+    /// Address of the patch.
     pub patch_addr: u64,
-    /// What stood there.
+    /// Original bytes at that address.
     pub old_bytes: [u8; 32],
-    /// What stands there now.
+    /// Patched bytes at that address.
     pub new_bytes: [u8; 32],
     /// Address of the stub.
     pub stub_addr: u64,
     /// Length of the stub.
     pub stub_len: u64,
-    /// For each byte of the displaced instructions in the stub, counted from
-    /// [`Function::original`], the place of its instruction, counted from the function's start.
+    /// For each byte of the displaced instructions in the stub, counted from [`Function::original`]: the
+    /// offset of its instruction from the function's start.
     pub places: [u8; 80],
     /// Address of the function.
     pub addr: u64,
-    /// For functions that the user has named: code of the target's own that the original returns to, 0 if that
-    /// is the hook itself.
+    /// For functions that the user has named: address of the bridge, code of the target's own that the
+    /// original returns to. 0: it returns to the hook.
     pub back: u64,
-    /// Bytes of the frame of that code, or of the hook's.
+    /// Size of the bridge's frame, or of the hook's, in bytes.
     pub frame: u64,
     /// The function's name and module path, separated by a NUL and padded with NULs.
     pub name: [u8; 204],
-    /// Where the frame of that code has registers, as the architecture has it.
+    /// Slots of the bridge's frame that hold registers, as the architecture encodes them.
     pub back_slots: [u8; 16],
-    /// The register through which `back` calls the hook.
+    /// Register through which the bridge calls the hook.
     pub back_register: u8,
-    /// 1 if it hands out glibc's blocks, with its header in front; 2 if it can hand out no others.
+    /// 1: some blocks it returns are glibc's, with a chunk header; 2: all are; 0: none is.
     pub headers: u8,
-    /// For functions that the user has named: which argument is the size, from 0.
+    /// For functions that the user has named: index of the size argument, from 0.
     pub size_arg: u8,
-    /// The same for the block.
+    /// For functions that the user has named: index of the block argument, from 0.
     pub block_arg: u8,
 }
 
-/// One of a module's unwind tables.
+/// An unwind table of a module.
 #[repr(C)]
 #[derive(Debug)]
 pub struct UnwindTable {
-    /// Where it is, or was: the base of what it says relative to itself.
+    /// Address of the original, which relative values in the table refer to. It may be unmapped by now.
     pub addr: AtomicU64,
-    /// Its length; 0: there is none.
+    /// Length, in bytes; 0: there is no such table.
     pub len: AtomicU64,
-    /// Offset of its copy in the shared memory.
+    /// Offset of the copy in the shared memory.
     pub at: AtomicU64,
 }
 
-/// How many a module may have.
+/// Number of unwind tables per module.
 pub const TABLES: usize = 4;
 
 /// A mapped module (executable, library, vDSO) as the unwinder needs it.
@@ -237,24 +236,24 @@ pub struct Module {
     pub flags: AtomicU32,
     /// First mapped address.
     pub start: AtomicU64,
-    /// End of the last mapping.
+    /// End address of the last mapping.
     pub end: AtomicU64,
     /// Load bias: address minus the ELF file's virtual address.
     pub bias: AtomicU64,
     /// `.eh_frame_hdr` and `.eh_frame`, or what prof has made of `.debug_frame`; `.ARM.exidx` and what that
-    /// leads to. A table may have more behind it that does not belong to it.
+    /// leads to. A copy may end with bytes that do not belong to the table.
     pub tables: [UnwindTable; TABLES],
-    /// Path as the dynamic linker has it, NUL padded (empty: found through maps).
+    /// Path in the dynamic linker's list, NUL padded; empty: the module was found through its mappings.
     pub name: [AtomicU8; 192],
 }
 
-/// A mapping that some thread's stack lies in.
+/// A mapping that contains the stack of a thread.
 #[repr(C)]
 #[derive(Debug)]
 pub struct StackRange {
     /// First readable address.
     pub start: AtomicU64,
-    /// First address behind it.
+    /// End address.
     pub end: AtomicU64,
 }
 
@@ -264,17 +263,17 @@ pub struct StackRange {
 pub struct PcEntry {
     /// `pc | module index << 48`; 0: free. The module index is 1-based, 0 is "no module".
     pub key: AtomicU64,
-    /// The unwind rule, as the architecture packs it; 0: not computed.
+    /// Unwind rule, as the architecture packs it; 0: not computed.
     pub rule: AtomicU64,
 }
 
 /// Values of [`SegmentHead::state`].
 pub mod segment {
-    /// On the free list, or being taken.
+    /// The segment is on the free list, or being taken.
     pub const FREE: u32 = 0;
-    /// A thread writes to it.
+    /// A thread writes to the segment.
     pub const ACTIVE: u32 = 1;
-    /// Complete.
+    /// The segment is complete.
     pub const CLOSED: u32 = 2;
 }
 
@@ -284,16 +283,16 @@ pub mod segment {
 pub struct SegmentHead {
     /// See [`segment`].
     pub state: AtomicU32,
-    /// Bytes of whole events, published with release.
+    /// Committed bytes, which are whole events; published with release.
     pub committed: AtomicU32,
     /// [`Slot::serial`] of the writing thread.
     pub serial: AtomicU32,
-    /// Its thread id.
+    /// Id of the writing thread.
     pub tid: AtomicU32,
-    /// Index of its slot.
+    /// Slot index of the writing thread.
     pub slot: AtomicU32,
-    /// Keeps the words below in place.
+    /// Padding.
     pub pad: u32,
-    /// Number of this segment among its thread's.
+    /// Sequence number among the thread's segments.
     pub seq: AtomicU64,
 }

@@ -1,4 +1,4 @@
-//! Reading packed events.
+//! Decoder of packed events.
 
 use crate::event::Event;
 use crate::model::{ALLOC_GUESSES, FREE_GUESSES, Model, State, Tables};
@@ -15,7 +15,7 @@ fn unzigzag(v: u64) -> i64 {
     ((v >> 1) as i64) ^ -((v & 1) as i64)
 }
 
-/// A packed chunk, of which the events have not been looked at yet.
+/// A packed chunk whose events have not been decoded yet.
 #[derive(Clone, Debug)]
 pub struct Packed<'a> {
     /// The runs, in order.
@@ -26,7 +26,7 @@ pub struct Packed<'a> {
 }
 
 impl<'a> Packed<'a> {
-    /// From a payload; `None` if it is nonsense.
+    /// Reads the head of the chunk from a payload; returns `None` if it is malformed.
     pub fn read(payload: &'a [u8]) -> Option<Self> {
         let mut r = Reader::new(payload);
         let coder = r.int()?;
@@ -58,12 +58,12 @@ impl<'a> Packed<'a> {
         })
     }
 
-    /// How many events there are.
+    /// Returns the number of events.
     pub fn events(&self) -> usize {
         self.lens[CONTROL]
     }
 
-    /// How they are compressed.
+    /// Returns how the columns are compressed.
     pub fn compress(&self) -> Compress {
         match self.coder {
             STORED => Compress::None,
@@ -72,13 +72,13 @@ impl<'a> Packed<'a> {
         }
     }
 
-    /// Bytes of all columns, unpacked.
+    /// Returns the length of all columns when decompressed, in bytes.
     pub fn unpacked_bytes(&self) -> usize {
         self.lens.iter().sum()
     }
 }
 
-/// Unpacks events.
+/// Decoder of packed chunks; its buffers are reused.
 pub struct Unpacker {
     tables: Box<Tables>,
     body: Vec<u8>,
@@ -98,8 +98,8 @@ impl Default for Unpacker {
 }
 
 impl Unpacker {
-    /// Gives each event, with the index of its run, to `each`. `None` if the chunk turns out to be
-    /// nonsense, at its end or before.
+    /// Passes each event, with the index of its run, to `each`. Returns `None` if the chunk is malformed,
+    /// perhaps after some events.
     pub fn unpack(
         &mut self,
         packed: &Packed<'_>,
@@ -119,7 +119,7 @@ impl Unpacker {
                 each(i, r.event(&mut m)?);
             }
         }
-        // Each column ends where the next begins.
+        // Each column must have been read exactly to its end.
         let mut end = 0;
         for (at, len) in r.at.iter().zip(packed.lens) {
             end += len;
@@ -160,8 +160,8 @@ impl Unpacker {
     }
 }
 
-/// Columns that are being read. A column that is read beyond its end gives what stands behind it,
-/// which is noticed at the end.
+/// Read positions in the columns. A read beyond the end of a column returns bytes of the next one, which
+/// `unpack` notices at the end.
 struct Columns<'a> {
     body: &'a [u8],
     at: [usize; COLUMNS],
@@ -182,7 +182,7 @@ impl Columns<'_> {
         Some(u64::from_le_bytes(*b) & ((1u64 << (n * 8)) - 1))
     }
 
-    /// An integer; and whether it is one that was written in full.
+    /// Reads an integer; also returns whether it has the long form.
     #[inline(always)]
     fn int(&mut self, column: usize) -> Option<(u64, bool)> {
         let b = self.body.get(self.at[column]..)?.first_chunk::<9>()?;

@@ -1,4 +1,4 @@
-//! Integers and strings in the payload of a chunk: LEB128, and bytes with their length before them.
+//! Integers and strings in the payload of a chunk: LEB128, and bytes preceded by their length.
 
 use std::string::String;
 use std::vec::Vec;
@@ -6,12 +6,12 @@ use std::vec::Vec;
 /// Appends values to a payload.
 #[derive(Debug, Default)]
 pub struct Writer {
-    /// What has been written.
+    /// The payload so far.
     pub bytes: Vec<u8>,
 }
 
 impl Writer {
-    /// An unsigned integer, LEB128.
+    /// Appends an unsigned integer, as LEB128.
     pub fn int(&mut self, mut v: u64) -> &mut Self {
         while v >= 0x80 {
             self.bytes.push(v as u8 | 0x80);
@@ -21,7 +21,7 @@ impl Writer {
         self
     }
 
-    /// A length and that many bytes.
+    /// Appends a length and that many bytes.
     pub fn blob(&mut self, b: &[u8]) -> &mut Self {
         self.int(b.len() as u64);
         self.bytes.extend_from_slice(b);
@@ -29,24 +29,24 @@ impl Writer {
     }
 }
 
-/// Takes values from a payload. Everything returns `None` at the end or on nonsense.
+/// Reads values from a payload. Each method returns `None` at the end or if the bytes are malformed.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Reader<'a> {
-    /// Reads from the start of `bytes`.
+    /// Makes a reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
 
-    /// What has not been read.
+    /// Returns the bytes that have not been read.
     pub fn rest(&self) -> &'a [u8] {
         self.rest
     }
 
-    /// An unsigned integer.
+    /// Reads an unsigned integer.
     pub fn int(&mut self) -> Option<u64> {
         let mut v = 0u64;
         for shift in (0..64).step_by(7) {
@@ -63,12 +63,12 @@ impl<'a> Reader<'a> {
         None
     }
 
-    /// An unsigned integer that fits 32 bits.
+    /// Reads an unsigned integer that fits 32 bits.
     pub fn int32(&mut self) -> Option<u32> {
         self.int()?.try_into().ok()
     }
 
-    /// A length and that many bytes.
+    /// Reads a length and that many bytes.
     pub fn blob(&mut self) -> Option<&'a [u8]> {
         let n: usize = self.int()?.try_into().ok()?;
         let b = self.rest.get(..n)?;
@@ -76,7 +76,7 @@ impl<'a> Reader<'a> {
         Some(b)
     }
 
-    /// A string; what is not UTF-8 in it is replaced.
+    /// Reads a string; replaces what is not UTF-8 in it.
     pub fn text(&mut self) -> Option<String> {
         Some(String::from_utf8_lossy(self.blob()?).into_owned())
     }

@@ -1,4 +1,4 @@
-//! Packed events come back as they were, and hostile chunks do no harm.
+//! Packed events survive the round trip, and malformed chunks do no harm.
 #![cfg(feature = "std")]
 
 use prof_trace::event::{Codec, Event, MAX_EVENT};
@@ -19,7 +19,7 @@ impl Random {
     }
 }
 
-/// What a program might do, and now and then what none does.
+/// Generates events as a program might produce them; if `wild`, also some that no program does.
 fn events(r: &mut Random, n: usize, wild: bool) -> Vec<Event> {
     let (mut time, mut blocks, mut next) = (1u64 << 50, Vec::new(), 0x7f00_0000_0010u64);
     let mut all = Vec::new();
@@ -85,7 +85,7 @@ fn unpack(payload: &[u8]) -> Option<(Vec<Run>, Vec<Vec<Event>>)> {
 
 const ALL: [Compress; 3] = [Compress::None, Compress::Fast, Compress::Best];
 
-/// A run with few guesses, from the bytes of a segment; returns how many were taken.
+/// Packs a run with few guesses from the bytes of a segment; returns the number of bytes packed.
 fn few(packer: &mut Packer, thread: u32, codec: &mut Codec, bytes: &[u8]) -> usize {
     let mut run = packer.begin::<false>(thread, codec, bytes.len());
     let taken = codec.visit(bytes, &mut run);
@@ -174,7 +174,7 @@ fn what_is_no_event_ends_a_run_and_a_full_chunk_takes_no_more() {
 
 #[test]
 fn usual_events_are_small() {
-    // A program that does one thing over and over, in times that differ.
+    // A program that repeats one thing, at varying intervals.
     let (mut r, mut made, mut time) = (Random(3), Vec::new(), 1u64 << 50);
     let addr = |i: u64| 0x7f00_0000_0010 + i % 5 * 112;
     for i in 0..5000u64 {
@@ -233,7 +233,7 @@ fn hostile_chunks_do_no_harm() {
         }
         let _ = unpack(&chunk);
     }
-    // Sizes that are declared and not there.
+    // Sizes that are declared, but whose bytes are missing.
     for coder in 0..3 {
         let mut huge = vec![coder, 1, 1, 0x80, 0x80, 0x02, 0, 0];
         for _ in 0..6 {
@@ -243,8 +243,8 @@ fn hostile_chunks_do_no_harm() {
     }
 }
 
-/// What is written is the same, byte for byte, whatever the byte order of the machine: recordings are
-/// read elsewhere. (tests/vm/user runs this on a big-endian one.)
+/// The written bytes do not depend on the machine's byte order: recordings are read elsewhere. (tests/vm/user
+/// runs this on a big-endian machine.)
 #[test]
 fn the_bytes_are_the_same_on_every_machine() {
     use prof_trace::chunk::{FILE_VERSION, checksum, file_header, put};
@@ -266,6 +266,6 @@ fn the_bytes_are_the_same_on_every_machine() {
     assert_eq!((file.len(), checksum(0, &file)), WHOLE);
 }
 
-/// Length and checksum; a change of the format changes them.
+/// Lengths and checksums, which a change of the format changes.
 const EVENTS: (usize, u64) = (9686, 5096042207071016620);
 const WHOLE: (usize, u64) = (8021, 3330150585250172231);

@@ -22,7 +22,7 @@ impl Random {
     }
 }
 
-/// Memory that is zero because it is new: only what is used is made.
+/// Returns memory that is zero because it is new; only used pages are allocated.
 fn shared() -> Shared {
     const ALIGN: usize = 65536;
     let g = Geometry::for_ring(0);
@@ -34,7 +34,7 @@ fn shared() -> Shared {
     }
 }
 
-/// Distinct addresses with their modules, of which each has some addresses of others.
+/// Returns distinct pairs of address and module; some addresses occur in several modules.
 fn addresses(n: usize) -> Vec<(u64, u16)> {
     let mut r = Random(88_172_645_463_325_252);
     let mut all = Vec::new();
@@ -48,12 +48,12 @@ fn addresses(n: usize) -> Vec<(u64, u16)> {
     all
 }
 
-/// The word that stands for the rule of an address.
+/// Returns the word that stands for the rule of an address.
 fn rule((pc, module): (u64, u16)) -> u64 {
     pc << 16 | u64::from(module)
 }
 
-/// Enters an address as the hook does; 0 if there is no room.
+/// Enters an address as the hook does; returns 0 if there is no room.
 fn enter(s: &Shared, key: (u64, u16)) -> u32 {
     if let Found::Id(id) = pcs::find_pc(s, key.0, |m| m == key.1)
         && pcs::rule(s, id) != 0
@@ -66,15 +66,15 @@ fn enter(s: &Shared, key: (u64, u16)) -> u32 {
     id
 }
 
-/// What the collector finds under an id that it was told of.
+/// Checks what the collector finds under an id that it was told.
 fn check(s: &Shared, id: u32, key: (u64, u16)) {
     if id != 0 {
         assert_eq!((pcs::pc_parts(s, id), pcs::rule(s, id)), (Some(key), rule(key)));
     }
 }
 
-/// Has threads enter all addresses, each in another order, while a reader looks at what they publish.
-/// Returns the ids, the same for all threads.
+/// Lets threads enter all addresses, each in another order, while a reader checks what they publish. Returns
+/// the ids, which are the same for all threads.
 fn enter_by_many(s: &Shared, keys: &[(u64, u16)]) -> Vec<u32> {
     let published: Vec<AtomicU32> = keys.iter().map(|_| AtomicU32::new(0)).collect();
     let work = |seed: usize| {
@@ -127,7 +127,7 @@ fn many_threads_fill_one_table() {
 fn a_full_table_is_full_for_all() {
     let (s, keys) = (shared(), addresses(10_000));
     let mut r = Random(362_436_069);
-    // A place in a hundred is left, in all levels.
+    // One entry in a hundred is left free, in all levels.
     for e in (0..PLACES).filter_map(|i| s.pc(i)) {
         e.key.store(if r.below(100) == 0 { 0 } else { FOREIGN }, Relaxed);
     }

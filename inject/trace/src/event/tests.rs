@@ -7,7 +7,7 @@ fn round(events: &[Event]) -> usize {
     for e in events {
         let at = buf[len..].as_mut_ptr();
         assert!(buf.len() - len >= MAX_EVENT);
-        // SAFETY: checked on the line above.
+        // SAFETY: the line above checks that MAX_EVENT bytes are left.
         let n = unsafe {
             match *e {
                 Event::Alloc { time, addr, size, node } => w.put_alloc(at, time, addr, size, node),
@@ -75,7 +75,7 @@ fn definitions_come_back_as_written() {
     let all = [(0, [7, 0, 0]), (1, [500, 3, 0]), (3, [70_000, 1, 2_000_000]), (2, [9, 9, 9])];
     let mut len = 0;
     for (parent, pcs) in all {
-        // SAFETY: far from the end of the buffer.
+        // SAFETY: more than MAX_EVENT bytes are left in the buffer.
         let n = unsafe { w.put_define(buf[len..].as_mut_ptr(), parent, pcs) };
         assert!(n <= MAX_DEFINE);
         len += n;
@@ -91,10 +91,10 @@ fn definitions_come_back_as_written() {
     let free = Entry::Event(Event::Free { time: 5, addr: 16, node: 3 });
     assert_eq!(r.get_entry(&buf[pos..len]).map(|(e, n)| (e, n + pos)), Some((free, len)));
     assert_eq!((r, r.defined), (w, 9));
-    // A parent that is not there yet, and a definition of nothing.
+    // A parent that is not defined, and a definition without nodes.
     assert_eq!(Codec::default().get_entry(&[5 | 1 << 4, 4, 0, 1]), None);
     assert_eq!(Codec::default().get_entry(&[5 | 1 << 4, 0, 1]), None);
-    // A recording has no definitions.
+    // `get` refuses definitions: a recording has none.
     assert_eq!(Codec::default().get(&buf), None);
 }
 
