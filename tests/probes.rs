@@ -84,13 +84,17 @@ struct Probed {
 
 impl Probed {
     fn start(test: &str) -> Option<Self> {
+        Self::linked(test, &["-O1", "-static"])
+    }
+
+    fn linked(test: &str, flags: &[&str]) -> Option<Self> {
         if !Path::new(KIND).exists() {
             common::skip(test, "this kernel has no uprobes");
             return None;
         }
         let scene = Scene::new("probes");
         let file = scene.path("probed");
-        std::fs::copy(program_with("probed.c", &["-O1", "-static"]), &file).unwrap();
+        std::fs::copy(program_with("probed.c", flags), &file).unwrap();
         let mut target = Target::start(&file, &[]);
         let answer = target.ask("where");
         let number = |text: &str| u64::from_str_radix(text, 16).unwrap();
@@ -199,7 +203,6 @@ fn a_uprobe_that_comes_later_neither_kills_nor_takes_calls_away() {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 #[test]
 fn where_there_is_no_room_for_a_uprobe_that_is_said_or_refused() {
     let Some(mut p) = Probed::start("where_there_is_no_room") else { return };
@@ -245,16 +248,32 @@ fn where_there_is_no_room_for_a_uprobe_that_is_said_or_refused() {
     p.scene.finished(&recording);
 }
 
-#[cfg(target_arch = "x86_64")]
+/// A jump to not far behind `at`, as a tool might put it there.
+fn jump(at: u64) -> Vec<u8> {
+    match () {
+        () if cfg!(target_arch = "x86_64") => vec![0xe9, 0, 1, 0, 0],
+        // b
+        () if cfg!(target_arch = "aarch64") => 0x1400_0040_u32.to_le_bytes().to_vec(),
+        // j, nop
+        () => {
+            let to = (at as u32 + 0x100) >> 2 & 0x03ff_ffff;
+            [0x0800_0000 | to, 0].iter().flat_map(|word| word.to_ne_bytes()).collect()
+        }
+    }
+}
+
 #[test]
 fn another_tools_jump_is_named() {
-    let Some(mut p) = Probed::start("another_tools_jump") else { return };
-    // A jump to the next instruction but one, as a tool might have put it there: never executed here.
+    // With code in the page of the file's headers, as most linkers put it.
+    let flags = ["-O1", "-static", "-Wl,-z,noseparate-code"];
+    let Some(mut p) = Probed::linked("another_tools_jump", &flags) else { return };
+    // Never executed here.
+    let jump = jump(p.at[2]);
     let file = File::options().read(true).write(true).open(format!("/proc/{}/mem", p.target.pid));
     let file = file.unwrap();
-    let mut own = [0; 5];
+    let mut own = vec![0; jump.len()];
     file.read_exact_at(&mut own, p.at[2]).unwrap();
-    file.write_all_at(&[0xe9, 0, 1, 0, 0], p.at[2]).unwrap();
+    file.write_all_at(&jump, p.at[2]).unwrap();
     let pid = p.target.pid.to_string();
     let out = p.scene.prof(&["attach", &pid, "--symbols-prefix", "odd_"]);
     assert_eq!(out.code, 3, "{out:?}");

@@ -175,9 +175,9 @@ impl Module {
         let (a, b) = self.first;
         let proc = PathBuf::from(prof_trace::process::folder(pid));
         let head = mem.read_some(self.start, (b - a).min(4096) as usize);
-        // The same file as what is mapped?
+        // The same file as what is mapped? Code may have been changed: by a uprobe, by another tool.
         let same = |file: &ElfFile| {
-            let n = file.len().min(head.len() as u64);
+            let n = file.len().min(head.len() as u64).min(file.code_begins().unwrap_or(u64::MAX));
             n >= 64 && file.read(0, n).is_some_and(|h| h[..] == head[..n as usize])
         };
         let file = |f: std::io::Result<File>| ElfFile::of_file(f.ok()?).filter(same);

@@ -111,6 +111,13 @@ impl ElfFile {
         }
     }
 
+    /// Where its first section with code begins, if it has one: headers, notes and symbols are in front.
+    pub(crate) fn code_begins(&self) -> Option<u64> {
+        let sections = self.sections()?;
+        let code = sections.iter().filter(|s| s.is_executable() && s.sh_size != 0);
+        code.map(|s| s.sh_offset).min()
+    }
+
     /// Address (as the file counts it) and length of a section.
     #[must_use]
     pub fn section(&self, name: &str) -> Option<(u64, u64)> {

@@ -5,10 +5,11 @@ use super::{DEADLINE, wait};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 
 pub struct Target {
     pub pid: i32,
@@ -35,7 +36,7 @@ impl Target {
     pub fn spawn(mut command: Command) -> Self {
         let name = format!("{command:?}");
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut child = command.spawn().unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut child = begin(&mut command).unwrap_or_else(|e| panic!("{name}: {e}"));
         let out = BufReader::new(child.stdout.take().expect("piped"));
         let (tx, lines) = channel();
         std::thread::spawn(move || {
@@ -66,7 +67,7 @@ impl Target {
     }
 
     /// The next line that is already there or comes within the time.
-    pub fn line_within(&mut self, limit: std::time::Duration) -> Option<String> {
+    pub fn line_within(&mut self, limit: Duration) -> Option<String> {
         self.lines.recv_timeout(limit).ok()
     }
 
@@ -171,6 +172,20 @@ impl Target {
     #[track_caller]
     pub fn memory(&self) -> File {
         File::open(format!("/proc/{}/mem", self.pid)).expect("memory of the target")
+    }
+}
+
+/// Starts a command. A program that the test has just written can't be started as long as a child of another test,
+/// forked meanwhile, has its file open.
+fn begin(command: &mut Command) -> std::io::Result<Child> {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        match command.spawn() {
+            Err(e) if e.kind() == ErrorKind::ExecutableFileBusy && Instant::now() < deadline => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            result => return result,
+        }
     }
 }
 
