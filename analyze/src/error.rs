@@ -1,33 +1,33 @@
-//! What can go wrong with a recording as a whole.
+//! Errors that concern a recording as a whole.
 
 use std::path::{Path, PathBuf};
 
-/// Why a recording could not be read at all. Damage further in is no error: what stands before it
-/// is reported, with a [`Note`](crate::Note).
+/// Why a recording can't be read at all. Damage further in is no error: what precedes it is reported, with a
+/// [`Note`](crate::Note).
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The file could not be opened.
     #[error("cannot open {path}: {source}; check the path and its permissions")]
     Open {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The file could not be read.
     #[error("cannot read {path}: {source}")]
     Read {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The file is something else.
+    /// The file is not a recording.
     #[error(
         "{path} is not a recording of prof; give a file that `prof attach` or `prof run` wrote"
     )]
     NotARecording {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// The file was made by a newer prof.
@@ -36,20 +36,20 @@ pub enum Error {
          use that prof to read it"
     )]
     Newer {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Its version.
+        /// Format version of the file.
         found: u32,
-        /// The highest version that is understood.
+        /// The highest format version that this prof reads.
         supported: u32,
     },
-    /// The file ends before the recording says whose it is.
+    /// The file ends before the record that describes the target.
     #[error(
         "{path} is cut off before its first whole record, so there is nothing to report; if the \
          recording has just begun, try again in a moment"
     )]
     Empty {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
     },
 }

@@ -1,48 +1,48 @@
-//! What happened to blocks, in the order of time, with all that the index knows of them.
+//! Replays the beginnings and ends of blocks in the order of time, with all that the index knows of them.
 //!
-//! As [`Query::in_order`](crate::query::Query::in_order), time is cut into windows of no more steps than can
-//! be sorted in memory. Here a step also says how its block ended, and what chain of reallocations it
-//! is part of, so that the calls of the program can be told again.
+//! As [`Query::in_order`](crate::query::Query::in_order) does, this cuts time into windows of no more steps than can be
+//! sorted in memory. Here a step also says how its block ended, and which chain of reallocations it belongs to, so that
+//! the program's calls can be reconstructed.
 
 use crate::index::{Block, Column, Damaged, Index, flags};
 use crate::query::Selection;
 
-/// A block begins or ends.
+/// The beginning or end of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Step {
-    /// Four times the ticks, plus the kind: at the same moment blocks end before others begin, and
-    /// those that begin and end at once come last.
+    /// Sort key: four times the ticks, plus the kind. At the same moment ends precede beginnings, and blocks that begin
+    /// and end at once come last.
     key: u64,
     pub addr: u64,
     pub size: u64,
-    /// Its group, in [`Analysis::groups`](crate::Analysis::groups).
+    /// Index into [`Analysis::groups`](crate::Analysis::groups).
     pub group: u32,
-    /// Lane of the thread that did it.
+    /// Thread index of the thread that did it.
     pub lane: u32,
-    /// Where it was given back from, if that is known.
+    /// Stack that freed the block, if it is known.
     pub end_node: u32,
-    /// Its chain of reallocations; 0: none.
+    /// Number of its chain of reallocations; 0: none.
     pub chain: u32,
     flags: u8,
-    /// What glibc's header says of it.
+    /// glibc's chunk header, in the code of [`Header`](prof_trace::size::Header).
     pub header: u16,
 }
 
 const BEGIN: u64 = 1;
-/// No time is later; keys have two bits more.
+/// The latest time possible, as keys have two bits more.
 const LATEST: u64 = u64::MAX >> 2;
-/// Steps that are sorted at a time.
+/// Number of steps that are sorted at a time.
 const MOST: u64 = 2 << 20;
-/// Parts of the time whose steps are counted.
+/// Number of equal parts of time for which steps are counted.
 const BUCKETS: usize = 1 << 14;
 
 impl Step {
-    /// Ticks.
+    /// Returns the time in ticks.
     pub(crate) fn time(&self) -> u64 {
         self.key >> 2
     }
 
-    /// The block begins.
+    /// Returns whether the block begins here; otherwise it ends.
     pub(crate) fn begins(&self) -> bool {
         self.key & 3 == BEGIN
     }
@@ -51,28 +51,28 @@ impl Step {
         u64::from(self.flags) & flag != 0
     }
 
-    /// The block came out of `realloc`.
+    /// Returns whether the block was returned by `realloc`.
     pub(crate) fn again(&self) -> bool {
         self.has(flags::REALLOCATED)
     }
 
-    /// It ends by being given to `realloc`.
+    /// Returns whether the block ends by being passed to `realloc`.
     pub(crate) fn continues(&self) -> bool {
         self.has(flags::CONTINUED)
     }
 
-    /// Its end went unseen: another block begins at its address.
+    /// Returns whether the block's free was not recorded: its end is implied by another block at its address.
     pub(crate) fn implied(&self) -> bool {
         self.has(flags::IMPLIED)
     }
 
-    /// It was temporary.
+    /// Returns whether the block was temporary.
     pub(crate) fn temporary(&self) -> bool {
         self.has(flags::TEMPORARY)
     }
 }
 
-/// Which rows of a block are meant; `None` if it can't be read.
+/// Selects rows of a block of rows; returns `None` if that can't be read.
 pub(crate) trait Select: Fn(&mut Block<'_>, &mut Selection) -> Option<()> + Sync {}
 
 impl<F: Fn(&mut Block<'_>, &mut Selection) -> Option<()> + Sync> Select for F {}
@@ -85,10 +85,10 @@ struct State {
     counts: Vec<u64>,
 }
 
-/// Gives `take` all beginnings and ends of the blocks that are meant, up to the ticks `until`.
+/// Calls `take` for each beginning and end of the selected blocks, up to the ticks `until`.
 ///
 /// # Errors
-/// If the index can't be read, or what `take` says.
+/// If the index can't be read, or `take` fails.
 pub(crate) fn steps<E: From<Damaged>>(
     index: &Index,
     select: impl Select,
@@ -119,7 +119,7 @@ pub(crate) fn steps<E: From<Damaged>>(
     Ok(())
 }
 
-/// Adds what happens in a window, both ends of which belong to it.
+/// Collects the steps of a window, both ends of which belong to it.
 fn collect(
     s: &mut State,
     block: &mut Block<'_>,
@@ -174,7 +174,7 @@ fn collect(
     Some(())
 }
 
-/// Windows of time up to `until`, each with no more steps than can be sorted at a time.
+/// Returns windows of time up to `until`, each with no more steps than are sorted at a time.
 fn windows(index: &Index, select: &impl Select, until: u64) -> Result<Vec<(u64, u64)>, Damaged> {
     if index.rows() <= MOST / 2 {
         return Ok(vec![(0, until)]);

@@ -1,23 +1,22 @@
-//! Reads the recordings of prof and says who holds the memory.
+//! Reads the recordings of prof and reports who holds the memory.
 //!
-//! * [`load`]: a recording as a stream of operations in the order of time, and what it says of the
-//!   target;
-//! * [`model`]: replaying them: live blocks, totals, figures by stack;
+//! * [`load`]: a recording as a stream of operations in the order of time, and its records about the target;
+//! * [`model`]: replays operations: live blocks, totals, figures by stack;
 //! * [`index`]: a row for each block, in a file beside the recording;
-//! * [`query`]: filters, and the figures of what they let through;
+//! * [`query`]: filters, and the figures of the selected blocks;
 //! * [`leaks`]: which stacks leak, by what they held over time;
 //! * [`diff`]: what grew and what shrank;
 //! * [`export`]: the formats of other tools;
-//! * [`fragmentation`]: who keeps pages, and what resident memory is;
-//! * [`info`]: what is in the file;
-//! * [`rewrite`]: recordings made of others;
+//! * [`fragmentation`]: which stacks keep pages, and a breakdown of resident memory;
+//! * [`info`]: the contents of a recording's file;
+//! * [`rewrite`]: recordings made from others;
 //! * [`symbols`]: code addresses to functions, files and lines;
-//! * [`unseen`]: whether the recording sees the memory that the target takes;
-//! * [`progress`]: how far what takes long has come;
+//! * [`unseen`]: whether the recording misses memory that the target takes;
+//! * [`progress`]: progress of long operations;
 //! * [`report`]: the text and the JSON of `prof report`.
 //!
-//! A recording is input that nobody vouches for: cut off, damaged or made up, it leads to an
-//! [`Error`] or to the figures of what was whole with a [`Note`], and never to a panic.
+//! A recording is untrusted input: if it is cut off, damaged or made up, the result is an [`Error`], or the figures of
+//! its whole part with a [`Note`], but never a panic.
 
 mod askers;
 pub mod diff;

@@ -1,44 +1,44 @@
-//! How far what takes long has come, for whoever shows it.
+//! Reports the progress of long operations.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A moment of what takes long.
+/// The progress of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
-    /// What is being done.
+    /// Description of the operation.
     pub what: &'static str,
-    /// How much of it is done.
+    /// Amount of work done, in the unit of `total`.
     pub done: u64,
-    /// Of so much.
+    /// Total amount of work.
     pub total: u64,
-    /// Since it began.
+    /// Time since the operation began.
     pub elapsed: Duration,
 }
 
-/// Gets the moments, `None` at the end of each thing.
+/// Receives progress reports; `None` at the end of each operation.
 pub type Show = fn(Option<At>);
 
-/// Nobody is told more often than this.
+/// Shortest interval between two reports.
 const EVERY: Duration = Duration::from_millis(100);
 
 static SHOW: OnceLock<Show> = OnceLock::new();
-/// What is within another step is part of that.
+/// An operation is running: others that begin within it are not reported.
 static UNDER_WAY: AtomicBool = AtomicBool::new(false);
 
-/// Has `show` told from now on; the first call counts.
+/// Sets the receiver of progress reports. Only the first call has an effect.
 pub fn show(show: Show) {
     let _ = SHOW.set(show);
 }
 
-/// Something that may take long; over when it is dropped.
+/// An operation that may take long; it ends when this is dropped.
 pub(crate) struct Step {
     what: &'static str,
     total: u64,
     done: AtomicU64,
     began: Instant,
-    /// Milliseconds after that when somebody was told.
+    /// Milliseconds from the beginning to the last report.
     told: AtomicU64,
     outermost: bool,
 }
@@ -50,14 +50,14 @@ impl Step {
         Self { what, total, done, began: Instant::now(), told, outermost }
     }
 
-    /// So much more is done.
+    /// Adds to the work done.
     pub(crate) fn add(&self, n: u64) {
         if self.outermost {
             self.tell(self.done.fetch_add(n, Relaxed) + n);
         }
     }
 
-    /// So much is done in all.
+    /// Sets the work done.
     pub(crate) fn set(&self, done: u64) {
         if self.outermost {
             self.tell(done);
@@ -103,7 +103,7 @@ mod tests {
         step.add(12);
         drop(step);
         let seen = SEEN.lock().expect("a lock");
-        // Other tests of this process may have steps as well.
+        // Other tests of this process may report progress as well.
         let of: Vec<_> = seen.iter().flatten().filter(|a| a.what == "a test of steps").collect();
         assert!(seen.iter().flatten().all(|a| a.what != "a step of the test"));
         if let Some(last) = of.last() {

@@ -1,8 +1,8 @@
-//! Whether a recording sees the memory that its target takes.
+//! Detects that a recording misses memory that its target takes.
 //!
-//! A target may take memory from the kernel by itself, or have its work done by other processes. Then a
-//! recording has next to nothing in it, and looks healthy. What speaks against that is the growth of the
-//! target's private memory, which the recorded blocks must explain.
+//! A target may take memory from the kernel itself, or have its work done by other processes. Then its recording is
+//! nearly empty, and looks healthy. The sign of this is growth of the target's private memory that the recorded blocks
+//! do not explain.
 
 use crate::Analysis;
 use crate::load::{Sample, WorkerSeen};
@@ -12,38 +12,38 @@ use prof_trace::runtimes::Runtime;
 use serde::Serialize;
 
 const MIB: u64 = 1 << 20;
-/// Less growth is not spoken of: where nothing is known of the target, where it is known to have memory of its
-/// own, and where that is nearly all it has.
+/// Least growth that is reported: if nothing is known of the target, if it is known to take memory itself, and if that
+/// is nearly all it has.
 const LEAST: [u64; 3] = [4 * MIB, 4 * MIB, 2 * MIB];
-/// What an allocator may add to a block, and to all.
+/// Assumed overhead of an allocator, per block and in total.
 const PER_BLOCK: u64 = 64;
 const SLACK: u64 = MIB;
-/// Processor time after which next to no events are odd, in ms: some ticks of the kernel.
+/// Processor time in milliseconds after which a nearly empty recording is suspicious: some ticks of the kernel.
 const BUSY_MS: u64 = 50;
-/// Workers that are named.
+/// Number of worker processes that are named.
 const NAMED: usize = 5;
 
-/// What speaks against a recording.
+/// Signs that a recording misses memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Unseen {
-    /// By how much the target's private memory has grown since the attach.
+    /// Growth of the target's private memory since the attach.
     pub grown_bytes: u64,
-    /// What recorded blocks took of that, at most.
+    /// Greatest part of that growth that recorded blocks explain.
     pub recorded_bytes: u64,
-    /// Events of the recording.
+    /// Number of recorded events.
     pub events: u64,
-    /// Processor time since the attach, in ms.
+    /// Processor time since the attach, in milliseconds.
     pub cpu_ms: u64,
-    /// What takes memory from the kernel itself in the target, as far as it is known.
+    /// Runtimes in the target that are known to take memory from the kernel themselves.
     pub runtimes: Vec<&'static str>,
     /// The modules whose functions are recorded.
     pub hooked: Vec<String>,
-    /// The same in words, a line each.
+    /// The signs in words, a line each.
     pub text: Vec<String>,
 }
 
 impl Unseen {
-    /// What speaks against a recording of all blocks, with what is known of the target now, if it lives.
+    /// Checks a recording of all blocks, with the target's present figures if it still runs.
     #[must_use]
     pub fn of(analysis: &Analysis, now: Option<Sample>) -> Option<Self> {
         let meta = analysis.meta();
@@ -69,7 +69,7 @@ impl Unseen {
         let (recorded, explained) = explained(analysis);
         let silent =
             takes_all && cpu_ms >= BUSY_MS && !capture.is_sampled() && analysis.events() < cpu_ms;
-        // What allocators keep beside blocks is a part of what blocks take.
+        // Allocators keep memory in proportion to the blocks.
         let has_grown = grown.saturating_sub(explained) >= least.max(grown / 4);
         if !silent && !has_grown {
             return None;
@@ -121,19 +121,18 @@ impl Unseen {
     }
 }
 
-/// Whether recording was never paused: what grew in a pause is not to be explained.
+/// Returns whether recording was never paused: growth during a pause can't be explained.
 fn was_on(analysis: &Analysis) -> bool {
     let parts = analysis.parts();
     let on = parts.iter().map(|p| p.end.saturating_sub(p.start)).fold(0, u64::saturating_add);
     let start = analysis.meta().target.start_ticks;
     let all = analysis.end_ticks().saturating_sub(start);
-    // A few milliseconds pass before recording is first on.
+    // A few milliseconds pass before recording is on for the first time.
     let late = parts.first().map_or(all, |p| p.start.saturating_sub(start));
     parts.len() == 1 && on.saturating_add(late) >= all / 20 * 19
 }
 
-/// By how much private memory has grown for good: what it was at least in the last fifth of the time, without
-/// stacks.
+/// Returns the lasting growth of private memory, without stacks: to the minimum of the last fifth of the time.
 fn grown(analysis: &Analysis, first: Sample, last: Sample) -> u64 {
     let meta = analysis.meta();
     let fifth = last.ticks.saturating_sub(first.ticks) / 5;
@@ -148,9 +147,8 @@ fn grown(analysis: &Analysis, first: Sample, last: Sample) -> u64 {
     end.saturating_sub(first.private).saturating_sub(stacks)
 }
 
-/// What recorded blocks took, and how much growth they may explain. Of a target that is known to have memory of
-/// its own, the blocks that were live at one time; of others all that there ever were, as an allocator may keep
-/// what was freed.
+/// Returns the bytes of recorded blocks, and the growth that they may explain. If the target is known to take memory
+/// itself, the blocks live at one time count; otherwise all blocks ever, as an allocator may keep what was freed.
 fn explained(analysis: &Analysis) -> (u64, u64) {
     let t = analysis.totals();
     let f = &t.figures;
@@ -166,7 +164,7 @@ fn explained(analysis: &Analysis) -> (u64, u64) {
     }
 }
 
-/// File names of the modules that are hooked.
+/// Returns the file names of the hooked modules.
 fn hooked(analysis: &Analysis) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for h in &analysis.meta().hooks.hooked {
@@ -178,23 +176,23 @@ fn hooked(analysis: &Analysis) -> Vec<String> {
     names
 }
 
-/// A worker, as reports name it.
+/// A worker process in reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct WorkerData {
-    /// Its process id, as prof saw it.
+    /// Process ID in prof's namespace.
     pub pid: i32,
-    /// Resident bytes, at last.
+    /// Resident bytes when it was last seen.
     pub rss_bytes: u64,
-    /// By how much they grew since the attach.
+    /// Growth of the resident bytes since it was first seen.
     pub grown_bytes: u64,
-    /// It was forked since the attach: it has prof's jumps and can't be recorded as it is.
+    /// It was forked after the attach: it contains prof's jumps and can't be recorded as it is.
     pub forked_since: bool,
 }
 
-/// The workers of a process that were there for more than a moment, those first that have grown the most.
+/// Returns the worker processes that were seen more than once, sorted by growth, the most first.
 #[must_use]
 pub fn workers(seen: &[WorkerSeen]) -> Vec<WorkerData> {
-    // A child that saves a snapshot, or a shell's, is gone at the next look.
+    // Short-lived children, such as one that saves a snapshot, are not seen twice.
     let stays = seen.iter().filter(|w| w.looks > 1);
     let mut all: Vec<WorkerData> = stays
         .map(|w| WorkerData {
@@ -208,7 +206,7 @@ pub fn workers(seen: &[WorkerSeen]) -> Vec<WorkerData> {
     all
 }
 
-/// The same in words.
+/// Returns a text that names the worker processes.
 #[must_use]
 pub fn workers_text(all: &[WorkerData]) -> Option<String> {
     all.first()?;

@@ -1,6 +1,6 @@
-//! Who asked for a block: the innermost frame of its stack that does not hand out memory for somebody else.
+//! Finds who asked for a block: the innermost frame of its stack that does not allocate on behalf of another function.
 //!
-//! Three kinds of frames are passed over: allocators, the standard libraries of C++ and Rust ([`names`]), and
+//! The search passes over three kinds of frames: allocators, the standard libraries of C++ and Rust ([`names`]), and
 //! the program's own wrappers, such as `zmalloc`, which are recognised by their use ([`wrappers`]).
 
 mod names;
@@ -13,25 +13,25 @@ use std::collections::{HashMap, HashSet};
 
 pub(crate) use names::bare;
 
-/// Which functions are passed over in the search for who asked.
+/// The set of functions that the search for the asking frame passes over.
 pub(crate) struct Askers {
     patterns: Vec<Regex>,
-    /// By the path of their module, or nothing.
+    /// Names of the wrapper functions, by the path of their module (empty if it is not known).
     wrappers: HashMap<Box<str>, HashSet<Box<str>>>,
-    /// Only allocators are passed over, not wrappers and libraries.
+    /// Passes over allocators only, not over wrappers and libraries.
     shows_wrappers: bool,
 }
 
-/// Places in a stack.
+/// Indices of frames in a stack, counted from the innermost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
-    /// The frame that asked.
+    /// The frame that asked for the memory.
     pub asker: usize,
-    /// The outermost frame that was passed over, if that is no allocator: what the asker called.
+    /// The outermost frame that was passed over, if it is not an allocator: the function that the asker called.
     pub through: Option<usize>,
 }
 
-/// Why a frame is passed over.
+/// The reason why a frame is passed over; `Asker` if it is not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Allocator,
@@ -41,8 +41,8 @@ enum Kind {
 }
 
 impl Askers {
-    /// For a recording, with the functions to skip that its [`SymbolOptions`](crate::symbols::SymbolOptions)
-    /// name.
+    /// Finds the wrappers of a recording, and compiles the patterns of functions to skip from its
+    /// [`SymbolOptions`](crate::symbols::SymbolOptions).
     pub fn new(analysis: &Analysis, symbols: &mut Symbolizer<'_>) -> Self {
         let options = analysis.symbol_options();
         let patterns = options.skip.iter().filter_map(|p| Regex::new(p).ok()).collect();
@@ -75,9 +75,9 @@ impl Askers {
         self.wrappers.get(module.unwrap_or("")).is_some_and(|names| names.contains(name))
     }
 
-    /// Who asked. `frame` returns the function and module of the frames from the innermost on, and `None`
-    /// behind the last. If each frame is to be passed over, the innermost that is no allocator asked.
-    /// Returns `None` for a stack without frames.
+    /// Returns the frame that asked. `frame` returns the function and module of a frame, counted from the innermost,
+    /// and `None` behind the outermost. If every frame is to be passed over, the innermost that is not an allocator
+    /// counts as the asker. Returns `None` for a stack without frames.
     pub fn find<'a>(
         &self,
         frame: impl Fn(usize) -> Option<(Option<&'a str>, Option<&'a str>)>,

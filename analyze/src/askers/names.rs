@@ -1,6 +1,6 @@
-//! Functions that are known by their names: allocators, and the standard libraries of C++ and Rust.
+//! Recognises functions by their names: allocators, and the standard libraries of C++ and Rust.
 
-/// Functions that hand out memory for somebody else.
+/// Names of functions that allocate on behalf of their callers.
 const ALLOCATORS: [&str; 14] = [
     "malloc",
     "calloc",
@@ -26,7 +26,7 @@ const PREFIXES: [&str; 14] = [
     "__rdl_",
     "__rg_",
     "alloc::raw_vec::",
-    // With and without template arguments.
+    // These occur with and without template arguments.
     "__gnu_cxx::new_allocator",
     "__gnu_cxx::__alloc_traits",
     "std::__new_allocator",
@@ -37,10 +37,10 @@ const PREFIXES: [&str; 14] = [
     "std::__1::__libcpp_",
 ];
 
-/// Members of the standard library's containers that only make a node, an array or a string's buffer.
+/// Member functions of the C++ containers that only allocate a node, an array or a string's buffer.
 const MEMBERS: [&str; 4] = ["::_M_allocate", "::_M_get_node", "::_S_allocate", "::_M_create"];
 
-/// Whether a function only hands out memory, so that the one that called it is who asked for it.
+/// Returns whether a function only allocates on behalf of its caller.
 pub(super) fn is_allocator(function: &str) -> bool {
     let plain = function.split('(').next().unwrap_or(function);
     let plain = plain.strip_prefix("__GI_").unwrap_or(plain);
@@ -51,13 +51,13 @@ pub(super) fn is_allocator(function: &str) -> bool {
         || (plain.starts_with("std::") && MEMBERS.iter().any(|m| is_member(plain, m)))
 }
 
-/// Whether a function's own name, behind all template arguments, begins with this.
+/// Returns whether the last part of a function's name, without template arguments, begins with `member`.
 fn is_member(plain: &str, member: &str) -> bool {
     let plain = without_arguments(plain);
     plain.rfind(member).is_some_and(|at| !plain[at + member.len()..].contains([':', '>']))
 }
 
-/// The name of a function template without the arguments that it was made with.
+/// Returns the name of a function template without its template arguments.
 fn without_arguments(plain: &str) -> &str {
     if !plain.ends_with('>') {
         return plain;
@@ -92,15 +92,16 @@ const LIBRARIES: [&str; 12] = [
     "<&mut std::",
 ];
 
-/// Whether a function belongs to the standard library of C++ or Rust.
+/// Returns whether a function belongs to the standard library of C++ or Rust.
 pub(super) fn is_library(function: &str) -> bool {
     let name = without_type(function);
     LIBRARIES.iter().any(|p| name.starts_with(p))
 }
 
-/// A demangled name without the return type that C++ gives to templates: `void f<int>(int)` is `f<int>(int)`.
+/// Returns a demangled name without the return type that C++ puts before template instances: `f<int>(int)` for `void
+/// f<int>(int)`.
 fn without_type(function: &str) -> &str {
-    // Rust's names have no return types, and spaces between brackets only.
+    // Rust's names have no return type, and have spaces only between brackets.
     if function.starts_with('<') {
         return function;
     }
@@ -117,7 +118,7 @@ fn without_type(function: &str) -> &str {
     &function[begin..]
 }
 
-/// A function's name alone: `std::vector::resize`, without return type, template arguments and parameters.
+/// Returns a function's bare name, without return type, template arguments and parameters: `std::vector::resize`.
 pub(crate) fn bare(function: &str) -> String {
     if function.starts_with('<') {
         return crate::symbols::shorten(function);
@@ -135,18 +136,18 @@ pub(crate) fn bare(function: &str) -> String {
     out
 }
 
-/// The last part of a function's name, in lower case.
+/// Returns the last component of a function's name, in lower case.
 fn last_part(function: &str) -> String {
     let plain = without_arguments(function.split('(').next().unwrap_or(function));
     plain.rsplit("::").next().unwrap_or(plain).to_ascii_lowercase()
 }
 
-/// Whether a function's name says that it allocates.
+/// Returns whether a function's name says that it allocates.
 pub(super) fn says_alloc(function: &str) -> bool {
     last_part(function).contains("alloc")
 }
 
-/// Whether a function's name says that it is a variant of the C library's allocator: `xmalloc`, `zrealloc_usable`.
+/// Returns whether a function is named as a variant of the C library's allocator: `xmalloc`, `zrealloc_usable`.
 pub(super) fn is_variant(function: &str) -> bool {
     let name = last_part(function);
     ["malloc", "realloc", "calloc"].iter().any(|n| name.contains(n))

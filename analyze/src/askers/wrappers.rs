@@ -1,5 +1,5 @@
-//! Wrappers of an allocator, recognised by their use: small functions that many places call, that a good part
-//! of a module's allocations pass through, and whose blocks have the size that the caller wants.
+//! Recognises wrappers of an allocator by their use: small functions that are called from many places, that make a good
+//! part of their module's allocations, and whose block sizes depend on the caller.
 
 use super::{Askers, Kind, names};
 use crate::Analysis;
@@ -13,20 +13,20 @@ use std::sync::Arc;
 /// A function: its name, and the path of its module.
 type Function = (Arc<str>, Option<Arc<str>>);
 
-/// So many stacks, those with the most calls, are looked at.
+/// Number of stacks that are examined: those with the most calls.
 const STACKS: usize = 20_000;
 
-/// Wrappers call wrappers: the search goes so many levels out.
+/// Wrappers call wrappers: the number of levels that the search goes outwards.
 const LEVELS: usize = 6;
-/// Functions whose names don't say that they allocate are wrappers on so many of them.
+/// Number of levels at which a function whose name does not say that it allocates can still be a wrapper.
 const UNNAMED_LEVELS: usize = 2;
-/// A wrapper is called from so many places at least.
+/// Least number of call sites that a wrapper is called from.
 const CALLERS: usize = 3;
-/// The call of the allocator lies within so many bytes of a wrapper's start.
+/// Greatest distance in bytes from a wrapper's start to its call of the allocator.
 const SMALL: u64 = 512;
-/// So many times as large as the smallest is the mean block of the caller with the largest, at least.
+/// Least ratio of the largest mean block size of a caller to the smallest.
 const SPREAD: f64 = 1.5;
-/// A function whose name does not say that it allocates makes this part of its module's allocations at least.
+/// Least part of its module's allocations that a function makes whose name does not say that it allocates.
 const PART: f64 = 0.1;
 
 /// The innermost frame of a stack that is not passed over.
@@ -34,17 +34,17 @@ const PART: f64 = 0.1;
 struct Place {
     /// Index of its code address in the stack, and of the frame among those of that address.
     at: (usize, usize),
-    /// All frames further in are allocators, or wrappers.
+    /// All frames further in are allocators or wrappers.
     is_direct: bool,
 }
 
-/// The use of a function.
+/// How a function uses the allocator, summed over its stacks.
 #[derive(Default)]
 struct Use {
     calls: u64,
-    /// Code addresses that it returns to.
+    /// Return addresses in its callers.
     callers: Vec<u64>,
-    /// The smallest and the largest mean size of its stacks' blocks.
+    /// The smallest and the largest mean block size among its stacks.
     sizes: Option<(f64, f64)>,
     /// Bytes from the function's start to its farthest call of an allocator; 0 if not known.
     reach: u64,
@@ -63,7 +63,7 @@ impl Use {
     }
 }
 
-/// Adds the wrappers of a recording to the functions that are passed over.
+/// Finds the wrappers of a recording, and adds them to the functions that are passed over.
 pub(super) fn find(askers: &mut Askers, analysis: &Analysis, symbols: &mut Symbolizer<'_>) {
     let mut groups: Vec<&Group> = analysis.groups().iter().filter(|g| calls(g) > 0).collect();
     groups.sort_by_key(|g| (Reverse(calls(g)), g.node));
@@ -94,7 +94,7 @@ fn calls(g: &Group) -> u64 {
     g.figures.allocations + g.figures.reallocations
 }
 
-/// The use of each function that asks, for now.
+/// Computes the use of each function that asks, given the wrappers found so far.
 fn uses(
     askers: &Askers,
     groups: &[&Group],
@@ -135,11 +135,11 @@ impl Use {
     }
 }
 
-/// Which frame of a code address asks, if one does; and whether those further in are all allocators or
+/// For each code address: which of its frames asks, if one does, and whether those further in are all allocators or
 /// wrappers.
 type Known = HashMap<Pc, (Option<usize>, bool)>;
 
-/// The innermost frame of a stack that is not passed over.
+/// Returns the innermost frame of a stack that is not passed over.
 fn follow(
     askers: &Askers,
     stack: &[Pc],

@@ -1,8 +1,8 @@
-//! What grew and what shrank between two recordings, or two moments of one.
+//! Compares two recordings, or two moments of one recording: what grew and what shrank.
 //!
-//! Stacks are the same if their frames are: by module, function and offset in it, never by address,
-//! so that recordings of two runs can be compared. Where the two runs had different builds of a
-//! module (by build id), offsets mean nothing, and functions alone decide.
+//! Two stacks are equal if their frames are equal by module, function and offset in the function, never by address, so
+//! that recordings of two runs can be compared. Where the two runs had different builds of a module (by build ID),
+//! offsets are meaningless, and only functions are compared.
 
 mod text;
 
@@ -14,78 +14,79 @@ use crate::symbols::Symbolizer;
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-/// How to compare.
+/// Options of a comparison.
 #[derive(Clone, Debug, Default)]
 pub struct DiffOptions {
-    /// How many stacks; 0: all.
+    /// Number of stacks to show; 0: all.
     pub top: usize,
-    /// The filter, to be named.
+    /// The filter in effect, to be named in the output.
     pub filter: Vec<FilterData>,
 }
 
-/// A comparison.
+/// A comparison of two recordings.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Diff {
     /// Version of this format: 1.
     pub version: u32,
-    /// What it was.
+    /// The recording, or moment, compared with.
     pub before: Head,
-    /// What it is.
+    /// The recording, or moment, that is compared.
     pub after: Head,
     /// The difference of the totals.
     pub total: Change,
-    /// The stacks that differ and are shown, those whose live bytes differ the most first.
+    /// The stacks shown: those that differ, by the largest difference of live bytes first.
     pub stacks: Vec<DiffData>,
-    /// All other stacks that differ.
+    /// Sum of the differences of all other stacks.
     pub rest: Change,
-    /// How many those are.
+    /// Number of these other stacks.
     pub rest_stacks: u64,
-    /// Stacks that do not differ.
+    /// Number of stacks that do not differ.
     pub same_stacks: u64,
-    /// Modules of which the two have different builds.
+    /// Paths of the modules of which the two recordings have different builds.
     pub rebuilt: Vec<String>,
 }
 
-/// What changed: after minus before.
+/// Differences: after minus before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Change {
     /// Live bytes.
     pub live_bytes: i64,
     /// Live blocks.
     pub live_count: i64,
-    /// Bytes ever handed out.
+    /// Bytes ever allocated.
     pub allocated_bytes: i64,
-    /// Blocks ever handed out, by reallocation or not.
+    /// Blocks ever allocated, by reallocation or not.
     pub allocations: i64,
     /// Temporary blocks.
     pub temporary: i64,
 }
 
-/// A stack that differs.
+/// A stack whose figures differ.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct DiffData {
-    /// Its figures before; zero if it was not there.
+    /// Figures before; zero if the stack did not occur.
     pub before: Side,
-    /// Its figures after.
+    /// Figures after; zero if the stack did not occur.
     pub after: Side,
     /// After minus before.
     pub change: Change,
-    /// The frames, innermost first, as they are after, or were before if the stack is gone.
+    /// The frames, innermost first, named as in the second recording, or as in the first if the stack occurs only
+    /// there.
     pub frames: Vec<FrameData>,
-    /// The stack was cut short.
+    /// The stack was cut short: outer frames are missing.
     pub truncated: bool,
 }
 
-/// One side of a comparison.
+/// Figures of one side of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Side {
     /// Live bytes.
     pub live_bytes: u64,
     /// Live blocks.
     pub live_count: u64,
-    /// Bytes ever handed out.
+    /// Bytes ever allocated.
     pub allocated_bytes: u64,
-    /// Blocks ever handed out, by reallocation or not.
+    /// Blocks ever allocated, by reallocation or not.
     pub allocations: u64,
     /// Temporary blocks.
     pub temporary: u64,
@@ -122,7 +123,7 @@ impl Change {
     }
 }
 
-/// Stacks by what makes them the same.
+/// Computes keys of stacks: stacks with equal keys are compared with each other.
 struct Keys<'a> {
     analysis: &'a Analysis,
     symbols: Symbolizer<'a>,
@@ -162,7 +163,7 @@ impl Keys<'_> {
     }
 }
 
-/// Modules of which two recordings have different builds.
+/// Returns the paths of the modules of which two recordings have different builds.
 fn rebuilt(a: &Analysis, b: &Analysis) -> HashSet<String> {
     let ids = |x: &Analysis| -> HashMap<String, Vec<u8>> {
         let known = x.meta().modules.values().filter(|m| !m.build_id.is_empty());
@@ -173,7 +174,7 @@ fn rebuilt(a: &Analysis, b: &Analysis) -> HashSet<String> {
     a.iter().filter(differs).map(|(path, _)| path.clone()).collect()
 }
 
-/// A stack on both sides: its groups, by index, and its figures.
+/// The group indices and figures of one stack on both sides.
 #[derive(Default)]
 struct Pair {
     groups: [Option<usize>; 2],
@@ -181,7 +182,7 @@ struct Pair {
 }
 
 impl Diff {
-    /// Compares two recordings, or two moments of one.
+    /// Compares two recordings, or two moments of one recording.
     pub fn new(before: &Analysis, after: &Analysis, options: &DiffOptions) -> Self {
         let rebuilt = rebuilt(before, after);
         let mut pairs: BTreeMap<String, Pair> = BTreeMap::new();
@@ -240,7 +241,7 @@ impl Diff {
         }
     }
 
-    /// As JSON.
+    /// Returns the comparison as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }

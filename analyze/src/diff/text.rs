@@ -1,4 +1,4 @@
-//! A comparison as text.
+//! Formats a comparison as text.
 
 use super::{Change, Diff, DiffData};
 use crate::report::units::{bytes, count, duration, signed_bytes as signed};
@@ -6,10 +6,10 @@ use crate::report::{Head, Style, frame_lines};
 use std::fmt::{self, Write};
 
 impl Diff {
-    /// The comparison as text.
+    /// Returns the comparison as text.
     pub fn text(&self, style: Style) -> String {
         let mut out = String::new();
-        // Writing to a string does not fail.
+        // Writing to a string can't fail.
         let _ = self.write(style, &mut out);
         out
     }

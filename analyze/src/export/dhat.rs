@@ -1,5 +1,5 @@
-//! DHAT's JSON, for dh_view: totals, the peak of all, the end, and lifetimes, by stack. What DHAT knows
-//! of reads and writes is not recorded.
+//! Writes DHAT's JSON, for dh_view: totals, the peak, the end, and lifetimes, by stack. DHAT's counts of reads and
+//! writes are not recorded.
 
 use super::profile::{base, label};
 use super::{ExportError, Profile, Source};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::Write;
 
-/// Nanoseconds that the blocks of each group lived, until the end at most.
+/// Returns for each group the sum of its blocks' lifetimes in nanoseconds, counted to the end of the recording at most.
 fn lifetimes(source: &Source<'_>) -> Result<Vec<u64>, crate::index::Damaged> {
     let analysis = source.index.analysis();
     let clock = &analysis.meta().clock;

@@ -1,8 +1,8 @@
-//! The Firefox Profiler's processed profile, version 48 of its format (`docs-developer` and
+//! Writes the Firefox Profiler's processed profile, version 48 of its format (`docs-developer` and
 //! `src/types/profile.js` of the profiler; later versions upgrade it).
 //!
-//! One thread, with a sample for each stack: its weight is the cost, its time that of its first block. A
-//! counter shows the live bytes over time.
+//! The profile has one thread, with a sample for each stack: its weight is the cost, its time that of the stack's first
+//! block. A counter shows the live bytes over time.
 
 use super::profile::{base, label};
 use super::timeline::Timeline;
@@ -13,10 +13,10 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::Write;
 
-/// Moments at which the counter is given.
+/// Number of moments at which the counter has a value.
 const MOMENTS: usize = 1000;
 
-/// Strings by number.
+/// String table: the index of a string is its number in the profile.
 #[derive(Default)]
 struct Strings {
     all: Vec<String>,
@@ -34,29 +34,29 @@ impl Strings {
     }
 }
 
-/// What a function is known by: name, file, resource.
+/// Key of a function: name, file, resource.
 type Function = (usize, Option<usize>, Option<usize>);
-/// What a frame is known by: address, how far in among the inlined, function, line.
+/// Key of a frame: address, inline depth, function, line.
 type FrameKey = (Option<u64>, usize, usize, Option<u32>);
 
-/// The tables of the thread.
+/// Tables of the profile's only thread.
 #[derive(Default)]
 struct Tables {
     strings: Strings,
     libs: Vec<Value>,
-    /// By path: number of the resource, which is that of the library.
+    /// Number of the resource, which is also that of the library, by path.
     resources: HashMap<String, usize>,
     resource_names: Vec<usize>,
     functions: Vec<Function>,
     known_functions: HashMap<Function, usize>,
     frames: Vec<FrameKey>,
     known_frames: HashMap<FrameKey, usize>,
-    /// Prefix and frame.
+    /// Prefix (caller's stack) and frame of each stack.
     stacks: Vec<(Option<usize>, usize)>,
     known_stacks: HashMap<(Option<usize>, usize), usize>,
 }
 
-/// The number of a thing, which is added if it is new.
+/// Returns the index of a key, which is added if it is new.
 fn number<K: Copy + Eq + std::hash::Hash>(
     all: &mut Vec<K>,
     known: &mut HashMap<K, usize>,
@@ -152,7 +152,7 @@ impl Tables {
     }
 }
 
-/// The id that symbol servers know a library by: the first 16 bytes of its build id, as a GUID of
+/// Returns the ID by which symbol servers know a library: the first 16 bytes of its build ID, as a GUID of
 /// little-endian parts, and an age of 0.
 fn breakpad(id: &str) -> String {
     let id = format!("{:0<32}", id.get(..id.len().min(32)).unwrap_or_default()).to_uppercase();
@@ -226,7 +226,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
     Ok(())
 }
 
-/// The live bytes over time.
+/// Returns the counter of live bytes over time.
 fn counter(timeline: &Timeline, target: &prof_trace::records::Target) -> Value {
     let mut before = 0;
     let steps: Vec<i64> = timeline

@@ -1,4 +1,4 @@
-//! Folded stacks (`outer;inner cost`), and flame graphs made of them.
+//! Writes folded stacks (`outer;inner cost`), and flame graphs made of them.
 
 use super::profile::{Stack, base, label};
 use super::{Cost, ExportError, Profile, Source, one_line};
@@ -6,7 +6,7 @@ use crate::symbols::Frame;
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 
-/// `;` separates frames, so no frame may have one.
+/// Returns the name of a frame without `;`, which separates frames.
 fn name(f: &Frame) -> String {
     let label = label(f).replace(';', ":");
     match &f.module {
@@ -28,7 +28,7 @@ fn folded(profile: &Profile, stack: &Stack) -> String {
     names.join(";")
 }
 
-/// Lines in the order of their text; stacks that read the same are one line.
+/// Returns the lines in the order of their text, each with its cost. Stacks with the same text become one line.
 fn lines(profile: &Profile, cost: Cost) -> BTreeMap<String, u64> {
     let mut lines = BTreeMap::new();
     for s in &profile.stacks {

@@ -1,11 +1,11 @@
-//! heaptrack's text, as its interpreter writes it (file version 2): strings, instruction pointers and
-//! traces, then every allocation and deallocation in the order of time.
+//! Writes heaptrack's text format as its interpreter does (file version 2): strings, instruction pointers and traces,
+//! then every allocation and deallocation in the order of time.
 
 use super::{ExportError, Profile, Source, one_line};
 use std::collections::HashMap;
 use std::io::{self, Write};
 
-/// Numbers of things that were written; 0 is nothing.
+/// Writes heaptrack's lines, and numbers strings and traces from 1; 0 means none.
 struct Writer<'a> {
     out: &'a mut dyn Write,
     strings: HashMap<String, u64>,
@@ -26,7 +26,7 @@ impl Writer<'_> {
         Ok(n)
     }
 
-    /// An instruction pointer for each location; they are numbered from 1.
+    /// Writes an instruction pointer for each location. heaptrack numbers them from 1.
     fn pointers(&mut self, profile: &Profile) -> io::Result<()> {
         for l in &profile.locations {
             let module = l.frames.last().and_then(|f| f.module.clone());
@@ -43,7 +43,7 @@ impl Writer<'_> {
         Ok(())
     }
 
-    /// The trace of a stack: its outermost frame comes first.
+    /// Writes the trace of a stack, from the outermost frame inwards, and returns its number.
     fn trace(&mut self, locations: &[u32]) -> io::Result<u64> {
         let mut parent = 0;
         for l in locations.iter().rev() {
@@ -74,7 +74,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
     w.pointers(&profile)?;
     let traces: Vec<u64> =
         profile.stacks.iter().map(|s| w.trace(&s.locations)).collect::<io::Result<_>>()?;
-    // heaptrack takes number 0 for no allocation in one place.
+    // heaptrack takes allocation number 0 for none in one place, so a dummy takes that number.
     writeln!(w.out, "a 0 0")?;
     let mut sizes: HashMap<(u64, u32), u64> = HashMap::new();
     let (mut now, mut failed) = (0, None);

@@ -1,4 +1,4 @@
-//! Massif's output: the live bytes over time, with the tree of stacks at the peak and at the end.
+//! Writes Massif's output: the live bytes over time, with the tree of stacks at the peak and at the end.
 
 use super::profile::{base, label};
 use super::{ExportError, Profile, Source, one_line};
@@ -6,11 +6,11 @@ use crate::model::Analysis;
 use crate::symbols::Frame;
 use std::io::{self, Write};
 
-/// Snapshots that are taken, beside that of the peak.
+/// Number of snapshots, besides that of the peak.
 const SNAPSHOTS: u64 = 100;
-/// What has a smaller part of the whole is not shown by itself.
+/// Nodes with a smaller part of the total are summed up in one line.
 const THRESHOLD: f64 = 0.01;
-/// Trees are no deeper.
+/// Greatest depth of the trees.
 const DEPTH: usize = 64;
 
 pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
@@ -27,7 +27,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
     at.push(peak_at);
     at.sort_unstable();
     at.dedup();
-    // What is live at each of them, everything of that moment included.
+    // Bytes live at each snapshot, all events of that moment included.
     let mut live = vec![0u64; at.len()];
     source.query.in_order(source.until(), |e| {
         let i = at.partition_point(|t| *t < e.time());
@@ -57,7 +57,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
     Ok(())
 }
 
-/// Stacks from the inside out, as Massif has them.
+/// Writes the stacks as a tree from the innermost frame outwards, as Massif does.
 fn tree(analysis: &Analysis, out: &mut dyn Write) -> io::Result<()> {
     let profile = Profile::new(analysis);
     let stacks: Vec<(Vec<&Frame>, u64)> = profile
@@ -72,7 +72,7 @@ fn tree(analysis: &Analysis, out: &mut dyn Write) -> io::Result<()> {
     node(0, total, name, &stacks, total, out)
 }
 
-/// A stack from some frame outwards, and its bytes.
+/// A stack from some frame outwards, and its live bytes.
 type Part<'a> = (&'a [&'a Frame], u64);
 
 fn node(
@@ -117,7 +117,7 @@ fn node(
     Ok(())
 }
 
-/// `0x1234: function (file.c:12)`.
+/// Returns a frame as Massif names it: `0x1234: function (file.c:12)`.
 fn place(f: &Frame) -> String {
     let name = label(f);
     match (&f.file, f.line, &f.module) {

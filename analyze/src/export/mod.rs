@@ -1,7 +1,7 @@
-//! A recording in the formats of other tools.
+//! Exports a recording in the formats of other tools.
 //!
-//! Each writes to a stream, so that nothing but the stacks is held in memory. Those with one number
-//! for each stack take a [`Cost`].
+//! Each format is written to a stream, so that only the stacks are held in memory. Formats with one number for each
+//! stack take a [`Cost`].
 
 mod dhat;
 mod firefox;
@@ -30,27 +30,27 @@ use std::io::{self, Write};
 pub use packing::{Output, Packing};
 pub use profile::Profile;
 
-/// What a stack is shown by.
+/// The figure that a stack is shown by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Cost {
     /// Bytes that are live.
     #[default]
     Live,
-    /// Bytes that are live at the end of the recording: what was never given back.
+    /// Bytes that are live at the end of the recording: those never freed.
     Leaked,
-    /// Bytes that were live when the most were.
+    /// Bytes that were live at the peak.
     Peak,
-    /// Bytes ever handed out.
+    /// Bytes ever allocated.
     Allocated,
-    /// Blocks ever handed out, by reallocation or not.
+    /// Blocks ever allocated, by reallocation or not.
     Allocations,
     /// Temporary blocks.
     Temporary,
 }
 
 impl Cost {
-    /// What is counted.
+    /// Returns the unit: `bytes` or `blocks`.
     pub fn unit(self) -> &'static str {
         match self {
             Cost::Allocations | Cost::Temporary => "blocks",
@@ -58,7 +58,7 @@ impl Cost {
         }
     }
 
-    /// Its name.
+    /// Returns the name that the command line has for it.
     pub fn name(self) -> &'static str {
         match self {
             Cost::Live => "live",
@@ -71,7 +71,7 @@ impl Cost {
     }
 }
 
-/// A format.
+/// An export format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Folded stacks, one a line.
@@ -98,7 +98,7 @@ pub enum Format {
     Html,
     /// Firefox Profiler's JSON.
     Firefox,
-    /// The calls, to be made again with another allocator.
+    /// The allocator calls, to be replayed with another allocator.
     Replay,
     /// Every block, as Parquet.
     Parquet,
@@ -106,16 +106,16 @@ pub enum Format {
     ParquetStacks,
 }
 
-/// Why nothing came of it.
+/// Why an export failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {
-    /// The output can't be written.
+    /// The output could not be written.
     #[error("cannot write the export: {0}")]
     Write(#[from] io::Error),
-    /// The index can't be read.
+    /// The index could not be read.
     #[error(transparent)]
     Damaged(#[from] Damaged),
-    /// The format has single events, of which the recording has only a part.
+    /// The format lists single events, of which the recording has only a part.
     #[error(
         "this format can't say that blocks were left out of the recording (--sample, --min-size and \
          their like); use html, pprof, folded, flamegraph, speedscope or firefox, which take estimates, or csv, json \
@@ -131,33 +131,34 @@ pub enum ExportError {
     NoParquet,
 }
 
-/// What to export.
+/// The input of an export.
 pub struct Source<'a> {
     /// The recording.
     pub index: &'a Index,
-    /// Which blocks.
+    /// Selects the blocks.
     pub query: &'a Query<'a>,
-    /// Ticks that the figures are of; `None`: the end. Formats that hold every event end there.
+    /// Ticks of the moment that the figures describe; `None`: the end. Formats with every event end there.
     pub at: Option<u64>,
-    /// What a stack is shown by.
+    /// The figure that stacks are shown by.
     pub cost: Cost,
-    /// The filter, to be named.
+    /// The filter in effect, to be named in the output.
     pub filter: Vec<FilterData>,
 }
 
 impl Source<'_> {
-    /// No event is later.
+    /// Returns the ticks of the last moment whose events are exported.
     fn until(&self) -> u64 {
         self.at.unwrap_or(u64::MAX)
     }
 
-    /// So many blocks of the program each block of a size stands for: 1, if it is not one of a sample.
+    /// Returns the weight of a sampled block of this size: the number of the program's blocks that it represents. It is
+    /// 1 if the recording is not sampled.
     fn weight(&self, size: u64) -> f64 {
         let capture = self.index.analysis().capture();
         if capture.is_sampled() { 1.0 / probability(&capture, size) } else { 1.0 }
     }
 
-    /// The stacks with their figures. At the peak, if that is asked for.
+    /// Returns the stacks with their figures, at the peak if the cost is [`Cost::Peak`].
     fn profile(&self) -> Result<Profile, Damaged> {
         let analysis = match self.cost {
             Cost::Peak => {
@@ -170,10 +171,10 @@ impl Source<'_> {
         Ok(Profile::new(&analysis))
     }
 
-    /// Writes it.
+    /// Writes the export to `out`.
     ///
     /// # Errors
-    /// If the index can't be read, or the output not be written.
+    /// If the index can't be read, the output can't be written, or the format can't express the recording.
     pub fn write(&self, format: Format, out: &mut dyn Write) -> Result<(), ExportError> {
         let whole = [Format::Heaptrack, Format::Massif, Format::Dhat, Format::Replay];
         if whole.contains(&format) && !self.index.analysis().capture().is_everything() {
@@ -205,7 +206,7 @@ impl Source<'_> {
     }
 }
 
-/// Names come from the target: none shall break a line.
+/// Replaces control characters: names come from the target, and must not break a line.
 fn one_line(name: &str) -> String {
     name.replace(char::is_control, " ")
 }

@@ -1,9 +1,9 @@
-//! Exports that are compressed while they are written.
+//! Compresses exports while they are written.
 
 use std::io::{self, Write};
 use std::path::Path;
 
-/// How a file is compressed, by its name.
+/// Compression of a file, chosen by its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Packing {
     /// `.gz`
@@ -13,7 +13,7 @@ pub enum Packing {
 }
 
 impl Packing {
-    /// That of a name which ends in `.gz` or `.zst`.
+    /// Returns the compression that a name ending in `.gz` or `.zst` asks for.
     pub fn of(path: &Path) -> Option<Self> {
         match path.extension()?.to_str()? {
             "gz" => Some(Self::Gzip),
@@ -23,7 +23,7 @@ impl Packing {
     }
 }
 
-/// A file that is written, compressed or not.
+/// An output file, compressed or not.
 pub enum Output<W: Write> {
     /// Not compressed.
     Plain(W),
@@ -34,7 +34,7 @@ pub enum Output<W: Write> {
 }
 
 impl<W: Write> Output<W> {
-    /// Writes to a file in this way.
+    /// Writes to a file with this compression.
     ///
     /// # Errors
     /// If the compressor can't be set up.
@@ -48,7 +48,7 @@ impl<W: Write> Output<W> {
         })
     }
 
-    /// Writes what is held back.
+    /// Writes what the compressor still holds back, and flushes the file.
     ///
     /// # Errors
     /// If the file can't be written to.

@@ -1,9 +1,9 @@
-//! Parquet, for engines that query more than one machine holds: a file of blocks, and one of stacks.
+//! Writes Parquet, for engines that query more than one machine holds: a file of blocks, and one of stacks.
 //!
-//! `parquet` has a row for each block, with the columns of the CSV and the index of its stack;
-//! `parquet-stacks` has a row for each frame of each stack, `depth` 0 being the innermost. They are joined by
-//! `stack`. Both are written a row group at a time, compressed by zstd. The file's metadata has `prof.version`
-//! and, if not all blocks are recorded, `prof.capture` as JSON.
+//! `parquet` has a row for each block, with the columns of the CSV and the index of its stack. `parquet-stacks` has a
+//! row for each frame of each stack, `depth` 0 being the innermost. The two are joined by `stack`. Both are written a
+//! row group at a time, compressed by zstd. The file's metadata has `prof.version` and, if not all blocks are recorded,
+//! `prof.capture` as JSON.
 
 use super::rows::{self, Row};
 use super::{ExportError, Profile, Source};
@@ -19,7 +19,7 @@ use ::parquet::schema::parser::parse_message_type;
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-/// Rows of a group; so many are held in memory.
+/// Rows of a row group, which is held in memory while it is built.
 const GROUP: usize = 1 << 17;
 
 const BLOCKS: &str = "message block {
@@ -55,7 +55,7 @@ const STACKS: &str = "message frame {
     required boolean inlined;
 }";
 
-/// What the writer has written, until it is passed on.
+/// The bytes written by the Parquet writer and not yet passed on.
 #[derive(Clone, Default)]
 struct Buffer(Arc<Mutex<Vec<u8>>>);
 
@@ -79,7 +79,7 @@ impl Buffer {
     }
 }
 
-/// A column of a row group, as values and whether each is there.
+/// A column of a row group: its values, and definition levels that say which rows have one.
 enum Column {
     Int64(Vec<i64>, Vec<i16>),
     Int32(Vec<i32>, Vec<i16>),
@@ -148,7 +148,7 @@ impl Column {
     }
 }
 
-/// Writes the next column of a group, and empties it. Levels of a required column are not looked at.
+/// Writes the next column of a row group, and empties it. The definition levels of a required column are ignored.
 fn write<T: DataType, W: Write + Send>(
     group: &mut SerializedRowGroupWriter<'_, W>,
     values: &mut Vec<T::T>,
@@ -171,7 +171,7 @@ fn failed(e: ParquetError) -> io::Error {
     }
 }
 
-/// A file in the making.
+/// A file being written.
 struct Table<'a> {
     writer: SerializedFileWriter<Buffer>,
     buffer: Buffer,

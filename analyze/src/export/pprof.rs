@@ -1,5 +1,5 @@
-//! pprof's `profile.proto`, compressed by gzip: alloc_objects, alloc_space, inuse_objects and
-//! inuse_space of each stack, with the modules as mappings.
+//! Writes pprof's `profile.proto`, compressed by gzip: alloc_objects, alloc_space, inuse_objects and inuse_space of
+//! each stack, with the modules as mappings.
 
 use super::profile::Location;
 use super::{ExportError, Source};
@@ -9,7 +9,7 @@ use flate2::write::GzEncoder;
 use std::collections::HashMap;
 use std::io::Write;
 
-/// A message in the making.
+/// A protocol buffer message being built.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -22,7 +22,7 @@ impl Message {
         self.0.push(v as u8);
     }
 
-    /// An integer; 0 is left out, as the format has it.
+    /// Appends an integer field; 0 is omitted, as in the format.
     fn int(&mut self, field: u64, v: u64) {
         if v != 0 {
             self.varint(field << 3);
@@ -47,7 +47,7 @@ impl Message {
     }
 }
 
-/// Strings by number; number 0 is the empty one.
+/// String table; index 0 is the empty string.
 struct Strings {
     all: Vec<String>,
     known: HashMap<String, u64>,
@@ -69,7 +69,7 @@ impl Strings {
     }
 }
 
-/// Functions by number, from 1.
+/// Function table, numbered from 1.
 #[derive(Default)]
 struct Functions {
     known: HashMap<(u64, u64), u64>,
@@ -98,7 +98,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
         sample.packed(1, s.locations.iter().map(|l| u64::from(*l) + 1));
         let values =
             [f.allocations + f.reallocations, f.allocated_bytes, f.live_count, f.live_bytes];
-        // Numbers are signed there.
+        // pprof's values are signed.
         sample.packed(2, values.map(|v| v.min(i64::MAX as u64)));
         p.message(2, &sample);
     }
@@ -161,7 +161,7 @@ fn location(
     let mut m = Message::default();
     m.int(1, id);
     m.int(2, mapping);
-    // The instruction of the call, not the one behind it.
+    // pprof wants the address of the call instruction, not the return address behind it.
     m.int(3, l.pc.address.saturating_sub(u64::from(!l.pc.exact)));
     for f in l.frames.iter() {
         let Some(name) = &f.function else { continue };

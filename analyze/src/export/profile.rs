@@ -1,4 +1,4 @@
-//! Stacks with names and figures: what most formats are made of.
+//! Builds stacks with names and figures, which most formats are made of.
 
 use super::Cost;
 use crate::askers::Askers;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 /// A code address with its frames.
 #[derive(Clone, Debug)]
 pub struct Location {
-    /// The address.
+    /// The code address.
     pub pc: Pc,
     /// Its frames: the function itself, preceded by those inlined into it, innermost first.
     pub frames: Arc<[Frame]>,
@@ -21,29 +21,29 @@ pub struct Location {
 /// A stack with its figures.
 #[derive(Clone, Debug)]
 pub struct Stack {
-    /// Its number in the recording.
+    /// Number of the stack in the recording.
     pub node: u32,
-    /// Its locations in [`Profile::locations`], innermost first.
+    /// Indices into [`Profile::locations`], innermost first.
     pub locations: Vec<u32>,
-    /// Its outer frames are not known.
+    /// The stack was cut short: outer frames are missing.
     pub truncated: bool,
     /// Its figures.
     pub figures: Figures,
 }
 
-/// All stacks of a recording that have any of the blocks that are meant.
+/// All stacks of a recording that have at least one selected block.
 pub struct Profile {
     /// All code addresses.
     pub locations: Vec<Location>,
     /// All stacks.
     pub stacks: Vec<Stack>,
-    /// The figures of all.
+    /// Totals of all stacks.
     pub totals: Totals,
     pub(super) askers: Askers,
 }
 
 impl Profile {
-    /// Names all stacks.
+    /// Symbolises all stacks of an analysis.
     pub fn new(analysis: &Analysis) -> Self {
         let mut symbols = Symbolizer::new(analysis);
         let askers = Askers::new(analysis, &mut symbols);
@@ -69,14 +69,14 @@ impl Profile {
         Self { stacks, locations, totals: *analysis.totals(), askers }
     }
 
-    /// The frames of a stack, innermost first, those that were inlined included.
+    /// Returns the frames of a stack, innermost first, including inlined ones.
     pub fn frames<'a>(&'a self, stack: &'a Stack) -> impl DoubleEndedIterator<Item = &'a Frame> {
         stack.locations.iter().flat_map(|l| self.locations[*l as usize].frames.iter())
     }
 }
 
 impl Stack {
-    /// What it costs.
+    /// Returns the value of a cost for this stack.
     pub fn cost(&self, cost: Cost) -> u64 {
         let f = &self.figures;
         match cost {
@@ -88,12 +88,12 @@ impl Stack {
     }
 }
 
-/// The last part of a path.
+/// Returns the last component of a path.
 pub(super) fn base(path: &str) -> &str {
     path.rsplit('/').find(|s| !s.is_empty()).unwrap_or(path)
 }
 
-/// What a frame is called: its function, or module and offset.
+/// Returns the label of a frame: its function, or else module and offset, or else its address.
 pub(super) fn label(f: &Frame) -> String {
     match (&f.function, &f.module, f.offset) {
         (Some(name), ..) => super::one_line(name),

@@ -21,26 +21,26 @@ use std::io::{self, BufRead, Write};
 const MAGIC: &[u8; 8] = b"PROFRPL\n";
 const VERSION: u32 = 1;
 
-/// A call to an allocator.
+/// A call of an allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Get a block.
+    /// Allocates a block.
     Malloc {
-        /// Where to keep it.
+        /// Slot to keep the pointer in.
         slot: usize,
-        /// Bytes.
+        /// Size in bytes.
         size: u64,
     },
-    /// Give it back.
+    /// Frees a block.
     Free {
-        /// Where it is kept.
+        /// Slot of the block.
         slot: usize,
     },
-    /// Resize it.
+    /// Resizes a block.
     Realloc {
-        /// Where it is kept.
+        /// Slot of the block.
         slot: usize,
-        /// Bytes.
+        /// New size in bytes.
         size: u64,
     },
 }
@@ -49,14 +49,14 @@ const MALLOC: u64 = 1;
 const FREE: u64 = 2;
 const REALLOC: u64 = 3;
 
-/// What a file of calls says at its end; what a reader has counted.
+/// The sums at the end of a file of calls, which a reader checks against its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sums {
-    /// Number of calls.
+    /// Number of calls in the file.
     pub calls: u64,
-    /// Number of slots.
+    /// Number of slots that the calls use.
     pub slots: u64,
-    /// The most bytes that were live at a time.
+    /// Greatest number of bytes live at any time.
     pub peak_bytes: u64,
 }
 
@@ -65,7 +65,7 @@ struct Writer<'a> {
     /// Slots of live blocks with their sizes, by address.
     live: HashMap<u64, (u64, u64)>,
     empty: Vec<u64>,
-    /// Slots of blocks that were given to `realloc`, by chain.
+    /// Slots and sizes of blocks that were given to `realloc` and whose new block is yet to come, by chain.
     given: HashMap<u32, (u64, u64)>,
     sums: Sums,
     bytes: u64,
@@ -97,7 +97,7 @@ impl Writer<'_> {
         self.call(MALLOC, slot, Some(size))
     }
 
-    /// A block is in a slot from now on.
+    /// Notes that a block at `addr` is kept in a slot.
     fn keep(&mut self, addr: u64, slot: u64, size: u64) -> io::Result<()> {
         if let Some(old) = self.live.insert(addr, (slot, size)) {
             self.free(old)?;
@@ -151,7 +151,7 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
     };
     let select = |block: &mut crate::index::Block<'_>, s: &mut _| source.query.select(block, s);
     history::steps(source.index, select, source.until(), |s| w.step(s).map_err(ExportError::from))?;
-    // A block that was given away while it was another's turn: its new one is filtered out.
+    // These blocks were given to `realloc`, but the filter leaves out what it returned: free them.
     for block in std::mem::take(&mut w.given).into_values().collect::<Vec<_>>() {
         w.free(block)?;
     }
@@ -165,24 +165,24 @@ pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expo
 /// What is wrong with a file of calls.
 #[derive(Debug, thiserror::Error)]
 pub enum CallsError {
-    /// It can't be read.
+    /// The file can't be read.
     #[error("cannot read it: {0}")]
     Read(#[from] io::Error),
-    /// It is something else.
+    /// The file is of another kind.
     #[error("it holds no calls to replay; make such a file with `prof export replay`")]
     NotCalls,
-    /// It was made by a newer prof.
+    /// The file was made by a newer prof.
     #[error("it was made by a newer prof (format {0}, this prof reads up to {VERSION})")]
     Newer(u32),
-    /// It ends in the middle, or makes no sense.
+    /// The file ends in the middle of a call, or is inconsistent.
     #[error("it is damaged or cut off at its call number {0}")]
     Damaged(u64),
 }
 
-/// Reads calls, and checks that each uses a slot as it may.
+/// Reads calls, and checks that each uses its slot consistently.
 pub struct Calls<R> {
     from: R,
-    /// By slot: bytes plus one of what is in it; 0: it is empty.
+    /// For each slot the size of its block plus one; 0 if it is empty.
     slots: Vec<u64>,
     live: u64,
     sums: Sums,
@@ -190,10 +190,10 @@ pub struct Calls<R> {
 }
 
 impl<R: BufRead> Calls<R> {
-    /// Begins to read.
+    /// Reads the header of a file of calls.
     ///
     /// # Errors
-    /// If it is no such file.
+    /// If it is not such a file, or was made by a newer prof.
     pub fn new(mut from: R) -> Result<Self, CallsError> {
         let mut head = [0; 12];
         match from.read_exact(&mut head) {
@@ -226,7 +226,7 @@ impl<R: BufRead> Calls<R> {
         Err(CallsError::Damaged(self.sums.calls))
     }
 
-    /// What was read so far.
+    /// Returns the sums over the calls read so far.
     pub fn sums(&self) -> Sums {
         self.sums
     }
@@ -242,7 +242,7 @@ impl<R: BufRead> Calls<R> {
         let damaged = CallsError::Damaged(self.sums.calls);
         let size = if kind == FREE { 0 } else { self.int()? };
         let Ok(slot) = usize::try_from(head >> 2) else { return Err(damaged) };
-        // A new slot is the next one, so there are no more than calls.
+        // A new slot is always the next number, so there are no more slots than calls.
         if kind == MALLOC && slot == self.slots.len() {
             self.slots.push(0);
         }

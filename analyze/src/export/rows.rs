@@ -1,5 +1,5 @@
-//! Every block, as CSV or JSON, in the order in which they ended; those that are live come last. A block
-//! of a sample stands for as many blocks of the program as its weight says; that of others is 1.
+//! Writes every block as CSV or JSON, in the order in which the blocks ended; live blocks come last. The weight of a
+//! sampled block is the number of the program's blocks that it represents; that of others is 1.
 
 use super::{ExportError, Profile, Source};
 use crate::index::{Column, flags};
@@ -11,7 +11,7 @@ use serde::Serialize;
 use std::fmt;
 use std::io::{self, Write};
 
-/// A block.
+/// A block with the columns of the exports.
 #[derive(Serialize)]
 pub(super) struct Row {
     pub address: u64,
@@ -28,11 +28,11 @@ pub(super) struct Row {
     pub implied_free: bool,
     pub chain: Option<u64>,
     pub chain_position: u64,
-    /// What glibc says of it, if it is glibc's.
+    /// Figures of glibc's chunk header, if the block is glibc's.
     pub usable_size: Option<u64>,
     pub mmapped: Option<bool>,
     pub main_arena: Option<bool>,
-    /// So many blocks of the program it stands for.
+    /// Number of the program's blocks that this one represents.
     pub weight: f64,
 }
 
@@ -159,7 +159,7 @@ fn json_head(source: &Source<'_>, version: u32, out: &mut dyn Write) -> Result<(
     Ok(())
 }
 
-/// Version 1: an object for each block, and the frames of each stack in full.
+/// Writes JSON version 1: an object for each block, and the frames of each stack in full.
 pub(super) fn json_objects(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
     let analysis = source.index.analysis();
     let mut symbols = Symbolizer::new(analysis);
@@ -182,12 +182,12 @@ pub(super) fn json_objects(source: &Source<'_>, out: &mut dyn Write) -> Result<(
     Ok(())
 }
 
-/// Version 2: an array for each block, in the order of `columns`; stacks as indices into `frames`.
+/// Writes JSON version 2: an array for each block, in the order of `columns`; stacks are indices into `frames`.
 pub(super) fn json(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
     let analysis = source.index.analysis();
     let profile = Profile::new(analysis);
     json_head(source, 2, out)?;
-    // The frames of an address are side by side: its stacks have a range of them.
+    // The frames of an address are adjacent, so a stack refers to a range for each address.
     let mut starts = Vec::with_capacity(profile.locations.len() + 1);
     let mut next = 0;
     write!(out, "\"frames\":[")?;
@@ -225,7 +225,7 @@ pub(super) fn json(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Expor
     Ok(())
 }
 
-/// The columns of a block.
+/// Names of a block's columns.
 const NAMES: [&str; 18] = [
     "address",
     "size",
@@ -247,7 +247,7 @@ const NAMES: [&str; 18] = [
     "weight",
 ];
 
-/// A value that may be missing, as JSON.
+/// Formats a value that may be missing as JSON.
 struct Null<T>(Option<T>);
 
 impl<T: fmt::Display> fmt::Display for Null<T> {
@@ -259,7 +259,7 @@ impl<T: fmt::Display> fmt::Display for Null<T> {
     }
 }
 
-/// The values of a block, and the bracket behind them.
+/// Writes the values of a block, and the closing bracket.
 fn array(r: &Row, out: &mut dyn Write) -> io::Result<()> {
     write!(
         out,

@@ -1,4 +1,4 @@
-//! speedscope's file format: a sampled profile, whose weights are the cost.
+//! Writes speedscope's file format: a sampled profile whose weights are the cost.
 
 use super::profile::{base, label};
 use super::{ExportError, Source};

@@ -1,26 +1,26 @@
-//! Live bytes over time.
+//! Computes the live bytes over time.
 
 use super::Source;
 use crate::index::{Column, Damaged};
 use crate::query::Selection;
 
-/// Of more blocks events are not put in order.
+/// With more blocks than these, events are not sorted.
 const MANY: u64 = 2 << 20;
-/// Short steps in a part.
+/// Number of short steps in a part of the timeline.
 const STEPS: usize = 256;
 
-/// What was live in each of so many parts of the time, all as long.
+/// The bytes live in each of a number of equally long parts of the recording's time.
 pub(super) struct Timeline {
-    /// Nanoseconds since the start when the last part ends.
+    /// End of the last part, in nanoseconds since the start.
     pub end_ns: u64,
-    /// The most bytes in each part.
+    /// Greatest number of live bytes within each part.
     pub most: Vec<u64>,
-    /// Bytes at the end of each part.
+    /// Live bytes at the end of each part.
     pub last: Vec<u64>,
 }
 
 impl Timeline {
-    /// In `parts` parts.
+    /// Computes the timeline with this number of parts.
     pub(super) fn new(source: &Source<'_>, parts: usize) -> Result<Self, Damaged> {
         let analysis = source.index.analysis();
         let clock = &analysis.meta().clock;
@@ -33,7 +33,7 @@ impl Timeline {
         source.query.in_order(source.until(), |e| {
             let ns = clock.ns(e.time()).min(end_ns);
             let part = (ns as u128 * parts as u128 / u128::from(end_ns)) as usize;
-            // Parts in which nothing happens are as the one before.
+            // A part without events has the value of the one before.
             while at < part.min(parts - 1) {
                 last[at] = live;
                 at += 1;

@@ -1,4 +1,4 @@
-//! What the kernel counts as resident, taken apart.
+//! Breaks down the memory that the kernel counts as resident.
 
 use super::pages::{self, Found, Within};
 use crate::Index;
@@ -6,47 +6,45 @@ use crate::index::Damaged;
 use prof_trace::records::{Memory, PIECE, map_kind, part_kind};
 use serde::Serialize;
 
-/// Resident memory, taken apart: `rss_bytes` = `live_bytes` + `beside_bytes` - `not_resident_bytes` + `before_bytes`
+/// A breakdown of resident memory: `rss_bytes` = `live_bytes` + `beside_bytes` - `not_resident_bytes` + `before_bytes`
 /// + `slack_bytes` + `other_anonymous_bytes` + all of `maps` but heap and anonymous + `unexplained_bytes`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Account {
     /// Bytes of the resident set.
     pub rss_bytes: u64,
-    /// glibc's arenas were read: what is in use and what is free is what the allocator says.
+    /// glibc's arenas were read: the figures of used and free memory are the allocator's own.
     pub by_allocator: bool,
-    /// Bytes of live blocks on the heap, as asked for.
+    /// Bytes of live blocks on the heap, as requested.
     pub live_bytes: u64,
-    /// Bytes beside them. By the allocator: their headers, and what they are rounded up by; else the rest of
-    /// their pages, which may be free, or blocks from before the attach.
+    /// Overhead beside live blocks. By the allocator: chunk headers and rounding. Otherwise the rest of the blocks'
+    /// pages, which may be free, or blocks from before the attach.
     pub beside_bytes: u64,
-    /// Bytes of those, or of older blocks, that are not resident: never written to, or swapped out.
+    /// Bytes of live blocks, their overhead, or older blocks that are not resident: never written to, or swapped out.
     pub not_resident_bytes: u64,
-    /// By the allocator: bytes of all other blocks in use, which are from before the attach or in threads'
-    /// caches. Else resident bytes of other pages of the heap, as far as they can be from before the attach: no
-    /// more than were resident then.
+    /// Bytes of older blocks. By the allocator: all other blocks in use, which are from before the attach or in thread
+    /// caches. Otherwise resident bytes of other heap pages, up to what was resident at the attach.
     pub before_bytes: u64,
-    /// Resident bytes that the allocator keeps. By the allocator: those of free chunks; else the rest of other
-    /// pages of the heap.
+    /// Resident bytes that the allocator keeps. By the allocator: those of free chunks. Otherwise the rest of the other
+    /// heap pages.
     pub slack_bytes: u64,
-    /// Bytes of free chunks, resident or not, if the allocator says.
+    /// Bytes of free chunks, resident or not, if the allocator's figures were read.
     pub free_bytes: Option<u64>,
-    /// Resident anonymous memory in which no block of a recorded allocator ever was: memory that the program, or a
-    /// runtime, has mapped for itself.
+    /// Resident anonymous memory in which no recorded block ever was: mapped by the program, or a runtime, for itself.
     pub other_anonymous_bytes: u64,
-    /// Bytes of live blocks that are not on the heap; they are in the mappings below.
+    /// Bytes of live blocks that are not on the heap; they are included in the mappings below.
     pub elsewhere_bytes: u64,
     /// All mappings, by kind.
     pub maps: Vec<MapData>,
-    /// What mappings don't account for; negative if they have more.
+    /// Resident bytes that the mappings don't account for; negative if the mappings sum up to more.
     pub unexplained_bytes: i64,
     /// Bytes that are swapped out.
     pub swap_bytes: u64,
 }
 
-/// Mappings of a kind.
+/// The mappings of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct MapData {
-    /// `heap`, `anonymous`, `stacks`, `files`, `prof`, `other`.
+    /// Kind of the mappings: `heap`, `anonymous`, `stacks`, `files`, `prof`, `other`.
     pub kind: &'static str,
     /// Bytes of address space.
     pub size_bytes: u64,
@@ -54,7 +52,7 @@ pub struct MapData {
     pub rss_bytes: u64,
 }
 
-/// A range of anonymous memory.
+/// An address range of anonymous memory.
 #[derive(Clone, Copy, Debug)]
 struct Part {
     start: u64,
@@ -63,7 +61,7 @@ struct Part {
     kind: u64,
 }
 
-/// The anonymous memory of a moment.
+/// The anonymous memory at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Places {
     parts: Vec<Part>,
@@ -72,7 +70,7 @@ pub(super) struct Places {
     /// glibc's own figures, if they could be read: bytes taken from the kernel, free bytes, free bytes that are
     /// resident.
     arenas: Option<[u64; 3]>,
-    /// An earlier prof has not told whose it is: all of it is taken for the allocator's.
+    /// An earlier prof recorded this without kinds: all of it is taken for the allocator's.
     old: bool,
 }
 
@@ -87,7 +85,7 @@ struct Sums {
     foreign: u64,
 }
 
-/// The parts of a moment, of whichever prof.
+/// Returns the anonymous address ranges of a moment, and whether an earlier prof recorded them.
 fn parts_of(m: &Memory) -> (Vec<Part>, bool) {
     let new = m.parts.as_chunks::<4>().0.iter();
     let mut all: Vec<Part> =
@@ -98,7 +96,7 @@ fn parts_of(m: &Memory) -> (Vec<Part>, bool) {
         let part = |&[start, end, rss]: &[u64; 3]| Part { start, end, rss, kind: part_kind::HEAP };
         all.extend(heaps.map(part));
     }
-    // A recording can say anything: what is searched has to be in order.
+    // Damaged recordings may have any ranges here; the searches need them sorted and disjoint.
     all.retain(|p| p.start < p.end);
     all.sort_unstable_by_key(|p| (p.start, p.end));
     let mut last = 0;
@@ -110,7 +108,7 @@ fn parts_of(m: &Memory) -> (Vec<Part>, bool) {
     (all, old)
 }
 
-/// Bytes of a part in pieces that recorded blocks have ever begun in.
+/// Returns the bytes of a part in those pieces in which recorded blocks ever began.
 fn used_bytes(p: &Part, used: &[u64]) -> u64 {
     let from = used.partition_point(|u| u.saturating_add(PIECE) <= p.start);
     let pieces = used[from..].iter().take_while(|u| **u < p.end);
@@ -136,7 +134,7 @@ fn unused_of(p: &Part, first: &[Part], used: &[u64]) -> u64 {
 }
 
 impl Part {
-    /// Resident bytes of what the allocator has of it.
+    /// Returns the resident bytes of the part that count as the allocator's.
     fn allocators(&self, used: &[u64]) -> u64 {
         match self.kind {
             part_kind::UNKNOWN => share(self.rss, used_bytes(self, used), self.end - self.start),
@@ -153,7 +151,8 @@ impl Places {
         Self { parts, ranges, arenas, old }
     }
 
-    /// Where recorded blocks ever were in memory of nobody known; ascending multiples of [`PIECE`].
+    /// Returns the pieces of parts of unknown kind in which recorded blocks ever began, as ascending multiples of
+    /// [`PIECE`].
     pub(super) fn used(&self, index: &Index) -> Result<Vec<u64>, Damaged> {
         let unknown = |p: &&Part| p.kind == part_kind::UNKNOWN;
         if !self.parts.iter().any(|p| unknown(&p)) {
@@ -167,7 +166,7 @@ impl Places {
         pages::used_pieces(index, self.arenas.is_none(), of_interest)
     }
 
-    /// Bytes of pages with live blocks in a part.
+    /// Returns the bytes of a part's pages that have live blocks.
     fn under(p: &Part, found: &Found, page: u64) -> u64 {
         let (from, to) = (p.start / page, p.end.div_ceil(page));
         let i = found.runs.partition_point(|r| r.end <= from);
@@ -176,16 +175,17 @@ impl Places {
         runs.map(pages).fold(0, u64::saturating_add).saturating_mul(page)
     }
 
-    /// What can be said of parts without the allocator: pages with live blocks are theirs, and of the others
-    /// there were `older` resident bytes at the attach.
+    /// Estimates the sums of parts without the allocator's figures: pages with live blocks count as the blocks', and
+    /// `older` resident bytes of the other pages as from before the attach.
     fn estimate(&self, which: impl Fn(u64) -> bool, older: u64, ask: &Known<'_>) -> Sums {
         let mut s = Sums::default();
         let mut other = 0u64;
         for (p, w) in self.parts.iter().zip(&ask.found.within).filter(|(p, _)| which(p.kind)) {
             let under = Self::under(p, ask.found, ask.page);
-            // Pages with blocks of glibc's that are mapped on their own are the allocator's, and no more of the part.
+            // If glibc has mapped blocks here on their own, only their pages are the allocator's, not the rest of the
+            // part.
             let theirs = p.allocators(ask.used).max(under.min(p.rss));
-            // Where another allocator was recorded, what was there at the attach may be its.
+            // Where another allocator was recorded, memory that was resident at the attach may belong to it.
             let was = if ask.used.is_empty() { 0 } else { unused_of(p, ask.first, ask.used) };
             let was = was.min(p.rss - theirs);
             s.before = s.before.saturating_add(was);
@@ -201,7 +201,7 @@ impl Places {
         s
     }
 
-    /// What the allocator says of its heaps.
+    /// Computes the sums of glibc's heaps from the arenas' own figures.
     fn told(&self, [system, free, resident]: [u64; 3], found: &Found) -> Sums {
         let heaps =
             || self.parts.iter().zip(&found.within).filter(|(p, _)| p.kind == part_kind::HEAP);
@@ -212,12 +212,13 @@ impl Places {
         let chunks = sum(&|_, w| w.chunks).max(live);
         let (before, slack) = ((system - free).saturating_sub(chunks), resident.min(rss));
         let counted = chunks.saturating_add(before).saturating_add(slack);
-        // What is resident beyond that (descriptions of arenas, the rests of pages) is the allocator's own.
+        // Resident memory beyond that (arena headers, rests of pages) is the allocator's overhead.
         let beside = (chunks - live).saturating_add(rss.saturating_sub(counted));
         Sums { live, beside, missing: counted.saturating_sub(rss), before, slack, foreign: 0 }
     }
 
-    /// Takes the moment apart, given what is on the pages then, and where blocks ever were.
+    /// Breaks down the resident memory of a moment, given the blocks on its pages and the pieces where blocks ever
+    /// began.
     pub(super) fn account(
         &self,
         m: &Memory,
@@ -235,7 +236,7 @@ impl Places {
         let all = match self.arenas.filter(|_| !self.old) {
             Some(arenas) => vec![
                 self.told(arenas, found),
-                // A block that is mapped on its own and was not recorded is from before.
+                // A block that has a mapping of its own and was not recorded is from before the attach.
                 self.estimate(|k| k == part_kind::BLOCK, u64::MAX, &ask),
                 self.estimate(
                     |k| k == part_kind::UNKNOWN,
@@ -256,7 +257,7 @@ impl Places {
             let is = |m: &&MapData| matches!(m.kind, "heap" | "anonymous") == anonymous;
             maps.iter().filter(is).map(|m| m.rss_bytes).fold(0, u64::saturating_add)
         };
-        // Anonymous memory that can't be written to is nobody's heap.
+        // Anonymous memory that is not writable can't be a heap.
         let parts = self.parts.iter().map(|p| p.rss).fold(0, u64::saturating_add);
         let foreign = sum(|s| s.foreign).saturating_add(of(true).saturating_sub(parts));
         let mapped = parts.max(of(true)).saturating_add(of(false));
@@ -278,11 +279,11 @@ impl Places {
     }
 }
 
-/// What is known of blocks.
+/// The inputs of an estimate.
 struct Known<'a> {
     found: &'a Found,
     page: u64,
     used: &'a [u64],
-    /// The parts at the attach.
+    /// The parts that were resident at the attach.
     first: &'a [Part],
 }

@@ -1,9 +1,9 @@
-//! Where resident memory goes that no live block accounts for.
+//! Finds resident memory that no live block accounts for.
 //!
-//! Two questions. *Pages*: an allocator can't give a page back while a block is on it, so for each page with
-//! live blocks: how much of it they use, and which stack's they are. A stack that alone keeps many pages
-//! that are hardly used is what to look at. *Reconciliation*: what the kernel counts as resident, taken
-//! apart into live blocks, the rest of their pages, other pages of the heap, and all other mappings.
+//! It answers two questions. *Pages*: an allocator can't return a page while a block is on it. So for each page with
+//! live blocks: how much of it they use, and which stacks they belong to. A stack that alone keeps many sparsely used
+//! pages is the one to look at. *Reconciliation*: resident memory as the kernel counts it, broken down into live
+//! blocks, the rest of their pages, other pages of the heap, and all other mappings.
 
 mod account;
 mod pages;
@@ -22,26 +22,26 @@ use serde::Serialize;
 pub use account::{Account, MapData};
 pub use pages::{Pages, STEPS};
 
-/// How to look.
+/// Options of the fragmentation report.
 #[derive(Clone, Debug)]
 pub struct FragmentationOptions {
-    /// How many stacks; 0: all.
+    /// Number of stacks to show; 0: all.
     pub top: usize,
-    /// Pages are sparse of which less than this part is used.
+    /// A page is sparse if less than this part of it is used.
     pub sparse: f64,
-    /// Ticks of the moment; `None`: that of the kernel's last word, or the end.
+    /// Ticks of the moment to report; `None`: that of the last resident set recorded, or the end.
     pub at: Option<u64>,
-    /// The filter, to be named.
+    /// The filter in effect, to be named in the output.
     pub filter: Vec<FilterData>,
 }
 
-/// Why there is no answer.
+/// Why there is no fragmentation report.
 #[derive(Debug, thiserror::Error)]
 pub enum FragmentationError {
-    /// The index can't be read.
+    /// The index could not be read.
     #[error(transparent)]
     Damaged(#[from] Damaged),
-    /// A sample doesn't say what is on a page.
+    /// A sample does not have all blocks of a page.
     #[error(
         "the recording is a sample (--sample, --sample-rate): most blocks of each page are not in it; \
          record all of them to see who keeps pages"
@@ -49,57 +49,57 @@ pub enum FragmentationError {
     Sampled,
 }
 
-/// What is on the pages, and what is resident.
+/// The blocks on pages, and the breakdown of resident memory.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Fragmentation {
     /// Version of this format: 1.
     pub version: u32,
-    /// Which recording.
+    /// Describes the recording.
     #[serde(flatten)]
     pub head: Head,
-    /// The moment, in nanoseconds since the start.
+    /// The moment reported, in nanoseconds since the start.
     pub moment_ns: u64,
-    /// Resident memory, taken apart; `None` if the recording does not have it.
+    /// Breakdown of resident memory; `None` if the recording does not have it.
     pub account: Option<Account>,
     /// The pages with live blocks.
     pub pages: Pages,
-    /// Stacks, those first that alone keep the most bytes that nobody uses.
+    /// The stacks, ordered by the unused bytes of pages that they alone keep, most first.
     pub stacks: Vec<StackData>,
-    /// Stacks that are not shown.
+    /// Number of stacks that are not shown.
     pub other_stacks: u64,
 }
 
-/// What a stack keeps.
+/// The pages that a stack keeps.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct StackData {
-    /// Its number in this recording, for `--stacks`.
+    /// Number of the stack in this recording, for `--stacks`.
     pub id: u32,
-    /// Its live blocks.
+    /// Number of its live blocks.
     pub live_count: u64,
-    /// Their bytes.
+    /// Bytes of its live blocks.
     pub live_bytes: u64,
-    /// Pages that it has blocks on.
+    /// Number of pages with at least one of its blocks.
     pub pages: u64,
-    /// Pages that no other stack has blocks on.
+    /// Number of pages that have blocks of no other stack.
     pub alone: u64,
-    /// Those of them that are sparse.
+    /// Number of pages of `alone` that are sparse.
     pub sparse_alone: u64,
-    /// Bytes of the pages that it alone keeps which are not of its blocks.
+    /// Bytes of the pages of `alone` that its blocks do not use.
     pub unused_alone_bytes: u64,
-    /// The stack was cut short.
+    /// The stack was cut short: outer frames are missing.
     pub truncated: bool,
     /// The frames, innermost first.
     pub frames: Vec<FrameData>,
 }
 
-/// Bytes of a page. A recording can say anything.
+/// Returns the page size in bytes; 4096 if the recording's value is implausible.
 fn page_size(index: &Index) -> u64 {
     let size = u64::from(index.analysis().meta().target.page_size);
     if size.is_power_of_two() && (1024..=1 << 21).contains(&size) { size } else { 4096 }
 }
 
 impl Fragmentation {
-    /// Looks at the blocks that are meant.
+    /// Computes the report for the selected blocks.
     ///
     /// # Errors
     /// If the recording is a sample, or the index can't be read.
@@ -125,7 +125,7 @@ impl Fragmentation {
             ranges: &places.ranges,
         };
         let found = pages::find(index, query, &ask)?;
-        // All blocks are on the heap, whatever the filter says.
+        // The breakdown needs all blocks on the heap, whatever the filter selects.
         let account = match memory {
             Some(m) => {
                 let all = Query::new(index, &crate::query::Filter::default());
@@ -170,7 +170,7 @@ impl Fragmentation {
         })
     }
 
-    /// As JSON.
+    /// Returns the report as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }

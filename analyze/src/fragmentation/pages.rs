@@ -1,4 +1,4 @@
-//! Which blocks are on which pages.
+//! Finds the live blocks on each page.
 
 use crate::Index;
 use crate::index::{Block, Column, Damaged};
@@ -8,31 +8,31 @@ use prof_trace::size::{Chunks, Header};
 use serde::Serialize;
 use std::collections::HashSet;
 
-/// Into so many parts of the use of pages they are counted.
+/// Number of steps of the histogram of page use.
 pub const STEPS: usize = 10;
 
 /// The pages with live blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Pages {
-    /// Bytes of a page.
+    /// Bytes per page.
     pub size: u64,
-    /// How many there are.
+    /// Number of pages.
     pub count: u64,
-    /// Live blocks on them.
+    /// Number of live blocks on the pages.
     pub live_count: u64,
-    /// Bytes of those blocks, as asked for.
+    /// Bytes of these blocks, as requested.
     pub live_bytes: u64,
-    /// Bytes of the pages that are of no live block: the allocator's own, free, or of blocks from before the attach.
+    /// Bytes of the pages that belong to no live block: the allocator's own, free, or of blocks from before the attach.
     pub unused_bytes: u64,
-    /// Those that are sparse.
+    /// Number of sparse pages.
     pub sparse: u64,
-    /// Bytes of sparse pages that are of no live block.
+    /// Bytes of sparse pages that belong to no live block.
     pub sparse_unused_bytes: u64,
     /// Pages by how much of them is used, in tenths: up to 10 %, up to 20 %, ...
     pub by_use: [u64; STEPS],
 }
 
-/// What is counted of a group.
+/// Counts of one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Group {
     pub blocks: u64,
@@ -43,56 +43,56 @@ pub(super) struct Group {
     pub unused_alone: u64,
 }
 
-/// What was found.
+/// Result of [`find`].
 pub(super) struct Found {
     pub pages: Pages,
     pub groups: Vec<Group>,
-    /// Runs of pages with live blocks, ascending.
+    /// Runs of adjacent pages with live blocks, ascending.
     pub runs: Vec<Run>,
-    /// Live blocks in each of the ranges that were asked for.
+    /// Live blocks in each of the requested ranges.
     pub within: Vec<Within>,
 }
 
 /// Live blocks in a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Within {
-    /// Bytes asked for.
+    /// Bytes requested.
     pub bytes: u64,
-    /// Bytes that the allocator has for them, as far as glibc's headers say.
+    /// Bytes of the chunks they occupy, as far as glibc's chunk headers say.
     pub chunks: u64,
 }
 
-/// What is asked of blocks beside their pages.
+/// Input of [`find`], besides the blocks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ask<'a> {
     /// Ticks of the moment.
     pub at: Option<u64>,
-    /// Bytes of a page.
+    /// Bytes per page.
     pub page: u64,
-    /// Pages are sparse of which less than this part is used.
+    /// A page is sparse if less than this part of it is used.
     pub sparse: f64,
-    /// How chunks are made.
+    /// Layout of glibc's chunks.
     pub chunks: Chunks,
-    /// Ranges, ascending: first address, and first behind it.
+    /// Address ranges, ascending: first address, and first address behind the end.
     pub ranges: &'a [(u64, u64)],
 }
 
-/// Pages with live blocks that follow each other.
+/// A run of adjacent pages with live blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    /// The first.
+    /// Number of the first page.
     pub page: u64,
-    /// The first behind them.
+    /// Number of the first page behind the run.
     pub end: u64,
     /// Bytes of live blocks on them.
     pub used: u64,
 }
 
-/// A part of a page that a group uses, or several pages that it uses whole.
+/// The part of a page that a group uses, or several pages that one block uses whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Part {
     page: u64,
-    /// How many pages; more than one are used whole.
+    /// Number of pages; if more than one, all are used whole.
     count: u64,
     bytes: u32,
     group: u32,
@@ -107,9 +107,9 @@ struct State {
     within: Vec<Within>,
 }
 
-/// Adds the parts of pages that a block is on. However large it says that it is, they are three at most.
+/// Adds the parts of pages that a block covers. These are three at most, whatever the size of the block.
 fn add(parts: &mut Vec<Part>, addr: u64, size: u64, group: u32, page: u64) {
-    // A block of no bytes takes a place all the same.
+    // A block of no bytes still occupies a byte.
     let end = addr.saturating_add(size.max(1));
     let (first, last) = (addr / page, (end - 1) / page);
     let mut put = |at: u64, count: u64, bytes: u64| {
@@ -125,7 +125,7 @@ fn add(parts: &mut Vec<Part>, addr: u64, size: u64, group: u32, page: u64) {
     put(last, 1, end - last * page);
 }
 
-/// Looks at the blocks that are live at a moment.
+/// Finds the pages of the blocks that are live at a moment.
 pub(super) fn find(index: &Index, query: &Query<'_>, ask: &Ask<'_>) -> Result<Found, Damaged> {
     let (page, sparse) = (ask.page, ask.sparse);
     let groups = index.analysis().groups().len();
@@ -158,7 +158,7 @@ pub(super) fn find(index: &Index, query: &Query<'_>, ask: &Ask<'_>) -> Result<Fo
     }
     let mut on_page: Vec<(u32, u64)> = Vec::new();
     for same in parts.chunk_by(|a, b| a.page == b.page) {
-        // Whole pages of a block, and others that damaged recordings have in the same place, are counted by the first.
+        // Damaged recordings may have several blocks on the same whole pages: the pages count once.
         let count = same.iter().map(|p| p.count).max().unwrap_or(1);
         on_page.clear();
         for p in same {
@@ -167,7 +167,7 @@ pub(super) fn find(index: &Index, query: &Query<'_>, ask: &Ask<'_>) -> Result<Fo
                 None => on_page.push((p.group, p.bytes.into())),
             }
         }
-        // Parts are in the order of their bytes before that of their groups.
+        // Parts are sorted by bytes before group, so equal groups are not adjacent yet.
         on_page.sort_unstable();
         on_page.dedup_by(|b, a| {
             a.0 == b.0 && {
@@ -181,7 +181,7 @@ pub(super) fn find(index: &Index, query: &Query<'_>, ask: &Ask<'_>) -> Result<Fo
 }
 
 impl Found {
-    /// Counts pages that are used alike.
+    /// Counts a number of pages that are used alike.
     fn page(&mut self, at: u64, count: u64, on: &[(u32, u64)], sparse: f64) {
         let size = self.pages.size;
         let used = on.iter().map(|o| o.1).fold(0, u64::saturating_add).min(size);
@@ -217,7 +217,7 @@ impl Found {
 }
 
 fn collect(s: &mut State, query: &Query<'_>, block: &mut Block<'_>, ask: &Ask<'_>) -> Option<()> {
-    // What never ended does so later than anything else.
+    // A block that never ends has the end `u64::MAX`, later than any moment.
     let at = ask.at.unwrap_or(u64::MAX).min(u64::MAX - 1);
     if block.range(Column::Begin).0 > at || block.range(Column::End).1 <= at {
         return Some(());
@@ -253,8 +253,8 @@ fn collect(s: &mut State, query: &Query<'_>, block: &mut Block<'_>, ask: &Ask<'_
     Some(())
 }
 
-/// Multiples of [`PIECE`] at which recorded blocks ever began that are not glibc's, as far as they lie where
-/// `of_interest` says; ascending. If `all`, those of glibc count as well.
+/// Returns the multiples of [`PIECE`] at which recorded blocks ever began, as far as `of_interest` accepts them;
+/// ascending. glibc's blocks count only if `all` is set, and never those with a mapping of their own.
 pub(super) fn used_pieces(
     index: &Index,
     all: bool,
@@ -282,7 +282,7 @@ pub(super) fn used_pieces(
     let made = states.into_iter().flat_map(|s| s.0).map(|p| p * PIECE);
     let mut all: Vec<u64> = made.filter(|p| of_interest(*p)).collect();
     if !all.is_empty() {
-        // Blocks from before are known by their frees.
+        // Blocks from before the recording are known by their frees only.
         let freed = index.before().frees().iter().map(|f| f.1 / PIECE * PIECE);
         all.extend(freed.filter(|p| of_interest(*p)));
     }

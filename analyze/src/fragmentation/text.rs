@@ -1,18 +1,18 @@
-//! The same as text.
+//! Formats the fragmentation report as text.
 
 use super::{Account, Fragmentation, STEPS, StackData};
 use crate::report::units::{bytes, count, duration};
 use crate::report::{Style, frame_lines};
 use std::fmt::{self, Write};
 
-/// Columns of the longest bar.
+/// Length of the longest bar in columns.
 const BAR: u64 = 40;
 
 impl Fragmentation {
-    /// As text.
+    /// Returns the report as text.
     pub fn text(&self, style: Style) -> String {
         let mut out = self.head.text(style);
-        // Writing to a string does not fail.
+        // Writing to a string can't fail.
         let _ = self.write(style, &mut out);
         out
     }

@@ -1,14 +1,14 @@
-//! Frees of blocks from before the recording, or from a time when recording was off.
+//! Keeps the frees of blocks from before the recording, or from a time when recording was off.
 
-/// So many are kept.
+/// Greatest number of frees that are kept.
 const MOST: usize = 1 << 18;
 
-/// When blocks from before were given back, and their addresses. Of very many only those of some addresses
-/// are kept, chosen by a hash, so that what is known of an address is known of all that happened to it.
+/// Time and address of frees of older blocks. Of very many frees only those at addresses chosen by a hash are kept, so
+/// that all frees at an address are kept, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Before {
     frees: Vec<(u64, u64)>,
-    /// Each that is kept stands for so many: a power of two.
+    /// Number of frees that each kept one stands for: a power of two.
     each: u64,
 }
 
@@ -19,7 +19,7 @@ impl Default for Before {
 }
 
 impl Before {
-    /// Of these frees, each of which stands for so many; `None` if that can't be.
+    /// Creates it from kept frees, each of which stands for `each`; `None` if `each` is not a power of two.
     pub(super) fn of(frees: Vec<(u64, u64)>, each: u64) -> Option<Self> {
         each.is_power_of_two().then_some(Self { frees, each })
     }
@@ -36,19 +36,19 @@ impl Before {
         }
     }
 
-    /// Whether addresses of this hash are kept.
+    /// Returns whether frees at this address are kept.
     fn keeps(&self, addr: u64) -> bool {
         let hash = (addr >> 4).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         hash & (self.each - 1) == 0
     }
 
-    /// Ticks and address of each that is kept.
+    /// Returns ticks and address of each free that is kept.
     #[must_use]
     pub fn frees(&self) -> &[(u64, u64)] {
         &self.frees
     }
 
-    /// Each stands for so many.
+    /// Returns the number of frees that each kept one stands for.
     #[must_use]
     pub fn each(&self) -> u64 {
         self.each

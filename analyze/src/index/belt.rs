@@ -1,12 +1,12 @@
-//! From one thread to the next: items by the thousand, in buffers that come back.
+//! Passes items from one thread to another in batches, whose buffers are returned and used again.
 
 use std::marker::PhantomData;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
-/// Batches that are on their way at most.
+/// Greatest number of batches in transit.
 const BATCHES: usize = 4;
 
-/// The end where items are put on; `M` is what goes over, mostly buffers of items.
+/// The sending end. `M` is the message type, mostly a buffer of items.
 pub(super) struct Feed<T, M> {
     to: SyncSender<M>,
     back: Receiver<Vec<T>>,
@@ -14,14 +14,14 @@ pub(super) struct Feed<T, M> {
     most: usize,
 }
 
-/// The end where they are taken off.
+/// The receiving end.
 pub(super) struct Take<T, M> {
     from: Receiver<M>,
     give_back: Sender<Vec<T>>,
     items: PhantomData<T>,
 }
 
-/// A belt for batches of so many items.
+/// Creates a channel with batches of `most` items.
 pub(super) fn belt<T, M: From<Vec<T>>>(most: usize) -> (Feed<T, M>, Take<T, M>) {
     let (to, from) = sync_channel(BATCHES);
     let (give_back, back) = channel();
@@ -30,7 +30,7 @@ pub(super) fn belt<T, M: From<Vec<T>>>(most: usize) -> (Feed<T, M>, Take<T, M>) 
 }
 
 impl<T: Copy, M: From<Vec<T>>> Feed<T, M> {
-    /// Adds an item.
+    /// Adds an item to the batch, which is sent when it is full.
     #[inline(always)]
     pub(super) fn push(&mut self, item: T) {
         if self.batch.len() == self.most {
@@ -39,7 +39,7 @@ impl<T: Copy, M: From<Vec<T>>> Feed<T, M> {
         self.batch.push(item);
     }
 
-    /// Adds some items.
+    /// Adds several items to the batch.
     pub(super) fn extend(&mut self, items: &[T]) {
         if self.batch.len() + items.len() > self.most {
             self.send();
@@ -47,13 +47,13 @@ impl<T: Copy, M: From<Vec<T>>> Feed<T, M> {
         self.batch.extend_from_slice(items);
     }
 
-    /// Sends something else, after all that was added before.
+    /// Sends another message, after all items that were added before.
     pub(super) fn say(&mut self, message: M) {
         self.send();
         let _ = self.to.send(message);
     }
 
-    /// Sends what has not been sent.
+    /// Sends the batch, if it is not empty.
     #[cold]
     #[inline(never)]
     pub(super) fn send(&mut self) {
@@ -62,18 +62,18 @@ impl<T: Copy, M: From<Vec<T>>> Feed<T, M> {
         }
         let next = self.back.try_recv().unwrap_or_else(|_| Vec::with_capacity(self.most));
         let batch = std::mem::replace(&mut self.batch, next);
-        // If the other side is gone, it says itself why.
+        // If the receiver is gone, it reports the reason itself.
         let _ = self.to.send(batch.into());
     }
 }
 
 impl<T, M> Take<T, M> {
-    /// The next that was sent; `None` when there will be nothing more.
+    /// Receives the next message; `None` when the sender is gone.
     pub(super) fn next(&self) -> Option<M> {
         self.from.recv().ok()
     }
 
-    /// Gives a buffer back.
+    /// Returns a buffer to the sender.
     pub(super) fn done(&self, mut batch: Vec<T>) {
         batch.clear();
         let _ = self.give_back.send(batch);

@@ -1,4 +1,4 @@
-//! One pass over a recording: rows for its blocks.
+//! Builds an index: one pass over a recording that makes a row of each block.
 
 use super::before::Before;
 use super::belt::{Feed, Take, belt};
@@ -13,12 +13,12 @@ use std::io;
 use std::panic::resume_unwind;
 use std::path::Path;
 
-/// Operations that are handed over at a time.
+/// Number of operations in a batch.
 const OPS: usize = 4096;
-/// Rows that are handed over at a time.
+/// Number of rows in a batch.
 const ROWS: usize = 1024;
 
-/// Of which chain of reallocations a block is part.
+/// A block's place in a chain of reallocations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Link {
     chain: u32,
@@ -32,9 +32,9 @@ impl Value for Link {
 /// Makes a row of each block that ends.
 struct Rows {
     to: Feed<Row, Vec<Row>>,
-    /// Of the live blocks that came out of `realloc`, by address.
+    /// Links of the live blocks that `realloc` returned, by address.
     links: Live<Link>,
-    /// By lane: the chain of the block that its thread has given to `realloc`.
+    /// For each thread index: the link of the block that the thread has passed to `realloc`.
     given: Vec<Link>,
     chains: u32,
     before: Before,
@@ -49,7 +49,7 @@ impl Rows {
         &mut self.given[lane]
     }
 
-    /// What is remembered of a block that ends.
+    /// Removes and returns the link of a block that ends.
     #[inline(always)]
     fn link(&mut self, addr: u64, b: &Block) -> Link {
         if b.is_noted() { self.links.remove(addr).unwrap_or_default() } else { Link::default() }
@@ -88,8 +88,7 @@ impl Watch for Rows {
 
     fn begin(&mut self, op: &Op) {
         let link = std::mem::take(self.given(op.lane));
-        // What came out of `realloc` is never the first of a chain, even if what it came from is not
-        // known.
+        // A block that `realloc` returned is never the first of its chain, even if the old block is not known.
         let link = Link { chain: link.chain, position: link.position.saturating_add(1) };
         self.links.insert(op.addr, link);
     }
@@ -118,14 +117,14 @@ impl Watch for Rows {
     }
 }
 
-/// Sends operations to another thread.
+/// Sends operations to the thread that replays them.
 struct Pipe(Feed<Op, Message>);
 
-/// What is handed over.
+/// A message between the reading and the replaying thread.
 enum Message {
-    /// What [`Sink::begin`] gets.
+    /// The arguments of [`Sink::begin`].
     Begin(Capture, u64),
-    /// The next operations.
+    /// A batch of operations.
     Ops(Vec<Op>),
 }
 
@@ -145,18 +144,18 @@ impl Sink for Pipe {
     }
 }
 
-/// What a pass over a recording came to.
+/// The result of a pass over a recording.
 pub(super) struct Built {
     pub source: Source,
     pub store: Store,
     pub summary: Summary,
 }
 
-/// Why there is none.
+/// Why an index could not be built.
 pub(super) enum Failure {
-    /// The recording can't be read.
+    /// The recording could not be read.
     Recording(Error),
-    /// The index can't be written.
+    /// The index could not be written.
     Index(io::Error),
 }
 
@@ -166,7 +165,7 @@ impl From<Error> for Failure {
     }
 }
 
-/// Reads a recording and writes its index to `to`, or keeps it in memory.
+/// Reads a recording and writes its index to `to`, or keeps the index in memory.
 pub(super) fn build(
     path: &Path,
     options: &LoadOptions,
@@ -210,11 +209,11 @@ pub(super) fn build(
     Ok(Built { source, store, summary })
 }
 
-/// Result of a replay: totals, groups, how many chains of reallocations there are, and the frees of
-/// blocks from before.
+/// Result of a replay: totals, groups, number of chains of reallocations, and frees of blocks from before the
+/// recording.
 type Replayed = (Totals, Vec<Group>, u32, Before);
 
-/// Reads, replays and writes, each on a thread of its own: they take about as long.
+/// Reads, replays and writes, each on a thread of its own, as the three take about equally long.
 fn run(stream: &mut Stream, mut writer: Writer) -> (Result<(), Error>, Replayed, Writer) {
     let (ops, from_ops) = belt(OPS);
     let (rows, from_rows) = belt(ROWS);
@@ -238,7 +237,7 @@ fn run(stream: &mut Stream, mut writer: Writer) -> (Result<(), Error>, Replayed,
     })
 }
 
-/// Replays operations, and makes rows of the blocks, at the end of those that are still live.
+/// Replays operations, and makes rows of the blocks; those still live at the end come last.
 fn replay(from: &Take<Op, Message>, to: Feed<Row, Vec<Row>>) -> Replayed {
     let mut replay = Replay::new(Rows {
         to,
@@ -266,5 +265,5 @@ fn replay(from: &Take<Op, Message>, to: Feed<Row, Vec<Row>>) -> Replayed {
     (totals, groups, rows.chains, rows.before)
 }
 
-/// The end of a block that is live.
+/// The end of a block that is never freed.
 const NEVER: End = End { time: u64::MAX, lane: 0, node: 0, fate: Fate::Freed, temporary: false };

@@ -1,41 +1,42 @@
-//! Columns of a block of rows: each value as its distance to the smallest, in as many whole bytes as
-//! the largest distance takes; or, of what mostly grows, as its distance to the one before.
+//! Packs the columns of a block of rows. A value is stored as its distance to the smallest, in as many whole bytes as
+//! the largest distance needs, or, in columns that mostly grow, as its distance to the value before.
 //!
-//! In a file these bytes are compressed, the lowest ones of all values first: what repeats is mostly the same in
-//! some of them. An index is then about as long as its recording; without that it was up to nine times that.
+//! In a file these bytes are compressed, with the lowest bytes of all values first: values repeat mostly in some of
+//! their bytes. An index is then about as long as its recording; without that it was up to nine times as long.
 
 use prof_trace::chunk::checksum;
 use std::cell::RefCell;
 use zstd::bulk::{Compressor, Decompressor};
 
-/// What stands in front of a packed column.
+/// Describes a packed column; stored in the head of its block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Packed {
     /// The smallest value.
     pub min: u64,
     /// The largest.
     pub max: u64,
-    /// Bytes of a value: 0 (all are equal) to 8.
+    /// Bytes per value: 0 (all are equal) to 8.
     pub width: u32,
-    /// The values are distances to the one before.
+    /// The values are stored as distances to the value before.
     pub steps: bool,
-    /// Bytes that they are compressed to; 0: they are not.
+    /// Length of the compressed bytes; 0 if they are not compressed.
     pub short: u32,
-    /// Checksum of the bytes as they stand in the file, cut to 32 bits.
+    /// Checksum of the bytes in the file, truncated to 32 bits.
     pub sum: u32,
 }
 
-/// Bits of the third word of a [`Packed`]: width, steps, compressed length.
+/// Layout of the third word of a [`Packed`]: width in the lowest bits, the flag for distances, and the compressed
+/// length.
 const STEPS: u32 = 1 << 4;
 const SHORT: u32 = 5;
 
-/// How hard to compress: of zstd's levels the one that keeps up with who reads the recording.
+/// zstd's compression level: the highest one that is as fast as the reader of the recording.
 const LEVEL: i32 = 1;
 
-/// How a column is packed.
+/// The way a column is packed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// As it is.
+    /// Not compressed.
     Plain,
     /// Compressed.
     Short,
@@ -48,17 +49,17 @@ thread_local! {
     static UNPACKER: RefCell<Option<Decompressor<'static>>> = RefCell::new(Decompressor::new().ok());
 }
 
-/// Words that a [`Packed`] takes in a file.
+/// Number of words of a [`Packed`] in a file.
 pub(super) const PACKED_WORDS: usize = 3;
 
 impl Packed {
-    /// As words for the file.
+    /// Returns the words for the file.
     pub(super) fn words(&self) -> [u64; PACKED_WORDS] {
         let how = self.width | if self.steps { STEPS } else { 0 } | self.short << SHORT;
         [self.min, self.max, u64::from(self.sum) << 32 | u64::from(how)]
     }
 
-    /// From the words of a file; `None` if they can't be right.
+    /// Decodes the words of a file; `None` if they are not valid.
     pub(super) fn from_words(w: [u64; PACKED_WORDS]) -> Option<Self> {
         let how = w[2] as u32;
         let p = Self {
@@ -73,7 +74,7 @@ impl Packed {
         (p.width <= 8 && p.min <= p.max && fits).then_some(p)
     }
 
-    /// Bytes of so many rows in the file.
+    /// Returns the length in the file of a column of `rows` rows.
     pub(super) fn len(&self, rows: usize) -> usize {
         match self.short {
             0 => self.long(rows),
@@ -81,13 +82,13 @@ impl Packed {
         }
     }
 
-    /// The same when they are not compressed.
+    /// Returns the uncompressed length of a column of `rows` rows.
     fn long(&self, rows: usize) -> usize {
         rows * self.width as usize
     }
 }
 
-/// Bytes that a number takes.
+/// Returns the number of bytes that a number needs.
 fn width(v: u64) -> u32 {
     (64 - v.leading_zeros()).div_ceil(8)
 }
@@ -97,12 +98,12 @@ fn sum(bytes: &[u8]) -> u32 {
     (s ^ s >> 32) as u32
 }
 
-/// Checksum and how it is packed, as the words of a column have them.
+/// Returns the third word of a column: its checksum and how it is packed.
 pub(super) fn sum_and_how(bytes: &[u8], how: u32) -> u64 {
     u64::from(sum(bytes)) << 32 | u64::from(how)
 }
 
-/// Bytes that a column of so many rows has in the file, by the third of its words.
+/// Returns the length in the file of a column of `rows` rows, given the third word of its [`Packed`].
 pub(super) fn len_of(how: u32, rows: usize) -> usize {
     match how >> SHORT {
         0 => rows * (how & (STEPS - 1)).min(8) as usize,
@@ -110,7 +111,7 @@ pub(super) fn len_of(how: u32, rows: usize) -> usize {
     }
 }
 
-/// Distances from each value to the next, small in either direction; the first is from `from`.
+/// Returns the distances of each value from the one before, zigzag-coded; that of the first is from `from`.
 fn steps(values: &[u64], from: u64) -> Vec<u64> {
     let mut last = from;
     let step = |v: &u64| {
@@ -158,7 +159,7 @@ pub(super) fn pack(values: &[u64], how: How, out: &mut Vec<u8>) -> Packed {
     p
 }
 
-/// Compresses what stands behind `at`, if that makes it shorter; to how many bytes.
+/// Compresses the bytes from `at` on if that makes them shorter, and returns the new length, or 0.
 fn shorten(rows: usize, out: &mut Vec<u8>, at: usize) -> u32 {
     let long = &out[at..];
     if long.len() < 64 {
@@ -177,7 +178,7 @@ fn shorten(rows: usize, out: &mut Vec<u8>, at: usize) -> u32 {
     short.len() as u32
 }
 
-/// The bytes of a column of `rows` rows as they were before they were compressed.
+/// Decompresses a column of `rows` rows; `None` if the bytes are damaged.
 fn lengthen(p: &Packed, bytes: &[u8], rows: usize) -> Option<Vec<u8>> {
     let long = p.long(rows);
     let mut planes = vec![0; long];
@@ -277,7 +278,7 @@ mod tests {
         let mut bytes = Vec::new();
         let p = pack(&times, How::Steps, &mut bytes);
         assert!(p.short > 0 && bytes.len() < times.len() / 4, "{}", bytes.len());
-        // A length that is not so is damage, however it is compressed.
+        // A wrong length is damage, whether or not the column is compressed.
         let mut back = Vec::new();
         for wrong in [Packed { width: 8, ..p }, Packed { short: 0, ..p }] {
             assert_eq!(unpack(&wrong, &bytes, 8192, &mut back), None);

@@ -25,15 +25,15 @@ pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"PROFIDX\n");
 pub(super) const VERSION: u64 = 4;
 /// Bytes in front of the first block.
 pub(super) const HEADER: u64 = 512;
-/// So much of both ends of a recording is in its identity.
+/// Number of bytes at both ends of a recording that are part of its identity.
 const ENDS: u64 = 64 << 10;
 
-/// Which recording an index belongs to.
+/// Identifies the recording that an index belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Identity([u64; 6]);
 
 impl Identity {
-    /// Of an open recording.
+    /// Computes the identity of an open recording.
     pub(super) fn of(file: &File) -> io::Result<Self> {
         let m = file.metadata()?;
         let mut ends = vec![0; m.len().min(ENDS) as usize];
@@ -47,7 +47,7 @@ impl Identity {
     }
 }
 
-/// Everything in an index but the rows.
+/// Everything in an index except the rows.
 #[derive(Clone, Debug)]
 pub(super) struct Summary {
     pub identity: Identity,
@@ -60,11 +60,11 @@ pub(super) struct Summary {
     pub rows: u64,
     pub chains: u64,
     pub groups: Vec<Group>,
-    /// Numbers of the threads, by lane.
+    /// Numbers of the threads, by thread index.
     pub lanes: Vec<u32>,
     /// Frees of blocks from before the recording.
     pub before: Before,
-    /// Where the blocks begin.
+    /// File offsets of the blocks.
     pub blocks: Vec<u64>,
 }
 
@@ -144,7 +144,7 @@ fn errors_of(w: &[u64; ERRORS]) -> Errors {
     }
 }
 
-/// Words of a group: node, oldest live block plus one, first, last, peak, figures, errors.
+/// Number of words of a group: node, oldest live block plus one, first, last, peak, figures, errors.
 const GROUP: usize = 5 + FIGURES + ERRORS;
 
 fn group_words(g: &Group) -> [u64; GROUP] {
@@ -186,17 +186,17 @@ fn tail_of(w: [u64; 3]) -> Option<Tail> {
     }
 }
 
-/// Words as bytes.
+/// Returns words as little-endian bytes.
 pub(super) fn bytes_of(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|w| w.to_le_bytes()).collect()
 }
 
-/// Bytes as words.
+/// Returns little-endian bytes as words.
 pub(super) fn words_of(bytes: &[u8]) -> Vec<u64> {
     bytes.as_chunks::<8>().0.iter().map(|b| u64::from_le_bytes(*b)).collect()
 }
 
-/// Words followed by their checksum.
+/// Returns words as bytes, followed by their checksum.
 pub(super) fn sealed(words: &[u64]) -> Vec<u8> {
     let mut bytes = bytes_of(words);
     let sum = checksum(1, &bytes);
@@ -204,17 +204,17 @@ pub(super) fn sealed(words: &[u64]) -> Vec<u8> {
     bytes
 }
 
-/// Words in front of their checksum, if it is right.
+/// Returns the words in front of a checksum; `None` if it does not match.
 pub(super) fn unsealed(bytes: &[u8]) -> Option<Vec<u64>> {
     let (words, sum) = bytes.split_last_chunk::<8>()?;
     (checksum(1, words) == u64::from_le_bytes(*sum)).then(|| words_of(words))
 }
 
-/// Words of the header but for its checksum.
+/// Number of words of the header, without its checksum.
 const HEADER_WORDS: usize = 63;
 
 impl Summary {
-    /// The tables that stand behind the blocks.
+    /// Returns the tables that follow the blocks.
     pub(super) fn tables(&self) -> Vec<u8> {
         let mut words = self.blocks.clone();
         words.extend(self.groups.iter().flat_map(group_words));
@@ -223,7 +223,7 @@ impl Summary {
         sealed(&words)
     }
 
-    /// The header, given where the tables begin.
+    /// Returns the header, given the file offset of the tables.
     pub(super) fn header(&self, tables_at: u64) -> Vec<u8> {
         let t = &self.totals;
         let mut w = vec![MAGIC, VERSION];
@@ -241,7 +241,7 @@ impl Summary {
         sealed(&w)
     }
 
-    /// Reads the header and, by `read`, the tables; `None` if anything is wrong with them.
+    /// Decodes the header and, by `read`, the tables; `None` if any of it is damaged.
     pub(super) fn read(
         header: &[u8],
         len: u64,
@@ -281,7 +281,7 @@ impl Summary {
         }
         totals.errors = errors_of(&e);
         let (frees, each) = (usize::try_from(next()?).ok()?, next()?);
-        // No length is believed before the file has it.
+        // Counts are checked against the length of the file before memory is allocated for them.
         let table = len.checked_sub(tables_at).filter(|n| tables_at >= HEADER && *n >= 8)? as usize;
         let [blocks, groups, lanes] = counts.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
         let expected = groups.checked_mul(GROUP)?.checked_add(blocks)?.checked_add(lanes)?;
@@ -312,8 +312,8 @@ impl Summary {
     }
 }
 
-/// Puts the checksums right of what may be the index of a recording, as far as its parts can be found, and
-/// the recording's identity: for those who try what is read behind them.
+/// Corrects the checksums and the recording's identity in bytes that may be an index, as far as its parts can be found.
+/// Fuzzing uses it to reach the code behind these checks.
 pub fn reseal(index: &mut [u8], recording: &File) {
     let word = |b: &[u8], at: usize| {
         b.get(at..).and_then(|b| b.first_chunk::<8>()).map(|w| u64::from_le_bytes(*w))
@@ -336,7 +336,7 @@ pub fn reseal(index: &mut [u8], recording: &File) {
     }
 }
 
-/// The same of words with their checksum.
+/// Corrects the checksum behind words.
 pub(super) fn reseal_words(bytes: &mut [u8]) {
     if let Some((words, sum)) = bytes.split_last_chunk_mut::<8>() {
         *sum = checksum(1, words).to_le_bytes();

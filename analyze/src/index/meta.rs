@@ -1,4 +1,4 @@
-//! What a recording says beside its events, without reading the events.
+//! Reads everything in a recording except its events.
 
 use crate::load::Meta;
 use prof_trace::chunk::{self, Next};
@@ -7,15 +7,15 @@ use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// So much is read at a time: a chunk of events is passed over with one such read.
+/// Number of bytes read at a time: one such read skips a chunk of events.
 const WINDOW: usize = 4 << 10;
 
-/// Reads all chunks up to byte `end` but those of events; `None` if one is not whole.
+/// Reads all chunks up to byte `end` except those of events; `None` if one is not whole.
 pub(super) fn read(file: &File, end: u64) -> io::Result<Option<Meta>> {
     let mut meta = Meta::default();
     let mut at = chunk::FILE_HEADER as u64;
     let mut buf = vec![0; WINDOW];
-    // What of the file is in `buf`.
+    // File offset of `buf`, and number of valid bytes in it.
     let (mut base, mut have) = (0u64, 0usize);
     while at < end {
         let within = |base: u64, have: usize, len: usize| {
@@ -60,7 +60,7 @@ pub(super) fn read(file: &File, end: u64) -> io::Result<Option<Meta>> {
     Ok(Some(meta))
 }
 
-/// Reads as much as there is.
+/// Reads until the buffer is full or the file ends; returns the number of bytes read.
 fn fill(file: &File, at: u64, buf: &mut [u8]) -> io::Result<usize> {
     let mut n = 0;
     while n < buf.len() {

@@ -1,14 +1,13 @@
-//! The index of a recording: a row for each block that was ever handed out.
+//! The index of a recording: a row for each block that was ever allocated.
 //!
-//! One pass over the recording ([`build`]) replays it and writes a row for each block when it ends,
-//! so that only live blocks are held in memory, whatever the length of the recording. The rows stand
-//! in columns, in blocks of some thousands ([`rows`], [`column`]), in a file beside the recording
-//! ([`format`]) that is used again until the recording changes. What the rows do not say (threads,
-//! modules, stacks) is read from the recording itself ([`meta`]).
+//! One pass over the recording ([`build`]) replays it and writes a row for each block when it ends, so that only live
+//! blocks are held in memory, whatever the length of the recording. The rows are stored in columns, in blocks of some
+//! thousands ([`rows`], [`column`]), in a file beside the recording ([`format`]) that is used again until the recording
+//! changes. What the rows do not contain (threads, modules, stacks) is read from the recording itself ([`meta`]).
 //!
-//! The file is read by position and not mapped: a mapping of a file that somebody cuts off ends in a
-//! signal, and mapped pages count as memory of the process, so that a scan of a large index would
-//! look like, and be limited as, use of memory.
+//! The file is read by position and not mapped. Access to a mapping of a file that is truncated meanwhile raises a
+//! signal. Mapped pages also count as memory of the process, so a scan of a large index would look like, and be limited
+//! as, use of memory.
 
 mod before;
 mod belt;
@@ -37,10 +36,10 @@ pub use format::reseal;
 pub use rows::{Block, Column, flags};
 pub use scan::Damaged;
 
-/// When an index is written.
+/// When to write an index to a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
-    /// For recordings that are long enough that it pays.
+    /// For recordings so long that it pays.
     #[default]
     Auto,
     /// Always.
@@ -49,19 +48,19 @@ pub enum Keep {
     Never,
 }
 
-/// How to open an index.
+/// Options for opening an index.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct IndexOptions {
-    /// When it is written.
+    /// When to write the index.
     pub keep: Keep,
-    /// How the recording is loaded.
+    /// Options for loading the recording.
     pub load: LoadOptions,
-    /// The folder that it is in, if not beside the recording, or where that can't be written to, in the user's
-    /// cache folder.
+    /// The folder for the index. By default it is beside the recording or, where that can't be written to, in the
+    /// user's cache folder.
     pub dir: Option<&'static Path>,
 }
 
-/// Recordings of fewer bytes are read again each time: that takes less than half a second.
+/// Shorter recordings are read again each time, which takes less than half a second.
 const WORTH_IT: u64 = 32 << 20;
 
 /// A recording with its index.
@@ -73,13 +72,13 @@ pub struct Index {
     lanes: Vec<u32>,
     blocks: Vec<u64>,
     before: Before,
-    /// Where it is; `None`: in memory or in a file without a name.
+    /// Path of the index; `None` if it is in memory or in an unnamed file.
     path: Option<PathBuf>,
-    /// Whether it had to be made.
+    /// The index was built by this run.
     made: bool,
 }
 
-/// Where the index of a recording is.
+/// Returns the path of the index beside a recording.
 pub fn path_of(recording: &Path) -> PathBuf {
     let mut name = recording.as_os_str().to_owned();
     name.push(".idx");
@@ -87,11 +86,11 @@ pub fn path_of(recording: &Path) -> PathBuf {
 }
 
 impl Index {
-    /// Opens the index of a recording, or makes it.
+    /// Opens the index of a recording, or builds it.
     ///
     /// # Errors
-    /// If the recording can't be read, see [`Analysis::from_file`]. What goes wrong with the index
-    /// itself is no error: it is made anew, and in memory if there is no place for it.
+    /// If the recording can't be read, see [`Analysis::from_file`]. A problem with the index itself is no
+    /// error: the index is built anew, in memory if it can't be written.
     pub fn open(path: &Path, options: &IndexOptions) -> Result<Self, Error> {
         let file = open_file(path)?;
         let len = file.metadata().map_or(0, |m| m.len());
@@ -108,7 +107,7 @@ impl Index {
         Self::make(path, options, wanted)
     }
 
-    /// The index of a recording, if there is one that fits.
+    /// Opens the index of a recording if there is one that fits.
     fn existing(path: &Path, recording: File, dir: Option<&Path>) -> Option<Self> {
         let identity = Identity::of(&recording).ok()?;
         let (at, store, summary) = place::places(path, dir).into_iter().find_map(|at| {
@@ -145,7 +144,7 @@ impl Index {
             match place::Place::of(path, options.dir) {
                 Ok(mut place) => match build(path, &options.load, place.take()) {
                     Ok(built) => {
-                        // A recording that still grows would have a stale index at once.
+                        // The index of a recording that still grows would be stale at once.
                         let finished = built.source.meta.end.is_some()
                             || !crate::symbols::is_target(&built.source.meta.target);
                         let kept = if finished { place.keep() } else { None };
@@ -162,7 +161,7 @@ impl Index {
         let mut index = match build(path, &options.load, place::unnamed(wanted)) {
             Ok(built) => Self::new(built),
             Err(Failure::Recording(e)) => return Err(e),
-            // A temporary folder that is full as well.
+            // The folder for temporary files is full as well: build in memory.
             Err(Failure::Index(_)) => match build(path, &options.load, None) {
                 Ok(built) => Self::new(built),
                 Err(Failure::Recording(e)) => return Err(e),
@@ -191,42 +190,42 @@ impl Index {
         }
     }
 
-    /// The figures of the whole recording.
+    /// Returns the analysis of the whole recording.
     pub fn analysis(&self) -> &Analysis {
         &self.analysis
     }
 
-    /// Where symbols are looked for from now on, and how they are shown.
+    /// Sets where symbols are looked for, and how they are shown.
     pub fn set_symbol_options(&mut self, options: SymbolOptions) {
         self.analysis.set_symbol_options(options);
     }
 
-    /// How many rows there are.
+    /// Returns the number of rows.
     pub fn rows(&self) -> u64 {
         self.rows
     }
 
-    /// How many chains of reallocations there are; they are numbered from 1.
+    /// Returns the number of chains of reallocations, which are numbered from 1.
     pub fn chains(&self) -> u64 {
         self.chains
     }
 
-    /// Numbers of the threads, by lane.
+    /// Returns the numbers of the threads, by thread index.
     pub fn lanes(&self) -> &[u32] {
         &self.lanes
     }
 
-    /// Frees of blocks from before the recording.
+    /// Returns the frees of blocks from before the recording.
     pub fn before(&self) -> &Before {
         &self.before
     }
 
-    /// The file it is in.
+    /// Returns the path of the index, if it is in a named file.
     pub fn path(&self) -> Option<&Path> {
         self.path.as_deref()
     }
 
-    /// Whether it had to be made.
+    /// Returns whether this run built the index.
     pub fn was_made(&self) -> bool {
         self.made
     }

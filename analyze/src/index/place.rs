@@ -1,4 +1,4 @@
-//! Files for indexes that are being written.
+//! Creates, names and removes the files of indexes.
 
 use super::path_of;
 use crate::symbols::cache_folder;
@@ -11,17 +11,17 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// An index in the cache folder that nobody has used for so long is removed when another is made there.
+/// An index in the cache folder that was not used for this long is removed when another is made there.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// Where the index of a recording may be: beside it, and in the user's cache folder; or in the folder that was
-/// asked for alone.
+/// Returns the paths where the index of a recording may be: beside it and in the user's cache folder, or only in `dir`
+/// if that is given.
 pub(super) fn places(recording: &Path, dir: Option<&Path>) -> Vec<PathBuf> {
     let named = |dir: &Path| {
         let name = recording.file_name().unwrap_or_default().to_string_lossy();
         let full = fs::canonicalize(recording).unwrap_or_else(|_| recording.to_owned());
         let hash = prof_trace::chunk::checksum(2, full.as_os_str().as_bytes());
-        // No name is longer than 255 bytes.
+        // File names are limited to 255 bytes.
         let start: String = name.chars().take(40).collect();
         dir.join(format!("{start}.{hash:016x}.idx"))
     };
@@ -34,20 +34,20 @@ pub(super) fn places(recording: &Path, dir: Option<&Path>) -> Vec<PathBuf> {
     }
 }
 
-/// A file for an index that has no name until it is whole: nothing is left behind of a prof that is killed.
-/// Where the file system has no such files it has one, which goes away if it isn't kept, or at a signal.
+/// A file for an index that stays unnamed until it is complete, so that a killed prof leaves nothing behind. Where the
+/// file system does not support that, the file has a temporary name, and is removed on a signal or if it is not kept.
 pub(super) struct Place {
     file: Option<File>,
-    /// The same file, to give it its name by.
+    /// Another descriptor of the file, by which it gets its name.
     named: File,
-    /// Its name until then, if it has one.
+    /// The temporary name, if it has one.
     name: Option<PathBuf>,
     at: PathBuf,
     kept: bool,
 }
 
 impl Place {
-    /// Makes the file in the first of these places where that can be done.
+    /// Creates the file in the first of the possible folders where that succeeds.
     pub(super) fn of(recording: &Path, dir: Option<&Path>) -> io::Result<Self> {
         let mut first = None;
         for (i, at) in places(recording, dir).into_iter().enumerate() {
@@ -70,7 +70,7 @@ impl Place {
     fn at(at: PathBuf, recording: &Path) -> io::Result<Self> {
         sweep(&at);
         let folder = at.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        // What the recording says is not for everyone to read; its index is as private.
+        // An index tells as much as its recording, so only the user may read it.
         let mut options = OpenOptions::new();
         options.read(true).write(true).mode(0o600);
         let unnamed = options.clone().custom_flags(libc::O_TMPFILE).open(folder);
@@ -94,16 +94,16 @@ impl Place {
         Ok(Self { file: Some(file), named, name, at, kept: false })
     }
 
-    /// The file, to write to.
+    /// Returns the file to write to; `None` if it was taken before.
     pub(super) fn take(&mut self) -> Option<File> {
         self.file.take()
     }
 
-    /// Gives it the name of an index; says which.
+    /// Gives the file the name of an index, and returns that; `None` if it fails.
     pub(super) fn keep(mut self) -> Option<PathBuf> {
         let name = match self.name.take() {
             Some(name) => name,
-            // A link can't take the place of an older index, so it gets a name of its own for that moment.
+            // `linkat` can't replace an older index, so the file gets a temporary name to be renamed from.
             None => {
                 let name = temporary(&self.at);
                 let _ = fs::remove_file(&name);
@@ -134,17 +134,17 @@ fn temporary(at: &Path) -> PathBuf {
     name.into()
 }
 
-/// Gives a file without a name one.
+/// Gives an unnamed file a name.
 fn link(file: &File, name: &Path) -> io::Result<()> {
     let from = CString::new(format!("/proc/self/fd/{}", file.as_raw_fd()))?;
     let to = CString::new(name.as_os_str().as_bytes())?;
     let (here, follow) = (libc::AT_FDCWD, libc::AT_SYMLINK_FOLLOW);
-    // SAFETY: two strings that end with NUL and live until the call has returned.
+    // SAFETY: both pointers are to strings that end with NUL and live until the call has returned.
     let rc = unsafe { libc::linkat(here, from.as_ptr(), here, to.as_ptr(), follow) };
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Removes indexes of recordings that nobody looks at any more.
+/// Removes indexes that have not been used for [`KEPT`].
 fn forget_old(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let is_index = entry.path().extension().is_some_and(|x| x == "idx");
@@ -156,7 +156,7 @@ fn forget_old(folder: &Path) {
     }
 }
 
-/// Removes a file if a signal ends the program.
+/// Removes a temporary file if a signal ends the program.
 mod at_signals {
     use std::ffi::CString;
     use std::os::unix::ffi::OsStrExt;
@@ -168,7 +168,8 @@ mod at_signals {
 
     extern "C" fn ended(signal: i32) {
         let name = NAME.swap(std::ptr::null_mut(), SeqCst);
-        // SAFETY: calls that a handler may make; the name is never freed once it is here.
+        // SAFETY: a signal handler may make these calls, and the name is never freed once it has been published in
+        // `NAME`.
         unsafe {
             if !name.is_null() {
                 libc::unlink(name);
@@ -178,15 +179,16 @@ mod at_signals {
         }
     }
 
-    /// From now on.
+    /// Sets the file to remove, and installs the handlers.
     pub fn remove(path: &Path) {
         static ONCE: Once = Once::new();
         let Ok(name) = CString::new(path.as_os_str().as_bytes()) else { return };
         NAME.store(name.into_raw(), SeqCst);
         ONCE.call_once(|| {
             for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
-                // SAFETY: all zeroes are a value of the struct; the handler lives for ever. What somebody
-                // else handles, or ignores, is left alone.
+                // SAFETY: all zeroes are a valid `sigaction`, the pointers live until the calls have returned, and the
+                // handler is a function, so it lives for ever. Signals that are already handled or ignored keep their
+                // disposition.
                 unsafe {
                     let mut old: libc::sigaction = std::mem::zeroed();
                     let asked = libc::sigaction(signal, std::ptr::null(), &mut old) == 0;
@@ -198,13 +200,13 @@ mod at_signals {
         });
     }
 
-    /// It is to stay, or gone.
+    /// Stops a signal from removing the file: it is kept, or already gone.
     pub fn forget() {
         NAME.store(std::ptr::null_mut(), SeqCst);
     }
 }
 
-/// Removes what a prof that was killed left behind.
+/// Removes temporary files that a killed prof left behind.
 fn sweep(at: &Path) {
     let (Some(dir), Some(name)) = (at.parent(), at.file_name()) else { return };
     let dir = if dir.as_os_str().is_empty() { Path::new(".") } else { dir };
@@ -222,7 +224,7 @@ fn sweep(at: &Path) {
     }
 }
 
-/// A file without a name in the folder for temporary files, if it is `wanted` and can be had.
+/// Returns an unnamed file in the folder for temporary files if it is `wanted` and can be created.
 pub(super) fn unnamed(wanted: bool) -> Option<File> {
     if !wanted {
         return None;

@@ -1,4 +1,4 @@
-//! Writing and reading the blocks of rows.
+//! Writes and reads the blocks of rows.
 
 use super::column::{How, PACKED_WORDS, Packed, pack, unpack};
 use super::format::{sealed, unsealed};
@@ -7,51 +7,51 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
 
-/// Rows of a block.
+/// Number of rows of a block.
 pub(super) const BLOCK: usize = 8192;
 
-/// Words from one column to the next while they are filled: if it were a power of two, the places of
-/// a row would all fall on the same lines of the cache.
+/// Words between the starts of two columns while they are filled. With a power of two, all values of a row would fall
+/// on the same cache set.
 const STRIDE: usize = BLOCK + 24;
 
-/// A column of the rows; there is a row for each block that was ever handed out.
+/// A column of the rows; each row describes one block of memory that was ever allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Column {
-    /// Its address.
+    /// Address of the block.
     Addr,
-    /// Bytes asked for.
+    /// Bytes requested.
     Size,
-    /// Ticks when it was handed out.
+    /// Ticks when it was allocated.
     Begin,
-    /// Ticks when it was given back; `u64::MAX` if it never was.
+    /// Ticks when it was freed; `u64::MAX` if it never was.
     End,
     /// Index of the group (stack) that it belongs to.
     Group,
-    /// Lane of the thread that got it.
+    /// Thread index of the thread that allocated it.
     Lane,
-    /// Stack node of where it was given back from, if that was recorded; else 0.
+    /// Stack node of its free, if that was recorded; else 0.
     EndNode,
-    /// Lane of the thread that gave it back.
+    /// Thread index of the thread that freed it.
     EndLane,
-    /// See [`flags`].
+    /// Bits of [`flags`].
     Flags,
-    /// Number of the chain of reallocations that it is part of; 0: none.
+    /// Number of the chain of reallocations that it belongs to; 0: none.
     Chain,
-    /// Its place in that chain; 0: the first.
+    /// Position in that chain, from 0.
     Position,
-    /// What glibc's header says of it, as [`Header::code`](prof_trace::size::Header::code); 0: nothing.
+    /// glibc's chunk header, as [`Header::code`](prof_trace::size::Header::code); 0: none.
     Header,
 }
 
-/// How many columns there are.
+/// Number of columns.
 const COLUMNS: usize = 12;
 
-/// A row on its way to the columns: one line of the cache.
+/// A row on its way to the columns; one cache line.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Row {
     pub addr: u64,
-    /// Size and header, in one number (see [`size::apart`]).
+    /// Size and chunk header in one number (see [`size::apart`]).
     pub sized: u64,
     pub begin: u64,
     pub end: u64,
@@ -65,7 +65,7 @@ pub(super) struct Row {
 }
 
 impl Row {
-    /// The values, in the order of [`Column`].
+    /// Returns the values in the order of [`Column`].
     #[inline(always)]
     fn values(&self) -> [u64; COLUMNS] {
         let (size, header) = size::apart(self.sized);
@@ -88,19 +88,19 @@ impl Row {
 
 /// Bits of [`Column::Flags`].
 pub mod flags {
-    /// The thread gave it back as the very next thing that it did with the heap.
+    /// Its free was the next event of the thread that allocated it.
     pub const TEMPORARY: u64 = 1;
-    /// It came out of `realloc`.
+    /// `realloc` returned it.
     pub const REALLOCATED: u64 = 2;
-    /// It was given to `realloc`.
+    /// It was passed to `realloc`.
     pub const CONTINUED: u64 = 4;
-    /// Its end went unseen: its address was handed out again.
+    /// Its free was not recorded: another block at its address implies it.
     pub const IMPLIED: u64 = 8;
     /// It is live at the end of the recording.
     pub const LIVE: u64 = 16;
 }
 
-/// Where an index is written to, and read from.
+/// The storage of an index.
 pub(super) enum Store {
     /// A file.
     File(File),
@@ -128,7 +128,7 @@ impl Store {
     }
 }
 
-/// Where rows go.
+/// The destination of rows.
 pub(super) enum Out {
     File(BufWriter<File>),
     Memory(Vec<u8>),
@@ -146,24 +146,24 @@ impl Out {
     }
 }
 
-/// Takes rows and writes them by the block.
+/// Collects rows and writes them in blocks.
 pub(super) struct Writer {
     out: Out,
-    /// Bytes written.
+    /// Position of the next byte.
     pub at: u64,
     columns: Box<[[u64; STRIDE]; COLUMNS]>,
     used: usize,
-    /// Rows taken.
+    /// Number of rows written in blocks.
     pub rows: u64,
-    /// Where the blocks begin.
+    /// Positions of the blocks.
     pub blocks: Vec<u64>,
     bytes: Vec<u8>,
-    /// The first thing that went wrong.
+    /// The first error.
     failed: Option<io::Error>,
 }
 
 impl Writer {
-    /// Writes behind what is there.
+    /// Creates a writer that begins at position `at`.
     pub(super) fn new(out: Out, at: u64) -> Self {
         let columns = vec![[0; STRIDE]; COLUMNS].into_boxed_slice();
         let columns = columns.try_into().unwrap_or_else(|_| Box::new([[0; STRIDE]; COLUMNS]));
@@ -203,7 +203,7 @@ impl Writer {
         for (k, column) in self.columns.iter().enumerate() {
             let grows = k == Column::Begin as usize || k == Column::End as usize;
             let how = match &self.out {
-                // Of a recording that is too short for a file.
+                // In memory: mostly of a recording that is too short for a file.
                 Out::Memory(_) => How::Plain,
                 Out::File(_) if grows => How::Steps,
                 Out::File(_) => How::Short,
@@ -219,7 +219,7 @@ impl Writer {
         self.bytes = bytes;
     }
 
-    /// Writes bytes behind the rows.
+    /// Writes bytes behind what was written before.
     pub(super) fn write(&mut self, bytes: &[u8]) {
         if self.failed.is_none() {
             match self.out.write(bytes) {
@@ -229,12 +229,12 @@ impl Writer {
         }
     }
 
-    /// Writes what is left of the rows.
+    /// Writes the last, incomplete block.
     pub(super) fn finish_rows(&mut self) {
         self.flush();
     }
 
-    /// Writes the header in front of everything.
+    /// Writes the header at the beginning, and returns the storage.
     pub(super) fn finish(self, header: &[u8]) -> io::Result<Store> {
         if let Some(e) = self.failed {
             return Err(e);
@@ -255,7 +255,7 @@ impl Writer {
 
 const HEAD: usize = (1 + COLUMNS * PACKED_WORDS + 1) * 8;
 
-/// Puts the checksums of a block right, as far as its columns can be found.
+/// Corrects the checksums of a block, as far as its columns can be found.
 pub(super) fn reseal(block: &mut [u8]) {
     let Some((head, mut rest)) = block.split_at_mut_checked(HEAD) else { return };
     let Some(words) = head.as_chunks_mut::<8>().0.split_first_mut() else { return };
@@ -270,11 +270,11 @@ pub(super) fn reseal(block: &mut [u8]) {
     super::format::reseal_words(head);
 }
 
-/// A block of rows: what its columns range over, and, when they are asked for, the values.
+/// A block of rows: the ranges of its columns and, on request, their values.
 pub struct Block<'a> {
     store: &'a Store,
     rows: usize,
-    /// Where the first column begins.
+    /// Position of the first column.
     at: u64,
     columns: [Packed; COLUMNS],
     bytes: Vec<u8>,
@@ -294,18 +294,18 @@ impl<'a> Block<'a> {
         Some(Self { store, rows, at: at + HEAD as u64, columns, bytes })
     }
 
-    /// How many rows it has.
+    /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows
     }
 
-    /// The smallest and the largest value of a column.
+    /// Returns the smallest and the largest value of a column.
     pub fn range(&self, column: Column) -> (u64, u64) {
         let p = &self.columns[column as usize];
         (p.min, p.max)
     }
 
-    /// The values of a column; `None` if they can't be read or are damaged.
+    /// Reads the values of a column into `out`; `None` if they can't be read or are damaged.
     #[must_use]
     pub fn read(&mut self, column: Column, out: &mut Vec<u64>) -> Option<()> {
         let n = column as usize;
@@ -320,7 +320,7 @@ impl<'a> Block<'a> {
         unpack(&p, &self.bytes, self.rows, out)
     }
 
-    /// Gives the buffer back.
+    /// Returns the buffer for the next block.
     pub(super) fn into_buffer(self) -> Vec<u8> {
         self.bytes
     }

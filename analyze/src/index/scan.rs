@@ -1,4 +1,4 @@
-//! Going through all rows, on all processors.
+//! Scans all rows, on all processors.
 
 use super::rows::Block;
 use super::{Index, path_of};
@@ -6,17 +6,17 @@ use crate::progress::Step;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A block of an index could not be read, or is damaged.
+/// A block of the index could not be read, or is damaged.
 #[derive(Debug, thiserror::Error)]
 #[error("the index {0} is damaged or can't be read; remove it, and it is made anew")]
 pub struct Damaged(pub PathBuf);
 
-/// Blocks that a thread takes at a time, so that what it works on stays in order for a while.
+/// Number of adjacent blocks that a thread takes at a time, so that the rows it sees stay in order for a while.
 const RUN: usize = 4;
 
 impl Index {
-    /// Gives each block of rows to `work`, together with the state of the thread that it happens
-    /// on, in no particular order; returns the states.
+    /// Calls `work` for each block of rows with the state of the thread it runs on, in no particular order; returns the
+    /// states.
     ///
     /// # Errors
     /// If `work` returns `None`, as it does if the block can't be read.
@@ -67,7 +67,7 @@ impl Index {
         }
     }
 
-    /// Gives each block of rows to `work`, in their order.
+    /// Calls `work` for each block of rows, in their order.
     ///
     /// # Errors
     /// If `work` returns `None`, as it does if the block can't be read.

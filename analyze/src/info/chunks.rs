@@ -1,4 +1,4 @@
-//! Going through the chunks of a file, to count them and the events in them.
+//! Counts the chunks of a file and the events in them.
 
 use super::{ChunkData, CompressionData, EventData};
 use crate::Error;
@@ -13,7 +13,7 @@ use std::path::Path;
 /// Kinds of events, in the order of [`of`].
 const EVENTS: [&str; 4] = ["alloc", "free", "free with stack", "realloc"];
 
-/// What is counted of a kind of event.
+/// Counts of one kind of event: number, bytes in the ring, bytes in the file.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sum {
     count: u64,
@@ -21,18 +21,18 @@ struct Sum {
     file: f64,
 }
 
-/// What is in a file.
+/// Counts of a whole file.
 #[derive(Debug, Default)]
 pub(super) struct Chunks {
     pub format: u32,
     pub file_bytes: u64,
     pub read_bytes: u64,
-    /// Events, by the number of the thread.
+    /// Number of events, by thread number.
     pub threads: BTreeMap<u32, u64>,
-    /// Count and bytes, by kind.
+    /// Number and bytes of the chunks, by kind.
     kinds: BTreeMap<u16, (u64, u64)>,
     events: [Sum; EVENTS.len()],
-    /// Events and bytes, by how they are compressed.
+    /// Number and bytes of the events, by compression.
     coded: [(u64, u64); Compress::ALL.len()],
 }
 
@@ -45,7 +45,7 @@ fn of(event: &Event) -> usize {
     }
 }
 
-/// What is counted within a chunk.
+/// Counts of one chunk.
 #[derive(Default)]
 struct Within {
     sums: [(u64, u64); EVENTS.len()],
@@ -60,12 +60,12 @@ impl Within {
 }
 
 impl Chunks {
-    /// Of a recording, up to its last whole chunk.
+    /// Counts a recording up to its last whole chunk.
     pub(super) fn of(path: &Path) -> Result<Self, Error> {
         let mut file = ChunkFile::open(path)?;
         let mut all = Self { format: file.version(), ..Self::default() };
         let mut unpacker = Unpacker::default();
-        // What is added meanwhile is not looked at: a fast writer must not keep us here.
+        // Chunks that are added meanwhile are ignored: a fast writer must not make this endless.
         let enough = file.len();
         while file.position() < enough {
             let Item::Chunk(kind, payload, _) = file.next()? else { break };
@@ -96,7 +96,7 @@ impl Chunks {
             kind::PACKED => {
                 let Some(packed) = Packed::read(payload) else { return };
                 let (mut codec, mut last) = (Codec::default(), usize::MAX);
-                // What comes before something damaged counts, as it does for whoever reads the events.
+                // Events in front of damage count, as they do for a reader of the events.
                 let _ = unpacker.unpack(&packed, |run, event| {
                     if last != run {
                         let r = &packed.runs[run];
@@ -124,7 +124,7 @@ impl Chunks {
         }
     }
 
-    /// Kinds of chunks.
+    /// Returns the counts of the kinds of chunks, those with the most bytes first.
     pub(super) fn chunks(&self) -> Vec<ChunkData> {
         let chunk = |(kind, (count, bytes)): (&u16, &(u64, u64))| ChunkData {
             kind: *kind,
@@ -137,7 +137,7 @@ impl Chunks {
         all
     }
 
-    /// Kinds of events.
+    /// Returns the counts of the kinds of events.
     pub(super) fn events(&self) -> Vec<EventData> {
         let event = |(kind, s): (&'static str, &Sum)| EventData {
             kind,
@@ -148,12 +148,12 @@ impl Chunks {
         EVENTS.into_iter().zip(&self.events).map(event).collect()
     }
 
-    /// Bytes of all events in the ring.
+    /// Returns the bytes of all events in the ring.
     pub(super) fn ring_bytes(&self) -> u64 {
         self.events.iter().map(|s| s.ring).sum()
     }
 
-    /// How events are compressed.
+    /// Returns the compressions in use, with the number and bytes of their events.
     pub(super) fn compression(&self) -> Vec<CompressionData> {
         let used = Compress::ALL.iter().zip(self.coded).filter(|(_, s)| s.0 > 0);
         used.map(|(c, (events, bytes))| CompressionData { name: c.1, events, bytes }).collect()

@@ -1,5 +1,4 @@
-//! What is in the file of a recording: kinds of chunks, kinds of events, threads, modules, how long blocks
-//! lived.
+//! Describes the file of a recording: kinds of chunks, kinds of events, threads, modules, lifetimes of blocks.
 
 mod chunks;
 mod text;
@@ -10,7 +9,7 @@ use crate::{Error, Index};
 use chunks::Chunks;
 use serde::Serialize;
 
-/// Blocks that lived shorter than these are counted apart, in nanoseconds.
+/// Upper bounds of the classes of lifetimes, in nanoseconds.
 const LIFETIMES: [u64; 11] = [
     1_000_000,
     10_000_000,
@@ -25,32 +24,32 @@ const LIFETIMES: [u64; 11] = [
     3_600_000_000_000,
 ];
 
-/// Why there is no answer.
+/// Why a file can't be described.
 #[derive(Debug, thiserror::Error)]
 pub enum InfoError {
-    /// The recording can't be read.
+    /// The recording could not be read.
     #[error(transparent)]
     Recording(#[from] Error),
-    /// The index can't be read.
+    /// The index could not be read.
     #[error(transparent)]
     Damaged(#[from] Damaged),
 }
 
-/// What is in a recording.
+/// The description of a recording's file.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Info {
     /// Version of this format: 1.
     pub version: u32,
-    /// Which recording; losses, parts and coverage are in it.
+    /// Describes the recording, its losses, parts and coverage.
     #[serde(flatten)]
     pub head: Head,
     /// The file.
     pub file: FileData,
-    /// Kinds of chunks, those with the most bytes first.
+    /// The kinds of chunks, those with the most bytes first.
     pub chunks: Vec<ChunkData>,
     /// Kinds of events.
     pub events: Vec<EventData>,
-    /// How long the blocks of the recording lived, the shortest first.
+    /// Lifetimes of the blocks, the shortest first.
     pub lifetimes: Vec<LifetimeData>,
     /// The threads.
     pub threads: Vec<ThreadData>,
@@ -61,34 +60,34 @@ pub struct Info {
 /// The file of a recording.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct FileData {
-    /// Its bytes.
+    /// Length of the file.
     pub bytes: u64,
-    /// Bytes of it that are whole chunks.
+    /// Length of its whole chunks.
     pub read_bytes: u64,
-    /// Version of its format.
+    /// Version of the file format.
     pub format: u32,
     /// Version of the prof that recorded it.
     pub recorded_by: String,
-    /// Ticks of its clock in a second.
+    /// Frequency of the recording's clock, in ticks per second.
     pub ticks_per_sec: u64,
-    /// Number of passes of the collector.
+    /// Number of the collector's passes over the ring.
     pub passes: u64,
-    /// How events are compressed, and how many so.
+    /// The compressions in use.
     pub compression: Vec<CompressionData>,
-    /// Bytes of all events before they were compressed, as they stood in the ring.
+    /// Bytes of all events in the ring, before compression.
     pub ring_bytes: u64,
-    /// Stacks that blocks were allocated from.
+    /// Number of stacks that blocks were allocated from.
     pub stacks: u64,
-    /// The index beside it.
+    /// Path of the index, if there is one.
     pub index: Option<String>,
 }
 
-/// One way of compressing.
+/// Counts of the events with one compression.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct CompressionData {
-    /// `none`, `fast` or `best`, as the option of `prof attach`.
+    /// `none`, `fast` or `best`, as in the option of `prof attach`.
     pub name: &'static str,
-    /// Events.
+    /// Number of events.
     pub events: u64,
     /// Bytes of their chunks in the file.
     pub bytes: u64,
@@ -97,13 +96,13 @@ pub struct CompressionData {
 /// A kind of chunk.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ChunkData {
-    /// Its number.
+    /// Number of the kind.
     pub kind: u16,
-    /// Its name; `unknown` if a newer prof wrote it.
+    /// Name of the kind; `unknown` if a newer prof wrote it.
     pub name: &'static str,
-    /// How many there are.
+    /// Number of chunks.
     pub count: u64,
-    /// Their bytes in the file, headers included.
+    /// Bytes of the chunks in the file, headers included.
     pub bytes: u64,
 }
 
@@ -112,73 +111,72 @@ pub struct ChunkData {
 pub struct EventData {
     /// `alloc`, `free`, `free with stack` or `realloc`.
     pub kind: &'static str,
-    /// How many there are.
+    /// Number of events.
     pub count: u64,
-    /// Their bytes as they stood in the ring.
+    /// Bytes of the events in the ring.
     pub ring_bytes: u64,
-    /// Their bytes in the file. Those of a compressed chunk are shared out by what its events took in the
-    /// ring.
+    /// Bytes of the events in the file. Those of a compressed chunk are divided in proportion to the bytes in the ring.
     pub bytes: u64,
 }
 
-/// Blocks that lived so long.
+/// Blocks within one class of lifetimes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LifetimeData {
-    /// They lived shorter than that, and not shorter than that of the entry before; `None`: longer than all of those.
+    /// Upper bound of the lifetimes; the lower bound is that of the entry before. `None`: there is no upper bound.
     pub below_ns: Option<u64>,
-    /// They are live.
+    /// The blocks are live at the end.
     pub live: bool,
-    /// How many blocks; those of a sample each count as one.
+    /// Number of blocks; a sampled block counts as one.
     pub count: u64,
-    /// Their bytes.
+    /// Bytes of the blocks.
     pub bytes: u64,
 }
 
 /// A thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ThreadData {
-    /// Its number in the recording.
+    /// Number of the thread in the recording.
     pub number: u32,
-    /// Its id in the target.
+    /// Thread ID in the target.
     pub tid: u32,
-    /// Its name.
+    /// Name of the thread.
     pub name: String,
-    /// Its events.
+    /// Number of its events.
     pub events: u64,
 }
 
 /// A module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ModuleData {
-    /// Its number in the recording.
+    /// Number of the module in the recording.
     pub number: u32,
-    /// Its path in the target.
+    /// Path of the module in the target.
     pub path: String,
-    /// Its build id, in hexadecimal.
+    /// Build ID, in hexadecimal.
     pub build_id: String,
-    /// Its first address, in hexadecimal.
+    /// First address, in hexadecimal.
     pub start: String,
-    /// Where it ends, in hexadecimal.
+    /// First address behind its end, in hexadecimal.
     pub end: String,
-    /// When it was first seen, in nanoseconds since the start.
+    /// Time when it was first seen, in nanoseconds since the start.
     pub loaded_ns: u64,
-    /// When it was seen to be gone.
+    /// Time when it was found unloaded, in nanoseconds since the start.
     pub unloaded_ns: Option<u64>,
     /// Bytes of its symbols in the recording.
     pub symbol_bytes: u64,
 }
 
-/// Names come from the process that was recorded, and are shown on terminals.
+/// Escapes control characters: names come from the target, and are printed to terminals.
 fn shown(text: &str) -> String {
     let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
     text.chars().map(escape).collect()
 }
 
 impl Info {
-    /// Looks through a recording.
+    /// Describes the file of a recording.
     ///
     /// # Errors
-    /// If it or its index can't be read.
+    /// If the recording or its index can't be read.
     pub fn new(index: &Index) -> Result<Self, InfoError> {
         let analysis = index.analysis();
         let meta = analysis.meta();
@@ -223,13 +221,13 @@ impl Info {
         })
     }
 
-    /// The same as JSON.
+    /// Returns the description as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 }
 
-/// How long blocks lived.
+/// Counts the blocks by lifetime.
 fn lifetimes(index: &Index) -> Result<Vec<LifetimeData>, Damaged> {
     const OTHERS: usize = LIFETIMES.len();
     let clock = &index.analysis().meta().clock;

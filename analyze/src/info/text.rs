@@ -1,20 +1,20 @@
-//! What is in a recording, as text.
+//! Formats the description of a recording's file as text.
 
 use super::Info;
 use crate::report::Style;
 use crate::report::units::{bytes, count, duration};
 use std::fmt::{self, Write};
 
-/// So many threads and modules are listed.
+/// Greatest number of threads, and of modules, that are listed.
 const LISTED: usize = 40;
-/// Columns of the longest bar.
+/// Length of the longest bar in columns.
 const BAR: usize = 30;
 
 impl Info {
-    /// As text.
+    /// Returns the description as text.
     pub fn text(&self, style: Style) -> String {
         let mut out = self.head.text(style);
-        // Writing to a string does not fail.
+        // Writing to a string can't fail.
         let _ = self.write(&mut out);
         out
     }
@@ -104,7 +104,7 @@ impl Info {
     }
 }
 
-/// A round time.
+/// Formats a duration without parts that are zero.
 fn short(ns: u64) -> String {
     duration(ns).replace(".0 ", " ").replace("m 00s", " min").replace("h 00m", " h")
 }

@@ -1,28 +1,28 @@
-//! The verdict on one stack.
+//! Computes the verdict on one stack.
 
 use super::series::{MOMENTS, Series};
 use serde::Serialize;
 
-/// What becomes of the memory that a stack holds.
+/// Class of a stack, by how the memory that it holds changes over time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Class {
-    /// It grows, in every interval.
+    /// The memory grows in every interval.
     Growing,
-    /// It grew as well, and was given back only when everything ended.
+    /// The memory grew, and was freed only when the program ended.
     FreedAtTheEnd,
-    /// Its blocks take the place of ones from before the recording, as far as these have been given back.
+    /// New blocks replace blocks from before the recording, as far as the frees of these show.
     Turnover,
-    /// It is bounded: it has stopped growing, or comes and goes.
+    /// The memory is bounded: it has stopped growing, or rises and falls.
     Saturating,
-    /// It was taken early and has not changed since.
+    /// The memory was allocated early and has not changed since.
     Static,
-    /// There is too little of it, or it is too new.
+    /// The memory is too little, or too new, to judge.
     TooYoung,
 }
 
 impl Class {
-    /// All of them, the worst first.
+    /// All classes, the worst first.
     pub const ALL: [Class; 6] = [
         Class::Growing,
         Class::FreedAtTheEnd,
@@ -32,7 +32,7 @@ impl Class {
         Class::TooYoung,
     ];
 
-    /// Its name.
+    /// Returns the name in output and options.
     pub fn name(self) -> &'static str {
         match self {
             Class::Growing => "growing",
@@ -45,67 +45,66 @@ impl Class {
     }
 }
 
-/// How sure a verdict is.
+/// Confidence in a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Confidence {
-    /// It may well be otherwise.
+    /// The verdict may well be wrong.
     Low,
-    /// It is likely.
+    /// The verdict is likely.
     Medium,
-    /// All intervals say the same, and there are many blocks.
+    /// All intervals agree, and there are many blocks.
     High,
 }
 
-/// A verdict.
+/// The verdict on one stack.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Verdict {
     pub class: Class,
     pub confidence: Confidence,
-    /// Bytes that were added from one moment to the next, in the weakest interval; 0 if it is not
-    /// growing.
+    /// Bytes added between two moments, in the weakest interval; 0 if the stack is not growing.
     pub weakest: f64,
-    /// The same on average.
+    /// Bytes added between two moments, on average.
     pub mean: f64,
 }
 
-/// Numbers of intervals whose growth is compared.
+/// Numbers of intervals into which the time is divided to compare growth.
 const INTERVALS: [usize; 2] = [8, 4];
-/// A stack that is seen at fewer moments is too young.
+/// A stack that exists at fewer moments is too young.
 const SEEN: usize = 24;
-/// So many blocks that were kept make a trend.
+/// Least number of kept blocks that make a trend.
 const KEPT: u64 = 16;
-/// The weakest interval of a growth has at least this part of the mean.
+/// Least ratio of the growth in the weakest interval to the mean growth.
 const STEADY: f64 = 0.2;
 
-/// Judges what a stack held; `early`: it allocated already in the first half.
+/// Judges a series. `early`: the stack allocated already in the first half of the time.
 pub(super) fn judge(s: &Series, early: bool) -> Verdict {
     let none = |class, confidence| Verdict { class, confidence, weakest: 0.0, mean: 0.0 };
     let begin = s.held.iter().position(|h| *h > 0).unwrap_or(MOMENTS);
     let seen = &s.held[begin..];
     let (Some(&first), Some(&last)) = (seen.first(), seen.last()) else {
-        // None of its blocks was ever old, although there have been some for long.
+        // The stack has allocated for long, but none of its blocks ever became old.
         return match early {
             true => none(Class::Saturating, Confidence::Medium),
             false => none(Class::TooYoung, Confidence::Low),
         };
     };
     if seen.len() < SEEN {
-        // It is not new, and what it held for longer was given back: it comes and goes.
+        // The stack is not new, and freed what it held for longer: its memory rises and falls.
         let bounded = early && comes_down(seen);
         let class = if bounded { Class::Saturating } else { Class::TooYoung };
         return none(class, Confidence::Low);
     }
     let most = seen.iter().copied().max().unwrap_or(0);
     let steps = seen.windows(2).filter(|w| w[0] != w[1]).count();
-    // What is taken at once may be on its way at the first of the moments.
+    // A burst of allocations may be only partly done at the first moment.
     let first = seen.get(1).copied().unwrap_or(first).max(first);
     if steps == 0 || (first as f64) >= most as f64 * 0.98 && last as f64 >= most as f64 * 0.98 {
         let class = if last > 0 { Class::Static } else { Class::Saturating };
         let sure = if begin <= MOMENTS / 8 { Confidence::High } else { Confidence::Medium };
         return none(class, sure);
     }
-    // What grows in steps that are longer than an eighth may still do so in every quarter.
+    // Growth in steps longer than an eighth of the time may still be seen in every quarter.
     for intervals in INTERVALS {
         let (weakest, mean) = growth(seen, intervals);
         if mean <= 0.0 || weakest < mean * STEADY || s.kept < KEPT {
@@ -127,7 +126,7 @@ pub(super) fn judge(s: &Series, early: bool) -> Verdict {
     bounded(seen, last, most)
 }
 
-/// Whether it was at half of its height, or below, after that.
+/// Returns whether the series fell to half of its height so far, or below.
 fn comes_down(seen: &[u64]) -> bool {
     let mut high = 0;
     seen.iter().any(|&h| {
@@ -136,7 +135,7 @@ fn comes_down(seen: &[u64]) -> bool {
     })
 }
 
-/// Growth from a moment to the next: of the weakest interval, and on average.
+/// Returns the growth between two moments: in the weakest interval, and on average.
 fn growth(seen: &[u64], intervals: usize) -> (f64, f64) {
     let place = |i: usize| i * (seen.len() - 1) / intervals;
     let at = |i: usize| seen[place(i)] as f64;
@@ -146,15 +145,15 @@ fn growth(seen: &[u64], intervals: usize) -> (f64, f64) {
     (weakest.max(0.0), mean)
 }
 
-/// One that does not grow all the time: has it stopped, or does it only take longer steps?
+/// Judges a series that does not grow all the time: it has stopped growing, or grows in longer steps.
 fn bounded(seen: &[u64], last: u64, most: u64) -> Verdict {
     let none = |class, confidence| Verdict { class, confidence, weakest: 0.0, mean: 0.0 };
-    // What turns over goes up and down a little for ever; what doubles is twice as high by now.
+    // Turnover varies a little for ever, but doubling would have doubled by now.
     let half = seen[..seen.len() / 2].iter().copied().max().unwrap_or(0);
     if most as f64 <= half as f64 * 1.25 {
         return none(Class::Saturating, Confidence::High);
     }
-    // Moments at which it was higher than ever before.
+    // Collect the moments at which the series was higher than ever before.
     let mut high = 0;
     let mut records = Vec::new();
     for (i, &h) in seen.iter().enumerate() {
@@ -166,7 +165,7 @@ fn bounded(seen: &[u64], last: u64, most: u64) -> Verdict {
     let newest = records.last().copied().unwrap_or(0);
     let gap = records.windows(2).map(|w| w[1] - w[0]).max().unwrap_or(1);
     let plateau = seen.len() - 1 - newest;
-    // What doubles each time waits twice as long each time.
+    // A buffer that doubles waits twice as long before each step.
     if plateau * 2 < gap * 5 && last as f64 > most as f64 * 0.9 {
         return none(Class::TooYoung, Confidence::Low);
     }
@@ -206,16 +205,16 @@ mod tests {
         let v = judge(&series(100, |i| 1000 * i as u64), true);
         assert_eq!((v.class, v.confidence), (Class::Growing, Confidence::High));
         assert!((v.weakest - 1000.0).abs() < 1.0 && (v.mean - 1000.0).abs() < 1.0);
-        // The same in the end, but nothing in the last quarter.
+        // The same sum in the end, but no growth in the last quarter.
         assert_eq!(class(&series(100, |i| 1000 * i.min(48) as u64)), Class::Saturating);
-        // A burst, and a trickle.
+        // A burst, and slow growth.
         let burst = series(100, |i| if i < 32 { 10 * i as u64 } else { 9000 + 10 * i as u64 });
         let v = judge(&burst, true);
         assert_ne!(v.class, Class::Growing);
-        // In steps of a sixth of the time.
+        // Growth in steps of a sixth of the time.
         let v = judge(&series(100, |i| 1000 * (i as u64 / 11)), true);
         assert_eq!((v.class, v.confidence), (Class::Growing, Confidence::Low));
-        // Twice as fast for a while is still growth; what counts is the slower half.
+        // A doubled rate for a while is still growth; the slower half counts.
         let faster = |i: usize| (i.min(32) * 1000 + i.saturating_sub(32) * 2000) as u64;
         let v = judge(&series(100, faster), true);
         assert_eq!(v.class, Class::Growing);
@@ -225,7 +224,7 @@ mod tests {
     #[test]
     fn what_is_bounded_is_no_leak() {
         assert_eq!(class(&series(100, |i| (i as u64 * 7919) % 5000 + 20_000)), Class::Saturating);
-        // A cache in the middle of its turns, with its highest point at the very end.
+        // A cache during its turnover, whose highest value is at the very end.
         assert_eq!(
             class(&series(100, |i| 20_000 + i as u64 * 31 % 700 + i as u64 * 8)),
             Class::Saturating
@@ -256,13 +255,13 @@ mod tests {
         assert_eq!(judge(&series(0, |_| 0), true).class, Class::Saturating);
         let late = series(100, |i| if i < 50 { 0 } else { 100 * i as u64 });
         assert_eq!(class(&late), Class::TooYoung);
-        // Short-lived blocks that a machine which stood still made old for a moment.
+        // Short-lived blocks that became old because the machine stalled for a moment.
         let stalled = series(100, |i| if i == 50 { 5000 } else { 0 });
         assert_eq!(
             (class(&stalled), judge(&stalled, false).class),
             (Class::Saturating, Class::TooYoung)
         );
-        // A vector that doubles: it may do so again.
+        // A vector that doubles may do so again.
         let doubling = series(7, |i| 64u64 << (i + 1).ilog2());
         assert_eq!(class(&doubling), Class::TooYoung);
         let few = series(5, |i| 100 * (i as u64 / 13));

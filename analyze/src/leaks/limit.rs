@@ -1,13 +1,13 @@
-//! Limits on leaks, for automatic checks: `growing > 1MiB/h`.
+//! Parses limits on leaks for automatic checks, such as `growing > 1MiB/h`, and checks them.
 
 use super::{Class, Leaks};
 use crate::query::value;
 use crate::report::units::bytes;
 
-/// What a limit is on.
+/// The figure that a limit applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum What {
-    /// Growth in bytes an hour, in the weakest interval.
+    /// Growth in bytes per hour, in the weakest interval.
     PerHour,
     /// Bytes held.
     Bytes,
@@ -15,7 +15,7 @@ enum What {
     Stacks,
 }
 
-/// A limit: a class must not have more than so much.
+/// A limit: the class must not have more than this.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limit {
     class: Class,
@@ -23,11 +23,11 @@ pub struct Limit {
     most: u64,
 }
 
-/// `growing > 1MiB/h` (growth of all stacks of that class), `static > 10MiB` (what they hold),
-/// `growing` (any).
+/// Parses a limit: `growing > 1MiB/h` (growth of all stacks of that class), `static > 10MiB` (bytes they hold),
+/// `growing` (any stack).
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message that says what is wrong with the text.
 pub fn parse_limit(text: &str) -> Result<Limit, String> {
     let wrong = || {
         let classes = Class::ALL.map(Class::name).join(", ");
@@ -45,7 +45,7 @@ pub fn parse_limit(text: &str) -> Result<Limit, String> {
 }
 
 impl Limit {
-    /// What exceeds it, if anything does.
+    /// Returns a message if the verdicts exceed the limit.
     pub fn exceeded(&self, leaks: &Leaks) -> Option<String> {
         let c = leaks.class(self.class)?;
         let has = match self.what {

@@ -1,11 +1,10 @@
-//! Which stacks leak: a verdict on each, by what it held over time.
+//! Finds the stacks that leak: judges each by the bytes that it held over time.
 //!
-//! The recording is looked at in [`series::MOMENTS`] moments. At each of them only those blocks count
-//! that are older than a part of the runtime, so temporary blocks, and caches between two turns, are
-//! not seen at all. A stack grows if it has grown in every one of eight intervals (or, less surely, of
-//! four): the weakest decides, not the mean. See [`judge`]. From its growth is taken what blocks from before
-//! the recording have given back of the same size ([`turnover`]), and sizes of one stack are told apart
-//! ([`rows`]).
+//! The recording is sampled at [`series::MOMENTS`] moments. At each of them only blocks older than a part of the
+//! runtime count, so temporary blocks and short-lived caches are not seen at all. A stack grows if it has grown in
+//! every one of eight intervals (or, with less confidence, of four): the weakest interval decides, not the mean. See
+//! [`judge`]. Frees of blocks from before the recording of the same size are subtracted from its growth ([`turnover`]),
+//! and sizes of one stack are judged separately ([`rows`]).
 
 mod judge;
 mod limit;
@@ -27,18 +26,18 @@ use serde::Serialize;
 pub use judge::{Class, Confidence};
 pub use limit::{Limit, parse_limit};
 
-/// How to look.
+/// Options of the search for leaks.
 #[derive(Clone, Debug)]
 pub struct LeakOptions {
-    /// Blocks that are younger at a moment don't count then.
+    /// Age that a block needs at a moment to count there.
     pub young: Time,
-    /// What happens later is the end of the program: this part of the runtime.
+    /// The last part of the runtime that counts as the end of the program.
     pub end: f64,
-    /// How many stacks of each class are shown; 0: all.
+    /// Number of stacks of each class to show; 0: all.
     pub top: usize,
-    /// The classes that are shown.
+    /// The classes to show.
     pub classes: Vec<Class>,
-    /// The filter, to be named.
+    /// The filter in effect, to be named in the output.
     pub filter: Vec<FilterData>,
 }
 
@@ -59,69 +58,68 @@ impl Default for LeakOptions {
 pub struct Leaks {
     /// Version of this format: 1.
     pub version: u32,
-    /// Which recording.
+    /// Describes the recording.
     #[serde(flatten)]
     pub head: Head,
-    /// Blocks that were younger at a moment did not count, in nanoseconds.
+    /// Age in nanoseconds that a block needs at a moment to count there.
     pub young_ns: u64,
-    /// Of a sample by bytes: what a stack has to grow by, in bytes an hour, to be seen growing nearly surely in so
-    /// long a recording.
+    /// Only for samples by bytes: growth in bytes per hour that a stack needs to be almost surely seen as growing in a
+    /// recording of this length.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub seen_per_hour: Option<u64>,
-    /// Of all stacks, by class, the worst first.
+    /// Sums over all stacks by class, the worst class first.
     pub classes: Vec<ClassData>,
-    /// The stacks that are shown, by class, those that hold the most first.
+    /// The stacks that are shown, by class, those with the most bytes first.
     pub stacks: Vec<LeakData>,
 }
 
-/// The stacks of a class.
+/// Sums over the stacks of one class.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct ClassData {
-    /// Which.
+    /// The class.
     pub class: Class,
-    /// How many stacks.
+    /// Number of stacks.
     pub stacks: u64,
-    /// Bytes that they hold: at the last moment, or at the end if that is more.
+    /// Bytes held at the last moment, or at the end if that is more.
     pub bytes: u64,
-    /// By how much they grow at least, in bytes an hour.
+    /// Growth in bytes per hour, in the weakest interval.
     pub growth_per_hour: u64,
-    /// By how much they grew on average.
+    /// Average growth in bytes per hour.
     pub mean_growth_per_hour: u64,
 }
 
 /// The verdict on a stack.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct LeakData {
-    /// Its number in this recording, for `--stacks`.
+    /// Number of the stack in this recording, for `--stacks`.
     pub id: u32,
-    /// What becomes of its memory.
+    /// Class of the stack.
     pub class: Class,
-    /// How sure that is.
+    /// Confidence in the verdict.
     pub confidence: Confidence,
-    /// Bytes that it held at the last moment, or holds at the end if that is more.
+    /// Bytes held at the last moment, or at the end if that is more.
     pub bytes: u64,
     /// Bytes that are live at the end.
     pub live_bytes: u64,
     /// Blocks that are live at the end.
     pub live_count: u64,
-    /// Bytes that were given back at the end.
+    /// Bytes that were freed only at the end.
     pub freed_at_end_bytes: u64,
-    /// By how much it grows at least, in bytes an hour: in its weakest interval.
+    /// Growth in bytes per hour, in the weakest interval.
     pub growth_per_hour: u64,
-    /// By how much it grew on average.
+    /// Average growth in bytes per hour.
     pub mean_growth_per_hour: u64,
-    /// Blocks from before the recording that were given back in the place of these: their growth is not
-    /// counted.
+    /// Number of freed blocks from before the recording that these blocks replaced, which do not count as growth.
     pub replaced_count: u64,
-    /// If other sizes of the same stack have another verdict: the smallest and the largest block of this one.
+    /// Size of the smallest and the largest block judged, if other sizes of the stack have another verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sizes: Option<[u64; 2]>,
-    /// If the verdict is on the oldest blocks alone: how old they are at least, in nanoseconds.
+    /// Least age in nanoseconds of the blocks judged, if the verdict is on the oldest blocks alone.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub older_ns: Option<u64>,
-    /// What it held at evenly spaced moments.
+    /// Bytes held at evenly spaced moments.
     pub held: Vec<u64>,
-    /// The stack was cut short.
+    /// The stack was cut short: outer frames are missing.
     pub truncated: bool,
     /// Who asked for the blocks; `None` for a stack without frames.
     pub asked_by: Option<AskedData>,
@@ -129,7 +127,7 @@ pub struct LeakData {
     pub frames: Vec<FrameData>,
 }
 
-/// A row of the list, before its frames are looked up.
+/// A row of the output before its frames are symbolised.
 struct Row {
     judged: Judged,
     bytes: u64,
@@ -137,15 +135,14 @@ struct Row {
 }
 
 impl Leaks {
-    /// Judges the stacks of the blocks that are meant.
+    /// Judges the stacks of the selected blocks.
     ///
     /// # Errors
     /// If the index can't be read.
     pub fn new(index: &Index, query: &Query<'_>, options: &LeakOptions) -> Result<Self, Damaged> {
         let analysis = index.analysis();
         let meta = analysis.meta();
-        // A process that has exited did so after its last event; what time passed until that was
-        // noticed says nothing.
+        // A process that has exited did so after its last event; how long prof took to notice is meaningless.
         let exits = ["exited", "ended"];
         let exited = meta.end.as_ref().is_some_and(|e| exits.iter().any(|r| e.reason == *r));
         let end = match exited {
@@ -153,7 +150,7 @@ impl Leaks {
             false => analysis.end_ticks(),
         };
         let young_ns = options.young.ns(analysis.duration_ns());
-        // Between its start and the first event lies the attach.
+        // The attach lies between the recording's start and the first event.
         let parts = analysis.parts();
         let start = parts.first().map_or(meta.target.start_ticks, |p| p.start).min(end);
         let recorded = series::Recorded::new(&parts, start, end);
@@ -220,22 +217,22 @@ impl Leaks {
         Ok(Self { version: 1, head, young_ns, seen_per_hour, classes, stacks })
     }
 
-    /// As JSON.
+    /// Returns the verdicts as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// The figures of a class.
+    /// Returns the sums of a class.
     pub fn class(&self, class: Class) -> Option<&ClassData> {
         self.classes.iter().find(|c| c.class == class)
     }
 }
 
-/// So many blocks of a growing stack have to be in a sample for each of the intervals to have some: with fewer,
-/// one of them has none by chance (`a_leak_in_a_sample_is_seen_from_some_size_on`, in the tests).
+/// Number of sampled blocks that a growing stack needs so that each interval has some. With fewer, an interval may have
+/// none by chance (`a_leak_in_a_sample_is_seen_from_some_size_on`, in the tests).
 const BLOCKS_TO_SEE: u64 = 50;
 
-/// See [`Leaks::seen_per_hour`].
+/// Computes [`Leaks::seen_per_hour`].
 fn seen_per_hour(sample_bytes: u64, duration_ns: u64) -> Option<u64> {
     let hours = duration_ns as f64 / 3600e9;
     let sampled = sample_bytes > 0 && hours > 0.0;

@@ -1,7 +1,7 @@
-//! Series of live bytes by stack and size class, and of the blocks from before the recording that were freed.
+//! Computes series of live bytes by stack and size class, and of freed blocks from before the recording.
 //!
-//! A free of such a block says when and where, but not how large it was. What is handed out next at its
-//! address mostly is as large: allocators keep free blocks by size.
+//! A free of such a block has a time and an address, but no size. The next block at its address mostly is of the same
+//! size, as allocators keep free blocks by size.
 
 use super::series::{MOMENTS, Moments, NOTHING, Row, Series};
 use crate::index::{Before, Block, Column, Damaged, Index, flags};
@@ -14,7 +14,7 @@ use std::hash::{BuildHasherDefault, Hasher};
 /// Number of size classes.
 pub(super) const CLASSES: usize = 256;
 
-/// The class of a size: steps of 16 bytes up to 128, then four for each doubling, as allocators have them.
+/// Returns the class of a size: steps of 16 bytes up to 128, then four for each doubling, as in allocators.
 pub(super) fn class_of(size: u64) -> usize {
     if size <= 128 {
         return (size.max(1) - 1) as usize / 16;
@@ -24,22 +24,22 @@ pub(super) fn class_of(size: u64) -> usize {
     (8 + (log - 7) as usize * 4 + ((last >> (log - 2)) & 3) as usize).min(CLASSES - 1)
 }
 
-/// Stacks by class of size, and what else of each class there is.
+/// Series by stack and size class, and sums by size class.
 pub(super) struct Parts {
-    /// By group and class.
+    /// Series by group and size class.
     pub by: BTreeMap<(u32, u16), Series>,
-    /// Blocks of all stacks by class and moment, whatever is asked for.
+    /// Blocks of all stacks, whether selected or not, by size class and moment.
     pub all: Vec<[i64; MOMENTS]>,
-    /// Blocks from before that had been given back at each moment: by class, where the size is known.
+    /// Freed blocks from before the recording whose size is known, by size class and moment; cumulative.
     pub freed: Vec<[u64; MOMENTS]>,
-    /// The same where it is not.
+    /// Freed blocks from before the recording whose size is not known, by moment; cumulative.
     pub unsized_freed: [u64; MOMENTS],
 }
 
-/// Frees of blocks from before, by address.
+/// Finds frees of blocks from before the recording by address.
 struct Frees {
     by_addr: HashMap<u64, u32>,
-    /// Bits of the addresses' hashes, since nearly all rows have another address.
+    /// A Bloom filter of the addresses, as nearly all rows have another address.
     bits: Vec<u64>,
 }
 
@@ -71,8 +71,8 @@ impl Frees {
     }
 }
 
-/// A hash of two small numbers that costs less than one against attacks, of which there is one for each block;
-/// who makes a recording to be slow in here gets a slow report.
+/// A fast hash of two small numbers, since one is computed for each block. It does not resist attacks: a made-up
+/// recording can only make its own report slow.
 #[derive(Default)]
 struct Mix(u64);
 
@@ -94,17 +94,17 @@ impl Hasher for Mix {
     }
 }
 
-/// Series that one thread has summed up.
+/// Series summed up by one thread.
 struct State {
     selection: Selection,
     columns: [Vec<u64>; 6],
     by: HashMap<(u32, u16), Box<Series>, BuildHasherDefault<Mix>>,
     all: Vec<[i64; MOMENTS]>,
-    /// By free: when its address was handed out again first, and the size.
+    /// For each free: time and size of the next block at its address.
     next: Vec<(u64, u64)>,
 }
 
-/// Takes the groups that are `wanted` apart.
+/// Computes the series of the `wanted` groups by size class.
 pub(super) fn parts(
     index: &Index,
     query: &Query<'_>,
@@ -148,8 +148,8 @@ pub(super) fn parts(
     Ok(Parts { by, all: all.all, freed, unsized_freed })
 }
 
-/// Blocks from before that had been given back at each moment. They count as late as the blocks that took
-/// their place: when these are no longer young.
+/// Returns the cumulative numbers of freed blocks from before the recording. A free counts when the block that replaced
+/// it is no longer young.
 fn freed(
     before: &Before,
     next: &[(u64, u64)],

@@ -1,4 +1,4 @@
-//! The rows of the list: stacks, or the parts of a stack that differ, with their verdicts.
+//! Makes the rows of the output: stacks, or parts of a stack that have different verdicts.
 
 use super::judge::{Class, Confidence, Verdict, judge};
 use super::parts::{Parts, parts};
@@ -8,11 +8,11 @@ use crate::Index;
 use crate::index::Damaged;
 use crate::query::Query;
 
-/// So many stacks, those that hold the most, are taken apart.
+/// Number of stacks, those that hold the most, that are judged by size.
 const TAKEN_APART: usize = 256;
-/// A part of a stack that does not grow as a whole is a leak of its own if it holds so much of it.
+/// Least part of its stack's bytes that a growing part must hold to be a row of its own.
 const PART: f64 = 0.05;
-/// Blocks older than this part of the time are looked at by themselves where the stack does not grow.
+/// Part of the time: blocks older than this are judged separately where the stack does not grow.
 const OLD: f64 = 0.4;
 
 /// A stack, or a part of one, with its verdict.
@@ -20,11 +20,11 @@ pub(super) struct Judged {
     pub group: usize,
     pub verdict: Verdict,
     pub series: Box<Series>,
-    /// Sizes of the part's blocks, if it is a part.
+    /// Sizes of the smallest and the largest block, if the row is a part of a stack by size.
     pub sizes: Option<(u64, u64)>,
-    /// The part is that of blocks older than so many ticks.
+    /// Least age in ticks, if the row is the part of a stack's oldest blocks.
     pub older: Option<u64>,
-    /// Blocks from before the recording that were given back in the place of these.
+    /// Number of freed blocks from before the recording that these blocks replaced.
     pub replaced: u64,
 }
 
@@ -32,8 +32,7 @@ fn grows(v: &Verdict) -> bool {
     matches!(v.class, Class::Growing | Class::FreedAtTheEnd)
 }
 
-/// All stacks that hold something, taken apart where that tells more. `resident`: by how much the
-/// resident set has grown.
+/// Judges all stacks that hold memory, by parts where these differ. `resident`: growth of the resident set.
 pub(super) fn rows(
     index: &Index,
     query: &Query<'_>,
@@ -72,7 +71,7 @@ fn is_early(s: &Series, moments: &Moments) -> bool {
     s.first < moments.at[MOMENTS / 2]
 }
 
-/// Marks the groups of the classes that hold the most.
+/// Marks the groups that hold the most among the chosen classes.
 fn largest(rows: &[Judged], groups: usize, class: impl Fn(Class) -> bool) -> Vec<bool> {
     let mut of: Vec<&Judged> = rows.iter().filter(|r| class(r.verdict.class)).collect();
     of.sort_by_key(|r| {
@@ -83,7 +82,7 @@ fn largest(rows: &[Judged], groups: usize, class: impl Fn(Class) -> bool) -> Vec
     wanted
 }
 
-/// The parts of a group: their series and credits.
+/// Returns the series and credits of a group's parts.
 fn parts_of<'a>(
     group: usize,
     parts: &'a Parts,
@@ -102,8 +101,8 @@ fn sum(parts: &[&(&Series, &Credit)]) -> (Box<Series>, Credit) {
     all
 }
 
-/// Judges a stack anew, given what was given back in its place; if some of its sizes grow and the others
-/// do not, the row becomes that of the others, and the row of the first is returned.
+/// Judges a stack anew, net of the freed blocks that it replaced. If only some of its sizes grow, `row` keeps the
+/// others, and the row of those that grow is returned.
 fn take_apart(
     row: &mut Judged,
     parts: &Parts,
@@ -145,7 +144,7 @@ fn take_apart(
     Some(Judged { group: row.group, verdict: grown, series, sizes, older: None, replaced })
 }
 
-/// Leaks behind a cache of the same stack and size: what is older than the cache's blocks get.
+/// Finds leaks behind a cache of the same stack and size: blocks older than those of the cache become.
 fn hidden(
     index: &Index,
     query: &Query<'_>,

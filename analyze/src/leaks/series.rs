@@ -1,4 +1,4 @@
-//! What each stack held over time.
+//! Computes the bytes that each stack held over time.
 
 use crate::index::{Block, Column, Damaged, Index, flags};
 use crate::load::Part;
@@ -6,28 +6,28 @@ use crate::model::probability;
 use crate::query::{Query, Selection};
 use prof_trace::capture::Capture;
 
-/// Moments at which it is looked at.
+/// Number of moments at which stacks are sampled.
 pub(super) const MOMENTS: usize = 64;
 
-/// What one stack held.
+/// The memory that one stack held over time.
 #[derive(Clone, Debug)]
 pub(super) struct Series {
     /// Bytes at each moment, of blocks that were not young then.
     pub held: [u64; MOMENTS],
-    /// The same in blocks.
+    /// Number of these blocks.
     pub counts: [u64; MOMENTS],
-    /// The smallest and the largest of its blocks.
+    /// Size of the smallest and of the largest block.
     pub sizes: (u64, u64),
-    /// Bytes and blocks that are live at the end of the recording, young ones too.
+    /// Bytes and number of blocks that are live at the end of the recording, including young ones.
     pub live_bytes: u64,
     pub live_blocks: u64,
-    /// Of the bytes at the last moment: those that were given back afterwards.
+    /// Bytes held at the last moment that were freed later.
     pub freed_after: u64,
-    /// Blocks that came to be held: ever, and after the first half.
+    /// Number of blocks that became old: in all, and after the first half of the time.
     pub kept: u64,
-    /// Ticks of recorded time when the first was allocated.
+    /// Recorded time in ticks when the first block was allocated.
     pub first: u64,
-    /// The same in ticks.
+    /// Ticks, pauses included, when the first block was allocated.
     pub first_ticks: u64,
 }
 
@@ -43,17 +43,17 @@ pub(super) const NOTHING: Series = Series {
     first_ticks: u64::MAX,
 };
 
-/// The time in which recording was on: pauses do not count, as nothing can be said of them.
+/// The time in which recording was on. Pauses do not count, as nothing is known of them.
 #[derive(Clone, Debug)]
 pub(super) struct Recorded {
-    /// Where each part begins, where it ends, and what was recorded before.
+    /// Start and end of each part, and the ticks recorded before it.
     parts: Vec<(u64, u64, u64)>,
-    /// Ticks of all parts.
+    /// Recorded ticks of all parts.
     pub total: u64,
 }
 
 impl Recorded {
-    /// Of these parts, in their order, up to `end`; without any: from `start` on.
+    /// Creates it from parts in ascending order, up to `end`. Without parts, recording was on from `start`.
     pub(super) fn new(parts: &[Part], start: u64, end: u64) -> Self {
         let mut recorded = Self { parts: Vec::new(), total: 0 };
         for p in parts {
@@ -71,12 +71,12 @@ impl Recorded {
         self.total += end.saturating_sub(start);
     }
 
-    /// The same of a block's end; of one that is live, `u64::MAX`.
+    /// Converts the end of a block to recorded time; `u64::MAX`, of a live block, stays.
     pub(super) fn end(&self, ticks: u64) -> u64 {
         if ticks == u64::MAX { u64::MAX } else { self.before(ticks) }
     }
 
-    /// Ticks that were recorded before this moment.
+    /// Returns the recorded ticks before a moment.
     pub(super) fn before(&self, ticks: u64) -> u64 {
         let next = self.parts.partition_point(|p| p.0 <= ticks);
         match self.parts[..next].last() {
@@ -86,26 +86,26 @@ impl Recorded {
     }
 }
 
-/// When stacks are looked at.
+/// The moments at which stacks are sampled.
 #[derive(Clone, Debug)]
 pub(super) struct Moments {
-    /// Ticks of recorded time.
+    /// The moments, in ticks of recorded time.
     pub at: [u64; MOMENTS],
-    /// Blocks of fewer ticks are young.
+    /// Blocks are young for this many ticks.
     pub young: u64,
     pub recorded: Recorded,
-    /// Moments in a tick.
+    /// Number of moments per tick.
     rate: f64,
 }
 
-/// Moments from the first to the last, in a tick.
+/// Returns the number of moments per tick between the first and the last moment.
 fn rate(first: u64, last: u64) -> f64 {
     (MOMENTS - 1) as f64 / (last - first).max(1) as f64
 }
 
 impl Moments {
-    /// Evenly, from when blocks can be old enough to shortly before the end, so that what is freed
-    /// on the way out is seen to be.
+    /// Spaces the moments evenly, from when blocks can be old enough to shortly before the end, so that blocks freed
+    /// when the program ends are noticed.
     pub(super) fn new(recorded: Recorded, young: u64, before_end: f64) -> Self {
         let last = recorded.total - (recorded.total as f64 * before_end) as u64;
         let first = young.min(last);
@@ -114,7 +114,7 @@ impl Moments {
         Self { at, young, recorded, rate: rate(first, last) }
     }
 
-    /// Others, at which blocks of more ticks are young.
+    /// Returns moments with another limit for young blocks.
     pub(super) fn older(&self, young: u64) -> Self {
         let last = self.at[MOMENTS - 1];
         let first = young.min(last);
@@ -123,10 +123,10 @@ impl Moments {
         Self { at, young, recorded: self.recorded.clone(), rate: rate(first, last) }
     }
 
-    /// The first moment that is not before these ticks.
+    /// Returns the first moment at or after these ticks.
     #[inline]
     pub(super) fn from(&self, ticks: u64) -> usize {
-        // They are evenly spaced: the guess is wrong by one at most, by rounding.
+        // The moments are evenly spaced, so the guess is wrong by one at most, due to rounding.
         let guess = ticks.saturating_sub(self.at[0]) as f64 * self.rate;
         let mut i = (guess as usize).min(MOMENTS);
         while i < MOMENTS && self.at[i] < ticks {
@@ -138,10 +138,10 @@ impl Moments {
         i
     }
 
-    /// Whether a block is too short-lived to be seen at any moment.
+    /// Returns whether a block is too short-lived to count at any moment.
     #[inline]
     pub(super) fn is_brief(&self, begin: u64, end: u64) -> bool {
-        // In recorded time it is no longer.
+        // Recorded time is no longer than the time in ticks.
         end.saturating_sub(begin) < self.young
     }
 }
@@ -153,7 +153,7 @@ struct State {
     series: Vec<Option<Box<Series>>>,
 }
 
-/// What the stacks held, by group; `None`: there is no such block.
+/// Returns the series by group; `None` for a group without selected blocks.
 pub(super) fn series(
     index: &Index,
     query: &Query<'_>,
@@ -178,19 +178,19 @@ pub(super) fn series(
     Ok(all)
 }
 
-/// A block, in recorded time.
+/// A block with its recorded times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Row {
     pub begin: u64,
     pub end: u64,
     pub size: u64,
-    /// Of a sample: so many blocks.
+    /// Weight of a sampled block; 1 otherwise.
     pub stands_for: f64,
     pub live: bool,
 }
 
 impl Series {
-    /// Counts a block, as differences.
+    /// Adds a block; `held` and `counts` contain differences until [`Series::sum_up`].
     pub(super) fn take(&mut self, row: &Row, moments: &Moments) {
         let (blocks, size) =
             (row.stands_for.round() as u64, (row.size as f64 * row.stands_for).round() as u64);
@@ -216,7 +216,7 @@ impl Series {
         }
     }
 
-    /// Differences become sums.
+    /// Turns the differences into sums.
     pub(super) fn sum_up(&mut self) {
         for steps in [&mut self.held, &mut self.counts] {
             let mut sum = 0u64;
@@ -227,7 +227,7 @@ impl Series {
         }
     }
 
-    /// Adds another one; both hold differences, or both sums.
+    /// Adds another series; both must contain differences, or both sums.
     pub(super) fn add(&mut self, other: &Self) {
         for (a, b) in self.held.iter_mut().zip(other.held) {
             *a = a.wrapping_add(b);
@@ -270,7 +270,7 @@ fn collect(
             continue;
         }
         series.first_ticks = series.first_ticks.min(begins[i]);
-        // Blocks of a sample stand for others as well.
+        // A sampled block represents others as well.
         let stands_for =
             if capture.is_sampled() { 1.0 / probability(capture, sizes[i]) } else { 1.0 };
         let row = Row {
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(at.map(|t| r.before(t)), [0, 0, 50, 100, 100, 100, 150, 180, 180]);
         let m = Moments::new(r, 20, 0.1);
         assert_eq!((m.at[0], m.at[MOMENTS - 1]), (20, 162));
-        // Parts that nobody wrote in earnest.
+        // Invalid parts of a made-up recording.
         let parts = [Part { start: 100, end: 50 }, Part { start: 10, end: u64::MAX }];
         let r = Recorded::new(&parts, 0, 300);
         assert_eq!((r.total, r.before(u64::MAX)), (200, 200));

@@ -1,4 +1,4 @@
-//! The verdicts as text.
+//! Formats the verdicts as text.
 
 use super::{Class, ClassData, Confidence, LeakData, Leaks};
 use crate::report::units::{bytes, count, duration};
@@ -6,10 +6,10 @@ use crate::report::{Style, asked_line, frame_lines};
 use std::fmt::{self, Write};
 
 impl Leaks {
-    /// The verdicts as text.
+    /// Returns the verdicts as text.
     pub fn text(&self, style: Style) -> String {
         let mut out = self.head.text(style);
-        // Writing to a string does not fail.
+        // Writing to a string can't fail.
         let _ = self.write(style, &mut out);
         out
     }
@@ -99,7 +99,7 @@ fn stack(rank: usize, s: &LeakData, style: Style, out: &mut String) -> fmt::Resu
     frame_lines(&s.frames, s.truncated, style, out)
 }
 
-/// One character for two moments, from nothing to the most.
+/// Draws a curve with one character for two moments, from zero to the greatest value.
 fn spark(held: &[u64]) -> String {
     const BARS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
     let most = held.iter().copied().max().unwrap_or(0).max(1) as f64;

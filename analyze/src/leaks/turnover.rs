@@ -1,32 +1,32 @@
-//! Growth net of turnover: new blocks that replace blocks from before the recording are not counted.
+//! Computes growth net of turnover: new blocks that replace blocks from before the recording do not count.
 //!
-//! A cache that was full before the attach looks like a leak: its new blocks are seen to come, and the old
-//! ones, which they replace, are not known. But their frees are, and so is the size of most (see
-//! [`super::parts`]). Each interval's growth in a class of size is set off against them.
+//! A cache that was full before the attach looks like a leak: its new blocks are recorded, but the old ones that they
+//! replace are not. The frees of the old ones are recorded, and the size of most is known (see [`super::parts`]). In
+//! each interval they are subtracted from the growth in their size class.
 
 use super::judge::{Class, Confidence, Verdict, judge};
 use super::parts::{CLASSES, Parts};
 use super::series::{MOMENTS, Series};
 
-/// Intervals in which growth and frees are compared.
+/// Number of intervals in which growth and frees are compared.
 const INTERVALS: usize = 8;
-/// A stack's growth is that of what was given back in its class if it differs by no more in all ...
+/// Largest relative difference, in total, at which growth and frees are considered equal.
 const SAME: f64 = 0.15;
-/// ... and by no more in each interval.
+/// Largest relative difference in each interval at which they are considered equal.
 const SAME_EACH: f64 = 0.35;
-/// A verdict counts as it is if at least so much of the growth is left.
+/// A verdict stays as it is if at least this part of the growth is left.
 const MOSTLY: f64 = 0.6;
-/// Less of it than this may be a coincidence.
+/// Less than this part of the growth may be a coincidence.
 const LITTLE: f64 = 0.1;
-/// Growth of fewer bytes need not show in the resident set.
+/// Least growth in bytes that has to show in the resident set.
 const SHOWS: f64 = 4.0 * (1 << 20) as f64;
 
-/// Freed blocks from before the recording that are set off against the growth of one part of a stack.
+/// Freed blocks from before the recording that are subtracted from the growth of one part of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Credit {
-    /// Blocks of its size that were given back, by interval.
+    /// Freed blocks of the part's size class, by interval.
     sure: [f64; INTERVALS],
-    /// Blocks of which the size is not known.
+    /// Freed blocks of unknown size, by interval.
     maybe: [f64; INTERVALS],
 }
 
@@ -38,8 +38,8 @@ impl Credit {
         }
     }
 
-    /// What a part grows by while nothing is given back takes nobody's place, and so it does in the other
-    /// intervals; if there are enough of the first to tell.
+    /// Reduces the credit such that steady growth remains: growth in intervals without frees replaces nothing, and is
+    /// assumed in the other intervals as well. This needs enough intervals without frees.
     fn leave_steady(&mut self, grown: &[f64; INTERVALS]) {
         let credit = |c: &Self, i: usize| c.sure[i] + c.maybe[i];
         let alone = (0..INTERVALS).filter(|i| credit(self, *i) <= grown[*i] * LITTLE);
@@ -59,18 +59,18 @@ impl Credit {
         }
     }
 
-    /// Blocks that were given back, as far as that is known.
+    /// Returns the number of freed blocks of known size.
     pub(super) fn blocks(&self) -> u64 {
         self.sure.iter().sum::<f64>().round() as u64
     }
 }
 
-/// What all stacks have in common.
+/// Facts about the whole process.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct World {
-    /// By how much the resident set has grown.
+    /// Growth of the resident set in bytes.
     pub resident: Option<f64>,
-    /// What is left of the growth is about as much as was given back in sizes that are not known.
+    /// The remaining growth is about equal to the freed blocks of unknown size.
     pub balanced: bool,
 }
 
@@ -86,7 +86,7 @@ fn growth(s: &Series) -> [f64; INTERVALS] {
     steps(|i| s.counts[i] as f64)
 }
 
-/// Sets growth off against what was given back: the credit of each part, in their order.
+/// Matches growth with frees; returns the credit of each part, in the order of the parts.
 pub(super) fn credits(parts: &Parts, world: &mut World) -> Vec<Credit> {
     let keys: Vec<usize> = parts.by.keys().map(|k| k.1 as usize).collect();
     let grown: Vec<[f64; INTERVALS]> = parts.by.values().map(growth).collect();
@@ -131,14 +131,14 @@ pub(super) fn credits(parts: &Parts, world: &mut World) -> Vec<Credit> {
     credits
 }
 
-/// Whether a growth is that of what was given back: in all, and in each interval.
+/// Returns whether growth and frees are considered equal: in total, and in each interval.
 fn is_same(grown: &[f64; INTERVALS], freed: &[f64; INTERVALS]) -> bool {
     let (g, f) = (grown.iter().sum::<f64>(), freed.iter().sum::<f64>());
     let near = |(g, f): (&f64, &f64)| (g - f).abs() <= f * SAME_EACH + 3.0 * f.sqrt() + 2.0;
     (g - f).abs() <= f * SAME && grown.iter().zip(freed).all(near)
 }
 
-/// The verdict on what a stack held, given what was given back in its place.
+/// Judges a series, net of its credit.
 pub(super) fn assess(s: &Series, early: bool, credit: &Credit, world: &World) -> Verdict {
     let whole = judge(s, early);
     let grown: f64 = growth(s).iter().sum();
@@ -156,7 +156,7 @@ pub(super) fn assess(s: &Series, early: bool, credit: &Credit, world: &World) ->
             (false, true) if net.confidence > Confidence::Low => {
                 Verdict { confidence: net.confidence.min(Confidence::Medium), ..net }
             }
-            // Much was given back at once, and it grew before and after.
+            // Much was freed at once, but the stack grew before and after.
             (true, false) if left(sure) >= MOSTLY => {
                 Verdict { confidence: Confidence::Low, ..whole }
             }
@@ -182,7 +182,7 @@ fn turnover() -> Verdict {
     Verdict { class: Class::Turnover, confidence: Confidence::Medium, weakest: 0.0, mean: 0.0 }
 }
 
-/// What is held beyond what was given back.
+/// Returns the series less its credit.
 fn less(s: &Series, credit: &Credit) -> Series {
     let last = MOMENTS - 1;
     let each = s.held[last] as f64 / s.counts[last].max(1) as f64;

@@ -1,15 +1,15 @@
-//! From ticks to nanoseconds since the recording began.
+//! Converts ticks to nanoseconds since the start of the recording.
 
 use prof_trace::records::{Pass, Target};
 
-/// At least this much of a second lies between two kept samples, so that the few microseconds
-/// between reading the one clock and the other don't show.
+/// Kept samples are at least 1/`SPACING` of a second apart, so that the microseconds between reading the two clocks are
+/// negligible.
 const SPACING: u64 = 4;
-/// When there are this many samples, every other one is dropped.
+/// When this many samples are kept, every other one is dropped.
 const MOST: usize = 4096;
 
-/// Ticks against `CLOCK_MONOTONIC`, as the collector read both: linear between the samples, at the
-/// nominal rate outside of them.
+/// Maps ticks to `CLOCK_MONOTONIC`, from the collector's readings of both: linearly between the samples, at the nominal
+/// rate outside of them.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
     start: u64,
@@ -25,7 +25,7 @@ impl Clock {
         Self { start: target.start_ticks, per_sec, spacing: per_sec / SPACING, ..Self::default() }
     }
 
-    /// Takes what a pass says. False if the time would be the same without it.
+    /// Adds the reading of a pass. Returns false if it does not change the mapping.
     pub(crate) fn sample(&mut self, pass: &Pass) -> bool {
         let s = (pass.ticks, pass.clock_ns);
         if let Some(l) = self.last.or(self.samples.last().copied())
@@ -51,13 +51,13 @@ impl Clock {
         }
     }
 
-    /// Nanoseconds of a distance in ticks, at the nominal rate.
+    /// Converts a distance in ticks to nanoseconds, at the nominal rate.
     fn nominal(&self, ticks: u64) -> u64 {
         let ns = ticks as u128 * 1_000_000_000 / self.per_sec.max(1) as u128;
         ns.min(u64::MAX as u128) as u64
     }
 
-    /// `CLOCK_MONOTONIC` at `ticks`, or what comes closest to it.
+    /// Returns `CLOCK_MONOTONIC` at `ticks`, interpolated or extrapolated.
     fn absolute(&self, ticks: u64) -> u64 {
         let (Some(&first), Some(&final_)) = (self.samples.first(), self.samples.last()) else {
             return self.nominal(ticks);
@@ -74,12 +74,12 @@ impl Clock {
         a.1.saturating_add(part as u64)
     }
 
-    /// Nanoseconds from the start of the recording to `ticks`; 0 for what lies before it.
+    /// Returns the nanoseconds from the start of the recording to `ticks`; 0 if they lie before it.
     pub fn ns(&self, ticks: u64) -> u64 {
         self.absolute(ticks).saturating_sub(self.absolute(self.start))
     }
 
-    /// Nanoseconds from one moment to a later one; 0 if it is earlier.
+    /// Returns the nanoseconds from one moment to a later one; 0 if it is earlier.
     pub fn between(&self, from: u64, to: u64) -> u64 {
         self.absolute(to).saturating_sub(self.absolute(from))
     }
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn samples_correct_the_rate() {
-        // The clock says 2 ticks a nanosecond, the samples 4.
+        // The nominal rate is 2 ticks per nanosecond, the samples' is 4.
         let mut c = clock(1000, 2_000_000_000);
         c.sample(&pass(1000, 50));
         c.sample(&pass(4_000_001_000, 1_000_000_050));

@@ -1,4 +1,4 @@
-//! Whole chunks of a file that may still be growing.
+//! Reads whole chunks of a file that may still be growing.
 
 use crate::Error;
 use prof_trace::chunk::{self, HeaderError, Next};
@@ -8,35 +8,35 @@ use std::io::{ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes that are read at a time.
+/// Number of bytes read at a time.
 const BLOCK: usize = 1 << 20;
 
-/// What [`ChunkFile::next`] came to.
+/// Result of [`ChunkFile::next`].
 pub(crate) enum Item<'a> {
-    /// A chunk: kind, payload, and where in the file the payload stands.
+    /// A chunk: kind, payload, and file offset of the payload.
     Chunk(u16, &'a [u8], u64),
-    /// The end, for now.
+    /// The end of the file, for now.
     End,
-    /// Less than a chunk is left.
+    /// The file ends within a chunk.
     Partial,
-    /// What comes next is no chunk.
+    /// The next bytes are not a chunk.
     Damaged,
 }
 
-/// Reads chunk after chunk. The file is read, not mapped, so that one that shrinks under the
-/// reader, or lies on a failing disk, is an error and not a signal.
+/// Reads chunk after chunk. The file is read, not mapped, so that a file that is truncated meanwhile, or lies on a
+/// failing disk, causes an error and not a signal.
 pub(crate) struct ChunkFile {
     file: File,
     path: PathBuf,
     buf: Vec<u8>,
-    /// The first byte of `buf` that was not given out.
+    /// Index in `buf` of the first byte that was not returned yet.
     at: usize,
-    /// Where in the file `buf` begins.
+    /// File offset of `buf`.
     base: u64,
     version: u32,
 }
 
-/// Opens what may be a recording for reading. A pipe or a device is none, and is not waited for.
+/// Opens a file that may be a recording. Pipes and devices are refused without waiting for them.
 pub(crate) fn open_file(path: &Path) -> Result<File, Error> {
     open_regular(path).map_err(|e| match e.kind() {
         ErrorKind::InvalidInput => Error::NotARecording { path: path.to_owned() },
@@ -71,27 +71,27 @@ impl ChunkFile {
         Ok(Self { file, path: path.to_owned(), buf: Vec::new(), at: 0, base, version })
     }
 
-    /// Version of its format.
+    /// Returns the version of the file format.
     pub(crate) fn version(&self) -> u32 {
         self.version
     }
 
-    /// Its path, as given.
+    /// Returns the path, as given.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where in the file the next chunk begins.
+    /// Returns the file offset of the next chunk.
     pub(crate) fn position(&self) -> u64 {
         self.base + self.at as u64
     }
 
-    /// Bytes of the file now.
+    /// Returns the file's present length.
     pub(crate) fn len(&self) -> u64 {
         self.file.metadata().map_or(0, |m| m.len())
     }
 
-    /// Makes at least `want` bytes available if the file has them.
+    /// Makes at least `want` bytes available, if the file has them.
     fn fill(&mut self, want: usize) -> Result<(), Error> {
         if self.at > 0 {
             self.buf.drain(..self.at);
@@ -100,10 +100,10 @@ impl ChunkFile {
         }
         while self.buf.len() < want {
             let have = self.buf.len();
-            // One more than there is, to come upon the end by the same read; a file that grows is read again.
+            // Read one byte more than is left, so that the same read finds the end; a file that grows is read again.
             let left = self.len().saturating_sub(self.base + have as u64).saturating_add(1);
             let more = (want - have).max(BLOCK).min(usize::try_from(left).unwrap_or(usize::MAX));
-            // A length that a damaged chunk claims is not believed before the bytes are there.
+            // A damaged chunk may claim any length: allocate only as the bytes arrive.
             self.buf.resize(have + more.min(4 * BLOCK), 0);
             let n = loop {
                 match self.file.read_at(&mut self.buf[have..], self.base + have as u64) {
@@ -119,7 +119,7 @@ impl ChunkFile {
         Ok(())
     }
 
-    /// The next chunk.
+    /// Returns the next chunk.
     pub(crate) fn next(&mut self) -> Result<Item<'_>, Error> {
         let header = chunk::CHUNK_HEADER;
         let left = &self.buf[self.at..];
@@ -145,7 +145,7 @@ impl ChunkFile {
         }
     }
 
-    /// Reads bytes that were given out before.
+    /// Reads bytes again that were returned before.
     pub(crate) fn reread(&self, at: u64, len: usize) -> Result<Vec<u8>, Error> {
         let mut bytes = vec![0; len];
         self.file.read_exact_at(&mut bytes, at).map_err(|e| Error::read(&self.path, e))?;
@@ -153,7 +153,7 @@ impl ChunkFile {
     }
 }
 
-/// Whether the file begins as a recording does (of any version).
+/// Returns whether the file begins as a recording of any version.
 pub fn is_recording(path: &Path) -> bool {
     let mut magic = [0; chunk::FILE_MAGIC.len()];
     open_regular(path).and_then(|mut f| f.read_exact(&mut magic)).is_ok()

@@ -1,58 +1,58 @@
-//! Events that wait for their turn: in memory, or to be read again from the file.
+//! Holds events that wait for their turn, in memory or to be read again from the file.
 
 use prof_trace::event::{Codec, Event};
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::Events;
 use std::collections::HashMap;
 
-/// Where the payload of a chunk is.
+/// Location of a chunk's payload.
 #[derive(Debug)]
 pub(crate) enum Place {
     /// In memory.
     Here(Vec<u8>),
-    /// In the file: position and length.
+    /// In the file: offset and length.
     There(u64, usize),
 }
 
-/// Reads the payload of a chunk again.
+/// Reads the payload of a chunk again, given offset and length.
 pub(crate) type Load<'a> = &'a mut dyn FnMut(u64, usize) -> Option<Vec<u8>>;
 
-/// Events of a thread that wait.
+/// Waiting events of a thread.
 #[derive(Debug)]
 pub(crate) enum Waiting {
-    /// As they stand in the ring.
+    /// Uncompressed events, as in the ring.
     Plain {
-        /// Decoding state before them.
+        /// Decoder state before the first event.
         codec: Codec,
-        /// How many.
+        /// Number of events.
         count: u32,
-        /// The events, or the whole chunk.
+        /// The events, or the chunk that holds only them.
         place: Place,
     },
     /// A run of a packed chunk.
     Run {
-        /// Key of the chunk.
+        /// Key of the chunk in [`Pending`].
         chunk: u64,
-        /// Which run.
+        /// Index of the run in the chunk.
         run: usize,
     },
 }
 
-/// Events of a thread whose turn it is.
+/// The events of a thread that are being merged.
 #[derive(Debug)]
 pub(crate) enum Source {
-    /// As they stand in the ring.
+    /// Uncompressed events, as in the ring.
     Plain {
-        /// The bytes.
+        /// The encoded events.
         bytes: Vec<u8>,
-        /// How many have been read.
+        /// Number of bytes decoded.
         pos: usize,
-        /// Events that are left.
+        /// Number of events left.
         left: u32,
-        /// Decoding state.
+        /// Decoder state.
         codec: Codec,
     },
-    /// Unpacked.
+    /// Events of an unpacked run.
     Unpacked(std::vec::IntoIter<Event>),
 }
 
@@ -63,7 +63,7 @@ impl Default for Source {
 }
 
 impl Source {
-    /// The next event. `damaged` grows by the bytes that are none.
+    /// Returns the next event. Bytes that can't be decoded are added to `damaged`.
     #[inline(always)]
     pub(crate) fn next(&mut self, damaged: &mut u64) -> Option<Event> {
         match self {
@@ -75,7 +75,7 @@ impl Source {
                         *left -= 1;
                         return Some(event);
                     }
-                    // An event is missing even if no byte is left.
+                    // A missing event counts as a byte even if no byte is left.
                     *damaged += (*pos == bytes.len()) as u64;
                 }
                 *damaged += (bytes.len() - *pos) as u64;
@@ -86,7 +86,7 @@ impl Source {
     }
 }
 
-/// A packed chunk of which runs wait.
+/// A packed chunk with waiting runs.
 #[derive(Debug)]
 struct Chunk {
     place: Place,
@@ -94,24 +94,24 @@ struct Chunk {
     waiting: usize,
 }
 
-/// What has become of a run.
+/// State of a run.
 #[derive(Debug)]
 enum Unpacked {
-    /// It is not unpacked.
+    /// Not unpacked yet.
     No,
-    /// It is unpacked, and waits.
+    /// Unpacked, and waiting.
     Yes(Vec<Event>),
-    /// It was given out.
+    /// Already returned.
     Gone,
 }
 
-/// All that waits of packed chunks, and how many bytes of memory anything takes that waits.
+/// The waiting packed chunks, and the memory that all waiting events take.
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     chunks: HashMap<u64, Chunk>,
     next: u64,
     unpacker: Option<Unpacker>,
-    /// Bytes of payloads and of unpacked events that wait in memory.
+    /// Bytes of payloads and of unpacked events in memory.
     pub(crate) bytes: usize,
     most: usize,
 }
@@ -121,12 +121,12 @@ fn size(events: &[Event]) -> usize {
 }
 
 impl Pending {
-    /// `most`: bytes that may wait in memory.
+    /// Creates it with a limit of `most` bytes in memory.
     pub(crate) fn new(most: usize) -> Self {
         Self { most, ..Self::default() }
     }
 
-    /// Takes a packed chunk; returns its key.
+    /// Adds a packed chunk; returns its key.
     pub(crate) fn add(&mut self, runs: usize, place: Place) -> u64 {
         let key = self.next;
         self.next += 1;
@@ -136,14 +136,14 @@ impl Pending {
         key
     }
 
-    /// Counts what waits in memory.
+    /// Adds a payload in memory to `bytes`.
     pub(crate) fn hold(&mut self, place: &Place) {
         if let Place::Here(b) = place {
             self.bytes += b.len();
         }
     }
 
-    /// The events of a plain chunk or of a run. What could not be read is counted in `damaged`.
+    /// Returns the events of a plain chunk or of a run. Bytes that could not be read are added to `damaged`.
     pub(crate) fn take(&mut self, w: Waiting, load: Load<'_>, damaged: &mut u64) -> Source {
         match w {
             Waiting::Plain { codec, count, place } => {
@@ -190,7 +190,7 @@ impl Pending {
         events
     }
 
-    /// Unpacks a chunk for one of its runs, and keeps the others if there is room.
+    /// Unpacks a chunk for one of its runs, and keeps the others if memory permits.
     fn unpack(
         &mut self,
         chunk: &mut Chunk,
@@ -220,7 +220,7 @@ impl Pending {
             }
         });
         if whole.is_none() {
-            // What was read before the damage counts, once.
+            // The events in front of the damage count; the damaged chunk is counted once.
             *damaged += payload.len() as u64;
         }
         if keeps || whole.is_none() {

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-/// Ids below this are indices of a vector in any case.
+/// IDs below this are always indices of the vector.
 const SMALL: usize = 1 << 16;
-/// Ids below this many times the number of ids are, too.
+/// So are IDs below this many times the number of IDs.
 const SPREAD: usize = 128;
 
-/// A map keyed by numbers that the hook gave out: a vector for those that a real recording has,
-/// and a hash map for others, so that a made-up id costs no more memory than its entry.
+/// A map keyed by the hook's numbers: a vector for the numbers of a real recording, and a hash map for others, so that
+/// a made-up ID costs no more memory than its entry.
 #[derive(Clone, Debug)]
 pub struct IdMap<T> {
     dense: Vec<Option<T>>,
@@ -23,7 +23,7 @@ impl<T> Default for IdMap<T> {
 }
 
 impl<T: Copy> IdMap<T> {
-    /// The value of `id`.
+    /// Returns the value of `id`.
     #[inline]
     pub fn get(&self, id: u32) -> Option<T> {
         match self.dense.get(id as usize) {
@@ -33,12 +33,12 @@ impl<T: Copy> IdMap<T> {
         }
     }
 
-    /// All values, in no particular order.
+    /// Returns all values, in no particular order.
     pub fn values(&self) -> impl Iterator<Item = T> {
         self.dense.iter().flatten().copied().chain(self.sparse.values().copied())
     }
 
-    /// Whether it has no value.
+    /// Returns whether no value was set.
     pub fn is_empty(&self) -> bool {
         self.sets == 0
     }

@@ -1,8 +1,8 @@
-//! The events of all threads in one order.
+//! Merges the events of all threads into one order.
 //!
-//! The events of a thread are in order; between threads time decides. The collector goes through
-//! the threads in passes, so when pass `k + 1` begins in the file, all events from before the start
-//! of pass `k` have been read, and can be put in order for good. The later ones wait.
+//! The events of a thread are in order; between threads, time decides. The collector reads the threads in passes. When
+//! pass `k + 1` begins in the file, all events from before the start of pass `k` have been read, and their order is
+//! final. Later events wait.
 
 use super::held::{Load, Pending, Source, Waiting};
 use prof_trace::event::Event;
@@ -10,21 +10,20 @@ use prof_trace::size::{self, Header};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-/// What happens to a block.
+/// The kind of an operation on a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OpKind {
-    /// It is handed out.
+    /// The block is allocated.
     Alloc,
-    /// It is given back.
+    /// The block is freed.
     Free,
-    /// It is given to `realloc`. The [`OpKind::Grown`] of the same thread that follows says what
-    /// became of it.
+    /// The block is passed to `realloc`. The thread's [`OpKind::Grown`] that follows has the result.
     Given,
-    /// It came out of `realloc`.
+    /// The block was returned by `realloc`.
     Grown,
 }
 
-/// No size is larger: of one that a made-up recording has, this much is believed.
+/// Upper limit of sizes: larger ones, of made-up recordings, are reduced to this.
 const MAX_SIZE: u64 = (1 << 56) - 1;
 
 /// An event, or one half of a reallocation.
@@ -34,20 +33,20 @@ pub struct Op {
     pub time: u64,
     /// Address of the block.
     pub addr: u64,
-    /// Bytes asked for, less than 2^56; 0 for what is given back.
+    /// Bytes requested, less than 2^56; 0 for a block that is freed.
     pub size: u64,
     /// Stack node; 0 if there is none.
     pub node: u32,
-    /// The thread: an index into [`Merge`]'s lanes, in the order in which threads first appear.
+    /// Thread index: an index into [`Merge`]'s lanes, in the order in which threads first appear.
     pub lane: u32,
-    /// What happens.
+    /// Kind of the operation.
     pub kind: OpKind,
-    /// What glibc's header of a new block says (see [`Header::code`]).
+    /// glibc's chunk header of a new block (see [`Header::code`]).
     pub header: u16,
 }
 
 impl Op {
-    /// Orders by time; at the same time blocks are given back before others are handed out.
+    /// Returns the sort key: time, and at the same time frees before allocations.
     #[inline(always)]
     fn key(&self) -> u64 {
         key(self.time) | matches!(self.kind, OpKind::Alloc | OpKind::Grown) as u64
@@ -59,42 +58,42 @@ fn key(time: u64) -> u64 {
     time.min(u64::MAX >> 1) << 1
 }
 
-/// One thread.
+/// State of one thread.
 #[derive(Debug, Default)]
 struct Lane {
     waiting: VecDeque<Waiting>,
     source: Source,
-    /// What comes next of it.
+    /// The thread's next operation.
     head: Option<Op>,
-    /// The second half of a reallocation.
+    /// The second half of a reallocation, if that is the next operation but one.
     second: Option<Op>,
     last_time: u64,
-    /// The header of blocks of which nothing else is said.
+    /// Chunk header of blocks whose events have none.
     usual: u16,
 }
 
-/// The merge of all threads.
+/// Merges the events of all threads.
 #[derive(Debug, Default)]
 pub(crate) struct Merge {
     lanes: Vec<Lane>,
     by_number: HashMap<u32, u32>,
     numbers: Vec<u32>,
     heap: BinaryHeap<Reverse<(u64, u32)>>,
-    /// What waits of packed chunks, and how much memory all takes that waits.
+    /// Waiting packed chunks, and the memory of all waiting events.
     pub(crate) pending: Pending,
-    /// Events decoded.
+    /// Number of events decoded.
     pub(crate) events: u64,
-    /// Bytes that could not be decoded, in otherwise whole chunks.
+    /// Bytes that could not be decoded, within otherwise whole chunks.
     pub(crate) damaged_bytes: u64,
 }
 
 impl Merge {
-    /// `most`: bytes that may wait in memory.
+    /// Creates it with a limit of `most` bytes of waiting events in memory.
     pub(crate) fn new(most: usize) -> Self {
         Self { pending: Pending::new(most), ..Self::default() }
     }
 
-    /// Numbers of the threads, by lane.
+    /// Returns the numbers of the threads, by thread index.
     pub(crate) fn numbers(&self) -> &[u32] {
         &self.numbers
     }
@@ -115,13 +114,13 @@ impl Merge {
         }
     }
 
-    /// Makes an operation the next of its lane.
+    /// Makes an operation the next of its thread.
     fn hold(&mut self, op: Op) {
         self.heap.push(Reverse((op.key(), op.lane)));
         self.lanes[op.lane as usize].head = Some(op);
     }
 
-    /// The next operation of a lane.
+    /// Returns the next operation of a thread.
     #[inline(always)]
     fn next_op(&mut self, lane: u32, load: Load<'_>) -> Option<Op> {
         let l = &mut self.lanes[lane as usize];
@@ -141,7 +140,7 @@ impl Merge {
         }
     }
 
-    /// Gives the operations from before `limit`, in order, to `out`; all if `limit` is `None`.
+    /// Passes the operations from before `limit`, or all if that is `None`, to `out` in order.
     pub(crate) fn drain(&mut self, limit: Option<u64>, load: Load<'_>, out: &mut impl FnMut(Op)) {
         let limit = limit.map_or(u64::MAX, key);
         while let Some(&Reverse((first, lane))) = self.heap.peek() {
@@ -149,7 +148,7 @@ impl Merge {
                 return;
             }
             self.heap.pop();
-            // What other lane comes next, and up to where this one may run.
+            // Up to the next operation of another thread this one needs no comparisons in the heap.
             let until = self.heap.peek().map_or((u64::MAX, u32::MAX), |r| r.0);
             let mut next = self.lanes[lane as usize].head.take();
             while let Some(op) = next {
@@ -166,7 +165,7 @@ impl Merge {
 }
 
 impl Lane {
-    /// The size of a new block, and its header.
+    /// Returns the size and the chunk header of a new block.
     #[inline(always)]
     fn sized(&mut self, size: u64) -> (u64, u16) {
         if size >> size::BITS == 0 { (size, self.usual) } else { self.unusual(size) }
@@ -182,8 +181,8 @@ impl Lane {
         (size, header.code())
     }
 
-    /// The event, or its first half. Times never go back within a thread: the order in which it
-    /// wrote its events is the order in which things happened.
+    /// Returns the event, or its first half, as an operation. Times never decrease within a thread: the order in which
+    /// it wrote its events is the order in which they happened.
     #[inline(always)]
     fn first_op(&mut self, event: Event, lane: u32) -> Op {
         let begin = match event {

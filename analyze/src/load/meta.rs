@@ -1,4 +1,4 @@
-//! What a recording says beside its events.
+//! Collects everything in a recording except its events.
 
 use super::process::ProcessSeen;
 use super::{Clock, IdMap};
@@ -11,15 +11,15 @@ use prof_trace::records::{
 use prof_trace::runtimes::Runtime;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
-/// No stack is followed further than this, so that nodes that name each other do no harm.
+/// Greatest depth of a stack that is followed, so that nodes that form a cycle do no harm.
 const DEEPEST: usize = 4096;
 
-/// No more bytes are taken out of compressed chunks, so that a small file can't be made to fill the memory.
+/// Limit of the bytes decompressed in excess of the usual, so that a small file can't fill the memory.
 const UNZIPPED: u64 = 1 << 30;
-/// Beside those that a compressed chunk usually holds for each of its own: recordings grow without bounds.
+/// Usual ratio of compression: up to this, decompressed bytes do not count, as recordings grow without bounds.
 const USUAL: usize = 16;
 
-/// A time in which recording was on.
+/// A period in which recording was on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
     /// Ticks when it was switched on.
@@ -28,40 +28,39 @@ pub struct Part {
     pub end: u64,
 }
 
-/// A code address of the target: a return address, or the interrupted instruction where a signal
-/// handler was entered.
+/// A code address of the target: a return address, or the instruction at which a signal handler interrupted the thread.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Pc {
     /// The address.
     pub address: u64,
     /// Number of the module; 0: none.
     pub module: u32,
-    /// The address is that of an instruction that a signal interrupted, not one behind a call.
+    /// The address is that of an interrupted instruction, not of one behind a call.
     pub exact: bool,
 }
 
-/// What the kernel said of the target's memory.
+/// The target's memory as the kernel counts it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// Bytes of the resident set.
     pub rss_bytes: u64,
     /// Bytes of the address space.
     pub vss_bytes: u64,
-    /// When.
+    /// Ticks of the reading.
     pub ticks: u64,
 }
 
-/// The resident set over time: at evenly thinned moments, as a recording may have any number of passes.
+/// The resident set over time. A recording may have any number of passes, so these are thinned out evenly.
 #[derive(Clone, Debug, Default)]
 pub struct Resident {
     /// Ticks and bytes.
     at: Vec<(u64, u64)>,
-    /// Each so many passes one is kept, as a power of two.
+    /// One of 2^`every` passes is kept.
     every: u32,
     seen: u64,
 }
 
-/// So many moments of the resident set are kept.
+/// Greatest number of moments of the resident set that are kept.
 const RESIDENT: usize = 2048;
 
 impl Resident {
@@ -82,30 +81,30 @@ impl Resident {
         }
     }
 
-    /// The least that was resident between two moments.
+    /// Returns the smallest resident set between two moments, in bytes.
     #[must_use]
     pub fn least(&self, from: u64, to: u64) -> Option<u64> {
         self.at.iter().filter(|(t, _)| (from..=to).contains(t)).map(|(_, bytes)| *bytes).min()
     }
 }
 
-/// Where a recording keeps symbols of a module, or names of code addresses.
+/// Location of a module's symbols, or of names of code addresses, in a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SymbolsAt {
-    /// Position of the payload in the file.
+    /// File offset of the payload.
     pub at: u64,
-    /// Its length.
+    /// Length of the payload.
     pub len: usize,
-    /// It is compressed, see [`Zipped`].
+    /// The payload is compressed, see [`Zipped`].
     pub zipped: bool,
 }
 
-/// What the kernel said of the target's mappings.
+/// The first and the last record of the target's mappings.
 #[derive(Clone, Debug, Default)]
 pub struct Memories {
-    /// At first.
+    /// The first record.
     pub first: Option<Memory>,
-    /// At last.
+    /// The last record.
     pub last: Option<Memory>,
 }
 
@@ -118,55 +117,55 @@ impl Memories {
     }
 }
 
-/// Everything but events.
+/// Everything in a recording except its events.
 #[derive(Clone, Debug, Default)]
 pub struct Meta {
-    /// Whose recording it is.
+    /// The recorded process.
     pub target: Target,
-    /// Ticks to nanoseconds.
+    /// Converts ticks to nanoseconds.
     pub clock: Clock,
     /// The threads, by number.
     pub threads: BTreeMap<u32, Thread>,
     /// The modules, by number.
     pub modules: BTreeMap<u32, Module>,
-    /// Symbols in the recording, by module.
+    /// Location of the recorded symbols, by module.
     pub symbols: BTreeMap<u32, SymbolsAt>,
-    /// Code addresses that were looked up when the recording was packed.
+    /// Location of the code addresses that were symbolised when the recording was packed.
     pub frames: Vec<SymbolsAt>,
-    /// What was left out by `prof strip`.
+    /// The figures that `prof strip` saved when it removed blocks.
     pub stripped: Option<Stripped>,
-    /// What the kernel said of the target's mappings.
+    /// The target's mappings, at first and at last.
     pub memory: Memories,
-    /// What was hooked and what was not.
+    /// Functions that were hooked or not.
     pub hooks: Hooks,
-    /// The hook's own counts.
+    /// The hook's counters.
     pub counters: Counters,
     /// Why the recording ended; `None` if its end is missing.
     pub end: Option<End>,
-    /// The kernel's last word on the target's memory.
+    /// The last reading of the target's memory.
     pub kernel: Option<Kernel>,
     /// The resident set over time.
     pub resident: Resident,
-    /// Private memory, processor time and workers over time.
+    /// Private memory, processor time and worker processes over time.
     pub process: ProcessSeen,
-    /// What takes memory from the kernel itself in the target.
+    /// Runtimes in the target that take memory from the kernel themselves.
     pub runtimes: Vec<Runtime>,
-    /// Passes seen.
+    /// Number of passes read.
     pub passes: u64,
-    /// How often the machine's counter went back, and times go on as if it had not.
+    /// Jumps backwards of the machine's counter, after which the recorded times continue.
     pub epochs: Vec<Epoch>,
-    /// How often times go back in the recording itself: builds of prof without epochs did not notice.
+    /// Number of jumps backwards of the recorded times themselves; earlier versions of prof did not correct them.
     pub went_back: u64,
-    /// Chunks of a known kind that made no sense.
+    /// Number of chunks of a known kind that could not be decoded.
     pub bad_chunks: u64,
     toggles: Vec<Toggle>,
-    /// Bytes that came out of compressed chunks.
+    /// Decompressed bytes, in excess of the usual.
     unzipped: u64,
-    /// By id: parent (which goes by one id only) and code address id.
+    /// Parent (in its canonical ID) and code address ID, by node ID.
     nodes: IdMap<(u32, u32)>,
-    /// By parent and code address id: the id that the node goes by, which is its first.
+    /// Canonical ID of a node, its first, by parent and code address ID.
     first: HashMap<(u32, u32), u32>,
-    /// The other ids of nodes: the one that it goes by.
+    /// Canonical ID of a node, by each of its other IDs.
     others: IdMap<u32>,
     pcs: IdMap<Pc>,
     trampolines: HashSet<u32>,
@@ -176,7 +175,7 @@ pub struct Meta {
 }
 
 impl Meta {
-    /// Takes a chunk of any kind but events. Returns the ticks of a pass that begins.
+    /// Decodes a chunk of any kind except events. Returns the ticks of a pass that begins.
     pub(crate) fn take(&mut self, kind: u16, payload: &[u8], at: u64) -> Option<u64> {
         if kind != kind::ZIPPED {
             return self.plain(kind, payload, SymbolsAt { at, len: payload.len(), zipped: false });
@@ -186,7 +185,7 @@ impl Meta {
         if zipped.is_some_and(|z| z.kind == kind::FILE) {
             return None; // nothing that is said of events
         }
-        // What a file of that size may well hold does not count.
+        // Bytes that a file of this size usually holds do not count.
         let cost = |z: &Zipped<'_>| z.len().saturating_sub(USUAL * z.frame_len()) as u64;
         let fits = |z: &Zipped<'_>| self.unzipped + cost(z) <= UNZIPPED;
         match zipped.filter(fits).and_then(|z| Some((z.kind, cost(&z), z.unzip()?))) {
@@ -201,7 +200,7 @@ impl Meta {
         }
     }
 
-    /// The same of a chunk that is not compressed (any more), and where it stands.
+    /// Decodes a chunk that is not, or no longer, compressed. `place` is its location.
     fn plain(&mut self, kind: u16, payload: &[u8], place: SymbolsAt) -> Option<u64> {
         let mut began = None;
         let good = match kind {
@@ -228,7 +227,7 @@ impl Meta {
             kind::HOOKS => Hooks::decode(payload).map(|h| self.hooks = h),
             kind::COUNTERS => Counters::decode(payload).map(|c| self.counters = c),
             kind::END => End::decode(payload).map(|e| self.end = Some(e)),
-            // Only where it is: the names are read when a stack of that module is shown.
+            // Note only the location: the names are read when a stack of the module is shown.
             kind::SYMBOLS => Symbols::decode(payload).map(|s| {
                 self.symbols.insert(s.module, place);
             }),
@@ -252,7 +251,7 @@ impl Meta {
     fn pass(&mut self, p: &Pass) {
         self.end = None; // somebody took the recording up again
         self.passes += 1;
-        // Passes of one collector are at most some seconds apart, and its clock is one.
+        // Passes of one collector are seconds apart at most, and use one clock.
         self.went_back += u64::from(p.ticks < self.newest_pass);
         self.newest_pass = p.ticks;
         self.last_pass = Some(self.last_pass.unwrap_or(0).max(p.ticks));
@@ -274,7 +273,7 @@ impl Meta {
                 self.bad_chunks += 1;
                 return;
             };
-            // 0 is the root. An id means what it meant first, as events may have been given out.
+            // 0 is the root. The first meaning of an ID stays, as events may already have been passed on.
             if id == 0 || self.nodes.get(id).is_some() {
                 continue;
             }
@@ -287,13 +286,13 @@ impl Meta {
         }
     }
 
-    /// The id that a stack node goes by: it may have several.
+    /// Returns the canonical ID of a stack node, which may have several IDs.
     #[inline]
     pub(crate) fn one_id(&self, node: u32) -> u32 {
         self.others.get(node).unwrap_or(node)
     }
 
-    /// Whether any node has several ids.
+    /// Returns whether any node has several IDs.
     pub(crate) fn has_other_ids(&self) -> bool {
         !self.others.is_empty()
     }
@@ -312,7 +311,7 @@ impl Meta {
         }
     }
 
-    /// All code addresses that stacks have.
+    /// Returns all code addresses of stacks.
     pub(crate) fn code_addresses(&self) -> BTreeSet<Pc> {
         let mut all = BTreeSet::new();
         for (parent, pc) in self.nodes.values() {
@@ -328,7 +327,7 @@ impl Meta {
         all
     }
 
-    /// Whether a stack was cut short.
+    /// Returns whether a stack was cut short.
     pub fn is_cut(&self, node: u32) -> bool {
         let mut at = node;
         for _ in 0..=DEEPEST {
@@ -341,8 +340,8 @@ impl Meta {
         true
     }
 
-    /// The code addresses of a stack, innermost first. Empty for node 0, and where the recording
-    /// lost the node.
+    /// Returns the code addresses of a stack, innermost first. They are empty for node 0, and where the node is
+    /// missing.
     pub fn stack(&self, node: u32) -> Vec<Pc> {
         let mut out = Vec::new();
         let (mut at, mut interrupted) = (node, false);
@@ -365,7 +364,7 @@ impl Meta {
         out
     }
 
-    /// The last moment that the recording knows of, given the time of its last event.
+    /// Returns the last moment that the recording knows of, given the time of its last event.
     pub fn end_ticks(&self, last_event: u64) -> u64 {
         let end = match &self.end {
             Some(e) => e.ticks,
@@ -374,7 +373,7 @@ impl Meta {
         end.max(self.target.start_ticks)
     }
 
-    /// The times in which recording was on, up to `end`. Without a word on it, it was on.
+    /// Returns the periods up to `end` in which recording was on. Without any record of switching, it was on.
     pub fn parts(&self, end: u64) -> Vec<Part> {
         let mut toggles = self.toggles.clone();
         toggles.sort_by_key(|t| t.ticks);
@@ -399,7 +398,7 @@ impl Meta {
         parts
     }
 
-    /// Whether recording is on at the end of what was read, and since which ticks.
+    /// Returns whether recording was on at the end of what was read, and since which ticks.
     pub fn state(&self) -> (bool, u64) {
         let last = self.toggles.iter().max_by_key(|t| t.ticks);
         last.map_or((true, self.target.start_ticks), |t| (t.on != 0, t.ticks))
@@ -448,7 +447,7 @@ mod tests {
         let mut m = Meta::default();
         m.add_nodes(&Nodes { triples: vec![1, 0, 5, 2, 1, 6] });
         assert!(!m.has_other_ids());
-        // The same two again, a third below the second 2, and nonsense: the root, and another 2.
+        // The same two nodes under other IDs, a child of the second of them, and invalid ones: the root, and 2 anew.
         m.add_nodes(&Nodes { triples: vec![3, 0, 5, 4, 3, 6, 7, 4, 8, 0, 0, 5, 2, 1, 9] });
         m.add_nodes(&Nodes { triples: vec![8, 2, 8, 9, 9, 9, 10, 9, 9, 11, 77, 1, 77, 11, 1] });
         let one: Vec<_> = (0..12).map(|id| m.one_id(id)).collect();

@@ -1,5 +1,5 @@
-//! Reading a recording: whole chunks from the front, what they say of the target, and the events
-//! of all threads in one order of time.
+//! Reads a recording: whole chunks from the front, its records about the target, and the events of all threads in one
+//! order of time.
 
 mod clock;
 mod file;

@@ -1,53 +1,53 @@
-//! What the kernel says of the target while it is recorded: private memory, processor time, workers.
+//! Keeps the kernel's figures of the target over time: private memory, processor time, worker processes.
 
 use prof_trace::family::Worker;
 use prof_trace::records::Process;
 
-/// A moment.
+/// The figures of one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample {
-    /// When.
+    /// Ticks of the reading.
     pub ticks: u64,
-    /// Resident bytes that are neither of files nor shared.
+    /// Resident bytes that are neither file-backed nor shared.
     pub private: u64,
-    /// Processor time so far, in ms.
+    /// Processor time so far, in milliseconds.
     pub cpu_ms: u64,
 }
 
-/// A worker, from the first to the last look at it.
+/// A worker process, from the first to the last time it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkerSeen {
-    /// As it was last.
+    /// Its latest state.
     pub now: Worker,
-    /// Resident bytes at first.
+    /// Resident bytes when it was first seen.
     pub first: u64,
-    /// How many looks have found it.
+    /// Number of times it was seen.
     pub looks: u32,
-    /// It was not there at the attach.
+    /// It was started after the attach.
     pub since: bool,
 }
 
 impl WorkerSeen {
-    /// By how many bytes it has grown.
+    /// Returns its growth in resident bytes since it was first seen.
     #[must_use]
     pub fn grown(&self) -> u64 {
         self.now.rss.saturating_sub(self.first)
     }
 }
 
-/// So many moments are kept.
+/// Greatest number of moments that are kept.
 const MOST: usize = 2048;
 
-/// All moments.
+/// The figures of all moments.
 #[derive(Clone, Debug, Default)]
 pub struct ProcessSeen {
     samples: Vec<Sample>,
-    /// Each so many moments one is kept, as a power of two.
+    /// One of 2^`every` moments is kept.
     every: u32,
     seen: u64,
     last: Option<Sample>,
     workers: Vec<WorkerSeen>,
-    /// Whether workers were looked for.
+    /// The target was searched for workers at least once.
     looked: bool,
 }
 
@@ -85,7 +85,7 @@ impl ProcessSeen {
         }
     }
 
-    /// These workers, with what is known of them.
+    /// Returns these workers with what is known of them from earlier.
     #[must_use]
     pub fn seen_again(&self, now: &[Worker]) -> Vec<WorkerSeen> {
         let seen = |w: &Worker| {
@@ -98,25 +98,25 @@ impl ProcessSeen {
         now.iter().map(seen).collect()
     }
 
-    /// The workers of the last look.
+    /// Returns the workers that were seen last.
     #[must_use]
     pub fn workers(&self) -> &[WorkerSeen] {
         &self.workers
     }
 
-    /// The first moment.
+    /// Returns the first moment.
     #[must_use]
     pub fn first(&self) -> Option<Sample> {
         self.samples.first().copied()
     }
 
-    /// The last moment.
+    /// Returns the last moment.
     #[must_use]
     pub fn last(&self) -> Option<Sample> {
         self.last
     }
 
-    /// The least private memory from some moment on, not counting the first moment.
+    /// Returns the smallest private memory since a moment, in bytes. The first moment does not count.
     #[must_use]
     pub fn least_since(&self, ticks: u64) -> Option<u64> {
         let all = self.samples.iter().chain(&self.last).filter(|s| Some(**s) != self.first());

@@ -1,4 +1,4 @@
-//! A recording as a stream of operations, with what it says beside them.
+//! Reads a recording as a stream of operations, and its other records beside them.
 
 use super::file::{ChunkFile, Item};
 use super::held::{Place, Waiting};
@@ -11,11 +11,11 @@ use prof_trace::pack::Packed;
 use prof_trace::records::{Events, kind};
 use std::path::Path;
 
-/// How to load.
+/// Options for loading a recording.
 #[derive(Clone, Copy, Debug)]
 pub struct LoadOptions {
-    /// Bytes of events that may wait in memory for their turn; what is beyond is read again from
-    /// the file when its turn comes.
+    /// Limit of the bytes of events that wait in memory for their turn. Further events are read again from the file
+    /// later.
     pub pending_bytes: usize,
 }
 
@@ -25,31 +25,31 @@ impl Default for LoadOptions {
     }
 }
 
-/// Takes operations in the order of time.
+/// Receives operations in the order of time.
 pub trait Sink {
-    /// Which blocks the operations are of, and by how many ticks times may be too early (see `Target`).
-    /// Called before the first.
+    /// Called before the first operation, with the blocks that are recorded, and the number of ticks by which times may
+    /// be too early (see `Target`).
     fn begin(&mut self, _capture: &Capture, _early: u64) {}
 
-    /// The next operations.
+    /// Receives the next operations.
     fn take(&mut self, ops: &[Op]);
 }
 
-/// How what was read of a file ends.
+/// How the part of a file that was read ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tail {
     /// With a whole chunk.
     Whole,
     /// In the middle of a chunk.
     Partial {
-        /// Where that chunk begins.
+        /// File offset of that chunk.
         at: u64,
         /// Bytes that were not read.
         unread: u64,
     },
-    /// With something that is no chunk, or not as it was written.
+    /// With bytes that are not a chunk, or fail its checksum.
     Damaged {
-        /// Where.
+        /// File offset of the damage.
         at: u64,
         /// Bytes that were not read.
         unread: u64,
@@ -58,7 +58,7 @@ pub enum Tail {
 
 const BATCH: usize = 256;
 
-/// Reads a recording from the front; can go on when the file has grown.
+/// Reads a recording from the front, and continues when the file has grown.
 pub struct Stream {
     file: ChunkFile,
     meta: Meta,
@@ -68,7 +68,7 @@ pub struct Stream {
     /// Ticks of the pass that is being read.
     pass: Option<u64>,
     tail: Tail,
-    /// Waiting events could not be read again.
+    /// The error of reading waiting events again.
     reread_failed: Option<Error>,
     packed_events: bool,
 }
@@ -77,7 +77,7 @@ impl Stream {
     /// Opens a recording.
     ///
     /// # Errors
-    /// If the file can't be read, or is no recording that this version understands.
+    /// If the file can't be read, or is not a recording that this version understands.
     pub fn open(path: &Path, options: &LoadOptions) -> Result<Self, Error> {
         Ok(Self {
             file: ChunkFile::open(path)?,
@@ -92,52 +92,52 @@ impl Stream {
         })
     }
 
-    /// The path it was opened by.
+    /// Returns the path it was opened by.
     pub fn path(&self) -> &Path {
         self.file.path()
     }
 
-    /// What the recording says beside its events, as far as it was read.
+    /// Returns the records other than events, as far as they were read.
     pub fn meta(&self) -> &Meta {
         &self.meta
     }
 
-    /// Events decoded so far.
+    /// Returns the number of events decoded so far.
     pub fn events(&self) -> u64 {
         self.merge.events
     }
 
-    /// Bytes of the file that were read.
+    /// Returns the number of bytes of the file that were read.
     pub fn bytes_read(&self) -> u64 {
         self.file.position()
     }
 
-    /// Bytes of events that could not be decoded although their chunks were whole.
+    /// Returns the bytes of events that could not be decoded although their chunks were whole.
     pub fn damaged_bytes(&self) -> u64 {
         self.merge.damaged_bytes
     }
 
-    /// Whether any of the events are packed.
+    /// Returns whether any of the events are packed.
     pub fn is_packed(&self) -> bool {
         self.packed_events
     }
 
-    /// Number of the thread of a lane (see [`Op::lane`]).
+    /// Returns the number of a thread, given its index (see [`Op::lane`]).
     pub fn thread_of(&self, lane: u32) -> Option<u32> {
         self.merge.numbers().get(lane as usize).copied()
     }
 
-    /// How what was read ends.
+    /// Returns how the part that was read ends.
     pub fn tail(&self) -> Tail {
         self.tail
     }
 
-    /// What the recording says beside its events; the stream is used up.
+    /// Returns the records other than events, and drops the stream.
     pub fn into_meta(self) -> Meta {
         self.meta
     }
 
-    /// Reads all whole chunks that are there and gives `sink` what is in order for good.
+    /// Reads all whole chunks of the file, and passes `sink` the operations whose order is final.
     ///
     /// # Errors
     /// If the file can't be read.
@@ -145,7 +145,7 @@ impl Stream {
         if matches!(self.tail, Tail::Damaged { .. }) {
             return Ok(());
         }
-        // What is added meanwhile is for the next call: a fast writer must not keep us here.
+        // Chunks that are added meanwhile are left to the next call: a fast writer must not make this endless.
         let enough = self.file.len();
         let step = Step::begin("reading the recording", enough);
         loop {
@@ -206,8 +206,7 @@ impl Stream {
         }
     }
 
-    /// Gives `sink` everything that waits. More may be read afterwards, but it is then only in
-    /// order with itself.
+    /// Passes all waiting operations to `sink`. Operations read later are ordered among themselves only.
     ///
     /// # Errors
     /// If events that waited in the file can't be read again.
@@ -228,7 +227,7 @@ impl Stream {
     fn hold_packed(&mut self, threads: Vec<u32>, payload: Vec<u8>, at: u64) {
         self.packed_events = true;
         let len = payload.len();
-        // The other half is for what is unpacked.
+        // The other half of the memory is for unpacked events.
         let place = self.place(payload, at, len, 2);
         let chunk = self.merge.pending.add(threads.len(), place);
         let (file, failed) = (&self.file, &mut self.reread_failed);
@@ -237,7 +236,7 @@ impl Stream {
         }
     }
 
-    /// Where bytes are to wait: in memory, if they fill no more than a part of what there is.
+    /// Decides where bytes wait: in memory, if they fit into this part of the limit, or in the file.
     fn place(&self, bytes: Vec<u8>, at: u64, len: usize, part: usize) -> Place {
         if self.merge.pending.bytes + bytes.len() <= self.options.pending_bytes / part {
             Place::Here(bytes)
@@ -250,7 +249,7 @@ impl Stream {
         let (file, failed, batch) = (&self.file, &mut self.reread_failed, &mut self.batch);
         let meta = &self.meta;
         let mut give = |batch: &mut Vec<Op>| {
-            // Here alone: whoever takes operations sees one id for each node.
+            // Only here are IDs made canonical: receivers of operations see one ID for each node.
             if meta.has_other_ids() {
                 batch.iter_mut().for_each(|op| op.node = meta.one_id(op.node));
             }
@@ -269,7 +268,7 @@ impl Stream {
     }
 }
 
-/// Reads the payload of a chunk again, given where it stands.
+/// Returns a function that reads a payload again, given its offset and length.
 fn reader<'a>(
     file: &'a ChunkFile,
     failed: &'a mut Option<Error>,

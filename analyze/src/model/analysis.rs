@@ -1,4 +1,4 @@
-//! A recording, analysed.
+//! The analysis of a recording.
 
 use super::replay::{Group, Replay, Totals};
 use super::stripped;
@@ -18,55 +18,55 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// How often, and how far apart, the end of a growing recording is looked at again.
+/// Number of times, and their distance, that the end of a growing recording is read again.
 const RETRIES: usize = 5;
 const RETRY: Duration = Duration::from_millis(10);
 
-/// Something about a recording that a reader of its figures should know.
+/// A fact about a recording that readers of its figures should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Note {
-    /// It has no end, and its target is alive.
+    /// The recording has no end, and its target is alive.
     Growing,
-    /// It has no end, and its target is gone.
+    /// The recording has no end, and its target is gone.
     NoEnd,
-    /// It ends in the middle of a chunk.
+    /// The recording ends within a chunk.
     CutOff {
-        /// Where the last whole chunk ends.
+        /// File offset of the end of the last whole chunk.
         at: u64,
         /// Bytes behind it.
         unread: u64,
     },
-    /// It is damaged.
+    /// The recording is damaged.
     Damaged {
-        /// Where.
+        /// File offset of the damage.
         at: u64,
         /// Bytes from there on.
         unread: u64,
     },
-    /// Bytes of events that made no sense, to the collector or to this reader.
+    /// Bytes of events that the collector or this reader could not decode.
     BadEvents(u64),
-    /// Threads whose counters the target has written over.
+    /// Number of threads whose counters the target has overwritten.
     Doubtful(u64),
-    /// Whole chunks that made no sense.
+    /// Number of whole chunks that could not be decoded.
     BadChunks(u64),
-    /// Events with address 0.
+    /// Number of events with address 0.
     Nonsense(u64),
-    /// The index could not be written there.
+    /// The index could not be written to this path, for this reason.
     NoIndex(PathBuf, String),
-    /// The machine's counter went back; times go on.
+    /// The machine's counter went back, but the recorded times continue.
     Epochs {
-        /// How often.
+        /// Number of times.
         times: u64,
-        /// By how much the first time.
+        /// Nanoseconds of the first jump backwards.
         back_ns: u64,
     },
-    /// Times go back so often, and do not go on.
+    /// The recorded times go back this many times.
     WentBack(u64),
-    /// Short-lived blocks were left out by `prof strip`.
+    /// `prof strip` removed short-lived blocks.
     Stripped {
-        /// They lived shorter than that.
+        /// Upper bound of their lifetimes, in nanoseconds.
         below_ns: u64,
-        /// How many.
+        /// Number of blocks removed.
         blocks: u64,
     },
 }
@@ -137,20 +137,20 @@ fn often(n: u64) -> String {
     if n == 1 { "once".into() } else { format!("{n} times") }
 }
 
-/// What was read of a recording beside what happened to its blocks.
+/// Everything that was read of a recording, except its operations.
 pub(crate) struct Source {
     pub path: PathBuf,
-    /// For what is read later: symbols.
+    /// The file, from which symbols are read later.
     pub file: File,
     pub meta: Meta,
     pub tail: Tail,
     pub events: u64,
-    /// Bytes of the file that were read.
+    /// Number of bytes of the file that were read.
     pub bytes: u64,
     pub damaged_bytes: u64,
-    /// Events are compressed.
+    /// The events are compressed.
     pub packed: bool,
-    /// Code addresses that were looked up when the recording was packed.
+    /// Names of the code addresses that were symbolised when the recording was packed.
     pub named: OnceLock<Named>,
 }
 
@@ -170,31 +170,31 @@ impl Source {
     }
 }
 
-/// What rules left out of the figures.
+/// The figures that suppression rules removed.
 #[derive(Clone, Debug, Default)]
 pub struct LeftOut {
-    /// By rule: how many stacks it names, and their figures.
+    /// For each rule the number of stacks that it matches, and their figures.
     pub rules: Vec<(Rule, u64, Group)>,
     /// Modules whose suppressions could not be read.
     pub unread: Vec<String>,
 }
 
-/// A recording, read to its present end.
+/// A recording, analysed up to its present end.
 pub struct Analysis {
     source: Arc<Source>,
     totals: Totals,
     groups: Vec<Group>,
     notes: Vec<Note>,
-    /// Ticks that the figures are of, if it is not the end.
+    /// Ticks of the moment that the figures describe, if that is not the end.
     at: Option<u64>,
     left_out: Option<LeftOut>,
     symbols: Arc<SymbolOptions>,
 }
 
-/// Gives `sink` all of a recording that is there.
+/// Passes all of a recording to `sink`.
 ///
 /// # Errors
-/// If the file can't be read, or ends before the recording says whose it is.
+/// If the file can't be read, or ends before the record of its target.
 pub(crate) fn read_all(stream: &mut Stream, sink: &mut impl Sink) -> Result<(), Error> {
     stream.advance(sink)?;
     for _ in 0..RETRIES {
@@ -202,7 +202,7 @@ pub(crate) fn read_all(stream: &mut Stream, sink: &mut impl Sink) -> Result<(), 
         if !unfinished || !crate::symbols::is_target(&stream.meta().target) {
             break;
         }
-        // Most likely a chunk that is just being written.
+        // The last chunk is most likely being written right now.
         std::thread::sleep(RETRY);
         stream.advance(sink)?;
     }
@@ -215,12 +215,12 @@ pub(crate) fn read_all(stream: &mut Stream, sink: &mut impl Sink) -> Result<(), 
 }
 
 impl Analysis {
-    /// Reads a recording: one that is finished, one that is cut off, or one that is still growing,
-    /// up to its last whole chunk.
+    /// Analyses a recording: a finished one, one that is cut off, or one that is still growing, up to its last whole
+    /// chunk.
     ///
     /// # Errors
-    /// If the file can't be read, is no recording, is of a newer version, or ends before the
-    /// recording says whose it is.
+    /// If the file can't be read, is not a recording, is of a newer version, or ends before the record of its
+    /// target.
     pub fn from_file(path: &Path, options: &LoadOptions) -> Result<Self, Error> {
         let mut stream = Stream::open(path, options)?;
         let file = open_file(path)?;
@@ -243,7 +243,7 @@ impl Analysis {
         self.notes.push(note);
     }
 
-    /// The same recording with other figures: those of some of its blocks, or of another moment.
+    /// Returns the recording with other figures: those of some of its blocks, or of another moment.
     pub(crate) fn with_figures(&self, totals: Totals, groups: Vec<Group>, at: Option<u64>) -> Self {
         let (source, notes) = (self.source.clone(), self.notes.clone());
         let symbols = self.symbols.clone();
@@ -254,116 +254,116 @@ impl Analysis {
         self.left_out = Some(left_out);
     }
 
-    /// Where symbols are looked for from now on, and how they are shown.
+    /// Sets where symbols are looked for, and how they are shown.
     pub fn set_symbol_options(&mut self, options: SymbolOptions) {
         self.symbols = Arc::new(options);
     }
 
-    /// Where symbols are looked for, and how they are shown.
+    /// Returns where symbols are looked for, and how they are shown.
     pub fn symbol_options(&self) -> &SymbolOptions {
         &self.symbols
     }
 
-    /// What rules left out of the figures.
+    /// Returns the figures that suppression rules removed.
     pub fn left_out(&self) -> Option<&LeftOut> {
         self.left_out.as_ref()
     }
 
-    /// The last ticks that are not later than so many nanoseconds since the start.
+    /// Returns the last ticks that are not later than `ns` nanoseconds after the start.
     pub fn ticks_at(&self, ns: u64) -> u64 {
         crate::query::tick_to(&self.meta().clock, ns)
     }
 
-    /// Nanoseconds since the start of the moment that the figures are of, if it is not the end.
+    /// Returns the moment that the figures describe, in nanoseconds since the start, if that is not the end.
     pub fn at_ns(&self) -> Option<u64> {
         self.at.map(|t| self.meta().clock.ns(t))
     }
 
-    /// The file.
+    /// Returns the path of the recording.
     pub fn path(&self) -> PathBuf {
         self.source.path.clone()
     }
 
-    /// What the recording says beside its events.
+    /// Returns the records other than events.
     pub fn meta(&self) -> &Meta {
         &self.source.meta
     }
 
-    /// The figures of all blocks.
+    /// Returns the figures of all blocks.
     pub fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// The figures by stack, in the order in which the stacks first appeared.
+    /// Returns the figures by stack, in the order in which the stacks first appeared.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
 
-    /// What a reader of the figures should know.
+    /// Returns facts that a reader of the figures should know.
     pub fn notes(&self) -> &[Note] {
         &self.notes
     }
 
-    /// Which blocks are in the recording.
+    /// Returns which blocks are recorded.
     pub fn capture(&self) -> Capture {
         self.meta().target.capture()
     }
 
-    /// Events read.
+    /// Returns the number of events read.
     pub fn events(&self) -> u64 {
         self.source.events
     }
 
-    /// Whether the recording was finished and all of it could be read.
+    /// Returns whether the recording was finished and could be read completely.
     pub fn complete(&self) -> bool {
         self.meta().end.is_some() && self.source.tail == Tail::Whole
     }
 
-    /// Ticks of the end of the recording, or of the last thing it knows of.
+    /// Returns the ticks of the end of the recording, or of the last moment it knows of.
     pub fn end_ticks(&self) -> u64 {
         self.meta().end_ticks(self.totals.last_ticks)
     }
 
-    /// From the start of the recording to its end.
+    /// Returns the time from the start of the recording to its end, in nanoseconds.
     pub fn duration_ns(&self) -> u64 {
         self.meta().clock.ns(self.end_ticks())
     }
 
-    /// Nanoseconds since the start of the recording when the most bytes were live.
+    /// Returns the time of the peak of live bytes, in nanoseconds since the start.
     pub fn peak_at_ns(&self) -> u64 {
         self.meta().clock.ns(self.totals.peak_ticks)
     }
 
-    /// The times in which recording was on.
+    /// Returns the periods in which recording was on.
     pub fn parts(&self) -> Vec<Part> {
         self.meta().parts(self.end_ticks())
     }
 
-    /// How old a group's oldest live block is, at the end of the recording.
+    /// Returns the age of a group's oldest live block at the moment that the figures describe, in nanoseconds.
     pub fn oldest_age_ns(&self, group: &Group) -> Option<u64> {
         let now = self.at.unwrap_or_else(|| self.end_ticks());
         group.oldest.map(|t| self.meta().clock.between(t, now))
     }
 
-    /// Bytes of the file that were read.
+    /// Returns the number of bytes of the file that were read.
     pub fn bytes(&self) -> u64 {
         self.source.bytes
     }
 
-    /// Symbols that the recording holds of a module.
+    /// Returns the recorded symbols of a module.
     pub fn symbols(&self, module: u32) -> Option<Symbols> {
         let at = self.source.meta.symbols.get(&module)?;
         Symbols::decode(&self.payload(at)?)
     }
 
-    /// A chunk again.
+    /// Reads the payload of a chunk again.
     fn payload(&self, at: &SymbolsAt) -> Option<Vec<u8>> {
         let mut payload = vec![0; at.len];
         self.source.file.read_exact_at(&mut payload, at.at).ok()?;
         if at.zipped { Zipped::decode(&payload)?.unzip() } else { Some(payload) }
     }
 
-    /// The code addresses that were looked up when the recording was packed.
+    /// Returns the code addresses that were symbolised when the recording was packed.
     pub(crate) fn named(&self) -> &Named {
         self.source.named.get_or_init(|| {
             let chunks = self.source.meta.frames.iter();
@@ -407,49 +407,49 @@ fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
     notes
 }
 
-/// What `prof status` says of a recording.
+/// The figures of a recording for `prof status`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Summary {
-    /// Events read.
+    /// Number of events read.
     pub events: u64,
-    /// Events lost.
+    /// Number of events lost.
     pub lost: u64,
-    /// The figures.
+    /// Figures of all blocks.
     pub totals: Totals,
     /// Whether recording was on at the end of what was read.
     pub on: bool,
-    /// Nanoseconds from the start of the recording to when it was last switched.
+    /// Nanoseconds from the start of the recording to the last time recording was switched on or off.
     pub since_ns: u64,
-    /// Nanoseconds that are recorded, pauses included.
+    /// Duration of the recording in nanoseconds, pauses included.
     pub duration_ns: u64,
-    /// How many times recording was on.
+    /// Number of periods in which recording was on.
     pub parts: usize,
     /// Whether the recording was finished.
     pub complete: bool,
-    /// Bytes of the file that were read.
+    /// Number of bytes of the file that were read.
     pub bytes: u64,
-    /// Which blocks are in it.
+    /// Which blocks are recorded.
     pub capture: Capture,
-    /// Whether events are compressed in it.
+    /// Whether events are compressed.
     pub compressed: bool,
-    /// Why it ended, if it has.
+    /// Why the recording ended, if it has.
     pub end_reason: Option<String>,
-    /// What speaks against it.
+    /// Signs that the recording misses memory, if there are any.
     pub unseen: Option<Unseen>,
-    /// The target's workers.
+    /// The target's worker processes.
     pub workers: Vec<WorkerData>,
 }
 
-/// What is known of a target beside its recording.
+/// Present figures of a target, which are not in its recording.
 #[derive(Clone, Debug, Default)]
 pub struct Now {
-    /// Its memory and processor time; the ticks do not matter.
+    /// Its memory and processor time; the ticks are ignored.
     pub sample: Option<Sample>,
-    /// Its workers.
+    /// Its worker processes.
     pub workers: Vec<Worker>,
 }
 
-/// Reads a recording for its totals only, with what is known of its target now.
+/// Analyses a recording for its totals only, together with present figures of its target.
 ///
 /// # Errors
 /// As [`Analysis::from_file`].

@@ -1,24 +1,23 @@
-//! Frees and allocations whose times are a little too early.
+//! Corrects the order of frees and allocations whose times are a little too early.
 //!
-//! A thread reads the counter without waiting for what it has loaded before where it was itself the last
-//! one to get or to give back that block, as far as it knows; such times are odd (FORMAT.md, section 3). It
-//! does not know when others had the block in between. Then its event can seem to come before the one that it
-//! follows; but then, too, the block's earlier events are in the recording, and no other order of them makes
-//! sense.
+//! If a thread believes that it was the last to allocate or free the block itself, it reads the counter without waiting
+//! for earlier loads; such times are odd (FORMAT.md, section 3). It can't know that other threads had the block in
+//! between. Then its event can seem to precede the one that it follows. But in that case the block's earlier events are
+//! recorded as well, and only one order of them is consistent.
 
 use crate::load::{Op, OpKind};
 
-/// No more frees wait for their allocations at a time.
+/// Greatest number of frees that wait for their allocations.
 const MOST: usize = 64;
 
-/// Frees that may have come too early.
+/// The frees that may have a time that is too early.
 #[derive(Default)]
 pub(super) struct Early {
-    /// By how many ticks times may be too early; 0: not at all.
+    /// Number of ticks by which times may be too early; 0: never.
     within: u64,
-    /// Frees of blocks that were not live: of those one may follow.
+    /// Frees of blocks that were not live: their allocation may follow.
     frees: Vec<Op>,
-    /// No allocation after this time belongs to any of them.
+    /// No allocation after this time belongs to any of `frees`.
     until: u64,
 }
 
@@ -27,14 +26,13 @@ impl Early {
         Self { within, ..Self::default() }
     }
 
-    /// Whether an event at `time`, if it is too early, may have happened after one of another thread at
-    /// `other`.
+    /// Returns whether an event at `time` may really have happened after another thread's event at `other`.
     #[inline(always)]
     pub(super) fn may_follow(&self, time: u64, other: u64) -> bool {
         time & 1 == 1 && other.saturating_sub(time) < self.within
     }
 
-    /// Remembers a free of a block that is not live, if it can be too early.
+    /// Remembers a free of a block that is not live, if its time may be too early.
     pub(super) fn push(&mut self, free: &Op) {
         if free.kind != OpKind::Free || !self.may_follow(free.time, free.time) {
             return;
@@ -48,7 +46,7 @@ impl Early {
         self.until = self.until.max(free.time.saturating_add(within));
     }
 
-    /// The free that the block handed out by `op` has ended with already, if there is one.
+    /// Returns and removes the waiting free that ended the block that `op` allocates, if there is one.
     #[inline(always)]
     pub(super) fn of(&mut self, op: &Op) -> Option<Op> {
         if op.time >= self.until { None } else { self.find(op) }

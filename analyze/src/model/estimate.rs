@@ -1,36 +1,35 @@
-//! Figures of a sampled recording.
+//! Estimates the figures of a sampled recording.
 //!
-//! Each block is in the recording with a probability `p` that is known from its size. A figure that
-//! adds a value up over blocks is estimated without bias by the sum of value / p over those that
-//! are there (Horvitz and Thompson), with a variance of which the sum of (1 - p) / p² · value² is
-//! an unbiased estimate, as blocks are picked independently.
+//! Each block is recorded with a probability `p` that is known from its size. A sum of a value over all blocks is
+//! estimated without bias by the sum of value / p over the recorded ones (Horvitz-Thompson). As blocks are picked
+//! independently, the sum of (1 - p) / p² · value² is an unbiased estimate of its variance.
 
 use super::live::Block;
 use super::replay::Figures;
 use prof_trace::capture::Capture;
 
-/// Standard errors of estimated figures; all 0 if they are exact.
+/// Standard errors of estimated figures; all are 0 if the figures are exact.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Errors {
-    /// Of [`Figures::live_count`].
+    /// Standard error of [`Figures::live_count`].
     pub live_count: u64,
-    /// Of [`Figures::live_bytes`].
+    /// Standard error of [`Figures::live_bytes`].
     pub live_bytes: u64,
-    /// Of [`Figures::peak_count`], as it was at that moment.
+    /// Standard error of [`Figures::peak_count`], at that moment.
     pub peak_count: u64,
-    /// Of [`Figures::peak_bytes`], as it was at that moment.
+    /// Standard error of [`Figures::peak_bytes`], at that moment.
     pub peak_bytes: u64,
-    /// Of [`Figures::allocations`].
+    /// Standard error of [`Figures::allocations`].
     pub allocations: u64,
-    /// Of [`Figures::reallocations`].
+    /// Standard error of [`Figures::reallocations`].
     pub reallocations: u64,
-    /// Of [`Figures::allocated_bytes`].
+    /// Standard error of [`Figures::allocated_bytes`].
     pub allocated_bytes: u64,
-    /// Of the number of frees, in the totals.
+    /// Standard error of the number of frees, in the totals.
     pub frees: u64,
 }
 
-/// Probability with which a block of a size is recorded, among those of the recorded sizes.
+/// Returns the probability with which a block of a size is recorded, if that size is recorded at all.
 pub fn probability(capture: &Capture, size: u64) -> f64 {
     if capture.sample_bytes > 0 {
         -(-(size.max(1) as f64) / capture.sample_bytes as f64).exp_m1()
@@ -39,7 +38,7 @@ pub fn probability(capture: &Capture, size: u64) -> f64 {
     }
 }
 
-/// A sum over blocks, and its variance.
+/// An estimated sum over blocks, and its variance.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sum {
     value: f64,
@@ -59,7 +58,7 @@ impl Sum {
         self.variance -= (1.0 - p) / (p * p) * value * value;
     }
 
-    /// Takes a value away that belongs to another block than those that were added.
+    /// Subtracts the value of a block that is independent of those that were added.
     pub(crate) fn correct(&mut self, value: f64, p: f64) {
         self.value -= value / p;
         self.variance += (1.0 - p) / (p * p) * value * value;
@@ -89,13 +88,13 @@ struct Estimate {
     allocations: Sum,
     reallocations: Sum,
     allocated_bytes: Sum,
-    /// Blocks that came to their end, freed or reallocated.
+    /// Blocks that ended by a free or a reallocation.
     ended: Sum,
     blocks: u64,
 }
 
 impl Estimate {
-    /// Returns whether more bytes are live than ever.
+    /// Adds a block that begins. Returns whether more bytes are live than ever before.
     fn gain(&mut self, size: u64, p: f64, again: bool) -> bool {
         let value = size as f64;
         self.blocks += 1;
@@ -119,13 +118,13 @@ impl Estimate {
         self.live_bytes.sub(size as f64, p);
         self.ended.add(1.0, p);
         if self.blocks == 0 {
-            // No rounding errors add up.
+            // Without live blocks the sums are exactly 0: this keeps rounding errors from accumulating.
             (self.live_count, self.live_bytes) = Default::default();
         }
     }
 
-    /// Blocks given back other than by reallocation: a reallocation of which only the old block is
-    /// recorded looks like a free, so what is counted is ends less reallocations.
+    /// Returns the estimated number of frees. A reallocation of which only the old block is recorded looks like a free,
+    /// so it is computed as ends less reallocations.
     fn frees(&self) -> Sum {
         Sum {
             value: (self.ended.value - self.reallocations.value).max(0.0),
@@ -157,7 +156,7 @@ impl Estimate {
     }
 }
 
-/// The estimates beside a replay of a sampled recording.
+/// The estimates that accompany the replay of a sampled recording.
 #[derive(Debug)]
 pub(crate) struct Estimates {
     capture: Capture,
@@ -191,14 +190,13 @@ impl Estimates {
         self.totals.lose(b.size(), p);
     }
 
-    /// Puts the estimates of all blocks in place of what was counted. Returns frees, the ticks of
-    /// the peak, and the errors.
+    /// Replaces counted totals by estimates. Returns the number of frees, the ticks of the peak, and the errors.
     pub(crate) fn totals(&self, f: &mut Figures) -> (u64, u64, Errors) {
         self.totals.put(f);
         (self.totals.frees().rounded(), self.peak_ticks, self.totals.errors())
     }
 
-    /// The same for a group; returns the errors.
+    /// Replaces the counted figures of a group by estimates; returns the errors.
     pub(crate) fn group(&self, group: usize, f: &mut Figures) -> Errors {
         let Some(g) = self.groups.get(group) else { return Errors::default() };
         g.put(f);

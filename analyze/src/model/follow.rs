@@ -1,27 +1,27 @@
-//! Totals of a recording while it grows.
+//! Computes the totals of a recording while it grows.
 
 use super::replay::{Replay, Totals};
 use crate::Error;
 use crate::load::{LoadOptions, Stream};
 use std::path::Path;
 
-/// Reads a growing recording bit by bit. Its totals are those of a moment shortly before the last
-/// pass of the collector, when the order of events is settled.
+/// Reads a growing recording incrementally. Its totals describe a moment shortly before the collector's last pass, up
+/// to which the order of events is final.
 pub struct Follower {
     stream: Stream,
     replay: Replay,
 }
 
-/// What a [`Follower`] knows.
+/// The state of a [`Follower`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Events read, also those that still wait for their turn and are not in `totals`.
+    /// Number of events read, including those that still wait for their turn and are not in `totals`.
     pub events: u64,
-    /// Events lost.
+    /// Number of events lost.
     pub lost: u64,
-    /// Bytes of the recording.
+    /// Length of the recording in bytes.
     pub bytes: u64,
-    /// The figures.
+    /// Figures of all blocks.
     pub totals: Totals,
     /// Whether the recording was finished.
     pub finished: bool,
@@ -31,7 +31,7 @@ impl Follower {
     /// Opens a recording.
     ///
     /// # Errors
-    /// If the file can't be read, or is no recording that this version understands.
+    /// If the file can't be read, or is not a recording that this version understands.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let stream = Stream::open(path, &LoadOptions::default())?;
         Ok(Self { stream, replay: Replay::default() })

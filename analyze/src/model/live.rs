@@ -1,4 +1,4 @@
-//! The blocks that are live: a hash table made for this one purpose.
+//! A hash table of the live blocks, made for this purpose alone.
 
 use crate::load::Op;
 use prof_arch::native::capture::prefetch;
@@ -9,21 +9,21 @@ use std::hash::BuildHasher;
 /// A live block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Block {
-    /// Bytes asked for, its header, and [`NOTED`]: in one number, as there are many blocks.
+    /// Bytes requested, chunk header, and [`NOTED`], packed into one number, as there are many blocks.
     sized: u64,
-    /// Ticks when it was handed out.
+    /// Ticks when it was allocated.
     pub time: u64,
     /// Index of its group.
     pub group: u32,
-    /// Lane of the thread that got it.
+    /// Thread index of the thread that allocated it.
     pub lane: u32,
 }
 
-/// See [`Block::is_noted`]. Sizes are smaller (see [`Op::size`]).
+/// Flag for [`Block::is_noted`]. Sizes never have this bit (see [`Op::size`]).
 const NOTED: u64 = 1 << 63;
 
 impl Block {
-    /// What `op` hands out.
+    /// Creates the block that `op` allocates.
     #[inline(always)]
     pub fn new(op: &Op, group: u32, noted: bool) -> Self {
         let sized = match op.header {
@@ -34,38 +34,38 @@ impl Block {
         Self { sized, time: op.time, group, lane: op.lane }
     }
 
-    /// One of which no more is known.
+    /// Creates a block without a chunk header.
     #[inline(always)]
     pub fn plain(size: u64, time: u64, group: u32, lane: u32) -> Self {
         Self { sized: size & !NOTED, time, group, lane }
     }
 
-    /// Bytes asked for.
+    /// Returns the number of bytes requested.
     #[inline(always)]
     pub fn size(&self) -> u64 {
         size::apart(self.sized()).0
     }
 
-    /// Size and header, in one number (see [`size::apart`]).
+    /// Returns size and chunk header in one number (see [`size::apart`]).
     #[inline(always)]
     pub(crate) fn sized(&self) -> u64 {
         self.sized & !NOTED
     }
 
-    /// Whether a [`Watch`](super::Watch) remembers something of it.
+    /// Returns whether a [`Watch`](super::Watch) keeps data about this block.
     #[inline(always)]
     pub(crate) fn is_noted(&self) -> bool {
         self.sized & NOTED != 0
     }
 }
 
-/// What a table keeps by address.
+/// The type of a value in the table.
 pub(crate) trait Value: Copy + Default {
-    /// Its alignment is that of a place of the table.
+    /// A type with the alignment of a slot of the table.
     type Align: Copy + Default;
 }
 
-/// A place of a block then never lies across two lines of the cache.
+/// With this alignment a slot of a block never crosses a cache line.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(32))]
 pub(crate) struct HalfLine;
@@ -74,7 +74,7 @@ impl Value for Block {
     type Align = HalfLine;
 }
 
-/// One place of the table; address 0: free.
+/// A slot of the table; it is free if the address is 0.
 #[derive(Clone, Copy, Default)]
 #[repr(C)]
 struct Place<V: Value> {
@@ -85,24 +85,24 @@ struct Place<V: Value> {
 
 const _: () = assert!(size_of::<Place<Block>>() == 32);
 
-/// The table is made of this many, each of which grows by itself: while one is copied, the memory of
-/// all others is taken once and not twice.
+/// The table consists of this many shards, each of which grows separately: a copy while one grows needs little
+/// additional memory.
 const SHARDS: usize = 1 << SHARD_BITS;
 const SHARD_BITS: u32 = 5;
 const SMALLEST: usize = 1 << 6;
-/// Shards of fewer places double when they are half full, so that a block is where it belongs, or next to
-/// that: all together they take 80 MiB at most. Larger ones grow by a quarter when they are full to 7/8, so
-/// that a large table is never less than 70 % full.
+/// Shards with fewer slots double when they are half full, so that a block is in its home slot or near it: together
+/// they take 80 MiB at most. Larger ones grow by a quarter when they are 7/8 full, so that a large table is always at
+/// least 70 % full.
 const DOUBLING: usize = 1 << 16;
 
-/// One part of the table.
+/// A part of the table, chosen by bits of the hash.
 struct Shard<V: Value> {
     places: Vec<Place<V>>,
     len: usize,
 }
 
-/// Address to value: open addressing with linear probing. Removal moves the
-/// blocks behind it up, so that there are no tombstones and no rehash under churn.
+/// A map from addresses to values: open addressing with linear probing. Removal shifts the following entries back, so
+/// that there are no tombstones and no rehash under churn.
 pub(crate) struct Live<V: Value = Block> {
     shards: Vec<Shard<V>>,
     len: usize,
@@ -111,26 +111,26 @@ pub(crate) struct Live<V: Value = Block> {
 
 impl<V: Value> Default for Live<V> {
     fn default() -> Self {
-        // The seed keeps a made-up recording from choosing addresses that collide.
+        // The random seed keeps a made-up recording from choosing addresses that collide.
         let seed = RandomState::new().hash_one(0u8);
         let shard = |_| Shard { places: vec![Place::default(); SMALLEST], len: 0 };
         Self { shards: (0..SHARDS).map(shard).collect(), len: 0, seed }
     }
 }
 
-/// Where a hash belongs in a table of so many places.
+/// Returns the home slot of a hash in a table of this many slots.
 #[inline(always)]
 fn home(hash: u64, places: usize) -> usize {
     ((u128::from(hash << SHARD_BITS) * places as u128) >> 64) as usize
 }
 
 impl<V: Value> Live<V> {
-    /// How many are in it.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// All that is in it, in no particular order.
+    /// Returns all entries, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, V)> {
         let places = self.shards.iter().flat_map(|s| &s.places);
         places.filter(|p| p.addr != 0).map(|p| (p.addr, p.value))
@@ -146,8 +146,8 @@ impl<V: Value> Live<V> {
         (hash >> (64 - SHARD_BITS)) as usize
     }
 
-    /// Has the processor fetch the place where `addr` would be, and the one behind it, at which a
-    /// removal looks. Called some operations in advance, it saves waiting for memory.
+    /// Prefetches the slot where `addr` would be, and the next one, which a removal examines. If it is called some
+    /// operations in advance, it hides the latency of memory.
     #[inline(always)]
     pub fn prefetch(&self, addr: u64) {
         let hash = self.hash(addr);
@@ -157,7 +157,7 @@ impl<V: Value> Live<V> {
         prefetch(place.wrapping_add(1));
     }
 
-    /// Adds a value; returns the one that was there for that address. `addr` must not be 0.
+    /// Inserts a value; returns the previous one of that address. `addr` must not be 0.
     #[inline]
     pub fn insert(&mut self, addr: u64, value: V) -> Option<V> {
         debug_assert_ne!(addr, 0);
@@ -184,7 +184,7 @@ impl<V: Value> Live<V> {
         None
     }
 
-    /// Removes what is there for that address.
+    /// Removes and returns the value of an address.
     #[inline]
     pub fn remove(&mut self, addr: u64) -> Option<V> {
         if addr == 0 {
@@ -200,7 +200,7 @@ impl<V: Value> Live<V> {
 }
 
 impl Live<Block> {
-    /// All blocks, by and by, in runs that are in the order of their times; the table is used up.
+    /// Returns all blocks, shard by shard, each shard sorted by time; consumes the table.
     pub fn drain(self) -> impl Iterator<Item = (u64, Block)> {
         self.shards.into_iter().flat_map(|mut s| {
             s.places.retain(|p| p.addr != 0);
@@ -222,7 +222,7 @@ impl<V: Value> Shard<V> {
         if at + 1 == self.places.len() { 0 } else { at + 1 }
     }
 
-    /// How far `to` lies behind `from`, going round.
+    /// Returns the distance from `from` forward to `to`, modulo the number of slots.
     #[inline(always)]
     fn distance(&self, from: usize, to: usize) -> usize {
         if to >= from { to - from } else { to + self.places.len() - from }
@@ -254,7 +254,7 @@ impl<V: Value> Shard<V> {
             if p.addr == 0 {
                 break;
             }
-            // It may move into the hole if its home does not lie between the hole and itself.
+            // An entry may move into the hole unless its home slot lies behind the hole.
             let home = home(hash(p.addr, seed), self.places.len());
             if self.distance(home, at) >= self.distance(hole, at) {
                 self.places[hole] = p;
@@ -301,7 +301,7 @@ mod tests {
             x ^= x << 13;
             x ^= x >> 7;
             x ^= x << 17;
-            // Grows for a while, then shrinks.
+            // The table grows for a while, then shrinks.
             let addr = (x >> 20) % 20_000 * 16 + 16;
             let b = Block::plain(i, i, i as u32, 0);
             if x % 100 < if i < 100_000 { 70 } else { 40 } {

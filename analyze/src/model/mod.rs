@@ -1,4 +1,4 @@
-//! What the operations of a recording come to: live blocks, totals, groups.
+//! Replays the operations of a recording: live blocks, totals, groups.
 
 mod analysis;
 mod early;

@@ -1,4 +1,4 @@
-//! Replaying the operations.
+//! Replays operations.
 
 use super::early::Early;
 use super::estimate::{Errors, Estimates};
@@ -7,34 +7,34 @@ use crate::load::{IdMap, Op, OpKind, Sink};
 use prof_trace::capture::Capture;
 use std::collections::HashMap;
 
-/// What is counted of a set of blocks: of all, or of those of one stack.
+/// Figures of a set of blocks: of all, or of those of one stack.
 ///
-/// A block belongs to the stack that asked for it; a reallocated one, from then on, to the stack
-/// that called `realloc`. So `allocations`, `reallocations`, `allocated_bytes`, `live_count`,
-/// `live_bytes` and `temporary` of all groups add up to those of the totals. Peaks don't: each is
-/// the highest that its own set ever had, and they lie at different times.
+/// A block belongs to the stack that allocated it; a reallocated one, from then on, to the stack that called `realloc`.
+/// So `allocations`, `reallocations`, `allocated_bytes`, `live_count`, `live_bytes` and `temporary` of all groups add
+/// up to those of the totals. Peaks don't: each is the maximum of its own set, and they occur at different times.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Figures {
-    /// Blocks that are live at the end of the recording.
+    /// Number of blocks live at the end of the recording.
     pub live_count: u64,
-    /// Their bytes, as asked for.
+    /// Bytes of these blocks, as requested.
     pub live_bytes: u64,
-    /// The most blocks that were live at a time.
+    /// Greatest number of blocks live at any time.
     pub peak_count: u64,
-    /// The most bytes that were live at a time.
+    /// Greatest number of bytes live at any time.
     pub peak_bytes: u64,
-    /// Blocks handed out, other than by reallocation.
+    /// Number of allocations, other than reallocations.
     pub allocations: u64,
-    /// Reallocations: each is one block given back and one handed out.
+    /// Number of reallocations: each ends one block and begins another.
     pub reallocations: u64,
-    /// Bytes ever handed out: the sizes of all allocations and the new sizes of all reallocations.
+    /// Bytes ever allocated: the sizes of all allocations, and the new sizes of all reallocations.
     pub allocated_bytes: u64,
-    /// Blocks that the thread that got them gave back as the very next thing that it did with the heap. 0 if not all blocks are recorded: what came next is not known.
+    /// Number of blocks whose free was the next event of the thread that allocated them. It is 0 if not all blocks are
+    /// recorded, as the next event is not known then.
     pub temporary: u64,
 }
 
 impl Figures {
-    // A recording that nobody wrote in earnest can have sizes up to 2^56; their sums wrap.
+    // A made-up recording can have sizes up to 2^56, so sums wrap.
     #[inline(always)]
     fn gain(&mut self, size: u64) -> bool {
         self.allocated_bytes = self.allocated_bytes.wrapping_add(size);
@@ -53,46 +53,45 @@ impl Figures {
     }
 }
 
-/// The figures of a recording as a whole. It always holds that
-/// `live_count = allocations - frees + unknown_frees - implied_frees`.
+/// The figures of a whole recording. `live_count = allocations - frees + unknown_frees - implied_frees` always holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// As for a group.
+    /// The figures that groups have, too.
     pub figures: Figures,
-    /// Calls that gave a block back, known or not. Reallocations are not among them.
+    /// Number of frees, of known blocks or not. Reallocations are not included.
     pub frees: u64,
-    /// Blocks given back or reallocated that were not known to be live: from before the attach, or
-    /// from a time in which recording was off.
+    /// Number of frees and reallocations of blocks that were not known to be live: from before the attach, or from a
+    /// time in which recording was off.
     pub unknown_frees: u64,
-    /// Blocks whose address was handed out again without their having been given back: that
-    /// happened while recording was off, or was lost. They end where the new block begins.
+    /// Number of blocks whose free was not recorded, as it happened while recording was off, or was lost. They end when
+    /// another block begins at their address.
     pub implied_frees: u64,
     /// Ticks when `peak_bytes` was reached.
     pub peak_ticks: u64,
     /// Ticks of the last event.
     pub last_ticks: u64,
-    /// Events with address 0, which are not counted.
+    /// Number of events with address 0, which are otherwise ignored.
     pub nonsense: u64,
-    /// Standard errors, if the figures are estimates.
+    /// Standard errors, if the figures are estimates; else 0.
     pub errors: Errors,
 }
 
 /// The figures of one stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Group {
-    /// Its stack node, see [`Meta::stack`](crate::load::Meta::stack); 0: no stack is known.
+    /// Stack node, see [`Meta::stack`](crate::load::Meta::stack); 0: no stack is known.
     pub node: u32,
     /// The figures.
     pub figures: Figures,
-    /// Ticks when its oldest live block was handed out.
+    /// Ticks when its oldest live block was allocated.
     pub oldest: Option<u64>,
-    /// Standard errors, if the figures are estimates.
+    /// Standard errors, if the figures are estimates; else 0.
     pub errors: Errors,
-    /// Ticks when its first block was handed out.
+    /// Ticks when its first block was allocated.
     pub first: u64,
-    /// Ticks when its last block was handed out.
+    /// Ticks when its last block was allocated.
     pub last: u64,
-    /// Ticks when it first had the most live bytes.
+    /// Ticks when its peak of live bytes was first reached.
     pub peak_ticks: u64,
 }
 
@@ -104,14 +103,14 @@ struct Times {
     peak: u64,
 }
 
-/// How a block ended.
+/// The way a block ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It was given back.
+    /// It was freed.
     Freed,
-    /// It was given to `realloc`.
+    /// It was passed to `realloc`.
     Reallocated,
-    /// Its address was handed out again; its end went unseen.
+    /// Its free was not recorded: another block at its address implies it.
     Implied,
 }
 
@@ -120,36 +119,35 @@ pub enum Fate {
 pub struct End {
     /// Ticks.
     pub time: u64,
-    /// Lane of the thread that ended it.
+    /// Thread index of the thread that ended it.
     pub lane: u32,
-    /// Where from, if that was recorded; else 0.
+    /// Stack node of the free, if that was recorded; else 0.
     pub node: u32,
-    /// How.
+    /// The way it ended.
     pub fate: Fate,
-    /// It is one of [`Figures::temporary`].
+    /// It counts in [`Figures::temporary`].
     pub temporary: bool,
 }
 
-/// What follows the single blocks of a replay, beside what is counted of them.
+/// Observes the single blocks of a replay.
 pub trait Watch {
-    /// Whether it has something to remember of the block that begins: then the block
-    /// [is noted](Block::is_noted).
+    /// Returns whether the observer keeps data about the block that begins: then the block [is noted](Block::is_noted).
     fn notes(&self, op: &Op) -> bool;
 
-    /// A block begins that is noted; what was at its address before has ended.
+    /// Called when a noted block begins; an earlier block at its address has ended.
     fn begin(&mut self, op: &Op);
 
-    /// A block ends.
+    /// Called when a block ends.
     fn end(&mut self, addr: u64, block: &Block, end: End);
 
-    /// A thread gives back a block that is not known to be live.
+    /// Called when a thread frees a block that is not known to be live.
     fn unknown(&mut self, op: &Op);
 
-    /// That block is from before the recording, or from a time when recording was off.
+    /// Called when that block is from before the recording, or from a time when recording was off.
     fn before(&mut self, op: &Op);
 }
 
-/// Nobody watches.
+/// Observes nothing.
 impl Watch for () {
     #[inline(always)]
     fn notes(&self, _: &Op) -> bool {
@@ -169,10 +167,10 @@ impl Watch for () {
     fn before(&mut self, _: &Op) {}
 }
 
-/// Keeps the live blocks and counts.
+/// Replays operations: keeps the live blocks, and computes figures.
 #[derive(Default)]
 pub struct Replay<W: Watch = ()> {
-    /// Who follows the single blocks.
+    /// The observer of single blocks.
     pub(crate) watch: W,
     live: Live,
     totals: Totals,
@@ -180,29 +178,28 @@ pub struct Replay<W: Watch = ()> {
     times: Vec<Times>,
     nodes: Vec<u32>,
     by_node: IdMap<u32>,
-    /// By lane: the block that the thread got last, if that was the last thing it did; else 0.
+    /// For each thread index the block that the thread has just allocated, if that was its last event; else 0.
     newest: Vec<u64>,
-    /// Addresses of the last implied frees, when they were, and the lane whose block they ended.
+    /// Addresses of the latest implied frees, with their time and the thread index of the ended block.
     implied: HashMap<u64, (u64, u32)>,
-    /// Events that are too early.
+    /// Corrects events whose times are too early.
     early: Early,
-    /// There were operations.
+    /// An operation was applied.
     started: bool,
-    /// Some blocks are not in the recording.
+    /// Some blocks are not recorded.
     partial: bool,
-    /// Estimates, if blocks are a sample.
+    /// The estimates, if the recording is sampled.
     estimates: Option<Box<Estimates>>,
 }
 
-/// So many implied frees are remembered.
+/// Greatest number of implied frees that are remembered.
 const IMPLIED: usize = 1 << 16;
 
-/// So many operations in advance their blocks' places are fetched: in the time that these take,
-/// memory has answered.
+/// Number of operations in advance that their blocks' slots are prefetched: about the latency of memory.
 const AHEAD: usize = 24;
 
 impl<W: Watch> Replay<W> {
-    /// Of nothing yet, followed by `watch`.
+    /// Creates an empty replay, observed by `watch`.
     pub fn new(watch: W) -> Self {
         Self {
             watch,
@@ -221,12 +218,12 @@ impl<W: Watch> Replay<W> {
         }
     }
 
-    /// The live blocks, in runs in the order of time, and who followed the replay.
+    /// Returns the live blocks, in runs sorted by time, and the observer.
     pub(crate) fn into_live(self) -> (impl Iterator<Item = (u64, Block)>, W) {
         (self.live.drain(), self.watch)
     }
 
-    /// The totals so far.
+    /// Returns the totals so far.
     pub fn totals(&self) -> Totals {
         let mut t = self.totals;
         if self.partial {
@@ -238,17 +235,17 @@ impl<W: Watch> Replay<W> {
         t
     }
 
-    /// How many blocks are live.
+    /// Returns the number of live blocks.
     pub fn live_len(&self) -> usize {
         self.live.len()
     }
 
-    /// The live blocks, in no particular order.
+    /// Returns the live blocks, in no particular order.
     pub fn live(&self) -> impl Iterator<Item = (u64, Block)> {
         self.live.iter()
     }
 
-    /// The groups, in the order in which their stacks first appeared.
+    /// Returns the groups, in the order in which their stacks first appeared.
     pub fn groups(&self) -> Vec<Group> {
         let group = |((&node, &figures), t): ((&u32, &Figures), &Times)| {
             let (first, last, peak_ticks) = (t.first, t.last, t.peak);
@@ -296,7 +293,8 @@ impl<W: Watch> Replay<W> {
         &mut self.newest[at]
     }
 
-    /// A `realloc` of nothing is an allocation, one to nothing is a free.
+    /// Applies an operation. The address is 0 only in invalid events: a `realloc` of NULL is recorded as an allocation,
+    /// and one that frees as a free.
     #[inline(always)]
     fn apply(&mut self, op: &Op) {
         match op.kind {
@@ -377,8 +375,8 @@ impl<W: Watch> Replay<W> {
 }
 
 impl<W: Watch> Replay<W> {
-    /// A thread gives back a block `b` of another one, or so it seems. If it has given back one of the same
-    /// address that was there before or after it, that is counted, and it holds true.
+    /// Checks for a free of another thread's block. If this thread has freed an earlier block of that address, before
+    /// or after, the free is attributed to that block, and the function returns true.
     #[inline(always)]
     fn is_of_another(&mut self, op: &Op, b: &Block) -> bool {
         if b.time > op.time {
@@ -391,8 +389,8 @@ impl<W: Watch> Replay<W> {
         self.early.may_follow(b.time, op.time) && self.was_implied(op, b)
     }
 
-    /// Whether `b` was handed out too early: its address then seemed to be in use, and the block before
-    /// it, which another thread had, was taken to have ended. This is that block's free.
+    /// Checks whether the time of `b` was too early: then its address seemed to be in use, and the block before it, of
+    /// another thread, was taken for ended. In that case this is the free of that block.
     #[cold]
     fn was_implied(&mut self, op: &Op, b: &Block) -> bool {
         let Some(&(time, lane)) = self.implied.get(&op.addr) else { return false };
@@ -405,7 +403,7 @@ impl<W: Watch> Replay<W> {
         before
     }
 
-    /// A block was given back before it was handed out, as it seemed: it ends right after it begins.
+    /// Ends the block that `op` begins at once, by a free whose time was too early.
     #[cold]
     fn end_at_once(&mut self, op: &Op, free: Op) {
         self.totals.unknown_frees -= 1;
@@ -414,9 +412,9 @@ impl<W: Watch> Replay<W> {
         *self.newest(free.lane) = newest;
     }
 
-    /// A block is given back that is not live: it is from before the attach; or it was given to a
-    /// `realloc`, whose event is written after the block is gone, so late that the address had
-    /// been handed out again before. In that case its end has been seen, as an implied free.
+    /// Handles the end of a block that is not live. Either the block is from before the attach. Or a `realloc`, whose
+    /// event is written after it has freed the block, was recorded after the address had been allocated again; then the
+    /// block's end was already counted as an implied free.
     #[cold]
     fn not_live(&mut self, op: &Op) {
         self.watch.unknown(op);
@@ -425,7 +423,7 @@ impl<W: Watch> Replay<W> {
                 self.implied.remove(&op.addr);
                 self.totals.implied_frees -= 1;
             }
-            // The old block may just not have been recorded.
+            // The old block may not be in the sample.
             _ if self.partial && op.kind == OpKind::Given => {}
             _ => {
                 self.totals.unknown_frees += 1;

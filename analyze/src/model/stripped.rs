@@ -1,4 +1,4 @@
-//! The figures of a recording that short-lived blocks were taken out of.
+//! Saves and restores the figures of a recording from which short-lived blocks were removed.
 
 use super::estimate::Errors;
 use super::replay::{Figures, Group, Totals};
@@ -6,10 +6,10 @@ use prof_trace::records::Stripped;
 use std::collections::HashMap;
 
 const FIGURES: usize = 8;
-/// Numbers of the totals, and of a group.
+/// Number of values of the totals, and of a group.
 const TOTALS: usize = 2 * FIGURES + 6;
 const GROUP: usize = 4 + 2 * FIGURES;
-/// Groups of a record, so that it fits into a chunk: a number takes up to ten bytes.
+/// Number of groups in a record, so that it fits into a chunk: a value takes up to ten bytes.
 const GROUPS: usize = 200_000;
 
 fn figures(f: &Figures) -> [u64; FIGURES] {
@@ -104,7 +104,7 @@ fn to_errors(n: &[u64; FIGURES]) -> Errors {
     }
 }
 
-/// Records with all figures; the groups are shared out.
+/// Makes records with all figures, each with a part of the groups.
 pub(crate) fn to_records(about: &Stripped, totals: &Totals, groups: &[Group]) -> Vec<Stripped> {
     let t = totals;
     let mut all = figures(&t.figures).to_vec();
@@ -127,8 +127,7 @@ pub(crate) fn to_records(about: &Stripped, totals: &Totals, groups: &[Group]) ->
     }
 }
 
-/// Puts the figures of all blocks in the place of those of the blocks that are left. Groups without any
-/// block that is left come last.
+/// Replaces the figures of the remaining blocks by those of all blocks. Groups without remaining blocks come last.
 pub(crate) fn restore(s: &Stripped, totals: &mut Totals, groups: &mut Vec<Group>) {
     let Some(n) = s.totals.first_chunk::<TOTALS>() else { return };
     let (f, rest) = n.split_first_chunk::<FIGURES>().unwrap_or((&[0; FIGURES], &[]));

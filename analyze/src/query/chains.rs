@@ -1,20 +1,20 @@
-//! What a filter says of whole chains of reallocations.
+//! Applies filters to whole chains of reallocations.
 
 use super::filter::{Filter, Lifetime};
 use crate::index::{Block, Column, Damaged, Index, flags};
 use std::sync::Mutex;
 
-/// Chains that are looked at in one pass over the index.
+/// Number of chains that are examined in one pass over the index.
 const WINDOW: usize = 1 << 20;
 
-/// Which chains are meant.
+/// The chains that a filter selects.
 pub(super) struct Chains {
-    /// A bit for each chain.
+    /// A bit for each chain: selected.
     meant: Vec<u64>,
     filter: Wanted,
 }
 
-/// What is asked of chains.
+/// The conditions on chains.
 struct Wanted {
     filter: Filter,
     leaked: bool,
@@ -22,11 +22,11 @@ struct Wanted {
     end: u64,
 }
 
-/// What is known of a chain.
+/// Figures of a chain.
 #[derive(Clone, Copy)]
 struct Chain {
     length: u64,
-    /// Position, time and size of its first block.
+    /// Position, begin and size of its first block.
     first: (u64, u64, u64),
     /// Position, end and size of its last block.
     last: (u64, u64, u64),
@@ -47,7 +47,7 @@ impl Wanted {
     }
 }
 
-/// The chains that are meant by a filter.
+/// Finds the chains that a filter selects.
 pub(super) fn find(index: &Index, filter: &Filter) -> Result<Chains, Damaged> {
     let analysis = index.analysis();
     let wanted = Wanted {
@@ -74,7 +74,7 @@ pub(super) fn find(index: &Index, filter: &Filter) -> Result<Chains, Damaged> {
     Ok(Chains { meant, filter: wanted })
 }
 
-/// Adds the rows of a block to their chains.
+/// Adds the rows of a block of rows to their chains.
 fn collect(
     block: &mut Block<'_>,
     columns: &mut [Vec<u64>; 5],
@@ -108,7 +108,7 @@ fn collect(
 }
 
 impl Chains {
-    /// Keeps the rows whose chains are meant. A block that was never reallocated is a chain.
+    /// Keeps the rows whose chains are selected. A block that was never reallocated is a chain by itself.
     pub(super) fn keep(
         &self,
         block: &mut Block<'_>,

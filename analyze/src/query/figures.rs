@@ -1,10 +1,10 @@
-//! The figures of the blocks that are meant.
+//! Computes the figures of the selected blocks.
 
 use super::plan::{Query, Selection, Suppressed};
 use crate::index::{Block, Column, Damaged, flags};
 use crate::model::{Analysis, Estimates, Figures, Group, LeftOut, Totals};
 
-/// What is counted of a group on the way.
+/// Sums of a class.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     figures: Figures,
@@ -76,7 +76,7 @@ impl Sum {
     }
 }
 
-/// Live blocks and bytes on the way through time, and the most of them.
+/// Live blocks and bytes as time advances, and their peaks.
 #[derive(Clone, Copy, Default)]
 struct Level {
     count: u64,
@@ -103,23 +103,23 @@ impl Level {
     }
 }
 
-/// What blocks are put together by.
+/// The criterion by which blocks are grouped into classes.
 #[derive(Clone, Copy, Debug)]
 pub enum By<'a> {
-    /// The stack: a class for each group of the index.
+    /// By stack: a class for each group of the index.
     Stacks,
-    /// A class that each group of the index has.
+    /// By the class given for each group of the index.
     Classes(&'a [u32]),
-    /// The thread that got them: a class for each lane of the index.
+    /// By the thread that allocated them: a class for each thread index.
     Threads,
-    /// The size: see [`size_class`].
+    /// By size: see [`size_class`].
     Sizes,
 }
 
-/// So many classes of sizes there are.
+/// Number of size classes.
 pub const SIZE_CLASSES: usize = 62;
 
-/// The class of a size: up to 8 bytes, up to 16, up to 32, and so on.
+/// Returns the class of a size: up to 8 bytes, up to 16, up to 32, and so on.
 pub fn size_class(size: u64) -> usize {
     (64 - size.saturating_sub(1).leading_zeros() as usize).max(3) - 3
 }
@@ -136,17 +136,17 @@ impl By<'_> {
     }
 }
 
-/// The figures of classes, in the making.
+/// The figures of classes while they are computed.
 struct Classes {
     sums: Vec<Sum>,
     levels: Vec<Level>,
-    /// Of all together.
+    /// Live bytes and blocks of all classes together.
     all: Level,
     estimates: Option<Estimates>,
 }
 
 impl Classes {
-    /// A class, as a group whose node is its number; `None` if it never had a block.
+    /// Returns a class as a group whose node is the number of the class; `None` if it never had a block.
     fn group(&self, i: usize, partial: bool) -> Option<Group> {
         let (s, level) = (self.sums.get(i)?, self.levels.get(i)?);
         if s.figures.allocations + s.figures.reallocations == 0 {
@@ -170,8 +170,8 @@ impl Classes {
 }
 
 impl Query<'_> {
-    /// The recording with the figures of the blocks that are meant, as they were at the ticks `at`:
-    /// as if it had ended there. Stacks without such blocks are not in it.
+    /// Returns the recording with the figures of the selected blocks at the ticks `at`, as if it had ended there.
+    /// Stacks without such blocks are left out.
     ///
     /// # Errors
     /// If the index can't be read.
@@ -180,7 +180,7 @@ impl Query<'_> {
         if self.is_all() && at.is_none() {
             return Ok(whole.with_figures(*whole.totals(), whole.groups().to_vec(), None));
         }
-        // What never ended does so later than anything else.
+        // A live block's end is `u64::MAX`, which must lie behind every moment.
         let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
         let classes = self.collect_by(By::Stacks, whole.groups().len(), until)?;
         let mut totals = Totals {
@@ -214,7 +214,7 @@ impl Query<'_> {
         Ok(analysis)
     }
 
-    /// What rules leave out.
+    /// Computes the figures that suppression rules removed.
     fn suppressed(&self, s: &Suppressed, at: Option<u64>) -> Result<LeftOut, Damaged> {
         let mut stacks = vec![0; s.rules.len()];
         for rule in s.by_group.iter().filter(|r| **r != u32::MAX) {
@@ -229,9 +229,8 @@ impl Query<'_> {
         Ok(LeftOut { rules, unread: s.unread.clone() })
     }
 
-    /// The figures of `count` classes of the blocks that are meant, peaks included, as they were at
-    /// the ticks `at`; the node of each is the number of its class. Classes without blocks are left
-    /// out.
+    /// Returns the figures of `count` classes of the selected blocks at the ticks `at`, peaks included; the node of
+    /// each is the number of its class. Classes without blocks are left out.
     ///
     /// # Errors
     /// If the index can't be read.
@@ -283,7 +282,7 @@ impl Query<'_> {
         Some(())
     }
 
-    /// By class, and of all: how high it rose; and estimates of all figures, if blocks are a sample.
+    /// Computes the peaks by class and of all together, and estimates of all figures if the recording is sampled.
     fn levels(
         &self,
         by: By<'_>,

@@ -1,5 +1,4 @@
-//! The filters: which blocks a question is about. One grammar for the command line and for whatever
-//! else asks: names and values as text.
+//! The filters that select blocks. One grammar serves the command line and other callers: names and values are text.
 
 use super::suppress::Suppressions;
 use super::value::{self, Amount, Time};
@@ -9,15 +8,15 @@ use regex::Regex;
 /// A field of the grammar.
 #[derive(Clone, Copy, Debug)]
 pub struct Field {
-    /// Its name.
+    /// Name of the field.
     pub name: &'static str,
-    /// Other names for it: those of other tools. `-` and `_` are the same.
+    /// Further names, as in other tools. `-` and `_` are equal.
     pub aliases: &'static [&'static str],
-    /// What kind of value it takes.
+    /// Kind of the value.
     pub value: &'static str,
-    /// What it does.
+    /// Help text.
     pub help: &'static str,
-    /// Why it can't be used: recordings don't hold what it asks for.
+    /// Reason for refusing the field, if recordings don't contain the data it needs.
     pub refused: Option<&'static str>,
 }
 
@@ -37,7 +36,7 @@ impl Field {
 
 const NO_MAPS: &str = "recordings don't hold mappings";
 
-/// All fields, in the order in which help shows them.
+/// All fields, in the order of the help text.
 pub const FIELDS: &[Field] = &[
     field("from", "TIME", "Allocated at or after this time since the start (ms, 4h3m2s, N%)"),
     field("to", "TIME", "Allocated at or before this time"),
@@ -142,20 +141,20 @@ pub const FIELDS: &[Field] = &[
     field("executable", "yes|no", "Of mappings: executable").refused(NO_MAPS),
 ];
 
-/// The field of that name.
+/// Returns the field with that name or alias.
 pub fn find(name: &str) -> Option<&'static Field> {
     let name = name.replace('_', "-");
     FIELDS.iter().find(|f| f.name == name || f.aliases.contains(&name.as_str()))
 }
 
-/// Which lifetimes.
+/// A kind of lifetime that blocks are selected by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lifetime {
     /// Live at the end of the recording.
     Leaked,
     /// Not live at the end.
     Freed,
-    /// Freed by the next event of the thread.
+    /// Freed by the next event of the thread that allocated it.
     Temporary,
     /// The last block of its chain is live at the end.
     ChainLeaked,
@@ -163,12 +162,12 @@ pub enum Lifetime {
     WholeGroupLeaked,
 }
 
-/// From, to; both belong to it.
+/// A range that includes both ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Range<T> {
-    /// The least.
+    /// The least value.
     pub min: Option<T>,
-    /// The most.
+    /// The greatest value.
     pub max: Option<T>,
 }
 
@@ -179,12 +178,12 @@ impl<T> Default for Range<T> {
 }
 
 impl Range<u64> {
-    /// Whether it holds a value.
+    /// Returns whether the range contains a value.
     pub fn has(&self, v: u64) -> bool {
         self.min.is_none_or(|m| v >= m) && self.max.is_none_or(|m| v <= m)
     }
 
-    /// Whether it holds everything.
+    /// Returns whether the range contains everything.
     pub fn is_all(&self) -> bool {
         self.min.is_none() && self.max.is_none()
     }
@@ -198,10 +197,10 @@ impl Range<u64> {
     }
 }
 
-/// Which blocks are meant: those that all of it holds for. Fields that are given again tighten it.
+/// The conditions that a block must meet, all of them, to be selected. A field that is set again narrows its condition.
 #[derive(Clone, Debug, Default)]
 pub struct Filter {
-    /// What was set, as it was written.
+    /// Name and text of each field that was set.
     given: Vec<(&'static str, String)>,
     pub(super) from: Vec<Time>,
     pub(super) to: Vec<Time>,
@@ -236,7 +235,7 @@ pub struct Filter {
     pub(super) embedded: bool,
 }
 
-/// What is asked of glibc's headers. Of blocks that are not glibc's, none of it is true.
+/// Conditions on glibc's chunk headers. Blocks of other allocators meet none of them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Headers {
     pub(super) mapped: Option<bool>,
@@ -249,14 +248,14 @@ impl Headers {
         *self == Self::default()
     }
 
-    /// Nothing is both.
+    /// Contradictory values select nothing.
     fn differs(&mut self, before: Option<bool>, now: Option<bool>) {
         if before.is_some() && before != now {
             self.usable = Range { min: Some(u64::MAX), max: Some(0) };
         }
     }
 
-    /// Whether it is true of a block of that size and header, of a program with such chunks.
+    /// Returns whether a block of that size and header meets the conditions, given the layout of the program's chunks.
     pub(super) fn has(&self, chunks: Chunks, size: u64, code: u64) -> bool {
         let header = Header::from_code(code as u16);
         let arena = self.main_arena.is_none_or(|main| header.arena == if main { 1 } else { 2 });
@@ -267,31 +266,31 @@ impl Headers {
     }
 }
 
-/// What is wrong with a filter.
+/// Why a filter was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FilterError {
-    /// There is no such field.
+    /// No field has this name.
     #[error("there is no filter {0:?}")]
     Unknown(String),
-    /// The value makes no sense.
+    /// The value is not valid.
     #[error("--{name}: {why}")]
     Value {
         /// The field.
         name: &'static str,
-        /// What is wrong.
+        /// What is wrong with the value.
         why: String,
     },
-    /// Recordings do not hold what is asked for.
+    /// Recordings do not contain the data that the field needs.
     #[error("--{name} can't be used: {why}")]
     Refused {
         /// The field.
         name: &'static str,
-        /// Why.
+        /// The reason.
         why: &'static str,
     },
 }
 
-/// Longer programs of regular expressions are refused.
+/// Limit on the size of a compiled regular expression.
 const REGEX_SIZE: usize = 1 << 20;
 
 fn regex(text: &str) -> Result<Regex, String> {
@@ -304,7 +303,7 @@ fn ids(text: &str) -> Result<Vec<u32>, String> {
     text.split(',').map(id).collect()
 }
 
-/// Whether it is the first of two words.
+/// Returns whether the text is the first of two words; any third word is an error.
 fn one_of(text: &str, yes: &str, no: &str) -> Result<bool, String> {
     match text.replace('_', "-") {
         t if t == yes => Ok(true),
@@ -318,7 +317,7 @@ fn lifetime(text: &str) -> Result<Option<Lifetime>, String> {
     Ok(Some(match text.strip_prefix("only-").unwrap_or(&text) {
         "all" => return Ok(None),
         "leaked" | "live" => Lifetime::Leaked,
-        // bytehound calls temporary whatever was freed.
+        // bytehound's `temporary` selects all freed blocks.
         "freed" => Lifetime::Freed,
         "temporary" if text.starts_with("only-") => Lifetime::Freed,
         "temporary" => Lifetime::Temporary,
@@ -337,7 +336,7 @@ impl Filter {
     /// Sets a field.
     ///
     /// # Errors
-    /// If there is no such field, its value makes no sense, or recordings don't hold what it asks for.
+    /// If there is no such field, its value is not valid, or recordings don't contain the data it needs.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), FilterError> {
         let f = find(name).ok_or_else(|| FilterError::Unknown(name.to_owned()))?;
         if let Some(why) = f.refused {
@@ -384,7 +383,7 @@ impl Filter {
         Ok(())
     }
 
-    /// Those on a whole stack, or on a chain.
+    /// Sets a field that applies to a whole stack or chain.
     fn put_group(&mut self, name: &'static str, text: &str) -> Result<(), String> {
         let least = name.starts_with("min-");
         let number = |r: &mut Range<u64>, v: u64| if least { r.least(v) } else { r.most(v) };
@@ -405,49 +404,49 @@ impl Filter {
         Ok(())
     }
 
-    /// Leaves out the stacks that a list of regular expressions names, one a line.
+    /// Excludes the stacks that match a list of regular expressions, one per line.
     ///
     /// # Errors
-    /// What is wrong with the list.
+    /// A message that says what is wrong with the list.
     pub fn ignore(&mut self, text: &str, from: &str) -> Result<(), String> {
         self.suppressions.add_expressions(text, from)?;
         self.given.push(("ignore", from.to_owned()));
         Ok(())
     }
 
-    /// Leaves out the stacks that a list of LeakSanitizer's suppressions names.
+    /// Excludes the stacks that match a list of LeakSanitizer's suppressions.
     ///
     /// # Errors
-    /// What is wrong with the list.
+    /// A message that says what is wrong with the list.
     pub fn suppress(&mut self, text: &str, from: &str) -> Result<(), String> {
         self.suppressions.add_templates(text, from)?;
         self.given.push(("suppressions", from.to_owned()));
         Ok(())
     }
 
-    /// Leaves out the stacks that the program's own suppressions name.
+    /// Excludes the stacks that match the program's embedded suppressions.
     pub fn suppress_embedded(&mut self) {
         self.embedded = true;
         self.given.push(("embedded-suppressions", "yes".to_owned()));
     }
 
-    /// Whether it lets everything through.
+    /// Returns whether the filter selects everything.
     pub fn is_empty(&self) -> bool {
         self.given.is_empty()
     }
 
-    /// What was set, by name, as it was written.
+    /// Returns name and text of each field that was set.
     pub fn given(&self) -> &[(&'static str, String)] {
         &self.given
     }
 
-    /// Whether anything is asked of chains as a whole.
+    /// Returns whether any condition applies to whole chains.
     pub(super) fn asks_for_chains(&self) -> bool {
         let ranges = [&self.chain_length, &self.chain_lifetime, &self.first_size, &self.last_size];
         ranges.iter().any(|r| !r.is_all()) || self.lifetimes.contains(&Lifetime::ChainLeaked)
     }
 
-    /// Whether names of functions or files are asked for.
+    /// Returns whether any condition applies to names of functions or files.
     pub(super) fn asks_for_names(&self) -> bool {
         let named = [&self.functions, &self.not_functions, &self.sources, &self.not_sources];
         named.iter().any(|r| !r.is_empty())

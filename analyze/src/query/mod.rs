@@ -1,11 +1,11 @@
-//! Questions about some of a recording's blocks.
+//! Answers questions about some of a recording's blocks.
 //!
 //! * [`Filter`]: which blocks, as text and as fields; the one grammar of all commands;
-//! * [`Query`]: a filter made ready for an index: what it says of stacks is decided once for each
-//!   stack, the rest becomes ranges of columns;
-//! * [`Query::analysis`]: the figures of those blocks; [`Query::by`]: the same by classes of stacks,
-//!   threads or sizes; [`Query::spread`]: over lifetimes and sizes;
-//! * [`Query::in_order`]: what happened to them, in the order of time.
+//! * [`Query`]: a filter compiled for an index: conditions on stacks are decided once for each stack, the others become
+//!   ranges of columns;
+//! * [`Query::analysis`]: the figures of those blocks; [`Query::by`]: the figures by classes of stacks, threads or
+//!   sizes; [`Query::spread`]: by lifetimes and sizes;
+//! * [`Query::in_order`]: their beginnings and ends, in the order of time.
 
 mod chains;
 mod figures;

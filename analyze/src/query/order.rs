@@ -1,51 +1,51 @@
-//! What happened to blocks, in the order of time.
+//! Lists the beginnings and ends of blocks in the order of time.
 //!
-//! The rows of an index are in the order of the blocks' ends. So time is cut into windows, each with
-//! no more beginnings and ends than can be sorted in memory.
+//! The rows of an index are in the order of the blocks' ends. So time is cut into windows, each with no more beginnings
+//! and ends than can be sorted in memory.
 
 use super::plan::{Query, Selection};
 use crate::index::{Column, Damaged, flags};
 use crate::progress::Step;
 
-/// A block begins or ends.
+/// The beginning or end of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Four times the ticks, plus the kind: at the same moment blocks end before others begin, and
-    /// those that begin and end at once come last.
+    /// Sort key: four times the ticks, plus the kind. At the same moment ends precede beginnings, and blocks that begin
+    /// and end at once come last.
     key: u64,
     /// Address of the block.
     pub addr: u64,
-    /// Its bytes.
+    /// Size of the block in bytes.
     pub size: u64,
-    /// Its group.
+    /// Index of its group.
     pub group: u32,
-    /// Lane of the thread that did it.
+    /// Thread index of the thread that caused the event.
     pub lane: u32,
-    /// Lane of the thread that got the block.
+    /// Thread index of the thread that allocated the block.
     pub owner: u32,
-    /// The block came out of `realloc`.
+    /// The block was returned by `realloc`.
     pub again: bool,
 }
 
 const BEGIN: u64 = 1;
 
 impl Event {
-    /// Ticks.
+    /// Returns the time in ticks.
     pub fn time(&self) -> u64 {
         self.key >> 2
     }
 
-    /// Whether the block begins.
+    /// Returns whether the block begins here; otherwise it ends.
     pub fn begins(&self) -> bool {
         self.key & 3 == BEGIN
     }
 }
 
-/// Events that are sorted at a time.
+/// Number of events that are sorted at a time.
 const MOST: u64 = 2 << 20;
-/// Parts of the time whose events are counted.
+/// Number of equal parts of time for which events are counted.
 const BUCKETS: usize = 1 << 14;
-/// No time is later; keys have two bits more.
+/// The latest time possible, as keys have two bits more.
 const LATEST: u64 = u64::MAX >> 2;
 
 #[derive(Default)]
@@ -56,7 +56,7 @@ struct State {
 }
 
 impl Query<'_> {
-    /// Gives `take` all beginnings and ends of the blocks that are meant, up to the ticks `until`.
+    /// Calls `take` for each beginning and end of the selected blocks, up to the ticks `until`.
     ///
     /// # Errors
     /// If the index can't be read.
@@ -64,7 +64,7 @@ impl Query<'_> {
         self.in_order_of(until, MOST, take)
     }
 
-    /// The same, sorting about `most` events at a time.
+    /// As [`Self::in_order`], but sorts about `most` events at a time.
     ///
     /// # Errors
     /// If the index can't be read.
@@ -103,7 +103,7 @@ impl Query<'_> {
         Ok(())
     }
 
-    /// Adds what happens in a window, both ends of which belong to it.
+    /// Collects the events of a window, both ends of which belong to it.
     fn collect(
         &self,
         s: &mut State,
@@ -155,7 +155,7 @@ impl Query<'_> {
         Some(())
     }
 
-    /// Windows of time up to `until`.
+    /// Returns windows of time up to `until`, each with about `most` events at most.
     fn windows(&self, until: u64, most: u64) -> Result<Vec<(u64, u64)>, Damaged> {
         if self.index.rows() <= most / 2 {
             return Ok(vec![(0, until)]);

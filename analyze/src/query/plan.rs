@@ -1,4 +1,4 @@
-//! A filter made ready for an index.
+//! Compiles a filter for an index.
 
 use super::chains::Chains;
 use super::filter::{Filter, Headers, Lifetime, Range};
@@ -16,23 +16,23 @@ use std::sync::Arc;
 /// Why a filter can't be used on a recording.
 #[derive(Debug, thiserror::Error)]
 pub enum QueryError {
-    /// It names something that the recording doesn't have.
+    /// The filter names something that the recording doesn't have.
     #[error("{0}")]
     Missing(String),
-    /// The index can't be read.
+    /// The index could not be read.
     #[error(transparent)]
     Damaged(#[from] Damaged),
 }
 
-/// A filter made ready for an index.
+/// A filter compiled for an index.
 #[derive(Clone)]
 pub struct Query<'a> {
     pub(super) index: &'a Index,
-    /// By group: whether its blocks can be meant; `None`: all.
+    /// For each group whether its blocks can be selected; `None`: all can.
     groups: Option<Vec<bool>>,
-    /// Values that columns must have, from and to.
+    /// Ranges of column values, both ends included.
     ranges: Vec<(Column, u64, u64)>,
-    /// Flags that must be set, and that must not.
+    /// Flags that must be set, and flags that must not.
     set: u64,
     unset: u64,
     lanes: Option<Vec<bool>>,
@@ -40,39 +40,39 @@ pub struct Query<'a> {
     lifetime: Range<u64>,
     chains: Option<Arc<Chains>>,
     headers: Headers,
-    /// What rules leave out.
+    /// The groups that suppression rules exclude.
     pub(super) suppressed: Option<Arc<Suppressed>>,
 }
 
-/// What rules leave out.
+/// The groups that suppression rules exclude.
 pub(super) struct Suppressed {
     pub rules: Vec<Rule>,
-    /// By group: the rule; `u32::MAX`: none.
+    /// For each group the index of its rule; `u32::MAX`: none.
     pub by_group: Vec<u32>,
-    /// Modules with suppressions that could not be read.
+    /// Modules whose suppressions could not be read.
     pub unread: Vec<String>,
 }
 
-/// The rows of a block that are meant, and buffers for finding them.
+/// The selected rows of a block of rows, and buffers for finding them.
 #[derive(Default)]
 pub struct Selection {
-    /// Their places in the block, ascending.
+    /// Indices in the block of rows, ascending.
     pub rows: Vec<u32>,
     a: Vec<u64>,
     b: Vec<u64>,
 }
 
-/// The first tick that is not before `ns` nanoseconds since the start.
+/// Returns the first tick that is not before `ns` nanoseconds since the start.
 pub(super) fn tick_from(clock: &Clock, ns: u64) -> u64 {
     first(|t| clock.ns(t) >= ns)
 }
 
-/// The last tick that is not after `ns` nanoseconds since the start.
+/// Returns the last tick that is not after `ns` nanoseconds since the start.
 pub(crate) fn tick_to(clock: &Clock, ns: u64) -> u64 {
     first(|t| clock.ns(t) > ns).saturating_sub(1)
 }
 
-/// The smallest number for which it holds, given that it then holds for all larger ones.
+/// Returns the smallest number that satisfies a condition, which must then hold for all larger ones.
 fn first(holds: impl Fn(u64) -> bool) -> u64 {
     let (mut low, mut high) = (0, u64::MAX);
     while low < high {
@@ -83,10 +83,10 @@ fn first(holds: impl Fn(u64) -> bool) -> u64 {
 }
 
 impl<'a> Query<'a> {
-    /// Makes a filter ready.
+    /// Compiles a filter.
     ///
     /// # Errors
-    /// If it names a thread or a part that the recording doesn't have, or the index can't be read.
+    /// If the filter names a thread or a part that the recording doesn't have, or the index can't be read.
     pub fn new(index: &'a Index, filter: &Filter) -> Result<Self, QueryError> {
         let mut suppressions = filter.suppressions.clone();
         let mut unread = Vec::new();
@@ -168,7 +168,7 @@ impl<'a> Query<'a> {
             self.ranges.push((Column::End, at.saturating_add(1), u64::MAX));
         }
         for t in &filter.older {
-            // So old at the end; of nothing is that true which is older than the recording.
+            // The age is that at the end. No block is older than the recording.
             match runtime.checked_sub(ns(t)) {
                 Some(at) => self.ranges.push((Column::Begin, 0, tick_to(clock, at))),
                 None => self.ranges.push((Column::Begin, u64::MAX, 0)),
@@ -187,7 +187,7 @@ impl<'a> Query<'a> {
                 let text = format!("--part {n}: the recording has {has}; `prof report` lists them");
                 return Err(QueryError::Missing(text));
             }
-            // An event that was under way when recording was switched belongs to the part before.
+            // An event that was under way when recording was switched off belongs to the part before.
             let from = if at == 0 { 0 } else { parts[at].start };
             let to = parts.get(at + 1).map_or(u64::MAX, |p| p.start.saturating_sub(1));
             self.ranges.push((Column::Begin, from, to));
@@ -195,7 +195,7 @@ impl<'a> Query<'a> {
         Ok(())
     }
 
-    /// Whether it is all blocks that are meant.
+    /// Returns whether all blocks are selected.
     pub fn is_all(&self) -> bool {
         self.groups.is_none()
             && self.ranges.is_empty()
@@ -208,13 +208,13 @@ impl<'a> Query<'a> {
             && self.suppressed.is_none()
     }
 
-    /// The blocks that rules leave out, of those that would be meant without them.
+    /// Returns the query for the blocks that rules exclude, of those selected otherwise.
     pub(super) fn left_out(&self, by_group: &[u32]) -> Self {
         let groups = by_group.iter().map(|rule| *rule != u32::MAX).collect();
         Self { groups: Some(groups), suppressed: None, ..self.clone() }
     }
 
-    /// Finds the rows of a block that are meant. `None` if it can't be read.
+    /// Finds the selected rows of a block of rows. Returns `None` if it can't be read.
     #[must_use]
     pub fn select(&self, block: &mut Block<'_>, s: &mut Selection) -> Option<()> {
         s.rows.clear();
@@ -275,7 +275,7 @@ const NO_HEADERS: &str = "--mmapped, --arena and --min- and --max-usable-size as
      there is none of any block in the recording: the program has another allocator, or the recording \
      is older than they are";
 
-/// Whether there is a block of which glibc's header is known.
+/// Returns whether glibc's chunk header is known of any block.
 fn has_headers(index: &Index) -> Result<bool, Damaged> {
     let mut known = false;
     index.each(|block| {
@@ -285,7 +285,7 @@ fn has_headers(index: &Index) -> Result<bool, Damaged> {
     Ok(known)
 }
 
-/// Keeps the rows whose value in a column is right.
+/// Keeps the rows whose value in a column satisfies `right`.
 fn keep(
     block: &mut Block<'_>,
     column: Column,
@@ -308,7 +308,7 @@ fn keep(
     Some(())
 }
 
-/// The lanes of the threads that are meant by id or name.
+/// Returns for each thread index whether the thread is selected, by ID or name.
 fn threads(index: &Index, named: &[String]) -> Result<Option<Vec<bool>>, QueryError> {
     if named.is_empty() {
         return Ok(None);

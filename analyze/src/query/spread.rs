@@ -1,29 +1,29 @@
-//! How blocks spread: over their lifetimes and sizes, and over the threads that gave them back.
+//! Computes distributions of blocks: by lifetime, by size, and by the thread that freed them.
 
 use super::plan::{Query, Selection};
 use crate::index::{Block, Column, Damaged, flags};
 use crate::model::{WeightedSum, probability};
 use std::collections::HashMap;
 
-/// Blocks and bytes, as they are in the recording or, if that is a sample, estimated.
+/// Number and bytes of blocks; estimates if the recording is sampled.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Tally {
-    /// Blocks.
+    /// Number of blocks.
     pub count: u64,
-    /// Standard error of it.
+    /// Standard error of `count`, if it is an estimate.
     pub count_error: Option<u64>,
     /// Bytes.
     pub bytes: u64,
-    /// Standard error of it.
+    /// Standard error of `bytes`, if it is an estimate.
     pub bytes_error: Option<u64>,
 }
 
-/// A tally in the making.
+/// A tally while it is counted.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counter {
     count: u64,
     bytes: u64,
-    /// Estimates of both, if blocks are a sample.
+    /// Estimates of number and bytes, if the recording is sampled.
     estimates: [WeightedSum; 2],
 }
 
@@ -38,7 +38,7 @@ impl Counter {
         }
     }
 
-    /// Takes a block away that was not to be counted; what is not known of it stays.
+    /// Subtracts the estimate of a block that must not count; its variance is added.
     fn less(&mut self, size: u64, p: f64) {
         self.estimates[0].correct(1.0, p);
         self.estimates[1].correct(size as f64, p);
@@ -66,8 +66,7 @@ impl Counter {
     }
 }
 
-/// Upper limits of the lifetimes that are told apart, in nanoseconds; those of bytehound, and finer
-/// ones below.
+/// Upper limits of the classes of lifetimes, in nanoseconds: bytehound's, and smaller ones.
 pub const LIFETIMES: [u64; 14] = [
     1_000,
     10_000,
@@ -85,19 +84,19 @@ pub const LIFETIMES: [u64; 14] = [
     3_600_000_000_000,
 ];
 
-/// How blocks spread.
+/// Distributions of blocks.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spread {
-    /// Those that lived shorter than each of [`LIFETIMES`], and than none; then those that are live.
+    /// Blocks by lifetime: below each of [`LIFETIMES`] and not below the one before, then longer than all of them, then
+    /// live blocks.
     pub lifetimes: [Tally; LIFETIMES.len() + 2],
-    /// By size, the sizes with the most blocks and those with the most bytes among them.
+    /// Blocks by size. The sizes with the most blocks and those with the most bytes are included.
     pub sizes: Vec<(u64, Tally)>,
-    /// Blocks of sizes that were not counted by themselves, as there were too many.
+    /// Blocks of sizes that were not counted separately, as there were too many.
     pub other_sizes: Tally,
 }
 
-/// So many sizes are counted by themselves; a recording that nobody wrote in earnest has another
-/// for each block.
+/// Greatest number of sizes that are counted separately: a made-up recording may have another for each block.
 const SIZES: usize = 1 << 18;
 
 #[derive(Default)]
@@ -110,13 +109,13 @@ struct State {
     frees: Vec<Counter>,
 }
 
-/// Which lifetime's place it is.
+/// Returns the index of a lifetime's class.
 fn lifetime_class(ns: u64) -> usize {
     LIFETIMES.partition_point(|limit| *limit <= ns)
 }
 
 impl Query<'_> {
-    /// How the blocks that are meant spread, as it was at the ticks `at`.
+    /// Computes the distributions of the selected blocks at the ticks `at`.
     ///
     /// # Errors
     /// If the index can't be read.
@@ -169,7 +168,7 @@ impl Query<'_> {
         Some(())
     }
 
-    /// Reads columns of the rows that are meant; whether there are such rows.
+    /// Reads columns of a block of rows; returns whether any of its rows is selected.
     fn columns(&self, s: &mut State, block: &mut Block<'_>, read: &[Column]) -> Option<bool> {
         self.select(block, &mut s.selection)?;
         if s.selection.rows.is_empty() {
@@ -181,8 +180,8 @@ impl Query<'_> {
         Some(true)
     }
 
-    /// By lane: the blocks that are meant which the thread gave back, other than by reallocation,
-    /// up to the ticks `at`.
+    /// Computes for each thread index the selected blocks that the thread freed, other than by reallocation, up to the
+    /// ticks `at`.
     ///
     /// # Errors
     /// If the index can't be read.
@@ -216,8 +215,8 @@ impl Query<'_> {
         for &i in &selection.rows {
             let i = i as usize;
             let p = sampled.then(|| probability(&capture, sizes[i]));
-            // A reallocation of which only the old block is recorded looks like a free: what is
-            // estimated is ends less reallocations, see `Estimates`.
+            // A reallocation of which only the old block is recorded looks like a free, so ends less reallocations are
+            // estimated, see `Estimates`.
             if let Some(p) = p.filter(|_| flag[i] & flags::REALLOCATED != 0 && begins[i] <= until) {
                 frees.get_mut(lanes[i] as usize)?.less(sizes[i], p);
             }

@@ -1,4 +1,4 @@
-//! What a filter says of whole stacks.
+//! Applies filters to whole stacks.
 
 use super::filter::{Filter, Lifetime};
 use super::suppress::Suppressions;
@@ -10,7 +10,7 @@ use crate::symbols::Symbolizer;
 use regex::Regex;
 use std::collections::HashMap;
 
-/// By group: what is said of a stack; `None` if nothing is said of stacks.
+/// Decides for each group; `None` if the filter has no conditions on stacks.
 pub(super) fn groups(
     index: &Index,
     filter: &Filter,
@@ -38,14 +38,14 @@ pub(super) fn groups(
     Some(said.collect())
 }
 
-/// What is said of a stack.
+/// The decision on a stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// Its blocks can be meant.
+    /// Its blocks can be selected.
     Yes,
-    /// They are not.
+    /// Its blocks are not selected.
     No,
-    /// They would be, but for this rule.
+    /// Its blocks would be selected, but the rule of this index excludes them.
     Suppressed(u32),
 }
 
@@ -81,12 +81,12 @@ fn by_figures(analysis: &Analysis, filter: &Filter, g: &Group) -> bool {
         && (!filter.lifetimes.contains(&Lifetime::WholeGroupLeaked) || f.live_count == all)
 }
 
-/// What a code address says to the expressions of a filter: a bit for each, in their order.
+/// The conditions that a code address meets: a bit for each, in their order.
 #[derive(Clone, Copy, Default)]
 struct Hits {
     wanted: u64,
     unwanted: bool,
-    /// The first rule that leaves the stack out.
+    /// Index of the first rule that excludes the stack.
     suppressed: Option<u32>,
 }
 
@@ -94,7 +94,7 @@ fn first(a: Option<u32>, b: Option<u32>) -> Option<u32> {
     a.into_iter().chain(b).min()
 }
 
-/// Looks at the names of frames, at each address once.
+/// Matches the names of frames, once for each address.
 struct Names<'a> {
     symbols: Symbolizer<'a>,
     filter: &'a Filter,
@@ -129,7 +129,7 @@ impl Names<'_> {
         }
     }
 
-    /// What an address says, and how many frames it is.
+    /// Returns the conditions that an address meets, and its number of frames.
     fn look(&mut self, pc: Pc) -> (Hits, u64) {
         let f = self.filter;
         let frames = self.symbols.frames(pc);

@@ -1,23 +1,22 @@
-//! Stacks that nobody wants to see: lists of regular expressions, and suppressions as
-//! LeakSanitizer has them.
+//! Rules that exclude stacks: lists of regular expressions, and suppressions in LeakSanitizer's format.
 
 use crate::symbols::Frame;
 use regex::{RegexSet, RegexSetBuilder};
 
-/// Larger sets of expressions are refused.
+/// Limit on the compiled size of the set of expressions.
 const SET_SIZE: usize = 16 << 20;
 
 /// A line of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
-    /// As it was written.
+    /// The text of the line.
     pub text: String,
-    /// Which list it is from.
+    /// Name of the list.
     pub from: String,
 }
 
-/// Rules, any of which leaves a stack out if it matches the function, the source file or the module
-/// of one of its frames.
+/// A set of rules. A rule excludes a stack if it matches the function, the source file or the module of one of its
+/// frames.
 #[derive(Clone, Debug, Default)]
 pub struct Suppressions {
     rules: Vec<Rule>,
@@ -25,20 +24,20 @@ pub struct Suppressions {
     set: Option<RegexSet>,
 }
 
-/// Lines that say something, with their numbers.
+/// Returns the lines that are neither empty nor comments, with their numbers.
 fn lines(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let all = text.lines().enumerate().map(|(i, l)| (i + 1, l.trim()));
     all.filter(|(_, l)| !l.is_empty() && !l.starts_with('#'))
 }
 
-/// The regular expression of a pattern of LeakSanitizer: a part of the text, where `*` stands for
-/// anything, `^` in front for its beginning and `$` for its end.
+/// Converts a pattern of LeakSanitizer to a regular expression. The pattern matches a part of the text; `*` matches
+/// anything, `^` in front the beginning and `$` the end.
 fn of_template(pattern: &str) -> String {
     let (front, rest) = match pattern.strip_prefix('^') {
         Some(rest) => ("^", rest),
         None => ("", pattern),
     };
-    // Nothing behind `$` counts.
+    // LeakSanitizer ignores everything behind `$`.
     let (rest, back) = match rest.split_once('$') {
         Some((rest, _)) => (rest, "$"),
         None => (rest, ""),
@@ -47,7 +46,7 @@ fn of_template(pattern: &str) -> String {
     format!("(?s){front}{}{back}", parts.join(".*"))
 }
 
-/// The pattern of a line of LeakSanitizer's.
+/// Returns the pattern of a line in LeakSanitizer's format.
 fn template(line: &str) -> Result<&str, String> {
     match line.split_once(':') {
         Some(("leak", pattern)) if !pattern.is_empty() => Ok(pattern),
@@ -58,11 +57,10 @@ fn template(line: &str) -> Result<&str, String> {
 }
 
 impl Suppressions {
-    /// Adds a list of regular expressions, one a line; empty lines and those that begin with `#` say
-    /// nothing.
+    /// Adds a list of regular expressions, one per line; empty lines and those that begin with `#` are ignored.
     ///
     /// # Errors
-    /// What is wrong with a line.
+    /// A message that says what is wrong with a line.
     pub fn add_expressions(&mut self, text: &str, from: &str) -> Result<(), String> {
         let mut patterns = Vec::new();
         for (n, line) in lines(text) {
@@ -75,10 +73,10 @@ impl Suppressions {
         self.add(patterns, from)
     }
 
-    /// Adds a list of suppressions as LeakSanitizer has them: lines such as `leak:pattern`.
+    /// Adds a list of suppressions in LeakSanitizer's format: lines such as `leak:pattern`.
     ///
     /// # Errors
-    /// What is wrong with a line.
+    /// A message that says what is wrong with a line.
     pub fn add_templates(&mut self, text: &str, from: &str) -> Result<(), String> {
         let mut patterns = Vec::new();
         for (n, line) in lines(text) {
@@ -98,17 +96,17 @@ impl Suppressions {
         Ok(())
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no rules.
     pub fn is_empty(&self) -> bool {
         self.rules.is_empty()
     }
 
-    /// The rules, in their order.
+    /// Returns the rules in their order.
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// The first rule that matches a frame.
+    /// Returns the index of the first rule that matches a frame.
     pub(super) fn rule_of(&self, frame: &Frame) -> Option<u32> {
         let set = self.set.as_ref()?;
         let texts = [frame.function.as_deref(), frame.file.as_deref(), frame.module.as_deref()];
@@ -117,7 +115,7 @@ impl Suppressions {
     }
 }
 
-/// Whether a text is a list of LeakSanitizer's, and has a rule.
+/// Returns whether a text is a list in LeakSanitizer's format with at least one rule.
 pub(crate) fn is_list(text: &str) -> bool {
     let mut rules = 0;
     let good = lines(text).all(|(_, l)| {

@@ -1,6 +1,6 @@
-//! Times, sizes and counts as people write them in filters.
+//! Parses times, sizes and counts of filters.
 
-/// A moment, or a length of time, that may be given as a part of the runtime.
+/// A moment or a duration, absolute or as a part of the runtime.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Time {
     /// Nanoseconds.
@@ -10,7 +10,7 @@ pub enum Time {
 }
 
 impl Time {
-    /// In nanoseconds, for a runtime.
+    /// Returns nanoseconds, given the runtime.
     pub fn ns(self, runtime: u64) -> u64 {
         match self {
             Time::Ns(ns) => ns,
@@ -19,12 +19,12 @@ impl Time {
     }
 }
 
-/// A number of things, or a part of all of them.
+/// A number of items, or a part of all of them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Amount {
-    /// So many.
+    /// The number.
     Count(u64),
-    /// This part of all: 0.1 is 10 %.
+    /// Part of all items: 0.1 is 10 %.
     Part(f64),
 }
 
@@ -34,10 +34,10 @@ fn percent(text: &str) -> Option<Result<f64, String>> {
     Some(part.map(|p| p / 100.0).ok_or_else(|| format!("{text} is no percentage")))
 }
 
-/// `1500` (milliseconds), `100ms`, `4h3m2s`, `2.5s`, `20us`, `10%`.
+/// Parses a time: `1500` (milliseconds), `100ms`, `4h3m2s`, `2.5s`, `20us`, `10%`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message that says what is wrong with it.
 pub fn time(text: &str) -> Result<Time, String> {
     match percent(text) {
         Some(p) => p.map(Time::Part),
@@ -45,10 +45,10 @@ pub fn time(text: &str) -> Result<Time, String> {
     }
 }
 
-/// As [`time`], but not as a part of the runtime.
+/// Parses a time as [`time`], but not a part of the runtime; returns nanoseconds.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message that says what is wrong with it.
 pub fn duration(text: &str) -> Result<u64, String> {
     let wrong =
         || format!("{text:?} is no time; give one such as 1500 (ms), 100ms, 4h3m2s or 2.5s");
@@ -78,10 +78,10 @@ pub fn duration(text: &str) -> Result<u64, String> {
     if ns < u64::MAX as f64 { Ok(ns.round() as u64) } else { Err(format!("{text} is too long")) }
 }
 
-/// `4096`, `64KiB`, `64k`, `1.5M`, `2GB` (binary units, whatever they are called).
+/// Parses a size in bytes: `4096`, `64KiB`, `64k`, `1.5M`, `2GB` (all units are binary).
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message that says what is wrong with it.
 pub fn size(text: &str) -> Result<u64, String> {
     let wrong = || format!("{text:?} is no size; give one such as 4096, 64KiB or 1.5M");
     let text = text.trim();
@@ -102,28 +102,28 @@ pub fn size(text: &str) -> Result<u64, String> {
     if bytes < u64::MAX as f64 { Ok(bytes.round() as u64) } else { Err(wrong()) }
 }
 
-/// `4096`, `0x7f00dead`.
+/// Parses an address: `4096`, `0x7f00dead`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message that says what is wrong with it.
 pub fn address(text: &str) -> Result<u64, String> {
     let hex = text.strip_prefix("0x").or(text.strip_prefix("0X"));
     let parsed = hex.map_or_else(|| text.parse(), |h| u64::from_str_radix(h, 16));
     parsed.map_err(|_| format!("{text:?} is no address; give one such as 0x7f0012345678"))
 }
 
-/// `12`.
+/// Parses a decimal number: `12`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message that says what is wrong with it.
 pub fn number(text: &str) -> Result<u64, String> {
     text.trim().parse().map_err(|_| format!("{text:?} is no number"))
 }
 
-/// `12`, `50%`.
+/// Parses a number or a part: `12`, `50%`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message that says what is wrong with it.
 pub fn amount(text: &str) -> Result<Amount, String> {
     match percent(text) {
         Some(p) => p.map(Amount::Part),

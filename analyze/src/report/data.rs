@@ -1,4 +1,4 @@
-//! What a report says, as data. The fields are, in this order, those of the JSON.
+//! The data of a report. The fields are in the order of the JSON.
 
 use super::figures::{FiguresData, SumData};
 use super::head::{FilterData, Head, KernelData, shown};
@@ -11,20 +11,20 @@ use crate::model::Group;
 use crate::symbols::{Frame, Symbolizer};
 use serde::Serialize;
 
-/// What to report.
+/// Options of a report.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReportOptions {
-    /// How many stacks; 0: all.
+    /// Number of stacks to show; 0: all.
     pub top: usize,
-    /// Which ones.
+    /// The key that stacks are sorted by.
     pub sort: SortKey,
-    /// The smallest first.
+    /// Reverses the order: the smallest first.
     pub reverse: bool,
-    /// Also those that have nothing of what is sorted by; they come last.
+    /// Also shows stacks whose sort key is 0; they come last.
     pub empty: bool,
-    /// How many frames of a stack the text shows; 0: all.
+    /// Number of frames of a stack that the text shows; 0: all.
     pub depth: usize,
-    /// The filter that the figures are of; only to be named.
+    /// The filter in effect, to be named in the output.
     pub filter: Vec<FilterData>,
 }
 
@@ -46,41 +46,41 @@ impl Default for ReportOptions {
 pub struct Report {
     /// Version of this format: 1.
     pub version: u32,
-    /// Which recording.
+    /// Describes the recording.
     #[serde(flatten)]
     pub head: Head,
-    /// The kernel's last word on the target's memory.
+    /// The last reading of the target's memory.
     pub kernel: Option<KernelData>,
-    /// What the groups are ordered by.
+    /// The key that the groups are sorted by.
     pub sort: SortKey,
-    /// How many frames of a stack the text shows; 0: all.
+    /// Number of frames of a stack that the text shows; 0: all.
     #[serde(skip)]
     pub depth: usize,
-    /// The stacks that are shown, the worst first.
+    /// The stacks that are shown, in the order of the key.
     pub groups: Vec<GroupData>,
-    /// All other stacks: with them the groups add up to the totals.
+    /// The sums of all other stacks: groups and rest add up to the totals.
     pub rest: RestData,
-    /// How the code addresses that were looked up could be named.
+    /// Statistics of the symbolised code addresses.
     pub symbols: SymbolsData,
 }
 
-/// A stack and what it allocated.
+/// A stack and its figures.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GroupData {
-    /// Its number in this recording, for `--stacks`.
+    /// Number of the stack in this recording, for `--stacks`.
     pub id: u32,
-    /// What it allocated.
+    /// Figures of its blocks.
     #[serde(flatten)]
     pub figures: FiguresData,
-    /// Age of its oldest live block, if it has one.
+    /// Age of its oldest live block in nanoseconds, if it has one.
     pub oldest_live_age_ns: Option<u64>,
-    /// When its first block was handed out, in nanoseconds since the start.
+    /// Time when its first block was allocated, in nanoseconds since the start.
     pub first_ns: u64,
-    /// When its last block was handed out.
+    /// Time when its last block was allocated, in nanoseconds since the start.
     pub last_ns: u64,
-    /// When the most of its bytes were first live.
+    /// Time of its peak of live bytes, in nanoseconds since the start.
     pub peak_at_ns: u64,
-    /// The stack was cut short: its outer frames are not known.
+    /// The stack was cut short: outer frames are missing.
     pub truncated: bool,
     /// Who asked for the blocks; `None` for a stack without frames.
     pub asked_by: Option<AskedData>,
@@ -88,25 +88,25 @@ pub struct GroupData {
     pub frames: Vec<FrameData>,
 }
 
-/// Who asked for blocks: the innermost frame of a stack that is no allocator, no wrapper of one, and in no
-/// standard library.
+/// The frame that asked for blocks: the innermost that is neither an allocator, nor a wrapper of one, nor in a standard
+/// library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct AskedData {
-    /// Where in the program.
+    /// Function, file and line of the frame.
     #[serde(flatten)]
     pub place: PlaceData,
-    /// The function of a standard library or the wrapper that it called.
+    /// The wrapper or library function that the frame called.
     pub through: Option<String>,
 }
 
-/// A frame.
+/// A frame of a stack.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FrameData {
     /// The address in the stack, in hexadecimal.
     pub address: String,
     /// The function, if it is known.
     pub function: Option<String>,
-    /// How far into the function the address lies.
+    /// Distance of the address from the start of the function, in bytes.
     pub function_offset: Option<u64>,
     /// The source file, if it is known.
     pub file: Option<String>,
@@ -114,23 +114,23 @@ pub struct FrameData {
     pub line: Option<u32>,
     /// Path of the module, if it is known.
     pub module: Option<String>,
-    /// The address as the module's file counts it, in hexadecimal.
+    /// The address relative to the module's file, in hexadecimal.
     pub offset: Option<String>,
-    /// Whether its code was put into that of the next frame.
+    /// Whether the compiler inlined the function into that of the next frame.
     pub inlined: bool,
 }
 
 /// The stacks that are not shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RestData {
-    /// How many.
+    /// Number of these stacks.
     pub groups: u64,
-    /// What they allocated.
+    /// Sums of their figures.
     #[serde(flatten)]
     pub sums: SumData,
 }
 
-/// The frames of a stack, innermost first.
+/// Returns the frames of a stack, innermost first.
 pub fn frames_of(analysis: &Analysis, node: u32, symbols: &mut Symbolizer<'_>) -> Vec<FrameData> {
     let stack = analysis.meta().stack(node);
     let frames = stack
@@ -139,7 +139,7 @@ pub fn frames_of(analysis: &Analysis, node: u32, symbols: &mut Symbolizer<'_>) -
     frames.collect()
 }
 
-/// Who asked for the blocks of a stack.
+/// Returns the frame that asked for the blocks of a stack.
 pub(crate) fn asked_by(frames: &[FrameData], askers: &Askers) -> Option<AskedData> {
     let frame = |i: usize| {
         let f: &FrameData = frames.get(i)?;
@@ -151,7 +151,7 @@ pub(crate) fn asked_by(frames: &[FrameData], askers: &Askers) -> Option<AskedDat
 }
 
 impl Report {
-    /// Makes the report on a recording. Only the stacks that are shown are looked up.
+    /// Computes the report on a recording. Only the stacks that are shown are symbolised.
     pub fn new(analysis: &Analysis, options: &ReportOptions) -> Self {
         let order = Order { analysis, sort: options.sort, reverse: options.reverse };
         let (groups, shown) = order.top(analysis.groups(), options.top, options.empty);
@@ -173,7 +173,7 @@ impl Report {
         }
     }
 
-    /// The report as JSON.
+    /// Returns the report as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }

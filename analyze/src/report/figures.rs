@@ -4,77 +4,77 @@ use crate::model::{Errors, Figures, Group};
 use prof_trace::capture::Capture;
 use serde::Serialize;
 
-/// The figures of the blocks that belong together, as [`Figures`] has them.
+/// The figures of a set of blocks, see [`Figures`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FiguresData {
-    /// Live blocks.
+    /// Number of live blocks.
     pub live_count: u64,
     /// Standard error of `live_count`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_count_stderr: Option<u64>,
-    /// Their bytes.
+    /// Bytes of the live blocks.
     pub live_bytes: u64,
     /// Standard error of `live_bytes`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_bytes_stderr: Option<u64>,
-    /// The most of its blocks that were live at a time.
+    /// Greatest number of blocks live at any time.
     pub peak_count: u64,
     /// Standard error of `peak_count`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_count_stderr: Option<u64>,
-    /// The most of its bytes that were live at a time.
+    /// Greatest number of bytes live at any time.
     pub peak_bytes: u64,
     /// Standard error of `peak_bytes`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_bytes_stderr: Option<u64>,
-    /// Blocks handed out, other than by reallocation.
+    /// Number of allocations, other than reallocations.
     pub allocations: u64,
     /// Standard error of `allocations`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocations_stderr: Option<u64>,
-    /// Blocks handed out by reallocation.
+    /// Number of reallocations.
     pub reallocations: u64,
     /// Standard error of `reallocations`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reallocations_stderr: Option<u64>,
-    /// Bytes ever handed out.
+    /// Bytes ever allocated.
     pub allocated_bytes: u64,
     /// Standard error of `allocated_bytes`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated_bytes_stderr: Option<u64>,
-    /// Temporary blocks; `None` where not all blocks are recorded.
+    /// Number of temporary blocks; `None` if not all blocks are recorded.
     pub temporary: Option<u64>,
 }
 
-/// Those figures that add up over sets of blocks.
+/// The figures that can be summed over sets of blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SumData {
-    /// Live blocks.
+    /// Number of live blocks.
     pub live_count: u64,
     /// Standard error of `live_count`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_count_stderr: Option<u64>,
-    /// Their bytes.
+    /// Bytes of the live blocks.
     pub live_bytes: u64,
     /// Standard error of `live_bytes`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_bytes_stderr: Option<u64>,
-    /// Blocks handed out, other than by reallocation.
+    /// Number of allocations, other than reallocations.
     pub allocations: u64,
     /// Standard error of `allocations`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocations_stderr: Option<u64>,
-    /// Blocks handed out by reallocation.
+    /// Number of reallocations.
     pub reallocations: u64,
     /// Standard error of `reallocations`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reallocations_stderr: Option<u64>,
-    /// Bytes ever handed out.
+    /// Bytes ever allocated.
     pub allocated_bytes: u64,
     /// Standard error of `allocated_bytes`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated_bytes_stderr: Option<u64>,
-    /// Temporary blocks; `None` where not all blocks are recorded.
+    /// Number of temporary blocks; `None` if not all blocks are recorded.
     pub temporary: Option<u64>,
 }
 
@@ -102,12 +102,12 @@ impl FiguresData {
     }
 }
 
-/// A sum in the making.
+/// Sums up figures.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Adder {
     figures: Figures,
-    /// Blocks are picked independently, so variances add up: of live blocks and bytes, of
-    /// allocations, reallocations and allocated bytes.
+    /// Variances of live blocks and bytes, of allocations, reallocations and allocated bytes. Variances are additive,
+    /// as blocks are picked independently.
     variances: [f64; 5],
 }
 

@@ -1,4 +1,4 @@
-//! Blocks by function, by source file, by module or by thread.
+//! Reports blocks by function, by source file, by module or by thread.
 
 use super::figures::{Adder, FiguresData};
 use super::named::SymbolsData;
@@ -15,17 +15,17 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 
-/// What blocks are put together by.
+/// The criterion by which blocks are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum GroupBy {
-    /// The function that asked for them: the innermost that is no allocator.
+    /// The function that asked for them: the innermost that is not an allocator.
     Function,
-    /// The source file of that function; its module where that is not known.
+    /// The source file of that function, or its module if the file is not known.
     File,
     /// The module of that function.
     Module,
-    /// The thread that got them.
+    /// The thread that allocated them.
     Thread,
 }
 
@@ -39,7 +39,7 @@ impl GroupBy {
         }
     }
 
-    /// What all blocks of a place have in common.
+    /// Returns the key that all blocks of a place have in common.
     fn key(self, place: &PlaceData) -> Key {
         let module = place.module.clone();
         match self {
@@ -59,33 +59,33 @@ struct Key {
     module: Option<String>,
 }
 
-/// Blocks by something.
+/// A report of blocks by function, file, module or thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Grouped {
     /// Version of this format: 1.
     pub version: u32,
-    /// Which recording.
+    /// Describes the recording.
     #[serde(flatten)]
     pub head: Head,
-    /// The kernel's last word on the target's memory.
+    /// The last reading of the target's memory.
     pub kernel: Option<KernelData>,
-    /// What the blocks are put together by.
+    /// The criterion by which the blocks are grouped.
     pub group_by: GroupBy,
-    /// What the rows are ordered by.
+    /// The key that the rows are sorted by.
     pub sort: SortKey,
-    /// The earlier moment, in nanoseconds since the start.
+    /// The earlier moment of a comparison, in nanoseconds since the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_ns: Option<u64>,
     /// The rows that are shown.
     pub rows: Vec<GroupedData>,
-    /// All other rows: with them the rows add up to the totals.
+    /// The sums of all other rows: rows and rest add up to the totals.
     pub rest: RestRowsData,
-    /// How the code addresses that were looked up could be named.
+    /// Statistics of the symbolised code addresses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub symbols: Option<SymbolsData>,
 }
 
-/// A row.
+/// A row of the report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct GroupedData {
     /// The function, the file, the module, or the name of the thread; `None` if it is not known.
@@ -93,27 +93,27 @@ pub struct GroupedData {
     /// Path of the module of a function, or of blocks whose file is not known.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub module: Option<String>,
-    /// Id of the thread.
+    /// ID of the thread.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tid: Option<u32>,
-    /// Blocks that the thread gave back, whoever got them, other than by reallocation.
+    /// Number of blocks that the thread freed, other than by reallocation; other threads may have allocated them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frees: Option<u64>,
     /// Standard error of `frees`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frees_stderr: Option<u64>,
-    /// Bytes that the thread gave back so.
+    /// Bytes of the blocks that the thread freed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub freed_bytes: Option<u64>,
-    /// Stacks of these blocks.
+    /// Number of stacks of these blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stacks: Option<u64>,
-    /// The figures.
+    /// Figures of the row.
     #[serde(flatten)]
     pub row: RowData,
 }
 
-/// Classes of stacks.
+/// Assigns stacks to classes.
 #[derive(Default)]
 struct Classes {
     ids: HashMap<Key, u32>,
@@ -134,7 +134,7 @@ impl Classes {
 }
 
 impl Grouped {
-    /// Puts blocks together.
+    /// Groups the blocks.
     ///
     /// # Errors
     /// If the index can't be read.
@@ -170,16 +170,16 @@ impl Grouped {
         })
     }
 
-    /// As JSON.
+    /// Returns the report as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 }
 
-/// Rows, what they are called, and how their code could be named.
+/// Rows, their labels, and statistics of the symbolised code addresses.
 type Labelled = (Vec<Row>, Vec<Label>, Option<SymbolsData>);
 
-/// What a row is called, and what only some kinds have.
+/// The name of a row, and the fields that only some kinds of rows have.
 #[derive(Clone, Default)]
 struct Label {
     key: Key,
@@ -204,7 +204,7 @@ fn places(ask: &Ask<'_>, by: GroupBy) -> Result<Labelled, Damaged> {
         let class = asker.map_or_else(|| classes.id(Key::default()), |i| ids[i]);
         of_node.insert(g.node, class);
         classes.stacks[class as usize] += 1;
-        // Recursion counts once.
+        // A function that occurs in a stack several times, by recursion, counts once.
         let mut distinct = ids;
         distinct.push(class);
         distinct.sort_unstable();
@@ -243,10 +243,10 @@ fn threads(ask: &Ask<'_>) -> Result<Labelled, Damaged> {
 }
 
 impl Grouped {
-    /// As text.
+    /// Returns the report as text.
     pub fn text(&self, style: Style) -> String {
         let mut out = self.head.text(style);
-        // Writing to a string does not fail.
+        // Writing to a string can't fail.
         let _ = self.write(style, &mut out);
         out
     }
@@ -366,7 +366,7 @@ impl Grouped {
     }
 }
 
-/// The usual columns of figures.
+/// Returns the usual columns of figures.
 fn numbers(f: &FiguresData) -> Vec<String> {
     vec![
         about_bytes(f.live_bytes, f.live_bytes_stderr),
@@ -377,7 +377,7 @@ fn numbers(f: &FiguresData) -> Vec<String> {
     ]
 }
 
-/// The column of a key that is a time.
+/// Returns heading and value of the column for a sort key that is a time.
 fn time_of(sort: SortKey, row: Option<&RowData>) -> Option<(&'static str, Option<u64>)> {
     let (name, time) = match sort {
         SortKey::Age => ("AGE", row.and_then(|r| r.oldest_live_age_ns)),
@@ -393,7 +393,7 @@ fn time_of(sort: SortKey, row: Option<&RowData>) -> Option<(&'static str, Option
     Some((name, time))
 }
 
-/// `3 stacks`, for the text of other views.
+/// Formats a number of stacks: `3 stacks`.
 pub(super) fn stacks(n: u64) -> String {
     count(n, "stack", "stacks")
 }

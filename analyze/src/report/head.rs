@@ -1,4 +1,4 @@
-//! What every report says of its recording, as data.
+//! The data about the recording that every report begins with.
 
 use super::figures::SumData;
 use crate::Analysis;
@@ -8,85 +8,85 @@ use crate::unseen::{self, Unseen, WorkerData};
 use prof_trace::capture::Capture;
 use serde::Serialize;
 
-/// A field of a filter.
+/// A field of the filter in effect.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FilterData {
-    /// Its name.
+    /// Name of the field.
     pub name: String,
-    /// Its value, as it was given.
+    /// Text of its value, as it was given.
     pub value: String,
 }
 
-/// The target.
+/// The recorded process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TargetData {
-    /// Its process id, as prof saw it.
+    /// Process ID in prof's namespace.
     pub pid: u32,
     /// Path of the executable.
     pub exe: String,
-    /// Its arguments.
+    /// Command line arguments.
     pub cmdline: Vec<String>,
-    /// Its architecture.
+    /// Architecture of the process.
     pub arch: String,
-    /// Its name.
+    /// Name of the process.
     pub comm: String,
 }
 
-/// The recording.
+/// The recording and its completeness.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RecordingData {
-    /// The file.
+    /// Path of the file.
     pub path: String,
-    /// When recording was on.
+    /// Periods in which recording was on.
     pub parts: Vec<PartData>,
-    /// From the start to the end, pauses included.
+    /// Nanoseconds from the start to the end, pauses included.
     pub duration_ns: u64,
-    /// Whether it was finished and nothing is missing of it.
+    /// Whether the recording was finished and nothing of it is missing.
     pub complete: bool,
-    /// Events in it.
+    /// Number of events.
     pub events: u64,
-    /// Events that the hook could not write.
+    /// Number of events that the hook could not write.
     pub lost_events: u64,
-    /// Stacks that were cut short.
+    /// Number of stacks that were cut short.
     pub truncated_stacks: u64,
-    /// Blocks given back that were from before the attach, or from a pause.
+    /// Number of freed blocks that were from before the attach, or from a pause.
     pub unknown_frees: u64,
-    /// Blocks whose address was handed out again without a free between: given back in a pause,
-    /// or lost.
+    /// Number of blocks that ended without a recorded free, because another block began at their address: they were
+    /// freed in a pause, or the free was lost.
     pub implied_frees: u64,
-    /// Calls by signal handlers inside the hook, which are not recorded.
+    /// Number of calls that signal handlers made while their thread was in the hook; these are not recorded.
     pub reentered: u64,
-    /// Which blocks are in it; `None`: all.
+    /// Which blocks are recorded; `None`: all.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<CaptureData>,
-    /// Stacks that were taken both with and without memo (`--verify-stacks`).
+    /// Number of stacks that were unwound both with and without the memo (`--verify-stacks`).
     pub verified_stacks: u64,
-    /// Those of them that differed.
+    /// Number of these stacks that differed.
     pub mismatched_stacks: u64,
-    /// Why it ended.
+    /// Why the recording ended.
     pub end_reason: Option<String>,
-    /// When it began, in nanoseconds since 1970.
+    /// Time when the recording began, in nanoseconds since 1970.
     pub started_unix_ns: u64,
-    /// Threads seen.
+    /// Number of threads seen.
     pub threads: u64,
     /// Hooked functions.
     pub hooks: Vec<HookData>,
     /// Functions that could not be hooked.
     pub not_hooked: Vec<NotHookedData>,
-    /// What else a reader should know.
+    /// Further facts that a reader should know.
     pub notes: Vec<String>,
 }
 
-/// Which blocks are in a recording.
+/// Which blocks are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct CaptureData {
-    /// A sample: one for each so many bytes that are allocated, on average; 0: no such sample.
+    /// Average number of allocated bytes per recorded block; 0: not sampled by bytes.
     pub sample_bytes: u64,
-    /// A sample: one of so many allocations in a row of a thread; 0 or 1: no such sample.
+    /// One of this many consecutive allocations of a thread is recorded; 0 or 1: not sampled by count.
     pub sample_every: u64,
-    /// Only blocks of this size or larger.
+    /// Least size of recorded blocks.
     pub min_size: u64,
-    /// Only blocks of this size or smaller; `None`: no limit.
+    /// Greatest size of recorded blocks; `None`: no limit.
     pub max_size: Option<u64>,
 }
 
@@ -97,33 +97,33 @@ impl CaptureData {
         (!c.is_everything()).then_some(Self { sample_bytes, sample_every, min_size, max_size })
     }
 
-    /// Figures are estimates.
+    /// Returns whether the blocks are a sample, and figures are estimates.
     pub fn is_sampled(&self) -> bool {
         self.sample_bytes > 0 || self.sample_every > 1
     }
 }
 
-/// A time in which recording was on, in nanoseconds since the start.
+/// A period in which recording was on, in nanoseconds since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct PartData {
-    /// Its start.
+    /// Start of the period.
     pub start_ns: u64,
-    /// Its end.
+    /// End of the period.
     pub end_ns: u64,
 }
 
 /// A hooked function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct HookData {
-    /// Its name.
+    /// Name of the function.
     pub function: String,
     /// Path of its module.
     pub module: String,
-    /// `inline` or `got`.
+    /// Method of hooking: `inline` or `got`.
     pub method: String,
-    /// Calls that were recorded; of a function with several names, with the first of them.
+    /// Number of recorded calls. Calls by an alias count for its first name.
     pub calls: u64,
-    /// The first name of the same function.
+    /// First name of the function, if this is an alias.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub alias_of: Option<String>,
 }
@@ -131,127 +131,126 @@ pub struct HookData {
 /// A function that could not be hooked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NotHookedData {
-    /// Its name.
+    /// Name of the function.
     pub function: String,
     /// Path of its module.
     pub module: String,
-    /// Why.
+    /// Why it could not be hooked.
     pub reason: String,
 }
 
-/// The figures of all blocks; see [`Figures`](crate::model::Figures) and
-/// [`Totals`](crate::model::Totals) for what they mean.
+/// Figures of all blocks; see [`Figures`](crate::model::Figures) and [`Totals`](crate::model::Totals).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct TotalsData {
-    /// Blocks handed out, other than by reallocation.
+    /// Number of allocations, other than reallocations.
     pub allocations: u64,
     /// Standard error of `allocations`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocations_stderr: Option<u64>,
-    /// Blocks given back, other than by reallocation.
+    /// Number of frees, other than by reallocation.
     pub frees: u64,
     /// Standard error of `frees`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub frees_stderr: Option<u64>,
-    /// Reallocations.
+    /// Number of reallocations.
     pub reallocations: u64,
     /// Standard error of `reallocations`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reallocations_stderr: Option<u64>,
-    /// Bytes ever handed out.
+    /// Bytes ever allocated.
     pub allocated_bytes: u64,
     /// Standard error of `allocated_bytes`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub allocated_bytes_stderr: Option<u64>,
-    /// Live blocks.
+    /// Number of live blocks.
     pub live_count: u64,
     /// Standard error of `live_count`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_count_stderr: Option<u64>,
-    /// Their bytes.
+    /// Bytes of the live blocks.
     pub live_bytes: u64,
     /// Standard error of `live_bytes`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub live_bytes_stderr: Option<u64>,
-    /// The most blocks that were live at a time.
+    /// Greatest number of blocks live at any time.
     pub peak_count: u64,
     /// Standard error of `peak_count`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_count_stderr: Option<u64>,
-    /// The most bytes that were live at a time.
+    /// Greatest number of bytes live at any time.
     pub peak_bytes: u64,
     /// Standard error of `peak_bytes`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak_bytes_stderr: Option<u64>,
-    /// When that was, in nanoseconds since the start.
+    /// Time of the peak of live bytes, in nanoseconds since the start.
     pub peak_at_ns: u64,
-    /// Temporary blocks; `None` where not all blocks are recorded.
+    /// Number of temporary blocks; `None` if not all blocks are recorded.
     pub temporary: Option<u64>,
-    /// Stacks seen.
+    /// Number of stacks.
     pub groups: u64,
 }
 
-/// What the kernel said of the target's memory.
+/// The target's memory as the kernel counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct KernelData {
     /// Bytes of the address space.
     pub vss_bytes: u64,
     /// Bytes of the resident set.
     pub rss_bytes: u64,
-    /// When, in nanoseconds since the start.
+    /// Time of the reading, in nanoseconds since the start.
     pub at_ns: u64,
 }
 
-/// Which recording something is about, and how far it is exact.
+/// The recording that a report is about, its completeness, and its totals.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Head {
-    /// Whose memory it is.
+    /// The recorded process.
     pub target: TargetData,
-    /// What was recorded, and how far it is exact.
+    /// The recording and its completeness.
     pub recording: RecordingData,
-    /// Which blocks the figures are of; none given: all.
+    /// The filter that selected the blocks; empty: all blocks.
     pub filter: Vec<FilterData>,
-    /// The moment that the figures are of, in nanoseconds since the start; `None`: the end.
+    /// The moment that the figures describe, in nanoseconds since the start; `None`: the end.
     pub at_ns: Option<u64>,
-    /// The figures of all blocks that are meant.
+    /// Figures of all selected blocks.
     pub totals: TotalsData,
-    /// What lists left out of them (`--ignore`, `--suppressions`).
+    /// Figures that suppression rules removed (`--ignore`, `--suppressions`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub suppressed: Option<SuppressedData>,
-    /// What shows that the recording does not see the memory that the target takes; for all blocks only.
+    /// Signs that the recording misses memory that the target takes; only for reports on all blocks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub unseen: Option<Unseen>,
-    /// Processes of the same program that do its work, and are not in the recording.
+    /// Worker processes of the same program, which are not recorded.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub workers: Vec<WorkerData>,
 }
 
-/// What lists left out.
+/// The stacks that suppression rules excluded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SuppressedData {
-    /// Stacks.
+    /// Number of stacks.
     pub stacks: u64,
-    /// Their figures.
+    /// Sums of their figures.
     #[serde(flatten)]
     pub sums: SumData,
-    /// Which lines of the lists left anything out.
+    /// The rules that excluded a stack.
     pub rules: Vec<RuleData>,
-    /// Lines that left nothing out.
+    /// Number of rules that excluded nothing.
     pub unused_rules: u64,
-    /// Modules with suppressions of their own that could not be read.
+    /// Modules whose embedded suppressions could not be read.
     pub unread: Vec<String>,
 }
 
-/// A line of a list. A stack that several name is counted for the first.
+/// A suppression rule. A stack that matches several counts for the first.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RuleData {
-    /// The line.
+    /// Text of the rule.
     pub rule: String,
-    /// The list.
+    /// Name of its list.
     pub from: String,
-    /// Stacks that it left out.
+    /// Number of stacks that it excluded.
     pub stacks: u64,
-    /// Their figures.
+    /// Sums of their figures.
     #[serde(flatten)]
     pub sums: SumData,
 }
@@ -278,7 +277,7 @@ impl SuppressedData {
 }
 
 impl Head {
-    /// Of a recording.
+    /// Collects the data of a recording.
     pub fn new(analysis: &Analysis, filter: &[FilterData]) -> Self {
         let all = filter.is_empty() && analysis.at_ns().is_none() && analysis.left_out().is_none();
         Self {
@@ -294,8 +293,7 @@ impl Head {
     }
 }
 
-/// Names come from the process that was recorded and from its files, and are shown on terminals: what
-/// could move a cursor is escaped.
+/// Escapes control characters: names come from the target and its files, and must not move the cursor of a terminal.
 pub(crate) fn shown(text: &str) -> String {
     if !text.contains(char::is_control) {
         return text.to_owned();

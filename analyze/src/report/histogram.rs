@@ -1,4 +1,4 @@
-//! Blocks by their size.
+//! Reports blocks by size.
 
 use super::rows::{Ask, Row, RowData, rows};
 use super::stats::calls;
@@ -10,36 +10,36 @@ use crate::query::{By, SIZE_CLASSES};
 use serde::Serialize;
 use std::fmt::{self, Write};
 
-/// Blocks by size: up to 8 bytes, up to 16, up to 32, and so on.
+/// A histogram of block sizes: up to 8 bytes, up to 16, up to 32, and so on.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Histogram {
     /// Version of this format: 1.
     pub version: u32,
-    /// Which recording.
+    /// Describes the recording.
     #[serde(flatten)]
     pub head: Head,
-    /// The kernel's last word on the target's memory.
+    /// The last reading of the target's memory.
     pub kernel: Option<KernelData>,
-    /// The earlier moment, in nanoseconds since the start.
+    /// The earlier moment of a comparison, in nanoseconds since the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_ns: Option<u64>,
-    /// The sizes, from the first to the last that there are blocks of.
+    /// The size classes, from the first to the last that has blocks.
     pub sizes: Vec<SizeData>,
 }
 
-/// Blocks of some sizes.
+/// Blocks of one size class.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct SizeData {
-    /// The smallest size that is meant.
+    /// The smallest size of the class.
     pub min_size: u64,
-    /// The largest.
+    /// The largest size of the class.
     pub max_size: u64,
-    /// The figures.
+    /// Figures of the class.
     #[serde(flatten)]
     pub row: RowData,
 }
 
-/// The smallest and the largest size of a class.
+/// Returns the smallest and the largest size of a class.
 pub(super) fn limits(class: usize) -> (u64, u64) {
     let max = |class: usize| 1u64.checked_shl(class as u32 + 3).unwrap_or(u64::MAX);
     let min = class.checked_sub(1).map_or(0, |c| max(c).saturating_add(1));
@@ -68,15 +68,15 @@ impl Histogram {
         })
     }
 
-    /// As JSON.
+    /// Returns the histogram as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// As text.
+    /// Returns the histogram as text.
     pub fn text(&self, style: Style) -> String {
         let mut out = self.head.text(style);
-        // Writing to a string does not fail.
+        // Writing to a string can't fail.
         let _ = self.write(style, &mut out);
         out
     }
@@ -92,7 +92,7 @@ impl Histogram {
     }
 }
 
-/// The rows of a histogram; or of what has changed.
+/// Returns the table of a histogram, or of its changes.
 pub(super) fn table(sizes: &[SizeData], temporary: bool, changes: bool) -> Table {
     let mut head = match changes {
         true => vec!["SIZES", "SIZE", "CHANGE", "COUNT", "CHANGE", "ALLOCATIONS"],
@@ -134,7 +134,7 @@ pub(super) fn table(sizes: &[SizeData], temporary: bool, changes: bool) -> Table
     table
 }
 
-/// `9 to 16 B`, `over 1.0 KiB to 2.0 KiB`.
+/// Formats a range of sizes: `9 to 16 B`, `over 1.0 KiB to 2.0 KiB`.
 fn range(min: u64, max: u64) -> String {
     if max == u64::MAX {
         return format!("more than {}", bytes(min - 1));
@@ -142,14 +142,14 @@ fn range(min: u64, max: u64) -> String {
     if max < 1024 {
         return format!("{min} to {max} B");
     }
-    // The power of two below it is the end of the row before.
+    // Print the power of two below the range, where the row before ends.
     format!("over {} to {}", bytes(min - 1), bytes(max))
 }
 
-/// Columns of the longest bar.
+/// Length of the longest bar in columns.
 const BAR: u64 = 32;
 
-/// A bar as long as its number is, in eighths of a column.
+/// Returns a bar proportional to a number, with a resolution of an eighth of a column.
 pub(super) fn bar(n: u64, most: u64) -> String {
     const PARTS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (u128::from(n) * u128::from(BAR * 8)).div_ceil(u128::from(most.max(1))) as usize;

@@ -1,4 +1,4 @@
-//! Blocks by the place that asked for them, with the stacks that lead there.
+//! Reports blocks by the place in the code that asked for them, with the stacks that lead there.
 
 use super::data::frames_of;
 use super::figures::FiguresData;
@@ -17,69 +17,69 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 
-/// Blocks by place.
+/// A report of blocks by place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Merged {
     /// Version of this format: 1.
     pub version: u32,
-    /// Which recording.
+    /// Describes the recording.
     #[serde(flatten)]
     pub head: Head,
-    /// The kernel's last word on the target's memory.
+    /// The last reading of the target's memory.
     pub kernel: Option<KernelData>,
-    /// What places and stacks are ordered by.
+    /// The key that places and stacks are sorted by.
     pub sort: SortKey,
-    /// The earlier moment, in nanoseconds since the start.
+    /// The earlier moment of a comparison, in nanoseconds since the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_ns: Option<u64>,
     /// The places that are shown.
     pub locations: Vec<LocationData>,
-    /// All other places: with them the places add up to the totals.
+    /// The sums of all other places: places and rest add up to the totals.
     pub rest: RestRowsData,
-    /// How the code addresses that were looked up could be named.
+    /// Statistics of the symbolised code addresses.
     pub symbols: SymbolsData,
 }
 
-/// A place that asked for memory: the innermost frame that is no allocator.
+/// A place that asked for memory: the innermost frame that is not an allocator.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LocationData {
-    /// Where; `None` for blocks without a stack.
+    /// Function, file and line; `None` for blocks without a stack.
     pub place: Option<PlaceData>,
-    /// The figures of all stacks.
+    /// Figures of all its stacks.
     #[serde(flatten)]
     pub row: RowData,
     /// The stacks that are shown.
     pub stacks: Vec<PathData>,
-    /// Its other stacks.
+    /// The sums of its other stacks.
     pub rest: RestRowsData,
 }
 
 /// A stack of a place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct PathData {
-    /// Its number in this recording, for `--stacks`.
+    /// Number of the stack in this recording, for `--stacks`.
     pub id: u32,
-    /// The figures.
+    /// Figures of the stack.
     #[serde(flatten)]
     pub row: RowData,
-    /// The stack was cut short: its outer frames are not known.
+    /// The stack was cut short: outer frames are missing.
     pub truncated: bool,
-    /// Which of the frames is the place.
+    /// Index of the frame that is the place.
     pub at: u64,
     /// The frames, innermost first.
     pub frames: Vec<FrameData>,
 }
 
-/// What the stacks of a place have.
+/// The stacks of a place.
 #[derive(Default)]
 struct Paths {
     place: Option<u32>,
-    /// Stacks, and which of their frames is the place.
+    /// Stacks, and the index of the frame that is the place.
     rows: Vec<(Row, usize)>,
 }
 
 impl Merged {
-    /// Puts blocks together.
+    /// Groups the blocks by place.
     ///
     /// # Errors
     /// If the index can't be read.
@@ -130,15 +130,15 @@ impl Merged {
         })
     }
 
-    /// As JSON.
+    /// Returns the report as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// As text.
+    /// Returns the report as text.
     pub fn text(&self, style: Style) -> String {
         let mut out = self.head.text(style);
-        // Writing to a string does not fail.
+        // Writing to a string can't fail.
         let _ = self.write(style, &mut out);
         out
     }
@@ -199,7 +199,7 @@ impl Paths {
     }
 }
 
-/// The figures of a row, in brackets.
+/// Formats the figures of a row, in brackets.
 fn figures(row: &RowData, sort: SortKey) -> String {
     match &row.change {
         None => bracketed(&row.figures, row, sort),
@@ -214,7 +214,7 @@ fn figures(row: &RowData, sort: SortKey) -> String {
     }
 }
 
-/// What a stack has of what is sorted by: `20.0 KiB in 3 blocks`, `7 of 9 allocations temporary`.
+/// Formats the value of a stack's sort key: `20.0 KiB in 3 blocks`, `7 of 9 allocations temporary`.
 fn brief(row: &RowData, sort: SortKey) -> String {
     if let Some(c) = &row.change {
         return format!("{} in {:+} blocks", signed_bytes(c.live_bytes), c.live_count);
@@ -241,7 +241,7 @@ fn brief(row: &RowData, sort: SortKey) -> String {
     }
 }
 
-/// `7 temporary of 9 allocations, 77.8 %`.
+/// Formats a number of temporary blocks: `7 temporary of 9 allocations, 77.8 %`.
 pub(super) fn temporary(n: u64, of: u64) -> String {
     let share = n as f64 * 100.0 / of.max(1) as f64;
     format!("{n} temporary of {}, {share:.1} %", count(of, "allocation", "allocations"))

@@ -1,7 +1,7 @@
 //! The report on a recording: which stacks hold the memory.
 //!
-//! A [`Report`] holds every figure; [`Report::json`] and [`Report::text`] only write it down, so
-//! both have the same numbers.
+//! A [`Report`] holds every figure; [`Report::json`] and [`Report::text`] only format them, so both have the same
+//! numbers.
 
 mod data;
 mod figures;

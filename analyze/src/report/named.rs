@@ -1,4 +1,4 @@
-//! How many frames have no name, and why.
+//! Counts the frames without a name, and the reasons.
 
 use super::Style;
 use super::head::shown;
@@ -8,28 +8,28 @@ use crate::symbols::Symbolizer;
 use serde::Serialize;
 use std::fmt;
 
-/// So many reasons are listed in text.
+/// Number of reasons listed in text.
 const REASONS: usize = 5;
 
-/// How the code addresses of what is shown could be named.
+/// Statistics of the symbolised code addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct SymbolsData {
-    /// Different code addresses that were looked up.
+    /// Number of distinct code addresses.
     pub addresses: u64,
-    /// Those without a function.
+    /// Number of those without a function.
     pub unnamed: u64,
-    /// Why, the most frequent first.
+    /// The reasons, the most frequent first.
     pub reasons: Vec<UnnamedData>,
 }
 
-/// Addresses without a function.
+/// Addresses without a function, for one reason and module.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct UnnamedData {
-    /// Path of their module; `None` if they are in none.
+    /// Path of the module; `None` for addresses outside of modules.
     pub module: Option<String>,
-    /// Why.
+    /// The reason.
     pub reason: &'static str,
-    /// How many.
+    /// Number of addresses.
     pub addresses: u64,
 }
 
@@ -44,7 +44,7 @@ impl SymbolsData {
         Self { addresses: symbols.looked_up(), unnamed, reasons }
     }
 
-    /// Says it, if there is anything to be said.
+    /// Writes the statistics if any address has no function.
     pub(super) fn write(&self, style: Style, out: &mut String) -> fmt::Result {
         if self.unnamed == 0 {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Frames without their addresses: what stacks have in common.
+//! Frames without their addresses, so that equal frames of different stacks can be matched.
 
 use super::FrameData;
 use super::head::shown;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A place in the code: the same for all addresses of a line, or of a function without lines.
+/// A place in the code: equal for all addresses of a source line, or of a function without line information.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
 pub struct PlaceData {
     /// The function, if it is known.
@@ -21,10 +21,10 @@ pub struct PlaceData {
     pub line: Option<u32>,
     /// Path of the module, if it is known.
     pub module: Option<String>,
-    /// Where the function is not known: the address as the module's file counts it, or without a
-    /// module the address itself, in hexadecimal.
+    /// If the function is not known: the address relative to the module's file or, without a module, the address
+    /// itself, in hexadecimal.
     pub offset: Option<String>,
-    /// Whether its code was put into that of the next frame.
+    /// Whether the compiler inlined the function into that of the next frame.
     pub inlined: bool,
 }
 
@@ -54,7 +54,7 @@ impl PlaceData {
     }
 }
 
-/// The places of a recording's stacks, each with a number.
+/// Numbers the places of a recording's stacks.
 pub(super) struct Places<'a> {
     analysis: &'a Analysis,
     pub symbols: Symbolizer<'a>,
@@ -80,7 +80,7 @@ impl<'a> Places<'a> {
         &self.places[id as usize]
     }
 
-    /// The places of a stack, innermost first.
+    /// Returns the places of a stack, innermost first.
     pub fn stack(&mut self, node: u32) -> Vec<u32> {
         let mut out = Vec::new();
         for pc in self.analysis.meta().stack(node) {
@@ -109,7 +109,7 @@ impl<'a> Places<'a> {
         id
     }
 
-    /// Which frame of a stack asked for the memory (see [`Askers`]).
+    /// Returns the index of the frame that asked for the memory (see [`Askers`]).
     pub fn asker(&mut self, stack: &[u32]) -> Option<usize> {
         let (analysis, symbols) = (self.analysis, &mut self.symbols);
         let askers = self.askers.get_or_insert_with(|| Askers::new(analysis, symbols));

@@ -1,4 +1,4 @@
-//! Rows: what is shown one after the other, each with its figures, the largest first.
+//! The rows of the reports, with their figures and their order.
 
 use super::SortKey;
 use super::figures::{Adder, FiguresData, SumData};
@@ -11,28 +11,28 @@ use crate::query::Query;
 use serde::Serialize;
 use std::cmp::Reverse;
 
-/// What a view shows, and how.
+/// Options of a report with rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ViewOptions {
-    /// How many rows; 0: all.
+    /// Number of rows to show; 0: all.
     pub top: usize,
-    /// What they are ordered by.
+    /// The key that rows are sorted by.
     pub sort: SortKey,
-    /// The smallest first.
+    /// Reverses the order: the smallest first.
     pub reverse: bool,
-    /// Also rows that have nothing of what is sorted by; they come last.
+    /// Also shows rows whose sort key is 0; they come last.
     pub empty: bool,
-    /// Ticks of the moment that the figures are of; `None`: the end.
+    /// Ticks of the moment that the figures describe; `None`: the end.
     pub at: Option<u64>,
-    /// Ticks of an earlier moment, the change since which is asked for.
+    /// Ticks of an earlier moment to compare with.
     pub base: Option<u64>,
-    /// How many stacks are shown of a location, and how many children of a node; 0: all.
+    /// Number of stacks of a place, or of children of a tree's node, to show; 0: all.
     pub paths: usize,
-    /// How many levels of a tree are shown; 0: all.
+    /// Number of levels of a tree to show; 0: all.
     pub depth: usize,
-    /// A tree begins with those who ask for memory, not with where threads begin.
+    /// The root of the tree is the function that asks for memory, not the start of the thread.
     pub bottom_up: bool,
-    /// The filter; only to be named.
+    /// The filter in effect, to be named in the output.
     pub filter: Vec<FilterData>,
 }
 
@@ -53,22 +53,22 @@ impl Default for ViewOptions {
     }
 }
 
-/// What a view is of.
+/// The input of a report with rows.
 pub struct Ask<'a> {
     /// The recording.
     pub index: &'a Index,
-    /// Which blocks.
+    /// Selects the blocks.
     pub query: &'a Query<'a>,
-    /// Their figures, at the moment that is asked for.
+    /// The figures of the selected blocks, at the moment that the options ask for.
     pub analysis: Analysis,
     /// The figures at the earlier moment.
     pub before: Option<Analysis>,
-    /// What is shown.
+    /// The options of the report.
     pub options: ViewOptions,
 }
 
 impl<'a> Ask<'a> {
-    /// Of the blocks that are meant.
+    /// Computes the figures of the selected blocks.
     ///
     /// # Errors
     /// If the index can't be read.
@@ -88,13 +88,13 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// A row in the making.
+/// A row before it is formatted.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Row {
     pub group: Group,
-    /// Its figures at the earlier moment, if there is one.
+    /// Its figures at the earlier moment, if it had blocks by then.
     pub before: Option<Group>,
-    /// The figures with those of all that it called.
+    /// Its figures including those of all functions that it called.
     pub total: Option<Adder>,
 }
 
@@ -110,7 +110,7 @@ impl Row {
         Some(before.to(&side(&self.group.figures)))
     }
 
-    /// What it is ordered by.
+    /// Returns the value of the sort key.
     pub fn value(&self, ask: &Ask<'_>) -> u64 {
         let sort = ask.options.sort;
         if let Some(c) = self.change() {
@@ -136,7 +136,7 @@ impl Row {
     }
 }
 
-/// Puts rows in order; returns how many of them are to be shown, of no more than `top`.
+/// Sorts rows; returns the number of rows to show, `top` at most.
 pub(super) fn order(ask: &Ask<'_>, rows: &mut [Row], top: usize) -> usize {
     let options = &ask.options;
     let again = |r: &Row| match (options.sort, options.base) {
@@ -158,27 +158,27 @@ pub(super) fn order(ask: &Ask<'_>, rows: &mut [Row], top: usize) -> usize {
     if top == 0 { most } else { top.min(most) }
 }
 
-/// The figures of a row.
+/// Figures of a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RowData {
-    /// The figures of its blocks.
+    /// Figures of its blocks.
     #[serde(flatten)]
     pub figures: FiguresData,
-    /// Age of its oldest live block, if it has one.
+    /// Age of its oldest live block in nanoseconds, if it has one.
     pub oldest_live_age_ns: Option<u64>,
-    /// When its first block was handed out, in nanoseconds since the start.
+    /// Time when its first block was allocated, in nanoseconds since the start.
     pub first_ns: Option<u64>,
-    /// When its last block was handed out.
+    /// Time when its last block was allocated, in nanoseconds since the start.
     pub last_ns: Option<u64>,
-    /// When the most of its bytes were first live.
+    /// Time of its peak of live bytes, in nanoseconds since the start.
     pub peak_at_ns: Option<u64>,
-    /// The figures with those of everything that was called from it.
+    /// Figures including those of all functions that it called.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total: Option<SumData>,
-    /// What it was at the earlier moment.
+    /// Figures at the earlier moment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Side>,
-    /// What has changed since then.
+    /// Change since the earlier moment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
 }
@@ -201,15 +201,15 @@ impl RowData {
     }
 }
 
-/// The rows that are not shown.
+/// The sums of the rows that are not shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct RestRowsData {
-    /// How many.
+    /// Number of these rows.
     pub rows: u64,
-    /// Their figures.
+    /// Sums of their figures.
     #[serde(flatten)]
     pub sums: SumData,
-    /// What has changed in them since the earlier moment.
+    /// Change of their sums since the earlier moment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
 }
@@ -229,7 +229,7 @@ impl RestRowsData {
     }
 }
 
-/// Groups by class, whose number is their node.
+/// Returns groups at the index that is their node: the number of their class.
 pub(super) fn by_class(groups: Vec<Group>, count: usize) -> Vec<Option<Group>> {
     let mut all = vec![None; count];
     for g in groups {
@@ -240,7 +240,7 @@ pub(super) fn by_class(groups: Vec<Group>, count: usize) -> Vec<Option<Group>> {
     all
 }
 
-/// What a class of an index is made of: rows by class, with those of the earlier moment.
+/// Computes the rows of `count` classes, with their figures at the earlier moment.
 pub(super) fn rows(
     ask: &Ask<'_>,
     by: crate::query::By<'_>,

@@ -1,11 +1,11 @@
-//! Which stacks come first.
+//! Sorts stacks by a key.
 
 use crate::Analysis;
 use crate::model::Group;
 use serde::Serialize;
 use std::cmp::Reverse;
 
-/// What groups are ordered by: the largest comes first.
+/// The key that groups are sorted by, the largest value first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SortKey {
@@ -14,27 +14,27 @@ pub enum SortKey {
     Size,
     /// Live blocks.
     Count,
-    /// The most bytes that were live at a time.
+    /// Greatest number of bytes live at any time.
     PeakSize,
-    /// The most blocks that were live at a time.
+    /// Greatest number of blocks live at any time.
     PeakCount,
-    /// Bytes ever handed out.
+    /// Bytes ever allocated.
     Allocated,
-    /// Blocks ever handed out; reallocations decide between equals.
+    /// Number of allocations; reallocations decide between equal groups.
     Allocations,
     /// Age of the oldest live block.
     Age,
     /// Temporary blocks.
     Temporary,
-    /// When the first block was handed out.
+    /// Time when the first block was allocated.
     First,
-    /// When the last block was handed out.
+    /// Time when the last block was allocated.
     Last,
     /// Time between the first block and the last.
     Interval,
-    /// When the most bytes were first live.
+    /// Time of the peak of live bytes.
     PeakAt,
-    /// Live bytes with those of all that it called, for functions, files and modules; else as
+    /// Live bytes including those of all called functions, for functions, files and modules; else as
     /// [`Size`](Self::Size).
     Total,
 }
@@ -57,12 +57,12 @@ impl SortKey {
         (SortKey::Total, "total"),
     ];
 
-    /// The name on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|k| k.0 == self).map_or("", |k| k.1)
     }
 
-    /// The value of a group; 0 if it has nothing of it.
+    /// Returns the value of a group; 0 if it has none.
     pub fn of(self, analysis: &Analysis, group: &Group) -> u64 {
         let (f, clock) = (&group.figures, &analysis.meta().clock);
         match self {
@@ -72,10 +72,10 @@ impl SortKey {
             SortKey::PeakCount => f.peak_count,
             SortKey::Allocated => f.allocated_bytes,
             SortKey::Allocations => f.allocations,
-            // Even a block that is no nanosecond old is older than none.
+            // Add 1, as 0 means that there is no live block.
             SortKey::Age => analysis.oldest_age_ns(group).map_or(0, |a| a.saturating_add(1)),
             SortKey::Temporary => f.temporary,
-            // As for the age.
+            // Add 1, as for the age.
             SortKey::First => clock.ns(group.first).saturating_add(1),
             SortKey::Last => clock.ns(group.last).saturating_add(1),
             SortKey::Interval => clock.between(group.first, group.last).saturating_add(1),
@@ -83,27 +83,26 @@ impl SortKey {
         }
     }
 
-    /// Whether a group has anything of it.
+    /// Returns whether a group has a value.
     pub fn has(self, analysis: &Analysis, group: &Group) -> bool {
         let again = self == SortKey::Allocations && group.figures.reallocations > 0;
         again || self.of(analysis, group) > 0
     }
 }
 
-/// What groups are ordered by, and from which end.
+/// A sort key and a direction.
 #[derive(Clone, Copy)]
 pub(super) struct Order<'a> {
     pub analysis: &'a Analysis,
     pub sort: SortKey,
-    /// The smallest first.
+    /// Reverses the order: the smallest first.
     pub reverse: bool,
 }
 
 impl Order<'_> {
-    /// All groups in order, and how many of them are to be shown: no more than `top`, unless that is
-    /// 0, and only those that have anything of the key, or `empty` ones as well. Equals are ordered
-    /// by their live, peak and allocated bytes, and then by number, so that the order is always the
-    /// same.
+    /// Sorts all groups, and returns how many of them to show: `top` at most, unless that is 0, and only groups that
+    /// have a value, unless `empty` is set. Equal groups are sorted by their live, peak and allocated bytes, and then
+    /// by number, so that the order is deterministic.
     pub fn top(&self, groups: &[Group], top: usize, empty: bool) -> (Vec<Group>, usize) {
         let sort = self.sort;
         let mut groups: Vec<_> = groups.iter().map(|g| (sort.of(self.analysis, g), *g)).collect();

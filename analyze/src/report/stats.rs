@@ -1,4 +1,4 @@
-//! Statistics: calls, rates, sizes, lifetimes, and who allocates the most.
+//! Computes statistics: calls, rates, sizes, lifetimes, and the places that allocate the most.
 
 use super::figures::FiguresData;
 use super::head::shown;
@@ -19,64 +19,64 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{self, Write};
 
-/// Statistics of the blocks that are meant.
+/// Statistics of the selected blocks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Stats {
     /// Version of this format: 1.
     pub version: u32,
-    /// Which recording; the calls of each function are in its hooks.
+    /// Describes the recording.
     #[serde(flatten)]
     pub head: Head,
-    /// The kernel's last word on the target's memory.
+    /// The last reading of the target's memory.
     pub kernel: Option<KernelData>,
-    /// Calls of each function, of the whole recording.
+    /// Number of calls of each function, for the whole recording.
     pub calls: Vec<CallsData>,
-    /// How long recording was on, up to the moment that is meant, in nanoseconds.
+    /// Time in which recording was on, up to the reported moment, in nanoseconds.
     pub recorded_ns: u64,
-    /// Allocations, by reallocation or not, in each second of that.
+    /// Allocations and reallocations per second of recorded time.
     pub allocations_per_second: f64,
-    /// Bytes handed out in each second of that.
+    /// Bytes allocated per second of recorded time.
     pub bytes_per_second: f64,
-    /// Bytes of a block, on average.
+    /// Mean size of a block in bytes.
     pub mean_size: f64,
-    /// Blocks by size.
+    /// Histogram of sizes.
     pub sizes: Vec<SizeData>,
-    /// Blocks by lifetime.
+    /// Histogram of lifetimes.
     pub lifetimes: Vec<LifetimeData>,
     /// The sizes with the most blocks.
     pub top_sizes_by_count: Vec<TopSizeData>,
     /// The sizes with the most bytes.
     pub top_sizes_by_bytes: Vec<TopSizeData>,
-    /// Blocks of sizes that are not told apart, as there were too many different ones.
+    /// Blocks of sizes that were not counted separately, as there were too many.
     pub other_sizes: TallyData,
     /// The places that made the most allocations.
     pub top_places_by_count: Vec<TopPlaceData>,
-    /// The places that got the most bytes.
+    /// The places that allocated the most bytes.
     pub top_places_by_bytes: Vec<TopPlaceData>,
-    /// How the code addresses that were looked up could be named.
+    /// Statistics of the symbolised code addresses.
     pub symbols: SymbolsData,
 }
 
-/// Calls of a function.
+/// Number of calls of a function.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CallsData {
-    /// Its name; several, if they are names of the same function.
+    /// Name of the function; several names if it has aliases.
     pub function: String,
     /// Path of its module.
     pub module: String,
-    /// Calls that were recorded.
+    /// Number of recorded calls.
     pub calls: u64,
 }
 
-/// Blocks and bytes.
+/// Number and bytes of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct TallyData {
-    /// Blocks ever handed out, by reallocation or not.
+    /// Number of blocks ever allocated, by reallocation or not.
     pub count: u64,
     /// Standard error of `count`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub count_stderr: Option<u64>,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub bytes: u64,
     /// Standard error of `bytes`, if it is an estimate.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -94,24 +94,24 @@ impl From<Tally> for TallyData {
     }
 }
 
-/// Blocks of some lifetimes.
+/// Blocks of one class of lifetimes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LifetimeData {
-    /// They lived at least so long; `None`: they are live.
+    /// Least lifetime in nanoseconds; `None` for live blocks.
     pub min_ns: Option<u64>,
-    /// They lived shorter than that; `None`: no limit.
+    /// Upper bound of the lifetimes in nanoseconds; `None`: no bound.
     pub below_ns: Option<u64>,
-    /// How many there are.
+    /// Number and bytes of these blocks.
     #[serde(flatten)]
     pub tally: TallyData,
 }
 
-/// A size.
+/// Blocks of one size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct TopSizeData {
-    /// Bytes of each of the blocks.
+    /// Size of each block in bytes.
     pub size: u64,
-    /// How many there are.
+    /// Number and bytes of these blocks.
     #[serde(flatten)]
     pub tally: TallyData,
 }
@@ -119,15 +119,15 @@ pub struct TopSizeData {
 /// A place that asked for memory.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct TopPlaceData {
-    /// Where; `None` for blocks without a stack.
+    /// Function, file and line; `None` for blocks without a stack.
     pub place: Option<PlaceData>,
-    /// What it got.
+    /// Sums of its blocks' figures.
     #[serde(flatten)]
     pub sums: super::SumData,
 }
 
 impl Stats {
-    /// Counts.
+    /// Computes the statistics.
     ///
     /// # Errors
     /// If the index can't be read.
@@ -171,13 +171,13 @@ impl Stats {
         })
     }
 
-    /// As JSON.
+    /// Returns the statistics as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 }
 
-/// Calls by function: several names of one are counted together.
+/// Returns the calls by function; aliases of a function are one entry.
 fn calls_of(analysis: &Analysis) -> Vec<CallsData> {
     let meta = analysis.meta();
     let mut by_index: BTreeMap<u32, CallsData> = BTreeMap::new();
@@ -218,7 +218,7 @@ fn lifetimes(tallies: &[Tally]) -> Vec<LifetimeData> {
     tallies.iter().enumerate().map(data).collect()
 }
 
-/// The places with the most allocations, and those with the most bytes.
+/// Returns the places with the most allocations, and those with the most bytes.
 fn places(ask: &Ask<'_>, top: usize) -> (SymbolsData, [Vec<TopPlaceData>; 2]) {
     let mut places = Places::new(ask.index.analysis());
     let mut by_place: HashMap<Option<u32>, Vec<Group>> = HashMap::new();
@@ -244,10 +244,10 @@ fn places(ask: &Ask<'_>, top: usize) -> (SymbolsData, [Vec<TopPlaceData>; 2]) {
 }
 
 impl Stats {
-    /// As text.
+    /// Returns the statistics as text.
     pub fn text(&self, style: Style) -> String {
         let mut out = self.head.text(style);
-        // Writing to a string does not fail.
+        // Writing to a string can't fail.
         let _ = self.write(style, &mut out);
         out
     }
@@ -341,7 +341,7 @@ impl Stats {
     }
 }
 
-/// Allocations of a row, by reallocation or not, with their error.
+/// Formats the number of allocations and reallocations of a row, with its standard error.
 pub(super) fn calls(f: &FiguresData) -> String {
     let error = f.allocations_stderr.zip(f.reallocations_stderr);
     let error = error.map(|(a, b)| (a as f64).hypot(b as f64).round() as u64);

@@ -1,4 +1,4 @@
-//! Tables of text: columns of numbers, and a name behind them.
+//! Formats tables: columns of numbers, with a name in the last column.
 
 use super::Style;
 use super::text::{BOLD, DIM, shorten};
@@ -53,7 +53,7 @@ impl Table {
     }
 }
 
-/// A title above a table or a list.
+/// Writes a title above a table or a list.
 pub(super) fn title(style: Style, text: &str, out: &mut String) -> fmt::Result {
     writeln!(out, "\n{}", style.paint(BOLD, text))
 }

@@ -1,4 +1,4 @@
-//! A report as text.
+//! Formats a report as text.
 
 use super::merged::temporary;
 use super::places::PlaceData;
@@ -8,18 +8,18 @@ use super::{AskedData, FiguresData, FrameData, GroupData, Head, Report, SortKey,
 use crate::unseen::workers_text;
 use std::fmt::{self, Write};
 
-/// How a report may look.
+/// The style of a text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Style {
-    /// With colours.
+    /// Use colours.
     pub color: bool,
-    /// Columns of the terminal; `None`: nothing is shortened.
+    /// Width of the terminal in columns; `None`: nothing is shortened.
     pub width: Option<usize>,
 }
 
-/// Shorter terminals are treated as if they had this width.
+/// Least width that is assumed of a terminal.
 const NARROWEST: usize = 60;
-/// So many functions that could not be hooked are listed.
+/// Number of functions that could not be hooked that are listed.
 const NOT_HOOKED: usize = 5;
 
 pub(super) const BOLD: &str = "1";
@@ -28,20 +28,20 @@ pub(super) const WARN: &str = "33";
 const FUNCTION: &str = "36";
 
 impl Report {
-    /// The report as text.
+    /// Returns the report as text.
     pub fn text(&self, style: Style) -> String {
         let mut out = String::new();
-        // Writing to a string does not fail.
+        // Writing to a string can't fail.
         let _ = Text { report: self, style, out: &mut out }.all();
         out
     }
 }
 
 impl Head {
-    /// The lines at the top of every report.
+    /// Returns the lines at the top of every report.
     pub fn text(&self, style: Style) -> String {
         let mut out = String::new();
-        // Writing to a string does not fail.
+        // Writing to a string can't fail.
         let _ = HeadText { head: self, style, out: &mut out }.header();
         out
     }
@@ -58,7 +58,7 @@ impl Style {
     }
 }
 
-/// The frames of a stack, a line each.
+/// Writes the frames of a stack, a line each.
 pub(crate) fn frame_lines(
     frames: &[FrameData],
     truncated: bool,
@@ -79,7 +79,7 @@ pub(crate) fn frame_lines(
 
 const CUT_SHORT: &str = "  .. cut short: the outer frames are not known";
 
-/// The frames outside of a place, further in than the place itself.
+/// Writes the frames outside of a place, indented and numbered from 1.
 pub(super) fn printable_frames(
     frames: &[FrameData],
     truncated: bool,
@@ -95,7 +95,7 @@ pub(super) fn printable_frames(
     Ok(())
 }
 
-/// A place in a line: `insert cache.c:7 (server)`.
+/// Formats a place in one line: `insert cache.c:7 (server)`.
 pub(super) fn place_line(p: &PlaceData) -> String {
     let mut text = match (&p.function, &p.offset) {
         (Some(name), _) => printable(name),
@@ -105,7 +105,7 @@ pub(super) fn place_line(p: &PlaceData) -> String {
     if p.inlined {
         text.push_str(" [inlined]");
     }
-    // Writing to a string does not fail.
+    // Writing to a string can't fail.
     let _ = match (&p.file, p.line) {
         (Some(file), Some(line)) => write!(text, " {}:{line}", printable(file)),
         (Some(file), None) => write!(text, " {}", printable(file)),
@@ -117,7 +117,8 @@ pub(super) fn place_line(p: &PlaceData) -> String {
     text
 }
 
-/// Who asked for blocks, and through what: `open_session leak.cpp:10, by std::vector::resize`.
+/// Writes the place that asked for blocks, and the library function or wrapper it called: `open_session leak.cpp:10, by
+/// std::vector::resize`.
 pub(crate) fn asked_line(asked: Option<&AskedData>, style: Style, out: &mut String) -> fmt::Result {
     let Some(asked) = asked else { return Ok(()) };
     let mut text = place_line(&PlaceData { module: None, ..asked.place.clone() });
@@ -132,7 +133,7 @@ pub(crate) fn asked_line(asked: Option<&AskedData>, style: Style, out: &mut Stri
     writeln!(out, "{}", style.paint(FUNCTION, &text))
 }
 
-/// When something of a row was.
+/// Times of a row, in nanoseconds.
 #[derive(Clone, Copy, Default)]
 struct Times {
     age: Option<u64>,
@@ -141,7 +142,7 @@ struct Times {
     peak: Option<u64>,
 }
 
-/// The figures of a row, with what it is sorted by.
+/// Formats the figures of a row, including its sort key.
 pub(super) fn bracketed(f: &FiguresData, row: &RowData, sort: SortKey) -> String {
     let times = Times {
         age: row.oldest_live_age_ns,
@@ -161,7 +162,7 @@ fn figures_text(f: &FiguresData, t: Times, sort: SortKey) -> String {
         about_bytes(f.peak_bytes, f.peak_bytes_stderr)
     );
     let time = |t: Option<u64>| t.map_or("-".to_owned(), duration);
-    // Writing to a string does not fail.
+    // Writing to a string can't fail.
     let _ = write!(text, " [age: {}]", time(t.age));
     let _ = match sort {
         SortKey::Allocated => {
@@ -220,7 +221,7 @@ impl HeadText<'_> {
         self.line("program", &format!("{title}: {}", printable(&target.exe)))?;
         let on = rec.parts.iter().fold(0u64, |s, p| s.saturating_add(p.end_ns - p.start_ns));
         let mut time = duration(rec.duration_ns);
-        // A few milliseconds pass before recording is first on; they are no pause.
+        // A few milliseconds pass before recording is on for the first time; they do not count as a pause.
         if rec.parts.len() != 1 || on < rec.duration_ns / 20 * 19 {
             let _ = write!(time, " ({} of it on)", duration(on));
         }
@@ -267,7 +268,7 @@ impl HeadText<'_> {
         self.exactness()
     }
 
-    /// What the recording does not see.
+    /// Writes signs that the recording misses memory.
     fn unseen(&mut self) -> fmt::Result {
         let unseen = self.head.unseen.iter().flat_map(|u| &u.text);
         let workers = workers_text(&self.head.workers);
@@ -279,7 +280,7 @@ impl HeadText<'_> {
         Ok(())
     }
 
-    /// What lists left out.
+    /// Writes the figures that suppression rules removed.
     fn suppressed(&mut self) -> fmt::Result {
         let Some(s) = &self.head.suppressed else { return Ok(()) };
         let what = |sums: &SumData, stacks: u64| {
@@ -301,7 +302,7 @@ impl HeadText<'_> {
         Ok(())
     }
 
-    /// Which blocks are in the recording, if not all are.
+    /// Writes which blocks are recorded, unless all are.
     fn capture(&mut self) -> fmt::Result {
         let Some(c) = &self.head.recording.capture else { return Ok(()) };
         if c.is_sampled() {
@@ -495,13 +496,13 @@ impl Text<'_> {
     }
 }
 
-/// `20.0 KiB in 3 blocks`, `20.0 KiB live in 3 blocks`.
+/// Formats bytes and blocks: `20.0 KiB in 3 blocks`, `20.0 KiB live in 3 blocks`.
 fn live(how: &str, b: u64, b_error: Option<u64>, n: u64, n_error: Option<u64>) -> String {
     format!("{} {how} {}", about_bytes(b, b_error), about(n, n_error, "block", "blocks"))
 }
 
-/// `  0 0x00007f.. function+0x12 (inlined) at file.c:7 (libx.so+0x1234)`; on a terminal no
-/// longer than its lines.
+/// Formats a frame: `  0 0x00007f.. function+0x12 (inlined) at file.c:7 (libx.so+0x1234)`. It fits into a line of the
+/// terminal.
 fn frame(style: Style, i: usize, f: &FrameData) -> String {
     let address = f.address.strip_prefix("0x").unwrap_or(&f.address);
     let head = format!("{i:>3} 0x{address:0>16} ");
@@ -532,7 +533,7 @@ fn frame(style: Style, i: usize, f: &FrameData) -> String {
     format!("{head}{function}{offset}{inlined}{place}{module}")
 }
 
-/// What to say if no group has anything of a key.
+/// Returns the message for a report without rows, given its sort key.
 fn nothing(sort: SortKey) -> &'static str {
     match sort {
         SortKey::Size | SortKey::Count | SortKey::Age => {
@@ -543,7 +544,7 @@ fn nothing(sort: SortKey) -> &'static str {
     }
 }
 
-/// The last part of a path.
+/// Returns the last component of a path.
 pub(super) fn base(path: &str) -> &str {
     path.rsplit('/').find(|s| !s.is_empty()).unwrap_or(path)
 }
@@ -552,7 +553,8 @@ fn chars(s: &str) -> usize {
     s.chars().count()
 }
 
-/// Names come from the target and the recording: none shall move the cursor, or break a line.
+/// Escapes control characters: names come from the target and the recording, and must not move the cursor or break a
+/// line.
 pub(super) fn printable(s: &str) -> String {
     if !s.contains(char::is_control) {
         return s.to_owned();
@@ -562,7 +564,7 @@ pub(super) fn printable(s: &str) -> String {
         .collect()
 }
 
-/// Cuts the middle out of what is longer than `most`.
+/// Replaces the middle of a text that is longer than `most`.
 pub(super) fn shorten(s: &str, most: usize) -> String {
     let n = chars(s);
     if n <= most {

@@ -1,5 +1,5 @@
-//! Blocks by their stacks, as a tree: from where threads begin inwards, or from those who ask for
-//! memory outwards.
+//! Reports blocks by stack, as a tree: from the start of the threads inwards, or from the functions that ask for memory
+//! outwards.
 
 use super::figures::{Adder, SumData};
 use super::named::SymbolsData;
@@ -12,10 +12,10 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::HashMap;
 
-/// No tree is deeper: whoever reads it may follow it by recursion.
+/// Greatest depth of a tree, as its readers may use recursion.
 pub const DEEPEST: usize = 512;
 
-/// A node with less than this part of the whole is not shown by itself, unless all are asked for.
+/// Nodes with less than one of this many parts of the total are summed up, unless all are asked for.
 const LEAST: u64 = 1000;
 
 /// A tree of stacks.
@@ -23,69 +23,69 @@ const LEAST: u64 = 1000;
 pub struct Tree {
     /// Version of this format: 1.
     pub version: u32,
-    /// Which recording.
+    /// Describes the recording.
     #[serde(flatten)]
     pub head: Head,
-    /// The kernel's last word on the target's memory.
+    /// The last reading of the target's memory.
     pub kernel: Option<KernelData>,
-    /// The root is who asks for memory, its children are who called it.
+    /// The root's children are the functions that ask for memory, and their children are the callers.
     pub bottom_up: bool,
-    /// What children are ordered by.
+    /// The key that children are sorted by.
     pub sort: SortKey,
-    /// The earlier moment, in nanoseconds since the start.
+    /// The earlier moment of a comparison, in nanoseconds since the start.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub base_ns: Option<u64>,
-    /// All stacks.
+    /// The root: all stacks.
     pub tree: NodeData,
-    /// How the code addresses that were looked up could be named.
+    /// Statistics of the symbolised code addresses.
     pub symbols: SymbolsData,
 }
 
-/// A node: all stacks that have its frames in common.
+/// A node: all stacks that begin with the same frames.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct NodeData {
-    /// Its frame; `None` for the root, and where `what` says why.
+    /// Its frame; `None` for the root, and for nodes with `what`.
     pub place: Option<PlaceData>,
-    /// What it is instead of a frame.
+    /// Text for a node that is not a frame.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub what: Option<&'static str>,
-    /// The figures of all its stacks.
+    /// Figures of all its stacks.
     #[serde(flatten)]
     pub sums: SumData,
-    /// When the first of these blocks was handed out, in nanoseconds since the start.
+    /// Time when the first of its blocks was allocated, in nanoseconds since the start.
     pub first_ns: u64,
-    /// When the last of these blocks was handed out.
+    /// Time when the last of its blocks was allocated, in nanoseconds since the start.
     pub last_ns: u64,
-    /// What it was at the earlier moment.
+    /// Figures at the earlier moment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub before: Option<Side>,
-    /// What has changed since then.
+    /// Change since the earlier moment.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub change: Option<Change>,
-    /// The figures of the stacks that end here, or go deeper than is shown.
+    /// Figures of the stacks that end here, or continue deeper than is shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub own: Option<SumData>,
-    /// Some of its stacks go on, deeper than is shown.
+    /// Some of its stacks continue deeper than is shown.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub deeper: bool,
-    /// What comes next, the largest first.
+    /// The next frames, the largest first.
     pub children: Vec<NodeData>,
-    /// Children that are not shown.
+    /// Sums of the children that are not shown.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rest: Option<RestNodeData>,
 }
 
-/// Children that are not shown.
+/// Sums of the children that are not shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct RestNodeData {
-    /// How many.
+    /// Number of these children.
     pub nodes: u64,
-    /// Their figures.
+    /// Sums of their figures.
     #[serde(flatten)]
     pub sums: SumData,
 }
 
-/// What a node stands for.
+/// The kind of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum What {
     All,
@@ -170,12 +170,12 @@ impl Node {
 }
 
 impl SortKey {
-    /// Whether the values of a tree's nodes add up to those of their parents.
+    /// Returns whether the values of children add up to that of their parent.
     fn adds_up(self) -> bool {
         !matches!(self, SortKey::Age | SortKey::First | SortKey::Last | SortKey::Interval)
     }
 
-    /// Whether a tree has it: peaks of stacks do not add up to those of a node.
+    /// Returns whether trees can be sorted by this key: peaks of stacks do not add up.
     pub fn is_of_trees(self) -> bool {
         !matches!(self, SortKey::PeakSize | SortKey::PeakCount | SortKey::PeakAt)
     }
@@ -288,7 +288,7 @@ impl Builder<'_> {
 }
 
 impl Tree {
-    /// Makes the tree of the blocks that are meant.
+    /// Builds the tree of the selected blocks.
     pub fn new(ask: &Ask<'_>) -> Self {
         let depth = match ask.options.depth {
             0 => DEEPEST,
@@ -318,7 +318,7 @@ impl Tree {
         }
     }
 
-    /// As JSON.
+    /// Returns the tree as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }

@@ -1,5 +1,5 @@
-//! A tree as text: a line for each node, in columns. Nodes with one child only are followed by it on
-//! the same level, so that deep stacks do not run out of the terminal.
+//! Formats a tree as text: a line for each node, in columns. An only child is on the same level as its parent, so that
+//! deep stacks fit the terminal.
 
 use super::table::Table;
 use super::text::place_line;
@@ -9,10 +9,10 @@ use super::{SortKey, Style, SumData};
 use std::fmt::{self, Write};
 
 impl Tree {
-    /// As text.
+    /// Returns the tree as text.
     pub fn text(&self, style: Style) -> String {
         let mut out = self.head.text(style);
-        // Writing to a string does not fail.
+        // Writing to a string can't fail.
         let _ = self.write(style, &mut out);
         out
     }
@@ -38,7 +38,7 @@ impl Tree {
         match (&n.place, n.what) {
             (Some(p), _) => source.push_str(&place_line(p)),
             (None, Some(what)) => {
-                // Writing to a string does not fail.
+                // Writing to a string can't fail.
                 let _ = write!(source, "({what})");
             }
             (None, None) => source.push_str(if self.bottom_up { "(all)" } else { "(root)" }),

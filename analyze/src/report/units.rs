@@ -1,8 +1,8 @@
-//! Sizes and times as people read them.
+//! Formats sizes, counts and times.
 
 const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
-/// Which unit suits.
+/// Returns the index of the unit for a number of bytes.
 fn unit(n: u64) -> usize {
     if n < 1024 {
         return 0;
@@ -21,18 +21,19 @@ fn in_unit(n: u64, unit: usize) -> String {
     if unit == 0 { n.to_string() } else { format!("{:.1}", n as f64 / 1024f64.powi(unit as i32)) }
 }
 
-/// Bytes in binary units: `512 B`, `22.7 KiB`.
+/// Formats bytes in binary units: `512 B`, `22.7 KiB`.
 pub fn bytes(n: u64) -> String {
     about_bytes(n, None)
 }
 
-/// A difference: `+22.7 KiB`, `-1 B`.
+/// Formats a difference in bytes: `+22.7 KiB`, `-1 B`.
 pub fn signed_bytes(n: i64) -> String {
     let sign = if n < 0 { '-' } else { '+' };
     format!("{sign}{}", bytes(n.unsigned_abs()))
 }
 
-/// Bytes with a standard error, if there is any: `22.7 KiB ±1.3`. One that is too small for the unit has its own.
+/// Formats bytes with their standard error, if there is one: `22.7 KiB ±1.3`. An error that is too small for the unit
+/// has its own.
 pub fn about_bytes(n: u64, error: Option<u64>) -> String {
     let unit = unit(n);
     let text = format!("{} {}", in_unit(n, unit), UNITS[unit]);
@@ -43,17 +44,17 @@ pub fn about_bytes(n: u64, error: Option<u64>) -> String {
     }
 }
 
-/// A number with a standard error: `123 ±11`.
+/// Formats a number with its standard error: `123 ±11`.
 pub fn about_number(n: u64, error: Option<u64>) -> String {
     error.filter(|e| *e > 0).map_or(n.to_string(), |e| format!("{n} ±{e}"))
 }
 
-/// A count with a standard error: `123 ±11 blocks`.
+/// Formats a count with its standard error: `123 ±11 blocks`.
 pub fn about(n: u64, error: Option<u64>, one: &str, many: &str) -> String {
     format!("{} {}", about_number(n, error), if n == 1 { one } else { many })
 }
 
-/// A duration: `850 ns`, `6.2 ms`, `12.3 s`, `4m 05s`, `3h 07m`, `2d 04h`.
+/// Formats a duration: `850 ns`, `6.2 ms`, `12.3 s`, `4m 05s`, `3h 07m`, `2d 04h`.
 pub fn duration(ns: u64) -> String {
     let f = ns as f64;
     let s = ns / 1_000_000_000;
@@ -68,7 +69,7 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
-/// `1 thread`, `2 threads`.
+/// Formats a count: `1 thread`, `2 threads`.
 pub fn count(n: u64, one: &str, many: &str) -> String {
     format!("{n} {}", if n == 1 { one } else { many })
 }

@@ -1,22 +1,22 @@
-//! Names that are left out of a recording that is given away, as bytehound does it: partly, when only the
-//! last parts of paths stay; fully, when every name is replaced by a number.
+//! Removes names from a recording before it is given away, as bytehound does: partially, by reducing paths to their
+//! last component, or fully, by replacing every name by a number.
 
 use prof_trace::records::{Hooks, Module, Symbols, Target, Thread};
 use std::collections::HashMap;
 
-/// What becomes of names.
+/// The degree to which names are removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Anonymize {
-    /// They stay.
+    /// Names stay.
     #[default]
     None,
-    /// Paths lose their folders, the command line is left out.
+    /// Paths lose their folders, and the command line is removed.
     Partial,
-    /// Functions, files, modules, threads and the program have numbers in place of names.
+    /// Functions, files, modules, threads and the program get numbers in place of names.
     Full,
 }
 
-/// Names of one kind, by number.
+/// Numbers the names of one kind.
 #[derive(Default)]
 struct Numbers(HashMap<String, usize>);
 
@@ -28,7 +28,7 @@ impl Numbers {
     }
 }
 
-/// Replaces names, the same by the same.
+/// Replaces names; equal names get equal replacements.
 #[derive(Default)]
 pub(super) struct Names {
     how: Anonymize,
@@ -37,7 +37,7 @@ pub(super) struct Names {
     functions: Numbers,
 }
 
-/// The last part of a path.
+/// Returns the last component of a path.
 fn base(path: &str) -> String {
     path.rsplit('/').find(|s| !s.is_empty()).unwrap_or(path).to_owned()
 }
@@ -65,7 +65,7 @@ impl Names {
         }
     }
 
-    /// The path of a module. What is no path (`[vdso]`) is the kernel's.
+    /// Returns the replacement for the path of a module. Names that are not paths (`[vdso]`) are the kernel's and stay.
     fn module_path(&mut self, path: &str) -> String {
         match self.how {
             _ if path.starts_with('[') => path.to_owned(),
@@ -90,7 +90,7 @@ impl Names {
         for k in &mut h.not_hooked {
             k.module = self.module_path(&k.module);
             k.function = self.function(&k.function);
-            // A reason may name files.
+            // The reason may contain a path.
             let partial = self.how == Anonymize::Partial && k.reason.contains('/');
             if partial || self.how == Anonymize::Full {
                 k.reason = "not said".into();
@@ -113,12 +113,12 @@ impl Names {
         }
     }
 
-    /// Whether symbols of a module stay.
+    /// Returns whether symbols of a module stay.
     pub(super) fn keeps(&self, _: &Symbols) -> bool {
         self.how != Anonymize::Full
     }
 
-    /// Whether files stay.
+    /// Returns whether the modules' files stay.
     pub(super) fn keeps_files(&self) -> bool {
         self.how == Anonymize::None
     }

@@ -1,7 +1,7 @@
-//! Taking out what is kept in a recording: files, symbol tables, the list of modules.
+//! Extracts files, symbol tables and the list of modules from a recording.
 //!
-//! Names come from the recording, which nobody vouches for: each part of a path loses what could lead out
-//! of the folder, the folder is new, and nothing in it is written over or followed.
+//! Names in a recording are untrusted: components of a path that could lead out of the folder are removed, the folder
+//! is new, and no file in it is overwritten or link followed.
 
 use super::RewriteError;
 use crate::Analysis;
@@ -14,32 +14,32 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// The longest part of a path.
+/// Greatest length of a path component.
 const PART: usize = 200;
-/// The most parts of a path.
+/// Greatest number of path components.
 const PARTS: usize = 40;
-/// The most files.
+/// Greatest number of files.
 const FILES: usize = 100_000;
 
-/// How to extract.
+/// Options of an extraction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtractOptions {
-    /// The most bytes that may be written.
+    /// Greatest number of bytes to write.
     pub most: u64,
 }
 
-/// What was taken out.
+/// Result of an extraction.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extracted {
-    /// Files of the target, with their bytes; those that are cut off are said to be in `notes`.
+    /// Paths and lengths of the target's files; `notes` names those that are incomplete.
     pub files: Vec<(PathBuf, u64)>,
-    /// Symbol tables.
+    /// Paths of the symbol tables.
     pub tables: Vec<PathBuf>,
-    /// What a reader should know.
+    /// Facts that a reader should know.
     pub notes: Vec<String>,
 }
 
-/// A path below a folder that is made of a name which nobody vouches for; `None` if nothing is left of it.
+/// Converts an untrusted name to a relative path without unsafe components; `None` if nothing is left of it.
 fn safe(name: &str) -> Option<PathBuf> {
     let part = |s: &str| -> Option<String> {
         let text: String = s
@@ -57,7 +57,7 @@ fn safe(name: &str) -> Option<PathBuf> {
     (!parts.is_empty() && parts.len() <= PARTS).then(|| parts.iter().collect())
 }
 
-/// A file that is being put together.
+/// A file that is being written.
 struct Open {
     file: File,
     path: PathBuf,
@@ -73,10 +73,10 @@ struct Extractor<'a> {
     done: Extracted,
 }
 
-/// Takes everything out of a recording into a new folder.
+/// Extracts everything from a recording into a new folder.
 ///
 /// # Errors
-/// If the recording can't be read, the folder is there already, or not everything can be written.
+/// If the recording can't be read, the folder exists already, or a file can't be written.
 pub fn extract(
     path: &Path,
     dir: &Path,
@@ -115,7 +115,7 @@ impl Extractor<'_> {
         move |e| RewriteError::Write(name, e)
     }
 
-    /// Takes from what may be written.
+    /// Subtracts from the number of bytes that may still be written.
     fn spend(&mut self, n: u64) -> Result<(), RewriteError> {
         let Some(left) = self.left.checked_sub(n) else {
             let most = crate::report::units::bytes(self.most);
@@ -127,7 +127,7 @@ impl Extractor<'_> {
         Ok(())
     }
 
-    /// Makes a new file. None is written over, and no link followed: the folder is ours.
+    /// Creates a new file. It overwrites nothing and follows no link, as the folder is prof's own.
     fn create(&mut self, below: &str, name: &Path) -> Result<(File, PathBuf), RewriteError> {
         let path = self.dir.join(below).join(name);
         if let Some(dir) = path.parent() {
@@ -137,7 +137,7 @@ impl Extractor<'_> {
         Ok((file, path))
     }
 
-    /// A piece of a file.
+    /// Writes a piece of a file.
     fn piece(&mut self, payload: &[u8]) -> Result<(), RewriteError> {
         let Some(part) = FilePart::decode(payload) else { return Ok(()) };
         self.spend(part.bytes.len() as u64)?;
@@ -182,7 +182,7 @@ impl Extractor<'_> {
         }
     }
 
-    /// Symbol tables as text: address, size, name.
+    /// Writes the symbol tables as text: address, size, name.
     fn tables(&mut self, analysis: &Analysis) -> Result<(), RewriteError> {
         let meta = analysis.meta();
         for (number, m) in &meta.modules {
@@ -207,7 +207,7 @@ impl Extractor<'_> {
         Ok(())
     }
 
-    /// The modules, a line each.
+    /// Writes the list of modules, a line each.
     fn modules(&mut self, analysis: &Analysis) -> Result<(), RewriteError> {
         let mut text = String::new();
         for m in analysis.meta().modules.values() {

@@ -1,5 +1,5 @@
-//! Recordings made of others: [`strip`] leaves short-lived blocks out, [`pack`] puts everything in that is
-//! needed to read them anywhere, [`extract`] takes files out again.
+//! Makes recordings from others: [`strip`] removes short-lived blocks, [`pack`] adds everything that is needed to read
+//! a recording on another machine, [`extract`] takes the added files out.
 
 mod anonymous;
 mod extract;
@@ -17,22 +17,22 @@ pub use extract::{ExtractOptions, Extracted, extract};
 pub use pack::{PackOptions, Packed, pack};
 pub use strip::{Stripped, strip};
 
-/// Why no recording was made.
+/// Why a recording could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum RewriteError {
-    /// The recording can't be read.
+    /// The recording could not be read.
     #[error(transparent)]
     Recording(#[from] Error),
-    /// Its index can't be read.
+    /// Its index could not be read.
     #[error(transparent)]
     Damaged(#[from] Damaged),
-    /// The index can't be asked.
+    /// The query on the index failed.
     #[error(transparent)]
     Query(#[from] QueryError),
-    /// The output can't be written.
+    /// This output could not be written.
     #[error("cannot write {0}: {1}")]
     Write(String, io::Error),
-    /// What is to be taken out would be too large.
+    /// The files to extract are larger than allowed.
     #[error("{0}")]
     TooMuch(String),
 }

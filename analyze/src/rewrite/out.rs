@@ -1,4 +1,4 @@
-//! Writing a recording.
+//! Writes a recording.
 
 use crate::load::Clock;
 use prof_trace::chunk;
@@ -10,7 +10,7 @@ use std::io::{self, Write};
 
 /// Shorter payloads are not compressed.
 const WORTH_IT: usize = 256;
-/// So many passes are kept for each second.
+/// Number of the collector's passes that are kept per second.
 const PASSES: u64 = 10;
 
 /// A recording that is being written.
@@ -18,12 +18,12 @@ pub(super) struct Out<'a> {
     out: &'a mut dyn Write,
     packer: Packer,
     payload: Vec<u8>,
-    /// Bytes written.
+    /// Number of bytes written.
     pub bytes: u64,
 }
 
 impl<'a> Out<'a> {
-    /// Begins a file.
+    /// Writes the header of a file.
     pub(super) fn new(out: &'a mut dyn Write) -> io::Result<Self> {
         let header = chunk::file_header();
         out.write_all(&header)?;
@@ -31,13 +31,13 @@ impl<'a> Out<'a> {
         Ok(Self { out, packer: Packer::new(), payload: Vec::new(), bytes })
     }
 
-    /// Writes a chunk, behind the events that were given.
+    /// Writes a chunk behind the waiting events.
     pub(super) fn put(&mut self, kind: u16, payload: &[u8]) -> io::Result<()> {
         self.flush()?;
         self.put_before(kind, payload)
     }
 
-    /// Writes a chunk, in front of the events that wait.
+    /// Writes a chunk in front of the waiting events.
     pub(super) fn put_before(&mut self, kind: u16, payload: &[u8]) -> io::Result<()> {
         let mut bytes = Vec::with_capacity(payload.len() + chunk::CHUNK_HEADER);
         chunk::put(&mut bytes, kind, payload);
@@ -45,7 +45,7 @@ impl<'a> Out<'a> {
         self.out.write_all(&bytes)
     }
 
-    /// Writes a chunk that describes, compressed if that pays, in front of the events that wait.
+    /// Writes a chunk other than events in front of the waiting events, compressed if that pays.
     pub(super) fn put_zipped(&mut self, kind: u16, payload: &[u8]) -> io::Result<()> {
         let zipped = (payload.len() >= WORTH_IT).then(|| Zipped::encode(kind, payload)).flatten();
         match zipped.filter(|z| z.len() < payload.len()) {
@@ -57,7 +57,7 @@ impl<'a> Out<'a> {
     /// Adds events of a thread.
     pub(super) fn events(&mut self, thread: u32, events: &[Event]) -> io::Result<()> {
         for part in events.chunks(MAX_EVENTS / 2) {
-            // As many as so many bytes can be.
+            // Reserve room for the greatest number of bytes that these events can take.
             let bytes = part.len() * 2;
             if !self.packer.has_room(bytes) {
                 self.flush()?;
@@ -73,7 +73,7 @@ impl<'a> Out<'a> {
         Ok(())
     }
 
-    /// Writes the events that wait.
+    /// Writes the waiting events.
     pub(super) fn flush(&mut self) -> io::Result<()> {
         if self.packer.events() == 0 {
             return Ok(());
@@ -87,9 +87,9 @@ impl<'a> Out<'a> {
     }
 }
 
-/// Which passes of the collector are kept: those that the clock goes by, so that times are the same to the
-/// nanosecond; enough for the order of events; and all that say how large the target is. One that is left
-/// out makes one of two: what FORMAT.md says of the order of events holds for that as well.
+/// Chooses the collector's passes that are kept: those that the clock needs, so that times stay the same to the
+/// nanosecond; enough for the order of events; and all that tell the size of the target. To leave out a pass is to join
+/// two, for which FORMAT.md's rules on the order of events hold as well.
 pub(super) struct Passes {
     clock: Clock,
     step: u64,

@@ -1,6 +1,6 @@
-//! Putting everything into a recording that is needed to read it anywhere: every code address looked up (with
-//! inlined functions, files and lines), the symbols of all modules, their files if wanted; all compressed as
-//! well as it can be.
+//! Adds everything to a recording that is needed to read it on another machine: names of all code addresses (with
+//! inlined functions, files and lines), the symbols of all modules, and on request their files; all compressed as well
+//! as possible.
 
 use super::RewriteError;
 use super::anonymous::{Anonymize, Names};
@@ -18,41 +18,41 @@ use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::path::Path;
 
-/// Bytes of a piece of a file.
+/// Number of bytes of a piece of a file.
 const PIECE: usize = 8 << 20;
-/// Code addresses of a chunk.
+/// Number of code addresses of a chunk.
 const ADDRESSES: usize = 100_000;
 
-/// How to pack.
+/// Options of packing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PackOptions {
-    /// What becomes of names.
+    /// The degree to which names are removed.
     pub anonymize: Anonymize,
-    /// Put the files of the modules in, and those with their debug information.
+    /// Add the files of the modules, and their debug files.
     pub files: bool,
 }
 
-/// What was packed.
+/// Result of packing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Packed {
-    /// Bytes of the recording before.
+    /// Length of the recording before.
     pub bytes_before: u64,
-    /// Bytes of it now.
+    /// Length of the packed recording.
     pub bytes: u64,
-    /// Code addresses.
+    /// Number of code addresses.
     pub addresses: u64,
-    /// Those of which no function is known.
+    /// Number of code addresses without a function.
     pub unknown: u64,
-    /// Files that were put in.
+    /// Number of files added.
     pub files: u64,
-    /// Bytes of those files.
+    /// Bytes of these files.
     pub file_bytes: u64,
 }
 
-/// Writes a recording that can be read anywhere.
+/// Packs a recording.
 ///
 /// # Errors
-/// If the recording can't be read, or the output not be written.
+/// If the recording can't be read, or the output can't be written.
 pub fn pack(
     path: &Path,
     options: &PackOptions,
@@ -86,7 +86,7 @@ struct Packer<'a> {
     names: Names,
     passes: Passes,
     unpacker: Unpacker,
-    /// What belongs to the end.
+    /// Chunks that are written at the end.
     last: Vec<(u16, Vec<u8>)>,
     done: Packed,
 }
@@ -113,7 +113,7 @@ impl Packer<'_> {
         match kind {
             kind::EVENTS => return self.events(payload),
             kind::PACKED => return self.packed(payload),
-            // These are made anew.
+            // These are generated anew.
             kind::FRAMES => {}
             kind::FILE if !names.keeps_files() => {}
             kind::PASS => match Pass::decode(payload) {
@@ -144,7 +144,7 @@ impl Packer<'_> {
                 Some(s) if names.keeps(&s) => self.to.put_zipped(kind, payload)?,
                 _ => {}
             },
-            // The last one counts. What is not whole does not become so.
+            // The last chunk of a kind counts. An incomplete recording gets no end.
             kind::COUNTERS | kind::END | kind::STRIPPED => {
                 if kind != kind::STRIPPED {
                     self.last.retain(|c| c.0 != kind);
@@ -155,7 +155,7 @@ impl Packer<'_> {
                     self.last.sort_by_key(|c| c.0 == kind::END);
                 }
             }
-            // What a newer prof wrote may have names in it.
+            // Kinds of a newer prof may contain names.
             kind if kind::name(kind).is_none() && !names.keeps_files() => {}
             _ => self.to.put_zipped(kind, payload)?,
         }
@@ -170,7 +170,7 @@ impl Packer<'_> {
             events.push(event);
         }
         if at < e.bytes.len() {
-            // Damaged: the reader shall see that.
+            // Damaged events are copied, so that the reader notices.
             return Ok(self.to.put(kind::EVENTS, payload)?);
         }
         Ok(self.to.events(e.thread, &events)?)
@@ -188,7 +188,7 @@ impl Packer<'_> {
         Ok(())
     }
 
-    /// Looks all code addresses up.
+    /// Symbolises all code addresses.
     fn name(&mut self, analysis: &Analysis) -> Result<(), RewriteError> {
         let mut symbols = Symbolizer::new(analysis);
         let addresses: Vec<_> = analysis.meta().code_addresses().into_iter().collect();
@@ -218,7 +218,7 @@ impl Packer<'_> {
                 all.addresses.push(NamedAddress { address, module, exact, frames });
             }
             let payload = all.encode();
-            // Names of that length are no names.
+            // Names that make a chunk too large are not real names.
             if payload.len() <= MAX_PAYLOAD {
                 self.to.put_zipped(kind::FRAMES, &payload)?;
             }
@@ -226,7 +226,7 @@ impl Packer<'_> {
         Ok(())
     }
 
-    /// Puts the files of the modules in, each once.
+    /// Adds the files of the modules, each once.
     fn files(&mut self, analysis: &Analysis) -> Result<(), RewriteError> {
         let meta = analysis.meta();
         let mut seen = HashSet::new();

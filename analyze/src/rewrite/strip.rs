@@ -1,9 +1,9 @@
-//! Leaving short-lived blocks out of a recording, with the figures of all stacks kept.
+//! Removes short-lived blocks from a recording, but keeps the figures of all stacks.
 //!
-//! Two passes of the index say which blocks stay: those that are live at the end, and those whose chain of
-//! reallocations lived long enough; a chain stays or goes as a whole. Their events are written anew from the
-//! rows, in the order of time; what describes them is copied. The figures of all blocks go into a chunk of
-//! their own (STRIPPED), and a reader takes totals and groups from there.
+//! Two queries on the index decide which blocks stay: those that are live at the end, and those whose chain of
+//! reallocations lived long enough; a chain stays or goes as a whole. Their events are written anew from the rows, in
+//! the order of time; all other chunks are copied. The figures of all blocks are saved in a chunk of their own
+//! (STRIPPED), from which a reader takes totals and groups.
 
 use super::RewriteError;
 use super::out::{Out, Passes};
@@ -19,26 +19,26 @@ use prof_trace::size::{self, Header};
 use std::collections::HashMap;
 use std::io::Write;
 
-/// Events that are written at a time.
+/// Number of events that are written at a time.
 const BATCH: usize = 16_384;
 
-/// What was left out.
+/// Result of stripping.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stripped {
-    /// Blocks that were left out.
+    /// Number of blocks removed.
     pub blocks: u64,
-    /// Blocks that stayed.
+    /// Number of blocks that stay.
     pub kept: u64,
-    /// Bytes of the recording before.
+    /// Length of the recording before.
     pub bytes_before: u64,
-    /// Bytes of it now.
+    /// Length of the stripped recording.
     pub bytes: u64,
 }
 
 /// Writes a recording without the blocks that lived shorter than `threshold_ns`.
 ///
 /// # Errors
-/// If the recording can't be read, or the output not be written.
+/// If the recording can't be read, or the output can't be written.
 pub fn strip(
     index: &Index,
     threshold_ns: u64,
@@ -97,12 +97,12 @@ pub fn strip(
 fn query<'a>(index: &'a Index, name: &'static str, value: &str) -> Result<Query<'a>, RewriteError> {
     let mut filter = Filter::default();
     let set: Result<(), FilterError> = filter.set(name, value);
-    // These two are in the grammar, and any time is one.
+    // Both fields exist, and accept any time, so this can't fail.
     set.map_err(|e| std::io::Error::other(e.to_string()))?;
     Ok(Query::new(index, &filter)?)
 }
 
-/// Rows that stay, their bytes, and the bytes of all.
+/// Returns the number of rows that stay, their bytes, and the bytes of all rows.
 fn sizes(index: &Index, select: impl history::Select) -> Result<(u64, u64, u64), RewriteError> {
     let state = || (Selection::default(), Vec::new(), [0u64; 3]);
     let states = index.scan(state, |(selection, sizes, sums), block| {
@@ -118,12 +118,12 @@ fn sizes(index: &Index, select: impl history::Select) -> Result<(u64, u64, u64),
     Ok((sum(0), sum(1), sum(2)))
 }
 
-/// Passes of the collector, by their ticks.
+/// Payloads of the collector's passes, with their ticks.
 type Passing = Vec<(u64, Vec<u8>)>;
-/// Chunks, by kind.
+/// Kinds and payloads of chunks.
 type Chunks = Vec<(u16, Vec<u8>)>;
 
-/// Copies what describes. Returns the passes that are kept, with their ticks, and what belongs to the end.
+/// Copies all chunks other than events. Returns the passes that are kept, and the chunks for the end.
 fn describe(index: &Index, to: &mut Out<'_>) -> Result<(Passing, Chunks), RewriteError> {
     let analysis = index.analysis();
     let mut file = ChunkFile::open(&analysis.path())?;
@@ -138,7 +138,7 @@ fn describe(index: &Index, to: &mut Out<'_>) -> Result<(Passing, Chunks), Rewrit
                     passes.push((p.ticks, payload.to_vec()));
                 }
             }
-            // The last one counts. Without a true end, there is none.
+            // The last chunk of a kind counts. An incomplete recording gets no end.
             kind::COUNTERS | kind::END => {
                 last.retain(|c| c.0 != kind);
                 if kind != kind::END || analysis.complete() {
@@ -157,20 +157,20 @@ struct Writer<'a, 'b, P: Iterator<Item = (u64, Vec<u8>)>> {
     index: &'a Index,
     to: Out<'b>,
     passes: std::iter::Peekable<P>,
-    /// Events with their lanes, in the order of time.
+    /// Events with their thread indices, in the order of time.
     batch: Vec<(u32, Event)>,
-    /// By chain: address and time of the block that was given to `realloc`, and whether it was temporary.
+    /// For each chain: address and time of the block that was passed to `realloc`, and whether it was temporary.
     given: HashMap<u32, (u64, u64, bool)>,
-    /// By lane: the block that its thread got last, if that is the last thing that a reader sees of it.
+    /// For each thread index: the block that the thread has just allocated, if a reader sees that as its last event.
     newest: Vec<u64>,
-    /// Blocks whose ends went unseen: time, address and lane.
+    /// Blocks whose free was not recorded: time of the end, address and thread index.
     unseen: Vec<(u64, u64, u32)>,
-    /// By lane: the header of blocks of which nothing else is said.
+    /// For each thread index: the chunk header that a reader assumes of blocks without one.
     usual: Vec<u16>,
 }
 
-/// Nothing lies here. A free of it stands for the events of its thread that were left out, where without it
-/// the block that the thread frees next would look temporary.
+/// An address that no block has. A free of it represents removed events of its thread, where otherwise the block that
+/// the thread frees next would look temporary.
 const NOWHERE: u64 = 1;
 
 impl<P: Iterator<Item = (u64, Vec<u8>)>> Writer<'_, '_, P> {
@@ -201,7 +201,7 @@ impl<P: Iterator<Item = (u64, Vec<u8>)>> Writer<'_, '_, P> {
         self.put(lane, Event::Free { time, addr, node: s.end_node }, addr, s.temporary())
     }
 
-    /// The size of a new block, with its header if that is not as a reader would take it to be.
+    /// Returns the size of a new block, with its chunk header if a reader would assume another.
     fn sized(&mut self, lane: u32, s: &Step) -> u64 {
         let at = lane as usize;
         if at >= self.usual.len() {
@@ -217,8 +217,7 @@ impl<P: Iterator<Item = (u64, Vec<u8>)>> Writer<'_, '_, P> {
         size::with_header(s.size, header)
     }
 
-    /// Blocks whose ends went unseen end where another begins at their address. If that one was left out,
-    /// they are freed.
+    /// Ends blocks whose free was not recorded. If the block that begins at their address was removed, they get a free.
     fn end_unseen(&mut self, s: &Step) -> Result<(), RewriteError> {
         if self.unseen.is_empty() {
             return Ok(());
@@ -235,7 +234,7 @@ impl<P: Iterator<Item = (u64, Vec<u8>)>> Writer<'_, '_, P> {
         Ok(())
     }
 
-    /// Adds an event, which ends the block `old` if it is not an allocation.
+    /// Adds an event, which ends the block `old` unless it is an allocation.
     fn put(
         &mut self,
         lane: u32,
@@ -271,7 +270,7 @@ impl<P: Iterator<Item = (u64, Vec<u8>)>> Writer<'_, '_, P> {
 
     /// Writes the batch, thread by thread.
     fn write(&mut self) -> Result<(), RewriteError> {
-        // Stable: events of a thread stay in their order.
+        // The sort is stable, so events of a thread stay in order.
         self.batch.sort_by_key(|e| e.0);
         for run in self.batch.chunk_by(|a, b| a.0 == b.0) {
             let thread = self.index.lanes().get(run[0].0 as usize).copied().unwrap_or(0);

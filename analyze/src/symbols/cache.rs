@@ -1,8 +1,8 @@
-//! What was found out before: names by the addresses of a module, in files of the user's cache
-//! folder, so that the next report need not read the debug information again.
+//! Caches names by the addresses of a module, in files of the user's cache folder, so that the next report need not
+//! read the debug information again.
 //!
-//! A file is for a module's build and for the very files that its names came from: if one is
-//! replaced, removed or appears, another key is asked for.
+//! A cache file belongs to a module's build and to the very files that its names came from: if one of these is
+//! replaced, removed or added, the key changes.
 
 use super::Frame;
 use super::elf::Image;
@@ -17,16 +17,16 @@ use std::sync::Arc;
 
 const VERSION: u32 = 1;
 
-/// No longer file is read.
+/// Greatest length of a cache file that is read.
 const LONGEST: u64 = 128 << 20;
 
-/// No more addresses of a module are kept.
+/// Greatest number of addresses of a module that are cached.
 const MOST: usize = 500_000;
 
-/// Bytes of all files; the oldest go first.
+/// Limit on the bytes of all cache files; the oldest are removed first.
 const ROOM: u64 = 512 << 20;
 
-/// A frame, its strings by their places in a list.
+/// A frame, with its strings as indices of a list.
 type Kept = (Option<u32>, Option<u64>, Option<u32>, Option<u32>);
 
 #[derive(Serialize, Deserialize)]
@@ -37,7 +37,7 @@ struct Stored {
     addresses: Vec<(u64, Vec<Kept>)>,
 }
 
-/// The names of a module that are known from before.
+/// The cached names of a module.
 pub(super) struct Cache {
     path: PathBuf,
     key: String,
@@ -45,12 +45,13 @@ pub(super) struct Cache {
     known: HashMap<u64, Vec<Kept>>,
 }
 
-/// The user's folder for names.
+/// Returns the user's cache folder for names.
 pub(super) fn folder() -> Option<PathBuf> {
     of_user("symbols")
 }
 
-/// A part of the user's cache folder. None that is in another's home: sudo may have left HOME as it was.
+/// Returns a subfolder of the user's cache folder; `None` if that belongs to another user, as sudo may leave HOME
+/// unchanged.
 pub(crate) fn of_user(part: &str) -> Option<PathBuf> {
     let set = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|p| p.is_absolute());
     let base = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")))?;
@@ -58,14 +59,14 @@ pub(crate) fn of_user(part: &str) -> Option<PathBuf> {
     is_own(&fs::metadata(there).ok()?).then(|| base.join("prof").join(part))
 }
 
-/// Whether nobody else can change it.
+/// Returns whether only this user can change a file.
 fn is_own(meta: &fs::Metadata) -> bool {
-    // SAFETY: no arguments.
+    // SAFETY: `geteuid` takes no arguments and always succeeds.
     let me = unsafe { libc::geteuid() };
     meta.uid() == me && meta.mode() & 0o022 == 0
 }
 
-/// What tells apart the files that names come from, and how they are shown.
+/// Returns a key that identifies the files that names come from, and the form of the names.
 pub(super) fn key(short: bool, build_id: &[u8], files: &[Option<Arc<Image>>]) -> Option<String> {
     let id: String = build_id.iter().map(|b| format!("{b:02x}")).collect();
     let mut key = format!("{} {id} {short}", env!("CARGO_PKG_VERSION"));
@@ -78,19 +79,19 @@ pub(super) fn key(short: bool, build_id: &[u8], files: &[Option<Arc<Image>>]) ->
     Some(key)
 }
 
-/// A number for a key, to name its file by.
+/// Returns a hash of a key, which names its file.
 fn hash(key: &str) -> u64 {
     let mix = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
     key.bytes().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
-/// Where an address lies in the list; `None` for those that are not kept.
+/// Returns the number of an address in the list; `None` if it is not cached.
 fn place(offset: u64, exact: bool) -> Option<u64> {
     (offset >> 63 == 0).then_some(offset << 1 | u64::from(exact))
 }
 
 impl Cache {
-    /// What is known by that key in a folder.
+    /// Opens the cache with that key in a folder.
     pub(super) fn open(folder: &Path, key: String) -> Self {
         let path = folder.join(format!("{:016x}.json", hash(&key)));
         let stored = read(&path).filter(|s| s.version == VERSION && s.key == key);
@@ -102,7 +103,8 @@ impl Cache {
         cache
     }
 
-    /// The frames of an address, if they are known; each like `plain` in what is the same for all.
+    /// Returns the frames of an address, if they are cached; fields that are equal for all frames are copied from
+    /// `plain`.
     pub(super) fn frames(&self, exact: bool, plain: &Frame) -> Option<Vec<Frame>> {
         let kept = self.known.get(&place(plain.offset?, exact)?)?;
         let text = |at: Option<u32>| match at {
@@ -123,7 +125,7 @@ impl Cache {
         kept.iter().enumerate().map(frame).collect()
     }
 
-    /// Writes down what is known now. What goes wrong with it costs only time.
+    /// Writes the cache. Errors are ignored, as they only cost time.
     pub(super) fn save<'a>(&self, frames: impl Iterator<Item = (bool, &'a [Frame])>) {
         let mut ids: HashMap<Arc<str>, u32> = HashMap::new();
         let mut strings = Vec::new();
@@ -185,7 +187,7 @@ fn write(folder: &Path, path: &Path, stored: &Stored) -> std::io::Result<()> {
     written
 }
 
-/// Removes the oldest files, if there is no room for another.
+/// Removes the oldest files until there is room for another.
 fn make_room(folder: &Path, len: u64) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     let of = |e: fs::DirEntry| {

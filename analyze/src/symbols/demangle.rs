@@ -1,12 +1,12 @@
-//! Names as their authors wrote them.
+//! Demangles and shortens names.
 
 use super::scope;
 use std::fmt::{self, Write};
 
-/// Longer names are left as they are, and so are those that get longer.
+/// Limit on the length of names, before and after demangling: names beyond it stay as they are.
 const LONGEST: usize = 32 << 10;
 
-/// A text that does not grow without end: some mangled names double with every few characters.
+/// A string of limited length: some mangled names double with every few characters.
 #[derive(Default)]
 struct Bounded(String);
 
@@ -20,7 +20,7 @@ impl Write for Bounded {
     }
 }
 
-/// The name of a C++ or Rust function, demangled; any other name as it is.
+/// Demangles the name of a C++ or Rust function; returns any other name as it is.
 pub fn demangle(name: &str) -> String {
     if name.len() > LONGEST || !name.starts_with("_Z") && !name.starts_with("_R") {
         return name.to_owned();
@@ -39,16 +39,16 @@ pub fn demangle(name: &str) -> String {
     plain.unwrap_or_else(|| name.to_owned())
 }
 
-/// The name of a C++ function.
+/// Demangles the name of a C++ function.
 fn cxx(name: &str) -> Option<String> {
-    // The suffix of a clone (`.cold`, `.part.0`) is no part of the mangled name to all compilers.
+    // Some compilers append the suffix of a clone (`.cold`, `.part.0`) outside of the mangled name.
     let symbol = cpp_demangle::Symbol::new(name).ok()?;
     let mut out = Bounded::default();
     symbol.structured_demangle(&mut out, &Default::default()).is_ok().then_some(out.0)
 }
 
-/// A name without template arguments and parameters: `std::vector<>::push_back`; of Rust's, those
-/// in front of a path stay: `<Vec<> as Debug>::fmt`.
+/// Returns a name without template arguments and parameters: `std::vector<>::push_back`. The type in front of a path of
+/// Rust stays: `<Vec<> as Debug>::fmt`.
 pub(crate) fn shorten(name: &str) -> String {
     let mut out = String::with_capacity(name.len());
     let mut rest = name;
@@ -62,7 +62,7 @@ pub(crate) fn shorten(name: &str) -> String {
     }
     while let Some(c) = rest.chars().next() {
         let after = &rest[c.len_utf8()..];
-        // The operators with these characters are names.
+        // Operators with these characters are part of the name.
         if out.ends_with("operator") && "<>()-=".contains(c) {
             let n = rest.find(|c| !"<>()-=".contains(c)).unwrap_or(rest.len());
             let n = if c == '(' { 2.min(n) } else { rest[..n].find('(').unwrap_or(n) };
@@ -78,7 +78,7 @@ pub(crate) fn shorten(name: &str) -> String {
                 }
                 None => break,
             },
-            // `(anonymous namespace)::f` and lambdas are names; what follows them is not lost.
+            // `(anonymous namespace)::f` and lambdas are names: keep what follows the parenthesis.
             '(' if after.starts_with("anonymous namespace)") => {
                 out.push('(');
                 rest = after;
@@ -97,12 +97,12 @@ pub(crate) fn shorten(name: &str) -> String {
     if out.is_empty() { name.to_owned() } else { out }
 }
 
-/// Where the bracket ends that is open already.
+/// Returns the position of the bracket that closes one opened before the text.
 pub(super) fn closing(text: &str, open: char, close: char) -> Option<usize> {
     let mut depth = 1usize;
     let mut before = ' ';
     for (i, c) in text.char_indices() {
-        // The arrow of a function's type closes nothing.
+        // The arrow of a function type closes nothing.
         if c == close && before != '-' {
             depth -= 1;
             if depth == 0 {
@@ -162,7 +162,7 @@ mod tests {
              multiple_p<(unsigned int)1, long, unsigned int>(poly_int_pod<(unsigned int)1, long> const&, \
              unsigned int)"
         );
-        // What is part of an identifier is none, and what nobody mangled stays.
+        // An identifier may contain the same letters, and a name that is not mangled stays.
         for name in
             ["_ZN6srcsrT4user5srStaEX", "_Zsr", "_ZsrSt9999999999999999999999x", "_ZSt4swapXsr"]
         {
@@ -170,8 +170,8 @@ mod tests {
         }
     }
 
-    /// All names that this machine's libraries export, but for those of vector variants, which no C++
-    /// compiler mangles.
+    /// Reads all names that this machine's libraries export, except those of vector variants, which are not valid
+    /// mangled names.
     #[test]
     fn no_name_of_this_machines_libraries_stays_mangled() {
         let mut names = std::collections::BTreeSet::new();

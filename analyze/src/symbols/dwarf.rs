@@ -1,4 +1,4 @@
-//! Files, lines and inlined functions from debug information.
+//! Reads files, lines and inlined functions from debug information.
 
 use super::elf::Image;
 use super::find;
@@ -16,7 +16,7 @@ type Slice = EndianSlice<'static, RunTimeEndian>;
 
 /// The debug information of a module.
 pub(super) struct Dwarf {
-    // Before what they point into: fields are dropped in order.
+    // Declared before the data that its slices point into, as fields are dropped in order.
     context: Context<Slice>,
     package: Option<DwarfPackage<Slice>>,
     keep: RefCell<Keep>,
@@ -25,7 +25,7 @@ pub(super) struct Dwarf {
     split: Cell<bool>,
 }
 
-/// What the slices of a context point into.
+/// Owns the data that the slices of a context point into.
 #[derive(Default)]
 struct Keep {
     images: Vec<Arc<Image>>,
@@ -33,7 +33,7 @@ struct Keep {
 }
 
 impl Keep {
-    /// A section as a slice that is valid for as long as `self` is.
+    /// Returns a section as a slice that is valid as long as `self` lives.
     fn section(&mut self, image: &Arc<Image>, name: Option<&str>) -> Slice {
         let endian = match image.is_little_endian() {
             true => RunTimeEndian::Little,
@@ -47,15 +47,15 @@ impl Keep {
                 self.decompressed.last().map_or(&[], |v| v.as_slice())
             }
         };
-        // SAFETY: the bytes are those of a file that `images` holds, or of the heap block of a
-        // vector in `decompressed`, neither of which moves or changes; and both live in the same
-        // `Dwarf` as all copies of this slice, behind them.
+        // SAFETY: the bytes belong to a file that `images` holds, or to the heap block of a vector in `decompressed`;
+        // neither moves or changes. Both live in the same `Dwarf` as all copies of this slice, and are dropped after
+        // them.
         EndianSlice::new(unsafe { &*bytes }, endian)
     }
 }
 
 impl Dwarf {
-    /// The debug information of a file; `None` if it has none.
+    /// Loads the debug information of a file; `None` if it has none.
     pub(super) fn load(image: Arc<Image>, options: &SymbolOptions) -> Option<Self> {
         let mut keep = Keep { images: vec![image.clone()], ..Keep::default() };
         let load = |id: SectionId| Ok::<_, gimli::Error>(keep.section(&image, Some(id.name())));
@@ -85,15 +85,14 @@ impl Dwarf {
         })
     }
 
-    /// The frames at an address of the file, innermost first; the last is the function whose code
-    /// it is, those before it were inlined. `take` gets the function, not demangled, the source file
-    /// and the line of each.
+    /// Calls `take` for the frames at an address of the file, innermost first, with the mangled function, the source
+    /// file and the line. The last frame is the function that contains the code; those before it were inlined.
     pub(super) fn frames(
         &self,
         address: u64,
         mut take: impl FnMut(Option<&str>, Option<&str>, Option<u32>),
     ) {
-        // Nothing lies there, and what looks it up adds one.
+        // No code is there, and addr2line would add one to it.
         if address == u64::MAX {
             return;
         }
@@ -113,12 +112,12 @@ impl Dwarf {
         }
     }
 
-    /// Whether some of it was looked for in other files.
+    /// Returns whether parts of it were looked for in other files.
     pub(super) fn is_split(&self) -> bool {
         self.split.get()
     }
 
-    /// The debug information of a unit that lies in a file of its own, or in a package.
+    /// Loads the debug information of a unit from a separate file, or from a package.
     fn split(&self, load: SplitDwarfLoad<Slice>) -> Option<Arc<gimli::Dwarf<Slice>>> {
         self.split.set(true);
         if let Some(package) = &self.package
@@ -140,7 +139,7 @@ impl Dwarf {
             dwarf.make_dwo(&load.parent);
             let header = dwarf.units().next().ok().flatten();
             let unit = header.and_then(|h| dwarf.unit(h).ok());
-            // A file of another build of the unit is not believed.
+            // A file of another build of the unit is ignored.
             if unit.is_some_and(|u| u.dwo_id == Some(load.dwo_id)) {
                 return Some(Arc::new(dwarf));
             }

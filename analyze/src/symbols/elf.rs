@@ -1,4 +1,4 @@
-//! What is needed of an ELF file, of either class and byte order.
+//! Reads ELF files of either class and byte order.
 
 use super::unpack;
 use goblin::container::Ctx;
@@ -25,21 +25,21 @@ const NT_GNU_BUILD_ID: u32 = 3;
 
 /// A function symbol.
 pub(super) struct Symbol {
-    /// The file's address of it.
+    /// Its address in the file.
     pub start: u64,
-    /// Its length; 0 if the file doesn't say.
+    /// Its length in bytes; 0 if the file doesn't tell.
     pub size: u64,
-    /// Better ones first.
+    /// Rank among symbols of the same address; the lowest is the best.
     pub rank: u8,
-    /// Where in the file its name is.
+    /// File offset of its name.
     pub name_at: u64,
 }
 
-/// The most that is read of a file that can't be mapped.
+/// Greatest number of bytes read of a file that can't be mapped.
 const READ_LIMIT: u64 = 1 << 30;
 
-/// The bytes of a file: mapped, or if somebody else could cut it short meanwhile, which would end this
-/// process by SIGBUS, read.
+/// The bytes of a file. It is mapped unless another user could truncate it meanwhile, which would end this process by
+/// SIGBUS; then it is read.
 enum Bytes {
     Mapped(Mmap),
     Read(Vec<u8>),
@@ -48,12 +48,12 @@ enum Bytes {
 impl Bytes {
     fn of(file: File, foreign: bool) -> io::Result<Self> {
         let meta = file.metadata()?;
-        // SAFETY: no arguments.
+        // SAFETY: `geteuid` takes no arguments and always succeeds.
         let me = unsafe { libc::geteuid() };
         let lasting = [0, me].contains(&meta.uid()) && meta.mode() & 0o022 == 0 && !foreign;
         if lasting {
-            // SAFETY: the mapping is private and only read; only root and the user that prof runs as
-            // can change the file.
+            // SAFETY: the mapping is private and only read, and only root and the user that prof runs as can change the
+            // file.
             return Ok(Self::Mapped(unsafe { Mmap::map(&file) }?));
         }
         let mut bytes = Vec::new();
@@ -73,13 +73,13 @@ impl Deref for Bytes {
     }
 }
 
-/// An ELF file.
+/// An open ELF file.
 pub(super) struct Image {
     map: Bytes,
     header: Header,
     ctx: Ctx,
     sections: Vec<SectionHeader>,
-    /// Offset and size of the section names.
+    /// File offset and size of the section names.
     names: (u64, u64),
     root: Option<PathBuf>,
     path: PathBuf,
@@ -87,8 +87,8 @@ pub(super) struct Image {
 }
 
 impl Image {
-    /// Of a file; `None` if it can't be read or is no ELF file. With a root folder, the path is
-    /// as a process sees it whose root that is.
+    /// Opens a file; `None` if it can't be read or is not an ELF file. With a root folder, the path is relative to
+    /// that, as for a process with that root.
     pub(super) fn open_in(root: Option<&Path>, path: &Path) -> Option<Self> {
         let file = match root {
             Some(root) => open_below(root, path),
@@ -110,8 +110,8 @@ impl Image {
         Some(Self { identity: Some(identity), ..image })
     }
 
-    /// The image in an image: symbols that a distribution has left in a stripped program
-    /// (`.gnu_debugdata`, compressed by xz).
+    /// Opens the image in the section `.gnu_debugdata`: symbols that a distribution has left in a stripped program,
+    /// compressed by xz.
     pub(super) fn inner(&self) -> Option<Self> {
         let packed = self.section(".gnu_debugdata")?;
         let bytes = unpack::xz(&packed)?;
@@ -127,7 +127,7 @@ impl Image {
             0 => Vec::new(),
             _ => SectionHeader::parse(&map, at, count, ctx).unwrap_or_default(),
         };
-        // goblin may have put a null section in front; indices stay right.
+        // goblin may have put a null section in front; the indices are still right.
         let names =
             sections.get(header.e_shstrndx as usize).map_or((0, 0), |s| (s.sh_offset, s.sh_size));
         Some(Self {
@@ -142,27 +142,27 @@ impl Image {
         })
     }
 
-    /// The root folder of its path, if it is not this process's.
+    /// Returns the root folder that its path is relative to, if that is not this process's.
     pub(super) fn root(&self) -> Option<&Path> {
         self.root.as_deref()
     }
 
-    /// Its path.
+    /// Returns its path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Which file it is, and of when.
+    /// Returns a text that identifies the file and its last change.
     pub(super) fn identity(&self) -> Option<&str> {
         self.identity.as_deref()
     }
 
-    /// Whether its integers are little-endian.
+    /// Returns whether its integers are little-endian.
     pub(super) fn is_little_endian(&self) -> bool {
         self.ctx.le.is_little()
     }
 
-    /// What its code is written in.
+    /// Returns the machine that its code is for.
     pub(super) fn machine(&self) -> Machine {
         let (number, flags) = (self.header.e_machine, self.header.e_flags);
         Machine { number, flags, big_endian: !self.is_little_endian() }
@@ -173,7 +173,7 @@ impl Image {
         self.map.get(at..at.checked_add(usize::try_from(len).ok()?)?)
     }
 
-    /// The bytes up to a NUL.
+    /// Returns the bytes at a file offset, up to a NUL.
     pub(super) fn name(&self, at: u64) -> Option<&[u8]> {
         let rest = self.map.get(usize::try_from(at).ok()?..)?;
         let end = rest.iter().take(1 << 16).position(|b| *b == 0)?;
@@ -188,7 +188,7 @@ impl Image {
         })
     }
 
-    /// The contents of a section, decompressed.
+    /// Returns the contents of a section, decompressed.
     pub(super) fn section(&self, name: &str) -> Option<Cow<'_, [u8]>> {
         if let Some(s) = self.section_header(name) {
             let raw = self.bytes(s.sh_offset, s.sh_size)?;
@@ -224,7 +224,7 @@ impl Image {
         Some(if self.is_little_endian() { u64::from_le_bytes(b) } else { u64::from_be_bytes(b) })
     }
 
-    /// The build id; empty if it has none.
+    /// Returns the build ID; empty if it has none.
     pub(super) fn build_id(&self) -> &[u8] {
         let notes = self.sections.iter().filter(|s| s.sh_type == SHT_NOTE);
         notes
@@ -246,7 +246,7 @@ impl Image {
         }
     }
 
-    /// Name and checksum of the file with the debug information.
+    /// Returns name and checksum of the separate debug file.
     pub(super) fn debug_link(&self) -> Option<(String, u32)> {
         let s = self.section(".gnu_debuglink")?;
         let end = s.iter().position(|b| *b == 0)?;
@@ -254,21 +254,21 @@ impl Image {
         Some((String::from_utf8(s[..end].to_vec()).ok()?, sum))
     }
 
-    /// Path and build id of the file that several debug files share.
+    /// Returns path and build ID of the file that several debug files share.
     pub(super) fn alternate(&self) -> Option<(String, Vec<u8>)> {
         let s = self.section(".gnu_debugaltlink")?;
         let end = s.iter().position(|b| *b == 0)?;
         Some((String::from_utf8(s[..end].to_vec()).ok()?, s[end + 1..].to_vec()))
     }
 
-    /// The checksum that a [`debug_link`](Self::debug_link) to this file has.
+    /// Returns the checksum of the file, for a [`debug_link`](Self::debug_link) to it.
     pub(super) fn checksum(&self) -> u32 {
         let mut crc = flate2::Crc::new();
         crc.update(&self.map);
         crc.sum()
     }
 
-    /// All function symbols, and those of code that nobody gave a type.
+    /// Passes `take` all function symbols, and symbols of code without a type.
     pub(super) fn symbols(&self, mut take: impl FnMut(Symbol)) {
         for s in &self.sections {
             if s.sh_type != SHT_SYMTAB && s.sh_type != SHT_DYNSYM {
@@ -308,7 +308,7 @@ impl Image {
         }
     }
 
-    /// What is loaded from an address on, as far as one section has it.
+    /// Returns up to `len` bytes that are loaded at an address, as far as they are in one section.
     pub(super) fn loaded(&self, address: u64, len: u64) -> Option<&[u8]> {
         let holds = |s: &&SectionHeader| {
             s.sh_type != SHT_NOBITS
@@ -320,7 +320,7 @@ impl Image {
         self.bytes(s.sh_offset.checked_add(at)?, len.min(s.sh_size - at))
     }
 
-    /// The sections of data that are loaded, with their addresses.
+    /// Returns the loaded data sections, with their addresses.
     pub(super) fn data(&self) -> impl Iterator<Item = (u64, &[u8])> {
         let is = |s: &&SectionHeader| {
             s.sh_type == SHT_PROGBITS

@@ -1,5 +1,5 @@
-//! Suppressions that a program brings along: LeakSanitizer calls its `__lsan_default_suppressions`,
-//! which returns a text. Here nothing is called: the text is looked for in the file.
+//! Finds suppressions that are embedded in a program. LeakSanitizer calls its `__lsan_default_suppressions`, which
+//! returns a text. Here the function is not called: the text is searched for in the file.
 
 use super::elf::Image;
 use super::find;
@@ -9,14 +9,14 @@ use crate::query::is_list;
 const FUNCTION: &[u8] = b"__lsan_default_suppressions";
 const MARK: &[u8] = b"leak:";
 
-/// Longer texts are not looked at.
+/// Greatest length of a text that is examined.
 const LONGEST: usize = 1 << 20;
 
-/// No function that returns a text is longer.
+/// Greatest length of a function that returns a text.
 const CODE: u64 = 256;
 
-/// The lists of suppressions in the modules of a recording, with the paths of the modules. A module
-/// that has the function but no text that can be told from others is listed without one.
+/// Returns the lists of suppressions in a recording's modules, with the modules' paths. A module that has the function
+/// but no unambiguous text is listed without one.
 pub fn suppressions(analysis: &Analysis) -> Vec<(String, Option<String>)> {
     let meta = analysis.meta();
     let mut found: Vec<(String, Option<String>)> = Vec::new();
@@ -32,7 +32,7 @@ pub fn suppressions(analysis: &Analysis) -> Vec<(String, Option<String>)> {
     found
 }
 
-/// The text of an image; `None` if it does not have the function.
+/// Returns the text of an image; `None` if it does not have the function.
 fn of_image(image: &Image) -> Option<Option<String>> {
     let mut function = None;
     image.symbols(|s| {
@@ -51,7 +51,7 @@ fn of_image(image: &Image) -> Option<Option<String>> {
     Some(named.or(only).map(|t| t.1.clone()))
 }
 
-/// Everything in an image's data that is a list of suppressions, with its address.
+/// Returns all lists of suppressions in an image's data, with their addresses.
 fn texts(image: &Image) -> Vec<(u64, String)> {
     let mut out: Vec<(u64, String)> = Vec::new();
     for (address, bytes) in image.data() {

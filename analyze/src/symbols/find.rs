@@ -1,4 +1,4 @@
-//! Where the files of modules, and those with their debug information, are.
+//! Finds the files of modules, and their debug files.
 
 use super::elf::Image;
 use super::options::{Place, SymbolOptions, under};
@@ -11,15 +11,15 @@ use std::sync::Arc;
 /// The files of a module.
 #[derive(Default)]
 pub(super) struct Files {
-    /// What was loaded.
+    /// The file that was loaded.
     pub image: Option<Arc<Image>>,
     /// A separate file with debug information.
     pub debug: Option<Arc<Image>>,
-    /// A file of the module's path was there, but is another build.
+    /// A file has the module's path, but another build ID.
     pub replaced: bool,
 }
 
-/// Whether the process of a recording is there and is the one that was recorded.
+/// Returns whether the recorded process is still running.
 pub fn is_target(target: &Target) -> bool {
     let proc = PathBuf::from(format!("/proc/{}", target.pid));
     if target.pid == 0 || !proc.exists() {
@@ -39,7 +39,7 @@ pub fn is_target(target: &Target) -> bool {
             .eq(target.cmdline.iter().map(String::as_str))
 }
 
-/// Finds the files of a module: the same file that was loaded, or nothing.
+/// Finds the files of a module: the same build that was loaded, or nothing.
 pub(super) fn find(analysis: &Analysis, module: &Module) -> Files {
     let (target, options) = (&analysis.meta().target, analysis.symbol_options());
     let mut replaced = false;
@@ -57,8 +57,8 @@ pub(super) fn find(analysis: &Analysis, module: &Module) -> Files {
     Files { image, debug, replaced }
 }
 
-/// Where the files of a module are: what was loaded, and its debug information; each with the root folder
-/// that its path begins at, if that is not this process's.
+/// Returns the paths of a module's file and its debug file, each with the root folder that it is relative to, if that
+/// is not this process's.
 pub(crate) fn paths(analysis: &Analysis, module: &Module) -> Vec<Place> {
     let found = find(analysis, module);
     let place = |i: Arc<Image>| (i.root().map(Path::to_owned), i.path().to_owned());
@@ -80,13 +80,13 @@ fn candidates<'a>(
             places.push((Some(format!("/proc/{}/root", target.pid).into()), PathBuf::from(path)));
         }
     }
-    // Files that were deleted or replaced are still there behind the mappings; reading the list
-    // is put off until the others have failed.
+    // The mappings still refer to files that were deleted or replaced. The list is read only after the other places
+    // have failed.
     let mapped = std::iter::once_with(move || if live { mapped(target, module) } else { vec![] });
     places.into_iter().chain(mapped.flatten().map(|p| (None, p)))
 }
 
-/// The mappings of a module, as paths of the files behind them.
+/// Returns paths under /proc of the files that a module's address range maps.
 fn mapped(target: &Target, module: &Module) -> Vec<PathBuf> {
     let dir = PathBuf::from(format!("/proc/{}", target.pid));
     let maps = std::fs::read_to_string(dir.join("maps")).unwrap_or_default();
@@ -117,7 +117,7 @@ fn by_build_id(id: &[u8], options: &SymbolOptions) -> Option<Arc<Image>> {
     opened(places, |i| i.build_id() == id)
 }
 
-/// The first of several files that is the right one.
+/// Opens the first of several files that satisfies `right`.
 fn opened(
     places: impl Iterator<Item = Place>,
     right: impl Fn(&Image) -> bool,
@@ -147,7 +147,7 @@ fn by_link(image: &Image, path: &Path, options: &SymbolOptions) -> Option<Arc<Im
     opened(beside.into_iter().chain(folders).filter(|(_, p)| p != image.path()), wanted)
 }
 
-/// A debug file that lies in a folder that was named, under the module's name and `.debug`.
+/// Opens the debug file in a folder of `debug_paths` that has the module's name and `.debug`.
 fn by_name(module: &Module, options: &SymbolOptions) -> Option<Arc<Image>> {
     if module.build_id.is_empty() {
         return None;
@@ -157,7 +157,7 @@ fn by_name(module: &Module, options: &SymbolOptions) -> Option<Arc<Image>> {
     opened(places, |i| i.build_id() == module.build_id)
 }
 
-/// The file that a debug file shares parts of its information with.
+/// Opens the file that a debug file shares parts of its information with.
 pub(super) fn alternate(image: &Image, options: &SymbolOptions) -> Option<Arc<Image>> {
     let (path, id) = image.alternate()?;
     let relative = image.path().parent()?.join(path);
@@ -166,7 +166,7 @@ pub(super) fn alternate(image: &Image, options: &SymbolOptions) -> Option<Arc<Im
     found.or_else(|| by_build_id(&id, options))
 }
 
-/// The package of an image's split debug information.
+/// Opens the package of an image's split debug information.
 pub(super) fn package(image: &Image, options: &SymbolOptions) -> Option<Arc<Image>> {
     let mut name = image.path().as_os_str().to_owned();
     name.push(".dwp");
@@ -175,7 +175,7 @@ pub(super) fn package(image: &Image, options: &SymbolOptions) -> Option<Arc<Imag
     opened(std::iter::once(beside).chain(options.elsewhere(&path)), |_| true)
 }
 
-/// A file of split debug information, by the path that the program says it has.
+/// Opens files of split debug information, at the path that the program names.
 pub(super) fn split(image: &Image, path: &Path, options: &SymbolOptions) -> Vec<Arc<Image>> {
     let there = (image.root().map(Path::to_owned), path.to_owned());
     let beside = image

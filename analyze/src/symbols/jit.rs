@@ -1,5 +1,5 @@
-//! Code that no module holds: just-in-time compilers write down what they made, in
-//! `/tmp/perf-PID.map`, or with the code itself in `jit-PID.dump`.
+//! Names code outside of modules. Just-in-time compilers describe the code that they generate in `/tmp/perf-PID.map`,
+//! or together with the code in `jit-PID.dump`.
 
 use super::table::Found;
 use crate::Analysis;
@@ -11,24 +11,24 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// No longer map is read.
+/// Greatest number of bytes read of a map or dump.
 const LONGEST: u64 = 512 << 20;
 
 /// The functions of a map, or of a dump.
 #[derive(Default)]
 pub(super) struct Jit {
-    /// By their first address, none over another: end, the function's own first address, its name. An end
-    /// that is the start is not known.
+    /// Ranges by first address, which do not overlap: end, first address of the function, name. An end equal to the
+    /// start is not known.
     ranges: BTreeMap<u64, (u64, u64, Arc<[u8]>)>,
 }
 
 impl Jit {
-    /// What a recording's process has written of it, if there is anything.
+    /// Reads the map and the dump of the recorded process, if there are any.
     pub(super) fn load(analysis: &Analysis) -> Self {
         let mut all = Self::default();
         let read = |file: File| {
             let mut bytes = Vec::new();
-            // What could be read counts.
+            // The part that could be read counts.
             let _ = file.take(LONGEST).read_to_end(&mut bytes);
             bytes
         };
@@ -55,11 +55,11 @@ impl Jit {
         }
     }
 
-    /// Code is thrown away and its place used again: what was written last counts.
+    /// Adds a function. Code is discarded and its memory used again, so the last entry counts.
     fn add(&mut self, start: u64, size: u64, name: Arc<[u8]>) {
         let end = start.saturating_add(size);
         let over = start..end.max(start.saturating_add(1));
-        // What it lies within keeps both sides; what begins under it is gone.
+        // An older function around the new one keeps both its sides; one that begins within it is removed.
         if let Some((_, older)) = self.ranges.range_mut(..start).next_back()
             && older.0 > start
         {
@@ -74,7 +74,7 @@ impl Jit {
         self.ranges.insert(start, (end, start, name));
     }
 
-    /// The records of a dump (the kernel's tools/perf/Documentation/jitdump-specification.txt): code that was
+    /// Adds the records of a dump (the kernel's tools/perf/Documentation/jitdump-specification.txt): code that was
     /// loaded, and code that was moved.
     fn add_dump(&mut self, bytes: &[u8]) {
         let Some(dump) = Dump::new(bytes) else { return };
@@ -110,21 +110,21 @@ impl Jit {
         (address < *end || start == end).then_some((*base, name))
     }
 
-    /// The function that an address lies in.
+    /// Returns the function that an address lies in.
     pub(super) fn find(&self, address: u64) -> Option<Found<'_>> {
         let (start, name) = self.at(address)?;
         Some(Found { name: String::from_utf8_lossy(name), start })
     }
 }
 
-/// Kinds of records of a dump, and the length of what they all begin with.
+/// Kinds of a dump's records, and the length of the header that they have in common.
 const LOAD: u64 = 0;
 const MOVE: u64 = 1;
 const RECORD: u64 = 16;
-/// What a dump begins with, as the machine that wrote it has it.
+/// Magic number of a dump, in the byte order of the machine that wrote it.
 const DUMP: u32 = 0x4a69_5444;
 
-/// A dump of code that was made.
+/// The bytes of a dump.
 struct Dump<'a> {
     bytes: &'a [u8],
     big: bool,
@@ -144,7 +144,7 @@ impl<'a> Dump<'a> {
         Some(if self.big { bytes.iter().fold(0, fold) } else { bytes.iter().rev().fold(0, fold) })
     }
 
-    /// Up to a NUL, within a record.
+    /// Returns a text that ends with NUL, within a record.
     fn name(&self, from: u64, to: u64) -> Option<&'a [u8]> {
         let (from, to) = (usize::try_from(from).ok()?, usize::try_from(to).ok()?);
         let bytes = self.bytes.get(from..to.min(self.bytes.len()))?;
@@ -153,7 +153,7 @@ impl<'a> Dump<'a> {
     }
 }
 
-/// Opens the dump: where the map may be, or in the folder that the process runs in, or where it has mapped it.
+/// Opens the dump: where a map may be, in the process's working directory, or through its mapping of the file.
 fn open_dump(analysis: &Analysis) -> Option<File> {
     let target = &analysis.meta().target;
     let found = open(analysis, "jit-", ".dump");
@@ -171,8 +171,8 @@ fn open_dump(analysis: &Analysis) -> Option<File> {
     paths.filter_map(|p| open_below(&root, &p).ok()).next()
 }
 
-/// Opens the map or dump: in a folder that was named; while the process is there, as it sees it, by the id
-/// that it has itself; else in this machine's folder, if it was written after the recording began.
+/// Opens the map or dump in a folder of `debug_paths`. Otherwise, while the process runs, in its own /tmp and by the
+/// PID of its own namespace; afterwards in this machine's /tmp, if the file was written after the recording began.
 fn open(analysis: &Analysis, before: &str, behind: &str) -> Option<File> {
     let (target, options) = (&analysis.meta().target, analysis.symbol_options());
     let name = |pid: u32| format!("{before}{pid}{behind}");
@@ -194,7 +194,7 @@ fn open(analysis: &Analysis, before: &str, behind: &str) -> Option<File> {
     (written >= target.wall_ns / 1_000_000_000).then_some(file)
 }
 
-/// The id of a process in its own namespace.
+/// Returns the PID of a process in its own namespace.
 fn own_pid(pid: u32) -> Option<u32> {
     let status = read_at_most(Path::new(&format!("/proc/{pid}/status")), 1 << 16).ok()?;
     let status = String::from_utf8_lossy(&status);

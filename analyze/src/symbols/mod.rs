@@ -1,4 +1,4 @@
-//! Code addresses to functions, files and lines.
+//! Resolves code addresses to functions, files and lines.
 
 mod cache;
 mod demangle;
@@ -31,42 +31,42 @@ pub(crate) use find::paths;
 pub use options::{SymbolCache, SymbolOptions};
 pub(crate) use recorded::Named;
 
-/// A frame of a stack, named as far as it could be.
+/// A frame of a stack, symbolised as far as possible.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Frame {
-    /// The address in the stack: where the call returns to.
+    /// The address in the stack: mostly a return address.
     pub address: u64,
     /// The function, demangled.
     pub function: Option<Arc<str>>,
-    /// How far behind the start of its symbol the address lies, if that is known.
+    /// Distance of the address from the start of its symbol in bytes, if it is known.
     pub function_offset: Option<u64>,
     /// The source file.
     pub file: Option<Arc<str>>,
-    /// The line in it.
+    /// The line in the source file.
     pub line: Option<u32>,
     /// Path of the module.
     pub module: Option<Arc<str>>,
-    /// The address as the module's file counts it (what `addr2line` and `objdump` take).
+    /// The address relative to the module's file, as `addr2line` and `objdump` take it.
     pub offset: Option<u64>,
-    /// The compiler put this function's code into that of the next frame.
+    /// The compiler inlined this function into that of the next frame.
     pub inlined: bool,
 }
 
 /// Why a frame has no function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Unnamed {
-    /// It is in no module: made by a just-in-time compiler that writes no map, or nonsense.
+    /// The address is in no module: it belongs to a just-in-time compiler that writes no map, or is invalid.
     NoModule,
-    /// The file of its module was not found.
+    /// The module's file was not found.
     NoFile,
-    /// The file of its module is another build by now.
+    /// The module's file has been replaced by another build.
     Replaced,
-    /// No symbol of its module has the address: it was stripped.
+    /// No symbol of the module covers the address: the file was stripped.
     NoSymbol,
 }
 
 impl Unnamed {
-    /// The reason, in words.
+    /// Returns the reason in words.
     pub fn why(self) -> &'static str {
         match self {
             Unnamed::NoModule => "in no module, and in no /tmp/perf-PID.map",
@@ -77,30 +77,30 @@ impl Unnamed {
     }
 }
 
-/// What is known of one module.
+/// The symbols of one module.
 struct ModuleSymbols {
     path: Arc<str>,
     bias: u64,
     files: find::Files,
     cache: Option<cache::Cache>,
-    /// Read when an address is not in the cache.
+    /// Loaded when an address is not in the cache.
     loaded: Option<Loaded>,
-    /// Time that it took to look up what was not in the cache.
+    /// Time spent on addresses that were not in the cache.
     spent: Duration,
-    /// Why a frame of it has no function.
+    /// Why frames of this module have no function.
     unnamed: Unnamed,
 }
 
-/// What the files of a module say.
+/// The symbols in the files of a module.
 struct Loaded {
     table: table::Table,
     dwarf: Option<dwarf::Dwarf>,
-    /// Names are those that the recording holds.
+    /// The names come from the recording.
     recorded: bool,
 }
 
-/// Names the addresses of a recording. Modules are loaded when one of their addresses is asked
-/// for, and every address is looked up once.
+/// Symbolises the addresses of a recording. A module is loaded when its first address is looked up, and every address
+/// is looked up once.
 pub struct Symbolizer<'a> {
     analysis: &'a Analysis,
     modules: HashMap<u32, Option<ModuleSymbols>>,
@@ -112,7 +112,7 @@ pub struct Symbolizer<'a> {
 }
 
 impl<'a> Symbolizer<'a> {
-    /// For the addresses of a recording.
+    /// Creates a symbolizer for the addresses of a recording.
     pub fn new(analysis: &'a Analysis) -> Self {
         Self {
             analysis,
@@ -125,8 +125,8 @@ impl<'a> Symbolizer<'a> {
         }
     }
 
-    /// The frames of a code address: one, preceded by those that were inlined into it, innermost
-    /// first. Never empty.
+    /// Returns the frames of a code address, innermost first: its function, preceded by functions inlined there. They
+    /// are never empty.
     pub fn frames(&mut self, pc: Pc) -> Arc<[Frame]> {
         let frames = self.peek(pc);
         if self.counted.insert(pc)
@@ -141,7 +141,7 @@ impl<'a> Symbolizer<'a> {
         frames
     }
 
-    /// The frames of a code address, which does not count as looked up.
+    /// Returns the frames of a code address without counting it in the statistics.
     pub(crate) fn peek(&mut self, pc: Pc) -> Arc<[Frame]> {
         if let Some(f) = self.cache.get(&pc) {
             return f.clone();
@@ -152,7 +152,7 @@ impl<'a> Symbolizer<'a> {
             Some(ModuleSymbols::load(analysis, module))
         };
         let module = self.modules.entry(pc.module).or_insert_with(load);
-        // What was looked up where the files were is right; here there may be others.
+        // Names that were recorded where the modules' files were are right; the files here may differ.
         let recorded = analysis.named().frames(analysis.meta(), pc, names);
         let frames = match module {
             _ if recorded.is_some() => recorded.unwrap_or_default(),
@@ -167,12 +167,12 @@ impl<'a> Symbolizer<'a> {
         frames
     }
 
-    /// How many addresses were looked up.
+    /// Returns the number of addresses that were looked up.
     pub fn looked_up(&self) -> u64 {
         self.counted.len() as u64
     }
 
-    /// Why addresses have no function, with what would give them one.
+    /// Returns why addresses have no function, and what would name them.
     pub fn why(&self, unnamed: Unnamed) -> &'static str {
         let runtimes = &self.analysis.meta().runtimes;
         match unnamed {
@@ -187,13 +187,13 @@ impl<'a> Symbolizer<'a> {
         }
     }
 
-    /// Addresses without a function, by reason and module.
+    /// Returns the number of addresses without a function, by reason and module.
     pub fn unnamed(&self) -> impl Iterator<Item = (Unnamed, Option<&str>, u64)> {
         self.unnamed.iter().map(|((why, module), n)| (*why, module.as_deref(), *n))
     }
 }
 
-/// A frame of no module.
+/// Returns a frame outside of modules.
 fn made(pc: Pc, jit: &jit::Jit, names: &mut Names) -> Frame {
     let call = pc.address.wrapping_sub(u64::from(!pc.exact));
     match jit.find(call) {
@@ -209,7 +209,7 @@ fn made(pc: Pc, jit: &jit::Jit, names: &mut Names) -> Frame {
 }
 
 impl Drop for Symbolizer<'_> {
-    /// Keeps what took long to find.
+    /// Caches names that took long to find.
     fn drop(&mut self) {
         let Some(options) = &self.analysis.symbol_options().cache else { return };
         for (number, module) in &self.modules {
@@ -227,7 +227,7 @@ impl Loaded {
     fn new(analysis: &Analysis, number: u32, files: &find::Files) -> Self {
         let options = analysis.symbol_options();
         let mut table = table::Table::default();
-        // The symbols of a stripped program that its distribution left in it.
+        // Symbols that the distribution has left in a stripped program.
         let inner = files.image.as_ref().and_then(|i| i.inner()).map(Arc::new);
         for image in files.image.iter().chain(&files.debug).chain(&inner) {
             table.add_image(image);
@@ -247,7 +247,7 @@ impl Loaded {
         Self { table, dwarf, recorded }
     }
 
-    /// Whether the names follow from the files that the key of the cache names.
+    /// Returns whether the names depend only on the files in the cache's key.
     fn is_lasting(&self) -> bool {
         !self.recorded && self.dwarf.as_ref().is_none_or(|d| !d.is_split())
     }
@@ -272,7 +272,7 @@ impl Loaded {
         if frames.is_empty() {
             frames.push(plain);
         }
-        // The last is the function whose code it is, those before it were inlined.
+        // The last frame is the function that contains the code; those before it were inlined.
         if let Some(last) = frames.last_mut() {
             last.inlined = false;
             if let Some(s) = symbol {
@@ -312,7 +312,7 @@ impl ModuleSymbols {
         }
     }
 
-    /// See [`Symbolizer::frames`].
+    /// Returns the frames of an address in this module, see [`Symbolizer::frames`].
     fn frames(
         &mut self,
         analysis: &Analysis,

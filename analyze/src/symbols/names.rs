@@ -1,15 +1,15 @@
-//! Names, each held once.
+//! Interns names: each is held once.
 
 use super::demangle::{demangle, shorten};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Names of functions and files that were met.
+/// Interned names of functions and files.
 #[derive(Default)]
 pub(super) struct Names {
-    /// Functions are shown without template arguments and parameters.
+    /// Show functions without template arguments and parameters.
     short: bool,
-    /// By the name in the file: demangling takes longer than finding.
+    /// Demangled names by mangled name, as a look-up is faster than demangling.
     functions: HashMap<Box<str>, Arc<str>>,
     files: HashMap<Box<str>, Arc<str>>,
 }
@@ -19,7 +19,7 @@ impl Names {
         Self { short, ..Self::default() }
     }
 
-    /// A function, demangled.
+    /// Returns the demangled name of a function.
     pub(super) fn function(&mut self, raw: &str) -> Arc<str> {
         if let Some(known) = self.functions.get(raw) {
             return known.clone();
@@ -30,7 +30,7 @@ impl Names {
         name
     }
 
-    /// A file.
+    /// Returns the interned path of a source file.
     pub(super) fn file(&mut self, path: &str) -> Arc<str> {
         if let Some(known) = self.files.get(path) {
             return known.clone();

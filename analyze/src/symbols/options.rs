@@ -1,47 +1,47 @@
-//! Where symbols are looked for, and how they are shown.
+//! Options that say where to look for symbols, and how to show them.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 const DEBUG: &str = "/usr/lib/debug";
 
-/// Where symbols are looked for, and how they are shown.
+/// Options that say where to look for symbols, and how to show them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SymbolOptions {
-    /// Folders with debug files or programs, looked into before the usual ones.
+    /// Folders with debug files or programs, searched before the usual ones.
     pub debug_paths: Vec<PathBuf>,
-    /// The root folder of another machine, looked into before this one's.
+    /// Root folder of another machine, searched before this one's.
     pub sysroot: Option<PathBuf>,
-    /// Names of functions without template arguments and parameters.
+    /// Show functions without template arguments and parameters.
     pub short_names: bool,
-    /// Functions that are passed over in the search for who asked for memory: regular expressions.
+    /// Regular expressions of functions that the search for the asking frame passes over.
     pub skip: Vec<String>,
-    /// Only allocators are passed over, not wrappers of them and standard libraries.
+    /// Pass over allocators only, not over their wrappers and the standard libraries.
     pub show_wrappers: bool,
-    /// Where names are kept for the next time; `None`: they are not.
+    /// The cache of names; `None`: names are not cached.
     pub cache: Option<SymbolCache>,
 }
 
-/// Where names are kept, and which.
+/// Settings of the cache of names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SymbolCache {
-    /// The folder.
+    /// The folder of the cache.
     pub folder: PathBuf,
-    /// Names of a module are kept if it took as long as that to find them.
+    /// Names of a module are cached if it took at least this long to find them.
     pub worth: Duration,
 }
 
 impl SymbolCache {
-    /// That of the user, if there is one: in `XDG_CACHE_HOME` or `~/.cache`.
+    /// Returns the user's cache, in `XDG_CACHE_HOME` or `~/.cache`, if there is one.
     pub fn of_user() -> Option<Self> {
         Some(Self { folder: super::cache::folder()?, worth: Duration::from_millis(20) })
     }
 }
 
-/// A path, and the root folder that it begins at if that is not this process's.
+/// A path, and the root folder that it is relative to if that is not this process's.
 pub(super) type Place = (Option<PathBuf>, PathBuf);
 
-/// `/x` under a root folder.
+/// Returns a path, absolute or not, below a root folder.
 pub(super) fn under(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
@@ -50,20 +50,20 @@ impl SymbolOptions {
     /// Checks an entry of `skip`.
     ///
     /// # Errors
-    /// What is wrong with the regular expression.
+    /// A message that says what is wrong with the regular expression.
     pub fn skip_pattern(text: &str) -> Result<String, String> {
         regex::Regex::new(text).map(|_| text.to_owned()).map_err(|e| e.to_string())
     }
 
-    /// Folders that debug files lie in by build id, or by the folder of their program.
+    /// Returns the folders with debug files by build ID, or by the folder of their program.
     pub(super) fn debug_folders(&self) -> impl Iterator<Item = Place> {
         let own = self.debug_paths.iter().map(|p| (None, p.clone()));
         let root = self.sysroot.iter().map(|r| (Some(r.clone()), PathBuf::from(DEBUG)));
         own.chain(root).chain([(None, DEBUG.into())])
     }
 
-    /// Where a file of this path may be, other than there: under the root folder, and by its name
-    /// in the folders that were named.
+    /// Returns other places where a file with this path may be: below the root folder, and by path or name in
+    /// `debug_paths`.
     pub(super) fn elsewhere(&self, path: &Path) -> impl Iterator<Item = Place> {
         let root = self.sysroot.iter().map(|r| (Some(r.clone()), path.to_owned()));
         let folders = self.debug_paths.iter().flat_map(|dir| {

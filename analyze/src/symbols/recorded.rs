@@ -1,15 +1,15 @@
-//! Names of code addresses that stand in the recording: they were looked up when it was packed.
+//! Names of code addresses that the recording contains, because it was packed.
 
 use super::{Frame, Names};
 use crate::load::{Meta, Pc};
 use prof_trace::derived::{Frames, NamedFrame};
 use std::collections::HashMap;
 
-/// Code addresses by what is known of them.
+/// The recorded names by code address.
 #[derive(Debug, Default)]
 pub(crate) struct Named {
     chunks: Vec<Frames>,
-    /// Chunk, and place in it.
+    /// Index of the chunk, and of the address in it.
     places: HashMap<Pc, (u32, u32)>,
 }
 
@@ -25,12 +25,12 @@ impl Named {
         Self { chunks, places }
     }
 
-    /// The frames of an address, if it is one of them.
+    /// Returns the frames of an address, if the recording has them.
     pub(super) fn frames(&self, meta: &Meta, pc: Pc, names: &mut Names) -> Option<Vec<Frame>> {
         let (chunk, place) = self.places.get(&pc)?;
         let chunk = self.chunks.get(*chunk as usize)?;
         let found = chunk.addresses.get(*place as usize)?;
-        // What had no name then may have one here.
+        // An address without a name when the recording was packed may have one here.
         found.frames.iter().find(|f| f.function != 0)?;
         let module = meta.modules.get(&pc.module);
         let string = |n: u32| chunk.strings.get((n as usize).checked_sub(1)?);

@@ -1,15 +1,16 @@
-//! Members of types in expressions, as gcc up to version 12 mangles them: `sr`, a type, and a name. The
-//! standard has another form for types that do not begin with a template parameter, and demanglers that
-//! keep to it refuse `XsrSt..`.
+//! Demangles members of types in expressions, as gcc up to version 12 mangles them: `sr`, a type, and a name. The
+//! standard has another form for types that do not begin with a template parameter, and demanglers that follow it
+//! refuse `XsrSt..`.
 //!
-//! A cast of an expression to a type (`cv`, type, expression) has the same parts in the same order, and its type
-//! counts among the substitutions as gcc's does. So the name is read with casts in the place of members, and
-//! they are written as members afterwards.
+//! A cast of an expression to a type (`cv`, type, expression) has the same parts in the same order, and its type counts
+//! among the substitutions as gcc's does. So members are replaced by casts before the name is demangled, and the casts
+//! by members afterwards.
 
-/// So many rewritings at most: what is left of longer names stays a cast.
+/// Greatest number of replacements: further casts stay.
 const MOST: usize = 256;
 
-/// The mangled name with casts: of all members, and only of those whose type begins with a name or `std`.
+/// Returns the mangled name with casts in place of members: of all, and only of those whose type begins with a name or
+/// `std`.
 pub(super) fn with_casts(name: &str) -> Vec<String> {
     let places = places(name.as_bytes());
     let with = |all: bool| {
@@ -24,8 +25,7 @@ pub(super) fn with_casts(name: &str) -> Vec<String> {
     if places.is_empty() { Vec::new() } else { vec![with(true), with(false)] }
 }
 
-/// Where members of types are named, past what is part of an identifier, and whether the type begins with a
-/// name.
+/// Returns the positions of `sr` outside of identifiers, and whether the type that follows begins with a name.
 fn places(name: &[u8]) -> Vec<(usize, bool)> {
     let digits = |at: usize| {
         let rest = name.get(at..).unwrap_or_default();
@@ -36,7 +36,7 @@ fn places(name: &[u8]) -> Vec<(usize, bool)> {
     while let Some(rest) = name.get(at..).filter(|r| !r.is_empty()) {
         at += match rest {
             [b'S' | b'T', ..] if numbered(rest).is_some() => numbered(rest).unwrap_or(1),
-            // A literal, or the length of an array: no length of a name.
+            // A literal, or the length of an array, not the length of a name.
             [b'L', b'a'..=b'z', b'n', ..] => 3 + digits(at + 3),
             [b'L', b'a'..=b'z', ..] => 2 + digits(at + 2),
             [b'A', ..] => 1 + digits(at + 1),
@@ -55,13 +55,13 @@ fn places(name: &[u8]) -> Vec<(usize, bool)> {
     places
 }
 
-/// The length of a numbered substitution or template parameter: `S12_`.
+/// Returns the length of a numbered substitution or template parameter: `S12_`.
 fn numbered(text: &[u8]) -> Option<usize> {
     let n = text[1..].iter().take_while(|c| c.is_ascii_digit() || c.is_ascii_uppercase()).count();
     (text.get(n + 1) == Some(&b'_')).then_some(n + 2)
 }
 
-/// `(T)(name)` becomes `T::name`.
+/// Replaces `(T)(name)` by `T::name`.
 pub(super) fn members(text: &str) -> String {
     let mut text = text.to_owned();
     for _ in 0..MOST {
@@ -77,7 +77,7 @@ pub(super) fn members(text: &str) -> String {
     text
 }
 
-/// The first cast of a name: where its type begins and ends, and where its operand ends.
+/// Returns the first cast in a name: start and end of its type, and end of its operand.
 fn member(text: &str) -> Option<(usize, usize, usize)> {
     text.match_indices(")(").find_map(|(close, _)| {
         let operand = &text[close + 2..];
@@ -98,7 +98,7 @@ fn member(text: &str) -> Option<(usize, usize, usize)> {
     })
 }
 
-/// Where the bracket is that a text leaves open.
+/// Returns the position of the bracket that the text leaves open.
 fn opening(text: &str) -> Option<usize> {
     let mut depth = 1usize;
     for (i, c) in text.char_indices().rev() {

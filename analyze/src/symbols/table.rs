@@ -1,11 +1,11 @@
-//! Symbol tables: which function an address lies in.
+//! Symbol tables, which map addresses to functions.
 
 use super::elf::Image;
 use prof_trace::records::Symbols;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Symbols that are looked at, from the address downwards, for one that covers it.
+/// Number of symbols at or below an address that are examined for one that covers it.
 const LOOK_BACK: usize = 16;
 
 /// A symbol.
@@ -13,14 +13,14 @@ const LOOK_BACK: usize = 16;
 struct Entry {
     start: u64,
     size: u64,
-    /// Better ones first.
+    /// Rank among symbols of the same address; the lowest is the best.
     rank: u8,
     names: u8,
     at: u64,
     len: u32,
 }
 
-/// Where names are.
+/// The storage of names.
 enum Names {
     Image(Arc<Image>),
     Recorded(Vec<u8>),
@@ -29,13 +29,13 @@ enum Names {
 /// A symbol that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Found<'a> {
-    /// Its name, not demangled.
+    /// Its mangled name.
     pub name: Cow<'a, str>,
     /// Its address.
     pub start: u64,
 }
 
-/// The function symbols of a module, by the addresses of its file.
+/// The function symbols of a module, by their addresses in its file.
 #[derive(Default)]
 pub(super) struct Table {
     entries: Vec<Entry>,
@@ -63,7 +63,7 @@ impl Table {
         self.names.push(Names::Image(image.clone()));
     }
 
-    /// Adds the symbols that a recording holds.
+    /// Adds the recorded symbols of a module.
     pub(super) fn add_recorded(&mut self, s: Symbols) {
         let names = self.names.len() as u8;
         let entry = |q: &[u64; 4]| Entry {
@@ -78,7 +78,7 @@ impl Table {
         self.names.push(Names::Recorded(s.names));
     }
 
-    /// To be called after the last addition.
+    /// Sorts the symbols; must be called after the last addition.
     pub(super) fn finish(&mut self) {
         let mut entries = std::mem::take(&mut self.entries);
         entries.sort_by_cached_key(|e| {
@@ -101,7 +101,7 @@ impl Table {
         Some(String::from_utf8_lossy(bytes))
     }
 
-    /// The symbol that an address lies in. One without a size reaches to the next.
+    /// Returns the symbol that covers an address. A symbol without a size reaches to the next.
     pub(super) fn find(&self, address: u64) -> Option<Found<'_>> {
         let end = self.entries.partition_point(|e| e.start <= address);
         let back = self.entries[..end].iter().rev().take(LOOK_BACK);

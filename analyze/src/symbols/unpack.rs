@@ -1,16 +1,15 @@
-//! Compressed parts of ELF files. What they say of their own size is not believed further than they
-//! bear out.
+//! Decompresses parts of ELF files. The size that such a part claims is not trusted.
 
 use flate2::read::ZlibDecoder;
 use std::io::Read;
 
-/// No section is larger when decompressed.
+/// Greatest size of a decompressed section.
 const LARGEST: u64 = 8 << 30;
 
-/// No symbols of a stripped program are larger, and no memory that a decoder asks for.
+/// Limit on the size of embedded symbols, and on the memory of their decoder.
 const LARGEST_INNER: u64 = 256 << 20;
 
-/// Exactly `size` bytes.
+/// Reads exactly `size` bytes; `None` if there are fewer.
 fn exactly(from: impl Read, size: u64) -> Option<Vec<u8>> {
     let mut out = Vec::new();
     from.take(size).read_to_end(&mut out).ok()?;

@@ -1,4 +1,4 @@
-// What is shown of the data: numbers as text, and the tree of a flame graph. Nothing here touches the document.
+// Prepares the data for display: numbers as text, and the tree of a flame graph. Nothing here touches the document.
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
@@ -21,8 +21,8 @@ function duration(ns) {
   return Math.floor(s / 3600) + "h " + pad(s / 60 % 60) + "m";
 }
 
-// The tree of all stacks by one cost: from the outermost frame inwards, or the other way round. A frame of
-// the tree is {frame, value, children, depth}; the root's frame is -1.
+// Returns the tree of all stacks by one cost, from the outermost frame inwards or the other way round. A node is
+// {frame, value, children, depth}; the root's frame is -1.
 function tree(data, cost, inverted) {
   const root = { frame: -1, value: 0, children: new Map(), depth: 0 };
   for (const stack of data.stacks) {
@@ -45,8 +45,8 @@ function tree(data, cost, inverted) {
   return root;
 }
 
-// The rectangles of a tree below `top`, with those above it at full width: {node, x, width, depth}, x and width as
-// parts of 1. What is narrower than `least` is left out.
+// Returns the rectangles of a tree below `top`, with those above it at full width: {node, x, width, depth}, x and
+// width as parts of 1. Rectangles narrower than `least` are left out.
 function layout(path, least) {
   const out = [];
   const top = path[path.length - 1];
@@ -69,7 +69,7 @@ function layout(path, least) {
   return out;
 }
 
-// Which frames a search finds: parts of their names, modules and places, whatever the case.
+// Returns the frames whose name, module or place contains the text, regardless of case.
 function found(data, text) {
   const wanted = text.trim().toLowerCase();
   if (!wanted) return null;
@@ -77,7 +77,7 @@ function found(data, text) {
   return data.frames.map(has);
 }
 
-// What all stacks have that go through a frame that was found.
+// Returns the sum of all stacks that contain a found frame.
 function matched(data, cost, hits) {
   let sum = 0;
   for (const s of data.stacks) if (s.frames.some((f) => hits[f])) sum += s.costs[cost];

@@ -1,8 +1,8 @@
-//! One page for browsers: the live bytes over time, a flame graph and a table of stacks. It needs nothing
-//! else and asks for nothing over the network (its policy forbids it).
+//! Writes one page for browsers: the live bytes over time, a flame graph and a table of stacks. The page is
+//! self-contained: its policy forbids requests over the network.
 //!
-//! Names come from the process that was recorded. They stand in the page as JSON in which nothing can end
-//! the element that it is in, and get into the document as text only.
+//! Names come from the recorded process and are not trusted. The page holds them as JSON that can't end its element,
+//! and its script inserts them as text only.
 
 use super::profile::{Stack, base, label};
 use super::timeline::Timeline;
@@ -14,15 +14,15 @@ use serde::Serialize;
 use std::collections::{HashMap, HashSet};
 use std::io::{self, Write};
 
-/// By each cost, so many stacks with the most of it are in the page. All others are added up.
+/// Number of stacks, those with the most of a cost, that the page shows for each cost. All others are added up.
 const STACKS: usize = 2000;
-/// Moments of the timeline.
+/// Number of moments of the timeline.
 const MOMENTS: usize = 800;
 
 const COSTS: [Cost; 6] =
     [Cost::Live, Cost::Peak, Cost::Allocated, Cost::Allocations, Cost::Temporary, Cost::Leaked];
 
-/// The costs that differ from each other: what is live at the end is live, unless another moment is asked for.
+/// Returns the costs that differ from each other: at the end of the recording, leaked bytes are the live bytes.
 fn different(source: &Source<'_>) -> &'static [Cost] {
     if source.at.is_some() { &COSTS } else { &COSTS[..COSTS.len() - 1] }
 }
@@ -32,13 +32,13 @@ struct Page<'a> {
     version: u32,
     head: Head,
     costs: Vec<CostData>,
-    /// Which of them is shown first.
+    /// Index of the cost that is shown first.
     cost: usize,
     timeline: TimelineData<'a>,
     peak_at_ns: u64,
     frames: Vec<FrameData>,
     stacks: Vec<StackData>,
-    /// What is left out.
+    /// Sums of the stacks that are left out.
     rest: RestData,
 }
 
@@ -65,14 +65,14 @@ struct FrameData {
 #[derive(Serialize)]
 struct StackData {
     id: u32,
-    /// Blocks that are live.
+    /// Number of live blocks.
     live: u64,
     cut: bool,
-    /// By the order of the costs.
+    /// Values in the order of `Page::costs`.
     costs: Vec<u64>,
-    /// Innermost first.
+    /// Indices into `Page::frames`, innermost first.
     frames: Vec<usize>,
-    /// Which of them asked for the blocks, and which it called if that is no allocator.
+    /// Index of the frame that asked for the blocks, and of the frame it called if that is no allocator.
     asked: [Option<usize>; 2],
 }
 
@@ -82,7 +82,7 @@ struct RestData {
     costs: Vec<u64>,
 }
 
-/// The costs of all stacks.
+/// Returns all stacks, their costs, and the ticks of the peak.
 fn costs(source: &Source<'_>) -> Result<(Profile, Vec<[u64; COSTS.len()]>, u64), Damaged> {
     let now = source.query.analysis(source.at)?;
     let at = now.totals().peak_ticks;
@@ -93,7 +93,7 @@ fn costs(source: &Source<'_>) -> Result<(Profile, Vec<[u64; COSTS.len()]>, u64),
     };
     let (at_peak, at_end) = (live(&peak), live(&end));
     let then: HashMap<u32, _> = now.groups().iter().map(|g| (g.node, g.figures)).collect();
-    // Those of the end are all there are.
+    // The stacks at the end include those of any earlier moment.
     let mut profile = Profile::new(&end);
     for s in &mut profile.stacks {
         s.figures = then.get(&s.node).copied().unwrap_or_default();
@@ -110,7 +110,7 @@ fn costs(source: &Source<'_>) -> Result<(Profile, Vec<[u64; COSTS.len()]>, u64),
     Ok((profile, all, at))
 }
 
-/// Which stacks are shown: those with the most by any cost.
+/// Returns the indices of the stacks that are shown: those with the most by any cost.
 fn shown(all: &[[u64; COSTS.len()]]) -> HashSet<usize> {
     let mut shown = HashSet::new();
     for c in 0..COSTS.len() {
@@ -135,7 +135,7 @@ fn page<'a>(source: &Source<'_>, timeline: &'a Timeline) -> Result<Page<'a>, Dam
             continue;
         }
         let of = profile.frames(s).map(|f| {
-            // Calls from two places of a line are one.
+            // Two calls in the same line are one frame.
             let key = Frame { address: 0, offset: None, function_offset: None, ..f.clone() };
             let key = if f.function.is_some() { key } else { f.clone() };
             *known.entry(key).or_insert_with(|| {
@@ -186,12 +186,12 @@ fn frame(f: &Frame) -> FrameData {
     FrameData { name: label(f), module, place, inlined: f.inlined }
 }
 
-/// Writes JSON in which nothing can end the element that it stands in, or begin another.
+/// Escapes JSON such that no string in it can end its HTML element or begin another.
 struct Escape<'a>(&'a mut dyn Write);
 
 impl Write for Escape<'_> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        // These occur in strings only, and no byte of a longer UTF-8 sequence is one of them.
+        // These characters occur in strings only, and are never a part of a longer UTF-8 sequence.
         for part in bytes.split_inclusive(|b| matches!(b, b'<' | b'>' | b'&')) {
             let (text, last) = match part.split_last() {
                 Some((last @ (b'<' | b'>' | b'&'), text)) => (text, Some(*last)),

@@ -3,7 +3,7 @@ const $ = (id) => document.getElementById(id);
 const ROW = 18, LIMIT = 200;
 const state = { cost: data.cost, inverted: false, hits: null, path: [], boxes: [], sort: data.cost, up: false, limit: LIMIT, open: new Set() };
 
-// All text gets into the document this way.
+// All text gets into the document this way, never as HTML.
 function element(name, text, parent) {
   const e = document.createElement(name);
   if (text !== undefined) e.textContent = text;
@@ -156,7 +156,7 @@ function zoom(b) {
     state.path = state.path.slice(0, b.depth + 1);
     return;
   }
-  // The way from what is on top now to what was clicked.
+  // The path from the present top node to the clicked one.
   const way = [];
   let depth = b.depth, node = b;
   while (depth >= state.path.length) {
@@ -169,7 +169,7 @@ function zoom(b) {
   state.path = state.path.concat(way);
 }
 
-// Who asked for the blocks of a stack, in a line.
+// Returns a line that names the frame that asked for a stack's blocks.
 function asked(stack) {
   const [asker, through] = stack.asked.map((i) => i === null ? null : data.frames[stack.frames[i]]);
   if (!asker) return "(no stack)";
