@@ -14,6 +14,7 @@ use crate::term::say;
 use anyhow::{Context, Result, anyhow};
 use prof_collect::{Clock, Peek, create_recording, drain_orphan, write_prologue, write_runtimes};
 use prof_inject::functions::LOADER;
+use prof_inject::program::Program;
 use prof_inject::{DetachOptions, Error, Installed, Options, Target};
 use prof_trace::capture::Capture;
 use prof_trace::pack::Compress;
@@ -75,10 +76,32 @@ pub struct Began {
     pub runtimes: Vec<Runtime>,
 }
 
+/// So often an attach is tried of which an exec has taken away what it had begun: wrappers call the next one, and
+/// that the program.
+const TRIES: usize = 4;
+/// How long an exec may be under way before it is seen: after a refusal, and after another error.
+const EXEC: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(300));
+
 /// Begins to record a process. Nothing of it is left after an error.
 pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
     record.check().map_err(usage)?;
     prof_inject::follow::ask_to_let_go(pid);
+    for _ in 0..TRIES {
+        let program = Program::of(pid);
+        let e = match try_attach(pid, record, choice) {
+            Ok(attached) => return Ok(attached),
+            Err(e) => e,
+        };
+        let time = if e.is::<Error>() { EXEC.1 } else { EXEC.0 };
+        if !program.is_replaced_within(time) {
+            return Err(e);
+        }
+        log::info!("an exec during the attach: {e:#}");
+    }
+    Err(failed(pid, Error::Replaced(pid)))
+}
+
+fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
     adopt(pid, record)?;
     let target = prof_inject::preflight(pid).map_err(|e| failed(pid, e))?;
     if let Some(what) = crate::orphans::adopted_by(pid) {
@@ -228,6 +251,11 @@ pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resul
                 whole: true,
             });
         }
+        // Meanwhile.
+        Err(_) if prof_inject::proc::has_ended(pid) => {
+            let why = prof_inject::preflight(pid).err();
+            return Err(failed(pid, why.unwrap_or(Error::Gone(pid))));
+        }
         Err(e) => return Err(held_by_others(pid).unwrap_or(e)),
     };
     // What is half-way may be somebody's work.
@@ -328,7 +356,9 @@ fn held_by_others(pid: i32) -> Option<anyhow::Error> {
 
 fn clean(pid: i32, timeout: Duration) -> bool {
     prof_inject::clean(pid, timeout).unwrap_or_else(|e| {
-        log::warn!("{e}");
+        if !prof_inject::proc::has_ended(pid) {
+            log::warn!("{e}");
+        }
         false
     })
 }
@@ -477,7 +507,12 @@ fn overtaken(pid: i32, e: Error) -> anyhow::Error {
     match e {
         Error::Sys { errno: nix::errno::Errno::EPERM, .. } => {
             let now = prof_inject::preflight(pid).err().map(|r| r.to_string());
-            refused(now.unwrap_or_else(|| format!("{e}; somebody else traces it, try again")))
+            refused(now.unwrap_or_else(|| {
+                format!(
+                    "the kernel does not let prof trace process {pid} at this moment (EPERM): another tracer may have \
+                     been faster; try again, or run prof with the rights that `prof doctor {pid}` names"
+                )
+            }))
         }
         e => failed(pid, e),
     }

@@ -290,7 +290,7 @@ pub enum Error {
     Gone(i32),
     /// It is another program meanwhile.
     #[error(
-        "pid {0} has started another program meanwhile (exec); that is as without prof, try again"
+        "pid {0} is replacing its program (exec), which takes what prof had begun in it away; try again when the new program has started"
     )]
     Replaced(i32),
     /// A thread did not stop in time.

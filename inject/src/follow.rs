@@ -6,10 +6,9 @@
 //! trace asks by a signal ([`LET_GO`]). An exec that comes later is found by looking, some milliseconds late.
 
 use crate::launch::{hold, run_to_start};
+use crate::program::Program;
 use crate::tracee::{Stop, Tracee, ptrace};
 use crate::{Installed, Options, Result, install, preflight, proc};
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 /// Asks `prof run` to stop tracing its program; ignored by whoever knows nothing of it.
@@ -79,8 +78,8 @@ pub struct Follow {
     leaving: bool,
     /// How it has ended, if that was seen by the way.
     ended: Option<i32>,
-    /// Its memory, which is empty after an exec.
-    mem: Option<File>,
+    /// What it runs, unless its end alone is waited for.
+    program: Option<Program>,
     /// Since when it is so while no exec was seen: another thread of it has called exec.
     left: Option<Instant>,
     since: Instant,
@@ -98,7 +97,7 @@ impl Follow {
             tracee: seize(pid),
             leaving: false,
             ended: None,
-            mem: File::open(format!("/proc/{pid}/mem")).ok(),
+            program: Some(Program::of(pid)),
             left: None,
             since: Instant::now(),
             always: WRAPPERS.contains(&name),
@@ -108,8 +107,8 @@ impl Follow {
     /// Waits for its end only.
     #[must_use]
     pub fn end_of(pid: i32) -> Self {
-        let (tracee, mem, since) = (None, None, Instant::now());
-        Self { pid, tracee, leaving: false, ended: None, mem, left: None, since, always: false }
+        let (tracee, program, since) = (None, None, Instant::now());
+        Self { pid, tracee, leaving: false, ended: None, program, left: None, since, always: false }
     }
 
     /// Whether its end was seen by the way.
@@ -190,7 +189,7 @@ impl Follow {
 
     /// Until something happens, or it is time to look.
     fn rest(&self) {
-        let time = match (&self.tracee, &self.mem) {
+        let time = match (&self.tracee, &self.program) {
             (Some(_), _) | (_, None) => REST,
             _ if self.since.elapsed() < AT_FIRST => LOOKS.0,
             _ => LOOKS.1,
@@ -210,8 +209,7 @@ impl Follow {
 
     /// Whether its program is gone, and it is not.
     fn has_left(&self) -> bool {
-        let left = self.mem.as_ref().is_some_and(|m| matches!(m.read_at(&mut [0], 0), Ok(0)));
-        left && proc::Status::of(self.pid).is_ok_and(|s| s.field("VmSize").is_some())
+        self.program.as_ref().is_some_and(Program::is_replaced)
     }
 
     /// It is gone: there is nothing to be let go of.

@@ -41,6 +41,7 @@ pub mod plan;
 pub mod preflight;
 mod probed;
 pub mod proc;
+pub mod program;
 pub mod recorded;
 pub mod remote;
 mod ring;

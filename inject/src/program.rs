@@ -1,0 +1,43 @@
+//! Whether a process still runs the program that it ran before.
+
+use crate::proc;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+/// The program that a process runs.
+#[derive(Debug)]
+pub struct Program {
+    pid: i32,
+    /// Its memory, which is empty after an exec.
+    mem: Option<File>,
+}
+
+impl Program {
+    /// The one that runs now.
+    #[must_use]
+    pub fn of(pid: i32) -> Self {
+        Self { pid, mem: File::open(format!("/proc/{pid}/mem")).ok() }
+    }
+
+    /// Whether it is gone, and the process is not. Not known of memory that another process has, too.
+    #[must_use]
+    pub(crate) fn is_replaced(&self) -> bool {
+        let gone = self.mem.as_ref().is_some_and(|m| matches!(m.read_at(&mut [0], 0), Ok(0)));
+        gone && proc::Status::of(self.pid).is_ok_and(|s| s.field("VmSize").is_some())
+    }
+
+    /// The same after something has failed that an exec may be the reason of: it gives the old memory back after it
+    /// has ended the process's other threads.
+    #[must_use]
+    pub fn is_replaced_within(&self, time: Duration) -> bool {
+        let deadline = Instant::now() + time;
+        while !self.is_replaced() {
+            if self.mem.is_none() || Instant::now() >= deadline {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
+    }
+}
