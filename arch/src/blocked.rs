@@ -39,6 +39,9 @@ pub enum Timeout {
     Narrow(usize),
     /// This argument points to two numbers of 64 bits; none if null.
     Wide(usize),
+    /// `io_uring_enter`: this argument points to a structure that points to two numbers of 64 bits, if the
+    /// flags in the argument before it say so.
+    Ring(usize),
 }
 
 impl Timeout {
@@ -46,7 +49,9 @@ impl Timeout {
     #[must_use]
     pub fn argument(self) -> usize {
         match self {
-            Timeout::Milliseconds(n) | Timeout::Narrow(n) | Timeout::Wide(n) => n,
+            Timeout::Milliseconds(n) | Timeout::Narrow(n) | Timeout::Wide(n) | Timeout::Ring(n) => {
+                n
+            }
         }
     }
 }

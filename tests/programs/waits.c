@@ -1,8 +1,10 @@
 /* Waits that a tracer's stop ends with EINTR, and that no kernel restarts. "once MS" waits once in each
  * way, and says how long each took; "loop MS" begins to wait over and over, until "count" asks how often,
- * and stops it. "raw" as the argument: epoll_wait by a system call instruction in the program's own code,
- * which looks at the register of the timeout afterwards. */
+ * and stops it; "loop MS KIND": in another way than by epoll_wait. "raw" as the argument: epoll_wait by a system call instruction in the program's own code,
+ * which looks at the register of the timeout afterwards. "overflows": with a handler for that, on a stack of its own,
+ * as runtimes have it. */
 #include "common.h"
+#include <linux/io_uring.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <signal.h>
@@ -16,10 +18,10 @@
 #define SYS_epoll_pwait2 (SYS_io_uring_setup + 16)
 #endif
 
-enum { KINDS = 4 };
-static const char *const names[KINDS] = {"epoll_wait", "epoll_pwait2", "semtimedop", "sigtimedwait"};
-static int epoll_set, semaphores, raw;
-static long wait_ms;
+enum { KINDS = 5 };
+static const char *const names[KINDS] = {"epoll_wait", "epoll_pwait2", "semtimedop", "sigtimedwait", "io_uring_enter"};
+static int epoll_set, semaphores, uring = -1, raw;
+static long wait_ms, loop_kind;
 static atomic_int looping, rounds, changed;
 
 static int64_t now_ms(void) {
@@ -41,6 +43,19 @@ static int raw_epoll_wait(struct epoll_event *e, long ms) {
 #endif
 }
 
+/* What linux/io_uring.h has since Linux 5.11. */
+enum { EXT_ARG = 1 << 3, FEATURE_EXT_ARG = 1 << 8 };
+struct getevents { uint64_t mask; uint32_t mask_size, min_wait; uint64_t time; };
+
+/* Waits for a completion that does not come. A kernel or a container may not have it. */
+static int uring_waited(long ms, const void *time) {
+    struct getevents arg = {0, 8, 0, (uintptr_t)time};
+    if (uring < 0) return usleep((useconds_t)ms * 1000) == 0;
+    int flags = IORING_ENTER_GETEVENTS | EXT_ARG;
+    int r = (int)syscall(SYS_io_uring_enter, uring, 0, 1, flags, &arg, sizeof arg);
+    return r < 0 && errno == ETIME && arg.time == (uintptr_t)time;
+}
+
 /* True if the wait ended as it should: by its timeout. */
 static int waited(long kind, long ms) {
     struct timespec t = {ms / 1000, ms % 1000 * 1000000l};
@@ -57,6 +72,9 @@ static int waited(long kind, long ms) {
         usleep((useconds_t)ms * 1000);
         break;
     case 2: return semtimedop(semaphores, &down, 1, &t) < 0 && errno == EAGAIN;
+    case 4:
+        if (!uring_waited(ms, &wide)) return 0;
+        break;
     default:
         sigemptyset(&one);
         sigaddset(&one, SIGRTMAX);
@@ -75,10 +93,15 @@ static void *once(void *argument) {
 }
 static void *over_and_over(void *unused) {
     while (atomic_load(&looping)) {
-        if (!waited(0, wait_ms)) atomic_fetch_add(&changed, 1);
+        if (!waited(loop_kind, wait_ms)) atomic_fetch_add(&changed, 1);
         atomic_fetch_add(&rounds, 1);
     }
     return unused;
+}
+
+static void on_overflow(int signal) {
+    (void)signal;
+    _exit(9);
 }
 
 static void clean_up(void) {
@@ -87,6 +110,18 @@ static void clean_up(void) {
 
 int main(int argc, char **argv) {
     raw = argc > 1 && strcmp(argv[1], "raw") == 0;
+    static char stack[1 << 16];
+    stack_t other = {.ss_sp = stack, .ss_size = sizeof stack};
+    struct sigaction action = {.sa_handler = on_overflow, .sa_flags = SA_ONSTACK};
+    if (argc > 1 && strcmp(argv[1], "overflows") == 0) {
+        if (sigaltstack(&other, NULL) || sigaction(SIGSEGV, &action, NULL)) fail("sigaltstack");
+    }
+    struct io_uring_params p = {0};
+    uring = (int)syscall(SYS_io_uring_setup, 4, &p);
+    if (uring >= 0 && !(p.features & FEATURE_EXT_ARG)) {
+        close(uring);
+        uring = -1;
+    }
     sigset_t set;
     sigemptyset(&set);
     sigaddset(&set, SIGRTMAX);
@@ -110,7 +145,9 @@ int main(int argc, char **argv) {
             for (int k = 0; k < KINDS; k++) say("%s took %ld\n", names[k], took[k]);
             say("done changed=%d\n", atomic_load(&changed));
         } else if (strncmp(line, "loop ", 5) == 0) {
-            wait_ms = atol(line + 5);
+            char *rest;
+            wait_ms = strtol(line + 5, &rest, 10);
+            loop_kind = atol(rest);
             atomic_store(&rounds, 0);
             atomic_store(&looping, 1);
             if (pthread_create(&ids[0], NULL, over_and_over, NULL)) fail("pthread_create");

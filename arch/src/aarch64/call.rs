@@ -105,6 +105,7 @@ pub fn timeout(number: u64) -> Option<Timeout> {
         137 => Timeout::Wide(2),        // rt_sigtimedwait
         192 | 441 => Timeout::Wide(3),  // semtimedop, epoll_pwait2
         22 => Timeout::Milliseconds(3), // epoll_pwait
+        426 => Timeout::Ring(4),        // io_uring_enter
         _ => return None,
     })
 }

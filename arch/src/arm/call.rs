@@ -114,6 +114,7 @@ pub fn timeout(number: u64) -> Option<Timeout> {
         312 => Timeout::Narrow(3),             // semtimedop
         420 | 441 => Timeout::Wide(3),         // semtimedop_time64, epoll_pwait2
         252 | 346 => Timeout::Milliseconds(3), // epoll_wait, epoll_pwait
+        426 => Timeout::Ring(4),               // io_uring_enter
         _ => return None,
     })
 }

@@ -107,6 +107,7 @@ pub fn timeout(number: u64) -> Option<Timeout> {
         5126 => Timeout::Wide(2),        // rt_sigtimedwait
         5214 | 5441 => Timeout::Wide(3), // semtimedop, epoll_pwait2
         5209 | 5272 => Timeout::Milliseconds(3), // epoll_wait, epoll_pwait
+        5426 => Timeout::Ring(4),        // io_uring_enter
         _ => return None,
     })
 }

@@ -112,6 +112,7 @@ pub fn timeout(number: u64) -> Option<Timeout> {
         128 => Timeout::Wide(2),               // rt_sigtimedwait
         220 | 441 => Timeout::Wide(3),         // semtimedop, epoll_pwait2
         232 | 281 => Timeout::Milliseconds(3), // epoll_wait, epoll_pwait
+        426 => Timeout::Ring(4),               // io_uring_enter
         _ => return None,
     })
 }
