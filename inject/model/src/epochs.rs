@@ -1,4 +1,4 @@
-//! Times that nobody looks at here.
+//! Stand-in for the collector's `epochs`: no model has a counter that goes back.
 
 #[derive(Debug, Default)]
 pub struct Epochs;

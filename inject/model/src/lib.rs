@@ -1,10 +1,10 @@
-//! The algorithms on the shared memory, run under loom: every order in which the threads' accesses
-//! can take effect, also on machines that reorder them, up to the bound that each model names.
+//! Models of the algorithms on the shared memory, run under loom: in every order in which the threads'
+//! accesses can take effect, also on machines that reorder them, up to the bound that each model names.
 //!
-//! The files that are checked are compiled a second time, here, as they stand: `pcs`, `ring` and
-//! `slots` of prof-trace, `drain`, `tree` and `census` of prof-collect. What they use of their crates is this
-//! crate's: loom's atomics in a small memory ([`shared`]), and an output and a `/proc` that tests
-//! look into. So nothing in a normal build knows of the model.
+//! The checked files are compiled here a second time, unchanged: `pcs`, `ring` and `slots` of prof-trace,
+//! `drain`, `tree` and `census` of prof-collect. What they use of their crates is replaced by this crate's:
+//! loom's atomics in a small memory ([`shared`]), and an output and a `/proc` that tests can inspect. So
+//! normal builds know nothing of the models.
 #![cfg(test)]
 #![allow(clippy::arc_with_non_send_sync)] // loom runs a model's threads in one, and checks them itself
 
@@ -12,7 +12,7 @@ extern crate self as prof_trace;
 
 #[path = "../../collect/src/census.rs"]
 mod census;
-#[allow(dead_code)] // what only the collector's rest needs
+#[allow(dead_code)] // used only by the rest of the collector
 #[path = "../../collect/src/drain.rs"]
 mod drain;
 #[allow(dead_code)]
@@ -39,15 +39,15 @@ mod threads;
 
 pub use trace::{event, pack, records};
 
-/// For the tests of `tree`, which come along.
+/// Stand-in for the tests of `tree`, which are compiled as well.
 mod ring_copy {
     pub fn empty() -> crate::shared::Shared {
         crate::shared::Shared::default()
     }
 }
 
-/// Checks a model in all orders with at most `preemptions` switches away from a thread that could
-/// have gone on; `None`: in all.
+/// Checks a model in all orders with at most `preemptions` switches away from a thread that could have gone
+/// on; `None`: in all orders.
 fn check(preemptions: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = preemptions;

@@ -1,14 +1,14 @@
-//! What `drain` and `tree` write: kept.
+//! Stand-in for the collector's output: keeps what `drain` and `tree` write.
 
 use crate::pack::Packer;
 use std::collections::BTreeMap;
 use trace::event::Codec;
 use trace::records::{NodeRun, Pcs, kind};
 
-/// A recording.
+/// The recording so far.
 #[derive(Debug, Default)]
 pub struct Output {
-    /// Time and stack node of the events of each thread, in the order of writing.
+    /// Time and stack node of the events of each thread, in the order in which they were written.
     pub events: BTreeMap<u32, Vec<(u64, u32)>>,
     /// Parent and code address id, by id.
     pub nodes: BTreeMap<u64, (u64, u64)>,
@@ -27,7 +27,7 @@ impl Output {
         assert_eq!(at, bytes.len());
     }
 
-    /// A chunk: each node and code address once.
+    /// Takes a chunk; each node and code address may come only once.
     pub fn put(&mut self, k: u16, payload: &[u8]) {
         let (to, triples) = match k {
             kind::NODE_RUN => {
@@ -42,7 +42,7 @@ impl Output {
         }
     }
 
-    /// The code address id of a stack of one frame; 0: no stack.
+    /// Returns the code address id of a stack of one frame; 0: no stack.
     pub fn code(&self, node: u32) -> u32 {
         if node == 0 {
             return 0;
@@ -54,7 +54,7 @@ impl Output {
 
     pub fn set_hurry(&mut self, _: bool) {}
 
-    /// No: packing is within the collector.
+    /// Returns false: packing concerns the collector alone.
     pub fn packs(&self) -> bool {
         false
     }
@@ -67,7 +67,7 @@ impl Output {
         unreachable!("it does not pack")
     }
 
-    /// So that segments are given back within a pass, too.
+    /// Returns true, so that segments are returned within a pass, too.
     pub fn is_full(&self) -> bool {
         true
     }

@@ -1,4 +1,4 @@
-//! Threads that add the same and different code addresses to the table, and those that are told of one.
+//! Models of the code address table: threads that add equal and different addresses, and readers told of one.
 
 use crate::pcs::{self, Found};
 use crate::shared::Shared;
@@ -14,8 +14,7 @@ fn id(found: Found) -> u32 {
     }
 }
 
-/// Has threads add these pairs of an address and a module, in a table whose first level has one place
-/// left.
+/// Runs threads that add these pairs of address and module to a table whose first level has one entry left.
 fn add(preemptions: Option<usize>, threads: &'static [&'static [(u64, u16)]]) {
     crate::check(preemptions, move || {
         let shared = Arc::new(Shared::with_pcs());
@@ -66,11 +65,11 @@ fn full_windows_send_addresses_to_the_next_level() {
 
 pub const PC: u64 = 0x1234;
 pub const MODULE: u16 = 3;
-/// The word of `Rule::SIGNAL`, which the collector looks for.
+/// Value of `Rule::SIGNAL`, which the collector looks for.
 pub const RULE: u64 = 5;
 
-/// What the hook does at a code address: the module is listed before the address, the rule entered
-/// with it. What stands for the module is only ever read where an address leads to it.
+/// Does what the hook does at a code address: lists the module, adds the address, then enters the rule.
+/// `module` stands for the module's entry, which is only read if an address leads to it.
 pub fn code(shared: &Shared, module: &AtomicU32) -> u32 {
     let known = pcs::find_pc(shared, PC, |m| {
         assert_eq!((m, module.load(Relaxed)), (MODULE, 1), "its module is listed");
@@ -97,7 +96,7 @@ fn who_is_told_of_an_address_sees_all_of_it() {
             let (shared, module, published) = (shared.clone(), module.clone(), published.clone());
             thread::spawn(move || {
                 let id = code(&shared, &module);
-                // As an event whose stack holds it is committed.
+                // This stands for the commit of an event whose stack has the address.
                 published[i].store(id, Release);
             })
         };
@@ -124,7 +123,7 @@ fn a_full_table_says_so() {
         let add = |s: &Shared, pcs: std::ops::Range<u64>| -> Vec<Found> {
             pcs.map(|pc| pcs::add_pc(s, pc, 1)).collect()
         };
-        // An address has two places in each level.
+        // An address may occupy two entries in each level.
         let h = thread::spawn(move || add(&s, 1..4));
         let mut all = add(&shared, 4..7);
         all.extend(h.join().expect("thread"));
@@ -137,7 +136,7 @@ fn a_full_table_says_so() {
                 }
                 other => assert_eq!(other, Found::Full),
             }
-            // And nothing changes that.
+            // The result stays the same.
             assert_eq!(pcs::add_pc(&shared, pc, 1), found);
         }
         ids.sort_unstable();

@@ -1,4 +1,4 @@
-//! Writers, as the hook writes, against the collector's own `drain`.
+//! Models of the ring: writers that write as the hook does, beside the collector's own `drain`.
 
 use crate::drain::Drain;
 use crate::event::Codec;
@@ -14,16 +14,16 @@ use loom::sync::atomic::Ordering;
 use loom::thread;
 use std::sync::Arc;
 
-/// Address of an event that fills a segment.
+/// Address of an event that fills a segment by itself.
 const WIDE: u64 = 1 << 56;
-/// Addresses of two events that do.
+/// Addresses of two events that fill a segment together.
 const PAIR: [u64; 2] = [16, 32];
-/// Time from one event to the next.
+/// Ticks from one event to the next.
 const TICKS: u64 = 1 << 16;
-/// What is recorded with the address of [`code`].
+/// Module number and flags that are recorded with the address of [`code`].
 const TRAMPOLINE: u64 = MODULE as u64 | PC_IS_TRAMPOLINE;
 
-/// What the hook's `record` does, waiting for a segment left out: without one, the event is lost.
+/// Does what the hook's `record` does, but waits for no segment: without one, the event is lost.
 struct Writer {
     shared: Arc<Shared>,
     serial: u32,
@@ -31,7 +31,7 @@ struct Writer {
     segment: Option<usize>,
     pos: usize,
     codec: Codec,
-    /// Time and code address id of the events; 0: without a stack.
+    /// Time and code address id of each event; id 0: without a stack.
     written: Vec<(u64, u32)>,
 }
 
@@ -56,11 +56,11 @@ impl Writer {
         self.segment
     }
 
-    /// An event, with a stack of one frame if `code` is an id.
+    /// Writes an event, with a stack of one frame unless `code` is 0.
     fn put(&mut self, number: usize, addr: u64, code: u32) {
         let Some(index) = self.next_segment() else { return };
         if code != 0 && self.codec.defined == 0 {
-            // SAFETY: `append` passes room enough.
+            // SAFETY: `append` passes enough room.
             let n = self.append(index, |c, at| unsafe { c.put_define(at, 0, [code, 0, 0]) });
             assert_eq!(n, 4);
         }
@@ -73,10 +73,10 @@ impl Writer {
     }
 
     fn append(&mut self, index: usize, put: impl FnOnce(&mut Codec, *mut u8) -> usize) -> usize {
-        // For an event and the word that follows it.
+        // Room for an event and the word behind it.
         let mut bytes = [0u8; 72];
         let n = put(&mut self.codec, bytes.as_mut_ptr());
-        // The hook writes whole words: some bytes behind change, too.
+        // The hook writes whole words, so that some bytes behind the event change, too.
         self.shared.write(index, self.pos, &bytes[..n + 6]);
         self.pos += n;
         n
@@ -103,9 +103,9 @@ impl Collector {
         self.drain.flush(shared, &mut self.out);
     }
 
-    /// When all writers have ended: reads the rest and gives everything back.
+    /// Reads the rest and returns all segments, after all writers have ended.
     fn finish(mut self, shared: &Shared, writers: &[Writer]) {
-        // Missing ones are waited for in one pass, and the last is marked after it has been read.
+        // One pass waits for missing segments, and the last segment is marked after it has been read.
         for _ in 0..2 {
             self.pass(shared);
             self.drain.mark_dead(shared, |_| true);
@@ -200,7 +200,7 @@ fn the_segment_of_a_dead_thread_is_read_whole_and_reused() {
         let dying = thread::spawn(move || {
             w.put(1, PAIR[0], 0);
             w.put(2, PAIR[1], 0);
-            // As the kernel orders a thread's last store before its absence from /proc.
+            // The kernel likewise orders a thread's last store before its absence from /proc.
             ends.store(1, Ordering::Release);
             w
         });
@@ -216,7 +216,7 @@ fn the_segment_of_a_dead_thread_is_read_whole_and_reused() {
     });
 }
 
-/// Writers of events with the same stack; the address of its one frame is in no table yet.
+/// Runs writers of events with the same stack of one frame, whose address is in no table yet.
 fn write_stacks(preemptions: usize, events: &'static [&'static [u64]], passes: usize) {
     crate::check(Some(preemptions), move || {
         let shared = Arc::new(Shared::with_ring_and_pcs());

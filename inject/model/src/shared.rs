@@ -1,4 +1,4 @@
-//! The shared memory, as small as it can be: two segments, two slots, a table with windows of two.
+//! The shared memory in its smallest form: two segments, two slots, a table with windows of two.
 
 use crate::ring::SEGMENT_FULL;
 use crate::sync::{AtomicU32, AtomicU64};
@@ -7,10 +7,10 @@ use loom::sync::atomic::Ordering::Relaxed;
 use trace::event::MAX_EVENT;
 pub use trace::shared::{MODULES, segment, slot};
 
-/// The second event of 6 bytes, or the first of 12, ends a segment; so does the second of those that
-/// bring the definition of their stack.
+/// A segment is full after the second event of 6 bytes, or the first of 12, or the second of those that bring
+/// the definition of their stack.
 pub const SEGMENT_SIZE: usize = MAX_EVENT + 11;
-/// What is written of a segment before it ends, the bytes behind the last event included.
+/// Bytes of a segment that are written before it is full, those behind the last event included.
 const USED: usize = 24;
 pub const SEGMENTS: usize = 2;
 pub const SLOTS: usize = 2;
@@ -20,7 +20,7 @@ pub const WINDOW: usize = 2;
 
 const _: () = assert!(SEGMENT_FULL == 11);
 
-/// As `trace::shared::SegmentHead`.
+/// Stand-in for `trace::shared::SegmentHead`.
 #[derive(Debug, Default)]
 pub struct SegmentHead {
     pub state: AtomicU32,
@@ -31,7 +31,7 @@ pub struct SegmentHead {
     pub seq: AtomicU64,
 }
 
-/// As `trace::shared::Slot`.
+/// Stand-in for `trace::shared::Slot`.
 #[derive(Debug, Default)]
 pub struct Slot {
     pub tp: AtomicU64,
@@ -40,24 +40,24 @@ pub struct Slot {
     pub serial: AtomicU32,
 }
 
-/// As `trace::shared::PcEntry`.
+/// Stand-in for `trace::shared::PcEntry`.
 #[derive(Debug, Default)]
 pub struct PcEntry {
     pub key: AtomicU64,
     pub rule: AtomicU64,
 }
 
-/// As `trace::shared::Geometry`.
+/// Stand-in for `trace::shared::Geometry`.
 pub struct Geometry;
 
 impl Geometry {
-    /// What one word of the free list is for; there are fewer.
+    /// Returns the segments of one word of the free list, of which fewer exist.
     pub fn segments(&self) -> usize {
         64
     }
 }
 
-/// As `trace::shared::Shared`. A part is only made if a model uses it.
+/// Stand-in for `trace::shared::Shared`. A part is only made if a model uses it.
 #[derive(Debug, Default)]
 pub struct Shared {
     heads: Vec<SegmentHead>,
@@ -73,29 +73,29 @@ fn many<T: Default>(n: usize) -> Vec<T> {
 }
 
 impl Shared {
-    /// All alike.
+    /// Returns that all segments are alike.
     pub fn segments_now(&self) -> (usize, usize) {
         (64, 64)
     }
 
-    /// With free segments.
+    /// Makes a memory with free segments.
     pub fn with_ring() -> Self {
         let data = (0..SEGMENTS).map(|_| many(USED)).collect();
         let free = vec![AtomicU64::new((1 << SEGMENTS) - 1)];
         Self { heads: many(SEGMENTS), free, data, ..Self::default() }
     }
 
-    /// With slots that were never used.
+    /// Makes a memory with slots that were never used.
     pub fn with_slots() -> Self {
         Self { slots: many(SLOTS), used: many(1), ..Self::default() }
     }
 
-    /// With an empty table of code addresses.
+    /// Makes a memory with an empty table of code addresses.
     pub fn with_pcs() -> Self {
         Self { pcs: many(PC_LEVEL0 * ((1 << PC_LEVELS) - 1)), ..Self::default() }
     }
 
-    /// With both.
+    /// Makes a memory with free segments and an empty table of code addresses.
     pub fn with_ring_and_pcs() -> Self {
         Self { pcs: Self::with_pcs().pcs, ..Self::with_ring() }
     }
@@ -133,18 +133,18 @@ impl Shared {
         self.pcs.get(index)
     }
 
-    /// Plain writes: loom finds one that is not ordered before or after every other access.
+    /// Writes by plain accesses: loom reports one that is not ordered before or after every other.
     pub fn write(&self, index: usize, from: usize, bytes: &[u8]) {
         for (cell, byte) in self.data[index][from..].iter().zip(bytes) {
-            // SAFETY: loom has checked that nobody else accesses it.
+            // SAFETY: loom has checked that nobody else accesses the cell.
             cell.with_mut(|p| unsafe { *p = *byte });
         }
     }
 
-    /// Plain reads, likewise.
+    /// Reads by plain accesses, likewise.
     pub fn copy_out(&self, index: usize, from: usize, to: &mut [u8]) {
         for (cell, byte) in self.data[index][from..].iter().zip(to) {
-            // SAFETY: loom has checked that nobody writes to it.
+            // SAFETY: loom has checked that nobody writes to the cell.
             cell.with(|p| unsafe { *byte = *p });
         }
     }

@@ -1,4 +1,5 @@
-//! Threads that begin and end, and the collector that frees the slots of those that have ended.
+//! Models of the thread slots: threads that begin and end, beside a collector that frees the slots of ended
+//! ones.
 
 use crate::census::Census;
 use crate::shared::{SLOTS, Shared};
@@ -9,37 +10,37 @@ use loom::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use loom::thread;
 use std::sync::Arc;
 
-/// Thread pointers of a thread that has ended, of one that got its memory, and of two others.
+/// Thread pointers: the first of an ended thread and of one that got its memory, the others of two more.
 const OLD: u64 = 64;
 const OTHER: u64 = 128;
 const THIRD: u64 = 192;
 
-/// The slots, and what belongs to each: the hook's state of the thread, which only the owner of the
-/// slot may touch. loom finds two that do.
+/// The slots, and for each a thread state, which only the owner of the slot may touch. loom reports it if two
+/// threads do.
 struct Target {
     shared: Shared,
-    /// Slots that are looked at first; the others are beside them.
+    /// Number of slots in the first part; the others are the second.
     first: usize,
     states: Vec<UnsafeCell<u32>>,
     next_thread: AtomicU32,
-    /// Number of the kernel's threads with the id 5 and 6, as `/proc` shows them, and the serials
-    /// under which events of them can be seen.
+    /// How many threads with the ids 5 and 6 the kernel has, as `/proc` shows them, and the serials under
+    /// which events of them can be seen.
     alive: [AtomicU32; 2],
     serials: [AtomicU32; 2],
 }
 
-/// The id of a thread that has ended; of the first thread of a model; of one beside them.
+/// Ids of an ended thread, of the first thread of a model, and of a thread outside of the model.
 const DEAD_TID: u32 = 4;
 const FIRST_TID: u32 = 5;
 const LIVING_TID: u32 = 9;
 
 impl Target {
-    /// With slots that threads have which are no part of the model: pairs of thread pointer and id.
+    /// Makes a target with slots owned by threads outside of the model: pairs of thread pointer and id.
     fn new(owners: &[(u64, u32)], alive: [u32; 2]) -> Self {
         Self::with_parts(SLOTS, owners, alive)
     }
 
-    /// The same where so many slots are looked at first.
+    /// Makes such a target with `first` slots in the first part.
     fn with_parts(first: usize, owners: &[(u64, u32)], alive: [u32; 2]) -> Self {
         let t = Self {
             shared: Shared::with_slots(),
@@ -59,7 +60,7 @@ impl Target {
         Places::new(0, self.first, SLOTS - self.first)
     }
 
-    /// What the hook does at each event: finds its slot or takes one; then its state is its own.
+    /// Does what the hook does at each event: finds the slot or claims one, and then uses its state.
     fn enter(&self, tp: u64, tid: u32) -> Option<(usize, u32)> {
         let index = match slots::claim(&self.shared, tp, self.places(), || Some(tid)) {
             Claim::Own(index) => index,
@@ -67,7 +68,7 @@ impl Target {
                 let serial = self.next_thread.fetch_add(1, Relaxed);
                 let s = self.shared.slot(index).expect("slot");
                 slots::name(s, tp, tid, serial);
-                // SAFETY: loom has checked that nobody else accesses it.
+                // SAFETY: loom has checked that nobody else accesses the state.
                 self.states[index].with_mut(|p| unsafe { *p = serial });
                 slots::publish(s);
                 index
@@ -78,7 +79,7 @@ impl Target {
         Some((index, self.states[index].with_mut(|p| unsafe { *p })))
     }
 
-    /// A thread with two events.
+    /// Runs a thread with two events.
     fn live(&self, tp: u64, tid: u32) {
         let i = (tid - FIRST_TID) as usize;
         if let Some(first) = self.enter(tp, tid) {
@@ -99,7 +100,7 @@ impl Target {
         }
     }
 
-    /// What the collector does once a second.
+    /// Does what the collector does once a second.
     fn census(&self) {
         let census = Census::take(&self.shared, |tid| self.is_alive(tid));
         for (i, serial) in self.serials.iter().enumerate() {
@@ -120,14 +121,14 @@ fn new_threads_want_the_slot_of_a_dead_one() {
             let t = target.clone();
             thread::spawn(move || t.live(tp, tid))
         };
-        // One has its memory, the other any.
+        // One has the memory of the ended thread, the other has its own.
         let all = [live(OLD, 5), live(OTHER, 6)];
         target.census();
         for h in all {
             h.join().expect("thread");
         }
         target.census();
-        // Whoever comes now has room.
+        // A thread that comes now has room.
         let left = target.shared.used_slots().filter_map(slots::owner);
         assert_eq!(left.map(|o| o.tid).collect::<Vec<_>>(), [LIVING_TID]);
     });
@@ -149,7 +150,7 @@ fn a_slot_marked_dead_goes_to_one_thread() {
 #[test]
 fn the_id_of_a_dead_thread_comes_again() {
     crate::check(Some(2), || {
-        // A thread has the id of one that has ended, and another takes the dead one's slot.
+        // A thread has the id of an ended one, whose slot another thread takes.
         let target = Arc::new(Target::new(&[(OLD, 5), (OTHER, 5)], [1, 1]));
         target.serials[0].store(2, Relaxed);
         let heir = target.clone();
@@ -160,7 +161,7 @@ fn the_id_of_a_dead_thread_comes_again() {
     });
 }
 
-/// The first part has one slot, which a living thread has.
+/// The first part has one slot, which a living thread owns.
 #[test]
 fn who_finds_no_room_gets_some_beside() {
     crate::check(Some(2), || {

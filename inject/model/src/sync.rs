@@ -1,8 +1,8 @@
-//! loom's atomics, with a remedy for what loom 0.7 does not see: of each object it remembers one last
-//! access. Where one thread loads and another loads and then swaps, the second load hides the first,
-//! and the order in which the swap comes before the first load is never run. So each access here first
-//! takes a turn, which is a read-modify-write and therefore ordered in all ways against that of every
-//! other access. Turns are relaxed: they make nothing visible.
+//! loom's atomics, with a remedy for orders that loom 0.7 misses. loom remembers one last access of each
+//! object. If one thread loads and another loads and then swaps, the second load hides the first, and the
+//! order in which the swap comes before the first load is never run. So each access here first takes a turn:
+//! a read-modify-write, which loom orders in all ways against the turns of all other accesses. Turns are
+//! relaxed: they make nothing visible.
 
 use loom::sync::atomic::{AtomicUsize, Ordering};
 

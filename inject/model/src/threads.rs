@@ -1,4 +1,4 @@
-//! What `drain` remembers of threads.
+//! Stand-in for what the collector remembers of threads.
 
 use std::collections::BTreeMap;
 
