@@ -1,4 +1,4 @@
-//! What the hook adds to a malloc and free pair, in this process, without patches or injector:
+//! Measures what the hook adds to a malloc and free pair, in this process, without patches or injector:
 //! nanoseconds by stack depth, medians of interleaved rounds. `cargo bench -p prof-hook`.
 //!
 //! `cargo bench -p prof-hook -- count HOW WHERE PAIRS` makes so many pairs and nothing else, for
@@ -55,7 +55,7 @@ fn mixed(seed: &mut u64, depth: u64, f: &dyn Fn()) {
     black_box(depth);
 }
 
-/// Calls `f` from 100 paths of 5 to 30 frames, in random order.
+/// Calls `f` from 100 call paths of 5 to 30 frames, in random order.
 fn random(pairs: usize, f: &dyn Fn()) {
     let mut order = 88172645463325252u64;
     for _ in 0..pairs {
@@ -67,7 +67,7 @@ fn random(pairs: usize, f: &dyn Fn()) {
     }
 }
 
-/// Where pairs are made.
+/// Call stack that pairs are made from.
 #[derive(Clone, Copy)]
 enum Place {
     Depth(usize),
@@ -82,7 +82,7 @@ impl Place {
         }
     }
 
-    /// Pairs of one measurement.
+    /// Returns the number of pairs in one measurement.
     fn pairs(self) -> usize {
         if let Self::Random = self { PAIRS / 4 } else { PAIRS }
     }
@@ -93,11 +93,11 @@ impl Place {
 }
 
 fn native() {
-    // SAFETY: a pair.
+    // SAFETY: it frees what it has just allocated.
     unsafe { free(black_box(malloc(black_box(48)))) }
 }
 
-/// Median of nine rounds: ns of a native pair, and of a hooked one.
+/// Returns the medians of nine rounds: ns of a native pair, and of a hooked one.
 fn measure(place: Place, hooked: &dyn Fn()) -> (f64, f64) {
     let time = |f: &dyn Fn()| {
         let t = Instant::now();
@@ -109,7 +109,7 @@ fn measure(place: Place, hooked: &dyn Fn()) -> (f64, f64) {
     rows[rows.len() / 2]
 }
 
-/// `count HOW WHERE PAIRS`: the ring is large enough for some hundred thousand pairs.
+/// Makes the pairs of `count HOW WHERE PAIRS`. The ring has room for some hundred thousand pairs.
 fn count(hooked: &dyn Fn(), args: &[String]) {
     let [how, place, pairs] = args else { panic!("count native|hooked DEPTH|random PAIRS") };
     let place = place.parse().map_or(Place::Random, Place::Depth);

@@ -1,6 +1,6 @@
-//! Links the hook as a library that needs nothing: no libc, no undefined symbol, no lazy binding.
+//! Links the hook as a self-contained library: no libc, no undefined symbol, no lazy binding.
 fn main() {
-    // Linkers have no other for MIPS.
+    // For MIPS, linkers support no other hash style.
     let mips = std::env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|a| a == "mips64");
     let hash = if mips { "-Wl,--hash-style=sysv" } else { "-Wl,--hash-style=both" };
     for arg in [

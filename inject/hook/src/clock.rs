@@ -1,4 +1,4 @@
-//! What time it is, in ticks.
+//! Time stamps, in ticks.
 
 use crate::state::Thread;
 use crate::sys;
@@ -6,36 +6,36 @@ use core::sync::atomic::Ordering::{Relaxed, Release};
 use prof_arch::native::capture;
 use prof_trace::shared::{FIRST_THREAD, Shared, clock};
 
-/// Whether times say in their lowest bit how they were read: 1 if without waiting for loads. Only where a
-/// tick is so short that nobody can do anything with a block within two. Of a thread that was alone the bit
-/// says nothing: nobody else's events are near.
+/// Whether the lowest bit of a time stamp says how it was read: 1 if without waiting for loads. Only where a
+/// tick is so short that no thread can do anything with a block within two. For a thread that was alone the
+/// bit means nothing: no other thread's events are near.
 const MARKED: bool = capture::LOADS_IN_ORDER;
 
-/// A counter that was read in order.
+/// Returns the time stamp of a counter that was read in order.
 #[inline(always)]
 fn even(time: u64) -> u64 {
     if MARKED { time & !1 } else { time }
 }
 
-/// Ticks before something that publishes memory (a free). Later stores stay behind it, as they are
-/// done in order; earlier loads must stay before it, since one of them may have fetched the block's
-/// address from the thread that allocated it.
+/// Returns the time before an operation that publishes memory (a free). Later stores stay behind the reading,
+/// as they are done in order; earlier loads must stay before it, since one of them may have fetched the
+/// block's address from the thread that allocated it.
 #[inline(always)]
 pub fn before(shared: &Shared) -> u64 {
     after(shared)
 }
 
-/// Ticks after something that acquired memory (an allocation): earlier loads stay before it.
+/// Returns the time after an operation that acquires memory (an allocation): earlier loads stay before the
+/// reading.
 #[inline(always)]
 pub fn after(shared: &Shared) -> u64 {
     if let Some(time) = alone(shared) { time } else { ordered(shared) }
 }
 
-/// Ticks if only one thread has been seen: nobody else can have given memory back or handed it
-/// out, and the counter is read without waiting for loads, in a third of the time. A second thread
-/// counts itself before its first event, so whoever gets memory from it sees that count as well, where
-/// the processor does loads in order. Two such readings may change places within an instruction or two:
-/// see [`not_before`].
+/// Returns the time if only one thread has been seen. No other thread can then have freed memory or returned
+/// any, so the counter is read without waiting for loads, in a third of the time. A second thread counts
+/// itself before its first event, so that whoever gets memory from it sees that count, where the processor
+/// does loads in order. Two such readings may change places within an instruction or two: see [`not_before`].
 #[inline(always)]
 pub fn alone(shared: &Shared) -> Option<u64> {
     let c = shared.control();
@@ -45,26 +45,26 @@ pub fn alone(shared: &Shared) -> Option<u64> {
     alone.then(capture::counter)
 }
 
-/// Ticks of a block's begin or end in this thread, not before `last`. Where the thread was also the last one
-/// to give the block back, or to get it, the counter is read without waiting for loads, and the time says
-/// so: nobody else has had the block since, or readers can tell (FORMAT.md, section 3).
+/// Returns the time of a block's allocation or free in this thread, not before its last time. If the thread
+/// was also the last one to free or get the block (`owned`), the counter is read without waiting for loads,
+/// and the time is odd: no other thread has had the block since, or readers can tell (FORMAT.md, section 3).
 #[inline(always)]
 pub fn of_block(shared: &Shared, t: &mut Thread, owned: bool) -> u64 {
     let time =
         if MARKED && owned && is_open(shared) { capture::counter() | 1 } else { ordered(shared) };
     let last = t.codec.time;
-    // The lowest bit stays.
+    // The lowest bit is kept.
     if time < last { went_back(shared, t, time, last + ((last ^ time) & 1)) } else { time }
 }
 
-/// Whether the processor's counter is the clock, and may be read.
+/// Returns whether the clock is the processor's counter, and the hook may read it.
 #[inline(always)]
 fn is_open(shared: &Shared) -> bool {
     shared.control().clock.load(Relaxed) == clock::COUNTER
 }
 
-/// From here on reading the counter is an error to the calling thread and those that it makes
-/// (`PR_SET_TSC`): no thread does. What they have read before is in order with what follows.
+/// Stops all use of the processor's counter: from here on reading it is an error to the calling thread and to
+/// the threads that it creates (`PR_SET_TSC`). Times read before are in order with later ones.
 #[cold]
 pub fn close(shared: &Shared) {
     let c = shared.control();
@@ -74,7 +74,7 @@ pub fn close(shared: &Shared) {
     }
 }
 
-/// Something that no other thread has: where a sequence of random numbers begins.
+/// Returns a value that no other thread has, as a seed for random numbers.
 pub fn seed(shared: &Shared) -> u64 {
     if is_open(shared) { capture::counter() } else { slow(shared) }
 }
@@ -84,16 +84,16 @@ fn ordered(shared: &Shared) -> u64 {
     if is_open(shared) { even(capture::counter_after_loads()) } else { slow(shared) }
 }
 
-/// A time of the thread that is to follow its last one in its order.
+/// Returns a time of the thread that follows its last one.
 #[inline(always)]
 pub fn not_before(shared: &Shared, t: &mut Thread, time: u64) -> u64 {
     let last = t.codec.time;
     if time < last { went_back(shared, t, time, last) } else { time }
 }
 
-/// What stands for a time that is before the thread's last: `instead`, if it is by no more than two readings may
-/// change places. If the counter itself has gone back (the machine was suspended, or moved to another), times go
-/// on from there in another segment: the collector tells by a segment's first time since when that is so.
+/// Handles a time before the thread's last. If the difference is one by which two readings may change places,
+/// returns `instead`. Otherwise the counter itself has gone back (suspend, migration): returns `time`, and
+/// ends the segment. The collector learns from the first time of a segment since when that is so.
 #[cold]
 fn went_back(shared: &Shared, t: &mut Thread, time: u64, instead: u64) -> u64 {
     if instead - time <= shared.control().ticks_per_sec >> WENT_BACK {
@@ -103,12 +103,12 @@ fn went_back(shared: &Shared, t: &mut Thread, time: u64, instead: u64) -> u64 {
     time
 }
 
-/// More than this part of a second, as a power of two, is none that two readings change places by.
+/// Two readings change places by at most a second shifted right by this.
 const WENT_BACK: u32 = 10;
 
-/// `CLOCK_MONOTONIC` in nanoseconds, by the vDSO's function where there is one. Where that could end in a
-/// system call, and none may be made, when the collector last looked: then the order of passes is all
-/// that there is.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds, by the vDSO's function where there is one. Where that could need
+/// a system call and none is allowed, returns the time of the collector's last look: threads are then ordered
+/// by its passes alone.
 #[cold]
 #[inline(never)]
 fn slow(shared: &Shared) -> u64 {
@@ -123,8 +123,8 @@ fn slow(shared: &Shared) -> u64 {
     }
     if c.vdso_clock != 0 {
         let mut t = [0usize; 2];
-        // SAFETY: the injector took the address of the function from the vDSO's own symbol table; it uses
-        // no TLS and writes the two words.
+        // SAFETY: the injector took the address from the vDSO's own symbol table. The function uses no TLS
+        // and writes the two words of `t`.
         let r = unsafe {
             let f: extern "C" fn(i32, *mut usize) -> i32 =
                 core::mem::transmute(c.vdso_clock as usize as *const ());
@@ -137,7 +137,7 @@ fn slow(shared: &Shared) -> u64 {
     if makes_calls { sys::clock() } else { c.heartbeat.load(Relaxed) }
 }
 
-/// Whether the time goes on while nobody collects.
+/// Returns whether time advances while no collector runs.
 pub fn goes_on(shared: &Shared) -> bool {
     match shared.control().clock.load(Relaxed) {
         clock::COARSE => false,

@@ -1,8 +1,8 @@
-//! The calls of hooked functions: before and after the original.
+//! Calls of hooked functions: what is done before and after the original.
 //!
-//! A call counts once, at the outermost hooked function ([`Slot::inner_sp`] is set while the
-//! original runs). Memory that is given back is recorded before the original runs, since another
-//! thread may get it while it does; memory that is handed out is recorded after.
+//! A call is recorded once, at the outermost hooked function ([`Slot::inner_sp`] is set while the original
+//! runs). A free is recorded before the original runs, since another thread may get the memory while it does;
+//! an allocation is recorded after.
 
 use crate::header::HEADER;
 use crate::record::{add, event, has_room};
@@ -24,25 +24,25 @@ use prof_trace::shared::{
 };
 
 prof_arch::hook_entry!(
-    /// malloc and everything that hands out a new block.
+    /// Entry of malloc and of all others that return a new block.
     alloc, before_alloc, after_alloc);
 prof_arch::hook_entry!(
-    /// realloc, reallocarray.
+    /// Entry of realloc and reallocarray.
     realloc, before_realloc, after_realloc);
 prof_arch::hook_entry!(
-    /// free.
+    /// Entry of free.
     free, before_free, after_nothing);
 prof_arch::hook_entry!(
-    /// operator delete and others that may end in free.
+    /// Entry of operator delete and others that may call free.
     delete, before_delete, after_delete);
 prof_arch::hook_entry!(
-    /// The dynamic linker's list of modules changes.
+    /// Entry of the dynamic linker's `_dl_debug_state`.
     loader, before_loader, after_nothing);
 prof_arch::hook_entry!(
-    /// prctl and syscall.
+    /// Entry of prctl and syscall.
     sandbox, before_sandbox, fork::after_fork);
 
-/// The marks of memory in which recorded blocks begin.
+/// Location of the marks of recorded blocks, for the entries below.
 const MARKS: Marks = Marks {
     base: offset_of!(HookHeader, shared),
     first: MARKS_AT,
@@ -52,34 +52,34 @@ const MARKS: Marks = Marks {
     original: offset_of!(Function, original),
 };
 
-// Where not all blocks are recorded: most calls go on at once.
+// Entries used if not all blocks are recorded: most calls continue with the original at once.
 prof_arch::pass_entry!(
-    /// malloc, where it ends in no other hooked function.
+    /// Entry of malloc, where it calls no other hooked function.
     pass_malloc, goes_on_malloc, alloc);
 prof_arch::pass_entry!(
-    /// free.
+    /// Entry of free.
     pass_free, goes_on_free, free, HEADER, MARKS);
 prof_arch::pass_entry!(
-    /// operator delete and others that may end in free.
+    /// Entry of operator delete and others that may call free.
     pass_delete, goes_on_free, delete, HEADER, MARKS);
 
 pub(crate) fn function(call: &Call) -> &'static Function {
-    // SAFETY: the stub passes the address of its descriptor in the shared memory, which is mapped
-    // for as long as the stub is.
+    // SAFETY: the stub passes the address of its function entry in the shared memory, which stays mapped as
+    // long as the stub.
     unsafe { &*(call.function as *const Function) }
 }
 
-/// To the original, without coming back here.
+/// Continues with the original, which does not return to the hook.
 #[inline(always)]
 pub(crate) fn pass(f: &Function) -> Go {
     Go { target: f.original, stay: 0 }
 }
 
-/// Whether the thread may record this call: it is neither inside the hook nor inside an original.
+/// Returns whether the thread may record this call: it is neither inside the hook nor inside an original.
 ///
-/// A mark that stands for a frame below the stack pointer is stale: the frame was left by longjmp
-/// or by an exception. On another stack (a signal handler's) that can't be told; then an original
-/// is interrupted at worst, and what it allocates meanwhile is recorded as its own.
+/// A mark is stale if its frame is below the stack pointer: longjmp or an exception has left the frame. If a
+/// signal handler runs on another stack, this can't be told. At worst it has interrupted an original, whose
+/// further nested calls are then recorded as calls of their own.
 #[inline(always)]
 fn outermost(slot: &Slot, t: &mut Thread, sp: u64) -> bool {
     let (busy, inner) = (slot.busy_sp.load(Relaxed), slot.inner_sp.load(Relaxed));
@@ -93,13 +93,13 @@ fn outermost(slot: &Slot, t: &mut Thread, sp: u64) -> bool {
 #[inline(never)]
 fn stale(slot: &Slot, t: &mut Thread, sp: u64, busy: u64, inner: u64) -> bool {
     if busy != 0 {
-        // The hook's own code was interrupted by a signal whose handler allocates. Its work must
-        // not be disturbed, unless the handler has plainly left it behind, which takes a jump
-        // that no handler does on this stack while the frame is live.
+        // A signal has interrupted the hook's own code, and its handler allocates. The interrupted work must
+        // not be disturbed, unless the thread has left it by a jump. It has if it now runs at the mark or
+        // above, where no handler on this stack is while the frame is live, or if the frame is gone.
         let shared = header::shared();
         let above = sp >= busy && sp - busy < 1 << 16;
         if (above && !sys::is_on_signal_stack(shared, sp)) || !left::is_there(shared, busy) {
-            // Who interrupts this finds a frame that is there.
+            // A handler that interrupts this finds the mark of a frame that exists.
             slot.busy_sp.store(sp, Relaxed);
             left::start_over(shared, slot, t);
             slot.busy_sp.store(0, Relaxed);
@@ -111,8 +111,8 @@ fn stale(slot: &Slot, t: &mut Thread, sp: u64, busy: u64, inner: u64) -> bool {
         unseen(shared);
         return false;
     }
-    // At the same place as well: what the original itself calls is further down, so this is another call
-    // after one that was left by an exception.
+    // This holds at the same place as well: what the original itself calls is further down, so this is
+    // another call after one that was left by an exception.
     let at = inner & !NAMED;
     if sp >= at || (inner & NAMED != 0 && was_left(t, sp, at)) {
         slot.inner_sp.store(0, Relaxed);
@@ -122,12 +122,13 @@ fn stale(slot: &Slot, t: &mut Thread, sp: u64, busy: u64, inner: u64) -> bool {
     false
 }
 
-/// Set in [`Slot::inner_sp`] if the original is one that exceptions may pass through.
+/// Flag in [`Slot::inner_sp`]: exceptions may pass through the original.
 pub(crate) const NAMED: u64 = 1;
 
-/// Whether the frame of a named function's original, at this stack pointer of its caller, is not there any more: an
-/// exception, a jump or the thread's cancellation has passed through it. The return address that it has while
-/// it lasts may stand there for longer where nobody has written over it; then what follows is taken for a part of it.
+/// Returns whether the frame of a named function's original, called at stack pointer `at`, is gone: an
+/// exception, a jump or the thread's cancellation has left it. While the frame lasts, a word in it holds the
+/// bridge's address. That word may stay longer where nothing overwrites it; later calls are then taken for
+/// nested ones.
 fn was_left(t: &Thread, sp: u64, at: u64) -> bool {
     let shared = header::shared();
     let stable = &shared.control().stable;
@@ -139,7 +140,7 @@ fn was_left(t: &Thread, sp: u64, at: u64) -> bool {
         return true;
     }
     if extent::is_known(t, place) {
-        // SAFETY: on a stack that this thread is known to have.
+        // SAFETY: the word is on a stack that this thread is known to have.
         return unsafe { memory::load(place) } != stable.bridge;
     }
     let mut word = [0; 8];
@@ -153,8 +154,7 @@ fn count(slot: &Slot, f: &Function) {
     }
 }
 
-/// The bytes that an argument list asks for; more than there are if their product overflows, as such a
-/// call fails.
+/// Returns the bytes that a call requests. Saturates if a product overflows, as such a call fails.
 #[inline(always)]
 fn requested(kind: u32, args: &[u64; 6]) -> u64 {
     const CALLOC: u32 = Kind::Calloc as u32;
@@ -184,7 +184,7 @@ pub(crate) extern "C" fn before_alloc(call: &mut Call) -> Go {
     let t = if selecting(shared)
         && !sample::selects(shared.control(), slot, requested(f.kind, &call.args))
     {
-        // What it ends in is not asked again: that would pick more blocks than it should.
+        // Nested calls are not sampled: that would select too many blocks.
         core::ptr::null_mut()
     } else {
         core::ptr::from_mut(t)
@@ -192,8 +192,8 @@ pub(crate) extern "C" fn before_alloc(call: &mut Call) -> Go {
     slot.inner_sp.store(sp, Relaxed);
     call.note = [core::ptr::from_ref(slot) as u64, t as u64];
     if f.nothrow != 0 {
-        // The form that does not throw, as an exception must not pass through this frame. Its tag
-        // argument is an empty object, whose address nobody looks at.
+        // Calls the form that does not throw, as an exception must not pass through this frame. Its tag
+        // argument is an empty object, whose address is not used.
         let tag = if f.kind == Kind::New as u32 { 1 } else { 2 };
         call.args[tag] = core::ptr::from_ref(f) as u64;
         return Go { target: f.nothrow, stay: 1 };
@@ -201,18 +201,18 @@ pub(crate) extern "C" fn before_alloc(call: &mut Call) -> Go {
     Go { target: f.original, stay: 1 }
 }
 
-/// Where to go on with an allocation of `size` bytes that is plainly not to be recorded; else 0.
+/// Returns where to continue with an allocation of `size` bytes that is plainly not recorded; else 0.
 #[inline(always)]
 fn goes_on_malloc(size: u64, f: &Function) -> u64 {
     let shared = header::shared();
     let Some(slot) = thread::slot_at_once(shared) else { return 0 };
-    // Inside another one it is not counted.
+    // A nested call is not counted.
     let outer = slot.busy_sp.load(Relaxed) | slot.inner_sp.load(Relaxed) == 0;
     if outer && sample::plainly_passes(shared.control(), slot, size) { f.original } else { 0 }
 }
 
-/// The same for a block that is given back. Its end is of no interest if it is not in the recording,
-/// whoever gives it back.
+/// Returns where to continue with a free of a block that is not in the recording; else 0. It does not matter
+/// who frees the block.
 #[inline(always)]
 fn goes_on_free(addr: u64, f: &Function) -> u64 {
     let shared = header::shared();
@@ -220,13 +220,13 @@ fn goes_on_free(addr: u64, f: &Function) -> u64 {
     if !full && samples::is_absent(shared, addr) { f.original } else { 0 }
 }
 
-/// Whether not all blocks are recorded.
+/// Returns whether not all blocks are recorded.
 #[inline(always)]
 fn selecting(shared: &Shared) -> bool {
     shared.control().flags.load(Relaxed) & flags::SELECT != 0
 }
 
-/// Notes that a block is in the recording, so that its end will be, too.
+/// Notes that a block is recorded, so that its free will be recorded, too.
 #[inline(always)]
 fn select(shared: &Shared, addr: u64) {
     if selecting(shared) && !samples::insert(shared, addr) {
@@ -234,7 +234,7 @@ fn select(shared: &Shared, addr: u64) {
     }
 }
 
-/// Whether the end of this block is to be recorded.
+/// Returns whether the free of this block is recorded, and takes the block out of the set.
 #[inline(always)]
 pub(crate) fn is_selected(shared: &Shared, addr: u64) -> bool {
     !selecting(shared)
@@ -242,24 +242,24 @@ pub(crate) fn is_selected(shared: &Shared, addr: u64) -> bool {
         || shared.control().samples_full.load(Relaxed) != 0
 }
 
-/// What `before` left: no thread state where the allocation is not to be recorded.
+/// Returns what `before` has noted: the slot, and the thread state if the allocation is to be recorded.
 #[inline(always)]
 fn noted(call: &Call) -> (&'static Slot, Option<&'static mut Thread>) {
-    // SAFETY: set from references by `before` of the same call, but for a null.
+    // SAFETY: `before` of the same call has set both from references, the second perhaps to null.
     unsafe { (&*(call.note[0] as *const Slot), (call.note[1] as *mut Thread).as_mut()) }
 }
 
-/// Notes in the frame that its original has returned: a detach looks for frames of which that is not so, as
-/// they may be on the stack of a fiber, where only they themselves are found.
+/// Clears the note in the frame once the original has returned. A detach searches memory for frames that have
+/// a note, as no other trace leads to frames on the stack of a fiber.
 #[inline(always)]
 fn returned(call: &mut Call) {
-    // SAFETY: a field of ours; volatile, as nobody seems to read it.
+    // SAFETY: a field of a valid reference. Volatile, as the compiler sees no reader.
     unsafe { (&raw mut call.note[0]).write_volatile(0) };
 }
 
 pub(crate) extern "C" fn after_alloc(call: &mut Call) -> u64 {
     if !header::attached() {
-        return 0; // a child that was forked meanwhile
+        return 0; // this is a child that was forked meanwhile
     }
     let f = function(call);
     let (slot, t) = noted(call);
@@ -274,7 +274,7 @@ pub(crate) extern "C" fn after_alloc(call: &mut Call) -> u64 {
         addr = unsafe { (call.args[0] as *const usize).read_unaligned() } as u64;
     }
     if addr == 0 {
-        // A throwing operator new that found no memory: the real one shall say so.
+        // A throwing operator new found no memory; the throwing form has to report it.
         return if f.nothrow != 0 { f.original } else { 0 };
     }
     let Some(t) = t else { return 0 };
@@ -310,8 +310,8 @@ fn record_alloc(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time:
     }
 }
 
-/// The node of the call's stack, in a segment with room for an event; `None`, and the event is counted
-/// as lost, if there is none.
+/// Returns the node of the call's stack, in a segment with room for an event. If there is none, returns
+/// `None` and counts a lost event.
 #[inline(always)]
 fn stack_node(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> Option<u32> {
     let stack = if has_room(shared, slot, t) { capture(shared, slot, t, call) } else { None };
@@ -325,7 +325,7 @@ fn stack_node(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> Opti
     Some(stack.node)
 }
 
-/// The same for memory that is given back: 0 if the recording does not ask for it.
+/// Returns the node of a free's stack; 0 if frees are recorded without stacks.
 #[inline(always)]
 fn free_node(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> Option<u32> {
     if shared.control().flags.load(Relaxed) & flags::FREE_STACKS == 0 {
@@ -348,13 +348,13 @@ fn put_free(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time: u64
     }
 }
 
-/// The end of a block was lost: what threads know of blocks is void.
+/// A free was lost: this invalidates all ownership caches.
 #[cold]
 fn unseen(shared: &Shared) {
     shared.control().unseen.fetch_add(1, Relaxed);
 }
 
-/// What `before_realloc` leaves in argument 4, where neither the original nor unwinding looks.
+/// Flag that `before_realloc` leaves in argument 4, which neither the original nor unwinding uses.
 pub(crate) const OLD_IS_SELECTED: u64 = 1;
 
 extern "C" fn before_realloc(call: &mut Call) -> Go {
@@ -362,9 +362,9 @@ extern "C" fn before_realloc(call: &mut Call) -> Go {
     if go.stay != 0 {
         let shared = header::shared();
         let (_, t) = noted(call);
-        // `result` is overwritten by the call: the thread's state goes to another unused argument.
+        // The call overwrites `result`, so the thread state goes to another unused argument.
         call.args[3] = t.map_or(0, |t| core::ptr::from_mut(t) as u64);
-        // The old block may be somebody else's as soon as the original runs.
+        // Another thread may get the old block as soon as the original runs.
         let old = call.args[0];
         call.args[4] = if old != 0 && is_selected(shared, old) { OLD_IS_SELECTED } else { 0 };
         call.note[1] = clock::before(shared);
@@ -386,9 +386,9 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
     let (old, addr) = (call.args[0], call.result);
     let had = call.args[4] == OLD_IS_SELECTED;
     let size = requested(f.kind, &call.args);
-    // A size of 0 gives the block back.
+    // A size of 0 frees the block.
     if addr == 0 && (old == 0 || size != 0) {
-        // Failed, and the old block stands.
+        // The call has failed, and the old block remains.
         if had {
             select(shared, old);
         }
@@ -398,7 +398,7 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
     if !is_new && !had {
         return 0;
     }
-    // Where only the end of the old block is to be recorded, `before` has left none.
+    // If only the free of the old block is to be recorded, `before` has left no state.
     let state = new.or_else(|| thread::current(shared).map(|(_, t)| t));
     let Some(t) = state else { return 0 };
     slot.busy_sp.store(call.regs.sp, Relaxed);
@@ -412,7 +412,7 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
         t.owned.get(owner::key(shared, addr));
         record_alloc(shared, slot, t, call, time, addr);
     } else {
-        // Also if the old block is not in the recording: that a block was reallocated counts.
+        // This is recorded even if the old block is not: reallocations are counted.
         let node = stack_node(shared, slot, t, call);
         let written = node.is_some_and(|node| {
             select(shared, addr);
@@ -432,7 +432,7 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
     0
 }
 
-/// Records a free; `None` if the call is not to be recorded.
+/// Records a free; returns `None` if the call is not to be recorded.
 #[inline(always)]
 fn record_free(call: &mut Call, f: &Function, addr: u64) -> Option<&'static Slot> {
     if addr == 0 {
@@ -443,12 +443,12 @@ fn record_free(call: &mut Call, f: &Function, addr: u64) -> Option<&'static Slot
     if call.regs.pc.wrapping_sub(quiet.addr) < quiet.len {
         return None;
     }
-    // First, as most are not where not all are recorded. Hooked functions that are entered from others
-    // are not disturbed: what they free is not in the set, or not any more.
+    // This check comes first, as it ends most calls if not all blocks are recorded. It does not disturb
+    // nested calls: what they free is not in the set, or not any more.
     if !is_selected(shared, addr) {
         return None;
     }
-    // As early as can be: what it takes goes on beside what follows.
+    // Read as early as possible, so that the reading overlaps with what follows.
     let early = clock::alone(shared);
     let Some((slot, t)) = thread::current(shared) else {
         unseen(shared);
@@ -460,7 +460,7 @@ fn record_free(call: &mut Call, f: &Function, addr: u64) -> Option<&'static Slot
     }
     slot.busy_sp.store(sp, Relaxed);
     let time = match early {
-        // A thread that was not counted yet may have read the clock as if there were no other.
+        // Not for the first event of a thread: it may not have been counted yet when it read the clock.
         Some(time) if !t.head.is_null() => clock::not_before(shared, t, time),
         _ => {
             let owned = t.owned.give(owner::key(shared, addr));
@@ -484,7 +484,7 @@ extern "C" fn before_delete(call: &mut Call) -> Go {
     free_and_stay(call, f, call.args[0])
 }
 
-/// Records the free of a block by a function that may itself end in a hooked one.
+/// Records a free by a function that may itself call a hooked one.
 #[inline(always)]
 pub(crate) fn free_and_stay(call: &mut Call, f: &Function, block: u64) -> Go {
     let Some(slot) = record_free(call, f, block) else { return pass(f) };
@@ -514,7 +514,7 @@ extern "C" fn before_loader(call: &mut Call) -> Go {
     {
         slot.busy_sp.store(call.regs.sp, Relaxed);
         let top = t.scratch();
-        // SAFETY: the scratch stack is this thread's, and free: it is not inside the hook.
+        // SAFETY: the scratch stack is this thread's, and not in use, as the thread was not inside the hook.
         let done = unsafe { call_undisturbed(shared, sync, core::ptr::null_mut(), top) };
         slot.busy_sp.store(0, Relaxed);
         if !done {
@@ -526,12 +526,13 @@ extern "C" fn before_loader(call: &mut Call) -> Go {
     pass(f)
 }
 
-/// Of prctl: from now on a thread that reads the processor's counter gets SIGSEGV.
+/// Option of prctl: from then on reading the processor's counter raises SIGSEGV.
 const PR_SET_TSC: u32 = 26;
 const PR_TSC_SIGSEGV: u32 = 2;
 
-/// From here on system calls that the target does not expect may kill it, or a look at the processor's counter.
-/// This comes before the call, since the filter may be for threads that are just allocating.
+/// Restricts the hook before the target restricts itself: from here on unexpected system calls, or readings
+/// of the processor's counter, may kill the target. This comes before the call, since a filter may be for
+/// threads that are just allocating.
 extern "C" fn before_sandbox(call: &mut Call) -> Go {
     let f = function(call);
     let what = call.args[0];
@@ -539,14 +540,14 @@ extern "C" fn before_sandbox(call: &mut Call) -> Go {
         let both = flags::SYSCALLS | flags::MASKS;
         header::shared().control().flags.fetch_and(!both, Relaxed);
     }
-    // Of `prctl`, or of `syscall` with its number.
+    // The arguments are those of `prctl`, or of `syscall` with prctl's number in front.
     let [number, option, value, ..] = call.args;
     let asked = if f.size_arg != 0 { (number, option) } else { (option, value) };
     let is_prctl = f.size_arg != 0 || number == nr::PRCTL;
     if is_prctl && (asked.0 as u32, asked.1 as u32) == (PR_SET_TSC, PR_TSC_SIGSEGV) {
         clock::close(header::shared());
     }
-    // Of `syscall`; prctl has numbers of its own.
+    // Only `syscall` can fork; argument 0 of prctl is an option.
     if f.size_arg == 0 && fork::is_fork(&call.args) {
         return fork::before_fork(call);
     }

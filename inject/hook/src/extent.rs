@@ -1,5 +1,5 @@
-//! How far the stack reaches that a thread runs on, so that words on it can be read without asking
-//! the kernel each time.
+//! Extents of the stacks that a thread runs on, so that words on them can be read without asking the kernel
+//! each time.
 
 use crate::memory::WORD;
 use crate::state::{Extent, Thread};
@@ -8,13 +8,14 @@ use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use prof_arch::native::capture::thread_pointer;
 use prof_trace::shared::{STACKS, Shared};
 
-/// The first thread's stack lies alone below its end: the kernel keeps at least this much free for it.
+/// Bytes below the end of the first thread's stack that are nothing but stack: the kernel keeps at least this
+/// much free for it.
 const MAIN_REACH: u64 = 128 << 20;
-/// A stack that is larger than this is not recognised by the thread descriptor at its end.
+/// Maximum size of a stack that is recognised by the thread descriptor at its end.
 const THREAD_REACH: u64 = 1 << 30;
-/// Pages of an unknown stack (a fiber's, a signal stack) that are looked at.
+/// Maximum number of pages of an unknown stack (a fiber's, a signal stack) that are checked.
 const FIBER_PAGES: u64 = 256;
-/// Without system calls, how far below the known part a stack may be continued on trust.
+/// Without system calls: maximum distance below the known part at which a stack is taken to continue.
 const TRUST: u64 = 1 << 20;
 const PAGE: u64 = 4096;
 
@@ -25,19 +26,19 @@ impl Extent {
     }
 }
 
-/// Whether `sp` lies on the stack that the thread was last seen on.
+/// Returns whether `sp` lies on the stack that the thread was last seen on.
 #[inline(always)]
 pub fn is_current(t: &Thread, sp: u64) -> bool {
     t.extents[0].holds(sp)
 }
 
-/// Whether a word at `addr` is on some stack that the thread is known to have run on.
+/// Returns whether the word at `addr` is on a stack that the thread is known to have run on.
 #[inline(always)]
 pub fn is_known(t: &Thread, addr: u64) -> bool {
     t.extents.iter().any(|e| addr >= e.start && addr.saturating_add(WORD) <= e.end)
 }
 
-/// Makes the stack that `sp` lies on the current one, first among the thread's extents.
+/// Makes the stack that `sp` lies on the current one: the first of the thread's extents.
 pub fn enter(shared: &Shared, tid: u32, t: &mut Thread, sp: u64) {
     if let Some(i) = t.extents.iter().position(|e| e.holds(sp)) {
         t.extents.swap(0, i);
@@ -52,7 +53,7 @@ pub fn enter(shared: &Shared, tid: u32, t: &mut Thread, sp: u64) {
         .or_else(|| listed(shared, sp))
         .or_else(|| thread_stack(shared, sp))
         .or_else(|| unknown_stack(shared, sp))
-        // Nothing is known but that sp itself can be read.
+        // Nothing is known but that the page of sp can be read.
         .unwrap_or(Extent { start: sp & !(PAGE - 1), end: (sp | (PAGE - 1)) + 1 });
     let i = 1 + t.next_extent as usize % (t.extents.len() - 1);
     t.next_extent = t.next_extent.wrapping_add(1);
@@ -60,7 +61,7 @@ pub fn enter(shared: &Shared, tid: u32, t: &mut Thread, sp: u64) {
     t.extents.swap(0, i);
 }
 
-/// The known part of a stack has grown downwards to `sp`.
+/// Returns whether the known part of a stack has grown downwards to `sp`.
 fn continues(shared: &Shared, e: &Extent, sp: u64) -> bool {
     if e.end == 0 || sp >= e.start {
         return false;
@@ -86,7 +87,7 @@ fn readable(shared: &Shared, from: u64, pages: u64) -> bool {
     true
 }
 
-/// The end of the calling thread's own stack, if `sp` lies on it and all from there on can be read.
+/// Returns the end of the calling thread's own stack, if `sp` lies on it and everything between can be read.
 pub fn end_of_own(shared: &Shared, sp: u64) -> Option<u64> {
     let own = main_stack(shared, sys::gettid(), sp).or_else(|| thread_stack(shared, sp));
     own.map(|e| e.end)
@@ -99,7 +100,7 @@ fn main_stack(shared: &Shared, tid: u32, sp: u64) -> Option<Extent> {
         .then(|| Extent { start: end.saturating_sub(MAIN_REACH), end })
 }
 
-/// A mapping that prof has named a stack.
+/// Returns the extent of a mapping that prof has listed as a stack.
 fn listed(shared: &Shared, sp: u64) -> Option<Extent> {
     let c = shared.control();
     let seq = c.stacks_seq.load(Acquire);
@@ -117,15 +118,15 @@ fn listed(shared: &Shared, sp: u64) -> Option<Extent> {
         }
     }
     core::sync::atomic::fence(Acquire);
-    // Stale entries may name memory that has gone since; ask about the part that matters.
+    // A stale entry may name memory that is unmapped by now, so the part that matters is checked.
     let e = found.filter(|_| c.stacks_seq.load(Relaxed) == seq)?;
     let from = sp & !(PAGE - 1);
     let ok = !sys::allowed(shared) || readable(shared, from, (e.end - from).div_ceil(PAGE));
     ok.then_some(Extent { start: from, end: e.end })
 }
 
-/// Every libc puts the descriptor of a thread, to which the thread pointer points, at the end of
-/// its stack: between `sp` and there everything is stack.
+/// Returns the extent up to the thread descriptor. Every libc puts the descriptor, to which the thread
+/// pointer points, at the end of the thread's stack: between `sp` and there everything is stack.
 fn thread_stack(shared: &Shared, sp: u64) -> Option<Extent> {
     let tp = thread_pointer();
     if sp >= tp || tp - sp > THREAD_REACH {
@@ -143,7 +144,7 @@ fn thread_stack(shared: &Shared, sp: u64) -> Option<Extent> {
     Some(Extent { start: from, end: tp })
 }
 
-/// A stack that nobody has told us of: as far as memory can be read.
+/// Returns the extent of a stack from no other source: as far as memory can be read.
 fn unknown_stack(shared: &Shared, sp: u64) -> Option<Extent> {
     if !sys::allowed(shared) {
         return None;

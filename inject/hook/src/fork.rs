@@ -1,10 +1,10 @@
 //! A fork by a signal handler that has interrupted the hook.
 //!
-//! A child has nothing of the shared memory, and no call of it comes to the hook. But when the handler
-//! returns, the child goes on in the midst of the call that was interrupted, with addresses of that memory in its
-//! registers. So who forks with anything of prof's on the stack takes along a copy of what such a call
-//! works on, and the child puts it at its place, in memory of its own. The call ends there, and what it
-//! writes nobody reads. Of all the rest the child finds zeroes, which everywhere mean that there is nothing.
+//! The child has nothing of the shared memory, and none of its calls comes to the hook. But when the handler
+//! returns, the child continues in the middle of the interrupted call, with addresses of that memory in its
+//! registers. So if anything of prof's is on the stack, the parent copies the memory that such a call works
+//! on, and the child puts the copy in place, in private memory. The call ends there, and nobody reads what it
+//! writes. In all other parts the child finds zeroes, which everywhere mean that there is nothing.
 
 use crate::entry::{function, pass};
 use crate::state::Thread;
@@ -16,42 +16,42 @@ use prof_arch::native::syscall::nr;
 use prof_trace::shared::{Control, FUNCTIONS, Function, Shared, Slot};
 
 prof_arch::hook_entry!(
-    /// fork.
+    /// Entry of fork.
     fork, before_fork, after_fork);
 
 /// A part of the shared memory in the copy.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Piece {
-    /// Its address in the shared memory.
+    /// Address in the shared memory.
     addr: u64,
     len: u64,
-    /// Where in the copy it begins.
+    /// Offset in the copy.
     at: u64,
 }
 
-/// What a child is given: stands in front of the pieces.
+/// Head of the copy that a child gets; the pieces follow it.
 #[repr(C)]
 struct Copy {
-    /// Bytes of the mapping that this begins.
+    /// Length of the mapping with the copy, in bytes.
     len: u64,
-    /// Where the shared memory is, and its length.
+    /// Address and length of the shared memory.
     ring: (u64, u64),
-    /// Bytes of it in front of the threads' states.
+    /// Bytes of the shared memory in front of the thread states.
     front: u64,
-    /// The state of the thread that forks; 0: it has none.
+    /// Address and length of the state of the forking thread; 0: it has none.
     state: (u64, u64),
     pieces: [Piece; PIECES],
 }
 
 const PIECES: usize = 4;
-/// The pieces begin at multiples of this.
+/// Alignment of the pieces in the copy.
 const ALIGN: u64 = 64;
 
-/// Whether a system call makes a child with memory of its own, on the stack of its parent.
+/// Returns whether a system call creates a child with memory of its own that runs on its parent's stack.
 pub(crate) fn is_fork(args: &[u64; 6]) -> bool {
     const CLONE_VM: u64 = 0x100;
-    // Further arguments of it stand on the stack there.
+    // On ARM, further arguments of `syscall` are on the stack.
     const IN_REGISTERS: bool = !cfg!(target_arch = "arm");
     match args[0] {
         nr::FORK => true,
@@ -68,16 +68,16 @@ pub(crate) fn is_fork(args: &[u64; 6]) -> bool {
 pub(crate) extern "C" fn before_fork(call: &mut Call) -> Go {
     let f = function(call);
     let shared = header::shared();
-    // A handler is in the midst of a call, if so: nothing of the thread's is touched.
+    // If so, a handler runs in the middle of a call: nothing of the thread's state is changed.
     let copy = if may_be_inside(shared, call.regs.sp) { take(shared) } else { 0 };
     call.note[0] = copy;
     if copy == 0 { pass(f) } else { Go { target: f.original, stay: 1 } }
 }
 
-/// In the parent as in the child.
+/// Runs in the parent and in the child.
 pub(crate) extern "C" fn after_fork(call: &mut Call) -> u64 {
     let at = call.note[0];
-    // SAFETY: `take` has mapped and filled it in, and the child has a copy of it.
+    // SAFETY: `take` has mapped and filled in the copy; the child has inherited it.
     let copy = unsafe { &*(at as *const Copy) };
     if !header::attached() {
         put(copy, at);
@@ -86,8 +86,9 @@ pub(crate) extern "C" fn after_fork(call: &mut Call) -> u64 {
     0
 }
 
-/// Whether the thread may be inside of prof's code with a handler on top of that: on a stack for signals or of a
-/// fiber, nobody knows; on its own, if anything there leads to prof's code or memory.
+/// Returns whether a handler may be running on top of prof's code in this thread. On a signal stack or a
+/// fiber's this can't be told, so it may; on the thread's own stack it may if any word there leads to prof's
+/// code or memory.
 fn may_be_inside(shared: &Shared, sp: u64) -> bool {
     if !sys::allowed(shared) {
         return false;
@@ -100,7 +101,7 @@ fn may_be_inside(shared: &Shared, sp: u64) -> bool {
     let within = |addr: u64, start: u64, len: u64| addr.wrapping_sub(start) < len;
     let mut at = sp & !(size_of::<usize>() as u64 - 1);
     while at + size_of::<usize>() as u64 <= end {
-        // SAFETY: on the thread's own stack, which reaches to `end`.
+        // SAFETY: the word is on the thread's own stack, which reaches to `end`.
         let word = unsafe { crate::memory::load(at) };
         let found = within(word, c.hook_addr, c.hook_len)
             || within(word, c.ring_addr, c.ring_len)
@@ -113,7 +114,8 @@ fn may_be_inside(shared: &Shared, sp: u64) -> bool {
     false
 }
 
-/// Copies what a call of this thread works on; returns the address of the copy, 0 if there is no memory for it.
+/// Copies what a call of this thread works on; returns the address of the copy, 0 if there is no memory for
+/// it.
 fn take(shared: &Shared) -> u64 {
     let c = shared.control();
     let ring = shared.base() as u64;
@@ -131,7 +133,7 @@ fn take(shared: &Shared) -> u64 {
         && let Some(slot) = shared.slot(index)
     {
         state = (c.states_addr + index as u64 * c.states_stride, c.states_stride);
-        // Only who is busy is in the midst of working with all of it.
+        // Only a thread inside the hook works on all of its state.
         let busy = slot.busy_sp.load(Relaxed) != 0;
         let len = if busy { state.1 } else { offset_of!(Thread, owned) as u64 };
         pieces[2] = piece(Shared::slot_offset(index), size_of::<Slot>());
@@ -147,28 +149,29 @@ fn take(shared: &Shared) -> u64 {
         return 0;
     }
     for p in &pieces {
-        // SAFETY: within the shared memory, and within what was just mapped.
+        // SAFETY: the source is in the shared memory, the destination in the new mapping.
         unsafe { copy_forward((at + p.at) as *mut u8, p.addr as *const u8, p.len as usize) };
     }
     let copy = Copy { len, ring: (ring, c.ring_len), front: c.states_addr - ring, state, pieces };
-    // SAFETY: at the beginning of what was just mapped, in front of the pieces.
+    // SAFETY: the new mapping begins with room for it, in front of the pieces.
     unsafe { (at as *mut Copy).write(copy) };
     at
 }
 
-/// Puts the copy, which begins at `at`, where the shared memory was.
+/// Puts the pieces of the copy, which begins at `at`, where they were in the shared memory.
 fn put(copy: &Copy, at: u64) {
     let (ring, len) = copy.ring;
-    // All of it, of which next to nothing is ever made; where address space is limited, what is needed.
+    // All of the shared memory is mapped, of which few pages are ever allocated; if address space is limited,
+    // only what is needed.
     let mapped = sys::map(ring, len) != 0
         || (sys::map(ring, copy.front) != 0 && sys::map(copy.state.0, copy.state.1) != 0);
     if !mapped {
         return;
     }
     for p in &copy.pieces {
-        // SAFETY: mapped just now, or in the copy.
+        // SAFETY: the destination was just mapped, the source is in the copy.
         unsafe { copy_forward(p.addr as *mut u8, (at + p.at) as *const u8, p.len as usize) };
     }
-    // SAFETY: this process's own by now, and no other thread of it is there.
+    // SAFETY: the page is this process's own by now, and no other thread of the process exists.
     unsafe { (&raw mut (*(ring as *mut Control)).main_tid).write(sys::getpid()) };
 }

@@ -1,4 +1,5 @@
-//! Stacks with a frame that no packed rule describes: every row evaluated with all registers.
+//! Full unwinding, for stacks with a frame that no packed rule describes: each row is evaluated with all
+//! registers.
 
 use crate::stack::{self, Job};
 use crate::state::{Extent, FRAMES, Frame};
@@ -12,12 +13,12 @@ use prof_trace::shared::Shared;
 /// # Safety
 /// `job` must point to a [`Job`].
 pub unsafe extern "C" fn run(job: *mut ()) {
-    // SAFETY: the caller's promise.
+    // SAFETY: `job` points to a `Job`, by the caller's promise.
     let job = unsafe { &mut *job.cast::<Job<'_>>() };
     unwind(job);
 }
 
-/// Leaves the stack as the remembered one, but as one that can't be compared with the next.
+/// Unwinds the stack and stores it as the remembered one, marked not reusable.
 fn unwind(job: &mut Job<'_>) {
     let shared = job.shared;
     let mut r = FullRegs::from(job.call);
@@ -60,7 +61,7 @@ fn unwind(job: &mut Job<'_>) {
     t.passing = true;
 }
 
-/// The caller's registers; `Some(None)` at the thread's start, `None` where the way is lost.
+/// Returns the caller's registers; `Some(None)` at the thread's start, `None` if the caller can't be found.
 fn step(
     shared: &Shared,
     extents: &[Extent; 4],
@@ -68,10 +69,10 @@ fn step(
     rule: Rule,
     ctx: &mut CfiContext,
 ) -> Option<Option<FullRegs>> {
-    // Where the kernel may not be asked, what is known of the stack does.
+    // `far` reads known extents directly, and all else through the kernel if that is allowed.
     let mut read = |addr: u64| stack::far(shared, extents, addr);
     if rule.is_signal() {
-        // Whatever its tables say: the frame is the kernel's, and has all registers.
+        // This ignores the tables: a signal frame is the kernel's, and has all registers.
         return match rule.step_all(r, &mut read) {
             FullStep::Next { regs, .. } => {
                 Some(Some(FullRegs { pc: regs.pc.wrapping_add(1), ..regs }))
@@ -81,8 +82,8 @@ fn step(
         };
     }
     let look = r.pc.wrapping_sub(1);
-    // Tables are for frames whose stack pointer is known, and which the code itself has not explained; and
-    // where the rule does without those that are only about calls, so does this.
+    // Tables are used for frames whose stack pointer is known and whose code has not shown the rule itself.
+    // If the rule was found without tables that hold for calls only, they are not used here either.
     let without = rule == Rule::FRAME_POINTER && Rule::is_beside_tables(r.pc);
     let by_tables = Regs::from(r).knows_sp() && !rule.is_leaf() && !without;
     let module = modules::find(shared, look).filter(|_| by_tables);

@@ -1,4 +1,4 @@
-//! The one static of the hook: where everything is.
+//! The hook's header: the static that leads to all other memory of the hook.
 
 use crate::{entry, fork, named, toggle};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -11,12 +11,12 @@ const fn code(f: Entry) -> Code {
     Code(f as *const ())
 }
 
-/// Where [`HEADER`] is: found by name in the hook's image. What is found by name has its address looked
-/// up in a table at each use, even in the library that it is in; so the header itself is not.
+/// Address of [`HEADER`]; the injector finds it by name in the hook's image. An exported symbol's address is
+/// looked up in a table at each use, even inside its own library; so the header itself is not exported.
 #[unsafe(no_mangle)]
 pub static PROF_HOOK: &HookHeader = &HEADER;
 
-/// The injector fills in where the shared memory is.
+/// The header. The injector sets the locations of the shared memory and of the flag page.
 pub static HEADER: HookHeader = HookHeader {
     magic: MAGIC,
     layout: LAYOUT,
@@ -47,24 +47,24 @@ pub static HEADER: HookHeader = HookHeader {
     restorer: Code(capture::restorer as *const ()),
 };
 
-/// The memory shared with prof.
+/// Returns the memory shared with prof.
 #[inline(always)]
 pub fn shared() -> &'static Shared {
-    // SAFETY: the injector filled it in from the mapping it made, before any code of the hook
-    // could be reached.
+    // SAFETY: the injector has set it to the mapping that it made, before any code of the hook could be
+    // reached.
     unsafe { HEADER.shared.get() }
 }
 
-/// The recording flag and the cookie beside it.
+/// Returns the recording flag and the cookie beside it.
 #[inline(always)]
 pub fn flag() -> &'static [AtomicU32; 2] {
-    // SAFETY: a page that the injector mapped for as long as the hook is mapped; in forked
-    // children it is wiped, not unmapped.
+    // SAFETY: the injector has mapped the page for as long as the hook is mapped; in forked children it is
+    // wiped, not unmapped.
     unsafe { &*(HEADER.flag.load(Relaxed) as *const [AtomicU32; 2]) }
 }
 
-/// Whether this process is the one that prof attached to, and not a forked child of it, in which
-/// only the flag page and the hook's code exist.
+/// Returns whether prof attached to this very process. A forked child has only the flag page and the hook's
+/// code.
 #[inline(always)]
 pub fn attached() -> bool {
     flag()[1].load(Relaxed) == FLAG_COOKIE

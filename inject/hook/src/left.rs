@@ -1,9 +1,9 @@
 //! Calls of the hook that a thread has left by a jump.
 //!
-//! A signal handler may interrupt the hook, and leave by `siglongjmp`: the mark that the thread is inside stays
-//! behind. The next calls then look like those of a handler, which must not touch what the hook was working
-//! on. Whether the frame of the interrupted call is still there says the stack: what an entry puts there
-//! does not change while the call lasts.
+//! A signal handler may interrupt the hook and leave by `siglongjmp`. The mark that the thread is inside then
+//! stays behind, and the next calls look like those of a handler, which must not touch the interrupted work.
+//! The stack shows whether the frame of the interrupted call still exists: the words that an entry puts there
+//! do not change while the call lasts.
 
 use crate::memory;
 use crate::state::{SeenCode, SeenName, Thread};
@@ -15,16 +15,17 @@ use prof_arch::native::capture::Call;
 use prof_trace::ring;
 use prof_trace::shared::{FUNCTIONS, Function, Shared, Slot, segment};
 
-/// A [`Call`] begins at most so far below its caller's stack pointer, but for the frame of a named function.
+/// Maximum distance from the caller's stack pointer down to a [`Call`], without the frame of a named
+/// function.
 const NEAR: u64 = 1024;
-/// Bytes that are read at a time: a part of a page.
+/// Bytes read at a time; a page is a multiple of it.
 const CHUNK: usize = 256;
-/// From the function of a [`Call`] to its stack pointer, in words of 8 bytes.
+/// Distance from the function of a [`Call`] to its stack pointer, in words of 8 bytes.
 const APART: usize =
     (offset_of!(Call, regs) + offset_of!(Regs, sp) - offset_of!(Call, function)) / 8;
 
-/// Whether the frame of the call that was made with this stack pointer is still on the stack. Where that can't be
-/// read, it is taken to be.
+/// Returns whether the frame of the call that was made at this stack pointer is still on the stack; true if
+/// the stack can't be read.
 pub fn is_there(shared: &Shared, sp: u64) -> bool {
     if !sys::allowed(shared) {
         return true;
@@ -34,11 +35,11 @@ pub fn is_there(shared: &Shared, sp: u64) -> bool {
         |word: u64| word.wrapping_sub(functions) < (FUNCTIONS * size_of::<Function>()) as u64;
     let low = sp.saturating_sub(NEAR + shared.control().stable.bridge_frame);
     let mut at = low & !(CHUNK as u64 - 1);
-    // The words before the present one, the nearest first.
+    // The preceding words, the nearest first.
     let mut last = [0u64; APART];
     while at < sp {
         let mut bytes = [0; CHUNK];
-        // Where nothing is mapped, there is no frame.
+        // Unmapped memory holds no frame.
         if memory::read(shared, at, &mut bytes) {
             for word in bytes.as_chunks::<8>().0 {
                 let word = u64::from_ne_bytes(*word);
@@ -54,14 +55,13 @@ pub fn is_there(shared: &Shared, sp: u64) -> bool {
     false
 }
 
-/// Readies the state of a thread that has left a call of the hook in its midst: what was being written is not
-/// whole, wherever that was.
+/// Resets the state of a thread that has left a call of the hook: whatever it was writing may be incomplete.
 #[cold]
 pub fn start_over(shared: &Shared, slot: &Slot, t: &mut Thread) {
     let (seq, index) = (t.seq, t.index);
     let closed = close(shared, slot, t.segment as usize, index);
     if !closed {
-        // It may have been about to take another one.
+        // The thread may have been about to take another segment.
         for k in 0..shared.geometry().segments() {
             close(shared, slot, k, index);
         }
@@ -71,7 +71,7 @@ pub fn start_over(shared: &Shared, slot: &Slot, t: &mut Thread) {
     distrust(t);
 }
 
-/// Closes a segment if it is the thread's, and open.
+/// Closes a segment if it is the thread's and open; returns whether it was.
 fn close(shared: &Shared, slot: &Slot, k: usize, index: u32) -> bool {
     let Some(h) = shared.head(k) else { return false };
     let own = h.state.load(Relaxed) == segment::ACTIVE
@@ -83,7 +83,7 @@ fn close(shared: &Shared, slot: &Slot, k: usize, index: u32) -> bool {
     own
 }
 
-/// Forgets what a thread has noted for later: an entry may be half written.
+/// Clears the caches of a thread: an entry may be half written.
 #[cold]
 pub fn distrust(t: &mut Thread) {
     t.codes.fill(SeenCode { pc: 0, rule: 0, id: 0, modules: 0 });

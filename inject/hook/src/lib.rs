@@ -1,20 +1,19 @@
-//! The hook: what runs inside the target, in the threads of the target, at each call of a hooked
-//! function.
+//! The hook: code that runs inside the target, in the target's threads, at each call of a hooked function.
 //!
-//! It runs in somebody's production process, under any libc, in any state that process may be in.
-//! So: no allocation, no libc, no TLS, no locks, no panics; at most 512 bytes of the thread's stack
-//! on the usual path (what needs more runs on a scratch stack, [`state::Thread::scratch`]); no
-//! system calls but those in [`sys`]. It keeps no state of its own but the two addresses in
-//! [`header::HEADER`]; everything else stands in memory that the injector mapped.
+//! It runs in production processes, under any libc, in any state that a process may be in. So: no allocation,
+//! no libc, no TLS, no locks, no panics; at most 512 bytes of the thread's stack on the usual path (what
+//! needs more runs on a scratch stack, [`state::Thread::scratch`]); no system calls but those in [`sys`]. Its
+//! static data are two addresses in [`header::HEADER`] and one in [`modules`]; all other state is in memory
+//! that the injector mapped.
 //!
-//! * [`entry`]: the calls themselves, from the stub and back; [`named`]: those with their arguments in
-//!   other places;
-//! * [`thread`]: finding the thread's state; [`state`]: what that is;
-//! * [`stack`]: the stack as a node of the stack tree, by memoized, verified unwinding;
-//! * [`resolve`]: the unwind rule of a code address at its first sight; [`modules`]: whose code it is;
-//! * [`memory`]: reading memory that may not be there; [`extent`]: how far a stack reaches;
-//! * [`chunk`]: what glibc's header of a block says;
-//! * [`record`]: putting events into the ring; [`clock`]; [`toggle`]: the signal.
+//! - [`entry`]: calls of hooked functions, from the stub and back; [`named`]: calls of functions with their
+//!   arguments in other places;
+//! - [`thread`]: finding the thread's state; [`state`]: its layout;
+//! - [`stack`]: the stack as a node of the stack tree, by memoized, verified unwinding;
+//! - [`resolve`]: the unwind rule of a code address; [`modules`]: the module of a code address;
+//! - [`memory`]: reading memory that may be unmapped; [`extent`]: extents of stacks;
+//! - [`chunk`]: glibc's chunk headers;
+//! - [`record`]: writing events to the ring; [`clock`]: time stamps; [`toggle`]: the toggle signal.
 #![no_std]
 // Stable Rust has no inline assembly for MIPS64.
 #![cfg_attr(target_arch = "mips64", feature(asm_experimental_arch))]

@@ -1,10 +1,11 @@
-//! Whose code an address is, and the unwind tables of that.
+//! Modules of code addresses, and their unwind tables.
 //!
-//! prof fills the module table in before recording begins. What is loaded later is found here: by the hook
-//! on the dynamic linker's `_dl_debug_state`, which it calls whenever its list has changed, with its lock
-//! held, so that the list is whole and what it names is mapped; and where that can't be hooked, or did not
-//! run while recording was paused, by following the list through reads that cannot fault. Where system calls
-//! are not allowed, the collector looks at the target's mappings instead.
+//! prof fills in the module table before recording begins. The hook adds modules that are loaded later, from
+//! the dynamic linker's list. It reads the list in `_dl_debug_state`, which the linker calls whenever its
+//! list has changed, with its lock held, so that the list is consistent and the modules in it are mapped.
+//! Where that function can't be hooked, or was called while recording was paused, the hook follows the list
+//! by reads that cannot fault. Where system calls are not allowed, the collector reads the target's mappings
+//! instead.
 //!
 //! Tables are read from copies alone ([`prof_trace::modules`]).
 
@@ -16,9 +17,9 @@ use prof_arch::unwind::{CfiModule, loaded};
 use prof_trace::modules::{Modules, New, bits, doubt, in_doubt, ready, settle};
 use prof_trace::shared::{MODULES, Module, Shared, UnwindTable, flags};
 
-/// Entries of the linker's list that are followed.
+/// Maximum number of entries of the linker's list that are followed.
 const MAX_LIST: usize = 8192;
-/// Last entry of the linker's list when it was last followed.
+/// Address of the last entry of the linker's list when it was last followed.
 static TAIL: AtomicU64 = AtomicU64::new(0);
 
 /// How memory is read.
@@ -26,7 +27,7 @@ static TAIL: AtomicU64 = AtomicU64::new(0);
 enum Source {
     /// By system calls, which do not fault.
     Asked,
-    /// As it is: only what the linker has mapped, in a thread that holds its lock.
+    /// By plain loads: only what the linker has mapped, in a thread that holds its lock.
     Direct,
 }
 
@@ -38,8 +39,8 @@ impl Source {
         if addr < 4096 {
             return false;
         }
-        // SAFETY: the linker's list, its strings, and what the program headers of a loaded module call
-        // readable are mapped while this thread holds the linker's lock.
+        // SAFETY: this thread holds the linker's lock, so that the linker's list, its strings, and what the
+        // program headers of a loaded module call readable stay mapped.
         unsafe { core::ptr::copy_nonoverlapping(addr as *const u8, to.as_mut_ptr(), to.len()) };
         true
     }
@@ -50,15 +51,15 @@ impl Source {
     }
 }
 
-/// Whether a module is where it was entered.
+/// Returns whether a module is still where it was entered.
 #[inline(always)]
 fn is_there(shared: &Shared, m: &Module) -> bool {
     m.ready.load(Acquire) == ready::LOADED
         && (!in_doubt(shared.control()) || m.flags.load(Relaxed) & bits::STAYS != 0)
 }
 
-/// Whether the code address `pc` still belongs to the module with this 1-based number; 0, code of no
-/// module, does as long as no module has come to its place.
+/// Returns whether the code address `pc` still belongs to the module with this 1-based number. 0, code of no
+/// module, holds as long as no module has come to its place.
 pub fn is_loaded(shared: &Shared, pc: u64, number: u16) -> bool {
     match (number as usize).checked_sub(1) {
         Some(i) => shared.module(i).is_some_and(|m| is_there(shared, m)),
@@ -83,12 +84,12 @@ fn find_from(shared: &Shared, addr: u64, first: usize) -> Option<(u16, &'static 
     None
 }
 
-/// The module that `addr` lies in, and its 1-based number.
+/// Returns the module that `addr` lies in, with its 1-based number.
 pub fn find(shared: &Shared, addr: u64) -> Option<(u16, &'static Module)> {
     find_from(shared, addr, 0)
 }
 
-/// Whether an address of no known module may be of one that nobody has told the hook of.
+/// Returns whether an address in no known module may be in one that the hook was not told of.
 pub fn is_uncertain(shared: &Shared) -> bool {
     let c = shared.control();
     let told = c.flags.load(Relaxed) & (flags::LOADER | flags::SYSCALLS) != 0;
@@ -96,7 +97,7 @@ pub fn is_uncertain(shared: &Shared) -> bool {
         || (c.r_debug != 0 && !(told && (sys::allowed(shared) || !in_doubt(c))))
 }
 
-/// The call frame information of a module; `None` if not all of it could be copied.
+/// Returns the call frame information of a module; `None` if not all of it could be copied.
 pub fn cfi(shared: &Shared, m: &Module) -> Option<CfiModule<'static>> {
     if m.flags.load(Relaxed) & bits::INCOMPLETE != 0 {
         return None;
@@ -118,13 +119,14 @@ pub fn cfi(shared: &Shared, m: &Module) -> Option<CfiModule<'static>> {
     })
 }
 
-/// Looks for modules that were loaded since; true if there may be new ones.
+/// Looks for modules that were loaded since; returns true if there may be new ones.
 pub fn refresh(shared: &Shared) -> bool {
     if !sys::allowed(shared) {
         return false;
     }
     let tail = TAIL.load(Relaxed);
-    // New modules are put at the end of the list. The end may have gone meanwhile, and another be in its place.
+    // The linker appends new modules to its list. The last known entry may be gone, and its memory used for
+    // another.
     let word = |n: u64| memory::word(shared, tail + n * WORD);
     let still = || known(shared, word(0)?, word(2)?);
     if tail != 0 && word(3) == Some(0) && still().is_some() {
@@ -134,7 +136,7 @@ pub fn refresh(shared: &Shared) -> bool {
     true
 }
 
-/// Looks at what is there, if modules may have come and gone unnoticed.
+/// Checks which modules are loaded, if they may have changed unnoticed.
 pub fn settle_doubts(shared: &Shared) {
     let c = shared.control();
     let seen = c.doubts.load(Acquire);
@@ -143,13 +145,13 @@ pub fn settle_doubts(shared: &Shared) {
     }
 }
 
-/// Brings the table in line with the linker's list; to be called with the linker's lock held.
+/// Brings the table in line with the linker's list. To be called with the linker's lock held.
 pub fn sync(shared: &Shared) {
     let c = shared.control();
     let how = match sys::allowed(shared) {
         true => Source::Asked,
         false if c.start_in_list != 0 => Source::Direct,
-        // The collector has to look.
+        // The hook can't read the list, so the collector has to look.
         false => return doubt(c),
     };
     if c.r_debug != 0 {
@@ -157,9 +159,9 @@ pub fn sync(shared: &Shared) {
     }
 }
 
-/// False if the linker is in the middle of changing its list.
+/// Brings the table in line with the linker's list; returns false if the linker is just changing the list.
 fn bring_in_line(shared: &Shared, how: Source) -> bool {
-    // An int, which is not the lower half of a word in either byte order.
+    // `r_state` is an int, not a word: where it would be in a word depends on the byte order.
     let mut state = [0u8; 4];
     if !how.read(shared, shared.control().r_debug + 3 * WORD, &mut state) {
         return false;
@@ -169,7 +171,7 @@ fn bring_in_line(shared: &Shared, how: Source) -> bool {
         return false;
     }
     let mut seen = [0u64; MODULES / 64];
-    // Before a change only what there is is noted.
+    // Before a change, the present modules are only marked as listed.
     follow(shared, how, settled, &mut |i| {
         if let Some(w) = seen.get_mut(i / 64) {
             *w |= 1 << (i % 64);
@@ -186,7 +188,7 @@ fn bring_in_line(shared: &Shared, how: Source) -> bool {
         if listed || m.ready.load(Acquire) != ready::LOADED || flags & bits::STAYS != 0 {
             continue;
         }
-        // Modules of other namespaces are not on the list, but are there.
+        // Modules of other linker namespaces are loaded, but not on this list.
         let gone = flags & bits::LISTED != 0 || {
             let mut magic = [0u8; 4];
             how == Source::Asked
@@ -200,7 +202,8 @@ fn bring_in_line(shared: &Shared, how: Source) -> bool {
     true
 }
 
-/// Follows the linker's list, adds what is new if told to, and tells `seen` the index of each.
+/// Follows the linker's list, adds new modules if `add` is true, and passes the index of each module to
+/// `seen`.
 fn follow(shared: &Shared, how: Source, add: bool, seen: &mut dyn FnMut(usize)) {
     let r_debug = shared.control().r_debug;
     if r_debug == 0 {
@@ -210,7 +213,7 @@ fn follow(shared: &Shared, how: Source, add: bool, seen: &mut dyn FnMut(usize)) 
     let mut last = 0;
     for _ in 0..MAX_LIST {
         let mut entry = [0usize; 4]; // l_addr, l_name, l_ld, l_next
-        // SAFETY: the words of the array as bytes.
+        // SAFETY: a view of the array's words as bytes.
         let bytes = unsafe {
             core::slice::from_raw_parts_mut(entry.as_mut_ptr().cast::<u8>(), size_of_val(&entry))
         };
@@ -232,7 +235,7 @@ fn follow(shared: &Shared, how: Source, add: bool, seen: &mut dyn FnMut(usize)) 
     TAIL.store(last, Relaxed);
 }
 
-/// The index of the loaded module with this bias, in which its dynamic section lies.
+/// Returns the index of the loaded module with this bias in which the dynamic section lies.
 fn known(shared: &Shared, bias: u64, dynamic: u64) -> Option<usize> {
     Modules::trusted(*shared).find(|m| {
         m.bias.load(Relaxed) == bias
@@ -241,9 +244,9 @@ fn known(shared: &Shared, bias: u64, dynamic: u64) -> Option<usize> {
     })
 }
 
-/// Enters the module of an entry of the list.
+/// Adds the module of an entry of the list.
 fn enter(shared: &Shared, how: Source, entry: u64, bias: u64, name: u64) -> Option<usize> {
-    // Where the first segment begins is mostly the bias, unless the file was linked for another address.
+    // The first segment mostly begins at the bias, unless the file was linked for another address.
     let start = match shared.control().start_in_list as u64 {
         0 => bias,
         offset => how.word(shared, entry.wrapping_add(offset))?,

@@ -1,9 +1,9 @@
-//! Names for the frames of the remembered stack: numbers of nodes in the segment being written.
+//! Names of stacks: the frames of the remembered stack get node numbers of the current segment.
 //!
-//! A node is (parent, code address). The thread remembers which it has defined in this segment, as
-//! far as there is room; what it does not remember it defines again, with a new number. Whoever
-//! reads the segment finds out that both are the same. So nothing is looked up in memory that other
-//! threads write to, and nothing has to be kept for longer than the segment.
+//! A node is a parent node and a code address. The thread remembers which nodes it has defined in this
+//! segment, as far as there is room. A node that it has forgotten is defined again, with a new number;
+//! readers find that both are the same. So nothing is looked up in memory that other threads write to, and
+//! nothing is kept for longer than the segment.
 
 use crate::record::next_segment;
 use crate::state::{NAMES, SeenName, Thread};
@@ -12,14 +12,14 @@ use prof_trace::pcs::{self, Found};
 use prof_trace::ring::SEGMENT_FULL;
 use prof_trace::shared::{Shared, Slot};
 
-/// Bits of a key that hold the code address id, and the parent's number.
+/// Bits of a key for the code address id and for the parent's number.
 const PC_BITS: u32 = 21;
 const NUMBER_BITS: u32 = 14;
 const _: () = assert!(
     prof_trace::shared::PC_LEVEL0 << prof_trace::shared::PC_LEVELS <= 1 << PC_BITS
         && prof_trace::shared::SEGMENT_SIZE <= 1 << NUMBER_BITS
 );
-/// Values that the rest of a key can have.
+/// Number of values of the bits that are left of a key.
 pub const EPOCHS: u32 = 1 << (64 - PC_BITS - NUMBER_BITS);
 
 #[inline(always)]
@@ -32,9 +32,9 @@ fn place(key: u64) -> usize {
     (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize & (NAMES - 1)
 }
 
-/// Names the frames that have no name in this segment, or that stand from `kept` on; returns the number
-/// of the innermost frame's node, or `None` if there is no room in the ring. Afterwards an event has
-/// room in the segment.
+/// Assigns nodes to the frames that have none in this segment, and to those from `kept` on. Returns the
+/// number of the innermost frame's node, or `None` if there is no room in the ring. Afterwards the segment
+/// has room for an event.
 #[inline(always)]
 pub fn name(shared: &Shared, slot: &Slot, t: &mut Thread, kept: usize) -> Option<u16> {
     let i = kept.min(t.named as usize);
@@ -58,7 +58,7 @@ pub fn name(shared: &Shared, slot: &Slot, t: &mut Thread, kept: usize) -> Option
     Some(parent)
 }
 
-/// Defines nodes for the frames from `i` on.
+/// Defines nodes for the frames from `i` on; returns what [`name`] returns.
 #[inline(never)]
 fn define(shared: &Shared, slot: &Slot, t: &mut Thread, mut i: usize) -> Option<u16> {
     let len = t.frames_len as usize;
@@ -88,7 +88,7 @@ fn define(shared: &Shared, slot: &Slot, t: &mut Thread, mut i: usize) -> Option<
     Some(parent)
 }
 
-/// Names a stack of [`Thread::recent`], with the same result as [`name`].
+/// Names a stack of [`Thread::recent`]; returns what [`name`] returns.
 #[inline(always)]
 pub fn name_recent(shared: &Shared, slot: &Slot, t: &mut Thread, at: usize) -> Option<u16> {
     let e = t.recent.get(at)?;
@@ -130,7 +130,7 @@ fn rename(shared: &Shared, slot: &Slot, t: &mut Thread, at: usize) -> Option<u16
     Some(parent)
 }
 
-/// Defines a chain of nodes; returns the number of the last.
+/// Defines a chain of nodes; returns the number of the last one.
 #[inline(always)]
 fn define_some(t: &mut Thread, mut parent: u16, pcs: [u32; DEFINE_NODES]) -> u16 {
     let first = t.codec.defined as u16;
@@ -151,11 +151,12 @@ fn remember(t: &mut Thread, parent: u16, code: u32, number: u16) {
 
 #[inline(always)]
 fn put(t: &mut Thread, parent: u16, pcs: [u32; DEFINE_NODES]) {
-    // SAFETY: `define` has seen to it that MAX_EVENT bytes are left behind all definitions.
+    // SAFETY: the callers ensure that MAX_EVENT bytes are left behind all definitions.
     t.pos += unsafe { t.codec.put_define(t.data.add(t.pos), parent as u32, pcs) };
 }
 
-/// The mark of stacks that were cut short, below which their outermost frames stand.
+/// Returns the code address id of the mark that stands outside the outermost frame of cut stacks; 0 if the
+/// table is full.
 fn mark(shared: &Shared) -> u32 {
     match pcs::add_pc(shared, pcs::CUT, 0) {
         Found::Id(id) => id,
@@ -163,7 +164,7 @@ fn mark(shared: &Shared) -> u32 {
     }
 }
 
-/// Its node, if this segment has it.
+/// Returns the mark's node, if this segment has it.
 #[cold]
 #[inline(never)]
 fn known_root(shared: &Shared, t: &Thread) -> Option<u16> {

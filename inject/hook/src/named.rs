@@ -1,6 +1,6 @@
-//! Functions whose arguments stand elsewhere than malloc's and free's: those that the user has named, and
-//! jemalloc's resizing in place. Each shows its arguments where the usual ones have them, before and after
-//! the original has run, which gets its own.
+//! Functions whose arguments are in other places than malloc's and free's: those that the user has named, and
+//! jemalloc's in-place resizing. Each presents its arguments where the usual functions have them, before and
+//! after the original, which gets its own.
 
 use crate::entry::{
     NAMED, OLD_IS_SELECTED, after_alloc, after_delete, after_realloc, before_alloc, free_and_stay,
@@ -13,38 +13,38 @@ use prof_arch::native::capture::{Call, Go};
 use prof_trace::shared::{Function, Slot};
 
 prof_arch::hook_entry_many!(
-    /// A function that hands out a block.
+    /// Entry of a function that returns a block.
     alloc, before_named_alloc, after_named_alloc);
 prof_arch::hook_entry_many!(
-    /// A function that gives one block for another.
+    /// Entry of a function that exchanges one block for another.
     realloc, before_named_realloc, after_named_realloc);
 prof_arch::hook_entry_many!(
-    /// A function that takes a block back.
+    /// Entry of a function that frees a block.
     free, before_named_free, after_delete);
 prof_arch::hook_entry_many!(
-    /// xallocx.
+    /// Entry of xallocx.
     resize, before_resize, after_resize);
 
-/// What `before` leaves in the low bits of the slot's address: the old block is in the recording.
+/// Flag that `before` leaves in the low bits of the slot's address: the old block is in the recording.
 const HAD: u64 = 1;
-/// The same for the new block: it is to be.
+/// Flag beside it: the new block is to be recorded.
 const NEW: u64 = 2;
 const BITS: u64 = HAD | NEW;
 
-/// Where the entries find the size of the original's frame.
+/// Offset at which the entries find the size of the original's frame.
 const FRAME: usize = core::mem::offset_of!(Function, frame);
 
-/// Lays out the frame of the original, for the entries.
+/// Lays out the frame of the original. The entries call this.
 extern "C" fn named_frame(call: &Call, loads: &mut Loads, come_back: u64, returned: u64) {
     let f = function(call);
     let (back, frame, register, slots) = (f.back, f.frame, f.back_register, f.back_slots);
     let layout = Layout { back, frame, register, slots, words: stack_words(call) };
-    // SAFETY: the entry has left the frame's place free, and `words` can be read.
+    // SAFETY: the entry has left room for the frame, and `words` words can be read.
     unsafe { lay_out(call, &layout, loads, come_back, returned) };
 }
 
-/// Words behind the call's return address that can be read, where further arguments may be. A fiber's stack may
-/// end there.
+/// Returns how many words behind the call's return address can be read, where further arguments may be. The
+/// stack of a fiber may end there.
 fn stack_words(call: &Call) -> usize {
     const PAGE: u64 = 4096;
     let at = call.regs.sp;
@@ -62,7 +62,7 @@ fn argument(call: &Call, index: u8) -> u64 {
     call.args.get(index as usize).copied().unwrap_or(0)
 }
 
-/// `before_alloc` for a call whose first arguments were these.
+/// Calls `before_alloc` as if these were the first arguments of the call.
 fn before_usual(call: &mut Call, first: u64, second: u64) -> Go {
     let own = call.args;
     call.args[0] = first;
@@ -72,10 +72,10 @@ fn before_usual(call: &mut Call, first: u64, second: u64) -> Go {
     mark(call, go)
 }
 
-/// Says that exceptions may pass through the original.
+/// Marks the original as one that exceptions may pass through.
 fn mark(call: &Call, go: Go) -> Go {
     if go.stay != 0 {
-        // SAFETY: who stays has left a reference.
+        // SAFETY: a call that stays has left a reference to its slot.
         let slot = unsafe { &*(call.note[0] as *const Slot) };
         slot.inner_sp.store(call.regs.sp | NAMED, Relaxed);
     }
@@ -116,7 +116,7 @@ extern "C" fn after_resize(call: &mut Call) -> u64 {
         call.result = block;
         after_exchange(call, block, result.min(size.saturating_add(extra)));
     } else {
-        // It is as large as before: as a reallocation that has failed.
+        // The size is as before, so this is handled as a failed reallocation.
         call.result = 0;
         after_exchange(call, block, size.max(1));
     }
@@ -124,8 +124,8 @@ extern "C" fn after_resize(call: &mut Call) -> u64 {
     0
 }
 
-/// What realloc's own `before` does, with nothing left among the arguments: the original may have more
-/// of them than realloc.
+/// Does what `before_realloc` does, but leaves nothing in the arguments: the original may have more of them
+/// than realloc.
 fn before_exchange(call: &mut Call, block: u64, size: u64) -> Go {
     let go = before_usual(call, block, size);
     if go.stay != 0 {
@@ -133,7 +133,7 @@ fn before_exchange(call: &mut Call, block: u64, size: u64) -> Go {
         if call.note[1] != 0 {
             call.note[0] |= NEW;
         }
-        // The old block may be somebody else's as soon as the original runs.
+        // Another thread may get the old block as soon as the original runs.
         if block != 0 && is_selected(shared, block) {
             call.note[0] |= HAD;
         }
@@ -142,10 +142,10 @@ fn before_exchange(call: &mut Call, block: u64, size: u64) -> Go {
     go
 }
 
-/// Puts everything where `after_realloc` looks for what `before_realloc` has left.
+/// Puts the notes where `after_realloc` expects those of `before_realloc`.
 fn after_exchange(call: &mut Call, block: u64, size: u64) -> u64 {
     if !header::attached() {
-        return 0; // a child that was forked meanwhile
+        return 0; // this is a child that was forked meanwhile
     }
     let bits = call.note[0] & BITS;
     call.note[0] &= !BITS;

@@ -1,10 +1,10 @@
-//! Stacks that the thread had lately, for programs that change between many of them.
+//! Cache of the stacks that a thread had lately, for programs that change between many of them.
 //!
-//! A walk compares with the last stack only, and where that shares little with the present one it goes
-//! far. So the stacks of long walks are kept here, too: the registers of their innermost frame and the
-//! words that their steps read, compact. As with the remembered stack, if all are as they were, the
-//! stack is what a full unwind would return. Nothing is looked up here as long as walks are short, nor,
-//! for a while, where it was seldom of use.
+//! A walk compares with the last stack only, and is long where that shares little with the present one. So
+//! the stacks of long walks are kept here: the registers of the innermost frame and the words that the steps
+//! read, in compact form. As with the remembered stack, if all are unchanged, the stack is what a full unwind
+//! would return. The cache is not consulted as long as walks are short, nor, for a while, after it was seldom
+//! of use.
 
 use crate::memory::{self, WORD};
 use crate::state::{Thread, WORDS};
@@ -12,54 +12,54 @@ use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::{Regs, Rule, Step};
 use prof_trace::shared::Shared;
 
-/// Frames that make walks long ones, on average.
+/// Mean number of frames per walk from which walks count as long.
 const LONG: u32 = 2;
-/// Looks after which it is decided whether they were worth it,
+/// Number of lookups after which their benefit is judged.
 const ROUND: u16 = 512;
-/// how many of them must have found something,
+/// Minimum number of hits among these for lookups to go on.
 const WORTH: u16 = ROUND / 8 * 5;
-/// and the shortest and longest rests otherwise, in walks.
+/// Shortest and longest pause of lookups otherwise, in walks.
 const RESTS: (u32, u32) = (1 << 12, 1 << 17);
-/// Words that a kept stack may rest on.
+/// Maximum number of words, and of frames, of a kept stack.
 const MOST: usize = 40;
 const WAYS: usize = 8;
 const SETS: usize = 32;
-/// Entries of [`Thread::recent`].
+/// Number of entries of [`Thread::recent`].
 pub const RECENT: usize = WAYS * SETS;
 
-/// A stack, and what it rests on.
+/// A kept stack, and what it depends on.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Recent {
     regs: Regs,
-    /// What [`Thread::epoch`] was when it was last named; 0: no stack.
+    /// Value of [`Thread::epoch`] when the stack was last named; 0: no stack.
     pub epoch: u32,
-    /// What `Control::modules_seq` was.
+    /// Value of `Control::modules_seq` when the stack was kept.
     modules: u32,
-    /// Number of its node in that segment.
+    /// Number of the stack's node in that segment.
     pub node: u16,
     words: u8,
-    /// Frames.
+    /// Number of frames.
     pub len: u8,
-    /// It was cut short.
+    /// Whether the stack was cut.
     pub cut: bool,
-    /// The frame pointer matters.
+    /// Whether the frame pointer matters.
     live: bool,
     /// Code address ids, from the root.
     pub codes: [u32; MOST],
-    /// Where the words are: from the stack pointer, in words; from the root.
+    /// Offsets of the words from the stack pointer, in words; from the root.
     places: [u16; MOST],
     values: [u64; MOST],
 }
 
-/// The entries that a stack may stand in.
+/// Returns the first of the entries that a stack may occupy.
 fn set(r: &Regs, caller: u64) -> usize {
     let h =
         (r.pc ^ r.sp.rotate_left(20) ^ caller.rotate_left(41)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     (h >> 59) as usize * WAYS
 }
 
-/// Whether it is worth a look here.
+/// Returns whether a lookup is worth its time; counts down a pause.
 #[inline(always)]
 pub fn is_worth_it(t: &mut Thread) -> bool {
     if t.rest.0 > 0 {
@@ -69,13 +69,13 @@ pub fn is_worth_it(t: &mut Thread) -> bool {
     t.walked >= LONG * 16
 }
 
-/// Notes that a walk had to take so many frames: a mean that follows the last few.
+/// Updates the moving average of frames per walk.
 #[inline(always)]
 pub fn walked(t: &mut Thread, frames: usize) {
     t.walked = (t.walked * 3 + frames as u32 * 16) / 4;
 }
 
-/// Notes what a look came to.
+/// Counts a lookup. Begins a pause at the end of a round with too few hits.
 #[inline(always)]
 pub fn looked(t: &mut Thread, found: bool) {
     t.looks = (t.looks.0 + 1, t.looks.1 + found as u16);
@@ -91,13 +91,13 @@ pub fn looked(t: &mut Thread, found: bool) {
     }
 }
 
-/// Finds the stack of these registers, whose code address has this rule: an index of
+/// Finds the stack with these registers, whose code address has this rule; returns an index of
 /// [`Thread::recent`].
 pub fn find(shared: &Shared, t: &Thread, r: &Regs, rule: Rule) -> Option<usize> {
     let end = t.extents[0].end;
     let step = rule.step(r, &mut |addr| {
         let near = addr >= r.sp && addr.checked_add(WORD)? <= end;
-        // SAFETY: inside the extent of the stack this thread runs on.
+        // SAFETY: the word is inside the extent of the stack that this thread runs on.
         near.then(|| unsafe { memory::load(addr) })
     });
     let Step::Next(caller) = step else { return None };
@@ -118,19 +118,19 @@ pub fn find(shared: &Shared, t: &Thread, r: &Regs, rule: Rule) -> Option<usize> 
 fn holds(e: &Recent, sp: u64, end: u64) -> bool {
     let n = e.words as usize;
     let (Some(places), Some(values)) = (e.places.get(..n), e.values.get(..n)) else { return false };
-    // The outermost comes first.
+    // The first word is the outermost one.
     if places.first().is_none_or(|p| sp + *p as u64 * WORD + WORD > end) {
         return false;
     }
-    // Those nearest to the top differ most.
+    // The words nearest to the top change most.
     core::iter::zip(places, values).rev().all(|(p, v)| {
-        // SAFETY: between the stack pointer and the end of the stack: no place is further out than
+        // SAFETY: the word is between the stack pointer and the end of the stack: no word is further out than
         // the first one, see `keep`.
         *v == unsafe { memory::load(sp + *p as u64 * WORD) }
     })
 }
 
-/// Keeps the remembered stack, which was named so.
+/// Keeps the remembered stack, whose node in this segment is `node`.
 pub fn keep(shared: &Shared, t: &mut Thread, node: u16) {
     let len = t.frames_len as usize;
     let (Some(top), Some(caller)) =

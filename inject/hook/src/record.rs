@@ -1,4 +1,4 @@
-//! Putting events into the thread's segment of the ring.
+//! Writes events to the thread's segment of the ring.
 
 use crate::name::EPOCHS;
 use crate::state::{SeenName, Thread};
@@ -8,14 +8,15 @@ use prof_trace::event::Codec;
 use prof_trace::ring::{self, SEGMENT_FULL};
 use prof_trace::shared::{Shared, Slot};
 
-/// Nanoseconds without a sign of life after which the collector counts as dead.
+/// Time without a sign of life after which the collector counts as dead, in ns.
 const COLLECTOR_DEAD_NS: u64 = 5_000_000_000;
 
-/// Rounds of 1,000 pauses of the processor, each some 30 ns: about a tenth of a second.
+/// Maximum number of rounds waited without a clock: each is 1,000 pause instructions of some 30 ns, so about
+/// a tenth of a second in all.
 const ROUNDS: u32 = 4000;
 
-/// Writes one event with `put`, which gets the encoding state and a place of `MAX_EVENT` bytes and
-/// returns the length, 0 if the event can't be represented. Whether it was written.
+/// Writes one event with `put`. It gets the encoding state and a place with `MAX_EVENT` bytes, and returns
+/// the encoded length, 0 if the event can't be encoded. Returns whether the event was written.
 #[inline(always)]
 pub fn event(
     shared: &Shared,
@@ -35,14 +36,14 @@ pub fn event(
         return false;
     }
     t.pos += n;
-    // SAFETY: set together with `data`; the segment is this thread's until it closes it.
+    // SAFETY: `head` is set together with `data`; the segment is this thread's until it closes it.
     ring::commit(unsafe { &*t.head }, t.pos);
     add(&slot.events, 1);
     true
 }
 
-/// Sees to it that an event has room in the thread's segment; false if there is none in the ring. Before
-/// a stack is taken for an event, since its node belongs to the segment.
+/// Ensures that the thread's segment has room for an event; returns false if the ring has none. Called before
+/// the stack of an event is taken, since the stack's node belongs to the segment.
 #[inline(always)]
 pub fn has_room(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
     t.pos <= SEGMENT_FULL || next_segment(shared, slot, t)
@@ -54,10 +55,10 @@ pub fn add(counter: &core::sync::atomic::AtomicU64, n: u64) {
     counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
 }
 
-/// How a segment is taken.
+/// Function that takes a segment.
 type Take = fn(&Shared, usize) -> Option<usize>;
 
-/// Takes the next segment; waits for one as long as the recording allows.
+/// Takes the next segment; waits for one as long as the recording allows. Returns false if there is none.
 #[cold]
 #[inline(never)]
 pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
@@ -66,7 +67,8 @@ pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
         t.head = core::ptr::null();
         t.pos = usize::MAX;
     }
-    // Always the same: what the collector has given back last is still in the processor's cache.
+    // The start is always the same: the segments that the collector returned last are still in the
+    // processor's cache.
     let start = t.index as usize;
     let take: Take = if t.seq == 0 { ring::take_first } else { ring::take };
     let Some(index) = take(shared, start).or_else(|| wait(shared, start, take)) else {
@@ -94,15 +96,15 @@ pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
     true
 }
 
-/// Waits for a free segment; turns recording off if nobody is there to free one. All threads together
-/// wait once, and then go on at full speed, without recording, until a segment is free again.
+/// Waits for a free segment; turns recording off if the collector is dead. All threads together wait once,
+/// and then run at full speed, without recording, until a segment is free again.
 fn wait(shared: &Shared, start: usize, take: Take) -> Option<usize> {
     let c = shared.control();
     let per_ns = |ns: u64| (ns as u128 * c.ticks_per_sec as u128 / 1_000_000_000) as u64;
     let began = clock::before(shared);
     let patience = per_ns(c.wait_ns.load(Relaxed));
     let full = c.full_since.load(Relaxed);
-    // A counter that has gone back since knows nothing of then.
+    // If the counter has gone back since, that time means nothing.
     let since = if full == 0 || full > began { began } else { full };
     c.full_since.store(since, Relaxed);
     let mut rounds = 0u32;
@@ -112,8 +114,8 @@ fn wait(shared: &Shared, start: usize, take: Take) -> Option<usize> {
             return None;
         }
         rounds = rounds.saturating_add(1);
-        // Without a clock of its own, the thread waits for so many rounds, and no other one after it: the
-        // time stands still if nobody collects.
+        // Without a clock that advances by itself, this thread waits for a number of rounds, and no thread
+        // after it waits: time stands still while nobody collects.
         if rounds > ROUNDS && !clock::goes_on(shared) {
             c.full_since.store(clock::before(shared).wrapping_sub(patience).max(1), Relaxed);
             return None;

@@ -1,4 +1,4 @@
-//! The rule for a code address: from the table, or computed at its first sight.
+//! Unwind rule of a code address: from the table, or computed when the address is first seen.
 
 use crate::{memory, modules, sys};
 use core::sync::atomic::Ordering::Acquire;
@@ -8,17 +8,17 @@ use prof_arch::unwind::{CfiContext, CfiRule, compile};
 use prof_trace::pcs::{self, Found};
 use prof_trace::shared::{FUNCTIONS, Shared};
 
-/// A code address's id in the table, and its rule.
+/// Id of a code address in the table, and its unwind rule.
 #[derive(Clone, Copy)]
 pub struct Code {
-    /// See [`pcs`]; 0 if the table is full.
+    /// Id, see [`pcs`]; 0 if the address is not in the table.
     pub id: u32,
-    /// How to step out of its frame.
+    /// Rule that steps out of the address's frame.
     pub rule: Rule,
 }
 
-/// The return address `pc` (or one more than the address of an interrupted instruction), if it has
-/// been seen before.
+/// Returns id and rule of the return address `pc` (or one more than the address of an interrupted
+/// instruction), if it has been seen before.
 #[inline(always)]
 pub fn known(shared: &Shared, pc: u64) -> Option<Code> {
     let Found::Id(id) = pcs::find_pc(shared, pc, |m| modules::is_loaded(shared, pc, m)) else {
@@ -28,7 +28,7 @@ pub fn known(shared: &Shared, pc: u64) -> Option<Code> {
     (word != 0).then_some(Code { id, rule: Rule::from_u64(word) })
 }
 
-/// Computes the rule for an address and enters it. Needs some KiB of stack. For `variant` see
+/// Computes the rule for an address and enters it into the table. Needs some KiB of stack. For `variant` see
 /// [`CfiRule::from_code`].
 #[inline(never)]
 pub fn compute(shared: &Shared, pc: u64, variant: Option<bool>) -> Code {
@@ -41,21 +41,21 @@ pub fn compute(shared: &Shared, pc: u64, variant: Option<bool>) -> Code {
         found = modules::find(shared, look);
     }
     let (number, rule) = match found {
-        // Nothing is guessed of code that may have tables which nobody has seen yet.
+        // Nothing is guessed of code that may have tables which are not known yet.
         None if modules::is_uncertain(shared) => return Code { id: 0, rule: Rule::UNKNOWN },
-        // Nobody's, and not even memory: no address of code.
+        // Unmapped memory of no module is no code.
         None if sys::allowed(shared) && !memory::read(shared, look, &mut [0]) => (0, Rule::UNKNOWN),
         None => (0, without_cfi(shared, pc).unwrap_or_else(|| from_code(shared, pc, variant))),
         Some((number, m)) => {
-            // Before the tables are asked: a trampoline without information of its own (musl's) may
-            // stand right behind a function that has some.
+            // This comes before the tables: a trampoline without tables of its own (musl's) may stand right
+            // behind a function that has some.
             let rule = without_cfi(shared, pc).unwrap_or_else(|| {
                 let Some(cfi) = modules::cfi(shared, m) else { return Rule::UNKNOWN };
                 match compile(&cfi, look, &mut CfiContext::new()) {
                     Rule::UNKNOWN => from_code(shared, pc, variant),
                     listed if Rule::is_beside_tables(pc) && !cfi.covers(look) => {
-                        // Code that can be followed and says nothing is rarely where they are wrong;
-                        // of code that can't be, it is not known.
+                        // Thumb code that was followed without a result is rarely where the tables are wrong;
+                        // of ARM code that is not known.
                         match from_code(shared, pc, variant) {
                             Rule::FRAME_POINTER if variant != Some(false) => listed,
                             seen => seen,
@@ -70,8 +70,8 @@ pub fn compute(shared: &Shared, pc: u64, variant: Option<bool>) -> Code {
     enter(shared, pc, number, rule)
 }
 
-/// A signal may interrupt a stub: its first part leaves the stack as a function's entry does, the
-/// displaced instructions are those of the function.
+/// Returns the rule for an address in a stub, which a signal may interrupt. In the stub's first part the
+/// stack is as at the function's entry; in the displaced instructions it is as in the function.
 fn in_stub(shared: &Shared, look: u64) -> Option<Rule> {
     let count = (shared.control().functions.load(Acquire) as usize).min(FUNCTIONS);
     let f = (0..count)
@@ -91,20 +91,20 @@ fn in_stub(shared: &Shared, look: u64) -> Option<Rule> {
     Some(compile(&cfi, at, &mut CfiContext::new()))
 }
 
-/// Puts a rule into the table.
+/// Enters a rule into the table.
 fn enter(shared: &Shared, pc: u64, number: u16, rule: Rule) -> Code {
     let Found::Id(id) = pcs::add_pc(shared, pc, number) else { return Code { id: 0, rule } };
     pcs::set_rule(shared, id, rule.to_u64());
     Code { id, rule }
 }
 
-/// A signal trampoline.
+/// Returns the rule of a signal trampoline, if `pc` is at one.
 fn without_cfi(shared: &Shared, pc: u64) -> Option<Rule> {
     let mut code = [0u8; 16];
     (memory::read(shared, pc, &mut code) && is_sigreturn_code(&code)).then_some(Rule::SIGNAL)
 }
 
-/// Code of which no table says anything: what its instructions say, or a chain of frame pointers at best.
+/// Returns the rule for code without tables: from its instructions, or by frame pointer if these show none.
 fn from_code(shared: &Shared, pc: u64, variant: Option<bool>) -> Rule {
     let mut read = |at: u64, to: &mut [u8]| memory::read(shared, at, to);
     Rule::from_code(pc, variant, &mut read).unwrap_or(Rule::FRAME_POINTER)

@@ -1,33 +1,32 @@
-//! Which allocations are recorded, where not all are; decided before anything else is done for them.
+//! Sampling: decides which allocations are recorded, before anything else is done for them.
 //!
-//! By bytes: points are strewn over the allocated bytes of a thread as a Poisson process does, and an
-//! allocation is recorded if one falls into it. The distance to the next point is drawn from an
-//! exponential distribution, which has no memory: so each allocation of `s` bytes has the
-//! probability `1 - exp(-s / mean)`, whatever came before it (Knuth, The Art of Computer Programming,
-//! volume 2, 3.4.1 D).
+//! By bytes: a Poisson process places points on the allocated bytes of a thread, and an allocation is
+//! recorded if a point falls into it. The distance to the next point is drawn from an exponential
+//! distribution, which has no memory: so each allocation of `s` bytes has the probability `1 - exp(-s /
+//! mean)`, whatever came before it (Knuth, The Art of Computer Programming, volume 2, 3.4.1 D).
 //!
-//! By number: one of each `N` allocations in a row, at a random place among them. Always the same place
-//! would be in step with programs that do the same things over and over, and see one of them only.
+//! By number: one of each `N` allocations in a row, at a random place among them. A fixed place would be in
+//! step with programs that repeat themselves, and select the same allocation each time.
 
 use crate::{clock, header};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_trace::shared::{Control, Slot};
 
-/// Whether an allocation of `size` bytes by the thread of this slot is to be recorded. Only where
+/// Returns whether an allocation of `size` bytes by the slot's thread is recorded. To be called only if
 /// `flags::SELECT` is set.
 #[inline(always)]
 pub fn selects(c: &Control, slot: &Slot, size: u64) -> bool {
     !passes(c, slot, size) && (step(c, size) == 0 || arrived(c, slot, step(c, size)))
 }
 
-/// Whether an allocation is plainly not to be recorded; if so, it has been counted as one. Else nothing
-/// has been done, and [`selects`] decides.
+/// Returns whether an allocation is plainly not recorded; if so, it has been counted. Otherwise nothing has
+/// been changed, and [`selects`] decides.
 #[inline(always)]
 fn passes(c: &Control, slot: &Slot, size: u64) -> bool {
     passes_by(c, slot, size, step(c, size))
 }
 
-/// The same for most allocations, and in less time: false for some that pass, too.
+/// Decides as `passes` for most allocations, in less time; returns false for some that pass, too.
 #[inline(always)]
 pub fn plainly_passes(c: &Control, slot: &Slot, size: u64) -> bool {
     match c.sample_bytes {
@@ -49,24 +48,24 @@ fn passes_by(c: &Control, slot: &Slot, size: u64, step: u64) -> bool {
     true
 }
 
-/// How far an allocation goes towards the next point; 0: all are recorded.
+/// Returns how far an allocation advances towards the next point; 0: all are recorded.
 #[inline(always)]
 fn step(c: &Control, size: u64) -> u64 {
     match (c.sample_bytes, c.sample_every) {
         (0, every) => (every > 1) as u64,
-        // A block of no bytes is one of one byte.
+        // A block of 0 bytes counts as one of 1 byte.
         _ => size.clamp(1, MOST),
     }
 }
 
-/// No distance and no block counts for more.
+/// Maximum of a distance, and of what a block counts for.
 const MOST: u64 = 1 << 60;
 
-/// The next point has been reached, or there was none yet.
+/// Handles an allocation that reaches the next point, or the thread's first; returns whether it is recorded.
 #[cold]
 #[inline(never)]
 fn arrived(c: &Control, slot: &Slot, step: u64) -> bool {
-    // Not 0, whatever the target has written there.
+    // At least 1, whatever the target has written there.
     let every = c.sample_every.max(1);
     let mut random = slot.random.load(Relaxed);
     if random == 0 {
@@ -85,7 +84,7 @@ fn arrived(c: &Control, slot: &Slot, step: u64) -> bool {
     let last = output(random);
     let bits = next(&mut random);
     let distance = match c.sample_bytes {
-        // From the place in this row to the end, and to the place in the next one.
+        // From the place in this row to its end, and on to the place in the next row.
         0 => every - last % every + bits % every,
         mean => exponential(mean, bits),
     };
@@ -94,13 +93,13 @@ fn arrived(c: &Control, slot: &Slot, step: u64) -> bool {
     true
 }
 
-/// SplitMix64 (Steele, Lea, Flood, 2014); the state is never 0 afterwards.
+/// Returns the next number of SplitMix64 (Steele, Lea, Flood, 2014); the state is never 0 afterwards.
 fn next(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15).max(1);
     output(*state)
 }
 
-/// The number that the generator gave when it came to this state.
+/// Returns the number that belongs to a state of the generator.
 fn output(state: u64) -> u64 {
     let mut z = state;
     z = (z ^ z >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -108,12 +107,12 @@ fn output(state: u64) -> u64 {
     z ^ z >> 31
 }
 
-/// An exponentially distributed number with this mean, from 64 random bits: `-ln(u) * mean` for the `u`
-/// in (0, 1) that they are, in integers.
+/// Returns an exponentially distributed number with this mean: `-ln(u) * mean` for the `u` in (0, 1) that the
+/// 64 random bits stand for, in integers.
 fn exponential(mean: u64, bits: u64) -> u64 {
     const LN_2: u128 = 0xb172_17f7; // times 2^32
     let u = bits | 1;
-    // -log2(u), with 32 binary places: those of the logarithm of the mantissa one by one.
+    // -log2(u), with 32 binary places; those of the mantissa's logarithm are computed one by one.
     let zeros = u.leading_zeros() as u64;
     let mut mantissa = u << zeros; // 1 to 2, times 2^63
     let mut log = 0u64;
@@ -126,7 +125,7 @@ fn exponential(mean: u64, bits: u64) -> u64 {
     let minus_log2 = ((zeros + 1) << 32) - log;
     let minus_ln = (minus_log2 as u128 * LN_2) >> 32;
     let distance = (minus_ln * mean.min(MOST >> 8) as u128) >> 32;
-    // Rounded up: that it is at most `s` is then as probable as that the real number is below `s`.
+    // Rounded up: the result is at most `s` with the same probability as the real number is below `s`.
     (distance as u64).min(MOST) + 1
 }
 
@@ -137,7 +136,7 @@ mod tests {
 
     #[test]
     fn what_plainly_passes_passes_and_is_counted_alike() {
-        // SAFETY: integers and atomics, for which zero will do.
+        // SAFETY: integers and atomics, for which zeroes are valid.
         let (mut c, quick, full): (Control, Slot, Slot) =
             unsafe { (std::mem::zeroed(), std::mem::zeroed(), std::mem::zeroed()) };
         let mut passed = 0;
@@ -167,7 +166,7 @@ mod tests {
         let all: Vec<f64> =
             (0..n).map(|_| exponential(mean, next(&mut state)) as f64 / mean as f64).collect();
         let average = all.iter().sum::<f64>() / n as f64;
-        // Standard error 1 / sqrt(n): five of them.
+        // The standard error is 1 / sqrt(n); five of them are allowed.
         assert!((average - 1.0).abs() < 5.0 / (n as f64).sqrt(), "{average}");
         for (at, share) in [(0.1f64, 0.904_837), (1.0, 0.367_879), (3.0, 0.049_787)] {
             let got = all.iter().filter(|d| **d > at).count() as f64 / n as f64;

@@ -1,17 +1,16 @@
-//! The calling thread's stack as a node of the stack tree: unwinding that is memoized and verified.
+//! The calling thread's stack as a node of the stack tree, by memoized, verified unwinding.
 //!
-//! A thread keeps its last stack as frames (pc, sp, fp, node) and, for each, the words of memory
-//! that the step out of it read. At the next event only the frames above the deepest kept frame
-//! with the same registers are unwound; then the kept words are compared with memory. Unwinding is
-//! a function of registers and those words alone, so if all are equal the rest is what a full unwind
-//! would return. Where a word differs, unwinding goes on to beyond the frame whose step read it.
+//! A thread keeps its last stack as frames (pc, sp, fp, node) and, for each frame, the words of memory that
+//! the step out of it read. The next event unwinds only the frames above the deepest kept frame with the same
+//! registers. Then it compares the kept words with memory. Unwinding is a function of the registers and those
+//! words alone, so if all are equal, the rest is what a full unwind would return. If a word differs,
+//! unwinding continues to beyond the frame whose step read it.
 //!
-//! What does not matter is not compared: few steps look at the frame pointer, and as a register like
-//! any other it changes all the time. So it counts only in frames from which a step further out
-//! looks at it before another has replaced it ([`Frame::is_live`]).
+//! Only what matters is compared. Few steps read the frame pointer, and as a general register it changes all
+//! the time. So it counts only in frames from which a step further out reads it before another has replaced
+//! it ([`Frame::is_live`]).
 //!
-//! No return address is replaced, so exceptions, longjmp, fibers and shadow stacks are none of our
-//! business.
+//! No return address is replaced, so that exceptions, longjmp, fibers and shadow stacks are not disturbed.
 
 use crate::name::{name, name_recent};
 use crate::recent;
@@ -26,16 +25,16 @@ use prof_trace::modules::in_doubt;
 use prof_trace::pcs;
 use prof_trace::shared::{Shared, Slot, flags};
 
-/// A stack: its node, and whether it ends before the thread's start.
+/// A stack: its node, and whether it was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stack {
-    /// Number of the node of the innermost frame in the segment; 0: no frame could be told.
+    /// Number of the innermost frame's node in the segment; 0: no frame is known.
     pub node: u32,
-    /// It was cut short.
+    /// Whether the stack ends before the thread's start.
     pub cut: bool,
 }
 
-/// The stack of a call; `None` if there is no room in the ring. The segment has room for an event
+/// Returns the stack of a call; `None` if there is no room in the ring. The segment has room for an event
 /// (see [`record::has_room`]), before and after.
 #[inline(always)]
 pub fn capture(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> Option<Stack> {
@@ -58,14 +57,14 @@ pub fn capture(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> Opt
     slow(&mut Job { shared, slot, t, call })
 }
 
-/// Compares the first `len` kept words, all on the current stack, with memory.
+/// Returns whether the first `len` kept words, all on the current stack, are equal to memory.
 #[inline(always)]
 fn unchanged(words: &[Word; WORDS], len: usize) -> bool {
     let words = words.get(..len).unwrap_or(&[]);
     let (fours, rest) = words.as_chunks::<4>();
-    // The words nearest to the top change most: begin there.
+    // The words nearest to the top change most, so they are compared first.
     for w in rest.iter().rev() {
-        // SAFETY: an aligned or unaligned word inside the stack extent that the thread runs on.
+        // SAFETY: the word is inside the stack extent that the thread runs on; it may be unaligned.
         if unsafe { memory::load(w.addr) } != w.value {
             return false;
         }
@@ -83,7 +82,7 @@ fn unchanged(words: &[Word; WORDS], len: usize) -> bool {
     true
 }
 
-/// What the slow way works on; it may change to the scratch stack with it.
+/// Arguments of the slow path, which take it to the scratch stack.
 pub(crate) struct Job<'a> {
     pub shared: &'a Shared,
     pub slot: &'a Slot,
@@ -103,7 +102,7 @@ fn slow(job: &mut Job<'_>) -> Option<Stack> {
         if in_doubt(c) {
             on_scratch(job, settle_doubts);
         }
-        // Other code may stand where the code of the remembered frames stood.
+        // Other code may be where the code of the remembered frames was.
         job.t.forget();
         job.t.modules = modules;
     }
@@ -142,7 +141,7 @@ fn slow(job: &mut Job<'_>) -> Option<Stack> {
     Some(Stack { node: node? as u32, cut })
 }
 
-/// Looks among the stacks that the thread had lately; `None` as well if there is no room to name it.
+/// Looks for the stack among the thread's recent ones; returns `None` also if there is no room to name it.
 #[inline(never)]
 fn find_recent(job: &mut Job<'_>, verifying: bool) -> Option<Stack> {
     let (shared, r) = (job.shared, &job.call.regs);
@@ -180,18 +179,18 @@ unsafe extern "C" fn settle_doubts(job: *mut ()) {
     modules::settle_doubts(job.shared);
 }
 
-/// Does one thing on the scratch stack; false if that was not possible.
+/// Calls one function on the scratch stack; returns false if that was not possible.
 fn on_scratch(job: &mut Job<'_>, f: unsafe extern "C" fn(*mut ())) -> bool {
     let (shared, top) = (job.shared, job.t.scratch());
-    // SAFETY: the scratch stack is this thread's alone, and it is not on it: only code that was
-    // called from the thread's own stack comes here, once at a time (`busy_sp`).
+    // SAFETY: the scratch stack is this thread's alone and not in use: only code that was called from the
+    // thread's own stack comes here, once at a time (`busy_sp`).
     unsafe { call_undisturbed(shared, f, core::ptr::from_mut(job).cast(), top) }
 }
 
-/// Calls `f(arg)` on a scratch stack with this top, and no signal handler meanwhile: a collector of garbage
-/// that stops threads by signals takes the stack pointer that its handler sees for the thread's, and a
-/// handler that needs much stack would run into the thread's state. Where handlers can't be kept away, and there
-/// is such a collector, nothing is called, and it returns false: the stack is cut there.
+/// Calls `f(arg)` on a scratch stack with this top, with signals blocked. A garbage collector that stops
+/// threads by signals takes the stack pointer that its handler sees for the thread's, and a handler that
+/// needs much stack would overrun the thread's state. Where signals can't be blocked and the target has such
+/// a collector, nothing is called, and it returns false: the stack is cut there.
 ///
 /// # Safety
 /// As [`call_on_stack`].
@@ -205,7 +204,7 @@ pub(crate) unsafe fn call_undisturbed(
     if mask.is_none() && !sys::may_be_seen(shared) {
         return false;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller's promise is that of `call_on_stack`.
     unsafe { call_on_stack(f, arg, top) };
     if let Some(mask) = mask {
         sys::unblock_signals(&mask);
@@ -226,13 +225,13 @@ unsafe extern "C" fn compute(arg: *mut ()) {
     l.code = resolve::compute(l.shared, l.pc, l.variant);
 }
 
-/// Where a thread keeps what it has met of a code address.
+/// Returns the index of a code address in [`Thread::codes`].
 #[inline(always)]
 fn place_of(pc: u64) -> usize {
     (pc.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 55) as usize & (CODES - 1)
 }
 
-/// The rule for a code address: from the thread's own memory, the shared table, or computed.
+/// Returns the rule for a code address: from the thread's cache, from the shared table, or computed.
 #[inline(always)]
 fn code_of(shared: &Shared, t: &mut Thread, pc: u64) -> Code {
     let place = place_of(pc);
@@ -244,8 +243,8 @@ fn code_of(shared: &Shared, t: &mut Thread, pc: u64) -> Code {
     look_up(shared, t, pc, place, modules, None)
 }
 
-/// Looks up the address `pc` of an instruction that the signal frame at `sp` has interrupted, if what that
-/// says matters.
+/// Looks up the address `pc` of an instruction that the signal frame at `sp` has interrupted, if the rule
+/// depends on what that frame says.
 #[cold]
 fn look_up_interrupted(shared: &Shared, t: &mut Thread, pc: u64, sp: u64) {
     let extents = t.extents;
@@ -270,7 +269,7 @@ fn look_up(
         None => {
             let code = Code { id: 0, rule: Rule::UNKNOWN };
             let mut l = Lookup { shared, pc, variant, code };
-            // SAFETY: as in `on_scratch`.
+            // SAFETY: as in `on_scratch`; `compute` gets a lookup.
             unsafe {
                 call_undisturbed(shared, compute, core::ptr::from_mut(&mut l).cast(), t.scratch());
             }
@@ -284,26 +283,25 @@ fn look_up(
     code
 }
 
-/// What a walk has found: the remembered frames that still hold, and the fresh ones above them.
+/// Result of a walk: the remembered frames that still hold, and the fresh ones above them.
 struct Found {
-    /// Remembered frames, from the root, that are part of the stack.
+    /// Number of remembered frames, from the root, that are part of the stack.
     kept: usize,
-    /// Fresh frames, see [`Thread::fresh`].
+    /// Number of fresh frames, see [`Thread::fresh`].
     fresh: usize,
-    /// Their words.
+    /// Number of words that the steps out of the fresh frames read.
     words: usize,
     scattered: bool,
     cut: bool,
-    /// Which frames it shows depends on where it was begun: not to be remembered.
+    /// Whether the frames found depend on where the walk began, so that they must not be reused.
     passing: bool,
-    /// All of it has to be walked: what was found and what is kept are too much together.
+    /// Whether the walk must be repeated without the memo: found and kept frames are too many together.
     needs_another: bool,
-    /// A frame takes an evaluation with all registers.
+    /// Whether a frame needs an evaluation with all registers.
     needs_full: bool,
 }
 
-/// Unwinds until a kept frame matches, or to the end; with `memo` false, without looking at what
-/// is kept.
+/// Unwinds until a kept frame matches, or to the end; if `memo` is false, kept frames are ignored.
 fn walk(job: &mut Job<'_>, memo: bool) -> Found {
     let (shared, t) = (job.shared, &mut *job.t);
     let max = (shared.control().max_depth as usize).min(FRAMES);
@@ -320,7 +318,7 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
     };
     let mut r = job.call.regs;
     let mut words = 0;
-    // What lies on the current stack, from the caller's frame on, can be read.
+    // What lies on the current stack, from the caller's frame on, can be read directly.
     let low = r.sp;
     let Some(span) =
         t.extents[0].end.checked_sub(memory::WORD).and_then(|end| end.checked_sub(low))
@@ -340,7 +338,7 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
         }
         let code = code_of(shared, t, r.pc);
         if found.fresh == max || code.id == 0 || code.rule == Rule::UNKNOWN {
-            // Too deep, or no code at all: a frame pointer has led astray.
+            // The stack is too deep, or this is no code: a frame pointer has led astray.
             found.cut = true;
             found.passing = found.fresh == max;
             kept = 0;
@@ -351,7 +349,7 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
             let (extents, list) = (&t.extents, &mut t.fresh_words);
             code.rule.step(&r, &mut |addr| {
                 let value = if addr.wrapping_sub(low) <= span {
-                    // SAFETY: inside the extent of the stack this thread runs on.
+                    // SAFETY: the word is inside the extent of the stack that this thread runs on.
                     unsafe { memory::load(addr) }
                 } else {
                     found.scattered = true;
@@ -376,7 +374,8 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
         match step {
             Step::Next(next) => {
                 if code.rule.is_signal() {
-                    // Code addresses are looked up one below; an interrupted one is meant exactly.
+                    // Lookups subtract one, so one is added to the exact address of an interrupted
+                    // instruction.
                     let pc = next.pc.wrapping_add(1);
                     look_up_interrupted(shared, t, pc, r.sp);
                     r = Regs { pc, ..next };
@@ -399,28 +398,28 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
     found
 }
 
-/// A word that is not on the part of the current stack that is in use.
+/// Reads a word outside of the used part of the current stack.
 #[cold]
 #[inline(never)]
 pub(crate) fn far(shared: &Shared, extents: &[Extent; 4], addr: u64) -> Option<u64> {
     if extents.iter().any(|e| e.start <= addr && addr.saturating_add(memory::WORD) <= e.end) {
-        // SAFETY: inside an extent that was found readable, of a stack this thread runs on.
+        // SAFETY: the word is inside an extent that was found readable, of a stack that this thread runs on.
         return Some(unsafe { memory::load(addr) });
     }
     memory::word(shared, addr)
 }
 
-/// Whether a frame without a way out is where its thread began: entry code that has no call frame
-/// information, with the frame pointer that the kernel gave it (psABI AMD64, 3.4.1: zero there marks
-/// the deepest frame).
+/// Returns whether a frame without a caller is where its thread began: entry code without call frame
+/// information, with the frame pointer that the kernel gave it (psABI AMD64, 3.4.1: zero there marks the
+/// deepest frame).
 #[cold]
 fn is_start(shared: &Shared, r: &Regs, code: Code) -> bool {
     let module = pcs::pc_parts(shared, code.id).map_or(0, |p| p.1);
     r.fp == 0 && code.rule == Rule::FRAME_POINTER && module != 0
 }
 
-/// Whether the steps out of the kept frames `0..=top` rest on words that still stand in memory: `None`
-/// if all do, else the innermost frame whose step does not.
+/// Compares the words that the steps out of the kept frames `0..=top` read with memory. Returns `None` if all
+/// are equal, else the innermost frame whose step read one that differs.
 #[inline(always)]
 fn first_changed(shared: &Shared, t: &Thread, top: usize) -> Option<usize> {
     let len = t.frames[top & (FRAMES - 1)].words().min(WORDS);
@@ -431,20 +430,19 @@ fn first_changed(shared: &Shared, t: &Thread, top: usize) -> Option<usize> {
     Some((0..top).rev().find(|k| t.frames[k & (FRAMES - 1)].words() <= bad).map_or(0, |k| k + 1))
 }
 
-/// Whether a kept word stands in memory as it did.
+/// Returns whether a kept word is equal to memory.
 fn holds(shared: &Shared, t: &Thread, i: usize) -> bool {
     let Some(w) = t.words.get(i) else { return false };
     if extent::is_known(t, w.addr) {
-        // SAFETY: inside an extent that was found readable, of a stack this thread runs on.
+        // SAFETY: the word is inside an extent that was found readable, of a stack that this thread runs on.
         return unsafe { memory::load(w.addr) } == w.value;
     }
     memory::word(shared, w.addr) == Some(w.value)
 }
 
-/// Puts the fresh frames behind the kept ones.
+/// Appends the fresh frames to the kept ones.
 ///
-/// Of the words that their steps have read those are left out that do not matter: a frame pointer that
-/// no frame further out looks at.
+/// Words that do not matter are left out: saved frame pointers that no frame further out reads.
 #[inline(always)]
 fn join(t: &mut Thread, found: &Found) {
     let (mut words, mut live) = (0, false);
@@ -484,7 +482,7 @@ fn join(t: &mut Thread, found: &Found) {
     t.named = t.named.min(found.kept as u32);
 }
 
-/// Takes the stack once more without the memo, and compares (`flags::VERIFY`).
+/// Unwinds the stack once more without the memo, and compares (`flags::VERIFY`).
 #[cold]
 #[inline(never)]
 fn verify(job: &mut Job<'_>) {

@@ -1,31 +1,32 @@
 //! The few system calls of the hook.
 //!
-//! `gettid` once per thread where libc does not keep the id in reach; the others only where the
-//! injector has found no seccomp filter ([`flags::SYSCALLS`]), or knows that it lets them pass
+//! `gettid` is made once per thread, where libc does not keep the id in reach. The others are made only where
+//! the injector has found no seccomp filter ([`flags::SYSCALLS`]), or knows that the filter permits them
 //! ([`flags::MASKS`]).
 
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::syscall::{SIGSET_LEN, nr, syscall0, syscall2, syscall6};
 use prof_trace::shared::{Shared, flags};
 
-/// Whether system calls are safe in this target.
+/// Returns whether system calls are safe in this target.
 #[inline]
 pub fn allowed(shared: &Shared) -> bool {
     shared.control().flags.load(Relaxed) & flags::SYSCALLS != 0
 }
 
-/// The calling thread's id.
+/// Returns the calling thread's id.
 pub fn gettid() -> u32 {
-    // SAFETY: no arguments, no effect.
+    // SAFETY: the call takes no arguments and has no effect.
     unsafe { syscall0(nr::GETTID) as u32 }
 }
 
-/// Gives a signal back its default, and sends it to this thread once more: where it is blocked, as in its
-/// own handler, it arrives when that has returned.
+/// Restores the default action of a signal, and sends the signal to this thread once more. In its own handler
+/// it is blocked, and arrives when the handler has returned.
 pub fn by_default(signal: i32) {
-    // The default is zero, and so is all that belongs to it, in whatever order the kernel wants it.
+    // The default action is all zeroes, in whatever order the kernel has the fields.
     let action = [0u64; 8];
-    // SAFETY: reads less than those bytes; the last argument is the size of a signal set.
+    // SAFETY: the kernel reads fewer bytes than `action` has; the fourth argument is the size of a signal
+    // set.
     unsafe {
         let (signal, at) = (signal as u64, action.as_ptr() as u64);
         syscall6(nr::RT_SIGACTION, signal, at, 0, SIGSET_LEN as u64, 0, 0);
@@ -34,54 +35,55 @@ pub fn by_default(signal: i32) {
     }
 }
 
-/// Signals that are blocked, as the kernel has them.
+/// Set of blocked signals, as the kernel has it.
 pub type Mask = [u64; 2];
 
 /// `SIG_SETMASK`.
 const SET_MASK: u64 = if cfg!(target_arch = "mips64") { 3 } else { 2 };
 
-/// Numbers of the signals that say what an instruction has done wrong (ILL, TRAP, FPE, BUS, SEGV and, but for
-/// MIPS, SYS): blocked, they would kill.
+/// Numbers of the signals that report a fault of an instruction (ILL, TRAP, FPE, BUS, SEGV and, except on
+/// MIPS, SYS). If they were blocked, a fault would kill the process.
 const FAULTS: &[u32] =
     if cfg!(target_arch = "mips64") { &[4, 5, 8, 10, 11, 12] } else { &[4, 5, 7, 8, 11, 31] };
 
 fn set_mask(new: &Mask, old: &mut Mask) -> bool {
     let (new, old) = (new.as_ptr() as u64, old.as_mut_ptr() as u64);
-    // SAFETY: reads and writes at most the 16 bytes of a signal set of any architecture.
+    // SAFETY: the kernel reads and writes at most the 16 bytes of the largest signal set of any architecture.
     let r = unsafe { syscall6(nr::RT_SIGPROCMASK, SET_MASK, new, old, SIGSET_LEN as u64, 0, 0) };
     r == 0
 }
 
-/// Whether signals may be blocked, and the stack for them asked for.
+/// Returns whether the hook may block signals and ask for the signal stack.
 fn may_mask(shared: &Shared) -> bool {
     shared.control().flags.load(Relaxed) & (flags::SYSCALLS | flags::MASKS) != 0
 }
 
-/// Keeps signals from the calling thread; `None` where that may not be asked for.
+/// Blocks all signals but faults in the calling thread; returns the old mask, or `None` where that is not
+/// allowed.
 pub fn block_signals(shared: &Shared) -> Option<Mask> {
     let faults = FAULTS.iter().fold(0u64, |m, s| m | 1 << (s - 1));
     let (new, mut old) = ([!faults, u64::MAX], [0; 2]);
     (may_mask(shared) && set_mask(&new, &mut old)).then_some(old)
 }
 
-/// Whether a handler that comes without being asked may see a stack of the hook's.
+/// Returns whether a signal handler may see a stack of the hook's.
 pub fn may_be_seen(shared: &Shared) -> bool {
     shared.control().flags.load(Relaxed) & flags::COLLECTS == 0
 }
 
-/// Takes that back.
+/// Restores the mask that [`block_signals`] returned.
 pub fn unblock_signals(old: &Mask) {
     set_mask(old, &mut [0; 2]);
 }
 
-/// Whether `sp` lies on the thread's stack for signal handlers; false where that may not be asked for.
+/// Returns whether `sp` lies on the thread's signal stack; false where that may not be asked for.
 pub fn is_on_signal_stack(shared: &Shared, sp: u64) -> bool {
     if !may_mask(shared) {
         return false;
     }
-    // Address, flags, size; MIPS has them in another order, and the flags are an int.
+    // Address, flags, size; on MIPS address, size, flags. The flags are an int.
     let mut stack = [0usize; 3];
-    // SAFETY: writes the three words.
+    // SAFETY: the kernel writes at most the three words.
     let r = unsafe { syscall2(nr::SIGALTSTACK, 0, stack.as_mut_ptr() as u64) };
     let size = stack[if cfg!(target_arch = "mips64") { 1 } else { 2 }];
     r == 0 && sp.wrapping_sub(stack[0] as u64) < size as u64
@@ -96,11 +98,11 @@ const FIXED_NOREPLACE: u64 = 0x10_0000;
 /// `MADV_NOHUGEPAGE`.
 const NO_HUGE_PAGES: u64 = 15;
 
-/// Maps memory of this process's own, at `addr` and nowhere else unless that is 0; 0 if there is none. Of the memory
-/// only what is used is made.
+/// Maps private memory, if `addr` is not 0 exactly there. Returns the address, or 0 on failure. Only used
+/// pages are allocated.
 pub fn map(addr: u64, len: u64) -> u64 {
     let flags = PRIVATE | if addr == 0 { 0 } else { FIXED_NOREPLACE };
-    // SAFETY: nothing that is mapped is replaced; a kernel before 4.17 takes the address as a hint.
+    // SAFETY: no existing mapping is replaced; a kernel before 4.17 takes the address as a hint.
     let at = unsafe { syscall6(nr::MMAP, addr, len, READ_WRITE, flags, u64::MAX, 0) };
     if (-4095..0).contains(&at) {
         return 0;
@@ -110,55 +112,55 @@ pub fn map(addr: u64, len: u64) -> u64 {
         unmap(at, len);
         return 0;
     }
-    // SAFETY: of what was just mapped; advice.
+    // SAFETY: advice on memory that was just mapped.
     unsafe { syscall6(nr::MADVISE, at, len, NO_HUGE_PAGES, 0, 0, 0) };
     at
 }
 
 /// Unmaps memory that [`map`] has returned.
 pub fn unmap(addr: u64, len: u64) {
-    // SAFETY: the caller's own memory.
+    // SAFETY: the memory is the caller's own.
     unsafe { syscall2(nr::MUNMAP, addr, len) };
 }
 
-/// The calling process's id.
+/// Returns the calling process's id.
 pub fn getpid() -> u32 {
-    // SAFETY: no arguments, no effect.
+    // SAFETY: the call takes no arguments and has no effect.
     unsafe { syscall0(nr::GETPID) as u32 }
 }
 
-/// Sleeps for `ns` nanoseconds, below a second; less if a signal comes.
+/// Sleeps for `ns` nanoseconds, less than a second; shorter if a signal comes.
 pub fn sleep(ns: u64) {
     let request = [0usize, ns.min(999_999_999) as usize];
-    // SAFETY: reads the two words of the request.
+    // SAFETY: the kernel reads the two words of the request.
     unsafe { syscall2(nr::NANOSLEEP, request.as_ptr() as u64, 0) };
 }
 
-/// `CLOCK_MONOTONIC` in nanoseconds, as a system call.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds, by a system call.
 pub fn clock() -> u64 {
     let mut t = [0usize; 2];
-    // SAFETY: writes the two words.
+    // SAFETY: the kernel writes the two words.
     unsafe { syscall2(nr::CLOCK_GETTIME, 1, t.as_mut_ptr() as u64) };
     (t[0] as u64).wrapping_mul(1_000_000_000).wrapping_add(t[1] as u64)
 }
 
-/// Copies from this process's own memory; returns the bytes copied, less than asked for where
-/// memory ends, and 0 where there is none.
+/// Copies from this process's own memory. Returns the bytes copied: fewer than `len` if the memory ends
+/// before, 0 if there is none.
 pub fn read_own(pid: u32, addr: u64, to: *mut u8, len: usize) -> usize {
     let local = [to as usize, len];
     let remote = [[addr as usize, len]];
-    // SAFETY: `to` is `len` bytes that the callers own.
+    // SAFETY: the callers own the `len` bytes at `to`.
     unsafe { read_vectors(pid, &local, &remote) as usize }
 }
 
-/// Copies what `remote` names to the one place that `local` names; returns the bytes copied. `pid` is the
-/// first thread of the process, which may have ended alone: then its memory is that of the calling thread.
+/// Copies the ranges `remote` to the range `local`; returns the bytes copied. `pid` is the first thread of
+/// the process; if that has ended alone, the calling thread's id is used instead.
 ///
 /// # Safety
-/// `local` must name memory that may be written.
+/// `local` must be a writable range.
 unsafe fn read_vectors(pid: u32, local: &[usize; 2], remote: &[[usize; 2]]) -> u64 {
     const NO_SUCH_PROCESS: i64 = -3;
-    // SAFETY: the caller's promise; the kernel writes no more than that.
+    // SAFETY: `local` is writable, by the caller's promise; the kernel writes no more than that.
     let read = |id: u32| unsafe {
         let (local, count) = (local.as_ptr() as u64, remote.len() as u64);
         let remote = remote.as_ptr() as u64;
@@ -171,8 +173,8 @@ unsafe fn read_vectors(pid: u32, local: &[usize; 2], remote: &[[usize; 2]]) -> u
     n.max(0) as u64
 }
 
-/// How many of the `count` pages from `addr` on can be read, without a gap, by touching a byte of
-/// each; at most 16 are looked at.
+/// Returns how many of the `count` pages from `addr` on can be read, up to the first that can't. It reads a
+/// byte of each, of at most 16.
 pub fn readable_pages(pid: u32, addr: u64, page: u64, count: u64) -> u64 {
     let mut bytes = [0u8; 16];
     let count = count.min(16);
@@ -183,6 +185,6 @@ pub fn readable_pages(pid: u32, addr: u64, page: u64, count: u64) -> u64 {
         *r = [at as usize, 1];
         at = at.wrapping_add(page);
     }
-    // SAFETY: the bytes are ours.
+    // SAFETY: the range is a local array.
     unsafe { read_vectors(pid, &local, remote.get(..count as usize).unwrap_or(&[])) }
 }

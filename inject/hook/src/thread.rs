@@ -1,4 +1,4 @@
-//! Finding the state of the calling thread: a table keyed on the thread pointer.
+//! Finds the state of the calling thread, in a table keyed on the thread pointer.
 
 use crate::left;
 use crate::record::add;
@@ -9,7 +9,7 @@ use prof_arch::native::capture::thread_pointer;
 use prof_trace::shared::{Shared, Slot, TURNED_AWAY};
 use prof_trace::slots::{self, Claim, Places};
 
-/// The calling thread's slot and state; `None` if there is no room for it.
+/// Returns the calling thread's slot and state; `None` if there is no room for it.
 #[inline(always)]
 pub fn current(shared: &Shared) -> Option<(&'static Slot, &'static mut Thread)> {
     let tp = thread_pointer();
@@ -22,7 +22,7 @@ pub fn current(shared: &Shared) -> Option<(&'static Slot, &'static mut Thread)> 
     find(shared, tp, start, mask)
 }
 
-/// The calling thread's slot, if it has one and that is found at first sight.
+/// Returns the calling thread's slot, if it has one and the first probe finds it.
 #[inline(always)]
 pub fn slot_at_once(shared: &Shared) -> Option<&'static Slot> {
     let tp = thread_pointer();
@@ -31,8 +31,8 @@ pub fn slot_at_once(shared: &Shared) -> Option<&'static Slot> {
     (s.tp.load(Relaxed) == tp && slots::is_of(s, || libc_tid(shared, tp))).then_some(s)
 }
 
-/// The place of the calling thread's slot and state, if it has one or is just taking one. For a moment at
-/// which the thread may be inside of the hook already: nothing is changed.
+/// Returns the slot index of the calling thread, if it has a slot or is just taking one. Nothing is changed,
+/// as the thread may be inside the hook already.
 pub fn place_of_own(shared: &Shared) -> Option<usize> {
     let tp = thread_pointer();
     let (start, mask) = place(shared, tp);
@@ -40,14 +40,14 @@ pub fn place_of_own(shared: &Shared) -> Option<usize> {
     slots::find(shared, tp, places, || libc_tid(shared, tp).filter(|t| *t != 0))
 }
 
-/// Where the search for a thread's slot begins, and the mask of the table's indices.
+/// Returns where the search for a thread's slot begins, and the mask of the table's indices.
 #[inline(always)]
 fn place(shared: &Shared, tp: u64) -> (usize, usize) {
     let mask = (shared.control().states_count as usize).wrapping_sub(1);
     (((tp >> 6).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize, mask)
 }
 
-/// The thread id that libc keeps beside the thread pointer.
+/// Returns the thread id that libc keeps beside the thread pointer; `None` if the offset is unknown.
 #[inline(always)]
 fn libc_tid(shared: &Shared, tp: u64) -> Option<u32> {
     let offset = shared.control().tid_offset;
@@ -55,8 +55,8 @@ fn libc_tid(shared: &Shared, tp: u64) -> Option<u32> {
         return None;
     }
     let at = tp.wrapping_add(offset as i64 as u64) as *const u32;
-    // SAFETY: the injector has found the thread ids of the target's threads at this offset from
-    // their thread pointers: it lies inside libc's thread descriptor.
+    // SAFETY: the injector has found the ids of the target's threads at this offset from their thread
+    // pointers, so it lies inside libc's thread descriptor.
     Some(unsafe { at.read_volatile() })
 }
 
@@ -64,9 +64,9 @@ fn libc_tid(shared: &Shared, tp: u64) -> Option<u32> {
 fn state(shared: &Shared, index: usize) -> &'static mut Thread {
     let c = shared.control();
     let at = c.states_addr as usize + index * c.states_stride as usize;
-    // SAFETY: inside the states that the injector mapped (`index` < `states_count + more_count`); only the
-    // thread that owns the slot with this index comes here, and one call at a time does, since
-    // the others see `busy_sp` or `inner_sp` set before they use it.
+    // SAFETY: the state is among those that the injector mapped (`index` < `states_count + more_count`). Only
+    // the thread that owns this slot comes here, and only one call at a time uses the state: the others see
+    // `busy_sp` or `inner_sp` set.
     unsafe { &mut *(at as *mut Thread) }
 }
 
@@ -79,11 +79,11 @@ fn find(
     mask: usize,
 ) -> Option<(&'static Slot, &'static mut Thread)> {
     let c = shared.control();
-    // Before the search: a slot that is freed meanwhile makes the note void.
+    // Read before the search: a slot that is freed meanwhile then invalidates the note.
     let freed = c.slots_freed.load(Relaxed);
     let key = (tp ^ freed.wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1;
     let away = c.turned_away.get(start % TURNED_AWAY)?;
-    // libc does not know of a thread that was made without it; its thread pointer decides.
+    // libc does not know a thread that was made without it; the thread pointer decides.
     let tid = || libc_tid(shared, tp).filter(|t| *t != 0);
     if away.key.load(Relaxed) != key {
         let places = Places::new(start, mask.wrapping_add(1), c.more_count as usize);
@@ -102,11 +102,11 @@ fn find(
     None
 }
 
-/// Makes the claimed slot this thread's.
+/// Sets the claimed slot up for this thread.
 fn take(shared: &Shared, s: &'static Slot, tp: u64, index: usize) {
     let tid = libc_tid(shared, tp).filter(|t| *t != 0).unwrap_or_else(sys::gettid);
     slots::name(s, tp, tid, shared.control().next_thread.fetch_add(1, Relaxed));
-    // A thread may have ended while a call that it has begun goes on, on a fiber's stack.
+    // A thread may have ended while a call that it began continues on a fiber's stack.
     let was_busy = s.busy_sp.swap(0, Relaxed) != 0;
     if s.inner_sp.swap(0, Relaxed) != 0 || was_busy {
         add(&s.abandoned, 1);
@@ -125,7 +125,7 @@ pub fn give_up() -> ! {
     let shared = crate::header::shared();
     loop {
         if let Some((_, t)) = current(shared) {
-            // SAFETY: what panics runs on the scratch stack of its thread.
+            // SAFETY: code that panics runs on the scratch stack of its thread.
             unsafe { prof_arch::native::capture::leave_stack(t.scratch()) };
         }
     }

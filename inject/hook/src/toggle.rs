@@ -8,10 +8,10 @@ use prof_trace::shared::{Shared, TOGGLES, state};
 /// Turns recording off, or on again. Installed with `SA_RESTART | SA_ONSTACK`.
 ///
 /// # Safety
-/// Called by the kernel only.
+/// Only the kernel may call this.
 pub unsafe extern "C" fn handler(signal: i32) {
-    // A forked child inherits the handler but nothing of what it would switch. To it the signal means
-    // what it did before prof came, which is the default: it is nowhere installed otherwise.
+    // A forked child inherits the handler but none of the memory that it switches. To the child the signal
+    // means what it meant before prof came: the default, as prof installs the handler only over that.
     if !header::attached() {
         return sys::by_default(signal);
     }
@@ -19,7 +19,7 @@ pub unsafe extern "C" fn handler(signal: i32) {
     if shared.control().state.load(Relaxed) != state::ATTACHED {
         return;
     }
-    // Before it is on: what was loaded and unloaded meanwhile nobody has told.
+    // This comes before recording is on: nobody has told of modules that came and went meanwhile.
     doubt(shared.control());
     let on = header::flag()[0].fetch_xor(1, AcqRel) ^ 1;
     if on == 1 {
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn handler(signal: i32) {
     note(shared, on);
 }
 
-/// Writes down when recording was switched.
+/// Notes that recording was switched, and when.
 pub fn note(shared: &Shared, on: u32) {
     let c = shared.control();
     c.unseen.fetch_add(1, AcqRel);

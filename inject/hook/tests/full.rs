@@ -1,4 +1,4 @@
-//! What the hook does when the table of code addresses is full: the stack is cut, and counted.
+//! If the table of code addresses is full, the hook cuts stacks and counts them.
 
 #[allow(dead_code)]
 mod common;
@@ -19,7 +19,7 @@ fn deep(hook: &common::Hook, depth: usize) {
     black_box(depth);
 }
 
-/// Between `deep` and the test: its frame is not known before it is first called.
+/// Calls `deep`; this frame is unknown until its first call.
 #[inline(never)]
 fn stranger(hook: &common::Hook, depth: usize) {
     deep(hook, depth);
@@ -30,7 +30,7 @@ fn truncated(hook: &common::Hook) -> u64 {
     (0..64).filter_map(|i| hook.shared.slot(i)).map(|s| s.truncated.load(Relaxed)).sum()
 }
 
-/// The stack of the last allocation, innermost first.
+/// Returns the stack of the last allocation, innermost first.
 fn last(hook: &common::Hook) -> Vec<u64> {
     let events = hook.drain();
     let mut nodes = events.iter().filter_map(|e| match *e {
@@ -53,7 +53,7 @@ fn a_full_table_cuts_stacks_and_they_are_counted() {
     let nothing: fn(&common::Hook) = |_| {};
     type Call = fn(&common::Hook, usize);
     let known: Call = deep;
-    // All from one place, so that stacks of one depth are equal: a loop that is not unrolled.
+    // All calls come from one place, so that stacks of one depth are equal: the loop must not be unrolled.
     let steps = vec![
         (known, 10, nothing),
         (known, 30, nothing),
@@ -74,7 +74,7 @@ fn a_full_table_cuts_stacks_and_they_are_counted() {
     for (i, whole, count) in [(0, &ten, 0), (1, &thirty, 0), (2, &ten, 0), (4, &thirty, 1)] {
         assert_eq!(seen[i], (whole.clone(), count), "step {i}: what is in the table is found");
     }
-    // Below the frame for which there is no room, all is known; beyond it nothing is looked at.
+    // Inside of the frame for which there is no room, all frames are known; outside of it none is looked at.
     for (i, count) in [(3, 1), (5, 2), (6, 3)] {
         let (cut, truncated) = &seen[i];
         assert_eq!(*truncated, count, "step {i}");

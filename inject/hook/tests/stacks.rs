@@ -1,5 +1,5 @@
-//! Stacks that the hook takes in this process, against glibc's `backtrace`, with every memoized
-//! stack compared with a full unwind.
+//! Compares stacks that the hook takes in this process with glibc's `backtrace`, and each memoized stack with
+//! a full unwind.
 
 mod common;
 
@@ -11,10 +11,12 @@ unsafe extern "C" {
     fn backtrace(to: *mut usize, n: i32) -> i32;
 }
 
-/// The most in a round. Emulated processors, which others than AMD64 are mostly, take a minute for so many.
+/// Maximum number of samples in a round. Emulated processors, as those of other architectures mostly are,
+/// take a minute for the larger number.
 const SAMPLES: usize = if cfg!(target_arch = "x86_64") { 20_000 } else { 2_000 };
 
-/// libc's functions that start a thread have no unwind tables on these: `backtrace` ends before them.
+/// Frames beyond the end of `backtrace`: on these architectures libc's functions that start a thread have no
+/// unwind tables.
 const BEYOND: usize = if cfg!(any(target_arch = "arm", target_arch = "mips64")) { 2 } else { 0 };
 
 struct Sample {
@@ -36,7 +38,7 @@ impl Walk {
         self.seed % n
     }
 
-    /// Allocates, and notes what backtrace says of the same place.
+    /// Allocates, and notes the backtrace of the same place.
     #[inline(never)]
     fn sample(&mut self) {
         let mut pcs = [0usize; 2048];
@@ -106,7 +108,7 @@ fn stacks_equal_backtraces_at_every_depth() {
         for (s, (addr, node, size)) in w.samples.iter().zip(new) {
             assert_eq!((s.block, 24), (*addr, prof_trace::size::apart(*size).0));
             let got = w.hook.stack(*node);
-            // The innermost frame of both is `sample`, at two different calls in it.
+            // The innermost frame of both is in `sample`, at two different calls.
             let (same, beyond) = got.split_at(s.expect.len().min(got.len()));
             assert_eq!(same[1..], s.expect[1..], "round {round}");
             assert!((0..=BEYOND).contains(&beyond.len()), "round {round}: {beyond:x?}");

@@ -78,8 +78,8 @@ pub const MARKS_AT: usize = SAMPLES_AT + up(SAMPLES * 8);
 const HEADS_AT: usize = MARKS_AT + up(SAMPLE_MARKS);
 const FREE_AT: usize = HEADS_AT + up(MAX_SEGMENTS * size_of::<SegmentHead>());
 const DATA_AT: usize = FREE_AT + up(MAX_SEGMENTS / 8);
-/// Size of a thread's private state, in bytes. It lies in the shared memory only for memory accounting; no
-/// other thread reads it.
+/// Size of a thread's private state, in bytes. It lies in the shared memory so that the target's own mappings
+/// stay small; no other thread reads it.
 pub const STATE_SIZE: usize = 400 << 10;
 
 /// Sizes of the parts that vary; prof chooses them.

@@ -60,32 +60,32 @@ struct Phdr {
 
 const PT_LOAD: u32 = 1;
 
-/// Anonymous zeroed memory.
+/// Maps anonymous zeroed memory.
 pub fn map(len: usize) -> *mut u8 {
     let prot = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: an anonymous mapping disturbs nobody.
+    // SAFETY: a new anonymous mapping disturbs nobody.
     let p = unsafe { libc::mmap(std::ptr::null_mut(), len, prot, flags, -1, 0) };
     assert_ne!(p, libc::MAP_FAILED);
     p.cast()
 }
 
-/// The ring, set up once.
+/// The hook, set up in this process.
 pub struct Hook {
     /// The shared memory.
     pub shared: Shared,
-    /// Stack nodes that were read: parent and code address id, by id minus 1.
+    /// Stack nodes read so far: parent and code address id, by id minus 1.
     nodes: RefCell<Vec<(u32, u32)>>,
 }
 
 /// Sets the hook up in this process.
 pub fn install(extra_flags: u32) -> Hook {
     let geometry = Geometry::for_ring(64 << 20).with_tables(16 << 20);
-    // SAFETY: mapped for good.
+    // SAFETY: the memory is mapped for good.
     let shared = unsafe { Shared::new(map(geometry.size()), geometry) };
     let states = 64;
     {
-        // SAFETY: nobody else has it yet.
+        // SAFETY: nobody else has the memory yet.
         let c = unsafe { shared.control_mut() };
         c.magic = MAGIC;
         c.layout = LAYOUT;
@@ -110,7 +110,7 @@ pub fn install(extra_flags: u32) -> Hook {
     }
     ring::fill(&shared);
     let flag = map(4096).cast::<u32>();
-    // SAFETY: a fresh page; HEADER is in writable memory since it has atomics.
+    // SAFETY: the page is fresh, and HEADER is in writable memory since it has atomics.
     unsafe {
         *flag = 1;
         *flag.add(1) = FLAG_COOKIE;
@@ -121,7 +121,7 @@ pub fn install(extra_flags: u32) -> Hook {
     for (i, (kind, f)) in
         [(Kind::Malloc, malloc as *const ()), (Kind::Free, free as *const ())].iter().enumerate()
     {
-        // SAFETY: nobody else has it yet.
+        // SAFETY: nobody else has the memory yet.
         let d = unsafe { shared.function_mut(i) }.expect("a function");
         d.original = *f as u64;
         d.kind = *kind as u32;
@@ -132,14 +132,14 @@ pub fn install(extra_flags: u32) -> Hook {
 }
 
 extern "C" fn add_module(info: *const Info, _: usize, data: *mut u8) -> i32 {
-    // SAFETY: as `install` passes it, and as the linker fills it in.
+    // SAFETY: `install` passes the shared memory, and the linker fills in the other.
     let (shared, info) = unsafe { (&*data.cast::<Shared>(), &*info) };
-    // SAFETY: the module's program headers.
+    // SAFETY: the linker passes the module's program headers.
     let phdrs = unsafe { std::slice::from_raw_parts(info.phdr, info.phnum as usize) };
     let first = phdrs.iter().filter(|p| p.kind == PT_LOAD).map(|p| p.vaddr & !4095).min();
     let start = info.addr.wrapping_add(first.expect("a segment")) as u64;
     let mut read = |at: u64, to: &mut [u8]| {
-        // SAFETY: mapped, by the program headers.
+        // SAFETY: the memory is mapped, by the program headers.
         unsafe { std::ptr::copy_nonoverlapping(at as *const u8, to.as_mut_ptr(), to.len()) };
         true
     };
@@ -155,26 +155,26 @@ impl Hook {
         self.shared.base() as usize + Shared::function_offset(index)
     }
 
-    /// malloc through the hook.
+    /// Calls malloc through the hook.
     #[inline(always)]
     pub fn malloc(&self, n: usize) -> *mut u8 {
-        // SAFETY: the entry gets what a stub would pass.
+        // SAFETY: the entry gets the arguments that a stub would pass.
         unsafe { enter_as_stub(n, self.descriptor(0), prof_hook::entry::alloc as *const ()) }
     }
 
-    /// free through the hook.
+    /// Calls free through the hook.
     #[inline(always)]
     pub fn free(&self, p: *mut u8) {
-        // SAFETY: the entry gets what a stub would pass.
+        // SAFETY: the entry gets the arguments that a stub would pass.
         unsafe {
             enter_as_stub(p as usize, self.descriptor(1), prof_hook::entry::free as *const ())
         };
     }
 
-    /// All events in the ring of the calling thread, in order, each segment given back. Their nodes are
-    /// for [`Hook::stack`].
+    /// Returns all events of the calling thread in the ring, in order, and returns its segments to the free
+    /// list. Their nodes are for [`Hook::stack`].
     pub fn drain(&self) -> Vec<Event> {
-        // SAFETY: no arguments.
+        // SAFETY: the call takes no arguments.
         let me = unsafe { gettid() } as u32;
         let mut views: Vec<_> = (0..self.shared.geometry().segments())
             .filter_map(|i| ring::view(&self.shared, i))
@@ -184,7 +184,7 @@ impl Hook {
         let mut all = Vec::new();
         for v in views {
             let data = self.shared.data(v.index).expect("data");
-            // SAFETY: committed bytes of a segment of this very thread.
+            // SAFETY: the bytes are committed, in a segment of this very thread.
             let bytes = unsafe { std::slice::from_raw_parts(data, v.committed) };
             let mut codec = Codec::default();
             let mut pos = 0;
@@ -218,7 +218,7 @@ impl Hook {
         all
     }
 
-    /// The code addresses of a stack, innermost first.
+    /// Returns the code addresses of a stack, innermost first.
     pub fn stack(&self, mut node: u32) -> Vec<u64> {
         let nodes = self.nodes.borrow();
         let mut pcs = Vec::new();
@@ -230,7 +230,7 @@ impl Hook {
         pcs
     }
 
-    /// Sum over the slots.
+    /// Returns the number of mismatches in all slots.
     pub fn mismatches(&self) -> u64 {
         (0..8192).filter_map(|i| self.shared.slot(i)).map(|s| s.mismatches.load(Relaxed)).sum()
     }
