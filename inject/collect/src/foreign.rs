@@ -1,6 +1,7 @@
 //! A look at a recording by another build of prof: what all builds say alike.
 
 use crate::peek::{alive, heartbeat_age, name_and_module};
+use crate::ring_copy::unreadable;
 use crate::target::proc_dir;
 use crate::{Clock, Error, Peek};
 use prof_trace::capture::Capture;
@@ -49,7 +50,10 @@ fn u64_at(entry: &[u8], at: u32) -> Option<u64> {
 pub(crate) fn peek(pid: u32, addr: u64) -> Result<Option<Peek>, Error> {
     let mem = File::open(format!("{}/mem", proc_dir(pid)));
     let page = Page { mem: mem.map_err(Error::io("cannot open its memory"))?, addr };
-    let header = read_header(&page).map_err(Error::io("cannot read the ring"))?;
+    let header = match read_header(&page).map_err(|e| unreadable(pid, addr, e)) {
+        Err(Error::NoRing) => return Ok(None),
+        header => header?,
+    };
     if !has_stable(&header) {
         return Err(Error::OtherLayout { layout: header.layout, addr });
     }

@@ -1,6 +1,6 @@
 //! What a recorded process says about its recording, read from outside.
 
-use crate::ring_copy::RingCopy;
+use crate::ring_copy::{RingCopy, unreadable};
 use crate::{Clock, Error, totals};
 use prof_trace::capture::Capture;
 use prof_trace::foreign::Foreign;
@@ -83,7 +83,10 @@ impl Peek {
         if ring.shared().control().ring_addr != ring.addr() {
             return Ok(None);
         }
-        ring.copy_control().map_err(Error::io("cannot read the ring"))?;
+        match ring.copy_control().map_err(|e| unreadable(pid, ring.addr(), e)) {
+            Err(Error::NoRing) => return Ok(None),
+            copied => copied?,
+        }
         let shared = ring.shared();
         let c = shared.control();
         let mut flag = [0u8; 4];

@@ -37,6 +37,19 @@ fn ring_mapping(maps: &Maps) -> Option<&Mapping> {
         .find(|m| m.offset == 0 && m.path.strip_suffix(" (deleted)").unwrap_or(&m.path) == name)
 }
 
+/// Says why the ring at `addr` of process `pid` can't be read. A prof that was killed may have left a thread
+/// on its way into the system call that unmaps the ring; then there is none any more, which is no failure.
+pub(crate) fn unreadable(pid: u32, addr: u64, errno: io::Error) -> Error {
+    let Ok(mut maps) = Maps::open(pid) else { return Error::Gone(pid) };
+    if !maps.read() {
+        return Error::Gone(pid);
+    }
+    match ring_mapping(&maps) {
+        Some(m) if m.start == addr => Error::io("cannot read the ring")(errno),
+        _ => Error::NoRing,
+    }
+}
+
 impl RingCopy {
     /// Copies the control page of the ring of process `pid`; [`RingCopy::copy`] does the rest.
     ///
@@ -51,7 +64,7 @@ impl RingCopy {
         let mem = OpenOptions::new().read(true).write(true).open(format!("{}/mem", proc_dir(pid)));
         let mem = mem.map_err(Error::io("cannot open its memory"))?;
         let mut head = [0u8; 16];
-        mem.read_exact_at(&mut head, addr).map_err(Error::io("cannot read the ring"))?;
+        mem.read_exact_at(&mut head, addr).map_err(|e| unreadable(pid, addr, e))?;
         let word =
             |at: usize| u32::from_ne_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
         if head[..8] != MAGIC.to_ne_bytes() {
@@ -65,7 +78,7 @@ impl RingCopy {
         let shared = Self::map(geometry).map_err(Error::io("no memory for a copy"))?;
         let pages = Bits::new(geometry.size() / PAGE);
         let mut ring = Self { shared, mem, addr, pages };
-        ring.fetch(0, size_of::<Control>()).map_err(Error::io("cannot read the ring"))?;
+        ring.fetch(0, size_of::<Control>()).map_err(|e| unreadable(pid, addr, e))?;
         Ok(ring)
     }
 
@@ -225,4 +238,34 @@ impl Drop for RingCopy {
 #[cfg(test)]
 pub fn empty() -> Shared {
     RingCopy::map(Geometry::for_ring(0)).expect("memory")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::FromRawFd;
+
+    /// A ring that can't be read is an error while it is mapped, and no ring once it is unmapped.
+    #[test]
+    fn a_ring_that_goes_meanwhile_is_none() {
+        // SAFETY: a name that ends in 0, and a mapping at an address that the kernel chooses.
+        let (file, at) = unsafe {
+            let name = std::ffi::CString::new(MEMFD_NAME).expect("no 0 in it");
+            let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
+            assert!(fd >= 0);
+            let prot = libc::PROT_READ | libc::PROT_WRITE;
+            let at = libc::mmap(std::ptr::null_mut(), PAGE, prot, libc::MAP_SHARED, fd, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            (File::from_raw_fd(fd), at)
+        };
+        let me = std::process::id();
+        // The file is empty, so its mapping has no page that could be read.
+        let error = RingCopy::of(me).expect_err("nothing to read");
+        assert!(matches!(error, Error::Io { .. }), "{error}");
+        let errno = io::Error::from_raw_os_error(libc::EIO);
+        // SAFETY: mapped above, and not used.
+        unsafe { libc::munmap(at, PAGE) };
+        assert!(matches!(unreadable(me, at as u64, errno), Error::NoRing));
+        drop(file);
+    }
 }
