@@ -1,10 +1,9 @@
-//! What glibc's allocator says of itself, as `mallinfo2` would in the same moment: how much it has taken from
-//! the kernel, and what of that is free.
+//! Reads the statistics of glibc's allocator, as `mallinfo2` would return them at the same moment: bytes taken from the
+//! kernel, and bytes of these that are free.
 //!
-//! Nothing in the target is called, and no symbol is needed. The main arena lies in a writable segment of
-//! libc, and is known by its lists of free chunks: a list that is empty refers to itself. The arenas are in a
-//! ring. The target goes on meanwhile, so each list may change while it is followed: what then makes no sense
-//! is read again, and in the end left unknown.
+//! Nothing in the target is called, and no symbol is needed. The main arena lies in a writable segment of libc, and is
+//! recognised by its bins: an empty bin points to itself. The arenas form a ring. The target runs meanwhile, so a list
+//! may change while it is followed: if it is inconsistent it is read again, and in the end given up.
 
 use crate::maps::Mapping;
 use crate::pages::Pages;
@@ -13,70 +12,70 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 const WORD: u64 = size_of::<usize>() as u64;
-/// Lists of small chunks that are given back without being joined, of others, and words of the bit map behind.
+/// Number of fast bins, of other bins, and words of the bit map behind them.
 const FAST: u64 = 10;
 const BINS: u64 = 127;
 const BITMAP: u64 = 16;
-/// From the field `top` to others.
+/// Offsets of fields from the field `top`.
 const FIRST_BIN: u64 = 2 * WORD;
 const NEXT: u64 = FIRST_BIN + 2 * BINS * WORD + BITMAP;
 const SYSTEM: u64 = NEXT + 3 * WORD;
-/// Bytes in front of the lists of small chunks: three numbers of 32 bits, and up to a word.
+/// Bytes in front of the fast bins: three 32-bit numbers, padded to a word.
 const HEAD: u64 = 12u64.next_multiple_of(WORD);
 const TOP: u64 = HEAD + FAST * WORD;
-/// Heaps of arenas beside the main one begin at multiples of this.
+/// Alignment of the heaps of arenas other than the main one.
 const HEAP: u64 = if WORD == 8 { 64 << 20 } else { 1 << 20 };
-/// Lists that must refer to themselves for an arena to be believed.
+/// Number of bins that must be empty for an arena to be recognised.
 const EMPTY: usize = 8;
-/// The largest segment that is searched.
+/// Greatest length of a segment that is searched.
 const SEGMENT: u64 = 16 << 20;
-/// The most arenas, heaps of one, free chunks, and the longest time.
+/// Limits on arenas, heaps of one arena, free chunks, and time.
 const MOST_ARENAS: usize = 4096;
 const MOST_HEAPS: usize = 4096;
 const MOST_CHUNKS: usize = 1 << 20;
 const LONGEST: Duration = Duration::from_secs(3);
-/// Pages that are looked at for blocks in one mapping, and the least bytes of such a block.
+/// Number of pages that are searched for blocks in one mapping, and least length of such a block.
 const MOST_PAGES: usize = 1 << 14;
 const LEAST_BLOCK: u64 = 64 << 10;
-/// How often a list that changes is read.
+/// Number of attempts to read a list that changes.
 const TRIES: usize = 4;
 
-/// Who has a range of anonymous memory.
+/// An address range of anonymous memory that is glibc's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
     /// First address.
     pub start: u64,
-    /// First address behind it.
+    /// First address behind its end.
     pub end: u64,
-    /// It is one block of glibc's, mapped on its own; else a heap of an arena.
+    /// The range is one block with a mapping of its own; otherwise it is a heap of an arena.
     pub block: bool,
 }
 
-/// What glibc's arenas have.
+/// Statistics of glibc's arenas.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Arenas {
-    /// Bytes that they have from the kernel, without blocks that are mapped on their own.
+    /// Bytes taken from the kernel, without blocks that have a mapping of their own.
     pub system: u64,
-    /// Of these, bytes of free chunks.
+    /// Bytes of free chunks in `system`.
     pub free: u64,
-    /// Of these, resident.
+    /// Resident bytes of these.
     pub free_resident: u64,
-    /// Heaps of arenas beside the main one, ascending.
+    /// Heaps of arenas other than the main one, ascending.
     pub heaps: Vec<Range>,
 }
 
-/// What is asked for.
+/// Reads the allocator's data in the memory of a target.
 pub struct Look<'a> {
     /// The target's memory.
     pub mem: &'a File,
-    /// Its pages; without them all counts as resident.
+    /// The target's page tables; without them all memory counts as resident.
     pub pages: Option<&'a Pages>,
     deadline: Instant,
     chunks: usize,
 }
 
 impl<'a> Look<'a> {
-    /// For the memory of a target.
+    /// Creates a reader for the memory of a target.
     pub fn new(mem: &'a File, pages: Option<&'a Pages>) -> Self {
         Self { mem, pages, deadline: Instant::now() + LONGEST, chunks: 0 }
     }
@@ -87,12 +86,12 @@ impl<'a> Look<'a> {
         Some(bytes.map(|w| usize::from_ne_bytes(w) as u64))
     }
 
-    /// From now on as long again.
+    /// Restarts the time limit.
     pub fn again(&mut self) {
         self.deadline = Instant::now() + LONGEST;
     }
 
-    /// What the arenas have; `None` if there are none, or they could not be followed.
+    /// Returns the statistics of the arenas; `None` if there are none, or they could not be followed.
     pub fn arenas(&mut self, maps: &[Mapping]) -> Option<Arenas> {
         let program = maps.first().map_or("", |m| m.path.as_str());
         let is_libc = |m: &&Mapping| {
@@ -117,7 +116,7 @@ impl<'a> Look<'a> {
         None
     }
 
-    /// Searches a segment for the main arena; its address.
+    /// Searches a segment for the main arena, and returns its address.
     fn main_arena(&self, m: &Mapping) -> Option<u64> {
         let mut bytes = vec![0; usize::try_from(m.end - m.start).ok()?];
         let n = self.mem.read_at(&mut bytes, m.start).ok()?;
@@ -130,7 +129,7 @@ impl<'a> Look<'a> {
         let first = (FIRST_BIN / WORD) as usize;
         let is_one = |i: &usize| {
             let top = m.start + *i as u64 * WORD;
-            // Quick: the last list, of chunks larger than any, is empty.
+            // A quick check first: the last bin, of chunks larger than any, is empty.
             let lists = words.get(i + first..).and_then(|w| w.get(..2 * BINS as usize));
             let Some(lists) = lists else { return false };
             let own = |k: usize| top + 2 * k as u64 * WORD;
@@ -144,18 +143,18 @@ impl<'a> Look<'a> {
                 && pairs.iter().enumerate().all(sane)
                 && pairs.iter().enumerate().filter(|p| empty(*p)).count() >= EMPTY
         };
-        // What lies in front of the lists may look like one more, so the ring decides.
+        // Memory in front of the bins may look like another one, so the ring of arenas decides.
         let arena = |i: usize| (m.start + i as u64 * WORD).checked_sub(TOP);
         (0..words.len()).filter(is_one).filter_map(arena).find(|a| self.is_in_ring(*a))
     }
 
-    /// Whether the next arena after the main one is that itself, or one that lies in a heap of its own.
+    /// Returns whether the next arena is the main arena itself, or one that lies in a heap of its own.
     fn is_in_ring(&self, main: u64) -> bool {
         let Some([next]) = self.words(main + TOP + NEXT) else { return false };
         next == main || self.words(next & !(HEAP - 1)).is_some_and(|[owner]| owner == next)
     }
 
-    /// Adds an arena.
+    /// Adds the statistics of an arena.
     fn add(&mut self, arena: u64, main: u64, all: &mut Arenas) -> Option<()> {
         let tries = |look: &mut Self, f: &dyn Fn(&mut Self) -> Option<(u64, u64)>| {
             (0..TRIES).find_map(|_| f(look))
@@ -186,7 +185,7 @@ impl<'a> Look<'a> {
         Some(())
     }
 
-    /// A chunk more; nothing if there are too many, or it can't be one.
+    /// Counts a free chunk and returns its size; `None` if the limit is reached, or the size is impossible.
     fn count(&mut self, size: u64, system: u64) -> Option<u64> {
         self.chunks += 1;
         let late = self.chunks.is_multiple_of(256) && Instant::now() > self.deadline;
@@ -194,13 +193,14 @@ impl<'a> Look<'a> {
         (self.chunks <= MOST_CHUNKS && !late && size >= 2 * WORD && size <= system).then_some(size)
     }
 
-    /// Bytes of the chunks of a list, whose head is a chunk as far as its links go; and what is not resident.
+    /// Returns the bytes of the chunks in a bin, and those that are not resident. The bin's head is linked like a
+    /// chunk.
     fn list(&mut self, head: u64, system: u64) -> Option<(u64, u64)> {
         let (mut bytes, mut missing, mut last) = (0u64, 0u64, head);
         let [mut at] = self.words(head + FIRST_BIN)?;
         while at != head {
             let [_, size, next, before] = self.words(at)?;
-            // Who was taken out of the list meanwhile leads elsewhere.
+            // The link is broken if the chunk was taken out of the list meanwhile.
             if before != last {
                 return None;
             }
@@ -212,7 +212,8 @@ impl<'a> Look<'a> {
         Some((bytes, missing))
     }
 
-    /// The same of a list of small chunks, whose links are plain, or since 2.32 mixed with their own place.
+    /// Returns the bytes of a fast bin's chunks, and those that are not resident. Links are plain pointers or, since
+    /// glibc 2.32, combined with their own address.
     fn fast_list(&mut self, head: u64, system: u64) -> Option<(u64, u64)> {
         let (mut bytes, mut count) = (0u64, 0usize);
         let [mut at] = self.words(head)?;
@@ -232,7 +233,7 @@ impl<'a> Look<'a> {
         Some((bytes, 0))
     }
 
-    /// Bytes of a free chunk that are not resident: its ends have been written to.
+    /// Returns the bytes of a free chunk that are not resident. Its first and last page have been written to.
     fn missing(&self, at: u64, size: u64) -> u64 {
         let Some(pages) = self.pages.filter(|p| size >= 2 * p.page()) else { return 0 };
         let page = pages.page();
@@ -240,7 +241,7 @@ impl<'a> Look<'a> {
         to.saturating_sub(from).saturating_sub(pages.count_as(from, to, false).resident)
     }
 
-    /// The heaps of an arena: each names its arena and the heap before it.
+    /// Adds the heaps of an arena: each points to its arena and to the previous heap.
     fn heaps(&self, arena: u64, top: u64, all: &mut Vec<Range>) -> Option<()> {
         let mut start = top & !(HEAP - 1);
         for _ in 0..MOST_HEAPS {
@@ -257,8 +258,9 @@ impl<'a> Look<'a> {
         None
     }
 
-    /// Blocks of glibc's that are mapped on their own, in a mapping that may have others' memory as well: a header
-    /// at the start of a page says so. Pages that are not there are not made.
+    /// Finds blocks of glibc's that have a mapping of their own, within a mapping that may contain others' memory as
+    /// well: a chunk header at the start of a page tells. Reading must not allocate pages, so only resident ones are
+    /// read.
     pub fn blocks(&self, m: &Mapping) -> Vec<Range> {
         let mut found = Vec::new();
         let Some(pages) = self.pages else { return found };
@@ -286,9 +288,9 @@ mod tests {
     use super::*;
     use crate::maps::Maps;
 
-    /// glibc's own account: bytes from the kernel beside mapped blocks, and those of them that are free.
+    /// Returns glibc's own statistics: bytes from the kernel without mapped blocks, and free bytes of these.
     fn told() -> (u64, u64) {
-        // SAFETY: a question.
+        // SAFETY: `mallinfo2` takes no arguments and only reads the allocator's statistics.
         let m = unsafe { libc::mallinfo2() };
         (m.arena as u64, m.fordblks as u64)
     }
@@ -300,14 +302,14 @@ mod tests {
         assert!(maps.read());
         let mem = File::open("/proc/self/mem").expect("memory");
         let pages = Pages::new(File::open("/proc/self/pagemap").expect("pagemap"));
-        // Free chunks of many sizes, between others.
+        // Make free chunks of many sizes, between used ones.
         let mut blocks: Vec<Vec<u8>> = (0..30_000).map(|i| vec![1; 40 + i % 2000]).collect();
         let mut k = 0;
         blocks.retain(|_| {
             k += 1;
             k % 3 == 0
         });
-        // Other tests of this process go on meanwhile.
+        // Other tests of this process allocate meanwhile.
         let near = (0..200).any(|_| {
             let found = Look::new(&mem, Some(&pages)).arenas(&maps.all);
             let (system, free) = told();

@@ -1,23 +1,23 @@
-//! Which threads have ended, as far as their slots and the kernel say.
+//! Finds threads that have ended, from their slots and the kernel.
 
 use prof_trace::shared::Shared;
 use prof_trace::slots::{self, Owner};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who is alive.
+/// The threads that are alive.
 #[derive(Debug)]
 pub struct Census {
     alive: BTreeSet<u32>,
     latest: BTreeMap<u32, u32>,
 }
 
-/// Whether serial `a` was handed out after `b`. They may wrap in a very long recording.
+/// Returns whether serial `a` was assigned after `b`. Serials may wrap in a very long recording.
 fn is_newer(a: u32, b: u32) -> bool {
     a != b && a.wrapping_sub(b) < u32::MAX / 2
 }
 
 impl Census {
-    /// Of the threads that have slots; `is_alive` tells whether there is a thread with this id now.
+    /// Takes a census of the threads that have slots; `is_alive` returns whether a thread with this ID exists now.
     pub fn take(shared: &Shared, is_alive: impl Fn(u32) -> bool) -> Self {
         let mut latest = BTreeMap::new();
         for s in shared.used_slots() {
@@ -32,22 +32,22 @@ impl Census {
         Self { alive, latest }
     }
 
-    /// Whether the thread with this id and serial has ended.
+    /// Returns whether the thread with this ID and serial has ended.
     pub fn has_ended(&self, tid: u32, serial: u32, is_alive: impl Fn(u32) -> bool) -> bool {
         match self.latest.get(&tid) {
             Some(l) if *l == serial => !self.alive.contains(&tid),
-            // Another thread has the id now, or had it before this one came, after the census.
+            // Either another thread has the ID now, or it had the ID before this thread started, after the census.
             Some(l) => is_newer(*l, serial),
             None => !is_alive(tid),
         }
     }
 
-    /// Marks the slots of threads that have ended, so that new threads can take them; whether there were any.
+    /// Marks the slots of threads that have ended, so that new threads can take them; returns whether there were any.
     pub fn free_slots(&self, shared: &Shared) -> bool {
         let mut any = false;
         for s in shared.used_slots() {
             let Some(owner) = slots::owner(s) else { continue };
-            // One that is not in the census came after it.
+            // A thread that is not in the census started after it.
             if self.has_ended(owner.tid, owner.serial, |_| true) {
                 any |= slots::mark_dead(s, owner);
             }

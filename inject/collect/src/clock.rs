@@ -1,4 +1,4 @@
-//! The recording's clock, as the hook reads it.
+//! Reads the recording's clock, as the hook does.
 
 use prof_trace::shared::{Shared, clock};
 use std::sync::atomic::Ordering::Relaxed;
@@ -8,18 +8,18 @@ use std::sync::atomic::Ordering::Relaxed;
 pub struct Clock {
     counter: bool,
     ticks_per_sec: u64,
-    /// Added to the counter (see `epochs.rs`).
+    /// Offset that is added to the counter (see `epochs.rs`).
     offset: u64,
 }
 
 impl Clock {
-    /// The clock that the control page names.
+    /// Returns the clock that the control page names.
     pub fn of(shared: &Shared) -> Self {
         let c = shared.control();
         Self::new(c.clock.load(Relaxed), c.ticks_per_sec)
     }
 
-    /// The same from what the control page says.
+    /// Creates the clock from the fields of the control page.
     pub(crate) fn new(source: u32, ticks_per_sec: u64) -> Self {
         Self {
             counter: clock::is_counter(source),
@@ -28,43 +28,44 @@ impl Clock {
         }
     }
 
-    /// The same with so much added.
+    /// Returns the clock with this offset.
     pub(crate) fn with(self, offset: u64) -> Self {
         Self { offset, ..self }
     }
 
-    /// `CLOCK_MONOTONIC`.
+    /// Returns a clock that reads `CLOCK_MONOTONIC`.
     #[cfg(test)]
     pub(crate) fn monotonic() -> Self {
         Self { counter: false, ticks_per_sec: 1_000_000_000, offset: 0 }
     }
 
-    /// Now.
+    /// Returns the present time in ticks.
     pub fn now(&self) -> u64 {
         let now = if self.counter { prof_arch::native::capture::counter() } else { monotonic_ns() };
         now.wrapping_add(self.offset)
     }
 
-    /// Ticks by which the hook's times may be too early that say so; 0: none does.
+    /// Returns the upper bound, in ticks, on how early an unordered (odd) timestamp of the hook can be; 0: there are
+    /// none.
     pub fn early(&self) -> u64 {
         let marked = self.counter && prof_arch::native::capture::LOADS_IN_ORDER;
         if marked { (self.ticks_per_sec * LOAD_NS / 1_000_000_000).max(1) } else { 0 }
     }
 
-    /// Ticks in a second.
+    /// Returns the frequency in ticks per second.
     pub fn ticks_per_sec(&self) -> u64 {
         self.ticks_per_sec
     }
 }
 
-/// The longest that a load takes which finds nothing in any cache, in ns, with a good margin: the hook's
-/// unordered readings of the counter are not earlier than that (see `Target::early`).
+/// Longest time of a load that misses all caches, in nanoseconds, with a good margin: the hook's unordered readings of
+/// the counter are not earlier than that (see `Target::early`).
 const LOAD_NS: u64 = 2000;
 
-/// `CLOCK_MONOTONIC` in nanoseconds.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds.
 pub(crate) fn monotonic_ns() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `t` is a valid place for the result.
+    // SAFETY: the kernel writes the result to `t`, which is a valid `timespec`.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }

@@ -1,4 +1,4 @@
-//! The loop.
+//! The collector's loop.
 
 use crate::Error;
 use crate::clock::Clock;
@@ -25,50 +25,50 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
-/// Once a second: the target's size, counters, names, who is alive.
+/// Interval of slow tasks: the target's size, counters, names, and which threads are alive.
 const SECOND: Duration = Duration::from_secs(1);
-/// The shortest and the longest sleep between two passes.
+/// Shortest and longest sleep between two passes.
 const SLEEP: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(50));
-/// New bytes per pass that sleeping aims at.
+/// Number of new bytes per pass that the length of the sleep aims at.
 const PER_PASS: u64 = 512 << 10;
-/// The same, when segments or slots run out.
+/// Interval of the slow tasks when segments or slots run out.
 const SHORT_SECOND: Duration = Duration::from_millis(50);
-/// How long to wait for the first look at the target's mappings.
+/// Longest wait for the first look at the target's mappings.
 const FIRST_LOOK: Duration = Duration::from_millis(250);
-/// How long a process whose memory is gone may take to end; if it does not, it has called exec.
+/// Time that a process whose memory is gone may take to end; if it still runs then, it has called exec.
 const GONE_WAIT: Duration = Duration::from_millis(200);
-/// New threads after which it is time to look for ended ones.
+/// Number of new threads after which ended threads are looked for.
 const MANY_THREADS: usize = 1024;
-/// Stacks are looked for again when a thread appears, but not more often than this.
+/// Shortest interval between two searches for stacks, which are due when a thread appears.
 const STACKS_EVERY: Duration = Duration::from_millis(50);
-/// The target's workers are looked for after a second, two, four, and so on up to this.
+/// Longest interval between two searches for the target's workers; the first ones are a second, two, four ... apart.
 const FAMILY_GAP: Duration = Duration::from_secs(30);
 /// A list of mappings that takes longer than this to read is not read every second.
 const SLOW_MAPS: Duration = Duration::from_millis(20);
 
-/// How a recording came to its end.
+/// The result of a finished recording.
 #[derive(Debug)]
 pub struct Ended {
-    /// See [`End::reason`].
+    /// Why the recording ended, see [`End::reason`].
     pub reason: String,
-    /// Why the recording could not be written to its end.
+    /// The error that kept the recording from being completed.
     pub failure: Option<std::io::Error>,
-    /// Events in the recording.
+    /// Number of recorded events.
     pub events: u64,
-    /// Bytes of the recording.
+    /// Length of the recording in bytes.
     pub bytes: u64,
-    /// The target has ended, and another process still has its memory.
+    /// The target has ended, but another process shares its memory, which still exists.
     pub memory_lives: bool,
 }
 
-/// What has become of the mapping of the ring in the target.
+/// State of the ring's mapping in the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Memory {
-    /// Nothing.
+    /// The ring is mapped.
     There,
-    /// The program that was recorded is gone, or another runs in its process.
+    /// The recorded program is gone, or the process has called exec.
     Gone,
-    /// Somebody has taken prof out of it.
+    /// Another process has removed prof from the target.
     Unmapped,
 }
 
@@ -96,7 +96,7 @@ pub struct Collector {
     family_gap: Duration,
     maps_took: Duration,
     sleep: Duration,
-    /// How many seccomp filters the target had when the hook was told what it may call.
+    /// Number of the target's seccomp filters when the hook was told which system calls it may make.
     filters: u32,
     failed: bool,
     short: bool,
@@ -104,11 +104,11 @@ pub struct Collector {
     on_failure: Option<Callback>,
     heart: Heart,
     counted: Checked,
-    /// Events of the recording before it was continued are not counted here.
+    /// The recording was continued, so counts do not include its earlier events.
     continued: bool,
 }
 
-/// Something to be called once.
+/// A function to be called once.
 struct Callback(Box<dyn FnOnce() + Send>);
 
 impl std::fmt::Debug for Callback {
@@ -117,7 +117,7 @@ impl std::fmt::Debug for Callback {
     }
 }
 
-/// Where prof's memory is in the target, with its length.
+/// Returns address and length of prof's mappings in the target.
 fn areas(shared: &Shared) -> impl Iterator<Item = (u64, u64)> {
     let c = shared.control();
     let ring = std::iter::once((c.ring_addr, c.ring_len));
@@ -125,7 +125,7 @@ fn areas(shared: &Shared) -> impl Iterator<Item = (u64, u64)> {
     ring.chain(others.map(|a| (a.addr, a.len))).filter(|a| a.1 > 0)
 }
 
-/// Whether another malloc than glibc's is recorded.
+/// Returns whether a malloc other than glibc's is recorded.
 fn has_other_allocator(shared: &Shared) -> bool {
     let n = (shared.control().functions.load(Relaxed) as usize).min(FUNCTIONS);
     let mut all = (0..n).filter_map(|i| shared.function(i));
@@ -133,22 +133,22 @@ fn has_other_allocator(shared: &Shared) -> bool {
 }
 
 impl Collector {
-    /// Pages resident, and pages of address space, both without those that are prof's.
+    /// Returns the target's resident pages and pages of address space, both without prof's own.
     fn pages(&self) -> (u64, u64) {
         let c = self.shared.control();
         let (rss, vss) = self.target.pages();
-        // While prof's memory goes, it can't be told how much of it is still there.
+        // While prof's memory is being removed, its size in the target is not known.
         if matches!(c.state.load(Acquire), state::DETACHED | state::DETACHING) || vss == 0 {
             return (0, 0);
         }
-        // SAFETY: no pointers.
+        // SAFETY: `sysconf` takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
         let (mut ours, mut there) = (0u64, 0u64);
         let geometry = self.shared.geometry();
         let more = self.shared.has_more_threads();
         for (addr, len) in areas(&self.shared) {
             ours = ours.saturating_add(len / page);
-            // What the target claims of it is no reason to look at more than there can be.
+            // The lengths in the control page are untrusted: look at no more pages than prof can have there.
             let parts = match addr == c.ring_addr {
                 true => geometry.in_use(more, self.drain.reached()),
                 false => [0..geometry.size(), 0..0],
@@ -162,8 +162,8 @@ impl Collector {
         (without(rss, there), without(vss, ours))
     }
 
-    /// For process `pid`, appending to `file`, which ends with a whole chunk. Tells the hook of the
-    /// stacks, and from now on that somebody collects.
+    /// Creates the collector of process `pid`, which appends to `file`; that must end with a whole chunk. Publishes the
+    /// stacks to the hook, and the heartbeat from now on.
     ///
     /// # Errors
     /// If the process is gone.
@@ -213,19 +213,18 @@ impl Collector {
         Ok(all)
     }
 
-    /// Has `f` called at the first error in writing, when recording has become pointless.
+    /// Sets a function that is called at the first error in writing, which makes recording pointless.
     pub fn on_failure(&mut self, f: impl FnOnce() + Send + 'static) {
         self.on_failure = Some(Callback(Box::new(f)));
     }
 
-    /// How events are compressed, when there is time for it; not at all without this call.
+    /// Sets the compression of events, which is applied when there is time for it. The default is none.
     pub fn set_compress(&mut self, how: Compress) {
         self.out.set_compress(how);
     }
 
-    /// Looks at the target's memory as it is before anything is recorded: what is resident now can't be
-    /// what recorded blocks have left behind. A process so large that the kernel takes long to answer is not
-    /// waited for.
+    /// Reads the target's memory statistics before anything is recorded: recorded blocks can't account for what is
+    /// resident now. If the kernel takes long to answer, as for a very large process, this does not wait.
     pub fn look_before(&mut self) {
         self.look_at_process();
         self.look_at_memory(false);
@@ -233,9 +232,9 @@ impl Collector {
         self.look_at_memory(false);
     }
 
-    /// Continues a recording that has this last pass, so many toggles, and this offset of its last epoch.
+    /// Continues a recording, given its last pass, its number of toggles, and the offset of its last epoch.
     pub(crate) fn continue_from(&mut self, last: Option<&Pass>, toggles: u64, offset: u64) {
-        // What it had at the attach is not known.
+        // The number of filters at the attach is not known.
         self.filters = 0;
         self.pass = last.map_or(0, |p| p.number + 1);
         self.toggles = toggles;
@@ -247,7 +246,7 @@ impl Collector {
         (&mut self.drain, &mut self.tree)
     }
 
-    /// Collects until the target has ended, was detached from, or `stop` is set.
+    /// Collects until the target has ended, prof has detached, or `stop` is set.
     pub fn run(&mut self, stop: &AtomicBool) -> Ended {
         self.look_at_memory(false);
         loop {
@@ -265,7 +264,7 @@ impl Collector {
                 false => Memory::There,
             };
             let sleep = if busy { Duration::ZERO } else { self.sleep };
-            // Who has memory again runs another program, which may end in the time that is waited.
+            // A process that has memory again runs another program, which may end during the wait.
             let is_exec = memory == Memory::Gone && !self.target.is_ending();
             if self.target.wait(if memory == Memory::Gone { GONE_WAIT } else { sleep }) {
                 let how = if is_exec { "exec".into() } else { self.target.how_it_ended() };
@@ -281,25 +280,25 @@ impl Collector {
         }
     }
 
-    /// Nobody will collect any more.
+    /// Switches recording off, as nobody will collect any more, and finishes.
     fn stop(&mut self) -> Ended {
         if let Some(mem) = self.target.mem() {
             let _ = switch_off(mem, &self.shared);
-            // Threads that had seen the flag still on finish their events.
+            // Threads that have already seen the flag on finish their events.
             std::thread::sleep(Duration::from_millis(5));
         }
         self.finish("stopped")
     }
 
-    /// Whether it is time for what is done once a second. Sooner, if segments or slots run out,
-    /// which those of ended threads may help with.
+    /// Returns whether the slow tasks are due. They are due earlier if segments or slots run out, as they free those of
+    /// ended threads.
     fn is_due(&mut self) -> bool {
-        // Of tens of thousands of threads it takes a while to ask which are alive.
+        // With tens of thousands of threads it takes long to find out which are alive.
         let gap = if self.short { SHORT_SECOND } else { SECOND };
         self.second.elapsed() >= gap.max(self.second_took * 8)
     }
 
-    /// One look at everything; true if the ring is filling so fast that there is no time to sleep.
+    /// Makes one pass over the ring; returns true if the ring fills so fast that there is no time to sleep.
     pub fn pass(&mut self, always: bool) -> bool {
         let (raw, ticks, clock_ns) = self.epochs.look();
         self.heart.beat(raw);
@@ -315,8 +314,8 @@ impl Collector {
         let Self { shared, drain, threads, tree, modules, maps, target, out, epochs, .. } = self;
         modules.discover(shared);
         let new_modules = modules.has_new();
-        // The pass stands before its events, and is written if there are any: at the first write
-        // within the pass, or at its end.
+        // The pass record must precede its events, but is only written if there are any: at the first write within the
+        // pass, or at its end.
         let mut first = true;
         let mut describe = |threads: &mut Threads, tree: &mut Tree, out: &mut Output| {
             if std::mem::take(&mut first) {
@@ -354,8 +353,8 @@ impl Collector {
         new > (first * SEGMENT_SIZE / 16) as u64
     }
 
-    /// Has as many segments beside the first ones used as threads hold open, and some for those to come; `used`
-    /// are in use.
+    /// Adds as many segments to the first ones as threads hold open, and some for threads to come; `used` is the number
+    /// in use.
     fn lend(&mut self, used: usize) {
         let (first, now) = self.shared.segments_now();
         let all = self.shared.geometry().segments();
@@ -363,7 +362,7 @@ impl Collector {
             return;
         }
         let open = self.drain.open;
-        // Few threads leave the ring as it was asked for.
+        // With few threads, the ring keeps the size that was asked for.
         let more = if open < first / 4 { 0 } else { 2 * open };
         let more = more.max(used.saturating_sub(first)).next_multiple_of(64).min(all - first);
         if first + more != now {
@@ -371,7 +370,7 @@ impl Collector {
         }
     }
 
-    /// Chooses how long to sleep from what the last sleep brought, in bytes, and what room is left.
+    /// Adapts the sleep to the new bytes that the last sleep brought, and to the room that is left.
     fn adapt(&mut self, new: u64, room: u64) {
         // At a gigabyte per second the room must not fill up in one sleep.
         let longest = SLEEP.1.min(Duration::from_nanos(room)).max(SLEEP.0 * 4);
@@ -379,7 +378,7 @@ impl Collector {
         self.sleep = self.sleep.clamp(SLEEP.0, longest);
     }
 
-    /// Says that the counter has gone back, in the recording and to whoever runs this.
+    /// Reports, in the recording and in the log, that the counter has gone back.
     fn put_epochs(&mut self) {
         let per_sec = self.epochs.clock().ticks_per_sec() as f64;
         for e in self.epochs.begun() {
@@ -399,7 +398,7 @@ impl Collector {
         }
         while self.toggles < n {
             let t = &c.toggles[self.toggles as usize % TOGGLES];
-            // 0: the signal handler has counted it and not yet written it.
+            // 0: the signal handler has reserved the entry and not written it yet.
             let ticks = t.time.swap(0, Acquire);
             if ticks == 0 {
                 break;
@@ -415,7 +414,7 @@ impl Collector {
         self.threads.processes().map(Watched::filters).max().unwrap_or(0)
     }
 
-    /// What needs no haste: names, who is alive, counters, the target's size and mappings.
+    /// Runs the slow tasks: names, living threads, counters, the target's size and mappings.
     pub fn every_second(&mut self) -> Memory {
         let began = Instant::now();
         self.born = 0;
@@ -424,9 +423,9 @@ impl Collector {
         } else {
             self.look_at_maps()
         };
-        // The hook sees the usual ways to get a filter, while it is on.
+        // The hook itself notices the usual ways to install a filter, while it is on.
         let flags = &self.shared.control().flags;
-        // Of another filter than those that prof has seen nothing is known.
+        // Nothing is known of filters beyond those that prof has examined.
         let calls = flags::SYSCALLS | flags::MASKS;
         let may = flags.load(Relaxed) & calls;
         let known = if may & flags::SYSCALLS != 0 { 0 } else { self.filters };
@@ -453,7 +452,8 @@ impl Collector {
         there
     }
 
-    /// Asks the kernel what is resident, where: seldom, and not waiting for it, unless the recording ends.
+    /// Reads the resident memory of each mapping from the kernel. It does so rarely, and on another thread unless the
+    /// recording ends.
     fn look_at_memory(&mut self, now: bool) {
         let shared = self.shared;
         let known = || Known {
@@ -470,7 +470,7 @@ impl Collector {
         }
     }
 
-    /// What the kernel says of the target beside its mappings: each second, its workers less often.
+    /// Reads the kernel's figures of the process each second, and those of its workers less often.
     fn look_at_process(&mut self) {
         let state = self.shared.control().state.load(Acquire);
         if matches!(state, state::DETACHED | state::DETACHING) {
@@ -494,7 +494,7 @@ impl Collector {
         self.out.put(kind::PROCESS, &p.encode());
     }
 
-    /// Reads the mappings and tells the hook of stacks.
+    /// Reads the mappings, and publishes the stacks to the hook.
     fn look_at_maps(&mut self) -> Memory {
         let began = Instant::now();
         let Some(maps) = &mut self.maps else { return Memory::There };
@@ -517,7 +517,7 @@ impl Collector {
         self.out.put(kind::COUNTERS, &t.encode());
     }
 
-    /// What the hook has counted so far, as far as it is believed, and what was found here.
+    /// Returns the hook's counters, as far as they are plausible, and the collector's own.
     pub fn counters(&mut self) -> Counters {
         let mut t = self.counted.totals(&self.shared);
         t.lost = t.lost.saturating_add(self.out.lost());
@@ -526,8 +526,8 @@ impl Collector {
         t
     }
 
-    /// At the first error in writing, recording is switched off in the target. Draining goes on, so
-    /// that no thread there waits for a free segment.
+    /// Switches recording off in the target at the first error in writing. Draining goes on, so that no thread of the
+    /// target waits for a free segment.
     fn check_writing(&mut self) {
         let Some(e) = self.out.failure() else { return };
         if !self.failed {
@@ -537,20 +537,20 @@ impl Collector {
             }
             log::error!("cannot write the recording: {e}; recording is switched off");
         }
-        // Each time: a signal may have switched it on again.
+        // Repeat this each time, as a signal may have switched recording on again.
         if let Some(mem) = self.target.mem() {
             let _ = switch_off(mem, &self.shared);
         }
     }
 
-    /// Whether the recording can't be written any more.
+    /// Returns whether the recording can't be written any more.
     pub fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// Reads what is left, and writes the end.
+    /// Reads the rest of the ring, and writes the end.
     pub fn finish(&mut self, reason: &str) -> Ended {
-        // Twice: the first pass may leave a segment to the second (see `Drain::pass`).
+        // Two passes, as the first may leave a segment to the second (see `Drain::pass`).
         self.pass(false);
         self.look_at_memory(true);
         self.pass(true);
@@ -559,7 +559,7 @@ impl Collector {
         self.drain.flush(&self.shared, &mut self.out);
         let mut t = self.counters();
         if !self.continued {
-            // The hook has written them, and they were not there to be read.
+            // The hook has counted these events, but they could not be read.
             let unread = t.events.saturating_sub(self.drain.events);
             t.lost = t.lost.saturating_add(unread);
         }
@@ -578,7 +578,7 @@ impl Collector {
     }
 }
 
-/// Tells the hook that the collector is alive, also while a write to a slow disk holds it up.
+/// Updates the heartbeat that tells the hook that the collector is alive, even while a write to a slow disk blocks it.
 #[derive(Debug)]
 struct Heart {
     shared: Shared,

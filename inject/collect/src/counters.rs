@@ -1,5 +1,4 @@
-//! The hook's counters, added up. They stand in memory that the target can write to, so none is believed
-//! that can't be true.
+//! Sums up the hook's counters. They are in memory that the target can write to, so implausible values are ignored.
 
 use prof_trace::records::Counters;
 use prof_trace::shared::{FUNCTIONS, Shared, Slot};
@@ -7,31 +6,31 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Adds up what the hook has counted so far, without what it can't have counted.
+/// Returns the sums of the hook's counters, without implausible values.
 pub fn totals(shared: &Shared) -> Counters {
     Checked::default().totals(shared)
 }
 
-/// What a thread's slot has counted, as far as it is believed.
+/// The plausible counts of one thread's slot.
 #[derive(Debug, Default)]
 struct Seen {
     counts: [u64; 6],
     calls: Vec<u64>,
-    /// Something of it made no sense; nothing more of it is believed.
+    /// A count was implausible; further counts of the slot are ignored.
     doubtful: bool,
 }
 
-/// The counters as they were last, which they only exceed.
+/// The latest counts, which may only grow.
 #[derive(Debug, Default)]
 pub struct Checked {
     slots: HashMap<usize, Seen>,
     no_slot: Seen,
 }
 
-/// No counter counts faster than once a nanosecond, nor from before the machine was started.
+/// Returns the greatest plausible count: one per nanosecond since the machine was started.
 fn most() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `t` is a valid place for the result.
+    // SAFETY: the kernel writes the result to `t`, which is a valid `timespec`.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut t) };
     let s = u64::try_from(t.tv_sec).unwrap_or(0);
     s.saturating_add(1).saturating_mul(1_000_000_000)
@@ -55,7 +54,7 @@ impl Seen {
 }
 
 impl Checked {
-    /// Adds up what the hook has counted so far.
+    /// Returns the sums of the hook's counters, without implausible values.
     pub fn totals(&mut self, shared: &Shared) -> Counters {
         let c = shared.control();
         let most = most();

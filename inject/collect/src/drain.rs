@@ -1,4 +1,4 @@
-//! Reading the segments.
+//! Reads the segments of the ring.
 
 use crate::epochs::Epochs;
 use crate::output::Output;
@@ -9,54 +9,54 @@ use prof_trace::pack::Packer;
 use prof_trace::ring::{self, View};
 use prof_trace::shared::{SEGMENT_SIZE, Shared};
 
-/// When more than this part of the segments waits to be read, events are not compressed.
+/// If more than one of this many parts of the segments waits to be read, events are not compressed.
 const HURRY: usize = 2;
 
-/// How far a segment has been read.
+/// Read progress of a segment.
 #[derive(Debug, Default)]
 struct Progress {
-    /// Whose it is; 0 and 0 with nothing drained: nobody's.
+    /// Serial of its thread and number in that thread's sequence; both 0 if no thread has it.
     serial: u32,
     seq: u64,
     drained: u32,
     codec: Codec,
-    /// The stack nodes that it has defined.
+    /// The stack nodes that the segment has defined.
     names: Names,
-    /// Encoding state of its events in the recording.
+    /// Encoder state of its events in the recording.
     out: Codec,
-    /// It holds what is no event; nothing more is taken from it.
+    /// The segment contains something that is not an event; nothing more is read from it.
     bad: bool,
-    /// Its thread has ended: when this was noticed, all there will be was committed.
+    /// Its thread has ended. All its events had been committed when this was noticed.
     dying: bool,
-    /// What is added to its times; nothing was read of it where that is not known.
+    /// Offset that is added to its times; `None` until its first event is read.
     offset: Option<u64>,
 }
 
-/// Reads what threads have committed, and gives segments back.
+/// Reads committed events, and returns the segments to the ring.
 #[derive(Debug)]
 pub struct Drain {
     segments: Vec<Progress>,
-    /// Of segments that were read: what names a segment's nodes should be in the processor's cache.
+    /// Node tables of segments that were read, which are used again as they are likely in the processor's cache.
     spare: Vec<Names>,
     views: Vec<View>,
     copy: Vec<u8>,
     recorded: Vec<u8>,
     read: Vec<usize>,
     pass: u64,
-    /// Segments that threads were writing to at the last look.
+    /// Number of segments that threads were writing to at the last look.
     pub open: usize,
-    /// Bytes that were no events.
+    /// Number of bytes that were not events.
     pub damaged: u64,
-    /// Bytes that were.
+    /// Number of bytes of events.
     pub bytes: u64,
-    /// Events.
+    /// Number of events.
     pub events: u64,
-    /// Events whose stack was cut here (see [`crate::tree::Node::is_cut`]).
+    /// Number of events whose stack was cut by the collector (see [`crate::tree::Node::is_cut`]).
     pub truncated: u64,
 }
 
 impl Drain {
-    /// Nothing read yet.
+    /// Creates a reader for a ring from which nothing was read.
     pub fn new(shared: &Shared) -> Self {
         let n = shared.segments_now().0;
         Self {
@@ -75,10 +75,10 @@ impl Drain {
         }
     }
 
-    /// Goes through all segments in use, each thread's in their order; returns how many there were.
+    /// Reads all segments in use, each thread's in their order; returns the number of segments.
     ///
-    /// A segment may be missed that was taken behind our back, while its successor is seen. Then
-    /// the successor waits for the next pass, which sees both.
+    /// The look at the segments may miss one that was taken meanwhile, but see its successor. Then the successor waits
+    /// for the next pass, which sees both.
     pub fn pass(
         &mut self,
         shared: &Shared,
@@ -91,13 +91,13 @@ impl Drain {
         self.pass += 1;
         self.look(shared);
         let views = std::mem::take(&mut self.views);
-        // Of those that threads hold nearly all may be read already.
+        // Only closed segments count: those that threads hold may have been read nearly to their end.
         self.open = views.iter().filter(|v| !v.closed).count();
         out.set_hurry(views.len() - self.open > shared.segments_now().0 / HURRY);
         for group in views.chunk_by(|a, b| a.serial == b.serial) {
             for v in group {
                 let t = threads.seen(v.serial, v.tid);
-                // Still missing after a whole pass: it never was, or is lost.
+                // A segment still missing after a whole pass never existed, or is lost.
                 if v.seq > t.next && t.gap != (self.pass - 1, t.next) {
                     t.gap = (self.pass, t.next);
                     break;
@@ -115,7 +115,7 @@ impl Drain {
         used
     }
 
-    /// Writes, and only then gives back what has been written.
+    /// Writes the recording, and only then returns the segments that were read to the ring.
     pub fn flush(&mut self, shared: &Shared, out: &mut Output) {
         out.flush();
         for index in self.read.drain(..) {
@@ -143,7 +143,7 @@ impl Drain {
         self.views.sort_unstable_by_key(|v| (v.serial, v.seq));
     }
 
-    /// Reads what is new in one segment. True if that was its end.
+    /// Reads the new events of a segment. Returns true if the segment is finished.
     fn segment(
         &mut self,
         shared: &Shared,
@@ -152,7 +152,7 @@ impl Drain {
         out: &mut Output,
         epochs: &mut Epochs,
     ) -> bool {
-        // Looked at again: if a successor was seen, this one is seen closed and whole now.
+        // Look again: if a successor was seen, this segment is closed and complete by now.
         let Some(v) = ring::view(shared, seen.index) else { return false };
         let p = &mut self.segments[v.index];
         if (v.serial, v.seq) != (seen.serial, seen.seq) {
@@ -207,7 +207,7 @@ impl Drain {
         end
     }
 
-    /// Has the segment be read from `drained` on, where one of its events ends.
+    /// Makes reading of the segment begin at byte `drained`, which must be the end of an event.
     pub fn begin_at(&mut self, shared: &Shared, tree: &mut Tree, v: &View, drained: usize) {
         if v.index >= self.segments.len() {
             self.segments.resize_with(v.index + 1, Progress::default);
@@ -220,30 +220,30 @@ impl Drain {
         p.drained = done.bytes as u32;
     }
 
-    /// Segments up to the last one that was ever seen in use.
+    /// Returns the number of segments up to the last one that was ever seen in use.
     pub fn reached(&self) -> usize {
         self.segments.len()
     }
 
-    /// Marks the active segments of threads that `gone` tells to have ended.
+    /// Marks the active segments of threads that have ended according to `gone`.
     pub fn mark_dead(&mut self, shared: &Shared, mut gone: impl FnMut(&View) -> bool) {
         self.look(shared);
         for v in self.views.iter().filter(|v| !v.closed) {
             let p = &mut self.segments[v.index];
-            // Not before it has been read once: then it is known whose it is.
+            // Only after the first read is it known which thread the segment belongs to.
             if (p.serial, p.seq) == (v.serial, v.seq) && gone(v) {
                 p.dying = true;
             }
         }
     }
 
-    /// Whether a thread with this serial has a segment in use (as of the last look).
+    /// Returns the serials of the threads with a segment in use, as of the last look.
     pub fn serials(&self) -> impl Iterator<Item = u32> + '_ {
         self.views.iter().map(|v| v.serial)
     }
 }
 
-/// The time of the first event of a segment that begins so.
+/// Returns the time of the first event, given the first bytes of a segment.
 fn first_time(bytes: &[u8]) -> Option<u64> {
     let (mut codec, mut at) = (Codec::default(), 0);
     loop {
@@ -258,7 +258,7 @@ fn first_time(bytes: &[u8]) -> Option<u64> {
     }
 }
 
-/// What was translated.
+/// Numbers of what was translated.
 #[derive(Clone, Copy, Debug, Default)]
 struct Translated {
     events: u32,
@@ -267,7 +267,7 @@ struct Translated {
 }
 
 impl Progress {
-    /// Another segment begins here.
+    /// Starts to read another segment in this place.
     fn start(&mut self, serial: u32, seq: u64, spare: &mut Vec<Names>) {
         let names = spare.pop().unwrap_or_default();
         *self = Self { serial, seq, names, ..Self::default() };
@@ -287,8 +287,8 @@ impl Progress {
         done
     }
 
-    /// Gives the events at the front of `bytes` to `to`, with the stack nodes that they have in the
-    /// recording, until it answers false: what it was given then can't be an event.
+    /// Passes the events at the front of `bytes` to `to`, with the recording's stack nodes, until that returns false:
+    /// what it refuses can't be an event.
     #[inline(always)]
     fn translate(
         &mut self,
@@ -309,15 +309,15 @@ impl Progress {
     }
 }
 
-/// Events on their way from a segment to a recording.
+/// Translates the events of a segment for a recording.
 struct Translation<'a, V> {
     shared: &'a Shared,
     tree: &'a mut Tree,
     names: &'a mut Names,
     to: &'a mut V,
-    /// The last stack node.
+    /// Stack node of the last event.
     node: u32,
-    /// See [`Progress::offset`].
+    /// Offset of the times, see [`Progress::offset`].
     offset: u64,
     events: u32,
     truncated: u32,
@@ -358,7 +358,7 @@ impl<V: Visit> Visit for Translation<'_, V> {
         let mut node = node;
         if node != 0 {
             node = self.name(node);
-            // As the encoding does: a free without a stack leaves the last one.
+            // As in the encoding, a free without a stack keeps the last node.
             self.node = if node == 0 { self.node } else { node };
         }
         let taken = self.to.free(time.wrapping_add(self.offset), addr, node);
@@ -375,7 +375,7 @@ impl<V: Visit> Visit for Translation<'_, V> {
     }
 }
 
-/// Takes events and does nothing with them.
+/// Discards events.
 struct Nothing;
 
 impl Visit for Nothing {
@@ -396,20 +396,20 @@ impl Visit for Nothing {
     }
 }
 
-/// Writes events as they stand in a recording that is not packed.
+/// Writes events in the encoding of an unpacked recording.
 struct Plain<'a> {
     codec: Codec,
     to: &'a mut Vec<u8>,
 }
 
 impl Plain<'_> {
-    /// Appends what `write` writes; false if that is nothing.
+    /// Appends the bytes that `write` writes; returns false if there are none.
     #[inline(always)]
     fn put(&mut self, write: impl FnOnce(&mut Codec, *mut u8) -> usize) -> bool {
         self.to.reserve(MAX_EVENT);
         let at = self.to.spare_capacity_mut().as_mut_ptr().cast::<u8>();
         let n = write(&mut self.codec, at);
-        // SAFETY: MAX_EVENT bytes are reserved from `at`, of which `n` have been written.
+        // SAFETY: `reserve` made room for MAX_EVENT bytes from `at`, and `write` has initialised `n` of these.
         unsafe { self.to.set_len(self.to.len() + n) };
         n > 0
     }
@@ -422,20 +422,20 @@ impl Visit for Plain<'_> {
 
     #[inline(always)]
     fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool {
-        // SAFETY: `put` passes a place of MAX_EVENT bytes.
+        // SAFETY: `put` passes a pointer to MAX_EVENT writable bytes.
         self.put(|c, at| unsafe { c.put_alloc(at, time, addr, size, node) })
     }
 
     #[inline(always)]
     fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
-        // SAFETY: as above.
+        // SAFETY: `put` passes a pointer to MAX_EVENT writable bytes.
         self.put(|c, at| unsafe { c.put_free(at, time, addr, node) })
     }
 
     #[inline(always)]
     fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
         let [before, time] = times;
-        // SAFETY: as above.
+        // SAFETY: `put` passes a pointer to MAX_EVENT writable bytes.
         self.put(|c, at| unsafe { c.put_realloc(at, before, time, old, addr, size, node) })
     }
 }

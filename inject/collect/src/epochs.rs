@@ -1,44 +1,44 @@
-//! The recording's time, which goes on where the machine's counter goes back.
+//! Keeps the recording's time growing where the machine's counter goes back.
 //!
-//! A processor's counter may begin anew when the machine wakes up from a suspend, or be another one when it was
-//! moved to another host. Each such time begins an epoch: from then on something is added to the counter, so that
-//! times in the recording grow, as readers rely on. Of which epoch an event is says the first time of its segment,
-//! as the hook begins another segment when a thread's own times go back (`hook/src/clock.rs`).
+//! A processor's counter may restart when the machine wakes up from a suspend, or be another one after a migration to
+//! another host. Each such event begins an epoch: from then on an offset is added to the counter, so that times in the
+//! recording grow, as readers require. The first time of a segment tells the epoch of its events, as the hook begins
+//! another segment when a thread's own times go back (`hook/src/clock.rs`).
 
 use crate::clock::{Clock, monotonic_ns};
 use prof_trace::records::{Epoch, Pass};
 
-/// The part of a second that lies between the last time of an epoch and the first of the next, beside what
-/// has passed: where the counter stood still the kernel's clock need not have.
+/// One of this many parts of a second is added between the last time of an epoch and the first of the next, besides the
+/// elapsed time: the kernel's clock may have gone on while the counter stood still.
 const APART: u64 = 100;
-/// Counters of two processors differ by less than this part of a second.
+/// Counters of two processors differ by less than one of this many parts of a second.
 const SKEW: u64 = 1000;
 
-/// Raw times are those of the counter; recorded ones have the epoch's offset.
+/// Converts raw times, those of the counter, to recorded ones, which include the epoch's offset.
 #[derive(Debug)]
 pub struct Epochs {
     clock: Clock,
-    /// Added to the counter now, and in the epoch before.
+    /// Offset of the present epoch, and of the one before.
     offset: u64,
     before: Option<u64>,
-    /// The last look: counter and `CLOCK_MONOTONIC`.
+    /// The last reading: counter and `CLOCK_MONOTONIC`.
     last: Option<(u64, u64)>,
     begun: Vec<Epoch>,
 }
 
 impl Epochs {
-    /// The first epoch: nothing is added.
+    /// Begins with the first epoch, whose offset is 0.
     pub fn new(clock: Clock) -> Self {
         Self { clock, offset: 0, before: None, last: None, begun: Vec::new() }
     }
 
-    /// Goes on where another collector has left a recording.
+    /// Continues with the last pass and offset of another collector's recording.
     pub fn continue_from(&mut self, last: Option<&Pass>, offset: u64) {
         self.offset = offset;
         self.last = last.map(|p| (p.ticks.wrapping_sub(offset), p.clock_ns));
     }
 
-    /// The clock whose times are the recording's.
+    /// Returns the clock that reads recorded times.
     pub fn clock(&self) -> Clock {
         self.clock.with(self.offset)
     }
@@ -50,7 +50,7 @@ impl Epochs {
         (raw, raw.wrapping_add(self.offset), ns)
     }
 
-    /// Takes what the two clocks say.
+    /// Evaluates a reading of the two clocks; begins an epoch if the counter has gone back.
     fn looked(&mut self, raw: u64, ns: u64) {
         let per_sec = self.clock.ticks_per_sec();
         if let Some((last, last_ns)) = self.last
@@ -67,8 +67,8 @@ impl Epochs {
         self.last = Some((raw, ns));
     }
 
-    /// What to add to the times of a segment that begins with the raw time `first`. That it is of the epoch before
-    /// is plain where it is later than now.
+    /// Returns the offset of a segment that begins with the raw time `first`. A time later than the present belongs to
+    /// the epoch before.
     pub fn offset_of(&mut self, first: u64) -> u64 {
         // The counter may have gone back since the pass began.
         let (raw, _, _) = self.look();
@@ -80,12 +80,12 @@ impl Epochs {
         self.before.filter(|_| later).unwrap_or(self.offset)
     }
 
-    /// The recorded time of a raw one.
+    /// Returns the recorded time of a raw one.
     pub fn recorded(&mut self, raw: u64) -> u64 {
         raw.wrapping_add(self.offset_of(raw))
     }
 
-    /// The epochs that have begun since the last call.
+    /// Returns the epochs that have begun since the last call.
     pub fn begun(&mut self) -> impl Iterator<Item = Epoch> + '_ {
         self.begun.drain(..)
     }
@@ -114,24 +114,24 @@ mod tests {
     fn times_go_on_where_the_counter_goes_back() {
         let mut e = epochs();
         e.looked(500 * SECOND, 7 * SECOND);
-        // Less than two processors may differ by is nothing.
+        // A difference that two processors may have does not count.
         e.looked(500 * SECOND - 1000, 7 * SECOND);
         assert_eq!(e.begun().count(), 0);
         e.looked(501 * SECOND, 8 * SECOND);
         assert_eq!(e.offset_at(499 * SECOND, 501 * SECOND), 0);
-        // A suspend: it begins anew, and half a second has passed.
+        // A suspend: the counter restarts, and half a second has passed.
         e.looked(2 * SECOND, 8 * SECOND + SECOND / 2);
         let begun: Vec<Epoch> = e.begun().collect();
         let now = 501 * SECOND + SECOND / 2 + SECOND / APART + 1;
         let (back, offset) = (499 * SECOND, now - 2 * SECOND);
         assert_eq!(begun, [Epoch { ticks: now, back, offset }]);
-        // A segment from before, and one from after it was noticed, or shortly before that.
+        // A segment from before the suspend, one from after it was noticed, and one from shortly before that.
         assert_eq!(e.offset_at(501 * SECOND + 7, 2 * SECOND), 0);
         assert_eq!(e.offset_at(3 * SECOND, 3 * SECOND), offset);
         let soon = 2 * SECOND - SECOND / 3;
         assert_eq!(e.offset_at(soon, 2 * SECOND), offset);
         assert!(soon + offset > 501 * SECOND);
-        // And once more.
+        // A second jump.
         e.looked(SECOND, 9 * SECOND);
         let again = e.begun().next().expect("another epoch");
         assert!(again.ticks > now && again.back == SECOND, "{again:?}");
@@ -146,7 +146,7 @@ mod tests {
         e.continue_from(Some(&pass), 890 * SECOND);
         e.looked(11 * SECOND, 6 * SECOND);
         assert_eq!((e.begun().count(), e.offset_at(0, 11 * SECOND)), (0, 890 * SECOND));
-        // The machine slept while nobody collected.
+        // The machine was suspended while no collector ran.
         e.looked(SECOND, 8 * SECOND);
         assert_eq!(e.begun().next().map(|b| b.ticks), Some(903 * SECOND + SECOND / APART + 1));
     }
@@ -158,7 +158,7 @@ mod tests {
         let (data, mut codec, mut at) = (shared.data(index).expect("data"), Codec::default(), 0);
         for time in times {
             assert!(at + MAX_EVENT <= prof_trace::shared::SEGMENT_SIZE);
-            // SAFETY: inside of the segment, which nobody else has.
+            // SAFETY: the write stays inside of the segment, by the assertion, and no other thread uses the segment.
             at += unsafe { codec.put_alloc(data.add(at), *time, 0x1000, 8, 0) };
         }
         ring::commit(shared.head(index).expect("a head"), at);
@@ -175,14 +175,14 @@ mod tests {
         let (mut tree, mut e) = (Tree::new(), epochs());
         let now = e.clock.now();
         let old = now + 1000 * SECOND;
-        // What the counter was when the last pass began, and events of that time.
+        // The counter when the last pass began, and events of that time.
         e.last = Some((old, monotonic_ns()));
         segment(&shared, 1, 1, &[old - 20, old + 30]);
         let mut pass = |drain: &mut Drain, e: &mut Epochs, out: &mut Output| {
             drain.pass(&shared, &mut threads, &mut tree, out, e, |_, _, _| {});
             drain.flush(&shared, out);
         };
-        // It has gone back by now: one of both threads has noticed, the other one was there before.
+        // The counter has gone back by now: one thread has noticed, the other still has a segment from before.
         segment(&shared, 1, 2, &[now, now + 5]);
         segment(&shared, 2, 1, &[old + 40]);
         segment(&shared, 2, 2, &[now + 9]);

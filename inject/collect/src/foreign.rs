@@ -1,4 +1,4 @@
-//! A look at a recording by another build of prof: what all builds say alike.
+//! Reads the state of a recording by another build of prof: the fields that all builds have in common.
 
 use crate::peek::{alive, heartbeat_age, name_and_module};
 use crate::ring_copy::unreadable;
@@ -14,12 +14,12 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// The most entries of a table that are read; the target may have written any number there.
+/// Greatest number of table entries that are read; the target may have written any number there.
 const MOST: u32 = 1 << 20;
-/// The longest entry, or text.
+/// Greatest length of an entry, or text.
 const LONGEST: usize = 64 << 10;
 
-/// The memory that the control page is at the beginning of, in the target.
+/// The target's memory that begins with the control page.
 struct Page {
     mem: File,
     addr: u64,
@@ -46,7 +46,7 @@ fn u64_at(entry: &[u8], at: u32) -> Option<u64> {
     entry.get(at as usize..)?.first_chunk().map(|b| u64::from_ne_bytes(*b))
 }
 
-/// Looks at process `pid`, which has the ring at `addr`; `None` if that is another's.
+/// Reads the state of process `pid`, which has a ring at `addr`; `None` if the ring is another process's.
 pub(crate) fn peek(pid: u32, addr: u64) -> Result<Option<Peek>, Error> {
     let mem = File::open(format!("{}/mem", proc_dir(pid)));
     let page = Page { mem: mem.map_err(Error::io("cannot open its memory"))?, addr };
@@ -87,7 +87,8 @@ pub(crate) fn peek(pid: u32, addr: u64) -> Result<Option<Peek>, Error> {
 
 fn read_header(page: &Page) -> std::io::Result<Box<Header>> {
     let mut b = Box::<Header>::new_uninit();
-    // SAFETY: all of the box's bytes, which get a value first; any will do, since all fields are integers.
+    // SAFETY: `write_bytes` initialises all bytes of the box, and only those are written to. Any values are valid, as
+    // all fields are integers.
     unsafe {
         b.as_mut_ptr().write_bytes(0, 1);
         let bytes =
@@ -112,7 +113,7 @@ fn counters(page: &Page, h: &Header) -> Counters {
     sum
 }
 
-/// Name and module of each hooked function that is recorded.
+/// Returns name and module of each hooked function that is recorded.
 fn functions(page: &Page, h: &Header) -> Vec<(String, String)> {
     let (table, f) = (&h.function_table, &h.function_fields);
     let count = h.functions.load(Relaxed).min(table.count).min(MOST) as usize;

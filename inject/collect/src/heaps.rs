@@ -1,4 +1,4 @@
-//! Whose anonymous memory is: an allocator's for certain, or that of nobody who is known.
+//! Assigns anonymous memory to allocators: certainly an allocator's, or of unknown origin.
 
 use crate::arenas::{Arenas, Look, Range};
 use crate::maps::Mapping;
@@ -6,11 +6,11 @@ use crate::pages::Pages;
 use prof_trace::records::{Memory, part_kind};
 use std::fs::File;
 
-/// The most parts that are listed.
+/// Greatest number of parts that are listed.
 const MOST: usize = 1 << 16;
 
-/// Memory of nobody known is looked at in pieces of so many bytes, which begin at multiples of it: allocators
-/// take memory in such, and others' memory may lie in the same mapping.
+/// Size and alignment of the pieces in which memory of unknown origin is counted: allocators take memory in such
+/// pieces, and other memory may lie in the same mapping.
 pub const PIECE: u64 = prof_trace::records::PIECE;
 
 /// A mapping that allocators may have taken memory from.
@@ -18,13 +18,13 @@ pub const PIECE: u64 = prof_trace::records::PIECE;
 pub struct Candidate {
     /// The mapping.
     pub map: Mapping,
-    /// It is what `brk` has made.
+    /// It is the heap that `brk` grows.
     pub brk: bool,
     /// Its resident bytes.
     pub rss: u64,
 }
 
-/// Puts what is known of these mappings into a record. `pieces`: other allocators than glibc's are recorded.
+/// Divides the mappings into parts, and adds these to a record. `pieces`: allocators other than glibc's are recorded.
 pub fn apart(
     all: &[Candidate],
     mem: Option<&File>,
@@ -55,7 +55,7 @@ pub fn apart(
     }
 }
 
-/// Parts of mappings, and the pages that are counted where a mapping has several.
+/// The list of parts, and the page tables to count pages of mappings with several parts.
 struct Parts<'a> {
     all: &'a mut Vec<u64>,
     pages: Option<&'a Pages>,
@@ -67,7 +67,7 @@ impl Parts<'_> {
         if start >= end {
             return;
         }
-        // As much of both is there: all, or nothing.
+        // Join parts if both are fully resident, or not at all.
         let joins = |&[from, to, was, k]: &[u64; 4]| {
             let alike = (was == 0) == (rss == 0) && full(from, to, was) && full(start, end, rss);
             to == start && k == kind && alike
@@ -84,7 +84,7 @@ impl Parts<'_> {
         self.pages.map_or(0, |p| p.count_as(start, end, false).resident)
     }
 
-    /// A mapping, of which some ranges are known.
+    /// Adds a mapping, in which some ranges are known.
     fn mapping(&mut self, c: &Candidate, known: &[Range], pieces: bool) {
         let (mut at, end) = (c.map.start, c.map.end);
         let mut left = c.rss;
@@ -100,7 +100,7 @@ impl Parts<'_> {
         self.unknown(at, end, &mut left, pieces, true);
     }
 
-    /// A range of which nothing is known; `last`: all that is left of the mapping's memory is in it.
+    /// Adds a range of unknown origin; `last`: it contains all that is left of the mapping's resident memory.
     fn unknown(&mut self, mut at: u64, end: u64, left: &mut u64, pieces: bool, last: bool) {
         while at < end {
             let next = if pieces && self.pages.is_some() {
@@ -126,7 +126,7 @@ mod tests {
         let page = Pages::new(File::open("/proc/self/pagemap").expect("pagemap")).page();
         let len = 64 * page;
         let at = crate::pages::tests::map(len as usize, libc::MAP_PRIVATE) as u64;
-        // SAFETY: inside of it.
+        // SAFETY: the 64 pages that are written to lie inside of the mapping.
         (0..64).for_each(|n| unsafe { (at as *mut u8).add(n * page as usize).write_volatile(1) });
         let pages = Pages::new(File::open("/proc/self/pagemap").expect("pagemap"));
         let map = parse_line(&format!("{at:x}-{:x} rw-p 0 00:00 0", at + len)).expect("line");
@@ -146,11 +146,11 @@ mod tests {
             of(24, 64, part_kind::UNKNOWN),
         ];
         assert_eq!(all, expected.concat());
-        // Pieces that are as full as each other are one again.
+        // Pieces that are equally full are joined.
         all.clear();
         Parts { all: &mut all, pages: Some(&pages) }.mapping(&c, &[], true);
         assert_eq!(all, of(0, 64, part_kind::UNKNOWN));
-        // SAFETY: nobody uses it any more.
+        // SAFETY: the mapping has this length, and is not used any more.
         unsafe { libc::munmap(at as *mut libc::c_void, len as usize) };
     }
 }

@@ -1,17 +1,16 @@
-//! The collector: drains the memory that a target shares with prof into a recording, and watches
-//! the target.
+//! The collector: drains the memory that a target shares with prof into a recording, and watches the target.
 //!
-//! The target is not trusted. Everything that is read from the shared memory is copied before it is
-//! looked at, bounded by prof's own geometry, and followed for a bounded number of steps, so that
-//! nothing a target writes there can crash the collector, hold it up, or make it grow.
+//! The target is not trusted. Everything that is read from the shared memory is copied before it is examined, bounded
+//! by prof's own geometry, and followed for a bounded number of steps, so that nothing a target writes there can crash
+//! the collector, block it, or make it grow.
 //!
-//! * [`Collector`]: the loop; [`Ended`]: how it came to its end;
+//! * [`Collector`]: the loop; [`Ended`]: its result;
 //! * [`Output`]: the recording, as a file that is valid at every moment;
 //! * [`create_recording`], [`write_prologue`]: its beginning;
 //! * [`map_ring`]: the shared memory, from its file descriptor;
-//! * [`Peek`]: what a recorded process says of its recording;
-//! * [`drain_orphan`]: what is left in the ring of a collector that died;
-//! * [`module_symbols`]: what is kept of a module's file.
+//! * [`Peek`]: the state of a process's recording, read from outside;
+//! * [`drain_orphan`]: saves the events that a dead collector left in the ring;
+//! * [`module_symbols`]: the build ID and the symbols of a module's file.
 
 mod arenas;
 mod census;
@@ -51,29 +50,29 @@ pub use target::{Watched, private, switch_off};
 
 use std::io;
 
-/// What can go wrong before a recording is under way.
+/// Why a recording could not begin or be continued.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The descriptor is no ring of this version of prof.
+    /// The mapping is not a ring of this version of prof.
     #[error("what is mapped as prof's memory there is damaged, or not prof's ({0})")]
     NotARing(&'static str),
-    /// The ring is of a build of prof with another layout.
+    /// The ring belongs to a build of prof with another layout.
     #[error(
         "its events are written as another version of prof writes them (layout {layout}), which this one can't read"
     )]
     OtherLayout {
-        /// Its layout.
+        /// Number of its layout.
         layout: u32,
-        /// Where it is in the target.
+        /// Address of the ring in the target.
         addr: u64,
     },
     /// The process has no ring.
     #[error("the process is not being recorded")]
     NoRing,
-    /// A file that is to be continued is no recording.
+    /// The file to continue is not a recording.
     #[error("{0} is no recording of this version of prof")]
     NotARecording(std::path::PathBuf),
-    /// A file that is to be continued is a recording of another process, or somebody else's file.
+    /// The file to continue is a recording of another process, or belongs to another user.
     #[error("{0} is not a recording of process {1} that may be continued; it is left as it is")]
     NotItsRecording(std::path::PathBuf, u32),
     /// The process is gone.
@@ -82,9 +81,9 @@ pub enum Error {
     /// The operating system refused something.
     #[error("{what}: {source}")]
     Io {
-        /// What was tried.
+        /// Description of the attempted operation.
         what: String,
-        /// What came of it.
+        /// The system's error.
         source: io::Error,
     },
 }

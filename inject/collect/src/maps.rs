@@ -1,4 +1,4 @@
-//! The target's mappings, and which of them are stacks.
+//! Reads the target's mappings, and finds the stacks among them.
 
 use crate::target::proc_dir;
 use prof_trace::shared::{STACKS, Shared};
@@ -6,7 +6,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::Instant;
 
-/// The longest list of mappings that is read.
+/// Greatest length of a list of mappings that is read.
 pub const MAX_TEXT: u64 = 64 << 20;
 
 /// One line of `/proc/PID/maps`.
@@ -14,21 +14,21 @@ pub const MAX_TEXT: u64 = 64 << 20;
 pub struct Mapping {
     /// First address.
     pub start: u64,
-    /// First address behind it.
+    /// First address behind its end.
     pub end: u64,
-    /// `rwxp` as the kernel prints it.
+    /// Permissions, such as `rwxp`, as the kernel prints them.
     pub perms: [u8; 4],
-    /// Offset in the file.
+    /// Offset in the mapped file, in bytes.
     pub offset: u64,
     /// Device, as `major:minor` in hexadecimal.
     pub device: String,
-    /// Inode; 0: no file.
+    /// Inode; 0 if no file is mapped.
     pub inode: u64,
-    /// Path or `[name]`; empty: none.
+    /// Path or `[name]`; empty if there is none.
     pub path: String,
 }
 
-/// Parses `/proc/PID/maps`; lines that are none are left out.
+/// Parses `/proc/PID/maps`; skips lines that are not valid.
 pub fn parse_maps(text: &[u8]) -> Vec<Mapping> {
     String::from_utf8_lossy(text).lines().filter_map(parse_line).collect()
 }
@@ -60,36 +60,36 @@ fn hex(word: &str) -> Option<u64> {
     u64::from_str_radix(word, 16).ok()
 }
 
-/// The kernel writes a newline in a path as `\012`.
+/// Reverses the kernel's escape of newlines in a path, `\012`.
 fn unescape(path: &str) -> String {
     path.replace("\\012", "\n")
 }
 
-/// `/proc/PID/maps`, held open: it stays with the memory of the program that ran when it was
-/// opened, and reads empty when that memory is gone, by exit or by exec.
+/// `/proc/PID/maps`, held open. The open file stays with the address space of the program that ran when it was opened,
+/// and reads empty when that is gone, by exit or exec.
 #[derive(Debug)]
 pub struct Maps {
     file: std::fs::File,
     text: Vec<u8>,
-    /// As of the last [`Maps::read`].
+    /// The mappings as of the last [`Maps::read`].
     pub all: Vec<Mapping>,
-    /// When that began, if there were any.
+    /// Time when the last read that found mappings began.
     pub read_at: Option<Instant>,
-    /// At the last try there were none.
+    /// The last read found no mappings.
     pub gone: bool,
 }
 
 impl Maps {
-    /// Of process `pid`.
+    /// Opens the mappings of process `pid`.
     ///
     /// # Errors
-    /// As opening the file.
+    /// If the file can't be opened.
     pub fn open(pid: u32) -> io::Result<Self> {
         let file = std::fs::File::open(format!("{}/maps", proc_dir(pid)))?;
         Ok(Self { file, text: Vec::new(), all: Vec::new(), read_at: None, gone: false })
     }
 
-    /// Reads them; false if there are none: that memory is gone.
+    /// Reads the mappings; returns false if there are none, as the address space is gone.
     pub fn read(&mut self) -> bool {
         let began = Instant::now();
         self.gone = true;
@@ -105,15 +105,15 @@ impl Maps {
         !self.gone
     }
 
-    /// The mapping that `addr` lies in.
+    /// Returns the mapping that contains `addr`.
     pub fn at(&self, addr: u64) -> Option<&Mapping> {
         let i = self.all.partition_point(|m| m.end <= addr);
         self.all.get(i).filter(|m| m.start <= addr)
     }
 }
 
-/// The mappings that may be stacks: `[stack]`, and anonymous ones with a guard page below. That
-/// takes in more than stacks, which does no harm, but no stack of a thread library is left out.
+/// Returns the mappings that may be stacks: `[stack]`, and anonymous ones with a guard page below. Some of these are
+/// not stacks, which does no harm, but no stack of a thread library is left out.
 pub fn stacks(all: &[Mapping]) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     for (i, m) in all.iter().enumerate() {
@@ -128,7 +128,7 @@ pub fn stacks(all: &[Mapping]) -> Vec<(u64, u64)> {
     found
 }
 
-/// Tells the hook of stacks.
+/// Publishes the stacks to the hook.
 pub fn publish_stacks(shared: &Shared, ranges: &[(u64, u64)]) {
     let c = shared.control();
     let odd = c.stacks_seq.load(Relaxed) | 1;

@@ -1,5 +1,5 @@
-//! The target's modules: where they are mapped, which files they are, and their symbols where those
-//! can't be had later.
+//! Describes the target's modules: where they are mapped, their files, and their symbols where those can't be read
+//! later.
 
 use crate::maps::{Mapping, Maps};
 use crate::output::Output;
@@ -17,33 +17,33 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// How long the end of a recording waits for symbols that are still being read.
+/// Longest wait, at the end of a recording, for symbols that are still being read.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// The mappings are read again for a new module, but not more often than this.
+/// Shortest interval between two reads of the mappings for new modules.
 const MAPS_EVERY: Duration = Duration::from_millis(50);
-/// What the kernel appends to the path of a file that is gone.
+/// Suffix that the kernel appends to the path of a deleted file.
 const DELETED: &str = " (deleted)";
 
-/// The modules that stacks lie in.
+/// The modules that contain recorded code addresses.
 #[derive(Debug)]
 pub struct Modules {
     written: BTreeMap<u16, Module>,
-    /// With when it was first wanted: mappings of before say nothing of it.
+    /// Modules to be written, and when they were first wanted: older mappings don't show them.
     wanted: Vec<(u16, Instant)>,
-    /// The target's working directory, which relative names are of.
+    /// The target's working directory, which relative names refer to.
     cwd: Option<PathBuf>,
     jobs: Option<Sender<Job>>,
     thread: Option<std::thread::JoinHandle<()>>,
     receive: Receiver<Vec<u8>>,
     running: usize,
-    /// Files that can be read later, unless they are replaced meanwhile.
+    /// Files whose symbols can be read later, unless they are replaced meanwhile.
     held: BTreeMap<u16, Held>,
     discovered: usize,
     maps_took: Duration,
 }
 
 impl Modules {
-    /// None yet.
+    /// Creates an empty list.
     pub fn new() -> Self {
         let (jobs, todo) = channel::<Job>();
         let (send, receive) = channel();
@@ -52,7 +52,7 @@ impl Modules {
                 let _ = send.send(job.symbols().unwrap_or_default());
             }
         };
-        // Symbols are read on a thread of their own, so that draining goes on.
+        // A separate thread reads symbols, so that draining goes on.
         let thread = std::thread::Builder::new().name("prof-symbols".into()).spawn(work);
         let (written, wanted) = Default::default();
         Self {
@@ -69,7 +69,7 @@ impl Modules {
         }
     }
 
-    /// A code address names this module.
+    /// Notes that a code address lies in this module.
     pub fn want(&mut self, number: u16) {
         let is_wanted = self.wanted.iter().any(|w| w.0 == number);
         let new = !self.written.contains_key(&number) && !is_wanted;
@@ -78,8 +78,7 @@ impl Modules {
         }
     }
 
-    /// Looks for modules that nobody has named yet: what there is to know of them may not be there
-    /// any more when an event does. Cheap if there are none.
+    /// Looks for modules that no event has named yet, as they may be unloaded before one does. Cheap if there are none.
     pub fn discover(&mut self, shared: &Shared) {
         let n = (shared.control().modules.load(Acquire) as usize).min(MODULES);
         while self.discovered < n {
@@ -92,19 +91,19 @@ impl Modules {
         }
     }
 
-    /// Whether some are to be written.
+    /// Returns whether modules wait to be written.
     pub fn has_new(&self) -> bool {
         !self.wanted.is_empty()
     }
 
-    /// Notes what the target's working directory is; when it has ended, nobody tells.
+    /// Notes the target's working directory, which can't be read after its end.
     pub fn note_cwd(&mut self, target: &Watched) {
         let link = std::fs::read_link(format!("{}/cwd", proc_dir(target.pid())));
         self.cwd = link.ok().filter(|p| p.is_absolute()).or(self.cwd.take());
     }
 
-    /// Writes modules that are wanted and known; the others stay wanted, and so do those about which the mappings
-    /// have to be read again, which is not done all the time but if this is the `last` chance.
+    /// Writes the wanted modules that can be described. Others stay wanted. So do those that need the mappings to be
+    /// read again, which is done only now and then, or if this is the `last` chance.
     pub fn write(
         &mut self,
         shared: &Shared,
@@ -154,7 +153,7 @@ impl Modules {
         self.running += usize::from(sent);
     }
 
-    /// Writes what symbols have been read, and modules that are gone.
+    /// Writes symbols that have been read, and modules that were unloaded.
     pub fn look(&mut self, shared: &Shared, target: &Watched, now: u64, out: &mut Output) {
         self.look_at_held();
         self.note_cwd(target);
@@ -170,7 +169,7 @@ impl Modules {
         }
     }
 
-    /// Has those files read that are no longer what is found under their path.
+    /// Starts to read held files that have been replaced under their path.
     fn look_at_held(&mut self) {
         let replaced: Vec<u16> =
             self.held.iter().filter(|(_, h)| !h.is_there()).map(|(n, _)| *n).collect();
@@ -198,7 +197,7 @@ impl Modules {
 }
 
 impl Drop for Modules {
-    /// Ends the thread, unless it hangs in a file system that has hung for longer than our patience.
+    /// Ends the thread, unless it has been blocked in a file system for longer than `PATIENCE`.
     fn drop(&mut self) {
         self.jobs = None;
         if self.running == 0
@@ -209,19 +208,20 @@ impl Drop for Modules {
     }
 }
 
-/// What a module is looked for with.
+/// Input of the search for a module's file.
 struct Finder<'a> {
     shared: &'a Shared,
     maps: &'a Maps,
-    /// They were read after the module was seen; else they tell only where those are that never go.
+    /// The mappings were read after the module was seen; otherwise they are valid only for modules that are never
+    /// unloaded.
     mapped: bool,
     target: &'a Watched,
     cwd: Option<&'a Path>,
 }
 
 impl Finder<'_> {
-    /// What there is to say of a module, and where its symbols are if they must be kept; `None` if the
-    /// hook has not filled its entry in.
+    /// Describes a module, and says where its symbols are if they must be saved; `None` if the hook has not filled in
+    /// its entry.
     fn describe(&self, number: u16, now: u64) -> Option<(Module, Option<Symbols>)> {
         let entry = self.shared.module(usize::from(number).checked_sub(1)?)?;
         let loaded = || entry.ready.load(Acquire) == ready::LOADED;
@@ -236,8 +236,8 @@ impl Finder<'_> {
             loaded: now,
             ..Default::default()
         };
-        // Another one may have come to its place by now: what is mapped there is it if it was there before the
-        // mappings were read, and is there still.
+        // Another module may have been mapped there by now. The mapping is that of this module if the module was there
+        // before the mappings were read, and is still there.
         let stays = entry.flags.load(Relaxed) & bits::STAYS != 0;
         let mapping = self.maps.at(m.start).filter(|_| loaded() && (self.mapped || stays));
         let image = self.target.mem().filter(|_| loaded());
@@ -262,7 +262,7 @@ impl Finder<'_> {
         Some((m, job))
     }
 
-    /// A module that is gone: its file is the one of the linker's name, if it has the tables that were copied.
+    /// Finds the file of an unloaded module by the linker's name; the file must contain the copied unwind tables.
     fn by_name(&self, entry: &Entry, m: &mut Module) -> Option<Symbols> {
         m.path = name_of(entry);
         let path = Path::new(&m.path);
@@ -288,7 +288,7 @@ impl Finder<'_> {
     }
 }
 
-/// Whether a file has what was copied of a module's unwind tables, where the module had it.
+/// Returns whether a file has the copied unwind tables of a module at their addresses.
 fn has_tables(shared: &Shared, entry: &Entry, file: &File) -> bool {
     let Some(image) = Image::file(file) else { return false };
     let bias = entry.bias.load(Relaxed);
@@ -297,29 +297,29 @@ fn has_tables(shared: &Shared, entry: &Entry, file: &File) -> bool {
         let copy = copies.copy(t.at.load(Relaxed), t.len.load(Relaxed));
         (!copy.is_empty()).then(|| (t.addr.load(Relaxed).wrapping_sub(bias), copy))
     });
-    // The first is the search table; there may be more behind the end of others than belongs to them.
+    // The first is the search table. Copies of the others may include bytes behind their end.
     tables.next().is_some_and(|(vaddr, copy)| image.has(vaddr, copy))
 }
 
-/// The name that the dynamic linker has for it.
+/// Returns the dynamic linker's name of the module.
 fn name_of(entry: &Entry) -> String {
     let bytes: Vec<u8> =
         entry.name.iter().map(|b| b.load(Relaxed)).take_while(|b| *b != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The most files that are held open.
+/// Greatest number of files that are held open.
 const MOST_HELD: usize = 400;
 
-/// What is to become of a module's symbols.
+/// Says when to read a module's symbols.
 enum Symbols {
-    /// They are read now: from here, nobody will find them later.
+    /// They are read now, as a reader of the recording will not find them.
     Now(Job),
-    /// They are where a reader will look for them.
+    /// They can be read later, from the file's path.
     Later(Held),
 }
 
-/// The file of a module, held open: a package manager may replace it.
+/// The file of a module, held open as a package manager may replace it.
 #[derive(Debug)]
 struct Held {
     file: File,
@@ -327,7 +327,7 @@ struct Held {
 }
 
 impl Held {
-    /// Whether its path still leads to it.
+    /// Returns whether its path still leads to the same file.
     fn is_there(&self) -> bool {
         let id = |m: std::fs::Metadata| (m.dev(), m.ino(), m.mtime(), m.mtime_nsec());
         let there = std::fs::metadata(&self.path).map(id).ok();
@@ -335,18 +335,17 @@ impl Held {
     }
 }
 
-/// Symbols that are to be read.
+/// A module whose symbols are to be read.
 #[derive(Debug)]
 struct Job {
     file: File,
-    /// Where the module is, if `file` is the target's memory.
+    /// Address and bias of the module, if `file` is the target's memory.
     memory: Option<(u64, u64)>,
     number: u32,
 }
 
 impl Job {
-    /// Where to read a module's symbols, and whether to do it now: if its own file isn't to be found
-    /// under its path from here.
+    /// Finds the source of a module's symbols. They are read now unless its file can be found under its path from here.
     fn of(target: &Watched, mapping: &Mapping, m: &Module) -> Option<Symbols> {
         let number = m.number;
         if mapping.path == "[vdso]" {
@@ -357,7 +356,7 @@ impl Job {
             return None;
         }
         let same = |file: &File| is_file_of(file, mapping, &m.build_id);
-        // What a container has may be gone with it, also where it can be seen from here.
+        // Files of a container may disappear with it, even if they can be read from here.
         if !target.is_elsewhere()
             && let Some(file) = open_regular(Path::new(&m.path)).ok().filter(same)
         {
@@ -375,8 +374,8 @@ impl Job {
             .or_else(|| file("exe").filter(same));
         match found {
             Some(file) => Some(Symbols::Now(Self { file, memory: None, number })),
-            // Deleted, and not to be opened from here: what is loaded of it has the names that the
-            // linker needs.
+            // The file was deleted and can't be opened from here: the loaded part of it has the names that the linker
+            // needs.
             None => {
                 let file = target.mem()?.try_clone().ok()?;
                 Some(Symbols::Now(Self { file, memory: Some((m.start, m.bias)), number }))
@@ -393,14 +392,13 @@ impl Job {
     }
 }
 
-/// The build id from the file, if the memory is gone but the file is the one that was mapped.
+/// Reads the build ID from the file if the memory is gone, but the file is the one that was mapped.
 fn build_id_of_file(path: &str, mapping: &Mapping) -> Option<Vec<u8>> {
     let file = open_regular(Path::new(path)).ok().filter(|f| is_file_of(f, mapping, &[]))?;
     Image::file(&file)?.build_id()
 }
 
-/// Whether a file is the one that is mapped: it has its build id, or where there is none, it is the
-/// same file by device and inode.
+/// Returns whether a file is the mapped one: by its build ID or, if it has none, by device and inode.
 fn is_file_of(file: &File, mapping: &Mapping, build_id: &[u8]) -> bool {
     if !build_id.is_empty() {
         return Image::file(file).and_then(|i| i.build_id()).is_some_and(|id| id == build_id);

@@ -1,4 +1,4 @@
-//! Finishing the recording of a collector that died, with what is left in the ring.
+//! Finishes the recording of a collector that died, with the events that are left in the ring.
 
 use crate::drain::Drain;
 use crate::peek::start_time;
@@ -22,17 +22,17 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What was added to the recording.
+/// Result of finishing a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drained {
-    /// Events that were left in the ring.
+    /// Number of events that were left in the ring.
     pub events: u64,
-    /// Bytes of the recording now.
+    /// Length of the recording in bytes.
     pub bytes: u64,
 }
 
-/// Appends to the recording at `path` what the dead collector of process `pid` has left in the ring,
-/// and finishes it. Recording is switched off first. The hooks stay in the target.
+/// Appends the events that the dead collector of process `pid` has left in the ring to the recording at `path`, and
+/// finishes that. Recording is switched off first. The hooks stay in the target.
 ///
 /// # Errors
 /// If the process has no ring, or the recording can't be continued.
@@ -40,12 +40,13 @@ pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
     let mut ring = RingCopy::of(pid)?;
     let shared = ring.shared();
     switch_off(ring.mem(), &shared).map_err(Error::io("cannot switch recording off"))?;
-    // Threads that had seen the flag still on finish their events.
+    // Threads that have already seen the flag on finish their events.
     std::thread::sleep(Duration::from_millis(5));
     ring.copy().and_then(|()| ring.follow()).map_err(Error::io("cannot read the ring"))?;
 
     let file = open_own(pid, path)?;
-    // SAFETY: no pointers. Another prof that does the same waits here.
+    // SAFETY: `flock` takes no pointers, and the descriptor is open. The lock makes another prof wait that does the
+    // same.
     unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
     let left = Left::read(&file)
         .map_err(Error::io(format!("cannot read {}", path.display())))?
@@ -69,9 +70,9 @@ pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
     }
 }
 
-/// Opens a recording that a process's control page names, to be continued. The process may have written
-/// any path there: it must be a file of whoever runs prof, or of the process's own user, who could write
-/// to it anyway, and no link to one.
+/// Opens a recording that a process's control page names, in order to continue it. The process may have written any
+/// path there. So the file must belong to the user of prof, or to the process's user, who could write to it anyway, and
+/// must not be a symbolic link.
 fn open_own(pid: u32, path: &Path) -> Result<File, Error> {
     let what = || format!("cannot open {}", path.display());
     let mut options = OpenOptions::new();
@@ -79,7 +80,7 @@ fn open_own(pid: u32, path: &Path) -> Result<File, Error> {
         .read(true)
         .write(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY);
-    // A device or a FIFO is not even opened.
+    // Devices and FIFOs are not even opened, as that can have effects.
     let kind = std::fs::symlink_metadata(path).map_err(Error::io(what()))?;
     if !kind.is_file() {
         return Err(Error::NotARecording(path.into()));
@@ -87,7 +88,7 @@ fn open_own(pid: u32, path: &Path) -> Result<File, Error> {
     let file = options.open(path).map_err(Error::io(what()))?;
     let meta = file.metadata().map_err(Error::io(what()))?;
     let theirs = std::fs::metadata(proc_dir(pid)).map(|m| m.uid()).ok();
-    // SAFETY: no arguments.
+    // SAFETY: `geteuid` takes no arguments and always succeeds.
     let ours = unsafe { libc::geteuid() };
     if !meta.is_file() || (meta.uid() != ours && Some(meta.uid()) != theirs) {
         return Err(Error::NotItsRecording(path.into(), pid));
@@ -95,49 +96,49 @@ fn open_own(pid: u32, path: &Path) -> Result<File, Error> {
     Ok(file)
 }
 
-/// When a process began, in nanoseconds since 1970.
+/// Returns when a process was started, in nanoseconds since 1970.
 fn began(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     let boot: u64 = stat.lines().find_map(|l| l.strip_prefix("btime "))?.trim().parse().ok()?;
-    // SAFETY: no pointers.
+    // SAFETY: `sysconf` takes no pointers.
     let hz = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as u64;
     let since = start_time(pid)?;
     boot.checked_mul(NS)?.checked_add((u128::from(since) * u128::from(NS) / u128::from(hz)) as u64)
 }
 
 const NS: u64 = 1_000_000_000;
-/// The kernel's clocks need not agree to the second.
+/// Tolerance between the kernel's clocks.
 const SLACK: u64 = 5 * NS;
 
-/// What stands in a recording that was not finished.
+/// The state of a recording that was not finished.
 #[derive(Debug, Default)]
 struct Left {
-    /// Whose it is.
+    /// The recorded process.
     target: Target,
-    /// Bytes up to its last whole chunk.
+    /// Length up to the last whole chunk, in bytes.
     len: u64,
     ended: bool,
     last_pass: Option<Pass>,
-    /// What was added to the counter, see [`Epoch`]: now, and in the epochs before.
+    /// Offsets of the epochs (see [`Epoch`]), the present one last.
     offsets: Vec<u64>,
     toggles: u64,
-    /// The last events of each thread.
+    /// The last events of each thread, by serial.
     last: HashMap<u32, Last>,
-    /// The highest id of a stack node.
+    /// The highest stack node ID.
     last_node: u32,
 }
 
-/// The last events of a thread.
+/// Location of a thread's last events.
 #[derive(Clone, Debug)]
 enum Last {
-    /// A chunk.
+    /// A plain chunk.
     Plain(Events),
-    /// A run of a packed chunk, of which this is the payload.
+    /// A run of a packed chunk: the chunk's payload, and the run's index.
     Packed(Rc<[u8]>, usize),
 }
 
 impl Last {
-    /// The decoding state after them.
+    /// Returns the decoder state behind the last event.
     fn end(&self) -> Option<Codec> {
         match self {
             Last::Plain(e) => {
@@ -163,7 +164,7 @@ impl Last {
 }
 
 impl Left {
-    /// Reads a recording; `None` if it is none.
+    /// Reads a recording; `None` if the file is not one.
     fn read(file: &File) -> io::Result<Option<Self>> {
         let mut r = BufReader::with_capacity(1 << 20, file);
         let mut head = [0u8; FILE_HEADER];
@@ -222,7 +223,7 @@ impl Left {
         }
     }
 
-    /// Whether it is a recording of this very process, and not of one that had its number before.
+    /// Returns whether the recording is of this very process, and not of an earlier one with the same PID.
     fn is_of(&self, pid: u32) -> bool {
         let wall = self.target.wall_ns;
         self.target.pid == pid && began(pid).is_none_or(|b| wall.saturating_add(SLACK) >= b)
@@ -238,7 +239,7 @@ impl Left {
         self.offsets.last().copied().unwrap_or(0)
     }
 
-    /// Has `drain` begin, in each thread's segments, behind the last event that is recorded.
+    /// Makes `drain` begin behind the last recorded event in each thread's segments.
     fn skip(&self, shared: &Shared, drain: &mut Drain, tree: &mut Tree) {
         let mut views: Vec<View> =
             (0..shared.geometry().segments()).filter_map(|i| ring::view(shared, i)).collect();
@@ -246,7 +247,7 @@ impl Left {
         for group in views.chunk_by(|a, b| a.serial == b.serial) {
             let Some(last) = self.last.get(&group[0].serial) else { continue };
             let Some(end) = last.end() else { continue };
-            // In the ring are the counter's own times, of whichever epoch.
+            // Times in the ring are the counter's, of any epoch.
             let offsets = self.offsets.iter().rev().copied().chain([0]);
             let raw = |offset| Codec { time: end.time.wrapping_sub(offset), ..end };
             let ends: Vec<Codec> = offsets.map(raw).collect();
@@ -255,7 +256,7 @@ impl Left {
     }
 }
 
-/// The last recorded event stands in the ring, or it is not there any more; then all that is older is
+/// Skips the segments up to the last recorded event. If that is not in the ring any more, all events older than it are
 /// recorded.
 fn skip_to(shared: &Shared, group: &[View], ends: &[Codec], drain: &mut Drain, tree: &mut Tree) {
     let Some(newest) = ends.first() else { return };

@@ -1,4 +1,4 @@
-//! The recording as it is being written.
+//! Writes the recording.
 
 use crate::Error;
 use prof_trace::chunk::{self, CHUNK_HEADER, Next};
@@ -13,25 +13,25 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-/// Bytes of events, as they stand in the ring, after which they are written out within a pass.
+/// Number of bytes of events, as in the ring, after which they are written within a pass.
 const FLUSH_AT: usize = 1 << 20;
 
-/// Stack nodes that take fewer bytes are not compressed.
+/// Stack nodes with fewer bytes are not compressed.
 const WORTH_IT: usize = 1 << 10;
 
-/// Creates the file of a recording; it must not exist. Only its owner may read it: addresses and
-/// names of a process are nobody else's business.
+/// Creates the file of a recording, which must not exist. Only its owner may read it, as it contains addresses and
+/// names of a process.
 ///
 /// # Errors
-/// As opening a file.
+/// If the file can't be created.
 pub fn create_recording(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Writes what a recording begins with: header, target, hooks.
+/// Writes the beginning of a recording: header, target, hooks.
 ///
 /// # Errors
-/// As writing to a file.
+/// If the file can't be written to.
 pub fn write_prologue(file: &mut File, target: &Target, hooks: &Hooks) -> io::Result<()> {
     let mut b = chunk::file_header().to_vec();
     chunk::put(&mut b, kind::TARGET, &target.encode());
@@ -39,10 +39,10 @@ pub fn write_prologue(file: &mut File, target: &Target, hooks: &Hooks) -> io::Re
     file.write_all(&b)
 }
 
-/// Writes, behind the prologue, what in the target takes memory from the kernel itself.
+/// Writes, behind the prologue, the target's runtimes that take memory from the kernel themselves.
 ///
 /// # Errors
-/// As writing to a file.
+/// If the file can't be written to.
 pub fn write_runtimes(file: &mut File, runtimes: &[Runtime]) -> io::Result<()> {
     if runtimes.is_empty() {
         return Ok(());
@@ -55,20 +55,20 @@ pub fn write_runtimes(file: &mut File, runtimes: &[Runtime]) -> io::Result<()> {
 
 /// The end of a recording, to which whole chunks are appended.
 ///
-/// What describes events (threads, modules, stack nodes) and the events themselves are gathered
-/// apart, and written in that order, so that a reader knows every node before an event names it.
+/// Descriptions (threads, modules, stack nodes) and events are collected separately, and written in that order, so that
+/// a reader knows every node before an event names it.
 #[derive(Debug)]
 pub struct Output {
     file: File,
     end: u64,
     meta: Vec<u8>,
     events: Vec<u8>,
-    /// Where in them the last chunk begins.
+    /// Offset in `events` of the last chunk.
     chunk_at: usize,
-    /// Bytes of events that were added since the last flush, as they stand in the ring.
+    /// Number of bytes of events, as in the ring, that were added since the last flush.
     added: usize,
     compress: Compress,
-    /// There is no time to compress.
+    /// The ring fills up: there is no time to compress.
     hurry: bool,
     packer: Packer,
     zipper: Zipper,
@@ -77,7 +77,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Appends to `file`, which ends with a whole chunk.
+    /// Appends to `file`, which must end with a whole chunk.
     ///
     /// # Errors
     /// If its size can't be read.
@@ -100,28 +100,28 @@ impl Output {
         })
     }
 
-    /// How events are compressed from now on.
+    /// Sets the compression of further events.
     pub fn set_compress(&mut self, how: Compress) {
         self.end_pack();
         self.compress = how;
     }
 
-    /// Whether events must be written as they are, as the ring fills up.
+    /// Sets whether events are written without compression, because the ring fills up.
     pub fn set_hurry(&mut self, hurry: bool) {
         self.hurry = hurry;
     }
 
-    /// Whether events are to be given to [`Output::packer`] rather than to [`Output::put_events`].
+    /// Returns whether events go to [`Output::packer`] rather than to [`Output::put_events`].
     pub fn packs(&self) -> bool {
         self.compress != Compress::None && !self.hurry
     }
 
-    /// Whether they are to be packed as small as can be.
+    /// Returns whether events are to be packed as small as possible.
     pub fn packs_small(&self) -> bool {
         self.compress == Compress::Best
     }
 
-    /// Where the events go that so many bytes of a segment can be.
+    /// Returns the packer, with room for the events in this many bytes of a segment.
     pub fn packer(&mut self, bytes: usize) -> &mut Packer {
         if !self.packer.has_room(bytes) {
             self.end_pack();
@@ -130,7 +130,7 @@ impl Output {
         &mut self.packer
     }
 
-    /// Makes a chunk of what was packed.
+    /// Turns the packed events into a chunk.
     fn end_pack(&mut self) {
         if self.packer.events() > 0 {
             let mut w = self.begin_chunk();
@@ -156,8 +156,8 @@ impl Output {
         head[8..16].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Adds a chunk that describes. Stack nodes are the only ones of which there may be as much as of
-    /// events; they are compressed if those are.
+    /// Adds a chunk other than events. Of these only stack nodes can be as long as events; they are compressed if
+    /// events are.
     pub fn put(&mut self, kind: u16, payload: &[u8]) {
         if kind == kind::NODE_RUN
             && self.packs()
@@ -169,7 +169,7 @@ impl Output {
         chunk::put(&mut self.meta, kind, payload);
     }
 
-    /// Adds a chunk of events as they are.
+    /// Adds a chunk of uncompressed events.
     pub fn put_events(&mut self, thread: u32, from: &Codec, count: u32, bytes: &[u8]) {
         self.end_pack();
         self.added += bytes.len();
@@ -179,18 +179,18 @@ impl Output {
         self.end_chunk(w, kind::EVENTS);
     }
 
-    /// Whether it is time to [`Output::flush`].
+    /// Returns whether it is time to call [`Output::flush`].
     pub fn is_full(&self) -> bool {
         self.added + self.meta.len() >= FLUSH_AT
     }
 
-    /// Whether anything waits to be written.
+    /// Returns whether nothing waits to be written.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty() && self.meta.is_empty() && self.packer.events() == 0
     }
 
-    /// Writes all that was added. After an error the file ends with the last chunk that was written
-    /// whole, and all further chunks are dropped; see [`Output::failure`].
+    /// Writes all that was added. After an error the file ends with the last chunk that was written completely, and all
+    /// further chunks are dropped; see [`Output::failure`].
     pub fn flush(&mut self) {
         self.end_pack();
         self.added = 0;
@@ -219,35 +219,35 @@ impl Output {
         }
         let whole = whole_chunks(&bytes[..done]);
         if done > whole {
-            // If this fails too, readers stop at the damaged chunk all the same.
+            // If this fails too, readers still stop at the damaged chunk.
             let _ = self.file.set_len(self.end + whole as u64);
         }
         self.end += whole as u64;
         self.lost += count_events(&bytes[whole..]);
     }
 
-    /// The error at which writing ended.
+    /// Returns the error that ended the writing.
     pub fn failure(&self) -> Option<&io::Error> {
         self.failed.as_ref()
     }
 
-    /// The same, for keeps.
+    /// Removes and returns the error that ended the writing.
     pub fn take_failure(&mut self) -> Option<io::Error> {
         self.failed.take()
     }
 
-    /// Events that could not be written.
+    /// Returns the number of events that could not be written.
     pub fn lost(&self) -> u64 {
         self.lost
     }
 
-    /// Bytes of the file so far.
+    /// Returns the length of the file so far.
     pub fn len(&self) -> u64 {
         self.end
     }
 
-    /// Tries a last time, after an error, with a few small chunks: the place that a cut-off chunk
-    /// has left is often enough to say how the recording ended.
+    /// After an error, tries to write a few small chunks: the room that an incomplete chunk has left is often enough to
+    /// record how the recording ended.
     pub fn put_last(&mut self, chunks: &[u8]) {
         if self.failed.is_none() {
             self.meta.extend_from_slice(chunks);
@@ -264,7 +264,7 @@ impl Output {
     }
 }
 
-/// Length of the chunks at the front of `bytes` that are whole.
+/// Returns the length of the whole chunks at the front of `bytes`.
 fn whole_chunks(bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Next::Chunk(_, _, n) = chunk::next(&bytes[at..]) {
@@ -297,7 +297,7 @@ mod tests {
 
     #[test]
     fn a_full_disk_leaves_whole_chunks() {
-        // /dev/full refuses every write; a file with a size limit would need a signal handler.
+        // /dev/full refuses every write; a limit on file sizes would need a signal handler.
         let file = OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
         let mut out = Output::new(file).expect("output");
         out.put_events(1, &Codec::default(), 3, &[1, 2, 3]);

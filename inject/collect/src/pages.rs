@@ -1,8 +1,8 @@
-//! Which pages of a process are resident, asked for in pieces.
+//! Counts the resident pages of a process, in small steps.
 //!
-//! The kernel holds the lock of a process's mappings while it looks at its page tables, and a thread that
-//! maps or unmaps memory waits for that. `/proc/PID/smaps` takes a whole mapping in one hold; here no hold
-//! is longer than a fraction of a millisecond, however large the mapping is.
+//! The kernel holds the lock of a process's mappings while it walks the page tables, and a thread that maps or unmaps
+//! memory waits for that. `/proc/PID/smaps` walks a whole mapping with the lock held. Here the lock is never held for
+//! longer than a fraction of a millisecond, whatever the size of the mapping.
 
 use std::fs::File;
 use std::io;
@@ -11,25 +11,25 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Pages that one call may find: 0.2 ms, where nothing that the kernel knows of them is in a cache.
+/// Number of pages that one call may find: 0.2 ms, if none of the kernel's data is in a cache.
 const FOUND: u64 = 1 << 11;
-/// Address space that one call may pass: a table entry without a page costs 2 ns.
+/// Bytes of address space that one call may walk: an entry without a page costs 2 ns.
 const PASSED: u64 = 4 << 30;
-/// Entries of `pagemap` in one read. The kernel lets go of the lock after each page of page table.
+/// Number of entries of `pagemap` in one read. The kernel releases the lock after each page of page table.
 const ENTRIES: usize = 8192;
-/// Work after which others get the processor for as long.
+/// Time of work after which this thread sleeps for as long.
 const TURN: Duration = Duration::from_millis(1);
 
-/// Bytes of a range of addresses.
+/// Counts of an address range, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counted {
-    /// In memory, without the page of zeroes that stands for what was only read.
+    /// Resident, without the shared zero page of memory that was only read.
     pub resident: u64,
-    /// Of these, belonging to a file or to shared memory.
+    /// Part of `resident` that is file-backed or shared memory.
     pub file: u64,
     /// Swapped out.
     pub swap: u64,
-    /// Of the resident ones, those that may be the page of zeroes, where the kernel does not tell.
+    /// Part of `resident` that may be the zero page, where the kernel does not tell.
     pub doubtful: u64,
 }
 
@@ -48,7 +48,7 @@ impl Counted {
 pub struct Pages {
     file: File,
     page: u64,
-    /// The kernel can be asked for ranges (Linux 6.7).
+    /// The kernel supports queries for ranges (Linux 6.7).
     scans: AtomicBool,
 }
 
@@ -85,25 +85,25 @@ const IS_SWAPPED: u64 = 1 << 4;
 const IS_ZERO: u64 = 1 << 5;
 
 impl Pages {
-    /// From the open file.
+    /// Creates it from the open file.
     pub fn new(file: File) -> Self {
-        // SAFETY: no pointers.
+        // SAFETY: `sysconf` takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
         Self { file, page, scans: AtomicBool::new(true) }
     }
 
-    /// Bytes of a page.
+    /// Returns the page size in bytes.
     pub fn page(&self) -> u64 {
         self.page
     }
 
-    /// Counts what lies from `start` to `end`. What can't be looked at counts as not there.
+    /// Counts the pages from `start` to `end`. Pages that can't be examined count as absent.
     pub fn count(&self, start: u64, end: u64) -> Counted {
         self.count_as(start, end, true)
     }
 
-    /// The same; `files`: whether to tell memory of files from other. The kernel looks at its description of
-    /// each page for that, which takes ten times as long.
+    /// Counts the pages as [`Self::count`]; `files`: distinguish file-backed memory. The kernel then reads its
+    /// description of each page, which takes ten times as long.
     pub fn count_as(&self, start: u64, end: u64, files: bool) -> Counted {
         let mut all = Counted::default();
         let mut turn = Instant::now();
@@ -128,7 +128,7 @@ impl Pages {
         all
     }
 
-    /// Asks for ranges of pages that are alike; where it has come to.
+    /// Queries ranges of equal pages; returns the address where it stopped.
     fn scan(&self, start: u64, end: u64, files: bool, all: &mut Counted) -> io::Result<u64> {
         let mut found = [Region::default(); 512];
         let mut scan = Scan {
@@ -143,7 +143,7 @@ impl Pages {
             ..Scan::default()
         };
         let request = libc::_IOWR::<Scan>(u32::from(b'f'), 16);
-        // SAFETY: the argument is of the size that it names, and `vec` has room for `vec_len` entries.
+        // SAFETY: the argument has the size that it names, and `vec` has room for `vec_len` entries.
         let n = unsafe { libc::ioctl(self.file.as_raw_fd(), request, &raw mut scan) };
         if n < 0 {
             return Err(io::Error::last_os_error());
@@ -157,7 +157,7 @@ impl Pages {
         Ok(scan.walk_end)
     }
 
-    /// Reads entries page by page; where it has come to.
+    /// Reads entries page by page; returns the address where it stopped.
     fn read(&self, start: u64, end: u64, all: &mut Counted) -> io::Result<u64> {
         let first = start / self.page;
         let pages = (end.div_ceil(self.page) - first).min(ENTRIES as u64);
@@ -167,7 +167,7 @@ impl Pages {
         for e in bytes[..n * 8].as_chunks::<8>().0 {
             let entry = u64::from_ne_bytes(*e);
             let is = |bit: u32| entry >> bit & 1 == 1;
-            // Neither of a file nor this process's alone: forked, or the page of zeroes.
+            // A page neither of a file nor mapped by this process alone: shared after a fork, or the zero page.
             all.add(self.page, is(63), is(61), is(62), !is(61) && !is(56));
         }
         Ok((first + n as u64).saturating_mul(self.page))
@@ -178,9 +178,9 @@ impl Pages {
 pub mod tests {
     use super::*;
 
-    /// New memory without huge pages.
+    /// Maps new memory without huge pages.
     pub fn map(len: usize, flags: libc::c_int) -> *mut u8 {
-        // SAFETY: new memory.
+        // SAFETY: the kernel chooses the address, so no existing memory is affected.
         unsafe {
             let rw = libc::PROT_READ | libc::PROT_WRITE;
             let flags = flags | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
@@ -201,7 +201,7 @@ pub mod tests {
         let page = p.page() as usize;
         let (private, shared) =
             (map(9000 * page, libc::MAP_PRIVATE), map(9000 * page, libc::MAP_SHARED));
-        // SAFETY: inside of these mappings.
+        // SAFETY: the pages lie inside of these mappings.
         unsafe {
             for n in [0, 7, 8, 8999] {
                 private.add(n * page).write_volatile(1);
@@ -230,10 +230,10 @@ pub mod tests {
     #[test]
     fn address_space_without_pages_is_passed_quickly() {
         let p = pages();
-        // Where the kernel has to be asked page by page, less.
+        // Use less where the kernel has to be queried page by page.
         let len = if cfg!(target_pointer_width = "64") { 1usize << 36 } else { 1 << 28 };
         let at = map(len, libc::MAP_PRIVATE);
-        // SAFETY: inside of it.
+        // SAFETY: the address lies inside of the mapping.
         unsafe { at.add(len / 2).write_volatile(1) };
         assert_eq!(p.count(at as u64, (at as usize + len) as u64).resident, p.page());
     }

@@ -1,4 +1,4 @@
-//! What a recorded process says about its recording, read from outside.
+//! Reads the state of a process's recording from outside.
 
 use crate::ring_copy::{RingCopy, unreadable};
 use crate::{Clock, Error, totals};
@@ -14,24 +14,24 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
-/// A recorded process, at a moment.
+/// The state of a recorded process at a moment.
 #[derive(Clone, Debug)]
 pub struct Peek {
-    /// The process.
+    /// Process ID.
     pub pid: u32,
-    /// See [`state`].
+    /// Attach state, see [`state`].
     pub state: u32,
-    /// Events are being written.
+    /// Recording is on.
     pub recording: bool,
-    /// The recording, as an absolute path where `prof attach` ran.
+    /// The recording, as an absolute path in the namespace of `prof attach`.
     pub path: PathBuf,
-    /// The collector's process id and start time.
+    /// The collector's process ID and start time.
     pub collector: (u32, u64),
-    /// Whether that process is there.
+    /// Whether the collector's process exists.
     pub collector_alive: bool,
-    /// How long ago it last gave a sign of life: at most half a second, if it gets a processor.
+    /// Time since the collector's last heartbeat: at most half a second, if it gets a processor.
     pub heartbeat_age: Duration,
-    /// The hook has switched recording off, as nobody collected.
+    /// The hook has switched recording off, as there was no collector.
     pub orphaned: bool,
     /// Which blocks are recorded.
     pub capture: Capture,
@@ -39,36 +39,36 @@ pub struct Peek {
     pub signal: u32,
     /// The hook's counters.
     pub counters: Counters,
-    /// Modules for which, or for whose unwind tables, there was no room.
+    /// Number of modules for which, or for whose unwind tables, there was no room.
     pub unknown_modules: u32,
-    /// The hooked functions: name and module.
+    /// Name and module of the hooked functions.
     pub functions: Vec<(String, String)>,
-    /// The build of prof that has attached, if its layout is another: then of the counters only events are
-    /// known, and what is recorded is not.
+    /// The attached build of prof, if it has another layout. Then only events are known of the counters, and `capture`
+    /// is not known.
     pub foreign: Option<Foreign>,
-    /// What other tools have done, or may not do, to functions that are hooked, recorded or not.
+    /// Hooked functions, recorded or not, with the code that other tools may have changed.
     pub probes: Vec<Probe>,
 }
 
-/// A hooked function, as somebody else's uprobes see it.
+/// A hooked function and its code, to detect uprobes of other tools.
 #[derive(Clone, Debug)]
 pub struct Probe {
-    /// Its name.
+    /// Name of the function.
     pub function: String,
-    /// Its code from its entry to the end of the patch, as it stands now.
+    /// Its present code from the entry to the end of the patch.
     pub code: Vec<u8>,
     /// Address of that code.
     pub addr: u64,
-    /// Where the patch begins in it.
+    /// Offset of the patch in the code.
     pub offset: usize,
-    /// The patch.
+    /// The bytes of the patch.
     pub patch: Vec<u8>,
-    /// What was there before.
+    /// The original bytes.
     pub before: Vec<u8>,
 }
 
 impl Peek {
-    /// Looks at process `pid`; `None` if it is not recorded.
+    /// Reads the state of process `pid`; `None` if it is not recorded.
     ///
     /// # Errors
     /// If its memory can't be read.
@@ -79,7 +79,7 @@ impl Peek {
             Err(Error::OtherLayout { addr, .. }) => return crate::foreign::peek(pid, addr),
             Err(e) => return Err(e),
         };
-        // prof's own processes map it, too.
+        // prof's own processes map the ring, too.
         if ring.shared().control().ring_addr != ring.addr() {
             return Ok(None);
         }
@@ -124,14 +124,14 @@ impl Peek {
         }))
     }
 
-    /// Whether the hooks are in, or on their way out.
+    /// Returns whether the hooks are in the target, or being removed.
     pub fn is_attached(&self) -> bool {
         self.state != state::DETACHED
     }
 }
 
-/// Whether the collector lives. Its pid says so where it means something; for one of another pid
-/// namespace, whether it has looked at the ring lately.
+/// Returns whether the collector is alive: by its PID if that is of this PID namespace, otherwise by a recent
+/// heartbeat.
 pub(crate) fn alive(c: &Stable, clock: Clock, collector: (u32, u64)) -> bool {
     if c.collector_ns.load(Acquire) == pid_namespace() {
         return is_process(collector.0, collector.1);
@@ -139,20 +139,20 @@ pub(crate) fn alive(c: &Stable, clock: Clock, collector: (u32, u64)) -> bool {
     collector.0 != 0 && heartbeat_age(c, clock) < Duration::from_secs(3)
 }
 
-/// Time since the collector's last sign of life.
+/// Returns the time since the collector's last heartbeat.
 pub(crate) fn heartbeat_age(c: &Stable, clock: Clock) -> Duration {
-    // It may have beaten since the clock was read.
+    // The heartbeat may be newer than the reading of the clock.
     let age = clock.now().wrapping_sub(c.heartbeat.load(Acquire)) as i64;
     Duration::from_secs_f64(age.max(0) as f64 / clock.ticks_per_sec() as f64)
 }
 
-/// This process's pid namespace; 0 if it can't be told.
+/// Returns this process's PID namespace; 0 if it is not known.
 pub(crate) fn pid_namespace() -> u64 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |m| m.ino())
 }
 
-/// The recorded processes that can be looked at from here.
+/// Returns the recorded processes that can be read from here.
 pub fn all_recorded() -> Vec<Peek> {
     let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
     let mut pids: Vec<u32> =
@@ -161,7 +161,8 @@ pub fn all_recorded() -> Vec<Peek> {
     pids.into_iter().filter_map(|pid| Peek::of(pid).ok().flatten()).collect()
 }
 
-/// Start time of a process, in clock ticks since boot: with its id, it names a process for good.
+/// Returns the start time of a process, in clock ticks since boot. Together with the PID it identifies a process
+/// uniquely.
 pub fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let after = &stat[stat.rfind(')')? + 1..];
@@ -172,7 +173,7 @@ pub fn start_time(pid: u32) -> Option<u64> {
     fields.nth(18)?.parse().ok()
 }
 
-/// Whether this very process runs.
+/// Returns whether this very process is running.
 pub fn is_process(pid: u32, start: u64) -> bool {
     pid != 0 && start_time(pid) == Some(start)
 }
@@ -183,12 +184,12 @@ fn path_of(c: &Control) -> PathBuf {
     OsString::from_vec(bytes).into()
 }
 
-/// The functions that are patched, with their code.
+/// Returns the functions that are patched, with their code.
 fn probes(shared: &Shared, read: impl Fn(u64, &mut [u8]) -> bool) -> Vec<Probe> {
     let n = (shared.control().functions.load(Acquire) as usize).min(FUNCTIONS);
     let all = (0..n).filter_map(|i| shared.function(i)).filter(|f| f.patched.load(Acquire) != 0);
     all.filter_map(|f| {
-        // Bit 0 of an address may say which instruction set its code is of.
+        // On ARM, bit 0 of an address is the instruction set.
         let len = (f.patch_len as usize).min(f.new_bytes.len());
         let offset = (f.patch_addr.checked_sub(f.addr & !1)? as usize).min(64);
         let addr = f.patch_addr.checked_sub(offset as u64)?;
@@ -197,7 +198,7 @@ fn probes(shared: &Shared, read: impl Fn(u64, &mut [u8]) -> bool) -> Vec<Probe> 
         read(addr, &mut code).then(|| Probe {
             function: String::from_utf8_lossy(name).into_owned(),
             code,
-            // With the bit that says which instruction set it is, where there are two.
+            // On ARM, keep the bit for the instruction set.
             addr: if cfg!(target_arch = "arm") { addr | f.addr & 1 } else { addr },
             offset,
             patch: f.new_bytes[..len].to_vec(),
@@ -207,7 +208,7 @@ fn probes(shared: &Shared, read: impl Fn(u64, &mut [u8]) -> bool) -> Vec<Probe> 
     .collect()
 }
 
-/// Name and module of each hooked function that is recorded, and how often it was called.
+/// Returns name and module of each hooked function that is recorded, and its number of calls.
 fn functions(shared: &Shared, calls: &[u64]) -> (Vec<(String, String)>, Vec<u64>) {
     let n = (shared.control().functions.load(Acquire) as usize).min(FUNCTIONS);
     let all = (0..n).filter_map(|i| Some((shared.function(i)?, calls.get(i).copied())));
@@ -216,7 +217,7 @@ fn functions(shared: &Shared, calls: &[u64]) -> (Vec<(String, String)>, Vec<u64>
         .unzip()
 }
 
-/// The two parts of [`Function::name`](prof_trace::shared::Function).
+/// Splits [`Function::name`](prof_trace::shared::Function) into name and module.
 pub(crate) fn name_and_module(text: &[u8]) -> (String, String) {
     let mut parts = text.split(|b| *b == 0).map(|b| String::from_utf8_lossy(b).into_owned());
     (parts.next().unwrap_or_default(), parts.next().unwrap_or_default())

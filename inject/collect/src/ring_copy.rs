@@ -1,7 +1,7 @@
-//! A copy of another process's ring, made page by page as it is needed.
+//! A copy of another process's ring, made page by page as needed.
 //!
-//! To read a page of the target's mapping that was never written would allocate it, on the target's
-//! account; so of the large tables only those parts are read that events lead to.
+//! Reading a page of the target's mapping that was never written would allocate it, on the target's account. So only
+//! those parts of the large tables are read that events refer to.
 
 use crate::Error;
 use crate::maps::{Mapping, Maps};
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 
 const PAGE: usize = 4096;
 
-/// The copy; its memory is given back when it is dropped.
+/// The copy; its memory is unmapped when it is dropped.
 #[derive(Debug)]
 pub struct RingCopy {
     shared: Shared,
@@ -29,7 +29,7 @@ pub struct RingCopy {
     pages: Bits,
 }
 
-/// The first mapping of the ring among a process's mappings.
+/// Returns the first mapping of the ring among a process's mappings.
 fn ring_mapping(maps: &Maps) -> Option<&Mapping> {
     let name = format!("/memfd:{MEMFD_NAME}");
     maps.all
@@ -51,7 +51,7 @@ pub(crate) fn unreadable(pid: u32, addr: u64, errno: io::Error) -> Error {
 }
 
 impl RingCopy {
-    /// Copies the control page of the ring of process `pid`; [`RingCopy::copy`] does the rest.
+    /// Copies the control page of the ring of process `pid`; [`RingCopy::copy`] copies the rest.
     ///
     /// # Errors
     /// If there is no ring of this version, or it can't be read.
@@ -83,7 +83,7 @@ impl RingCopy {
     }
 
     fn map(geometry: Geometry) -> io::Result<Shared> {
-        // SAFETY: a new mapping at an address that the kernel chooses.
+        // SAFETY: the kernel chooses the address of the new mapping, so no existing memory is affected.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -97,22 +97,22 @@ impl RingCopy {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: just mapped with that size. It is unmapped when the copy is dropped, which those
-        // who work on it, in this crate alone, keep for longer.
+        // SAFETY: the memory was just mapped with that size. It is unmapped when the copy is dropped, and its users,
+        // all in this crate, keep the copy for longer than the `Shared`.
         Ok(unsafe { Shared::new(base.cast(), geometry) })
     }
 
-    /// The copy, in the layout of the original.
+    /// Returns the copy, in the layout of the original.
     pub fn shared(&self) -> Shared {
         self.shared
     }
 
-    /// Where the original is mapped in the target.
+    /// Returns the address of the original in the target.
     pub fn addr(&self) -> u64 {
         self.addr
     }
 
-    /// The memory of the target.
+    /// Returns the memory of the target.
     pub fn mem(&self) -> &File {
         &self.mem
     }
@@ -135,7 +135,7 @@ impl RingCopy {
         Ok(())
     }
 
-    /// Copies those, modules, and all segments in use.
+    /// Copies, besides [`Self::copy_control`], the modules and all segments in use.
     ///
     /// # Errors
     /// If the target's memory can't be read any more.
@@ -172,7 +172,7 @@ impl RingCopy {
         let mut seen = Bits::new(PC_LEVEL0 << PC_LEVELS);
         for index in 0..s.geometry().segments() {
             let (Some(v), Some(data)) = (ring::view(&s, index), s.data(index)) else { continue };
-            // SAFETY: in bounds of the segment, in memory of our own that nobody changes here.
+            // SAFETY: `committed` bytes are within the segment, in private memory that nothing changes here.
             let bytes = unsafe { std::slice::from_raw_parts(data, v.committed) };
             let (mut codec, mut at) = (Codec::default(), 0);
             while let Some((entry, n)) = codec.get_entry(&bytes[at..]) {
@@ -214,8 +214,8 @@ impl RingCopy {
             if self.pages.get(page) != Some(false) {
                 continue;
             }
-            // SAFETY: in bounds of the copy, whose size is a multiple of a page; no reference to
-            // anything but atomics points into it while it is filled.
+            // SAFETY: the page is within the copy, whose size is a multiple of a page, and only atomics refer to it
+            // while it is filled.
             let to = unsafe {
                 std::slice::from_raw_parts_mut(self.shared.base().add(page * PAGE), PAGE)
             };
@@ -229,12 +229,12 @@ impl RingCopy {
 impl Drop for RingCopy {
     fn drop(&mut self) {
         let (base, len) = (self.shared.base(), self.shared.geometry().size());
-        // SAFETY: mapped by `map` with that length, and not in use any more.
+        // SAFETY: `map` mapped this address with that length, and nothing uses it any more.
         unsafe { libc::munmap(base.cast(), len) };
     }
 }
 
-/// A ring with nothing in it, for tests.
+/// Returns an empty ring, for tests.
 #[cfg(test)]
 pub fn empty() -> Shared {
     RingCopy::map(Geometry::for_ring(0)).expect("memory")

@@ -1,4 +1,4 @@
-//! Mapping the shared memory.
+//! Maps the shared memory.
 
 use crate::Error;
 use prof_trace::shared::{Control, Geometry, LAYOUT, MAGIC, Shared};
@@ -6,7 +6,7 @@ use std::mem::offset_of;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
-/// More room for unwind tables is not believed.
+/// Greatest plausible room for unwind tables.
 const MOST_TABLES: u64 = 1 << 30;
 
 /// Offset of `segments` in the control page, after magic and layout.
@@ -14,11 +14,11 @@ const HEAD: usize = 16;
 
 /// Maps a ring for reading and writing, for as long as this process lives.
 ///
-/// The number of segments, and the room for unwind tables, are read from the memory once, and must fit the
-/// size of the file, which is sealed against shrinking; nothing is taken from the memory on trust after that.
+/// The number of segments and the room for unwind tables are read from the memory once, and must fit the size of the
+/// file, which is sealed against shrinking. Nothing else in the memory is trusted.
 ///
 /// # Errors
-/// If the descriptor is no ring of this version.
+/// If the descriptor is not a ring of this version.
 pub fn map_ring(fd: OwnedFd) -> Result<Shared, Error> {
     let file = std::fs::File::from(fd);
     let mut head = [0u8; HEAD];
@@ -40,7 +40,7 @@ pub fn map_ring(fd: OwnedFd) -> Result<Shared, Error> {
     if len < geometry.size() as u64 {
         return Err(Error::NotARing("file too short"));
     }
-    // SAFETY: a new mapping at an address that the kernel chooses.
+    // SAFETY: the kernel chooses the address of the new mapping, so no existing memory is affected.
     let base = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -54,7 +54,7 @@ pub fn map_ring(fd: OwnedFd) -> Result<Shared, Error> {
     if base == libc::MAP_FAILED {
         return Err(Error::io("cannot map the ring")(std::io::Error::last_os_error()));
     }
-    // SAFETY: just mapped with that size, page aligned, and never unmapped. The file can't shrink:
-    // prof sealed it, and where it could not, the worst is a SIGBUS in this process.
+    // SAFETY: the memory was just mapped with that size, page-aligned, and is never unmapped. prof has sealed the file
+    // against shrinking; where it could not, the worst result is a SIGBUS in this process.
     Ok(unsafe { Shared::new(base.cast(), geometry) })
 }

@@ -1,4 +1,4 @@
-//! The target's memory as the kernel counts it, mapping by mapping.
+//! Reads the target's memory as the kernel counts it, mapping by mapping.
 
 use crate::clock::Clock;
 use crate::heaps::{Candidate, apart};
@@ -15,30 +15,30 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The longest text that is read.
+/// Greatest length of a text that is read.
 const MAX_TEXT: u64 = 256 << 20;
-/// The longest line that is looked at.
+/// Greatest length of a line that is parsed.
 const MAX_LINE: usize = 8 << 10;
-/// The most heaps that are listed.
+/// Greatest number of heaps that are listed.
 const MAX_HEAPS: usize = 1 << 16;
-/// The usual length of a thread's stack.
+/// Usual length of a thread's stack.
 const STACK: u64 = 8 << 20;
-/// How long to wait between two looks: at first, and at most.
+/// Time between two looks: at first, and at most.
 const GAP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// A look may take one part in so many of the time.
+/// A look may take one of this many parts of the time.
 const PART: u32 = 20;
-/// The longest hold of the target's mappings' lock that `smaps` is read for, in ns, if all of it should be
-/// in one mapping; and what a page in memory and an entry of a page table cost there.
+/// `smaps` is read only if the lock of the target's mappings would be held for at most this long, in nanoseconds, even
+/// if all memory were in one mapping; and the cost of a resident page and of a page table entry there.
 const HOLD_NS: u64 = 3_000_000;
 const PAGE_NS: u64 = 170;
 const ENTRY_NS: u64 = 8;
-/// The most by which the kernel's count of resident memory lags behind.
+/// Greatest lag of the kernel's count of resident memory, in bytes.
 const LAG: u64 = 16 << 20;
 
-/// `/proc/PID/smaps`, `statm` and others, held open as [`Maps`](crate::maps::Maps) is. The kernel goes through
-/// the page tables for the first, and lets nobody map memory meanwhile: so it is only read of a process that
-/// is small. Of others the page tables are looked at in pieces ([`Pages`]). Either is done seldom, and by a
-/// thread of its own while the collector goes on emptying the ring.
+/// `/proc/PID/smaps`, `statm` and others, held open as in [`Maps`](crate::maps::Maps). For `smaps` the kernel walks the
+/// page tables and lets no thread map memory meanwhile, so it is read only for a small process. For others the page
+/// tables are read in small steps ([`Pages`]). Both are done rarely, on a separate thread, while the collector drains
+/// the ring.
 #[derive(Debug)]
 pub struct Smaps {
     files: Option<Arc<Files>>,
@@ -58,18 +58,18 @@ struct Files {
     tasks: PathBuf,
 }
 
-/// What is known of the target's memory beforehand.
+/// Facts about the target's memory that are known in advance.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
-    /// Mappings of prof's own: first addresses, and first behind them.
+    /// Address ranges of prof's own mappings.
     pub ours: Vec<(u64, u64)>,
     /// Thread pointers: most thread libraries keep a thread's descriptor at the end of its stack.
     pub threads: Vec<u64>,
-    /// Other allocators than glibc's are recorded.
+    /// Allocators other than glibc's are recorded.
     pub others: bool,
 }
 
-/// What is counted of a mapping.
+/// Sizes of a mapping, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sizes {
     rss: u64,
@@ -79,7 +79,7 @@ struct Sizes {
 }
 
 impl Smaps {
-    /// Of process `pid`.
+    /// Opens the files of process `pid`.
     pub fn open(pid: u32) -> Self {
         let open = |name: &str| File::open(format!("{}/{name}", proc_dir(pid))).ok();
         let files = || {
@@ -92,7 +92,7 @@ impl Smaps {
         Self { files: files(), next: Instant::now(), gap: GAP.0, looking: None }
     }
 
-    /// Begins to look if it is time for that; what was seen last, if that is new.
+    /// Starts a look if one is due; returns the result of the last one, if it is new.
     pub fn poll(&mut self, known: impl FnOnce() -> Known, clock: Clock) -> Option<Memory> {
         let done = self.looking.take_if(|l| l.is_finished());
         let done = done.and_then(|l| l.join().ok());
@@ -104,7 +104,7 @@ impl Smaps {
             let files = self.files.clone()?;
             let known = known();
             let began = Instant::now();
-            // A look that takes long is not over when the next is due.
+            // A look that takes long has not finished when the next is due.
             self.next = began + self.gap;
             self.gap = (self.gap * 2).min(GAP.1);
             let look = move || (files.look(&known, clock), began.elapsed());
@@ -113,7 +113,7 @@ impl Smaps {
         seen
     }
 
-    /// Waits for the look that is under way, but no longer than `most`.
+    /// Waits for the running look, but no longer than `most`.
     pub fn wait(&self, most: Duration) {
         let deadline = Instant::now() + most;
         let under_way = || self.looking.as_ref().is_some_and(|l| !l.is_finished());
@@ -122,7 +122,7 @@ impl Smaps {
         }
     }
 
-    /// Looks now.
+    /// Looks now, on this thread.
     pub fn now(&mut self, known: &Known, clock: Clock) -> Option<Memory> {
         if let Some(l) = self.looking.take() {
             let _ = l.join();
@@ -155,8 +155,7 @@ impl Files {
         let (mem, pages) = (self.mem.as_ref(), self.pages.as_ref());
         apart(&candidates, mem, pages, &writable, known.others, &mut memory);
         memory.ticks = clock.now();
-        // Of both the one that goes with the text: a detach may have unmapped the ring since, or while that
-        // was being read.
+        // Take the reading that is closer to the text: a detach may have unmapped the ring since, or during the read.
         let mapped =
             memory.maps.as_chunks::<3>().0.iter().map(|k| k[2]).fold(0, u64::saturating_add);
         let after = self.rss();
@@ -165,7 +164,7 @@ impl Files {
         Some(memory)
     }
 
-    /// Whether `smaps` can be read without holding anybody up.
+    /// Returns whether `smaps` can be read without blocking the target.
     fn is_small(&self, page: u64) -> bool {
         let mut b = [0u8; 4096];
         let n = self.status.read_at(&mut b, 0).unwrap_or(0);
@@ -180,7 +179,7 @@ impl Files {
         pages.saturating_mul(PAGE_NS).saturating_add(entries.saturating_mul(ENTRY_NS)) <= HOLD_NS
     }
 
-    /// The same as from `smaps`, but for proportional sizes, in pieces.
+    /// Counts as [`sum_up`] does, without proportional sizes, but from the page tables in small steps.
     fn ask<'a>(&self, pages: &Pages, mut sum: Sum<'a>) -> Option<Sum<'a>> {
         let mut text = Vec::new();
         (&self.maps).seek(SeekFrom::Start(0)).ok()?;
@@ -207,25 +206,25 @@ impl Files {
         sum.any.then_some(sum)
     }
 
-    /// Bytes that are resident.
+    /// Returns the resident bytes.
     fn rss(&self) -> u64 {
         let mut b = [0u8; 128];
         let n = self.statm.read_at(&mut b, 0).unwrap_or(0);
         let text = String::from_utf8_lossy(&b[..n]);
         let pages = text.split(' ').nth(1).and_then(|w| w.parse::<u64>().ok()).unwrap_or(0);
-        // SAFETY: no pointers.
+        // SAFETY: `sysconf` takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
         pages.saturating_mul(page)
     }
 }
 
-/// Whether a mapping is of huge pages from their pool, which the kernel does not count as resident.
+/// Returns whether a mapping consists of huge pages from their pool, which the kernel does not count as resident.
 fn has_huge_pages(m: &Mapping) -> bool {
     ["/anon_hugepage", "/dev/hugepages/"].iter().any(|p| m.path.starts_with(p))
 }
 
-/// Where the kernel does not tell the page of zeroes from others: what is more than `rss` bytes is that, as
-/// it is not counted there.
+/// Subtracts the zero page where the kernel does not tell it from others: bytes in excess of `rss`, in which it is not
+/// counted.
 fn without_zeroes(all: &mut [(Mapping, Counted)], rss: u64) {
     let sum =
         |part: fn(&Counted) -> u64| all.iter().fold(0u64, |s, a| s.saturating_add(part(&a.1)));
@@ -240,7 +239,7 @@ fn without_zeroes(all: &mut [(Mapping, Counted)], rss: u64) {
     }
 }
 
-/// Adds the mappings of a text up. `None` if there are none.
+/// Sums up the mappings of a text; `None` if it has none.
 fn sum_up<'a>(mut text: impl BufRead, mut sum: Sum<'a>) -> Option<Sum<'a>> {
     let mut line = Vec::new();
     while text.by_ref().take(MAX_LINE as u64).read_until(b'\n', &mut line).is_ok_and(|n| n > 0) {
@@ -254,7 +253,7 @@ fn sum_up<'a>(mut text: impl BufRead, mut sum: Sum<'a>) -> Option<Sum<'a>> {
 #[derive(Default)]
 struct Sum<'a> {
     ours: &'a [(u64, u64)],
-    /// Stacks of threads, as libc tells; ascending.
+    /// Stacks of threads, from libc's descriptors; ascending.
     stacks: &'a [(u64, u64)],
     /// Stack pointers; ascending.
     pointers: &'a [u64],
@@ -263,12 +262,12 @@ struct Sum<'a> {
     any: bool,
     /// The mapping that is being read.
     now: Option<Mapping>,
-    /// It follows the variables of the program's file.
+    /// The mapping follows the writable data of the program's file.
     bss: bool,
     sizes: Sizes,
-    /// Mappings that allocators may have.
+    /// Mappings that allocators may use.
     candidates: Vec<Candidate>,
-    /// The first mapping, and those of files that are written to.
+    /// The first mapping, and writable mappings of files.
     writable: Vec<Mapping>,
 }
 
@@ -291,9 +290,9 @@ impl Sum<'_> {
         }
     }
 
-    /// Goes on to a mapping.
+    /// Begins another mapping.
     fn begin(&mut self, m: Mapping) {
-        // The program's own variables that are zero at first follow those of its file.
+        // The program's zero-initialised variables follow its data segment.
         let bss = self.now.as_ref().is_some_and(|b| {
             let program = self.writable.first().unwrap_or(b);
             b.end == m.start && b.perms[1] == b'w' && b.inode != 0 && b.inode == program.inode
@@ -303,7 +302,7 @@ impl Sum<'_> {
         self.bss = bss;
     }
 
-    /// The mapping that was read is whole.
+    /// Counts the mapping that was read completely.
     fn end(&mut self) {
         let s = std::mem::take(&mut self.sizes);
         let Some(m) = self.now.take() else { return };
@@ -323,7 +322,7 @@ impl Sum<'_> {
         let Some((from, to)) = stack else {
             return self.book(m, kind, s.rss);
         };
-        // The kernel joins what lies side by side: a stack, and memory above it that is none.
+        // The kernel merges adjacent mappings: a stack, and other memory around it.
         let whole = (from, to) == (m.start, m.end);
         let counted = self.pages.filter(|_| !whole).map(|p| p.count_as(from, to, false).resident);
         let of_stack = counted.unwrap_or(s.rss).min(s.rss);
@@ -343,7 +342,7 @@ impl Sum<'_> {
         }
     }
 
-    /// Counts a mapping, or a part of one.
+    /// Adds a mapping, or a part of one, to its kind.
     fn book(&mut self, m: Mapping, kind: u64, of_it: u64) {
         let all = &mut self.all;
         if kind == map_kind::PROF {
@@ -368,13 +367,14 @@ impl Sum<'_> {
         }
     }
 
-    /// The part of a mapping that is a thread's stack. A guard below does not tell: allocators have such, too.
+    /// Returns the part of a mapping that is a thread's stack. A guard page below does not prove that, as allocators
+    /// have them, too.
     fn stack_in(&self, m: &Mapping) -> Option<(u64, u64)> {
         let i = self.stacks.partition_point(|s| s.1 <= m.start);
         if let Some(s) = self.stacks.get(i).filter(|s| s.0 < m.end) {
             return Some((s.0.max(m.start), s.1.min(m.end)));
         }
-        // A thread of which libc says nothing: its stack begins with the mapping.
+        // If libc's descriptor is not known, the thread's stack begins with the mapping.
         let i = self.pointers.partition_point(|p| *p < m.start);
         let end = self.pointers.get(i).filter(|p| **p < m.end)?;
         Some((m.start, m.end.min((end + 1).max(m.start.saturating_add(STACK)))))
@@ -406,7 +406,7 @@ mod tests {
     use std::sync::Mutex;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-    /// Held by tests that make much memory, or compare all there is.
+    /// Locked by tests that allocate much memory, or compare all of it.
     static MEMORY: Mutex<()> = Mutex::new(());
 
     #[test]
@@ -438,7 +438,7 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
         );
         assert_eq!(m.heaps, [0x7000, 0xa000, 12 * kb]);
         assert_eq!((m.pss, m.anonymous, m.swap, m.prof), (2 * kb, 8 * kb, 12 * kb, 16 * kb));
-        // Without a thread in it, it is no stack, whatever lies below.
+        // Without a thread in it, a mapping is not a stack, even with a guard page below.
         let m = sum_up(text.as_bytes(), Sum::default()).expect("mappings").all;
         assert_eq!(m.maps.as_chunks::<3>().0[2], [map_kind::STACK, 0x2000, 8 * kb]);
         assert!(sum_up(&b""[..], Sum::default()).is_none());
@@ -465,19 +465,19 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
         assert!(s.next > Instant::now() && s.gap > GAP.0);
     }
 
-    /// Memory of which every page is there, and that `smaps` would hold everybody up for: 256 MiB stand for
-    /// more, as what a hold takes grows with the mapping.
+    /// Returns fully resident memory for which `smaps` would hold the lock for long. 256 MiB represent larger sizes, as
+    /// the time grows with the mapping.
     fn large() -> &'static mut [u8] {
         let len = 256 << 20;
         let at = crate::pages::tests::map(len, libc::MAP_PRIVATE);
-        // SAFETY: new memory of this length.
+        // SAFETY: the memory is new and has this length.
         let all = unsafe { std::slice::from_raw_parts_mut(at, len) };
         all.iter_mut().step_by(4096).for_each(|b| *b = 1);
         all
     }
 
-    /// Maps and unmaps memory until told not to. Adds up how often, and notes the longest wait for anything but
-    /// a processor, of which there are few on a busy machine.
+    /// Maps and unmaps memory until `stop` is set. Counts the rounds, and notes the longest wait other than for a
+    /// processor, of which a busy machine has too few.
     fn wait_for_lock(stop: &AtomicBool, [rounds, longest]: &[AtomicU64; 2]) {
         let schedstat = File::open("/proc/thread-self/schedstat").expect("schedstat");
         let queued = || {
@@ -489,7 +489,7 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
         while !stop.load(Relaxed) {
             let (waited, began) = (queued(), Instant::now());
             let at = crate::pages::tests::map(1 << 16, libc::MAP_PRIVATE);
-            // SAFETY: just mapped, and nobody else's.
+            // SAFETY: the memory was just mapped, and no other code uses it.
             unsafe { libc::munmap(at.cast(), 1 << 16) };
             let took = began.elapsed().as_nanos() as u64;
             longest.fetch_max(took.saturating_sub(queued() - waited), Relaxed);
@@ -511,7 +511,7 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
                 std::thread::sleep(Duration::from_micros(100));
             }
         };
-        // Either thread may itself wait for a processor meanwhile, but not each time.
+        // Each of the threads may wait for a processor meanwhile, but not every time.
         let stall = |look: &dyn Fn()| {
             wait_for_rounds();
             waits[1].store(0, Relaxed);
@@ -534,7 +534,7 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
         });
         assert!(now < before / 4, "ns waited: {before} for smaps, {now} for pieces");
         assert_eq!(all[4096], 1);
-        // SAFETY: nobody uses it any more.
+        // SAFETY: the mapping has this length, and is not used any more.
         unsafe { libc::munmap(all.as_mut_ptr().cast(), all.len()) };
     }
 
@@ -543,7 +543,7 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
         let _alone = MEMORY.lock();
         let page = Pages::new(File::open("/proc/self/pagemap").expect("pagemap")).page() as usize;
         let private = crate::pages::tests::map(5000 * page, libc::MAP_PRIVATE);
-        // SAFETY: inside of the mapping.
+        // SAFETY: the pages lie inside of the mapping.
         unsafe {
             (0..3000).for_each(|n| private.add(n * page).write_volatile(1));
             (3000..4000).for_each(|n| _ = private.add(n * page).read_volatile());
@@ -563,7 +563,7 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
             (*mine.expect("the mapping"), kinds, m.anonymous, m.swap)
         };
         let ((mine, kinds, anonymous, swap), read) = (of(&asked), of(&read));
-        // Other tests of this process go on meanwhile, and may have memory beside this.
+        // Other tests of this process may allocate memory meanwhile.
         let near = |a: u64, b: u64| a.abs_diff(b) < 3 << 20;
         assert!(near(mine[2], read.0[2]) && mine[2] >= 3000 * page as u64, "{asked:?}");
         assert!(kinds.iter().zip(&read.1).all(|(a, b)| near(*a, *b)), "{kinds:?} {:?}", read.1);

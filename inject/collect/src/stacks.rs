@@ -1,19 +1,19 @@
-//! Where the stacks of threads are.
+//! Finds the stacks of threads.
 
 use prof_arch::native::capture::DESCRIPTOR;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// The most threads whose stacks are looked for.
+/// Greatest number of threads whose stacks are looked for.
 const MAX_THREADS: usize = 1 << 16;
-/// Bytes of a thread's descriptor that are looked at.
+/// Number of bytes of a thread's descriptor that are read.
 const DESCRIPTOR_LEN: usize = (DESCRIPTOR.end - DESCRIPTOR.start) as usize;
-/// What libc keeps behind a thread's descriptor, at the end of its stack, is no longer.
+/// Greatest length of libc's data behind a thread's descriptor, at the end of its stack.
 const MOST_TLS: u64 = 1 << 20;
 
-/// The stacks of threads with these thread pointers, as their descriptors tell: where a stack begins and how
-/// long it is stand side by side in it. That of the first thread does not say.
+/// Returns the stacks of the threads with these thread pointers. A thread's descriptor has address and length of its
+/// stack in adjacent words; that of the first thread does not.
 pub fn stacks(mem: &File, threads: &[u64]) -> Vec<(u64, u64)> {
     let mut bytes = [0; DESCRIPTOR_LEN];
     let of = |tp: &u64| {
@@ -34,11 +34,11 @@ pub fn stacks(mem: &File, threads: &[u64]) -> Vec<(u64, u64)> {
     all
 }
 
-/// Where the stacks of threads are that wait in the kernel.
+/// Returns the stack pointers of threads that wait in the kernel.
 pub fn pointers(tasks: &Path) -> Vec<u64> {
     let pointer = |task: std::fs::DirEntry| {
         let text = std::fs::read_to_string(task.path().join("syscall")).ok()?;
-        // A number, arguments, stack pointer and program counter; or the number -1 and both.
+        // The line ends with stack pointer and program counter, after the system call's number and arguments, or -1.
         let sp = text.split_whitespace().rev().nth(1)?;
         u64::from_str_radix(sp.strip_prefix("0x")?, 16).ok()
     };

@@ -1,4 +1,4 @@
-//! Build ids and symbols of modules, from files or from the target's memory.
+//! Reads build IDs and symbols of modules, from files or from the target's memory.
 
 use goblin::container::Ctx;
 use goblin::elf::dynamic::{DT_STRSZ, DT_STRTAB, DT_SYMTAB};
@@ -12,22 +12,22 @@ use prof_trace::records::Symbols;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// The largest table that is read.
+/// Greatest length of a table that is read.
 const MAX_TABLE: u64 = 64 << 20;
-/// The longest note segment that is looked through.
+/// Greatest length of a note segment that is searched.
 const MAX_NOTES: u64 = 64 << 10;
-/// The longest dynamic section that is looked through.
+/// Greatest length of a dynamic section that is searched.
 const MAX_DYNAMIC: u64 = 64 << 10;
-/// The longest build id.
+/// Greatest length of a build ID.
 const MAX_BUILD_ID: usize = 64;
 
 /// An ELF image: a file, or a module in a process's memory.
 #[derive(Debug)]
 pub struct Image<'a> {
     file: &'a File,
-    /// Where offset 0 of the image is in `file`.
+    /// Offset of the image in `file`.
     at: u64,
-    /// Address minus virtual address, for an image in memory.
+    /// Load bias (address minus virtual address), for an image in memory.
     bias: Option<u64>,
     header: Header,
     ctx: Ctx,
@@ -35,12 +35,12 @@ pub struct Image<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// An ELF file.
+    /// Opens an ELF file.
     pub fn file(file: &'a File) -> Option<Self> {
         Self::new(file, 0, None)
     }
 
-    /// A module whose first byte is at `start`, in a process's memory.
+    /// Opens a module in a process's memory, whose first byte is at `start`.
     pub fn memory(mem: &'a File, start: u64, bias: u64) -> Option<Self> {
         Self::new(mem, start, Some(bias))
     }
@@ -66,7 +66,7 @@ impl<'a> Image<'a> {
         Some(b)
     }
 
-    /// Whether a file has these bytes where a virtual address leads to.
+    /// Returns whether a file has these bytes at a virtual address.
     pub fn has(&self, vaddr: u64, bytes: &[u8]) -> bool {
         let holds = |p: &&ProgramHeader| {
             let end = vaddr.checked_add(bytes.len() as u64);
@@ -79,7 +79,7 @@ impl<'a> Image<'a> {
         offset.is_some_and(|at| self.read(at, bytes.len() as u64).is_some_and(|b| b == bytes))
     }
 
-    /// The GNU build id.
+    /// Returns the GNU build ID.
     pub fn build_id(&self) -> Option<Vec<u8>> {
         self.segments.iter().filter(|p| p.p_type == PT_NOTE).find_map(|p| {
             let at = match self.bias {
@@ -108,8 +108,8 @@ impl<'a> Image<'a> {
         }
     }
 
-    /// Its functions, as the record of module number `module`: of a file those of `.symtab`, or else of
-    /// `.dynsym`; of a module in memory those that are loaded for the dynamic linker.
+    /// Returns its functions, as the record of module number `module`. A file's are from `.symtab`, or else `.dynsym`;
+    /// those of a module in memory are from the table that is loaded for the dynamic linker.
     pub fn symbols(&self, module: u32) -> Option<Symbols> {
         let (symbols, strings) = match self.bias {
             None => self.tables()?,
@@ -123,7 +123,7 @@ impl<'a> Image<'a> {
             .filter_map(|s| {
                 let rest = strings.get(s.st_name..)?;
                 let name = &rest[..rest.iter().position(|b| *b == 0)?];
-                // Bit 0 says that it is Thumb code, and is no part of the address.
+                // Bit 0 marks Thumb code, and is not part of the address.
                 let start = s.st_value & !u64::from(self.header.e_machine == EM_ARM);
                 Some((start, s.st_size, name))
             })
@@ -132,7 +132,7 @@ impl<'a> Image<'a> {
         Some(pack(module, &found))
     }
 
-    /// The bytes of a file's symbol table, and its strings.
+    /// Returns the bytes of a file's symbol table, and its strings.
     fn tables(&self) -> Option<(Vec<u8>, Vec<u8>)> {
         let (n, each) = (self.header.e_shnum as usize, SectionHeader::size(self.ctx));
         let table = self.read(self.header.e_shoff, (n * each) as u64)?;
@@ -144,8 +144,8 @@ impl<'a> Image<'a> {
         Some((self.read(symtab.sh_offset, symtab.sh_size)?, strings))
     }
 
-    /// The same from memory, by the dynamic section. Where the symbol table ends is nowhere said but by
-    /// its hash tables; linkers put the strings right behind it.
+    /// Returns the bytes of a loaded symbol table, and its strings, from the dynamic section. The section does not tell
+    /// the table's length, but linkers put the strings right behind it.
     fn loaded_tables(&self, bias: u64) -> Option<(Vec<u8>, Vec<u8>)> {
         let p = self.segments.iter().find(|p| p.p_type == PT_DYNAMIC)?;
         let offset = |addr: u64| addr.wrapping_sub(self.at);
@@ -153,7 +153,7 @@ impl<'a> Image<'a> {
             self.read(offset(bias.wrapping_add(p.p_vaddr)), p.p_memsz.min(MAX_DYNAMIC))?;
         let entries = Dynamic::parse(&section, self.ctx);
         let entry = |tag: u64| entries.iter().find(|d| d.d_tag == tag).map(|d| d.d_val);
-        // glibc writes addresses into the section; others, and the vDSO, leave it alone.
+        // glibc replaces the section's values by addresses; other linkers, and the vDSO, do not.
         let address = |v: u64| if v < self.at { v.wrapping_add(bias) } else { v };
         let (symbols, strings) = (address(entry(DT_SYMTAB)?), address(entry(DT_STRTAB)?));
         let len = strings.checked_sub(symbols)?;
@@ -183,18 +183,18 @@ impl Dynamic {
     }
 }
 
-/// What a recording keeps of a module's file: its build id, and its functions if it names any. `None` if
-/// it is no ELF file.
+/// Returns what a recording saves of a module's file: its build ID, and its functions if it has any. `None` if it is
+/// not an ELF file.
 pub fn module_symbols(file: &File) -> Option<(Vec<u8>, Option<Symbols>)> {
     let image = Image::file(file)?;
     Some((image.build_id().unwrap_or_default(), image.symbols(1)))
 }
 
-/// Packs symbols, as many as a chunk holds.
+/// Packs symbols, as many as fit into a chunk.
 fn pack(module: u32, found: &[(u64, u64, &[u8])]) -> Symbols {
     let mut s = Symbols { module, ..Default::default() };
     for (start, size, name) in found {
-        // 30 bytes: what four integers of this kind may take in the chunk, and some more.
+        // 30 bytes is more than four such integers take in the chunk.
         if s.names.len() + name.len() + s.symbols.len() / 4 * 30 > MAX_PAYLOAD - 4096 {
             break;
         }
@@ -208,7 +208,7 @@ fn pack(module: u32, found: &[(u64, u64, &[u8])]) -> Symbols {
 mod tests {
     use super::*;
 
-    /// Not inlined, and like no other: its symbol is there however this is optimized.
+    /// A function that is not inlined, and differs from all others, so that it has a symbol at any optimisation level.
     #[inline(never)]
     fn with_a_symbol_of_its_own(n: u64) -> u64 {
         std::hint::black_box(n) ^ 0x5eed_0f5a_11be_115d

@@ -1,4 +1,4 @@
-//! The target as a process: is it there, how large is it, how did it end.
+//! Watches the target's process: whether it exists, its size, how it ended.
 
 use crate::Error;
 use crate::pages::Pages;
@@ -10,7 +10,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
 
-/// A process that is watched.
+/// A watched process.
 #[derive(Debug)]
 pub struct Watched {
     pid: u32,
@@ -21,17 +21,17 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Process `pid`, which must be alive.
+    /// Opens process `pid`, which must be alive.
     ///
     /// # Errors
     /// If it is gone.
     pub fn new(pid: u32) -> Result<Self, Error> {
-        // SAFETY: no pointers; the result is a new descriptor or -1.
+        // SAFETY: the call takes no pointers; it returns a new descriptor or -1.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid as libc::pid_t, 0) };
         if fd < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH) {
             return Err(Error::Gone(pid));
         }
-        // SAFETY: the descriptor is new and ours.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         let pidfd = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(fd as i32) });
         let dir = proc_dir(pid);
         let mem = OpenOptions::new().read(true).write(true).open(format!("{dir}/mem")).ok();
@@ -39,28 +39,28 @@ impl Watched {
         Ok(Self { pid, pidfd, statm: open("statm"), mem, pages: open("pagemap").map(Pages::new) })
     }
 
-    /// Its id.
+    /// Returns its process ID.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// Its memory.
+    /// Returns its memory, if it could be opened.
     pub fn mem(&self) -> Option<&File> {
         self.mem.as_ref()
     }
 
-    /// Whether the program that ran when this was made is gone: the file of its memory stays with that. So it is
-    /// after an exec, and, shortly before it can be waited for, when it ends.
+    /// Returns whether the program that ran when this was created is gone, as the open file stays with that program's
+    /// address space. It is gone after an exec, and shortly before the process becomes a zombie.
     pub fn has_left(&self) -> bool {
         self.mem.as_ref().is_some_and(|m| matches!(m.read_at(&mut [0], 0), Ok(0)))
     }
 
-    /// Whether the memory of a process that has ended is still there: another process has the same.
+    /// Returns whether the memory of a process that has ended still exists, because another process shares it.
     pub fn memory_lives(&self) -> bool {
         self.mem.as_ref().is_some_and(|m| m.read_at(&mut [0], 0).is_err())
     }
 
-    /// Whether its files are not this process's: another mount namespace, or another root.
+    /// Returns whether it sees other files than this process: it has another mount namespace, or another root.
     pub fn is_elsewhere(&self) -> bool {
         let id = |path: String| fs::metadata(path).map(|m| (m.dev(), m.ino())).ok();
         let differs = |what: &str| {
@@ -70,8 +70,8 @@ impl Watched {
         differs("ns/mnt") || differs("root")
     }
 
-    /// How many seccomp filters one of a process's first threads has, of so many, that which has most; 1 where the
-    /// kernel does not say how many (before 5.9).
+    /// Returns the number of seccomp filters of the thread that has the most, among a limited number of threads. It is
+    /// 1 if the kernel does not tell the number (before 5.9).
     pub fn filters(pid: u32) -> u32 {
         const MOST: usize = 64;
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
@@ -86,7 +86,7 @@ impl Watched {
         tasks.take(MOST).map(of).max().unwrap_or(0)
     }
 
-    /// Waits until it has ended, or for some time; true if it has.
+    /// Waits until the process has ended, or for this time; returns whether it has ended.
     pub fn wait(&self, time: Duration) -> bool {
         let t = libc::timespec {
             tv_sec: time.as_secs() as libc::time_t,
@@ -97,12 +97,12 @@ impl Watched {
             return process::living_thread(self.pid.cast_signed()).is_none();
         };
         let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one valid pollfd, a valid time, no signal mask.
+        // SAFETY: the arguments are one valid `pollfd`, a valid time, and no signal mask.
         let n = unsafe { libc::ppoll(&mut p, 1, &t, std::ptr::null()) };
         n == 1 && p.revents & libc::POLLIN != 0
     }
 
-    /// Pages resident, and pages of address space; 0: unknown.
+    /// Returns the resident pages, and the pages of address space; 0: not known.
     pub fn pages(&self) -> (u64, u64) {
         let sizes = |f: &File| {
             let mut b = [0u8; 128];
@@ -116,16 +116,16 @@ impl Watched {
         if held.1 != 0 {
             return held;
         }
-        // Its first thread, whose file it is, may have ended.
+        // The open file is that of the first thread, which may have ended.
         File::open(format!("{}/statm", proc_dir(self.pid))).map_or((0, 0), |f| sizes(&f))
     }
 
-    /// Resident bytes that are neither of files nor shared, 0: not known.
+    /// Returns the resident bytes that are neither file-backed nor shared; 0: not known.
     pub fn private(&self) -> u64 {
         private(self.pid)
     }
 
-    /// How many of these pages are in the process's page tables, and so count as resident in it.
+    /// Returns how many of these pages are in the process's page tables, and so count as resident in it.
     pub fn resident(&self, first: u64, count: u64) -> u64 {
         let Some(pages) = &self.pages else { return 0 };
         let page = pages.page();
@@ -133,15 +133,15 @@ impl Watched {
         pages.count(start, start.saturating_add(count.saturating_mul(page))).resident / page
     }
 
-    /// Whether a process whose memory is gone is on its way out, rather than in another program: it may wait
-    /// long for a processor, or for its core to be written.
+    /// Returns whether a process without memory is ending, rather than starting another program. It may wait long for a
+    /// processor, or for its core dump.
     pub fn is_ending(&self) -> bool {
         let status = fs::read_to_string(proc_dir(self.pid) + "/status").unwrap_or_default();
         !status.lines().any(|l| l.starts_with("VmSize:"))
     }
 
-    /// How it ended, for [`prof_trace::records::End::reason`]: known for as long as its parent has
-    /// not asked, and by newer kernels also then.
+    /// Returns how it ended, for [`prof_trace::records::End::reason`]. This is known until its parent has waited for
+    /// it, and with newer kernels also after that.
     pub fn how_it_ended(&self) -> String {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         let code = exit_code(&stat).or_else(|| reaped_exit_code(self.pidfd.as_ref()?));
@@ -153,18 +153,18 @@ impl Watched {
     }
 }
 
-/// Resident bytes of a process that are neither of files nor shared, 0: not known.
+/// Returns the resident bytes of a process that are neither file-backed nor shared; 0: not known.
 #[must_use]
 pub fn private(pid: u32) -> u64 {
     let text = fs::read_to_string(format!("{}/statm", proc_dir(pid))).unwrap_or_default();
     let pages: Vec<u64> = text.split_whitespace().take(3).filter_map(|w| w.parse().ok()).collect();
     let [_, resident, shared] = pages[..] else { return 0 };
-    // SAFETY: no pointers.
+    // SAFETY: `sysconf` takes no pointers.
     let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
     resident.saturating_sub(shared).saturating_mul(page)
 }
 
-/// `struct pidfd_info`, as far as its first version goes.
+/// `struct pidfd_info`, up to the fields of its first version.
 #[repr(C)]
 #[derive(Default)]
 struct PidfdInfo {
@@ -174,31 +174,31 @@ struct PidfdInfo {
     exit_code: i32,
 }
 
-/// The exit code of a process that its parent has been told of (`PIDFD_GET_INFO`, Linux 6.15).
+/// Returns the exit status of a process that its parent has waited for (`PIDFD_GET_INFO`, Linux 6.15).
 fn reaped_exit_code(pidfd: &OwnedFd) -> Option<i32> {
     const PIDFS_MAGIC: u32 = 0xff;
     const PIDFD_INFO_EXIT: u64 = 8;
     let mut info = PidfdInfo { mask: PIDFD_INFO_EXIT, ..PidfdInfo::default() };
     let request = libc::_IOWR::<PidfdInfo>(PIDFS_MAGIC, 11);
-    // SAFETY: the kernel writes at most the size that is part of the request.
+    // SAFETY: the kernel writes no more than the size that is part of the request, which is that of `info`.
     let r = unsafe { libc::ioctl(pidfd.as_raw_fd(), request, &raw mut info) };
     (r == 0 && info.mask & PIDFD_INFO_EXIT != 0).then_some(info.exit_code)
 }
 
-/// The exit code of a zombie, from `/proc/PID/stat`.
+/// Returns the exit status of a zombie, from `/proc/PID/stat`.
 fn exit_code(stat: &str) -> Option<i32> {
     let after = &stat[stat.rfind(')')? + 1..];
     let fields: Vec<&str> = after.split_whitespace().collect();
     (fields.first() == Some(&"Z")).then(|| fields.get(49)?.parse().ok())?
 }
 
-/// The folder in `/proc` that has the memory and mappings of a process: its own, or if its first
-/// thread has ended before the others, that of one of those.
+/// Returns the folder in `/proc` that has the memory and mappings of a process: its own or, if its first thread has
+/// ended before the others, that of another thread.
 pub fn proc_dir(pid: u32) -> String {
     process::folder(pid.cast_signed())
 }
 
-/// Turns recording off in the target, from outside.
+/// Switches recording off in the target, from outside.
 ///
 /// # Errors
 /// If its memory can't be written.
@@ -216,7 +216,7 @@ mod tests {
 
     #[test]
     fn resident_pages_are_those_that_were_touched() {
-        // SAFETY: a question, and new memory that only this test uses.
+        // SAFETY: `sysconf` takes no pointers, and the memory is new and used by this test alone.
         let (page, at) = unsafe {
             let page = libc::sysconf(libc::_SC_PAGESIZE) as usize;
             let rw = libc::PROT_READ | libc::PROT_WRITE;
@@ -245,7 +245,7 @@ mod tests {
         assert!(w.wait(Duration::from_secs(10)));
         assert_eq!(w.how_it_ended(), "killed by signal 9");
         child.wait().expect("wait");
-        // Where the kernel does not tell, nothing is claimed.
+        // Where the kernel does not tell, the reason stays general.
         let told = w.pidfd.as_ref().and_then(reaped_exit_code);
         let how = if told.is_some() { "killed by signal 9" } else { "ended" };
         assert_eq!(w.how_it_ended(), how);

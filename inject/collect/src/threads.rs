@@ -1,4 +1,4 @@
-//! The target's threads: their numbers, names, and whether they are still there.
+//! Tracks the target's threads: their numbers, names, and whether they are alive.
 
 use crate::census::Census;
 use crate::output::Output;
@@ -11,24 +11,24 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Names that are read again in one second.
+/// Number of names that are read again per second.
 const RENAMES: usize = 256;
-/// Threads remembered above which the ended ones are forgotten at once.
+/// Number of known threads above which ended ones are forgotten at once.
 const MANY: usize = 4 * SLOTS;
 
-/// What is known of one.
+/// What is known of one thread.
 #[derive(Debug)]
 pub struct Known {
-    /// Number of the segment that comes next, or is being read.
+    /// Sequence number of the segment that is read now, or comes next.
     pub next: u64,
-    /// The last pass in which one was missing, and its number.
+    /// The last pass in which a segment was missing, and its number.
     pub gap: (u64, u64),
     tid: u32,
     name: String,
     written: bool,
 }
 
-/// All that have events.
+/// All threads that have events.
 #[derive(Debug)]
 pub struct Threads {
     sharers: Sharers,
@@ -41,7 +41,7 @@ pub struct Threads {
 }
 
 impl Threads {
-    /// Of process `pid`.
+    /// Creates an empty list for process `pid`.
     pub fn new(pid: u32) -> Self {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let nested = ns_pids(&status).is_some_and(|n| n.0 != n.1);
@@ -50,7 +50,7 @@ impl Threads {
         Self { sharers, known, fresh, nested, outer, rename_at: 0, born: 0 }
     }
 
-    /// A segment of this thread is in use.
+    /// Returns the entry of a thread that has a segment in use; adds it if it is new.
     pub fn seen(&mut self, serial: u32, tid: u32) -> &mut Known {
         self.known.entry(serial).or_insert_with(|| {
             self.fresh.push(serial);
@@ -59,12 +59,12 @@ impl Threads {
         })
     }
 
-    /// How many threads were seen for the first time since this was last asked.
+    /// Returns the number of threads that were first seen since the last call.
     pub fn born(&mut self) -> usize {
         std::mem::take(&mut self.born)
     }
 
-    /// More than an honest target would have.
+    /// Returns whether there are more threads than a genuine target would have.
     pub fn are_many(&self) -> bool {
         self.known.len() > MANY
     }
@@ -96,7 +96,7 @@ impl Threads {
         String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
     }
 
-    /// The id in prof's namespace of a thread id in the target's.
+    /// Converts a thread ID of the target's PID namespace to prof's.
     fn outer_tid(&mut self, tid: u32) -> Option<u32> {
         if !self.nested {
             return Some(tid);
@@ -119,7 +119,7 @@ impl Threads {
         }
     }
 
-    /// Reads some names again: threads are named after they have begun.
+    /// Reads some names again, as threads are named after they have started.
     pub fn rename(&mut self, out: &mut Output) {
         let mut serials: Vec<u32> = self.known.keys().copied().collect();
         serials.sort_unstable();
@@ -131,7 +131,7 @@ impl Threads {
         }
     }
 
-    /// Forgets threads whose serials are not among `used` and that no slot names as living.
+    /// Forgets threads whose serials are not among `used`, and that have no slot marked as live.
     pub fn forget(&mut self, shared: &Shared, used: impl Iterator<Item = u32>) {
         let mut keep: HashSet<u32> = used.collect();
         for s in shared.used_slots() {
@@ -142,18 +142,18 @@ impl Threads {
         self.known.retain(|serial, _| keep.contains(serial));
     }
 
-    /// The processes that have the target's memory, itself first.
+    /// Returns the processes that share the target's memory, the target first.
     pub fn processes(&self) -> impl Iterator<Item = u32> + '_ {
         let all = std::iter::once(self.sharers.pid()).chain(self.sharers.others().iter().copied());
         all.map(i32::cast_unsigned)
     }
 
-    /// Where their threads are listed.
+    /// Returns the folders that list their threads.
     fn folders(&self) -> impl Iterator<Item = PathBuf> + '_ {
         self.processes().map(|pid| PathBuf::from(format!("/proc/{pid}/task")))
     }
 
-    /// Finds out who is alive.
+    /// Finds out which threads are alive.
     pub fn census(&mut self, shared: &Shared) -> Census {
         self.sharers.look_again();
         if self.nested {
@@ -162,13 +162,13 @@ impl Threads {
         Census::take(shared, |tid| self.is_alive(tid))
     }
 
-    /// Asks for this very thread: a listing of `/proc/PID/task` may leave some out while others end.
+    /// Asks for this very thread: a listing of `/proc/PID/task` may skip some while others end.
     fn is_alive(&self, tid: u32) -> bool {
         let outer = if self.nested { self.outer.get(&tid).copied() } else { Some(tid) };
         outer.is_some_and(|t| self.folders().any(|f| is_there(&f.join(t.to_string()))))
     }
 
-    /// Whether the thread with this id and serial has ended.
+    /// Returns whether the thread with this ID and serial has ended.
     pub fn has_ended(&self, census: &Census, tid: u32, serial: u32) -> bool {
         census.has_ended(tid, serial, |tid| self.is_alive(tid))
     }
@@ -178,7 +178,7 @@ fn is_there(path: &Path) -> bool {
     fs::symlink_metadata(path).is_ok()
 }
 
-/// From `/proc/PID/status`: the id in prof's namespace and in the innermost one.
+/// Parses `/proc/PID/status`: returns the PID in prof's namespace and in the innermost one.
 fn ns_pids(status: &str) -> Option<(u32, u32)> {
     let line = status.lines().find_map(|l| l.strip_prefix("NSpid:"))?;
     let mut ids = line.split_whitespace().map(|w| w.parse().ok());

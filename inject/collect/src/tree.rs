@@ -1,9 +1,8 @@
-//! The stack tree of a recording, and what of it and of the code addresses has been written.
+//! The stack tree of a recording, and which of its nodes and code addresses have been written.
 //!
-//! In the ring each segment names its stack nodes for itself. Here each (parent, code address) gets an id
-//! for the recording. What was given is remembered for the nodes that were named last only: a program
-//! with millions of stacks must cost neither memory without bounds nor a cache miss for each node. So
-//! a node may have several ids, which readers take as one.
+//! In the ring each segment numbers its stack nodes separately. Here each (parent, code address) gets an ID for the
+//! recording. Only the IDs of the latest nodes are remembered: a program with millions of stacks must cost neither
+//! unbounded memory nor a cache miss for each node. So a node may have several IDs, which readers treat as one.
 
 use crate::output::Output;
 use prof_arch::native::Rule;
@@ -12,34 +11,34 @@ use prof_trace::pcs::{pc_parts, rule};
 use prof_trace::records::{NodeRun, PC_IS_TRAMPOLINE, Pcs, kind};
 use prof_trace::shared::{MODULES, PC_LEVEL0, PC_LEVELS, Shared};
 
-/// Frames of one stack; the hook cuts stacks long before.
+/// Greatest depth of a stack; the hook cuts stacks long before.
 const MAX_DEPTH: u16 = 4096;
-/// Pairs of nodes whose ids are remembered; 32 bytes each, which together fit into a second-level cache.
+/// Number of cache sets, each of two nodes and 32 bytes; together they fit into a second-level cache.
 const SETS: usize = 1 << 14;
-/// Bytes of nodes after which another chunk begins.
+/// Number of bytes of nodes after which another chunk begins.
 const RUN_BYTES: usize = 1 << 19;
-/// Numbers in a chunk of triples.
+/// Number of integers in a chunk of triples.
 const CHUNK_INTS: usize = 3 << 16;
 
-/// A set of small numbers.
+/// A set of small integers.
 #[derive(Debug)]
 pub struct Bits {
     words: Vec<u64>,
 }
 
 impl Bits {
-    /// For numbers below `n`.
+    /// Creates an empty set of integers below `n`.
     pub fn new(n: usize) -> Self {
         Self { words: vec![0; n.div_ceil(64)] }
     }
 
-    /// Whether it has `i`; `None` if it never can.
+    /// Returns whether it contains `i`; `None` if `i` is out of range.
     #[inline(always)]
     pub fn get(&self, i: usize) -> Option<bool> {
         Some(self.words.get(i / 64)? >> (i % 64) & 1 == 1)
     }
 
-    /// Adds `i`; false if it was there or can't be.
+    /// Adds `i`; returns false if it was contained already, or is out of range.
     #[inline(always)]
     pub fn add(&mut self, i: usize) -> bool {
         let Some(w) = self.words.get_mut(i / 64) else { return false };
@@ -49,14 +48,13 @@ impl Bits {
     }
 }
 
-/// The nodes that were named last, by parent and code address: what has no place any more gets
-/// another id when it is named again.
+/// A cache of nodes by parent and code address. A node that was evicted gets another ID when it occurs again.
 #[derive(Debug)]
 struct Cache {
     sets: Box<[Set]>,
 }
 
-/// Entries that share a place, the one that was used last in front. An id of 0: nothing.
+/// Entries with the same index, the most recently used first. An ID of 0 marks an empty entry.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(32))]
 struct Set {
@@ -69,7 +67,8 @@ impl Cache {
         Self { sets: vec![Set::default(); sets.next_power_of_two()].into() }
     }
 
-    /// The id of the node with this key and hash; or else `new` is, from now on, if it is not 0.
+    /// Returns the ID of the node with this key and hash. If it is not cached, it is added with the ID `new`, unless
+    /// that is 0.
     #[inline(always)]
     fn get(&mut self, hash: u32, key: u64, new: u32) -> u32 {
         let mask = self.sets.len() - 1;
@@ -88,14 +87,14 @@ impl Cache {
 /// A stack node of the recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// Its id; 0: none.
+    /// ID of the node; 0: none.
     pub id: u32,
-    /// Hash of its code addresses up to the root: where it is looked for. Unlike an id it can be told
-    /// before the parent has been found, so that the nodes of a stack are fetched side by side.
+    /// Hash of its code addresses up to the root, which is its place in the cache. Unlike an ID it can be computed
+    /// before the parent has been found, so that look-ups of a stack's nodes overlap.
     hash: u32,
-    /// Frames up to the root.
+    /// Number of frames up to the root.
     depth: u16,
-    /// It stands for others that were not told apart any more.
+    /// The stack was cut here: the node represents all deeper ones.
     pub is_cut: bool,
 }
 
@@ -104,19 +103,19 @@ pub struct Node {
 pub struct Names(Vec<Node>);
 
 impl Names {
-    /// The node with this number; none for 0, and for a number that was not defined.
+    /// Returns the node with this number; an empty one for 0, and for a number that was not defined.
     #[inline(always)]
     pub fn get(&self, number: u32) -> Node {
         (number as usize).checked_sub(1).and_then(|i| self.0.get(i)).copied().unwrap_or_default()
     }
 
-    /// For a new segment.
+    /// Clears the table for a new segment.
     pub fn clear(&mut self) {
         self.0.clear();
     }
 }
 
-/// The nodes that there are, and what of them and the code addresses has been written.
+/// The nodes of a recording, and which of the nodes and code addresses have been written.
 #[derive(Debug)]
 pub struct Tree {
     nodes: Cache,
@@ -131,7 +130,7 @@ pub struct Tree {
 }
 
 impl Tree {
-    /// With nothing written.
+    /// Creates an empty tree.
     pub fn new() -> Self {
         Self {
             nodes: Cache::new(SETS),
@@ -144,12 +143,12 @@ impl Tree {
         }
     }
 
-    /// Goes on with a recording whose nodes have ids up to `last`.
+    /// Continues a recording whose nodes have IDs up to `last`.
     pub fn restore(&mut self, last: u32) {
         self.last = self.last.max(last);
     }
 
-    /// A segment defines a chain of nodes below its number `parent`.
+    /// Defines a chain of nodes below the segment's node number `parent`.
     #[inline]
     pub fn define(
         &mut self,
@@ -170,7 +169,7 @@ impl Tree {
         if parent.depth >= MAX_DEPTH {
             return Node { is_cut: true, ..parent };
         }
-        // 0 when all ids are used up.
+        // It is 0 when all IDs are used up.
         let new = self.last.wrapping_add(1);
         let hash = (parent.hash.rotate_left(7) ^ pc).wrapping_mul(0x9e37_79b1);
         let id = self.nodes.get(hash, key(parent.id, pc), new);
@@ -196,7 +195,7 @@ impl Tree {
         self.see_pc(shared, pc);
     }
 
-    /// Whether it is time to [`Tree::write`], within a pass.
+    /// Returns whether it is time to call [`Tree::write`] within a pass.
     pub fn is_full(&self) -> bool {
         self.runs.len() > 1
     }
@@ -207,7 +206,7 @@ impl Tree {
         }
         let Some((pc, module)) = pc_parts(shared, id) else { return };
         self.pcs.add(id as usize);
-        // The caller of a signal trampoline is no caller: readers must know.
+        // Readers must know that the frame outside of a signal trampoline is not its caller.
         let rule = rule(shared, id);
         let signal = if Rule::from_u64(rule).is_signal() { PC_IS_TRAMPOLINE } else { 0 };
         self.pc_triples.extend([u64::from(id), pc, u64::from(module) | signal]);
@@ -216,7 +215,7 @@ impl Tree {
         }
     }
 
-    /// Adds what was found since the last time to the recording: addresses, then nodes.
+    /// Writes the new code addresses, then the new nodes.
     pub fn write(&mut self, out: &mut Output) {
         for part in self.pc_triples.chunks(CHUNK_INTS) {
             out.put(kind::PCS, &Pcs { triples: part.to_vec() }.encode());
@@ -276,7 +275,7 @@ mod tests {
     fn what_is_cut_is_known() {
         let ring = crate::ring_copy::empty();
         let (mut tree, mut names) = (Tree::new(), Names::default());
-        // There are no more ids.
+        // Use up all IDs.
         tree.restore(u32::MAX - 2);
         tree.define(&ring, &mut names, 0, [1, 2, 3]);
         tree.define(&ring, &mut names, 3, [4, 0, 0]);

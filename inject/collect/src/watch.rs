@@ -1,8 +1,7 @@
-//! Which modules the target has, by its mappings: where the hook is not told, or may make no system calls.
+//! Finds the target's modules by its mappings, where the hook is not notified, or may not make system calls.
 //!
-//! Whatever is found gone is taken out of the table, and what is new is entered with copies of its unwind
-//! tables. The hook does the same at the same time; entries that were made after the mappings were read are
-//! not judged by them.
+//! Unmapped modules are removed from the table, and new ones are entered with copies of their unwind tables. The hook
+//! does the same concurrently; entries that were made after the mappings were read are not compared with them.
 
 use crate::maps::{Mapping, Maps};
 use crate::target::Watched;
@@ -14,29 +13,29 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::{Duration, Instant};
 
-/// While it is in doubt what there is, the mappings are read again, but not more often than this.
+/// Shortest interval between two reads of the mappings while the modules are in doubt.
 const DOUBTS_EVERY: Duration = Duration::from_millis(5);
 
-/// So long a linker that is changing its list is waited for.
+/// Longest wait for a dynamic linker that is changing its list.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// What the modules were when they were first seen.
+/// The modules as they were when they were first seen.
 #[derive(Debug, Default)]
 pub struct Watch {
-    /// The file of the mapping that a module begins with.
+    /// Device and inode of a module's first mapping.
     files: BTreeMap<usize, (String, u64)>,
     looked: Option<Instant>,
-    /// Since when there is doubt.
+    /// Time since when there is doubt.
     asked: Option<Instant>,
 }
 
 impl Watch {
-    /// Whether the hook waits for a look at the mappings.
+    /// Returns whether the hook waits for a look at the mappings.
     pub fn is_asked(&self, shared: &Shared) -> bool {
         in_doubt(shared.control()) && self.looked.is_none_or(|at| at.elapsed() > DOUBTS_EVERY)
     }
 
-    /// Reads the mappings, and brings the table of modules in line with them; false if there are none.
+    /// Reads the mappings, and updates the table of modules; returns false if there are no mappings.
     pub fn look(&mut self, shared: &Shared, maps: &mut Maps, target: &Watched) -> bool {
         let c = shared.control();
         let doubts = c.doubts.load(Acquire);
@@ -57,11 +56,11 @@ impl Watch {
                 all.retire(i);
             }
         }
-        // What is being loaded may not be there as it will be.
+        // A module that is being loaded may not have its final mappings yet.
         if !late && is_changing(shared, target) {
             return true;
         }
-        // Where the hook is told it knows of them first, and when they are complete.
+        // Otherwise the hook is notified of modules first, and when they are complete.
         if asked || c.flags.load(Relaxed) & flags::LOADER == 0 {
             for at in 0..maps.all.len() {
                 let _ = enter(&all, &maps.all, at, target);
@@ -74,7 +73,7 @@ impl Watch {
         true
     }
 
-    /// Whether a module is still mapped.
+    /// Returns whether a module is still mapped.
     fn is_there(&mut self, index: usize, m: &Module, maps: &Maps, target: &Watched) -> bool {
         let start = m.start.load(Relaxed);
         let Some(mapping) = maps.at(start) else {
@@ -82,7 +81,7 @@ impl Watch {
         };
         let file = (mapping.device.clone(), mapping.inode);
         let known = self.files.entry(index).or_insert_with(|| file.clone());
-        // Some programs copy their code to memory of their own, and put it in the place of the file.
+        // Some programs copy their code to anonymous memory, which they map in place of the file.
         *known == file || (mapping.inode == 0 && is_elf(target, start))
     }
 }
@@ -91,7 +90,7 @@ fn is_ready(m: &Module) -> bool {
     m.ready.load(Acquire) == ready::LOADED
 }
 
-/// Whether the dynamic linker is changing its list (`r_debug.r_state`).
+/// Returns whether the dynamic linker is changing its list (`r_debug.r_state`).
 fn is_changing(shared: &Shared, target: &Watched) -> bool {
     let r_debug = shared.control().r_debug;
     let at = r_debug.wrapping_add(3 * size_of::<usize>() as u64);
@@ -106,7 +105,7 @@ fn is_elf(target: &Watched, start: u64) -> bool {
     matches!(read, Some(Ok(()))) && magic == *b"\x7fELF"
 }
 
-/// Enters the module that begins with a mapping, if there is one that is not known.
+/// Enters the module that begins with a mapping, if it is not known.
 fn enter(all: &Modules, maps: &[Mapping], at: usize, target: &Watched) -> Option<usize> {
     let first = maps.get(at)?;
     if first.inode == 0 || first.offset != 0 || first.perms[0] != b'r' {
@@ -114,7 +113,7 @@ fn enter(all: &Modules, maps: &[Mapping], at: usize, target: &Watched) -> Option
     }
     let holds =
         |m: &Module, addr: u64| (m.start.load(Relaxed)..m.end.load(Relaxed)).contains(&addr);
-    // One may lie in a gap of the program or of its linker.
+    // A module may lie in a gap of the program or of its linker.
     let is_known = |m: &Module| {
         m.start.load(Relaxed) == first.start
             || (holds(m, first.start) && m.flags.load(Relaxed) & bits::STAYS == 0)
@@ -125,11 +124,11 @@ fn enter(all: &Modules, maps: &[Mapping], at: usize, target: &Watched) -> Option
     let mem = target.mem()?;
     let mut read = |addr: u64, to: &mut [u8]| mem.read_exact_at(to, addr).is_ok();
     let l = loaded(first.start, &mut read)?;
-    // A file that was mapped to be looked at has no code.
+    // A file that was mapped only to be read has no code.
     let mut rest = maps.get(at..)?.iter().take_while(|m| m.start < l.end);
     let has_code =
         rest.any(|m| m.perms[2] == b'x' && m.inode == first.inode && m.device == first.device);
-    // The program and its linker are in several pieces, of which each may begin with the file.
+    // The program and its linker consist of several mappings, each of which may begin with the start of the file.
     let inside = all.find(|m| holds(m, first.start) && m.end.load(Relaxed) >= l.end);
     if !has_code || inside.is_some() {
         return None;
