@@ -1,38 +1,39 @@
-//! A line to the system's log at each attach and detach: who, which process, what was done to it.
+//! Writes a line to the system's log at each attach and detach: by which user, to which process, and what was changed
+//! in it.
 
 use crate::cli::RecordArgs;
 use std::fmt::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
-/// Where syslog listens.
+/// Socket of the syslog service.
 const LOG: &str = "/dev/log";
 /// Facility authpriv, severity notice (RFC 3164, 4.1.1).
 const PRIORITY: u32 = 10 << 3 | 5;
-/// Loggers need not take longer lines.
+/// Length of a line that every logger accepts.
 const LONGEST: usize = 1800;
 
 /// Whether lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audit {
-    /// They are.
+    /// Lines are written.
     On,
-    /// The user has said `--no-log`.
+    /// `--no-log` was given.
     Off,
 }
 
 impl Audit {
-    /// As the options say.
+    /// Returns the setting that the options ask for.
     pub fn of(record: &RecordArgs) -> Self {
         Self::unless(record.no_log)
     }
 
-    /// Off if that is set.
+    /// Returns `Off` if `no_log` is set.
     pub fn unless(no_log: bool) -> Self {
         if no_log { Self::Off } else { Self::On }
     }
 
-    /// prof is in a process.
+    /// Logs that prof has attached to a process.
     pub fn attached(self, pid: i32, functions: &[(String, String)], path: &Path) {
         let to = path.display();
         self.write(&format!(
@@ -42,7 +43,7 @@ impl Audit {
         ));
     }
 
-    /// prof is out of a process, but for what is left.
+    /// Logs that prof has detached from a process, and what is left in it.
     pub fn detached(self, pid: i32, functions: &[(String, String)], left: &[String]) {
         let bytes = match left {
             [] => "bytes as before".into(),
@@ -55,7 +56,7 @@ impl Audit {
         ));
     }
 
-    /// The recording of a process is not where it was made.
+    /// Logs that the recording of a process is not at its original path.
     pub fn displaced(self, pid: i32, said: &str) {
         self.write(&format!("{}: {said}", process(pid)));
     }
@@ -75,7 +76,7 @@ impl Audit {
     }
 }
 
-/// A line as syslog wants it; without a time, which the logger adds.
+/// Returns a line for syslog. It has no time, which the logger adds.
 fn line(me: u32, text: &str) -> String {
     let mut plain: String = text.chars().map(|c| if c.is_control() { '?' } else { c }).collect();
     if plain.len() > LONGEST {
@@ -86,9 +87,9 @@ fn line(me: u32, text: &str) -> String {
     format!("<{PRIORITY}>prof[{me}]: {plain}")
 }
 
-/// Who runs prof: the kernel's word, and what sudo says.
+/// Returns the user who runs prof: as the kernel tells, and as sudo tells.
 fn who() -> String {
-    // SAFETY: no arguments.
+    // SAFETY: the calls take no arguments and always succeed.
     let (uid, effective) = unsafe { (libc::getuid(), libc::geteuid()) };
     let mut text = format!("uid {uid}");
     if effective != uid {
@@ -108,7 +109,7 @@ fn process(pid: i32) -> String {
     format!("process {pid} ({})", prof_inject::proc::comm(pid))
 }
 
-/// Functions by module.
+/// Formats functions by module.
 fn list(functions: &[(String, String)]) -> String {
     let mut text = String::new();
     let mut last = "";

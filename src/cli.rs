@@ -1,4 +1,4 @@
-//! The command line: every command and option.
+//! Declares the command line: every command and option.
 
 use crate::commands::check::CheckArgs;
 use crate::commands::diff::DiffArgs;
@@ -36,15 +36,15 @@ Examples:
 
 Exit codes: 0 done, 1 failed, 2 wrong usage or a bad file, 3 the process is gone or can't be recorded.")]
 pub struct Cli {
-    /// Say more of what is being done; twice: much more
+    /// Say more about what prof does; give it twice for much more
     #[arg(short, long, global = true, action = clap::ArgAction::Count)]
     pub verbose: u8,
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
 
-/// What to do.
+/// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
     Attach(AttachArgs),
@@ -73,19 +73,19 @@ pub enum Command {
     /// Drains the ring of a target; started by `prof attach`
     #[command(hide = true)]
     Collect(CollectArgs),
-    /// A process with something to find in it
+    /// A process that leaks memory, for the demo
     #[command(hide = true)]
     DemoTarget,
 }
 
-/// What recordings have in common.
+/// Options that all recordings have in common.
 #[derive(Args, Clone, Debug)]
 pub struct RecordArgs {
     /// The file to record to; it must not exist
     /// [default: ./prof.NAME.PID.TIME.prof]
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
-    /// Memory for events on their way to the file
+    /// Size of the memory that holds events on their way to the file
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
     pub ring_size: u64,
     /// What a thread does when that memory is full: wait for a while, or drop its event at once
@@ -98,8 +98,7 @@ pub struct RecordArgs {
     /// Record the stack of each free, too
     #[arg(long)]
     pub free_stacks: bool,
-    /// Record a sample: each block with a probability that grows with its size, one for each so many
-    /// bytes allocated on average [without a value: 512KiB]
+    /// Record a sample: on average one block per BYTES allocated, larger blocks more likely [without a value: 512KiB]
     #[arg(
         long,
         value_name = "BYTES",
@@ -110,7 +109,7 @@ pub struct RecordArgs {
         conflicts_with = "sample_rate"
     )]
     pub sample: Option<u64>,
-    /// Record a sample: one of each N allocations in a row, by thread
+    /// Record a sample: one of every N consecutive allocations of each thread
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub sample_rate: Option<u64>,
     /// Record no smaller blocks
@@ -131,7 +130,7 @@ pub struct RecordArgs {
 }
 
 impl RecordArgs {
-    /// The defaults, for a recording of a process of prof's own, which syslog need not know of.
+    /// Returns the default options, but without a line in the system's log, for recording a process of prof's own.
     pub fn unlogged(output: PathBuf, ring_size: u64) -> Self {
         Self {
             output: Some(output),
@@ -149,10 +148,10 @@ impl RecordArgs {
         }
     }
 
-    /// What can't be put right by the parser: options that contradict each other.
+    /// Checks for options that contradict each other, which the parser can't do.
     ///
     /// # Errors
-    /// What is wrong.
+    /// A message that says what is wrong.
     pub fn check(&self) -> Result<(), String> {
         let c = self.capture();
         if c.max_size == 0 {
@@ -167,7 +166,7 @@ impl RecordArgs {
         Ok(())
     }
 
-    /// Which blocks are to be recorded.
+    /// Returns which blocks are to be recorded.
     pub fn capture(&self) -> Capture {
         Capture {
             sample_bytes: self.sample.unwrap_or(0),
@@ -178,7 +177,7 @@ impl RecordArgs {
     }
 }
 
-/// How a recording is compressed.
+/// Compression of a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Compression {
     /// Not at all
@@ -199,30 +198,30 @@ impl From<Compression> for Compress {
     }
 }
 
-/// Which functions are hooked.
+/// Options that choose the hooked functions.
 #[derive(Args, Clone, Debug, Default)]
 #[command(next_help_heading = "Functions")]
 pub struct FunctionArgs {
-    /// Look for the allocator in this module only: a file name such as libjemalloc.so.2, with or
-    /// without what follows .so, or a path (may be given again)
+    /// Look for the allocator in this module only: a file name such as libjemalloc.so.2, with or without what follows
+    /// .so, or a path (may be given again)
     #[arg(long, value_name = "MODULE")]
     pub obj: Vec<String>,
-    /// What the allocator's functions have in front of their usual names, such as je_
+    /// Prefix that the allocator's functions have before their usual names, such as je_
     #[arg(long, value_name = "PREFIX")]
     pub symbols_prefix: Option<String>,
-    /// Another function that hands out memory, such as 'libpool.so:pool_alloc(2)', with the number of
-    /// the argument that is the size, counted from 1 (may be given again)
+    /// Another function that allocates, such as 'libpool.so:pool_alloc(2)', with the number of the argument that is the
+    /// size, counted from 1 (may be given again)
     #[arg(long, value_name = "MODULE:FUNCTION(SIZE)", value_parser = |s: &str| Named::parse(Role::Alloc, s))]
     pub alloc_fn: Vec<Named>,
-    /// The same for one that resizes, with the numbers of the block and of the size
+    /// Another function that resizes a block, with the numbers of the arguments that are the block and the size
     #[arg(long, value_name = "MODULE:FUNCTION(BLOCK,SIZE)", value_parser = |s: &str| Named::parse(Role::Realloc, s))]
     pub realloc_fn: Vec<Named>,
-    /// The same for one that takes memory back, with the number of the block
+    /// Another function that frees a block, with the number of the argument that is the block
     #[arg(long, value_name = "MODULE:FUNCTION(BLOCK)", value_parser = |s: &str| Named::parse(Role::Free, s))]
     pub free_fn: Vec<Named>,
 }
 
-/// What a thread does when the ring is full.
+/// Behaviour of a thread when the ring is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnFull {
     /// Wait for up to a tenth of a second, then drop events until there is room
@@ -260,8 +259,8 @@ pub struct AttachArgs {
     /// nothing changed
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
-    /// How long to look, once recording is on, whether it sees the memory that the process takes, and whether
-    /// others do its work; less for a process that does nothing. 0s: not at all
+    /// Once recording is on, check for up to this long that it sees the memory the process takes, and whether worker
+    /// processes do its work; shorter for an idle process. 0s: do not check
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
     pub look: Duration,
     /// Take your word for it that the seccomp filter of the process lets prof's calls pass, where prof cannot
@@ -280,7 +279,7 @@ pub struct DetachArgs {
     /// The process
     #[arg(value_parser = clap::value_parser!(i32).range(1..))]
     pub pid: i32,
-    /// How long to wait until no thread is inside the hook any more
+    /// How long to wait for threads to leave the hook
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
     /// Take prof out of children, too, that were forked while the process was recorded and have run no other program
@@ -298,7 +297,7 @@ pub struct DetachArgs {
     pub no_log: bool,
 }
 
-/// Only a process.
+/// Arguments of commands that take only a process.
 #[derive(Args, Debug)]
 pub struct PidArgs {
     /// The process
@@ -319,7 +318,7 @@ pub struct StatusArgs {
     pub format: Format,
 }
 
-/// How to write something.
+/// Format of output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people
@@ -388,34 +387,34 @@ pub struct ManArgs {
     pub dir: PathBuf,
 }
 
-/// What the collector is given.
+/// Arguments of the collector's process.
 #[derive(Args, Debug)]
 pub struct CollectArgs {
     /// The target
     #[arg(long)]
     pub pid: u32,
-    /// The ring
+    /// Descriptor of the ring
     #[arg(long)]
     pub ring_fd: i32,
-    /// The recording
+    /// Descriptor of the recording
     #[arg(long)]
     pub out_fd: i32,
-    /// Where that is, from the root
+    /// Absolute path of the recording
     #[arg(long)]
     pub path: PathBuf,
-    /// Where it may be saved if somebody deletes it
+    /// Folder to save the recording in if its file is deleted
     #[arg(long)]
     pub folder: Option<PathBuf>,
-    /// Gets a byte when collecting has begun
+    /// Descriptor of a pipe that gets a byte when collecting has begun
     #[arg(long)]
     pub ready_fd: i32,
-    /// How the recording is compressed
+    /// Compression of the recording
     #[arg(long, value_enum, default_value_t = Compression::None)]
     pub compress: Compression,
     /// Detach after this time
     #[arg(long)]
     pub duration_ms: Option<u64>,
-    /// Where to note how the recording has ended
+    /// File to note the end of the recording in
     #[arg(long)]
     pub note: Option<PathBuf>,
     /// Write no line to the system's log
@@ -423,10 +422,10 @@ pub struct CollectArgs {
     pub no_log: bool,
 }
 
-/// Parses the command line. What is wrong with it is said in one line.
+/// Parses the command line. An error is reported in one line.
 ///
 /// # Errors
-/// The exit code, when there is nothing left to do.
+/// The exit code, if nothing is left to do: after help, version, or an error.
 pub fn parse() -> Result<Cli, ExitCode> {
     Cli::try_parse().map_err(|e| match e.kind() {
         ErrorKind::DisplayVersion if std::env::args_os().any(|a| is_verbose(&a)) => {
@@ -448,12 +447,12 @@ pub fn parse() -> Result<Cli, ExitCode> {
     })
 }
 
-/// `-v` or `--verbose`, which clap does not look at once it has seen `--version`.
+/// Returns whether the argument is `-v` or `--verbose`, which clap ignores once it has seen `--version`.
 fn is_verbose(argument: &std::ffi::OsStr) -> bool {
     argument == "-v" || argument == "-vv" || argument == "--verbose"
 }
 
-/// clap's message without its layout: what is wrong, its hints, and where to read on.
+/// Returns clap's message in one line: what is wrong, its hints, and where to read on.
 fn one_line(message: &str) -> String {
     let mut parts: Vec<&str> = Vec::new();
     for line in message.lines().map(str::trim) {

@@ -1,43 +1,42 @@
-//! The end of a recording, as a detach sees it: prof is out of the process, and the collector has still to write
-//! what came last.
+//! Waits for the end of a recording after a detach, when prof is out of the process, but the collector still writes.
 
 use crate::kept::Kept;
 use crate::{orphans, recorder, term};
 use std::path::PathBuf;
 
-/// What a detach came to.
+/// Result of a detach.
 pub struct Detached {
-    /// The recording; empty: there is none.
+    /// Path of the recording; empty if there is none.
     pub path: PathBuf,
-    /// The process.
+    /// Process ID.
     pub pid: i32,
-    /// What is still in the process, if anything.
+    /// Descriptions of what is left in the process.
     pub left: Vec<String>,
-    /// It stays for as long as the process runs this program.
+    /// What is left stays for as long as the process runs this program.
     pub stays: bool,
-    /// What there is to say.
+    /// Messages for the user.
     pub said: Vec<String>,
-    /// Who writes the end of the recording, until [`Detached::finish`].
+    /// The unfinished recording, until [`Detached::finish`].
     pub ending: Option<Ending>,
-    /// The recording is finished, and where it was made.
+    /// The recording is finished, and at its original path.
     pub whole: bool,
 }
 
 /// A recording that is being finished.
 pub struct Ending {
-    /// The collector: process id and start time.
+    /// The collector's process ID and start time.
     pub collector: (u32, u64),
-    /// The file, to be saved here if it is nowhere any more.
+    /// The file, to be saved by this process if it has been deleted.
     pub kept: Option<Kept>,
 }
 
 impl Detached {
-    /// The process is as it was.
+    /// Returns whether nothing is left in the process.
     pub fn is_clean(&self) -> bool {
         self.left.is_empty()
     }
 
-    /// Waits until the recording is finished; what there is to say of that is added.
+    /// Waits until the recording is finished, and adds messages about that.
     pub fn finish(&mut self) {
         let Some(Ending { collector, kept }) = self.ending.take() else { return };
         let id = collector.0;

@@ -1,12 +1,12 @@
-//! Errors: one line on standard error, and an exit code.
+//! Reports errors: one line on standard error, and an exit code.
 
 use std::process::ExitCode;
 
-/// Something failed.
+/// Exit code of general failures.
 pub const FAILED: u8 = 1;
-/// Wrong usage, or a file that can't be used.
+/// Exit code of wrong usage, or a file that can't be used.
 pub const USAGE: u8 = 2;
-/// The target is gone, or can't be recorded.
+/// Exit code if the target is gone, or can't be recorded.
 pub const REFUSED: u8 = 3;
 
 /// An error with an exit code of its own.
@@ -24,17 +24,17 @@ impl std::fmt::Display for Coded {
 
 impl std::error::Error for Coded {}
 
-/// The target is gone, or can't be recorded.
+/// Creates an error: the target is gone, or can't be recorded.
 pub fn refused(message: impl Into<String>) -> anyhow::Error {
     Coded { code: REFUSED, message: message.into() }.into()
 }
 
-/// Wrong usage.
+/// Creates an error: wrong usage.
 pub fn usage(message: impl Into<String>) -> anyhow::Error {
     Coded { code: USAGE, message: message.into() }.into()
 }
 
-/// Says what went wrong, and chooses the exit code.
+/// Prints an error, and returns its exit code.
 pub fn report(e: &anyhow::Error) -> ExitCode {
     let text = format!("{e:#}").replace('\n', " ");
     crate::term::say(&text);

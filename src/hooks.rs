@@ -1,4 +1,4 @@
-//! What an attach has to say: what was hooked, what not and why, and how long it took.
+//! Formats the messages of an attach: which functions were hooked, which not and why, and how long it took.
 
 use crate::units::bytes;
 use prof_inject::{Installed, StopTimes};
@@ -7,7 +7,7 @@ use prof_trace::records::{Hook, NotHooked};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The lines for standard error.
+/// Returns the lines for standard error.
 pub fn describe(installed: &Installed) -> Vec<String> {
     let mut lines = hooked(&installed.hooked);
     lines.extend(not_hooked(&installed.not_hooked));
@@ -16,7 +16,7 @@ pub fn describe(installed: &Installed) -> Vec<String> {
     lines
 }
 
-/// Which blocks are recorded, if not all are.
+/// Describes which blocks are recorded, unless all are.
 pub fn captured(c: &Capture) -> String {
     let mut parts = Vec::new();
     match (c.sample_bytes, c.sample_every) {
@@ -33,14 +33,14 @@ pub fn captured(c: &Capture) -> String {
     if parts.is_empty() { "every block".into() } else { parts.join(", ") }
 }
 
-/// How long the target was stopped.
+/// Describes how long the target was stopped.
 pub fn stops(times: &StopTimes) -> String {
     let ms = |d: Duration| format!("{:.2} ms", d.as_secs_f64() * 1e3);
     let (longest, sum) = (ms(times.longest), ms(times.sum));
     format!("the process was stopped for {longest} at most; {} stops, {sum} in all", times.count)
 }
 
-/// Functions by module, in the order of the modules' names.
+/// Returns lines with the hooked functions, by module.
 fn hooked(hooks: &[Hook]) -> Vec<String> {
     let mut modules: BTreeMap<(&str, bool), Vec<String>> = BTreeMap::new();
     for h in hooks {
@@ -58,10 +58,10 @@ fn hooked(hooks: &[Hook]) -> Vec<String> {
 
 /// Functions that are named before others.
 const FIRST: [&str; 6] = ["malloc", "free", "calloc", "realloc", "operator new", "operator delete"];
-/// As many names are in a line, unless all are asked for (`-v`).
+/// Number of names in a line, unless all are asked for (`-v`).
 const NAMED: usize = 6;
 
-/// Names of functions for one line: forms of one operator count as one, and all are named with `-v`.
+/// Returns names of functions for one line. All forms of an operator count as one; `-v` shows all names.
 pub fn list(functions: Vec<String>) -> String {
     if log::log_enabled!(log::Level::Info) || functions.len() <= NAMED {
         return functions.join(", ");
@@ -77,7 +77,7 @@ fn shortened(functions: &[String]) -> String {
             names.push(name);
         }
     }
-    // Stable: those that are not in the list stay in their order.
+    // The sort is stable: functions that are not in the list keep their order.
     names.sort_by_key(|n| FIRST.iter().position(|f| f == n).unwrap_or(FIRST.len()));
     names.truncate(NAMED);
     format!("{} and others, {} functions in all (-v names them)", names.join(", "), functions.len())

@@ -1,5 +1,5 @@
-//! Where a recording is while it is being written. Somebody may delete it, move it, or take its file system
-//! away: the collector has it open still, so it can be saved.
+//! Tracks the file of a recording while it is being written. If it is deleted or moved, or its file system is
+//! unmounted, the collector still has it open, so it can be saved.
 
 use prof_collect::{Peek, create_recording, is_process};
 use std::ffi::{OsStr, OsString};
@@ -10,16 +10,16 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Component, Path, PathBuf};
 
-/// Where the file of a recording is.
+/// Location of a recording's file.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Place {
-    /// Where it was made.
+    /// At its original path.
     There,
-    /// Somebody has given it another name.
+    /// It was renamed.
     Moved(PathBuf),
-    /// It has no name any more.
+    /// It was deleted: it has no name.
     Deleted,
-    /// It has one, in no folder that can be seen from here: its file system was unmounted.
+    /// It has a name, but in no folder that is visible from here: its file system was unmounted.
     Unmounted,
 }
 
@@ -29,24 +29,24 @@ pub struct Kept {
     path: PathBuf,
 }
 
-/// What has become of a recording that was not where it was made.
+/// A recording that was not at its original path.
 pub struct Displaced {
-    /// Where it is now; `None`: lost.
+    /// Its present path; `None` if it is lost.
     pub path: Option<PathBuf>,
-    /// In words.
+    /// Message for the user.
     pub said: String,
-    /// Somebody has given it another name, and nothing had to be saved.
+    /// It was renamed, so that nothing had to be saved.
     pub moved: bool,
 }
 
 impl Kept {
-    /// A recording that was made at an absolute path.
+    /// Creates it for a recording made at an absolute path.
     pub fn new(file: File, path: PathBuf) -> Self {
         Self { file, path }
     }
 
-    /// The recording that a collector is writing, if it can be had from here: a collector of this very
-    /// program and user, in the same tree of folders. What the target says of it is not relied on.
+    /// Opens the recording that a collector is writing. This needs a collector of the same program and user, in the
+    /// same mount namespace and root. The path that the target names is not trusted.
     pub fn of(peek: &Peek) -> Option<Self> {
         let (pid, start) = peek.collector;
         if !peek.collector_alive || pid == std::process::id() || !is_process(pid, start) {
@@ -55,7 +55,7 @@ impl Kept {
         let dir = PathBuf::from(format!("/proc/{pid}"));
         let (theirs, ours) = (&dir, Path::new("/proc/self"));
         let is_one = |name: &str| same(&theirs.join(name), &ours.join(name));
-        // SAFETY: no arguments.
+        // SAFETY: `geteuid` takes no arguments and always succeeds.
         let user = unsafe { libc::geteuid() };
         if fs::metadata(&dir).ok()?.uid() != user
             || !["exe", "root", "ns/mnt"].into_iter().all(is_one)
@@ -68,19 +68,19 @@ impl Kept {
             words.find(|w| *w == name.as_bytes())?;
             Some(OsStr::from_bytes(words.next()?).to_owned())
         };
-        // In the order in which the recorder gives them.
+        // In the order in which the recorder passes them.
         let fd = after("--out-fd")?;
         let path: PathBuf = after("--path")?.into();
         let file = File::open(dir.join("fd").join(fd)).ok()?;
         is_process(pid, start).then_some(Self { file, path })
     }
 
-    /// Takes it upon oneself to save the recording; false if somebody else has. Ends with this.
+    /// Takes responsibility for saving the recording, until this is dropped; returns false if another process has it.
     pub fn lock(&self) -> bool {
         self.file.try_lock().is_ok()
     }
 
-    /// Where it is.
+    /// Finds out where the file is.
     pub fn place(&self) -> Place {
         let Ok(held) = self.file.metadata() else { return Place::There };
         let is_at = |p: &Path| {
@@ -98,12 +98,12 @@ impl Kept {
         }
     }
 
-    /// A path that leads to it wherever it is, as long as this lives.
+    /// Returns a path that leads to the open file wherever it is, as long as this lives.
     pub fn link(&self) -> PathBuf {
         format!("/proc/self/fd/{}", self.file.as_raw_fd()).into()
     }
 
-    /// Why it is not where it was made, in words.
+    /// Describes why it is not at its original path.
     pub fn describe(&self) -> Option<String> {
         match self.place() {
             Place::There => None,
@@ -113,8 +113,8 @@ impl Kept {
         }
     }
 
-    /// Saves what was written if it is nowhere any more: where it was made, or in one of these folders, or
-    /// among temporary files. `None` if it is where it was made.
+    /// Saves a file that has no visible name any more: at its original path, in one of these folders, or among
+    /// temporary files. Returns `None` if it is at its original path.
     pub fn settle(&self, folders: &[PathBuf]) -> Option<Displaced> {
         let why = match self.place() {
             Place::There => return None,
@@ -177,13 +177,13 @@ impl Kept {
 }
 
 impl Displaced {
-    /// For the other end of a pipe.
+    /// Encodes it for a pipe.
     pub fn encode(&self) -> Vec<u8> {
         let path = self.path.as_ref().map_or(OsStr::new(""), |p| p.as_os_str());
         [&[self.moved.into()], path.as_bytes(), &[0], self.said.as_bytes()].concat()
     }
 
-    /// The same, read; `None` if nothing was said.
+    /// Decodes it; `None` if there is nothing.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (moved, bytes) = bytes.split_first()?;
         let end = bytes.iter().position(|b| *b == 0)?;
@@ -193,13 +193,13 @@ impl Displaced {
     }
 }
 
-/// Whether two paths lead to one file.
+/// Returns whether two paths lead to the same file.
 fn same(a: &Path, b: &Path) -> bool {
     let id = |p: &Path| fs::metadata(p).map(|m| (m.dev(), m.ino()));
     matches!((id(a), id(b)), (Ok(a), Ok(b)) if a == b)
 }
 
-/// Opens a folder by a path without links: whoever owns a folder on the way could have put one there since.
+/// Opens a folder without following symbolic links: the owner of a folder on the path could have put one there since.
 fn open_folder(path: &Path) -> io::Result<OwnedFd> {
     let mut at: Option<OwnedFd> = None;
     for part in path.components() {
@@ -211,12 +211,12 @@ fn open_folder(path: &Path) -> io::Result<OwnedFd> {
         let name = std::ffi::CString::new(name.into_vec())?;
         let dir = at.as_ref().map_or(libc::AT_FDCWD, AsRawFd::as_raw_fd);
         let flags = libc::O_PATH | libc::O_DIRECTORY | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        // SAFETY: a valid C string; the result is a new descriptor, or -1.
+        // SAFETY: `name` is a valid C string; the result is a new descriptor, or -1.
         let fd = unsafe { libc::openat(dir, name.as_ptr(), flags) };
         if fd < 0 {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the descriptor is new and ours.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         at = Some(unsafe { OwnedFd::from_raw_fd(fd) });
     }
     at.ok_or_else(|| io::ErrorKind::InvalidInput.into())
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(fs::read(inner.join("a.prof.2")).expect("read"), b"events");
         assert_eq!(fs::read(&path).expect("read"), b"somebody else's");
         fs::remove_dir_all(&inner).expect("remove");
-        // A link in the place of a folder is not followed.
+        // A symbolic link in the place of a folder is not followed.
         std::os::unix::fs::symlink(&dir, &inner).expect("link");
         let saved = kept.settle(std::slice::from_ref(&dir)).expect("displaced");
         assert_eq!(saved.path, Some(dir.join("a.prof")));

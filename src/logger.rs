@@ -1,4 +1,4 @@
-//! `-v`: what prof does, to standard error.
+//! Logs to standard error, as `-v` asks for.
 
 use crate::term;
 use log::{Level, LevelFilter, Log, Metadata, Record};
@@ -8,12 +8,12 @@ use std::time::Instant;
 
 struct Stderr {
     began: Instant,
-    /// Hashes of the last warnings: what is tried again may fail for the same reason many times.
+    /// Hashes of the last warnings: repeated attempts may fail many times for the same reason.
     warned: Mutex<[u64; 16]>,
 }
 
 impl Stderr {
-    /// Whether this warning is not among the last ones.
+    /// Returns whether this warning differs from the last ones.
     fn is_new(&self, text: &str) -> bool {
         let mut hasher = DefaultHasher::new();
         text.hash(&mut hasher);
@@ -50,7 +50,7 @@ impl Log for Stderr {
     fn flush(&self) {}
 }
 
-/// Warnings are always shown; more with each `-v`.
+/// Sets up the log: warnings are always shown, and more with each `-v`.
 pub fn init(verbose: u8) {
     let level = match verbose {
         0 => LevelFilter::Warn,

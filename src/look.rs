@@ -1,4 +1,4 @@
-//! Whether a recording sees what its process does: looked at a moment after the attach, by `prof status`, and
+//! Checks whether a recording sees the memory that its process takes: shortly after the attach, in `prof status`, and
 //! after `prof run`.
 
 use crate::session::Attached;
@@ -10,16 +10,16 @@ use prof_trace::family::{Stat, Worker, workers};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Larger recordings are not replayed for this alone: there is something in them.
+/// Larger recordings are not replayed for this alone: they are evidently not empty.
 const REPLAYED: u64 = 64 << 20;
-/// How often it is looked whether there is more to wait for.
+/// Interval at which the wait is reconsidered.
 const TICK: Duration = Duration::from_millis(20);
-/// A process that does nothing for so long is not waited for.
+/// The wait ends if the process does nothing for this long.
 const IDLE: Duration = Duration::from_millis(100);
-/// So many events show that a process is seen, if nothing is known that speaks against it.
+/// This number of events shows that a process is seen, unless there are signs against it.
 const ENOUGH: u64 = 1000;
 
-/// What is known of a process beside its recording.
+/// Returns the present figures of a process.
 #[must_use]
 pub fn now(pid: i32) -> Now {
     let private = prof_collect::private(pid as u32);
@@ -28,8 +28,8 @@ pub fn now(pid: i32) -> Now {
     Now { sample, workers: workers(pid) }
 }
 
-/// Looks for up to `time` at a process that has been attached to, and says if its recording does not see the
-/// memory that it takes, or whose work it is.
+/// Watches a newly attached process for up to `time`, and reports if its recording misses memory that it takes, or if
+/// workers do its work.
 pub fn after(attached: &mut Attached, time: Duration) {
     if time.is_zero() {
         return;
@@ -54,14 +54,14 @@ pub fn after(attached: &mut Attached, time: Duration) {
         }
     }
     let mut now = now(pid);
-    // Whose first look is this one, or has not been looked at yet by the collector, is young.
+    // Workers that were not there at the first look are too young.
     now.workers.retain(|w| before.workers.iter().any(|b| (b.pid, b.start) == (w.pid, w.start)));
     let Some(mut summary) = read(&attached.path, &now) else { return };
     summary.workers = grown(&before.workers, &now.workers);
     lines(&summary).iter().for_each(|line| say(line));
 }
 
-/// Workers that were there at both looks, by their growth.
+/// Returns the workers that were there at both looks, with their growth.
 fn grown(before: &[Worker], now: &[Worker]) -> Vec<prof_analyze::unseen::WorkerData> {
     let of = |w: &Worker| {
         let first = before.iter().find(|b| (b.pid, b.start) == (w.pid, w.start))?.rss;
@@ -70,21 +70,21 @@ fn grown(before: &[Worker], now: &[Worker]) -> Vec<prof_analyze::unseen::WorkerD
     prof_analyze::unseen::workers(&now.iter().filter_map(of).collect::<Vec<_>>())
 }
 
-/// What there is to say of a recording, if anything.
+/// Returns the messages about a recording.
 #[must_use]
 pub fn lines(summary: &Summary) -> Vec<String> {
     let unseen = summary.unseen.iter().flat_map(|u| u.text.clone());
     unseen.chain(workers_text(&summary.workers)).collect()
 }
 
-/// A recording that is not too long, with what is known of its process now.
+/// Analyses a recording that is not too long, with the present figures of its process.
 #[must_use]
 pub fn read(path: &Path, now: &Now) -> Option<Summary> {
     let size = std::fs::metadata(path).ok()?.len();
     (size <= REPLAYED).then(|| live_summary(path, now).ok()).flatten()
 }
 
-/// How often the threads of a process have given up a processor, and how much they have used.
+/// Returns a number that changes when the process runs: context switches of its threads, and processor time.
 fn runs(pid: i32) -> u64 {
     const MOST: usize = 64;
     let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();

@@ -1,10 +1,9 @@
 //! `prof`: a memory profiler for processes that are already running.
 //!
-//! This crate is the command line only: [`cli`] says what there is, [`commands`] has one file for
-//! each, [`session`] puts injector and collector together, [`failure`] turns errors into one line
-//! and an exit code.
+//! This crate is the command line only: [`cli`] declares it, [`commands`] has one file for each command, [`session`]
+//! connects injector and collector, [`failure`] turns errors into one line and an exit code.
 
-// Both panic if what they write to is full or gone.
+// Both macros panic if the stream is full or closed.
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod audit;
@@ -32,13 +31,13 @@ static ALLOCATOR: memory::Frugal = memory::Frugal;
 
 extern "C" fn pass_over(_: i32) {}
 
-/// A file that may not grow (`ulimit -f`) is an error, and no reason to die in the middle of an attach. A
-/// handler, since what is ignored would be so in the commands of `prof run`, too.
+/// Makes a limit on file sizes (`ulimit -f`) an error that writes return, rather than a signal that ends prof during an
+/// attach. It sets a handler, as the commands of `prof run` would inherit an ignored signal.
 fn survive_file_limits() {
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
     let action =
         SigAction::new(SigHandler::Handler(pass_over), SaFlags::SA_RESTART, SigSet::empty());
-    // SAFETY: the handler does nothing.
+    // SAFETY: the handler does nothing, so it is async-signal-safe.
     if let Err(e) = unsafe { sigaction(Signal::SIGXFSZ, &action) } {
         log::warn!("SIGXFSZ: {e}");
     }

@@ -1,7 +1,7 @@
-//! Where each recording is and how it has ended, noted beside it: when a process is gone, runs another program, or
-//! was detached from because the disk was full, nothing in it leads to its recording any more.
+//! Keeps notes about recordings: where each is, and how it has ended. They are needed when a process is gone, runs
+//! another program, or was detached from because the disk was full, as nothing in it leads to its recording then.
 //!
-//! A note is a file of fixed size, so that the collector can write the end into it when no disk has room.
+//! A note is a file of fixed size, so that the collector can write the end into it when the disk is full.
 
 use crate::units;
 use prof_analyze::{Now, live_summary};
@@ -13,29 +13,29 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// Bytes of a note: a path may be 4 KiB long, and twice that in JSON.
+/// Length of a note in bytes: a path may be 4 KiB long, and twice that in JSON.
 const SIZE: usize = 12 << 10;
-/// So many notes are kept, and so long.
+/// Greatest number and age of notes that are kept.
 const MOST: usize = 256;
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
-/// Larger recordings are not read to say how they ended.
+/// Larger recordings are not read to find out how they ended.
 const READ: u64 = 64 << 20;
 
 /// The note of a recording.
 #[derive(Clone, Debug)]
 pub struct Note(Value);
 
-/// Where notes may be: of this login, of the system, of the user.
+/// Returns the folders that notes may be in: of this login, of the system, of the user.
 fn folders() -> Vec<PathBuf> {
     let set = |name| std::env::var_os(name).filter(|v| !v.is_empty()).map(PathBuf::from);
     let cache = set("XDG_CACHE_HOME").or_else(|| Some(set("HOME")?.join(".cache")));
-    // SAFETY: no arguments.
+    // SAFETY: `geteuid` takes no arguments and always succeeds.
     let system = (unsafe { libc::geteuid() } == 0).then(|| PathBuf::from("/run"));
     let all = [set("XDG_RUNTIME_DIR"), system, cache];
     all.into_iter().flatten().map(|dir| dir.join("prof").join("recordings")).collect()
 }
 
-/// Notes that a process is recorded to a file; the note, if there is a place for it.
+/// Makes a note that a process is recorded to a file; returns its path, if it could be written.
 pub fn begin(pid: i32, name: &str, recording: &Path) -> Option<PathBuf> {
     let start = Stat::of(pid)?.start;
     let note = Note(json!({
@@ -52,7 +52,7 @@ pub fn begin(pid: i32, name: &str, recording: &Path) -> Option<PathBuf> {
         }
         forget_old(&dir);
         let path = dir.join(format!("{pid}-{start}"));
-        // A new file: the collector of an earlier recording may still have the old one.
+        // Create a new file, as the collector of an earlier recording may still have the old one open.
         let _ = fs::remove_file(&path);
         let mut options = OpenOptions::new();
         let mut file = options.write(true).create_new(true).mode(0o600).open(&path).ok()?;
@@ -61,9 +61,9 @@ pub fn begin(pid: i32, name: &str, recording: &Path) -> Option<PathBuf> {
     })
 }
 
-/// Whether a folder is this user's, and nobody else can write to it.
+/// Returns whether a folder belongs to this user, and no other user can write to it.
 fn is_ours(dir: &Path) -> bool {
-    // SAFETY: no arguments.
+    // SAFETY: `geteuid` takes no arguments and always succeeds.
     let me = unsafe { libc::geteuid() };
     fs::symlink_metadata(dir).is_ok_and(|m| m.is_dir() && m.uid() == me && m.mode() & 0o022 == 0)
 }
@@ -84,11 +84,11 @@ fn files(dir: &Path) -> Vec<(SystemTime, PathBuf)> {
     entries.filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path()))).collect()
 }
 
-/// A note that is to be finished.
+/// An open note, to be completed at the end of the recording.
 pub struct Open(File);
 
 impl Open {
-    /// Opens it, and notes that this process is its collector.
+    /// Opens a note, and enters this process as the collector.
     pub fn of(path: &Path) -> Option<Self> {
         let open = OpenOptions::new().read(true).write(true).open(path).ok().map(Self)?;
         let me = std::process::id();
@@ -108,12 +108,12 @@ impl Open {
         }
     }
 
-    /// Notes that the recording has come to be elsewhere.
+    /// Enters a new path of the recording.
     pub fn moved(&self, path: &Path) {
         self.change(|note| note["path"] = path.to_string_lossy().into());
     }
 
-    /// Notes how the recording has ended.
+    /// Enters the end of the recording.
     pub fn finish(&self, ended: &prof_collect::Ended) {
         self.change(|note| {
             note["reason"] = ended.reason.clone().into();
@@ -128,12 +128,12 @@ fn seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
 }
 
-/// The last recording of a process that is not recorded now; `None` if there is none that is known.
+/// Returns the note of a process's last recording; `None` if it is being recorded now, or there is no note.
 pub fn last(pid: i32) -> Option<Note> {
     if prof_collect::Peek::of(pid as u32).ok().flatten().is_some() {
         return None;
     }
-    // A process that lives has none of one that had its number before.
+    // Notes of an earlier process with the same PID do not count.
     let start = Stat::of(pid).map(|s| s.start);
     let is_its = |n: &Note| start.is_none_or(|s| n.0["start"] == s);
     let mut all = read_all(|name| name.split('-').next() == Some(&pid.to_string()));
@@ -141,7 +141,7 @@ pub fn last(pid: i32) -> Option<Note> {
     all.into_iter().max_by_key(|n| n.0["began"].as_u64())
 }
 
-/// Recordings that have ended by themselves within some time, the last first.
+/// Returns the notes of recordings that have ended within some time, other than by a detach, the latest first.
 pub fn ended_within(time: Duration) -> Vec<Note> {
     let since = seconds().saturating_sub(time.as_secs());
     let mut all = read_all(|_| true);
@@ -174,12 +174,12 @@ impl Note {
         Some(bytes)
     }
 
-    /// The recording.
+    /// Returns the path of the recording.
     pub fn path(&self) -> PathBuf {
         self.0["path"].as_str().unwrap_or_default().into()
     }
 
-    /// The same for programs.
+    /// Returns the note as JSON.
     pub fn json(&self) -> Value {
         let mut v = self.0.clone();
         v["state"] = "ended".into();
@@ -187,7 +187,7 @@ impl Note {
         v
     }
 
-    /// Why it has ended.
+    /// Returns why the recording has ended.
     fn why(&self) -> String {
         let noted = self.0["reason"].as_str().map(ToOwned::to_owned);
         let path = self.path();
@@ -205,7 +205,7 @@ impl Note {
         prof_collect::is_process(part(0) as u32, part(1))
     }
 
-    /// What has become of it.
+    /// Describes the end and the place of the recording.
     pub fn text(&self) -> String {
         let path = self.path();
         let ago = self.0["ended"].as_u64().map(|t| {
@@ -225,14 +225,14 @@ impl Note {
         )
     }
 
-    /// The process, by number and name.
+    /// Returns PID and name of the process.
     pub fn process(&self) -> String {
         let name = self.0["name"].as_str().unwrap_or_default();
         format!("process {} ({name})", self.0["pid"])
     }
 }
 
-/// The end of a recording in words.
+/// Returns the reason for the end of a recording in words.
 fn words(reason: &str) -> String {
     match reason {
         "detached" => "prof was detached".into(),

@@ -1,15 +1,15 @@
-//! Whose child the collector becomes when the prof that has started it ends: that of the nearest ancestor which
-//! adopts orphans, or of the first process of its pid namespace. That may be the very process that is recorded.
+//! Finds out which process becomes the collector's parent when the prof that started it ends: the nearest ancestor that
+//! adopts orphans, or the first process of its PID namespace. That may be the recorded process itself.
 
 use prof_collect::is_process;
 use prof_inject::proc::Status;
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
-/// How long the target's threads are waited for, to be stopped for the end of the collector.
+/// Greatest number of ancestors that are examined.
 const END: Duration = Duration::from_secs(5);
 
-/// More ancestors are not looked at.
+/// Returns a message if the target will become the collector's parent.
 const MOST: usize = 256;
 
 fn parent(pid: i32) -> Option<i32> {
@@ -20,7 +20,7 @@ fn pid_namespace(pid: &str) -> Option<std::path::PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
-/// What to say where the target is to become the collector's parent.
+/// Returns a message if a collector has ended as a child of the target.
 pub fn adopted_by(pid: i32) -> Option<String> {
     let why = if is_first_of_ours(pid) {
         format!("process {pid} is the first of its container")

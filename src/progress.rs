@@ -1,4 +1,4 @@
-//! How far a command has come that takes over a second, with an estimate, on a terminal.
+//! Shows the progress of commands that take over a second, with an estimate, on a terminal.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use prof_analyze::progress::At;
@@ -6,12 +6,12 @@ use std::io::IsTerminal;
 use std::sync::Mutex;
 use std::time::Duration;
 
-/// What is over by then is not shown.
+/// Operations that end within this time are not shown.
 const PATIENCE: Duration = Duration::from_millis(700);
 
 static BAR: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// Shows from now on what takes long, if standard error is a terminal.
+/// Shows long operations from now on, if standard error is a terminal.
 pub fn install() {
     if std::io::stderr().is_terminal() {
         prof_analyze::progress::show(show);

@@ -1,4 +1,4 @@
-//! The collector's process: starting it, being it, waiting for it.
+//! The collector's process: starts it, runs as it, waits for it.
 
 use crate::audit::Audit;
 use crate::cli::CollectArgs;
@@ -20,16 +20,16 @@ use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// How long a collector may take to begin, at least.
+/// Time that a collector may take to begin, at least.
 const START: Duration = Duration::from_secs(30);
-/// How long a collector that is to end a recording may do nothing.
+/// Time that a collector may be idle when it is to end a recording.
 const END: Duration = Duration::from_secs(30);
-/// How long that of a stopped collector.
+/// The same time for a collector that is stopped.
 const STOPPED: Duration = Duration::from_secs(5);
-/// When it is said that it is waited for.
+/// Time of waiting after which the user is told.
 const SOON: Duration = Duration::from_secs(2);
-/// How long a collector that could not detach goes on before it tries again, each time, and before it
-/// ends: a thread may wait in the kernel, or a machine may have no processor for it.
+/// Pauses before a collector that could not detach tries again, and before it ends: a thread may wait in the kernel, or
+/// get no processor.
 const RETRIES: [Duration; 5] = [
     Duration::from_secs(2),
     Duration::from_secs(2),
@@ -38,25 +38,25 @@ const RETRIES: [Duration; 5] = [
     Duration::from_secs(2),
 ];
 
-/// How a collector works.
+/// The settings of a collector.
 #[derive(Debug)]
 pub struct How {
-    /// Where the recording is.
+    /// Path of the recording.
     pub path: PathBuf,
-    /// How events are compressed.
+    /// Compression of the events.
     pub compress: Compress,
-    /// When it is to detach.
+    /// Time after which to detach.
     pub duration: Option<Duration>,
-    /// How long it may take to begin.
+    /// Time that it may take to begin.
     pub timeout: Duration,
-    /// Whether the system's log is told.
+    /// Whether to write to the system's log.
     pub audit: Audit,
-    /// Where it notes how the recording has ended.
+    /// Path of the note for the end of the recording.
     pub note: Option<PathBuf>,
 }
 
-/// Starts the collector of a recording, in a session of its own, and waits until it collects: for
-/// `timeout`, or longer where that is short.
+/// Starts the collector of a recording in a session of its own, and waits until it collects: for `timeout`, or for
+/// [`START`] if that is longer.
 pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
     let (duration, timeout, audit) = (how.duration, how.timeout, how.audit);
     let (mut ready, write) = std::io::pipe().context("cannot make a pipe")?;
@@ -83,7 +83,7 @@ pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
         command.arg("--no-log");
     }
     let open = open_descriptors();
-    // SAFETY: between fork and exec only system calls are made.
+    // SAFETY: between fork and exec `become_daemon` makes only system calls, and does not allocate.
     unsafe { command.pre_exec(move || become_daemon(from, &open)) };
     let mut child = command.spawn().context("cannot start the collector")?;
     drop(fds);
@@ -114,19 +114,19 @@ pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
     );
 }
 
-/// A collector that collects.
+/// A collector that has begun.
 pub struct Started {
     process: Child,
     told: PipeReader,
 }
 
 impl Started {
-    /// How it has ended, if it has.
+    /// Returns how it has ended, if it has.
     pub fn try_wait(&mut self) -> std::io::Result<Option<ExitStatus>> {
         self.process.try_wait()
     }
 
-    /// Waits for its end; what it says then of a recording that is not where it was made.
+    /// Waits for its end; returns its message about a recording that is not at its original path.
     pub fn wait(&mut self) -> Option<Displaced> {
         self.process.wait().ok()?;
         let mut said = Vec::new();
@@ -134,21 +134,21 @@ impl Started {
         Displaced::decode(&said)
     }
 
-    /// Ends it.
+    /// Kills it.
     pub fn kill(&mut self) {
         let _ = self.process.kill();
     }
 }
 
-/// In the child: a session of its own, so that no terminal's signals reach it, and no descriptors
-/// but its own, so that nobody waits for the end of a pipe that it holds.
+/// Runs in the child: makes a new session, so that no terminal's signals reach it, and closes all descriptors but its
+/// own, so that no process waits for the end of a pipe that it holds.
 fn become_daemon(keep: [RawFd; 3], open: &[RawFd]) -> std::io::Result<()> {
-    // SAFETY: no pointers in any of these.
+    // SAFETY: these calls take no pointers.
     unsafe {
         libc::setsid();
         let all = libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, libc::CLOSE_RANGE_CLOEXEC);
         if all != 0 {
-            // Before Linux 5.11, or where a filter forbids it.
+            // `close_range` fails before Linux 5.11, or where a filter forbids it.
             for fd in open {
                 libc::fcntl(*fd, libc::F_SETFD, libc::FD_CLOEXEC);
             }
@@ -167,7 +167,7 @@ fn become_daemon(keep: [RawFd; 3], open: &[RawFd]) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The descriptors of this process but for standard input, output and error.
+/// Returns the descriptors of this process except standard input, output and error.
 fn open_descriptors() -> Vec<RawFd> {
     let dir = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let all = dir.filter_map(|e| e.file_name().to_str()?.parse().ok());
@@ -176,20 +176,20 @@ fn open_descriptors() -> Vec<RawFd> {
 
 fn readable(fd: &impl AsRawFd, time: Duration) -> Result<bool> {
     let mut p = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
-    // SAFETY: one valid pollfd.
+    // SAFETY: the pointer is to one valid `pollfd`.
     let n = unsafe { libc::poll(&mut p, 1, time.as_millis() as i32) };
     Ok(n > 0)
 }
 
-/// Waits until a collector has finished its recording, though it may not have ended (see [`crate::orphans`]). If that takes long, `waits` is told whether somebody
-/// has stopped the collector: then it is not waited for much longer.
+/// Waits until a collector has finished its recording. If that takes long, `waits` is called, and told whether the
+/// collector is stopped; a stopped one is not waited for much longer.
 pub fn wait(collector: (u32, u64), waits: impl FnOnce(bool)) -> bool {
     let (began, mut waits) = (Instant::now(), Some(waits));
     let (mut worked, mut last) = (0, began);
     while is_process(collector.0, collector.1) && !crate::orphans::is_done(collector.0) {
         let passed = began.elapsed();
         if passed > SOON {
-            // Who works has much to write, or little time to do it.
+            // A collector that uses the processor has much to write, or gets little time for it.
             let now = Stat::of(collector.0.cast_signed()).map_or(0, |s| s.cpu_ms());
             if now != worked {
                 (worked, last) = (now, Instant::now());
@@ -208,32 +208,32 @@ pub fn wait(collector: (u32, u64), waits: impl FnOnce(bool)) -> bool {
     true
 }
 
-/// What wakes the collector's first thread.
+/// Signals that wake the collector's first thread.
 const STOP: Signal = Signal::SIGTERM;
 const DONE: Signal = Signal::SIGALRM;
 const FAILED: Signal = Signal::SIGUSR2;
 
-/// `prof collect`: one thread drains the ring; the first one waits for the time to detach, for
-/// SIGTERM, or for a disk that is full, and then takes prof out of the target.
+/// `prof collect`: one thread drains the ring. The first thread waits for the time to detach, for SIGTERM, or for a
+/// full disk, and then takes prof out of the target.
 pub fn run(args: &CollectArgs) -> Result<ExitCode> {
     let mut asked = false;
     let code = record(args, &mut asked);
     if asked {
-        // All memory and all files are given back.
+        // Replaces the name that exec took from /proc/self/exe. SAFETY: the kernel only reads the name, which ends with
+        // NUL.
         crate::orphans::wait_for_the_end(args.pid);
     }
     code
 }
 
-/// `asked`: told whether somebody else has detached.
+/// SAFETY: `prof attach` has opened these descriptors for this process, and nothing else here owns them.
 fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
-    // In place of the last part of /proc/self/exe.
-    // SAFETY: reads the name.
+    // Before the starter relies on it, as the thread may not be available.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"prof".as_ptr()) };
     let mut signals = SigSet::empty();
     [STOP, DONE, FAILED].into_iter().for_each(|s| signals.add(s));
     signals.thread_block().context("cannot block signals")?;
-    // SAFETY: `prof attach` has opened them for this process, and nothing here has them yet.
+    // Draining goes on meanwhile, so no thread of the target waits.
     let [ring, out, ready] =
         unsafe { [args.ring_fd, args.out_fd, args.ready_fd].map(|fd| OwnedFd::from_raw_fd(fd)) };
     let shared = prof_collect::map_ring(ring)?;
@@ -245,7 +245,7 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     collector.look_before();
     let (stop, audit) = (AtomicBool::new(false), Audit::unless(args.no_log));
     let note = args.note.as_deref().and_then(notes::Open::of);
-    // Nobody else is to detach.
+    // For the process that has started this one and waits.
     let mut itself = false;
     let ended = std::thread::scope(|scope| {
         let work = || {
@@ -253,7 +253,7 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
             raise(DONE);
             ended
         };
-        // Before anybody relies on it: there may be no thread to be had.
+        // Saves a recording whose file has no visible name any more, unless the process that detaches does that.
         let drain = std::thread::Builder::new().spawn_scoped(scope, work);
         let drain = drain.context("no thread for the collector (`ulimit -u`?)")?;
         if let Err(e) = ready.write_all(&[1]) {
@@ -264,7 +264,8 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
         if wait_signal(&signals, deadline) != Some(DONE) {
             itself = true;
             let gone = RETRIES.iter().any(|pause| {
-                // Draining goes on meanwhile: no thread of the target waits for us.
+                // Takes this collector's recording out of its target; returns false if something is left. A recording
+                // by another collector, which has replaced this one, is not touched.
                 take_out(args.pid as i32, audit)
                     || wait_signal(&signals, Some(Instant::now() + *pause)) == Some(DONE)
             });
@@ -289,7 +290,7 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
         if let (Some(note), Some(path)) = (&note, &displaced.path) {
             note.moved(path);
         }
-        // To whoever has started this, and waits.
+        // Takes prof out of processes that share the memory of one that has ended.
         let _ = ready.write_all(&displaced.encode());
         if !displaced.moved {
             audit.displaced(args.pid as i32, &displaced.said);
@@ -302,7 +303,8 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     }
 }
 
-/// Saves a recording that is nowhere any more, unless whoever has detached does.
+/// Waits until the target has unmapped the ring. The last process to unmap it frees its memory, which takes some 20 ms;
+/// that must not be a stopped thread of the target.
 fn save(kept: &Kept, folder: Option<&Path>) -> Option<Displaced> {
     if kept.place() == Place::There || !kept.lock() {
         return None;
@@ -310,15 +312,14 @@ fn save(kept: &Kept, folder: Option<&Path>) -> Option<Displaced> {
     kept.settle(&folder.map(Path::to_owned).into_iter().collect::<Vec<_>>())
 }
 
-/// Takes this collector's recording out of its target; false if something is left. By now the recording
-/// there may be another's, who has put an end to this one: that is not touched.
+/// Send it to the process, whose first thread waits for it.
 fn take_out(pid: i32, audit: Audit) -> bool {
     let is_ours = session::peek(pid).map_or(true, |p| p.collector.0 == std::process::id());
     is_ours
         && session::detach(pid, session::DETACH_TIMEOUT, false, audit).is_ok_and(|d| d.is_clean())
 }
 
-/// Takes prof out of processes that have the memory of one that has ended.
+/// Waits for one of the signals, or until the deadline.
 fn free_others(pid: i32, audit: Audit) {
     for pause in RETRIES {
         let all = prof_inject::recorded::left_by(pid);
@@ -329,8 +330,7 @@ fn free_others(pid: i32, audit: Audit) {
     }
 }
 
-/// Whoever lets go of the ring last frees its memory, which takes some 20 ms: that shall not be a
-/// stopped thread of the target.
+/// SAFETY: the set and the time are valid, and the result pointer may be null.
 fn wait_for_unmap(pid: u32) {
     let deadline = Instant::now() + Duration::from_secs(2);
     let mapped = || {

@@ -1,5 +1,4 @@
-//! Attaching and detaching, as `attach`, `detach`, `run` and `demo` do it: the only file that knows
-//! how injector and collector are put together.
+//! Attaches and detaches for `attach`, `detach`, `run` and `demo`: the only file that connects injector and collector.
 
 use crate::audit::Audit;
 use crate::cli::{FunctionArgs, OnFull, RecordArgs};
@@ -26,22 +25,22 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long a detach waits for threads that are inside the hook.
+/// Time that a detach waits for threads to leave the hook.
 pub const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a thread waits for a free segment.
+/// Time that a thread waits for a free segment.
 const WAIT: Duration = Duration::from_millis(100);
 const ARCH: &str = std::env::consts::ARCH;
 
-/// What is chosen for a recording, beside [`RecordArgs`].
+/// Settings of a recording, besides [`RecordArgs`].
 #[derive(Clone, Debug)]
 pub struct Choice {
-    /// Recording begins.
+    /// Recording is on from the beginning.
     pub on: bool,
     /// The toggle signal; 0: none.
     pub signal: u32,
-    /// How long to look for a safe moment.
+    /// Time to look for a safe moment.
     pub timeout: Duration,
-    /// When to detach.
+    /// Time after which to detach.
     pub duration: Option<Duration>,
 }
 
@@ -52,37 +51,37 @@ impl Default for Choice {
     }
 }
 
-/// A recording that is under way.
+/// A recording that is running.
 pub struct Attached {
-    /// The process.
+    /// Process ID.
     pub pid: i32,
-    /// The recording, as it was asked for.
+    /// Path of the recording, as it was requested.
     pub path: PathBuf,
-    /// The collector.
+    /// The collector of the recording.
     pub collector: Started,
-    /// What to say about it: what was hooked, and how long the target was stopped.
+    /// Messages: what was hooked, and how long the target was stopped.
     pub said: Vec<String>,
-    /// What takes memory from the kernel itself in it.
+    /// Runtimes in the target that take memory from the kernel themselves.
     pub runtimes: Vec<Runtime>,
 }
 
-/// What is said of a recording that has begun.
+/// Result of beginning a recording.
 pub struct Began {
-    /// Who writes it.
+    /// The collector of the recording.
     pub collector: Started,
-    /// What was hooked, and how long the target was stopped.
+    /// Messages: what was hooked, and how long the target was stopped.
     pub said: Vec<String>,
-    /// What takes memory from the kernel itself in the target.
+    /// Runtimes in the target that take memory from the kernel themselves.
     pub runtimes: Vec<Runtime>,
 }
 
-/// So often an attach is tried of which an exec has taken away what it had begun: wrappers call the next one, and
-/// that the program.
+/// Greatest number of attempts to attach, as an exec removes what an attempt has begun: wrappers run the next wrapper,
+/// and the last one the program.
 const TRIES: usize = 4;
-/// How long an exec may be under way before it is seen: after a refusal, and after another error.
+/// Time that an exec may take until it is noticed: after a refusal, and after another error.
 const EXEC: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(300));
 
-/// Begins to record a process. Nothing of it is left after an error.
+/// Begins to record a process. After an error nothing is left in it.
 pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
     record.check().map_err(usage)?;
     prof_inject::follow::ask_to_let_go(pid);
@@ -120,7 +119,7 @@ fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
         }
         Err(e) => {
             let _ = fs::remove_file(&absolute);
-            // Whatever did not work then: the collector, too, did not begin for that reason.
+            // This is the reason for any failure then: the collector, too, could not begin because of it.
             if prof_inject::proc::has_ended(pid) {
                 return Err(failed(pid, Error::Gone(pid)));
             }
@@ -129,13 +128,13 @@ fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
     }
 }
 
-/// Whether nothing of a failed attach is left. Another tracer may have come in its midst, so that nothing could
-/// be taken back: that is tried again, for as long as an attach may wait.
+/// Undoes a failed attach; returns whether nothing of it is left. If another tracer came during the attach, nothing
+/// could be undone then, so it is tried again for as long as an attach may wait.
 fn taken_back(pid: i32, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     let options = DetachOptions { timeout, children: false };
     while prof_inject::recorded::has_parts(pid) {
-        // Another prof's: it is recorded by now.
+        // It belongs to another prof, which records the process by now.
         if prof_inject::Recorded::open(pid).is_ok_and(|r| r.collector_lives()) {
             return true;
         }
@@ -149,7 +148,7 @@ fn taken_back(pid: i32, timeout: Duration) -> bool {
     true
 }
 
-/// The same error, with what it has left and how to get rid of that.
+/// Adds to an error what the attach has left, and how to remove that.
 fn left_behind(pid: i32, e: anyhow::Error) -> anyhow::Error {
     let why = e.to_string().replace("; nothing was changed", "");
     refused(format!(
@@ -158,7 +157,7 @@ fn left_behind(pid: i32, e: anyhow::Error) -> anyhow::Error {
     ))
 }
 
-/// What prof was told to do, for the injector.
+/// Converts the options of the command line for the injector.
 pub fn options(record: &RecordArgs, choice: &Choice, path: &Path) -> Options {
     Options {
         ring_size: record.ring_size as usize,
@@ -175,7 +174,7 @@ pub fn options(record: &RecordArgs, choice: &Choice, path: &Path) -> Options {
     }
 }
 
-/// Which functions to hook.
+/// Returns which functions to hook.
 fn functions(args: &FunctionArgs) -> prof_inject::Choice {
     prof_inject::Choice {
         modules: args.obj.clone(),
@@ -184,8 +183,8 @@ fn functions(args: &FunctionArgs) -> prof_inject::Choice {
     }
 }
 
-/// Writes the beginning of the recording, starts the collector, and lets the hooks take effect. If
-/// that fails, dropping `installed` takes everything out of the target again.
+/// Writes the beginning of the recording, starts the collector, and activates the hooks. If that fails, `installed` is
+/// dropped, which takes everything out of the target again.
 pub fn activate(
     mut installed: Installed,
     mut file: File,
@@ -194,7 +193,7 @@ pub fn activate(
     audit: Audit,
 ) -> Result<Began> {
     let pid = installed.target.pid;
-    // What the hook does without, if need be.
+    // The hook can do without these.
     let watched = |n: &str| prof_inject::sandbox::FUNCTIONS.contains(&n);
     installed.not_hooked.retain(|n| !watched(&n.function) && n.function != LOADER);
     let target = target_record(&installed.target, &installed.shared, &installed.options.capture);
@@ -237,7 +236,7 @@ pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resul
     prof_inject::follow::ask_to_let_go(pid);
     let peek = match peek(pid) {
         Ok(peek) => peek,
-        // An attach that was killed before it could say what it had done leaves a trace, too.
+        // An attach that was killed before it wrote its state leaves mappings behind, too.
         Err(_) if prof_inject::preflight(pid).is_ok() && clean(pid, timeout) => {
             let said = vec!["removed what an interrupted attach had left".into()];
             audit.detached(pid, &[], &[]);
@@ -251,22 +250,22 @@ pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resul
                 whole: true,
             });
         }
-        // Meanwhile.
+        // The process has ended meanwhile.
         Err(_) if prof_inject::proc::has_ended(pid) => {
             let why = prof_inject::preflight(pid).err();
             return Err(failed(pid, why.unwrap_or(Error::Gone(pid))));
         }
         Err(e) => return Err(held_by_others(pid).unwrap_or(e)),
     };
-    // What is half-way may be somebody's work.
+    // An attach or detach that is in progress may be another prof's.
     prof_inject::idle(pid).map_err(|e| failed(pid, e))?;
     let mut said = Vec::new();
-    // An attach that was refused half-way has no recording.
+    // An attach that was refused in the middle has no recording.
     let begun = !peek.path.as_os_str().is_empty()
         && peek.collector.0 != 0
         && (peek.state != state::SETUP || peek.counters.events > 0);
     if !peek.collector_alive && begun {
-        // What comes after the last look at the ring would be lost.
+        // Events after the last look at the ring would be lost.
         let _ = prof_inject::pause(pid);
         match drain_orphan(pid as u32, &peek.path) {
             Ok(d) => said.push(format!(
@@ -278,7 +277,7 @@ pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resul
         }
     }
     let last = Peek::of(pid as u32).ok().flatten().unwrap_or(peek.clone());
-    // When the collector ends, this has the file still.
+    // This process keeps the file open when the collector ends.
     let kept = Kept::of(&peek).filter(Kept::lock);
     let options = DetachOptions { timeout, children };
     let report = prof_inject::detach(pid, &options).map_err(|e| failed(pid, e))?;
@@ -295,14 +294,14 @@ pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resul
     }
     said.push(hooks::stops(&report.stops));
     let me = std::process::id();
-    // While a thread is inside, the recording goes on.
+    // While a thread is still in the hook, the recording goes on.
     let ends = report.left.is_empty() && peek.collector_alive && peek.collector.0 != me;
     let ending = ends.then(|| Ending { collector: peek.collector, kept });
     let (left, stays) = (report.left, report.stays);
     Ok(Detached { path: peek.path, pid, left, stays, said, ending, whole: true })
 }
 
-/// Why prof's memory is in a process for good.
+/// Returns the message why prof's memory can't be removed from a process.
 pub fn stays(pid: i32) -> String {
     format!(
         "the kernel does not let it be unmapped (EPERM), as process {pid} has sealed all of its mappings (mseal); \
@@ -310,7 +309,7 @@ pub fn stays(pid: i32) -> String {
     )
 }
 
-/// The recording of a process that is not being attached to, and was not detached from.
+/// Returns the state of a process that is being recorded; fails during an attach and after a detach.
 pub fn attached(pid: i32) -> Result<Peek> {
     let peek = peek(pid)?;
     if peek.state == state::ATTACHED {
@@ -328,13 +327,13 @@ pub fn attached(pid: i32) -> Result<Peek> {
     Err(refused(format!("process {pid} {what}")))
 }
 
-/// Whether a detach has left something in the process that it could not remove.
+/// Returns whether a detach has left something in the process that it could not remove.
 pub fn is_left(peek: &Peek) -> bool {
     matches!(peek.state, state::DETACHING | state::DETACHED)
         && prof_inject::idle(peek.pid as i32).is_ok()
 }
 
-/// What to say where the last events of a recording can't be saved.
+/// Returns the message that the last events of a recording can't be saved.
 fn rest_is_lost(peek: &Peek, e: &prof_collect::Error) -> String {
     let path = peek.path.display();
     let by = peek.foreign.as_ref().map(|by| format!(" ({} could have)", by.describe()));
@@ -344,7 +343,7 @@ fn rest_is_lost(peek: &Peek, e: &prof_collect::Error) -> String {
     )
 }
 
-/// What to say of a process that is not recorded itself, while others have the memory that it had then.
+/// Returns an error if the process is not recorded itself, but other processes share the memory that it had.
 fn held_by_others(pid: i32) -> Option<anyhow::Error> {
     let others = prof_inject::recorded::left_by(pid);
     let other = others.first()?;
@@ -363,7 +362,7 @@ fn clean(pid: i32, timeout: Duration) -> bool {
     })
 }
 
-/// What the process says about its recording.
+/// Returns the state of a process's recording.
 pub fn peek(pid: i32) -> Result<Peek> {
     match Peek::of(pid as u32) {
         Ok(Some(p)) => Ok(p),
@@ -377,7 +376,7 @@ pub fn peek(pid: i32) -> Result<Peek> {
         Ok(None) => Err(refused(format!(
             "process {pid} is not being recorded; start with `prof attach {pid}`"
         ))),
-        // The preflight knows better why it can't be looked at.
+        // The preflight has a better reason why it can't be read.
         Err(e) => match prof_inject::preflight(pid) {
             Err(r) => Err(failed(pid, r)),
             Ok(_) => Err(refused(format!("process {pid}: {e}"))),
@@ -385,14 +384,13 @@ pub fn peek(pid: i32) -> Result<Peek> {
     }
 }
 
-/// Refuses a process that is being recorded; but a recording whose collector has died is finished
-/// first, and the process then is as any other.
+/// Refuses a process that is being recorded. If its collector has died, that recording is finished first instead.
 fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
     let Ok(Some(peek)) = Peek::of(pid as u32) else { return Ok(()) };
-    // An attach that was killed half-way leaves a collector, and nothing to collect; a detach that could not
-    // remove all may. If one is under way, it holds the lock, and that is what detaching says.
+    // An attach that was killed in the middle leaves a collector without anything to collect; so may a detach that
+    // could not remove everything. If one is in progress, it holds the lock, and detaching reports that.
     if peek.collector_alive && peek.state == state::ATTACHED {
-        // The settings can't change while events are being written by them.
+        // The settings can't change while events are written with them.
         let other = match &peek.foreign {
             Some(by) => format!(" by {}", by.describe()),
             None if peek.capture == record.capture() => String::new(),
@@ -427,12 +425,11 @@ fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
     }))
 }
 
-/// Creates the file of a recording, before anything is touched: the one that was asked for, or
-/// `./prof.NAME.PID.TIME.prof`.
+/// Creates the file of a recording, before anything is touched: the requested one, or `./prof.NAME.PID.TIME.prof`.
 pub fn create(wanted: Option<&Path>, name: &str, pid: i32) -> Result<(PathBuf, File)> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let time = local_time(now.as_secs() as i64);
-    // Twice in a second.
+    // There may be two recordings within a second.
     let more = (2..100).map(|n| format!("{time}-{n}"));
     for time in std::iter::once(time.clone()).chain(more) {
         let path = wanted.map_or_else(|| default_path(name, pid, &time), Path::to_owned);
@@ -459,10 +456,10 @@ fn default_path(name: &str, pid: i32, time: &str) -> PathBuf {
     format!("./prof.{name}.{pid}.{time}.prof").into()
 }
 
-/// `20261121-061500`, in local time.
+/// Returns a time in local time, as `20261121-061500`.
 fn local_time(seconds: i64) -> String {
     let mut t = std::mem::MaybeUninit::<libc::tm>::zeroed();
-    // SAFETY: both point to valid memory; all zeroes is a valid tm.
+    // SAFETY: both pointers are valid, and all zeroes are a valid `tm`.
     let t = unsafe {
         libc::localtime_r(&(seconds as libc::time_t), t.as_mut_ptr());
         t.assume_init()
@@ -488,7 +485,7 @@ fn target_record(target: &Target, shared: &Shared, capture: &Capture) -> TargetR
         comm: target.name.clone(),
         arch: ARCH.into(),
         pointer_size: size_of::<usize>() as u32,
-        // SAFETY: no pointers.
+        // SAFETY: `sysconf` takes no pointers.
         page_size: unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u32,
         wall_ns: now.as_nanos() as u64,
         start_ticks: clock.now(),
@@ -502,7 +499,7 @@ fn target_record(target: &Target, shared: &Shared, capture: &Capture) -> TargetR
     }
 }
 
-/// Somebody else may have come first since the preflight; then that is what there is to say.
+/// Converts the error: another tracer may have come since the preflight, and is then the reason.
 fn overtaken(pid: i32, e: Error) -> anyhow::Error {
     match e {
         Error::Sys { errno: nix::errno::Errno::EPERM, .. } => {
@@ -518,7 +515,7 @@ fn overtaken(pid: i32, e: Error) -> anyhow::Error {
     }
 }
 
-/// An error of the injector, with the exit code that it stands for.
+/// Converts an error of the injector to one with the right exit code.
 pub fn failed(pid: i32, e: Error) -> anyhow::Error {
     let e = e.explained(pid);
     if is_refusal(&e) { refused(e.to_string()) } else { anyhow!(e) }

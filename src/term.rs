@@ -1,10 +1,11 @@
-//! What standard output is: a terminal, how wide, and whether colours are wanted.
+//! Properties of the terminal: whether standard output is one, its width, and whether colours are wanted; and output to
+//! it.
 
 use std::io::{IsTerminal, Write};
 use std::path::Path;
 
-/// Whether to colour what goes to standard output: only on a terminal that can show it, and never
-/// if `NO_COLOR` is set to anything.
+/// Returns whether to colour standard output: only on a terminal that supports it, and never if `NO_COLOR` is set to
+/// anything.
 pub fn color() -> bool {
     let unset = |name| std::env::var_os(name).is_none_or(|v| v.is_empty());
     std::io::stdout().is_terminal()
@@ -12,8 +13,8 @@ pub fn color() -> bool {
         && std::env::var_os("TERM").is_none_or(|t| t != "dumb")
 }
 
-/// Columns of the terminal that standard output is; `None` if it is none. `COLUMNS` has the last
-/// word.
+/// Returns the width of the terminal in columns; `None` if standard output is not a terminal. `COLUMNS` takes
+/// precedence.
 pub fn width() -> Option<usize> {
     if !std::io::stdout().is_terminal() {
         return None;
@@ -24,13 +25,13 @@ pub fn width() -> Option<usize> {
 
 fn ask() -> Option<usize> {
     let mut size = libc::winsize { ws_row: 0, ws_col: 0, ws_xpixel: 0, ws_ypixel: 0 };
-    // SAFETY: TIOCGWINSZ writes a winsize where its argument points.
+    // SAFETY: TIOCGWINSZ writes a `winsize` to its argument, which is one.
     let rc = unsafe { libc::ioctl(libc::STDOUT_FILENO, libc::TIOCGWINSZ, &mut size) };
     (rc == 0 && size.ws_col > 0).then_some(size.ws_col as usize)
 }
 
-/// Text for a terminal: names come from the processes that are recorded, and could hold whatever moves
-/// the cursor or changes the title.
+/// Escapes control characters: names come from recorded processes, and must not move the cursor or change the title of
+/// the terminal.
 pub fn plain(text: &str) -> String {
     let escape = |c: char| c.is_control() && c != '\n';
     if !text.contains(escape) {
@@ -46,15 +47,15 @@ pub fn say(text: &str) {
     line(&format!("prof: {}", plain(text)));
 }
 
-/// Writes a line to standard error, as it stands. A terminal that is gone or a file that is full is no
-/// reason to stop: the exit code tells what became of the process and of its recording.
+/// Writes a line to standard error, unchanged. Errors are ignored, as a closed terminal or a full file is no reason to
+/// stop: the exit code tells the result.
 pub fn line(text: &str) {
     // One write, so that lines of several processes do not mix.
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// Writes the path of a recording to standard output. Where that can't be written, the path goes to
-/// standard error, with the reason: nobody could find the recording otherwise.
+/// Writes the path of a recording to standard output. If that fails, the path goes to standard error, with the reason,
+/// as the recording could not be found otherwise.
 pub fn path(path: &Path) {
     let mut out = std::io::stdout();
     let written = writeln!(out, "{}", plain(&path.to_string_lossy())).and_then(|()| out.flush());

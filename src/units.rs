@@ -1,11 +1,11 @@
-//! Sizes, times and signals, as people write them and as they like to read them.
+//! Parses and formats sizes, times and signals.
 
 use std::time::Duration;
 
-/// `64MiB`, `64M`, `1G`, `4096`.
+/// Parses a size in bytes: `64MiB`, `64M`, `1G`, `4096`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message that says what is wrong with it.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text);
     let shift = match unit.to_ascii_lowercase().trim_end_matches("ib").trim_end_matches('b') {
@@ -19,10 +19,10 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     n.checked_shl(shift).filter(|v| v >> shift == n).ok_or_else(|| "that is too much".into())
 }
 
-/// A size that is not 0, of a sampling distance.
+/// Parses a sampling distance: a size that is not 0.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message that says what is wrong with it.
 pub fn parse_sample(text: &str) -> Result<u64, String> {
     match parse_size(text)? {
         0 => Err("0 bytes between samples is no sampling; leave the option out".into()),
@@ -30,10 +30,10 @@ pub fn parse_sample(text: &str) -> Result<u64, String> {
     }
 }
 
-/// `30s`, `500ms`, `5m`, `1h`, `2.5s`, `30`.
+/// Parses a duration: `30s`, `500ms`, `5m`, `1h`, `2.5s`, `30`.
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message that says what is wrong with it.
 pub fn parse_duration(text: &str) -> Result<Duration, String> {
     let (number, unit) = split(text);
     let factor = match unit {
@@ -52,10 +52,10 @@ fn split(text: &str) -> (&str, &str) {
     (&text[..at], text[at..].trim())
 }
 
-/// `USR1`, `SIGUSR2`, `RTMIN+3`, `none` (0).
+/// Parses a signal: `USR1`, `SIGUSR2`, `RTMIN+3`, `none` (0).
 ///
 /// # Errors
-/// What is wrong with it.
+/// A message that says what is wrong with it.
 pub fn parse_signal(text: &str) -> Result<u32, String> {
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
@@ -77,7 +77,7 @@ pub fn parse_signal(text: &str) -> Result<u32, String> {
     .ok_or_else(|| "give USR1, USR2, RTMIN+N or none".into())
 }
 
-/// The name of a signal for [`parse_signal`].
+/// Returns the name of a signal in the form that [`parse_signal`] accepts.
 pub fn signal_name(signal: u32) -> String {
     match signal as i32 {
         0 => "none".into(),
@@ -88,7 +88,7 @@ pub fn signal_name(signal: u32) -> String {
     }
 }
 
-/// `22.7 MiB`.
+/// Formats bytes: `22.7 MiB`.
 pub fn bytes(n: u64) -> String {
     let (mut v, mut unit) = (n as f64, 0);
     while v >= 1023.95 && unit < 5 {
@@ -101,7 +101,7 @@ pub fn bytes(n: u64) -> String {
     }
 }
 
-/// `1,234,567`.
+/// Formats a number: `1,234,567`.
 pub fn count(n: u64) -> String {
     let digits = n.to_string();
     let mut text = String::new();
@@ -114,7 +114,7 @@ pub fn count(n: u64) -> String {
     text
 }
 
-/// `0.42 ms`, `12.0 s`, `3 min 5 s`, `2 h 10 min`.
+/// Formats a duration: `0.42 ms`, `12.0 s`, `3 min 5 s`, `2 h 10 min`.
 pub fn time(d: Duration) -> String {
     let s = d.as_secs();
     match s {

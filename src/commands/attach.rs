@@ -11,10 +11,10 @@ use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// Time between two looks at a recording in the foreground.
+/// Interval of updates in the foreground.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Attaches; in the foreground, stays until the end.
+/// Runs `prof attach`; in the foreground, stays until the recording ends.
 pub fn run(args: &AttachArgs) -> Result<ExitCode> {
     let choice = Choice {
         on: !args.paused,
@@ -26,7 +26,7 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode> {
         prof_inject::sandbox::take_word(None);
     }
     if args.foreground {
-        // From here on Ctrl-C means: detach.
+        // From here on Ctrl-C detaches.
         on_interrupt()?;
     }
     let mut attached = session::attach(args.pid, &args.record, &choice)?;
@@ -56,13 +56,13 @@ fn on_interrupt() -> Result<()> {
     let handler = SigHandler::Handler(interrupted);
     let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
     for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
-        // SAFETY: the handler only stores to an atomic.
+        // SAFETY: the handler is async-signal-safe, as it only stores to an atomic.
         unsafe { sigaction(signal, &action) }.context("cannot set a signal handler")?;
     }
     Ok(())
 }
 
-/// Shows how the recording grows, until Ctrl-C or the end of the collector.
+/// Shows the progress of the recording, until Ctrl-C or the end of the collector.
 fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}").context("progress line")?);
@@ -81,7 +81,7 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
                     super::detach::say(&d);
                     attached.path = if d.whole { attached.path } else { d.path };
                 }
-                // It may have ended by itself at the same moment.
+                // The collector may have ended at the same moment.
                 Err(e) => log::info!("detach: {e:#}"),
             }
         }
@@ -101,7 +101,7 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(crate::failure::FAILED) })
 }
 
-/// Events per second, over about a second.
+/// Computes events per second, over about a second.
 struct Rate {
     since: Instant,
     events: u64,

@@ -1,4 +1,4 @@
-//! `prof check`: limits, for automatic checks.
+//! `prof check`: compares figures with limits, for automatic checks.
 
 use super::input::{InputArgs, Locate};
 use super::report::{Format, print};
@@ -14,8 +14,8 @@ use std::process::ExitCode;
 
 /// Compare a recording's figures with limits, or with those of an earlier run
 ///
-/// Exits with 0 if all hold, and with 1 if one does not; each that does not is named. With a baseline
-/// every figure may be as large as there, plus the tolerance.
+/// Exits with 0 if all limits hold, and with 1 if one is exceeded; each exceeded limit is named. With a baseline every
+/// figure may be as large as there, plus the tolerance.
 #[derive(Args, Clone, Debug)]
 pub struct CheckArgs {
     #[command(flatten)]
@@ -50,7 +50,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "FILE")]
     pub baseline: Option<PathBuf>,
 
-    /// By how much figures may exceed the baseline: N% of it, or N bytes or allocations
+    /// How much larger than the baseline figures may be: N% of it, or N bytes or allocations
     #[arg(long, value_name = "N%|N", default_value = "0%", value_parser = amount)]
     pub tolerance: Amount,
 
@@ -63,7 +63,7 @@ pub struct CheckArgs {
     pub format: Format,
 }
 
-/// What is checked; also the contents of a baseline.
+/// The figures that are checked, and the contents of a baseline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Checked {
     leaked_bytes: u64,
@@ -99,7 +99,7 @@ impl Checked {
     }
 }
 
-/// The outcome for one figure.
+/// The result of checking one figure.
 #[derive(Debug, Serialize)]
 struct Outcome {
     figure: &'static str,
@@ -121,7 +121,7 @@ struct Outcomes {
 /// Runs the command.
 ///
 /// # Errors
-/// If the recording or the baseline can't be read, or nothing is to be checked.
+/// If the recording or the baseline can't be read, or no limit was given.
 pub fn run(args: &CheckArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let limits = [
         args.max_leaked,

@@ -1,4 +1,4 @@
-//! `prof demo`: records a process made for that, and shows what there is to see.
+//! `prof demo`: records a process made for that purpose, and prints the report.
 
 use crate::audit::Audit;
 use crate::cli::{DemoArgs, RecordArgs};
@@ -12,7 +12,7 @@ use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
 
-/// How long the demo process is recorded.
+/// Duration of the demo's recording.
 const TIME: Duration = Duration::from_secs(2);
 
 /// Starts the process, records it for a while, and prints the report.
@@ -20,10 +20,10 @@ pub fn run(args: &DemoArgs) -> Result<ExitCode> {
     with_target(|pid| record(pid, args))
 }
 
-/// Starts a process that allocates, does `f` with its pid, and ends it.
+/// Starts a process that allocates, calls `f` with its PID, and ends the process.
 ///
 /// # Errors
-/// If it can't be started, and those of `f`.
+/// If it can't be started, or `f` fails.
 pub fn with_target<T>(f: impl FnOnce(i32) -> Result<T>) -> Result<T> {
     let mut child = Command::new("/proc/self/exe")
         .arg("demo-target")
@@ -35,7 +35,7 @@ pub fn with_target<T>(f: impl FnOnce(i32) -> Result<T>) -> Result<T> {
     let out = child.stdout.as_mut().context("no pipe")?;
     let started = out.read_exact(&mut ready).context("the demo process did not start");
     let result = started.and_then(|()| f(child.id() as i32));
-    // Closing its standard input ends it.
+    // The process ends when its standard input is closed.
     drop(child.stdin.take());
     let _ = child.wait();
     result
@@ -67,7 +67,7 @@ fn record(pid: i32, args: &DemoArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The process to be recorded; ends with its standard input.
+/// Runs the process to be recorded, which ends with its standard input.
 pub fn target() -> Result<ExitCode> {
     let spawn = |name: &str, work: fn()| {
         std::thread::Builder::new().name(name.into()).spawn(work).context("cannot start a thread")

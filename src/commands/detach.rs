@@ -9,7 +9,7 @@ use crate::term::say as say_line;
 use anyhow::Result;
 use std::process::ExitCode;
 
-/// Detaches, and says if anything stayed behind.
+/// Runs `prof detach`, and reports anything that is left in the process.
 pub fn run(args: &DetachArgs) -> Result<ExitCode> {
     if args.filter_allows {
         prof_inject::sandbox::take_word(None);
@@ -23,7 +23,7 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode> {
         }
         None => e,
     })?;
-    // The process is what people wait for; its recording may take longer.
+    // Report on the process first, as users wait for that; its recording may take longer.
     say(&detached);
     detached.said.clear();
     detached.finish();
@@ -38,7 +38,7 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode> {
     })
 }
 
-/// Says what there is to say about a detach.
+/// Reports the result of a detach.
 pub fn say(d: &Detached) {
     d.said.iter().for_each(|line| say_line(line));
     if d.is_clean() {

@@ -1,4 +1,4 @@
-//! `prof diff`: what grew and what shrank.
+//! `prof diff`: compares two recordings.
 
 use super::input::{FilterArgs, IndexArgs, Locate, resolve};
 use super::report::{Format, given, print};
@@ -13,16 +13,16 @@ use std::process::ExitCode;
 
 /// Compare two recordings: which call stacks hold more, and which less
 ///
-/// Stacks are matched by module, function and offset, not by address, so the recordings can be of two
-/// runs; where a module was built anew between them, by function alone. The filters apply to both.
-/// For two moments of one recording see `prof report --base`.
+/// Stacks are matched by module, function and offset, not by address, so the recordings can be of two runs; where a
+/// module was rebuilt between them, by function alone. The filters apply to both. To compare two moments of one
+/// recording see `prof report --base`.
 #[derive(Args, Clone, Debug)]
 pub struct DiffArgs {
-    /// The recording, or process, that is compared with
+    /// The recording, or process, to compare with
     #[arg(value_name = "BEFORE")]
     pub before: String,
 
-    /// The recording, or process, that is compared
+    /// The recording, or process, to compare
     #[arg(value_name = "AFTER")]
     pub after: String,
 
@@ -45,7 +45,7 @@ pub struct DiffArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// If a recording can't be read, or standard output not be written.
+/// If a recording can't be read, or standard output can't be written to.
 pub fn run(args: &DiffArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let analysis = |name: &str| {
         let index = args.index.open(&resolve(Some(name), locate)?)?;
@@ -60,7 +60,7 @@ pub fn run(args: &DiffArgs, locate: Locate<'_>) -> Result<ExitCode> {
 /// Prints a comparison.
 ///
 /// # Errors
-/// If standard output can't be written.
+/// If standard output can't be written to.
 pub fn show(diff: &Diff, format: Format) -> Result<ExitCode> {
     print(&match format {
         Format::Text => diff.text(Style { color: term::color(), width: term::width() }),

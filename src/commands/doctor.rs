@@ -1,4 +1,4 @@
-//! `prof doctor`: what the kernel allows prof here, tried where it can be tried, and what to change.
+//! `prof doctor`: reports what the kernel allows prof here, by trying it where possible, and what to change.
 
 use crate::cli::{DoctorArgs, Format, RecordArgs};
 use crate::failure::FAILED;
@@ -12,14 +12,14 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// The oldest kernel that prof is for.
+/// The oldest kernel that prof supports.
 const OLDEST: (u32, u32) = (5, 4);
 
 /// Capabilities that matter to prof, with their numbers (capabilities(7)).
 const CAPABILITIES: [(&str, u32); 3] =
     [("CAP_SYS_PTRACE", 19), ("CAP_SYS_ADMIN", 21), ("CAP_DAC_READ_SEARCH", 2)];
 
-/// How something is.
+/// The result of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum Verdict {
@@ -31,14 +31,14 @@ enum Verdict {
     Bad,
 }
 
-/// One thing that was looked at.
+/// One check and its result.
 #[derive(Debug, Serialize)]
 struct Check {
     name: &'static str,
     verdict: Verdict,
-    /// What there is.
+    /// The state that was found.
     found: String,
-    /// What follows for prof, and what to change.
+    /// The consequences for prof, and what to change.
     #[serde(skip_serializing_if = "String::is_empty")]
     advice: String,
 }
@@ -53,7 +53,7 @@ impl Check {
     }
 }
 
-/// Prints what was found. The exit code is 1 if a recording would fail.
+/// Prints the results. The exit code is 1 if a recording would fail.
 pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     let mut checks = environment();
     checks.push(trial());
@@ -68,7 +68,7 @@ pub fn run(args: &DoctorArgs) -> Result<ExitCode> {
     Ok(if bad { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
 
-/// What `prof --version -v` prints: the version, how it was built, and what the kernel allows.
+/// Returns the text of `prof --version -v`: the version, how it was built, and what the kernel allows.
 pub fn version() -> String {
     let features = if cfg!(feature = "parquet") { "parquet" } else { "none" };
     let mut all = format!(
@@ -97,7 +97,7 @@ fn text(checks: &[Check]) -> String {
     all
 }
 
-/// What can be seen without touching anything.
+/// Makes the checks that change nothing.
 fn environment() -> Vec<Check> {
     let status = fs::read_to_string("/proc/self/status");
     let Ok(status) = status else {
@@ -128,7 +128,7 @@ fn kernel() -> Check {
 }
 
 fn rights(status: &str) -> Check {
-    // SAFETY: no arguments.
+    // SAFETY: `geteuid` takes no arguments and always succeeds.
     let uid = unsafe { libc::geteuid() };
     let has: Vec<&str> =
         CAPABILITIES.iter().filter(|(_, bit)| capable(status, *bit)).map(|(n, _)| *n).collect();
@@ -179,7 +179,7 @@ fn seccomp(status: &str) -> Check {
     }
 }
 
-/// How much of the machine's processes can be seen.
+/// Checks how many of the machine's processes are visible.
 fn processes() -> Check {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let n = entries.filter(|e| e.file_name().to_string_lossy().parse::<u32>().is_ok()).count();
@@ -198,7 +198,7 @@ fn executable_memory() -> Check {
     let Some(value) = line("/proc/sys/vm/memfd_noexec") else {
         return Check::good("memfd", "no restriction in this kernel");
     };
-    // prof's is never executed, and says so.
+    // prof creates its memfd as not executable, so any setting will do.
     Check::good("memfd", format!("vm.memfd_noexec is {value}"))
 }
 
@@ -221,7 +221,7 @@ fn cgroup() -> Check {
     }
 }
 
-/// For what prof does not need, but those who look for it expect to see.
+/// Reports tracing facilities that prof does not need, but users expect here.
 fn tracing() -> Check {
     let paranoid = line("/proc/sys/kernel/perf_event_paranoid");
     let paranoid = paranoid.map_or("no perf events".into(), |p| format!("perf_event_paranoid {p}"));
@@ -231,7 +231,7 @@ fn tracing() -> Check {
     Check::good("tracing", format!("{paranoid}, {tracefs}; prof needs neither"))
 }
 
-/// Records a process made for that, and lets go of it.
+/// Records a process made for that purpose, and detaches from it.
 fn trial() -> Check {
     let began = Instant::now();
     match super::demo::with_target(record_shortly) {
@@ -261,7 +261,7 @@ fn record_shortly(pid: i32) -> Result<u64> {
     events
 }
 
-/// Whether a process would be refused; nothing in it is touched.
+/// Checks whether a process would be refused; nothing in it is touched.
 fn process(pid: i32) -> Check {
     match prof_inject::preflight(pid) {
         Ok(target) => Check::good("process", format!("{pid} ({}) can be attached to", target.name)),

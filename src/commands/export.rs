@@ -1,4 +1,4 @@
-//! `prof export`: a recording in the formats of other tools.
+//! `prof export`: writes a recording in the formats of other tools.
 
 use super::input::{InputArgs, Locate};
 use super::report::given;
@@ -43,7 +43,7 @@ pub struct ExportArgs {
     #[arg(long, value_name = "VERSION", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=2))]
     pub json_version: u8,
 
-    /// The number of a stack
+    /// The figure that each stack is shown by
     #[arg(long, value_name = "COST", value_enum, default_value_t = By::Live)]
     pub cost: By,
 
@@ -52,7 +52,7 @@ pub struct ExportArgs {
     pub at: Option<Time>,
 }
 
-/// The formats.
+/// The export formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// Folded stacks, for flamegraph.pl and its like
@@ -85,14 +85,14 @@ pub enum Kind {
     ParquetStacks,
 }
 
-/// What a stack is shown by.
+/// The figure that stacks are shown by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum By {
     /// Live bytes
     Live,
     /// Bytes that were never freed
     Leaked,
-    /// Bytes that were live when the most were
+    /// Bytes that were live at the peak
     Peak,
     /// Bytes ever allocated
     Allocated,
@@ -139,7 +139,7 @@ impl From<Kind> for Format {
 /// Runs the command.
 ///
 /// # Errors
-/// If the recording can't be read, or the output not be written.
+/// If the recording can't be read, or the output can't be written.
 pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     if args.kind_is_binary() && args.output.is_none() && std::io::stdout().is_terminal() {
         return Err(usage("this format is not for terminals; give a file with -o"));
@@ -173,13 +173,13 @@ pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
         }
     };
     match written {
-        // Whoever reads it has seen enough.
+        // The reader of the pipe has closed it, which is no error.
         Err(ExportError::Write(e)) if e.kind() == ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
         other => other.map(|()| ExitCode::SUCCESS).map_err(Into::into),
     }
 }
 
-/// The figure that is chosen, of all blocks together.
+/// Returns the total of the chosen figure.
 fn of(cost: By, analysis: &Analysis) -> u64 {
     let f = &analysis.totals().figures;
     match cost {
@@ -192,7 +192,7 @@ fn of(cost: By, analysis: &Analysis) -> u64 {
 }
 
 impl By {
-    /// Why an export is empty.
+    /// Returns why an export is empty.
     fn nothing(self) -> &'static str {
         match self {
             Self::Live | Self::Leaked => {
@@ -208,13 +208,13 @@ impl By {
     }
 }
 
-/// Whether two paths lead to one file that exists.
+/// Returns whether two paths lead to the same existing file.
 fn is_same_file(a: &Path, b: &Path) -> bool {
     let id = |p: &Path| std::fs::metadata(p).ok().map(|m| (m.dev(), m.ino()));
     id(a).is_some_and(|a| id(b) == Some(a))
 }
 
-/// A file that gets its name when it is whole.
+/// A file that gets its final name when it is complete.
 struct Part<'a> {
     path: &'a Path,
     part: PathBuf,
@@ -228,7 +228,7 @@ impl<'a> Part<'a> {
             let mut name = path.file_name().unwrap_or_default().to_owned();
             name.push(format!(".{}.part", std::process::id()));
             let part = path.with_file_name(name);
-            // A device or a pipe is written to as it is.
+            // Devices and pipes are written to directly.
             let is_special = std::fs::metadata(path).is_ok_and(|m| !m.is_file());
             let part = if is_special { path.to_owned() } else { part };
             let open = if is_special { File::create } else { File::create_new };
@@ -244,7 +244,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Gives the file its name.
+    /// Gives the file its final name.
     fn keep(mut self) -> std::io::Result<()> {
         let part = std::mem::take(&mut self.part);
         if part == self.path { Ok(()) } else { std::fs::rename(part, self.path) }
@@ -260,14 +260,14 @@ impl Drop for Part<'_> {
 }
 
 impl Kind {
-    /// Whether the format is compressed by itself.
+    /// Returns whether the format itself is compressed.
     fn is_packed(self) -> bool {
         matches!(self, Kind::Pprof | Kind::Parquet | Kind::ParquetStacks)
     }
 }
 
 impl ExportArgs {
-    /// Whether it has one number for each stack, and stacks without any are not in it.
+    /// Returns whether the format has one number for each stack, and omits stacks where it is 0.
     fn is_sum(&self) -> bool {
         matches!(self.format, Kind::Folded | Kind::Flamegraph | Kind::Speedscope)
     }

@@ -1,4 +1,4 @@
-//! `prof fragmentation`: who keeps pages that are hardly used, and what resident memory is.
+//! `prof fragmentation`: finds stacks that keep sparsely used pages, and breaks down resident memory.
 
 use super::input::{InputArgs, Locate};
 use super::report::{Format, given, print};
@@ -13,8 +13,8 @@ use std::process::ExitCode;
 
 /// Show what resident memory consists of, and which call stacks keep pages that are hardly used
 ///
-/// An allocator can't give a page back while there is a live block on it. For each call stack: the pages
-/// that it alone keeps, and what of them no live block uses.
+/// An allocator can't return a page to the kernel while there is a live block on it. For each call stack: the pages
+/// that it alone keeps, and how much of them no live block uses.
 #[derive(Args, Clone, Debug)]
 pub struct FragmentationArgs {
     #[command(flatten)]
@@ -25,11 +25,11 @@ pub struct FragmentationArgs {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     pub top: usize,
 
-    /// Pages are sparse of which live blocks use less than this
+    /// Call a page sparse if live blocks use less of it than this
     #[arg(long, value_name = "N%", default_value = "25%", value_parser = part)]
     pub sparse: f64,
 
-    /// The moment [default: when the kernel was last asked, which is at a detach]
+    /// The moment [default: that of the last reading of resident memory, which is made at a detach]
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub at: Option<Time>,
 
@@ -38,7 +38,7 @@ pub struct FragmentationArgs {
     pub format: Format,
 }
 
-/// `25%`.
+/// Parses a part of a page: `25%`.
 fn part(text: &str) -> Result<f64, String> {
     match amount(text)? {
         Amount::Part(p) if p <= 1.0 => Ok(p),
@@ -49,7 +49,7 @@ fn part(text: &str) -> Result<f64, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// If the recording can't be read, or is a sample; or standard output can't be written.
+/// If the recording can't be read, or is a sample; or standard output can't be written to.
 pub fn run(args: &FragmentationArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let index = args.input.open(locate)?;
     let query = args.input.query(&index)?;

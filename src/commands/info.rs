@@ -1,4 +1,4 @@
-//! `prof info`: what is in a recording.
+//! `prof info`: describes the contents of a recording.
 
 use super::input::{IndexArgs, Locate, resolve};
 use super::report::{Format, print};
@@ -30,7 +30,7 @@ pub struct InfoArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// If the recording can't be read, or standard output not be written.
+/// If the recording can't be read, or standard output can't be written to.
 pub fn run(args: &InfoArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let path = resolve(args.input.as_deref(), locate)?;
     let index = args.index.open(&path)?;

@@ -1,4 +1,4 @@
-//! What all commands on recordings have in common: which recording, and which of its blocks.
+//! Options that all commands on recordings have in common: which recording, and which of its blocks.
 
 use crate::failure::usage;
 use anyhow::{Context, Result, bail};
@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-/// Which recording, and which of its blocks.
+/// Options that choose the recording, and its blocks.
 #[derive(Args, Clone, Debug)]
 pub struct InputArgs {
     /// A recording, or the id of a process that is being recorded
@@ -27,7 +27,7 @@ pub struct InputArgs {
     pub filter: FilterArgs,
 }
 
-/// What becomes of the index.
+/// Options for the index.
 #[derive(Args, Clone, Debug)]
 pub struct IndexArgs {
     /// Don't use or write an index (FILE.idx beside the recording, or in ~/.cache/prof/index where that
@@ -45,7 +45,7 @@ pub struct IndexArgs {
     pub symbols: SymbolArgs,
 }
 
-/// Where symbols are looked for, and how they are shown.
+/// Options that say where to look for symbols, and how to show them.
 #[derive(Args, Clone, Debug)]
 #[command(next_help_heading = "Symbols")]
 pub struct SymbolArgs {
@@ -60,15 +60,15 @@ pub struct SymbolArgs {
     /// Show names of functions without template arguments and parameters
     #[arg(long)]
     pub short_names: bool,
-    /// Pass over functions of this name too in the search for who asked for memory, as over allocators and
-    /// wrappers (a regular expression; may be given again)
+    /// Pass over functions with this name, too, as over allocators and their wrappers, in the search for the function
+    /// that asked for memory (a regular expression; may be given again)
     #[arg(long, value_name = "REGEX", value_parser = SymbolOptions::skip_pattern)]
     pub skip: Vec<String>,
-    /// Show wrappers of an allocator, and functions of a standard library, as those who asked for memory
+    /// Do not pass over wrappers of an allocator and functions of a standard library in the search for the function
+    /// that asked for memory
     #[arg(long)]
     pub show_wrappers: bool,
-    /// Neither keep the names of functions for the next report, in ~/.cache/prof, nor use those that
-    /// were kept
+    /// Do not use the cache of function names in ~/.cache/prof, and do not add to it
     #[arg(long)]
     pub no_symbol_cache: bool,
 }
@@ -80,7 +80,7 @@ impl IndexArgs {
             (_, true) => Keep::Always,
             _ => Keep::Auto,
         };
-        // One for each run of the program: it lives as long.
+        // Leaking it is harmless, as there is one for each run of the program.
         let dir = self.index_dir.as_ref().map(|d| &*Box::leak(d.clone().into_boxed_path()));
         IndexOptions { keep, load: LoadOptions::default(), dir }
     }
@@ -113,7 +113,7 @@ impl IndexArgs {
     }
 }
 
-/// The filters: an option for each field of the grammar.
+/// The filter options: one for each field of the grammar.
 #[derive(Clone, Debug, Default)]
 pub struct FilterArgs(pub Filter);
 
@@ -147,7 +147,7 @@ impl FromArgMatches for FilterArgs {
     }
 }
 
-/// Adds a list to a filter.
+/// A function that adds a list to a filter.
 type AddList = fn(&mut Filter, &str, &str) -> Result<(), String>;
 
 /// Options that name a file with a list.
@@ -155,7 +155,7 @@ const LISTS: [(&str, AddList); 2] =
     [("ignore", Filter::ignore), ("suppressions", Filter::suppress)];
 const EMBEDDED: &str = "embedded-suppressions";
 
-/// Longer lists are refused.
+/// Greatest length of a list.
 const LONGEST_LIST: u64 = 1 << 20;
 
 fn read_list(path: &Path) -> Result<String, String> {
@@ -167,7 +167,7 @@ fn read_list(path: &Path) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|_| format!("{} is no text (UTF-8)", path.display()))
 }
 
-/// The options for lists.
+/// Adds the options for lists.
 fn augment_lists(command: Command) -> Command {
     let list = |name: &'static str, help: &'static str| {
         Arg::new(name)
@@ -217,7 +217,7 @@ impl Args for FilterArgs {
     }
 }
 
-/// Finds the recording of a process that is being recorded; `None` if it is not.
+/// Returns the path of the recording of a process; `None` if the process is not recorded.
 pub type Locate<'a> = &'a dyn Fn(i32) -> Option<PathBuf>;
 
 impl InputArgs {
@@ -230,17 +230,17 @@ impl InputArgs {
         self.index.open(&path)
     }
 
-    /// The blocks that are meant.
+    /// Returns the query that selects the blocks.
     ///
     /// # Errors
-    /// If a filter asks for what the recording doesn't have.
+    /// If a filter needs data that the recording doesn't have.
     pub fn query<'a>(&self, index: &'a Index) -> Result<Query<'a>> {
         Query::new(index, &self.filter.0).map_err(|e| usage(e.to_string()))
     }
 }
 
-/// The recording that is meant: the file of that name; else, if it is a number, that of the
-/// process; without a name the newest in the current folder.
+/// Returns the path of the recording: the file of that name or, if it is a number, the recording of that process;
+/// without a name the newest in the current folder.
 ///
 /// # Errors
 /// If there is none.
@@ -267,12 +267,12 @@ fn find(input: Option<&str>, locate: Locate<'_>) -> Result<PathBuf> {
     )
 }
 
-/// Whether one of the parts of a file's name between dots is `part`.
+/// Returns whether `part` is one of the parts of a file name between dots.
 fn has_part(name: &str, part: &str) -> bool {
     name.split('.').any(|p| p == part)
 }
 
-/// The newest recording of a folder among those wanted.
+/// Returns the newest of the wanted recordings in a folder.
 fn newest(dir: &Path, wanted: impl Fn(&Path) -> bool) -> Option<PathBuf> {
     let entries = fs::read_dir(dir).ok()?.flatten();
     entries

@@ -1,4 +1,4 @@
-//! `prof leaks`: which stacks leak.
+//! `prof leaks`: finds stacks that leak.
 
 use super::input::{InputArgs, Locate};
 use super::report::{Format, given, print};
@@ -13,11 +13,10 @@ use std::process::ExitCode;
 
 /// Say which call stacks leak, and which only hold memory
 ///
-/// Each call stack gets a verdict by what it held over time: growing (in every eighth of the time: the
-/// weakest interval decides, not the mean), freed-at-the-end (it grew and was given back only when
-/// everything ended), turnover (its blocks
-/// take the place of ones from before the recording), saturating (bounded, as a cache is), static (taken early, unchanged since) or
-/// too-young (not enough to go by). Blocks that are young when they are looked at don't count.
+/// Each call stack gets a verdict by what it held over time: growing (in every eighth of the time: the weakest interval
+/// decides, not the mean), freed-at-the-end (it grew and was freed only when everything ended), turnover (its blocks
+/// replace blocks from before the recording), saturating (bounded, as a cache is), static (allocated early, unchanged
+/// since) or too-young (not enough to judge by). Blocks that are young at a moment don't count there.
 #[derive(Args, Clone, Debug)]
 pub struct LeaksArgs {
     #[command(flatten)]
@@ -49,7 +48,7 @@ pub struct LeaksArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// If the recording can't be read, or standard output not be written.
+/// If the recording can't be read, or standard output can't be written to.
 pub fn run(args: &LeaksArgs, locate: Locate<'_>) -> Result<ExitCode> {
     if let Time::Part(p) = args.young
         && p >= 0.9

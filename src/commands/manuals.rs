@@ -1,5 +1,5 @@
-//! `prof completions` and `prof man`: what a package installs beside the program, made from the command
-//! line's own description, so that it is never out of date.
+//! `prof completions` and `prof man`: generate the files that a package installs beside the program from the command
+//! line's own description, so that they are never out of date.
 
 use crate::cli::{Cli, CompletionsArgs, ManArgs};
 use crate::failure::usage;
@@ -17,7 +17,7 @@ pub fn completions(args: &CompletionsArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a page for prof and one for each command, in section 1, and names the folder.
+/// Writes a page for prof and one for each command, in section 1, and prints the folder.
 pub fn man(args: &ManArgs) -> Result<ExitCode> {
     fs::create_dir_all(&args.dir)
         .map_err(|e| usage(format!("cannot make the folder {}: {e}", args.dir.display())))?;

@@ -29,7 +29,7 @@ use std::process::ExitCode;
 /// Runs a command.
 ///
 /// # Errors
-/// What went wrong, for one line; see [`crate::failure`].
+/// The error to report in one line; see [`crate::failure`].
 pub fn dispatch(command: &Command) -> Result<ExitCode> {
     match command {
         Command::Attach(a) => attach::run(a),
@@ -58,7 +58,7 @@ pub fn dispatch(command: &Command) -> Result<ExitCode> {
     }
 }
 
-/// The recording of a process that is being recorded.
+/// Returns the path of the recording of a process that is being recorded.
 fn locate(pid: i32) -> Option<PathBuf> {
     let peek = prof_collect::Peek::of(u32::try_from(pid).ok()?).ok()??;
     Some(peek.path)

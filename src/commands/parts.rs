@@ -1,4 +1,4 @@
-//! The parts of a `prof run`: a recording for each program that the command runs in its own place (exec).
+//! Follows a `prof run` through exec: makes a recording for each program that the command runs in its place.
 
 use crate::audit::Audit;
 use crate::cli::RunArgs;
@@ -15,21 +15,22 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// More programs are not followed: a program that runs itself without end would fill the disk.
+/// Greatest number of programs that are followed: a program that runs itself endlessly would fill the disk.
 const MOST: usize = 64;
 
-/// Somebody else wants to trace the command.
+/// Another prof wants to trace the command.
 static LET_GO: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn let_go(_: i32) {
     LET_GO.store(true, Relaxed);
 }
 
-/// Prepares this process for [`Parts::follow`]. Not before the command has been started, which would inherit it.
+/// Prepares this process for [`Parts::follow`]. Must be called after the command has been started, which would inherit
+/// the signal mask.
 pub fn prepare() -> Result<()> {
     let action = SigAction::new(SigHandler::Handler(let_go), SaFlags::SA_RESTART, SigSet::empty());
     let ask = Signal::try_from(prof_inject::follow::LET_GO).context("no such signal")?;
-    // SAFETY: the handler only stores to an atomic.
+    // SAFETY: the handler is async-signal-safe, as it only stores to an atomic.
     unsafe { sigaction(ask, &action) }.context("cannot set a signal handler")?;
     let mut set = SigSet::empty();
     set.add(Signal::SIGCHLD);
@@ -38,24 +39,24 @@ pub fn prepare() -> Result<()> {
 
 /// A command and its recordings.
 pub struct Parts<'a> {
-    /// What was asked for.
+    /// The arguments of `prof run`.
     pub args: &'a RunArgs,
-    /// What was chosen.
+    /// The settings of the recordings.
     pub choice: Choice,
-    /// The command.
+    /// Process ID of the command.
     pub pid: i32,
-    /// The recording of the program that it runs now.
+    /// Path of the recording of the present program.
     pub path: PathBuf,
-    /// That of the program before.
+    /// Path of the recording of the program before.
     pub before: PathBuf,
-    /// How many there are before that.
+    /// Number of recordings before the present one.
     pub number: usize,
-    /// Who writes them.
+    /// The collectors that write them.
     pub collectors: Vec<Started>,
 }
 
 impl Parts<'_> {
-    /// Lets the command, which stands stopped, run to its end, through all programs. Its exit code, or 128 + signal.
+    /// Lets the stopped command run to its end, through all programs. Returns its exit code, or 128 + signal.
     pub fn follow(&mut self) -> ExitCode {
         let mut follow = match self.args.no_follow_exec {
             true => Follow::end_of(self.pid),
@@ -72,7 +73,7 @@ impl Parts<'_> {
         }
     }
 
-    /// Goes on with the program that the command runs now.
+    /// Begins to record the program that the command runs now.
     fn go_on(&mut self, mut follow: Follow, name: &mut String, late: bool) -> Follow {
         let old = std::mem::replace(name, proc::comm(self.pid));
         let why = if self.number >= MOST {
@@ -106,8 +107,8 @@ impl Parts<'_> {
         next
     }
 
-    /// Begins the next part. The file that was asked for is that of the last program; those of others have a
-    /// number and a name.
+    /// Begins the next recording. The requested file name is that of the last program; earlier recordings are renamed
+    /// with a number and their program's name.
     fn begin(&mut self, old: &str) -> Result<()> {
         let wanted = self.args.record.output.as_deref();
         let aside = wanted.map(|path| self.aside(path, old));
@@ -154,7 +155,7 @@ impl Parts<'_> {
         }
     }
 
-    /// `r.prof`: `r.1-sh.prof`.
+    /// Returns the path for an earlier recording: `r.1-sh.prof` for `r.prof`.
     fn aside(&self, path: &Path, name: &str) -> PathBuf {
         let part =
             |p: Option<&std::ffi::OsStr>| p.unwrap_or_default().to_string_lossy().into_owned();

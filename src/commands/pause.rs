@@ -8,10 +8,10 @@ use prof_collect::Peek;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// How old the collector's last sign of life may be for recording to go on: half of what makes the hook
-/// turn it off.
+/// Greatest age of the collector's heartbeat at which recording may be switched on: half the age at which the hook
+/// switches it off.
 const FRESH: Duration = Duration::from_millis(2500);
-/// How long a collector is waited for that was just continued, or is short of processor.
+/// Longest wait for a collector that was stopped until now, or gets no processor.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Switches recording off.
@@ -32,8 +32,8 @@ pub fn resume(args: &PidArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Waits for a sign of life of the collector. Without one the hook would turn recording off again at the
-/// first event for which the ring is too full.
+/// Waits for the collector's heartbeat. Without one the hook would switch recording off again at the first event for
+/// which the ring is too full.
 fn wait_for_collector(mut peek: Peek) -> Result<()> {
     let (pid, deadline) = (peek.pid, Instant::now() + PATIENCE);
     loop {

@@ -1,4 +1,4 @@
-//! `prof replay`: makes the calls of a recorded program again, with this process's own allocator.
+//! `prof replay`: replays the allocator calls of a recorded program with this process's own allocator.
 
 use super::report::{Format, print};
 use crate::failure::usage;
@@ -16,15 +16,15 @@ use std::time::{Duration, Instant};
 
 /// Make a recorded program's calls to its allocator again, and measure them
 ///
-/// FILE is what `prof export replay` wrote. The calls go to the allocator of this process: with
-/// LD_PRELOAD, to any other. All are made by one thread, in the order of the recording.
+/// FILE is the output of `prof export replay`. The calls go to the allocator of this process: with LD_PRELOAD, to any
+/// other. All are made by one thread, in the order of the recording.
 #[derive(Args, Clone, Debug)]
 pub struct ReplayArgs {
-    /// The calls
+    /// The file of calls
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 
-    /// What is written to each block, as the program would have done
+    /// How much of each block to write to, as the program would have done
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Touch::Pages)]
     pub touch: Touch,
 
@@ -33,7 +33,7 @@ pub struct ReplayArgs {
     pub format: Format,
 }
 
-/// What is written to a block.
+/// The part of a block that is written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Touch {
     /// Nothing
@@ -44,23 +44,23 @@ pub enum Touch {
     All,
 }
 
-/// The outcome.
+/// The measurements.
 #[derive(Debug, Serialize)]
 struct Outcome {
     version: u32,
-    /// The file that malloc is in.
+    /// Path of the file that malloc is in.
     allocator: String,
     calls: u64,
     slots: u64,
-    /// The most bytes that were live at a time, as asked for.
+    /// Greatest number of bytes live at any time, as requested.
     peak_bytes: u64,
-    /// Calls that got no memory.
+    /// Number of calls that got no memory.
     failed: u64,
-    /// Nanoseconds for all calls, reading them included.
+    /// Time of all calls in nanoseconds, including reading them.
     time_ns: u64,
-    /// Nanoseconds for reading them alone.
+    /// Time of reading them alone, in nanoseconds.
     read_ns: u64,
-    /// The resident set before the first call, at its largest, and after the last.
+    /// Resident set before the first call, at its peak, and after the last call.
     rss_before_bytes: u64,
     peak_rss_bytes: u64,
     rss_after_bytes: u64,
@@ -78,12 +78,12 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     }
     let allocator = allocator();
     let mut slots = vec![std::ptr::null_mut::<c_void>(); sums.slots as usize];
-    // The table is resident from here on, so that it isn't counted as the allocator's.
+    // Make the table resident here, so that it does not count as the allocator's memory.
     slots.fill(std::ptr::without_provenance_mut(1));
     slots.fill(std::ptr::null_mut());
     std::hint::black_box(&mut slots);
     let calls = open(&args.file)?.map_err(wrong)?;
-    // Ours alone; where the kernel doesn't allow it, the peak includes that of reading.
+    // Reset this process's peak; where the kernel forbids that, the peak includes the reading.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
     let before = memory("VmRSS");
     let start = Instant::now();
@@ -114,23 +114,24 @@ pub fn run(args: &ReplayArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes a call. False if there was no memory for it.
+/// Makes a call. Returns false if it got no memory.
 #[inline]
 fn make(call: Call, slots: &mut [*mut c_void], touch: Touch) -> bool {
     match call {
         Call::Malloc { slot, size } => {
-            // SAFETY: no pointers go in.
+            // SAFETY: `malloc` takes no pointers.
             slots[slot] = unsafe { libc::malloc(size_here(size)) };
             write(slots[slot], size, touch)
         }
         Call::Free { slot } => {
-            // SAFETY: what malloc or realloc has given last for this slot, or null; it is not used again.
+            // SAFETY: the pointer is null, or what malloc or realloc returned last for this slot, and it is not used
+            // again.
             unsafe { libc::free(std::mem::replace(&mut slots[slot], std::ptr::null_mut())) };
             true
         }
         Call::Realloc { slot, size } => {
-            // At least one byte, as 0 would free the block on some allocators.
-            // SAFETY: as above; on success the old pointer is not used again.
+            // At least one byte, as 0 would free the block on some allocators. SAFETY: the pointer is null, or what
+            // malloc or realloc returned last for this slot; if the call succeeds, it is not used again.
             let new = unsafe { libc::realloc(slots[slot], size_here(size).max(1)) };
             if new.is_null() {
                 return false;
@@ -141,12 +142,12 @@ fn make(call: Call, slots: &mut [*mut c_void], touch: Touch) -> bool {
     }
 }
 
-/// A size as this machine says it: of what is beyond its address space there is no memory.
+/// Converts a size to this machine's type; larger ones become the maximum, for which there is no memory.
 fn size_here(size: u64) -> usize {
     usize::try_from(size).unwrap_or(usize::MAX)
 }
 
-/// Writes to a block as a program would. False if there is none.
+/// Writes to a block as a program would. Returns false if the block is null.
 fn write(block: *mut c_void, size: u64, touch: Touch) -> bool {
     const PAGE: usize = 4096;
     if block.is_null() {
@@ -156,11 +157,11 @@ fn write(block: *mut c_void, size: u64, touch: Touch) -> bool {
         Touch::None => {}
         Touch::Pages => {
             for at in (0..size_here(size)).step_by(PAGE) {
-                // SAFETY: the block has `size` bytes.
+                // SAFETY: `block` is not null and has `size` bytes, and `at` is less.
                 unsafe { block.cast::<u8>().add(at).write_volatile(1) };
             }
         }
-        // SAFETY: the block has `size` bytes.
+        // SAFETY: `block` is not null and has `size` bytes.
         Touch::All => unsafe { block.cast::<u8>().write_bytes(1, size_here(size)) },
     }
     std::hint::black_box(block);
@@ -175,7 +176,7 @@ fn open(path: &Path) -> Result<Result<Reader, CallsError>> {
     Ok(Calls::new(BufReader::with_capacity(1 << 20, file)))
 }
 
-/// Reads all calls, and makes sure that each can be made, before any is.
+/// Reads all calls, to make sure that the file is valid before any call is made.
 fn look_through(path: &Path) -> Result<Result<(Sums, Duration), CallsError>> {
     let mut calls = match open(path)? {
         Ok(calls) => calls,
@@ -190,7 +191,7 @@ fn look_through(path: &Path) -> Result<Result<(Sums, Duration), CallsError>> {
     Ok(Ok((calls.sums(), start.elapsed())))
 }
 
-/// A file can ask for any amount of memory.
+/// Refuses a peak that does not fit into the available memory, as a file can ask for any amount.
 fn enough_memory(wanted: u64) -> Result<()> {
     let text = std::fs::read_to_string("/proc/meminfo").context("cannot read /proc/meminfo")?;
     let Some(available) = kilobytes(&text, "MemAvailable") else { return Ok(()) };
@@ -205,30 +206,30 @@ fn enough_memory(wanted: u64) -> Result<()> {
     )))
 }
 
-/// A line of a file of /proc, in bytes.
+/// Returns the value of a line in a file of /proc, in bytes.
 fn kilobytes(text: &str, name: &str) -> Option<u64> {
     let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
     line.split_whitespace().next()?.parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// A line of this process's status, in bytes; 0: not known.
+/// Returns the value of a line in this process's status, in bytes; 0 if it is not known.
 fn memory(name: &str) -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     kilobytes(&text, name).unwrap_or(0)
 }
 
-/// The file that malloc comes from.
+/// Returns the path of the file that malloc is in.
 fn allocator() -> String {
     let mut info = std::mem::MaybeUninit::<libc::Dl_info>::zeroed();
     let malloc = libc::malloc as *const c_void;
-    // SAFETY: an address of code, and a struct that is filled in.
+    // SAFETY: the first argument is an address of code, and the second points to a writable `Dl_info`.
     let known = unsafe { libc::dladdr(malloc, info.as_mut_ptr()) } != 0;
-    // SAFETY: filled in, or all zeroes, which its pointers may be.
+    // SAFETY: the struct was filled in, or is all zeroes, which are valid as its pointers may be null.
     let name = unsafe { info.assume_init() }.dli_fname;
     if !known || name.is_null() {
         return "unknown".into();
     }
-    // SAFETY: a string of the loader's.
+    // SAFETY: the pointer is not null, and is a string of the loader's that ends with NUL.
     unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
 }
 

@@ -1,4 +1,4 @@
-//! `prof report`: who holds the memory.
+//! `prof report`: shows which stacks hold the memory.
 
 use super::diff;
 use super::input::{InputArgs, Locate};
@@ -26,12 +26,11 @@ pub struct ReportArgs {
     #[allow(missing_docs)]
     pub input: InputArgs,
 
-    /// How many call stacks to show; 0 shows all [default: 10, of those that have anything of
-    /// what is sorted by]
+    /// How many call stacks to show; 0 shows all [default: 10, without those whose sort key is 0]
     #[arg(short = 'n', long, value_name = "N")]
     pub top: Option<usize>,
 
-    /// What to sort by, largest first
+    /// The key to sort by, largest first
     #[arg(short, long, value_name = "KEY", value_enum, default_value_t = Sort::Size)]
     pub sort: Sort,
 
@@ -47,16 +46,15 @@ pub struct ReportArgs {
     #[allow(missing_docs)]
     pub view: ViewArgs,
 
-    /// The figures as they were at this time since the start (ms, 4h3m2s, N%), as if the recording
-    /// had ended there
+    /// Show the figures at this time since the start (ms, 4h3m2s, N%), as if the recording had ended there
     #[arg(long, value_name = "TIME", conflicts_with = "peak")]
     pub at: Option<String>,
 
-    /// The figures as they were when the most bytes were live
+    /// Show the figures at the peak of live bytes
     #[arg(long)]
     pub peak: bool,
 
-    /// What grew and what shrank since this time
+    /// Show what has grown and shrunk since this time
     #[arg(long, value_name = "TIME")]
     pub base: Option<String>,
 
@@ -65,19 +63,18 @@ pub struct ReportArgs {
     pub format: Format,
 }
 
-/// How blocks are put together.
+/// Options that choose how blocks are grouped.
 #[derive(Args, Clone, Copy, Debug)]
 #[command(next_help_heading = "Views")]
 #[group(multiple = true)]
 pub struct ViewArgs {
-    /// What blocks are put together by; with the figures of each
+    /// Group the blocks, and show the figures of each group
     #[arg(long, value_name = "WHAT", value_enum, group = "one-view")]
     pub group_by: Option<GroupedBy>,
-    /// Put the stacks of each place that asked for memory together, and show the largest of them
-    /// below it
+    /// Group the stacks by the place that asked for memory, and show the largest stacks of each
     #[arg(long, group = "one-view")]
     pub merge: bool,
-    /// Show the stacks as a tree, from where threads begin inwards (--top: children of a node)
+    /// Show the stacks as a tree, from the start of the threads inwards (--top: children of a node)
     #[arg(long, group = "one-view")]
     pub tree: bool,
     /// Show blocks by their size
@@ -86,13 +83,13 @@ pub struct ViewArgs {
     /// Show what each thread allocated and freed; the same as --group-by thread
     #[arg(long, group = "one-view")]
     pub threads: bool,
-    /// Show rates, sizes, lifetimes, and who allocates the most (--top: of each list)
+    /// Show rates, sizes, lifetimes, and the places that allocate the most (--top: of each list)
     #[arg(long, group = "one-view", conflicts_with = "base")]
     pub stats: bool,
-    /// Show the tree from who asked for memory outwards
+    /// Show the tree from the functions that asked for memory outwards
     #[arg(long, conflicts_with_all = ["group_by", "merge", "histogram", "threads", "stats"])]
     pub bottom_up: bool,
-    /// Levels of a tree, or frames of a stack, that are shown; 0 shows all
+    /// How many levels of a tree, or frames of a stack, to show; 0 shows all
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub depth: usize,
     /// With --merge: how many stacks to show of each place; 0 shows all
@@ -100,22 +97,22 @@ pub struct ViewArgs {
     pub paths: usize,
 }
 
-/// What blocks are put together by.
+/// The criterion by which blocks are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum GroupedBy {
     /// The stack that asked for them
     Stack,
-    /// The function that asked for them; the innermost that is no allocator
+    /// The function that asked for them: the innermost that is not an allocator
     Function,
     /// The source file of that function
     File,
     /// The module of that function
     Module,
-    /// The thread that got them
+    /// The thread that allocated them
     Thread,
 }
 
-/// What to sort by.
+/// The sort keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Sort {
     /// Live bytes
@@ -124,10 +121,10 @@ pub enum Sort {
     /// Live allocations
     #[value(alias = "leaked-count")]
     Count,
-    /// The most bytes that were live at a time
+    /// Greatest number of bytes live at any time
     #[value(alias = "peak")]
     PeakSize,
-    /// The most allocations that were live at a time
+    /// Greatest number of allocations live at any time
     PeakCount,
     /// Bytes ever allocated
     Allocated,
@@ -138,18 +135,18 @@ pub enum Sort {
     Age,
     /// Allocations that were freed by the next allocation event of their thread
     Temporary,
-    /// When the first allocation was, latest first
+    /// Time of the first allocation, latest first
     #[value(alias = "min-timestamp")]
     First,
-    /// When the last allocation was, latest first
+    /// Time of the last allocation, latest first
     #[value(alias = "max-timestamp")]
     Last,
     /// Time from the first allocation to the last
     Interval,
-    /// When the most bytes were first live, latest first
+    /// Time of the peak of live bytes, latest first
     #[value(alias = "max-total-usage-first-seen-at")]
     PeakAt,
-    /// Live bytes with those of everything that was called (--group-by function, file, module)
+    /// Live bytes including those of all called functions (--group-by function, file, module)
     Total,
 }
 
@@ -173,7 +170,7 @@ impl From<Sort> for SortKey {
     }
 }
 
-/// How to write a report.
+/// Format of a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// For people
@@ -182,10 +179,10 @@ pub enum Format {
     Json,
 }
 
-/// Runs the command. `locate` says where the recording of a process is that is being recorded.
+/// Runs the command. `locate` returns the recording of a process that is being recorded.
 ///
 /// # Errors
-/// If the recording can't be read, or standard output not be written.
+/// If the recording can't be read, or standard output can't be written to.
 pub fn run(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let index = args.input.open(locate)?;
     let query = args.input.query(&index)?;
@@ -219,7 +216,7 @@ pub fn run(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A view other than that of stacks.
+/// A view other than the list of stacks.
 #[derive(Clone, Copy)]
 enum View {
     Grouped(GroupBy),
@@ -234,7 +231,7 @@ impl ReportArgs {
         if self.temporary { SortKey::Temporary } else { self.sort.into() }
     }
 
-    /// The view that is asked for; `None`: the stacks.
+    /// Returns the view that the options ask for; `None`: the list of stacks.
     fn view(&self) -> Option<View> {
         let v = &self.view;
         if let Some(by) = v.group_by {
@@ -301,7 +298,7 @@ impl ReportArgs {
         })
     }
 
-    /// Ticks of the moment that is asked for.
+    /// Returns the ticks of the moment that the options ask for.
     fn moment(&self, index: &Index) -> Result<Option<u64>> {
         let analysis = index.analysis();
         if self.peak {
@@ -312,14 +309,14 @@ impl ReportArgs {
     }
 }
 
-/// Ticks of a moment of a recording.
+/// Converts a time of the command line to ticks of the recording.
 fn ticks(index: &Index, option: &str, text: &str) -> Result<u64> {
     let time = value::time(text).map_err(|e| usage(format!("{option}: {e}")))?;
     let analysis = index.analysis();
     Ok(analysis.ticks_at(time.ns(analysis.duration_ns())))
 }
 
-/// A filter as reports name it.
+/// Converts a filter to the form in reports.
 pub fn given(filter: &Filter) -> Vec<FilterData> {
     let data = |(name, value): &(&str, String)| FilterData {
         name: (*name).to_owned(),
@@ -331,7 +328,7 @@ pub fn given(filter: &Filter) -> Vec<FilterData> {
 /// Prints to standard output.
 ///
 /// # Errors
-/// If it can't be written; a reader who has gone away is none.
+/// If it can't be written to. A reader that has closed the pipe is no error.
 pub fn print(text: &str) -> Result<()> {
     let mut out = std::io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

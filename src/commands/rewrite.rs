@@ -1,4 +1,4 @@
-//! `prof strip`, `prof pack` and `prof extract`: recordings made of recordings.
+//! `prof strip`, `prof pack` and `prof extract`: make recordings from recordings, and extract files.
 
 use super::input::{IndexArgs, Locate, resolve};
 use super::report::print;
@@ -17,19 +17,19 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Leave short-lived blocks out of a recording
+/// Remove short-lived blocks from a recording
 ///
-/// The result is a recording that every other command reads. The figures of all blocks together and of
-/// each stack are kept as they are; filters, moments and lists of blocks have only those that are left:
-/// what is live at the end, and what lived for the threshold or longer. Blocks that were reallocated
-/// stay or go with their whole chain.
+/// The result is a recording that every other command reads. The figures of all blocks together and of each stack are
+/// kept as they are; filters, moments and lists of blocks have only the remaining blocks: those that are live at the
+/// end, and those that lived for the threshold or longer. Blocks that were reallocated stay or go with their whole
+/// chain.
 #[derive(Args, Clone, Debug)]
 #[command(visible_alias = "squeeze")]
 pub struct StripArgs {
     /// A recording [default: the newest in the current folder]
     #[arg(value_name = "FILE")]
     pub input: Option<String>,
-    /// Blocks that lived shorter are left out (ms, 4h3m2s)
+    /// Remove blocks that lived shorter than this (ms, 4h3m2s)
     #[arg(short, long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub threshold: u64,
     /// The file to write to; it must not exist
@@ -40,10 +40,10 @@ pub struct StripArgs {
     pub index: IndexArgs,
 }
 
-/// Make a recording that can be read anywhere
+/// Make a recording that can be read on any machine
 ///
-/// Every code address is looked up, with inlined functions, files and lines; the symbols of the modules
-/// stay in it; all is compressed as well as it can be.
+/// Every code address is symbolised, with inlined functions, files and lines; the symbols of the modules are kept;
+/// everything is compressed as well as possible.
 #[derive(Args, Clone, Debug)]
 #[command(visible_alias = "postprocess")]
 pub struct PackArgs {
@@ -53,29 +53,29 @@ pub struct PackArgs {
     /// The file to write to; it must not exist
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
-    /// What becomes of names
+    /// Which names to remove
     #[arg(short, long, value_name = "HOW", value_enum, default_value_t = Names::None)]
     pub anonymize: Names,
-    /// Put the files of the modules in, too, and those with their debug information
+    /// Add the files of the modules, too, and those with their debug information
     #[arg(long)]
     pub files: bool,
 }
 
-/// What becomes of names.
+/// The degree to which names are removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Names {
-    /// They stay
+    /// No names
     None,
-    /// Paths lose their folders; the command line and files are left out
+    /// Paths lose their folders; the command line and files are removed
     Partial,
-    /// Functions, files, modules, threads and the program have numbers in place of names
+    /// Functions, files, modules, threads and the program get numbers in place of names
     Full,
 }
 
-/// Take out the files that are kept in a recording
+/// Extract the files that are kept in a recording
 ///
-/// The folder then has: files/ (what `prof pack --files` put in, by their paths), symbols/ (a table for
-/// each module whose symbols are in the recording) and modules.txt.
+/// The folder then has: files/ (the files that `prof pack --files` added, by their paths), symbols/ (a table for each
+/// module whose symbols are in the recording) and modules.txt.
 #[derive(Args, Clone, Debug)]
 pub struct ExtractArgs {
     /// A recording [default: the newest in the current folder]
@@ -89,7 +89,7 @@ pub struct ExtractArgs {
     pub max_size: u64,
 }
 
-/// A recording that can't be read is wrong usage; what can't be written is not.
+/// Converts the error: a recording that can't be read is wrong usage, an output that can't be written is not.
 fn wrong(e: RewriteError) -> anyhow::Error {
     match e {
         RewriteError::Recording(e) => usage(e.to_string()),
@@ -97,13 +97,13 @@ fn wrong(e: RewriteError) -> anyhow::Error {
     }
 }
 
-/// Has a new file written. If that fails, there is none.
+/// Writes a new file by `work`. If that fails, the file is removed.
 fn write<T>(
     path: &Path,
     work: impl FnOnce(&mut dyn Write) -> Result<T, RewriteError>,
 ) -> Result<T> {
     let failed = || format!("cannot write {}", path.display());
-    // As all recordings: its owner's alone.
+    // As with all recordings, only the owner may read it.
     let new: std::io::Result<File> =
         OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
     let file = new.with_context(|| format!("cannot create {}", path.display()))?;
@@ -120,7 +120,7 @@ fn write<T>(
 /// Runs `prof strip`.
 ///
 /// # Errors
-/// If the recording can't be read, or the output not be written.
+/// If the recording can't be read, or the output can't be written.
 pub fn run_strip(args: &StripArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let index = args.index.open(&resolve(args.input.as_deref(), locate)?)?;
     let done = write(&args.output, |out| strip(&index, args.threshold, out))?;
@@ -138,7 +138,7 @@ pub fn run_strip(args: &StripArgs, locate: Locate<'_>) -> Result<ExitCode> {
 /// Runs `prof pack`.
 ///
 /// # Errors
-/// If the recording can't be read, or the output not be written.
+/// If the recording can't be read, or the output can't be written.
 pub fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let anonymize = match args.anonymize {
         Names::None => Anonymize::None,
@@ -170,7 +170,7 @@ pub fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> {
 /// Runs `prof extract`.
 ///
 /// # Errors
-/// If the recording can't be read, or the files not be written.
+/// If the recording can't be read, or the files can't be written.
 pub fn run_extract(args: &ExtractArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let path = resolve(args.input.as_deref(), locate)?;
     let options = ExtractOptions { most: args.max_size };

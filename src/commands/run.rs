@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 
-/// The command, for the signal handler.
+/// Process ID of the command, for the signal handler.
 static CHILD: AtomicI32 = AtomicI32::new(0);
 
-/// Signals that are for the command.
+/// Signals that are passed on to the command.
 const PASSED: [Signal; 7] = [
     Signal::SIGINT,
     Signal::SIGTERM,
@@ -32,7 +32,7 @@ const PASSED: [Signal; 7] = [
     Signal::SIGWINCH,
 ];
 
-/// Runs a command under recording; ends as it does.
+/// Runs a command under recording, and ends with its exit code.
 pub fn run(args: &RunArgs) -> Result<ExitCode> {
     args.record.check().map_err(usage)?;
     refuse_option(&args.command[0])?;
@@ -59,7 +59,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let began =
         session::activate(launched.installed, file, args.record.compress.into(), None, audit);
     let began = began.map_err(|e| {
-        // It was started for nothing else.
+        // The command was started only to be recorded.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         let _ = waitpid(Pid::from_raw(pid), None);
         undo(e)
@@ -78,7 +78,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let mut path = parts.path;
     let last = parts.collectors.len() - 1;
     for (k, collector) in parts.collectors.iter_mut().enumerate() {
-        // Those of earlier programs were given other names here.
+        // Recordings of earlier programs were renamed by this process itself.
         let Some(displaced) = collector.wait().filter(|d| k == last || !d.moved) else { continue };
         crate::term::say(&displaced.said);
         if k == last {
@@ -86,7 +86,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         }
     }
     if args.report {
-        // The exit code is the command's, whatever becomes of the report.
+        // The exit code is the command's, even if the report fails.
         if let Err(e) = show(&path) {
             crate::term::say(&format!("cannot print the report: {e:#}"));
         }
@@ -115,11 +115,11 @@ pub fn show(path: &Path) -> Result<()> {
 }
 
 extern "C" fn pass(signal: i32) {
-    // SAFETY: async-signal-safe; the child is not reaped before the handlers are of no use.
+    // SAFETY: `kill` is async-signal-safe, and the child is not reaped while the handlers are in use.
     unsafe { libc::kill(CHILD.load(Relaxed), signal) };
 }
 
-/// A word that begins like an option is one that there is not: every word from the command on is the command's.
+/// Refuses a word that begins like an option but is none, as every word from the command on belongs to the command.
 fn refuse_option(command: &std::ffi::OsStr) -> Result<()> {
     let name = command.to_string_lossy();
     if !name.starts_with('-') {
@@ -133,14 +133,14 @@ fn refuse_option(command: &std::ffi::OsStr) -> Result<()> {
 fn pass_signals(toggle: u32) -> Result<()> {
     let action = SigAction::new(SigHandler::Handler(pass), SaFlags::SA_RESTART, SigSet::empty());
     for signal in PASSED {
-        // SAFETY: the handler makes one async-signal-safe call.
+        // SAFETY: the handler is async-signal-safe, as it makes one such call.
         unsafe { sigaction(signal, &action) }.context("cannot set a signal handler")?;
     }
-    // Real-time ones have no name there.
+    // Real-time signals are not part of `Signal`.
     let named = Signal::try_from(toggle as i32).is_ok();
     if toggle != 0 && !(named && PASSED.iter().any(|s| *s as u32 == toggle)) {
         let handler: extern "C" fn(i32) = pass;
-        // SAFETY: as above.
+        // SAFETY: the handler is async-signal-safe, and is a function that lives for ever.
         let set =
             unsafe { libc::signal(toggle as i32, handler as *const () as libc::sighandler_t) };
         nix::errno::Errno::result(if set == libc::SIG_ERR { -1 } else { 0 })

@@ -21,7 +21,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// Recordings that have ended so long ago are named where there are no others, and so many of them.
+/// If no process is recorded, recordings that ended within this time are listed, up to this number.
 const RECENT: Duration = Duration::from_secs(600);
 const MOST_RECENT: usize = 3;
 /// Recordings up to this size are replayed for their live bytes.
@@ -57,7 +57,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     Ok(if displaced { ExitCode::from(FAILED) } else { ExitCode::SUCCESS })
 }
 
-/// What has become of the recording of a process that is not recorded any more.
+/// Reports the recording of a process that is not recorded any more.
 fn ended(args: &StatusArgs, pid: i32, e: anyhow::Error) -> Result<ExitCode> {
     let Some(note) = notes::last(pid) else { return Err(e) };
     if args.format == Format::Json {
@@ -66,7 +66,7 @@ fn ended(args: &StatusArgs, pid: i32, e: anyhow::Error) -> Result<ExitCode> {
     Err(refused(format!("{e:#}; {}", note.text())))
 }
 
-/// What other tools' uprobes do to the hooks, or would do.
+/// Describes the effect of other tools' uprobes on the hooks, present or possible.
 fn probes(all: &[Probe]) -> Vec<String> {
     let names = |which: &dyn Fn(&&Probe) -> bool| {
         let names: Vec<&str> = all.iter().filter(which).map(|p| p.function.as_str()).collect();
@@ -101,16 +101,16 @@ struct Status {
     name: String,
     summary: Option<Summary>,
     added: Option<Added>,
-    /// A detach could not remove all.
+    /// A detach could not remove everything.
     is_left: bool,
-    /// Why the recording is not where it was made.
+    /// Why the recording is not at its original path.
     displaced: Option<String>,
 }
 
 impl Status {
     fn of(peek: Peek) -> Self {
         let name = prof_inject::proc::comm(peek.pid as i32);
-        // What is live is known by replaying the recording: a matter of seconds for a large one.
+        // The live bytes are known only by replaying the recording, which takes seconds if it is large.
         let kept = Kept::of(&peek);
         let displaced = kept.as_ref().and_then(Kept::describe);
         let path = kept.filter(|_| displaced.is_some());
@@ -136,12 +136,12 @@ impl Status {
         }
     }
 
-    /// Whether the toggle signal and the hooks are what they were made for.
+    /// Returns whether the toggle signal and the hooks are in effect.
     fn is_attached(&self) -> bool {
         !matches!(self.peek.state, state::DETACHING | state::DETACHED)
     }
 
-    /// Since when it is in this state, and since when it is recorded at all.
+    /// Returns the time in the present state, and the time since the start of the recording.
     fn times(&self) -> Option<(Duration, Duration)> {
         if self.is_left {
             return None;
@@ -199,7 +199,7 @@ impl Status {
             line("records", hooks::captured(&p.capture));
         }
         match p.signal {
-            // Who sent it now would end the process.
+            // The signal would end the process now.
             _ if !self.is_attached() => {}
             0 => line("toggle", "prof pause, prof resume".into()),
             s => line("toggle", format!("kill -{} {}", units::signal_name(s), p.pid)),
@@ -235,7 +235,7 @@ impl Status {
         t
     }
 
-    /// What the recording does not see.
+    /// Returns signs that the recording misses memory.
     fn unseen(&self) -> Vec<(&'static str, String)> {
         let Some(s) = &self.summary else { return Vec::new() };
         let text = s.unseen.iter().flat_map(|u| u.text.clone()).enumerate();
@@ -301,7 +301,7 @@ impl Status {
     }
 }
 
-/// What prof has added to the target's cgroup, and what that has.
+/// Returns the memory that prof has added to the target's cgroup, with the cgroup's use and limit.
 fn memory(added: &Added) -> Value {
     let own = added.levels.first();
     let limit = own.and_then(|l| l.limit);
