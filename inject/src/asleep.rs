@@ -4,10 +4,12 @@
 //! before the stop is put back into its call; one that was about to fall asleep shows EINTR behind a system call
 //! instruction, as one does whose call a signal has ended. What tells them apart: a handler leaves its frame right
 //! below the stack pointer. It may have run on another stack; then the kernel's note of the first argument is of
-//! the handler's return, and is believed only if it is a descriptor that calls wait for.
+//! the handler's return, and is believed only if it is a descriptor that calls wait for. Where the program has no
+//! handlers, or only of what a thread's own instructions cause, none has run.
 
 use crate::proc::Status;
 use crate::{RemoteAddr, RemoteMemory};
+use libc::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
 use prof_arch::blocked::Blocked;
 use prof_arch::native::UserRegs;
 
@@ -16,6 +18,9 @@ const PIECE: u64 = 4096;
 const PIECES: u64 = 4;
 /// SIGCANCEL and SIGSETXID, whose handlers are libc's own and use no other stack.
 const OWN: u128 = 0b11 << 31;
+/// What a thread's own instructions cause, and so not while it sleeps in a call: handlers of these have not ended it.
+/// Runtimes have them that have no others (Rust's, for stacks that overflow).
+const CAUSED: [i32; 5] = [SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV];
 /// What descriptors are that calls wait for which no kernel restarts.
 const AWAITED: [&str; 4] =
     ["socket:", "anon_inode:[eventpoll]", "anon_inode:inotify", "anon_inode:[io_uring]"];
@@ -35,7 +40,7 @@ pub(crate) fn ended(
         return None;
     }
     let first = regs.first_argument().or_else(|| ask(number))?;
-    let caught = Status::of_thread(pid, tid).ok()?.signals("SigCgt") & !OWN;
+    let caught = Status::of_thread(pid, tid).ok()?.signals("SigCgt") & !(OWN | caused());
     let awaited = || {
         let link = std::fs::read_link(format!("/proc/{pid}/fd/{first}")).unwrap_or_default();
         AWAITED.iter().any(|kind| link.to_string_lossy().starts_with(kind))
@@ -47,6 +52,10 @@ pub(crate) fn ended(
     let mut args = [first, 0, 0, 0, 0, 0];
     (1..6).for_each(|n| args[n] = regs.argument(n));
     Some(Blocked { number, args, sp: regs.sp(), pc: regs.pc() })
+}
+
+fn caused() -> u128 {
+    CAUSED.iter().map(|signal| 1 << (signal - 1)).sum()
 }
 
 /// The stack below the stack pointer, as far as it is there.
