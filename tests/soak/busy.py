@@ -70,6 +70,8 @@ class Descriptors(Kind):
 
     program, varies = "descriptors.c", ("descriptors",)
     CONTENT = "before"
+    # How often a number was seen taken after prof was killed while it was open.
+    taken = 0
 
     def arguments_of(self):
         self.file = os.path.join(self.soak.scratch, f"{self.name.replace(' ', '-')}.own")
@@ -87,6 +89,17 @@ class Descriptors(Kind):
             raise Failed(f"{self.name}: {' '.join(words)}")
 
     recorded = afterwards
+
+    def play(self):
+        """After kills. A prof that is killed in the stop in which the target has a descriptor of the ring leaves that
+        open until the next prof closes it; a program that counts on the lowest number sees it once for each."""
+        if self.name != "counts":
+            return self.afterwards()
+        self.taken = int(self.ask("count").split()[1])
+
+    def last_word(self):
+        self.play()
+        super().last_word()
 
 
 class SharedDescriptors(Descriptors):

@@ -164,7 +164,7 @@ def run(soak, only=None):
     names = kinds.chosen(only, TARGETS)
     soak.parts = len(names)
     sums, said = dict.fromkeys(("kills", "attaches", "detaches", "again_later", "readable"), 0), []
-    waited = interrupted = 0
+    waited = interrupted = taken = 0
     for i, name in enumerate(names):
         kind = kinds.start(soak, name)
         if not kind:
@@ -174,8 +174,10 @@ def run(soak, only=None):
             sums[k] += getattr(killer, k)
         waited += getattr(killer.kind, "waited", 0)
         interrupted += getattr(killer.kind, "interrupted", 0)
+        taken += getattr(killer.kind, "taken", 0)
         said.append(f"{killer.kills} {name}")
     return soak.report(f"{sums['kills']} kills ({', '.join(said)}), after them {sums['attaches']} attaches and "
                        f"{sums['detaches']} detaches ({sums['again_later']} of them tried again), "
                        f"{sums['readable']} recordings read, {waited} waits of which {interrupted} ended "
-                       "with EINTR (calls that the kernel never restarts)")
+                       "with EINTR (calls that the kernel never restarts), "
+                       f"{taken} times a program saw the number of prof's descriptor taken")
