@@ -25,6 +25,8 @@ const ENDS: Duration = Duration::from_secs(5);
 const TIME_LEN: usize = 16;
 /// `siginfo_t` is as long everywhere.
 const SIGINFO_LEN: usize = 128;
+/// `PTRACE_PEEKSIGINFO_SHARED`, which the libc crate has for AMD64 only.
+const PEEKSIGINFO_SHARED: u32 = 1;
 #[allow(clippy::unnecessary_cast)] // of 32 bits on ARM
 const WAIT4: u64 = libc::SYS_wait4 as u64;
 #[allow(clippy::unnecessary_cast)]
@@ -211,7 +213,7 @@ fn pending(pid: i32, tid: i32, of_process: bool) -> Result<Vec<libc::siginfo_t>>
     loop {
         let asked = libc::ptrace_peeksiginfo_args {
             off: all.len() as u64,
-            flags: if of_process { libc::PTRACE_PEEKSIGINFO_SHARED } else { 0 },
+            flags: if of_process { PEEKSIGINFO_SHARED } else { 0 },
             nr: SOME as i32,
         };
         // SAFETY: all zeroes is a valid siginfo_t.
