@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow};
 use prof_collect::{Clock, Peek, create_recording, drain_orphan, write_prologue, write_runtimes};
 use prof_inject::functions::LOADER;
 use prof_inject::program::Program;
-use prof_inject::{DetachOptions, Error, Installed, Options, Target};
+use prof_inject::{DetachOptions, Error, Installed, Options, Refusal, Target};
 use prof_trace::capture::Capture;
 use prof_trace::pack::Compress;
 use prof_trace::records::{Hooks, Target as TargetRecord};
@@ -108,11 +108,9 @@ fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
     }
     let (path, file) = create(record.output.as_deref(), &target.name, pid)?;
     let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
-    let began = prof_inject::install(&target, &options(record, choice, &absolute))
-        .map_err(|e| overtaken(pid, e))
-        .and_then(|i| {
-            activate(i, file, record.compress.into(), choice.duration, Audit::of(record))
-        });
+    let began = install(&target, record, &options(record, choice, &absolute)).and_then(|i| {
+        activate(i, file, record.compress.into(), choice.duration, Audit::of(record))
+    });
     match began {
         Ok(Began { collector, said, runtimes }) => {
             Ok(Attached { pid, path, collector, said, runtimes })
@@ -255,7 +253,10 @@ pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resul
             let why = prof_inject::preflight(pid).err();
             return Err(failed(pid, why.unwrap_or(Error::Gone(pid))));
         }
-        Err(e) => return Err(held_by_others(pid).unwrap_or(e)),
+        Err(e) => match take_out_of_child(pid, timeout, audit)? {
+            Some(detached) => return Ok(detached),
+            None => return Err(held_by_others(pid).unwrap_or(e)),
+        },
     };
     // An attach or detach that is in progress may be another prof's.
     prof_inject::idle(pid).map_err(|e| failed(pid, e))?;
@@ -299,6 +300,38 @@ pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resul
     let ending = ends.then(|| Ending { collector: peek.collector, kept });
     let (left, stays) = (report.left, report.stays);
     Ok(Detached { path: peek.path, pid, left, stays, said, ending, whole: true })
+}
+
+/// Takes prof out of a process that was forked while its parent was recorded; `None`: it is no such process, or does
+/// not say what stood where.
+fn take_out_of_child(pid: i32, timeout: Duration, audit: Audit) -> Result<Option<Detached>> {
+    if prof_inject::preflight(pid).is_err() {
+        return Ok(None);
+    }
+    let report = prof_inject::children::take_out_alone(pid, timeout).map_err(|e| failed(pid, e))?;
+    let Some(report) = report else { return Ok(None) };
+    audit.detached(pid, &[], &report.left);
+    let mut said = vec![format!(
+        "process {pid} was forked while its parent was recorded: prof's jumps are taken out of it"
+    )];
+    said.extend(report.notes);
+    said.push(hooks::stops(&report.stops));
+    let (path, left) = (PathBuf::new(), report.left);
+    Ok(Some(Detached { path, pid, left, stays: false, said, ending: None, whole: true }))
+}
+
+/// Puts the hook into a process; a child of a recorded one is rid of its parent's first.
+fn install(target: &Target, record: &RecordArgs, options: &Options) -> Result<Installed> {
+    let pid = target.pid;
+    match prof_inject::install(target, options) {
+        Err(Error::Refused(Refusal::Inherited(..))) => {
+            let rid = take_out_of_child(pid, options.timeout, Audit::of(record))?;
+            rid.iter().flat_map(|d| &d.said).for_each(|line| say(line));
+            prof_inject::install(target, options)
+        }
+        installed => installed,
+    }
+    .map_err(|e| overtaken(pid, e))
 }
 
 /// Returns the message why prof's memory can't be removed from a process.
@@ -371,7 +404,11 @@ pub fn peek(pid: i32) -> Result<Peek> {
         }
         Ok(None) if prof_inject::inherited::is_copy(pid) => Err(refused(format!(
             "process {pid} is not being recorded; it was forked from a process that was, and has prof's jumps in its \
-             functions, switched off, until it ends or runs another program"
+             functions, switched off, until it ends or runs another program{}",
+            match prof_inject::inherited::says_what_stood_where(pid) {
+                true => format!("; `prof detach {pid}` takes them out"),
+                false => String::new(),
+            }
         ))),
         Ok(None) => Err(refused(format!(
             "process {pid} is not being recorded; start with `prof attach {pid}`"

@@ -72,12 +72,58 @@ fn children_that_were_forked_before_are_rid_of_prof_if_asked_for() {
         assert_eq!(nameless(c), mappings, "{c}");
     }
     assert!(text(target.pid) == code);
-    // They go on: each allocates when it is asked to, and says so.
-    for c in children {
-        let work = || std::fs::read_to_string(format!("/proc/{c}/comm")).unwrap_or_default();
-        let pid = nix::unistd::Pid::from_raw(c);
-        nix::sys::signal::kill(pid, nix::sys::signal::SIGUSR2).expect("the child lives");
-        common::until("a child works", || work().trim() == "works");
-    }
+    children.into_iter().for_each(works);
     target.quit();
+}
+
+/// It allocates when it is asked to, and says so.
+fn works(child: i32) {
+    let name = || std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
+    let pid = nix::unistd::Pid::from_raw(child);
+    nix::sys::signal::kill(pid, nix::sys::signal::SIGUSR2).expect("the child lives");
+    common::until("a child works", || name().trim() == "works");
+}
+
+/// The signals that it catches.
+fn caught(pid: i32) -> String {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
+    status.lines().find(|l| l.starts_with("SigCgt")).expect("SigCgt").to_owned()
+}
+
+/// Whatever has become of the parent: it is still recorded, is not any more, or has ended.
+#[test]
+fn a_child_is_rid_of_prof_by_itself() {
+    let scene = Scene::new("child");
+    let mut target = Target::start(&program("prefork.c"), &["stay"]);
+    let fork = |target: &mut Target| -> i32 {
+        target.ask("fork")["done ".len()..].trim().parse().expect("a pid")
+    };
+    let before = fork(&mut target);
+    let was = |c: i32| (text(c), nameless(c), caught(c));
+    let clean = was(before);
+    scene.attach(&target);
+    let all: Vec<i32> = (0..6).map(|_| fork(&mut target)).collect();
+    assert!(all.iter().all(|c| was(*c).0 != clean.0 && was(*c).2 != clean.2));
+    let detach = |c: i32| {
+        let out = scene.prof(&["detach", &c.to_string()]).ok("detach a child");
+        assert!(out.stderr.contains("was forked while its parent was recorded"), "{out:?}");
+        assert!(was(c) == clean, "{c}: {out:?}");
+        works(c);
+    };
+    detach(all[0]);
+    let note = scene.prof(&["detach", &target.pid.to_string()]).ok("detach").stderr;
+    assert!(note.contains("5 children forked while it was recorded keep"), "{note}");
+    detach(all[1]);
+    // One that is attached to is rid of it first, and is recorded.
+    let (c, file) = (all[2].to_string(), scene.path("child.prof"));
+    scene.prof(&["attach", &c, "-o", file.to_str().expect("UTF-8")]).ok("attach to a child");
+    works(all[2]);
+    scene.prof(&["detach", &c]).ok("detach");
+    assert!(was(all[2]) == clean);
+    assert!(scene.finished(&file).number("/totals/allocations") >= 9999);
+    target.kill();
+    detach(all[3]);
+    for c in [before].into_iter().chain(all) {
+        let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(c), nix::sys::signal::SIGKILL);
+    }
 }

@@ -5,7 +5,9 @@ use crate::memory::{WORD, words};
 use crate::plan::Planned;
 use crate::proc::{self, Map};
 use crate::threads::{Stopped, stop_all};
-use crate::{Error, Refusal, RemoteAddr, Result, isolated, sandbox, setup, shortage, signal};
+use crate::{
+    Error, Refusal, RemoteAddr, Result, inherited, isolated, sandbox, setup, shortage, signal,
+};
 use prof_arch::native::jump::code_at;
 use prof_arch::native::rule::is_interrupted_pc;
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
@@ -106,6 +108,9 @@ impl Installed {
 
     fn patch_all(&mut self) -> Result<()> {
         let deadline = Instant::now() + self.options.timeout;
+        let c = self.shared.control();
+        let note = RemoteAddr(c.hook_addr).plus(self.image.len() as u64);
+        inherited::leave(&self.mem, RemoteAddr(c.ring_addr), self.planned.len(), note)?;
         loop {
             shortage::check(self.target.pid)?;
             let maps = proc::maps(self.target.pid)?;

@@ -9,9 +9,9 @@ use crate::proc::{self, Status};
 use crate::recorded::{Patched, Recorded, ring_in};
 use crate::remote::Gadgets;
 use crate::threads::stop_all;
-use crate::{Error, RemoteAddr, RemoteMemory, Result, signal};
+use crate::{Error, RemoteAddr, RemoteMemory, Result, isolated, signal};
 use prof_arch::native::syscall::SIGSET_LEN;
-use prof_trace::shared::{Area, FLAG_COOKIE};
+use prof_trace::shared::{Area, FLAG_COOKIE, LAYOUT};
 use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub(crate) fn note(r: &Recorded, functions: &[Patched], report: &mut DetachRepor
     }
     let (many, names) = named(&all);
     report.notes.push(format!(
-        "{many} forked while it was recorded {} prof's jumps and code, switched off, until they end or run another program (`prof detach --children` takes them out): {names}",
+        "{many} forked while it was recorded {} prof's jumps and code, switched off, until they end or run another program (`prof detach --children`, or `prof detach` of each, takes them out): {names}",
         if all.len() == 1 { "keeps" } else { "keep" }
     ));
 }
@@ -87,6 +87,28 @@ pub(crate) fn take_out(
             "{many} forked while it was recorded: prof's jumps are taken out: {names}"
         ));
     }
+}
+
+/// Takes prof out of a process that was forked while its parent was recorded, whatever has become of the parent;
+/// `None`: nothing in it says that it was.
+///
+/// # Errors
+/// If it is not to be traced, or can't be stopped.
+pub fn take_out_alone(pid: i32, timeout: Duration) -> Result<Option<DetachReport>> {
+    if !crate::inherited::is_copy(pid) {
+        return Ok(None);
+    }
+    let Some((mut r, functions)) = crate::inherited::as_parent(pid)? else { return Ok(None) };
+    let mut report = DetachReport::default();
+    // Of its parent's stacks at the fork, nothing is known.
+    let fibers = r.control.layout == LAYOUT;
+    let done = isolated(|| take_out_one(&mut r, pid, &functions, fibers, timeout, &mut report));
+    match done {
+        Ok(()) => {}
+        Err(Error::Nonsense { what, .. }) => report.left.push(what),
+        Err(e) => return Err(e),
+    }
+    Ok(Some(report))
 }
 
 /// The same of one. `r` says what there is to be taken out, and is of that process afterwards.

@@ -72,7 +72,7 @@ pub enum Refusal {
     },
     /// It has prof's jumps from its parent.
     #[error(
-        "pid {0} ({1}) was forked from a process that was recorded then, and has prof's jumps in its functions, switched off, until it ends or runs another program: it can't be recorded; a process that is forked while its parent is not recorded can"
+        "pid {0} ({1}) was forked from a process that was recorded then, and has prof's jumps in its functions, switched off, until it ends or runs another program: it can't be recorded, as the older prof that has recorded its parent does not say there what stood in their place; one that is forked from now on can"
     )]
     Inherited(i32, String),
     /// The hook's writes would fault.

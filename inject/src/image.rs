@@ -48,6 +48,10 @@ impl Image {
                 data = (start, len);
             }
         }
+        // More writable memory follows it.
+        if data.0 + data.1 != bytes.len() {
+            return Err(broken("the order of its segments"));
+        }
         let symbol =
             elf.dynsyms.iter().find(|s| elf.dynstrtab.get_at(s.st_name) == Some(HOOK_SYMBOL));
         let symbol = symbol.ok_or_else(|| broken("no header"))?.st_value as usize;

@@ -1,12 +1,97 @@
 //! What a process has of prof that was forked while its parent was recorded: the patched functions, the stubs and
-//! the hook's code, switched off by the kernel, and nothing that says what stood where. It can't be recorded.
+//! the hook's code, switched off by the kernel, and none of the shared memory. What stood where says a note behind the
+//! hook's data, by which prof can be taken out, whatever has become of the parent. Without it (an older build's), the
+//! process can't be recorded.
 
 use crate::proc::{self, Map};
-use crate::recorded::ring_in;
+use crate::recorded::{Patched, Recorded, read_struct, ring_in};
 use crate::search::Found;
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
 use prof_arch::native::jump::{code_at, decode_jump};
-use prof_trace::shared::MAGIC;
+use prof_trace::shared::{EDITION, FUNCTIONS, Function, Header, MAGIC, Shared};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// The first word of the note. The next are the sum and the number of the bytes from [`HEADER_AT`] on.
+const NOTE: u64 = u64::from_le_bytes(*b"profnote");
+/// Where in the note the control page's [`Header`] is; the [`Function`]s follow it.
+const HEADER_AT: u64 = 256;
+const FUNCTIONS_AT: u64 = HEADER_AT + size_of::<Header>() as u64;
+
+/// How much room there is for it behind the hook.
+pub(crate) fn room() -> u64 {
+    (FUNCTIONS_AT + (FUNCTIONS * size_of::<Function>()) as u64).next_multiple_of(proc::page_size())
+}
+
+/// FNV-1a.
+fn sum(bytes: &[u8]) -> u64 {
+    bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Writes it to `at`, from the shared memory at `ring`, in which so many functions are described.
+///
+/// # Errors
+/// If the memory is not there.
+pub(crate) fn leave(
+    mem: &RemoteMemory,
+    ring: RemoteAddr,
+    functions: usize,
+    at: RemoteAddr,
+) -> Result<()> {
+    let mut header = vec![0; size_of::<Header>()];
+    mem.read(ring, &mut header)?;
+    let mut table = vec![0; functions.min(FUNCTIONS) * size_of::<Function>()];
+    mem.read(ring.plus(Shared::function_offset(0) as u64), &mut table)?;
+    let body = [header, table].concat();
+    let words = [NOTE, sum(&body), body.len() as u64];
+    mem.write(at.plus(HEADER_AT), &body)?;
+    mem.write(at, &words.map(u64::to_ne_bytes).concat())
+}
+
+/// The process as its parent was, and the functions in it that were hooked; `None`: there is no note in it.
+///
+/// # Errors
+/// If a newer build has written it, or the process is gone.
+pub(crate) fn as_parent(pid: i32) -> Result<Option<(Recorded, Vec<Patched>)>> {
+    let (maps, mem) = (proc::maps(pid)?, RemoteMemory::open(pid)?);
+    let Some((control, functions)) = find_note(&mem, &maps) else { return Ok(None) };
+    if control.needs > EDITION {
+        let by = "a newer prof, which its parent was recorded by".into();
+        return Err(Refusal::OtherVersion { pid, by }.into());
+    }
+    let ring = RemoteAddr(control.ring_addr);
+    let r = Recorded { pid, ring, ring_len: control.ring_len, control, mem };
+    let stride = u64::from(r.control.function_table.stride);
+    let count = r.control.functions.load(Relaxed).min(FUNCTIONS as u32);
+    let all = (0..u64::from(count)).filter_map(|i| Patched::read(&r, functions.plus(i * stride)));
+    let all = all.collect();
+    Ok(Some((r, all)))
+}
+
+/// Whether prof can be taken out of such a process.
+#[must_use]
+pub fn says_what_stood_where(pid: i32) -> bool {
+    matches!(as_parent(pid), Ok(Some(_)))
+}
+
+/// The control page's header in it, and where the functions are.
+fn find_note(mem: &RemoteMemory, maps: &[Map]) -> Option<(Box<Header>, RemoteAddr)> {
+    data(maps).find_map(|m| {
+        let bytes = mem.read_some(m.start, m.len() as usize);
+        let words: Vec<u64> =
+            bytes.as_chunks::<8>().0.iter().map(|w| u64::from_ne_bytes(*w)).collect();
+        let at = words.iter().position(|w| *w == NOTE)?;
+        let (expected, len) = (*words.get(at + 1)?, *words.get(at + 2)? as usize);
+        let from = at * 8 + HEADER_AT as usize;
+        let body = bytes.get(from..from.checked_add(len)?)?;
+        let note = m.start.plus(at as u64 * 8);
+        let header: Box<Header> = read_struct(mem, note.plus(HEADER_AT)).ok()?;
+        let hook = header.hook_addr..header.hook_addr.checked_add(header.hook_len)?;
+        (len >= size_of::<Header>() && sum(body) == expected && hook.contains(&note.0))
+            .then(|| (header, note.plus(FUNCTIONS_AT)))
+    })
+}
 
 /// The hook's parts are smaller.
 const MOST: u64 = 256 << 10;
@@ -26,12 +111,16 @@ pub fn is_copy(pid: i32) -> bool {
     ring_in(&maps).is_none() && has_hook(&mem, &maps)
 }
 
-/// The hook's data lies right behind its code, and is known by its first word.
+/// What may be the hook's data: it lies right behind its code.
+fn data(maps: &[Map]) -> impl Iterator<Item = &Map> {
+    let behind_code = |m: &&[Map]| is_nobodys(&m[0]) && m[0].exec && m[0].end == m[1].start;
+    let data = maps.windows(2).filter(behind_code).map(|m| &m[1]);
+    data.filter(|m| is_nobodys(m) && m.read && m.write && m.len() <= MOST).take(MAPPINGS)
+}
+
+/// The hook is known by the first word of its data.
 fn has_hook(mem: &RemoteMemory, maps: &[Map]) -> bool {
-    let behind_code = |m: &[Map]| is_nobodys(&m[0]) && m[0].exec && m[0].end == m[1].start;
-    let data = maps.windows(2).filter(|m| behind_code(m)).map(|m| &m[1]);
-    let data = data.filter(|m| is_nobodys(m) && m.read && m.write && m.len() <= MOST);
-    data.take(MAPPINGS).any(|m| {
+    data(maps).any(|m| {
         let bytes = mem.read_some(m.start, m.len() as usize);
         bytes.as_chunks::<8>().0.iter().any(|w| u64::from_ne_bytes(*w) == MAGIC)
     })

@@ -12,7 +12,7 @@ mod addr;
 mod asleep;
 mod bridge;
 pub mod cgroup;
-mod children;
+pub mod children;
 mod debug_frame;
 mod detach;
 pub mod elf;

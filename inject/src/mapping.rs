@@ -15,7 +15,7 @@ use crate::proc::{self, Map};
 use crate::remote::{Caller, Gadgets};
 use crate::ring::{Ring, grow};
 use crate::threads::StopTimes;
-use crate::{Error, RemoteAddr, RemoteMemory, Result};
+use crate::{Error, RemoteAddr, RemoteMemory, Result, inherited};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
 use prof_trace::shared::{Area, Control, STABLE_AT, Stable};
@@ -169,7 +169,9 @@ impl Site<'_> {
     /// Maps hook and flag page into one place, with guard pages before, between and behind them.
     fn map_hook(&mut self, image: &Image, control: &mut Control, m: &mut Mapped) -> Result<()> {
         use bits::{EXEC, READ, WRITE};
-        let (hook_len, page) = (image.len() as u64, proc::page_size());
+        let page = proc::page_size();
+        // The note for children stands behind it.
+        let hook_len = image.len() as u64 + inherited::room();
         let all = hook_len + 4 * page;
         let mut tried = 0;
         loop {
@@ -196,7 +198,7 @@ impl Site<'_> {
             guard(m.place.addr, page),
             guard(behind, m.place.addr + all - behind),
             protect(hook, image.code.0 as u64, READ),
-            protect(hook + image.data.0 as u64, image.data.1 as u64, READ | WRITE),
+            protect(hook + image.data.0 as u64, hook_len - image.data.0 as u64, READ | WRITE),
             protect(m.flag.addr, page, READ | WRITE),
             ("madvise", nr::MADVISE, [m.flag.addr, page, libc::MADV_WIPEONFORK as u64, 0, 0, 0]),
         ])

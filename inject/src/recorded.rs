@@ -244,7 +244,7 @@ pub struct Patched {
 }
 
 impl Patched {
-    fn read(r: &Recorded, at: RemoteAddr) -> Option<Self> {
+    pub(crate) fn read(r: &Recorded, at: RemoteAddr) -> Option<Self> {
         const MOST: usize = 64;
         let f = &r.control.function_fields;
         let field = |offset: u32| RemoteAddr(at.0.wrapping_add(u64::from(offset)));
@@ -318,7 +318,7 @@ pub fn resume(pid: i32) -> Result<bool> {
 }
 
 /// Reads a struct of integers and atomics.
-fn read_struct<T>(mem: &RemoteMemory, at: RemoteAddr) -> Result<Box<T>> {
+pub(crate) fn read_struct<T>(mem: &RemoteMemory, at: RemoteAddr) -> Result<Box<T>> {
     let mut b = Box::<T>::new_uninit();
     // SAFETY: the bytes of the box; only called for structs of integers, for which any will do.
     unsafe {

@@ -1,5 +1,5 @@
-/* "fork": a child that allocates a little and then waits; "done PID". It ends with its parent. At SIGUSR2 it
- * allocates some more and then calls itself "works". */
+/* "fork": a child that allocates a little and then waits; "done PID". It ends with its parent, with "stay" after a
+ * minute. At SIGUSR2 it allocates some more and then calls itself "works". */
 #include "common.h"
 #include <signal.h>
 #include <sys/prctl.h>
@@ -11,14 +11,16 @@ static void ask(int signal) {
     asked = 1;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    (void)argv;
     signal(SIGUSR2, ask);
     say("ready\n");
     for (;;) {
         if (!is(command(), "fork")) continue;
         pid_t pid = fork();
         if (pid == 0) {
-            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            if (argc > 1) alarm(60);
+            else prctl(PR_SET_PDEATHSIG, SIGKILL);
             for (int i = 1; i < 100; i++) free(malloc((size_t)i * 50));
             for (;;) {
                 pause();
