@@ -1,4 +1,4 @@
-//! Recordings of threads that pass blocks on, with times as the hook may take them.
+//! Recordings of threads that pass blocks to each other, with times that are too early, as the hook may take them.
 
 mod common;
 
@@ -7,10 +7,10 @@ use prof_trace::event::Event;
 use prof_trace::records::Target;
 use std::collections::HashMap;
 
-/// Ticks by which times may be too early.
+/// Number of ticks by which times may be too early.
 const EARLY: u64 = 40;
 
-/// What happened to an address.
+/// The last event at an address.
 #[derive(Clone, Copy)]
 struct Last {
     time: u64,
@@ -18,9 +18,8 @@ struct Last {
     live: bool,
 }
 
-/// Threads that get and give back blocks at few addresses, one after the other. A thread that was, as far as
-/// it knows, the last one to have a block may take its time before the event that its own one follows, but
-/// not before the one before that.
+/// Makes threads that allocate and free blocks at few addresses. A thread that believes to be the last one that had the
+/// block may take its time before the event that its own one follows, but not before the event preceding that.
 fn write(
     r: &mut Random,
     m: &mut Maker,
@@ -53,7 +52,7 @@ fn write(
         own_time[thread] = time;
         let event = if is_free { free(time, addr) } else { alloc(time, addr, addr, 1) };
         events[thread].push(event);
-        // An odd time may be one more than when it really was.
+        // An odd time may be one tick later than the real one.
         last.insert(addr, [newer, Last { time: now.max(time), thread, live: !is_free }]);
     }
     m.pass(now + 1);
@@ -82,6 +81,6 @@ fn times_that_are_too_early_make_no_difference() {
             wrong += u64::from(!good);
         }
     }
-    // The times were too early indeed, and whoever does not know it goes wrong.
+    // Times were indeed too early, and a reader that ignores that gets wrong figures.
     assert!(moved > 1000 && wrong > 20, "{moved} {wrong}");
 }

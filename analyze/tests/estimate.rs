@@ -1,4 +1,4 @@
-//! Sampled and filtered recordings, made from worlds of which the truth is known.
+//! Sampled and filtered recordings, made from programs whose exact figures are known.
 
 mod common;
 
@@ -13,7 +13,7 @@ use prof_trace::records::Target;
 
 const NODES: u32 = 6;
 
-/// Everything that happened, in order. Addresses are never used again.
+/// Returns everything that happened, in order. Addresses are never reused.
 fn world(seed: u64, steps: usize) -> Vec<Event> {
     let mut r = Random(seed * 0x9e37_79b9 + 1);
     let (mut events, mut blocks, mut next, mut now) = (Vec::new(), Vec::new(), 16, 2000);
@@ -40,7 +40,7 @@ fn world(seed: u64, steps: usize) -> Vec<Event> {
     events
 }
 
-/// What the hook records of it.
+/// Returns what the hook records of it.
 fn record(all: &[Event], c: &Capture, r: &mut Random) -> Analysis {
     let mut known = std::collections::HashSet::new();
     let mut count = 0;
@@ -51,7 +51,7 @@ fn record(all: &[Event], c: &Capture, r: &mut Random) -> Analysis {
         }
         match (c.sample_bytes, c.sample_every) {
             (0, 0..2) => true,
-            // Each run begins at another one.
+            // Each run begins at another allocation.
             (0, n) => (count + r.0 % n).is_multiple_of(n),
             _ => (r.below(1 << 40) as f64) < probability(c, size) * (1u64 << 40) as f64,
         }
@@ -89,7 +89,7 @@ fn record(all: &[Event], c: &Capture, r: &mut Random) -> Analysis {
     m.analysis()
 }
 
-/// The figures that are estimated, with their errors.
+/// Returns the estimated figures with their errors.
 fn figures(f: &Figures, e: &Errors) -> Vec<(f64, f64)> {
     [
         (f.live_count, e.live_count),
@@ -102,7 +102,7 @@ fn figures(f: &Figures, e: &Errors) -> Vec<(f64, f64)> {
     .to_vec()
 }
 
-/// Totals and then the groups, by node.
+/// Returns the figures of the totals, then those of the groups by node.
 fn all_figures(a: &Analysis) -> Vec<(f64, f64)> {
     let t = a.totals();
     let mut all = figures(&t.figures, &t.errors);
@@ -123,8 +123,7 @@ fn estimates_have_no_bias_and_their_errors_are_true() {
     let events = world(5, 4000);
     let exact = all_figures(&record(&events, &Capture::default(), &mut Random(1)));
     assert!(exact.iter().all(|f| f.0 > 20.0 && f.1 == 0.0), "{exact:?}");
-    // With few samples of small blocks, errors of counts are too small as often as not; the mean
-    // is right all the same.
+    // With few samples of small blocks the errors of counts are too small as often as not, but the mean is right.
     for (capture, least_covered) in
         [(sampled(128, 0), 0.88), (sampled(20_000, 0), 0.0), (sampled(0, 7), 0.88)]
     {
@@ -148,7 +147,7 @@ fn estimates_have_no_bias_and_their_errors_are_true() {
         {
             let mean = sum / n;
             let variance = (squares / n - mean * mean).max(1.0);
-            // Half a block is what rounding may do.
+            // Rounding may account for half a block.
             let off = (mean - truth.0).abs();
             assert!(
                 off < 4.0 * (variance / n).sqrt() + 0.5,
@@ -158,8 +157,8 @@ fn estimates_have_no_bias_and_their_errors_are_true() {
             if i >= 6 {
                 continue; // a group may have one or two small blocks that are picked or are not
             }
-            // The error is an upper bound for every Nth, which is more even than chance, and for
-            // frees, which are a difference of dependent figures.
+            // The error is an upper bound for every Nth, which is more even than chance, and for frees, which are a
+            // difference of dependent figures.
             let ratio = variances / n / variance;
             let most = if capture.sample_every > 0 || i == 5 { f64::MAX } else { 1.4 };
             assert!(
@@ -188,13 +187,13 @@ fn blocks_far_above_the_distance_are_exact() {
 
 #[test]
 fn the_peak_is_that_of_the_estimate() {
-    // Grows to 1000 blocks, and falls to 100.
+    // Grow to 1000 blocks, and fall to 100.
     let mut events: Vec<_> = (0..1000).map(|i| alloc(2000 + i, 16 + i * 16, 500, 1)).collect();
     events.extend((0..900).map(|i| free(4000 + i, 16 + i * 16)));
     let capture = Capture { sample_every: 10, ..Capture::default() };
     let t = *record(&events, &capture, &mut Random(8)).totals();
     assert_eq!((t.figures.peak_count, t.figures.peak_bytes), (1000, 500_000));
-    // 100 blocks of weight 10 each: the root of 100 * 0.9 / 0.01.
+    // 100 blocks of weight 10 each give the root of 100 * 0.9 / 0.01.
     assert_eq!((t.errors.peak_count, t.errors.peak_bytes), (95, 47_434));
     assert!(t.peak_ticks < 4000 && t.figures.live_count == 100, "{t:?}");
     assert_eq!(t.frees, 900);

@@ -1,4 +1,4 @@
-//! Who keeps pages, and what resident memory is made of.
+//! Which stacks keep pages, and the breakdown of resident memory.
 
 mod common;
 
@@ -91,7 +91,7 @@ fn resident_memory_is_taken_apart() {
         &[
             alloc(1100, 0x14_000, 100, 1),
             alloc(1101, 0x15_000, 2 * PAGE, 1),
-            // Not on the heap.
+            // This one is not on the heap.
             alloc(1102, 0x90_000, PAGE, 2),
             free(2500, 0x15_000),
         ],
@@ -117,10 +117,10 @@ fn resident_memory_is_taken_apart() {
     assert_eq!((sum + others) as i64 + a.unexplained_bytes, a.rss_bytes as i64);
     let text = found.text(Style::default());
     assert!(text.contains("unexplained") && text.contains("kept by the allocator"), "{text}");
-    // At another moment nothing is known of that, and what is on pages then is.
+    // At another moment the resident memory is not known, but the blocks on pages are.
     let later = look(&m, &Filter::default(), Some(2600)).expect("an answer");
     assert_eq!((later.account, later.pages.count), (None, 2));
-    // A filter chooses stacks, and not what is resident.
+    // A filter selects stacks, but does not change what is resident.
     let mut filter = Filter::default();
     filter.set("max-size", "1000").expect("a size");
     let some = look(&m, &filter, None).expect("an answer");

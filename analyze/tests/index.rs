@@ -1,4 +1,4 @@
-//! The index against a plain model, and what happens to its file.
+//! The index compared with a plain model, and the life of its file.
 
 mod common;
 
@@ -24,7 +24,7 @@ fn random(seed: u64, steps: usize) -> (World, Maker) {
     (w, m)
 }
 
-/// All rows of an index, as the plain model has them.
+/// Returns all rows of an index in the form of the plain model.
 fn blocks(index: &Index) -> Vec<Block> {
     const ALL: [Column; 12] = [
         Column::Addr,
@@ -168,7 +168,7 @@ fn an_index_is_used_again_until_the_recording_changes() {
     assert!(index.was_made());
     let plain = Analysis::from_file(&path, &LoadOptions::default()).expect("a recording");
     same(index.analysis(), &plain);
-    // What a prof that was killed left behind goes away; that of one that runs stays.
+    // The temporary file of a killed prof is removed; that of a running one stays.
     fs::write(f.0.join("r.prof.idx.4194305.tmp"), "x").expect("written");
     fs::write(f.0.join("r.prof.idx.1.tmp"), "x").expect("written");
     fs::write(&path, &m.bytes).expect("written");
@@ -241,7 +241,7 @@ fn a_damaged_index_is_made_anew_or_named() {
 fn without_a_place_for_it_the_index_is_somewhere_else_and_that_is_said() {
     let (w, m) = random(8, 500);
     let f = Folder::new("unwritable", &m.bytes);
-    // A folder in its place: root may write anywhere else.
+    // Put a folder in its place, as root may write anywhere else.
     fs::create_dir(path_of(&f.recording())).expect("a folder");
     let index = Index::open(&f.recording(), &ALWAYS).expect("read");
     assert_eq!((index.rows(), index.path()), (w.blocks.len() as u64, None));
@@ -256,7 +256,7 @@ fn what_is_no_file_is_no_index() {
     let path = f.recording();
     let made = std::process::Command::new("mkfifo").arg(path_of(&path)).status();
     assert!(made.expect("mkfifo").success());
-    // Nobody writes to it, and nobody waits for that.
+    // A FIFO without a writer, which must not be waited for.
     let i = Index::open(&path, &IndexOptions::default()).expect("a recording");
     assert!(i.was_made());
 }

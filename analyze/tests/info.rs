@@ -1,4 +1,4 @@
-//! What is said to be in a file, against what was put there.
+//! The description of a file compared with what was put there.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn chunks_and_events_are_counted_however_they_are_compressed() {
             let own = w.steps.iter().filter(|s| s.0 == t.number).count() as u64;
             assert_eq!(t.events, own, "{t:?}");
         }
-        // Every byte of the file is the header's or a chunk's, and every event's byte a chunk's.
+        // Every byte of the file belongs to the header or a chunk, and every byte of events to a chunk.
         assert_eq!(i.chunks.iter().map(|c| c.bytes).sum::<u64>() + 16, i.file.bytes);
         let of_events = |n: &str| n == "events" || n == "packed";
         let chunks = i.chunks.iter().filter(|c| of_events(c.name)).map(|c| c.bytes).sum::<u64>();
@@ -117,7 +117,7 @@ fn that_the_counter_went_back_is_said() {
     assert_eq!(*note, Note::Epochs { times: 1, back_ns: 7_000_000_000 });
     assert!(note.to_string().contains("went back once, by 7.0 s"), "{note}");
     assert_eq!((a.totals().figures.live_count, a.totals().unknown_frees), (0, 0));
-    // A build that did not notice.
+    // A build that did not notice the jump backwards.
     let mut m = Maker::new();
     m.pass(2000).events(1, &[alloc(2001, 0x10, 8, 0)]);
     m.pass(100).events(2, &[free(101, 0x10)]).pass(200).end(300);

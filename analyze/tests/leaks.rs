@@ -1,5 +1,4 @@
-//! Verdicts on programs whose blocks are made up: caches that were full before the recording began, leaks,
-//! and both at once.
+//! Verdicts on made-up programs: caches that were full before the recording began, leaks, and both at once.
 
 mod common;
 
@@ -11,20 +10,20 @@ use prof_trace::event::Event;
 use prof_trace::records::Target;
 use std::collections::HashMap;
 
-/// A heap that hands out what was given back last of a size, as allocators do.
+/// A heap that reuses the block of a size that was freed last, as allocators do.
 struct Heap {
     free: HashMap<u64, Vec<u64>>,
     top: u64,
     now: u64,
     events: Vec<Event>,
     rss: u64,
-    /// Blocks' sizes.
+    /// Sizes of the blocks, by address.
     sizes: HashMap<u64, u64>,
     recording: bool,
 }
 
 const MS: u64 = 1_000_000;
-/// Runs for a minute, as many steps.
+/// Number of steps: one per millisecond for a minute.
 const STEPS: u64 = 60_000;
 
 impl Heap {
@@ -64,7 +63,7 @@ impl Heap {
     }
 }
 
-/// A program: what it does before it is recorded, and in each millisecond afterwards.
+/// Runs a program: what it does before it is recorded, and in each millisecond afterwards.
 fn record(
     r: &mut Random,
     mut before: impl FnMut(&mut Heap, &mut Random),
@@ -92,7 +91,7 @@ fn record(
     Leaks::new(&index, &query, &options).expect("verdicts")
 }
 
-/// Whose stack it is: by the address of its only frame.
+/// Returns the number of a stack, which is the address of its only frame.
 fn node(s: &LeakData) -> u64 {
     s.id.into()
 }
@@ -105,14 +104,14 @@ fn nothing_grows(l: &Leaks) {
     assert!(l.stacks.iter().all(|s| s.class != Class::Growing), "{:?}", verdicts(l));
 }
 
-/// A cache that is full before it is recorded.
+/// Fills a cache before it is recorded.
 fn full(cache: &mut Vec<u64>, n: usize, h: &mut Heap, mut size: impl FnMut() -> u64) {
     cache.extend((0..n).map(|_| h.get(size(), 1)));
 }
 
 #[test]
 fn a_cache_that_was_full_before_does_not_grow() {
-    // Replaced at random, a tenth to three times in a minute.
+    // Entries are replaced at random, between a tenth of them and three times all of them in a minute.
     for n in [200_000usize, 60_000, 20_000] {
         let mut cache = Vec::new();
         let mut other = Random(n as u64 | 1);
@@ -135,7 +134,7 @@ fn a_cache_that_was_full_before_does_not_grow() {
 
 #[test]
 fn a_cache_that_drops_the_oldest_does_not_grow() {
-    // The new block is made first, and sizes differ; within the minute 60 % of it are replaced.
+    // The new block is allocated first, and sizes differ; within the minute 60 % of the entries are replaced.
     let cache = std::cell::RefCell::new(std::collections::VecDeque::new());
     let mut sizes = Random(3);
     let l = record(
@@ -157,7 +156,8 @@ fn a_cache_that_drops_the_oldest_does_not_grow() {
 
 #[test]
 fn a_leak_is_found_beside_a_steady_cache() {
-    // In a stack of its own and of the same size, at a tenth of the rate, which the frees could hide.
+    // A leak in a stack of its own or the same, of the same size or not, at a tenth of the rate, which the frees could
+    // hide.
     for (leak_node, leak_size) in [(2, 500), (2, 300), (1, 300)] {
         let cache = std::cell::RefCell::new(Vec::new());
         let l = record(
@@ -197,7 +197,7 @@ fn a_leak_behind_a_cache_of_the_same_stack_and_size_is_found_by_its_age() {
         |h, _| full(&mut cache.borrow_mut(), 8000, h, || 500),
         |i, h, r| {
             let mut c = cache.borrow_mut();
-            // Comes and goes: between 4,000 and 8,000 blocks, all replaced every few seconds.
+            // The number of blocks rises and falls between 4,000 and 8,000, all replaced every few seconds.
             for _ in 0..3 {
                 let grow = (i / 1500) % 2 == 0;
                 if c.len() > 4000 && (!grow || r.below(2) == 0) || c.len() >= 8000 {
@@ -218,7 +218,7 @@ fn a_leak_behind_a_cache_of_the_same_stack_and_size_is_found_by_its_age() {
 
 #[test]
 fn leaks_stay_leaks() {
-    // Alone; and while much that is from before is given back for other reasons.
+    // The leak alone, and while many blocks from before the recording are freed for other reasons.
     for burst in [false, true] {
         let old = std::cell::RefCell::new(Vec::new());
         let l = record(
@@ -241,7 +241,7 @@ fn leaks_stay_leaks() {
 
 #[test]
 fn growth_that_the_kernel_does_not_see_is_not_sure() {
-    // 30 MB that fit into what the heap had free before.
+    // 30 MB that fit into what was free in the heap before.
     let l = record(
         &mut Random(15),
         |h, _| {
@@ -257,7 +257,7 @@ fn growth_that_the_kernel_does_not_see_is_not_sure() {
     assert_eq!(v, [(2, Class::Growing, Confidence::Low)]);
 }
 
-/// Two minutes of a stack that leaks 256 bytes at a time, as a sample of one for `mean` bytes has it.
+/// Makes a recording of two minutes of a stack that leaks blocks of 256 bytes, sampled at one per `mean` bytes.
 fn sampled_leak(seed: u64, mean: u64, per_hour: u64) -> Leaks {
     const SECONDS: u64 = 120;
     let target = Target { sample_bytes: mean, max_size: u64::MAX, ..common::target() };

@@ -1,4 +1,4 @@
-//! Filters against a naive evaluation, on random programs.
+//! Filters compared with a naive evaluation, on random programs.
 
 mod common;
 
@@ -19,7 +19,7 @@ const NEVER: IndexOptions = IndexOptions {
     dir: None,
 };
 
-/// Functions of the stack of a node, innermost first.
+/// Returns the functions of a node's stack, innermost first.
 fn functions(node: u32) -> Vec<u32> {
     (1..=node).rev().take_while(|n| *n == node || n % 4 != 0).collect()
 }
@@ -52,10 +52,10 @@ fn describe(m: &mut Maker, middle: u64) {
     m.pcs(&pcs).nodes(&nodes);
 }
 
-/// What the naive evaluation knows.
+/// The data of the naive evaluation.
 struct Truth<'a> {
     w: &'a World,
-    /// All blocks of a stack.
+    /// All blocks, by stack.
     groups: HashMap<u32, Vec<Block>>,
     chains: HashMap<u32, Vec<Block>>,
     nodes_of_reallocs: HashMap<(u64, u32), u32>,
@@ -64,7 +64,7 @@ struct Truth<'a> {
     end: u64,
 }
 
-/// Nanoseconds since the start: the recordings' ticks are nanoseconds.
+/// Returns nanoseconds since the start, as the recordings' ticks are nanoseconds.
 fn ns(ticks: u64) -> u64 {
     ticks - START
 }
@@ -154,7 +154,7 @@ impl<'a> Truth<'a> {
         }
     }
 
-    /// Whether a field lets a block through.
+    /// Returns whether a block meets the condition of a field.
     fn allows(&self, b: &Block, name: &str, text: &str) -> bool {
         let number = || text.parse::<u64>().unwrap();
         let frames = functions(b.node);
@@ -211,7 +211,8 @@ impl<'a> Truth<'a> {
     }
 }
 
-/// The most blocks and bytes that were live at a time, and when the latter first were.
+/// Returns the greatest number of blocks and of bytes that were live at any time, and the time when the latter was
+/// reached.
 fn peak(blocks: &[Block]) -> (u64, u64, u64) {
     let begins = blocks.iter().map(|b| (b.begin, 1, b.size));
     let mut steps: Vec<_> =
@@ -232,7 +233,7 @@ fn peak(blocks: &[Block]) -> (u64, u64, u64) {
     most
 }
 
-/// The figures of some blocks as they were at some ticks.
+/// Returns the figures of some blocks at a moment.
 fn figures(blocks: &[Block], at: u64) -> Figures {
     let until: Vec<Block> = blocks
         .iter()
@@ -254,7 +255,7 @@ fn figures(blocks: &[Block], at: u64) -> Figures {
     }
 }
 
-/// A value for a field that lets some through and others not, more often than not.
+/// Returns a value for a field that mostly selects some blocks, but not all.
 fn value(r: &mut Random, w: &World, name: &str, kind: &str, runtime: u64) -> String {
     let small = |r: &mut Random| r.below(200);
     match (name, kind) {
@@ -352,8 +353,7 @@ fn filters_let_through_what_a_naive_evaluation_does() {
                 })
                 .collect();
             let at = (r.below(3) == 0).then(|| START + r.below(truth.runtime));
-            // Without either it is the plain replay, whose peaks see events that stand at the same
-            // tick one after the other.
+            // Without filter and moment it is the plain replay, whose peaks include the order of events within a tick.
             if !given.is_empty() || at.is_some() {
                 check(&index, &truth, &given, at);
             }
@@ -431,7 +431,7 @@ fn filtered_samples_are_estimated_as_whole_ones_are() {
     for (a, b) in got.groups().iter().zip(whole.groups()) {
         assert_eq!((a.node, a.figures, a.errors), (b.node, b.figures, b.errors));
     }
-    // And the index keeps the estimates.
+    // The index keeps the estimates as well.
     let always = IndexOptions { keep: Keep::Always, ..NEVER };
     for _ in 0..2 {
         let again = Index::open(&file.0, &always).expect("an index");

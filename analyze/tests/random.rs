@@ -1,4 +1,4 @@
-//! The replay against a plain one, and hostile files.
+//! The replay compared with a plain one, and hostile files.
 
 mod common;
 
@@ -64,7 +64,7 @@ fn sample() -> Vec<u8> {
     m.bytes
 }
 
-/// All of a report, in every form; nothing may panic.
+/// Makes all reports of a recording, in every form, none of which may panic.
 fn look(bytes: &[u8]) -> Result<Analysis, Error> {
     let file = Temp::new(bytes);
     let a = Analysis::from_file(&file.0, &LoadOptions::default())?;
@@ -107,7 +107,7 @@ fn flipped_bits_do_no_harm() {
         let mut b = all.clone();
         b[bit / 8] ^= 1 << (bit % 8);
         match look(&b) {
-            // Nothing but the header's unused bytes is without a checksum.
+            // Only the header's unused bytes have no checksum.
             Ok(a) => assert!(!a.complete() || (12 * 8..16 * 8).contains(&bit), "bit {bit}"),
             Err(e) => assert!(!e.to_string().is_empty()),
         }

@@ -86,8 +86,7 @@ fn temporary_is_what_the_same_thread_frees_next() {
             alloc(1400, 0x40, 1, 4),
         ],
     );
-    // Another thread frees 0x30 and gets 0x40's predecessor at the same place; what happens in it
-    // does not count for the first.
+    // Another thread frees 0x30, and allocates and frees in between; its events do not count for the first thread's.
     m.events(2, &[free(1300, 0x30), alloc(1310, 0x50, 1, 5), free(1320, 0x50)]);
     m.events(1, &[free(1500, 0x40)]); // temporary: the other thread's events don't matter
     let a = m.analysis();
@@ -131,7 +130,7 @@ fn realloc_moves_bytes_between_groups() {
     assert_eq!((t.unknown_frees, t.implied_frees), (1, 0));
     assert_eq!((t.figures.live_count, t.figures.live_bytes), (2, 78));
     assert_eq!(t.figures.allocated_bytes, 10 + 5 + 30 + 70 + 8);
-    // The old block is given back before the new one begins.
+    // The old block ends before the new one begins.
     assert_eq!(t.figures.peak_bytes, 83);
     let two = group(&a, 2).figures;
     assert_eq!((two.live_bytes, two.peak_bytes, two.peak_count), (70, 70, 1));
@@ -165,8 +164,8 @@ fn names_of_one_function_count_its_calls_once() {
 
 #[test]
 fn addresses_reused_across_threads_and_passes_come_in_order() {
-    // Thread 1 frees at 1500 what thread 2 gets at 1501, but thread 2 is drained in the pass
-    // before: its later event must wait.
+    // Thread 1 frees at 1500 the address that thread 2 allocates at 1501, but thread 2 is drained in the pass before:
+    // its later event must wait.
     let mut m = Maker::new();
     m.pass(1400);
     m.events(1, &[alloc(1100, 0x10, 10, 1)]);
@@ -195,8 +194,8 @@ fn frees_come_before_allocations_of_the_same_moment() {
 
 #[test]
 fn a_late_realloc_does_not_take_the_next_owner_s_block() {
-    // Thread 1 was interrupted after its realloc gave 0x10 back and before it could write the
-    // event; thread 2 got 0x10 meanwhile, and its events are long in order.
+    // Thread 1 was interrupted after its realloc freed 0x10 and before it could write the event. Thread 2 allocated at
+    // 0x10 meanwhile, and the order of its events was final long ago.
     let mut m = Maker::new();
     m.pass(1200);
     m.events(1, &[alloc(1100, 0x10, 10, 1)]);
@@ -307,7 +306,7 @@ fn a_node_with_several_ids_is_one_group() {
         m.pcs(&[[1, 0x1000, 0], [2, 0x2000, 0], [3, 0x3000, 0]]).pass(2000);
         m.nodes(&[[1, 0, 1], [2, 1, 2]]);
         m.events(1, &[alloc(1100, 0x10, 100, ids[0]), alloc(1150, 0x20, 7, 1)]);
-        // The same stack again, and another below it, by way of the second id.
+        // The same stack under another ID, and one below it by way of the second ID.
         m.nodes(&[[3, 0, 1], [4, 3, 2], [5, 4, 3], [6, 2, 3]]).pass(3000);
         m.events(2, &[alloc(2100, 0x30, 50, ids[1]), free(2200, 0x10)]);
         m.events(1, &[realloc(2300, 2301, 0x20, 0x28, 9, ids[2]), alloc(2400, 0x40, 1, ids[3])]);
@@ -323,8 +322,8 @@ fn a_node_with_several_ids_is_one_group() {
     assert_eq!(several.meta().stack(5), several.meta().stack(6));
 }
 
-/// A recording in which times may be too early by 10 ticks. Thread 1 gets 0x10, thread 2 gives it back and
-/// gets it again, and hands it to thread 1.
+/// Makes a recording in which times may be too early by 10 ticks. Thread 1 allocates 0x10, thread 2 frees it, allocates
+/// it again, and passes it to thread 1.
 fn handed_back(m: &mut Maker) {
     m.pass(9000);
     m.events(2, &[free(1200, 0x10), alloc(1300, 0x10, 20, 2)]);
@@ -348,7 +347,7 @@ fn a_free_that_is_too_early_is_of_the_block_that_follows() {
         assert_eq!(t.figures.peak_bytes, 30 + 20 * unknown, "{time}");
         assert_eq!(group(&a, 2).figures.allocated_bytes, 20);
     }
-    // Not where times are never too early.
+    // This does not apply where times are never too early.
     let mut m = Maker::new();
     handed_back(&mut m);
     m.events(1, &[alloc(1100, 0x10, 10, 1), free(1295, 0x10)]);
@@ -372,7 +371,7 @@ fn a_free_that_is_too_early_and_read_late_is_of_the_block_that_follows() {
 
 #[test]
 fn blocks_from_before_are_none_that_follow() {
-    // Thread 1 can't have had it, or its time would be odd.
+    // Thread 1 can't have had the block, or its time would be odd.
     let mut m = with_early_times();
     m.pass(9000);
     m.events(1, &[free(1296, 0x10)]);
@@ -383,9 +382,8 @@ fn blocks_from_before_are_none_that_follow() {
 
 #[test]
 fn an_allocation_that_is_too_early_does_not_end_with_the_block_before() {
-    // Thread 1 had 0x10 first, thread 2 next, and then thread 1 again. The last free is one more time of
-    // thread 2's, or thread 3's.
-    // Or, if thread 1 has waited to read its time, it is of thread 1's.
+    // Thread 1 had 0x10 first, thread 2 next, and then thread 1 again. The last free is of thread 2's block, by thread
+    // 2 or 3. Or, if thread 1's time can't be too early (1489 is too far off, 1492 is even), it is of thread 1's block.
     for (time, freed_by, live) in
         [(1491, 2, 30), (1491, 3, 30), (1505, 2, 30), (1489, 2, 0), (1492, 2, 0)]
     {

@@ -1,4 +1,4 @@
-//! The calls of `prof export replay`, on random programs and on files that nobody wrote.
+//! The calls of `prof export replay`, on random programs and on hostile files.
 
 mod common;
 
@@ -41,7 +41,7 @@ fn a_random_programs_calls_come_back() {
         let ended = w.blocks.iter().filter(|b| b.end.is_some() && !b.continued).count() as u64;
         assert_eq!(count(&|c| matches!(c, Call::Free { .. })), ended);
         assert_eq!((sums.calls, sums.peak_bytes >= w.peak), (calls.len() as u64, true));
-        // A naive allocator ends with what is live.
+        // A naive allocator ends with the live blocks.
         let mut slots = vec![None; sums.slots as usize];
         for c in calls {
             match c {
@@ -65,9 +65,9 @@ fn slots_are_used_again() {
             free(1003, 0x1000),
             alloc(1004, 0x3000, 30, 0),
             realloc(1005, 1006, 0x2000, 0x4000, 40, 0),
-            // Of a block from before.
+            // The old block is from before the recording.
             realloc(1007, 1008, 0x9000, 0x5000, 50, 0),
-            // Its end went unseen.
+            // The free of the block before was not recorded.
             alloc(1009, 0x3000, 60, 0),
         ],
     );
@@ -114,7 +114,7 @@ fn hostile_files_are_refused() {
     newer[8] = 2;
     assert!(matches!(read(&newer), Err(CallsError::Newer(2))));
     assert!(matches!(read(b"something else, and more of it"), Err(CallsError::NotCalls)));
-    // Single calls of a sample say nothing.
+    // The single calls of a sample can't be replayed.
     let sampled = Maker::of(&Target { sample_bytes: 4096, ..common::target() });
     assert!(matches!(export(&sampled, Format::Replay), Err(ExportError::Partial)));
 }

@@ -1,4 +1,4 @@
-//! Recordings made of others: what is left out, what is kept, and what hostile ones can do.
+//! Recordings made from others: what is removed, what is kept, and what hostile ones can do.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn by_node(groups: &[Group]) -> HashMap<u32, Group> {
     groups.iter().map(|g| (g.node, *g)).collect()
 }
 
-/// All blocks of a recording, as text, without what a reader numbers as it comes.
+/// Returns all blocks of a recording as text, without the numbers that a reader assigns.
 fn blocks(index: &Index) -> Vec<String> {
     let query = Query::new(index, &Filter::default()).expect("no filter");
     let (cost, filter, mut out) = (Cost::Live, Vec::new(), Vec::new());
@@ -41,7 +41,7 @@ fn blocks(index: &Index) -> Vec<String> {
     let text = String::from_utf8(out).expect("UTF-8");
     let row = |l: &str| {
         let columns: Vec<_> = l.split(',').collect();
-        // Neither the number of the chain, nor whether its end was seen.
+        // Leave out the number of the chain, and whether the free was recorded.
         [&columns[..11], &columns[13..]].concat().join(",")
     };
     let mut all: Vec<_> = text.lines().skip(1).map(row).collect();
@@ -62,7 +62,7 @@ fn totals_and_stacks_stay_and_only_long_lived_blocks() {
         let (a, b): (&Analysis, &Analysis) = (index.analysis(), after.analysis());
         assert_eq!((a.totals(), by_node(a.groups())), (b.totals(), by_node(b.groups())));
         assert!(b.complete() && a.duration_ns() == b.duration_ns());
-        // Which blocks stay, naively.
+        // Find the blocks that stay, naively.
         let mut chains: HashMap<u32, (u64, Option<u64>)> = HashMap::new();
         let end_of = |b: &common::world::Block| b.end.map(|e| e.0);
         for b in w.blocks.iter().filter(|b| b.chain != 0) {
@@ -86,7 +86,7 @@ fn totals_and_stacks_stay_and_only_long_lived_blocks() {
         };
         let kept: Vec<_> = before.into_iter().filter(|l| wanted.contains(&key(l))).collect();
         assert_eq!(blocks(&after), kept, "seed {seed}, threshold {threshold}");
-        // Once more changes nothing.
+        // A second strip changes nothing.
         let again = open(&stripped(&after, threshold));
         assert_eq!((again.analysis().totals(), again.rows()), (b.totals(), after.rows()));
         let note = |a: &Analysis| a.notes().iter().any(|n| matches!(n, Note::Stripped { .. }));
@@ -104,14 +104,14 @@ fn ends_that_went_unseen_are_kept() {
         &[
             alloc(1001, 0x1000, 10, 0),
             alloc(1002, 0x2000, 20, 0),
-            // Lived long; its end is the beginning of one that goes.
+            // A block that lived long; its end is implied by one that is removed.
             alloc(5000, 0x1000, 30, 0),
             free(5001, 0x1000),
-            // The same, of one that stays.
+            // A block whose end is implied by one that stays.
             alloc(6000, 0x2000, 40, 0),
-            // Comes out of one that nobody knows.
+            // A block returned by realloc, whose old block is not known.
             realloc(6001, 6002, 0x9000, 0x3000, 50, 0),
-            // Not temporary: there was one between.
+            // Not temporary, as another event is in between.
             alloc(6003, 0x4000, 60, 0),
             alloc(6004, 0x5000, 70, 0),
             free(6005, 0x5000),
@@ -130,7 +130,7 @@ fn ends_that_went_unseen_are_kept() {
     assert_eq!(totals(&index), totals(&after));
 }
 
-/// A recording with two stacks and symbols, of a program that is not there.
+/// Makes a recording with two stacks and symbols, of a program that does not exist.
 fn named() -> Maker {
     let mut m = Maker::new();
     m.thread(1, 501, "worker");
@@ -196,7 +196,7 @@ fn names_are_in_a_packed_recording_or_not() {
     let before = folded(&open(&m.file()));
     let want = "(libsecret.so)";
     assert!(before.contains("outer_secret [libsecret.so];inner::run()"), "{before} {want}");
-    // Without symbols the names are still there.
+    // The packed recording has the same names.
     let all = packed(&m, Anonymize::None);
     assert_eq!(folded(&open(&all)), before);
     let partial = packed(&m, Anonymize::Partial);
@@ -228,7 +228,7 @@ fn names_are_in_a_packed_recording_or_not() {
     for name in ["/opt", "--fast"] {
         assert!(has(&all, name) && !has(&partial, name), "{name:?}");
     }
-    // What is packed can be packed again, with fewer names, and stripped.
+    // A packed recording can be packed again, with fewer names, and stripped.
     let mut out = Vec::new();
     let options = PackOptions { anonymize: Anonymize::Full, files: false };
     pack(&all.0, &options, &mut out).expect("packed");
@@ -242,7 +242,7 @@ fn put_file(m: &mut Maker, path: &str, length: u64, offset: u64, bytes: &[u8]) {
     m.put(kind::ZIPPED, &zipped);
 }
 
-/// A folder that goes away, with another inside to write to.
+/// A temporary folder that contains another one to write to.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -292,7 +292,7 @@ fn extracted_files_stay_in_their_folder() {
         let part = part.trim_matches('"');
         assert!(done.notes.iter().any(|n| n.contains(part)), "{part} in {:#?}", done.notes);
     }
-    // Nothing else is there.
+    // Nothing else was created.
     let beside = |p: &Path| std::fs::read_dir(p).expect("a folder").count();
     assert_eq!(
         (beside(&folder.0), beside(&folder.0.join("a")), beside(&folder.0.join("a/b"))),
@@ -307,7 +307,7 @@ fn extracted_files_stay_in_their_folder() {
 #[test]
 fn a_small_file_does_not_become_a_large_one() {
     let mut m = named();
-    // Symbols without end, in some kilobytes each.
+    // Endless symbols, compressed to some kilobytes each.
     let zipped = Zipped::encode(kind::SYMBOLS, &vec![0; 60 << 20]).expect("compressed");
     assert!(zipped.len() < 100 << 10);
     for _ in 0..17 {
@@ -342,7 +342,7 @@ fn hostile_chunks_are_passed_over() {
         assert!(bad(&open(&m.file())));
     }
     assert_eq!(figures(&m), before);
-    // Figures of nothing, of too few numbers, and of stacks that are not there.
+    // Figures that are empty, too few, or of stacks that do not exist.
     m.put(
         kind::STRIPPED,
         &Stripped { totals: vec![1; 5], groups: vec![7; 99], ..Stripped::default() }.encode(),
@@ -356,7 +356,7 @@ fn hostile_chunks_are_passed_over() {
     );
     let after = figures(&m);
     assert_eq!((after.0.figures.live_bytes, after.1.len()), (u64::MAX, before.1.len() + 1));
-    // It can be read, stripped and packed all the same.
+    // The recording can be read, stripped and packed nevertheless.
     let file = m.file();
     stripped(&open(&file), 10);
     packed(&m, Anonymize::None);

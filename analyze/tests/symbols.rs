@@ -1,4 +1,4 @@
-//! Addresses of a real program, named.
+//! Symbolises addresses of a real program.
 
 mod common;
 
@@ -34,7 +34,7 @@ int main(void) {
 const ID: [u8; 4] = [0xde, 0xc0, 0xde, 0x01];
 const BIAS: u64 = 0x5555_0000_0000;
 
-/// A folder that goes away.
+/// A temporary folder, which is removed on drop.
 struct Dir(PathBuf);
 
 impl Drop for Dir {
@@ -43,7 +43,7 @@ impl Drop for Dir {
     }
 }
 
-/// Runs a tool; `None` if it isn't there or fails.
+/// Runs a tool; returns `None` if it is missing or fails.
 fn run(program: &str, args: &[&str], dir: &Path) -> Option<String> {
     let out = Command::new(program).args(args).current_dir(dir).output().ok()?;
     if !out.status.success() {
@@ -72,12 +72,12 @@ fn build(name: &str, options: &[&str]) -> Option<(Dir, u64)> {
     }
 }
 
-/// The frames of a stack of that one address.
+/// Returns the frames of a stack with that one address.
 fn frames(path: &Path, offset: u64, id: &[u8], recorded: bool) -> Vec<FrameData> {
     with(path, offset, id, recorded, SymbolOptions::default()).groups.remove(0).frames
 }
 
-/// A report on a stack of that one address.
+/// Returns a report on a stack with that one address.
 fn with(path: &Path, offset: u64, id: &[u8], recorded: bool, options: SymbolOptions) -> Report {
     let mut m = Maker::new();
     m.module(&Module {
@@ -99,7 +99,7 @@ fn with(path: &Path, offset: u64, id: &[u8], recorded: bool, options: SymbolOpti
     Report::new(&analysis, &ReportOptions::default())
 }
 
-/// Options with a folder of debug files.
+/// Returns options with a folder of debug files.
 fn in_folder(dir: &Path) -> SymbolOptions {
     SymbolOptions { debug_paths: vec![dir.to_owned()], ..SymbolOptions::default() }
 }
@@ -145,7 +145,7 @@ fn separate_debug_files_are_found() {
     std::fs::create_dir(dir.0.join(".debug")).expect("a folder");
     std::fs::rename(dir.0.join("demo.debug"), dir.0.join(".debug/demo.debug")).expect("moved");
     assert_full(&frames(&demo, offset, &ID, false), &dir.0, offset);
-    // A debug file of another build is not believed.
+    // A debug file of another build is ignored.
     let Some((other, _)) = build("other", &["-Wl,--build-id=0x01020304"]) else { return };
     std::fs::copy(other.0.join("demo"), dir.0.join(".debug/demo.debug")).expect("copied");
     let frames = frames(&demo, offset, &ID, false);
@@ -170,7 +170,7 @@ fn debug_files_are_found_in_folders_that_are_named() {
     let by_id = store.join(".build-id/de");
     std::fs::create_dir_all(&by_id).expect("folders");
     assert!(!full(in_folder(&store)));
-    // By build id, by name, and in the root folder of another machine.
+    // Find it by build ID, by name, and in the root folder of another machine.
     std::fs::rename(dir.0.join("demo.debug"), by_id.join("c0de01.debug")).expect("moved");
     let frames = with(&demo, offset, &ID, false, in_folder(&store)).groups.remove(0).frames;
     assert_full(&frames, &dir.0, offset);
@@ -182,7 +182,7 @@ fn debug_files_are_found_in_folders_that_are_named() {
     let root = Some(dir.0.join("root"));
     let options = SymbolOptions { sysroot: root.clone(), ..SymbolOptions::default() };
     assert!(full(options.clone()));
-    // The program itself from there, and by its name in a folder.
+    // Find the program itself there, and by its name in a folder.
     let there = dir.0.join("root").join(demo.strip_prefix("/").expect("absolute"));
     std::fs::create_dir_all(there.parent().expect("a folder")).expect("folders");
     std::fs::rename(&demo, &there).expect("moved");
@@ -230,7 +230,7 @@ fn symbols_left_in_a_stripped_program_are_found() {
     run("objcopy", &["--add-section", ".gnu_debugdata=mini.xz", "demo"], &dir.0).expect("added");
     let found = frames(&demo, offset, &ID, false);
     assert_eq!(found[0].function.as_deref(), Some("outer"), "{found:?}");
-    // Half of it, and nonsense.
+    // A truncated section, and an invalid one.
     let packed = std::fs::read(dir.0.join("mini.xz")).expect("packed");
     for bad in [&packed[..packed.len() / 2], b"\xfd7zXZ\0nonsense", b""] {
         std::fs::write(dir.0.join("bad"), bad).expect("written");
@@ -250,7 +250,7 @@ fn split_debug_information_is_found() {
     let dwo = list();
     assert_eq!(dwo.len(), 1, "{dwo:?}");
     assert_full(&frames(&demo, offset, &ID, false), &dir.0, offset);
-    // As a package.
+    // Split debug information as a package.
     let packed = run("dwp", &["-e", "demo", "-o", "demo.dwp"], &dir.0);
     let other = dir.0.join("other");
     std::fs::create_dir(&other).expect("a folder");
@@ -261,12 +261,12 @@ fn split_debug_information_is_found() {
         None => eprintln!("not all: there is no dwp"),
     }
     let _ = std::fs::remove_file(dir.0.join("demo.dwp"));
-    // In another folder; without it, only the symbol and the line are known.
+    // In another folder; without that, only the symbol and the line are known.
     let found = with(&demo, offset, &ID, false, in_folder(&other)).groups.remove(0).frames;
     assert_full(&found, &dir.0, offset);
     let found = frames(&demo, offset, &ID, false);
     assert_eq!((found.len(), found[0].function.as_deref()), (1, Some("outer")), "{found:?}");
-    // Of another build of the unit.
+    // Split debug information of another build of the unit.
     let Some((wrong, _)) = build("split-other", &["-gsplit-dwarf", "-DOTHER=1", "-O1"]) else {
         return;
     };
@@ -361,13 +361,13 @@ fn damaged_files_do_no_harm() {
     }
 }
 
-/// Options with a cache that keeps everything.
+/// Returns options with a cache that keeps everything.
 fn cached(folder: &Path) -> SymbolOptions {
     let cache = SymbolCache { folder: folder.to_owned(), worth: Duration::ZERO };
     SymbolOptions { cache: Some(cache), ..SymbolOptions::default() }
 }
 
-/// The files of a folder.
+/// Returns the files of a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut all: Vec<_> = entries.map(|e| e.path()).collect();
@@ -389,7 +389,7 @@ fn names_are_kept_for_the_next_time() {
     assert_eq!(kept.len(), 1, "{kept:?}");
     assert_eq!((mode(&folder), mode(&kept[0])), (0o700, 0o600));
     assert_full(&named(cached(&folder)), &dir.0, offset);
-    // That they come from there shows when what is there is another name.
+    // A changed name in the cache file shows that names come from there.
     let text = std::fs::read_to_string(&kept[0]).expect("JSON");
     std::fs::write(&kept[0], text.replace("\"outer\"", "\"kept\"")).expect("written");
     let functions = |options| -> Vec<_> {
@@ -398,10 +398,10 @@ fn names_are_kept_for_the_next_time() {
     let is = |name: &str| [("inner".to_owned(), true), (name.to_owned(), false)];
     assert_eq!(functions(cached(&folder)), is("kept"));
     assert_eq!(functions(SymbolOptions::default()), is("outer"));
-    // Short names are others.
+    // Short names have another key.
     let short = SymbolOptions { short_names: true, ..cached(&folder) };
     assert_eq!(functions(short), is("outer"));
-    // What takes less time than it is worth is not kept.
+    // Names that were found faster than `worth` are not cached.
     let elsewhere = dir.0.join("elsewhere");
     let worth = Duration::from_secs(3600);
     let cache = Some(SymbolCache { folder: elsewhere.clone(), worth });
@@ -426,7 +426,7 @@ fn names_that_were_kept_are_not_used_for_other_files() {
     assert_eq!(outer().as_deref(), Some("outer"));
     spoil();
     assert_eq!(outer().as_deref(), Some("kept"));
-    // The same build at another time, and in another file.
+    // The same build with another time, and in another file.
     std::fs::copy(&demo, dir.0.join("copy")).expect("copied");
     std::fs::rename(dir.0.join("copy"), &demo).expect("renamed");
     assert_eq!(outer().as_deref(), Some("outer"));
@@ -449,7 +449,7 @@ fn names_that_were_kept_are_not_used_for_other_files() {
     assert_eq!(outer().as_deref(), Some("kept"));
     std::fs::remove_file(&link).expect("removed");
     assert_eq!(outer(), None);
-    // Split debug information lies in files that the key does not name.
+    // Split debug information is in files that the key does not name.
     let Some((dir, offset)) = build("cache-split", &["-gsplit-dwarf"]) else { return };
     let folder = dir.0.join("cache");
     let frames = with(&dir.0.join("demo"), offset, &ID, false, cached(&folder)).groups.remove(0);
@@ -483,7 +483,7 @@ fn a_damaged_or_foreign_cache_does_no_harm() {
     for bad in hostile {
         std::fs::write(&file, &bad).expect("written");
         assert_full(&named(), &dir.0, offset);
-        // It is written anew.
+        // The damaged file is replaced.
         std::fs::write(&file, &good).expect("written");
     }
     let mut r = common::Random(5);
@@ -496,7 +496,7 @@ fn a_damaged_or_foreign_cache_does_no_harm() {
         std::fs::write(&file, &bad).expect("written");
         assert!(!named().is_empty());
     }
-    // What others may write is not believed, nor what is no file.
+    // A file that others may write to is ignored, and so is one that is not a regular file.
     std::fs::write(&file, of_key("\"outer\"", "\"kept\"")).expect("written");
     std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).expect("changed");
     assert_full(&named(), &dir.0, offset);

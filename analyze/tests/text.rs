@@ -1,4 +1,4 @@
-//! What the report looks like.
+//! The text of the report.
 
 mod common;
 
@@ -7,7 +7,7 @@ use prof_analyze::Analysis;
 use prof_analyze::report::{Report, ReportOptions, SortKey, Style};
 use prof_trace::records::{Counters, Module};
 
-/// A server that caches, and a stack that grew by realloc.
+/// Analyses a server with a cache, and a stack that grew by realloc.
 fn analysis() -> Analysis {
     let mut m = Maker::new();
     m.hooks(&["malloc", "free", "realloc"], &[("calloc", "the function is too short")]);

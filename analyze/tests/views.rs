@@ -1,6 +1,5 @@
-//! The views of `prof report` against a naive count over the same blocks: by function, file, module,
-//! thread and size, merged, and as a tree; of all blocks and of some, at the end and before, and for
-//! samples.
+//! The views of `prof report` compared with naive counts over the same blocks: by function, file, module, thread and
+//! size, merged, and as a tree; of all blocks and of some, at the end and before, and for samples.
 
 mod common;
 
@@ -25,7 +24,7 @@ fn through_malloc(node: u32) -> bool {
     node.is_multiple_of(7)
 }
 
-/// Who asked for the blocks of a stack.
+/// Returns the function that asked for the blocks of a stack.
 fn asker(node: u32) -> String {
     match through_malloc(node) {
         true => format!("g{}", node % 3),
@@ -33,7 +32,7 @@ fn asker(node: u32) -> String {
     }
 }
 
-/// main calls g0 to g2, which call f0 to f4, or malloc, which lies in another module.
+/// Adds stacks: main calls g0 to g2, which call f0 to f4, or malloc, which is in another module.
 fn stacks(m: &mut Maker) {
     for (number, name) in [(1, "app"), (2, "libc.so")] {
         let start = u64::from(number) << 32;
@@ -61,7 +60,7 @@ fn stacks(m: &mut Maker) {
     }
 }
 
-/// A recording with stacks; optionally one that says that it is a sample.
+/// Makes a recording with stacks; if `sample_bytes` is not 0, its target claims that it is a sample.
 fn recording(r: &mut Random, steps: usize, sample_bytes: u64) -> (World, Temp) {
     let w = make(r, steps, THREADS.into());
     let mut m = Maker::of(&Target { sample_bytes, ..target() });
@@ -70,7 +69,7 @@ fn recording(r: &mut Random, steps: usize, sample_bytes: u64) -> (World, Temp) {
     (w, file)
 }
 
-/// What a naive count has of blocks.
+/// Figures by a naive count.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Count {
     live: (u64, u64),
@@ -121,7 +120,7 @@ fn figures(f: &FiguresData) -> Count {
     }
 }
 
-/// Without peaks, which do not add up.
+/// Returns the figures without peaks, which do not add up.
 fn sums(s: &SumData) -> Count {
     Count {
         live: (s.live_count, s.live_bytes),
@@ -156,7 +155,7 @@ fn whole(a: &Analysis) -> Count {
     }
 }
 
-/// What is asked: a filter, a moment, an earlier one.
+/// A filter, a moment, and an earlier moment to compare with.
 struct Case {
     min_size: u64,
     at: Option<u64>,
@@ -197,7 +196,7 @@ fn each(seed: u64, mut check: impl FnMut(&World, &Ask<'_>, &Case)) {
     }
 }
 
-/// Checks rows against the naive figures of the blocks that `of` gives the same name.
+/// Compares rows with the naive figures of the blocks to which `of` gives the same key.
 fn check_rows<'a, K: Ord + std::fmt::Debug>(
     w: &World,
     case: &Case,
@@ -292,7 +291,7 @@ fn merged_places_and_their_stacks_add_up() {
     });
 }
 
-/// A node is its own stacks, its children and the rest.
+/// Checks that a node is the sum of its own stacks, its children and the rest.
 fn check_node(n: &NodeData) {
     let mut all = n.own.as_ref().map_or(Count::default(), sums);
     all = n.children.iter().fold(all, |a, c| add(a, sums(&c.sums)));
@@ -344,7 +343,7 @@ fn trees_add_up_from_either_end() {
                 assert_eq!(sums(found[path]), c, "{path}");
             }
         }
-        // What is not shown is in the rest.
+        // The rest includes what is not shown.
         let cut = ViewOptions { top: 2, depth: 2, ..ask.options.clone() };
         let ask = Ask::new(ask.index, ask.query, cut).expect("figures");
         let t = Tree::new(&ask);
@@ -390,7 +389,7 @@ fn samples_are_estimated_with_their_errors() {
         .iter()
         .map(|r| r.frees.unwrap_or(0))
         .sum();
-    // In the totals they are ends less reallocations, which is another estimate of the same.
+    // In the totals, frees are ends less reallocations, which is another estimate of the same figure.
     let whole = ask.analysis.totals();
     near(frees, whole.frees, 5 * whole.errors.frees as usize);
     let t = Tree::new(&ask);

@@ -1,4 +1,4 @@
-//! Making recordings by hand.
+//! Makes recordings by hand.
 #![allow(dead_code)] // each test file uses its part
 
 pub mod world;
@@ -14,11 +14,11 @@ use prof_trace::records::{
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// A recording in the making. Ticks are nanoseconds, and start at 1000.
+/// Builds a recording. Ticks are nanoseconds, and start at 1000.
 pub struct Maker {
     pub bytes: Vec<u8>,
     pub passes: u64,
-    /// How events are written.
+    /// Compression of the events.
     pub compress: Compress,
     packer: Packer,
 }
@@ -64,7 +64,7 @@ impl Maker {
         self
     }
 
-    /// Writes what was packed.
+    /// Writes the packed events.
     fn end_pack(&mut self) {
         if self.packer.events() > 0 {
             let mut payload = Vec::new();
@@ -198,7 +198,7 @@ pub fn realloc(time_before: u64, time: u64, old: u64, addr: u64, size: u64, node
     Event::Realloc { time_before, time, old, addr, size, node }
 }
 
-/// A file that goes away.
+/// A temporary file, which is removed on drop.
 pub struct Temp(pub PathBuf);
 
 impl Temp {
@@ -217,7 +217,7 @@ impl Drop for Temp {
     }
 }
 
-/// Small random numbers.
+/// A generator of small random numbers.
 pub struct Random(pub u64);
 
 impl Random {

@@ -1,4 +1,4 @@
-//! Recordings of random programs, with all that happened in them.
+//! Makes recordings of random programs, and keeps everything that happened in them.
 
 use super::{Maker, Random, START, alloc, free, realloc};
 use prof_trace::event::Event;
@@ -6,21 +6,21 @@ use prof_trace::pack::Compress;
 use prof_trace::size::{Header, with_header};
 use std::collections::HashMap;
 
-/// What happened, one step after the other, by thread.
+/// The steps with their threads, in the order of time.
 pub struct World {
     pub steps: Vec<(u32, Event)>,
-    /// (live bytes, live blocks, allocated, temporary) by node.
+    /// Live bytes, live blocks, allocated bytes and temporary blocks, by node.
     pub nodes: HashMap<u32, [u64; 4]>,
     pub live: u64,
     pub peak: u64,
     pub peak_at: u64,
     pub counts: [u64; 5],
-    /// Every block that was ever there.
+    /// Every block that ever existed.
     pub blocks: Vec<Block>,
     pub chains: u32,
 }
 
-/// A block, while it lives and afterwards.
+/// A block that is or was live.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Block {
     pub begin: u64,
@@ -28,15 +28,15 @@ pub struct Block {
     pub size: u64,
     pub node: u32,
     pub thread: u32,
-    /// When, and by which thread.
+    /// Time of its end, and the thread that ended it.
     pub end: Option<(u64, u32)>,
     pub temporary: bool,
-    /// It was given to `realloc`.
+    /// It was passed to `realloc`.
     pub continued: bool,
-    /// 0: none.
+    /// Number of its chain; 0: none.
     pub chain: u32,
     pub position: u32,
-    /// What glibc's header says of it.
+    /// glibc's chunk header.
     pub header: Header,
 }
 
@@ -56,8 +56,8 @@ impl Block {
     };
 }
 
-/// Threads allocate, free their own and others' blocks, and reallocate; addresses come again at
-/// once. Every step takes a tick or two.
+/// Runs threads that allocate, free their own and others' blocks, and reallocate; addresses are reused at once. Every
+/// step takes a tick or two.
 pub fn make(r: &mut Random, steps: usize, threads: u64) -> World {
     let mut w = World {
         steps: Vec::new(),
@@ -155,7 +155,8 @@ pub fn make(r: &mut Random, steps: usize, threads: u64) -> World {
     w
 }
 
-/// Threads have arenas, and some no glibc; a few blocks are mapped, or larger than they need to be.
+/// Returns a random chunk header. Threads have arenas, some have another allocator than glibc's; a few blocks are
+/// mapped, or larger than necessary.
 fn header(r: &mut Random, thread: u32) -> Header {
     let usual = Header { arena: thread as u8 % 3, mapped: false, extra: 0 };
     match r.below(12) {
@@ -166,7 +167,7 @@ fn header(r: &mut Random, thread: u32) -> Header {
     }
 }
 
-/// The size as the hook writes it.
+/// Returns the size as the hook writes it.
 fn say(said: &mut HashMap<u32, Header>, thread: u32, size: u64, header: Header) -> u64 {
     let last = said.entry(thread).or_default();
     if *last == header {
@@ -178,13 +179,13 @@ fn say(said: &mut HashMap<u32, Header>, thread: u32, size: u64, header: Header) 
     with_header(size, header)
 }
 
-/// Writes the steps down as a collector would: in passes, thread by thread, where some threads'
-/// newest events are seen and others' not.
+/// Writes the steps as a collector would: in passes, thread by thread, where the newest events of some threads are
+/// missed.
 pub fn write(r: &mut Random, w: &World, threads: u32, compress: Compress) -> Maker {
     write_to(Maker::new(), r, w, threads, compress)
 }
 
-/// The same, behind what was written already.
+/// Appends the steps to what was written already.
 pub fn write_to(
     mut m: Maker,
     r: &mut Random,

@@ -1,4 +1,4 @@
-//! Whatever stands in the shared memory, the collector comes to an end with a readable recording.
+//! Whatever the shared memory contains, the collector finishes with a readable recording.
 
 mod common;
 use common::*;
@@ -20,7 +20,7 @@ impl Random {
         self.0
     }
 
-    /// Small or large, seldom in between.
+    /// Returns a small or a large number, rarely one in between.
     fn odd(&mut self) -> u64 {
         let v = self.next();
         match v % 4 {
@@ -53,9 +53,9 @@ fn numbers_that_name_nothing_end() {
     let data = shared.data(index).expect("data");
     let mut codec = Codec::default();
     let mut pos = 0;
-    // SAFETY: a few bytes at the front of the segment.
+    // SAFETY: a few bytes at the front of the segment are written, and no other thread uses it.
     unsafe {
-        // Code addresses that are none, and an event that names a node to come.
+        // Code addresses that do not exist, and an event that names a node not defined yet.
         pos += codec.put_define(data, 0, [1, u32::MAX, 4_000_000]);
         pos += codec.put_alloc(data.add(pos), 10, 16, 1, 900);
         pos += codec.put_alloc(data.add(pos), 11, 32, 1, 3);
@@ -63,8 +63,8 @@ fn numbers_that_name_nothing_end() {
     ring::open(&shared, index, 0, 1, 1, 1);
     shared.head(index).expect("head").committed.store(pos as u32, Release);
     c.pass(false);
-    // A definition below a node to come: no such thing is written, and what follows can't be read.
-    // SAFETY: as above.
+    // A definition below a node not defined yet: hooks never write that, and what follows can't be read. SAFETY: the
+    // writes stay near the front of the segment, which no other thread uses.
     unsafe {
         pos += codec.put_define(data.add(pos), 500, [1, 0, 0]);
         pos += codec.put_alloc(data.add(pos), 12, 48, 1, 1);
@@ -95,7 +95,7 @@ fn garbage_everywhere_does_no_harm() {
             h.committed.store(x.odd() as u32, Relaxed);
             let data = shared.data(i).expect("data");
             for at in (0..SEGMENT_SIZE).step_by(if round % 2 == 0 { 8 } else { 512 }) {
-                // SAFETY: in bounds of the segment.
+                // SAFETY: the offset is in bounds of the segment.
                 unsafe { data.add(at).cast::<u64>().write_unaligned(x.next()) };
             }
             h.state.store(
@@ -146,7 +146,7 @@ fn a_damaged_segment_costs_no_more_than_itself() {
     }
     let first =
         (0..64).find(|i| ring::view(&shared, *i).is_some_and(|v| v.seq == 2)).expect("open");
-    // SAFETY: in bounds of the segment.
+    // SAFETY: the 40 bytes are in bounds of the segment.
     unsafe { shared.data(first).expect("data").add(8000).write_bytes(0, 40) };
     for i in 5000..10_000 {
         w.put(&event(w.serial, i, 0));
@@ -194,7 +194,7 @@ fn events_that_are_gone_before_they_were_read_are_lost() {
         w.put(&event(w.serial, i, 0));
     }
     shared.used_slots().next().expect("a slot").events.store(500, Relaxed);
-    // The head says that nothing was written.
+    // The heads claim that nothing was written.
     for i in 0..shared.geometry().segments() {
         if let Some(head) = shared.head(i) {
             head.committed.store(0, Relaxed);

@@ -1,6 +1,6 @@
-//! The collector and another process: its end, its exec, and a collector that died.
+//! The collector and another process: the end of the process, its exec, and a collector that died.
 //!
-//! The targets are forked from the test and write to the ring; they allocate nothing.
+//! The targets are forked from the test and write to the ring; they do not allocate.
 
 mod common;
 use common::*;
@@ -14,42 +14,42 @@ use std::sync::atomic::{AtomicBool, AtomicU32};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// After so many events children wait, for as long as [`gate`] says so.
+/// Number of events after which children wait, for as long as [`gate`] is closed.
 const PAUSE_AT: u64 = 60_000;
 
-/// A child inherits all rings, and is looked for by its ring: so there must be one at a time.
+/// A child inherits all rings, and is found by its ring, so only one may exist at a time.
 static ONE_RING: Mutex<()> = Mutex::new(());
 
-/// Children to come don't have this ring.
+/// Keeps the ring from children that are forked later.
 fn retire(shared: Shared) {
-    // SAFETY: changes nothing for this process.
+    // SAFETY: the advice only affects later children, not the memory of this process.
     let r = unsafe {
         libc::madvise(shared.base().cast(), shared.geometry().size(), libc::MADV_DONTFORK)
     };
     assert_eq!(r, 0);
 }
 
-/// A word that children share with this process, and nobody else writes: a child waits at [`PAUSE_AT`] while it is
-/// not 0.
+/// Returns a word that children share with this process, which alone writes it: a child waits at [`PAUSE_AT`] while it
+/// is not 0.
 fn gate() -> &'static AtomicU32 {
     static GATE: OnceLock<usize> = OnceLock::new();
     let at = GATE.get_or_init(|| {
         let (access, kind) =
             (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
-        // SAFETY: a new mapping of a page, which stays.
+        // SAFETY: the kernel chooses the address of the new page, which is never unmapped.
         let p = unsafe { libc::mmap(std::ptr::null_mut(), 4096, access, kind, -1, 0) };
         assert_ne!(p, libc::MAP_FAILED);
         p as usize
     });
-    // SAFETY: mapped for good, aligned, and only used as an atomic.
+    // SAFETY: the page is never unmapped, is aligned, and is only used as an atomic.
     unsafe { &*(*at as *const AtomicU32) }
 }
 
-/// A child that writes up to `n` events as fast as it can, then does `then`, then sleeps.
+/// Forks a child that writes up to `n` events as fast as it can, then calls `then`, then sleeps.
 fn child(shared: Shared, n: u64, node: u32, then: fn()) -> libc::pid_t {
-    // Mapped before there is a child.
+    // Map it before there is a child.
     let gate = gate();
-    // SAFETY: the child calls nothing but system calls and atomics.
+    // SAFETY: the child uses only system calls and atomics.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
@@ -57,12 +57,12 @@ fn child(shared: Shared, n: u64, node: u32, then: fn()) -> libc::pid_t {
         for i in 0..n {
             w.put(&event(w.serial, i, node));
             while i == PAUSE_AT && gate.load(Acquire) != 0 {
-                // SAFETY: as above.
+                // SAFETY: `usleep` takes no pointers.
                 unsafe { libc::usleep(1000) };
             }
         }
         then();
-        // SAFETY: as above; it ends when it is killed, or by itself after a minute.
+        // SAFETY: the calls take no pointers. The child ends when it is killed, or by itself after a minute.
         unsafe {
             libc::sleep(60);
             libc::_exit(1)
@@ -72,12 +72,12 @@ fn child(shared: Shared, n: u64, node: u32, then: fn()) -> libc::pid_t {
 }
 
 fn kill(pid: libc::pid_t) {
-    // SAFETY: no pointers; the child is ours and not waited for yet.
+    // SAFETY: the call takes no pointers, and the child has not been waited for, so its PID is not reused.
     assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
 }
 
 fn reap(pid: libc::pid_t) {
-    // SAFETY: as above.
+    // SAFETY: the status pointer may be null, and the child has not been waited for yet.
     assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
 }
 
@@ -99,7 +99,7 @@ fn check(path: &Path, n: u64) -> Recording {
     for (i, e) in events.iter().enumerate() {
         assert!(is_event(e, 1, i as u64), "event {i}: {e:?}");
     }
-    // The counter is stored after the event is published: one more than counted may be there.
+    // The counter is stored after the event is published, so there may be one event more than counted.
     assert!((n..=n + 1).contains(&(events.len() as u64)), "{} of {n}", events.len());
     r
 }
@@ -136,7 +136,7 @@ fn an_exec_ends_the_recording() {
     let shared = new_ring(1 << 20);
     let pid = child(shared, 1000, 0, || {
         let args = [c"sleep".as_ptr(), c"60".as_ptr(), std::ptr::null()];
-        // SAFETY: a NUL-terminated list of C strings.
+        // SAFETY: the path is a valid C string, and the arguments are C strings in an array that ends with null.
         unsafe { libc::execv(c"/bin/sleep".as_ptr(), args.as_ptr()) };
     });
     let path = temp("exec");
@@ -146,7 +146,7 @@ fn an_exec_ends_the_recording() {
     kill(pid);
     reap(pid);
     retire(shared);
-    // Which program's mappings the collector opened is a matter of luck here.
+    // The collector may have opened the mappings of either program.
     assert!(ended.reason == "exec" || ended.reason == "detached", "{}", ended.reason);
     assert_eq!(ended.events, 1000);
     std::fs::remove_file(path).expect("remove");
@@ -159,7 +159,7 @@ fn the_ring_of_a_dead_collector_is_read_once() {
         let shared = new_ring(1 << 20);
         let nodes = stack(&shared, 0x1000, 30);
         let flag = Box::leak(Box::new([1u32, 0]));
-        // SAFETY: nobody else uses it yet.
+        // SAFETY: the ring is new, so nothing else refers to its control page yet.
         unsafe { shared.control_mut() }.flag_addr = flag.as_ptr() as u64;
         let n = 90_000 + round * 333;
         gate().store(1, Relaxed);
@@ -173,12 +173,12 @@ fn the_ring_of_a_dead_collector_is_read_once() {
             c.pass(false);
             written(shared) >= PAUSE_AT
         });
-        // It dies without a word, in the middle of a chunk; the rest of the events stays in the ring.
+        // The collector dies without a final record, within a chunk; the rest of the events stays in the ring.
         drop(c);
         gate().store(0, Relaxed);
         wait_for(|| written(shared) == n);
         let len = fd.metadata().expect("len").len();
-        // SAFETY: no pointers.
+        // SAFETY: the call takes no pointers.
         unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_SET) };
         if round % 2 == 1 {
             fd.set_len(len - round).expect("cut");
@@ -189,7 +189,7 @@ fn the_ring_of_a_dead_collector_is_read_once() {
         let r = if round % 2 == 0 { check(&path, n) } else { read(&path) };
         let got = r.events[&1].len() as u64;
         assert_eq!(got, before + d.events);
-        // What was cut off is lost for good, nothing else, and nothing is there twice.
+        // The cut-off events are lost for good, but no others, and no event is recorded twice.
         let mut sizes: Vec<u64> = r.events[&1].iter().map(prof_trace::event::Event::time).collect();
         sizes.dedup();
         assert!(sizes.is_sorted());
@@ -204,7 +204,7 @@ fn the_ring_of_a_dead_collector_is_read_once() {
     }
 }
 
-/// Events up to the last whole chunk.
+/// Returns the number of events up to the last whole chunk.
 fn read_whole(path: &Path) -> u64 {
     use prof_trace::chunk::{self, Next};
     let bytes = std::fs::read(path).expect("recording");
@@ -227,7 +227,7 @@ fn without_a_disk_recording_is_switched_off_and_draining_goes_on() {
     let _one = ONE_RING.lock().unwrap_or_else(PoisonError::into_inner);
     let shared = new_ring(0);
     let flag = Box::leak(Box::new(std::sync::atomic::AtomicU32::new(1)));
-    // SAFETY: nobody else uses it yet.
+    // SAFETY: the ring is new, so nothing else refers to its control page yet.
     unsafe { shared.control_mut() }.flag_addr = std::ptr::from_ref(flag) as u64;
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
     let mut c = Collector::new(std::process::id(), shared, full).expect("collector");

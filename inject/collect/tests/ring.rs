@@ -1,4 +1,4 @@
-//! The collector against threads that write as the hook does.
+//! The collector with threads that write as the hook does.
 
 mod common;
 use common::*;
@@ -18,7 +18,7 @@ fn write_many(shared: Shared, slot: usize, nodes: &[u32], n: u64) -> u32 {
     w.serial
 }
 
-/// Runs a collector beside `work`, and detaches.
+/// Runs a collector while `work` runs, and detaches.
 fn collect(shared: Shared, name: &str, work: impl FnOnce()) -> Recording {
     let path = temp(name);
     let mut c = Collector::new(std::process::id(), shared, start(&path)).expect("collector");
@@ -51,7 +51,7 @@ fn check_events(r: &Recording, serial: u32, n: u64) {
 #[test]
 fn all_events_of_all_threads_arrive_in_order() {
     const N: u64 = 100_000;
-    // Little more than one segment per thread: the ring is full most of the time.
+    // A ring of little more than one segment per thread is full most of the time.
     let shared = new_ring(0);
     let nodes: Vec<u32> = (0..499).map(|i| stack(&shared, 0x50_0000 + i * 4, 40)).collect();
     let mut serials = Vec::new();
@@ -86,7 +86,7 @@ fn packed_and_plain_events_of_a_thread_are_in_order() {
         let mut writers = [Writer::new(shared, 0), Writer::new(shared, 1)];
         let (mut n, mut bursts) = (0u64, 0);
         for round in 0..12 {
-            // Now and then more than half of the ring waits, and there is no time to pack.
+            // Now and then more than half of the ring waits, so that there is no time to pack.
             let burst = round % 4 == 3;
             let until = if burst { 40 } else { ring::free_count(&shared) - 2 };
             let before = n;
@@ -116,7 +116,7 @@ fn segments_and_slots_of_ended_threads_come_back() {
     let node = stack(&shared, 0x1000, 3);
     let mut serials = Vec::new();
     let r = collect(shared, "dead", || {
-        // More threads than segments: each leaves one active.
+        // There are more threads than segments, and each leaves an active one.
         for slot in 0..200 {
             let h = std::thread::spawn(move || write_many(shared, slot, &[node], 10));
             serials.push(h.join().expect("writer"));
@@ -193,7 +193,7 @@ fn it_keeps_up() {
     for how in [Compress::None, Compress::Fast, Compress::Best] {
         let shared = new_ring(256 << 20);
         let nodes: Vec<u32> = (0..1000).map(|i| stack(&shared, 0x50_0000 + i * 4, 20)).collect();
-        // Its figures are of interest on one architecture; others are emulated, mostly.
+        // The speed matters on one architecture only; others are mostly emulated.
         let whole = cfg!(all(target_arch = "x86_64", not(debug_assertions)));
         let quick = if whole { N } else { N / 20 };
         write_many(shared, 0, &nodes, quick);

@@ -1,4 +1,4 @@
-//! The stack tree under many threads, against a sequential model of it.
+//! The stack tree under many threads, compared with a sequential model.
 
 mod common;
 use common::*;
@@ -25,7 +25,7 @@ impl Random {
     }
 }
 
-/// Distinct stacks, from the root in, that share beginnings as a program's do.
+/// Returns distinct stacks, from the root inwards, that share beginnings as a program's do.
 fn stacks() -> Vec<Vec<u64>> {
     let mut r = Random(88_172_645_463_325_252);
     let mut all: Vec<Vec<u64>> = Vec::new();
@@ -46,8 +46,8 @@ fn stacks() -> Vec<Vec<u64>> {
     all
 }
 
-/// Records stacks in an order of this thread's own, one in ten events without any; returns the thread's
-/// serial and which they were.
+/// Records stacks in an order of this thread's own, one in ten events without a stack; returns the thread's serial and
+/// the indices of the stacks.
 fn write(shared: Shared, slot: usize, stacks: &[Vec<u64>]) -> (u32, Vec<Option<usize>>) {
     let mut r = Random((slot as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut w = Writer::new(shared, slot);
@@ -55,7 +55,7 @@ fn write(shared: Shared, slot: usize, stacks: &[Vec<u64>]) -> (u32, Vec<Option<u
     let mut which = Vec::new();
     for i in 0..EVENTS {
         let k = (r.below(10) != 0).then(|| r.below(STACKS as u64) as usize);
-        // Its code addresses are entered now: other threads are doing the same.
+        // Enter the code addresses now, while other threads do the same.
         let stack = k.map_or(&[][..], |k| &stacks[k]);
         let ids: Vec<u32> = stack.iter().map(|pc| pc_id(&shared, *pc)).collect();
         let e = Event::Alloc { time: now(), addr: i * 16, size: i, node: 0 };
@@ -67,7 +67,7 @@ fn write(shared: Shared, slot: usize, stacks: &[Vec<u64>]) -> (u32, Vec<Option<u
 
 #[test]
 fn many_threads_make_one_tree() {
-    // So small that segments go from thread to thread.
+    // A small ring, so that segments go from thread to thread.
     let (shared, stacks) = (new_ring(0), stacks());
     let path = temp("tree");
     let mut c = Collector::new(std::process::id(), shared, start(&path)).expect("collector");
@@ -84,13 +84,12 @@ fn many_threads_make_one_tree() {
     let r = read(&path);
     std::fs::remove_file(path).expect("remove");
     assert_eq!((r.unknown_nodes, r.counters.as_ref().map(|c| c.damaged_bytes)), (0, Some(0)));
-    // A node may have several ids, as the collector remembers those of the last ones only: the first
-    // one stands for all.
+    // A node may have several IDs, as the collector remembers only the latest ones: map them to the first.
     let (mut first, mut one) = (BTreeMap::new(), BTreeMap::from([(0, 0)]));
     for (id, (parent, pc)) in &r.nodes {
         one.insert(*id, *first.entry((one[parent], *pc)).or_insert(*id));
     }
-    // All events with a stack have its node, whichever thread and segment they are of.
+    // All events with the same stack must have the same node, whatever their thread and segment.
     let mut nodes = BTreeMap::new();
     for (serial, which) in &written {
         let events = &r.events[serial];
@@ -102,7 +101,7 @@ fn many_threads_make_one_tree() {
             }
         }
     }
-    // The model: a node for each distinct beginning of what was recorded.
+    // In the model there is a node for each distinct beginning of a recorded stack.
     let mut model: BTreeMap<&[u64], u32> = BTreeMap::new();
     for (k, mut node) in nodes {
         let stack = &stacks[k];

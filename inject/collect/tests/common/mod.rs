@@ -22,7 +22,7 @@ use std::sync::atomic::Ordering::{Relaxed, Release};
 
 pub fn new_ring(bytes: usize) -> Shared {
     let geometry = Geometry::for_ring(bytes);
-    // SAFETY: a valid C string; the result is a new descriptor.
+    // SAFETY: the name is a valid C string; the result is a new descriptor that nothing else owns.
     let fd = unsafe {
         let fd = libc::memfd_create(c"prof-ring".as_ptr(), 0);
         assert!(fd >= 0);
@@ -35,7 +35,7 @@ pub fn new_ring(bytes: usize) -> Shared {
     head.extend((geometry.segments() as u32).to_ne_bytes());
     file.write_all_at(&head, 0).expect("head");
     let shared = prof_collect::map_ring(file.into()).expect("ring");
-    // SAFETY: nobody else uses it yet.
+    // SAFETY: the ring is new, so nothing else refers to its control page yet.
     let c = unsafe { shared.control_mut() };
     c.clock.store(if COUNTER { clock::COUNTER } else { clock::SYSCALL }, Relaxed);
     c.ticks_per_sec = if COUNTER { 250_000_000 } else { 1_000_000_000 };
@@ -48,21 +48,21 @@ pub fn new_ring(bytes: usize) -> Shared {
     shared
 }
 
-/// Whether the processor's counter is read: others have one that is through within seconds, or none.
+/// Whether tests read the processor's counter: on other architectures it wraps within seconds, or does not exist.
 const COUNTER: bool = cfg!(any(target_arch = "x86_64", target_arch = "aarch64"));
 
-/// The clock that the control page names.
+/// Returns the time by the clock that the control page names.
 pub fn now() -> u64 {
     if COUNTER {
         return prof_arch::native::capture::counter();
     }
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `t` is a valid place for the result.
+    // SAFETY: the kernel writes the result to `t`, which is a valid `timespec`.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// A thread's side of the hook. Allocates nothing.
+/// Writes events as a thread's hook does. It does not allocate.
 pub struct Writer {
     pub shared: Shared,
     pub index: usize,
@@ -72,15 +72,15 @@ pub struct Writer {
     segment: Option<usize>,
     pos: usize,
     codec: Codec,
-    /// Nodes defined in the segment: the outer frames that all stacks share, and (stack, node).
+    /// Nodes defined in the segment: the outer frames that all stacks share, and (stack, node) pairs.
     outer: [u32; 64],
     leaves: [(u32, u32); 1024],
 }
 
 impl Writer {
-    /// In slot `index`, which nobody else uses.
+    /// Takes slot `index`, which must be free.
     pub fn new(shared: Shared, index: usize) -> Self {
-        // SAFETY: no pointers.
+        // SAFETY: `gettid` takes no arguments and always succeeds.
         let tid = unsafe { libc::gettid() } as u32;
         let serial = shared.control().next_thread.fetch_add(1, Relaxed);
         shared.note_slot(index);
@@ -103,7 +103,7 @@ impl Writer {
         }
     }
 
-    /// The node of a stack in the segment, defined if need be.
+    /// Returns the node of a stack in the segment; defines it if necessary.
     fn node(&mut self, stack: u32) -> u32 {
         if stack == 0 {
             return 0;
@@ -127,13 +127,13 @@ impl Writer {
     fn define(&mut self, parent: u32, pc: u32) -> u32 {
         let data = self.shared.data(self.segment.expect("a segment")).expect("data");
         assert!(self.pos < SEGMENT_SIZE - 64);
-        // SAFETY: there is room for more than a definition.
+        // SAFETY: the segment has room for more than a definition from `pos` on.
         self.pos += unsafe { self.codec.put_define(data.add(self.pos), parent, [pc, 0, 0]) };
         self.codec.defined
     }
 
-    /// An event with a stack of at most 40 code address ids, from the root in. `seen` is what the segment
-    /// has defined: the node of each (parent, code address).
+    /// Writes an event with a stack of at most 40 code address IDs, from the root inwards. `seen` holds the nodes that
+    /// the segment has defined, by (parent, code address).
     pub fn put_stack(&mut self, e: &Event, stack: &[u32], seen: &mut HashMap<(u32, u32), u32>) {
         if self.make_room() {
             seen.clear();
@@ -151,7 +151,7 @@ impl Writer {
         self.append(e, node);
     }
 
-    /// Sees to it that a definition of 40 nodes and an event have room; true if in a new segment.
+    /// Makes room for a definition of 40 nodes and an event; returns true if that took a new segment.
     fn make_room(&mut self) -> bool {
         let full = self.pos > SEGMENT_FULL - 512;
         if full {
@@ -177,7 +177,7 @@ impl Writer {
         let Some(s) = self.segment else { return };
         let (Some(data), Some(head)) = (self.shared.data(s), self.shared.head(s)) else { return };
         assert!(self.pos < SEGMENT_SIZE);
-        // SAFETY: `pos` is at most SEGMENT_FULL.
+        // SAFETY: `pos` is at most SEGMENT_FULL, which leaves room for an event.
         let n = unsafe {
             let at = data.add(self.pos);
             match *e {
@@ -196,7 +196,7 @@ impl Writer {
     }
 }
 
-/// Event number `i` of a thread: what it was can be told from its number.
+/// Returns event number `i` of a thread, which follows from the number but for its time.
 pub fn event(serial: u32, i: u64, node: u32) -> Event {
     let addr = 0x7f00_0000_0000 + (serial as u64) * 0x100_0000 + (i % 1000) * 64;
     let time = now();
@@ -214,7 +214,7 @@ pub fn event(serial: u32, i: u64, node: u32) -> Event {
     }
 }
 
-/// Whether `e` is what `event(serial, i, _)` made.
+/// Returns whether `e` was made by `event(serial, i, _)`.
 pub fn is_event(e: &Event, serial: u32, i: u64) -> bool {
     let of = |node| event(serial, i, node);
     match (*e, of(0)) {
@@ -230,7 +230,7 @@ pub fn is_event(e: &Event, serial: u32, i: u64) -> bool {
     }
 }
 
-/// A stack that is `depth` frames deep, for [`Writer::put`]: its innermost code address id, and the depth.
+/// Returns a stack of `depth` frames for [`Writer::put`]: its innermost code address ID, and the depth.
 pub fn stack(shared: &Shared, leaf: u64, depth: u32) -> u32 {
     (0..depth).for_each(|i| {
         pc_id(shared, outer_pc(i));
@@ -249,7 +249,7 @@ pub fn pc_id(shared: &Shared, pc: u64) -> u32 {
     }
 }
 
-/// A recording, read.
+/// The decoded contents of a recording.
 #[derive(Default)]
 pub struct Recording {
     pub target: Option<Target>,
@@ -265,11 +265,11 @@ pub struct Recording {
     pub counters: Option<Counters>,
     pub end: Option<End>,
     pub len: usize,
-    /// Events that stand in packed chunks.
+    /// Number of events in packed chunks.
     pub packed: u64,
-    /// Events with a node that was not known before them.
+    /// Number of events whose node was not defined before them.
     pub unknown_nodes: u64,
-    /// Events older than the pass before the one that they stand in.
+    /// Number of events older than the pass before the one that they follow.
     pub late: u64,
 }
 
@@ -355,7 +355,7 @@ impl Recording {
         assert_eq!((count, at), (e.count, e.bytes.len()));
     }
 
-    /// Depth of the stack of each event that has one, of the thread with this serial.
+    /// Returns the depths of the stacks of a thread's events.
     pub fn depths(&self, serial: u32) -> impl Iterator<Item = u32> + '_ {
         self.events[&serial].iter().filter_map(|e| {
             let (Event::Alloc { node, .. }
@@ -374,7 +374,7 @@ impl Recording {
         self.events.entry(thread).or_default().push(event);
     }
 
-    /// Code address ids of a node's stack, from the root in.
+    /// Returns the code address IDs of a node's stack, from the root inwards.
     pub fn stack(&self, mut node: u32) -> Vec<u32> {
         let mut all = Vec::new();
         while node != 0 {
@@ -408,7 +408,7 @@ pub fn start(path: &Path) -> File {
     start_of(path, std::process::id())
 }
 
-/// The beginning of a recording of process `pid`.
+/// Creates a recording of process `pid` and writes its beginning.
 pub fn start_of(path: &Path, pid: u32) -> File {
     let mut file = prof_collect::create_recording(path).expect("create");
     let since = std::time::UNIX_EPOCH.elapsed().expect("a clock after 1970");
