@@ -1,5 +1,5 @@
-//! Allocators that are not libc's: linked into the executable under several names, the program's own
-//! operator new, and functions that the user names.
+//! Allocators other than libc's: linked into the executable under several names, the program's own operator new, and
+//! functions that the user names.
 
 mod common;
 
@@ -10,7 +10,7 @@ use std::process::Command;
 
 const LIBRARIES: &str = "/usr/lib/x86_64-linux-gnu";
 
-/// Records one "go".
+/// Records one "go" of a program.
 #[track_caller]
 fn recorded(program: &Path, options: &[&str]) -> Report {
     let scene = Scene::new("allocator");
@@ -22,13 +22,13 @@ fn recorded(program: &Path, options: &[&str]) -> Report {
     scene.finished(&recording)
 }
 
-/// The functions that a report says were hooked.
+/// Returns the functions that a report lists as hooked.
 fn hooked(r: &Report) -> Vec<&str> {
     let list = r.at("/recording/hooks").as_array().expect("a list");
     list.iter().filter_map(|h| h["function"].as_str()).collect()
 }
 
-/// A static library with other names for its functions.
+/// Makes a copy of a static library in which functions have a prefix.
 fn renamed(library: &Path, prefix: &str, names: &[&str]) -> PathBuf {
     let to = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{prefix}allocator.a"));
     let mut command = Command::new("objcopy");
@@ -50,7 +50,7 @@ fn assert_usual(r: &Report) {
 
 #[track_caller]
 fn assert_own_interface(r: &Report) {
-    // Two of five were given back, one was exchanged, one is smaller now.
+    // Two of five blocks were freed, one was replaced, one is smaller now.
     r.marked("linked.c", "linked_mallocx").assert_live(1, 64);
     r.marked("linked.c", "linked_rallocx").assert_live(1, 3000);
     r.marked("linked.c", "linked_xallocx").assert_live(1, 60);
@@ -117,7 +117,7 @@ fn jemalloc_in_the_executable() {
     }
 }
 
-/// `--obj` and `--symbols-prefix` leave the others out.
+/// Checks that `--obj` and `--symbols-prefix` leave the other functions out.
 fn only_the_chosen(program: &Path) {
     let name = program.file_name().and_then(|n| n.to_str()).expect("UTF-8");
     let r = recorded(program, &["--symbols-prefix", "je_", "--obj", name]);
@@ -128,9 +128,9 @@ fn only_the_chosen(program: &Path) {
     assert_eq!(r.groups().filter(|g| g.number("live_bytes") == 200).count(), 0);
 }
 
-/// linked.c with a static library.
+/// Builds linked.c with a static library.
 fn linked(flags: &[&str], library: &str) -> PathBuf {
-    // A library stands behind the source, and the compiler's other arguments before it.
+    // A library must follow the source, but the compiler's other arguments precede it.
     let wrap = format!(
         "-Wl,--whole-archive,{library},--no-whole-archive,--no-as-needed,-lstdc++,-lm,--as-needed"
     );
@@ -170,14 +170,14 @@ fn functions_that_the_user_names() {
     for f in ["pool_get", "pool_grow", "pool_put", "bump", "malloc"] {
         assert!(hooked(&r).contains(&f), "{f}: {:?}", hooked(&r));
     }
-    // The slab that the pool takes from malloc is not counted beside the blocks in it.
+    // The slab that the pool takes from malloc does not count besides the blocks in it.
     let pool: Vec<_> = r.asked_by("from_pool");
     assert_eq!(pool.len(), 1, "{}", r.askers());
     r.marked("pool.c", "from_pool").assert_live(3, 300);
     r.marked("pool.c", "grown").assert_live(1, 300);
     r.marked("pool.c", "bumped").assert_live(3, 72);
     r.marked("pool.c", "pool_usual").assert_live(1, 77);
-    // The same from the start.
+    // The same from the start of the program, by `prof run`.
     let scene = Scene::new("named-run");
     let mut command = Command::new("sh");
     command.arg("-c").arg("printf 'go\\nquit\\n' | \"$0\" run -o r.prof \"$@\"");
@@ -235,12 +235,12 @@ fn wrong_names_are_refused_before_anything_is_touched() {
     target.quit();
 }
 
-/// `operator new(size_t)`, by the width of that.
+/// Mangled name of `operator new(size_t)`, which depends on the width of size_t.
 const OPERATOR_NEW: &str = if cfg!(target_pointer_width = "64") { "_Znwm" } else { "_Znwj" };
 
 #[test]
 fn a_program_s_own_operator_new() {
-    // As programs export it, so that libstdc++'s nothrow form leads to it.
+    // Exported, as programs usually do, so that libstdc++'s nothrow form calls it.
     let program = program_with("own_new.cpp", &["-O1"]);
     let scene = Scene::new("own-new");
     let mut target = Target::start(&program, &[]);
@@ -261,7 +261,7 @@ fn a_program_s_own_operator_new() {
     r.marked("own_new.cpp", "own_new").assert_live(6, 6 * 56);
     assert!(hooked(&r).contains(&OPERATOR_NEW), "{:?}", hooked(&r));
 
-    // Bound within the executable, nothing else leads to it: it is said not to be hooked.
+    // Bound within the executable, where nothing else calls it: prof must say that it is not hooked.
     let flags = ["-O1", "-static-libstdc++", "-Wl,--exclude-libs,ALL", "-fvisibility=hidden"];
     let Ok(program) = compile("c++", "own_new.cpp", &flags) else {
         panic!("{} does not compile with {flags:?}", sources().join("own_new.cpp").display());
@@ -275,7 +275,7 @@ fn a_program_s_own_operator_new() {
     listed(&scene.finished(&recording));
 }
 
-/// A free that ends in libc's with the same block: only the count of frees shows it.
+/// A free that ends in libc's free of the same block: only the number of frees shows it.
 #[test]
 fn frees_that_end_in_another_library_count_once() {
     let mut preload = vec![program_with("wraps.c", &["-O1", "-shared", "-fPIC"])];
@@ -307,7 +307,7 @@ fn frees_that_end_in_another_library_count_once() {
     }
 }
 
-/// A Rust program, stripped of debug information, with an allocator of which only what Rust calls is kept.
+/// Builds a Rust program without debug information, of whose allocator only the functions that Rust calls are linked.
 #[track_caller]
 fn rust_program(scene: &Scene, interface: &str, library: Option<&Path>) -> PathBuf {
     let program = scene.path(&format!("rust_{interface}"));
@@ -330,7 +330,7 @@ fn assert_rust(program: &Path, wanted: &[&str]) {
     assert!(!names.iter().any(|n| n.ends_with("_free")), "the linker has kept a free: {names:?}");
     r.assert_sound();
     let bytes = r.total("live_bytes");
-    // Beside these the program and its standard library keep some small blocks.
+    // The program and its standard library keep some small blocks besides these.
     let kept = 250 * 128 + 100_000 + 3000 + 8192;
     assert!((kept..kept + 4096).contains(&bytes), "{bytes} of {kept}");
     assert!(r.total("allocations") >= 503 && r.total("frees") >= 250, "{:#}", r.brief());
@@ -344,7 +344,7 @@ fn rust_programs_of_whose_allocator_the_linker_keeps_no_free() {
         return skip(TEST, "needs libjemalloc-dev, objcopy and rustc");
     }
     let scene = Scene::new("rust-allocators");
-    // tikv-jemallocator's prefix; the functions that Rust does not call have names that nobody looks for.
+    // tikv-jemallocator's prefix; functions that Rust does not call get names that prof does not look for.
     let called = renamed(&library, "_rjem_", &["mallocx", "rallocx", "sdallocx"]);
     let rest = ["malloc", "calloc", "realloc", "free", "dallocx", "xallocx", "mallctl"];
     let more = ["posix_memalign", "aligned_alloc", "memalign", "valloc", "nallocx", "sallocx"];

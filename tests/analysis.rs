@@ -1,5 +1,5 @@
-//! The commands on recordings, end to end: verdicts on leaks, limits, comparisons, exports that are
-//! read by the tools they are for, and figures beside heaptrack's.
+//! The commands on recordings, end to end: verdicts on leaks, limits, comparisons, exports read by the tools they are
+//! for, and figures compared with heaptrack's.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn record(scene: &Scene, source: &str, args: &[&str]) -> String {
     "r.prof".into()
 }
 
-/// Runs a command of prof on the recording, for its JSON.
+/// Runs a command of prof on the recording, and returns its JSON.
 #[track_caller]
 fn json(scene: &Scene, args: &[&str]) -> Value {
     let out = scene.prof(&[args, &["--format", "json"]].concat());
@@ -31,7 +31,7 @@ fn tool(scene: &Scene, name: &str, args: &[&str]) -> Output {
     scene.run(c).ok(name)
 }
 
-/// The first frame in a source.
+/// Returns the line of the first frame in a source.
 fn line(stack: &Value, source: &str) -> u64 {
     let frames = stack["frames"].as_array().expect("frames");
     let here = |f: &&Value| f["file"].as_str().is_some_and(|p| p.ends_with(source));
@@ -75,7 +75,7 @@ fn every_kind_of_leak_gets_its_verdict() {
     }
     let out = scene.prof(&["leaks", &file, "--fail-if", "nonsense"]);
     assert!(out.code == 2 && out.stderr.contains("growing > 1MiB/h"), "{out:#?}");
-    // The filters hold here as well.
+    // Filters apply here as well.
     let found = json(&scene, &["leaks", &file, "--function", "^bounded$"]);
     assert_eq!(found["stacks"].as_array().map(Vec::len), Some(1), "{found:#}");
 }
@@ -164,7 +164,7 @@ fn recordings_of_two_runs_are_compared_by_stack() {
     assert_eq!(d["total"]["live_bytes"], d["after"]["totals"]["live_bytes"], "{d:#}");
 }
 
-/// A number in the line of a tool's output that contains `name`.
+/// Returns the number in the line of a tool's output that begins with `name`.
 #[track_caller]
 fn figure(out: &Output, name: &str) -> f64 {
     let line = out.stdout.lines().find(|l| l.starts_with(name));
@@ -179,7 +179,7 @@ fn figure(out: &Output, name: &str) -> f64 {
     text[..digits].parse::<f64>().unwrap_or_else(|e| panic!("{line}: {e}")) * unit
 }
 
-/// heaptrack prints three digits.
+/// Compares numbers up to heaptrack's precision of three digits.
 #[track_caller]
 fn close(got: f64, want: u64) {
     assert!((got - want as f64).abs() <= want as f64 * 0.006 + 10.0, "{got} is not {want}");
@@ -203,18 +203,18 @@ fn heaptrack_reads_the_export_and_counts_the_same_itself() {
     close(figure(&ours, "peak heap memory consumption"), number("peak_bytes"));
     close(figure(&ours, "total memory leaked"), number("live_bytes"));
     assert!(ours.stdout.contains("large") && ours.stdout.contains("figures.c"), "{ours:#?}");
-    // And heaptrack's own recording of the program.
+    // Compare with heaptrack's own recording of the program.
     let mut c = Command::new("heaptrack");
     c.args(["-o", "own"]).arg(program("figures.c"));
     scene.run(c).ok("heaptrack");
     let own = std::fs::read_dir(&scene.dir).expect("a folder").flatten().map(|e| e.path());
     let own = own.filter(|p| p.to_string_lossy().contains("/own.")).max().expect("a recording");
     let theirs = tool(&scene, "heaptrack_print", &["-f", own.to_str().expect("UTF-8")]);
-    // heaptrack's library brings libstdc++ along, which takes this much at its start.
+    // heaptrack's library loads libstdc++, which allocates this much at its start.
     const POOL: f64 = 72_704.0;
     for (name, most, pool) in [
         ("calls to allocation functions", 2.0, 0.0),
-        // Blocks of one stack and size are one to heaptrack, which takes some for temporary.
+        // heaptrack does not distinguish blocks of one stack and size, and takes some for temporary.
         ("temporary memory allocations", 4.0, 0.0),
         ("peak heap memory consumption", 1100.0, POOL),
         ("total memory leaked", 1100.0, 0.0),

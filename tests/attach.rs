@@ -1,5 +1,5 @@
-//! `prof attach`, `detach` and `report` on programs of known behaviour: every count, size and peak
-//! exact, the exact function, file and line of each stack, and the JSON contract.
+//! `prof attach`, `detach` and `report` on programs of known behaviour: every count, size and peak must be exact, each
+//! stack must have its function, file and line, and the JSON must keep its contract.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::{Report, Scene, Target};
 use serde_json::Value;
 use std::collections::HashMap;
 
-/// Records one "go" of a program; returns what it printed, and the report.
+/// Records commands of a program; returns its last answer, and the report.
 #[track_caller]
 fn recorded(scene: &Scene, source: &str, commands: &[&str]) -> (String, Report) {
     let mut target = Target::start(&program(source), &[]);
@@ -22,7 +22,7 @@ fn recorded(scene: &Scene, source: &str, commands: &[&str]) -> (String, Report) 
     (answer, scene.finished(&recording))
 }
 
-/// The `name=number` pairs of a line.
+/// Parses the `name=number` pairs of a line.
 fn pairs(line: &str) -> HashMap<&str, u64> {
     line.split(' ')
         .filter_map(|w| w.split_once('='))
@@ -49,7 +49,7 @@ fn every_count_and_size_is_exact() {
     }
     assert_eq!(r.number("/recording/unknown_frees"), 0);
     assert_eq!(r.number("/recording/truncated_stacks"), 0);
-    // realloc(p, 0) gives back a block that was handed out just before; the 14 reallocations go on with theirs.
+    // realloc(p, 0) frees a block that was just allocated; the 14 reallocations go on with theirs.
     assert_eq!(r.total("temporary"), 1, "{:#}", r.brief());
 }
 
@@ -57,7 +57,7 @@ fn every_count_and_size_is_exact() {
 fn every_stack_has_its_function_file_and_line() {
     let scene = Scene::new("stacks");
     let (_, r) = recorded(&scene, "counts.c", &["go"]);
-    // marker, function, blocks alive, bytes alive, bytes ever allocated here
+    // marker, function, live blocks, live bytes, bytes ever allocated here
     let expected = [
         ("plain", "plain", 500, 50_000, 100_000),
         ("zeroed", "zeroed", 7, 2_100, 2_100),
@@ -203,7 +203,7 @@ fn the_json_has_every_field_of_the_contract() {
     }
 }
 
-/// The digits of a text, without separators of thousands.
+/// Returns whether a text contains a number, with or without separators of thousands.
 fn mentions(text: &str, number: u64) -> bool {
     let plain = text.replace([',', '_', '\''], "");
     let digits = number.to_string();
@@ -290,7 +290,7 @@ fn the_default_names_are_as_documented() {
     assert!(ok, "{name} is not prof.COMM.PID.TIMESTAMP.prof");
     assert_eq!(recording.parent(), Some(scene.dir.as_path()), "not in the current folder");
     target.ask("alloc 11");
-    // by pid while it is recorded; the newest file of the folder without any name
+    // By PID while it is recorded; without any name the newest file of the folder.
     let args = ["report", &target.pid.to_string(), "--format", "json"].map(str::to_owned);
     let by_pid = Report::parse(&scene.prof(&args).ok("report PID").stdout);
     let by_default =

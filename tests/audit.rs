@@ -69,7 +69,7 @@ fn attach_and_detach_are_logged() {
     prof(&scene, path, &["detach", &pid, "--no-log"]).ok("detach");
     assert_eq!(line(), None, "--no-log");
 
-    // The collector's own detach.
+    // The collector detaches itself.
     prof(&scene, path, &["attach", &pid, "--duration", "1ms", "-o", "c.prof"]).ok("attach");
     assert!(line().expect("a line at the attach").contains("attached to"));
     let mut last = None;
@@ -79,7 +79,7 @@ fn attach_and_detach_are_logged() {
     });
     assert!(last.is_some_and(|l| l.contains("bytes as before")));
 
-    // Without anybody who listens: nothing is said of it, unless it is asked for.
+    // Without a logger this is silent, unless `-v` is given.
     drop(log);
     until("it is not recorded", || !scene.prof(&["status", &pid]).stderr.is_empty());
     let out = prof(&scene, path, &["attach", &pid, "-o", "d.prof"]).ok("attach");

@@ -1,5 +1,5 @@
-//! Every way to reach an allocator is recorded with the exact line that asked: the PLT, `-fno-plt`,
-//! function pointers, dlsym, libc's own calls, late libraries, operator new, other allocators.
+//! Every way to call an allocator is recorded with the exact line of the call: the PLT, `-fno-plt`, function pointers,
+//! dlsym, libc's own calls, late libraries, operator new, other allocators.
 
 mod common;
 
@@ -29,7 +29,7 @@ fn check_callers(r: &Report) {
     ] {
         r.marked("callers.c", marker).assert_live(1, bytes);
     }
-    // libc's own calls: the allocating frame is libc's, its caller ours
+    // libc's own calls: the allocating frame is libc's, its caller the program's
     for (function, bytes) in [("by_strdup", 1005), ("by_asprintf", 1007)] {
         let line = common::build::line_of("callers.c", function);
         let through = |f: &common::report::Frame<'_>| f.function() == function && f.line() == line;
@@ -59,9 +59,8 @@ fn check_callers(r: &Report) {
     assert_eq!(functions.last(), Some(&common::START), "{functions:?}");
 }
 
-/// Functions begin with what marks them as targets of indirect calls, and sign their return
-/// addresses where the processor can; on ARM they are ARM code, and not Thumb; on MIPS each call takes its
-/// address from a large table.
+/// Flags that protect code where the processor can: functions begin with a mark for targets of indirect calls, and sign
+/// their return addresses. On ARM they select ARM code instead of Thumb; on MIPS, calls through a large table.
 const PROTECTED: &str = if cfg!(target_arch = "aarch64") {
     "-mbranch-protection=standard"
 } else if cfg!(target_arch = "arm") {
@@ -109,7 +108,7 @@ fn operator_new_and_exceptions() {
     ] {
         r.marked("new_delete.cpp", marker).assert_live(count, bytes);
     }
-    // While an exception passes, each of its four destructors allocates once: 3 throws.
+    // While an exception is in flight, each of its four destructors allocates once, for 3 throws.
     let line = common::build::line_of("new_delete.cpp", "in_flight");
     let passing =
         |f: common::report::Frame<'_>| f.line() == line && f.file().ends_with("_delete.cpp");
@@ -123,7 +122,7 @@ fn operator_new_and_exceptions() {
         assert!(functions.contains(&"thrower") && functions.contains(&"catches"), "{functions:?}");
         assert_eq!(functions.last(), Some(&common::START), "{functions:?}");
     }
-    // Everything else of this kind was given back.
+    // Everything else of this kind was freed.
     assert_eq!(
         r.total("live_bytes"),
         2001 + 2002 + 2003 + 2004 + 192 + 12 * 2005,
@@ -133,7 +132,7 @@ fn operator_new_and_exceptions() {
     assert_eq!(r.total("live_count"), 17);
 }
 
-/// The library of another allocator, where Debian has it.
+/// Returns the library of another allocator, if it is installed where Debian has it.
 fn library(name: &str) -> Option<PathBuf> {
     [
         "/usr/lib/x86_64-linux-gnu",
@@ -163,7 +162,7 @@ fn under_allocator(name: &str) {
     target.quit();
     let r = scene.finished(&recording);
     assert_eq!(r.number("/recording/lost_events"), 0);
-    // The functions that every allocator has behave as under glibc.
+    // Functions that every allocator has behave as with glibc.
     for (marker, count, bytes) in [
         ("plain", 500, 50_000),
         ("zeroed", 7, 2_100),
@@ -199,7 +198,7 @@ fn under_mimalloc() {
     under_allocator("libmimalloc.so.2");
 }
 
-/// Programs that find their allocator another way: in themselves, or in musl's one library.
+/// Records a program whose allocator is found in another way: in the program itself, or in musl's only library.
 #[track_caller]
 fn recorded(name: &str, compiler: &str, flags: &[&str]) {
     if !common::build::has_compiler(compiler) {

@@ -1,4 +1,4 @@
-//! What prof adds to the memory of the target's cgroup is said, and fits into it.
+//! prof reports the memory that it adds to the target's cgroup, and refuses where that does not fit.
 
 mod common;
 
@@ -17,8 +17,8 @@ struct Group {
 }
 
 impl Group {
-    /// `None` where none may be made, as in most containers: what is worked out from the numbers in such files
-    /// is tested with files of its own in prof-inject.
+    /// Makes a cgroup; `None` where that is not allowed, as in most containers. prof-inject's own tests check the
+    /// computation with files of their own.
     fn new(name: &str) -> Option<Self> {
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
         let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -60,7 +60,7 @@ impl Group {
         fs::write(self.dir.join("cgroup.procs"), pid.to_string()).expect("moved");
     }
 
-    /// So much may be charged beside what is charged now.
+    /// Sets the limit such that this many more bytes can be charged.
     fn leave(&self, bytes: u64) {
         let used: u64 =
             fs::read_to_string(self.dir.join(self.used)).unwrap().trim().parse().unwrap();
@@ -74,7 +74,7 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // What has ended is in it for a moment yet.
+        // A process that has ended stays in the cgroup for a moment.
         for _ in 0..500 {
             if fs::remove_dir(&self.dir).is_ok() {
                 return;
@@ -143,7 +143,7 @@ fn beside_prof_in_one_cgroup_the_ring_is_as_large_as_there_is_room() {
     target.quit();
 }
 
-/// Its file in `/proc` names the topmost cgroup then, which has no limit.
+/// The file of such a process in `/proc` names the topmost cgroup, which has no limit.
 #[test]
 fn the_cgroup_of_a_process_whose_first_thread_has_ended_is_that_of_the_others() {
     let Some(group) = Group::new("leader") else { return };

@@ -1,5 +1,5 @@
-//! Children that are forked from a recorded process: those of a handler that has interrupted the hook, and
-//! those that outlive the recording with prof's jumps in them.
+//! Children forked from a recorded process: by a handler that has interrupted the hook, and children that outlive the
+//! recording with prof's jumps in them.
 
 mod common;
 
@@ -19,21 +19,21 @@ fn children_that_a_handler_forks_out_of_the_hook_live() {
         assert_eq!(numbers[1], 0, "{how}: {answer}");
         scene.detach(&target);
         if how == "fork" {
-            // What the children did is not in their parent's recording.
+            // The children's calls are not in their parent's recording.
             scene.report(&recording).assert_sound();
         }
     }
     target.quit();
 }
 
-/// The mappings of a process that are of no file and have no name.
+/// Returns the anonymous mappings of a process that have no name.
 fn nameless(pid: i32) -> Vec<String> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
     let short = |l: &str| l.split_whitespace().take(2).collect::<Vec<_>>().join(" ");
     maps.lines().filter(|l| l.split_whitespace().count() == 5).map(short).collect()
 }
 
-/// The bytes of libc's code in a process.
+/// Returns the bytes of libc's code in a process.
 fn text(pid: i32) -> Vec<(u64, Vec<u8>)> {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
     let mem = std::fs::File::open(format!("/proc/{pid}/mem")).expect("its memory");

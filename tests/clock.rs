@@ -1,4 +1,4 @@
-//! Times from the kernel, where the processor's counter can't be used: `PROF_CLOCK` chooses them.
+//! Times by the kernel, where the processor's counter can't be used: `PROF_CLOCK` chooses them.
 
 mod common;
 
@@ -6,7 +6,8 @@ use common::build::program;
 use common::{Scene, Target};
 use std::process::Command;
 
-/// The machine's own choice (in a virtual machine another one: `PROF_VM_APPEND=clocksource=hpet`), and the kernel's two.
+/// The machine's own choice (in a virtual machine another one: `PROF_VM_APPEND=clocksource=hpet`), and the kernel's two
+/// clocks.
 const CLOCKS: [&str; 3] = ["", "vdso", "syscall"];
 
 fn attach(scene: &Scene, target: &Target, clock: &str) -> std::path::PathBuf {
@@ -29,7 +30,7 @@ fn threads_are_in_order_by_either_clock_of_the_kernel() {
         target.quit();
         let r = scene.finished(&recording);
         r.assert_sound();
-        // Blocks that were handed over would be freed before they are allocated.
+        // With a wrong clock, blocks passed to another thread would be freed before they are allocated.
         assert_eq!(r.number("/recording/unknown_frees"), 0, "{clock}: {:#}", r.brief());
         let group = r.marked("handed.c", "handed_block");
         assert_eq!(group.number("allocations"), ROUNDS * THREADS, "{clock}");
@@ -47,7 +48,7 @@ fn no_clock_makes_system_calls_under_a_filter() {
         let mut target = Target::start(&program("late_filter.c"), &[]);
         let recording = attach(&scene, &target, clock);
         target.ask("thread");
-        // It kills for clock_gettime, too.
+        // The filter kills for clock_gettime, too.
         target.ask("prctl");
         target.ask("thread");
         target.ask("thread");
@@ -61,7 +62,7 @@ fn no_clock_makes_system_calls_under_a_filter() {
     }
 }
 
-/// Elsewhere than on AMD64 no kernel knows of it, or only the latest.
+/// On other architectures no kernel has this setting, or only the latest.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn who_may_not_read_the_counter_is_recorded_without_it() {
@@ -75,7 +76,7 @@ fn who_may_not_read_the_counter_is_recorded_without_it() {
             target.ask(how);
         }
         target.ask("alloc");
-        // The time goes on, if only as the collector sees it.
+        // Time continues, but only as the collector updates it.
         scene.prof(&["pause", &target.pid.to_string()]).ok("prof pause");
         scene.prof(&["resume", &target.pid.to_string()]).ok("prof resume");
         target.ask("alloc");

@@ -1,5 +1,5 @@
-//! Programs whose garbage collector stops threads by signals, and finds what is live by their stack
-//! pointers: the hook does not show it a stack of its own.
+//! Programs whose garbage collector stops threads by signals, and finds live objects from their stack pointers: the
+//! hook must not show it a stack of its own.
 
 // The virtual machines of the other architectures have no libgc.
 #![cfg(target_arch = "x86_64")]
@@ -9,10 +9,10 @@ mod common;
 use common::build::compile;
 use common::{Scene, Target, skip};
 
-/// 100,000 of them take minutes: `PROF_TEST_COLLECTIONS` says how many.
+/// Number of collections; 100,000 take minutes: `PROF_TEST_COLLECTIONS` sets it.
 const COLLECTIONS: u32 = 1000;
 
-/// The program, under a seccomp filter from its start if that is wanted.
+/// Starts the program, under a seccomp filter if one is given.
 fn start(test: &str, under: Option<&str>) -> Option<Target> {
     let program = match compile("cc", "boehm.c", &["-O1", "-Wl,--no-as-needed", "-lgc"]) {
         Ok(program) => program,
@@ -35,7 +35,7 @@ fn collect(target: &mut Target, times: u32) {
 fn what_a_collector_finds_on_stacks_lives() {
     let wanted = std::env::var("PROF_TEST_COLLECTIONS").ok().and_then(|n| n.parse().ok());
     let all = wanted.unwrap_or(COLLECTIONS);
-    // A filter that is known lets signals be blocked.
+    // Under a filter that prof has read, the hook may block signals.
     for under in [None, Some("default")] {
         if under.is_some() && !nix::unistd::geteuid().is_root() {
             return skip("collected", "reading a filter takes CAP_SYS_ADMIN");
@@ -43,7 +43,7 @@ fn what_a_collector_finds_on_stacks_lives() {
         let scene = Scene::new("collected");
         let Some(mut target) = start("collected", under) else { return };
         let recording = scene.attach(&target);
-        // In parts, each of which answers in time on a machine with more to do.
+        // In parts that are answered in time on a busy machine.
         for _ in 0..all.div_ceil(100) {
             collect(&mut target, 100);
         }
@@ -51,7 +51,7 @@ fn what_a_collector_finds_on_stacks_lives() {
         collect(&mut target, 10);
         target.quit();
         if wanted.is_some() {
-            // A report on so much takes longer than a test may.
+            // A report on that much takes too long for a test.
             continue;
         }
         let r = scene.finished(&recording);
@@ -63,7 +63,7 @@ fn what_a_collector_finds_on_stacks_lives() {
     }
 }
 
-/// Of a filter that comes later nothing is known: stacks are cut rather than shown to the collector.
+/// A filter that is installed later is not known: stacks are cut rather than shown to the garbage collector.
 #[test]
 fn what_a_collector_finds_on_stacks_lives_when_a_filter_comes() {
     let scene = Scene::new("collected-later");

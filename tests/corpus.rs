@@ -1,5 +1,5 @@
-//! The corpora of the fuzz targets (tests/fuzz), run once over each input: what fuzzing has found, and the
-//! inputs that lead furthest, stay found.
+//! Runs the fuzz targets (tests/fuzz) once over each input of their corpora, so that what fuzzing has found stays
+//! mended.
 
 #[path = "fuzz/src/lib.rs"]
 mod fuzz;
@@ -17,7 +17,7 @@ fn every_input_comes_to_an_end() {
         files.sort();
         assert!(!files.is_empty(), "{name} has no corpus");
         for file in &files {
-            // Shown if it fails.
+            // The output shows the input if it fails.
             println!("{}", file.display());
             target(&std::fs::read(file).expect("input"));
         }

@@ -1,5 +1,5 @@
-//! The target's descriptors while prof comes and goes: no number of its own is closed or given late, no file of
-//! its own is changed, and no child gets anything of prof's.
+//! The target's descriptors during attaches and detaches: no number of its own is closed or delayed, no file of its own
+//! is changed, and no child inherits anything of prof's.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::build::program;
 use common::snapshot::Snapshot;
 use common::{Scene, Target};
 
-/// Attaches and detaches so many times.
+/// Attaches and detaches this many times.
 fn cycles(scene: &Scene, target: &Target, count: usize) {
     for i in 0..count {
         let file = scene.path(&format!("cycle{i}.prof"));
@@ -17,7 +17,7 @@ fn cycles(scene: &Scene, target: &Target, count: usize) {
     }
 }
 
-/// The answer to "count": how often something was wrong, and of how many rounds.
+/// Parses the answer to "count": the number of errors, and of rounds.
 fn count(target: &mut Target) -> (u64, u64) {
     let answer = target.ask("count");
     let words: Vec<&str> = answer.split(' ').collect();
@@ -44,7 +44,7 @@ fn files_of_a_target_that_closes_all_descriptors_stay_as_they_are() {
     target.quit();
 }
 
-/// Such a process is not stopped: what it has put in the place of prof's memory must be seen.
+/// Such a process is not stopped: prof must notice what it has put in the place of prof's memory.
 #[test]
 fn files_of_a_process_that_shares_the_descriptors_stay_as_they_are() {
     let scene = Scene::new("shares");

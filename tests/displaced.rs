@@ -1,5 +1,4 @@
-//! Recordings that somebody deletes or moves while they are being written: it is said, and what was written is
-//! saved.
+//! Recordings that are deleted or moved while they are being written: prof reports it, and saves what was written.
 
 mod common;
 
@@ -8,14 +7,14 @@ use common::{Scene, Target, until, writers};
 use std::fs;
 use std::path::Path;
 
-/// Records a hundred allocations to a file in a folder of its own.
+/// Records a hundred allocations to a file in a new folder.
 fn record(scene: &Scene, target: &mut Target) {
     fs::create_dir(scene.path("gone")).expect("folder");
     scene.attach_with(target, &["-o", "gone/a.prof"]);
     target.ask("alloc 100");
 }
 
-/// What `prof status` says, which must not call all well.
+/// Returns the output of `prof status`, which must not report success.
 fn status(scene: &Scene, target: &Target) -> String {
     let out = scene.prof(&["status", &target.pid.to_string()]);
     assert_eq!(out.code, 1, "{out:?}");
@@ -23,7 +22,7 @@ fn status(scene: &Scene, target: &Target) -> String {
     out.stdout
 }
 
-/// Detaches, which must not call all well; the path that it prints.
+/// Detaches, which must not report success; returns the path that it prints.
 #[track_caller]
 fn detach(scene: &Scene, target: &Target, says: &str) -> String {
     let out = scene.prof(&["detach", &target.pid.to_string()]);
@@ -34,7 +33,7 @@ fn detach(scene: &Scene, target: &Target, says: &str) -> String {
     out.stdout.trim().into()
 }
 
-/// Everything is in a recording.
+/// Checks that everything is in a recording.
 #[track_caller]
 fn assert_complete(scene: &Scene, file: &Path, allocations: u64) {
     assert_eq!(scene.finished(file).total("allocations"), allocations);
@@ -49,7 +48,7 @@ fn a_deleted_folder() {
     target.ask("alloc 100");
     assert!(status(&scene, &target).contains("deleted"));
     let path = detach(&scene, &target, "saved it as");
-    // In the folder where prof was called.
+    // It is saved in the folder where prof was called.
     assert_eq!(Path::new(&path), scene.path("a.prof").canonicalize().expect("it is there"));
     assert_complete(&scene, Path::new(&path), 200);
     target.quit();

@@ -1,5 +1,5 @@
-//! What has become of a recording whose process is gone, runs another program, or was detached from because the
-//! recording could not be written: `prof status` and `prof detach` say where it is and why it ended.
+//! Recordings whose process is gone, runs another program, or was detached from because the recording could not be
+//! written: `prof status` and `prof detach` say where the recording is and why it ended.
 
 mod common;
 
@@ -9,13 +9,13 @@ use nix::sys::signal::Signal;
 use serde_json::Value;
 use std::path::Path;
 
-/// What the two commands say, when the recording has ended.
+/// Returns the outputs of the two commands after the recording has ended.
 #[track_caller]
 fn said(scene: &Scene, pid: i32, recording: &Path) -> [Output; 2] {
     until("the collector lets go of the recording", || writers(recording).is_empty());
     let pid = pid.to_string();
     let mut all = [Vec::new(), Vec::new()];
-    // The collector notes its end last.
+    // The collector writes the note of the end last.
     until("the end is noted", || {
         all = ["status", "detach"].map(|c| vec![scene.prof(&[c, &pid])]);
         !all.iter().flatten().any(|o| o.stderr.contains("still writing"))
@@ -30,7 +30,7 @@ fn said(scene: &Scene, pid: i32, recording: &Path) -> [Output; 2] {
     said
 }
 
-/// Whether both say one of these.
+/// Checks that both outputs contain one of these texts.
 #[track_caller]
 fn assert_why(said: &[Output; 2], why: &[&str]) {
     for out in said {
@@ -46,7 +46,7 @@ fn of_a_process_that_has_ended() {
     target.ask("alloc 25");
     target.quit();
     let out = said(&scene, target.pid, &recording);
-    // How, the kernel says only as long as the parent has not asked.
+    // The kernel tells how it ended only until the parent has waited for it.
     assert_why(&out, &["the process has exited", "the process has ended"]);
     let pid = target.pid.to_string();
     let json = scene.prof(&["status", &pid, "--format", "json"]);
@@ -71,7 +71,7 @@ fn of_a_process_that_runs_another_program() {
     target.expect("second life");
     let out = said(&scene, target.pid, &recording);
     assert_why(&out, &["the process has run another program in its place (exec)"]);
-    // It is not the new recording's.
+    // The note must not be taken for the new recording's.
     scene.attach_with(&target, &["-o", "second.prof"]);
     let status = scene.prof(&["status", &target.pid.to_string()]).ok("prof status");
     assert!(!status.stderr.contains("ended"), "{status:#?}");
@@ -88,7 +88,7 @@ fn of_a_file_that_can_grow_no_more() {
     let recording = scene.attach(&target);
     let limit = libc::rlimit { rlim_cur: 256 << 10, rlim_max: 256 << 10 };
     let collector = writers(&recording)[0];
-    // SAFETY: reads the limit.
+    // SAFETY: the call reads `limit`, and the pointer for the old limit may be null.
     let set = unsafe { libc::prlimit(collector, libc::RLIMIT_FSIZE, &limit, std::ptr::null_mut()) };
     assert_eq!(set, 0);
     let out = said(&scene, target.pid, &recording);

@@ -1,5 +1,5 @@
-//! The exports that stand for themselves (the page, Firefox's profile, Parquet, calls to be made again), and
-//! what is in a recording.
+//! The exports without a tool of their own to check them (the page, Firefox's profile, Parquet, calls to replay), and
+//! the contents of a recording.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn record(scene: &Scene, source: &str, options: &[&str]) -> String {
     "r.prof".into()
 }
 
-/// The functions of `figures.c`, and what is live of them.
+/// The functions of `figures.c`, and their live bytes.
 const ONLY: [&str; 2] = ["--function", "^(small|large|moved|brief)$"];
 const LIVE: u64 = 54 * 24 + 10 * 5000 + 640;
 
@@ -68,7 +68,7 @@ fn info_says_what_is_in_the_file() {
     assert!(none.code == 2 && none.stderr.contains("not a recording"), "{none:#?}");
 }
 
-/// The rows of a table of a Firefox profile: as many in each column as it says.
+/// Returns the number of rows in a table of a Firefox profile; each column must have that many.
 #[track_caller]
 fn rows(table: &Value, name: &str) -> u64 {
     let n = table["length"].as_u64().expect("a length");
@@ -80,7 +80,7 @@ fn rows(table: &Value, name: &str) -> u64 {
     n
 }
 
-/// Numbers of a column that may be null or -1 for none, all below `limit`.
+/// Returns the numbers of a column, null or -1 meaning none, all of which must be below `limit`.
 #[track_caller]
 fn below(table: &Value, column: &str, limit: u64) -> Vec<Option<u64>> {
     let values = table[column].as_array().unwrap_or_else(|| panic!("no {column}"));
@@ -108,7 +108,7 @@ fn firefox_profiles_are_as_their_format_says() {
     count("markers");
     count("nativeSymbols");
     let prefixes = below(&t["stackTable"], "prefix", stacks);
-    // A prefix stands before what it is the prefix of.
+    // A prefix precedes the stacks that it is the prefix of.
     assert!(prefixes.iter().enumerate().all(|(i, p)| p.is_none_or(|p| p < i as u64)));
     assert!(below(&t["stackTable"], "frame", frames).iter().all(Option::is_some));
     assert!(below(&t["frameTable"], "func", functions).iter().all(Option::is_some));
@@ -155,7 +155,7 @@ fn every_format_of_one_number_takes_every_cost() {
             "speedscope" => all(&json()["profiles"][0]["weights"]),
             "firefox" => all(&json()["threads"][0]["samples"]["weight"]),
             _ => {
-                // In the title of the graph's outermost frame.
+                // The sum is in the title of the graph's outermost frame.
                 let unit =
                     if cost == "allocations" || cost == "temporary" { "blocks" } else { "bytes" };
                 let at = text.find("<title>all (").expect("a graph") + "<title>all (".len();
@@ -206,7 +206,7 @@ fn samples_say_that_they_are_samples() {
     assert!(refused.code == 1 && refused.stderr.contains("parquet"), "{refused:#?}");
     let page = std::fs::read_to_string(scene.path(&export(&scene, "html", &[]))).expect("HTML");
     assert!(page.contains("\"sample_bytes\":1024"));
-    // And all blocks weigh 1.
+    // Without sampling all blocks have the weight 1.
     std::fs::remove_file(scene.path("r.prof")).expect("removed");
     record(&scene, "figures.c", &[]);
     let args = ["export", "csv", "r.prof"];
@@ -224,7 +224,7 @@ fn calls_are_made_again() {
         serde_json::from_str::<Value>(&out.ok("prof replay").stdout).expect("JSON")
     };
     let r = run(&[]);
-    // The blocks that are not temporary and freed: 46 small ones.
+    // The blocks that are not temporary, and the freed ones: 46 small ones.
     assert_eq!(r["calls"].as_u64(), Some(100 + 46 + 10 + 1 + 5 + 50 + 50), "{r:#}");
     assert_eq!((r["failed"].as_u64(), r["slots"].as_u64() >= Some(65)), (Some(0), true));
     assert!(r["peak_bytes"].as_u64() >= Some(LIVE) && r["time_ns"].as_u64() > Some(0), "{r:#}");
@@ -241,7 +241,7 @@ fn calls_are_made_again() {
         let out = scene.prof(&["replay", file]);
         assert!(out.code == 2 && out.stderr.contains(part), "{file}: {out:#?}");
     }
-    // More than there is memory for: one call of 2^50 bytes, and the sums.
+    // A file that asks for more memory than there is: one call of 2^50 bytes, and the sums.
     let big = [0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x02];
     let hostile = [&b"PROFRPL\n\x01\0\0\0"[..], &[1], &big, &[0, 1, 1], &big].concat();
     std::fs::write(scene.path("hostile"), hostile).expect("written");
@@ -273,7 +273,7 @@ fn parquet_is_read_by_duckdb() {
     let python = std::env::var("PROF_TESTS_PYTHON").unwrap_or_else(|_| "python3".into());
     let with = Command::new(&python).args(["-c", "import duckdb"]).output();
     if !with.is_ok_and(|o| o.status.success()) {
-        // analyze/tests/parquet.rs reads such files by the crate's own reader.
+        // analyze/tests/parquet.rs reads such files with the crate's own reader.
         return eprintln!("skipped: {NAME}: no duckdb (pip install duckdb; PROF_TESTS_PYTHON=...)");
     }
     let ask = format!(
@@ -289,7 +289,7 @@ fn parquet_is_read_by_duckdb() {
     assert_eq!(out.stdout, format!("166 {allocated} 101 2 166.0\n50000\n"), "{out:#?}");
 }
 
-/// The data in a page.
+/// Returns the data in a page.
 fn page_data(scene: &Scene, name: &str) -> Value {
     let page = std::fs::read_to_string(scene.path(name)).expect("HTML");
     let data = page.split("id=\"data\">\n").nth(1).and_then(|p| p.split("</script>").next());
@@ -312,7 +312,7 @@ fn the_page_runs_and_draws() {
     let stacks = data["stacks"].as_array().expect("stacks");
     let sum = |cost: usize| stacks.iter().filter_map(|s| s["costs"][cost].as_u64()).sum::<u64>();
     assert_eq!((sum(0), sum(3), sum(4)), (LIVE, 166, 50));
-    // What is live at the end has a column of its own where another moment is shown.
+    // Live bytes at the end have a column of their own if another moment is shown.
     let last = |data: &Value| {
         data["costs"].as_array().and_then(|c| c.last()?["name"].as_str().map(str::to_owned))
     };
@@ -331,7 +331,7 @@ fn the_page_runs_and_draws() {
     if !installed("node") {
         return skip(NAME, "node is not installed");
     }
-    // The pure half of the script: the tree of the whole adds up, and a search finds what it should.
+    // The part of the script that does not touch the document: the tree adds up, and a search finds the right frames.
     let check = "\
         const page = require('fs').readFileSync(process.argv[1], 'utf8');\n\
         const script = page.split('\"use strict\";')[1].split('</script>')[0];\n\
@@ -350,7 +350,7 @@ fn the_page_runs_and_draws() {
         format!("{LIVE} {LIVE} {LIVE} true 50000 50.7 KiB 1m 01s brief,large,moved,moved,small\n");
     assert_eq!(out.stdout, want, "{out:#?}");
     if !installed("chromium") {
-        // node has run what can go wrong.
+        // node has run the code that can go wrong.
         return eprintln!("skipped: the drawing of {NAME}: chromium is not installed");
     }
     let path = format!("file://{}", scene.path(&name).display());
@@ -380,7 +380,7 @@ fn both_versions_of_json_say_the_same() {
     };
     let rows = second["allocations"].as_array().expect("rows").iter().map(object).map(numbers);
     let wanted = first["allocations"].as_array().expect("rows").iter().cloned().map(numbers);
-    // Live blocks are in no order.
+    // Live blocks are in no particular order.
     let sorted = |mut rows: Vec<Value>| {
         rows.sort_by_key(|r| (r["allocated_at_ns"].as_u64(), r["address"].as_u64()));
         rows
@@ -403,7 +403,7 @@ fn both_versions_of_json_say_the_same() {
 fn names_of_files_say_how_they_are_compressed() {
     let scene = Scene::new("packed");
     record(&scene, "figures.c", &[]);
-    // Live blocks are in no order.
+    // Live blocks are in no particular order.
     let lines = |text: &str| {
         let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
         lines.sort_unstable();
@@ -423,7 +423,7 @@ fn names_of_files_say_how_they_are_compressed() {
     assert_eq!(read("mine"), "mine");
     scene.prof(&["export", "csv", "r.prof", "-o", "mine", "--force"]).ok("prof export --force");
     assert_eq!(lines(&read("mine")), plain);
-    // The recording is not replaced by what is made of it, whatever it is called.
+    // An export does not replace its recording, under whatever name.
     let recording = std::fs::read(scene.path("r.prof")).expect("a recording");
     std::os::unix::fs::symlink("r.prof", scene.path("also")).expect("a link");
     for name in ["r.prof", "./r.prof", "also"] {
@@ -431,7 +431,7 @@ fn names_of_files_say_how_they_are_compressed() {
         assert!(out.code == 2 && out.stderr.contains("is the recording itself"), "{out:#?}");
     }
     assert_eq!(std::fs::read(scene.path("r.prof")).expect("a recording"), recording);
-    // A failed export leaves nothing behind, and the file as it was.
+    // A failed export leaves nothing behind, and does not change the file.
     let out = scene.prof(&["export", "csv", "missing.prof", "-o", "mine", "--force"]);
     assert_ne!(out.code, 0, "{out:#?}");
     assert_eq!(lines(&read("mine")), plain);

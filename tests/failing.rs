@@ -1,5 +1,5 @@
-//! prof under limits: descriptors, threads and memory that run out at every step of an attach or a detach.
-//! It ends with an error of its own, and the target is as it was.
+//! prof under limits: descriptors, threads and memory run out at every step of an attach or a detach. prof must end
+//! with an error of its own, and the target must be as it was.
 
 mod common;
 
@@ -12,18 +12,18 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// A limit of the process that a command becomes.
+/// Sets a limit for the process of a command.
 fn limit(command: &mut Command, what: u32, value: u64) {
     let set = move || {
         let value = value as libc::rlim_t;
         let limit = libc::rlimit { rlim_cur: value, rlim_max: value };
-        // SAFETY: reads the struct.
+        // SAFETY: the call only reads the struct.
         match unsafe { libc::setrlimit(what as _, &limit) } {
             0 => Ok(()),
             _ => Err(std::io::Error::last_os_error()),
         }
     };
-    // SAFETY: a system call.
+    // SAFETY: the closure makes one system call and does not allocate.
     unsafe { command.pre_exec(set) };
 }
 
@@ -34,14 +34,14 @@ fn warm() -> Target {
     target
 }
 
-/// One step of a series in which something fails earlier or later.
+/// A series of attempts in which something fails earlier or later.
 struct Series<'a> {
     scene: &'a Scene,
     target: &'a Target,
     before: Snapshot,
     number: usize,
     failures: usize,
-    /// What a failing prof has begun may be left to the next `prof detach`.
+    /// The next `prof detach` may have to remove what a failing prof has begun.
     may_leave: bool,
 }
 
@@ -58,7 +58,7 @@ impl<'a> Series<'a> {
         assert!(out.code == 0 || out.stderr.contains("prof: "), "{what}: no reason: {out:#?}");
     }
 
-    /// An attach with something in its way.
+    /// Attaches with an obstacle.
     #[track_caller]
     fn attach(&mut self, what: &str, prepare: impl FnOnce(&mut Command)) -> i32 {
         self.number += 1;
@@ -95,7 +95,7 @@ impl<'a> Series<'a> {
         out.code
     }
 
-    /// A detach with something in its way; then one without.
+    /// Detaches with an obstacle; then without.
     #[track_caller]
     fn detach(&mut self, what: &str, prepare: impl FnOnce(&mut Command)) {
         self.number += 1;
@@ -131,7 +131,7 @@ fn descriptors_that_run_out() {
     let mut series = Series::new(&scene, &target);
     let mut last = 1;
     for n in [4, 5, 6, 7, 8, 9, 10, 12, 15, 18, 21, 24, 27, 30, 34, 38, 48] {
-        // With fewer, the dynamic linker can't load prof.
+        // With fewer descriptors the dynamic linker can't load prof.
         let what = format!("attach with {n} descriptors");
         last = series.attach(&what, |c| limit(c, libc::RLIMIT_NOFILE, n));
     }
@@ -180,7 +180,7 @@ fn allocations_that_fail_one_by_one() {
     let all = said.lines().find_map(|l| l.strip_prefix("allocations ")?.parse().ok());
     let all: u64 = all.expect("a count");
     let mut series = Series::new(&scene, &target);
-    // The first ones are those of Rust's own start.
+    // The first allocations are those of Rust's start-up code.
     for k in 0..20 {
         let n = 40 + (all - 40) * k / 20;
         let what = format!("allocation {n} of {all} fails");
@@ -208,7 +208,7 @@ fn threads_that_can_not_be_made() {
         return skip("threads_that_can_not_be_made", "needs root, to become a user");
     }
     let scene = Scene::new("threads");
-    // Where that user may come to.
+    // Put the files where that user can reach them.
     let place = |name: &str, from: &Path| {
         let to = scene.path(name);
         std::fs::copy(from, &to).expect("a copy");
@@ -238,7 +238,7 @@ fn threads_that_can_not_be_made() {
         assert!((0..=3).contains(&out.code) && !out.stderr.contains("panicked"), "{out:#?}");
         failures += u32::from(out.code != 0);
         if out.code == 0 {
-            // No thread for the detach, either.
+            // The detach has no thread, either.
             limited(&["detach", &pid], 2).ok("a detach without threads");
         }
         until("nobody writes it", || writers(&scene.path(&file)).is_empty());

@@ -5,7 +5,7 @@ mod common;
 use common::build::program;
 use common::{Scene, Target};
 
-/// A detach while a fiber is inside leaves the hook for it, and one after it has returned takes the rest.
+/// Checks that a detach while a fiber is inside leaves the hook for it, and that a later detach removes the rest.
 fn a_fiber_returns(name: &str, how: &str) {
     let scene = Scene::new(name);
     let mut target = Target::start(&program("yields.c"), &[]);
@@ -13,13 +13,13 @@ fn a_fiber_returns(name: &str, how: &str) {
     let named = format!("--alloc-fn={file}:lent_block(1)");
     let recording = scene.attach_with(&target, &[&named]);
     target.ask("start");
-    // The note that the thread was inside is given up by this.
+    // This clears the mark that the thread is inside.
     target.ask("alloc");
     let pid = target.pid.to_string();
     let out = scene.prof(&["detach", &pid, "--timeout", "300ms"]);
     assert_eq!(out.code, 1, "{out:#?}");
     assert!(out.stderr.contains("stacks that no thread is on"), "{out:#?}");
-    // What is hooked is as it was; the fiber alone comes back to the hook.
+    // The functions are as they were; only the fiber returns into the hook.
     target.ask("alloc");
     target.ask(how);
     scene.detach(&target);
@@ -41,7 +41,7 @@ fn a_fiber_returns_into_the_hook_on_another_thread() {
     a_fiber_returns("moved", "move");
 }
 
-/// Frames of calls that have returned are no reason to stay, wherever they are.
+/// Frames of calls that have returned must not prevent a detach, wherever they are.
 #[test]
 fn fibers_that_have_returned_hold_nothing_up() {
     let scene = Scene::new("returned");

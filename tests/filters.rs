@@ -1,5 +1,5 @@
-//! Targets under seccomp filters: prof attaches where it is known that no call of its own can kill them,
-//! and refuses before it touches anything where it is not.
+//! Targets under seccomp filters: prof attaches where it knows that none of its calls can kill them, and otherwise
+//! refuses before it touches anything.
 
 mod common;
 
@@ -12,14 +12,14 @@ fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// A command without the capability that filters are read and suspended with.
+/// Returns a command without the capability that is needed to read and suspend filters.
 fn uncapable(command: &[&str]) -> Command {
     let mut c = Command::new("setpriv");
     c.args(["--bounding-set=-sys_admin", "--inh-caps=-sys_admin"]).args(command);
     c
 }
 
-/// prof without it.
+/// Runs prof without that capability.
 fn uncapable_prof(scene: &Scene, args: &[&str]) -> Output {
     let binary = Scene::binary().to_str().unwrap();
     scene.run(uncapable(&[&[binary], args].concat()))
@@ -100,7 +100,7 @@ fn a_filter_that_prof_cannot_read_needs_the_users_word() {
     }
 }
 
-/// What prof starts has prof's own filters, which it can try.
+/// Processes that prof starts inherit prof's own filters, which it can try.
 #[test]
 fn prof_under_a_filter_runs_programs() {
     if !is_root() || !installed("setpriv") {
@@ -120,7 +120,7 @@ fn prof_under_a_filter_runs_programs() {
     assert!(out.code != 0 && out.stderr.contains("in a trial of the calls"), "{out:?}");
 }
 
-/// In a container all have the filter of its runtime, and the first process is the eldest to be seen.
+/// In a container all processes have the runtime's filter, and the first process is the oldest one visible.
 #[test]
 fn prof_in_a_container_attaches_beside_it() {
     let in_it = ["unshare", "--pid", "--fork", "--mount-proc"];
@@ -149,11 +149,11 @@ fn prof_in_a_container_attaches_beside_it() {
     let command = [&in_it[..], &[filters, "default", "sh", "-c", &script]].concat();
     let out = scene.run(uncapable_after(&command));
     assert!(out.stdout.contains("attached 0") && out.stdout.contains("detached 0"), "{out:?}");
-    // One with a filter of its own beside has not the same.
+    // A process with a further filter has not the same.
     assert!(out.stdout.contains("more 3") && out.stdout.contains("alive"), "{out:?}");
 }
 
-/// The same for what follows the making of namespaces, which takes the capability.
+/// Returns a command that loses the capability after it has made namespaces, which needs it.
 fn uncapable_after(command: &[&str]) -> Command {
     let (make, rest) = command.split_at(4);
     let mut c = Command::new(make[0]);

@@ -1,4 +1,4 @@
-//! `prof run` follows its command through exec: wrappers, shims, and programs that do so late.
+//! `prof run` follows its command through exec: wrappers, shims, and programs that call exec late.
 
 mod common;
 
@@ -16,7 +16,7 @@ fn run(scene: &Scene, options: &[&str], command: &[&str]) -> Command {
     c
 }
 
-/// A script that runs a program in its place.
+/// Writes a script that replaces itself by a program.
 fn shim(scene: &Scene, program: &str) -> String {
     let path = scene.path("shim");
     let script = format!("#!/bin/sh\nexport SHIM=1\nexec env nice '{program}' \"$@\"\n");
@@ -50,7 +50,7 @@ fn the_program_behind_a_shim_is_recorded_from_its_first_allocation_on() {
     assert!(answer.contains(" allocations=1027 "), "{answer}");
     let main: u64 = r.asked_by("main").iter().map(|g| g.number("allocations")).sum();
     assert_eq!(main, 6, "{}", r.askers());
-    // The shell, env and nice.
+    // The recordings of the shell, env and nice.
     let all = files(&scene);
     assert_eq!(all.len(), 4, "{all:?}");
     for part in &all[..3] {
@@ -72,7 +72,7 @@ fn words_exit_codes_and_names_are_those_of_the_last_program() {
     let died =
         scene.run(run(&scene, &["-o", "b.prof"], &["sh", "-c", "exec sh -c 'kill -TERM $$'"]));
     assert_eq!(died.code, 128 + 15, "{died:#?}");
-    // A command that is not there is no exec.
+    // A command that does not exist is no exec.
     let none = scene.run(run(&scene, &["-o", "c.prof"], &["sh", "-c", "exec /nonexistent"]));
     assert_eq!(none.code, 127, "{none:#?}");
     assert!(!none.stderr.contains("in its place"), "{none:#?}");

@@ -1,5 +1,5 @@
-//! The target comes to no harm: signals, odd places to allocate in, registers, threads that can't be
-//! stopped, and heaps that are broken already.
+//! The target comes to no harm: signals, unusual places to allocate in, registers, threads that can't be stopped, and
+//! heaps that are already broken.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
 
-/// Attaches and detaches so many times, into a new recording each time.
+/// Attaches and detaches this many times, into a new recording each time.
 fn cycles(scene: &Scene, target: &Target, count: usize) {
     for i in 0..count {
         let file = scene.path(&format!("cycle{i}.prof"));
@@ -34,7 +34,7 @@ fn no_signal_is_lost_or_doubled_or_misdirected() {
 #[test]
 fn a_stopped_job_stays_stopped_and_in_its_group() {
     let scene = Scene::new("job");
-    // A group of its own, whose parent is in another one: the kernel does not stop orphaned groups.
+    // A process group of its own, whose parent is in another one, as the kernel does not stop orphaned groups.
     let mut command = Command::new(program("toggle.c"));
     command.process_group(0);
     let mut target = Target::spawn(command);
@@ -145,7 +145,7 @@ fn a_process_with_a_thread_that_does_not_stop_is_refused_and_goes_on() {
         let before = Snapshot::of(&target);
         let out = scene.prof(&["attach", &pid, "--timeout", "500ms", "-o", "refused.prof"]);
         if out.code == 0 {
-            // The child was faster, on a machine that had other things to do.
+            // The child was faster, as the machine was busy.
             assert!(!stuck(), "{out:?}");
             scene.detach(&target);
         } else {
@@ -156,11 +156,11 @@ fn a_process_with_a_thread_that_does_not_stop_is_refused_and_goes_on() {
             }
         }
         if kind == "beside" {
-            // The others are not held up.
+            // The other threads are not held up.
             target.send("alloc");
         }
         target.expect("done");
-        // With more patience it works, as soon as the child has ended.
+        // With a longer timeout it works, as soon as the child has ended.
         let recording = scene.attach_with(&target, &["--timeout", "30s", "-o", "later.prof"]);
         scene.detach(&target);
         assert!(recording.exists());
@@ -174,7 +174,7 @@ fn a_recording_that_ends_beside_such_a_thread_is_taken_out_later() {
     let mut target = Target::start(&program("stuck.c"), &["beside"]);
     let tasks = format!("/proc/{}/task", target.pid);
     let alone = || common::numbers_in(Path::new(&tasks)).len() == 1;
-    // What a thread leaves behind is there before.
+    // The memory that an ended thread leaves behind exists before the snapshot.
     target.send("go 10");
     target.expect("going");
     target.expect("done");
@@ -191,7 +191,7 @@ fn a_recording_that_ends_beside_such_a_thread_is_taken_out_later() {
     target.quit();
 }
 
-/// What a broken program says and dies of, recorded or not.
+/// Returns the exit code and the output of a broken program, recorded or not.
 fn end_of(scene: &Scene, how: &str, recorded: bool) -> (i32, String, String) {
     let stderr = scene.path("stderr");
     let mut command = Command::new("sh");
@@ -219,7 +219,7 @@ fn a_broken_heap_fails_as_it_would_have() {
         assert_eq!(end_of(&scene, how, true), native, "{how}");
         aborted += i32::from(native.0 == 128 + 6 && !native.2.is_empty());
     }
-    // What glibc finds out; other libcs find other things.
+    // glibc detects these errors; other libcs detect others.
     if cfg!(target_env = "gnu") {
         assert!(aborted >= 4, "only {aborted} of them were found out");
     }
@@ -237,7 +237,7 @@ fn a_stack_in_a_huge_page() {
     scene.finished(&recording).marked("huge.c", "huge_block").assert_live(1, 777);
 }
 
-/// The frame of a remote call stands where nobody's data is, even for an instant.
+/// The frame of a remote call must not overwrite anybody's data, not even for an instant.
 #[test]
 fn data_below_a_small_stack_is_never_touched() {
     let scene = Scene::new("pooled");

@@ -1,4 +1,4 @@
-//! What glibc's headers say of blocks, against the program's own `malloc_usable_size`.
+//! The figures from glibc's chunk headers compared with the program's own `malloc_usable_size`.
 
 mod common;
 
@@ -9,10 +9,10 @@ use std::collections::HashMap;
 use std::process::Command;
 
 const WORD: u64 = size_of::<usize>() as u64;
-/// What the program asks for, and gets for less where only a chunk of it is free.
+/// The size that the program asks for, and gets for a smaller request where only a chunk of it is free.
 const HOLE: &str = if WORD == 8 { "3016" } else { "3012" };
 
-/// Blocks by address and size: bytes usable, and what they are.
+/// Usable bytes and kind of the blocks, by address and size.
 type Blocks = HashMap<(u64, u64), (u64, String)>;
 
 fn said(text: &str) -> Blocks {
@@ -41,7 +41,7 @@ fn usable_sizes_arenas_and_mappings_are_what_the_program_sees() {
         let n = |name: &str| row[name].as_u64().expect(name);
         let Some((usable, kind)) = blocks.get(&(n("address"), n("size"))) else { continue };
         let Some(seen) = row["usable_size"].as_u64() else {
-            // The word in front of it lies on another page, of which nothing is known.
+            // The word in front of it lies on another page, which is not read.
             assert_eq!(n("address") % 4096, 0, "{row}");
             *found.entry("unknown").or_default() += 1;
             continue;
@@ -61,7 +61,7 @@ fn usable_sizes_arenas_and_mappings_are_what_the_program_sees() {
     assert_eq!(all, blocks.len() as u64);
     assert_eq!((found["mmapped"], found["other"]), (5, 50), "{found:?}");
     assert!(found["main"] >= 390 && larger > 0, "{found:?}, {larger}");
-    // The filters say the same.
+    // The filters agree.
     let calls = |filter: &[&str]| {
         let report = scene.prof(&[&["report", "r.prof", "--format", "json"], filter].concat());
         let json: Value = serde_json::from_str(&report.ok("a report").stdout).expect("JSON");

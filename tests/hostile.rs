@@ -1,4 +1,4 @@
-//! A target that means harm: it writes over everything that it shares with prof while it is recorded.
+//! A target that means harm: it overwrites everything that it shares with prof while it is recorded.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::{Scene, Target};
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
-/// prof came to an end of its own: no signal, no panic.
+/// Checks that prof ended in an orderly way: no signal, no panic.
 #[track_caller]
 fn sane(out: &common::Output) {
     assert!(out.code <= 3, "{out:#?}");
@@ -38,7 +38,7 @@ fn scribbling_over_the_shared_memory_harms_nobody_else() {
             let report = scene.prof(&["report", recording.to_str().expect("UTF-8")]);
             sane(&report);
             assert_eq!(report.code, 0, "what was written is a recording: {report:#?}");
-            // Nothing was written but recordings.
+            // Only recordings were written.
             for entry in std::fs::read_dir(&scene.dir).unwrap().flatten() {
                 assert!(entry.file_name().to_string_lossy().ends_with(".prof"), "{entry:?}");
             }

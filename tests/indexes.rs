@@ -1,4 +1,4 @@
-//! The index of a recording: how long it is, where it is put, and what is left of one that was not finished.
+//! The index of a recording: its length, its place, and what is left of an unfinished one.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn an_index_is_hardly_longer_than_its_recording() {
         let recording = len(&file);
         eprintln!("{name}: {recording} bytes, index {index}");
         assert!(index * 2 <= recording * 3, "{name}: {recording} bytes, its index {index}");
-        // What it says is what the recording says.
+        // A report with the index equals one without.
         let text = |more: &str| scene.prof(&["report", name, more]).ok("prof report").stdout;
         assert_eq!(text("--no-index"), text("--index"));
     }
@@ -62,7 +62,7 @@ fn an_index_is_where_it_may_be_and_was_asked_for() {
         made.len() == 1 && made[0].starts_with("r.prof.") && made[0].ends_with(".idx"),
         "{made:?}"
     );
-    // In a folder of somebody else's, the user's own cache folder takes it.
+    // If the folder is another user's, the index goes to the user's own cache folder.
     let (home, folder) = (scene.path("home"), scene.path("readonly"));
     for dir in [&home, &folder] {
         std::fs::create_dir(dir).expect("a folder");
@@ -80,13 +80,13 @@ fn an_index_is_where_it_may_be_and_was_asked_for() {
         let mut command = Command::new(Scene::binary());
         command.args(["report", "--index", "-n", "1"]).arg(&there).current_dir("/");
         command.env("XDG_CACHE_HOME", &cache).stdout(Stdio::null());
-        // SAFETY: no arguments.
+        // SAFETY: `geteuid` takes no arguments and always succeeds.
         if unsafe { libc::geteuid() } == 0 {
             command.uid(65534).gid(65534);
         }
         assert!(command.status().expect("prof").success());
     };
-    // SAFETY: no arguments.
+    // SAFETY: `geteuid` takes no arguments and always succeeds.
     if unsafe { libc::geteuid() } == 0 {
         std::os::unix::fs::chown(&home, Some(65534), Some(65534)).expect("given away");
     }
@@ -113,7 +113,7 @@ fn nothing_is_left_of_an_index_that_was_not_finished() {
         command.args(["report", "--index", "r.prof"]).current_dir(&scene.dir);
         let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("prof");
         std::thread::sleep(std::time::Duration::from_millis(ms));
-        // SAFETY: our own child.
+        // SAFETY: the call takes no pointers, and the child has not been waited for, so its PID is not reused.
         unsafe { libc::kill(child.id().cast_signed(), signal) };
         until("it has ended", || child.try_wait().expect("a child").is_some());
         let after: Vec<String> =

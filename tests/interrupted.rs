@@ -1,5 +1,5 @@
-//! Threads that a signal has interrupted in the first instructions of an allocator function, or in prof's own
-//! code, and that stay in the handler, below a large frame: an attach, and a detach, must see it.
+//! Threads that a signal has interrupted in the first instructions of an allocator function, or in prof's own code, and
+//! that stay in the handler, below a large frame. An attach, and a detach, must notice them.
 #![cfg(target_arch = "x86_64")] // elsewhere a patch is one instruction, which no thread is ever inside of
 
 mod common;
@@ -7,10 +7,10 @@ mod common;
 use common::build::program_with;
 use common::{Scene, Target};
 
-/// A frame that is larger than what is searched for any word, in KiB.
+/// Size in KiB of a frame that is larger than the part of a stack that is searched word by word.
 const LARGE: u64 = 600;
 
-/// With tables, and without: then no stack can be followed.
+/// With unwind tables, and without: then stacks can't be unwound.
 const FLAGS: [&[&str]; 2] = [&["-O1"], &["-O1", "-fno-asynchronous-unwind-tables"]];
 
 #[test]
@@ -32,7 +32,7 @@ fn an_attach_sees_frames_far_above_that_return_into_patched_bytes() {
                 );
                 refused += 1;
             }
-            // Whether it was refused or not: the call goes on where it was.
+            // Refused or not, the call continues where it was.
             target.ask("go");
             if out.code != 0 {
                 scene.attach_with(&target, &["-o", &format!("{steps}-later.prof")]);
@@ -54,7 +54,7 @@ fn a_detach_sees_frames_far_above_that_return_into_the_hook() {
         let mut target = Target::start(&program_with("interrupted.c", flags), &[]);
         let pid = target.pid.to_string();
         let mut inside = 0;
-        // Along the way: in libc, in the stub, in the hook before it says that it is there, and after.
+        // Along the way: in libc, in the stub, in the hook before it has set its mark, and after that.
         for steps in [2, 4, 12, 40] {
             scene.attach_with(&target, &["-o", &format!("{steps}.prof")]);
             target.send(&format!("step {steps} {LARGE}"));

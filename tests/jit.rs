@@ -1,11 +1,11 @@
-//! Names of code that was made at run time, from what its maker has written of it.
+//! Names of generated code, from the files that its compiler has written.
 
 mod common;
 
 use common::build::program_with;
 use common::{Report, Scene, Target};
 
-/// The frames of `generated.c` that lie in no module, by address.
+/// Returns the frames of `generated.c` outside of modules, with their addresses.
 #[track_caller]
 fn made(r: &Report) -> Vec<(u64, String)> {
     let frames = r.marked("generated.c", "inner").frames();
@@ -14,7 +14,7 @@ fn made(r: &Report) -> Vec<(u64, String)> {
     frames[inner + 1..middle].iter().map(|f| (f.address(), f.function().to_owned())).collect()
 }
 
-/// A dump with one function.
+/// Returns a dump with one function.
 fn dump(start: u64, len: u64, name: &str) -> Vec<u8> {
     let n4 = |n: u32| n.to_ne_bytes().to_vec();
     let n8 = |n: u64| n.to_ne_bytes().to_vec();
@@ -44,7 +44,7 @@ fn of_two_lines_over_an_address_the_later_one_counts_and_dumps_are_read() {
     std::fs::write(scene.path(&format!("jit-{}.dump", target.pid)), dump(address, 32, "dumped"))
         .expect("written");
     assert_eq!(named(), "dumped");
-    // A dead one that begins later, and one in its place that begins before it.
+    // A dead function that begins later, and one in its place that begins before it.
     let map = format!("{:x} 30 dead\n{:x} 60 alive\n", address - 4, address - 16);
     std::fs::write(scene.path(&format!("perf-{}.map", target.pid)), map).expect("written");
     assert_eq!(named(), "alive");

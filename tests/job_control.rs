@@ -1,4 +1,4 @@
-//! Ctrl-Z while prof holds the target: prof stops when it has let go.
+//! Ctrl-Z while prof holds the target: prof stops after it has released the target.
 
 mod common;
 
@@ -10,19 +10,19 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-/// The state of a process or thread, as `/proc` has it; `-`: there is none.
+/// Returns the state of a process or thread from `/proc`; `-` if it does not exist.
 fn state(task: &str) -> char {
     let stat = std::fs::read_to_string(format!("/proc/{task}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").and_then(|(_, s)| s.chars().next()).unwrap_or('-')
 }
 
-/// Whether a tracer holds a thread of a process.
+/// Returns whether a tracer holds a thread of a process.
 fn is_held(pid: i32) -> bool {
     let tasks = common::numbers_in(Path::new(&format!("/proc/{pid}/task")));
     tasks.iter().any(|t| state(&format!("{pid}/task/{t}")) == 't')
 }
 
-/// Sends a signal when the target is seen to be held; whether it was before prof had ended.
+/// Sends a signal when the target is held; returns false if prof ended before that.
 fn signal_while_held(prof: &mut Child, target: i32, signal: Signal) -> bool {
     while prof.try_wait().expect("wait").is_none() {
         if state(&target.to_string()) == 't' {
@@ -37,7 +37,7 @@ fn signal_while_held(prof: &mut Child, target: i32, signal: Signal) -> bool {
 fn a_prof_that_job_control_stops_holds_nothing() {
     let scene = Scene::new("job-control");
     let mut target = Target::start(&program("crowd.c"), &[]);
-    // Each takes its time to stop.
+    // Many threads, each of which takes time to stop.
     target.ask("go 100");
     let pid = target.pid.to_string();
     let signals = [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU];
@@ -46,7 +46,7 @@ fn a_prof_that_job_control_stops_holds_nothing() {
         let file = format!("{cycle}.prof");
         for args in [&["attach", "-o", &file, &pid][..], &["detach", &pid]] {
             let mut command = Command::new(Scene::binary());
-            // Job control leaves a process group alone that nobody of its session looks after.
+            // Job control does not stop orphaned process groups.
             command.args(args).current_dir(&scene.dir).process_group(0);
             command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
             let mut prof = command.spawn().expect("prof");
@@ -57,7 +57,7 @@ fn a_prof_that_job_control_stops_holds_nothing() {
                 if state(&task) == 'T' {
                     stops += 1;
                     let held = is_held(target.pid);
-                    // Or nobody could end the target.
+                    // Otherwise the target could not be ended.
                     kill(Pid::from_raw(prof.id().cast_signed()), Signal::SIGCONT).expect("CONT");
                     assert!(!held, "stopped with the target in its hands: {args:?}");
                 }

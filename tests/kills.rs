@@ -1,5 +1,4 @@
-//! prof is killed at any of its system calls: the next one cleans up after it, and the target is as it
-//! was before.
+//! prof is killed at any of its system calls: the next prof cleans up, and the target is as it was before.
 
 mod common;
 
@@ -11,10 +10,10 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Kills in a run of a test, if `PROF_KILLS` says no other number.
+/// Number of kills in a run of a test, unless `PROF_KILLS` sets it.
 const KILLS: usize = 30;
 
-/// Where to kill a command that comes to so many system calls: evenly, and each time elsewhere.
+/// Returns the system calls at which to kill: evenly spaced, and others each time.
 fn places(calls: usize, kills: usize) -> Vec<usize> {
     let wanted = std::env::var("PROF_KILLS").ok().and_then(|v| v.parse().ok());
     let step = (calls / wanted.unwrap_or(kills)).max(1);
@@ -27,13 +26,13 @@ fn prof(scene: &Scene, args: &[&str]) -> Command {
     c
 }
 
-/// A detach after a kill: it succeeds, or finds nothing to do.
+/// Detaches after a kill: that succeeds, or finds nothing to do.
 #[track_caller]
 fn clean_up(scene: &Scene, target: &mut Target, before: &Snapshot, place: usize) {
     let out = scene.prof(&["detach", &target.pid.to_string()]);
     let nothing = out.stderr.contains("is not being recorded");
     assert!(out.code == 0 || nothing, "after a kill at call {place}: {out:?}");
-    // A thread may still have to finish the call that the killed prof left it in.
+    // A thread may still have to finish the call that the killed prof made it do.
     let end = Instant::now() + DEADLINE / 6;
     loop {
         let found = before.differences(&Snapshot::of(target));
@@ -73,7 +72,7 @@ fn of_detach() {
     target.quit();
 }
 
-/// prof is killed while it attaches.
+/// Kills prof while it attaches.
 fn killed_attaching(name: &str, program: &Path, args: &[&str], kills: usize) {
     let scene = Scene::new(name);
     let mut target = Target::start(program, args);
@@ -95,7 +94,7 @@ fn killed_attaching(name: &str, program: &Path, args: &[&str], kills: usize) {
     }
     println!("killed {killed} times in {calls} calls");
     assert!(killed > kills / 3, "{killed}");
-    // Of its own data some may have been written over: then it says how often it has found that.
+    // The program reports how often it found its own data overwritten.
     let last = target.ask("alloc 1");
     assert!(!last.contains("bad=") || last.ends_with(" bad=0"), "{last}");
     target.ask("free 1");
@@ -113,7 +112,7 @@ fn of_attach_to_a_program_on_a_small_stack_between_its_data() {
     killed_attaching("killed-pooled", &program("pooled.c"), &[], KILLS / 2);
 }
 
-/// With prof ends the suspension of a filter.
+/// The suspension of a filter ends with prof.
 #[test]
 fn of_attach_to_a_program_with_a_filter() {
     if !nix::unistd::geteuid().is_root() {

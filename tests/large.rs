@@ -1,5 +1,5 @@
-//! A process with much memory: nobody waits for prof to look at it. `PROF_TEST_GIB` says how much memory; 1 GiB if
-//! it does not. For figures run it by `chrt -f 10`, so that nobody waits for a processor.
+//! A process with much memory must not be blocked while prof looks at it. `PROF_TEST_GIB` sets the amount of memory;
+//! the default is 1 GiB. For exact figures run it by `chrt -f 10`, so that no thread waits for a processor.
 
 // The virtual machines of the other architectures have too little memory.
 #![cfg(target_arch = "x86_64")]
@@ -12,11 +12,11 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// The longest that mapping and unmapping a page may take on account of prof.
+/// Longest time in microseconds that mapping and unmapping a page may take because of prof.
 const MOST_US: u64 = 10_000;
 
-/// The longest call since the last "reset", in microseconds: without the time that the thread waited for a
-/// processor, and with it; and how many calls there were.
+/// Returns the longest call since the last "reset", in microseconds, without and with the time that the thread waited
+/// for a processor, and the number of calls.
 fn longest(target: &mut Target) -> [u64; 3] {
     let answer = target.ask("longest");
     let words: Vec<u64> = answer.split(' ').skip(1).map(|w| w.parse().expect("a number")).collect();
@@ -34,9 +34,9 @@ fn the_lock_of_the_mappings_is_never_held_for_long() {
     let mut target = Target::spawn(command);
     let ready = target.line_within(common::DEADLINE * gib.unwrap_or(1) as u32);
     assert_eq!(ready.as_deref(), Some("ready"));
-    // Of 16 GiB a look takes a second, and there are several.
+    // A look at 16 GiB takes a second, and there are several.
     let looks = if gib.is_some() { 8000 } else { 1500 };
-    // Who holds the lock may itself have to wait for a processor. What prof holds up, it holds up each time.
+    // The holder of the lock may itself wait for a processor now and then, but delays by prof would occur each time.
     let mut least = u64::MAX;
     for round in 0..20 {
         target.ask("reset");
@@ -44,7 +44,7 @@ fn the_lock_of_the_mappings_is_never_held_for_long() {
         let alone = longest(&mut target);
         let scene = Scene::new("large");
         let recording = scene.attach(&target);
-        // Not the stops of the attach: the collector looks for the first time before, and again a second later.
+        // Exclude the stops of the attach: the collector looks for the first time before, and again a second later.
         target.ask("reset");
         target.ask("alloc");
         std::thread::sleep(Duration::from_millis(looks));

@@ -1,5 +1,5 @@
-//! From attach to detach and beyond: nothing left behind, cycles under load, stopped targets,
-//! targets that are killed, fork, exec or end, reports on a growing file, and prof itself killed.
+//! From attach to detach and beyond: nothing left behind, cycles under load, stopped targets, targets that are killed,
+//! fork, exec or end, reports on a growing file, and a killed prof.
 
 mod common;
 
@@ -14,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
-/// A process whose heap is there already, so that nothing in its memory map changes by itself.
+/// Starts a process that has allocated before, so that its memory map does not change by itself.
 fn warm() -> Target {
     let mut target = Target::start(&program("toggle.c"), &[]);
     target.ask("alloc 100");
@@ -26,11 +26,11 @@ fn warm() -> Target {
 fn a_program_that_is_just_starting_is_waited_for() {
     let scene = Scene::new("starting");
     let mut command = Command::new(program("toggle.c"));
-    // SAFETY: ptrace is a plain system call.
+    // SAFETY: the closure makes one system call and does not allocate.
     unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };
     let mut target = Target::spawn(command);
     let pid = Pid::from_raw(target.pid);
-    // It stands at its first instruction: nothing is loaded but itself and the dynamic linker.
+    // It is stopped at its first instruction, with only itself and the dynamic linker loaded.
     let stopped = waitpid(pid, None).expect("waitpid");
     assert_eq!(stopped, WaitStatus::Stopped(pid, Signal::SIGTRAP));
     ptrace::detach(pid, Signal::SIGSTOP).expect("detached");
@@ -52,7 +52,7 @@ fn detach_leaves_nothing_behind() {
     let scene = Scene::new("nothing");
     for (source, commands) in [("toggle.c", &["alloc 1000"][..]), ("new_delete.cpp", &["go"])] {
         let mut target = Target::start(&program(source), &[]);
-        // The heap and lazy bindings are as they will be once everything has run.
+        // Everything has run once, so that the heap and lazy bindings will not change.
         commands.iter().for_each(|c| drop(target.ask(c)));
         let idle = |t: &Target| until("the target waits", || t.status("State").starts_with('S'));
         idle(&target);
@@ -135,7 +135,7 @@ fn a_stopped_target_stays_stopped_through_attach_and_detach() {
     until("the target is stopped", || target.status("State").starts_with('T'));
     let before = Snapshot::of(&target);
     let recording = scene.attach(&target);
-    // Let go of, it runs to its next stop in the kernel; on a busy machine that can take a while.
+    // When it is released, it runs to its next stop in the kernel, which can take a while on a busy machine.
     until("the target is stopped", || target.status("State").starts_with('T'));
     assert_eq!(target.status("TracerPid"), "0");
     target.send("alloc 5");
@@ -161,7 +161,7 @@ fn reports_on_a_growing_recording_never_go_backwards() {
     let mut last = 0;
     for i in 1..=10 {
         target.ask("alloc 500");
-        // What is committed now is in the file soon, without any further event.
+        // Committed events are in the file soon, without any further event.
         until("the events are in the file", || {
             let r = scene.report(&recording);
             assert!(!r.bool("/recording/complete"));
@@ -204,7 +204,7 @@ fn exec_ends_the_recording_and_starts_a_clean_life() {
     assert!(after.foreign().is_empty(), "{:#?}", after.foreign());
     let r = scene.finished(&recording);
     r.marked("exec.c", "before_exec").assert_live(1, 4321);
-    // The new life can be recorded like any process.
+    // The new program can be recorded like any process.
     let out = scene.path("again.prof");
     let again = scene.attach_with(&target, &["-o", out.to_str().unwrap()]);
     assert_eq!(target.ask("go"), "done");

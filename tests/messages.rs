@@ -1,4 +1,4 @@
-//! Messages of what goes wrong on the way: each says what happened, to which process, and what to do next.
+//! Error messages: each says what happened, to which process, and what to do next.
 
 mod common;
 
@@ -9,7 +9,7 @@ use nix::unistd::Pid;
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 
-/// Ends the collector of a recording.
+/// Kills the collector of a recording.
 fn kill_collector(scene: &Scene, target: &Target, recording: &std::path::Path) {
     let pid = target.pid.to_string();
     let status = scene.prof(&["status", &pid, "--format", "json"]).ok("status").stdout;
@@ -33,7 +33,7 @@ fn a_process_that_has_ended_is_called_so() {
     let pid = target.pid.to_string();
     scene.attach(&target);
     target.signal(Signal::SIGKILL);
-    // Its parent, this test, has not asked for its exit code.
+    // Its parent, this test, has not waited for it.
     until("it has ended", || target.status("State").starts_with('Z'));
     for command in ["attach", "detach", "pause", "resume", "status"] {
         let out = scene.prof(&[command, &pid]);
@@ -91,7 +91,7 @@ fn an_earlier_recording_that_can_not_be_ended_now() {
     let pid = target.pid.to_string();
     let recording = scene.attach_with(&target, &["-o", "first.prof"]);
     kill_collector(&scene, &target, &recording);
-    // Somebody else works on the process.
+    // Another prof works on the process.
     let lock = File::open(format!("/proc/{pid}/status")).expect("status");
     lock.lock().expect("a lock");
     let out = scene.prof(&["attach", &pid, "-o", "second.prof"]);
@@ -134,7 +134,7 @@ fn events_that_can_not_be_saved_are_called_so() {
     target.quit();
 }
 
-/// The kernel's answer to munmap is EPERM for ever after.
+/// The kernel refuses munmap with EPERM for ever.
 #[test]
 fn what_a_process_has_sealed_is_said_to_stay() {
     let scene = Scene::new("sealed");
@@ -156,7 +156,7 @@ fn what_a_process_has_sealed_is_said_to_stay() {
     }
     let status = scene.prof(&["status", &pid]).ok("status").stdout;
     assert!(status.contains("detached from, with prof's memory left in it"), "{status}");
-    // Nobody is led to send a signal that would end the process.
+    // No output may suggest a signal that would end the process.
     assert!(!status.contains("toggle") && !status.contains("kill -"), "{status}");
     let json = scene.prof(&["status", &pid, "--format", "json"]).ok("status").stdout;
     assert!(json.contains("\"signal\": null"), "{json}");
@@ -172,7 +172,7 @@ fn what_a_process_has_sealed_is_said_to_stay() {
     target.quit();
 }
 
-/// Who toggles by the signal after the end of a recording would end the process.
+/// Toggling by the signal after the end of a recording would end the process.
 #[test]
 fn a_recording_that_ends_by_itself_says_what_its_signal_does_then() {
     let scene = Scene::new("signal-later");

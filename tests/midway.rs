@@ -1,5 +1,5 @@
-//! What may come between the steps of an attach or a detach: another tracer, a stack that grows, a handler
-//! that the target sets itself; and what a detach says of forked children.
+//! Events between the steps of an attach or a detach: another tracer, a stack that grows, a handler that the target
+//! sets itself; and messages about forked children.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::Duration;
 
-/// Whether the other tracer has said that it holds the target.
+/// Returns whether the other tracer has reported that it holds the target.
 fn is_held(tracer: &mut Target) -> bool {
     tracer.line_within(Duration::from_millis(300)).is_some_and(|l| l == "held")
 }
@@ -30,7 +30,7 @@ fn another_tracer_in_the_midst_of_an_attach_leaves_nothing_unsaid() {
         let pid = target.pid.to_string();
         let mut tracer = Target::start(&program("breaks_in.c"), &[&pid]);
         let file = format!("{i}.prof");
-        // On a machine with more to do it may not come in time.
+        // On a busy machine it may be too late.
         let out = loop {
             let out = scene.prof(&["attach", &pid, "-o", &file, "--timeout", "300ms"]);
             if out.code == 0 || is_held(&mut tracer) {
@@ -79,7 +79,7 @@ fn another_tracer_in_the_midst_of_a_detach_leaves_nothing_unsaid() {
             }
             if out.code == 0 {
                 again += 1;
-                // It may have seen that one.
+                // The other tracer may have acted on that one.
                 let file = format!("{i}-{again}.prof");
                 scene.prof(&["attach", &pid, "-o", &file, "--timeout", "300ms"]);
                 if is_held(&mut tracer) {
@@ -203,7 +203,7 @@ fn a_child_with_jumps_of_its_parents_recording_is_refused_for_that() {
     scene.detach(&target);
     refused(&["attach", &copy, "-o", "copy.prof"], jumps);
     assert!(!scene.path("copy.prof").exists());
-    // One that was forked before, or is after, has none.
+    // A child that was forked before the attach, or after the detach, has no jumps.
     let late = child(&mut target);
     for pid in [&early, &late] {
         refused(&["detach", pid], "start with `prof attach");

@@ -1,5 +1,5 @@
-//! Functions that the user names may do what malloc does not: throw, be left by a thread's cancellation or a jump,
-//! take arguments on the stack, leave registers alone that their callers know of.
+//! Functions that the user names may do what malloc does not: throw, be left by a thread's cancellation or a jump, take
+//! arguments on the stack, and preserve registers that their callers rely on.
 
 mod common;
 
@@ -27,7 +27,7 @@ fn exceptions_cancellation_and_jumps_pass_through_named_functions() {
     for flags in [&["-O2"][..], &["-O2", "-static"]] {
         let scene = Scene::new("named");
         let (mut target, options) = start(flags);
-        // A cancelled thread may still be ending when that is answered: what follows gives it time.
+        // A cancelled thread may still be ending when this is answered; the next command gives it time.
         let commands = ["go", "cancel", "registers"];
         let answers = commands.map(|c| target.ask(c));
         assert_eq!(answers[0], "done 200 caught 50 jumped 300 destroyed");
@@ -53,7 +53,7 @@ fn exceptions_cancellation_and_jumps_pass_through_named_functions() {
             let r = scene.finished(&file);
             assert_eq!(r.number("/recording/lost_events"), 0, "{way:?}");
             if way.len() != 1 {
-                // What was thrown through is no allocation, and does not hide those that come after it.
+                // A call that was left by an exception is no allocation, and does not hide later ones.
                 let calls = |f: &str| -> u64 {
                     r.asked_by(f).iter().map(|g| g.number("allocations")).sum()
                 };
@@ -79,7 +79,7 @@ fn a_detach_waits_for_a_thread_inside_of_a_named_function() {
     target.send("wait");
     target.expect("waiting");
     let pid = target.pid.to_string();
-    // An emulated machine takes its time to stop a thread.
+    // An emulated machine takes long to stop a thread.
     let timeout = if cfg!(target_arch = "x86_64") { "300ms" } else { "10s" };
     let out = scene.prof(&["detach", &pid, "--timeout", timeout]);
     assert!(out.code != 0 && out.stderr.contains("still inside"), "{out:?}");
@@ -92,8 +92,8 @@ fn a_detach_waits_for_a_thread_inside_of_a_named_function() {
     scene.finished(&recording);
 }
 
-/// Wherever in the hook the jump has begun, the thread's next calls are recorded, and no event is spoilt.
-// The others' entries have not been tried so.
+/// Wherever in the hook the jump began, the thread's later calls are recorded, and no event is damaged.
+// The entries of other architectures are not tested in this way.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_thread_whose_handler_has_left_the_hook_by_a_jump_is_recorded_on() {

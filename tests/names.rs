@@ -1,4 +1,4 @@
-//! Names and limits of processes in prof's messages.
+//! Names of processes in prof's messages.
 
 mod common;
 
@@ -38,7 +38,7 @@ fn a_process_can_not_forge_lines_of_prof() {
         assert!(!doctor.lines().any(|l| l.starts_with("(x")), "{doctor}");
         target.quit();
     }
-    // What is no UTF-8 has a name still.
+    // A name that is not UTF-8 is still shown.
     let mut target = named(&scene, &OsString::from_vec(b"bad\xff\xfe".to_vec()));
     scene.attach(&target);
     target.ask("alloc 1");

@@ -1,5 +1,5 @@
-//! What lies beside prof's memory in the target: pages that nobody may touch. And what becomes of it where all
-//! memory is locked, or written to a core file: nothing.
+//! The surroundings of prof's memory in the target: guard pages. And prof's memory where all memory is locked, or
+//! written to a core file: it is left out.
 
 mod common;
 
@@ -7,7 +7,7 @@ use common::build::program;
 use common::snapshot::Snapshot;
 use common::{Scene, Target};
 
-/// A mapping as smaps has it.
+/// A mapping as in smaps.
 #[derive(Clone, Debug, PartialEq)]
 struct Mapping {
     start: u64,
@@ -38,7 +38,7 @@ fn mappings(target: &Target) -> Vec<Mapping> {
     all
 }
 
-/// What prof has mapped into a target that does nothing itself.
+/// Returns prof's mappings in a target that maps nothing itself.
 fn of_prof(before: &[Mapping], after: &[Mapping]) -> Vec<Mapping> {
     let was = |m: &&Mapping| before.iter().any(|b| (b.start, b.end) == (m.start, m.end));
     after.iter().filter(|m| !was(m)).cloned().collect()
@@ -59,7 +59,7 @@ fn guard_pages_are_around_all_that_is_mapped() {
         let above = ours.get(k + 1).filter(|a| a.start == m.end);
         assert!(below.is_some() && above.is_some(), "nothing guards {m:?}: {ours:#?}");
     }
-    // In no core file, and of the ring no child has anything.
+    // They are in no core file, and no child inherits the ring.
     for m in &ours {
         assert!(m.flags.iter().any(|f| f == "dd"), "{m:?}");
         let is_ring = m.name.contains("prof-ring");
@@ -113,7 +113,7 @@ fn nothing_is_locked_where_all_that_is_mapped_is() {
     scene.detach(&target);
     before.assert_same(&Snapshot::of(&target));
     assert_eq!(scene.finished(&recording).total("allocations"), 10);
-    // A page must be free of that limit.
+    // One page must be left below that limit.
     target.ask("rest");
     let before = Snapshot::of(&target);
     let out = scene.prof(&["attach", &target.pid.to_string()]);

@@ -1,5 +1,5 @@
-//! The recording can't be written, or nobody is there to write it: the target goes on at full speed,
-//! recording ends or turns itself off, and what was lost is said.
+//! The recording can't be written, or no collector is there to write it: the target goes on at full speed, recording
+//! ends or switches itself off, and the loss is reported.
 
 mod common;
 
@@ -15,7 +15,7 @@ fn operations(target: &mut Target) -> u64 {
     target.ask("operations").rsplit(' ').next().unwrap().parse().unwrap()
 }
 
-/// The target works, has nothing of prof in it, and all that it did was right.
+/// Checks that the target works, contains nothing of prof, and made no errors.
 #[track_caller]
 fn assert_unharmed(mut target: Target) {
     let before = operations(&mut target);
@@ -26,7 +26,7 @@ fn assert_unharmed(mut target: Target) {
     target.quit();
 }
 
-/// A recording that ended when it could not be written says so, and how much it lost.
+/// Checks that a recording that ended when it could not be written reports that, and how much it lost.
 #[track_caller]
 fn assert_cut_short(scene: &Scene, file: &Path) {
     until("the collector has given up", || writers(file).is_empty());
@@ -44,7 +44,7 @@ fn a_file_that_may_not_grow() {
     let file = scene.path("small.prof");
     scene.attach_with(&target, &["-o", file.to_str().unwrap()]);
     let limit = libc::rlimit { rlim_cur: 256 << 10, rlim_max: 256 << 10 };
-    // SAFETY: reads the limit.
+    // SAFETY: the call reads `limit`, and the pointer for the old limit may be null.
     let set = unsafe {
         libc::prlimit(writers(&file)[0], libc::RLIMIT_FSIZE, &limit, std::ptr::null_mut())
     };
@@ -66,7 +66,7 @@ fn a_prof_that_may_not_make_large_files_refuses() {
     assert_unharmed(target);
 }
 
-/// A file system of a megabyte in the scratch folder, if this user may mount one.
+/// Mounts a file system of a megabyte in the scratch folder, if this user may.
 fn small_disk(scene: &Scene, test: &str) -> bool {
     let dir = scene.path("disk");
     std::fs::create_dir(&dir).unwrap();
@@ -115,7 +115,7 @@ fn a_disk_that_goes_away() {
     assert!(status.code == 1 && status.stdout.contains("was unmounted"), "{status:?}");
     let out = scene.prof(&["detach", &pid]);
     assert!(out.code == 1 && out.stderr.contains("as it was before"), "{out:?}");
-    // In the folder that the other file system stood on.
+    // It is saved in the folder that the other file system was mounted on.
     let saved = scene.path("disk/gone.prof");
     assert!(out.stderr.contains("saved it as") && saved.is_file(), "{out:?}");
     assert_eq!(scene.report(&saved).total("allocations"), 200);
@@ -129,7 +129,7 @@ fn state(scene: &Scene, target: &Target) -> serde_json::Value {
     serde_json::from_str(&out.stdout).expect("JSON")
 }
 
-/// What holds for a ring that nobody empties: no thread waits for long, recording turns itself off.
+/// Checks a ring without a collector: no thread waits for long, and recording switches itself off.
 fn without_a_collector(signal: Signal, off: &str, says: &str) {
     let scene = Scene::new("nobody");
     let mut target = Target::start(&program("stress.c"), &[]);
@@ -142,7 +142,7 @@ fn without_a_collector(signal: Signal, off: &str, says: &str) {
         now["state"] == off && now["lost_events"].as_u64() > Some(1000)
     });
     let (now, off_now) = (operations(&mut target), state(&scene, &target));
-    // Threads that each wait for a segment at each event would come to some hundreds.
+    // If threads waited for a segment at each event, they would reach some hundreds.
     assert!(now - before > 50_000, "the target was held up: {} operations", now - before);
     assert!(off_now["lost_events"].as_u64() > Some(1000), "{off_now}");
     if signal == Signal::SIGSTOP {
@@ -171,7 +171,7 @@ fn a_collector_that_is_killed() {
     without_a_collector(Signal::SIGKILL, "orphaned", "the collector had died");
 }
 
-/// Runs prof by a shell, which redirects its output.
+/// Runs prof from a shell, which redirects its output.
 fn redirected(scene: &Scene, arguments: &str, redirection: &str) -> Output {
     let mut command = Command::new("sh");
     command.args(["-c", &format!("exec \"$0\" {arguments} {redirection}")]).arg(Scene::binary());

@@ -1,5 +1,5 @@
-//! Where prof must work: static programs, other libcs, containers, hardened processes, libraries that come
-//! and go, kernels that lack the newer system calls.
+//! Environments in which prof must work: static programs, other libcs, containers, hardened processes, libraries that
+//! come and go, kernels that lack newer system calls.
 
 mod common;
 
@@ -18,7 +18,7 @@ fn root() -> bool {
 /// Records one "go" of a target that is ready.
 #[track_caller]
 fn go(scene: &Scene, target: &mut Target) -> Report {
-    // Once before, so that it has a heap.
+    // Run it once before, so that it has a heap.
     target.ask("go");
     let before = Snapshot::of(target);
     let recording = scene.attach(target);
@@ -75,7 +75,7 @@ fn static_rust_programs() {
         let line = line_of("static_rust.rs", "rust_block");
         let here = |f: &Frame<'_>| f.file().ends_with("static_rust.rs") && f.line() == line;
         let found: Vec<_> = r.groups().filter(|g| g.frames().iter().any(here)).collect();
-        // The compiler may have made more than one place of it.
+        // The compiler may have duplicated the call.
         let sum = |name| found.iter().map(|g| g.number(name)).sum::<u64>();
         assert_eq!((sum("live_count"), sum("live_bytes")), (5, 640), "{}", r.askers());
     }
@@ -116,7 +116,7 @@ fn a_static_program_without_a_signal_restorer_survives_kills() {
         let _ = child.wait();
         target.ask("go");
     }
-    // Whatever the last one left is taken away.
+    // Remove whatever the last attempt has left.
     let _ = scene.prof(&["detach", &pid]);
     let recording = scene.attach(&target);
     target.ask("go");
@@ -125,7 +125,7 @@ fn a_static_program_without_a_signal_restorer_survives_kills() {
     scene.finished(&recording);
 }
 
-/// A root folder with a program and the libraries that it needs, and nothing else.
+/// Makes a root folder with a program and the libraries that it needs, and nothing else.
 fn rootfs(scene: &Scene, program: &Path) -> PathBuf {
     let root = scene.path("rootfs");
     for dir in ["proc", "bin", "old"] {
@@ -143,7 +143,7 @@ fn rootfs(scene: &Scene, program: &Path) -> PathBuf {
     root
 }
 
-/// The pid, in our namespace, of the program in a container.
+/// Returns the PID, in our namespace, of the program in a container.
 #[track_caller]
 fn inner(target: &Target) -> i32 {
     let children = |pid: i32| {
@@ -154,12 +154,12 @@ fn inner(target: &Target) -> i32 {
     children(target.pid).into_iter().next().expect("unshare's child")
 }
 
-/// How a container's program runs there.
+/// The user that a container's program runs as.
 #[derive(Clone, Copy, PartialEq)]
 enum User {
-    /// As uid 4242, which is the same outside.
+    /// Uid 4242, which is the same outside.
     Other,
-    /// As root of a user namespace.
+    /// Root of a user namespace.
     Inner,
 }
 
@@ -184,7 +184,7 @@ fn a_container_with_users_of_its_own_is_recorded_from_outside() {
     record_from_outside(User::Inner);
 }
 
-/// Whether another root can be pivoted to; not if the root is what a kernel was booted with.
+/// Returns whether pivot_root is possible; it is not if the root is the one that a kernel was booted with.
 fn root_can_be_changed() -> bool {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mut roots = mounts.lines().filter(|l| l.split(' ').nth(1) == Some("/"));
@@ -196,7 +196,7 @@ fn record_from_outside(user: User) {
         return skip("record_from_outside", "the root is the kernel's first one (rootfs)");
     }
     let scene = Scene::new("container");
-    // Compiled here and found there only, so that its symbols must come from there.
+    // Compiled here but found only in the container, so that its symbols must come from there.
     let root = rootfs(&scene, &program("toggle.c"));
     let mut target = contained(&root, user);
     target.expect("ready");
@@ -243,7 +243,7 @@ fn contained(root: &Path, user: User) -> Target {
     Target::spawn(command)
 }
 
-/// Copies what `from` has and `to` lacks.
+/// Copies the files of `from` that `to` lacks.
 fn copy_missing(from: &Path, to: &Path) {
     for entry in fs::read_dir(from).expect("folder").flatten() {
         let target = to.join(entry.file_name());
@@ -263,7 +263,7 @@ fn a_container_is_recorded_from_inside() {
     }
     let scene = Scene::new("inside");
     let program = program("toggle.c");
-    // Process ids, mounts, the network and users are all the namespace's own.
+    // PIDs, mounts, the network and users are all the namespace's own.
     let script = r#"
         mount -t proc proc /proc && mkfifo in && { "$1" < in > out & } && exec 3> in &&
         pid=$! && while ! grep -q ready out; do :; done &&
@@ -290,7 +290,7 @@ fn libraries_that_come_and_go() {
     let load = format!("load {}", path.display());
     let mut target = Target::start(&program_with("loader.c", &["-O1", "-ldl"]), &[]);
     let recording = scene.attach(&target);
-    // The collector has seen the library, and what came out of it.
+    // Wait until the collector has seen the library and its blocks.
     let seen = |bytes: u64| {
         common::until("the collector has seen the call", || {
             let r = scene.report(&recording);
@@ -302,13 +302,13 @@ fn libraries_that_come_and_go() {
     target.ask("call");
     seen(333);
     target.ask("unload");
-    // Elsewhere the second time.
+    // The second time it is loaded elsewhere.
     target.ask("shift");
     let second = target.ask(&load);
     assert_ne!(first, second, "loaded at the same place again");
     target.ask("call");
     seen(666);
-    // Upgraded under the running process: another file by the same name, as package managers do it.
+    // The file is replaced under the running process: another file with the same name, as package managers do it.
     let new = scene.path("new.so");
     fs::copy(&other, &new).expect("copy");
     fs::rename(&new, &path).expect("rename");
@@ -354,7 +354,7 @@ fn a_namespace_of_the_dynamic_linker() {
     let scene = Scene::new("dlmopen");
     let library = program_with("plugin.c", &["-O1", "-shared", "-fPIC"]);
     let mut target = Target::start(&program_with("loader.c", &["-O1", "-ldl"]), &[]);
-    // It brings a libc of its own, whose malloc is found, too, if it is there at the attach.
+    // The namespace has a libc of its own, whose malloc is hooked, too, if it is there at the attach.
     target.ask(&format!("space {}", library.display()));
     let recording = scene.attach(&target);
     target.ask("call");
@@ -387,7 +387,7 @@ fn memfds_that_must_not_be_executable() {
         return skip("memfds_that_must_not_be_executable", "needs root and vm.memfd_noexec");
     }
     let scene = Scene::new("noexec");
-    // The setting belongs to a pid namespace; 2 demands that every memfd is made unexecutable.
+    // The setting belongs to a PID namespace; 2 demands that every memfd is made unexecutable.
     let mut command = Command::new("unshare");
     command.args(["--pid", "--mount", "--fork", "--kill-child", "sh", "-c"]);
     command.arg("mount -t proc proc /proc && echo 2 > /proc/sys/vm/memfd_noexec && exec \"$0\"");
@@ -410,7 +410,7 @@ fn a_process_that_is_not_dumpable() {
     }
     let scene = Scene::new("undumpable");
     let mut target = Target::start(&program("locked.c"), &["undumpable"]);
-    // Root without the capability is refused with the reason; with it, it works.
+    // Root without the capability is refused with the reason; with it, the attach succeeds.
     let mut command = Command::new("setpriv");
     command.args(["--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace"]);
     command.arg(Scene::binary()).args(["attach", &target.pid.to_string()]);
@@ -433,7 +433,7 @@ fn without_any_capability_one_s_own_process_is_recorded() {
     let scene = Scene::new("unprivileged");
     fs::set_permissions(&scene.dir, fs::Permissions::from_mode(0o777)).expect("chmod");
     for (from, to) in [(program("locked.c"), "app"), (PathBuf::from(Scene::binary()), "prof")] {
-        // By another process: a child that another test forks now would hold the copy open for writing.
+        // Copy by another process: a child that another test forks now would hold the copy open for writing.
         let copied = Command::new("cp").arg(from).arg(scene.path(to)).status();
         assert!(copied.is_ok_and(|s| s.success()));
     }
@@ -459,7 +459,7 @@ fn without_any_capability_one_s_own_process_is_recorded() {
     }
     out.ok("prof attach");
     target.ask("go");
-    // Its file is gone now, and map_files is for root: its symbols are those in memory.
+    // Its file is gone now, and only root may use map_files: its symbols are read from memory.
     prof(&["detach", &pid]).ok("prof detach");
     let meta = fs::metadata(scene.path("r.prof")).expect("recording");
     use std::os::unix::fs::MetadataExt;
@@ -484,7 +484,7 @@ fn strict_seccomp_is_refused() {
 
 #[test]
 fn a_kernel_without_the_newer_system_calls() {
-    // prof itself without pidfd_open, close_range and their like, as on Linux 5.4 and before.
+    // prof itself without pidfd_open, close_range and similar calls, as on Linux 5.4 and before.
     let scene = Scene::new("nosys");
     let mut target = Target::start(&program("locked.c"), &[]);
     let locked = program("locked.c");
@@ -494,16 +494,16 @@ fn a_kernel_without_the_newer_system_calls() {
         scene.run(c)
     };
     let pid = target.pid.to_string();
-    // That it returns at all shows that the collector holds on to no descriptor of ours.
+    // That this returns at all shows that the collector holds none of our descriptors open.
     prof(&["attach", &pid, "-o", "r.prof"]).ok("prof attach");
     target.ask("go");
     prof(&["detach", &pid]).ok("prof detach");
     target.quit();
     scene.finished(&scene.path("r.prof")).marked("locked.c", "locked_block").assert_live(5, 640);
 
-    // The same for the target, whose filter is suspended where the rights allow.
+    // The target under the same filter, which is suspended where the rights allow.
     let mut target = Target::start(&program("locked.c"), &["nosys"]);
-    // Who has a filter may suspend no other's.
+    // A process with a filter of its own may not suspend another's.
     let out = prof(&["attach", &target.pid.to_string()]);
     assert_eq!(out.code, 3, "{out:?}");
     assert!(out.stderr.contains("outside of the container"), "{out:?}");

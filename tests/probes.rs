@@ -1,7 +1,7 @@
-//! Beside other people's uprobes (bpftrace, bcc, `perf probe`) on the same functions, real ones of the
-//! kernel. It writes a breakpoint over the first byte of a function in the process's copy of the page;
-//! when that is hit, it executes the file's instruction elsewhere, and goes on behind it.
-// The kernel has none for Thumb code, in which the others of ARM's libraries are.
+//! Other tools' uprobes (bpftrace, bcc, `perf probe`) on the same functions, with real uprobes of the kernel. The
+//! kernel writes a breakpoint over the first byte of a function in the process's copy of the page; when it is hit, the
+//! kernel executes the file's instruction elsewhere, and continues behind it.
+// The kernel has no uprobes for Thumb code, which most of ARM's libraries consist of.
 #![cfg(not(target_arch = "arm"))]
 
 mod common;
@@ -17,11 +17,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// A uprobe, on this process alone; taken away when dropped.
+/// A uprobe on this process alone, which is removed on drop.
 struct Probe(File);
 
 impl Probe {
-    /// At an address of a program, when it is come to or, `at_return`, when the function returns.
+    /// Puts a uprobe at an address of a program, which is hit at the address or, with `at_return`, when the function
+    /// returns.
     fn put(target: &Target, file: &Path, address: u64, at_return: bool) -> Self {
         let maps = target.proc("maps");
         let offset = maps.lines().find_map(|line| {
@@ -40,17 +41,17 @@ impl Probe {
         attr[1] = u64::from(at_return);
         attr[7] = path.as_ptr() as u64;
         attr[8] = offset.expect("mapped");
-        // SAFETY: the structure and the path live for the call; the descriptor is new.
+        // SAFETY: the structure and the path live until the call has returned; the result is a new descriptor, or -1.
         let fd = unsafe {
             let none = -1;
             libc::syscall(libc::SYS_perf_event_open, attr.as_ptr(), target.pid, none, none, 8)
         };
         assert!(fd >= 0, "perf_event_open: {}", std::io::Error::last_os_error());
-        // SAFETY: nobody else has it.
+        // SAFETY: the descriptor is new, and nothing else owns it.
         Probe(unsafe { File::from_raw_fd(fd as i32) })
     }
 
-    /// How often it was hit.
+    /// Returns how often it was hit.
     fn hits(&mut self) -> u64 {
         let mut bytes = [0; 8];
         self.0.read_exact(&mut bytes).unwrap();
@@ -60,7 +61,7 @@ impl Probe {
 
 const KIND: &str = "/sys/bus/event_source/devices/uprobe/type";
 
-/// Whether a breakpoint stands at an address.
+/// Returns whether there is a breakpoint at an address.
 fn begins_with_breakpoint(target: &Target, at: u64) -> bool {
     let mut first = [0; 4];
     let memory = File::open(format!("/proc/{}/mem", target.pid)).unwrap();
@@ -74,7 +75,7 @@ fn begins_with_breakpoint(target: &Target, at: u64) -> bool {
     }
 }
 
-/// A target whose file is nobody else's, with the addresses of malloc, free, odd_malloc, odd_free.
+/// A target with an executable file of its own, and the addresses of malloc, free, odd_malloc, odd_free.
 struct Probed {
     scene: Scene,
     file: PathBuf,
@@ -106,14 +107,14 @@ impl Probed {
         Probe::put(&self.target, &self.file, self.at[function], at_return)
     }
 
-    /// Takes a probe of a function away, and waits until the kernel has taken its breakpoint back.
+    /// Removes the probe of a function, and waits until the kernel has restored the byte.
     fn away(&self, function: usize, probe: Probe) {
         drop(probe);
         let at = self.at[function];
         until("the breakpoint has gone", || !begins_with_breakpoint(&self.target, at));
     }
 
-    /// The standard error of an attach, and the recording.
+    /// Attaches; returns the standard error, and the recording.
     fn attach(&self, options: &[&str]) -> (String, PathBuf) {
         let pid = self.target.pid.to_string();
         let file = self.scene.path("probed.prof");
@@ -142,7 +143,7 @@ fn a_uprobe_that_was_there_before_is_left_and_both_see_each_call() {
         p.target.ask("go");
         assert_eq!((malloc.hits(), free.hits()), (400, 400));
         assert!(p.status().contains("breakpoint"), "{}", p.status());
-        // It goes while the hook is there.
+        // The probe is removed while the hook is there.
         drop(free);
         p.target.ask("go");
         assert_eq!(malloc.hits(), 600);
@@ -155,7 +156,7 @@ fn a_uprobe_that_was_there_before_is_left_and_both_see_each_call() {
         let r = p.scene.finished(&recording);
         assert_eq!(r.number("/recording/lost_events"), 0);
         let calls: u64 = r.asked_by("usual").iter().map(|g| g.number("allocations")).sum();
-        // Where a return address is the kernel's, the stack ends there.
+        // Where the kernel has replaced a return address, the stack ends.
         if !at_return {
             assert_eq!(calls, 200, "{}", r.askers());
         }
@@ -167,7 +168,7 @@ fn a_uprobe_that_was_there_before_is_left_and_both_see_each_call() {
 fn a_uprobe_that_comes_later_neither_kills_nor_takes_calls_away() {
     for at_return in [false, true] {
         let Some(mut p) = Probed::start("a_uprobe_that_comes_later") else { return };
-        // What the kernel maps for probes stays.
+        // The kernel's mapping for probes stays.
         let first = [p.probe(0, at_return), p.probe(1, at_return), p.probe(2, at_return)];
         p.target.ask("go");
         first.into_iter().enumerate().for_each(|(n, probe)| p.away(n, probe));
@@ -211,7 +212,7 @@ fn where_there_is_no_room_for_a_uprobe_that_is_said_or_refused() {
     p.away(2, first);
     let before = Snapshot::of(&p.target);
 
-    // It was there first: nothing is left to record.
+    // The probe was there first, and no other function is left to record.
     let mut probe = p.probe(2, false);
     let pid = p.target.pid.to_string();
     let out = p.scene.prof(&["attach", &pid, "--symbols-prefix", "odd_"]);
@@ -222,7 +223,7 @@ fn where_there_is_no_room_for_a_uprobe_that_is_said_or_refused() {
     p.away(2, probe);
     before.assert_same(&Snapshot::of(&p.target));
 
-    // It comes later, and is there when prof goes.
+    // The probe is put there after the attach, and is still there at the detach.
     let (said, recording) = p.attach(&["--symbols-prefix", "odd_"]);
     assert!(said.contains("no uprobe") && said.contains("odd_malloc"), "{said}");
     let status = p.status();
@@ -238,7 +239,7 @@ fn where_there_is_no_room_for_a_uprobe_that_is_said_or_refused() {
     before.assert_same(&Snapshot::of(&p.target));
     std::fs::remove_file(&recording).unwrap();
 
-    // It comes and goes: the kernel brings the file's byte back over the hook's.
+    // The probe is put there and removed: the kernel writes the file's byte over the hook's.
     let (_, recording) = p.attach(&["--symbols-prefix", "odd_"]);
     p.away(2, p.probe(2, false));
     p.scene.detach(&p.target);
@@ -248,7 +249,7 @@ fn where_there_is_no_room_for_a_uprobe_that_is_said_or_refused() {
     p.scene.finished(&recording);
 }
 
-/// A jump to not far behind `at`, as a tool might put it there.
+/// Returns a jump to an address shortly behind `at`, as another tool might write it.
 fn jump(at: u64) -> Vec<u8> {
     match () {
         () if cfg!(target_arch = "x86_64") => vec![0xe9, 0, 1, 0, 0],
@@ -264,10 +265,10 @@ fn jump(at: u64) -> Vec<u8> {
 
 #[test]
 fn another_tools_jump_is_named() {
-    // With code in the page of the file's headers, as most linkers put it.
+    // With code in the page of the file's headers, as most linkers place it.
     let flags = ["-O1", "-static", "-Wl,-z,noseparate-code"];
     let Some(mut p) = Probed::linked("another_tools_jump", &flags) else { return };
-    // Never executed here.
+    // This is never executed.
     let jump = jump(p.at[2]);
     let file = File::options().read(true).write(true).open(format!("/proc/{}/mem", p.target.pid));
     let file = file.unwrap();

@@ -1,5 +1,5 @@
-//! Programs nobody here wrote, recorded while they work: their output is what it is without a
-//! recorder, and their stacks go down to the start of their threads.
+//! Real programs, recorded while they work: their output is the same as without a recorder, and their stacks reach the
+//! start of their threads.
 
 mod common;
 
@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-/// Asserts that by allocations nearly all stacks reach the start of their thread, and that
-/// hardly any is cut short.
+/// Asserts that nearly all stacks, weighted by allocations, reach the start of their thread, and that hardly any is cut
+/// short.
 #[track_caller]
 fn assert_sensible(r: &Report, at_least: u64, share_rooted: f64) {
     assert!(r.total("allocations") >= at_least, "{:#}", r.brief());
@@ -37,7 +37,7 @@ fn assert_sensible(r: &Report, at_least: u64, share_rooted: f64) {
     assert!(lost == 0, "{lost} events lost");
 }
 
-/// Sends lines to a server and returns what it answers, up to `wanted` bytes.
+/// Sends lines to a server and returns its answer, up to `wanted` bytes.
 fn talk(port: u16, request: &str, wanted: usize) -> String {
     let mut s = TcpStream::connect(("127.0.0.1", port)).expect("connect");
     s.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

@@ -1,6 +1,5 @@
-//! Bad input and targets that can't be recorded: each with one line that says what is wrong, its
-//! exit code (2: usage, 3: the target), and nothing touched. Damaged recordings are read as far as
-//! they are whole.
+//! Bad input and targets that can't be recorded: prof prints one line that says what is wrong, returns the exit code
+//! (2: usage, 3: the target), and touches nothing. Damaged recordings are read as far as they are whole.
 
 mod common;
 
@@ -23,7 +22,7 @@ fn refused(out: &Output, code: i32, words: &[&str]) {
     }
 }
 
-/// No file but those named may have appeared in the scratch folder.
+/// Asserts that no file was written to the scratch folder.
 #[track_caller]
 fn nothing_written(scene: &Scene) {
     let left: Vec<_> = std::fs::read_dir(&scene.dir).unwrap().flatten().map(|e| e.path()).collect();
@@ -105,7 +104,7 @@ fn no_permission() {
     assert!(says.iter().any(|w| lower.contains(w)), "says which knob: {}", out.stderr);
     before.assert_same(&Snapshot::of(&target));
 
-    // The other way round: someone else's process is fine for root, and nobody's for nobody.
+    // Conversely, root may record another user's process, and nobody those of nobody.
     std::fs::remove_file(&copy).unwrap();
     target.quit();
 }
@@ -146,7 +145,7 @@ fn already_traced() {
     target.quit();
 }
 
-/// Both ways where there is a prof of the other width, as in a machine of tests/vm.
+/// Tests both directions where there is a prof of the other width, as in a machine of tests/vm.
 #[test]
 fn a_process_of_another_width() {
     let flags = ["-m32", "-nostdlib", "-static", "-ffreestanding", "-fno-stack-protector"];
@@ -264,7 +263,7 @@ fn unwritable_output() {
         refused(&out, out.code, &[file]);
         before.assert_same(&Snapshot::of(&target));
     }
-    // An existing file is never overwritten by accident with something smaller than a recording.
+    // An existing file is never overwritten by accident.
     target.ask("alloc 1");
     nothing_written(&scene);
     target.quit();
@@ -306,7 +305,7 @@ fn a_recording_of_a_newer_version() {
     assert_ne!(out.code, 0);
 }
 
-/// A finished recording of 2,000 blocks in two parts.
+/// Returns a finished recording of 2,000 blocks in two parts.
 fn small_recording(scene: &Scene) -> Vec<u8> {
     let mut target = Target::start(&program("toggle.c"), &[]);
     let file = scene.path("whole.prof");
@@ -335,7 +334,7 @@ fn a_recording_that_was_cut_off_is_read_up_to_its_last_whole_chunk() {
         std::fs::write(&cut, &bytes[..length]).unwrap();
         let out = scene.prof(&["report", "cut.prof", "--format", "json"]);
         if out.code != 0 {
-            // only before there is a whole header and a first chunk
+            // This happens only before there is a whole header and a first chunk.
             refused(&out, out.code, &["cut.prof"]);
             assert!(read == 0, "{length} of {} bytes: {out:?}", bytes.len());
             continue;
@@ -378,7 +377,7 @@ fn damage_in_the_middle_does_no_harm() {
     assert!(Path::new(&file).exists());
 }
 
-/// Ends at every instant of an attach, in turn: whatever failed first, there is one reason.
+/// The process ends at every instant of an attach, in turn: whatever failed first, one reason is reported.
 #[test]
 fn a_process_that_ends_meanwhile() {
     let scene = Scene::new("ending");
@@ -419,7 +418,7 @@ fn no_address_space_left() {
     target.quit();
 }
 
-/// The hook would take them for one, and both would write to the same place of the ring.
+/// The hook would take such threads for one, and both would write to the same place of the ring.
 #[test]
 fn threads_that_can_not_be_told_apart() {
     let scene = Scene::new("apart");
@@ -434,7 +433,7 @@ fn threads_that_can_not_be_told_apart() {
     assert!(!scene.path("r.prof").exists());
     before.assert_same(&Snapshot::of(&target));
     target.ask("alloc");
-    // libc's functions such a thread can't call in any case.
+    // Such a thread can't call libc's functions in any case.
     let recording = scene.attach(&target);
     target.ask("alloc");
     scene.detach(&target);
@@ -442,7 +441,7 @@ fn threads_that_can_not_be_told_apart() {
     scene.finished(&recording).assert_sound();
 }
 
-/// The hook's words are not all aligned: the first recorded call would be the thread's end.
+/// The hook's words are not all aligned: the first recorded call would end the thread.
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn a_thread_that_checks_alignment() {
@@ -455,7 +454,7 @@ fn a_thread_that_checks_alignment() {
     assert!(out.code == 3 && out.stderr.contains("EFLAGS.AC"), "{out:?}");
     assert!(!scene.path("r.prof").exists());
     before.assert_same(&Snapshot::of(&target));
-    // As soon as it does not any more, it is as any other.
+    // When the thread no longer does that, it can be recorded.
     target.ask("stop");
     scene.prof(&args).ok("attach");
     target.ask("spin");

@@ -1,4 +1,4 @@
-//! Recordings made of recordings, end to end: stripped, packed, taken apart.
+//! Recordings made from recordings, end to end: stripped, packed, extracted.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn report(scene: &Scene, file: &str, more: &[&str]) -> Report {
     scene.report_with(Path::new(file), more)
 }
 
-/// What a report says of all and of each stack.
+/// Returns the totals of a report, and the figures of each stack.
 fn figures(r: &Report) -> (String, Vec<String>) {
     let mut groups: Vec<String> = r.groups().map(|g| g.0.to_string()).collect();
     groups.sort();
@@ -42,7 +42,7 @@ fn a_stripped_recording_has_the_same_totals_in_less() {
     );
     let size = |f: &str| std::fs::metadata(scene.path(f)).expect("a file").len();
     assert!(size("s.prof") * 4 < size("r.prof") * 3, "{} {}", size("s.prof"), size("r.prof"));
-    // Every other command reads it, and what lived long is as it was.
+    // Every other command reads it, and long-lived blocks are as they were.
     let long = ["--min-lifetime", "150ms"];
     let of = |f: &str| report(&scene, f, &long).total("allocations");
     assert!(of("s.prof") > 0);
@@ -72,7 +72,7 @@ fn a_stripped_recording_has_the_same_totals_in_less() {
 #[test]
 fn a_packed_recording_needs_nothing_else() {
     let scene = Scene::new("pack");
-    // A program of which nothing is left afterwards.
+    // A program whose file is removed afterwards.
     let own = scene.path("gone");
     std::fs::copy(program("figures.c"), &own).expect("copied");
     record(&scene, &own, &["--free-stacks"], &[]);
@@ -149,13 +149,13 @@ fn sparse_pages_are_found_and_resident_memory_adds_up() {
     };
     let number =
         |s: &Value, name: &str| s[name].as_u64().unwrap_or_else(|| panic!("{name}: {s:#}"));
-    // Every 40th of 4,000 blocks: each lies on a page or two of its own.
+    // Every 40th of 4,000 blocks is kept: each lies on a page or two of its own.
     let keeper = at("keeper").expect("the stack that keeps");
     assert_eq!(stacks[0]["id"], keeper["id"], "{f:#}");
     assert_eq!((number(keeper, "live_count"), number(keeper, "live_bytes")), (100, 100_000));
     assert!((98..=200).contains(&number(keeper, "alone")), "{keeper:#}");
     assert!(number(keeper, "sparse_alone") >= 90, "{keeper:#}");
-    // SAFETY: a question.
+    // SAFETY: `sysconf` takes no pointers.
     let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).expect("a size");
     assert!(number(keeper, "unused_alone_bytes") > 61 * page, "{keeper:#}");
     let filler = at("filler").expect("the stack that fills");
@@ -173,7 +173,7 @@ fn sparse_pages_are_found_and_resident_memory_adds_up() {
         + n("other_anonymous_bytes");
     assert_eq!(sum + others + unexplained, n("rss_bytes"), "{a:#}");
     assert_eq!(n("live_bytes"), 100_000 + 200 * 4000, "{a:#}");
-    // 300 blocks of 4,000 bytes are older; most of what was freed is not given back.
+    // 300 blocks of 4,000 bytes are older; the allocator keeps most of the freed memory.
     assert!(n("before_bytes") >= 1_100_000 && n("slack_bytes") > 2_000_000, "{a:#}");
     assert!(unexplained.unsigned_abs() < 256 * page, "{a:#}");
     assert!(n("rss_bytes") > 5_000_000 && n("not_resident_bytes") < 100_000, "{a:#}");

@@ -1,4 +1,4 @@
-//! Where resident memory goes, against what the allocator says of itself in the same moment.
+//! The breakdown of resident memory compared with the allocator's own statistics at the same moment.
 
 mod common;
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// The account of a recording of one "go", and the allocator's statistics right after the detach.
+/// Returns the breakdown of a recording of one "go", and the allocator's statistics right after the detach.
 fn told(preload: Option<&str>) -> (Value, BTreeMap<String, u64>) {
     let scene = Scene::new("resident");
     let mut command = Command::new(program_with("resident.c", &["-O1", "-ldl"]));
@@ -45,19 +45,18 @@ fn number(a: &Value, name: &str) -> u64 {
 
 #[test]
 fn what_glibc_keeps_is_what_glibc_says() {
-    // On a machine with little time to give, the arenas may not be read to their end: that is said, and the
-    // pages are judged instead.
+    // On a busy machine the arenas may not be read to their end: prof reports that, and estimates from pages instead.
     let told = |_| told(None);
     let (a, stats) = (0..5).map(told).find(|(a, _)| a["by_allocator"] == true).expect("the arenas");
     let n = |name: &str| number(&a, name);
     near("free", n("free_bytes"), stats["free"]);
-    // All of it but what a new heap has not been written to yet.
+    // Nearly all free memory is resident; a new heap has parts that were never written to.
     assert!(n("slack_bytes") <= n("free_bytes"), "{a:#}");
     near("free and resident", n("slack_bytes"), stats["free"]);
     let used = n("live_bytes") + n("beside_bytes") + n("before_bytes") - n("not_resident_bytes");
     near("in use", used, stats["used"]);
     near("mapped by the program", n("other_anonymous_bytes"), stats["own"]);
-    // A third of the old blocks, and half a dozen large ones, are still there.
+    // A third of the old blocks, and half a dozen large ones, are still live.
     assert!(n("before_bytes") > 30_000_000 && n("before_bytes") < 37_000_000, "{a:#}");
     let maps = a["maps"].as_array().expect("mappings");
     let stacks = maps.iter().find(|m| m["kind"] == "stacks").expect("stacks");

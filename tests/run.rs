@@ -1,5 +1,5 @@
-//! `prof run`: a command recorded from its first allocation on, constructors of libraries included,
-//! with its stdio, signals and exit code passed through.
+//! `prof run`: a command recorded from its first allocation on, constructors of libraries included, with its stdio,
+//! signals and exit code passed through.
 
 mod common;
 
@@ -32,7 +32,7 @@ fn the_exit_code_and_output_are_the_commands() {
 fn a_signal_that_is_ignored_stays_so_and_no_other() {
     let scene = Scene::new("ignored");
     let (prof, dir) = (Scene::binary().display().to_string(), scene.dir.display().to_string());
-    // By the shell itself: not every machine has a `cat` that can be recorded.
+    // Read it by the shell itself, as not every machine has a `cat` that can be recorded.
     let cat = "while read -r line; do echo \"$line\"; done </proc/self/status";
     for (trap, ignored) in [("trap '' PIPE", true), ("trap - PIPE", false)] {
         let mut c = Command::new("sh");
@@ -53,7 +53,7 @@ fn a_wrapper_that_calls_exec_is_the_program_that_is_recorded() {
     let figures = format!("exec {}", program("figures.c").display());
     scene.run(run(&scene, "r.prof", &[], &["sh", "-c", &figures])).ok("prof run");
     let r = scene.finished(&scene.path("r.prof"));
-    // Older kernels tell the exit code only until the parent has asked for it.
+    // Older kernels tell the exit code only until the parent has waited for the process.
     let how = r.at("/recording/end_reason");
     assert!(how == "exited" || how == "ended", "{:#}", r.brief());
     let files = std::fs::read_dir(&scene.dir).expect("files").flatten();
@@ -79,7 +79,7 @@ fn everything_is_recorded_from_the_first_allocation_on() {
     r.assert_sound();
     assert_eq!(r.number("/recording/unknown_frees"), 0, "every block is known: {:#}", r.brief());
     r.marked("counts.c", "plain").assert_live(500, 50_000);
-    // 1,027 of the "go", and the six that main made before it was ready.
+    // 1,027 of the "go", and six that main made before it was ready.
     assert!(answer.contains(" allocations=1027 "), "{answer}");
     let main: u64 = r.asked_by("main").iter().map(|g| g.number("allocations")).sum();
     assert_eq!(main, 6, "{}", r.askers());
@@ -91,7 +91,7 @@ fn constructors_of_libraries_are_included() {
     let late = common::build::program_with("late.c", &["-O1", "-shared", "-fPIC"]);
     let mut c = run(&scene, "r.prof", &[], &[program("toggle.c").to_str().unwrap()]);
     c.env("LD_PRELOAD", &late);
-    // prof itself loads the library too, which does it no harm
+    // prof itself loads the library too, which does it no harm.
     let mut target = Target::spawn(c);
     target.expect("ready");
     target.ask("alloc 3");

@@ -1,5 +1,5 @@
-//! Recordings of a part of all blocks: estimates that lie within five of their standard errors of what
-//! is true, ends of all recorded blocks and of no others, limits of size that leave exact figures.
+//! Recordings of a part of all blocks: estimates lie within five of their standard errors of the truth, frees of all
+//! recorded blocks and of no others are recorded, and limits of size leave exact figures.
 
 mod common;
 
@@ -8,7 +8,7 @@ use common::report::Group;
 use common::{Report, Scene, Target, skip, snapshot::Snapshot};
 use nix::sys::signal::Signal;
 
-/// Probability that a block is picked.
+/// Returns the probability with which a block of a size is picked.
 type Picked = fn(u64) -> f64;
 
 /// For `--sample=4KiB`.
@@ -21,7 +21,7 @@ fn by_number(_size: u64) -> f64 {
     0.02
 }
 
-/// What is true of the blocks of one line: how many there were, of what size, and how many are live.
+/// The exact figures of the blocks of one line: number, size, and number of live ones.
 struct Truth {
     marker: &'static str,
     size: u64,
@@ -38,8 +38,8 @@ const fn again(marker: &'static str, size: u64, count: u64, live: u64) -> Truth 
     Truth { marker, size, count, live, again: true }
 }
 
-/// Asserts that an estimate is as near as it says it is, and that it says so truly: of figures that are
-/// `value` for each of `n` blocks that were picked with the probability `p`.
+/// Asserts that an estimate is within its error, and that the error is right: for figures that are `value` for each of
+/// `n` blocks that were picked with the probability `p`.
 #[track_caller]
 fn assert_near(what: &str, got: u64, stderr: u64, n: u64, value: u64, p: f64) {
     let (wanted, error) =
@@ -49,7 +49,7 @@ fn assert_near(what: &str, got: u64, stderr: u64, n: u64, value: u64, p: f64) {
         got as f64 == wanted || off < 5.0,
         "{what}: {got} for {wanted}, which is {off:.1} standard errors of {error:.0} off"
     );
-    // Of 500 picked blocks, its own error is some 3 percent.
+    // With 500 picked blocks, the error of the error is some 3 percent.
     let ratio = stderr as f64 / error;
     assert!(
         n == 0 || (0.7..1.4).contains(&ratio),
@@ -80,7 +80,7 @@ fn check(g: &Group<'_>, t: &Truth, picked: Picked) {
     }
 }
 
-/// Asserts the totals to be as near as the sums are.
+/// Asserts that the totals are within their errors, too.
 #[track_caller]
 fn check_totals(r: &Report, all: &[Truth], picked: Picked) {
     let sum = |field: &str, of: &dyn Fn(&Truth) -> (u64, u64)| {
@@ -137,7 +137,7 @@ const TRUTHS: [Truth; 13] = [
     truth("threaded", 96, N, N),
 ];
 
-/// What a program does between attach and detach, recorded.
+/// Runs commands of a program between attach and detach, and returns the report.
 #[track_caller]
 fn recorded<S: AsRef<str>>(target: &mut Target, options: &[&str], commands: &[S]) -> Report {
     let scene = Scene::new("sample");
@@ -159,7 +159,7 @@ fn recorded<S: AsRef<str>>(target: &mut Target, options: &[&str], commands: &[S]
 fn estimates(option: &str, picked: Picked) {
     let option = [option];
     let mut commands = WORK.map(|w| format!("{w} {N}")).to_vec();
-    // Blocks from before do not matter.
+    // Blocks from before the attach must not matter.
     commands.insert(3, "old".into());
     let mut target = Target::start(&program("sampled.c"), &[]);
     let r = recorded(&mut target, &option, &commands);
@@ -202,7 +202,7 @@ fn a_command_that_is_run_is_sampled_too() {
 #[test]
 fn large_blocks_are_exact() {
     let mut target = Target::start(&program("sampled.c"), &[]);
-    // One for each 16 bytes: blocks of 900 and more can't be missed.
+    // One block per 16 bytes: blocks of 900 bytes and more can't be missed.
     let r = recorded(&mut target, &["--sample=16"], &["shrunk 500", "handed 500"]);
     target.quit();
     let g = r.marked("sampled.c", "shrunk_first");
@@ -286,7 +286,7 @@ fn off_and_on_again() {
 fn the_process_is_as_it_was_before() {
     let scene = Scene::new("sample-detach");
     let mut target = Target::start(&program("sampled.c"), &[]);
-    // A thread that has been joined may still be on its way out.
+    // A thread that has been joined may still be ending.
     common::until("one thread is left", || target.status("Threads") == "1");
     let before = Snapshot::of(&target);
     for i in 0..5 {
@@ -298,7 +298,7 @@ fn the_process_is_as_it_was_before() {
     target.quit();
 }
 
-/// Blocks by operator new and by malloc, each to be counted once.
+/// Checks that blocks by operator new and by malloc count once each.
 #[track_caller]
 fn counts_once(preload: Option<&std::path::Path>, flags: &[&str]) {
     for (option, picked) in [("--sample=4KiB", by_bytes as Picked), ("--sample-rate=50", by_number)]

@@ -1,5 +1,5 @@
-//! Targets that restrict their own system calls: none that they do not expect is made in them, whenever
-//! they begin with it.
+//! Targets that restrict their own system calls: prof makes no call in them that they do not expect, whenever the
+//! restriction begins.
 
 mod common;
 
@@ -8,8 +8,8 @@ use common::snapshot::Snapshot;
 use common::{Scene, Target, skip};
 use nix::sys::signal::Signal;
 
-/// Memory that is read for an unknown stack, and a thread's id, are asked of the kernel by the hook as
-/// long as there is no filter.
+/// As long as there is no filter, the hook makes system calls to read the memory of an unknown stack, and to get a
+/// thread's ID.
 fn filtered_while_recorded(by: &str) {
     let scene = Scene::new(by);
     let mut target = Target::start(&program("late_filter.c"), &[]);
@@ -69,7 +69,7 @@ fn calls_that_are_dispatched_to_the_target_itself_are_none_of_prof() {
     let before = Snapshot::of(&target);
     let out = scene.prof(&["attach", &pid]);
     if out.code == 0 || !target.alive() {
-        // Before Linux 6.4 nothing tells.
+        // Before Linux 6.4 the kernel does not tell.
         assert!(!kernel_tells(), "{out:?}");
         return skip("dispatched", "the kernel does not say how calls are dispatched");
     }
@@ -78,7 +78,7 @@ fn calls_that_are_dispatched_to_the_target_itself_are_none_of_prof() {
     before.assert_same(&Snapshot::of(&target));
     target.signal(Signal::SIGUSR2);
     assert_eq!(target.line(), "done caught=0");
-    // When its calls pass, all is as usual; and a detach waits for such a moment, too.
+    // When the calls pass, everything works as usual; and a detach needs such a moment, too.
     let recording = scene.attach(&target);
     target.ask("go");
     target.send("compute");
@@ -93,7 +93,7 @@ fn calls_that_are_dispatched_to_the_target_itself_are_none_of_prof() {
     scene.finished(&recording).marked("dispatched.c", "dispatched_block").assert_live(50, 1600);
 }
 
-/// Linux 6.4.
+/// Returns whether the kernel is Linux 6.4 or later.
 fn kernel_tells() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut parts = release.split(['.', '-']).map(|p| p.parse::<u32>().unwrap_or(0));

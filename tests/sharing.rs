@@ -7,7 +7,7 @@ use common::{Scene, Target, until};
 use std::path::Path;
 use std::process::Command;
 
-/// The program that has its memory with another process, and that one's id.
+/// Starts a program that shares its memory with another process; returns that one's PID.
 fn start(how: &[&str]) -> (Target, i32) {
     let mut command = Command::new(program("sharing.c"));
     command.args(how);
@@ -46,7 +46,7 @@ fn what_the_other_process_allocates_is_recorded_in_order() {
         let (mut target, _) = start(&[how]);
         let recording = scene.attach_with(&target, &["--ring-size", "64M"]);
         target.ask("alive");
-        // Long enough for the collector to ask several times who has ended.
+        // Long enough for the collector to check several times which threads have ended.
         std::thread::sleep(std::time::Duration::from_millis(2500));
         target.ask("alive");
         target.ask("stop");
@@ -56,7 +56,7 @@ fn what_the_other_process_allocates_is_recorded_in_order() {
         let groups = r.asked_by("shared_block");
         let sum = |name: &str| groups.iter().map(|g| g.number(name)).sum::<u64>();
         assert!(sum("allocations") > 200, "{how:?}: {}", r.askers());
-        // Both have given all back: nothing of either got lost.
+        // Both processes have freed everything: no event of either was lost.
         let lost = r.number("/recording/lost_events");
         assert!(lost > 0 || sum("live_count") == 0, "{how:?}: {}", r.askers());
         assert_eq!(lost, 0, "{how:?}");

@@ -1,5 +1,5 @@
-//! Targets with a use of their own for the toggle signal: handlers that chain to prof's, pointers to it
-//! that are kept beyond the detach, sigwait and signalfd.
+//! Targets with a use of their own for the toggle signal: handlers that chain to prof's, pointers to it that are kept
+//! beyond the detach, sigwait and signalfd.
 
 mod common;
 
@@ -19,7 +19,7 @@ fn catches(target: &Target) -> bool {
     mask >> (nix::libc::SIGUSR1 - 1) & 1 == 1
 }
 
-/// Detaches; what it says.
+/// Detaches; returns the standard error.
 #[track_caller]
 fn detach(scene: &Scene, target: &Target) -> String {
     scene.prof(&["detach", &target.pid.to_string()]).ok("detach").stderr
@@ -39,13 +39,13 @@ fn a_handler_that_chains_to_profs_works_on_after_the_detach() {
         target.ask("raise");
     }
     assert_eq!(target.ask("own"), "done 4");
-    // What stays is one page, and none more with the next recording, which finds the target's handler.
+    // One page stays, and the next recording, which finds the target's handler, adds none.
     let kept = Snapshot::of(&target);
     assert_eq!(kept.foreign().len(), 1, "{:?}", kept.foreign());
     scene.attach_with(&target, &["-o", "again.prof"]);
     detach(&scene, &target);
     kept.assert_same(&Snapshot::of(&target));
-    // The disposition from before, as the target knows it: prof's, which just returns.
+    // The earlier disposition, as the target knows it: prof's handler, which just returns.
     target.ask("restore");
     target.ask("raise");
     target.ask("alloc");

@@ -1,5 +1,5 @@
-//! Stacks are complete down to the start of the thread: at any depth up to 1,024 frames, with and
-//! without frame pointers, through signal handlers, on small stacks, after longjmp and on fibers.
+//! Stacks are complete up to the start of the thread: at any depth up to 1,024 frames, with and without frame pointers,
+//! through signal handlers, on small stacks, after longjmp and on fibers.
 
 mod common;
 
@@ -7,14 +7,14 @@ use common::build::{program, program_with};
 use common::{Report, Scene, Target};
 use std::process::Command;
 
-/// Depths are exact for one build of the recursive program.
+/// Checks that depths are exact for one build of the recursive program.
 #[track_caller]
 fn depths(name: &str, flags: &[&str]) {
     let scene = Scene::new(name);
     let mut target = Target::start(&program_with("deep.c", flags), &[]);
     let recording = scene.attach(&target);
     let depths = [0, 1, 10, 40, 200, 900];
-    // Twice up and down, so that what is remembered of the last stack is longer or shorter.
+    // Up and down, so that the memoized stack is sometimes longer and sometimes shorter.
     for depth in depths.iter().chain(depths.iter().rev()) {
         target.ask(&format!("go {depth}"));
     }
@@ -98,7 +98,7 @@ fn handlers_on_alternate_stacks_are_unwound_through() {
     for g in &groups {
         let f = g.functions();
         assert!(f.contains(&"on_alarm"), "{f:?}");
-        // ARM's libc has no unwind tables, and no call by which an interrupted function could be told.
+        // ARM's libc has no unwind tables for an interrupted function, nor does a call tell its frame.
         if cfg!(target_arch = "arm") && g.frames().last().unwrap().module().contains("/libc.so") {
             cut += g.number("live_count");
             continue;
@@ -202,7 +202,7 @@ fn longjmp_and_fibers_leave_no_false_frames() {
 
 #[test]
 fn inlined_functions_are_shown_and_marked() {
-    // At -O2 the helper `took` and friends vanish; the caller of malloc is still found by line.
+    // At -O2 the helper `took` and others are inlined; the caller of malloc is still found by line.
     let scene = Scene::new("inlined");
     let mut target = Target::start(&program_with("oracle.cpp", &["-O2"]), &[]);
     let recording = scene.attach(&target);
@@ -220,7 +220,7 @@ fn inlined_functions_are_shown_and_marked() {
     }
 }
 
-/// The stack of a program without symbols.
+/// Checks the stack of a program without symbols.
 #[track_caller]
 fn stripped(name: &str, flags: &[&str]) {
     let scene = Scene::new(name);
@@ -244,7 +244,7 @@ fn a_stripped_program_still_has_whole_stacks() {
     stripped("stripped", &["-O2", "-fomit-frame-pointer", "-funwind-tables", "-s"]);
 }
 
-/// Compilers for it leave tables out, and make Thumb code unless they are told otherwise.
+/// ARM's compilers leave tables out, and generate Thumb code, unless they are told otherwise.
 #[cfg(target_arch = "arm")]
 #[test]
 fn code_of_the_arm_state_without_tables() {

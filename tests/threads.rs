@@ -1,5 +1,5 @@
-//! Many threads: born and dying while recording, freeing each other's blocks, reusing each other's
-//! addresses; attached while they run; and no wait of any of them disturbed by the attach.
+//! Many threads: starting and ending while recording, freeing each other's blocks, reusing each other's addresses;
+//! attached while they run; and none of their waits disturbed by the attach.
 
 mod common;
 
@@ -22,13 +22,13 @@ fn hundreds_of_threads_come_and_go_with_exact_totals() {
     target.quit();
     let r = scene.finished(&recording);
     r.assert_sound();
-    // Of the first 16 threads, libc may keep stacks with a table each, which others inherit and free.
+    // libc may keep the stacks of the first 16 threads with a table each, which later threads inherit and free.
     let unknown = r.number("/recording/unknown_frees");
     assert!(unknown <= 16, "{unknown}: all blocks came from within");
     let groups = r.asked_by("thread_block");
     let sum = |name: &str| groups.iter().map(|g| g.number(name)).sum::<u64>();
     assert_eq!(sum("allocations"), 320 * 400);
-    // the last block of each thread stays: index 399, 24 + 15 * 16 bytes
+    // The last block of each thread stays: index 399, 24 + 15 * 16 bytes.
     assert_eq!((sum("live_count"), sum("live_bytes")), (320, 320 * 264));
     let per_thread: u64 = (0..400).map(|i| 24 + (i % 32) * 16).sum();
     assert_eq!(sum("allocated_bytes"), 320 * per_thread);
@@ -36,7 +36,7 @@ fn hundreds_of_threads_come_and_go_with_exact_totals() {
     let f = groups[0].functions();
     assert!(f.contains(&"work"), "{f:?}");
     assert!(groups[0].rooted(), "{f:?}");
-    // pthread_create's own allocations are recorded too, but few: threads reuse what is there
+    // pthread_create's own allocations are recorded too, but are few, as threads reuse existing memory.
     assert!(r.total("allocations") < 320 * 400 + 2000, "{:#}", r.brief());
 }
 
@@ -55,7 +55,7 @@ fn reused_addresses_keep_their_order_across_threads() {
     assert!(reused > 20_000, "the program did not do its work: {answer}");
     let r = scene.finished(&recording);
     assert_eq!(r.number("/recording/lost_events"), 0);
-    // One free out of order would leave a block alive for ever, or meet none.
+    // One free out of order would leave a block live for ever, or find none.
     assert_eq!(r.number("/recording/unknown_frees"), 0);
     let groups = r.asked_by("passed_block");
     let sum = |name: &str| groups.iter().map(|g| g.number(name)).sum::<u64>();
@@ -67,7 +67,7 @@ fn reused_addresses_keep_their_order_across_threads() {
     }
 }
 
-/// Threads that may be made at a time, without taking the last from others: of processes, and of memory.
+/// Returns the number of threads that can be made at a time without exhausting the machine's processes and memory.
 fn room_for_threads() -> usize {
     let number = |file: &str| {
         let text = std::fs::read_to_string(format!("/proc/{file}")).unwrap_or_default();
@@ -79,15 +79,15 @@ fn room_for_threads() -> usize {
     let memory = std::fs::read_to_string("/proc/meminfo").unwrap();
     let free = memory.lines().find_map(|l| l.strip_prefix("MemAvailable:")).unwrap();
     let free: usize = free.trim().trim_end_matches(" kB").parse().unwrap();
-    // A third of the memory: each takes some 100 KiB, half of it prof's.
+    // Use a third of the memory: each thread takes some 100 KiB, half of it prof's.
     (most - now).saturating_sub(2000).min(free / 300)
 }
 
 #[test]
 fn thirty_thousand_threads_have_room() {
-    // Also in a ring of the usual size, which has segments for 4,096 of them.
-    // There is none beside the first table where pointers have 32 bits.
-    // Others than AMD64 run in emulated machines, where 30,000 take many minutes: the first table has 1,024.
+    // This must work in a ring of the default size as well, which has segments for 4,096 threads. With 32-bit pointers
+    // there is no further table beyond the first. Architectures other than AMD64 run in emulated machines, where 30,000
+    // threads take many minutes; the first table has 1,024.
     let most = match (cfg!(target_pointer_width = "32"), cfg!(target_arch = "x86_64")) {
         (true, _) => 100,
         (_, true) => 30_000,
@@ -98,7 +98,7 @@ fn thirty_thousand_threads_have_room() {
     let mut target = Target::start(&program("crowd.c"), &[]);
     let recording = scene.attach(&target);
     let answer = target.ask(&format!("go {wanted}"));
-    // Limits of the machine that nothing tells beforehand: a container's, a user's.
+    // There are limits that can't be read in advance: a container's, a user's.
     let threads: u64 = answer.rsplit('=').next().unwrap().parse().unwrap();
     if threads < most as u64 {
         eprintln!("not all of {most} threads, but {threads}: this machine has no more");
@@ -116,7 +116,7 @@ fn thirty_thousand_threads_have_room() {
     assert_eq!(sum("live_count"), 0, "{}", r.askers());
 }
 
-/// How often each thread of a process has gone to sleep.
+/// Returns how often each thread of a process has gone to sleep.
 fn sleeps(pid: i32) -> std::collections::HashMap<i32, u64> {
     let one = |tid: i32| {
         let status = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/status")).ok()?;
@@ -137,8 +137,8 @@ fn each_of_ten_thousand_threads_is_stopped_once_at_a_time() {
     let before = sleeps(target.pid);
     scene.attach(&target);
     let after = sleeps(target.pid);
-    // An attach stops all threads twice, to map the ring and to patch. A thread that sleeps goes to sleep twice
-    // for each: in the stop, and again behind it. Few are asked for more: to make calls, or what they are.
+    // An attach stops all threads twice, to map the ring and to patch. A sleeping thread goes to sleep twice for each:
+    // in the stop, and again after it. Few threads are stopped more often, to make calls or to be examined.
     let more = before.iter().filter(|(tid, n)| after.get(tid).is_some_and(|now| now - *n > 4));
     let more = more.count();
     assert!(more <= 16 + before.len() / 100, "{more} of {} were stopped more often", before.len());
@@ -149,8 +149,8 @@ fn each_of_ten_thousand_threads_is_stopped_once_at_a_time() {
     target.quit();
 }
 
-/// Four threads free each other's blocks at full speed: no event is lost, and on each address an
-/// allocation follows the free before it, whoever made the two.
+/// Four threads free each other's blocks at full speed: no event is lost, and at each address an allocation follows the
+/// free before it, whichever threads made the two.
 #[track_caller]
 fn handed_from_thread_to_thread(name: &str, tunables: &str) {
     let scene = Scene::new(name);
@@ -165,7 +165,7 @@ fn handed_from_thread_to_thread(name: &str, tunables: &str) {
     target.quit();
     assert_eq!(answer, "done 80000");
     let r = scene.finished(&recording);
-    // With no free that came before its allocation, and none that had to be made up.
+    // No free precedes its allocation, and none is implied.
     r.assert_sound();
     assert_eq!(r.number("/recording/unknown_frees"), 0, "{:#}", r.brief());
     let groups = r.asked_by("handed_block");
@@ -175,7 +175,7 @@ fn handed_from_thread_to_thread(name: &str, tunables: &str) {
 
     let only = ["export", "csv", recording.to_str().unwrap(), "--function", "^handed_block$"];
     let csv = scene.prof(&only).ok("prof export").stdout;
-    // Address, when it was allocated and freed, and by which threads.
+    // Address, times of allocation and free, and whether their threads differ.
     let row = |line: &str| -> (String, u64, u64, bool) {
         let f: Vec<_> = line.split(',').collect();
         let time = |i: usize| f[i].parse().unwrap_or_else(|e| panic!("{e}: {line}"));
@@ -206,7 +206,7 @@ fn blocks_handed_around_by_the_threads_caches() {
 #[test]
 fn threads_stacks_may_fill_the_addresses_around_libc() {
     let scene = Scene::new("crowd");
-    // 70 stacks of 8 MiB: more than short jumps reach.
+    // 70 stacks of 8 MiB take more address space than short jumps reach.
     let mut target = Target::start(&program("stress.c"), &["70"]);
     let recording = scene.attach(&target);
     scene.detach(&target);
@@ -284,8 +284,8 @@ fn no_wait_is_cut_short_by_attach_and_detach() {
     };
     let waits = |l: &String| number(l, "waits=");
     if cfg!(any(target_arch = "aarch64", target_arch = "arm")) {
-        // A thread that goes to sleep between prof's look and the stop, in a call that no kernel restarts,
-        // gets EINTR: what the call's first argument was can't be known.
+        // If a thread goes to sleep between prof's look and the stop, in a call that no kernel restarts, it gets EINTR:
+        // the call's first argument is not known then.
         let few = |l: &String| {
             let (failed, early) = (number(l, "failed="), number(l, "early="));
             let known = number(l, "errno=") == libc::EINTR as u64 && failed <= 1 + waits(l) / 100;
@@ -299,7 +299,7 @@ fn no_wait_is_cut_short_by_attach_and_detach() {
     assert!(report.iter().all(|l| waits(l) >= 10), "{report:#?}");
 }
 
-/// A filter must neither see what prof does nor what it undoes.
+/// A filter must see neither what prof does nor what it undoes.
 fn under_a_filter(kind: &str) {
     if !nix::unistd::geteuid().is_root() {
         return common::skip(kind, "suspending a filter takes CAP_SYS_ADMIN");
@@ -326,14 +326,14 @@ fn a_seccomp_filter_that_kills_notices_nothing() {
     under_a_filter("kill");
 }
 
-/// The mappings, descriptors and handlers of a process, as a thread of it shows them that lives.
+/// Returns the mappings, descriptors and handlers of a process, as seen from one of its living threads.
 fn seen_by_a_thread(target: &Target) -> Vec<String> {
     let tasks = format!("/proc/{}/task", target.pid);
     let of = |tid: i32, file: &str| std::fs::read_to_string(format!("{tasks}/{tid}/{file}"));
     let all = common::numbers_in(Path::new(&tasks));
     let lives = |tid: &i32| of(*tid, "maps").is_ok_and(|maps| !maps.is_empty());
     let tid = all.into_iter().find(lives).expect("a thread that lives");
-    // All but how large the heap is.
+    // Everything except the size of the heap.
     let maps = of(tid, "maps").unwrap();
     let mut seen: Vec<String> =
         maps.lines().filter(|l| !l.ends_with("[heap]")).map(str::to_owned).collect();

@@ -1,5 +1,5 @@
-//! Recording switched off and on: by SIGUSR1, by other signals, by pause and resume, in numbered
-//! parts; a target's own handler is left alone; detach restores the disposition.
+//! Recording switched off and on: by SIGUSR1, by other signals, by pause and resume, in numbered parts; a target's own
+//! handler is left alone; detach restores the disposition.
 
 mod common;
 
@@ -23,7 +23,7 @@ fn assert_parts(r: &Report, wanted: usize) {
     assert!(bounds.is_sorted(), "{list:?}");
 }
 
-/// True if the mask in /proc/PID/status has the signal.
+/// Returns whether the mask in /proc/PID/status has the signal.
 fn has(target: &Target, mask: &str, signal: i32) -> bool {
     let bits = u128::from_str_radix(&target.status(mask), 16).expect("a mask");
     bits >> (signal - 1) & 1 == 1
@@ -35,7 +35,7 @@ fn usr1_switches_recording_off_and_on_any_number_of_times() {
     let mut target = Target::start(&program("toggle.c"), &[]);
     let recording = scene.attach(&target);
     target.ask("alloc 100");
-    // A single thread sees the signal before it can see the next command.
+    // A single thread handles the signal before it reads the next command.
     for _ in 0..5 {
         target.signal(Signal::SIGUSR1);
         target.ask("alloc 1000");
@@ -170,7 +170,7 @@ fn the_disposition_is_restored_and_late_signals_do_no_harm() {
         let masks = ["SigCgt", "SigIgn", "SigBlk"].map(|m| target.status(m));
         scene.attach_with(&target, &["-o", &format!("{i}.prof")]);
         assert!(has(&target, "SigCgt", nix::libc::SIGUSR1));
-        // As many as fit, right before the detach.
+        // As many as possible, right before the detach.
         for _ in 0..20 {
             target.signal(Signal::SIGUSR1);
         }

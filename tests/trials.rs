@@ -1,5 +1,5 @@
-//! Verdicts on programs that serve from a full cache, with and without a leak, in several languages: recorded
-//! at the same time, for PROF_TRIALS_SECONDS. `tests/trials/run` does so for a minute and shows the table.
+//! Verdicts on programs that serve from a full cache, with and without a leak, in several languages: recorded at the
+//! same time, for PROF_TRIALS_SECONDS. `tests/trials/run` does so for a minute and shows the table.
 
 mod common;
 
@@ -10,22 +10,22 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-/// A program with its arguments.
+/// A running program and its recording.
 struct Trial {
     name: String,
     target: Target,
-    /// The size of the blocks that leak; 0: none do.
+    /// Size of the leaking blocks; 0 if none leak.
     leak: u64,
     recording: PathBuf,
 }
 
-/// What the list of leaks says of it.
+/// The result of `prof leaks` for one trial.
 struct Outcome {
     name: String,
     leak: bool,
-    /// Rank among what grows; 0: it is not there.
+    /// Rank of the leak among the growing stacks; 0 if it was not found.
     rank: usize,
-    /// Of others that grow: how many, and how many with high confidence.
+    /// Number of other growing stacks, and how many of these with high confidence.
     others: [usize; 2],
 }
 
@@ -33,7 +33,7 @@ fn seconds() -> u64 {
     std::env::var("PROF_TRIALS_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(10)
 }
 
-/// Starts one and records it.
+/// Starts a program and records it.
 fn start(scene: &Scene, name: String, command: Command, leak: u64) -> Trial {
     let target = Target::spawn(command);
     let file = format!("{}.prof", name.replace(' ', "-"));
@@ -90,7 +90,7 @@ fn run(scene: &Scene, commands: Vec<(String, Command, u64)>) {
     }
     for o in &outcomes {
         assert!(!o.leak || (1..=2).contains(&o.rank), "{}: rank {}", o.name, o.rank);
-        // What goes with each block that leaks grows as well.
+        // Blocks that belong to each leaking block grow as well.
         let sure = if o.leak { 0 } else { o.others[1] };
         assert_eq!(sure, 0, "{}: what does not leak is said to, for certain", o.name);
     }

@@ -1,5 +1,5 @@
-//! Libraries that come and go where nobody tells the hook: while recording is paused, and under a seccomp
-//! filter, where it may not ask the kernel either.
+//! Libraries that are loaded and unloaded where the hook is not notified: while recording is paused, and under a
+//! seccomp filter, where it may not ask the kernel either.
 
 mod common;
 
@@ -12,7 +12,7 @@ use std::process::Command;
 const SMALL: u64 = 333;
 const OTHER: u64 = 444;
 
-/// A library with much room behind its tables, and another one that fits in there.
+/// Builds a library with much room behind its tables, and another one that fits in there.
 fn libraries() -> (PathBuf, PathBuf) {
     let flags = ["-O1", "-shared", "-fPIC"];
     let with = |more: &[&str]| program_with("plugin.c", &[&flags, more].concat());
@@ -23,7 +23,7 @@ fn loader() -> Target {
     Target::start(&program_with("loader.c", &["-O1", "-ldl"]), &[])
 }
 
-/// The address that the program has printed.
+/// Parses the address that the program has printed.
 fn address(line: &str) -> u64 {
     let number = line.split_whitespace().last().and_then(|w| w.strip_prefix("0x"));
     number.and_then(|n| u64::from_str_radix(n, 16).ok()).unwrap_or_else(|| panic!("{line}"))
@@ -33,7 +33,7 @@ fn show(g: &Group<'_>) -> String {
     g.frames().iter().map(Frame::show).collect::<Vec<_>>().join("\n")
 }
 
-/// Has another library loaded where the first one was.
+/// Loads another library at the place of the first one.
 fn exchange(scene: &Scene, target: &mut Target, other: &std::path::Path, first: u64) {
     let pid = target.pid.to_string();
     scene.prof(&["pause", &pid]).ok("pause");
@@ -82,7 +82,7 @@ fn a_library_that_comes_under_a_filter() {
         if !early {
             target.ask("filter");
         }
-        // Each called at once; then the collector has time to look at it.
+        // Each library is called at once; then the collector has time to find it.
         let mut sum = 0;
         for (library, size) in [(&library, SMALL), (&other, OTHER), (&library, SMALL)] {
             target.ask(&format!("load {}", library.display()));
@@ -118,7 +118,7 @@ fn under_a_filter_the_collector_looks_after_a_pause() {
     let first = address(&target.ask(&format!("load {}", library.display())));
     target.ask("call");
     exchange(&scene, &mut target, &other, first);
-    // Until it has looked, stacks are cut and say so; none is wrong.
+    // Until the collector has looked, stacks are cut and marked so; none is wrong.
     until("a stack of the other library reaches main", || {
         target.ask("call");
         let r = scene.report(&recording);
@@ -134,14 +134,14 @@ fn under_a_filter_the_collector_looks_after_a_pause() {
     }
 }
 
-/// Two plugins of the same length, with an allocation of another size.
+/// Builds two plugins of the same length, with allocations of different sizes.
 fn plugins() -> [(PathBuf, u64); 2] {
     let flags = ["-O1", "-shared", "-fPIC"];
     let with = |more: &[&str]| program_with("plugin.c", &[&flags, more].concat());
     [(with(&["-DSIZE=333"]), SMALL), (with(&["-DSIZE=444"]), OTHER)]
 }
 
-/// Every block of a plugin has its file, function and line.
+/// Asserts that every block of a plugin has its file, function and line.
 #[track_caller]
 fn assert_named(r: &common::Report, file: &Path, size: u64, count: u64) {
     let name = file.to_str().expect("UTF-8");
@@ -205,7 +205,7 @@ fn a_relative_library_of_a_program_that_ends_at_once() {
     let mut target = Target::spawn(command);
     target.expect("ready");
     let recording = scene.attach(&target);
-    // In one piece: the collector finds the process gone.
+    // All commands at once, so that the collector finds the process gone.
     target.send("load ./x\ncall\nquit");
     target.expect("bye");
     target.wait();

@@ -1,5 +1,5 @@
-//! A recording that does not see the memory that its process takes, or whose work others do, says so: at the
-//! attach, in `prof status`, `prof report` and `prof leaks`. One that sees it does not.
+//! A recording that misses the memory that its process takes, or whose work other processes do, reports that: at the
+//! attach, in `prof status`, `prof report` and `prof leaks`. A recording that sees it does not.
 
 mod common;
 
@@ -11,7 +11,7 @@ use std::process::Command;
 
 const MIB: u64 = 1 << 20;
 
-/// `prof status PID` as data.
+/// Returns the JSON of `prof status PID`.
 #[track_caller]
 fn status(scene: &Scene, target: &Target) -> Value {
     let pid = target.pid.to_string();
@@ -19,7 +19,7 @@ fn status(scene: &Scene, target: &Target) -> Value {
     serde_json::from_str(&out.stdout).expect("JSON")
 }
 
-/// What `prof leaks` and `prof report` say, and `prof status` in words.
+/// Returns the text of `prof status`, `prof report` and `prof leaks`.
 #[track_caller]
 fn said(scene: &Scene, target: &Target) -> [String; 3] {
     let pid = target.pid.to_string();
@@ -27,7 +27,7 @@ fn said(scene: &Scene, target: &Target) -> [String; 3] {
     [text(&["status", &pid]), text(&["report", &pid]), text(&["leaks", &pid])]
 }
 
-/// Whether a text has a line of that name.
+/// Returns whether a text has a line that begins with a word.
 fn has(text: &str, name: &str) -> bool {
     text.lines().any(|l| l.trim_start().starts_with(&format!("{name} ")))
 }
@@ -37,7 +37,7 @@ fn attach(scene: &Scene, target: &Target, look: &str) -> Output {
     scene.prof(&["attach", &target.pid.to_string(), "--look", look]).ok("prof attach")
 }
 
-/// Waits until the collector has seen the growth, which it looks at once a second.
+/// Waits until the collector has seen the growth, which it checks once a second.
 #[track_caller]
 fn until_recorded(scene: &Scene, target: &Target) {
     let pid = target.pid.to_string();
@@ -68,7 +68,7 @@ fn memory_that_the_program_maps_itself_is_said_to_be_unseen() {
     for text in said(&scene, &target) {
         assert!(has(&text, "unseen") && text.contains("--alloc-fn"), "{text}");
     }
-    // Of some blocks nothing is claimed.
+    // A recording of some blocks only gets no such report.
     let pid = target.pid.to_string();
     let some = scene.prof(&["report", &pid, "--min-size", "100KiB"]).ok("prof report").stdout;
     assert!(!has(&some, "unseen"), "{some}");
@@ -152,7 +152,7 @@ fn the_workers_of_a_master_are_named_with_their_growth() {
     until("the recording has it", || {
         said(&scene, &target).iter().all(|text| records(text, workers[1]))
     });
-    // The command is the right one.
+    // The command in the message works.
     let own = scene.prof(&["attach", &workers[1].to_string(), "-o", "worker.prof"]);
     let own = own.ok("prof attach");
     assert!(!own.stderr.contains("not hooked"), "{own:#?}");

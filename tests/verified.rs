@@ -1,5 +1,5 @@
-//! Every stack of real programs taken both ways, memoized and in full: none may differ. The long
-//! form is `tests/soak/verify`.
+//! Unwinds every stack of real programs both ways, with the memo and in full: none may differ. The long form is
+//! `tests/soak/verify`.
 
 mod common;
 
@@ -9,14 +9,14 @@ use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// `prof run --verify-stacks` on a command.
+/// Returns the command `prof run --verify-stacks`.
 fn verified(scene: &Scene, command: &[&str]) -> Command {
     let mut c = Command::new(Scene::binary());
     c.current_dir(&scene.dir).args(["run", "--verify-stacks", "-o", "v.prof", "--"]).args(command);
     c
 }
 
-/// Asserts that so many stacks were compared, that none differed, and that nothing was lost.
+/// Asserts that at least this many stacks were compared, that none differed, and that nothing was lost.
 #[track_caller]
 fn assert_verified(r: &Report, at_least: u64) {
     let compared = r.number("/recording/verified_stacks");

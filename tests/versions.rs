@@ -1,5 +1,5 @@
-//! A recording that another build of prof has begun: this one ends it, pauses it and looks at it by the
-//! part of the control page that never changes, or names the build that can.
+//! A recording that another build of prof has begun: this build ends it, pauses it and shows its state by the part of
+//! the control page that never changes, or names the build that can.
 
 mod common;
 
@@ -9,7 +9,7 @@ use common::{Scene, Target, until, writers};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Offsets in the control page, as every build has them (`inject/trace/src/stable.rs`).
+/// Offsets in the control page that all builds share (`inject/trace/src/stable.rs`).
 const LAYOUT: u64 = 8;
 const NEEDS: u64 = 256 + 4;
 const COLLECTOR_PID: u64 = 256 + 728;
@@ -97,7 +97,7 @@ fn another_builds_recording_is_ended_after_its_collector_has_died() {
     let collector = nix::unistd::Pid::from_raw(page.get(COLLECTOR_PID) as i32);
     nix::sys::signal::kill(collector, nix::sys::signal::Signal::SIGKILL).expect("the collector");
     until("the collector is gone", || writers(&recording).is_empty());
-    // The next attach ends it, too; here the user does.
+    // The next attach ends the recording, too; here the user does.
     let out = scene.prof(&["detach", &target.pid.to_string()]).ok("detach");
     assert!(out.stderr.contains("still in memory can't be saved"), "{}", out.stderr);
     assert!(out.stderr.contains("(layout 4711)"), "names who could have: {}", out.stderr);
@@ -123,14 +123,14 @@ fn a_build_that_must_do_it_itself_is_named() {
         assert!(out.stderr.contains(&format!("/{exe}")), "{what} names it: {}", out.stderr);
         assert!(out.stderr.contains(&format!("prof detach {pid}")), "{what}: {}", out.stderr);
     };
-    // One that is newer than this one can handle.
+    // A build that is newer than this one can handle.
     page.set(LAYOUT, 4711);
     page.set(NEEDS, 1000);
     let during = Snapshot::of(&target);
     for what in ["detach", "pause", "attach"] {
         refused(what, "(layout 4711)");
     }
-    // One from before there was such a part: its collector shows where it is.
+    // A build from before that part existed: its collector shows the place of the recording.
     page.set(LAYOUT, 13);
     for what in ["detach", "pause", "attach"] {
         refused(what, "(layout 13)");

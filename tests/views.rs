@@ -13,7 +13,7 @@ fn record(scene: &Scene, source: &str, args: &[&str]) -> String {
     record_program(scene, &program(source), args)
 }
 
-/// The same of any.
+/// Records any program from start to end.
 fn record_program(scene: &Scene, program: &Path, args: &[&str]) -> String {
     let mut c = Command::new(Scene::binary());
     c.args(["run", "-o", "r.prof", "--"]).arg(program).args(args);
@@ -21,20 +21,20 @@ fn record_program(scene: &Scene, program: &Path, args: &[&str]) -> String {
     "r.prof".into()
 }
 
-/// Runs a report for its JSON.
+/// Returns the JSON of a report.
 #[track_caller]
 fn report(scene: &Scene, args: &[&str]) -> Value {
     let out = scene.prof(&[&["report", "r.prof", "--format", "json"], args].concat());
     serde_json::from_str(&out.stdout).unwrap_or_else(|e| panic!("{args:?}: {e}\n{out:#?}"))
 }
 
-/// Runs a report for its text.
+/// Returns the text of a report.
 #[track_caller]
 fn text(scene: &Scene, args: &[&str]) -> String {
     scene.prof(&[&["report", "r.prof"], args].concat()).ok("prof report").stdout
 }
 
-/// The row of that name.
+/// Returns the row with that name.
 #[track_caller]
 fn row<'a>(report: &'a Value, list: &str, name: &str) -> &'a Value {
     let rows = report[list].as_array().unwrap_or_else(|| panic!("no {list} in {report:#}"));
@@ -47,7 +47,7 @@ fn numbers<const N: usize>(row: &Value, names: [&str; N]) -> [u64; N] {
     names.map(|n| row[n].as_u64().unwrap_or_else(|| panic!("no {n} in {row:#}")))
 }
 
-/// The sum of a figure over rows and the rest.
+/// Returns the sum of a figure over rows and the rest.
 fn sum(report: &Value, list: &str, name: &str) -> u64 {
     let rows = report[list].as_array().into_iter().flatten();
     let rest = report["rest"][name].as_u64().unwrap_or(0);
@@ -192,7 +192,7 @@ fn lists_leave_stacks_out_and_say_so() {
     std::fs::write(scene.path("a.supp"), "leak:known\nleak:nobody\n").expect("written");
     let (rest, left_out) = live(&["--suppressions", "a.supp"]);
     assert_eq!((rest, left_out["unused_rules"].as_u64()), (600, Some(1)), "{left_out:#}");
-    // The program's own, and not the other text in it.
+    // The program's own suppressions, but not the other text in it.
     let (rest, left_out) = live(&["--embedded-suppressions"]);
     assert_eq!((rest, left_out["stacks"].as_u64()), (600, Some(2)), "{left_out:#}");
     assert_eq!(left_out["rules"][0]["rule"], "leak:^known$");
@@ -219,12 +219,12 @@ fn who_asked_is_named_through_wrappers_and_libraries() {
         let [live] = numbers(row(&functions, "rows", name), ["live_bytes"]);
         assert_eq!(live, bytes, "{name} of {functions:#}");
     }
-    // The reference counts of a shared pointer stand beside its object.
+    // The reference counts of a shared pointer are allocated with its object.
     let [nodes] = numbers(row(&functions, "rows", "link_node"), ["live_count"]);
     assert_eq!(nodes, 10);
     let [table] = numbers(row(&functions, "rows", "grow_table"), ["live_bytes"]);
     assert_eq!(table, 4000);
-    // In a line of each heading, and of each verdict.
+    // The text names the place in a line of each heading, and of each verdict.
     let text_of = text(&scene, &["--top", "0"]);
     let line = line_of("wrappers.cpp", "open_session");
     let of = |l: &str| {
@@ -239,7 +239,7 @@ fn who_asked_is_named_through_wrappers_and_libraries() {
     assert!(text_of.lines().any(of), "{text_of}");
     let leaks = scene.prof(&["leaks", "r.prof", "--all", "--top", "0"]).ok("prof leaks").stdout;
     assert!(leaks.lines().any(|l| l.starts_with("open_session ")), "{leaks}");
-    // As asked for.
+    // The options change which function counts as the asker.
     let shown = report(&scene, &["--group-by", "function", "--top", "0", "--show-wrappers"]);
     let [live] = numbers(row(&shown, "rows", "xmalloc"), ["live_bytes"]);
     assert_eq!(live, 10 * (1001 + 201 + 5001 + 64));

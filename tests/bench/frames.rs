@@ -1,9 +1,8 @@
-//! How fast code addresses are named, and with how much memory.
+//! Measures how fast code addresses are symbolised, and with how much memory.
 //!
 //!     cargo run --release -p prof-analyze --example frames -- PROGRAM [ADDRESSES]
 //!
-//! Takes addresses all over the program's code, in random order; then the same in a program that starts
-//! anew, with the names that were kept.
+//! Takes addresses all over the program's code, in random order; then again in a new process, with the cached names.
 
 use goblin::elf::Elf;
 use goblin::elf::program_header::{PF_X, PT_LOAD, PT_NOTE};
@@ -87,12 +86,12 @@ fn measure(analysis: &Analysis, ranges: &[(u64, u64)], wanted: u64) {
     println!("{:.3} s with what is kept", begin.elapsed().as_secs_f64());
 }
 
-/// Addresses and lengths of the code of a program, and its build id.
+/// Addresses and lengths of a program's code, and its build ID.
 type Code = (Vec<(u64, u64)>, Vec<u8>);
 
 fn code(path: &Path) -> Result<Code, Box<dyn std::error::Error>> {
     let file = std::fs::File::open(path)?;
-    // SAFETY: a private mapping that is only read, of a file that nobody is to change meanwhile.
+    // SAFETY: the mapping is private and only read, and the user of this tool does not change the file meanwhile.
     let map = unsafe { memmap2::Mmap::map(&file) }?;
     let elf = Elf::parse(&map)?;
     let sections = elf.section_headers.iter();
@@ -109,7 +108,7 @@ fn code(path: &Path) -> Result<Code, Box<dyn std::error::Error>> {
     Ok((ranges, id.map_or(Vec::new(), |n| n.desc.to_vec())))
 }
 
-/// Resident memory that is this process's own, in MiB: mapped files do not count.
+/// Returns the anonymous resident memory of this process in MiB; mapped files do not count.
 fn rss() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let kib = status.lines().find_map(|l| l.strip_prefix("RssAnon:"));
@@ -117,7 +116,7 @@ fn rss() -> u64 {
     kib.unwrap_or(0) / 1024
 }
 
-/// CPU seconds of this process so far.
+/// Returns the processor time of this process so far, in seconds.
 fn cpu() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields = stat.rsplit(')').next().unwrap_or_default().split_whitespace();

@@ -1,10 +1,10 @@
-//! Writes a recording of any size, for measuring what reads it.
+//! Writes a recording of any size, to measure its readers.
 //!
 //!     cargo run --release -p prof-analyze --example generate -- FILE [EVENTS [THREADS [LIVE]]]
 //!
-//! Threads take turns of some events. Blocks are freed by whoever comes, in a random order, once
-//! LIVE of them are there; one in twenty is reallocated. There are 5,000 stacks over 2,000 functions,
-//! and a pass of the collector every 200,000 events.
+//! Threads take turns of some events. Once LIVE blocks exist, blocks are freed by any thread, in a random order; one in
+//! twenty is reallocated. There are 5,000 stacks over 2,000 functions, and a pass of the collector every 200,000
+//! events.
 
 use prof_trace::chunk;
 use prof_trace::event::{Codec, MAX_EVENT};
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(out.flush()?)
 }
 
-/// A thread's events on their way to the file.
+/// The events of a thread that are not written yet.
 #[derive(Clone, Default)]
 struct Lane {
     from: Codec,
@@ -47,7 +47,7 @@ impl Lane {
         self.from = self.now;
     }
 
-    /// Room for an event; `put` writes it and returns its length.
+    /// Makes room for an event; `put` writes it and returns its length.
     fn add(&mut self, put: impl FnOnce(&mut Codec, *mut u8) -> usize) {
         let at = self.bytes.len();
         self.bytes.resize(at + MAX_EVENT, 0);
@@ -57,7 +57,7 @@ impl Lane {
     }
 }
 
-/// Small random numbers.
+/// A generator of small random numbers.
 struct Random(u64);
 
 impl Random {
@@ -107,17 +107,17 @@ fn write(out: &mut impl Write, events: u64, threads: u64, live: u64) -> std::io:
                 unused.push(old);
                 blocks[at] = addr;
             }
-            // SAFETY: `add` gives room for an event.
+            // SAFETY: `add` passes a pointer to room for an event.
             l.add(|c, p| unsafe { c.put_realloc(p, time - 20, time, old, addr, size, node) });
         } else if full {
             let addr = blocks.swap_remove(r.below(blocks.len() as u64) as usize);
             unused.push(addr);
-            // SAFETY: `add` gives room for an event.
+            // SAFETY: `add` passes a pointer to room for an event.
             l.add(|c, p| unsafe { c.put_free(p, time, addr, 0) });
         } else {
             let addr = unused.pop().unwrap_or(64);
             blocks.push(addr);
-            // SAFETY: `add` gives room for an event.
+            // SAFETY: `add` passes a pointer to room for an event.
             l.add(|c, p| unsafe { c.put_alloc(p, time, addr, size, node) });
         }
         if l.bytes.len() > 16_000 {
@@ -132,7 +132,7 @@ fn write(out: &mut impl Write, events: u64, threads: u64, live: u64) -> std::io:
     out.write_all(&buf)
 }
 
-/// Header, target, threads, a module with its functions, and the stacks: trees of ten frames.
+/// Returns header, target, threads, a module with its functions, and the stacks: trees of ten frames.
 fn preamble(threads: u64) -> Vec<u8> {
     let mut buf = chunk::file_header().to_vec();
     let target = Target {

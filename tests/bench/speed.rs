@@ -1,9 +1,8 @@
-//! How fast a recording is read: plain replay, making its index, and opening that.
+//! Measures how fast a recording is read: plain replay, building its index, and opening that.
 //!
 //!     cargo run --release -p prof-analyze --example speed -- FILE [index]
 //!
-//! `index`: only the index is made.
-//! `generate` makes files for it.
+//! `index`: only build the index. `generate` makes files for this.
 
 use prof_analyze::index::{IndexOptions, Keep};
 use prof_analyze::{Analysis, Index, LoadOptions};
@@ -17,7 +16,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let index = prof_analyze::index::path_of(path);
     let _ = std::fs::remove_file(&index);
 
-    // First, so that the peak of the memory is this one's.
+    // Comes first, so that the peak of memory is that of the index.
     let begin = (Instant::now(), cpu_seconds());
     let i = Index::open(path, &options)?;
     let events = i.analysis().events();
@@ -60,7 +59,7 @@ fn say(what: &str, events: u64, (start, cpu): (Instant, f64)) {
     );
 }
 
-/// CPU seconds of this process so far.
+/// Returns the processor time of this process so far, in seconds.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let rest = stat.rsplit(')').next().unwrap_or_default();
@@ -68,7 +67,7 @@ fn cpu_seconds() -> f64 {
         / 100.0
 }
 
-/// The most memory that was resident.
+/// Returns the peak of resident memory in bytes.
 fn peak_rss() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Test programs: compiled on first use, kept between runs until their source changes.
+//! Compiles test programs on first use, and keeps them until their source changes.
 
 use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
@@ -6,50 +6,53 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
 
-/// The folder of the sources.
+/// Returns the folder of the sources.
 pub fn sources() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs")
 }
 
-/// A program with the usual flags: `-g -O1`, threads.
+/// Returns a program built with the usual flags: `-g -O1`, threads.
 pub fn program(source: &str) -> PathBuf {
     program_with(source, &["-O1"])
 }
 
-/// A program with flags of its own beside `-g -pthread`; `-shared` makes it a library.
+/// Returns a program built with flags of its own besides `-g -pthread`; `-shared` makes it a library.
 pub fn program_with(source: &str, flags: &[&str]) -> PathBuf {
     let compiler = if source.ends_with(".cpp") { "c++" } else { "cc" };
     compile(compiler, source, flags).unwrap_or_else(|e| panic!("{source}: {e}"))
 }
 
-/// The folder of programs that were built elsewhere, for a machine without compilers (tests/vm).
+/// Returns the folder of programs that were built elsewhere, for a machine without compilers (tests/vm).
 fn built_elsewhere() -> Option<PathBuf> {
     std::env::var_os("PROF_TEST_PROGRAMS").map(PathBuf::from)
 }
 
-/// The folder of prof and a program for the other width that the machine's kernel runs, if there is one.
+/// Returns the folder with prof and a program for the other width that the machine's kernel runs, if there is one.
 pub fn other_width() -> Option<PathBuf> {
     built_elsewhere().map(|dir| dir.join("other")).filter(|dir| dir.exists())
 }
 
-/// True if [`compile`] can be expected to work with this compiler.
+/// Returns whether [`compile`] can be expected to work with this compiler.
 pub fn has_compiler(compiler: &str) -> bool {
     super::installed(compiler)
         || built_elsewhere().is_some_and(|dir| match compiler {
-            // There is no package of it for every architecture.
+            // Not every architecture has a package of it.
             "musl-gcc" => dir.join("toggle.musl_gcc__O1").exists(),
             _ => matches!(compiler, "cc" | "c++"),
         })
 }
 
-/// Why programs can't be linked with these flags for this architecture, if so.
+/// Returns why programs can't be linked with these flags on this architecture, if so.
 pub fn unlinkable(flags: &[&str]) -> Option<&'static str> {
     let without = cfg!(any(target_arch = "mips64", target_arch = "arm"));
     let pie = without && flags.contains(&"-static-pie");
     pie.then_some("neither glibc nor gcc makes static programs at any address for it")
 }
 
-/// A program by a certain compiler; its complaints if it fails.
+/// Compiles a program.
+///
+/// # Errors
+/// The compiler's messages.
 pub fn compile(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, String> {
     if let Some(dir) = built_elsewhere() {
         let key = format!("{compiler} {}", flags.join(" "));
@@ -70,7 +73,7 @@ pub fn compile(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, 
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
     std::fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
     let stem = source.split('.').next().unwrap_or(source);
-    // The short name first: it is what the kernel shows as the name of the process.
+    // The short name comes first, as the kernel shows it as the name of the process.
     let output = dir.join(format!("{stem}.{:016x}", hash.finish()));
     if output.exists() {
         return Ok(output);
@@ -90,7 +93,7 @@ pub fn compile(compiler: &str, source: &str, flags: &[&str]) -> Result<PathBuf, 
     Ok(output)
 }
 
-/// The line of a source on which the comment `@marker` stands.
+/// Returns the line of a source that has the comment `@marker`.
 #[track_caller]
 pub fn line_of(source: &str, marker: &str) -> u64 {
     let text = std::fs::read_to_string(sources().join(source)).expect("source");

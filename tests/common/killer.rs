@@ -1,4 +1,4 @@
-//! Killing a prof at a chosen system call.
+//! Kills a prof at a chosen system call.
 
 use nix::sys::ptrace::{self, Options};
 use nix::sys::signal::{Signal, kill};
@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
-/// What changes nothing, and so leaves nothing new to be found half done.
+/// System calls that change nothing: a kill there leaves nothing new half done.
 const READS: [libc::c_long; 5] = [
     libc::SYS_pread64,
     libc::SYS_read,
@@ -16,14 +16,14 @@ const READS: [libc::c_long; 5] = [
     libc::SYS_getdents64,
 ];
 
-/// Runs a command and kills it when its threads have come to so many system calls that may change
-/// something (`None`: never). Returns how many it came to, and whether it was killed.
+/// Runs a command and kills it when its threads have made this many system calls that may change something (`None`:
+/// never). Returns their number, and whether it was killed.
 ///
-/// Its child processes are not traced, and not killed.
+/// Its child processes are neither traced nor killed.
 #[allow(clippy::zombie_processes)] // waited for below, with its threads
 pub fn killed_at(mut command: Command, at: Option<usize>) -> (usize, bool) {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    // SAFETY: ptrace is a plain system call.
+    // SAFETY: the closure makes one system call and does not allocate.
     unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };
     let child = command.spawn().expect("spawn");
     let pid = Pid::from_raw(child.id().cast_signed());
@@ -34,7 +34,7 @@ pub fn killed_at(mut command: Command, at: Option<usize>) -> (usize, bool) {
     ptrace::syscall(pid, None).expect("go on");
     let mut count = 0;
     loop {
-        // Children of this thread only: other tests wait for theirs.
+        // Wait for children of this thread only: other tests wait for theirs.
         let any = WaitPidFlag::__WALL | WaitPidFlag::__WNOTHREAD;
         let (tid, signal) = match waitpid(None, Some(any)).expect("wait") {
             WaitStatus::Exited(p, _) if p == pid => return (count, false),
@@ -47,23 +47,23 @@ pub fn killed_at(mut command: Command, at: Option<usize>) -> (usize, bool) {
                 }
                 (tid, None)
             }
-            // A new thread, or one that announces it.
+            // A new thread, or the event of the thread that made it.
             WaitStatus::Stopped(tid, Signal::SIGSTOP) | WaitStatus::PtraceEvent(tid, ..) => {
                 (tid, None)
             }
             WaitStatus::Stopped(tid, signal) => (tid, Some(signal)),
             _ => continue,
         };
-        // A thread that is gone meanwhile says so to the next wait.
+        // If the thread is gone meanwhile, the next wait reports it.
         let _ = ptrace::syscall(tid, signal);
     }
 }
 
-/// Whether a stopped thread is about to do a system call that counts.
+/// Returns whether a stopped thread is about to make a system call that counts.
 fn enters(tid: Pid) -> bool {
     ptrace::syscall_info(tid).is_ok_and(|info| {
         info.op == libc::PTRACE_SYSCALL_INFO_ENTRY
-            // SAFETY: this is the member for entries.
+            // SAFETY: `op` tells that the union holds the member for entries.
             && !READS.contains(&(unsafe { info.u.entry.nr } as libc::c_long))
     })
 }

@@ -1,5 +1,5 @@
-//! The harness of the end-to-end tests: a scratch folder per test, `prof` run with a deadline,
-//! test programs compiled once, and target processes that are always killed and reaped.
+//! The harness of the end-to-end tests: a scratch folder per test, `prof` run with a deadline, test programs compiled
+//! once, and target processes that are always killed and reaped.
 #![allow(dead_code)] // every test binary uses a part of it
 
 pub mod build;
@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 pub use report::Report;
 pub use target::Target;
 
-/// How long any single step may take before it counts as a hang. Others than AMD64 are emulated, mostly.
+/// Time that any single step may take before it counts as hung. Architectures other than AMD64 are mostly emulated.
 pub const DEADLINE: Duration =
     Duration::from_secs(if cfg!(target_arch = "x86_64") { 60 } else { 300 });
 
-/// Where programs start, as their own start files call it.
+/// Name of the entry function in a program's start files.
 pub const START: &str = if cfg!(target_arch = "mips64") { "__start" } else { "_start" };
 
-/// Says that a test can't run here; a failure if the caller insists on every test.
+/// Reports that a test can't run here; a failure if the caller insists on every test.
 pub fn skip(test: &str, reason: &str) {
     assert!(
         std::env::var_os("PROF_TESTS_NO_SKIP").is_none(),
@@ -34,16 +34,16 @@ pub fn skip(test: &str, reason: &str) {
     eprintln!("skipped: {test}: {reason}");
 }
 
-/// True if a command of this name is on the PATH, and does what the tests want of it.
+/// Returns whether a command of this name is on the PATH, and supports what the tests need.
 pub fn installed(command: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let found = std::env::split_paths(&path).map(|d| d.join(command)).find(|p| p.is_file());
-    // busybox's knows little of what util-linux's does.
+    // busybox's version lacks most of the options of util-linux's.
     let is_busybox = |p: PathBuf| p.canonicalize().is_ok_and(|p| p.ends_with("busybox"));
     found.is_some_and(|p| command != "setpriv" || !is_busybox(p))
 }
 
-/// What a finished command left.
+/// The result of a finished command.
 #[derive(Debug)]
 pub struct Output {
     /// Exit code; a signal is 128 + its number, as in a shell.
@@ -54,7 +54,7 @@ pub struct Output {
 }
 
 impl Output {
-    /// Panics with everything there is to know unless the exit code is 0.
+    /// Panics with all details unless the exit code is 0.
     #[track_caller]
     pub fn ok(self, what: &str) -> Self {
         assert!(self.code == 0, "{what} failed: {self:#?}");
@@ -81,44 +81,44 @@ impl Scene {
         self.dir.join(name)
     }
 
-    /// The binary under test.
+    /// Returns the binary under test.
     pub fn binary() -> &'static Path {
         Path::new(env!("CARGO_BIN_EXE_prof"))
     }
 
-    /// Runs `prof` here.
+    /// Runs `prof` in the scratch folder.
     #[track_caller]
     pub fn prof<S: AsRef<str>>(&self, args: &[S]) -> Output {
         let args: Vec<_> = args.iter().map(AsRef::as_ref).collect();
         let mut c = Command::new(Self::binary());
         c.args(&args);
-        // A thread may take long to stop where a slow machine's processor is shared, or where it waits for
-        // a busy disk to give it a page.
+        // A thread may take long to stop on a slow machine that shares its processor, or while it waits for a page from
+        // a busy disk.
         let stops = matches!(args.first(), Some(&("attach" | "detach")));
         if stops && !args.contains(&"--timeout") {
             c.args(["--timeout", if cfg!(target_arch = "x86_64") { "20s" } else { "60s" }]);
         }
-        // Whoever wants to know asks for it: a test has no second to give.
+        // Tests that want the look ask for it: others can't spare a second.
         if args.first() == Some(&"attach") && !args.contains(&"--look") {
             c.args(["--look", "0s"]);
         }
         self.run(c)
     }
 
-    /// Runs a command here to its end, with no input and a deadline.
+    /// Runs a command in the scratch folder to its end, without input and with a deadline.
     #[track_caller]
     pub fn run(&self, mut command: Command) -> Output {
         command.current_dir(&self.dir).stdin(Stdio::null());
         run(command)
     }
 
-    /// `prof attach`, which must print the recording's path alone on one line.
+    /// Runs `prof attach`, which must print the recording's path alone on one line; returns the path.
     #[track_caller]
     pub fn attach(&self, target: &Target) -> PathBuf {
         self.attach_with(target, &[])
     }
 
-    /// The same with more options.
+    /// Runs `prof attach` with options.
     #[track_caller]
     pub fn attach_with(&self, target: &Target, options: &[&str]) -> PathBuf {
         let pid = target.pid.to_string();
@@ -128,7 +128,7 @@ impl Scene {
         self.one_path(&out)
     }
 
-    /// `prof detach`, which must leave nothing behind and print the recording's path.
+    /// Runs `prof detach`, which must leave nothing behind and print the recording's path; returns the path.
     #[track_caller]
     pub fn detach(&self, target: &Target) -> PathBuf {
         let out = self.prof(&["detach", &target.pid.to_string()]).ok("prof detach");
@@ -144,13 +144,13 @@ impl Scene {
         path
     }
 
-    /// `prof report --format json` on a recording.
+    /// Returns `prof report --format json` of a recording.
     #[track_caller]
     pub fn report(&self, recording: &Path) -> Report {
         self.report_with(recording, &[])
     }
 
-    /// The same with more options.
+    /// Returns `prof report --format json` of a recording, with options.
     #[track_caller]
     pub fn report_with(&self, recording: &Path, options: &[&str]) -> Report {
         let mut args = vec!["report", recording.to_str().expect("UTF-8"), "--format", "json"];
@@ -161,7 +161,7 @@ impl Scene {
         Report::parse(&self.prof(&args).ok("prof report").stdout)
     }
 
-    /// Waits until nobody writes the recording any more, and reports it.
+    /// Waits until no process writes the recording any more, and returns its report.
     #[track_caller]
     pub fn finished(&self, recording: &Path) -> Report {
         until("the collector lets go of the recording", || writers(recording).is_empty());
@@ -181,7 +181,7 @@ impl Drop for Scene {
     }
 }
 
-/// Polls a condition; its never coming true is a failure.
+/// Polls a condition; fails if it does not come true within the deadline.
 #[track_caller]
 pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
@@ -191,7 +191,7 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Processes that have this file open.
+/// Returns the processes that have this file open.
 pub fn writers(file: &Path) -> Vec<i32> {
     let file = file.canonicalize().unwrap_or_else(|_| file.into());
     let pids = numbers_in(Path::new("/proc"));
@@ -202,7 +202,7 @@ pub fn writers(file: &Path) -> Vec<i32> {
     pids.into_iter().filter(has_open).collect()
 }
 
-/// The entries of a folder of /proc whose names are numbers, sorted.
+/// Returns the entries of a folder of /proc whose names are numbers, sorted.
 pub fn numbers_in(dir: &Path) -> Vec<i32> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
     let mut all: Vec<i32> =
@@ -221,8 +221,7 @@ fn collect(mut from: impl Read + Send + 'static) -> mpsc::Receiver<Vec<u8>> {
     rx
 }
 
-/// Runs a command to its end. The end of its output must come with the end of the process: a
-/// process left behind must not hold on to it.
+/// Runs a command to its end. Its output must end with the process: a process left behind must not hold the pipe open.
 #[track_caller]
 pub fn run(mut command: Command) -> Output {
     let start = Instant::now();
@@ -245,7 +244,7 @@ pub fn run(mut command: Command) -> Output {
     Output { code, stdout, stderr, took }
 }
 
-/// The exit code of a child, or `None` after it had to be killed.
+/// Returns the exit code of a child, or `None` if it had to be killed.
 pub fn wait(child: &mut Child, limit: Duration) -> Option<i32> {
     use std::os::unix::process::ExitStatusExt;
     let start = Instant::now();

@@ -1,9 +1,9 @@
-//! The JSON report, with the questions that tests ask of it.
+//! The JSON report, with methods for what tests check.
 
 use super::build::line_of;
 use serde_json::Value;
 
-/// Functions that hand out memory: frames that may stand above the one that asked for it.
+/// Allocator functions, whose frames precede the frame that asked for memory.
 const ALLOCATORS: [&str; 12] = [
     "malloc",
     "calloc",
@@ -28,7 +28,7 @@ impl Report {
         Self(serde_json::from_str(text).unwrap_or_else(|e| panic!("no JSON: {e}\n{text}")))
     }
 
-    /// The value at a JSON pointer, which must be there.
+    /// Returns the value at a JSON pointer, which must exist.
     #[track_caller]
     pub fn at(&self, pointer: &str) -> &Value {
         self.0.pointer(pointer).unwrap_or_else(|| panic!("no {pointer} in {:#}", self.brief()))
@@ -46,7 +46,7 @@ impl Report {
         v.as_bool().unwrap_or_else(|| panic!("{pointer} is {v}"))
     }
 
-    /// A number of the totals.
+    /// Returns a number of the totals.
     #[track_caller]
     pub fn total(&self, name: &str) -> u64 {
         self.number(&format!("/totals/{name}"))
@@ -57,13 +57,13 @@ impl Report {
         self.at("/groups").as_array().expect("groups is a list").iter().map(Group)
     }
 
-    /// Groups whose asking function (the first frame that isn't an allocator) has this name.
+    /// Returns the groups whose asking function (the first frame that is not an allocator) has this name.
     #[track_caller]
     pub fn asked_by(&self, function: &str) -> Vec<Group<'_>> {
         self.groups().filter(|g| g.asker().is_some_and(|f| f.function() == function)).collect()
     }
 
-    /// The one group of allocations on the line of a source that is marked with `@marker`.
+    /// Returns the only group of allocations on the line of a source that is marked with `@marker`.
     #[track_caller]
     pub fn marked(&self, source: &str, marker: &str) -> Group<'_> {
         let line = line_of(source, marker);
@@ -79,7 +79,7 @@ impl Report {
         found.remove(0)
     }
 
-    /// One line for each group, for messages.
+    /// Returns one line for each group, for messages.
     pub fn askers(&self) -> String {
         let all = self.groups().take(60);
         all.map(|g| format!("{}  {}", g.asker().map_or("?".into(), |f| f.show()), g.numbers()))
@@ -87,7 +87,7 @@ impl Report {
             .join("\n")
     }
 
-    /// The report without its groups, for messages.
+    /// Returns the report without its groups, for messages.
     pub fn brief(&self) -> Value {
         let mut v = self.0.clone();
         if let Some(o) = v.as_object_mut() {
@@ -114,7 +114,7 @@ impl Report {
     }
 }
 
-/// What was allocated from one stack.
+/// The figures of one stack.
 #[derive(Clone, Copy)]
 pub struct Group<'a>(pub &'a Value);
 
@@ -129,7 +129,7 @@ impl<'a> Group<'a> {
         self.0["frames"].as_array().expect("frames is a list").iter().map(Frame).collect()
     }
 
-    /// The innermost frame that is not an allocator itself.
+    /// Returns the innermost frame that is not an allocator.
     #[track_caller]
     pub fn asker(&self) -> Option<Frame<'a>> {
         self.frames().into_iter().find(|f| {
@@ -138,15 +138,14 @@ impl<'a> Group<'a> {
         })
     }
 
-    /// The functions from the inside out, as far as they have names; inlined ones too.
+    /// Returns the names of the functions, innermost first, including inlined ones.
     #[track_caller]
     pub fn functions(&self) -> Vec<&'a str> {
         self.frames().iter().map(Frame::function).collect()
     }
 
-    /// True if the stack goes down to the start of its thread. By name where the symbols are
-    /// installed; stripped programs have no `_start`, and libc without its debug symbols has no
-    /// `clone3`, so there the modules must be the right ones.
+    /// Returns whether the stack reaches the start of its thread. It does so by name where symbols are installed; a
+    /// stripped program has no `_start`, and libc without debug symbols no `clone3`, so there the modules decide.
     #[track_caller]
     pub fn rooted(&self) -> bool {
         let frames: Vec<_> = self.frames().into_iter().filter(|f| !f.inlined()).collect();
@@ -184,12 +183,12 @@ impl<'a> Group<'a> {
     }
 }
 
-/// One frame of a stack.
+/// A frame of a stack.
 #[derive(Clone, Copy)]
 pub struct Frame<'a>(pub &'a Value);
 
 impl<'a> Frame<'a> {
-    /// The name without arguments; empty if unknown.
+    /// Returns the name without arguments; empty if it is not known.
     pub fn function(&self) -> &'a str {
         let name = self.0["function"].as_str().unwrap_or("");
         if name.starts_with("operator") {

@@ -1,4 +1,4 @@
-//! Everything of a process that a detach must leave as it was before the attach.
+//! Takes snapshots of everything in a process that a detach must restore.
 
 use super::{Target, numbers_in};
 use std::collections::hash_map::DefaultHasher;
@@ -6,7 +6,7 @@ use std::hash::{Hash, Hasher};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// One state of an idle process. Two are compared with [`Snapshot::assert_same`].
+/// The state of an idle process. Two are compared with [`Snapshot::assert_same`].
 pub struct Snapshot {
     maps: Vec<String>,
     fds: Vec<String>,
@@ -42,7 +42,7 @@ impl Snapshot {
         assert!(all.is_empty(), "the process is not as it was before:\n{}", all.join("\n"));
     }
 
-    /// What is another in `after`, a line for each.
+    /// Returns the differences of `after`, a line for each.
     pub fn differences(&self, after: &Self) -> Vec<String> {
         let lines = |what: &str, a: &[String], b: &[String]| {
             let gone = a.iter().filter(|x| !b.contains(x)).map(|x| format!("{what} gone: {x}"));
@@ -59,8 +59,8 @@ impl Snapshot {
         all
     }
 
-    /// Lines of the memory map that only a recorder leaves: memfds and anonymous code. What this process
-    /// has at the same place is the kernel's: on MIPS a page in which it does instructions for others.
+    /// Returns lines of the memory map that only a recorder causes: memfds and anonymous code. Mappings that this
+    /// process has as well are the kernel's: on MIPS a page in which it emulates instructions.
     pub fn foreign(&self) -> Vec<&String> {
         let ours = std::fs::read_to_string("/proc/self/maps").expect("maps");
         let ours: Vec<String> = ours.lines().map(squeeze).collect();
@@ -75,16 +75,16 @@ fn is_foreign(line: &str) -> bool {
     line.contains("memfd") || line.contains("prof-") || (code && path.is_empty())
 }
 
-/// Programs for MIPS ask for executable stacks, threads' included, as the kernel needs them where there
-/// is no floating point unit.
+/// Programs for MIPS have executable stacks, including those of threads, as the kernel needs them without a floating
+/// point unit.
 const STACKS_ARE_CODE: bool = cfg!(target_arch = "mips64");
 
 fn squeeze(line: &str) -> String {
     line.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// A hash of the bytes of every executable mapping, as they stand in memory. What the process may write
-/// itself, as an executable stack, is always another.
+/// Returns a hash of the bytes of every executable mapping in memory. Mappings that the process may write to, such as
+/// an executable stack, are left out.
 #[track_caller]
 fn text_of(target: &Target) -> Vec<(String, u64)> {
     let memory = target.memory();

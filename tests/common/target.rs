@@ -1,5 +1,5 @@
-//! A process to attach to. It speaks lines over its stdin and stdout, so that a test knows exactly
-//! what it has done, and it never outlives its test.
+//! A process to attach to. It exchanges lines over its stdin and stdout, so that a test knows exactly what it has done,
+//! and it never outlives its test.
 
 use super::{DEADLINE, wait};
 use nix::sys::signal::{Signal, kill};
@@ -31,7 +31,7 @@ impl Target {
         target
     }
 
-    /// Starts any command.
+    /// Starts a command.
     #[track_caller]
     pub fn spawn(mut command: Command) -> Self {
         let name = format!("{command:?}");
@@ -50,7 +50,7 @@ impl Target {
         Self { pid: child.id().cast_signed(), name, child, stdin, lines, ended: false }
     }
 
-    /// The next line of its output.
+    /// Returns the next line of its output.
     #[track_caller]
     pub fn line(&mut self) -> String {
         match self.lines.recv_timeout(DEADLINE) {
@@ -66,7 +66,7 @@ impl Target {
         }
     }
 
-    /// The next line that is already there or comes within the time.
+    /// Returns the next line that is already there or arrives within the time.
     pub fn line_within(&mut self, limit: Duration) -> Option<String> {
         self.lines.recv_timeout(limit).ok()
     }
@@ -114,7 +114,7 @@ impl Target {
         assert_eq!(code, Some(0), "{} did not end well", self.name);
     }
 
-    /// Waits for its end; the exit code, or 128 + signal.
+    /// Waits for its end; returns the exit code, or 128 + signal.
     #[track_caller]
     pub fn wait(&mut self) -> i32 {
         self.stdin = None;
@@ -123,7 +123,7 @@ impl Target {
         code.unwrap_or_else(|| panic!("{} does not end", self.name))
     }
 
-    /// SIGKILL, and waits for the end.
+    /// Kills it by SIGKILL, and waits for its end.
     pub fn kill(&mut self) {
         if !self.ended {
             let _ = self.child.kill();
@@ -132,7 +132,7 @@ impl Target {
         }
     }
 
-    /// A file of its /proc folder.
+    /// Returns the contents of a file in its /proc folder.
     #[track_caller]
     pub fn proc(&self, file: &str) -> String {
         let path = format!("/proc/{}/{file}", self.pid);
@@ -140,7 +140,7 @@ impl Target {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// A field of /proc/PID/status.
+    /// Returns a field of /proc/PID/status.
     #[track_caller]
     pub fn status(&self, field: &str) -> String {
         let status = self.proc("status");
@@ -149,7 +149,7 @@ impl Target {
         value.unwrap_or_else(|| panic!("no {field} in status"))
     }
 
-    /// True if it still runs (or is stopped), and isn't a zombie.
+    /// Returns whether it still runs or is stopped, and is not a zombie.
     pub fn alive(&mut self) -> bool {
         !self.ended && matches!(self.child.try_wait(), Ok(None))
     }
@@ -168,15 +168,15 @@ impl Target {
         tasks.iter().take(20).map(of).collect::<Vec<_>>().join("\n")
     }
 
-    /// Its memory, for reading.
+    /// Opens its memory for reading.
     #[track_caller]
     pub fn memory(&self) -> File {
         File::open(format!("/proc/{}/mem", self.pid)).expect("memory of the target")
     }
 }
 
-/// Starts a command. A program that the test has just written can't be started as long as a child of another test,
-/// forked meanwhile, has its file open.
+/// Starts a command. A program that the test has just written can't be started while a child that another test has
+/// forked has its file open.
 fn begin(command: &mut Command) -> std::io::Result<Child> {
     let deadline = Instant::now() + DEADLINE;
     loop {

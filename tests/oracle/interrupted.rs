@@ -1,8 +1,7 @@
-//! The oracle for interrupted instructions on ARM. The tables that glibc's own unwinder has there
-//! (.ARM.exidx) are about calls: at a function's first instructions and its last they lead to the
-//! caller's caller, or to anything. The debug information's (.debug_frame) are about every
-//! instruction, so the program's own frames are told from these, by gimli, from the registers and the
-//! stack that the handler has noted.
+//! The oracle for interrupted instructions on ARM. The tables of glibc's own unwinder (.ARM.exidx) describe calls: at a
+//! function's first and last instructions they lead to the caller's caller, or anywhere. The debug information
+//! (.debug_frame) describes every instruction. So the program's own frames are computed from that, by gimli, with the
+//! registers and the stack that the handler has noted.
 
 use super::common::Target;
 use super::hex;
@@ -13,12 +12,12 @@ use gimli::{
 use goblin::elf::{Elf, header::ET_DYN};
 use std::path::Path;
 
-/// Registers by their numbers, of the ABI and of DWARF alike.
+/// Numbers of registers, in the ABI and in DWARF.
 const SP: usize = 13;
 const LR: usize = 14;
 const PC: usize = 15;
 
-/// In a noted stack: the handler and the signal frame, in this order, then what was interrupted.
+/// Number of frames in a noted stack before the interrupted one: the handler and the signal frame.
 const INTERRUPTED: usize = 2;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,7 +28,7 @@ impl<T: gimli::ReaderOffset> gimli::UnwindContextStorage<T> for Storage {
     type Stack = [gimli::UnwindTableRow<T, Self>; 8];
 }
 
-/// Registers, and the words from the stack pointer on, at an interrupted instruction.
+/// Registers and stack at an interrupted instruction.
 struct Context {
     registers: [u64; 16],
     base: u64,
@@ -50,7 +49,7 @@ impl Context {
     }
 }
 
-/// The program's own tables, and where it was loaded.
+/// The program's own tables, and its load bias.
 struct Tables<'a> {
     frame: DebugFrame<EndianSlice<'a, LittleEndian>>,
     bias: u64,
@@ -58,7 +57,7 @@ struct Tables<'a> {
 }
 
 impl Tables<'_> {
-    /// Goes to the caller: true if there are tables about this instruction.
+    /// Steps to the caller; returns false if no table describes this instruction.
     fn step(&mut self, context: &mut Context, lookup: u64) -> bool {
         let found = self.frame.unwind_info_for_address(
             &BaseAddresses::default(),
@@ -89,8 +88,8 @@ impl Tables<'_> {
         true
     }
 
-    /// Return addresses from an interrupted instruction outwards, the first outside of the tables being the
-    /// last; none if the instruction itself is.
+    /// Returns the return addresses from an interrupted instruction outwards, up to the first outside of the tables;
+    /// none if the instruction itself is outside.
     fn callers(&mut self, mut context: Context) -> Vec<u64> {
         let mut all = Vec::new();
         let mut lookup = context.registers[PC];
@@ -102,7 +101,7 @@ impl Tables<'_> {
     }
 }
 
-/// Where the program was loaded, less what its file says.
+/// Returns the load bias of the program.
 fn bias(elf: &Elf<'_>, program: &Path, target: &Target) -> u64 {
     if elf.header.e_type != ET_DYN {
         return 0;
@@ -113,7 +112,7 @@ fn bias(elf: &Elf<'_>, program: &Path, target: &Target) -> u64 {
     hex(first.split('-').next().expect("an address"))
 }
 
-/// Puts the debug information's callers for glibc's, where the program's own code was interrupted.
+/// Replaces glibc's callers by those of the debug information where the program's own code was interrupted.
 pub fn correct(oracle: &mut [(u64, Vec<u64>)], contexts: &Path, program: &Path, target: &Target) {
     let image = std::fs::read(program).expect("the program");
     let elf = Elf::parse(&image).expect("an ELF file");
@@ -132,7 +131,7 @@ pub fn correct(oracle: &mut [(u64, Vec<u64>)], contexts: &Path, program: &Path, 
     for ((_, stack), line) in oracle.iter_mut().zip(noted.lines()) {
         let context = Context::parse(line);
         let pc = context.registers[PC];
-        // glibc ends before what it has no table for, and at the first instruction asks the function before.
+        // glibc stops at code without a table, and at a function's first instruction uses the function before.
         let same = stack.get(INTERRUPTED).is_none_or(|noted| *noted == pc);
         assert!(same, "{pc:x} was interrupted, not {:x}", stack[INTERRUPTED]);
         assert!(stack.len() >= INTERRUPTED, "handler and signal frame of {pc:x}: {stack:x?}");

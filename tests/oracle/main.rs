@@ -1,8 +1,8 @@
-//! Stacks against oracles. A program allocates from thousands of random stacks (recursion, alloca,
-//! realigned frames, callbacks from qsort, virtual calls, threads, exceptions in flight, signal
-//! handlers, and a timer that interrupts any instruction) and notes what glibc's own unwinder says
-//! at the same place (on ARM, for interrupted instructions, what .debug_frame says); a second run of the same program is walked by gdb. Every recorded stack must
-//! be the oracle's, frame by frame; none may be missing.
+//! Compares stacks with oracles. A program allocates from thousands of random stacks (recursion, alloca, realigned
+//! frames, callbacks from qsort, virtual calls, threads, exceptions in flight, signal handlers, and a timer that
+//! interrupts any instruction) and notes the result of glibc's own unwinder at the same place (on ARM, for interrupted
+//! instructions, that of .debug_frame). A second run of the same program is unwound by gdb. Every recorded stack must
+//! equal the oracle's, frame by frame, and none may be missing.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -16,15 +16,15 @@ use std::collections::{BTreeMap, HashSet};
 use std::path::Path;
 use std::process::Command;
 
-/// Return addresses from the caller of sample() outwards → (how many, bytes).
+/// Number and bytes of samples by stack: return addresses from the caller of sample() outwards.
 type Stacks = BTreeMap<Vec<u64>, (u64, u64)>;
 
-/// A word in hex, as the program writes them.
+/// Parses a word in hexadecimal, as the program writes them.
 fn hex(word: &str) -> u64 {
     u64::from_str_radix(word, 16).unwrap_or_else(|e| panic!("{word}: {e}"))
 }
 
-/// Reads lines of a size and addresses in hex: the size and the stack of each sample.
+/// Reads lines of a size and addresses in hexadecimal; returns the size and the stack of each sample.
 fn lines(file: &Path) -> Vec<(u64, Vec<u64>)> {
     let text = std::fs::read_to_string(file).expect("the oracle's file");
     let one = |line: &str| {
@@ -35,7 +35,7 @@ fn lines(file: &Path) -> Vec<(u64, Vec<u64>)> {
     text.lines().map(one).collect()
 }
 
-/// The same samples by stack.
+/// Groups samples by stack.
 fn by_stack(samples: Vec<(u64, Vec<u64>)>) -> Stacks {
     let mut all = Stacks::new();
     for (size, stack) in samples {
@@ -46,14 +46,14 @@ fn by_stack(samples: Vec<(u64, Vec<u64>)>) -> Stacks {
     all
 }
 
-/// The return addresses of a stack, from the caller of sample() outwards.
+/// Returns the return addresses of a stack, from the caller of sample() outwards.
 fn outside_sample(g: &Group<'_>) -> Vec<u64> {
     let frames: Vec<_> = g.frames().into_iter().filter(|f| !f.inlined()).collect();
     let own = frames.iter().position(|f| f.function() == "sample").expect("asked by it");
     frames[own + 1..].iter().map(Frame::address).collect()
 }
 
-/// The same from a report.
+/// Returns the samples of a report by stack.
 fn recorded(r: &Report) -> Stacks {
     let mut all = Stacks::new();
     for g in r.asked_by("sample") {
@@ -64,18 +64,18 @@ fn recorded(r: &Report) -> Stacks {
     all
 }
 
-/// The oracle's array holds this many frames, the first of which is sample() itself.
+/// Number of frames in the oracle's array, the first of which is sample() itself.
 const ORACLE_FRAMES: usize = 119;
 
-/// Of a hundred stacks, this many may end early with the oracle elsewhere than on AMD64: on AArch64 libgcc's unwinder stops in the
-/// vDSO and in a PLT, which have no call frame information. Not counted are those that end outside of the program's
-/// own functions, if ours is whole: on MIPS64 the libraries, the vDSO and the stubs of lazy binding have none either,
-/// so that is where each stack through qsort or a signal ends.
+/// Number of stacks in a hundred that the oracle may cut short, other than on AMD64: on AArch64 libgcc's unwinder stops
+/// in the vDSO and in a PLT, which have no call frame information. Stacks that the oracle cuts outside of the program's
+/// own functions do not count, if ours is complete: on MIPS64 the libraries, the vDSO and the stubs of lazy binding
+/// have no information, and each stack through qsort or a signal ends there.
 const ORACLE_CUTS: u64 = 5;
 
-/// Cuts our stacks off where the oracle's end early; returns how many there were. Those that lack nothing
-/// but libc's own frames are not counted: where a thread starts, libc has no call frame information on some.
-/// Ours must go on to where the program or a thread begins, or say that they don't.
+/// Cuts our stacks where the oracle's end early; returns the number of such stacks. Stacks that only lack libc's own
+/// frames do not count: where a thread starts, libc has no call frame information on some architectures. Ours must
+/// reach the start of the program or the thread, or be marked as cut.
 fn cut_off(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> (u64, String) {
     let frames = r.groups().flat_map(|g| g.frames());
     let libc: HashSet<u64> =
@@ -93,7 +93,7 @@ fn cut_off(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> (u64, String) {
     let places: BTreeMap<u64, String> =
         r.groups().flat_map(|g| g.frames()).map(|f| (f.address(), f.show())).collect();
     let (mut cut, mut ends) = (0, BTreeMap::<String, (u64, String)>::new());
-    // The longest first: one that ends earlier may begin with the same frames.
+    // The longest come first, as a shorter one may begin with the same frames.
     let mut by_length: Vec<&Vec<u64>> = oracle.keys().filter(|o| !o.is_empty()).collect();
     by_length.sort_by_key(|o| std::cmp::Reverse(o.len()));
     for short in by_length {
@@ -133,14 +133,13 @@ fn cut_off(oracle: &Stacks, ours: &mut Stacks, r: &Report) -> (u64, String) {
     (cut, ends.collect::<Vec<_>>().join("\n"))
 }
 
-/// Where the outermost frames are that begin the program or a thread.
+/// Returns the addresses of the outermost frames, in which the program or a thread begins.
 fn outermost(r: &Report) -> HashSet<u64> {
     let rooted = r.groups().filter(Group::rooted);
     rooted.filter_map(|g| g.frames().last().map(Frame::address)).collect()
 }
 
-/// On ARM, code without tables may lead the oracle anywhere: its stacks are taken up to where the program has
-/// no code.
+/// On ARM, code without tables may lead the oracle anywhere: its stacks count up to the first address outside of code.
 fn up_to_unknown(oracle: &Stacks, r: &Report) -> Stacks {
     let known: HashSet<u64> = r.groups().flat_map(|g| g.frames()).map(|f| f.address()).collect();
     let mut theirs = Stacks::new();
@@ -153,8 +152,8 @@ fn up_to_unknown(oracle: &Stacks, r: &Report) -> Stacks {
     theirs
 }
 
-/// A table of the differences, empty if there are none. Stacks that filled the oracle's array
-/// are compared up to there.
+/// Returns a table of the differences, empty if there are none. Stacks that filled the oracle's array are compared up
+/// to there.
 #[track_caller]
 fn compare(oracle: &Stacks, recorded: &Stacks, r: &Report, at_least: u64) -> String {
     let mut ours = Stacks::new();
@@ -217,7 +216,7 @@ fn named(stack: &[u64], r: &Report) -> String {
     stack.iter().map(one).collect::<Vec<_>>().join(" ")
 }
 
-/// Both kinds of samples for one build of the program.
+/// Compares both kinds of samples for one build of the program.
 #[track_caller]
 fn against_backtrace(name: &str, flags: &[&str]) {
     let scene = Scene::new(name);
@@ -271,7 +270,7 @@ fn against_backtrace_without_plt_and_for_size() {
     against_backtrace("os", &["-Os", "-fno-plt"]);
 }
 
-/// Walks the stack at every mark and writes it like the program's own notes.
+/// Unwinds the stack at every mark, and writes it in the format of the program's own notes.
 const GDB: &str = "
 set pagination off
 set confirm off
@@ -316,7 +315,7 @@ fn against_gdb() {
     let go = format!("go {samples} 777");
     for flags in [&["-O2", "-fomit-frame-pointer"][..], &["-O0"]] {
         let program = program_with("oracle.cpp", flags);
-        // Addresses that are the same in both runs.
+        // Without address randomisation, so that addresses are equal in both runs.
         let mut command = Command::new("setarch");
         command.args(["-R"]).arg(&program).arg("without");
         let mut target = Target::spawn(command);

@@ -1,4 +1,4 @@
-//! What is made of recordings, and read again: indexes, recordings made of recordings, kept names.
+//! Fuzzes files derived from recordings: indexes, recordings made from others, cached names.
 
 use super::Input;
 use prof_analyze::export::{Cost, Format, Source};
@@ -20,7 +20,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// A folder that goes away.
+/// A temporary folder, which is removed on drop.
 struct Dir(PathBuf);
 
 impl Dir {
@@ -47,7 +47,7 @@ impl Drop for Dir {
     }
 }
 
-/// A recording of some hundred blocks of four stacks, reallocated ones among them.
+/// Returns a recording of some hundred blocks of four stacks, including reallocated ones.
 fn sample() -> &'static [u8] {
     static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
     BYTES.get_or_init(|| {
@@ -117,7 +117,7 @@ fn sample() -> &'static [u8] {
     })
 }
 
-/// All that is asked of an index.
+/// Makes all queries on an index.
 fn ask(index: &Index, dir: &Dir) {
     for filter in [
         None,
@@ -159,8 +159,8 @@ fn ask(index: &Index, dir: &Dir) {
     }
 }
 
-/// The index of a recording, with some bytes changed and its checksums made right again: triples of a
-/// place (three bytes) and a byte.
+/// The index of a recording, with some bytes changed and its checksums corrected. The input consists of an offset
+/// (three bytes) and a byte each.
 pub fn index(bytes: &[u8]) {
     let dir = Dir::new();
     let path = dir.put("r.prof", sample());
@@ -183,8 +183,8 @@ pub fn index(bytes: &[u8]) {
     }
 }
 
-/// Chunks as [`recording`](super::recording) takes them, and what is made of such a recording: stripped,
-/// packed, anonymized, and its files taken out.
+/// Chunks as in [`recording`](super::recording), and the files derived from such a recording: stripped, packed,
+/// anonymized, and extracted.
 pub fn derived(bytes: &[u8]) {
     let dir = Dir::new();
     let mut input = Input(bytes);
@@ -215,10 +215,10 @@ pub fn derived(bytes: &[u8]) {
     let _ = extract(&path, &dir.0.join("out"), &options);
 }
 
-/// A file of kept names; `@KEY@` stands for the key that it is asked for by.
+/// A file of cached names; `@KEY@` is replaced by the right key.
 pub fn names(bytes: &[u8]) {
     let dir = Dir::new();
-    // A program without anything in it.
+    // An empty program.
     let mut elf = [0u8; 64];
     elf[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
     elf[16..24].copy_from_slice(&[3, 0, 62, 0, 1, 0, 0, 0]);

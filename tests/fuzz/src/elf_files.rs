@@ -1,4 +1,4 @@
-//! ELF files, on disk and in the memory of a process.
+//! Fuzzes readers of ELF files, on disk and in the memory of a process.
 
 use super::memory_file;
 use prof_analyze::report::{Report, ReportOptions};
@@ -15,7 +15,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// A file, as a module of this process, as a module in its memory, and as one that a recording names.
+/// Reads the input as a file, as a module of this process, as a module in its memory, and as a file that a recording
+/// names.
 pub fn elf(bytes: &[u8]) {
     static FILE: OnceLock<(File, PathBuf)> = OnceLock::new();
     let (file, path) = FILE.get_or_init(|| memory_file(c"module"));
@@ -61,7 +62,7 @@ fn injector(bytes: &[u8], path: &Path) {
     }
 }
 
-/// The report on a recording whose only stacks lead into the file.
+/// Reports on a recording whose only stacks lead into the file.
 fn analyser(path: &Path, len: u64, build_id: Vec<u8>) {
     let (mut file, recording) = memory_file(c"recording");
     write_prologue(

@@ -1,17 +1,14 @@
-//! What is fuzzed: every reader of bytes that a hostile target, or a made-up file, controls. Each
-//! function takes any bytes, and must come to an end without a panic, a crash, or a read or write
-//! outside of what it was given.
+//! The fuzz targets: every reader of bytes that a hostile target, or a made-up file, controls. Each function takes any
+//! bytes, and must end without a panic, a crash, or an access out of bounds.
 //!
-//! * [`ring`]: the shared memory, as the collector reads it; what it writes must be a recording
-//!   that reads without damage;
-//! * [`control`]: the control page and tables of a process that is recorded, as status, detach and
-//!   the next attach read them;
+//! * [`ring`]: the shared memory, as the collector reads it; its recording must be readable without damage;
+//! * [`control`]: the control page and tables of a recorded process, as status, detach and the next attach read them;
 //! * [`recording`]: a recording, loaded, replayed and reported;
 //! * [`elf`]: an ELF file, as the injector, the collector and the analyser read it;
 //! * [`cfi`]: call frame information, compiled and stepped;
-//! * [`maps`], which reads `/proc/PID/maps`;
-//! * [`index`]: the index beside a recording, with checksums that are right;
-//! * [`derived`]: a recording stripped, packed, extracted, exported, and what comes of it read again;
+//! * [`maps`]: `/proc/PID/maps`;
+//! * [`index`]: the index beside a recording, with correct checksums;
+//! * [`derived`]: a recording stripped, packed, extracted, exported, and the results read again;
 //! * [`names`]: a file of the symbol cache.
 
 mod analysis;
@@ -31,7 +28,7 @@ pub use unwind::cfi;
 use std::fs::File;
 use std::os::fd::FromRawFd;
 
-/// A function of this crate.
+/// A fuzz target.
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
@@ -47,7 +44,7 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("names", names),
 ];
 
-/// Takes integers and byte strings off the front of the input; zeroes when it is used up.
+/// Takes integers and byte strings from the front of the input; returns zeroes when it is used up.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
@@ -69,12 +66,12 @@ impl<'a> Input<'a> {
     }
 }
 
-/// A file in memory, and its path for those who open it by one.
+/// Creates a file in memory; returns it with a path that leads to it.
 fn memory_file(name: &std::ffi::CStr) -> (File, std::path::PathBuf) {
-    // SAFETY: a valid C string; the result is a new descriptor, or -1.
+    // SAFETY: the name is a valid C string; the result is a new descriptor, or -1.
     let fd = unsafe { libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC) };
     assert!(fd >= 0, "memfd_create: {}", std::io::Error::last_os_error());
-    // SAFETY: the descriptor is new and ours.
+    // SAFETY: the descriptor is new, and nothing else owns it.
     let file = unsafe { File::from_raw_fd(fd) };
     (file, format!("/proc/self/fd/{fd}").into())
 }

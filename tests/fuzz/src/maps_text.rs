@@ -1,6 +1,6 @@
-//! The lists of mappings.
+//! Fuzzes the parsers of lists of mappings.
 
-/// Both parsers: what they make of a list is bounded by it.
+/// Runs both parsers, whose results must be bounded by the input.
 pub fn maps(bytes: &[u8]) {
     let all = prof_inject::proc::parse_maps(bytes);
     assert!(all.len() <= bytes.split(|b| *b == b'\n').count());

@@ -1,4 +1,4 @@
-//! Recordings, as `prof report` reads them.
+//! Fuzzes the readers of recordings.
 
 use super::{Input, memory_file};
 use prof_analyze::report::{Report, ReportOptions, SortKey};
@@ -9,8 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-/// The first byte says what the rest is: 0, a whole file; else chunks as (kind, length, payload),
-/// which are given the header and the checksums that no fuzzer would find.
+/// Reads the input as a recording. The first byte tells the form of the rest: 0 is a whole file; otherwise it consists
+/// of chunks as (kind, length, payload), which get the header and the checksums that a fuzzer would not find.
 pub fn recording(bytes: &[u8]) {
     static FILE: OnceLock<(File, PathBuf)> = OnceLock::new();
     let (file, path) = FILE.get_or_init(|| memory_file(c"recording"));
@@ -31,7 +31,7 @@ pub fn recording(bytes: &[u8]) {
     report(path);
 }
 
-/// Everything that is made of a recording; the number of its events.
+/// Makes all reports on a recording; returns the number of its events.
 pub(crate) fn report(path: &Path) -> Option<u64> {
     let options = LoadOptions::default();
     if let Ok(mut f) = Follower::open(path) {

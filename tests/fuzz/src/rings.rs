@@ -1,4 +1,4 @@
-//! The memory that a target shares with prof.
+//! Fuzzes the readers of the memory that a target shares with prof.
 
 use super::{Input, memory_file, recordings};
 use prof_collect::{Collector, Peek, write_prologue};
@@ -14,14 +14,14 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, OnceLock};
 
-/// A child that has a ring mapped and does nothing: the target.
+/// A child process that has a ring mapped and does nothing: the target.
 struct Fixture {
     ring: File,
     shared: Shared,
     pid: u32,
-    /// Where the child has the ring.
+    /// Address of the ring in the child.
     at: u64,
-    /// Where in the child 4 bytes may be written, as the flag.
+    /// Address of 4 writable bytes in the child, for the flag.
     flag: u64,
 }
 
@@ -34,16 +34,16 @@ fn fixture() -> &'static Mutex<Fixture> {
         head(&ring);
         let fd = ring.try_clone().expect("descriptor");
         let shared = prof_collect::map_ring(fd.into()).expect("ring");
-        // SAFETY: a new mapping, of one page.
+        // SAFETY: the kernel chooses the address of the new page, so no existing memory is affected.
         let flag = unsafe {
             let (rw, how) =
                 (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
             libc::mmap(std::ptr::null_mut(), 4096, rw, how, -1, 0)
         };
-        // SAFETY: the child makes system calls only.
+        // SAFETY: the child makes only system calls.
         let pid = unsafe { libc::fork() };
         if pid == 0 {
-            // SAFETY: plain integers.
+            // SAFETY: the calls take no pointers.
             unsafe {
                 libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
                 loop {
@@ -57,7 +57,7 @@ fn fixture() -> &'static Mutex<Fixture> {
     })
 }
 
-/// What the readers ask for before they believe that it is a ring at all.
+/// Writes the fields that readers check before they accept a ring.
 fn head(ring: &File) {
     let mut head = MAGIC.to_ne_bytes().to_vec();
     head.extend(LAYOUT.to_ne_bytes());
@@ -66,15 +66,15 @@ fn head(ring: &File) {
 }
 
 impl Fixture {
-    /// Empties the ring and fills it in as prof does.
+    /// Clears the ring and fills it in as prof does.
     fn reset(&self) {
         let size = self.shared.geometry().size() as libc::off_t;
         let how = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-        // SAFETY: plain integers.
+        // SAFETY: the call takes no pointers.
         let r = unsafe { libc::fallocate(self.ring.as_raw_fd(), how, 0, size) };
         assert_eq!(r, 0);
         head(&self.ring);
-        // SAFETY: no collector runs, and the child does not look.
+        // SAFETY: no collector runs, and the child does not access the ring.
         let c = unsafe { self.shared.control_mut() };
         c.clock.store(clock::COUNTER, Relaxed);
         c.ticks_per_sec = 2_000_000_000;
@@ -87,7 +87,7 @@ impl Fixture {
         prof_trace::ring::fill(&self.shared);
     }
 
-    /// Writes bytes of the input where it says, as a hostile target does.
+    /// Writes bytes of the input to places that the input chooses, as a hostile target does.
     fn scribble(&self, input: &mut Input<'_>) {
         let s = &self.shared;
         let offset = |p: *const u8| (p as usize).wrapping_sub(s.base() as usize);
@@ -117,8 +117,7 @@ impl Fixture {
     }
 }
 
-/// A collector over a ring that changes between its passes. What it has written reads as a recording,
-/// to its end.
+/// Runs a collector over a ring that changes between its passes. The result must be a recording that is whole.
 pub fn ring(bytes: &[u8]) {
     let Ok(f) = fixture().lock() else { return };
     f.reset();
@@ -148,7 +147,7 @@ pub fn ring(bytes: &[u8]) {
     assert_eq!(recordings::report(&path), Some(ended.events), "events written and read");
 }
 
-/// Every chunk of the file is whole.
+/// Checks that the file consists of whole chunks.
 fn whole(file: &File) {
     let mut bytes = vec![0; file.metadata().expect("stat").len() as usize];
     file.read_exact_at(&mut bytes, 0).expect("read");
@@ -159,8 +158,8 @@ fn whole(file: &File) {
     assert_eq!(at, bytes.len(), "the file ends with a whole chunk");
 }
 
-/// The readers of a recorded process: status, detach, and the next attach, which takes what a dead
-/// collector has left.
+/// Runs the readers of a recorded process: status, detach, and the next attach, which takes over what a dead collector
+/// has left.
 pub fn control(bytes: &[u8]) {
     let Ok(f) = fixture().lock() else { return };
     f.reset();
@@ -169,10 +168,10 @@ pub fn control(bytes: &[u8]) {
     while !input.is_empty() {
         f.scribble(&mut input);
     }
-    // SAFETY: nobody else looks.
+    // SAFETY: nothing else accesses the control page.
     let c = unsafe { f.shared.control_mut() };
-    // The flag is written to, wherever it is said to be: in the target's own memory. This one shall
-    // survive it.
+    // The flag is written to at the address that the target names, in its own memory. Set a valid one, so that this
+    // child survives.
     c.flag_addr = f.flag;
     if let Ok(r) = Recorded::open(f.pid as i32) {
         let _ = (r.path(), r.collector_lives(), r.is_on(), r.now(), r.geometry());

@@ -1,4 +1,4 @@
-//! Call frame information.
+//! Fuzzes the readers of call frame information.
 
 use super::Input;
 use prof_arch::unwind::{
@@ -6,10 +6,10 @@ use prof_arch::unwind::{
 };
 use prof_arch::x86_64::{FullRegs, Regs, Rule};
 
-/// Where the sections pretend to be.
+/// Pretended address of the sections.
 const FRAME: u64 = 0x10_0000;
 
-/// A search table and `.eh_frame`, looked up, compiled and stepped at addresses from the input.
+/// Looks up, compiles and steps rows of a search table and `.eh_frame` at addresses from the input.
 pub fn cfi(bytes: &[u8]) {
     let mut input = Input(bytes);
     let hdr_len = input.int(2) as usize;
@@ -33,7 +33,7 @@ pub fn cfi(bytes: &[u8]) {
     for (slot, n) in full.gpr.iter_mut().zip(0..) {
         *slot = 0x7fff_0000_1000 + n * 0x1_0010;
     }
-    // The functions of the table, too, so that the input need not guess its own addresses.
+    // Use the functions of the table, too, so that the input need not guess its own addresses.
     for pc in pcs.into_iter().chain((0..8).map(|i| FRAME + i * 64)) {
         if let Some(range) = function_range(&cfi, pc) {
             assert!(range.contains(&pc));
