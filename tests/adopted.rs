@@ -8,7 +8,7 @@ use std::process::Command;
 
 const NONE: &str = "done 0 strangers, 0 signals, no more";
 
-/// Runs prof below the target, which so becomes the collector's parent; what it has said.
+/// Runs prof as a descendant of the target, which so becomes the collector's parent; returns the standard error.
 fn below(scene: &Scene, target: &mut Target, args: &str) -> String {
     let (script, said) = (scene.path("script"), scene.path("said"));
     let prof = Scene::binary().display();
@@ -25,7 +25,7 @@ fn attach(scene: &Scene, target: &mut Target, name: &str, more: &str) -> String 
     below(scene, target, &format!("attach {pid} --look 0s -o {} {more}", file.display()))
 }
 
-/// Its children.
+/// Returns the children of a process.
 fn children(pid: i32) -> Vec<i32> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     text.expect("children").split_whitespace().map(|p| p.parse().expect("a number")).collect()
@@ -58,8 +58,8 @@ fn a_detach_takes_the_collector_away_unnoticed() {
     target.quit();
 }
 
-/// There is one SIGCHLD for all children that end before it is taken: that of its own shall not go with the
-/// collector's.
+/// The kernel merges the SIGCHLDs of children that end before the signal is handled: the signal of the target's own
+/// child must not be lost with the collector's.
 #[test]
 fn no_child_of_its_own_is_lost_with_the_collector() {
     let scene = Scene::new("adopts-storm");
@@ -79,12 +79,12 @@ fn no_child_of_its_own_is_lost_with_the_collector() {
 fn a_collector_that_ends_otherwise_is_a_child_like_any_orphan() {
     let scene = Scene::new("adopts-ends");
     let mut target = Target::start(&program("adopts.c"), &[]);
-    // It ends by itself.
+    // The collector ends by itself.
     attach(&scene, &mut target, "duration.prof", "--duration 100ms");
     until("the collector has ended", || children(target.pid).is_empty());
     assert_eq!(target.ask("children"), "done 1 strangers, 1 signals, no more");
     scene.finished(&scene.path("duration.prof"));
-    // It is killed.
+    // The collector is killed.
     attach(&scene, &mut target, "killed.prof", "");
     let mut kill = Command::new("kill");
     kill.args(["-9", &children(target.pid)[0].to_string()]);

@@ -12,7 +12,7 @@ fn start(count: u32, microseconds: u32) -> Target {
     Target::spawn(command)
 }
 
-/// Wrappers do so: what comes last is recorded, or what an attach found was recorded to its end.
+/// Wrappers replace themselves: prof records the last program, or the one that it found, to its end.
 #[test]
 fn an_attach_goes_on_with_the_program_that_an_exec_brings() {
     let scene = Scene::new("exec-once");

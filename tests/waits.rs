@@ -1,4 +1,4 @@
-//! Waits that a stop ends, and that no kernel restarts, go on for what is left of their time.
+//! Waits that a stop ends, and that no kernel restarts, continue for the rest of their time.
 
 mod common;
 
@@ -6,14 +6,13 @@ use common::build::program;
 use common::{Scene, Target};
 use std::time::{Duration, Instant};
 
-/// How long a test's waits last, in milliseconds, where the machine is not too slow for that.
+/// Duration of a test's waits in milliseconds, unless the machine is too slow for that.
 const WAIT: u64 = 3000;
 
-/// How long they last at most.
+/// Greatest duration of the waits in milliseconds.
 const MOST: u64 = 60_000;
 
-/// How long each of the waits took through one attach and one detach, and when these were over; in
-/// milliseconds.
+/// Returns how long each of the waits took during one attach and one detach, and when these were over; in milliseconds.
 fn through_attach_and_detach(
     scene: &Scene,
     target: &mut Target,
@@ -44,7 +43,7 @@ fn through_attach_and_detach(
 fn waits_go_on_for_what_is_left_of_them() {
     let scene = Scene::new("waits");
     let mut target = Target::start(&program("waits.c"), &[]);
-    // Where the machine is slow the waits may be over before the detach, and then say nothing.
+    // On a slow machine the waits may be over before the detach, and then prove nothing.
     let mut wait = WAIT;
     for _ in 0..5 {
         let (took, over) = through_attach_and_detach(&scene, &mut target, wait);
@@ -55,7 +54,7 @@ fn waits_go_on_for_what_is_left_of_them() {
             wait = (2 * over).min(MOST);
             continue;
         }
-        // One that starts over at the last stop takes all of that longer.
+        // A wait that starts again at the last stop takes this much longer.
         let most = (wait + over / 2) as i64;
         assert!(took.iter().all(|t| t.1 < most), "{took:?}, detached after {over} ms");
         target.quit();
@@ -86,11 +85,11 @@ fn a_wait_in_a_loop_comes_to_its_end_while_prof_comes_and_goes() {
     target.quit();
 }
 
-/// A thread that is about to fall asleep when it is stopped shows the same as one whose wait a signal has ended.
+/// A thread that is about to fall asleep when it is stopped looks the same as one whose wait a signal has ended.
 #[test]
 fn no_wait_is_interrupted_at_falling_asleep() {
     let scene = Scene::new("short");
-    // By epoll_wait, semtimedop and sigtimedwait; the first argument of the last two is no descriptor.
+    // By epoll_wait, semtimedop and sigtimedwait; the first argument of the last two is not a descriptor.
     for (arguments, kind) in [(&[][..], 0), (&["overflows"], 2), (&["overflows"], 3)] {
         let mut target = Target::start(&program("waits.c"), arguments);
         target.send(&format!("loop 1 {kind}"));
@@ -110,7 +109,7 @@ fn no_wait_is_interrupted_at_falling_asleep() {
     }
 }
 
-/// The timeout is in a register, and the code may go on using it.
+/// The timeout is in a register, which the code may use afterwards.
 #[test]
 fn a_register_that_a_program_reads_after_its_wait_is_as_it_was() {
     let scene = Scene::new("raw");

@@ -1,4 +1,4 @@
-/* "N": has N threads in all, N - 1 of which wait in a read that never ends. */
+/* "N": has N threads in all, N - 1 of which wait in an endless read. */
 #include "../programs/common.h"
 #include <pthread.h>
 

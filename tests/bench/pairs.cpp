@@ -65,7 +65,7 @@ template <int Path, int Frames> NOINLINE void path() {
     } else {
         path<Path, Frames - 1>();
     }
-    // Not the last thing that the function does: the call above stays a call.
+    // This is not the last statement of the function, so the call above is not a tail call.
     __asm__ volatile("" : : "i"(Path) : "memory");
 }
 template <int... Paths>
@@ -84,7 +84,7 @@ NOINLINE void bottom(Job *job) {
             kPaths[(uint64_t)next_random(&random) * kPaths.size() >> 32]();
         }
     } else if (job->mode == 't') {
-        // The ways differ in their first 14 steps, for an odd factor.
+        // The ways differ in their first 14 steps, as the factor is odd.
         for (long i = 0; i < job->pairs; i++) left((unsigned)i * 2654435769u, job->depth);
     } else {
         for (long i = 0; i < job->pairs; i++) {

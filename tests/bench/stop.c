@@ -1,5 +1,5 @@
-/* Stops all threads of a process and lets them go, with nothing in between: the floor for any
- * attach. Prints the ms from the first interrupt to the last detach. Usage: stop PID */
+/* Stops all threads of a process and releases them, with nothing in between: the lower bound of any attach. Prints
+ * the ms from the first interrupt to the last detach. Usage: stop PID */
 #include "../programs/common.h"
 #include <dirent.h>
 #include <sys/ptrace.h>

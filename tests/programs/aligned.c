@@ -1,4 +1,4 @@
-/* A thread that has the processor check alignment (EFLAGS.AC): it allocates nothing meanwhile. Commands: "spin",
+/* A thread that makes the processor check alignment (EFLAGS.AC), and allocates nothing meanwhile. Commands: "spin",
  * which begins that, and "stop". */
 #include "common.h"
 #include <pthread.h>

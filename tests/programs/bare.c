@@ -1,5 +1,5 @@
-/* A thread made by clone alone, without a thread pointer of its own, and a pool that such a thread may use.
- * Command: "alloc", a hundred blocks of the pool in either thread. */
+/* A thread made by clone alone, without a thread pointer of its own, and a pool that such a thread may use. Command:
+ * "alloc": each thread allocates a hundred blocks of the pool. */
 #include "common.h"
 #include <sched.h>
 #include <stdatomic.h>

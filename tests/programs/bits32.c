@@ -1,5 +1,5 @@
-/* A process of another width: answers each line until its input ends. For 32-bit x86 without any library,
-   which need not be there. */
+/* A process of another width: answers each line until its input ends. On 32-bit x86 it needs no library, as none may
+   be installed. */
 #ifdef __i386__
 void _start(void) {
     static char byte;

@@ -1,8 +1,8 @@
-/* Threads that keep their data in Boehm's garbage collector, which stops them by a signal and takes what
- * their stacks and registers point to for live, while they allocate by malloc on stacks that take prof long
- * to follow. Each list is reachable from its thread's stack alone, and is checked over and over; what the
- * collector frees by mistake, others overwrite. "go N" collects N times; "filter" puts a seccomp filter upon all
- * threads, which lets everything pass. */
+/* Threads that keep their data in Boehm's garbage collector, which stops them by a signal and takes everything that
+ * their stacks and registers point to for live, while they allocate by malloc on stacks that take prof long to
+ * unwind. Each list is reachable from its thread's stack alone, and is checked over and over; objects that the
+ * collector frees by mistake are overwritten by others. "go N" collects N times; "filter" installs a seccomp filter
+ * on all threads that allows everything. */
 #define GC_THREADS
 #include "common.h"
 #include <gc.h>
@@ -29,7 +29,7 @@ __attribute__((noinline, noipa, used)) void plain_block(size_t size) {
 }
 
 #ifdef __x86_64__
-/* Calls it in a frame that only an expression describes (rsp + 16 + 0), which takes all registers. */
+/* Calls it in a frame that only an expression describes (rsp + 16 + 0), which needs all registers. */
 void odd_block(size_t size);
 __asm__(".text\n.type odd_block, @function\nodd_block:\n.cfi_startproc\nsub $8, %rsp\n"
         ".cfi_escape 0x0f, 4, 0x77, 16, 0x30, 0x22\ncall plain_block\nadd $8, %rsp\n"

@@ -1,5 +1,5 @@
-/* Traces the process named by its argument as soon as prof has put something into it, or with "later", as soon as
- * somebody traces it and lets go again; and holds it until told to quit. */
+/* Traces the process named by its argument as soon as prof has mapped something into it, or with "later" as soon as
+ * a tracer has come and gone; holds the process until told to quit. */
 #include "common.h"
 #include <fcntl.h>
 #include <sys/ptrace.h>
@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
         while (!has_descriptor(argv[1]) && !has_ring(maps)) {
         }
     }
-    /* prof lets go of the thread between two stops. */
+    /* prof releases the thread between two stops. */
     while (ptrace(PTRACE_SEIZE, atoi(argv[1]), 0, 0)) {
         if (errno != EPERM) fail("PTRACE_SEIZE: %s", strerror(errno));
     }

@@ -1,4 +1,4 @@
-/* A program with a malloc of its own and no free: what it hands out stays. "go". */
+/* A program with a malloc of its own and no free: its blocks are never freed. Command: "go". */
 #include "common.h"
 
 static char memory[1 << 20] __attribute__((aligned(64)));
@@ -18,7 +18,7 @@ NOINLINE static void *bump_block(size_t size) {
 int main(void) {
     say("ready\n");
     while (strcmp(command(), "go") == 0) {
-        /* Volatile, or the compiler makes two calls of it. */
+        /* Volatile, or the compiler would make two calls. */
         for (volatile size_t size = 40; size <= 100; size += 60) memset(bump_block(size), 1, size);
         say("done\n");
     }

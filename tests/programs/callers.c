@@ -1,6 +1,6 @@
-/* Every way to reach malloc: the PLT, a pointer taken before the attach, dlsym before and after,
- * libc's own calls, and a library that is loaded after the attach. Each way asks for a size of its
- * own. Built once as usual and once with -fno-plt. */
+/* Every way to call malloc: the PLT, a pointer taken before the attach, dlsym before and after, libc's own calls,
+ * and a library that is loaded after the attach. Each allocates a size of its own. Built once as usual and once with
+ * -fno-plt. */
 #include "common.h"
 #include <dlfcn.h>
 

@@ -1,5 +1,5 @@
-// Has uses of its own for SIGUSR1: a handler that chains to the one from before, a kept pointer to it,
-// sigwait, a signalfd. Says what came of each command.
+// Uses SIGUSR1 itself: a handler that chains to the earlier one, a kept pointer to that, sigwait, a signalfd. Prints
+// the result of each command.
 #include "common.h"
 #include <pthread.h>
 #include <signal.h>

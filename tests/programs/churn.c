@@ -34,7 +34,7 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* A thread makes the others, so that the first one can listen. */
+/* A thread makes the others, so that the first one can read commands. */
 static void *make(void *nothing) {
     pthread_t joinable[AT_ONCE];
     int made = 0;

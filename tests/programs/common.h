@@ -1,5 +1,5 @@
-/* What every test program shares: a line protocol over stdin and stdout that never allocates, so
- * that a program's own allocations are the only ones to be recorded. */
+/* Shared by all test programs: a line protocol over stdin and stdout that never allocates, so that only a program's
+ * own allocations are recorded. */
 #ifndef PROF_TESTS_COMMON_H
 #define PROF_TESTS_COMMON_H
 #ifndef _GNU_SOURCE
@@ -18,7 +18,7 @@
 /* Makes the compiler believe that p is used here: no elided allocation, no tail call before it. */
 #define KEEP(p) __asm__ volatile("" : "+r"(p) : : "memory")
 
-/* Prints one line (the caller writes the newline) with a single write(2). */
+/* Prints one line (the caller passes the newline) with a single write(2). */
 __attribute__((format(printf, 1, 2), unused)) static void say(const char *format, ...) {
     char line[1024];
     va_list args;
@@ -33,7 +33,7 @@ __attribute__((format(printf, 1, 2), unused)) static void say(const char *format
     }
 }
 
-/* Ends the program with a reason that the harness shows. */
+/* Ends the program with a reason that the harness prints. */
 __attribute__((format(printf, 1, 2), noreturn, unused)) static void fail(const char *format, ...) {
     char reason[512];
     va_list args;
@@ -44,7 +44,7 @@ __attribute__((format(printf, 1, 2), noreturn, unused)) static void fail(const c
     _exit(8);
 }
 
-/* Reads the next command line; leaves the program at "quit" and at the end of the input. */
+/* Reads the next command line; ends the program at "quit" and at the end of the input. */
 __attribute__((unused)) static const char *command(void) {
     static char line[256];
     size_t n = 0;
@@ -68,7 +68,7 @@ __attribute__((unused)) static int is(const char *line, const char *word) {
     return strcmp(line, word) == 0;
 }
 
-/* A block whose every byte follows from its seed, so that damage by anyone shows. */
+/* Fills a block such that every byte follows from its seed, so that damage is detected. */
 __attribute__((unused)) static void fill(void *block, size_t size, uint32_t seed) {
     unsigned char *b = (unsigned char *)block;
     for (size_t i = 0; i < size; i++) b[i] = (unsigned char)(seed * 31u + i * 7u + 3u);
@@ -83,7 +83,7 @@ __attribute__((unused)) static void check(const void *block, size_t size, uint32
     }
 }
 
-/* A small generator of its own per thread. */
+/* A small random generator, with a state for each thread. */
 __attribute__((unused)) static uint32_t next_random(uint32_t *state) {
     *state ^= *state << 13;
     *state ^= *state >> 17;

@@ -1,4 +1,4 @@
-/* A program that breaks its heap in the way that its argument names, when it is told to. */
+/* A program that damages its heap, when it is told to, in the way that its argument names. */
 #include "common.h"
 
 static void *volatile kept;

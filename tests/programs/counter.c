@@ -1,6 +1,6 @@
-/* Forbids itself to read the processor's counter, as sandboxes and recorders of executions do: before it says
- * "ready" if its argument is "early", later by the commands "prctl" and "syscall". "alloc" makes blocks,
- * some of them in a thread of its own; no call here asks for the time. */
+/* Forbids itself to read the processor's counter, as sandboxes and recorders of executions do: before it prints
+ * "ready" if its argument is "early", later by the commands "prctl" and "syscall". "alloc" allocates blocks, some of
+ * them in another thread; nothing here reads the time. */
 #include "common.h"
 #include <pthread.h>
 #include <sys/prctl.h>

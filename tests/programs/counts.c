@@ -1,5 +1,5 @@
-/* Exactly known allocations, each kind from its own function: counts, sizes, peak, and the
- * function, file and line of every stack. The program keeps the books itself and prints them. */
+/* Exactly known allocations, each kind from its own function: counts, sizes, peak, and the function, file and line
+ * of every stack. The program counts them itself and prints the figures. */
 #include "common.h"
 #include <malloc.h>
 

@@ -1,5 +1,5 @@
-/* As many threads at a time as are asked for. "go N" starts them, and each allocates a block; "free" has each
- * give its own back; "end" joins them. What they wait for costs nobody a processor. */
+/* As many threads at a time as are asked for. "go N" starts them, and each allocates a block; "free" makes each free
+ * its own; "end" joins them. They wait without using a processor. */
 #include "common.h"
 #include <limits.h>
 #include <linux/futex.h>

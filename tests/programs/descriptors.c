@@ -1,6 +1,6 @@
-/* Programs whose descriptors are busy while prof comes and goes: one closes every number in a loop and
- * opens a file of its own, in a thread or in a process that shares them, one counts on the lowest free number, one
- * forks, one has none left. */
+/* Programs that use their descriptors while prof comes and goes: one closes every number in a loop and opens a file
+ * of its own, in a thread or in a process that shares them, one relies on the lowest free number, one forks, one has
+ * none left. */
 #include "common.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -56,7 +56,7 @@ static void *counts(void *nothing) {
     return nothing;
 }
 
-/* Whether a text of the child's own process names the ring; nothing is allocated. */
+/* Returns whether a file about the child's own process names the ring, without allocating. */
 static int names_ring(int fd) {
     static char text[4096 + 16];
     size_t kept = 0;
@@ -94,7 +94,7 @@ static void *forks(void *nothing) {
     return nothing;
 }
 
-/* A process with the same descriptors and a memory of its own: closes them, and opens the file. */
+/* Makes a process with the same descriptors and a memory of its own, which closes them and opens the file. */
 static void shares(void) {
     pid_t pid = (pid_t)syscall(SYS_clone, CLONE_FILES | SIGCHLD, 0, 0, 0, 0);
     if (pid < 0) fail("clone: %d", errno);
@@ -112,7 +112,7 @@ static void begin(void *(*work)(void *), int threads) {
         if (pthread_create(&thread, NULL, work, NULL)) fail("thread");
 }
 
-/* Opens all that may be opened. */
+/* Opens as many descriptors as are allowed. */
 static void fill_up(void) {
     struct rlimit few = {32, 32};
     if (setrlimit(RLIMIT_NOFILE, &few)) fail("limit");

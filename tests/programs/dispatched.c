@@ -1,6 +1,6 @@
-/* Has its system calls dispatched to a handler of its own, as Wine does: SIGUSR2 makes it begin to
- * compute with system calls caught, and end that again. Any call that is not its own ends in SIGSYS,
- * which kills it where all signals are blocked. */
+/* Lets its system calls be dispatched to a handler of its own, as Wine does: SIGUSR2 makes it begin to compute with
+ * system calls caught, and end that again. Any call that is not its own raises SIGSYS, which kills it where all
+ * signals are blocked. */
 #include "common.h"
 #include <signal.h>
 #include <sys/prctl.h>

@@ -1,4 +1,4 @@
-/* Begins as root and goes on as nobody. */
+/* Starts as root and continues as nobody. */
 #include "common.h"
 #include <sys/types.h>
 

@@ -1,5 +1,5 @@
-/* "go": allocates, then replaces itself with the same program under another argument, which must
- * be as it would be without a recorder. */
+/* "go": allocates, then replaces itself by the same program with another argument, which must work as it would
+ * without a recorder. */
 #include "common.h"
 
 int main(int argc, char **argv) {

@@ -1,5 +1,5 @@
-/* Replaces itself by itself, so many times, each time after so many microseconds, every second time by another thread
- * than the first: "execs COUNT MICROSECONDS". */
+/* Replaces itself by itself COUNT times, after a pause each time, every second time by another thread than the
+ * first: "execs COUNT MICROSECONDS". */
 #include "common.h"
 #include <pthread.h>
 

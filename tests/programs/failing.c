@@ -1,5 +1,5 @@
-// A library to be preloaded: the program's allocations fail, one (FAIL_AT=N) or all from one on
-// (FAIL_FROM=N). Says at the end how many there were, if COUNT is set.
+// A library to be preloaded: the program's allocations fail, one (FAIL_AT=N) or all from one on (FAIL_FROM=N). If COUNT
+// is set, it prints the number of allocations at the end.
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>

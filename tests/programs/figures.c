@@ -1,6 +1,6 @@
-/* A program whose figures are known: 100 small blocks of which 46 are freed, in another order than
- * they were made; 10 large ones by another thread, and as many more as its argument says;
- * one block that is reallocated five times; 50 temporary ones. */
+/* A program whose figures are known: 100 small blocks of which 46 are freed, in another order than they were
+ * allocated; 10 large ones by another thread, and as many more as its argument says; one block that is reallocated
+ * five times; 50 temporary ones. */
 #include "common.h"
 #include <pthread.h>
 

@@ -1,6 +1,6 @@
-/* A thread under a seccomp filter that answers a system call number which does not exist with an
- * error ("errno") or by killing ("kill"), as container runtimes do. It computes sums in registers
- * and sleeps, and notices if either comes out wrong. */
+/* A thread under a seccomp filter that answers a system call number which does not exist with an error ("errno") or
+ * by killing ("kill"), as container runtimes do. It computes sums in registers and sleeps, and notices if either
+ * goes wrong. */
 #include "common.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -9,7 +9,7 @@
 #include <sys/prctl.h>
 #include <time.h>
 
-/* No call has a number from here on. */
+/* No system call has this number or a higher one. */
 #ifdef __mips__
 enum { ABOVE = 6000 };
 #else

@@ -1,7 +1,7 @@
-/* Programs under a seccomp filter. KIND: "allow" lets everything pass; "default" answers what container
- * runtimes forbid by default with an error; "memfd", "mmap" and "return" kill for memfd_create, for mapping
- * memory that can be executed, for rt_sigreturn, and "mask" for rt_sigprocmask. "filters KIND" installs the filter and allocates on command;
- * "filters KIND COMMAND ..." runs a command under it. */
+/* Programs under a seccomp filter. KIND: "allow" allows everything; "default" answers calls that container runtimes
+ * forbid by default with an error; "memfd", "mmap" and "return" kill for memfd_create, for mapping executable
+ * memory, for rt_sigreturn, and "mask" for rt_sigprocmask. "filters KIND" installs the filter and allocates on
+ * command; "filters KIND COMMAND ..." runs a command under it. */
 #include "common.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -22,7 +22,7 @@ static unsigned short length;
 static void add(struct sock_filter i) {
     if (length < MOST) code[length++] = i;
 }
-/* What becomes of one call. */
+/* Adds the action for one call. */
 static void one(unsigned number, unsigned action) {
     add((struct sock_filter)BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 1));
     add((struct sock_filter)BPF_STMT(BPF_RET | BPF_K, action));

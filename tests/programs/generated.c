@@ -1,10 +1,10 @@
-/* Stacks through code that is made at run time, of which no table says anything. "go" allocates 5,001
- * bytes below three frames of it, which keep a frame record (but for 32-bit ARM and MIPS64, where there
- * is none) below other words of theirs, so that their caller's stack pointer does not follow from it. */
+/* Stacks through generated code, which no unwind table describes. "go" allocates 5,001 bytes below three frames of
+ * such code, which have a frame record (except on 32-bit ARM and MIPS64, where there is none) below other words, so
+ * that their caller's stack pointer does not follow from it. */
 #include "common.h"
 #include <sys/mman.h>
 
-/* What a generated function gets: it calls f(arg). */
+/* The argument of a generated function: it calls f(arg). */
 struct call {
     void (*f)(void *arg);
     void *arg;

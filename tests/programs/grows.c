@@ -1,5 +1,5 @@
-/* The first thread's stack grows all the time, by a call every now and then; "ready" is said from within.
- * It ends by itself when it is as deep as its limit lets it be. */
+/* The first thread's stack grows all the time, by a call every now and then; it prints "ready" from within. It ends
+ * by itself when the stack reaches its limit. */
 #include "common.h"
 #include <poll.h>
 #include <sys/resource.h>

@@ -1,5 +1,5 @@
-/* Threads that give each other their blocks as fast as they can, by queues without locks: what one has
- * allocated, the next one frees. */
+/* Threads that pass their blocks to each other as fast as they can, by lock-free queues: each block is freed by
+ * another thread than has allocated it. */
 #include "common.h"
 #include <pthread.h>
 #include <sched.h>

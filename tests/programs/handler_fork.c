@@ -1,8 +1,8 @@
-/* Handlers that fork while their thread allocates. "go FORKS HOW": threads allocate hard and a timer
- * forks in whichever is running; each child returns from the handler, ends the call that it has
- * interrupted, allocates and exits with 0. HOW: "fork", "alt" (on a signal stack), "raw" (by syscall).
- * Blocks are small and of few sizes: they come from the thread's own cache, so no child waits for a lock of
- * the allocator that a thread of its parent had. "done CHILDREN of which BAD bad". */
+/* Handlers that fork while their thread allocates. "go FORKS HOW": threads allocate hard and a timer forks in
+ * whichever is running; each child returns from the handler, ends the call that it has interrupted, allocates and
+ * exits with 0. HOW: "fork", "alt" (on a signal stack), "raw" (by syscall). Blocks are small and of few sizes: they
+ * come from the thread's own cache, so no child waits for a lock of the allocator that another thread of its parent
+ * held. "done CHILDREN of which BAD bad". */
 #include "common.h"
 #include <pthread.h>
 #include <signal.h>
@@ -44,7 +44,7 @@ static void handler(int signal) {
     errno = saved;
 }
 
-/* Stacks of many depths: the hook has to unwind, and not only to look. */
+/* Allocates at many depths, so that the hook has to unwind. */
 NOINLINE static void at_depth(int depth) {
     if (depth > 0) {
         at_depth(depth - 1);
@@ -63,7 +63,7 @@ static void *work(void *unused) {
     static _Thread_local char alternate[64 << 10];
     stack_t s = {.ss_sp = alternate, .ss_size = sizeof alternate};
     if (sigaltstack(&s, NULL)) fail("sigaltstack");
-    /* Locks of the allocator are taken before the first signal and after the last one only. */
+    /* The allocator's locks are taken only before the first signal and after the last one. */
     for (int i = 0; i < 100; i++) at_depth(i & 31);
     sigset_t set;
     sigemptyset(&set);

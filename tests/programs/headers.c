@@ -1,10 +1,10 @@
-/* Blocks of all kinds that glibc has: address, bytes asked for, bytes usable, and what they are. */
+/* Blocks of all kinds that glibc has: address, bytes requested, bytes usable, and kind. */
 #include <malloc.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-/* The one is a chunk that the other fits into with less left over than a chunk has. */
+/* The first is the size of a chunk that the second fits into, with less left over than a chunk needs. */
 static const size_t hole_size = sizeof(void *) == 8 ? 3016 : 3012, next_size = sizeof(void *) == 8 ? 3000 : 3004;
 
 static const char *kind = "main";
@@ -23,7 +23,7 @@ int main(void) {
     setvbuf(stdout, malloc(1 << 16), _IOFBF, 1 << 16);
     for (size_t i = 0; i < 300; i++)
         say(malloc(i * 7), i * 7);
-    /* Holes that a chunk fits into with some bytes left over, too few for another. */
+    /* Makes holes that a chunk fits into with some bytes left over, too few for another chunk. */
     void *hole[50];
     for (int i = 0; i < 50; i++) {
         hole[i] = malloc(hole_size);

@@ -1,6 +1,6 @@
-/* While it is recorded, writes over all that it shares with prof: "scribble SEED" runs for a while over
- * the whole mapping, control page included; "control SEED" over the control page alone; "names" gives
- * itself names that would move a terminal's cursor. It works on meanwhile, without prof's functions. */
+/* While it is recorded, it overwrites all that it shares with prof: "scribble SEED" overwrites the whole mapping for
+ * a while, control page included; "control SEED" the control page alone; "names" gives it names that would move a
+ * terminal's cursor. It works on meanwhile, without the hooked functions. */
 #include "common.h"
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -41,14 +41,14 @@ int main(void) {
         if (whole || sscanf(word, "control %u", &seed) == 1) {
             if (!ring) find();
             uint32_t x = seed * 2654435761u + 1;
-            /* The first 64 KiB are the control page; the heads and tables follow. */
+            /* The first 64 KiB are the control page; heads and tables follow. */
             size_t span = whole ? length : 16384;
             for (int i = 0; i < 200000; i++) {
                 uint64_t r = next_random(&x) | (uint64_t)next_random(&x) << 32;
                 size_t at = next_random(&x) % 4 ? r % span : r % 65536 % span;
-                /* Magic, layout and size stay, or it would be no ring at all. */
+                /* Magic, layout and size stay, as otherwise it would not be taken for a ring. */
                 if (at < 16 || at + 8 > span) continue;
-                /* Where it is stays, too: prof looks for that first. */
+                /* Its address stays, too, as prof checks that first. */
                 uint64_t value = next_random(&x) % 3 ? r * 0x9e3779b97f4a7c15u : r % 64;
                 memcpy(ring + at, &value, 8);
             }

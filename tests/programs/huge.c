@@ -1,5 +1,5 @@
-/* All that the program does it does on a stack in a huge page, where the kernel has some; one that is
- * executable, as stacks are on some architectures. "go": another block. */
+/* The program works on a stack in a huge page, if the kernel has any; the stack is executable, as on some
+ * architectures. "go": allocates another block. */
 #include "common.h"
 #include <sys/mman.h>
 #include <ucontext.h>

@@ -1,6 +1,6 @@
-/* Threads that are nearly always inside one thing where others cannot be interrupted safely:
- * "malloc" (with the lock of the only arena), "dlopen", "printf" (on one stream), "signal" (in a
- * handler), "fork". "stop" prints how often they did it. */
+/* Threads that are nearly always inside something that can't be interrupted safely: "malloc" (with the lock of the
+ * only arena), "dlopen", "printf" (on one stream), "signal" (in a handler), "fork". "stop" prints how often they did
+ * it. */
 #include "common.h"
 #include <dlfcn.h>
 #include <malloc.h>
@@ -15,7 +15,7 @@ static atomic_ulong rounds;
 static FILE *null;
 static _Thread_local volatile uint32_t in_handler;
 
-/* Larger than what glibc keeps for each thread, so that the arena is locked each time. */
+/* Blocks larger than glibc caches for each thread, so that the arena is locked each time. */
 static void use_malloc(uint32_t *random) {
     struct { unsigned char *p; size_t size; } blocks[16];
     for (int i = 0; i < 16; i++) {

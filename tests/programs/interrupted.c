@@ -1,6 +1,6 @@
 /* AMD64 only. "step N KIB": a thread calls malloc, is interrupted before its Nth instruction there (by single
- * steps), and stays in the handler, in a frame of so many KiB; "held ADDRESS". "go": the handler returns, and
- * the call goes on; "done" if its block is good. */
+ * steps), and stays in the handler, in a frame of that many KiB; prints "held ADDRESS". "go": the handler returns,
+ * and the call continues; prints "done" if its block is good. */
 #include "common.h"
 #include <alloca.h>
 #include <pthread.h>
@@ -41,7 +41,7 @@ static void *work(void *unused) {
         while (sem_wait(&wanted) && errno == EINTR) {
         }
         seen = 0;
-        /* A block from before the step, so that nothing of the allocator's own start is stepped through. */
+        /* Allocate once before the step, so that the allocator's own initialisation is not stepped through. */
         free(malloc(3000));
         void *(*volatile call)(size_t) = malloc;
         __asm__ volatile("sub $128, %%rsp\n\tpushf\n\torl $0x100, (%%rsp)\n\tpopf\n\tadd $128, %%rsp" ::: "memory", "cc");

@@ -1,5 +1,5 @@
-/* longjmp out of deep frames, and contexts that switch stacks: stacks that vanish or change under
- * whoever remembers the last one. Each allocation has a known number of frames below it. */
+/* longjmp out of deep frames, and contexts that switch stacks: stacks that vanish or change while a recorder has
+ * memoized the last one. Each allocation has a known number of frames below it. */
 #include "common.h"
 #include <setjmp.h>
 #include <ucontext.h>

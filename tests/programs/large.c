@@ -1,6 +1,6 @@
-/* A process with much memory, in which a thread maps and unmaps a page all the time: how long that takes at most shows
- * how long others hold the lock of the mappings. Argument: MiB of memory that is touched. "reset" begins anew, "longest"
- * prints the longest call in microseconds: without the time that the thread waited for a processor, and with it. */
+/* A process with much memory, in which a thread maps and unmaps a page all the time: the longest call shows how long
+ * others hold the lock of the mappings. Argument: MiB of memory to touch. "reset" starts over, "longest" prints the
+ * longest call in microseconds: without the time that the thread waited for a processor, and with it. */
 #include "common.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -17,7 +17,7 @@ static long now(void) {
     return t.tv_sec * 1000000000L + t.tv_nsec;
 }
 
-/* How long the thread has waited for a processor so far. */
+/* Returns the time that the thread has waited for a processor so far. */
 static long waited(int fd) {
     char text[128] = "";
     unsigned long run, wait;
@@ -51,7 +51,7 @@ int main(int argc, char **argv) {
     size_t len = (argc > 1 ? strtoul(argv[1], NULL, 10) : 64) << 20;
     char *memory = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) fail("%zu bytes: %d", len, errno);
-    /* Of a heap most is in small pages. */
+    /* Most of a heap is in small pages. */
     madvise(memory, len, MADV_NOHUGEPAGE);
     for (size_t at = 0; at < len; at += 4096) memory[at] = 1;
     pthread_t id;

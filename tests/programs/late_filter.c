@@ -1,7 +1,7 @@
-/* Gets a seccomp filter while it is recorded, which kills it at the first system call that the hook could
- * want to make: reading its own memory, asking for the time or a thread's id, sleeping. Then it allocates
- * on stacks that nobody has seen before. Commands: "prctl" and "syscall" install the filter, "thread" and
- * "fiber" allocate. */
+/* Installs a seccomp filter while it is recorded, which kills it at the first system call that the hook could
+ * want to make: reading its own memory, asking for the time or a thread's ID, sleeping. Then it allocates on
+ * stacks that the hook has not seen. Commands: "prctl" and "syscall" install the filter, "thread" and "fiber"
+ * allocate. */
 #include "common.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>

@@ -1,5 +1,5 @@
-/* Its second thread takes the commands. "leave": the first one ends alone. "alloc N": N blocks of 96
- * bytes; "free": all of them. */
+/* The second thread reads the commands. "leave": the first one ends alone. "alloc N": N blocks of 96 bytes; "free":
+ * frees all of them. */
 #include "common.h"
 #include <fcntl.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@ NOINLINE static void *left_block(void) {
     return p;
 }
 
-/* Whether the process's first thread is a zombie. */
+/* Returns whether the process's first thread is a zombie. */
 static int first_has_ended(void) {
     char path[64], text[512];
     snprintf(path, sizeof path, "/proc/%d/stat", (int)getpid());

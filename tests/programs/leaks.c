@@ -1,8 +1,8 @@
-/* A program of the behaviours that a verdict on leaks must tell apart: one leak that grows all the
- * time; one that is given back only at the end; a cache that is bounded; blocks of which most are
- * temporary and some are kept; blocks that are all temporary; a table that is taken once. Runs for
- * as many milliseconds as its argument says. What is due follows the clock, so that a machine that is
- * slow for a while makes it catch up, and not bend. */
+/* A program with the behaviours that a verdict on leaks must distinguish: a leak that grows all the time; one
+ * that is freed only at the end; a bounded cache; blocks of which most are temporary and some are kept; blocks
+ * that are all temporary; a table that is allocated once. Runs for as many milliseconds as its argument says.
+ * Work is due by the clock, so that the program catches up after the machine was slow, and growth stays
+ * linear. */
 #include "common.h"
 #include <time.h>
 

@@ -1,6 +1,6 @@
-/* A signal handler that leaves by siglongjmp, as timeouts do, out of a pool that may be left at any
- * instruction. Commands: "jump", until it has left two hundred times; "calls", a hundred from each of three depths
- * of the stack, undisturbed. */
+/* A signal handler that leaves a pool's function by siglongjmp, as timeouts do, at any instruction. Commands:
+ * "jump", until it has left two hundred times; "calls", a hundred from each of three depths of the stack,
+ * undisturbed. */
 #include "common.h"
 #include <setjmp.h>
 #include <signal.h>

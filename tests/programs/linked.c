@@ -1,5 +1,5 @@
-/* An allocator linked into the executable, under the names that P() gives: "go" uses all of it once.
- * With -DX, jemalloc's own interface, too. */
+/* An allocator linked into the executable, under the names that P() makes: "go" uses each function once. With -DX,
+ * also jemalloc's own interface. */
 #include "common.h"
 
 #ifndef PREFIX
@@ -70,7 +70,7 @@ NOINLINE static void own_interface(void) {
     P(dallocx)(p[1], 0);
     keep[kept++] = exchanged(p[2]);
     check(keep[kept - 1], 64, 2);
-    /* 64 bytes are a size class of their own: 60 fit where it is, 50,000 do not. */
+    /* 64 bytes are a size class: 60 fit in place, 50,000 do not. */
     if (in_place(p[3], 60, 0) != 64) fail("xallocx");
     if (in_place(p[3], 50000, 0) >= 50000) fail("xallocx grew out of its place");
     check(p[3], 60, 3);

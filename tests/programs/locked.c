@@ -1,6 +1,6 @@
 /* As toggle.c's "alloc" ("go": five blocks of 128 bytes), after one hardening: "mdwe" (memory can't become
- * executable), "undumpable", "strict" (seccomp: read, write, exit only), "nosys" (a filter for which the
- * newer system calls do not exist). */
+ * executable), "undumpable", "strict" (seccomp: read, write, exit only), "nosys" (a filter that hides the newer
+ * system calls). */
 #include "common.h"
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -19,8 +19,8 @@ NOINLINE static void *block(void) {
 static void forget_new_calls(void) {
     struct sock_filter code[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
-        /* Those from 5.1 on, which have the same numbers everywhere, but for where they begin: pidfd_open,
-         * close_range, openat2, pidfd_getfd. ARM has some of its own far behind, which are old. */
+        /* The calls from 5.1 on, which have the same numbers everywhere, apart from the first number: pidfd_open,
+         * close_range, openat2, pidfd_getfd. ARM has old calls of its own with much higher numbers. */
         BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, SYS_pidfd_send_signal, 0, 2),
         BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0xf0000, 1, 0),
         BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS),

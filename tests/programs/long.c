@@ -1,5 +1,5 @@
-/* A function of some ten thousand instructions, as interpreters have them, that allocates at its end. It keeps the
- * addresses of what is in its frame for all of its length. */
+/* A function of some ten thousand instructions, as in interpreters, that allocates at its end. It keeps addresses of
+ * its frame for all of its length. */
 #include "common.h"
 
 #define STEP(n) x = (x ^ table[(x + n) & 63]) * 3 + n;

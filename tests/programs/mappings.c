@@ -1,4 +1,4 @@
-/* Has as many mappings as the kernel lets it have. */
+/* Makes as many mappings as the kernel allows. */
 #include "common.h"
 #include <sys/mman.h>
 

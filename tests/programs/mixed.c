@@ -1,5 +1,5 @@
-/* Many blocks, as programs have them: "mixed ROUNDS" frees and gets blocks of any size and of three stacks in any
- * order, and now and then two that go at once. */
+/* Many blocks, as in real programs: "mixed ROUNDS" frees and allocates blocks of any size and of three stacks in any
+ * order, and now and then frees two at once. */
 #include "common.h"
 
 enum { BLOCKS = 20000 };

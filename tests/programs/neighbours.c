@@ -1,5 +1,5 @@
-/* Programs beside whose memory prof's is mapped: one writes on behind the end of a block, one maps and unmaps
- * all the time, one locks all that it maps and may lock little. */
+/* Programs whose memory is next to prof's: one writes beyond the end of a block, one maps and unmaps all the time,
+ * one locks all that it maps and may lock little. */
 #include "common.h"
 #include <pthread.h>
 #include <signal.h>
@@ -24,7 +24,7 @@ static void overflow(void) {
     say("done survived\n");
 }
 
-/* Where the last library ends. */
+/* Returns the end of the last library. */
 static uintptr_t libraries_end(void) {
     FILE *f = fopen("/proc/self/maps", "r");
     char line[512];
@@ -34,7 +34,7 @@ static uintptr_t libraries_end(void) {
     if (f) fclose(f);
     return last;
 }
-/* Fills what is free below and above the libraries, and empties it again. */
+/* Fills the free address space below and above the libraries, and empties it again. */
 static void *maps(void *end) {
     enum { LIVE = 64 };
     const size_t len = 64 << 10;
@@ -55,10 +55,10 @@ static void lock_future(void) {
     struct rlimit little = {1 << 20, 1 << 20};
     if (setrlimit(RLIMIT_MEMLOCK, &little)) fail("limit");
     if (mlockall(MCL_FUTURE)) fail("mlockall: %d", errno);
-    /* As root, any amount may be locked. */
+    /* Root may lock any amount. */
     if (geteuid() == 0 && setresuid(65534, 65534, 65534)) fail("uid");
 }
-/* Maps, and so locks, all that may be. */
+/* Maps, and so locks, as much as is allowed. */
 static void lock_the_rest(void) {
     long page = sysconf(_SC_PAGESIZE);
     while (mmap(NULL, (size_t)page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED) {}

@@ -1,5 +1,5 @@
-/* Handles no signals, so that a static libc brings no code to return from handlers with. "go": five
- * blocks of 128 bytes. */
+/* Handles no signals, so that a static libc contains no code to return from handlers. "go": five blocks of 128
+ * bytes. */
 #include "common.h"
 
 static void *blocks[64];

@@ -1,9 +1,9 @@
-// Allocates from thousands of different stacks and notes for each what glibc's backtrace() says at
-// the same place, as an oracle for the recorded stacks. "go N SEED": N samples from ordinary code;
-// "async N": N samples from a signal handler that interrupts code anywhere; "dump PATH": one line
-// per sample, the size and the return addresses from the caller of sample() outwards. On ARM glibc's
-// tables are about calls only, so "contexts PATH" has, one line per sample of "async", the registers of
-// the interrupted code and the words on its stack, for who has tables about every instruction.
+// Allocates from thousands of different stacks and notes for each the result of glibc's backtrace() at the same place,
+// as an oracle for the recorded stacks. "go N SEED": N samples from ordinary code; "async N": N samples from a signal
+// handler that interrupts code anywhere; "dump PATH": one line per sample, the size and the return addresses from the
+// caller of sample() outwards. On ARM glibc's tables describe calls only, so "contexts PATH" writes, one line per
+// sample of "async", the registers of the interrupted code and the words on its stack, for unwinders whose tables
+// describe every instruction.
 #include "common.h"
 #include <alloca.h>
 #include <cmath>
@@ -151,7 +151,7 @@ NOINLINE static void threaded(int depth) {
     pthread_join(id, nullptr);
 }
 
-// One step of a random walk over all the shapes above; ends in a sample.
+// One step of a random walk over all the shapes above; it ends in a sample.
 static void any(int depth) {
     if (taken >= wanted || taken >= walk_end) return;
     if (depth <= 0) return sample();
@@ -186,7 +186,7 @@ struct Context {
     uint32_t registers[16], stack[STACK_WORDS];
 };
 static Context contexts[MAX_SAMPLES];
-// Where main's frame ends: its return address is below.
+// The end of main's frame: its return address is below.
 static const uint32_t *outermost;
 
 static void note_context(const void *context) {
@@ -224,8 +224,8 @@ NOINLINE static int fibonacci(int n) { return n < 2 ? n : fibonacci(n - 1) + fib
 static int plain_compare(const void *a, const void *b) {
     return *static_cast<const int *>(a) - *static_cast<const int *>(b);
 }
-// Anything that neither allocates nor frees (qsort and throw do): to be interrupted at any
-// instruction, by a handler that allocates.
+// Code that neither allocates nor frees (qsort and throw do), to be interrupted at any instruction by a handler that
+// allocates.
 NOINLINE static void busy() {
     char text[200];
     int values[16];

@@ -1,4 +1,4 @@
-/* Sets a handler of its own for SIGUSR1 as soon as it finds the default in force after another's. */
+/* Sets a handler of its own for SIGUSR1 as soon as the default is in force again after another handler. */
 #include "common.h"
 #include <pthread.h>
 #include <signal.h>

@@ -1,5 +1,5 @@
-// operator new and delete of the program's own that do not end in malloc: memory comes from an arena.
-// "go" allocates, "fail" has new throw.
+// operator new and delete of the program's own that do not call malloc: memory comes from an arena. "go" allocates,
+// "fail" makes new throw.
 #include "common.h"
 #include <new>
 

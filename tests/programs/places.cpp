@@ -1,7 +1,7 @@
-// Allocations in places where one does not expect them, each with a known number of calls: handlers
-// of pthread_atfork, destructors of thread-local objects and of pthread keys, after a stack overflow
-// that was handled on an alternate stack, fibers on stacks of 16 KiB, constructors that throw,
-// operator new that fails, and handlers of atexit, which are checked at "quit".
+// Allocations in unusual places, each with a known number of calls: handlers of pthread_atfork, destructors of
+// thread-local objects and of pthread keys, after a stack overflow that was handled on an alternate stack, fibers on
+// stacks of 16 KiB, constructors that throw, operator new that fails, and handlers of atexit, which are checked at
+// "quit".
 #include "common.h"
 #include <new>
 #include <pthread.h>
@@ -79,7 +79,7 @@ static void on_overflow(int) {
 NOINLINE static int sink(volatile char *above, bool allocates) {
     volatile char here[512];
     here[0] = above[0];
-    // A block that libc has at hand for the thread, without a lock: it may overflow here.
+    // A block from the thread's own cache in libc, without a lock: the stack may overflow here.
     if (allocates) free(malloc(24));
     return sink(here, allocates) + here[0];
 }
@@ -99,7 +99,7 @@ static void *sinking(void *allocates) {
 static int overflow() {
     overflows = 0;
     for (uintptr_t allocates = 0; allocates < 2; allocates++) {
-        // Beyond the end of its stack lies a guard page.
+        // A guard page lies beyond the end of its stack.
         pthread_attr_t attributes;
         pthread_t id;
         pthread_attr_init(&attributes);

@@ -4,7 +4,7 @@
 #define SIZE 333
 #endif
 #ifdef ROOM
-/* Behind all else: another library fits in there when this one is gone, and touches nothing of its tables. */
+/* Follows everything else: another library fits in here when this one is gone, without touching its tables. */
 __attribute__((visibility("default"))) char plugin_room[ROOM];
 #endif
 __attribute__((visibility("default"), noinline, noipa)) void *plugin_block(void) {

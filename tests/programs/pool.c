@@ -1,5 +1,5 @@
-/* Allocators of the program's own. "go": a pool that takes its memory from malloc, with the size and
- * the block at odd places among the arguments, and a bump allocator that does not. */
+/* Allocators of the program's own. "go": uses a pool that takes its memory from malloc, with the size and the block
+ * at unusual places among the arguments, and a bump allocator that does not. */
 #include "common.h"
 
 struct pool {
@@ -25,7 +25,7 @@ EXPORT void *pool_get(struct pool *p, int tag, size_t size) {
     p->at += size;
     return block;
 }
-/* Six arguments, and a result that is no pointer. */
+/* Six arguments, and a result that is not a pointer. */
 EXPORT int pool_put(struct pool *p, int a, int b, int c, int d, void *block) {
     if (a + b + c + d != 10) fail("arguments");
     memset(block, 0, 8);
@@ -37,7 +37,7 @@ EXPORT void *pool_grow(size_t size, int tag, void *block, struct pool *p, int fo
     if (block) memcpy(new, block, 32);
     return new;
 }
-/* Not exported: by the symbol table only. */
+/* Not exported: found only by the symbol table. */
 NOINLINE static void *bump(size_t size) {
     void *block = arena + used;
     used += (size + 15) & ~(size_t)15;

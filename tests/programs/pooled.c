@@ -1,6 +1,6 @@
-/* A fiber on a small stack, in the midst of one mapping: right below it lies data that others use. The
- * program waits for its commands there, and another thread looks all the time whether a byte of that data
- * has changed. "count" says how often one had, and how often it was looked. */
+/* A fiber on a small stack, in the middle of a mapping: right below it lies data that others use. The program waits
+ * for its commands there, and another thread checks all the time whether a byte of that data has changed. "count"
+ * prints how often one had, and the number of checks. */
 #include "common.h"
 #include <poll.h>
 #include <pthread.h>
@@ -31,7 +31,7 @@ static char *put(char *to, unsigned n) {
 
 static void on_fiber(void) {
     for (;;) {
-        /* A wait that prof rather interrupts than a thread that runs. */
+        /* prof interrupts a waiting thread rather than a running one. */
         struct pollfd p = {0, POLLIN, 0};
         poll(&p, 1, -1);
         command();
@@ -55,7 +55,7 @@ int main(int argc, char **argv) {
     if (pthread_create(&id, NULL, look, NULL)) fail("pthread_create");
     free(malloc(100));
     while (atomic_load(&looks) < 2) usleep(1000);
-    /* What the dynamic linker finds when it is first called takes more stack than the fiber has. */
+    /* Resolve these now: the dynamic linker needs more stack than the fiber has. */
     char c;
     int (*volatile compare)(const char *, const char *) = strcmp;
     if (read(-1, &c, 1) >= 0 || compare("quit", "quit") || write(-1, &c, 1) >= 0 || poll(NULL, 0, 0)) {

@@ -1,5 +1,5 @@
-/* For uprobes: functions at whose entry there is room for one beside a patch (libc's), and one where there
- * is none, as its first instruction changes an argument. "go" calls each a hundred times. */
+/* For uprobes: libc's functions, which have room for a probe at their entry beside a patch, and one that has none,
+ * as its first instruction changes an argument. "go" calls each a hundred times. */
 #include "common.h"
 
 void *odd_malloc(size_t size);

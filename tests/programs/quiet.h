@@ -1,6 +1,6 @@
-/* quiet_alloc touches nothing but the register of its result (and flags), as a function of the same file may that gcc
- * knows; call_quiet keeps values in all other registers that calls need not preserve, from `before`, and says in `after` what
- * they are behind the call. Both are words of 4 bytes. */
+/* quiet_alloc changes nothing but the register of its result (and flags), which gcc may rely on within a file;
+ * call_quiet keeps values from `before` in all other registers that calls need not preserve, and stores in `after`
+ * what they are after the call. Both are words of 4 bytes. */
 #include <stdint.h>
 #include <string.h>
 
@@ -40,7 +40,7 @@ static void quiet_prepare(uint32_t *before) {
     before[10] = 40; /* the size */
     before[11] = 0;
 }
-/* Results, stack and frame pointer, padding. */
+/* Results, stack and frame pointer, padding may change. */
 static int quiet_is_free(int i) { return i < 2 || (i >= 28 && i < 32); }
 
 #elif defined __aarch64__

@@ -1,8 +1,8 @@
-/* What a call of an allocator function must leave alone: the callee-saved registers, the stack
- * pointer, the modes of the floating-point units (on AMD64 also the direction flag and the x87 stack),
- * and errno. "calls" goes through all functions, and C++'s operators; with a stack that is new each time, and one that is
- * always the same. And "spin" computes in all vector registers, so that a stop at any instant must
- * keep them. */
+/* Checks what a call of an allocator function must preserve: the callee-saved registers, the stack
+ * pointer, the modes of the floating-point units (on AMD64 also the direction flag and the x87 stack), and
+ * errno. "calls" calls all functions, and C++'s operators, on a stack that is new each time, and on one
+ * that is always the same. "spin" computes in all vector registers, which a stop at any instant must
+ * preserve. */
 #include "common.h"
 #include <dlfcn.h>
 #include <malloc.h>
@@ -13,7 +13,7 @@ uint64_t call_arguments[4], call_result;
 void *call_target;
 static unsigned char pattern[32 * 64], got[32 * 64];
 
-/* Calls call_target(call_arguments) with known values in all registers that it must keep. */
+/* Calls call_target(call_arguments) with known values in all registers that it must preserve. */
 void checked_call(void);
 
 #if defined __x86_64__
@@ -64,7 +64,7 @@ static void checked_call_in_other_modes(const char *name) {
     if (seven != 7) fail("%s does not keep the x87 stack", name);
 }
 
-/* Sets all registers, spins for about a millisecond, and looks at them. */
+/* Sets all registers, spins for about a millisecond, and compares them. */
 #define LOAD(n, size, insn, reg) insn " " #n "*" size "(%0), %%" reg #n "\n"
 #define STORE(n, size, insn, reg) insn " %%" reg #n ", " #n "*" size "(%1)\n"
 #define SIXTEEN(f, ...) f(0, __VA_ARGS__) f(1, __VA_ARGS__) f(2, __VA_ARGS__) f(3, __VA_ARGS__) \
@@ -150,7 +150,7 @@ static void checked_call_in_other_modes(const char *name) {
     __asm__ volatile("msr fpcr, %0" : : "r"(old));
 }
 
-/* Sets all registers, spins for about a millisecond, and looks at them. */
+/* Sets all registers, spins for about a millisecond, and compares them. */
 #define PAIRS(insn, base) \
     insn " q0, q1, [" base "]\n" insn " q2, q3, [" base ", #32]\n" insn " q4, q5, [" base ", #64]\n" \
     insn " q6, q7, [" base ", #96]\n" insn " q8, q9, [" base ", #128]\n" \
@@ -222,7 +222,7 @@ static void checked_call_in_other_modes(const char *name) {
     __asm__ volatile("ctc1 %0, $31" : : "r"(old));
 }
 
-/* Sets all registers, spins for about a millisecond, and looks at them. */
+/* Sets all registers, spins for about a millisecond, and compares them. */
 #define FOUR(insn, a, b, c, d, base) \
     insn " $f" #a ", 8*" #a "(" base ")\n" insn " $f" #b ", 8*" #b "(" base ")\n" \
     insn " $f" #c ", 8*" #c "(" base ")\n" insn " $f" #d ", 8*" #d "(" base ")\n"
@@ -256,7 +256,7 @@ struct state {
 };
 struct state before, after;
 
-/* An address into r12, wherever the program is. */
+/* Loads the address of a symbol into r12, position-independently. */
 #define AT(symbol) "ldr r12, 1f\n0: add r12, pc, r12\nb 2f\n1: .word " symbol " - (0b + 8)\n2:\n"
 __asm__(".text\n.arm\n.fpu neon\n.globl checked_call\n.type checked_call,%function\nchecked_call:\n"
         ".fnstart\npush {r4-r11, lr}\n.save {r4-r11, lr}\nvpush {d8-d15}\n.vsave {d8-d15}\n"
@@ -271,7 +271,7 @@ __asm__(".text\n.arm\n.fpu neon\n.globl checked_call\n.type checked_call,%functi
         AT("call_result") "mov r1, #0\nstrd r0, r1, [r12]\n"
         AT("after") "bl store_state\n"
         "add sp, sp, #4\nvpop {d8-d15}\npop {r4-r11, pc}\n.fnend\n"
-        /* But for what computing leaves in the status. */
+        /* Without the status bits that computing changes. */
         "store_state:\nstmia r12!, {r4-r11}\nmov r2, sp\nvmrs r3, fpscr\nbic r3, r3, #0x9f\n"
         "stmia r12!, {r2, r3}\nvstmia r12, {d8-d15}\nbx lr\n");
 
@@ -284,7 +284,7 @@ static void checked_call_in_other_modes(const char *name) {
     __asm__ volatile("vmsr fpscr, %0" : : "r"(old));
 }
 
-/* Sets all registers, spins for about a millisecond, and looks at them. */
+/* Sets all registers, spins for about a millisecond, and compares them. */
 #define FLAGS 0xa0000000ul
 static size_t spin_vectors(uint64_t *flags) {
     uint32_t left = 400000, now = FLAGS;
@@ -320,8 +320,8 @@ static uint64_t call(const char *name, void *target, uint64_t a, uint64_t b, uin
 }
 
 #define CALL(f, a, b, c) call(#f, (void *)(f), (uint64_t)(uintptr_t)(a), (uint64_t)(uintptr_t)(b), (uint64_t)(uintptr_t)(c))
-/* Operators of C++, each new with its delete, by their names where size_t is long and where it is int; what
- * they take behind a size or a pointer: an alignment, a size, or std::nothrow (1). */
+/* Operators of C++, each new with its delete, by their names where size_t is long and where it is int; and what they
+ * take after the size or the pointer: an alignment, a size, or std::nothrow (1). */
 static const struct operators {
     const char *new_, *delete_;
     uint64_t more, more_at_delete;

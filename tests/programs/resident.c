@@ -1,6 +1,6 @@
-/* Resident memory of every kind: blocks from before, some of which go; new ones of two threads, half of which go;
- * blocks that are mapped on their own; arenas that the program maps for itself, as Python does; and a large range
- * with a guard below, as a browser's allocator has it. "stats" says what the allocator knows in that moment. */
+/* Resident memory of every kind: blocks from before, some of which are freed; new ones of two threads, half of which
+ * are freed; blocks mapped on their own; arenas that the program maps itself, as Python does; a large range with a
+ * guard page below, as in browsers. "stats" prints the allocator's own figures at that moment. */
 #include "common.h"
 #include <dlfcn.h>
 #include <malloc.h>

@@ -20,7 +20,7 @@ NOINLINE static void *passed_block(void) {
 static void *player(void *argument) {
     int me = (int)(intptr_t)argument;
     for (int i = 0; i < rounds; i++) {
-        /* With one processor the other can't end its turn meanwhile. */
+        /* With one processor the other thread can't end its turn meanwhile. */
         for (int spins = 0; atomic_load_explicit(&turn, memory_order_acquire) != me; spins++) {
             if (spins > 1000) sched_yield();
         }

@@ -1,9 +1,9 @@
-//! A Rust program with an allocator linked in, of which the linker keeps only what Rust calls. "go": 500 boxes
-//! of 128 bytes, of which every second one is dropped; a vector that grows from 1,000 to 100,000 bytes; 3,000
-//! zeroed bytes; 8,192 bytes aligned to 4,096. All but the dropped boxes are kept.
+//! A Rust program with an allocator linked in, of which the linker keeps only the functions that Rust calls. "go":
+//! 500 boxes of 128 bytes, of which every second one is dropped; a vector that grows from 1,000 to 100,000 bytes;
+//! 3,000 zeroed bytes; 8,192 bytes aligned to 4,096. All but the dropped boxes are kept.
 //!
-//! `--cfg jemalloc`, `--cfg snmalloc`: whose interface, called as the crates tikv-jemallocator and snmalloc-rs
-//! call it.
+//! `--cfg jemalloc`, `--cfg snmalloc`: the interface, called as the crates tikv-jemallocator and snmalloc-rs call
+//! it.
 
 use std::alloc::{GlobalAlloc, Layout, alloc};
 use std::hint::black_box;
@@ -21,13 +21,13 @@ unsafe extern "C" {
     fn _rjem_sdallocx(block: *mut u8, size: usize, flags: i32);
 }
 
-/// MALLOCX_LG_ALIGN, MALLOCX_ZERO.
+/// Returns MALLOCX_LG_ALIGN and MALLOCX_ZERO.
 #[cfg(jemalloc)]
 fn flags(l: Layout, zero: bool) -> i32 {
     l.align().trailing_zeros() as i32 | if zero { 0x40 } else { 0 }
 }
 
-// SAFETY: jemalloc's functions do what is asked for.
+// SAFETY: jemalloc's functions uphold the contract of the trait's methods, which they implement.
 #[cfg(jemalloc)]
 unsafe impl GlobalAlloc for Own {
     unsafe fn alloc(&self, l: Layout) -> *mut u8 {
@@ -44,15 +44,15 @@ unsafe impl GlobalAlloc for Own {
     }
 }
 
-/// An allocator of this program's own, which gives out pieces of a static area and takes none back, with
-/// snmalloc's names: Debian has no package of snmalloc.
+/// An allocator of this program's own, which allocates pieces of a static area and frees none, with snmalloc's names:
+/// Debian has no package of snmalloc.
 #[cfg(snmalloc)]
 mod snmalloc {
     use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
     #[repr(align(4096))]
     struct Area(std::cell::UnsafeCell<[u8; 16 << 20]>);
-    // SAFETY: pieces of it are handed out once.
+    // SAFETY: each piece of the area is handed out only once.
     unsafe impl Sync for Area {}
     static AREA: Area = Area(std::cell::UnsafeCell::new([0; 16 << 20]));
     static NEXT: AtomicUsize = AtomicUsize::new(0);
@@ -62,7 +62,7 @@ mod snmalloc {
     pub unsafe extern "C" fn sn_rust_alloc(align: usize, size: usize) -> *mut u8 {
         let place = |at: usize| at.next_multiple_of(align);
         let at = NEXT.fetch_update(Relaxed, Relaxed, |at| Some(place(at) + size)).unwrap_or(0);
-        // SAFETY: the test asks for far less than there is.
+        // SAFETY: the test allocates far less than the size of the area.
         unsafe { AREA.0.get().cast::<u8>().add(place(at)) }
     }
 
@@ -75,7 +75,7 @@ mod snmalloc {
     #[unsafe(no_mangle)]
     #[inline(never)]
     pub unsafe extern "C" fn sn_rust_dealloc(block: *mut u8, align: usize, size: usize) {
-        // SAFETY: the caller's block, which is of no use any more.
+        // SAFETY: the caller passes a block of this size that it does not use again.
         unsafe { std::ptr::write_bytes(block, 0xdd, size.min(align)) }
     }
 
@@ -87,7 +87,7 @@ mod snmalloc {
         old: usize,
         new: usize,
     ) -> *mut u8 {
-        // SAFETY: both are as large as is copied.
+        // SAFETY: both blocks are at least as large as what is copied, and do not overlap.
         unsafe {
             let to = sn_rust_alloc(align, new);
             std::ptr::copy_nonoverlapping(block, to, old.min(new));
@@ -96,7 +96,7 @@ mod snmalloc {
     }
 }
 
-// SAFETY: the functions do what is asked for.
+// SAFETY: the functions uphold the contract of the trait's methods, which they implement.
 #[cfg(snmalloc)]
 unsafe impl GlobalAlloc for Own {
     unsafe fn alloc(&self, l: Layout) -> *mut u8 {
@@ -131,7 +131,7 @@ fn go(kept: &mut Vec<Box<[u8; 128]>>, grown: &mut Vec<Vec<u8>>) {
     grown.push(black_box(v));
     grown.push(black_box(vec![0u8; 3000]));
     let layout = Layout::from_size_align(8192, 4096).expect("a layout");
-    // SAFETY: a layout of some size.
+    // SAFETY: the layout's size is not 0.
     unsafe { black_box(alloc(layout)).write(1) };
 }
 

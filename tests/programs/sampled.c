@@ -1,5 +1,5 @@
-/* Known numbers of blocks of known sizes, each kind from its own line: what a sample estimates.
- * Commands are a word and a number: so many blocks. */
+/* Known numbers of blocks of known sizes, each kind from its own line, whose figures a sample estimates. Commands
+ * are a word and the number of blocks. */
 #include "common.h"
 #include <pthread.h>
 
@@ -51,7 +51,7 @@ NOINLINE static void aligned(int n) {
         keep(p);
     }
 }
-/* Two sizes by turns: what picks every so many-th block would see only one of them. */
+/* Two sizes by turns: picking every Nth block would see only one of them. */
 NOINLINE static void by_turns(int n) {
     for (int i = 0; i < n; i++) {
         void *p = malloc(48); /* @turn_a */
@@ -127,7 +127,7 @@ int main(void) {
         old[i] = malloc(200);
         KEEP(old[i]);
     }
-    /* libc's own blocks for threads are there before anything is counted. */
+    /* libc's own blocks for threads are allocated before anything is counted. */
     in_thread(allocates, NULL);
     static const struct {
         const char *word;

@@ -1,4 +1,4 @@
-// operator new in its forms, and malloc: each block counts once, wherever it ends.
+// operator new in its forms, and malloc: each block must count once, whichever functions it passes through.
 #include "common.h"
 #include <new>
 

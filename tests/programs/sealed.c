@@ -1,5 +1,5 @@
-/* Seals its mappings, so that none of them can be unmapped any more (mseal, Linux 6.10). Commands: "seal";
- * "alloc". Says "none" before "ready" if the kernel has no such call. */
+/* Seals its mappings, so that none of them can be unmapped any more (mseal, Linux 6.10). Commands: "seal"; "alloc".
+ * Prints "none" before "ready" if the kernel has no such call. */
 #include "common.h"
 #include <sys/syscall.h>
 

@@ -1,8 +1,8 @@
-/* A process whose memory another one has, too: made by clone with CLONE_VM and without CLONE_THREAD. Both
- * allocate all the time. The other one has the thread pointer of a thread that only waits, so both may
- * be in the allocator at once; with "own", of a thread that has ended, so libc knows no id of it. With "slow" and
- * "own" they allocate less. With
- * "files", they share descriptors and signal handlers. "ready PID" names the other process. */
+/* A process that shares its memory with another one, made by clone with CLONE_VM and without CLONE_THREAD. Both
+ * allocate all the time. The other one has the thread pointer of a thread that only waits, so both may be in the
+ * allocator at once; with "own", that of a thread that has ended, so libc knows no ID of it. With "slow" and "own"
+ * they allocate less. With "files", they share descriptors and signal handlers. "ready PID" names the other
+ * process. */
 #include "common.h"
 #include <fcntl.h>
 #include <poll.h>
@@ -24,7 +24,7 @@ static atomic_ulong rounds[2];
 static void *lend(void *arg) {
     atomic_store(&lent_pointer, __builtin_thread_pointer());
     while (!arg) pause();
-    /* Its memory stays, as nobody joins it; libc has no id of a thread there any more. */
+    /* The thread's memory stays, as it is never joined; libc has no thread ID in it any more. */
     syscall(SYS_exit, 0);
     return arg;
 }
@@ -64,7 +64,7 @@ static void *churn_here(void *arg) {
     return arg;
 }
 
-/* It ends when its input does, as it may live longer than the first process. */
+/* The other process ends when its input does, as it may outlive the first. */
 static void *watch_input(void *arg) {
     struct pollfd p = {.fd = 0};
     while (!(p.revents & POLLHUP)) poll(&p, 1, -1);
@@ -97,7 +97,7 @@ int main(int argc, char **argv) {
     for (;;) {
         const char *line = command();
         if (is(line, "alive")) {
-            /* Both get further, and the other has not ended. */
+            /* Both make progress, and the other has not ended. */
             unsigned long was[2] = {atomic_load(&rounds[0]), atomic_load(&rounds[1])};
             for (int i = 0; i < 2; i++) {
                 while (atomic_load(&rounds[i]) < was[i] + 100) {
@@ -116,7 +116,7 @@ int main(int argc, char **argv) {
             say("done stopped\n");
         } else if (is(line, "leave")) {
             say("done leaving\n");
-            /* The whole group of threads, without freeing anything of the other's. */
+            /* End the whole group of threads, without freeing anything of the other process. */
             syscall(SYS_exit_group, 0);
         }
     }

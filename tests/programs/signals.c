@@ -1,7 +1,7 @@
-/* Signals that come all the time, and an account of each: SIGALRM from a timer of 1 kHz (expirations
- * that found it pending are counted by the kernel), SIGCHLD of children, real-time signals that are
- * queued with a value each to one certain thread of three. "stop" prints what is missing, came twice
- * or came to the wrong thread. */
+/* Signals that arrive all the time, each accounted for: SIGALRM from a timer of 1 kHz (expirations that
+ * found it pending are counted by the kernel), SIGCHLD of children, real-time signals that are queued with a
+ * value each to one certain thread of three. "stop" prints what is missing, arrived twice or in the wrong
+ * thread. */
 #include "common.h"
 #include <pthread.h>
 #include <signal.h>
@@ -45,7 +45,7 @@ static void on_value(int signal, siginfo_t *info, void *context) {
         atomic_fetch_add(&wrong, 1);
         return;
     }
-    /* In the order in which they were sent, each once. */
+    /* They arrive in the order in which they were sent, each once. */
     if (atomic_fetch_add(&next_value[who], 1) != value) atomic_fetch_add(&wrong, 1);
 }
 
@@ -127,7 +127,7 @@ int main(void) {
     pthread_sigmask(SIG_UNBLOCK, &main_only, NULL);
     say("ready\n");
     while (!is(command(), "stop")) {}
-    /* What expires while the timer is being started or stopped may come or not, however long that takes. */
+    /* Expirations while the timer is being started or stopped may arrive or not, however long that takes. */
     int64_t before = now();
     timer_settime(timer, 0, &never, NULL);
     int64_t after = now();

@@ -1,7 +1,7 @@
-/* Threads that wait in each way the kernel knows, over and over, and count every wait that ended
- * early or with an error: what a stop by a tracer must not cause. The waits with a timeout end by
- * it; the others by "beat" alone, once a beat. "stop" prints the counts. Arguments: the time of the
- * waits in ms (30), and the kinds to leave out. */
+/* Threads that wait in each way the kernel knows, over and over, and count every wait that ended early or with
+ * an error, which a stop by a tracer must not cause. Waits with a timeout end by it; the others end by "beat"
+ * alone, once a beat. "stop" prints the counts. Arguments: the time of the waits in ms (30), and the kinds to
+ * leave out. */
 #include "common.h"
 #include <linux/futex.h>
 #include <linux/io_uring.h>
@@ -64,7 +64,7 @@ static void on_signal(int signal) {
     atomic_fetch_add(&handled, 1);
 }
 
-/* A ring with one submission entry, as the kernel has it; nothing of liburing is needed. */
+/* A ring with one submission entry, in the kernel's interface, without liburing. */
 struct ring { int fd; unsigned *head, *tail, *array, *chead, *ctail, cmask; struct io_uring_sqe *sqe; };
 static struct ring rings[2];
 static int make_ring(struct ring *r) {
@@ -84,7 +84,7 @@ static int make_ring(struct ring *r) {
     r->ctail = (unsigned *)(cq + p.cq_off.tail);
     return 0;
 }
-/* Submits one operation; true if it has completed when the call that waits for that returns. */
+/* Submits one operation; returns whether it has completed when the call that waits for it returns. */
 static int ring_wait(struct ring *r, uint8_t opcode, int fd, void *at) {
     *r->sqe = (struct io_uring_sqe){.opcode = opcode, .fd = fd, .addr = (uintptr_t)at, .len = 1};
     if (opcode == IORING_OP_POLL_ADD) {
@@ -98,7 +98,7 @@ static int ring_wait(struct ring *r, uint8_t opcode, int fd, void *at) {
     __atomic_store_n(r->tail, *r->tail + 1, __ATOMIC_RELEASE);
     if (syscall(SYS_io_uring_enter, r->fd, 1, 0, 0, NULL, 0) != 1) return 0;
     int good = 1;
-    /* To its end in any case, so that one that fails does not spoil the next. */
+    /* Wait for the end in any case, so that a failed operation does not spoil the next. */
     while (__atomic_load_n(r->ctail, __ATOMIC_ACQUIRE) == *r->chead) {
         good &= syscall(SYS_io_uring_enter, r->fd, 0, 1, IORING_ENTER_GETEVENTS, NULL, 0) >= 0;
     }
@@ -107,7 +107,7 @@ static int ring_wait(struct ring *r, uint8_t opcode, int fd, void *at) {
     return good && tail - head == 1;
 }
 
-/* Connects to somebody who accepts nobody, for as long as the socket's timeout says. */
+/* Connects to a socket that accepts nobody, until the socket's timeout. */
 static int connects_in_vain(int family, const void *to, socklen_t length, long ms, int error) {
     struct timeval tv = {ms / 1000, ms % 1000 * 1000l};
     int fd = socket(family, SOCK_STREAM, 0);
@@ -116,17 +116,17 @@ static int connects_in_vain(int family, const void *to, socklen_t length, long m
     int seen = errno;
     close(fd);
     errno = seen;
-    /* That is what the kernel calls the end of a time in which the call was made again. */
+    /* The kernel returns this error at the end of a timeout in which the call was restarted. */
     return r < 0 && (seen == error || (family == AF_INET && seen == EALREADY));
 }
 static int by_socket(enum kind kind) {
     return kind >= RECV_TIMEOUT && kind <= CONNECT_LOCAL_TIMEOUT;
 }
 
-/* True if the wait ended as it should: by its timeout. */
+/* Returns whether the wait ended as it should: by its timeout. */
 static int timed_wait(enum kind kind) {
     struct timespec t = {wait_ms / 1000, wait_ms % 1000 * 1000000l}, t2 = t;
-    /* What newer calls take, on 32 bits too: __kernel_timespec. */
+    /* The type of newer calls, on 32 bits too: __kernel_timespec. */
     struct { int64_t s, ns; } wide = {t.tv_sec, t.tv_nsec};
     struct timeval tv = {wait_ms / 1000, wait_ms % 1000 * 1000l};
     struct pollfd p = {nothing[0], POLLIN, 0};
@@ -179,7 +179,7 @@ static int timed_wait(enum kind kind) {
     }
 }
 
-/* The same for the waits that a beat ends. */
+/* Returns whether a wait that a beat ends did so. */
 static int beaten_wait(enum kind kind) {
     char c;
     struct epoll_event e;
@@ -242,8 +242,8 @@ static void *work(void *argument) {
         pthread_sigmask(SIG_UNBLOCK, &one, NULL);
     }
     while (!atomic_load(&stop)) {
-        /* A socket's timeout is counted in the kernel's ticks, of which the first is not a whole one; and
-         * they come late, several at once, where the machine has no time. */
+        /* A socket's timeout is counted in the kernel's ticks, of which the first is not a whole one; and they come
+         * late, several at once, on a busy machine. */
         clockid_t clock = by_socket(kind) ? CLOCK_MONOTONIC_COARSE : CLOCK_MONOTONIC;
         int64_t start = now_by(clock);
         int good = kind < TIMED ? timed_wait(kind) : beaten_wait(kind);
@@ -260,7 +260,7 @@ static void *work(void *argument) {
     return NULL;
 }
 
-/* Ends one wait of each kind that waits for it, and waits for that. */
+/* Ends one wait of each kind that needs it, and waits until they have ended. */
 static void beat(void) {
     static const struct { long type; char text[1]; } m = {1, "x"};
     int before[KINDS];
@@ -291,7 +291,7 @@ static void beat(void) {
     }
 }
 
-/* Somebody who accepts nobody, and has as many connections waiting as may wait; false if there is no network. */
+/* Makes a socket that accepts nobody, with all pending connections taken; 0 if there is no network. */
 static int listen_in_vain(int family, void *address, socklen_t length, int error) {
     int fd = socket(family, SOCK_STREAM, 0);
     if (bind(fd, address, length) || listen(fd, 0) || getsockname(fd, address, &length)) return 0;

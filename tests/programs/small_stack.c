@@ -1,5 +1,5 @@
-/* Threads with stacks of 16 KiB (or what libc demands at least) that use most of it themselves, and allocate at the deepest point:
- * little is left for whoever records them. */
+/* Threads with stacks of 16 KiB (or libc's minimum) that use most of it themselves, and allocate at the deepest
+ * point: little is left for a recorder. */
 #include "common.h"
 #include <limits.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@ NOINLINE static void cramped_block(void) {
     void *p = malloc(6001); /* @cramped_block */
     KEEP(p);
 }
-/* Goes down until about 3 KiB are left above the guard page. */
+/* Recurses until about 3 KiB are left above the guard page. */
 NOINLINE static void squeeze(char *lowest) {
     volatile char here[256];
     here[0] = 1;

@@ -1,6 +1,6 @@
-/* Pages that are hardly used: 4,000 blocks of 1,000 bytes by turns, of which only every 40th is kept (with larger pages
- * than 4 KiB as many more), and by another function than those that are freed; then 200 blocks of 4,000 bytes that are all kept, and 300 from
- * before. */
+/* Sparsely used pages: 4,000 blocks of 1,000 bytes by turns, of which only every 40th is kept (with pages larger
+ * than 4 KiB as many more), and by another function than those that are freed; then 200 blocks of 4,000 bytes that
+ * are all kept, and 300 from before. */
 #include "common.h"
 #include <unistd.h>
 

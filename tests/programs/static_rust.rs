@@ -1,4 +1,4 @@
-//! "go": five boxes of 128 bytes, kept.
+//! "go": allocates five boxes of 128 bytes, which are kept.
 
 use std::io::{BufRead, Write};
 

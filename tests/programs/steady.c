@@ -1,5 +1,5 @@
-/* Allocates blocks of 32 bytes for ever and prints, after every 1,000, how many there are; a limit
- * keeps it below 50 MB. For recordings of processes that are killed. */
+/* Allocates blocks of 32 bytes for ever and prints, after every 1,000, how many there are; a limit keeps it below 50
+ * MB. Used for recordings of processes that are killed. */
 #include "common.h"
 
 NOINLINE static void steady_block(void) {

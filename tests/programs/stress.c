@@ -1,6 +1,6 @@
-/* Eight threads allocate, resize, check and free blocks that carry a checksum in every byte, as
- * fast as they can, until told to stop. Any damage ends the program with FAILED. With an argument, so
- * many more threads only wait. */
+/* Eight threads allocate, resize, check and free blocks that carry a checksum in every byte, as fast as they can,
+ * until told to stop. Any damage ends the program with FAILED. With an argument, that many more threads only
+ * wait. */
 #include "common.h"
 #include <pthread.h>
 #include <stdatomic.h>

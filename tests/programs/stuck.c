@@ -1,6 +1,6 @@
-/* A thread in an uninterruptible wait, which no tracer can stop: in vfork, until the child ends.
- * "alone": the only thread; "beside": another one than that which listens. "go MS" waits so long;
- * "done" comes at its end. */
+/* A thread in an uninterruptible wait, which no tracer can stop: in vfork, until the child ends. "alone": the only
+ * thread; "beside": a thread other than the one that reads commands. "go MS" waits for that long; "done" is printed
+ * at its end. */
 #include "common.h"
 #include <pthread.h>
 #include <sys/wait.h>
@@ -11,7 +11,7 @@ static void *wait_for_child(void *argument) {
     int status;
     pid_t pid = vfork();
     if (pid == 0) {
-        /* Of system calls alone: the memory is the parent's. */
+        /* Use system calls only, as the memory is the parent's. */
         nanosleep(&t, NULL);
         _exit(6);
     }
@@ -38,8 +38,8 @@ int main(int argc, char **argv) {
         } else {
             if (pthread_create(&id, NULL, wait_for_child, (void *)(intptr_t)ms)) fail("pthread_create");
             pthread_detach(id);
-            /* Not before: pthread_create blocks all signals while it works, and a test that looks then
-             * would see another mask than later. */
+            /* Only now: pthread_create blocks all signals while it works, and a test that looks then would see
+             * another mask than later. */
             say("going\n");
         }
     }

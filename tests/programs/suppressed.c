@@ -1,5 +1,5 @@
-/* A program with suppressions of its own for LeakSanitizer, and another text that looks a little like
- * them. */
+/* A program with embedded suppressions for LeakSanitizer, and another text that looks
+ * similar. */
 #include "common.h"
 
 const char *__lsan_default_suppressions(void) {

@@ -1,5 +1,5 @@
-/* Temporary allocations: 321 blocks freed by the next event of their thread, and some that are
- * not: two blocks freed after each other was allocated, and one that is kept. */
+/* Temporary allocations: 321 blocks freed by the next event of their thread, and some that are not temporary: two
+ * that overlap in time, and one that is kept. */
 #include "common.h"
 
 NOINLINE static void short_lived(void) {

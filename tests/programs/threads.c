@@ -1,6 +1,6 @@
-/* Threads that are born and die while recording; half of their blocks are freed by another thread
- * than allocated them. "go N M": N threads, at most 16 at a time, M blocks each. "storm": the same
- * without any other allocation between, for address reuse. */
+/* Threads that start and end while recording; half of their blocks are freed by another thread than allocated them.
+ * "go N M": N threads, at most 16 at a time, M blocks each. "storm": the same without any other allocation in
+ * between, for address reuse. */
 #include "common.h"
 #include <pthread.h>
 
@@ -46,7 +46,7 @@ int main(void) {
                 if (pthread_create(&ids[t], NULL, work, &jobs[t])) fail("pthread_create");
             }
             for (int t = 0; t < now; t++) pthread_join(ids[t], NULL);
-            /* what the threads left, but for each thread's last block, is freed here */
+            /* frees what the threads left, except each thread's last block */
             for (int t = 0; t < now; t++) {
                 for (int i = 1; i < blocks - 1; i += 2) {
                     check(slots[t][i], size_of(i), jobs[t].seed + (uint32_t)i);

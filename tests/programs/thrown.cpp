@@ -1,5 +1,5 @@
 /* Functions that are named to prof, and what may happen in them: exceptions, cancellation, longjmp, arguments on the
- * stack, callers that know which registers they leave alone. Each command says "done" with what was counted. */
+ * stack, callers that rely on preserved registers. Each command prints "done" with its counts. */
 #include "common.h"
 #include <csetjmp>
 #include <pthread.h>
@@ -70,7 +70,7 @@ static void *cancelled_thread(void *arg) {
     return (void *)(long)local;
 }
 
-/* Throws through it and catches outside, with values kept in all registers that are preserved. */
+/* Throws through it and catches outside, with values in all preserved registers. */
 NOINLINE static int catches(size_t size, long a, long b, long c, long d) {
     long e = a * 3, f = b * 5;
     int caught = 0;

@@ -1,4 +1,4 @@
-/* An allocator whose functions are too short for a jump, beside libc's. */
+/* An allocator whose functions are too short for a jump, in addition to libc's. */
 #include "common.h"
 
 NOINLINE void *tiny_malloc(size_t n) { return (void *)n; }

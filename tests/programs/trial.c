@@ -1,9 +1,9 @@
-/* A program that serves requests from a cache of 20,000 blocks that is full before it says "ready", one
- * request a millisecond. Its first argument says how the cache replaces, its second what leaks:
- * "random", "oldest", "before" (the new block is made before the old one is given back; sizes differ),
- * "resized" (blocks are reallocated up and down);
- * "none", "own" (3,000 bytes a request in a stack of its own), "same" (a block of the cache's size every
- * fourth request), "shared" (3,000 bytes a request in the cache's own stack). What is due follows the clock. */
+/* A program that serves requests from a cache of 20,000 blocks that is full before it prints "ready", one request
+ * per millisecond. Its first argument tells how the cache replaces, its second what leaks: "random", "oldest",
+ * "before" (the new block is allocated before the old one is freed; sizes differ), "resized" (blocks are
+ * reallocated up and down); "none", "own" (3,000 bytes per request in a stack of its own), "same" (a block of the
+ * cache's size every fourth request), "shared" (3,000 bytes per request in the cache's own stack). Requests are due
+ * by the clock. */
 #include "common.h"
 #include <time.h>
 

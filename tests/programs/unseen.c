@@ -1,8 +1,8 @@
-/* Memory that no allocator of libc's hands out. "map N": N MiB that the program maps itself, and touches;
- * "malloc N": the same by malloc, in blocks of 64 KiB; "churn N": that much by malloc, freed at once; "rise": a
- * thread maps 1 MiB each 20 ms from now on. "fork": a worker; "done PID". "grow PID": the worker asks malloc
- * for 8 MiB and touches them. "brief": a child that ends at once. With ZEND defined it has a function by which
- * PHP is known. */
+/* Memory that libc's allocator does not provide. "map N": N MiB that the program maps itself, and touches; "malloc
+ * N": N MiB by malloc, in blocks of 64 KiB; "churn N": that much by malloc, freed at once; "rise": a thread maps 1
+ * MiB each 20 ms from now on. "fork": makes a worker; prints "done PID". "grow PID": the worker allocates 8 MiB by
+ * malloc and touches them. "brief": a child that ends at once. With ZEND defined it has a function by which PHP is
+ * recognised. */
 #include "common.h"
 #include <pthread.h>
 #include <signal.h>

@@ -1,6 +1,6 @@
-/* A timer's handler allocates while the program asks for the time, which the kernel's own page of code
- * (the vDSO) tells. "go N" ends after N blocks of 7,001 bytes that were allocated over an instruction of
- * that page; those over another have 5,003. */
+/* A timer's handler allocates while the program asks for the time, which is done in the kernel's own page of code
+ * (the vDSO). "go N" ends after N blocks of 7,001 bytes that were allocated over an instruction of that page; blocks
+ * over other code have 5,003. */
 #include "common.h"
 #include <signal.h>
 #include <sys/auxv.h>
@@ -44,7 +44,7 @@ static void on_alarm(int sig, siginfo_t *info, void *context) {
     errno = saved;
 }
 
-/* The seconds; all asking is done here. Neither allocates nor frees. */
+/* Returns the seconds; all reading of the time is done here. Neither allocates nor frees. */
 NOINLINE static long ask_for_time(void) {
     struct timespec t = {0, 0};
     for (int i = 0; i < 1000; i++) clock_gettime(CLOCK_MONOTONIC, &t);

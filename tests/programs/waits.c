@@ -1,8 +1,8 @@
-/* Waits that a tracer's stop ends with EINTR, and that no kernel restarts. "once MS" waits once in each
- * way, and says how long each took; "loop MS" begins to wait over and over, until "count" asks how often,
- * and stops it; "loop MS KIND": in another way than by epoll_wait. "raw" as the argument: epoll_wait by a system call instruction in the program's own code,
- * which looks at the register of the timeout afterwards. "overflows": with a handler for that, on a stack of its own,
- * as runtimes have it. */
+/* Waits that a tracer's stop ends with EINTR, and that no kernel restarts. "once MS" waits once in each way, and
+ * prints how long each took; "loop MS" waits over and over, until "count" asks for the number, and stops it; "loop
+ * MS KIND": in another way than by epoll_wait. "raw" as the argument: epoll_wait by a system call instruction in the
+ * program's own code, which checks the register of the timeout afterwards. "overflows": with a handler for stack
+ * overflows, on a stack of its own, as runtimes have it. */
 #include "common.h"
 #include <linux/io_uring.h>
 #include <pthread.h>
@@ -43,11 +43,11 @@ static int raw_epoll_wait(struct epoll_event *e, long ms) {
 #endif
 }
 
-/* What linux/io_uring.h has since Linux 5.11. */
+/* Definitions of linux/io_uring.h since Linux 5.11. */
 enum { EXT_ARG = 1 << 3, FEATURE_EXT_ARG = 1 << 8 };
 struct getevents { uint64_t mask; uint32_t mask_size, min_wait; uint64_t time; };
 
-/* Waits for a completion that does not come. A kernel or a container may not have it. */
+/* Waits for a completion that does not come. A kernel or a container may lack io_uring. */
 static int uring_waited(long ms, const void *time) {
     struct getevents arg = {0, 8, 0, (uintptr_t)time};
     if (uring < 0) return usleep((useconds_t)ms * 1000) == 0;
@@ -56,10 +56,10 @@ static int uring_waited(long ms, const void *time) {
     return r < 0 && errno == ETIME && arg.time == (uintptr_t)time;
 }
 
-/* True if the wait ended as it should: by its timeout. */
+/* Returns whether the wait ended as it should: by its timeout. */
 static int waited(long kind, long ms) {
     struct timespec t = {ms / 1000, ms % 1000 * 1000000l};
-    /* What newer calls take, on 32 bits too: __kernel_timespec. */
+    /* The type of newer calls, on 32 bits too: __kernel_timespec. */
     struct { int64_t s, ns; } wide = {t.tv_sec, t.tv_nsec};
     struct sembuf down = {0, -1, 0};
     struct epoll_event e;
@@ -80,7 +80,7 @@ static int waited(long kind, long ms) {
         sigaddset(&one, SIGRTMAX);
         if (sigtimedwait(&one, NULL, &t) >= 0 || errno != EAGAIN) return 0;
     }
-    /* What the caller has is its own. */
+    /* The call must not change the caller's timeout. */
     return wide.s == ms / 1000 && t.tv_sec == ms / 1000 && t.tv_nsec == ms % 1000 * 1000000l;
 }
 

@@ -1,11 +1,11 @@
-// Memory that is asked for through wrappers: of malloc, one of them called by another, and of the standard
-// library's containers. Each holds blocks of its own.
+// Memory that is allocated through wrappers: of malloc, one of them called by another, and of the standard library's
+// containers. Each caller has blocks of its own.
 #include "common.h"
 #include <memory>
 #include <string>
 #include <vector>
 
-// A wrapper by its name.
+// A wrapper recognised by its name.
 NOINLINE static void *xmalloc(size_t n) {
     void *p = malloc(n);
     if (!p) abort();
@@ -13,7 +13,7 @@ NOINLINE static void *xmalloc(size_t n) {
     return p;
 }
 
-// A wrapper of the wrapper, by its use alone: small, called from many places, with the caller's size.
+// A wrapper of the wrapper, recognised by its use alone: small, called from many places, with the caller's size.
 NOINLINE static char *text_of(size_t n) {
     char *p = static_cast<char *>(xmalloc(n + 1));
     memset(p, 'x', n);
@@ -21,7 +21,7 @@ NOINLINE static char *text_of(size_t n) {
     return p;
 }
 
-// No wrappers: each asks for memory of its own.
+// Not wrappers: each allocates for itself.
 NOINLINE static void *open_session() { return text_of(1000); } // @open_session
 NOINLINE static void *parse_header() { return text_of(200); }
 NOINLINE static void *read_body() { return text_of(5000); }
@@ -52,6 +52,6 @@ int main() {
         nodes.push_back(link_node());
     }
     grow_table(table);
-    // All of it is live when the recording ends.
+    // Everything is live when the recording ends.
     _exit(0);
 }

@@ -1,4 +1,4 @@
-/* A library whose malloc and free end in those of libc. */
+/* A library whose malloc and free call those of libc last. */
 #include "common.h"
 #include <dlfcn.h>
 

@@ -1,6 +1,6 @@
-/* A fiber that is switched away inside a function which hands out blocks, as it may in one that waits for
- * memory. "start" runs it up to there, "alloc" allocates on the thread's own stack, "resume" lets it return, and
- * "move" has another thread do that. */
+/* A fiber that is switched away inside an allocating function, as may happen in one that waits for memory. "start"
+ * runs it up to there, "alloc" allocates on the thread's own stack, "resume" lets it return, and "move" makes
+ * another thread do that. */
 #include "common.h"
 #include <pthread.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-/* Has a child that is dead and not waited for; prints its pid. */
+/* Has a child that is dead and not waited for; prints its PID. */
 #include "common.h"
 #include <sys/wait.h>
 

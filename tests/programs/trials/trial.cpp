@@ -1,4 +1,4 @@
-// The same of C++: sessions in a hash table, each with a string; "own" leaks vectors of 3,000 bytes.
+// The C++ version of trial.c: sessions in a hash table, each with a string; "own" leaks vectors of 3,000 bytes.
 #include <chrono>
 #include <cstdio>
 #include <cstring>

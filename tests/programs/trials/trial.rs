@@ -1,4 +1,4 @@
-//! The same of Rust: boxed slices in a vector; "own" leaks boxes of 3,000 bytes.
+//! The Rust version of trial.c: boxed slices in a vector; "own" leaks boxes of 3,000 bytes.
 use std::time::{Duration, Instant};
 
 fn main() {
