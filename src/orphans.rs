@@ -6,10 +6,10 @@ use prof_inject::proc::Status;
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
 
-/// Greatest number of ancestors that are examined.
+/// Longest wait for the target's threads to stop, so that the collector can be ended.
 const END: Duration = Duration::from_secs(5);
 
-/// Returns a message if the target will become the collector's parent.
+/// Greatest number of ancestors that are examined.
 const MOST: usize = 256;
 
 fn parent(pid: i32) -> Option<i32> {
@@ -20,7 +20,7 @@ fn pid_namespace(pid: &str) -> Option<std::path::PathBuf> {
     std::fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
-/// Returns a message if a collector has ended as a child of the target.
+/// Returns a message if the target may become the collector's parent.
 pub fn adopted_by(pid: i32) -> Option<String> {
     let why = if is_first_of_ours(pid) {
         format!("process {pid} is the first of its container")
@@ -37,7 +37,7 @@ pub fn adopted_by(pid: i32) -> Option<String> {
     ))
 }
 
-/// Whether it is the first process of the pid namespace that this one is in.
+/// Returns whether the process is the first of this process's PID namespace.
 fn is_first_of_ours(pid: i32) -> bool {
     let ours = pid_namespace("self");
     ours.is_some()
@@ -57,19 +57,19 @@ fn descends_from(pid: i32) -> bool {
     false
 }
 
-/// How a collector is named that has nothing left to do.
+/// Process name of a collector that has nothing left to do.
 const DONE: &CStr = c"prof: done";
-/// How long it waits then for whoever has detached.
+/// Time that it then waits for the process that has detached.
 const WAITS: Duration = Duration::from_secs(10);
 
-/// The end of a collector whose parent is its target, after somebody else has detached: that one makes an end of it
-/// such that the target does not notice.
+/// Waits for the end, in a collector whose parent is its target, after another process has detached: that process ends
+/// the collector such that the target does not notice.
 pub fn wait_for_the_end(target: u32) {
     let is_child = || std::os::unix::process::parent_id() == target;
     if !is_child() {
         return;
     }
-    // SAFETY: reads the name; the other is an integer.
+    // SAFETY: the kernel only reads the name, and the other argument is an integer.
     unsafe {
         libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY);
         libc::prctl(libc::PR_SET_NAME, DONE.as_ptr());
@@ -80,13 +80,13 @@ pub fn wait_for_the_end(target: u32) {
     }
 }
 
-/// Whether a collector has done all it had to, and waits for its end.
+/// Returns whether a collector has finished its work, and waits for its end.
 pub fn is_done(collector: u32) -> bool {
     let name = std::fs::read(format!("/proc/{collector}/comm")).unwrap_or_default();
     name.strip_suffix(b"\n") == Some(DONE.to_bytes())
 }
 
-/// Ends a collector that has done all; what there is to say if the target has to notice that.
+/// Ends a collector that has finished its work; returns a message if the target has to notice that.
 pub fn end(pid: i32, (collector, start): (u32, u64)) -> Option<String> {
     let id = collector as i32;
     if is_done(collector) && is_process(collector, start) {
@@ -95,7 +95,7 @@ pub fn end(pid: i32, (collector, start): (u32, u64)) -> Option<String> {
         }
         let began = Instant::now();
         while is_process(collector, start) && began.elapsed() < WAITS {
-            // SAFETY: no memory.
+            // SAFETY: the call takes no pointers.
             unsafe { libc::kill(id, libc::SIGKILL) };
             std::thread::sleep(Duration::from_millis(2));
         }

@@ -181,8 +181,9 @@ fn readable(fd: &impl AsRawFd, time: Duration) -> Result<bool> {
     Ok(n > 0)
 }
 
-/// Waits until a collector has finished its recording. If that takes long, `waits` is called, and told whether the
-/// collector is stopped; a stopped one is not waited for much longer.
+/// Waits until a collector has finished its recording, though its process may still exist (see [`crate::orphans`]). If
+/// that takes long, `waits` is called, and told whether the collector is stopped; a stopped one is not waited for much
+/// longer.
 pub fn wait(collector: (u32, u64), waits: impl FnOnce(bool)) -> bool {
     let (began, mut waits) = (Instant::now(), Some(waits));
     let (mut worked, mut last) = (0, began);
@@ -219,21 +220,21 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
     let mut asked = false;
     let code = record(args, &mut asked);
     if asked {
-        // Replaces the name that exec took from /proc/self/exe. SAFETY: the kernel only reads the name, which ends with
-        // NUL.
+        // All memory and all files have been released by now.
         crate::orphans::wait_for_the_end(args.pid);
     }
     code
 }
 
-/// SAFETY: `prof attach` has opened these descriptors for this process, and nothing else here owns them.
+/// Records until the end. Sets `asked` if another process has detached.
 fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
-    // Before the starter relies on it, as the thread may not be available.
+    // Replaces the name that exec took from /proc/self/exe.
+    // SAFETY: the kernel only reads the name, which ends with NUL.
     unsafe { libc::prctl(libc::PR_SET_NAME, c"prof".as_ptr()) };
     let mut signals = SigSet::empty();
     [STOP, DONE, FAILED].into_iter().for_each(|s| signals.add(s));
     signals.thread_block().context("cannot block signals")?;
-    // Draining goes on meanwhile, so no thread of the target waits.
+    // SAFETY: `prof attach` has opened these descriptors for this process, and nothing else here owns them.
     let [ring, out, ready] =
         unsafe { [args.ring_fd, args.out_fd, args.ready_fd].map(|fd| OwnedFd::from_raw_fd(fd)) };
     let shared = prof_collect::map_ring(ring)?;
@@ -245,7 +246,7 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     collector.look_before();
     let (stop, audit) = (AtomicBool::new(false), Audit::unless(args.no_log));
     let note = args.note.as_deref().and_then(notes::Open::of);
-    // For the process that has started this one and waits.
+    // This collector detaches itself.
     let mut itself = false;
     let ended = std::thread::scope(|scope| {
         let work = || {
@@ -253,7 +254,7 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
             raise(DONE);
             ended
         };
-        // Saves a recording whose file has no visible name any more, unless the process that detaches does that.
+        // Start the thread before the starter relies on it, as it may not be available.
         let drain = std::thread::Builder::new().spawn_scoped(scope, work);
         let drain = drain.context("no thread for the collector (`ulimit -u`?)")?;
         if let Err(e) = ready.write_all(&[1]) {
@@ -264,8 +265,7 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
         if wait_signal(&signals, deadline) != Some(DONE) {
             itself = true;
             let gone = RETRIES.iter().any(|pause| {
-                // Takes this collector's recording out of its target; returns false if something is left. A recording
-                // by another collector, which has replaced this one, is not touched.
+                // Draining goes on meanwhile, so no thread of the target waits.
                 take_out(args.pid as i32, audit)
                     || wait_signal(&signals, Some(Instant::now() + *pause)) == Some(DONE)
             });
@@ -290,7 +290,7 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
         if let (Some(note), Some(path)) = (&note, &displaced.path) {
             note.moved(path);
         }
-        // Takes prof out of processes that share the memory of one that has ended.
+        // For the process that has started this one and waits.
         let _ = ready.write_all(&displaced.encode());
         if !displaced.moved {
             audit.displaced(args.pid as i32, &displaced.said);
@@ -303,8 +303,7 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     }
 }
 
-/// Waits until the target has unmapped the ring. The last process to unmap it frees its memory, which takes some 20 ms;
-/// that must not be a stopped thread of the target.
+/// Saves a recording whose file has no visible name any more, unless the process that detaches does that.
 fn save(kept: &Kept, folder: Option<&Path>) -> Option<Displaced> {
     if kept.place() == Place::There || !kept.lock() {
         return None;
@@ -312,14 +311,15 @@ fn save(kept: &Kept, folder: Option<&Path>) -> Option<Displaced> {
     kept.settle(&folder.map(Path::to_owned).into_iter().collect::<Vec<_>>())
 }
 
-/// Send it to the process, whose first thread waits for it.
+/// Takes this collector's recording out of its target; returns false if something is left. A recording by another
+/// collector, which has replaced this one, is not touched.
 fn take_out(pid: i32, audit: Audit) -> bool {
     let is_ours = session::peek(pid).map_or(true, |p| p.collector.0 == std::process::id());
     is_ours
         && session::detach(pid, session::DETACH_TIMEOUT, false, audit).is_ok_and(|d| d.is_clean())
 }
 
-/// Waits for one of the signals, or until the deadline.
+/// Takes prof out of processes that share the memory of one that has ended.
 fn free_others(pid: i32, audit: Audit) {
     for pause in RETRIES {
         let all = prof_inject::recorded::left_by(pid);
@@ -330,7 +330,8 @@ fn free_others(pid: i32, audit: Audit) {
     }
 }
 
-/// SAFETY: the set and the time are valid, and the result pointer may be null.
+/// Waits until the target has unmapped the ring. The last process to unmap it frees its memory, which takes some 20 ms;
+/// that must not be a stopped thread of the target.
 fn wait_for_unmap(pid: u32) {
     let deadline = Instant::now() + Duration::from_secs(2);
     let mapped = || {
@@ -343,7 +344,7 @@ fn wait_for_unmap(pid: u32) {
 }
 
 fn raise(signal: Signal) {
-    // To the process, whose first thread waits for it.
+    // Send it to the process, whose first thread waits for it.
     let _ = nix::sys::signal::kill(nix::unistd::getpid(), signal);
 }
 
@@ -356,7 +357,7 @@ fn wait_signal(signals: &SigSet, deadline: Option<Instant>) -> Option<Signal> {
             tv_sec: time.as_secs() as libc::time_t,
             tv_nsec: time.subsec_nanos() as libc::c_long,
         };
-        // SAFETY: a valid set and a valid time; nothing is asked for beside the number.
+        // SAFETY: the set and the time are valid, and the result pointer may be null.
         let n = unsafe { libc::sigtimedwait(signals.as_ref(), std::ptr::null_mut(), &t) };
         if let Ok(signal) = Signal::try_from(n) {
             return Some(signal);

@@ -302,8 +302,8 @@ pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resul
     Ok(Detached { path: peek.path, pid, left, stays, said, ending, whole: true })
 }
 
-/// Takes prof out of a process that was forked while its parent was recorded; `None`: it is no such process, or does
-/// not say what stood where.
+/// Takes prof out of a process that was forked while its parent was recorded. Returns `None` if it is no such process,
+/// or has no note of the original bytes.
 fn take_out_of_child(pid: i32, timeout: Duration, audit: Audit) -> Result<Option<Detached>> {
     if prof_inject::preflight(pid).is_err() {
         return Ok(None);
@@ -320,7 +320,7 @@ fn take_out_of_child(pid: i32, timeout: Duration, audit: Audit) -> Result<Option
     Ok(Some(Detached { path, pid, left, stays: false, said, ending: None, whole: true }))
 }
 
-/// Puts the hook into a process; a child of a recorded one is rid of its parent's first.
+/// Installs the hook in a process; removes the hook of its parent first, if it was forked while that was recorded.
 fn install(target: &Target, record: &RecordArgs, options: &Options) -> Result<Installed> {
     let pid = target.pid;
     match prof_inject::install(target, options) {

@@ -76,7 +76,7 @@ fn children_that_were_forked_before_are_rid_of_prof_if_asked_for() {
     target.quit();
 }
 
-/// It allocates when it is asked to, and says so.
+/// Checks that a child allocates on request, and confirms it.
 fn works(child: i32) {
     let name = || std::fs::read_to_string(format!("/proc/{child}/comm")).unwrap_or_default();
     let pid = nix::unistd::Pid::from_raw(child);
@@ -84,13 +84,13 @@ fn works(child: i32) {
     common::until("a child works", || name().trim() == "works");
 }
 
-/// The signals that it catches.
+/// Returns the mask of the signals that a process catches.
 fn caught(pid: i32) -> String {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("status");
     status.lines().find(|l| l.starts_with("SigCgt")).expect("SigCgt").to_owned()
 }
 
-/// Whatever has become of the parent: it is still recorded, is not any more, or has ended.
+/// This works whatever the state of the parent: still recorded, not recorded any more, or ended.
 #[test]
 fn a_child_is_rid_of_prof_by_itself() {
     let scene = Scene::new("child");
@@ -114,7 +114,7 @@ fn a_child_is_rid_of_prof_by_itself() {
     let note = scene.prof(&["detach", &target.pid.to_string()]).ok("detach").stderr;
     assert!(note.contains("5 children forked while it was recorded keep"), "{note}");
     detach(all[1]);
-    // One that is attached to is rid of it first, and is recorded.
+    // An attach to a child removes its parent's patches first, and records it.
     let (c, file) = (all[2].to_string(), scene.path("child.prof"));
     scene.prof(&["attach", &c, "-o", file.to_str().expect("UTF-8")]).ok("attach to a child");
     works(all[2]);

@@ -162,7 +162,7 @@ fn a_detach_names_forked_children_that_keep_jumps() {
     target.quit();
 }
 
-/// Overwrites what says in a child what stood where its parent was hooked: older builds have left no such note.
+/// Overwrites a child's note of the original bytes where its parent was hooked, as older builds have left no such note.
 fn forget(pid: &str) {
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps");
     let mem = std::fs::File::options().read(true).write(true).open(format!("/proc/{pid}/mem"));

@@ -130,8 +130,9 @@ fn make(call: Call, slots: &mut [*mut c_void], touch: Touch) -> bool {
             true
         }
         Call::Realloc { slot, size } => {
-            // At least one byte, as 0 would free the block on some allocators. SAFETY: the pointer is null, or what
-            // malloc or realloc returned last for this slot; if the call succeeds, it is not used again.
+            // At least one byte, as 0 would free the block on some allocators.
+            // SAFETY: the pointer is null, or what malloc or realloc returned last for this slot; if the call succeeds,
+            // it is not used again.
             let new = unsafe { libc::realloc(slots[slot], size_here(size).max(1)) };
             if new.is_null() {
                 return false;

@@ -1,7 +1,7 @@
 /* Adopts orphans, as a container's first process does, and reaps all children in its handler of SIGCHLD. Commands:
- * "run COMMAND", by a shell, answered with its exit code; "children": how many strangers it has reaped, how many
- * signals were those of strangers, and whether there are more children; "storm", until the next command: makes
- * children that end at once, and waits for the signal of each. */
+ * "run COMMAND" runs it by a shell, and prints its exit code; "children" prints how many strangers it has reaped,
+ * how many signals were those of strangers, and whether there are more children; "storm", until the next command:
+ * makes children that end at once, and waits for the signal of each. */
 #include "common.h"
 #include <poll.h>
 #include <signal.h>

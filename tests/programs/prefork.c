@@ -1,5 +1,5 @@
-/* "fork": a child that allocates a little and then waits; "done PID". It ends with its parent, with "stay" after a
- * minute. At SIGUSR2 it allocates some more and then calls itself "works". */
+/* "fork": makes a child that allocates a little and then waits; prints "done PID". The child ends with its parent,
+ * with "stay" after a minute. At SIGUSR2 it allocates some more and then renames itself to "works". */
 #include "common.h"
 #include <signal.h>
 #include <sys/prctl.h>

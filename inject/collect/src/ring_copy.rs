@@ -37,8 +37,8 @@ fn ring_mapping(maps: &Maps) -> Option<&Mapping> {
         .find(|m| m.offset == 0 && m.path.strip_suffix(" (deleted)").unwrap_or(&m.path) == name)
 }
 
-/// Says why the ring at `addr` of process `pid` can't be read. A prof that was killed may have left a thread
-/// on its way into the system call that unmaps the ring; then there is none any more, which is no failure.
+/// Returns why the ring at `addr` of process `pid` can't be read. A prof that was killed may have left a thread on its
+/// way into the system call that unmaps the ring. Then there is no ring any more, which is not a failure.
 pub(crate) fn unreadable(pid: u32, addr: u64, errno: io::Error) -> Error {
     let Ok(mut maps) = Maps::open(pid) else { return Error::Gone(pid) };
     if !maps.read() {
@@ -245,10 +245,10 @@ mod tests {
     use super::*;
     use std::os::fd::FromRawFd;
 
-    /// A ring that can't be read is an error while it is mapped, and no ring once it is unmapped.
+    /// A ring that can't be read is an error while it is mapped, and does not exist once it is unmapped.
     #[test]
     fn a_ring_that_goes_meanwhile_is_none() {
-        // SAFETY: a name that ends in 0, and a mapping at an address that the kernel chooses.
+        // SAFETY: the name is a valid C string, and the kernel chooses the address of the mapping.
         let (file, at) = unsafe {
             let name = std::ffi::CString::new(MEMFD_NAME).expect("no 0 in it");
             let fd = libc::memfd_create(name.as_ptr(), libc::MFD_CLOEXEC);
@@ -263,7 +263,7 @@ mod tests {
         let error = RingCopy::of(me).expect_err("nothing to read");
         assert!(matches!(error, Error::Io { .. }), "{error}");
         let errno = io::Error::from_raw_os_error(libc::EIO);
-        // SAFETY: mapped above, and not used.
+        // SAFETY: the page was mapped above, and nothing uses it.
         unsafe { libc::munmap(at, PAGE) };
         assert!(matches!(unreadable(me, at as u64, errno), Error::NoRing));
         drop(file);

@@ -63,8 +63,8 @@ fn numbers_that_name_nothing_end() {
     ring::open(&shared, index, 0, 1, 1, 1);
     shared.head(index).expect("head").committed.store(pos as u32, Release);
     c.pass(false);
-    // A definition below a node not defined yet: hooks never write that, and what follows can't be read. SAFETY: the
-    // writes stay near the front of the segment, which no other thread uses.
+    // A definition below a node not defined yet: hooks never write that, and what follows can't be read.
+    // SAFETY: the writes stay near the front of the segment, which no other thread uses.
     unsafe {
         pos += codec.put_define(data.add(pos), 500, [1, 0, 0]);
         pos += codec.put_alloc(data.add(pos), 12, 48, 1, 1);
