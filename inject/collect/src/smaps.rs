@@ -159,6 +159,9 @@ impl Files {
         let mapped =
             memory.maps.as_chunks::<3>().0.iter().map(|k| k[2]).fold(0, u64::saturating_add);
         let after = self.rss();
+        if after == 0 {
+            return None; // the process ended during the look, which may have missed any of its mappings
+        }
         memory.rss =
             [before, after].into_iter().min_by_key(|n| n.abs_diff(mapped)).unwrap_or(after);
         Some(memory)
