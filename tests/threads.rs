@@ -67,6 +67,58 @@ fn reused_addresses_keep_their_order_across_threads() {
     }
 }
 
+/// Returns how long the collector that writes a recording has been ready to run without running.
+fn collector_waited(recording: &Path) -> Duration {
+    let waited = |pid: &i32| {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+        Some(Duration::from_nanos(text.split(' ').nth(1)?.parse().ok()?))
+    };
+    common::writers(recording).iter().filter_map(waited).sum()
+}
+
+/// Records threads that end as soon as they have had two blocks; returns the recording and their number. Each leaves
+/// a segment behind with nearly nothing in it, and there are more threads than segments. Returns `None` if something
+/// was lost as there was no processor for the collector.
+fn short_threads(number: u32) -> Option<(Scene, std::path::PathBuf, u64)> {
+    let scene = Scene::new("brief");
+    let mut target = Target::start(&program("brief.c"), &[]);
+    let recording = scene.attach(&target);
+    let answer = target.ask(&format!("go {number} 2"));
+    let waited = collector_waited(&recording);
+    scene.detach(&target);
+    target.quit();
+    let threads = answer.rsplit('=').next().unwrap().parse().unwrap();
+    let lost = scene.finished(&recording).number("/recording/lost_events");
+    println!("{threads} threads, {lost} events lost, the collector has waited for {waited:?}");
+    (lost == 0 || waited < Duration::from_millis(300)).then_some((scene, recording, threads))
+}
+
+#[test]
+fn threads_that_end_at_once_lose_nothing() {
+    let number = if cfg!(target_arch = "x86_64") { 60_000 } else { 2000 };
+    let Some((scene, recording, threads)) = (0..4).find_map(|_| short_threads(number)) else {
+        return eprintln!("no processor for the collector, four times: the machine is too busy");
+    };
+    let r = scene.finished(&recording);
+    r.assert_sound();
+    let groups = r.asked_by("brief_block");
+    let sum = |name: &str| groups.iter().map(|g| g.number(name)).sum::<u64>();
+    assert_eq!((sum("allocations"), sum("live_count")), (2 * threads, 0), "{}", r.askers());
+
+    let only = ["export", "csv", recording.to_str().unwrap(), "--function", "^brief_block$"];
+    let csv = scene.prof(&only).ok("prof export").stdout;
+    // The size, and the ids of the threads that allocated and freed it.
+    let row = |line: &str| {
+        let f: Vec<_> = line.split(',').collect();
+        let number = |i: usize| f[i].parse::<u64>().unwrap_or_else(|e| panic!("{e}: {line}"));
+        (number(1), number(5), number(7))
+    };
+    let blocks: Vec<_> = csv.lines().skip(1).map(row).collect();
+    assert_eq!(blocks.len() as u64, 2 * threads);
+    let is_own = |b: &&(u64, u64, u64)| b.0 == 100 + b.1 % 1000 && b.1 == b.2;
+    assert_eq!(blocks.iter().find(|b| !is_own(b)), None, "a block of another thread");
+}
+
 /// Returns the number of threads that can be made at a time without exhausting the machine's processes and memory.
 fn room_for_threads() -> usize {
     let number = |file: &str| {

@@ -42,16 +42,21 @@ impl Census {
         }
     }
 
-    /// Marks the slots of threads that have ended, so that new threads can take them; returns whether there were any.
-    pub fn free_slots(&self, shared: &Shared) -> bool {
-        let mut any = false;
+    /// Returns the number of threads that were looked for.
+    pub fn asked(&self) -> usize {
+        self.latest.len()
+    }
+
+    /// Marks the slots of threads that have ended, so that new threads can take them; returns the number of slots.
+    pub fn free_slots(&self, shared: &Shared) -> usize {
+        let mut freed = 0;
         for s in shared.used_slots() {
             let Some(owner) = slots::owner(s) else { continue };
             // A thread that is not in the census started after it.
             if self.has_ended(owner.tid, owner.serial, |_| true) {
-                any |= slots::mark_dead(s, owner);
+                freed += usize::from(slots::mark_dead(s, owner));
             }
         }
-        any
+        freed
     }
 }

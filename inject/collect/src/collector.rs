@@ -5,9 +5,11 @@ use crate::clock::Clock;
 use crate::counters::Checked;
 use crate::drain::Drain;
 use crate::epochs::Epochs;
+use crate::heart::Heart;
 use crate::maps::{self, Maps};
 use crate::modules::Modules;
 use crate::output::Output;
+use crate::pace::{Brought, Pace};
 use crate::peek::start_time;
 use crate::smaps::{Known, Smaps};
 use crate::target::{Watched, switch_off};
@@ -18,27 +20,19 @@ use prof_trace::chunk;
 use prof_trace::family::{self, Stat};
 use prof_trace::pack::Compress;
 use prof_trace::records::{Counters, End, Pass, Process, Toggle, kind};
-use prof_trace::shared::{FUNCTIONS, Kind, SEGMENT_SIZE, Shared, TOGGLES, flags, state};
+use prof_trace::ring::View;
+use prof_trace::shared::{FUNCTIONS, Kind, Shared, TOGGLES, flags, state};
 use std::fs::File;
-use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
-use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::{Duration, Instant};
 
-/// Interval of slow tasks: the target's size, counters, names, and which threads are alive.
+/// Time after which the target's workers are looked for first.
 const SECOND: Duration = Duration::from_secs(1);
-/// Shortest and longest sleep between two passes.
-const SLEEP: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(50));
-/// Number of new bytes per pass that the length of the sleep aims at.
-const PER_PASS: u64 = 512 << 10;
-/// Interval of the slow tasks when segments or slots run out.
-const SHORT_SECOND: Duration = Duration::from_millis(50);
 /// Longest wait for the first look at the target's mappings.
 const FIRST_LOOK: Duration = Duration::from_millis(250);
 /// Time that a process whose memory is gone may take to end; if it still runs then, it has called exec.
 const GONE_WAIT: Duration = Duration::from_millis(200);
-/// Number of new threads after which ended threads are looked for.
-const MANY_THREADS: usize = 1024;
 /// Shortest interval between two searches for stacks, which are due when a thread appears.
 const STACKS_EVERY: Duration = Duration::from_millis(50);
 /// Longest interval between two searches for the target's workers; the first ones are a second, two, four ... apart.
@@ -89,18 +83,14 @@ pub struct Collector {
     out: Output,
     pass: u64,
     toggles: u64,
-    second: Instant,
-    second_took: Duration,
+    pace: Pace,
     stacks_read: Instant,
     family_next: Instant,
     family_gap: Duration,
     maps_took: Duration,
-    sleep: Duration,
     /// Number of the target's seccomp filters when the hook was told which system calls it may make.
     filters: u32,
     failed: bool,
-    short: bool,
-    born: usize,
     on_failure: Option<Callback>,
     heart: Heart,
     counted: Checked,
@@ -186,17 +176,13 @@ impl Collector {
             out: Output::new(file)?,
             pass: 0,
             toggles: 0,
-            second: now,
-            second_took: Duration::ZERO,
+            pace: Pace::new(),
             stacks_read: now,
             family_next: now,
             family_gap: SECOND,
             maps_took: Duration::ZERO,
-            sleep: SLEEP.0,
             filters: 0,
             failed: false,
-            short: false,
-            born: 0,
             on_failure: None,
             heart: Heart::start(shared, clock),
             counted: Checked::default(),
@@ -251,19 +237,23 @@ impl Collector {
         self.look_at_memory(false);
         loop {
             let state = self.shared.control().state.load(Acquire);
-            let busy = self.pass(false);
+            let mut busy = self.pass(false);
             if state == state::DETACHED {
                 return self.finish("detached");
             }
             if stop.load(Relaxed) {
                 return self.stop();
             }
-            let memory = match self.is_due() {
+            if self.pace.is_time_to_bury() {
+                // What they leave is given back at once.
+                busy |= self.bury();
+            }
+            let memory = match self.pace.is_second() {
                 true => self.every_second(),
                 false if self.target.has_left() => Memory::Gone,
                 false => Memory::There,
             };
-            let sleep = if busy { Duration::ZERO } else { self.sleep };
+            let sleep = if busy { Duration::ZERO } else { self.pace.sleep() };
             // A process that has memory again runs another program, which may end during the wait.
             let is_exec = memory == Memory::Gone && !self.target.is_ending();
             if self.target.wait(if memory == Memory::Gone { GONE_WAIT } else { sleep }) {
@@ -290,14 +280,6 @@ impl Collector {
         self.finish("stopped")
     }
 
-    /// Returns whether the slow tasks are due. They are due earlier if segments or slots run out, as they free those of
-    /// ended threads.
-    fn is_due(&mut self) -> bool {
-        // With tens of thousands of threads it takes long to find out which are alive.
-        let gap = if self.short { SHORT_SECOND } else { SECOND };
-        self.second.elapsed() >= gap.max(self.second_took * 8)
-    }
-
     /// Makes one pass over the ring; returns true if the ring fills so fast that there is no time to sleep.
     pub fn pass(&mut self, always: bool) -> bool {
         let (raw, ticks, clock_ns) = self.epochs.look();
@@ -307,7 +289,7 @@ impl Collector {
         if self.watch.is_asked(&self.shared) {
             self.look_at_maps();
         }
-        let before = (self.drain.bytes, self.drain.damaged);
+        let before = (self.drain.bytes + self.drain.damaged, self.drain.ended);
         let look = always || self.pass == 0;
         let (rss, vss) = if look { self.pages() } else { (0, 0) };
         let at = Pass { number: self.pass, ticks, clock_ns, rss_pages: rss, vss_pages: vss };
@@ -343,14 +325,16 @@ impl Collector {
         if new_threads && self.stacks_read.elapsed() > STACKS_EVERY.max(self.maps_took * 20) {
             self.look_at_maps();
         }
-        self.born += born;
         self.lend(used);
         let (first, now) = self.shared.segments_now();
         let free = first.saturating_sub(used - self.drain.open);
-        self.short = free < first / 4 || self.born > MANY_THREADS;
-        let new = self.drain.bytes + self.drain.damaged - before.0 - before.1;
-        self.adapt(new, (now.saturating_sub(used) * SEGMENT_SIZE) as u64);
-        new > (first * SEGMENT_SIZE / 16) as u64
+        self.pace.adapt(Brought {
+            bytes: self.drain.bytes + self.drain.damaged - before.0,
+            ended: self.drain.ended - before.1,
+            segments: (first, free),
+            room: now.saturating_sub(used),
+            born,
+        })
     }
 
     /// Adds as many segments to the first ones as threads hold open, and some for threads to come; `used` is the number
@@ -368,14 +352,6 @@ impl Collector {
         if first + more != now {
             self.shared.control().more_segments.store(more as u64, Relaxed);
         }
-    }
-
-    /// Adapts the sleep to the new bytes that the last sleep brought, and to the room that is left.
-    fn adapt(&mut self, new: u64, room: u64) {
-        // At a gigabyte per second the room must not fill up in one sleep.
-        let longest = SLEEP.1.min(Duration::from_nanos(room)).max(SLEEP.0 * 4);
-        self.sleep = if new > PER_PASS { self.sleep / 2 } else { self.sleep * 5 / 4 };
-        self.sleep = self.sleep.clamp(SLEEP.0, longest);
     }
 
     /// Reports, in the recording and in the log, that the counter has gone back.
@@ -417,7 +393,6 @@ impl Collector {
     /// Runs the slow tasks: names, living threads, counters, the target's size and mappings.
     pub fn every_second(&mut self) -> Memory {
         let began = Instant::now();
-        self.born = 0;
         let there = if self.stacks_read.elapsed() < self.maps_took * 50 {
             Memory::There
         } else {
@@ -433,12 +408,7 @@ impl Collector {
             flags.fetch_and(!calls, Relaxed);
         }
         self.threads.rename(&mut self.out);
-        let census = self.threads.census(&self.shared);
-        let threads = &self.threads;
-        self.drain.mark_dead(&self.shared, |v| threads.has_ended(&census, v.tid, v.serial));
-        if census.free_slots(&self.shared) {
-            self.shared.control().slots_freed.fetch_add(1, Relaxed);
-        }
+        self.bury();
         if self.threads.are_many() || self.pass.is_multiple_of(64) {
             self.threads.forget(&self.shared, self.drain.serials());
         }
@@ -447,9 +417,24 @@ impl Collector {
         self.look_at_memory(false);
         self.look_at_process();
         self.pass(true);
-        self.second = Instant::now();
-        self.second_took = self.second - began;
+        self.pace.note_second(began);
         there
+    }
+
+    /// Looks for threads that have ended, so that the next pass gives back their segments and new threads can take
+    /// their slots. Returns whether there are any.
+    fn bury(&mut self) -> bool {
+        let began = Instant::now();
+        let census = self.threads.census(&self.shared);
+        let threads = &self.threads;
+        let gone = |v: &View| threads.has_ended(&census, v.tid, v.serial);
+        let any = self.drain.mark_dead(&self.shared, gone);
+        let freed = census.free_slots(&self.shared);
+        if freed > 0 {
+            self.shared.control().slots_freed.fetch_add(1, Relaxed);
+        }
+        self.pace.note_buried(began, freed, census.asked());
+        any || freed > 0
     }
 
     /// Reads the resident memory of each mapping from the kernel. It does so rarely, and on another thread unless the
@@ -575,46 +560,5 @@ impl Collector {
         let failure = self.out.take_failure();
         let events = self.drain.events.saturating_sub(self.out.lost());
         Ended { reason, failure, events, bytes: self.out.len(), memory_lives: false }
-    }
-}
-
-/// Updates the heartbeat that tells the hook that the collector is alive, even while a write to a slow disk blocks it.
-#[derive(Debug)]
-struct Heart {
-    shared: Shared,
-    stop: Arc<AtomicBool>,
-    thread: Option<std::thread::JoinHandle<()>>,
-}
-
-impl Heart {
-    fn start(shared: Shared, clock: Clock) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let beat = move || {
-            while !stopped.load(Relaxed) {
-                set(&shared.control().heartbeat, clock.now());
-                std::thread::park_timeout(Duration::from_millis(500));
-            }
-        };
-        let thread = std::thread::Builder::new().name("prof-heart".into()).spawn(beat).ok();
-        Self { shared, stop, thread }
-    }
-
-    fn beat(&self, ticks: u64) {
-        set(&self.shared.control().heartbeat, ticks);
-    }
-}
-
-fn set(heartbeat: &AtomicU64, ticks: u64) {
-    heartbeat.store(ticks.max(1), Release);
-}
-
-impl Drop for Heart {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        if let Some(t) = self.thread.take() {
-            t.thread().unpark();
-            let _ = t.join();
-        }
     }
 }

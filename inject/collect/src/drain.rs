@@ -45,6 +45,8 @@ pub struct Drain {
     pass: u64,
     /// Number of segments that threads were writing to at the last look.
     pub open: usize,
+    /// Number of segments that were read to their end.
+    pub ended: u64,
     /// Number of bytes that were not events.
     pub damaged: u64,
     /// Number of bytes of events.
@@ -68,6 +70,7 @@ impl Drain {
             read: Vec::new(),
             pass: 1, // a thread's `gap` of 0 is no pass's
             open: 0,
+            ended: 0,
             damaged: 0,
             bytes: 0,
             events: 0,
@@ -92,7 +95,8 @@ impl Drain {
         self.look(shared);
         let views = std::mem::take(&mut self.views);
         // Only closed segments count: those that threads hold may have been read nearly to their end.
-        self.open = views.iter().filter(|v| !v.closed).count();
+        let held = |v: &&View| !v.closed && !ring::is_left(shared, v);
+        self.open = views.iter().filter(held).count();
         out.set_hurry(views.len() - self.open > shared.segments_now().0 / HURRY);
         for group in views.chunk_by(|a, b| a.serial == b.serial) {
             for v in group {
@@ -102,8 +106,13 @@ impl Drain {
                     t.gap = (self.pass, t.next);
                     break;
                 }
-                let done = self.segment(shared, v, tree, out, epochs);
+                // Before the look at how much there is.
+                let left = ring::is_left(shared, v);
+                let done = self.segment(shared, v, left, tree, out, epochs);
                 t.next = t.next.max(v.seq.saturating_add(done.into()));
+                if left && done {
+                    threads.left(v.serial);
+                }
                 if out.is_full() || tree.is_full() {
                     describe(threads, tree, out);
                     self.flush(shared, out);
@@ -143,11 +152,13 @@ impl Drain {
         self.views.sort_unstable_by_key(|v| (v.serial, v.seq));
     }
 
-    /// Reads the new events of a segment. Returns true if the segment is finished.
+    /// Reads the new events of a segment, whose thread is known to have ended if `left`. Returns true if the segment is
+    /// finished.
     fn segment(
         &mut self,
         shared: &Shared,
         seen: &View,
+        left: bool,
         tree: &mut Tree,
         out: &mut Output,
         epochs: &mut Epochs,
@@ -198,8 +209,9 @@ impl Drain {
                 }
             }
         }
-        let end = v.closed || p.dying;
+        let end = v.closed || p.dying || left;
         if end {
+            self.ended += 1;
             p.names.clear();
             self.spare.push(std::mem::take(&mut p.names));
             self.read.push(v.index);
@@ -225,16 +237,19 @@ impl Drain {
         self.segments.len()
     }
 
-    /// Marks the active segments of threads that have ended according to `gone`.
-    pub fn mark_dead(&mut self, shared: &Shared, mut gone: impl FnMut(&View) -> bool) {
+    /// Marks the active segments of threads that have ended according to `gone`, and returns whether there are any.
+    pub fn mark_dead(&mut self, shared: &Shared, mut gone: impl FnMut(&View) -> bool) -> bool {
         self.look(shared);
+        let mut any = false;
         for v in self.views.iter().filter(|v| !v.closed) {
             let p = &mut self.segments[v.index];
             // Only after the first read is it known which thread the segment belongs to.
             if (p.serial, p.seq) == (v.serial, v.seq) && gone(v) {
                 p.dying = true;
+                any = true;
             }
         }
+        any
     }
 
     /// Returns the serials of the threads with a segment in use, as of the last look.

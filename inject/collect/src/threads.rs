@@ -8,7 +8,7 @@ use prof_trace::shared::{SLOTS, Shared};
 use prof_trace::slots;
 use std::collections::{HashMap, HashSet};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Number of names that are read again per second.
@@ -26,6 +26,8 @@ pub struct Known {
     tid: u32,
     name: String,
     written: bool,
+    /// It has ended, and all of it was read.
+    left: bool,
 }
 
 /// All threads that have events.
@@ -34,8 +36,11 @@ pub struct Threads {
     sharers: Sharers,
     known: HashMap<u32, Known>,
     fresh: Vec<u32>,
+    left: Vec<u32>,
     nested: bool,
     outer: HashMap<u32, u32>,
+    /// It may have been read before a thread began that is looked for.
+    outer_is_old: bool,
     rename_at: u32,
     born: usize,
 }
@@ -45,9 +50,19 @@ impl Threads {
     pub fn new(pid: u32) -> Self {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
         let nested = ns_pids(&status).is_some_and(|n| n.0 != n.1);
-        let (known, fresh, outer) = Default::default();
+        let (known, fresh, left, outer) = Default::default();
         let sharers = Sharers::of(pid.cast_signed());
-        Self { sharers, known, fresh, nested, outer, rename_at: 0, born: 0 }
+        Self {
+            sharers,
+            known,
+            fresh,
+            left,
+            nested,
+            outer,
+            outer_is_old: true,
+            rename_at: 0,
+            born: 0,
+        }
     }
 
     /// Returns the entry of a thread that has a segment in use; adds it if it is new.
@@ -55,11 +70,22 @@ impl Threads {
         self.known.entry(serial).or_insert_with(|| {
             self.fresh.push(serial);
             self.born += 1;
-            Known { next: 1, gap: (0, 0), tid, name: String::new(), written: false }
+            Known { next: 1, gap: (0, 0), tid, name: String::new(), written: false, left: false }
         })
     }
 
-    /// Returns the number of threads that were first seen since the last call.
+    /// Notes that a thread has ended, and its last segment has been read.
+    pub fn left(&mut self, serial: u32) {
+        let Some(k) = self.known.get_mut(&serial) else { return };
+        k.left = true;
+        self.left.push(serial);
+        // Nobody need look for what it leaves.
+        if !k.written {
+            self.born = self.born.saturating_sub(1);
+        }
+    }
+
+    /// Returns the number of threads that were first seen since the last call, without those that have ended.
     pub fn born(&mut self) -> usize {
         std::mem::take(&mut self.born)
     }
@@ -69,16 +95,21 @@ impl Threads {
         self.known.len() > MANY
     }
 
-    /// Writes the names of new threads.
+    /// Writes the names of new threads, and forgets those that have ended.
     pub fn write(&mut self, out: &mut Output) {
+        self.outer_is_old = true;
         for serial in std::mem::take(&mut self.fresh) {
             self.write_name(serial, out);
+        }
+        for serial in self.left.drain(..) {
+            self.known.remove(&serial);
         }
     }
 
     fn write_name(&mut self, serial: u32, out: &mut Output) {
-        let Some(tid) = self.known.get(&serial).map(|k| k.tid) else { return };
-        let name = self.name_of(tid);
+        let Some((tid, left)) = self.known.get(&serial).map(|k| (k.tid, k.left)) else { return };
+        // Its id may be another thread's by now.
+        let name = if left { String::new() } else { self.name_of(tid) };
         let Some(k) = self.known.get_mut(&serial) else { return };
         if k.written && (name.is_empty() || name == k.name) {
             return;
@@ -90,8 +121,8 @@ impl Threads {
 
     fn name_of(&mut self, tid: u32) -> String {
         let Some(outer) = self.outer_tid(tid) else { return String::new() };
-        let folder = self.folders().find(|f| is_there(&f.join(outer.to_string())));
-        let name = folder.and_then(|f| fs::read(f.join(format!("{outer}/comm"))).ok());
+        let process = self.processes().find(|pid| has_thread(*pid, outer));
+        let name = process.and_then(|pid| fs::read(format!("/proc/{pid}/task/{outer}/comm")).ok());
         let name = name.unwrap_or_default();
         String::from_utf8_lossy(name.trim_ascii_end()).into_owned()
     }
@@ -101,7 +132,8 @@ impl Threads {
         if !self.nested {
             return Some(tid);
         }
-        if !self.outer.contains_key(&tid) {
+        // Once for all that are new: those that have ended are not found.
+        if !self.outer.contains_key(&tid) && std::mem::take(&mut self.outer_is_old) {
             self.read_outer();
         }
         self.outer.get(&tid).copied()
@@ -121,6 +153,7 @@ impl Threads {
 
     /// Reads some names again, as threads are named after they have started.
     pub fn rename(&mut self, out: &mut Output) {
+        self.outer_is_old = true;
         let mut serials: Vec<u32> = self.known.keys().copied().collect();
         serials.sort_unstable();
         let from = serials.partition_point(|s| *s < self.rename_at);
@@ -165,7 +198,7 @@ impl Threads {
     /// Asks for this very thread: a listing of `/proc/PID/task` may skip some while others end.
     fn is_alive(&self, tid: u32) -> bool {
         let outer = if self.nested { self.outer.get(&tid).copied() } else { Some(tid) };
-        outer.is_some_and(|t| self.folders().any(|f| is_there(&f.join(t.to_string()))))
+        outer.is_some_and(|t| self.processes().any(|pid| has_thread(pid, t)))
     }
 
     /// Returns whether the thread with this ID and serial has ended.
@@ -174,8 +207,11 @@ impl Threads {
     }
 }
 
-fn is_there(path: &Path) -> bool {
-    fs::symlink_metadata(path).is_ok()
+/// Returns whether a process has a thread with this id. Much faster than a look into `/proc`.
+fn has_thread(pid: u32, tid: u32) -> bool {
+    // SAFETY: no signal is sent, and nothing is pointed to.
+    let r = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
+    r == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
 /// Parses `/proc/PID/status`: returns the PID in prof's namespace and in the innermost one.
@@ -189,11 +225,104 @@ fn ns_pids(status: &str) -> Option<(u32, u32)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::Clock;
+    use crate::drain::Drain;
+    use crate::epochs::Epochs;
+    use crate::output::create_recording;
+    use crate::tree::Tree;
+    use prof_trace::chunk::{Next, next};
+    use prof_trace::event::Codec;
+    use prof_trace::ring;
+    use prof_trace::shared::clock::COUNTER;
+    use std::sync::atomic::Ordering::Release;
+
+    /// A thread's segment, and what it writes there.
+    struct Writer {
+        index: usize,
+        codec: Codec,
+        at: usize,
+    }
+
+    impl Writer {
+        fn open(shared: &Shared, slot: u32, serial: u32) -> Self {
+            shared.slot(slot as usize).expect("a slot").serial.store(serial, Release);
+            let index = ring::take(shared, 0).expect("a segment");
+            ring::open(shared, index, slot, serial, serial, 1);
+            Self { index, codec: Codec::default(), at: 0 }
+        }
+
+        fn put(&mut self, shared: &Shared, time: u64) {
+            let data = shared.data(self.index).expect("data");
+            // SAFETY: inside of the segment, which nobody else has.
+            self.at += unsafe { self.codec.put_alloc(data.add(self.at), time, 0x1000, 8, 0) };
+            ring::commit(shared.head(self.index).expect("a head"), self.at);
+        }
+    }
+
+    #[test]
+    fn a_segment_is_free_at_once_when_its_threads_slot_has_another_owner() {
+        let shared = crate::ring_copy::empty();
+        ring::fill(&shared);
+        let all = ring::free_count(&shared);
+        let path = std::env::temp_dir().join(format!("prof-left-slot-{}", std::process::id()));
+        let mut out = Output::new(create_recording(&path).expect("a file")).expect("its size");
+        let (mut drain, mut threads) = (Drain::new(&shared), Threads::new(std::process::id()));
+        let (mut tree, mut epochs) = (Tree::new(), Epochs::new(Clock::new(COUNTER, 1 << 30)));
+        let mut pass = |drain: &mut Drain, threads: &mut Threads| {
+            let describe = |t: &mut Threads, _: &mut Tree, out: &mut Output| t.write(out);
+            drain.pass(&shared, threads, &mut tree, &mut out, &mut epochs, describe);
+            threads.write(&mut out);
+            drain.flush(&shared, &mut out);
+            (drain.events, drain.open, ring::free_count(&shared))
+        };
+        let (mut first, mut other) = (Writer::open(&shared, 3, 1), Writer::open(&shared, 4, 2));
+        first.put(&shared, 10);
+        other.put(&shared, 11);
+        assert_eq!(pass(&mut drain, &mut threads), (2, 2, all - 2), "both may go on");
+        assert_eq!(threads.born(), 2);
+        first.put(&shared, 12);
+        // The next one in its slot ends as well, before anybody looks.
+        for serial in 3..50 {
+            Writer::open(&shared, 3, serial).put(&shared, u64::from(serial) * 10);
+        }
+        let seen = pass(&mut drain, &mut threads);
+        assert_eq!(seen, (2 + 1 + 47, 2, all - 2), "those of the last owners alone are held");
+        assert_eq!(threads.born(), 1, "the others need not be looked for");
+        assert_eq!(drain.ended, 47);
+        drop(out);
+        let bytes = std::fs::read(&path).expect("the recording");
+        std::fs::remove_file(&path).expect("remove");
+        let (mut at, mut numbers) = (0, Vec::new());
+        while let Next::Chunk(k, payload, n) = next(&bytes[at..]) {
+            at += n;
+            if k == kind::THREAD {
+                numbers.push(Thread::decode(payload).expect("a thread").number);
+            }
+        }
+        assert_eq!(numbers, (1..50).collect::<Vec<_>>(), "each is named, once");
+    }
 
     #[test]
     fn namespaces_are_told_apart() {
         assert_eq!(ns_pids("Name:\tx\nNSpid:\t12\n"), Some((12, 12)));
         assert_eq!(ns_pids("NSpid:\t120\t7\t1\n"), Some((120, 1)));
         assert_eq!(ns_pids("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_thread_is_there_until_it_has_ended() {
+        let pid = std::process::id();
+        let (told, tid) = std::sync::mpsc::channel();
+        // SAFETY: no arguments.
+        let own = || unsafe { libc::syscall(libc::SYS_gettid) } as u32;
+        let thread = std::thread::spawn(move || told.send(own()).expect("a reader"));
+        let ended = tid.recv().expect("its id");
+        thread.join().expect("thread");
+        // The kernel takes it out after those that wait for it have been told.
+        while has_thread(pid, ended) {
+            std::thread::yield_now();
+        }
+        assert!(has_thread(pid, own()) && has_thread(1, 1));
+        assert!(!has_thread(pid, 1), "of another process");
     }
 }

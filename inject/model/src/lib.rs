@@ -10,9 +10,10 @@
 
 extern crate self as prof_trace;
 
+#[allow(dead_code)] // what only the collector's rest needs
 #[path = "../../collect/src/census.rs"]
 mod census;
-#[allow(dead_code)] // used only by the rest of the collector
+#[allow(dead_code)]
 #[path = "../../collect/src/drain.rs"]
 mod drain;
 #[allow(dead_code)]

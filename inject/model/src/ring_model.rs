@@ -7,6 +7,7 @@ use crate::pcs_model::{MODULE, PC, code};
 use crate::records::PC_IS_TRAMPOLINE;
 use crate::ring::{self, SEGMENT_FULL};
 use crate::shared::{SEGMENTS, Shared};
+use crate::slots;
 use crate::sync::AtomicU32;
 use crate::threads::Threads;
 use crate::tree::Tree;
@@ -51,7 +52,7 @@ impl Writer {
         }
         let index = ring::take(&self.shared, 0)?;
         self.seq += 1;
-        ring::open(&self.shared, index, 7, self.serial, self.serial, self.seq);
+        ring::open(&self.shared, index, 0, self.serial, self.serial, self.seq);
         (self.segment, self.pos, self.codec) = (Some(index), 0, Codec::default());
         self.segment
     }
@@ -212,6 +213,32 @@ fn the_segment_of_a_dead_thread_is_read_whole_and_reused() {
         next.put(1, WIDE, 0);
         next.put(2, WIDE, 0);
         let writers = [dying.join().expect("writer"), next];
+        c.finish(&shared, &writers);
+    });
+}
+
+#[test]
+fn who_gets_a_slot_shows_that_its_last_owner_has_ended() {
+    crate::check(Some(2), || {
+        let shared = Arc::new(Shared::with_ring_and_slots());
+        let s = shared.clone();
+        // The second has the first one's memory, which the kernel orders.
+        let threads = thread::spawn(move || {
+            let mut all = [1, 2].map(|serial| Writer::new(&s, serial));
+            for w in &mut all {
+                slots::name(s.slot(0).expect("slot"), 64, w.serial, w.serial);
+                w.put(1, PAIR[0], 0);
+            }
+            all
+        });
+        let mut c = Collector::new(&shared);
+        c.pass(&shared);
+        c.pass(&shared);
+        let writers = threads.join().expect("writers");
+        // Nobody has been told that the first has ended. A segment may be missed by a pass.
+        c.pass(&shared);
+        c.pass(&shared);
+        assert_eq!(ring::free_count(&shared), SEGMENTS - 1, "the second's is still its own");
         c.finish(&shared, &writers);
     });
 }

@@ -95,6 +95,11 @@ impl Shared {
         Self { pcs: many(PC_LEVEL0 * ((1 << PC_LEVELS) - 1)), ..Self::default() }
     }
 
+    /// Makes a memory with slots and free segments.
+    pub fn with_ring_and_slots() -> Self {
+        Self { slots: many(SLOTS), used: many(1), ..Self::with_ring() }
+    }
+
     /// Makes a memory with free segments and an empty table of code addresses.
     pub fn with_ring_and_pcs() -> Self {
         Self { pcs: Self::with_pcs().pcs, ..Self::with_ring() }

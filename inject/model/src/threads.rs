@@ -17,4 +17,8 @@ impl Threads {
     pub fn seen(&mut self, serial: u32, _tid: u32) -> &mut Known {
         self.known.entry(serial).or_insert(Known { next: 1, gap: (0, 0) })
     }
+
+    pub fn left(&mut self, serial: u32) {
+        self.known.remove(&serial);
+    }
 }

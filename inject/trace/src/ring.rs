@@ -105,6 +105,14 @@ fn free_in(shared: &Shared, words: usize) -> usize {
         .sum()
 }
 
+/// Returns whether the thread of an active segment has ended, as another one has its slot now. Then all that it has
+/// committed can be seen.
+pub fn is_left(shared: &Shared, v: &View) -> bool {
+    // Whoever opens a segment has named the slot before.
+    let slot = shared.slot(v.slot as usize);
+    !v.closed && slot.is_some_and(|s| s.serial.load(Acquire) != v.serial)
+}
+
 /// Head of a segment in use, as the collector sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {

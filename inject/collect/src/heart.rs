@@ -1,0 +1,51 @@
+//! The heartbeat that tells the hook that somebody collects.
+
+use crate::clock::Clock;
+use prof_trace::shared::Shared;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::time::Duration;
+
+/// Updates the heartbeat that tells the hook that the collector is alive, even while a write to a slow disk blocks it.
+#[derive(Debug)]
+pub struct Heart {
+    shared: Shared,
+    stop: Arc<AtomicBool>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Heart {
+    /// Starts to update it.
+    pub fn start(shared: Shared, clock: Clock) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let beat = move || {
+            while !stopped.load(Relaxed) {
+                set(&shared.control().heartbeat, clock.now());
+                std::thread::park_timeout(Duration::from_millis(500));
+            }
+        };
+        let thread = std::thread::Builder::new().name("prof-heart".into()).spawn(beat).ok();
+        Self { shared, stop, thread }
+    }
+
+    /// Updates it to this time.
+    pub fn beat(&self, ticks: u64) {
+        set(&self.shared.control().heartbeat, ticks);
+    }
+}
+
+fn set(heartbeat: &AtomicU64, ticks: u64) {
+    heartbeat.store(ticks.max(1), Release);
+}
+
+impl Drop for Heart {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(t) = self.thread.take() {
+            t.thread().unpark();
+            let _ = t.join();
+        }
+    }
+}
