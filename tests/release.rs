@@ -1,0 +1,136 @@
+//! What a release is made of: the list of all crates (SBOM), and the files of the Debian package. The complete
+//! check, with two builds and minimal roots to install in, is `tests/release --check`.
+
+mod common;
+
+use common::{Scene, installed, skip};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+/// A script of `tests`, in the sources.
+fn script(name: &str) -> Command {
+    let mut c = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name));
+    c.env("SOURCE_DATE_EPOCH", "1700000000");
+    c
+}
+
+/// Names and versions of the packages of a lock file, with the checksums that it has.
+fn locked(file: &str) -> BTreeSet<(String, String, Option<String>)> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
+    let text = std::fs::read_to_string(path).expect("a lock file");
+    let value = |part: &str, key: &str| {
+        let key = format!("{key} = \"");
+        let line = part.lines().find_map(|l| l.strip_prefix(key.as_str()))?;
+        Some(line.trim_end_matches('"').to_owned())
+    };
+    text.split("[[package]]")
+        .skip(1)
+        .map(|p| {
+            let name = value(p, "name").expect("a name");
+            (name, value(p, "version").expect("a version"), value(p, "checksum"))
+        })
+        .collect()
+}
+
+#[test]
+fn the_sbom_has_each_locked_crate_with_licence_and_checksum() {
+    if !installed("python3") || !installed("cargo") {
+        return skip("the_sbom_has_each_locked_crate", "python3 or cargo is not installed");
+    }
+    let scene = Scene::new("sbom");
+    let sbom = || {
+        let mut c = script("sbom");
+        c.args(["--static", "--licences"]).arg(scene.path("licences"));
+        scene.run(c).ok("tests/sbom").stdout
+    };
+    let text = sbom();
+    assert!(text == sbom(), "two runs give the same");
+    let sbom: Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!((&sbom["bomFormat"], &sbom["specVersion"]), (&"CycloneDX".into(), &"1.5".into()));
+    assert_eq!(sbom["metadata"]["timestamp"], "2023-11-14T22:13:20Z");
+    let subject = &sbom["metadata"]["component"];
+    let components: Vec<&Value> =
+        sbom["components"].as_array().expect("a list").iter().chain([subject]).collect();
+    let all: BTreeSet<_> =
+        locked("Cargo.lock").union(&locked("inject/hook/so/Cargo.lock")).cloned().collect();
+    for (name, version, checksum) in &all {
+        let found = components.iter().find(|c| c["name"] == **name && c["version"] == **version);
+        let found = found.unwrap_or_else(|| panic!("{name} {version} is not listed"));
+        let licence = found["licenses"][0]["expression"].as_str().unwrap_or_default();
+        assert!(!licence.is_empty() && !licence.contains('/'), "{found:#}");
+        assert_eq!(found["hashes"][0]["content"].as_str(), checksum.as_deref(), "{found:#}");
+    }
+    // Beside the crates: Rust's standard library and libc.
+    assert_eq!(components.len(), all.len() + 2);
+    let scope = |name: &str| {
+        components.iter().find(|c| c["name"] == name).expect("listed")["scope"].clone()
+    };
+    for name in ["gimli", "prof-hook", "prof-hook-so", "clap", "rust-std", "glibc"] {
+        assert_eq!(scope(name), "required", "{name}");
+    }
+    for name in ["serde_derive", "loom", "cc", "prof-model"] {
+        assert_eq!(scope(name), "excluded", "{name}");
+    }
+    let refs: BTreeSet<_> = components.iter().filter_map(|c| c["bom-ref"].as_str()).collect();
+    let edges = sbom["dependencies"].as_array().expect("a list");
+    for r in edges.iter().flat_map(|d| d["dependsOn"].as_array().into_iter().flatten()) {
+        assert!(refs.contains(r.as_str().expect("text")), "{r} is no component");
+    }
+    let licences = std::fs::read_to_string(scene.path("licences")).expect("licences");
+    assert!(licences.contains("gimli ") && licences.contains("Permission is hereby granted"));
+}
+
+#[test]
+fn the_debian_package_has_its_files_and_is_the_same_twice() {
+    if ["dpkg-deb", "python3", "cargo", "objcopy"].iter().any(|c| !installed(c)) {
+        return skip(
+            "the_debian_package_has_its_files",
+            "dpkg-deb, python3, cargo or objcopy is not installed",
+        );
+    }
+    let scene = Scene::new("package");
+    let mut strip = Command::new("objcopy");
+    strip.arg("--strip-all").arg(Scene::binary()).arg("prof");
+    scene.run(strip).ok("objcopy");
+    let package = |to: &str, zone: &str| {
+        let mut c = script("deb");
+        c.arg("--prof").arg(scene.path("prof"));
+        c.env("PROF_RELEASE_DIR", scene.path(to)).env("PROF_RELEASE_LEVEL", "1").env("TZ", zone);
+        scene.run(c).ok("tests/deb").stdout.trim().to_owned()
+    };
+    let (one, two) = (package("one", "UTC"), package("two", "Asia/Kolkata"));
+    let read = |path: &str| std::fs::read(path).expect("a package");
+    assert!(read(&one) == read(&two), "{one} and {two} differ");
+    let mut extract = Command::new("dpkg-deb");
+    extract.args(["-x", &one, "root"]);
+    scene.run(extract).ok("dpkg-deb");
+    for file in [
+        "bin/prof",
+        "share/bash-completion/completions/prof",
+        "share/zsh/vendor-completions/_prof",
+        "share/fish/vendor_completions.d/prof.fish",
+        "share/man/man1/prof.1.gz",
+        "share/man/man1/prof-attach.1.gz",
+        "share/man/man1/prof-doctor.1.gz",
+        "share/doc/prof/copyright",
+        "share/doc/prof/CHANGELOG.md.gz",
+        "share/doc/prof/THIRD-PARTY.gz",
+        "share/doc/prof/sbom.cdx.json.gz",
+    ] {
+        let path = scene.path("root/usr").join(file);
+        assert!(path.metadata().is_ok_and(|m| m.len() > 100), "{file}");
+    }
+    let out = scene.run({
+        let mut c = Command::new("root/usr/bin/prof");
+        c.arg("--version");
+        c
+    });
+    assert!(out.stdout.contains(env!("CARGO_PKG_VERSION")), "{out:?}");
+    let mut field = Command::new("dpkg-deb");
+    field.args(["-f", &one, "Package", "Version", "Depends"]);
+    let fields = scene.run(field).ok("dpkg-deb").stdout;
+    // A static binary needs nothing.
+    assert_eq!(fields, format!("Package: prof\nVersion: {}\n", env!("CARGO_PKG_VERSION")));
+}
