@@ -158,7 +158,7 @@ fn left_behind(pid: i32, e: anyhow::Error) -> anyhow::Error {
 /// Converts the options of the command line for the injector.
 pub fn options(record: &RecordArgs, choice: &Choice, path: &Path) -> Options {
     Options {
-        ring_size: record.ring_size as usize,
+        ring_size: usize::try_from(record.ring_size).unwrap_or(usize::MAX),
         path: path.to_owned(),
         wait: if record.on_full == OnFull::Wait { WAIT } else { Duration::ZERO },
         on: choice.on,

@@ -3,11 +3,12 @@
 mod common;
 
 use common::build::program;
-use common::{Output, Scene, Target, until, writers};
+use common::{Output, Scene, Target, skip, until, writers};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 /// Kills the collector of a recording.
 fn kill_collector(scene: &Scene, target: &Target, recording: &std::path::Path) {
@@ -40,6 +41,85 @@ fn a_process_that_has_ended_is_called_so() {
         assert_eq!(out.code, 3, "{command}: {out:?}");
         says(&out, &[&pid, "toggle", "has ended", "exit code"]);
     }
+}
+
+/// A filter on a time that the recording does not have would find nothing, and any limit would hold.
+#[test]
+fn times_after_the_end_of_a_recording_are_wrong() {
+    let scene = Scene::new("after-the-end");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let recording = scene.attach(&target);
+    target.ask("alloc 100");
+    scene.detach(&target);
+    let file = recording.to_str().expect("a path");
+    for (command, option) in [
+        (&["report"][..], "--from"),
+        (&["report"], "--at"),
+        (&["report"], "--base"),
+        (&["report"], "--alive-at"),
+        (&["leaks"], "--from"),
+        (&["check", "--max-leaked", "1"], "--from"),
+        (&["export", "folded"], "--at"),
+        (&["export", "csv"], "--from"),
+        (&["fragmentation"], "--at"),
+    ] {
+        let out = scene.prof(&[command, &[option, "2h"], &[file]].concat());
+        assert_eq!(out.code, 2, "{command:?} {option}: {out:?}");
+        says(&out, &[option, "2h 00m is after the end of the recording, which is at "]);
+    }
+    let out = scene.prof(&["report", "--from", "90%", "--to", "10%", file]);
+    assert_eq!(out.code, 2, "{out:?}");
+    says(&out, &["--from is later than --to"]);
+    let r = scene.prof(&["report", "--to", "2h", "--at", "100%", file]).ok("all of it");
+    assert!(r.stdout.contains("100 allocations"), "{r:?}");
+    target.quit();
+}
+
+#[test]
+fn a_ring_of_another_size_than_asked_for_is_said() {
+    let scene = Scene::new("ring-size");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    let out = scene.prof(&["attach", &pid, "--ring-size", "1KiB", "-o", "small.prof"]).ok("attach");
+    says(&out, &["the ring has 1.0 MiB, not 1024 bytes"]);
+    target.ask("alloc 100");
+    scene.detach(&target);
+    assert_eq!(scene.finished(&scene.path("small.prof")).total("allocations"), 100);
+    target.quit();
+}
+
+#[test]
+fn a_missing_proc_is_said_by_each_command_that_needs_it() {
+    let scene = Scene::new("no-proc");
+    let without_proc = |args: &[&str]| {
+        let mut c = Command::new("unshare");
+        c.args(["--mount", "sh", "-c", "mount -t tmpfs none /proc && exec \"$@\"", "sh"]);
+        c.arg(Scene::binary()).args(args);
+        scene.run(c)
+    };
+    if without_proc(&["--version"]).code != 0 {
+        return skip(
+            "a_missing_proc_is_said",
+            "unshare --mount is not permitted, or not installed",
+        );
+    }
+    let commands: [&[&str]; 8] = [
+        &["attach", "1"],
+        &["detach", "1"],
+        &["pause", "1"],
+        &["resume", "1"],
+        &["status"],
+        &["status", "1"],
+        &["run", "--", "true"],
+        &["demo"],
+    ];
+    for command in commands {
+        let out = without_proc(command);
+        assert_eq!(out.code, 3, "{command:?}: {out:?}");
+        says(&out, &["/proc is not mounted", "mount -t proc proc /proc"]);
+    }
+    let out = without_proc(&["doctor"]);
+    assert!(out.code == 1 && out.stdout.contains("/proc is not mounted"), "{out:?}");
 }
 
 #[test]

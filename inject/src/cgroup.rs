@@ -10,7 +10,8 @@ use crate::proc;
 use crate::recorded::Recorded;
 use crate::{Refusal, Result};
 use prof_trace::process::folder;
-use prof_trace::shared::{Control, Geometry, STATE_SIZE};
+use prof_trace::shared::{Control, Geometry, MAX_SEGMENTS, SEGMENT_SIZE, STATE_SIZE};
+use std::cmp::Ordering;
 use std::fs::{self, File};
 use std::mem::offset_of;
 use std::ops::Range;
@@ -30,6 +31,8 @@ const COLLECTOR: u64 = 32 << 20;
 const MOST_PRIVATE: u64 = 4 << 20;
 /// The smallest ring, in bytes of events.
 const SMALLEST: usize = 1 << 20;
+/// The largest.
+const LARGEST: usize = MAX_SEGMENTS * SEGMENT_SIZE;
 
 /// A cgroup that the target is in, or one above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -192,26 +195,29 @@ fn fit_in(
 ) -> Result<Geometry> {
     // Room for more threads than there are now; what is not used takes no memory.
     let geometry = |size| Geometry::for_ring(size).with_threads(4 * threads).with_tables(tables.1);
-    let mut size = wanted;
-    let mut smaller = None;
+    let mut size = wanted.clamp(SMALLEST, LARGEST);
+    let mut other = match size.cmp(&wanted) {
+        Ordering::Equal => None,
+        Ordering::Greater => {
+            Some("no smaller one would hold what threads write at once".to_owned())
+        }
+        Ordering::Less => Some("it can't be larger".to_owned()),
+    };
     loop {
         let need = Need::of(geometry(size), threads, tables.0);
         let short = all.iter().find(|l| need.at(l) > l.left());
         match short {
             None => {
-                if let Some(why) = smaller {
-                    notes.push(format!(
-                        "the ring has {}, not {}: {why}",
-                        mib(size as u64),
-                        mib(wanted as u64)
-                    ));
+                if let Some(why) = other {
+                    let (has, asked) = (mib(size as u64), asked_for(wanted as u64));
+                    notes.push(format!("the ring has {has}, not {asked}: {why}"));
                 }
                 notes.push(describe(need, all));
                 return Ok(geometry(size));
             }
             Some(l) if l.shared && size > SMALLEST => {
                 size = (size / 2).max(SMALLEST);
-                smaller = Some(little(l));
+                other = Some(little(l));
             }
             Some(l) => {
                 return Err(Refusal::Memory {
@@ -256,6 +262,11 @@ fn describe(need: Need, all: &[Level]) -> String {
         mib(need.at(own)),
         own.group
     )
+}
+
+/// A size as it was asked for, which may be less than mebibytes show.
+fn asked_for(n: u64) -> String {
+    if n < 1 << 20 { format!("{n} bytes") } else { mib(n) }
 }
 
 fn mib(n: u64) -> String {

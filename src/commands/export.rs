@@ -1,7 +1,7 @@
 //! `prof export`: writes a recording in the formats of other tools.
 
 use super::input::{InputArgs, Locate};
-use super::report::given;
+use super::report::{given, moment};
 use crate::failure::usage;
 use crate::term::say;
 use anyhow::{Context, Result};
@@ -147,7 +147,7 @@ pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let index = args.input.open(locate)?;
     let query = args.input.query(&index)?;
     let analysis = index.analysis();
-    let at = args.at.map(|t| analysis.ticks_at(t.ns(analysis.duration_ns())));
+    let at = args.at.map(|t| moment(analysis, "--at", t)).transpose()?;
     let filter = given(&args.input.filter.0);
     if args.is_sum() && of(args.cost, &query.analysis(at)?) == 0 {
         say(args.cost.nothing());

@@ -1,7 +1,7 @@
 //! `prof fragmentation`: finds stacks that keep sparsely used pages, and breaks down resident memory.
 
 use super::input::{InputArgs, Locate};
-use super::report::{Format, given, print};
+use super::report::{Format, given, moment, print};
 use crate::failure::usage;
 use crate::term;
 use anyhow::Result;
@@ -57,7 +57,7 @@ pub fn run(args: &FragmentationArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let options = FragmentationOptions {
         top: args.top,
         sparse: args.sparse,
-        at: args.at.map(|t| analysis.ticks_at(t.ns(analysis.duration_ns()))),
+        at: args.at.map(|t| moment(analysis, "--at", t)).transpose()?,
         filter: given(&args.input.filter.0),
     };
     let found = Fragmentation::new(&index, &query, &options).map_err(|e| match e {

@@ -21,9 +21,10 @@ mod run;
 mod status;
 
 use crate::cli::Command;
+use crate::failure::refused;
 use crate::recorder;
 use anyhow::Result;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Runs a command.
@@ -31,6 +32,9 @@ use std::process::ExitCode;
 /// # Errors
 /// The error to report in one line; see [`crate::failure`].
 pub fn dispatch(command: &Command) -> Result<ExitCode> {
+    if needs_processes(command) && !Path::new("/proc/self/stat").exists() {
+        return Err(refused(NO_PROC));
+    }
     match command {
         Command::Attach(a) => attach::run(a),
         Command::Detach(a) => detach::run(a),
@@ -56,6 +60,16 @@ pub fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Collect(a) => recorder::run(a),
         Command::DemoTarget => demo::target(),
     }
+}
+
+/// The error of commands on processes where `/proc` is missing.
+pub const NO_PROC: &str =
+    "/proc is not mounted, and prof reads processes there: mount it (`mount -t proc proc /proc`)";
+
+/// Returns whether a command works on live processes, and not on recordings or on prof itself.
+fn needs_processes(command: &Command) -> bool {
+    use Command::{Attach, Demo, Detach, Pause, Resume, Run, Status};
+    matches!(command, Attach(_) | Detach(_) | Pause(_) | Resume(_) | Status(_) | Run(_) | Demo(_))
 }
 
 /// Returns the path of the recording of a process that is being recorded.

@@ -6,13 +6,14 @@ use crate::failure::usage;
 use crate::term;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use prof_analyze::Index;
 use prof_analyze::diff::{Diff, DiffOptions};
-use prof_analyze::query::{Filter, Query, value};
+use prof_analyze::query::value::{self, Time};
+use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::{
     Ask, FilterData, GroupBy, Grouped, Histogram, Merged, Report, ReportOptions, SortKey, Stats,
     Style, Tree, ViewOptions,
 };
+use prof_analyze::{Analysis, Index};
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
@@ -312,8 +313,16 @@ impl ReportArgs {
 /// Converts a time of the command line to ticks of the recording.
 fn ticks(index: &Index, option: &str, text: &str) -> Result<u64> {
     let time = value::time(text).map_err(|e| usage(format!("{option}: {e}")))?;
-    let analysis = index.analysis();
-    Ok(analysis.ticks_at(time.ns(analysis.duration_ns())))
+    moment(index.analysis(), option, time)
+}
+
+/// Converts a moment to ticks of the recording.
+///
+/// # Errors
+/// If the moment is after the recording's end.
+pub fn moment(analysis: &Analysis, option: &str, time: Time) -> Result<u64> {
+    let ns = time.within(analysis.duration_ns(), option).map_err(usage)?;
+    Ok(analysis.ticks_at(ns))
 }
 
 /// Converts a filter to the form in reports.

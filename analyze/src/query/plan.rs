@@ -121,7 +121,7 @@ impl<'a> Query<'a> {
         if !q.headers.is_all() && !has_headers(index)? {
             return Err(QueryError::Missing(NO_HEADERS.into()));
         }
-        q.times(filter);
+        q.times(filter)?;
         q.parts(filter)?;
         q.lanes = threads(index, &filter.threads)?;
         for l in &filter.lifetimes {
@@ -152,18 +152,24 @@ impl<'a> Query<'a> {
         Ok(q)
     }
 
-    fn times(&mut self, filter: &Filter) {
+    fn times(&mut self, filter: &Filter) -> Result<(), QueryError> {
         let analysis = self.index.analysis();
         let (clock, runtime) = (&analysis.meta().clock, analysis.duration_ns());
         let ns = |t: &Time| t.ns(runtime);
+        let within = |t: &Time, option| t.within(runtime, option).map_err(QueryError::Missing);
         for t in &filter.from {
-            self.ranges.push((Column::Begin, tick_from(clock, ns(t)), u64::MAX));
+            let from = within(t, "--from")?;
+            if filter.to.iter().any(|to| ns(to) < from) {
+                let text = "--from is later than --to: no block can be allocated in between";
+                return Err(QueryError::Missing(text.into()));
+            }
+            self.ranges.push((Column::Begin, tick_from(clock, from), u64::MAX));
         }
         for t in &filter.to {
             self.ranges.push((Column::Begin, 0, tick_to(clock, ns(t))));
         }
         for t in &filter.alive_at {
-            let at = tick_to(clock, ns(t));
+            let at = tick_to(clock, within(t, "--alive-at")?);
             self.ranges.push((Column::Begin, 0, at));
             self.ranges.push((Column::End, at.saturating_add(1), u64::MAX));
         }
@@ -174,6 +180,7 @@ impl<'a> Query<'a> {
                 None => self.ranges.push((Column::Begin, u64::MAX, 0)),
             }
         }
+        Ok(())
     }
 
     fn parts(&mut self, filter: &Filter) -> Result<(), QueryError> {

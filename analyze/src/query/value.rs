@@ -1,5 +1,7 @@
 //! Parses times, sizes and counts of filters.
 
+use crate::report::units::duration as duration_text;
+
 /// A moment or a duration, absolute or as a part of the runtime.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Time {
@@ -16,6 +18,23 @@ impl Time {
             Time::Ns(ns) => ns,
             Time::Part(p) => (runtime as f64 * p).round() as u64,
         }
+    }
+
+    /// Returns the moment in nanoseconds. A moment after the end of the runtime is refused: no block could match,
+    /// so each limit would hold. A moment that is later by a rounding is the end.
+    ///
+    /// # Errors
+    /// A message that names the option and the end of the recording.
+    pub fn within(self, runtime: u64, option: &str) -> Result<u64, String> {
+        let ns = self.ns(runtime);
+        // Reports round: their own times are taken as well.
+        if ns - ns.min(runtime) > runtime / 16 {
+            let (at, end) = (duration_text(ns), duration_text(runtime));
+            return Err(format!(
+                "{option}: {at} is after the end of the recording, which is at {end}"
+            ));
+        }
+        Ok(ns.min(runtime))
     }
 }
 
