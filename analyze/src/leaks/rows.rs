@@ -10,7 +10,7 @@ use crate::query::Query;
 
 /// Number of stacks, those that hold the most, that are judged by size.
 const TAKEN_APART: usize = 256;
-/// Least part of its stack's bytes that a growing part must hold to be a row of its own.
+/// Least part of its stack's bytes that a part must hold to be a row of its own.
 const PART: f64 = 0.05;
 /// Part of the time: blocks older than this are judged separately where the stack does not grow.
 const OLD: f64 = 0.4;
@@ -144,7 +144,7 @@ fn take_apart(
     Some(Judged { group: row.group, verdict: grown, series, sizes, older: None, replaced })
 }
 
-/// Finds leaks behind a cache of the same stack and size: blocks older than those of the cache become.
+/// Finds leaks hidden by a cache of the same stack and size, among blocks older than a cache's blocks usually become.
 fn hidden(
     index: &Index,
     query: &Query<'_>,

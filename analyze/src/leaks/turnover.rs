@@ -16,7 +16,7 @@ const SAME: f64 = 0.15;
 const SAME_EACH: f64 = 0.35;
 /// A verdict stays as it is if at least this part of the growth is left.
 const MOSTLY: f64 = 0.6;
-/// Less than this part of the growth may be a coincidence.
+/// If no more than this part of the growth is left, that may be a coincidence.
 const LITTLE: f64 = 0.1;
 /// Least growth in bytes that has to show in the resident set.
 const SHOWS: f64 = 4.0 * (1 << 20) as f64;
@@ -24,9 +24,9 @@ const SHOWS: f64 = 4.0 * (1 << 20) as f64;
 /// Freed blocks from before the recording that are subtracted from the growth of one part of a stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Credit {
-    /// Freed blocks of the part's size class, by interval.
+    /// Freed blocks of the part's size class that it is credited with, by interval.
     sure: [f64; INTERVALS],
-    /// Freed blocks of unknown size, by interval.
+    /// Freed blocks of unknown size that it is credited with, by interval.
     maybe: [f64; INTERVALS],
 }
 

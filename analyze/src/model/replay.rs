@@ -375,8 +375,8 @@ impl<W: Watch> Replay<W> {
 }
 
 impl<W: Watch> Replay<W> {
-    /// Checks for a free of another thread's block. If this thread has freed an earlier block of that address, before
-    /// or after, the free is attributed to that block, and the function returns true.
+    /// Handles a free that seems to be of `b`, another thread's block. If it is really of a block that had the address
+    /// before `b`, the function counts it as such and returns true.
     #[inline(always)]
     fn is_of_another(&mut self, op: &Op, b: &Block) -> bool {
         if b.time > op.time {
@@ -403,7 +403,7 @@ impl<W: Watch> Replay<W> {
         before
     }
 
-    /// Ends the block that `op` begins at once, by a free whose time was too early.
+    /// Ends a block as soon as `op` has begun it, by a free whose time was too early.
     #[cold]
     fn end_at_once(&mut self, op: &Op, free: Op) {
         self.totals.unknown_frees -= 1;
