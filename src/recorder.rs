@@ -134,7 +134,6 @@ impl Started {
         Displaced::decode(&said)
     }
 
-    /// Kills it.
     pub fn kill(&mut self) {
         let _ = self.process.kill();
     }

@@ -289,7 +289,6 @@ fn parquet_is_read_by_duckdb() {
     assert_eq!(out.stdout, format!("166 {allocated} 101 2 166.0\n50000\n"), "{out:#?}");
 }
 
-/// Returns the data in a page.
 fn page_data(scene: &Scene, name: &str) -> Value {
     let page = std::fs::read_to_string(scene.path(name)).expect("HTML");
     let data = page.split("id=\"data\">\n").nth(1).and_then(|p| p.split("</script>").next());

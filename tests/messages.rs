@@ -10,7 +10,6 @@ use std::fs::File;
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-/// Kills the collector of a recording.
 fn kill_collector(scene: &Scene, target: &Target, recording: &std::path::Path) {
     let pid = target.pid.to_string();
     let status = scene.prof(&["status", &pid, "--format", "json"]).ok("status").stdout;

@@ -367,7 +367,6 @@ fn cached(folder: &Path) -> SymbolOptions {
     SymbolOptions { cache: Some(cache), ..SymbolOptions::default() }
 }
 
-/// Returns the files of a folder.
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     let mut all: Vec<_> = entries.map(|e| e.path()).collect();

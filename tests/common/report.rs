@@ -46,7 +46,6 @@ impl Report {
         v.as_bool().unwrap_or_else(|| panic!("{pointer} is {v}"))
     }
 
-    /// Returns a number of the totals.
     #[track_caller]
     pub fn total(&self, name: &str) -> u64 {
         self.number(&format!("/totals/{name}"))

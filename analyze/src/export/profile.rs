@@ -27,7 +27,7 @@ pub struct Stack {
     pub locations: Vec<u32>,
     /// The stack was cut short: outer frames are missing.
     pub truncated: bool,
-    /// Its figures.
+    /// Counts and bytes of its blocks.
     pub figures: Figures,
 }
 

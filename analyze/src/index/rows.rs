@@ -43,7 +43,6 @@ pub enum Column {
     Header,
 }
 
-/// Number of columns.
 const COLUMNS: usize = 12;
 
 /// A row on its way to the columns; one cache line.
@@ -102,9 +101,7 @@ pub mod flags {
 
 /// The storage of an index.
 pub(super) enum Store {
-    /// A file.
     File(File),
-    /// Memory.
     Memory(Vec<u8>),
 }
 

@@ -43,7 +43,7 @@ pub struct Info {
     /// Describes the recording, its losses, parts and coverage.
     #[serde(flatten)]
     pub head: Head,
-    /// The file.
+    /// Facts about the file itself.
     pub file: FileData,
     /// The kinds of chunks, those with the most bytes first.
     pub chunks: Vec<ChunkData>,
@@ -132,7 +132,7 @@ pub struct LifetimeData {
     pub bytes: u64,
 }
 
-/// A thread.
+/// A thread of the target.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ThreadData {
     /// Number of the thread in the recording.
@@ -145,7 +145,7 @@ pub struct ThreadData {
     pub events: u64,
 }
 
-/// A module.
+/// A module of the target: the program or a library.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ModuleData {
     /// Number of the module in the recording.

@@ -11,7 +11,6 @@ use prof_trace::capture::Capture;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, Hasher};
 
-/// Number of size classes.
 pub(super) const CLASSES: usize = 256;
 
 /// Returns the class of a size: steps of 16 bytes up to 128, then four for each doubling, as in allocators.

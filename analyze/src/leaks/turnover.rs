@@ -182,7 +182,6 @@ fn turnover() -> Verdict {
     Verdict { class: Class::Turnover, confidence: Confidence::Medium, weakest: 0.0, mean: 0.0 }
 }
 
-/// Returns the series less its credit.
 fn less(s: &Series, credit: &Credit) -> Series {
     let last = MOMENTS - 1;
     let each = s.held[last] as f64 / s.counts[last].max(1) as f64;

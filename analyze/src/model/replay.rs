@@ -81,7 +81,7 @@ pub struct Totals {
 pub struct Group {
     /// Stack node, see [`Meta::stack`](crate::load::Meta::stack); 0: no stack is known.
     pub node: u32,
-    /// The figures.
+    /// Counts and bytes of its blocks.
     pub figures: Figures,
     /// Ticks when its oldest live block was allocated.
     pub oldest: Option<u64>,

@@ -41,7 +41,7 @@ impl Default for ReportOptions {
     }
 }
 
-/// A report.
+/// The stacks that hold the memory, with the figures of the whole recording.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// Version of this format: 1.

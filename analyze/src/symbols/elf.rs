@@ -147,7 +147,6 @@ impl Image {
         self.root.as_deref()
     }
 
-    /// Returns its path.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }

@@ -16,7 +16,6 @@ pub const PIECE: u64 = prof_trace::records::PIECE;
 /// A mapping that allocators may have taken memory from.
 #[derive(Clone, Debug)]
 pub struct Candidate {
-    /// The mapping.
     pub map: Mapping,
     /// It is the heap that `brk` grows.
     pub brk: bool,
