@@ -1,4 +1,4 @@
-//! Targets that the kernel makes the parent of prof's collector.
+//! Tests targets that become the parent of prof's collector.
 
 mod common;
 

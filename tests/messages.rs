@@ -42,7 +42,7 @@ fn a_process_that_has_ended_is_called_so() {
     }
 }
 
-/// A filter on a time that the recording does not have would find nothing, and any limit would hold.
+/// A filter for a time after the recording's end would match no block, so any limit would hold.
 #[test]
 fn times_after_the_end_of_a_recording_are_wrong() {
     let scene = Scene::new("after-the-end");

@@ -1,5 +1,5 @@
-//! What a release is made of: the list of all crates (SBOM), and the files of the Debian package. The complete
-//! check, with two builds and minimal roots to install in, is `tests/release --check`.
+//! Tests the parts of a release: the list of all crates (SBOM), and the files of the Debian package. The complete
+//! check, which builds twice and installs in minimal roots, is `tests/release --check`.
 
 mod common;
 
@@ -9,14 +9,14 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 
-/// A script of `tests`, in the sources.
+/// Returns the command of a script of `tests`, with a fixed build time.
 fn script(name: &str) -> Command {
     let mut c = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name));
     c.env("SOURCE_DATE_EPOCH", "1700000000");
     c
 }
 
-/// Names and versions of the packages of a lock file, with the checksums that it has.
+/// Returns name, version and, if it has one, checksum of each package of a lock file.
 fn locked(file: &str) -> BTreeSet<(String, String, Option<String>)> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(file);
     let text = std::fs::read_to_string(path).expect("a lock file");
@@ -62,7 +62,7 @@ fn the_sbom_has_each_locked_crate_with_licence_and_checksum() {
         assert!(!licence.is_empty() && !licence.contains('/'), "{found:#}");
         assert_eq!(found["hashes"][0]["content"].as_str(), checksum.as_deref(), "{found:#}");
     }
-    // Beside the crates: Rust's standard library and libc.
+    // The list also has Rust's standard library and libc.
     assert_eq!(components.len(), all.len() + 2);
     let scope = |name: &str| {
         components.iter().find(|c| c["name"] == name).expect("listed")["scope"].clone()
@@ -131,6 +131,6 @@ fn the_debian_package_has_its_files_and_is_the_same_twice() {
     let mut field = Command::new("dpkg-deb");
     field.args(["-f", &one, "Package", "Version", "Depends"]);
     let fields = scene.run(field).ok("dpkg-deb").stdout;
-    // A static binary needs nothing.
+    // A static binary depends on no package.
     assert_eq!(fields, format!("Package: prof\nVersion: {}\n", env!("CARGO_PKG_VERSION")));
 }

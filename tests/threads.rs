@@ -67,7 +67,7 @@ fn reused_addresses_keep_their_order_across_threads() {
     }
 }
 
-/// Returns how long the collector that writes a recording has been ready to run without running.
+/// Returns how long the collector that writes a recording has waited for a processor.
 fn collector_waited(recording: &Path) -> Duration {
     let waited = |pid: &i32| {
         let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
@@ -76,9 +76,9 @@ fn collector_waited(recording: &Path) -> Duration {
     common::writers(recording).iter().filter_map(waited).sum()
 }
 
-/// Records threads that end as soon as they have had two blocks; returns the recording and their number. Each leaves
-/// a segment behind with nearly nothing in it, and there are more threads than segments. Returns `None` if something
-/// was lost as there was no processor for the collector.
+/// Records threads that each allocate two blocks and end; returns the recording and the number of threads. Each
+/// thread leaves a nearly empty segment behind, and there are more threads than segments. Returns `None` if events
+/// were lost because the collector had to wait for a processor.
 fn short_threads(number: u32) -> Option<(Scene, std::path::PathBuf, u64)> {
     let scene = Scene::new("brief");
     let mut target = Target::start(&program("brief.c"), &[]);
@@ -107,7 +107,7 @@ fn threads_that_end_at_once_lose_nothing() {
 
     let only = ["export", "csv", recording.to_str().unwrap(), "--function", "^brief_block$"];
     let csv = scene.prof(&only).ok("prof export").stdout;
-    // The size, and the ids of the threads that allocated and freed it.
+    // Returns the size of the block, and the IDs of the threads that allocated and freed it.
     let row = |line: &str| {
         let f: Vec<_> = line.split(',').collect();
         let number = |i: usize| f[i].parse::<u64>().unwrap_or_else(|e| panic!("{e}: {line}"));

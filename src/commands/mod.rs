@@ -62,7 +62,7 @@ pub fn dispatch(command: &Command) -> Result<ExitCode> {
     }
 }
 
-/// The error of commands on processes where `/proc` is missing.
+/// The error of commands that work on processes, if `/proc` is not mounted.
 pub const NO_PROC: &str =
     "/proc is not mounted, and prof reads processes there: mount it (`mount -t proc proc /proc`)";
 

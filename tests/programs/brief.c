@@ -1,6 +1,6 @@
-/* Threads that end as soon as they have allocated a little, thousands a second. "go N M": up to N threads in
- * all, in at most two seconds, by three that make eight at a time; each has M blocks, whose size tells its id,
- * and gives them back. */
+/* Makes thousands of threads a second, which allocate little and end. "go N M": for at most two seconds, three
+ * threads make up to N threads in all, each eight at a time. Each of the N allocates M blocks of a size that
+ * encodes its thread ID, and frees them. */
 #include "common.h"
 #include <pthread.h>
 #include <stdatomic.h>

@@ -1,4 +1,4 @@
-/* Replaces itself by itself COUNT times, after a pause each time, every second time by another thread than the
+/* Calls exec on itself COUNT times, after a pause each time; every second call is made by a thread other than the
  * first: "execs COUNT MICROSECONDS". */
 #include "common.h"
 #include <pthread.h>

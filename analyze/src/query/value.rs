@@ -20,14 +20,15 @@ impl Time {
         }
     }
 
-    /// Returns the moment in nanoseconds. A moment after the end of the runtime is refused: no block could match,
-    /// so each limit would hold. A moment that is later by a rounding is the end.
+    /// Returns the moment in nanoseconds. It must not be after the end of the runtime: no block could match such a
+    /// filter,
+    /// and any limit would hold. A moment that is a little later, because of rounding, is taken as the end.
     ///
     /// # Errors
     /// A message that names the option and the end of the recording.
     pub fn within(self, runtime: u64, option: &str) -> Result<u64, String> {
         let ns = self.ns(runtime);
-        // Reports round: their own times are taken as well.
+        // Accept the times that reports show, which are rounded.
         if ns - ns.min(runtime) > runtime / 16 {
             let (at, end) = (duration_text(ns), duration_text(runtime));
             return Err(format!(

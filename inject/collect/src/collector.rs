@@ -245,7 +245,7 @@ impl Collector {
                 return self.stop();
             }
             if self.pace.is_time_to_bury() {
-                // What they leave is given back at once.
+                // The next pass returns the segments of ended threads to the ring: it should not wait.
                 busy |= self.bury();
             }
             let memory = match self.pace.is_second() {

@@ -106,7 +106,7 @@ impl Drain {
                     t.gap = (self.pass, t.next);
                     break;
                 }
-                // Before the look at how much there is.
+                // Check this before the committed length is read, which then includes the thread's last events.
                 let left = ring::is_left(shared, v);
                 let done = self.segment(shared, v, left, tree, out, epochs);
                 t.next = t.next.max(v.seq.saturating_add(done.into()));

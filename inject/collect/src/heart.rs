@@ -16,7 +16,7 @@ pub struct Heart {
 }
 
 impl Heart {
-    /// Starts to update it.
+    /// Starts a thread that updates the heartbeat until the value is dropped.
     pub fn start(shared: Shared, clock: Clock) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
@@ -30,7 +30,7 @@ impl Heart {
         Self { shared, stop, thread }
     }
 
-    /// Updates it to this time.
+    /// Sets the heartbeat to the time `ticks`.
     pub fn beat(&self, ticks: u64) {
         set(&self.shared.control().heartbeat, ticks);
     }

@@ -1,96 +1,97 @@
-//! When the collector looks again: at the ring, for threads that have ended, and at all else.
+//! Decides when the collector looks again: at the ring, for ended threads, and at everything else.
 
 use prof_trace::shared::SEGMENT_SIZE;
 use std::time::{Duration, Instant};
 
-/// Once a second: the target's size, counters, names, who is alive.
+/// Shortest interval of the slow tasks: the target's size, counters, names of threads, and which threads live.
 const SECOND: Duration = Duration::from_secs(1);
-/// The shortest and the longest sleep between two passes.
+/// Shortest and longest sleep between two passes.
 const SLEEP: (Duration, Duration) = (Duration::from_micros(500), Duration::from_millis(50));
-/// New bytes per pass that sleeping aims at.
+/// Number of new bytes per pass that the sleep is adapted to.
 const PER_PASS: u64 = 512 << 10;
-/// The part of the ring's segments, likewise: threads that end leave nearly empty ones.
+/// A pass that ends one of this many parts of the ring's segments shortens the sleep as well: the segments of short
+/// threads are nearly empty.
 const PART: u64 = 16;
-/// The shortest time between two looks for ended threads, and the longest where there is need.
+/// Shortest interval between two looks for ended threads, and the one to which looks that find none lengthen it.
 const SHORT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(50));
-/// New threads after which it is time to look for ended ones.
+/// Number of new threads after which the collector looks for ended ones.
 const MANY_THREADS: usize = 256;
-/// What is done now and then takes at most one part in so many of the time.
+/// The slow tasks, and the looks for ended threads, each take at most one of about this many parts of the time.
 const SPARE: u32 = 8;
 
-/// What a pass has brought.
+/// The result of a pass.
 #[derive(Clone, Copy, Debug)]
 pub struct Brought {
-    /// Bytes of events.
+    /// Number of bytes of events.
     pub bytes: u64,
-    /// Segments that were read to their end.
+    /// Number of segments that were read to their end.
     pub ended: u64,
-    /// Segments that the ring was asked to have, and how many of them are free or will be at once.
+    /// Number of segments that the ring was asked to have, and how many of these are free or will be soon.
     pub segments: (usize, usize),
-    /// Segments that can still be taken.
+    /// Number of segments that threads can still take.
     pub room: usize,
-    /// Threads that were seen for the first time.
+    /// Number of threads that were seen for the first time.
     pub born: usize,
 }
 
-/// When the collector looks again.
+/// The times and the load that decide when the collector looks again.
 #[derive(Debug)]
 pub struct Pace {
     sleep: Duration,
-    /// When what is done once a second was done, and how long it took.
+    /// When the last slow tasks ended, and how long they took.
     second: (Instant, Duration),
-    /// The same for the last look for threads that have ended, but less if it was worth it.
+    /// When the last look for ended threads ended, and how long it took; less if it found many.
     buried: (Instant, Duration),
-    /// How long to wait from there to the next, at least.
+    /// Shortest time from that look to the next.
     gap: Duration,
-    /// Segments or slots run out.
+    /// Free segments or slots may run out soon.
     short: bool,
-    /// New threads since.
+    /// Number of new threads since that look.
     born: usize,
 }
 
 impl Pace {
-    /// Makes one that begins now.
+    /// Creates a pace whose intervals begin now.
     pub fn new() -> Self {
         let now = (Instant::now(), Duration::ZERO);
         Self { sleep: SLEEP.0, second: now, buried: now, gap: SHORT.0, short: false, born: 0 }
     }
 
-    /// Returns how long to sleep now.
+    /// Returns how long to sleep before the next pass.
     pub fn sleep(&self) -> Duration {
         self.sleep
     }
 
-    /// Returns whether it is time for what is done once a second.
+    /// Returns whether the slow tasks are due.
     pub fn is_second(&self) -> bool {
         self.second.0.elapsed() >= SECOND.max(self.second.1 * SPARE)
     }
 
-    /// Notes that what is done once a second is done, and when it was begun.
+    /// Notes that the slow tasks have just been done, and when they began.
     pub fn note_second(&mut self, began: Instant) {
         self.second = (Instant::now(), began.elapsed());
     }
 
-    /// Returns whether it is time to look for ended threads, since segments or slots run out, which theirs may help
-    /// with. For tens of thousands of threads it takes long to find out which are alive.
+    /// Returns whether to look for ended threads. It is only worth the time when segments or slots may run out, which
+    /// ended threads could free: with tens of thousands of threads, the look takes long.
     pub fn is_time_to_bury(&self) -> bool {
         self.short && self.buried.0.elapsed() >= self.gap.max(self.buried.1 * SPARE)
     }
 
-    /// Notes that this look is done, when it was begun, and how many of all threads it has found ended.
+    /// Notes that a look for ended threads has just been done, when it began, and how many of `all` threads had ended.
     pub fn note_buried(&mut self, began: Instant, found: usize, all: usize) {
         let took = began.elapsed();
-        // Who finds many is not too often there, however long it takes.
+        // A look that finds many is worth its time, so it counts as shorter than it was.
         let worth_it = found * 4 > all;
         self.buried = (Instant::now(), if worth_it { took / SPARE } else { took });
-        // Threads that stay and hold all there is are not asked again and again.
+        // If no thread has ended, living ones hold the segments: look less and less often.
         self.gap = if found > 0 { SHORT.0 } else { (self.gap * 2).min(SHORT.1) };
         self.born = 0;
         self.short = false;
     }
 
-    /// Adapts the sleep to what the last one has brought, and to the room that is left. Returns whether there is no
-    /// time to sleep.
+    /// Adapts the sleep to what the last pass has read, and to the room that is left. Returns true if the next pass
+    /// should follow without a sleep.
     pub fn adapt(&mut self, b: Brought) -> bool {
         let (first, free) = b.segments;
         self.born += b.born;
@@ -141,7 +142,7 @@ mod tests {
         assert!(p.is_time_to_bury());
         p.note_buried(began, 200, 257);
         assert!(!p.is_time_to_bury() && p.gap == SHORT.0);
-        // Threads that stay, and hold all there is.
+        // Living threads hold all segments.
         for _ in 0..5 {
             p.adapt(Brought { segments: (4096, 0), ..NOTHING });
             assert!(p.short);

@@ -26,7 +26,7 @@ pub struct Known {
     tid: u32,
     name: String,
     written: bool,
-    /// It has ended, and all of it was read.
+    /// The thread has ended, and all its events were read.
     left: bool,
 }
 
@@ -39,7 +39,7 @@ pub struct Threads {
     left: Vec<u32>,
     nested: bool,
     outer: HashMap<u32, u32>,
-    /// It may have been read before a thread began that is looked for.
+    /// A thread may have started since `outer` was read.
     outer_is_old: bool,
     rename_at: u32,
     born: usize,
@@ -79,7 +79,7 @@ impl Threads {
         let Some(k) = self.known.get_mut(&serial) else { return };
         k.left = true;
         self.left.push(serial);
-        // Nobody need look for what it leaves.
+        // The look for ended threads need not find this one.
         if !k.written {
             self.born = self.born.saturating_sub(1);
         }
@@ -108,7 +108,7 @@ impl Threads {
 
     fn write_name(&mut self, serial: u32, out: &mut Output) {
         let Some((tid, left)) = self.known.get(&serial).map(|k| (k.tid, k.left)) else { return };
-        // Its id may be another thread's by now.
+        // If the thread has ended, another thread may have its ID now.
         let name = if left { String::new() } else { self.name_of(tid) };
         let Some(k) = self.known.get_mut(&serial) else { return };
         if k.written && (name.is_empty() || name == k.name) {
@@ -132,7 +132,7 @@ impl Threads {
         if !self.nested {
             return Some(tid);
         }
-        // Once for all that are new: those that have ended are not found.
+        // Read all IDs once per pass over the names, and not again for each thread that has ended.
         if !self.outer.contains_key(&tid) && std::mem::take(&mut self.outer_is_old) {
             self.read_outer();
         }
@@ -207,9 +207,9 @@ impl Threads {
     }
 }
 
-/// Returns whether a process has a thread with this id. Much faster than a look into `/proc`.
+/// Returns whether a process has a thread with this ID. This is much faster than a look into `/proc`.
 fn has_thread(pid: u32, tid: u32) -> bool {
-    // SAFETY: no signal is sent, and nothing is pointed to.
+    // SAFETY: the call takes no pointers, and signal 0 only checks whether the thread exists.
     let r = unsafe { libc::syscall(libc::SYS_tgkill, pid, tid, 0) };
     r == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
@@ -236,7 +236,7 @@ mod tests {
     use prof_trace::shared::clock::COUNTER;
     use std::sync::atomic::Ordering::Release;
 
-    /// A thread's segment, and what it writes there.
+    /// Writes the events of one thread into its segment.
     struct Writer {
         index: usize,
         codec: Codec,
@@ -253,7 +253,7 @@ mod tests {
 
         fn put(&mut self, shared: &Shared, time: u64) {
             let data = shared.data(self.index).expect("data");
-            // SAFETY: inside of the segment, which nobody else has.
+            // SAFETY: the segment has room for the few events of this test, and only this writer has taken it.
             self.at += unsafe { self.codec.put_alloc(data.add(self.at), time, 0x1000, 8, 0) };
             ring::commit(shared.head(self.index).expect("a head"), self.at);
         }
@@ -281,7 +281,7 @@ mod tests {
         assert_eq!(pass(&mut drain, &mut threads), (2, 2, all - 2), "both may go on");
         assert_eq!(threads.born(), 2);
         first.put(&shared, 12);
-        // The next one in its slot ends as well, before anybody looks.
+        // The next owners of its slot end as well, before the collector looks.
         for serial in 3..50 {
             Writer::open(&shared, 3, serial).put(&shared, u64::from(serial) * 10);
         }
@@ -313,12 +313,12 @@ mod tests {
     fn a_thread_is_there_until_it_has_ended() {
         let pid = std::process::id();
         let (told, tid) = std::sync::mpsc::channel();
-        // SAFETY: no arguments.
+        // SAFETY: the call takes no arguments.
         let own = || unsafe { libc::syscall(libc::SYS_gettid) } as u32;
         let thread = std::thread::spawn(move || told.send(own()).expect("a reader"));
         let ended = tid.recv().expect("its id");
         thread.join().expect("thread");
-        // The kernel takes it out after those that wait for it have been told.
+        // The kernel wakes the joining thread before it removes the ended one.
         while has_thread(pid, ended) {
             std::thread::yield_now();
         }
