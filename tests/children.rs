@@ -6,12 +6,12 @@ mod common;
 use common::build::program;
 use common::{Scene, Target};
 use std::os::unix::fs::FileExt;
+use std::process::Command;
 
-#[test]
-fn children_that_a_handler_forks_out_of_the_hook_live() {
-    let scene = Scene::new("handler-fork");
-    let mut target = Target::start(&program("handler_fork.c"), &[]);
-    for (i, how) in ["fork", "alt", "raw"].into_iter().enumerate() {
+/// Has handlers of a program fork while its threads allocate; all children must live.
+fn forked_by_handlers(name: &str, mut target: Target) {
+    let scene = Scene::new(name);
+    for (i, how) in ["fork", "alt", "raw", "own"].into_iter().enumerate() {
         let recording = scene.attach_with(&target, &["-o", &format!("{i}.prof")]);
         let answer = target.ask(&format!("go 40 {how}"));
         let numbers: Vec<u64> = answer.split_whitespace().filter_map(|w| w.parse().ok()).collect();
@@ -24,6 +24,24 @@ fn children_that_a_handler_forks_out_of_the_hook_live() {
         }
     }
     target.quit();
+}
+
+#[test]
+fn children_that_a_handler_forks_out_of_the_hook_live() {
+    forked_by_handlers("handler-fork", Target::start(&program("handler_fork.c"), &[]));
+}
+
+#[test]
+fn children_that_a_handler_forks_out_of_the_hook_live_under_a_filter() {
+    if !nix::unistd::geteuid().is_root() {
+        return common::skip("filters", "reading a filter takes CAP_SYS_ADMIN");
+    }
+    let mut command = Command::new(program("filters.c"));
+    // It kills for calls of the hook that it is not asked about.
+    command.arg("look").arg(program("handler_fork.c"));
+    let mut target = Target::spawn(command);
+    target.expect("ready");
+    forked_by_handlers("filter-fork", target);
 }
 
 /// Returns the anonymous mappings of a process that have no name.

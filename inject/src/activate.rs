@@ -121,7 +121,8 @@ impl Installed {
             } else if c.flags.load(Relaxed) & flags::SYSCALLS == 0
                 && sandbox::may_mask(&stopped.threads, c.hook_addr)
             {
-                c.flags.fetch_or(flags::MASKS, Relaxed);
+                let maps = sandbox::may_map(&stopped.threads, c.hook_addr);
+                c.flags.fetch_or(flags::MASKS | if maps { flags::MAPS } else { 0 }, Relaxed);
             }
             self.tell_apart(&mut stopped)?;
             let clear = self.clear_the_way(&mut stopped, &maps)?;

@@ -247,6 +247,30 @@ pub(crate) fn may_mask(threads: &[Tracee], hook: u64) -> bool {
         (nr::RT_SIGPROCMASK, [SET_MASK, at, at, syscall::SIGSET_LEN as u64, 0, 0]),
         (nr::SIGALTSTACK, [0, at, 0, 0, 0, 0]),
     ];
+    may_make(threads, at, &calls, true)
+}
+
+/// Returns whether they let the hook map and unmap memory of its own, as it does for a child that a signal handler
+/// forks. The user's word is about other calls.
+pub(crate) fn may_map(threads: &[Tracee], hook: u64) -> bool {
+    use crate::mapping::bits::{ANON, FIXED_NOREPLACE, NO_FD, NORESERVE, READ, WRITE};
+    let (at, len) = (hook + 1, 1 << 20);
+    let map = |at: u64, flags: u64| {
+        (nr::MMAP, [at, len, READ | WRITE, ANON | NORESERVE | flags, NO_FD, 0])
+    };
+    let calls = [
+        map(0, 0),
+        map(at, FIXED_NOREPLACE),
+        (nr::MADVISE, [at, len, libc::MADV_NOHUGEPAGE as u64, 0, 0, 0]),
+        (nr::MUNMAP, [at, len, 0, 0, 0, 0]),
+        (nr::GETPID, [0; 6]),
+    ];
+    may_make(threads, at, &calls, false)
+}
+
+/// Returns whether the filters of all these stopped threads let the hook make these calls from `at`; `word`: the
+/// user's word is enough.
+fn may_make(threads: &[Tracee], at: u64, calls: &[(u64, [u64; 6])], word: bool) -> bool {
     threads.len() <= MOST
         && threads.iter().all(|t| {
             if let Ok(filters) = Filters::of(t.tid) {
@@ -254,7 +278,7 @@ pub(crate) fn may_mask(threads: &[Tracee], hook: u64) -> bool {
             }
             let Ok(status) = Status::of_thread(t.pid, t.tid) else { return false };
             status.number("Seccomp") != Some(2)
-                || has_word(&status)
+                || (word && has_word(&status))
                 || (has_the_same(t.pid, &status) && trial().is_ok())
         })
 }
@@ -404,7 +428,11 @@ fn passes() -> bool {
         if fd < 0 || ring == libc::MAP_FAILED || code == libc::MAP_FAILED {
             return false;
         }
+        let own = libc::mmap(std::ptr::null_mut(), page, rw, anon | libc::MAP_NORESERVE, -1, 0);
+        // Kernels without huge pages do not know it.
+        libc::madvise(own, page, libc::MADV_NOHUGEPAGE);
         let calls = [
+            libc::munmap(own, page),
             libc::munmap(code, page),
             i32::from(libc::mmap(code, page, rx, anon | fixed, -1, 0) != code),
             libc::madvise(ring, page, libc::MADV_DONTFORK),

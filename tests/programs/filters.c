@@ -1,6 +1,6 @@
 /* Programs under a seccomp filter. KIND: "allow" allows everything; "default" answers calls that container runtimes
  * forbid by default with an error; "memfd", "mmap" and "return" kill for memfd_create, for mapping executable
- * memory, for rt_sigreturn, and "mask" for rt_sigprocmask. "filters KIND" installs the filter and allocates on
+ * memory, for rt_sigreturn, "mask" for rt_sigprocmask, and "look" for process_vm_readv. "filters KIND" installs the filter and allocates on
  * command; "filters KIND COMMAND ..." runs a command under it. */
 #include "common.h"
 #include <linux/filter.h>
@@ -40,6 +40,7 @@ static void filter(const char *kind) {
     }
     if (strcmp(kind, "memfd") == 0) one(SYS_memfd_create, SECCOMP_RET_KILL_PROCESS);
     if (strcmp(kind, "mask") == 0) one(SYS_rt_sigprocmask, SECCOMP_RET_KILL_PROCESS);
+    if (strcmp(kind, "look") == 0) one(SYS_process_vm_readv, SECCOMP_RET_KILL_PROCESS);
     if (strcmp(kind, "return") == 0) one(SYS_rt_sigreturn, SECCOMP_RET_KILL_PROCESS);
     if (strcmp(kind, "mmap") == 0) {
         unsigned at = offsetof(struct seccomp_data, args[2]);

@@ -1,6 +1,7 @@
 /* Handlers that fork while their thread allocates. "go FORKS HOW": threads allocate hard and a timer forks in
  * whichever is running; each child returns from the handler, ends the call that it has interrupted, allocates and
- * exits with 0. HOW: "fork", "alt" (on a signal stack), "raw" (by syscall). Blocks are small and of few sizes: they
+ * exits with 0. HOW: "fork", "alt" (on a signal stack), "raw" (by syscall), "own" (by an instruction of the program's
+ * own; the child allocates and exits in the handler). Blocks are small and of few sizes: they
  * come from the thread's own cache, so no child waits for a lock of the allocator that another thread of its parent
  * held. "done CHILDREN of which BAD bad". */
 #include "common.h"
@@ -12,7 +13,7 @@
 #include <time.h>
 
 enum { THREADS = 3, SECONDS = 20 };
-static volatile sig_atomic_t forks, active, is_child, raw;
+static volatile sig_atomic_t forks, active, is_child, raw, own;
 static volatile int stop;
 
 static double now(void) {
@@ -29,6 +30,21 @@ static pid_t raw_fork(void) {
 #endif
 }
 
+static pid_t own_fork(void) {
+#if defined __x86_64__
+    long r;
+    __asm__ volatile("syscall" : "=a"(r) : "0"(SYS_fork) : "rcx", "r11", "memory");
+    return (pid_t)r;
+#elif defined __aarch64__
+    register long number __asm__("x8") = SYS_clone, r __asm__("x0") = SIGCHLD, a __asm__("x1") = 0,
+                         b __asm__("x2") = 0, c __asm__("x3") = 0, d __asm__("x4") = 0;
+    __asm__ volatile("svc 0" : "+r"(r) : "r"(number), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+    return (pid_t)r;
+#else
+    return raw_fork();
+#endif
+}
+
 static void handler(int signal) {
     (void)signal;
     int saved = errno;
@@ -37,8 +53,16 @@ static void handler(int signal) {
         errno = saved;
         return;
     }
-    pid_t pid = raw ? raw_fork() : fork();
+    pid_t pid = own ? own_fork() : raw ? raw_fork() : fork();
     if (pid == 0) is_child = 1;
+    if (pid == 0 && own) {
+        for (int i = 0; i < 10; i++) {
+            void *p = malloc(40);
+            KEEP(p);
+            free(p);
+        }
+        _exit(0);
+    }
     if (pid > 0) forks++;
     if (pid < 0) __atomic_fetch_sub(&active, 1, __ATOMIC_SEQ_CST);
     errno = saved;
@@ -86,6 +110,7 @@ static void run(int most, const char *how) {
     struct sigaction a = {.sa_handler = handler, .sa_flags = SA_RESTART};
     if (!strcmp(how, "alt")) a.sa_flags |= SA_ONSTACK;
     raw = !strcmp(how, "raw");
+    own = !strcmp(how, "own");
     stop = 0;
     forks = 0;
     sigaction(SIGPROF, &a, NULL);

@@ -401,7 +401,7 @@ impl Collector {
         // The hook itself notices the usual ways to install a filter, while it is on.
         let flags = &self.shared.control().flags;
         // Nothing is known of filters beyond those that prof has examined.
-        let calls = flags::SYSCALLS | flags::MASKS;
+        let calls = flags::CALLS;
         let may = flags.load(Relaxed) & calls;
         let known = if may & flags::SYSCALLS != 0 { 0 } else { self.filters };
         if may != 0 && self.most_filters() > known {

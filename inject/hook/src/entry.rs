@@ -537,8 +537,7 @@ extern "C" fn before_sandbox(call: &mut Call) -> Go {
     let f = function(call);
     let what = call.args[0];
     if what == f.nothrow || (f.size_arg != 0 && what == u64::from(f.size_arg)) {
-        let both = flags::SYSCALLS | flags::MASKS;
-        header::shared().control().flags.fetch_and(!both, Relaxed);
+        header::shared().control().flags.fetch_and(!flags::CALLS, Relaxed);
     }
     // The arguments are those of `prctl`, or of `syscall` with prctl's number in front.
     let [number, option, value, ..] = call.args;

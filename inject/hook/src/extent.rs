@@ -3,7 +3,7 @@
 
 use crate::memory::WORD;
 use crate::state::{Extent, Thread};
-use crate::sys;
+use crate::{sys, thread};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use prof_arch::native::capture::thread_pointer;
 use prof_trace::shared::{STACKS, Shared};
@@ -89,7 +89,8 @@ fn readable(shared: &Shared, from: u64, pages: u64) -> bool {
 
 /// Returns the end of the calling thread's own stack, if `sp` lies on it and everything between can be read.
 pub fn end_of_own(shared: &Shared, sp: u64) -> Option<u64> {
-    let own = main_stack(shared, sys::gettid(), sp).or_else(|| thread_stack(shared, sp));
+    let tid = if sys::allowed(shared) { Some(sys::gettid()) } else { thread::own_tid(shared) };
+    let own = tid.and_then(|t| main_stack(shared, t, sp)).or_else(|| thread_stack(shared, sp));
     own.map(|e| e.end)
 }
 

@@ -90,7 +90,7 @@ pub(crate) extern "C" fn after_fork(call: &mut Call) -> u64 {
 /// fiber's this can't be told, so it may; on the thread's own stack it may if any word there leads to prof's
 /// code or memory.
 fn may_be_inside(shared: &Shared, sp: u64) -> bool {
-    if !sys::allowed(shared) {
+    if !sys::may_map(shared) {
         return false;
     }
     if sys::is_on_signal_stack(shared, sp) {

@@ -2,7 +2,7 @@
 //!
 //! `gettid` is made once per thread, where libc does not keep the id in reach. The others are made only where
 //! the injector has found no seccomp filter ([`flags::SYSCALLS`]), or knows that the filter permits them
-//! ([`flags::MASKS`]).
+//! ([`flags::MASKS`], [`flags::MAPS`]).
 
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::syscall::{SIGSET_LEN, nr, syscall0, syscall2, syscall6};
@@ -87,6 +87,11 @@ pub fn is_on_signal_stack(shared: &Shared, sp: u64) -> bool {
     let r = unsafe { syscall2(nr::SIGALTSTACK, 0, stack.as_mut_ptr() as u64) };
     let size = stack[if cfg!(target_arch = "mips64") { 1 } else { 2 }];
     r == 0 && sp.wrapping_sub(stack[0] as u64) < size as u64
+}
+
+/// Returns whether the hook may map and unmap memory of its own.
+pub fn may_map(shared: &Shared) -> bool {
+    shared.control().flags.load(Relaxed) & (flags::SYSCALLS | flags::MAPS) != 0
 }
 
 /// `PROT_READ | PROT_WRITE`.

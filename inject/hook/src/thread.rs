@@ -60,6 +60,11 @@ fn libc_tid(shared: &Shared, tp: u64) -> Option<u32> {
     Some(unsafe { at.read_volatile() })
 }
 
+/// Returns the calling thread's id as far as libc keeps it, without a system call.
+pub fn own_tid(shared: &Shared) -> Option<u32> {
+    libc_tid(shared, thread_pointer())
+}
+
 #[inline(always)]
 fn state(shared: &Shared, index: usize) -> &'static mut Thread {
     let c = shared.control();
