@@ -1,22 +1,22 @@
-//! What a thread was doing just before it was stopped.
+//! System calls in which threads were asleep just before they were stopped.
 
-/// A system call in which a thread sleeps, as `/proc/PID/task/TID/syscall` shows it. Where the
-/// registers of a stopped thread do not say which call the stop has interrupted, this does.
+/// A system call in which a thread sleeps, as `/proc/PID/task/TID/syscall` shows it. It is needed where the
+/// registers of a stopped thread do not say which call the stop has interrupted.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct Blocked {
-    /// Its number.
+    /// Number of the call.
     pub number: u64,
-    /// Its arguments.
+    /// Arguments of the call.
     pub args: [u64; 6],
-    /// Stack pointer.
+    /// Returns the stack pointer.
     pub sp: u64,
-    /// Program counter: behind the system call instruction.
+    /// Program counter, behind the system call instruction.
     pub pc: u64,
 }
 
 impl Blocked {
-    /// From the file's text: number, six arguments, stack pointer, program counter. `None` of a thread
-    /// that runs, or sleeps otherwise.
+    /// Parses the file's text: number, six arguments, stack pointer, program counter. Returns `None` for a
+    /// thread that runs, or sleeps outside of a call.
     #[must_use]
     pub fn parse(text: &str) -> Option<Self> {
         let mut words = text.split_ascii_whitespace();
@@ -30,14 +30,14 @@ impl Blocked {
     }
 }
 
-/// Where a system call has the time that it waits at most, counted from when it is made.
+/// Place of a system call's timeout, counted from when the call is made.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Timeout {
-    /// Milliseconds, a 32-bit number, in this argument; none if negative.
+    /// This argument is milliseconds, a 32-bit number; no timeout if negative.
     Milliseconds(usize),
-    /// This argument points to seconds and nanoseconds as two numbers of 32 bits; none if null.
+    /// This argument points to seconds and nanoseconds as two numbers of 32 bits; no timeout if null.
     Narrow(usize),
-    /// This argument points to two numbers of 64 bits; none if null.
+    /// This argument points to two numbers of 64 bits; no timeout if null.
     Wide(usize),
     /// `io_uring_enter`: this argument points to a structure that points to two numbers of 64 bits, if the
     /// flags in the argument before it say so.
@@ -45,7 +45,7 @@ pub enum Timeout {
 }
 
 impl Timeout {
-    /// Which argument it is, counted from 0.
+    /// Returns the index of the argument, from 0.
     #[must_use]
     pub fn argument(self) -> usize {
         match self {

@@ -1,38 +1,38 @@
-//! Laying out a frame of the target's own below a call, where calls leave their return address in a register:
-//! what AArch64, ARM and MIPS64 have in common.
+//! Layout of a frame of the target's own below a call, where calls leave their return address in a register:
+//! the common part of AArch64, ARM and MIPS64.
 //!
-//! From the stack pointer that the original is entered with, upwards: the caller's arguments on the stack, as far as
-//! they are handed on; a mark that says that the frame is there; what the entry keeps for itself; the `Call`;
+//! From the stack pointer at the original's entry upwards: the caller's arguments on the stack, as far as
+//! they are copied; a mark that shows that the frame is there; what the entry keeps for itself; the `Call`;
 //! the registers that the target's unwinder looks for, up to the caller's stack pointer.
 
 use crate::unwind::{SLOTS, Shape};
 
-/// Larger frames would take more of a small stack than the hook does otherwise.
+/// Maximum size of a frame: larger ones would take more of a small stack than the hook does otherwise.
 const MOST_FRAME: u64 = 2048;
 
-/// Where in [`Slots`] the distance is from the frame's end down to where the frame pointer is to point, in words; 0:
-/// it is the caller's.
+/// Index in [`Slots`] of the distance from the frame's end down to where the frame pointer is to point, in
+/// words; 0: the frame pointer is the caller's.
 pub const FP_AT: usize = SLOTS;
-/// Where in [`Slots`] it says that the return address is signed in the frame.
+/// Index in [`Slots`] of the flag that the return address is signed in the frame.
 pub const SIGNED_AT: usize = SLOTS + 1;
 
-/// Where a frame has registers ([`Shape::slots`]), and what else must be known of it.
+/// Slots of a frame that hold registers ([`Shape::slots`]), and what else must be known of the frame.
 pub type Slots = [u8; SLOTS + 2];
 
-/// An indirect call of the target's own, as a place to return to.
+/// A bridge: an indirect call in the target's own code, as a place to return to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Bridge {
-    /// Its address, as a return address has it.
+    /// Address of the call, in the form of a return address.
     pub back: u64,
     /// Bytes from the stack pointer of the original to that of its caller.
     pub frame: u64,
-    /// Which register it calls, by its place in the architecture's list.
+    /// Register that is called, as an index of the architecture's list.
     pub register: u8,
-    /// Where its frame has registers.
+    /// Slots of the frame that hold registers.
     pub slots: Slots,
 }
 
-/// Takes the better of two: the smaller frame.
+/// Keeps the better of two bridges: the one with the smaller frame.
 pub(crate) fn better(best: &mut Option<Bridge>, new: Option<Bridge>) {
     if let Some(new) = new
         && best.is_none_or(|b| new.frame < b.frame)
@@ -41,8 +41,8 @@ pub(crate) fn better(best: &mut Option<Bridge>, new: Option<Bridge>) {
     }
 }
 
-/// A place to return to at `back`, which calls the register number `register` of the list, in a frame of this
-/// shape, below whose registers so many bytes are needed; `None` where it will not do.
+/// Returns the bridge at `back`, which calls the register number `register` of the list, in a frame of this
+/// shape that has `needed` bytes below its registers; `None` if it does not fit.
 pub(crate) fn fit(
     shape: &Shape,
     back: u64,
@@ -50,7 +50,7 @@ pub(crate) fn fit(
     needed: u64,
     word: u64,
 ) -> Option<Bridge> {
-    // The register is the target's own again behind the frame.
+    // The frame must restore the register that is called.
     if shape.slots.get(register).is_none_or(|slot| *slot == 0) {
         return None;
     }
@@ -68,38 +68,39 @@ pub(crate) fn fit(
     even.then_some(Bridge { back, frame, register: register as u8, slots })
 }
 
-/// What a frame is made of.
+/// Parts of a frame to be written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame<'a> {
-    /// The caller's stack pointer, behind the frame.
+    /// The caller's stack pointer, at the frame's end.
     pub top: u64,
-    /// Bytes of the frame.
+    /// Size of the frame, in bytes.
     pub len: u64,
-    /// Where registers go.
+    /// Slots for the registers.
     pub slots: &'a Slots,
-    /// How many words of the caller's stack are handed on.
+    /// Number of words of the caller's stack that are copied.
     pub words: usize,
-    /// The mark, and where it goes, from the frame's lower end.
+    /// The mark, and its offset from the frame's lower end.
     pub mark: (u64, u64),
 }
 
 /// Writes a frame: `values` are the caller's registers, in the order of the slots.
 ///
 /// # Safety
-/// The frame must be free but for what lies between its mark and its registers, and so many words above it readable.
+/// The frame must be free but for what lies between its mark and its registers, and `f.words` words above it
+/// must be readable.
 pub(crate) unsafe fn put(f: &Frame<'_>, values: impl Iterator<Item = usize>) {
     const WORD: u64 = size_of::<usize>() as u64;
     let put = |at: u64, value: usize| {
-        // SAFETY: within the frame; the caller's promise.
+        // SAFETY: the address is inside the frame, which is free by the caller's promise.
         unsafe { (at as *mut usize).write_unaligned(value) };
     };
     let base = f.top.wrapping_sub(f.len);
     for n in (0..f.words as u64).map(|n| n.wrapping_mul(WORD)) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the frame is free, and that the words above it are readable.
         let word = unsafe { (f.top.wrapping_add(n) as *const usize).read_unaligned() };
         put(base.wrapping_add(n), word);
     }
-    // SAFETY: within the frame.
+    // SAFETY: the mark is inside the frame, which is free by the caller's promise.
     unsafe { (base.wrapping_add(f.mark.1) as *mut u64).write_unaligned(f.mark.0) };
     for (value, below) in values.zip(f.slots).filter(|(_, below)| **below != 0) {
         put(f.top.wrapping_sub(u64::from(*below).wrapping_mul(WORD)), value);

@@ -1,8 +1,8 @@
-//! Everything in `prof` that knows an instruction set.
+//! All parts of `prof` that know an instruction set.
 //!
-//! Bytes in, bytes out: nothing here touches a process, and every architecture is compiled and
-//! tested on every host. The only exceptions are the few functions that can only run natively (raw
-//! system calls, `cpuid`), which stand behind `cfg(target_arch)`.
+//! Input and output are bytes: nothing here touches a process, and every architecture is compiled and
+//! tested on every host. The only exceptions are the few functions that can only run natively (raw system
+//! calls, `cpuid`), behind `cfg(target_arch)`.
 //!
 //! * [`unwind`]: stack unwinding from DWARF call frame information, over a closure that reads
 //!   memory. The hook runs it inside the target, the injector runs it from outside; it is the same
@@ -11,9 +11,9 @@
 //!   stubs, system calls, signal frames; the same files and names in each, and [`native`] is this
 //!   machine's.
 //!
-//! Without the feature `relocate` the crate needs no allocator and brings nothing but `gimli`: that
-//! is the half that goes into the hook. It must not panic: no indexing that can fail, no `unwrap`,
-//! wrapping or checked arithmetic.
+//! Without the feature `relocate` the crate needs no allocator and depends on `gimli` alone: that half is
+//! part of the hook. It must not panic: no indexing that can fail, no `unwrap`, wrapping or checked
+//! arithmetic.
 #![no_std]
 // Stable Rust has no inline assembly for MIPS64.
 #![cfg_attr(target_arch = "mips64", feature(asm_experimental_arch))]

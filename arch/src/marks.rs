@@ -1,25 +1,25 @@
-//! What says of a piece of memory that there is nothing to do for it.
+//! Marks of memory for which a hooked function has nothing to do.
 
-/// Bytes that each stand for pieces of memory, so that a hooked function can see at once that it has
-/// nothing to do for an address. Offsets are in bytes.
+/// Location of the marks: bytes that each stand for pieces of memory, so that a hooked function can see at
+/// once that it has nothing to do for an address. Offsets are in bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Marks {
-    /// In the static that is named beside this: where the base address of all other offsets stands.
+    /// Offset, in the static that is named beside this, of the base address of all other offsets.
     pub base: usize,
-    /// From the base: the first mark.
+    /// Offset of the first mark from the base.
     pub first: usize,
-    /// How many marks there are (a power of two); further pieces of memory have the same ones again.
+    /// Number of marks (a power of two); further pieces of memory share them.
     pub count: usize,
-    /// Bytes of memory that a mark stands for (a power of two). There is nothing to do where it is 0.
+    /// Bytes of memory per mark (a power of two). A mark of 0 says that there is nothing to do.
     pub granule: usize,
-    /// From the base: a word of 32 bits that is not 0 if the marks say nothing.
+    /// Offset from the base of a 32-bit word that is not 0 if the marks mean nothing.
     pub void: usize,
-    /// In the function's descriptor: the address to go on with where there is nothing to do.
+    /// Offset, in the function's descriptor, of the address to continue at if there is nothing to do.
     pub original: usize,
 }
 
 impl Marks {
-    /// Whether the low 32 bits of an address say which is its mark.
+    /// Returns whether the low 32 bits of an address determine its mark.
     #[must_use]
     pub const fn is_low(&self) -> bool {
         let bits = self.granule.trailing_zeros() + self.count.trailing_zeros();

@@ -1,56 +1,57 @@
-//! What planning and building a patch work on, the same for every architecture.
+//! Types for planning and building a patch, the same for every architecture.
 
 use alloc::vec::Vec;
 use core::fmt;
 
-/// What a patch leaves in front of it, beyond what has no effect or what the architecture's stub deals
-/// with by itself. A uprobe at the function's entry puts a breakpoint there and executes the file's
-/// instruction elsewhere; where that instruction is left alone, neither it nor the patch is harmed.
+/// Instructions that a patch leaves in front of it, besides those that have no effect or that the
+/// architecture's stub handles by itself. A uprobe at the function's entry puts a breakpoint there and executes
+/// the file's instruction elsewhere; if that instruction is left alone, neither the uprobe nor the patch is
+/// harmed.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Lead {
     /// Nothing.
     Nothing,
-    /// One instruction that may be executed twice: it sets flags, or a register that carries nothing
-    /// into a function, from others. The original has it again.
+    /// One instruction that may be executed twice: it sets flags, or a register that carries nothing into a
+    /// function, from others. The original executes it again.
     Again,
-    /// One instruction that only moves the stack pointer down by so many bytes, and may write there. The stub
-    /// moves it up again before the hook, and the original has the instruction again.
+    /// One instruction that only moves the stack pointer down by this many bytes, and may write there. The
+    /// stub moves it up again before the hook, and the original executes the instruction again.
     Down(u32),
 }
 
-/// What the breakpoint of a uprobe does that is put at a function's entry while it is patched.
+/// Effect of a uprobe that is put at the entry of a patched function.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Probed {
-    /// No harm: probe and hook both see each call.
+    /// No harm is done: probe and hook both see each call.
     Passes,
-    /// The calls go past the hook.
+    /// Calls go past the hook.
     Hides,
     /// The program runs into the middle of the patch, and crashes.
     Breaks,
 }
 
-/// Where to patch a function, and what that displaces.
+/// Plan of a patch: where it is in a function, and what it displaces.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PatchPlan {
-    /// Where the patch goes, from the function's start: behind what must stay the first
-    /// instruction (`endbr64`, `bti c`, `paciasp`).
+    /// Offset of the patch from the function's start: behind what must stay the first instruction (`endbr64`,
+    /// `bti c`, `paciasp`).
     pub patch_offset: usize,
-    /// What is executed in front of the patch, which the original must have again.
+    /// The instruction that is executed in front of the patch, and again in the original.
     pub lead: Lead,
-    /// Bytes that are overwritten there.
+    /// Length of the patch, in bytes.
     pub patch_len: usize,
-    /// Length of the displaced instructions: all that the patch touches. Less than `patch_len`
-    /// only for a function that ends within the patch, where the rest is padding.
+    /// Length of the displaced instructions: all that the patch touches. It is less than `patch_len` only for
+    /// a function that ends within the patch, where the rest is padding.
     pub displaced_len: usize,
-    /// Start of each displaced instruction, from the function's start.
+    /// Offset of each displaced instruction from the function's start.
     pub displaced: Vec<usize>,
-    /// The last displaced instruction never goes on to the next one (`ret`, `jmp`), so there is
-    /// nothing to return to.
+    /// Whether the last displaced instruction never continues with the next one (`ret`, `jmp`), so that there
+    /// is nothing to return to.
     pub terminated: bool,
 }
 
 impl PatchPlan {
-    /// A patch that displaces nothing yet.
+    /// Makes a plan that displaces nothing yet.
     pub(crate) fn at(patch_offset: usize, patch_len: usize) -> Self {
         PatchPlan {
             patch_offset,
@@ -62,15 +63,15 @@ impl PatchPlan {
         }
     }
 
-    /// From the function's start: where the code goes on after the displaced instructions.
+    /// Returns the offset at which the code continues behind the displaced instructions.
     #[must_use]
     pub fn continuation(&self) -> usize {
         self.patch_offset.saturating_add(self.displaced_len)
     }
 
-    /// `pc` is inside the bytes that the patch changes, where a thread must not be when they do.
-    /// (At the first of them it may be: it goes on with the patch. A thread that is to return to
-    /// the first of them cannot exist.)
+    /// Returns whether `pc` is inside the bytes that the patch changes, where no thread may be when they do.
+    /// A thread may be at the first of them: it continues with the patch. No thread can be about to return to
+    /// the first of them.
     #[must_use]
     pub fn covers(&self, func_addr: u64, pc: u64) -> bool {
         let offset = pc.wrapping_sub(func_addr.wrapping_add(self.patch_offset as u64));
@@ -78,45 +79,43 @@ impl PatchPlan {
     }
 }
 
-/// Why a function cannot be patched, or its prologue not moved. Offsets are from the function's
-/// start.
+/// Reason why a function cannot be patched, or its prologue not moved. Offsets are from the function's start.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Refusal {
     /// The function is shorter than the patch, and what follows is not padding.
     TooShort,
     /// Not all of the function's bytes were given.
     Incomplete {
-        /// How many were.
+        /// Number of bytes given.
         have: usize,
-        /// How many there are.
+        /// Number of bytes of the function.
         need: u64,
     },
     /// A branch in the function leads into the patch.
     BranchIntoPatch {
-        /// Where the branch is.
+        /// Offset of the branch.
         from: usize,
     },
-    /// A branch (not a call) in the function leads back to its entry, so the hook would see one
-    /// call as many.
+    /// A branch (not a call) in the function leads back to its entry, so that the hook would see one call as
+    /// many.
     BranchToEntry {
-        /// Where the branch is.
+        /// Offset of the branch.
         from: usize,
     },
-    /// A jump to a computed address, in a function whose end is so near that it may lead into the
-    /// patch.
+    /// A computed jump, in a function whose end is so near that it may lead into the patch.
     IndirectBranch {
-        /// Where the jump is.
+        /// Offset of the jump.
         from: usize,
     },
-    /// Not an instruction, or not all of it.
+    /// The bytes are no instruction, or not all of one.
     Undecodable {
-        /// Where.
+        /// Offset of these bytes.
         at: usize,
     },
     /// A displaced instruction uses its own address for more than reading data nearby: it takes the
     /// address of a displaced instruction, or calls the next instruction to find out where it is.
     OwnAddress {
-        /// Where.
+        /// Offset of the instruction.
         at: usize,
     },
     /// A displaced instruction has no equivalent at the stub's address (most often: its data is too
@@ -161,21 +160,21 @@ impl fmt::Display for Refusal {
 
 impl core::error::Error for Refusal {}
 
-/// Displaced instructions at their new address.
+/// Displaced instructions, relocated to their new address.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Relocated {
-    /// The instructions, and a jump back to where the function goes on.
+    /// The instructions, and a jump back to where the function continues.
     pub bytes: Vec<u8>,
-    /// For each instruction (those displaced, and a [`Lead`]) its offset in the function and in `bytes`. A thread whose pc
-    /// is at the first is to be moved to the second before the patch is written.
+    /// For each instruction (those displaced, and a [`Lead`]) its offset in the function and in `bytes`. A
+    /// thread whose pc is at the first is moved to the second before the patch is written.
     pub map: Vec<(usize, usize)>,
-    /// A call is among them: it pushes a return address in the stub, where the stack's unwinding
-    /// ends or needs help, and which a thread may hold for as long as the callee takes.
+    /// Whether a call is among them. It pushes a return address in the stub, where unwinding ends or needs
+    /// help, and which a thread may hold for as long as the callee takes.
     pub has_call: bool,
 }
 
 impl Relocated {
-    /// Where a thread at `pc` goes when the function's entry is patched and `bytes` are at
+    /// Returns the new pc of a thread at `pc` when the function's entry is patched and `bytes` are at
     /// `new_addr`.
     #[must_use]
     pub fn moved_pc(&self, func_addr: u64, new_addr: u64, pc: u64) -> Option<u64> {
@@ -185,39 +184,39 @@ impl Relocated {
     }
 }
 
-/// What `build_stub` builds from.
+/// Parameters of `build_stub`.
 #[derive(Copy, Clone, Debug)]
 pub struct StubParams<'a> {
-    /// Where the stub will be; see `stub_window`.
+    /// Address of the stub; see `stub_window`.
     pub stub_addr: u64,
-    /// Address of a `u32`: 0 means that nothing is to be recorded.
+    /// Address of a `u32` flag: 0 means that nothing is recorded.
     pub flag_addr: u64,
-    /// What the stub passes to the hook's entry code: the address of the function's descriptor.
+    /// Address of the function's descriptor, which the stub passes to the hook's entry.
     pub desc_addr: u64,
-    /// Address of the hook's entry code.
+    /// Address of the hook's entry.
     pub entry_addr: u64,
     /// Address of the patched function.
     pub func_addr: u64,
-    /// The entry is one of [`hook_entry_many`](crate::hook_entry_many): on AMD64 it finds the descriptor's
-    /// address on the stack, and the stub changes no register; on MIPS64 `$t8` and `$t9`.
+    /// Whether the entry is one of [`hook_entry_many`](crate::hook_entry_many): on AMD64 it finds the
+    /// descriptor's address on the stack, and the stub changes no register; on MIPS64 `$t8` and `$t9`.
     pub many: bool,
-    /// Its bytes from before the patch.
+    /// Bytes of the function from before the patch.
     pub code: &'a [u8],
-    /// The plan for it.
+    /// Plan of the patch.
     pub plan: &'a PatchPlan,
 }
 
 /// The stub of one patched function.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Stub {
-    /// Its code.
+    /// Code of the stub.
     pub bytes: Vec<u8>,
-    /// Calling this address calls the function as it was before the patch.
+    /// Address to call for the function as it was before the patch.
     pub original_addr: u64,
-    /// The jump to be written at [`patch_addr`](Self::patch_addr).
+    /// Jump to be written at [`patch_addr`](Self::patch_addr).
     pub patch: Vec<u8>,
-    /// Where it is to be written.
+    /// Address of the patch.
     pub patch_addr: u64,
-    /// The moved instructions, which are at `original_addr`.
+    /// The relocated instructions, which are at `original_addr`.
     pub relocated: Relocated,
 }

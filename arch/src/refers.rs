@@ -1,4 +1,4 @@
-//! What code refers to, of any architecture: for reading the files of other machines.
+//! References in code of any architecture, for reading the files of other machines.
 
 use crate::{aarch64, arm, mips64, x86_64};
 
@@ -8,7 +8,7 @@ const AARCH64: u16 = 183;
 const MIPS: u16 = 8;
 const X86_64: u16 = 62;
 
-/// The instructions that a file is written in, as its ELF header says.
+/// Instruction set of a file, from its ELF header.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Machine {
     /// `e_machine`.
@@ -20,9 +20,9 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Whether `code`, which stands at `address`, forms the address `target`: relative to its own, as a
-    /// constant, or from an entry of the global offset table, whose bytes are `table`. Of machines that are
-    /// not known here nothing does.
+    /// Returns whether `code`, which is at `address`, forms the address `target`: relative to its own, as a
+    /// constant, or from an entry of the global offset table, whose bytes are `table`. Returns false for
+    /// unknown machines.
     #[must_use]
     pub fn refers(self, code: &[u8], address: u64, target: u64, table: &[u8]) -> bool {
         match self.number {
@@ -49,7 +49,7 @@ impl Machine {
         }
     }
 
-    /// Whether an address that fits stands in the code as it is, at a multiple of `step`: an immediate, or a
+    /// Returns whether the code contains the address as it is, at a multiple of `step`: as an immediate, or a
     /// literal.
     fn holds(self, code: &[u8], target: u64, step: usize) -> bool {
         let short = u32::try_from(target).ok();
@@ -62,7 +62,7 @@ impl Machine {
         target != 0 && (0..code.len()).step_by(step).any(is)
     }
 
-    /// How MIPS instructions are to be read (`EF_MIPS_ARCH` in `e_flags`: 32R6 and 64R6).
+    /// Returns how MIPS instructions are to be read (`EF_MIPS_ARCH` in `e_flags`: 32R6 and 64R6).
     fn mips(self) -> mips64::isa::Isa {
         use mips64::isa::{Isa, Order};
         let order = if self.big_endian { Order::Big } else { Order::Little };
@@ -85,7 +85,7 @@ mod tests {
             .collect()
     }
 
-    /// The code refers to the one address and not to those beside it.
+    /// Checks that the code refers to the one address and not to those beside it.
     #[track_caller]
     fn only(m: Machine, code: &[u8], at: u64, target: u64, table: &[u8]) {
         assert!(m.refers(code, at, target, table));
@@ -138,7 +138,7 @@ mod tests {
             let entry = if big_endian { entry.to_be_bytes() } else { entry.to_le_bytes() };
             let table = [[0; 8], [0xff; 8], [0x11; 8], [0x22; 8], [0x33; 8], entry].concat();
             only(m, &code, 0x1_2000_0a40, 0x1_2000_0c10, &table);
-            // At address 0 as in the file: what the first entries hold, too.
+            // At address 0 as in the file, the values of the first entries count, too.
             let table = [[0; 8], [0x80; 8], [0; 8], [0; 8], [0; 8], [0; 8]].concat();
             assert!(m.refers(&code, 0xa40, 0xc10, &table));
             assert!(!m.refers(&code, 0xa40, 0x1_0c10, &table));

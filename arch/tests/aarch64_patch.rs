@@ -1,5 +1,5 @@
-//! Functions that begin with each form of instruction that is relocated: run as they are, then patched
-//! with the flag off, and with it on and an entry that goes straight to the original.
+//! Runs functions that begin with each form of instruction that is relocated: unpatched, patched with the
+//! flag off, and patched with the flag on and an entry that goes straight to the original.
 #![cfg(all(feature = "relocate", target_arch = "aarch64"))]
 
 use core::arch::global_asm;
@@ -7,8 +7,8 @@ use prof_arch::aarch64::insn::plan_patch;
 use prof_arch::aarch64::relocate::{StubParams, build_stub};
 use std::arch::asm;
 
-// Each takes x0 and the condition flags, and returns x0. A literal is theirs, so that they can be
-// copied as they are.
+// Each function takes x0 and the condition flags, and returns x0. Each has its literal in its own bytes, so
+// that these can be copied unchanged.
 macro_rules! functions {
     ($($name:ident: $($line:literal),+;)*) => {
         global_asm!($(
@@ -33,7 +33,8 @@ macro_rules! functions {
             }
         }
         fn all() -> Vec<(&'static str, &'static [u8])> {
-            // SAFETY: the bytes between the two labels.
+            // SAFETY: both labels are in one function's assembly, the second behind the first, so the bytes
+            // between are mapped.
             vec![$((stringify!($name), unsafe {
                 let (from, to) = (&raw const $name, &raw const ends::$name);
                 std::slice::from_raw_parts(from, to as usize - from as usize)
@@ -72,7 +73,7 @@ functions! {
     only_ret: "ret";
 }
 
-// What stubs go to: the descriptor's first word is where to go on.
+// Stubs jump to this entry; the descriptor's first word is the address to continue at.
 global_asm!(".globl t_entry", "t_entry:", "ldr x16, [x17]", "br x16");
 unsafe extern "C" {
     fn t_entry();
@@ -81,7 +82,7 @@ unsafe extern "C" {
 /// Calls code with a value and condition flags.
 fn call(code: u64, x0: u64, flags: u64) -> u64 {
     let result;
-    // SAFETY: one of the functions above, which follow the convention.
+    // SAFETY: `code` is one of the functions above, its copy or its stub; all follow the calling convention.
     unsafe {
         asm!("msr nzcv, {flags}", "blr {code}", code = in(reg) code, flags = in(reg) flags,
             inout("x0") x0 => result, out("x30") _, clobber_abi("C"));
@@ -92,7 +93,7 @@ fn call(code: u64, x0: u64, flags: u64) -> u64 {
 const PAGE: usize = 64 << 10;
 
 fn pages() -> *mut u8 {
-    // SAFETY: new memory.
+    // SAFETY: the call maps new memory and touches no other.
     let p = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -111,7 +112,7 @@ fn put(at: *mut u8, bytes: &[u8]) {
     unsafe extern "C" {
         fn __clear_cache(from: *mut u8, to: *mut u8);
     }
-    // SAFETY: inside the pages; nothing runs there now.
+    // SAFETY: the bytes fit into the pages, and no thread runs code there now.
     unsafe {
         std::ptr::copy_nonoverlapping(bytes.as_ptr(), at, bytes.len());
         __clear_cache(at, at.add(bytes.len()));
@@ -127,7 +128,7 @@ fn results(code: u64) -> Vec<u64> {
 #[test]
 fn patched_functions_do_the_same() {
     let base = pages();
-    // SAFETY: the second page.
+    // SAFETY: the mapping has two pages.
     let (func, stub_at) = (base as u64, unsafe { base.add(PAGE) });
     for (name, code) in all() {
         put(base, code);
@@ -149,10 +150,10 @@ fn patched_functions_do_the_same() {
         .unwrap_or_else(|e| panic!("{name}: {e}"));
         *descriptor = stub.original_addr;
         put(stub_at, &stub.bytes);
-        // SAFETY: inside the function.
+        // SAFETY: the patch is inside the function.
         put(unsafe { base.add(plan.patch_offset) }, &stub.patch);
         assert_eq!(results(func), before, "{name}, off");
-        // SAFETY: only the stub reads it besides.
+        // SAFETY: `flag` is a live word; besides this test, only the stub reads it.
         unsafe { std::ptr::from_mut(&mut *flag).write_volatile(1) };
         assert_eq!(results(func), before, "{name}, on");
         assert_eq!(results(stub.original_addr), before, "{name}, the original");

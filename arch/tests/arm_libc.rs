@@ -1,5 +1,6 @@
-//! The functions of Debian's libc for ARM: how many of them could be patched, and that what their beginnings
-//! become can be told. Reads the library of this machine, or that which the cross compiler has.
+//! Counts the functions of Debian's libc for ARM that can be patched, and checks that all of their displaced
+//! instructions have a known place in the moved code. Reads the library of this machine, or the cross
+//! compiler's.
 #![cfg(feature = "relocate")]
 
 use prof_arch::arm::insn::plan_patch;
@@ -18,8 +19,8 @@ fn half(file: &[u8], at: u32) -> u32 {
     u16::from_le_bytes(file[at as usize..][..2].try_into().unwrap()).into()
 }
 
-/// Address and size of the functions in its `.dynsym` (`Elf32_Shdr`, `Elf32_Sym`). The code of a shared
-/// library stands in the file where it stands in memory.
+/// Returns addresses and sizes of the functions in the file's `.dynsym` (`Elf32_Shdr`, `Elf32_Sym`). The code
+/// of a shared library has the same offset in the file as in memory.
 fn functions(file: &[u8]) -> BTreeMap<u32, u32> {
     const SHT_DYNSYM: u32 = 11;
     const STT_FUNC: u32 = 2;

@@ -1,6 +1,6 @@
-//! Moved ARM and Thumb instructions do what they did: small programs run twice (by themselves on ARM,
-//! elsewhere under qemu-user), once with a function as it is, and once with its beginning moved and what
-//! was there made useless.
+//! Checks that moved ARM and Thumb instructions do what they did. Small programs run twice (natively on ARM,
+//! elsewhere under qemu-user): once with an unchanged function, and once with its beginning moved and
+//! overwritten with undefined instructions.
 #![cfg(feature = "relocate")]
 
 use prof_arch::arm::insn::{State, plan_patch};
@@ -10,15 +10,15 @@ use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Output};
 
-/// The program is mapped here, its head included.
+/// Address of the mapped program, its ELF header included.
 const BASE: u32 = 0x1_0000;
 const START: u32 = BASE + 0x100;
 const MOVED: u32 = BASE + 0x200;
 const FUNCTION: u32 = BASE + 0x400;
-/// With room behind what the file has.
+/// Size of the segment in memory: larger than in the file.
 const IN_MEMORY: u32 = 0x40_0000;
 
-/// An ELF program of one segment (`Elf32_Ehdr`, `Elf32_Phdr`).
+/// Returns an ELF program of one segment (`Elf32_Ehdr`, `Elf32_Phdr`).
 fn program(code: &[(u32, &[u8])]) -> Vec<u8> {
     let end = code.iter().map(|(at, bytes)| (at - BASE) as usize + bytes.len()).max().unwrap();
     let mut file = vec![0; end];
@@ -45,7 +45,7 @@ fn halves(halves: &[u16]) -> Vec<u8> {
     halves.iter().flat_map(|h| h.to_le_bytes()).collect()
 }
 
-/// Calls `to` with 5 and 0 in r0 and r1, and all flags clear but zero, and exits with what it returns.
+/// Returns code that calls `to` with 5 in r0, 0 in r1 and all flags clear but Z, and exits with its result.
 fn start(to: u32) -> Vec<u8> {
     // mov r0, #5; mov r1, #0; cmp r1, r1; ldr ip, [pc, #8]; blx ip; mov r7, #1; svc 0
     words(&[
@@ -71,7 +71,7 @@ fn run(name: &str, program: &[u8]) -> Output {
     let run = || if NATIVE { Command::new(&file) } else { Command::new(QEMU) }.arg(&file).output();
     let out = loop {
         match run() {
-            // Another test forked while it was being written.
+            // Another test forked while this file was open for writing.
             Err(e) if e.kind() == ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
             out => break out.unwrap(),
         }
@@ -80,7 +80,7 @@ fn run(name: &str, program: &[u8]) -> Output {
     out
 }
 
-/// Runs `code` as it is and with its first `len` bytes moved; both must return `want`.
+/// Runs `code` unchanged and with its first `len` bytes moved; both must return `want`.
 #[track_caller]
 fn same(name: &str, state: State, at: u32, code: &[u8], len: usize, want: i32) {
     let bit = u32::from(state == State::Thumb);
@@ -89,7 +89,7 @@ fn same(name: &str, state: State, at: u32, code: &[u8], len: usize, want: i32) {
     let moved = relocate(code, at, state, len).unwrap_or_else(|e| panic!("{name}: {e}"));
     let mut useless = code.to_vec();
     let (last, _) = *moved.map.last().unwrap();
-    // Undefined in both states.
+    // This halfword is undefined in both states.
     for half in useless[..last.max(len)].as_chunks_mut::<2>().0 {
         *half = 0xdeff_u16.to_le_bytes();
     }
@@ -97,7 +97,7 @@ fn same(name: &str, state: State, at: u32, code: &[u8], len: usize, want: i32) {
     assert_eq!(exit_code(name, &program(&all)), Some(want), "{name}, moved: {:02x?}", moved.bytes);
 }
 
-/// Whether this machine runs the programs by itself.
+/// Whether this machine runs the programs natively.
 const NATIVE: bool = cfg!(target_arch = "arm");
 const QEMU: &str = "qemu-arm-static";
 
@@ -166,7 +166,8 @@ fn thumb_code_that_is_not_aligned() {
     if !can_run() {
         return;
     }
-    // ldr r0, [pc, #4]; uxtb r0, r0; bx lr, two bytes further: literals count from a multiple of four.
+    // ldr r0, [pc, #4]; uxtb r0, r0; bx lr, at an odd multiple of two: pc is rounded down to a multiple of
+    // four.
     let code = halves(&[0x4801, 0xb2c0, 0x4770, 0x42, 0, 0]);
     same("unaligned", State::Thumb, FUNCTION + 2, &code, 4, 0x42);
     // adr r1; ldrb r0, [r1]
@@ -174,25 +175,26 @@ fn thumb_code_that_is_not_aligned() {
     same("unaligned address", State::Thumb, FUNCTION + 2, &code, 4, 0x43);
 }
 
-/// Many functions in one program, each in a slot of its own, and where it is to be patched.
+/// Many functions in one program, each in its own slot, with the address at which it is to be patched.
 #[derive(Default)]
 struct Functions {
     code: Vec<u8>,
-    /// Name, place that is called, place that is patched; of Thumb code.
+    /// Name, address that is called, address that is patched (Thumb code).
     list: Vec<(String, u32, u32)>,
 }
 
 const SLOT: usize = 0x80;
-/// Slots, a list of what is called, relocated code, and what is in the registers after each call.
+/// Addresses of the slots, the list of called addresses, the relocated code, and the registers after each
+/// call.
 const SLOTS: u32 = BASE + 0x400;
 const LIST: u32 = BASE + 0x4_0000;
 const RELOCATED: u32 = BASE + 0x5_0000;
 const RESULTS: u32 = BASE + 0x10_0000;
-/// Flags, and r0 to r12, for each combination of flags.
+/// Size of a function's results: flags and r0 to r12 for each combination of flags.
 const RESULT: usize = 16 * 14 * 4;
 
 impl Functions {
-    /// Where the next one will be.
+    /// Returns the address of the next function.
     fn next(&self) -> u32 {
         SLOTS + self.code.len() as u32
     }
@@ -204,7 +206,8 @@ impl Functions {
         self.code.resize(self.list.len() * SLOT, 0);
     }
 
-    /// Calls all of them, with all combinations of flags, and writes what they leave.
+    /// Returns code that calls all functions with all combinations of flags and writes the resulting
+    /// registers.
     fn driver() -> Vec<u8> {
         words(&[
             0xe59f_40b4,
@@ -271,7 +274,8 @@ impl Functions {
         out.stdout
     }
 
-    /// Runs them as they are, and all patched; returns what each has left.
+    /// Runs all functions unpatched and patched, checks that the results agree, and returns those of each
+    /// function.
     fn same(&self, name: &str) -> Vec<Vec<u8>> {
         let (mut code, mut relocated) = (self.code.clone(), Vec::new());
         let mut all_moved = Vec::new();
@@ -310,7 +314,7 @@ fn push(code: &mut Vec<u8>, insn: u32) {
     code.extend(halves(&[insn as u16]));
 }
 
-/// How many of the combinations of flags leave something else than the first does in r0 to r12.
+/// Returns the number of different results in r0 to r12 over the combinations of flags.
 fn outcomes(result: &[u8]) -> usize {
     let all: std::collections::BTreeSet<&[u8]> = result.chunks(56).map(|r| &r[4..]).collect();
     all.len()
@@ -349,14 +353,14 @@ fn all_if_then_blocks() {
     }
 }
 
-/// A function with an if-then block of all kinds of instructions.
+/// Returns a function with an if-then block of all kinds of instructions, and its address.
 fn any_block(at: u32, random: &mut impl FnMut(u32) -> u32) -> (Vec<u8>, u32) {
     const LITERALS: u32 = 0x40;
     const CALLED: u32 = 0x50;
     const LED_TO: u32 = 0x60;
-    /// Set flags outside of a block: adds, movs, subs, lsls, ands, muls, negs.
+    /// Instructions that set flags outside of a block only: adds, movs, subs, lsls, ands, muls, negs.
     const NARROW: [u32; 7] = [0x1840, 0x2207, 0x3b01, 0x0040, 0x4011, 0x435a, 0x4259];
-    /// Set them in it, too: cmp, tst, cmp, adds.w, lsrs.w; mov, movw, sub.w.
+    /// Instructions that do the same in a block as outside: cmp, tst, cmp, adds.w, lsrs.w; mov, movw, sub.w.
     const OTHERS: [u32; 8] =
         [0x4288, 0x4213, 0x2a33, 0xf112_0103, 0xea5f_0252, 0x4603, 0xf241_2134, 0xeba0_0001];
     let slot = at & !(SLOT as u32 - 1);
@@ -385,7 +389,7 @@ fn any_block(at: u32, random: &mut impl FnMut(u32) -> u32) -> (Vec<u8>, u32) {
         };
         push(&mut code, insn);
     }
-    // vmov r4, s0; mov ip, r0: a call may have used it; pop {pc}
+    // vmov r4, s0; mov ip, r0, in case a call has changed it; pop {pc}
     for insn in [0xee10_4a10, 0x4684, 0xbd00] {
         push(&mut code, insn);
     }
@@ -412,7 +416,7 @@ fn if_then_blocks_with_anything_in_them() {
         (seed >> 33) as u32 % n
     };
     for n in 0..1000 {
-        // Also where the function is no multiple of four.
+        // Every other function begins at an address that is not a multiple of four.
         let (slot, at) = any_block(functions.next() + n % 2 * 2, &mut random);
         functions.add(format!("block {n}"), &slot, at, at);
     }
@@ -421,7 +425,7 @@ fn if_then_blocks_with_anything_in_them() {
     assert!(both > 900, "{both}");
 }
 
-/// A function that jumps by a table: in what way, `slot` being where it is; and where that is patched.
+/// Returns a function at `slot` that jumps by a table (tbb, tbh), and the address to patch.
 fn by_table(slot: u32, wide: u32, n: u32, m: u32, before: u32) -> (Vec<u8>, u32) {
     const TABLE: u32 = 0x60;
     let movw = |to: u32, value: u32| {
@@ -429,7 +433,7 @@ fn by_table(slot: u32, wide: u32, n: u32, m: u32, before: u32) -> (Vec<u8>, u32)
         0xf240_0000 | fields | to << 8 | value & 0xff
     };
     let mut code = halves(&[0xb500]); // push {lr}
-    // The second or third of the entries.
+    // The index is that of the second or third of the entries.
     let entry = 2 - wide + (n + m + before) % 2;
     push(&mut code, movw(m, entry));
     if n != 15 {
@@ -444,8 +448,8 @@ fn by_table(slot: u32, wide: u32, n: u32, m: u32, before: u32) -> (Vec<u8>, u32)
         push(&mut code, before);
     }
     push(&mut code, 0xe8d0_f000 | n << 16 | wide << 4 | m);
-    // Two places behind it; where it is skipped by its condition, a third, by a branch that stands for the
-    // first entries.
+    // The table has two targets. If the jump is skipped by its condition, a branch in the place of the first
+    // entries leads to a third one.
     let table = match wide {
         0 => halves(&[0xe00e, 13 << 8 | 10]),
         _ => halves(&[0xe00e, 10, 13]),
@@ -454,7 +458,7 @@ fn by_table(slot: u32, wide: u32, n: u32, m: u32, before: u32) -> (Vec<u8>, u32)
     code.extend(&table);
     code.resize(behind + 20, 0);
     for place in 1..4_u16 {
-        // eor r0, r0, #place << 24 (and more); pop {pc}
+        // eor r0, r0, #place << 24 (and lower bits); pop {pc}
         code.extend(halves(&[0xf080, 0x4000 | place << 8 | 0x80, 0xbd00]));
     }
     assert!(code.len() <= TABLE as usize);
@@ -468,7 +472,7 @@ fn jumps_by_tables() {
     if !can_run() {
         return;
     }
-    // Alone, behind mov ip, r0, and in a block: it cs.
+    // The jump stands alone, behind mov ip, r0, and in a block: it cs.
     for (before, name) in [(0, "tables"), (0x4684, "tables2"), (0xbf28, "tables3")] {
         let mut functions = Functions::default();
         let registers = || (0..13).chain([14]);

@@ -1,6 +1,6 @@
-//! Functions that begin with each form of instruction that is relocated, in both byte orders and of
-//! releases 2 and 6: an assembler makes them, and qemu runs them as they are, then patched with the
-//! flag off, and with it on and an entry that goes straight to the original.
+//! Runs functions that begin with each form of instruction that is relocated, in both byte orders and for
+//! releases 2 and 6. An assembler makes them, and qemu runs them unpatched, patched with the flag off, and
+//! patched with the flag on and an entry that goes straight to the original.
 //!
 //! Needs the cross compilers of Debian's gcc-mips64el-linux-gnuabi64 and gcc-mips64-linux-gnuabi64
 //! and qemu-user-static; what is missing is skipped with a message.
@@ -13,7 +13,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Where the functions are, and, in the same region, what is made of them.
+/// Addresses of the functions and, in the same region of 256 MiB, of stubs and data made for them.
 const FUNCTIONS: u64 = 0x1000_0000;
 const HELPER: u64 = FUNCTIONS + 0x1_0000;
 const STUBS: u64 = 0x1400_0000;
@@ -21,11 +21,11 @@ const DATA: u64 = 0x1800_0000;
 const DESCRIPTORS: u64 = DATA + 64;
 const STUB_ROOM: u64 = 512;
 
-/// Name and instructions. Each takes `$4`, and its own return address in `$15`, too; condition 0 of
-/// the floating point unit and the lowest bit of `$f0` are set or not. It returns `$2`.
+/// Names and instructions. Each function takes `$4`, and its own return address also in `$15`; condition 0 of
+/// the floating point unit and the lowest bit of `$f0` are set or clear. It returns `$2`.
 type Functions = &'static [(&'static str, &'static str)];
 
-/// Of all releases.
+/// Functions for all releases.
 const COMMON: Functions = &[
     ("plain", "daddiu $2, $4, 1; dsll $2, $2, 3; jr $31; nop"),
     ("t9", "lui $3, 1; daddu $3, $3, $25; jr $31; daddu $2, $3, $4"),
@@ -44,11 +44,12 @@ const COMMON: Functions = &[
     ("jalr_13", "lui $12, 0x1001; jalr $13, $12; move $31, $13; daddu $2, $13, $31; jr $15; nop"),
 ];
 
-/// Branches, at the entry and behind one instruction: taken or not, with the delay slot in the result.
+/// Branches, at the entry and behind one instruction, taken or not, with a delay slot that changes the
+/// result.
 const BRANCHES: &[&str] =
     &["beq $4, $0,", "bne $4, $0,", "blez $4,", "bgtz $4,", "bltz $4,", "bgez $4,", "beq $4, $25,"];
 
-/// Of release 2 to 5.
+/// Branches of releases 2 to 5.
 const OLD_BRANCHES: &[&str] = &[
     "beql $4, $0,",
     "bnel $4, $0,",
@@ -62,13 +63,13 @@ const OLD_BRANCHES: &[&str] = &[
     "bc1fl",
 ];
 
-/// The same, which leave a return address in any case.
+/// Calls of releases 2 to 5 that write a return address even if they are not taken.
 const OLD_CALLS: &[&str] = &["bltzal $4,", "bgezal $4,", "bltzall $4,", "bgezall $4,"];
 
-/// Of release 6.
+/// Branches of release 6.
 const NEW_BRANCHES: &[&str] = &["bc1eqz $f0,", "bc1nez $f0,"];
 
-/// Of release 6, without delay slot.
+/// Branches of release 6 without a delay slot.
 const COMPACT: &[&str] = &[
     "beqzc $4,",
     "bnezc $4,",
@@ -133,7 +134,7 @@ fn functions(release6: bool) -> Vec<(String, String)> {
     all
 }
 
-/// The program that calls them all: no libc, which there is none of for release 6.
+/// The program that calls them all. It uses no libc, as there is none for release 6.
 const PROGRAM: &str = r#"
 typedef unsigned long u64;
 typedef unsigned char u8;
@@ -198,7 +199,7 @@ void __start(void) {
 }
 "#;
 
-/// Runs a command; its output, or what went wrong.
+/// Runs a command and returns its output; panics with its messages if it fails.
 fn sh(command: &mut Command) -> Vec<u8> {
     let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     let text = String::from_utf8_lossy(&out.stderr);
@@ -211,7 +212,7 @@ fn is_there(command: &str) -> bool {
     Command::new(command).arg("--version").output().is_ok_and(|o| o.status.success())
 }
 
-/// A folder that goes with it.
+/// A folder that is removed when this is dropped.
 struct Folder(PathBuf);
 
 impl Drop for Folder {
@@ -220,7 +221,7 @@ impl Drop for Folder {
     }
 }
 
-/// The functions, assembled and linked: their bytes, and where each begins and ends.
+/// Assembles and links the functions; returns their bytes and the address range of each.
 fn assemble(
     dir: &Path,
     gnu: &str,
@@ -271,7 +272,7 @@ fn bytes_in_c(bytes: &[u8]) -> String {
     })
 }
 
-/// What the program includes: the functions, and the stub and patch of each.
+/// Returns what the program includes: the functions, and the stub and patch of each.
 fn data(isa: Isa, all: &[(String, String)], blob: &[u8], places: &[(u64, u64)]) -> String {
     let entry_addr = places[all.len()].0;
     let (mut arrays, mut table) = (String::new(), String::new());
@@ -295,7 +296,7 @@ fn data(isa: Isa, all: &[(String, String)], blob: &[u8], places: &[(u64, u64)]) 
         )
         .unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(stub.bytes.len() as u64 <= STUB_ROOM);
-        // With what stands in front of it.
+        // The patch together with the bytes in front of it.
         let patch = [&code[..plan.patch_offset], &stub.patch].concat();
         let (patch, bytes) = (bytes_in_c(&patch), bytes_in_c(&stub.bytes));
         let _ = writeln!(arrays, "static const u8 p{n}[] = {{{patch}}}, s{n}[] = {{{bytes}}};");
@@ -335,7 +336,7 @@ fn patched_functions_do_the_same(order: Order, release6: bool) {
     let (blob, places) = assemble(&dir.0, &gnu, &flags, &all);
     std::fs::write(dir.0.join("data.h"), data(isa, &all, &blob, &places)).unwrap();
     std::fs::write(dir.0.join("m.c"), PROGRAM).unwrap();
-    // Condition 0 is a bit of the control register; release 6 has none.
+    // Condition 0 is a bit of the control register, which release 6 does not have.
     let condition = if release6 {
         "-DSET_CONDITION="
     } else {

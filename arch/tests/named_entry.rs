@@ -1,5 +1,5 @@
-//! The entries for functions that the user has named, in this process: with and without a place to return to that is
-//! not the hook's, through the original or past the hook.
+//! Tests the entries for functions that the user has named, in this process: with and without a return
+//! address that is not the hook's, through the original or past the hook.
 #![cfg(any(target_arch = "aarch64", target_arch = "arm", target_arch = "mips64"))]
 #![allow(missing_docs)]
 #![cfg_attr(target_arch = "mips64", feature(asm_experimental_arch))]
@@ -9,7 +9,7 @@ use prof_arch::native::bridge::{LEAST_FRAME, Layout, Loads, STACK_WORDS, lay_out
 use prof_arch::native::capture::{Call, Go};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// What the entry finds the frame's size in.
+/// Descriptor, in which the entry finds the frame's size.
 #[repr(C)]
 struct Descriptor {
     frame: u64,
@@ -57,7 +57,7 @@ extern "C" fn original(
 }
 
 extern "C" fn before(call: &mut Call) -> Go {
-    // SAFETY: the test passes one.
+    // SAFETY: the test passes the address of a live `Descriptor`.
     let d = unsafe { &*(call.function as *const Descriptor) };
     call.note[0] = 77;
     Go { target: original as *const () as u64, stay: d.stay }
@@ -69,7 +69,7 @@ extern "C" fn after(call: &mut Call) -> u64 {
     0
 }
 
-/// Where the frame of [`bridge`] has registers, for the test.
+/// Slots of the registers in the frame of [`bridge`].
 const SLOTS: Slots = {
     let mut slots = [0; size_of::<Slots>()];
     slots[0] = 3;
@@ -79,17 +79,18 @@ const SLOTS: Slots = {
 };
 
 extern "C" fn named_frame(call: &Call, loads: &mut Loads, come_back: u64, returned: u64) {
-    // SAFETY: as above.
+    // SAFETY: the test passes the address of a live `Descriptor`.
     let d = unsafe { &*(call.function as *const Descriptor) };
     let (back, frame) = (d.back, d.frame);
     let layout = Layout { back, frame, register: 0, slots: SLOTS, words: STACK_WORDS };
-    // SAFETY: the entry has left the frame's place free; the stack goes on above.
+    // SAFETY: the entry has left the frame's place free; the caller's stack goes on above it.
     unsafe { lay_out(call, &layout, loads, come_back, returned) };
 }
 
 prof_arch::hook_entry_many!(entry, before, after);
 
-/// As a stub does, with the descriptor where the seventh argument is (the third, where only four are in registers).
+/// Jumps to the entry as a stub does; the descriptor is the seventh argument (the third, where only four are
+/// in registers).
 #[unsafe(naked)]
 extern "C" fn stub(
     _: usize,
@@ -124,7 +125,7 @@ extern "C" fn stub(
     );
 }
 
-/// The target's own code that is returned to.
+/// Code of the target, by way of which the original returns.
 #[unsafe(naked)]
 extern "C" fn bridge() {
     #[cfg(target_arch = "aarch64")]
@@ -151,7 +152,7 @@ fn calls_go_through_and_come_back() {
         let mut kept = [1_u64, 2, 3, 4, 5, 6, 7, 8, 9, 10];
         for round in 0..100_usize {
             RESULT.store(0, SeqCst);
-            // The descriptor is an argument of its own where four are in registers.
+            // Where only four arguments are in registers, the descriptor is an argument of its own.
             let c = if cfg!(target_arch = "arm") { at } else { round + 3 };
             let call = |f: Twelve| f(round, 2, c, 4, 5, 6, at, entry_at, 9, 10, 11, 12);
             let want = call(original);

@@ -1,4 +1,4 @@
-//! Patching functions: plans and refusals, and moved code that really runs.
+//! Tests patches of functions: plans and refusals, and moved code that really runs.
 #![cfg(all(feature = "relocate", target_arch = "x86_64"))]
 
 mod common;
@@ -12,7 +12,7 @@ use std::ptr::null_mut;
 
 const ADDR: u64 = 0x5555_5555_5000;
 
-/// The bytes, and the function's size: all of them. At the entry.
+/// Plans a patch at the entry of a function that consists of all of `code`.
 fn plan(code: &[u8]) -> Result<PatchPlan, Refusal> {
     plan_at_entry(code, ADDR, Some(code.len() as u64))
 }
@@ -51,7 +51,7 @@ fn the_first_instruction_is_left_where_it_can_be() {
     for (first, want) in cases {
         assert_eq!(lead(first), *want, "{first:02x?}");
     }
-    // What never goes on behind its first instruction is not broken by a uprobe there.
+    // A uprobe on a first instruction that never goes on to the next does no harm.
     for code in [&[0xc3, 0x90][..], &[0xe9, 0, 1, 0, 0]] {
         assert_eq!(uprobe(0, code, ADDR), Probed::Passes);
     }
@@ -63,15 +63,15 @@ fn plans() {
     let cases: &[Case<'_>] = &[
         // push rbp; mov rbp, rsp; push rbx; ... ret
         (&[0x55, 0x48, 0x89, 0xe5, 0x53, 0x5b, 0x5d, 0xc3], 0, &[0, 1, 4], 5, false),
-        // endbr64 stays
+        // endbr64 stays in front
         (&[0xf3, 0x0f, 0x1e, 0xfa, 0x48, 0x83, 0xec, 0x08, 0x31, 0xc0, 0xc3], 4, &[4, 8], 6, false),
-        // jmp rel32 alone
+        // a single jmp rel32
         (&[0xe9, 0x00, 0x10, 0x00, 0x00], 0, &[0], 5, true),
         // sub rsp, 8; call rel32; a call's return address is behind the patch
         (&[0x48, 0x83, 0xec, 0x08, 0xe8, 0, 1, 0, 0, 0xc3], 0, &[0, 4], 9, false),
         // test rdi, rdi; je +1; ret; ret: the branch leads behind the patch
         (&[0x48, 0x85, 0xff, 0x74, 0x01, 0xc3, 0xc3], 0, &[0, 3], 5, false),
-        // xor eax, eax; jrcxz to itself's next; stays inside the copy
+        // xor eax, eax; jrcxz to the next instruction: stays inside the copy
         (&[0x31, 0xc0, 0xe3, 0x00, 0x90, 0x90, 0xc3], 0, &[0, 2, 4], 5, false),
         // mov rax, [rip + far]
         (&[0x48, 0x8b, 0x05, 0, 0x10, 0, 0, 0xc3], 0, &[0], 7, false),
@@ -100,7 +100,7 @@ fn refusals() {
         (&[0x55, 0x48, 0x89, 0xe5, 0x53, 0xe2, 0xfa, 0xc3], Refusal::BranchIntoPatch { from: 5 }),
         // dec edi; nop; nop; nop; jne to the entry
         (&[0xff, 0xcf, 0x90, 0x90, 0x90, 0x75, 0xf9, 0xc3], Refusal::BranchToEntry { from: 5 }),
-        // a displaced branch to endbr64 would pass through the patch again
+        // a displaced branch to endbr64 would pass the patch again
         (
             &[0xf3, 0x0f, 0x1e, 0xfa, 0xff, 0xcf, 0x75, 0xf8, 0x90, 0xc3],
             Refusal::BranchToEntry { from: 6 },
@@ -117,7 +117,7 @@ fn refusals() {
         (&[0xff, 0xd0, 0x90, 0x90, 0x90, 0x90, 0xc3], Refusal::BranchIntoPatch { from: 0 }),
         // push rbp; then no instruction
         (&[0x55, 0x06, 0x90, 0x90, 0x90, 0xc3], Refusal::Undecodable { at: 1 }),
-        // the last instruction is not whole
+        // the last instruction is incomplete
         (&[0x55, 0x48, 0x89, 0xe5, 0x53, 0xe8, 0x00], Refusal::Undecodable { at: 5 }),
         // ret; then code that only the computed jump behind it can reach
         (&[0xc3, 0x90, 0x90, 0x90, 0x90, 0x90, 0xff, 0xe0], Refusal::IndirectBranch { from: 6 }),
@@ -151,26 +151,26 @@ fn short_functions_and_their_padding() {
         (3, &[0, 2][..], true)
     );
     assert_eq!(unknown.unwrap(), known);
-    // A long nop: nop word ptr [rax + rax], and a two-byte one.
+    // Long nops: nop word ptr [rax + rax], and a two-byte one.
     let nops = [0x66, 0x2e, 0x0f, 0x1f, 0x84, 0, 0, 0, 0, 0, 0x0f, 0x1f, 0x00];
     assert_eq!(short(&nops).0.unwrap(), known);
-    // Padding that ends too early, is not known, or is none.
+    // Padding that is too short, of unknown length, or not padding.
     for padding in
         [&[0xcc; 12][..], &[], &[0; 13], &[0xcc, 0xcc, 0xcc, 0x55, 0, 0, 0, 0, 0, 0, 0, 0, 0]]
     {
         assert_eq!(short(padding).0, Err(Refusal::TooShort), "{padding:02x?}");
     }
-    // It ends at a multiple of 16: what follows is another function, whatever it looks like.
+    // The function ends at a multiple of 16: any bytes behind it are another function.
     assert_eq!(
         plan_patch(&[0xc3, 0xcc, 0xcc, 0xcc, 0xcc], ADDR + 15, Some(1)),
         Err(Refusal::TooShort)
     );
-    // xor eax, eax and then on into the next function: the patch would lie in its way.
+    // xor eax, eax, then on into the next function, over which the patch would lie.
     assert_eq!(
         plan_patch(&[[0x31, 0xc0], [0x90; 2]].concat(), ADDR, Some(2)),
         Err(Refusal::TooShort)
     );
-    // jmp short alone.
+    // A single jmp short.
     let mut jump = vec![0xcc; 16];
     jump[..2].copy_from_slice(&[0xeb, 0x40]);
     let plan = plan_patch(&jump, ADDR, Some(2)).unwrap();
@@ -205,13 +205,13 @@ fn stubs_too_far_away_are_refused() {
     assert_eq!(relocate(&plan, &code[..3], ADDR, ADDR + 4096), Err(Refusal::Changed));
 }
 
-/// A page of executable memory, for this test only.
+/// Pages of executable memory, for this test only.
 struct Page(*mut u8);
 
 impl Page {
     fn new() -> Page {
         let prot = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-        // SAFETY: a new anonymous mapping; left mapped until the test ends.
+        // SAFETY: the call makes a new anonymous mapping, which stays until the test ends.
         let p = unsafe {
             libc::mmap(null_mut(), 16384, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0)
         };
@@ -220,7 +220,7 @@ impl Page {
     }
 
     fn put(&self, at: usize, bytes: &[u8]) -> u64 {
-        // SAFETY: the tests stay within the mapping.
+        // SAFETY: the tests write within the mapping only.
         unsafe { self.0.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         self.0 as u64 + at as u64
     }
@@ -231,8 +231,8 @@ impl Page {
     }
 }
 
-/// Functions of one argument that use all kinds of instructions in their first bytes, at offset 0
-/// of their page. Data is at offset 0x100 (a word of 1000), a helper that doubles `rdi` at 0x200.
+/// Functions of one argument that use all kinds of instructions in their first bytes, at offset 0 of their
+/// page. At offset 0x100 there is data (a word of 1000), at 0x200 a helper that doubles `rdi`.
 const FUNCTIONS: &[(&str, &[u8])] = &[
     ("stack", &[0x48, 0x83, 0xec, 0x08, 0x48, 0x89, 0x3c, 0x24, 0x58, 0xc3]),
     (
@@ -263,7 +263,7 @@ const FUNCTIONS: &[(&str, &[u8])] = &[
     // xor eax, eax; mov ecx, edi; inc ecx; (loop: ) inc eax; loop -4 ...: the loop is behind the
     // patch
     ("loop", &[0x31, 0xc0, 0x89, 0xf9, 0xff, 0xc1, 0xff, 0xc0, 0xe2, 0xfc, 0xc3]),
-    // mov ecx, edi; inc ecx; loop +0 (a branch to its own next); mov eax, ecx; ret
+    // mov ecx, edi; inc ecx; loop +0 (a branch to the next instruction); mov eax, ecx; ret
     ("loop moved", &[0x89, 0xf9, 0xff, 0xc1, 0xe2, 0x02, 0x31, 0xd2, 0x89, 0xc8, 0xc3]),
     // push rdi; call helper; pop rdi; add rax, rdi; ret
     ("call", &[0x57, 0xe8, 0xfa, 0x01, 0, 0, 0x5f, 0x48, 0x01, 0xf8, 0xc3]),
@@ -304,10 +304,10 @@ fn moved_code_does(name: &str, code: &[u8], planner: Planner, many: bool) {
     let arguments = [0_u64, 1, 2, 7, 100];
     let expected = arguments.map(|a| Page::call(func_addr, a));
 
-    // The descriptor: the original's address, and a count; the entry code counts and goes on to
-    // the original.
+    // The descriptor holds the original's address and a count. The entry code counts and continues at the
+    // original.
     let entry_addr = page.put(0x300, &[0x41, 0x5b, 0x49, 0xff, 0x43, 0x08, 0x41, 0xff, 0x23]);
-    // pop r11, if the descriptor is on the stack.
+    // The entry code begins with pop r11, which is needed only if the descriptor's address is on the stack.
     let entry_addr = if many { entry_addr } else { entry_addr + 2 };
     let flag_addr = page.put(0x310, &[0; 8]);
     let desc_addr = page.put(0x320, &[0; 16]);
@@ -332,7 +332,7 @@ fn moved_code_does(name: &str, code: &[u8], planner: Planner, many: bool) {
     page.put(plan.patch_offset, &stub.patch);
     assert_eq!(stub.patch_addr, func_addr + plan.patch_offset as u64);
 
-    // SAFETY: within the mapping.
+    // SAFETY: the address is within the mapping.
     let count = || unsafe { (desc_addr as *const u64).add(1).read_volatile() };
     assert_eq!(arguments.map(|a| Page::call(func_addr, a)), expected, "{name}: off");
     assert_eq!(count(), 0, "{name}");
@@ -341,14 +341,14 @@ fn moved_code_does(name: &str, code: &[u8], planner: Planner, many: bool) {
     assert_eq!(count(), 5, "{name}");
     assert_eq!(stub.relocated.has_call, name.contains("call"), "{name}");
 
-    // And back.
+    // The patch is removed again.
     page.put(plan.patch_offset, &code[plan.patch_offset..][..PATCH_LEN]);
     assert_eq!(arguments.map(|a| Page::call(func_addr, a)), expected, "{name}: restored");
 }
 
-/// The bytes of a function of this process, with what follows it.
+/// Returns the bytes of a function of this process and of what follows it.
 fn bytes_of(address: u64) -> &'static [u8] {
-    // SAFETY: libc's text goes on for more than that behind each of its allocation functions.
+    // SAFETY: libc's text goes on for more than 4096 bytes behind each of its allocation functions.
     unsafe { std::slice::from_raw_parts(address as *const u8, 4096) }
 }
 
@@ -371,7 +371,7 @@ fn the_allocator_of_this_process_can_be_patched() {
         c"strdup",
     ];
     for name in names {
-        // SAFETY: a lookup by name.
+        // SAFETY: `name` is a C string.
         let address = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as u64;
         assert_ne!(address, 0, "{name:?}");
         let code = bytes_of(address);
@@ -401,7 +401,7 @@ fn most_functions_of_libc_can_be_patched() {
         };
         pc = range.end.max(pc + 1);
         let (size, known) = (range.end - range.start, text.end - range.start);
-        // SAFETY: a function and what follows it in its segment.
+        // SAFETY: the range is from the function to the end of its segment, which stays mapped.
         let code = unsafe { std::slice::from_raw_parts(range.start as *const u8, known as usize) };
         match plan_patch(code, range.start, Some(size)) {
             Ok(plan) => {
@@ -420,13 +420,13 @@ fn most_functions_of_libc_can_be_patched() {
     assert!(planned > 1000 && refused.values().sum::<i32>() * 10 < planned, "{refused:?}");
 }
 
-/// Executable memory in `window`, below `address`.
+/// Maps executable memory in `window`, below `address`.
 fn near(address: u64, window: &std::ops::Range<u64>) -> Page {
     let prot = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED_NOREPLACE;
     for step in 1..1000 {
         let at = (address & !0xfff) - step * 0x10_0000;
-        // SAFETY: a new anonymous mapping where there was none.
+        // SAFETY: MAP_FIXED_NOREPLACE maps only where nothing is mapped yet.
         let p = unsafe { libc::mmap(at as *mut _, 16384, prot, flags, -1, 0) };
         if p != libc::MAP_FAILED {
             assert!(p as u64 == at && window.contains(&at));
@@ -436,9 +436,9 @@ fn near(address: u64, window: &std::ops::Range<u64>) -> Page {
     panic!("no room near {address:#x}");
 }
 
-/// The original in the stub of a function of libc, in place, but without the patch.
+/// Returns the address of the original in a stub for a function of libc, which itself is not patched.
 fn stub_of(name: &std::ffi::CStr) -> u64 {
-    // SAFETY: a lookup by name.
+    // SAFETY: `name` is a C string.
     let func_addr = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) } as u64;
     let code = bytes_of(func_addr);
     let plan = plan_patch(code, func_addr, None).unwrap();

@@ -1,5 +1,5 @@
-//! Which AArch64 instructions use their own address, and how far away what they name is: compared with
-//! a disassembler over a sample of all 32-bit words.
+//! Compares with a disassembler, over a sample of all 32-bit words, which AArch64 instructions use their own
+//! address, and how far away their target is.
 #![cfg(feature = "relocate")]
 
 use prof_arch::aarch64::insn::{PcUse, pc_use};
@@ -8,7 +8,7 @@ use yaxpeax_arm::armv8::a64::{InstDecoder, Operand};
 
 const PC: u64 = 0x40_0123_4568;
 
-/// The distance that the disassembler shows; `None` for a word that it takes for no instruction.
+/// Returns the distance that the disassembler shows; `None` if it does not know the word.
 fn oracle(decoder: &InstDecoder, word: u32) -> Option<Option<i64>> {
     let bytes = word.to_le_bytes();
     let insn = decoder.decode(&mut U8Reader::new(&bytes)).ok()?;
@@ -36,7 +36,7 @@ fn ours(word: u32) -> Option<i64> {
 fn as_a_disassembler_sees_it() {
     let decoder = InstDecoder::default();
     let (mut known, mut used, mut wrong) = (0_u32, 0_u32, Vec::new());
-    // Every value of the upper half with some of the lower: what an instruction is stands above.
+    // Takes every value of the upper half with some of the lower, as the upper bits tell the instruction.
     let mut low = 0x1234_u32;
     for high in 0..=u16::MAX {
         for _ in 0..48 {
@@ -45,7 +45,7 @@ fn as_a_disassembler_sees_it() {
             let Some(theirs) = oracle(&decoder, word) else { continue };
             known += 1;
             used += u32::from(theirs.is_some());
-            // Not moved at all, whatever the distance.
+            // Such instructions are never moved, whatever their distance.
             if pc_use(word, PC) == Some(PcUse::Other) {
                 continue;
             }

@@ -1,6 +1,6 @@
-//! Which ARM and Thumb instructions use their own address: compared with a disassembler over samples of
-//! all instruction words. Nothing that uses it may be taken for one that does not; the other way round
-//! only makes prof refuse a function.
+//! Compares with a disassembler, over samples of all instruction words, which ARM and Thumb instructions use
+//! their own address. No instruction that uses it may be taken for one that does not; the opposite error only
+//! makes prof refuse a function.
 #![cfg(feature = "relocate")]
 
 use prof_arch::arm::insn::{PcUse, State, pc_use_arm, pc_use_thumb, thumb_len};
@@ -9,13 +9,13 @@ use yaxpeax_arm::armv7::{InstDecoder, Instruction, Operand};
 
 const PC: u32 = 0x10_0000;
 
-/// `None` for what it takes for no instruction, or can't bear.
+/// Returns the instruction; `None` if the disassembler does not know it, or panics.
 fn disassemble(decoder: &InstDecoder, bytes: &[u8]) -> Option<Instruction> {
     let decode = || decoder.decode(&mut U8Reader::new(bytes)).ok();
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(decode)).ok().flatten()
 }
 
-/// Its panics are not shown.
+/// Runs `f` and shows none of its panics.
 fn quietly(f: impl FnOnce()) {
     static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -25,7 +25,7 @@ fn quietly(f: impl FnOnce()) {
     std::panic::set_hook(shown);
 }
 
-/// The distance of a branch.
+/// Returns the distance of a branch.
 fn distance(insn: &Instruction) -> Option<i32> {
     insn.operands.iter().find_map(|o| match o {
         Operand::BranchOffset(n) => Some(n << 2),
@@ -34,7 +34,7 @@ fn distance(insn: &Instruction) -> Option<i32> {
     })
 }
 
-/// What it shows, without the destination: `true` if that names pc, or a distance.
+/// Returns whether the disassembler's text names pc as a source, or shows a distance.
 fn reads_pc(insn: &Instruction) -> bool {
     let text = insn.to_string();
     let (name, operands) = text.split_once(' ').unwrap_or((&text, ""));
@@ -44,7 +44,7 @@ fn reads_pc(insn: &Instruction) -> bool {
     let stores = stores.iter().any(|s| name.starts_with(s))
         && !name.starts_with("bic")
         && !name.starts_with("bf");
-    // Lists of what is loaded stand in braces.
+    // Lists of registers to load are in braces.
     let sources = match operands.split_once('{') {
         Some((before, _)) if !stores => before,
         _ => operands,
@@ -74,8 +74,8 @@ impl Count {
         let blx = matches!(ours, Some(PcUse::Call(_, State::Arm))) && here & 2 == 0
             || matches!(ours, Some(PcUse::Call(_, State::Thumb)));
         let same = match (near, far) {
-            // The disassembler leaves out what the state adds, and counts now from the instruction, now
-            // from two bytes before pc.
+            // The disassembler leaves out the change of state, and counts sometimes from the instruction,
+            // sometimes from two bytes before pc.
             (Some(_), Some(_)) if blx => true,
             (Some(to), Some(far)) => {
                 [0, 2, 8].contains(&here.wrapping_add_signed(far).wrapping_sub(to))
@@ -99,7 +99,7 @@ impl Count {
     }
 }
 
-/// Every value of the upper half with some of the lower.
+/// Returns every value of the upper half with some of the lower.
 fn sample() -> impl Iterator<Item = u32> {
     let mut low = 0x1234_u32;
     (0..=u16::MAX).flat_map(|high| (0..6).map(move |_| high)).map(move |high| {

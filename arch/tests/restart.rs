@@ -1,5 +1,5 @@
-//! Interrupted system calls: a thread that waits in one is made to run another, and waits on as if
-//! nothing had been.
+//! Tests interrupted system calls: a thread that waits in one is made to run another, and then waits on as if
+//! nothing had happened.
 #![cfg(target_arch = "x86_64")]
 
 #[path = "common/tracee.rs"]
@@ -11,16 +11,16 @@ use std::ptr::null_mut;
 use std::time::{Duration, Instant};
 use tracee::{Child, shared};
 
-/// How the tracer ends.
+/// End of the tracer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
-    /// Restores the registers at the enter stop of `rt_sigreturn`.
+    /// It restores the registers at the enter stop of `rt_sigreturn`.
     Restores,
-    /// Dies before: the signal frame alone has to do.
+    /// It dies before that, so that the signal frame alone must do.
     Dies,
 }
 
-/// What the waiting child is waiting in.
+/// The child's wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Wait {
     Nanosleep,
@@ -31,16 +31,17 @@ enum Wait {
     Busy,
 }
 
-/// Long, and far apart, as a busy machine may hold everybody up for a while.
+/// Long times, far apart, as a busy machine may delay everybody for a while.
 const WAIT: Duration = Duration::from_millis(2400);
 const INTERRUPT_AT: Duration = Duration::from_millis(1000);
 
-/// Waits; true if the call did what it should. System calls only: this runs in a forked child.
+/// Waits, and returns whether the call did what it should. Makes system calls only, as it runs in a forked
+/// child.
 fn wait_in(wait: Wait, pipe: [i32; 2]) -> bool {
     let ms = WAIT.as_millis() as i32;
     let time =
         libc::timespec { tv_sec: i64::from(ms) / 1000, tv_nsec: i64::from(ms) % 1000 * 1_000_000 };
-    // SAFETY: plain system calls on this function's own variables.
+    // SAFETY: the system calls get only this function's own variables.
     unsafe {
         match wait {
             Wait::Nanosleep => libc::nanosleep(&time, null_mut()) == 0,

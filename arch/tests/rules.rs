@@ -1,5 +1,5 @@
-//! Compiled rules against the tables that they come from: over every function of every module of
-//! this process.
+//! Compares compiled rules with the tables that they come from, over every function of every module of this
+//! process.
 #![cfg(target_arch = "x86_64")]
 
 mod common;
@@ -22,8 +22,8 @@ impl<T: gimli::ReaderOffset> gimli::UnwindContextStorage<T> for Big {
 
 type Row = gimli::UnwindTableRow<usize, Big>;
 
-/// Every row of every function, by a plain walk through the section, with the bytes of its
-/// expressions.
+/// Passes on every row of every function, with the section that holds its expressions, by a linear walk
+/// through the section.
 fn rows(
     cfi: &CfiModule<'static>,
     mut each: impl FnMut(&Row, &EhFrame<EndianSlice<'static, LittleEndian>>),
@@ -44,7 +44,7 @@ fn rows(
     }
 }
 
-/// What the row says, as far as it is a plain one.
+/// Returns the form of a row's rule, if it is a plain one.
 fn expected(row: &Row) -> Option<Form> {
     let fp_slot = match row.register(Register(6)) {
         None | Some(RegisterRule::SameValue | RegisterRule::Undefined) => None,
@@ -104,7 +104,7 @@ fn rules_are_what_the_tables_say() {
     }
 }
 
-/// A word for every address, always some way above it, as on a stack.
+/// Returns a word for every address: always an address some way above it, as on a stack.
 fn memory(address: u64) -> Option<u64> {
     Some(
         address
@@ -155,7 +155,7 @@ fn functions_and_the_space_between_them() {
         let mut ctx = CfiContext::new();
         assert_eq!(compile::<Rule>(&module.cfi, 0, &mut ctx), Rule::UNKNOWN);
         assert_eq!(compile::<Rule>(&module.cfi, u64::MAX, &mut ctx), Rule::UNKNOWN);
-        // Without the search table the answers are the same.
+        // Without the search table the results must be equal.
         let linear = CfiModule { hdr: &[], ..module.cfi };
         let step =
             module.text.iter().map(|r| (r.end - r.start) as usize / 97).max().unwrap().max(1);
@@ -184,7 +184,7 @@ impl Random {
     }
 }
 
-/// Tries all functions on call frame information, whatever it is.
+/// Calls all functions on call frame information that may be damaged.
 fn try_all(cfi: &CfiModule<'_>, pc: u64, ctx: &mut CfiContext) {
     let rule: Rule = compile(cfi, pc, ctx);
     let regs = FullRegs { pc, gpr: [0x7fff_0000_1000; 16] };
@@ -200,7 +200,7 @@ fn damaged_tables_do_no_harm() {
     let mut ctx = CfiContext::new();
     for module in common::modules() {
         let text = module.text[0].clone();
-        // A piece of the real thing, in which some bytes are changed again and again.
+        // A part of the real section, in which some bytes are changed again and again.
         let eh_len = module.cfi.eh_frame.len().min(6000);
         let (mut eh, mut hdr) = (module.cfi.eh_frame[..eh_len].to_vec(), module.cfi.hdr.to_vec());
         let (eh_good, hdr_good) = (eh.clone(), hdr.clone());

@@ -1,4 +1,4 @@
-//! `build_sigframe` against the kernel: a thread whose every register was changed gets all of them
+//! Tests `build_sigframe` with the kernel: a thread whose registers were all changed must get all of them
 //! back.
 #![cfg(target_arch = "x86_64")]
 
@@ -11,7 +11,7 @@ use prof_arch::x86_64::syscall::{RESTORER, SYSCALL_RET};
 use std::ptr::null_mut;
 use tracee::{Child, shared};
 
-/// Features that the test fills with values: x87, SSE, AVX, and the three of AVX-512.
+/// XSAVE features that the test fills with values: x87, SSE, AVX, and the three of AVX-512.
 const FEATURES: u64 = 0b1110_0111;
 
 struct Random(u64);
@@ -25,7 +25,7 @@ impl Random {
     }
 }
 
-/// A child stopped under ptrace, with an alternate signal stack.
+/// Forks a child that stops under ptrace and has an alternate signal stack.
 fn child(altstack: *mut u8) -> Child {
     // SAFETY: the child makes system calls only.
     unsafe {
@@ -44,7 +44,7 @@ fn child(altstack: *mut u8) -> Child {
     }
 }
 
-/// Random vector state, of all features that this machine has.
+/// Fills in random vector state, of all features that this machine has.
 fn random_xsave(image: &mut [u8], random: &mut Random) {
     let word = |image: &[u8], at: usize| u64::from_le_bytes(image[at..at + 8].try_into().unwrap());
     let supported = word(image, 464) & FEATURES;
@@ -64,13 +64,13 @@ fn random_xsave(image: &mut [u8], random: &mut Random) {
         image[at + 8..at + 10].copy_from_slice(&0x4001_u16.to_le_bytes());
     }
     image[0..2].copy_from_slice(&(0x007f | (random.next() as u16 & 0xc00) | 0x300).to_le_bytes());
-    image[4] = 0xff; // All x87 registers hold something.
+    image[4] = 0xff; // All x87 registers are in use.
     image[24..28].copy_from_slice(&(0x1f80 | (random.next() as u32 & 0xe03f)).to_le_bytes());
     let in_use = word(image, 512) | supported;
     image[512..520].copy_from_slice(&in_use.to_le_bytes());
 }
 
-/// Random general registers, on top of valid segment registers and bases.
+/// Returns random general registers, with the segment registers and bases of `base`.
 fn random_regs(base: &UserRegs, random: &mut Random) -> UserRegs {
     let mut r = *base;
     for slot in [
@@ -80,7 +80,7 @@ fn random_regs(base: &UserRegs, random: &mut Random) -> UserRegs {
     ] {
         *slot = random.next();
     }
-    // Carry, parity, adjust, zero, sign, direction, overflow, alignment check.
+    // Flags: carry, parity, adjust, zero, sign, direction, overflow, alignment check.
     r.eflags = 0x202 | (random.next() & 0x4_0cd5 & !0x4_0000);
     r.orig_rax = u64::MAX;
     r
@@ -94,7 +94,7 @@ fn everything_is_restored() {
     let (gadget, restorer, trap) = (0_usize, 16, 32);
     for (at, bytes) in [(gadget, &SYSCALL_RET[..]), (restorer, &RESTORER[..]), (trap, &[0xcc][..])]
     {
-        // SAFETY: within the page of `code`.
+        // SAFETY: the bytes are within the page of `code`.
         unsafe { code.add(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
     let child = child(altstack);
@@ -102,7 +102,7 @@ fn everything_is_restored() {
     let original = child.regs();
     let mut random = Random(0x9e37_79b9_7f4a_7c15);
     for round in 0..64 {
-        // State A, as the kernel reports it: this is what has to come back.
+        // State A, as the kernel reports it, which has to come back.
         let mut image = child.xsave();
         if round > 0 {
             random_xsave(&mut image, &mut random);
@@ -132,7 +132,7 @@ fn everything_is_restored() {
         // SAFETY: the frame is smaller than the mapping.
         unsafe { (built.sp as *mut u8).copy_from_nonoverlapping(frame.as_ptr(), built.len) };
 
-        // State B: everything is something else.
+        // State B: everything differs.
         let mut other = child.xsave();
         random_xsave(&mut other, &mut random);
         child.set_xsave(&other);
@@ -156,16 +156,16 @@ fn everything_is_restored() {
         let differing: Vec<usize> = (0..image.len()).filter(|&i| image[i] != after[i]).collect();
         assert!(differing.is_empty(), "round {round}: xsave differs at {differing:?}");
     }
-    // The alternate stack is still there: ask the child.
+    // The child itself tells whether its alternate stack is still there.
     let mut regs = original;
     (regs.rip, regs.rsp) = (code, memory as u64 + 32768);
-    // SAFETY: within the mapping.
+    // SAFETY: the address is within the mapping.
     unsafe { (regs.rsp as *mut u64).write(code + trap as u64) };
     regs.set_syscall(libc::SYS_sigaltstack as u64, [0, memory as u64, 0, 0, 0, 0]);
     child.set_regs(&regs);
     child.ptrace(libc::PTRACE_CONT, 0, null_mut());
     assert_eq!((child.wait_stopped(), child.regs().rax), (libc::SIGTRAP, 0));
-    // SAFETY: the child has written a stack_t there.
+    // SAFETY: the child has written a `stack_t` there.
     let stack = unsafe { memory.cast::<libc::stack_t>().read() };
     assert_eq!((stack.ss_sp as u64, stack.ss_size), (altstack as u64, 16384));
 }

@@ -1,4 +1,4 @@
-//! Unwinding this process's own stacks, with glibc's `backtrace` as the oracle.
+//! Unwinds this process's own stacks and compares with glibc's `backtrace`.
 #![cfg(target_arch = "x86_64")]
 
 mod common;
@@ -14,12 +14,12 @@ unsafe extern "C" {
     fn backtrace(buffer: *mut *mut libc::c_void, size: libc::c_int) -> libc::c_int;
 }
 
-/// The registers here: those that calls preserve, and where we are.
+/// Returns the registers at this place: those that calls preserve, and pc.
 #[inline(always)]
 fn here() -> FullRegs {
     let mut regs = FullRegs::default();
     let mut buffer = [0_u64; 8];
-    // SAFETY: stores registers to the buffer, and changes none but the one it declares.
+    // SAFETY: the code stores registers to the buffer, and changes only the register that it declares.
     unsafe {
         asm!(
             "lea {pc}, [rip]", "mov [{b}], {pc}", "mov [{b} + 8], rsp", "mov [{b} + 16], rbp",
@@ -37,7 +37,7 @@ fn here() -> FullRegs {
 }
 
 fn read(address: u64) -> Option<u64> {
-    // SAFETY: the unwinder is tested on the stacks of this process; a wrong address is a failed
+    // SAFETY: the unwinder reads the stacks of this process, which are mapped; a wrong address fails the
     // test.
     (address > 0x1_0000).then(|| unsafe { (address as *const u64).read() })
 }
@@ -48,7 +48,7 @@ enum How {
     Full,
 }
 
-/// All pcs from `regs` on, and whether the stack's end was found.
+/// Returns all pcs from `regs` on, and whether the stack's end was found.
 fn walk(start: &FullRegs, how: How) -> (Vec<u64>, bool) {
     let modules = common::modules();
     let mut ctx = Box::new(CfiContext::new());
@@ -80,19 +80,20 @@ fn walk(start: &FullRegs, how: How) -> (Vec<u64>, bool) {
 
 fn glibc() -> Vec<u64> {
     let mut buffer = [std::ptr::null_mut(); 500];
-    // SAFETY: the buffer has that many elements.
+    // SAFETY: the buffer has 500 elements.
     let n = unsafe { backtrace(buffer.as_mut_ptr(), 500) };
     buffer[..n as usize].iter().map(|p| *p as u64).collect()
 }
 
-/// Our frames from the first caller on are the oracle's: it may have some more at the top (itself).
+/// Asserts that our frames from the first caller on are the oracle's, which may have some more at the top
+/// (its own).
 fn assert_same(ours: &[u64], oracle: &[u64]) {
     let skip = oracle.iter().take(3).position(|pc| Some(pc) == ours.get(1));
     let skip = skip.unwrap_or_else(|| panic!("{ours:x?}\n{oracle:x?}"));
     assert_eq!(&ours[1..], &oracle[skip..]);
 }
 
-/// Both ways of unwinding from here, and the oracle: all frames above the one that calls this.
+/// Compares both ways of unwinding from here with the oracle: all frames above the one that calls this.
 #[inline(always)]
 fn compare() -> usize {
     let regs = here();
@@ -125,14 +126,14 @@ static SEEN: Mutex<usize> = Mutex::new(0);
 
 extern "C" fn in_qsort(a: *const libc::c_void, b: *const libc::c_void) -> libc::c_int {
     *SEEN.lock().unwrap() = compare();
-    // SAFETY: qsort passes elements of the array.
+    // SAFETY: qsort passes addresses of elements of the array.
     unsafe { i32::from(*a.cast::<u8>()) - i32::from(*b.cast::<u8>()) }
 }
 
 #[test]
 fn through_frames_of_libc() {
     let mut bytes = *b"deabcz";
-    // SAFETY: six elements of one byte.
+    // SAFETY: the array has six elements of one byte.
     unsafe { libc::qsort(bytes.as_mut_ptr().cast(), 6, 1, Some(in_qsort)) };
     assert_eq!(&bytes, b"abcdez");
     assert!(*SEEN.lock().unwrap() > 5);
@@ -147,7 +148,7 @@ extern "C" fn handler(_: libc::c_int) {
 
 #[inline(never)]
 fn trap() {
-    // SAFETY: SIGTRAP has a handler.
+    // SAFETY: SIGTRAP has a handler, which returns.
     unsafe { asm!("int3") };
     std::hint::black_box(());
 }
@@ -155,7 +156,8 @@ fn trap() {
 #[test]
 fn through_signal_frames() {
     let mut stack = vec![0_u8; 1 << 20];
-    // SAFETY: a handler, once on the thread's own stack, once on an alternate one that outlives it.
+    // SAFETY: the handler is of the right type; it runs once on the thread's own stack, once on an alternate
+    // one that outlives it.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as usize;
@@ -175,8 +177,8 @@ fn through_signal_frames() {
     assert!(lens.len() == 3 && lens.iter().all(|len| *len > 6), "{lens:?}");
 }
 
-// A function that realigns its stack the way GCC does it, and one whose CFA is in rbx: only the
-// full step knows that register. Both call the function in rdi.
+// A function that realigns its stack as GCC does, and one whose CFA is in rbx: only the full step knows that
+// register. Both call the function in rdi.
 global_asm!(
     ".type realigned, @function",
     "realigned:",
@@ -241,12 +243,12 @@ extern "C" fn compare_full() {
 
 #[test]
 fn realigned_stacks() {
-    // SAFETY: the assembly above calls it.
+    // SAFETY: the assembly above calls the function that it is passed, with an aligned stack.
     unsafe { realigned(compare_c) };
 }
 
 #[test]
 fn frames_that_need_all_registers() {
-    // SAFETY: the assembly above calls it.
+    // SAFETY: the assembly above calls the function that it is passed, with an aligned stack.
     unsafe { through_rbx(compare_full) };
 }

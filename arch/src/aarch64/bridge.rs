@@ -1,5 +1,5 @@
-//! Calling a function so that it returns by way of code of the target's own, and changes nothing that its
-//! caller may rely on: see the same of AMD64, and [`laid`](crate::laid).
+//! The bridge: calls a function so that it returns by way of code of the target's own, and changes nothing
+//! that its caller may rely on. See `x86_64/bridge.rs` and [`laid`](crate::laid).
 
 use super::capture::Call;
 use super::regs::{FP, FullRegs, LR, X19};
@@ -7,33 +7,34 @@ pub use crate::laid::{Bridge, Slots};
 use crate::laid::{FP_AT, Frame, SIGNED_AT, better, fit, put};
 use crate::unwind::{CfiModule, SLOTS, shape};
 
-/// The registers that a call preserves, and the return address.
+/// Callee-saved registers, and the return address.
 const REGISTERS: [u16; 12] = [X19, 20, 21, 22, 23, 24, 25, 26, 27, 28, FP, LR];
-/// The registers with which the original is entered: those.
+/// Values of these registers at the entry of the original.
 pub type Loads = [u64; 12];
 
-/// Words of the caller's arguments on the stack that the original is given, at most.
+/// Maximum number of words of stack arguments that are copied from the caller to the original.
 pub const STACK_WORDS: usize = 32;
-/// Where the mark is that the frame is there, from the frame's lower end.
+/// Offset of the mark, which shows that the frame is there, from the frame's lower end.
 const MARK_AT: u64 = 8 * STACK_WORDS as u64;
-/// Where the [`Call`] is.
+/// Offset of the [`Call`] from the frame's lower end.
 pub const CALL_AT: usize = MARK_AT as usize + 16;
-/// What lies below a frame's registers.
+/// Bytes below the registers of a frame.
 const NEEDED: u64 = CALL_AT as u64 + size_of::<Call>() as u64;
-/// The smallest frame: it has the frame record alone.
+/// Size of the smallest frame: it has the frame record alone.
 pub const LEAST_FRAME: u64 = NEEDED + 16;
-/// Bytes of code of a [`Bridge`], at which a thread is on its way into the hook.
+/// Length of a [`Bridge`]'s code. A thread whose PC is in it is on its way into the hook.
 pub const BRIDGE_LEN: u64 = 4;
 
-/// Where the original's stack pointer is at its entry, and where its mark, by the caller's stack pointer.
+/// Returns the original's stack pointer at its entry and the address of the mark, for the caller's stack
+/// pointer `top`.
 #[must_use]
 pub const fn places(top: u64, frame: u64) -> (u64, u64) {
     let base = top.wrapping_sub(frame);
     (base, base.wrapping_add(MARK_AT))
 }
 
-/// The best place in `code`, which stands at `addr`: `blr` of a preserved register, in a frame of which the tables
-/// say where all is, and where no other call returns to.
+/// Returns the best bridge in `code`, which is at `addr`: `blr` of a callee-saved register, in a frame that
+/// the tables describe completely, where no other call returns to.
 #[must_use]
 pub fn bridges(cfi: &CfiModule<'_>, code: &[u8], addr: u64) -> Option<Bridge> {
     let word = |at: usize| Some(u32::from_le_bytes(*code.get(at..)?.first_chunk()?));
@@ -55,10 +56,10 @@ pub fn bridges(cfi: &CfiModule<'_>, code: &[u8], addr: u64) -> Option<Bridge> {
     best
 }
 
-/// What [`lay_out`] is told.
+/// Arguments of [`lay_out`].
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Where to return to; 0: straight to the hook.
+    /// Address to return to; 0: directly to the hook.
     pub back: u64,
     /// See [`Bridge::frame`].
     pub frame: u64,
@@ -66,11 +67,11 @@ pub struct Layout {
     pub register: u8,
     /// See [`Bridge::slots`].
     pub slots: Slots,
-    /// Words of the caller's stack from its stack pointer on that can be read.
+    /// Number of readable words on the caller's stack, from its stack pointer up.
     pub words: usize,
 }
 
-/// Where a frame of the hook's own has its frame record: for those that follow frame pointers.
+/// Slots of a frame of the hook's own: only the frame record, for unwinders that follow frame pointers.
 const OWN: Slots = {
     let mut slots = [0; SLOTS + 2];
     slots[10] = 2;
@@ -79,12 +80,12 @@ const OWN: Slots = {
     slots
 };
 
-/// Lays a frame out below the caller's stack pointer. `loads` are the registers with which the original is to be
-/// entered, `come_back` the code that its return is to reach.
+/// Lays out a frame below the caller's stack pointer. It sets `loads`, the registers at the entry of the
+/// original. `come_back` is the address that the original's return has to reach.
 ///
 /// # Safety
-/// The stack below the caller's stack pointer must be free but for the [`Call`] itself at its place, and so many words
-/// above it readable.
+/// The stack below the caller's stack pointer must be free but for the [`Call`] itself at its place, and
+/// `layout.words` words above it must be readable.
 pub unsafe fn lay_out(
     call: &Call,
     layout: &Layout,
@@ -108,16 +109,17 @@ pub unsafe fn lay_out(
     let link = if slots[SIGNED_AT] == 0 { call.regs.pc } else { signed(call.regs.pc, top) };
     let words = layout.words.min(STACK_WORDS);
     let f = Frame { top, len: layout.frame, slots, words, mark: (layout.back, MARK_AT) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the frame is free, and that the words above it are readable.
     unsafe { put(&f, values(link).map(|value| value as usize)) };
 }
 
-/// A return address with the signature that the unwinder takes back, where there are any: `pacia1716`.
+/// Returns a return address with the signature that the unwinder removes, where signatures are in use:
+/// `pacia1716`.
 fn signed(address: u64, _cfa: u64) -> u64 {
     #[cfg(target_arch = "aarch64")]
     {
         let mut signed = address;
-        // SAFETY: changes the register alone.
+        // SAFETY: the instruction changes only the named registers.
         unsafe {
             core::arch::asm!("hint #8", inlateout("x17") signed, in("x16") _cfa,
                 options(nostack, nomem, preserves_flags));
@@ -128,8 +130,9 @@ fn signed(address: u64, _cfa: u64) -> u64 {
     address
 }
 
-/// Stores the registers that calls do not preserve, but for x16 and x17, which calls may change on their way
-/// (AAPCS64, 6.1.1), from the stack pointer up. The hook changes the vector registers' lower halves, and no others.
+/// Stores, from the stack pointer up, the registers that calls do not preserve, except x16 and x17, which
+/// calls may change on their way (AAPCS64, 6.1.1). The hook changes the vector registers' lower halves, and
+/// no others.
 #[cfg(target_arch = "aarch64")]
 #[macro_export]
 macro_rules! save_all {
@@ -149,7 +152,7 @@ macro_rules! save_all {
     };
 }
 
-/// Loads what [`save_all`](crate::save_all) has stored.
+/// Loads the registers that [`save_all`](crate::save_all) has stored.
 #[cfg(target_arch = "aarch64")]
 #[macro_export]
 macro_rules! restore_all {
@@ -170,9 +173,9 @@ macro_rules! restore_all {
 }
 
 /// Defines an entry `$name` for functions that the user has named, around `$before` and `$after` as
-/// [`hook_entry`](crate::hook_entry) does. All registers are as they would be without it. The original's frame is laid
-/// out by `named_frame(call, loads, come_back, returned)`, which is to be there where this is used (see [`lay_out`]);
-/// and so is `FRAME`, the offset of [`Bridge::frame`] in the descriptor.
+/// [`hook_entry`](crate::hook_entry) does. All registers are as they would be without it. Two items must be
+/// in scope: `named_frame(call, loads, come_back, returned)`, which lays out the original's frame (see
+/// [`lay_out`]), and `FRAME`, the offset of [`Bridge::frame`] in the descriptor.
 #[cfg(target_arch = "aarch64")]
 #[macro_export]
 macro_rules! hook_entry_many {

@@ -1,16 +1,14 @@
-//! The registers of a stopped thread, and how to make it run a system call and go on as if nothing
+//! The registers of a stopped thread, and how to make the thread run a system call and continue as if nothing
 //! had happened.
 //!
-//! `struct user_pt_regs` is from `arch/arm64/include/uapi/asm/ptrace.h`; how the kernel restarts
-//! interrupted calls from `do_signal` in `arch/arm64/kernel/signal.c`; which calls are never
-//! restarted from signal(7).
+//! Sources: `struct user_pt_regs`: `arch/arm64/include/uapi/asm/ptrace.h`; restart of interrupted calls:
+//! `do_signal` in `arch/arm64/kernel/signal.c`; calls that are never restarted: signal(7).
 //!
-//! At a signal-delivery or `PTRACE_INTERRUPT` stop the kernel has made its decision: of a call to be
-//! restarted, `x0` holds the first argument again and `pc` is back on the `svc`; only what follows
-//! from `ERESTART_RESTARTBLOCK` (`x8` becomes `restart_syscall`) comes when the thread goes on from
-//! that stop. It cannot be seen there that the thread was in a call at all, nor what the first
-//! argument of a call was that has ended with EINTR. So the tracer looks at the thread before it
-//! stops it: [`Blocked`].
+//! At a signal-delivery or `PTRACE_INTERRUPT` stop the kernel has already decided on a restart. For a call to
+//! be restarted, `x0` holds the first argument again and `pc` is back on the `svc`; only what follows from
+//! `ERESTART_RESTARTBLOCK` (`x8` becomes `restart_syscall`) is done when the thread continues. The registers
+//! do not show whether the thread was in a call at all, nor the first argument of a call that has ended with
+//! EINTR. So the tracer inspects the thread before it stops it: [`Blocked`].
 
 use super::regs::{LR, SP};
 use super::syscall::nr;
@@ -19,22 +17,22 @@ use crate::registers::Registers;
 
 const EINTR: i64 = 4;
 
-/// The general registers (`NT_PRSTATUS`).
+/// Register set with the general registers (`NT_PRSTATUS`).
 pub const REGSET: Registers = Registers::Set(1);
-/// The register set with the thread pointer (`NT_ARM_TLS`), which is not among those.
+/// Register set with the thread pointer (`NT_ARM_TLS`), which is not among the general registers.
 pub const THREAD_POINTER_REGSET: Option<Registers> = Some(Registers::Set(0x401));
-/// The register set with the number of the system call that the thread is in
-/// (`NT_ARM_SYSTEM_CALL`). -1 there, for none, goes with each change of registers: behind a system
-/// call the kernel would else take the value in `x0` for that call's result, and might restart it.
+/// Register set with the number of the system call that the thread is in (`NT_ARM_SYSTEM_CALL`). Each change
+/// of registers sets it to -1, for none: behind a system call the kernel would otherwise take the value in
+/// `x0` for that call's result, and might restart the call.
 pub const SYSTEM_CALL_REGSET: Option<i32> = Some(0x404);
-/// A thread must be looked at before it is stopped.
+/// Whether a thread must be inspected before it is stopped.
 pub const NEEDS_BLOCKED: bool = true;
 
-/// Calls that return EINTR at a ptrace stop instead of being restarted by the kernel, and that can
-/// be issued again with no harm: where they return EINTR they have done nothing yet. Reads and
-/// writes are here for inotify and for sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
-/// A `connect` with a timeout goes on waiting for the handshake that it has begun, as the kernel's own
-/// restart of one without a timeout does. `close` is not here: again is not the same as once.
+/// System calls that return EINTR at a ptrace stop instead of being restarted by the kernel, and that can be
+/// issued again without harm: where they return EINTR they have done nothing yet. Reads and writes are listed
+/// for inotify and for sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`). A `connect` with a timeout
+/// continues to wait for the handshake that it has begun, as the kernel's own restart of one without a
+/// timeout does. `close` is not listed: it must not be done twice.
 const NEVER_RESTARTED: [u64; 24] = [
     4,   // io_getevents
     22,  // epoll_pwait
@@ -62,42 +60,42 @@ const NEVER_RESTARTED: [u64; 24] = [
     441, // epoll_pwait2
 ];
 
-/// Commands of futex(2) that wait with what the kernel calls a restart block if they have a timeout.
+/// Commands of futex(2) that, with a timeout, wait with a restart block of the kernel.
 const FUTEX_WAIT: u64 = 0;
 const FUTEX_WAIT_BITSET: u64 = 9;
 const FUTEX_COMMAND: u64 = 0x7f;
 const TIMER_ABSTIME: u64 = 1;
 
-/// The kind of indirect branch that was taken last, for which BTI checks where it leads.
+/// Kind of the last indirect branch, by which BTI checks the branch's target.
 const PSTATE_BTYPE: u64 = 3 << 10;
 
-/// The registers of a stopped thread: the kernel's `struct user_pt_regs` (`NT_PRSTATUS`), and what
-/// else is known of it.
+/// The registers of a stopped thread: the kernel's `struct user_pt_regs` (`NT_PRSTATUS`), and what else is
+/// known of the thread.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct UserRegs {
     /// `x0` to `x30`.
     pub x: [u64; 31],
-    /// Stack pointer.
+    /// Returns the stack pointer.
     pub sp: u64,
-    /// Program counter.
+    /// Returns the program counter.
     pub pc: u64,
     /// Processor state.
     pub pstate: u64,
-    /// `TPIDR_EL0`.
+    /// Thread pointer (`TPIDR_EL0`).
     pub tp: u64,
-    /// The system call in which the thread was asleep just before it was stopped.
+    /// System call in which the thread was asleep just before it was stopped.
     pub blocked: Option<Blocked>,
 }
 
-/// Whether a stop by a tracer ends this system call with EINTR, which the tracer has to mend.
+/// Returns whether a stop by a tracer ends this system call with EINTR, which the tracer has to mend.
 #[must_use]
 pub fn is_never_restarted(number: u64) -> bool {
     NEVER_RESTARTED.contains(&number)
 }
 
-/// How long this system call waits, of those that a stop ends with EINTR: the ones whose time begins
-/// anew when they are issued again.
+/// Returns the timeout of a system call that a stop ends with EINTR and whose time starts anew when the call
+/// is issued again; `None`: it has no such timeout.
 #[must_use]
 pub fn timeout(number: u64) -> Option<Timeout> {
     Some(match number {
@@ -110,7 +108,7 @@ pub fn timeout(number: u64) -> Option<Timeout> {
     })
 }
 
-/// Whether prof makes other processes do this system call.
+/// Returns whether prof makes other processes do this system call.
 #[must_use]
 pub fn is_remote(number: u64) -> bool {
     use nr::{CLOSE, MADVISE, MEMFD_CREATE, MMAP, MPROTECT, MREMAP, MUNLOCK, MUNMAP};
@@ -122,59 +120,59 @@ pub fn is_remote(number: u64) -> bool {
 }
 
 impl UserRegs {
-    /// Bytes at the start that are the kernel's structure.
+    /// Length of the kernel's structure at the start of this one, in bytes.
     pub const KERNEL_LEN: usize = 34 * 8;
 
-    /// Program counter.
+    /// Returns the program counter.
     #[must_use]
     pub fn pc(&self) -> u64 {
         self.pc
     }
 
-    /// Whether the thread faults at words that are not aligned although others do not: a program can't choose that
-    /// here.
+    /// Returns whether the thread faults at unaligned words although others do not. A program can't choose
+    /// that on this architecture.
     #[must_use]
     pub fn checks_alignment(&self) -> bool {
         false
     }
 
-    /// Stack pointer.
+    /// Returns the stack pointer.
     #[must_use]
     pub fn sp(&self) -> u64 {
         self.sp
     }
 
-    /// Sets the program counter. The new address need not be one where an indirect branch may lead.
+    /// Sets the program counter. The new address need not be a valid target of indirect branches.
     pub fn set_pc(&mut self, pc: u64) {
         self.pc = pc;
         self.pstate &= !PSTATE_BTYPE;
     }
 
-    /// Sends the thread to the system call gadget at `gadget`, from where it returns to the restorer
-    /// of the signal frame at `sp`.
+    /// Sends the thread to the system call gadget at `gadget`, which returns to the restorer of the signal
+    /// frame at `sp`.
     pub fn enter(&mut self, gadget: u64, sp: u64, restorer: u64) {
         self.set_pc(gadget);
         self.sp = sp;
         self.x[LR as usize] = restorer;
     }
 
-    /// The thread pointer, which keys the hook's table of threads.
+    /// Returns the thread pointer, which keys the hook's table of threads.
     #[must_use]
     pub fn thread_pointer(&self) -> u64 {
         self.tp
     }
 
-    /// Takes the thread pointer, as [`THREAD_POINTER_REGSET`] has it.
+    /// Sets the thread pointer, as [`THREAD_POINTER_REGSET`] has it.
     pub fn set_thread_pointer(&mut self, tp: u64) {
         self.tp = tp;
     }
 
-    /// Takes what the thread did just before it was stopped.
+    /// Sets the system call in which the thread was asleep before the stop.
     pub fn set_blocked(&mut self, blocked: Option<Blocked>) {
         self.blocked = blocked;
     }
 
-    /// Prepares a system call: the thread is to go on at a `svc` instruction.
+    /// Prepares a system call; the thread has to continue at a `svc` instruction.
     pub fn set_syscall(&mut self, number: u64, args: [u64; 6]) {
         for (x, arg) in self.x.iter_mut().zip(args) {
             *x = arg;
@@ -182,33 +180,34 @@ impl UserRegs {
         self.x[8] = number;
     }
 
-    /// An argument of the system call that the thread is about to make, or is in, counted from 0.
+    /// Returns an argument of the system call that the thread is about to make, or is in, counted from 0.
     #[must_use]
     pub fn argument(&self, index: usize) -> u64 {
         self.x.iter().take(6).nth(index).copied().unwrap_or(0)
     }
 
-    /// Changes such an argument.
+    /// Sets such an argument.
     pub fn set_argument(&mut self, index: usize, value: u64) {
         if let Some(to) = self.x.iter_mut().take(6).nth(index) {
             *to = value;
         }
     }
 
-    /// The result of a system call that has returned; errors are negative.
+    /// Returns the result of a system call that has returned; errors are negative.
     #[must_use]
     pub fn syscall_result(&self) -> i64 {
         self.x[0] as i64
     }
 
-    /// The number of the system call that the thread is in, if its program counter is at or behind a
+    /// Returns the number of the system call that the thread is in, if its program counter is at or behind a
     /// system call instruction.
     #[must_use]
     pub fn syscall_number(&self) -> Option<u64> {
         Some(self.x[8])
     }
 
-    /// The thread was asleep in a call with these registers, but for the first argument.
+    /// Returns the call in which the thread was seen asleep, if its registers are the same but for the first
+    /// argument.
     fn blocked_here(&self, behind: u64) -> Option<Blocked> {
         let same = |b: &Blocked| {
             (b.number, b.sp, b.pc) == (self.x[8], self.sp, behind) && b.args[1..] == self.x[1..6]
@@ -216,35 +215,36 @@ impl UserRegs {
         self.blocked.filter(same)
     }
 
-    /// The thread is in the system call in which it was seen asleep.
+    /// Returns whether the thread is in the system call in which it was seen asleep.
     #[must_use]
     pub fn is_in_call(&self) -> bool {
         let behind = self.pc.wrapping_add(super::syscall::SYSCALL_INSN.len() as u64);
         self.blocked_here(self.pc).or(self.blocked_here(behind)).is_some()
     }
 
-    /// The number of the call that has ended with EINTR, if it is one that a stop may have ended, and the thread was
-    /// not seen asleep in it: it may have fallen asleep, or have been about to, after it was looked at.
+    /// Returns the number of the call that has ended with EINTR, if a stop may have ended it and the thread
+    /// was not seen asleep in it: it may have fallen asleep, or have been about to, after it was inspected.
     #[must_use]
     pub fn ended_unseen(&self) -> Option<u64> {
         let ended = self.x[0] as i64 == -EINTR && is_never_restarted(self.x[8]);
         (ended && self.blocked_here(self.pc).is_none()).then_some(self.x[8])
     }
 
-    /// The first argument of that call, if the registers tell.
+    /// Returns the first argument of that call, if the registers tell.
     #[must_use]
     pub fn first_argument(&self) -> Option<u64> {
         None
     }
 
-    /// Whether the code before the program counter, of which this is the end, makes a system call.
+    /// Returns whether `before`, the code in front of the program counter, ends with a system call
+    /// instruction.
     #[must_use]
     pub fn is_behind_call(&self, before: &[u8]) -> bool {
         before.ends_with(&super::syscall::SYSCALL_INSN)
     }
 
-    /// Whether the stack below the stack pointer has the frame of a signal that interrupted the thread right here, so
-    /// that EINTR was its due.
+    /// Returns whether the stack below the stack pointer has the frame of a signal that interrupted the
+    /// thread right here, so that EINTR was due.
     #[must_use]
     pub fn has_signal_frame(&self, below: &[u8]) -> bool {
         // struct sigcontext: x0 to x30, the stack pointer, the program counter.
@@ -255,21 +255,22 @@ impl UserRegs {
         })
     }
 
-    /// The call that the stop has ended with EINTR, where it must be issued again.
+    /// Returns the call that the stop has ended with EINTR, if it must be issued again.
     fn reissue(&self) -> Option<Blocked> {
         let ended = self.x[0] as i64 == -EINTR && NEVER_RESTARTED.contains(&self.x[8]);
         if ended { self.blocked_here(self.pc) } else { None }
     }
 
-    /// The system call was interrupted by the stop, the kernel is *not* going to restart it, and it
-    /// must be issued again. True only of a thread for which no signal is pending or about to be
-    /// delivered: otherwise EINTR is its due.
+    /// Returns whether the stop has interrupted a system call that the kernel is *not* going to restart, so
+    /// that it must be issued again. This holds only if no signal is pending or about to be delivered:
+    /// otherwise EINTR is due.
     #[must_use]
     pub fn wants_reissue(&self) -> bool {
         self.reissue().is_some()
     }
 
-    /// Back to before the `svc` instruction, to issue the same call again.
+    /// Returns the registers with the program counter before the `svc` instruction, to issue the same call
+    /// again.
     #[must_use]
     fn reissued(&self) -> Self {
         let mut regs = *self;
@@ -280,16 +281,16 @@ impl UserRegs {
         regs
     }
 
-    /// The registers to write back at a signal-delivery or `PTRACE_INTERRUPT` stop, `self` being
-    /// those from the first stop: they are as they were; only a call that the kernel would not
-    /// restart is put back. `signal_pending`: see [`wants_reissue`](Self::wants_reissue).
+    /// Returns the registers to write back at a signal-delivery or `PTRACE_INTERRUPT` stop. `self` are those
+    /// from the first stop; they are unchanged, except that a call that the kernel would not restart is put
+    /// back. `signal_pending`: see [`wants_reissue`](Self::wants_reissue).
     #[must_use]
     pub fn restored_at_stop(&self, signal_pending: bool) -> Self {
         if signal_pending { *self } else { self.reissued() }
     }
 
-    /// The thread stands on the `svc` of a call that goes on with the rest of its timeout when it is
-    /// restarted as `restart_syscall`.
+    /// Returns whether the thread is at the `svc` of a call that continues with the rest of its timeout when
+    /// it is restarted as `restart_syscall`.
     fn is_timed(&self) -> bool {
         let behind = self.pc.wrapping_add(super::syscall::SYSCALL_INSN.len() as u64);
         let Some(call) = self.blocked_here(behind).filter(|b| b.args[0] == self.x[0]) else {
@@ -306,12 +307,12 @@ impl UserRegs {
         }
     }
 
-    /// The registers to write back behind a remote call, `self` being those from the first stop. The
-    /// stop that follows has nothing to restart, so what the kernel would have done after the first
-    /// is done here.
+    /// Returns the registers to write back behind a remote call; `self` are those from the first stop. The
+    /// stop that follows has nothing to restart, so what the kernel would have done after the first stop is
+    /// done here.
     ///
-    /// The remote calls made in between must not have been of the kind that sets the thread's
-    /// restart state themselves (sleeps, futex waits).
+    /// The remote calls in between must not have set the thread's restart state themselves (sleeps, futex
+    /// waits).
     #[must_use]
     pub fn restored_behind_call(&self) -> Self {
         let mut regs = *self;
@@ -321,20 +322,19 @@ impl UserRegs {
         regs
     }
 
-    /// The thread waits in `restart_syscall`: its call was interrupted once before.
+    /// Returns whether the thread waits in `restart_syscall`: its call was interrupted once before.
     #[must_use]
     pub fn is_restarted(&self) -> bool {
         let behind = self.pc.wrapping_add(super::syscall::SYSCALL_INSN.len() as u64);
         self.x[8] == nr::RESTART_SYSCALL && self.blocked_here(behind).is_some()
     }
 
-    /// The call that a thread in `restart_syscall` has made first, if that can be told for certain:
-    /// the kernel keeps only what is left of it. `code` is the code up to the system call
-    /// instruction, `waits_in` the kernel function that the thread was asleep in
-    /// (`/proc/PID/wchan`).
+    /// Returns the call that a thread in `restart_syscall` made first, if that is certain: the kernel keeps
+    /// only the rest of it. `code` is the code up to the system call instruction, `waits_in` the kernel
+    /// function in which the thread was asleep (`/proc/PID/wchan`).
     #[must_use]
     pub fn restarted_call(&self, code: &[u8], waits_in: &str) -> Option<u64> {
-        // The calls that end with ERESTART_RESTARTBLOCK.
+        // These calls end with ERESTART_RESTARTBLOCK.
         let known = [nr::NANOSLEEP, nr::CLOCK_NANOSLEEP, nr::FUTEX];
         let loaded = super::syscall::number_before(code).filter(|n| known.contains(n));
         loaded.or_else(|| {
@@ -342,27 +342,27 @@ impl UserRegs {
             if is(&["futex_", "__futex_"]) {
                 return Some(nr::FUTEX);
             }
-            // Sleeping functions are passed over there, and a restarted sleep has no other.
+            // `wchan` skips sleeping functions, and a restarted sleep has no other.
             if !is(&["hrtimer_nanosleep", "do_nanosleep", "invoke_syscall", "el0_svc"]) {
                 return None;
             }
-            // A clock, or a pointer.
+            // The argument is a clock's number, or a pointer.
             let clock = self.x[0] < 4096 || (self.x[0] as i32) < 0 && self.x[0] >> 32 == 0;
             Some(if clock { nr::CLOCK_NANOSLEEP } else { nr::NANOSLEEP })
         })
     }
 
-    /// The program counter at the system call instruction that the thread is in, of one that
+    /// Returns the program counter at the system call instruction of a thread that
     /// [`is_restarted`](Self::is_restarted).
     #[must_use]
     pub fn syscall_pc(&self) -> u64 {
         self.pc
     }
 
-    /// The registers to put into a signal frame. A call whose restart the kernel has prepared is
-    /// issued again from its start, and so its timeout starts again too; that is what remains if the
-    /// tracer dies. `rt_sigreturn` makes the kernel forget what is left of a call, so a thread in
-    /// `restart_syscall` needs its first call, which is `restarted`.
+    /// Returns the registers to put into a signal frame. A call whose restart the kernel has prepared is
+    /// issued again from its start, and so its timeout starts again too; this is what remains if the tracer
+    /// dies. `rt_sigreturn` makes the kernel forget the rest of a call, so a thread in `restart_syscall`
+    /// needs the number of its first call, `restarted`.
     #[must_use]
     pub fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self {
         let mut regs = self.restored_at_stop(signal_pending);
@@ -372,7 +372,7 @@ impl UserRegs {
         regs
     }
 
-    /// Whether the kernel may still take a thread that is sent to `gadget` for one whose call is to
+    /// Returns whether the kernel may still take a thread that is sent to `gadget` for one whose call is to
     /// be restarted there: its `pc` is on that very instruction.
     #[must_use]
     pub fn stands_on(&self, gadget: u64) -> bool {
@@ -401,8 +401,8 @@ impl From<&UserRegs> for super::Regs {
 mod tests {
     use super::*;
 
-    /// Stopped at `pc` with these values of x0 and x8, after it was seen asleep in `number` called
-    /// with 7, 0, 2, 3, 4, 5 from before 0x1004.
+    /// Returns the registers of a thread stopped at `pc` with these values of x0 and x8, after it was seen
+    /// asleep in `number`, called with 7, 0, 2, 3, 4, 5 from before 0x1004.
     fn at(pc: u64, x0: i64, x8: u64, number: u64) -> UserRegs {
         let mut regs = UserRegs { pc, sp: 0x7000, ..UserRegs::default() };
         regs.x[..6].copy_from_slice(&[x0 as u64, 0, 2, 3, 4, 5]);
@@ -428,7 +428,7 @@ mod tests {
             assert_eq!(regs.restored_at_stop(false), regs);
             assert_eq!(regs.for_sigframe(false, None), regs);
         }
-        // Others, or not the call that it was seen in.
+        // Other calls, or not the call in which it was seen.
         let mut absolute = at(0x1000, 7, nr::CLOCK_NANOSLEEP, nr::CLOCK_NANOSLEEP);
         absolute.x[1] = 1;
         if let Some(b) = &mut absolute.blocked {

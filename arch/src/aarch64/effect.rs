@@ -1,8 +1,8 @@
-//! What instructions do with the stack pointer, `x29` and `x30`, and where they lead; for
+//! Effects of instructions on the stack pointer, `x29` and `x30`, and where they lead; for
 //! [`prologue`](super::prologue).
 //!
-//! Encodings: Arm Architecture Reference Manual for A-profile, C4.1 ("A64 instruction set
-//! encoding"). Where it is not worth telling instructions apart, a register counts as written.
+//! Encodings: Arm Architecture Reference Manual for A-profile, C4.1 ("A64 instruction set encoding"). Where
+//! it is not worth telling instructions apart, a register counts as written.
 
 use super::regs::{FP, LR, SP};
 use crate::unwind::ahead::{Effect, Flow, Register};
@@ -11,7 +11,7 @@ pub(super) const SP_N: u32 = SP as u32;
 pub(super) const FP_N: u32 = FP as u32;
 pub(super) const LR_N: u32 = LR as u32;
 
-/// The register with this number, which is `sp`, `x29` or `x30`.
+/// Returns the register with this number, which is `sp`, `x29` or `x30`.
 const fn of(number: u32) -> Register {
     match number {
         SP_N => Register::Sp,
@@ -20,18 +20,18 @@ const fn of(number: u32) -> Register {
     }
 }
 
-/// `bits` bits of `insn` from bit `low` on.
+/// Returns `bits` bits of `insn` from bit `low` on.
 const fn bits(insn: u32, low: u32, bits: u32) -> u32 {
     insn.wrapping_shr(low) & 1_u32.wrapping_shl(bits).wrapping_sub(1)
 }
 
-/// The same as a signed number.
+/// Returns these bits as a signed number.
 const fn signed(insn: u32, low: u32, bits: u32) -> i32 {
     let left = 32_u32.wrapping_sub(low.wrapping_add(bits));
     (insn.wrapping_shl(left) as i32).wrapping_shr(32_u32.wrapping_sub(bits))
 }
 
-/// The register in the field that begins at bit `low`.
+/// Returns the register in the field that begins at bit `low`.
 const fn register(insn: u32, low: u32) -> u32 {
     bits(insn, low, 5)
 }
@@ -58,7 +58,7 @@ pub(super) fn flow(insn: u32, pc: u64) -> Flow {
         return match (bits(insn, 21, 4) & 7, register(insn, 5)) {
             (0, to) => Flow::Register(to),
             (1, _) => Flow::Call,
-            // Authenticated, it names no register.
+            // An authenticated return names no register.
             (2, LR_N | 31) => Flow::Return,
             _ => Flow::Stop,
         };
@@ -82,14 +82,14 @@ pub(super) fn effect(insn: u32) -> Effect {
     }
 }
 
-/// These registers get values that are not known; register 31 is the stack pointer.
+/// Returns the effect of unknown values in these registers; register 31 is the stack pointer.
 fn lose(written: [u32; 3]) -> Effect {
     let has = |n: u32| written.contains(&n);
     let (sp, fp, lr) = (has(SP_N), has(FP_N), has(LR_N));
     if sp || fp || lr { Effect::Lose { sp, fp, lr } } else { Effect::None }
 }
 
-/// The same for an instruction that writes the register in its lowest bits, if that is no stack pointer.
+/// Returns the effect of an instruction that writes the register in its lowest bits; register 31 is none.
 fn writes(insn: u32) -> Effect {
     let to = register(insn, 0);
     if to == SP_N { Effect::None } else { lose([to; 3]) }
@@ -109,7 +109,7 @@ fn immediate(insn: u32) -> Effect {
             _ => {}
         }
     }
-    // Others that may write the stack pointer: with tags, and, orr, eor.
+    // Others that may write the stack pointer: those with tags, and, orr, eor.
     let sp = match kind {
         0b010 => !sets_flags,
         0b011 => true,
@@ -125,7 +125,7 @@ fn of_registers(insn: u32) -> Effect {
     if insn & 0x3fe0_0000 == 0x0b20_0000 || insn & 0xffe0_fc00 == 0x9ac0_1000 {
         return lose([register(insn, 0); 3]);
     }
-    // pacia, autia, xpaci and theirs: the same address.
+    // pacia, autia, xpaci and their like leave the same address.
     if insn & 0xffff_0000 == 0xdac1_0000 && register(insn, 0) == LR_N {
         return Effect::None;
     }
@@ -145,7 +145,7 @@ fn system(insn: u32) -> Effect {
     }
 }
 
-/// Of what is loaded or stored by an instruction with an immediate offset.
+/// Returns the effect of a load or store with an immediate offset.
 fn moved(insn: u32, offset: i32, by: i32, size: i32, pair: bool) -> Effect {
     let base = register(insn, 5);
     let vector = bits(insn, 26, 1) == 1;
@@ -158,7 +158,7 @@ fn moved(insn: u32, offset: i32, by: i32, size: i32, pair: bool) -> Effect {
     };
     let registers = [named(0, 0), if pair { named(10, size) } else { None }];
     let from_frame = base == SP_N || base == FP_N;
-    // Half of a register.
+    // A register must be loaded or stored whole.
     let whole = size == 8 || registers == [None; 2];
     if from_frame && whole && (by != 0 || registers != [None; 2]) {
         let registers = registers.map(|r| r.map(|(number, at)| (of(number), at)));
@@ -178,7 +178,7 @@ fn memory(insn: u32) -> Effect {
             let size = match (vector, insn >> 30) {
                 (true, n) => 4_i32.wrapping_shl(n),
                 (false, 2) => 8,
-                // stgp; ldpsw has 4
+                // stgp; ldpsw has size 4
                 (false, 1) if bits(insn, 22, 1) == 0 => 16,
                 (false, _) => 4,
             };
@@ -210,12 +210,12 @@ fn memory(insn: u32) -> Effect {
                 _ => lose([loaded(insn), 0, 0]),
             }
         }
-        // Vectors in structures, with the base moved.
+        // Vectors in structures; the base may be moved.
         0b001 if vector => {
             let moves = bits(insn, 23, 1) == 1 && bits(insn, 24, 1) <= 1;
             if moves { lose([register(insn, 5); 3]) } else { Effect::None }
         }
-        // Tags: the base may be moved.
+        // Tags; the base may be moved.
         0b011 if insn & 0xff20_0000 == 0xd920_0000 => {
             let base = if bits(insn, 10, 1) == 1 { register(insn, 5) } else { 0 };
             lose([loaded(insn), base, 0])
@@ -228,7 +228,7 @@ fn memory(insn: u32) -> Effect {
                 writes(insn)
             }
         }
-        // Exclusive, ordered; copies of memory.
+        // Exclusive and ordered accesses; copies of memory.
         _ => {
             let general =
                 |low: u32| if register(insn, low) == SP_N { 0 } else { register(insn, low) };
@@ -238,7 +238,7 @@ fn memory(insn: u32) -> Effect {
     }
 }
 
-/// The register that is loaded, in the lowest bits; 31 is none.
+/// Returns the register in the lowest bits, which is loaded; 31 is none.
 fn loaded(insn: u32) -> u32 {
     let to = register(insn, 0);
     if to == SP_N { 0 } else { to }
@@ -251,7 +251,7 @@ fn from_vector(insn: u32) -> Effect {
     if converts || takes { writes(insn) } else { Effect::None }
 }
 
-/// The same of the scalable extension; `addvl` and `addpl` may write the stack pointer.
+/// Scalable instructions that write a general register; `addvl` and `addpl` may write the stack pointer.
 fn scalable(insn: u32) -> Effect {
     if insn & 0xffa0_f800 == 0x0420_5000 {
         return lose([register(insn, 0); 3]);

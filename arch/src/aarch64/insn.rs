@@ -1,5 +1,4 @@
-//! Reading functions: whether one can be patched at its entry, and which instruction the patch
-//! displaces.
+//! Analysis of functions: whether one can be patched at its entry, and which instruction the patch displaces.
 //!
 //! Encodings: Arm Architecture Reference Manual for A-profile, C4.1 ("A64 instruction set
 //! encoding").
@@ -10,38 +9,38 @@ pub use crate::patch::{PatchPlan, Probed, Refusal};
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// What an instruction does with its own address.
+/// How an instruction uses its own address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum PcUse {
-    /// `b`: goes there.
+    /// `b`: branches to this address.
     Branch(u64),
-    /// `bl`: calls it.
+    /// `bl`: calls this address.
     Call(u64),
-    /// `b.cond`, `cbz`, `tbz` and their like: may go there. The field of the distance begins at bit 5
-    /// and has so many bits.
+    /// `b.cond`, `cbz`, `tbz` and their like: may branch to this address. The field of the distance begins at
+    /// bit 5 and has this many bits.
     Conditional(u64, u32),
-    /// `adr`, `adrp`: puts that address into a register.
+    /// `adr`, `adrp`: puts this address into a register.
     Address(u64),
-    /// `ldr`, `ldrsw`, `prfm`: loads from there.
+    /// `ldr`, `ldrsw`, `prfm`: loads from this address.
     Literal(u64),
-    /// Uses it in a way that is not to be moved: signs it, say.
+    /// Uses its address in a way that can't be moved, for example signs it.
     Other,
 }
 
-/// `bits` bits of `insn` from bit `low` on, as a signed number.
+/// Returns `bits` bits of `insn` from bit `low` on, as a signed number.
 pub(super) fn field(insn: u32, low: u32, bits: u32) -> i64 {
     let left = 32_u32.wrapping_sub(low.wrapping_add(bits));
     i64::from(insn.wrapping_shl(left) as i32 >> 32_u32.wrapping_sub(bits))
 }
 
-/// Whether the value that this argument of a system call has had is of no use to the program any more,
-/// whatever it is: `code` is what follows the system call instruction. Only what is certain counts.
+/// Returns whether the program has no more use for the value of this argument of a system call, whatever it
+/// is. `code` follows the system call instruction. Only what is certain counts.
 #[must_use]
 pub fn argument_is_forgotten(_code: &[u8], _index: usize) -> bool {
     false
 }
 
-/// Whether, and how, the instruction at `pc` uses its own address. Calls of registers set the link
+/// Returns how the instruction at `pc` uses its own address, if it does. Calls of registers set the link
 /// register from it, but do not read it.
 #[must_use]
 pub fn pc_use(insn: u32, pc: u64) -> Option<PcUse> {
@@ -79,33 +78,33 @@ fn is_adrp(insn: u32) -> bool {
     insn & 0x9f00_0000 == 0x9000_0000
 }
 
-/// `bti`, `bti c`, `bti j`, `bti jc`.
+/// Returns whether this is `bti`, `bti c`, `bti j` or `bti jc`.
 fn is_bti(insn: u32) -> bool {
     insn & 0xffff_ff3f == 0xd503_241f
 }
 
-/// The instruction that takes back what `insn` does to the link register, if it is `paciasp` or
+/// Returns the instruction that undoes what `insn` does to the link register, if that is `paciasp` or
 /// `pacibsp`.
 pub(super) fn unsign(insn: u32) -> Option<u32> {
     (insn & 0xffff_ffbf == 0xd503_233f).then_some(insn | 0x80)
 }
 
-/// The instruction at `at`.
+/// Returns the instruction at offset `at`.
 pub(super) fn word(code: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*code.get(at..)?.first_chunk()?))
 }
 
-/// The opcode of an unconditional branch to a register: bits 24 to 21.
+/// Returns the opcode of an unconditional branch to a register: bits 24 to 21.
 fn register_branch(insn: u32) -> Option<u32> {
     (insn >> 25 == 0x6b).then_some(insn >> 21 & 0xf)
 }
 
-/// `blr` and its authenticating forms.
+/// Returns whether this is `blr` or one of its authenticating forms.
 fn calls_register(insn: u32) -> bool {
     matches!(register_branch(insn), Some(1 | 9))
 }
 
-/// Execution never goes on behind this instruction.
+/// Returns whether execution never continues behind this instruction.
 fn is_terminator(insn: u32) -> bool {
     insn & 0xfc00_0000 == 0x1400_0000 // b
         || matches!(register_branch(insn), Some(opc) if opc & 7 != 1) // all but calls
@@ -113,29 +112,29 @@ fn is_terminator(insn: u32) -> bool {
         || insn & 0xffff_0000 == 0 // udf
 }
 
-/// Nothing: addresses in a module's own code are not loaded from tables.
+/// Returns `None`: addresses in a module's own code are not loaded from tables.
 #[must_use]
 pub fn find_reference_by_table(_: &[u8], _: u64, _: u64, _table: &[u8]) -> Option<u64> {
     None
 }
 
-/// Nothing: calls through a table go by a stub of it.
+/// Returns nothing: calls through a table go by the table's stubs.
 #[must_use]
 pub fn called_slots(_: &[u8], _table: u64) -> Vec<u64> {
     Vec::new()
 }
 
-/// Nothing: functions are known from tables.
+/// Returns `None`: functions are known from tables.
 #[must_use]
 pub fn function_around(_: &[u8], _: u64, _at: u64) -> Option<Range<u64>> {
     None
 }
 
-/// The address of the first instructions in `code` (which stands at `code_addr`) that load the
-/// address `target` relative to their own: `adr`, or `adrp` and an `add` not far behind.
+/// Returns the address of the first instructions in `code`, which is at `code_addr`, that load the address
+/// `target` relative to their own: `adr`, or `adrp` and an `add` not far behind.
 #[must_use]
 pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
-    /// Compilers put other instructions between the two.
+    /// Maximum distance in instructions: compilers put others between the two.
     const NEAR: usize = 16;
     let count = code.len() / 4;
     let at = |n: usize| word(code, n.wrapping_mul(4)).unwrap_or(0);
@@ -153,7 +152,7 @@ pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
     })
 }
 
-/// Where direct calls and jumps in `code`, which stands at `code_addr`, lead outside of it.
+/// Returns the targets of direct calls and jumps in `code`, which is at `code_addr`, that are outside of it.
 #[must_use]
 pub fn calls(code: &[u8], code_addr: u64) -> Vec<u64> {
     let end = code_addr.wrapping_add(code.len() as u64);
@@ -167,8 +166,8 @@ pub fn calls(code: &[u8], code_addr: u64) -> Vec<u64> {
     targets.filter(|to| !(code_addr..end).contains(to)).collect()
 }
 
-/// The address of the word that `code`, which stands at `code_addr`, jumps through: a stub of a linkage
-/// table, `adrp x16, page; ldr x17, [x16, offset]`, an `add`, and `br x17` (aaelf64, 10), with or
+/// Returns the address of the word that `code`, which is at `code_addr`, jumps through, if it is a stub of a
+/// linkage table: `adrp x16, page; ldr x17, [x16, offset]`, an `add`, and `br x17` (aaelf64, 10), with or
 /// without a landing pad before them.
 #[must_use]
 pub fn indirect_jump(code: &[u8], code_addr: u64) -> Option<u64> {
@@ -189,8 +188,8 @@ pub fn indirect_jump(code: &[u8], code_addr: u64) -> Option<u64> {
     (jump == BR_X17).then(|| page.wrapping_add(offset))
 }
 
-/// All instructions of the function. Where its size is not known it ends at the first instruction
-/// that execution does not go beyond, and that no branch before it jumps over.
+/// Returns all instructions of the function. If its size is unknown it ends at the first instruction that
+/// execution does not continue behind, and that no branch before it jumps over.
 fn instructions(code: &[u8], func_addr: u64, size: Option<u64>) -> Result<Vec<u32>, Refusal> {
     let body = match size {
         Some(need) if need > code.len() as u64 => {
@@ -207,7 +206,7 @@ fn instructions(code: &[u8], func_addr: u64, size: Option<u64>) -> Result<Vec<u3
         let pc = func_addr.wrapping_add(at);
         if let Some(PcUse::Branch(target) | PcUse::Conditional(target, _)) = pc_use(insn, pc) {
             let offset = target.wrapping_sub(func_addr);
-            // What leads further than any code that is known leaves the function.
+            // A branch beyond all known code leaves the function.
             if offset < body.len() as u64 {
                 furthest = furthest.max(offset);
             }
@@ -219,14 +218,14 @@ fn instructions(code: &[u8], func_addr: u64, size: Option<u64>) -> Result<Vec<u3
     Ok(list)
 }
 
-/// What a breakpoint of a uprobe at a function's entry, put there while it is patched, does. A patch is one
-/// instruction, so it is only passed by.
+/// Returns the effect of a uprobe that is put at the entry of a patched function: if its breakpoint replaces
+/// the patch, which is one instruction, calls go past the hook.
 #[must_use]
 pub fn uprobe(patch_offset: u64, _before: &[u8], _addr: u64) -> Probed {
     if patch_offset == 0 { Probed::Hides } else { Probed::Passes }
 }
 
-/// The same as [`plan_patch`], which leaves nothing in front that it could do without.
+/// Plans as [`plan_patch`] does, but leaves only a landing pad or a signing instruction in front.
 ///
 /// # Errors
 ///
@@ -243,8 +242,8 @@ pub fn plan_at_entry(
     plan_at(&list, func_addr, entry, Lead::Nothing)
 }
 
-/// The same as [`plan_patch`] for a function that does nothing with a null in its first argument: a first
-/// instruction that looks for that can stay in front.
+/// Plans as [`plan_patch`] does for a function that does nothing if its first argument is null: a first
+/// instruction that checks this can stay in front.
 ///
 /// # Errors
 ///
@@ -261,10 +260,10 @@ pub fn plan_free(
     behind.map_or_else(|| plan_patch(code, func_addr, func_size), Ok)
 }
 
-/// What can be made of an instruction that stays in front of the patch.
+/// Returns how the stub can treat an instruction that stays in front of the patch; `None`: it can't stay.
 fn lead(insn: u32) -> Option<Lead> {
     let bits = |low: u32, count: u32| insn >> low & 1_u32.wrapping_shl(count).wrapping_sub(1);
-    // x9 to x15 carry nothing into a function, and the stub changes x16 and x17.
+    // x9 to x15 carry nothing into a function, and the stub itself changes x16 and x17.
     let scratch = |register: u32| (9..16).contains(&register);
     let (to, from, other) = (bits(0, 5), bits(5, 5), bits(16, 5));
     let down = |bytes: u32| (bytes != 0).then_some(Lead::Down(bytes));
@@ -301,7 +300,7 @@ fn lead(insn: u32) -> Option<Lead> {
     again.then_some(Lead::Again)
 }
 
-/// The function's instructions.
+/// Returns the function's instructions.
 fn listed(code: &[u8], func_addr: u64, size: Option<u64>) -> Result<Vec<u32>, Refusal> {
     if func_addr & 3 != 0 {
         return Err(Refusal::Undecodable { at: 0 });
@@ -309,11 +308,11 @@ fn listed(code: &[u8], func_addr: u64, size: Option<u64>) -> Result<Vec<u32>, Re
     instructions(code, func_addr, size.filter(|&size| size > 0))
 }
 
-/// Plans the patch of the function whose bytes are `code`, from its start: behind its first instruction, if that
-/// can stay there.
+/// Plans the patch of the function with the bytes `code`: behind its first instruction, if that can stay in
+/// front.
 ///
-/// `func_size` is the size that its symbol (or its call frame information) gives; then `code` must
-/// have all of it. `None` or `Some(0)`: not known.
+/// `func_size` is the size that its symbol (or its call frame information) gives; then `code` must have all
+/// of it. `None` or `Some(0)`: unknown.
 ///
 /// # Errors
 ///
@@ -329,7 +328,7 @@ pub fn plan_patch(
     behind.map_or_else(|| plan_at_entry(code, func_addr, func_size), Ok)
 }
 
-/// The same for the instruction number `entry`.
+/// Plans the patch at instruction number `entry`.
 fn plan_at(list: &[u32], func_addr: u64, entry: usize, lead: Lead) -> Result<PatchPlan, Refusal> {
     let &moved = list.get(entry).ok_or(Refusal::TooShort)?;
     let offset = entry.wrapping_mul(PATCH_LEN);
@@ -344,8 +343,8 @@ fn plan_at(list: &[u32], func_addr: u64, entry: usize, lead: Lead) -> Result<Pat
     Ok(plan)
 }
 
-/// The displaced instruction must not be about itself, and no branch of the function may make the
-/// hook see one call twice.
+/// Checks that the displaced instruction does not refer to itself, and that no branch of the function makes
+/// the hook see one call twice.
 fn check(plan: &PatchPlan, list: &[u32], func_addr: u64) -> Result<(), Refusal> {
     let entry = plan.patch_offset as u64;
     for (&insn, at) in list.iter().zip((0_usize..).step_by(4)) {
@@ -358,7 +357,7 @@ fn check(plan: &PatchPlan, list: &[u32], func_addr: u64) -> Result<(), Refusal> 
             {
                 return Err(Refusal::BranchToEntry { from: at });
             }
-            // To find out where it is, or to read itself.
+            // Such an instruction finds out where it is, or reads itself.
             Some(PcUse::Call(target)) if moved && offset(target) == next => {
                 return Err(Refusal::OwnAddress { at });
             }
@@ -374,7 +373,7 @@ fn check(plan: &PatchPlan, list: &[u32], func_addr: u64) -> Result<(), Refusal> 
     Ok(())
 }
 
-/// Whether the displaced instruction is a call, which leaves a return address in the stub.
+/// Returns whether the displaced instruction is a call, which leaves a return address in the stub.
 pub(super) fn is_call(insn: u32) -> bool {
     matches!(pc_use(insn, 0), Some(PcUse::Call(_))) || calls_register(insn)
 }

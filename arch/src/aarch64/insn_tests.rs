@@ -102,7 +102,7 @@ fn refusals() {
     ] {
         assert_eq!(plan(insns), Err(want), "{insns:x?}");
     }
-    // adrp to its own page is a page, and adr further on is data.
+    // An adrp of its own page means the page, and an adr further on means data.
     assert!(plan(&[0x9000_0000, RET]).is_ok() && plan(&[0x1000_0020, RET]).is_ok());
     assert_eq!(
         plan_at_entry(&code(&[STP, RET]), ADDR + 2, None),
@@ -207,7 +207,7 @@ fn what_can_stay_in_front() {
         assert_eq!((plan.patch_offset, plan.lead), (0, Lead::Nothing), "{first:x}");
         assert_eq!(uprobe(0, &[], ADDR), Probed::Hides);
     }
-    // A branch leads to what would be moved; a function that is called with nothing does nothing.
+    // A branch leads to what would be moved; a function called with null does nothing.
     let insns = [STP, NOP, 0xb5ff_ffe0, RET];
     assert_eq!(plan_patch(&code(&insns), ADDR, None).unwrap().patch_offset, 0);
     let free = code(&[0xb400_0040, STP, RET]);

@@ -1,15 +1,15 @@
-//! The patch itself: one branch, and how far it reaches.
+//! The patch: one branch, and how far it reaches.
 
 use core::ops::Range;
 
-/// A whole function that returns at once.
+/// Code of a function that returns at once.
 pub const RETURN: &[u8] = &0xd65f_03c0u32.to_le_bytes();
 
 /// The breakpoint instruction, `brk #0`. The program counter stays on it.
 pub const BREAKPOINT: [u8; 4] = 0xd420_0000_u32.to_le_bytes();
 
-/// Length of the breakpoint instruction that code begins with, whoever put it there: a debugger, or the
-/// kernel for a uprobe.
+/// Returns the length of the breakpoint instruction that code begins with, whoever put it there: a debugger,
+/// or the kernel for a uprobe.
 #[must_use]
 pub fn breakpoint_len(code: &[u8], _at: u64) -> Option<usize> {
     let word = u32::from_le_bytes(*code.first_chunk()?);
@@ -17,46 +17,46 @@ pub fn breakpoint_len(code: &[u8], _at: u64) -> Option<usize> {
     (word & 0xffe0_001f == 0xd420_0000).then_some(4)
 }
 
-/// The breakpoint instruction for the code at this address.
+/// Returns the breakpoint instruction for the code at this address.
 #[must_use]
 pub fn breakpoint(_at: u64) -> &'static [u8] {
     &BREAKPOINT
 }
 
-/// Where the instructions stand of the function with this address: there.
+/// Returns the address of the instructions of the function with this address: the same.
 #[must_use]
 pub const fn code_at(addr: u64) -> u64 {
     addr
 }
 
-/// Bytes that a patch overwrites: `b label`. It is one instruction, so that no thread is ever inside.
+/// Length of a patch, `b label`. It is one instruction, so that no thread is ever inside.
 pub const PATCH_LEN: usize = 4;
 
-/// User addresses that can be mapped: above the usual `mmap_min_addr`, and within 48 bits.
+/// Range of user addresses that can be mapped: above the usual `mmap_min_addr`, and within 48 bits.
 const LOWEST: u64 = 0x1_0000;
 const HIGHEST: u64 = 0xffff_ffff_f000;
 
-/// How far from an address code may be placed so that branches between them work in both
-/// directions, with 64 KiB to spare for the length of what is placed.
+/// Distance from an address at which code may be placed so that branches between them work in both
+/// directions, with 64 KiB to spare for the length of that code.
 pub const REACH: u64 = (128 << 20) - (64 << 10);
 
 const BRANCH: u32 = 0x1400_0000;
 const BRANCH_MASK: u32 = 0xfc00_0000;
 
-/// The offset field of `b` and `bl` for a branch from `from` to `to`; `None` if that is too far.
+/// Returns the offset field of `b` and `bl` for a branch from `from` to `to`; `None` if that is too far.
 pub(super) fn imm26(from: u64, to: u64) -> Option<u32> {
     let distance = to.wrapping_sub(from) as i64;
     let near = (-(1 << 27)..1 << 27).contains(&distance) && distance & 3 == 0;
     near.then_some((distance >> 2) as u32 & !BRANCH_MASK)
 }
 
-/// `b to`, to be placed at `from`; `None` if that is too far, or either is not a multiple of 4.
+/// Encodes `b to` at `from`; returns `None` if that is too far, or either is not a multiple of 4.
 #[must_use]
 pub fn encode_jump(from: u64, to: u64) -> Option<[u8; PATCH_LEN]> {
     Some((BRANCH | imm26(from, to)?).to_le_bytes())
 }
 
-/// Where the branch `bytes` at `from` leads, if it is one.
+/// Returns the target of the branch `bytes` at `from`, if it is one.
 #[must_use]
 pub fn decode_jump(from: u64, bytes: &[u8]) -> Option<u64> {
     let insn = u32::from_le_bytes(*bytes.first_chunk()?);
@@ -64,17 +64,17 @@ pub fn decode_jump(from: u64, bytes: &[u8]) -> Option<u64> {
     (insn & BRANCH_MASK == BRANCH).then(|| from.wrapping_add_signed(distance))
 }
 
-/// The addresses where a stub may be placed to be in reach of `addr`, and `addr` of it.
+/// Returns the range of addresses from which a stub reaches `addr` and is reached.
 #[must_use]
 pub fn near_window(addr: u64) -> Range<u64> {
     addr.saturating_sub(REACH).max(LOWEST)..addr.saturating_add(REACH).min(HIGHEST)
 }
 
-/// Bytes of a stub from the instruction behind the one that takes back what stands in front of the patch.
+/// Bytes of a stub behind the instruction that undoes what stands in front of the patch, up to the original.
 const TAKEN_BACK: u64 = 16;
 
-/// Where in a function the state is that a stub's first part has, `at` bytes before its original: behind
-/// what stands in front of the patch, until the stub has taken that back.
+/// Returns the offset in a function at which its state is that of a stub's first part, `at` bytes before the
+/// original: behind what stands in front of the patch, until the stub has undone that.
 #[must_use]
 pub fn place_before_original(at: u64, patch_offset: u64) -> u64 {
     if at <= TAKEN_BACK { 0 } else { patch_offset }

@@ -1,4 +1,4 @@
-//! Frames of code that has no call frame information, from the instructions ahead: see
+//! Unwind rules for code without call frame information, from the instructions ahead: see
 //! [`ahead`](crate::unwind::ahead).
 
 use super::effect::{effect, flow};
@@ -7,17 +7,17 @@ use crate::unwind::ahead::{self, Code, Effect, Flow, Frame, Instruction, Registe
 
 /// Bytes of code that are read at a time.
 const PIECE: u64 = 256;
-/// `stp x16, x30, [sp, #-16]!`: linkage tables begin with it, and what they jump to takes it back.
+/// `stp x16, x30, [sp, #-16]!`: linkage tables begin with it, and their jump's target undoes it.
 const PUSH: u32 = 0xa9bf_7bf0;
-/// Instructions from there to the jump, at most.
+/// Maximum number of instructions from there to the jump.
 const STUB: u64 = 8;
 /// `autia1716`
 const AUTIA1716: u32 = 0xd503_219f;
 
-/// Reads instructions; `None` where there is no code.
+/// Function that reads instructions; it returns `None` where there is no code.
 type Fetch<'a> = dyn FnMut(u64) -> Option<u32> + 'a;
 
-/// Code of this process.
+/// Code of this process, A64.
 struct A64<'a, 'b>(&'a mut Fetch<'b>);
 
 impl Code for A64<'_, '_> {
@@ -62,8 +62,8 @@ impl Code for A64<'_, '_> {
 }
 
 impl A64<'_, '_> {
-    /// Whether the `br x17` at `at` is that of a linkage table: `ldr x17, [x16, n]`, then
-    /// `add x16, x16, n`, and `autia1716` or not.
+    /// Returns whether the `br x17` at `at` is that of a linkage table: `ldr x17, [x16, n]`, then `add x16,
+    /// x16, n`, with or without `autia1716`.
     fn is_stub(&mut self, at: u64) -> bool {
         let mut before = (1..4).map(|n| (self.0)(at.wrapping_sub(n * 4)).unwrap_or(0));
         let between = |insn: &u32| insn & 0xffc0_03ff == 0x9100_0210 || *insn == AUTIA1716;
@@ -71,13 +71,13 @@ impl A64<'_, '_> {
     }
 }
 
-/// The rule for the return address `pc`, or, if `pc - 1` is the address of an instruction, for that: one
-/// that a signal has interrupted. `None` where it is not certain: a return address may then be of code that
-/// keeps a chain of frame pointers. An interrupted instruction may be where its function has not added to
-/// that chain yet, and is [`Rule::UNKNOWN`].
+/// Returns the rule for the return address `pc`, or, if `pc - 1` is the address of an instruction, for that
+/// interrupted instruction. Returns `None` for a return address if the rule is not certain: the code may then
+/// keep a chain of frame pointers. Returns [`Rule::UNKNOWN`] for an interrupted instruction: its function may
+/// not have added to that chain yet.
 pub fn before(pc: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Option<Rule> {
     let (mut piece, mut from_piece) = ([0; PIECE as usize], None);
-    // Pieces of pages: what is not there is not read, and what is, in few calls.
+    // Code is read in pieces of pages, so that nothing unmapped is read, and in few calls.
     let mut fetch = |at: u64| {
         let base = at & !PIECE.wrapping_sub(1);
         if from_piece != Some(base) {

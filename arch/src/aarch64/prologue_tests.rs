@@ -27,12 +27,12 @@ const RET: u32 = 0xd65f_03c0;
 const RETAA: u32 = 0xd65f_0bff;
 const BRK: u32 = 0xd420_0020;
 
-/// Where the code of these tests stands, in the middle of a piece.
+/// Address of the code of these tests, in the middle of a piece.
 const AT: u64 = 0x4_0040;
 
 fn look(insns: &[u32], pc: u64) -> Option<Rule> {
     let code: Vec<u8> = insns.iter().flat_map(|i| i.to_le_bytes()).collect();
-    // What is around it is not read as code, but is there.
+    // The memory around it is readable, but is not code.
     let mut memory = [0; 4096];
     let from = (AT & 0xfff) as usize;
     memory[from..from + code.len()].copy_from_slice(&code);
@@ -46,13 +46,13 @@ fn look(insns: &[u32], pc: u64) -> Option<Rule> {
     })
 }
 
-/// Interrupted at each of the instructions.
+/// Returns the rules for an interrupt at each of the instructions.
 fn rules(insns: &[u32]) -> Vec<Rule> {
     let at = |n: usize| look(insns, AT + n as u64 * 4 + 1).expect("of an instruction");
     (0..insns.len()).map(at).collect()
 }
 
-/// At the return address of the call that is the instruction with this number.
+/// Returns the rule at the return address of the call with this instruction number.
 fn behind(insns: &[u32], n: u64) -> Option<Rule> {
     look(insns, AT + n * 4 + 4)
 }
@@ -61,7 +61,7 @@ fn leaf(cfa_off: i32) -> Rule {
     Rule::from_form(Form::Leaf { cfa_off, fp_slot: None })
 }
 
-/// The frame record stands `below` the CFA.
+/// Returns the rule of a frame whose record is `below` the CFA.
 fn sp(cfa_off: i32, below: i32) -> Rule {
     Rule::from_form(Form::CfaSp { cfa_off, ra_slot: 8 - below, fp_slot: Some(-below) })
 }
@@ -119,7 +119,7 @@ fn frames_of_no_fixed_size() {
 #[test]
 fn other_paths() {
     let made = sp(32, 32);
-    // Straight on is a call that does not come back, and another function: cbz leads over it.
+    // Straight ahead is a call that does not return, and another function; cbz branches over it.
     let insns = [MAKE, 0xb400_0060, OTHER, CALL, UNMAKE, RET];
     assert_eq!(rules(&insns)[..3], [leaf(0), made, made]);
     let next = [MAKE, 0xb400_0080, CALL, BTI, RET, UNMAKE, RET];
@@ -135,26 +135,26 @@ fn other_paths() {
 
 #[test]
 fn what_is_of_another_function_does_not_count() {
-    // Behind a call that does not come back.
+    // These stand behind a call that does not return.
     for next in [&[RET][..], &[MAKE, CALL, UNMAKE, RET], &[DOWN, SAVE, CALL, RESTORE, UP, RET]] {
         let insns = [&[MAKE, OTHER, CALL], next].concat();
         assert_eq!(rules(&insns)[..3], [Rule::UNKNOWN; 3]);
         assert_eq!(behind(&insns, 2), None);
     }
-    // Traps, calls of the kernel that end it, loops.
+    // Traps, system calls that end the process, loops.
     assert_eq!(rules(&[MAKE, BRK, RET])[..2], [Rule::UNKNOWN; 2]);
     assert_eq!(rules(&[MAKE, 0x1400_0000, RET])[1], Rule::UNKNOWN);
 }
 
 #[test]
 fn the_link_register_as_any_other() {
-    // mov x30, x1; spilled and loaded; then the return address.
+    // mov x30, x1, spilled and loaded; then the return address.
     let insns = [0xaa01_03fe, SPILL, OTHER, REFILL, UNMAKE, RET];
     assert_eq!(rules(&insns)[2..5], [sp(32, 32); 3]);
-    // It is not known where that would be.
+    // There is no known place for it.
     assert_eq!(rules(&[SPILL, OTHER, REFILL, 0x1400_0001, RET])[0], Rule::UNKNOWN);
     assert_eq!(rules(&[0xaa01_03fe, RET])[0], Rule::UNKNOWN);
-    // ldr x29, [x0] without a value to be taken back.
+    // ldr x29, [x0], whose value is never restored.
     assert_eq!(rules(&[0xf940_001d, RET])[0], Rule::UNKNOWN);
 }
 
@@ -183,9 +183,9 @@ fn code_that_cannot_be_read() {
         let unknown = (pc & 3 == 1).then_some(Rule::UNKNOWN);
         assert_eq!(before(pc, &mut |_, _| false), unknown, "{pc:x}");
     }
-    // To the end of what there is.
+    // The code ends without an answer.
     assert_eq!(rules(&[OTHER; 1008])[0], Rule::UNKNOWN);
-    // No address of an instruction.
+    // These are no addresses of instructions.
     assert_eq!(look(&[OTHER, RET], AT + 2), None);
     assert_eq!(look(&[OTHER, RET], AT + 3), None);
 }

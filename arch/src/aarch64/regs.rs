@@ -6,46 +6,46 @@
 use crate::unwind::RegisterSet;
 use gimli::Vendor;
 
-/// DWARF number of `x19`, the first register that a call preserves; those up to `x28` follow.
+/// DWARF number of `x19`, the first callee-saved register; those up to `x28` follow.
 pub const X19: u16 = 19;
 /// DWARF number of `x29`, the frame pointer.
 pub const FP: u16 = 29;
-/// DWARF number of `x30`, the link register, which is the return address column too.
+/// DWARF number of `x30`, the link register, which is also the return address column.
 pub const LR: u16 = 30;
 /// DWARF number of the stack pointer.
 pub const SP: u16 = 31;
 
-/// Bits of an address. What stands above in a signed return address is its pointer authentication
-/// code: Linux gives code no addresses beyond 48 bits unless a program asks for them by a hint.
+/// Bits of an address. The bits above are the pointer authentication code of a signed return address: Linux
+/// gives code no addresses beyond 48 bits unless a program asks for them by a hint.
 const ADDRESS: u64 = (1 << 48) - 1;
 
-/// Set in a stack pointer that is a lower bound only: the stack pointer itself is a multiple of 16 wherever
-/// memory is addressed by it (AAPCS64, 6.4.5.1), and where it is not, nothing can be said of the frame.
+/// Flag in a stack pointer that is a lower bound only. The stack pointer itself is a multiple of 16 wherever
+/// memory is addressed by it (AAPCS64, 6.4.5.1); elsewhere nothing can be said of the frame.
 pub(super) const SP_IS_BOUND: u64 = 1;
 
-/// A return address without its pointer authentication code.
+/// Returns a return address without its pointer authentication code.
 #[inline(always)]
 #[must_use]
 pub const fn strip_pac(address: u64) -> u64 {
     address & ADDRESS
 }
 
-/// What the fast unwinder carries from frame to frame.
+/// Registers that the fast unwinder carries from frame to frame.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Regs {
     /// Program counter: of an interrupted instruction, or a return address.
     pub pc: u64,
-    /// Stack pointer. Of a calling frame: its value after the return, which is the callee's CFA; with the
-    /// lowest bit set where only a lower bound is known (see [`knows_sp`](Self::knows_sp)).
+    /// Stack pointer. Of a calling frame: its value after the return, which is the callee's CFA. The lowest
+    /// bit is set if only a lower bound is known (see [`knows_sp`](Self::knows_sp)).
     pub sp: u64,
     /// `x29`, whatever the code uses it for.
     pub fp: u64,
 }
 
 impl Regs {
-    /// Whether `sp` is the stack pointer. Behind a step by the frame record alone it is a lower bound, as
-    /// the record may be anywhere in its frame.
+    /// Returns whether `sp` is the stack pointer. After a step by the frame record alone it is a lower bound,
+    /// as the record may be anywhere in its frame.
     #[inline(always)]
     #[must_use]
     pub const fn knows_sp(&self) -> bool {
@@ -53,14 +53,14 @@ impl Regs {
     }
 }
 
-/// All general registers, for the frames that need more than [`Regs`].
+/// All general registers, for frames that need more than [`Regs`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct FullRegs {
-    /// Program counter.
+    /// Returns the program counter.
     pub pc: u64,
-    /// `x0` to `x30` and the stack pointer, by DWARF number. Registers that a call does not preserve
-    /// may hold anything.
+    /// `x0` to `x30` and the stack pointer, by DWARF number. Registers that a call does not preserve may hold
+    /// anything.
     pub gpr: [u64; 32],
 }
 
@@ -79,8 +79,7 @@ impl From<FullRegs> for Regs {
 }
 
 impl From<Regs> for FullRegs {
-    /// Registers other than `sp` and `x29` are zero: good enough for any frame that does not need
-    /// them.
+    /// Sets registers other than `sp` and `x29` to zero, which is enough for frames that do not need them.
     #[inline]
     fn from(regs: Regs) -> Self {
         FullRegs::default().with(regs)
@@ -88,7 +87,7 @@ impl From<Regs> for FullRegs {
 }
 
 impl FullRegs {
-    /// The same registers with the three of `regs` put in.
+    /// Returns these registers with the three of `regs` replaced.
     #[inline]
     #[must_use]
     pub fn with(mut self, regs: Regs) -> Self {

@@ -1,5 +1,4 @@
-//! Moving the displaced instruction to another address, and the stub that a patched function jumps
-//! to.
+//! Relocation of the displaced instruction, and the stub that a patched function jumps to.
 
 use super::insn::{PatchPlan, PcUse, Refusal, is_call, pc_use, unsign, word};
 use super::jump::{encode_jump, imm26, near_window};
@@ -9,17 +8,17 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 const NOP: u32 = 0xd503_201f;
-/// `x16` and `x17`, which a call may change on its way (AAPCS64, 6.1.1): free at an entry.
+/// `x16` and `x17` are free at an entry: a call may change them on its way (AAPCS64, 6.1.1).
 const X16: u32 = 16;
 const X17: u32 = 17;
 
-/// `ldr x<register>, <distance bytes on>`.
+/// Encodes `ldr x<register>, <distance bytes on>`.
 fn load_literal(register: u32, distance: usize) -> u32 {
     0x5800_0000 | ((distance >> 2) as u32 & 0x7_ffff) << 5 | register
 }
 
-/// The displaced instruction, read again from `code`, and the one before it if that signs the link
-/// register.
+/// Reads the displaced instruction again from `code`, and the one in front of it if the stub has to repeat
+/// it.
 fn displaced(plan: &PatchPlan, code: &[u8]) -> Result<(u32, Option<u32>), Refusal> {
     let (&[at], 4) = (&plan.displaced[..], plan.displaced_len) else {
         return Err(Refusal::Changed);
@@ -29,8 +28,8 @@ fn displaced(plan: &PatchPlan, code: &[u8]) -> Result<(u32, Option<u32>), Refusa
     Ok((insn, before.filter(|&insn| plan.lead != Lead::Nothing || unsign(insn).is_some())))
 }
 
-/// The addresses where the stub for this function may be: in reach of the function, and of where its
-/// displaced instruction leads. Empty if nothing is.
+/// Returns the range of addresses for the stub of this function: in reach of the function, and of the target
+/// of its displaced instruction. It is empty if there are none.
 ///
 /// # Errors
 ///
@@ -48,11 +47,11 @@ pub fn stub_window(plan: &PatchPlan, code: &[u8], func_addr: u64) -> Result<Rang
     })
 }
 
-/// Instructions being put together, and the words that they load.
+/// Code under construction, and the words that it loads.
 struct Block {
     address: u64,
     insns: Vec<u32>,
-    /// Word, and the instruction that loads it.
+    /// Each word, and the index of the instruction that loads it.
     literals: Vec<(u64, usize)>,
 }
 
@@ -65,7 +64,7 @@ impl Block {
         self.insns.push(insn);
     }
 
-    /// `ldr x<register>, =value`.
+    /// Appends `ldr x<register>, =value`.
     fn load(&mut self, register: u32, value: u64) {
         self.literals.push((value, self.insns.len()));
         self.push(load_literal(register, 0));
@@ -77,16 +76,16 @@ impl Block {
         Ok(())
     }
 
-    /// The instruction that stood at `address`.
+    /// Appends the instruction that stood at `address`.
     fn moved(&mut self, insn: u32, address: u64) -> Result<(), Refusal> {
         match pc_use(insn, address) {
             None => self.push(insn),
             Some(PcUse::Branch(to)) => self.branch(0x1400_0000, to)?,
             Some(PcUse::Call(to)) => self.branch(0x9400_0000, to)?,
             Some(PcUse::Conditional(to, bits)) => {
-                // Always, in two encodings.
+                // Two encodings mean "always".
                 if insn & 0xff00_000e != 0x5400_000e {
-                    // The opposite, over the branch.
+                    // The opposite condition skips the branch.
                     let opposite = if insn >> 24 == 0x54 { 1 } else { 1 << 24 };
                     let distance = (1_u32.wrapping_shl(bits).wrapping_sub(1)) << 5;
                     self.push((insn ^ opposite) & !distance | 2 << 5);
@@ -100,7 +99,7 @@ impl Block {
         Ok(())
     }
 
-    /// The same load as `insn`, by address.
+    /// Appends the load `insn` from the address `from`.
     fn load_from(&mut self, insn: u32, from: u64) {
         let (kind, register) = (insn >> 30, insn & 31);
         let vector = insn >> 26 & 1 == 1;
@@ -113,14 +112,14 @@ impl Block {
             (true, 1) => 0xfd40_0000,  // ldr d
             (true, _) => 0x3dc0_0000,  // ldr q
         };
-        // The register itself, where there is one that can hold an address.
+        // The address goes into the loaded register, if that is one that can hold it.
         let holds = !vector && kind != 3 && register != 31;
         let base = if holds { register } else { X16 };
         self.load(base, from);
         self.push(opcode | base << 5 | register);
     }
 
-    /// The bytes, with the literals behind them.
+    /// Returns the bytes of the code, with the literals behind it.
     fn finish(mut self) -> Vec<u8> {
         if !self.literals.is_empty() && self.insns.len() % 2 == 1 {
             self.push(NOP);
@@ -141,13 +140,13 @@ impl Block {
     }
 }
 
-/// The displaced instruction as it has to be at `new_addr` (a multiple of 8). Where the patch is
-/// behind a `paciasp`, another `paciasp` comes first: the stub has taken the signature back.
+/// Relocates the displaced instruction to `new_addr` (a multiple of 8). The instruction in front of it is
+/// repeated first if the stub has undone it: behind a `paciasp`, another `paciasp`.
 ///
 /// # Errors
 ///
-/// [`Refusal::CannotMove`] or [`Refusal::OutOfReach`] where that is too far away,
-/// [`Refusal::Changed`] if `code` is not what the plan was made for.
+/// [`Refusal::CannotMove`] or [`Refusal::OutOfReach`] if it can't be there, [`Refusal::Changed`] if `code` is
+/// not what the plan was made for.
 pub fn relocate(
     plan: &PatchPlan,
     code: &[u8],
@@ -172,7 +171,7 @@ pub fn relocate(
     })
 }
 
-/// What takes back an instruction that stays in front of the patch.
+/// Returns the instruction that undoes one in front of the patch.
 fn undo(insn: u32, lead: Lead) -> Option<u32> {
     match lead {
         Lead::Nothing => unsign(insn),
@@ -183,10 +182,10 @@ fn undo(insn: u32, lead: Lead) -> Option<u32> {
     }
 }
 
-/// Length of the stub's code before the moved instruction.
+/// Length of the stub's code before the moved instruction, in bytes.
 const HEAD_LEN: usize = 32;
 
-/// The stub that a patched function jumps to:
+/// Builds the stub that a patched function jumps to:
 ///
 /// ```text
 ///           ldr  x16, =flag_addr
@@ -203,8 +202,8 @@ const HEAD_LEN: usize = 32;
 ///           <literals>
 /// ```
 ///
-/// `x16` and `x17` are free at a function's entry. The signature of the return address is taken
-/// back before the hook is entered, so that the hook can call `original` like any function.
+/// `x16` and `x17` are free at a function's entry. The stub removes the signature of the return address
+/// before it enters the hook, so that the hook can call `original` like any function.
 ///
 /// # Errors
 ///
@@ -215,11 +214,11 @@ pub fn build_stub(params: &StubParams<'_>) -> Result<Stub, Refusal> {
     let relocated = relocate(plan, params.code, func_addr, original_addr)?;
     let (_, before) = displaced(plan, params.code)?;
     let literals = HEAD_LEN.saturating_add(relocated.bytes.len()).next_multiple_of(8);
-    // Of the word number `n`, for the instruction at `at`.
+    // Loads the word number `n`, by the instruction at `at`.
     let load = |register, at: usize, n: usize| {
         load_literal(register, literals.saturating_add(n.wrapping_mul(8)).saturating_sub(at))
     };
-    // What stands in front of the patch has been executed.
+    // The instruction in front of the patch has been executed already.
     let moved = HEAD_LEN.saturating_add(relocated.map.first().map_or(0, |(_, new)| *new));
     let head: [u32; HEAD_LEN / 4] = [
         load(X16, 0, 0),

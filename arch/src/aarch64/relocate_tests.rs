@@ -12,7 +12,8 @@ fn bytes(insns: &[u32]) -> Vec<u8> {
     insns.iter().flat_map(|i| i.to_le_bytes()).collect()
 }
 
-/// A function that begins with these, moved: its instructions up to the literals, and those.
+/// Moves a function that begins with these instructions; returns the instructions up to the literals, and the
+/// literals.
 fn moved(insns: &[u32]) -> (Vec<u32>, Vec<u64>, Relocated) {
     let mut all = insns.to_vec();
     all.resize(0x40, RET);
@@ -21,14 +22,14 @@ fn moved(insns: &[u32]) -> (Vec<u32>, Vec<u64>, Relocated) {
     let r = relocate(&plan, &code, FUNC, STUB).unwrap();
     let words: Vec<u32> =
         r.bytes.chunks(4).map(|b| u32::from_le_bytes(b.try_into().unwrap())).collect();
-    // Each literal is loaded by one instruction.
+    // One instruction loads each literal.
     let count = words.iter().filter(|&&w| w & 0xff00_0000 == 0x5800_0000).count();
     let (insns, literals) = r.bytes.split_at(r.bytes.len() - count * 8);
     let literals = literals.chunks(8).map(|b| u64::from_le_bytes(b.try_into().unwrap())).collect();
     (words[..insns.len() / 4].to_vec(), literals, r)
 }
 
-/// `b` from the n-th instruction of the moved code to an offset in the function.
+/// Encodes `b` from the n-th instruction of the moved code to an offset in the function.
 fn b(n: u64, offset: u64) -> u32 {
     u32::from_le_bytes(encode_jump(STUB + 4 * n, FUNC + offset).unwrap())
 }
@@ -92,7 +93,7 @@ fn stub(insns: &[u32]) -> Stub {
     .unwrap()
 }
 
-/// What the literal load at `at` loads.
+/// Returns the register and the value of the literal load at `at`.
 fn loaded(stub: &Stub, at: usize) -> (u32, u64) {
     let insn = word(&stub.bytes, at).unwrap();
     assert_eq!(insn & 0xff00_0000, 0x5800_0000);
@@ -130,7 +131,7 @@ fn reach() {
     assert!(relocate(&plan, &code, FUNC, window.start).is_ok());
 }
 
-/// A stub with the patch behind the first instruction.
+/// Builds a stub with the patch behind the first instruction.
 fn behind(insns: &[u32], free: bool) -> Stub {
     let code = bytes(insns);
     let plan = if free { plan_free(&code, FUNC, None) } else { plan_patch(&code, FUNC, None) };
@@ -157,7 +158,7 @@ fn behind_what_stays_in_front() {
     assert_eq!((down.patch_addr, &down.relocated.map[..]), (FUNC + 4, &[(4, 4)][..]));
     let again = behind(&[0xf101_001f, NOP, RET], false); // cmp x0, #64
     assert_eq!([12, 32].map(|at| word(&again.bytes, at).unwrap()), [NOP, 0xf101_001f]);
-    // cbz x0, of two instructions in the stub.
+    // The cbz x0 takes two instructions in the stub.
     let free = behind(&[0xb400_0040, STP, RET], true);
     assert_eq!(word(&free.bytes, 8), Some(0x3400_0110)); // cbz w16, .+32
     assert_eq!(word(&free.bytes, 32), Some(0xb500_0040)); // cbnz x0, .+8

@@ -10,12 +10,12 @@
 //! | 32..48 | return address's slot, relative to the CFA, in words, signed                |
 //! | 48..64 | frame pointer's slot, relative to the CFA, in words, signed; 0: unchanged   |
 //!
-//! The other kinds are the kind alone. The whole word 0 means that no rule was computed yet.
+//! The other kinds are the kind alone. The word 0 means that no rule was computed yet.
 //!
-//! A frame whose return address is still in the link register needs all registers: `Complex` where there
-//! is call frame information, `Leaf` where there is none and the code says so (see
-//! [`prologue`](super::prologue)). Only the innermost frame, and one that a signal has interrupted, can be
-//! such.
+//! A frame whose return address is still in the link register needs all registers: it is `Complex` if there
+//! is call frame information, `Leaf` if there is none and the code shows it (see
+//! [`prologue`](super::prologue)). Only the innermost frame, and one that a signal has interrupted, can be of
+//! this kind.
 
 use super::regs::{FP, FullRegs, LR, Regs, SP, SP_IS_BOUND, strip_pac};
 use crate::unwind::{CfiRule, FrameInfo, FullStep, Row};
@@ -30,68 +30,67 @@ const COMPLEX: u64 = 6;
 const UNKNOWN: u64 = 7;
 const LEAF: u64 = 8;
 
-/// Where the kernel's signal frame (`struct rt_sigframe` of `arch/arm64/kernel/signal.c`: siginfo,
-/// `struct ucontext`), to which the stack pointer points when the handler has returned, has `x0`;
-/// the others follow, then sp and pc (`struct sigcontext`).
+/// Offset of `x0` in the kernel's signal frame (`struct rt_sigframe` of `arch/arm64/kernel/signal.c`:
+/// siginfo, `struct ucontext`), to which the stack pointer points when the handler has returned. The other
+/// registers follow, then sp and pc (`struct sigcontext`).
 pub(super) const FRAME_X0: u64 = 312;
 const FRAME_FP: u64 = FRAME_X0 + 8 * FP as u64;
 const FRAME_SP: u64 = FRAME_X0 + 8 * 31;
 const FRAME_PC: u64 = FRAME_X0 + 8 * 32;
 
-/// How to step from a frame to its caller, for one code address.
+/// Rule that steps from a frame to its caller, for one code address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct Rule(u64);
 
-/// The same, spelled out.
+/// An unpacked [`Rule`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// Nothing computed yet.
+    /// No rule was computed yet.
     None,
     /// CFA = sp + `cfa_off`.
     CfaSp {
-        /// CFA relative to sp.
+        /// Offset of the CFA from sp.
         cfa_off: i32,
-        /// Where the return address is, relative to the CFA.
+        /// Offset of the return address's slot from the CFA.
         ra_slot: i32,
-        /// Where the caller's fp is, relative to the CFA; `None`: still in the register.
+        /// Offset of the slot with the caller's fp from the CFA; `None`: fp is unchanged.
         fp_slot: Option<i32>,
     },
     /// CFA = fp + `cfa_off`.
     CfaFp {
-        /// CFA relative to fp.
+        /// Offset of the CFA from fp.
         cfa_off: i32,
-        /// Where the return address is, relative to the CFA.
+        /// Offset of the return address's slot from the CFA.
         ra_slot: i32,
-        /// Where the caller's fp is, relative to the CFA; `None`: still in the register.
+        /// Offset of the slot with the caller's fp from the CFA; `None`: fp is unchanged.
         fp_slot: Option<i32>,
     },
-    /// A plain chain of frame records, for code that has no call frame information. Applied only
-    /// where plausible.
+    /// A chain of frame records, for code without call frame information. It is applied only where plausible.
     FramePointer,
     /// The return address is in `x30`. CFA = sp + `cfa_off`.
     Leaf {
-        /// CFA relative to sp.
+        /// Offset of the CFA from sp.
         cfa_off: i32,
-        /// Where the caller's fp is, relative to the CFA; `None`: still in the register.
+        /// Offset of the slot with the caller's fp from the CFA; `None`: fp is unchanged.
         fp_slot: Option<i32>,
     },
     /// The kernel's signal frame.
     Signal,
     /// The outermost frame of a thread.
     End,
-    /// Takes [`step_full`](crate::unwind::step_full).
+    /// The frame needs [`step_full`](crate::unwind::step_full).
     Complex,
-    /// No call frame information for this address.
+    /// There is no call frame information for this address.
     Unknown,
 }
 
-/// What a step found.
+/// Result of a step.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// The caller's registers.
     Next(Regs),
-    /// This was the outermost frame.
+    /// The frame was the outermost one.
     End,
     /// The rule needs all registers.
     NeedFull,
@@ -100,7 +99,7 @@ pub enum Step {
 }
 
 impl Rule {
-    /// Not computed yet.
+    /// No rule was computed yet.
     pub const NONE: Rule = Rule(0);
     /// See [`Form::FramePointer`].
     pub const FRAME_POINTER: Rule = Rule(FRAME_POINTER);
@@ -113,51 +112,51 @@ impl Rule {
     /// See [`Form::Unknown`].
     pub const UNKNOWN: Rule = Rule(UNKNOWN);
 
-    /// The word, to be kept in an atomic.
+    /// Returns the word, to be kept in an atomic.
     #[inline(always)]
     #[must_use]
     pub const fn to_u64(self) -> u64 {
         self.0
     }
 
-    /// From a word that [`to_u64`](Self::to_u64) gave. Any word is safe; a senseless one steps to
-    /// `Cut`.
+    /// Makes a rule from a word that [`to_u64`](Self::to_u64) returned. Any word is safe; a meaningless one
+    /// steps to `Cut`.
     #[inline(always)]
     #[must_use]
     pub const fn from_u64(word: u64) -> Self {
         Rule(word)
     }
 
-    /// No rule was computed yet.
+    /// Returns whether no rule was computed yet.
     #[inline(always)]
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 
-    /// The frame is a signal trampoline, so the pc of the next one is of an interrupted instruction
-    /// and is looked up as it is, not at pc - 1.
+    /// Returns whether the frame is a signal trampoline. The pc of the next frame is then that of an
+    /// interrupted instruction, and is looked up as it is, not at pc - 1.
     #[inline(always)]
     #[must_use]
     pub const fn is_signal(self) -> bool {
         self.0 == SIGNAL
     }
 
-    /// The code itself says that the frame's return address is still in the link register.
+    /// Returns whether the code itself shows that the frame's return address is still in the link register.
     #[inline(always)]
     #[must_use]
     pub const fn is_leaf(self) -> bool {
         self.0 & 0xff == LEAF
     }
 
-    /// The step looks at the frame pointer: what the register holds in this frame matters.
+    /// Returns whether the step reads the frame pointer, so that the register's value in this frame matters.
     #[inline(always)]
     #[must_use]
     pub const fn reads_fp(self) -> bool {
         matches!(self.0 & 0xff, CFA_FP | FRAME_POINTER)
     }
 
-    /// The step takes the caller's frame pointer from memory; it is the last word that it reads.
+    /// Returns whether the step loads the caller's frame pointer from memory; it is then the last word read.
     #[inline(always)]
     #[must_use]
     pub const fn writes_fp(self) -> bool {
@@ -168,8 +167,8 @@ impl Rule {
         }
     }
 
-    /// `Complex` for what does not fit: offsets that are no multiples of 8, or too large; slots at
-    /// the CFA, which no code uses.
+    /// Packs a rule. Returns `Complex` for what does not fit: offsets that are no multiples of 8, or too
+    /// large; slots at the CFA, which no code uses.
     const fn pack(kind: u64, cfa_off: i32, ra_slot: i32, fp_slot: Option<i32>) -> Rule {
         const CFA_MOST: i32 = (1 << 23) - 1;
         let fp = match fp_slot {
@@ -188,7 +187,7 @@ impl Rule {
         Rule(kind | cfa << 8 | (ra as u16 as u64) << 32 | (fp as u16 as u64) << 48)
     }
 
-    /// Packs `form`; one that does not fit gives `Complex`.
+    /// Packs `form`; returns `Complex` if it does not fit.
     #[must_use]
     pub const fn from_form(form: Form) -> Rule {
         match form {
@@ -208,7 +207,7 @@ impl Rule {
         }
     }
 
-    /// Unpacks; for tests, messages, and whoever wants to match on it.
+    /// Unpacks the rule, for tests, messages, and matching.
     #[must_use]
     pub const fn form(self) -> Form {
         let cfa_off = (self.0 as u32 as i32 >> 8) << 3;
@@ -228,11 +227,11 @@ impl Rule {
         }
     }
 
-    /// Steps to the caller. `read` gives the word at an address, or `None` where there is no
-    /// memory; every word that the result depends on is read through it, once.
+    /// Steps to the caller. `read` returns the word at an address, or `None` where there is no memory; every
+    /// word that the result depends on is read through it, once.
     #[inline(always)]
     pub fn step(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
-        // One check for both: what is no packed rule, and a stack pointer that is not known.
+        // One check detects both a rule that is not packed and a stack pointer that is not known.
         let kind = self.0 & 0xff | (regs.sp & SP_IS_BOUND) << 8;
         if kind.wrapping_sub(CFA_SP) > CFA_FP - CFA_SP {
             return self.step_rare(regs, read);
@@ -259,7 +258,7 @@ impl Rule {
         Step::Next(Regs { pc: strip_pac(pc), sp: cfa, fp })
     }
 
-    /// Everything but the two common forms.
+    /// Applies all but the two common forms.
     #[cold]
     #[inline(never)]
     fn step_rare(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
@@ -280,10 +279,9 @@ impl Rule {
         }
     }
 
-    /// The step out of a frame of which it is only known that its stack pointer is `regs.sp` or more: by
-    /// the frame pointer, or not at all. A function that keeps a frame record keeps both words of it
-    /// together, and the frame pointer on them while it calls (AAPCS64, 6.4.6), whichever register its
-    /// tables count from.
+    /// Steps out of a frame whose stack pointer is only known to be `regs.sp` or more: by the frame pointer,
+    /// or not at all. A function that keeps a frame record keeps both words of it together, and the frame
+    /// pointer on them while it calls (AAPCS64, 6.4.6), whichever register its tables count from.
     fn step_above(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
         match self.form() {
             Form::CfaFp { .. } | Form::FramePointer | Form::End => self.step(regs, read),
@@ -299,11 +297,10 @@ impl Rule {
         }
     }
 
-    /// The same step for whoever carries all registers. A signal frame restores them all, from
-    /// `Unknown` on nothing is known (`NoCfi`), `Complex` cannot be answered here (`Cut`); the
-    /// other forms leave the registers that they do not know about as they are, which is wrong for
-    /// those that the function saved: use [`step_full`](crate::unwind::step_full) where there is
-    /// call frame information.
+    /// Steps with all registers. A signal frame restores them all. For `Unknown` nothing is known (`NoCfi`),
+    /// and `Complex` can't be answered here (`Cut`). The other forms leave registers that they do not
+    /// describe as they are, which is wrong for those that the function saved: use
+    /// [`step_full`](crate::unwind::step_full) where there is call frame information.
     pub fn step_all(
         self,
         full: &FullRegs,
@@ -336,8 +333,9 @@ impl Rule {
     }
 }
 
-/// The frame record that fp points to: the caller's fp, and above it the return address (AAPCS64,
-/// 6.4.6). It may be anywhere in its frame, so the caller's sp is only known not to be below its end.
+/// Steps by the frame record that fp points to: the caller's fp, and above it the return address (AAPCS64,
+/// 6.4.6). The record may be anywhere in its frame, so the caller's sp is only known not to be below the
+/// record's end.
 fn frame_record(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
     if regs.fp < regs.sp || regs.fp & 7 != 0 {
         return None;
@@ -348,8 +346,8 @@ fn frame_record(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Optio
     Some(Regs { pc: strip_pac(pc), sp, fp })
 }
 
-/// The caller of a function that has not saved its return address. Only the innermost function can be
-/// such, so the same address again leads nowhere.
+/// Steps out of a function that has not saved its return address. Only the innermost function can be one, so
+/// a caller with the same pc leads nowhere.
 fn leaf(
     full: &FullRegs,
     cfa_off: i32,
@@ -375,7 +373,7 @@ fn leaf(
     }
 }
 
-/// The interrupted registers. The stack may change to any other, so there is no progress to check.
+/// Returns the interrupted registers. The stack may change to any other, so no progress is demanded.
 fn signal(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
     let pc = read(regs.sp.wrapping_add(FRAME_PC))?;
     let sp = read(regs.sp.wrapping_add(FRAME_SP))?;
@@ -396,8 +394,8 @@ impl CfiRule for Rule {
         super::prologue::before(pc, read)
     }
 
-    /// Packs one row. Whatever is not one of the forms that occur gives `Complex`: a rule is either
-    /// exact or not used.
+    /// Packs one row. A row that is not one of the common forms gives `Complex`: a rule is either exact or
+    /// not used.
     fn from_row(row: &Row, frame: &FrameInfo<'_>, _pc: u64) -> Self {
         if frame.ra != LR || frame.signal {
             return Rule::COMPLEX;
@@ -410,7 +408,7 @@ impl CfiRule for Rule {
         if row.register(Register(LR)) == Some(RegisterRule::Undefined) {
             return Rule::END;
         }
-        // A row that says something about sp is none of ours: the caller's sp is the CFA.
+        // A row that changes sp is not supported: the caller's sp is the CFA.
         if row.register(Register(SP)).is_some_and(|rule| rule != RegisterRule::ValOffset(0)) {
             return Rule::COMPLEX;
         }
@@ -429,9 +427,9 @@ impl CfiRule for Rule {
     }
 }
 
-/// Whether `words`, read from a stack, begin with the saved pc of a signal frame: the processor
-/// state follows it, and behind a word of padding the record of the vector registers, which the
-/// kernel always puts first.
+/// Returns whether `words`, read from a stack, begin with the saved pc of a signal frame: the processor state
+/// follows it, and behind a word of padding the record of the vector registers, which the kernel always puts
+/// first.
 #[must_use]
 pub fn is_interrupted_pc(words: &[u64]) -> bool {
     /// Mode and interrupt masks, which are clear in user code, and the upper half, which is unused.
@@ -440,11 +438,10 @@ pub fn is_interrupted_pc(words: &[u64]) -> bool {
     pstate & PSTATE_CLEAR == 0 && record == super::sigframe::FPSIMD_HEAD
 }
 
-/// `code`, the bytes at a pc, is a signal restorer: `mov x8, #139; svc #0`.
+/// Returns whether `code`, the bytes at a pc, is a signal restorer: `mov x8, #139; svc #0`.
 ///
-/// Its [`Rule`] is [`Rule::SIGNAL`]. Ask this before [`compile`](crate::unwind::compile): what the
-/// vDSO says about it leads to the frame record that the kernel puts below the frame, and not to the
-/// interrupted registers.
+/// Its [`Rule`] is [`Rule::SIGNAL`]. Ask this before [`compile`](crate::unwind::compile): the vDSO's row for
+/// it leads to the frame record that the kernel puts below the frame, not to the interrupted registers.
 #[must_use]
 pub fn is_sigreturn_code(code: &[u8]) -> bool {
     code.starts_with(&super::syscall::RESTORER)

@@ -91,7 +91,7 @@ fn what_a_step_does_with_the_frame_pointer() {
         (Rule::UNKNOWN, false, false),
     ] {
         assert_eq!((rule.reads_fp(), rule.writes_fp()), (reads, writes));
-        // Where it is read it is read last.
+        // A step that loads the frame pointer reads it last.
         let mut last = 0;
         let regs = Regs { pc: 1, sp: 0x1000, fp: 0x1000 };
         rule.step(&regs, &mut |at| {
@@ -133,13 +133,13 @@ fn behind_a_frame_record_alone_the_stack_pointer_is_a_bound() {
     let Step::Next(regs) = step(Form::FramePointer, &start) else { panic!("no step") };
     assert_eq!((regs.pc, regs.sp & !15, regs.fp), (0x42, 0x1010, 0x1100));
     assert!(!regs.knows_sp() && start.knows_sp());
-    // By either base, and then the stack pointer is known again.
+    // Either base leads to the caller, and then the stack pointer is known again.
     let next = Step::Next(Regs { pc: 0x43, sp: 0x1140, fp: 0x1200 });
     let sp = |cfa_off, ra_slot, fp_slot| Form::CfaSp { cfa_off, ra_slot, fp_slot };
     assert_eq!(step(sp(0x60, -0x38, Some(-0x40)), &regs), next);
     let fp = Form::CfaFp { cfa_off: 0x40, ra_slot: -0x38, fp_slot: Some(-0x40) };
     assert_eq!(step(fp, &regs), next);
-    // No record, a frame that would reach below the bound, and all that needs the stack pointer.
+    // No record, a frame that would reach below the bound, and all forms that need the stack pointer.
     for form in [
         sp(0x60, -0x38, None),
         sp(0x60, -8, Some(-0x40)),

@@ -1,4 +1,4 @@
-//! A signal frame like the kernel's own, so that a thread whose registers were changed gets all of
+//! Builds a signal frame like the kernel's own, so that a thread whose registers were changed gets all of
 //! them back by `rt_sigreturn`, with nobody's help.
 //!
 //! Layout: `struct rt_sigframe` (`arch/arm64/kernel/signal.c`), `struct ucontext` and `struct
@@ -11,14 +11,14 @@ use super::call::UserRegs;
 use super::rule::FRAME_X0;
 use core::fmt;
 
-/// The register set with the vector registers: `NT_PRFPREG`, `struct user_fpsimd_state`.
+/// Register set with the vector registers: `NT_PRFPREG`, `struct user_fpsimd_state`.
 pub const VECTOR_REGSET: i32 = 2;
 
-/// The register sets with the scalable vector registers: `NT_ARM_SVE`, `NT_ARM_SSVE`. A system call
-/// takes all of them away but what [`VECTOR_REGSET`] has.
+/// Register sets with the scalable vector registers: `NT_ARM_SVE`, `NT_ARM_SSVE`. A system call discards all
+/// of them but what [`VECTOR_REGSET`] has.
 pub const SCALABLE_REGSETS: &[i32] = &[0x405, 0x40b];
 
-/// Whether the first bytes of such a set (`struct user_sve_header`) say that the thread uses them.
+/// Returns whether the first bytes of such a set (`struct user_sve_header`) say that the thread uses it.
 #[must_use]
 pub fn is_scalable_in_use(header: &[u8]) -> bool {
     let &[a, b, c, d, _, _, _, _, _, _, _, _, flags, _, _, _, ..] = header else { return false };
@@ -27,28 +27,28 @@ pub fn is_scalable_in_use(header: &[u8]) -> bool {
 
 /// Head of the record of the vector registers: magic number and length.
 pub(super) const FPSIMD_HEAD: u64 = 0x4650_8001 | (FPSIMD_LEN as u64) << 32;
-/// `struct fpsimd_context`.
+/// Length of `struct fpsimd_context`, in bytes.
 const FPSIMD_LEN: usize = 528;
-/// `struct user_fpsimd_state` up to its padding: 32 registers, `fpsr`, `fpcr`.
+/// Length of `struct user_fpsimd_state` up to its padding: 32 registers, `fpsr`, `fpcr`.
 const VECTOR_LEN: usize = 32 * 16 + 8;
-/// An invalid mode for `sigaltstack`: the kernel then leaves the thread's alternate stack as it is.
+/// Invalid mode for `sigaltstack`: with it, the kernel leaves the thread's alternate stack as it is.
 const SS_INVALID: u32 = 4;
 
-/// From the frame's start: siginfo, then the ucontext.
+/// Offsets from the frame's start: siginfo, then the ucontext.
 const UC_STACK_FLAGS: usize = 128 + 24;
 const UC_SIGMASK: usize = 128 + 40;
-/// The records, which end with an empty one.
+/// Offset of the records, which end with an empty one.
 const RECORDS: usize = 592;
 const LEN: usize = RECORDS + FPSIMD_LEN + 16;
 
-/// Why no frame could be built.
+/// Reason why no frame could be built.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum SigframeError {
     /// The vector state is shorter than it must be.
     BadVector,
     /// The buffer is too small.
     NoRoom {
-        /// What is needed.
+        /// Bytes needed.
         need: usize,
     },
     /// The frame's address is not a multiple of 16.
@@ -71,19 +71,19 @@ impl fmt::Display for SigframeError {
 
 impl core::error::Error for SigframeError {}
 
-/// The layout of the vector state, which is the same on all machines.
+/// Layout of the vector state, which is the same on all machines.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct VectorLayout;
 
 impl VectorLayout {
-    /// This machine's.
+    /// Returns this machine's layout.
     #[must_use]
     pub fn native() -> Self {
         VectorLayout
     }
 }
 
-/// What [`build_sigframe`] built.
+/// Result of [`build_sigframe`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Sigframe {
     /// Bytes of the buffer that are to be written to the frame's address.
@@ -92,7 +92,7 @@ pub struct Sigframe {
     pub sp: u64,
 }
 
-/// The most bytes that a frame can take.
+/// Returns the maximum length of a frame, in bytes.
 #[must_use]
 pub const fn sigframe_len(_vector_len: usize) -> usize {
     LEN
@@ -103,9 +103,8 @@ fn put<const N: usize>(out: &mut [u8], offset: usize, bytes: [u8; N]) -> Option<
     Some(())
 }
 
-/// Builds, in `out`, the signal frame that restores `regs`, the vector state `vector` (as
-/// [`VECTOR_REGSET`] has it) and the signal mask `sigmask` when it stands at `frame_addr` (a multiple
-/// of 16).
+/// Builds, in `out`, the signal frame for `frame_addr` (a multiple of 16) that restores `regs`, the vector
+/// state `vector` (as [`VECTOR_REGSET`] has it) and the signal mask `sigmask`.
 ///
 /// `regs` should come from [`UserRegs::for_sigframe`]. The restorer is not in the frame but in `x30`:
 /// see [`UserRegs::enter`].

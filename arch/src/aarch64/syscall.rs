@@ -5,33 +5,33 @@
 //! in `x0` to `x5`, result in `x0`; the kernel preserves all other registers
 //! (`arch/arm64/kernel/entry.S`).
 
-/// `svc #0`.
+/// The instruction `svc #0`.
 pub const SYSCALL_INSN: [u8; 4] = [0x01, 0x00, 0x00, 0xd4];
-/// `svc #0; ret`.
+/// The instructions `svc #0; ret`.
 pub const SYSCALL_RET: [u8; 8] = [0x01, 0x00, 0x00, 0xd4, 0xc0, 0x03, 0x5f, 0xd6];
 /// A signal restorer: `mov x8, #139; svc #0`. The kernel's own is in the vDSO.
 pub const RESTORER: [u8; 8] = [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
-/// Words that the code behind a system call instruction, which `_code` begins with, takes off the stack
-/// before it returns.
+/// Returns the number of words that code pops behind a system call instruction before it returns; `_code`
+/// begins with the instruction.
 #[must_use]
 pub const fn popped(_code: &[u8]) -> usize {
     0
 }
-/// Bytes of the instruction that loads a system call's number.
+/// Length of the instruction that loads a system call's number, in bytes.
 pub const LOAD_NUMBER_LEN: usize = 4;
 
-/// Bytes of the kernel's signal set.
+/// Size of the kernel's signal set, in bytes.
 pub const SIGSET_LEN: usize = 8;
 /// The kernel's signal set.
 pub type SignalSet = u64;
-/// Every signal.
+/// Set of all signals.
 pub const ALL_SIGNALS: SignalSet = u64::MAX;
-/// Bytes of the kernel's `struct sigaction`: handler, flags, restorer, mask.
+/// Size of the kernel's `struct sigaction`, in bytes: handler, flags, restorer, mask.
 pub const SIGACTION_LEN: usize = 32;
-/// A restorer is given (`arch/arm64/include/uapi/asm/signal.h`).
+/// Flag: a restorer is given (`arch/arm64/include/uapi/asm/signal.h`).
 const SA_RESTORER: u64 = 0x0400_0000;
 
-/// The kernel's `struct sigaction` for a handler with these flags and an empty mask.
+/// Returns the kernel's `struct sigaction` for a handler with these flags and an empty mask.
 #[must_use]
 pub fn sigaction(handler: u64, flags: u64, restorer: u64) -> [u8; SIGACTION_LEN] {
     let mut bytes = [0; SIGACTION_LEN];
@@ -42,13 +42,13 @@ pub fn sigaction(handler: u64, flags: u64, restorer: u64) -> [u8; SIGACTION_LEN]
     bytes
 }
 
-/// The handler in such a structure.
+/// Returns the handler in such a structure.
 #[must_use]
 pub fn sigaction_handler(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
 }
 
-/// The system calls that `prof` makes, in itself or in a target.
+/// Numbers of the system calls that `prof` makes, in itself or in a target.
 #[allow(missing_docs)]
 pub mod nr {
     pub const FCNTL: u64 = 25;
@@ -70,7 +70,7 @@ pub mod nr {
     pub const PRCTL: u64 = 167;
     pub const GETPID: u64 = 172;
     pub const CLONE: u64 = 220;
-    /// There is none: a number that no call has.
+    /// There is no such call: a number that no call has.
     pub const FORK: u64 = u64::MAX;
     pub const CLONE3: u64 = 435;
     pub const GETTID: u64 = 178;
@@ -84,7 +84,7 @@ pub mod nr {
     pub const MEMFD_CREATE: u64 = 279;
 }
 
-/// Offset of the instructions `pattern` in `bytes`, which begin with a whole instruction.
+/// Returns the offset of the instructions `pattern` in `bytes`, which begin with a whole instruction.
 fn find(bytes: &[u8], pattern: &[u8; 8]) -> Option<usize> {
     let step = |n: usize| n.wrapping_mul(4);
     (0..bytes.len() / 4)
@@ -92,28 +92,28 @@ fn find(bytes: &[u8], pattern: &[u8; 8]) -> Option<usize> {
         .find(|&at| bytes.get(at..).is_some_and(|b| b.starts_with(pattern)))
 }
 
-/// Offset of a `svc #0; ret` in executable bytes (of libc, say, or the vDSO).
+/// Returns the offset of a `svc #0; ret` in executable bytes (of libc, say, or the vDSO).
 #[must_use]
 pub fn find_syscall_ret_gadget(bytes: &[u8]) -> Option<usize> {
     find(bytes, &SYSCALL_RET)
 }
 
-/// Offset of a signal restorer in executable bytes (the vDSO has one).
+/// Returns the offset of a signal restorer in executable bytes (the vDSO has one).
 #[must_use]
 pub fn find_restorer(bytes: &[u8]) -> Option<usize> {
     find(bytes, &RESTORER)
 }
 
-/// The number of the system call instruction that `code` ends before, where it is loaded right
-/// before it: `mov x8, #number`, or `mov w8, #number`.
+/// Returns the number of the system call that `code` ends before, if it is loaded right before it: `mov x8,
+/// #number`, or `mov w8, #number`.
 #[must_use]
 pub fn number_before(code: &[u8]) -> Option<u64> {
     let load = u32::from_le_bytes(*code.last_chunk::<LOAD_NUMBER_LEN>()?);
     (load & 0x7fe0_001f == 0x5280_0008).then_some((load >> 5 & 0xffff).into())
 }
 
-/// Code that takes a system call's number off the stack, for a program that has no restorer. Every
-/// program has one: the vDSO's.
+/// Returns the offset of code that pops a system call's number, for a program without a restorer. Every
+/// program has one here: the vDSO's.
 #[must_use]
 pub fn find_pop_number_gadget(_bytes: &[u8]) -> Option<usize> {
     None
@@ -122,8 +122,7 @@ pub fn find_pop_number_gadget(_bytes: &[u8]) -> Option<usize> {
 #[cfg(target_arch = "aarch64")]
 pub use raw::*;
 
-/// Raw system calls of this process. Results are as the kernel gives them: -4095 to -1 are negated
-/// error numbers.
+/// Raw system calls of this process. Results are the kernel's: -4095 to -1 are negated error numbers.
 #[cfg(target_arch = "aarch64")]
 mod raw {
     use core::arch::asm;
@@ -134,14 +133,13 @@ mod raw {
             ///
             /// # Safety
             ///
-            /// The call must be one whose effects this process can stand: the kernel does what it
-            /// is told.
+            /// The call's effects must be such as this process can stand: the kernel does what it is told.
             #[inline(always)]
             #[allow(clippy::too_many_arguments)]
             pub unsafe fn $name(nr: u64, first: u64 $(, $arg: u64)*) -> i64 {
                 let result: i64;
-                // SAFETY: the instruction clobbers nothing but what is declared; its effects are
-                // the caller's promise.
+                // SAFETY: the instruction clobbers nothing but what is declared; the caller answers for its
+                // effects.
                 unsafe {
                     asm!(
                         "svc #0",
@@ -156,39 +154,39 @@ mod raw {
         };
     }
 
-    /// System call without arguments.
+    /// Makes a system call without arguments.
     ///
     /// # Safety
     ///
-    /// As [`syscall1`].
+    /// As for [`syscall1`].
     #[inline(always)]
     pub unsafe fn syscall0(nr: u64) -> i64 {
-        // SAFETY: the caller's promise; an argument too many does no harm.
+        // SAFETY: the caller answers for the effects; an extra argument does no harm.
         unsafe { syscall1(nr, 0) }
     }
 
     raw_syscall!(
-        /// System call with one argument.
+        /// Makes a system call with one argument.
         syscall1()
     );
     raw_syscall!(
-        /// System call with two arguments.
+        /// Makes a system call with two arguments.
         syscall2(b in "x1")
     );
     raw_syscall!(
-        /// System call with three arguments.
+        /// Makes a system call with three arguments.
         syscall3(b in "x1", c in "x2")
     );
     raw_syscall!(
-        /// System call with four arguments.
+        /// Makes a system call with four arguments.
         syscall4(b in "x1", c in "x2", d in "x3")
     );
     raw_syscall!(
-        /// System call with five arguments.
+        /// Makes a system call with five arguments.
         syscall5(b in "x1", c in "x2", d in "x3", e in "x4")
     );
     raw_syscall!(
-        /// System call with six arguments.
+        /// Makes a system call with six arguments.
         syscall6(b in "x1", c in "x2", d in "x3", e in "x4", f in "x5")
     );
 }

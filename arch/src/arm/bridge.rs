@@ -1,5 +1,5 @@
-//! Calling a function so that it returns by way of code of the target's own, and changes nothing that its
-//! caller may rely on: see the same of AMD64, and [`laid`](crate::laid).
+//! The bridge: calls a function so that it returns by way of code of the target's own, and changes nothing
+//! that its caller may rely on. See `x86_64/bridge.rs` and [`laid`](crate::laid).
 
 use super::capture::Call;
 use super::exidx::{Exidx, is_plain};
@@ -8,34 +8,35 @@ pub use crate::laid::{Bridge, Slots};
 use crate::laid::{FP_AT, Frame, better, fit, put};
 use crate::unwind::{CfiModule, SLOTS, shape};
 
-/// The registers that a call preserves, and the return address.
+/// Callee-saved registers, and the return address.
 const REGISTERS: [u16; 9] = [4, 5, 6, R7, 8, 9, 10, 11, LR];
-/// The registers with which the original is entered: those.
+/// Values of these registers at the entry of the original.
 pub type Loads = [u32; 9];
 
-/// Words of the caller's arguments on the stack that the original is given, at most.
+/// Maximum number of words of stack arguments that are copied from the caller to the original.
 pub const STACK_WORDS: usize = 32;
-/// Where the mark is that the frame is there, from the frame's lower end.
+/// Offset of the mark, which shows that the frame is there, from the frame's lower end.
 const MARK_AT: u64 = 4 * STACK_WORDS as u64;
-/// Where the [`Call`] is; the word before the last in front of it is the return address, with the instruction set
-/// that it belongs to.
+/// Offset of the [`Call`] from the frame's lower end. The return address, with the Thumb bit, is two words in
+/// front of it.
 pub const CALL_AT: usize = MARK_AT as usize + 16;
-/// What lies below a frame's registers.
+/// Bytes below the registers of a frame.
 const NEEDED: u64 = CALL_AT as u64 + size_of::<Call>() as u64;
-/// The smallest frame: the entry saves four registers in it for a moment.
+/// Size of the smallest frame: the entry saves four registers in it for a moment.
 pub const LEAST_FRAME: u64 = NEEDED + 16;
-/// Bytes of code of a [`Bridge`], at which a thread is on its way into the hook.
+/// Length of a [`Bridge`]'s code. A thread whose PC is in it is on its way into the hook.
 pub const BRIDGE_LEN: u64 = 2;
 
-/// Where the original's stack pointer is at its entry, and where its mark, by the caller's stack pointer.
+/// Returns the original's stack pointer at its entry and the address of the mark, for the caller's stack
+/// pointer `top`.
 #[must_use]
 pub const fn places(top: u64, frame: u64) -> (u64, u64) {
     let base = top.wrapping_sub(frame);
     (base, base.wrapping_add(MARK_AT))
 }
 
-/// The best place in `code`, which stands at `addr`: Thumb's `blx` of a preserved register, in a frame of which the
-/// tables say where all is, and where no other call returns to.
+/// Returns the best bridge in `code`, which is at `addr`: Thumb's `blx` of a callee-saved register, in a
+/// frame that the tables describe completely, where no other call returns to.
 #[must_use]
 pub fn bridges(cfi: &CfiModule<'_>, code: &[u8], addr: u64) -> Option<Bridge> {
     let half = |at: usize| Some(u16::from_le_bytes(*code.get(at..)?.first_chunk()?));
@@ -59,10 +60,10 @@ pub fn bridges(cfi: &CfiModule<'_>, code: &[u8], addr: u64) -> Option<Bridge> {
     best
 }
 
-/// What [`lay_out`] is told.
+/// Arguments of [`lay_out`].
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Where to return to; 0: straight to the hook.
+    /// Address to return to; 0: directly to the hook.
     pub back: u64,
     /// See [`Bridge::frame`].
     pub frame: u64,
@@ -70,19 +71,19 @@ pub struct Layout {
     pub register: u8,
     /// See [`Bridge::slots`].
     pub slots: Slots,
-    /// Words of the caller's stack from its stack pointer on that can be read.
+    /// Number of readable words on the caller's stack, from its stack pointer up.
     pub words: usize,
 }
 
-/// A frame of the hook's own has nothing that anybody looks for.
+/// Slots of a frame of the hook's own: none, as nothing looks for registers in it.
 const OWN: Slots = [0; SLOTS + 2];
 
-/// Lays a frame out below the caller's stack pointer. `loads` are the registers with which the original is to be
-/// entered, `come_back` the code that its return is to reach.
+/// Lays out a frame below the caller's stack pointer. It sets `loads`, the registers at the entry of the
+/// original. `come_back` is the address that the original's return has to reach.
 ///
 /// # Safety
-/// The stack below the caller's stack pointer must be free but for the [`Call`] itself at its place and what stands in
-/// front of it, and so many words above it readable.
+/// The stack below the caller's stack pointer must be free but for the [`Call`] itself at its place and the
+/// words in front of it, and `layout.words` words above it must be readable.
 pub unsafe fn lay_out(
     call: &Call,
     layout: &Layout,
@@ -103,22 +104,23 @@ pub unsafe fn lay_out(
     if slots[FP_AT] != 0 {
         loads[3] = top.wrapping_sub(u64::from(slots[FP_AT]).wrapping_mul(4)) as u32;
     }
-    // SAFETY: the entry has put it there.
+    // SAFETY: the entry has put the return address there.
     let link = unsafe { (core::ptr::from_ref(call).cast::<u32>()).wrapping_sub(2).read() };
     let words = layout.words.min(STACK_WORDS);
     let mark = (layout.back & !THUMB, MARK_AT);
     let f = Frame { top, len: layout.frame, slots, words, mark };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the frame is free, and that the words above it are readable.
     unsafe { put(&f, values(link).map(|value| value as usize)) };
 }
 
 /// Defines an entry `$name` for functions that the user has named, around `$before` and `$after` as
-/// [`hook_entry`](crate::hook_entry) does. All registers are as they would be without it, but for ip and the flags,
-/// which calls may change on their way (AAPCS32, 6.1.1), and gcc counts on that; the hook has no instructions that
-/// change vector registers. The original's frame is laid out by `named_frame(call, loads, come_back, returned)`, which is to be there
-/// where this is used (see [`lay_out`]); and so is `FRAME`, the offset of [`Bridge::frame`] in the descriptor.
+/// [`hook_entry`](crate::hook_entry) does. All registers are as they would be without it, except ip and the
+/// flags, which calls may change on their way (AAPCS32, 6.1.1), as gcc assumes; the hook has no instructions
+/// that change vector registers. Two items must be in scope: `named_frame(call, loads, come_back, returned)`,
+/// which lays out the original's frame (see [`lay_out`]), and `FRAME`, the offset of [`Bridge::frame`] in the
+/// descriptor.
 ///
-/// From the stack pointer up: `Go`, r0 to r3, the registers for the original.
+/// Stack layout, from the stack pointer up: `Go`, r0 to r3, the registers for the original.
 #[cfg(target_arch = "arm")]
 #[macro_export]
 macro_rules! hook_entry_many {
@@ -178,7 +180,7 @@ macro_rules! hook_entry_many {
                 "cmp r1, #0",
                 "beq 2f",
                 "str r0, [r4, #56]", // where to go
-                // Arguments of 64 bits, of which the fourth is on the stack.
+                // Arguments of 64 bits; the fourth is on the stack.
                 "adr r0, 5f",
                 "mov r1, #0",
                 "push {{r0, r1}}",

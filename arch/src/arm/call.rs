@@ -1,14 +1,14 @@
-//! The registers of a stopped thread, and how to make it run a system call and go on as if nothing
+//! The registers of a stopped thread, and how to make the thread run a system call and continue as if nothing
 //! had happened.
 //!
-//! `struct pt_regs` is from `arch/arm/include/uapi/asm/ptrace.h`; how the kernel restarts interrupted
-//! calls from `do_signal` in `arch/arm/kernel/signal.c`, and for 32-bit processes of a 64-bit kernel
-//! from that in `arch/arm64/kernel/signal.c`; which calls are never restarted from signal(7).
+//! Sources: `struct pt_regs`: `arch/arm/include/uapi/asm/ptrace.h`; restart of interrupted calls: `do_signal`
+//! in `arch/arm/kernel/signal.c`, and for 32-bit processes of a 64-bit kernel in
+//! `arch/arm64/kernel/signal.c`; calls that are never restarted: signal(7).
 //!
-//! At a signal-delivery or `PTRACE_INTERRUPT` stop the kernel has made its decision: of a call to be
-//! restarted, `r0` holds the first argument again and `pc` is back on the `svc`; only whether that is
-//! done as `restart_syscall` it keeps to itself. It cannot be seen there that the thread was in a call
-//! at all. So the tracer looks at the thread before it stops it: [`Blocked`].
+//! At a signal-delivery or `PTRACE_INTERRUPT` stop the kernel has already decided on a restart. For a call to
+//! be restarted, `r0` holds the first argument again and `pc` is back on the `svc`; only whether the restart
+//! is done as `restart_syscall` is hidden. The registers do not show whether the thread was in a call at all.
+//! So the tracer inspects the thread before it stops it: [`Blocked`].
 
 use super::regs::{LR, PC, SP, THUMB};
 use super::syscall::nr;
@@ -16,23 +16,23 @@ use crate::blocked::{Blocked, Timeout};
 use crate::registers::Registers;
 
 const EINTR: i64 = 4;
-/// Kernel-internal: continued by `restart_syscall` with what is left of its timeout.
+/// Internal error number of the kernel: `restart_syscall` continues the call with the rest of its timeout.
 const ERESTART_RESTARTBLOCK: u32 = 516;
 
-/// The general registers (`NT_PRSTATUS`).
+/// Register set with the general registers (`NT_PRSTATUS`).
 pub const REGSET: Registers = Registers::Set(1);
-/// The thread pointer: `PTRACE_GET_THREAD_AREA`.
+/// Request for the thread pointer: `PTRACE_GET_THREAD_AREA`.
 pub const THREAD_POINTER_REGSET: Option<Registers> = Some(Registers::Requests { get: 22, set: 0 });
-/// There is no register set with the number of the system call that the thread is in.
+/// Register set with the number of the system call that the thread is in: there is none.
 pub const SYSTEM_CALL_REGSET: Option<i32> = None;
-/// A thread must be looked at before it is stopped.
+/// Whether a thread must be inspected before it is stopped.
 pub const NEEDS_BLOCKED: bool = true;
 
-/// Calls that return EINTR at a ptrace stop instead of being restarted by the kernel, and that can
-/// be issued again with no harm: where they return EINTR they have done nothing yet. Reads and
-/// writes are here for inotify and for sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
-/// A `connect` with a timeout goes on waiting for the handshake that it has begun, as the kernel's own
-/// restart of one without a timeout does. `close` is not here: again is not the same as once.
+/// System calls that return EINTR at a ptrace stop instead of being restarted by the kernel, and that can be
+/// issued again without harm: where they return EINTR they have done nothing yet. Reads and writes are listed
+/// for inotify and for sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`). A `connect` with a timeout
+/// continues to wait for the handshake that it has begun, as the kernel's own restart of one without a
+/// timeout does. `close` is not listed: it must not be done twice.
 const NEVER_RESTARTED: [u64; 33] = [
     3,   // read (inotify)
     4,   // write
@@ -69,18 +69,18 @@ const NEVER_RESTARTED: [u64; 33] = [
     441, // epoll_pwait2
 ];
 
-/// Commands of futex(2) that wait with what the kernel calls a restart block if they have a timeout.
+/// Commands of futex(2) that, with a timeout, wait with a restart block of the kernel.
 const FUTEX_WAIT: u64 = 0;
 const FUTEX_WAIT_BITSET: u64 = 9;
 const FUTEX_COMMAND: u64 = 0x7f;
 const TIMER_ABSTIME: u64 = 1;
 
-/// The processor's state: Thumb code, and how far it is in an if-then block.
+/// Bits of the processor state: Thumb code, and the position in an if-then block.
 pub(super) const CPSR_T: u32 = 1 << 5;
 const CPSR_IT: u32 = 0x0600_fc00;
 
-/// The registers of a stopped thread: the kernel's `struct pt_regs` (`NT_PRSTATUS`), and what else is
-/// known of it.
+/// The registers of a stopped thread: the kernel's `struct pt_regs` (`NT_PRSTATUS`), and what else is known
+/// of the thread.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct UserRegs {
@@ -88,22 +88,22 @@ pub struct UserRegs {
     pub r: [u32; 16],
     /// Processor state.
     pub cpsr: u32,
-    /// What `r0` was when the thread entered the kernel for a system call.
+    /// Value of `r0` when the thread entered the kernel for a system call.
     pub orig_r0: u32,
-    /// `TPIDRURO`.
+    /// Thread pointer (`TPIDRURO`).
     pub tp: u64,
-    /// The system call in which the thread was asleep just before it was stopped.
+    /// System call in which the thread was asleep just before it was stopped.
     pub blocked: Option<Blocked>,
 }
 
-/// Whether a stop by a tracer ends this system call with EINTR, which the tracer has to mend.
+/// Returns whether a stop by a tracer ends this system call with EINTR, which the tracer has to mend.
 #[must_use]
 pub fn is_never_restarted(number: u64) -> bool {
     NEVER_RESTARTED.contains(&number)
 }
 
-/// How long this system call waits, of those that a stop ends with EINTR: the ones whose time begins
-/// anew when they are issued again.
+/// Returns the timeout of a system call that a stop ends with EINTR and whose time starts anew when the call
+/// is issued again; `None`: it has no such timeout.
 #[must_use]
 pub fn timeout(number: u64) -> Option<Timeout> {
     Some(match number {
@@ -119,7 +119,7 @@ pub fn timeout(number: u64) -> Option<Timeout> {
     })
 }
 
-/// Whether prof makes other processes do this system call.
+/// Returns whether prof makes other processes do this system call.
 #[must_use]
 pub fn is_remote(number: u64) -> bool {
     use nr::{CLOSE, MADVISE, MEMFD_CREATE, MMAP, MPROTECT, MREMAP, MUNLOCK, MUNMAP};
@@ -131,34 +131,34 @@ pub fn is_remote(number: u64) -> bool {
 }
 
 impl UserRegs {
-    /// Bytes at the start that are the kernel's structure.
+    /// Length of the kernel's structure at the start of this one, in bytes.
     pub const KERNEL_LEN: usize = 18 * 4;
 
     fn get(&self, register: u16) -> u64 {
         self.r.get(usize::from(register)).copied().unwrap_or(0).into()
     }
 
-    /// Program counter.
+    /// Returns the program counter.
     #[must_use]
     pub fn pc(&self) -> u64 {
         self.get(PC)
     }
 
-    /// Whether the thread faults at words that are not aligned although others do not: a program can't choose that
-    /// here.
+    /// Returns whether the thread faults at unaligned words although others do not. A program can't choose
+    /// that on this architecture.
     #[must_use]
     pub fn checks_alignment(&self) -> bool {
         false
     }
 
-    /// Stack pointer.
+    /// Returns the stack pointer.
     #[must_use]
     pub fn sp(&self) -> u64 {
         self.get(SP)
     }
 
-    /// Sets the program counter, and the state that bit 0 of the address says; not in an if-then block,
-    /// as `relocate` has taken those apart.
+    /// Sets the program counter, and the state that bit 0 of the address says. The state is never that of an
+    /// if-then block, as `relocate` takes those apart.
     pub fn set_pc(&mut self, pc: u64) {
         self.r[PC as usize] = (pc & !THUMB) as u32;
         self.cpsr &= !(CPSR_T | CPSR_IT);
@@ -167,41 +167,41 @@ impl UserRegs {
         }
     }
 
-    /// The thread runs Thumb code.
+    /// Returns whether the thread runs Thumb code.
     fn is_thumb(&self) -> bool {
         self.cpsr & CPSR_T != 0
     }
 
-    /// Bytes of the system call instruction in this state.
+    /// Returns the length of the system call instruction in this state, in bytes.
     fn svc_len(&self) -> u64 {
         if self.is_thumb() { 2 } else { 4 }
     }
 
-    /// Sends the thread to the system call gadget at `gadget`, from where it returns to the restorer
-    /// of the signal frame at `sp`.
+    /// Sends the thread to the system call gadget at `gadget`, which returns to the restorer of the signal
+    /// frame at `sp`.
     pub fn enter(&mut self, gadget: u64, sp: u64, restorer: u64) {
         self.set_pc(gadget);
         self.r[SP as usize] = sp as u32;
         self.r[LR as usize] = restorer as u32;
     }
 
-    /// The thread pointer, which keys the hook's table of threads.
+    /// Returns the thread pointer, which keys the hook's table of threads.
     #[must_use]
     pub fn thread_pointer(&self) -> u64 {
         self.tp
     }
 
-    /// Takes the thread pointer, as [`THREAD_POINTER_REGSET`] has it.
+    /// Sets the thread pointer, as [`THREAD_POINTER_REGSET`] has it.
     pub fn set_thread_pointer(&mut self, tp: u64) {
         self.tp = tp;
     }
 
-    /// Takes what the thread did just before it was stopped.
+    /// Sets the system call in which the thread was asleep before the stop.
     pub fn set_blocked(&mut self, blocked: Option<Blocked>) {
         self.blocked = blocked;
     }
 
-    /// Prepares a system call: the thread is to go on at a `svc` instruction.
+    /// Prepares a system call; the thread has to continue at a `svc` instruction.
     pub fn set_syscall(&mut self, number: u64, args: [u64; 6]) {
         for (r, arg) in self.r.iter_mut().zip(args) {
             *r = arg as u32;
@@ -209,35 +209,35 @@ impl UserRegs {
         self.r[7] = number as u32;
     }
 
-    /// An argument of the system call that the thread is about to make, or is in, counted from 0.
+    /// Returns an argument of the system call that the thread is about to make, or is in, counted from 0.
     #[must_use]
     pub fn argument(&self, index: usize) -> u64 {
         self.r.iter().take(6).nth(index).copied().unwrap_or(0).into()
     }
 
-    /// Changes such an argument.
+    /// Sets such an argument.
     pub fn set_argument(&mut self, index: usize, value: u64) {
         if let Some(to) = self.r.iter_mut().take(6).nth(index) {
             *to = value as u32;
         }
     }
 
-    /// The result of a system call that has returned; errors are negative.
+    /// Returns the result of a system call that has returned; errors are negative.
     #[must_use]
     pub fn syscall_result(&self) -> i64 {
         super::syscall::result(self.r[0])
     }
 
-    /// The number of the system call that the thread is in, if its program counter is at or behind a
+    /// Returns the number of the system call that the thread is in, if its program counter is at or behind a
     /// system call instruction.
     #[must_use]
     pub fn syscall_number(&self) -> Option<u64> {
         Some(self.r[7].into())
     }
 
-    /// The thread was asleep in a call with these registers, but for the first argument. A 32-bit
-    /// kernel leaves the number of a call that it continues in `r7`; a 64-bit kernel puts that of
-    /// `restart_syscall` there.
+    /// Returns the call in which the thread was seen asleep, if its registers are the same but for the first
+    /// argument. A 32-bit kernel leaves the number of a call that it continues in `r7`; a 64-bit kernel puts
+    /// that of `restart_syscall` there.
     fn blocked_here(&self, behind: u64) -> Option<Blocked> {
         let same = |b: &Blocked| {
             let number = u64::from(self.r[7]);
@@ -248,19 +248,19 @@ impl UserRegs {
         self.blocked.filter(same)
     }
 
-    /// Behind the `svc` that the thread is on.
+    /// Returns the address behind the `svc` that the thread is on.
     fn behind(&self) -> u64 {
         self.pc().wrapping_add(self.svc_len())
     }
 
-    /// The thread is in the system call in which it was seen asleep.
+    /// Returns whether the thread is in the system call in which it was seen asleep.
     #[must_use]
     pub fn is_in_call(&self) -> bool {
         self.blocked_here(self.pc()).or(self.blocked_here(self.behind())).is_some()
     }
 
-    /// The number of the call that has ended with EINTR, if it is one that a stop may have ended, and the thread was
-    /// not seen asleep in it: it may have fallen asleep, or have been about to, after it was looked at.
+    /// Returns the number of the call that has ended with EINTR, if a stop may have ended it and the thread
+    /// was not seen asleep in it: it may have fallen asleep, or have been about to, after it was inspected.
     #[must_use]
     pub fn ended_unseen(&self) -> Option<u64> {
         let number = u64::from(self.r[7]);
@@ -268,14 +268,15 @@ impl UserRegs {
         (ended && self.blocked_here(self.pc()).is_none()).then_some(number)
     }
 
-    /// The first argument of that call, if the registers tell.
+    /// Returns the first argument of that call, if the registers tell.
     #[must_use]
     pub fn first_argument(&self) -> Option<u64> {
-        // -1 where it is not in a call.
+        // It is -1 outside of a call.
         (self.orig_r0 != u32::MAX).then_some(self.orig_r0.into())
     }
 
-    /// Whether the code before the program counter, of which this is the end, makes a system call.
+    /// Returns whether `before`, the code in front of the program counter, ends with a system call
+    /// instruction.
     #[must_use]
     pub fn is_behind_call(&self, before: &[u8]) -> bool {
         if self.svc_len() == 4 {
@@ -285,8 +286,8 @@ impl UserRegs {
         }
     }
 
-    /// Whether the stack below the stack pointer has the frame of a signal that interrupted the thread right here, so
-    /// that EINTR was its due.
+    /// Returns whether the stack below the stack pointer has the frame of a signal that interrupted the
+    /// thread right here, so that EINTR was due.
     #[must_use]
     pub fn has_signal_frame(&self, below: &[u8]) -> bool {
         // struct sigcontext: r0 to r10, fp, ip, sp, lr, pc.
@@ -297,21 +298,22 @@ impl UserRegs {
         })
     }
 
-    /// The call that the stop has ended with EINTR, where it must be issued again.
+    /// Returns the call that the stop has ended with EINTR, if it must be issued again.
     fn reissue(&self) -> Option<Blocked> {
         let ended = self.syscall_result() == -EINTR && is_never_restarted(self.r[7].into());
         if ended { self.blocked_here(self.pc()) } else { None }
     }
 
-    /// The system call was interrupted by the stop, the kernel is *not* going to restart it, and it
-    /// must be issued again. True only of a thread for which no signal is pending or about to be
-    /// delivered: otherwise EINTR is its due.
+    /// Returns whether the stop has interrupted a system call that the kernel is *not* going to restart, so
+    /// that it must be issued again. This holds only if no signal is pending or about to be delivered:
+    /// otherwise EINTR is due.
     #[must_use]
     pub fn wants_reissue(&self) -> bool {
         self.reissue().is_some()
     }
 
-    /// Back to before the `svc` instruction, to issue the same call again.
+    /// Returns the registers with the program counter before the `svc` instruction, to issue the same call
+    /// again.
     #[must_use]
     fn reissued(&self) -> Self {
         let mut regs = *self;
@@ -322,16 +324,16 @@ impl UserRegs {
         regs
     }
 
-    /// The registers to write back at a signal-delivery or `PTRACE_INTERRUPT` stop, `self` being
-    /// those from the first stop: they are as they were; only a call that the kernel would not
-    /// restart is put back. `signal_pending`: see [`wants_reissue`](Self::wants_reissue).
+    /// Returns the registers to write back at a signal-delivery or `PTRACE_INTERRUPT` stop. `self` are those
+    /// from the first stop; they are unchanged, except that a call that the kernel would not restart is put
+    /// back. `signal_pending`: see [`wants_reissue`](Self::wants_reissue).
     #[must_use]
     pub fn restored_at_stop(&self, signal_pending: bool) -> Self {
         if signal_pending { *self } else { self.reissued() }
     }
 
-    /// The thread stands on the `svc` of a call that goes on with the rest of its timeout when it is
-    /// restarted as `restart_syscall`.
+    /// Returns whether the thread is at the `svc` of a call that continues with the rest of its timeout when
+    /// it is restarted as `restart_syscall`.
     fn is_timed(&self) -> bool {
         let Some(call) = self.blocked_here(self.behind()) else { return false };
         if call.args[0] as u32 != self.r[0] {
@@ -349,13 +351,13 @@ impl UserRegs {
         }
     }
 
-    /// The registers to write back behind a remote call, `self` being those from the first stop. At
-    /// the stop that follows the kernel takes `r0` for the result of a call, and so is told again what
-    /// it was told before the first: that a call is to be continued, where it keeps the rest of a
-    /// timeout. Any other call is simply made again, by the thread, which stands on its `svc`.
+    /// Returns the registers to write back behind a remote call; `self` are those from the first stop. At the
+    /// stop that follows the kernel takes `r0` for the result of a call. So if the kernel keeps the rest of a
+    /// timeout, `r0` says again, as it did before the first stop, that the call is to be continued. The
+    /// thread makes any other call again by itself, as it is on the `svc`.
     ///
-    /// The remote calls made in between must not have been of the kind that sets the thread's
-    /// restart state themselves (sleeps, futex waits, polls).
+    /// The remote calls in between must not have set the thread's restart state themselves (sleeps, futex
+    /// waits, polls).
     #[must_use]
     pub fn restored_behind_call(&self) -> Self {
         let mut regs = *self;
@@ -367,19 +369,18 @@ impl UserRegs {
         regs
     }
 
-    /// The thread waits in `restart_syscall`, and its own call's number is gone.
+    /// Returns whether the thread waits in `restart_syscall`, so that the number of its own call is gone.
     #[must_use]
     pub fn is_restarted(&self) -> bool {
         u64::from(self.r[7]) == nr::RESTART_SYSCALL && self.blocked_here(self.behind()).is_some()
     }
 
-    /// The call that a thread in `restart_syscall` has made first, if that can be told for certain:
-    /// the kernel keeps only what is left of it. `code` is the code up to the system call
-    /// instruction, `waits_in` the kernel function that the thread was asleep in
-    /// (`/proc/PID/wchan`).
+    /// Returns the call that a thread in `restart_syscall` made first, if that is certain: the kernel keeps
+    /// only the rest of it. `code` is the code up to the system call instruction, `waits_in` the kernel
+    /// function in which the thread was asleep (`/proc/PID/wchan`).
     #[must_use]
     pub fn restarted_call(&self, code: &[u8], waits_in: &str) -> Option<u64> {
-        // The calls that end with ERESTART_RESTARTBLOCK.
+        // These calls end with ERESTART_RESTARTBLOCK.
         let known = [
             nr::NANOSLEEP,
             nr::CLOCK_NANOSLEEP,
@@ -395,17 +396,17 @@ impl UserRegs {
         })
     }
 
-    /// The program counter at the system call instruction that the thread is in, of one that
+    /// Returns the program counter at the system call instruction of a thread that
     /// [`is_restarted`](Self::is_restarted).
     #[must_use]
     pub fn syscall_pc(&self) -> u64 {
         self.pc()
     }
 
-    /// The registers to put into a signal frame. A call whose restart the kernel has prepared is
-    /// issued again from its start, and so its timeout starts again too; that is what remains if the
-    /// tracer dies. `rt_sigreturn` makes the kernel forget what is left of a call, so a thread in
-    /// `restart_syscall` needs its first call, which is `restarted`.
+    /// Returns the registers to put into a signal frame. A call whose restart the kernel has prepared is
+    /// issued again from its start, and so its timeout starts again too; this is what remains if the tracer
+    /// dies. `rt_sigreturn` makes the kernel forget the rest of a call, so a thread in `restart_syscall`
+    /// needs the number of its first call, `restarted`.
     #[must_use]
     pub fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self {
         let mut regs = self.restored_at_stop(signal_pending);
@@ -415,7 +416,7 @@ impl UserRegs {
         regs
     }
 
-    /// Whether the kernel may still take a thread that is sent to `gadget` for one whose call is to
+    /// Returns whether the kernel may still take a thread that is sent to `gadget` for one whose call is to
     /// be restarted there: its `pc` is on that very instruction.
     #[must_use]
     pub fn stands_on(&self, gadget: u64) -> bool {

@@ -2,8 +2,8 @@ use super::*;
 
 const THUMB_STATE: u32 = 0x10 | CPSR_T;
 
-/// Stopped at `pc` of Thumb code with these values of r0 and r7, after it was seen asleep in `number`
-/// called with 7, 0, 2, 3, 4, 5 from before 0x1002.
+/// Returns the registers of a thread stopped at `pc` of Thumb code with these values of r0 and r7, after it
+/// was seen asleep in `number`, called with 7, 0, 2, 3, 4, 5 from before 0x1002.
 fn at(pc: u32, r0: i32, r7: u64, number: u64) -> UserRegs {
     let mut regs = UserRegs { cpsr: THUMB_STATE, ..UserRegs::default() };
     regs.r[..6].copy_from_slice(&[r0 as u32, 0, 2, 3, 4, 5]);
@@ -27,12 +27,12 @@ fn calls_with_a_timeout_go_on() {
         assert_eq!(u64::from(back.r[7]), number);
         assert_eq!(regs.restored_at_stop(false), regs);
         assert_eq!(regs.for_sigframe(false, None), regs);
-        // Continued once before, by a kernel that leaves r7 alone.
+        // The call was continued once before, by a kernel that leaves r7 alone.
         let again = at(0x1000, 7, number, nr::RESTART_SYSCALL);
         assert_eq!(again.restored_behind_call().r[0] as i32, -516);
         assert!(!again.is_restarted());
     }
-    // Of ARM code.
+    // Behind a call in ARM code.
     let mut arm = at(0x0ffe, 7, nr::NANOSLEEP, nr::NANOSLEEP);
     arm.cpsr = 0x10;
     assert_eq!(arm.restored_behind_call().pc(), 0x1002);

@@ -1,12 +1,12 @@
-//! Entering the hook: the code that stubs jump to, and what it saves. All of it is ARM code.
+//! Entries of the hook: the code that stubs jump to, and the registers that it saves. All of it is ARM code.
 //!
-//! A stub jumps here with the [`Call::function`] in ip and everything else as the caller left it
-//! (AAPCS32, 6.1.1). The entry saves the arguments and the callee-saved registers that unwinding
-//! needs, asks `before` where to go, goes there, and hands the result to `after`.
+//! A stub jumps here with the [`Call::function`] in ip and everything else as the caller left it (AAPCS32,
+//! 6.1.1). The entry saves the arguments and the callee-saved registers that unwinding needs, asks `before`
+//! where to go, goes there, and passes the result to `after`.
 
 use super::regs::{FullRegs, LR, Regs};
 
-/// Where libc's thread descriptor, which has the thread's id, may lie, relative to the thread
+/// Range in which libc's thread descriptor, which has the thread's id, may lie relative to the thread
 /// pointer: below it (aaelf32 TLS, variant I, as glibc and musl have it).
 pub const DESCRIPTOR: core::ops::Range<i32> = -4096..0;
 
@@ -14,23 +14,23 @@ pub const DESCRIPTOR: core::ops::Range<i32> = -4096..0;
 #[repr(C)]
 #[derive(Debug)]
 pub struct Call {
-    /// The first six integer arguments; what stands here is what the original is called with. The
-    /// last two only where [`hook_entry_many`](crate::hook_entry_many) has defined the entry.
+    /// First six integer arguments; the original is called with these values. The last two are valid only if
+    /// [`hook_entry_many`](crate::hook_entry_many) has defined the entry.
     pub args: [u64; 6],
-    /// The value that the stub passed: the function's descriptor.
+    /// Descriptor of the function, which the stub has passed.
     pub function: u64,
-    /// What the original returned.
+    /// Result of the original.
     pub result: u64,
-    /// The caller: return address, stack pointer after the return, frame pointer.
+    /// Registers of the caller: return address, stack pointer after the return, frame pointer.
     pub regs: Regs,
-    /// r4 to r11 of the caller.
+    /// Registers r4 to r11 of the caller.
     pub saved: [u32; 8],
-    /// For `before`, to leave something for `after`.
+    /// Values that `before` leaves for `after`.
     pub note: [u64; 2],
 }
 
 impl From<&Call> for FullRegs {
-    /// The caller's registers as far as they are known.
+    /// Returns the caller's registers as far as they are known.
     fn from(call: &Call) -> Self {
         let mut full = FullRegs::from(call.regs);
         full.gpr[LR as usize] = call.regs.pc;
@@ -40,17 +40,18 @@ impl From<&Call> for FullRegs {
     }
 }
 
-/// Where to go after `before`. It returns this in memory (AAPCS32, 6.4).
+/// Where to continue after `before`, which returns this in memory (AAPCS32, 6.4).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Go {
-    /// Address to go to, with the arguments in [`Call::args`].
+    /// Address to continue at, with the arguments in [`Call::args`].
     pub target: u64,
-    /// 0: jump there and forget the call; 1: call it, and `after` follows.
+    /// 0: jump there and forget the call; 1: call it, and then `after`.
     pub stay: u64,
 }
 
-/// The stack frame of an entry: two arguments for the original, [`Go`], [`Call`], r11 and lr.
+/// Offset of the [`Call`] in the stack frame of an entry: two arguments for the original, [`Go`], [`Call`],
+/// r11 and lr.
 const CALL_AT: usize = 24;
 const _: () = assert!(size_of::<Call>() == 136 && CALL_AT + 136 == 160);
 const _: () = assert!(core::mem::offset_of!(Call, function) == 72 - CALL_AT);
@@ -58,10 +59,9 @@ const _: () = assert!(core::mem::offset_of!(Call, result) == 80 - CALL_AT);
 const _: () = assert!(core::mem::offset_of!(Call, regs) == 88 - CALL_AT);
 const _: () = assert!(core::mem::offset_of!(Call, saved) == 112 - CALL_AT);
 
-/// Defines an entry `$name` that stubs jump to, around
-/// `$before: extern "C" fn(&mut Call) -> Go` and `$after: extern "C" fn(&mut Call) -> u64`, which
-/// returns 0, or an address to jump to instead of returning the result. For functions with at most four
-/// arguments.
+/// Defines an entry `$name` that stubs jump to, around `$before: extern "C" fn(&mut Call) -> Go` and `$after:
+/// extern "C" fn(&mut Call) -> u64`. `$after` returns 0, or an address to jump to instead of returning the
+/// result. For functions with at most four arguments.
 #[cfg(target_arch = "arm")]
 #[macro_export]
 macro_rules! hook_entry {
@@ -140,15 +140,15 @@ macro_rules! hook_entry {
     };
 }
 
-/// Defines an entry `$name` that stubs jump to: if
-/// `$goes_on: fn(argument 0: u64, descriptor: &Function) -> u64` returns an address, the call
-/// goes on there, as if nothing had been; if it returns 0, at the entry `$full`. `$goes_on` looks at marks
-/// by itself (see [`Marks`](crate::Marks)). For functions with at most four arguments.
+/// Defines an entry `$name` that stubs jump to. If `$goes_on: fn(argument 0: u64, descriptor: &Function) ->
+/// u64` returns an address, the call continues there, with registers as if nothing had been done; if it
+/// returns 0, at the entry `$full`. `$goes_on` checks marks by itself (see [`Marks`](crate::Marks)). For
+/// functions with at most four arguments.
 #[cfg(target_arch = "arm")]
 #[macro_export]
 macro_rules! pass_entry {
     ($(#[$doc:meta])* $name:ident, $goes_on:path, $full:path $(, $within:path, $marks:path)?) => {
-        // Named, as it is where marks are looked at here.
+        // These names are used where the entry itself checks marks; here they are only mentioned.
         $(const _: () = {
             let _ = &raw const $within;
             assert!($marks.is_low());
@@ -179,12 +179,12 @@ macro_rules! pass_entry {
     };
 }
 
-/// Calls `f(arg)` with the stack pointer at `top`, and comes back to this stack: when `f` returns, or
-/// when something that it called gives up with [`leave_stack`]. The word at `top` is used for that.
+/// Calls `f(arg)` with the stack pointer at `top`. Returns to this stack when `f` returns, or when something
+/// that it called gives up with [`leave_stack`]. The word at `top` is used for that.
 ///
 /// # Safety
-/// `top` must be 8-byte aligned, with enough writable memory below it, and a word above, that nobody
-/// else uses.
+/// `top` must be 8-byte aligned, with enough writable memory below it, and a word above it, that nobody else
+/// uses.
 #[cfg(target_arch = "arm")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn call_on_stack(
@@ -207,17 +207,17 @@ pub unsafe extern "C" fn call_on_stack(
     )
 }
 
-/// Returns from the [`call_on_stack`] with this `top` at once.
+/// Returns at once from the [`call_on_stack`] with this `top`.
 ///
 /// # Safety
-/// That call must be under way, on this thread.
+/// That call must be in progress, on this thread.
 #[cfg(target_arch = "arm")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn leave_stack(top: *mut u8) -> ! {
     core::arch::naked_asm!("ldr sp, [r0]", "vpop {{d8-d15}}", "pop {{r3-r11, pc}}")
 }
 
-/// The code that a signal handler of ours returns to (`sa_restorer`), one without `SA_SIGINFO`.
+/// Code that a signal handler of prof's without `SA_SIGINFO` returns to (`sa_restorer`).
 ///
 /// # Safety
 /// Only for the kernel to put into the link register of a signal handler.
@@ -227,8 +227,8 @@ pub unsafe extern "C" fn restorer() {
     core::arch::naked_asm!("mov r7, #119", "svc #0") // sigreturn
 }
 
-/// Goes to an entry of the hook as a stub does: with `arg`, and the descriptor where [`Call::function`]
-/// is taken from. Returns what the entry's original returns. For tests that have the hook in their own process.
+/// Jumps to an entry of the hook as a stub does, with `arg`, and the descriptor where [`Call::function`] is
+/// taken from. Returns what the entry's original returns. For tests that have the hook in their own process.
 ///
 /// # Safety
 /// `entry` must be one of [`hook_entry`](crate::hook_entry), and the descriptor one that it takes.
@@ -238,12 +238,12 @@ pub unsafe extern "C" fn enter_as_stub(arg: usize, descriptor: usize, entry: *co
     core::arch::naked_asm!("mov ip, r1", "bx r2")
 }
 
-/// The thread pointer.
+/// Returns the thread pointer.
 #[cfg(target_arch = "arm")]
 #[inline(always)]
 pub fn thread_pointer() -> u64 {
     let tp: u32;
-    // SAFETY: reads a register.
+    // SAFETY: the instruction only reads a register.
     unsafe {
         core::arch::asm!("mrc p15, 0, {}, c13, c0, 3", out(reg) tp,
             options(nostack, nomem, preserves_flags));
@@ -251,22 +251,24 @@ pub fn thread_pointer() -> u64 {
     tp.into()
 }
 
-/// Whether [`counter`] runs at one speed on all processors and can be read: the kernel's own choice,
-/// by its name, and what it says of the processors (`/proc/cpuinfo`).
+/// Returns whether [`counter`] can be read and runs at one speed on all processors: by the name of the clock
+/// source that the kernel has chosen, and by what `/proc/cpuinfo` says of the processors.
 #[must_use]
 pub fn counter_is_steady(clocksource: &str, _cpuinfo: &str) -> bool {
     clocksource == "arch_sys_counter"
 }
 
-/// Loads may be done in another order than the program's, also as other processors see it (Arm ARM, A3.8).
+/// Whether processors do loads in the program's order, also as other processors see it: these may not (Arm
+/// ARM, A3.8).
 pub const LOADS_IN_ORDER: bool = false;
 
-/// The virtual counter of the generic timer, which Linux makes readable where it is the kernel's choice.
+/// Reads the virtual counter of the generic timer, which Linux makes readable where it is the kernel's
+/// choice.
 #[cfg(target_arch = "arm")]
 #[inline(always)]
 pub fn counter() -> u64 {
     let (low, high): (u32, u32);
-    // SAFETY: reads a register, and only where `counter_is_steady`.
+    // SAFETY: the instructions only read a register, and only where `counter_is_steady`.
     unsafe {
         core::arch::asm!("isb", "mrrc p15, 1, {}, {}, c14", out(reg) low, out(reg) high,
             options(nostack, preserves_flags));
@@ -274,33 +276,34 @@ pub fn counter() -> u64 {
     u64::from(high) << 32 | u64::from(low)
 }
 
-/// The same, read after all earlier loads have been done: the register may be read out of order, so
-/// the loads are waited for, and the read is kept behind that (Arm ARM, B8.1.2).
+/// Reads the counter after all earlier loads have been done. The register may be read out of order, so the
+/// loads are waited for, and the read is kept behind that (Arm ARM, B8.1.2).
 #[cfg(target_arch = "arm")]
 #[inline(always)]
 pub fn counter_after_loads() -> u64 {
-    // SAFETY: a barrier.
+    // SAFETY: a barrier, which changes no state of the program.
     unsafe { core::arch::asm!("dsb ish", options(nostack, preserves_flags)) };
     counter()
 }
 
-/// Has the processor fetch the line of the cache in which an address lies, without waiting for it. An
-/// address that can't be read does no harm (Arm ARM, A8.8, PLD).
+/// Makes the processor fetch the cache line of an address, without waiting for it. An address that can't be
+/// read does no harm (Arm ARM, A8.8, PLD).
 #[cfg(target_arch = "arm")]
 #[inline(always)]
 pub fn prefetch<T>(p: *const T) {
-    // SAFETY: a hint.
+    // SAFETY: a hint, which changes no state of the program.
     unsafe { core::arch::asm!("pld [{}]", in(reg) p, options(nostack, preserves_flags, readonly)) };
 }
 
 /// Copies `n` bytes forward.
 ///
 /// # Safety
-/// As `memcpy` of C; also right where `dst` is below `src` and they overlap.
+/// As for C's `memcpy`; the ranges may overlap where `dst` is below `src`.
 #[cfg(target_arch = "arm")]
 #[inline(always)]
 pub unsafe fn copy_forward(dst: *mut u8, src: *const u8, n: usize) {
-    // SAFETY: the caller's promise: each loop ends with the last byte. Words need not be aligned.
+    // SAFETY: both ranges are valid, by the caller's promise, and each loop ends with the last byte. Words
+    // need not be aligned.
     unsafe {
         core::arch::asm!(
             "2:",
@@ -327,15 +330,16 @@ pub unsafe fn copy_forward(dst: *mut u8, src: *const u8, n: usize) {
     }
 }
 
-/// Sets `n` bytes.
+/// Sets `n` bytes to `byte`.
 ///
 /// # Safety
-/// As `memset` of C.
+/// As for C's `memset`.
 #[cfg(target_arch = "arm")]
 #[inline(always)]
 pub unsafe fn fill(dst: *mut u8, byte: u8, n: usize) {
     let word = u32::from(byte).wrapping_mul(0x0101_0101);
-    // SAFETY: the caller's promise: each loop ends with the last byte. Words need not be aligned.
+    // SAFETY: the range is writable, by the caller's promise, and each loop ends with the last byte. Words
+    // need not be aligned.
     unsafe {
         core::arch::asm!(
             "2:",
@@ -385,7 +389,7 @@ mod tests {
         for n in 0..40 {
             let from: [u8; 48] = core::array::from_fn(|i| i as u8 + 1);
             let mut to = [0xee; 48];
-            // SAFETY: both arrays are longer.
+            // SAFETY: both arrays are longer than `n`.
             unsafe { copy_forward(to.as_mut_ptr(), from.as_ptr(), n) };
             assert_eq!(to[..n], from[..n]);
             assert_eq!(to[n..], [0xee; 48][n..]);

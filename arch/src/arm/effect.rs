@@ -1,33 +1,33 @@
-//! What a Thumb instruction does with the frame: with the stack pointer, `r7`, and what is saved.
+//! Effects of Thumb instructions on the frame: on the stack pointer, `r7`, and saved registers.
 //!
 //! Encodings: ARM Architecture Reference Manual, ARMv7-A and ARMv7-R, A6.2 and A6.3.
 
 use super::insn::thumb_len;
 use super::regs::{LR, PC, R7, SP};
 
-/// What an instruction does with the frame.
+/// Effect of an instruction on the frame.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum Effect {
     None,
-    /// The stack pointer is moved.
+    /// Moves the stack pointer by this many bytes.
     AddSp(i32),
-    /// It gets a value that is not known.
+    /// Gives the stack pointer an unknown value.
     LoseSp,
-    /// `r7` is set to that much above it.
+    /// Sets `r7` to this many bytes above the stack pointer.
     FpFromSp(i32),
-    /// `r7` is moved.
+    /// Moves `r7` by this many bytes.
     AddFp(i32),
-    /// It is set to `r7`.
+    /// Sets the stack pointer to `r7`.
     SpFromFp,
-    /// `r7` gets another value.
+    /// Gives `r7` another value.
     LoseFp,
-    /// These registers are stored below the stack pointer, which is moved by that much.
+    /// Stores the registers of this list below the stack pointer, which moves by this many bytes.
     Push(u32, i32),
-    /// The opposite.
+    /// Loads the registers of this list from the stack pointer, which moves by this many bytes.
     Pop(u32, i32),
 }
 
-/// The value of `ThumbExpandImm` (A6.3.2), for the three fields of an instruction.
+/// Returns the value of `ThumbExpandImm` (A6.3.2), for the three fields of an instruction.
 fn expanded(insn: u32) -> i32 {
     let (fields, low) = (insn >> 15 & 0x800 | insn >> 4 & 0x700, insn & 0xff);
     let value = match fields >> 8 {
@@ -40,12 +40,12 @@ fn expanded(insn: u32) -> i32 {
     value as i32
 }
 
-/// Bytes of the registers of a list.
+/// Returns the bytes of the registers of a list.
 pub(super) const fn bytes(list: u32) -> i32 {
     list.count_ones().wrapping_mul(4) as i32
 }
 
-/// What the instruction does.
+/// Returns the effect of an instruction.
 pub(super) fn effect(insn: u32) -> Effect {
     if insn >> 16 != 0 {
         return effect_wide(insn);
@@ -90,7 +90,7 @@ fn effect_wide(insn: u32) -> Effect {
     match insn >> 16 {
         0xe92d => return Effect::Push(insn & 0xffff, bytes(insn & 0xffff)),
         0xe8bd => return Effect::Pop(insn & 0xffff, bytes(insn & 0xffff)),
-        // str, ldr of one, which move the stack pointer.
+        // str and ldr of one register, which move the stack pointer.
         0xf84d if insn & 0xf00 == 0xd00 => return Effect::Push(1 << t, by),
         0xf85d if insn & 0xf00 == 0xb00 => return Effect::Pop(1 << t, by),
         // strd, ldrd
@@ -120,16 +120,16 @@ fn effect_wide(insn: u32) -> Effect {
     }
 }
 
-/// Reads halves of instructions; `None` where there is no code.
+/// Function that reads halves of instructions; it returns `None` where there is no code.
 pub(super) type Fetch<'a> = dyn FnMut(u64) -> Option<u16> + 'a;
 
-/// Whether this is the first half of an instruction of two. What begins with the highest numbers is
-/// undefined, and so is data: small negative distances.
+/// Returns whether this is the first half of an instruction of two. The highest numbers are undefined as
+/// first halves, and so is data: small negative distances.
 pub(super) const fn is_first(half: u16) -> bool {
     thumb_len(half) == 4 && half < 0xfffe
 }
 
-/// The instruction at an address, and its length.
+/// Returns the instruction at an address, and its length.
 pub(super) fn instruction(at: u64, fetch: &mut Fetch<'_>) -> Option<(u32, u64)> {
     let half = fetch(at)?;
     if !is_first(half) {
@@ -138,7 +138,8 @@ pub(super) fn instruction(at: u64, fetch: &mut Fetch<'_>) -> Option<(u32, u64)> 
     Some((u32::from(half) << 16 | u32::from(fetch(at.wrapping_add(2))?), 4))
 }
 
-/// Whether the path ends with an instruction that goes where a register or memory says, or nowhere.
+/// Returns whether a path ends with this instruction: it branches to an address from a register or from
+/// memory, or nowhere.
 pub(super) fn leaves(insn: u32) -> bool {
     let pops = matches!(effect(insn), Effect::Pop(list, _) if list >> PC & 1 == 1);
     let loads = insn & 0xff70_f000 == 0xf850_f000;

@@ -1,4 +1,4 @@
-//! What an instruction of the ARM state does with the stack pointer, `r7` and `lr`, and where it leads.
+//! Effects of instructions of the ARM state on the stack pointer, `r7` and `lr`, and where they lead.
 //!
 //! Encodings: ARM Architecture Reference Manual, ARMv7-A and ARMv7-R, A5. Where it is not worth telling
 //! instructions apart, a register counts as written.
@@ -12,7 +12,7 @@ const FP_N: u32 = R7 as u32;
 const LR_N: u32 = LR as u32;
 const PC_N: u32 = PC as u32;
 
-/// The register in the four bits from this one on.
+/// Returns the register in the four bits from bit `low` on.
 const fn register(insn: u32, low: u32) -> u32 {
     insn.wrapping_shr(low) & 15
 }
@@ -21,15 +21,15 @@ const fn bit(insn: u32, n: u32) -> bool {
     insn.wrapping_shr(n) & 1 == 1
 }
 
-/// What instructions are told apart by first: bits 27 to 25.
+/// Returns bits 27 to 25, by which instructions are told apart first.
 const fn class(insn: u32) -> u32 {
     insn >> 25 & 7
 }
 
-/// Where it leads.
+/// Returns where an instruction leads.
 pub(super) fn flow(insn: u32, at: u64) -> Flow {
     if insn >> 28 == 15 {
-        // blx; rfe and what is not defined; the others compute, load vectors, or are barriers.
+        // blx; rfe and undefined ones; the others compute, load vectors, or are barriers.
         return match insn >> 24 & 15 {
             0xa | 0xb => Flow::Call,
             0x8 | 0x9 | 0xf => Flow::Stop,
@@ -55,7 +55,7 @@ pub(super) fn flow(insn: u32, at: u64) -> Flow {
         },
         1 => computed(insn),
         2 | 3 if is_media(insn) => Flow::Next,
-        // Popped, or loaded from elsewhere.
+        // pc is popped, or loaded from elsewhere.
         2 | 3 if bit(insn, 20) && register(insn, 12) == PC_N && !bit(insn, 22) => {
             if class(insn) == 2 && register(insn, 16) == SP_N { Flow::Return } else { Flow::Stop }
         }
@@ -70,7 +70,7 @@ pub(super) fn flow(insn: u32, at: u64) -> Flow {
     }
 }
 
-/// The same of what computes: it may write the program counter.
+/// Returns where an instruction leads that computes: it may write the program counter.
 fn computed(insn: u32) -> Flow {
     if data_written(insn) == Some(PC_N) { Flow::Stop } else { Flow::Next }
 }
@@ -79,12 +79,13 @@ const fn is_media(insn: u32) -> bool {
     class(insn) == 3 && bit(insn, 4)
 }
 
-/// Multiplications, exclusive accesses, and those of halves and doubles.
+/// Returns whether this is a multiplication, an exclusive access, or an access of halves or doubles.
 const fn is_extra(insn: u32) -> bool {
     class(insn) == 0 && insn & 0x90 == 0x90
 }
 
-/// The register that data processing writes; `None` if it is none, or no such instruction.
+/// Returns the register that data processing writes; `None` if it writes none, or this is no such
+/// instruction.
 fn data_written(insn: u32) -> Option<u32> {
     let compares = insn >> 23 & 3 == 2;
     match (compares, bit(insn, 20)) {
@@ -97,22 +98,22 @@ fn data_written(insn: u32) -> Option<u32> {
     }
 }
 
-/// The number in an instruction that computes with one (A5.2.4).
+/// Returns the number in an instruction that computes with one (A5.2.4).
 const fn immediate(insn: u32) -> i32 {
     (insn & 0xff).rotate_right(insn >> 7 & 30) as i32
 }
 
-/// These registers get values that are not known.
+/// Returns the effect of unknown values in these registers.
 fn lose(written: &[u32]) -> Effect {
     let has = |n: u32| written.contains(&n);
     let (sp, fp, lr) = (has(SP_N), has(FP_N), has(LR_N));
     if sp || fp || lr { Effect::Lose { sp, fp, lr } } else { Effect::None }
 }
 
-/// What it does.
+/// Returns the effect of an instruction.
 pub(super) fn effect(insn: u32) -> Effect {
     if insn >> 28 == 15 {
-        // Vectors are loaded and stored, and the base may be moved.
+        // Loads and stores of vectors may move the base.
         let moves = insn >> 24 & 15 == 4 && register(insn, 0) != PC_N;
         return if moves { lose(&[register(insn, 16)]) } else { Effect::None };
     }
@@ -120,7 +121,7 @@ pub(super) fn effect(insn: u32) -> Effect {
         0 if is_extra(insn) => extra(insn),
         0 | 1 => data(insn),
         3 if is_media(insn) => match insn >> 20 & 0xff {
-            // Products and quotients have it elsewhere.
+            // Products and quotients have the result in another field.
             0x70..=0x78 => lose(&[register(insn, 16), register(insn, 12)]),
             _ => lose(&[register(insn, 12)]),
         },
@@ -131,7 +132,7 @@ pub(super) fn effect(insn: u32) -> Effect {
         }
         4 => many(insn),
         6 => vectors(insn),
-        // mrc; 15 is the flags
+        // mrc; register 15 means the flags
         7 if !bit(insn, 24) && bit(insn, 4) && bit(insn, 20) => lose(&[register(insn, 12)]),
         _ => Effect::None,
     }
@@ -163,12 +164,12 @@ fn data(insn: u32) -> Effect {
     if let Some(written) = data_written(insn) {
         return lose(&[written]);
     }
-    // Status registers, leading zeros, small products: in one of two fields.
+    // Status registers, leading zeros, small products: the result is in one of two fields.
     let other = class(insn) == 0 && insn >> 23 & 3 == 2 && !bit(insn, 20);
     if other { lose(&[register(insn, 16), register(insn, 12)]) } else { Effect::None }
 }
 
-/// Multiplications, exclusive accesses, and those of halves and doubles.
+/// Returns the effect of multiplications, exclusive accesses, and accesses of halves and doubles.
 fn extra(insn: u32) -> Effect {
     let (n, t) = (register(insn, 16), register(insn, 12));
     match (insn >> 5 & 3, bit(insn, 24)) {
@@ -184,14 +185,14 @@ fn extra(insn: u32) -> Effect {
     }
 }
 
-/// Whether it loads two words.
+/// Returns whether the instruction loads two words.
 pub(super) const fn loads_two(insn: u32) -> bool {
     // ldrd, and vldr of a double
     insn & 0x0e10_00f0 == 0x0000_00d0 || insn & 0x0f00_0f00 == 0x0d00_0b00
 }
 
-/// Loads and stores of one register, or of two of four bytes each if `size` is 8; `distance` from the base,
-/// if it is known.
+/// Returns the effect of a load or store of one register, or of two of four bytes each if `size` is 8;
+/// `distance` is the distance from the base, if it is known.
 fn one(insn: u32, load: bool, distance: Option<i32>, size: i32) -> Effect {
     let (n, t) = (register(insn, 16), register(insn, 12));
     let (before, up) = (bit(insn, 24), bit(insn, 23));
@@ -223,7 +224,7 @@ fn one(insn: u32, load: bool, distance: Option<i32>, size: i32) -> Effect {
     lose(&[t, second, if moves { n } else { 0 }])
 }
 
-/// Loads and stores of many.
+/// Returns the effect of a load or store of many registers.
 fn many(insn: u32) -> Effect {
     let (load, moves, list) = (bit(insn, 20), bit(insn, 21), insn & 0xffff);
     let n = register(insn, 16);
@@ -249,7 +250,8 @@ fn many(insn: u32) -> Effect {
     lose(&[got(SP_N), got(FP_N), got(LR_N), if moves { n } else { 0 }])
 }
 
-/// Vector registers to and from memory, and pairs of registers to and from coprocessors.
+/// Returns the effect of moves of vector registers to and from memory, and of pairs of registers to and from
+/// coprocessors.
 fn vectors(insn: u32) -> Effect {
     let (n, t) = (register(insn, 16), register(insn, 12));
     if insn & 0x0fe0_0000 == 0x0c40_0000 {

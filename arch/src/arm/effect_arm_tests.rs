@@ -54,7 +54,7 @@ fn effects() {
         (0xee1d_ef70, lose(false, false, true)),               // mrc p15, 0, lr, c13, c0, 3
         (0xee10_ea10, lose(false, false, true)),               // vmov lr, s0
     ] {
-        // One more register may count as written, but none less.
+        // One more register may count as written, but none fewer.
         let got = effect(insn);
         let covers = match (got, want) {
             (Effect::Lose { sp, fp, lr }, Effect::Lose { sp: a, fp: b, lr: c }) => {

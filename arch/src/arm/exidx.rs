@@ -1,44 +1,44 @@
 //! Unwinding by `.ARM.exidx` and `.ARM.extab`: "Exception Handling ABI for the Arm Architecture"
 //! (ehabi32), sections 6 (tables) and 10.3 (unwinding instructions).
 //!
-//! The index table has a row for each function, in the order of addresses: where the function
-//! begins, and either its unwinding instructions or where in the other table they are. They run
-//! backwards through the frame: each pops registers off a virtual stack pointer, or moves that.
+//! The index table has a row per function, in the order of addresses: the function's start, and either its
+//! unwinding instructions or their place in the other table. The instructions run backwards through the
+//! frame: each pops registers off a virtual stack pointer, or moves that.
 
 use super::regs::{FullRegs, LR, PC, R7, SP};
 use super::rule::{Form, Rule};
 use crate::unwind::{FullStep, RegisterSet};
 
-/// Bytes of a row of the index table.
+/// Size of a row of the index table, in bytes.
 const ROW: usize = 8;
-/// In place of instructions: the function can't be unwound.
+/// Value in place of instructions: the function can't be unwound.
 const CANT_UNWIND: u32 = 1;
-/// A word in the compact form has this bit: instructions, and not a distance.
+/// Flag of a word in the compact form: it has instructions, and not a distance.
 const COMPACT: u32 = 1 << 31;
-/// More than this of one function is nonsense: compilers' are 20 bytes at most.
+/// Maximum number of instructions of one function; compilers make 20 bytes at most.
 const MOST: usize = 1024;
 
-/// `.ARM.exidx` of one module.
+/// The table `.ARM.exidx` of one module.
 #[derive(Copy, Clone, Debug, Default)]
 pub struct Exidx<'a> {
-    /// Its bytes.
+    /// Content of the table.
     pub bytes: &'a [u8],
-    /// Where they stand in memory.
+    /// Address of the table.
     pub addr: u64,
 }
 
-/// What the table says of a code address.
+/// Row of the table for a code address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Row {
-    /// Where the function begins, without the Thumb bit.
+    /// Start of the function, without the Thumb bit.
     pub function: u64,
-    /// The row's second word.
+    /// Second word of the row.
     word: u32,
-    /// Where that word stands.
+    /// Address of that word.
     addr: u64,
 }
 
-/// The address that is `word`'s 31-bit distance away from `place`.
+/// Returns the address at the 31-bit distance `word` from `place`.
 fn prel31(word: u32, place: u64) -> u64 {
     let distance = (word << 1) as i32 >> 1;
     place.wrapping_add_signed(i64::from(distance)) & 0xffff_ffff
@@ -49,15 +49,15 @@ impl Exidx<'_> {
         Some(u32::from_le_bytes(*self.bytes.get(offset..)?.first_chunk()?))
     }
 
-    /// Where the function of row `n` begins.
+    /// Returns the start of the function of row `n`.
     fn start(&self, n: usize) -> Option<u64> {
         let offset = n.checked_mul(ROW)?;
         Some(prel31(self.word(offset)?, self.addr.wrapping_add(offset as u64)) & !1)
     }
 
-    /// The row of the function that the code address lies in: the last one that begins at or before
-    /// it. The last row covers whatever follows; the linker puts one that can't be unwound at the
-    /// end of a module's code.
+    /// Returns the row of the function that the code address lies in: the last one that starts at or before
+    /// it. The last row covers whatever follows; the linker puts one that can't be unwound at the end of a
+    /// module's code.
     #[must_use]
     pub fn find(&self, pc: u64) -> Option<Row> {
         let (mut low, mut high) = (0, self.bytes.len() / ROW);
@@ -77,7 +77,8 @@ impl Exidx<'_> {
 }
 
 impl Exidx<'_> {
-    /// From the beginning of the function that the code address lies in to that of the next one.
+    /// Returns the range from the start of the function that the code address lies in to that of the next
+    /// one.
     #[must_use]
     pub fn range(&self, pc: u64) -> Option<core::ops::Range<u64>> {
         let row = self.find(pc).filter(|row| row.word != CANT_UNWIND)?;
@@ -87,19 +88,19 @@ impl Exidx<'_> {
     }
 }
 
-/// The instructions of one function, byte by byte.
+/// Unwinding instructions of one function, read byte by byte.
 struct Code<'a, F> {
     read: &'a mut F,
-    /// Bytes that are left of the current word, the next one on top.
+    /// Bytes left of the current word, the next one on top.
     word: u32,
     bytes: u32,
-    /// Words that follow, and where.
+    /// Number of words that follow, and their address.
     words: u32,
     next: u64,
 }
 
 impl<F: FnMut(u64) -> Option<u32>> Code<'_, F> {
-    /// `Ok(None)` at the end.
+    /// Returns the next byte; `Ok(None)` at the end.
     fn byte(&mut self) -> Result<Option<u8>, ()> {
         if self.bytes == 0 {
             let Some(left) = self.words.checked_sub(1) else { return Ok(None) };
@@ -113,7 +114,7 @@ impl<F: FnMut(u64) -> Option<u32>> Code<'_, F> {
         Ok(Some(byte))
     }
 
-    /// The second byte of an instruction.
+    /// Returns the second byte of an instruction.
     fn operand(&mut self) -> Result<u8, ()> {
         self.byte()?.ok_or(())
     }
@@ -134,19 +135,19 @@ impl<F: FnMut(u64) -> Option<u32>> Code<'_, F> {
     }
 }
 
-/// The instructions that a row leads to.
+/// Returns the instructions that a row leads to.
 fn code<F: FnMut(u64) -> Option<u32>>(row: Row, read: &mut F) -> Option<Code<'_, F>> {
     let (mut word, mut at) = (row.word, row.addr);
     if word & COMPACT == 0 {
         at = prel31(word, at);
         word = read(at)?;
     } else if word >> 24 != 0x80 {
-        return None; // only the first form fits into the row
+        return None; // only the first form fits into a row
     }
     at = at.wrapping_add(4);
     if word & COMPACT == 0 {
-        // A personality routine of its own. GNU's have the number of further words and three bytes next
-        // (`__gnu_unwind_frame` of libgcc).
+        // The function has a personality routine of its own. For GNU's, the number of further words and three
+        // bytes of instructions are next (`__gnu_unwind_frame` of libgcc).
         word = read(at)?;
         at = at.wrapping_add(4);
         return Some(Code { read, word: word << 8, bytes: 3, words: word >> 24, next: at });
@@ -160,26 +161,26 @@ fn code<F: FnMut(u64) -> Option<u32>>(row: Row, read: &mut F) -> Option<Code<'_,
     }
 }
 
-/// One unwinding instruction, as far as it is about general registers.
+/// An unwinding instruction, as far as it concerns general registers.
 #[derive(Copy, Clone)]
 enum Op {
-    /// The virtual stack pointer moves.
+    /// Moves the virtual stack pointer by this many bytes.
     Skip(u64),
-    /// The same over vector registers, which are popped.
+    /// Pops vector registers of this many bytes.
     Vectors(u64),
-    /// The general registers of which the bits are set are popped.
+    /// Pops the general registers whose bits are set.
     Pop(u32),
-    /// The virtual stack pointer is taken from a register.
+    /// Takes the virtual stack pointer from a register.
     From(u16),
-    /// Nothing that matters here.
+    /// Does nothing that matters here.
     Nothing,
-    /// The end.
+    /// Ends the instructions.
     Finish,
 }
 
-/// The next instruction.
+/// Returns the next instruction.
 fn operation<F: FnMut(u64) -> Option<u32>>(code: &mut Code<'_, F>) -> Result<Op, ()> {
-    /// `count` vector registers.
+    /// Returns the bytes of `count` + 1 vector registers.
     const fn vectors(count: u8) -> u64 {
         (count as u64).wrapping_add(1).wrapping_mul(8)
     }
@@ -204,9 +205,10 @@ fn operation<F: FnMut(u64) -> Option<u32>>(code: &mut Code<'_, F>) -> Result<Op,
             _ => return Err(()),
         },
         0xb2 => Op::Skip((code.uleb128()? << 2).wrapping_add(0x204)),
-        // Stored by FSTMFDX, with a word more.
+        // These were stored by FSTMFDX, with one more word.
         0xb3 => Op::Vectors(vectors(code.operand()? & 15).wrapping_add(4)),
-        // The signature of the return address; then that it was made with this stack pointer.
+        // The first is the signature of the return address; the second says that it was made with this stack
+        // pointer.
         0xb4 => Op::Skip(4),
         0xb5 => Op::Nothing,
         0xb8..=0xbf => Op::Vectors(vectors(low).wrapping_add(4)),
@@ -220,11 +222,11 @@ fn operation<F: FnMut(u64) -> Option<u32>>(code: &mut Code<'_, F>) -> Result<Op,
     })
 }
 
-/// A frame that is being undone.
+/// A frame whose instructions are being executed.
 struct Frame<'a, F> {
     regs: FullRegs,
     vsp: u64,
-    /// The return address, if it was popped.
+    /// Return address, if it was popped.
     pc: Option<u64>,
     code: Code<'a, F>,
 }
@@ -234,7 +236,7 @@ impl<F: FnMut(u64) -> Option<u32>> Frame<'_, F> {
         self.vsp = self.vsp.wrapping_add(bytes) & 0xffff_ffff;
     }
 
-    /// Pops the general registers of which `mask` has the bits.
+    /// Pops the general registers whose bits are set in `mask`.
     fn pop(&mut self, mask: u32) -> Result<(), ()> {
         let mut sp = None;
         for register in (0_u16..16).filter(|n| mask >> n & 1 == 1) {
@@ -250,7 +252,7 @@ impl<F: FnMut(u64) -> Option<u32>> Frame<'_, F> {
         Ok(())
     }
 
-    /// Does one instruction; `Ok(false)` when there are no more.
+    /// Executes one instruction; returns `Ok(false)` if there are no more.
     fn step(&mut self) -> Result<bool, ()> {
         match operation(&mut self.code)? {
             Op::Skip(bytes) | Op::Vectors(bytes) => self.skip(bytes),
@@ -266,7 +268,7 @@ impl<F: FnMut(u64) -> Option<u32>> Frame<'_, F> {
 /// Steps from `regs` to the caller, by the row for `lookup_pc` (see [`unwind`](crate::unwind) about
 /// return addresses).
 ///
-/// `read` gives the 32-bit word at an address, or `None` where there is no memory.
+/// `read` returns the 32-bit word at an address, or `None` where there is no memory.
 pub fn step_exidx<F: FnMut(u64) -> Option<u32>>(
     exidx: &Exidx<'_>,
     regs: &FullRegs,
@@ -290,8 +292,8 @@ pub fn step_exidx<F: FnMut(u64) -> Option<u32>>(
     FullStep::Cut
 }
 
-/// Whether the row for a code address has its instructions in itself (so no language's handler looks at the frame),
-/// and they are about general registers only.
+/// Returns whether the row for a code address has its instructions in itself, so that no language's handler
+/// looks at the frame, and whether they concern general registers only.
 #[must_use]
 pub fn is_plain(exidx: &Exidx<'_>, lookup_pc: u64) -> bool {
     let row =
@@ -308,15 +310,15 @@ pub fn is_plain(exidx: &Exidx<'_>, lookup_pc: u64) -> bool {
     false
 }
 
-/// Whether a code address under a row that can't be unwound is where a thread begins. The functions in
-/// libc's assembly that are marked so are short (`_start`, the other side of `clone`); behind them, and
-/// before the next row, stands code that was compiled without tables, of which nothing is known.
+/// Returns whether a code address in a row that can't be unwound is where a thread begins. The functions in
+/// libc's assembly that are marked so are short (`_start`, the other side of `clone`). Behind them, up to the
+/// next row, is code compiled without tables, of which nothing is known.
 fn is_outermost(row: Row, pc: u64) -> bool {
     const SHORT: u64 = 128;
     pc.wrapping_sub(row.function) < SHORT
 }
 
-/// The same as a rule of eight bytes.
+/// Packs the row for a code address into a rule of eight bytes.
 pub fn compile_exidx<F: FnMut(u64) -> Option<u32>>(
     exidx: &Exidx<'_>,
     lookup_pc: u64,
@@ -330,8 +332,8 @@ pub fn compile_exidx<F: FnMut(u64) -> Option<u32>>(
     form(&mut code).map_or(Rule::COMPLEX, Rule::from_form)
 }
 
-/// What the instructions come to, if that fits into a rule: registers are popped relative to the stack
-/// pointer, or to `r7` if it is there from the start, and the return address is among them.
+/// Returns the form of the instructions, if it fits into a rule: registers are popped relative to the stack
+/// pointer, or to `r7` if the instructions begin with it, and the return address is among them.
 fn form<F: FnMut(u64) -> Option<u32>>(code: &mut Code<'_, F>) -> Option<Form> {
     let (mut by_fp, mut vsp) = (false, 0_i32);
     let (mut ra, mut fp, mut popped) = (None, None, false);
@@ -345,7 +347,7 @@ fn form<F: FnMut(u64) -> Option<u32>>(code: &mut Code<'_, F>) -> Option<Form> {
                 for register in (0_u16..16).filter(|n| mask >> n & 1 == 1) {
                     match register {
                         SP => return None,
-                        // Both at once nobody saves.
+                        // No code saves both.
                         LR | PC => ra = Some(vsp),
                         R7 => fp = Some(vsp),
                         _ => {}

@@ -8,18 +8,18 @@ const EXTAB: u64 = 0x3_0000;
 const STACK: u64 = 0xbeff_0000;
 const FUNCTION: u64 = 0x1_0000;
 
-/// The 31-bit distance from `place` to `to`.
+/// Returns the 31-bit distance from `place` to `to`.
 fn distance(place: u64, to: u64) -> u32 {
     to.wrapping_sub(place) as u32 & !COMPACT
 }
 
-/// An index table: where functions begin, and the second words.
+/// Builds an index table from starts of functions and second words.
 fn table(rows: &[(u64, u32)]) -> Vec<u8> {
     let words = rows.iter().zip((TABLE..).step_by(ROW));
     words.flat_map(|((f, word), at)| [distance(at, *f), *word]).flat_map(u32::to_le_bytes).collect()
 }
 
-/// Registers in which each has a value of its own.
+/// Returns registers of which each has a value of its own.
 fn registers() -> FullRegs {
     let mut regs = FullRegs { pc: FUNCTION + 8, ..FullRegs::default() };
     for n in 0..15 {
@@ -30,7 +30,7 @@ fn registers() -> FullRegs {
     regs
 }
 
-/// A stack whose words are 0x5000, 0x5001 and so on, and a second table.
+/// Returns a memory with a stack whose words are 0x5000, 0x5001 and so on, and a second table.
 fn memory(extab: &[u32]) -> impl FnMut(u64) -> Option<u32> {
     move |at| {
         if (EXTAB..EXTAB + 0x100).contains(&at) {
@@ -46,7 +46,7 @@ fn step(word: u32, extab: &[u32]) -> FullStep<FullRegs> {
     step_exidx(&exidx, &registers(), FUNCTION + 8, &mut memory(extab))
 }
 
-/// The registers after these instructions, which are given in the second table.
+/// Executes these instructions, which are in the second table; returns the registers.
 fn run(code: &[u8]) -> Option<FullRegs> {
     let mut bytes = code.to_vec();
     while bytes.len() < 2 || !(bytes.len() - 2).is_multiple_of(4) {
@@ -74,7 +74,7 @@ fn functions_are_found() {
     assert_eq!(function(0x1_0040), Some(0x1_0040)); // Thumb code
     assert_eq!(function(0x1_0081), Some(0x1_0080));
     assert_eq!(Exidx::default().find(0), None);
-    // A row that is cut off is none.
+    // A truncated row is ignored.
     let cut = Exidx { bytes: &bytes[..15], addr: TABLE };
     assert_eq!(cut.find(0x1_0080).map(|r| r.function), Some(0x1_0000));
 }
@@ -89,7 +89,7 @@ fn instructions_in_the_row() {
 
 #[test]
 fn what_each_instruction_moves_the_stack_pointer_by() {
-    // Bytes, then by how much: none of these pops a general register.
+    // Bytes, and the resulting move: none of these pops a general register.
     let cases: [(&[u8], u64); 22] = [
         (&[0x00], 4),
         (&[0x3f], 0x100),
@@ -167,14 +167,14 @@ fn stack_pointers_from_other_places() {
         assert_eq!((next.pc, next.get(SP)), (0x5008, Some(STACK + 0x28)));
         assert_eq!((next.get(7), next.get(LR)), (Some(0x5008), Some(0x5009)));
     }
-    // Among others; it counts when all have been popped.
+    // The stack pointer is popped among others; it counts when all have been popped.
     let mut want = registers();
     (want.pc, want.gpr[12], want.gpr[13], want.gpr[14]) = (0x5002, 0x5000, 0x5001, 0x5002);
     let low = step_in_low_stack(&[0x87, 0x00]);
     assert_eq!(low, Some(want));
 }
 
-/// As [`run`], with a stack so low that 0x5001 lies above it.
+/// Does as [`run`], with a stack so low that 0x5001 lies above it.
 fn step_in_low_stack(code: &[u8; 2]) -> Option<FullRegs> {
     let word =
         0x80b0_0000 & 0xff00_0000 | u32::from(code[0]) << 16 | u32::from(code[1]) << 8 | 0xb0;
@@ -200,7 +200,7 @@ fn the_forms_of_tables() {
     // Three bytes in the row, or in the other table.
     assert_eq!(sp(0x8001_0203, &[]), Some(8 + 12 + 16));
     assert_eq!(sp(there, &[0x8001_0203]), Some(8 + 12 + 16));
-    // Two bytes and further words; the last may be less than whole.
+    // Two bytes and further words; the last may be incomplete.
     assert_eq!(sp(there, &[0x8100_0102]), Some(8 + 12));
     assert_eq!(sp(there, &[0x8101_0102, 0x03b0_b0b0]), Some(8 + 12 + 16));
     assert_eq!(sp(there, &[0x8202_0000, 0, 0x0000_00b0]), Some(4 * 9));
@@ -208,7 +208,7 @@ fn the_forms_of_tables() {
     let own = distance(EXTAB, 0x1234);
     assert_eq!(sp(there, &[own, 0x0001_0203]), Some(8 + 12 + 16));
     assert_eq!(sp(there, &[own, 0x0101_0203, 0x04b0_b0b0]), Some(8 + 12 + 16 + 20));
-    // No such forms.
+    // These forms do not exist.
     for word in [0x8101_0203, 0x8f01_0203, 0x9001_0203, 0xc001_0203] {
         assert_eq!(step(word, &[]), FullStep::Cut, "{word:08x}");
         if word != 0x8101_0203 {
@@ -225,7 +225,7 @@ fn where_stacks_end() {
     let bytes = table(&[(FUNCTION, 0x80b0_b0b0)]);
     let exidx = Exidx { bytes: &bytes, addr: TABLE };
     assert_eq!(step_exidx(&exidx, &registers(), 0xfff0, &mut memory(&[])), FullStep::NoCfi);
-    // The return address of the first function.
+    // The first function's return address is 0.
     let mut regs = registers();
     regs.set(LR, 0);
     assert_eq!(step_exidx(&exidx, &regs, FUNCTION, &mut memory(&[])), FullStep::End);

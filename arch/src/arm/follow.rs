@@ -1,8 +1,8 @@
-//! Rules for code that has no unwind tables, from the instructions ahead: of interrupted instructions in
-//! either state, and of calls in the ARM state. See [`ahead`](crate::unwind::ahead).
+//! Unwind rules for code without unwind tables, from the instructions ahead: for interrupted instructions in
+//! either state, and for calls in the ARM state. See [`ahead`](crate::unwind::ahead).
 //!
-//! In which state an instruction is does not stand in its address. Where nothing else says it, code is in
-//! the ARM state if it looks like that.
+//! The address of an instruction does not say in which state it is. Where nothing else says it, code counts
+//! as ARM code if it looks like that.
 
 use super::effect::{self, Fetch, bytes, effect, instruction, leaves};
 use super::effect_arm;
@@ -11,11 +11,12 @@ use super::regs::{LR, PC, R7};
 use super::rule::{Form, Rule};
 use crate::unwind::ahead::{self, Code, Effect, Flow, Frame, Instruction, Register, State, Value};
 
-/// Instructions before a call among which its function's start is looked for.
+/// Maximum number of instructions before a call among which its function's start is looked for.
 const MOST: u64 = 4096;
 
-/// What a Thumb instruction does with `lr`, but to push and pop it, and to call. Those of four bytes have what
-/// they write in one of two fields; what these mean otherwise is not asked.
+/// Returns the effect of a Thumb instruction on `lr`, except for pushing and popping it, and for calls. Those
+/// of four bytes have the register that they write in one of two fields; what these mean otherwise is not
+/// examined.
 fn on_lr(insn: u32) -> Effect {
     const LOSE: Effect = Effect::Lose { sp: false, fp: false, lr: true };
     let lr = u32::from(LR);
@@ -40,18 +41,18 @@ fn on_lr(insn: u32) -> Effect {
     if writes { LOSE } else { Effect::None }
 }
 
-/// Registers of a list that matter, which is stored from `offset` on.
+/// Returns the registers of a list that matter, with their offsets from its start.
 pub(super) fn listed(list: u32) -> [Option<(Register, i32)>; 2] {
     let place = |register: u16| {
         let below = list & (1_u32 << register).wrapping_sub(1);
         (list >> register & 1 == 1).then(|| bytes(below))
     };
-    // Of both, the one that is gone to counts.
+    // If the list has both, the one that is branched to counts.
     let ra = place(PC).or_else(|| place(LR));
     [place(R7).map(|n| (Register::Fp, n)), ra.map(|n| (Register::Lr, n))]
 }
 
-/// What a Thumb instruction does otherwise.
+/// Returns the other effects of a Thumb instruction.
 fn on_frame(insn: u32) -> Effect {
     let lose = |sp, fp| Effect::Lose { sp, fp, lr: false };
     match effect(insn) {
@@ -72,7 +73,7 @@ fn on_frame(insn: u32) -> Effect {
     }
 }
 
-/// Where a Thumb instruction leads.
+/// Returns where a Thumb instruction leads.
 fn flow_thumb(insn: u32, pc_use: Option<PcUse>) -> Flow {
     match pc_use {
         Some(PcUse::Branch(to)) => Flow::Branch(to.into()),
@@ -85,7 +86,7 @@ fn flow_thumb(insn: u32, pc_use: Option<PcUse>) -> Flow {
             (0x4700 | 0x4687, 14) => Flow::Return,
             (0x4700 | 0x4687, 13) => Flow::Stop,
             (0x4700 | 0x4687, register) => Flow::Register(register),
-            // What is popped into pc is the return address, or nothing that is known here.
+            // A value popped into pc is the return address; any other one is not known here.
             _ => match effect(insn) {
                 effect::Effect::Pop(list, _) if list >> PC & 1 == 1 => Flow::Return,
                 _ => Flow::Stop,
@@ -121,7 +122,7 @@ impl Code for Thumb<'_, '_> {
         Some(Instruction { len, conditional: false, block, flow, effects, data })
     }
 
-    /// The stub of a linkage table in the ARM state, to which `bx pc` leads.
+    /// Recognises the stub of a linkage table in the ARM state, to which `bx pc` leads.
     fn stub(&mut self, state: &State, at: u64, register: u32, _start: u64) -> Option<Frame> {
         let at_start = state.sp == Some((Register::Sp, 0)) && state.lr == Value::Initial;
         let goes = register == u32::from(PC) && at_start;
@@ -155,13 +156,13 @@ impl Code for Arm<'_, '_> {
     }
 }
 
-/// Where a literal stands, of one word or two.
+/// Returns address and length of a literal, which has one word or two.
 fn literal(pc_use: Option<PcUse>, two: bool) -> Option<(u64, u64)> {
     let Some(PcUse::Literal(at)) = pc_use else { return None };
     Some((u64::from(at & !3), if two { 8 } else { 4 }))
 }
 
-/// The frame of a function's first instruction.
+/// Frame at a function's first instruction.
 const LEAF: Frame = Frame { base: Register::Sp, cfa_off: 0, ra_slot: None, fp_slot: None };
 
 fn pack(frame: Frame) -> Option<Rule> {
@@ -174,14 +175,14 @@ fn pack(frame: Frame) -> Option<Rule> {
     (rule != Rule::COMPLEX).then_some(rule)
 }
 
-/// The instruction of the ARM state at an address.
+/// Returns the instruction of the ARM state at an address.
 fn word(at: u64, fetch: &mut Fetch<'_>) -> Option<u32> {
     let (low, high) = (fetch(at)?, fetch(at.wrapping_add(2))?);
     at.is_multiple_of(4).then(|| u32::from(high) << 16 | u32::from(low))
 }
 
-/// Whether `at` lies in the stub of a linkage table, in the ARM state:
-/// `add ip, pc, #a; add ip, ip, #b; ldr pc, [ip, #c]!`, the one in the middle not always.
+/// Returns whether `at` is in the stub of a linkage table in the ARM state: `add ip, pc, #a; add ip, ip, #b;
+/// ldr pc, [ip, #c]!`, of which the one in the middle may be missing.
 fn is_stub(at: u64, fetch: &mut Fetch<'_>) -> bool {
     let mut insns = (0..3_u64).map(|n| word(at.wrapping_add(n.wrapping_mul(4)), fetch));
     let adds =
@@ -189,8 +190,8 @@ fn is_stub(at: u64, fetch: &mut Fetch<'_>) -> bool {
     insns.find(|insn| !adds(insn)).flatten().is_some_and(|insn| insn >> 12 == 0xe_5bcf)
 }
 
-/// Whether what stands at `at` looks like instructions of the ARM state: most of them are executed always,
-/// which is the highest number that words of code begin with. Thumb code has it in few places.
+/// Returns whether the words at `at` look like instructions of the ARM state: most of these are executed
+/// always, for which they begin with 0xe. Thumb code has that in few places.
 fn looks_like_arm(at: u64, fetch: &mut Fetch<'_>) -> bool {
     const WORDS: u64 = 8;
     let mut always = |n: &u64| {
@@ -200,7 +201,7 @@ fn looks_like_arm(at: u64, fetch: &mut Fetch<'_>) -> bool {
     at.is_multiple_of(4) && (0..WORDS).filter(|n| always(n)).count() >= 6
 }
 
-/// The rule for the interrupted instruction at `at`. `None` if it does not show.
+/// Returns the rule for the interrupted instruction at `at`; `None` if the code does not show it.
 pub(super) fn from(at: u64, thumb: Option<bool>, fetch: &mut Fetch<'_>) -> Option<Rule> {
     if thumb != Some(true) && is_stub(at, fetch) {
         return pack(LEAF);
@@ -212,22 +213,23 @@ pub(super) fn from(at: u64, thumb: Option<bool>, fetch: &mut Fetch<'_>) -> Optio
     }
 }
 
-/// The rule for the call in the ARM state that returns to `at`. `None` if there is none, or it does not show.
+/// Returns the rule for the call in the ARM state that returns to `at`; `None` if there is no such call, or
+/// the code does not show it.
 pub(super) fn from_call(at: u64, fetch: &mut Fetch<'_>) -> Option<Rule> {
     let call = at.wrapping_sub(4);
     let is_call = effect_arm::flow(word(call, fetch)?, call) == Flow::Call;
-    // What stands behind a call that does not come back is data, or nothing.
+    // Behind a call that does not return there may be data, or nothing.
     let looks = looks_like_arm(call, fetch) || looks_like_arm(call.wrapping_sub(28), fetch);
     (is_call && looks).then_some(())?;
     ahead::from(at, true, &mut Arm(fetch)).or_else(|| {
-        // It never returns.
+        // The function never returns.
         let start = start(call, fetch)?;
         ahead::up_to(start, call, &mut Arm(fetch))
     })
 }
 
-/// Where the function starts that has the call at `call`: where it saves its return address, or right before,
-/// where it saves arguments or makes room for them.
+/// Returns the start of the function that has the call at `call`: where it saves its return address, or right
+/// before that, where it saves arguments or makes room for them.
 fn start(call: u64, fetch: &mut Fetch<'_>) -> Option<u64> {
     /// `push`
     const PUSH: u32 = 0xe92d;
@@ -235,7 +237,7 @@ fn start(call: u64, fetch: &mut Fetch<'_>) -> Option<u64> {
     const PUSH_LR: u32 = 0xe52d_e004;
     let mut before = (1..=MOST).map(|n| call.wrapping_sub(n.wrapping_mul(4)));
     let saves = |insn: u32| insn == PUSH_LR || insn >> 16 == PUSH && insn >> LR & 1 == 1;
-    // None of it where there is no code.
+    // The search ends where there is no code.
     let found = before
         .find_map(|at| word(at, fetch).map_or(Some(None), |insn| saves(insn).then_some(Some(at))));
     let push = found.flatten()?;

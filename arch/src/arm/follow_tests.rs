@@ -2,7 +2,7 @@ extern crate alloc;
 use super::*;
 use alloc::vec::Vec;
 
-/// The rule for the instruction that is the `n`th half of these, at 0x1000 and what follows.
+/// Returns the rule for the instruction at the `n`th of these halves, which are at 0x1000.
 fn rule(halves: &[u16], n: u64) -> Option<Rule> {
     let mut fetch = |at: u64| halves.get(at.checked_sub(0x1000)? as usize / 2).copied();
     from(0x1000 + 2 * n, None, &mut fetch)
@@ -36,7 +36,7 @@ fn leaves() {
     assert_eq!(rule(&code, 0), leaf(0, None));
     assert_eq!(rule(&code, 1), leaf(8, Some(-4)));
     assert_eq!(rule(&code, 3), leaf(0, None));
-    // The link register is not the return address any more: mov lr, r1; bx lr, and ldr.w lr, [r0]; bx lr
+    // The link register no longer holds the return address: mov lr, r1; bx lr, and ldr.w lr, [r0]; bx lr
     assert_eq!(rule(&[0x468e, 0x4770], 0), None);
     assert_eq!(rule(&[0xf8d0, 0xe000, 0x4770], 0), None);
     assert_eq!(rule(&[0xfb01, 0xfe02, 0x4770], 0), None); // mul lr, r1, r2
@@ -62,7 +62,7 @@ fn paths() {
     // ldr r0, [pc, #4]; b.n to the end; then the literal, to which a path leads: beq
     assert_eq!(rule(&[0xd004, 0x4801, 0xe7fe, 0xbf00, 0xbd00, 0xbd00, 0xbd00], 0), sp(4, -4, None));
     assert_eq!(rule(&[0x4801, 0xd000, 0xe7fe, 0xbf00, 0xbd00, 0xbd00], 0), None);
-    // Without an end, and in circles.
+    // Code without an end, and code that goes in circles.
     assert_eq!(rule(&[0xe7fe], 0), None);
     assert_eq!(rule(&[0xbf00; 8], 0), None);
     // add sp, #8; b to another function, whose end is this one's
@@ -97,7 +97,8 @@ fn stubs() {
     assert_eq!(rule(&code, 0), leaf(0, None));
 }
 
-/// The rule for the word with this number, interrupted in the ARM state, and for the call in front of it.
+/// Returns the rules for the word with this number, interrupted in the ARM state, and for the call in front
+/// of it.
 fn arm(words: &[u32], n: u64) -> (Option<Rule>, Option<Rule>) {
     let halves: Vec<u16> = words.iter().flat_map(|w| [*w as u16, (*w >> 16) as u16]).collect();
     let mut fetch = |at: u64| halves.get(at.checked_sub(0x1000)? as usize / 2).copied();
@@ -183,7 +184,7 @@ fn functions_that_never_return() {
     assert_eq!(arm(&code, 3).1, None);
     let code = [0xe52d_e004, 0xe04d_d003, 0xebff_fffe, 0xeaff_fffd, nop, nop, nop, nop, nop];
     assert_eq!(arm(&code, 3).1, None);
-    // No return address was saved, up to where there is no code.
+    // No return address is saved, down to where there is no code.
     let code = [nop, nop, 0xebff_fffe, 0xeaff_fffd, nop, nop, nop, nop, nop];
     assert_eq!(arm(&code, 3).1, None);
 }
@@ -194,7 +195,7 @@ fn code_of_a_state_that_is_not_known() {
     let mut code: Vec<u16> = [0x0001, 0xe1a0].repeat(8);
     code.extend([0xff1e, 0xe12f]);
     assert_eq!(rule(&code, 0), leaf(0, None));
-    // What looks like Thumb code that returns, all of it: pop {pc}
+    // All of this looks like Thumb code that returns: pop {pc}
     let code: Vec<u16> = [0xbd00, 0xe1a0].repeat(8);
     assert_eq!(rule(&code, 0), None);
     let mut fetch = |at: u64| code.get(at.checked_sub(0x1000)? as usize / 2).copied();

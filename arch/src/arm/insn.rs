@@ -1,11 +1,11 @@
-//! Which instructions use their own address, and how.
+//! How instructions use their own address.
 //!
-//! Encodings: Arm Architecture Reference Manual for ARMv7-A, A5 (ARM) and A6 (Thumb). In ARM code the
-//! program counter reads as the instruction's address and 8, in Thumb code as that and 4; what is
-//! loaded from there, or named by `adr`, counts from the multiple of four at or below.
+//! Encodings: Arm Architecture Reference Manual for ARMv7-A, A5 (ARM) and A6 (Thumb). The program counter
+//! reads as the instruction's address plus 8 in ARM code, plus 4 in Thumb code. Loads relative to it, and
+//! `adr`, count from the multiple of four at or below it.
 //!
-//! What is not known for certain to leave the program counter alone is [`PcUse::Other`]: a function
-//! that begins with it is not patched.
+//! An instruction that is not known for certain to leave the program counter alone is [`PcUse::Other`]: a
+//! function that begins with it is not patched.
 
 #[cfg(feature = "relocate")]
 pub use super::plan::{
@@ -13,68 +13,68 @@ pub use super::plan::{
     function_around, indirect_jump, moves, plan_at_entry, plan_free, plan_patch, uprobe,
 };
 
-/// The instruction set that the processor is in.
+/// Instruction set that the processor is in.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum State {
-    /// Words of 32 bits.
+    /// Instructions of 32 bits.
     Arm,
-    /// One or two halves of that.
+    /// Instructions of one or two halves of that.
     Thumb,
 }
 
-/// When a branch is taken.
+/// Condition on which a branch is taken.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Condition {
-    /// If the flags are as this field of the instruction says.
+    /// The flags match this field of the instruction.
     Flags(u32),
-    /// If this register is zero.
+    /// This register is zero.
     Zero(u32),
-    /// If it is not.
+    /// This register is not zero.
     NotZero(u32),
 }
 
-/// What an instruction does with its own address.
+/// How an instruction uses its own address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum PcUse {
-    /// `b`: goes there.
+    /// `b`: branches to this address.
     Branch(u32),
-    /// `bl`, `blx`: calls it, in this state.
+    /// `bl`, `blx`: calls this address, in this state.
     Call(u32, State),
-    /// Conditional `b`, `cbz`, `cbnz`: may go there.
+    /// Conditional `b`, `cbz`, `cbnz`: may branch to this address.
     Conditional(u32, Condition),
     /// `adr`, `mov` from pc: puts the value into a register.
     Address(u32, u32),
-    /// `add` with pc: a register becomes that value more.
+    /// `add` with pc: adds the value to a register.
     Add(u32, u32),
-    /// A load, or a preload, from there.
+    /// A load, or a preload, from this address.
     Literal(u32),
-    /// `tbb`, `tbh`: goes as far behind this address as an entry of a table says, which stands there
-    /// if it is found by pc.
+    /// `tbb`, `tbh`: branches as far behind this address as an entry of a table says. The table is at this
+    /// address if it is found by pc.
     Table(u32),
-    /// Uses it in a way that is not to be moved, or goes elsewhere by what it reads.
+    /// Uses its address in a way that can't be moved, or branches by what it reads there.
     Other,
 }
 
-/// How far Thumb code is in an if-then block (`ITSTATE`): the condition of the next instruction, and
-/// behind it a bit for each that follows, and a one.
+/// Position of Thumb code in an if-then block (`ITSTATE`): the condition of the next instruction, and behind
+/// it a bit for each that follows, and a one.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 pub struct IfThen(u8);
 
-/// Whether the value that this argument of a system call has had is of no use to the program any more,
-/// whatever it is: `code` is what follows the system call instruction. Only what is certain counts.
+/// Returns whether the program has no more use for the value of this argument of a system call, whatever it
+/// is. `code` follows the system call instruction. Only what is certain counts.
 #[must_use]
 pub fn argument_is_forgotten(_code: &[u8], _index: usize) -> bool {
     false
 }
 
 impl IfThen {
-    /// The condition on which the next instruction is executed; `None` outside of blocks.
+    /// Returns the condition on which the next instruction is executed; `None` outside of blocks.
     #[must_use]
     pub fn condition(self) -> Option<u32> {
         (self.0 & 15 != 0).then_some(u32::from(self.0 >> 4))
     }
 
-    /// Behind this Thumb instruction.
+    /// Returns the position behind this Thumb instruction.
     #[must_use]
     pub fn behind(self, insn: u32) -> Self {
         match self.0 {
@@ -85,19 +85,19 @@ impl IfThen {
     }
 }
 
-/// The Thumb instruction `it`, which begins a block.
+/// Returns whether this is the Thumb instruction `it`, which begins a block.
 #[must_use]
 pub fn is_if_then(insn: u32) -> bool {
     insn >> 8 == 0xbf && insn & 15 != 0
 }
 
-/// Bytes of the Thumb instruction that begins with this half.
+/// Returns the length of the Thumb instruction that begins with this half, in bytes.
 #[must_use]
 pub const fn thumb_len(half: u16) -> usize {
     if half >= 0xe800 { 4 } else { 2 }
 }
 
-/// `bits` bits of `insn` from bit `low` on, as a signed number.
+/// Returns `bits` bits of `insn` from bit `low` on, as a signed number.
 fn field(insn: u32, low: u32, bits: u32) -> i32 {
     let left = 32_u32.wrapping_sub(low.wrapping_add(bits));
     insn.wrapping_shl(left) as i32 >> 32_u32.wrapping_sub(bits)
@@ -107,13 +107,13 @@ fn nibble(insn: u32, low: u32) -> u32 {
     insn >> low & 15
 }
 
-/// `base` and a distance that is to be subtracted unless `up`.
+/// Returns `base` plus the distance if `up`, else minus the distance.
 fn away(base: u32, up: bool, distance: u32) -> u32 {
     if up { base.wrapping_add(distance) } else { base.wrapping_sub(distance) }
 }
 
-/// Whether, and how, the ARM instruction at `pc` uses its own address. One that goes to the address in
-/// a register, or in memory that it finds without its own, does not.
+/// Returns how the ARM instruction at `pc` uses its own address, if it does. One that branches to an address
+/// in a register, or in memory that it finds without its own address, does not.
 #[must_use]
 pub fn pc_use_arm(insn: u32, pc: u32) -> Option<PcUse> {
     let here = pc.wrapping_add(8);
@@ -141,7 +141,7 @@ pub fn pc_use_arm(insn: u32, pc: u32) -> Option<PcUse> {
         2 | 3 => load_store_arm(insn, here),
         _ => block_arm(insn),
     };
-    // A value under a condition is not worth the trouble.
+    // Values under a condition are not worth supporting.
     if always || found.is_none() { found } else { Some(PcUse::Other) }
 }
 
@@ -173,7 +173,7 @@ fn coprocessor_arm(insn: u32, here: u32) -> Option<PcUse> {
     }
     // Two general registers to or from a coprocessor.
     let two = insn & 0x0fe0_0000 == 0x0c40_0000;
-    // One; 15 is the flags in some.
+    // One general register; 15 means the flags in some.
     let one = insn & 0x0f00_0010 == 0x0e00_0010;
     let flags = insn & 0x0fff_ffff == 0x0ef1_fa10; // vmrs
     let fifteen = nibble(insn, 12) == 15;
@@ -190,7 +190,8 @@ fn data_or_extra_arm(insn: u32, here: u32) -> Option<PcUse> {
     }
     if insn & 0x90 == 0x90 {
         if insn & 0x60 == 0 {
-            // Multiplication, exclusive loads and stores. Of the latter some have 15 where no register is.
+            // Multiplication, exclusive loads and stores. Some of the latter have 15 where they have no
+            // register.
             let exclusive = insn & 0x0f80_0000 == 0x0180_0000;
             let loads = exclusive && insn & 0x0010_0000 != 0;
             return other(n == 15 || d == 15 || m == 15 && !loads || s == 15 && !exclusive);
@@ -207,7 +208,7 @@ fn data_or_extra_arm(insn: u32, here: u32) -> Option<PcUse> {
         return other(n == 15 || d == 15 || d == 14 && pair || register && m == 15);
     }
     let shifted_by_register = insn & 0x10 != 0;
-    // The comparisons' place, without setting flags: status registers, clz, hints and others.
+    // These are encoded as comparisons that set no flags: status registers, clz, hints and others.
     if insn & 0x0190_0000 == 0x0100_0000 {
         let fields = [n, d, s, m];
         return other(fields.contains(&15));
@@ -222,7 +223,7 @@ fn data_or_extra_arm(insn: u32, here: u32) -> Option<PcUse> {
             _ => {}
         }
     }
-    // Comparisons have no result; a move goes where it says if that is 15.
+    // Comparisons have no result. A plain move to register 15 is a branch to the address that it moves.
     let compares = opcode >> 2 == 2;
     let jumps = d == 15 && !compares && !(opcode == 13 && insn & 0x0010_0ff0 == 0);
     other(m == 15 || n == 15 || shifted_by_register && s == 15 || jumps)
@@ -231,7 +232,7 @@ fn data_or_extra_arm(insn: u32, here: u32) -> Option<PcUse> {
 /// Data processing with an immediate.
 fn immediate_arm(insn: u32, here: u32) -> Option<PcUse> {
     let (n, d) = (nibble(insn, 16), nibble(insn, 12));
-    // movw, movt: part of the immediate stands where the first operand is.
+    // movw, movt: a part of the immediate is in the field of the first operand.
     if insn & 0x0fb0_0000 == 0x0300_0000 {
         return (d == 15).then_some(PcUse::Other);
     }
@@ -253,7 +254,7 @@ fn load_store_arm(insn: u32, here: u32) -> Option<PcUse> {
     let (n, d, m) = (nibble(insn, 16), nibble(insn, 12), nibble(insn, 0));
     let register = insn >> 25 & 1 == 1;
     if register && insn & 0x10 != 0 {
-        // Media: 15 is no register in some, which are refused too.
+        // Media instructions: in some, 15 means no register; those are refused too.
         let fields = [n, d, nibble(insn, 8), m];
         return fields.contains(&15).then_some(PcUse::Other);
     }
@@ -261,7 +262,7 @@ fn load_store_arm(insn: u32, here: u32) -> Option<PcUse> {
     if !register && loads && insn & 0x0f2f_0000 == 0x050f_0000 && d != 15 {
         return Some(PcUse::Literal(away(here, insn >> 23 & 1 == 1, insn & 0xfff)));
     }
-    // A load into pc goes elsewhere.
+    // A load into pc is a branch.
     let jumps = d == 15 && loads && insn & 0x0040_0000 == 0;
     (n == 15 || register && m == 15 || d == 15 && !jumps).then_some(PcUse::Other)
 }
@@ -273,8 +274,8 @@ fn block_arm(insn: u32) -> Option<PcUse> {
         .then_some(PcUse::Other)
 }
 
-/// The same for the Thumb instruction at `pc`: of two halves if it is longer than 16 bits, the first
-/// one above.
+/// Returns how the Thumb instruction at `pc` uses its own address, if it does. One of two halves has the
+/// first in the upper 16 bits.
 #[must_use]
 pub fn pc_use_thumb(insn: u32, pc: u32) -> Option<PcUse> {
     if insn >> 16 != 0 {
@@ -298,7 +299,7 @@ pub fn pc_use_thumb(insn: u32, pc: u32) -> Option<PcUse> {
         let when = if insn & 0x800 == 0 { Condition::Zero } else { Condition::NotZero };
         return Some(PcUse::Conditional(here.wrapping_add(distance), when(high(0))));
     }
-    // What follows `it` depends on it; not all that looks like one is one.
+    // The instructions behind `it` depend on it. Some words of its format are undefined.
     if is_if_then(insn) {
         let (condition, follow) = (nibble(insn, 4), insn & 15);
         let exists = condition < 14 || condition == 14 && follow.is_power_of_two();
@@ -340,7 +341,7 @@ fn pc_use_wide(insn: u32, pc: u32) -> Option<PcUse> {
         _ => {}
     }
     if n == 15 {
-        // ldrb, ldrh, ldr and the signed ones; into pc it goes elsewhere, or is a preload.
+        // ldrb, ldrh, ldr and the signed ones; one into pc is a branch, or a preload.
         let load = insn & 0xfe1f_0000 == 0xf81f_0000 && insn & 0x0160_0000 != 0x0140_0000;
         if load
             && insn & 0x0060_0000 != 0x0060_0000
@@ -363,7 +364,7 @@ fn pc_use_wide(insn: u32, pc: u32) -> Option<PcUse> {
     wide_register_fields(insn, n, t, d).then_some(PcUse::Other)
 }
 
-/// Branches and calls, and what shares their place: hints, barriers, status registers.
+/// Branches and calls, and what shares their encoding: hints, barriers, status registers.
 fn branch_wide(insn: u32, here: u32) -> Option<PcUse> {
     let sign = insn >> 26 & 1;
     let (j1, j2) = (insn >> 13 & 1, insn >> 11 & 1);
@@ -381,7 +382,7 @@ fn branch_wide(insn: u32, here: u32) -> Option<PcUse> {
         }
         (1, _) => Some(PcUse::Other),
         _ if insn >> 23 & 7 == 7 => {
-            // Of these, hints and barriers, and reading the status.
+            // Hints, barriers and reads of the status do no harm.
             let plain = insn & 0xffff_ff00 == 0xf3af_8000
                 || insn & 0xffff_ff00 == 0xf3bf_8f00
                 || insn & 0xffff_f0ff == 0xf3ef_8000 && nibble(insn, 8) != 15;
@@ -395,7 +396,7 @@ fn branch_wide(insn: u32, here: u32) -> Option<PcUse> {
     }
 }
 
-/// Whether 15 stands in a place where it may mean pc; where it certainly does not, `false`.
+/// Returns whether 15 is in a field where it may mean pc.
 fn wide_register_fields(insn: u32, n: u32, t: u32, d: u32) -> bool {
     let m = nibble(insn, 0);
     match insn >> 25 {
@@ -421,7 +422,7 @@ fn wide_register_fields(insn: u32, n: u32, t: u32, d: u32) -> bool {
             let flags = insn == 0xeef1_fa10;
             !computes && !flags && (n == 15 || t == 15)
         }
-        // Immediates: mov, mvn and comparisons as above; movw and movt have a part of theirs there.
+        // Immediates: mov, mvn and comparisons as above; movw and movt have a part of the immediate there.
         0b1111000..=0b1111011 => {
             let opcode = insn >> 21 & 15;
             let plain = insn & 0x0200_0000 != 0;
@@ -430,17 +431,17 @@ fn wide_register_fields(insn: u32, n: u32, t: u32, d: u32) -> bool {
             let compares = !plain && matches!(opcode, 0 | 4 | 8 | 13) && insn & 0x0010_0000 != 0;
             n == 15 && !moves || d == 15 && !compares
         }
-        // Loads and stores of one: into pc it goes elsewhere; with another size it is a preload.
+        // Loads and stores of one register: a load into pc is a branch; with another size it is a preload.
         0b1111100 => {
             let register = insn & 0x0080_0fc0 == 0 && insn & 0x0100_0000 == 0;
             let loads = insn & 0x0010_0000 != 0;
             n == 15 || t == 15 && !loads || (register && m == 15)
         }
-        // Data processing with registers, multiplication: 15 is no register in some.
+        // Data processing with registers, multiplication: in some, 15 means no register.
         _ => {
             let multiplies = insn >> 24 & 1 == 1;
             let extends = !multiplies && insn & 0x0080_0080 == 0x80;
-            // Where 15 does not mean that nothing is added.
+            // In these, 15 does not mean that nothing is added.
             let four = insn & 0x00f0_0000 == 0 && insn & 0xf0 != 0
                 || insn & 0x00f0_0000 == 0x0060_0000
                 || insn & 0x0080_0000 != 0;

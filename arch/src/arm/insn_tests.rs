@@ -1,7 +1,7 @@
 use super::*;
 use PcUse::{Add, Address, Branch, Call, Conditional, Literal, Other, Table};
 
-/// Behind a multiple of four in Thumb code.
+/// Address of Thumb code, behind a multiple of four.
 const PC: u32 = 0x1_0002;
 
 #[test]
@@ -49,8 +49,9 @@ fn thumb_forms() {
     for (insn, want) in cases {
         assert_eq!(pc_use_thumb(insn, PC), Some(want), "{insn:x}");
     }
-    // push {r4, lr}; pop {r4, pc}; bx lr; mov r0, r1; add r0, r1; nop; it eq; itete cs; itttt al; push.w; pop.w {.., pc};
-    // sub.w sp, sp, #n; mov.w; movw; cmp.w; ldr.w r0, [r1]; dmb; mul; ldr.w pc, [r0]; uxtb.w; clz
+    // push {r4, lr}; pop {r4, pc}; bx lr; mov r0, r1; add r0, r1; nop; it eq; itete cs; itttt al; push.w;
+    // pop.w {.., pc}; sub.w sp, sp, #n; mov.w; movw; cmp.w; ldr.w r0, [r1]; dmb; mul; ldr.w pc, [r0]; uxtb.w;
+    // clz
     let plain = [
         0xb510,
         0xbd10,

@@ -1,4 +1,4 @@
-//! The patch itself: one branch, and how far it reaches.
+//! The patch: one branch, and how far it reaches.
 //!
 //! Addresses of functions have bit 0 set where they are Thumb code ([`code_at`]).
 
@@ -6,22 +6,22 @@ use super::insn::{PcUse, State, pc_use_arm, pc_use_thumb};
 use super::regs::THUMB;
 use core::ops::Range;
 
-/// A whole function that returns at once. In the ARM state, as the hook's code is.
+/// Code of a function that returns at once. It is in the ARM state, as the hook's code is.
 pub const RETURN: &[u8] = &0xe12f_ff1eu32.to_le_bytes();
 
-/// The breakpoint instructions of the kernel (`arch/arm/kernel/ptrace.c`), of Thumb and of ARM code.
-/// The program counter stays on it.
+/// Breakpoint instructions of the kernel (`arch/arm/kernel/ptrace.c`), for Thumb and for ARM code. The
+/// program counter stays on it.
 const BREAKPOINTS: (u16, u32) = (0xde01, 0xe7f0_01f0);
 
-/// Length of the breakpoint instruction that code begins with, whoever put it there: a debugger, or the
-/// kernel for a uprobe.
+/// Returns the length of the breakpoint instruction that code begins with, whoever put it there: a debugger,
+/// or the kernel for a uprobe.
 #[must_use]
 pub fn breakpoint_len(code: &[u8], at: u64) -> Option<usize> {
     const OF_UPROBES: u32 = 0xe7f0_01f9;
     match state_at(at) {
         State::Thumb => {
             let half = u16::from_le_bytes(*code.first_chunk()?);
-            // bkpt, and what the kernel takes for one.
+            // bkpt, and the instruction that the kernel takes for a breakpoint.
             (half == BREAKPOINTS.0 || half >> 8 == 0xbe).then_some(2)
         }
         State::Arm => {
@@ -32,7 +32,7 @@ pub fn breakpoint_len(code: &[u8], at: u64) -> Option<usize> {
     }
 }
 
-/// The breakpoint instruction for the code at this address.
+/// Returns the breakpoint instruction for the code at this address.
 #[must_use]
 pub fn breakpoint(at: u64) -> &'static [u8] {
     const OF_THUMB: [u8; 2] = BREAKPOINTS.0.to_le_bytes();
@@ -43,32 +43,32 @@ pub fn breakpoint(at: u64) -> &'static [u8] {
     }
 }
 
-/// Bytes that a patch overwrites: `b.w label`, or `b label`.
+/// Length of a patch: `b.w label`, or `b label`.
 pub const PATCH_LEN: usize = 4;
 
-/// User addresses that can be mapped: above the usual `mmap_min_addr`, and below the page of the kernel's
-/// helpers. A 32-bit kernel keeps the last gibibyte for itself, a 64-bit one nothing.
+/// Range of user addresses that can be mapped: above the usual `mmap_min_addr`, and below the page of the
+/// kernel's helpers. A 32-bit kernel keeps the last gibibyte for itself, a 64-bit one nothing.
 const LOWEST: u64 = 0x1_0000;
 const HIGHEST: u64 = 0xffff_0000;
 
-/// How far from an address code may be placed so that branches between them work in both directions
-/// and states, with 64 KiB to spare for the length of what is placed.
+/// Distance from an address at which code may be placed so that branches between them work in both directions
+/// and states, with 64 KiB to spare for the length of that code.
 pub const REACH: u64 = (16 << 20) - (64 << 10);
 
-/// Where the instructions stand of the function with this address.
+/// Returns the address of the instructions of the function with this address.
 #[must_use]
 pub const fn code_at(addr: u64) -> u64 {
     addr & !THUMB
 }
 
-/// The state in which the function with this address runs.
+/// Returns the state in which the function with this address runs.
 #[must_use]
 pub const fn state_at(addr: u64) -> State {
     if addr & THUMB == 0 { State::Arm } else { State::Thumb }
 }
 
-/// A branch to `to`, to be placed at `from`, both of code in the state that bit 0 of `from` says;
-/// `None` if that is too far, or either is not aligned.
+/// Encodes a branch to `to` at `from`, both in the state that bit 0 of `from` says; returns `None` if that is
+/// too far, or either is not aligned.
 #[must_use]
 pub fn encode_jump(from: u64, to: u64) -> Option<[u8; PATCH_LEN]> {
     let (at, to) = (code_at(from), code_at(to));
@@ -92,7 +92,7 @@ pub fn encode_jump(from: u64, to: u64) -> Option<[u8; PATCH_LEN]> {
     }
 }
 
-/// Where the branch `bytes` at `from` leads, if it is one, in the same state.
+/// Returns the target of the branch `bytes` at `from`, if it is one, in the same state.
 #[must_use]
 pub fn decode_jump(from: u64, bytes: &[u8]) -> Option<u64> {
     let word = u32::from_le_bytes(*bytes.first_chunk()?);
@@ -107,13 +107,13 @@ pub fn decode_jump(from: u64, bytes: &[u8]) -> Option<u64> {
     }
 }
 
-/// The addresses where a stub may be placed to be in reach of `addr`, and `addr` of it.
+/// Returns the range of addresses from which a stub reaches `addr` and is reached.
 #[must_use]
 pub fn near_window(addr: u64) -> Range<u64> {
     addr.saturating_sub(REACH).max(LOWEST)..addr.saturating_add(REACH).min(HIGHEST)
 }
 
-/// Where in a function the state is that a stub's first part has: at its entry.
+/// Returns the offset in a function at which its state is that of a stub's first part: the entry.
 #[must_use]
 pub fn place_before_original(_at: u64, _patch_offset: u64) -> u64 {
     0

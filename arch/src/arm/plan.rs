@@ -1,5 +1,5 @@
-//! Reading functions: whether one can be patched at its entry, which instructions the patch displaces,
-//! and where code leads. Addresses of functions have bit 0 set where they are Thumb code.
+//! Analysis of functions: whether one can be patched at its entry, which instructions the patch displaces,
+//! and where code leads. Addresses of functions have bit 0 set if they are Thumb code.
 
 use super::insn::{IfThen, PcUse, State};
 use super::jump::{PATCH_LEN, code_at, state_at};
@@ -11,30 +11,30 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// One instruction in its place.
+/// An instruction and its position.
 #[derive(Copy, Clone)]
 struct Place {
-    /// Offset.
+    /// Offset in the code.
     at: usize,
     insn: Insn,
-    /// Nothing behind it is executed from it.
+    /// Whether execution never continues behind it.
     ends: bool,
-    /// The if-then block that it begins, or is in, goes on behind it.
+    /// Whether the if-then block that it begins, or is in, continues behind it.
     open: bool,
 }
 
-/// The instructions of code in one state, without the data that they load from among them.
+/// Iterator over the instructions of code in one state. It skips the data among them that they load.
 struct Sweep<'a> {
     code: &'a [u8],
     address: u32,
     state: State,
     at: usize,
-    /// Words that some instruction before has loaded.
+    /// Addresses of words that instructions before have loaded.
     data: BTreeSet<u32>,
     block: IfThen,
-    /// What the last comparison with a number was of.
+    /// Register and number of the last comparison with a number.
     compared: Option<(u32, u32)>,
-    /// The furthest offset that a table of `tbb` or `tbh` says.
+    /// Furthest offset that a table of `tbb` or `tbh` leads to.
     furthest: usize,
 }
 
@@ -45,7 +45,7 @@ impl<'a> Sweep<'a> {
         Sweep { code, address, state, at: 0, data, block, compared: None, furthest: 0 }
     }
 
-    /// Goes on behind the table of the jump `insn`, which ends here, if it has it right behind it.
+    /// Skips the table of the jump `insn`, which ends here, if the table is right behind it.
     fn pass_table(&mut self, insn: u32) -> Option<()> {
         if insn >> 16 & 15 != 15 {
             return Some(());
@@ -74,7 +74,7 @@ impl Iterator for Sweep<'_> {
                     self.data.insert(from.wrapping_add(4));
                 }
             }
-            // Where the table is cut off there is no next instruction.
+            // If the table is truncated, there is no next instruction.
             Some(PcUse::Table(_)) if self.pass_table(insn.word).is_none() => {
                 self.at = self.code.len();
             }
@@ -90,7 +90,7 @@ impl Iterator for Sweep<'_> {
     }
 }
 
-/// Whether a load from a literal takes 8 bytes: `ldrd`, `vldr` of a double.
+/// Returns whether a load of a literal takes 8 bytes: `ldrd`, `vldr` of a double.
 fn is_double(word: u32, state: State) -> bool {
     let pair = match state {
         State::Arm => word & 0x0e10_00f0 == 0x0000_00d0,
@@ -99,7 +99,7 @@ fn is_double(word: u32, state: State) -> bool {
     pair || word & 0x0f3f_0f00 == 0x0d1f_0b00
 }
 
-/// Execution never goes on behind this instruction.
+/// Returns whether execution never continues behind this instruction.
 fn is_terminator(insn: Insn, state: State) -> bool {
     if matches!(insn.pc_use, Some(PcUse::Branch(_))) {
         return true;
@@ -128,8 +128,8 @@ fn is_terminator(insn: Insn, state: State) -> bool {
     }
 }
 
-/// All instructions of the function, and its length. Where its size is not known it ends at the first
-/// instruction that execution does not go beyond, and that no branch before it jumps over.
+/// Returns all instructions of the function, and its length. If its size is unknown it ends at the first
+/// instruction that execution does not continue behind, and that no branch before it jumps over.
 fn instructions(
     code: &[u8],
     func_addr: u64,
@@ -149,7 +149,7 @@ fn instructions(
         list.push(place);
         if let Some(PcUse::Branch(to) | PcUse::Conditional(to, _)) = place.insn.pc_use {
             let offset = to.wrapping_sub(start) as usize;
-            // What leads further than any code that is known leaves the function.
+            // A branch beyond all known code leaves the function.
             if offset < body.len() {
                 furthest = furthest.max(offset);
             }
@@ -161,14 +161,15 @@ fn instructions(
     Ok((list, body.len()))
 }
 
-/// What a breakpoint of a uprobe at a function's entry, put there while it is patched, does. A patch is one
-/// instruction of ARM code, which is only passed by; Thumb code has no uprobes.
+/// Returns the effect of a uprobe that is put at the entry of a patched function: its breakpoint replaces the
+/// patch, which is one instruction of ARM code, so that calls go past the hook. Thumb code has no uprobes.
 #[must_use]
 pub fn uprobe(_patch_offset: u64, _before: &[u8], addr: u64) -> Probed {
     if state_at(addr) == State::Arm { Probed::Hides } else { Probed::Passes }
 }
 
-/// The same as [`plan_patch`] for a function that does nothing with a null in its first argument.
+/// Plans as [`plan_patch`] does; that the function does nothing if its first argument is null makes no
+/// difference.
 ///
 /// # Errors
 ///
@@ -181,7 +182,7 @@ pub fn plan_free(
     plan_patch(code, func_addr, func_size)
 }
 
-/// The same as [`plan_patch`], which leaves nothing in front that it could do without.
+/// Plans as [`plan_patch`] does, which leaves nothing in front of the patch.
 ///
 /// # Errors
 ///
@@ -194,10 +195,10 @@ pub fn plan_at_entry(
     plan_patch(code, func_addr, func_size)
 }
 
-/// Plans the patch of the function whose bytes are `code`, from its start.
+/// Plans the patch of the function with the bytes `code`, from its start.
 ///
-/// `func_size` is the size that its symbol (or its unwind table) gives; then `code` must have all of
-/// it. `None` or `Some(0)`: not known.
+/// `func_size` is the size that its symbol (or its unwind table) gives; then `code` must have all of it.
+/// `None` or `Some(0)`: unknown.
 ///
 /// # Errors
 ///
@@ -243,8 +244,8 @@ pub fn plan_patch(
     Ok(plan)
 }
 
-/// Where the tables of a function's jumps end is not known for certain, so if it has any, whatever may be
-/// an instruction behind the displaced ones: what begins at each half.
+/// Returns all that may be instructions behind the displaced ones, one at each half, if the function has
+/// jumps by tables: where those tables end is not known for certain.
 fn by_halves(body: &[u8], func_addr: u64, from: usize) -> Vec<Place> {
     if state_at(func_addr) == State::Arm {
         return Vec::new();
@@ -259,12 +260,12 @@ fn by_halves(body: &[u8], func_addr: u64, from: usize) -> Vec<Place> {
     all().filter(|(at, _)| *at >= from).map(place).collect()
 }
 
-/// One half of a word between two functions.
+/// Returns whether one half of a word between two functions is padding.
 fn is_padding(half: &[u8]) -> bool {
     [&[0x00, 0xbf][..], &[0xc0, 0x46], &[0, 0]].contains(&half)
 }
 
-/// No branch of the function may lead into the patch, or make the hook see one call twice.
+/// Checks that no branch of the function leads into the patch, or makes the hook see one call twice.
 fn check<'a>(
     plan: &PatchPlan,
     places: impl Iterator<Item = &'a Place>,
@@ -289,22 +290,22 @@ fn check<'a>(
     Ok(())
 }
 
-/// The little-endian half of a word at an offset.
+/// Returns the little-endian half at an offset.
 fn half(code: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_le_bytes(*code.get(at..)?.first_chunk()?))
 }
 
-/// The little-endian word at an offset.
+/// Returns the little-endian word at an offset.
 fn word(code: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*code.get(at..)?.first_chunk()?))
 }
 
-/// The address of the first instructions in `code` (which stands at `code_addr`, and may be of both
-/// states) that form the address `target` relative to their own: a load of a literal, and an `add` of
-/// the program counter not far behind.
+/// Returns the address of the first instructions in `code`, which is at `code_addr` and may be of both
+/// states, that form the address `target` relative to their own: a load of a literal, and an `add` of the
+/// program counter not far behind.
 #[must_use]
 pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
-    /// Compilers put other instructions between the two.
+    /// Maximum distance in instructions: compilers put others between the two.
     const NEAR: usize = 64;
     let (base, target) = (code_addr as u32, target as u32);
     let half = |at: usize| half(code, at).map(u32::from);
@@ -327,7 +328,7 @@ pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
         };
         let value = word(code, from.wrapping_sub(base) as usize)?;
         let ahead = if thumb { 4 } else { 8 };
-        // Where the program counter must be added.
+        // Place at which the program counter must be added.
         let add_at = target.wrapping_sub(value).wrapping_sub(ahead);
         let away = add_at.wrapping_sub(pc) as usize;
         if away == 0 || away > NEAR {
@@ -342,14 +343,14 @@ pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
     })
 }
 
-/// Whether `code`, which may be of both states, makes the constant `target` by a `movw` and a `movt` not far
-/// behind (ARM ARM, A8.8.102 and A8.8.106).
+/// Returns whether `code`, which may be of both states, makes the constant `target` by a `movw` and a `movt`
+/// not far behind (ARM ARM, A8.8.102 and A8.8.106).
 #[must_use]
 pub fn moves(code: &[u8], target: u64) -> bool {
-    /// Compilers put other instructions between the two.
+    /// Maximum distance in instructions: compilers put others between the two.
     const NEAR: usize = 64;
     let Ok(target) = u32::try_from(target) else { return false };
-    // Which half of a constant goes to which register, and what it is.
+    // Returns which half of a constant goes to which register, and its value.
     let part = |at: usize| {
         let arm = word(code, at).filter(|w| at & 3 == 0 && w & 0xffb0_0000 == 0xe300_0000);
         if let Some(w) = arm {
@@ -366,21 +367,21 @@ pub fn moves(code: &[u8], target: u64) -> bool {
     })
 }
 
-/// Nothing: what is loaded from a global offset table is no address of this kind here.
+/// Returns `None`: a value loaded from a global offset table is no such address here.
 #[must_use]
 pub fn find_reference_by_table(_: &[u8], _: u64, _: u64, _table: &[u8]) -> Option<u64> {
     None
 }
 
-/// Nothing: calls through a table go by a stub of it.
+/// Returns nothing: calls through a table go by the table's stubs.
 #[must_use]
 pub fn called_slots(_: &[u8], _table: u64) -> Vec<u64> {
     Vec::new()
 }
 
-/// The function of Thumb code that `at` lies in, where no table knows it: from where the last frame
-/// before is made (`push {..., lr}`) to where the next is, or what looks like it in the literals behind
-/// it. The addresses that its calls return to are in between, and no others.
+/// Returns the function of Thumb code that `at` is in, where no table knows it: from where the last frame
+/// before is made (`push {..., lr}`) to where the next is, or to literals that look like that. The return
+/// addresses of its calls are in between, and no others.
 #[must_use]
 pub fn function_around(code: &[u8], code_addr: u64, at: u64) -> Option<Range<u64>> {
     const LR: u16 = 1 << 14;
@@ -397,7 +398,8 @@ pub fn function_around(code: &[u8], code_addr: u64, at: u64) -> Option<Range<u64
     Some(place(from)..place(to))
 }
 
-/// Where direct calls and jumps in `code`, the function at `code_addr`, lead outside of it.
+/// Returns the targets of direct calls and jumps in `code`, the function at `code_addr`, that are outside of
+/// it.
 #[must_use]
 pub fn calls(code: &[u8], code_addr: u64) -> Vec<u64> {
     let start = code_at(code_addr) as u32;
@@ -412,9 +414,9 @@ pub fn calls(code: &[u8], code_addr: u64) -> Vec<u64> {
         .collect()
 }
 
-/// The address of the word that `code`, which stands at `code_addr`, jumps through: a stub of a linkage
-/// table, `add ip, pc, #..; add ip, ip, #..; ldr pc, [ip, #..]!`, with or without a change to ARM code
-/// before.
+/// Returns the address of the word that `code`, which is at `code_addr`, jumps through, if it is a stub of a
+/// linkage table: `add ip, pc, #..; add ip, ip, #..; ldr pc, [ip, #..]!`, with or without a change to ARM
+/// code before.
 #[must_use]
 pub fn indirect_jump(code: &[u8], code_addr: u64) -> Option<u64> {
     const BX_PC: [u8; 2] = [0x78, 0x47];

@@ -63,7 +63,7 @@ fn blocks_are_displaced_whole() {
     // push {r4, lr}; itete cs; four moves; pop {r4, pc}
     let four = thumb(&[0xb510, 0xbf2b, 0x2001, 0x2002, 0xf04f, 0x0003, 0x2004, 0xbd10]);
     assert_eq!(plan(&four, THUMB_FN), Ok((vec![0, 2, 4, 6, 8, 12], 14, false)));
-    // One that begins right behind the patch is not.
+    // A block that begins right behind the patch is not displaced.
     let behind = thumb(&[0xb510, 0x2000, 0xbf08, 0x2001, 0xbd10]);
     assert_eq!(plan(&behind, THUMB_FN), Ok((vec![0, 2], 4, false)));
     // it eq; bxeq lr: the function goes on.
@@ -80,7 +80,7 @@ fn blocks_are_displaced_whole() {
     // it eq; addeq pc, r0
     let computed = thumb(&[0xbf08, 0x4487, 0x4770]);
     assert_eq!(plan(&computed, THUMB_FN), Err(OwnAddress { at: 2 }));
-    // What looks like a block in ARM code: andeq fp, r0, r8, lsl #30
+    // ARM code that would be a block in Thumb code: andeq fp, r0, r8, lsl #30
     assert_eq!(plan(&arm(&[0xbf08, 0xe12f_ff1e]), ARM_FN), Ok((vec![0], 4, false)));
 }
 
@@ -111,7 +111,7 @@ fn tables_are_no_instructions() {
     assert_eq!(same(&[0xb510, 0xbf00, 0xe8df, 0xf010, 0x1000]), Ok((vec![0, 2], 4, false)));
     // tbb [sp, r0]
     assert_eq!(same(&[0xe8dd, 0xf000, 0x2001, 0x4770]), Err(OwnAddress { at: 0 }));
-    // Where calls lead: what a table's entries look like is none. tbh; two; bl +0x100; bx lr
+    // Entries of a table that look like a call are none. tbh; two entries; bl +0x100; bx lr
     let called = thumb(&[0xe8df, 0xf010, 0x0002, 0x0002, 0xf000, 0xf87e, 0x4770]);
     assert_eq!(calls(&called, 0x1001), [0x1000 + 12 + 0xfc + 1]);
     // cmp r0, #1; tbb; two places behind a call that stands right behind the table
@@ -129,7 +129,7 @@ fn functions_of_unknown_size_end() {
     let code = thumb(&[0xb510, 0x2800, 0xd000, 0xbd10, 0xbd10, 0xe7f9]);
     assert!(plan_patch(&code, THUMB_FN, None).is_ok());
     assert!(plan_patch(&code, THUMB_FN, Some(12)).is_err());
-    // A return in an if-then block is none.
+    // A return in an if-then block does not end the function.
     let code = thumb(&[0xb510, 0x2800, 0xbf08, 0xbd10, 0xe7fa, 0xbd10]);
     assert!(plan_patch(&code, THUMB_FN, None).is_err());
 }
@@ -155,7 +155,7 @@ fn stubs() {
         let word = |at: usize| u32::from_le_bytes(stub.bytes[at..at + 4].try_into().unwrap());
         assert_eq!([24, 28, 32].map(word), [0x1111_1110, 0x2222_2220, 0x3333_3330]);
         assert_eq!(stub.bytes[36..], stub.relocated.bytes);
-        // What the conditional branch leads to.
+        // Target of the conditional branch.
         let sweep = Sweep::new(&stub.bytes[..24], 0x8_0000 | addr & 1);
         let branches: Vec<_> = sweep
             .filter_map(|place| match place.insn.pc_use {

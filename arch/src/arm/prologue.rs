@@ -1,12 +1,12 @@
-//! Frames of Thumb code that has no unwind tables, from its instructions.
+//! Unwind rules for calls in Thumb code without unwind tables, from the instructions before them.
 //!
-//! What compilers make at a function's start: `push {..., lr}`, before it `push {r1, r2, r3}` if it takes
-//! any number of arguments, behind it `sub sp, #n` and `vpush`; `add r7, sp, #n` where the function moves
-//! the stack pointer again; at its end the opposite. Other instructions stand between those. What is not
+//! At a function's start compilers make `push {..., lr}`, before it `push {r1, r2, r3}` if the function takes
+//! any number of arguments, behind it `sub sp, #n` and `vpush`, and `add r7, sp, #n` if the function moves
+//! the stack pointer again; at its end the opposite. Other instructions stand between those. Code that is not
 //! understood gives [`Rule::UNKNOWN`].
 //!
-//! Only calls are looked at: who calls has saved its return address. For interrupted instructions, and for
-//! code in the ARM state, see [`follow`].
+//! Only calls are examined: a caller has saved its return address. For interrupted instructions, and for code
+//! in the ARM state, see [`follow`].
 
 use super::effect::{Effect, Fetch, bytes, effect, instruction, is_first, leaves};
 use super::follow;
@@ -15,28 +15,28 @@ use super::regs::{LR, R7};
 use super::rule::{Form, Rule};
 use core::ops::Range;
 
-/// Bytes of code that are looked at, at most.
+/// Maximum number of bytes of code that are examined.
 const MOST: u64 = 16 << 10;
 /// Bytes of code that are read at a time.
 const PIECE: u64 = 256;
-/// Branches whose targets are still ahead, and words of data that are, at most.
+/// Maximum number of branches whose targets are still ahead, and of words of data that are.
 const AHEAD: usize = 32;
-/// Places that are taken for a function's start, at most.
+/// Maximum number of places that are tried as a function's start.
 const TRIES: u32 = 4;
-/// How far before the return address is saved arguments may have been.
+/// Maximum distance from where arguments are saved to where the return address is, in bytes.
 const ARGUMENTS: u64 = 16;
 /// `push {...}` with `lr`.
 const PUSH_LR: u32 = 0xb500;
-/// Registers that arguments are in, as bits of a list.
+/// Registers of arguments, as bits of a list.
 const ARGUMENT_REGISTERS: u32 = 15;
 
-/// The frame at one instruction, as the instructions before it have made it. Offsets are from the stack
-/// pointer at the function's start, which is the CFA.
+/// Frame at one instruction, as the instructions before it have made it. Offsets are from the stack pointer
+/// at the function's start, which is the CFA.
 #[derive(Copy, Clone, PartialEq, Eq)]
 struct Frame {
-    /// The stack pointer; `None` where it is not known.
+    /// Stack pointer; `None`: unknown.
     sp: Option<i32>,
-    /// `r7`, if it was set from that.
+    /// `r7`, if it was set from the stack pointer.
     fp: Option<i32>,
     ra_slot: Option<i32>,
     fp_slot: Option<i32>,
@@ -57,13 +57,13 @@ impl Frame {
             Effect::LoseFp => self.fp = None,
             Effect::Push(list, by) => {
                 self.sp = above(self.sp, by.wrapping_neg());
-                // The one with the lowest number stands lowest.
+                // The register with the lowest number is stored lowest.
                 let below = |register: u16| list & (1_u32 << register).wrapping_sub(1);
                 let slot = |register: u16| {
                     let is_there = list >> register & 1 == 1;
                     above(self.sp.filter(|_| is_there), bytes(below(register)))
                 };
-                // What is saved later is no longer the caller's.
+                // A register that is saved later no longer holds the caller's value.
                 let (ra, fp) = (slot(LR), slot(R7));
                 self.ra_slot = self.ra_slot.or(ra);
                 self.fp_slot = self.fp_slot.or(fp);
@@ -80,8 +80,8 @@ impl Frame {
         }
     }
 
-    /// Nothing that is in the other is missing, the return address is saved, and the stack pointer is at
-    /// least as low.
+    /// Returns whether the frame saves the return address and at least what `other` saves, with a stack
+    /// pointer that is at least as low.
     fn has_all_of(&self, other: &Frame) -> bool {
         let less = |a: Option<i32>, b: Option<i32>| a.is_none() && b.is_some();
         let deep = match (self.sp, other.sp) {
@@ -109,26 +109,26 @@ impl Frame {
     }
 }
 
-/// Follows a function's instructions in the order in which they stand.
+/// Walk through a function's instructions, in the order of their addresses.
 struct Walk {
-    /// As the instructions so far have made it; `None` behind the end of a path.
+    /// Frame that the instructions so far have made; `None` behind the end of a path.
     frame: Option<Frame>,
-    /// The frame with the most in it so far, for code that only what comes later leads to.
+    /// The most complete frame so far, for code that only later instructions lead to.
     body: Frame,
-    /// Where branches lead, and the frame there.
+    /// Targets of branches, and the frame there.
     ahead: [Option<(u64, Frame)>; AHEAD],
-    /// Words among the instructions that are data, as literal loads have it.
+    /// Words among the instructions that are data, as loads of literals show.
     data: [u64; AHEAD],
-    /// Instructions that are left of an if-then block.
+    /// Instructions left of an if-then block.
     conditional: u32,
-    /// What the last comparison with a number was of.
+    /// Register and number of the last comparison with a number.
     compared: Option<(u32, u32)>,
-    /// An address that may be of an instruction; `None` when it has been seen to be data.
+    /// Address that may be an instruction's; `None` once it was found to be data.
     doubt: Option<u64>,
 }
 
 impl Walk {
-    /// A branch leads to `target`, where the frame is the same as here.
+    /// Notes that a branch leads to `target`, where the frame is the same as here.
     fn note(&mut self, target: u64, frame: Frame) {
         if let Some(free) = self.ahead.iter_mut().find(|slot| slot.is_none()) {
             *free = Some((target, frame));
@@ -137,17 +137,17 @@ impl Walk {
 
     fn note_data(&mut self, here: u64, at: u64) {
         if at > here && !self.data.contains(&at) {
-            // One that has been passed.
+            // The place of a word that has been passed is free.
             if let Some(free) = self.data.iter_mut().find(|word| **word < here) {
                 *free = at;
             }
         }
     }
 
-    /// The frame at `at`, where either the instruction before or branches lead.
+    /// Returns the frame at `at`, to which either the instruction before or branches lead.
     fn arrive(&mut self, at: u64) -> Frame {
         let noted = self.ahead.iter().flatten().find(|(target, _)| *target == at);
-        // Branches first: the instruction before may be a call that does not come back.
+        // Branches come first: the instruction before may be a call that does not return.
         let frame = noted.map(|(_, frame)| *frame).or(self.frame).unwrap_or(self.body);
         for slot in &mut self.ahead {
             if slot.is_some_and(|(target, _)| target <= at) {
@@ -158,7 +158,7 @@ impl Walk {
         frame
     }
 
-    /// Does the instruction at `here`; returns where the next one is.
+    /// Executes the instruction at `here`; returns the address of the next one.
     fn step(&mut self, here: u64, fetch: &mut Fetch<'_>) -> Option<u64> {
         if self.data.contains(&here) {
             return self.over_data(here, here.checked_add(4)?);
@@ -177,7 +177,7 @@ impl Walk {
         {
             return None; // another function
         }
-        // What is done under a condition ends the path, or changes nothing that matters.
+        // An instruction under a condition ends the path, or changes nothing that matters.
         if !conditional {
             frame.apply(effect);
         }
@@ -194,7 +194,7 @@ impl Walk {
             Some(PcUse::Conditional(target, _)) => self.note(to(target), frame),
             Some(PcUse::Literal(at)) => {
                 self.note_data(here, to(at));
-                // Two words for ldrd, and vldr of a double.
+                // ldrd, and vldr of a double, load two words.
                 let double =
                     insn >> 25 == 0b111_0100 || insn >> 25 == 0b111_0110 && insn & 0x100 != 0;
                 if double {
@@ -223,7 +223,7 @@ impl Walk {
     }
 }
 
-/// The register that `cmp` compares with a number, and that.
+/// Returns the register that `cmp` compares with a number, and the number.
 pub(super) fn compared(insn: u32) -> Option<(u32, u32)> {
     let register = match insn {
         _ if insn >> 11 == 0b00101 => insn >> 8 & 7,
@@ -233,9 +233,9 @@ pub(super) fn compared(insn: u32) -> Option<(u32, u32)> {
     Some((register, insn & 0xff))
 }
 
-/// Where the jump by the table of `tbb` or `tbh` leads: from where the code goes on behind it to behind the
-/// last place in it. It ends where the comparison before says, if that is `limit`, and at the first of
-/// the places in it.
+/// Returns where the jump by the table of `tbb` or `tbh` leads: from where the code continues behind the
+/// table to behind the last target. The table ends where the comparison `limit` says, if that is of its
+/// register, and at its first target.
 pub(super) fn table(
     insn: u32,
     table: u64,
@@ -265,7 +265,8 @@ pub(super) fn table(
     Some(places)
 }
 
-/// The rule for the call at `at`, of a function that starts at `start`, if what stands at `doubt` is data.
+/// Returns the rule for the call at `at`, of a function that starts at `start`, if `doubt` is the address of
+/// data.
 fn walk(start: u64, at: u64, doubt: Option<u64>, fetch: &mut Fetch<'_>) -> Option<Rule> {
     let mut walk = Walk {
         frame: Some(Frame::ENTRY),
@@ -283,8 +284,8 @@ fn walk(start: u64, at: u64, doubt: Option<u64>, fetch: &mut Fetch<'_>) -> Optio
     (here == at && walk.doubt.is_none()).then(|| walk.arrive(at).rule())
 }
 
-/// An instruction begins at `at`, given that one does a little later: halves that can only be the first of
-/// two, right before it, come in pairs.
+/// Returns whether an instruction begins at `at`, given that one does a little later: right before it, halves
+/// that can only be the first of two come in pairs.
 fn begins(at: u64, fetch: &mut Fetch<'_>) -> bool {
     let mut first = 0_u32;
     let mut here = at;
@@ -298,7 +299,7 @@ fn begins(at: u64, fetch: &mut Fetch<'_>) -> bool {
     first.is_multiple_of(2)
 }
 
-/// Whether the return address is saved by the instruction at `at`.
+/// Returns whether the instruction at `at` saves the return address.
 fn saves_return(at: u64, fetch: &mut Fetch<'_>) -> bool {
     let Some(half) = fetch(at) else { return false };
     let is_push = u32::from(half) & 0xff00 == PUSH_LR || half == 0xe92d || half == 0xf84d;
@@ -306,8 +307,8 @@ fn saves_return(at: u64, fetch: &mut Fetch<'_>) -> bool {
     matches!(effect(insn), Effect::Push(list, _) if list >> LR & 1 == 1) && begins(at, fetch)
 }
 
-/// Where the function starts that saves its return address at `push`: there, or where it saves arguments
-/// right before.
+/// Returns the start of the function that saves its return address at `push`: there, or where it saves
+/// arguments right before.
 fn start(push: u64, fetch: &mut Fetch<'_>) -> u64 {
     let mut here = push;
     while push.wrapping_sub(here) < ARGUMENTS {
@@ -333,7 +334,7 @@ fn start(push: u64, fetch: &mut Fetch<'_>) -> u64 {
     push
 }
 
-/// Where the call is that returns to `pc`, in Thumb code.
+/// Returns the address of the call that returns to `pc`, in Thumb code.
 fn call_before(pc: u64, fetch: &mut Fetch<'_>) -> Option<u64> {
     let (wide, narrow) = (pc.wrapping_sub(4), pc.wrapping_sub(2));
     let (first, second) = (u32::from(fetch(wide)?), u32::from(fetch(narrow)?));
@@ -344,12 +345,12 @@ fn call_before(pc: u64, fetch: &mut Fetch<'_>) -> Option<u64> {
     (second & 0xff87 == 0x4780).then_some(narrow)
 }
 
-/// The rule for the return address `pc`; `fetch` reads code.
+/// Returns the rule for the return address `pc`; `fetch` reads code.
 pub(super) fn before_in(pc: u64, fetch: &mut Fetch<'_>) -> Option<Rule> {
     let call = call_before(pc, fetch)?;
     let (mut here, mut tries) = (call, 0_u32);
     let (mut found, mut doubt) = (None, None);
-    // Data may look like the start of a function: the walk from the real one passes over it.
+    // Data may look like the start of a function; the walk from the real start skips it.
     while call.wrapping_sub(here) < MOST && tries < TRIES {
         here = here.wrapping_sub(2);
         if fetch(here).is_none() {
@@ -366,15 +367,16 @@ pub(super) fn before_in(pc: u64, fetch: &mut Fetch<'_>) -> Option<Rule> {
     found
 }
 
-/// The rule for the return address `pc`, or, if that is odd, for the interrupted instruction at `pc - 1`, of
-/// Thumb code or not if that is known; `read` reads code of this process. `None` if it can't be told.
+/// Returns the rule for the return address `pc`, or, if that is odd, for the interrupted instruction at `pc -
+/// 1`, in the state `thumb` if that is known. `read` reads code of this process. Returns `None` if the rule
+/// is uncertain.
 pub fn before(
     pc: u64,
     thumb: Option<bool>,
     read: &mut dyn FnMut(u64, &mut [u8]) -> bool,
 ) -> Option<Rule> {
     let (mut piece, mut from) = ([0; PIECE as usize], None);
-    // Pieces of pages: what is not there is not read, and what is, in few calls.
+    // Code is read in pieces of pages, so that nothing unmapped is read, and in few calls.
     let mut fetch = |at: u64| {
         let base = at & !(PIECE - 1);
         if from != Some(base) {

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 const CALL: [u16; 2] = [0xf000, 0xf800];
 
-/// The rule for the call that these halves end with, at 0x1000 and what follows.
+/// Returns the rule for the call that these halves end with, which are at 0x1000.
 fn rule(halves: &[u16]) -> Option<Rule> {
     let code: Vec<u16> = halves.iter().copied().chain(CALL).collect();
     let end = 0x1000 + 2 * code.len() as u64;
@@ -31,7 +31,7 @@ fn frames() {
     assert_eq!(rule(&[0xf84d, 0xed04, 0xb083]), sp(16, -4, None));
     // push {r1, r2, r3}; movs r0, #1; push {r4, lr}: any number of arguments
     assert_eq!(rule(&[0xbf00, 0xb40e, 0x2001, 0xb510]), sp(20, -16, None));
-    // Not across the end of the function before.
+    // Not across the end of another function.
     assert_eq!(rule(&[0xb40e, 0x4770, 0xb510]), sp(8, -4, None));
 }
 
@@ -50,7 +50,7 @@ fn frame_pointers() {
 fn paths() {
     // cbz r0, +2; pop {r4, pc}: what follows has the frame.
     assert_eq!(rule(&[0xb510, 0xb082, 0xb108, 0xb002, 0xbd10]), sp(16, -4, None));
-    // The same without the branch: only what comes later leads there.
+    // Without the branch, only the code behind leads there.
     assert_eq!(rule(&[0xb510, 0xb082, 0xb002, 0xbd10]), sp(16, -4, None));
     // it ne; popne {r4, pc}
     assert_eq!(rule(&[0xb510, 0xbf18, 0xbd10]), sp(8, -4, None));
@@ -66,7 +66,7 @@ fn data_among_instructions() {
     assert_eq!(rule(&[0xb510, 0xbf00, 0x4b00, 0xe001, 0xb5f0, 0xffff]), sp(8, -4, None));
     // tbb [pc, r0]; two places, two bytes behind the table and further
     assert_eq!(rule(&[0xb510, 0xe8df, 0xf000, 0x0201, 0xb082, 0xb002]), sp(8, -4, None));
-    // The same with three places, and a byte that fills up
+    // Three places, and a byte of padding
     assert_eq!(rule(&[0xb510, 0xe8df, 0xf000, 0x0302, 0x0003, 0xb082, 0xb002]), sp(8, -4, None));
     // cmp r0, #1; tbb [pc, r0]; two places far away: what follows them is code.
     let far = [0xb510, 0x2801, 0xe8df, 0xf000, 0x4040, 0xb082];

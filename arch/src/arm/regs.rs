@@ -13,15 +13,15 @@ pub const R7: u16 = 7;
 pub const R11: u16 = 11;
 /// DWARF number of the stack pointer, `r13`.
 pub const SP: u16 = 13;
-/// DWARF number of the link register, `r14`, which is the return address column too.
+/// DWARF number of the link register, `r14`, which is also the return address column.
 pub const LR: u16 = 14;
 /// Number of the program counter, `r15`.
 pub const PC: u16 = 15;
 
-/// Bit 0 of an address of code says that it is Thumb code.
+/// Bit of a code address that says that the code is Thumb code.
 pub const THUMB: u64 = 1;
 
-/// What the fast unwinder carries from frame to frame.
+/// Registers that the fast unwinder carries from frame to frame.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Regs {
@@ -34,7 +34,7 @@ pub struct Regs {
 }
 
 impl Regs {
-    /// Whether `sp` is the stack pointer, and not a bound of it: here, no step leaves it open.
+    /// Returns whether `sp` is the stack pointer, and not a bound of it: always, as each step computes it.
     #[inline(always)]
     #[must_use]
     pub const fn knows_sp(&self) -> bool {
@@ -67,8 +67,7 @@ impl From<FullRegs> for Regs {
 }
 
 impl From<Regs> for FullRegs {
-    /// Registers other than `sp` and `r7` are zero: good enough for any frame that does not need
-    /// them.
+    /// Sets registers other than `sp` and `r7` to zero, which is enough for frames that do not need them.
     #[inline]
     fn from(regs: Regs) -> Self {
         FullRegs::default().with(regs)
@@ -76,7 +75,7 @@ impl From<Regs> for FullRegs {
 }
 
 impl FullRegs {
-    /// The same registers with the three of `regs` put in.
+    /// Returns these registers with the three of `regs` replaced.
     #[inline]
     #[must_use]
     pub fn with(mut self, regs: Regs) -> Self {

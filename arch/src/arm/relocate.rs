@@ -1,5 +1,4 @@
-//! Moving a function's first instructions to another address, and the stub that a patched function
-//! jumps to.
+//! Relocation of a function's first instructions, and the stub that a patched function jumps to.
 
 use super::insn::{
     Condition, IfThen, PcUse, State, is_if_then, pc_use_arm, pc_use_thumb, thumb_len,
@@ -18,16 +17,16 @@ const PC: u32 = 15;
 /// The condition that always holds.
 const ALWAYS: u32 = 14;
 
-/// One instruction of a function.
+/// An instruction of a function.
 #[derive(Copy, Clone)]
 pub(super) struct Insn {
-    /// Of two halves: the first one above.
+    /// The instruction; one of two halves has the first in the upper 16 bits.
     pub word: u32,
     pub len: usize,
     pub pc_use: Option<PcUse>,
 }
 
-/// The instruction `offset` bytes into `code`, which stands at `address`.
+/// Decodes the instruction `offset` bytes into `code`, which is at `address`.
 pub(super) fn decode(code: &[u8], address: u32, state: State, offset: usize) -> Option<Insn> {
     let rest = code.get(offset..)?;
     let pc = address.wrapping_add(offset as u32);
@@ -43,16 +42,16 @@ pub(super) fn decode(code: &[u8], address: u32, state: State, offset: usize) -> 
     Some(Insn { word, len: thumb_len(half), pc_use: pc_use_thumb(word, pc) })
 }
 
-/// Instructions being put together, and the words that they load.
+/// Code under construction, and the words that it loads.
 struct Block {
     state: State,
     bytes: Vec<u8>,
-    /// Word, and where the instruction stands that loads it.
+    /// Each word, and the offset of the instruction that loads it.
     literals: Vec<(u32, usize)>,
 }
 
 impl Block {
-    /// An instruction: of Thumb's, those of two halves have something above.
+    /// Appends an instruction; Thumb's of two halves are those with bits above the lower 16.
     fn push(&mut self, insn: u32) {
         match self.state {
             State::Arm => self.bytes.extend_from_slice(&insn.to_le_bytes()),
@@ -67,19 +66,19 @@ impl Block {
         self.push(if self.state == State::Arm { arm } else { thumb });
     }
 
-    /// `ldr <register>, =value`; into pc, it goes there.
+    /// Appends `ldr <register>, =value`; into pc, it branches to the value.
     fn load(&mut self, register: u32, value: u32) {
         self.literals.push((value, self.bytes.len()));
         self.in_state(0xe59f_0000 | register << 12, 0xf8df_0000 | register << 12);
     }
 
-    /// To an address in the same state.
+    /// Appends a jump to an address in the same state.
     fn jump(&mut self, to: u32) {
         self.load(PC, address_of(to, self.state));
     }
 
-    /// Does something with a register that holds `value` and is not one of `others`; all registers
-    /// are as before then.
+    /// Appends code that uses a register which holds `value` and is not one of `others`; all registers are
+    /// then as before.
     fn with(&mut self, value: u32, others: u32, f: impl FnOnce(&mut Self, u32)) {
         let scratch = if others == 0 { 1 } else { 0 };
         self.in_state(0xe52d_0004 | scratch << 12, 0xb400 | 1 << scratch); // push
@@ -88,10 +87,10 @@ impl Block {
         self.in_state(0xe49d_0004 | scratch << 12, 0xbc00 | 1 << scratch); // pop
     }
 
-    /// An instruction of an if-then block, which needs none around it then.
+    /// Appends an instruction of an if-then block so that it needs no block around it.
     fn moved_if(&mut self, insn: Insn, condition: u32) -> Result<(), Refusal> {
         if insn.pc_use.is_none() {
-            // A block of its own: outside of any it might set flags.
+            // It gets a block of its own: outside of any it might set flags.
             self.push(0xbf08 | condition << 4);
             self.push(insn.word);
             return Ok(());
@@ -99,7 +98,7 @@ impl Block {
         if condition == ALWAYS {
             return self.moved(insn);
         }
-        // A branch over it, on the opposite. No moved form sets flags.
+        // A branch on the opposite condition skips it. No moved form sets flags.
         let (branch, pc) = (self.bytes.len(), self.bytes.len().saturating_add(4));
         self.push(0xd000 | (condition ^ 1) << 8);
         self.moved(insn)?;
@@ -132,11 +131,11 @@ impl Block {
         Ok(())
     }
 
-    /// `tbb`, `tbh`: goes as far behind `from` as the entry says. No register and no flag may change, so
-    /// where it goes is made up on the stack.
+    /// Appends a `tbb` or `tbh`: a jump as far behind `from` as the table's entry says. No register and no
+    /// flag may change, so the target is computed on the stack.
     fn jump_by_table(&mut self, insn: u32, from: u32) {
         let (n, m, wide) = (insn >> 16 & 15, insn & 15, insn >> 4 & 1);
-        // Two registers that it does not read.
+        // Two registers that the instruction does not read.
         let mut free = (0..4).filter(|r| *r != n && *r != m);
         let (base, entry) = (free.next().unwrap_or(0), free.next().unwrap_or(1));
         let both = 1 << base | 1 << entry;
@@ -154,7 +153,7 @@ impl Block {
     }
 
     fn jump_if(&mut self, to: u32, when: Condition) {
-        /// Thumb branches over the four bytes that follow.
+        /// Distance of a Thumb branch over the four bytes that follow.
         const OVER: u32 = 1;
         match (self.state, when) {
             (State::Arm, Condition::Flags(c)) => {
@@ -169,9 +168,9 @@ impl Block {
         self.jump(to);
     }
 
-    /// The same load as `insn`, by address.
+    /// Appends the load `insn` from the address `from`.
     fn load_from(&mut self, insn: u32, from: u32) -> Result<(), Refusal> {
-        // With another base, nothing to add to it.
+        // The load gets another base, and no offset.
         const BASE: u32 = 15 << 16;
         const UP: u32 = 1 << 23;
         if insn >> 16 == 0 {
@@ -203,7 +202,7 @@ impl Block {
         Ok(())
     }
 
-    /// The bytes, with the literals behind them.
+    /// Returns the bytes of the code, with the literals behind it.
     fn finish(mut self) -> Result<Vec<u8>, Refusal> {
         if !self.bytes.len().is_multiple_of(4) {
             self.push(0xbf00); // only Thumb code can be that
@@ -216,7 +215,7 @@ impl Block {
             let here = user.wrapping_add(base) & !3;
             let distance = self.bytes.len().checked_sub(here).filter(|d| *d < 0x1000);
             let distance = distance.ok_or(Refusal::CannotMove)? as u16;
-            // The low half of an ARM instruction, and the second of a Thumb one.
+            // The distance is in the low half of an ARM instruction, and in the second half of a Thumb one.
             let at = if self.state == State::Arm { user } else { user.wrapping_add(2) };
             let field = self.bytes.get_mut(at..).and_then(|b| b.first_chunk_mut::<2>());
             let field = field.ok_or(Refusal::CannotMove)?;
@@ -227,21 +226,21 @@ impl Block {
     }
 }
 
-/// As it stands in a register: bit 0 says the state.
+/// Returns an address as a register holds it: bit 0 says the state.
 fn address_of(to: u32, state: State) -> u32 {
     if state == State::Thumb { to | 1 } else { to }
 }
 
-/// The instructions that the first `len` bytes of `code` touch, which stands at `address`, as they have
-/// to be at any other address that is a multiple of four, and a jump to those that follow.
+/// Relocates the instructions that the first `len` bytes of `code` touch, which is at `address`, to any other
+/// address that is a multiple of four. A jump to the instructions that follow is appended.
 ///
-/// If-then blocks are taken apart: each of their instructions has its condition with it, so that a thread
-/// can be sent to any of them as if outside of a block.
+/// If-then blocks are taken apart: each of their instructions has its condition with it, so that a thread can
+/// be sent to any of them as if outside of a block.
 ///
 /// # Errors
 ///
-/// [`Refusal::CannotMove`] if one has no equivalent, or depends on where it stands,
-/// [`Refusal::Undecodable`] if `code` ends before, or one is in an if-then block that can't be there.
+/// [`Refusal::CannotMove`] if one has no equivalent, or depends on its place; [`Refusal::Undecodable`] if
+/// `code` is truncated, or one is in an if-then block that can't be there.
 pub fn relocate(code: &[u8], address: u32, state: State, len: usize) -> Result<Relocated, Refusal> {
     let mut block = Block { state, bytes: Vec::new(), literals: Vec::new() };
     let (mut at, mut map, mut has_call) = (0_usize, Vec::new(), false);
@@ -263,7 +262,7 @@ pub fn relocate(code: &[u8], address: u32, state: State, len: usize) -> Result<R
         has_call |= is_call(insn, state);
         at = at.saturating_add(insn.len);
     }
-    // What is moved must not be where an instruction leads, or what it reads: it is changed there.
+    // No displaced instruction may branch to another, or read one: these are changed there.
     let inside = |to: u32| to.wrapping_sub(address) < at as u32;
     for &(offset, _) in &map {
         let Some(insn) = decode(code, address, state, offset) else { continue };
@@ -282,8 +281,8 @@ pub fn relocate(code: &[u8], address: u32, state: State, len: usize) -> Result<R
     Ok(Relocated { bytes: block.finish()?, map, has_call })
 }
 
-/// The addresses where the stub for this function may be: in reach of the function. What its displaced
-/// instructions lead to is reached from anywhere.
+/// Returns the range of addresses for the stub of this function: in reach of the function. The targets of its
+/// displaced instructions are reached from anywhere.
 ///
 /// # Errors
 ///
@@ -292,10 +291,10 @@ pub fn stub_window(_plan: &PatchPlan, _code: &[u8], func_addr: u64) -> Result<Ra
     Ok(near_window(code_at(func_addr)))
 }
 
-/// Length of the stub's code before the moved instructions: six instructions and three words.
+/// Length of the stub's code before the moved instructions, in bytes: six instructions and three words.
 const HEAD_LEN: usize = 36;
 
-/// The stub that a patched function jumps to, in the function's state:
+/// Builds the stub that a patched function jumps to, in the function's state:
 ///
 /// ```text
 ///           ldr  ip, =flag_addr
@@ -338,7 +337,7 @@ pub fn build_stub(params: &StubParams<'_>) -> Result<Stub, Refusal> {
     Ok(Stub { bytes, original_addr, patch, patch_addr, relocated })
 }
 
-/// Whether it leaves a return address in the moved code.
+/// Returns whether an instruction leaves a return address in the moved code.
 fn is_call(insn: Insn, state: State) -> bool {
     let register = match state {
         State::Arm => insn.word & 0x0fff_fff0 == 0x012f_ff30,

@@ -64,7 +64,7 @@ fn what_is_refused() {
 fn a_block_with_a_literal() {
     // ittet ne; addne r0, r0, r1; ldrne r2, [pc, #16]; moveq.w r3, #1; bne +0x20
     let code = thumb(&[0xbf1b, 0x1840, 0x4a04, 0xf04f, 0x0301, 0xe00e]);
-    // The block is one, however few of its bytes are to be moved.
+    // The block is moved as a whole, however few of its bytes are to be moved.
     for len in [1, 4, 12] {
         let moved = relocate(&code, FROM, State::Thumb, len).unwrap();
         let insns = [
@@ -77,7 +77,7 @@ fn a_block_with_a_literal() {
         let mut want = thumb(&insns);
         want.extend(arm(&[((FROM + 8) & !3) + 16, (FROM + 14 + 28) | 1, (FROM + 12) | 1]));
         assert_eq!(moved.bytes, want, "{:x?}", moved.bytes);
-        // A thread goes on in each as if outside of a block.
+        // A thread continues in each instruction as if outside of a block.
         assert_eq!(moved.map, [(0, 0), (2, 0), (4, 4), (6, 12), (10, 18)]);
         assert_eq!(moved.moved_pc(0x1000, 0x5000, 0x1006), Some(0x500c));
         assert!(!moved.has_call);

@@ -10,13 +10,13 @@
 //! | 32..48 | return address's slot, relative to the CFA, in words, signed                |
 //! | 48..64 | r7's slot, relative to the CFA, in words, signed; 0: unchanged              |
 //!
-//! The other kinds are the kind alone. The whole word 0 means that no rule was computed yet.
+//! The other kinds are the kind alone. The word 0 means that no rule was computed yet.
 //!
-//! A frame whose return address is still in the link register needs all registers: `Complex` where there
-//! is call frame information, `Leaf` where there is none and the code says so (see
-//! [`prologue`](super::prologue)). Only the innermost frame, and one that a signal has interrupted, can be
-//! such. So does one that is found by `r11`, the frame pointer of ARM code: the fast unwinder carries that
-//! of Thumb code only.
+//! A frame whose return address is still in the link register needs all registers: it is `Complex` if there
+//! is call frame information, `Leaf` if there is none and the code shows it (see
+//! [`prologue`](super::prologue)). Only the innermost frame, and one that a signal has interrupted, can be of
+//! this kind. A frame that is found by `r11`, the frame pointer of ARM code, needs them, too: the fast
+//! unwinder carries that of Thumb code only.
 
 use super::exidx::{self, Exidx};
 use super::regs::{FullRegs, LR, R7, Regs, SP, THUMB};
@@ -33,67 +33,67 @@ const UNKNOWN: u64 = 7;
 const LEAF: u64 = 8;
 
 /// First word of the kernel's frame for a handler without `SA_SIGINFO` (`setup_frame` of
-/// `arch/arm/kernel/signal.c`): flags of its `struct ucontext`, which no other has.
+/// `arch/arm/kernel/signal.c`): the flags of its `struct ucontext`. No other frame has this value.
 const PLAIN_FRAME: u64 = 0x5ac3_c35a;
-/// `struct siginfo`, which stands before the `struct ucontext` of other handlers' frames.
+/// Size of `struct siginfo`, which stands before the `struct ucontext` of other handlers' frames.
 pub(super) const SIGINFO_LEN: u64 = 128;
-/// Where the `struct ucontext` has `r0`; the others follow, up to pc (`struct sigcontext`).
+/// Offset of `r0` in the `struct ucontext`; the other registers follow, up to pc (`struct sigcontext`).
 pub(super) const UC_R0: u64 = 32;
 
-/// How to step from a frame to its caller, for one code address.
+/// Rule that steps from a frame to its caller, for one code address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct Rule(u64);
 
-/// The same, spelled out.
+/// An unpacked [`Rule`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// Nothing computed yet.
+    /// No rule was computed yet.
     None,
     /// CFA = sp + `cfa_off`.
     CfaSp {
-        /// CFA relative to sp.
+        /// Offset of the CFA from sp.
         cfa_off: i32,
-        /// Where the return address is, relative to the CFA.
+        /// Offset of the return address's slot from the CFA.
         ra_slot: i32,
-        /// Where the caller's r7 is, relative to the CFA; `None`: still in the register.
+        /// Offset of the slot with the caller's r7 from the CFA; `None`: r7 is unchanged.
         fp_slot: Option<i32>,
     },
     /// CFA = r7 + `cfa_off`.
     CfaFp {
-        /// CFA relative to r7.
+        /// Offset of the CFA from r7.
         cfa_off: i32,
-        /// Where the return address is, relative to the CFA.
+        /// Offset of the return address's slot from the CFA.
         ra_slot: i32,
-        /// Where the caller's r7 is, relative to the CFA; `None`: still in the register.
+        /// Offset of the slot with the caller's r7 from the CFA; `None`: r7 is unchanged.
         fp_slot: Option<i32>,
     },
-    /// Code that has no call frame information. Compilers do not agree on where a frame pointer leads
-    /// here, so the stack ends.
+    /// Code without call frame information. Compilers do not agree on where a frame pointer leads here, so
+    /// the stack ends.
     FramePointer,
     /// The return address is in `lr`. CFA = sp + `cfa_off`.
     Leaf {
-        /// CFA relative to sp.
+        /// Offset of the CFA from sp.
         cfa_off: i32,
-        /// Where the caller's r7 is, relative to the CFA; `None`: still in the register.
+        /// Offset of the slot with the caller's r7 from the CFA; `None`: r7 is unchanged.
         fp_slot: Option<i32>,
     },
     /// The kernel's signal frame.
     Signal,
     /// The outermost frame of a thread.
     End,
-    /// Takes [`step_full`](crate::unwind::step_full).
+    /// The frame needs [`step_full`](crate::unwind::step_full).
     Complex,
-    /// No call frame information for this address.
+    /// There is no call frame information for this address.
     Unknown,
 }
 
-/// What a step found.
+/// Result of a step.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// The caller's registers.
     Next(Regs),
-    /// This was the outermost frame.
+    /// The frame was the outermost one.
     End,
     /// The rule needs all registers.
     NeedFull,
@@ -102,7 +102,7 @@ pub enum Step {
 }
 
 impl Rule {
-    /// Not computed yet.
+    /// No rule was computed yet.
     pub const NONE: Rule = Rule(0);
     /// See [`Form::FramePointer`].
     pub const FRAME_POINTER: Rule = Rule(FRAME_POINTER);
@@ -115,51 +115,51 @@ impl Rule {
     /// See [`Form::Unknown`].
     pub const UNKNOWN: Rule = Rule(UNKNOWN);
 
-    /// The word, to be kept in an atomic.
+    /// Returns the word, to be kept in an atomic.
     #[inline(always)]
     #[must_use]
     pub const fn to_u64(self) -> u64 {
         self.0
     }
 
-    /// From a word that [`to_u64`](Self::to_u64) gave. Any word is safe; a senseless one steps to
-    /// `Cut`.
+    /// Makes a rule from a word that [`to_u64`](Self::to_u64) returned. Any word is safe; a meaningless one
+    /// steps to `Cut`.
     #[inline(always)]
     #[must_use]
     pub const fn from_u64(word: u64) -> Self {
         Rule(word)
     }
 
-    /// No rule was computed yet.
+    /// Returns whether no rule was computed yet.
     #[inline(always)]
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 
-    /// The frame is a signal trampoline, so the pc of the next one is of an interrupted instruction
-    /// and is looked up as it is, not at pc - 1.
+    /// Returns whether the frame is a signal trampoline. The pc of the next frame is then that of an
+    /// interrupted instruction, and is looked up as it is, not at pc - 1.
     #[inline(always)]
     #[must_use]
     pub const fn is_signal(self) -> bool {
         self.0 == SIGNAL
     }
 
-    /// The code itself says that the frame's return address is still in the link register.
+    /// Returns whether the code itself shows that the frame's return address is still in the link register.
     #[inline(always)]
     #[must_use]
     pub const fn is_leaf(self) -> bool {
         self.0 & 0xff == LEAF
     }
 
-    /// The step looks at the frame pointer: what the register holds in this frame matters.
+    /// Returns whether the step reads the frame pointer, so that the register's value in this frame matters.
     #[inline(always)]
     #[must_use]
     pub const fn reads_fp(self) -> bool {
         self.0 & 0xff == CFA_FP
     }
 
-    /// The step takes the caller's frame pointer from memory; it is the last word that it reads.
+    /// Returns whether the step loads the caller's frame pointer from memory; it is then the last word read.
     #[inline(always)]
     #[must_use]
     pub const fn writes_fp(self) -> bool {
@@ -170,8 +170,8 @@ impl Rule {
         }
     }
 
-    /// `Complex` for what does not fit: offsets that are no multiples of 4, or too large; slots at
-    /// the CFA, which no code uses.
+    /// Packs a rule. Returns `Complex` for what does not fit: offsets that are no multiples of 4, or too
+    /// large; slots at the CFA, which no code uses.
     const fn pack(kind: u64, cfa_off: i32, ra_slot: i32, fp_slot: Option<i32>) -> Rule {
         const CFA_MOST: i32 = (1 << 23) - 1;
         let fp = match fp_slot {
@@ -190,7 +190,7 @@ impl Rule {
         Rule(kind | cfa << 8 | (ra as u16 as u64) << 32 | (fp as u16 as u64) << 48)
     }
 
-    /// Packs `form`; one that does not fit gives `Complex`.
+    /// Packs `form`; returns `Complex` if it does not fit.
     #[must_use]
     pub const fn from_form(form: Form) -> Rule {
         match form {
@@ -210,7 +210,7 @@ impl Rule {
         }
     }
 
-    /// Unpacks; for tests, messages, and whoever wants to match on it.
+    /// Unpacks the rule, for tests, messages, and matching.
     #[must_use]
     pub const fn form(self) -> Form {
         let cfa_off = (self.0 as u32 as i32 >> 8) << 2;
@@ -230,8 +230,8 @@ impl Rule {
         }
     }
 
-    /// Steps to the caller. `read` gives the word at an address, or `None` where there is no
-    /// memory; every word that the result depends on is read through it, once.
+    /// Steps to the caller. `read` returns the word at an address, or `None` where there is no memory; every
+    /// word that the result depends on is read through it, once.
     #[inline(always)]
     pub fn step(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
         let kind = self.0 & 0xff;
@@ -261,7 +261,7 @@ impl Rule {
         Step::Next(Regs { pc, sp: cfa, fp })
     }
 
-    /// Everything but the two common forms.
+    /// Applies all but the two common forms.
     #[cold]
     #[inline(never)]
     fn step_rare(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
@@ -278,11 +278,10 @@ impl Rule {
         }
     }
 
-    /// The same step for whoever carries all registers. A signal frame restores them all, from
-    /// `Unknown` on nothing is known (`NoCfi`), `Complex` cannot be answered here (`Cut`); the
-    /// other forms leave the registers that they do not know about as they are, which is wrong for
-    /// those that the function saved: use [`step_full`](crate::unwind::step_full) where there is
-    /// call frame information.
+    /// Steps with all registers. A signal frame restores them all. For `Unknown` nothing is known (`NoCfi`),
+    /// and `Complex` can't be answered here (`Cut`). The other forms leave registers that they do not
+    /// describe as they are, which is wrong for those that the function saved: use
+    /// [`step_full`](crate::unwind::step_full) where there is call frame information.
     pub fn step_all(
         self,
         full: &FullRegs,
@@ -315,8 +314,8 @@ impl Rule {
     }
 }
 
-/// The caller of a function that has not saved its return address. Only the innermost function can be
-/// such, so the same address again leads nowhere.
+/// Steps out of a function that has not saved its return address. Only the innermost function can be one, so
+/// a caller with the same pc leads nowhere.
 fn leaf(
     full: &FullRegs,
     cfa_off: i32,
@@ -342,13 +341,13 @@ fn leaf(
     }
 }
 
-/// Where the interrupted registers stand of the signal frame at `sp`.
+/// Returns the address of the interrupted registers in the signal frame at `sp`.
 fn context(sp: u64, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<u64> {
     let before = if read(sp)? == PLAIN_FRAME { 0 } else { SIGINFO_LEN };
     Some(sp.wrapping_add(before).wrapping_add(UC_R0))
 }
 
-/// The interrupted registers. The stack may change to any other, so there is no progress to check.
+/// Returns the interrupted registers. The stack may change to any other, so no progress is demanded.
 fn signal(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
     let at = context(regs.sp, read)?;
     let pc = read(at.wrapping_add(15 * 4))?;
@@ -357,7 +356,7 @@ fn signal(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs
     Some(Regs { pc, sp, fp })
 }
 
-/// The words of the tables in a module's memory.
+/// Returns the index table of a module, and a function that reads words of its tables.
 pub(super) fn tables<'a>(
     cfi: &'a CfiModule<'_>,
 ) -> (Exidx<'a>, impl FnMut(u64) -> Option<u32> + use<'a>) {
@@ -376,8 +375,8 @@ impl CfiRule for Rule {
     const COMPLEX: Self = Rule::COMPLEX;
     const VENDOR: Vendor = Vendor::Default;
 
-    /// Packs one row. Whatever is not one of the forms that occur gives `Complex`: a rule is either
-    /// exact or not used.
+    /// Packs one row. A row that is not one of the common forms gives `Complex`: a rule is either exact or
+    /// not used.
     fn from_row(row: &Row, frame: &FrameInfo<'_>, _pc: u64) -> Self {
         if frame.ra != LR || frame.signal {
             return Rule::COMPLEX;
@@ -390,7 +389,7 @@ impl CfiRule for Rule {
         if row.register(Register(LR)) == Some(RegisterRule::Undefined) {
             return Rule::END;
         }
-        // A row that says something about sp is none of ours: the caller's sp is the CFA.
+        // A row that changes sp is not supported: the caller's sp is the CFA.
         if row.register(Register(SP)).is_some_and(|rule| rule != RegisterRule::ValOffset(0)) {
             return Rule::COMPLEX;
         }
@@ -416,7 +415,7 @@ impl CfiRule for Rule {
         super::prologue::before(pc, variant, read)
     }
 
-    /// True in Thumb code.
+    /// Returns true for Thumb code.
     fn interrupted_variant(sp: u64, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<bool> {
         let at = context(sp, read)?;
         let cpsr = read(at.wrapping_add(16 * 4))?;
@@ -433,22 +432,22 @@ impl CfiRule for Rule {
     }
 }
 
-/// Whether `words`, read from a stack, begin with the saved pc of a signal frame: the processor state
+/// Returns whether `words`, read from a stack, begin with the saved pc of a signal frame: the processor state
 /// follows it, and further on the first record of coprocessor registers.
 #[must_use]
 pub fn is_interrupted_pc(words: &[u64]) -> bool {
     /// Mode and interrupt masks, byte order, and bits that are always zero, as user code has them.
     const USER: (u64, u64) = (0x00f0_02df, 0x10);
-    /// Of vector registers, and of iWMMXt's, which come first where there may be some.
+    /// Magic numbers of the records of vector registers, and of iWMMXt's, which come first if there are any.
     const RECORDS: [u64; 3] = [super::sigframe::VFP_MAGIC as u64, 0x12ef_842a, 0xb0d9_ed01];
-    /// Words from pc to the first record.
+    /// Number of words from pc to the first record.
     const AWAY: usize = 35;
     let (Some(cpsr), Some(record)) = (words.get(1), words.get(AWAY)) else { return false };
     cpsr & USER.0 == USER.1 && RECORDS.contains(record)
 }
 
-/// `code`, the bytes at a pc, is a signal restorer: `mov r7, #number; svc`, of either kind of signal
-/// frame, as the kernel or a libc has it.
+/// Returns whether `code`, the bytes at a pc, is a signal restorer: `mov r7, #number; svc`, of either kind of
+/// signal frame, as the kernel or a libc has it.
 ///
 /// Its [`Rule`] is [`Rule::SIGNAL`]. Ask this before [`compile`](crate::unwind::compile).
 #[must_use]

@@ -79,7 +79,7 @@ fn what_a_step_does_with_the_frame_pointer() {
         assert_eq!(rules.map(Rule::reads_fp), [false, true]);
         assert_eq!(rules.map(Rule::writes_fp), [fp_slot.is_some(); 2]);
     }
-    // Where it is read it is read last.
+    // A step that loads the frame pointer reads it last.
     let regs = Regs { pc: 1, sp: 0x1000, fp: 0x1000 };
     for (rule, want) in
         [(Rule::from_form(by_sp(16, -4, Some(-8))), 0x1008), (Rule::SIGNAL, 0x1000 + 128 + 32 + 28)]
@@ -106,7 +106,7 @@ fn senseless_words_do_no_harm() {
 
 #[test]
 fn signal_frames_give_all_registers_back() {
-    // Of a handler with SA_SIGINFO, and of one without.
+    // The frame of a handler with SA_SIGINFO, and that of one without.
     for (first, context) in [(10, 128 + 32), (PLAIN_FRAME, 32)] {
         let frame = 0x7000_0000_u64;
         let mut read = |at: u64| Some(if at == frame { first } else { 0xaaaa_0000 + (at - frame) });
@@ -145,7 +145,7 @@ fn restorers() {
     }
 }
 
-/// A table with one row, for a function at 0x1_0000.
+/// Compiles a table with one row, for a function at 0x1_0000.
 fn compiled(code: u32) -> Form {
     const TABLE: u64 = 0x2_0000;
     let distance = (0x1_0000_u32.wrapping_sub(TABLE as u32)) & 0x7fff_ffff;
@@ -160,11 +160,11 @@ fn rules_from_the_index_table() {
     assert_eq!(compiled(0x80ab_b0b0), by_sp(20, -4, Some(-8)));
     assert_eq!(compiled(0x8001_a8b0), by_sp(16, -4, None));
     assert_eq!(compiled(0x8097_03ab), by_fp(36, -4, Some(-8)));
-    // A leaf, or by r11; what can't be unwound, and is where threads begin.
+    // A leaf function, and a CFA by r11; then an entry that can't be unwound, which is where threads begin.
     assert_eq!(compiled(0x80b0_b0b0), Form::Complex);
     assert_eq!(compiled(0x809b_a8b0), Form::Complex);
     assert_eq!(compiled(1), Form::End);
-    // The same through all registers.
+    // A step with all registers must have the same result.
     let exidx = [0x7fff_0000_u32.to_le_bytes(), 0x80ab_b0b0_u32.to_le_bytes()].concat();
     let cfi = CfiModule { exidx: &exidx, exidx_addr: 0x2_0000, ..CfiModule::default() };
     let regs = FullRegs::from(Regs { pc: 0x1_0010, sp: 0x1000, fp: 0 });

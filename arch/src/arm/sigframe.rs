@@ -1,4 +1,4 @@
-//! A signal frame like the kernel's own, so that a thread whose registers were changed gets all of
+//! Builds a signal frame like the kernel's own, so that a thread whose registers were changed gets all of
 //! them back by `rt_sigreturn`, with nobody's help.
 //!
 //! Layout: `struct rt_sigframe` (`arch/arm/kernel/signal.h`), `struct ucontext` and `struct sigcontext`
@@ -14,45 +14,46 @@ use super::rule::{SIGINFO_LEN, UC_R0};
 use super::syscall::SignalSet;
 use core::fmt;
 
-/// The register set with the vector registers: `NT_ARM_VFP`.
+/// Register set with the vector registers: `NT_ARM_VFP`.
 pub const VECTOR_REGSET: i32 = 0x400;
 
-/// The register sets with registers that a system call takes away: there are none.
+/// Register sets that a system call discards: there are none.
 pub const SCALABLE_REGSETS: &[i32] = &[];
 
-/// Whether the first bytes of such a set say that the thread uses them.
+/// Returns whether the first bytes of such a set say that the thread uses it.
 #[must_use]
 pub fn is_scalable_in_use(_header: &[u8]) -> bool {
     false
 }
 
-/// Begins the record of the vector registers.
+/// Magic number of the record of the vector registers.
 pub(super) const VFP_MAGIC: u32 = 0x5646_5001;
-/// `struct vfp_sigframe`: magic, length, 32 registers, `fpscr`, padding, `fpexc`, `fpinst`, `fpinst2`.
+/// Length of `struct vfp_sigframe`: magic, length, 32 registers, `fpscr`, padding, `fpexc`, `fpinst`,
+/// `fpinst2`.
 const VFP_LEN: usize = 288;
-/// The register set: 32 registers and `fpscr`.
+/// Length of the register set: 32 registers and `fpscr`.
 const VECTOR_LEN: usize = 32 * 8 + 4;
-/// An invalid mode for `sigaltstack`: the kernel then leaves the thread's alternate stack as it is.
+/// Invalid mode for `sigaltstack`: with it, the kernel leaves the thread's alternate stack as it is.
 const SS_INVALID: u32 = 4;
 
-/// `struct ucontext`, from the frame's start, and what is in it.
+/// Offset of the `struct ucontext` from the frame's start, and offsets of its fields.
 const UC: usize = SIGINFO_LEN as usize;
 const UC_STACK_FLAGS: usize = UC + 12;
 const UC_CONTEXT_R0: usize = UC + UC_R0 as usize;
 const UC_SIGMASK: usize = UC + 104;
-/// The records of coprocessors, which end with an empty one.
+/// Offset of the records of coprocessors, which end with an empty one.
 const RECORDS: usize = UC + 232;
-/// With the code that the kernel puts behind it.
+/// Length of a frame, with the code that the kernel puts behind it.
 const LEN: usize = UC + 744 + 16;
 
-/// Why no frame could be built.
+/// Reason why no frame could be built.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum SigframeError {
     /// The vector state is shorter than it must be.
     BadVector,
     /// The buffer is too small.
     NoRoom {
-        /// What is needed.
+        /// Bytes needed.
         need: usize,
     },
     /// The frame's address is not a multiple of 8.
@@ -75,19 +76,19 @@ impl fmt::Display for SigframeError {
 
 impl core::error::Error for SigframeError {}
 
-/// The layout of the vector state, which is the same on all machines.
+/// Layout of the vector state, which is the same on all machines.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct VectorLayout;
 
 impl VectorLayout {
-    /// This machine's.
+    /// Returns this machine's layout.
     #[must_use]
     pub fn native() -> Self {
         VectorLayout
     }
 }
 
-/// What [`build_sigframe`] built.
+/// Result of [`build_sigframe`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Sigframe {
     /// Bytes of the buffer that are to be written to the frame's address.
@@ -96,7 +97,7 @@ pub struct Sigframe {
     pub sp: u64,
 }
 
-/// The most bytes that a frame can take.
+/// Returns the maximum length of a frame, in bytes.
 #[must_use]
 pub const fn sigframe_len(_vector_len: usize) -> usize {
     LEN
@@ -107,9 +108,8 @@ fn put<const N: usize>(out: &mut [u8], offset: usize, bytes: [u8; N]) -> Option<
     Some(())
 }
 
-/// Builds, in `out`, the signal frame that restores `regs`, the vector state `vector` (as
-/// [`VECTOR_REGSET`] has it) and the signal mask `sigmask` when it stands at `frame_addr` (a multiple
-/// of 8).
+/// Builds, in `out`, the signal frame for `frame_addr` (a multiple of 8) that restores `regs`, the vector
+/// state `vector` (as [`VECTOR_REGSET`] has it) and the signal mask `sigmask`.
 ///
 /// `regs` should come from [`UserRegs::for_sigframe`]. The restorer is not in the frame but in `lr`:
 /// see [`UserRegs::enter`].

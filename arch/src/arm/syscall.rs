@@ -8,26 +8,26 @@
 
 use super::regs::THUMB;
 
-/// Bytes of the longest system call instruction.
+/// The longest system call instruction.
 pub const SYSCALL_INSN: [u8; 4] = [0x00, 0x00, 0x00, 0xef];
-/// `svc 0; pop {r7}; bx lr` of Thumb code: the end of glibc's functions.
+/// `svc 0; pop {r7}; bx lr` in Thumb code: the end of glibc's functions.
 pub const SYSCALL_RET: [u8; 6] = [0x00, 0xdf, 0x80, 0xbc, 0x70, 0x47];
-/// The same of ARM code.
+/// `svc 0; pop {r7}; bx lr` in ARM code.
 const SYSCALL_RET_ARM: [u8; 12] = [0, 0, 0, 0xef, 0x04, 0x70, 0x9d, 0xe4, 0x1e, 0xff, 0x2f, 0xe1];
-/// `svc 0; mov r7, rN; bx lr` of Thumb code, the register left open: the end of musl's functions.
+/// `svc 0; mov r7, rN; bx lr` in Thumb code, the register left open: the end of musl's functions.
 const KEPT_RET: [u8; 6] = [0x00, 0xdf, 0x07, 0x46, 0x70, 0x47];
-/// The same of ARM code.
+/// `svc 0; mov r7, rN; bx lr` in ARM code.
 const KEPT_RET_ARM: [u8; 12] = [0, 0, 0, 0xef, 0x00, 0x70, 0xa0, 0xe1, 0x1e, 0xff, 0x2f, 0xe1];
 
-/// Words that the code behind a system call instruction, which `code` begins with, takes off the stack before
-/// it returns.
+/// Returns the number of words that code pops behind a system call instruction before it returns; `code`
+/// begins with the instruction.
 #[must_use]
 pub fn popped(code: &[u8]) -> usize {
     usize::from(code.starts_with(&SYSCALL_RET) || code.starts_with(&SYSCALL_RET_ARM))
 }
 
-/// Whether `code` begins with a system call instruction that is returned from with the number's register
-/// taken back from another one.
+/// Returns whether `code` begins with a system call instruction and a return that restores the number's
+/// register from another one.
 fn keeps(code: &[u8], ret: &[u8], register_at: usize, mask: u8) -> bool {
     let same = |(at, (code, ret)): (usize, (&u8, &u8))| {
         let mask = if at == register_at { mask } else { 0 };
@@ -35,21 +35,21 @@ fn keeps(code: &[u8], ret: &[u8], register_at: usize, mask: u8) -> bool {
     };
     code.len() >= ret.len() && code.iter().zip(ret).enumerate().all(same)
 }
-/// Bytes of the longest instruction that loads a system call's number.
+/// Length of the longest instruction that loads a system call's number, in bytes.
 pub const LOAD_NUMBER_LEN: usize = 4;
 
-/// Bytes of the kernel's signal set.
+/// Size of the kernel's signal set, in bytes.
 pub const SIGSET_LEN: usize = 8;
 /// The kernel's signal set.
 pub type SignalSet = u64;
-/// Every signal.
+/// Set of all signals.
 pub const ALL_SIGNALS: SignalSet = u64::MAX;
-/// Bytes of the kernel's `struct sigaction`: handler, flags, restorer, mask.
+/// Size of the kernel's `struct sigaction`, in bytes: handler, flags, restorer, mask.
 pub const SIGACTION_LEN: usize = 20;
-/// A restorer is given (`arch/arm/include/uapi/asm/signal.h`).
+/// Flag: a restorer is given (`arch/arm/include/uapi/asm/signal.h`).
 const SA_RESTORER: u64 = 0x0400_0000;
 
-/// The kernel's `struct sigaction` for a handler with these flags and an empty mask.
+/// Returns the kernel's `struct sigaction` for a handler with these flags and an empty mask.
 #[must_use]
 pub fn sigaction(handler: u64, flags: u64, restorer: u64) -> [u8; SIGACTION_LEN] {
     let mut bytes = [0; SIGACTION_LEN];
@@ -60,13 +60,13 @@ pub fn sigaction(handler: u64, flags: u64, restorer: u64) -> [u8; SIGACTION_LEN]
     bytes
 }
 
-/// The handler in such a structure.
+/// Returns the handler in such a structure.
 #[must_use]
 pub fn sigaction_handler(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |b| u32::from_le_bytes(*b).into())
 }
 
-/// The system calls that `prof` makes, in itself or in a target, and those that it must know.
+/// Numbers of the system calls that `prof` makes, in itself or in a target, and of those that it must know.
 #[allow(missing_docs)]
 pub mod nr {
     pub const RESTART_SYSCALL: u64 = 0;
@@ -106,8 +106,8 @@ pub mod nr {
     pub const FUTEX_TIME64: u64 = 422;
 }
 
-/// The system call that a signal restorer makes, `code` being one's bytes: that of the frame of a
-/// handler with or without `SA_SIGINFO`.
+/// Returns the system call that the signal restorer `code` makes: that for the frame of a handler with or
+/// without `SA_SIGINFO`.
 pub(super) fn restorer_of(code: &[u8]) -> Option<u64> {
     let half = |at: usize| Some(u16::from_le_bytes(*code.get(at..)?.first_chunk()?));
     let (number, svc) = match (half(0)?, half(2)?) {
@@ -123,7 +123,7 @@ pub(super) fn restorer_of(code: &[u8]) -> Option<u64> {
     (svc && [nr::SIGRETURN, nr::RT_SIGRETURN].contains(&number)).then_some(number)
 }
 
-/// Offset, with the Thumb bit, of the first code in `bytes` that `is` one.
+/// Returns the offset, with the Thumb bit, of the first code in `bytes` of which `is` returns the state.
 fn find(bytes: &[u8], is: impl Fn(&[u8]) -> Option<bool>) -> Option<usize> {
     (0..bytes.len()).step_by(2).find_map(|at| match is(bytes.get(at..)?)? {
         true => Some(at | THUMB as usize),
@@ -131,8 +131,8 @@ fn find(bytes: &[u8], is: impl Fn(&[u8]) -> Option<bool>) -> Option<usize> {
     })
 }
 
-/// Offset of a system call instruction after which [`popped`] words are popped and the link register
-/// is returned to, in executable bytes (of libc, say).
+/// Returns the offset, in executable bytes (of libc, say), of a system call instruction after which
+/// [`popped`] words are popped and the link register is returned to.
 #[must_use]
 pub fn find_syscall_ret_gadget(bytes: &[u8]) -> Option<usize> {
     (0..bytes.len()).step_by(2).find_map(|at| {
@@ -146,12 +146,12 @@ pub fn find_syscall_ret_gadget(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// Offset of a restorer of the frame of a handler with `SA_SIGINFO` in executable bytes (glibc has one,
-/// and the kernel's own page).
+/// Returns the offset, in executable bytes, of a restorer for the frame of a handler with `SA_SIGINFO` (glibc
+/// has one, and the kernel's own page).
 #[must_use]
 pub fn find_restorer(bytes: &[u8]) -> Option<usize> {
     find(bytes, |code| {
-        // The first byte of what a restorer begins with; most code ends here.
+        // A restorer begins with one of these bytes; most code is excluded here.
         let first = *code.first()?;
         if ![0x4f, nr::RT_SIGRETURN as u8].contains(&first) {
             return None;
@@ -161,8 +161,8 @@ pub fn find_restorer(bytes: &[u8]) -> Option<usize> {
     })
 }
 
-/// The number of the system call instruction that `code` ends before, where it is loaded right before
-/// it: `mov r7, #number`.
+/// Returns the number of the system call that `code` ends before, if it is loaded right before it: `mov r7,
+/// #number`.
 #[must_use]
 pub fn number_before(code: &[u8], thumb: bool) -> Option<u64> {
     let word = u32::from_le_bytes(*code.last_chunk::<LOAD_NUMBER_LEN>()?);
@@ -174,8 +174,8 @@ pub fn number_before(code: &[u8], thumb: bool) -> Option<u64> {
     short.or((word & 0xff00_ffff == 0x0700_f04f).then_some((word >> 16 & 0xff).into()))
 }
 
-/// Code that takes a system call's number off the stack, for a program that has no restorer. Every
-/// program has one: the kernel's.
+/// Returns the offset of code that pops a system call's number, for a program without a restorer. Every
+/// program has one here: the kernel's.
 #[must_use]
 pub fn find_pop_number_gadget(_bytes: &[u8]) -> Option<usize> {
     None
@@ -184,8 +184,7 @@ pub fn find_pop_number_gadget(_bytes: &[u8]) -> Option<usize> {
 #[cfg(target_arch = "arm")]
 pub use raw::*;
 
-/// Raw system calls of this process. Results are as the kernel gives them: -4095 to -1 are negated
-/// error numbers.
+/// Raw system calls of this process. Results are the kernel's: -4095 to -1 are negated error numbers.
 #[cfg(target_arch = "arm")]
 mod raw {
     use core::arch::asm;
@@ -196,14 +195,13 @@ mod raw {
             ///
             /// # Safety
             ///
-            /// The call must be one whose effects this process can stand: the kernel does what it
-            /// is told.
+            /// The call's effects must be such as this process can stand: the kernel does what it is told.
             #[inline(always)]
             #[allow(clippy::too_many_arguments)]
             pub unsafe fn $name(nr: u64, first: u64 $(, $arg: u64)*) -> i64 {
                 let result: u32;
-                // SAFETY: the instruction clobbers nothing but what is declared; its effects are
-                // the caller's promise.
+                // SAFETY: the instruction clobbers nothing but what is declared; the caller answers for its
+                // effects.
                 unsafe {
                     asm!(
                         "svc #0",
@@ -218,44 +216,44 @@ mod raw {
         };
     }
 
-    /// System call without arguments.
+    /// Makes a system call without arguments.
     ///
     /// # Safety
     ///
-    /// As [`syscall1`].
+    /// As for [`syscall1`].
     #[inline(always)]
     pub unsafe fn syscall0(nr: u64) -> i64 {
-        // SAFETY: the caller's promise; an argument too many does no harm.
+        // SAFETY: the caller answers for the effects; an extra argument does no harm.
         unsafe { syscall1(nr, 0) }
     }
 
     raw_syscall!(
-        /// System call with one argument.
+        /// Makes a system call with one argument.
         syscall1()
     );
     raw_syscall!(
-        /// System call with two arguments.
+        /// Makes a system call with two arguments.
         syscall2(b in "r1")
     );
     raw_syscall!(
-        /// System call with three arguments.
+        /// Makes a system call with three arguments.
         syscall3(b in "r1", c in "r2")
     );
     raw_syscall!(
-        /// System call with four arguments.
+        /// Makes a system call with four arguments.
         syscall4(b in "r1", c in "r2", d in "r3")
     );
     raw_syscall!(
-        /// System call with five arguments.
+        /// Makes a system call with five arguments.
         syscall5(b in "r1", c in "r2", d in "r3", e in "r4")
     );
     raw_syscall!(
-        /// System call with six arguments.
+        /// Makes a system call with six arguments.
         syscall6(b in "r1", c in "r2", d in "r3", e in "r4", f in "r5")
     );
 }
 
-/// What the kernel has left in `r0`: an error, or a number or address that may have the highest bit.
+/// Returns what the kernel has left in `r0`: an error, or a number or address that may have the highest bit.
 #[inline(always)]
 #[must_use]
 pub(super) const fn result(r0: u32) -> i64 {
@@ -295,7 +293,7 @@ mod tests {
         assert_eq!(find_restorer(&halves(&[0, 0xf04f, 0x07ad, 0xdf00])), Some(3));
         assert_eq!(find_restorer(&halves(&[0x27ad, 0xdf00])), Some(1));
         assert_eq!(find_restorer(&halves(&[0, 0, 0x70ad, 0xe3a0, 0x00ad, 0xef90])), Some(4));
-        // Of the other kind of frame.
+        // Restorers of the other kind of frame.
         assert_eq!(find_restorer(&halves(&[0x2777, 0xdf00])), None);
         assert_eq!(restorer_of(&halves(&[0x2777, 0xdf00])), Some(nr::SIGRETURN));
         assert_eq!(restorer_of(&halves(&[0x27ad, 0xdf01])), None);

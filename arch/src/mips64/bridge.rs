@@ -1,5 +1,5 @@
-//! Calling a function so that it returns by way of code of the target's own, and changes nothing that its
-//! caller may rely on: see the same of AMD64, and [`laid`](crate::laid).
+//! The bridge: calls a function so that it returns by way of code of the target's own, and changes nothing
+//! that its caller may rely on. See `x86_64/bridge.rs` and [`laid`](crate::laid).
 
 use super::capture::Call;
 use super::isa::Isa;
@@ -8,33 +8,35 @@ pub use crate::laid::{Bridge, Slots};
 use crate::laid::{FP_AT, Frame, better, fit, put};
 use crate::unwind::{CfiModule, SLOTS, shape};
 
-/// The registers that a call preserves, and the return address.
+/// Callee-saved registers, and the return address.
 const REGISTERS: [u16; 11] = [S0, 17, 18, 19, 20, 21, 22, 23, GP, FP, RA];
-/// The registers with which the original is entered: those.
+/// Values of these registers at the entry of the original.
 pub type Loads = [u64; 11];
 
-/// Words of the caller's arguments on the stack that the original is given, at most.
+/// Maximum number of words of stack arguments that are copied from the caller to the original.
 pub const STACK_WORDS: usize = 32;
-/// Where the mark is that the frame is there, from the frame's lower end.
+/// Offset of the mark, which shows that the frame is there, from the frame's lower end.
 const MARK_AT: u64 = 8 * STACK_WORDS as u64;
-/// Where the [`Call`] is. In front of it are the caller's `$t9` and the hook's `$gp`.
+/// Offset of the [`Call`] from the frame's lower end. In front of it are the caller's `$t9` and the hook's
+/// `$gp`.
 pub const CALL_AT: usize = MARK_AT as usize + 32;
-/// What lies below a frame's registers.
+/// Bytes below the registers of a frame.
 const NEEDED: u64 = CALL_AT as u64 + size_of::<Call>() as u64;
-/// The smallest frame: the stub saves two registers in it for a moment.
+/// Size of the smallest frame: the stub saves two registers in it for a moment.
 pub const LEAST_FRAME: u64 = NEEDED + 32;
-/// Bytes of code of a [`Bridge`], at which a thread is on its way into the hook.
+/// Length of a [`Bridge`]'s code. A thread whose PC is in it is on its way into the hook.
 pub const BRIDGE_LEN: u64 = 8;
 
-/// Where the original's stack pointer is at its entry, and where its mark, by the caller's stack pointer.
+/// Returns the original's stack pointer at its entry and the address of the mark, for the caller's stack
+/// pointer `top`.
 #[must_use]
 pub const fn places(top: u64, frame: u64) -> (u64, u64) {
     let base = top.wrapping_sub(frame);
     (base, base.wrapping_add(MARK_AT))
 }
 
-/// The best place in `code`, which stands at `addr`: `move $t9` of a preserved register, `jalr $t9` and what does no
-/// harm, in a frame of which the tables say where all is, and where no other call returns to.
+/// Returns the best bridge in `code`, which is at `addr`: `move $t9` of a callee-saved register, `jalr $t9`
+/// and a harmless delay slot, in a frame that the tables describe completely, where no other call returns to.
 #[must_use]
 pub fn bridges(cfi: &CfiModule<'_>, code: &[u8], addr: u64) -> Option<Bridge> {
     const JALR_T9: u32 = 25 << 21 | 31 << 11 | 9;
@@ -44,7 +46,7 @@ pub fn bridges(cfi: &CfiModule<'_>, code: &[u8], addr: u64) -> Option<Bridge> {
         let Some(register) = word(at).and_then(moved_to_t9) else { continue };
         let calls = word(at.saturating_add(4)) == Some(JALR_T9);
         let delayed = word(at.saturating_add(8)).is_some_and(does_no_harm);
-        // With its delay slot, a call returns to what follows that.
+        // A call returns to what follows its delay slot.
         let before = word(at.wrapping_sub(8)).is_none_or(may_be_call);
         if !calls || !delayed || before || word(at.wrapping_sub(4)).is_none_or(may_be_call) {
             continue;
@@ -57,17 +59,18 @@ pub fn bridges(cfi: &CfiModule<'_>, code: &[u8], addr: u64) -> Option<Bridge> {
     best
 }
 
-/// The place in [`REGISTERS`] of what `move $t9, register` moves, as `or`, `daddu` or `addu` has it.
+/// Returns the index in [`REGISTERS`] of the register that `move $t9, register` moves, encoded as `or` or
+/// `daddu`.
 fn moved_to_t9(insn: u32) -> Option<usize> {
     const OR: u32 = 25 << 11 | 0x25;
     const DADDU: u32 = 25 << 11 | 0x2d;
     let from = (insn >> 21 & 31) as u16;
     let moves = [OR, DADDU].contains(&(insn & !(31 << 21)));
-    // Not the global pointer, nor the return address; the frame pointer is needed for the frame.
+    // Neither the global pointer nor the return address count; the frame pointer is needed for the frame.
     REGISTERS.iter().take(8).position(|n| *n == from).filter(|_| moves)
 }
 
-/// Whether an instruction changes nothing but a register that the hook loads again.
+/// Returns whether an instruction changes nothing but a register that the hook loads again.
 fn does_no_harm(insn: u32) -> bool {
     const NOP: u32 = 0;
     let loaded = |n: u32| (16..24).contains(&n) || n == 30;
@@ -81,7 +84,7 @@ fn does_no_harm(insn: u32) -> bool {
     loaded(to)
 }
 
-/// Whether it is one of the calls, or a branch that may be one.
+/// Returns whether this is a call, or a branch that may be one.
 fn may_be_call(insn: u32) -> bool {
     match insn >> 26 {
         0 => insn & 0x3f == 9,
@@ -93,10 +96,10 @@ fn may_be_call(insn: u32) -> bool {
     }
 }
 
-/// What [`lay_out`] is told.
+/// Arguments of [`lay_out`].
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Where to return to; 0: straight to the hook.
+    /// Address to return to; 0: directly to the hook.
     pub back: u64,
     /// See [`Bridge::frame`].
     pub frame: u64,
@@ -104,19 +107,19 @@ pub struct Layout {
     pub register: u8,
     /// See [`Bridge::slots`].
     pub slots: Slots,
-    /// Words of the caller's stack from its stack pointer on that can be read.
+    /// Number of readable words on the caller's stack, from its stack pointer up.
     pub words: usize,
 }
 
-/// A frame of the hook's own has nothing that anybody looks for.
+/// Slots of a frame of the hook's own: none, as nothing looks for registers in it.
 const OWN: Slots = [0; SLOTS + 2];
 
-/// Lays a frame out below the caller's stack pointer. `loads` are the registers with which the original is to be
-/// entered, `come_back` the code that its return is to reach.
+/// Lays out a frame below the caller's stack pointer. It sets `loads`, the registers at the entry of the
+/// original. `come_back` is the address that the original's return has to reach.
 ///
 /// # Safety
-/// The stack below the caller's stack pointer must be free but for the [`Call`] itself at its place and what stands in
-/// front of it, and so many words above it readable.
+/// The stack below the caller's stack pointer must be free but for the [`Call`] itself at its place and what
+/// stands in front of it, and `layout.words` words above it must be readable.
 pub unsafe fn lay_out(
     call: &Call,
     layout: &Layout,
@@ -139,12 +142,12 @@ pub unsafe fn lay_out(
     }
     let words = layout.words.min(STACK_WORDS);
     let f = Frame { top, len: layout.frame, slots, words, mark: (layout.back, MARK_AT) };
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises that the frame is free, and that the words above it are readable.
     unsafe { put(&f, values(call.regs.pc).map(|value| value as usize)) };
 }
 
-/// Stores `$v0` to `$t3`, `hi` and `lo` from the stack pointer up. The hook changes no other registers that calls do not
-/// preserve but `$t8` and `$t9`, and none of the floating-point unit's.
+/// Stores `$v0` to `$t3`, `hi` and `lo` from the stack pointer up. Of the registers that calls do not
+/// preserve, the hook changes no others but `$t8` and `$t9`, and none of the floating-point unit's.
 #[cfg(target_arch = "mips64")]
 #[macro_export]
 macro_rules! save_all {
@@ -173,9 +176,9 @@ macro_rules! restore_all {
 }
 
 /// Defines an entry `$name` for functions that the user has named, around `$before` and `$after` as
-/// [`hook_entry`](crate::hook_entry) does. All registers are as they would be without it, but for `$at`, which
-/// compilers keep nothing in. The original's frame is laid out by `named_frame(call, loads, come_back, returned)`,
-/// which is to be there where this is used (see [`lay_out`]); and so is `FRAME`, the offset of [`Bridge::frame`] in the
+/// [`hook_entry`](crate::hook_entry) does. All registers are as they would be without it, except `$at`, in
+/// which compilers keep nothing. Two items must be in scope: `named_frame(call, loads, come_back, returned)`,
+/// which lays out the original's frame (see [`lay_out`]), and `FRAME`, the offset of [`Bridge::frame`] in the
 /// descriptor.
 ///
 /// The stub has left `$t8` and `$t9` on the stack, and every other register but `$at` as it was.
@@ -246,7 +249,7 @@ macro_rules! hook_entry_many {
                 "move $4, $16",
                 $crate::restore_all!(),
                 "ld $24, 216($29)",
-                // As at the entry: what the original made of it is lost on the way.
+                // $25 gets its value at the entry: that of the original is lost on the way.
                 "ld $25, -16($16)",
                 "ld $17, 96($16)",
                 "ld $18, 104($16)",

@@ -1,45 +1,46 @@
-//! The registers of a stopped thread, and how to make it run a system call and go on as if nothing
+//! The registers of a stopped thread, and how to make the thread run a system call and continue as if nothing
 //! had happened.
 //!
-//! `struct pt_regs` is from `arch/mips/include/uapi/asm/ptrace.h`; what a system call leaves in the
-//! registers from `arch/mips/kernel/scall64-n64.S`; how the kernel restarts interrupted calls from
-//! `do_signal` in `arch/mips/kernel/signal.c`; which calls are never restarted from signal(7).
+//! Sources: `struct pt_regs`: `arch/mips/include/uapi/asm/ptrace.h`; what a system call leaves in the
+//! registers: `arch/mips/kernel/scall64-n64.S`; restart of interrupted calls: `do_signal` in
+//! `arch/mips/kernel/signal.c`; calls that are never restarted: signal(7).
 //!
-//! A failed call leaves the error's number in `$v0` and 1 in `$a3`. The kernel keeps the call's number
-//! in the place of `$zero`, which a call that has succeeded leaves 0, and what `$a3` was in the place
-//! of `$k0`. Only `PTRACE_GETREGS` and `PTRACE_SETREGS` carry those two, so they are what is used, and
-//! not `NT_PRSTATUS`: with that, threads see the kernel's internal error numbers.
+//! A failed call leaves the error's number in `$v0` and 1 in `$a3`. The kernel keeps the call's number in the
+//! place of `$zero`, where a successful call leaves 0, and the former value of `$a3` in the place of `$k0`.
+//! Only `PTRACE_GETREGS` and `PTRACE_SETREGS` carry those two, so these are used, and not `NT_PRSTATUS`: with
+//! that, threads see the kernel's internal error numbers.
 
 use super::regs::{A0, A3, FP, K0, RA, SP, V0};
 use super::syscall::nr;
 use crate::blocked::{Blocked, Timeout};
 use crate::registers::Registers;
 
-/// The general registers: `PTRACE_GETREGS` and `PTRACE_SETREGS`.
+/// Requests for the general registers: `PTRACE_GETREGS` and `PTRACE_SETREGS`.
 pub const REGSET: Registers = Registers::Requests { get: 12, set: 13 };
-/// The thread pointer: `PTRACE_GET_THREAD_AREA`.
+/// Request for the thread pointer: `PTRACE_GET_THREAD_AREA`.
 pub const THREAD_POINTER_REGSET: Option<Registers> = Some(Registers::Requests { get: 25, set: 0 });
-/// The number of the system call that the thread is in is among the registers.
+/// Register set with the number of the system call that the thread is in: it is among the general registers.
 pub const SYSTEM_CALL_REGSET: Option<i32> = None;
-/// The registers say what a stop has interrupted.
+/// Whether a thread must be inspected before it is stopped: no, the registers say what a stop has
+/// interrupted.
 pub const NEEDS_BLOCKED: bool = false;
 
-/// Interrupted; restarted unless a handler without `SA_RESTART` ran. Kernel-internal, seen by
-/// tracers only.
+/// Result of an interrupted call that is restarted unless a handler without `SA_RESTART` ran. It is internal
+/// to the kernel, and seen by tracers only.
 pub const ERESTARTSYS: u64 = 512;
-/// Interrupted; always restarted.
+/// Result of an interrupted call that is always restarted.
 pub const ERESTARTNOINTR: u64 = 513;
-/// Interrupted; restarted if no handler ran.
+/// Result of an interrupted call that is restarted if no handler ran.
 pub const ERESTARTNOHAND: u64 = 514;
-/// Interrupted; continued by `restart_syscall` with what is left of its timeout.
+/// Result of an interrupted call that `restart_syscall` continues with the rest of its timeout.
 pub const ERESTART_RESTARTBLOCK: u64 = 516;
 const EINTR: u64 = 4;
 
-/// Calls that return EINTR at a ptrace stop instead of being restarted by the kernel, and that can
-/// be issued again with no harm: where they return EINTR they have done nothing yet. Reads and
-/// writes are here for inotify and for sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
-/// A `connect` with a timeout goes on waiting for the handshake that it has begun, as the kernel's own
-/// restart of one without a timeout does. `close` is not here: again is not the same as once.
+/// System calls that return EINTR at a ptrace stop instead of being restarted by the kernel, and that can be
+/// issued again without harm: where they return EINTR they have done nothing yet. Reads and writes are listed
+/// for inotify and for sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`). A `connect` with a timeout
+/// continues to wait for the handshake that it has begun, as the kernel's own restart of one without a
+/// timeout does. `close` is not listed: it must not be done twice.
 const NEVER_RESTARTED: [u64; 25] = [
     5000, // read (inotify)
     5001, // write
@@ -73,33 +74,33 @@ const NEVER_RESTARTED: [u64; 25] = [
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct UserRegs {
-    /// The general registers. In the place of the first, which is always 0, stands the number of the
-    /// system call that has failed, if the thread is in one.
+    /// General registers. In the place of the first, which is always 0, is the number of the system call that
+    /// has failed, if the thread is in one.
     pub gpr: [u64; 32],
     /// Low part of a product.
     pub lo: u64,
     /// High part of a product.
     pub hi: u64,
-    /// Program counter. Of a thread that is in a delay slot, the branch.
+    /// Program counter; in a delay slot, that of the branch.
     pub pc: u64,
-    /// Of no use here, and not written back.
+    /// Not used here, and not written back.
     pub bad_address: u64,
-    /// As above.
+    /// Not used here, and not written back.
     pub status: u64,
-    /// As above.
+    /// Not used here, and not written back.
     pub cause: u64,
-    /// The thread pointer.
+    /// Returns the thread pointer.
     pub tp: u64,
 }
 
-/// Whether a stop by a tracer ends this system call with EINTR, which the tracer has to mend.
+/// Returns whether a stop by a tracer ends this system call with EINTR, which the tracer has to mend.
 #[must_use]
 pub fn is_never_restarted(number: u64) -> bool {
     NEVER_RESTARTED.contains(&number)
 }
 
-/// How long this system call waits, of those that a stop ends with EINTR: the ones whose time begins
-/// anew when they are issued again.
+/// Returns the timeout of a system call that a stop ends with EINTR and whose time starts anew when the call
+/// is issued again; `None`: it has no such timeout.
 #[must_use]
 pub fn timeout(number: u64) -> Option<Timeout> {
     Some(match number {
@@ -112,7 +113,7 @@ pub fn timeout(number: u64) -> Option<Timeout> {
     })
 }
 
-/// Whether prof makes other processes do this system call.
+/// Returns whether prof makes other processes do this system call.
 #[must_use]
 pub fn is_remote(number: u64) -> bool {
     use nr::{CLOSE, MADVISE, MEMFD_CREATE, MMAP, MPROTECT, MREMAP, MUNLOCK, MUNMAP};
@@ -124,85 +125,84 @@ pub fn is_remote(number: u64) -> bool {
 }
 
 impl UserRegs {
-    /// Bytes at the start that are the kernel's structure.
+    /// Length of the kernel's structure at the start of this one, in bytes.
     pub const KERNEL_LEN: usize = 38 * 8;
 
-    /// Program counter.
+    /// Returns the program counter.
     #[must_use]
     pub fn pc(&self) -> u64 {
         self.pc
     }
 
-    /// Whether the thread faults at words that are not aligned although others do not: a program can't choose that
-    /// here.
+    /// Returns whether the thread faults at unaligned words although others do not. A program can't choose
+    /// that on this architecture.
     #[must_use]
     pub fn checks_alignment(&self) -> bool {
         false
     }
 
-    /// Stack pointer.
+    /// Returns the stack pointer.
     #[must_use]
     pub fn sp(&self) -> u64 {
         self.gpr[SP as usize]
     }
 
-    /// Sets the program counter, to go on with the same code elsewhere: `$t9`, which a function finds
-    /// its address in, stays.
+    /// Sets the program counter, to continue with the same code elsewhere: `$t9`, in which a function finds
+    /// its address, stays.
     pub fn set_pc(&mut self, pc: u64) {
         self.pc = pc;
     }
 
-    /// Sends the thread to the system call gadget at `gadget`, from where it returns to the restorer
-    /// of the signal frame at `sp`.
+    /// Sends the thread to the system call gadget at `gadget`, which returns to the restorer of the signal
+    /// frame at `sp`.
     pub fn enter(&mut self, gadget: u64, sp: u64, restorer: u64) {
         self.pc = gadget;
         self.gpr[SP as usize] = sp;
         self.gpr[RA as usize] = restorer;
     }
 
-    /// The thread pointer, which keys the hook's table of threads.
+    /// Returns the thread pointer, which keys the hook's table of threads.
     #[must_use]
     pub fn thread_pointer(&self) -> u64 {
         self.tp
     }
 
-    /// Takes the thread pointer, as [`THREAD_POINTER_REGSET`] has it.
+    /// Sets the thread pointer, as [`THREAD_POINTER_REGSET`] has it.
     pub fn set_thread_pointer(&mut self, tp: u64) {
         self.tp = tp;
     }
 
-    /// Takes what the thread did just before it was stopped; the registers say it (see
-    /// [`NEEDS_BLOCKED`]).
+    /// Does nothing: the registers say what the thread did before it was stopped (see [`NEEDS_BLOCKED`]).
     pub fn set_blocked(&mut self, _blocked: Option<Blocked>) {}
 
-    /// The number of the call that has ended with EINTR, where only having seen the thread asleep tells whether by the
-    /// stop: the registers tell here.
+    /// Returns the number of a call that has ended with EINTR, if only having seen the thread asleep tells
+    /// whether the stop has ended it: never, as the registers tell here.
     #[must_use]
     pub fn ended_unseen(&self) -> Option<u64> {
         None
     }
 
-    /// See [`ended_unseen`](Self::ended_unseen).
+    /// Not needed here, see [`ended_unseen`](Self::ended_unseen).
     #[must_use]
     pub fn first_argument(&self) -> Option<u64> {
         None
     }
 
-    /// See [`ended_unseen`](Self::ended_unseen).
+    /// Not needed here, see [`ended_unseen`](Self::ended_unseen).
     #[must_use]
     pub fn is_behind_call(&self, _before: &[u8]) -> bool {
         false
     }
 
-    /// See [`ended_unseen`](Self::ended_unseen).
+    /// Not needed here, see [`ended_unseen`](Self::ended_unseen).
     #[must_use]
     pub fn has_signal_frame(&self, _below: &[u8]) -> bool {
         false
     }
 
-    /// Prepares a system call: the thread is to go on at a `syscall` instruction. "Not in a system
-    /// call" stands in the place of `$zero`, so that the kernel does not take the number in `$v0` for
-    /// the error of an interrupted one.
+    /// Prepares a system call; the thread has to continue at a `syscall` instruction. The place of `$zero` is
+    /// set to "not in a system call", so that the kernel does not take the number in `$v0` for the error of
+    /// an interrupted one.
     pub fn set_syscall(&mut self, number: u64, args: [u64; 6]) {
         for (to, from) in self.gpr.iter_mut().skip(A0 as usize).zip(args) {
             *to = from;
@@ -211,39 +211,39 @@ impl UserRegs {
         self.gpr[0] = 0;
     }
 
-    /// An argument of the system call that the thread is about to make, or is in, counted from 0.
+    /// Returns an argument of the system call that the thread is about to make, or is in, counted from 0.
     #[must_use]
     pub fn argument(&self, index: usize) -> u64 {
         self.gpr.iter().skip(A0 as usize).take(6).nth(index).copied().unwrap_or(0)
     }
 
-    /// Changes such an argument.
+    /// Sets such an argument.
     pub fn set_argument(&mut self, index: usize, value: u64) {
         if let Some(to) = self.gpr.iter_mut().skip(A0 as usize).take(6).nth(index) {
             *to = value;
         }
     }
 
-    /// The result of a system call that has returned; errors are negative.
+    /// Returns the result of a system call that has returned; errors are negative.
     #[must_use]
     pub fn syscall_result(&self) -> i64 {
         let result = self.gpr[V0 as usize] as i64;
         if self.gpr[A3 as usize] == 0 { result } else { result.wrapping_neg() }
     }
 
-    /// The thread stopped in a system call that has failed, if only by being interrupted.
+    /// Returns whether the thread stopped in a system call that has failed, if only by being interrupted.
     #[must_use]
     pub fn is_in_call(&self) -> bool {
         self.gpr[0] != 0
     }
 
-    /// The number of that system call.
+    /// Returns the number of that system call.
     #[must_use]
     pub fn syscall_number(&self) -> Option<u64> {
         self.is_in_call().then_some(self.gpr[0])
     }
 
-    /// The system call was interrupted by the stop and the kernel is going to restart it: `$v0`
+    /// Returns whether the stop has interrupted a system call that the kernel is going to restart: `$v0`
     /// holds one of its internal codes.
     #[must_use]
     pub fn restart_pending(&self) -> bool {
@@ -251,9 +251,9 @@ impl UserRegs {
         self.is_in_call() && codes.contains(&self.gpr[V0 as usize])
     }
 
-    /// The system call was interrupted by the stop, the kernel is *not* going to restart it, and it
-    /// must be issued again. True only of a thread for which no signal is pending or about to be
-    /// delivered: otherwise EINTR is its due.
+    /// Returns whether the stop has interrupted a system call that the kernel is *not* going to restart, so
+    /// that it must be issued again. This holds only if no signal is pending or about to be delivered:
+    /// otherwise EINTR is due.
     #[must_use]
     pub fn wants_reissue(&self) -> bool {
         self.gpr[V0 as usize] == EINTR
@@ -261,7 +261,8 @@ impl UserRegs {
             && NEVER_RESTARTED.contains(&self.gpr[0])
     }
 
-    /// Back to before the `syscall` instruction, to issue the same call again.
+    /// Returns the registers with the program counter before the `syscall` instruction, to issue the same
+    /// call again.
     #[must_use]
     fn reissued(&self) -> Self {
         let mut regs = *self;
@@ -272,38 +273,37 @@ impl UserRegs {
         regs
     }
 
-    /// The registers to write back at a signal-delivery or `PTRACE_INTERRUPT` stop, `self` being
-    /// those from the first stop: there the kernel still decides about the restart by itself, so
-    /// they are as they were; only a call that it would not restart is put back. `signal_pending`:
-    /// see [`wants_reissue`](Self::wants_reissue).
+    /// Returns the registers to write back at a signal-delivery or `PTRACE_INTERRUPT` stop. `self` are those
+    /// from the first stop. There the kernel still decides on the restart by itself, so they are unchanged,
+    /// except that a call that it would not restart is put back. `signal_pending`: see
+    /// [`wants_reissue`](Self::wants_reissue).
     #[must_use]
     pub fn restored_at_stop(&self, signal_pending: bool) -> Self {
         if !signal_pending && self.wants_reissue() { self.reissued() } else { *self }
     }
 
-    /// The registers to write back behind a remote call, `self` being those from the first stop: the
-    /// kernel makes its decision about a restart at the stop that follows.
+    /// Returns the registers to write back behind a remote call: `self`, those from the first stop. The
+    /// kernel decides on a restart at the stop that follows.
     ///
-    /// The remote calls made in between must not have been of the kind that sets the thread's
-    /// restart state themselves (sleeps, futex waits, polls).
+    /// The remote calls in between must not have set the thread's restart state themselves (sleeps, futex
+    /// waits, polls).
     #[must_use]
     pub fn restored_behind_call(&self) -> Self {
         *self
     }
 
-    /// The thread waits in `restart_syscall`: its call was interrupted once before.
+    /// Returns whether the thread waits in `restart_syscall`: its call was interrupted once before.
     #[must_use]
     pub fn is_restarted(&self) -> bool {
         self.restart_pending() && self.gpr[0] == nr::RESTART_SYSCALL
     }
 
-    /// The call that a thread in `restart_syscall` has made first, if that can be told for certain:
-    /// the kernel keeps only what is left of it. `code` is the code up to the system call
-    /// instruction, `waits_in` the kernel function that the thread was asleep in
-    /// (`/proc/PID/wchan`).
+    /// Returns the call that a thread in `restart_syscall` made first, if that is certain: the kernel keeps
+    /// only the rest of it. `code` is the code up to the system call instruction, `waits_in` the kernel
+    /// function in which the thread was asleep (`/proc/PID/wchan`).
     #[must_use]
     pub fn restarted_call(&self, code: &[u8], waits_in: &str) -> Option<u64> {
-        // The calls that end with ERESTART_RESTARTBLOCK.
+        // These calls end with ERESTART_RESTARTBLOCK.
         let known = [nr::NANOSLEEP, nr::CLOCK_NANOSLEEP, nr::POLL, nr::FUTEX];
         let loaded = super::syscall::number_before(code).filter(|n| known.contains(n));
         loaded.or_else(|| {
@@ -314,27 +314,27 @@ impl UserRegs {
             if is(&["futex_", "__futex_"]) {
                 return Some(nr::FUTEX);
             }
-            // Sleeping functions are passed over there, and a restarted sleep has no other.
+            // `wchan` skips sleeping functions, and a restarted sleep has no other.
             if !is(&["hrtimer_nanosleep", "do_nanosleep", "syscall_common"]) {
                 return None;
             }
-            // A clock, or a pointer.
+            // The argument is a clock's number, or a pointer.
             let first = self.gpr[A0 as usize];
             let clock = (-(1 << 31)..4096).contains(&(first as i64));
             Some(if clock { nr::CLOCK_NANOSLEEP } else { nr::NANOSLEEP })
         })
     }
 
-    /// The program counter at the system call instruction that the thread is in.
+    /// Returns the program counter at the system call instruction that the thread is in.
     #[must_use]
     pub fn syscall_pc(&self) -> u64 {
         self.pc.wrapping_sub(super::syscall::SYSCALL_INSN.len() as u64)
     }
 
-    /// The registers to put into a signal frame, from which nothing is restarted by the kernel: any
-    /// interrupted call is issued again, from its start. A timeout then starts again too; that is
-    /// what remains if the tracer dies. `rt_sigreturn` makes the kernel forget what is left of a
-    /// call, so a thread in `restart_syscall` needs its first call, which is `restarted`.
+    /// Returns the registers to put into a signal frame, from which the kernel restarts nothing: any
+    /// interrupted call is issued again, from its start. A timeout then starts again too; this is what
+    /// remains if the tracer dies. `rt_sigreturn` makes the kernel forget the rest of a call, so a thread in
+    /// `restart_syscall` needs the number of its first call, `restarted`.
     #[must_use]
     pub fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self {
         let mut regs = *self;
@@ -348,8 +348,8 @@ impl UserRegs {
         regs
     }
 
-    /// Whether the kernel may take a thread that is sent to `gadget` for one whose call is to be
-    /// restarted there. It never does: [`set_syscall`](Self::set_syscall) says that there is none.
+    /// Returns whether the kernel may take a thread that is sent to `gadget` for one whose call is to be
+    /// restarted there: never, as [`set_syscall`](Self::set_syscall) says that there is none.
     #[must_use]
     pub fn stands_on(&self, _gadget: u64) -> bool {
         false
@@ -375,7 +375,8 @@ mod tests {
     use super::*;
     use crate::mips64::{FullRegs, Regs};
 
-    /// Stopped behind the `syscall` at 0x1000 of a call that has failed so.
+    /// Returns the registers of a thread stopped behind the `syscall` at 0x1000 of a call that has failed
+    /// with this error.
     fn failed(number: u64, error: u64) -> UserRegs {
         let mut regs = UserRegs { pc: 0x1004, ..UserRegs::default() };
         regs.gpr[0] = number;
@@ -386,7 +387,7 @@ mod tests {
         regs
     }
 
-    /// The same call is about to be made again.
+    /// Returns whether the same call is about to be made again.
     fn is_again(regs: &UserRegs, number: u64) -> bool {
         (regs.pc, regs.gpr[0], regs.gpr[2]) == (0x1000, 0, number)
             && regs.gpr[4..10] == [10, 11, 12, 13, 14, 15]
@@ -411,7 +412,7 @@ mod tests {
                 assert!(is_again(&regs.for_sigframe(pending, None), nr::FUTEX));
             }
         }
-        // The number itself as a result: the place of `$zero` says that it is one.
+        // A result that equals the number: the place of `$zero` says that it is a result.
         let mut result = failed(nr::READ, ERESTARTSYS);
         result.gpr[0] = 0;
         result.gpr[7] = 0;

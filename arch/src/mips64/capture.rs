@@ -1,37 +1,36 @@
-//! Entering the hook: the code that stubs jump to, and what it saves.
+//! Entries of the hook: the code that stubs jump to, and the registers that it saves.
 //!
-//! A stub jumps here with the [`Call::function`] in `$t8`, this code's own address in `$t9` and
-//! everything else as the caller left it. The entry saves the arguments and the callee-saved registers
-//! that unwinding needs, asks `before` where to go, goes there, and hands the result to `after`.
+//! A stub jumps here with the [`Call::function`] in `$t8`, this code's own address in `$t9` and everything
+//! else as the caller left it. The entry saves the arguments and the callee-saved registers that unwinding
+//! needs, asks `before` where to go, goes there, and passes the result to `after`.
 
 use super::regs::{FullRegs, GP, RA, Regs, S0};
 
-/// Where libc's thread descriptor, which has the thread's id, may lie, relative to the thread
-/// pointer: that points 0x7000 bytes above the end of the descriptor (TLS, variant I, as glibc and musl
-/// have it).
+/// Range in which libc's thread descriptor, which has the thread's id, may lie relative to the thread
+/// pointer, which points 0x7000 bytes above the end of the descriptor (TLS, variant I, as glibc and musl have
+/// it).
 pub const DESCRIPTOR: core::ops::Range<i32> = -0x7000 - 4096..-0x7000;
 
 /// One call of a hooked function, on the calling thread's stack.
 #[repr(C)]
 #[derive(Debug)]
 pub struct Call {
-    /// The first six integer arguments; what stands here is what the original is called with. No
-    /// function that is hooked has more.
+    /// First six integer arguments; the original is called with these values. No hooked function has more.
     pub args: [u64; 6],
-    /// The value that the stub passed: the function's descriptor.
+    /// Descriptor of the function, which the stub has passed.
     pub function: u64,
-    /// What the original returned.
+    /// Result of the original.
     pub result: u64,
-    /// The caller: return address, stack pointer after the return, frame pointer.
+    /// Registers of the caller: return address, stack pointer after the return, frame pointer.
     pub regs: Regs,
-    /// `$s0` to `$s7` and `$gp` of the caller.
+    /// Registers `$s0` to `$s7` and `$gp` of the caller.
     pub saved: [u64; 9],
-    /// For `before`, to leave something for `after`.
+    /// Values that `before` leaves for `after`.
     pub note: [u64; 2],
 }
 
 impl From<&Call> for FullRegs {
-    /// The caller's registers as far as they are known.
+    /// Returns the caller's registers as far as they are known.
     fn from(call: &Call) -> Self {
         let mut full = FullRegs::from(call.regs);
         full.gpr[RA as usize] = call.regs.pc;
@@ -42,25 +41,25 @@ impl From<&Call> for FullRegs {
     }
 }
 
-/// Where to go after `before`.
+/// Where to continue after `before`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Go {
-    /// Address to go to, with the arguments in [`Call::args`].
+    /// Address to continue at, with the arguments in [`Call::args`].
     pub target: u64,
-    /// 0: jump there and forget the call; 1: call it, and `after` follows.
+    /// 0: jump there and forget the call; 1: call it, and then `after`.
     pub stay: u64,
 }
 
-/// Bytes of [`Call`], as the assembly below has them.
+/// Size of [`Call`], as the assembly below has it.
 pub const CALL_SIZE: usize = 176;
 const _: () = assert!(size_of::<Call>() == CALL_SIZE && CALL_SIZE.is_multiple_of(16));
 const _: () = assert!(core::mem::offset_of!(Call, regs) == 64);
 const _: () = assert!(core::mem::offset_of!(Call, saved) == 88);
 
-/// Defines an entry `$name` that stubs jump to, around
-/// `$before: extern "C" fn(&mut Call) -> Go` and `$after: extern "C" fn(&mut Call) -> u64`, which
-/// returns 0, or an address to jump to instead of returning the result.
+/// Defines an entry `$name` that stubs jump to, around `$before: extern "C" fn(&mut Call) -> Go` and `$after:
+/// extern "C" fn(&mut Call) -> u64`. `$after` returns 0, or an address to jump to instead of returning the
+/// result.
 #[cfg(target_arch = "mips64")]
 #[macro_export]
 macro_rules! hook_entry {
@@ -144,15 +143,15 @@ macro_rules! hook_entry {
     };
 }
 
-/// Defines an entry `$name` that stubs jump to: if
-/// `$goes_on: fn(argument 0: u64, descriptor: &Function) -> u64` returns an address, the call
-/// goes on there, as if nothing had been; if it returns 0, at the entry `$full`. `$goes_on` looks at marks
-/// by itself (see [`Marks`](crate::Marks)). For functions with at most three arguments.
+/// Defines an entry `$name` that stubs jump to. If `$goes_on: fn(argument 0: u64, descriptor: &Function) ->
+/// u64` returns an address, the call continues there, with registers as if nothing had been done; if it
+/// returns 0, at the entry `$full`. `$goes_on` checks marks by itself (see [`Marks`](crate::Marks)). For
+/// functions with at most three arguments.
 #[cfg(target_arch = "mips64")]
 #[macro_export]
 macro_rules! pass_entry {
     ($(#[$doc:meta])* $name:ident, $goes_on:path, $full:path $(, $within:path, $marks:path)?) => {
-        // Named, as it is where marks are looked at here.
+        // These names are used where the entry itself checks marks; here they are only mentioned.
         $(const _: () = {
             let _ = &raw const $within;
             assert!($marks.is_low());
@@ -201,12 +200,12 @@ macro_rules! pass_entry {
     };
 }
 
-/// Calls `f(arg)` with the stack pointer at `top`, and comes back to this stack: when `f` returns, or
-/// when something that it called gives up with [`leave_stack`]. The word at `top` is used for that.
+/// Calls `f(arg)` with the stack pointer at `top`. Returns to this stack when `f` returns, or when something
+/// that it called gives up with [`leave_stack`]. The word at `top` is used for that.
 ///
 /// # Safety
-/// `top` must be 16-byte aligned, with enough writable memory below it, and a word above, that nobody
-/// else uses.
+/// `top` must be 16-byte aligned, with enough writable memory below it, and a word above it, that nobody else
+/// uses.
 #[cfg(target_arch = "mips64")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn call_on_stack(
@@ -255,10 +254,10 @@ pub unsafe extern "C" fn call_on_stack(
     )
 }
 
-/// Returns from the [`call_on_stack`] with this `top` at once.
+/// Returns at once from the [`call_on_stack`] with this `top`.
 ///
 /// # Safety
-/// That call must be under way, on this thread.
+/// That call must be in progress, on this thread.
 #[cfg(target_arch = "mips64")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn leave_stack(top: *mut u8) -> ! {
@@ -291,22 +290,21 @@ pub unsafe extern "C" fn leave_stack(top: *mut u8) -> ! {
     )
 }
 
-/// The code that a signal handler of ours would return to; Linux on MIPS has one of its own and takes
-/// none.
+/// Code that a signal handler of prof's would return to; Linux on MIPS has one of its own and takes none.
 ///
 /// # Safety
-/// Only for a signal handler to return to.
+/// Only a signal handler may return to it.
 #[cfg(target_arch = "mips64")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn restorer() {
     core::arch::naked_asm!("addiu $2, $0, 5211", "syscall") // rt_sigreturn
 }
 
-/// Goes to an entry of the hook as a stub does: with `arg`, and the descriptor where [`Call::function`]
-/// is taken from. Returns what the entry's original returns. For tests that have the hook in their own process.
+/// Jumps to an entry of the hook as a stub does, with `arg`, and the descriptor where [`Call::function`] is
+/// taken from. Returns what the entry's original returns. For tests that have the hook in their own process.
 ///
 /// # Safety
-/// `entry` must be one of [`hook_entry`](crate::hook_entry), and the descriptor one that it takes.
+/// An entry that [`hook_entry`](crate::hook_entry) has defined, and a descriptor that it takes.
 #[cfg(target_arch = "mips64")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn enter_as_stub(arg: usize, descriptor: usize, entry: *const ()) -> *mut u8 {
@@ -321,12 +319,12 @@ pub unsafe extern "C" fn enter_as_stub(arg: usize, descriptor: usize, entry: *co
     )
 }
 
-/// The thread pointer. Where the processor has no such register, the kernel stands in for it.
+/// Returns the thread pointer. Where the processor has no such register, the kernel emulates it.
 #[cfg(target_arch = "mips64")]
 #[inline(always)]
 pub fn thread_pointer() -> u64 {
     let tp: u64;
-    // SAFETY: reads a register.
+    // SAFETY: the instruction only reads a register.
     unsafe {
         core::arch::asm!(
             ".set push", ".set mips64r2", "rdhwr $3, $29", ".set pop",
@@ -336,23 +334,23 @@ pub fn thread_pointer() -> u64 {
     tp
 }
 
-/// Whether [`counter`] runs at one speed on all processors and can be read: never. The counter has 32
-/// bits, which are through within seconds, each processor has its own, and not every one lets programs
-/// read it. So the kernel's clock it is.
+/// Returns whether [`counter`] runs at one speed on all processors and can be read: never. The counter has 32
+/// bits, which overflow within seconds, each processor has its own, and not every one lets programs read it.
+/// So the kernel's clock is used.
 #[must_use]
 pub fn counter_is_steady(_clocksource: &str, _cpuinfo: &str) -> bool {
     false
 }
 
-/// Loads may be done in another order than the program's, also as other processors see it.
+/// Whether processors do loads in the program's order, also as other processors see it: these may not.
 pub const LOADS_IN_ORDER: bool = false;
 
-/// The processor's cycle counter, where programs may read it: 32 bits, see [`counter_is_steady`].
+/// Reads the processor's cycle counter, where programs may read it: 32 bits, see [`counter_is_steady`].
 #[cfg(target_arch = "mips64")]
 #[inline(always)]
 pub fn counter() -> u64 {
     let ticks: u64;
-    // SAFETY: reads a register.
+    // SAFETY: the instruction only reads a register.
     unsafe {
         core::arch::asm!(
             ".set push", ".set noat", ".set mips64r2", "rdhwr {}, $2", ".set pop",
@@ -362,24 +360,24 @@ pub fn counter() -> u64 {
     ticks & 0xffff_ffff
 }
 
-/// The same, read after all earlier loads have been done.
+/// Reads the counter after all earlier loads have been done.
 #[cfg(target_arch = "mips64")]
 #[inline(always)]
 pub fn counter_after_loads() -> u64 {
-    // SAFETY: a barrier.
+    // SAFETY: a barrier, which changes no state of the program.
     unsafe { core::arch::asm!("sync", options(nostack, preserves_flags)) };
     counter()
 }
 
-/// Loads or stores 8 bytes that are not aligned, in two parts: which instruction has which end of them
-/// is a matter of byte order.
+/// Loads or stores 8 unaligned bytes, in two parts: which instruction has which end of them depends on the
+/// byte order.
 #[cfg(all(target_arch = "mips64", target_endian = "little"))]
 macro_rules! unaligned {
     ($left:literal, $right:literal, $base:literal) => {
         concat!($right, " {w}, 0({", $base, "})\n", $left, " {w}, 7({", $base, "})")
     };
 }
-/// The same.
+/// Loads or stores 8 unaligned bytes, in two parts, in the big byte order.
 #[cfg(all(target_arch = "mips64", target_endian = "big"))]
 macro_rules! unaligned {
     ($left:literal, $right:literal, $base:literal) => {
@@ -387,12 +385,12 @@ macro_rules! unaligned {
     };
 }
 
-/// Has the processor fetch the line of the cache in which an address lies, without waiting for it. An
-/// address that can't be read does no harm (MIPS64 architecture, volume II, PREF).
+/// Makes the processor fetch the cache line of an address, without waiting for it. An address that can't be
+/// read does no harm (MIPS64 architecture, volume II, PREF).
 #[cfg(target_arch = "mips64")]
 #[inline(always)]
 pub fn prefetch<T>(p: *const T) {
-    // SAFETY: a hint.
+    // SAFETY: a hint, which changes no state of the program.
     unsafe {
         core::arch::asm!("pref 0, 0({})", in(reg) p, options(nostack, preserves_flags, readonly));
     }
@@ -401,12 +399,12 @@ pub fn prefetch<T>(p: *const T) {
 /// Copies `n` bytes forward.
 ///
 /// # Safety
-/// As `memcpy` of C; also right where `dst` is below `src` and they overlap.
+/// As for C's `memcpy`; the ranges may overlap where `dst` is below `src`.
 #[cfg(target_arch = "mips64")]
 #[inline(always)]
 pub unsafe fn copy_forward(dst: *mut u8, src: *const u8, n: usize) {
-    // SAFETY: the caller's promise: each loop ends with the last byte. `ldl` and `ldr` load the two
-    // parts of what is not aligned.
+    // SAFETY: both ranges are valid, by the caller's promise, and each loop ends with the last byte. `ldl`
+    // and `ldr` load the two parts of an unaligned word.
     unsafe {
         core::arch::asm!(
             ".set push",
@@ -443,14 +441,14 @@ pub unsafe fn copy_forward(dst: *mut u8, src: *const u8, n: usize) {
     }
 }
 
-/// Sets `n` bytes.
+/// Sets `n` bytes to `byte`.
 ///
 /// # Safety
-/// As `memset` of C.
+/// As for C's `memset`.
 #[cfg(target_arch = "mips64")]
 #[inline(always)]
 pub unsafe fn fill(dst: *mut u8, byte: u8, n: usize) {
-    // SAFETY: the caller's promise: the loop ends with the last byte.
+    // SAFETY: the range is writable, by the caller's promise, and the loop ends with the last byte.
     unsafe {
         core::arch::asm!(
             ".set push",

@@ -1,65 +1,63 @@
-//! Which instructions go elsewhere, what becomes of the one behind them, and which use their own
-//! address.
+//! Branches, the role of the instruction behind one, and the instructions that use their own address.
 //!
-//! Encodings: see [`isa`](super::isa). Octeon's and Loongson's own instructions share opcodes with
-//! loads and stores of a second coprocessor, which no program for Linux has; they are taken for
-//! something that is not understood.
+//! Encodings: see [`isa`](super::isa). Octeon's and Loongson's own instructions share opcodes with loads and
+//! stores of a second coprocessor, which no program for Linux has; they count as not understood.
 
 use super::isa::{BREAK, Isa};
 
-/// What an instruction does with its own address.
+/// How an instruction uses its own address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum PcUse {
-    /// `j`, `b`, `bc`: goes there.
+    /// `j`, `b`, `bc`: branches to this address.
     Branch(u64),
-    /// `jal`, `bal`, `balc`: calls it.
+    /// `jal`, `bal`, `balc`: calls this address.
     Call(u64),
-    /// `beq`, `bgezc`, `bc1t` and their like: may go there.
+    /// `beq`, `bgezc`, `bc1t` and their like: may branch to this address.
     Conditional(u64),
-    /// `bgezal` and its like: may call it, and sets `$ra` in any case.
+    /// `bgezal` and its like: may call this address, and sets `$ra` in any case.
     ConditionalCall(u64),
-    /// `addiupc`, `auipc`, `aluipc`: puts that address into a register.
+    /// `addiupc`, `auipc`, `aluipc`: puts this address into a register.
     Address(u64),
-    /// `lwpc`, `lwupc`, `ldpc`: loads from there.
+    /// `lwpc`, `lwupc`, `ldpc`: loads from this address.
     Literal(u64),
-    /// Uses it in a way that is not to be moved: changes to another instruction set, say.
+    /// Uses its address in a way that can't be moved, for example changes to another instruction set.
     Other,
 }
 
-/// What becomes of the instruction behind one.
+/// Role of the instruction behind one.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Slot {
-    /// It is the next one.
+    /// It is the next instruction.
     None,
-    /// It is done before the jump.
+    /// It is executed before the jump.
     Delay,
-    /// It is done before the branch, if that is taken.
+    /// It is executed before the branch, if that is taken.
     Likely,
-    /// It is the next one, if the branch is not taken, and must not be a branch itself.
+    /// It is the next instruction, if the branch is not taken, and must not be a branch itself.
     Forbidden,
 }
 
 impl Slot {
-    /// The instruction behind belongs to this one.
+    /// Returns whether the instruction behind belongs to this one.
     #[must_use]
     pub fn is_delay(self) -> bool {
         matches!(self, Slot::Delay | Slot::Likely)
     }
 }
 
-/// The five bits of a register's field.
+/// Returns the five bits of a register's field.
 pub(super) fn field(insn: u32, low: u32) -> u32 {
     insn.wrapping_shr(low) & 31
 }
 
-/// The lowest `bits` bits of `insn` as a signed number.
+/// Returns the lowest `bits` bits of `insn` as a signed number.
 fn signed(insn: u32, bits: u32) -> i64 {
     let left = 32_u32.wrapping_sub(bits);
     i64::from(insn.wrapping_shl(left) as i32 >> left)
 }
 
-/// Branches, by what is common to all of them: what it is, and what becomes of the instruction
-/// behind. The distance counts from the next instruction; it has 16, 21 or 26 bits.
+/// The properties of a branch: the kind, and the role of the instruction behind. The distance counts from
+/// the next instruction; it has 16, 21 or 26 bits.
 #[derive(Copy, Clone)]
 struct Branch {
     kind: fn(u64) -> PcUse,
@@ -71,7 +69,7 @@ const fn branch(kind: fn(u64) -> PcUse, slot: Slot, bits: u32) -> Option<Branch>
     Some(Branch { kind, slot, bits })
 }
 
-/// Branches of opcode 1, by their second field.
+/// Returns the branch of opcode 1, by its second field.
 fn regimm(isa: Isa, insn: u32) -> Option<Branch> {
     let always = field(insn, 21) == 0;
     match field(insn, 16) {
@@ -87,7 +85,7 @@ fn regimm(isa: Isa, insn: u32) -> Option<Branch> {
     }
 }
 
-/// Branches on the state of a coprocessor, and on vectors of MSA.
+/// Returns the branch on the state of a coprocessor, or on vectors of MSA.
 fn coprocessor(isa: Isa, insn: u32) -> Option<Branch> {
     let floating = insn >> 26 == 0x11;
     let likely = insn >> 17 & 1 == 1;
@@ -101,11 +99,11 @@ fn coprocessor(isa: Isa, insn: u32) -> Option<Branch> {
     }
 }
 
-/// Compact branches, all of release 6, and `None` for what is none.
+/// Returns the compact branch, all of which are of release 6; `None` if it is none.
 fn compact(insn: u32) -> Option<Branch> {
     let (rs, rt) = (field(insn, 21), field(insn, 16));
     let conditional = branch(PcUse::Conditional, Slot::Forbidden, 16);
-    // Which of them set `$ra`, and when, is not to be relied upon.
+    // It can't be relied upon which of them set `$ra`, and when.
     let linking = branch(|_| PcUse::Other, Slot::Forbidden, 16);
     match insn >> 26 {
         0x06 | 0x07 if rt != 0 => {
@@ -130,7 +128,7 @@ fn compact(insn: u32) -> Option<Branch> {
     }
 }
 
-/// The branch that an instruction is.
+/// Returns the branch that an instruction is; `None` if it is none.
 fn decode_branch(isa: Isa, insn: u32) -> Option<Branch> {
     let (opcode, rs, rt) = (insn >> 26, field(insn, 21), field(insn, 16));
     let conditional = branch(PcUse::Conditional, Slot::Delay, 16);
@@ -149,13 +147,13 @@ fn decode_branch(isa: Isa, insn: u32) -> Option<Branch> {
     }
 }
 
-/// Where the distance's field of a branch ends.
+/// Returns the number of bits of a branch's distance.
 #[cfg(feature = "relocate")]
 pub(super) fn distance_bits(isa: Isa, insn: u32) -> Option<u32> {
     decode_branch(isa, insn).map(|b| b.bits)
 }
 
-/// Whether, and how, the instruction at `pc` uses its own address. Calls of registers set the link
+/// Returns how the instruction at `pc` uses its own address, if it does. Calls of registers set the link
 /// register from it, but do not read it.
 #[must_use]
 pub fn pc_use(isa: Isa, insn: u32, pc: u64) -> Option<PcUse> {
@@ -172,7 +170,7 @@ pub fn pc_use(isa: Isa, insn: u32, pc: u64) -> Option<PcUse> {
     Some((found.kind)(next.wrapping_add_signed(distance)))
 }
 
-/// Opcode 0x3b of release 6.
+/// Returns the use by an instruction of opcode 0x3b of release 6.
 fn pc_relative(insn: u32, pc: u64) -> Option<PcUse> {
     let by = |bits, shift: u32| signed(insn, bits).wrapping_shl(shift);
     Some(match field(insn, 16) {
@@ -185,8 +183,8 @@ fn pc_relative(insn: u32, pc: u64) -> Option<PcUse> {
     })
 }
 
-/// `jr`, `jalr` and their forms with a barrier: the register that they go to, and the one that they
-/// leave the return address in.
+/// Returns, of `jr`, `jalr` and their forms with a barrier, the register that they branch to and the one that
+/// they leave the return address in.
 pub(super) fn register_jump(insn: u32) -> Option<(u32, u32)> {
     let (rs, rd) = (field(insn, 21), field(insn, 11));
     match insn & 0xfc1f_003f {
@@ -196,7 +194,7 @@ pub(super) fn register_jump(insn: u32) -> Option<(u32, u32)> {
     }
 }
 
-/// `jic`, `jialc`, of release 6: the register, and whether it is a call.
+/// Returns, of `jic` and `jialc` of release 6, the register, and whether it is a call.
 pub(super) fn compact_register_jump(isa: Isa, insn: u32) -> Option<(u32, bool)> {
     match insn >> 21 {
         0x6c0 if isa.release6 => Some((field(insn, 16), false)),
@@ -205,7 +203,7 @@ pub(super) fn compact_register_jump(isa: Isa, insn: u32) -> Option<(u32, bool)> 
     }
 }
 
-/// What becomes of the instruction behind this one.
+/// Returns the role of the instruction behind this one.
 #[must_use]
 pub fn slot(isa: Isa, insn: u32) -> Slot {
     if insn >> 27 == 1 || register_jump(insn).is_some() {
@@ -214,7 +212,7 @@ pub fn slot(isa: Isa, insn: u32) -> Slot {
     decode_branch(isa, insn).map_or(Slot::None, |b| b.slot)
 }
 
-/// It may go elsewhere, so it must not stand in a delay slot.
+/// Returns whether it may branch, so that it must not be in a delay slot.
 #[cfg(any(test, feature = "relocate"))]
 pub(super) fn is_transfer(isa: Isa, insn: u32) -> bool {
     insn >> 27 == 1
@@ -224,7 +222,7 @@ pub(super) fn is_transfer(isa: Isa, insn: u32) -> bool {
         || insn == 0x4200_0018 // eret
 }
 
-/// Execution never goes on behind this instruction (and its delay slot).
+/// Returns whether execution never continues behind this instruction (and its delay slot).
 pub(super) fn is_terminator(isa: Isa, insn: u32) -> bool {
     matches!(pc_use(isa, insn, 0), Some(PcUse::Branch(_)))
         || matches!(register_jump(insn), Some((_, 0)))

@@ -1,4 +1,4 @@
-//! Reading functions: whether one can be patched at its entry, and which instructions the patch
+//! Analysis of functions: whether one can be patched at its entry, and which instructions the patch
 //! displaces.
 
 pub use super::decode::{PcUse, Slot, pc_use, slot};
@@ -11,36 +11,36 @@ pub use crate::patch::{PatchPlan, Probed, Refusal};
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// The instructions in `code`.
+/// Returns the instructions in `code`.
 fn words(isa: Isa, code: &[u8]) -> impl Iterator<Item = u32> + '_ {
     code.as_chunks::<4>().0.iter().filter_map(move |b| isa.order.word4(b, 0))
 }
 
-/// How far into the global offset table the pointer to it points (System V ABI, MIPS RISC Processor
+/// Offset in the global offset table at which the pointer to it points (System V ABI, MIPS RISC Processor
 /// Supplement, 4-18).
 const POINTER: usize = 0x7ff0;
 
-/// Whether the value that this argument of a system call has had is of no use to the program any more,
-/// whatever it is: `code` is what follows the system call instruction. Only what is certain counts.
+/// Returns whether the program has no more use for the value of this argument of a system call, whatever it
+/// is. `code` follows the system call instruction. Only what is certain counts.
 #[must_use]
 pub fn argument_is_forgotten(_code: &[u8], index: usize) -> bool {
-    // The kernel says there whether the call has failed.
+    // The kernel says in its register whether the call has failed.
     index == 3
 }
 
-/// The address of the first instructions in `code` (which stands at `code_addr`) that make the
-/// address `target`: `lui` and a `daddiu` or `addiu` not far behind, or, of release 6, `addiupc`.
+/// Returns the address of the first instructions in `code`, which is at `code_addr`, that make the address
+/// `target`: `lui` and a `daddiu` or `addiu` not far behind, or, in release 6, `addiupc`.
 ///
-/// Code that can be at any address loads addresses from its global offset table, which the code
-/// itself does not show.
+/// Position-independent code loads addresses from its global offset table, which the code itself does not
+/// show.
 #[must_use]
 pub fn find_reference_in(isa: Isa, code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
-    /// Compilers put other instructions between the two.
+    /// Maximum distance in instructions: compilers put others between the two.
     const NEAR: usize = 16;
     let list: Vec<u32> = words(isa, code).collect();
     let low = target as u16;
     let high = target.wrapping_sub(i64::from(low as i16) as u64);
-    // What `lui` can make.
+    // The part that `lui` can make.
     let high = (high as i32 as i64 as u64 == high).then_some((high >> 16) as u32 & 0xffff);
     list.iter().zip(0_usize..).find_map(|(&insn, n)| {
         let pc = code_addr.wrapping_add((n as u64).wrapping_mul(4));
@@ -58,15 +58,15 @@ pub fn find_reference_in(isa: Isa, code: &[u8], code_addr: u64, target: u64) -> 
     })
 }
 
-/// The same for this machine.
+/// Does what [`find_reference_in`] does, for this machine.
 #[must_use]
 pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
     find_reference_in(Isa::NATIVE, code, code_addr, target)
 }
 
-/// The same of code that loads addresses from its module's global offset table, whose bytes are `table`:
-/// `ld` of the entry for what is around `target`, and a `daddiu` not far behind (System V ABI, MIPS
-/// RISC Processor Supplement, 4-18: the pointer to the table points into it).
+/// Does what [`find_reference_in`] does for code that loads addresses from its module's global offset table,
+/// whose bytes are `table`: `ld` of the entry for what is around `target`, and a `daddiu` not far behind
+/// (System V ABI, MIPS RISC Processor Supplement, 4-18: the pointer to the table points into it).
 #[must_use]
 pub fn find_reference_by_table_in(
     isa: Isa,
@@ -92,7 +92,7 @@ pub fn find_reference_by_table_in(
     Some(code_addr.wrapping_add(found as u64 * 4))
 }
 
-/// The same for this machine.
+/// Does what [`find_reference_by_table_in`] does, for this machine.
 #[must_use]
 pub fn find_reference_by_table(
     code: &[u8],
@@ -103,8 +103,8 @@ pub fn find_reference_by_table(
     find_reference_by_table_in(Isa::NATIVE, code, code_addr, target, table)
 }
 
-/// The addresses of the entries of the global offset table at `table` from which code loads a function to
-/// be called: `ld $25, N($gp)`, or by another register that holds the same pointer.
+/// Returns the addresses of the entries of the global offset table at `table` from which code loads a
+/// function to be called: `ld $25, N($gp)`, or by another register that holds the same pointer.
 #[must_use]
 pub fn called_slots_in(isa: Isa, code: &[u8], table: u64) -> Vec<u64> {
     let pointer = table.wrapping_add(POINTER as u64);
@@ -114,14 +114,14 @@ pub fn called_slots_in(isa: Isa, code: &[u8], table: u64) -> Vec<u64> {
     words(isa, code).filter(loads).map(slot).collect()
 }
 
-/// The same for this machine.
+/// Does what [`called_slots_in`] does, for this machine.
 #[must_use]
 pub fn called_slots(code: &[u8], table: u64) -> Vec<u64> {
     called_slots_in(Isa::NATIVE, code, table)
 }
 
-/// The function that `at` lies in, where no table knows it: from where the last frame before is made
-/// to where the next is. All addresses that its calls return to are in between, and no others.
+/// Returns the function that `at` is in, where no table knows it: from where the last frame before is made to
+/// where the next is. All return addresses of its calls are in between, and no others.
 #[must_use]
 pub fn function_around_in(isa: Isa, code: &[u8], code_addr: u64, at: u64) -> Option<Range<u64>> {
     /// `daddiu $sp, $sp, -N`.
@@ -135,13 +135,13 @@ pub fn function_around_in(isa: Isa, code: &[u8], code_addr: u64, at: u64) -> Opt
     Some(place(from)..place(to))
 }
 
-/// The same for this machine.
+/// Does what [`function_around_in`] does, for this machine.
 #[must_use]
 pub fn function_around(code: &[u8], code_addr: u64, at: u64) -> Option<Range<u64>> {
     function_around_in(Isa::NATIVE, code, code_addr, at)
 }
 
-/// Where direct calls and jumps in `code`, which stands at `code_addr`, lead outside of it.
+/// Returns the targets of direct calls and jumps in `code`, which is at `code_addr`, that are outside of it.
 #[must_use]
 pub fn calls_in(isa: Isa, code: &[u8], code_addr: u64) -> Vec<u64> {
     let end = code_addr.wrapping_add(code.len() as u64);
@@ -154,15 +154,15 @@ pub fn calls_in(isa: Isa, code: &[u8], code_addr: u64) -> Vec<u64> {
     targets.filter(|to| !(code_addr..end).contains(to)).collect()
 }
 
-/// The same for this machine.
+/// Does what [`calls_in`] does, for this machine.
 #[must_use]
 pub fn calls(code: &[u8], code_addr: u64) -> Vec<u64> {
     calls_in(Isa::NATIVE, code, code_addr)
 }
 
-/// The address of the word that `code` jumps through: an entry of a linkage table, `lui r, page; ld
-/// $t9, offset(r)`, and, right behind or one further, `jr $t9`. Code that can be at any address has
-/// none: it loads from its global offset table itself.
+/// Returns the address of the word that `code` jumps through, if it is an entry of a linkage table: `lui r,
+/// page; ld $t9, offset(r)`, and, right behind or one further, `jr $t9`. Position-independent code has none:
+/// it loads from its global offset table itself.
 #[must_use]
 pub fn indirect_jump_in(isa: Isa, code: &[u8]) -> Option<u64> {
     let at = |n: usize| isa.order.word4(code, n.wrapping_mul(4));
@@ -177,14 +177,14 @@ pub fn indirect_jump_in(isa: Isa, code: &[u8]) -> Option<u64> {
     (jumps(2) || jumps(3)).then_some(slot)
 }
 
-/// The same for this machine.
+/// Does what [`indirect_jump_in`] does, for this machine.
 #[must_use]
 pub fn indirect_jump(code: &[u8], _code_addr: u64) -> Option<u64> {
     indirect_jump_in(Isa::NATIVE, code)
 }
 
-/// All instructions of the function. Where its size is not known it ends at the first instruction
-/// that execution does not go beyond, and that no branch before it jumps over.
+/// Returns all instructions of the function. If its size is unknown it ends at the first instruction that
+/// execution does not continue behind, and that no branch before it jumps over.
 fn instructions(
     isa: Isa,
     code: &[u8],
@@ -205,7 +205,7 @@ fn instructions(
             Some(PcUse::Branch(to) | PcUse::Conditional(to)) => to.wrapping_sub(func_addr),
             _ => 0,
         };
-        // What leads further than any code that is known leaves the function.
+        // A branch beyond all known code leaves the function.
         if target < body.len() as u64 {
             furthest = furthest.max(target);
         }
@@ -220,14 +220,14 @@ fn instructions(
     Ok(list)
 }
 
-/// What a breakpoint of a uprobe at a function's entry, put there while it is patched, does: it may have the
-/// program run into the middle of the patch, which is two instructions.
+/// Returns the effect of a uprobe that is put at the entry of a patched function: the program may run into
+/// the middle of the patch, which is two instructions.
 #[must_use]
 pub fn uprobe(patch_offset: u64, _before: &[u8], _addr: u64) -> Probed {
     if patch_offset == 0 { Probed::Breaks } else { Probed::Passes }
 }
 
-/// The same as [`plan_patch`], which leaves nothing in front that it could do without.
+/// Plans as [`plan_patch`] does, but leaves nothing in front of the patch.
 ///
 /// # Errors
 ///
@@ -240,7 +240,7 @@ pub fn plan_at_entry(
     plan_at_entry_in(Isa::NATIVE, code, func_addr, func_size)
 }
 
-/// The same for any machine.
+/// Does what [`plan_at_entry`] does, for any machine.
 ///
 /// # Errors
 ///
@@ -254,8 +254,8 @@ pub fn plan_at_entry_in(
     plan_at(isa, code, func_addr, func_size, (0, Lead::Nothing))
 }
 
-/// The same as [`plan_patch`] for a function that does nothing with a null in its first argument: a first
-/// instruction that looks for that can stay in front.
+/// Plans as [`plan_patch`] does for a function that does nothing if its first argument is null: a first
+/// instruction that checks this can stay in front.
 ///
 /// # Errors
 ///
@@ -276,7 +276,7 @@ pub fn plan_free(
     behind.map_or_else(|| plan_patch(code, func_addr, func_size), Ok)
 }
 
-/// What can be made of an instruction that stays in front of the patch.
+/// Returns how the stub can treat an instruction that stays in front of the patch; `None`: it can't stay.
 fn lead(insn: u32) -> Option<Lead> {
     // $v0, $v1 and $t0 to $t2 carry nothing into a function.
     let scratch = |register: u32| matches!(register, 2 | 3 | 12..=14);
@@ -302,11 +302,11 @@ fn lead(insn: u32) -> Option<Lead> {
     again.then_some(Lead::Again)
 }
 
-/// Plans the patch of the function whose bytes are `code`, from its start: behind its first instruction, if that
-/// can stay there.
+/// Plans the patch of the function with the bytes `code`: behind its first instruction, if that can stay in
+/// front.
 ///
-/// `func_size` is the size that its symbol (or its call frame information) gives; then `code` must
-/// have all of it. `None` or `Some(0)`: not known.
+/// `func_size` is the size that its symbol (or its call frame information) gives; then `code` must have all
+/// of it. `None` or `Some(0)`: unknown.
 ///
 /// # Errors
 ///
@@ -324,7 +324,7 @@ pub fn plan_patch_in(
     behind.map_or_else(|| plan_at_entry_in(isa, code, func_addr, func_size), Ok)
 }
 
-/// The same with the patch at an offset, and what to make of what stands in front of it.
+/// Plans the patch at an offset, with the treatment of what stands in front of it.
 fn plan_at(
     isa: Isa,
     code: &[u8],
@@ -367,7 +367,7 @@ fn plan_at(
     Ok(plan)
 }
 
-/// The same for this machine.
+/// Does what [`plan_patch_in`] does, for this machine.
 ///
 /// # Errors
 ///
@@ -380,8 +380,8 @@ pub fn plan_patch(
     plan_patch_in(Isa::NATIVE, code, func_addr, func_size)
 }
 
-/// The displaced instructions must not be about themselves, and no branch of the function may lead
-/// into the patch, or make the hook see one call twice.
+/// Checks that the displaced instructions do not refer to themselves, and that no branch of the function
+/// leads into the patch, or makes the hook see one call twice.
 fn check(isa: Isa, plan: &PatchPlan, list: &[u32], func_addr: u64) -> Result<(), Refusal> {
     let entry = plan.patch_offset as u64;
     let end = entry.wrapping_add(plan.patch_len as u64);
@@ -402,14 +402,15 @@ fn check(isa: Isa, plan: &PatchPlan, list: &[u32], func_addr: u64) -> Result<(),
             ) if (1..end).contains(&offset(to)) => {
                 return Err(Refusal::BranchIntoPatch { from: at });
             }
-            // To read itself.
+            // The instruction reads itself.
             Some(PcUse::Literal(from)) if moved && offset(from) < end => {
                 return Err(Refusal::OwnAddress { at });
             }
             Some(PcUse::Other) if moved => return Err(Refusal::OwnAddress { at }),
             _ => {}
         }
-        // What it goes to, or where it comes back to, would be changed before it goes.
+        // The register that it branches to, or the one that it returns by, would be changed before it
+        // branches.
         let bad_link = match register_jump(insn) {
             Some((rs, rd)) => rd != 0 && rs == rd,
             None => compact_register_jump(isa, insn) == Some((u32::from(RA), true)),

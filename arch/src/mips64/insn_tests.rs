@@ -10,7 +10,7 @@ fn code(isa: Isa, insns: &[u32]) -> Vec<u8> {
     insns.iter().flat_map(|i| isa.order.bytes4(*i)).collect()
 }
 
-/// The plan, which is the same in both byte orders.
+/// Returns the plan, which is the same in both byte orders.
 fn plan(isa: Isa, insns: &[u32], sized: bool) -> Result<PatchPlan, Refusal> {
     let size = sized.then_some(insns.len() as u64 * 4);
     let plans = [Order::Little, Order::Big].map(|order| {

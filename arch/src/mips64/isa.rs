@@ -1,11 +1,11 @@
-//! Byte order and release, and the instructions that are put together here.
+//! Byte order and release, and the encodings of the instructions that are made here.
 //!
 //! Encodings: "MIPS Architecture for Programmers, Volume II-A: The MIPS64 Instruction Set Reference
 //! Manual", revisions 5.04 and 6.06, and table A.2 of them.
 
 use super::regs::ZERO;
 
-/// In which order the bytes of a word stand in memory.
+/// Order of the bytes of a word in memory.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Order {
     /// The lowest byte first.
@@ -15,10 +15,10 @@ pub enum Order {
 }
 
 impl Order {
-    /// This machine's.
+    /// Returns this machine's layout.
     pub const NATIVE: Order = if cfg!(target_endian = "big") { Order::Big } else { Order::Little };
 
-    /// A word of 4 bytes as it stands in memory.
+    /// Returns a word of 4 bytes as it is in memory.
     #[must_use]
     pub const fn bytes4(self, word: u32) -> [u8; 4] {
         match self {
@@ -27,7 +27,7 @@ impl Order {
         }
     }
 
-    /// A word of 8 bytes as it stands in memory.
+    /// Returns a word of 8 bytes as it is in memory.
     #[must_use]
     pub const fn bytes8(self, word: u64) -> [u8; 8] {
         match self {
@@ -36,7 +36,7 @@ impl Order {
         }
     }
 
-    /// The word of 4 bytes at `at`.
+    /// Returns the word of 4 bytes at `at`.
     #[must_use]
     pub fn word4(self, bytes: &[u8], at: usize) -> Option<u32> {
         let word = *bytes.get(at..)?.first_chunk()?;
@@ -46,7 +46,7 @@ impl Order {
         })
     }
 
-    /// The word of 8 bytes at `at`.
+    /// Returns the word of 8 bytes at `at`.
     #[must_use]
     pub fn word8(self, bytes: &[u8], at: usize) -> Option<u64> {
         let word = *bytes.get(at..)?.first_chunk()?;
@@ -57,22 +57,22 @@ impl Order {
     }
 }
 
-/// What an instruction's bytes mean. Release 6 gave many opcodes a new meaning; no program is of both
-/// kinds, and no processor runs both.
+/// Meaning of an instruction's bytes. Release 6 gave many opcodes a new meaning; no program is of both kinds,
+/// and no processor runs both.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Isa {
     /// Byte order.
     pub order: Order,
-    /// Release 6 or later.
+    /// Whether the release is 6 or later.
     pub release6: bool,
 }
 
 impl Isa {
-    /// This machine's.
+    /// Returns this machine's layout.
     pub const NATIVE: Isa = Isa { order: Order::NATIVE, release6: cfg!(target_arch = "mips64r6") };
 }
 
-/// Does nothing: `sll $0, $0, 0`.
+/// `sll $0, $0, 0`, which does nothing.
 pub const NOP: u32 = 0;
 /// `syscall`.
 pub const SYSCALL: u32 = 0x0000_000c;
@@ -81,43 +81,43 @@ pub const BREAK: u32 = 0x0000_000d;
 /// `jr $ra`, as before release 6, where it is `jalr $0, $ra`.
 pub const JR_RA: u32 = 0x03e0_0008;
 
-/// `lui rt, imm`.
+/// Encodes `lui rt, imm`.
 #[must_use]
 pub const fn lui(rt: u32, imm: u16) -> u32 {
     0x3c00_0000 | rt << 16 | imm as u32
 }
 
-/// `ori rt, rs, imm`.
+/// Encodes `ori rt, rs, imm`.
 #[must_use]
 pub const fn ori(rt: u32, rs: u32, imm: u16) -> u32 {
     0x3400_0000 | rs << 21 | rt << 16 | imm as u32
 }
 
-/// `dsll rd, rt, 16`.
+/// Encodes `dsll rd, rt, 16`.
 #[must_use]
 pub const fn dsll16(rd: u32, rt: u32) -> u32 {
     rt << 16 | rd << 11 | 16 << 6 | 0x38
 }
 
-/// `lw rt, offset(base)`.
+/// Encodes `lw rt, offset(base)`.
 #[must_use]
 pub const fn lw(rt: u32, offset: i16, base: u32) -> u32 {
     0x8c00_0000 | base << 21 | rt << 16 | offset as u16 as u32
 }
 
-/// `beq rs, rt`, to `words` behind the next instruction.
+/// Encodes `beq rs, rt`, to `words` behind the next instruction.
 #[must_use]
 pub const fn beq(rs: u32, rt: u32, words: u16) -> u32 {
     0x1000_0000 | rs << 21 | rt << 16 | words as u32
 }
 
-/// `jalr $0, rs`: goes to the address in a register, in all releases.
+/// Encodes `jalr $0, rs`: it branches to the address in a register, in all releases.
 #[must_use]
 pub const fn jump_register(rs: u32) -> u32 {
     rs << 21 | 0x09
 }
 
-/// The instructions that put an address into a register, and how many of the six they are. There is
+/// Returns the instructions that put an address into a register, and how many of the six are used. There is
 /// no load relative to the program counter before release 6.
 #[must_use]
 pub const fn load_address(register: u32, value: u64) -> ([u32; 6], usize) {
@@ -138,7 +138,7 @@ pub const fn load_address(register: u32, value: u64) -> ([u32; 6], usize) {
 mod tests {
     use super::*;
 
-    /// What the instructions of [`load_address`] put into the register.
+    /// Returns the value that the instructions of [`load_address`] put into the register.
     fn run(insns: &[u32], register: u32) -> u64 {
         insns.iter().fold(0xdead_beef_dead_beef, |value, &insn| {
             let imm = u64::from(insn & 0xffff);

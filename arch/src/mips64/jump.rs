@@ -1,4 +1,4 @@
-//! The patch itself: a jump and its delay slot, and how far it reaches.
+//! The patch: a jump and its delay slot, and how far it reaches.
 //!
 //! `j` is the only jump that needs no register, and it reaches what has the same upper bits as its
 //! delay slot: a region of 256 MiB that begins at a multiple of that. (`b` and `bc` reach 128 KiB, or
@@ -8,7 +8,7 @@
 use super::isa::{BREAK, NOP, Order};
 use core::ops::Range;
 
-/// A whole function that returns at once. The second word is `nop`, in the delay slot.
+/// Code of a function that returns at once. The second word is `nop`, in the delay slot.
 pub const RETURN: &[u8] = &{
     let [a, b, c, d] = Order::NATIVE.bytes4(0x03e0_0008);
     [a, b, c, d, 0, 0, 0, 0]
@@ -17,8 +17,8 @@ pub const RETURN: &[u8] = &{
 /// The breakpoint instruction, `break`. The program counter stays on it.
 pub const BREAKPOINT: [u8; 4] = Order::NATIVE.bytes4(BREAK);
 
-/// Length of the breakpoint instruction that code begins with, whoever put it there: a debugger, or the
-/// kernel for a uprobe.
+/// Returns the length of the breakpoint instruction that code begins with, whoever put it there: a debugger,
+/// or the kernel for a uprobe.
 #[must_use]
 pub fn breakpoint_len(code: &[u8], _at: u64) -> Option<usize> {
     const MAJOR_AND_FUNCTION: u32 = 0xfc00_003f;
@@ -31,45 +31,45 @@ pub fn breakpoint_len(code: &[u8], _at: u64) -> Option<usize> {
     (word & MAJOR_AND_FUNCTION == 0x0000_000d).then_some(4)
 }
 
-/// The breakpoint instruction for the code at this address.
+/// Returns the breakpoint instruction for the code at this address.
 #[must_use]
 pub fn breakpoint(_at: u64) -> &'static [u8] {
     &BREAKPOINT
 }
 
-/// Where the instructions stand of the function with this address: there.
+/// Returns the address of the instructions of the function with this address: the same.
 #[must_use]
 pub const fn code_at(addr: u64) -> u64 {
     addr
 }
 
-/// Bytes that a patch overwrites: `j label; nop`. A thread may be between the two.
+/// Length of a patch: `j label; nop`. A thread may be between the two.
 pub const PATCH_LEN: usize = 8;
 
-/// User addresses that can be mapped: above the usual `mmap_min_addr`, and within 48 bits.
+/// Range of user addresses that can be mapped: above the usual `mmap_min_addr`, and within 48 bits.
 const LOWEST: u64 = 0x1_0000;
 const HIGHEST: u64 = 0xffff_ffff_f000;
 
-/// What `j` reaches.
+/// Size of the region that `j` reaches.
 const REGION: u64 = 256 << 20;
 
-/// Room for what is placed.
+/// Spare room for the length of the code that is placed.
 const SPARE: u64 = 64 << 10;
 
-/// No jump reaches further than this; how far one does depends on where it is: see [`near_window`].
+/// Maximum reach of any jump; how far one reaches depends on where it is: see [`near_window`].
 pub const REACH: u64 = REGION - SPARE;
 
 const J: u32 = 0x0800_0000;
 
-/// `j to`, at `from`; `None` if that is in another region.
+/// Encodes `j to` at `from`; returns `None` if `to` is in another region.
 pub(super) fn encode_j(from: u64, to: u64) -> Option<u32> {
     let slot = from.wrapping_add(4);
     let near = (slot ^ to) / REGION == 0 && (from | to) & 3 == 0;
     near.then_some(J | (to >> 2) as u32 & 0x03ff_ffff)
 }
 
-/// `j to; nop`, to be placed at `from`; `None` if that is in another region, or either is not a
-/// multiple of 4.
+/// Encodes `j to; nop` at `from`; returns `None` if `to` is in another region, or either is not a multiple of
+/// 4.
 #[must_use]
 pub fn encode_jump_in(order: Order, from: u64, to: u64) -> Option<[u8; PATCH_LEN]> {
     let mut bytes = [0; PATCH_LEN];
@@ -79,13 +79,13 @@ pub fn encode_jump_in(order: Order, from: u64, to: u64) -> Option<[u8; PATCH_LEN
     Some(bytes)
 }
 
-/// The same in this machine's byte order.
+/// Does what [`encode_jump_in`] does, in this machine's byte order.
 #[must_use]
 pub fn encode_jump(from: u64, to: u64) -> Option<[u8; PATCH_LEN]> {
     encode_jump_in(Order::NATIVE, from, to)
 }
 
-/// Where the jump `bytes` at `from` leads, if it is one.
+/// Returns the target of the jump `bytes` at `from`, if it is one.
 #[must_use]
 pub fn decode_jump_in(order: Order, from: u64, bytes: &[u8]) -> Option<u64> {
     let (insn, slot) = (order.word4(bytes, 0)?, order.word4(bytes, 4)?);
@@ -94,13 +94,13 @@ pub fn decode_jump_in(order: Order, from: u64, bytes: &[u8]) -> Option<u64> {
     jumps.then_some(region | u64::from(insn & 0x03ff_ffff) << 2)
 }
 
-/// The same in this machine's byte order.
+/// Does what [`decode_jump_in`] does, in this machine's byte order.
 #[must_use]
 pub fn decode_jump(from: u64, bytes: &[u8]) -> Option<u64> {
     decode_jump_in(Order::NATIVE, from, bytes)
 }
 
-/// The addresses where a stub may be placed to be in reach of `addr`, and `addr` of it.
+/// Returns the range of addresses from which a stub reaches `addr` and is reached.
 #[must_use]
 pub fn near_window(addr: u64) -> Range<u64> {
     let start = addr.wrapping_add(4) & !(REGION - 1);
@@ -108,8 +108,8 @@ pub fn near_window(addr: u64) -> Range<u64> {
     start.max(LOWEST).min(end)..end
 }
 
-/// Where in a function the state is that a stub's first part has: at its entry. What stands in front of the patch is
-/// taken back by the very first instruction.
+/// Returns the offset in a function at which its state is that of a stub's first part: the entry. The very
+/// first instruction undoes what stands in front of the patch.
 #[must_use]
 pub fn place_before_original(_at: u64, _patch_offset: u64) -> u64 {
     0
@@ -129,7 +129,7 @@ mod tests {
         assert_eq!(little(0x1000_0000, 0x2000_0000), None);
         assert_eq!(little(0x1000_0000, 0x0fff_fffc), None);
         assert_eq!(little(0x1000_0000, 0x1_1000_0000), None);
-        // What counts is where the delay slot is.
+        // The region is that of the delay slot.
         assert!(little(0x1fff_fffc, 0x2000_0000).is_some());
         assert_eq!(little(0x1fff_fffc, 0x1000_0000), None);
         assert_eq!(little(0x1002, 0x2000), None);

@@ -1,8 +1,7 @@
 //! MIPS64 under Linux: the n64 ABI, little- and big-endian, releases 2 to 5 and release 6.
 //!
-//! What depends on byte order or release takes an [`Isa`] (functions named `..._in`), so that all of
-//! it is tested on every host; the functions that the other architectures have, too, do it for
-//! [`Isa::NATIVE`].
+//! Functions that depend on byte order or release take an [`Isa`] and are named `..._in`, so that all of them
+//! are tested on every host. The functions that the other architectures have, too, use [`Isa::NATIVE`].
 
 pub mod bridge;
 pub mod call;

@@ -1,10 +1,10 @@
-//! Frames of code that has no call frame information, from its instructions.
+//! Unwind rules for code without call frame information, from its instructions.
 //!
-//! What compilers make at a function's start: `daddiu $sp, $sp, -N`, then `sd $ra, n($sp)` and
-//! `sd $fp, n($sp)`, and `move $fp, $sp` where the function moves `$sp` again; at its end the
-//! opposite. Most functions have no frame pointer: `$fp` is a register like others there, and may well hold an
-//! address within the frame (see [`Walk::keep_fp`]). Other instructions stand between those. Assembly code may do as it likes: what is not
-//! understood gives [`Rule::UNKNOWN`].
+//! At a function's start compilers make `daddiu $sp, $sp, -N`, then `sd $ra, n($sp)` and `sd $fp, n($sp)`,
+//! and `move $fp, $sp` if the function moves `$sp` again; at its end the opposite. Most functions have no
+//! frame pointer: `$fp` is then a general register, and may well hold an address within the frame (see
+//! [`Walk::keep_fp`]). Other instructions stand between those. Assembly code may do as it likes: code that is
+//! not understood gives [`Rule::UNKNOWN`].
 
 use super::decode::{
     PcUse, Slot, compact_register_jump, field, is_terminator, pc_use, register_jump, slot,
@@ -14,7 +14,8 @@ use super::regs::{FP, RA, SP};
 use super::rule::{Form, Rule};
 use core::ops::Range;
 
-/// Instructions that are looked at, at most: the longest functions, interpreters' loops, have some ten thousand.
+/// Maximum number of instructions that are examined: the longest functions, interpreters' loops, have some
+/// ten thousand.
 const MOST: usize = 1 << 16;
 
 /// `move $ra, $zero`, in its two forms.
@@ -23,45 +24,45 @@ const NO_RETURN: [u32; 2] = [0x0000_f825, 0x0000_f82d];
 /// Bytes of code that are read at a time.
 const PIECE: u64 = 256;
 
-/// Times that a function makes more room, at most.
+/// Maximum number of times that a function makes more room.
 const INNER: usize = 8;
 
-/// Instructions between the first and the last of a frame's steps.
+/// Maximum number of instructions between the first and the last of the steps that make a frame.
 const STEPS: u64 = 32;
 
-/// Instructions in which a function makes the address of its data.
+/// Number of instructions in which a function makes the address of its data.
 const SOON: u64 = 10;
 
-/// Instructions before and behind one that are looked at for what belongs to it.
+/// Number of instructions before and behind one that are examined for what belongs to it.
 const NEAR: u64 = 6;
 
-/// Instructions of a loop.
+/// Maximum number of instructions of a loop.
 const LOOP: u64 = 256;
 
-/// Branches whose targets are still ahead, at most.
+/// Maximum number of branches whose targets are still ahead.
 const AHEAD: usize = 16;
 
-/// What an instruction does with the frame.
+/// Effect of an instruction on the frame.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 enum Effect {
     None,
-    /// `$sp` is moved.
+    /// Moves `$sp` by this many bytes.
     AddSp(i32),
-    /// `$sp` gets a value that is not known.
+    /// Gives `$sp` an unknown value.
     LoseSp,
-    /// `$fp` is set to that much above `$sp`.
+    /// Sets `$fp` to this many bytes above `$sp`.
     FpFromSp(i32),
-    /// `$sp` is set to that much above `$fp`.
+    /// Sets `$sp` to this many bytes above `$fp`.
     SpFromFp(i32),
-    /// `$fp` gets another value.
+    /// Gives `$fp` another value.
     LoseFp,
-    /// A register is saved, at an offset from another.
+    /// Saves a register, at an offset from another.
     Save {
         register: u32,
         base: u32,
         offset: i32,
     },
-    /// A register gets a value from memory.
+    /// Loads a register from memory.
     Load {
         register: u32,
         base: u32,
@@ -72,13 +73,14 @@ enum Effect {
 const SP_N: u32 = SP as u32;
 const FP_N: u32 = FP as u32;
 const RA_N: u32 = RA as u32;
-/// `$t9`: by the ABI it holds a function's address when that is called.
+/// `$t9`: by the ABI it holds the address of a function when that is called.
 const T9_N: u32 = 25;
-/// The register that lazy binding's stubs keep the return address in, as the call of the linker takes `$ra`.
+/// Register in which lazy binding's stubs keep the return address, as their call of the linker overwrites
+/// `$ra`.
 const KEPT_RA: u32 = 15;
 
-/// The register that an instruction writes, of those with three registers or two and a number, and
-/// of loads.
+/// Returns the register that an instruction writes, for those with three registers or two and a number, and
+/// for loads.
 fn written(insn: u32) -> Option<u32> {
     match insn >> 26 {
         // Shifts, moves, arithmetic; not jumps, traps, system calls, multiplications.
@@ -123,11 +125,11 @@ fn above(base: Option<i32>, n: i32) -> Option<i32> {
     base.and_then(|base| base.checked_add(n))
 }
 
-/// The frame at one instruction, as the instructions before it have made it. Offsets are from the
-/// stack pointer at the function's start, which is the CFA.
+/// Frame at one instruction, as the instructions before it have made it. Offsets are from the stack pointer
+/// at the function's start, which is the CFA.
 #[derive(Copy, Clone, PartialEq, Eq)]
 struct Frame {
-    /// `$sp`; `None` where it is not known.
+    /// `$sp`; `None`: unknown.
     sp: Option<i32>,
     /// `$fp`, if it was set from `$sp`.
     fp: Option<i32>,
@@ -140,7 +142,7 @@ impl Frame {
     const ENTRY: Frame =
         Frame { sp: Some(0), fp: None, ra_slot: None, fp_slot: None, kept_slot: None };
 
-    /// The place at an offset from a register, if that is one that is known.
+    /// Returns the place at an offset from a register, if the register is known.
     fn place(&self, base: u32, offset: i32) -> Option<i32> {
         let base = match base {
             SP_N => self.sp,
@@ -155,7 +157,7 @@ impl Frame {
             Effect::None => {}
             Effect::AddSp(n) => {
                 self.sp = above(self.sp, n);
-                // What is below it now is nobody's.
+                // Slots below it are given up.
                 let kept = |slot: &i32| self.sp.is_none_or(|sp| *slot >= sp);
                 for slot in [&mut self.ra_slot, &mut self.fp_slot, &mut self.kept_slot] {
                     *slot = slot.filter(kept);
@@ -172,17 +174,17 @@ impl Frame {
                     KEPT_RA => &mut self.kept_slot,
                     _ => &mut self.fp_slot,
                 };
-                // What is saved later is no longer the caller's.
+                // A register that is saved later no longer holds the caller's value.
                 *slot = slot.or(at);
             }
-            // What is there stays there: one that is loaded early, for a branch that is not taken, or in the
-            // delay slot of one that is, may be lost again.
+            // The slot stays valid: a register that is loaded early, for a branch that is not taken, or in
+            // the delay slot of one that is, may be lost again.
             Effect::Load { register: RA_N, .. } => {}
             Effect::Load { .. } => self.fp = None,
         }
     }
 
-    /// It is a frame, and nothing that is in the other is missing.
+    /// Returns whether this is a frame that saves at least what `other` saves.
     fn has_all_of(&self, other: &Frame) -> bool {
         let less = |a: Option<i32>, b: Option<i32>| a.is_none() && b.is_some();
         !less(self.ra_slot, other.ra_slot)
@@ -191,7 +193,7 @@ impl Frame {
             && !less(self.fp, other.fp)
     }
 
-    /// The same for what calls: it has its return address in its frame, or does not have it at all.
+    /// Returns the rule for code that makes a call: the return address is in its frame, or unknown.
     fn rule_of_caller(self) -> Rule {
         let ra_slot = self.ra_slot.or(self.kept_slot);
         if ra_slot.is_none() { Rule::UNKNOWN } else { Frame { ra_slot, ..self }.rule() }
@@ -206,7 +208,7 @@ impl Frame {
             (Some(ra_slot), Some(sp), None) => {
                 Rule::from_form(Form::CfaSp { cfa_off: sp.wrapping_neg(), ra_slot, fp_slot })
             }
-            // Not saved yet, or taken back already, or not to be saved at all.
+            // It is not saved yet, or restored already, or never saved at all.
             (None, Some(sp), _) => {
                 Rule::from_form(Form::Leaf { cfa_off: sp.wrapping_neg(), fp_slot })
             }
@@ -215,30 +217,30 @@ impl Frame {
     }
 }
 
-/// Follows a function's instructions in the order in which they stand.
+/// Walk through a function's instructions, in the order of their addresses.
 struct Walk {
-    /// As the instructions so far have made it; `None` behind the end of a path.
+    /// Frame that the instructions so far have made; `None` behind the end of a path.
     frame: Option<Frame>,
-    /// The frame with the most in it so far, for code that only a computed jump leads to.
+    /// The most complete frame so far, for code that only a computed jump leads to.
     body: Frame,
-    /// Where branches lead, and the frame there.
+    /// Targets of branches, and the frame there.
     ahead: [Option<(u64, Frame)>; AHEAD],
-    /// More may be reached from before than is noted there.
+    /// Whether more may be reached from before than is noted there.
     more: bool,
-    /// Where the function starts.
+    /// Start of the function.
     start: u64,
-    /// Behind the end of a path that nothing leads past, another function starts.
+    /// Whether another function starts behind the end of a path that nothing leads past.
     next_starts: bool,
-    /// It may be here.
+    /// Whether it may start here.
     may_start: bool,
-    /// No branch and no call has been passed yet.
+    /// Whether no branch and no call has been passed yet.
     straight: bool,
-    /// `$fp` is no frame pointer in this function.
+    /// Whether `$fp` is no frame pointer in this function.
     free_fp: bool,
 }
 
 impl Walk {
-    /// A branch leads to `target`, where the frame is the same as here.
+    /// Notes that a branch leads to `target`, where the frame is the same as here.
     fn note(&mut self, target: u64, frame: Frame) {
         match self.ahead.iter_mut().find(|slot| slot.is_none()) {
             Some(free) => *free = Some((target, frame)),
@@ -246,17 +248,18 @@ impl Walk {
         }
     }
 
-    /// Another function starts at `at`: nothing from before leads there.
+    /// Starts another function at `at`: nothing from before leads there.
     fn start_anew(&mut self, at: u64) {
         (self.body, self.start, self.frame) = (Frame::ENTRY, at, Some(Frame::ENTRY));
         (self.ahead, self.more) = ([None; AHEAD], false);
         (self.straight, self.free_fp) = (true, false);
     }
 
-    /// Compilers make a frame pointer by `move $fp, $sp` before anything else can happen, and then leave it alone up to
-    /// the end, where the caller's is loaded from where it was saved. Whatever else is done with `$fp` says that it is
-    /// none: it has another value elsewhere in the function, at places that may be reached from anywhere. But
-    /// `$sp` is not moved by what is not known in such a function.
+    /// Notes whether a use of `$fp` shows that it is no frame pointer. Compilers make a frame pointer by
+    /// `move $fp, $sp` before anything else can happen, and then leave it alone up to the end, where the
+    /// caller's is loaded from where it was saved. After any other use it has another value elsewhere in the
+    /// function, at places that may be reached from anywhere. But in such a function, `$sp` is not moved by
+    /// an unknown distance.
     fn keep_fp(&mut self, effect: Effect, frame: &Frame) {
         self.free_fp |= match effect {
             Effect::FpFromSp(n) => n != 0 || !self.straight,
@@ -268,13 +271,13 @@ impl Walk {
         };
     }
 
-    /// The frame, without a frame pointer that is none.
+    /// Returns the frame, without a frame pointer that is none.
     fn known(&self, frame: Frame) -> Frame {
         if self.free_fp { Frame { fp: None, ..frame } } else { frame }
     }
 
-    /// Nothing is known to lead to `at` from the instruction before: that ends a path, or is behind a call, which
-    /// may be one that never comes back, or only fills the space up to `at`.
+    /// Returns whether nothing is known to lead to `at` from the instruction before: that ends a path, or is
+    /// behind a call, which may never return, or only fills the space up to `at`.
     fn may_start(&mut self, isa: Isa, at: u64, fetch: &mut Fetch<'_>) -> bool {
         if !self.next_starts {
             return false;
@@ -286,8 +289,9 @@ impl Walk {
         self.may_start
     }
 
-    /// Space is filled up to functions, and hardly up to loops: behind a call that never comes back, two instructions or more
-    /// that do nothing, up to a multiple of 16. Nothing from behind leads to before it.
+    /// Returns whether `at` is behind padding. Space is filled up to functions, and hardly up to loops:
+    /// behind a call that never returns, two instructions or more that do nothing, up to a multiple of 16.
+    /// Nothing from behind leads to before it.
     fn is_behind_padding(&self, isa: Isa, insn: u32, at: u64, fetch: &mut Fetch<'_>) -> bool {
         self.frame.is_some()
             && at.is_multiple_of(16)
@@ -296,13 +300,13 @@ impl Walk {
             && !is_looped_to(isa, self.start..at, at, fetch)
     }
 
-    /// The frame at `at`, where either the instruction before or branches lead.
+    /// Returns the frame at `at`, to which either the instruction before or branches lead.
     fn arrive(&mut self, isa: Isa, at: u64, fetch: &mut Fetch<'_>) -> Frame {
         let noted = self.ahead.iter().flatten().find(|(target, _)| *target == at);
         let known = self.frame.or(noted.map(|(_, frame)| *frame));
         if known.is_none() && self.next_starts {
             let nothing = !self.more && self.ahead == [None; AHEAD];
-            // A function that calls nothing has no body that a jump might lead to, but loops.
+            // A function that calls nothing has no body that a jump might lead to, except loops.
             let leaf = self.body.ra_slot.is_none() && self.body != Frame::ENTRY;
             if nothing || (leaf && !is_looped_to(isa, self.start..at.saturating_add(4), at, fetch))
             {
@@ -320,11 +324,11 @@ impl Walk {
     }
 }
 
-/// Reads instructions; `None` where there is no code.
+/// Function that reads instructions; it returns `None` where there is no code.
 type Fetch<'a> = dyn FnMut(u64) -> Option<u32> + 'a;
 
-/// The rule for the instruction at `at`, of a function that starts at `start`, or, if `next_starts`, of
-/// one behind that; if it `calls`, its return address must be in its frame.
+/// Returns the rule for the instruction at `at`, in a function that starts at `start`, or, if `next_starts`,
+/// in one behind that. If it `calls`, its return address must be in its frame.
 fn walk(
     isa: Isa,
     start: u64,
@@ -344,7 +348,7 @@ fn walk(
         straight: true,
         free_fp: false,
     };
-    // The end of a path, and where a branch leads, take effect behind the delay slot.
+    // The end of a path, and the target of a branch, take effect behind the delay slot.
     let (mut ends, mut branch, mut before) = (None, None, Slot::None);
     for here in (start..at).step_by(4) {
         let insn = fetch(here)?;
@@ -367,11 +371,11 @@ fn walk(
             Some(PcUse::Branch(to) | PcUse::Conditional(to)) if to > last => {
                 branch = Some((last, to));
             }
-            // It was no other function.
+            // The code before it was no other function.
             Some(PcUse::Conditional(to)) if to < walk.start && to >= start => return None,
             _ => {}
         }
-        // A table of places, unless it is the return, or another function in its place: those go by $t9.
+        // A jump by a table, unless it is the return, or a tail call: those go by $t9.
         walk.more |=
             register_jump(insn).is_some_and(|(to, link)| link == 0 && to != RA_N && to != T9_N);
         if is_terminator(isa, insn) {
@@ -398,7 +402,7 @@ fn walk(
     Some(if calls { frame.rule_of_caller() } else { frame.rule() })
 }
 
-/// Whether a branch from soon behind `at` leads into the range.
+/// Returns whether a branch from soon behind `at` leads into the range.
 fn is_looped_to(isa: Isa, range: Range<u64>, at: u64, fetch: &mut Fetch<'_>) -> bool {
     (0..LOOP).map(|n| at.wrapping_add(n * 4)).any(|here| {
         let to = fetch(here).and_then(|insn| pc_use(isa, insn, here));
@@ -406,8 +410,9 @@ fn is_looped_to(isa: Isa, range: Range<u64>, at: u64, fetch: &mut Fetch<'_>) -> 
     })
 }
 
-/// Functions of shared objects begin by making the address of their data from their own, in `$t9`, which no
-/// longer has it behind the first call: `lui $x, n`, soon followed by `daddu $x, $x, $t9`.
+/// Returns whether a function of a shared object starts here. Such functions begin by making the address of
+/// their data from their own, in `$t9`, which no longer has it behind the first call: `lui $x, n`, soon
+/// followed by `daddu $x, $x, $t9`.
 fn starts_function(insn: u32, at: u64, fetch: &mut Fetch<'_>) -> bool {
     if insn >> 21 != 0x0f << 5 {
         return false;
@@ -417,26 +422,27 @@ fn starts_function(insn: u32, at: u64, fetch: &mut Fetch<'_>) -> bool {
     (1..SOON).any(|n| fetch(at.wrapping_add(n * 4)).is_some_and(|i| i & !(31 << 11) == adds))
 }
 
-/// `$ra` is used as a register like others, by instructions with two that are read: not jumps.
+/// Returns whether an instruction that is no jump reads `$ra`, so that it is used as a general register.
 fn reads_ra(insn: u32) -> bool {
     let (opcode, rs, rt) = (insn >> 26, field(insn, 21), field(insn, 16));
     let reads_rt = matches!(opcode, 0 | 4 | 5 | 0x14 | 0x15 | 0x28..=0x2e | 0x3f);
     opcode > 1 && rs == RA_N || reads_rt && rt == RA_N
 }
 
-/// `$sp` is moved down by a number.
+/// Returns whether an instruction moves `$sp` down by a number.
 fn makes_room(insn: u32) -> bool {
     matches!(effect(insn), Effect::AddSp(by) if by < 0)
 }
 
-/// A call, which goes on behind its delay slot, or never comes back.
+/// Returns whether this is a call, which continues behind its delay slot, or never returns.
 fn is_call(isa: Isa, insn: u32) -> bool {
     matches!(pc_use(isa, insn, 0), Some(PcUse::Call(_)))
         || register_jump(insn).is_some_and(|(_, link)| link == RA_N)
         || compact_register_jump(isa, insn).is_some_and(|(_, links)| links)
 }
 
-/// Large frames are made in two steps. The first of those that end with the one at `last`.
+/// Returns the first of the steps that make a frame and end with the one at `last`: large frames are made in
+/// two.
 fn first_of_steps(isa: Isa, last: u64, fetch: &mut Fetch<'_>) -> u64 {
     let mut first = last;
     for n in 1..=STEPS {
@@ -452,8 +458,9 @@ fn first_of_steps(isa: Isa, last: u64, fetch: &mut Fetch<'_>) -> u64 {
     first
 }
 
-/// Whether the instruction at `at` plainly does not begin a function: what is before it goes on to it from a branch,
-/// or what is around it finds things by `$fp`, which no function has for that before it has made its frame.
+/// Returns whether the instruction at `at` plainly does not begin a function: the code before continues to it
+/// from a branch, or the code around it addresses memory by `$fp`, which no function does before it has made
+/// its frame.
 fn is_within(isa: Isa, at: u64, fetch: &mut Fetch<'_>) -> bool {
     let by_fp = |insn: u32| insn >> 29 >= 4 && field(insn, 21) == FP_N;
     let around = at.saturating_sub(NEAR * 4)..at.saturating_add(NEAR * 4);
@@ -466,12 +473,12 @@ fn is_within(isa: Isa, at: u64, fetch: &mut Fetch<'_>) -> bool {
     last.is_some_and(|insn| !is_terminator(isa, insn) && !is_call(isa, insn))
 }
 
-/// The instructions of `code`, the first of which is at 0.
+/// Returns a function that reads the instructions of `code`, the first of which is at 0.
 fn slice(isa: Isa, code: &[u8]) -> impl FnMut(u64) -> Option<u32> {
     move |at| isa.order.word4(code, usize::try_from(at).ok()?)
 }
 
-/// The rule for the instruction behind `code`, which are the instructions from the function's start.
+/// Returns the rule for the instruction behind `code`, which has the instructions from the function's start.
 #[must_use]
 pub fn from_function_in(isa: Isa, code: &[u8]) -> Rule {
     let len = code.len() & !3;
@@ -481,16 +488,16 @@ pub fn from_function_in(isa: Isa, code: &[u8]) -> Rule {
     walk(isa, 0, len as u64, false, false, &mut slice(isa, code)).unwrap_or(Rule::UNKNOWN)
 }
 
-/// The same for the instruction at `at`, where the function's start is not known. The start is taken to
+/// Returns the rule for the instruction at `at`, in a function whose start is unknown. The start is taken to
 /// be the last `daddiu $sp, $sp, -N`.
 ///
-/// If a path ends behind it, the instruction may be of the next function, one without a frame, where
-/// nothing before leads to; but not if it `is_call`, or the delay slot of one: what calls has a frame.
-/// What gives itself a return address of 0 before it calls, and for nothing else, is where its thread begins.
+/// If a path ends behind it, the instruction may be in the next function, one without a frame, where nothing
+/// before leads to; but not if it `is_call`, or the delay slot of one: a caller has a frame. Code that sets
+/// its return address to 0 before it calls, and for nothing else, is where its thread begins.
 pub fn before_in(isa: Isa, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rule {
     let mut calls = |at: u64| fetch(at).is_some_and(|insn| self::is_call(isa, insn));
     if is_call && !calls(at.wrapping_sub(4)) && !calls(at) {
-        // No return address, whoever took it for one.
+        // This is no return address, whoever took it for one.
         return Rule::UNKNOWN;
     }
     let (mut here, mut straight, mut inner, mut first) = (at, is_call, 0, None);
@@ -500,7 +507,7 @@ pub fn before_in(isa: Isa, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rul
         if makes_room(insn) {
             let start = first_of_steps(isa, here, fetch);
             let rule = walk(isa, start, at, !is_call, is_call, fetch).unwrap_or(Rule::UNKNOWN);
-            // Room that a function makes later; those that do have a frame pointer.
+            // This may be room that a function makes later; functions that do so have a frame pointer.
             let by_fp = matches!(rule.form(), Form::CfaFp { .. });
             let whole = by_fp || (inner == 0 && rule != Rule::UNKNOWN);
             let may_be_inner = if is_call {
@@ -521,19 +528,19 @@ pub fn before_in(isa: Isa, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rul
             straight &= !is_terminator(isa, insn) && !reads_ra(insn);
         }
     }
-    // No function before it has a frame: what makes room is the first of them, at its first instruction.
+    // No function before it has a frame: `at` is the first instruction of the first function that makes room.
     if !is_call && fetch(at).is_some_and(makes_room) {
         return Frame::ENTRY.rule();
     }
     Rule::UNKNOWN
 }
 
-/// The same for the last instruction before `pc`, as a return address is, or for `pc - 1`, if that is the
-/// address of an instruction: one that a signal has interrupted. For code of this process.
+/// Returns the rule for the last instruction before the return address `pc`, or, if `pc - 1` is the address
+/// of an instruction, for that interrupted instruction. `read` reads code of this process.
 pub fn before(pc: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Rule {
     let look = pc.wrapping_sub(1);
     let (mut piece, mut from) = ([0; PIECE as usize], None);
-    // Pieces of pages: what is not there is not read, and what is, in few calls.
+    // Code is read in pieces of pages, so that nothing unmapped is read, and in few calls.
     let mut fetch = |at: u64| {
         let base = at & !(PIECE - 1);
         if from != Some(base) {
@@ -546,7 +553,7 @@ pub fn before(pc: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Rule {
     before_in(Isa::NATIVE, look & !3, look & 3 != 0, &mut fetch)
 }
 
-/// [`from_function_in`] for this machine.
+/// Does what [`from_function_in`] does, for this machine.
 #[must_use]
 pub fn from_function(code: &[u8]) -> Rule {
     from_function_in(Isa::NATIVE, code)

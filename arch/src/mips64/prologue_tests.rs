@@ -17,7 +17,7 @@ const LUI: u32 = 0x3c1c_0002;
 const T9: u32 = 0x0399_e02d; // daddu gp, gp, t9
 const CALL: u32 = 0x0320_f809; // jalr t9
 
-/// The rules before each of the instructions and behind them.
+/// Returns the rules before each of the instructions, and behind the last.
 fn rules(insns: &[u32]) -> Vec<Rule> {
     let both = [Order::Little, Order::Big].map(|order| {
         let isa = Isa { order, release6: false };
@@ -59,10 +59,10 @@ fn a_frame_is_made_and_undone() {
             body // of the next path
         ]
     );
-    // The next path: a branch over it leads there, with the frame.
+    // A branch over a path's end leads to the next path, with the frame.
     let over = [DOWN, SD_RA, 0x1080_0004, NOP, LD_RA, JR, UP, LUI, LUI];
     assert_eq!(rules(&over)[7..], [sp(32, None); 3]);
-    // One that was made before there was a frame.
+    // This branch was made before there was a frame.
     let early = [0x1080_0006, NOP, DOWN, SD_RA, LD_RA, JR, UP, LUI, JR, NOP];
     assert_eq!(rules(&early)[7..10], [leaf(0, None); 3]);
     // A computed jump.
@@ -95,7 +95,7 @@ fn what_is_no_frame_pointer() {
         assert_eq!(rules[4..6], [fp(32); 2]);
         assert_eq!(rules[6..], [body; 3], "{other:x}");
     }
-    // In the delay slot of the first branch it is still one; where the caller's is loaded, too.
+    // In the delay slot of the first branch it is still one; also where the caller's is loaded.
     let rules =
         rules(&[DOWN, SD_RA, SD_FP, 0x1080_0006, MOVE_FP, BACK, LD_FP, LD_RA, JR, UP, LUI, LUI]);
     assert_eq!((rules[6], rules[10], rules[11]), (fp(32), fp(32), fp(32)));
@@ -116,7 +116,7 @@ fn what_is_saved_stays_until_the_frame_is_given_up() {
 
 #[test]
 fn a_leaf_function_with_a_frame() {
-    // As compiled without optimisation.
+    // Code that is compiled without optimisation.
     let insns = [DOWN, SD_FP, MOVE_FP, LUI, BACK, LD_FP, JR, UP];
     let body = leaf(32, Some(-16));
     assert_eq!(rules(&insns)[..5], [leaf(0, None), leaf(32, None), body, body, body]);
@@ -153,13 +153,13 @@ fn without_the_start() {
         assert_eq!(rule(&over, false), sp(32, None));
         let back = [DOWN, SD_RA, LUI, LD_RA, JR, UP, LUI, 0x1480_fffa, NOP];
         assert_eq!(rule(&back, false), Rule::UNKNOWN);
-        // Its own loop.
+        // A loop of the next function only.
         let own = [DOWN, SD_RA, LUI, LD_RA, JR, UP, LUI, 0x1480_fffe, NOP];
         assert_eq!(rule(&own, false), leaf(0, None));
         // A table of places.
         let table = [DOWN, SD_RA, 0x0040_0008, NOP, LD_RA, JR, UP, LUI];
         assert_eq!(rule(&table, false), sp(32, None));
-        // A tail call is none. What nothing leads to, and a call that may not come back.
+        // A tail call is no jump by a table. Then code that nothing leads to, and a call that may not return.
         let tail = [DOWN, SD_RA, UP, 0x0320_0008, NOP, NOP, LUI];
         assert_eq!(rule(&tail, false), leaf(0, None));
         for before in [[JR, NOP, NOP], [CALL, NOP, NOP]] {
@@ -188,27 +188,27 @@ fn without_the_start() {
         let code: Vec<u8> =
             [DOWN, SD_RA, JR, NOP, DOWN, LUI].iter().flat_map(|i| order.bytes4(*i)).collect();
         assert_eq!(before_in(isa, 16, false, &mut slice(isa, &code)), leaf(0, None));
-        // Where the first function of all makes its frame, and where a call would not stand.
+        // The first function of the code makes its frame; no call can be in front of it.
         assert_eq!(before_in(isa, 0, false, &mut slice(isa, &code)), leaf(0, None));
         assert_eq!(before_in(isa, 0, true, &mut slice(isa, &code)), Rule::UNKNOWN);
         // A frame in two steps.
         assert_eq!(rule(&[JR, NOP, DOWN, SD_RA, DOWN, LUI], true), sp(64, None));
-        // The linker's, which a stub of lazy binding calls: sd $15, 24(sp). What calls and has kept no
+        // The linker's frame, which a stub of lazy binding calls: sd $15, 24(sp). Then a caller that has kept
         // return address at all.
         assert_eq!(rule(&[JR, NOP, DOWN, 0xffaf_0018, LUI], true), sp(32, None));
         assert_eq!(rule(&[JR, NOP, DOWN, LUI], true), Rule::UNKNOWN);
         assert_eq!(rule(&[JR, NOP, DOWN, 0xffaf_0018, SD_FP, LUI], false), leaf(32, Some(-16)));
-        // Room that is made later: with a frame pointer, and what is none.
+        // Room that is made later: with a frame pointer, and without one.
         assert_eq!(rule(&[DOWN, SD_RA, SD_FP, MOVE_FP, LUI, DOWN, LUI], true), fp(32));
         assert_eq!(rule(&[DOWN, SD_RA, JR, NOP, DOWN, LUI], true), Rule::UNKNOWN);
-        // No return address.
+        // This is no return address.
         let code: Vec<u8> = [DOWN, SD_RA, LUI, LUI].iter().flat_map(|i| order.bytes4(*i)).collect();
         assert_eq!(before_in(isa, 16, true, &mut slice(isa, &code)), Rule::UNKNOWN);
-        // As programs start.
+        // The entry of a program, which does not return.
         let start = [DOWN, SD_RA, JR, NOP, NO_RETURN[0], LUI];
         assert_eq!(rule(&start, true), Rule::END);
         assert_eq!(rule(&[NO_RETURN[0], DOWN, SD_RA, LUI], true), sp(32, None));
-        // A register like others: sd ra, 8(sp); daddu v0, v1, ra; bne ra, v0.
+        // It is used as a general register: sd ra, 8(sp); daddu v0, v1, ra; bne ra, v0.
         for used in [0xffbf_0008, 0x007f_102d, 0x17e2_0003] {
             let insns = [DOWN, SD_RA, NO_RETURN[0], used, NOP, LUI];
             assert_eq!(rule(&insns, true), sp(32, None), "{used:x}");

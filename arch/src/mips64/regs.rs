@@ -16,7 +16,7 @@ pub const V0: u16 = 2;
 pub const A0: u16 = 4;
 /// `$a3`, which says whether a system call has failed.
 pub const A3: u16 = 7;
-/// `$s0`, the first register that a call preserves; those up to `$s7` follow.
+/// `$s0`, the first callee-saved register; those up to `$s7` follow.
 pub const S0: u16 = 16;
 /// `$t8`, free at a function's entry.
 pub const T8: u16 = 24;
@@ -24,7 +24,7 @@ pub const T8: u16 = 24;
 pub const T9: u16 = 25;
 /// `$k0`, where the kernel shows a tracer what `$a3` was at a system call.
 pub const K0: u16 = 26;
-/// `$gp`, which a call preserves.
+/// `$gp`, which is callee-saved.
 pub const GP: u16 = 28;
 /// The stack pointer.
 pub const SP: u16 = 29;
@@ -33,7 +33,7 @@ pub const FP: u16 = 30;
 /// `$ra`, where a call leaves the return address.
 pub const RA: u16 = 31;
 
-/// What the fast unwinder carries from frame to frame.
+/// Registers that the fast unwinder carries from frame to frame.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Regs {
@@ -46,7 +46,7 @@ pub struct Regs {
 }
 
 impl Regs {
-    /// Whether `sp` is the stack pointer, and not a bound of it: here, no step leaves it open.
+    /// Returns whether `sp` is the stack pointer, and not a bound of it: always, as each step computes it.
     #[inline(always)]
     #[must_use]
     pub const fn knows_sp(&self) -> bool {
@@ -54,13 +54,13 @@ impl Regs {
     }
 }
 
-/// All general registers, for the frames that need more than [`Regs`].
+/// All general registers, for frames that need more than [`Regs`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct FullRegs {
-    /// Program counter.
+    /// Returns the program counter.
     pub pc: u64,
-    /// By number; the first is always 0. Registers that a call does not preserve may hold anything.
+    /// Registers by number; the first is always 0. Those that a call does not preserve may hold anything.
     pub gpr: [u64; 32],
 }
 
@@ -79,8 +79,7 @@ impl From<FullRegs> for Regs {
 }
 
 impl From<Regs> for FullRegs {
-    /// Registers other than `$sp` and `$fp` are zero: good enough for any frame that does not need
-    /// them.
+    /// Sets registers other than `$sp` and `$fp` to zero, which is enough for frames that do not need them.
     #[inline]
     fn from(regs: Regs) -> Self {
         FullRegs::default().with(regs)
@@ -88,7 +87,7 @@ impl From<Regs> for FullRegs {
 }
 
 impl FullRegs {
-    /// The same registers with the three of `regs` put in.
+    /// Returns these registers with the three of `regs` replaced.
     #[inline]
     #[must_use]
     pub fn with(mut self, regs: Regs) -> Self {

@@ -1,9 +1,8 @@
-//! Moving the displaced instructions to another address, and the stub that a patched function jumps
-//! to.
+//! Relocation of the displaced instructions, and the stub that a patched function jumps to.
 //!
-//! A delay slot goes with its branch. A call that is moved leaves the return address that it would
-//! have left where it was, so nothing ever returns into the stub; only a compact call (release 6) at
-//! the very entry, which would return into the patch, returns to the stub.
+//! A delay slot moves with its branch. A call that is moved leaves the return address that it would have left
+//! at its old place, so nothing ever returns into the stub; only a compact call (release 6) at the very
+//! entry, which would return into the patch, returns to the stub.
 
 use super::decode::{
     PcUse, Slot, compact_register_jump, distance_bits, field, is_terminator, pc_use, register_jump,
@@ -18,9 +17,9 @@ pub use crate::patch::{Relocated, Stub, StubParams};
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// What a function may change at its entry, and no argument is in.
+/// Register that a function may change at its entry, and that holds no argument.
 const SCRATCH: u32 = AT as u32;
-/// What the hook's entry code takes the descriptor in.
+/// Register in which the hook's entry takes the descriptor.
 const DESCRIPTOR: u32 = T8 as u32;
 const FUNCTION: u32 = T9 as u32;
 const LINK: u32 = RA as u32;
@@ -28,9 +27,9 @@ const LINK: u32 = RA as u32;
 /// `jal`.
 const JAL: u32 = 0x0c00_0000;
 
-/// The addresses where the stub for this function may be: in reach of the function. What its
-/// displaced instructions lead to is in reach of that then, too, but for branches across the edge of
-/// two regions, which [`relocate`] refuses.
+/// Returns the range of addresses for the stub of this function: in reach of the function. The targets of its
+/// displaced instructions are then in reach, too, except for branches across the edge of two regions, which
+/// [`relocate`] refuses.
 ///
 /// # Errors
 ///
@@ -42,12 +41,12 @@ pub fn stub_window(plan: &PatchPlan, code: &[u8], func_addr: u64) -> Result<Rang
     Ok(near_window(func_addr))
 }
 
-/// Instructions being put together, and the branches whose targets come behind them.
+/// Code under construction, and the branches whose targets come behind it.
 struct Block {
     isa: Isa,
     address: u64,
     insns: Vec<u32>,
-    /// A branch, and where it leads.
+    /// Index of each branch, and its target.
     branches: Vec<(usize, u64)>,
 }
 
@@ -69,7 +68,7 @@ impl Block {
         self.insns.extend(insns.iter().take(n));
     }
 
-    /// `j to`, or `jal to`, and its delay slot.
+    /// Appends `j to`, or `jal to`, and its delay slot.
     fn jump(&mut self, link: u32, to: u64, delayed: u32) -> Result<(), Refusal> {
         let here = self.address.wrapping_add(self.len() as u64);
         let insn = encode_j(here, to).ok_or(Refusal::OutOfReach)?;
@@ -78,15 +77,15 @@ impl Block {
         Ok(())
     }
 
-    /// A branch, its delay slot (or what a compact branch must not have a branch in), and, later,
-    /// the jump that it leads to.
+    /// Appends a branch and its delay slot (or an instruction that may stand behind a compact branch). The
+    /// jump that it leads to follows later.
     fn branch(&mut self, insn: u32, to: u64, delayed: u32) {
         self.branches.push((self.insns.len(), to));
         self.push(insn);
         self.push(delayed);
     }
 
-    /// The jumps that the branches lead to.
+    /// Appends the jumps that the branches lead to.
     fn finish_branches(&mut self) -> Result<(), Refusal> {
         for (user, to) in core::mem::take(&mut self.branches) {
             let distance = self.insns.len().wrapping_sub(user.wrapping_add(1)) as u32;
@@ -100,8 +99,8 @@ impl Block {
         Ok(())
     }
 
-    /// The instruction that stood at `at` in a function at `func_addr`, with the one behind it.
-    /// Returns whether a call in the stub is among what was made of it.
+    /// Appends the instruction that stood at `at` in a function at `func`, with the one behind it. Returns
+    /// whether the result has a call in the stub.
     fn moved(
         &mut self,
         insn: u32,
@@ -118,7 +117,7 @@ impl Block {
         match pc_use(isa, insn, address) {
             None => return self.moved_by_register(insn, delayed, back, into_patch),
             Some(PcUse::Branch(to)) => self.jump(0, to, delayed)?,
-            // It would return into the patch.
+            // At its old place it would return into the patch.
             Some(PcUse::Call(to)) if into_patch && kind == Slot::None => {
                 self.jump(JAL, to, NOP)?;
                 return Ok(true);
@@ -149,7 +148,7 @@ impl Block {
         Ok(false)
     }
 
-    /// The same for what does not read its own address: a call may still leave one.
+    /// Appends an instruction that does not read its own address; a call may still leave one.
     fn moved_by_register(
         &mut self,
         insn: u32,
@@ -157,14 +156,14 @@ impl Block {
         back: u64,
         into_patch: bool,
     ) -> Result<bool, Refusal> {
-        /// The field of the register for the return address.
+        /// Field of the register for the return address.
         const TO: u32 = 31 << 11;
         match (register_jump(insn), compact_register_jump(self.isa, insn)) {
             (Some((_, link)), _) => {
                 if link != 0 {
                     self.load(link, back);
                 }
-                // With a barrier where it had one; as `jalr $0`, which every release has.
+                // It keeps its barrier, and becomes `jalr $0`, which every release has.
                 self.push(insn & !TO | 1);
                 self.push(delayed);
             }
@@ -182,7 +181,7 @@ impl Block {
         Ok(false)
     }
 
-    /// The same load as `insn`, by address.
+    /// Appends the load `insn` from the address `from`.
     fn load_from(&mut self, insn: u32, from: u64) -> Result<(), Refusal> {
         let register = field(insn, 21);
         if register == u32::from(ZERO) {
@@ -203,8 +202,8 @@ impl Block {
     }
 }
 
-/// Whether execution goes on behind what was made of the displaced instruction: a call goes on behind
-/// where it was.
+/// Returns whether execution continues behind the moved form of the displaced instruction: a call continues
+/// behind its old place.
 fn goes_on(isa: Isa, insn: u32, into_patch: bool) -> bool {
     let in_stub = into_patch && slot(isa, insn) == Slot::None;
     let call = matches!(pc_use(isa, insn, 0), Some(PcUse::Call(_)))
@@ -213,13 +212,13 @@ fn goes_on(isa: Isa, insn: u32, into_patch: bool) -> bool {
     !is_terminator(isa, insn) && (!call || in_stub)
 }
 
-/// The displaced instructions as they have to be at `new_addr` (a multiple of 4). If `with_t9`, that is set first to
+/// Relocates the displaced instructions to `new_addr` (a multiple of 4). If `with_t9`, `$t9` is set first to
 /// the function's address, as it is at a function's entry: `lui gp; daddu gp, gp, t9` relies on it.
 ///
 /// # Errors
 ///
-/// [`Refusal::CannotMove`] or [`Refusal::OutOfReach`] where they cannot be there,
-/// [`Refusal::Changed`] if `code` is not what the plan was made for.
+/// [`Refusal::CannotMove`] or [`Refusal::OutOfReach`] if they cannot be there, [`Refusal::Changed`] if `code`
+/// is not what the plan was made for.
 pub fn relocate_in(
     isa: Isa,
     plan: &PatchPlan,
@@ -251,7 +250,7 @@ pub fn relocate_in(
     Ok(Relocated { bytes: block.bytes(), map, has_call })
 }
 
-/// The same for this machine.
+/// Does what [`relocate_in`] does, for this machine.
 ///
 /// # Errors
 ///
@@ -265,7 +264,7 @@ pub fn relocate(
     relocate_in(Isa::NATIVE, plan, code, func_addr, new_addr, true)
 }
 
-/// The stub that a patched function jumps to:
+/// Builds the stub that a patched function jumps to:
 ///
 /// ```text
 ///           li   $at, flag_addr
@@ -283,16 +282,15 @@ pub fn relocate(
 ///           <jumps that moved branches lead to>
 /// ```
 ///
-/// (`li` stands for the two to six instructions that make an address.) `$at`, `$t8` and `$t9` are
-/// free at a function's entry; `$t0` to `$t3` would be, but a nested function of GNU C has its chain
-/// in the last of them.
+/// (`li` stands for the two to six instructions that make an address.) `$at`, `$t8` and `$t9` are free at a
+/// function's entry. So are `$t0` to `$t3`, but a nested function of GNU C has its chain in the last of them.
 ///
-/// What stands in front of the patch is executed again, whether recording is on or off; what has moved the stack
-/// pointer down is taken back first (`daddiu $sp, $sp, n`).
+/// The instruction in front of the patch is executed again, whether recording is on or off. If it has moved
+/// the stack pointer down, that is undone first (`daddiu $sp, $sp, n`).
 ///
-/// Callers of a function that the user has named may know that it leaves `$t8` and `$t9` alone. Before the
-/// hook's entry its stub saves them (`daddiu $sp, $sp, -32; sd $t8, 0($sp); sd $t9, 8($sp)`), and the original is
-/// entered with the caller's `$t9`.
+/// Callers of a function that the user has named may rely on it to leave `$t8` and `$t9` alone. So its stub
+/// saves them before the hook's entry (`daddiu $sp, $sp, -32; sd $t8, 0($sp); sd $t9, 8($sp)`), and the
+/// original is entered with the caller's `$t9`.
 ///
 /// # Errors
 ///
@@ -330,7 +328,7 @@ pub fn build_stub_in(isa: Isa, params: &StubParams<'_>) -> Result<Stub, Refusal>
     Ok(Stub { bytes, original_addr, patch: patch.to_vec(), patch_addr, relocated })
 }
 
-/// The same for this machine.
+/// Does what [`build_stub_in`] does, for this machine.
 ///
 /// # Errors
 ///

@@ -16,7 +16,7 @@ fn code(isa: Isa, insns: &[u32]) -> Vec<u8> {
     insns.iter().flat_map(|i| isa.order.bytes4(*i)).collect()
 }
 
-/// A function that begins with these, moved, without the load of `$t9`.
+/// Moves a function that begins with these instructions; returns the result without the load of `$t9`.
 fn moved(isa: Isa, insns: &[u32]) -> (Vec<u32>, Relocated) {
     let mut all = insns.to_vec();
     all.resize(0x40, NOP);
@@ -36,12 +36,12 @@ fn moved(isa: Isa, insns: &[u32]) -> (Vec<u32>, Relocated) {
     (words[2..].to_vec(), r)
 }
 
-/// `j` to an offset in the function.
+/// Encodes `j` to an offset in the function.
 fn j(offset: u64) -> u32 {
     encode_j(STUB, FUNC + offset).unwrap()
 }
 
-/// `li $ra` of an offset in the function.
+/// Encodes `li $ra` of an offset in the function.
 fn link(offset: u32) -> [u32; 2] {
     [0x3c1f_1000, 0x37ff_0000 | offset]
 }
@@ -72,14 +72,14 @@ fn plain_instructions_and_jumps() {
         assert!(!relocated.has_call);
         assert_eq!(relocated.map[0], (0, 8));
     }
-    // jalr t1, t9: its own return address register.
+    // jalr t1, t9 has its own return address register.
     let (words, _) = moved(R2, &[0x0320_6809, LI]);
     assert_eq!(words, [0x3c0d_1000, 0x35ad_0008, 0x0320_0009, LI]);
 }
 
 #[test]
 fn branches() {
-    // The branch, moved, and where it leads in the function's terms.
+    // Each branch, moved, and its target in the function.
     let conditional = [
         0x1085_0003,
         0x1485_0003,
@@ -232,7 +232,7 @@ fn reach() {
     assert_eq!(relocate_in(R2, &plan, &bytes, FUNC, 0x2000_0000, true), Err(Refusal::OutOfReach));
     assert_eq!(relocate_in(R2, &plan, &bytes[..6], FUNC, STUB, true), Err(Refusal::Changed));
     assert_eq!(stub_window(&plan, &bytes[..6], FUNC), Err(Refusal::Changed));
-    // bgezal ra: what it tests would be changed before.
+    // bgezal ra: the register that it tests would be changed before.
     let own = code(R2, &[0x07f1_0010, NOP, JR, NOP]);
     let plan = plan_at_entry_in(R2, &own, FUNC, Some(16)).unwrap();
     assert_eq!(relocate_in(R2, &plan, &own, FUNC, STUB, true), Err(Refusal::CannotMove));
@@ -291,7 +291,7 @@ fn stubs_behind_what_stays_in_front() {
         assert_eq!(list[original..original + 2], [0x3c19_1000, 0x3739_0000]); // li t9
         assert_eq!(list[original + 2..], [DADDIU, SD, LI, j(12), NOP]);
         assert_eq!((plain.patch_addr, plan.lead), (FUNC + 4, crate::patch::Lead::Down(32)));
-        // What callers of a named function may know to be left alone.
+        // Callers of a named function may rely on these registers.
         let list = words(&many);
         assert_eq!(list[8..11], [0x67bd_ffe0, 0xffb8_0000, 0xffb9_0008]);
         let original = (many.original_addr - STUB) as usize / 4;

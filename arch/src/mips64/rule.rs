@@ -10,15 +10,14 @@
 //! | 32..48 | return address's slot, relative to the CFA, in words, signed                |
 //! | 48..64 | frame pointer's slot, relative to the CFA, in words, signed; 0: unchanged   |
 //!
-//! The other kinds are the kind alone. The whole word 0 means that no rule was computed yet.
+//! The other kinds are the kind alone. The word 0 means that no rule was computed yet.
 //!
-//! A frame whose return address is still in `$ra` needs all registers: `Complex` where there is call
-//! frame information, `Leaf` where there is none and the code says so (see
-//! [`prologue`](super::prologue)). Only the innermost frame, and one that a signal has interrupted,
-//! can be such.
+//! A frame whose return address is still in `$ra` needs all registers: it is `Complex` if there is call frame
+//! information, `Leaf` if there is none and the code shows it (see [`prologue`](super::prologue)). Only the
+//! innermost frame, and one that a signal has interrupted, can be of this kind.
 //!
-//! There is no chain of frame pointers on MIPS: `$fp` points to the bottom of its own frame. So the
-//! rule for code of which nothing is known ends the stack there.
+//! There is no chain of frame pointers on MIPS: `$fp` points to the bottom of its own frame. So the rule for
+//! code of which nothing is known ends the stack there.
 
 use super::isa::Order;
 use super::regs::{FP, FullRegs, RA, Regs, SP};
@@ -34,68 +33,69 @@ const COMPLEX: u64 = 6;
 const UNKNOWN: u64 = 7;
 const LEAF: u64 = 8;
 
-/// Where the kernel's signal frame (`struct rt_sigframe` of `arch/mips/kernel/signal.c`: room for four
-/// arguments and a trampoline, siginfo, `struct ucontext`), to which the stack pointer points when the
-/// handler has returned, has the first register; the others follow (`struct sigcontext`).
+/// Offset of the first register in the kernel's signal frame (`struct rt_sigframe` of
+/// `arch/mips/kernel/signal.c`: room for four arguments and a trampoline, siginfo, `struct ucontext`), to
+/// which the stack pointer points when the handler has returned. The other registers follow (`struct
+/// sigcontext`).
 pub(super) const FRAME_REGS: u64 = 192;
 const FRAME_FP: u64 = FRAME_REGS + 8 * FP as u64;
 const FRAME_SP: u64 = FRAME_REGS + 8 * SP as u64;
-/// And the program counter.
+/// Offset of the program counter in that frame.
 pub(super) const FRAME_PC: u64 = 768;
 
-/// How to step from a frame to its caller, for one code address.
+/// Rule that steps from a frame to its caller, for one code address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct Rule(u64);
 
-/// The same, spelled out.
+/// An unpacked [`Rule`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// Nothing computed yet.
+    /// No rule was computed yet.
     None,
     /// CFA = sp + `cfa_off`.
     CfaSp {
-        /// CFA relative to sp.
+        /// Offset of the CFA from sp.
         cfa_off: i32,
-        /// Where the return address is, relative to the CFA.
+        /// Offset of the return address's slot from the CFA.
         ra_slot: i32,
-        /// Where the caller's fp is, relative to the CFA; `None`: still in the register.
+        /// Offset of the slot with the caller's fp from the CFA; `None`: fp is unchanged.
         fp_slot: Option<i32>,
     },
     /// CFA = fp + `cfa_off`.
     CfaFp {
-        /// CFA relative to fp.
+        /// Offset of the CFA from fp.
         cfa_off: i32,
-        /// Where the return address is, relative to the CFA.
+        /// Offset of the return address's slot from the CFA.
         ra_slot: i32,
-        /// Where the caller's fp is, relative to the CFA; `None`: still in the register.
+        /// Offset of the slot with the caller's fp from the CFA; `None`: fp is unchanged.
         fp_slot: Option<i32>,
     },
     /// Code of which nothing is known: there is no chain of frame pointers to follow.
     FramePointer,
     /// The return address is in `$ra`. CFA = sp + `cfa_off`.
     Leaf {
-        /// CFA relative to sp.
+        /// Offset of the CFA from sp.
         cfa_off: i32,
-        /// Where the caller's fp is, relative to the CFA; `None`: still in the register.
+        /// Offset of the slot with the caller's fp from the CFA; `None`: fp is unchanged.
         fp_slot: Option<i32>,
     },
     /// The kernel's signal frame.
     Signal,
     /// The outermost frame of a thread.
     End,
-    /// Takes [`step_full`](crate::unwind::step_full).
+    /// The frame needs [`step_full`](crate::unwind::step_full).
     Complex,
-    /// No call frame information for this address.
+    /// There is no call frame information for this address.
     Unknown,
 }
 
-/// What a step found.
+/// Result of a step.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// The caller's registers.
     Next(Regs),
-    /// This was the outermost frame.
+    /// The frame was the outermost one.
     End,
     /// The rule needs all registers.
     NeedFull,
@@ -104,7 +104,7 @@ pub enum Step {
 }
 
 impl Rule {
-    /// Not computed yet.
+    /// No rule was computed yet.
     pub const NONE: Rule = Rule(0);
     /// See [`Form::FramePointer`].
     pub const FRAME_POINTER: Rule = Rule(FRAME_POINTER);
@@ -116,51 +116,51 @@ impl Rule {
     pub const COMPLEX: Rule = Rule(COMPLEX);
     /// See [`Form::Unknown`].
     pub const UNKNOWN: Rule = Rule(UNKNOWN);
-    /// The word, to be kept in an atomic.
+    /// Returns the word, to be kept in an atomic.
     #[inline(always)]
     #[must_use]
     pub const fn to_u64(self) -> u64 {
         self.0
     }
 
-    /// From a word that [`to_u64`](Self::to_u64) gave. Any word is safe; a senseless one steps to
-    /// `Cut`.
+    /// Makes a rule from a word that [`to_u64`](Self::to_u64) returned. Any word is safe; a meaningless one
+    /// steps to `Cut`.
     #[inline(always)]
     #[must_use]
     pub const fn from_u64(word: u64) -> Self {
         Rule(word)
     }
 
-    /// No rule was computed yet.
+    /// Returns whether no rule was computed yet.
     #[inline(always)]
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 
-    /// The frame is a signal trampoline, so the pc of the next one is of an interrupted instruction
-    /// and is looked up as it is, not at pc - 1.
+    /// Returns whether the frame is a signal trampoline. The pc of the next frame is then that of an
+    /// interrupted instruction, and is looked up as it is, not at pc - 1.
     #[inline(always)]
     #[must_use]
     pub const fn is_signal(self) -> bool {
         self.0 == SIGNAL
     }
 
-    /// The code itself says that the frame's return address is still in the link register.
+    /// Returns whether the code itself shows that the frame's return address is still in the link register.
     #[inline(always)]
     #[must_use]
     pub const fn is_leaf(self) -> bool {
         self.0 & 0xff == LEAF
     }
 
-    /// The step looks at the frame pointer: what the register holds in this frame matters.
+    /// Returns whether the step reads the frame pointer, so that the register's value in this frame matters.
     #[inline(always)]
     #[must_use]
     pub const fn reads_fp(self) -> bool {
         self.0 & 0xff == CFA_FP
     }
 
-    /// The step takes the caller's frame pointer from memory; it is the last word that it reads.
+    /// Returns whether the step loads the caller's frame pointer from memory; it is then the last word read.
     #[inline(always)]
     #[must_use]
     pub const fn writes_fp(self) -> bool {
@@ -171,8 +171,8 @@ impl Rule {
         }
     }
 
-    /// `Complex` for what does not fit: offsets that are no multiples of 8, or too large; slots at
-    /// the CFA, which no code uses.
+    /// Packs a rule. Returns `Complex` for what does not fit: offsets that are no multiples of 8, or too
+    /// large; slots at the CFA, which no code uses.
     const fn pack(kind: u64, cfa_off: i32, ra_slot: i32, fp_slot: Option<i32>) -> Rule {
         const CFA_MOST: i32 = (1 << 23) - 1;
         let fp = match fp_slot {
@@ -191,7 +191,7 @@ impl Rule {
         Rule(kind | cfa << 8 | (ra as u16 as u64) << 32 | (fp as u16 as u64) << 48)
     }
 
-    /// Packs `form`; one that does not fit gives `Complex`.
+    /// Packs `form`; returns `Complex` if it does not fit.
     #[must_use]
     pub const fn from_form(form: Form) -> Rule {
         match form {
@@ -211,7 +211,7 @@ impl Rule {
         }
     }
 
-    /// Unpacks; for tests, messages, and whoever wants to match on it.
+    /// Unpacks the rule, for tests, messages, and matching.
     #[must_use]
     pub const fn form(self) -> Form {
         let cfa_off = (self.0 as u32 as i32 >> 8) << 3;
@@ -231,8 +231,8 @@ impl Rule {
         }
     }
 
-    /// Steps to the caller. `read` gives the word at an address, or `None` where there is no
-    /// memory; every word that the result depends on is read through it, once.
+    /// Steps to the caller. `read` returns the word at an address, or `None` where there is no memory; every
+    /// word that the result depends on is read through it, once.
     #[inline(always)]
     pub fn step(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
         let kind = self.0 & 0xff;
@@ -261,7 +261,7 @@ impl Rule {
         Step::Next(Regs { pc, sp: cfa, fp })
     }
 
-    /// Everything but the two common forms.
+    /// Applies all but the two common forms.
     #[cold]
     #[inline(never)]
     fn step_rare(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
@@ -278,11 +278,10 @@ impl Rule {
         }
     }
 
-    /// The same step for whoever carries all registers. A signal frame restores them all, from
-    /// `Unknown` on nothing is known (`NoCfi`), `Complex` cannot be answered here (`Cut`); the
-    /// other forms leave the registers that they do not know about as they are, which is wrong for
-    /// those that the function saved: use [`step_full`](crate::unwind::step_full) where there is
-    /// call frame information.
+    /// Steps with all registers. A signal frame restores them all. For `Unknown` nothing is known (`NoCfi`),
+    /// and `Complex` can't be answered here (`Cut`). The other forms leave registers that they do not
+    /// describe as they are, which is wrong for those that the function saved: use
+    /// [`step_full`](crate::unwind::step_full) where there is call frame information.
     pub fn step_all(
         self,
         full: &FullRegs,
@@ -314,8 +313,8 @@ impl Rule {
     }
 }
 
-/// The caller of a function that has not saved its return address. Only the innermost function can be
-/// such, so the same address again leads nowhere.
+/// Steps out of a function that has not saved its return address. Only the innermost function can be one, so
+/// a caller with the same pc leads nowhere.
 fn leaf(
     full: &FullRegs,
     cfa_off: i32,
@@ -340,7 +339,7 @@ fn leaf(
     }
 }
 
-/// The interrupted registers. The stack may change to any other, so there is no progress to check.
+/// Returns the interrupted registers. The stack may change to any other, so no progress is demanded.
 fn signal(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
     let pc = read(regs.sp.wrapping_add(FRAME_PC))?;
     let sp = read(regs.sp.wrapping_add(FRAME_SP))?;
@@ -362,8 +361,8 @@ impl CfiRule for Rule {
         (rule != Rule::UNKNOWN).then_some(rule)
     }
 
-    /// Packs one row. Whatever is not one of the forms that occur gives `Complex`: a rule is either
-    /// exact or not used.
+    /// Packs one row. A row that is not one of the common forms gives `Complex`: a rule is either exact or
+    /// not used.
     fn from_row(row: &Row, frame: &FrameInfo<'_>, _pc: u64) -> Self {
         if frame.ra != RA || frame.signal {
             return Rule::COMPLEX;
@@ -376,7 +375,7 @@ impl CfiRule for Rule {
         if row.register(Register(RA)) == Some(RegisterRule::Undefined) {
             return Rule::END;
         }
-        // A row that says something about sp is none of ours: the caller's sp is the CFA.
+        // A row that changes sp is not supported: the caller's sp is the CFA.
         if row.register(Register(SP)).is_some_and(|rule| rule != RegisterRule::ValOffset(0)) {
             return Rule::COMPLEX;
         }
@@ -395,12 +394,12 @@ impl CfiRule for Rule {
     }
 }
 
-/// Whether `words`, read from a stack, begin with the saved pc of a signal frame. The state of the
-/// floating point unit follows it, and what is used of it; then that of the signal processor, and the
+/// Returns whether `words`, read from a stack, begin with the saved pc of a signal frame. Behind it are the
+/// state of the floating point unit, and what is used of it; then that of the signal processor; and the
 /// blocked signals, among which `SIGKILL` and `SIGSTOP` never are.
 #[must_use]
 pub fn is_interrupted_pc_in(order: Order, words: &[u64]) -> bool {
-    /// A bit of the control register that is always 0, and of `sc_used_math` that mean nothing.
+    /// Bit of the control register that is always 0, and bits of `sc_used_math` that mean nothing.
     const CONTROL_CLEAR: u64 = 1 << 20;
     const USED_CLEAR: u64 = !0xf;
     const NEVER_BLOCKED: u64 = 1 << 8 | 1 << 22;
@@ -416,13 +415,13 @@ pub fn is_interrupted_pc_in(order: Order, words: &[u64]) -> bool {
         && mask & NEVER_BLOCKED == 0
 }
 
-/// The same in this machine's byte order.
+/// Does what [`is_interrupted_pc_in`] does, in this machine's byte order.
 #[must_use]
 pub fn is_interrupted_pc(words: &[u64]) -> bool {
     is_interrupted_pc_in(Order::NATIVE, words)
 }
 
-/// `code`, the bytes at a pc, is a signal restorer: `li $v0, 5211; syscall`.
+/// Returns whether `code`, the bytes at a pc, is a signal restorer: `li $v0, 5211; syscall`.
 ///
 /// Its [`Rule`] is [`Rule::SIGNAL`]: there is no call frame information for it.
 #[must_use]
@@ -430,7 +429,7 @@ pub fn is_sigreturn_code_in(order: Order, code: &[u8]) -> bool {
     code.starts_with(&super::syscall::restorer_in(order))
 }
 
-/// The same in this machine's byte order.
+/// Does what [`is_sigreturn_code_in`] does, in this machine's byte order.
 #[must_use]
 pub fn is_sigreturn_code(code: &[u8]) -> bool {
     is_sigreturn_code_in(Order::NATIVE, code)

@@ -86,7 +86,7 @@ fn what_a_step_does_with_the_frame_pointer() {
         (Rule::UNKNOWN, false, false),
     ] {
         assert_eq!((rule.reads_fp(), rule.writes_fp()), (reads, writes));
-        // Where it is read it is read last.
+        // A step that loads the frame pointer reads it last.
         let mut last = 0;
         let regs = Regs { pc: 1, sp: 0x1000, fp: 0x1000 };
         rule.step(&regs, &mut |at| {

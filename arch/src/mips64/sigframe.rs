@@ -1,4 +1,4 @@
-//! A signal frame like the kernel's own, so that a thread whose registers were changed gets all of
+//! Builds a signal frame like the kernel's own, so that a thread whose registers were changed gets all of
 //! them back by `rt_sigreturn`, with nobody's help.
 //!
 //! Layout: `struct rt_sigframe` (`arch/mips/kernel/signal.c`), `struct ucontext` and `struct
@@ -13,35 +13,35 @@ use super::rule::{FRAME_PC, FRAME_REGS};
 use super::syscall::SignalSet;
 use core::fmt;
 
-/// The register set with the floating point registers: `NT_PRFPREG`, 32 of 8 bytes, then 4 bytes of
-/// control and status.
+/// Register set with the floating point registers: `NT_PRFPREG`, 32 of 8 bytes, then 4 bytes of control and
+/// status.
 pub const VECTOR_REGSET: i32 = 2;
 
-/// The register set with the vector registers of MSA (`NT_MIPS_MSA`), whose lower halves are the
-/// floating point registers. A system call leaves them alone, but the frame has no upper halves.
+/// Register set with the vector registers of MSA (`NT_MIPS_MSA`), whose lower halves are the floating point
+/// registers. A system call leaves them alone, but the frame has no upper halves.
 pub const SCALABLE_REGSETS: &[i32] = &[0x802];
 
-/// Whether the first bytes of such a set, which are the first register, say that the thread uses the
-/// upper halves: the kernel shows all ones of a thread that does not. (One that has just these in the
-/// first register is taken for one.)
+/// Returns whether the first bytes of such a set, which are the first register, say that the thread uses the
+/// upper halves: the kernel shows all ones for a thread that does not. (A thread with just these in the first
+/// register counts as one that does not.)
 #[must_use]
 pub fn is_scalable_in_use(header: &[u8]) -> bool {
     header.get(8..16).is_some_and(|upper| upper != [0xff; 8])
 }
 
-/// 32 registers, control and status.
+/// Length of 32 registers, control and status.
 const VECTOR_LEN: usize = 32 * 8 + 4;
-/// An invalid mode for `sigaltstack`: the kernel then leaves the thread's alternate stack as it is.
+/// Invalid mode for `sigaltstack`: with it, the kernel leaves the thread's alternate stack as it is.
 const SS_INVALID: u32 = 4;
-/// `sc_used_math`: floating point registers are there (`USED_FP`), all 32 of 8 bytes (`USED_FR1`).
+/// Value of `sc_used_math`: floating point registers are there (`USED_FP`), all 32 of 8 bytes (`USED_FR1`).
 const USED: u32 = 3;
 
-/// From the frame's start: room for arguments, a trampoline, siginfo, then the ucontext.
+/// Offset of the ucontext from the frame's start, behind room for arguments, a trampoline and siginfo.
 const UC: usize = 16 + 8 + 128;
 const UC_STACK_FLAGS: usize = UC + 16 + 16;
 const FLOATING: usize = FRAME_REGS as usize + 32 * 8;
 const HI: usize = FLOATING + 32 * 8;
-/// Three more parts of products, of the signal processor, follow each of the two.
+/// Behind each of the two follow three more parts of products, of the signal processor.
 const LO: usize = HI + 4 * 8;
 const PC: usize = FRAME_PC as usize;
 const CONTROL: usize = PC + 8;
@@ -49,14 +49,14 @@ const UC_SIGMASK: usize = CONTROL + 16;
 const LEN: usize = UC_SIGMASK + super::syscall::SIGSET_LEN;
 const _: () = assert!(UC + 40 == FRAME_REGS as usize && LO + 4 * 8 == PC);
 
-/// Why no frame could be built.
+/// Reason why no frame could be built.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum SigframeError {
     /// The floating point state is shorter than it must be.
     BadVector,
     /// The buffer is too small.
     NoRoom {
-        /// What is needed.
+        /// Bytes needed.
         need: usize,
     },
     /// The frame's address is not a multiple of 16.
@@ -79,19 +79,19 @@ impl fmt::Display for SigframeError {
 
 impl core::error::Error for SigframeError {}
 
-/// The layout of the floating point state, which is the same on all machines.
+/// Layout of the floating point state, which is the same on all machines.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct VectorLayout;
 
 impl VectorLayout {
-    /// This machine's.
+    /// Returns this machine's layout.
     #[must_use]
     pub fn native() -> Self {
         VectorLayout
     }
 }
 
-/// What [`build_sigframe`] built.
+/// Result of [`build_sigframe`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Sigframe {
     /// Bytes of the buffer that are to be written to the frame's address.
@@ -100,7 +100,7 @@ pub struct Sigframe {
     pub sp: u64,
 }
 
-/// The most bytes that a frame can take.
+/// Returns the maximum length of a frame, in bytes.
 #[must_use]
 pub const fn sigframe_len(_vector_len: usize) -> usize {
     LEN
@@ -111,9 +111,8 @@ fn put<const N: usize>(out: &mut [u8], offset: usize, bytes: [u8; N]) -> Option<
     Some(())
 }
 
-/// Builds, in `out`, the signal frame that restores `regs`, the floating point state `vector` (as
-/// [`VECTOR_REGSET`] has it) and the signal mask `sigmask` when it stands at `frame_addr` (a multiple
-/// of 16).
+/// Builds, in `out`, the signal frame for `frame_addr` (a multiple of 16) that restores `regs`, the floating
+/// point state `vector` (as [`VECTOR_REGSET`] has it) and the signal mask `sigmask`.
 ///
 /// `regs` should come from [`UserRegs::for_sigframe`]. The restorer is not in the frame but in `$ra`:
 /// see [`UserRegs::enter`].
@@ -139,7 +138,7 @@ pub fn build_sigframe_in(
     Ok(Sigframe { len: LEN, sp: frame_addr })
 }
 
-/// The same in this machine's byte order.
+/// Does what [`build_sigframe_in`] does, in this machine's byte order.
 ///
 /// # Errors
 ///
@@ -170,7 +169,7 @@ fn fill(
     for (offset, value) in [(HI, regs.hi), (LO, regs.lo), (PC, regs.pc)] {
         put(frame, offset, order.bytes8(value))?;
     }
-    // Both are as the kernel has them, in this machine's order already.
+    // Both come from the kernel, in this machine's byte order already.
     let (registers, control) = vector.split_at_checked(32 * 8)?;
     frame.get_mut(FLOATING..HI)?.copy_from_slice(registers);
     frame.get_mut(CONTROL..CONTROL.wrapping_add(4))?.copy_from_slice(control);

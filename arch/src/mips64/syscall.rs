@@ -8,9 +8,9 @@
 use super::isa::{JR_RA, NOP, Order, SYSCALL, jump_register};
 use super::regs::RA;
 
-/// `syscall`.
+/// The instruction `syscall`.
 pub const SYSCALL_INSN: [u8; 4] = Order::NATIVE.bytes4(SYSCALL);
-/// `syscall; jr $ra; nop`.
+/// The instructions `syscall; jr $ra; nop`.
 pub const SYSCALL_RET: [u8; 12] = {
     let (a, b, c) =
         (Order::NATIVE.bytes4(SYSCALL), Order::NATIVE.bytes4(JR_RA), Order::NATIVE.bytes4(NOP));
@@ -18,40 +18,40 @@ pub const SYSCALL_RET: [u8; 12] = {
 };
 /// A signal restorer: `li $v0, 5211; syscall`. The kernel's own is in the vDSO.
 pub const RESTORER: [u8; 8] = restorer_in(Order::NATIVE);
-/// Words that the code behind a system call instruction, which `_code` begins with, takes off the stack
-/// before it returns.
+/// Returns the number of words that code pops behind a system call instruction before it returns; `_code`
+/// begins with the instruction.
 #[must_use]
 pub const fn popped(_code: &[u8]) -> usize {
     0
 }
-/// Bytes of the instruction that loads a system call's number.
+/// Length of the instruction that loads a system call's number, in bytes.
 pub const LOAD_NUMBER_LEN: usize = 4;
 
-/// `addiu $v0, $zero, number`.
+/// The instruction `addiu $v0, $zero, number`, without the number.
 const LOAD_NUMBER: u32 = 0x2402_0000;
 
-/// Bytes of the kernel's signal set.
+/// Size of the kernel's signal set, in bytes.
 pub const SIGSET_LEN: usize = 16;
 /// The kernel's signal set: 64 signals in each word.
 pub type SignalSet = [u64; 2];
-/// Every signal.
+/// Set of all signals.
 pub const ALL_SIGNALS: SignalSet = [u64::MAX; 2];
-/// Bytes of the kernel's `struct sigaction`: flags, handler, mask. There is no restorer: signal
+/// Size of the kernel's `struct sigaction`, in bytes: flags, handler, mask. There is no restorer: signal
 /// handlers return to the vDSO.
 pub const SIGACTION_LEN: usize = 32;
 
-/// [`RESTORER`] in a byte order.
+/// Returns [`RESTORER`] in a byte order.
 #[must_use]
 pub const fn restorer_in(order: Order) -> [u8; 8] {
     let (a, b) = (order.bytes4(LOAD_NUMBER | nr::RT_SIGRETURN as u32), order.bytes4(SYSCALL));
     [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3]]
 }
 
-/// The kernel's `struct sigaction` for a handler with these flags and an empty mask.
+/// Returns the kernel's `struct sigaction` for a handler with these flags and an empty mask.
 #[must_use]
 pub fn sigaction_in(order: Order, handler: u64, flags: u64) -> [u8; SIGACTION_LEN] {
     let mut bytes = [0; SIGACTION_LEN];
-    // 4 bytes, and 4 to align the handler.
+    // The flags have 4 bytes; 4 more align the handler.
     for (to, from) in bytes.iter_mut().zip(order.bytes4(flags as u32)) {
         *to = from;
     }
@@ -61,25 +61,25 @@ pub fn sigaction_in(order: Order, handler: u64, flags: u64) -> [u8; SIGACTION_LE
     bytes
 }
 
-/// The same in this machine's byte order. The restorer is the kernel's.
+/// Does what [`sigaction_in`] does, in this machine's byte order. The restorer is always the kernel's.
 #[must_use]
 pub fn sigaction(handler: u64, flags: u64, _restorer: u64) -> [u8; SIGACTION_LEN] {
     sigaction_in(Order::NATIVE, handler, flags)
 }
 
-/// The handler in such a structure.
+/// Returns the handler in such a structure.
 #[must_use]
 pub fn sigaction_handler_in(order: Order, bytes: &[u8]) -> u64 {
     order.word8(bytes, 8).unwrap_or(0)
 }
 
-/// The same in this machine's byte order.
+/// Does what [`sigaction_handler_in`] does, in this machine's byte order.
 #[must_use]
 pub fn sigaction_handler(bytes: &[u8]) -> u64 {
     sigaction_handler_in(Order::NATIVE, bytes)
 }
 
-/// The system calls that `prof` makes, in itself or in a target.
+/// Numbers of the system calls that `prof` makes, in itself or in a target.
 #[allow(missing_docs)]
 pub mod nr {
     pub const READ: u64 = 5000;
@@ -115,8 +115,8 @@ pub mod nr {
     pub const MEMFD_CREATE: u64 = 5314;
 }
 
-/// Offset of the first place in `bytes`, which begin with a whole instruction, where `is` holds of
-/// the instruction and the two behind it.
+/// Returns the offset of the first place in `bytes`, which begin with a whole instruction, where `is` returns
+/// true for the instruction and the two behind it.
 fn find(order: Order, bytes: &[u8], is: impl Fn([Option<u32>; 3]) -> bool) -> Option<usize> {
     let at = |n: usize| order.word4(bytes, n.wrapping_mul(4));
     let mut places = 0..bytes.len() / 4;
@@ -124,52 +124,51 @@ fn find(order: Order, bytes: &[u8], is: impl Fn([Option<u32>; 3]) -> bool) -> Op
     found.map(|n| n.wrapping_mul(4))
 }
 
-/// Offset of a `syscall; jr $ra; nop` in executable bytes (of libc, say: `getpid`
-/// ends so).
+/// Returns the offset of a `syscall; jr $ra; nop` in executable bytes (of libc, say: `getpid` ends so).
 #[must_use]
 pub fn find_syscall_ret_gadget_in(order: Order, bytes: &[u8]) -> Option<usize> {
-    // As before release 6, and since.
+    // The encodings of the return before release 6 and since.
     let returns = [Some(JR_RA), Some(jump_register(RA as u32))];
     find(order, bytes, |[call, jump, slot]| {
         call == Some(SYSCALL) && returns.contains(&jump) && slot == Some(NOP)
     })
 }
 
-/// The same in this machine's byte order.
+/// Does what [`find_syscall_ret_gadget_in`] does, in this machine's byte order.
 #[must_use]
 pub fn find_syscall_ret_gadget(bytes: &[u8]) -> Option<usize> {
     find_syscall_ret_gadget_in(Order::NATIVE, bytes)
 }
 
-/// Offset of a signal restorer in executable bytes (the vDSO has one).
+/// Returns the offset of a signal restorer in executable bytes (the vDSO has one).
 #[must_use]
 pub fn find_restorer_in(order: Order, bytes: &[u8]) -> Option<usize> {
     let load = Some(LOAD_NUMBER | nr::RT_SIGRETURN as u32);
     find(order, bytes, |[number, call, _]| number == load && call == Some(SYSCALL))
 }
 
-/// The same in this machine's byte order.
+/// Does what [`find_restorer_in`] does, in this machine's byte order.
 #[must_use]
 pub fn find_restorer(bytes: &[u8]) -> Option<usize> {
     find_restorer_in(Order::NATIVE, bytes)
 }
 
-/// The number of the system call instruction that `code` ends before, where it is loaded right
-/// before it: `li $v0, number`.
+/// Returns the number of the system call that `code` ends before, if it is loaded right before it: `li $v0,
+/// number`.
 #[must_use]
 pub fn number_before_in(order: Order, code: &[u8]) -> Option<u64> {
     let load = order.word4(code.last_chunk::<LOAD_NUMBER_LEN>()?, 0)?;
     (load & 0xffff_8000 == LOAD_NUMBER).then_some((load & 0x7fff).into())
 }
 
-/// The same in this machine's byte order.
+/// Does what [`number_before_in`] does, in this machine's byte order.
 #[must_use]
 pub fn number_before(code: &[u8]) -> Option<u64> {
     number_before_in(Order::NATIVE, code)
 }
 
-/// Code that takes a system call's number off the stack, for a program that has no restorer. Every
-/// program has one: the vDSO's.
+/// Returns the offset of code that pops a system call's number, for a program without a restorer. Every
+/// program has one here: the vDSO's.
 #[must_use]
 pub fn find_pop_number_gadget(_bytes: &[u8]) -> Option<usize> {
     None
@@ -184,18 +183,18 @@ pub use raw::*;
 mod raw {
     use core::arch::asm;
 
-    /// System call with six arguments.
+    /// Makes a system call with six arguments.
     ///
     /// # Safety
     ///
-    /// The call must be one whose effects this process can stand: the kernel does what it is told.
+    /// The call's effects must be such as this process can stand: the kernel does what it is told.
     #[inline(always)]
     #[allow(clippy::too_many_arguments)]
     pub unsafe fn syscall6(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64, f: u64) -> i64 {
         let (result, failed): (u64, u64);
-        // SAFETY: the instruction clobbers nothing but what is declared, and `$at`, which the compiler uses
-        // and which cannot be declared, so it is kept in a register that a call preserves (and the parts
-        // of a product, which the compiler keeps nothing in); its effects are the caller's promise.
+        // SAFETY: the instruction clobbers what is declared, and `$at`, which the compiler uses and which
+        // can't be declared, so it is kept in a callee-saved register. (It also clobbers the parts of a
+        // product, in which the compiler keeps nothing.) The caller answers for the call's effects.
         unsafe {
             asm!(
                 ".set push",
@@ -222,66 +221,66 @@ mod raw {
         if failed == 0 { result } else { result.wrapping_neg() }
     }
 
-    /// System call without arguments.
+    /// Makes a system call without arguments.
     ///
     /// # Safety
     ///
-    /// As [`syscall6`].
+    /// As for [`syscall6`].
     #[inline(always)]
     pub unsafe fn syscall0(nr: u64) -> i64 {
-        // SAFETY: the caller's promise; arguments too many do no harm.
+        // SAFETY: the caller answers for the effects; extra arguments do no harm.
         unsafe { syscall6(nr, 0, 0, 0, 0, 0, 0) }
     }
 
-    /// System call with one argument.
+    /// Makes a system call with one argument.
     ///
     /// # Safety
     ///
-    /// As [`syscall6`].
+    /// As for [`syscall6`].
     #[inline(always)]
     pub unsafe fn syscall1(nr: u64, a: u64) -> i64 {
         // SAFETY: as above.
         unsafe { syscall6(nr, a, 0, 0, 0, 0, 0) }
     }
 
-    /// System call with two arguments.
+    /// Makes a system call with two arguments.
     ///
     /// # Safety
     ///
-    /// As [`syscall6`].
+    /// As for [`syscall6`].
     #[inline(always)]
     pub unsafe fn syscall2(nr: u64, a: u64, b: u64) -> i64 {
         // SAFETY: as above.
         unsafe { syscall6(nr, a, b, 0, 0, 0, 0) }
     }
 
-    /// System call with three arguments.
+    /// Makes a system call with three arguments.
     ///
     /// # Safety
     ///
-    /// As [`syscall6`].
+    /// As for [`syscall6`].
     #[inline(always)]
     pub unsafe fn syscall3(nr: u64, a: u64, b: u64, c: u64) -> i64 {
         // SAFETY: as above.
         unsafe { syscall6(nr, a, b, c, 0, 0, 0) }
     }
 
-    /// System call with four arguments.
+    /// Makes a system call with four arguments.
     ///
     /// # Safety
     ///
-    /// As [`syscall6`].
+    /// As for [`syscall6`].
     #[inline(always)]
     pub unsafe fn syscall4(nr: u64, a: u64, b: u64, c: u64, d: u64) -> i64 {
         // SAFETY: as above.
         unsafe { syscall6(nr, a, b, c, d, 0, 0) }
     }
 
-    /// System call with five arguments.
+    /// Makes a system call with five arguments.
     ///
     /// # Safety
     ///
-    /// As [`syscall6`].
+    /// As for [`syscall6`].
     #[inline(always)]
     pub unsafe fn syscall5(nr: u64, a: u64, b: u64, c: u64, d: u64, e: u64) -> i64 {
         // SAFETY: as above.
@@ -317,7 +316,7 @@ mod tests {
             ] {
                 assert_eq!(find_syscall_ret_gadget_in(order, &code(order, other)), None);
             }
-            // What the kernel's vDSO has, with a nop in front.
+            // The code of the kernel's vDSO, with a nop in front.
             let vdso = code(order, &[0, 0x2402_145b, 0x0c]);
             assert_eq!(find_restorer_in(order, &vdso), Some(4));
             assert_eq!(find_restorer_in(order, &vdso[..11]), None);

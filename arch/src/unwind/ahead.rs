@@ -1,21 +1,21 @@
-//! The rule for code without unwind tables, from the instructions ahead.
+//! Unwind rules for code without unwind tables, from the instructions ahead.
 //!
-//! Code is followed from an address on to where its function returns: whatever way it takes, there the
-//! stack pointer is the CFA, and the return address and the frame pointer have been loaded from where they
-//! were saved, or are in their registers still. So the function's start need not be found, and what compilers do
-//! to make a frame need not be understood. A path is given up where that does not show (a call that never
-//! comes back is one, and what stands behind it is another function's code): then those are followed that
-//! branch off before.
+//! Code is followed from an address to where its function returns. Whatever path it takes, there the stack
+//! pointer is the CFA, and the return address and the frame pointer have been loaded from where they were
+//! saved, or are still in their registers. So the function's start need not be found, and the way in which
+//! compilers make frames need not be understood. A path that does not show this is given up (a call that
+//! never returns is one: behind it is another function's code); then paths that branch off before are
+//! followed.
 //!
-//! What an instruction does is the architecture's to say: see [`Code`].
+//! The architecture says what the effects of instructions are: see [`Code`].
 
-/// Instructions that are looked at, at most.
+/// Maximum number of instructions that are examined.
 pub(crate) const MOST: u32 = 2048;
-/// Places that branches lead to and that are still to be followed, at most.
+/// Maximum number of branches' targets that are still to be followed.
 const AHEAD: usize = 16;
-/// Pieces of code that have been followed, at most.
+/// Maximum number of pieces of code that have been followed.
 const SEEN: usize = 32;
-/// Words of data among instructions that are remembered.
+/// Maximum number of words of data among instructions that are remembered.
 const DATA: usize = 32;
 
 /// The registers that matter.
@@ -25,27 +25,27 @@ pub(crate) enum Register {
     Sp,
     /// The frame pointer.
     Fp,
-    /// What calls leave the return address in.
+    /// The register in which calls leave the return address.
     Lr,
 }
 
-/// What an instruction does with them.
+/// Effect of an instruction on these registers.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Effect {
     None,
-    /// The stack pointer is set to that much above it, or above the frame pointer.
+    /// Sets the stack pointer to this much above itself, or above the frame pointer.
     SpFrom(Register, i32),
-    /// The same for the frame pointer.
+    /// Sets the frame pointer to this much above the stack pointer, or above itself.
     FpFrom(Register, i32),
-    /// They get values that are not known.
+    /// Gives these registers unknown values.
     Lose {
         sp: bool,
         fp: bool,
         lr: bool,
     },
-    /// Registers are loaded or stored, at an offset from the stack pointer or the frame pointer, which is moved
-    /// afterwards; of the registers only these two are named, with further offsets. A return address that
-    /// is loaded to be gone to counts as loaded.
+    /// Loads or stores registers, at an offset from the stack pointer or the frame pointer, which is moved
+    /// afterwards. Only frame pointer and link register are listed, with further offsets. A return address
+    /// that is loaded into the program counter counts as loaded.
     Move {
         load: bool,
         base: Register,
@@ -53,15 +53,15 @@ pub(crate) enum Effect {
         by: i32,
         registers: [Option<(Register, i32)>; 2],
     },
-    /// Stands only where functions begin.
+    /// Occurs only where functions begin.
     Entry,
 }
 
-/// Where an instruction leads.
+/// Destination of an instruction.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Flow {
     Next,
-    /// Behind it, when the function that it calls returns.
+    /// Behind the instruction, when the function that it calls returns.
     Call,
     Branch(u64),
     Conditional(u64),
@@ -69,36 +69,36 @@ pub(crate) enum Flow {
     Return,
     /// To the address in the register with this number.
     Register(u32),
-    /// Nowhere, or to what is not known.
+    /// Nowhere, or to an unknown address.
     Stop,
 }
 
 /// An instruction.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct Instruction {
-    /// Its bytes.
+    /// Length, in bytes.
     pub len: u64,
-    /// It does nothing unless a condition holds.
+    /// Whether it does nothing unless a condition holds.
     pub conditional: bool,
-    /// So many of those behind it do nothing unless a condition holds.
+    /// Number of instructions behind it that do nothing unless a condition holds.
     pub block: u32,
-    /// Where it leads, after what it does.
+    /// Destination, after the effects.
     pub flow: Flow,
-    /// What it does, in this order.
+    /// Effects, in this order.
     pub effects: [Effect; 2],
-    /// Where data stands that it loads, and the bytes of that.
+    /// Address and length of the data that it loads.
     pub data: Option<(u64, u64)>,
 }
 
-/// How a frame is found from the registers.
+/// Description of how a frame is found from the registers.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Frame {
-    /// The CFA is that far above the stack pointer, or the frame pointer.
+    /// Register, stack pointer or frame pointer, that the CFA is `cfa_off` above of.
     pub base: Register,
     pub cfa_off: i32,
-    /// Where the return address is, from the CFA; `None` if it is in its register.
+    /// Offset of the return address's slot from the CFA; `None`: it is in its register.
     pub ra_slot: Option<i32>,
-    /// The same of the caller's frame pointer.
+    /// Offset of the slot with the caller's frame pointer from the CFA; `None`: it is in its register.
     pub fp_slot: Option<i32>,
 }
 
@@ -107,48 +107,48 @@ pub(crate) trait Code {
     /// The architecture's packed rule.
     type Rule;
 
-    /// Packs a frame; `None` if it does not fit.
+    /// Packs a frame; returns `None` if it does not fit.
     fn rule(frame: Frame) -> Option<Self::Rule>;
 
-    /// The instruction at an address; `None` where there is no code.
+    /// Returns the instruction at an address; `None` where there is no code.
     fn instruction(&mut self, at: u64) -> Option<Instruction>;
 
-    /// The frame at the search's start, if the jump at `at` to a register is a stub's, which leads to another
-    /// function. `state` is the registers there.
+    /// Returns the frame at the search's start, if the jump at `at` to a register is that of a stub, which
+    /// leads to another function. `state` has the registers at the jump.
     fn stub(&mut self, state: &State, at: u64, register: u32, start: u64) -> Option<Frame>;
 }
 
-/// A place in memory, or an address: how far above what the stack pointer, or the frame pointer, was where the
-/// search has begun.
+/// A place in memory, or an address: how far it is above the stack pointer, or the frame pointer, at the
+/// search's start.
 pub(crate) type Place = Option<(Register, i32)>;
 
-/// What a register holds.
+/// Content of a register.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Value {
-    /// What it held where the search has begun.
+    /// The register's value at the start of the search.
     Initial,
     /// An address.
     Address(Register, i32),
-    /// A word of memory, which stood there when the search began.
+    /// The word of memory that was at this place when the search began.
     Loaded(Register, i32),
     Other,
 }
 
-/// What a path has done to the registers.
+/// Values that a path has given to the registers so far.
 #[derive(Copy, Clone, Debug)]
 pub(crate) struct State {
-    /// The next instruction.
+    /// Returns the next instruction.
     at: u64,
-    /// The stack pointer; `None` where it is not known.
+    /// Stack pointer; `None`: unknown.
     pub sp: Place,
     pub fp: Value,
     pub lr: Value,
-    /// Where what they held at first was saved on the way.
+    /// Places where the values from the search's start were saved on the way.
     fp_saved: Place,
     lr_saved: Place,
-    /// The return address was loaded on the way.
+    /// Whether the return address was loaded on the way.
     pub loaded: bool,
-    /// Instructions that are left of those that a condition is for.
+    /// Instructions left of those that a condition holds for.
     conditional: u32,
 }
 
@@ -166,7 +166,7 @@ impl State {
         }
     }
 
-    /// That much above what a register holds now.
+    /// Returns the address that is `offset` above what a register holds now.
     pub fn address(&self, base: Register, offset: i32) -> Place {
         let (base, from) = match (base, self.fp) {
             (Register::Sp, _) => self.sp?,
@@ -177,7 +177,7 @@ impl State {
         Some((base, from.checked_add(offset)?))
     }
 
-    /// Does what an instruction does; `None` if it is of another function.
+    /// Applies the effect of an instruction; returns `None` if the instruction belongs to another function.
     fn apply(&mut self, effect: Effect) -> Option<()> {
         match effect {
             Effect::None => {}
@@ -198,7 +198,7 @@ impl State {
                     if load {
                         self.load(register, place);
                     } else {
-                        // A frame is made, but the return address is gone.
+                        // A frame is made although the return address is gone.
                         let makes = base == Register::Sp && by < 0;
                         if makes && register == Register::Lr && self.lr == Value::Other {
                             return None;
@@ -222,7 +222,7 @@ impl State {
         insn.effects.into_iter().try_for_each(|effect| self.apply(effect))
     }
 
-    /// What is done under a condition ends the path, or changes nothing but what it writes.
+    /// Applies an effect under a condition: it ends the path, or changes nothing but what it writes.
     fn may_apply(&mut self, effect: Effect) {
         match effect {
             Effect::FpFrom(..) => self.fp = Value::Other,
@@ -258,7 +258,7 @@ impl State {
         let saved = if register == Register::Lr { self.lr_saved } else { self.fp_saved };
         let value = match place {
             Some(_) if place == saved => Value::Initial,
-            // What lies below the stack pointer that the search began with was put there later.
+            // A word below the stack pointer of the search's start was put there later.
             Some((Register::Sp, offset)) if offset < 0 => Value::Other,
             Some((base, offset)) => Value::Loaded(base, offset),
             None => Value::Other,
@@ -270,7 +270,7 @@ impl State {
         }
     }
 
-    /// The frame at the search's start, if the function ends here.
+    /// Returns the frame at the search's start, if the function ends here.
     pub fn frame(&self) -> Option<Frame> {
         let (base, cfa_off) = self.sp?;
         let slot = |value: Value| match value {
@@ -281,14 +281,14 @@ impl State {
             _ => None,
         };
         let (ra_slot, fp_slot) = (slot(self.lr)?, slot(self.fp)?);
-        // Spilled within the function: it was no return address.
+        // The register was spilled within the function, so it held no return address.
         let spilled = matches!(self.lr_saved, Some((Register::Sp, at)) if at >= cfa_off);
         let leaf = base == Register::Sp && cfa_off >= 0 && !spilled;
         (ra_slot.is_some() || leaf).then_some(Frame { base, cfa_off, ra_slot, fp_slot })
     }
 }
 
-/// How a piece ends.
+/// End of a piece of code.
 enum End<R> {
     Rule(R),
     Jump(u64),
@@ -299,14 +299,14 @@ enum End<R> {
 struct Search<'a, C> {
     code: &'a mut C,
     start: u64,
-    /// Instructions that may still be looked at.
+    /// Number of instructions that may still be examined.
     left: u32,
-    /// To be followed, the first first.
+    /// Paths to be followed, the next one first.
     ahead: [Option<State>; AHEAD],
-    /// Where pieces begin and end that have been followed.
+    /// Start and end of the pieces that have been followed.
     seen: [(u64, u64); SEEN],
     pieces: usize,
-    /// Where data begins and ends: no instructions stand there.
+    /// Start and end of data, where there are no instructions.
     data: [(u64, u64); DATA],
     literals: usize,
 }
@@ -326,7 +326,7 @@ impl<C: Code> Search<'_, C> {
         self.seen.iter().take(self.pieces).any(|(from, to)| (*from..*to).contains(&at))
     }
 
-    /// Where the piece that begins at `from` meets one that has been followed.
+    /// Returns where the piece that begins at `from` meets one that has been followed.
     fn limit(&self, from: u64) -> u64 {
         let starts = self.seen.iter().take(self.pieces).map(|piece| piece.0);
         starts.filter(|start| *start > from).min().unwrap_or(u64::MAX)
@@ -348,7 +348,7 @@ impl<C: Code> Search<'_, C> {
         None
     }
 
-    /// To the next unconditional branch; `state.at` is left behind the last instruction.
+    /// Follows code up to the next unconditional branch; `state.at` is then behind the last instruction.
     fn follow_piece(&mut self, state: &mut State, limit: u64) -> End<C::Rule> {
         while state.at < limit {
             let here = state.at;
@@ -371,7 +371,7 @@ impl<C: Code> Search<'_, C> {
         End::Lost
     }
 
-    /// Does one instruction; `None` if the one behind it follows.
+    /// Executes one instruction; returns `None` if the one behind it follows.
     fn step(&mut self, state: &mut State, insn: &Instruction, here: u64) -> Option<End<C::Rule>> {
         let found = match insn.flow {
             Flow::Next if insn.conditional => {
@@ -396,7 +396,7 @@ impl<C: Code> Search<'_, C> {
                 return Some(frame.and_then(C::rule).map_or(End::Jump(to), End::Rule));
             }
             Flow::Return => {
-                // Where it does not go on here, what it loads matters no more.
+                // Works on a copy, as under a condition the code behind continues with the state from before.
                 let mut state = *state;
                 state.apply_all(insn).and_then(|()| state.frame())
             }
@@ -420,7 +420,7 @@ impl<C: Code> Search<'_, C> {
         }
     }
 
-    /// The frame, if the jump at `at` leaves the function, and is not one to a place from a table.
+    /// Returns the frame, if the jump at `at` leaves the function, and is not one by a table.
     fn leaves(&mut self, state: &State, at: u64, register: u32) -> Option<Frame> {
         let gave_back = matches!(state.sp, Some((Register::Sp, moved)) if moved > 0);
         if state.loaded || gave_back && state.lr == Value::Initial {
@@ -430,8 +430,8 @@ impl<C: Code> Search<'_, C> {
     }
 }
 
-/// The rule for the instruction at `at`, or, if that is where a call returns to, of that call. `None` if it
-/// does not show.
+/// Returns the rule for the instruction at `at`, or, if a call returns to it, for that call. Returns `None`
+/// if the code does not show it.
 pub(crate) fn from<C: Code>(at: u64, is_call: bool, code: &mut C) -> Option<C::Rule> {
     let lr = if is_call { Value::Other } else { Value::Initial };
     let mut ahead = [None; AHEAD];
@@ -440,13 +440,13 @@ pub(crate) fn from<C: Code>(at: u64, is_call: bool, code: &mut C) -> Option<C::R
     Search { code, start: at, left: MOST, ahead, seen, pieces: 0, data, literals: 0 }.run()
 }
 
-/// The rule for the call at `call`, in a function that has nothing on its stack at `start`, by what the
-/// instructions in between do: for functions that never return. They are taken in the order in which they
-/// stand. What gives back memory of the stack is on a way out, up to where that ends. `None` where the stack
-/// pointer is not known, or the return address is not saved.
+/// Returns the rule for the call at `call`, in a function that has nothing on its stack at `start`, by what
+/// the instructions in between do: for functions that never return. The instructions are taken in the order
+/// of their addresses. Code that gives back memory of the stack is on a way out, up to where that ends.
+/// Returns `None` if the stack pointer is unknown, or the return address is not saved.
 pub(crate) fn up_to<C: Code>(start: u64, call: u64, code: &mut C) -> Option<C::Rule> {
     let mut state = State::at(start, Value::Initial);
-    // As it is where no way out is.
+    // State outside of all ways out.
     let mut body = state;
     let (mut data, mut literals) = ([(0, 0); DATA], 0_usize);
     let mut at = start;

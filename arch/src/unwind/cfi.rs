@@ -1,9 +1,9 @@
-//! From a code address to its row of the unwind table: `.eh_frame_hdr`, `.eh_frame`.
+//! Finds the row of the unwind table for a code address: `.eh_frame_hdr`, `.eh_frame`.
 //!
 //! Formats: Linux Standard Base, "Exception Frames" (both sections), and DWARF 5, section 6.4.
 //!
-//! The data comes from the memory of a process that may be in any state, so nothing is believed:
-//! every offset is checked, every loop is bounded by the length of the slices.
+//! The data comes from the memory of a process that may be in any state, so nothing is trusted: every offset
+//! is checked, every loop is bounded by the length of the slices.
 
 use super::CfiRule;
 use crate::arm::exidx::Exidx;
@@ -31,11 +31,11 @@ impl<T: gimli::ReaderOffset> UnwindContextStorage<T> for FixedStorage {
 /// One row of the unwind table: how to find the caller's registers, for a range of code addresses.
 pub type Row = UnwindTableRow<usize, FixedStorage>;
 
-/// Working memory for the evaluation: no allocation, less than 6 KiB, meant to be reused.
+/// Working memory of the evaluation: no allocation, less than 6 KiB, to be reused.
 pub struct CfiContext(UnwindContext<usize, FixedStorage>);
 
 impl CfiContext {
-    /// An empty context.
+    /// Makes an empty context.
     #[must_use]
     pub fn new() -> Self {
         CfiContext(UnwindContext::new_in())
@@ -65,47 +65,47 @@ pub struct CfiModule<'a> {
     /// Base of data-relative pointers in `.eh_frame`, the GOT on AMD64 (hardly ever used; 0 if not
     /// known).
     pub data_addr: u64,
-    /// Pointers have 4 bytes.
+    /// Whether pointers have 4 bytes.
     pub narrow: bool,
-    /// `.ARM.exidx`, where a module has it: asked for what call frame information does not cover.
+    /// `.ARM.exidx`, if a module has it: used for what call frame information does not cover.
     pub exidx: &'a [u8],
     /// Address of `exidx` in the process.
     pub exidx_addr: u64,
-    /// What `exidx` leads to: `.ARM.extab`, or the segment that it is in.
+    /// `.ARM.extab`, which `exidx` leads to, or the segment that it is in.
     pub extab: &'a [u8],
     /// Address of `extab` in the process.
     pub extab_addr: u64,
 }
 
-/// What a row needs beside itself to be understood.
+/// The data that are needed beside a row to interpret it.
 #[derive(Copy, Clone, Debug)]
 pub struct FrameInfo<'a> {
-    /// The section that the row's expressions point into.
+    /// Section that the row's expressions point into.
     pub(super) section: EhFrame<Slice<'a>>,
-    /// The function is marked as a signal trampoline (augmentation `S`).
+    /// Whether the function is marked as a signal trampoline (augmentation `S`).
     pub signal: bool,
     /// Number of the return address column.
     pub ra: u16,
 }
 
 impl<'a> FrameInfo<'a> {
-    /// The bytes of an expression of this frame's row; empty if it points nowhere.
+    /// Returns the bytes of an expression of this frame's row; empty if it points nowhere.
     #[must_use]
     pub fn expression(&self, expression: &gimli::UnwindExpression<usize>) -> &'a [u8] {
         expression.get(&self.section).map_or(&[], |e| e.0.slice())
     }
 }
 
-/// Why there is no row.
+/// Reason why there is no row.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub(super) enum NoRow {
     /// No function of the module covers the address.
     NotCovered,
-    /// One does, but its information cannot be read.
+    /// A function covers it, but its information cannot be read.
     Malformed,
 }
 
-/// A 4- or 8-byte field in this machine's byte order at `offset`, sign-extended if `signed`.
+/// Returns the 4- or 8-byte field in this machine's byte order at `offset`, sign-extended if `signed`.
 fn field(bytes: &[u8], offset: usize, size: usize, signed: bool) -> Option<u64> {
     let bytes = bytes.get(offset..offset.checked_add(size)?)?;
     match size {
@@ -118,7 +118,7 @@ fn field(bytes: &[u8], offset: usize, size: usize, signed: bool) -> Option<u64> 
     }
 }
 
-/// Size and signedness of the fixed-size pointer formats (`DW_EH_PE_absptr`, `udata4`, `sdata4`,
+/// Returns size and signedness of the fixed-size pointer formats (`DW_EH_PE_absptr`, `udata4`, `sdata4`,
 /// `udata8`, `sdata8`).
 fn fixed_format(encoding: u8) -> Option<(usize, bool)> {
     match encoding & 0x0f {
@@ -129,8 +129,8 @@ fn fixed_format(encoding: u8) -> Option<(usize, bool)> {
     }
 }
 
-/// Base address for the pointer applications that occur in `.eh_frame_hdr`: absolute, pc-relative,
-/// data-relative.
+/// Returns the base address for the pointer applications that occur in `.eh_frame_hdr`: absolute,
+/// pc-relative, data-relative.
 fn application_base(encoding: u8, hdr_addr: u64, field_offset: usize) -> Option<u64> {
     match encoding & 0xf0 {
         0x00 => Some(0),
@@ -152,7 +152,7 @@ struct HdrTable<'a> {
 }
 
 impl<'a> HdrTable<'a> {
-    /// `None` if there is no table, or one that cannot be searched.
+    /// Parses the head of the table; returns `None` if there is no table, or one that cannot be searched.
     fn parse(hdr: &'a [u8], hdr_addr: u64) -> Option<Self> {
         let &[1, ptr_enc, count_enc, table_enc] = hdr.first_chunk()? else { return None };
         if count_enc == 0xff || table_enc == 0xff || count_enc & 0xf0 != 0 {
@@ -165,8 +165,7 @@ impl<'a> HdrTable<'a> {
         let (size, signed) = fixed_format(table_enc)?;
         let room = hdr.len().checked_sub(start)? / size.checked_mul(2)?;
         let count = usize::try_from(field(hdr, count_at, count_size, false)?).ok()?.min(room);
-        // Only bases that are the same for all entries keep the table sorted by its raw fields'
-        // order.
+        // Only bases that are the same for all entries leave the table sorted by its raw fields.
         matches!(table_enc & 0xf0, 0x00 | 0x30).then_some(())?;
         (count > 0).then_some(HdrTable {
             hdr,
@@ -179,7 +178,7 @@ impl<'a> HdrTable<'a> {
         })
     }
 
-    /// Field `column` (0: function start, 1: FDE) of entry `index`.
+    /// Returns field `column` (0: function start, 1: FDE) of entry `index`.
     fn entry(&self, index: usize, column: usize) -> Option<u64> {
         let nth = index.checked_mul(2)?.checked_add(column)?;
         let offset = nth.checked_mul(self.size)?.checked_add(self.start)?;
@@ -187,7 +186,7 @@ impl<'a> HdrTable<'a> {
         Some(base.wrapping_add(field(self.hdr, offset, self.size, self.signed)?))
     }
 
-    /// Address of the FDE of the last function that starts at or below `pc`.
+    /// Returns the address of the FDE of the last function that starts at or below `pc`.
     fn lookup(&self, pc: u64) -> Option<u64> {
         let (mut low, mut high) = (0, self.count);
         while low < high {
@@ -202,8 +201,8 @@ impl<'a> HdrTable<'a> {
     }
 }
 
-/// The address of `.eh_frame` that `.eh_frame_hdr` names: its program header is all that a loaded
-/// module shows.
+/// Returns the address of `.eh_frame` that `.eh_frame_hdr` names: a loaded module has a program header for
+/// the latter alone.
 #[must_use]
 pub fn eh_frame_address(hdr: &[u8], hdr_addr: u64) -> Option<u64> {
     let &[1, encoding] = hdr.first_chunk()? else { return None };
@@ -227,19 +226,19 @@ impl<'a> CfiModule<'a> {
         section
     }
 
-    /// Whether there is an FDE that covers `pc`.
+    /// Returns whether an FDE covers `pc`.
     #[must_use]
     pub fn covers(&self, pc: u64) -> bool {
         self.find_fde(pc).is_ok()
     }
 
-    /// Whether the function that covers `pc` has a language's handler for exceptions.
+    /// Returns whether the function that covers `pc` has a language's handler for exceptions.
     #[must_use]
     pub fn has_handler(&self, pc: u64) -> bool {
         self.find_fde(pc).is_ok_and(|fde| fde.personality().is_some() || fde.lsda().is_some())
     }
 
-    /// The FDE that covers `pc`.
+    /// Returns the FDE that covers `pc`.
     fn find_fde(&self, pc: u64) -> Result<Fde<'a>, NoRow> {
         let (section, bases) = (self.section(), self.bases());
         let Some(table) = HdrTable::parse(self.hdr, self.hdr_addr) else {
@@ -254,7 +253,7 @@ impl<'a> CfiModule<'a> {
         if fde.contains(pc) { Ok(fde) } else { Err(NoRow::NotCovered) }
     }
 
-    /// The same without a search table: through the whole section.
+    /// Finds the FDE without a search table, by a scan of the whole section.
     fn scan(
         &self,
         section: &EhFrame<Slice<'a>>,
@@ -274,7 +273,7 @@ impl<'a> CfiModule<'a> {
         Err(NoRow::NotCovered)
     }
 
-    /// The row for `pc`.
+    /// Returns the row for `pc`.
     pub(super) fn row<'c>(
         &self,
         pc: u64,
@@ -292,11 +291,10 @@ impl<'a> CfiModule<'a> {
     }
 }
 
-/// The rule for the code address `pc` (see the [module](super) about return addresses).
+/// Compiles the rule for the code address `pc` (see the [module](super) about return addresses).
 ///
-/// `UNKNOWN` if no function of the module covers it, `COMPLEX` if the rule cannot be packed, which
-/// includes information that cannot be read: [`step_full`](super::step_full) then ends the stack
-/// there.
+/// Returns `UNKNOWN` if no function of the module covers it. Returns `COMPLEX` if the rule cannot be packed,
+/// which includes information that cannot be read: [`step_full`](super::step_full) then ends the stack there.
 pub fn compile<R: CfiRule>(cfi: &CfiModule<'_>, pc: u64, ctx: &mut CfiContext) -> R {
     match cfi.row(pc, ctx, R::VENDOR) {
         Ok((row, frame)) => R::from_row(row, &frame, pc),
@@ -305,7 +303,7 @@ pub fn compile<R: CfiRule>(cfi: &CfiModule<'_>, pc: u64, ctx: &mut CfiContext) -
     }
 }
 
-/// Start and end of the function (strictly: of the FDE) that covers `pc`.
+/// Returns start and end of the function (strictly: of the FDE) that covers `pc`.
 #[must_use]
 pub fn function_range(cfi: &CfiModule<'_>, pc: u64) -> Option<core::ops::Range<u64>> {
     match cfi.find_fde(pc) {

@@ -1,8 +1,7 @@
 //! A small evaluator for DWARF expressions in call frame information (DWARF 5, section 2.5).
 //!
-//! gimli's own needs more storage and more patience; what occurs in call frame information is
-//! arithmetic on registers and memory. Fixed stack, bounded number of steps, no allocation, no
-//! panic.
+//! gimli's own evaluator needs more storage; expressions in call frame information are arithmetic on
+//! registers and memory. This one has a fixed stack, a bounded number of steps, no allocation, and no panic.
 
 use super::RegisterSet;
 use super::cfi::Slice;
@@ -10,10 +9,10 @@ use gimli::{Encoding, EndianSlice, Format, NativeEndian, Operation, Reader};
 
 /// Depth of the evaluation stack.
 const DEPTH: usize = 64;
-/// The most operations that one evaluation may take (there are backward branches).
+/// Maximum number of operations of one evaluation (there are backward branches).
 const STEPS: usize = 1024;
 
-/// An evaluation stack that cannot overflow or underflow unnoticed.
+/// An evaluation stack that checks for overflow and underflow.
 struct Stack {
     values: [u64; DEPTH],
     len: usize,
@@ -31,7 +30,7 @@ impl Stack {
         self.values.get(self.len).copied()
     }
 
-    /// The value `index` places below the top.
+    /// Returns the value `index` places below the top.
     fn pick(&self, index: usize) -> Option<u64> {
         self.values.get(self.len.checked_sub(index)?.checked_sub(1)?).copied()
     }
@@ -41,30 +40,30 @@ impl Stack {
         self.push(f(a))
     }
 
-    /// `f(second, top)`.
+    /// Replaces the two values on top by `f(second, top)`.
     fn binary(&mut self, f: impl FnOnce(u64, u64) -> u64) -> Option<()> {
         let top = self.pop()?;
         let second = self.pop()?;
         self.push(f(second, top))
     }
 
-    /// Comparisons are signed (DWARF 5, 2.5.1.5).
+    /// Does so for a comparison; comparisons are signed (DWARF 5, 2.5.1.5).
     fn compare(&mut self, f: impl FnOnce(i64, i64) -> bool) -> Option<()> {
         self.binary(|a, b| u64::from(f(a as i64, b as i64)))
     }
 }
 
-/// What an expression may look at.
+/// Inputs of an expression.
 pub(super) struct Machine<'m, R, F> {
     pub(super) regs: &'m R,
-    /// Known for register rules, not for the CFA's own rule.
+    /// CFA; it is known for register rules, not for the CFA's own rule.
     pub(super) cfa: Option<u64>,
     pub(super) read: &'m mut F,
 }
 
 impl<R: RegisterSet, F: FnMut(u64) -> Option<u64>> Machine<'_, R, F> {
-    /// Runs `code` on a stack that begins with `initial` (register rules begin with the CFA), and
-    /// gives the top.
+    /// Runs `code` on a stack that begins with `initial` (register rules begin with the CFA), and returns the
+    /// top.
     pub(super) fn eval(&mut self, code: &[u8], initial: Option<u64>) -> Option<u64> {
         let code = EndianSlice::new(code, NativeEndian);
         let encoding = Encoding { address_size: R::WORD, format: Format::Dwarf32, version: 4 };
@@ -91,7 +90,7 @@ impl<R: RegisterSet, F: FnMut(u64) -> Option<u64>> Machine<'_, R, F> {
         None
     }
 
-    /// Everything but branches.
+    /// Executes all operations but branches.
     fn operate(&mut self, stack: &mut Stack, operation: Operation<Slice<'_>>) -> Option<()> {
         match operation {
             Operation::UnsignedConstant { value } => stack.push(value),
@@ -123,8 +122,8 @@ impl<R: RegisterSet, F: FnMut(u64) -> Option<u64>> Machine<'_, R, F> {
         }
     }
 
-    /// `size` bytes at `address`, zero-extended. Memory is read in aligned words, which never cross
-    /// a page.
+    /// Returns `size` bytes at `address`, zero-extended. Memory is read in aligned words, which never cross a
+    /// page.
     fn load(&mut self, address: u64, size: u8) -> Option<u64> {
         if size == R::WORD {
             return (self.read)(address);
@@ -150,7 +149,7 @@ impl<R: RegisterSet, F: FnMut(u64) -> Option<u64>> Machine<'_, R, F> {
     }
 }
 
-/// The operations on the stack's values alone.
+/// Executes the operations on the stack's values alone.
 fn arithmetic(stack: &mut Stack, operation: Operation<Slice<'_>>) -> Option<()> {
     match operation {
         Operation::Plus => stack.binary(u64::wrapping_add),
@@ -184,7 +183,7 @@ fn arithmetic(stack: &mut Stack, operation: Operation<Slice<'_>>) -> Option<()> 
     }
 }
 
-/// The code from `target` bytes after (or before) the start of `rest`.
+/// Returns the code from `target` bytes after (or before) the start of `rest`.
 fn branch<'a>(code: Slice<'a>, rest: Slice<'a>, target: i16) -> Option<Slice<'a>> {
     let here = code.len().checked_sub(rest.len())?;
     let there = here.checked_add_signed(isize::from(target))?;
@@ -203,9 +202,9 @@ mod tests {
         Machine { regs: &regs, cfa: Some(0x8000), read: &mut read }.eval(code, None)
     }
 
-    /// Two bytes of the word that [`run`] gives, from its second on.
+    /// Two bytes of the word that [`run`] returns, from its second on.
     const TWO: u64 = if cfg!(target_endian = "big") { 0x2233 } else { 0x6677 };
-    /// Distances.
+    /// Distances of branches.
     const BY_1: [u8; 2] = 1_i16.to_ne_bytes();
     const BY_3: [u8; 2] = (-3_i16).to_ne_bytes();
     const FAR: [u8; 2] = i16::MIN.to_ne_bytes();
@@ -233,7 +232,7 @@ mod tests {
             (&[0x3a, 0x2f, BY_3[0], BY_3[1]], None), // endless: lit10; skip -3
             (&[0x2f, FAR[0], FAR[1]], None), // branch out of the code
             (&[0x11, 0x7f, 0x30, 0x2d], Some(1)), // consts -1; lit0; lt
-            // The PLT's.
+            // The expression of linkage tables.
             (&[0x77, 0x08, 0x80, 0x00, 0x3f, 0x1a, 0x3b, 0x2a, 0x33, 0x24, 0x22], Some(0x7010)),
             (&[], None),
         ];

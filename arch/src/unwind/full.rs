@@ -1,22 +1,22 @@
-//! One step with all registers: for the frames that no packed rule describes.
+//! One step with all registers, for the frames that no packed rule describes.
 
 use super::RegisterSet;
 use super::cfi::{CfiContext, CfiModule, FrameInfo, NoRow};
 use super::expr::Machine;
 use gimli::{CfaRule, RegisterRule};
 
-/// What a full step found.
+/// Result of a full step.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum FullStep<R> {
     /// The caller's registers.
     Next {
-        /// Of the caller.
+        /// Registers of the caller.
         regs: R,
-        /// The frame just left is a signal trampoline: `regs` are of an interrupted instruction,
-        /// whose pc is looked up as it is.
+        /// Whether the frame just left is a signal trampoline: `regs` are then those of an interrupted
+        /// instruction, whose pc is looked up as it is.
         signal: bool,
     },
-    /// The outermost frame.
+    /// The frame was the outermost one.
     End,
     /// The stack cannot be followed further.
     Cut,
@@ -27,7 +27,7 @@ pub enum FullStep<R> {
 /// Steps from `regs` to the caller, by the row for `lookup_pc` (see the [module](super) about
 /// return addresses).
 ///
-/// `read` gives the word at an address, or `None` where there is no memory.
+/// `read` returns the word at an address, or `None` where there is no memory.
 pub fn step_full<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
     cfi: &CfiModule<'_>,
     regs: &R,
@@ -45,9 +45,9 @@ pub fn step_full<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
     }
     match row.register(gimli::Register(R::RA)) {
         Some(RegisterRule::Undefined) => return FullStep::End,
-        // No way to the return address: it would have to be in the pc itself.
+        // Without a link register, there is no way to the return address.
         None | Some(RegisterRule::SameValue) if !R::LINK => return FullStep::Cut,
-        // A function that has not saved it.
+        // The function has not saved its return address.
         _ => {}
     }
     let Some(mut next) = apply(row, &frame, regs, read) else { return FullStep::Cut };
@@ -56,8 +56,8 @@ pub fn step_full<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
         return FullStep::End;
     }
     next.set_pc(pc);
-    // A function without a frame has its caller's stack pointer; only one can be on top of another
-    // that has one, so that the next such step finds the same return address again.
+    // A function without a frame has its caller's stack pointer. Its caller must have a frame, so if the next
+    // step makes no progress either, it finds the same return address again.
     let (new, old) = (next.get(R::SP), regs.get(R::SP));
     let progress = new > old || (R::LINK && new == old && next.pc() != regs.pc());
     if !frame.signal && !progress {
@@ -66,7 +66,7 @@ pub fn step_full<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
     FullStep::Next { regs: next, signal: frame.signal }
 }
 
-/// Applies every rule of the row, all to the registers as they were before.
+/// Applies every rule of the row to the registers as they were before.
 fn apply<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
     row: &super::Row,
     frame: &FrameInfo<'_>,
@@ -88,7 +88,7 @@ fn apply<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
         match value(rule, frame, regs, cfa, read) {
             Ok(Some(value)) => next.set(register.0, value),
             Ok(None) => {}
-            // A register that only the caller's own variables need does not stop the unwinding.
+            // Unwinding does without a register that only the caller's own variables need.
             Err(()) if !essential && regs.get(register.0).is_none() => {}
             Err(()) => return None,
         }
@@ -96,7 +96,7 @@ fn apply<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
     Some(next)
 }
 
-/// The caller's value of one register; `None` if it is unchanged, or not recoverable.
+/// Returns the caller's value of one register; `None` if it is unchanged, or not recoverable.
 fn value<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
     rule: &RegisterRule<usize>,
     frame: &FrameInfo<'_>,

@@ -1,9 +1,9 @@
-//! Where a loaded module has its tables, by the program headers in its memory (System V gABI, "ELF
-//! Header", "Program Header"); of both widths.
+//! Finds the unwind tables of a loaded module by the program headers in its memory (System V gABI, "ELF
+//! Header", "Program Header"), of both widths.
 
 use super::eh_frame_address;
 
-/// A part of memory: its address and its length; of length 0 if there is none.
+/// A part of memory: its address and its length; length 0: there is none.
 pub type Part = (u64, u64);
 
 /// A loaded module.
@@ -11,15 +11,15 @@ pub type Part = (u64, u64);
 pub struct Loaded {
     /// First mapped address.
     pub start: u64,
-    /// End of the last mapping.
+    /// End address of the last mapping.
     pub end: u64,
-    /// Address minus the file's virtual address.
+    /// Load bias: address minus the file's virtual address.
     pub bias: u64,
-    /// `.eh_frame_hdr`; `.eh_frame`, to the end of its segment; `.ARM.exidx`; what that leads to.
+    /// `.eh_frame_hdr`; `.eh_frame`, to the end of its segment; `.ARM.exidx`; what that refers to.
     pub tables: [Part; 4],
 }
 
-/// Program headers are looked for in so many bytes from the module's start.
+/// Bytes from the module's start in which the program headers must be.
 const HEAD: u64 = 4096;
 const PT_LOAD: u32 = 1;
 const PT_GNU_EH_FRAME: u32 = 0x6474_e550;
@@ -48,7 +48,7 @@ fn each(
     see: &mut dyn FnMut(Header),
 ) -> Option<()> {
     let mut head = [0u8; 64];
-    // The last field of an ELF header of 32 bits ends at 52, and nothing is mapped by less than a page.
+    // The last field of a 32-bit ELF header ends at 52, and a mapping has at least a page.
     if !read(start, &mut head) || head[..4] != *b"\x7fELF" {
         return None;
     }
@@ -78,8 +78,8 @@ fn each(
     Some(())
 }
 
-/// What the program headers of the module at `start` say. `read` reads memory, and is false if it is not
-/// all there; only what the headers call readable is asked for.
+/// Finds the tables of the module at `start`. `read` reads memory, and returns false if not all of it can be
+/// read; it is called only for what the headers call readable.
 pub fn loaded(start: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Option<Loaded> {
     let (mut low, mut high) = (u64::MAX, 0);
     let (mut hdr, mut exidx) = ((0, 0), (0, 0));
@@ -125,7 +125,7 @@ pub fn loaded(start: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Optio
         l.tables[2] = exidx;
         if let Some(first) = first_entry(exidx, read) {
             let len = rest(first, read);
-            // They stand right before the index, as linkers do it.
+            // Linkers put them right before the index.
             let before = exidx.0.checked_sub(first).map_or(len, |n| n.min(len));
             l.tables[3] = if len == 0 { (0, 0) } else { (first, before) };
         }
@@ -133,7 +133,7 @@ pub fn loaded(start: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Optio
     Some(l)
 }
 
-/// The lowest address in `.ARM.extab` that an index leads to (Exception Handling ABI for the Arm
+/// Returns the lowest address in `.ARM.extab` that an index leads to (Exception Handling ABI for the Arm
 /// Architecture, section 6).
 fn first_entry((addr, len): Part, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Option<u64> {
     let mut lowest = None;
@@ -175,7 +175,8 @@ mod tests {
         to[at..at + len].copy_from_slice(&bytes);
     }
 
-    /// A module of two segments whose first one is linked to begin at `base`; the second can't be read.
+    /// Builds a module of two segments, the first of which is linked to begin at `base`; the second can't be
+    /// read.
     fn module(base: u64) -> Vec<u8> {
         let mut m = vec![0u8; 0x3000];
         m[..5].copy_from_slice(b"\x7fELF\x02");

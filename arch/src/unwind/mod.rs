@@ -1,6 +1,6 @@
 //! Stack unwinding from call frame information, independent of the instruction set.
 //!
-//! Two ways through the same tables:
+//! There are two ways through the same tables:
 //!
 //! * [`compile`] turns the row for one code address into a rule of eight bytes (the architecture's
 //!   `Rule`), once; the rule is then kept and applied for every stack that passes through that
@@ -29,18 +29,19 @@ pub use shape::{SLOTS, Shape, shape};
 pub trait CfiRule: Copy {
     /// There is no call frame information for the address.
     const UNKNOWN: Self;
-    /// There is, but it takes the full evaluation.
+    /// There is call frame information, but it needs the full evaluation.
     const COMPLEX: Self;
-    /// Whose call frame instructions beyond DWARF's own occur.
+    /// Vendor whose call frame instructions occur beside DWARF's own.
     const VENDOR: gimli::Vendor;
 
     /// Packs one row of the unwind table. `pc` is the address looked up.
     fn from_row(row: &Row, frame: &FrameInfo<'_>, pc: u64) -> Self;
 
-    /// The rule for the return address `pc` (or one more than the address of an interrupted
-    /// instruction) by the code before it, where compilers leave unwind tables out and code can be
-    /// understood. `variant` is what [`interrupted_variant`](Self::interrupted_variant) has said of the
-    /// instruction; `read` reads code of this process, and is false if it is not all there.
+    /// Returns the rule for the return address `pc` (or one more than the address of an interrupted
+    /// instruction) by the code around it, on architectures whose compilers leave unwind tables out and whose
+    /// code can be understood. `variant` is what [`interrupted_variant`](Self::interrupted_variant) has
+    /// returned for the instruction. `read` reads code of this process, and returns false if not all of it
+    /// can be read.
     fn from_code(
         pc: u64,
         variant: Option<bool>,
@@ -50,20 +51,20 @@ pub trait CfiRule: Copy {
         None
     }
 
-    /// In which of two instruction sets the code was that the signal frame at `sp` has interrupted, where a
-    /// process may run two.
+    /// Returns in which of two instruction sets the code was that the signal frame at `sp` has interrupted,
+    /// where a process may run two.
     fn interrupted_variant(_sp: u64, _read: &mut impl FnMut(u64) -> Option<u64>) -> Option<bool> {
         None
     }
 
-    /// Whether tables of another kind may be wrong for `pc`, taken as [`from_code`](Self::from_code) does: if
-    /// they are only about calls, and it is that of an interrupted instruction.
+    /// Returns whether tables of another kind may be wrong for `pc`, taken as [`from_code`](Self::from_code)
+    /// does: they hold for calls only, and `pc` is that of an interrupted instruction.
     #[must_use]
     fn is_beside_tables(_pc: u64) -> bool {
         false
     }
 
-    /// The rule for an address that no call frame information covers, from tables of another kind.
+    /// Returns the rule for an address that no call frame information covers, from tables of another kind.
     #[must_use]
     fn from_tables(_cfi: &CfiModule<'_>, _pc: u64) -> Self {
         Self::UNKNOWN
@@ -72,21 +73,21 @@ pub trait CfiRule: Copy {
 
 /// All registers of one architecture, by DWARF number.
 pub trait RegisterSet: Copy {
-    /// The stack pointer's number.
+    /// Number of the stack pointer.
     const SP: u16;
-    /// The number of the return address column.
+    /// Number of the return address column.
     const RA: u16;
-    /// A call leaves the return address in a register, which is the one of that column. Otherwise
-    /// it lies on the stack, and `get` and `set` of that number mean the program counter.
+    /// Whether a call leaves the return address in a register, which is the one of that column. Otherwise it
+    /// is on the stack, and `get` and `set` of that number mean the program counter.
     const LINK: bool;
-    /// Whose call frame instructions beyond DWARF's own occur.
+    /// Vendor whose call frame instructions occur beside DWARF's own.
     const VENDOR: gimli::Vendor;
-    /// Bytes of a register, and of a word of memory.
+    /// Size of a register, and of a word of memory, in bytes.
     const WORD: u8 = 8;
 
-    /// A register's value; `None` for one that is not carried (vector registers and such).
+    /// Returns a register's value; `None` if it is not carried (vector registers and such).
     fn get(&self, register: u16) -> Option<u64>;
-    /// Sets a register; those not carried are ignored.
+    /// Sets a register; those that are not carried are ignored.
     fn set(&mut self, register: u16, value: u64);
     /// The program counter.
     fn pc(&self) -> u64;

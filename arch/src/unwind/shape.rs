@@ -1,36 +1,39 @@
-//! Where a frame of the target's own has its caller's registers, for code that lays out such a frame itself.
+//! Shape of a frame of the target's own: where it has its caller's registers, for code that lays out such a
+//! frame itself.
 
 use super::{CfiContext, CfiModule, FullStep, RegisterSet, step_full};
 use gimli::{RegisterRule, Vendor};
 
-/// Registers that a frame may hold, at most.
+/// Maximum number of registers that a frame may hold.
 pub const SLOTS: usize = 14;
 /// DWARF number of AArch64's `RA_SIGN_STATE`: 1 where the return address has a signature.
 const RA_SIGN_STATE: u16 = 34;
-/// The stack pointer that a frame is tried with, which no other register comes near.
+/// Stack pointer that a frame is tried with; no other register comes near it.
 const SP: u64 = 0x4000_0000;
-/// The same for the frame pointer.
+/// Frame pointer that a frame is tried with.
 const FP: u64 = 0x5000_0000;
-/// What a word holds: its own address, with this bit changed, so that it is no register's value.
+/// Each word holds its own address with this bit changed, so that it equals no register's value.
 const WORD: u64 = 0x8000_0000;
 
-/// A frame, as the row for a code address has it.
+/// Shape of a frame, from the row for a code address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Shape {
     /// Bytes from the stack pointer to the frame's end, which is the caller's stack pointer; from the frame pointer
     /// if [`by_fp`](Self::by_fp).
     pub len: u64,
-    /// The frame is counted from the frame pointer, so it may be anywhere above the stack pointer.
+    /// Whether the frame is counted from the frame pointer, so that it may be anywhere above the stack
+    /// pointer.
     pub by_fp: bool,
     /// For each register, how many words below the frame's end it is; 0: it is not in the frame, but as the
     /// caller has it.
     pub slots: [u8; SLOTS],
-    /// The return address in the frame is signed.
+    /// Whether the return address in the frame is signed.
     pub signed: bool,
 }
 
-/// The shape of the frame in which code at `pc` runs, if that is all there is to it: it holds some of `registers`
-/// (by DWARF number; the return address among them) and no others, and no language's handler looks at it.
+/// Returns the shape of the frame in which code at `pc` runs, if the shape is all there is to the frame: it
+/// holds some of `registers` (by DWARF number; the return address among them) and no others, and no
+/// language's handler looks at it.
 #[must_use]
 pub fn shape<R: RegisterSet + Default>(
     cfi: &CfiModule<'_>,

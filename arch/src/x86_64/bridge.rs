@@ -1,42 +1,42 @@
-//! Calling a function so that it returns by way of code of the target's own, and changes nothing that its
-//! caller may rely on: for functions that the user has named. They may throw exceptions, and where
-//! their callers are compiled with them (gcc's `-fipa-ra`), these know which registers they leave
-//! alone.
+//! The bridge: calls a function so that it returns by way of code of the target's own, and changes nothing
+//! that its caller may rely on. It is for functions that the user has named: they may throw exceptions, and
+//! callers that are compiled with them (gcc's `-fipa-ra`) know which registers they leave alone.
 
 use super::capture::Call;
 use super::regs::{FullRegs, R12, R13, R14, R15, RBP, RBX, RSP};
 pub use crate::laid::{Bridge, Slots};
 use crate::unwind::{CfiContext, CfiModule, FullStep, RegisterSet, step_full};
 
-/// The registers that may be called, as [`Call::saved`] has them.
+/// Registers that may be called, in the order of [`Call::saved`].
 const REGISTERS: [u16; 5] = [RBX, R12, R13, R14, R15];
-/// Where a frame has them and `rbp`, counted down from behind its return address: as gcc and clang push them.
+/// Slots of these registers and `rbp` in a frame, counted down from behind its return address: as gcc and
+/// clang push them.
 const SLOTS: [(u16, u64); 6] = [(RBX, 56), (RBP, 48), (R12, 40), (R13, 32), (R14, 24), (R15, 16)];
 
-/// Words of the caller's arguments on the stack that the original is given, at most.
+/// Maximum number of words of stack arguments that are copied from the caller to the original.
 pub const STACK_WORDS: usize = 32;
-/// Where the [`Call`] is, from the original's return address: behind the arguments.
+/// Offset of the [`Call`] from the original's return address: behind the arguments.
 pub const CALL_AT: usize = 8 + 8 * STACK_WORDS;
-/// The smallest frame: the return address, arguments, the [`Call`], six registers.
+/// Size of the smallest frame: the return address, arguments, the [`Call`], six registers.
 pub const LEAST_FRAME: u64 = (CALL_AT + size_of::<Call>() + 48).next_multiple_of(16) as u64;
-/// Bytes of code of a [`Bridge`], at which a thread is on its way into the hook.
+/// Length of a [`Bridge`]'s code. A thread whose PC is in it is on its way into the hook.
 pub const BRIDGE_LEN: u64 = 1;
-/// The registers with which the original is entered, those of [`Call::saved`].
+/// Values of the registers of [`Call::saved`] at the entry of the original.
 pub type Loads = [u64; 5];
 
-/// Where the original's stack pointer is at its entry, and where a word that says that the frame is there, its
-/// return address, by the caller's stack pointer.
+/// Returns the original's stack pointer at its entry and the address of the word that shows that the frame is
+/// there, its return address, for the caller's stack pointer `top`.
 #[must_use]
 pub const fn places(top: u64, frame: u64) -> (u64, u64) {
     let base = top.wrapping_sub(8).wrapping_sub(frame);
     (base, base)
 }
 
-/// Larger ones would take more of a small stack than the hook does otherwise.
+/// Maximum size of a frame: larger ones would take more of a small stack than the hook does otherwise.
 const MOST_FRAME: u64 = 2048;
 
-/// The best place in `code`, which stands at `addr`: in a frame that has all registers in the usual slots, no
-/// language's handler, and where no other call returns to.
+/// Returns the best bridge in `code`, which is at `addr`: in a frame that has all registers in the usual
+/// slots and no language's handler, where no other call returns to.
 #[must_use]
 pub fn bridges(cfi: &CfiModule<'_>, code: &[u8], addr: u64) -> Option<Bridge> {
     let mut best: Option<Bridge> = None;
@@ -58,7 +58,7 @@ pub fn bridges(cfi: &CfiModule<'_>, code: &[u8], addr: u64) -> Option<Bridge> {
     best
 }
 
-/// Whether the instruction that ends here may be a call, which returns to what follows it.
+/// Returns whether the instruction that ends here may be a call, which returns to what follows it.
 fn may_end_in_call(before: &[u8]) -> bool {
     let byte = |back: usize| before.len().checked_sub(back).and_then(|at| before.get(at)).copied();
     let modrm = |back: usize| {
@@ -68,14 +68,14 @@ fn may_end_in_call(before: &[u8]) -> bool {
     byte(5) == Some(0xe8) || [2, 3, 4, 6, 7].into_iter().any(modrm)
 }
 
-/// The size of the frame of a return to `back`, if all is as the hook lays it out.
+/// Returns the size of the frame of a return to `back`, if the frame is as the hook lays it out.
 fn frame(cfi: &CfiModule<'_>, back: u64, register: u8) -> Option<u64> {
     const SP: u64 = 1 << 40;
     if cfi.has_handler(back.wrapping_sub(1)) {
         return None;
     }
     let mut regs = FullRegs { pc: back, ..FullRegs::default() };
-    // A frame that is counted from another register than sp then has no sensible size.
+    // A frame that is counted from another register than sp then has an impossible size.
     for (n, r) in regs.gpr.iter_mut().enumerate() {
         *r = (n as u64).wrapping_add(1) << 50;
     }
@@ -91,28 +91,28 @@ fn frame(cfi: &CfiModule<'_>, back: u64, register: u8) -> Option<u64> {
         .then_some(frame)
 }
 
-/// What [`lay_out`] is told.
+/// Arguments of [`lay_out`].
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Where to return to; 0: straight to the hook.
+    /// Address to return to; 0: directly to the hook.
     pub back: u64,
     /// See [`Bridge::frame`].
     pub frame: u64,
     /// See [`Bridge::register`].
     pub register: u8,
-    /// Always the same: see [`SLOTS`].
+    /// Ignored: the slots are always [`SLOTS`].
     pub slots: Slots,
-    /// Words of the caller's stack from behind its return address that can be read.
+    /// Number of readable words on the caller's stack, from behind its return address up.
     pub words: usize,
 }
 
-/// Lays a frame out below the call's return address, with the original's return address at its lower end.
-/// `loads` are the registers with which the original is to be entered, `come_back` the code that a return by way of
-/// [`Layout::back`] is to reach, and `returned` the code that a plain return does.
+/// Lays out a frame below the call's return address, with the original's return address at its lower end. It
+/// sets `loads`, the registers at the entry of the original. `come_back` is the address that a return by way
+/// of [`Layout::back`] has to reach, `returned` the one for a plain return.
 ///
 /// # Safety
-/// The stack below the call's return address must be free but for the [`Call`] itself at its place, and so many words
-/// above it readable.
+/// The stack below the call's return address must be free but for the [`Call`] itself at its place, and
+/// `layout.words` words above it must be readable.
 pub unsafe fn lay_out(
     call: &Call,
     layout: &Layout,
@@ -123,7 +123,7 @@ pub unsafe fn lay_out(
     let top = call.regs.sp;
     let base = top.wrapping_sub(8).wrapping_sub(layout.frame);
     let put = |at: u64, value: u64| {
-        // SAFETY: within the frame; the caller's promise.
+        // SAFETY: the address is inside the frame, which is free by the caller's promise.
         unsafe { (at as *mut u64).write_unaligned(value) };
     };
     *loads = call.saved;
@@ -136,7 +136,7 @@ pub unsafe fn lay_out(
         }
     }
     for n in 0..layout.words.min(STACK_WORDS) as u64 {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promises that the frame is free, and that the words above it are readable.
         let word = unsafe { (top.wrapping_add(8 * n) as *const u64).read_unaligned() };
         put(base.wrapping_add(8).wrapping_add(8 * n), word);
     }
@@ -147,8 +147,9 @@ pub unsafe fn lay_out(
     }
 }
 
-/// Stores the registers that calls do not preserve, but for r11 and the flags, from the stack pointer up. The hook has
-/// no instructions that change more of the vector registers than these bytes, nor any other registers.
+/// Stores, from the stack pointer up, the registers that calls do not preserve, except r11 and the flags. The
+/// hook has no instructions that change more of the vector registers than these bytes, nor any other
+/// registers.
 #[cfg(target_arch = "x86_64")]
 #[macro_export]
 macro_rules! save_all {
@@ -182,7 +183,7 @@ macro_rules! save_all {
     };
 }
 
-/// Loads what [`save_all`](crate::save_all) has stored.
+/// Loads the registers that [`save_all`](crate::save_all) has stored.
 #[cfg(target_arch = "x86_64")]
 #[macro_export]
 macro_rules! restore_all {
@@ -217,9 +218,9 @@ macro_rules! restore_all {
 }
 
 /// Defines an entry `$name` for functions that the user has named, around `$before` and `$after` as
-/// [`hook_entry`](crate::hook_entry) does. All registers are as they would be without it. The original's frame is laid
-/// out by `named_frame(call, loads, come_back, returned)`, which is to be there where this is used (see [`lay_out`]);
-/// and so is `FRAME`, the offset of [`Bridge::frame`] in the descriptor.
+/// [`hook_entry`](crate::hook_entry) does. All registers are as they would be without it. Two items must be
+/// in scope: `named_frame(call, loads, come_back, returned)`, which lays out the original's frame (see
+/// [`lay_out`]), and `FRAME`, the offset of [`Bridge::frame`] in the descriptor.
 ///
 /// The stub has left the descriptor's address on the stack, and every register as it was.
 #[cfg(target_arch = "x86_64")]

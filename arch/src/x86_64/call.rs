@@ -1,39 +1,39 @@
-//! The registers of a stopped thread, and how to make it run a system call and go on as if nothing
+//! The registers of a stopped thread, and how to make the thread run a system call and continue as if nothing
 //! had happened.
 //!
-//! `struct user_regs_struct` is from `arch/x86/include/asm/user_64.h`; how the kernel restarts
-//! interrupted calls from `arch_do_signal_or_restart` in `arch/x86/kernel/signal.c`; which calls
-//! are never restarted from signal(7).
+//! Sources: `struct user_regs_struct`: `arch/x86/include/asm/user_64.h`; restart of interrupted calls:
+//! `arch_do_signal_or_restart` in `arch/x86/kernel/signal.c`; calls that are never restarted: signal(7).
 
 use super::syscall::nr;
 use crate::blocked::{Blocked, Timeout};
 use crate::registers::Registers;
 
-/// The general registers (`NT_PRSTATUS`).
+/// Register set with the general registers (`NT_PRSTATUS`).
 pub const REGSET: Registers = Registers::Set(1);
-/// The thread pointer is among those.
+/// Register set with the thread pointer: it is among the general registers.
 pub const THREAD_POINTER_REGSET: Option<Registers> = None;
-/// And so is the number of the system call that the thread is in.
+/// Register set with the number of the system call that the thread is in: it is among the general registers.
 pub const SYSTEM_CALL_REGSET: Option<i32> = None;
-/// The registers say what a stop has interrupted.
+/// Whether a thread must be inspected before it is stopped: no, the registers say what a stop has
+/// interrupted.
 pub const NEEDS_BLOCKED: bool = false;
 
-/// Interrupted; restarted unless a handler without `SA_RESTART` ran. Kernel-internal, seen by
-/// tracers only.
+/// Result of an interrupted call that is restarted unless a handler without `SA_RESTART` ran. It is internal
+/// to the kernel, and seen by tracers only.
 pub const ERESTARTSYS: i64 = 512;
-/// Interrupted; always restarted.
+/// Result of an interrupted call that is always restarted.
 pub const ERESTARTNOINTR: i64 = 513;
-/// Interrupted; restarted if no handler ran.
+/// Result of an interrupted call that is restarted if no handler ran.
 pub const ERESTARTNOHAND: i64 = 514;
-/// Interrupted; continued by `restart_syscall` with what is left of its timeout.
+/// Result of an interrupted call that `restart_syscall` continues with the rest of its timeout.
 pub const ERESTART_RESTARTBLOCK: i64 = 516;
 const EINTR: i64 = 4;
 
-/// Calls that return EINTR at a ptrace stop instead of being restarted by the kernel, and that can
-/// be issued again with no harm: where they return EINTR they have done nothing yet. Reads and
-/// writes are here for inotify and for sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`).
-/// A `connect` with a timeout goes on waiting for the handshake that it has begun, as the kernel's own
-/// restart of one without a timeout does. `close` is not here: again is not the same as once.
+/// System calls that return EINTR at a ptrace stop instead of being restarted by the kernel, and that can be
+/// issued again without harm: where they return EINTR they have done nothing yet. Reads and writes are listed
+/// for inotify and for sockets with a timeout (`SO_RCVTIMEO`, `SO_SNDTIMEO`). A `connect` with a timeout
+/// continues to wait for the handshake that it has begun, as the kernel's own restart of one without a
+/// timeout does. `close` is not listed: it must not be done twice.
 const NEVER_RESTARTED: [u64; 25] = [
     0,   // read (inotify)
     1,   // write
@@ -97,14 +97,14 @@ pub struct UserRegs {
     pub gs: u64,
 }
 
-/// Whether a stop by a tracer ends this system call with EINTR, which the tracer has to mend.
+/// Returns whether a stop by a tracer ends this system call with EINTR, which the tracer has to mend.
 #[must_use]
 pub fn is_never_restarted(number: u64) -> bool {
     NEVER_RESTARTED.contains(&number)
 }
 
-/// How long this system call waits, of those that a stop ends with EINTR: the ones whose time begins
-/// anew when they are issued again.
+/// Returns the timeout of a system call that a stop ends with EINTR and whose time starts anew when the call
+/// is issued again; `None`: it has no such timeout.
 #[must_use]
 pub fn timeout(number: u64) -> Option<Timeout> {
     Some(match number {
@@ -117,7 +117,7 @@ pub fn timeout(number: u64) -> Option<Timeout> {
     })
 }
 
-/// Whether prof makes other processes do this system call.
+/// Returns whether prof makes other processes do this system call.
 #[must_use]
 pub fn is_remote(number: u64) -> bool {
     use nr::{CLOSE, MADVISE, MEMFD_CREATE, MMAP, MPROTECT, MREMAP, MUNLOCK, MUNMAP};
@@ -129,23 +129,23 @@ pub fn is_remote(number: u64) -> bool {
 }
 
 impl UserRegs {
-    /// Bytes at the start that are the kernel's structure: all.
+    /// Length of the kernel's structure at the start of this one, in bytes: all of it.
     pub const KERNEL_LEN: usize = size_of::<UserRegs>();
 
-    /// Program counter.
+    /// Returns the program counter.
     #[must_use]
     pub fn pc(&self) -> u64 {
         self.rip
     }
 
-    /// Whether the thread faults at each word that is not aligned (EFLAGS.AC): the hook writes such words.
+    /// Returns whether the thread faults at each unaligned word (EFLAGS.AC); the hook writes such words.
     #[must_use]
     pub fn checks_alignment(&self) -> bool {
         const AC: u64 = 1 << 18;
         self.eflags & AC != 0
     }
 
-    /// Stack pointer.
+    /// Returns the stack pointer.
     #[must_use]
     pub fn sp(&self) -> u64 {
         self.rsp
@@ -161,68 +161,66 @@ impl UserRegs {
         self.rsp = sp;
     }
 
-    /// Sends the thread to the system call gadget at `gadget`, from where it returns to the restorer
-    /// that the signal frame at `sp` names.
+    /// Sends the thread to the system call gadget at `gadget`, which returns to the restorer that the signal
+    /// frame at `sp` names.
     pub fn enter(&mut self, gadget: u64, sp: u64, _restorer: u64) {
         self.rip = gadget;
         self.rsp = sp;
     }
 
-    /// The thread pointer, which keys the hook's table of threads.
+    /// Returns the thread pointer, which keys the hook's table of threads.
     #[must_use]
     pub fn thread_pointer(&self) -> u64 {
         self.fs_base
     }
 
-    /// Takes the thread pointer from another register set; there is none (see
-    /// [`THREAD_POINTER_REGSET`]).
+    /// Does nothing: no other register set has the thread pointer (see [`THREAD_POINTER_REGSET`]).
     pub fn set_thread_pointer(&mut self, _tp: u64) {}
 
-    /// Takes what the thread did just before it was stopped; the registers say it (see
-    /// [`NEEDS_BLOCKED`]).
+    /// Does nothing: the registers say what the thread did before it was stopped (see [`NEEDS_BLOCKED`]).
     pub fn set_blocked(&mut self, _blocked: Option<Blocked>) {}
 
-    /// The number of the call that has ended with EINTR, where only having seen the thread asleep tells whether by the
-    /// stop: the registers tell here.
+    /// Returns the number of a call that has ended with EINTR, if only having seen the thread asleep tells
+    /// whether the stop has ended it: never, as the registers tell here.
     #[must_use]
     pub fn ended_unseen(&self) -> Option<u64> {
         None
     }
 
-    /// See [`ended_unseen`](Self::ended_unseen).
+    /// Not needed here, see [`ended_unseen`](Self::ended_unseen).
     #[must_use]
     pub fn first_argument(&self) -> Option<u64> {
         None
     }
 
-    /// See [`ended_unseen`](Self::ended_unseen).
+    /// Not needed here, see [`ended_unseen`](Self::ended_unseen).
     #[must_use]
     pub fn is_behind_call(&self, _before: &[u8]) -> bool {
         false
     }
 
-    /// See [`ended_unseen`](Self::ended_unseen).
+    /// Not needed here, see [`ended_unseen`](Self::ended_unseen).
     #[must_use]
     pub fn has_signal_frame(&self, _below: &[u8]) -> bool {
         false
     }
 
-    /// Prepares a system call: the thread is to go on at a `syscall` instruction. `orig_rax` says
-    /// "not in a system call", so that the kernel does not take the number in `rax` for the result
-    /// of an interrupted one.
+    /// Prepares a system call; the thread has to continue at a `syscall` instruction. `orig_rax` is set to
+    /// "not in a system call", so that the kernel does not take the number in `rax` for the result of an
+    /// interrupted one.
     pub fn set_syscall(&mut self, number: u64, args: [u64; 6]) {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9] = args;
         self.rax = number;
         self.orig_rax = u64::MAX;
     }
 
-    /// An argument of the system call that the thread is about to make, or is in, counted from 0.
+    /// Returns an argument of the system call that the thread is about to make, or is in, counted from 0.
     #[must_use]
     pub fn argument(&self, index: usize) -> u64 {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9].get(index).copied().unwrap_or(0)
     }
 
-    /// Changes such an argument.
+    /// Sets such an argument.
     pub fn set_argument(&mut self, index: usize, value: u64) {
         let all = [
             &mut self.rdi,
@@ -237,31 +235,32 @@ impl UserRegs {
         }
     }
 
-    /// The result of a system call that has returned; errors are negative.
+    /// Returns the result of a system call that has returned; errors are negative.
     #[must_use]
     pub fn syscall_result(&self) -> i64 {
         self.rax as i64
     }
 
-    /// The thread stopped inside a system call (of which it may already have the result).
+    /// Returns whether the thread stopped inside a system call (of which it may already have the result).
     #[must_use]
     pub fn in_syscall(&self) -> bool {
         (self.orig_rax as i64) >= 0
     }
 
-    /// The same; see [`SCALABLE_REGSETS`](super::sigframe::SCALABLE_REGSETS) for what it is asked.
+    /// Returns what [`in_syscall`](Self::in_syscall) returns; used for
+    /// [`SCALABLE_REGSETS`](super::sigframe::SCALABLE_REGSETS).
     #[must_use]
     pub fn is_in_call(&self) -> bool {
         self.in_syscall()
     }
 
-    /// The number of that system call.
+    /// Returns the number of that system call.
     #[must_use]
     pub fn syscall_number(&self) -> Option<u64> {
         self.in_syscall().then_some(self.orig_rax)
     }
 
-    /// The system call was interrupted by the stop and the kernel is going to restart it: `rax`
+    /// Returns whether the stop has interrupted a system call that the kernel is going to restart: `rax`
     /// holds one of its internal codes.
     #[must_use]
     pub fn restart_pending(&self) -> bool {
@@ -269,15 +268,16 @@ impl UserRegs {
         self.in_syscall() && codes.contains(&(self.rax as i64).wrapping_neg())
     }
 
-    /// The system call was interrupted by the stop, the kernel is *not* going to restart it, and it
-    /// must be issued again. True only of a thread for which no signal is pending or about to be
-    /// delivered: otherwise EINTR is its due.
+    /// Returns whether the stop has interrupted a system call that the kernel is *not* going to restart, so
+    /// that it must be issued again. This holds only if no signal is pending or about to be delivered:
+    /// otherwise EINTR is due.
     #[must_use]
     pub fn wants_reissue(&self) -> bool {
         self.in_syscall() && self.rax as i64 == -EINTR && NEVER_RESTARTED.contains(&self.orig_rax)
     }
 
-    /// Back to before the `syscall` instruction, to issue the same call again.
+    /// Returns the registers with the program counter before the `syscall` instruction, to issue the same
+    /// call again.
     #[must_use]
     fn reissued(&self) -> Self {
         UserRegs {
@@ -288,22 +288,22 @@ impl UserRegs {
         }
     }
 
-    /// The registers to write back at a signal-delivery or `PTRACE_INTERRUPT` stop, `self` being
-    /// those from the first stop: there the kernel still decides about the restart by itself, so
-    /// they are as they were; only a call that it would not restart is put back. `signal_pending`:
-    /// see [`wants_reissue`](Self::wants_reissue).
+    /// Returns the registers to write back at a signal-delivery or `PTRACE_INTERRUPT` stop. `self` are those
+    /// from the first stop. There the kernel still decides on the restart by itself, so they are unchanged,
+    /// except that a call that it would not restart is put back. `signal_pending`: see
+    /// [`wants_reissue`](Self::wants_reissue).
     #[must_use]
     pub fn restored_at_stop(&self, signal_pending: bool) -> Self {
         if !signal_pending && self.wants_reissue() { self.reissued() } else { *self }
     }
 
-    /// The registers to write back at the *enter* stop of a system call (that of the `rt_sigreturn`
+    /// Returns the registers to write back at the *enter* stop of a system call (that of the `rt_sigreturn`
     /// which ends a remote call), in place of that call. The kernel executes `orig_rax` next, so an
-    /// interrupted call is continued right here: `restart_syscall` where it keeps the rest of a
-    /// timeout, the call itself otherwise. With -1 there it skips the call.
+    /// interrupted call is continued right here: as `restart_syscall` if the kernel keeps the rest of a
+    /// timeout, as the call itself otherwise. If it is -1, the kernel skips the call.
     ///
-    /// The remote calls made in between must not have been of the kind that sets the thread's
-    /// restart state themselves (sleeps, futex waits, polls).
+    /// The remote calls in between must not have set the thread's restart state themselves (sleeps, futex
+    /// waits, polls).
     #[must_use]
     pub fn restored_at_syscall_enter(&self, signal_pending: bool) -> Self {
         const ENOSYS: u64 = 38_u64.wrapping_neg();
@@ -318,19 +318,18 @@ impl UserRegs {
         UserRegs { rax: ENOSYS, orig_rax: number, ..*self }
     }
 
-    /// The thread waits in `restart_syscall`: its call was interrupted once before.
+    /// Returns whether the thread waits in `restart_syscall`: its call was interrupted once before.
     #[must_use]
     pub fn is_restarted(&self) -> bool {
         self.restart_pending() && self.orig_rax == nr::RESTART_SYSCALL
     }
 
-    /// The call that a thread in `restart_syscall` has made first, if that can be told for certain:
-    /// the kernel keeps only what is left of it. `code` is the code up to the system call
-    /// instruction, `waits_in` the kernel function that the thread was asleep in
-    /// (`/proc/PID/wchan`).
+    /// Returns the call that a thread in `restart_syscall` made first, if that is certain: the kernel keeps
+    /// only the rest of it. `code` is the code up to the system call instruction, `waits_in` the kernel
+    /// function in which the thread was asleep (`/proc/PID/wchan`).
     #[must_use]
     pub fn restarted_call(&self, code: &[u8], waits_in: &str) -> Option<u64> {
-        // The calls that end with ERESTART_RESTARTBLOCK.
+        // These calls end with ERESTART_RESTARTBLOCK.
         let known = [nr::NANOSLEEP, nr::CLOCK_NANOSLEEP, nr::POLL, nr::FUTEX];
         let loaded = super::syscall::number_before(code).filter(|n| known.contains(n));
         loaded.or_else(|| {
@@ -341,40 +340,40 @@ impl UserRegs {
             if is(&["futex_", "__futex_"]) {
                 return Some(nr::FUTEX);
             }
-            // Sleeping functions are passed over there, and a restarted sleep has no other.
+            // `wchan` skips sleeping functions, and a restarted sleep has no other.
             if !is(&["hrtimer_nanosleep", "do_nanosleep", "do_syscall_64"]) {
                 return None;
             }
-            // A clock, or a pointer.
+            // The argument is a clock's number, or a pointer.
             let clock = self.rdi < 4096 || (self.rdi as i32) < 0 && self.rdi >> 32 == 0;
             Some(if clock { nr::CLOCK_NANOSLEEP } else { nr::NANOSLEEP })
         })
     }
 
-    /// The program counter at the system call instruction that the thread is in.
+    /// Returns the program counter at the system call instruction that the thread is in.
     #[must_use]
     pub fn syscall_pc(&self) -> u64 {
         self.rip.wrapping_sub(super::syscall::SYSCALL_INSN.len() as u64)
     }
 
-    /// The registers to write back behind a remote call, `self` being those from the first stop: the
-    /// kernel makes its decision about a restart at the stop that follows.
+    /// Returns the registers to write back behind a remote call: `self`, those from the first stop. The
+    /// kernel decides on a restart at the stop that follows.
     #[must_use]
     pub fn restored_behind_call(&self) -> Self {
         *self
     }
 
-    /// Whether the kernel may take a thread that is sent to `gadget` for one whose call is to be
-    /// restarted there. It never does: it has made its decision before.
+    /// Returns whether the kernel may take a thread that is sent to `gadget` for one whose call is to be
+    /// restarted there: never, as it has decided before.
     #[must_use]
     pub fn stands_on(&self, _gadget: u64) -> bool {
         false
     }
 
-    /// The registers to put into a signal frame, from which nothing is restarted by the kernel: any
-    /// interrupted call is issued again, from its start. A timeout then starts again too; that is
-    /// what remains if the tracer dies. `rt_sigreturn` makes the kernel forget what is left of a
-    /// call, so a thread in `restart_syscall` needs its first call, which is `restarted`.
+    /// Returns the registers to put into a signal frame, from which the kernel restarts nothing: any
+    /// interrupted call is issued again, from its start. A timeout then starts again too; this is what
+    /// remains if the tracer dies. `rt_sigreturn` makes the kernel forget the rest of a call, so a thread in
+    /// `restart_syscall` needs the number of its first call, `restarted`.
     #[must_use]
     pub fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self {
         if self.restart_pending() || (!signal_pending && self.wants_reissue()) {

@@ -1,8 +1,8 @@
-//! Entering the hook: the code that stubs jump to, and what it saves.
+//! Entries of the hook: the code that stubs jump to, and the registers that it saves.
 //!
-//! A stub jumps here with the [`Call::function`] in r11 and everything else as the caller left it
-//! (System V AMD64 psABI, 3.2.3). The entry saves the arguments and the callee-saved registers that
-//! unwinding needs, asks `before` where to go, goes there, and hands the result to `after`.
+//! A stub jumps here with the [`Call::function`] in r11 and everything else as the caller left it (System V
+//! AMD64 psABI, 3.2.3). The entry saves the arguments and the callee-saved registers that unwinding needs,
+//! asks `before` where to go, goes there, and passes the result to `after`.
 
 use super::regs::{FullRegs, R12, R13, R14, R15, RBX, Regs};
 
@@ -10,22 +10,22 @@ use super::regs::{FullRegs, R12, R13, R14, R15, RBX, Regs};
 #[repr(C)]
 #[derive(Debug)]
 pub struct Call {
-    /// The six integer arguments; what stands here is what the original is called with.
+    /// The six integer arguments; the original is called with these values.
     pub args: [u64; 6],
-    /// The value that the stub passed: the function's descriptor.
+    /// Descriptor of the function, which the stub has passed.
     pub function: u64,
-    /// What the original returned.
+    /// Result of the original.
     pub result: u64,
-    /// The caller: return address, stack pointer after the return, frame pointer.
+    /// Registers of the caller: return address, stack pointer after the return, frame pointer.
     pub regs: Regs,
-    /// rbx, r12, r13, r14, r15 of the caller.
+    /// Registers rbx, r12, r13, r14, r15 of the caller.
     pub saved: [u64; 5],
-    /// For `before`, to leave something for `after`.
+    /// Values that `before` leaves for `after`.
     pub note: [u64; 2],
 }
 
 impl From<&Call> for FullRegs {
-    /// The caller's registers as far as they are known.
+    /// Returns the caller's registers as far as they are known.
     fn from(call: &Call) -> Self {
         let mut full = FullRegs::from(call.regs);
         for (number, value) in [RBX, R12, R13, R14, R15].into_iter().zip(call.saved) {
@@ -37,25 +37,25 @@ impl From<&Call> for FullRegs {
     }
 }
 
-/// Where to go after `before`.
+/// Where to continue after `before`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Go {
-    /// Address to go to, with the arguments in [`Call::args`].
+    /// Address to continue at, with the arguments in [`Call::args`].
     pub target: u64,
-    /// 0: jump there and forget the call; 1: call it, and `after` follows.
+    /// 0: jump there and forget the call; 1: call it, and then `after`.
     pub stay: u64,
 }
 
-/// Bytes of [`Call`], as the assembly below has them.
+/// Size of [`Call`], as the assembly below has it.
 pub const CALL_SIZE: usize = 144;
 const _: () = assert!(size_of::<Call>() == CALL_SIZE && CALL_SIZE.is_multiple_of(16));
 const _: () = assert!(core::mem::offset_of!(Call, regs) == 64);
 const _: () = assert!(core::mem::offset_of!(Call, saved) == 88);
 
-/// Defines an entry `$name` that stubs jump to, around
-/// `$before: extern "C" fn(&mut Call) -> Go` and `$after: extern "C" fn(&mut Call) -> u64`, which
-/// returns 0, or an address to jump to instead of returning the result.
+/// Defines an entry `$name` that stubs jump to, around `$before: extern "C" fn(&mut Call) -> Go` and `$after:
+/// extern "C" fn(&mut Call) -> u64`. `$after` returns 0, or an address to jump to instead of returning the
+/// result.
 #[cfg(target_arch = "x86_64")]
 #[macro_export]
 macro_rules! hook_entry {
@@ -65,7 +65,7 @@ macro_rules! hook_entry {
         pub unsafe extern "C" fn $name() {
             core::arch::naked_asm!(
                 "endbr64",
-                // A frame of the usual form, so that debuggers find their way through it.
+                // A frame of the usual form, so that debuggers can unwind through it.
                 "push rbp",
                 "sub rsp, 144",
                 "mov [rsp + 80], rbp", // the caller's
@@ -122,16 +122,15 @@ macro_rules! hook_entry {
     };
 }
 
-/// Defines an entry `$name` that stubs jump to: if
-/// `$goes_on: fn(argument 0: u64, descriptor: &Function) -> u64` returns an address, the call
-/// goes on there, as if nothing had been; if it returns 0, at the entry `$full`. For functions with at
-/// most three arguments.
+/// Defines an entry `$name` that stubs jump to. If `$goes_on: fn(argument 0: u64, descriptor: &Function) ->
+/// u64` returns an address, the call continues there, with registers as if nothing had been done; if it
+/// returns 0, at the entry `$full`. For functions with at most three arguments.
 ///
-/// With `$marks` and the static that they are in, a look at the mark of argument 0 comes before that (see
+/// With `$marks` and the static that they are in, the mark of argument 0 is checked before that (see
 /// [`Marks`](crate::Marks)).
 ///
-/// `$goes_on` is called by the convention of another system, in which rdi and rsi are preserved: it is
-/// short, and does not need them.
+/// `$goes_on` is called by the convention of another system, in which rdi and rsi are preserved: it is short,
+/// and does not need them.
 #[cfg(target_arch = "x86_64")]
 #[macro_export]
 macro_rules! pass_entry {
@@ -190,12 +189,12 @@ macro_rules! pass_entry {
     };
 }
 
-/// Calls `f(arg)` with the stack pointer at `top`, and comes back to this stack: when `f` returns, or
-/// when something that it called gives up with [`leave_stack`]. The word at `top` is used for that.
+/// Calls `f(arg)` with the stack pointer at `top`. Returns to this stack when `f` returns, or when something
+/// that it called gives up with [`leave_stack`]. The word at `top` is used for that.
 ///
 /// # Safety
-/// `top` must be 16-byte aligned, with enough writable memory below it, and a word above, that nobody
-/// else uses.
+/// `top` must be 16-byte aligned, with enough writable memory below it, and a word above it, that nobody else
+/// uses.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn call_on_stack(
@@ -228,10 +227,10 @@ pub unsafe extern "C" fn call_on_stack(
     )
 }
 
-/// Returns from the [`call_on_stack`] with this `top` at once.
+/// Returns at once from the [`call_on_stack`] with this `top`.
 ///
 /// # Safety
-/// That call must be under way, on this thread.
+/// That call must be in progress, on this thread.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn leave_stack(top: *mut u8) -> ! {
@@ -247,46 +246,46 @@ pub unsafe extern "C" fn leave_stack(top: *mut u8) -> ! {
     )
 }
 
-/// The code that a signal handler of ours returns to (`sa_restorer`).
+/// Code that a signal handler of prof's returns to (`sa_restorer`).
 ///
 /// # Safety
-/// Only for the kernel to put on the stack below a signal frame.
+/// Only the kernel may use this: it puts the address on the stack, below a signal frame.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn restorer() {
     core::arch::naked_asm!("mov rax, 15", "syscall") // rt_sigreturn
 }
 
-/// Goes to an entry of the hook as a stub does: with `arg`, and the descriptor where [`Call::function`]
-/// is taken from. Returns what the entry's original returns. For tests that have the hook in their own process.
+/// Jumps to an entry of the hook as a stub does, with `arg`, and the descriptor where [`Call::function`] is
+/// taken from. Returns what the entry's original returns. For tests that have the hook in their own process.
 ///
 /// # Safety
-/// `entry` must be one of [`hook_entry`](crate::hook_entry), and the descriptor one that it takes.
+/// An entry that [`hook_entry`](crate::hook_entry) has defined, and a descriptor that it takes.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn enter_as_stub(arg: usize, descriptor: usize, entry: *const ()) -> *mut u8 {
     core::arch::naked_asm!("mov r11, rsi", "jmp rdx")
 }
 
-/// The thread pointer: what fs:0 holds under every libc (System V psABI TLS, variant II).
+/// Returns the thread pointer: the word at fs:0 under every libc (System V psABI TLS, variant II).
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn thread_pointer() -> u64 {
     let tp: u64;
-    // SAFETY: reads the TLS self pointer, which exists wherever malloc can be called.
+    // SAFETY: the instruction reads the TLS self pointer, which exists wherever malloc can be called.
     unsafe {
         core::arch::asm!("mov {}, fs:0", out(reg) tp, options(nostack, readonly, preserves_flags));
     }
     tp
 }
 
-/// The time stamp counter is read in steps of 2 to the power of this, some 3 ns: in recordings times take a byte less,
-/// and order is not lost. A block that one thread gives back, and another one gets, has gone through both allocator's
-/// locks and from one processor's cache into the other's, which takes several steps.
+/// The time stamp counter is read in steps of 2 to the power of this, some 3 ns: times then take a byte less
+/// in recordings, and order is not lost. A block that one thread frees and another gets has passed both locks
+/// of the allocator and has moved from one processor's cache into the other's, which takes several steps.
 #[cfg(target_arch = "x86_64")]
 const STEP: u32 = 3;
 
-/// The time stamp counter, in steps of 8.
+/// Reads the time stamp counter, in steps of 8.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn counter() -> u64 {
@@ -294,65 +293,65 @@ pub fn counter() -> u64 {
     unsafe { core::arch::x86_64::_rdtsc() >> STEP }
 }
 
-/// Loads are done in the order of the program, as far as other processors can tell (Intel SDM volume 3,
-/// 9.2.2; AMD APM volume 2, 7.2).
+/// Whether processors do loads in the program's order, as far as other processors can tell: these do (Intel
+/// SDM volume 3, 9.2.2; AMD APM volume 2, 7.2).
 pub const LOADS_IN_ORDER: bool = true;
 
-/// The same, read after all earlier loads have been done. LFENCE waits for them on Intel's
-/// processors always, and on AMD's as Linux sets them up; the pair takes less time than RDTSCP.
+/// Reads the counter after all earlier loads have been done. LFENCE waits for them on Intel's processors
+/// always, and on AMD's as Linux sets them up; the pair takes less time than RDTSCP.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn counter_after_loads() -> u64 {
-    // SAFETY: reads a counter, which Linux leaves open to all.
+    // SAFETY: the instructions read a counter, which Linux leaves open to all.
     unsafe {
         core::arch::x86_64::_mm_lfence();
         core::arch::x86_64::_rdtsc() >> STEP
     }
 }
 
-/// Has the processor fetch the line of the cache in which an address lies, without waiting for it. An
-/// address that can't be read does no harm (Intel SDM volume 2, PREFETCHh).
+/// Makes the processor fetch the cache line of an address, without waiting for it. An address that can't be
+/// read does no harm (Intel SDM volume 2, PREFETCHh).
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn prefetch<T>(p: *const T) {
-    // SAFETY: a hint.
+    // SAFETY: a hint, which changes no state of the program.
     unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(p.cast()) };
 }
 
 /// Copies `n` bytes forward.
 ///
 /// # Safety
-/// As `memcpy` of C; also right where `dst` is below `src` and they overlap.
+/// As for C's `memcpy`; the ranges may overlap where `dst` is below `src`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub unsafe fn copy_forward(dst: *mut u8, src: *const u8, n: usize) {
-    // SAFETY: the caller's promise; the direction flag is clear by the ABI.
+    // SAFETY: both ranges are valid, by the caller's promise; the direction flag is clear by the ABI.
     unsafe {
         core::arch::asm!("rep movsb", inout("rdi") dst => _, inout("rsi") src => _,
             inout("rcx") n => _, options(nostack, preserves_flags));
     }
 }
 
-/// Sets `n` bytes.
+/// Sets `n` bytes to `byte`.
 ///
 /// # Safety
-/// As `memset` of C.
+/// As for C's `memset`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub unsafe fn fill(dst: *mut u8, byte: u8, n: usize) {
-    // SAFETY: the caller's promise; the direction flag is clear by the ABI.
+    // SAFETY: the range is writable, by the caller's promise; the direction flag is clear by the ABI.
     unsafe {
         core::arch::asm!("rep stosb", inout("rdi") dst => _, inout("rcx") n => _, in("al") byte,
             options(nostack, preserves_flags));
     }
 }
 
-/// Where libc's thread descriptor, which has the thread's id, may lie, relative to the thread
-/// pointer: that points to it (System V psABI TLS, variant II).
+/// Range in which libc's thread descriptor, which has the thread's id, may lie relative to the thread
+/// pointer, which points to it (System V psABI TLS, variant II).
 pub const DESCRIPTOR: core::ops::Range<i32> = 0..4096;
 
-/// Whether [`counter`] runs at one speed on all processors and can be read: the kernel's own choice,
-/// by its name, and what it says of the processors (`/proc/cpuinfo`).
+/// Returns whether [`counter`] can be read and runs at one speed on all processors: by the name of the clock
+/// source that the kernel has chosen, and by what `/proc/cpuinfo` says of the processors.
 #[must_use]
 pub fn counter_is_steady(clocksource: &str, cpuinfo: &str) -> bool {
     let invariant = cpuinfo.lines().find(|l| l.starts_with("flags")).is_some_and(|l| {

@@ -1,4 +1,4 @@
-//! Reading functions: whether one can be patched at its entry, and which instructions the patch
+//! Analysis of functions: whether one can be patched at its entry, and which instructions the patch
 //! displaces.
 
 use super::jump::PATCH_LEN;
@@ -10,14 +10,14 @@ use iced_x86::{
     OpKind, Register,
 };
 
-/// Whether the value that this argument of a system call has had is of no use to the program any more,
-/// whatever it is: `code` is what follows the system call instruction. Only what is certain counts.
+/// Returns whether the program has no more use for the value of this argument of a system call, whatever it
+/// is. `code` follows the system call instruction. Only what is certain counts.
 #[must_use]
 pub fn argument_is_forgotten(code: &[u8], index: usize) -> bool {
-    /// More are not followed.
+    /// Maximum number of instructions that are followed.
     const MOST: usize = 64;
-    // The fourth is in r10. Functions do not get anything there, and do not give it back; the others'
-    // registers may be a caller's own, if the function is local to it.
+    // The fourth argument is in r10. Functions get nothing there, and return nothing there; the registers of
+    // the others may be a caller's own, if the function is local to it.
     if index != 3 {
         return false;
     }
@@ -54,26 +54,26 @@ pub fn argument_is_forgotten(code: &[u8], index: usize) -> bool {
     true
 }
 
-/// Nothing: addresses in a module's own code are not loaded from tables.
+/// Returns `None`: addresses in a module's own code are not loaded from tables.
 #[must_use]
 pub fn find_reference_by_table(_: &[u8], _: u64, _: u64, _table: &[u8]) -> Option<u64> {
     None
 }
 
-/// Nothing: calls through a table go by a stub of it.
+/// Returns nothing: calls through a table go by the table's stubs.
 #[must_use]
 pub fn called_slots(_: &[u8], _table: u64) -> Vec<u64> {
     Vec::new()
 }
 
-/// Nothing: functions are known from tables.
+/// Returns `None`: functions are known from tables.
 #[must_use]
 pub fn function_around(_: &[u8], _: u64, _at: u64) -> Option<Range<u64>> {
     None
 }
 
-/// The first instruction in `code` (which stands at `code_addr`) that loads the address `target`
-/// relative to its own: `lea reg, [rip + d]`.
+/// Returns the address of the first instruction in `code`, which is at `code_addr`, that loads the address
+/// `target` relative to its own: `lea reg, [rip + d]`.
 #[must_use]
 pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
     code.windows(7).enumerate().find_map(|(at, w)| {
@@ -87,7 +87,7 @@ pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
     })
 }
 
-/// Where direct calls and jumps in `code`, which stands at `code_addr`, lead outside of it.
+/// Returns the targets of direct calls and jumps in `code`, which is at `code_addr`, that are outside of it.
 #[must_use]
 pub fn calls(code: &[u8], code_addr: u64) -> Vec<u64> {
     let end = code_addr.wrapping_add(code.len() as u64);
@@ -108,8 +108,8 @@ pub fn calls(code: &[u8], code_addr: u64) -> Vec<u64> {
     found
 }
 
-/// The address of the word that `code`, which stands at `code_addr`, jumps through: a stub of a linkage
-/// table.
+/// Returns the address of the word that `code`, which is at `code_addr`, jumps through, if it is a stub of a
+/// linkage table.
 #[must_use]
 pub fn indirect_jump(code: &[u8], code_addr: u64) -> Option<u64> {
     let mut decoder = Decoder::with_ip(64, code, code_addr, DecoderOptions::NONE);
@@ -120,7 +120,7 @@ pub fn indirect_jump(code: &[u8], code_addr: u64) -> Option<u64> {
     (i.is_jmp_near_indirect() && i.is_ip_rel_memory_operand()).then(|| i.ip_rel_memory_address())
 }
 
-/// The instruction at `at`, or `None` if that is not a whole valid one.
+/// Decodes the instruction at `at`; returns `None` if that is not a whole valid one.
 pub(super) fn decode(code: &[u8], func_addr: u64, at: usize) -> Option<Instruction> {
     let ip = func_addr.wrapping_add(at as u64);
     let mut decoder = Decoder::with_ip(64, code.get(at..)?, ip, DecoderOptions::NONE);
@@ -128,7 +128,7 @@ pub(super) fn decode(code: &[u8], func_addr: u64, at: usize) -> Option<Instructi
     (!instruction.is_invalid()).then_some(instruction)
 }
 
-/// Execution never goes on behind this instruction.
+/// Returns whether execution never continues behind this instruction.
 fn is_terminator(instruction: &Instruction) -> bool {
     matches!(
         instruction.flow_control(),
@@ -143,7 +143,7 @@ fn is_padding(instruction: &Instruction) -> bool {
     matches!(instruction.mnemonic(), Mnemonic::Nop | Mnemonic::Int3)
 }
 
-/// Where a direct branch or call leads; `None` for any other instruction.
+/// Returns the target of a direct branch or call; `None` for any other instruction.
 pub(super) fn branch_target(instruction: &Instruction) -> Option<u64> {
     let direct = matches!(
         instruction.op0_kind(),
@@ -152,7 +152,7 @@ pub(super) fn branch_target(instruction: &Instruction) -> Option<u64> {
     (instruction.op_count() > 0 && direct).then(|| instruction.near_branch_target())
 }
 
-/// One instruction and where it is from the function's start.
+/// An instruction and its offset from the function's start.
 struct Located {
     at: usize,
     instruction: Instruction,
@@ -164,8 +164,8 @@ impl Located {
     }
 }
 
-/// All instructions of the function. Where its size is not known it ends at the first instruction
-/// that execution does not go beyond, and that no branch before it jumps over.
+/// Returns all instructions of the function. If its size is unknown it ends at the first instruction that
+/// execution does not continue behind, and that no branch before it jumps over.
 fn instructions(
     code: &[u8],
     func_addr: u64,
@@ -190,7 +190,7 @@ fn instructions(
             && instruction.flow_control() != FlowControl::Call
         {
             let offset = target.wrapping_sub(func_addr);
-            // What leads further than any code that is known leaves the function.
+            // A branch beyond all known code leaves the function.
             if offset < body.len() as u64 {
                 furthest = furthest.max(offset as usize);
             }
@@ -203,12 +203,12 @@ fn instructions(
     Ok(list)
 }
 
-/// Plans the patch of the function whose bytes are `code`, from its start: behind the first
-/// instruction where that can be (see [`Lead`]), else at the entry.
+/// Plans the patch of the function with the bytes `code`: behind the first instruction if that is possible
+/// (see [`Lead`]), else at the entry.
 ///
-/// `func_size` is the size that its symbol (or its call frame information) gives; then `code` must
-/// have all of it. Of a function shorter than the patch the padding behind it must be in `code`
-/// too. `None` or `Some(0)`: not known.
+/// `func_size` is the size that its symbol (or its call frame information) gives; then `code` must have all
+/// of it. For a function shorter than the patch, `code` must have the padding behind it, too. `None` or
+/// `Some(0)`: unknown.
 ///
 /// # Errors
 ///
@@ -228,8 +228,8 @@ pub fn plan_patch(
     plan_in_front(code, func_addr, &list)
 }
 
-/// The same at the entry, with nothing left in front but `endbr64`: for where the bytes behind the first
-/// instruction can't be patched.
+/// Plans the patch at the entry, with nothing left in front but `endbr64`: for functions whose bytes behind
+/// the first instruction can't be patched.
 ///
 /// # Errors
 ///
@@ -278,10 +278,10 @@ fn plan_behind(
     Ok(plan)
 }
 
-/// How this instruction can be left in front of a patch; `None` if it can't.
+/// Returns how this instruction can be left in front of a patch; `None` if it can't.
 fn lead(i: &Instruction) -> Option<Lead> {
-    // rax and r11 carry nothing into a function: the stubs of those that could look at rax, functions
-    // with a variable number of arguments, execute the instruction again before anything else is done.
+    // rax and r11 carry nothing into a function. Functions with a variable number of arguments could look at
+    // rax; their stubs execute the instruction again before anything else is done.
     let scratch = |r: Register| matches!(r.full_register(), Register::RAX | Register::R11);
     let from_others = || {
         !scratch(i.memory_base())
@@ -298,7 +298,7 @@ fn lead(i: &Instruction) -> Option<Lead> {
         Mnemonic::Mov | Mnemonic::Movzx | Mnemonic::Movsx | Mnemonic::Movsxd | Mnemonic::Lea => {
             (sets_scratch && from_others()).then_some(Lead::Again)
         }
-        // Of a register and itself: it becomes 0.
+        // Of a register and itself: the result is 0.
         Mnemonic::Xor | Mnemonic::Sub if sets_scratch => (i.op1_kind() == OpKind::Register
             && i.op0_register() == i.op1_register())
         .then_some(Lead::Again),
@@ -315,8 +315,8 @@ fn lead(i: &Instruction) -> Option<Lead> {
     }
 }
 
-/// What a breakpoint of a uprobe at a function's entry, put there while it is patched, does: it may have the
-/// program run into the middle of the patch. `before` are the patch's bytes from before it.
+/// Returns the effect of a uprobe that is put at the entry of a patched function: the program may run into
+/// the middle of the patch. `before` are the bytes that the patch has replaced.
 #[must_use]
 pub fn uprobe(patch_offset: u64, before: &[u8], _addr: u64) -> Probed {
     let first = decode(before, 0, 0);
@@ -324,7 +324,8 @@ pub fn uprobe(patch_offset: u64, before: &[u8], _addr: u64) -> Probed {
     if breaks { Probed::Breaks } else { Probed::Passes }
 }
 
-/// The same as [`plan_patch`] for a function that does nothing with a null in its first argument.
+/// Plans as [`plan_patch`] does; that the function does nothing if its first argument is null makes no
+/// difference.
 ///
 /// # Errors
 ///
@@ -337,7 +338,8 @@ pub fn plan_free(
     plan_patch(code, func_addr, func_size)
 }
 
-/// Of a function that ends within the patch: padding counted into its size need not be moved.
+/// Removes padding from the displaced instructions of a function that ends within the patch: padding counted
+/// into its size need not be moved.
 fn trim_padding(plan: &mut PatchPlan, list: &[Located]) {
     let code = |l: &&Located| l.at >= plan.patch_offset && !is_padding(&l.instruction);
     if let Some(last) = list.iter().rfind(code) {
@@ -347,7 +349,7 @@ fn trim_padding(plan: &mut PatchPlan, list: &[Located]) {
     }
 }
 
-/// The bytes from `end` (a function's) up to the next multiple of 16 are padding, and reach to
+/// Returns whether the bytes from a function's `end` up to the next multiple of 16 are padding, and reach to
 /// `patch_end`.
 fn padded(code: &[u8], func_addr: u64, end: usize, patch_end: usize) -> bool {
     let end_addr = func_addr.wrapping_add(end as u64);
@@ -368,7 +370,7 @@ fn padded(code: &[u8], func_addr: u64, end: usize, patch_end: usize) -> bool {
     true
 }
 
-/// No branch of the function may lead into the patch, or make the hook see one call twice.
+/// Checks that no branch of the function leads into the patch, or makes the hook see one call twice.
 fn check_branches(plan: &PatchPlan, list: &[Located], func_addr: u64) -> Result<(), Refusal> {
     let entry = plan.patch_offset as u64;
     let end = plan.continuation().max(plan.patch_offset.saturating_add(PATCH_LEN)) as u64;
@@ -391,7 +393,7 @@ fn check_branches(plan: &PatchPlan, list: &[Located], func_addr: u64) -> Result<
                     return Err(Refusal::OwnAddress { at });
                 }
             } else if moved && to_moved && !is_call {
-                // Stays inside the moved copy.
+                // The branch stays inside the moved copy.
             } else if target <= entry {
                 if !is_call {
                     return Err(Refusal::BranchToEntry { from: at });
@@ -406,8 +408,8 @@ fn check_branches(plan: &PatchPlan, list: &[Located], func_addr: u64) -> Result<
                 return Err(Refusal::OwnAddress { at });
             }
         }
-        // Code behind a terminator inside the patch can only be reached by jumps; a computed one
-        // may be among them.
+        // Code behind a terminator inside the patch can only be reached by jumps, among which may be a
+        // computed one.
         ended |= moved && is_terminator(instruction) && next < end as usize;
         let computed = instruction.flow_control() == FlowControl::IndirectBranch;
         if computed && ended && !moved {
@@ -426,7 +428,7 @@ mod tests {
         // cmp rax, -4095; jae +1; ret; neg eax; ret
         let wrapper = [0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff, 0x73, 0x01, 0xc3, 0xf7, 0xd8, 0xc3];
         assert!(argument_is_forgotten(&wrapper, 3));
-        // Other arguments' registers may be the caller's.
+        // The registers of other arguments may be the caller's.
         assert!(!argument_is_forgotten(&wrapper, 2));
         let cases: [(&[u8], bool); 7] = [
             (&[0x4d, 0x89, 0xd0, 0xc3], false),            // mov r8, r10; ret

@@ -1,55 +1,55 @@
-//! The patch itself: a near jump, and how far it reaches.
+//! The patch: a near jump, and how far it reaches.
 
 use core::ops::Range;
 
-/// A whole function that returns at once.
+/// Code of a function that returns at once.
 pub const RETURN: &[u8] = &[0xc3];
 
-/// The breakpoint instruction. The program counter stands behind it when it has been executed.
+/// The breakpoint instruction. When it has been executed, the program counter is behind it.
 pub const BREAKPOINT: [u8; 1] = [0xcc];
 
-/// Length of the breakpoint instruction that code begins with, whoever put it there: a debugger, or the
-/// kernel for a uprobe.
+/// Returns the length of the breakpoint instruction that code begins with, whoever put it there: a debugger,
+/// or the kernel for a uprobe.
 #[must_use]
 pub fn breakpoint_len(code: &[u8], _at: u64) -> Option<usize> {
     (code.first() == Some(&BREAKPOINT[0])).then_some(BREAKPOINT.len())
 }
 
-/// The breakpoint instruction for the code at this address.
+/// Returns the breakpoint instruction for the code at this address.
 #[must_use]
 pub fn breakpoint(_at: u64) -> &'static [u8] {
     &BREAKPOINT
 }
 
-/// Where the instructions stand of the function with this address: there.
+/// Returns the address of the instructions of the function with this address: the same.
 #[must_use]
 pub const fn code_at(addr: u64) -> u64 {
     addr
 }
 
-/// Bytes that a patch overwrites: `jmp rel32`.
+/// Length of a patch: `jmp rel32`.
 pub const PATCH_LEN: usize = 5;
 
-/// Bytes of the last instruction of a stub's part before the original: `jmp [rip + d]`.
+/// Length of the last instruction of a stub's part before the original: `jmp [rip + d]`.
 pub const GO_LEN: usize = 6;
 
-/// Where in a function the state is that a stub's first part has, `at` bytes before its original: behind
-/// what stands in front of the patch, until the stub has taken that back.
+/// Returns the offset in a function at which its state is that of a stub's first part, `at` bytes before the
+/// original: behind what stands in front of the patch, until the stub has undone that.
 #[must_use]
 pub fn place_before_original(at: u64, patch_offset: u64) -> u64 {
     if at <= GO_LEN as u64 { 0 } else { patch_offset }
 }
 
-/// User addresses that can be mapped: above the usual `mmap_min_addr`, below the end of the lower
+/// Range of user addresses that can be mapped: above the usual `mmap_min_addr`, below the end of the lower
 /// half.
 const LOWEST: u64 = 0x1_0000;
 const HIGHEST: u64 = 0x7fff_ffff_f000;
 
-/// How far from an address code may be placed so that jumps between them work in both directions,
-/// with 64 KiB to spare for the length of what is placed.
+/// Distance from an address at which code may be placed so that jumps between them work in both directions,
+/// with 64 KiB to spare for the length of that code.
 pub const REACH: u64 = 0x7fff_0000;
 
-/// `jmp to`, to be placed at `from`; `None` if that is too far.
+/// Encodes `jmp to` at `from`; returns `None` if that is too far.
 #[must_use]
 pub fn encode_jump(from: u64, to: u64) -> Option<[u8; PATCH_LEN]> {
     let distance = to.wrapping_sub(from.wrapping_add(PATCH_LEN as u64)) as i64;
@@ -57,7 +57,7 @@ pub fn encode_jump(from: u64, to: u64) -> Option<[u8; PATCH_LEN]> {
     Some([0xe9, a, b, c, d])
 }
 
-/// Where the jump `bytes` at `from` leads, if it is a near jump.
+/// Returns the target of the jump `bytes` at `from`, if it is a near jump.
 #[must_use]
 pub fn decode_jump(from: u64, bytes: &[u8]) -> Option<u64> {
     let &[0xe9, a, b, c, d] = bytes.first_chunk()? else { return None };
@@ -65,7 +65,7 @@ pub fn decode_jump(from: u64, bytes: &[u8]) -> Option<u64> {
     Some(from.wrapping_add(PATCH_LEN as u64).wrapping_add_signed(distance))
 }
 
-/// The addresses where a stub may be placed to be in reach of `addr`, and `addr` of it.
+/// Returns the range of addresses from which a stub reaches `addr` and is reached.
 #[must_use]
 pub fn near_window(addr: u64) -> Range<u64> {
     addr.saturating_sub(REACH).max(LOWEST)..addr.saturating_add(REACH).min(HIGHEST)

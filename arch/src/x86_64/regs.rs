@@ -37,7 +37,7 @@ pub const R15: u16 = 15;
 /// DWARF number of the return address column; in expressions it stands for `rip`.
 pub const RA: u16 = 16;
 
-/// What the fast unwinder carries from frame to frame.
+/// Registers that the fast unwinder carries from frame to frame.
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Regs {
@@ -50,7 +50,7 @@ pub struct Regs {
 }
 
 impl Regs {
-    /// Whether `sp` is the stack pointer, and not a bound of it: here, no step leaves it open.
+    /// Returns whether `sp` is the stack pointer, and not a bound of it: always, as each step computes it.
     #[inline(always)]
     #[must_use]
     pub const fn knows_sp(&self) -> bool {
@@ -58,7 +58,7 @@ impl Regs {
     }
 }
 
-/// All general registers, for the frames that need more than [`Regs`].
+/// All general registers, for frames that need more than [`Regs`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct FullRegs {
@@ -83,8 +83,7 @@ impl From<FullRegs> for Regs {
 }
 
 impl From<Regs> for FullRegs {
-    /// Registers other than `rsp` and `rbp` are zero: good enough for any frame that does not need
-    /// them.
+    /// Sets registers other than `rsp` and `rbp` to zero, which is enough for frames that do not need them.
     #[inline]
     fn from(regs: Regs) -> Self {
         FullRegs::default().with(regs)
@@ -92,7 +91,7 @@ impl From<Regs> for FullRegs {
 }
 
 impl FullRegs {
-    /// The same registers with the three of `regs` put in.
+    /// Returns these registers with the three of `regs` replaced.
     #[inline]
     #[must_use]
     pub fn with(mut self, regs: Regs) -> Self {

@@ -1,4 +1,4 @@
-//! Moving displaced instructions to another address, and the stub that a patched function jumps to.
+//! Relocation of displaced instructions, and the stub that a patched function jumps to.
 
 use super::insn::{Lead, PatchPlan, Refusal, branch_target, decode};
 use super::jump::{encode_jump, near_window};
@@ -10,8 +10,8 @@ use iced_x86::{
     InstructionBlock,
 };
 
-/// The instruction that is left in front of the patch, if the original needs it, and the displaced ones, decoded
-/// again from `code`.
+/// Decodes, again from `code`, the instruction that is left in front of the patch, if the original needs it,
+/// and the displaced ones.
 fn displaced(plan: &PatchPlan, code: &[u8], func_addr: u64) -> Result<Vec<Instruction>, Refusal> {
     let list: Option<Vec<_>> = copied(plan).map(|at| decode(code, func_addr, at)).collect();
     let list = list.ok_or(Refusal::Changed)?;
@@ -21,14 +21,14 @@ fn displaced(plan: &PatchPlan, code: &[u8], func_addr: u64) -> Result<Vec<Instru
     if plan.displaced.is_empty() || !all { Err(Refusal::Changed) } else { Ok(list) }
 }
 
-/// Where the instructions stand that the original is made of.
+/// Returns the offsets of the instructions that the original is made of.
 fn copied(plan: &PatchPlan) -> impl Iterator<Item = usize> {
     let lead = (plan.lead != Lead::Nothing).then_some(0);
     lead.into_iter().chain(plan.displaced.iter().copied())
 }
 
-/// The addresses where the stub for this function may be: in reach of the function, and of whatever
-/// its displaced instructions refer to relative to their own address. Empty if nothing is.
+/// Returns the range of addresses for the stub of this function: in reach of the function, and of whatever
+/// its displaced instructions refer to relative to their own address. It is empty if there are none.
 ///
 /// # Errors
 ///
@@ -46,12 +46,12 @@ pub fn stub_window(plan: &PatchPlan, code: &[u8], func_addr: u64) -> Result<Rang
     Ok(window)
 }
 
-/// The displaced instructions as they have to be at `new_addr`.
+/// Relocates the displaced instructions to `new_addr`.
 ///
 /// # Errors
 ///
-/// [`Refusal::CannotMove`] or [`Refusal::OutOfReach`] where that is too far away,
-/// [`Refusal::Changed`] if `code` is not what the plan was made for.
+/// [`Refusal::CannotMove`] or [`Refusal::OutOfReach`] if it can't be there, [`Refusal::Changed`] if `code` is
+/// not what the plan was made for.
 pub fn relocate(
     plan: &PatchPlan,
     code: &[u8],
@@ -78,8 +78,9 @@ pub fn relocate(
     })
 }
 
-/// Where each instruction is in the encoded block. The encoder does not say so for those that it
-/// replaced by several (`jrcxz`, `loop`): such a one begins where the one before it ends.
+/// Returns the offset of each instruction in the encoded block. The encoder does not tell those of
+/// instructions that it replaced by several (`jrcxz`, `loop`): such a one begins where the one before it
+/// ends.
 fn new_offsets(encoded: &BlockEncoderResult, new_addr: u64) -> Option<Vec<usize>> {
     let mut offsets: Vec<usize> = Vec::new();
     let mut previous_known = true;
@@ -99,7 +100,7 @@ fn new_offsets(encoded: &BlockEncoderResult, new_addr: u64) -> Option<Vec<usize>
     Some(offsets)
 }
 
-/// The stub that a patched function jumps to:
+/// Builds the stub that a patched function jumps to:
 ///
 /// ```text
 ///           mov  r11, flag_addr
@@ -115,8 +116,8 @@ fn new_offsets(encoded: &BlockEncoderResult, new_addr: u64) -> Option<Vec<usize>
 /// slot:     .quad entry_addr
 /// ```
 ///
-/// What stands in front of the patch has been executed when the stub is come to. One that sets flags is
-/// executed again while recording is off, as the stub uses them.
+/// The instruction in front of the patch has been executed when the stub is reached. One that sets flags is
+/// executed again while recording is off, as the stub uses the flags.
 ///
 /// `r11` is free at a function's entry: neither argument nor preserved (System V ABI, AMD64
 /// supplement, figure 3.4). So are the flags. Where that is not certain (`many`), neither is used: the
@@ -151,9 +152,9 @@ pub fn build_stub(params: &StubParams<'_>) -> Result<Stub, Refusal> {
 /// The part of a stub before the original.
 struct Head {
     bytes: Vec<u8>,
-    /// Where the distance stands to what is executed while recording is off.
+    /// Offset of the distance to what is executed while recording is off.
     paused_at: usize,
-    /// Where distances to the slots stand, and which slot.
+    /// Offsets of distances to the slots, and the number of each slot.
     slots: Vec<(usize, usize)>,
 }
 
@@ -200,7 +201,7 @@ impl Head {
         self.put(&[&[0; 4]]);
     }
 
-    /// What is executed while recording is off begins so far behind what there is by now.
+    /// Sets the distance: what is executed while recording is off begins `more` bytes behind the present end.
     fn end_at(&mut self, more: usize) -> Option<()> {
         let from = self.paused_at.saturating_add(1);
         let distance = self.bytes.len().saturating_add(more).checked_sub(from)?;
@@ -208,12 +209,12 @@ impl Head {
         Some(())
     }
 
-    /// The original's first `more` bytes are passed over while recording is off.
+    /// Makes the stub skip the original's first `more` bytes while recording is off.
     fn skip(&mut self, more: usize) -> Option<()> {
         self.end_at(more)
     }
 
-    /// The slots are at this offset of the stub.
+    /// Sets the distances to the slots, which are at this offset of the stub.
     fn fill_in_slots(&mut self, at: usize) -> Option<()> {
         for (place, slot) in &self.slots {
             let to = slot.checked_mul(8)?.checked_add(at)?;
@@ -225,7 +226,7 @@ impl Head {
     }
 }
 
-/// `lea rsp, [rsp + bytes]`, which leaves the flags alone.
+/// Returns `lea rsp, [rsp + bytes]`, which leaves the flags alone.
 fn move_up(bytes: u32) -> Vec<u8> {
     match i8::try_from(bytes) {
         Ok(n) => alloc::vec![0x48, 0x8d, 0x64, 0x24, n as u8],

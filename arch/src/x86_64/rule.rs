@@ -10,7 +10,7 @@
 //! | 16..32 | frame pointer's slot, relative to the CFA; 0: unchanged | its slot, relative to fp  |
 //! | 32..64 | CFA, relative to sp or fp                | where the CFA is, relative to fp         |
 //!
-//! The other kinds are the kind alone. The whole word 0 means that no rule was computed yet.
+//! The other kinds are the kind alone. The word 0 means that no rule was computed yet.
 
 use super::regs::{FullRegs, RA, RBP, RSP, Regs};
 use crate::unwind::{CfiRule, FrameInfo, FullStep, Row};
@@ -25,65 +25,65 @@ const END: u64 = 6;
 const COMPLEX: u64 = 7;
 const UNKNOWN: u64 = 8;
 
-/// Offsets in the `ucontext` of a signal frame, which is where `rsp` points when the handler has
-/// returned: see `struct ucontext` and `struct sigcontext_64` in the kernel's
+/// Offsets in the `ucontext` of a signal frame, to which `rsp` points when the handler has returned: see
+/// `struct ucontext` and `struct sigcontext_64` in the kernel's
 /// `arch/x86/include/uapi/asm/{ucontext,sigcontext}.h`.
 const UC_RBP: u64 = 120;
 const UC_RSP: u64 = 160;
 const UC_RIP: u64 = 168;
-/// Where the `ucontext` has the registers by DWARF number: `rax` to `r15`.
+/// Offsets of the registers in the `ucontext`, by DWARF number: `rax` to `r15`.
 const UC_GPR: [u64; 16] = [144, 136, 152, 128, 112, 104, 120, 160, 40, 48, 56, 64, 72, 80, 88, 96];
 
-/// How to step from a frame to its caller, for one code address.
+/// Rule that steps from a frame to its caller, for one code address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct Rule(u64);
 
-/// The same, spelled out.
+/// An unpacked [`Rule`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Form {
-    /// Nothing computed yet.
+    /// No rule was computed yet.
     None,
     /// CFA = sp + `cfa_off`.
     CfaSp {
-        /// CFA relative to sp.
+        /// Offset of the CFA from sp.
         cfa_off: i32,
-        /// Where the caller's fp is, relative to the CFA; `None`: still in the register.
+        /// Offset of the slot with the caller's fp from the CFA; `None`: fp is unchanged.
         fp_slot: Option<i16>,
     },
     /// CFA = fp + `cfa_off`.
     CfaFp {
-        /// CFA relative to fp.
+        /// Offset of the CFA from fp.
         cfa_off: i32,
-        /// Where the caller's fp is, relative to the CFA; `None`: still in the register.
+        /// Offset of the slot with the caller's fp from the CFA; `None`: fp is unchanged.
         fp_slot: Option<i16>,
     },
     /// CFA = *(fp + `cfa_at`): functions that realign their stack.
     CfaFpDeref {
-        /// Where the CFA is, relative to fp.
+        /// Offset from fp of the word that holds the CFA.
         cfa_at: i32,
-        /// Where the caller's fp is, relative to fp; `None`: still in the register.
+        /// Offset from fp of the slot with the caller's fp; `None`: fp is unchanged.
         fp_at: Option<i16>,
     },
-    /// A plain chain of frame pointers, for code that has no call frame information. Applied only
-    /// where plausible.
+    /// A chain of frame pointers, for code without call frame information. It is applied only where
+    /// plausible.
     FramePointer,
     /// The kernel's signal frame.
     Signal,
     /// The outermost frame of a thread.
     End,
-    /// Takes [`step_full`](crate::unwind::step_full).
+    /// The frame needs [`step_full`](crate::unwind::step_full).
     Complex,
-    /// No call frame information for this address.
+    /// There is no call frame information for this address.
     Unknown,
 }
 
-/// What a step found.
+/// Result of a step.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Step {
     /// The caller's registers.
     Next(Regs),
-    /// This was the outermost frame.
+    /// The frame was the outermost one.
     End,
     /// The rule needs all registers.
     NeedFull,
@@ -92,7 +92,7 @@ pub enum Step {
 }
 
 impl Rule {
-    /// Not computed yet.
+    /// No rule was computed yet.
     pub const NONE: Rule = Rule(0);
     /// See [`Form::FramePointer`].
     pub const FRAME_POINTER: Rule = Rule(FRAME_POINTER);
@@ -105,51 +105,52 @@ impl Rule {
     /// See [`Form::Unknown`].
     pub const UNKNOWN: Rule = Rule(UNKNOWN);
 
-    /// The word, to be kept in an atomic.
+    /// Returns the word, to be kept in an atomic.
     #[inline(always)]
     #[must_use]
     pub const fn to_u64(self) -> u64 {
         self.0
     }
 
-    /// From a word that [`to_u64`](Self::to_u64) gave. Any word is safe; a senseless one steps to
-    /// `Cut`.
+    /// Makes a rule from a word that [`to_u64`](Self::to_u64) returned. Any word is safe; a meaningless one
+    /// steps to `Cut`.
     #[inline(always)]
     #[must_use]
     pub const fn from_u64(word: u64) -> Self {
         Rule(word)
     }
 
-    /// No rule was computed yet.
+    /// Returns whether no rule was computed yet.
     #[inline(always)]
     #[must_use]
     pub const fn is_none(self) -> bool {
         self.0 == 0
     }
 
-    /// The frame is a signal trampoline, so the pc of the next one is of an interrupted instruction
-    /// and is looked up as it is, not at pc - 1.
+    /// Returns whether the frame is a signal trampoline. The pc of the next frame is then that of an
+    /// interrupted instruction, and is looked up as it is, not at pc - 1.
     #[inline(always)]
     #[must_use]
     pub const fn is_signal(self) -> bool {
         self.0 == SIGNAL
     }
 
-    /// The code itself says that the frame's return address is still in a register: never, here.
+    /// Returns whether the code itself shows that the frame's return address is still in a register: never,
+    /// here.
     #[inline(always)]
     #[must_use]
     pub const fn is_leaf(self) -> bool {
         false
     }
 
-    /// The step looks at the frame pointer: what the register holds in this frame matters.
+    /// Returns whether the step reads the frame pointer, so that the register's value in this frame matters.
     #[inline(always)]
     #[must_use]
     pub const fn reads_fp(self) -> bool {
         matches!(self.0 & 0xff, CFA_FP | CFA_FP_DEREF | FRAME_POINTER)
     }
 
-    /// The step takes the caller's frame pointer from memory; it is the last word that it reads.
+    /// Returns whether the step loads the caller's frame pointer from memory; it is then the last word read.
     #[inline(always)]
     #[must_use]
     pub const fn writes_fp(self) -> bool {
@@ -165,7 +166,7 @@ impl Rule {
         Rule(kind | (flag as u64) << 8 | (slot as u16 as u64) << 16 | (high as u32 as u64) << 32)
     }
 
-    /// Packs `form`. A slot at offset 0 from the CFA, which no code uses, gives `Complex`.
+    /// Packs `form`; returns `Complex` for a slot at offset 0 from the CFA, which no code uses.
     #[must_use]
     pub const fn from_form(form: Form) -> Rule {
         match form {
@@ -193,7 +194,7 @@ impl Rule {
         }
     }
 
-    /// Unpacks; for tests, messages, and whoever wants to match on it.
+    /// Unpacks the rule, for tests, messages, and matching.
     #[must_use]
     pub const fn form(self) -> Form {
         let (high, slot) = ((self.0 >> 32) as i32, (self.0 >> 16) as i16);
@@ -214,8 +215,8 @@ impl Rule {
         }
     }
 
-    /// Steps to the caller. `read` gives the word at an address, or `None` where there is no
-    /// memory; every word that the result depends on is read through it, once.
+    /// Steps to the caller. `read` returns the word at an address, or `None` where there is no memory; every
+    /// word that the result depends on is read through it, once.
     #[inline(always)]
     pub fn step(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
         let kind = self.0 & 0xff;
@@ -243,7 +244,7 @@ impl Rule {
         Step::Next(Regs { pc, sp: cfa, fp })
     }
 
-    /// Everything but the two common forms.
+    /// Applies all but the two common forms.
     #[cold]
     #[inline(never)]
     fn step_rare(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
@@ -262,11 +263,10 @@ impl Rule {
         }
     }
 
-    /// The same step for whoever carries all registers. A signal frame restores them all, from
-    /// `Unknown` on nothing is known (`NoCfi`), `Complex` cannot be answered here (`Cut`); the
-    /// other forms leave the registers that they do not know about as they are, which is wrong for
-    /// those that the function saved: use [`step_full`](crate::unwind::step_full) where there is
-    /// call frame information.
+    /// Steps with all registers. A signal frame restores them all. For `Unknown` nothing is known (`NoCfi`),
+    /// and `Complex` can't be answered here (`Cut`). The other forms leave registers that they do not
+    /// describe as they are, which is wrong for those that the function saved: use
+    /// [`step_full`](crate::unwind::step_full) where there is call frame information.
     pub fn step_all(
         self,
         full: &FullRegs,
@@ -312,8 +312,8 @@ fn deref(
     Some(Regs { pc, sp: cfa, fp })
 }
 
-/// `push rbp; mov rbp, rsp` at the start of every function: the caller's fp is at fp, the return
-/// address above it.
+/// Steps by a frame that `push rbp; mov rbp, rsp` has made at the function's start: the caller's fp is at fp,
+/// the return address above it.
 fn frame_pointer(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
     if regs.fp < regs.sp || regs.fp & 7 != 0 {
         return None;
@@ -324,7 +324,7 @@ fn frame_pointer(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Opti
     Some(Regs { pc, sp, fp })
 }
 
-/// The interrupted registers. The stack may change to any other, so there is no progress to check.
+/// Returns the interrupted registers. The stack may change to any other, so no progress is demanded.
 fn signal(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
     let pc = read(regs.sp.wrapping_add(UC_RIP))?;
     let sp = read(regs.sp.wrapping_add(UC_RSP))?;
@@ -337,8 +337,8 @@ impl CfiRule for Rule {
     const COMPLEX: Self = Rule::COMPLEX;
     const VENDOR: Vendor = Vendor::Default;
 
-    /// Packs one row. Whatever is not one of the forms that occur gives `Complex`: a rule is either
-    /// exact or not used.
+    /// Packs one row. A row that is not one of the common forms gives `Complex`: a rule is either exact or
+    /// not used.
     fn from_row(row: &Row, frame: &FrameInfo<'_>, pc: u64) -> Self {
         if frame.ra != RA {
             return Rule::COMPLEX;
@@ -352,7 +352,7 @@ impl CfiRule for Rule {
             }
             _ => return Rule::COMPLEX,
         }
-        // A row that says something about rsp is none of ours: the caller's rsp is the CFA.
+        // A row that changes rsp is not supported: the caller's rsp is the CFA.
         if row.register(Register(RSP)).is_some_and(|rule| rule != RegisterRule::ValOffset(0)) {
             return Rule::COMPLEX;
         }
@@ -372,7 +372,7 @@ impl CfiRule for Rule {
     }
 }
 
-/// CFA at a constant offset from `base`.
+/// Returns the form of a row whose CFA is at a constant offset from `base`.
 fn plain(row: &Row, frame: &FrameInfo<'_>, base: u16, offset: i64) -> Option<Form> {
     let cfa_off = i32::try_from(offset).ok()?;
     let slot = match row.register(Register(RBP)) {
@@ -392,7 +392,8 @@ fn plain(row: &Row, frame: &FrameInfo<'_>, base: u16, offset: i64) -> Option<For
     }
 }
 
-/// What GCC emits for functions that realign their stack: CFA and fp both reached through fp.
+/// Returns the form of a row that GCC emits for functions that realign their stack: CFA and fp are both
+/// reached through fp.
 fn realigned(row: &Row, frame: &FrameInfo<'_>, cfa_at: i64) -> Option<Form> {
     let fp_at = match row.register(Register(RBP)) {
         None | Some(RegisterRule::SameValue) => None,
@@ -405,7 +406,7 @@ fn realigned(row: &Row, frame: &FrameInfo<'_>, cfa_at: i64) -> Option<Form> {
     Some(Form::CfaFpDeref { cfa_at: i32::try_from(cfa_at).ok()?, fp_at })
 }
 
-/// `DW_OP_breg<n> offset` and the rest of the expression.
+/// Splits an expression into `DW_OP_breg<n> offset` and the rest.
 fn split_breg(code: &[u8]) -> Option<(u16, i64, &[u8])> {
     let (&op, rest) = code.split_first()?;
     let register = u16::from(op.checked_sub(0x70).filter(|&n| n < 32)?);
@@ -414,7 +415,7 @@ fn split_breg(code: &[u8]) -> Option<(u16, i64, &[u8])> {
     Some((register, offset, rest.slice()))
 }
 
-/// Exactly `DW_OP_breg<n> offset`.
+/// Returns register and offset, if the expression is exactly `DW_OP_breg<n> offset`.
 fn breg(code: &[u8]) -> Option<(u16, i64)> {
     match split_breg(code)? {
         (register, offset, []) => Some((register, offset)),
@@ -422,7 +423,7 @@ fn breg(code: &[u8]) -> Option<(u16, i64)> {
     }
 }
 
-/// Exactly `DW_OP_breg<n> offset; DW_OP_deref`.
+/// Returns register and offset, if the expression is exactly `DW_OP_breg<n> offset; DW_OP_deref`.
 fn breg_deref(code: &[u8]) -> Option<(u16, i64)> {
     match split_breg(code)? {
         (register, offset, [0x06]) => Some((register, offset)),
@@ -430,9 +431,9 @@ fn breg_deref(code: &[u8]) -> Option<(u16, i64)> {
     }
 }
 
-/// The expression that linkers write for the PLT, where each 16-byte entry pushes one word at a
-/// known place: `breg7 8; breg16 0; lit15; and; lit<n>; ge; lit3; shl; plus`. Its value at `pc`,
-/// relative to rsp.
+/// Returns the value at `pc`, relative to rsp, of the expression that linkers write for the PLT, where each
+/// 16-byte entry pushes one word at a known place: `breg7 8; breg16 0; lit15; and; lit<n>; ge; lit3; shl;
+/// plus`.
 fn plt_offset(code: &[u8], pc: u64) -> Option<i64> {
     let (RSP, offset, rest) = split_breg(code)? else { return None };
     let (RA, 0, rest) = split_breg(rest)? else { return None };
@@ -441,7 +442,7 @@ fn plt_offset(code: &[u8], pc: u64) -> Option<i64> {
     offset.checked_add(if pushed { 8 } else { 0 })
 }
 
-/// Whether `words`, read from a stack, begin with the saved pc of a signal frame: flags and code
+/// Returns whether `words`, read from a stack, begin with the saved pc of a signal frame: flags and code
 /// segment follow it (`struct sigcontext_64`: rip, eflags, cs).
 #[must_use]
 pub fn is_interrupted_pc(words: &[u64]) -> bool {
@@ -453,8 +454,8 @@ pub fn is_interrupted_pc(words: &[u64]) -> bool {
     flags & (FLAGS_SET | FLAGS_CLEAR) == FLAGS_SET && segments & 0xffff == USER_CS
 }
 
-/// `code`, the bytes at a pc, is a signal restorer: `mov eax, 15; syscall`, or the same with `mov
-/// rax`.
+/// Returns whether `code`, the bytes at a pc, is a signal restorer: `mov eax, 15; syscall`, or the same with
+/// `mov rax`.
 ///
 /// For restorers without call frame information (musl) their [`Rule`] is [`Rule::SIGNAL`]. Ask this
 /// before [`compile`](crate::unwind::compile): the byte before such a restorer, where a return

@@ -1,4 +1,4 @@
-//! A signal frame like the kernel's own, so that a thread whose registers were changed gets all of
+//! Builds a signal frame like the kernel's own, so that a thread whose registers were changed gets all of
 //! them back by `rt_sigreturn`, with nobody's help.
 //!
 //! Layout: `struct rt_sigframe` (`arch/x86/include/asm/sigframe.h`), `struct ucontext`, `struct
@@ -10,20 +10,20 @@
 //! frame's first word names (`mov eax, 15; syscall`), with `rsp` at the `ucontext`, as at the end
 //! of a signal handler.
 //!
-//! What a frame cannot give back: a thread with user shadow stacks (CET) would need a token on the
-//! shadow stack; such threads must be refused (`x86_Thread_features` in `/proc/PID/status`).
-//! `fs_base` and `gs_base` are not in the frame, and not changed by the kernel on the way.
+//! A frame cannot restore everything: a thread with user shadow stacks (CET) would need a token on the shadow
+//! stack, so such threads must be refused (`x86_Thread_features` in `/proc/PID/status`). `fs_base` and
+//! `gs_base` are not in the frame, and the kernel does not change them on the way.
 
 use super::call::UserRegs;
 use core::fmt;
 
-/// The register set with the vector registers: `NT_X86_XSTATE`.
+/// Register set with the vector registers: `NT_X86_XSTATE`.
 pub const VECTOR_REGSET: i32 = 0x202;
 
-/// Register sets that a system call takes away: none.
+/// Register sets that a system call discards: there are none.
 pub const SCALABLE_REGSETS: &[i32] = &[];
 
-/// Whether the first bytes of such a set say that the thread uses it.
+/// Returns whether the first bytes of such a set say that the thread uses it.
 #[must_use]
 pub fn is_scalable_in_use(_header: &[u8]) -> bool {
     false
@@ -34,35 +34,35 @@ const UC_SIGCONTEXT_SS: u64 = 2;
 const UC_STRICT_RESTORE_SS: u64 = 4;
 const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
 const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
-/// An invalid mode for `sigaltstack`: the kernel then leaves the thread's alternate stack as it is.
+/// Invalid mode for `sigaltstack`: with it, the kernel leaves the thread's alternate stack as it is.
 const SS_INVALID: u32 = 4;
 
-/// From the frame's start: the word with the restorer's address comes first.
+/// Offset from the frame's start: the word with the restorer's address comes first.
 const UCONTEXT: usize = 8;
-/// From the ucontext's start.
+/// Offsets from the ucontext's start.
 const UC_STACK_FLAGS: usize = 24;
 const UC_MCONTEXT: usize = 40;
 const UC_SEGMENTS: usize = 184;
 const UC_FPSTATE: usize = 224;
 const UC_SIGMASK: usize = 296;
-/// Return word, ucontext, siginfo.
+/// Length of return word, ucontext and siginfo.
 const FPSTATE_MIN: usize = 8 + 304 + 128;
-/// The legacy region and the xsave header.
+/// Length of the legacy region and the xsave header.
 const XSAVE_MIN: usize = 576;
-/// In the legacy region: what the kernel's ptrace interface tells of the features in the image, and
+/// Offset in the legacy region where the kernel's ptrace interface tells of the features in the image, and
 /// where the signal frame has its `_fpx_sw_bytes`.
 const SW_RESERVED: usize = 464;
-/// In the image: which features are not in their initial state.
+/// Offset in the image of the features that are not in their initial state.
 const XSTATE_BV: usize = 512;
 
-/// Why no frame could be built.
+/// Reason why no frame could be built.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum SigframeError {
     /// The xsave image is shorter than its own fixed part.
     BadXsave,
     /// The buffer is too small.
     NoRoom {
-        /// What is needed.
+        /// Bytes needed.
         need: usize,
     },
     /// The frame's address is not a multiple of 8.
@@ -85,8 +85,7 @@ impl fmt::Display for SigframeError {
 
 impl core::error::Error for SigframeError {}
 
-/// Where the features of an xsave image in standard format are. It differs between machines:
-/// `cpuid` leaf 0xd.
+/// Ends of the features of an xsave image in standard format. They differ between machines: `cpuid` leaf 0xd.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct VectorLayout {
     /// End offset of each feature's area; 0: not supported.
@@ -94,7 +93,7 @@ pub struct VectorLayout {
 }
 
 impl VectorLayout {
-    /// This machine's.
+    /// Returns this machine's layout.
     #[cfg(target_arch = "x86_64")]
     #[must_use]
     pub fn native() -> Self {
@@ -110,7 +109,7 @@ impl VectorLayout {
         VectorLayout { end }
     }
 
-    /// How many bytes of an image with `features` in use mean anything.
+    /// Returns how many bytes of an image with `features` in use have a meaning.
     #[must_use]
     pub fn used(&self, features: u64) -> usize {
         let ends = self.end.iter().enumerate();
@@ -120,7 +119,7 @@ impl VectorLayout {
     }
 }
 
-/// What [`build_sigframe`] built.
+/// Result of [`build_sigframe`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct Sigframe {
     /// Bytes of the buffer that are to be written to the frame's address.
@@ -131,7 +130,7 @@ pub struct Sigframe {
     pub ucontext: u64,
 }
 
-/// The most bytes that a frame with an xsave image of `xsave_len` bytes can take.
+/// Returns the maximum length of a frame with an xsave image of `xsave_len` bytes.
 #[must_use]
 pub const fn sigframe_len(xsave_len: usize) -> usize {
     // Return word, ucontext and siginfo; up to 63 bytes to the next multiple of 64; the image; the
@@ -148,13 +147,13 @@ fn get_u64(bytes: &[u8], offset: usize) -> Option<u64> {
     Some(u64::from_le_bytes(*bytes.get(offset..)?.first_chunk()?))
 }
 
-/// Builds, in `out`, the signal frame that restores `regs`, the vector state `xsave` and the signal
-/// mask `sigmask` when it stands at `frame_addr` (a multiple of 8).
+/// Builds, in `out`, the signal frame for `frame_addr` (a multiple of 8) that restores `regs`, the vector
+/// state `xsave` and the signal mask `sigmask`.
 ///
-/// `regs` should come from [`UserRegs::for_sigframe`]. `xsave` is the image that ptrace gives
-/// (`NT_X86_XSTATE`: standard format); the kernel accepts a frame only if it is no larger than the
-/// *thread's* state, which is less than ptrace's image on machines with AMX, so it is cut to what
-/// is in use by `layout`. `restorer` is the address of `mov eax, 15; syscall`.
+/// `regs` should come from [`UserRegs::for_sigframe`]. `xsave` is the image that ptrace returns
+/// (`NT_X86_XSTATE`: standard format). The kernel accepts a frame only if it is no larger than the *thread's*
+/// state, which is less than ptrace's image on machines with AMX, so the image is cut to what is in use by
+/// `layout`. `restorer` is the address of `mov eax, 15; syscall`.
 ///
 /// # Errors
 ///
@@ -190,7 +189,7 @@ pub fn build_sigframe(
         .ok_or(SigframeError::NoRoom { need })
 }
 
-/// The return word and the ucontext.
+/// Writes the return word and the ucontext.
 fn ucontext(
     out: &mut [u8],
     regs: &UserRegs,
@@ -220,7 +219,7 @@ fn ucontext(
     put(uc, UC_SIGMASK, sigmask.to_le_bytes())
 }
 
-/// The vector state, as the kernel marks it in a signal frame. Gives its length.
+/// Writes the vector state, marked as the kernel does in a signal frame; returns its length.
 fn fpstate(out: &mut [u8], image: &[u8], in_use: u64) -> Option<usize> {
     out.get_mut(..image.len())?.copy_from_slice(image);
     // All features that the image speaks of are restored, also those in their initial state; x87

@@ -5,37 +5,37 @@
 //! supplement, appendix A.2.1: number in `rax`, arguments in `rdi rsi rdx r10 r8 r9`, result in
 //! `rax`, `rcx` and `r11` clobbered.
 
-/// `syscall`.
+/// The instruction `syscall`.
 pub const SYSCALL_INSN: [u8; 2] = [0x0f, 0x05];
-/// `syscall; ret`.
+/// The instructions `syscall; ret`.
 pub const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
-/// Words that the code behind a system call instruction, which `_code` begins with, takes off the stack
-/// before it returns.
+/// Returns the number of words that code pops behind a system call instruction before it returns; `_code`
+/// begins with the instruction.
 #[must_use]
 pub const fn popped(_code: &[u8]) -> usize {
     0
 }
-/// Bytes of the instruction that loads a system call's number.
+/// Length of the instruction that loads a system call's number, in bytes.
 pub const LOAD_NUMBER_LEN: usize = 5;
-/// `pop rax; ret`.
+/// The instructions `pop rax; ret`.
 pub const POP_NUMBER_RET: [u8; 2] = [0x58, 0xc3];
 /// A signal restorer: `mov eax, 15; syscall`.
 pub const RESTORER: [u8; 7] = [0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05];
-/// The same as glibc has it: `mov rax, 15; syscall`.
+/// A signal restorer as glibc has it: `mov rax, 15; syscall`.
 pub const RESTORER_REX: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 
-/// Bytes of the kernel's signal set.
+/// Size of the kernel's signal set, in bytes.
 pub const SIGSET_LEN: usize = 8;
 /// The kernel's signal set.
 pub type SignalSet = u64;
-/// Every signal.
+/// Set of all signals.
 pub const ALL_SIGNALS: SignalSet = u64::MAX;
-/// Bytes of the kernel's `struct sigaction`: handler, flags, restorer, mask.
+/// Size of the kernel's `struct sigaction`, in bytes: handler, flags, restorer, mask.
 pub const SIGACTION_LEN: usize = 32;
-/// A restorer is given (`arch/x86/include/uapi/asm/signal.h`).
+/// Flag: a restorer is given (`arch/x86/include/uapi/asm/signal.h`).
 const SA_RESTORER: u64 = 0x0400_0000;
 
-/// The kernel's `struct sigaction` for a handler with these flags and an empty mask.
+/// Returns the kernel's `struct sigaction` for a handler with these flags and an empty mask.
 #[must_use]
 pub fn sigaction(handler: u64, flags: u64, restorer: u64) -> [u8; SIGACTION_LEN] {
     let mut bytes = [0; SIGACTION_LEN];
@@ -46,13 +46,13 @@ pub fn sigaction(handler: u64, flags: u64, restorer: u64) -> [u8; SIGACTION_LEN]
     bytes
 }
 
-/// The handler in such a structure.
+/// Returns the handler in such a structure.
 #[must_use]
 pub fn sigaction_handler(bytes: &[u8]) -> u64 {
     bytes.first_chunk().map_or(0, |b| u64::from_le_bytes(*b))
 }
 
-/// The system calls that `prof` makes, in itself or in a target.
+/// Numbers of the system calls that `prof` makes, in itself or in a target.
 #[allow(missing_docs)]
 pub mod nr {
     pub const READ: u64 = 0;
@@ -88,25 +88,25 @@ pub mod nr {
     pub const MEMFD_CREATE: u64 = 319;
 }
 
-/// Offset of `pattern` in `bytes`.
+/// Returns the offset of `pattern` in `bytes`.
 fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
     bytes.windows(pattern.len()).position(|window| window == pattern)
 }
 
-/// Offset of a `syscall; ret` in executable bytes (of libc, say, or the vDSO).
+/// Returns the offset of a `syscall; ret` in executable bytes (of libc, say, or the vDSO).
 #[must_use]
 pub fn find_syscall_ret_gadget(bytes: &[u8]) -> Option<usize> {
     find(bytes, &SYSCALL_RET)
 }
 
-/// Offset of a signal restorer in executable bytes (every libc has one).
+/// Returns the offset of a signal restorer in executable bytes (every libc has one).
 #[must_use]
 pub fn find_restorer(bytes: &[u8]) -> Option<usize> {
     find(bytes, &RESTORER_REX).or_else(|| find(bytes, &RESTORER))
 }
 
-/// The number of the system call instruction that `code` ends before, where it is loaded right
-/// before it: `mov eax, imm32`.
+/// Returns the number of the system call that `code` ends before, if it is loaded right before it: `mov eax,
+/// imm32`.
 #[must_use]
 pub fn number_before(code: &[u8]) -> Option<u64> {
     const MOV_EAX: u8 = 0xb8;
@@ -114,8 +114,8 @@ pub fn number_before(code: &[u8]) -> Option<u64> {
     (last[0] == MOV_EAX).then(|| u32::from_le_bytes([last[1], last[2], last[3], last[4]]).into())
 }
 
-/// Offset of code that takes a system call's number off the stack and returns: with a system call
-/// instruction to return to, it does what a restorer does.
+/// Returns the offset of code that pops a system call's number and returns: with a system call instruction to
+/// return to, it does what a restorer does.
 #[must_use]
 pub fn find_pop_number_gadget(bytes: &[u8]) -> Option<usize> {
     find(bytes, &POP_NUMBER_RET)
@@ -124,8 +124,7 @@ pub fn find_pop_number_gadget(bytes: &[u8]) -> Option<usize> {
 #[cfg(target_arch = "x86_64")]
 pub use raw::*;
 
-/// Raw system calls of this process. Results are as the kernel gives them: -4095 to -1 are negated
-/// error numbers.
+/// Raw system calls of this process. Results are the kernel's: -4095 to -1 are negated error numbers.
 #[cfg(target_arch = "x86_64")]
 mod raw {
     use core::arch::asm;
@@ -136,14 +135,13 @@ mod raw {
             ///
             /// # Safety
             ///
-            /// The call must be one whose effects this process can stand: the kernel does what it
-            /// is told.
+            /// The call's effects must be such as this process can stand: the kernel does what it is told.
             #[inline(always)]
             #[allow(clippy::too_many_arguments)]
             pub unsafe fn $name(nr: u64 $(, $arg: u64)*) -> i64 {
                 let result: i64;
-                // SAFETY: the instruction clobbers nothing but what is declared; its effects are
-                // the caller's promise.
+                // SAFETY: the instruction clobbers nothing but what is declared; the caller answers for its
+                // effects.
                 unsafe {
                     asm!(
                         "syscall",
@@ -160,31 +158,31 @@ mod raw {
     }
 
     raw_syscall!(
-        /// System call without arguments.
+        /// Makes a system call without arguments.
         syscall0()
     );
     raw_syscall!(
-        /// System call with one argument.
+        /// Makes a system call with one argument.
         syscall1(a in "rdi")
     );
     raw_syscall!(
-        /// System call with two arguments.
+        /// Makes a system call with two arguments.
         syscall2(a in "rdi", b in "rsi")
     );
     raw_syscall!(
-        /// System call with three arguments.
+        /// Makes a system call with three arguments.
         syscall3(a in "rdi", b in "rsi", c in "rdx")
     );
     raw_syscall!(
-        /// System call with four arguments.
+        /// Makes a system call with four arguments.
         syscall4(a in "rdi", b in "rsi", c in "rdx", d in "r10")
     );
     raw_syscall!(
-        /// System call with five arguments.
+        /// Makes a system call with five arguments.
         syscall5(a in "rdi", b in "rsi", c in "rdx", d in "r10", e in "r8")
     );
     raw_syscall!(
-        /// System call with six arguments.
+        /// Makes a system call with six arguments.
         syscall6(a in "rdi", b in "rsi", c in "rdx", d in "r10", e in "r8", f in "r9")
     );
 }

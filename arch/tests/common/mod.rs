@@ -1,4 +1,4 @@
-//! The modules of the test process, as the unwinder wants them.
+//! Lists the modules of the test process as the unwinder needs them.
 
 use prof_arch::unwind::{CfiModule, eh_frame_address};
 use std::ffi::CStr;
@@ -19,17 +19,17 @@ impl Module {
     }
 }
 
-/// All modules of this process: the test binary, libc, ld.so, the vDSO and so on.
+/// Returns all modules of this process: the test binary, libc, ld.so, the vDSO and so on.
 pub fn modules() -> Vec<Module> {
     let mut list: Vec<Module> = Vec::new();
-    // SAFETY: `list` outlives the call, and the callback takes it for what it is.
+    // SAFETY: `list` outlives the call, and the callback casts the pointer back to its type.
     unsafe { libc::dl_iterate_phdr(Some(add), (&raw mut list).cast()) };
     assert!(list.len() >= 3, "{}", list.len());
     list
 }
 
 fn slice(address: u64, end: u64) -> &'static [u8] {
-    // SAFETY: addresses within a mapped segment of a module that stays loaded.
+    // SAFETY: the addresses are within a mapped segment of a module that stays loaded.
     unsafe { std::slice::from_raw_parts(address as *const u8, (end - address) as usize) }
 }
 
@@ -38,13 +38,13 @@ extern "C" fn add(
     _: libc::size_t,
     list: *mut libc::c_void,
 ) -> libc::c_int {
-    // SAFETY: the dynamic linker's description of a loaded module, and the list that `modules`
+    // SAFETY: the dynamic linker passes the description of a loaded module and the list that `modules` has
     // passed.
     let (info, list, name) = unsafe {
         let info = &*info;
         (info, &mut *list.cast::<Vec<Module>>(), CStr::from_ptr(info.dlpi_name))
     };
-    // SAFETY: as above.
+    // SAFETY: the dynamic linker's description has the address and number of these headers.
     let headers =
         unsafe { std::slice::from_raw_parts(info.dlpi_phdr, usize::from(info.dlpi_phnum)) };
     let range = |h: &libc::Elf64_Phdr| {

@@ -13,15 +13,14 @@ pub struct Child(pub libc::pid_t);
 
 impl Child {
     pub fn ptrace(&self, request: libc::c_uint, addr: usize, data: *mut libc::c_void) {
-        // SAFETY: requests on our own stopped child; `data` is a buffer that the caller keeps
-        // alive.
+        // SAFETY: the requests are for our own stopped child; the caller keeps the buffer `data` alive.
         let result = unsafe { libc::ptrace(request, self.0, addr, data) };
         assert!(result >= 0, "ptrace {request:#x}: {}", std::io::Error::last_os_error());
     }
 
     pub fn wait_stopped(&self) -> i32 {
         let mut status = 0;
-        // SAFETY: waits for our own child.
+        // SAFETY: the call waits for our own child and writes to `status`.
         assert_eq!(unsafe { libc::waitpid(self.0, &mut status, 0) }, self.0);
         assert!(libc::WIFSTOPPED(status), "{status:#x}");
         libc::WSTOPSIG(status)
@@ -65,7 +64,7 @@ impl Child {
 
 impl Drop for Child {
     fn drop(&mut self) {
-        // SAFETY: our own child.
+        // SAFETY: the process is our own child, which is not yet waited for, so that its id is not reused.
         unsafe {
             libc::kill(self.0, libc::SIGKILL);
             libc::waitpid(self.0, null_mut(), 0);
@@ -76,7 +75,7 @@ impl Drop for Child {
 /// Memory shared with the child, so that both see what is written to it.
 pub fn shared(len: usize) -> *mut u8 {
     let prot = libc::PROT_READ | libc::PROT_WRITE | libc::PROT_EXEC;
-    // SAFETY: a new anonymous mapping.
+    // SAFETY: the call makes a new anonymous mapping.
     let p =
         unsafe { libc::mmap(null_mut(), len, prot, libc::MAP_SHARED | libc::MAP_ANONYMOUS, -1, 0) };
     assert_ne!(p, libc::MAP_FAILED);
