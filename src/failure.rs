@@ -36,8 +36,7 @@ pub fn usage(message: impl Into<String>) -> anyhow::Error {
 
 /// Prints an error, and returns its exit code.
 pub fn report(e: &anyhow::Error) -> ExitCode {
-    let text = format!("{e:#}").replace('\n', " ");
-    crate::term::say(&text);
+    crate::term::say(&format!("{e:#}"));
     ExitCode::from(code_of(e))
 }
 

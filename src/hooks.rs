@@ -42,14 +42,20 @@ pub fn stops(times: &StopTimes) -> String {
 
 /// Returns lines with the hooked functions, by module.
 fn hooked(hooks: &[Hook]) -> Vec<String> {
-    let mut modules: BTreeMap<(&str, bool), Vec<String>> = BTreeMap::new();
+    let mut modules: BTreeMap<(&str, bool), Vec<(u32, String)>> = BTreeMap::new();
     for h in hooks {
         let name = prof_analyze::symbols::demangle(&h.function);
-        modules.entry((&h.module, h.method == "got")).or_default().push(name);
+        let functions = modules.entry((&h.module, h.method == "got")).or_default();
+        // An alias is no function of its own: `prof status` and `prof report` count it neither.
+        match functions.iter_mut().find(|f| f.0 == h.index) {
+            Some((_, names)) => *names += &format!(" = {name}"),
+            None => functions.push((h.index, name)),
+        }
     }
     modules
         .into_iter()
         .map(|((module, got), functions)| {
+            let functions = functions.into_iter().map(|f| f.1).collect();
             let how = if got { ", by their callers' tables only" } else { "" };
             format!("hooked in {module}{how}: {}", list(functions))
         })
@@ -72,7 +78,7 @@ pub fn list(functions: Vec<String>) -> String {
 fn shortened(functions: &[String]) -> String {
     let mut names: Vec<&str> = Vec::new();
     for f in functions {
-        let name = f.split('(').next().unwrap_or(f).trim_end_matches("[]");
+        let name = f.split(['(', '=']).next().unwrap_or(f).trim_end().trim_end_matches("[]");
         if !names.contains(&name) {
             names.push(name);
         }
@@ -121,17 +127,24 @@ mod tests {
 
     #[test]
     fn functions_are_listed_by_module() {
-        let h = |function: &str, module: &str, method: &str| Hook {
+        let h = |index: u32, function: &str, module: &str, method: &str| Hook {
+            index,
             function: function.into(),
             module: module.into(),
             method: method.into(),
-            ..Default::default()
         };
-        let all =
-            [h("malloc", "/libc", "inline"), h("free", "/libc", "inline"), h("x", "/a", "got")];
+        let all = [
+            h(0, "malloc", "/libc", "inline"),
+            h(1, "free", "/libc", "inline"),
+            h(1, "cfree", "/libc", "inline"),
+            h(2, "x", "/a", "got"),
+        ];
         assert_eq!(
             hooked(&all),
-            ["hooked in /a, by their callers' tables only: x", "hooked in /libc: malloc, free"]
+            [
+                "hooked in /a, by their callers' tables only: x",
+                "hooked in /libc: malloc, free = cfree"
+            ]
         );
         let n =
             NotHooked { function: "_Znwm".into(), module: "/m".into(), reason: "too short".into() };

@@ -38,12 +38,12 @@ impl Log for Stderr {
         let place = r.target().trim_start_matches("prof_");
         match r.level() {
             Level::Error | Level::Warn => {
-                let text = format!("prof: {}", r.args());
+                let text = r.args().to_string();
                 if self.is_new(&text) {
-                    term::line(&text);
+                    term::say(&text);
                 }
             }
-            _ => term::line(&format!("prof: [{at:9.3} ms] {place}: {}", r.args())),
+            _ => term::say(&format!("[{at:9.3} ms] {place}: {}", r.args())),
         }
     }
 

@@ -249,10 +249,7 @@ pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resul
             });
         }
         // The process has ended meanwhile.
-        Err(_) if prof_inject::proc::has_ended(pid) => {
-            let why = prof_inject::preflight(pid).err();
-            return Err(failed(pid, why.unwrap_or(Error::Gone(pid))));
-        }
+        Err(_) if prof_inject::proc::has_ended(pid) => return Err(ended(pid)),
         Err(e) => match take_out_of_child(pid, timeout, audit)? {
             Some(detached) => return Ok(detached),
             None => return Err(held_by_others(pid).unwrap_or(e)),
@@ -395,13 +392,16 @@ fn clean(pid: i32, timeout: Duration) -> bool {
     })
 }
 
+/// Creates the error that names how a process is not there any more.
+pub fn ended(pid: i32) -> anyhow::Error {
+    failed(pid, prof_inject::preflight(pid).err().unwrap_or(Error::Gone(pid)))
+}
+
 /// Returns the state of a process's recording.
 pub fn peek(pid: i32) -> Result<Peek> {
     match Peek::of(pid as u32) {
         Ok(Some(p)) => Ok(p),
-        Ok(None) if prof_inject::proc::has_ended(pid) => {
-            Err(failed(pid, prof_inject::preflight(pid).err().unwrap_or(Error::Gone(pid))))
-        }
+        Ok(None) if prof_inject::proc::has_ended(pid) => Err(ended(pid)),
         Ok(None) if prof_inject::inherited::is_copy(pid) => Err(refused(format!(
             "process {pid} is not being recorded; it was forked from a process that was, and has prof's jumps in its \
              functions, switched off, until it ends or runs another program{}",

@@ -30,21 +30,27 @@ fn ask() -> Option<usize> {
     (rc == 0 && size.ws_col > 0).then_some(size.ws_col as usize)
 }
 
-/// Escapes control characters: names come from recorded processes, and must not move the cursor or change the title of
-/// the terminal.
+/// Escapes control characters but newlines: names come from recorded processes, and must not move the cursor or change
+/// the title of the terminal.
 pub fn plain(text: &str) -> String {
-    let escape = |c: char| c.is_control() && c != '\n';
-    if !text.contains(escape) {
+    escape(text, |c| c.is_control() && c != '\n')
+}
+
+/// Escapes newlines, too: names must not begin lines of their own.
+pub fn one_line(text: &str) -> String {
+    escape(text, char::is_control)
+}
+
+fn escape(text: &str, which: impl Fn(char) -> bool) -> String {
+    if !text.contains(&which) {
         return text.to_owned();
     }
-    text.chars()
-        .map(|c| if escape(c) { c.escape_default().to_string() } else { c.into() })
-        .collect()
+    text.chars().map(|c| if which(c) { c.escape_default().to_string() } else { c.into() }).collect()
 }
 
 /// Writes `prof: TEXT` and a newline to standard error.
 pub fn say(text: &str) {
-    line(&format!("prof: {}", plain(text)));
+    line(&format!("prof: {}", one_line(text)));
 }
 
 /// Writes a line to standard error, unchanged. Errors are ignored, as a closed terminal or a full file is no reason to
@@ -54,11 +60,15 @@ pub fn line(text: &str) {
     let _ = std::io::stderr().write_all(format!("{text}\n").as_bytes());
 }
 
-/// Writes the path of a recording to standard output. If that fails, the path goes to standard error, with the reason,
+/// Writes the path of a recording to standard output: escaped on a terminal, as it is for programs. If that fails, the path goes to standard error, with the reason,
 /// as the recording could not be found otherwise.
 pub fn path(path: &Path) {
     let mut out = std::io::stdout();
-    let written = writeln!(out, "{}", plain(&path.to_string_lossy())).and_then(|()| out.flush());
+    let bytes = match out.is_terminal() {
+        true => one_line(&path.to_string_lossy()).into_bytes(),
+        false => path.as_os_str().as_encoded_bytes().to_vec(),
+    };
+    let written = out.write_all(&[&bytes[..], b"\n"].concat()).and_then(|()| out.flush());
     if let Err(e) = written {
         say(&format!("cannot write to standard output ({e}); the recording is {}", path.display()));
     }
@@ -66,10 +76,11 @@ pub fn path(path: &Path) {
 
 #[cfg(test)]
 mod tests {
-    use super::plain;
+    use super::{one_line, plain};
 
     #[test]
     fn nothing_reaches_the_terminal_but_text() {
+        assert_eq!(one_line("a\nb\té"), "a\\nb\\té");
         assert_eq!(plain("a \u{1b}[2J b\r\nc \u{9b}é"), "a \\u{1b}[2J b\\r\nc \\u{9b}é");
     }
 }

@@ -68,27 +68,31 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}").context("progress line")?);
     let mut follower = Follower::open(&attached.path).ok();
     let mut rate = Rate::new();
-    let mut clean = true;
+    let (mut clean, mut shown) = (true, true);
     let status = loop {
         if let Some(status) = attached.collector.try_wait().context("cannot wait")? {
             break status;
         }
         if INTERRUPTED.swap(false, Relaxed) {
-            bar.set_message("detaching");
+            // What there is to say has the terminal for itself.
+            (shown, clean) = (false, true);
+            bar.finish_and_clear();
             match session::detach(attached.pid, session::DETACH_TIMEOUT, false, audit) {
                 Ok(d) => {
                     clean = d.is_clean() && d.whole;
                     super::detach::say(&d);
                     attached.path = if d.whole { attached.path } else { d.path };
                 }
-                // The collector may have ended at the same moment.
-                Err(e) => log::info!("detach: {e:#}"),
+                // It may have ended by itself at the same moment.
+                Err(e) if prof_inject::proc::has_ended(attached.pid) => log::info!("{e:#}"),
+                Err(e) => crate::term::say(&format!("{e:#}")),
             }
         }
-        show(&bar, follower.as_mut(), &mut rate);
+        if shown {
+            show(&bar, follower.as_mut(), &mut rate);
+        }
         std::thread::sleep(TICK);
     };
-    show(&bar, follower.as_mut(), &mut rate);
     bar.finish_and_clear();
     if let Some(displaced) = attached.collector.wait() {
         crate::term::say(&displaced.said);

@@ -72,6 +72,9 @@ pub fn target() -> Result<ExitCode> {
     let spawn = |name: &str, work: fn()| {
         std::thread::Builder::new().name(name.into()).spawn(work).context("cannot start a thread")
     };
+    // In place of the last part of /proc/self/exe.
+    // SAFETY: reads the name.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"prof-demo".as_ptr()) };
     spawn("sessions", sessions)?;
     spawn("cache", cache)?;
     spawn("requests", requests)?;

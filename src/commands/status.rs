@@ -7,6 +7,7 @@ use crate::kept::Kept;
 use crate::look;
 use crate::notes;
 use crate::session;
+use crate::term::one_line;
 use crate::units;
 use anyhow::Result;
 use prof_analyze::unseen::workers_text;
@@ -31,10 +32,13 @@ const REPLAYED: u64 = 256 << 20;
 pub fn run(args: &StatusArgs) -> Result<ExitCode> {
     let all: Vec<Status> = match args.pid {
         Some(pid) => match session::peek(pid) {
-            Ok(peek) => vec![Status::of(peek)],
+            Ok(peek) => match Status::of(peek) {
+                Some(status) => vec![status],
+                None => return ended(args, pid, session::ended(pid)),
+            },
             Err(e) => return ended(args, pid, e),
         },
-        None => all_recorded().into_iter().map(Status::of).collect(),
+        None => all_recorded().into_iter().filter_map(Status::of).collect(),
     };
     let text = match (args.format, args.pid) {
         (Format::Json, Some(_)) => format!("{:#}\n", all[0].json()),
@@ -48,9 +52,7 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode> {
             }
             String::new()
         }
-        (Format::Text, _) => {
-            crate::term::plain(&all.iter().map(Status::text).collect::<Vec<_>>().join("\n"))
-        }
+        (Format::Text, _) => all.iter().map(Status::text).collect::<Vec<_>>().join("\n"),
     };
     let _ = std::io::stdout().write_all(text.as_bytes());
     let displaced = args.pid.is_some() && all.iter().any(|s| s.displaced.is_some());
@@ -108,7 +110,8 @@ struct Status {
 }
 
 impl Status {
-    fn of(peek: Peek) -> Self {
+    /// `None`: the process has ended meanwhile.
+    fn of(peek: Peek) -> Option<Self> {
         let name = prof_inject::proc::comm(peek.pid as i32);
         // The live bytes are known only by replaying the recording, which takes seconds if it is large.
         let kept = Kept::of(&peek);
@@ -120,7 +123,14 @@ impl Status {
         let summary = (size <= REPLAYED).then(|| live_summary(&path, &now).ok()).flatten();
         let added = Added::of(peek.pid as i32);
         let is_left = session::is_left(&peek);
-        Self { peek, name, summary, added, is_left, displaced }
+        (!prof_inject::proc::has_ended(peek.pid as i32)).then_some(Self {
+            peek,
+            name,
+            summary,
+            added,
+            is_left,
+            displaced,
+        })
     }
 
     fn state(&self) -> &'static str {
@@ -153,12 +163,13 @@ impl Status {
 
     fn text(&self) -> String {
         let p = &self.peek;
-        let mut t = format!("process {} ({}): {}", p.pid, self.name, self.state());
+        let mut t = format!("process {} ({}): {}", p.pid, one_line(&self.name), self.state());
         if let Some((since, all)) = self.times() {
             t += &format!(" for {}, attached for {}", units::time(since), units::time(all));
         }
         t += "\n";
-        let mut line = |name: &str, value: String| t += &format!("  {name:<10} {value}\n");
+        let mut line =
+            |name: &str, value: String| t += &format!("  {name:<10} {}\n", one_line(&value));
         line("recording", p.path.display().to_string());
         if let Some(why) = &self.displaced {
             let saves = format!("`prof detach {}` ends it, and saves what is nowhere else", p.pid);

@@ -331,7 +331,8 @@ impl HeadText<'_> {
     fn coverage(&mut self) -> fmt::Result {
         let rec = &self.head.recording;
         let mut modules: Vec<(&str, u64)> = Vec::new();
-        for h in &rec.hooks {
+        let functions = || rec.hooks.iter().filter(|h| h.alias_of.is_none());
+        for h in functions() {
             match modules.iter_mut().find(|m| m.0 == h.module) {
                 Some(m) => m.1 += 1,
                 None => modules.push((&h.module, 1)),
@@ -340,7 +341,7 @@ impl HeadText<'_> {
         let modules: Vec<_> =
             modules.iter().map(|m| format!("{} in {}", m.1, printable(base(m.0)))).collect();
         let not = rec.not_hooked.len();
-        let mut text = count(rec.hooks.len() as u64, "function hooked", "functions hooked");
+        let mut text = count(functions().count() as u64, "function hooked", "functions hooked");
         if !modules.is_empty() {
             let _ = write!(text, " ({})", modules.join(", "));
         }
