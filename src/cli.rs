@@ -9,11 +9,11 @@ use crate::commands::leaks::LeaksArgs;
 use crate::commands::replay::ReplayArgs;
 use crate::commands::report::ReportArgs;
 use crate::commands::rewrite::{ExtractArgs, PackArgs, StripArgs};
-use crate::units::{parse_duration, parse_sample, parse_signal, parse_size};
+use crate::units::{Sample, parse_duration, parse_sample, parse_signal, parse_size};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use prof_inject::{Named, Role};
-use prof_trace::capture::Capture;
+use prof_trace::capture::{Capture, FIRST_DISTANCE};
 use prof_trace::pack::Compress;
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -98,17 +98,18 @@ pub struct RecordArgs {
     /// Record the stack of each free, too
     #[arg(long)]
     pub free_stacks: bool,
-    /// Record a sample: on average one block per BYTES allocated, larger blocks more likely [without a value: 512KiB]
+    /// Record a sample: on average one block per BYTES allocated, larger blocks more likely [without a value, or auto: as
+    /// fine as the program's allocation rate allows at little cost]
     #[arg(
         long,
         value_name = "BYTES",
         num_args = 0..=1,
         require_equals = true,
-        default_missing_value = "512KiB",
+        default_missing_value = "auto",
         value_parser = parse_sample,
         conflicts_with = "sample_rate"
     )]
-    pub sample: Option<u64>,
+    pub sample: Option<Sample>,
     /// Record a sample: one of every N consecutive allocations of each thread
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub sample_rate: Option<u64>,
@@ -169,7 +170,12 @@ impl RecordArgs {
     /// Returns which blocks are to be recorded.
     pub fn capture(&self) -> Capture {
         Capture {
-            sample_bytes: self.sample.unwrap_or(0),
+            sample_bytes: match self.sample {
+                None => 0,
+                Some(Sample::Auto) => FIRST_DISTANCE,
+                Some(Sample::Fixed(n)) => n,
+            },
+            adapts: self.sample == Some(Sample::Auto),
             sample_every: self.sample_rate.unwrap_or(0),
             min_size: self.min_size.unwrap_or(0),
             max_size: self.max_size.unwrap_or(u64::MAX),
@@ -493,8 +499,9 @@ mod tests {
         let capture = |args: &[&str]| record(args).map(|(pid, r)| (pid, r.capture()));
         let all = Capture::default();
         assert_eq!(capture(&["7"]), Ok((7, all)));
-        let sampled = Capture { sample_bytes: 512 << 10, ..all };
-        assert_eq!(capture(&["--sample", "7"]), Ok((7, sampled)));
+        let auto = Capture { sample_bytes: FIRST_DISTANCE, adapts: true, ..all };
+        assert_eq!(capture(&["--sample", "7"]), Ok((7, auto)));
+        assert_eq!(capture(&["--sample=auto", "7"]), Ok((7, auto)));
         let sampled = Capture { sample_bytes: 1 << 20, ..all };
         assert_eq!(capture(&["--sample=1MiB", "7"]), Ok((7, sampled)));
         let every = Capture { sample_every: 100, min_size: 1024, max_size: 1 << 20, ..all };

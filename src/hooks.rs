@@ -20,6 +20,9 @@ pub fn describe(installed: &Installed) -> Vec<String> {
 pub fn captured(c: &Capture) -> String {
     let mut parts = Vec::new();
     match (c.sample_bytes, c.sample_every) {
+        (n, _) if c.adapts => {
+            parts.push(format!("a sample, one for each {} now (--sample=auto)", bytes(n)));
+        }
         (0, 0..2) => {}
         (0, n) => parts.push(format!("one in {n} allocations of each thread (--sample-rate {n})")),
         (n, _) => parts.push(format!("a sample, one for each {} (--sample={n})", bytes(n))),

@@ -430,7 +430,7 @@ fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
         // The settings can't change while events are written with them.
         let other = match &peek.foreign {
             Some(by) => format!(" by {}", by.describe()),
-            None if peek.capture == record.capture() => String::new(),
+            None if peek.capture.is_as(&record.capture()) => String::new(),
             None => format!(" with other settings ({})", hooks::captured(&peek.capture)),
         };
         return Err(refused(format!(
@@ -529,6 +529,7 @@ fn target_record(target: &Target, shared: &Shared, capture: &Capture) -> TargetR
         ticks_per_sec: clock.ticks_per_sec(),
         prof_version: env!("CARGO_PKG_VERSION").into(),
         sample_bytes: capture.sample_bytes,
+        adapts: capture.adapts.into(),
         sample_every: capture.sample_every,
         min_size: capture.min_size,
         max_size: capture.max_size,

@@ -19,14 +19,26 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     n.checked_shl(shift).filter(|v| v >> shift == n).ok_or_else(|| "that is too much".into())
 }
 
-/// Parses a sampling distance: a size that is not 0.
+/// What `--sample` says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sample {
+    /// The distance follows the program's allocation rate.
+    Auto,
+    /// The distance in bytes.
+    Fixed(u64),
+}
+
+/// Parses a sampling distance: `auto`, or a size that is not 0.
 ///
 /// # Errors
 /// A message that says what is wrong with it.
-pub fn parse_sample(text: &str) -> Result<u64, String> {
-    match parse_size(text)? {
+pub fn parse_sample(text: &str) -> Result<Sample, String> {
+    if text == "auto" {
+        return Ok(Sample::Auto);
+    }
+    match parse_size(text).map_err(|e| format!("{e}, or auto"))? {
         0 => Err("0 bytes between samples is no sampling; leave the option out".into()),
-        n => Ok(n),
+        n => Ok(Sample::Fixed(n)),
     }
 }
 

@@ -346,3 +346,91 @@ fn operator_new_of_other_allocators_counts_once() {
         counts_once(Some(&path), &["-O1"]);
     }
 }
+
+/// Of a recording whose distance changed: the figure is within five of the errors that it says, which are no larger than
+/// a part of it.
+#[track_caller]
+fn near(g: &Group<'_>, field: &str, wanted: u64, part: f64) -> f64 {
+    let (got, stderr) = (g.number(field) as f64, g.number(&format!("{field}_stderr")) as f64);
+    let off = (got - wanted as f64).abs();
+    assert!(off <= 5.0 * stderr, "{field}: {got} ± {stderr}, not {wanted}: {}", g.numbers());
+    assert!(stderr <= part * wanted as f64, "{field}: {got} ± {stderr} of {wanted}");
+    stderr
+}
+
+#[test]
+fn a_distance_that_follows_the_program_leaves_estimates_true() {
+    const KEPT: u64 = 400_000;
+    let scene = Scene::new("adapts");
+    let mut target = Target::start(&program("turns.c"), &[]);
+    let recording = scene.attach_with(&target, &["--sample"]);
+    let pid = target.pid.to_string();
+    let distance = || {
+        let out = scene.prof(&["status", &pid, "--format", "json"]).ok("status").stdout;
+        let v: serde_json::Value = serde_json::from_str(&out).expect("JSON");
+        assert_eq!(v["sample_adapts"], true, "{v}");
+        v["sample_bytes"].as_u64().expect("a distance")
+    };
+    let first = distance();
+    target.ask(&format!("early {KEPT}"));
+    // Eight gigabytes a second; a machine that is too slow for that does the same in more time.
+    let mut slices = 0;
+    common::until("the distance grows", || {
+        target.ask("turn 8000 0 50");
+        slices += 50;
+        distance() > first
+    });
+    target.ask(&format!("late {KEPT}"));
+    scene.detach(&target);
+    target.quit();
+    let r = scene.finished(&recording);
+    assert_clean(&r);
+    let range = r.at("/recording/capture/sample_bytes_range");
+    assert!(range[1].as_u64() > Some(first) && range[0].as_u64() <= Some(first), "{range}");
+    let of = |marker: &str| r.marked("turns.c", marker);
+    let early = near(&of("early"), "live_count", KEPT, 0.1);
+    let late = near(&of("late"), "live_count", KEPT, 0.3);
+    assert!(late > 1.2 * early, "a block counts as its own distance says: ± {early}, ± {late}");
+    near(&of("turn"), "allocations", slices * (8_000_000_000 / 16384 / 100), 0.05);
+    // The same from what `prof strip` makes of the recording, and from its rows.
+    let file = recording.to_str().expect("UTF-8");
+    scene.prof(&["strip", file, "-o", "stripped.prof", "--threshold", "1ns"]).ok("strip");
+    let late = |r: &Report| r.marked("turns.c", "late").number("live_count");
+    assert_eq!(late(&scene.report(&scene.path("stripped.prof"))), late(&r));
+    scene.prof(&["export", "csv", file, "-o", "rows.csv"]).ok("csv");
+    let rows = std::fs::read_to_string(scene.path("rows.csv")).expect("rows");
+    let names: Vec<&str> = rows.lines().next().expect("names").split(',').collect();
+    let column = |n: &str| names.iter().position(|name| *name == n).expect("a column");
+    let (size, end, weight) = (column("size"), column("freed_at_ns"), column("weight"));
+    let cells = rows.lines().skip(1).map(|l| l.split(',').collect::<Vec<_>>());
+    let live = cells.filter(|c| c[size] == "64" && c[end].is_empty());
+    let sum: f64 = live.map(|c| c[weight].parse::<f64>().expect("a weight")).sum();
+    let kept = of("early").number("live_count") + of("late").number("live_count");
+    assert!((sum - kept as f64).abs() < kept as f64 * 0.001, "{sum} in rows, {kept} reported");
+}
+
+#[test]
+fn a_leak_behind_a_gigabyte_a_second_is_found_in_a_sample() {
+    let scene = Scene::new("leak-in-sample");
+    let mut target = Target::start(&program("turns.c"), &[]);
+    let recording = scene.attach_with(&target, &["--sample"]);
+    // 1.3 times what 100 MiB an hour leak in two minutes: so many samples are in it.
+    target.ask("turn 1000 1500 300");
+    scene.detach(&target);
+    target.quit();
+    let file = recording.to_str().expect("UTF-8");
+    let out = scene.prof(&["leaks", file, "--format", "json", "--all", "--top", "0"]).ok("leaks");
+    let found: serde_json::Value = serde_json::from_str(&out.stdout).expect("JSON");
+    let stacks = found["stacks"].as_array().expect("stacks");
+    let asked = |s: &serde_json::Value| s["asked_by"]["function"].as_str().map(str::to_owned);
+    let classes: Vec<_> = stacks.iter().map(|s| (asked(s), s["class"].clone())).collect();
+    let first = stacks.first().expect("a stack");
+    assert_eq!((asked(first).as_deref(), &first["class"]), (Some("leak"), &"growing".into()));
+    assert!(first["confidence"] != "low", "{first:#}");
+    let others = classes.iter().skip(1).filter(|c| c.1 == "growing").count();
+    assert_eq!(others, 0, "{classes:?}");
+    let r = scene.finished(&recording);
+    assert_clean(&r);
+    // No more than may be in three seconds, and before that was known.
+    assert!(r.number("/recording/events") < 400_000, "{:#}", r.brief());
+}

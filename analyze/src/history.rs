@@ -26,6 +26,8 @@ pub(crate) struct Step {
     flags: u8,
     /// glibc's chunk header, in the code of [`Header`](prof_trace::size::Header).
     pub header: u16,
+    /// [`Column::Rate`] of the block.
+    pub rate: u8,
 }
 
 const BEGIN: u64 = 1;
@@ -80,7 +82,7 @@ impl<F: Fn(&mut Block<'_>, &mut Selection) -> Option<()> + Sync> Select for F {}
 #[derive(Default)]
 struct State {
     selection: Selection,
-    columns: [Vec<u64>; 11],
+    columns: [Vec<u64>; 12],
     steps: Vec<Step>,
     counts: Vec<u64>,
 }
@@ -130,7 +132,7 @@ fn collect(
     if s.selection.rows.is_empty() {
         return Some(());
     }
-    const READ: [Column; 11] = [
+    const READ: [Column; 12] = [
         Column::Begin,
         Column::End,
         Column::Addr,
@@ -142,12 +144,14 @@ fn collect(
         Column::Chain,
         Column::Flags,
         Column::Header,
+        Column::Rate,
     ];
     for (c, values) in READ.into_iter().zip(&mut s.columns) {
         block.read(c, values)?;
     }
-    let [begins, ends, addrs, sizes, groups, lanes, end_lanes, end_nodes, chains, flag, headers] =
+    let [begins, ends, addrs, sizes, groups, lanes, end_lanes, end_nodes, chains, flag, more @ ..] =
         &s.columns;
+    let [headers, rates] = more;
     for &i in &s.selection.rows {
         let i = i as usize;
         let begin = begins[i].min(LATEST);
@@ -161,6 +165,7 @@ fn collect(
             chain: chains[i] as u32,
             flags: flag[i] as u8,
             header: headers[i] as u16,
+            rate: rates[i] as u8,
         };
         if (from..=to).contains(&begin) {
             s.steps.push(step);

@@ -154,7 +154,7 @@ fn explained(analysis: &Analysis) -> (u64, u64) {
     let f = &t.figures;
     let of = |bytes: u64, blocks: u64| {
         let more = bytes / 4 + blocks.saturating_mul(PER_BLOCK) + SLACK;
-        let sampled = analysis.capture().sample_bytes.saturating_mul(16);
+        let sampled = analysis.meta().distance_range().1.saturating_mul(16);
         (bytes, bytes.saturating_add(more).saturating_add(sampled))
     };
     if analysis.meta().runtimes.is_empty() {

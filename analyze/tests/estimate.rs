@@ -10,6 +10,7 @@ use prof_trace::capture::Capture;
 use prof_trace::event::Event;
 use prof_trace::pack::Compress;
 use prof_trace::records::Target;
+use prof_trace::size::{Header, with_rate};
 
 const NODES: u32 = 6;
 
@@ -44,33 +45,39 @@ fn world(seed: u64, steps: usize) -> Vec<Event> {
 fn record(all: &[Event], c: &Capture, r: &mut Random) -> Analysis {
     let mut known = std::collections::HashSet::new();
     let mut count = 0;
+    let mut said = 0;
+    // Where the distance changes, the thread says so with the next block that it picks.
     let mut picked = |size: u64| {
         count += 1;
+        let rate = if c.adapts { 7 + (count / 97 % 9) as u8 } else { 0 };
+        let sized = if rate == said { size } else { with_rate(size, Header::default(), rate) };
         if !(c.min_size..=c.max_size).contains(&size) {
-            return false;
+            return None;
         }
-        match (c.sample_bytes, c.sample_every) {
+        let is_picked = match (c.sample_bytes, c.sample_every) {
             (0, 0..2) => true,
             // Each run begins at another allocation.
             (0, n) => (count + r.0 % n).is_multiple_of(n),
-            _ => (r.below(1 << 40) as f64) < probability(c, size) * (1u64 << 40) as f64,
-        }
+            _ => (r.below(1 << 40) as f64) < probability(c, size, rate) * (1u64 << 40) as f64,
+        };
+        said = if is_picked { rate } else { said };
+        is_picked.then_some(sized)
     };
     let mut out = Vec::new();
     for e in all {
         match *e {
-            Event::Alloc { addr, size, .. } => {
-                if picked(size) {
+            Event::Alloc { time, addr, size, node } => {
+                if let Some(size) = picked(size) {
                     known.insert(addr);
-                    out.push(*e);
+                    out.push(alloc(time, addr, size, node));
                 }
             }
             Event::Free { addr, .. } => out.extend(known.remove(&addr).then_some(*e)),
-            Event::Realloc { time_before, old, addr, size, .. } => {
+            Event::Realloc { time_before, time, old, addr, size, node } => {
                 let had = known.remove(&old);
-                if picked(size) {
+                if let Some(size) = picked(size) {
                     known.insert(addr);
-                    out.push(*e);
+                    out.push(realloc(time_before, time, old, addr, size, node));
                 } else if had {
                     out.push(free(time_before, old));
                 }
@@ -79,6 +86,7 @@ fn record(all: &[Event], c: &Capture, r: &mut Random) -> Analysis {
     }
     let mut m = Maker::of(&Target {
         sample_bytes: c.sample_bytes,
+        adapts: c.adapts.into(),
         sample_every: c.sample_every,
         min_size: c.min_size,
         max_size: c.max_size,
@@ -124,8 +132,9 @@ fn estimates_have_no_bias_and_their_errors_are_true() {
     let exact = all_figures(&record(&events, &Capture::default(), &mut Random(1)));
     assert!(exact.iter().all(|f| f.0 > 20.0 && f.1 == 0.0), "{exact:?}");
     // With few samples of small blocks the errors of counts are too small as often as not, but the mean is right.
+    let adapts = Capture { adapts: true, ..sampled(1 << 15, 0) };
     for (capture, least_covered) in
-        [(sampled(128, 0), 0.88), (sampled(20_000, 0), 0.0), (sampled(0, 7), 0.88)]
+        [(sampled(128, 0), 0.88), (sampled(20_000, 0), 0.0), (sampled(0, 7), 0.88), (adapts, 0.0)]
     {
         let mut sums = vec![(0.0, 0.0, 0.0, 0u64); exact.len()];
         for seed in 1..=ROUNDS {
@@ -182,7 +191,10 @@ fn blocks_far_above_the_distance_are_exact() {
     let t = a.totals();
     assert_eq!((t.figures.live_count, t.figures.live_bytes), (50, 50 << 20));
     assert_eq!(t.errors, Errors::default());
-    assert!((probability(&capture, 0) - 1e-4).abs() < 1e-7, "a block of no size counts as a byte");
+    assert!(
+        (probability(&capture, 0, 0) - 1e-4).abs() < 1e-7,
+        "a block of no size counts as a byte"
+    );
 }
 
 #[test]

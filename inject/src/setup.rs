@@ -115,7 +115,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.ticks_per_sec = if source == clock::COUNTER { calibrate() } else { 1_000_000_000 };
     c.wait_ns.store(i.options.wait.as_nanos() as u64, Relaxed);
     let capture = &i.options.capture;
-    c.sample_bytes = capture.sample_bytes;
+    c.sample_bytes.store(capture.sample_bytes, Relaxed);
     c.sample_every = capture.sample_every;
     c.min_size = capture.min_size;
     c.max_size = capture.max_size;
@@ -161,6 +161,9 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     }
     if !i.options.capture.is_everything() {
         bits |= flags::SELECT;
+    }
+    if i.options.capture.adapts {
+        bits |= flags::ADAPTS;
     }
     c.flags.store(bits | sandbox::word_to_keep(pid), Relaxed);
     ring::fill(&i.shared);

@@ -285,6 +285,7 @@ impl Status {
         }
         if !p.capture.is_everything() {
             v["sample_bytes"] = p.capture.sample_bytes.into();
+            v["sample_adapts"] = p.capture.adapts.into();
             v["sample_every"] = p.capture.sample_every.into();
             v["min_size"] = p.capture.min_size.into();
             v["max_size"] = (p.capture.max_size < u64::MAX).then_some(p.capture.max_size).into();

@@ -21,7 +21,7 @@ mod timeline;
 
 use crate::Index;
 use crate::index::Damaged;
-use crate::model::probability;
+use crate::model::weight;
 use crate::query::Query;
 use crate::report::FilterData;
 use serde::Serialize;
@@ -151,11 +151,10 @@ impl Source<'_> {
         self.at.unwrap_or(u64::MAX)
     }
 
-    /// Returns the weight of a sampled block of this size: the number of the program's blocks that it represents. It is
-    /// 1 if the recording is not sampled.
-    fn weight(&self, size: u64) -> f64 {
-        let capture = self.index.analysis().capture();
-        if capture.is_sampled() { 1.0 / probability(&capture, size) } else { 1.0 }
+    /// Returns the weight of a sampled block of this size and distance: the number of the program's blocks that it
+    /// represents. It is 1 if the recording is not sampled.
+    fn weight(&self, size: u64, rate: u8) -> f64 {
+        weight(&self.index.analysis().capture(), size, rate)
     }
 
     /// Returns the stacks with their figures, at the peak if the cost is [`Cost::Peak`].

@@ -189,7 +189,7 @@ impl<'a> Table<'a> {
     ) -> io::Result<Self> {
         let mut about =
             vec![KeyValue::new("prof.version".to_owned(), env!("CARGO_PKG_VERSION").to_owned())];
-        if let Some(c) = CaptureData::new(&source.index.analysis().capture()) {
+        if let Some(c) = CaptureData::new(source.index.analysis()) {
             about.push(KeyValue::new("prof.capture".to_owned(), serde_json::to_string(&c)?));
         }
         let level = ZstdLevel::try_new(3).map_err(failed)?;

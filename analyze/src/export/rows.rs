@@ -40,7 +40,7 @@ pub(super) fn each(
     source: &Source<'_>,
     mut take: impl FnMut(&Row) -> io::Result<()>,
 ) -> Result<(), ExportError> {
-    const READ: [Column; 12] = [
+    const READ: [Column; 13] = [
         Column::Addr,
         Column::Size,
         Column::Begin,
@@ -53,6 +53,7 @@ pub(super) fn each(
         Column::Chain,
         Column::Position,
         Column::Header,
+        Column::Rate,
     ];
     let analysis = source.index.analysis();
     let (meta, until) = (analysis.meta(), source.until());
@@ -86,7 +87,8 @@ pub(super) fn each(
                 chain,
                 position,
                 header,
-            ] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11].map(|c: usize| columns[c][i as usize]);
+                rate,
+            ] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12].map(|c: usize| columns[c][i as usize]);
             if begin > until {
                 continue;
             }
@@ -110,7 +112,7 @@ pub(super) fn each(
                 usable_size: chunks.usable(size, header),
                 mmapped: header.is_known().then_some(header.mapped),
                 main_arena: (header.arena != 0).then_some(header.arena == 1),
-                weight: source.weight(size),
+                weight: source.weight(size, rate as u8),
             };
             if let Err(e) = take(&row) {
                 failed = Some(e);
@@ -153,7 +155,7 @@ pub(super) fn csv(source: &Source<'_>, out: &mut dyn Write) -> Result<(), Export
 
 /// Writes the beginning that all versions of the JSON have in common.
 fn json_head(source: &Source<'_>, version: u32, out: &mut dyn Write) -> Result<(), ExportError> {
-    let capture = CaptureData::new(&source.index.analysis().capture());
+    let capture = CaptureData::new(source.index.analysis());
     let capture = serde_json::to_string(&capture).map_err(io::Error::from)?;
     write!(out, "{{\"version\":{version},\"capture\":{capture},")?;
     Ok(())

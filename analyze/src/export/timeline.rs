@@ -39,7 +39,7 @@ impl Timeline {
                 at += 1;
                 most[at] = live;
             }
-            let bytes = e.size as f64 * source.weight(e.size);
+            let bytes = e.size as f64 * source.weight(e.size, e.rate);
             live = if e.begins() { live + bytes } else { (live - bytes).max(0.0) };
             most[at] = most[at].max(live);
         })?;
@@ -62,20 +62,20 @@ impl Timeline {
         let steps = parts * STEPS;
         let width = ((end - start) / steps as u64 + 1).max(1);
         let step_of = |t: u64| ((t.saturating_sub(start) / width) as usize).min(steps - 1);
-        let state = || (Selection::default(), <[Vec<u64>; 3]>::default(), vec![0f64; steps]);
+        let state = || (Selection::default(), <[Vec<u64>; 4]>::default(), vec![0f64; steps]);
         let states = source.index.scan(state, |(selection, columns, sums), block| {
             source.query.select(block, selection)?;
             if selection.rows.is_empty() {
                 return Some(());
             }
-            for (c, v) in [Column::Begin, Column::End, Column::Size].into_iter().zip(&mut *columns)
-            {
+            let read = [Column::Begin, Column::End, Column::Size, Column::Rate];
+            for (c, v) in read.into_iter().zip(&mut *columns) {
                 block.read(c, v)?;
             }
-            let [begins, ends, sizes] = &*columns;
+            let [begins, ends, sizes, rates] = &*columns;
             for &i in &selection.rows {
                 let i = i as usize;
-                let bytes = sizes[i] as f64 * source.weight(sizes[i]);
+                let bytes = sizes[i] as f64 * source.weight(sizes[i], rates[i] as u8);
                 if begins[i] <= until {
                     sums[step_of(begins[i])] += bytes;
                 }

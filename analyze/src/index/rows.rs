@@ -41,16 +41,18 @@ pub enum Column {
     Position,
     /// glibc's chunk header, as [`Header::code`](prof_trace::size::Header::code); 0: none.
     Header,
+    /// Exponent of the distance at which it was sampled (see [`rate`](prof_trace::size::rate)); 0: the recording's.
+    Rate,
 }
 
-const COLUMNS: usize = 12;
+const COLUMNS: usize = 13;
 
 /// A row on its way to the columns; one cache line.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Row {
     pub addr: u64,
-    /// Size and chunk header in one number (see [`size::apart`]).
+    /// Size, chunk header and sampling distance in one number (see [`size::apart`]).
     pub sized: u64,
     pub begin: u64,
     pub end: u64,
@@ -81,6 +83,7 @@ impl Row {
             self.chain.into(),
             self.position.into(),
             header.map_or(0, Header::code).into(),
+            size::rate(self.sized).into(),
         ]
     }
 }

@@ -77,6 +77,15 @@ const KEPT: u64 = 16;
 /// Least ratio of the growth in the weakest interval to the mean growth.
 const STEADY: f64 = 0.2;
 
+/// Growth of a sampled stack below this number of standard errors may be chance.
+const CHANCE: f64 = 4.0;
+/// Least growth in standard errors for medium confidence; 25 sampled blocks of a leak have it.
+const LIKELY: f64 = 5.0;
+/// Least growth in standard errors for high confidence; 49 sampled blocks of a leak have it.
+const CERTAIN: f64 = 7.0;
+/// Expected distance of the least of eight normally distributed values from their mean, in standard deviations.
+const WEAKEST_OF_EIGHT: f64 = 1.42;
+
 /// Judges a series. `early`: the stack allocated already in the first half of the time.
 pub(super) fn judge(s: &Series, early: bool) -> Verdict {
     let none = |class, confidence| Verdict { class, confidence, weakest: 0.0, mean: 0.0 };
@@ -107,7 +116,9 @@ pub(super) fn judge(s: &Series, early: bool) -> Verdict {
     // Growth in steps longer than an eighth of the time may still be seen in every quarter.
     for intervals in INTERVALS {
         let (weakest, mean) = growth(seen, intervals);
-        if mean <= 0.0 || weakest < mean * STEADY || s.kept < KEPT {
+        let grown = mean * (seen.len() - 1) as f64;
+        let chance = grown < CHANCE * s.noise.sqrt();
+        if mean <= 0.0 || weakest < mean * STEADY || s.kept < KEPT || chance {
             continue;
         }
         let class = if s.freed_after as f64 >= last as f64 * 0.9 {
@@ -116,6 +127,7 @@ pub(super) fn judge(s: &Series, early: bool) -> Verdict {
             Class::Growing
         };
         let confidence = match weakest / mean {
+            r if s.noise > 0.0 => of_sample(r, grown / s.noise.sqrt(), intervals == INTERVALS[0]),
             _ if intervals != INTERVALS[0] => Confidence::Low,
             r if r >= 0.6 && s.kept >= 64 => Confidence::High,
             r if r >= 0.35 && s.kept >= 32 => Confidence::Medium,
@@ -124,6 +136,18 @@ pub(super) fn judge(s: &Series, early: bool) -> Verdict {
         return Verdict { class, confidence, weakest, mean };
     }
     bounded(seen, last, most)
+}
+
+/// Returns the confidence in the growth of a sampled stack. `weakest`: ratio of the growth in the weakest interval to the
+/// mean. `errors`: the growth in standard errors. `finely`: it grew in each of eight intervals.
+fn of_sample(weakest: f64, errors: f64, finely: bool) -> Confidence {
+    let chance = WEAKEST_OF_EIGHT * (INTERVALS[0] as f64).sqrt() / errors;
+    match finely {
+        true if errors >= CERTAIN && weakest + chance >= 0.6 => Confidence::High,
+        true if errors >= LIKELY => Confidence::Medium,
+        false if errors >= CERTAIN => Confidence::Medium,
+        _ => Confidence::Low,
+    }
 }
 
 /// Returns whether the series fell to half of its height so far, or below.
@@ -191,6 +215,7 @@ mod tests {
             live_blocks: kept,
             freed_after: 0,
             kept,
+            noise: 0.0,
             first: 0,
             first_ticks: 0,
         }

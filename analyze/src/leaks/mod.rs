@@ -213,7 +213,7 @@ impl Leaks {
         }
         let head = Head::new(analysis, &options.filter);
         let duration_ns = meta.clock.between(start, start.saturating_add(recorded_ticks));
-        let seen_per_hour = seen_per_hour(analysis.capture().sample_bytes, duration_ns);
+        let seen_per_hour = seen_per_hour(meta.points_per_byte(start, end), duration_ns);
         Ok(Self { version: 1, head, young_ns, seen_per_hour, classes, stacks })
     }
 
@@ -233,10 +233,10 @@ impl Leaks {
 const BLOCKS_TO_SEE: u64 = 50;
 
 /// Computes [`Leaks::seen_per_hour`].
-fn seen_per_hour(sample_bytes: u64, duration_ns: u64) -> Option<u64> {
+fn seen_per_hour(points_per_byte: f64, duration_ns: u64) -> Option<u64> {
     let hours = duration_ns as f64 / 3600e9;
-    let sampled = sample_bytes > 0 && hours > 0.0;
-    sampled.then(|| (BLOCKS_TO_SEE as f64 * sample_bytes as f64 / hours) as u64)
+    let sampled = points_per_byte > 0.0 && hours > 0.0;
+    sampled.then(|| (BLOCKS_TO_SEE as f64 / points_per_byte / hours) as u64)
 }
 
 fn class_data(class: Class, judged: &[Row]) -> ClassData {

@@ -5,7 +5,7 @@
 
 use super::series::{MOMENTS, Moments, NOTHING, Row, Series};
 use crate::index::{Before, Block, Column, Damaged, Index, flags};
-use crate::model::probability;
+use crate::model::weight;
 use crate::query::{Query, Selection};
 use prof_trace::capture::Capture;
 use std::collections::{BTreeMap, HashMap};
@@ -96,7 +96,7 @@ impl Hasher for Mix {
 /// Series summed up by one thread.
 struct State {
     selection: Selection,
-    columns: [Vec<u64>; 6],
+    columns: [Vec<u64>; 7],
     by: HashMap<(u32, u16), Box<Series>, BuildHasherDefault<Mix>>,
     all: Vec<[i64; MOMENTS]>,
     /// For each free: time and size of the next block at its address.
@@ -178,12 +178,19 @@ fn collect(
     capture: &Capture,
     (frees, before): (&Frees, &Before),
 ) -> Option<()> {
-    const READ: [Column; 6] =
-        [Column::Begin, Column::End, Column::Size, Column::Group, Column::Flags, Column::Addr];
+    const READ: [Column; 7] = [
+        Column::Begin,
+        Column::End,
+        Column::Size,
+        Column::Group,
+        Column::Flags,
+        Column::Addr,
+        Column::Rate,
+    ];
     for (c, values) in READ.into_iter().zip(&mut s.columns) {
         block.read(c, values)?;
     }
-    let [begins, ends, sizes, groups, flag, addrs] = &s.columns;
+    let [begins, ends, sizes, groups, flag, addrs, rates] = &s.columns;
     for i in 0..begins.len() {
         if let Some(f) = frees.of(addrs[i])
             && begins[i] >= before.frees()[f].0
@@ -215,8 +222,7 @@ fn collect(
             continue;
         }
         series.first_ticks = series.first_ticks.min(begins[i]);
-        let stands_for =
-            if capture.is_sampled() { 1.0 / probability(capture, sizes[i]) } else { 1.0 };
+        let stands_for = weight(capture, sizes[i], rates[i] as u8);
         let row = Row {
             begin: moments.recorded.before(begins[i]),
             end: moments.recorded.end(ends[i]),

@@ -2,7 +2,7 @@
 
 use crate::index::{Block, Column, Damaged, Index, flags};
 use crate::load::Part;
-use crate::model::probability;
+use crate::model::weight;
 use crate::query::{Query, Selection};
 use prof_trace::capture::Capture;
 
@@ -25,6 +25,8 @@ pub(super) struct Series {
     pub freed_after: u64,
     /// Number of blocks that became old: in all, and after the first half of the time.
     pub kept: u64,
+    /// Variance of the growth due to sampling; 0: not sampled.
+    pub noise: f64,
     /// Recorded time in ticks when the first block was allocated.
     pub first: u64,
     /// Ticks, pauses included, when the first block was allocated.
@@ -39,6 +41,7 @@ pub(super) const NOTHING: Series = Series {
     live_blocks: 0,
     freed_after: 0,
     kept: 0,
+    noise: 0.0,
     first: u64::MAX,
     first_ticks: u64::MAX,
 };
@@ -149,7 +152,7 @@ impl Moments {
 #[derive(Default)]
 struct State {
     selection: Selection,
-    columns: [Vec<u64>; 5],
+    columns: [Vec<u64>; 6],
     series: Vec<Option<Box<Series>>>,
 }
 
@@ -205,6 +208,11 @@ impl Series {
             return;
         }
         self.kept += 1;
+        // A block that is held at both the first and the last moment, or at neither, does not affect the growth.
+        if (from == 0) != (to == MOMENTS) {
+            let w = row.stands_for;
+            self.noise += w * (w - 1.0) * (row.size as f64).powi(2);
+        }
         self.sizes = (self.sizes.0.min(row.size), self.sizes.1.max(row.size));
         self.held[from] = self.held[from].wrapping_add(size);
         self.counts[from] = self.counts[from].wrapping_add(blocks);
@@ -240,6 +248,7 @@ impl Series {
         self.live_blocks += other.live_blocks;
         self.freed_after = self.freed_after.wrapping_add(other.freed_after);
         self.kept += other.kept;
+        self.noise += other.noise;
         self.first = self.first.min(other.first);
         self.first_ticks = self.first_ticks.min(other.first_ticks);
     }
@@ -256,12 +265,12 @@ fn collect(
     if s.selection.rows.is_empty() {
         return Some(());
     }
-    const READ: [Column; 5] =
-        [Column::Begin, Column::End, Column::Size, Column::Group, Column::Flags];
+    const READ: [Column; 6] =
+        [Column::Begin, Column::End, Column::Size, Column::Group, Column::Flags, Column::Rate];
     for (c, values) in READ.into_iter().zip(&mut s.columns) {
         block.read(c, values)?;
     }
-    let [begins, ends, sizes, groups, flag] = &s.columns;
+    let [begins, ends, sizes, groups, flag, rates] = &s.columns;
     for &i in &s.selection.rows {
         let i = i as usize;
         let series = s.series.get_mut(groups[i] as usize)?;
@@ -271,8 +280,7 @@ fn collect(
         }
         series.first_ticks = series.first_ticks.min(begins[i]);
         // A sampled block represents others as well.
-        let stands_for =
-            if capture.is_sampled() { 1.0 / probability(capture, sizes[i]) } else { 1.0 };
+        let stands_for = weight(capture, sizes[i], rates[i] as u8);
         let row = Row {
             begin: moments.recorded.before(begins[i]),
             end: moments.recorded.end(ends[i]),

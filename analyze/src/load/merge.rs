@@ -43,6 +43,8 @@ pub struct Op {
     pub kind: OpKind,
     /// glibc's chunk header of a new block (see [`Header::code`]).
     pub header: u16,
+    /// Exponent of the distance at which a new block was sampled (see [`size::rate`]); 0: the recording's.
+    pub rate: u8,
 }
 
 impl Op {
@@ -70,6 +72,8 @@ struct Lane {
     last_time: u64,
     /// Chunk header of blocks whose events have none.
     usual: u16,
+    /// Exponent of the sampling distance of blocks that state none; 0: the recording's.
+    rate: u8,
 }
 
 /// Merges the events of all threads.
@@ -173,6 +177,10 @@ impl Lane {
 
     #[cold]
     fn unusual(&mut self, size: u64) -> (u64, u16) {
+        let said = size::rate(size);
+        if said != 0 {
+            self.rate = said;
+        }
         let (size, header) = size::apart(size);
         let Some(header) = header else { return (size.min(MAX_SIZE), 0) };
         if !header.mapped {
@@ -194,17 +202,20 @@ impl Lane {
         match event {
             Event::Alloc { addr, size, node, .. } => {
                 let (size, header) = self.sized(size);
-                Op { time: begin, addr, size, node, lane, kind: OpKind::Alloc, header }
+                let rate = self.rate;
+                Op { time: begin, addr, size, node, lane, kind: OpKind::Alloc, header, rate }
             }
             Event::Free { addr, node, .. } => {
-                Op { time: begin, addr, size: 0, node, lane, kind: OpKind::Free, header: 0 }
+                let (kind, header, rate) = (OpKind::Free, 0, 0);
+                Op { time: begin, addr, size: 0, node, lane, kind, header, rate }
             }
             Event::Realloc { old, addr, size, node, .. } => {
                 let time = self.last_time;
                 let (size, header) = self.sized(size);
-                self.second =
-                    Some(Op { time, addr, size, node, lane, kind: OpKind::Grown, header });
-                Op { time: begin, addr: old, size: 0, node, lane, kind: OpKind::Given, header: 0 }
+                let (kind, rate) = (OpKind::Grown, self.rate);
+                self.second = Some(Op { time, addr, size, node, lane, kind, header, rate });
+                let (kind, header, rate) = (OpKind::Given, 0, 0);
+                Op { time: begin, addr: old, size: 0, node, lane, kind, header, rate }
             }
         }
     }

@@ -5,14 +5,18 @@ use super::{Clock, IdMap};
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
 use prof_trace::records::{
-    Counters, End, Epoch, Hooks, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs,
-    Process, Runtimes, Stripped, Symbols, Target, Thread, Toggle, kind,
+    Counters, Distance, End, Epoch, Hooks, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass,
+    Pcs, Process, Runtimes, Stripped, Symbols, Target, Thread, Toggle, kind,
 };
 use prof_trace::runtimes::Runtime;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 /// Greatest depth of a stack that is followed, so that nodes that form a cycle do no harm.
 const DEEPEST: usize = 4096;
+
+/// Greatest number of sampling distances that are kept. The collector changes the distance every few seconds at most, so
+/// more are not to be expected.
+const DISTANCES: usize = 1 << 16;
 
 /// Limit of the bytes decompressed in excess of the usual, so that a small file can't fill the memory.
 const UNZIPPED: u64 = 1 << 30;
@@ -154,6 +158,8 @@ pub struct Meta {
     pub passes: u64,
     /// Jumps backwards of the machine's counter, after which the recorded times continue.
     pub epochs: Vec<Epoch>,
+    /// Changes of the sampling distance: ticks and bytes. The first distance is that of [`Meta::target`].
+    pub distances: Vec<(u64, u64)>,
     /// Number of jumps backwards of the recorded times themselves; earlier versions of prof did not correct them.
     pub went_back: u64,
     /// Number of chunks of a known kind that could not be decoded.
@@ -242,10 +248,39 @@ impl Meta {
             }),
             kind::PROCESS => Process::decode(payload).map(|p| self.process.take(&p)),
             kind::EPOCH => Epoch::decode(payload).map(|e| self.epochs.push(e)),
+            kind::DISTANCE => Distance::decode(payload).map(|d| self.distance(&d)),
             _ => Some(()),
         };
         self.bad_chunks += good.is_none() as u64;
         began
+    }
+
+    fn distance(&mut self, d: &Distance) {
+        if d.bytes > 0 && self.distances.len() < DISTANCES {
+            self.distances.push((d.ticks, d.bytes));
+        }
+    }
+
+    /// Returns the least and the greatest sampling distance in bytes; 0: not sampled by bytes.
+    #[must_use]
+    pub fn distance_range(&self) -> (u64, u64) {
+        let first = self.target.sample_bytes;
+        let all = self.distances.iter().map(|d| d.1);
+        all.fold((first, first), |(least, most), d| (least.min(d), most.max(d)))
+    }
+
+    /// Returns the average number of samples per allocated byte between two times in ticks.
+    #[must_use]
+    pub fn points_per_byte(&self, start: u64, end: u64) -> f64 {
+        let rate = |bytes: u64| if bytes > 0 { 1.0 / bytes as f64 } else { 0.0 };
+        let (mut at, mut bytes, mut sum) = (start, self.target.sample_bytes, 0.0);
+        for (ticks, next) in &self.distances {
+            let until = (*ticks).clamp(at, end.max(at));
+            sum += (until - at) as f64 * rate(bytes);
+            (at, bytes) = (until, *next);
+        }
+        sum += end.saturating_sub(at) as f64 * rate(bytes);
+        if end > start { sum / (end - start) as f64 } else { rate(bytes) }
     }
 
     fn pass(&mut self, p: &Pass) {

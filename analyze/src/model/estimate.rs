@@ -29,13 +29,20 @@ pub struct Errors {
     pub frees: u64,
 }
 
-/// Returns the probability with which a block of a size is recorded, if that size is recorded at all.
-pub fn probability(capture: &Capture, size: u64) -> f64 {
+/// Returns the probability with which a block of a size is recorded, if that size is recorded at all. `rate` is the
+/// exponent of the sampling distance that the block states (see [`prof_trace::size::rate`]); 0: the recording's distance.
+pub fn probability(capture: &Capture, size: u64, rate: u8) -> f64 {
     if capture.sample_bytes > 0 {
-        -(-(size.max(1) as f64) / capture.sample_bytes as f64).exp_m1()
+        let mean = if rate > 0 { 1 << rate.min(63) } else { capture.sample_bytes };
+        -(-(size.max(1) as f64) / mean as f64).exp_m1()
     } else {
         1.0 / capture.sample_every.max(1) as f64
     }
+}
+
+/// Returns the number of the program's blocks that a recorded block represents.
+pub fn weight(capture: &Capture, size: u64, rate: u8) -> f64 {
+    if capture.is_sampled() { 1.0 / probability(capture, size, rate) } else { 1.0 }
 }
 
 /// An estimated sum over blocks, and its variance.
@@ -171,7 +178,7 @@ impl Estimates {
     }
 
     pub(crate) fn begin(&mut self, b: &Block, again: bool) {
-        let p = probability(&self.capture, b.size());
+        let p = probability(&self.capture, b.size(), b.rate());
         let at = b.group as usize;
         if at >= self.groups.len() {
             self.groups.resize(at + 1, Estimate::default());
@@ -183,7 +190,7 @@ impl Estimates {
     }
 
     pub(crate) fn end(&mut self, b: &Block) {
-        let p = probability(&self.capture, b.size());
+        let p = probability(&self.capture, b.size(), b.rate());
         if let Some(g) = self.groups.get_mut(b.group as usize) {
             g.lose(b.size(), p);
         }

@@ -26,18 +26,20 @@ impl Block {
     /// Creates the block that `op` allocates.
     #[inline(always)]
     pub fn new(op: &Op, group: u32, noted: bool) -> Self {
-        let sized = match op.header {
-            0 => op.size,
-            code => size::with_header(op.size, Header::from_code(code)),
+        let sized = match (op.header, op.rate) {
+            (0, 0) => op.size,
+            (code, rate) => size::with_rate(op.size, Header::from_code(code), rate),
         };
         let sized = sized & !NOTED | if noted { NOTED } else { 0 };
         Self { sized, time: op.time, group, lane: op.lane }
     }
 
-    /// Creates a block without a chunk header.
+    /// Creates a block without a chunk header, sampled at a distance of 2^`rate` (see [`size::rate`]).
     #[inline(always)]
-    pub fn plain(size: u64, time: u64, group: u32, lane: u32) -> Self {
-        Self { sized: size & !NOTED, time, group, lane }
+    pub fn plain(size: u64, rate: u8, time: u64, group: u32, lane: u32) -> Self {
+        let sized = size::with_rate(size, Header::default(), rate);
+        let sized = if rate == 0 { size } else { sized };
+        Self { sized: sized & !NOTED, time, group, lane }
     }
 
     /// Returns the number of bytes requested.
@@ -46,7 +48,13 @@ impl Block {
         size::apart(self.sized()).0
     }
 
-    /// Returns size and chunk header in one number (see [`size::apart`]).
+    /// Returns the exponent of the distance at which the block was sampled (see [`size::rate`]).
+    #[inline(always)]
+    pub fn rate(&self) -> u8 {
+        size::rate(self.sized())
+    }
+
+    /// Returns size, chunk header and sampling distance in one number (see [`size::apart`]).
     #[inline(always)]
     pub(crate) fn sized(&self) -> u64 {
         self.sized & !NOTED
@@ -303,7 +311,7 @@ mod tests {
             x ^= x << 17;
             // The table grows for a while, then shrinks.
             let addr = (x >> 20) % 20_000 * 16 + 16;
-            let b = Block::plain(i, i, i as u32, 0);
+            let b = Block::plain(i, 0, i, i as u32, 0);
             if x % 100 < if i < 100_000 { 70 } else { 40 } {
                 assert_eq!(live.insert(addr, b), plain.insert(addr, b));
             } else {

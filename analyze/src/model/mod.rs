@@ -13,7 +13,7 @@ mod replay;
 mod stripped;
 
 pub use analysis::{Analysis, LeftOut, Note, Now, Summary, live_summary};
-pub use estimate::{Errors, probability};
+pub use estimate::{Errors, probability, weight};
 pub use follow::{Follower, Progress};
 pub use replay::{End, Fate, Figures, Group, Replay, Totals, Watch};
 pub(crate) use stripped::{restore, to_records};

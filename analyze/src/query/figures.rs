@@ -300,7 +300,7 @@ impl Query<'_> {
             l.step(begins, e.size, time);
             all.step(begins, e.size, time);
             if let Some(estimates) = &mut estimates {
-                let b = crate::model::Block::plain(e.size, time, class as u32, e.lane);
+                let b = crate::model::Block::plain(e.size, e.rate, time, class as u32, e.lane);
                 match begins {
                     true => estimates.begin(&b, e.again),
                     false => estimates.end(&b),

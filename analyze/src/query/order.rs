@@ -25,6 +25,8 @@ pub struct Event {
     pub owner: u32,
     /// The block was returned by `realloc`.
     pub again: bool,
+    /// [`Column::Rate`] of the block.
+    pub rate: u8,
 }
 
 const BEGIN: u64 = 1;
@@ -51,7 +53,7 @@ const LATEST: u64 = u64::MAX >> 2;
 #[derive(Default)]
 struct State {
     selection: Selection,
-    columns: [Vec<u64>; 8],
+    columns: [Vec<u64>; 9],
     events: Vec<Event>,
 }
 
@@ -114,7 +116,7 @@ impl Query<'_> {
         if s.selection.rows.is_empty() {
             return Some(());
         }
-        const READ: [Column; 8] = [
+        const READ: [Column; 9] = [
             Column::Begin,
             Column::End,
             Column::Addr,
@@ -123,11 +125,12 @@ impl Query<'_> {
             Column::Lane,
             Column::EndLane,
             Column::Flags,
+            Column::Rate,
         ];
         for (c, values) in READ.into_iter().zip(&mut s.columns) {
             block.read(c, values)?;
         }
-        let [begins, ends, addrs, sizes, groups, lanes, end_lanes, flag] = &s.columns;
+        let [begins, ends, addrs, sizes, groups, lanes, end_lanes, flag, rates] = &s.columns;
         for &i in &s.selection.rows {
             let i = i as usize;
             let begin = begins[i].min(LATEST);
@@ -139,6 +142,7 @@ impl Query<'_> {
                 lane: lanes[i] as u32,
                 owner: lanes[i] as u32,
                 again: flag[i] & flags::REALLOCATED != 0,
+                rate: rates[i] as u8,
             };
             if (from..=to).contains(&begin) {
                 s.events.push(event);

@@ -102,7 +102,7 @@ const SIZES: usize = 1 << 18;
 #[derive(Default)]
 struct State {
     selection: Selection,
-    columns: [Vec<u64>; 5],
+    columns: [Vec<u64>; 6],
     lifetimes: [Counter; LIFETIMES.len() + 2],
     sizes: HashMap<u64, Counter>,
     others: Counter,
@@ -142,7 +142,7 @@ impl Query<'_> {
     }
 
     fn spread_of(&self, s: &mut State, block: &mut Block<'_>, until: u64) -> Option<()> {
-        const READ: [Column; 3] = [Column::Begin, Column::End, Column::Size];
+        const READ: [Column; 4] = [Column::Begin, Column::End, Column::Size, Column::Rate];
         if !self.columns(s, block, &READ)? {
             return Some(());
         }
@@ -155,7 +155,8 @@ impl Query<'_> {
             if begin > until {
                 continue;
             }
-            let p = capture.is_sampled().then(|| probability(&capture, size));
+            let rate = columns[3][i] as u8;
+            let p = capture.is_sampled().then(|| probability(&capture, size, rate));
             let class = match end > until {
                 true => LIFETIMES.len() + 1,
                 false => lifetime_class(clock.between(begin, end)),
@@ -199,8 +200,8 @@ impl Query<'_> {
     }
 
     fn frees_of(&self, s: &mut State, block: &mut Block<'_>, until: u64) -> Option<()> {
-        const READ: [Column; 5] =
-            [Column::End, Column::EndLane, Column::Flags, Column::Size, Column::Lane];
+        const READ: [Column; 6] =
+            [Column::End, Column::EndLane, Column::Flags, Column::Size, Column::Lane, Column::Rate];
         if !self.columns(s, block, &READ)? {
             return Some(());
         }
@@ -211,10 +212,10 @@ impl Query<'_> {
             block.read(Column::Begin, &mut begins)?;
         }
         let State { selection, columns, frees, .. } = s;
-        let [ends, end_lanes, flag, sizes, lanes] = columns;
+        let [ends, end_lanes, flag, sizes, lanes, rates] = columns;
         for &i in &selection.rows {
             let i = i as usize;
-            let p = sampled.then(|| probability(&capture, sizes[i]));
+            let p = sampled.then(|| probability(&capture, sizes[i], rates[i] as u8));
             // A reallocation of which only the old block is recorded looks like a free, so ends less reallocations are
             // estimated, see `Estimates`.
             if let Some(p) = p.filter(|_| flag[i] & flags::REALLOCATED != 0 && begins[i] <= until) {

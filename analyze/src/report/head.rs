@@ -5,7 +5,6 @@ use crate::Analysis;
 use crate::model::{Errors, Group};
 use crate::query::Rule;
 use crate::unseen::{self, Unseen, WorkerData};
-use prof_trace::capture::Capture;
 use serde::Serialize;
 
 /// A field of the filter in effect.
@@ -82,6 +81,9 @@ pub struct RecordingData {
 pub struct CaptureData {
     /// Average number of allocated bytes per recorded block; 0: not sampled by bytes.
     pub sample_bytes: u64,
+    /// Least and greatest average, if it follows the allocation rate of the program.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub sample_bytes_range: Option<[u64; 2]>,
     /// One of this many consecutive allocations of a thread is recorded; 0 or 1: not sampled by count.
     pub sample_every: u64,
     /// Least size of recorded blocks.
@@ -91,10 +93,19 @@ pub struct CaptureData {
 }
 
 impl CaptureData {
-    pub(crate) fn new(c: &Capture) -> Option<Self> {
+    pub(crate) fn new(analysis: &Analysis) -> Option<Self> {
+        let c = analysis.capture();
+        let (least, most) = analysis.meta().distance_range();
+        let sample_bytes_range = c.adapts.then_some([least, most]);
         let max_size = (c.max_size < u64::MAX).then_some(c.max_size);
         let (sample_bytes, sample_every, min_size) = (c.sample_bytes, c.sample_every, c.min_size);
-        (!c.is_everything()).then_some(Self { sample_bytes, sample_every, min_size, max_size })
+        (!c.is_everything()).then_some(Self {
+            sample_bytes,
+            sample_bytes_range,
+            sample_every,
+            min_size,
+            max_size,
+        })
     }
 
     /// Returns whether the blocks are a sample, and figures are estimates.
@@ -349,7 +360,7 @@ impl RecordingData {
             unknown_frees: totals.unknown_frees,
             implied_frees: totals.implied_frees,
             reentered: meta.counters.reentered,
-            capture: CaptureData::new(&analysis.capture()),
+            capture: CaptureData::new(analysis),
             verified_stacks: meta.counters.verified,
             mismatched_stacks: meta.counters.mismatches,
             end_reason: meta.end.as_ref().map(|e| shown(&e.reason)),

@@ -306,9 +306,14 @@ impl HeadText<'_> {
     fn capture(&mut self) -> fmt::Result {
         let Some(c) = &self.head.recording.capture else { return Ok(()) };
         if c.is_sampled() {
-            let how = match c.sample_bytes {
-                0 => format!("one in {} allocations of each thread", c.sample_every),
-                n => format!("one for each {} allocated, on average", bytes(n)),
+            let how = match (c.sample_bytes, c.sample_bytes_range) {
+                (_, Some([least, most])) if least < most => format!(
+                    "one for each {} to {} allocated, on average, as much as the program allocates",
+                    bytes(least),
+                    bytes(most)
+                ),
+                (0, _) => format!("one in {} allocations of each thread", c.sample_every),
+                (n, _) => format!("one for each {} allocated, on average", bytes(n)),
             };
             let text = format!("{how}; figures are estimates, ± their standard error");
             let text = self.paint(WARN, &text);

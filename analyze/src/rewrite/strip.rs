@@ -165,8 +165,8 @@ struct Writer<'a, 'b, P: Iterator<Item = (u64, Vec<u8>)>> {
     newest: Vec<u64>,
     /// Blocks whose free was not recorded: time of the end, address and thread index.
     unseen: Vec<(u64, u64, u32)>,
-    /// For each thread index: the chunk header that a reader assumes of blocks without one.
-    usual: Vec<u16>,
+    /// For each thread index: the chunk header and the sampling distance that a reader assumes of blocks that state none.
+    usual: Vec<(u16, u8)>,
 }
 
 /// An address that no block has. A free of it represents removed events of its thread, where otherwise the block that
@@ -205,16 +205,20 @@ impl<P: Iterator<Item = (u64, Vec<u8>)>> Writer<'_, '_, P> {
     fn sized(&mut self, lane: u32, s: &Step) -> u64 {
         let at = lane as usize;
         if at >= self.usual.len() {
-            self.usual.resize(at + 1, 0);
+            self.usual.resize(at + 1, (0, 0));
         }
-        if self.usual[at] == s.header || s.size >> size::BITS != 0 {
+        if self.usual[at] == (s.header, s.rate) || s.size >> size::BITS != 0 {
             return s.size;
         }
         let header = Header::from_code(s.header);
-        if !header.mapped {
-            self.usual[at] = Header { extra: 0, ..header }.code();
+        let said = size::with_rate(s.size, header, s.rate);
+        if !header.mapped && said != s.size {
+            self.usual[at].0 = Header { extra: 0, ..header }.code();
         }
-        size::with_header(s.size, header)
+        if size::rate(said) != 0 {
+            self.usual[at].1 = s.rate;
+        }
+        said
     }
 
     /// Ends blocks whose free was not recorded. If the block that begins at their address was removed, they get a free.

@@ -5,6 +5,7 @@ use crate::clock::Clock;
 use crate::counters::Checked;
 use crate::drain::Drain;
 use crate::epochs::Epochs;
+use crate::fineness::Chooser;
 use crate::heart::Heart;
 use crate::maps::{self, Maps};
 use crate::modules::Modules;
@@ -96,6 +97,7 @@ pub struct Collector {
     counted: Checked,
     /// The recording was continued, so counts do not include its earlier events.
     continued: bool,
+    fineness: Chooser,
 }
 
 /// A function to be called once.
@@ -187,6 +189,7 @@ impl Collector {
             heart: Heart::start(shared, clock),
             counted: Checked::default(),
             continued: false,
+            fineness: Chooser::new(now),
         };
         all.filters = all.most_filters();
         all.look_at_maps();
@@ -328,6 +331,9 @@ impl Collector {
         self.lend(used);
         let (first, now) = self.shared.segments_now();
         let free = first.saturating_sub(used - self.drain.open);
+        if let Some(distance) = self.fineness.look(&self.shared, self.drain.events, ticks) {
+            self.out.put(kind::DISTANCE, &distance.encode());
+        }
         self.pace.adapt(Brought {
             bytes: self.drain.bytes + self.drain.damaged - before.0,
             ended: self.drain.ended - before.1,

@@ -19,6 +19,7 @@ mod collector;
 mod counters;
 mod drain;
 mod epochs;
+mod fineness;
 mod foreign;
 mod heaps;
 mod heart;

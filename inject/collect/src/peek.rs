@@ -5,7 +5,7 @@ use crate::{Clock, Error, totals};
 use prof_trace::capture::Capture;
 use prof_trace::foreign::Foreign;
 use prof_trace::records::Counters;
-use prof_trace::shared::{Control, FUNCTIONS, Kind, Shared, Stable, state};
+use prof_trace::shared::{Control, FUNCTIONS, Kind, Shared, Stable, flags, state};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::OsStringExt;
@@ -108,7 +108,8 @@ impl Peek {
             foreign: None,
             orphaned: c.orphaned.load(Relaxed) != 0,
             capture: Capture {
-                sample_bytes: c.sample_bytes,
+                sample_bytes: c.sample_bytes.load(Relaxed),
+                adapts: c.flags.load(Relaxed) & flags::ADAPTS != 0,
                 sample_every: c.sample_every,
                 min_size: c.min_size,
                 max_size: c.max_size,

@@ -11,6 +11,8 @@ use prof_trace::size::{self, Chunks, Header};
 
 /// Value of [`Thread::flags`] that equals no header's flags, whose lowest bit is masked out.
 pub const UNKNOWN: u64 = IN_USE;
+/// The same, if the next event has to state the sampling distance [`Thread::rate`] as well.
+pub const SAY: u64 = IN_USE | 8;
 const IN_USE: u64 = 1;
 const MAPPED: u64 = 2;
 const OTHER_ARENA: u64 = 4;
@@ -46,8 +48,21 @@ pub fn look(f: &Function, t: &mut Thread, addr: u64, size: u64) -> u64 {
 #[cold]
 #[inline(never)]
 fn other(t: &mut Thread, size: u64) -> u64 {
-    t.flags = UNKNOWN;
-    size::with_header(size, Header::default())
+    let flags = core::mem::replace(&mut t.flags, UNKNOWN);
+    encode(t, flags == SAY, size, Header::default())
+}
+
+/// Encodes a size with its header, and with the sampling distance if that has to be stated.
+fn encode(t: &mut Thread, say: bool, size: u64, header: Header) -> u64 {
+    if !say {
+        return size::with_header(size, header);
+    }
+    let sized = size::with_rate(size, header, t.rate);
+    if size::rate(sized) == 0 {
+        // The block is too large to state it: the next one does.
+        t.rate = 0;
+    }
+    sized
 }
 
 #[cold]
@@ -59,13 +74,16 @@ fn unusual(t: &mut Thread, header: u64, size: u64) -> u64 {
         return if t.flags == UNKNOWN { size } else { other(t, size) };
     }
     let mapped = header & MAPPED != 0;
+    let say = t.flags == SAY;
     if !mapped {
         t.flags = header & OTHER_ARENA;
+    } else if say {
+        t.flags = UNKNOWN;
     }
     let arena = match (mapped, header & OTHER_ARENA) {
         (true, _) => 0,
         (_, 0) => 1,
         _ => 2,
     };
-    size::with_header(size, Header { arena, mapped, extra: steps as u32 })
+    encode(t, say, size, Header { arena, mapped, extra: steps as u32 })
 }

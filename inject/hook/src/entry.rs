@@ -182,7 +182,7 @@ pub(crate) extern "C" fn before_alloc(call: &mut Call) -> Go {
         return pass(f);
     }
     let t = if selecting(shared)
-        && !sample::selects(shared.control(), slot, requested(f.kind, &call.args))
+        && !sample::selects(shared.control(), slot, t, requested(f.kind, &call.args))
     {
         // Nested calls are not sampled: that would select too many blocks.
         core::ptr::null_mut()
@@ -307,6 +307,7 @@ fn record_alloc(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time:
     });
     if !written {
         t.owned.forget(owner::key(shared, addr));
+        t.rate = 0;
     }
 }
 
@@ -425,6 +426,7 @@ pub(crate) extern "C" fn after_realloc(call: &mut Call) -> u64 {
         if written {
             t.owned.get(owner::key(shared, addr));
         } else {
+            t.rate = 0;
             unseen(shared);
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::name::EPOCHS;
 use crate::state::{SeenName, Thread};
-use crate::{chunk, clock, header, sys, toggle};
+use crate::{chunk, clock, header, sample, sys, toggle};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use prof_trace::event::Codec;
 use prof_trace::ring::{self, SEGMENT_FULL};
@@ -86,7 +86,9 @@ pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
     t.pos = 0;
     t.segment = index as u32;
     t.codec = Codec::default();
-    t.flags = chunk::UNKNOWN;
+    // Each segment states anew what its events rely on.
+    t.rate = sample::sampled_at(slot);
+    t.flags = if t.rate == 0 { chunk::UNKNOWN } else { chunk::SAY };
     t.named = 0;
     t.epoch += 1;
     if t.epoch == EPOCHS {

@@ -5,18 +5,26 @@
 //! distribution, which has no memory: so each allocation of `s` bytes has the probability `1 - exp(-s /
 //! mean)`, whatever came before it (Knuth, The Art of Computer Programming, volume 2, 3.4.1 D).
 //!
+//! The mean may change while recording is on ([`flags::ADAPTS`]); the hook reads it only when it draws. A distance that
+//! was drawn before stays valid, and the block at its end states the mean with which it was drawn. The probability of
+//! that block follows from that mean, as the rest of an exponential distance is distributed as the whole was. So
+//! estimates have no bias, however the mean is chosen from what was seen before.
+//!
 //! By number: one of each `N` allocations in a row, at a random place among them. A fixed place would be in
 //! step with programs that repeat themselves, and select the same allocation each time.
 
-use crate::{clock, header};
+use crate::state::Thread;
+use crate::{chunk, clock, header};
 use core::sync::atomic::Ordering::Relaxed;
-use prof_trace::shared::{Control, Slot};
+use prof_trace::shared::{Control, Slot, flags};
+use prof_trace::size::RATES;
 
 /// Returns whether an allocation of `size` bytes by the slot's thread is recorded. To be called only if
 /// `flags::SELECT` is set.
 #[inline(always)]
-pub fn selects(c: &Control, slot: &Slot, size: u64) -> bool {
-    !passes(c, slot, size) && (step(c, size) == 0 || arrived(c, slot, step(c, size)))
+pub fn selects(c: &Control, slot: &Slot, t: &mut Thread, size: u64) -> bool {
+    let step = step(c, size);
+    !passes_by(c, slot, size, step) && (step == 0 || arrived(c, slot, t, step))
 }
 
 /// Returns whether an allocation is plainly not recorded; if so, it has been counted. Otherwise nothing has
@@ -29,7 +37,7 @@ fn passes(c: &Control, slot: &Slot, size: u64) -> bool {
 /// Decides as `passes` for most allocations, in less time; returns false for some that pass, too.
 #[inline(always)]
 pub fn plainly_passes(c: &Control, slot: &Slot, size: u64) -> bool {
-    match c.sample_bytes {
+    match c.sample_bytes.load(Relaxed) {
         0 => passes(c, slot, size),
         _ => size.wrapping_sub(1) < MOST && passes_by(c, slot, size, size),
     }
@@ -51,7 +59,7 @@ fn passes_by(c: &Control, slot: &Slot, size: u64, step: u64) -> bool {
 /// Returns how far an allocation advances towards the next point; 0: all are recorded.
 #[inline(always)]
 fn step(c: &Control, size: u64) -> u64 {
-    match (c.sample_bytes, c.sample_every) {
+    match (c.sample_bytes.load(Relaxed), c.sample_every) {
         (0, every) => (every > 1) as u64,
         // A block of 0 bytes counts as one of 1 byte.
         _ => size.clamp(1, MOST),
@@ -64,16 +72,18 @@ const MOST: u64 = 1 << 60;
 /// Handles an allocation that reaches the next point, or the thread's first; returns whether it is recorded.
 #[cold]
 #[inline(never)]
-fn arrived(c: &Control, slot: &Slot, step: u64) -> bool {
+fn arrived(c: &Control, slot: &Slot, t: &mut Thread, step: u64) -> bool {
     // At least 1, whatever the target has written there.
     let every = c.sample_every.max(1);
+    let (mean, rate) = mean(c);
     let mut random = slot.random.load(Relaxed);
     if random == 0 {
+        slot.drawn.store(rate, Relaxed);
         random = clock::seed(header::shared()) ^ (slot.serial.load(Relaxed) as u64) << 40;
         let bits = next(&mut random);
-        let start = match c.sample_bytes {
+        let start = match mean {
             0 => 1 + bits % every,
-            mean => exponential(mean, bits),
+            _ => exponential(mean, bits),
         };
         if start > step {
             slot.random.store(random, Relaxed);
@@ -83,14 +93,40 @@ fn arrived(c: &Control, slot: &Slot, step: u64) -> bool {
     }
     let last = output(random);
     let bits = next(&mut random);
-    let distance = match c.sample_bytes {
+    let distance = match mean {
         // From the place in this row to its end, and on to the place in the next row.
         0 => every - last % every + bits % every,
-        mean => exponential(mean, bits),
+        _ => exponential(mean, bits),
     };
+    slot.drawn.store(slot.drawn.load(Relaxed) << 8 | rate, Relaxed);
+    say(slot, t);
     slot.random.store(random, Relaxed);
     slot.distance.store(distance, Relaxed);
     true
+}
+
+/// Returns the mean to draw with, and its exponent if blocks state it, else 0.
+fn mean(c: &Control) -> (u64, u32) {
+    let mean = c.sample_bytes.load(Relaxed);
+    if c.flags.load(Relaxed) & flags::ADAPTS == 0 || mean == 0 {
+        return (mean, 0);
+    }
+    let rate = mean.ilog2().clamp((*RATES.start()).into(), (*RATES.end()).into());
+    (1 << rate, rate)
+}
+
+/// Has [`chunk::look`] state the distance of the block that is being sampled, unless the thread's last event had the same.
+fn say(slot: &Slot, t: &mut Thread) {
+    let rate = sampled_at(slot);
+    if rate != t.rate {
+        t.rate = rate;
+        t.flags = chunk::SAY;
+    }
+}
+
+/// Returns the exponent of the distance of the thread's last sampled block; 0 if blocks do not state it.
+pub fn sampled_at(slot: &Slot) -> u8 {
+    (slot.drawn.load(Relaxed) >> 8) as u8
 }
 
 /// Returns the next number of SplitMix64 (Steele, Lea, Flood, 2014); the state is never 0 afterwards.
@@ -132,6 +168,7 @@ fn exponential(mean: u64, bits: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::boxed::Box;
     use std::vec::Vec;
 
     #[test]
@@ -143,7 +180,8 @@ mod tests {
         for (bytes, every, min, max) in
             [(512, 0, 0, u64::MAX), (512, 0, 16, 99), (0, 7, 0, u64::MAX), (0, 0, 2, u64::MAX)]
         {
-            (c.sample_bytes, c.sample_every, c.min_size, c.max_size) = (bytes, every, min, max);
+            c.sample_bytes.store(bytes, Relaxed);
+            (c.sample_every, c.min_size, c.max_size) = (every, min, max);
             for size in [0, 1, 15, 16, 99, 100, MOST - 1, MOST, MOST + 1, u64::MAX] {
                 for distance in [0, 1, 50, 100, 101, 1 << 59, MOST, u64::MAX] {
                     quick.distance.store(distance, Relaxed);
@@ -157,6 +195,58 @@ mod tests {
             }
         }
         assert!(passed > 100, "{passed}");
+    }
+
+    /// Estimates of blocks and bytes from what is picked while somebody changes the mean by what was picked, against
+    /// what there was; with their standard errors.
+    fn changing(seed: u64, sizes: &[u64], mut next_rate: impl FnMut(u64, u64) -> u32) {
+        // SAFETY: integers and atomics, for which zero will do.
+        let (mut c, slot): (Control, Slot) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
+        // SAFETY: all zeroes is a valid state.
+        let mut t: Box<Thread> = unsafe { Box::new_zeroed().assume_init() };
+        c.max_size = u64::MAX;
+        c.flags.store(flags::SELECT | flags::ADAPTS, Relaxed);
+        c.sample_bytes.store(1 << 12, Relaxed);
+        let mut state = seed;
+        slot.random.store(next(&mut state).max(1), Relaxed);
+        slot.drawn.store(12, Relaxed);
+        slot.distance.store(exponential(1 << 12, next(&mut state)), Relaxed);
+        let (mut counts, mut bytes) = ([0f64; 3], [0f64; 3]);
+        let mut picked = [0u64; 32];
+        for i in 0..400_000u64 {
+            let size = sizes[(next(&mut state) % sizes.len() as u64) as usize];
+            counts[0] += 1.0;
+            bytes[0] += size as f64;
+            let was_picked = selects(&c, &slot, &mut t, size);
+            if was_picked {
+                let rate = usize::from(sampled_at(&slot));
+                assert_eq!(usize::from(t.rate), rate);
+                picked[rate] += 1;
+                let p = 1.0 - (-(size as f64) / (1u64 << rate) as f64).exp();
+                for (sums, value) in [(&mut counts, 1.0), (&mut bytes, size as f64)] {
+                    sums[1] += value / p;
+                    sums[2] += (1.0 - p) / (p * p) * value * value;
+                }
+            }
+            let rate = next_rate(i, picked.iter().sum());
+            c.sample_bytes.store(1 << rate, Relaxed);
+        }
+        for sums in [counts, bytes] {
+            let off = (sums[1] - sums[0]) / sums[2].sqrt();
+            assert!(off.abs() < 4.5, "{sums:?}, {off} standard errors, of {picked:?}");
+            assert!(sums[2].sqrt() < sums[0] * 0.05, "{sums:?}");
+        }
+        assert!(picked.iter().filter(|n| **n > 100).count() >= 3, "{picked:?}");
+    }
+
+    #[test]
+    fn estimates_have_no_bias_while_the_mean_changes() {
+        for seed in 1..9 {
+            // By the clock, and by what has been picked: the worst that a controller could do.
+            changing(seed, &[16, 64, 100, 3000], |i, _| 8 + (i / 777 % 8) as u32);
+            changing(seed + 99, &[48, 70_000], |_, n| 8 + (n / 10 % 7) as u32);
+            changing(seed + 999, &[24, 500], |_, n| 7 + (n % 5) as u32);
+        }
     }
 
     #[test]

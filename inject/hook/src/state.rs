@@ -178,6 +178,8 @@ pub struct Thread {
     pub modules: u32,
     /// Whether the remembered stack is not reusable.
     pub passing: bool,
+    /// Exponent of the sampling distance that the segment's events have stated last; 0: none has.
+    pub rate: u8,
     /// Blocks this thread allocated or freed last.
     pub owned: Owned,
     /// Cache of code addresses, indexed by hash.
@@ -213,6 +215,7 @@ impl Thread {
         self.pos = usize::MAX;
         self.codec = Codec::default();
         self.flags = crate::chunk::UNKNOWN;
+        self.rate = 0;
         self.slot = slot;
         self.index = index;
         self.seq = 0;

@@ -6,6 +6,9 @@ pub struct Capture {
     /// Mean distance, in allocated bytes, between two points of a Poisson process; a block is recorded if a
     /// point falls into it. 0: sampling by bytes is off.
     pub sample_bytes: u64,
+    /// The distance follows the allocation rate of the program. [`Capture::sample_bytes`] is the first one, and each block
+    /// states its own (see [`crate::size::rate`]).
+    pub adapts: bool,
     /// Number of successive allocations per thread of which one is recorded. 0 or 1: all are.
     pub sample_every: u64,
     /// Smallest block size recorded, in bytes.
@@ -14,9 +17,12 @@ pub struct Capture {
     pub max_size: u64,
 }
 
+/// First sampling distance of a recording whose distance adapts.
+pub const FIRST_DISTANCE: u64 = 32 << 10;
+
 impl Default for Capture {
     fn default() -> Self {
-        Self { sample_bytes: 0, sample_every: 0, min_size: 0, max_size: u64::MAX }
+        Self { sample_bytes: 0, adapts: false, sample_every: 0, min_size: 0, max_size: u64::MAX }
     }
 }
 
@@ -29,6 +35,12 @@ impl Capture {
     /// Returns whether blocks of some sizes are left out.
     pub fn is_filtered(&self) -> bool {
         self.min_size > 0 || self.max_size < u64::MAX
+    }
+
+    /// Returns whether the settings are the same. A distance that adapts may have changed since.
+    pub fn is_as(&self, other: &Self) -> bool {
+        let sample_bytes = if self.adapts { other.sample_bytes } else { self.sample_bytes };
+        Self { sample_bytes, ..*self } == *other
     }
 
     /// Returns whether every block is recorded.

@@ -8,7 +8,7 @@ use std::vec::Vec;
 /// Magic number: the first bytes of a recording.
 pub const FILE_MAGIC: [u8; 8] = *b"PROFREC\n";
 /// Version of the format. A reader refuses a file with a larger one.
-pub const FILE_VERSION: u32 = 4;
+pub const FILE_VERSION: u32 = 5;
 /// Bytes of the file header: magic, version (u32), and 4 bytes of zeroes.
 pub const FILE_HEADER: usize = 16;
 /// Bytes of a chunk header: kind (u16), flags (u16), payload length (u32), checksum (u64).

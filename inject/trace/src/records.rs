@@ -31,11 +31,12 @@ pub mod kind {
     pub const RUNTIMES: u16 = 20;
     pub const PROCESS: u16 = 21;
     pub const EPOCH: u16 = 22;
+    pub const DISTANCE: u16 = 23;
 
-    const NAMES: [&str; 22] = [
+    const NAMES: [&str; 23] = [
         "target", "pass", "events", "thread", "nodes", "pcs", "module", "toggle", "hooks",
         "counters", "end", "symbols", "packed", "node run", "zipped", "frames", "stripped", "file",
-        "memory", "runtimes", "process", "epoch",
+        "memory", "runtimes", "process", "epoch", "distance",
     ];
 
     /// Returns the name of a kind; `None` if this version does not know it.
@@ -158,6 +159,8 @@ record! {
         /// Upper bound on how early an unordered (odd) timestamp can be, in ticks (FORMAT.md, section 3); 0:
         /// none is.
         early: later,
+        /// 1: see [`Capture::adapts`].
+        adapts: later,
     }
 }
 
@@ -166,6 +169,7 @@ impl Target {
     pub fn capture(&self) -> Capture {
         Capture {
             sample_bytes: self.sample_bytes,
+            adapts: self.adapts != 0,
             sample_every: self.sample_every,
             min_size: self.min_size,
             max_size: if self.max_size == 0 { u64::MAX } else { self.max_size },
@@ -319,6 +323,17 @@ record! {
         back: int,
         /// Offset that is added to the counter from then on, modulo 2^64.
         offset: int,
+    }
+}
+
+record! {
+    /// The sampling distance changed. Distances that threads have drawn before stay valid, so the distance that a block
+    /// states decides about its weight.
+    Distance {
+        /// Ticks.
+        ticks: int,
+        /// Bytes.
+        bytes: int,
     }
 }
 
@@ -596,8 +611,8 @@ mod tests {
         };
         let bytes = t.encode();
         assert_eq!(Target::decode(&bytes), Some(t));
-        // The last five fields, one byte each here, may be missing.
-        let old = bytes.len() - 5;
+        // The last six fields, one byte each here, may be missing.
+        let old = bytes.len() - 6;
         for cut in 0..old {
             assert_eq!(Target::decode(&bytes[..cut]), None);
         }
@@ -606,7 +621,7 @@ mod tests {
         let sampled = Target { sample_bytes: 1 << 19, max_size: u64::MAX, ..from_old };
         let bytes = sampled.encode();
         assert_eq!(Target::decode(&bytes), Some(sampled));
-        assert_eq!(Target::decode(&bytes[..bytes.len() - 2]), None);
+        assert_eq!(Target::decode(&bytes[..bytes.len() - 3]), None);
         let h = Hooks {
             hooked: vec![Hook { index: 1, function: "malloc".into(), ..Default::default() }],
             not_hooked: vec![NotHooked { reason: "too short".into(), ..Default::default() }],

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Layout number, raised with every change of the layout. prof reads only [`Stable`] of a memory with another
 /// number.
-pub const LAYOUT: u32 = 21;
+pub const LAYOUT: u32 = 22;
 /// Second word of the flag page. It tells the attached process from its forked children, in which the kernel
 /// has wiped the page and maps nothing else of prof's memory.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -257,6 +257,8 @@ pub mod flags {
     pub const MAPS: u32 = 128;
     /// All that permit system calls.
     pub const CALLS: u32 = SYSCALLS | MASKS | MAPS;
+    /// The sampling distance changes, and each sampled block states its own.
+    pub const ADAPTS: u32 = 256;
 }
 
 /// Values of [`Control::clock`].
@@ -324,8 +326,8 @@ pub struct Control {
     pub r_debug: u64,
     /// How long threads wait for a free segment before they drop events, in ns from when none was free.
     pub wait_ns: AtomicU64,
-    /// See [`Capture::sample_bytes`](crate::capture::Capture); 0: off.
-    pub sample_bytes: u64,
+    /// See [`Capture::sample_bytes`](crate::capture::Capture); 0: off. With [`flags::ADAPTS`] the collector changes it.
+    pub sample_bytes: AtomicU64,
     /// See [`Capture::sample_every`](crate::capture::Capture); 0 or 1: off.
     pub sample_every: u64,
     /// Smallest block size recorded, in bytes.

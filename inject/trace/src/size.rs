@@ -1,4 +1,4 @@
-//! Sizes of blocks, encoded together with the content of glibc's chunk header.
+//! Sizes of blocks, encoded together with the content of glibc's chunk header and the sampling distance.
 
 /// Bits of a size that can carry a header; the bits of the header begin there.
 pub const BITS: u32 = 40;
@@ -6,6 +6,14 @@ pub const BITS: u32 = 40;
 const PRESENT: u64 = 1 << 55;
 const OTHER_ARENA: u64 = 2;
 const ARENA: u64 = 3;
+/// Value in place of the arena: the high bits of the size hold the arena and the exponent of the sampling distance.
+const WITH_RATE: u64 = 3;
+const RATE_BITS: u32 = 33;
+const RATE_ARENA: u32 = RATE_BITS;
+const RATE: u32 = RATE_BITS + 2;
+/// Exponents of sampling distances. A block of 2^33 bytes or more can't state its exponent, and needs not: at each of these
+/// distances it is recorded with certainty.
+pub const RATES: core::ops::RangeInclusive<u8> = 1..=28;
 const MAPPED: u64 = 4;
 const EXTRA: u32 = 3;
 const MOST_STEPS: u64 = (1 << 12) - 1;
@@ -101,6 +109,31 @@ pub fn with_header(size: u64, header: Header) -> u64 {
     PRESENT | u64::from(header.code()) << BITS | size
 }
 
+/// Encodes size, header and the sampling distance 2^`rate`; 0: no distance.
+#[inline(always)]
+pub fn with_rate(size: u64, header: Header, rate: u8) -> u64 {
+    if rate == 0 {
+        return with_header(size, header);
+    }
+    if size >> RATE_BITS != 0 || u64::from(header.extra) > MOST_STEPS {
+        return size;
+    }
+    let code = u64::from(header.code());
+    let (arena, rest) = (code & ARENA, code & !ARENA | WITH_RATE);
+    PRESENT | rest << BITS | u64::from(rate & 31) << RATE | arena << RATE_ARENA | size
+}
+
+/// Returns the exponent of the sampling distance that an encoded size states; 0: none.
+#[inline(always)]
+pub fn rate(size: u64) -> u8 {
+    if has_rate(size) { (size >> RATE & 31) as u8 } else { 0 }
+}
+
+#[inline(always)]
+fn has_rate(size: u64) -> bool {
+    size & (PRESENT | WITH_RATE << BITS) == PRESENT | WITH_RATE << BITS
+}
+
 /// Returns whether a header with so many steps can be encoded for a block of that size.
 #[inline(always)]
 pub fn can_have_header(size: u64, steps: u64) -> bool {
@@ -114,6 +147,11 @@ pub fn apart(size: u64) -> (u64, Option<Header>) {
         return (size, None);
     }
     let code = (size >> BITS) as u16 & !(1 << (55 - BITS));
+    if has_rate(size) {
+        let arena = (size >> RATE_ARENA) as u16 & ARENA as u16;
+        let header = Header::from_code(code & !(ARENA as u16) | arena);
+        return (size & ((1 << RATE_BITS) - 1), Some(header));
+    }
     (size & ((1 << BITS) - 1), Some(Header::from_code(code)))
 }
 
@@ -131,6 +169,15 @@ mod tests {
                     assert_eq!(apart(with_header(size, h)), (size, Some(h)));
                     assert_eq!(apart(size), (size, None));
                     assert!(with_header(size, h) < 1 << 56);
+                    for said in RATES {
+                        let all = with_rate(size, h, said);
+                        assert!(all < 1 << 56);
+                        let fits = size >> RATE_BITS == 0;
+                        let (header, said) = if fits { (Some(h), said) } else { (None, 0) };
+                        assert_eq!((apart(all), rate(all)), ((size, header), said));
+                    }
+                    assert_eq!(with_rate(size, h, 0), with_header(size, h));
+                    assert_eq!((rate(size), rate(with_header(size, h))), (0, 0));
                 }
             }
         }
