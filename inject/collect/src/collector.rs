@@ -21,7 +21,7 @@ use prof_trace::chunk;
 use prof_trace::family::{self, Stat};
 use prof_trace::pack::Compress;
 use prof_trace::records::{Counters, End, Pass, Process, Toggle, kind};
-use prof_trace::ring::View;
+use prof_trace::ring::{self, View};
 use prof_trace::shared::{FUNCTIONS, Kind, Shared, TOGGLES, flags, state};
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
@@ -293,6 +293,9 @@ impl Collector {
             self.look_at_maps();
         }
         let before = (self.drain.bytes + self.drain.damaged, self.drain.ended);
+        let used = self.shared.geometry().segments() - ring::free_count(&self.shared);
+        let first = self.shared.segments_now().0;
+        self.pace.hurry(used.saturating_sub(self.drain.open), first);
         let look = always || self.pass == 0;
         let (rss, vss) = if look { self.pages() } else { (0, 0) };
         let at = Pass { number: self.pass, ticks, clock_ns, rss_pages: rss, vss_pages: vss };

@@ -11,6 +11,8 @@ use prof_trace::shared::{SEGMENT_SIZE, Shared};
 
 /// If more than one of this many parts of the segments waits to be read, events are not compressed.
 const HURRY: usize = 2;
+/// Number of segments that are given back at once, also if nearly nothing is in them.
+const GIVE_BACK: usize = 256;
 
 /// Read progress of a segment.
 #[derive(Debug, Default)]
@@ -113,7 +115,7 @@ impl Drain {
                 if left && done {
                     threads.left(v.serial);
                 }
-                if out.is_full() || tree.is_full() {
+                if out.is_full() || tree.is_full() || self.read.len() >= GIVE_BACK {
                     describe(threads, tree, out);
                     self.flush(shared, out);
                 }

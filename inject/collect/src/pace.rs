@@ -16,6 +16,8 @@ const PART: u64 = 16;
 const SHORT: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(50));
 /// Number of new threads after which the collector looks for ended ones.
 const MANY_THREADS: usize = 256;
+/// By how much the collector's priority is raised while it is behind (in units of `nice`), and for how long after.
+const HURRY: (i32, Duration) = (10, SECOND);
 /// The slow tasks, and the looks for ended threads, each take at most one of about this many parts of the time.
 const SPARE: u32 = 8;
 
@@ -48,13 +50,40 @@ pub struct Pace {
     short: bool,
     /// Number of new threads since that look.
     born: usize,
+    /// Priority that the collector was started with, and when it was last behind, if its priority is raised.
+    priority: i32,
+    behind: Option<Instant>,
 }
 
 impl Pace {
     /// Creates a pace whose intervals begin now.
     pub fn new() -> Self {
         let now = (Instant::now(), Duration::ZERO);
-        Self { sleep: SLEEP.0, second: now, buried: now, gap: SHORT.0, short: false, born: 0 }
+        Self {
+            sleep: SLEEP.0,
+            second: now,
+            buried: now,
+            gap: SHORT.0,
+            short: false,
+            born: 0,
+            priority: priority(),
+            behind: None,
+        }
+    }
+
+    /// Raises the collector's priority, if that is permitted, while more than a quarter of the segments wait for it, and
+    /// for a second after. A program that keeps all processors busy with new threads leaves it next to none otherwise.
+    pub fn hurry(&mut self, waiting: usize, first: usize) {
+        let now = Instant::now();
+        if waiting > first / 4 {
+            if self.behind.is_none() {
+                set_priority(self.priority - HURRY.0);
+            }
+            self.behind = Some(now);
+        } else if self.behind.is_some_and(|at| now - at > HURRY.1) {
+            set_priority(self.priority);
+            self.behind = None;
+        }
     }
 
     /// Returns how long to sleep before the next pass.
@@ -109,6 +138,18 @@ impl Pace {
     }
 }
 
+/// Returns the priority of the calling thread.
+fn priority() -> i32 {
+    // SAFETY: the call takes no pointers. It can't fail for the calling thread.
+    unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
+}
+
+/// Sets the priority of the calling thread, if that is permitted.
+fn set_priority(to: i32) {
+    // SAFETY: the call takes no pointers.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, to.max(-20)) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -129,6 +170,23 @@ mod tests {
             assert_eq!(p.sleep(), before / 2);
         }
         assert!(p.adapt(Brought { ended: 1025, ..NOTHING }), "a quarter of the ring at once");
+    }
+
+    #[test]
+    fn priority_is_raised_while_segments_wait() {
+        let own = priority();
+        let mut p = Pace::new();
+        p.hurry(1024, 4096);
+        assert_eq!((priority(), p.behind), (own, None));
+        p.hurry(1025, 4096);
+        let raised = priority();
+        // It may not be permitted.
+        assert!(raised == own || raised == (own - HURRY.0).max(-20), "{raised}");
+        p.hurry(0, 4096);
+        assert_eq!(priority(), raised, "not at once");
+        p.behind = p.behind.map(|at| at - 2 * SECOND);
+        p.hurry(0, 4096);
+        assert_eq!((priority(), p.behind), (own, None));
     }
 
     #[test]
