@@ -11,7 +11,8 @@ use prof_trace::size::{self, Chunks, Header};
 
 /// Value of [`Thread::flags`] that equals no header's flags, whose lowest bit is masked out.
 pub const UNKNOWN: u64 = IN_USE;
-/// The same, if the next event has to state the sampling distance [`Thread::rate`] as well.
+/// Value of [`Thread::flags`] that equals no header's flags either, and says that the next event has to state
+/// the sampling distance [`Thread::rate`].
 pub const SAY: u64 = IN_USE | 8;
 const IN_USE: u64 = 1;
 const MAPPED: u64 = 2;

@@ -115,7 +115,8 @@ fn mean(c: &Control) -> (u64, u32) {
     (1 << rate, rate)
 }
 
-/// Has [`chunk::look`] state the distance of the block that is being sampled, unless the thread's last event had the same.
+/// Makes [`chunk::look`] state the distance of the block that is being sampled, unless the thread's last
+/// event had the same distance.
 fn say(slot: &Slot, t: &mut Thread) {
     let rate = sampled_at(slot);
     if rate != t.rate {
@@ -200,7 +201,7 @@ mod tests {
     /// Estimates of blocks and bytes from what is picked while somebody changes the mean by what was picked, against
     /// what there was; with their standard errors.
     fn changing(seed: u64, sizes: &[u64], mut next_rate: impl FnMut(u64, u64) -> u32) {
-        // SAFETY: integers and atomics, for which zero will do.
+        // SAFETY: the type consists of integers and atomics, for which all zeroes is valid.
         let (mut c, slot): (Control, Slot) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         // SAFETY: all zeroes is a valid state.
         let mut t: Box<Thread> = unsafe { Box::new_zeroed().assume_init() };

@@ -6,8 +6,8 @@ pub struct Capture {
     /// Mean distance, in allocated bytes, between two points of a Poisson process; a block is recorded if a
     /// point falls into it. 0: sampling by bytes is off.
     pub sample_bytes: u64,
-    /// The distance follows the allocation rate of the program. [`Capture::sample_bytes`] is the first one, and each block
-    /// states its own (see [`crate::size::rate`]).
+    /// The distance follows the allocation rate of the program: [`Capture::sample_bytes`] is the first
+    /// distance, and each block states its own (see [`crate::size::rate`]).
     pub adapts: bool,
     /// Number of successive allocations per thread of which one is recorded. 0 or 1: all are.
     pub sample_every: u64,

@@ -253,7 +253,8 @@ pub mod flags {
     /// The target has a garbage collector that stops threads by signals: no handler may see a stack of the
     /// hook's.
     pub const COLLECTS: u32 = 64;
-    /// There is a seccomp filter, and it is known to permit also private mappings, for [`Kind::Fork`](super::Kind::Fork).
+    /// There is a seccomp filter, and it is known to permit private mappings, too, for
+    /// [`Kind::Fork`](super::Kind::Fork).
     pub const MAPS: u32 = 128;
     /// All that permit system calls.
     pub const CALLS: u32 = SYSCALLS | MASKS | MAPS;

@@ -11,8 +11,8 @@ const WITH_RATE: u64 = 3;
 const RATE_BITS: u32 = 33;
 const RATE_ARENA: u32 = RATE_BITS;
 const RATE: u32 = RATE_BITS + 2;
-/// Exponents of sampling distances. A block of 2^33 bytes or more can't state its exponent, and needs not: at each of these
-/// distances it is recorded with certainty.
+/// Exponents of sampling distances. A block of 2^33 bytes or more can't state its exponent and need not do
+/// so: at each of these distances it is recorded with certainty.
 pub const RATES: core::ops::RangeInclusive<u8> = 1..=28;
 const MAPPED: u64 = 4;
 const EXTRA: u32 = 3;
