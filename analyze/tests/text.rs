@@ -200,3 +200,44 @@ fn cut_off_and_growing_recordings_say_so() {
     m.pass(1100);
     assert!(note(&m).contains("note       still recording"));
 }
+
+/// Chunks of three passes, the second's events damaged at one byte, in the header or in the payload.
+#[test]
+fn what_follows_damage_is_read() {
+    let mut m = Maker::new();
+    m.pass(1100).events(1, &[alloc(1050, 0x10, 7, 0)]);
+    m.pass(1200);
+    let from = m.bytes.len();
+    // What looks like a chunk within a payload is none.
+    let mut nested = Vec::new();
+    prof_trace::chunk::put(&mut nested, 2, b"no pass");
+    m.put(999, &nested);
+    let to = m.bytes.len();
+    m.events(1, &[alloc(1250, 0x20, 100, 0)]);
+    m.pass(1300).events(1, &[alloc(1260, 0x30, 1000, 0)]).pass(1400).end(1500);
+    assert!(m.analysis().complete());
+    for at in from..to {
+        let mut damaged = Maker::new();
+        damaged.bytes = m.bytes.clone();
+        damaged.bytes[at] ^= 0x55;
+        let a = damaged.analysis();
+        let figures = a.totals().figures;
+        assert_eq!((figures.live_count, figures.live_bytes), (3, 1107), "byte {}", at - from);
+        assert!(!a.complete());
+        // A header that is damaged may leave the chunk within it.
+        let skipped: u64 = match at - from {
+            4..8 => 16,
+            _ => (to - from) as u64,
+        };
+        let text = Report::new(&a, &ReportOptions::default()).text(Style::default());
+        let note = format!("note       {skipped} bytes are damaged and were passed over");
+        assert!(text.contains(&note), "byte {}: {text}", at - from);
+    }
+    // Nothing follows.
+    let mut last = Maker::new();
+    last.bytes = m.bytes.clone();
+    let end = last.bytes.len() - 1;
+    last.bytes[end] ^= 1;
+    let text = Report::new(&last.analysis(), &ReportOptions::default()).text(Style::default());
+    assert!(text.contains("note       recording damaged at byte"), "{text}");
+}

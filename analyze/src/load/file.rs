@@ -10,6 +10,10 @@ use std::path::{Path, PathBuf};
 
 /// Number of bytes read at a time.
 const BLOCK: usize = 1 << 20;
+/// Kinds of chunks that are looked for behind damage, with room for those of later versions.
+const KINDS: std::ops::RangeInclusive<u16> = 1..=64;
+/// Limit of the bytes that are checksummed in search of them: a made-up file must not take for ever.
+const SEARCH: u64 = 1 << 30;
 
 /// Result of [`ChunkFile::next`].
 pub(crate) enum Item<'a> {
@@ -34,6 +38,10 @@ pub(crate) struct ChunkFile {
     /// File offset of `buf`.
     base: u64,
     version: u32,
+    /// Bytes of damage that were passed over.
+    skipped: u64,
+    /// Bytes that may still be checksummed in search of chunks behind damage.
+    search: u64,
 }
 
 /// Opens a file that may be a recording. Pipes and devices are refused without waiting for them.
@@ -68,7 +76,16 @@ impl ChunkFile {
             }
         };
         let base = chunk::FILE_HEADER as u64;
-        Ok(Self { file, path: path.to_owned(), buf: Vec::new(), at: 0, base, version })
+        Ok(Self {
+            file,
+            path: path.to_owned(),
+            buf: Vec::new(),
+            at: 0,
+            base,
+            version,
+            skipped: 0,
+            search: SEARCH,
+        })
     }
 
     /// Returns the version of the file format.
@@ -84,6 +101,11 @@ impl ChunkFile {
     /// Returns the file offset of the next chunk.
     pub(crate) fn position(&self) -> u64 {
         self.base + self.at as u64
+    }
+
+    /// Returns the number of bytes that were passed over, as they are no whole chunks and chunks follow them.
+    pub(crate) fn skipped(&self) -> u64 {
+        self.skipped
     }
 
     /// Returns the file's present length.
@@ -119,11 +141,32 @@ impl ChunkFile {
         Ok(())
     }
 
-    /// Returns the next chunk.
+    /// Returns the next chunk. Damage is passed over if a whole chunk follows it.
     pub(crate) fn next(&mut self) -> Result<Item<'_>, Error> {
         let header = chunk::CHUNK_HEADER;
-        let left = &self.buf[self.at..];
-        if left.len() < header {
+        let (kind, n) = loop {
+            self.fill_chunk()?;
+            let end = match chunk::next(&self.buf[self.at..]) {
+                Next::Chunk(kind, _, n) => break (kind, n),
+                Next::End => return Ok(Item::End),
+                Next::Partial => Item::Partial,
+                Next::Damaged => Item::Damaged,
+            };
+            let at = self.position();
+            let Some(next) = self.behind_damage(at) else { return Ok(end) };
+            self.skipped += next - at;
+            (self.base, self.at) = (next, 0);
+            self.buf.clear();
+        };
+        let (from, at) = (self.at + header, self.base + (self.at + header) as u64);
+        self.at += n;
+        Ok(Item::Chunk(kind, &self.buf[from..self.at], at))
+    }
+
+    /// Makes the next chunk available, as far as the file has it.
+    fn fill_chunk(&mut self) -> Result<(), Error> {
+        let header = chunk::CHUNK_HEADER;
+        if self.buf.len() - self.at < header {
             self.fill(header)?;
         }
         if let Some(h) = self.buf[self.at..].first_chunk::<8>() {
@@ -133,16 +176,53 @@ impl ChunkFile {
                 self.fill(want)?;
             }
         }
-        match chunk::next(&self.buf[self.at..]) {
-            Next::Chunk(kind, payload, n) => {
-                let at = self.base + (self.at + header) as u64;
-                self.at += n;
-                Ok(Item::Chunk(kind, payload, at))
-            }
-            Next::End => Ok(Item::End),
-            Next::Partial => Ok(Item::Partial),
-            Next::Damaged => Ok(Item::Damaged),
+        Ok(())
+    }
+
+    /// Looks for the first whole chunk behind `at`, where there is none.
+    fn behind_damage(&mut self, at: u64) -> Option<u64> {
+        let len = self.len();
+        // If the payload alone is damaged, the header says where the next one is; what looks like a chunk within the
+        // payload is none.
+        let header = self.buf[self.at..].first_chunk::<8>().copied();
+        let claimed = header.map(|h| u64::from(u32::from_le_bytes([h[4], h[5], h[6], h[7]])));
+        if let Some(next) = claimed.map(|n| at + chunk::CHUNK_HEADER as u64 + n)
+            && next < len
+            && self.is_chunk(next, len)
+        {
+            return Some(next);
         }
+        let mut from = at + 1;
+        while from + chunk::CHUNK_HEADER as u64 <= len {
+            let block = self.reread(from, (len - from).min(2 * BLOCK as u64) as usize).ok()?;
+            for (k, h) in block.windows(chunk::CHUNK_HEADER).enumerate() {
+                let kind = u16::from_le_bytes([h[0], h[1]]);
+                let next = from + k as u64;
+                if KINDS.contains(&kind) && h[2..4] == [0, 0] && self.is_chunk(next, len) {
+                    return Some(next);
+                }
+            }
+            // The last ones are the first of the next block.
+            from += (block.len() + 1 - chunk::CHUNK_HEADER) as u64;
+        }
+        None
+    }
+
+    /// Returns whether a whole chunk begins at `at`, in a file of `len` bytes.
+    fn is_chunk(&mut self, at: u64, len: u64) -> bool {
+        let header = chunk::CHUNK_HEADER as u64;
+        if len.saturating_sub(at) < header {
+            return false;
+        }
+        let Ok(h) = self.reread(at, 8) else { return false };
+        let payload = u64::from(u32::from_le_bytes([h[4], h[5], h[6], h[7]]));
+        if payload > (chunk::MAX_PAYLOAD as u64).min(len - at - header) {
+            return false;
+        }
+        let Some(left) = self.search.checked_sub(header + payload) else { return false };
+        self.search = left;
+        let bytes = self.reread(at, (header + payload) as usize);
+        bytes.is_ok_and(|bytes| matches!(chunk::next(&bytes), Next::Chunk(..)))
     }
 
     /// Reads bytes again that were returned before.

@@ -112,9 +112,9 @@ impl Stream {
         self.file.position()
     }
 
-    /// Returns the bytes of events that could not be decoded although their chunks were whole.
+    /// Returns the bytes of events that could not be decoded, and those between whole chunks.
     pub fn damaged_bytes(&self) -> u64 {
-        self.merge.damaged_bytes
+        self.merge.damaged_bytes.saturating_add(self.file.skipped())
     }
 
     /// Returns whether any of the events are packed.

@@ -94,7 +94,11 @@ impl fmt::Display for Note {
                 "recording damaged at byte {at}: reported up to there; {unread} bytes were left out"
             ),
             Note::BadEvents(n) => {
-                write!(f, "{n} bytes of events are damaged and were passed over")
+                write!(
+                    f,
+                    "{n} bytes are damaged and were passed over: events in them are missing, and blocks that they \
+                     freed count as live"
+                )
             }
             Note::Doubtful(n) => write!(
                 f,
@@ -316,7 +320,8 @@ impl Analysis {
 
     /// Returns whether the recording was finished and could be read completely.
     pub fn complete(&self) -> bool {
-        self.meta().end.is_some() && self.source.tail == Tail::Whole
+        let whole = self.source.tail == Tail::Whole && self.source.damaged_bytes == 0;
+        whole && self.meta().end.is_some()
     }
 
     /// Returns the ticks of the end of the recording, or of the last moment it knows of.

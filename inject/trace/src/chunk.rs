@@ -1,7 +1,7 @@
 //! Framing of a recording: a file header, then chunks, each with kind, length and checksum.
 //!
-//! A reader takes whole chunks from the front and stops at the first that is truncated or damaged; all chunks
-//! before it are valid. It skips chunk kinds that it does not know.
+//! A reader takes whole chunks from the front. Behind a damaged one it continues at the next whole chunk, if there is
+//! one. It skips chunk kinds that it does not know.
 
 use std::vec::Vec;
 
