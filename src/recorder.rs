@@ -59,7 +59,9 @@ pub struct How {
 /// [`START`] if that is longer.
 pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
     let (duration, timeout, audit) = (how.duration, how.timeout, how.audit);
-    let (mut ready, write) = std::io::pipe().context("cannot make a pipe")?;
+    let (mut ready, write) = std::io::pipe().with_context(|| {
+        format!("prof has no descriptor left for the collector of process {pid} (`ulimit -n`)")
+    })?;
     let fds = [ring, out.into(), write.into()];
     let from = [0, 1, 2].map(|i: usize| fds[i].as_raw_fd());
     let mut command = Command::new("/proc/self/exe");
@@ -85,7 +87,12 @@ pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
     let open = open_descriptors();
     // SAFETY: between fork and exec `become_daemon` makes only system calls, and does not allocate.
     unsafe { command.pre_exec(move || become_daemon(from, &open)) };
-    let mut child = command.spawn().context("cannot start the collector")?;
+    let mut child = command.spawn().with_context(|| {
+        format!(
+            "cannot start the collector of process {pid} (no process or memory left for it? see `ulimit -a`); the \
+             process is as it was"
+        )
+    })?;
     drop(fds);
     let began = Instant::now();
     while !readable(&ready, Duration::from_millis(100))? {
@@ -108,7 +115,8 @@ pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
     if ready.read(&mut byte).unwrap_or(0) == 1 {
         return Ok(Started { process: child, told: ready });
     }
-    let status = child.wait().context("cannot wait for the collector")?;
+    let status =
+        child.wait().with_context(|| format!("cannot wait for the collector of process {pid}"))?;
     bail!(
         "the collector of process {pid} could not begin ({status}): the process has ended meanwhile, or there is no memory, thread or descriptor left for it (see `ulimit -a`)"
     );

@@ -130,7 +130,7 @@ fn take_out_one(
     if u32::from_ne_bytes(cookie) == FLAG_COOKIE || ring_in(&proc::maps(pid)?).is_some() {
         return Err(Error::Nonsense {
             pid,
-            what: "it is recorded itself; detach from it first".into(),
+            what: format!("it is recorded itself; `prof detach {pid}` ends that"),
         });
     }
     let stopped = stop_all(pid, timeout)?;

@@ -116,7 +116,9 @@ pub enum Refusal {
         ours: &'static str,
     },
     /// seccomp strict mode.
-    #[error("pid {0} ({1}) runs in seccomp strict mode, where any other system call kills it")]
+    #[error(
+        "pid {0} ({1}) runs in seccomp strict mode, where the kernel kills it for any system call but read, write, exit and sigreturn; it can't be recorded"
+    )]
     StrictSeccomp(i32, String),
     /// The kernel checks its returns.
     #[error(
@@ -295,7 +297,7 @@ pub enum Error {
     Replaced(i32),
     /// A thread did not stop in time.
     #[error(
-        "thread {tid} of pid {pid} did not stop within {ms} ms (is it stuck in the kernel, in state D?); nothing was changed"
+        "thread {tid} of pid {pid} did not stop within {ms} ms (is it stuck in the kernel, in state D?); nothing was changed; try again, or wait longer with --timeout"
     )]
     NotStopping {
         /// The process.
@@ -312,7 +314,7 @@ pub enum Error {
     FileLimit(usize),
     /// No thread on which a system call can be made.
     #[error(
-        "pid {0} has no thread with enough stack for a remote system call, and no room behind its code for one; nothing was changed"
+        "pid {0} has no thread with enough stack for a remote system call, and no room behind its code for one; nothing was changed; try again, as its threads may be elsewhere by then"
     )]
     NoThread(i32),
     /// prof itself may not open enough files.

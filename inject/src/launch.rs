@@ -216,7 +216,7 @@ fn entry_point(pid: i32, mem: &RemoteMemory, modules: &[Module]) -> Result<Remot
         let h = goblin::elf::Elf::parse_header(&head).ok()?;
         Some(RemoteAddr(h.e_entry.wrapping_add(m.bias)))
     });
-    entry.ok_or_else(|| Error::Nonsense { pid, what: "its executable has no ELF header".into() })
+    entry.ok_or_else(|| Error::Nonsense { pid, what: "its executable has no ELF header any more, so prof can't tell where it begins: was the file replaced meanwhile? Start it again".into() })
 }
 
 /// Runs the only thread of a new process until it comes to `at` and `ready` holds.

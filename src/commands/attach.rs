@@ -70,7 +70,10 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
     let mut rate = Rate::new();
     let (mut clean, mut shown) = (true, true);
     let status = loop {
-        if let Some(status) = attached.collector.try_wait().context("cannot wait")? {
+        if let Some(status) = attached.collector.try_wait().with_context(|| {
+            let pid = attached.pid;
+            format!("cannot wait for the collector of process {pid}; `prof detach {pid}` ends it")
+        })? {
             break status;
         }
         if INTERRUPTED.swap(false, Relaxed) {
@@ -100,7 +103,10 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
     }
     crate::term::say(&attached.path.to_string_lossy());
     if !status.success() {
-        anyhow::bail!("the recording could not be written to its end; is the disk full?");
+        anyhow::bail!(
+            "{} could not be written to its end: is the disk full? What is in it can be read by `prof report`",
+            attached.path.display()
+        );
     }
     Ok(if clean { ExitCode::SUCCESS } else { ExitCode::from(crate::failure::FAILED) })
 }
