@@ -195,14 +195,14 @@ fn send_again(c: &mut Caller<'_>, child: i32, ids: &Ids) -> Result<()> {
 /// Whether SIGCHLD is pending for the process or for a stopped thread of it: any, or that of a child's end.
 fn is_pending(ids: &Ids, tid: i32, child: Option<i32>) -> Result<bool> {
     let of_process = pending(ids.pid, tid, true)?;
-    let is_it = |s: &libc::siginfo_t| s.si_signo == libc::SIGCHLD;
-    Ok(match child {
-        // SAFETY: the kernel has written it, for the signal of a child.
-        Some(child) => {
-            of_process.iter().any(|s| is_it(s) && s.si_code > 0 && unsafe { s.si_pid() } == child)
-        }
-        None => of_process.iter().chain(&pending(ids.pid, tid, false)?).any(is_it),
-    })
+    let is_it = |s: &&libc::siginfo_t| s.si_signo == libc::SIGCHLD;
+    let Some(child) = child else {
+        return Ok(of_process.iter().chain(&pending(ids.pid, tid, false)?).any(|s| is_it(&s)));
+    };
+    Ok(of_process.iter().filter(is_it).any(|s| {
+        // SAFETY: the kernel has written it, for the signal of a child where the code is positive.
+        s.si_code > 0 && unsafe { s.si_pid() } == child
+    }))
 }
 
 /// The signals that wait for the process of a stopped thread, or for that alone.
