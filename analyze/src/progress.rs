@@ -2,6 +2,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// The progress of an operation.
@@ -11,7 +12,7 @@ pub struct At {
     pub what: &'static str,
     /// Amount of work done, in the unit of `total`.
     pub done: u64,
-    /// Total amount of work.
+    /// Total amount of work; 0 if it is not known.
     pub total: u64,
     /// Time since the operation began.
     pub elapsed: Duration,
@@ -82,6 +83,55 @@ impl Drop for Step {
             SHOW.get().iter().for_each(|show| show(None));
         }
     }
+}
+
+/// The state of an operation that may block, shown in place of the step that it is part of.
+pub(crate) struct Wait {
+    done: AtomicU64,
+    /// 0: not known, or not begun.
+    total: AtomicU64,
+    begun: AtomicBool,
+}
+
+impl Wait {
+    /// Notes that data arrives, with its size in bytes, if that is known.
+    pub(crate) fn begins(&self, total: Option<u64>) {
+        self.total.store(total.unwrap_or(0), Relaxed);
+        self.begun.store(true, Relaxed);
+    }
+
+    /// Notes how many bytes have arrived.
+    pub(crate) fn has(&self, done: u64) {
+        self.done.store(done, Relaxed);
+    }
+}
+
+/// Runs an operation that may block, and reports its progress meanwhile: as `before` until data arrives, then as
+/// `what`.
+pub(crate) fn waiting<T>(
+    before: &'static str,
+    what: &'static str,
+    blocking: impl FnOnce(&Wait) -> T,
+) -> T {
+    let wait = Wait { done: 0.into(), total: 0.into(), begun: false.into() };
+    let Some(show) = SHOW.get() else { return blocking(&wait) };
+    let began = Instant::now();
+    let (over, is_over) = mpsc::channel::<()>();
+    std::thread::scope(|s| {
+        let wait = &wait;
+        s.spawn(move || {
+            show(None);
+            while is_over.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
+                let what = if wait.begun.load(Relaxed) { what } else { before };
+                let (done, total) = (wait.done.load(Relaxed), wait.total.load(Relaxed));
+                show(Some(At { what, done, total, elapsed: began.elapsed() }));
+            }
+            show(None);
+        });
+        let result = blocking(wait);
+        drop(over);
+        result
+    })
 }
 
 #[cfg(test)]

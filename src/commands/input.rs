@@ -6,7 +6,7 @@ use clap::error::ErrorKind as ClapError;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use prof_analyze::index::{IndexOptions, Keep};
 use prof_analyze::query::{FIELDS, Filter, Query};
-use prof_analyze::symbols::{SymbolCache, SymbolOptions};
+use prof_analyze::symbols::{Debuginfod, SymbolCache, SymbolOptions};
 use prof_analyze::{Index, LoadOptions};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -105,6 +105,7 @@ impl IndexArgs {
             skip: symbols.skip.clone(),
             show_wrappers: symbols.show_wrappers,
             cache: if symbols.no_symbol_cache { None } else { SymbolCache::of_user() },
+            servers: Debuginfod::of_environment(crate::term::say),
         });
         if let (Some(at), true) = (index.path(), index.was_made()) {
             log::info!("made the index {}", at.display());

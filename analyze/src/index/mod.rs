@@ -15,7 +15,7 @@ mod build;
 mod column;
 mod format;
 mod meta;
-mod place;
+pub(crate) mod place;
 mod rows;
 mod scan;
 

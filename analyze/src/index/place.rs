@@ -34,9 +34,10 @@ pub(super) fn places(recording: &Path, dir: Option<&Path>) -> Vec<PathBuf> {
     }
 }
 
-/// A file for an index that stays unnamed until it is complete, so that a killed prof leaves nothing behind. Where the
-/// file system does not support that, the file has a temporary name, and is removed on a signal or if it is not kept.
-pub(super) struct Place {
+/// A file, such as an index, that stays unnamed until it is complete, so that a killed prof leaves nothing behind.
+/// Where the file system does not support that, the file has a temporary name, and is removed on a signal or if it is
+/// not kept.
+pub(crate) struct Place {
     file: Option<File>,
     /// Another descriptor of the file, by which it gets its name.
     named: File,
@@ -59,7 +60,7 @@ impl Place {
                     forget_old(folder);
                 }
             }
-            match Self::at(at, recording) {
+            match Self::at(at, Some(recording)) {
                 Ok(place) => return Ok(place),
                 Err(e) => first = first.or(Some(e)),
             }
@@ -67,7 +68,8 @@ impl Place {
         Err(first.unwrap_or_else(|| io::ErrorKind::NotFound.into()))
     }
 
-    fn at(at: PathBuf, recording: &Path) -> io::Result<Self> {
+    /// Creates the file in an existing folder, with the permissions of `like`.
+    pub(crate) fn at(at: PathBuf, like: Option<&Path>) -> io::Result<Self> {
         sweep(&at);
         let folder = at.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         // An index tells as much as its recording, so only the user may read it.
@@ -87,7 +89,7 @@ impl Place {
                 (file, Some(name))
             }
         };
-        if let Ok(m) = fs::metadata(recording) {
+        if let Some(m) = like.and_then(|p| fs::metadata(p).ok()) {
             let _ = file.set_permissions(m.permissions());
         }
         let named = file.try_clone()?;
@@ -95,12 +97,12 @@ impl Place {
     }
 
     /// Returns the file to write to; `None` if it was taken before.
-    pub(super) fn take(&mut self) -> Option<File> {
+    pub(crate) fn take(&mut self) -> Option<File> {
         self.file.take()
     }
 
-    /// Gives the file the name of an index, and returns that; `None` if it fails.
-    pub(super) fn keep(mut self) -> Option<PathBuf> {
+    /// Gives the file its final name, and returns that; `None` if it fails.
+    pub(crate) fn keep(mut self) -> Option<PathBuf> {
         let name = match self.name.take() {
             Some(name) => name,
             // `linkat` can't replace an older index, so the file gets a temporary name to be renamed from.

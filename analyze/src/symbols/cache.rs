@@ -60,7 +60,7 @@ pub(crate) fn of_user(part: &str) -> Option<PathBuf> {
 }
 
 /// Returns whether only this user can change a file.
-fn is_own(meta: &fs::Metadata) -> bool {
+pub(super) fn is_own(meta: &fs::Metadata) -> bool {
     // SAFETY: `geteuid` takes no arguments and always succeeds.
     let me = unsafe { libc::geteuid() };
     meta.uid() == me && meta.mode() & 0o022 == 0

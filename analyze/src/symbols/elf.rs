@@ -14,7 +14,7 @@ use prof_arch::refers::Machine;
 use prof_trace::files::{open_below, open_regular};
 use std::borrow::Cow;
 use std::fs::File;
-use std::io::{self, Read};
+use std::io::{self, Read, Seek};
 use std::ops::Deref;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -108,6 +108,17 @@ impl Image {
         );
         let image = Self::of(Bytes::of(file, foreign).ok()?, root, path)?;
         Some(Self { identity: Some(identity), ..image })
+    }
+
+    /// Opens an image from a file that does not have its final name `path` yet.
+    pub(super) fn of_file(mut file: File, path: &Path) -> Option<Self> {
+        file.rewind().ok()?;
+        Self::of(Bytes::of(file, false).ok()?, None, path)
+    }
+
+    /// Returns whether the image contains debug information.
+    pub(super) fn has_lines(&self) -> bool {
+        [".debug_info", ".zdebug_info"].iter().any(|n| self.section_header(n).is_some())
     }
 
     /// Opens the image in the section `.gnu_debugdata`: symbols that a distribution has left in a stripped program,

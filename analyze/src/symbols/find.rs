@@ -53,7 +53,8 @@ pub(super) fn find(analysis: &Analysis, module: &Module) -> Files {
         .map(Arc::new);
     let debug = by_build_id(&module.build_id, options)
         .or_else(|| image.as_ref().and_then(|i| by_link(i, Path::new(&module.path), options)))
-        .or_else(|| by_name(module, options));
+        .or_else(|| by_name(module, options))
+        .or_else(|| by_server(image.as_deref(), module, options));
     Files { image, debug, replaced }
 }
 
@@ -157,13 +158,31 @@ fn by_name(module: &Module, options: &SymbolOptions) -> Option<Arc<Image>> {
     opened(places, |i| i.build_id() == module.build_id)
 }
 
+/// Opens what a debuginfod server has for a module without local debug information.
+fn by_server(
+    image: Option<&Image>,
+    module: &Module,
+    options: &SymbolOptions,
+) -> Option<Arc<Image>> {
+    let servers = options.servers.as_ref()?;
+    // The kernel's own code (`[vdso]`) is in no package.
+    let is_file = !module.path.starts_with('[');
+    if !is_file || image.is_some_and(Image::has_lines) {
+        return None;
+    }
+    servers.find(&module.build_id, &module.path)
+}
+
 /// Opens the file that a debug file shares parts of its information with.
 pub(super) fn alternate(image: &Image, options: &SymbolOptions) -> Option<Arc<Image>> {
     let (path, id) = image.alternate()?;
     let relative = image.path().parent()?.join(path);
     let found =
         Image::open_in(image.root(), &relative).filter(|i| i.build_id() == id).map(Arc::new);
-    found.or_else(|| by_build_id(&id, options))
+    let of = || image.path().to_string_lossy().into_owned();
+    found
+        .or_else(|| by_build_id(&id, options))
+        .or_else(|| options.servers.as_ref()?.find(&id, &of()))
 }
 
 /// Opens the package of an image's split debug information.

@@ -1,6 +1,7 @@
 //! Resolves code addresses to functions, files and lines.
 
 mod cache;
+mod debuginfod;
 mod demangle;
 mod dwarf;
 mod elf;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 pub(crate) use cache::of_user as cache_folder;
+pub use debuginfod::{Debuginfod, Tell};
 pub use demangle::demangle;
 pub(crate) use demangle::shorten;
 pub use embedded::suppressions as embedded_suppressions;

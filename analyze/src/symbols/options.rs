@@ -1,6 +1,8 @@
 //! Options that say where to look for symbols, and how to show them.
 
+use super::Debuginfod;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 const DEBUG: &str = "/usr/lib/debug";
@@ -20,6 +22,8 @@ pub struct SymbolOptions {
     pub show_wrappers: bool,
     /// The cache of names; `None`: names are not cached.
     pub cache: Option<SymbolCache>,
+    /// Servers that are asked for what is not here; `None`: nothing is.
+    pub servers: Option<Arc<Debuginfod>>,
 }
 
 /// Settings of the cache of names.
