@@ -371,9 +371,9 @@ fn go_call_in(code: &[u8]) -> Option<Form> {
 /// and the code behind it.
 fn from_rsp(code: &[u8], opcode: u8, modrm: u8) -> Option<(i8, &[u8])> {
     match code {
-        &[0x48, o, m, 0x24, ref rest @ ..] if (o, m) == (opcode, modrm) => Some((0, rest)),
-        &[0x48, o, m, 0x24, n, ref rest @ ..] if (o, m) == (opcode, modrm | 0x40) => {
-            Some((n as i8, rest))
+        [0x48, o, m, 0x24, rest @ ..] if (*o, *m) == (opcode, modrm) => Some((0, rest)),
+        [0x48, o, m, 0x24, n, rest @ ..] if (*o, *m) == (opcode, modrm | 0x40) => {
+            Some((*n as i8, rest))
         }
         _ => None,
     }

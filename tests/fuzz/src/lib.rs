@@ -6,7 +6,7 @@
 //! * [`recording`]: a recording, loaded, replayed and reported;
 //! * [`elf`]: an ELF file, as the injector, the collector and the analyser read it;
 //! * [`cfi`]: call frame information, compiled and stepped;
-//! * [`maps`]: `/proc/PID/maps`;
+//! * [`maps`], a reader of `/proc/PID/maps`;
 //! * [`index`]: the index beside a recording, with correct checksums;
 //! * [`derived`]: a recording stripped, packed, extracted, exported, and the results read again;
 //! * [`names`]: a file of the symbol cache.

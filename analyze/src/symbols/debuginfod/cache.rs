@@ -58,7 +58,7 @@ pub(super) struct Entry {
 /// What the cache knows of it.
 pub(super) enum Found {
     /// It is there.
-    File(Image),
+    File(Box<Image>),
     /// No server had it a short while ago.
     Missing,
     /// Nothing, or nothing that is of use.
@@ -97,7 +97,7 @@ impl Entry {
                 if age.is_some_and(|a| a < lasts) { Found::Missing } else { Found::Nothing }
             }
             Ok(_) => match Image::open_in(None, &self.file).filter(|i| i.build_id() == id) {
-                Some(image) => Found::File(image),
+                Some(image) => Found::File(Box::new(image)),
                 None => Found::Nothing,
             },
             Err(_) => Found::Nothing,

@@ -130,7 +130,7 @@ impl Debuginfod {
         let hex: String = id.iter().map(|b| format!("{b:02x}")).collect();
         let entry = cache::Entry::of(folder, &hex);
         match entry.look(id) {
-            cache::Found::File(image) => return Some(image),
+            cache::Found::File(image) => return Some(*image),
             cache::Found::Missing => return None,
             cache::Found::Nothing => {}
         }
