@@ -10,8 +10,7 @@
 //! | 16..32 | frame pointer's slot, relative to the CFA; 0: unchanged | its slot, relative to fp  |
 //! | 32..64 | CFA, relative to sp or fp                | where the CFA is, relative to fp         |
 //!
-//! `GoCall` has `g_at` in bits 16..32 and `depth_at` in bits 32..64. The other kinds are the kind alone. The word 0
-//! means that no rule was computed yet.
+//! The other kinds are the kind alone. The word 0 means that no rule was computed yet.
 
 use super::regs::{FullRegs, RA, RBP, RSP, Regs};
 use crate::unwind::{CfiRule, FrameInfo, FullStep, Row};
@@ -25,7 +24,6 @@ const SIGNAL: u64 = 5;
 const END: u64 = 6;
 const COMPLEX: u64 = 7;
 const UNKNOWN: u64 = 8;
-const GO_CALL: u64 = 9;
 
 /// Offsets in the `ucontext` of a signal frame, to which `rsp` points when the handler has returned: see
 /// `struct ucontext` and `struct sigcontext_64` in the kernel's
@@ -70,13 +68,6 @@ pub enum Form {
     /// A chain of frame pointers, for code without call frame information. It is applied only where
     /// plausible.
     FramePointer,
-    /// Go's `asmcgocall`, which calls C on the thread's own stack. Both offsets are relative to sp.
-    GoCall {
-        /// Offset of the pointer to the calling goroutine (`g`).
-        g_at: i16,
-        /// Offset of the distance from the goroutine's stack pointer to the end of its stack.
-        depth_at: i32,
-    },
     /// The kernel's signal frame.
     Signal,
     /// The outermost frame of a thread.
@@ -196,7 +187,6 @@ impl Rule {
             }
             Form::CfaFpDeref { cfa_at, fp_at: None } => Rule::pack(CFA_FP_DEREF, cfa_at, 0, false),
             Form::FramePointer => Rule::FRAME_POINTER,
-            Form::GoCall { g_at, depth_at } => Rule::pack(GO_CALL, depth_at, g_at, false),
             Form::Signal => Rule::SIGNAL,
             Form::End => Rule::END,
             Form::Complex => Rule::COMPLEX,
@@ -221,7 +211,6 @@ impl Rule {
             SIGNAL => Form::Signal,
             END => Form::End,
             COMPLEX => Form::Complex,
-            GO_CALL => Form::GoCall { g_at: slot, depth_at: high },
             _ => Form::Unknown,
         }
     }
@@ -262,7 +251,6 @@ impl Rule {
         let next = match self.form() {
             Form::CfaFpDeref { cfa_at, fp_at } => self::deref(regs, cfa_at, fp_at, read),
             Form::FramePointer => frame_pointer(regs, read),
-            Form::GoCall { g_at, depth_at } => go_call(regs, g_at, depth_at, read),
             Form::Signal => signal(regs, read),
             Form::End => return Step::End,
             Form::Complex => return Step::NeedFull,
@@ -336,49 +324,6 @@ fn frame_pointer(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Opti
     Some(Regs { pc, sp, fp })
 }
 
-/// Offset of `stack.hi` in Go's `g`, whose first field is the stack's bounds.
-const G_STACK_HI: u64 = 8;
-
-/// Steps from the thread's stack back to the stack of the goroutine that called C. `asmcgocall` saves the distance to
-/// the stack's end and not the stack pointer, because a stack may move while C calls Go. C preserves the frame pointer.
-fn go_call(
-    regs: &Regs,
-    g_at: i16,
-    depth_at: i32,
-    read: &mut impl FnMut(u64) -> Option<u64>,
-) -> Option<Regs> {
-    let g = read(regs.sp.wrapping_add(i64::from(g_at) as u64))?;
-    let depth = read(regs.sp.wrapping_add(i64::from(depth_at) as u64))?;
-    let end = read(g.checked_add(G_STACK_HI)?)?;
-    let sp = end.checked_sub(depth).filter(|sp| depth != 0 && sp & 7 == 0)?;
-    let pc = read(sp)?;
-    Some(Regs { pc, sp: sp.checked_add(8)?, fp: regs.fp })
-}
-
-/// Recognises `asmcgocall` by the code behind its call, which restores the goroutine's stack pointer (`mov rdi,
-/// [rsp+G]; mov rsi, [rdi+8]; sub rsi, [rsp+D]`). A load of the thread pointer may stand before it, and G and D
-/// differ between versions of Go.
-fn go_call_in(code: &[u8]) -> Option<Form> {
-    (0..24).find_map(|at| {
-        let (g_at, rest) = from_rsp(code.get(at..)?, 0x8b, 0x3c)?;
-        let rest = rest.strip_prefix(&[0x48, 0x8b, 0x77, 0x08])?;
-        let (depth_at, _) = from_rsp(rest, 0x2b, 0x34)?;
-        Some(Form::GoCall { g_at: g_at.into(), depth_at: depth_at.into() })
-    })
-}
-
-/// Decodes a 64-bit instruction with this opcode and ModRM byte and the address `[rsp]` or `[rsp+N]`. Returns `N`
-/// and the code behind it.
-fn from_rsp(code: &[u8], opcode: u8, modrm: u8) -> Option<(i8, &[u8])> {
-    match code {
-        [0x48, o, m, 0x24, rest @ ..] if (*o, *m) == (opcode, modrm) => Some((0, rest)),
-        [0x48, o, m, 0x24, n, rest @ ..] if (*o, *m) == (opcode, modrm | 0x40) => {
-            Some((*n as i8, rest))
-        }
-        _ => None,
-    }
-}
-
 /// Returns the interrupted registers. The stack may change to any other, so no progress is demanded.
 fn signal(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
     let pc = read(regs.sp.wrapping_add(UC_RIP))?;
@@ -391,17 +336,6 @@ impl CfiRule for Rule {
     const UNKNOWN: Self = Rule::UNKNOWN;
     const COMPLEX: Self = Rule::COMPLEX;
     const VENDOR: Vendor = Vendor::Default;
-
-    /// Only for Go's `asmcgocall`: for other code without tables, the chain of frame pointers is followed.
-    fn from_code(
-        pc: u64,
-        _variant: Option<bool>,
-        read: &mut dyn FnMut(u64, &mut [u8]) -> bool,
-    ) -> Option<Self> {
-        let mut code = [0; 40];
-        let form = read(pc, &mut code).then(|| go_call_in(&code))??;
-        Some(Rule::from_form(form))
-    }
 
     /// Packs one row. A row that is not one of the common forms gives `Complex`: a rule is either exact or
     /// not used.

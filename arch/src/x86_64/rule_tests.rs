@@ -23,7 +23,6 @@ fn forms_survive_packing() {
         Form::CfaFpDeref { cfa_at: -8, fp_at: None },
         Form::FramePointer,
         Form::Signal,
-        Form::GoCall { g_at: 48, depth_at: 40 },
         Form::End,
         Form::Complex,
         Form::Unknown,
@@ -107,44 +106,6 @@ fn expressions_that_are_recognised() {
     assert_eq!(breg_deref(&[0x76]), None);
     assert_eq!(breg(&[0x90, 0x00]), None);
     assert_eq!(breg(&[]), None);
-}
-
-/// What follows the call in Go 1.19, with and without the load of the thread pointer, and with other places.
-#[test]
-fn calls_from_go_are_known_by_what_follows_them() {
-    let old = [
-        0x64, 0x48, 0x8b, 0x0c, 0x25, 0xf8, 0xff, 0xff, 0xff, 0x48, 0x8b, 0x7c, 0x24, 0x30, 0x48,
-        0x8b, 0x77, 0x08, 0x48, 0x2b, 0x74, 0x24, 0x28, 0x64, 0x48, 0x89, 0x3c, 0x25, 0xf8, 0xff,
-        0xff, 0xff, 0x48, 0x89, 0xf4, 0x89, 0x44, 0x24, 0x18, 0xc3,
-    ];
-    let new = [
-        0x48, 0x8b, 0x7c, 0x24, 0x08, 0x48, 0x8b, 0x77, 0x08, 0x48, 0x2b, 0x34, 0x24, 0x48, 0x89,
-        0xf4,
-    ];
-    assert_eq!(go_call_in(&old), Some(Form::GoCall { g_at: 48, depth_at: 40 }));
-    assert_eq!(go_call_in(&new), Some(Form::GoCall { g_at: 8, depth_at: 0 }));
-    for code in [&old[10..], &old[..22], &new[1..], &new[..12], &[0x90; 40], &[]] {
-        assert_eq!(go_call_in(code), None, "{code:x?}");
-    }
-    let mut read = |pc: u64, to: &mut [u8]| {
-        to.copy_from_slice(&old);
-        pc == 0x1000
-    };
-    let rule = Rule::from_code(0x1000, None, &mut read).expect("a rule");
-    assert_eq!(Rule::from_code(0x2000, None, &mut read), None);
-    // The goroutine at 0xc000 has a stack that ends at 0x8000, of which 0x100 bytes are in use.
-    let regs = Regs { pc: 0x1000, sp: 0x7000_0000, fp: 0x7f40 };
-    let words = [(0x7000_0030, 0xc000), (0x7000_0028, 0x100), (0xc008, 0x8000), (0x7f00, 0x402)];
-    let next = Step::Next(Regs { pc: 0x402, sp: 0x7f08, fp: 0x7f40 });
-    assert_eq!(rule.step(&regs, &mut memory(&words)), next);
-    for (gone, _) in words {
-        let mut read = |at: u64| memory(&words)(at).filter(|_| at != gone);
-        assert_eq!(rule.step(&regs, &mut read), Step::Cut, "without {gone:#x}");
-    }
-    for (changed, value) in [(0xc008, 0x80), (0xc008, 0x8004), (0x7000_0028, 0)] {
-        let mut read = |at: u64| if at == changed { Some(value) } else { memory(&words)(at) };
-        assert_eq!(rule.step(&regs, &mut read), Step::Cut, "{changed:#x}: {value:#x}");
-    }
 }
 
 #[test]
