@@ -205,7 +205,7 @@ fn a_relative_library_of_a_program_that_ends_at_once() {
     let mut target = Target::spawn(command);
     target.expect("ready");
     let recording = scene.attach(&target);
-    // All commands at once, so that the collector finds the process gone.
+    // All commands at once, so that the collector mostly finds the process gone.
     target.send("load ./x\ncall\nquit");
     target.expect("bye");
     target.wait();
@@ -214,6 +214,8 @@ fn a_relative_library_of_a_program_that_ends_at_once() {
     assert_eq!(groups.len(), 1, "{}", r.askers());
     let f = groups[0].asker().expect("a frame");
     assert!(f.file().ends_with("plugin.c"), "{}", show(&groups[0]));
-    assert!(f.module() == scene.path("x").to_str().expect("UTF-8"), "{}", show(&groups[0]));
+    // The linker's path from where the program was, or the kernel's if the collector was fast enough to see that.
+    let is_it = |path: &Path| f.module() == path.to_str().expect("UTF-8");
+    assert!(is_it(&scene.path("x")) || is_it(&library), "{}", show(&groups[0]));
     assert_eq!(groups[0].number("live_bytes"), size);
 }

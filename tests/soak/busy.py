@@ -5,9 +5,9 @@ from soak import Failed, status, wait_until
 
 
 class Sleeps(Kind):
-    """Waits in each way the kernel knows."""
+    """Waits in each way the kernel knows; to connect, by a new socket each time."""
 
-    program = "sleeps.c"
+    program, varies = "sleeps.c", ("descriptors",)
     # signal(7): return EINTR at a stop, whatever a tracer does.
     NEVER_RESTARTED = ["epoll_wait", "epoll_pwait2", "epoll_forever", "sigtimedwait", "sigwaitinfo",
                        "semtimedop", "msgrcv", "recv_timeout", "io_uring_timeout", "io_uring_forever"]

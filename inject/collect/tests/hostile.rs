@@ -60,6 +60,8 @@ fn numbers_that_name_nothing_end() {
         pos += codec.put_alloc(data.add(pos), 10, 16, 1, 900);
         pos += codec.put_alloc(data.add(pos), 11, 32, 1, 3);
     }
+    // The slot's thread is the segment's, so it may go on writing.
+    shared.slot(0).expect("a slot").serial.store(1, Release);
     ring::open(&shared, index, 0, 1, 1, 1);
     shared.head(index).expect("head").committed.store(pos as u32, Release);
     c.pass(false);
