@@ -7,7 +7,7 @@ mod names;
 mod wrappers;
 
 use crate::Analysis;
-use crate::symbols::Symbolizer;
+use crate::symbols::{Frame, Symbolizer};
 use regex::Regex;
 use std::collections::{HashMap, HashSet};
 
@@ -20,6 +20,28 @@ pub(crate) struct Askers {
     wrappers: HashMap<Box<str>, HashSet<Box<str>>>,
     /// Passes over allocators only, not over wrappers and libraries.
     shows_wrappers: bool,
+}
+
+/// What is known of a frame in the search for who asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Seen<'a> {
+    /// The function, demangled.
+    pub function: Option<&'a str>,
+    /// Path of the module.
+    pub module: Option<&'a str>,
+    /// The source file.
+    pub file: Option<&'a str>,
+}
+
+impl<'a> Seen<'a> {
+    /// Of a frame.
+    pub fn of(f: &'a Frame) -> Self {
+        Self {
+            function: f.function.as_deref(),
+            module: f.module.as_deref(),
+            file: f.file.as_deref(),
+        }
+    }
 }
 
 /// Indices of frames in a stack, counted from the innermost.
@@ -54,17 +76,18 @@ impl Askers {
         askers
     }
 
-    fn kind(&self, function: Option<&str>, module: Option<&str>) -> Kind {
-        let Some(name) = function else { return Kind::Asker };
-        if names::is_allocator(name) {
+    fn kind(&self, seen: Seen<'_>) -> Kind {
+        let Some(name) = seen.function else { return Kind::Asker };
+        let file = seen.file.unwrap_or_default();
+        if names::is_allocator(name) || names::is_file_of_allocator(file) {
             Kind::Allocator
         } else if self.patterns.iter().any(|p| p.is_match(name)) {
             Kind::Wrapper
         } else if self.shows_wrappers {
             Kind::Asker
-        } else if names::is_library(name) {
+        } else if names::is_library(name) || names::is_file_of_library(file) {
             Kind::Library
-        } else if self.is_wrapper(name, module) {
+        } else if self.is_wrapper(name, seen.module) {
             Kind::Wrapper
         } else {
             Kind::Asker
@@ -75,17 +98,14 @@ impl Askers {
         self.wrappers.get(module.unwrap_or("")).is_some_and(|names| names.contains(name))
     }
 
-    /// Returns the frame that asked. `frame` returns the function and module of a frame, counted from the innermost,
-    /// and `None` behind the outermost. If every frame is to be passed over, the innermost that is not an allocator
+    /// Returns the frame that asked. `frame` returns what is known of a frame, counted from the innermost, and `None`
+    /// behind the outermost. If every frame is to be passed over, the innermost that is not an allocator
     /// counts as the asker. Returns `None` for a stack without frames.
-    pub fn find<'a>(
-        &self,
-        frame: impl Fn(usize) -> Option<(Option<&'a str>, Option<&'a str>)>,
-    ) -> Option<Asked> {
+    pub fn find<'a>(&self, frame: impl Fn(usize) -> Option<Seen<'a>>) -> Option<Asked> {
         let (mut through, mut first) = (None, None);
         for i in 0.. {
-            let Some((function, module)) = frame(i) else { break };
-            match self.kind(function, module) {
+            let Some(seen) = frame(i) else { break };
+            match self.kind(seen) {
                 Kind::Asker => return Some(Asked { asker: i, through }),
                 Kind::Allocator => {}
                 Kind::Library | Kind::Wrapper => {

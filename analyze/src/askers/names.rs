@@ -98,6 +98,33 @@ pub(super) fn is_library(function: &str) -> bool {
     LIBRARIES.iter().any(|p| name.starts_with(p))
 }
 
+/// Folders of Rust's standard library in the paths of source files: as the compiler that is distributed was built, and
+/// where its sources are installed.
+const RUST: [&str; 2] = ["/rustc/", "/lib/rustlib/src/rust/"];
+
+/// Returns the path of a source file within Rust's standard library, such as `alloc/src/vec/mod.rs`.
+fn in_rust(file: &str) -> Option<&str> {
+    let behind = RUST.iter().find_map(|folder| Some(file.split_once(folder)?.1))?;
+    Some(behind.split_once("library/")?.1)
+}
+
+/// Returns whether a source file belongs to the standard library of C++ or Rust. Debug information of line tables alone
+/// names an inlined function without the path of its module.
+pub(super) fn is_file_of_library(file: &str) -> bool {
+    // The second is what the library is built with, such as hashbrown.
+    in_rust(file).is_some() || file.starts_with("/rust/deps/") || file.contains("/include/c++/")
+}
+
+/// Returns whether all functions of a source file only allocate on behalf of their callers.
+pub(super) fn is_file_of_allocator(file: &str) -> bool {
+    in_rust(file).is_some_and(|f| {
+        f == "alloc/src/alloc.rs"
+            || f.starts_with("alloc/src/raw_vec")
+            || f.starts_with("std/src/sys/alloc")
+            || f == "std/src/alloc.rs"
+    })
+}
+
 /// Returns a demangled name without the return type that C++ puts before template instances: `f<int>(int)` for `void
 /// f<int>(int)`.
 fn without_type(function: &str) -> &str {
@@ -221,6 +248,35 @@ mod tests {
             "bool operator==<std::string>(std::string const&)",
         ] {
             assert!(!is_library(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn source_files_tell_what_short_names_do_not() {
+        let rustc = "/rustc/59807616e1fa2540724bfbac14d7976d7e4a3860/library/";
+        let installed = "/home/me/.rustup/toolchains/x/lib/rustlib/src/rust/library/";
+        for folder in [rustc, installed] {
+            for (file, allocates) in [
+                ("alloc/src/raw_vec/mod.rs", true),
+                ("alloc/src/alloc.rs", true),
+                ("std/src/sys/alloc/unix.rs", true),
+                ("alloc/src/vec/mod.rs", false),
+                ("core/src/ops/function.rs", false),
+            ] {
+                let file = format!("{folder}{file}");
+                assert!(is_file_of_library(&file), "{file}");
+                assert_eq!(is_file_of_allocator(&file), allocates, "{file}");
+            }
+        }
+        for file in [
+            "/usr/include/c++/12/bits/stl_vector.h",
+            "/rust/deps/hashbrown-0.16.1/src/raw/alloc.rs",
+        ] {
+            assert!(is_file_of_library(file) && !is_file_of_allocator(file), "{file}");
+        }
+        for file in ["", "/srv/rustc/main.rs", "/srv/library/alloc/src/alloc.rs", "src/raw_vec.rs"]
+        {
+            assert!(!is_file_of_library(file) && !is_file_of_allocator(file), "{file}");
         }
     }
 

@@ -1,7 +1,7 @@
 //! Recognises wrappers of an allocator by their use: small functions that are called from many places, that make a good
 //! part of their module's allocations, and whose block sizes depend on the caller.
 
-use super::{Askers, Kind, names};
+use super::{Askers, Kind, Seen, names};
 use crate::Analysis;
 use crate::load::Pc;
 use crate::model::Group;
@@ -150,9 +150,7 @@ fn follow(
     for (i, pc) in stack.iter().enumerate() {
         let (asks, direct) = *known.entry(*pc).or_insert_with(|| {
             let frames = symbols.peek(*pc);
-            let kinds =
-                frames.iter().map(|f| askers.kind(f.function.as_deref(), f.module.as_deref()));
-            let kinds: Vec<Kind> = kinds.collect();
+            let kinds: Vec<Kind> = frames.iter().map(|f| askers.kind(Seen::of(f))).collect();
             let asks = kinds.iter().position(|k| *k == Kind::Asker);
             let further_in = &kinds[..asks.unwrap_or(kinds.len())];
             (asks, !further_in.contains(&Kind::Library))

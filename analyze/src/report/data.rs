@@ -6,7 +6,7 @@ use super::named::SymbolsData;
 use super::places::PlaceData;
 use super::sort::{Order, SortKey};
 use crate::Analysis;
-use crate::askers::{Askers, bare};
+use crate::askers::{Askers, Seen, bare};
 use crate::model::Group;
 use crate::symbols::{Frame, Symbolizer};
 use serde::Serialize;
@@ -143,7 +143,8 @@ pub fn frames_of(analysis: &Analysis, node: u32, symbols: &mut Symbolizer<'_>) -
 pub(crate) fn asked_by(frames: &[FrameData], askers: &Askers) -> Option<AskedData> {
     let frame = |i: usize| {
         let f: &FrameData = frames.get(i)?;
-        Some((f.function.as_deref(), f.module.as_deref()))
+        let (function, module) = (f.function.as_deref(), f.module.as_deref());
+        Some(Seen { function, module, file: f.file.as_deref() })
     };
     let asked = askers.find(frame)?;
     let through = asked.through.and_then(|i| frames[i].function.as_deref()).map(bare);

@@ -3,7 +3,7 @@
 use super::FrameData;
 use super::head::shown;
 use crate::Analysis;
-use crate::askers::Askers;
+use crate::askers::{Askers, Seen};
 use crate::load::Pc;
 use crate::symbols::{Frame, Symbolizer};
 use serde::Serialize;
@@ -115,7 +115,8 @@ impl<'a> Places<'a> {
         let askers = self.askers.get_or_insert_with(|| Askers::new(analysis, symbols));
         let place = |i: usize| {
             let place = &self.places[*stack.get(i)? as usize];
-            Some((place.function.as_deref(), place.module.as_deref()))
+            let (function, module) = (place.function.as_deref(), place.module.as_deref());
+            Some(Seen { function, module, file: place.file.as_deref() })
         };
         askers.find(place).map(|asked| asked.asker)
     }

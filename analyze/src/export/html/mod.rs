@@ -7,6 +7,7 @@
 use super::profile::{Stack, base, label};
 use super::timeline::Timeline;
 use super::{Cost, ExportError, Profile, Source};
+use crate::askers::Seen;
 use crate::index::Damaged;
 use crate::report::Head;
 use crate::symbols::Frame;
@@ -145,10 +146,7 @@ fn page<'a>(source: &Source<'_>, timeline: &'a Timeline) -> Result<Page<'a>, Dam
         });
         let frames_of = of.collect();
         let of: Vec<&Frame> = profile.frames(s).collect();
-        let frame = |i: usize| {
-            let f: &&Frame = of.get(i)?;
-            Some((f.function.as_deref(), f.module.as_deref()))
-        };
+        let frame = |i: usize| Some(Seen::of(of.get(i)?));
         let asked = profile.askers.find(frame);
         let asked = [asked.map(|a| a.asker), asked.and_then(|a| a.through)];
         let live = s.figures.live_count;
