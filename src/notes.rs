@@ -191,12 +191,18 @@ impl Note {
     fn why(&self) -> String {
         let noted = self.0["reason"].as_str().map(ToOwned::to_owned);
         let path = self.path();
-        let size = fs::metadata(&path).map(|m| m.len()).ok();
-        let read = || live_summary(&path, &Now::default()).ok()?.end_reason;
-        match noted.or_else(|| size.filter(|n| *n <= READ).and_then(|_| read())) {
+        let read = || {
+            fs::metadata(&path).ok().filter(|m| m.len() <= READ)?;
+            live_summary(&path, &Now::default()).ok()?.end_reason
+        };
+        match noted.or_else(read) {
             Some(reason) => words(&reason),
             None if self.is_being_finished() => "its collector is still writing it".into(),
-            None => "its collector was killed before it could finish it".into(),
+            // It may have finished since the note was read.
+            None => read().map_or_else(
+                || "its collector was killed before it could finish it".into(),
+                |reason| words(&reason),
+            ),
         }
     }
 
