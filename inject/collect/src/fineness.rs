@@ -1,11 +1,10 @@
 //! How fine a sample is: the distance between its points follows what the program allocates.
 //!
-//! Two ends pull at it. A leak of 100 MiB an hour is seen in two minutes only if some fifty of its blocks are picked,
-//! which takes a point in each 64 KiB or less; so the distance stays below that, as long as what is recorded then
-//! costs little. And what is recorded must stay little, however much the program allocates.
+//! A leak of 100 MiB an hour shows in two minutes only if some fifty of its blocks are sampled, so the distance must be
+//! 64 KiB or less. The cost of recording must stay small, so the distance must grow with the allocation rate.
 //!
-//! It gets coarser at once, and finer only when the busiest time for some while allows it: a program that waits for
-//! its next request is not to pay for the fine distance when that comes.
+//! The distance becomes coarser at once, and finer only when the busiest time of the last while allows it. Otherwise a
+//! program that waits for requests would pay for a fine distance at each of them.
 
 use prof_trace::records::Distance;
 use prof_trace::shared::{Shared, flags};
@@ -13,51 +12,51 @@ use prof_trace::size::RATES;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// Distances are powers of two between these exponents: 1 KiB ...
+/// Exponent of the smallest distance: 1 KiB.
 const FINEST: u32 = 10;
-/// ... and as far as blocks can say.
+/// Exponent of the largest distance that a block can state.
 const COARSEST: u32 = *RATES.end() as u32;
-/// The distance that leaks are found with (32 KiB).
+/// Exponent of the distance at which leaks are found (32 KiB).
 const LEAKS: u32 = 15;
-/// Events a second, beginnings and ends of blocks, that a sample may have for leaks to be found: about a percent of a
-/// processor's time. A program that allocates a gigabyte a second has as many at 32 KiB.
+/// Most events a second (allocations and frees) at a distance of [`LEAKS`] and above: about 1 % of a processor's time. A
+/// program that allocates a gigabyte a second has as many at 32 KiB.
 const MOST: f64 = 65_536.0;
-/// The same where the distance is finer than leaks ask for, so that figures are good: some 4 KiB of recording a second.
+/// Most events a second at a finer distance, which only makes figures more exact: some 4 KiB of recording a second.
 const ENOUGH: f64 = 2_048.0;
-/// Events are counted for so long before the rate is believed; it is what they are in that time.
+/// Time over which events are counted to get their rate.
 const WINDOW: Duration = Duration::from_secs(1);
-/// The distance does not become finer more often than that.
+/// Shortest time between two steps to a finer distance.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// In which time what is remembered of the busiest time is halved.
+/// Half-life of the remembered highest rate.
 const MEMORY: Duration = Duration::from_secs(10);
-/// It becomes finer if there may be so many times as many events as have been seen.
+/// Factor by which the rate must stay below its limit for the distance to become finer.
 const MARGIN: f64 = 1.5;
 
 /// Chooses the distance.
 #[derive(Clone, Copy, Debug, Default)]
 struct Fineness {
-    /// Events since the last window began, and for how long.
+    /// Number of events since the window began, and its length so far.
     events: u64,
     time: Duration,
-    /// Events a second that a distance of a byte would have had, at the busiest time; it fades.
+    /// Highest rate of events, scaled to a distance of 1 byte. It fades with [`MEMORY`].
     busiest: f64,
-    /// Since the distance was changed.
+    /// Time since the last change of the distance.
     steady: Duration,
 }
 
-/// Events a second at a distance that may be.
+/// Returns the most events a second at a distance with this exponent.
 fn allowed(exponent: u32) -> f64 {
     if exponent < LEAKS { ENOUGH } else { MOST }
 }
 
-/// The smallest distance at which so busy a program has no more events than may be.
+/// Returns the exponent of the smallest distance at which a program of this rate stays within its limit.
 fn finest_for(busiest: f64) -> u32 {
     let fits = |e: &u32| busiest / (1u64 << e) as f64 <= allowed(*e);
     (FINEST..COARSEST).find(fits).unwrap_or(COARSEST)
 }
 
 impl Fineness {
-    /// There were so many events in a time, at this distance in bytes. Returns another distance, if it is to change.
+    /// Counts events that came within `time` at this distance in bytes. Returns the new distance if it is to change.
     fn saw(&mut self, events: u64, time: Duration, distance: u64) -> Option<u64> {
         self.events += events;
         self.time += time;
@@ -90,7 +89,7 @@ impl Fineness {
 #[derive(Clone, Copy, Debug)]
 pub struct Chooser {
     fineness: Fineness,
-    /// When it saw events last, and how many there had been.
+    /// When events were counted last, and their total then.
     at: Instant,
     events: u64,
 }
@@ -101,7 +100,7 @@ impl Chooser {
         Self { fineness: Fineness::default(), at: now, events: 0 }
     }
 
-    /// There have been so many events so far. Tells the hook of another distance, and returns it.
+    /// Takes the total of events so far. If the distance is to change, publishes it to the hook and returns it.
     pub fn look(&mut self, shared: &Shared, events: u64, ticks: u64) -> Option<Distance> {
         let now = Instant::now();
         let time = now - std::mem::replace(&mut self.at, now);
