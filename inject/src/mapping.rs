@@ -1,13 +1,13 @@
-//! prof's mappings in the target, made and taken back by remote calls: few in each stop, so that no
-//! stop is long. The ring is made in [`crate::ring`].
+//! Makes and removes prof's mappings in the target by remote calls. Each stop makes only a few calls, so that no stop
+//! is long. [`crate::ring`] makes the ring.
 //!
-//! prof may be killed while the target makes such a call. So where a mapping will be stands in the
-//! control page before it is made, and until it has been taken back; whoever takes over looks in the
-//! target's maps whether it is there.
+//! prof may be killed while the target makes such a call. So the control page names a mapping's place before the
+//! mapping is made, and until it has been removed. A later prof reads the target's maps to see whether the mapping is
+//! there.
 //!
-//! Pages that nobody may touch lie around everything, so that what runs over the end of a block of the
-//! target's faults as it does without prof, and does not write into prof's memory. None of it is locked, and
-//! none is in core files.
+//! Guard pages that nobody may touch lie around all of prof's memory. An overrun of one of the target's blocks
+//! therefore faults, as it does without prof, and does not write into prof's memory. None of this memory is locked,
+//! and none is in core files.
 
 use crate::image::Image;
 use crate::install::{with_all_stopped, with_caller};
@@ -24,7 +24,7 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
-/// Protection and mapping bits of the kernel's mmap (those for mapping are others on MIPS).
+/// Protection and mapping bits of the kernel's mmap. The mapping bits have other values on MIPS.
 pub(crate) mod bits {
     #![allow(missing_docs)]
     pub const NONE: u64 = 0;
@@ -38,38 +38,39 @@ pub(crate) mod bits {
     pub const NO_FD: u64 = u64::MAX;
 }
 
-/// What was mapped, to be taken back if something fails.
+/// The mappings that have been made, to be removed if something fails.
 #[derive(Debug, Default)]
 pub(crate) struct Mapped {
     pub ring: Area,
     pub guards: [Area; 2],
-    /// What hook and flag page lie in.
+    /// The area that contains the hook and the flag page.
     pub place: Area,
     pub flag: Area,
     pub hook: Area,
     pub stubs: Vec<Area>,
-    /// A page of the hook that stays.
+    /// A page of the hook that stays mapped.
     pub kept: Option<Area>,
 }
 
-/// The most of the ring that is unmapped in one stop, if all its pages are there; where few are, it is more.
+/// Step in which the ring is unmapped from its end. One stop unmaps whole steps until half a step's bytes are present
+/// pages, so more of a sparse ring goes at once.
 const PART: u64 = 64 << 20;
-/// So often another place is looked for where a thread of the target has just mapped something.
+/// Maximum number of places that are tried when a thread of the target has just mapped something at the chosen one.
 const TRIES: usize = 16;
-/// So many calls are made in a stop.
+/// Maximum number of remote calls in a stop.
 const CALLS: usize = 2;
 
-/// A remote call: what it is, its number and its arguments.
+/// A remote call: its name for messages, its number and its arguments.
 type Call = (&'static str, u64, [u64; 6]);
 
-/// Where remote calls are made.
+/// The process that makes remote calls, and what they need.
 pub(crate) struct Site<'a> {
     pub pid: i32,
     pub mem: &'a RemoteMemory,
     pub gadgets: Gadgets,
     pub timeout: Duration,
     pub stops: &'a mut StopTimes,
-    /// What the last mapping could not be taken back for.
+    /// The error of the last mapping that could not be unmapped.
     pub refused: Option<Errno>,
 }
 
@@ -78,7 +79,7 @@ impl Site<'_> {
         with_caller(self.pid, self.mem, self.gadgets, self.timeout, self.stops, f)
     }
 
-    /// The same while all threads of the target are stopped.
+    /// Runs `f` with a caller while all threads of the target are stopped.
     pub(crate) fn alone<T>(&mut self, f: impl FnOnce(&mut Caller<'_>) -> Result<T>) -> Result<T> {
         with_all_stopped(self.pid, self.mem, self.gadgets, self.timeout, self.stops, f)
     }
@@ -93,11 +94,11 @@ impl Site<'_> {
         Ok(())
     }
 
-    /// Maps everything beside the ring, the stubs where `place` says, which is told how often it was asked
-    /// before.
+    /// Maps everything besides the ring. `place` returns the places of the stubs; its argument is the number of
+    /// places that were tried before.
     ///
     /// # Errors
-    /// If something can't be mapped; `m` then has what could.
+    /// If something can't be mapped. `m` then holds the mappings that were made.
     pub fn map_all(
         &mut self,
         ring: &Ring,
@@ -106,12 +107,13 @@ impl Site<'_> {
         m: &mut Mapped,
     ) -> Result<()> {
         m.ring = ring.at;
-        // SAFETY: the target has it mapped, but nothing there knows of it yet.
+        // SAFETY: the target has it mapped, but none of the target's code knows of it yet.
         let control = unsafe { ring.shared.control_mut() };
         self.stop(|c| {
-            // A thread touches a few pages of its state; a kernel without huge pages refuses this.
+            // A thread touches only a few pages of its state, so huge pages would waste memory. A kernel without huge
+            // pages refuses this.
             let _ = advise(c, m.ring, libc::MADV_NOHUGEPAGE);
-            // The answer stands where the clock's name will.
+            // The kernel writes its answer to the field that will hold the clock's name later.
             let at = m.ring.addr + offset_of!(Control, clock) as u64;
             c.ask("prctl", nr::PRCTL, [libc::PR_GET_TSC as u64, at, 0, 0, 0, 0]);
             advise(c, m.ring, libc::MADV_DONTDUMP)
@@ -125,7 +127,7 @@ impl Site<'_> {
         self.map_stubs(place, control, m)
     }
 
-    /// Maps the stubs, elsewhere if a thread of the target is faster.
+    /// Maps the stubs. Chooses another place if a thread of the target has just mapped something there.
     fn map_stubs(
         &mut self,
         mut place: impl FnMut(usize) -> Result<Vec<Area>>,
@@ -166,11 +168,11 @@ impl Site<'_> {
         Ok(())
     }
 
-    /// Maps hook and flag page into one place, with guard pages before, between and behind them.
+    /// Maps the hook and the flag page in one area, with guard pages before, between and behind them.
     fn map_hook(&mut self, image: &Image, control: &mut Control, m: &mut Mapped) -> Result<()> {
         use bits::{EXEC, READ, WRITE};
         let page = proc::page_size();
-        // The note for children stands behind it.
+        // The note for forked children lies behind the hook.
         let hook_len = image.len() as u64 + inherited::room();
         let all = hook_len + 4 * page;
         let mut tried = 0;
@@ -183,8 +185,8 @@ impl Site<'_> {
             m.flag = Area { addr: addr + 2 * page + hook_len, len: page };
             (control.hook_addr, control.hook_len) = (m.hook.addr, m.hook.len);
             (control.flag_addr, control.flag_len) = (m.flag.addr, m.flag.len);
-            // Executable first, and less afterwards: where memory can't become executable (PR_SET_MDWE), it
-            // can still be made so.
+            // The area is made executable first and restricted afterwards: where memory can't become executable later
+            // (PR_SET_MDWE), it can still be mapped so.
             let note = |a| (control.place, m.place) = (a, a);
             match self.map_at(Area { addr, len: all }, READ | EXEC, note) {
                 Ok(()) => break,
@@ -204,8 +206,8 @@ impl Site<'_> {
         ])
     }
 
-    /// Maps memory at a certain place, not locked and in no core file. `note` is told before, and with an
-    /// empty area if the kernel has refused.
+    /// Maps memory at a certain address, unlocked and left out of core files. Calls `note` with the area beforehand,
+    /// and with an empty area if the kernel has refused.
     fn map_at(&mut self, a: Area, prot: u64, mut note: impl FnMut(Area)) -> Result<()> {
         note(a);
         let mapped = self.stop(|c| match fixed(c, a, prot) {
@@ -219,14 +221,14 @@ impl Site<'_> {
         mapped
     }
 
-    /// Takes back what has been mapped; the ring, which says what there is, last.
+    /// Unmaps everything in `m`. The ring goes last, since its control page names the other mappings.
     pub fn unmap_all(&mut self, m: &Mapped) {
         let entry = |offset: usize| STABLE_AT + offset;
         for (k, a) in m.stubs.iter().enumerate() {
             let entry = entry(offset_of!(Stable, stubs) + k * size_of::<Area>());
             self.take_back(m.ring, *a, Kind::Code, entry);
         }
-        // Hook and flag are parts of the place, but for builds that had no guard pages.
+        // Hook and flag page are parts of the place, except in builds that had no guard pages.
         let (place, hook) =
             (entry(offset_of!(Stable, place)), entry(offset_of!(Stable, hook_addr)));
         if let Some(kept) = m.kept {
@@ -245,8 +247,8 @@ impl Site<'_> {
         self.unmap_ring(m.ring.addr);
     }
 
-    /// In parts, from its end, so that no stop is long; the control page is in the last. What there is
-    /// of it say the target's maps: another prof may have been killed in the middle of this.
+    /// Unmaps the ring in parts, from its end, so that no stop is long. The control page is in the last part. The
+    /// target's maps tell what remains, since another prof may have been killed in the middle of this.
     pub(crate) fn unmap_ring(&mut self, addr: u64) {
         let maps = proc::maps(self.pid).unwrap_or_default();
         let Some(first) = maps.iter().find(|m| m.start.0 == addr && m.shared) else { return };
@@ -262,7 +264,7 @@ impl Site<'_> {
         }
     }
 
-    /// What to leave for later of so many bytes.
+    /// Returns how many of the `left` bytes from `start` are kept for later stops.
     fn rest(&self, start: u64, left: u64) -> u64 {
         let page = proc::page_size();
         let pagemap = File::open(prof_trace::process::folder(self.pid) + "/pagemap");
@@ -284,7 +286,7 @@ impl Site<'_> {
         rest
     }
 
-    /// Unmaps what a forked child has where its parent has the ring: memory of its own (`hook/src/fork.rs`), if any.
+    /// Unmaps the private memory that a forked child may have where its parent has the ring (`hook/src/fork.rs`).
     pub(crate) fn unmap_copies(&mut self, ring: Area) {
         let maps = proc::maps(self.pid).unwrap_or_default();
         for part in parts_around(&maps, ring, Area::default()) {
@@ -292,7 +294,7 @@ impl Site<'_> {
         }
     }
 
-    /// Unmaps an area if it is there, and then takes it out of the control page.
+    /// Unmaps an area if it is there, and then clears its entry in the control page.
     fn take_back(&mut self, ring: Area, a: Area, kind: Kind, entry: usize) {
         if a.len == 0 {
             return;
@@ -304,7 +306,7 @@ impl Site<'_> {
         self.note_gone(ring, entry);
     }
 
-    /// Takes an area out of the control page.
+    /// Clears an area's entry in the control page.
     fn note_gone(&mut self, ring: Area, entry: usize) {
         let at = RemoteAddr(ring.addr).plus(entry as u64);
         if ring.len != 0
@@ -314,8 +316,8 @@ impl Site<'_> {
         }
     }
 
-    /// The same of an area of which a page stays, and of which a prof that was killed may have unmapped a
-    /// part.
+    /// Unmaps an area except for the page `kept`, and clears its entry. A prof that was killed may already have
+    /// unmapped a part of it.
     fn take_back_around(&mut self, ring: Area, a: Area, kept: Area, entry: usize) {
         let maps = proc::maps(self.pid).unwrap_or_default();
         for part in parts_around(&maps, a, kept) {
@@ -333,7 +335,7 @@ impl Site<'_> {
             Error::Remote { errno, .. } => Some(*errno),
             _ => None,
         };
-        // Said once for all mappings.
+        // One warning suffices for all mappings that fail with the same error.
         if refused.is_none() || refused != self.refused {
             e.warn(self.pid, "memory of prof's is left");
         }
@@ -342,19 +344,19 @@ impl Site<'_> {
     }
 }
 
-/// What an area of prof's is known by.
+/// The property by which an area is recognized as prof's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Some of it can be executed.
+    /// Some of it is executable.
     Code,
-    /// Nobody may touch it.
+    /// It is not accessible.
     Guard,
-    /// Either.
+    /// Any access is possible.
     Any,
 }
 
-/// Whether prof's area is mapped, and not something that the target has put there since: all of it
-/// private memory of no file, and as it must be.
+/// Returns whether prof's area is still mapped. All of it must be private memory without a file and have the property
+/// of its kind; otherwise the target has mapped something else there since.
 pub(crate) fn is_ours(maps: &[Map], a: Area, kind: Kind) -> bool {
     let end = a.addr.saturating_add(a.len);
     let mut parts = maps.iter().filter(|m| m.start.0 < end && a.addr < m.end.0).peekable();
@@ -378,7 +380,7 @@ pub(crate) fn is_ours(maps: &[Map], a: Area, kind: Kind) -> bool {
     at >= end && as_it_must_be
 }
 
-/// What is mapped of prof's area, without a page of it: private memory of no file.
+/// Returns the mapped parts of prof's area outside of the page `kept`. Only private memory without a file counts.
 fn parts_around(maps: &[Map], a: Area, kept: Area) -> Vec<Area> {
     let end = a.addr.saturating_add(a.len);
     let ours = maps.iter().filter(|m| !m.shared && m.inode == 0 && m.name.is_empty());
@@ -390,7 +392,8 @@ fn parts_around(maps: &[Map], a: Area, kept: Area) -> Vec<Area> {
     parts.flatten().collect()
 }
 
-/// What there is of an area: all, or the first page if prof was killed before it grew (see [`fixed`]).
+/// Returns what is mapped of an area: all of it, or its first page if prof was killed before that grew (see
+/// [`fixed`]).
 fn left_of(maps: &[Map], a: Area, kind: Kind) -> Option<Area> {
     if is_ours(maps, a, kind) {
         return Some(a);
@@ -401,28 +404,28 @@ fn left_of(maps: &[Map], a: Area, kind: Kind) -> Option<Area> {
     (alone && a.len > first.len && is_ours(maps, first, Kind::Code)).then_some(first)
 }
 
-/// Whether somebody else has mapped memory where some was to be.
+/// Returns whether mmap has failed because the range is already mapped.
 fn is_taken(e: &Error) -> bool {
     matches!(e, Error::Remote { what: "mmap", errno: Errno::EEXIST, .. })
 }
 
-/// A place for `len` bytes in the middle of nowhere, where the kernel puts nothing by itself, at a multiple of
-/// `align`.
+/// Returns a place for `len` bytes at a multiple of `align`, far from all mappings, where the kernel puts nothing by
+/// itself.
 pub(crate) fn remote_place(maps: &[Map], len: u64, align: u64) -> Option<u64> {
-    // What is behind the last gap does not belong to the process.
+    // These belong to the kernel; the gap below them is not the process's.
     let kernels = |m: &&Map| m.name == b"[vsyscall]" || m.name == b"[vectors]";
     let own = maps.iter().filter(|m| !kernels(m)).collect::<Vec<_>>();
     let gaps = own.windows(2).map(|m| (m[0].end.0, m[1].start.0));
     let (from, to) = gaps.filter(|(from, to)| from < to).max_by_key(|(from, to)| to - from)?;
-    // Not always the same place: what is there can be written and executed.
+    // The place is random, since what is there can be written and executed.
     let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), len);
     let quarter = (to - from) / 4;
     let at = (from + quarter + seed % quarter.max(1)).next_multiple_of(align);
     (at.checked_add(len)? <= to).then_some(at)
 }
 
-/// Maps private memory at a certain place, not locked. Where all that is mapped gets locked and little more
-/// may be, it is made of one page that is unlocked and grows.
+/// Maps private memory at a certain address, unlocked. Where the target locks all future mappings and its limit of
+/// locked memory is too low for this one (EAGAIN), maps a single page, unlocks it and lets it grow.
 fn fixed(c: &mut Caller<'_>, a: Area, prot: u64) -> Result<()> {
     use bits::{ANON, FIXED_NOREPLACE, NO_FD};
     let first = Area { addr: a.addr, len: proc::page_size() };
@@ -431,7 +434,7 @@ fn fixed(c: &mut Caller<'_>, a: Area, prot: u64) -> Result<()> {
         match map(c, part.addr, part.len, prot, ANON | FIXED_NOREPLACE, NO_FD) {
             Ok(got) if got.addr == a.addr => return grow(c, part, a),
             Ok(got) => {
-                // A kernel before 4.17 takes the address as a hint.
+                // A kernel before 4.17 takes the address only as a hint.
                 unmap_at(c, got)?;
                 return Err(c.failed("mmap", Errno::EEXIST));
             }

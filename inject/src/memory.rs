@@ -1,4 +1,4 @@
-//! The target's memory, through `/proc/PID/mem`.
+//! Access to the target's memory through `/proc/PID/mem`.
 
 use crate::{Error, RemoteAddr, Result};
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
@@ -8,10 +8,10 @@ use std::fs::File;
 use std::io::{ErrorKind, IoSlice};
 use std::os::unix::fs::FileExt;
 
-/// Bytes of a word: the target's are those of this process.
+/// Bytes of a word, which are as many in the target as in this process.
 pub(crate) const WORD: usize = size_of::<usize>();
 
-/// The words that `bytes` are.
+/// Splits `bytes` into words.
 pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
     bytes.as_chunks::<WORD>().0.iter().map(|w| usize::from_ne_bytes(*w) as u64)
 }
@@ -19,8 +19,8 @@ pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> + '_ {
 /// Bytes that are read at a time.
 const STEP: usize = 1 << 20;
 
-/// Reads and writes the target's memory; writes also reach read-only private pages (`FOLL_FORCE`),
-/// so that code is changed without ever being writable.
+/// Reads and writes the target's memory. Writes also reach read-only private pages (`FOLL_FORCE`), so that prof can
+/// change code that never becomes writable.
 #[derive(Debug)]
 pub struct RemoteMemory {
     pid: i32,
@@ -28,16 +28,16 @@ pub struct RemoteMemory {
 }
 
 impl RemoteMemory {
-    /// Opens it; needs the right to trace.
+    /// Opens the memory of a process, which requires the permission to trace it.
     ///
     /// # Errors
-    /// If that is missing, or the process is gone.
+    /// If that permission is missing, or the process is gone.
     pub fn open(pid: i32) -> Result<Self> {
         let path = folder(pid) + "/mem";
         let file = File::options().read(true).write(true).open(&path);
         match file {
             Ok(file) => Ok(Self { pid, file }),
-            // The second: it has let go of its memory, and is about to be gone.
+            // ESRCH: the process has released its memory and is about to end.
             Err(e) if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) => {
                 Err(Error::Gone(pid))
             }
@@ -45,23 +45,23 @@ impl RemoteMemory {
         }
     }
 
-    /// Whose memory it is.
+    /// Returns the pid of the process.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Fills `to` from `addr`.
+    /// Fills `to` with the bytes from `addr` on.
     ///
     /// # Errors
-    /// If not all of it is there.
+    /// If some of these bytes are not mapped.
     pub fn read(&self, addr: RemoteAddr, to: &mut [u8]) -> Result<()> {
         let len = to.len();
         self.file.read_exact_at(to, addr.0).map_err(|e| self.failed("read", addr, len, e))
     }
 
-    /// Where nothing is mapped that is an error; nothing at all can be read or written when the process
-    /// has ended, or has made an exec.
+    /// Chooses the error of a failed access. An access to an address that is not mapped fails with an errno. It
+    /// transfers nothing instead if the process has ended or executed another program.
     fn failed(
         &self,
         what: &'static str,
@@ -75,11 +75,11 @@ impl RemoteMemory {
         }
     }
 
-    /// As many bytes from `addr` as there are, at most `len`.
+    /// Reads at most `len` bytes from `addr` on, up to the first that can't be read.
     #[must_use]
     pub fn read_some(&self, addr: RemoteAddr, len: usize) -> Vec<u8> {
         let mut b = Vec::new();
-        // Room is made as bytes come: a length that the target only claims costs nothing.
+        // The buffer grows as bytes arrive, so a length that the target merely claims costs nothing.
         while b.len() < len {
             let have = b.len();
             b.resize(have + (len - have).min(STEP), 0);
@@ -93,10 +93,10 @@ impl RemoteMemory {
         b
     }
 
-    /// A word of the machine's size.
+    /// Reads a word of the machine's size.
     ///
     /// # Errors
-    /// If it is not there.
+    /// If the word is not mapped.
     pub fn word(&self, addr: RemoteAddr) -> Result<u64> {
         let mut b = [0; WORD];
         self.read(addr, &mut b)?;
@@ -112,11 +112,11 @@ impl RemoteMemory {
         self.file.write_all_at(bytes, addr.0).map_err(failed)
     }
 
-    /// The same for data alone: there is no code that is changed.
+    /// Writes `bytes` to `addr`, where no code is.
     ///
-    /// On MIPS stacks are executable, and a kernel that writes there through the file also cares for the
-    /// caches of instructions. It then takes a huge page for a table of pages, and dies of it with the
-    /// target's mappings locked (Linux 6.1, `local_r4k_flush_cache_page`).
+    /// On MIPS stacks are executable, and when a kernel writes to one through `/proc/PID/mem`, it also flushes the
+    /// instruction cache. It then takes a huge page for a page table, and crashes with the target's mappings locked
+    /// (Linux 6.1, `local_r4k_flush_cache_page`).
     ///
     /// # Errors
     /// As for [`RemoteMemory::write`].

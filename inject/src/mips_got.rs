@@ -1,8 +1,7 @@
-//! What a MIPS64 library is relocated by: apart from relocations, whose types stand in three bytes of
-//! their own, the entries of its global offset table, which have none.
+//! The places in a MIPS64 library to which the dynamic linker adds the load base: those of relocations, whose type
+//! consists of three bytes, and the entries of the global offset table, which have no relocations.
 //!
-//! "64-bit ELF Object File Specification" (SGI), 2.9; System V ABI, MIPS RISC Processor Supplement,
-//! 5-10.
+//! Sources: "64-bit ELF Object File Specification" (SGI), 2.9; System V ABI, MIPS RISC Processor Supplement, 5-10.
 
 use goblin::elf::{Elf, Reloc};
 
@@ -10,14 +9,14 @@ const DT_PLTGOT: u64 = 3;
 const DT_LOCAL_GOTNO: u64 = 0x7000_000a;
 const DT_SYMTABNO: u64 = 0x7000_0011;
 const DT_GOTSYM: u64 = 0x7000_0013;
-/// Two types, one done after the other: `R_MIPS_REL32`, then `R_MIPS_64`. (goblin gives what has another
-/// layout in little-endian files the same one.)
+/// Two types, applied one after the other: `R_MIPS_REL32`, then `R_MIPS_64`. goblin returns this value for both byte
+/// orders, although the layout in little-endian files differs.
 const RELATIVE: u32 = 3 | 18 << 8;
-/// Entries for the dynamic linker's own use.
+/// Number of entries for the dynamic linker's own use.
 const RESERVED: u64 = 2;
 
-/// Whether a relocation adds the base to the word that stands there: `Some(false)` for one that does
-/// nothing, `None` for others.
+/// Returns whether a relocation adds the base to the word at its place: `Some(false)` for one that does nothing,
+/// `None` for all other types.
 pub(crate) fn is_relative(r: &Reloc) -> Option<bool> {
     match (r.r_sym, r.r_type) {
         (_, 0) => Some(false),
@@ -26,8 +25,8 @@ pub(crate) fn is_relative(r: &Reloc) -> Option<bool> {
     }
 }
 
-/// The addresses of the table's entries, to which the base is to be added. `None` if there are entries
-/// for symbols that others may define.
+/// Returns the addresses of the table's entries to which the base is added. Returns `None` if there are entries for
+/// symbols that other modules may define.
 pub(crate) fn entries(elf: &Elf<'_>) -> Option<Vec<u64>> {
     let value = |tag: u64| {
         let dynamic = elf.dynamic.as_ref()?;
@@ -49,7 +48,7 @@ mod tests {
         let reloc = |r_sym, r_type| Reloc { r_sym, r_type, ..Reloc::default() };
         assert_eq!(is_relative(&reloc(0, 0x1203)), Some(true));
         assert_eq!(is_relative(&reloc(0, 0)), Some(false));
-        // For a symbol; of 32 bits; absolute.
+        // One for a symbol; one of 32 bits; an absolute one.
         for other in [reloc(5, 0x1203), reloc(0, 3), reloc(0, 18)] {
             assert_eq!(is_relative(&other), None);
         }

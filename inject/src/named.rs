@@ -1,45 +1,45 @@
-//! Functions that the user has named: `MODULE:FUNCTION(ARGUMENTS)`.
+//! Functions that the user has named, as `MODULE:FUNCTION(ARGUMENTS)`.
 
 use crate::elf::Module;
 use crate::search::Found;
 use crate::{Refusal, RemoteMemory, Result, proc};
 use prof_trace::shared::Kind;
 
-/// Arguments that are passed in registers, by every calling convention that prof knows.
+/// Number of arguments that every calling convention known to prof passes in registers.
 const ARGUMENTS: u8 = 6;
 
 /// What a named function does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Returns a block; named with the argument that is its size.
+    /// It returns a block. The user names the argument that is its size.
     Alloc,
-    /// Takes a block and returns another or the same; named with both arguments: block, size.
+    /// It takes a block and returns another or the same one. The user names both arguments: block, size.
     Realloc,
-    /// Takes a block back; named with the argument that it is.
+    /// It releases a block. The user names the argument that is the block.
     Free,
 }
 
 /// A function that the user has named.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// What it does.
+    /// The function's role.
     pub role: Role,
-    /// Its module: the file's name, with or without what follows `.so`, or its path.
+    /// The module: the file's name, with or without the part behind `.so`, or its path.
     pub module: String,
-    /// Its symbol.
+    /// The function's symbol.
     pub function: String,
-    /// Which argument is the size, from 0.
+    /// Index of the argument that is the size, from 0.
     pub size_arg: u8,
-    /// Which argument is the block, from 0.
+    /// Index of the argument that is the block, from 0.
     pub block_arg: u8,
 }
 
 impl Named {
-    /// Parses `MODULE:FUNCTION(N)`, for a reallocation `MODULE:FUNCTION(BLOCK,SIZE)`; arguments are
-    /// counted from 1.
+    /// Parses `MODULE:FUNCTION(N)`, or `MODULE:FUNCTION(BLOCK,SIZE)` for a reallocation. Arguments are counted from
+    /// 1.
     ///
     /// # Errors
-    /// With what is wrong.
+    /// With a description of the mistake.
     pub fn parse(role: Role, text: &str) -> Result<Self, String> {
         let form = match role {
             Role::Alloc => "MODULE:FUNCTION(SIZE)",
@@ -73,10 +73,10 @@ impl Named {
         Ok(Self { role, module, function, size_arg, block_arg })
     }
 
-    /// Where the target has it.
+    /// Finds the function in the target.
     ///
     /// # Errors
-    /// If it has no such module, or that no such function.
+    /// If the target has no such module, or the module no such function.
     pub(crate) fn find(
         &self,
         pid: i32,
@@ -105,7 +105,7 @@ impl Named {
     }
 }
 
-/// Looks for a module by the name that the user gives.
+/// Finds a module by the name that the user gives.
 ///
 /// # Errors
 /// If there is none.

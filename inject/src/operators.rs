@@ -1,9 +1,9 @@
-//! A program's own operator new and delete, outside of an allocator.
+//! A program's own operator new and delete, outside of an allocator's module.
 //!
-//! libstdc++'s end in malloc, which is hooked, and so do most that programs define. Those that do not
-//! would go unseen; so they are hooked where it can be done without harm. A throwing operator new is
-//! called in its nothrow form, as no exception must pass through the hook; that is only the same if the
-//! nothrow form does nothing but to call it, which is looked up in its code.
+//! The operators of libstdc++ call malloc, which is hooked, and so do most operators that programs define. Those that
+//! do not would be missed, so they are hooked where that is harmless. No exception may pass through the hook, so the
+//! hook calls the nothrow form of a throwing operator new instead. Both do the same only if the nothrow form calls
+//! the operator itself; prof looks for that call in its code.
 
 use crate::elf::{Module, Symbol};
 use crate::functions::{TABLE, Wanted};
@@ -14,19 +14,19 @@ use prof_arch::native::jump::code_at;
 use prof_trace::records::NotHooked;
 use prof_trace::shared::Kind;
 
-/// The libraries whose operators end in malloc.
+/// Libraries whose operators call malloc.
 const RUNTIMES: &[&str] = &["libstdc++", "libc++", "libc++abi", "libsupc++"];
-/// As much of a nothrow form as is looked at.
+/// Maximum number of bytes of a nothrow form that are searched.
 const MAX_CODE: u64 = 256;
 
-/// The target.
+/// The target, as the search needs it.
 pub(crate) struct Program<'a> {
     pub pid: i32,
     pub mem: &'a RemoteMemory,
     pub modules: &'a [Module],
 }
 
-/// Adds the operators that module `index` has of its own, if its symbols are these.
+/// Adds the operators that module `index` defines itself. `symbols` are those of the module.
 pub(crate) fn add(
     program: &Program<'_>,
     index: usize,
@@ -58,13 +58,14 @@ pub(crate) fn add(
             }
         }
     }
-    // What is not seen to be handed out need not be seen to come back.
+    // A block whose allocation is not recorded needs no record of its free.
     for (s, w) in own.iter().filter(|(_, w)| hooked && w.kind == Kind::Delete) {
         merge(found, Found::new(s, w.kind, index));
     }
 }
 
-/// Whether it can be hooked; for a throwing form, its nothrow form.
+/// Returns whether an operator can be hooked: `Ok(None)` if it can be called as it is, `Ok(Some)` with the address of
+/// the nothrow form for a throwing operator, or the reason why not.
 fn usable(
     program: &Program<'_>,
     m: &Module,
@@ -89,7 +90,7 @@ fn usable(
     Err("it may throw, which must not pass through the hook, and no nothrow form is known to do the same; if it ends in malloc, its blocks are seen there".into())
 }
 
-/// Whether a nothrow form calls this very operator.
+/// Returns whether a nothrow form calls this very operator.
 fn leads_to(
     program: &Program<'_>,
     m: &Module,
@@ -103,14 +104,15 @@ fn leads_to(
         if program.mem.word(RemoteAddr(slot)).is_ok_and(|w| w == operator.addr.0) {
             return true;
         }
-        // Not resolved yet: the executable's definition is the first that the linker looks at.
+        // The linkage table has not been resolved yet. The dynamic linker will take the executable's definition
+        // first.
         let executable = program.modules.first().is_some_and(|e| e.start == m.start);
         executable
             && m.exports(program.mem, &operator.name)
             && owner.slot_symbol(program.mem, slot).as_deref() == Some(operator.name.as_str())
     };
     let direct = calls(&code, form.addr.0).into_iter().any(|to| {
-        // The operator itself, or a stub of the linkage table.
+        // `to` is the operator itself, or a stub of the linkage table.
         let stub = || program.mem.read_some(RemoteAddr(code_at(to)), 32);
         to == operator.addr.0 || indirect_jump(&stub(), to).is_some_and(holds)
     });

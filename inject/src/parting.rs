@@ -1,13 +1,13 @@
 //! The end of a collector whose parent is the target: the kernel gives orphans to the first process of a container,
-//! or to an ancestor that asks for them (`PR_SET_CHILD_SUBREAPER`). The target shall get no SIGCHLD for a child that
-//! it has not made, and have no zombie.
+//! or to an ancestor that asks for them (`PR_SET_CHILD_SUBREAPER`). The target must neither get a SIGCHLD for a child
+//! that it has not made, nor keep a zombie.
 //!
-//! The collector ends under ptrace, so that its end is told to prof alone. Then the target's threads are stopped, prof
-//! lets the kernel tell the target, and one of these threads takes the signal and reaps the child before any goes on.
-//! A child of the target's own that ends in the same moment is not touched: the collector is waited for by number, the
-//! signal is taken only if it is the collector's, and as there is one SIGCHLD for all that end before it is taken, it is
-//! sent again for the other. If prof dies on the way, the target has a child that has ended and SIGCHLD
-//! for it, as for any orphan.
+//! The collector ends under ptrace, so that the kernel reports its end to prof alone. Then prof stops the target's
+//! threads and lets the kernel report the end to the target. One of these threads takes the signal and reaps the
+//! child before any thread goes on. A child of the target's own that ends in the same moment is left alone: the
+//! collector is waited for by number, and the signal is taken only if it is the collector's. As there is a single
+//! SIGCHLD for all children that end before it is taken, the thread sends it again for the other child. If prof dies
+//! meanwhile, the target has an ended child and its SIGCHLD, as with any orphan.
 
 use crate::install::with_all_stopped;
 use crate::proc::{self, Status};
@@ -19,11 +19,11 @@ use nix::errno::Errno;
 use prof_arch::native::syscall::SIGSET_LEN;
 use std::time::{Duration, Instant};
 
-/// How long the collector may take to end, after SIGKILL.
+/// Time within which the collector has to end after SIGKILL.
 const ENDS: Duration = Duration::from_secs(5);
-/// `struct timespec`, of any width.
+/// Size of `struct timespec`, of either width.
 const TIME_LEN: usize = 16;
-/// `siginfo_t` is as long everywhere.
+/// Size of `siginfo_t`, which is equal everywhere.
 const SIGINFO_LEN: usize = 128;
 /// `PTRACE_PEEKSIGINFO_SHARED`, which the libc crate has for AMD64 only.
 const PEEKSIGINFO_SHARED: u32 = 1;
@@ -34,16 +34,16 @@ const TAKE: u64 = libc::SYS_rt_sigtimedwait as u64;
 #[allow(clippy::unnecessary_cast)]
 const SEND: u64 = libc::SYS_rt_sigqueueinfo as u64;
 
-/// Ends `collector`, a child of `pid`'s that has nothing left to do, such that `pid` does not notice. `start` is its
-/// start time, by which it is known.
+/// Ends `collector`, a child of `pid` that has nothing left to do, such that `pid` does not notice. `collector` holds
+/// its pid and its start time, which identifies it.
 ///
 /// # Errors
-/// If it can't be done so. The collector may have ended then, like any orphan.
+/// If that is not possible. The collector may have ended then, like any orphan.
 pub fn dismiss(pid: i32, collector: (i32, u64), timeout: Duration) -> Result<()> {
     let _lock = crate::lock::lock(pid)?;
     isolated(|| {
         let done = end(pid, collector.0, collector.1, timeout);
-        // On the way back from an error: whoever waits for it is told now.
+        // After an error, this reports the end to the parent.
         reap(collector.0);
         done
     })
@@ -52,7 +52,7 @@ pub fn dismiss(pid: i32, collector: (i32, u64), timeout: Duration) -> Result<()>
 fn end(pid: i32, child: i32, start: u64, timeout: Duration) -> Result<()> {
     let failed = |errno| Error::Sys { what: "let the collector end unseen by", pid, errno };
     ptrace(libc::PTRACE_SEIZE, child, 0, 0).map_err(failed)?;
-    // From here on the number is no other process's.
+    // The process is traced now, so its number can't pass to another process.
     let status = Status::of(child)?;
     if proc::start_time(child) != Some(start) || status.number("PPid") != Some(i64::from(pid)) {
         return Err(failed(Errno::ECHILD));
@@ -62,7 +62,7 @@ fn end(pid: i32, child: i32, start: u64, timeout: Duration) -> Result<()> {
     let itself = numbers.last().copied().unwrap_or(pid);
     let seen_as = seen_in(child, levels).ok_or(failed(Errno::ENOENT))?;
     let ids = Ids { pid, itself, levels, child, seen_as };
-    // SAFETY: no memory.
+    // SAFETY: the call takes no pointer.
     if unsafe { libc::kill(child, libc::SIGKILL) } != 0 || !has_ended(child) {
         return Err(failed(Errno::ETIMEDOUT));
     }
@@ -72,7 +72,7 @@ fn end(pid: i32, child: i32, start: u64, timeout: Duration) -> Result<()> {
     with_all_stopped(pid, &mem, gadgets, timeout, &mut stops, |c| take(c, &ids))
 }
 
-/// Waits until a traced child has ended, and leaves it as it is.
+/// Waits until a traced child has ended, without reaping it.
 fn has_ended(child: i32) -> bool {
     let deadline = Instant::now() + ENDS;
     let options = libc::WEXITED | libc::WNOWAIT | libc::WNOHANG | libc::__WALL;
@@ -91,44 +91,46 @@ fn has_ended(child: i32) -> bool {
     false
 }
 
-/// Takes note of its end as its tracer; then the kernel tells its parent.
+/// Reaps the child as its tracer; then the kernel reports the end to its parent.
 fn reap(child: i32) {
-    // SAFETY: nothing is asked for beside the number.
+    // SAFETY: the status pointer may be null, and there is no other.
     unsafe { libc::waitpid(child, std::ptr::null_mut(), libc::WNOHANG | libc::__WALL) };
 }
 
 struct Ids {
-    /// The target.
+    /// The target's pid.
     pid: i32,
-    /// Its number for itself.
+    /// The target's pid in its own pid namespace.
     itself: i32,
-    /// In how many pid namespaces it has a number.
+    /// Number of pid namespaces in which the target has a pid.
     levels: usize,
-    /// The collector.
+    /// The collector's pid.
     child: i32,
-    /// Its number for the target.
+    /// The collector's pid in the target's pid namespace.
     seen_as: i32,
 }
 
-/// The number of a process in the pid namespace of one that has so many numbers.
+/// Returns a process's pid in the pid namespace of a process that has pids in `levels` namespaces.
 fn seen_in(pid: i32, levels: usize) -> Option<i32> {
     Status::of(pid).ok()?.pids().get(levels.checked_sub(1)?).copied()
 }
 
-/// With all threads stopped: the kernel tells the target, which forgets it.
+/// Lets the kernel report the collector's end to the target, takes the signal and reaps the child. All threads are
+/// stopped meanwhile.
 fn take(c: &mut Caller<'_>, ids: &Ids) -> Result<()> {
     let set = 1u64 << (libc::SIGCHLD - 1);
     let words = (0..8 / size_of::<usize>()).map(|k| (set >> (k * usize::BITS as usize)) as usize);
     let mut bytes = vec![0; TIME_LEN];
     bytes.extend(words.flat_map(usize::to_ne_bytes));
     bytes.resize(TIME_LEN + SIGSET_LEN, 0);
-    // The first bytes of what is put there are the time.
+    // These bytes begin with the timeout, which is zero.
     let time = c.put(&bytes)?;
     let options = (libc::WNOHANG | libc::__WALL) as u64;
     let reap_it = [ids.seen_as as u64, 0, options, 0, 0, 0];
     let take_it = [time.plus(TIME_LEN as u64).0, 0, time.0, SIGSET_LEN as u64, 0, 0];
     let send = [ids.itself as u64, libc::SIGCHLD as u64, time.0, 0, 0, 0];
-    // All or none: a handler that waits for the child that its signal is about would wait for ever.
+    // Either all three calls are possible or none is made: a handler that waits for the child of its signal would
+    // wait for ever if only the child were reaped.
     if ![(WAIT4, reap_it), (TAKE, take_it), (SEND, send)].iter().all(|(n, a)| c.may_ask(*n, *a)) {
         return Err(Error::Sys {
             what: "reap the collector in",
@@ -138,7 +140,7 @@ fn take(c: &mut Caller<'_>, ids: &Ids) -> Result<()> {
     }
     let of_another = is_pending(ids, c.tid(), None)?;
     reap(ids.child);
-    // One that was there already stays: it stands for both.
+    // A SIGCHLD that was pending before stays, as it stands for both children.
     let taken = !of_another && is_pending(ids, c.tid(), Some(ids.seen_as))?;
     if taken {
         c.call("rt_sigtimedwait", TAKE, take_it)?;
@@ -154,7 +156,7 @@ fn take(c: &mut Caller<'_>, ids: &Ids) -> Result<()> {
     }
 }
 
-/// A child of the target's that has ended, and that it has not waited for.
+/// Returns a child of the target that has ended and that the target has not waited for.
 fn ended_child(pid: i32) -> Option<i32> {
     let mut all = Vec::new();
     for tid in proc::threads(pid).ok()? {
@@ -166,7 +168,7 @@ fn ended_child(pid: i32) -> Option<i32> {
     all.into_iter().find(|child| Status::of(*child).is_ok_and(|s| s.is_dead()))
 }
 
-/// Sends the target the signal of a child, as the kernel would; only a process itself may send such a one.
+/// Sends the target a child's SIGCHLD as the kernel would. Only the process itself may send such a signal.
 fn send_again(c: &mut Caller<'_>, child: i32, ids: &Ids) -> Result<()> {
     let status = proc::exit_status(child).unwrap_or(0);
     let (code, status) = match status {
@@ -178,10 +180,10 @@ fn send_again(c: &mut Caller<'_>, child: i32, ids: &Ids) -> Result<()> {
     // SAFETY: all zeroes is a valid siginfo_t.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     (info.si_signo, info.si_code) = (libc::SIGCHLD, code);
-    // SAFETY: plain integers all over.
+    // SAFETY: the union consists of plain integers and has been zeroed.
     let bytes = unsafe { std::slice::from_raw_parts((&raw const info).cast::<u8>(), SIGINFO_LEN) };
     let mut bytes = bytes.to_vec();
-    // Behind three integers, aligned as a pointer is.
+    // The fields come after three integers, with a pointer's alignment.
     let mut at = (3 * size_of::<i32>()).next_multiple_of(size_of::<usize>());
     for word in [seen_in(child, ids.levels).unwrap_or(0), user, status] {
         bytes[at..at + 4].copy_from_slice(&word.to_ne_bytes());
@@ -192,7 +194,8 @@ fn send_again(c: &mut Caller<'_>, child: i32, ids: &Ids) -> Result<()> {
     c.call("rt_sigqueueinfo", SEND, args).map(|_| ())
 }
 
-/// Whether SIGCHLD is pending for the process or for a stopped thread of it: any, or that of a child's end.
+/// Returns whether SIGCHLD is pending for the process or, if `child` is `None`, for its stopped thread. With a child,
+/// only the signal of that child's end counts.
 fn is_pending(ids: &Ids, tid: i32, child: Option<i32>) -> Result<bool> {
     let of_process = pending(ids.pid, tid, true)?;
     let is_it = |s: &&libc::siginfo_t| s.si_signo == libc::SIGCHLD;
@@ -200,14 +203,14 @@ fn is_pending(ids: &Ids, tid: i32, child: Option<i32>) -> Result<bool> {
         return Ok(of_process.iter().chain(&pending(ids.pid, tid, false)?).any(|s| is_it(&s)));
     };
     Ok(of_process.iter().filter(is_it).any(|s| {
-        // SAFETY: the kernel has written it, for the signal of a child where the code is positive.
+        // SAFETY: the kernel has written it, and a positive code means that it is a child's signal.
         s.si_code > 0 && unsafe { s.si_pid() } == child
     }))
 }
 
-/// The signals that wait for the process of a stopped thread, or for that alone.
+/// Returns the pending signals of a stopped thread's process, or those of the thread alone.
 fn pending(pid: i32, tid: i32, of_process: bool) -> Result<Vec<libc::siginfo_t>> {
-    /// As many at a time.
+    /// Number of signals that are read at a time.
     const SOME: usize = 16;
     let mut all = Vec::new();
     loop {
@@ -219,7 +222,7 @@ fn pending(pid: i32, tid: i32, of_process: bool) -> Result<Vec<libc::siginfo_t>>
         // SAFETY: all zeroes is a valid siginfo_t.
         let mut some: [libc::siginfo_t; SOME] = unsafe { std::mem::zeroed() };
         let (what, to) = (libc::PTRACE_PEEKSIGINFO, some.as_mut_ptr());
-        // SAFETY: the kernel writes as many as asked for at most.
+        // SAFETY: the kernel writes at most as many entries as were asked for.
         let n = unsafe { libc::ptrace(what, tid, &raw const asked, to) };
         let Ok(n) = usize::try_from(n) else {
             return Err(Error::Sys {

@@ -1,25 +1,25 @@
-//! How long to wait for a thread to stop, and how.
+//! Waiting for a thread to stop: how long, and with which pauses.
 
 use crate::tracee::release_stuck;
 use crate::{Error, Result};
 use std::time::{Duration, Instant};
 
-/// How long to look for a stop before sleeping between the looks.
-/// Longer than this, a spinning tracer only takes the processor from its tracee.
+/// Time after which the wait sleeps between its looks. A tracer that spins for longer only takes the processor from
+/// its tracee.
 const SPIN: Duration = Duration::from_micros(100);
-/// Sleeps between looks: the shortest and the longest.
+/// Shortest and longest sleep between two looks.
 pub(crate) const SLEEPS: (Duration, Duration) =
     (Duration::from_micros(20), Duration::from_millis(2));
 
-/// How to wait for a stop: not longer than until a deadline, and at first without sleeping. A stop takes
-/// some ten microseconds, and waking up from a sleep would double it. The sleeps get longer while nothing
-/// happens: with one processor that is slow, each look may take all of it from the thread that is to stop.
+/// A wait for a stop, which ends at a deadline and does not sleep at first. A stop takes some ten microseconds, and
+/// waking up from a sleep would double that. The sleeps grow while nothing happens: on a slow machine with one
+/// processor, each look may take all its time from the thread that is to stop.
 pub(crate) struct Patience {
     began: Instant,
     deadline: Instant,
-    /// Longest time without anything happening.
+    /// Longest time that may pass without progress.
     span: Duration,
-    /// When something happened last.
+    /// Time of the last progress.
     since: Instant,
 }
 
@@ -28,21 +28,21 @@ impl Patience {
         Self::while_moving(Duration::MAX, deadline)
     }
 
-    /// For as long as something happens within each `span`, and not longer than until the deadline.
+    /// Waits for as long as there is progress within each `span`, and at most until the deadline.
     pub(crate) fn while_moving(span: Duration, deadline: Instant) -> Self {
         let now = Instant::now();
         Self { began: now, deadline, span, since: now }
     }
 
-    /// Something has happened: one of several has stopped.
+    /// Notes progress: one of several threads has stopped.
     pub(crate) fn renew(&mut self) {
         self.since = Instant::now();
     }
 
-    /// Lets others run.
+    /// Lets other threads run for a while.
     ///
     /// # Errors
-    /// If the deadline has passed: the thread does not stop.
+    /// If the deadline has passed, or a span without progress: the thread does not stop.
     pub(crate) fn rest(&mut self, pid: i32, tid: i32) -> Result<()> {
         release_stuck();
         let now = Instant::now();
@@ -68,7 +68,7 @@ mod tests {
         const SPAN: Duration = Duration::from_millis(200);
         let began = Instant::now();
         let mut moving = Patience::while_moving(SPAN, began + Duration::from_secs(600));
-        // Several spans, in each of which something happens.
+        // Several spans pass, with progress in each.
         while began.elapsed() < SPAN * 4 {
             moving.renew();
             moving.rest(1, 1).expect("something has just happened");

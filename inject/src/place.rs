@@ -1,9 +1,9 @@
-//! Memory in which the frame of a remote call may stand.
+//! The memory that holds the frame of a remote call.
 //!
-//! Below a stack pointer there may be somebody else's data: a thread may be on a fiber, on a goroutine's
-//! stack or on a signal stack, which lie side by side in one mapping. So the frame stands on a stack only
-//! where that is known to reach so far. Elsewhere it stands behind the code of a file that is mapped: the
-//! rest of the last page of a segment that is not written belongs to nobody, and a frame is only read.
+//! There may be somebody else's data below a stack pointer: a thread may be on a fiber, a goroutine's stack or a
+//! signal stack, and these lie side by side in one mapping. So the frame is put on a stack only where that is known
+//! to reach far enough. Elsewhere it is put behind the code of a mapped file: nobody uses the rest of the last page
+//! of a read-only segment, and the kernel only reads a frame.
 
 use crate::elf_file::ElfFile;
 use crate::memory::{WORD, words};
@@ -14,14 +14,14 @@ use goblin::elf::program_header::{PF_W, PT_LOAD};
 use prof_arch::native::UserRegs;
 use prof_arch::native::capture::DESCRIPTOR;
 
-/// Frames begin at a multiple of this.
+/// Alignment of frames.
 const ALIGN: u64 = 64;
-/// As much of a stack is searched for signs of a signal handler.
+/// Maximum number of bytes of a stack that are searched for signs of a signal handler.
 const SEARCH: usize = 64 << 10;
-/// The descriptor of a thread, and what else libc keeps for it at the end of its stack, is no longer.
+/// Upper bound on the size of a thread's descriptor and of what else libc keeps at the end of a thread's stack.
 const MOST_TLS: u64 = 1 << 20;
 
-/// What the places are looked for with.
+/// What a search for a place needs.
 pub(crate) struct Finder<'a> {
     pub pid: i32,
     pub tid: i32,
@@ -30,22 +30,22 @@ pub(crate) struct Finder<'a> {
     pub sigreturn: Sigreturn,
 }
 
-/// A place.
+/// Memory for a frame.
 pub(crate) struct Place {
-    /// Its first address.
+    /// The lowest address.
     pub low: RemoteAddr,
-    /// What is there, and comes back.
+    /// The bytes that the frame overwrites, which are restored afterwards.
     pub covered: Vec<u8>,
 }
 
 impl Finder<'_> {
-    /// A place for `need` bytes, for a thread with these registers, and if it is on its stack, `kept` bytes
-    /// below the stack pointer.
+    /// Finds `need` bytes for a thread with these registers. If they are on its stack, `kept` bytes below the stack
+    /// pointer are left free.
     pub(crate) fn find(&self, regs: &UserRegs, kept: u64, need: u64) -> Option<Place> {
         let low = regs.sp().checked_sub(kept + need)? & !(ALIGN - 1);
         if self.reaches(regs, low) {
-            // What is below the stack pointer is nobody's, but what else a signal handler has left there
-            // may be looked at by who looks for faults.
+            // Nobody owns what is below the stack pointer, but somebody who debugs the target may look at what a
+            // signal handler has left there. So it is restored.
             let covered = self.mem.read_some(RemoteAddr(low), need as usize);
             if covered.len() as u64 == need {
                 return Some(Place { low: RemoteAddr(low), covered });
@@ -54,7 +54,7 @@ impl Finder<'_> {
         self.padding(need)
     }
 
-    /// Whether the stack that a thread is on is known to reach down to `low`.
+    /// Returns whether the thread's stack is known to reach down to `low`.
     pub(crate) fn reaches(&self, regs: &UserRegs, low: u64) -> bool {
         let sp = regs.sp();
         let inside = sp.checked_sub(1).map(RemoteAddr);
@@ -69,12 +69,12 @@ impl Finder<'_> {
         m.write && floor.is_some_and(|f| f <= low && low < sp) && !self.may_be_handling(m, sp)
     }
 
-    /// The start of the stack that libc's descriptor of the thread tells of, if `sp` is on it: where and how
-    /// long it is are side by side in it, and it lies at the end of that stack itself.
+    /// Returns the start of the stack that libc's thread descriptor names, if `sp` is on that stack. The descriptor
+    /// holds the stack's start and length side by side, and lies itself at the end of that stack.
     fn descriptor(&self, tp: u64, sp: u64) -> Option<u64> {
         let at = |o: i32| tp.wrapping_add_signed(i64::from(o));
         let (start, end) = (at(DESCRIPTOR.start), at(DESCRIPTOR.end));
-        // Its end need not be mapped.
+        // The end of the searched range need not be mapped.
         let m = self.maps.iter().find(|m| m.holds(RemoteAddr(tp.min(end) & !(WORD as u64 - 1))))?;
         let (start, end) = (start.max(m.start.0), end.min(m.end.0));
         let bytes = self.mem.read_some(RemoteAddr(start), end.checked_sub(start)? as usize);
@@ -89,13 +89,15 @@ impl Finder<'_> {
         })
     }
 
-    /// Whether all between two addresses is mapped; the guard below a stack may be a mapping of its own.
+    /// Returns whether `base` is mapped, and `sp` is in a writable mapping. These may be two mappings, since the
+    /// guard below a stack may be one of its own.
     fn is_one_mapping(&self, base: u64, sp: u64) -> bool {
         self.maps.iter().any(|m| m.start.0 <= base && base < m.end.0)
             && self.maps.iter().any(|m| m.holds(RemoteAddr(sp)) && m.write)
     }
 
-    /// A handler may run on a signal stack that lies within a thread's own stack.
+    /// Returns whether a signal handler may be running, by the restorer's address on the stack. A handler may run on
+    /// a signal stack that lies within the thread's own stack.
     fn may_be_handling(&self, m: &Map, sp: u64) -> bool {
         let Sigreturn::Restorer(back) = self.sigreturn else { return false };
         let from = sp & !(WORD as u64 - 1);
@@ -103,12 +105,12 @@ impl Finder<'_> {
         words(&self.mem.read_some(RemoteAddr(from), len)).any(|w| w == back.0)
     }
 
-    /// The rest of the last page of a segment.
+    /// Finds a place in the rest of a segment's last page.
     fn padding(&self, need: u64) -> Option<Place> {
         let lasting = |m: &&Map| {
             m.offset == 0 && m.read && !m.shared && m.inode != 0 && m.name.starts_with(b"/")
         };
-        // The program and its libc stay where they are.
+        // The program and its libc come first, since they stay mapped.
         let mut files: Vec<&Map> = self.maps.iter().filter(lasting).collect();
         let program = files.first().map(|m| m.inode);
         files.sort_by_key(|m| {
@@ -138,7 +140,7 @@ impl Finder<'_> {
             });
         let (low, m) = place?;
         let len = need as usize;
-        // As the file has it: a frame of a prof that was killed may stand there.
+        // The covered bytes are read from the file, because a killed prof's frame may be in memory.
         let own: Vec<Map> = self.maps.iter().filter(|o| o.inode == first.inode).cloned().collect();
         let module = elf::modules(self.mem, &own).into_iter().next();
         let file = module.and_then(|f| f.open(self.pid, self.mem));

@@ -1,4 +1,4 @@
-//! What is to be written where: stubs and patches, worked out while the target runs.
+//! Plans the stubs and patches, that is, which bytes are written where, while the target runs.
 
 use crate::elf::Module;
 use crate::mapping::remote_place;
@@ -14,35 +14,35 @@ use prof_trace::records::NotHooked;
 use prof_trace::shared::{Area, Kind};
 use std::ops::Range;
 
-/// Bytes of the stubs in one stub area, or a page if that is more; there is a guard page on each side of them.
+/// Bytes of the stubs in one stub area, or a page if that is more. A guard page lies on each side of them.
 const AREA: u64 = 16 << 10;
-/// Stubs begin at multiples of this.
+/// Alignment of stubs.
 const ALIGN: u64 = 64;
-/// As much of a function as is looked at for branches into the patch.
+/// Maximum number of bytes of a function that are searched for branches into the patch.
 const MAX_FUNCTION: u64 = 64 << 10;
 
-/// A function whose patch has been worked out, but for where its stub will be.
+/// A function whose patch is planned; its stub's address is chosen later.
 #[derive(Debug)]
 pub struct Planned {
     /// The function.
     pub found: Found,
-    /// Its bytes.
+    /// Its code.
     pub code: Vec<u8>,
-    /// Where to patch.
+    /// The instructions to replace.
     pub plan: PatchPlan,
-    /// Where the stub can be.
+    /// The range of addresses in which the stub can be.
     pub window: Range<u64>,
-    /// Somebody's breakpoint stands in front of the patch.
+    /// Whether somebody's breakpoint stands in front of the patch.
     pub behind_breakpoint: bool,
     /// Index of its stub area.
     pub area: usize,
-    /// Where its stub is.
+    /// Address of its stub.
     pub stub_addr: RemoteAddr,
-    /// The stub.
+    /// Its stub, once that has been built.
     pub stub: Option<Stub>,
 }
 
-/// Works out what can be patched.
+/// Plans the patches of the functions that can be patched, and adds the others to `not`.
 #[must_use]
 pub fn plan(
     mem: &RemoteMemory,
@@ -78,14 +78,14 @@ fn plan_one(mem: &RemoteMemory, m: &Module, f: &Found) -> Result<OnePlan, String
     let len = if f.size == 0 { 256 } else { f.size.min(MAX_FUNCTION) + 16 };
     let mut code = Code::read(mem, m, f.addr, len);
     let size = (f.size != 0).then_some(f.size);
-    // A call with no block is not recorded.
+    // A free of a null pointer is not recorded, so the patch may lie behind a test for it.
     let behind = match f.kind {
         Kind::Free | Kind::Delete => plan_free(&code.bytes, f.addr.0, size),
         _ => plan_patch(&code.bytes, f.addr.0, size),
     };
     let usable = |plan: &PatchPlan| {
         let end = plan.continuation().max(plan.patch_offset + PATCH_LEN);
-        // What is left in front stays as it is.
+        // The instructions in front of the patch stay as they are, so only those from the patch on matter.
         code.reason(plan.patch_offset, end).map_or(Ok(()), Err).and_then(|()| in_one_page(f, plan))
     };
     let plan = match behind {
@@ -93,7 +93,7 @@ fn plan_one(mem: &RemoteMemory, m: &Module, f: &Found) -> Result<OnePlan, String
             let plan = plan_at_entry(&code.bytes, f.addr.0, size).map_err(|_| first.clone())?;
             usable(&plan).map(|()| plan)
         }),
-        // Code that somebody has changed may look like anything.
+        // Code that another tool has changed may fail to decode for any reason, so the change is named instead.
         Err(e) => Err(code.reason(0, FRONT).unwrap_or_else(|| e.to_string())),
     }?;
     let window = stub_window(&plan, &code.bytes, f.addr.0).map_err(|e| e.to_string())?;
@@ -101,7 +101,7 @@ fn plan_one(mem: &RemoteMemory, m: &Module, f: &Found) -> Result<OnePlan, String
     Ok((code, plan, window))
 }
 
-/// So many bytes of a function are looked at for what somebody has changed where it can't be planned.
+/// Number of bytes at a function's start that are examined for changes by other tools if no patch can be planned.
 const FRONT: usize = 32;
 
 fn in_one_page(f: &Found, plan: &PatchPlan) -> Result<(), String> {
@@ -114,7 +114,7 @@ fn in_one_page(f: &Found, plan: &PatchPlan) -> Result<(), String> {
     Err("its first instructions lie across a page boundary".into())
 }
 
-/// Refuses, before anything is touched, where no function is left that hands out memory.
+/// Refuses, before anything is touched, if no function that hands out memory is left.
 ///
 /// # Errors
 /// [`Refusal::NothingHooked`].
@@ -128,7 +128,7 @@ pub(crate) fn any_left(
     if planned.iter().any(|p| allocates(p.found.kind)) {
         return Ok(());
     }
-    // Those that are only watched are no loss.
+    // Functions that prof only watches do not count here.
     let own = |n: &&NotHooked| !crate::sandbox::FUNCTIONS.contains(&n.function.as_str());
     let malloc = not.iter().find(|n| n.function.contains("malloc"));
     match malloc.or_else(|| not.iter().find(own)) {
@@ -144,7 +144,7 @@ pub(crate) fn any_left(
     }
 }
 
-/// What the user should know of other tools' probes in what will be patched.
+/// Returns what the user should know about other tools' probes on the functions that will be patched.
 #[must_use]
 pub fn notes(planned: &[Planned]) -> Vec<String> {
     let names = |which: &dyn Fn(&&Planned) -> bool| {
@@ -163,7 +163,7 @@ pub fn notes(planned: &[Planned]) -> Vec<String> {
         let delicate = names(&|p| {
             let at = p.plan.patch_offset;
             let before = p.code.get(at..).unwrap_or_default();
-            // Of those that are only watched, no call is missed.
+            // Calls of functions that prof only watches are not recorded, so none would be missing.
             let counts = effect == Probed::Breaks || p.found.kind.is_recorded();
             counts && uprobe(at as u64, before, p.found.addr.0) == effect
         });
@@ -174,7 +174,7 @@ pub fn notes(planned: &[Planned]) -> Vec<String> {
     notes
 }
 
-/// What is to be said of functions whose patch begins with their first byte.
+/// Returns the warning for functions whose patch begins at their first byte.
 #[must_use]
 pub fn no_uprobes(functions: &str, effect: Probed) -> String {
     let then = match effect {
@@ -186,8 +186,8 @@ pub fn no_uprobes(functions: &str, effect: Probed) -> String {
     )
 }
 
-/// Chooses where stub areas go: free address space in reach of the functions. `tried`: so often it was taken
-/// before it could be mapped.
+/// Chooses free address space for the stub areas, within reach of the functions. `tried` is how many times the target
+/// has mapped something there before prof could.
 pub fn place(
     maps: &[Map],
     growth: &Growth,
@@ -236,40 +236,41 @@ fn area_len() -> u64 {
     AREA.next_multiple_of(page) + 2 * page
 }
 
-/// The heap is left that much space to grow, and the first thread's stack.
+/// Space that is left free for the heap to grow, and below for the first thread's stack.
 const HEAP_REACH: u64 = if cfg!(target_pointer_width = "64") { 1 << 30 } else { 256 << 20 };
 const STACK_REACH: u64 = if cfg!(target_pointer_width = "64") { 256 << 20 } else { 64 << 20 };
-/// Pages that the kernel leaves free below a stack (`stack_guard_gap`), and some for arguments that the
-/// limit does not count.
+/// Pages that the kernel leaves free below a stack (`stack_guard_gap`), and some more for arguments, which the limit
+/// does not count.
 const STACK_GUARD: u64 = 2 * 256;
 
-/// What grows in the target without asking where, and is left space.
+/// The mappings of the target that grow in place, for which space is left free.
 #[derive(Clone, Copy, Debug)]
 pub struct Growth {
-    /// Where the heap begins; 0 if that is not known.
+    /// Start of the heap; 0 if it is not known.
     pub start_brk: u64,
-    /// Bytes that the first thread's stack may have in all; none if there is no limit.
+    /// Maximum size of the first thread's stack in bytes; `None` if there is no limit.
     pub stack_limit: Option<u64>,
-    /// The stack's space ends where its limit does, rather than far below.
+    /// Whether only the space within the stack's limit is left free, rather than [`STACK_REACH`] bytes.
     stack_limited: bool,
 }
 
 impl Growth {
-    /// What `/proc/PID` says of it.
+    /// Reads the values from `/proc/PID`.
     #[must_use]
     pub fn of(pid: i32) -> Self {
         let (start_brk, stack_limit) = (proc::start_brk(pid), proc::stack_limit(pid));
         Growth { start_brk, stack_limit, stack_limited: false }
     }
 
-    /// For where there is no other place: on MIPS64, jumps stay in a region of 256 MiB that libraries
-    /// and the stack are usually both in, and threads' stacks fill the rest. What the kernel leaves free
-    /// for a stack, 128 MiB at least, is more than the limit that it has.
+    /// Returns a copy that leaves only the space within the stack's limit free, for use where no other place is
+    /// found. On MIPS64 jumps stay in a region of 256 MiB that usually holds both the libraries and the stack, and
+    /// threads' stacks fill the rest. The kernel keeps at least 128 MiB free for the first stack, which is more than
+    /// its usual limit.
     fn no_more_than_must(self) -> Self {
         Growth { stack_limited: true, ..self }
     }
 
-    /// Where the stack of this mapping may come to; it ends at `end`.
+    /// Returns the lowest address that the stack, mapped from `start` to `end`, may reach.
     fn stack_bottom(&self, start: u64, end: u64) -> u64 {
         match self.stack_limit.filter(|_| self.stack_limited) {
             Some(limit) => {
@@ -281,16 +282,15 @@ impl Growth {
     }
 }
 
-/// The ring begins at a multiple of this: a shared mapping has to, where caches are looked up by virtual
-/// addresses.
+/// Alignment of the ring. A shared mapping has to be aligned where caches are looked up by virtual addresses.
 const RING_ALIGN: u64 = 2 << 20;
-/// So many places for the ring are tried.
+/// Maximum number of places that are tried for the ring.
 const RING_PLACES: usize = 8;
 
-/// Where the ring, `len` bytes, may be put, best first. It is far from everything else, so that no block of the
-/// target's is next to it and stubs have all that is in reach of their functions. Where address
-/// space is short, that would leave too little in one piece: there it lies below something else, with room for
-/// guard pages, and outside of `windows`, in which stubs must be.
+/// Returns places for the ring of `len` bytes, the best first. They are far from all other mappings, so that no block
+/// of the target is next to the ring and the whole reach of the functions is left for stubs. Where address space is
+/// short, that would leave too little in one piece. There the ring is put below another mapping, with room for guard
+/// pages, and outside of `windows`, which are for stubs.
 pub fn ring_places(maps: &[Map], start_brk: u64, windows: &[Range<u64>], len: u64) -> Vec<u64> {
     if cfg!(target_pointer_width = "64") {
         let room = len + 2 * RING_ALIGN;
@@ -305,7 +305,7 @@ fn below_others(maps: &[Map], start_brk: u64, windows: &[Range<u64>], len: u64) 
     let clear =
         |at: u64, other: Range<u64>| at + len + page <= other.start || other.end + page <= at;
     let heap = start_brk..start_brk.saturating_add(HEAP_REACH);
-    // Below the windows, or else below what is mapped; never where the first stack grows.
+    // Candidates are places below the windows, and then below mappings, but never where the first stack grows.
     let stack = maps.iter().find(|m| m.name == b"[stack]");
     let stack = stack.map(|m| m.start.0.saturating_sub(STACK_REACH)..u64::MAX >> 1);
     let ends = windows.iter().map(|w| w.start).chain(maps.iter().rev().map(|m| m.start.0));
@@ -325,13 +325,13 @@ fn below_others(maps: &[Map], start_brk: u64, windows: &[Range<u64>], len: u64) 
     good.into_iter().chain(rest).take(RING_PLACES).collect()
 }
 
-/// Nothing is put below this.
+/// Lowest address of any place.
 const LOWEST: u64 = 64 << 10;
 
-/// Left free on both sides of stubs, for whoever grows towards them.
+/// Bytes that are left free on both sides of stubs, for mappings that grow towards them.
 const SPARE: u64 = 64 << 10;
 
-/// A free place for `len` bytes, whole pages, inside `window`, as near as may be to `near`.
+/// Finds a free place for `len` bytes, which are whole pages, inside `window` and as near as possible to `near`.
 fn gap(
     maps: &[Map],
     growth: &Growth,
@@ -342,7 +342,7 @@ fn gap(
     spare: u64,
 ) -> Option<u64> {
     let page = proc::page_size();
-    // The heap grows up from where it starts, the first stack down: leave them that space.
+    // The heap grows up from its start and the first stack grows down; both are left space.
     let heap = if growth.start_brk == 0 { u64::MAX } else { growth.start_brk };
     let heap = heap..heap.saturating_add(HEAP_REACH);
     let mut best: Option<u64> = None;
@@ -379,7 +379,7 @@ fn gap(
 }
 
 impl Planned {
-    /// Builds the stub, now that all addresses are known.
+    /// Builds the stub, once all addresses are known.
     ///
     /// # Errors
     /// If the displaced instructions can't be moved there.
@@ -424,7 +424,7 @@ mod tests {
 
     #[test]
     fn stubs_are_put_below_the_stack() {
-        // A 32-bit ARM process under a 64-bit kernel: libraries and stack lie at the end of the addresses.
+        // A 32-bit ARM process under a 64-bit kernel has its libraries and its stack at the end of the addresses.
         let (libs, len) = (0xf7a0_0000..0xf7c0_0000, area_len());
         let stack = named(0xf9d0_0000, 0xf9d2_0000, "[stack]");
         let vectors = named(0xffff_0000, 0xffff_1000, "[vectors]");
@@ -434,14 +434,14 @@ mod tests {
             Growth { start_brk: 0x100_0000, stack_limit: Some(8 << 20), stack_limited: false };
         let at = gap(&maps, &growth, &[], &window, libs.start, len, SPARE).expect("a place");
         assert!(window.start <= at && at + len <= libs.start, "{at:x}");
-        // There is room above the stack, but not for us; what is below it is the stack's.
+        // There is room above the stack, but that may be the kernel's, and the space below is the stack's.
         let window = libs.end..0xffff_0000;
         assert_eq!(gap(&maps, &growth, &[], &window, libs.start, len, SPARE), None);
     }
 
     #[test]
     fn what_the_stack_cannot_grow_to_is_taken_when_nothing_else_is_free() {
-        // MIPS64: the region below the libraries is full of threads' stacks.
+        // MIPS64: threads' stacks fill the region below the libraries.
         let (len, region) = (area_len(), 0xff_f000_0000..0x100_0000_0000);
         let libs_end = 0xff_ffd0_0000 - STACK_REACH / 2;
         let libs = libs_end - 0x20_0000..libs_end;
@@ -454,7 +454,7 @@ mod tests {
         let at = place(growth(Some(8 << 20)).no_more_than_must()).expect("a place");
         let bottom = 0xff_ffd2_0000 - (8 << 20) - STACK_GUARD * proc::page_size();
         assert!(libs.end <= at && at + len <= bottom, "{at:x}");
-        // One that may grow without a limit, or has most of that space, keeps it.
+        // A stack without a limit, or with a limit of most of that space, keeps the space.
         assert_eq!(place(growth(None).no_more_than_must()), None);
         assert_eq!(place(growth(Some(STACK_REACH / 2)).no_more_than_must()), None);
     }
@@ -469,7 +469,7 @@ mod tests {
         let at = below_others(&maps, 0x100_0000, &windows, len)[0];
         assert!(at.is_multiple_of(RING_ALIGN) && at + len + proc::page_size() <= window.start);
         assert!(window.start - at < len + 2 * RING_ALIGN);
-        // Where that is taken, below whatever takes it.
+        // If that place is taken, the next is below whatever takes it.
         let [code, libs, stack] = maps;
         let maps = [code, map(at + len, at + len + 4096), libs, stack];
         let next = below_others(&maps, 0x100_0000, &windows, len);
@@ -478,7 +478,7 @@ mod tests {
 
     #[test]
     fn the_ring_of_a_static_program_is_below_its_stack() {
-        // 32-bit ARM: all else is above the stack, or too low to have room below it.
+        // 32-bit ARM: everything else is above the stack, or too low for room below it.
         let (stack, len) = (0xbed0_0000, 100 << 20);
         let maps = [
             map(0x1_0000, 0x9_0000),
