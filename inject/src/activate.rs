@@ -1,4 +1,4 @@
-//! Turning recording on: the toggle signal, the patches, the flag.
+//! Turns recording on: installs the toggle handler, writes the patches and sets the flag.
 
 use crate::install::{Installed, with_caller};
 use crate::memory::{WORD, words};
@@ -18,15 +18,18 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
-/// Bytes of each thread's stack that are searched for anything that leads into patched bytes, and for signal
-/// frames that return into them.
+/// Bytes of each thread's stack that are searched for words that lead into patched bytes.
+///
+/// Within the first number a bare word counts, beyond it only a signal frame. The second number is the most that is
+/// searched. Of a stack whose mapping is unknown, only the first is.
 const STACK_SEARCH: (usize, u64) = (16 << 10, 1 << 20);
 
 impl Installed {
     /// Patches the functions and turns recording on.
     ///
     /// # Errors
-    /// If the target can't be stopped, or its memory not be written; everything is then taken back.
+    /// If the target can't be stopped, its memory can't be written, or one of its threads rules recording out.
+    /// Dropping `self` then undoes the attach.
     pub fn activate(&mut self) -> Result<()> {
         isolated(|| {
             self.take_signal()?;
@@ -37,7 +40,8 @@ impl Installed {
         self.done = true;
         self.lock = None;
         if self.options.on {
-            // A library may have come or gone before the dynamic linker's function was hooked.
+            // A library may have been loaded or unloaded before the patch of the dynamic linker's function was in
+            // force.
             if !proc::maps(self.target.pid).is_ok_and(|maps| proc::code(&maps) == self.code) {
                 doubt(c);
             }
@@ -47,7 +51,7 @@ impl Installed {
         Ok(())
     }
 
-    /// Installs the toggle handler, unless the target has one of its own.
+    /// Installs the toggle handler, unless the target uses the signal itself.
     fn take_signal(&mut self) -> Result<()> {
         let signal = self.options.signal;
         if signal == 0 {
@@ -67,9 +71,9 @@ impl Installed {
         let old = at.plus(SIGACTION_LEN.next_multiple_of(8) as u64);
         self.mem.write(at, &action)?;
         let (mem, gadgets, timeout) = (&self.mem, self.gadgets, self.options.timeout);
-        // The control page knows the signal before the handler is there, so that whoever comes
-        // after us takes it back. The old action is the default: neither caught nor ignored.
-        // SAFETY: nothing else uses these fields before the patches are in.
+        // The control page names the signal before the handler is installed, so that a detach removes the handler
+        // even if prof is killed in between. The old action is the default: the target neither catches nor ignores
+        // the signal.
         let m = unsafe { self.shared.control_mut() };
         m.handler = header.handler.0 as u64;
         m.signal = signal;
@@ -82,7 +86,7 @@ impl Installed {
             mem.read(old, &mut was[..SIGACTION_LEN])?;
             let default = sigaction_handler(&was[..SIGACTION_LEN]) == libc::SIG_DFL as u64;
             if !default {
-                // Installed since it was looked for: it is the target's again before it runs on.
+                // The target has installed an action since the check above: it gets that back at once.
                 c.call("rt_sigaction", nr::RT_SIGACTION, [number, old.0, 0, set, 0, 0])?;
             }
             Ok(default)
@@ -98,7 +102,7 @@ impl Installed {
         Ok(())
     }
 
-    /// Notes that the toggle signal stays the target's.
+    /// Adds a note for the user: the toggle signal is left to the target.
     fn not_taken(&mut self, does: &str) {
         let (pid, name) = (self.target.pid, signal_name(self.options.signal as i32));
         self.notes.push(format!(
@@ -142,9 +146,10 @@ impl Installed {
         }
     }
 
-    /// Each thread that may come to the hook must have a thread pointer of its own: what the hook keeps of a thread
-    /// is written by nobody else. A libc's allocator, or another library's, needs that as well; a program's own may
-    /// do without.
+    /// Refuses a target in which two threads have one thread pointer. The hook finds a thread's state by the thread
+    /// pointer, and no other thread may write to that state. An allocator of libc or of another library needs
+    /// distinct thread pointers itself, so the check is made only for an allocator in the program, and for functions
+    /// that the user has named.
     fn tell_apart(&self, stopped: &mut Stopped) -> Result<()> {
         let pid = self.target.pid;
         let own = |p: &Planned| p.found.kind.has_many_entry() || p.found.module == 0;
@@ -154,7 +159,7 @@ impl Installed {
         let mut seen = HashMap::new();
         for t in stopped.threads.iter_mut().filter(|t| t.pid == pid) {
             let regs = t.regs()?;
-            // The kernel's own threads in the process (io_uring's) have no stack.
+            // Threads that the kernel itself has in the process (io_uring's) have no stack.
             if regs.sp() != 0
                 && let Some(one) = seen.insert(regs.thread_pointer(), t.tid)
             {
@@ -165,8 +170,9 @@ impl Installed {
         Ok(())
     }
 
-    /// Moves threads that stand in bytes to be patched to the relocated copy. `false`: a signal
-    /// handler will return into such bytes.
+    /// Moves each thread whose pc is in bytes to be patched to the same instruction of the relocated copy. Returns
+    /// `false` if the patches can't be written now: a signal handler will return into such bytes, or the copy lacks
+    /// the instruction.
     fn clear_the_way(&self, stopped: &mut Stopped, maps: &[Map]) -> Result<bool> {
         let mut inside: Vec<(u64, u64)> = Vec::new();
         for p in &self.planned {
@@ -198,13 +204,13 @@ impl Installed {
             let from = RemoteAddr(regs.sp() & !(WORD as u64 - 1));
             let stack = maps.iter().find(|m| m.holds(from));
             let len = stack.map_or(STACK_SEARCH.0 as u64, |m| m.end.0 - from.0);
-            // A thread's descriptor stands at the end of its stack, where several stacks are one mapping.
+            // Where several stacks are one mapping, libc's thread descriptor marks the end of this thread's own.
             let own = regs.thread_pointer().wrapping_sub(from.0);
             let len = if own == 0 { len } else { len.min(own) };
             let bytes = self.mem.read_some(from, len.min(STACK_SEARCH.1) as usize);
             let all: Vec<u64> = words(&bytes).collect();
-            // A pointer to a function is none to the inside of it, whatever it says of its state. Far from
-            // the top a word alone may be what an earlier frame has left.
+            // `code_at` removes the bit by which a function pointer may name the instruction set: it does not lead
+            // into the function. Far from the stack's top, a bare word may be left over from an earlier frame.
             let near = STACK_SEARCH.0 / WORD;
             let leads_in =
                 |i: usize| hit(code_at(all[i])) && (i < near || is_interrupted_pc(&all[i..]));
@@ -233,14 +239,14 @@ impl Installed {
                 });
                 continue;
             }
-            // Marked first: whoever cleans up after us looks at the bytes themselves anyway.
+            // The mark is set first: a detach compares the bytes anyway, so a mark without a patch does no harm.
             f.patched.store(1, Release);
             self.mem.write(at, &stub.patch)?;
         }
         Ok(())
     }
 
-    /// Takes everything back, whatever state it is in.
+    /// Undoes the attach, whatever it has done so far. Has no effect after [`Self::activate`] has succeeded.
     pub fn undo(&mut self) {
         if !self.done {
             self.done = true;
@@ -263,7 +269,7 @@ impl Drop for Installed {
     }
 }
 
-/// Notes that recording is switched.
+/// Records in the control page that recording was turned on or off, and when.
 pub(crate) fn note_toggle(shared: &Shared, on: u64) {
     let c = shared.control();
     let n = c.toggle_count.fetch_add(1, Relaxed);
@@ -272,7 +278,7 @@ pub(crate) fn note_toggle(shared: &Shared, on: u64) {
     t.time.store(setup::now(c.clock.load(Relaxed)), Release);
 }
 
-/// `SIGUSR1` and its like.
+/// Returns the name of a signal, such as `SIGUSR1` or `SIGRTMIN+3`.
 #[must_use]
 pub fn signal_name(signal: i32) -> String {
     match nix::sys::signal::Signal::try_from(signal) {

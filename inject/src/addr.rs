@@ -1,13 +1,13 @@
-//! Addresses, by the space they live in.
+//! Type for addresses in the target, which must not be taken for pointers of this process.
 
 use std::fmt;
 
-/// An address in the target. It means nothing in this process.
+/// Address in the target's memory. It can't be dereferenced in this process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RemoteAddr(pub u64);
 
 impl RemoteAddr {
-    /// The address `n` bytes on.
+    /// Returns the address `n` bytes higher, modulo 2^64.
     #[must_use]
     pub fn plus(self, n: u64) -> Self {
         Self(self.0.wrapping_add(n))

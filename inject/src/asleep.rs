@@ -1,11 +1,14 @@
-//! Calls that a stop has ended with EINTR, of threads that fell asleep in them after they were looked at.
+//! Finds system calls that a stop has ended with EINTR, of threads that fell asleep after prof had looked at them.
 //!
-//! On AArch64 and ARM the registers of a stopped thread do not say whether it was in a call. One that was seen asleep right
-//! before the stop is put back into its call; one that was about to fall asleep shows EINTR behind a system call
-//! instruction, as one does whose call a signal has ended. What tells them apart: a handler leaves its frame right
-//! below the stack pointer. It may have run on another stack; then the kernel's note of the first argument is of
-//! the handler's return, and is believed only if it is a descriptor that calls wait for. Where the program has no
-//! handlers, or only of what a thread's own instructions cause, none has run.
+//! On AArch64 and ARM the registers of a stopped thread do not say whether it was in a system call. A thread that was
+//! seen asleep right before the stop is put back into its call. A thread that fell asleep after that look shows EINTR
+//! behind a system call instruction, but so does a thread whose call was ended by a signal. These rules tell the two
+//! apart:
+//!
+//! * A signal handler leaves its frame right below the stack pointer. Where there is one, the call is left as it is.
+//! * A handler may have run on another stack. The first argument that the kernel has noted is then that of the
+//!   handler's return. So the note is believed only if it names a descriptor of a kind for which such calls wait.
+//! * If the program has no handlers, or only for signals that a thread's own instructions cause, none has run.
 
 use crate::proc::Status;
 use crate::{RemoteAddr, RemoteMemory};
@@ -13,20 +16,20 @@ use libc::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
 use prof_arch::blocked::Blocked;
 use prof_arch::native::UserRegs;
 
-/// What is read below the stack pointer, a page at a time: more than a signal's frame takes.
+/// Length of each piece of memory that is read below the stack pointer. All pieces together exceed a signal frame.
 const PIECE: u64 = 4096;
 const PIECES: u64 = 4;
-/// SIGCANCEL and SIGSETXID, whose handlers are libc's own and use no other stack.
+/// SIGCANCEL and SIGSETXID, whose handlers are libc's own and do not run on a stack of their own.
 const OWN: u128 = 0b11 << 31;
-/// What a thread's own instructions cause, and so not while it sleeps in a call: handlers of these have not ended it.
-/// Runtimes have them that have no others (Rust's, for stacks that overflow).
+/// Signals that a thread's own instructions cause. They can't have ended a call in which the thread slept. Some
+/// runtimes have handlers for these alone (Rust's, for stack overflows).
 const CAUSED: [i32; 5] = [SIGILL, SIGTRAP, SIGBUS, SIGFPE, SIGSEGV];
-/// What descriptors are that calls wait for which no kernel restarts.
+/// Kinds of descriptors, as `/proc/PID/fd` names them, for which calls wait that the kernel never restarts.
 const AWAITED: [&str; 4] =
     ["socket:", "anon_inode:[eventpoll]", "anon_inode:inotify", "anon_inode:[io_uring]"];
 
-/// The call that the stop has ended, if that is certain: with its arguments as they were. `ask` asks the kernel for the
-/// first of them, where the registers do not tell.
+/// Returns the call that the stop has ended, with its original arguments, or `None` if that is not certain. `ask`
+/// asks the kernel for the first argument of the call with a number, where the registers do not hold it any more.
 pub(crate) fn ended(
     pid: i32,
     tid: i32,
@@ -58,7 +61,7 @@ fn caused() -> u128 {
     CAUSED.iter().map(|signal| 1 << (signal - 1)).sum()
 }
 
-/// The stack below the stack pointer, as far as it is there.
+/// Reads the memory below the stack pointer, as far as it is mapped.
 fn below(mem: &RemoteMemory, sp: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut end = sp & !7;

@@ -1,11 +1,11 @@
-//! A way back to the hook that the target's own unwinder can follow.
+//! Finds a bridge: a way back to the hook that the target's own unwinder can follow.
 //!
-//! The hook calls a function that the user has named, which may throw an exception, or be left by a
-//! thread's cancellation. The unwinder knows no table for the hook's code. So the original does not
-//! return to the hook, but to an indirect call in the target's own code whose frame is known: the hook
-//! lays the stack out as that frame's row says, with the caller's return address and registers in
-//! it, and puts its own address into the register that is called. An exception passes through that
-//! frame as through any other of the target's; a normal return comes to the hook.
+//! The hook calls a function that the user has named. That function may throw an exception, or be left when its
+//! thread is cancelled, and the unwinder has no table for the hook's code. So the original does not return to the
+//! hook, but to an indirect call in the target's own code whose frame is known. The hook lays the stack out as that
+//! frame's row of the unwind table says, with the caller's return address and registers in it, and puts its own
+//! address into the register that is called. An exception passes through that frame as through any other of the
+//! target's. A normal return reaches the hook.
 
 use crate::elf::Module;
 use crate::search::is_libc;
@@ -14,12 +14,13 @@ use crate::{RemoteMemory, proc};
 use prof_arch::native::bridge::{BRIDGE_LEN, Bridge, bridges};
 use prof_arch::native::jump::code_at;
 
-/// As much code of a module is looked at.
+/// Maximum number of bytes that are searched in each mapping of code.
 const MOST: u64 = 64 << 20;
-/// Libraries that stay for as long as the program runs, beside libc and the program itself.
+/// Libraries, beside libc, that stay loaded for as long as the program runs.
 const LASTING: [&str; 3] = ["libstdc++.so", "libgcc_s.so", "libc++abi.so"];
 
-/// Looks for one in what is never unloaded: the smallest frame that will do.
+/// Finds a bridge in libc, or else in another module that is never unloaded. Within a module, the smallest suitable
+/// frame is chosen.
 pub(crate) fn find(mem: &RemoteMemory, modules: &[Module]) -> Option<Bridge> {
     let maps = proc::maps(mem.pid()).ok()?;
     let lasting = |m: &&Module| LASTING.iter().any(|n| m.file_name().starts_with(n));
@@ -36,9 +37,10 @@ pub(crate) fn find(mem: &RemoteMemory, modules: &[Module]) -> Option<Bridge> {
     })
 }
 
-/// Where a thread's stack shows that it is inside of an original that was called so.
+/// Returns the code addresses which, on a thread's stack, show that the thread is in an original called by way of the
+/// bridge.
 pub(crate) fn range(back: u64) -> Option<std::ops::Range<u64>> {
-    // Where an address says which instruction set it is, this is about the code.
+    // On ARM a return address also names the instruction set, in a bit that is no part of the code's address.
     let at = code_at(back);
     (back != 0).then(|| at..at.saturating_add(BRIDGE_LEN))
 }

@@ -1,8 +1,9 @@
-//! What prof's memory adds to the target's cgroup, and whether there is room for it.
+//! Computes what prof's memory adds to the target's cgroup, and checks that there is room for it.
 //!
-//! Memory is charged to the cgroup of whoever touches it first. prof makes the pages of the ring that are
-//! used from the first event on, so they are prof's; hook, stubs, threads' states and the tables as they
-//! grow are the target's. Where prof runs in the same cgroup, as in a container, all of it counts there.
+//! The kernel charges a page to the cgroup of whoever touches it first. prof touches those pages of the ring that are
+//! used from the first event on, so they are charged to prof's cgroup. The target touches the hook, the stubs, the
+//! thread states and the tables as they grow, so they are charged to the target's. If prof runs in the target's
+//! cgroup, as in a container, everything counts there.
 
 use crate::install::Options;
 use crate::preflight::Target;
@@ -19,54 +20,54 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// A thread's state, as far as it is used: measured by `tests/bench/run memory`.
+/// Bytes of a thread state that are used, as measured by `tests/bench/run memory`.
 const THREAD: u64 = 64 << 10;
-/// Threads that may yet begin.
+/// Number of threads to allow for beyond those at the attach.
 const MORE_THREADS: u64 = 8;
-/// Hook, stubs and tables that grow with the number of stacks, as measured there.
+/// Bytes of the hook, the stubs and the tables that grow with the number of stacks, from the same measurement.
 const TABLES: u64 = 2 << 20;
-/// What a collector takes beside the ring.
+/// Bytes that a collector takes beside the ring.
 const COLLECTOR: u64 = 32 << 20;
-/// Hook and stubs are smaller.
+/// Upper bound on the length of a private mapping of prof's; those of the hook and of stubs are smaller.
 const MOST_PRIVATE: u64 = 4 << 20;
-/// The smallest ring, in bytes of events.
+/// Size of the smallest ring, in bytes of events.
 const SMALLEST: usize = 1 << 20;
-/// The largest.
+/// Size of the largest ring, in bytes of events.
 const LARGEST: usize = MAX_SEGMENTS * SEGMENT_SIZE;
 
-/// A cgroup that the target is in, or one above it.
+/// A cgroup of the target, or one above it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Level {
-    /// Its path, as `/proc/PID/cgroup` has it.
+    /// Path, as `/proc/PID/cgroup` shows it.
     pub group: String,
-    /// The file that limits it, and the bytes that it allows.
+    /// File with the lowest limit, and the bytes that it allows; `None`: unlimited.
     pub limit: Option<(&'static str, u64)>,
-    /// Bytes that are charged to it, without files that can be read again.
+    /// Bytes charged to it, without inactive pages of files, which can be read again.
     pub used: u64,
-    /// The other process is in it, too, or in one below.
+    /// Whether the other process ([`levels`]) is in it, too, or in a cgroup below it.
     pub shared: bool,
 }
 
 impl Level {
-    /// Bytes that may yet be charged to it.
+    /// Returns the number of bytes that may still be charged to it.
     #[must_use]
     pub fn left(&self) -> u64 {
         self.limit.map_or(u64::MAX, |(_, limit)| limit.saturating_sub(self.used))
     }
 }
 
-/// The cgroups of a process that count its memory, from its own to the topmost that can be seen; none if
-/// they can't be. `other` is the process that makes the ring.
+/// Returns the cgroups that count a process's memory, from its own to the topmost visible one; empty if none is
+/// visible. `other` is the process that makes the ring.
 #[must_use]
 pub fn levels(pid: i32, other: i32) -> Vec<Level> {
     let read = |path: String| fs::read_to_string(path).unwrap_or_default();
     let mounts = read("/proc/self/mountinfo".into());
-    // A first thread that has ended alone is in none any more.
+    // A first thread that has ended before the others is in no cgroup any more: `folder` finds one that lives.
     let of = |pid: i32| read(folder(pid) + "/cgroup");
     levels_in(&mounts, &of(pid), &of(other))
 }
 
-/// The same from the texts of these files.
+/// Computes the levels from the texts of `/proc/self/mountinfo` and of both processes' `cgroup` files.
 fn levels_in(mounts: &str, own: &str, other: &str) -> Vec<Level> {
     for v2 in [false, true] {
         let (Some(group), Some((root, mount))) = (group_in(own, v2), mount_in(mounts, v2)) else {
@@ -91,7 +92,7 @@ fn levels_in(mounts: &str, own: &str, other: &str) -> Vec<Level> {
     Vec::new()
 }
 
-/// The cgroup of a process in the hierarchy that counts memory (cgroups(7)).
+/// Returns a process's cgroup in the hierarchy that counts memory (cgroups(7)).
 fn group_in(text: &str, v2: bool) -> Option<&str> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
@@ -101,12 +102,12 @@ fn group_in(text: &str, v2: bool) -> Option<&str> {
         } else {
             controllers.split(',').any(|c| c == "memory")
         };
-        // Above the root of prof's own namespace nothing can be read.
+        // A cgroup outside of prof's own cgroup namespace can't be read.
         (is_it && !path.starts_with("/..")).then_some(path)
     })
 }
 
-/// Which part of that hierarchy is mounted, and where (proc_pid_mountinfo(5)).
+/// Returns the part of that hierarchy that is mounted, and the mount point (proc_pid_mountinfo(5)).
 fn mount_in(mounts: &str, v2: bool) -> Option<(&str, &Path)> {
     mounts.lines().find_map(|line| {
         let (front, back) = line.split_once(" - ")?;
@@ -127,7 +128,7 @@ fn inside<'a>(group: &'a str, root: &str) -> Option<&'a str> {
     (rest.is_empty() || rest.starts_with('/')).then(|| rest.trim_start_matches('/'))
 }
 
-/// `None` where the controller is not enabled, as in the topmost one.
+/// Reads the figures of one cgroup. Returns `None` where the memory controller is not enabled, as in the root cgroup.
 fn read_level(dir: &Path, group: String, v2: bool, shared: bool) -> Option<Level> {
     let number = |name: &str| fs::read_to_string(dir.join(name)).ok()?.trim().parse::<u64>().ok();
     let (usage, cache, limits): (_, _, &[_]) = if v2 {
@@ -138,7 +139,7 @@ fn read_level(dir: &Path, group: String, v2: bool, shared: bool) -> Option<Level
     let charged = number(usage)?;
     let stat = fs::read_to_string(dir.join("memory.stat")).unwrap_or_default();
     let cache = stat.lines().find_map(|l| l.strip_prefix(cache)?.trim().parse::<u64>().ok());
-    // No limit reads as the largest number of whole pages in version 1.
+    // Version 1 shows "no limit" as the largest number of whole pages.
     let limit = |name: &&'static str| Some((*name, number(name).filter(|n| *n < 1 << 62)?));
     Some(Level {
         group,
@@ -148,12 +149,12 @@ fn read_level(dir: &Path, group: String, v2: bool, shared: bool) -> Option<Level
     })
 }
 
-/// What a recording adds at most, in bytes.
+/// Maximum number of bytes that a recording adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// By what the target touches.
+    /// Bytes that the target touches first.
     pub target: u64,
-    /// By what prof touches: the ring, and the collector beside it.
+    /// Bytes that prof touches first: the ring, and the collector's own memory.
     pub prof: u64,
 }
 
@@ -169,11 +170,11 @@ impl Need {
     }
 }
 
-/// Sizes the ring by what the target's cgroups have left, and says what the recording adds to them. `tables`:
-/// bytes of unwind tables that are copied, and that there is to be room for.
+/// Chooses the size of the ring by what the target's cgroups have left, and adds notes about what the recording adds
+/// to them. `tables`: bytes of unwind tables that are copied now, and bytes of unwind tables to have room for in all.
 ///
 /// # Errors
-/// A refusal if there is too little for the smallest.
+/// If the smallest ring would not fit.
 pub(crate) fn fit(
     target: &Target,
     options: &Options,
@@ -193,7 +194,7 @@ fn fit_in(
     all: &[Level],
     notes: &mut Vec<String>,
 ) -> Result<Geometry> {
-    // Room for more threads than there are now; what is not used takes no memory.
+    // Room for four times the present threads is reserved; what of it is not used takes no memory.
     let geometry = |size| Geometry::for_ring(size).with_threads(4 * threads).with_tables(tables.1);
     let mut size = wanted.clamp(SMALLEST, LARGEST);
     let mut other = match size.cmp(&wanted) {
@@ -250,7 +251,7 @@ fn describe(need: Need, all: &[Level]) -> String {
     } else {
         format!(", {} to prof's own", mib(need.prof))
     };
-    // The one that would be full first.
+    // This cgroup would be full first.
     let tightest = all.iter().filter(|l| l.limit.is_some()).min_by_key(|l| l.left());
     let room = match tightest {
         None => "no limit".to_owned(),
@@ -264,7 +265,7 @@ fn describe(need: Need, all: &[Level]) -> String {
     )
 }
 
-/// A size as it was asked for, which may be less than mebibytes show.
+/// Formats a size that was asked for, in bytes where MiB would not show it.
 fn asked_for(n: u64) -> String {
     if n < 1 << 20 { format!("{n} bytes") } else { mib(n) }
 }
@@ -273,19 +274,19 @@ fn mib(n: u64) -> String {
     format!("{:.1} MiB", n as f64 / f64::from(1 << 20))
 }
 
-/// What a recording has added to its target's cgroup by now.
+/// Memory that a recording has added to its target's cgroup so far.
 #[derive(Clone, Debug)]
 pub struct Added {
     /// Bytes of prof's mappings that the target has touched first.
     pub target: u64,
-    /// Bytes of the ring that prof has made.
+    /// Bytes of the ring that prof touched first.
     pub ring: u64,
-    /// The cgroups of the target; those that the collector is in, too, are shared.
+    /// Cgroups of the target; those that the collector is in, too, are marked as shared.
     pub levels: Vec<Level>,
 }
 
 impl Added {
-    /// Looks at a recorded process; `None` if it is none, or another build's.
+    /// Measures a recorded process. Returns `None` if the process is not recorded, or is recorded by another build.
     #[must_use]
     pub fn of(pid: i32) -> Option<Self> {
         let r = Recorded::open(pid).ok().filter(|r| r.foreign().is_none())?;
@@ -293,7 +294,7 @@ impl Added {
         let field = |offset: usize| r.mem.word(r.ring.plus(offset as u64)).ok();
         let count = field(offset_of!(Control, states_count))? as usize;
         let end = r.ring.0.saturating_add(r.ring_len);
-        // The target may have written there what it likes.
+        // The target can write to this field, so the value is kept within the ring.
         let states = field(offset_of!(Control, states_addr))?.clamp(r.ring.0, end);
         let geometry = r.geometry()?.with_threads(count);
         let pages = Pages::open(pid)?;
@@ -301,9 +302,10 @@ impl Added {
         let hot = geometry.hot_ranges().map(|(from, len)| at(from)..at(from + len));
         let private = c.stubs.iter().chain([&c.place]);
         let private = private.map(|a| a.addr..a.addr.saturating_add(a.len.min(MOST_PRIVATE)));
-        // Between the events and the threads' states are the unwind tables, which prof has written.
+        // The unwind tables, between segments and thread states, are left out: prof has written them.
         let first = r.ring.0..at(geometry.tables().start).min(states);
-        // The states of more threads than that are address space alone, many times as much as all else.
+        // The states of many more threads are reserved address space, which takes long to look through: only where
+        // there are many threads may it be in use.
         let crowded = proc::threads(pid).is_ok_and(|t| t.len() > geometry.states() / 4);
         let some = states.saturating_add((geometry.states() * STATE_SIZE) as u64).min(end);
         let target = private.map(|p| pages.there(p, &[])).sum::<u64>()
@@ -314,14 +316,14 @@ impl Added {
         Some(Self { target, ring: made, levels })
     }
 
-    /// Bytes that count in the target's own cgroup.
+    /// Returns the number of bytes charged to the target's own cgroup.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         let shared = self.levels.first().is_some_and(|l| l.shared);
         self.target + if shared { self.ring } else { 0 }
     }
 
-    /// In words.
+    /// Describes the figures for the user.
     #[must_use]
     pub fn describe(&self) -> String {
         let Some(own) = self.levels.first() else {
@@ -335,7 +337,7 @@ impl Added {
     }
 }
 
-/// Which pages a process has (proc_pid_pagemap(5)).
+/// Reader of a process's page map (proc_pid_pagemap(5)).
 struct Pages {
     file: File,
     page: u64,
@@ -347,12 +349,12 @@ impl Pages {
         Some(Self { file, page: proc::page_size() })
     }
 
-    /// Bytes of a range that are there, but for those in `without`. In pieces, since the kernel holds the
-    /// lock of the target's mappings meanwhile.
+    /// Returns the number of bytes of a range that have a page, without those in `without`. The map is read in
+    /// pieces, since the kernel holds the lock of the target's mappings during each read.
     fn there(&self, range: Range<u64>, without: &[Range<u64>]) -> u64 {
         const PIECE: u64 = 4096;
         const ENTRY: u64 = 8;
-        // Present, or swapped out.
+        // Bits of a page that is present, or swapped out.
         const THERE: u64 = 0b11 << 62;
         let (mut at, end) = (range.start / self.page, range.end.div_ceil(self.page));
         let mut found = 0;
@@ -384,7 +386,7 @@ mod tests {
     const V1: &str = "25 30 0:22 / MOUNT rw,relatime shared:9 - cgroup cgroup rw,cpu,memory\n";
     const V2: &str = "30 23 0:26 /a MOUNT rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
-    /// A folder with the files of a hierarchy: path, name, text.
+    /// Makes a folder with the files of a hierarchy, given as path, name and text.
     fn tree(name: &str, files: &[(&str, &str, &str)]) -> PathBuf {
         let root = std::env::temp_dir().join(format!("prof-cgroup-{name}-{}", std::process::id()));
         for (dir, file, text) in files {
@@ -438,7 +440,7 @@ mod tests {
             ]
         );
         assert_eq!(all[0].left(), 2000);
-        // Of another namespace, and of a part that is not mounted.
+        // A cgroup of another namespace, one of a part that is not mounted, and none.
         for own in ["0::/../x\n", "0::/ab\n", ""] {
             assert_eq!(levels_in(&mounted(V2, &two), own, own), [], "{own}");
         }
@@ -463,7 +465,7 @@ mod tests {
         };
         let (all, some) =
             (Geometry::for_ring(64 << 20).segments(), Geometry::for_ring(16 << 20).segments());
-        // The ring is prof's, in another cgroup.
+        // Where prof is in another cgroup, the ring does not count.
         let (g, notes) = fit(level(4 << 20, false));
         assert_eq!((g, notes.len()), (Ok(all), 1));
         assert!(notes[0].contains("(4.0 MiB left)"), "{notes:?}");

@@ -1,5 +1,7 @@
-//! Children that were forked from a recorded process: they have copies of the patched functions, of the hook
-//! and of the toggle signal's handler, all switched off, and nothing of the ring.
+//! Finds children that were forked from a recorded process, and takes prof out of them.
+//!
+//! Such a child has copies of the patched functions, of the hook and of the toggle signal's handler, all switched
+//! off, and no mapping of the ring.
 
 use crate::detach::{DetachReport, areas, keep_handler, mapped, put_back, wait_outside};
 use crate::fibers;
@@ -16,7 +18,7 @@ use std::collections::HashSet;
 use std::path::Path;
 use std::time::Duration;
 
-/// The processes of the program `exe`, but for `parent`, that have prof's jumps in them.
+/// Returns the processes that run the program `exe` and have prof's patches in them, except `parent`.
 fn with_jumps(parent: i32, exe: &Path, functions: &[Patched]) -> Vec<i32> {
     let has = |mem: &RemoteMemory, f: &Patched| {
         let mut now = vec![0u8; f.new_bytes.len()];
@@ -31,7 +33,7 @@ fn with_jumps(parent: i32, exe: &Path, functions: &[Patched]) -> Vec<i32> {
     pids.filter(|p| *p != parent).filter(has_jump).collect()
 }
 
-/// How many, and which, of children.
+/// Returns the number of children in words, and a list of their pids that ends after a few.
 fn named(all: &[i32]) -> (String, String) {
     const NAMED: usize = 8;
     let mut names: Vec<String> = all.iter().take(NAMED).map(i32::to_string).collect();
@@ -42,7 +44,7 @@ fn named(all: &[i32]) -> (String, String) {
     (many, names.join(", "))
 }
 
-/// Says which there are.
+/// Adds a note to the report that names the children with prof's patches.
 pub(crate) fn note(r: &Recorded, functions: &[Patched], report: &mut DetachReport) {
     let all = with_jumps(r.pid, &proc::exe(r.pid), functions);
     if all.is_empty() {
@@ -55,8 +57,8 @@ pub(crate) fn note(r: &Recorded, functions: &[Patched], report: &mut DetachRepor
     ));
 }
 
-/// Takes prof out of them. `fibers`: the process may have calls under way on stacks that no thread is on, and so may
-/// its children.
+/// Takes prof out of the children. `fibers`: the process may have calls in progress on stacks that no thread is on,
+/// and so may its children.
 pub(crate) fn take_out(
     mut r: Recorded,
     functions: &[Patched],
@@ -67,7 +69,7 @@ pub(crate) fn take_out(
     let (parent, exe) = (r.pid, proc::exe(r.pid));
     let (mut seen, mut done) = (HashSet::new(), Vec::new());
     loop {
-        // Those that they fork meanwhile have copies as well.
+        // Children that these fork meanwhile have copies as well.
         let mut all = with_jumps(parent, &exe, functions);
         all.retain(|pid| seen.insert(*pid));
         if all.is_empty() {
@@ -89,18 +91,19 @@ pub(crate) fn take_out(
     }
 }
 
-/// Takes prof out of a process that was forked while its parent was recorded, whatever has become of the parent;
-/// `None`: nothing in it says that it was.
+/// Takes prof out of a process that was forked while its parent was recorded, even if the parent has ended. Returns
+/// `None` if nothing in the process says that it was.
 ///
 /// # Errors
-/// If it is not to be traced, or can't be stopped.
+/// If the process may not be traced, or can't be stopped.
 pub fn take_out_alone(pid: i32, timeout: Duration) -> Result<Option<DetachReport>> {
     if !crate::inherited::is_copy(pid) {
         return Ok(None);
     }
     let Some((mut r, functions)) = crate::inherited::as_parent(pid)? else { return Ok(None) };
     let mut report = DetachReport::default();
-    // Of its parent's stacks at the fork, nothing is known.
+    // Nothing is known about the parent's stacks at the fork, so calls of fibers are looked for, if this build knows
+    // how.
     let fibers = r.control.layout == LAYOUT;
     let done = isolated(|| take_out_one(&mut r, pid, &functions, fibers, timeout, &mut report));
     match done {
@@ -111,7 +114,7 @@ pub fn take_out_alone(pid: i32, timeout: Duration) -> Result<Option<DetachReport
     Ok(Some(report))
 }
 
-/// The same of one. `r` says what there is to be taken out, and is of that process afterwards.
+/// Takes prof out of one child. `r` says what there is to be taken out, and refers to the child afterwards.
 fn take_out_one(
     r: &mut Recorded,
     pid: i32,
@@ -124,7 +127,8 @@ fn take_out_one(
     crate::preflight::may_trace(pid)?;
     r.pid = pid;
     r.mem = RemoteMemory::open(pid)?;
-    // One that shares the memory of its parent, or is recorded itself, has more than copies.
+    // A process that shares its parent's memory, or is recorded itself, has prof in use. In a mere copy the kernel
+    // has wiped the cookie.
     let mut cookie = [0; 4];
     r.mem.read(RemoteAddr(r.control.flag_addr).plus(4), &mut cookie)?;
     if u32::from_ne_bytes(cookie) == FLAG_COOKIE || ring_in(&proc::maps(pid)?).is_some() {
@@ -171,7 +175,8 @@ fn take_out_one(
     }
 }
 
-/// Puts back what the toggle signal does in a child; returns the page of the handler if that stays.
+/// Restores the toggle signal's earlier action in a child. Returns the page of the handler if that has to stay
+/// mapped.
 fn restore_handler(
     r: &Recorded,
     gadgets: Gadgets,
@@ -189,7 +194,8 @@ fn restore_handler(
         signal: c.signal,
         old: &old[..(c.old_action_len as usize).min(32)],
         ours: c.hook_addr..c.hook_addr.saturating_add(c.hook_len),
-        // There is no ring to note it in; what is pending stays so.
+        // A child has no ring to note in that the signal is ignored for a moment. So pending signals are not
+        // discarded.
         ignored: (false, RemoteAddr(0)),
         scratch: Some(RemoteAddr(c.flag_addr).plus(1024)),
         keep_pending: true,

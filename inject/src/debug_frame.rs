@@ -1,24 +1,24 @@
-//! Call frame information that is in a file only: `.debug_frame`, for modules that have no other.
+//! Converts `.debug_frame`, call frame information that is in the file only, for modules that have no other.
 //!
-//! It is not loaded, so what the hook needs of it is made into what it knows, a sorted `.eh_frame_hdr` and
-//! an `.eh_frame` (Linux Standard Base, "Exception Frames"), which stand in the shared memory. The two
-//! formats differ in how entries name each other, and in addresses (DWARF 5, 6.4.1).
+//! The section is not loaded. So prof converts it to what the hook can read, a sorted `.eh_frame_hdr` and an
+//! `.eh_frame` (Linux Standard Base, "Exception Frames"), and puts these into the shared memory. The two formats
+//! differ in how an FDE refers to its CIE, and in addresses (DWARF 5, 6.4.1).
 
 use crate::RemoteMemory;
 use crate::elf::Module;
 use std::collections::HashMap;
 
-/// The largest section that is taken.
+/// Size of the largest section that is converted.
 const MAX_SECTION: u64 = if cfg!(target_pointer_width = "64") { 64 << 20 } else { 8 << 20 };
 const WORD: usize = size_of::<usize>();
-/// `DW_EH_PE_udata4` or `udata8`: an absolute address.
+/// `DW_EH_PE_udata4` or `DW_EH_PE_udata8`, by the word's size: an absolute address.
 const ADDRESS: u8 = if WORD == 4 { 0x03 } else { 0x04 };
 const UDATA4: u8 = 0x03;
 
-/// What was made of one module's.
+/// Tables converted from one module's section.
 #[derive(Debug, Default)]
 pub(crate) struct Frames {
-    /// Where each function begins, and its entry in `eh_frame`; sorted.
+    /// Start address of each function, and the offset of its FDE in `eh_frame`; sorted.
     functions: Vec<(u64, usize)>,
     eh_frame: Vec<u8>,
 }
@@ -27,7 +27,7 @@ fn address(n: u64) -> [u8; WORD] {
     (n as usize).to_ne_bytes()
 }
 
-/// Reads integers.
+/// Reads integers from the front of a slice, which it shortens.
 struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
@@ -49,7 +49,7 @@ impl<'a> Reader<'a> {
         Some(usize::from_ne_bytes(*self.take(WORD)?.first_chunk()?) as u64)
     }
 
-    /// The bytes of an LEB128.
+    /// Returns the bytes of an LEB128 number, undecoded.
     fn leb(&mut self) -> Option<&'a [u8]> {
         let len = self.0.iter().position(|b| b & 0x80 == 0)?;
         self.take(len + 1)
@@ -57,7 +57,8 @@ impl<'a> Reader<'a> {
 }
 
 impl Frames {
-    /// Of a module's file, if it has the section and it is not compressed.
+    /// Converts the section of a module's file. Returns `None` if the file has none, if it is compressed, or if it
+    /// describes no functions.
     pub fn of(mem: &RemoteMemory, m: &Module) -> Option<Self> {
         let file = m.open(mem.pid(), mem)?;
         let section = file.section_bytes(".debug_frame", MAX_SECTION)?;
@@ -66,13 +67,13 @@ impl Frames {
 
     fn parse(section: &[u8], bias: u64) -> Self {
         let mut made = Self::default();
-        // Where a CIE stood, and where it stands now.
+        // Maps the offset of a CIE in the section to its offset in `eh_frame`.
         let mut cies = HashMap::new();
         let mut rest = Reader(section);
         loop {
             let at = section.len() - rest.0.len();
             let Some(entry) = rest.word4().and_then(|len| rest.take(len as usize)) else { break };
-            // One that is not understood is as if it were not there.
+            // Entries that are not understood are skipped.
             let mut entry = Reader(entry);
             match entry.word4() {
                 Some(u32::MAX) => {
@@ -92,7 +93,7 @@ impl Frames {
         made
     }
 
-    /// Appends an entry with this id, padded with `DW_CFA_nop`; returns where it stands.
+    /// Appends an entry with this id, padded with `DW_CFA_nop`. Returns its offset.
     fn entry(&mut self, id: u32, body: &[u8]) -> usize {
         let at = self.eh_frame.len();
         let len = (4 + body.len()).next_multiple_of(WORD) + WORD - 4;
@@ -105,7 +106,7 @@ impl Frames {
 
     fn cie(&mut self, mut from: Reader<'_>) -> Option<usize> {
         let version = from.byte()?;
-        // No augmentation.
+        // Entries with an augmentation are skipped.
         if ![1, 3, 4].contains(&version) || from.byte()? != 0 {
             return None;
         }
@@ -115,7 +116,7 @@ impl Frames {
         let mut body = vec![1, 0];
         body.extend_from_slice(from.leb()?);
         body.extend_from_slice(from.leb()?);
-        // The return address column: a byte, or an LEB128 that is one.
+        // The return address column is a byte, or an LEB128 number of one byte.
         body.push(from.byte().filter(|b| b & 0x80 == 0)?);
         body.extend_from_slice(from.0);
         Some(self.entry(0, &body))
@@ -123,7 +124,7 @@ impl Frames {
 
     fn fde(&mut self, mut from: Reader<'_>, cie: usize, bias: u64) -> Option<()> {
         let (start, len) = (from.address()?, from.address()?);
-        // Of a function that the linker has left out.
+        // The linker has removed this function.
         if start == 0 || len == 0 {
             return None;
         }
@@ -135,17 +136,17 @@ impl Frames {
         Some(())
     }
 
-    /// Bytes of the search table, which comes first.
+    /// Returns the length of the search table (`.eh_frame_hdr`), which comes first.
     pub fn hdr_len(&self) -> usize {
         (4 + WORD + 4 + self.functions.len() * 2 * WORD).next_multiple_of(8)
     }
 
-    /// Bytes of all.
+    /// Returns the length of both tables.
     pub fn len(&self) -> usize {
         (self.hdr_len() + self.eh_frame.len() + 4).next_multiple_of(8)
     }
 
-    /// Both tables, as they have to be at an address.
+    /// Returns the bytes of both tables, to be placed at address `at`.
     pub fn at(&self, at: u64) -> Vec<u8> {
         let eh_frame = at + self.hdr_len() as u64;
         let mut all = vec![1, ADDRESS, UDATA4, ADDRESS];
@@ -167,7 +168,7 @@ mod tests {
     use super::*;
     use prof_arch::unwind::{CfiModule, function_range};
 
-    /// A CIE, and the FDEs of three functions, one of which is not in the program.
+    /// Returns a section with a CIE and the FDEs of three functions, one of which is not in the program.
     fn section() -> Vec<u8> {
         let mut s = Vec::new();
         let mut entry = |id: u32, body: &[u8]| {

@@ -1,8 +1,8 @@
-//! Taking prof out of a process again, from whatever state it is in.
+//! Detaches: takes prof out of a process, whatever state an attach or an earlier detach has left it in.
 //!
-//! The patches go first, in one stop of all threads; from then on no thread can enter the hook
-//! anew, so the rest needs no common stop: each thread is looked at by itself, until none has a pc
-//! or a return address in prof's memory, and then the memory goes.
+//! One stop of all threads removes the patches. From then on no thread can enter the hook, so the rest needs no
+//! common stop. Each thread is examined by itself, until none has its pc or a return address in prof's memory. Then
+//! that memory is unmapped.
 
 use crate::children;
 use crate::fibers;
@@ -33,55 +33,55 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-/// How to detach.
+/// Settings of a detach.
 #[derive(Clone, Copy, Debug)]
 pub struct DetachOptions {
-    /// How long to wait for threads that are inside the hook.
+    /// Time to wait for threads that are inside the hook.
     pub timeout: Duration,
-    /// Whether prof is taken out of children, too, that were forked while the process was recorded.
+    /// Whether prof is also taken out of children that were forked while the process was recorded.
     pub children: bool,
 }
 
-/// What detaching came to.
+/// Result of a detach.
 #[derive(Debug, Default)]
 pub struct DetachReport {
-    /// The recording.
+    /// Path of the recording.
     pub path: PathBuf,
-    /// How long the target was stopped.
+    /// Times for which the target was stopped.
     pub stops: StopTimes,
-    /// What has stayed behind, in words; empty: nothing.
+    /// Descriptions of what could not be removed; empty if nothing of prof is left.
     pub left: Vec<String>,
-    /// It can't be removed for as long as the process runs this program.
+    /// Whether the kernel refuses to unmap prof's memory for as long as the process runs this program.
     pub stays: bool,
-    /// What was not as expected, but harms nobody.
+    /// Observations that were unexpected, but are harmless.
     pub notes: Vec<String>,
 }
 
 /// Detaches from `pid`.
 ///
 /// # Errors
-/// If it is not recorded, gone, or can't be stopped; a later call may go on.
+/// If the process is not recorded, has ended, or can't be stopped. A later call may complete the detach.
 pub fn detach(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     let _lock = crate::lock::lock(pid)?;
     crate::shortage::check_descriptors(pid)?;
     detach_locked(pid, options)
 }
 
-/// The same, by somebody who holds the target's lock.
+/// Detaches on behalf of a caller that holds the target's lock.
 pub(crate) fn detach_locked(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     isolated(|| take_out(pid, options, true))
 }
 
-/// How long an attach that has failed tries to leave nothing behind. No thread waits for that.
+/// Minimum time for which a failed attach tries to remove everything. No thread of the target waits meanwhile.
 const UNDO: Duration = Duration::from_secs(30);
 
-/// The same, by the prof that has attached itself.
+/// Undoes a failed attach on behalf of the prof that made it, which holds the target's lock.
 pub(crate) fn undo_locked(pid: i32, timeout: Duration) -> Result<DetachReport> {
     let options = DetachOptions { timeout: timeout.max(UNDO), children: false };
     isolated(|| take_out(pid, &options, false))
 }
 
-/// `taken_over`: what is there may be of a prof that was killed.
+/// Detaches. `taken_over`: what is mapped in the target may come from a prof that was killed.
 fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<DetachReport> {
     let timeout = options.timeout;
     let r = Recorded::open(pid)?;
@@ -97,12 +97,12 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
         let gadgets = Gadgets::find(pid, &r.mem, &proc::maps(pid)?)?;
         settle(pid, gadgets, timeout)?;
     }
-    // Before the hooks were in, no thread can have come to the hook, but by the toggle signal.
+    // Before the patches are written, a thread can reach the hook only through the toggle signal's handler.
     let entered = c.state.load(Relaxed) != state::SETUP
         || c.signal != 0
         || functions.iter().any(|f| f.is_patched);
     if c.flag_addr != 0 {
-        // The page of the flag may not be there yet, or not any more.
+        // The flag page may not be mapped yet, or not any more.
         if r.is_on().unwrap_or(false) {
             r.switch(false)?;
         }
@@ -112,13 +112,13 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
             e => Error::Unfinished { pid, why: Box::new(e) },
         })?;
     }
-    // From here on no function leads to the hook. Calls of fibers are known as long as the ring is there.
+    // No function leads to the hook any more. Calls of fibers must be looked for now, as long as the ring is mapped.
     let fibers = options.children && fibers::may_be(&r);
-    // From here on no function leads to the hook.
+    // After an error from here on, the detach is unfinished, but what is left in the target does nothing.
     let unfinished = |e: Error| Error::Unfinished { pid, why: Box::new(e) };
     match remove(&r, &functions, entered, timeout, &mut report) {
         Err(e) if matches!(e, Error::Gone(_)) || proc::has_ended(pid) => return Err(e),
-        // Of no thread can be asked what prof needs.
+        // No thread can be made to make the system calls that prof needs.
         Err(
             e @ Error::Refused(
                 Refusal::Dispatched(..)
@@ -146,7 +146,7 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     Ok(report)
 }
 
-/// Takes out all that is left when the functions are as they were.
+/// Removes everything but the patches, which are gone already.
 fn remove(
     r: &Recorded,
     functions: &[Patched],
@@ -159,7 +159,7 @@ fn remove(
     let gadgets = Gadgets::find(pid, &r.mem, &maps)?;
     let (handler, kept) = restore_handlers(r, gadgets, timeout, report)?;
     let ours = areas(r);
-    // Originals of named functions return by way of code of the target's own.
+    // Originals of named functions return by way of a bridge, which is the target's own code.
     let inside: Vec<Range<u64>> =
         ours.iter().cloned().chain(crate::bridge::range(c.bridge)).collect();
     let came = c.flag_addr != 0 && entered;
@@ -176,7 +176,7 @@ fn remove(
         ));
         return Ok(());
     }
-    // The collector has the ring mapped itself, and sees this after the target has let go of it.
+    // The collector has its own mapping of the ring, in which it sees this state even after the target's is gone.
     let at = r.ring.plus(core::mem::offset_of!(Header, state) as u64);
     r.mem.write(at, &state::DETACHED.to_ne_bytes())?;
     let mapped = Mapped { kept, ..mapped(r) };
@@ -189,7 +189,7 @@ fn remove(
     site.unmap_all(&mapped);
     report.stays = site.refused == Some(Errno::EPERM);
     if still_open(pid) || ring_in(&proc::maps(pid)?).is_some() {
-        // Of an earlier attach that was interrupted.
+        // These are left from an earlier attach that was interrupted.
         sweep(pid, timeout)?;
     }
     verify(r, &ours, functions, report);
@@ -199,7 +199,7 @@ fn remove(
     Ok(())
 }
 
-/// Whether the signal's handler is still prof's; the target may have set one of its own since.
+/// Reports the signal's handler as left if it is still prof's. The target may have installed one of its own since.
 fn verify_handler(
     r: &Recorded,
     ours: &[Range<u64>],
@@ -215,14 +215,14 @@ fn verify_handler(
     let handler = with_caller(r.pid, &r.mem, gadgets, timeout, &mut report.stops, |c| {
         signal::handler_of(c, &r.mem, signal, None)
     });
-    // What can't be asked was put back before.
+    // If the target can't be asked, nothing is reported: the handler was restored before.
     if handler.is_ok_and(|at| ours.iter().any(|a| a.contains(&at))) {
         report.left.push(format!("a handler of {}", activate::signal_name(signal as i32)));
     }
 }
 
-/// Puts back what the toggle signal did before; returns the signal if its handler was prof's, and no other
-/// is left, and the page of the handler if that stays.
+/// Restores the toggle signal's earlier action. Returns the signal if it has no handler now, so that a handler of
+/// prof's would be left over, and the page of prof's handler if that has to stay mapped.
 fn restore_handlers(
     r: &Recorded,
     gadgets: Gadgets,
@@ -244,7 +244,8 @@ fn restore_handlers(
         ignored: (c.signal_ignored.load(Relaxed) != 0, at),
         scratch: is_ours(&proc::maps(r.pid)?, flag, Kind::Any)
             .then(|| RemoteAddr(c.flag_addr).plus(1024)),
-        // It may have begun to wait for the signal while it was recorded.
+        // The target may have begun to wait for the signal (sigwait, signalfd) while it was recorded. Pending ones
+        // are then meant for that.
         keep_pending: signal::taken(r.pid, &r.mem, c.signal)?.is_some(),
     };
     let mut restore = |pid: i32| {
@@ -254,7 +255,7 @@ fn restore_handlers(
     };
     let restored = restore(r.pid)?;
     let mut all_restored = restored;
-    // A process that was made since has a copy of the handlers.
+    // A process that shares the target's memory and was made since the attach may have its own copy of the handlers.
     let caught =
         |pid: i32| Status::of(pid).map_or(0, |s| s.signals("SigCgt") | s.signals("SigIgn"));
     let sharers = Sharers::of(r.pid);
@@ -288,8 +289,8 @@ pub(crate) fn mapped(r: &Recorded) -> Mapped {
     }
 }
 
-/// The page of the toggle signal's handler, if the target may call that later: it has a handler of its own
-/// by now, and may chain to the one from before, or it keeps the address somewhere.
+/// Returns the page of the toggle signal's handler if the target may call that handler later: a handler of its own
+/// may chain to it, or the target may have stored the address.
 pub(crate) fn keep_handler(
     r: &Recorded,
     restored: bool,
@@ -319,14 +320,14 @@ pub(crate) fn keep_handler(
     Ok(Some(page))
 }
 
-/// Where prof's code is.
+/// Returns the address ranges of prof's code: stubs and hook.
 pub(crate) fn areas(r: &Recorded) -> Vec<Range<u64>> {
     let c = &r.control;
     let hook = Area { addr: c.hook_addr, len: c.hook_len };
     c.stubs.iter().chain([&hook]).filter(|a| a.len != 0).map(range).collect()
 }
 
-/// Puts the functions' bytes back, with all threads stopped.
+/// Stops all threads and restores the functions' original bytes.
 fn unpatch(r: &Recorded, timeout: Duration, report: &mut DetachReport) -> Result<()> {
     let functions = r.functions();
     if !functions.iter().any(|f| f.is_patched) {
@@ -353,7 +354,7 @@ fn unpatch_one(r: &Recorded, f: &Patched, report: &mut DetachReport) -> Result<(
     r.mem.write(f.patched_at, &0u32.to_ne_bytes())
 }
 
-/// Puts a function's bytes back, if prof's are there.
+/// Restores a function's original bytes if prof's patch is there.
 pub(crate) fn put_back(r: &Recorded, f: &Patched, report: &mut DetachReport) -> Result<()> {
     let at = f.patch_addr;
     let mut now = vec![0u8; f.new_bytes.len()];
@@ -374,7 +375,7 @@ pub(crate) fn put_back(r: &Recorded, f: &Patched, report: &mut DetachReport) -> 
     Ok(())
 }
 
-/// Waits until no thread is inside prof's code.
+/// Waits until no thread is inside prof's code. Returns `false` after `timeout`.
 pub(crate) fn wait_outside(
     r: &Recorded,
     ours: &[Range<u64>],
@@ -400,7 +401,7 @@ pub(crate) fn wait_outside(
             if clear.contains(&tid) {
                 continue;
             }
-            // Patches are gone, so a thread that is outside now stays outside.
+            // The patches are gone, so a thread that is outside now stays outside.
             if proc::asleep(pid, tid).is_some_and(|a| walker.is_clear(&a, ours)) {
                 clear.insert(tid);
                 continue;
@@ -415,7 +416,7 @@ pub(crate) fn wait_outside(
                     walker.touches(&regs, ours, || is_marked(r, &regs))
                 }
                 Ok(false) => false,
-                // It can't be seen now: it may be inside.
+                // The thread could not be stopped or read, so it may be inside.
                 Err(_) => true,
             };
             t.detach();
@@ -436,7 +437,8 @@ pub(crate) fn wait_outside(
     }
 }
 
-/// Waits until no call that was begun on a stack which no thread is on is under way; why not, if some are.
+/// Waits until no call is in progress on a stack that no thread is on. Returns the reason if that can't be said in
+/// time.
 fn wait_for_fibers(
     r: &Recorded,
     ours: &[Range<u64>],
@@ -464,13 +466,13 @@ fn wait_for_fibers(
     if frames.partly {
         return Ok(Some("calls were left by a jump, or by fibers, and there was not the time to look at all memory for their frames".into()));
     }
-    // Whoever has just returned to the hook must have left it, too.
+    // A call that has just returned to the hook must have left it, too.
     let outside = wait_outside(r, ours, timeout, report)?;
     Ok((!outside).then(|| "a thread is still inside prof's code".into()))
 }
 
-/// Whether the hook's own note for a thread says that it is inside. A note of a frame below the stack
-/// pointer is stale: the frame was left by a jump.
+/// Returns whether the thread's slot says that it is inside the hook. A mark of a frame below the stack pointer is
+/// stale: that frame was left by a jump.
 fn is_marked(r: &Recorded, regs: &UserRegs) -> bool {
     let thread_slots = r.slots();
     let is_its = |s: &&SlotNote| s.tp == regs.thread_pointer() && s.is_live;
@@ -479,7 +481,7 @@ fn is_marked(r: &Recorded, regs: &UserRegs) -> bool {
     slot.inside.into_iter().any(at)
 }
 
-/// Looks for what should be gone. `functions` were hooked.
+/// Reports what is still there of prof in the target. `functions` are those that were hooked.
 fn verify(r: &Recorded, ours: &[Range<u64>], functions: &[Patched], report: &mut DetachReport) {
     let pid = r.pid;
     let Ok(maps) = proc::maps(pid) else { return };
@@ -512,13 +514,13 @@ fn verify(r: &Recorded, ours: &[Range<u64>], functions: &[Patched], report: &mut
 
 pub(crate) fn still_open(pid: i32) -> bool {
     let dirs = proc::threads(pid).unwrap_or_default();
-    // One that has ended shows none.
+    // The folder of a thread that has ended shows no descriptors.
     let dirs = dirs.iter().take(MOST_TABLES).map(|tid| format!("/proc/{pid}/task/{tid}"));
     dirs.into_iter().any(|dir| !left(dir.as_ref()).is_empty())
 }
 
-/// Removes what an attach left that was interrupted before it could say what it had done: an empty
-/// ring, or a descriptor of it. `false`: there is nothing of that kind.
+/// Removes what an interrupted attach has left before it had a control page: an empty ring, or a descriptor of one.
+/// Returns `false` if there is nothing of that kind.
 ///
 /// # Errors
 /// If the target can't be stopped.
@@ -528,7 +530,7 @@ pub fn clean(pid: i32, timeout: Duration) -> Result<bool> {
     clean_locked(pid, timeout)
 }
 
-/// The same, by somebody who holds the target's lock.
+/// Cleans like [`clean`], on behalf of a caller that holds the target's lock.
 pub(crate) fn clean_locked(pid: i32, timeout: Duration) -> Result<bool> {
     if Recorded::open(pid).is_ok() {
         return Ok(false);
@@ -536,20 +538,21 @@ pub(crate) fn clean_locked(pid: i32, timeout: Duration) -> Result<bool> {
     isolated(|| sweep(pid, timeout))
 }
 
-/// Whether a control page stands there.
+/// Returns whether a control page begins at `at`.
 fn is_in_use(mem: &RemoteMemory, at: RemoteAddr) -> bool {
     let mut magic = [0; 8];
     mem.read(at, &mut magic).is_ok() && u64::from_ne_bytes(magic) == prof_trace::shared::MAGIC
 }
 
-/// Threads whose descriptors are looked at; nearly always they have one table.
+/// Number of threads whose descriptors are examined. Nearly always all threads share one table of descriptors.
 const MOST_TABLES: usize = 64;
 
-/// Unmaps all rings and closes all their descriptors.
+/// Unmaps all rings and closes all their descriptors, unless one of the rings is in use. Returns whether there was
+/// any.
 fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
     let mem = RemoteMemory::open(pid)?;
-    // First: a thread may still have to make the call that makes a ring. A process without the code
-    // that calls are made with has none of them.
+    // This comes first, as a thread may be about to make the system call that creates a ring. A process without
+    // gadgets can't have been made to create one.
     let gadgets = Gadgets::find(pid, &mem, &proc::maps(pid)?);
     if let Ok(gadgets) = &gadgets {
         settle(pid, *gadgets, timeout)?;
@@ -560,7 +563,7 @@ fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
     };
     let there = rings(&proc::maps(pid)?);
     if there.iter().any(|a| is_in_use(&mem, RemoteAddr(a.addr))) {
-        // In use: a collector has the ring of another process mapped.
+        // This process is a collector, which has the ring of another process mapped.
         return Ok(false);
     }
     if there.is_empty() && !still_open(pid) {
@@ -568,7 +571,7 @@ fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
     }
     let stops = &mut StopTimes::default();
     Site { pid, mem: &mem, gadgets: gadgets?, timeout, stops, refused: None }.alone(|c| {
-        // As they are now: the target may have put something of its own there since.
+        // The mappings are read again, as the target may have mapped something of its own there since.
         for a in rings(&proc::maps(pid)?) {
             unmap_at(c, a)?;
         }
