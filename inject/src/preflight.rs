@@ -1,4 +1,4 @@
-//! Whether prof can attach, found out while the target runs, and before anything is touched.
+//! Checks whether prof can attach. This happens while the target runs, before anything is touched.
 
 use crate::proc::{self, Status};
 use crate::recorded::{Recorded, ring_in};
@@ -10,7 +10,7 @@ use prof_trace::process::folder;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// What this prof is for, and the machine number of its ELF files.
+/// The machine that this prof is built for, and the machine number of its ELF files.
 #[cfg(target_arch = "x86_64")]
 const OURS: (&str, u16) = ("64-bit AMD64", goblin::elf::header::EM_X86_64);
 #[cfg(target_arch = "aarch64")]
@@ -27,17 +27,17 @@ const OURS: (&str, u16) = if cfg!(target_endian = "big") {
 /// A process that prof may attach to.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Its pid, in this process's namespace.
+    /// The process's pid, in this process's namespace.
     pub pid: i32,
-    /// Its name.
+    /// The process's name.
     pub name: String,
-    /// Path of its executable.
+    /// Path of the executable.
     pub exe: std::path::PathBuf,
-    /// Its arguments.
+    /// The command-line arguments.
     pub cmdline: Vec<String>,
 }
 
-/// Checks a process.
+/// Checks whether prof can attach to a process.
 ///
 /// # Errors
 /// A [`Refusal`] with the reason.
@@ -80,7 +80,7 @@ pub fn preflight(pid: i32) -> Result<Target> {
             Ok(r) if r.collector_lives() => {
                 return Err(Refusal::AlreadyRecorded { pid, comm, path: r.path() }.into());
             }
-            // Its hooks are in, and this prof does not know how to take them out.
+            // Another version's hooks are in the process, and this prof does not know how to remove them.
             Err(e @ Error::Refused(Refusal::OtherVersion { .. })) => return Err(e),
             _ => {}
         }
@@ -88,8 +88,8 @@ pub fn preflight(pid: i32) -> Result<Target> {
     Ok(Target { pid, name: comm, exe: proc::exe(pid), cmdline: proc::cmdline(pid) })
 }
 
-/// Whether one of its threads has a shadow stack: returns that are not calls' own, as from prof's signal
-/// frame, would kill it.
+/// Returns whether a thread of the process has a shadow stack. Such a thread would be killed by any return that does
+/// not belong to a call, as from prof's signal frame.
 fn has_shadow_stack(pid: i32) -> bool {
     let enabled = |s: &Status| {
         s.field("x86_Thread_features").is_some_and(|f| f.split_whitespace().any(|w| w == "shstk"))
@@ -98,10 +98,11 @@ fn has_shadow_stack(pid: i32) -> bool {
     tids.into_iter().any(|tid| Status::of_thread(pid, tid).is_ok_and(|s| enabled(&s)))
 }
 
-/// The same on AArch64, where only a stopped thread shows it: asked where the processor has such stacks. A
-/// program's threads inherit it, so one tells for all.
+/// Returns whether a thread of the process has a guarded control stack, the shadow stack of AArch64. Only a stopped
+/// thread shows it, so a thread is stopped where the processor has such stacks. Threads inherit the setting, so that
+/// one thread tells for all.
 fn has_guarded_stack(pid: i32) -> Result<bool> {
-    // SAFETY: looks a number up.
+    // SAFETY: the call only looks a number up.
     let capabilities = unsafe { libc::getauxval(libc::AT_HWCAP) } as u64;
     if !cfg!(target_arch = "aarch64") || capabilities & HWCAP_GUARDED_STACK == 0 {
         return Ok(false);
@@ -110,7 +111,7 @@ fn has_guarded_stack(pid: i32) -> Result<bool> {
         for tid in proc::threads(pid)? {
             let Some(mut t) = Tracee::seize(pid, tid)? else { continue };
             t.interrupt();
-            // One that does not stop is not waited for: its fellows are asked.
+            // A thread that does not stop in time is skipped, and the next one is asked.
             let stopped = t.wait_stopped(Instant::now() + Duration::from_millis(100));
             let guarded = matches!(stopped, Ok(true)).then(|| t.has_guarded_stack());
             t.detach();
@@ -122,7 +123,7 @@ fn has_guarded_stack(pid: i32) -> Result<bool> {
     })
 }
 
-/// Whether this process may trace it; the kernel checks for memory access what it checks for ptrace.
+/// Checks whether this process may trace another. The kernel applies the checks of ptrace to memory access, too.
 ///
 /// # Errors
 /// With the reason, and what to do.
@@ -138,12 +139,12 @@ pub fn may_trace(pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// Whether Yama is why tracing was refused; it restricts tracing, and not access to memory.
+/// Checks whether Yama could be why tracing was refused. Yama restricts tracing, but not access to memory.
 ///
 /// # Errors
-/// If it is.
+/// If it could be.
 pub(crate) fn yama_allows(pid: i32) -> Result<()> {
-    // SAFETY: no arguments.
+    // SAFETY: the call has no arguments.
     let root = unsafe { libc::geteuid() } == 0;
     if yama() > 0 && !root && !has_ptrace_capability() {
         return Err(permission(pid, false).into());
@@ -190,7 +191,7 @@ fn permission(pid: i32, memory: bool) -> Refusal {
     Refusal::Permission { pid, comm, why }
 }
 
-/// Its seccomp filter can't be read.
+/// Returns the refusal of a process whose seccomp filter can't be read.
 pub(crate) fn filtered(pid: i32, errno: Option<Errno>) -> Refusal {
     // ptrace(2), PTRACE_O_SUSPEND_SECCOMP: only for a tracer that has no filter itself.
     let me = Status::of(std::process::id() as i32).unwrap_or_default();
@@ -208,13 +209,13 @@ fn namespace(pid: i32) -> Option<std::path::PathBuf> {
     fs::read_link(folder(pid) + "/ns/user").ok()
 }
 
-/// Compares class and machine of the executable's ELF header with ours.
+/// Compares class, byte order and machine in the executable's ELF header with this prof's.
 fn architecture(pid: i32, comm: &str) -> Result<()> {
     use std::io::Read;
     let mut head = [0u8; 20];
     let read = fs::File::open(folder(pid) + "/exe").and_then(|mut f| f.read_exact(&mut head));
     if read.is_err() || head[..4] != *b"\x7fELF" {
-        return Ok(()); // nothing to be learnt here
+        return Ok(()); // the header says nothing
     }
     let big = head[5] == 2;
     let number = [head[18], head[19]];

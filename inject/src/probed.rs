@@ -1,27 +1,27 @@
-//! What somebody else has written into the functions that are to be patched: breakpoints of uprobes
-//! (bpftrace, bcc, `perf probe`) or of a debugger, and other tools' jumps.
+//! Changes that others have made to the functions that are to be patched: breakpoints of uprobes (bpftrace, bcc,
+//! `perf probe`) or of a debugger, and other tools' jumps.
 //!
-//! A uprobe is a breakpoint in the process's copy of the page. When it is hit, the kernel executes
-//! the instruction that the *file* has there, somewhere else, and goes on behind it. So such a
-//! breakpoint must never be moved, nor be overwritten, and what is moved must come from the file.
+//! A uprobe is a breakpoint in the process's copy of the page. When it is hit, the kernel executes the instruction
+//! that the *file* has there at another place, and continues behind it. So such a breakpoint must be neither moved
+//! nor overwritten, and the instructions that prof moves must come from the file.
 
 use crate::elf::{Module, has_text_relocations};
 use crate::recorded::Patched;
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::native::jump::{breakpoint, breakpoint_len, code_at, decode_jump};
 
-/// A function's code, as its file has it where breakpoints stand.
+/// A function's code, with the file's bytes in place of breakpoints.
 #[derive(Debug, Default)]
 pub(crate) struct Code {
     pub bytes: Vec<u8>,
-    /// Where breakpoints stand that the file does not have, from the function's start.
+    /// Offsets from the function's start of breakpoints that the file does not have.
     pub breakpoints: Vec<usize>,
-    /// The first place where other bytes differ, and what stands there.
+    /// Offset of the first other difference, with a description.
     changed: Option<(usize, String)>,
 }
 
 impl Code {
-    /// The code at a function's address, `len` bytes of it.
+    /// Reads the `len` bytes of code at a function's address.
     pub fn read(mem: &RemoteMemory, m: &Module, addr: RemoteAddr, len: u64) -> Self {
         let at = code_at(addr.0);
         let have = mem.read_some(RemoteAddr(at), len as usize);
@@ -31,7 +31,8 @@ impl Code {
         Self::compare(have, want.as_deref(), addr.0, moves)
     }
 
-    /// `want` is what the file has, as much as it has; `relocated` whether the linker writes into code.
+    /// Compares the code in memory with `want`, the bytes that the file has. `relocated` returns whether the dynamic
+    /// linker writes into code.
     fn compare(
         mut have: Vec<u8>,
         want: Option<&[u8]>,
@@ -40,7 +41,7 @@ impl Code {
     ) -> Self {
         let mut code = Code::default();
         let Some(want) = want else {
-            // Nobody knows what was there. No function begins with a breakpoint.
+            // The original code is unknown. No function begins with a breakpoint of its own.
             code.breakpoints.extend(breakpoint_len(&have, addr).map(|_| 0));
             code.bytes = have;
             return code;
@@ -51,7 +52,8 @@ impl Code {
                 at += 1;
                 continue;
             }
-            // Architectures whose breakpoints are words may have bytes in common with what was there.
+            // Where breakpoints are words, they may have bytes in common with the original, so that the first
+            // differing byte may be behind the breakpoint's start.
             let begins = |n: &usize| {
                 *n <= at && breakpoint_len(&have[at - n..], addr).is_some_and(|len| len > *n)
             };
@@ -80,7 +82,7 @@ impl Code {
         code
     }
 
-    /// Why the bytes `from..to` can't be moved elsewhere, if so.
+    /// Returns why the bytes `from..to` can't be moved elsewhere, if there is a reason.
     pub fn reason(&self, from: usize, to: usize) -> Option<String> {
         let in_front = |at: &&usize| (from..to).contains(*at);
         if let Some(at) = self.breakpoints.iter().find(in_front) {
@@ -92,25 +94,25 @@ impl Code {
     }
 }
 
-/// Whether code begins with a breakpoint, whoever put it there.
+/// Returns whether code begins with a breakpoint, whoever put it there.
 #[must_use]
 pub fn begins_with_breakpoint(code: &[u8], addr: u64) -> bool {
     breakpoint_len(code, addr).is_some()
 }
 
-/// What to put back where a patch was, if it is not all there any more: the kernel writes a breakpoint
-/// over its first instruction for a uprobe, and what the *file* has there when the uprobe goes. Both
-/// stay; the rest of the patch is taken back. Also says what was found.
+/// Returns the bytes to write in place of a patch that was changed, and a description of the change. For a uprobe,
+/// the kernel writes a breakpoint over the patch's first instruction, and the *file's* bytes when the uprobe goes.
+/// Either is kept, and the rest of the patch is replaced by the original code. Any other change is left as it is.
 pub(crate) fn restored(at: RemoteAddr, now: &[u8], f: &Patched) -> (Vec<u8>, &'static str) {
     let (old, new) = (&f.old_bytes[..], &f.new_bytes[..]);
-    // Bit 0 says on ARM which instruction set it is.
+    // On ARM, bit 0 of an address tells the instruction set.
     let probe = breakpoint_len(now, at.0).or_else(|| breakpoint_len(now, at.0 | 1)).unwrap_or(0);
     let rest = |from: usize| from < now.len() && new.get(from..) == now.get(from..);
     if probe != 0 && rest(probe) && old.len() == now.len() {
         let bytes = [&now[..probe], &old[probe..]].concat();
         return (bytes, "a breakpoint (a uprobe?) stands over the hook, and stays");
     }
-    // As long as a breakpoint: what a uprobe takes with it when it goes.
+    // When a uprobe goes, the kernel restores as many bytes as its breakpoint has.
     let len = breakpoint(at.0).len();
     if rest(len) && old.get(..len) == now.get(..len) {
         return (old.to_vec(), "a uprobe had written over the hook; taken back");
@@ -141,7 +143,7 @@ mod tests {
         assert_eq!(code.reason(0, 8), None);
         assert!(code.reason(4, 12).unwrap().contains("uprobe"));
         assert_eq!(code.reason(12, 20), None);
-        // Without the file, only one at the entry is known to be one.
+        // Without the file, only a breakpoint at the entry is certain to be one.
         let unknown = Code::compare(have[8..].to_vec(), None, ADDR, || false);
         assert_eq!(unknown.breakpoints, [0]);
     }
@@ -178,7 +180,7 @@ mod tests {
         let probed = [brk, &patch[brk.len()..]].concat();
         let (bytes, what) = restored(at, &probed, &f);
         assert_eq!(bytes, [brk, &old[brk.len()..]].concat(), "{what}");
-        // The uprobe has gone, and has brought the file's bytes back.
+        // The uprobe has gone, and the kernel has restored the file's bytes.
         let half = [&old[..brk.len()], &patch[brk.len()..]].concat();
         assert_eq!(restored(at, &half, &f).0, old);
         let other = vec![0x11; 8];

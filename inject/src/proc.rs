@@ -1,4 +1,4 @@
-//! What `/proc/PID` says. Everything in it may be chosen by the target: paths and names are bytes.
+//! Reads `/proc/PID`. The target may choose any content, so paths and names are bytes.
 
 use crate::{Error, RemoteAddr, Result};
 use prof_trace::process::folder;
@@ -7,7 +7,7 @@ use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// A process can make its command line as long as its memory.
+/// Maximum length of a command line; a process can make its own as long as its memory.
 const MAX_CMDLINE: u64 = 1 << 20;
 
 /// One line of `/proc/PID/maps`.
@@ -15,7 +15,7 @@ const MAX_CMDLINE: u64 = 1 << 20;
 pub struct Map {
     /// First address.
     pub start: RemoteAddr,
-    /// First address behind it.
+    /// First address behind the mapping.
     pub end: RemoteAddr,
     /// Readable.
     pub read: bool,
@@ -34,19 +34,19 @@ pub struct Map {
 }
 
 impl Map {
-    /// Whether an address lies in it.
+    /// Returns whether an address lies in the mapping.
     #[must_use]
     pub fn holds(&self, a: RemoteAddr) -> bool {
         self.start <= a && a < self.end
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         self.end.0 - self.start.0
     }
 
-    /// Never, as the kernel has it.
+    /// Returns whether the mapping is empty, which the kernel's never are.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -79,7 +79,7 @@ fn hex(b: &[u8]) -> Option<u64> {
     u64::from_str_radix(std::str::from_utf8(b).ok()?, 16).ok()
 }
 
-/// Parses the text of a maps file; lines that make no sense are left out.
+/// Parses the text of a maps file. Leaves out malformed lines.
 #[must_use]
 pub fn parse_maps(text: &[u8]) -> Vec<Map> {
     text.split(|b| *b == b'\n').filter_map(Map::parse).collect()
@@ -93,7 +93,7 @@ fn read(pid: i32, file: &str) -> Result<Vec<u8>> {
     })
 }
 
-/// The target's mappings, in the order of their addresses.
+/// Returns the target's mappings, in the order of their addresses.
 ///
 /// # Errors
 /// If they can't be read.
@@ -101,14 +101,14 @@ pub fn maps(pid: i32) -> Result<Vec<Map>> {
     Ok(parse_maps(&read(pid, "maps")?))
 }
 
-/// Bytes of a page.
+/// Returns the size of a page in bytes.
 #[must_use]
 pub fn page_size() -> u64 {
-    // SAFETY: a question.
+    // SAFETY: the call only reads a setting.
     u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).unwrap_or(4096).max(4096)
 }
 
-/// Ids of the target's threads.
+/// Returns the ids of the target's threads.
 ///
 /// # Errors
 /// If they can't be read.
@@ -118,8 +118,8 @@ pub fn threads(pid: i32) -> Result<Vec<i32>> {
     Ok(dir.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
 }
 
-/// The name of a process; empty if it is gone. It may give itself any: what is not text, or would begin a line
-/// of its own where it is printed, is escaped.
+/// Returns the name of a process; empty if the process is gone. A process may give itself any name, so control
+/// characters are escaped, which could begin a new line where the name is printed.
 #[must_use]
 pub fn comm(pid: i32) -> String {
     let text = fs::read(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -131,18 +131,18 @@ pub fn comm(pid: i32) -> String {
     text.chars().map(escape).collect()
 }
 
-/// Where a thread is that is asleep in a system call (`/proc/PID/task/TID/syscall`).
+/// The place where a thread sleeps in the kernel (`/proc/PID/task/TID/syscall`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asleep {
-    /// The call's number; `None`: asleep in a page fault or the like.
+    /// Number of the system call; `None` if the thread sleeps in a page fault or the like.
     pub call: Option<u64>,
-    /// Its stack pointer.
+    /// The thread's stack pointer.
     pub sp: RemoteAddr,
-    /// Its program counter.
+    /// The thread's program counter.
     pub pc: RemoteAddr,
 }
 
-/// Where a thread sleeps; `None` if it runs, or that is not said.
+/// Returns where a thread sleeps; `None` if it runs, or if the kernel does not tell.
 #[must_use]
 pub fn asleep(pid: i32, tid: i32) -> Option<Asleep> {
     parse_asleep(&fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?)
@@ -159,19 +159,19 @@ fn parse_asleep(text: &str) -> Option<Asleep> {
     Some(Asleep { call: u64::try_from(call).ok(), sp, pc })
 }
 
-/// The kernel function that a sleeping thread waits in; empty if that is not said.
+/// Returns the kernel function in which a sleeping thread waits; empty if the kernel does not tell.
 #[must_use]
 pub fn waits_in(pid: i32, tid: i32) -> String {
     fs::read_to_string(format!("/proc/{pid}/task/{tid}/wchan")).unwrap_or_default()
 }
 
-/// Where the executable is, as the kernel names it.
+/// Returns the path of the executable, as the kernel names it.
 #[must_use]
 pub fn exe(pid: i32) -> PathBuf {
     fs::read_link(folder(pid) + "/exe").unwrap_or_default()
 }
 
-/// The arguments.
+/// Returns the command-line arguments.
 #[must_use]
 pub fn cmdline(pid: i32) -> Vec<String> {
     let text = PathBuf::from(folder(pid) + "/cmdline");
@@ -180,50 +180,50 @@ pub fn cmdline(pid: i32) -> Vec<String> {
     text.split(|b| *b == 0).map(|a| String::from_utf8_lossy(a).into_owned()).collect()
 }
 
-/// Start time in clock ticks since boot (`/proc/PID/stat`, field 22): tells a process from a later one
-/// with the same id.
+/// Returns the start time in clock ticks since boot (`/proc/PID/stat`, field 22), which tells a process from a later
+/// one with the same id.
 #[must_use]
 pub fn start_time(pid: i32) -> Option<u64> {
     stat_field(&format!("/proc/{pid}"), 22)
 }
 
-/// How a process that nobody has waited for has ended, as wait(2) says it (field 52).
+/// Returns the status, in the form of wait(2), of an ended process that nobody has waited for (field 52).
 pub(crate) fn exit_status(pid: i32) -> Option<i32> {
     i32::try_from(stat_field(&format!("/proc/{pid}"), 52)?).ok()
 }
 
-/// Whether a process has ended, or is about to: it has no memory any more.
+/// Returns whether a process has ended, or is about to end and has already released its memory.
 #[must_use]
 pub fn has_ended(pid: i32) -> bool {
     let Ok(status) = Status::of(pid) else { return true };
     status.is_dead() || (status.field("VmSize").is_none() && !is_kernel_thread(pid))
 }
 
-/// Whether it is a thread of the kernel (`PF_KTHREAD` of field 9); a process that is just ending has no
-/// memory either.
+/// Returns whether a process is a thread of the kernel (`PF_KTHREAD` in field 9). Missing memory does not show that,
+/// since a process that is just ending has none either.
 #[must_use]
 pub fn is_kernel_thread(pid: i32) -> bool {
     const PF_KTHREAD: u64 = 0x20_0000;
     stat_field(&format!("/proc/{pid}"), 9).is_some_and(|flags| flags & PF_KTHREAD != 0)
 }
 
-/// The soft limit of its address space (`RLIMIT_AS`), if there is one.
+/// Returns the soft limit of a process's address space (`RLIMIT_AS`), if there is one.
 #[must_use]
 pub fn address_space_limit(pid: i32) -> Option<u64> {
     soft_limit(pid, "Max address space")
 }
 
-/// How many mappings a process has, and how many it may have, if prof's do not fit in.
+/// Returns the number of a process's mappings and its maximum, if prof's mappings would exceed it.
 #[must_use]
 pub fn mappings_used_up(pid: i32) -> Option<(u64, u64)> {
-    // More than prof makes.
+    // More mappings than prof makes.
     const OURS: u64 = 64;
     let most = fs::read_to_string("/proc/sys/vm/max_map_count").ok()?.trim().parse().ok()?;
     let count = maps(pid).ok()?.len() as u64;
     (count + OURS > most).then_some((count, most))
 }
 
-/// A soft limit by its name in `/proc/PID/limits`, if there is one.
+/// Returns a soft limit by its name in `/proc/PID/limits`, if there is one.
 #[must_use]
 pub fn soft_limit(pid: i32, name: &str) -> Option<u64> {
     let text = fs::read_to_string(folder(pid) + "/limits").ok()?;
@@ -231,14 +231,14 @@ pub fn soft_limit(pid: i32, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// Where the heap begins (field 47); 0 if it is not known.
+/// Returns the start of the heap (field 47); 0 if it is not known.
 #[must_use]
 pub fn start_brk(pid: i32) -> u64 {
     stat_field(&folder(pid), 47).unwrap_or(0)
 }
 
-/// Bytes that the first thread's stack may grow to now (`RLIMIT_STACK`, the soft limit); none if there is no
-/// limit, or it cannot be read.
+/// Returns the size in bytes up to which the first thread's stack may grow (the soft limit `RLIMIT_STACK`); `None` if
+/// there is no limit, or it can't be read.
 #[must_use]
 pub fn stack_limit(pid: i32) -> Option<u64> {
     parse_stack_limit(&fs::read_to_string(folder(pid) + "/limits").ok()?)
@@ -249,10 +249,10 @@ fn parse_stack_limit(limits: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// A numeric field of the file `stat` in a folder of `/proc`, counted as proc(5) does; from the fourth on.
+/// Returns a numeric field of the file `stat` in a folder of `/proc`, counted as in proc(5), from the fourth on.
 fn stat_field(folder: &str, number: usize) -> Option<u64> {
     let stat = fs::read(format!("{folder}/stat")).ok()?;
-    // The name, in parentheses, may hold anything; the fields behind it are numbers.
+    // The name, in parentheses, may contain anything; the fields behind it are numbers.
     let after = stat.iter().rposition(|b| *b == b')')?;
     let rest = std::str::from_utf8(stat.get(after + 2..)?).ok()?;
     rest.trim_end().split(' ').nth(number - 3)?.parse().ok()
@@ -265,82 +265,82 @@ pub struct Status {
 }
 
 impl Status {
-    /// Of a process: of its first thread, or of another if that has ended alone.
+    /// Reads the status of a process: that of its first thread, or of another one if the first has ended alone.
     ///
     /// # Errors
-    /// If it is gone.
+    /// If the process is gone.
     pub fn of(pid: i32) -> Result<Self> {
         Ok(Self { text: String::from_utf8_lossy(&read(pid, "status")?).into_owned() })
     }
 
-    /// Of one thread of a process.
+    /// Reads the status of one thread of a process.
     ///
     /// # Errors
-    /// If it is gone.
+    /// If the thread is gone.
     pub fn of_thread(pid: i32, tid: i32) -> Result<Self> {
         let path = format!("/proc/{pid}/task/{tid}/status");
         let bytes = fs::read(path).map_err(|_| Error::Gone(pid))?;
         Ok(Self { text: String::from_utf8_lossy(&bytes).into_owned() })
     }
 
-    /// The text of a field.
+    /// Returns the text of a field.
     #[must_use]
     pub fn field(&self, name: &str) -> Option<&str> {
         self.text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
     }
 
-    /// A field's first number.
+    /// Returns the first number of a field.
     #[must_use]
     pub fn number(&self, name: &str) -> Option<i64> {
         self.field(name)?.split_whitespace().next()?.parse().ok()
     }
 
-    /// Whether it has ended, even if its parent has not noticed yet.
+    /// Returns whether the process or thread has ended, even if its parent has not yet reaped it.
     #[must_use]
     pub fn is_dead(&self) -> bool {
         self.field("State").is_some_and(|s| s.starts_with(['Z', 'X']))
     }
 
-    /// A field that is a set of signals, of which there may be 128.
+    /// Returns a field that is a set of signals, of which there may be 128.
     #[must_use]
     pub fn signals(&self, name: &str) -> u128 {
         self.field(name).and_then(|f| u128::from_str_radix(f, 16).ok()).unwrap_or(0)
     }
 
-    /// Whether a signal waits that is not blocked.
+    /// Returns whether a signal is pending that is not blocked.
     #[must_use]
     pub fn signal_due(&self) -> bool {
         (self.signals("SigPnd") | self.signals("ShdPnd")) & !self.signals("SigBlk") != 0
     }
 
-    /// Its numbers, from the pid namespace that `/proc` shows to the innermost.
+    /// Returns the process's pids, from the pid namespace that `/proc` shows to the innermost.
     #[must_use]
     pub fn pids(&self) -> Vec<i32> {
         let text = self.field("NSpid").or(self.field("Pid")).unwrap_or_default();
         text.split_whitespace().filter_map(|n| n.parse().ok()).collect()
     }
 
-    /// The id in the innermost pid namespace.
+    /// Returns the id in the innermost pid namespace.
     #[must_use]
     pub fn ns_pid(&self) -> Option<u32> {
         self.field("NSpid").or(self.field("Pid"))?.split_whitespace().last()?.parse().ok()
     }
 }
 
-/// Where code of files is mapped, and which files.
+/// Returns start, end and inode of each executable mapping of a file.
 pub(crate) fn code(maps: &[Map]) -> Vec<(RemoteAddr, RemoteAddr, u64)> {
     let code = maps.iter().filter(|m| m.exec && m.inode != 0);
     code.map(|m| (m.start, m.end, m.inode)).collect()
 }
 
-/// A path from bytes as the kernel prints them in maps.
+/// Returns a path from the bytes that the kernel prints in maps, without its mark of deleted files.
 #[must_use]
 pub fn path_of(name: &[u8]) -> PathBuf {
     let name = name.strip_suffix(b" (deleted)").unwrap_or(name);
     PathBuf::from(OsString::from_vec(name.to_vec()))
 }
 
-/// For messages.
+/// Returns such a path as text for messages.
 #[must_use]
 pub fn display(name: &[u8]) -> String {
     String::from_utf8_lossy(path_of(name).as_os_str().as_bytes()).into_owned()

@@ -1,4 +1,4 @@
-//! Whether a process still runs the program that it ran before.
+//! Detects that a process has executed another program.
 
 use crate::proc;
 use std::fs::File;
@@ -9,26 +9,27 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Program {
     pid: i32,
-    /// Its memory, which is empty after an exec.
+    /// The program's memory, which reads as empty after an exec.
     mem: Option<File>,
 }
 
 impl Program {
-    /// The one that runs now.
+    /// Returns the program that runs now.
     #[must_use]
     pub fn of(pid: i32) -> Self {
         Self { pid, mem: File::open(format!("/proc/{pid}/mem")).ok() }
     }
 
-    /// Whether it is gone, and the process is not. Not known of memory that another process has, too.
+    /// Returns whether the program has gone while the process lives. An exec does not show if another process shares
+    /// the old memory.
     #[must_use]
     pub(crate) fn is_replaced(&self) -> bool {
         let gone = self.mem.as_ref().is_some_and(|m| matches!(m.read_at(&mut [0], 0), Ok(0)));
         gone && proc::Status::of(self.pid).is_ok_and(|s| s.field("VmSize").is_some())
     }
 
-    /// The same after something has failed that an exec may be the reason of: it gives the old memory back after it
-    /// has ended the process's other threads.
+    /// Waits up to `time` for [`Program::is_replaced`], after something has failed that an exec may explain. An exec
+    /// releases the old memory only after it has ended the process's other threads.
     #[must_use]
     pub fn is_replaced_within(&self, time: Duration) -> bool {
         let deadline = Instant::now() + time;

@@ -1,4 +1,4 @@
-//! A process that is being recorded: everything that is known of it stands in its own memory.
+//! A process that is being recorded, as its own memory describes it.
 
 use crate::foreign;
 use crate::preflight::may_trace;
@@ -11,31 +11,31 @@ use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// How the ring's mapping reads in maps.
+/// Beginning of the name of the ring's mapping in maps.
 const RING_NAME: &[u8] = b"/memfd:prof-ring";
 
-/// A process with prof's memory in it.
+/// A process that has prof's memory.
 #[derive(Debug)]
 pub struct Recorded {
     /// Its pid.
     pub pid: i32,
-    /// Where the ring is in it.
+    /// Address of the ring in the process.
     pub ring: RemoteAddr,
-    /// How much of it is mapped there, as the kernel has it; the target may write into the control page
-    /// what it likes.
+    /// Number of bytes that are mapped there, by the kernel's account: the target may write anything into the control
+    /// page.
     pub ring_len: u64,
-    /// What every build finds in the control page, as it was when this was made.
+    /// The part of the control page that every build finds, read when this value was made.
     pub control: Box<Header>,
     pub(crate) mem: RemoteMemory,
 }
 
-/// Whether maps have a ring in them.
+/// Returns the first mapping of a ring.
 #[must_use]
 pub fn ring_in(maps: &[Map]) -> Option<&Map> {
     maps.iter().find(|m| m.shared && m.name.starts_with(RING_NAME))
 }
 
-/// Bytes of the mappings that follow each other from this one on, and are of the same file.
+/// Returns the length of the contiguous mappings from `first` on that are of the same file.
 fn ring_len(maps: &[Map], first: &Map) -> u64 {
     let mut end = first.start;
     for m in maps.iter().filter(|m| m.start >= first.start) {
@@ -47,15 +47,15 @@ fn ring_len(maps: &[Map], first: &Map) -> u64 {
     end.0 - first.start.0
 }
 
-/// All recorded processes that may be looked at.
+/// Returns all recorded processes that prof may look at.
 #[must_use]
 pub fn all() -> Vec<i32> {
-    // The collector has it mapped, too, but no hook.
+    // The collector has the ring mapped, too, but has no hook.
     let recorded = |pid: &i32| Recorded::open(*pid).is_ok_and(|r| r.control.pid == *pid as u32);
     with_ring().filter(recorded).collect()
 }
 
-/// All processes that have a ring mapped and may be looked at, but for this one.
+/// Returns all processes other than this one that have a ring mapped and that prof may look at.
 fn with_ring() -> impl Iterator<Item = i32> {
     let dir = std::fs::read_dir("/proc").into_iter().flatten().flatten();
     let pids = dir.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
@@ -64,13 +64,13 @@ fn with_ring() -> impl Iterator<Item = i32> {
     pids.filter(move |p| *p != me).filter(has_ring)
 }
 
-/// Whether anything of prof's is in a process: its memory, or a descriptor of it.
+/// Returns whether a process has anything of prof's: its memory, or a descriptor of it.
 #[must_use]
 pub fn has_parts(pid: i32) -> bool {
     proc::maps(pid).is_ok_and(|maps| ring_in(&maps).is_some()) || crate::detach::still_open(pid)
 }
 
-/// The processes that have the memory of one that was recorded, and has ended or runs another program.
+/// Returns the processes that have the ring of a recorded process that has ended or runs another program.
 #[must_use]
 pub fn left_by(pid: i32) -> Vec<i32> {
     let holds = |p: &i32| Recorded::open(*p).is_ok_and(|r| r.control.pid == pid as u32);
@@ -78,17 +78,17 @@ pub fn left_by(pid: i32) -> Vec<i32> {
 }
 
 impl Recorded {
-    /// Opens it.
+    /// Opens a recorded process.
     ///
     /// # Errors
-    /// If it is not recorded, or may not be looked at.
+    /// If it is not recorded, or prof may not look at it.
     pub fn open(pid: i32) -> Result<Self> {
         may_trace(pid)?;
         let maps = proc::maps(pid)?;
         let Some(m) = ring_in(&maps) else { return Err(Refusal::NotRecorded(pid).into()) };
         let mem = RemoteMemory::open(pid)?;
         let control: Box<Header> = match read_struct(&mem, m.start) {
-            // A call that a killed prof has left to a thread may just have unmapped it.
+            // A thread may just have unmapped the ring, by a call that a killed prof has left behind.
             Err(_) if ring_in(&proc::maps(pid)?).is_none() => {
                 return Err(Refusal::NotRecorded(pid).into());
             }
@@ -98,25 +98,25 @@ impl Recorded {
             return Err(Refusal::NotRecorded(pid).into());
         }
         foreign::check(pid, m, &control, |at, len| mem.read_some(m.start.plus(at), len))?;
-        // The collector maps the same memory, and so may others whom the target has given it.
+        // The collector maps the same memory, and so may others to whom the target has given it.
         if control.ring_addr != m.start.0 {
             return Err(Refusal::NotRecorded(pid).into());
         }
         Ok(Self { pid, ring: m.start, ring_len: ring_len(&maps, m), control, mem })
     }
 
-    /// The build of prof that has attached, if it is not of this one's layout.
+    /// Returns the build of prof that has attached, if its layout differs from this one's.
     #[must_use]
     pub fn foreign(&self) -> Option<Foreign> {
         Foreign::of(&self.control, |at, len| self.mem.read_some(self.ring.plus(at), len))
     }
 
-    /// Where a field of the control page is that all builds have, by its offset in [`Stable`].
+    /// Returns the address of a field in the control page's stable part, by its offset in [`Stable`].
     pub(crate) fn stable_at(&self, offset: usize) -> RemoteAddr {
         self.ring.plus((STABLE_AT + offset) as u64)
     }
 
-    /// The recording's path.
+    /// Returns the recording's path.
     #[must_use]
     pub fn path(&self) -> PathBuf {
         const MOST: u32 = 4096;
@@ -125,14 +125,14 @@ impl Recorded {
         PathBuf::from(std::ffi::OsString::from_vec(bytes))
     }
 
-    /// Whether its collector lives.
+    /// Returns whether the process's collector lives.
     #[must_use]
     pub fn collector_lives(&self) -> bool {
         let pid = self.control.collector_pid.load(Relaxed) as i32;
         pid != 0 && proc::start_time(pid) == Some(self.control.collector_start.load(Relaxed))
     }
 
-    /// Whether it is recording now, not paused.
+    /// Returns whether the process is recording rather than paused.
     ///
     /// # Errors
     /// If its memory can't be read.
@@ -142,13 +142,13 @@ impl Recorded {
         Ok(u32::from_ne_bytes(b) != 0)
     }
 
-    /// Ticks now, on the recording's clock.
+    /// Returns the present time in ticks of the recording's clock.
     #[must_use]
     pub fn now(&self) -> u64 {
         setup::now(self.control.clock)
     }
 
-    /// The hooked functions.
+    /// Returns the hooked functions.
     #[must_use]
     pub fn functions(&self) -> Vec<Patched> {
         let c = &self.control;
@@ -157,7 +157,7 @@ impl Recorded {
         (0..n).filter_map(|i| Patched::read(self, self.entry(table, i)?)).collect()
     }
 
-    /// The thread slots in use.
+    /// Returns the thread slots in use.
     #[must_use]
     pub fn slots(&self) -> Vec<SlotNote> {
         let c = &self.control;
@@ -173,10 +173,10 @@ impl Recorded {
         Some(RemoteAddr(self.ring.0.checked_add(at)?))
     }
 
-    /// Switches recording, as the signal does; `false` if it was so already.
+    /// Turns recording on or off, as the toggle signal does. Returns `false` if it was so already.
     ///
     /// # Errors
-    /// If its memory can't be written.
+    /// If the process's memory can't be written.
     pub fn switch(&self, on: bool) -> Result<bool> {
         if self.is_on()? == on {
             return Ok(false);
@@ -195,7 +195,7 @@ impl Recorded {
         self.mem.write(count_at, &n.wrapping_add(1).to_ne_bytes())?;
         if on {
             self.mem.write(self.stable_at(offset_of!(Stable, orphaned)), &0u32.to_ne_bytes())?;
-            // As `prof_trace::modules::doubt` does: nobody has told what was loaded and unloaded meanwhile.
+            // As in `prof_trace::modules::doubt`: nobody has reported the modules that came and went meanwhile.
             for at in [offset_of!(Stable, doubts), offset_of!(Stable, modules_seq)] {
                 let mut n = [0; 4];
                 self.mem.read(self.stable_at(at), &mut n)?;
@@ -207,39 +207,39 @@ impl Recorded {
         Ok(true)
     }
 
-    /// The number of segments, if it can be one.
+    /// Returns the ring's geometry, if the control page's number of segments is valid.
     #[must_use]
     pub fn geometry(&self) -> Option<Geometry> {
         Geometry::from_segments(self.control.segments)
     }
 
-    /// The memory of the process.
+    /// Returns access to the process's memory.
     #[must_use]
     pub fn memory(&self) -> &RemoteMemory {
         &self.mem
     }
 }
 
-/// A table as the control page describes it, whatever the target has written there.
+/// Bounds the count of a table, since the target may have written any into the control page.
 fn bounded(t: Table) -> Table {
     const MOST: u32 = 1 << 20;
     Table { count: t.count.min(MOST), ..t }
 }
 
-/// A hooked function, as far as all builds say it alike.
+/// A hooked function, as far as all builds describe it alike.
 #[derive(Clone, Debug)]
 pub struct Patched {
-    /// Where the word is that says whether it is patched.
+    /// Address of the word that tells whether the function is patched.
     pub patched_at: RemoteAddr,
-    /// Whether the patch stands in the code.
+    /// Whether the patch is in the code.
     pub is_patched: bool,
     /// Address of the patched bytes.
     pub patch_addr: RemoteAddr,
-    /// What stood there.
+    /// The bytes before the patch.
     pub old_bytes: Vec<u8>,
-    /// What stands there now; as many.
+    /// The bytes of the patch, which are as many.
     pub new_bytes: Vec<u8>,
-    /// What it is called.
+    /// The function's name.
     pub name: String,
 }
 
@@ -267,14 +267,14 @@ impl Patched {
     }
 }
 
-/// What a thread's slot says of where the thread is.
+/// The part of a thread's slot that tells where the thread is.
 #[derive(Clone, Copy, Debug)]
 pub struct SlotNote {
-    /// Its thread pointer.
+    /// The thread pointer.
     pub tp: u64,
-    /// A thread has the slot.
+    /// Whether a thread has the slot.
     pub is_live: bool,
-    /// The stack pointers with which it has come to the hook; 0: it is not there.
+    /// The stack pointers with which the thread entered the hook; 0 if it is not in the hook.
     pub inside: [u64; 2],
     /// [`Slot::abandoned`]; 0 if another build has attached.
     pub abandoned: u64,
@@ -301,7 +301,7 @@ impl SlotNote {
     }
 }
 
-/// Turns recording off; `false` if it was off.
+/// Turns recording off. Returns `false` if it was off.
 ///
 /// # Errors
 /// If the process is not recorded, or its memory can't be written.
@@ -309,7 +309,7 @@ pub fn pause(pid: i32) -> Result<bool> {
     Recorded::open(pid)?.switch(false)
 }
 
-/// Turns recording on; `false` if it was on.
+/// Turns recording on. Returns `false` if it was on.
 ///
 /// # Errors
 /// If the process is not recorded, or its memory can't be written.
@@ -317,10 +317,11 @@ pub fn resume(pid: i32) -> Result<bool> {
     Recorded::open(pid)?.switch(true)
 }
 
-/// Reads a struct of integers and atomics.
+/// Reads a struct that consists of integers and atomics.
 pub(crate) fn read_struct<T>(mem: &RemoteMemory, at: RemoteAddr) -> Result<Box<T>> {
     let mut b = Box::<T>::new_uninit();
-    // SAFETY: the bytes of the box; only called for structs of integers, for which any will do.
+    // SAFETY: the slice covers the box, which has been zeroed. Any bytes are valid for structs of integers, and this
+    // is only called for these.
     unsafe {
         std::ptr::write_bytes(b.as_mut_ptr().cast::<u8>(), 0, size_of::<T>());
         let bytes = std::slice::from_raw_parts_mut(b.as_mut_ptr().cast::<u8>(), size_of::<T>());

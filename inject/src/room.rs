@@ -1,13 +1,14 @@
-//! How many threads a process may come to have.
+//! The room for threads in the shared memory.
 
 use crate::proc::Status;
 use prof_trace::shared::MORE_SLOTS;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// How many threads to have room for beside `first`: what the kernel lets the process have at the most. None
-/// where all of the ring would count: against a limit of address space or of files, or if the process locks
-/// its memory.
+/// Returns how many thread slots to add to the `first` ones: twice the number of threads that the kernel lets the
+/// process have, at most [`MORE_SLOTS`], or none if `first` suffices. Returns 0 also where the whole ring would
+/// count, although few pages are used: against a limit of address space or file size, or if the process locks its
+/// memory.
 pub(crate) fn more_threads(pid: i32, first: usize) -> usize {
     let locks = Status::of(pid).is_ok_and(|s| s.number("VmLck").is_some_and(|kb| kb > 0));
     let limits = fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
@@ -22,12 +23,12 @@ pub(crate) fn more_threads(pid: i32, first: usize) -> usize {
     let kernel = ["/proc/sys/kernel/threads-max", "/proc/sys/kernel/pid_max"];
     let kernel = kernel.iter().filter_map(|f| number(Path::new(f)));
     let most = kernel.chain(of_cgroups(pid)).min().unwrap_or(usize::MAX);
-    // Half of the slots in use, few threads look further than where they look first.
+    // With at most half of the slots in use, few threads need to look beyond the slot that they try first.
     let wanted = most.saturating_mul(2);
     if wanted <= first { 0 } else { wanted.min(MORE_SLOTS) }
 }
 
-/// From the text of `/proc/PID/limits`: whether there is no soft limit of this.
+/// Returns whether the text of `/proc/PID/limits` has no soft limit of this name.
 fn is_unlimited(limits: &str, name: &str) -> bool {
     let value = limits.lines().find_map(|l| l.strip_prefix(name)?.split_whitespace().next());
     value == Some("unlimited")
@@ -37,7 +38,7 @@ fn number(file: &Path) -> Option<usize> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// The limits of the process's control groups, of either version.
+/// Returns the limits of the process's control groups, of either version.
 fn of_cgroups(pid: i32) -> impl Iterator<Item = usize> {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     let groups: Vec<PathBuf> = text.lines().filter_map(group).collect();
@@ -47,7 +48,7 @@ fn of_cgroups(pid: i32) -> impl Iterator<Item = usize> {
     })
 }
 
-/// The folder of a line of `/proc/PID/cgroup` that may limit the number of threads.
+/// Returns the folder, for a line of `/proc/PID/cgroup`, that may limit the number of threads.
 fn group(line: &str) -> Option<PathBuf> {
     let mut parts = line.splitn(3, ':').skip(1);
     let (controllers, path) = (parts.next()?, parts.next()?);

@@ -1,11 +1,11 @@
-//! Which runtimes a target has that cut up memory of their own.
+//! The language runtimes in a target that divide memory among objects themselves.
 
 use crate::elf::Module;
 use crate::{Installed, RemoteMemory};
 use prof_trace::runtimes::Runtime;
 use std::io::Read;
 
-/// Libraries by the beginning of their names.
+/// Beginnings of the file names of runtimes' libraries.
 const LIBRARIES: [(&str, Runtime); 9] = [
     ("libpython3", Runtime::Pymalloc),
     ("libphp", Runtime::Zend),
@@ -18,7 +18,7 @@ const LIBRARIES: [(&str, Runtime); 9] = [
     ("libluajit-", Runtime::LuaJit),
 ];
 
-/// Functions of a program that has its runtime linked into it.
+/// Functions that tell a runtime in the program itself.
 const FUNCTIONS: [(&str, Runtime); 8] = [
     ("PyObject_Malloc", Runtime::Pymalloc),
     ("_emalloc", Runtime::Zend),
@@ -30,14 +30,14 @@ const FUNCTIONS: [(&str, Runtime); 8] = [
     ("ruby_xmalloc", Runtime::Ruby),
 ];
 
-/// Programs by their names, which are often stripped.
+/// Names of programs that are often stripped of symbols.
 const PROGRAMS: [(&str, Runtime); 2] =
     [("memcached", Runtime::Memcached), ("beam.smp", Runtime::Beam)];
 
-/// The longest environment that is read.
+/// Maximum number of bytes of the environment that are read.
 const LONGEST: u64 = 1 << 20;
 
-/// Those of a target that prof has been put into. What its environment has switched off is left out.
+/// Returns the runtimes of the target, except those whose allocator the environment has switched off.
 #[must_use]
 pub fn of(installed: &Installed) -> Vec<Runtime> {
     let pid = installed.target.pid;
@@ -63,7 +63,7 @@ fn found(pid: i32, mem: &RemoteMemory, modules: &[Module]) -> Vec<Runtime> {
     let of = |name: &str| FUNCTIONS.iter().find(|f| f.0 == name).map(|f| f.1);
     let symbols = program.symbols(pid, mem, |n| of(n).is_some());
     all.extend(symbols.iter().filter_map(|s| of(&s.name)));
-    // Stripped ones have kept it.
+    // Stripped programs keep this section.
     if program.open(pid, mem).is_some_and(|file| file.section(".go.buildinfo").is_some()) {
         all.push(Runtime::Go);
     }

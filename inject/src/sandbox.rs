@@ -1,6 +1,6 @@
-//! What a target has put between itself and the kernel: seccomp filters, and the dispatch of its own
-//! system calls to a handler of its own (`PR_SET_SYSCALL_USER_DISPATCH`, as Wine uses it). A call that
-//! either does not expect may kill it, so none is made that is not known to pass.
+//! Restrictions of the target's system calls: seccomp filters, and the dispatch of system calls to the program's own
+//! handler (`PR_SET_SYSCALL_USER_DISPATCH`, which Wine uses). A call that either does not expect may kill the target,
+//! so prof has the target make only calls that are known to pass.
 
 use crate::elf::{Module, Symbol};
 use crate::filter::{Fate, Filters};
@@ -21,41 +21,41 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 /// `PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG` (Linux 6.4).
 pub(crate) const GET_DISPATCH: libc::c_uint = 0x4211;
 const PR_SET_SYSCALL_USER_DISPATCH: u8 = 59;
-/// Functions of libc that such a thing is asked for with, and those that make a child: newer libcs make all of
-/// them by the first of these.
+/// Functions of libc that can set up such a restriction, and those that make a child. Newer libcs use the first of
+/// [`FORKS`] in all the others.
 pub const FUNCTIONS: [&str; 6] = ["prctl", "syscall", FORKS[0], FORKS[1], FORKS[2], FORKS[3]];
-/// The latter alone.
+/// Functions of libc that make a child.
 pub const FORKS: [&str; 4] = ["_Fork", "fork", "__libc_fork", "__fork"];
-/// More threads are not looked at.
+/// Maximum number of threads that are examined.
 const MOST: usize = 4096;
-/// A bit of `Control::flags` that no hook looks at: the user's word counts, for as many filters as stand
-/// in the highest byte.
+/// A bit of `Control::flags` that the hook ignores: the user has vouched for the filters, of which there were as many
+/// as the highest byte says.
 const TRUSTED: u32 = 1 << 15;
 const TRUSTED_FILTERS: u32 = 24;
-/// From a restorer's start to behind its system call; filters that ask where a call comes from ask for whole
-/// libraries.
+/// Length from a restorer's start to behind its system call. Filters that test where a call comes from test for whole
+/// libraries, so an approximation suffices.
 const RESTORER_LEN: u64 = 8;
 
-/// How a thread's system calls are dispatched (`struct ptrace_sud_config`).
+/// The dispatch of a thread's system calls (`struct ptrace_sud_config`).
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Dispatch {
     mode: u64,
-    /// Address of a byte that says whether they are at the moment; 0: always.
+    /// Address of a byte that switches the dispatch on and off; 0: it is always on.
     selector: u64,
-    /// From here on they are not,
+    /// Start of the code whose calls are not dispatched.
     offset: u64,
-    /// for so many bytes.
+    /// Length of that code.
     len: u64,
 }
 
 impl Dispatch {
-    /// Whether they are dispatched at all.
+    /// Returns whether the thread has set up a dispatch.
     pub(crate) fn is_on(&self) -> bool {
         self.mode != 0
     }
 
-    /// Whether a call in this code of the stopped thread would end in a signal.
+    /// Returns whether a system call in this code would raise a signal in the stopped thread.
     pub(crate) fn catches(&self, mem: &RemoteMemory, code: RemoteAddr) -> bool {
         let mut byte = [1];
         let mut allowed = || {
@@ -67,8 +67,8 @@ impl Dispatch {
     }
 }
 
-/// Whether a thread that runs the process's code has a seccomp filter: one of its own, or of a process that
-/// shares its memory.
+/// Returns whether a thread that runs the process's code has a seccomp filter. The threads of processes that share
+/// its memory count, too.
 pub(crate) fn is_filtered(pid: i32) -> bool {
     let filtered = |s: Status| s.number("Seccomp") == Some(2);
     let has_filter = |pid: i32| {
@@ -78,8 +78,8 @@ pub(crate) fn is_filtered(pid: i32) -> bool {
     has_filter(pid) || Sharers::of(pid).others().iter().copied().any(has_filter)
 }
 
-/// The functions of libc that are watched, so that the hook makes no system calls any more from the
-/// moment on in which the target begins to restrict its own.
+/// Returns the functions of libc that are watched, so that the hook stops making system calls when the target begins
+/// to restrict its own.
 pub(crate) fn watched(
     pid: i32,
     mem: &RemoteMemory,
@@ -101,37 +101,37 @@ fn watch(s: &Symbol, index: usize) -> Found {
     let is_prctl = s.name == "prctl";
     let number = if is_prctl { libc::PR_SET_SECCOMP as u64 } else { libc::SYS_seccomp as u64 };
     Found {
-        // See `Kind::Sandbox`.
+        // See `Kind::Sandbox` for these fields.
         nothrow: Some(RemoteAddr(number)),
         args: (if is_prctl { PR_SET_SYSCALL_USER_DISPATCH } else { 0 }, 0),
         ..Found::new(s, Kind::Sandbox, index)
     }
 }
 
-/// How it is known that a thread's filters let pass what prof has it do. A suspended filter is not enough:
-/// the suspension ends with the prof that asked for it, and the call may still be on its way then.
+/// The evidence that a thread's filters pass the calls that prof has it make. Suspending the filters is not enough:
+/// the suspension ends with the prof that asked for it, and the call may still be in progress then.
 #[derive(Debug)]
 pub(crate) enum Pass {
-    /// There are none.
+    /// The thread has no filters.
     Unfiltered,
-    /// They have been read, and are asked before each call.
+    /// The filters have been read, and are evaluated before each call.
     Read(Filters),
-    /// They are prof's own too, and a trial in a process of prof's own has shown it.
+    /// The filters are prof's own, too, and a trial in a child of prof's has passed.
     Tried,
-    /// The user has said so.
+    /// The user has vouched for them.
     Word,
 }
 
-/// The most filters that the user's word is good for; without it, none.
+/// Maximum number of filters that the user has vouched for; -1 if the user has not.
 static WORD: AtomicI64 = AtomicI64::new(-1);
 
-/// Takes the user's word that filters let prof's calls pass: those of threads with at most so many.
+/// Notes that the user vouches for the filters of threads with at most `filters` filters, or with any number.
 pub fn take_word(filters: Option<u32>) {
     WORD.fetch_max(filters.map_or(i64::MAX, i64::from), Relaxed);
 }
 
-/// The user's word as it stands in `Control::flags`, for later profs: how many filters the
-/// process has now.
+/// Returns the user's word in the form of `Control::flags`, for later runs of prof. It covers the number of filters
+/// that the process has now.
 pub(crate) fn word_to_keep(pid: i32) -> u32 {
     if WORD.load(Relaxed) < 0 {
         return 0;
@@ -142,14 +142,14 @@ pub(crate) fn word_to_keep(pid: i32) -> u32 {
     TRUSTED | (most.min(255) << TRUSTED_FILTERS)
 }
 
-/// The same read again.
+/// Takes the user's word from `Control::flags`.
 pub(crate) fn kept_word(bits: u32) {
     if bits & TRUSTED != 0 {
         take_word(Some(bits >> TRUSTED_FILTERS));
     }
 }
 
-/// How many filters a thread has (Linux 5.9).
+/// Returns the number of a thread's filters (Linux 5.9).
 fn filters(status: &Status) -> Option<u32> {
     u32::try_from(status.number("Seccomp_filters")?).ok()
 }
@@ -158,7 +158,7 @@ fn has_word(status: &Status) -> bool {
     filters(status).map_or(i64::MAX, i64::from) <= WORD.load(Relaxed)
 }
 
-/// Makes the trial that a filter may call for, while the thread that has it still runs.
+/// Makes the trial that a filter may require, while the thread with the filter still runs.
 pub(crate) fn look_ahead(pid: i32, thread: &Status) {
     if !has_word(thread) && has_the_same(pid, thread) {
         let _ = trial();
@@ -166,10 +166,10 @@ pub(crate) fn look_ahead(pid: i32, thread: &Status) {
 }
 
 impl Pass {
-    /// Of a stopped thread; `filtered` says more of one that has filters.
+    /// Determines the evidence for a stopped thread. `filtered` is the status of a thread that has filters.
     pub(crate) fn of(t: &Tracee, filtered: Option<&Status>) -> Result<Self> {
         let Some(status) = filtered else { return Ok(Self::Unfiltered) };
-        // What a filter answers with an error is made nevertheless.
+        // With the filter suspended, the kernel also makes the calls that the filter would answer with an error.
         let suspended = t.suspend_seccomp();
         if has_word(status) {
             return Ok(Self::Word);
@@ -188,7 +188,7 @@ impl Pass {
         Err(preflight::filtered(t.pid, suspended.err()).into())
     }
 
-    /// Whether the thread may be asked something that prof can do without: for certain no filter kills for it.
+    /// Returns whether the thread may make a call that prof can do without: no filter kills it for that.
     pub(crate) fn lets_ask(&self, call: RemoteAddr, number: u64, args: [u64; 6]) -> bool {
         match self {
             Self::Unfiltered => true,
@@ -197,17 +197,16 @@ impl Pass {
         }
     }
 
-    /// Before anything is touched: whether prof's death could harm the thread in any of the calls that it
-    /// is made to do.
+    /// Checks, before anything is touched, that no call that the thread will make could harm it if prof died.
     ///
     /// # Errors
-    /// If it could.
+    /// If one could.
     pub(crate) fn usual_calls(&self, pid: i32, call: RemoteAddr, back: Sigreturn) -> Result<()> {
         let Self::Read(filters) = self else { return Ok(()) };
         for (number, args) in usual_calls() {
             self.one_call(pid, call, number, args)?;
         }
-        // The way back has no other.
+        // There is no other way back, so this call must be made and not only be harmless.
         let after = match back {
             Sigreturn::Restorer(at) => at.plus(RESTORER_LEN),
             Sigreturn::PopNumber(_) => call.plus(syscall::SYSCALL_INSN.len() as u64),
@@ -218,7 +217,7 @@ impl Pass {
         Err(kills(pid, nr::RT_SIGRETURN))
     }
 
-    /// The same for one call.
+    /// Checks that a call could not harm the thread if prof died.
     ///
     /// # Errors
     /// If it could.
@@ -238,8 +237,8 @@ impl Pass {
     }
 }
 
-/// Whether the filters of all these stopped threads let the hook, which lies at `hook`, block signals and ask for
-/// the stack of a handler: they have been read, or are prof's own, or the user has said so.
+/// Returns whether the filters of all these stopped threads let the hook at `hook` block signals and ask for the
+/// handler's stack. The filters have been read or tried, or the user has vouched for them.
 pub(crate) fn may_mask(threads: &[Tracee], hook: u64) -> bool {
     const SET_MASK: u64 = libc::SIG_SETMASK as u64;
     let at = hook + 1;
@@ -250,8 +249,8 @@ pub(crate) fn may_mask(threads: &[Tracee], hook: u64) -> bool {
     may_make(threads, at, &calls, true)
 }
 
-/// Returns whether they let the hook map and unmap memory of its own, as it does for a child that a signal handler
-/// forks. The user's word is about other calls.
+/// Returns whether the filters let the hook map and unmap memory of its own, as it does for a child that a signal
+/// handler forks. The user's word does not cover these calls.
 pub(crate) fn may_map(threads: &[Tracee], hook: u64) -> bool {
     use crate::mapping::bits::{ANON, FIXED_NOREPLACE, NO_FD, NORESERVE, READ, WRITE};
     let (at, len) = (hook + 1, 1 << 20);
@@ -268,8 +267,8 @@ pub(crate) fn may_map(threads: &[Tracee], hook: u64) -> bool {
     may_make(threads, at, &calls, false)
 }
 
-/// Returns whether the filters of all these stopped threads let the hook make these calls from `at`; `word`: the
-/// user's word is enough.
+/// Returns whether the filters of all these stopped threads let the hook make these calls from `at`. With `word`, the
+/// user's word suffices.
 fn may_make(threads: &[Tracee], at: u64, calls: &[(u64, [u64; 6])], word: bool) -> bool {
     threads.len() <= MOST
         && threads.iter().all(|t| {
@@ -287,7 +286,7 @@ fn kills(pid: i32, number: u64) -> Error {
     Refusal::FilterKills { pid, comm: proc::comm(pid), call: name(number) }.into()
 }
 
-/// The name of a call that prof makes.
+/// Returns the name of a call that prof makes.
 fn name(number: u64) -> &'static str {
     match number {
         nr::MEMFD_CREATE => "memfd_create",
@@ -304,7 +303,7 @@ fn name(number: u64) -> &'static str {
     }
 }
 
-/// Calls as prof makes them.
+/// Returns samples of all calls that prof makes.
 fn usual_calls() -> Vec<(u64, [u64; 6])> {
     use crate::mapping::bits::{
         ANON, EXEC, FIXED_NOREPLACE, NO_FD, NORESERVE, READ, SHARED, WRITE,
@@ -331,16 +330,17 @@ fn usual_calls() -> Vec<(u64, [u64; 6])> {
     ]
 }
 
-/// Whether a thread has the same filters as this process. They are inherited, and can only be added: a
-/// process with as many as one that it descends from has the same. And a container's runtime gives the same
-/// to whatever it starts in it: to the ancestors of which no more is to be seen from within.
+/// Returns whether a thread has the filters of this process. Filters are inherited and can only be added, so a
+/// process has the same ones as an ancestor with the same number. Besides, a container's runtime gives the same
+/// filters to everything that it starts in a container, that is, to the ancestors whose parents can't be seen from
+/// within.
 fn has_the_same(pid: i32, thread: &Status) -> bool {
     let me = std::process::id() as i32;
     let count = filters(thread);
     if count.is_none_or(|n| n == 0) {
         return false;
     }
-    /// More ancestors are not believed.
+    /// Maximum number of ancestors that are followed.
     const MOST: usize = 256;
     let all_have_it = |from: i32, until: i32| {
         let mut at = from;
@@ -361,7 +361,7 @@ fn has_the_same(pid: i32, thread: &Status) -> bool {
     root == me || (same_container(pid) && all_have_it(me, 0).is_some())
 }
 
-/// The same processes, files and limits are to be seen.
+/// Returns whether a process has the pid, mount and cgroup namespaces of this one.
 fn same_container(pid: i32) -> bool {
     let link = |p: &str, what: &str| std::fs::read_link(format!("/proc/{p}/ns/{what}")).ok();
     let pid = pid.to_string();
@@ -371,22 +371,21 @@ fn same_container(pid: i32) -> bool {
     })
 }
 
-/// Does in a process of prof's own what the target would have to do. If that is killed, so would the target
-/// have been.
+/// Makes the target's future calls in a child of prof's. If the child is killed, the target would have been, too.
 ///
 /// # Errors
 /// With what went wrong.
 fn trial() -> Result<(), &'static str> {
     static DONE: OnceLock<Result<(), &'static str>> = OnceLock::new();
     *DONE.get_or_init(|| {
-        // SAFETY: the child does nothing but system calls that need no memory of others' making, and ends.
+        // SAFETY: the child only makes system calls that use no memory of other threads, and ends.
         match unsafe { libc::fork() } {
             -1 => Err("no process could be made for it"),
-            // SAFETY: ends the child at once.
+            // SAFETY: the call ends the child at once.
             0 => unsafe { libc::_exit(i32::from(!passes())) },
             child => {
                 let mut status = 0;
-                // SAFETY: writes the status.
+                // SAFETY: the kernel writes the status.
                 while unsafe { libc::waitpid(child, &mut status, 0) } == -1 {
                     if Errno::last() != Errno::EINTR {
                         return Err("its end could not be seen");
@@ -404,11 +403,11 @@ fn trial() -> Result<(), &'static str> {
 
 extern "C" fn nothing(_: i32) {}
 
-/// The trial itself, in the child.
+/// Makes the calls of the trial, in the child.
 fn passes() -> bool {
     let (page, anon) = (4 * proc::page_size() as usize, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
     let (rw, rx) = (libc::PROT_READ | libc::PROT_WRITE, libc::PROT_READ | libc::PROT_EXEC);
-    // SAFETY: what is mapped here is not used, and the calls concern nothing else.
+    // SAFETY: nothing uses the memory that is mapped here, and the calls affect nothing else.
     unsafe {
         let limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
         libc::setrlimit(libc::RLIMIT_CORE, &limit);
@@ -429,7 +428,7 @@ fn passes() -> bool {
             return false;
         }
         let own = libc::mmap(std::ptr::null_mut(), page, rw, anon | libc::MAP_NORESERVE, -1, 0);
-        // Kernels without huge pages do not know it.
+        // Kernels without huge pages do not know this advice.
         libc::madvise(own, page, libc::MADV_NOHUGEPAGE);
         let calls = [
             libc::munmap(own, page),
@@ -448,7 +447,7 @@ fn passes() -> bool {
         ];
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = nothing as *const () as usize;
-        // The way back from a handler is rt_sigreturn.
+        // The handler returns by rt_sigreturn, which is thereby tried, too.
         let signal = libc::sigaction(libc::SIGUSR1, &action, std::ptr::null_mut())
             | libc::raise(libc::SIGUSR1);
         calls.iter().all(|r| *r == 0) && signal == 0

@@ -1,4 +1,4 @@
-//! Where the target has the functions that are to be hooked.
+//! Finds the functions of the target that are to be hooked.
 
 use crate::elf::{Module, Symbol};
 use crate::functions::{
@@ -11,32 +11,32 @@ use prof_trace::records::NotHooked;
 use prof_trace::shared::Kind;
 use std::cell::Cell;
 
-/// Functions after which no more are looked for: far more than can be hooked.
+/// Number of functions after which the search ends, which is far more than can be hooked.
 const MOST: usize = 1024;
 
 /// A function of the target that is to be hooked.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Its name.
+    /// The function's name.
     pub name: String,
     /// Other names for the same code.
     pub aliases: Vec<String>,
-    /// What it does.
+    /// The kind of function, by which the hook handles its calls.
     pub kind: Kind,
-    /// Where.
+    /// The function's address.
     pub addr: RemoteAddr,
-    /// Length; 0: not known.
+    /// The function's length; 0 if it is not known.
     pub size: u64,
-    /// Index of its module.
+    /// Index of the function's module.
     pub module: usize,
     /// Address of the `nothrow` form.
     pub nothrow: Option<RemoteAddr>,
-    /// Which arguments are the size and the block, from 0, if the user has named it.
+    /// Indices of the arguments that are the size and the block, from 0, if the user has named the function.
     pub args: (u8, u8),
 }
 
 impl Found {
-    /// Of a symbol in the module with this index.
+    /// Returns the function of a symbol in the module with index `module`.
     #[must_use]
     pub fn new(s: &Symbol, kind: Kind, module: usize) -> Self {
         let (name, addr, size) = (s.name.clone(), s.addr, s.size);
@@ -45,34 +45,34 @@ impl Found {
     }
 }
 
-/// Which functions of the target to look for.
+/// The functions to look for in the target.
 #[derive(Clone, Debug, Default)]
 pub struct Choice {
-    /// Only in these modules; empty: in all.
+    /// Only search these modules; empty: all.
     pub modules: Vec<String>,
-    /// Only with this prefix; `None`: with any of [`PREFIXES`].
+    /// Only accept this prefix; `None`: any of [`PREFIXES`].
     pub prefix: Option<String>,
     /// Functions that the user has named.
     pub named: Vec<Named>,
 }
 
-/// What garbage collectors are known by that stop threads by signals, and look for live data between a thread's stack
-/// pointer and its stack's end: Boehm's, Mono's, SBCL's, D's.
+/// Symbols of garbage collectors that stop threads by signals and look for live data between a thread's stack pointer
+/// and its stack's end: Boehm's, Mono's, SBCL's, D's.
 const COLLECTORS: [&str; 4] =
     ["GC_gcollect", "mono_gc_collect", "sig_stop_for_gc_handler", "thread_suspendAll"];
 
-/// What is found of a target's functions.
+/// The result of the search.
 #[derive(Debug, Default)]
 pub struct Functions {
-    /// Those to hook.
+    /// The functions to hook.
     pub found: Vec<Found>,
-    /// Those that can't be.
+    /// The functions that can't be hooked, with the reasons.
     pub not_hooked: Vec<NotHooked>,
-    /// Whether there is a garbage collector that stops threads by signals.
+    /// Whether the target has a garbage collector that stops threads by signals.
     pub collects: bool,
 }
 
-/// What stands before an allocator's usual names in a module.
+/// The prefixes that may stand in front of an allocator's usual names.
 struct Names<'a> {
     prefixes: Vec<&'a str>,
 }
@@ -81,7 +81,7 @@ impl<'a> Names<'a> {
     fn split(&self, name: &str) -> Option<(&'a str, &'static Wanted)> {
         self.prefixes.iter().find_map(|p| {
             let rest = name.strip_prefix(p)?;
-            // A C++ name has no prefix.
+            // C++ names have no prefix.
             let w = TABLE.iter().find(|w| w.name == rest)?;
             let fits = match w.family {
                 Family::Any => p.is_empty() || !w.name.starts_with("_Z"),
@@ -93,13 +93,14 @@ impl<'a> Names<'a> {
         })
     }
 
-    /// What tells jemalloc from a program that has functions of the same names.
+    /// Returns whether a symbol shows that a module is jemalloc, rather than a program with functions of the same
+    /// names.
     fn marks(&self, name: &str) -> bool {
         name.strip_suffix(JEMALLOC_MARK).is_some_and(|p| self.prefixes.contains(&p))
     }
 }
 
-/// Whether this is a malloc that ends in no other one that is hooked: libc's, or the only one.
+/// Returns whether `f` is a malloc that calls no other hooked one: libc's, or the only one.
 #[must_use]
 pub fn is_last_malloc(f: &Found, all: &[Found], modules: &[Module]) -> bool {
     let table = Names { prefixes: PREFIXES.to_vec() };
@@ -116,11 +117,11 @@ pub fn is_last_malloc(f: &Found, all: &[Found], modules: &[Module]) -> bool {
         }
 }
 
-/// Looks for all functions of the table in all modules that have an allocator of their own, and for
-/// those that the user has named.
+/// Finds all functions of the table in all modules that have an allocator of their own, and the functions that the
+/// user has named.
 ///
 /// # Errors
-/// If a module or function that the user has named is not there.
+/// If a module or function that the user has named does not exist.
 pub fn find(
     pid: i32,
     mem: &RemoteMemory,
@@ -132,7 +133,7 @@ pub fn find(
     for name in &choice.modules {
         named::module(pid, modules, name)?;
     }
-    // First, so that what the user says of a function counts.
+    // These come first, since the user's description of a function takes precedence.
     for n in &choice.named {
         found.extend(n.find(pid, mem, modules)?);
     }
@@ -154,7 +155,7 @@ pub fn find(
                 found.push(w);
             }
         }
-        // The linker's own malloc serves only until libc is there.
+        // The dynamic linker's own malloc only serves until libc is loaded.
         let chosen = match choice.modules.is_empty() {
             true => !is_linker(m) && m.path.as_os_str() != "[vdso]",
             false => choice.modules.iter().any(|n| m.is_named(n)),
@@ -183,45 +184,45 @@ pub fn find(
     Ok(Functions { found, not_hooked: not, collects: collects.get() })
 }
 
-/// Whether a module is the dynamic linker alone; musl's is libc, too.
+/// Returns whether a module is the dynamic linker alone. musl's is libc, too.
 fn is_linker(m: &Module) -> bool {
-    // MIPS's glibc has ld.so.1.
+    // On MIPS, glibc's linker is ld.so.1.
     let name = m.file_name();
     (name.starts_with("ld-") || name.starts_with("ld.so")) && !name.starts_with("ld-musl")
 }
 
-/// Whether nothing is mapped yet but a program and the dynamic linker.
+/// Returns whether only a program and its dynamic linker are mapped yet.
 pub(crate) fn is_starting(modules: &[Module]) -> bool {
     let files = modules.iter().filter(|m| m.path.as_os_str() != "[vdso]");
     modules.iter().any(is_linker) && files.count() <= 2
 }
 
-/// Whether a module is libc.
+/// Returns whether a module is libc.
 pub(crate) fn is_libc(m: &Module) -> bool {
     ["libc.", "libc-", "ld-musl"].iter().any(|n| m.file_name().starts_with(n))
 }
 
-/// Prefixes of allocators whose free ends in no other.
+/// Prefixes of allocators whose free calls no other free.
 const KNOWN: [&str; 4] = [MIMALLOC, SNMALLOC, "_rjem_", "tc_"];
 
-/// Whether a function is the allocator's own, and no operator of C++, which ends in it.
+/// Returns whether a function is the allocator's own, rather than a C++ operator that calls it.
 fn is_c(w: &Wanted) -> bool {
     !w.name.starts_with("_Z")
 }
 
-/// The functions that a module defines.
+/// A module with the functions that it defines.
 struct Own<'a> {
     index: usize,
     module: &'a Module,
     symbols: &'a [Symbol],
     names: &'a Names<'a>,
-    /// There is no other module.
+    /// Whether there is no other module.
     alone: bool,
 }
 
 impl Own<'_> {
-    /// Whether its free ends in no other: libc's does not, nor that of an allocator that is known. Any other
-    /// may be a wrapper of libc's, as `libc_malloc_debug.so` and many a program's own are.
+    /// Returns whether the module's free calls no other free. That holds for libc and for known allocators. Any other
+    /// free may be a wrapper of libc's, as in `libc_malloc_debug.so` and many programs.
     fn is_last(&self) -> bool {
         let known = |n: &str| KNOWN.iter().any(|p| n.starts_with(p)) || self.names.marks(n);
         self.alone || is_libc(self.module) || self.symbols.iter().any(|s| known(&s.name))
@@ -232,7 +233,7 @@ impl Own<'_> {
         NotHooked { function: s.name.clone(), module, reason: reason.into() }
     }
 
-    /// Adds what one allocator (a prefix) has.
+    /// Adds the functions of one allocator, which share a prefix.
     fn add(&self, prefix: &str, found: &mut Vec<Found>, not: &mut Vec<NotHooked>) {
         let marked = |s: &Symbol| s.name.strip_suffix(JEMALLOC_MARK) == Some(prefix);
         let jemalloc = JEMALLOC.contains(&prefix) || self.symbols.iter().any(marked);
@@ -242,19 +243,19 @@ impl Own<'_> {
             .filter_map(|s| Some((s, self.names.split(&s.name).filter(|(p, _)| *p == prefix)?.1)))
             .filter(|(_, w)| w.family != Family::Jemalloc || jemalloc)
             .collect();
-        // Of several names of one function the first counts: free, and not cfree.
+        // If one function has several names, the first in the table counts: free rather than cfree.
         own.sort_by_key(|(_, w)| TABLE.iter().position(|t| t.name == w.name));
         let has = |name: &str| own.iter().any(|(_, w)| w.name == name);
-        // Linkers keep of an allocator what a program calls: Rust calls jemalloc's sdallocx and no free. Names
-        // without a prefix may be anybody's, so there malloc is asked for. operator new and delete of
-        // libstdc++ end in a hooked malloc and free.
+        // A linker keeps only those functions of an allocator that the program calls: Rust calls jemalloc's sdallocx
+        // and no free. Names without a prefix may be anybody's, so there a malloc is required. operator new and
+        // delete of libstdc++ end in a hooked malloc and free.
         let begins = |w: &Wanted| match prefix {
             "" => matches!(w.name, "malloc" | "mallocx"),
             _ => !matches!(w.kind, Kind::Free | Kind::Delete),
         };
         let allocates = own.iter().any(|(_, w)| is_c(w) && begins(w));
         let ends = |w: &Wanted| is_c(w) && matches!(w.kind, Kind::Free | Kind::Delete);
-        // A static program that frees nothing has no free.
+        // A static program that frees nothing contains no free.
         if !allocates || !(self.alone || own.iter().any(|(_, w)| ends(w))) {
             let malloc = own.iter().find(|(s, w)| is_c(w) && begins(w) && !s.indirect);
             let named = |s: &Symbol| found.iter().any(|f| f.addr == s.addr);
@@ -285,10 +286,10 @@ impl Own<'_> {
     }
 }
 
-/// Adds a function; one piece of code may have several names.
+/// Adds a function, or another name to one that has the same address.
 pub(crate) fn merge(found: &mut Vec<Found>, f: Found) {
     let Some(same) = found.iter_mut().find(|o| o.addr == f.addr) else { return found.push(f) };
-    // What may end in another hooked function is the more careful of two kinds.
+    // Of two kinds, the safer one is that of a free that may call another hooked free.
     if same.kind == Kind::Free && f.kind == Kind::Delete {
         same.kind = Kind::Delete;
     }

@@ -1,8 +1,8 @@
-//! Waiting for the calls that a killed prof has left a target in.
+//! Waits for the system calls that a killed prof has left a target in.
 //!
-//! A thread that was made to do a system call finishes it by itself, but when, on a busy machine, is
-//! another question. Who takes over first waits for that: what such a call maps must not appear after
-//! it was looked for.
+//! A thread that prof has made do a system call completes it by itself, but on a busy machine that may take long. A
+//! later prof waits for it before anything else: a mapping that such a call makes must not appear after the search
+//! for prof's mappings.
 
 use crate::remote::{Gadgets, Sigreturn};
 use crate::tracee::Tracee;
@@ -12,13 +12,13 @@ use prof_arch::native::jump::code_at;
 use prof_arch::native::syscall::SYSCALL_INSN;
 use std::time::{Duration, Instant};
 
-/// Longer than a restorer.
+/// Upper bound on the length of a restorer.
 const RESTORER: u64 = 16;
 
-/// Waits until no thread is in a remote call, or on its way back from one.
+/// Waits until no thread is in a remote call or on its way back from one.
 ///
 /// # Errors
-/// If one still is after `timeout`, or can't be stopped.
+/// If a thread still is after `timeout`, or can't be stopped.
 pub(crate) fn settle(pid: i32, gadgets: Gadgets, timeout: Duration) -> Result<()> {
     let began = Instant::now();
     let deadline = began + timeout;
@@ -53,7 +53,8 @@ fn is_on_the_way(pid: i32, tid: i32, end: Instant, there: &impl Fn(u64) -> bool)
     }
     let regs = t.regs()?;
     t.detach();
-    // One that has gone to sleep meanwhile, from where many calls are made.
+    // The thread may have made a call of its own meanwhile: the gadget may be part of a libc function that makes many
+    // calls.
     let other = regs.syscall_number().is_some_and(|n| !is_remote(n));
     Ok(there(regs.pc()) && !other)
 }

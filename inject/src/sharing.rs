@@ -1,12 +1,12 @@
-//! Processes that have the target's memory without being its threads: made by `clone` with CLONE_VM and
-//! without CLONE_THREAD, as `vfork` and `posix_spawn` do for a moment, and some runtimes and tests for
-//! long. They run the code that is patched, and are stopped with the target's own threads.
+//! Processes that share the target's memory without being its threads. They are made by `clone` with CLONE_VM and
+//! without CLONE_THREAD; `vfork` and `posix_spawn` do so for a moment, some runtimes and tests for long. They run the
+//! patched code, and are stopped together with the target's own threads.
 
 use crate::proc::{self, Status};
 use crate::{Error, Refusal, Result};
 use prof_trace::process::Sharers;
 
-/// Whether all who share the memory of a process can be stopped with it.
+/// Checks that all processes that share the memory of a process can be stopped with it.
 ///
 /// # Errors
 /// If one can't, with the reason.
@@ -38,7 +38,7 @@ fn stoppable(pid: i32) -> Result<()> {
     Ok(())
 }
 
-/// What goes wrong with another process than the target, in the target's words.
+/// Turns an error that concerns a process other than the target into one about the target.
 pub(crate) fn about(target: i32, other: i32, e: Error) -> Error {
     match e {
         Error::Refused(_) | Error::Sys { .. } if target != other => {
