@@ -1,4 +1,4 @@
-//! The target's modules: where they are mapped, how to unwind them, what they define.
+//! Finds the target's modules: their addresses, unwind tables, dynamic sections and symbols.
 
 use crate::elf_file::{ElfFile, container, each};
 use crate::memory::{WORD, words};
@@ -15,52 +15,52 @@ use prof_trace::shared::MODULES;
 use std::fs::File;
 use std::path::PathBuf;
 
-/// Symbols that are taken from one module.
+/// Maximum number of symbols that are taken from one module.
 const MOST_SYMBOLS: usize = 512;
 
-/// A mapped ELF file.
+/// An ELF file that is mapped in the target.
 #[derive(Clone, Debug)]
 pub struct Module {
-    /// As the target sees it; `[vdso]`.
+    /// Path as the target sees it, or `[vdso]`.
     pub path: PathBuf,
     /// First mapped address.
     pub start: RemoteAddr,
     /// End of the last mapping.
     pub end: RemoteAddr,
-    /// Address minus the file's virtual address.
+    /// Load bias: address in memory minus the file's virtual address.
     pub bias: u64,
     /// Address and length of `.eh_frame_hdr`, zero if there is none.
     pub eh_frame_hdr: (RemoteAddr, u64),
-    /// Address of `.eh_frame` and the bytes from there to the end of its segment.
+    /// Address of `.eh_frame`, and its length or the number of bytes from there to the end of its segment.
     pub eh_frame: (RemoteAddr, u64),
     /// Address and length of `.ARM.exidx`, zero if there is none.
     pub exidx: (RemoteAddr, u64),
-    /// Address and length of what that leads to: `.ARM.extab`, or the segment that it is in.
+    /// Address and length of the data that `.ARM.exidx` refers to: `.ARM.extab`, or the segment with `.ARM.exidx`.
     pub extab: (RemoteAddr, u64),
     /// Address and length of the dynamic section, zero if there is none.
     pub dynamic: (RemoteAddr, u64),
-    /// The first mapping, for `/proc/PID/map_files`.
+    /// Start and end of the first mapping, which name it in `/proc/PID/map_files`.
     pub first: (u64, u64),
 }
 
-/// A symbol of a function.
+/// Symbol of a function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Symbol {
-    /// Its name.
+    /// Name without a symbol version.
     pub name: String,
-    /// Its address in the target.
+    /// Address in the target.
     pub addr: RemoteAddr,
-    /// Its length; 0: not known.
+    /// Length in bytes; 0: unknown.
     pub size: u64,
-    /// It is resolved by calling it (`STT_GNU_IFUNC`).
+    /// Whether the address is that of a resolver function (`STT_GNU_IFUNC`).
     pub indirect: bool,
 }
 
-/// The modules of a process, from its mappings and the headers in its memory.
+/// Returns the modules of a process, from its mappings and the headers in its memory.
 ///
-/// The kernel leaves the room between the segments of the program and of its linker unmapped, where they are
-/// aligned to more than a page; so another module may lie there (on AArch64 the vDSO does). It stands before
-/// the one around it: who looks for an address finds the inner one first.
+/// The kernel leaves gaps between the segments of the program and of its dynamic linker unmapped, if they are aligned
+/// to more than a page. So another module may lie in such a gap (on AArch64 the vDSO does). The result has it before
+/// the module around it: a search for an address finds the inner one first.
 #[must_use]
 pub fn modules(mem: &RemoteMemory, maps: &[Map]) -> Vec<Module> {
     let mut found: Vec<Module> = Vec::new();
@@ -97,7 +97,7 @@ fn module(pid: i32, mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Mo
     let page = proc::page_size();
     let low = loads().map(|p| p.p_vaddr & !(page - 1)).min()?;
     let high = loads().map(|p| p.p_vaddr.saturating_add(p.p_memsz)).max()?;
-    // A file that was mapped by somebody to be looked at has no code.
+    // A file that was mapped only to be read has no executable mapping.
     let executable = loads().any(|p| p.is_executable());
     let bias = m.start.0.wrapping_sub(low);
     let end = RemoteAddr(high.wrapping_add(bias).wrapping_add(page - 1) & !(page - 1));
@@ -145,7 +145,7 @@ fn module(pid: i32, mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Mo
         first: (m.start.0, m.end.0),
     };
     if found.eh_frame.1 == 0 {
-        // One that is nothing but its end is none.
+        // Ignores an `.eh_frame` with only a terminator.
         let section = found.section(pid, mem, ".eh_frame").filter(|s| s.1 > 4);
         found.eh_frame = section.unwrap_or_default();
     }
@@ -158,14 +158,14 @@ fn module(pid: i32, mem: &RemoteMemory, maps: &[Map], first: usize) -> Option<Mo
 }
 
 impl Module {
-    /// The file's last component.
+    /// Returns the last component of the path.
     #[must_use]
     pub fn file_name(&self) -> &str {
         self.path.file_name().and_then(|n| n.to_str()).unwrap_or_default()
     }
 
-    /// The file: what is mapped, even if it has been replaced or deleted, or lies in another mount
-    /// namespace; the vDSO from memory. `None` if it can't be had.
+    /// Opens the module's file: the one that is mapped, even if it has been replaced or deleted, or lies in another
+    /// mount namespace. The vDSO is read from memory. Returns `None` if the file can't be opened.
     #[must_use]
     pub fn open(&self, pid: i32, mem: &RemoteMemory) -> Option<ElfFile> {
         if self.path.as_os_str() == "[vdso]" {
@@ -175,7 +175,8 @@ impl Module {
         let (a, b) = self.first;
         let proc = PathBuf::from(prof_trace::process::folder(pid));
         let head = mem.read_some(self.start, (b - a).min(4096) as usize);
-        // The same file as what is mapped? Code may have been changed: by a uprobe, by another tool.
+        // Compares the beginning of a file with memory, to know whether it is the mapped one. Code is left out, as a
+        // uprobe or another tool may have changed it in memory.
         let same = |file: &ElfFile| {
             let n = file.len().min(head.len() as u64).min(file.code_begins().unwrap_or(u64::MAX));
             n >= 64 && file.read(0, n).is_some_and(|h| h[..] == head[..n as usize])
@@ -186,8 +187,8 @@ impl Module {
             .or_else(|| file(open_regular(&proc.join("exe"))))
     }
 
-    /// Calls `f` for its defined symbols: those of its file, or if that can't be had, those that are
-    /// loaded for the dynamic linker.
+    /// Calls `f` for each defined symbol: those of the file or, if that can't be opened, those that are loaded for
+    /// the dynamic linker.
     fn each_symbol(&self, pid: i32, mem: &RemoteMemory, mut f: impl FnMut(&Sym, &str)) {
         match self.open(pid, mem) {
             Some(file) => file.each_symbol(f),
@@ -198,13 +199,13 @@ impl Module {
         }
     }
 
-    /// The dynamic linker's symbol table and its names, from memory. Its end is nowhere said but by the
-    /// hash tables; linkers put the names right behind it.
+    /// Reads the dynamic symbol table and its string table from memory. The length of the symbol table stands nowhere
+    /// but in hash tables, so it is taken from its place: linkers put the string table right behind it.
     fn loaded_symbols(&self, mem: &RemoteMemory) -> Option<(Vec<u8>, Vec<u8>, Ctx)> {
         let ctx = container(&mem.read_some(self.start, 64))?;
         let entry = |tag: u64| {
             let value = dynamic_entry(mem, self, tag)?;
-            // glibc writes addresses into the section, musl leaves it alone.
+            // glibc relocates the addresses in the dynamic section, musl leaves them as they are in the file.
             Some(if value < self.start.0 { value.wrapping_add(self.bias) } else { value })
         };
         let (symbols, names) = (entry(DT_SYMTAB)?, entry(DT_STRTAB)?);
@@ -214,7 +215,8 @@ impl Module {
         Some((read(symbols, len), read(names, size), ctx))
     }
 
-    /// Whether this is what somebody means by `name`: its path, its file name, or that up to `.so`.
+    /// Returns whether a user may mean this module by `name`: by its path, its file name, or the part up to `.so` of
+    /// that.
     #[must_use]
     pub fn is_named(&self, name: &str) -> bool {
         let file = self.file_name();
@@ -222,7 +224,7 @@ impl Module {
         name == file || name == stem || self.path.as_os_str() == name
     }
 
-    /// Whether it defines a symbol for other modules.
+    /// Returns whether the module defines a symbol for other modules.
     pub(crate) fn exports(&self, mem: &RemoteMemory, name: &str) -> bool {
         let Some((symbols, names, ctx)) = self.loaded_symbols(mem) else { return false };
         let mut found = false;
@@ -230,8 +232,8 @@ impl Module {
         found
     }
 
-    /// The symbol whose address the dynamic linker puts, or will put, into a slot of this module's
-    /// linkage table.
+    /// Returns the symbol whose address the dynamic linker puts, or will put, into a slot of this module's linkage
+    /// table.
     pub(crate) fn slot_symbol(&self, mem: &RemoteMemory, slot: u64) -> Option<String> {
         let ctx = container(&mem.read_some(self.start, 64))?;
         let by_table = || self.global_entry_symbol(mem, slot);
@@ -244,17 +246,17 @@ impl Module {
         std::str::from_utf8(&rest[..end]).ok().map(str::to_owned)
     }
 
-    /// The names of the modules that it was linked against.
+    /// Returns the names of the libraries that the module was linked against (`DT_NEEDED`).
     pub(crate) fn needed(&self, mem: &RemoteMemory) -> Vec<String> {
         self.dynamic_strings(mem, DT_NEEDED)
     }
 
-    /// The name by which others were linked against it.
+    /// Returns the name by which other modules were linked against this one (`DT_SONAME`).
     pub(crate) fn shared_name(&self, mem: &RemoteMemory) -> Option<String> {
         self.dynamic_strings(mem, DT_SONAME).into_iter().next()
     }
 
-    /// What all entries of a kind in the dynamic section name.
+    /// Returns the strings that all entries with this tag in the dynamic section refer to.
     fn dynamic_strings(&self, mem: &RemoteMemory, tag: u64) -> Vec<String> {
         const MOST: usize = 1024;
         let (at, len) = self.dynamic;
@@ -272,18 +274,19 @@ impl Module {
         offsets.take(MOST).filter_map(name).collect()
     }
 
-    /// Where its global offset table is.
+    /// Returns the address of the global offset table.
     pub(crate) fn global_offset_table(&self, mem: &RemoteMemory) -> Option<u64> {
         dynamic_entry(mem, self, DT_PLTGOT).map(|table| self.relocated(table))
     }
 
-    /// An address of the dynamic section, which some linkers and architectures leave as it is in the file.
+    /// Returns the address in memory for one from the dynamic section, which some linkers and architectures leave as
+    /// it is in the file.
     fn relocated(&self, address: u64) -> u64 {
         if address < self.start.0 { address.wrapping_add(self.bias) } else { address }
     }
 
-    /// The number of the symbol for a slot of MIPS's table, whose last entries are for the last symbols, one
-    /// each (System V ABI, MIPS RISC Processor Supplement, 5-10).
+    /// Returns the symbol's index for a slot of MIPS's global offset table. The table's last entries correspond one
+    /// to one to the last symbols (System V ABI, MIPS RISC Processor Supplement, 5-10).
     fn global_entry_symbol(&self, mem: &RemoteMemory, slot: u64) -> Option<usize> {
         let at = slot.checked_sub(self.global_offset_table(mem)?)? / WORD as u64;
         let global = at.checked_sub(dynamic_entry(mem, self, DT_MIPS_LOCAL_GOTNO)?)?;
@@ -291,13 +294,13 @@ impl Module {
         usize::try_from(symbol).ok()
     }
 
-    /// The number of the symbol that a relocation of the linkage table names for a slot.
+    /// Returns the symbol's index that a relocation of the linkage table names for a slot.
     fn relocation_symbol(&self, mem: &RemoteMemory, slot: u64) -> Option<usize> {
         let table = self.relocated(dynamic_entry(mem, self, DT_JMPREL)?);
         let len = dynamic_entry(mem, self, DT_PLTRELSZ)?.min(16 << 20);
         let bytes = mem.read_some(RemoteAddr(table), len as usize);
         let wanted = slot.wrapping_sub(self.bias);
-        // Offset, information, and an addend where the section says so.
+        // An entry has an offset, a word with the symbol's index, and an addend if the section says so.
         let addends = dynamic_entry(mem, self, DT_PLTREL)? == DT_RELA;
         let each = if addends { 3 * WORD } else { 2 * WORD };
         let symbol = if WORD == 8 { 32 } else { 8 };
@@ -307,7 +310,7 @@ impl Module {
         })
     }
 
-    /// Its function symbols that `wanted` accepts, from both symbol tables, each once.
+    /// Returns the function symbols that `wanted` accepts, from both symbol tables, each once.
     pub fn symbols(
         &self,
         pid: i32,
@@ -332,14 +335,14 @@ impl Module {
         all
     }
 
-    /// A section by the file's section headers: static programs have no header segment for
-    /// `.eh_frame`.
+    /// Returns address and length of a section, by the file's section headers. Static programs have no program header
+    /// that leads to `.eh_frame`.
     fn section(&self, pid: i32, mem: &RemoteMemory, name: &str) -> Option<(RemoteAddr, u64)> {
         let (addr, len) = self.open(pid, mem)?.section(name)?;
         Some((RemoteAddr(addr.wrapping_add(self.bias)), len))
     }
 
-    /// The address of a data symbol.
+    /// Returns the address of the first defined symbol with this name, whatever its type.
     #[must_use]
     pub fn data_symbol(&self, pid: i32, mem: &RemoteMemory, name: &str) -> Option<RemoteAddr> {
         let mut found = None;
@@ -371,9 +374,9 @@ const DT_MIPS_GOTSYM: u64 = 0x7000_0013;
 const DT_MIPS_RLD_MAP: u64 = 0x7000_0016;
 const DT_MIPS_RLD_MAP_REL: u64 = 0x7000_0035;
 
-/// Whether the dynamic linker writes into this module's code.
+/// Returns whether the dynamic linker applies relocations to the module's code.
 pub(crate) fn has_text_relocations(mem: &RemoteMemory, m: &Module) -> bool {
-    // The first may have the value 0.
+    // `DT_TEXTREL` may have the value 0, so `dynamic_entry` would not find it.
     let (at, len) = m.dynamic;
     let bytes = mem.read_some(at, len.min(16 << 10) as usize);
     bytes.chunks_exact(2 * WORD).any(|pair| {
@@ -386,12 +389,12 @@ pub(crate) fn has_text_relocations(mem: &RemoteMemory, m: &Module) -> bool {
     })
 }
 
-/// The first value of a kind in a module's dynamic section that is not 0.
+/// Returns the first value, other than 0, with this tag in a module's dynamic section.
 fn dynamic_entry(mem: &RemoteMemory, m: &Module, tag: u64) -> Option<u64> {
     dynamic_place(mem, m, tag).map(|(_, value)| value)
 }
 
-/// The same, with the entry's address.
+/// Returns the address of the entry that [`dynamic_entry`] finds, and its value.
 fn dynamic_place(mem: &RemoteMemory, m: &Module, tag: u64) -> Option<(u64, u64)> {
     let (at, len) = m.dynamic;
     let bytes = mem.read_some(at, len.min(16 << 10) as usize);
@@ -402,12 +405,12 @@ fn dynamic_place(mem: &RemoteMemory, m: &Module, tag: u64) -> Option<(u64, u64)>
     })
 }
 
-/// The dynamic linker's `r_debug` (`DT_DEBUG` of the executable); 0 if there is none.
+/// Returns the address of the dynamic linker's `r_debug` (`DT_DEBUG` of the executable); 0 if there is none.
 #[must_use]
 pub fn r_debug(mem: &RemoteMemory, modules: &[Module]) -> u64 {
     let find = |m: &Module| {
         let entry = |tag| dynamic_entry(mem, m, tag);
-        // On MIPS the section can't be written: it says where the pointer is.
+        // On MIPS the dynamic section is read-only, so it holds the address of the pointer to `r_debug` instead.
         let place = || {
             let relative = |(at, value): (u64, u64)| at.wrapping_add(value);
             entry(DT_MIPS_RLD_MAP)

@@ -1,5 +1,5 @@
-//! An ELF file as far as it is needed, read piece by piece: it is the target's, which may change it or
-//! cut it short at any moment, so it is not mapped.
+//! Reads ELF files piece by piece. A file is the target's, which may change or shorten it at any moment, so it is not
+//! mapped.
 
 use goblin::container::{Container, Ctx, Endian};
 use goblin::elf::Elf;
@@ -10,11 +10,11 @@ use goblin::elf::sym::{Sym, Symtab};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// The largest table that is read.
+/// Maximum number of bytes that are read at once.
 const MAX_TABLE: u64 = 1 << 30;
-/// The longest name that is compared.
+/// Length of the longest symbol name that is read.
 const MAX_NAME: usize = 4096;
-/// As much of a segment as is looked through.
+/// Maximum number of bytes of a segment that are searched.
 const MAX_SEGMENT: u64 = 64 << 20;
 
 #[derive(Debug)]
@@ -23,7 +23,7 @@ enum Source {
     Bytes(Vec<u8>),
 }
 
-/// The file.
+/// An ELF file, or an image of one in memory.
 #[derive(Debug)]
 pub struct ElfFile {
     source: Source,
@@ -32,7 +32,7 @@ pub struct ElfFile {
     segments: Vec<ProgramHeader>,
 }
 
-/// Class and byte order.
+/// Returns the class and byte order that an ELF header names.
 pub(crate) fn container(head: &[u8]) -> Option<Ctx> {
     let c = if *head.get(4)? == 2 { Container::Big } else { Container::Little };
     let e = if *head.get(5)? == 2 { Endian::Big } else { Endian::Little };
@@ -40,13 +40,13 @@ pub(crate) fn container(head: &[u8]) -> Option<Ctx> {
 }
 
 impl ElfFile {
-    /// Of a file.
+    /// Reads the headers of a file. Returns `None` if it is not an ELF file.
     #[must_use]
     pub fn of_file(file: File) -> Option<Self> {
         Self::new(Source::File(file))
     }
 
-    /// Of bytes that look like one.
+    /// Reads the headers of an image in memory. Returns `None` if it is not that of an ELF file.
     #[must_use]
     pub fn of_bytes(bytes: Vec<u8>) -> Option<Self> {
         Self::new(Source::Bytes(bytes))
@@ -62,18 +62,18 @@ impl ElfFile {
         Some(Self { source, header, ctx, segments })
     }
 
-    /// Its program headers.
+    /// Returns the program headers.
     pub(crate) fn segments(&self) -> &[ProgramHeader] {
         &self.segments
     }
 
-    /// Bytes of it; `None` if it has not so many there.
+    /// Returns `len` bytes from offset `at`, or `None` if the file has not so many there.
     #[must_use]
     pub fn read(&self, at: u64, len: u64) -> Option<Vec<u8>> {
         read(&self.source, at, len)
     }
 
-    /// Its length.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
         match &self.source {
@@ -82,7 +82,7 @@ impl ElfFile {
         }
     }
 
-    /// Whether it has no bytes; a file that could be opened has.
+    /// Returns whether there are no bytes, which is never so for a file that could be opened.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
@@ -97,7 +97,7 @@ impl ElfFile {
         SectionHeader::parse_from(&table, 0, n, self.ctx).ok()
     }
 
-    /// Calls `f` for every defined symbol of `.dynsym` and `.symtab`, with its name.
+    /// Calls `f` for each defined symbol of `.dynsym` and `.symtab`, with its name.
     pub fn each_symbol(&self, mut f: impl FnMut(&Sym, &str)) {
         let Some(sections) = self.sections() else { return };
         for kind in [SHT_DYNSYM, SHT_SYMTAB] {
@@ -111,14 +111,15 @@ impl ElfFile {
         }
     }
 
-    /// Where its first section with code begins, if it has one: headers, notes and symbols are in front.
+    /// Returns the offset of the first section with code, if there is one. Headers, notes and symbols are in front of
+    /// it.
     pub(crate) fn code_begins(&self) -> Option<u64> {
         let sections = self.sections()?;
         let code = sections.iter().filter(|s| s.is_executable() && s.sh_size != 0);
         code.map(|s| s.sh_offset).min()
     }
 
-    /// Address (as the file counts it) and length of a section.
+    /// Returns virtual address and length of a loaded section.
     #[must_use]
     pub fn section(&self, name: &str) -> Option<(u64, u64)> {
         let sections = self.sections()?;
@@ -130,7 +131,7 @@ impl ElfFile {
         sections.iter().find(named).map(|s| (s.sh_addr, s.sh_size))
     }
 
-    /// The bytes of a section that need not be loaded; `None` if it is compressed, or longer than `most`.
+    /// Returns the bytes of a section, loaded or not; `None` if it is compressed, or longer than `most`.
     #[must_use]
     pub fn section_bytes(&self, name: &str, most: u64) -> Option<Vec<u8>> {
         const SHF_COMPRESSED: u64 = 1 << 11;
@@ -146,7 +147,7 @@ impl ElfFile {
         self.segments.iter().filter(|p| p.p_type == PT_LOAD)
     }
 
-    /// The file's virtual address of the first place with these bytes.
+    /// Returns the virtual address of the first occurrence of these bytes in a loaded segment.
     #[must_use]
     pub fn find(&self, bytes: &[u8]) -> Option<u64> {
         self.loads().find_map(|p| {
@@ -156,7 +157,7 @@ impl ElfFile {
         })
     }
 
-    /// As many bytes of an executable segment from this virtual address as there are, up to `len`.
+    /// Returns up to `len` bytes of an executable segment from this virtual address.
     #[must_use]
     pub fn at_address(&self, address: u64, len: u64) -> Option<Vec<u8>> {
         let p = self
@@ -167,7 +168,7 @@ impl ElfFile {
         self.read(p.p_offset.checked_add(at)?, len.min(p.p_filesz - at))
     }
 
-    /// Virtual address and bytes of the executable segment.
+    /// Returns virtual address and bytes of the first executable segment.
     #[must_use]
     pub fn code(&self) -> Option<(u64, Vec<u8>)> {
         let p = self.loads().find(|p| p.is_executable())?;
@@ -175,7 +176,7 @@ impl ElfFile {
     }
 }
 
-/// Calls `f` for every defined symbol of a table.
+/// Calls `f` for each defined symbol of a table, with its name.
 pub(crate) fn each(bytes: &[u8], names: &[u8], ctx: Ctx, f: &mut impl FnMut(&Sym, &str)) {
     let count = bytes.len() / Sym::size(ctx.container);
     let Ok(table) = Symtab::parse(bytes, 0, count, ctx) else { return };
@@ -187,7 +188,7 @@ pub(crate) fn each(bytes: &[u8], names: &[u8], ctx: Ctx, f: &mut impl FnMut(&Sym
     }
 }
 
-/// The bytes up to a NUL.
+/// Returns the bytes from an offset up to a NUL.
 fn string(names: &[u8], at: usize) -> Option<&[u8]> {
     let rest = names.get(at..)?;
     let end = memchr::memchr(0, &rest[..rest.len().min(MAX_NAME)])?;
@@ -201,7 +202,7 @@ fn read(source: &Source, at: u64, len: u64) -> Option<Vec<u8>> {
             Some(b.get(at..at.checked_add(usize::try_from(len).ok()?)?)?.to_vec())
         }
         Source::File(f) => {
-            // A length that the file only claims is not believed.
+            // The headers may name more bytes than the file has: no memory is allocated for those.
             let all = f.metadata().ok()?.len();
             if len > MAX_TABLE || at.checked_add(len)? > all {
                 return None;

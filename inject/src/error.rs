@@ -1,13 +1,13 @@
-//! What can go wrong, in words for the person at the keyboard.
+//! Errors and refusals, with messages for the user.
 
 use crate::{RemoteAddr, proc};
 use nix::errno::Errno;
 use std::path::PathBuf;
 
-/// A process that prof will not attach to, and why. Nothing has been touched.
+/// Reason why prof will not work on a process. After a refused attach, the process is as it was before.
 #[derive(Debug, thiserror::Error)]
 pub enum Refusal {
-    /// There is no such process.
+    /// No process has this id.
     #[error(
         "no such process: {0}; it has ended, or is in another container and has another number here"
     )]
@@ -15,12 +15,12 @@ pub enum Refusal {
     /// The id is that of a thread.
     #[error("{tid} is a thread of process {pid}; use `prof attach {pid}`")]
     IsThread {
-        /// What was asked for.
+        /// Id that the user gave.
         tid: i32,
-        /// The process it belongs to.
+        /// Id of the process that the thread belongs to.
         pid: i32,
     },
-    /// A kernel thread has no memory of its own.
+    /// The process is a kernel thread, which has no memory of its own.
     #[error("pid {0} ({1}) is a kernel thread; it has no heap to record")]
     KernelThread(i32, String),
     /// The process has ended.
@@ -28,435 +28,435 @@ pub enum Refusal {
         "pid {0} ({1}) has ended: all that is left of it is its exit code, until its parent asks for that (a zombie)"
     )]
     Zombie(i32, String),
-    /// Another prof is at it.
+    /// Another prof is attaching to the process or detaching from it.
     #[error("another prof is attaching to pid {0} or detaching from it at this moment; try again")]
     Busy(i32),
-    /// It is this very process.
+    /// The process is prof itself.
     #[error("pid {0} is prof itself")]
     Myself(i32),
-    /// No right to trace it.
+    /// prof is not permitted to trace the process.
     #[error("not permitted to trace pid {pid} ({comm}): {why}")]
     Permission {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// Which knob, and what to do.
+        /// Setting that forbids it, and what the user can do.
         why: String,
     },
-    /// A debugger is there already.
+    /// Another tracer, such as a debugger, traces the process.
     #[error("pid {pid} ({comm}) is already traced by pid {tracer} ({tracer_comm}); end that first")]
     Traced {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// Who traces it.
+        /// Process id of the tracer.
         tracer: i32,
-        /// The tracer's name.
+        /// Name of the tracer.
         tracer_comm: String,
     },
-    /// A process that shares its memory, and could not be stopped with it.
+    /// Another process shares the target's memory, and can't be stopped together with it.
     #[error(
         "pid {other} has the same memory as pid {pid} ({comm}), runs the same code, and can't be stopped with it: {why}"
     )]
     Shared {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// The one that shares its memory.
+        /// Id of the other process.
         other: i32,
-        /// Why that can't be stopped.
+        /// Reason why the other process can't be stopped.
         why: String,
     },
-    /// It has prof's jumps from its parent.
+    /// The process has inherited prof's patches from its parent, without a note of the original bytes.
     #[error(
         "pid {0} ({1}) was forked from a process that was recorded then, and has prof's jumps in its functions, switched off, until it ends or runs another program: it can't be recorded, as the older prof that has recorded its parent does not say there what stood in their place; one that is forked from now on can"
     )]
     Inherited(i32, String),
-    /// The hook's writes would fault.
+    /// A thread has alignment checks on, so that the hook's memory accesses would fault.
     #[error(
         "thread {tid} of pid {pid} ({comm}) has the processor check that what it reads and writes is aligned (EFLAGS.AC), which prof's hook does not keep to; a recorded call would end it"
     )]
     ChecksAlignment {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// The thread.
+        /// Thread id.
         tid: i32,
     },
-    /// Threads that can't be told apart.
+    /// Two threads have one thread pointer, so that the hook can't tell them apart.
     #[error(
         "threads {one} and {other} of pid {pid} ({comm}) have one thread pointer (made by clone without CLONE_SETTLS?), by which prof tells threads apart; what they allocate can't be recorded"
     )]
     OneThreadPointer {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// One of the threads.
+        /// Id of one of the threads.
         one: i32,
-        /// Another one.
+        /// Id of the other thread.
         other: i32,
     },
-    /// Another width or instruction set.
+    /// The process has another word size or instruction set than this prof.
     #[error(
         "pid {pid} ({comm}) is a {what} process, and this prof is for {ours}; use a prof built for {what}"
     )]
     WrongArch {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// What it is.
+        /// Architecture of the process.
         what: String,
-        /// What this prof is for.
+        /// Architecture that this prof is for.
         ours: &'static str,
     },
-    /// seccomp strict mode.
+    /// The process is in seccomp strict mode.
     #[error(
         "pid {0} ({1}) runs in seccomp strict mode, where the kernel kills it for any system call but read, write, exit and sigreturn; it can't be recorded"
     )]
     StrictSeccomp(i32, String),
-    /// The kernel checks its returns.
+    /// The processor checks the process's return addresses against a shadow stack.
     #[error(
         "pid {0} ({1}) runs with a shadow stack (CET, or a guarded control stack), which prof does not support; start it with GLIBC_TUNABLES=glibc.cpu.x86_shstk=off, on AArch64 glibc.cpu.aarch64_gcs=0"
     )]
     ShadowStack(i32, String),
-    /// A seccomp filter that can't be suspended.
+    /// The process has a seccomp filter that prof can't suspend.
     #[error(
         "pid {pid} ({comm}) has a seccomp filter, which could kill it for the calls that prof has it make; {how}; or say with --filter-allows that it lets memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise, rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack and close pass, as the default profiles of Docker, containerd, CRI-O and Podman do"
     )]
     Seccomp {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// What to do.
+        /// What the user can do about it.
         how: &'static str,
     },
-    /// A seccomp filter that kills for what prof needs.
+    /// The process has a seccomp filter that kills it for a call that prof needs.
     #[error(
         "pid {pid} ({comm}) has a seccomp filter that kills it for {call}, which prof has it call; prof can suspend the filter, but were prof killed at that moment, the process would be, too; --filter-allows takes that risk, where prof has CAP_SYS_ADMIN"
     )]
     FilterKills {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// For what.
+        /// The call that the filter kills for.
         call: &'static str,
     },
-    /// The same filter did not let a process of prof's own do it.
+    /// A process of prof's own, under the same filter, could not make the calls that prof needs.
     #[error(
         "pid {pid} ({comm}) has the same seccomp filter as prof, and in a trial of the calls that prof has it make {what}; run prof outside of the container as root"
     )]
     TrialFailed {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// What has happened.
+        /// What happened in that trial.
         what: &'static str,
     },
-    /// Its own system calls are caught.
+    /// The target has its system calls caught by a handler of its own.
     #[error(
         "pid {0} ({1}) has its system calls caught by a handler of its own (PR_SET_SYSCALL_USER_DISPATCH, as Wine does), where the calls that prof makes it do would end; try again at a moment when they pass"
     )]
     Dispatched(i32, String),
-    /// Somebody records it.
+    /// The process is being recorded.
     #[error("pid {pid} ({comm}) is already being recorded, to {path}; end that with `prof detach {pid}`", path = path.display())]
     AlreadyRecorded {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// The recording.
+        /// Path of the recording.
         path: PathBuf,
     },
-    /// Not recorded, where a recorded one is needed.
+    /// The process is not recorded, and the command is for recorded ones.
     #[error("pid {0} is not being recorded; start with `prof attach {0}`")]
     NotRecorded(i32),
-    /// Recorded by another version, of which this one does not know enough.
+    /// The process is recorded by another version of prof, whose control page this one can't use.
     #[error(
         "pid {pid} is being recorded by {by}, of which this prof does not know enough: run `prof detach {pid}` with that one"
     )]
     OtherVersion {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Which version.
+        /// Description of that version.
         by: String,
     },
-    /// Nothing in its code to return from a signal with.
+    /// The target has no code that returns from signal handlers (`rt_sigreturn`).
     #[error(
         "pid {0} ({1}) has no code that returns from signal handlers, which prof needs to be able to die safely (a static program that handles no signals?); start it with another libc, or link it dynamically"
     )]
     NoSigreturn(i32, String),
-    /// No malloc anywhere.
+    /// No module of the target defines malloc and free.
     #[error(
         "pid {0} ({1}) has no allocator that prof can find: no module has the symbols malloc and free; name its own with --alloc-fn and --free-fn"
     )]
     NoAllocator(i32, String),
-    /// A program whose runtime has a heap of its own.
+    /// The target is a Go program without cgo, whose runtime does not call malloc.
     #[error(
         "pid {0} ({1}) is a Go program without cgo: its runtime takes memory from the kernel itself and calls no malloc, so there is nothing to hook; net/http/pprof shows its heap"
     )]
     Go(i32, String),
-    /// The same in a static executable.
+    /// The target is a static executable without symbols for malloc and free.
     #[error(
         "pid {0} ({1}) is a static executable without the symbols malloc and free (stripped?), so prof can't find its allocator; run one that has its symbol table"
     )]
     StaticNoAllocator(i32, String),
-    /// An allocator that was found, and none of its functions can be patched.
+    /// An allocator was found, but none of its functions can be patched.
     #[error(
         "pid {pid} ({comm}): none of the functions of its allocator can be hooked, so there would be nothing to record: {function}{}, {reason}; nothing was changed; name others with --alloc-fn and --free-fn", if module.is_empty() { String::new() } else { format!(" in {module}") }
     )]
     NothingHooked {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// One of the functions.
+        /// Name of one of the functions.
         function: String,
-        /// Where it is.
+        /// Module of that function; may be empty.
         module: String,
-        /// Why it can't be hooked.
+        /// Reason why that function can't be hooked.
         reason: String,
     },
-    /// Its cgroup has no room for what prof adds.
+    /// The target's cgroup has no room for what prof adds.
     #[error(
         "pid {pid} ({comm}) has too little memory left for prof, whose smallest recording adds up to {needed}: {little}; nothing was changed; raise that limit, or run prof outside of that cgroup"
     )]
     Memory {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// What is needed.
+        /// Memory that the smallest recording needs, with its unit.
         needed: String,
-        /// Which cgroup, and what there is.
+        /// Description of the cgroup and of what it has left.
         little: String,
     },
-    /// No allocator where the user wanted one.
+    /// The modules or the prefix that the user gave have no allocator.
     #[error(
         "pid {pid} ({comm}) has no functions {prefix}malloc and {prefix}free{}", if modules.is_empty() { String::new() } else { format!(" in {modules}") }
     )]
     NoChosenAllocator {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// The prefix that was asked for.
+        /// Prefix that the user gave.
         prefix: String,
-        /// The modules that were asked for.
+        /// Modules that the user gave, as a list.
         modules: String,
     },
-    /// A module that the user has named is not there.
+    /// The target has no module that the user has named.
     #[error("pid {pid} ({comm}) has no module {module}; it has {there}")]
     NoModule {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// What was asked for.
+        /// Module that the user gave.
         module: String,
-        /// What there is.
+        /// Modules that the target has, as a list.
         there: String,
     },
-    /// A function that the user has named is not there.
+    /// A module has no function that the user has named.
     #[error(
         "pid {pid} ({comm}): {module} has no function {function} in its symbol tables (C++ names are mangled there: try `nm`)"
     )]
     NoFunction {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Its name.
+        /// Name of the process.
         comm: String,
-        /// The module.
+        /// Name of the module.
         module: String,
-        /// What was asked for.
+        /// Function that the user gave.
         function: String,
     },
 }
 
-/// What went wrong on the way.
+/// Error of an attach, a detach, or another operation on a process.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Refused beforehand.
+    /// prof refuses to work on the process.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// It ended meanwhile.
+    /// The process has ended meanwhile.
     #[error("pid {0} has ended; nothing of prof is left")]
     Gone(i32),
-    /// It is another program meanwhile.
+    /// The process runs another program meanwhile (exec).
     #[error(
         "pid {0} is replacing its program (exec), which takes what prof had begun in it away; try again when the new program has started"
     )]
     Replaced(i32),
-    /// A thread did not stop in time.
+    /// A thread of the target did not stop in time.
     #[error(
         "thread {tid} of pid {pid} did not stop within {ms} ms (is it stuck in the kernel, in state D?); nothing was changed; try again, or wait longer with --timeout"
     )]
     NotStopping {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// The thread.
+        /// Thread id.
         tid: i32,
-        /// How long prof waited.
+        /// Time that prof waited, in milliseconds.
         ms: u128,
     },
-    /// prof itself may not make files of the ring's size.
+    /// prof may not create a file of the ring's size.
     #[error(
         "the ring takes {0} bytes, and prof may not make a file of that size (`ulimit -f`); raise that limit"
     )]
     FileLimit(usize),
-    /// No thread on which a system call can be made.
+    /// The target has no thread that can make a remote call.
     #[error(
         "pid {0} has no thread with enough stack for a remote system call, and no room behind its code for one; nothing was changed; try again, as its threads may be elsewhere by then"
     )]
     NoThread(i32),
-    /// prof itself may not open enough files.
+    /// prof may not open as many files as it needs.
     #[error(
         "prof needs {1} descriptors more than it has for working on pid {0}, and may not open so many (`ulimit -n`); nothing was changed, raise that limit"
     )]
     NoDescriptors(i32, usize),
-    /// prof's own memory has run out.
+    /// prof itself could not allocate memory.
     #[error(
         "prof itself can get no more memory (`ulimit -v`, a cgroup?), so pid {0} is left as it was; raise that limit, or ask for a smaller ring with --ring-size"
     )]
     NoMemory(i32),
-    /// Memory of the target.
+    /// Reading or writing the target's memory failed.
     #[error(
         "can't {what} {len} bytes at {addr} in pid {pid}: {errno}; try again, as the process may have unmapped them at that moment"
     )]
     Memory {
         /// `read` or `write`.
         what: &'static str,
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Where.
+        /// First address.
         addr: RemoteAddr,
-        /// How many.
+        /// Number of bytes.
         len: usize,
-        /// Why.
+        /// Error of the system call.
         errno: std::io::Error,
     },
-    /// A system call of ours.
+    /// A system call of prof's own failed.
     #[error(
         "prof could not {what} pid {pid}: {errno}; try again; `prof detach {pid}` takes out what may be left of prof in it"
     )]
     Sys {
-        /// What it was for, up to the process.
+        /// What prof tried to do, worded so that the process id can follow.
         what: &'static str,
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Why.
+        /// Error of the system call.
         errno: Errno,
     },
-    /// A system call that the target was made to do.
+    /// A remote call failed.
     #[error(
         "prof had pid {pid} make the system call {what}, and the kernel refused that: {errno}; try again; `prof detach {pid}` takes out what may be left of prof in it"
     )]
     Remote {
-        /// Which.
+        /// Name of the system call.
         what: &'static str,
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Why.
+        /// Error of the system call.
         errno: Errno,
     },
-    /// Its address space is limited.
+    /// The target's address space is limited (`RLIMIT_AS`).
     #[error(
         "pid {pid} may not map the memory that prof needs: its address space is limited to {limit} bytes; raise that with `prlimit --pid {pid} --as=unlimited`, or `ulimit -v` before it starts"
     )]
     AddressSpace {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// `RLIMIT_AS`.
+        /// Value of `RLIMIT_AS`.
         limit: u64,
     },
-    /// It has as many mappings as the kernel lets a process have.
+    /// The target has as many mappings as the kernel lets a process have.
     #[error(
         "pid {pid} has {count} mappings, and prof needs some more than it may have ({most}); raise that with `sysctl vm.max_map_count={more}`", more = most.saturating_mul(2)
     )]
     Mappings {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// How many.
+        /// Number of mappings.
         count: u64,
-        /// `vm.max_map_count`.
+        /// Value of `vm.max_map_count`.
         most: u64,
     },
-    /// Its table of descriptors is full.
+    /// The target has all descriptors open that it may have.
     #[error(
         "pid {pid} has all descriptors open that it may have ({limit}), and prof needs one for a moment while it stands still; nothing was changed; raise that with `prlimit --pid {pid} --nofile={more}`, or wait until it has closed one", more = limit + 1
     )]
     Descriptors {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// `RLIMIT_NOFILE`.
+        /// Value of `RLIMIT_NOFILE`.
         limit: u64,
     },
-    /// It locks all that it maps, and may lock no more.
+    /// The target locks all memory that it maps, and may lock no more.
     #[error(
         "pid {pid} locks all memory that it maps (mlockall MCL_FUTURE), and has locked all of the {limit} bytes that it may; prof needs a page of that for a moment; nothing was changed; raise that with `prlimit --pid {pid} --memlock={more}`", more = limit + (64 << 10)
     )]
     LockedMemory {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// `RLIMIT_MEMLOCK`.
+        /// Value of `RLIMIT_MEMLOCK`.
         limit: u64,
     },
-    /// Something that prof needs for itself.
+    /// prof could not get something that it needs for itself.
     #[error("prof itself could not {what}: {errno}; see `ulimit -a` for what it may have")]
     Own {
-        /// What.
+        /// What prof tried to do.
         what: &'static str,
-        /// Why.
+        /// Error of the system call.
         errno: Errno,
     },
-    /// A program that is to be recorded from its start.
+    /// The program to be recorded can't be started.
     #[error("can't start it: {errno}{}", advice(errno))]
     Start {
-        /// Why.
+        /// Error of the system call.
         errno: std::io::Error,
     },
-    /// A file.
+    /// A file can't be opened or read.
     #[error("can't open or read {path}: {errno}", path = path.display())]
     File {
-        /// Which.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the system call.
         errno: std::io::Error,
     },
-    /// A detach that could not be done, after recording was switched off for it.
+    /// A detach failed after it had switched recording off.
     #[error(
         "{why}; recording is off, and what prof has in pid {pid} does nothing: `prof detach {pid}` takes it out later", why = why.without_claim()
     )]
     Unfinished {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// Why.
+        /// Error that the detach ended with.
         why: Box<Error>,
     },
-    /// prof's own file is damaged.
+    /// The hook in prof's own executable is damaged.
     #[error(
         "this prof is damaged ({0} in the part of it that is mapped into processes); install it again"
     )]
     Broken(String),
-    /// What the target's memory says makes no sense.
+    /// Another state of the target in which prof can't go on.
     #[error("pid {pid}: {what}")]
     Nonsense {
-        /// The process.
+        /// Process id.
         pid: i32,
-        /// What.
+        /// Description of that state.
         what: String,
     },
 }
 
-/// What to do where a program can't be started.
+/// Returns advice on a program that can't be started.
 fn advice(errno: &std::io::Error) -> &'static str {
     match errno.raw_os_error() {
         Some(libc::ENOENT) => {
@@ -467,12 +467,12 @@ fn advice(errno: &std::io::Error) -> &'static str {
     }
 }
 
-/// As usual.
+/// Result of an operation on a process.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// The same in the words of what is behind it: whatever fails of a process that ends, in the midst of
-    /// an attach or a detach, fails for that reason.
+    /// Replaces the error by its cause, if that can be found out: a limit of the target, or that the process has
+    /// ended or runs another program. Either of the latter makes any step of an attach or a detach fail.
     #[must_use]
     pub fn explained(self, pid: i32) -> Self {
         use Refusal::{NoSuchProcess, Zombie};
@@ -487,7 +487,7 @@ impl Error {
                     (None, None) => self,
                 }
             }
-            // Where these split a mapping in two.
+            // These calls may split a mapping, and so need one more.
             Self::Remote {
                 what: "mprotect" | "munmap" | "mremap" | "madvise",
                 errno: Errno::ENOMEM,
@@ -510,12 +510,12 @@ impl Error {
         }
     }
 
-    /// The same where something has changed by then.
+    /// Returns the message without the claim that nothing was changed, for use after a change.
     pub(crate) fn without_claim(&self) -> String {
         self.to_string().replace("; nothing was changed", "")
     }
 
-    /// Says what went wrong beside; that a process has ended leaves nothing to be said.
+    /// Logs the error as a warning, or as information if the process has ended: then nothing of prof is left.
     pub(crate) fn warn(&self, pid: i32, what: &str) {
         if matches!(self, Self::Gone(_)) || proc::has_ended(pid) {
             log::info!("{what}: {self}");

@@ -1,9 +1,10 @@
-//! Calls of hooked functions that are under way on stacks which no thread is on: those of fibers that have
-//! been switched away inside the original. They return into the hook when they go on, by whichever thread.
+//! Finds calls of hooked functions that are in progress on stacks which no thread is on: those of fibers that were
+//! switched away inside an original. When such a fiber goes on, by whichever thread, the call returns into the hook.
 //!
-//! The hook keeps no list of them. But the frame of each such call has the addresses of the function's entry
-//! and of a thread's slot, both in the ring, and the hook takes the second out when the original has
-//! returned. So all writable memory is searched for frames, if the slots say that there may be any at all.
+//! The hook keeps no list of them. But the frame of each such call holds two addresses in the shared memory: that of
+//! the function's entry in the table of functions, and that of a thread's slot. The hook removes the second when the
+//! original has returned. So prof searches all private writable memory for frames, if the slots say that there may be
+//! any at all.
 
 use crate::proc::{self, Map};
 use crate::recorded::Recorded;
@@ -17,23 +18,23 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
-/// How long to search at the most.
+/// Maximum duration of a search.
 const SEARCH: Duration = Duration::from_secs(10);
-/// Bytes that are looked at together.
+/// Number of bytes that are read together.
 const PIECE: u64 = 4 << 20;
-/// What a frame's caller may be away from it.
+/// Maximum distance from a frame to its caller's stack pointer.
 const NEAR: u64 = 64 << 10;
 
-/// Frames that were found.
+/// Result of a search.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Frames {
-    /// Where they are.
+    /// Addresses of the frames that were found.
     pub at: Vec<u64>,
-    /// Not all memory could be looked at.
+    /// Whether some memory was not searched, as the time was over.
     pub partly: bool,
 }
 
-/// Where a frame's words point to.
+/// Address ranges that the words of a frame point into.
 struct Shape {
     functions: Range<u64>,
     slots: Range<u64>,
@@ -51,7 +52,7 @@ impl Shape {
         }
     }
 
-    /// Whether the bytes are the frame of a call whose original has not returned, at this address.
+    /// Returns whether the bytes, from address `at`, are the frame of a call whose original has not returned.
     fn is_frame(&self, at: u64, bytes: &[u8]) -> bool {
         let word = |offset: usize| {
             let b = bytes.get(offset..)?.first_chunk::<8>()?;
@@ -62,7 +63,7 @@ impl Shape {
                 table.contains(&v) && (v - table.start).is_multiple_of(size as u64)
             })
         };
-        // The lowest bits are the hook's own notes.
+        // The hook keeps notes of its own in the lowest bits.
         let slot = word(offset_of!(Call, note)).map(|n| n & !(align_of::<Slot>() as u64 - 1));
         let caller = word(offset_of!(Call, regs) + offset_of!(prof_arch::native::Regs, sp));
         entry(word(offset_of!(Call, function)), &self.functions, size_of::<Function>())
@@ -71,17 +72,14 @@ impl Shape {
     }
 }
 
-/// Whether there may be any: the hook has seen a call end in another place than where it began, or a note
-/// of one is left though no thread is inside.
+/// Returns whether there may be such calls: the hook has seen a call end elsewhere than it began, or a slot says that
+/// a thread is inside, though none is.
 pub(crate) fn may_be(r: &Recorded) -> bool {
     r.control.layout == LAYOUT
         && r.slots().iter().any(|s| s.abandoned != 0 || s.inside.iter().any(|sp| *sp != 0))
 }
 
-/// Looks for them, in the smallest mappings first.
-///
-/// # Errors
-/// If the process is gone.
+/// Searches for frames, in the smallest mappings first.
 pub(crate) fn find(r: &Recorded) -> Result<Frames> {
     let deadline = Instant::now() + SEARCH;
     let mut maps = proc::maps(r.pid)?;
@@ -111,13 +109,13 @@ pub(crate) fn find(r: &Recorded) -> Result<Frames> {
     Ok(found)
 }
 
-/// Whether one that was found has not returned yet.
+/// Returns whether a call whose frame was found has not returned yet.
 pub(crate) fn is_under_way(r: &Recorded, at: u64) -> bool {
     let bytes = r.memory().read_some(RemoteAddr(at), size_of::<Call>());
     Shape::of(r).is_frame(at, &bytes)
 }
 
-/// The parts that have pages: others are not to be made by looking at them.
+/// Returns the parts of a range that have pages. Reading the others would make the kernel allocate pages for them.
 fn present(pagemap: Option<&File>, all: Range<u64>) -> Vec<Range<u64>> {
     let page = proc::page_size();
     let pages = ((all.end - all.start) / page) as usize;
@@ -128,7 +126,7 @@ fn present(pagemap: Option<&File>, all: Range<u64>) -> Vec<Range<u64>> {
     }
     let mut parts: Vec<Range<u64>> = Vec::new();
     for (i, e) in entries.as_chunks::<8>().0.iter().enumerate() {
-        // In memory, or swapped out.
+        // The page is in memory, or swapped out.
         if u64::from_ne_bytes(*e) >> 62 == 0 {
             continue;
         }
@@ -141,11 +139,11 @@ fn present(pagemap: Option<&File>, all: Range<u64>) -> Vec<Range<u64>> {
     parts
 }
 
-/// Adds the frames that begin in this part of a mapping that goes on to `end`.
+/// Adds the frames that begin in this part of a mapping, which ends at `end`.
 fn look(r: &Recorded, shape: &Shape, part: Range<u64>, end: u64, found: &mut Vec<u64>) {
     let to = end.min(part.end + size_of::<Call>() as u64);
     let bytes = r.memory().read_some(RemoteAddr(part.start), (to - part.start) as usize);
-    // Frames are aligned as words of 8 bytes are, on every machine.
+    // Frames are aligned to 8 bytes on every architecture.
     let (low, high) = (shape.functions.start, shape.functions.end);
     for (i, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
         let word = u64::from_ne_bytes(*word);
@@ -159,8 +157,9 @@ fn look(r: &Recorded, shape: &Shape, part: Range<u64>, end: u64, found: &mut Vec
     }
 }
 
-/// What lies below the stack pointers of threads, on their own stacks: frames there were left by a jump or
-/// an exception. A stack is a thread's own if libc's descriptor of the thread is on it, or the kernel says so.
+/// Returns the ranges below the stack pointers of threads, on the threads' own stacks. Frames there are stale: they
+/// were left by a jump or an exception. A stack is a thread's own if libc's descriptor of the thread is on it, or if
+/// the kernel names it as the process's stack.
 fn tops(r: &Recorded, maps: &[Map]) -> Result<Vec<Range<u64>>> {
     let mut dead = Vec::new();
     for tid in proc::threads(r.pid)? {

@@ -1,19 +1,19 @@
-//! What a thread's seccomp filters do with a call, found out by reading and running them here.
+//! Finds out what a thread's seccomp filters do with a system call, by reading the filters and running them in prof.
 //!
-//! The programs are classic BPF over `struct seccomp_data` (`include/uapi/linux/seccomp.h`); which
-//! instructions they may have, `seccomp_check_filter` in the kernel's kernel/seccomp.c says.
+//! A filter is a program in classic BPF over `struct seccomp_data` (`include/uapi/linux/seccomp.h`). The instructions
+//! that it may have are those that `seccomp_check_filter` in the kernel's kernel/seccomp.c accepts.
 
 use crate::tracee::ptrace;
 use nix::errno::Errno;
 
-/// `PTRACE_SECCOMP_GET_FILTER`.
+/// Value of `PTRACE_SECCOMP_GET_FILTER`.
 const GET_FILTER: libc::c_uint = 0x420c;
-/// Bytes of `struct seccomp_data`.
+/// Size of `struct seccomp_data`.
 const DATA: usize = 64;
-/// A program of 4,096 instructions at most, without a way back.
+/// Maximum number of a program's instructions (`BPF_MAXINSNS`). As it has no jumps back, it ends after as many steps.
 const MOST: usize = 4096;
 
-/// What this machine's calls are named by in a filter (`include/uapi/linux/audit.h`).
+/// Number by which a filter tells this architecture's calls (`AUDIT_ARCH_*` in `include/uapi/linux/audit.h`).
 #[cfg(target_arch = "x86_64")]
 const ARCH: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
@@ -25,7 +25,7 @@ const ARCH: u32 = 0x8000_0008;
 #[cfg(all(target_arch = "mips64", target_endian = "little"))]
 const ARCH: u32 = 0xc000_0008;
 
-/// `struct sock_filter`.
+/// An instruction, as in `struct sock_filter`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Instruction {
@@ -35,14 +35,14 @@ pub(crate) struct Instruction {
     pub k: u32,
 }
 
-/// What comes of a call.
+/// Outcome of a system call under filters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fate {
-    /// It is made.
+    /// The call is made.
     Made,
-    /// It is not made, and returns an error.
+    /// The call is not made, and returns an error.
     Fails,
-    /// The thread is killed, or another process is asked; or this is not understood.
+    /// The thread or process is killed or gets a signal, another process decides, or the filter's answer is unknown.
     Other,
 }
 
@@ -51,21 +51,22 @@ pub(crate) enum Fate {
 pub(crate) struct Filters(pub Vec<Vec<Instruction>>);
 
 impl Filters {
-    /// Reads those of a stopped thread.
+    /// Reads the filters of a stopped thread.
     ///
     /// # Errors
-    /// Without CAP_SYS_ADMIN, with a filter of prof's own, or if the kernel can't.
+    /// If prof has no CAP_SYS_ADMIN or runs under a filter itself, or if the kernel lacks the request.
     pub(crate) fn of(tid: i32) -> nix::Result<Self> {
         let mut all = Vec::new();
         loop {
-            // SAFETY: without a buffer, the length is returned.
+            // SAFETY: without a buffer, the call returns the length and writes nothing.
             let n = unsafe { libc::ptrace(GET_FILTER, tid, all.len(), 0usize) };
             let n = match (n, Errno::last()) {
                 (-1, Errno::ENOENT) => return Ok(Self(all)),
                 (-1, errno) => return Err(errno),
                 (n, _) => n as usize,
             };
-            // Filters are only ever added, in front; their programs stay as they are.
+            // Filters are only ever added, earlier ones keep their index, and programs never change: the length stays
+            // right.
             let mut program = vec![Instruction::default(); n.clamp(1, MOST)];
             if n > MOST {
                 return Err(Errno::EOVERFLOW);
@@ -76,26 +77,27 @@ impl Filters {
         }
     }
 
-    /// What comes of this call, made by the instruction before `after`.
+    /// Returns the outcome of this call if the instruction that ends at `after` makes it.
     pub(crate) fn fate(&self, number: u64, args: [u64; 6], after: u64) -> Fate {
         let mut data = [0; DATA];
         let numbers = (number as u32).to_ne_bytes().into_iter().chain(ARCH.to_ne_bytes());
         let words = [after].into_iter().chain(args).map(|w| w as usize as u64);
         let bytes = numbers.chain(words.flat_map(u64::to_ne_bytes));
         data.iter_mut().zip(bytes).for_each(|(to, b)| *to = b);
-        // The one that lets least pass counts: the kernel compares their values with a sign.
+        // The strictest action counts: the kernel compares their values as signed numbers, and the least one is the
+        // strictest.
         let actions = self.0.iter().map(|program| run(program, &data));
         let worst = actions.map(|a| a.map_or(i32::MIN, |a| (a & 0xffff_0000) as i32)).min();
         match worst {
             None | Some(0x7fff_0000 | 0x7ffc_0000) => Fate::Made,
-            // An error, or a tracer that does not listen.
+            // An error, or a request to a tracer: as prof does not serve these, the call fails.
             Some(0x0005_0000 | 0x7ff0_0000) => Fate::Fails,
             Some(_) => Fate::Other,
         }
     }
 }
 
-/// Runs a program; `None` if it is not one that the kernel takes.
+/// Runs a program. Returns `None` if the kernel would not have accepted it.
 fn run(program: &[Instruction], data: &[u8; DATA]) -> Option<u32> {
     let (mut a, mut x, mut scratch) = (0u32, 0u32, [0u32; 16]);
     let mut pc = 0usize;
@@ -118,11 +120,11 @@ fn run(program: &[Instruction], data: &[u8; DATA]) -> Option<u32> {
             0x03 => *scratch.get_mut(cell)? = x,
             0x07 => x = a,
             0x87 => a = x,
-            // Arithmetic, with a constant and with x.
+            // Arithmetic, with a constant or with x.
             0x04 | 0x0c => a = a.wrapping_add(operand),
             0x14 | 0x1c => a = a.wrapping_sub(operand),
             0x24 | 0x2c => a = a.wrapping_mul(operand),
-            // A division by nothing ends the program with 0.
+            // A division by zero ends the program with 0.
             0x34 | 0x3c => match a.checked_div(operand) {
                 Some(q) => a = q,
                 None => return Some(0),
@@ -133,7 +135,7 @@ fn run(program: &[Instruction], data: &[u8; DATA]) -> Option<u32> {
             0x74 | 0x7c => a = a.wrapping_shr(operand),
             0xa4 | 0xac => a ^= operand,
             0x84 => a = a.wrapping_neg(),
-            // Jumps, only forward.
+            // Jumps, which only go forward.
             0x05 => pc = pc.checked_add(cell)?,
             0x15 | 0x1d => pc += jump(a == operand),
             0x25 | 0x2d => pc += jump(a > operand),
@@ -157,7 +159,7 @@ mod tests {
         Instruction { code, jt, jf, k }
     }
 
-    /// Another action for one number.
+    /// Returns a filter with another action for one number of a call.
     fn but(number: u32, action: u32) -> Vec<Instruction> {
         vec![i(0x20, 0, 0, 0), i(0x15, 0, 1, number), i(0x06, 0, 0, action), i(0x06, 0, 0, ALLOW)]
     }
@@ -217,7 +219,7 @@ mod tests {
         assert_eq!(of(&[i(0x80, 0, 0, 0), i(0x07, 0, 0, 0), i(0x1c, 0, 0, 0)]), Some(0));
         assert_eq!(of(&[i(0x84, 0, 0, 0), i(0xa4, 0, 0, 6), i(0x54, 0, 0, 4)]), Some(4));
         assert_eq!(of(&[i(0x05, 0, 0, 1), i(0x00, 0, 0, 9)]), Some(0));
-        // None that the kernel would have taken.
+        // The kernel would accept none of these.
         assert_eq!(of(&[i(0x20, 0, 0, 64)]), None);
         assert_eq!(of(&[i(0x02, 0, 0, 16)]), None);
         assert_eq!(of(&[i(0x05, 0, 0, 9)]), None);

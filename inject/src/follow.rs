@@ -1,9 +1,9 @@
-//! Following a program that `prof run` has started through exec: wrappers, shims, `env`, `sh -c`.
+//! Follows a program that `prof run` has started through exec: wrappers, shims, `env`, `sh -c`.
 //!
-//! To be stopped at an exec, before the new program's first instruction, a process must be traced. That is not
-//! free of effects (a signal that it ignores ends some of its waits), and keeps other tracers out. So a program
-//! is traced only for the moment in which shims call exec, shells and the like for longer; whoever else wants to
-//! trace asks by a signal ([`LET_GO`]). An exec that comes later is found by looking, some milliseconds late.
+//! Only a traced process stops at an exec, before the new program's first instruction. Tracing has side effects (a
+//! signal that the process ignores ends some of its waits), and keeps other tracers out. So a program is traced only
+//! for the moment in which shims call exec, and shells and the like for longer. Another tracer asks for the process
+//! by a signal ([`LET_GO`]). An exec that comes later is found by polling, some milliseconds late.
 
 use crate::launch::{hold, run_to_start};
 use crate::program::Program;
@@ -11,20 +11,20 @@ use crate::tracee::{Stop, Tracee, ptrace};
 use crate::{Installed, Options, Result, install, preflight, proc};
 use std::time::{Duration, Instant};
 
-/// Asks `prof run` to stop tracing its program; ignored by whoever knows nothing of it.
+/// Signal that asks `prof run` to stop tracing its program. Processes that know nothing of that ignore it by default.
 pub const LET_GO: i32 = libc::SIGURG;
 
-/// So long any program is traced.
+/// Time for which any program is traced.
 const MOMENT: Duration = Duration::from_millis(500);
-/// How often an exec is looked for: at first, and after a while.
+/// Interval between looks for an exec: during [`AT_FIRST`], and after it.
 const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(20));
 const AT_FIRST: Duration = Duration::from_secs(3);
-/// An exec of the traced thread is seen within this time.
+/// Time within which the stop at an exec of the traced thread is seen.
 const UNSEEN: Duration = Duration::from_millis(500);
-/// How long a traced program is waited for at a time.
+/// Longest wait between two checks of a traced program, or of one whose end alone matters.
 const REST: Duration = Duration::from_millis(100);
 
-/// Programs that do little but call exec, at some time.
+/// Programs that do little but call exec, sooner or later.
 const WRAPPERS: [&str; 29] = [
     "sh",
     "dash",
@@ -57,37 +57,37 @@ const WRAPPERS: [&str; 29] = [
     "coreutils",
 ];
 
-/// What has become of a program.
+/// Next event of a program.
 #[derive(Debug)]
 pub enum Next {
-    /// It has ended, with this status of waitpid(2).
+    /// The program has ended, with this status of waitpid(2).
     Ended(i32),
-    /// It runs another program; stopped before that has done anything.
+    /// The process runs another program now, and is stopped before that has done anything.
     Exec,
-    /// It runs another program, for some milliseconds.
+    /// The process has been running another program for some milliseconds.
     Late,
 }
 
-/// A child of this process that is waited for.
+/// A child of this process, whose execs and end are waited for.
 #[derive(Debug)]
 pub struct Follow {
     pid: i32,
-    /// For as long as it is traced.
+    /// `None` if the child is not traced, or not any more.
     tracee: Option<Tracee>,
-    /// It was asked to stop, to be let go of.
+    /// Whether the child was asked to stop, so that tracing can end.
     leaving: bool,
-    /// How it has ended, if that was seen by the way.
+    /// Status with which the child ended, if that was seen while something else was waited for.
     ended: Option<i32>,
-    /// What it runs, unless its end alone is waited for.
+    /// Program that the child runs; `None` if its end alone is waited for.
     program: Option<Program>,
-    /// Since when it is so while no exec was seen: another thread of it has called exec.
+    /// Time since when the program is gone without a stop at an exec: another thread of it has called exec.
     left: Option<Instant>,
     since: Instant,
     always: bool,
 }
 
 impl Follow {
-    /// Follows a child that stands stopped. If it can't be traced, by looking.
+    /// Follows a child that is stopped: by tracing if that is possible, else by polling.
     #[must_use]
     pub fn new(pid: i32) -> Self {
         let exe = proc::exe(pid);
@@ -104,27 +104,28 @@ impl Follow {
         }
     }
 
-    /// Waits for its end only.
+    /// Follows a child whose end alone is to be waited for.
     #[must_use]
     pub fn end_of(pid: i32) -> Self {
         let (tracee, program, since) = (None, None, Instant::now());
         Self { pid, tracee, leaving: false, ended: None, program, left: None, since, always: false }
     }
 
-    /// Whether its end was seen by the way.
+    /// Returns whether the child's end was seen while something else was waited for.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         self.ended.is_some()
     }
 
-    /// Waits for its next exec, or its end. SIGCHLD must be blocked. `let_go`: it may not be traced any longer.
+    /// Waits for the child's next exec, or its end. SIGCHLD must be blocked. `let_go` returns whether tracing has to
+    /// end.
     pub fn next(&mut self, let_go: impl Fn() -> bool) -> Next {
         if let Some(status) = self.ended {
             return Next::Ended(status);
         }
         loop {
             let mut status = 0;
-            // SAFETY: writes the status.
+            // SAFETY: the call writes the status only.
             let r = unsafe { libc::waitpid(self.pid, &mut status, libc::__WALL | libc::WNOHANG) };
             if r == self.pid && !libc::WIFSTOPPED(status) {
                 self.forget();
@@ -136,7 +137,7 @@ impl Follow {
                 }
                 continue;
             }
-            // SAFETY: no pointers.
+            // SAFETY: the location of this thread's errno is always valid.
             if r == -1 && unsafe { *libc::__errno_location() } != libc::EINTR {
                 self.forget();
                 return Next::Ended(0);
@@ -161,24 +162,24 @@ impl Follow {
         }
     }
 
-    /// Goes on from a stop; true if it is that at an exec.
+    /// Resumes the child from a stop. Returns whether the stop was that at an exec.
     fn stopped(&mut self, status: i32) -> bool {
         let Some(mut t) = self.tracee.take() else { return false };
         let stop = t.understand(status);
         let is_group = libc::WSTOPSIG(status) != libc::SIGTRAP;
         if self.leaving && stop == Some(Stop::Event) {
-            // What the stop has ended is put right there.
+            // `look` restarts the system call that the stop has ended.
             let _ = t.look();
             t.detach();
             return false;
         }
         if self.leaving {
-            // Any stop takes back what was asked for.
+            // Any stop cancels the stop that was asked for before, so it is asked for again.
             t.interrupt();
         }
         let _ = match stop {
             Some(Stop::Signal(signal)) => t.resume(libc::PTRACE_CONT, signal),
-            // Stopped as a process: it stays so until a SIGCONT.
+            // In a group stop the child stays stopped until a SIGCONT.
             Some(Stop::Event) if is_group => t.resume(libc::PTRACE_LISTEN, 0),
             Some(Stop::Other) => Ok(()),
             _ => t.resume(libc::PTRACE_CONT, 0),
@@ -187,7 +188,7 @@ impl Follow {
         stop == Some(Stop::Other)
     }
 
-    /// Until something happens, or it is time to look.
+    /// Sleeps until a SIGCHLD comes, or it is time for the next check.
     fn rest(&self) {
         let time = match (&self.tracee, &self.program) {
             (Some(_), _) | (_, None) => REST,
@@ -198,7 +199,7 @@ impl Follow {
             tv_sec: time.as_secs() as libc::time_t,
             tv_nsec: time.subsec_nanos() as libc::c_long,
         };
-        // SAFETY: a set of this function's, and a valid time.
+        // SAFETY: the set is a local variable, and the time is valid.
         unsafe {
             let mut set: libc::sigset_t = std::mem::zeroed();
             libc::sigemptyset(&mut set);
@@ -207,28 +208,28 @@ impl Follow {
         }
     }
 
-    /// Whether its program is gone, and it is not.
+    /// Returns whether the child lives, but does not run its program any more.
     fn has_left(&self) -> bool {
         self.program.as_ref().is_some_and(Program::is_replaced)
     }
 
-    /// It is gone: there is nothing to be let go of.
+    /// Drops the tracee without detaching: the traced thread is gone.
     fn forget(&mut self) {
         if let Some(t) = self.tracee.take() {
             std::mem::forget(t);
         }
     }
 
-    /// After [`Next::Exec`]: runs the new program to where it has done nothing of its own, and leaves it stopped
-    /// by SIGSTOP; after [`Next::Late`]: leaves it as it is.
+    /// After [`Next::Exec`], runs the new program to a point where it has done nothing of its own, and leaves it
+    /// stopped by SIGSTOP. After [`Next::Late`], leaves it as it is.
     ///
     /// # Errors
-    /// If it ends, or does not come there. It runs on then.
+    /// If the program ends, or does not reach that point. It then runs on.
     pub fn to_start(&mut self) -> Result<()> {
         let Some(mut t) = self.tracee.take() else { return Ok(()) };
         let arrived = run_to_start(&mut t);
         if arrived.is_ok() {
-            // SAFETY: our own child.
+            // SAFETY: the call takes integers only; the process is prof's own child.
             unsafe { libc::kill(self.pid, libc::SIGSTOP) };
         }
         if t.is_gone() {
@@ -239,23 +240,20 @@ impl Follow {
     }
 }
 
-/// Has a process, which goes on as it is, stop at its next exec; `None` where that is not permitted.
+/// Traces a running process so that it stops at its next exec. Returns `None` where that is not permitted.
 fn seize(pid: i32) -> Option<Tracee> {
     let options = libc::PTRACE_O_TRACESYSGOOD | libc::PTRACE_O_TRACEEXEC;
     let seized = ptrace(libc::PTRACE_SEIZE, pid, 0, options as usize);
     seized.is_ok().then(|| Tracee::running(pid, pid))
 }
 
-/// Puts prof's memory into a child that runs another program now.
-///
-/// # Errors
-/// If it can't be recorded.
+/// Installs prof in a child that runs another program now.
 pub fn install_again(pid: i32, options: &Options) -> Result<Installed> {
     install(&preflight(pid)?, options)
 }
 
-/// Asks the `prof run` that traces a process to let go of it, and waits for that; nothing, if nobody of that
-/// kind does.
+/// Asks the `prof run` that traces a process to let go of it, and waits for that. Does nothing if no `prof run`
+/// traces it.
 pub fn ask_to_let_go(pid: i32) {
     let tracer = || {
         let status = proc::Status::of(pid).ok()?;
@@ -266,7 +264,7 @@ pub fn ask_to_let_go(pid: i32) {
     if !is_run {
         return;
     }
-    // SAFETY: a signal that is ignored where it is not expected.
+    // SAFETY: the call takes integers only; programs that do not expect this signal ignore it.
     unsafe { libc::kill(by, LET_GO) };
     let deadline = Instant::now() + Duration::from_secs(2);
     while tracer() == Some(by) && Instant::now() < deadline {

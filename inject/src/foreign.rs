@@ -1,4 +1,4 @@
-//! A recording by another build of prof: what can be done about it.
+//! Decides what can be done about a recording by another build of prof.
 
 use crate::proc::{self, Map};
 use crate::recorded::ring_in;
@@ -7,10 +7,10 @@ use prof_trace::foreign::{Foreign, has_stable};
 use prof_trace::shared::{EDITION, Header};
 use std::path::PathBuf;
 
-/// Whether this prof can work on a recording with this control page.
+/// Checks that this prof can work on a recording with this control page.
 ///
 /// # Errors
-/// With the name of the one that can.
+/// If it can't. The error names the prof that can.
 pub(crate) fn check(
     pid: i32,
     ring: &Map,
@@ -27,8 +27,8 @@ pub(crate) fn check(
     Err(Refusal::OtherVersion { pid, by: by.describe() }.into())
 }
 
-/// The program of the collector of an older build, which did not say where it is: who else has the ring
-/// mapped.
+/// Returns the program of an older build's collector, which did not say where it is: that of the other process that
+/// has the ring mapped.
 fn collector_exe(pid: i32, ring: &Map) -> Option<PathBuf> {
     let dir = std::fs::read_dir("/proc").ok()?;
     let pids = dir.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());

@@ -1,26 +1,26 @@
-//! The one table of hooked functions.
+//! Table of the functions that prof hooks.
 
 use prof_trace::shared::Kind;
 
-/// A function that is hooked where it is found.
+/// A function that prof hooks wherever it finds it.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Its name, without an allocator's prefix.
+    /// Name, without an allocator's prefix.
     pub name: &'static str,
-    /// What it does.
+    /// What the function does with memory.
     pub kind: Kind,
-    /// For throwing forms of operator new, the name of the `nothrow` form.
+    /// Name of the `nothrow` form, for throwing forms of operator new; else empty.
     pub nothrow: &'static str,
-    /// Whose it is.
+    /// Allocators that have the function.
     pub family: Family,
 }
 
-/// Which allocators have a function.
+/// Set of allocators that have a function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Family {
-    /// Any.
+    /// Any allocator.
     Any,
-    /// jemalloc: one that has `mallctl`.
+    /// jemalloc, known by `mallctl` or by a prefix of its own ([`JEMALLOC`]).
     Jemalloc,
     /// mimalloc, with its own prefix.
     Mimalloc,
@@ -48,8 +48,8 @@ const fn sn(name: &'static str, kind: Kind) -> Wanted {
     Wanted { name, kind, nothrow: "", family: Family::Snmalloc }
 }
 
-/// Everything that hands out or takes back memory. C names may carry a prefix ([`PREFIXES`]); C++
-/// names are mangled by the Itanium C++ ABI (`m`: a `size_t` of 64 bits, `j`: of 32).
+/// All functions that hand out or take back memory. C names may carry a prefix ([`PREFIXES`]). C++ names are mangled
+/// by the Itanium C++ ABI (`m`: a `size_t` of 64 bits, `j`: of 32).
 pub const TABLE: &[Wanted] = &[
     w("malloc", Kind::Malloc),
     w("calloc", Kind::Calloc),
@@ -124,26 +124,27 @@ pub const TABLE: &[Wanted] = &[
     w("_ZdaPvSt11align_val_tRKSt9nothrow_t", Kind::Delete),
 ];
 
-/// Prefixes under which allocators are linked into programs beside libc's.
+/// Prefixes of allocators that are linked into programs beside libc's.
 pub const PREFIXES: &[&str] = &["", "je_", "_rjem_", "mi_", "tc_", SNMALLOC];
 
-/// The prefix of mimalloc's own names.
+/// Prefix of mimalloc's own names.
 pub const MIMALLOC: &str = "mi_";
 
-/// The prefix of snmalloc's interface for Rust.
+/// Prefix of snmalloc's interface for Rust.
 pub const SNMALLOC: &str = "sn_";
 
-/// snmalloc's realloc for Rust: block, alignment, old size, new size.
+/// Name of snmalloc's realloc for Rust, which takes block, alignment, old size and new size.
 pub const SNMALLOC_REALLOC: &str = "rust_realloc";
 
-/// Argument of [`SNMALLOC_REALLOC`] that is the new size, and that of the block, counted from 0.
+/// Index of the new size, and of the block, among the arguments of [`SNMALLOC_REALLOC`], counted from 0.
 pub const SNMALLOC_REALLOC_ARGS: (u8, u8) = (3, 0);
 
-/// Prefixes that nobody but jemalloc uses. Linkers drop `mallctl` from programs that do not call it.
+/// Prefixes that only jemalloc uses, and by which it is known: linkers drop `mallctl` from programs that do not call
+/// it.
 pub const JEMALLOC: &[&str] = &["je_", "_rjem_"];
 
-/// What jemalloc has beside its functions, with the same prefix.
+/// Name of a function that only jemalloc has, with the prefix of its other functions.
 pub const JEMALLOC_MARK: &str = "mallctl";
 
-/// Where the dynamic linker says that its list of modules changes.
+/// Function that the dynamic linker calls when its list of modules changes.
 pub const LOADER: &str = "_dl_debug_state";
