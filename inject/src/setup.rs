@@ -1,4 +1,4 @@
-//! Filling the shared memory in, before anything in the target can look at it.
+//! Fills in the shared memory before any code of the target can look at it.
 
 use crate::install::{Fitness, Installed, candidates};
 use crate::linked::List;
@@ -32,12 +32,12 @@ fn checked(pid: i32, geometry: Geometry, what: &'static str, r: i32) -> Result<(
     }
 }
 
-/// Gives the memfd its size and seals it against shrinking: whoever has it mapped can't be hit by SIGBUS.
-/// Quick: all threads of the target stand still.
+/// Gives the memfd its size and seals it against shrinking, so that nobody who maps it can get SIGBUS. This is quick,
+/// since all threads of the target are stopped.
 pub(crate) fn size_ring(pid: i32, f: &File, geometry: Geometry) -> Result<()> {
     let fd = f.as_raw_fd();
     let seals = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
-    // SAFETY: a descriptor of ours, plain integers.
+    // SAFETY: the descriptor is ours, and all other arguments are integers.
     unsafe {
         let sized = libc::ftruncate64(fd, geometry.size() as i64);
         checked(pid, geometry, "give its size to the ring for", sized)?;
@@ -50,10 +50,10 @@ pub(crate) fn size_ring(pid: i32, f: &File, geometry: Geometry) -> Result<()> {
     }
 }
 
-/// Makes the pages that are used from the first event on, on prof's account.
+/// Allocates the pages that are used from the first event on, so that the kernel charges them to prof.
 pub(crate) fn allocate_ring(pid: i32, fd: &OwnedFd, geometry: Geometry) -> Result<()> {
     for (at, len) in geometry.hot_ranges() {
-        // SAFETY: a descriptor of ours, plain integers.
+        // SAFETY: the descriptor is ours, and all other arguments are integers.
         let made = unsafe { libc::fallocate64(fd.as_raw_fd(), 0, at as i64, len as i64) };
         checked(pid, geometry, "get memory for the ring of", made)?;
     }
@@ -62,7 +62,7 @@ pub(crate) fn allocate_ring(pid: i32, fd: &OwnedFd, geometry: Geometry) -> Resul
 
 /// Maps the ring into this process, until [`unmap_ring`] or for good.
 pub(crate) fn map_ring(fd: &File, geometry: Geometry) -> Result<Shared> {
-    // SAFETY: a new mapping of a file of that size that can't shrink.
+    // SAFETY: the mapping is new, and the file has this size and can't shrink.
     unsafe {
         let p = libc::mmap(
             std::ptr::null_mut(),
@@ -79,16 +79,16 @@ pub(crate) fn map_ring(fd: &File, geometry: Geometry) -> Result<Shared> {
     }
 }
 
-/// Takes back what [`map_ring`] has mapped.
+/// Unmaps what [`map_ring`] has mapped.
 ///
 /// # Safety
 /// Nothing that was obtained from `shared`, nor another copy of it, may be used any more.
 pub(crate) unsafe fn unmap_ring(shared: Shared) {
-    // SAFETY: mapped with that size; unused from here on, as the caller promises.
+    // SAFETY: it was mapped with that size, and the caller promises that nothing uses it any more.
     unsafe { libc::munmap(shared.base().cast(), shared.geometry().size()) };
 }
 
-/// Fills in control page, modules, functions, stubs, hook and flag page.
+/// Fills in the control page, the modules, the functions, the stubs, the hook and the flag page.
 pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<()> {
     let pid = i.target.pid;
     let status = Status::of(pid)?;
@@ -100,7 +100,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
         i.notes.push("its threads may not read the processor's counter (PR_SET_TSC): the time of each event takes a system call".into());
     }
     let quiet = quiet(i);
-    // SAFETY: the target has it mapped, but nothing there knows of it yet.
+    // SAFETY: the target has it mapped, but none of the target's code knows of it yet.
     let c = unsafe { i.shared.control_mut() };
     c.state.store(state::SETUP, Relaxed);
     c.clock.store(source, Relaxed);
@@ -109,7 +109,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.tid_offset = tid_offset.unwrap_or(i32::MIN);
     c.main_tid = status.ns_pid().unwrap_or(pid as u32);
     let stack = maps.iter().find(|m| m.name == b"[stack]");
-    // If the first thread has ended, it is nobody's.
+    // If the first thread has ended, its stack belongs to nobody.
     let stack = stack.filter(|_| prof_trace::process::lives(pid));
     c.main_stack_end = stack.map_or(0, |m| m.end.0);
     c.ticks_per_sec = if source == clock::COUNTER { calibrate() } else { 1_000_000_000 };
@@ -131,7 +131,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.states_count = geometry.states() as u64;
     c.more_count = geometry.more_states() as u64;
     c.first_segments = geometry.first_segments() as u64;
-    // Each of its threads may hold one before anybody collects.
+    // Each of these threads may hold a segment before the collector frees any.
     let holders = crate::proc::threads(i.target.pid).map_or(0, |t| t.len() as u64);
     if holders > c.first_segments / 4 {
         c.more_segments.store(2 * holders, Relaxed);
@@ -169,17 +169,18 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     ring::fill(&i.shared);
     modules(i);
     stacks(&i.shared, pid, maps);
-    // Before the toggle signal's handler can be there, and until after it is gone: without it the handler
-    // takes the process for a forked child, and has the signal end it.
+    // The cookie is written before the toggle signal's handler is installed, and stays until the handler is gone:
+    // without it, the handler takes the process for a forked child and lets the signal kill it.
     let mut page = [0u8; 8];
     page[4..].copy_from_slice(&FLAG_COOKIE.to_ne_bytes());
     i.mem.write(RemoteAddr(mapped.flag.addr), &page)?;
     code(i, mapped)
 }
 
-/// The modules of those functions that are glibc's, known by a message of its allocator. Its library for
-/// debugging has a copy of that, but puts headers of its own in front of blocks. With each module, 2 if its
-/// functions can hand out no other blocks than glibc's: since 2.34 there are no hooks in it.
+/// Returns the modules of the planned functions that are glibc, which is known by a message of its allocator. glibc's
+/// debugging library has a copy of that, but puts headers of its own in front of blocks, so it does not count. Each
+/// module has level 2 if its functions can only hand out glibc's blocks: since 2.34 glibc has no malloc hooks.
+/// Otherwise the level is 1.
 fn glibc(i: &Installed) -> BTreeMap<usize, u8> {
     const MESSAGE: &[u8] = b"munmap_chunk(): invalid pointer";
     const WITHOUT_HOOKS: &[u8] = b"\0GLIBC_2.34\0";
@@ -193,12 +194,12 @@ fn glibc(i: &Installed) -> BTreeMap<usize, u8> {
     all.into_iter().filter_map(is).collect()
 }
 
-/// glibc gives the blocks of a thread's cache back through `free` when the thread ends, although the
-/// program has given them back before. The function is known by the message that it refers to.
+/// Returns the code of glibc's function that calls `free` for the blocks in a thread's cache when the thread ends.
+/// The program has freed these blocks before. The function is known by the message that it refers to.
 fn quiet(i: &Installed) -> Area {
     use prof_arch::native::insn;
     const MESSAGE: &[u8] = b"tcache_thread_shutdown(): unaligned tcache chunk";
-    /// Longer tables are not read.
+    /// Maximum size of a table that is read.
     const MOST: u64 = 1 << 20;
     let find = |m: &elf::Module| {
         let file = m.open(i.target.pid, &i.mem)?;
@@ -246,7 +247,7 @@ fn modules(i: &mut Installed) {
             | flag(k >= i.tables.len(), bits::INCOMPLETE);
         all.add(&new, flags, m.path.as_os_str().as_encoded_bytes(), &mut read);
     }
-    // SAFETY: the target has it mapped, but nothing there knows of it yet.
+    // SAFETY: the target has it mapped, but none of the target's code knows of it yet.
     let c = unsafe { i.shared.control_mut() };
     (c.r_debug, c.start_in_list) = (list.r_debug, list.start_at);
     c.first_modules = c.modules.load(Relaxed);
@@ -260,8 +261,7 @@ fn modules(i: &mut Installed) {
     i.tables = Vec::new();
 }
 
-/// Tells the hook where stacks are: mappings behind a guard page, and those of stopped threads are
-/// among them.
+/// Enters the stacks for the hook: writable private mappings without a file that follow a guard page.
 fn stacks(shared: &Shared, _pid: i32, maps: &[Map]) {
     let mut n = 0;
     for pair in maps.windows(2) {
@@ -278,7 +278,7 @@ fn stacks(shared: &Shared, _pid: i32, maps: &[Map]) {
     shared.control().stacks.store(n as u32, Release);
 }
 
-/// Writes the hook and the stubs, and the functions' descriptors.
+/// Writes the hook, the stubs and the functions' descriptors.
 fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
     let base = RemoteAddr(mapped.hook.addr);
     let segments = i.shared.geometry().segments() as u32;
@@ -300,7 +300,7 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
             kind => header.entries[kind as usize],
         };
         let entry = RemoteAddr(code.0 as u64);
-        // The cookie beside the flag.
+        // This is the address of the cookie beside the flag.
         let flag = if p.found.kind.is_always_on() { flag.plus(4) } else { flag };
         let fits = index < prof_trace::shared::FUNCTIONS;
         let built =
@@ -364,7 +364,7 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
             };
         }
         if matches!(p.found.kind, Kind::New | Kind::NewAligned) {
-            // Its nothrow form as it was: patched or not, its own stub leads there.
+            // The hook calls the original of the nothrow form, also if that is hooked itself.
             let n = p.found.nothrow.map_or(0, |a| a.0);
             let own = i.planned.iter().find(|o| o.found.addr.0 == n);
             let original = own.and_then(|o| o.stub.as_ref()).map(|s| s.original_addr);
@@ -403,7 +403,7 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
             n.function, n.reason
         ));
     }
-    // Those that are only watched are no loss; one of the allocator's own is what to name.
+    // The message names a function of the allocator rather than one that prof only watches.
     let allocates = |n: &&NotHooked| !crate::sandbox::FUNCTIONS.contains(&n.function.as_str());
     let missing = i.not_hooked.iter().find(allocates).or(i.not_hooked.first());
     match missing.filter(|_| i.hooked.is_empty()) {
@@ -419,7 +419,7 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
     }
 }
 
-/// For functions that the user has named: how the target's unwinder finds its way past the hook.
+/// Finds a bridge, by which the target's unwinder gets past the hook, if the user has named functions.
 fn bridge(i: &mut Installed) -> Option<Bridge> {
     if !i.planned.iter().any(|p| p.found.kind.has_many_entry()) {
         return None;
@@ -432,9 +432,9 @@ fn bridge(i: &mut Installed) -> Option<Bridge> {
     found
 }
 
-/// Where libc keeps a thread's id, relative to the thread pointer: the offset at which all threads
-/// that are looked at have theirs. Of several the nearest to the thread pointer: what lies further
-/// away may be stack.
+/// Returns the offset from the thread pointer at which libc keeps a thread's id: the one that all examined threads
+/// have in common. Of several offsets the nearest to the thread pointer is taken, since memory further away may be
+/// stack.
 fn tid_offset(pid: i32, i: &mut Installed) -> Result<Option<i32>> {
     const SPAN: usize = (DESCRIPTOR.end - DESCRIPTOR.start) as usize;
     let mut common: Option<Vec<usize>> = None;
@@ -463,10 +463,10 @@ fn tid_offset(pid: i32, i: &mut Installed) -> Result<Option<i32>> {
     Ok(offsets.min_by_key(|o| o.unsigned_abs()))
 }
 
-/// The memory in which a thread descriptor may lie, as much as there is: zeroes where nothing is mapped.
+/// Reads the memory in which a thread descriptor may lie, with zeroes where nothing is mapped.
 fn descriptor(mem: &RemoteMemory, start: RemoteAddr, len: usize) -> Vec<u8> {
     let mut all = Vec::with_capacity(len);
-    // The pieces of pages that it touches, whatever their size.
+    // The memory is read page by page, in pieces that fit any page size.
     while all.len() < len {
         let at = start.plus(all.len() as u64);
         let n = ((4096 - (at.0 & 4095)) as usize).min(len - all.len());
@@ -477,11 +477,11 @@ fn descriptor(mem: &RemoteMemory, start: RemoteAddr, len: usize) -> Vec<u8> {
     all
 }
 
-/// Which clock the hook takes, and the address of the vDSO's function for it.
+/// Returns the clock that the hook uses, and the address of the vDSO's function for it.
 ///
-/// The counter of the processor, if it runs at one speed on all processors: the kernel's own choice. Else the
-/// kernel's time, by the vDSO's function; whether that makes a system call for it says the kernel's source.
-/// `PROF_CLOCK` (`counter`, `vdso`, `syscall`) is for tests.
+/// The hook reads the processor's counter if that runs at one speed on all processors, as shown by the kernel's own
+/// choice. Otherwise it calls the vDSO's function for the kernel's time; whether that makes a system call depends on
+/// the kernel's clock source. `PROF_CLOCK` (`counter`, `vdso`, `syscall`) is for tests.
 fn clock_source(mem: &RemoteMemory, modules: &[elf::Module]) -> (u32, u64) {
     const IN_VDSO: [&str; 6] =
         ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "MIPS", "GIC"];
@@ -503,24 +503,24 @@ fn clock_source(mem: &RemoteMemory, modules: &[elf::Module]) -> (u32, u64) {
     let symbols =
         vdso.map(|m| m.symbols(mem.pid(), mem, |n| NAMES.contains(&n))).unwrap_or_default();
     let at = symbols.first().map_or(0, |s| s.addr.0);
-    // What it makes of other sources is a call of the kernel.
+    // With any other source, the vDSO's function makes a system call.
     let within = at != 0 && IN_VDSO.contains(&kernel) && wanted != "syscall";
     (if within { clock::VDSO } else { clock::SYSCALL }, if wanted == "syscall" { 0 } else { at })
 }
 
 fn monotonic() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the struct.
+    // SAFETY: the call writes the struct.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
     t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
 }
 
-/// Ticks, as the hook counts them.
+/// Returns the present time in ticks, as the hook counts them.
 pub(crate) fn now(source: u32) -> u64 {
     if clock::is_counter(source) { prof_arch::native::capture::counter() } else { monotonic() }
 }
 
-/// Ticks in a second, to about one in ten thousand; the recording has better pairs later.
+/// Measures the ticks per second, to about one in ten thousand. The recording gets more exact pairs later.
 fn calibrate() -> u64 {
     let (t0, c0) = (monotonic(), now(clock::COUNTER));
     std::thread::sleep(Duration::from_millis(10));
@@ -528,7 +528,7 @@ fn calibrate() -> u64 {
     ((c1 - c0) as u128 * 1_000_000_000 / (t1 - t0).max(1) as u128) as u64
 }
 
-/// For other modules: an area as a range.
+/// Returns an area as a range.
 pub(crate) fn range(a: &Area) -> std::ops::Range<u64> {
     a.addr..a.addr.saturating_add(a.len)
 }

@@ -1,5 +1,5 @@
-//! The toggle signal: whether the target has a use of its own for it, giving it back, and what a target
-//! may still do with the handler that prof had installed.
+//! The toggle signal: whether the target uses it, how its disposition is restored, and whether the target may still
+//! call the handler that prof had installed.
 
 use crate::memory::words;
 use crate::proc::{self, Map, Status};
@@ -13,14 +13,14 @@ use prof_trace::shared::Area;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// As many threads are looked at, if the first of them do not block the signal.
+/// Number of threads that suffice for the examination if they do not block the signal.
 const SOME_THREADS: usize = 64;
-/// As many descriptors are looked at.
+/// Maximum number of descriptors that are examined.
 const SOME_DESCRIPTORS: usize = 1 << 16;
-/// As much of a mapping, and of all together, is searched for the handler's address.
+/// Maximum number of bytes that are searched for the handler's address: of one mapping, and of all together.
 const SEARCHED: (u64, u64) = (16 << 20, 64 << 20);
 
-/// What a target does with a signal, if it has a use for it.
+/// Returns what the target does with a signal, if it uses the signal.
 ///
 /// # Errors
 /// If the target is gone.
@@ -50,7 +50,7 @@ pub(crate) fn in_use(pid: i32, mem: &RemoteMemory, signal: u32) -> Result<Option
     })
 }
 
-/// Whether it takes a signal without a handler.
+/// Returns how the target takes a signal without a handler, if it does.
 pub(crate) fn taken(pid: i32, mem: &RemoteMemory, signal: u32) -> Result<Option<&'static str>> {
     let mut blocked = false;
     for (k, tid) in proc::threads(pid)?.into_iter().enumerate() {
@@ -72,9 +72,9 @@ fn bit(signal: u32) -> u128 {
     1u128 << (signal - 1)
 }
 
-/// Whether a thread sleeps in `rt_sigtimedwait` for a signal.
+/// Returns whether a thread sleeps in `rt_sigtimedwait` for a signal.
 fn waits_for(pid: i32, tid: i32, mem: &RemoteMemory, signal: u32) -> bool {
-    /// `rt_sigtimedwait_time64` of 32-bit kernels.
+    /// System call number of `rt_sigtimedwait_time64` in 32-bit kernels.
     const TIME64: i64 = 421;
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall"));
     let text = text.unwrap_or_default();
@@ -88,13 +88,13 @@ fn waits_for(pid: i32, tid: i32, mem: &RemoteMemory, signal: u32) -> bool {
     }
     let set = fields.next().and_then(|f| u64::from_str_radix(f.strip_prefix("0x")?, 16).ok());
     let Some(set) = set else { return false };
-    // Words of the target's width; of 64 bits where that is the machine's order of bytes.
+    // Reads the word of the set that holds the signal's bit. On 32-bit machines this finds the signals up to 32 only.
     let n = signal - 1;
     let word = mem.word(RemoteAddr(set.wrapping_add(u64::from(n / 64) * 8)));
     word.is_ok_and(|w| w >> (n % 64) & 1 == 1)
 }
 
-/// Whether it has a signalfd for a signal.
+/// Returns whether the target has a signalfd for a signal.
 fn has_signalfd(pid: i32, signal: u32) -> bool {
     let fds = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     fds.take(SOME_DESCRIPTORS)
@@ -110,23 +110,23 @@ fn has_signalfd(pid: i32, signal: u32) -> bool {
         })
 }
 
-/// What [`restore`] puts back, and how it knows what is in force.
+/// The disposition that [`restore`] puts back, and what it needs to recognize prof's handler.
 pub(crate) struct OldAction<'a> {
     pub signal: u32,
-    /// The kernel's structure.
+    /// The old disposition, as the kernel's structure.
     pub old: &'a [u8],
-    /// Where our handler is.
+    /// The addresses of prof's code, in which its handler lies.
     pub ours: Range<u64>,
-    /// `Stable::signal_ignored`, and where it is.
+    /// The value of `Stable::signal_ignored`, and its address in the target.
     pub ignored: (bool, RemoteAddr),
-    /// Where the kernel may write what is in force: the flag's page, if it is still there.
+    /// Memory to which the kernel may write the present disposition: the flag page, if it is still there.
     pub scratch: Option<RemoteAddr>,
-    /// What is pending is the target's own, and stays.
+    /// Whether pending signals are the target's own, which stay.
     pub keep_pending: bool,
 }
 
-/// The handler of a signal that is in force; where prof's bytes stand in memory that can only be read, the
-/// kernel writes it to `scratch`.
+/// Returns the handler of a signal that is in force. The kernel writes it to `scratch` where the frame of the remote
+/// call is in read-only memory.
 pub(crate) fn handler_of(
     c: &mut Caller<'_>,
     mem: &RemoteMemory,
@@ -147,10 +147,10 @@ pub(crate) fn handler_of(
     Ok(sigaction_handler(&now))
 }
 
-/// Puts a signal's old disposition back; what is pending is thrown away first, as it was meant for
-/// the handler.
+/// Puts a signal's old disposition back, after discarding pending signals, which were meant for prof's handler.
 ///
-/// Only if the handler in force is ours: a target that has installed its own since keeps it.
+/// This happens only if the handler in force is prof's. If the target has installed its own since, that stays, and
+/// the result is `false`.
 pub(crate) fn restore(
     c: &mut Caller<'_>,
     mem: &RemoteMemory,
@@ -159,7 +159,7 @@ pub(crate) fn restore(
     let OldAction { signal, old, ref ours, ignored, scratch, keep_pending } = *action;
     let set = SIGSET_LEN as u64;
     let now = match handler_of(c, mem, signal, scratch) {
-        // The flag's page goes after the handler.
+        // The flag page is unmapped after the disposition has been restored.
         Err(Error::Remote { errno: Errno::EFAULT, .. }) if scratch.is_none() => return Ok(true),
         now => now?,
     };
@@ -182,8 +182,8 @@ pub(crate) fn restore(
     Ok(true)
 }
 
-/// Whether an address stands in memory where programs keep pointers: their modules' data, the heap that
-/// follows it, the stacks. Where prof's own are is left out.
+/// Returns whether an address is stored in memory where programs keep pointers: the data of their modules, the heap
+/// behind the program's data, and the stacks. The mappings that overlap `except`, which are prof's, are skipped.
 pub(crate) fn is_remembered(
     pid: i32,
     mem: &RemoteMemory,
@@ -192,7 +192,8 @@ pub(crate) fn is_remembered(
     except: &[Range<u64>],
 ) -> bool {
     let mut left = SEARCHED.1;
-    // Of a thread that runs it is not known, and one that a prof which was killed has left runs for a moment.
+    // The stack pointer of a running thread is unknown. A thread that a killed prof has left in a call runs only for
+    // a moment, so this is tried several times.
     let asleep = |tries: u32| {
         std::thread::sleep(Duration::from_millis(u64::from(tries != 0) * 2));
         proc::asleep(pid, pid)
@@ -209,8 +210,8 @@ pub(crate) fn is_remembered(
         if !known || !m.read || !m.write || m.shared || ours {
             continue;
         }
-        // Of a stack, what is in use is at its end. Below that stands what calls have left, also those that
-        // prof has made it do.
+        // The part of a stack that is in use is at its end. Below the stack pointer are remains of earlier calls,
+        // also of those that prof has had the thread make.
         let stack = m.name.starts_with(b"[stack");
         let sp = sp.filter(|sp| stack && m.holds(*sp)).map_or(m.start.0, |sp| sp.0);
         let len = (m.end.0 - sp).min(SEARCHED.0).min(left);
@@ -223,13 +224,14 @@ pub(crate) fn is_remembered(
     false
 }
 
-/// The page that an address is in.
+/// Returns the page that contains an address.
 pub(crate) fn page_of(addr: u64) -> Area {
     let len = proc::page_size();
     Area { addr: code_at(addr) & !(len - 1), len }
 }
 
-/// Makes a handler return at once, whoever calls it. `false` if there was no moment for it.
+/// Makes a handler return at once, whoever calls it. Returns `false` if a thread was inside the bytes to change at
+/// every attempt.
 ///
 /// # Errors
 /// If the target can't be stopped.
@@ -258,7 +260,7 @@ pub(crate) fn silence(
     }
 }
 
-/// What stays of the page of a handler: a return, and nothing else.
+/// Clears the page of a handler except for a return instruction at the handler's address.
 pub(crate) fn clear_page(mem: &RemoteMemory, handler: u64) -> Result<()> {
     let page = page_of(handler);
     let mut bytes = vec![0; page.len as usize];

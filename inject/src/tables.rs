@@ -1,14 +1,14 @@
-//! How the code of a module is unwound: its tables, from the target's memory or from its file.
+//! The unwind tables of a module, from the target's memory or from its file.
 
 use crate::debug_frame::Frames;
 use crate::elf::Module;
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::unwind::CfiModule;
 
-/// The most that is read of one table.
+/// Maximum number of bytes of one table that are read.
 const MAX_TABLE: u64 = 64 << 20;
 
-/// The tables of one module.
+/// The unwind tables of one module.
 #[derive(Debug, Default)]
 pub(crate) struct Tables {
     hdr: (u64, Vec<u8>),
@@ -18,7 +18,7 @@ pub(crate) struct Tables {
 }
 
 impl Tables {
-    /// Reads them.
+    /// Reads the tables of a module.
     pub fn of(mem: &RemoteMemory, m: &Module) -> Self {
         let bytes = |(a, n): (RemoteAddr, u64)| {
             let bytes =
@@ -29,7 +29,7 @@ impl Tables {
         if m.eh_frame.1 == 0
             && let Some(frames) = Frames::of(mem, m)
         {
-            // Anywhere: they are not in the target.
+            // These tables are not in the target, so any address serves.
             let at = m.start.0;
             let made = frames.at(at);
             let (head, rest) = made.split_at(frames.hdr_len());
@@ -38,22 +38,23 @@ impl Tables {
         Self { hdr, eh_frame, exidx: bytes(m.exidx), extab: bytes(m.extab) }
     }
 
-    /// Each, with its address: `.eh_frame_hdr`, `.eh_frame`, `.ARM.exidx` and what that leads to.
+    /// Returns each table with its address: `.eh_frame_hdr`, `.eh_frame`, `.ARM.exidx`, and the table to which that
+    /// refers.
     pub fn parts(&self) -> [(u64, &[u8]); 4] {
         [&self.hdr, &self.eh_frame, &self.exidx, &self.extab].map(|(at, bytes)| (*at, &bytes[..]))
     }
 
-    /// Bytes that copies of them take.
+    /// Returns the number of bytes that copies of the tables take.
     pub fn copied(&self) -> usize {
         self.parts().iter().map(|(_, bytes)| bytes.len().next_multiple_of(8)).sum()
     }
 
-    /// How many bytes reading them would take.
+    /// Returns the number of bytes that reading a module's tables takes at most.
     pub fn len_of(m: &Module) -> u64 {
         [m.eh_frame_hdr, m.eh_frame, m.exidx, m.extab].iter().map(|t| t.1.min(MAX_TABLE)).sum()
     }
 
-    /// For the unwinder.
+    /// Returns the tables in the form that the unwinder takes.
     pub fn cfi(&self) -> CfiModule<'_> {
         CfiModule {
             hdr: &self.hdr.1,

@@ -1,4 +1,4 @@
-//! Stopping all threads of the target, for as short as can be.
+//! Stops all threads of the target, for as short a time as possible.
 
 use crate::patience::Patience;
 use crate::sharing::about;
@@ -8,19 +8,19 @@ use prof_trace::process::Sharers;
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-/// How long the target was stopped.
+/// Durations of the target's stops.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StopTimes {
-    /// The longest single stop of any of its threads.
+    /// The longest time for which a thread was stopped at once.
     pub longest: Duration,
-    /// All stops together.
+    /// Sum of all stops.
     pub sum: Duration,
-    /// How many there were.
+    /// Number of stops.
     pub count: usize,
 }
 
 impl StopTimes {
-    /// Counts one more stop that began at `since` and ends now.
+    /// Counts a stop that began at `since` and ends now.
     pub fn add(&mut self, since: Instant) {
         self.count(since.elapsed());
     }
@@ -33,31 +33,29 @@ impl StopTimes {
     }
 }
 
-/// All threads of a process, and of those that share its memory, stopped. Dropping it lets them go.
+/// All stopped threads of a process and of the processes that share its memory. Dropping this value lets them go.
 #[derive(Debug)]
 pub struct Stopped {
     /// The threads.
     pub threads: Vec<Tracee>,
-    /// When the first of them was asked to stop.
+    /// Time at which the first of them was asked to stop.
     pub since: Instant,
-    /// Stops before this one, in which not all could be stopped.
+    /// Begin and end of earlier attempts, in which some thread did not stop.
     tries: Vec<(Instant, Instant)>,
 }
 
-/// How long all threads are held up, at first, for one that does not stop while no other does: it may wait
-/// in the kernel for a disk, or for the end of a vfork, or for a processor. Thousands take longer to stop, and
-/// each is stopped once.
+/// Time for which all threads are held, in the first attempt, while no further one stops: a thread may wait in the
+/// kernel for a disk, for the end of a vfork, or for a processor. Thousands of threads take longer to stop in all.
 const FIRST_TRY: Duration = Duration::from_millis(50);
 
-/// Stops all threads that have the memory of `pid`: seizes and interrupts what `/proc` lists until nothing new
-/// appears.
+/// Stops all threads that have the memory of `pid`: seizes and interrupts the threads that `/proc` lists until no new
+/// ones appear.
 ///
-/// One that does not stop soon is waited for while the others run; then it is tried again, for
-/// longer.
+/// If a thread does not stop soon, the others run while prof waits for it. Then prof tries again, for a longer time.
 ///
 /// # Errors
-/// If the process is gone, may not be traced, or a thread does not stop within `timeout`; then all
-/// are let go.
+/// If the process is gone, may not be traced, or a thread does not stop within `timeout`. All threads are let go
+/// then.
 pub fn stop_all(pid: i32, timeout: Duration) -> Result<Stopped> {
     let deadline = Instant::now() + timeout;
     let mut span = FIRST_TRY;
@@ -95,14 +93,14 @@ pub fn stop_all(pid: i32, timeout: Duration) -> Result<Stopped> {
     }
 }
 
-/// Stops all threads, and adds them to `threads`; returns when the first was asked to stop.
+/// Stops all threads, adds them to `threads`, and returns when the first was asked to stop.
 fn try_stop(
     sharers: &mut Sharers,
     patience: (Duration, Instant),
     threads: &mut Vec<Tracee>,
 ) -> Result<Instant> {
     let mut seen = HashSet::new();
-    // Seizing does not stop; do it for all that are known before the first is stopped.
+    // Seizing does not stop a thread, so all known threads are seized before the first is stopped.
     seize_new(sharers, &mut seen, threads)?;
     let since = Instant::now();
     let mut asked = 0;
@@ -112,7 +110,7 @@ fn try_stop(
         }
         wait_for(&mut threads[asked..], patience)?;
         asked = threads.len();
-        // A thread that was not stopped yet may have made new ones, and processes.
+        // Threads that had not stopped yet may have made new threads and processes.
         if let Some(t) = threads.iter().find(|t| t.pid == sharers.pid() && t.is_stopped()) {
             sharers.look_while_stopped(t.tid);
         }
@@ -124,7 +122,7 @@ fn try_stop(
     }
 }
 
-/// Those that run another program by now are none of prof's business.
+/// Lets go of processes that run another program by now.
 fn let_others_go(sharers: &Sharers, threads: &mut Vec<Tracee>) {
     for other in sharers.others() {
         if !sharers.still_shares(*other) {
@@ -133,8 +131,9 @@ fn let_others_go(sharers: &Sharers, threads: &mut Vec<Tracee>) {
     }
 }
 
-/// Waits until all have stopped or ended, as long as some do within each span, and until the deadline. In the order in which they do: what a stop disturbs is
-/// mended when it is seen, and if prof dies before, it is not.
+/// Waits until all threads have stopped or ended, as long as some do within each span, and at most until the
+/// deadline. Each is handled in the order in which they stop: a call that a stop has ended is issued again only when
+/// prof sees the stop, and never if prof dies before.
 fn wait_for(threads: &mut [Tracee], (span, deadline): (Duration, Instant)) -> Result<()> {
     let mut patience = Patience::while_moving(span, deadline);
     let mut waiting: Vec<&mut Tracee> = threads.iter_mut().collect();
@@ -165,7 +164,7 @@ fn seize_new(sharers: &Sharers, seen: &mut HashSet<i32>, threads: &mut Vec<Trace
         }
     }
     for other in sharers.others() {
-        // One that has ended, or runs another program, shares nothing.
+        // A process that has ended or runs another program shares nothing.
         for tid in proc::threads(*other).unwrap_or_default() {
             if !seen.insert(tid) {
                 continue;

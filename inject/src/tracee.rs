@@ -1,7 +1,7 @@
-//! One thread of the target under ptrace.
+//! A thread of the target under ptrace.
 //!
-//! Threads are seized, never attached to: no SIGSTOP is sent, a stopped process stays stopped, and if
-//! prof dies the kernel lets go of the thread where it is. `PTRACE_O_EXITKILL` is never set.
+//! prof seizes threads and never attaches to them. So no SIGSTOP is sent, a stopped process stays stopped, and if
+//! prof dies, the kernel lets go of the thread where it is. `PTRACE_O_EXITKILL` is never set.
 
 use crate::asleep;
 use crate::patience::{Patience, SLEEPS};
@@ -26,38 +26,37 @@ const PTRACE_SETSIGMASK: libc::c_uint = 0x420b;
 const PTRACE_EVENT_STOP: i32 = 128;
 const SUSPEND_SECCOMP: usize = 1 << 21;
 
-/// How long threads of a stopped process, let go of, are given to stop again.
+/// Time within which threads of a stopped process have to stop again after being let go of.
 const STOPS_AGAIN: Duration = Duration::from_millis(200);
 
-/// Why a thread has stopped.
+/// The reason for a thread's stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// As prof asked, or a group stop.
+    /// prof has asked for it, or it is a group stop.
     Event,
-    /// Before or after a system call.
+    /// The thread enters or leaves a system call.
     Syscall,
     /// A signal is about to be delivered.
     Signal(i32),
-    /// Some other ptrace event.
+    /// It is another ptrace event.
     Other,
 }
 
-/// Whether a thread is past the point where it can be traced.
+/// Returns whether a thread has ended so far that it can't be traced.
 fn ending(pid: i32, tid: i32) -> bool {
     let Ok(s) = Status::of_thread(pid, tid) else { return true };
     s.field("State").is_some_and(|f| f.starts_with(['Z', 'X']))
 }
 
-/// The system call that a thread sleeps in. Asked before the thread is stopped: then the kernel says
-/// no more.
+/// Returns the system call in which a thread sleeps. The kernel does not tell that of a stopped thread any more.
 fn blocked(pid: i32, tid: i32) -> Option<Blocked> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
     Blocked::parse(&text)
 }
 
-/// Keeps job control (Ctrl-Z, a terminal that a background job may not use) from stopping prof until it is
-/// dropped: whatever prof holds would stand as long as prof does. The signals wait. Threads that are made
-/// meanwhile inherit it.
+/// Keeps job control (Ctrl-Z, or a terminal that a background job may not use) from stopping prof until the value is
+/// dropped: whatever prof holds would be held for as long as prof is stopped. The signals stay pending. Threads that
+/// are made meanwhile inherit the mask.
 struct Unstoppable(SigSet);
 
 impl Unstoppable {
@@ -70,21 +69,22 @@ impl Unstoppable {
 
 impl Drop for Unstoppable {
     fn drop(&mut self) {
-        // Fails for no mask that the kernel has given.
+        // This fails for no mask that the kernel has returned.
         let _ = self.0.thread_set_mask();
     }
 }
 
-/// Runs ptrace work on a thread of its own: when that ends, the kernel lets go of whatever is still
-/// traced, also of threads that could not be stopped. Job control stops prof before it or after it.
+/// Runs ptrace work on a thread of its own. When that thread ends, the kernel lets go of everything that it still
+/// traces, also of threads that could not be stopped. Job control can stop prof only before and after the work.
 pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let _unstoppable = Unstoppable::begin();
     let id = AtomicI32::new(0);
     let work = Mutex::new(Some(work));
     let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take();
     let on_thread = || {
-        // The target stands still while this thread waits for a processor.
-        // SAFETY: plain integers; 0 is the calling thread. Without the right to the first, it fails.
+        // The target is stopped while this thread waits for a processor, hence the highest priority.
+        // SAFETY: all arguments are integers, and 0 is the calling thread. Without the permission for it, the call
+        // for the priority fails.
         unsafe {
             id.store(libc::gettid(), Relaxed);
             libc::setpriority(libc::PRIO_PROCESS, 0, -20);
@@ -102,7 +102,7 @@ pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         log::info!("no thread for tracing: {e}");
         return on_this_thread(work);
     }
-    // A thread is joined before it lets go of what it traces.
+    // A thread counts as joined before the kernel lets go of what it traced, so wait until the thread itself is gone.
     let task = format!("/proc/self/task/{}", id.load(Relaxed));
     let deadline = Instant::now() + Duration::from_secs(30);
     while std::path::Path::new(&task).exists() && Instant::now() < deadline {
@@ -111,13 +111,13 @@ pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     match result {
         Ok(Ok(Some(v))) => v,
         Ok(Err(panic)) => std::panic::resume_unwind(panic),
-        // It was taken by one of the two above.
+        // One of the two above has taken the work.
         Ok(Ok(None)) | Err(_) => unreachable!(),
     }
 }
 
-/// Where no thread is to be had (`ulimit -u`), perhaps in the midst of an undo: what does not stop to be let
-/// go of is waited for, as nothing ends that would do it.
+/// Runs the work on this thread if no other can be made (`ulimit -u`), perhaps in the midst of an undo. It then waits
+/// for threads that have not stopped to be let go of, since no thread ends that would release them.
 fn on_this_thread<T>(work: impl FnOnce() -> T) -> T {
     let done = work();
     let deadline = Instant::now() + Duration::from_secs(5);
@@ -129,12 +129,12 @@ fn on_this_thread<T>(work: impl FnOnce() -> T) -> T {
 }
 
 thread_local! {
-    /// Threads that this one still traces, since they did not stop to be let go of. When they stop
-    /// they are; at the latest, the kernel does it when this thread ends (see `isolated`).
+    /// Threads that this one still traces, because they did not stop to be let go of. They are released when they
+    /// stop, and at the latest when this thread ends (see `isolated`).
     static STUCK: RefCell<Vec<(i32, i32)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lets go of those that have stopped by now.
+/// Lets go of the threads in [`STUCK`] that have stopped by now.
 pub(crate) fn release_stuck() {
     let all = STUCK.take();
     for (pid, tid) in all {
@@ -156,7 +156,7 @@ fn take_stuck(pid: i32, tid: i32) -> bool {
     })
 }
 
-/// A seized thread. Dropping it lets go of it, as it is.
+/// A seized thread. Dropping the value lets the thread go as it is.
 #[derive(Debug)]
 pub struct Tracee {
     /// The process.
@@ -165,15 +165,15 @@ pub struct Tracee {
     pub tid: i32,
     stopped: bool,
     gone: bool,
-    /// Its process was stopped by a signal when it stopped last.
+    /// Whether the process was stopped by a signal when the thread stopped last.
     group_stopped: bool,
-    /// The registers of a call that the stop has ended with EINTR, and those that make it again.
+    /// The registers of a call that the stop has ended with EINTR, and those that issue it again.
     ended: Option<(UserRegs, UserRegs)>,
-    /// What it did when it was asked to stop, where that must be known.
+    /// The system call in which the thread slept when it was asked to stop, on machines where that must be known.
     blocked: Option<Blocked>,
-    /// The wait that it was seen in before that, if a stop ends it.
+    /// The wait in which the thread was seen before that, if a stop ends such a wait.
     wait: Option<Wait>,
-    /// How it has ended, by waitpid(2).
+    /// The status with which the thread has ended, as in waitpid(2).
     pub(crate) status: i32,
 }
 
@@ -198,19 +198,20 @@ impl Tracee {
         }
     }
 
-    /// The same of a thread that is to be stopped: while it sleeps it shows for how long.
+    /// Returns a thread that is to be stopped, with a note of its wait. Only while the thread sleeps does it show for
+    /// how long.
     fn looked_at(pid: i32, tid: i32) -> Self {
         let mut t = Self::running(pid, tid);
         t.wait = Wait::of(pid, tid);
         t
     }
 
-    /// Seizes a thread, which goes on running. `None` if it has ended.
+    /// Seizes a thread, which keeps running. Returns `None` if it has ended.
     ///
     /// # Errors
     /// If the kernel does not permit it.
     pub fn seize(pid: i32, tid: i32) -> Result<Option<Self>> {
-        // With TRACESYSGOOD, system call stops can be told from signals; the option does nothing else.
+        // The option TRACESYSGOOD only makes system call stops differ from signals.
         release_stuck();
         if take_stuck(pid, tid) {
             return Ok(Some(Self::looked_at(pid, tid)));
@@ -218,7 +219,8 @@ impl Tracee {
         match ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
             Ok(()) => Ok(Some(Self::looked_at(pid, tid))),
             Err(Errno::ESRCH) => Ok(None),
-            // The preflight has said that it may be traced: somebody has come first, or it has changed.
+            // The preflight has found that the process may be traced, so another tracer has come first or the process
+            // has changed.
             Err(Errno::EPERM) => {
                 if ending(pid, tid) {
                     return Ok(None);
@@ -231,9 +233,9 @@ impl Tracee {
         }
     }
 
-    /// Asks it to stop; [`Tracee::wait_stopped`] waits for that.
+    /// Asks the thread to stop; [`Tracee::wait_stopped`] waits for that.
     pub fn interrupt(&mut self) {
-        // As late as can be: what it begins to do from here on can't be put back.
+        // The look is as late as possible: a call that the thread begins after it can't be issued again.
         if call::NEEDS_BLOCKED
             && let Some(now) = blocked(self.pid, self.tid)
         {
@@ -244,20 +246,20 @@ impl Tracee {
         }
     }
 
-    /// Whether the thread has ended.
+    /// Returns whether the thread has ended.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.gone
     }
 
-    /// Whether it is stopped.
+    /// Returns whether the thread is stopped.
     #[must_use]
     pub fn is_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// Waits until the thread has stopped as asked. Signals that come first are delivered. `false` if
-    /// the thread has ended instead.
+    /// Waits until the thread has stopped as asked. Signals that come first are delivered. Returns `false` if the
+    /// thread has ended instead.
     ///
     /// # Errors
     /// If it does not stop before the deadline.
@@ -269,7 +271,7 @@ impl Tracee {
         Ok(!self.gone)
     }
 
-    /// Whether the thread has stopped as asked, or ended; does not wait for it.
+    /// Returns whether the thread has stopped as asked, or ended, without waiting for that.
     ///
     /// # Errors
     /// If it can't be resumed from another stop.
@@ -288,7 +290,7 @@ impl Tracee {
         Ok(true)
     }
 
-    /// The next stop; `None` if the thread has ended.
+    /// Waits for the next stop; returns `None` if the thread has ended.
     ///
     /// # Errors
     /// If nothing happens before the deadline.
@@ -302,10 +304,10 @@ impl Tracee {
         }
     }
 
-    /// What there is to know, without waiting; within that, `None`: the thread has ended.
+    /// Returns the next stop without waiting; `None` if there is none, `Some(None)` if the thread has ended.
     fn poll(&mut self) -> Option<Option<Stop>> {
         let mut status = 0;
-        // SAFETY: writes the status.
+        // SAFETY: the call writes the status.
         let r = unsafe { libc::waitpid(self.tid, &mut status, libc::__WALL | libc::WNOHANG) };
         if r == self.tid {
             return Some(self.understand(status));
@@ -331,16 +333,16 @@ impl Tracee {
         };
         self.stopped = stop == Stop::Event || self.stopped;
         if stop == Stop::Event {
-            // ptrace(2), Group-stop: the signal that has stopped the process, or SIGTRAP.
+            // ptrace(2), Group-stop: this is the signal that has stopped the process, or SIGTRAP.
             self.group_stopped = signal != libc::SIGTRAP;
         }
         Some(stop)
     }
 
-    /// Lets it run from a stop, with a signal (0: none).
+    /// Resumes the thread from a stop, with a signal (0: none).
     ///
     /// # Errors
-    /// If that fails for another reason than that it is gone.
+    /// If that fails for another reason than that the thread is gone.
     pub fn resume(&mut self, request: libc::c_uint, signal: i32) -> Result<()> {
         self.stopped = false;
         match ptrace(request, self.tid, 0, signal as usize) {
@@ -353,9 +355,9 @@ impl Tracee {
         }
     }
 
-    /// Resumes a thread that has stopped for another reason while it was to stop for ours. Any stop takes
-    /// back what PTRACE_INTERRUPT asked for (`ptrace_stop` in the kernel's kernel/signal.c), so a signal on
-    /// its way at that moment would be the last stop that we see; it is asked again.
+    /// Resumes a thread that has stopped for another reason than prof's request. Any stop cancels the request of
+    /// PTRACE_INTERRUPT (`ptrace_stop` in the kernel's kernel/signal.c). So a signal on its way at that moment would
+    /// be the last stop that prof sees, and prof asks again.
     fn resume_interrupted(&mut self, signal: i32) -> Result<()> {
         if ptrace(libc::PTRACE_INTERRUPT, self.tid, 0, 0) == Err(Errno::ESRCH) {
             self.gone = true;
@@ -364,7 +366,7 @@ impl Tracee {
         self.resume(libc::PTRACE_CONT, signal)
     }
 
-    /// Suspends its seccomp filters for as long as it is traced.
+    /// Suspends the thread's seccomp filters for as long as it is traced.
     ///
     /// # Errors
     /// Without CAP_SYS_ADMIN (EPERM), or where the kernel can't (EINVAL).
@@ -373,20 +375,19 @@ impl Tracee {
         ptrace(libc::PTRACE_SETOPTIONS, self.tid, 0, options)
     }
 
-    /// How its system calls are dispatched; not at all where the kernel does not say (before Linux 6.4).
+    /// Returns the dispatch of the thread's system calls; none where the kernel does not tell (before Linux 6.4).
     pub(crate) fn dispatch(&self) -> Dispatch {
         let mut d = Dispatch::default();
         let read = ptrace(GET_DISPATCH, self.tid, size_of::<Dispatch>(), &raw mut d as usize);
         if read.is_ok() { d } else { Dispatch::default() }
     }
 
-    /// Makes it stop at its next exec.
+    /// Makes the thread stop at its next exec.
     ///
     /// # Errors
     /// If it is gone.
     pub fn trace_exec(&self) -> Result<()> {
-        // The thread runs: options of a running thread can only be given with the seizing, so ask
-        // the kernel to stop it first.
+        // The options of a running thread can be given only when it is seized, so stop it first.
         let mut me = Self::running(self.pid, self.tid);
         me.interrupt();
         let stopped = me.wait_stopped(Instant::now() + Duration::from_secs(5));
@@ -411,18 +412,18 @@ impl Tracee {
         Error::Sys { what, pid: self.pid, errno }
     }
 
-    /// Its general registers.
+    /// Returns the thread's general registers.
     ///
     /// # Errors
     /// If it is not stopped, or gone.
     pub fn regs(&mut self) -> Result<UserRegs> {
         let mut regs = UserRegs::default();
         let at = std::ptr::from_mut(&mut regs).cast();
-        // SAFETY: the struct begins with the kernel's, which is plain integers.
+        // SAFETY: the struct begins with the kernel's, which consists of integers.
         unsafe { self.get(call::REGSET, at, UserRegs::KERNEL_LEN) }?;
         if let Some(from) = call::THREAD_POINTER_REGSET {
             let mut tp = 0u64;
-            // SAFETY: an integer.
+            // SAFETY: the kernel writes an integer.
             unsafe { self.get(from, std::ptr::from_mut(&mut tp).cast(), size_of::<u64>()) }?;
             regs.set_thread_pointer(tp);
         }
@@ -430,7 +431,7 @@ impl Tracee {
         Ok(regs)
     }
 
-    /// Sets its general registers. It is in no system call then, as far as the kernel is concerned.
+    /// Sets the thread's general registers. The kernel then takes the thread to be in no system call.
     ///
     /// # Errors
     /// If it is not stopped, or gone.
@@ -444,43 +445,44 @@ impl Tracee {
         Ok(())
     }
 
-    /// Its vector state.
+    /// Returns the thread's vector state.
     ///
     /// # Errors
     /// If it is not stopped, or gone.
     pub fn vector_state(&mut self) -> Result<Vec<u8>> {
         let mut bytes = vec![0u8; 16 << 10];
         let (at, room) = (bytes.as_mut_ptr(), bytes.len());
-        // SAFETY: bytes.
+        // SAFETY: the kernel writes bytes.
         let len = unsafe { self.get(Registers::Set(sigframe::VECTOR_REGSET), at, room) }?;
         bytes.truncate(len);
         Ok(bytes)
     }
 
-    /// Whether it uses registers that a system call would take away, and that no signal frame of
-    /// ours gives back.
+    /// Returns whether the thread uses registers that a system call would destroy, and that prof's signal frame does
+    /// not restore.
     pub fn has_volatile_state(&mut self) -> bool {
         sigframe::SCALABLE_REGSETS.iter().any(|set| {
             let mut header = [0u8; 16];
-            // SAFETY: bytes. A processor without them has no such set.
+            // SAFETY: the kernel writes bytes. A processor without these registers has no such set.
             let found =
                 unsafe { self.get(Registers::Set(*set), header.as_mut_ptr(), header.len()) };
             found.is_ok_and(|n| sigframe::is_scalable_in_use(header.get(..n).unwrap_or(&header)))
         })
     }
 
-    /// Whether its returns are checked against a stack of their own (AArch64).
+    /// Returns whether the thread's returns are checked against a guarded stack (AArch64).
     pub fn has_guarded_stack(&mut self) -> bool {
         let (mut state, set) = ([0u8; 24], Registers::Set(GUARDED_STACK));
-        // SAFETY: bytes. Other processors and kernels have no such set.
+        // SAFETY: the kernel writes bytes. Other processors and kernels have no such set.
         let found = unsafe { self.get(set, state.as_mut_ptr(), state.len()) };
         found.is_ok_and(|n| is_guarded(state.get(..n).unwrap_or(&state)))
     }
 
-    /// Reads registers; returns how long they are.
+    /// Reads registers and returns their length.
     ///
     /// # Safety
-    /// `to` must point to `len` bytes that may get any value; for requests, to all that those give.
+    /// `to` must point to `len` bytes that may get any value. For [`Registers::Requests`], `len` must cover
+    /// everything that the request writes.
     unsafe fn get(&mut self, from: Registers, to: *mut u8, len: usize) -> Result<usize> {
         let set = match from {
             Registers::Set(set) => set,
@@ -511,7 +513,7 @@ impl Tracee {
             .map_err(|e| self.failed("set the registers of a thread of", e))
     }
 
-    /// Its signal mask.
+    /// Returns the thread's signal mask.
     ///
     /// # Errors
     /// If it is not stopped, or gone.
@@ -523,7 +525,7 @@ impl Tracee {
         Ok(mask)
     }
 
-    /// Sets its signal mask.
+    /// Sets the thread's signal mask.
     ///
     /// # Errors
     /// If it is not stopped, or gone.
@@ -538,7 +540,7 @@ impl Tracee {
         wait_stopped_again(Self::detach_all([self]));
     }
 
-    /// Lets go of stopped threads; returns those for [`wait_stopped_again`].
+    /// Lets go of stopped threads, and returns those to pass to [`wait_stopped_again`].
     pub(crate) fn detach_all(threads: impl IntoIterator<Item = Self>) -> Vec<(i32, i32)> {
         let let_go = |mut t: Self| {
             t.let_go();
@@ -547,8 +549,8 @@ impl Tracee {
         threads.into_iter().filter_map(let_go).collect()
     }
 
-    /// A call that the stop has ended with EINTR, and that the kernel never restarts by itself, is
-    /// made again: at once, since a tracer that dies could not any more.
+    /// Issues a call again that the stop has ended with EINTR and that the kernel never restarts by itself. This
+    /// happens at once, since a tracer that dies could not do it any more.
     fn reissue(&mut self) {
         let Ok(mut was) = self.regs() else { return };
         let (pid, tid) = (self.pid, self.tid);
@@ -568,8 +570,8 @@ impl Tracee {
         }
     }
 
-    /// The first argument of the system call that the stopped thread has come from, where the kernel only tells if it
-    /// takes the thread to be in that call. It does for as long as the question takes.
+    /// Returns the first argument of the system call that the stopped thread has left, on machines where the kernel
+    /// only tells it of a thread in a call. The thread counts as being in that call while the question is asked.
     fn asked(&mut self, number: u64) -> Option<u64> {
         let set = Registers::Set(call::SYSTEM_CALL_REGSET?);
         let number = i32::try_from(number).ok()?;
@@ -580,7 +582,7 @@ impl Tracee {
         seen.filter(|b| b.number == number as u64).map(|b| b.args[0])
     }
 
-    /// But not if a signal is due now, which would have ended it.
+    /// Lets the interrupted call end with EINTR after all if a signal is pending now, which would have ended it.
     fn keep_interrupted(&mut self) {
         let Some((was, again)) = self.ended.take() else { return };
         let due = Status::of_thread(self.pid, self.tid).is_ok_and(|s| s.signal_due());
@@ -615,9 +617,8 @@ impl Tracee {
     }
 }
 
-/// Waits for threads of a stopped process that were let go of: they wake up, and stop again before they
-/// are back in their program (`__ptrace_unlink` in the kernel's kernel/ptrace.c). Until then they are
-/// seen to be running.
+/// Waits for released threads of a stopped process. They wake up, and stop again before they return to their program
+/// (`__ptrace_unlink` in the kernel's kernel/ptrace.c). Until then others see them running.
 pub(crate) fn wait_stopped_again(mut threads: Vec<(i32, i32)>) {
     let running = |(pid, tid): &(i32, i32)| {
         let status = Status::of_thread(*pid, *tid);
@@ -626,7 +627,7 @@ pub(crate) fn wait_stopped_again(mut threads: Vec<(i32, i32)>) {
     let began = Instant::now();
     loop {
         threads.retain(running);
-        // One that was continued meanwhile just runs.
+        // A thread that was continued meanwhile simply runs.
         if threads.is_empty() || began.elapsed() >= STOPS_AGAIN {
             return;
         }

@@ -1,4 +1,4 @@
-//! Whether code is as its file has it.
+//! Compares code with its file.
 
 use crate::elf::Module;
 use crate::proc::{self, Map};
@@ -11,8 +11,8 @@ const STEP: u64 = 1 << 20;
 /// Entries of `/proc/PID/pagemap` that are read at a time.
 const ENTRIES: u64 = 4096;
 
-/// Compares a module's executable mappings with its file; says what differs. Text relocations and other tools'
-/// patches differ, too, so this is a remark and no verdict.
+/// Compares a module's executable mappings with its file, and describes the first difference. Text relocations and
+/// other tools' patches differ, too, so this is only a remark.
 pub(crate) fn text_differs(
     pid: i32,
     mem: &RemoteMemory,
@@ -47,9 +47,9 @@ pub(crate) fn text_differs(
     None
 }
 
-/// The pages of a file's private mapping that are the process's own, as offset and length: only these can
-/// differ from the file. All others needn't be read, which would count as the target's memory from then on.
-/// `None` if the kernel does not say.
+/// Returns the pages of a file's private mapping that belong to the process itself, as offset and length. Only these
+/// can differ from the file. Reading the others would add them to the target's resident memory. Returns `None` if the
+/// kernel does not tell.
 fn own_pages(pagemap: &File, map: &Map) -> Option<Vec<(u64, u64)>> {
     const PRESENT: u64 = 1 << 63;
     const SWAPPED: u64 = 1 << 62;
@@ -79,7 +79,7 @@ mod tests {
         let page = proc::page_size() as usize;
         let mut file = tempfile();
         file.write_all(&vec![7; 4 * page]).expect("write");
-        // SAFETY: a new private mapping of a file that stays as long as it is, used by this test alone.
+        // SAFETY: the mapping is new and private, its file keeps its size, and only this test uses it.
         let at = unsafe {
             let rw = libc::PROT_READ | libc::PROT_WRITE;
             let at = libc::mmap(

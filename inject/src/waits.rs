@@ -1,11 +1,11 @@
-//! What is left of a wait that a stop interrupts.
+//! Computes how much of a wait is left when a stop interrupts it.
 //!
-//! The kernel ends some calls with EINTR at a stop (`epoll_wait`, `semtimedop`, `sigtimedwait`), and says
-//! nowhere how long they would still have waited. Issued again as they were they would wait their whole
-//! time anew. So a thread is looked at before it is stopped: when it went to sleep stands in
-//! `/proc/PID/task/TID/sched`, by the clock of the processor that it was on.
+//! The kernel ends some calls with EINTR at a stop (`epoll_wait`, `semtimedop`, `sigtimedwait`), and tells nowhere
+//! how long they would still have waited. Issued again unchanged, they would wait their whole time anew. So prof
+//! looks at a thread before stopping it: `/proc/PID/task/TID/sched` tells when the thread went to sleep, by the clock
+//! of the processor on which it ran.
 //!
-//! What is found is never more than the thread has slept, so no wait ends early.
+//! The computed time is never more than the thread has slept, so no wait ends early.
 
 use crate::memory::RemoteMemory;
 use crate::{RemoteAddr, proc};
@@ -15,29 +15,29 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::{Duration, Instant};
 
-/// Bytes below the stack pointer that a shorter time may stand in, if the call has a pointer to it: right
-/// behind what the interrupted function may use itself.
+/// Bytes below the stack pointer, next to [`RED_ZONE`], that may hold a shorter time if the call has a pointer to its
+/// time.
 pub(crate) const ROOM: u64 = 80;
-/// Bytes below the stack pointer that belong to the interrupted function (the red zone of the
-/// System V AMD64 psABI, 3.2.2; enough for the others, which have less or none).
+/// Bytes below the stack pointer that belong to the interrupted function: the red zone of the System V AMD64 psABI,
+/// 3.2.2. The other architectures have a smaller one or none.
 pub(crate) const RED_ZONE: u64 = 128;
-/// More than the frame of a signal takes, and a handler.
+/// Upper bound on the bytes that the frame of a signal and its handler take.
 const DEEP: u64 = 32 << 10;
-/// So long a processor is waited for: a thread that never sleeps may have it for itself.
+/// Maximum wait for a processor, which a thread that never sleeps may occupy.
 const PATIENCE: Duration = Duration::from_millis(200);
-/// The processor's clock and that of the timers may differ by so much, as a part of the time.
+/// The processor's clock and that of the timers differ by at most one part in so many.
 const DRIFT: u32 = 1000;
-/// A thread that has slept so much longer than it wanted to: the clock can't be believed.
+/// Maximum time by which a thread can have slept too long. Beyond that the clock is not trusted.
 const BEYOND_BELIEF: Duration = Duration::from_secs(2);
-/// Flags of `io_uring_enter`: its fifth argument points to `struct io_uring_getevents_arg`, has a point in time, or is
-/// no pointer.
+/// Flags of `io_uring_enter`: the fifth argument points to `struct io_uring_getevents_arg`; its time is absolute; the
+/// argument is no pointer.
 const EXT_ARG: u64 = 1 << 3;
 const ABS_TIMER: u64 = 1 << 5;
 const EXT_ARG_REG: u64 = 1 << 6;
-/// Bytes of that structure: a signal mask and its length, a shorter time for more than one result, and a pointer to
+/// Bytes of that structure: a signal mask with its length, a shorter time for more than one result, and a pointer to
 /// the time.
 const RING_ARG: usize = 24;
-/// Bytes behind a system call instruction that are read.
+/// Bytes that are read behind a system call instruction.
 const CODE: usize = 512;
 
 /// A call with a timeout in which a thread was seen asleep.
@@ -45,15 +45,15 @@ const CODE: usize = 512;
 pub(crate) struct Wait {
     call: Blocked,
     timeout: Timeout,
-    /// How often the thread had gone to sleep.
+    /// Number of times that the thread had gone to sleep.
     switches: u64,
-    /// How long it had slept, at least,
+    /// Lower bound on the time that the thread had slept by `noted`.
     slept: Duration,
-    /// at this time.
+    /// Time of the look.
     noted: Instant,
 }
 
-/// When a sleep was first seen.
+/// A sleep, with the time when it was first seen.
 #[derive(Clone, Copy)]
 struct Seen {
     call: Blocked,
@@ -61,13 +61,13 @@ struct Seen {
     at: Instant,
 }
 
-/// What is remembered of earlier looks: at threads, at processors, at code.
+/// Results of earlier looks at threads, processors and code.
 #[derive(Default)]
 struct Memory {
     sleeps: HashMap<i32, Seen>,
-    /// A processor's clock in nanoseconds, and when it was that.
+    /// A processor's clock in nanoseconds, with the time of its reading.
     clocks: HashMap<usize, (u64, Instant)>,
-    /// Whether the code behind a call makes do without an argument of it.
+    /// Whether the code behind a call does not use a certain argument any more.
     code: HashMap<(i32, u64, usize), bool>,
 }
 
@@ -79,7 +79,7 @@ fn with_memory<T>(f: impl FnOnce(&mut Memory) -> T) -> T {
 }
 
 impl Wait {
-    /// Looks at a thread: `None` if it is not asleep in such a call, or waits without an end.
+    /// Looks at a thread. Returns `None` if the thread is not asleep in such a call, or waits without an end.
     pub(crate) fn of(pid: i32, tid: i32) -> Option<Self> {
         let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/syscall")).ok()?;
         let call = Blocked::parse(&text)?;
@@ -107,22 +107,22 @@ impl Wait {
         });
         let by_clock = slept(pid, tid).unwrap_or_default();
         let noted = Instant::now();
-        // It may have woken up while it was looked at.
+        // The thread may have woken up during the look.
         let same = self::switches(pid, tid) == Some(switches);
         let slept = by_clock.max(noted - began);
         log::debug!("thread {tid} has slept for {} ms in call {}", slept.as_millis(), call.number);
         same.then_some(Self { call, timeout, switches, slept, noted })
     }
 
-    /// The registers with which the call is issued again, for what is left of its time; `again` are those
-    /// for the whole of it. `None` if that is not known, or the thread is not in that call any more.
+    /// Returns the registers that issue the call again for the rest of its time; `again` are those for the whole
+    /// time. Returns `None` if the rest is not known, or if the thread is not in that call any more.
     ///
     /// The thread is stopped.
     pub(crate) fn shorter(&self, pid: i32, tid: i32, again: &UserRegs) -> Option<UserRegs> {
         let args = self.call.args.iter().enumerate();
         let same = again.sp() == self.call.sp
             && args.clone().all(|(k, a)| again.argument(k) == *a as usize as u64);
-        // Once for the stop: more, and it has come back from the call meanwhile, and made it again.
+        // The stop counts once. If there were more switches, the thread has returned from the call and made it again.
         if !same || switches(pid, tid)? > self.switches + 1 {
             return None;
         }
@@ -132,14 +132,14 @@ impl Wait {
         let value = regs.argument(self.timeout.argument());
         if let Timeout::Milliseconds(k) = self.timeout {
             let left = left(Duration::from_millis(value), slept)?;
-            // Not less than is left.
+            // The rest is rounded up, so that the wait is not too short.
             let ms = left.as_nanos().div_ceil(1_000_000) as u64;
             regs.set_argument(k, ms.min(value));
             return Some(regs);
         }
         let mem = RemoteMemory::open(pid).ok()?;
         let at = room(pid, tid, again);
-        // What the argument points to, if that is not the time itself.
+        // The structure to which the argument points, if it does not point to the time itself.
         let (mut structure, mut time) = (Vec::new(), RemoteAddr(value));
         if matches!(self.timeout, Timeout::Ring(_)) {
             structure = mem.read_some(time, RING_ARG);
@@ -156,8 +156,8 @@ impl Wait {
     }
 }
 
-/// Where the shorter time of a call is put that has a pointer to it. A signal that comes before the call is
-/// made has its frame below the stack pointer, so it is deep down where the stack goes so far.
+/// Returns the place for the shorter time of a call that has a pointer to its time. A signal that comes before the
+/// call puts its frame below the stack pointer, so the place is further down if the stack reaches so far.
 fn room(pid: i32, tid: i32, regs: &UserRegs) -> RemoteAddr {
     let (sp, tp) = (regs.sp(), regs.thread_pointer());
     let near = (sp - RED_ZONE - ROOM / 2) & !15;
@@ -171,7 +171,7 @@ fn room(pid: i32, tid: i32, regs: &UserRegs) -> RemoteAddr {
     RemoteAddr(if is_stack { deep } else { near })
 }
 
-/// Where `struct io_uring_getevents_arg` says that the time is, if it is the only one.
+/// Returns the address of the time in `struct io_uring_getevents_arg`, if it is the only time there.
 fn time_of_ring(structure: &[u8]) -> Option<RemoteAddr> {
     let (front, time) = structure.first_chunk::<RING_ARG>()?.split_at(RING_ARG - 8);
     let time = u64::from_ne_bytes(*time.first_chunk()?);
@@ -182,7 +182,7 @@ fn left(whole: Duration, slept: Duration) -> Option<Duration> {
     (slept <= whole + BEYOND_BELIEF).then(|| whole.saturating_sub(slept))
 }
 
-/// The kernel's `struct timespec` of two equal halves.
+/// Decodes the kernel's `struct timespec`, which consists of two equal halves.
 fn decode(bytes: &[u8]) -> Option<Duration> {
     if !matches!(bytes.len(), 8 | 16) {
         return None;
@@ -204,13 +204,13 @@ fn encode(d: Duration, wide: bool) -> Option<Vec<u8>> {
     Some([u32::try_from(s).ok()?, ns].into_iter().flat_map(u32::to_ne_bytes).collect())
 }
 
-/// How often a thread has given the processor away by itself.
+/// Returns how many times a thread has given up the processor of its own accord.
 fn switches(pid: i32, tid: i32) -> Option<u64> {
     let status = proc::Status::of_thread(pid, tid).ok()?;
     u64::try_from(status.number("voluntary_ctxt_switches")?).ok()
 }
 
-/// When a thread ran last, by the clock of the processor that it ran on (`se.exec_start`): nanoseconds.
+/// Returns when a thread ran last, in nanoseconds of the clock of its processor (`se.exec_start`).
 fn last_ran(sched: &str) -> Option<u64> {
     let line = sched.lines().find_map(|l| l.strip_prefix("se.exec_start"))?;
     let (ms, rest) = line.split(':').nth(1)?.trim().split_once('.')?;
@@ -218,13 +218,13 @@ fn last_ran(sched: &str) -> Option<u64> {
     ms.parse::<u64>().ok()?.checked_mul(1_000_000)?.checked_add(ns)
 }
 
-/// How long a sleeping thread has slept, at least. The clock stands still while the processor serves
-/// interrupts, or another virtual machine.
+/// Returns a lower bound on the time that a sleeping thread has slept. The clock stands still while the processor
+/// serves interrupts or another virtual machine.
 fn slept(pid: i32, tid: i32) -> Option<Duration> {
     let of = |what: &str| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/{what}")).ok();
     let began = last_ran(&of("sched")?)?;
     let stat = of("stat")?;
-    // The processor is field 39; the fields behind the name are counted from 3 on.
+    // The processor is field 39. The fields behind the name are counted from 3 on.
     let fields = stat.get(stat.rfind(')')? + 2..)?;
     let processor = fields.split(' ').nth(39 - 3)?.parse().ok()?;
     let known = with_memory(|m| m.clocks.get(&processor).copied()).filter(|c| c.0 >= began);
@@ -239,12 +239,12 @@ fn slept(pid: i32, tid: i32) -> Option<Duration> {
     Some(Duration::from_nanos(clock.checked_sub(began)?) + at.elapsed())
 }
 
-/// A processor's clock, and when it was that or later. Read by a thread that runs there; not at all if
-/// the processor does not come free soon.
+/// Returns a processor's clock, and a time at or after its reading. A thread on that processor reads it. Returns
+/// `None` if the processor does not become free soon.
 fn read_clock(processor: usize) -> Option<(u64, Instant)> {
     let (to, from) = mpsc::channel();
     let read = move || {
-        // SAFETY: a set of processors is plain bits; the calls concern this thread only.
+        // SAFETY: a set of processors consists of bits, and the calls affect this thread only.
         let there = unsafe {
             let mut set: libc::cpu_set_t = std::mem::zeroed();
             if processor >= libc::CPU_SETSIZE as usize {
@@ -252,7 +252,7 @@ fn read_clock(processor: usize) -> Option<(u64, Instant)> {
             }
             libc::CPU_SET(processor, &mut set);
             let there = libc::sched_setaffinity(0, size_of_val(&set), &set) == 0;
-            // The thread has just run, and this is noted.
+            // After this, the kernel has updated when this thread ran last.
             libc::sched_yield();
             there
         };
@@ -265,8 +265,8 @@ fn read_clock(processor: usize) -> Option<(u64, Instant)> {
     from.recv_timeout(PATIENCE).ok()
 }
 
-/// Whether nobody looks at the argument any more when the call has returned: in a libc's own functions,
-/// which make each such call once and return, or as the code there shows.
+/// Returns whether the argument is unused after the call has returned. libc's own functions make each such call once
+/// and return; elsewhere the code behind the call shows it.
 fn is_forgotten(pid: i32, pc: u64, timeout: Timeout) -> bool {
     let key = (pid, pc, timeout.argument());
     if let Some(known) = with_memory(|m| m.code.get(&key).copied()) {
@@ -327,12 +327,12 @@ mod tests {
         assert_eq!(left(ms(300), ms(5000)), None);
     }
 
-    /// How long a thread that has slept for 200 ms is said to have, and for how long it has at most.
+    /// Returns the computed time of a thread that has slept for 200 ms, and the longest time that it can have slept.
     fn asleep() -> (Option<Duration>, Duration) {
         let (to, tid) = mpsc::channel();
         let began = Instant::now();
         let sleeper = std::thread::spawn(move || {
-            // SAFETY: a question.
+            // SAFETY: the call only asks for a number.
             to.send(unsafe { libc::gettid() }).unwrap();
             std::thread::sleep(Duration::from_millis(400));
         });
@@ -353,7 +353,7 @@ mod tests {
             assert!(slept.is_none_or(|d| d <= at_most), "{slept:?} of {at_most:?}");
             slept.is_some_and(enough)
         });
-        // Not every time on a machine that is shared.
+        // On a shared machine, not every attempt succeeds.
         assert!(told || !known || cfg!(not(target_arch = "x86_64")));
     }
 }

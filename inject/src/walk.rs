@@ -1,4 +1,4 @@
-//! Unwinding a stopped thread from outside, to see whether prof's code is on its stack.
+//! Unwinds a stopped thread from outside, to see whether prof's code is on its stack.
 
 use crate::elf::Module;
 use crate::memory::{WORD, words};
@@ -12,45 +12,46 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 const MAX_FRAMES: usize = 4096;
-/// The most that is read of all modules' tables beforehand.
+/// Maximum number of bytes of all modules' tables that are read beforehand.
 const MAX_TABLES: u64 = 512 << 20;
-/// What is searched of a stack that can't be unwound to its end.
+/// Maximum length of a sleeping thread's stack in use that is searched for return addresses.
 const SEARCH: u64 = 256 << 10;
-/// The same for signal frames alone, which a large frame of the handler may keep away: as much as most stacks have.
+/// Maximum number of bytes of a stack that are searched for signal frames if it can't be unwound to its end. A large
+/// frame of the handler may lie in front of them; most stacks are no longer than this.
 const SEARCH_SIGNALS: u64 = 8 << 20;
 
-/// Walks stacks of one process.
+/// Unwinds the stacks of one process.
 #[derive(Debug)]
 pub struct Walker<'a> {
     mem: &'a RemoteMemory,
     modules: Vec<Module>,
     maps: Vec<Map>,
     cfi: HashMap<usize, Tables>,
-    /// The last stack led through code without tables.
+    /// Whether the last stack led through code without tables.
     by_code: bool,
 }
 
 impl<'a> Walker<'a> {
-    /// For a process with these modules and mappings.
+    /// Makes a walker for a process with these modules and mappings.
     #[must_use]
     pub fn new(mem: &'a RemoteMemory, modules: Vec<Module>, maps: Vec<Map>) -> Self {
         Self { mem, modules, maps, cfi: HashMap::new(), by_code: false }
     }
 
-    /// Reads all modules' tables, so that no thread is stopped meanwhile.
+    /// Reads all modules' tables, so that no thread is stopped for that later.
     pub fn read_tables(&mut self) {
         let mut room = MAX_TABLES;
         for (i, m) in self.modules.iter().enumerate() {
-            // What a hostile target claims beyond that is read when a stack leads to it.
+            // Larger tables, which a hostile target may claim to have, are read only when a stack leads to them.
             let Some(left) = room.checked_sub(Tables::len_of(m)) else { continue };
             room = left;
             self.cfi.entry(i).or_insert_with(|| Tables::of(self.mem, m));
         }
     }
 
-    /// Whether the thread's pc or a return address on its stack lies in one of the ranges. Where a
-    /// stack can't be followed to its end (code of a JIT), `marked` tells whether the hook itself says
-    /// that the thread is inside; beyond that only a signal frame can return into it.
+    /// Returns whether the thread's program counter or a return address on its stack lies in one of the ranges. Where
+    /// a stack can't be followed to its end (a JIT's code), `marked` tells whether the hook itself has marked the
+    /// thread as inside. Besides that, only a signal frame can return into the ranges.
     pub fn touches(
         &mut self,
         regs: &UserRegs,
@@ -70,7 +71,7 @@ impl<'a> Walker<'a> {
                     full = next;
                     exact = signal;
                 }
-                // What code says is nearly always right: the hook's own note is asked as well.
+                // Rules from code are nearly always right; the hook's own mark is consulted as well.
                 Some(None) => return self.by_code && marked(),
                 None => break,
             }
@@ -78,9 +79,10 @@ impl<'a> Walker<'a> {
         marked() || self.search(regs.sp(), &hit)
     }
 
-    /// Whether a sleeping thread is certainly outside of the ranges, as no word of its stack points
-    /// into them: then it need not be stopped. (If it wakes up meanwhile, the frames that would return
-    /// there stand until they have.) Not in a signal handler, whose frames may go on on another stack.
+    /// Returns whether a sleeping thread is certainly outside of the ranges because no word of its stack points into
+    /// them. Such a thread need not be stopped: if it wakes up meanwhile, frames that would return there stay on its
+    /// stack until they have. Returns `false` for a thread in a signal handler, whose frames may continue on another
+    /// stack.
     #[must_use]
     pub fn is_clear(&self, at: &Asleep, ours: &[Range<u64>]) -> bool {
         let hit = |a: u64| ours.iter().any(|r| r.contains(&a));
@@ -92,9 +94,9 @@ impl<'a> Walker<'a> {
         }
         let bytes = self.mem.read_some(RemoteAddr(from), len as usize);
         let words = words(&bytes);
-        // A leaf's return address is in a register, where there is one for that.
+        // With a link register, the return address of a leaf function is in that.
         let all_there = bytes.len() as u64 == len && (!FullRegs::LINK || self.has_frame(at));
-        // As the unwinder takes them: some have a signature above the address.
+        // Set as by the unwinder, since some addresses have a signature in their upper bits.
         let mut as_pc = FullRegs::default();
         let mut words = words.map(|w| {
             as_pc.set_pc(w);
@@ -103,8 +105,8 @@ impl<'a> Walker<'a> {
         all_there && !words.any(|w| hit(w) || self.is_restorer(w))
     }
 
-    /// Whether the call frame information says that the function at this address has its return address
-    /// on the stack.
+    /// Returns whether the call frame information shows that the function at this address has its return address on
+    /// the stack.
     fn has_frame(&self, at: &Asleep) -> bool {
         let Some(index) = self.module_of(at.pc.0) else { return false };
         let Some(tables) = self.cfi.get(&index) else { return false };
@@ -117,8 +119,8 @@ impl<'a> Walker<'a> {
             && is_sigreturn_code(&self.mem.read_some(RemoteAddr(at), 16))
     }
 
-    /// Looks for signal frames that were entered from prof's code. Other words that look like
-    /// addresses of it are what earlier calls have left on the stack.
+    /// Finds signal frames whose handler has interrupted prof's code. Other words that look like addresses of prof's
+    /// code are remains of earlier calls.
     fn search(&self, sp: u64, hit: &dyn Fn(u64) -> bool) -> bool {
         let end = self.maps.iter().find(|m| m.holds(RemoteAddr(sp))).map_or(sp, |m| m.end.0);
         let len = (end - sp).min(SEARCH_SIGNALS) as usize;
@@ -131,7 +133,8 @@ impl<'a> Walker<'a> {
         self.modules.iter().position(|m| m.start.0 <= pc && pc < m.end.0)
     }
 
-    /// One frame out: `Some(None)` at the thread's start, `None` where the way is lost.
+    /// Takes one step to the caller's frame. Returns `Some(None)` at the thread's start, and `None` if the caller
+    /// can't be found.
     fn step(&mut self, regs: &FullRegs, exact: bool) -> Option<Option<(FullRegs, bool)>> {
         let look = if exact { regs.pc } else { regs.pc.wrapping_sub(1) };
         let mem = self.mem;
@@ -159,7 +162,7 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// The same where no table covers the code, and what it does can be told from its instructions.
+    /// Takes one step where no table covers the code, if its instructions show the way.
     fn step_by_code(&mut self, regs: &FullRegs, look: u64) -> Option<Option<(FullRegs, bool)>> {
         let mem = self.mem;
         let mut code = |at: u64, to: &mut [u8]| mem.read(RemoteAddr(at), to).is_ok();
