@@ -1,4 +1,4 @@
-//! The hook as bytes, ready to be put at an address.
+//! Lays out the hook's ELF file as bytes that can be written to the target.
 
 use crate::memory::WORD;
 use crate::{Error, RemoteAddr, Result, mips_got};
@@ -9,15 +9,15 @@ use prof_trace::shared::{HOOK_SYMBOL, HookHeader, LAYOUT, MAGIC, Place};
 
 static HOOK: &[u8] = include_bytes!(env!("PROF_HOOK_SO"));
 
-/// The hook, laid out from its first to its last segment.
+/// The hook's memory, from its first to its last segment.
 #[derive(Debug)]
 pub struct Image {
     bytes: Vec<u8>,
     header: usize,
     relative: Vec<(usize, u64)>,
-    /// Offset and length of what is executable.
+    /// Offset and length of the executable part.
     pub code: (usize, usize),
-    /// Offset and length of what is writable.
+    /// Offset and length of the writable part.
     pub data: (usize, usize),
 }
 
@@ -26,10 +26,7 @@ fn broken(what: &str) -> Error {
 }
 
 impl Image {
-    /// Lays it out.
-    ///
-    /// # Errors
-    /// If this prof was built wrongly.
+    /// Lays out the hook that is embedded in prof.
     pub fn new() -> Result<Self> {
         let elf = Elf::parse(HOOK).map_err(|e| broken(&e.to_string()))?;
         let loads = || elf.program_headers.iter().filter(|p| p.p_type == PT_LOAD);
@@ -48,7 +45,7 @@ impl Image {
                 data = (start, len);
             }
         }
-        // More writable memory follows it.
+        // The writable part must be the last, as the hook's further memory is mapped behind it.
         if data.0 + data.1 != bytes.len() {
             return Err(broken("the order of its segments"));
         }
@@ -90,13 +87,13 @@ impl Image {
         Ok(image)
     }
 
-    /// Bytes from the first to the last segment.
+    /// Returns the length in bytes, from the first to the last segment.
     #[must_use]
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// The bytes as they must stand at `base`, with the header filled in.
+    /// Returns the bytes to be written at `base`, relocated, with the addresses in the header filled in.
     #[must_use]
     pub fn at(
         &self,
@@ -119,13 +116,13 @@ impl Image {
         b
     }
 
-    /// The header as the hook at `base` has it: with the addresses of its code.
+    /// Returns the header of a hook at `base`, with the addresses of its code.
     #[must_use]
     pub fn header_at(&self, base: RemoteAddr) -> HookHeader {
         let b = self.at(base, 0, RemoteAddr(0), RemoteAddr(0));
         let mut h = std::mem::MaybeUninit::<HookHeader>::uninit();
         let bytes = &b[self.header..self.header + size_of::<HookHeader>()];
-        // SAFETY: the header is integers and pointers that are never followed; any bytes will do.
+        // SAFETY: the header is integers and pointers that are never followed, so any bytes are a valid value.
         unsafe {
             std::ptr::copy_nonoverlapping(bytes.as_ptr(), h.as_mut_ptr().cast(), bytes.len());
             h.assume_init()
@@ -133,7 +130,8 @@ impl Image {
     }
 }
 
-/// Whether a relocation is `R_*_RELATIVE` (each psABI's relocation table); `None`: another one.
+/// Returns `Some(true)` for a relocation that adds the load address (`R_*_RELATIVE` in each psABI's relocation
+/// table), `Some(false)` for one that changes nothing, and `None` for any other.
 fn is_relative(elf: &Elf<'_>, r: &Reloc) -> Option<bool> {
     let relative = match elf.header.e_machine {
         EM_AARCH64 => 1027,

@@ -1,7 +1,8 @@
-//! What a process has of prof that was forked while its parent was recorded: the patched functions, the stubs and
-//! the hook's code, switched off by the kernel, and none of the shared memory. What stood where says a note behind the
-//! hook's data, by which prof can be taken out, whatever has become of the parent. Without it (an older build's), the
-//! process can't be recorded.
+//! Finds what a process has of prof if it was forked while its parent was recorded: the patched functions, the stubs
+//! and the hook's code, switched off by the kernel, and none of the shared memory.
+//!
+//! A note behind the hook's data says which bytes the patches have replaced. By that note prof can be taken out, even
+//! if the parent has ended. Without it (builds of prof before it was introduced), the process can't be recorded.
 
 use crate::proc::{self, Map};
 use crate::recorded::{Patched, Recorded, read_struct, ring_in};
@@ -11,28 +12,29 @@ use prof_arch::native::jump::{code_at, decode_jump};
 use prof_trace::shared::{EDITION, FUNCTIONS, Function, Header, MAGIC, Shared};
 use std::sync::atomic::Ordering::Relaxed;
 
-/// The first word of the note. The next are the sum and the number of the bytes from [`HEADER_AT`] on.
+/// First word of the note. A checksum follows, and the number of bytes from [`HEADER_AT`] on, which it covers.
 const NOTE: u64 = u64::from_le_bytes(*b"profnote");
-/// Where in the note the control page's [`Header`] is; the [`Function`]s follow it.
+/// Offset in the note of the control page's [`Header`], which the [`Function`]s follow.
 const HEADER_AT: u64 = 256;
 const FUNCTIONS_AT: u64 = HEADER_AT + size_of::<Header>() as u64;
 
-/// How much room there is for it behind the hook.
+/// Returns the number of bytes that are reserved for the note behind the hook.
 pub(crate) fn room() -> u64 {
     (FUNCTIONS_AT + (FUNCTIONS * size_of::<Function>()) as u64).next_multiple_of(proc::page_size())
 }
 
-/// FNV-1a.
+/// Computes the FNV-1a hash of bytes.
 fn sum(bytes: &[u8]) -> u64 {
     bytes
         .iter()
         .fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Writes it to `at`, from the shared memory at `ring`, in which so many functions are described.
+/// Writes the note to address `at`, with the header and the first `functions` functions of the shared memory at
+/// `ring`.
 ///
 /// # Errors
-/// If the memory is not there.
+/// If the target's memory can't be read or written.
 pub(crate) fn leave(
     mem: &RemoteMemory,
     ring: RemoteAddr,
@@ -49,10 +51,11 @@ pub(crate) fn leave(
     mem.write(at, &words.map(u64::to_ne_bytes).concat())
 }
 
-/// The process as its parent was, and the functions in it that were hooked; `None`: there is no note in it.
+/// Returns the description of the parent's recording, applied to this process, and the functions that were hooked.
+/// `None`: the process has no note.
 ///
 /// # Errors
-/// If a newer build has written it, or the process is gone.
+/// If a newer build wrote the note, or the process has ended.
 pub(crate) fn as_parent(pid: i32) -> Result<Option<(Recorded, Vec<Patched>)>> {
     let (maps, mem) = (proc::maps(pid)?, RemoteMemory::open(pid)?);
     let Some((control, functions)) = find_note(&mem, &maps) else { return Ok(None) };
@@ -69,13 +72,13 @@ pub(crate) fn as_parent(pid: i32) -> Result<Option<(Recorded, Vec<Patched>)>> {
     Ok(Some((r, all)))
 }
 
-/// Whether prof can be taken out of such a process.
+/// Returns whether the process has a note by which prof can be taken out.
 #[must_use]
 pub fn says_what_stood_where(pid: i32) -> bool {
     matches!(as_parent(pid), Ok(Some(_)))
 }
 
-/// The control page's header in it, and where the functions are.
+/// Finds the note. Returns the control page's header from it, and the address of its functions.
 fn find_note(mem: &RemoteMemory, maps: &[Map]) -> Option<(Box<Header>, RemoteAddr)> {
     data(maps).find_map(|m| {
         let bytes = mem.read_some(m.start, m.len() as usize);
@@ -93,32 +96,32 @@ fn find_note(mem: &RemoteMemory, maps: &[Map]) -> Option<(Box<Header>, RemoteAdd
     })
 }
 
-/// The hook's parts are smaller.
+/// Upper bound on the length of the mapping with the hook's data.
 const MOST: u64 = 256 << 10;
-/// More mappings are not looked through.
+/// Maximum number of mappings that are searched.
 const MAPPINGS: usize = 256;
-/// A patch begins in the first bytes of a function.
+/// Number of bytes at a function's start that are searched for a jump.
 const FIRST: usize = 16;
 
 fn is_nobodys(m: &Map) -> bool {
     m.inode == 0 && m.name.is_empty() && !m.shared
 }
 
-/// Whether the process has a copy of the hook in it, and no ring: it was forked from one that was recorded then.
+/// Returns whether the process has a copy of the hook, and no ring: then it was forked from a recorded one.
 #[must_use]
 pub fn is_copy(pid: i32) -> bool {
     let (Ok(maps), Ok(mem)) = (proc::maps(pid), RemoteMemory::open(pid)) else { return false };
     ring_in(&maps).is_none() && has_hook(&mem, &maps)
 }
 
-/// What may be the hook's data: it lies right behind its code.
+/// Returns the mappings that may hold the hook's data, which lies right behind its code.
 fn data(maps: &[Map]) -> impl Iterator<Item = &Map> {
     let behind_code = |m: &&[Map]| is_nobodys(&m[0]) && m[0].exec && m[0].end == m[1].start;
     let data = maps.windows(2).filter(behind_code).map(|m| &m[1]);
     data.filter(|m| is_nobodys(m) && m.read && m.write && m.len() <= MOST).take(MAPPINGS)
 }
 
-/// The hook is known by the first word of its data.
+/// Returns whether a mapping that may hold the hook's data has the magic number of the hook's header in it.
 fn has_hook(mem: &RemoteMemory, maps: &[Map]) -> bool {
     data(maps).any(|m| {
         let bytes = mem.read_some(m.start, m.len() as usize);
@@ -126,7 +129,7 @@ fn has_hook(mem: &RemoteMemory, maps: &[Map]) -> bool {
     })
 }
 
-/// Refuses a process in which one of the functions to be hooked has a jump of such a kind.
+/// Refuses a process in which one of the functions to be hooked has an inherited patch.
 ///
 /// # Errors
 /// If one has.

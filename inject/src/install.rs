@@ -1,5 +1,4 @@
-//! Putting prof's memory into the target: everything but the patches. Nothing that is done here
-//! changes what the target does.
+//! Installs prof's memory in the target: everything but the patches. Nothing here changes what the target does.
 
 use crate::cgroup;
 use crate::elf::{self, Module};
@@ -26,35 +25,35 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// As many bytes of unwind tables are copied at an attach, and there is room for as many of libraries that
-/// come later. What is not used of it takes no memory.
+/// Maximum number of bytes of unwind tables that are copied at an attach, and bytes reserved for those of libraries
+/// that are loaded later. What is reserved and not used takes no memory.
 const MOST_TABLES: (usize, usize) =
     if cfg!(target_pointer_width = "64") { (256 << 20, 32 << 20) } else { (16 << 20, 4 << 20) };
 
-/// How to record.
+/// Settings of a recording.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Bytes of the ring.
+    /// Size of the ring in bytes.
     pub ring_size: usize,
-    /// The recording, for status and detach to find.
+    /// Path of the recording, which the control page keeps for `prof status` and `prof detach`.
     pub path: PathBuf,
-    /// How long a thread waits for a free segment before it drops an event.
+    /// Time for which a thread waits for a free segment before it drops an event.
     pub wait: Duration,
-    /// Recording is on when the hooks are in.
+    /// Whether recording is on from the attach.
     pub on: bool,
-    /// The toggle signal; 0: none.
+    /// Number of the toggle signal; 0: none.
     pub signal: u32,
-    /// Record stacks of frees, too.
+    /// Whether stacks of frees are recorded, too.
     pub free_stacks: bool,
-    /// Which blocks are recorded.
+    /// Selection of the blocks that are recorded.
     pub capture: Capture,
-    /// Take each stack both ways, and compare.
+    /// Whether each stack is also unwound in full, and both results are compared.
     pub verify: bool,
-    /// Frames at which a stack is cut.
+    /// Number of frames after which a stack is cut.
     pub max_depth: u32,
-    /// How long to try to stop the target.
+    /// Time for which prof tries to stop the target.
     pub timeout: Duration,
-    /// Which functions to hook.
+    /// Selection of the functions that are hooked.
     pub choice: Choice,
 }
 
@@ -76,34 +75,35 @@ impl Default for Options {
     }
 }
 
-/// prof's memory in a target, not yet in use.
+/// An attach: prof's memory in a target, which [`Installed::activate`] puts to use. If dropped before that, it is
+/// removed.
 #[derive(Debug)]
 pub struct Installed {
-    /// The target.
+    /// The process that is to be recorded.
     pub target: Target,
-    /// The shared memory.
+    /// Descriptor of the shared memory.
     pub ring_fd: OwnedFd,
-    /// The same, mapped here for as long as this process lives.
+    /// The shared memory, mapped in this process until that ends.
     pub shared: Shared,
-    /// How to record.
+    /// Settings of the recording.
     pub options: Options,
-    /// What will be patched.
+    /// Functions that will be patched.
     pub planned: Vec<Planned>,
-    /// The same, as it stands in a recording.
+    /// Functions that will be patched, as a recording lists them.
     pub hooked: Vec<Hook>,
-    /// What can't be.
+    /// Functions that can't be patched, with the reasons.
     pub not_hooked: Vec<NotHooked>,
     /// Whether the target has a garbage collector that stops threads by signals.
     pub(crate) collects: bool,
-    /// The target's modules.
+    /// Modules of the target.
     pub modules: Vec<Module>,
-    /// How long the target was stopped so far.
+    /// Times for which the target was stopped so far.
     pub stops: StopTimes,
     /// Remarks for the user.
     pub notes: Vec<String>,
-    /// The modules' unwind tables; those of the last ones are missing if there are too many.
+    /// Unwind tables of the modules; the last ones' are missing if there are too many.
     pub(crate) tables: Vec<Tables>,
-    /// Where code was mapped when the modules were looked at.
+    /// Mappings of code at the time when the modules were read.
     pub(crate) code: Vec<(RemoteAddr, RemoteAddr, u64)>,
     pub(crate) mem: RemoteMemory,
     pub(crate) gadgets: Gadgets,
@@ -112,7 +112,7 @@ pub struct Installed {
     pub(crate) lock: Option<Lock>,
 }
 
-/// Stops one thread that can make system calls for prof, does `f` with it, and puts it back.
+/// Stops one thread that can make system calls for prof, calls `f` with it, and restores and resumes it.
 pub(crate) fn with_caller<T>(
     pid: i32,
     mem: &RemoteMemory,
@@ -127,7 +127,7 @@ pub(crate) fn with_caller<T>(
     let deadline = Instant::now() + timeout;
     let fit = candidates(pid)?;
     for (k, (_, tid)) in fit.iter().copied().enumerate() {
-        // What can be known beforehand is asked while the thread runs.
+        // Whatever can be asked beforehand is asked while the thread still runs.
         let Ok(status) = Status::of_thread(pid, tid) else { continue };
         let filtered = status.number("Seccomp") == Some(2);
         if filtered {
@@ -137,12 +137,12 @@ pub(crate) fn with_caller<T>(
         let Some(mut t) = Tracee::seize(pid, tid)? else { continue };
         let mut since = Instant::now();
         t.interrupt();
-        // The last has all the time that there is.
+        // The last candidate gets all the time that is left, the others a second each.
         let patience = if k + 1 == fit.len() { timeout } else { Duration::from_secs(1) };
         match t.wait_stopped(deadline.min(since + patience)) {
             Ok(true) => {}
             Ok(false) => continue,
-            // One after the other, they have been given all the time that there is.
+            // All candidates together have used up the time.
             Err(Error::NotStopping { .. }) if Instant::now() >= deadline => {
                 return Err(Error::NotStopping { pid, tid, ms: timeout.as_millis() });
             }
@@ -151,7 +151,8 @@ pub(crate) fn with_caller<T>(
                 continue;
             }
         }
-        // One that was long in the kernel was not stopped meanwhile.
+        // A thread that took long to stop was in the kernel, and ran on until then: that time does not count as a
+        // stop.
         if since.elapsed() > Duration::from_millis(5) {
             since = Instant::now();
         }
@@ -180,7 +181,7 @@ pub(crate) fn with_caller<T>(
     Err(last)
 }
 
-/// Stops all threads, has one of them make system calls for prof in `f`, and lets all go. For what no other
+/// Stops all threads, has one of them make system calls for prof in `f`, and resumes all. Used for what no other
 /// thread may see half done: see [`crate::ring`].
 pub(crate) fn with_all_stopped<T>(
     pid: i32,
@@ -228,36 +229,36 @@ pub(crate) fn with_all_stopped<T>(
     Err(last)
 }
 
-/// More threads are not tried, each in a stop of all of them.
+/// Maximum number of threads that are tried, as each try stops all of them.
 const MOST_CALLERS: usize = 8;
-/// `kcmp`: whether two threads have one table of descriptors.
+/// `KCMP_FILES`: has `kcmp` compare two threads' tables of descriptors.
 const KCMP_FILES: i32 = 2;
 
-/// Those of the threads that have the table of descriptors of the first one that lives: that is where
-/// what was left by a prof that was killed is looked for.
+/// Returns the threads that share the table of descriptors of the first living thread. Descriptors that a killed prof
+/// left are looked for in that table.
 fn of_one_table(fit: Vec<(Fitness, i32)>) -> Vec<i32> {
     let lowest = fit.iter().map(|f| f.1).min().unwrap_or(0);
     let other = |tid: i32| {
-        // SAFETY: plain integers. Where the kernel can't tell, it is taken for the same.
+        // SAFETY: the call takes integers only. Where the kernel can't compare, the table counts as the same.
         unsafe { libc::syscall(libc::SYS_kcmp, lowest, tid, KCMP_FILES, 0, 0) > 0 }
     };
     fit.into_iter().map(|f| f.1).filter(|tid| !other(*tid)).collect()
 }
 
-/// How well a thread can be stopped: best first.
+/// How suitable a thread is for being stopped, best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Fitness {
-    /// Asleep in a call that goes on by itself.
+    /// The thread sleeps in a call that continues by itself after a stop.
     Asleep,
-    /// Running.
+    /// The thread runs.
     Running,
-    /// Asleep in a call that a stop ends with EINTR, until it is mended.
+    /// The thread sleeps in a call that a stop ends with EINTR, until prof restarts it.
     Fragile,
-    /// In the kernel for as long as that likes.
+    /// The thread sleeps in the kernel and can't be interrupted (state D).
     Stuck,
 }
 
-/// Threads in the order in which to try them.
+/// Returns at most 64 living threads, in the order in which to try them.
 pub(crate) fn candidates(pid: i32) -> Result<Vec<(Fitness, i32)>> {
     let mut all = Vec::new();
     for tid in proc::threads(pid)?.into_iter().take(64) {
@@ -266,7 +267,7 @@ pub(crate) fn candidates(pid: i32) -> Result<Vec<(Fitness, i32)>> {
         let fragile =
             || proc::asleep(pid, tid).and_then(|a| a.call).is_some_and(is_never_restarted);
         let fitness = match state {
-            // The first thread may have ended alone.
+            // The first thread may have ended before the others.
             None | Some('Z' | 'X') => continue,
             Some('D') => Fitness::Stuck,
             Some('S') if fragile() => Fitness::Fragile,
@@ -282,11 +283,11 @@ pub(crate) fn candidates(pid: i32) -> Result<Vec<(Fitness, i32)>> {
 /// Maps everything that prof needs into the target.
 ///
 /// # Errors
-/// If it refuses or fails; the target is then as before.
+/// If prof refuses, or a step fails. The target is then as it was before.
 pub fn install(target: &Target, options: &Options) -> Result<Installed> {
     let lock = crate::lock::lock(target.pid)?;
     crate::shortage::check_descriptors(target.pid)?;
-    // Somebody may have been faster since the preflight.
+    // Another prof may have attached since the preflight, before this one had the lock.
     crate::preflight(target.pid)?;
     if crate::Recorded::open(target.pid).is_ok() {
         let options = crate::DetachOptions { timeout: options.timeout, children: false };
@@ -327,7 +328,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let windows: Vec<_> = planned.iter().map(|p| p.window.clone()).collect();
     let ring = site.make_ring(geometry, &windows)?;
     let mut mapped = Mapped::default();
-    // A place that a thread has taken in the last try is left more room.
+    // If the target has mapped something at the place that the last try chose, this try leaves more room.
     let place = |tried| {
         let maps = proc::maps(pid)?;
         Ok(plan::place(&maps, &Growth::of(pid), &modules, &mut planned, &mut not_hooked, tried))
@@ -358,7 +359,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
         lock: None,
     };
     if let Err(e) = setup::fill(&mut installed, &maps, &mapped) {
-        // The control page may not say enough yet for an ordinary detach.
+        // The control page may not hold enough yet for an ordinary detach.
         installed.done = true;
         let timeout = options.timeout;
         let stops = &mut installed.stops;
@@ -369,7 +370,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     Ok(installed)
 }
 
-/// The modules' unwind tables, of as many modules as there may be room for.
+/// Reads the unwind tables of as many modules as there is room for.
 fn read_tables(mem: &RemoteMemory, modules: &[Module]) -> Vec<Tables> {
     let mut room = MOST_TABLES.0;
     let each = modules.iter().map_while(|m| {
@@ -380,17 +381,17 @@ fn read_tables(mem: &RemoteMemory, modules: &[Module]) -> Vec<Tables> {
     each.collect()
 }
 
-/// What is mapped in a process, and the functions in it that are to be hooked.
+/// A process's mappings and modules, and the functions in it that are to be hooked.
 struct Sight {
     maps: Vec<proc::Map>,
     modules: Vec<Module>,
     functions: search::Functions,
 }
 
-/// So long a program is given to load its libraries.
+/// Time for which a program that has just started may take to load its libraries.
 const STARTING: Duration = Duration::from_millis(500);
 
-/// Looks for the allocator. A program that has just started has no libraries yet; they are waited for.
+/// Looks for the allocator. The libraries of a program that has just started are waited for.
 fn look(target: &Target, mem: &RemoteMemory, options: &Options) -> Result<Sight> {
     let deadline = Instant::now() + STARTING.min(options.timeout);
     loop {

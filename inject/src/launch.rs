@@ -1,9 +1,9 @@
-//! Starting a program under recording: the same injection, before its first allocation.
+//! Starts a program under recording: attaches to it before its first allocation.
 //!
-//! The program is held where the dynamic linker has relocated everything and no constructor has run:
-//! at its `_dl_debug_state`, which it calls then; a program without a dynamic linker, at its entry
-//! point. Then it is left stopped by SIGSTOP, as any other process may be, for the ordinary injection,
-//! and continued by [`Installed::activate`]'s caller through [`Launched::go`].
+//! The program is held where the dynamic linker has relocated everything and no constructor has run: at
+//! `_dl_debug_state`, which the linker calls then. A program without such a linker is held at its entry point. It is
+//! then left stopped by SIGSTOP, and prof attaches to it as to any other process. The caller of
+//! [`Installed::activate`] lets it run by [`Launched::go`].
 
 use crate::elf::{self, Module};
 use crate::tracee::{Stop, Tracee};
@@ -20,33 +20,34 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-/// A program may take long to be read from a slow disk.
+/// Time within which a program must start; it may have to be read from a slow disk.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// `r_state` when the linker's list is whole, and its place in `r_debug` (glibc's link.h, musl's).
+/// Value of `r_state` when the linker's list is complete, and that field's offset in `r_debug` (glibc's link.h,
+/// musl's).
 const RT_CONSISTENT: u32 = 0;
 const R_STATE: u64 = 3 * size_of::<usize>() as u64;
 
-/// A program that has been started, and is stopped before its first instruction of its own.
+/// A program that was started, and is stopped before the first instruction of its own.
 #[derive(Debug)]
 pub struct Launched {
-    /// Its pid; it is this process's child.
+    /// Process id. The program is a child of this process.
     pub pid: i32,
-    /// prof's memory in it.
+    /// The attach to the program.
     pub installed: Installed,
 }
 
 impl Launched {
-    /// Lets it run.
+    /// Continues the stopped program.
     pub fn go(pid: i32) {
-        // SAFETY: our own child.
+        // SAFETY: the call takes integers only; the process is prof's own child.
         unsafe { libc::kill(pid, libc::SIGCONT) };
     }
 }
 
-/// Starts a program and stops it before its first allocation after dynamic linking.
+/// Starts a program, stops it before its first allocation after dynamic linking, and installs prof in it.
 ///
 /// # Errors
-/// If it can't be run, or not be recorded; it is ended then.
+/// If the program can't be started, or can't be recorded. It is then killed.
 pub fn launch(command: &[OsString], options: &Options) -> Result<Launched> {
     let pid = start(command)?;
     let held = hold(pid).and_then(|()| {
@@ -56,7 +57,7 @@ pub fn launch(command: &[OsString], options: &Options) -> Result<Launched> {
     match held {
         Ok(installed) => Ok(Launched { pid, installed }),
         Err(e) => {
-            // SAFETY: our own child, which has not been reaped.
+            // SAFETY: the process is prof's own child, which has not been reaped.
             unsafe {
                 libc::kill(pid, libc::SIGKILL);
                 libc::waitpid(pid, std::ptr::null_mut(), 0);
@@ -68,7 +69,7 @@ pub fn launch(command: &[OsString], options: &Options) -> Result<Launched> {
 
 fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     let mut fds = [0; 2];
-    // SAFETY: writes the two descriptors, which are then owned here alone.
+    // SAFETY: the call writes two descriptors, which nobody else owns.
     unsafe {
         if libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
             return Err(Error::Own { what: "make a pipe", errno: Errno::last() });
@@ -77,16 +78,16 @@ fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     }
 }
 
-/// Whether SIGPIPE was ignored when this program began: a command is to find it as its caller left it.
+/// Whether SIGPIPE was ignored when prof was started, so that a command starts with what prof's caller has set.
 static PIPE_IGNORED: AtomicBool = AtomicBool::new(false);
 
-/// The loader calls it before Rust's own start, which changes that.
+/// The loader calls this before Rust's runtime, which ignores SIGPIPE.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static REMEMBER_PIPE: extern "C" fn() = remember_pipe;
 
 extern "C" fn remember_pipe() {
-    // SAFETY: a system call that writes the struct; all zeroes are a value of it.
+    // SAFETY: the call writes the struct, for which all zeros are a valid value.
     unsafe {
         let mut old: libc::sigaction = std::mem::zeroed();
         if libc::sigaction(libc::SIGPIPE, std::ptr::null(), &mut old) == 0 {
@@ -95,7 +96,8 @@ extern "C" fn remember_pipe() {
     }
 }
 
-/// Forks a child that has itself seized, executes the command, and stops at the exec.
+/// Forks a child that executes the command once it is traced. Runs it to where everything is linked, and leaves it
+/// stopped.
 fn start(command: &[OsString]) -> Result<i32> {
     let args: Vec<CString> = command
         .iter()
@@ -105,15 +107,15 @@ fn start(command: &[OsString]) -> Result<i32> {
     argv.push(std::ptr::null());
     let (go_read, go_write) = pipe()?;
     let (failed_read, failed_write) = pipe()?;
-    // SAFETY: the child only makes system calls on memory that stands already.
+    // SAFETY: the child only makes system calls, on memory that was allocated before the fork.
     let pid = unsafe { libc::fork() };
     match pid {
         -1 => return Err(Error::Own { what: "make a process", errno: Errno::last() }),
         0 => {
             let mut byte = 0u8;
-            // SAFETY: as above; what is passed lives until exec or _exit.
+            // SAFETY: as above; the arguments live until exec or `_exit`.
             unsafe {
-                // Rust's start ignores it, and what is ignored stays so.
+                // Rust's runtime ignores SIGPIPE, and exec keeps that.
                 if !PIPE_IGNORED.load(Relaxed) {
                     libc::signal(libc::SIGPIPE, libc::SIG_DFL);
                 }
@@ -128,7 +130,7 @@ fn start(command: &[OsString]) -> Result<i32> {
     }
     drop((go_read, failed_write));
     let kill = |e: Error| {
-        // SAFETY: our own child.
+        // SAFETY: the process is prof's own child, which has not been reaped.
         unsafe {
             libc::kill(pid, libc::SIGKILL);
             libc::waitpid(pid, std::ptr::null_mut(), 0);
@@ -141,7 +143,7 @@ fn start(command: &[OsString]) -> Result<i32> {
         Err(e) => return Err(kill(e)),
     };
     t.trace_exec().map_err(kill)?;
-    // SAFETY: one byte of a live array.
+    // SAFETY: the call reads one byte of a live array.
     unsafe { libc::write(go_write.as_raw_fd(), [1u8].as_ptr().cast(), 1) };
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -151,21 +153,21 @@ fn start(command: &[OsString]) -> Result<i32> {
             Some(_) => t.resume(libc::PTRACE_CONT, 0)?,
             None => {
                 let mut errno = 0i32;
-                // SAFETY: reads four bytes into an integer.
+                // SAFETY: the call writes at most four bytes, to an integer of four.
                 unsafe { libc::read(failed_read.as_raw_fd(), (&raw mut errno).cast(), 4) };
                 return Err(Error::Start { errno: std::io::Error::from_raw_os_error(errno) });
             }
         }
     }
     run_to_start(&mut t).map_err(kill)?;
-    // Left stopped, as by anybody's SIGSTOP.
-    // SAFETY: our own child.
+    // The child stays stopped after the detach, by an ordinary SIGSTOP.
+    // SAFETY: the call takes integers only; the process is prof's own child.
     unsafe { libc::kill(pid, libc::SIGSTOP) };
     t.detach();
     Ok(pid)
 }
 
-/// Waits until the child stands stopped.
+/// Waits until the child is stopped.
 pub(crate) fn hold(pid: i32) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -181,7 +183,7 @@ pub(crate) fn hold(pid: i32) -> Result<()> {
     }
 }
 
-/// From the exec to where everything is linked.
+/// Runs a program from its exec to where everything is linked.
 pub(crate) fn run_to_start(t: &mut Tracee) -> Result<()> {
     let mem = RemoteMemory::open(t.pid)?;
     let modules = elf::modules(&mem, &proc::maps(t.pid)?);
@@ -197,8 +199,8 @@ pub(crate) fn run_to_start(t: &mut Tracee) -> Result<()> {
     run_to(t, &mem, stop_at, consistent)
 }
 
-/// The dynamic linker's `_dl_debug_state` and `_r_debug` (musl: `_dl_debug_addr` points to it; there
-/// the first call is with everything linked, so its own address will do).
+/// Returns the addresses of the dynamic linker's `_dl_debug_state`, and of its `r_debug` or 0 if no symbol names it.
+/// The symbol is `_r_debug` in glibc, and in musl `debug`, which stripping removes.
 fn linker_symbols(pid: i32, mem: &RemoteMemory, m: &Module) -> Option<(RemoteAddr, RemoteAddr)> {
     let name = m.file_name();
     if !(name.starts_with("ld-") || name.starts_with("ld.so") || name.starts_with("libc.musl")) {
@@ -219,7 +221,7 @@ fn entry_point(pid: i32, mem: &RemoteMemory, modules: &[Module]) -> Result<Remot
     entry.ok_or_else(|| Error::Nonsense { pid, what: "its executable has no ELF header any more, so prof can't tell where it begins: was the file replaced meanwhile? Start it again".into() })
 }
 
-/// Runs the only thread of a new process until it comes to `at` and `ready` holds.
+/// Runs the only thread of a new process until it reaches `at` and `ready` returns true.
 fn run_to(
     t: &mut Tracee,
     mem: &RemoteMemory,
@@ -232,8 +234,8 @@ fn run_to(
         if ready() {
             return Ok(());
         }
-        // Past the breakpoint. Not every kernel can do a single instruction; where calls leave their
-        // return address in a register, it stands there at a function's entry.
+        // Leaves the breakpoint's place. Not every kernel can execute a single instruction; but where calls put their
+        // return address into a register, the thread can be run to that address, as it is at a function's entry.
         if FullRegs::LINK {
             let regs = FullRegs::from(&t.regs()?);
             let back = RemoteAddr(regs.get(FullRegs::RA).unwrap_or(0));
@@ -247,7 +249,7 @@ fn run_to(
     }
 }
 
-/// Runs it until it comes to `at`.
+/// Runs the thread until it reaches `at`, by a breakpoint there.
 fn run_to_next(
     t: &mut Tracee,
     mem: &RemoteMemory,

@@ -1,11 +1,11 @@
-//! Getting into a live process, hooking its allocator, and getting out again.
+//! Attaches to a live process, hooks its allocator, and detaches again.
 //!
-//! * [`preflight`]: whether it can be done, with a reason if not;
-//! * [`install`], [`Installed::activate`]: in, in two steps, so that a collector can start between;
-//! * [`recorded`]: what is known of a recorded process; [`detach`]: out.
+//! * [`preflight`] checks whether a process can be recorded, and gives the reason if not.
+//! * [`install`] and [`Installed::activate`] attach, in two steps, so that a collector can start in between.
+//! * [`recorded`] reads the state of a recorded process; [`detach`] takes prof out of it.
 //!
-//! Below: [`tracee`] and [`threads`] stop threads, [`remote`] makes system calls in the target,
-//! [`elf`] and [`functions`] find what to hook, [`plan`] works the patches out.
+//! Below these, [`tracee`] and [`threads`] stop threads, [`remote`] makes system calls in the target, [`elf`] and
+//! [`functions`] find the functions to hook, and [`plan`] prepares the patches.
 
 mod activate;
 mod addr;

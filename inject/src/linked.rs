@@ -1,42 +1,42 @@
-//! What the dynamic linker's list says of the modules: which of them are never unloaded, and where an
-//! entry has the address at which its module begins.
+//! Reads the dynamic linker's list of modules: which modules are never unloaded, and at which offset an entry holds
+//! the address where its module begins.
 
 use crate::elf::{self, Module};
 use crate::memory::{WORD, words};
 use crate::{RemoteAddr, RemoteMemory};
 use std::collections::BTreeSet;
 
-/// Entries that are followed.
+/// Maximum number of entries that are followed.
 const MOST: usize = 8192;
-/// Bytes of an entry that are looked at: more than any libc's has.
+/// Number of bytes of an entry that are read: more than any libc's entry has.
 const ENTRY: usize = 2048;
 
-/// An entry of the list: the module that it is of, if that is known, and its first bytes.
+/// An entry of the list: the index of its module, if that is known, and its first bytes.
 type Entry = (Option<usize>, Vec<u8>);
 
-/// What the list says.
+/// Results of reading the list.
 #[derive(Debug, Default)]
 pub(crate) struct List {
     /// Address of the linker's `r_debug`; 0: there is none.
     pub r_debug: u64,
-    /// By module: whether it stays for as long as the process does.
+    /// For each module, whether it stays loaded for as long as the process lives.
     pub stays: Vec<bool>,
-    /// See [`prof_trace::shared::Control::start_in_list`].
+    /// Offset in an entry of its module's first address; see [`prof_trace::shared::Control::start_in_list`].
     pub start_at: u32,
 }
 
 impl List {
-    /// Reads it, while the target runs.
+    /// Reads the list, while the target runs.
     pub fn of(mem: &RemoteMemory, modules: &[Module]) -> Self {
         let r_debug = elf::r_debug(mem, modules);
         let is_vdso = |m: &Module| m.path.as_os_str() == "[vdso]";
         if r_debug == 0 {
-            // Nothing that anybody could load by a linker, and unload.
+            // Without a dynamic linker, no module is loaded or unloaded.
             return Self { r_debug, stays: vec![true; modules.len()], start_at: 0 };
         }
         let entries = entries(mem, r_debug, modules);
         let linked = linked(mem, modules, &entries);
-        // What is loaded later stands behind all that the program was started with.
+        // Modules that are loaded later stand behind all those that the program was started with.
         let last = entries.iter().rposition(|(m, _)| m.is_some_and(|m| linked.contains(&m)));
         let mut stays: Vec<bool> = modules.iter().map(is_vdso).collect();
         for module in entries.iter().take(last.map_or(0, |l| l + 1)).filter_map(|(m, _)| *m) {
@@ -51,7 +51,7 @@ fn entries(mem: &RemoteMemory, r_debug: u64, modules: &[Module]) -> Vec<Entry> {
     let mut at = mem.word(RemoteAddr(r_debug).plus(WORD as u64)).unwrap_or(0);
     while at != 0 && all.len() < MOST {
         let bytes = mem.read_some(RemoteAddr(at), ENTRY);
-        // l_addr, l_name, l_ld, l_next
+        // The entry begins with `l_addr`, `l_name`, `l_ld` and `l_next`.
         let mut fields = words(&bytes);
         let (Some(bias), Some(_), Some(dynamic), Some(next)) =
             (fields.next(), fields.next(), fields.next(), fields.next())
@@ -67,10 +67,10 @@ fn entries(mem: &RemoteMemory, r_debug: u64, modules: &[Module]) -> Vec<Entry> {
     all
 }
 
-/// The program, and what it and all that need: by their names, as the linker looks for them.
+/// Returns the program and all modules that it needs, directly or not. They are found by name, as the linker does.
 fn linked(mem: &RemoteMemory, modules: &[Module], entries: &[Entry]) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
-    // The program comes first.
+    // The program is the list's first entry.
     let mut todo: Vec<usize> = entries.first().and_then(|(m, _)| *m).into_iter().collect();
     while let Some(index) = todo.pop() {
         let Some(m) = modules.get(index).filter(|_| found.insert(index)) else { continue };
@@ -85,8 +85,8 @@ fn linked(mem: &RemoteMemory, modules: &[Module], entries: &[Entry]) -> BTreeSet
     found
 }
 
-/// The offset at which the entries of all modules have the address at which the module begins; not the
-/// first word, which is the difference to the file's addresses, and mostly the same.
+/// Returns the offset at which the entries of all modules hold the address where the module begins; 0: unknown. The
+/// search leaves out the public fields: the first of them is the load bias, which mostly has the same value.
 fn start_at(modules: &[Module], entries: &[Entry]) -> u32 {
     let known = || entries.iter().filter_map(|(m, bytes)| Some((modules.get((*m)?)?, bytes)));
     let starts: BTreeSet<u64> = known().map(|(m, _)| m.start.0).collect();

@@ -1,19 +1,16 @@
-//! One prof at a time: attaching and detaching hold a lock on the target.
+//! Locks a target, so that only one prof at a time attaches to it or detaches from it.
 
 use crate::{Error, Refusal, Result};
 use prof_trace::process::Sharers;
 use std::fs::{File, TryLockError};
 
-/// What holds a process, and those that share its memory, until it is dropped.
+/// Lock on a process, and on those that share its memory. Dropping it unlocks them.
 #[derive(Debug)]
 pub(crate) struct Lock {
     _files: Vec<File>,
 }
 
-/// Whether nobody is attaching to a process or detaching from it at this moment.
-///
-/// # Errors
-/// If somebody is.
+/// Checks that nobody is attaching to a process or detaching from it at this moment.
 pub fn idle(pid: i32) -> Result<()> {
     lock(pid).map(drop)
 }
@@ -30,8 +27,8 @@ pub(crate) fn lock(pid: i32) -> Result<Lock> {
     Ok(Lock { _files: files })
 }
 
-/// Locks a process: an advisory lock on its file in `/proc`, which is the same for everybody who sees
-/// it, and which the kernel releases if the holder dies.
+/// Locks one process by an advisory lock on its file in `/proc`. That file is the same for everyone who sees the
+/// process, and the kernel releases the lock if its holder dies.
 fn lock_one(pid: i32) -> Result<File> {
     let path = format!("/proc/{pid}/status");
     let Ok(file) = File::open(&path) else { return Err(Refusal::NoSuchProcess(pid).into()) };
