@@ -1,11 +1,13 @@
-"""How fast recordings are read: making an index, questions to it, heaptrack_print beside."""
+"""Measures how fast recordings are read: building an index, and questions to it, with heaptrack_print for
+comparison.
+"""
 import os, re, shutil, subprocess, time
 
 import harness, programs
 from harness import median
 
 EVENTS = 20_000_000
-# Rounds of the program whose recording heaptrack_print reads as well: some millions of events.
+# Rounds of the program whose recording heaptrack_print reads as well, with some millions of events.
 SCALE = 1
 ROUNDS = 3
 QUESTIONS = [("top 10", ["report", "--top", "10"]),
@@ -58,7 +60,7 @@ def example(name):
 
 
 def speed(path):
-    """One making of the index, which stays."""
+    """Builds the index once, and leaves it there. Returns the figures."""
     out = subprocess.run([example("speed"), path, "index"], check=True, capture_output=True,
                          text=True).stdout
     m = re.search(r"index made: \S+ M events in \S+ s \((\S+) M events/s\), \S+ s of CPU \((\S+) ns",
@@ -71,7 +73,7 @@ def speed(path):
 
 
 def asked(path, question):
-    """Seconds until the answer is there."""
+    """Returns the seconds until a question is answered."""
     times = []
     for _ in range(ROUNDS):
         began = time.monotonic()
@@ -81,7 +83,7 @@ def asked(path, question):
 
 
 def recorded():
-    """A real program's recording, and heaptrack's of the same."""
+    """Records a real program with prof, and with heaptrack."""
     p = next(p for p in programs.all_programs(harness.SCRATCH, SCALE) if "json" in p.name)
     if isinstance(p, programs.Missing):
         print(f"{p.name} not measured: {p.reason}")
@@ -100,7 +102,7 @@ def recorded():
 
 
 def heaptrack_print(path, events):
-    """The same program's events, as heaptrack_print reads them."""
+    """Reads the same program's events with heaptrack_print."""
     took = []
     for _ in range(ROUNDS):
         before, began = os.times(), time.monotonic()

@@ -1,4 +1,4 @@
-"""What every section of the benchmark uses: prof itself, targets, and CPU clocks of processes."""
+"""The common parts of the benchmark's sections: prof itself, targets, and CPU clocks of processes."""
 import json, os, re, shutil, statistics, subprocess, sys, tempfile, threading, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -9,7 +9,7 @@ PROF = os.environ.get("PROF")
 
 
 def build():
-    """Makes prof, unless $PROF names one, and the programs of this folder."""
+    """Builds prof, unless $PROF names one."""
     global PROF
     if not PROF:
         subprocess.run(["cargo", "build", "--release", "--quiet"], cwd=ROOT, check=True)
@@ -19,7 +19,7 @@ def build():
 
 
 def compiled(name):
-    """A program of this folder, compiled when first asked for."""
+    """Returns the path of a program of this folder, which is compiled when first asked for."""
     path = os.path.join(SCRATCH, name)
     if not os.path.exists(path):
         source = os.path.join(HERE, name)
@@ -34,7 +34,7 @@ def clean_up():
 
 
 def remove_all(prefix):
-    """Removes the files of the scratch folder whose names begin so."""
+    """Removes the files of the scratch folder whose names begin with `prefix`."""
     for name in os.listdir(SCRATCH):
         if name.startswith(prefix):
             os.remove(os.path.join(SCRATCH, name))
@@ -49,7 +49,7 @@ def prof(*args):
 
 
 def attach(pid, *options):
-    """The recording's path, and the longest stop in ms."""
+    """Attaches prof. Returns the recording's path, and the longest stop in ms."""
     look = ["--look", "0s"] if "--look" in prof("attach", "--help").stdout else []
     r = prof("attach", pid, *look, *options)
     return os.path.normpath(os.path.join(SCRATCH, r.stdout.strip())), longest_stop(r.stderr)
@@ -61,12 +61,12 @@ def longest_stop(text):
 
 
 def can_sample():
-    """True if this prof has the option --sample."""
+    """Returns whether this prof has the option --sample."""
     return "--sample[" in prof("attach", "--help").stdout
 
 
 def report(path):
-    """What prof reports of a recording, which is removed."""
+    """Returns prof's report of a recording, and removes the recording."""
     r = json.loads(prof("report", path, "--format", "json", "--top", 1).stdout)
     r["bytes"] = os.path.getsize(path)
     os.remove(path)
@@ -85,7 +85,7 @@ class Recording:
 
 
 class Target:
-    """A process that answers a line for a line."""
+    """A process that answers each line with a line."""
 
     def __init__(self, *command, env=None):
         self.p = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -103,7 +103,7 @@ class Target:
         return answer.split()[1:]
 
     def quit(self):
-        """Lets it end as it is meant to, and waits for that."""
+        """Lets the process end by itself, and waits for that."""
         self.p.stdin.write("quit\n")
         self.p.stdin.close()
         self.p.wait()
@@ -114,9 +114,9 @@ class Target:
 
 
 def cpu(pid):
-    """CPU seconds of all threads of a process so far, by its clock; None when it is gone."""
+    """Returns the CPU seconds of all threads of a process so far, by its clock; None when it is gone."""
     try:
-        # The clock id of another process: see clock_getcpuclockid(3).
+        # The clock id of another process, see clock_getcpuclockid(3).
         return time.clock_gettime((~pid << 3) | 2)
     except OSError:
         return None
@@ -139,12 +139,11 @@ def process_name(pid):
 
 
 class Tree:
-    """A command that starts others, and the CPU time of each of its processes.
+    """A command that starts other processes, and the CPU time of each of them.
 
-    The kernel says exactly what the whole tree has used, when it has ended. The clocks of the
-    processes are read every millisecond until they are gone; what is missing of `whole` in the
-    end, one or two of them, is in `rest`.
-    """
+    The kernel tells exactly what the whole tree has used, once that has ended. The clocks of the processes are
+    read every millisecond until they are gone. One or two ms of `whole` are missing in the end, and these are in
+    `rest`."""
 
     INTERVAL = 0.001
 
@@ -159,7 +158,7 @@ class Tree:
             with open(self.output + ".err") as f:
                 raise SystemExit(f"{' '.join(command)}: {self.p.returncode}\n{f.read()}")
         self.rest = max(self.whole - sum(self.clocks.values()), 0.0)
-        # Not the command itself, which for a moment has the name of the Python that starts it.
+        # This leaves out the command itself, which for a moment has the name of the Python that starts it.
         mine = {p for p in self.clocks if target_name in self.names.get(p, ())} - {self.p.pid}
         self.target = sum(self.clocks[p] for p in mine)
         self.root = self.clocks[self.p.pid]

@@ -1,7 +1,7 @@
-"""Where the hook spends its time in a real program: perf's samples by function and by line.
+"""Shows where the hook spends its time in a real program: perf's samples by function and by line.
 
-The hook lies in memory without a name, so perf can't tell. Its code is compared with a build of
-the hook that has line tables; the addresses are looked up in that.
+The hook is in memory without a name, so perf can't tell its functions. Its code is compared with a build of the
+hook that has line tables, in which the addresses are looked up.
 """
 import collections, os, re, shutil, subprocess, time
 
@@ -34,7 +34,7 @@ def random_paths():
 
 
 def library_with_lines():
-    """The hook as it is embedded in prof, but with line tables."""
+    """Builds the hook as it is embedded in prof, but with line tables."""
     out = os.path.join(harness.SCRATCH, "hook")
     env = {k: v for k, v in os.environ.items() if not k.startswith(("CARGO_", "RUST"))}
     env.update(CARGO_PROFILE_RELEASE_DEBUG="1",
@@ -48,7 +48,7 @@ def library_with_lines():
 
 
 def text_of(library):
-    """Address and bytes of the library's code."""
+    """Returns the address and the bytes of the library's code."""
     out = subprocess.run(["objdump", "-h", "-j", ".text", library], capture_output=True, text=True,
                          check=True).stdout
     vma = int(re.search(r"\.text\s+\w+\s+(\w+)", out).group(1), 16)
@@ -59,7 +59,7 @@ def text_of(library):
 
 
 def hook_in(pid, library):
-    """Where the hook's code begins in a process, and its end; None if it isn't there (yet)."""
+    """Returns the hook's load bias, the start and the end of its code in a process; None if it isn't there (yet)."""
     vma, code = text_of(library)
     try:
         with open(f"/proc/{pid}/maps") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
@@ -83,7 +83,7 @@ def perf(pid, data):
 
 
 def launched(p, library):
-    """Addresses sampled in a run under `prof run`, and where the hook was."""
+    """Returns the addresses sampled in a run under `prof run`, and the hook's place."""
     path, data = (os.path.join(harness.SCRATCH, n) for n in ("hot.prof", "perf.data"))
     run = subprocess.Popen([harness.PROF, "run", "-o", path, "--", *p.command], env=p.env,
                            stdin=p.input(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
@@ -131,7 +131,7 @@ def sampled(server, load, library):
 
 
 def samples(data):
-    """How often each address was sampled, with the name of its module."""
+    """Returns how often each address was sampled, with the symbol and the module's name."""
     out = subprocess.run(["perf", "script", "-i", data, "-F", "ip,sym,dso"], capture_output=True,
                          text=True).stdout
     found = collections.Counter()
@@ -144,7 +144,7 @@ def samples(data):
 
 
 def lines_of(library, addresses):
-    """For each address the chain of (function, file:line), innermost inlined function first."""
+    """Returns the chain of (function, file:line) of each address, innermost inlined function first."""
     out = subprocess.run(["addr2line", "-a", "-i", "-f", "-C", "-e", library],
                          input="\n".join(map(hex, addresses)), capture_output=True, text=True,
                          check=True).stdout.splitlines()

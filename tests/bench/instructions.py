@@ -1,7 +1,8 @@
-"""Instructions that the hook adds to a malloc and free pair, by callgrind: they do not drift.
+"""Counts the instructions that the hook adds to a pair of malloc and free, by callgrind, whose counts do not
+drift.
 
-Counted in the bench of the hook (inject/hook/benches/pair.rs), which calls the hook's entries as a
-stub does. Two lengths of run are subtracted, so that setting up does not count.
+They are counted in the hook's bench (inject/hook/benches/pair.rs), which calls the hook's entries as a stub does.
+Two runs of different lengths are subtracted, so that the setup does not count.
 """
 import json, re, shutil, subprocess
 
@@ -24,7 +25,7 @@ def section():
 
 
 def executable():
-    """The bench of the hook, built."""
+    """Builds the hook's bench and returns its path."""
     out = subprocess.run(["cargo", "bench", "--quiet", "-p", "prof-hook", "--bench", "pair",
                           "--no-run", "--message-format=json"], cwd=harness.ROOT, text=True,
                          capture_output=True, check=True).stdout

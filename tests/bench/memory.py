@@ -1,4 +1,4 @@
-"""The hook's memory in the target: what is resident of prof's mappings, but for the ring."""
+"""Measures the hook's memory in the target: the resident part of prof's mappings, except for the ring."""
 import os, struct, subprocess
 
 import harness
@@ -6,8 +6,8 @@ from harness import Target
 from stops import mapped
 
 STACKS, DEPTH = 10_000, 30
-# Of the 30 frames, those that do not choose between two ways: clone3, start_thread, work, descend,
-# bottom, the first of the ways, and `pair`.
+# Number of the 30 frames that do not choose between two ways: clone3, start_thread, work, descend, bottom, the first
+# of the ways, and `pair`.
 FIXED = 7
 PAGE = os.sysconf("SC_PAGE_SIZE")
 RING = {"heads", "events"}
@@ -48,7 +48,7 @@ def section():
 
 
 def layout():
-    """Name, offset and length of the parts of the shared memory."""
+    """Returns name, offset and length of the parts of the shared memory."""
     out = subprocess.run(["cargo", "run", "--release", "--quiet", "-p", "prof-trace", "--example",
                           "parts"], cwd=harness.ROOT, capture_output=True, text=True,
                          check=True).stdout
@@ -56,7 +56,7 @@ def layout():
 
 
 def resident(pid, start, end):
-    """KiB that are in the page tables of a process."""
+    """Returns the KiB of a range that are in the page tables of a process."""
     with open(f"/proc/{pid}/pagemap", "rb") as f:
         f.seek(start // PAGE * 8)
         entries = f.read((end - start) // PAGE * 8)

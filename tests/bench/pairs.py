@@ -1,10 +1,10 @@
-"""What a malloc and free pair costs: native, recorded, paused; and under heaptrack."""
+"""Measures a pair of malloc and free: native, recorded and paused, and under heaptrack."""
 import os
 
 import harness
 from harness import Recording, Target, median
 
-# Mode, depth, threads, pairs of each thread.
+# The columns are mode, depth, threads, and pairs of each thread.
 ROWS = [("same", depth, threads, 300_000) for depth in (1, 10, 40, 200) for threads in (1, 2)] + [
     ("random", 0, 1, 100_000),
     ("random", 0, 2, 100_000),
@@ -53,7 +53,7 @@ def row(mode, depth, threads, pairs):
 
 
 def heaptrack(line):
-    """CPU ns for each pair under heaptrack, launched; None if it isn't installed."""
+    """Returns the CPU ns of each pair in a program launched by heaptrack; None if that isn't installed."""
     if not harness.HEAPTRACK:
         return None
     path = os.path.join(harness.SCRATCH, "ht")

@@ -1,7 +1,7 @@
-"""Real programs with much work for the allocator: what to run, and on which generated input.
+"""Real programs with much work for the allocator: the commands, and their generated inputs.
 
-Each is a command that ends by itself and whose standard output says whether it worked. Inputs are
-generated from fixed seeds, so every machine with the same versions does the same.
+Each is a command that ends by itself and whose standard output shows whether it worked. Inputs are generated from
+fixed seeds, so that all machines with the same versions do the same.
 """
 import os, random, shutil, subprocess
 
@@ -10,7 +10,7 @@ WORDS = ("alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu 
 
 
 class Program:
-    """A command, with what it reads on its standard input."""
+    """A command, with its standard input."""
 
     def __init__(self, name, command, env=None, stdin=None):
         self.name, self.command, self.stdin = name, command, stdin
@@ -20,12 +20,12 @@ class Program:
         return open(self.stdin) if self.stdin else subprocess.DEVNULL
 
     def process_name(self):
-        """What the kernel calls the process that runs the command."""
+        """Returns the kernel's name of the process that runs the command."""
         return os.path.basename(self.command[0])[:15]
 
 
 class Missing:
-    """A program that can't be run here, and why."""
+    """A program that can't be run here, with the reason."""
 
     def __init__(self, name, reason):
         self.name, self.reason = name, reason
@@ -117,7 +117,7 @@ def sqlite3(folder, scale):
 
 
 def cc1(folder, scale):
-    """The compiler proper on a preprocessed file of its own making."""
+    """Returns the compiler proper, on a generated and preprocessed file."""
     name = "cc1 -O0"
     if not shutil.which("gcc"):
         return Missing(name, "no gcc")
@@ -175,7 +175,7 @@ ALL = (xmllint, pyjson, pyast, sqlite3, cc1)
 
 
 def all_programs(folder, scale=1.0):
-    """Every program, or why it can't be run; inputs of `scale` times the usual size."""
+    """Returns every program, or the reason why it can't be run. Inputs have `scale` times the usual size."""
     os.environ["PYTHONMALLOC"] = "malloc"
     try:
         return [make(folder, scale) for make in ALL]

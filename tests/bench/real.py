@@ -1,4 +1,4 @@
-"""CPU time of real programs under prof and under heaptrack, over that without."""
+"""Measures the CPU time of real programs under prof and under heaptrack, relative to that without."""
 import os, re, shutil, socket, subprocess, time
 
 import harness, programs
@@ -44,11 +44,11 @@ def native(p):
 
 
 def recorded(p, *options):
-    """A run under `prof run`: the tree of processes, and the recording."""
+    """Runs a program under `prof run`. Returns the tree of processes, and the recording."""
     path = os.path.join(harness.SCRATCH, "real.prof")
     command = [harness.PROF, "run", "-o", path, *options, "--", *p.command]
     tree = Tree(command, p.process_name(), p.env, p.input())
-    # What was missed at the ends of target and collector is the target's: rather too much.
+    # The time missed at the ends of target and collector counts for the target, which is rather too much.
     tree.target += tree.rest
     return tree, Recording(path)
 
@@ -61,7 +61,7 @@ def heaptrack(p):
 
 
 def launched(p, rounds, *options):
-    """The row of a program that ends by itself."""
+    """Returns the row of a program that ends by itself."""
     plain, target, collector, ht, ht_all = [], [], [], [], []
     raw_target, raw_collector = [], []
     began = time.monotonic()
@@ -91,21 +91,21 @@ def launched(p, rounds, *options):
 
 
 def row(name, n, t, c, r):
-    """The columns of prof, from CPU seconds: native, target and collector."""
+    """Returns the columns of prof, from CPU seconds: native, target and collector."""
     events, added = max(r.events, 1), t - n
-    # Where nothing is seen to be added there is no share of it.
+    # If no cost is measured for the program, there is no share of it.
     share = f"{c / added:8.2f}" if added > 0 else f"{'-':>8}"
     return (f"{name:10}{n:9.3f}{t:8.3f}{t / n:7.2f}{r.events:11}{added / events * 1e9:10.1f}"
             f"{c / events * 1e9:11.1f}{share}{r.size / events:9.2f}{r.lost:7}")
 
 
 class Redis:
-    """A redis server, and its benchmark as the load."""
+    """A redis server, with its benchmark as the load."""
 
     LOADS = {
-        # redis-benchmark as it comes: every request waits for its answer
+        # redis-benchmark with its default: every request waits for its answer.
         "redis": "-n 30000 -r 100000 -t set,get,incr,lpush,sadd,hset,zadd,mset",
-        # 16 requests at a time: the server does little but allocate
+        # 16 requests at a time: the server does little but allocate.
         "redis -P16": "-n 200000 -r 100000 -P 16 -t set,lpush,mset",
     }
 
@@ -129,7 +129,7 @@ class Redis:
                        check=True)
 
     def load(self, options):
-        """CPU seconds of the server, and requests per second (the mean of the commands)."""
+        """Returns the server's CPU seconds, and the requests per second (the mean of the commands)."""
         before = cpu(self.p.pid)
         out = subprocess.run(["redis-benchmark", "-p", self.port, "--csv", *options.split()],
                              capture_output=True, text=True, check=True).stdout
@@ -193,7 +193,7 @@ def measured(server, name, load, rounds, options):
 
 
 def collector_of(path):
-    """The process that writes a recording."""
+    """Returns the process that writes a recording."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             for fd in os.listdir(f"/proc/{pid}/fd"):

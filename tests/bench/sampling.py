@@ -1,8 +1,8 @@
-"""What recording with --sample costs: a pair that is not sampled, and real programs."""
+"""Measures the cost of recording with --sample: of a pair that is not sampled, and of real programs."""
 import harness, programs, real
 from harness import Recording, Target, median
 
-# What sampling adds to a whole program is less than two runs of it differ.
+# Sampling adds less to a whole program than two of its runs differ by.
 ROUNDS = 7
 
 

@@ -1,4 +1,4 @@
-"""How long the target is stopped, and what is mapped in it."""
+"""Measures how long the target is stopped, and the memory that is mapped in it."""
 import os, subprocess
 
 import harness
@@ -26,7 +26,7 @@ def stop_section():
 
 
 def mapped(pid):
-    """The mappings of a process: address range to name."""
+    """Returns the mappings of a process: address range to name."""
     ranges = {}
     with open(f"/proc/{pid}/maps") as f:
         for line in f:

@@ -1,4 +1,4 @@
-"""Attaches while threads sit inside malloc, dlopen, printf, a signal handler or fork: none may hang."""
+"""Attaches while threads are inside malloc, dlopen, printf, a signal handler or fork. None of them may hang."""
 import os, time
 from soak import Failed, Target, differences, footprint, wait_until
 
@@ -9,11 +9,11 @@ SHORT, LONG = 100, 10000
 def one(soak, name, count, end):
     target = Target([soak.compile("inside.c"), name])
     file = os.path.join(soak.scratch, f"{name}.prof")
-    # With the libraries that it has loaded once.
+    # By then each target has once loaded the libraries that it loads.
     wait_until("it works", lambda: int(target.ask("rounds").split()[1]) > 20)
     before, done, longest = footprint(target.pid, with_text=False), 0, 0
     refused = 0
-    # These two load libraries all the time, and have their descriptors open meanwhile.
+    # Targets that load libraries have their files open at times.
     before.pop("descriptors")
     try:
         while done < count and time.monotonic() < end and not soak.is_over():
@@ -23,7 +23,7 @@ def one(soak, name, count, end):
             code, said = soak.run("attach", target.pid, "-o", file)
             longest = max(longest, time.monotonic() - began)
             if code == 1 and "did not stop within" in said:
-                # On a machine with much more to do. Nothing may have changed.
+                # This may happen on a machine with much more to do. Nothing may have changed.
                 refused += 1
                 now = footprint(target.pid, with_text=False)
                 if now["foreign"]:

@@ -1,5 +1,6 @@
-"""Attaches and detaches on what other people's programs do (kinds.py). After each the process lives, its code is as
-in its files, its descriptors, files and handlers are as before, and nothing of prof's is mapped.
+"""Attaches to and detaches from programs that do what other people's programs do (kinds.py). After each cycle the
+process lives, its code is as in its files, its descriptors, files and handlers are as before, and nothing of
+prof's is mapped.
 """
 import os, time
 import kinds
@@ -9,7 +10,7 @@ SHORT, LONG = 100, 2000
 
 
 def cycle(soak, kind, file):
-    """One attach and detach; 1 if it was refused, as it may be."""
+    """Runs one attach and detach. Returns 1 if the attach was refused, as it may be."""
     if os.path.exists(file):
         os.unlink(file)
     kind.rounds += 1
@@ -34,7 +35,7 @@ def cycle(soak, kind, file):
 
 
 def one(soak, name, end):
-    """All cycles on one kind of target: how many, and how many of them refused."""
+    """Runs all cycles on one kind of target. Returns their number, and how many were refused."""
     file = os.path.join(soak.scratch, "awkward.prof")
     done = refused = 0
     kind = None

@@ -1,14 +1,14 @@
-"""Targets that are busy with what prof needs: time, descriptors, memory, stacks, threads, children."""
+"""Targets that themselves use up what prof needs: time, descriptors, memory, stacks, threads, children."""
 import os, signal
 from kind import Kind
 from soak import Failed, status, wait_until
 
 
 class Sleeps(Kind):
-    """Waits in each way the kernel knows; to connect, by a new socket each time."""
+    """Waits in every way that the kernel offers. For a wait in connect it opens a new socket each time."""
 
     program, varies = "sleeps.c", ("descriptors",)
-    # signal(7): return EINTR at a stop, whatever a tracer does.
+    # According to signal(7), these return EINTR at a stop, whatever a tracer does.
     NEVER_RESTARTED = ["epoll_wait", "epoll_pwait2", "epoll_forever", "sigtimedwait", "sigwaitinfo",
                        "semtimedop", "msgrcv", "recv_timeout", "io_uring_timeout", "io_uring_forever"]
     waited = interrupted = 0
@@ -17,7 +17,7 @@ class Sleeps(Kind):
         self.ask("beat")
 
     def last_word(self):
-        """No wait may have ended before its time. What can't be helped: calls that the kernel never
+        """Checks that no wait has ended before its time. One case can't be avoided: calls that the kernel never
         restarts return EINTR if prof is killed between their stop and its first look at them."""
         self.ask("stop")
         for line in self.target.said:
@@ -34,7 +34,7 @@ class Sleeps(Kind):
 
 
 class Stress(Kind):
-    """Allocates on 8 threads with a checksum in every block."""
+    """Allocates on 8 threads, with a checksum in every block."""
 
     program = "stress.c"
 
@@ -56,7 +56,7 @@ class Churn(Kind):
 
 
 class Toggle(Kind):
-    """Blocks with a checksum in each byte."""
+    """Allocates blocks with a checksum in each byte."""
 
     def afterwards(self):
         self.ask("alloc 50")
@@ -66,11 +66,11 @@ class Toggle(Kind):
 
 
 class Descriptors(Kind):
-    """Its descriptors are busy, and its file is its own."""
+    """Uses descriptors in the way that the name says, and has a file of its own that nobody may change."""
 
     program, varies = "descriptors.c", ("descriptors",)
     CONTENT = "before"
-    # How often a number was seen taken after prof was killed while it was open.
+    # Number of times that a descriptor's number was found taken because prof was killed while it was open.
     taken = 0
 
     def arguments_of(self):
@@ -91,8 +91,9 @@ class Descriptors(Kind):
     recorded = afterwards
 
     def play(self):
-        """After kills. A prof that is killed in the stop in which the target has a descriptor of the ring leaves that
-        open until the next prof closes it; a program that counts on the lowest number sees it once for each."""
+        """Runs after kills. If prof is killed in the stop in which the target has a descriptor of the ring, that
+        stays open until the next prof closes it. A program that counts on the lowest number sees this once for
+        each."""
         if self.name != "counts":
             return self.afterwards()
         self.taken = int(self.ask("count").split()[1])
@@ -103,7 +104,7 @@ class Descriptors(Kind):
 
 
 class SharedDescriptors(Descriptors):
-    """A process with the same descriptors that is not stopped: it may get in the way of an attach."""
+    """Another process has the same descriptors and is not stopped, so that it may get in the way of an attach."""
 
     CONTENT = "before" * 4000
 
@@ -118,7 +119,7 @@ class Sharing(Kind):
 
     def ready(self):
         self.other = int(self.target.expect("ready").split()[1])
-        # It has made its own thread then.
+        # When the target answers, it has made its own thread.
         self.ask("alive")
 
     def arguments_of(self):
@@ -137,7 +138,7 @@ class Sharing(Kind):
 
 
 class Waits(Kind):
-    """Waits by epoll_wait over and over."""
+    """Calls epoll_wait over and over."""
 
     program, varies = "waits.c", ("threads",)
 
@@ -149,7 +150,7 @@ class Waits(Kind):
         self.target.ask("loop 40", "going")
 
     def afterwards(self):
-        # None may have ended early, or with an error: both count as changed.
+        # No call may have ended early or with an error. Both count as changed.
         answer = self.ask("count")
         if not answer.endswith("changed=0"):
             raise Failed(f"{self.name}: {answer}")
@@ -157,7 +158,7 @@ class Waits(Kind):
 
 
 class Locked(Kind):
-    """Locks all that it maps, and may lock little."""
+    """Locks all memory that it maps, with a low limit of locked memory."""
 
     program, arguments = "neighbours.c", ["locks"]
 
@@ -175,7 +176,7 @@ class Locked(Kind):
 
 
 class Maps(Kind):
-    """Maps and unmaps where prof would like to."""
+    """Maps and unmaps memory where prof would like to."""
 
     program, arguments = "neighbours.c", ["maps"]
 
@@ -187,7 +188,7 @@ class Maps(Kind):
 
 
 class Overflow(Kind):
-    """Writes on behind a large block, and comes to a guard: it faults as without prof."""
+    """Writes on behind a large block until it hits a guard page, where it faults as without prof."""
 
     program, fresh = "neighbours.c", True
 
@@ -202,7 +203,7 @@ class Overflow(Kind):
 
 
 class Leader(Kind):
-    """Its first thread has ended."""
+    """The first thread has ended."""
 
     program = "leader.c"
 
@@ -222,7 +223,7 @@ class Leader(Kind):
 
 
 class Grows(Kind):
-    """Its first thread's stack grows all the time; each process for a few cycles."""
+    """The first thread's stack grows all the time. Each process lasts for a few cycles."""
 
     program, fresh, cycles = "grows.c", True, 3
 
@@ -231,13 +232,13 @@ class Grows(Kind):
 
 
 class Vforks(Kind):
-    """A thread that no tracer can stop, in vfork, at each attach."""
+    """At each attach, a thread that no tracer can stop is in vfork."""
 
     program, arguments, varies = "stuck.c", ["beside"], ("threads",)
 
     def ready(self):
         self.target.expect("ready")
-        # libc sets a handler of its own with the first thread.
+        # libc installs a signal handler of its own with the first thread.
         self.target.ask("go 1", "going")
         self.target.expect("done")
 
@@ -251,7 +252,7 @@ class Vforks(Kind):
 
 
 class Forks(Kind):
-    """Children that are forked while it is recorded keep jumps that are off."""
+    """Children that are forked while the process is recorded keep patches that are turned off."""
 
     program = "prefork.c"
 

@@ -1,5 +1,5 @@
-"""Attach and detach, over and over, on processes that work and check their own work: redis-server under
-redis-benchmark, a checksum program on 8 threads, python3, a JVM. Their memory must not grow.
+"""Attaches and detaches over and over on processes that check their own work: redis-server under redis-benchmark,
+a checksum program on 8 threads, python3, a JVM. Their memory must not grow.
 """
 import hashlib, os, shutil, socket, subprocess, time
 from soak import (DEADLINE, ROOT, Failed, Target, descriptors, is_foreign, mappings, resident, status,
@@ -7,12 +7,12 @@ from soak import (DEADLINE, ROOT, Failed, Target, descriptors, is_foreign, mappi
 
 TARGETS = ["redis", "stress", "python", "java"]
 SHORT, LONG = 40, 4000
-# What a program may grow by itself: KiB, and mappings.
+# Growth that each program may have without prof: KiB, and mappings.
 ALLOWED = {"redis": (2048, 4), "stress": (1024, 2), "python": (4096, 16), "java": (32768, 64)}
 
 
 class Redis:
-    """A redis-server under load, with a client that checks what it says."""
+    """A redis-server under load, with a client that checks its answers."""
 
     def __init__(self, soak):
         self.path = os.path.join(soak.scratch, "redis.sock")
@@ -26,7 +26,7 @@ class Redis:
         self.socket.connect(self.path)
         self.reader = self.socket.makefile("rb")
         self.load = None
-        # Its threads come with the first work.
+        # redis makes its threads with the first work.
         self.work()
         time.sleep(0.5)
         self.idle()
@@ -75,7 +75,7 @@ class Redis:
 
 
 class Worker:
-    """A program that works by itself, and says at its end whether all was right."""
+    """A program that works by itself, and reports at its end whether all was right."""
 
     def __init__(self, command):
         self.target = Target(command)
@@ -120,7 +120,8 @@ def start(soak, name):
 
 
 def left(target, name):
-    """What of prof is in it. A JVM has code of no file itself."""
+    """Returns the mappings and descriptors of prof's in a target. A JVM has code without a file of its own, which
+    does not count."""
     foreign = [m for m in mappings(target.pid) if is_foreign(m)]
     if name == "java":
         foreign = [m for m in foreign if "prof-ring" in m[-1]]
@@ -147,7 +148,7 @@ def cycle(soak, target, name, n, file):
 
 
 def one(soak, name, count, end):
-    """All cycles on one target; their number, and how it grew."""
+    """Runs all cycles on one target. Returns their number, and how much the target grew."""
     target = start(soak, name)
     if not target:
         return 0, ""

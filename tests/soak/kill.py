@@ -1,9 +1,9 @@
-"""kill -9 of `prof attach`, of the collector and of `prof detach`, at random instants.
+"""Kills `prof attach`, the collector and `prof detach` by SIGKILL at random instants.
 
-The targets are those of kinds.py: waiting in every kind of system call, allocating on 8 threads with a checksum
-in every block, creating and ending threads, and what other people's programs do, under seccomp filters, too.
-After each kill a fresh attach, or a detach, must work on the same process, and nothing may be left in it; at
-its end each target says whether all that it did was right.
+The targets are those of kinds.py: they wait in every kind of system call, allocate on 8 threads with a checksum in
+every block, create and end threads, and do what other people's programs do, also under seccomp filters. After each
+kill, a new attach or a detach must work on the same process, and nothing may be left in it. At its end each target
+reports whether all its work was right.
 """
 import os, time
 import kinds
@@ -20,7 +20,7 @@ class Killer:
         self.soak, self.random, self.name, self.kind = soak, soak.random, name, kind
         self.again_later = 0
         self.kills = self.attaches = self.detaches = self.readable = 0
-        # How long each takes, as far as known, so that kills come at any point of it.
+        # The time that each takes, as far as it is known, so that kills come at any point of it.
         self.takes = {"attach": 0.05, "detach": 0.05}
         self.file = os.path.join(soak.scratch, "killed.prof")
         self.again = os.path.join(soak.scratch, "again.prof")
@@ -36,8 +36,8 @@ class Killer:
         return said
 
     def retried(self, what, *args):
-        """A prof that holds the lock may be a child of a killed one, about to call exec. And on a
-        machine with much more to do, a thread may not come to its stop in time."""
+        """Runs prof again if it gives up for a moment only. A child of a killed prof that is about to call exec
+        may still hold the lock. On a machine with much more to do, a thread may not stop in time."""
         for _ in range(20):
             code, said = self.soak.run(what, self.pid, *args)
             if "another prof is" not in said and "did not stop within" not in said and (
@@ -97,12 +97,12 @@ class Killer:
         self.recover(kind, size)
 
     def recover(self, kind, size):
-        """A fresh attach, and a detach, or a detach alone."""
+        """Attaches anew and detaches, or only detaches."""
         after = f"after a kill of {kind}: "
         if self.random.random() < 0.5:
             self.attaches += 1
             code, said = self.retried("attach", "-o", self.again, "--ring-size", size, *self.kind.options)
-            # The killed one may have come to its end: then it is being recorded.
+            # The killed prof may have completed its attach; then the process is being recorded.
             complete = kind in ("attach", "detach", "none", "collector of attach")
             if code != 0 and not (complete and "already being recorded" in said):
                 raise Failed(f"{after}attach: {code}: {said}")
@@ -116,7 +116,7 @@ class Killer:
             raise Failed(f"{after}{e}; the detach said: {said}") from None
 
     def recording(self):
-        """What was recorded up to the kill can be read."""
+        """Checks that everything recorded before the kill can be read."""
         for f in (self.file, self.again):
             if os.path.exists(f) and os.path.getsize(f) > 0:
                 code, said = self.soak.run("report", f, "--top", "3")
@@ -125,14 +125,14 @@ class Killer:
                 self.readable += 1
 
     def renew(self):
-        """Another process, where one is soon no more what it was."""
+        """Starts another process, for kinds whose processes soon change too much."""
         self.kind.last_word()
         self.kind.end()
         self.kind = kinds.start(self.soak, self.name)
 
 
 def one(soak, name, kind, end):
-    """All kills on one kind of target."""
+    """Runs all kills on one kind of target."""
     killer = Killer(soak, name, kind)
     wanted = soak.count // soak.parts
     try:

@@ -1,8 +1,8 @@
-"""A kind of target: what it does while prof comes and goes, and what of it must be as before.
+"""A kind of target: what it does while prof comes and goes, and which of its properties must be as before.
 
-A kind answers `recorded` and `afterwards` for a cycle, `play` between kills, and `last_word` at its end. After
-each, `wrong()` must be empty: the process lives, its code is as in its files, its descriptors, files and signal
-handlers are as before, and nothing of prof is mapped.
+A kind has the methods `recorded` and `afterwards` for a cycle, `play` between kills, and `last_word` at its end.
+After each of these, `wrong()` must be empty: the process lives, its code is as in its files, its descriptors,
+files and signal handlers are as before, and nothing of prof is mapped.
 """
 import time
 from soak import Failed, Target, descriptors, is_foreign, mappings, status
@@ -12,11 +12,11 @@ class Kind:
     """A program that answers lines."""
 
     program, arguments, options = "toggle.c", [], []
-    # What varies by itself.
+    # Properties that the program changes by itself.
     varies = ()
-    # A process of its own for each cycle, or for so many.
+    # Whether each cycle, or each group of so many cycles, gets a process of its own.
     fresh, cycles = False, 1
-    # It has ended as it should.
+    # Whether the process has ended as it should.
     is_over = False
 
     def __init__(self, soak, name):
@@ -44,10 +44,10 @@ class Kind:
             raise Failed(f"{self.name} answers {line!r} with {answer!r}, not {wanted!r}")
         return answer
 
-    # What is looked at.
+    # The properties that are checked.
 
     def tasks(self):
-        """The folders below /proc of what shares this memory and is looked at."""
+        """Returns the folders below /proc of the processes that share this memory and are checked."""
         return [str(self.pid)]
 
     def state(self):
@@ -68,7 +68,7 @@ class Kind:
         return seen
 
     def wrong(self, with_code=True):
-        """Differences from before, in words."""
+        """Returns the differences from before, in words."""
         if not self.target.alive():
             raise Failed(f"{self.name} has ended with {self.target.p.wait()}")
         now = self.state()
@@ -81,38 +81,38 @@ class Kind:
     def files_changed(self):
         return []
 
-    # What it does.
+    # The actions of the program.
 
     def recorded(self):
-        """While it is recorded."""
+        """Acts while the process is recorded."""
 
     def afterwards(self):
-        """After the detach."""
+        """Acts after the detach."""
 
     def play(self):
-        """Between kills, recorded or not."""
+        """Acts between kills, whether the process is recorded or not."""
         self.afterwards()
 
     def last_word(self):
-        """At its end: whether all was right."""
+        """Acts at the end of the process, and checks that all was right."""
         self.afterwards()
 
     def refused(self, said):
-        """Whether it may be refused for that reason."""
+        """Returns whether prof may refuse the process for this reason."""
         return "did not stop within" in said or "again later" in said
 
     def before_attach(self):
-        """What to start prof by, if anything."""
+        """Prepares an attach. Returns the command to start prof by, if any."""
         return []
 
     def after_attach(self):
-        """Whatever became of it."""
+        """Acts after an attach, whether that succeeded or not."""
 
     def detach(self):
         self.detached(self.soak.patient("detach", self.pid))
 
     def detached(self, said):
-        """What a detach has said."""
+        """Checks the output of a detach."""
 
     def settle(self, seconds=5):
         """Waits until all is as before: a thread may still have to finish a call that it was left in."""
@@ -127,7 +127,7 @@ class Kind:
 
 
 def changed_code(task):
-    """Code in memory that is not as in its file."""
+    """Returns the places where code in memory differs from its file."""
     found = []
     with open(f"/proc/{task}/mem", "rb") as mem:
         for m in mappings(task):

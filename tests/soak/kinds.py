@@ -1,4 +1,4 @@
-"""What other people's programs do, each as a kind of target, by name."""
+"""The kinds of targets, by name: programs that do what other people's programs do."""
 import os, subprocess
 import busy, met, shut
 from uprobe import KIND as UPROBES
@@ -19,7 +19,7 @@ KINDS = {
     "filtered late": shut.FilteredLate, "collected": shut.Collected, "fibers": shut.Fibers,
     "pooled": shut.Pooled, "loads": shut.Loads, "loads filtered": shut.Loads,
 }
-# Those that are as useful when prof is killed on the way; the others need its end.
+# Kinds that are also useful when prof is killed midway. The others need prof to complete.
 KILLED = ["closes", "counts", "forks", "sharing", "sharing files", "uprobe first", "uprobe later return", "named",
           "signal sigwait", "signal signalfd", "waits", "locked", "maps", "leader", "grows", "vforks", "collected",
           "pooled", "loads"]
@@ -28,7 +28,7 @@ CYCLED = [name for name in KINDS if name not in ("sleeps", "stress", "churn")]
 
 
 def chosen(only, default):
-    """The kinds that a comma-separated list names, groups among them."""
+    """Returns the kinds that a comma-separated list names. The list may contain names of groups."""
     groups = {"awkward": KILLED, "filtered": FILTERED}
     names = [n for word in (only or "").split(",") if word for n in groups.get(word, [word])]
     unknown = [n for n in names if n not in KINDS]
@@ -38,7 +38,7 @@ def chosen(only, default):
 
 
 def start(soak, name):
-    """A new process of a kind; nothing if the machine lacks something for it."""
+    """Starts a new process of a kind. Returns None if the machine lacks something for it."""
     if name.startswith("uprobe") and not os.path.exists(UPROBES):
         print(f"{soak.name}: {name} is skipped: this kernel has no uprobes", flush=True)
         return None

@@ -1,5 +1,5 @@
-"""Targets in which prof meets somebody else: uprobes, a tracer, handlers of its signal, callers that know more of a
-function than its interface, and limits of its own.
+"""Targets in which prof meets others: uprobes, a tracer, handlers of the toggle signal, callers that rely on more
+of a function than its interface, and limits of prof's own.
 """
 import os, shutil, signal
 from busy import Toggle
@@ -9,7 +9,7 @@ from uprobe import Uprobe
 
 
 class Probed(Kind):
-    """Uprobes on malloc and free of a file that is nobody else's, there before prof, or there later."""
+    """Puts uprobes on malloc and free of a file of its own, before prof attaches or afterwards."""
 
     program = "probed.c"
 
@@ -35,7 +35,7 @@ class Probed(Kind):
         self.probes = [Uprobe(self.pid, self.file, at, self.at_return) for at in self.at]
 
     def take(self):
-        """Takes them away, and waits until their bytes are."""
+        """Removes the uprobes, and waits until their bytes are gone."""
         while self.probes:
             self.probes.pop().close()
         self.wait_for(False)
@@ -48,7 +48,7 @@ class Probed(Kind):
         wait_until("breakpoints have come or gone", lambda: all(has_one(at) == are_there for at in self.at))
 
     def wrong(self, with_code=True):
-        # What the kernel has put there is not prof's.
+        # The bytes that the kernel has put there are not prof's.
         if not self.is_first:
             return super().wrong(with_code)
         self.take()
@@ -84,7 +84,7 @@ class Probed(Kind):
 
 
 class Named(Kind):
-    """Functions that the user names: exceptions, jumps, cancellation, registers."""
+    """Has functions that the user names: with exceptions, jumps, cancellation, registers."""
 
     program = "thrown.cpp"
 
@@ -109,7 +109,7 @@ class Named(Kind):
 
 
 class Taken(Kind):
-    """The toggle signal is the program's own: sigwait, signalfd, blocked."""
+    """Uses the toggle signal itself: by sigwait, by signalfd, or blocked."""
 
     program = "chained.c"
 
@@ -129,7 +129,7 @@ class Taken(Kind):
 
 
 class Chained(Kind):
-    """Keeps prof's handler beyond the detach, and goes on calling it; a process of its own each time."""
+    """Keeps prof's handler beyond the detach, and goes on calling it. Each cycle has a process of its own."""
 
     program, fresh, varies = "chained.c", True, ("SigCgt",)
 
@@ -167,7 +167,7 @@ class Chained(Kind):
 
 
 class OwnHandler(Kind):
-    """Sets a handler of its own in the midst of a detach."""
+    """Installs a signal handler of its own in the midst of a detach."""
 
     program, fresh, varies = "own_handler.c", True, ("SigCgt", "threads")
 

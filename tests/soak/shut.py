@@ -1,12 +1,12 @@
-"""Targets in which something is out of sight or out of reach: calls that a filter forbids, stacks that no thread is
-on, libraries that come while recording is paused, threads that a garbage collector stops.
+"""Targets in which something is out of prof's sight or reach: calls that a filter forbids, stacks that no thread
+runs on, libraries that are loaded while recording is paused, threads that a garbage collector stops.
 """
 from kind import Kind
 from soak import Failed
 
 
 class Filtered(Kind):
-    """Under a seccomp filter."""
+    """Runs under a seccomp filter."""
 
     program = "filters.c"
 
@@ -32,13 +32,13 @@ class FilteredWork(Kind):
 
 
 class FilteredLate(Kind):
-    """Gets a filter while it is recorded that kills for what the hook would ask the kernel."""
+    """Installs a filter while it is recorded, which kills for calls that the hook would make."""
 
     program, fresh, varies = "late_filter.c", True, ("Seccomp",)
 
     def ready(self):
         self.target.expect("ready")
-        # libc sets a handler of its own with the first thread.
+        # libc installs a signal handler of its own with the first thread.
         self.afterwards()
 
     def recorded(self):
@@ -55,7 +55,7 @@ class FilteredLate(Kind):
 
 
 class Collected(Kind):
-    """A garbage collector that stops threads by a signal."""
+    """Has a garbage collector that stops threads by a signal."""
 
     program = "boehm.c"
 
@@ -69,7 +69,7 @@ class Collected(Kind):
 
 
 class Fibers(Kind):
-    """A fiber is switched away inside a hooked function while prof detaches."""
+    """Switches away from a fiber inside a hooked function while prof detaches."""
 
     program = "yields.c"
 
@@ -101,7 +101,7 @@ class Fibers(Kind):
 
 
 class Pooled(Kind):
-    """A fiber on a small stack between data that another thread compares."""
+    """Runs a fiber on a small stack between data that another thread compares."""
 
     program = "pooled.c"
 
@@ -112,7 +112,7 @@ class Pooled(Kind):
 
 
 class Loads(Kind):
-    """Another library comes in the place of one that goes while recording is paused."""
+    """Replaces a library by another one while recording is paused."""
 
     program = "loader.c"
 

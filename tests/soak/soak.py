@@ -1,9 +1,9 @@
-"""What the soaks share: prof with a deadline, targets that answer lines, what a process has in it."""
+"""The common parts of the soaks: prof with a deadline, targets that answer lines, and the state of a process."""
 import hashlib, os, queue, random, shutil, signal, subprocess, sys, tempfile, threading, time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
-# What takes longer has hung.
+# Seconds after which prof or a target counts as hanging.
 DEADLINE = 60
 
 
@@ -20,9 +20,9 @@ class Soak:
         self.failures, self.stopped, self.refused = [], False, 0
         self.scratch = tempfile.mkdtemp(prefix=f"prof-soak-{name}-")
         self.prof = os.path.join(self.scratch, "prof")
-        # A copy: a build meanwhile shall not change what is soaked.
+        # This is a copy, so that a build meanwhile does not change the tested binary.
         shutil.copy(binary(), self.prof)
-        # The time for the build is not the soak's.
+        # The time of the build does not count.
         self.began = time.monotonic()
         signal.signal(signal.SIGTERM, self.stop)
         signal.signal(signal.SIGINT, self.stop)
@@ -45,7 +45,7 @@ class Soak:
             self.fail(text)
 
     def compile(self, source, *flags, name=None):
-        """A program of tests/programs."""
+        """Compiles a program of tests/programs."""
         out = os.path.join(self.scratch, name or source.split(".")[0])
         if not os.path.exists(out):
             path = os.path.join(ROOT, "tests/programs", source)
@@ -55,7 +55,7 @@ class Soak:
         return out
 
     def start(self, *args, under=()):
-        """prof, started by another program if need be."""
+        """Starts prof, by another program if `under` names one."""
         if args and args[0] == "attach":
             args = (*args, "--look", "0s")  # what is killed is the attach, not the look behind it
         return subprocess.Popen([*under, self.prof, *map(str, args)], cwd=self.scratch, text=True,
@@ -63,7 +63,7 @@ class Soak:
                                 stderr=subprocess.PIPE)
 
     def run(self, *args, deadline=DEADLINE, under=()):
-        """prof to its end: exit code, and all that it said. A hang is a failure of its own."""
+        """Runs prof to its end. Returns the exit code and all output. A hang is a failure of its own."""
         p = self.start(*args, under=under)
         try:
             out, err = p.communicate(timeout=deadline)
@@ -74,8 +74,8 @@ class Soak:
         return p.returncode, (out + err).strip()
 
     def patient(self, *args):
-        """prof's success; what it refuses because a thread does not stop, on a machine with much more to do,
-        is tried again, and counted."""
+        """Runs prof until it succeeds. If prof refuses because a thread does not stop, on a machine with much more
+        to do, this tries again, and counts it."""
         for _ in range(50):
             code, said = self.run(*args)
             if code == 0:
@@ -92,7 +92,7 @@ class Soak:
         return said
 
     def report(self, figures):
-        """The line of figures; the exit code."""
+        """Prints the line of figures. Returns the exit code."""
         bad = len(self.failures)
         print(f"{self.name}: {figures}, {self.elapsed():.0f} s: {bad} failures", flush=True)
         if not bad:
@@ -103,7 +103,7 @@ class Soak:
 
 
 def binary():
-    """$PROF, or the release build, which is made first."""
+    """Returns $PROF, or the path of the release build, which is made first."""
     prof = os.environ.get("PROF")
     if prof:
         return prof
@@ -113,7 +113,7 @@ def binary():
 
 
 class Target:
-    """A process that answers lines, and is always ended."""
+    """A process that answers lines, and is ended in any case."""
 
     def __init__(self, command, ready="ready", **options):
         self.name = os.path.basename(command[0])
@@ -130,7 +130,7 @@ class Target:
         self.lines.put(None)
 
     def expect(self, word, deadline=DEADLINE):
-        """The next line that begins with `word`."""
+        """Waits for the next line that begins with `word`."""
         end = time.monotonic() + deadline
         while True:
             try:
@@ -171,7 +171,7 @@ def status(pid):
 
 
 def threads(pid):
-    """What each thread is doing, for a message."""
+    """Describes what each thread is doing, for a message."""
     said = []
     for tid in os.listdir(f"/proc/{pid}/task")[:12]:
         at = f"/proc/{pid}/task/{tid}/"
@@ -185,7 +185,7 @@ def mappings(pid):
 
 
 def is_foreign(m):
-    """A mapping that only prof makes in these targets: its ring, and code of no file."""
+    """Returns whether a mapping is one that only prof makes in these targets: the ring, or code without a file."""
     return "prof-ring" in m[-1] or ("x" in m[1] and len(m) < 6)
 
 
@@ -200,7 +200,7 @@ def descriptors(pid):
 
 
 def text(pid):
-    """The bytes of all code of files, as they stand in memory."""
+    """Returns a hash of all code of files, as it is in memory."""
     h = hashlib.blake2b()
     with open(f"/proc/{pid}/mem", "rb") as mem:
         for m in mappings(pid):
@@ -212,7 +212,7 @@ def text(pid):
 
 
 def footprint(pid, with_text=True):
-    """What an attach and a detach must leave as it was, whatever else the target does."""
+    """Returns the properties that an attach and a detach must leave as they were, whatever else the target does."""
     s = status(pid)
     seen = {k: s.get(k) for k in ("SigBlk", "SigIgn", "SigCgt", "Seccomp", "TracerPid")}
     seen["foreign"] = [m[0] for m in mappings(pid) if is_foreign(m)]
@@ -227,7 +227,7 @@ def differences(before, after):
 
 
 def collectors(pid):
-    """The collectors of a target."""
+    """Returns the collectors of a target."""
     wanted, found = f"collect\0--pid\0{pid}\0".encode(), []
     for n in os.listdir("/proc"):
         if n.isdigit():
@@ -241,7 +241,7 @@ def collectors(pid):
 
 
 def kill(pid):
-    """kill -9, and waits for the end."""
+    """Kills a process by SIGKILL, and waits for its end."""
     try:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -258,7 +258,7 @@ def wait_until(what, condition, deadline=DEADLINE):
 
 
 def resident(pid):
-    """Resident memory in KiB, without what others share."""
+    """Returns the private resident memory in KiB."""
     for line in read(f"/proc/{pid}/smaps_rollup").splitlines():
         if line.startswith("Private_Dirty:"):
             return int(line.split()[1])

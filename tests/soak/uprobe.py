@@ -1,15 +1,15 @@
-"""A uprobe of the kernel's on one process."""
+"""A uprobe on one process, made by the kernel's perf events."""
 import ctypes, os, struct
 from soak import mappings
 
 KIND = "/sys/bus/event_source/devices/uprobe/type"
-# x86_64
+# The number is that of x86_64.
 PERF_EVENT_OPEN = 298
 CLOSE_ON_EXEC = 8
 
 
 class Uprobe:
-    """At an address of a file that the process has mapped; it counts."""
+    """A uprobe at an address of a file that the process has mapped. It counts its hits."""
 
     def __init__(self, pid, file, address, at_return):
         offset = None
