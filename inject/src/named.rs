@@ -8,7 +8,7 @@ use prof_trace::shared::Kind;
 /// Number of arguments that every calling convention known to prof passes in registers.
 const ARGUMENTS: u8 = 6;
 
-/// What a named function does.
+/// The role of a named function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// It returns a block. The user names the argument that is its size.

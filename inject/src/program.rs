@@ -28,8 +28,8 @@ impl Program {
         gone && proc::Status::of(self.pid).is_ok_and(|s| s.field("VmSize").is_some())
     }
 
-    /// Waits up to `time` for [`Program::is_replaced`], after something has failed that an exec may explain. An exec
-    /// releases the old memory only after it has ended the process's other threads.
+    /// Waits up to `time` for the program to be replaced, and returns whether it was. This is for errors that an exec
+    /// may explain: it releases the old memory only after it has ended the process's other threads.
     #[must_use]
     pub fn is_replaced_within(&self, time: Duration) -> bool {
         let deadline = Instant::now() + time;

@@ -17,7 +17,7 @@ const RING_NAME: &[u8] = b"/memfd:prof-ring";
 /// A process that has prof's memory.
 #[derive(Debug)]
 pub struct Recorded {
-    /// Its pid.
+    /// The process's pid.
     pub pid: i32,
     /// Address of the ring in the process.
     pub ring: RemoteAddr,

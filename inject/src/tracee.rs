@@ -159,9 +159,9 @@ fn take_stuck(pid: i32, tid: i32) -> bool {
 /// A seized thread. Dropping the value lets the thread go as it is.
 #[derive(Debug)]
 pub struct Tracee {
-    /// The process.
+    /// Id of the process.
     pub pid: i32,
-    /// The thread.
+    /// Id of the thread.
     pub tid: i32,
     stopped: bool,
     gone: bool,
