@@ -21,7 +21,7 @@ const SEARCH: usize = 64 << 10;
 /// Upper bound on the size of a thread's descriptor and of what else libc keeps at the end of a thread's stack.
 const MOST_TLS: u64 = 1 << 20;
 
-/// What a search for a place needs.
+/// The inputs of a search for a place.
 pub(crate) struct Finder<'a> {
     pub pid: i32,
     pub tid: i32,

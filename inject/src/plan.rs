@@ -26,7 +26,7 @@ const MAX_FUNCTION: u64 = 64 << 10;
 pub struct Planned {
     /// The function.
     pub found: Found,
-    /// Its code.
+    /// The function's code.
     pub code: Vec<u8>,
     /// The instructions to replace.
     pub plan: PatchPlan,
@@ -38,7 +38,7 @@ pub struct Planned {
     pub area: usize,
     /// Address of its stub.
     pub stub_addr: RemoteAddr,
-    /// Its stub, once that has been built.
+    /// The stub, once it has been built.
     pub stub: Option<Stub>,
 }
 
@@ -369,7 +369,7 @@ fn gap(
                 }
             }
         }
-        // What is above the first stack may be the kernel's.
+        // Memory above the first stack may be the kernel's.
         if name == b"[stack]" {
             break;
         }

@@ -52,7 +52,7 @@ impl Code {
                 at += 1;
                 continue;
             }
-            // Where breakpoints are words, they may have bytes in common with the original, so that the first
+            // If breakpoints are words, they may have bytes in common with the original, so that the first
             // differing byte may be behind the breakpoint's start.
             let begins = |n: &usize| {
                 *n <= at && breakpoint_len(&have[at - n..], addr).is_some_and(|len| len > *n)
