@@ -20,7 +20,7 @@
 
 use super::exidx::{self, Exidx};
 use super::regs::{FullRegs, LR, R7, Regs, SP, THUMB};
-use crate::unwind::{CfiModule, CfiRule, FrameInfo, FullStep, Row};
+use crate::unwind::{CfiModule, CfiRule, FrameInfo, FullStep, Goroutine, Row};
 use gimli::{CfaRule, Register, RegisterRule, Vendor};
 
 const CFA_SP: u64 = 1;
@@ -143,6 +143,23 @@ impl Rule {
     #[must_use]
     pub const fn is_signal(self) -> bool {
         self.0 == SIGNAL
+    }
+
+    /// Returns whether the step leads to another stack, or may: out of a signal handler.
+    #[inline(always)]
+    #[must_use]
+    pub const fn leaves_stack(self) -> bool {
+        self.is_signal()
+    }
+
+    /// Returns where the step from C to a goroutine leads: on this architecture it is not known.
+    #[inline(always)]
+    pub fn goroutine(
+        self,
+        _regs: &Regs,
+        _read: &mut impl FnMut(u64) -> Option<u64>,
+    ) -> Option<Goroutine> {
+        None
     }
 
     /// Returns whether the code itself shows that the frame's return address is still in the link register.

@@ -71,6 +71,17 @@ pub trait CfiRule: Copy {
     }
 }
 
+/// Where a step from C to the goroutine that called it leads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Goroutine {
+    /// Address of the word that has the end of the goroutine's stack.
+    pub end_at: u64,
+    /// End of the goroutine's stack.
+    pub end: u64,
+    /// Stack pointer at the call, at the return address.
+    pub sp: u64,
+}
+
 /// All registers of one architecture, by DWARF number.
 pub trait RegisterSet: Copy {
     /// Number of the stack pointer.

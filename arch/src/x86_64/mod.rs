@@ -3,6 +3,7 @@
 pub mod bridge;
 pub mod call;
 pub mod capture;
+mod goroutine;
 #[cfg(feature = "relocate")]
 pub mod insn;
 pub mod jump;

@@ -10,10 +10,12 @@
 //! | 16..32 | frame pointer's slot, relative to the CFA; 0: unchanged | its slot, relative to fp  |
 //! | 32..64 | CFA, relative to sp or fp                | where the CFA is, relative to fp         |
 //!
-//! The other kinds are the kind alone. The word 0 means that no rule was computed yet.
+//! `GoCall` has `g_at` in bits 16..32 and `depth_at` in bits 32..64. The other kinds are the kind alone. The word 0
+//! means that no rule was computed yet.
 
+use super::goroutine;
 use super::regs::{FullRegs, RA, RBP, RSP, Regs};
-use crate::unwind::{CfiRule, FrameInfo, FullStep, Row};
+use crate::unwind::{CfiRule, FrameInfo, FullStep, Goroutine, Row};
 use gimli::{CfaRule, Register, RegisterRule, Vendor};
 
 const CFA_SP: u64 = 1;
@@ -24,6 +26,7 @@ const SIGNAL: u64 = 5;
 const END: u64 = 6;
 const COMPLEX: u64 = 7;
 const UNKNOWN: u64 = 8;
+const GO_CALL: u64 = 9;
 
 /// Offsets in the `ucontext` of a signal frame, to which `rsp` points when the handler has returned: see
 /// `struct ucontext` and `struct sigcontext_64` in the kernel's
@@ -68,6 +71,13 @@ pub enum Form {
     /// A chain of frame pointers, for code without call frame information. It is applied only where
     /// plausible.
     FramePointer,
+    /// Go's `asmcgocall`, which calls C on the thread's own stack. Both offsets are relative to sp.
+    GoCall {
+        /// Offset of the pointer to the calling goroutine (`g`).
+        g_at: i16,
+        /// Offset of the distance from the goroutine's stack pointer to the end of its stack.
+        depth_at: i32,
+    },
     /// The kernel's signal frame.
     Signal,
     /// The outermost frame of a thread.
@@ -143,6 +153,29 @@ impl Rule {
         false
     }
 
+    /// Returns whether the step leads to another stack, or may: out of a signal handler, or from C to the goroutine that
+    /// called it. Only for rules that have stepped.
+    #[inline(always)]
+    #[must_use]
+    pub const fn leaves_stack(self) -> bool {
+        self.0 as u8 >= SIGNAL as u8
+    }
+
+    /// Returns where the step from C to a goroutine leads; `None` for other rules.
+    pub fn goroutine(
+        self,
+        regs: &Regs,
+        read: &mut impl FnMut(u64) -> Option<u64>,
+    ) -> Option<Goroutine> {
+        let Form::GoCall { g_at, depth_at } = self.form() else { return None };
+        let g = read(regs.sp.wrapping_add(i64::from(g_at) as u64))?;
+        let depth = read(regs.sp.wrapping_add(i64::from(depth_at) as u64))?;
+        let end_at = g.checked_add(G_STACK_HI)?;
+        let end = read(end_at)?;
+        let sp = end.checked_sub(depth).filter(|sp| depth >= 8 && sp & 7 == 0)?;
+        Some(Goroutine { end_at, end, sp })
+    }
+
     /// Returns whether the step reads the frame pointer, so that the register's value in this frame matters.
     #[inline(always)]
     #[must_use]
@@ -187,6 +220,7 @@ impl Rule {
             }
             Form::CfaFpDeref { cfa_at, fp_at: None } => Rule::pack(CFA_FP_DEREF, cfa_at, 0, false),
             Form::FramePointer => Rule::FRAME_POINTER,
+            Form::GoCall { g_at, depth_at } => Rule::pack(GO_CALL, depth_at, g_at, false),
             Form::Signal => Rule::SIGNAL,
             Form::End => Rule::END,
             Form::Complex => Rule::COMPLEX,
@@ -211,6 +245,7 @@ impl Rule {
             SIGNAL => Form::Signal,
             END => Form::End,
             COMPLEX => Form::Complex,
+            GO_CALL => Form::GoCall { g_at: slot, depth_at: high },
             _ => Form::Unknown,
         }
     }
@@ -251,6 +286,7 @@ impl Rule {
         let next = match self.form() {
             Form::CfaFpDeref { cfa_at, fp_at } => self::deref(regs, cfa_at, fp_at, read),
             Form::FramePointer => frame_pointer(regs, read),
+            Form::GoCall { .. } => go_call(self, regs, read),
             Form::Signal => signal(regs, read),
             Form::End => return Step::End,
             Form::Complex => return Step::NeedFull,
@@ -324,6 +360,19 @@ fn frame_pointer(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Opti
     Some(Regs { pc, sp, fp })
 }
 
+/// Offset of `stack.hi` in Go's `g`, whose first field is the stack's bounds.
+const G_STACK_HI: u64 = 8;
+
+/// Steps from the thread's stack back to the stack of the goroutine that called C. `asmcgocall` saves the distance to
+/// the stack's end and not the stack pointer, because a stack may move while C calls Go. For the same reason the frame
+/// pointer that C has preserved means nothing: a value comes back that is taken for none.
+fn go_call(rule: Rule, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
+    const NO_FRAME_POINTER: u64 = 1;
+    let sp = rule.goroutine(regs, read)?.sp;
+    let pc = read(sp)?;
+    Some(Regs { pc, sp: sp.checked_add(8)?, fp: NO_FRAME_POINTER })
+}
+
 /// Returns the interrupted registers. The stack may change to any other, so no progress is demanded.
 fn signal(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
     let pc = read(regs.sp.wrapping_add(UC_RIP))?;
@@ -336,6 +385,15 @@ impl CfiRule for Rule {
     const UNKNOWN: Self = Rule::UNKNOWN;
     const COMPLEX: Self = Rule::COMPLEX;
     const VENDOR: Vendor = Vendor::Default;
+
+    /// Only for calls of C by Go: for other code without tables, the chain of frame pointers is followed.
+    fn from_code(
+        pc: u64,
+        _variant: Option<bool>,
+        read: &mut dyn FnMut(u64, &mut [u8]) -> bool,
+    ) -> Option<Self> {
+        goroutine::form(pc, read).map(Rule::from_form)
+    }
 
     /// Packs one row. A row that is not one of the common forms gives `Complex`: a rule is either exact or
     /// not used.

@@ -23,6 +23,7 @@ fn forms_survive_packing() {
         Form::CfaFpDeref { cfa_at: -8, fp_at: None },
         Form::FramePointer,
         Form::Signal,
+        Form::GoCall { g_at: 48, depth_at: 40 },
         Form::End,
         Form::Complex,
         Form::Unknown,

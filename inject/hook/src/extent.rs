@@ -24,6 +24,12 @@ impl Extent {
     fn holds(&self, addr: u64) -> bool {
         addr >= self.start && addr < self.end
     }
+
+    /// Returns whether the word at `addr` is in the range.
+    #[inline(always)]
+    pub fn has_word(&self, addr: u64) -> bool {
+        addr >= self.start && addr.saturating_add(WORD) <= self.end
+    }
 }
 
 /// Returns whether `sp` lies on the stack that the thread was last seen on.
@@ -35,7 +41,7 @@ pub fn is_current(t: &Thread, sp: u64) -> bool {
 /// Returns whether the word at `addr` is on a stack that the thread is known to have run on.
 #[inline(always)]
 pub fn is_known(t: &Thread, addr: u64) -> bool {
-    t.extents.iter().any(|e| addr >= e.start && addr.saturating_add(WORD) <= e.end)
+    t.extents.iter().any(|e| e.has_word(addr))
 }
 
 /// Makes the stack that `sp` lies on the current one: the first of the thread's extents.
@@ -74,7 +80,8 @@ fn continues(shared: &Shared, e: &Extent, sp: u64) -> bool {
     gap <= 16 * PAGE && readable(shared, from, gap / PAGE)
 }
 
-fn readable(shared: &Shared, from: u64, pages: u64) -> bool {
+/// Returns whether this many pages can be read, the first of which is at `from`.
+pub fn readable(shared: &Shared, from: u64, pages: u64) -> bool {
     let pid = shared.control().main_tid;
     let mut done = 0;
     while done < pages {

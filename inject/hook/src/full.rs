@@ -1,6 +1,7 @@
 //! Full unwinding, for stacks with a frame that no packed rule describes: each row is evaluated with all
 //! registers.
 
+use crate::goroutine::Goroutines;
 use crate::stack::{self, Job};
 use crate::state::{Extent, FRAMES, Frame};
 use crate::{modules, resolve};
@@ -40,11 +41,16 @@ fn unwind(job: &mut Job<'_>) {
         count += 1;
         variant = None;
         if code.rule.is_signal() {
-            let mut read = |addr: u64| stack::far(shared, &job.t.extents, addr);
+            let t = &mut *job.t;
+            let mut read = |addr: u64| stack::far(shared, &t.extents, &mut t.goroutines, addr);
             variant = Rule::interrupted_variant(Regs::from(&r).sp, &mut read);
         }
-        match step(shared, &job.t.extents, &r, code.rule, &mut ctx) {
-            Some(Some(next)) => r = next,
+        let (extents, goroutines) = (&job.t.extents, &mut job.t.goroutines);
+        match step(shared, extents, goroutines, &r, code.rule, &mut ctx) {
+            Some(Some(next)) => {
+                stack::enter_goroutine(shared, job.t, code.rule, &Regs::from(&r));
+                r = next;
+            }
             Some(None) => {
                 cut = false;
                 break;
@@ -65,12 +71,13 @@ fn unwind(job: &mut Job<'_>) {
 fn step(
     shared: &Shared,
     extents: &[Extent; 4],
+    goroutines: &mut Goroutines,
     r: &FullRegs,
     rule: Rule,
     ctx: &mut CfiContext,
 ) -> Option<Option<FullRegs>> {
     // `far` reads known extents directly, and all else through the kernel if that is allowed.
-    let mut read = |addr: u64| stack::far(shared, extents, addr);
+    let mut read = |addr: u64| stack::far(shared, extents, goroutines, addr);
     if rule.is_signal() {
         // This ignores the tables: a signal frame is the kernel's, and has all registers.
         return match rule.step_all(r, &mut read) {

@@ -11,7 +11,7 @@
 //! - [`thread`]: finding the thread's state; [`state`]: its layout;
 //! - [`stack`]: the stack as a node of the stack tree, by memoized, verified unwinding;
 //! - [`resolve`]: the unwind rule of a code address; [`modules`]: the module of a code address;
-//! - [`memory`]: reading memory that may be unmapped; [`extent`]: extents of stacks;
+//! - [`memory`]: reading memory that may be unmapped; [`extent`]: extents of stacks; `goroutine`: those in Go's heap;
 //! - [`chunk`]: glibc's chunk headers;
 //! - [`record`]: writing events to the ring; [`clock`]: time stamps; [`toggle`]: the toggle signal.
 #![no_std]
@@ -27,6 +27,7 @@ pub mod entry;
 pub mod extent;
 pub mod fork;
 pub mod full;
+mod goroutine;
 pub mod header;
 mod left;
 pub mod memory;

@@ -12,6 +12,7 @@
 //!
 //! No return address is replaced, so that exceptions, longjmp, fibers and shadow stacks are not disturbed.
 
+use crate::goroutine::Goroutines;
 use crate::name::{name, name_recent};
 use crate::recent;
 use crate::resolve::{self, Code};
@@ -104,6 +105,7 @@ fn slow(job: &mut Job<'_>) -> Option<Stack> {
         }
         // Other code may be where the code of the remembered frames was.
         job.t.forget();
+        job.t.forget_goroutines();
         job.t.modules = modules;
     }
     let many = recent::is_worth_it(job.t);
@@ -248,7 +250,7 @@ fn code_of(shared: &Shared, t: &mut Thread, pc: u64) -> Code {
 #[cold]
 fn look_up_interrupted(shared: &Shared, t: &mut Thread, pc: u64, sp: u64) {
     let extents = t.extents;
-    let mut read = |addr| far(shared, &extents, addr);
+    let mut read = |addr| far(shared, &extents, &mut t.goroutines, addr);
     let Some(variant) = Rule::interrupted_variant(sp, &mut read) else { return };
     let modules = shared.control().modules_seq.load(Relaxed);
     look_up(shared, t, pc, place_of(pc), modules, Some(variant));
@@ -346,14 +348,14 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
         }
         let before = words;
         let step = {
-            let (extents, list) = (&t.extents, &mut t.fresh_words);
+            let (extents, list, goroutines) = (&t.extents, &mut t.fresh_words, &mut t.goroutines);
             code.rule.step(&r, &mut |addr| {
                 let value = if addr.wrapping_sub(low) <= span {
                     // SAFETY: the word is inside the extent of the stack that this thread runs on.
                     unsafe { memory::load(addr) }
                 } else {
                     found.scattered = true;
-                    far(shared, extents, addr)?
+                    far(shared, extents, goroutines, addr)?
                 };
                 *list.get_mut(words)? = Word { addr, value };
                 words += 1;
@@ -373,15 +375,10 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
         found.fresh += 1;
         match step {
             Step::Next(next) => {
-                if code.rule.is_signal() {
-                    // Lookups subtract one, so one is added to the exact address of an interrupted
-                    // instruction.
-                    let pc = next.pc.wrapping_add(1);
-                    look_up_interrupted(shared, t, pc, r.sp);
-                    r = Regs { pc, ..next };
-                } else {
-                    r = next;
-                }
+                r = match code.rule.leaves_stack() {
+                    true => arrive(shared, t, code.rule, &r, next),
+                    false => next,
+                };
                 continue;
             }
             Step::End => {}
@@ -398,15 +395,53 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
     found
 }
 
+/// Prepares for frames on another stack, to which the step out of the frame `from` has led. Returns the registers of
+/// the first.
+#[cold]
+#[inline(never)]
+fn arrive(shared: &Shared, t: &mut Thread, rule: Rule, from: &Regs, to: Regs) -> Regs {
+    if !rule.is_signal() {
+        enter_goroutine(shared, t, rule, from);
+        return to;
+    }
+    // Lookups subtract one, so one is added to the exact address of an interrupted instruction.
+    let pc = to.pc.wrapping_add(1);
+    look_up_interrupted(shared, t, pc, from.sp);
+    Regs { pc, ..to }
+}
+
 /// Reads a word outside of the used part of the current stack.
 #[cold]
 #[inline(never)]
-pub(crate) fn far(shared: &Shared, extents: &[Extent; 4], addr: u64) -> Option<u64> {
-    if extents.iter().any(|e| e.start <= addr && addr.saturating_add(memory::WORD) <= e.end) {
-        // SAFETY: the word is inside an extent that was found readable, of a stack that this thread runs on.
-        return Some(unsafe { memory::load(addr) });
+pub(crate) fn far(
+    shared: &Shared,
+    extents: &[Extent; 4],
+    goroutines: &mut Goroutines,
+    addr: u64,
+) -> Option<u64> {
+    match known(extents, goroutines, addr) {
+        // SAFETY: the word is inside memory that was found readable, of a stack.
+        Some(_) => Some(unsafe { memory::load(addr) }),
+        None => memory::word(shared, addr),
     }
-    memory::word(shared, addr)
+}
+
+/// Returns the memory around the word at `addr` that can be read directly: a stack that this thread has run on, or a
+/// page of the goroutines'.
+#[inline]
+fn known(extents: &[Extent; 4], goroutines: &mut Goroutines, addr: u64) -> Option<Extent> {
+    let stack = extents.iter().find(|e| e.has_word(addr)).copied();
+    stack.or_else(|| goroutines.page(addr)).filter(|e| e.has_word(addr))
+}
+
+/// Remembers the stack of the goroutine that the step by `rule` has led to, if it has led to one.
+#[cold]
+pub(crate) fn enter_goroutine(shared: &Shared, t: &mut Thread, rule: Rule, from: &Regs) {
+    let (extents, goroutines) = (&t.extents, &mut t.goroutines);
+    if let Some(g) = rule.goroutine(from, &mut |addr| far(shared, extents, goroutines, addr)) {
+        t.met_goroutines = true;
+        goroutines.enter(shared, &g);
+    }
 }
 
 /// Returns whether a frame without a caller is where its thread began: entry code without call frame
@@ -421,23 +456,55 @@ fn is_start(shared: &Shared, r: &Regs, code: Code) -> bool {
 /// Compares the words that the steps out of the kept frames `0..=top` read with memory. Returns `None` if all
 /// are equal, else the innermost frame whose step read one that differs.
 #[inline(always)]
-fn first_changed(shared: &Shared, t: &Thread, top: usize) -> Option<usize> {
+fn first_changed(shared: &Shared, t: &mut Thread, top: usize) -> Option<usize> {
     let len = t.frames[top & (FRAMES - 1)].words().min(WORDS);
-    if t.scattered == 0 && unchanged(&t.words, len) {
+    if t.scattered != 0 {
+        return first_changed_scattered(shared, t, top);
+    }
+    if unchanged(&t.words, len) {
         return None;
     }
-    let bad = (0..len).rev().find(|i| !holds(shared, t, *i))?;
+    // SAFETY: without scattered words, each is inside the stack extent that the thread runs on.
+    let differs = |w: &Word| w.value != unsafe { memory::load(w.addr) };
+    let bad = t.words.get(..len)?.iter().rposition(differs)?;
     Some((0..top).rev().find(|k| t.frames[k & (FRAMES - 1)].words() <= bad).map_or(0, |k| k + 1))
 }
 
-/// Returns whether a kept word is equal to memory.
-fn holds(shared: &Shared, t: &Thread, i: usize) -> bool {
-    let Some(w) = t.words.get(i) else { return false };
-    if extent::is_known(t, w.addr) {
-        // SAFETY: the word is inside an extent that was found readable, of a stack that this thread runs on.
-        return unsafe { memory::load(w.addr) } == w.value;
+/// The same for words of several stacks. It reads them in the order in which the steps have read them, as an
+/// address that a word has led to need not be one any more if that word differs.
+#[cold]
+#[inline(never)]
+fn first_changed_scattered(shared: &Shared, t: &mut Thread, top: usize) -> Option<usize> {
+    let mut around = t.extents[0];
+    (0..=top.min(FRAMES - 1)).rev().find(|k| {
+        let from = k.checked_sub(1).map_or(0, |k| t.frames[k].words());
+        let to = t.frames[*k].words();
+        (from..to).any(|i| {
+            !t.words
+                .get(i)
+                .is_some_and(|w| holds(shared, &t.extents, &mut t.goroutines, w, &mut around))
+        })
+    })
+}
+
+/// Returns whether a kept word is equal to memory. `around` is memory that can be read directly, where the word before
+/// was.
+#[inline]
+fn holds(
+    shared: &Shared,
+    extents: &[Extent; 4],
+    goroutines: &mut Goroutines,
+    w: &Word,
+    around: &mut Extent,
+) -> bool {
+    if !around.has_word(w.addr) {
+        match known(extents, goroutines, w.addr) {
+            Some(e) => *around = e,
+            None => return memory::word(shared, w.addr) == Some(w.value),
+        }
     }
-    memory::word(shared, w.addr) == Some(w.value)
+    // SAFETY: the word is inside memory that was found readable, of a stack.
+    w.value == unsafe { memory::load(w.addr) }
 }
 
 /// Appends the fresh frames to the kept ones.

@@ -1,5 +1,6 @@
 //! Private state of a thread, in memory that only the thread accesses.
 
+use crate::goroutine::Goroutines;
 use crate::owner::Owned;
 use crate::recent::{RECENT, Recent};
 use prof_arch::native::Regs;
@@ -178,6 +179,8 @@ pub struct Thread {
     pub modules: u32,
     /// Whether the remembered stack is not reusable.
     pub passing: bool,
+    /// Whether `goroutines` has been used: its memory is not touched where Go is not.
+    pub met_goroutines: bool,
     /// Exponent of the sampling distance that the segment's events have stated last; 0: none has.
     pub rate: u8,
     /// Blocks this thread allocated or freed last.
@@ -196,6 +199,8 @@ pub struct Thread {
     pub fresh_words: [Word; WORDS],
     /// Cache of stacks of long walks.
     pub recent: [Recent; RECENT],
+    /// Stacks of goroutines that have called C on this thread.
+    pub goroutines: Goroutines,
 }
 
 const _: () = assert!(size_of::<Thread>() + SCRATCH <= SIZE);
@@ -221,8 +226,17 @@ impl Thread {
         self.seq = 0;
         self.extents = [Extent { start: 0, end: 0 }; 4];
         self.next_extent = 0;
+        self.forget_goroutines();
         self.owned.clear();
         self.forget();
+    }
+
+    /// Forgets the stacks of goroutines.
+    pub fn forget_goroutines(&mut self) {
+        if self.met_goroutines {
+            self.goroutines.clear();
+            self.met_goroutines = false;
+        }
     }
 
     /// Forgets the remembered stack.
