@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::build::program;
-use common::{Report, Scene, Target};
+use common::build::{compile, has_compiler, other_width, program};
+use common::{Report, Scene, Target, installed, skip};
 use nix::sys::signal::Signal;
 use std::process::Command;
 
@@ -99,6 +99,33 @@ fn constructors_of_libraries_are_included() {
     let r = scene.finished(&scene.path("r.prof"));
     r.marked("late.c", "late_constructor").assert_live(1, 1008);
     r.marked("toggle.c", "toggled_block").assert_live(3, 3 * 128);
+}
+
+/// Alpine's linker file is musl's whole library under a name of its own, and stripped.
+#[test]
+fn a_program_of_stripped_musl_is_recorded() {
+    if !has_compiler("musl-gcc") || !installed("strip") || other_width().is_some() {
+        return skip("a_program_of_stripped_musl_is_recorded", "no musl-gcc or no strip");
+    }
+    let scene = Scene::new("stripped-musl");
+    let folder = std::fs::read_dir("/lib").expect("/lib").flatten();
+    let linker = folder.map(|f| f.file_name()).find(|f| {
+        let name = f.to_string_lossy();
+        name.starts_with("ld-musl-") && name.ends_with(".so.1")
+    });
+    let linker = linker.expect("musl's dynamic linker");
+    let stripped = scene.path(linker.to_str().expect("a name"));
+    let mut strip = Command::new("strip");
+    strip.arg("-o").arg(&stripped).arg(std::path::Path::new("/lib").join(&linker));
+    common::run(strip).ok("strip");
+    let link = format!("-Wl,-dynamic-linker,{}", stripped.display());
+    let toggle = compile("musl-gcc", "toggle.c", &["-O1", &link]).expect("compiles");
+    let mut target = Target::spawn(run(&scene, "r.prof", &[], &[toggle.to_str().expect("a path")]));
+    target.expect("ready");
+    target.ask("alloc 7");
+    target.quit();
+    let r = scene.finished(&scene.path("r.prof"));
+    r.marked("toggle.c", "toggled_block").assert_live(7, 7 * 128);
 }
 
 #[test]

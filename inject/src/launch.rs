@@ -188,27 +188,53 @@ pub(crate) fn run_to_start(t: &mut Tracee) -> Result<()> {
     let mem = RemoteMemory::open(t.pid)?;
     let modules = elf::modules(&mem, &proc::maps(t.pid)?);
     let linker = modules.iter().find_map(|m| linker_symbols(t.pid, &mem, m));
-    let Some((stop_at, r_debug)) = linker else {
+    let Some((stop_at, debug)) = linker else {
         return run_to(t, &mem, entry_point(t.pid, &mem, &modules)?, || true);
     };
-    let consistent = || {
-        let mut state = [0u8; 4];
-        mem.read(r_debug.plus(R_STATE), &mut state).is_ok()
-            && u32::from_ne_bytes(state) == RT_CONSISTENT
-    };
-    run_to(t, &mem, stop_at, consistent)
+    run_to(t, &mem, stop_at, || debug.is_complete(&mem))
 }
 
-/// Returns the addresses of the dynamic linker's `_dl_debug_state`, and of its `r_debug` or 0 if no symbol names it.
-/// The symbol is `_r_debug` in glibc, and in musl `debug`, which stripping removes.
-fn linker_symbols(pid: i32, mem: &RemoteMemory, m: &Module) -> Option<(RemoteAddr, RemoteAddr)> {
+/// Where the dynamic linker's `r_debug` is.
+#[derive(Clone, Copy, Debug)]
+enum DebugData {
+    /// At the address of a symbol: `_r_debug` in glibc, the local symbol `debug` in musl.
+    At(RemoteAddr),
+    /// Where the variable at this address points, once the linker has relocated itself: musl's `_dl_debug_addr`.
+    PointedTo(RemoteAddr),
+    /// Unknown.
+    Nowhere,
+}
+
+impl DebugData {
+    fn of(pid: i32, mem: &RemoteMemory, linker: &Module) -> Self {
+        let find = |name| linker.data_symbol(pid, mem, name);
+        // Stripping removes musl's `debug`, but not `_dl_debug_addr`, which is exported.
+        let direct = find("_r_debug").or_else(|| find("debug")).map(Self::At);
+        direct.or_else(|| find("_dl_debug_addr").map(Self::PointedTo)).unwrap_or(Self::Nowhere)
+    }
+
+    /// Returns whether the linker's list of modules is complete, at a call of `_dl_debug_state`. Without the data, the
+    /// first call counts: musl makes no other one in a program without dlopen.
+    fn is_complete(self, mem: &RemoteMemory) -> bool {
+        let at = match self {
+            Self::At(at) => Some(at),
+            Self::PointedTo(at) => mem.word(at).ok().filter(|at| *at != 0).map(RemoteAddr),
+            Self::Nowhere => None,
+        };
+        let Some(at) = at else { return true };
+        let mut state = [0u8; 4];
+        mem.read(at.plus(R_STATE), &mut state).is_ok() && u32::from_ne_bytes(state) == RT_CONSISTENT
+    }
+}
+
+/// Returns the address of the dynamic linker's `_dl_debug_state`, and where its `r_debug` is.
+fn linker_symbols(pid: i32, mem: &RemoteMemory, m: &Module) -> Option<(RemoteAddr, DebugData)> {
     let name = m.file_name();
     if !(name.starts_with("ld-") || name.starts_with("ld.so") || name.starts_with("libc.musl")) {
         return None;
     }
     let stop = m.symbols(pid, mem, |n| n == crate::functions::LOADER).first()?.addr;
-    let debug = m.data_symbol(pid, mem, "_r_debug").or_else(|| m.data_symbol(pid, mem, "debug"));
-    Some((stop, debug.unwrap_or(RemoteAddr(0))))
+    Some((stop, DebugData::of(pid, mem, m)))
 }
 
 fn entry_point(pid: i32, mem: &RemoteMemory, modules: &[Module]) -> Result<RemoteAddr> {
