@@ -44,6 +44,7 @@ pub mod proc;
 pub mod program;
 pub mod recorded;
 pub mod remote;
+mod resident;
 mod ring;
 mod room;
 pub mod runtimes;

@@ -78,6 +78,7 @@ impl Drop for Unstoppable {
 /// traces, also of threads that could not be stopped. Job control can stop prof only before and after the work.
 pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     let _unstoppable = Unstoppable::begin();
+    crate::resident::fault_in();
     let id = AtomicI32::new(0);
     let work = Mutex::new(Some(work));
     let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take();
