@@ -4,7 +4,9 @@ mod common;
 
 use common::build::program;
 use common::snapshot::Snapshot;
-use common::{Scene, Target, run};
+use common::{Scene, Target, run, until, writers};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -135,11 +137,44 @@ fn beside_prof_in_one_cgroup_the_ring_is_as_large_as_there_is_room() {
     command.args(["-c", &script]).current_dir(&scene.dir);
     let out = run(command).ok("attach");
     assert!(out.stderr.contains("the ring has 32.0 MiB, not 64.0 MiB"), "{out:?}");
-    assert!(out.stderr.contains("prof's ring and collector among it"), "{out:?}");
+    assert!(out.stderr.contains("including prof's ring and collector"), "{out:?}");
     target.ask("alloc 100");
     scene.detach(&target);
     let recording = scene.path("beside.prof");
     assert_eq!(scene.finished(&recording).total("allocations"), 100);
+    target.quit();
+}
+
+/// The ring's address space is several times as large as the memory that it takes.
+#[test]
+fn status_tells_the_memory_that_is_taken() {
+    let scene = Scene::new("cgroup-taken");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let pid = target.pid.to_string();
+    let out = scene.prof(&["attach", "--ring-size", "16MiB", "-o", "t.prof", &pid]).ok("attach");
+    let most = out.stderr.split("memory: at most ").nth(1).expect("a line");
+    let most: f64 = most.split(' ').next().expect("a word").parse().expect("a number");
+    target.ask("alloc 100");
+    let status = || -> serde_json::Value {
+        let json = scene.prof(&["status", &pid, "--format", "json"]).ok("status").stdout;
+        serde_json::from_str(&json).expect("JSON")
+    };
+    let of = |v: &serde_json::Value, name: &str| v["memory"][name].as_f64().expect("a number");
+    let mib = |n: f64| n * f64::from(1 << 20);
+    let before = status();
+    let (ring, added) = (of(&before, "ring_bytes"), of(&before, "added_bytes"));
+    assert!(added <= mib(most), "{before:#}");
+    assert!((mib(16.0)..mib(32.0)).contains(&ring), "{before:#}");
+    // The ring stays charged to the cgroup of a collector that was killed.
+    let collector = before["collector_pid"].as_i64().expect("a pid") as i32;
+    kill(Pid::from_raw(collector), Signal::SIGKILL).expect("the collector");
+    until("the collector is gone", || writers(&scene.path("t.prof")).is_empty());
+    let after = status();
+    assert!(after["collector_pid"].is_null(), "{after:#}");
+    assert!((mib(16.0)..mib(32.0)).contains(&of(&after, "ring_bytes")), "{after:#}");
+    let (was, is) = (added > ring, of(&after, "added_bytes") > of(&after, "ring_bytes"));
+    assert_eq!(was, is, "whether the ring counts: {before:#} {after:#}");
+    scene.detach(&target);
     target.quit();
 }
 

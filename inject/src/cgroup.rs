@@ -8,7 +8,7 @@
 use crate::install::Options;
 use crate::preflight::Target;
 use crate::proc;
-use crate::recorded::Recorded;
+use crate::recorded::{Recorded, ring_in};
 use crate::{Refusal, Result};
 use prof_trace::process::folder;
 use prof_trace::shared::{Control, Geometry, MAX_SEGMENTS, SEGMENT_SIZE, STATE_SIZE};
@@ -16,7 +16,7 @@ use std::cmp::Ordering;
 use std::fs::{self, File};
 use std::mem::offset_of;
 use std::ops::Range;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -199,10 +199,8 @@ fn fit_in(
     let mut size = wanted.clamp(SMALLEST, LARGEST);
     let mut other = match size.cmp(&wanted) {
         Ordering::Equal => None,
-        Ordering::Greater => {
-            Some("no smaller one would hold what threads write at once".to_owned())
-        }
-        Ordering::Less => Some("it can't be larger".to_owned()),
+        Ordering::Greater => Some("that is the smallest that works".to_owned()),
+        Ordering::Less => Some("that is the largest that prof supports".to_owned()),
     };
     loop {
         let need = Need::of(geometry(size), threads, tables.0);
@@ -247,9 +245,9 @@ fn describe(need: Need, all: &[Level]) -> String {
         );
     };
     let beside = if own.shared {
-        ", prof's ring and collector among it".to_owned()
+        ", including prof's ring and collector".to_owned()
     } else {
-        format!(", {} to prof's own", mib(need.prof))
+        format!(", and {} to prof's own cgroup", mib(need.prof))
     };
     // This cgroup would be full first.
     let tightest = all.iter().filter(|l| l.limit.is_some()).min_by_key(|l| l.left());
@@ -296,7 +294,9 @@ impl Added {
         let end = r.ring.0.saturating_add(r.ring_len);
         // The target can write to this field, so the value is kept within the ring.
         let states = field(offset_of!(Control, states_addr))?.clamp(r.ring.0, end);
-        let geometry = r.geometry()?.with_threads(count);
+        let first = field(offset_of!(Control, first_segments))?;
+        let first = usize::try_from(first).unwrap_or(usize::MAX);
+        let geometry = r.geometry()?.with_threads(count).with_first_segments(first);
         let pages = Pages::open(pid)?;
         let at = |offset: usize| r.ring.0.saturating_add(offset as u64);
         let hot = geometry.hot_ranges().map(|(from, len)| at(from)..at(from + len));
@@ -308,12 +308,26 @@ impl Added {
         // there are many threads may it be in use.
         let crowded = proc::threads(pid).is_ok_and(|t| t.len() > geometry.states() / 4);
         let some = states.saturating_add((geometry.states() * STATE_SIZE) as u64).min(end);
-        let target = private.map(|p| pages.there(p, &[])).sum::<u64>()
-            + pages.there(first, &hot)
-            + pages.there(states..if crowded { end } else { some }, &[]);
-        let made = hot.iter().map(|h| h.end - h.start).sum();
-        let levels = levels(pid, c.collector_pid.load(Relaxed) as i32);
-        Some(Self { target, ring: made, levels })
+        let own = private.map(|p| pages.there(p, &[])).sum::<u64>();
+        let in_ring =
+            pages.there(first, &hot) + pages.there(states..if crowded { end } else { some }, &[]);
+        let made = || {
+            let tables = field(offset_of!(Control, tables_len))?;
+            let next = field(offset_of!(Control, tables_next))?;
+            let from = field(offset_of!(Control, tables_at))?;
+            let hot = hot.iter().map(|h| h.end - h.start).sum::<u64>();
+            Some(hot + next.saturating_sub(from).min(tables).min(r.ring_len))
+        };
+        let ring = match allocated(pid) {
+            Some(all) => all.saturating_sub(in_ring),
+            None => made()?,
+        };
+        let mut levels = levels(pid, c.collector_pid.load(Relaxed) as i32);
+        // The pages stay charged to the cgroup of a collector that has ended.
+        if let Some(l) = levels.first_mut().filter(|_| !r.collector_lives()) {
+            l.shared = field(offset_of!(Control, ring_beside))? != 0;
+        }
+        Some(Self { target: own + in_ring, ring, levels })
     }
 
     /// Returns the number of bytes charged to the target's own cgroup.
@@ -332,9 +346,21 @@ impl Added {
         let limit = own.limit.map_or("no limit".to_owned(), |(file, n)| {
             format!("{} of {} used, {file}", mib(own.used), mib(n))
         });
-        let ring = if own.shared { "with the ring" } else { "the ring is prof's" };
+        let ring =
+            if own.shared { "including the ring" } else { "the ring counts in prof's cgroup" };
         format!("{} in the process's cgroup {} ({limit}), {ring}", mib(self.bytes()), own.group)
     }
+}
+
+/// Returns the number of bytes that the kernel has allocated for the ring. `None` without the rights to look at mapped
+/// files (CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE).
+fn allocated(pid: i32) -> Option<u64> {
+    /// The kernel counts a file's blocks in this unit, whatever the size of its pages (stat(2)).
+    const BLOCK: u64 = 512;
+    let maps = proc::maps(pid).ok()?;
+    let m = ring_in(&maps)?;
+    let path = format!("{}/map_files/{:x}-{:x}", folder(pid), m.start.0, m.end.0);
+    Some(fs::metadata(path).ok()?.blocks() * BLOCK)
 }
 
 /// Reader of a process's page map (proc_pid_pagemap(5)).

@@ -5,6 +5,7 @@ use crate::preflight::may_trace;
 use crate::proc::{self, Map};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result, setup};
 use prof_trace::foreign::Foreign;
+use prof_trace::process::living_thread;
 use prof_trace::shared::{Geometry, Header, LAYOUT, MAGIC, STABLE_AT, Slot, Stable, Table};
 use std::mem::offset_of;
 use std::os::unix::ffi::OsStringExt;
@@ -129,7 +130,10 @@ impl Recorded {
     #[must_use]
     pub fn collector_lives(&self) -> bool {
         let pid = self.control.collector_pid.load(Relaxed) as i32;
-        pid != 0 && proc::start_time(pid) == Some(self.control.collector_start.load(Relaxed))
+        // One that was killed is in /proc until its parent has waited for it.
+        pid != 0
+            && proc::start_time(pid) == Some(self.control.collector_start.load(Relaxed))
+            && living_thread(pid).is_some()
     }
 
     /// Returns whether the process is recording rather than paused.

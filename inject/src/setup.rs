@@ -100,6 +100,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
         i.notes.push("its threads may not read the processor's counter (PR_SET_TSC): the time of each event takes a system call".into());
     }
     let quiet = quiet(i);
+    let beside = crate::cgroup::levels(pid, std::process::id() as i32);
     // SAFETY: the target has it mapped, but none of the target's code knows of it yet.
     let c = unsafe { i.shared.control_mut() };
     c.state.store(state::SETUP, Relaxed);
@@ -131,6 +132,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.states_count = geometry.states() as u64;
     c.more_count = geometry.more_states() as u64;
     c.first_segments = geometry.first_segments() as u64;
+    c.ring_beside = beside.first().is_some_and(|l| l.shared).into();
     // Each of these threads may hold a segment before the collector frees any.
     let holders = crate::proc::threads(i.target.pid).map_or(0, |t| t.len() as u64);
     if holders > c.first_segments / 4 {

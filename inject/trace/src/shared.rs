@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Layout number, raised with every change of the layout. prof reads only [`Stable`] of a memory with another
 /// number.
-pub const LAYOUT: u32 = 23;
+pub const LAYOUT: u32 = 24;
 /// Second word of the flag page. It tells the attached process from its forked children, in which the kernel
 /// has wiped the page and maps nothing else of prof's memory.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -127,6 +127,12 @@ impl Geometry {
     /// address space alone until so many threads hold one.
     pub fn first_segments(self) -> usize {
         self.segments - self.more_segments
+    }
+
+    /// Sets how many of the segments are the first ones ([`Geometry::first_segments`]).
+    #[must_use]
+    pub fn with_first_segments(self, first: usize) -> Self {
+        Self { more_segments: self.segments - first.min(self.segments), ..self }
     }
 
     /// Sets the room for unwind tables, in bytes.
@@ -377,6 +383,8 @@ pub struct Control {
     pub more_count: u64,
     /// [`Geometry::first_segments`].
     pub first_segments: u64,
+    /// 1 if prof was in the target's own cgroup at the attach, so that the ring counts there; else 0.
+    pub ring_beside: u64,
     /// How many of the segments behind those may be taken: about as many as threads hold open. So the ring
     /// has as much room with a thousand idle threads as with one.
     pub more_segments: AtomicU64,
