@@ -1,7 +1,7 @@
 //! The toggle signal: whether the target uses it, how its disposition is restored, and whether the target may still
 //! call the handler that prof had installed.
 
-use crate::memory::words;
+use crate::memory::{WORD, words};
 use crate::proc::{self, Map, Status};
 use crate::remote::Caller;
 use crate::threads::{StopTimes, stop_all};
@@ -88,10 +88,15 @@ fn waits_for(pid: i32, tid: i32, mem: &RemoteMemory, signal: u32) -> bool {
     }
     let set = fields.next().and_then(|f| u64::from_str_radix(f.strip_prefix("0x")?, 16).ok());
     let Some(set) = set else { return false };
-    // Reads the word of the set that holds the signal's bit. On 32-bit machines this finds the signals up to 32 only.
-    let n = signal - 1;
-    let word = mem.word(RemoteAddr(set.wrapping_add(u64::from(n / 64) * 8)));
-    word.is_ok_and(|w| w >> (n % 64) & 1 == 1)
+    let (at, bit) = place_in_set(signal, WORD);
+    mem.word(RemoteAddr(set.wrapping_add(at))).is_ok_and(|w| w >> bit & 1 == 1)
+}
+
+/// Returns the offset of the word that holds a signal's bit in the kernel's set of signals, and the bit's number in
+/// it. The set is an array of words of this many bytes, in the processor's byte order.
+fn place_in_set(signal: u32, word: usize) -> (u64, u32) {
+    let (n, bits) = (signal - 1, word as u32 * 8);
+    (u64::from(n / bits) * word as u64, n % bits)
 }
 
 /// Returns whether the target has a signalfd for a signal.
@@ -270,4 +275,33 @@ pub(crate) fn clear_page(mem: &RemoteMemory, handler: u64) -> Result<()> {
     };
     to.copy_from_slice(RETURN);
     mem.write(RemoteAddr(page.addr), &bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn signals_are_found_in_the_kernels_set() {
+        let places = |word| [1, 12, 32, 33, 64].map(|signal| place_in_set(signal, word));
+        assert_eq!(places(8), [(0, 0), (0, 11), (0, 31), (0, 32), (0, 63)]);
+        assert_eq!(places(4), [(0, 0), (0, 11), (0, 31), (4, 0), (4, 31)]);
+        let mem = RemoteMemory::open(std::process::id() as i32).expect("own memory");
+        for signal in [libc::SIGHUP, libc::SIGUSR2, libc::SIGRTMIN(), libc::SIGRTMAX()] {
+            // SAFETY: all zeros are a valid set, which the calls then only write to.
+            let set = unsafe {
+                let mut set: libc::sigset_t = std::mem::zeroed();
+                libc::sigemptyset(&mut set);
+                libc::sigaddset(&mut set, signal);
+                set
+            };
+            let is_in = |signal: i32| {
+                let (at, bit) = place_in_set(signal as u32, WORD);
+                let word = mem.word(RemoteAddr((&raw const set).addr() as u64 + at));
+                word.expect("a word") >> bit & 1 == 1
+            };
+            let found: Vec<i32> = (1..=64).filter(|n| is_in(*n)).collect();
+            assert_eq!(found, [signal]);
+        }
+    }
 }
