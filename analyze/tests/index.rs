@@ -48,6 +48,9 @@ fn blocks(index: &Index) -> Vec<Block> {
             let range = b.range(c);
             assert!(values.iter().all(|v| (range.0..=range.1).contains(v)));
         }
+        let life = |(b, e): (&u64, &u64)| if *e == u64::MAX { *e } else { e.saturating_sub(*b) };
+        let [_, _, begins, ends, ..] = &columns;
+        assert_eq!(begins.iter().zip(ends).map(life).max(), Some(b.longest()));
         (0..b.rows()).for_each(|i| {
             let [
                 addr,

@@ -299,3 +299,24 @@ fn a_leak_in_a_sample_is_seen_from_some_size_on() {
     let text = sampled_leak(1, MEAN, limit).text(prof_analyze::report::Style::default());
     assert!(text.contains("shows what grows by"), "{text}");
 }
+
+#[test]
+fn when_a_stack_began_is_known_though_its_brief_blocks_are_passed_over() {
+    // One stack's blocks are brief for a minute, but for a last one; the other's first block comes late.
+    let mut r = Random(29);
+    let l = record(
+        &mut r,
+        |_, _| {},
+        |i, h, _| {
+            let addr = h.get(48, 1);
+            h.give(addr);
+            if i == STEPS - 100 {
+                h.get(48, 1);
+                h.get(64, 2);
+            }
+        },
+    );
+    let expected =
+        [(1, Class::Saturating, Confidence::Medium), (2, Class::TooYoung, Confidence::Low)];
+    assert_eq!(verdicts(&l), expected);
+}

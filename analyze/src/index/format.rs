@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! file   = header (HEADER bytes)  block*  tables
-//! block  = checksum of the rest of its head, number of rows, a Packed for each column;
+//! block  = number of rows, the longest life of a row in ticks, a Packed for each column, a checksum of this head;
 //!          the packed columns one after the other
 //! tables = where each block begins, the groups, the lanes' threads, frees of blocks from before the recording
 //!          (ticks and address), a checksum
@@ -22,7 +22,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"PROFIDX\n");
 /// Version of the format. An index of another version is made anew.
-pub(super) const VERSION: u64 = 5;
+pub(super) const VERSION: u64 = 6;
 /// Bytes in front of the first block.
 pub(super) const HEADER: u64 = 512;
 /// Number of bytes at both ends of a recording that are part of its identity.

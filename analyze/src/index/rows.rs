@@ -199,7 +199,9 @@ impl Writer {
             return;
         }
         self.bytes.clear();
-        let mut head = vec![rows as u64];
+        let [begins, ends] =
+            [Column::Begin, Column::End].map(|c| &self.columns[c as usize][..rows]);
+        let mut head = vec![rows as u64, longest(begins, ends)];
         for (k, column) in self.columns.iter().enumerate() {
             let grows = k == Column::Begin as usize || k == Column::End as usize;
             let how = match &self.out {
@@ -253,14 +255,27 @@ impl Writer {
     }
 }
 
-const HEAD: usize = (1 + COLUMNS * PACKED_WORDS + 1) * 8;
+/// Returns the longest time between two columns; `u64::MAX` if a block is never freed.
+fn longest(begins: &[u64], ends: &[u64]) -> u64 {
+    let life = |(begin, end): (&u64, &u64)| match end {
+        &u64::MAX => u64::MAX,
+        end => end.saturating_sub(*begin),
+    };
+    begins.iter().zip(ends).map(life).max().unwrap_or(0)
+}
+
+/// Number of words in front of the columns' in the head of a block.
+const FRONT: usize = 2;
+const HEAD: usize = (FRONT + COLUMNS * PACKED_WORDS + 1) * 8;
 
 /// Corrects the checksums of a block, as far as its columns can be found.
 pub(super) fn reseal(block: &mut [u8]) {
     let Some((head, mut rest)) = block.split_at_mut_checked(HEAD) else { return };
-    let Some(words) = head.as_chunks_mut::<8>().0.split_first_mut() else { return };
-    let rows = u64::from_le_bytes(*words.0).min(BLOCK as u64) as usize;
-    for c in words.1.as_chunks_mut::<PACKED_WORDS>().0 {
+    let Some((front, words)) = head.as_chunks_mut::<8>().0.split_first_chunk_mut::<FRONT>() else {
+        return;
+    };
+    let rows = u64::from_le_bytes(front[0]).min(BLOCK as u64) as usize;
+    for c in words.as_chunks_mut::<PACKED_WORDS>().0 {
         let how = u64::from_le_bytes(c[2]) as u32;
         let len = super::column::len_of(how, rows);
         let Some((bytes, behind)) = rest.split_at_mut_checked(len) else { break };
@@ -274,6 +289,7 @@ pub(super) fn reseal(block: &mut [u8]) {
 pub struct Block<'a> {
     store: &'a Store,
     rows: usize,
+    longest: u64,
     /// Position of the first column.
     at: u64,
     columns: [Packed; COLUMNS],
@@ -285,18 +301,23 @@ impl<'a> Block<'a> {
     pub(super) fn open(store: &'a Store, at: u64, mut bytes: Vec<u8>) -> Option<Self> {
         store.read(at, HEAD, &mut bytes).ok()?;
         let words = unsealed(&bytes)?;
-        let (rows, packed) = words.split_first()?;
+        let ([rows, longest], packed) = words.split_first_chunk::<FRONT>()?;
         let rows = usize::try_from(*rows).ok().filter(|n| *n <= BLOCK)?;
         let mut columns = [Packed::default(); COLUMNS];
         for (c, w) in columns.iter_mut().zip(packed.as_chunks::<PACKED_WORDS>().0) {
             *c = Packed::from_words(*w)?;
         }
-        Some(Self { store, rows, at: at + HEAD as u64, columns, bytes })
+        Some(Self { store, rows, longest: *longest, at: at + HEAD as u64, columns, bytes })
     }
 
     /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// Returns the longest time in ticks from a row's begin to its end; `u64::MAX` if one has none.
+    pub fn longest(&self) -> u64 {
+        self.longest
     }
 
     /// Returns the smallest and the largest value of a column.

@@ -33,7 +33,12 @@ pub(super) struct Parts {
     pub freed: Vec<[u64; MOMENTS]>,
     /// Freed blocks from before the recording whose size is not known, by moment; cumulative.
     pub unsized_freed: [u64; MOMENTS],
+    /// For each free of such a block: time and size of the next block at its address.
+    pub next: Next,
 }
+
+/// For each free of a block from before the recording: time and size of the next block at its address.
+pub(super) type Next = Vec<(u64, u64)>;
 
 /// Finds frees of blocks from before the recording by address.
 struct Frees {
@@ -96,32 +101,46 @@ impl Hasher for Mix {
 /// Series summed up by one thread.
 struct State {
     selection: Selection,
-    columns: [Vec<u64>; 7],
+    columns: [Vec<u64>; 6],
+    addrs: Vec<u64>,
     by: HashMap<(u32, u16), Box<Series>, BuildHasherDefault<Mix>>,
     all: Vec<[i64; MOMENTS]>,
-    /// For each free: time and size of the next block at its address.
-    next: Vec<(u64, u64)>,
+    next: Next,
 }
 
-/// Computes the series of the `wanted` groups by size class.
+/// Computes the series of the `wanted` groups by size class. `next`: that of other parts of the same recording.
 pub(super) fn parts(
     index: &Index,
     query: &Query<'_>,
     moments: &Moments,
     wanted: &[bool],
+    next: Option<Next>,
 ) -> Result<Parts, Damaged> {
     let before = index.before();
-    let frees = Frees::new(before);
-    let capture = index.analysis().capture();
+    let unseen = match &next {
+        Some(_) => 0,
+        None => before.frees().len(),
+    };
+    let scan = Scan {
+        query,
+        moments,
+        wanted,
+        capture: index.analysis().capture(),
+        before,
+        frees: (unseen > 0).then(|| Frees::new(before)),
+        half: moments.at[MOMENTS / 2],
+    };
     let state = || State {
         selection: Selection::default(),
         columns: Default::default(),
+        addrs: Vec::new(),
         by: HashMap::default(),
         all: vec![[0; MOMENTS]; CLASSES],
-        next: vec![(u64::MAX, 0); before.frees().len()],
+        next: vec![(u64::MAX, 0); unseen],
     };
     let work = |s: &mut State, block: &mut Block<'_>| {
-        collect(s, query, block, moments, wanted, &capture, (&frees, before))
+        scan.find_next(s, block)?;
+        if moments.are_brief(block) { scan.begin(s, block) } else { scan.collect(s, block) }
     };
     let mut states = index.scan(state, work)?.into_iter();
     let mut all = states.next().unwrap_or_else(state);
@@ -141,10 +160,11 @@ pub(super) fn parts(
             steps[i] += steps[i - 1];
         }
     }
-    let (freed, unsized_freed) = freed(before, &all.next, moments);
+    let next = next.unwrap_or(all.next);
+    let (freed, unsized_freed) = freed(before, &next, moments);
     let mut by: BTreeMap<_, _> = all.by.into_iter().map(|(k, s)| (k, *s)).collect();
     by.values_mut().for_each(Series::sum_up);
-    Ok(Parts { by, all: all.all, freed, unsized_freed })
+    Ok(Parts { by, all: all.all, freed, unsized_freed, next })
 }
 
 /// Returns the cumulative numbers of freed blocks from before the recording. A free counts when the block that replaced
@@ -169,70 +189,113 @@ fn freed(
     (freed, unsized_freed)
 }
 
-fn collect(
-    s: &mut State,
-    query: &Query<'_>,
-    block: &mut Block<'_>,
-    moments: &Moments,
-    wanted: &[bool],
-    capture: &Capture,
-    (frees, before): (&Frees, &Before),
-) -> Option<()> {
-    const READ: [Column; 7] = [
-        Column::Begin,
-        Column::End,
-        Column::Size,
-        Column::Group,
-        Column::Flags,
-        Column::Addr,
-        Column::Rate,
-    ];
-    for (c, values) in READ.into_iter().zip(&mut s.columns) {
-        block.read(c, values)?;
-    }
-    let [begins, ends, sizes, groups, flag, addrs, rates] = &s.columns;
-    for i in 0..begins.len() {
-        if let Some(f) = frees.of(addrs[i])
-            && begins[i] >= before.frees()[f].0
-        {
-            s.next[f] = s.next[f].min((begins[i], sizes[i]));
-        }
-        if moments.is_brief(begins[i], ends[i]) {
-            continue;
-        }
-        let from = moments.recorded.before(begins[i]).saturating_add(moments.young);
-        let (from, to) = (moments.from(from), moments.from(moments.recorded.end(ends[i])));
-        if from < to {
-            let steps = &mut s.all[class_of(sizes[i])];
-            steps[from] += 1;
-            if to < MOMENTS {
-                steps[to] -= 1;
+/// What a scan for parts looks for.
+struct Scan<'a> {
+    query: &'a Query<'a>,
+    moments: &'a Moments,
+    wanted: &'a [bool],
+    capture: Capture,
+    before: &'a Before,
+    /// `None` if there is nothing to look for.
+    frees: Option<Frees>,
+    /// Moment up to which it counts when a series began.
+    half: u64,
+}
+
+/// Columns of [`State::columns`].
+const READ: [Column; 6] =
+    [Column::Begin, Column::End, Column::Size, Column::Group, Column::Flags, Column::Rate];
+
+impl Scan<'_> {
+    /// Finds the next blocks at the addresses of freed ones.
+    fn find_next(&self, s: &mut State, block: &mut Block<'_>) -> Option<()> {
+        let Some(frees) = &self.frees else { return Some(()) };
+        block.read(Column::Addr, &mut s.addrs)?;
+        let mut sized = false;
+        for (i, addr) in s.addrs.iter().enumerate() {
+            let Some(f) = frees.of(*addr) else { continue };
+            if !sized {
+                for k in [0, 2] {
+                    block.read(READ[k], &mut s.columns[k])?;
+                }
+                sized = true;
+            }
+            let (begin, size) = (s.columns[0][i], s.columns[2][i]);
+            if begin >= self.before.frees()[f].0 {
+                s.next[f] = s.next[f].min((begin, size));
             }
         }
+        Some(())
     }
-    query.select(block, &mut s.selection)?;
-    for &i in &s.selection.rows {
-        let i = i as usize;
-        if !*wanted.get(groups[i] as usize)? {
-            continue;
+
+    /// Notes when series begin, of a block of rows with brief blocks alone: nothing else of them counts.
+    fn begin(&self, s: &mut State, block: &mut Block<'_>) -> Option<()> {
+        if self.moments.recorded.before(block.range(Column::Begin).0) >= self.half {
+            return Some(());
         }
-        let key = (groups[i] as u32, class_of(sizes[i]) as u16);
-        let series = s.by.entry(key).or_insert_with(|| Box::new(NOTHING));
-        if moments.is_brief(begins[i], ends[i]) && begins[i] >= series.first_ticks {
-            continue;
+        self.query.select(block, &mut s.selection)?;
+        for k in [0, 2, 3] {
+            block.read(READ[k], &mut s.columns[k])?;
         }
-        series.first_ticks = series.first_ticks.min(begins[i]);
-        let stands_for = weight(capture, sizes[i], rates[i] as u8);
-        let row = Row {
-            begin: moments.recorded.before(begins[i]),
-            end: moments.recorded.end(ends[i]),
-            size: sizes[i],
-            stands_for,
-            live: flag[i] & flags::LIVE != 0,
-        };
-        series.take(&row, moments);
+        let [begins, _, sizes, groups, ..] = &s.columns;
+        for &i in &s.selection.rows {
+            let i = i as usize;
+            if !*self.wanted.get(groups[i] as usize)? {
+                continue;
+            }
+            let key = (groups[i] as u32, class_of(sizes[i]) as u16);
+            let series = s.by.entry(key).or_insert_with(|| Box::new(NOTHING));
+            if begins[i] < series.first_ticks {
+                series.first_ticks = begins[i];
+                series.first = series.first.min(self.moments.recorded.before(begins[i]));
+            }
+        }
+        Some(())
     }
-    Some(())
+
+    fn collect(&self, s: &mut State, block: &mut Block<'_>) -> Option<()> {
+        for (c, values) in READ.into_iter().zip(&mut s.columns) {
+            block.read(c, values)?;
+        }
+        let moments = self.moments;
+        let [begins, ends, sizes, groups, flag, rates] = &s.columns;
+        for i in 0..begins.len() {
+            if moments.is_brief(begins[i], ends[i]) {
+                continue;
+            }
+            let from = moments.recorded.before(begins[i]).saturating_add(moments.young);
+            let (from, to) = (moments.from(from), moments.from(moments.recorded.end(ends[i])));
+            if from < to {
+                let steps = &mut s.all[class_of(sizes[i])];
+                steps[from] += 1;
+                if to < MOMENTS {
+                    steps[to] -= 1;
+                }
+            }
+        }
+        self.query.select(block, &mut s.selection)?;
+        for &i in &s.selection.rows {
+            let i = i as usize;
+            if !*self.wanted.get(groups[i] as usize)? {
+                continue;
+            }
+            let key = (groups[i] as u32, class_of(sizes[i]) as u16);
+            let series = s.by.entry(key).or_insert_with(|| Box::new(NOTHING));
+            if moments.is_brief(begins[i], ends[i]) && begins[i] >= series.first_ticks {
+                continue;
+            }
+            series.first_ticks = series.first_ticks.min(begins[i]);
+            let row = Row {
+                begin: moments.recorded.before(begins[i]),
+                end: moments.recorded.end(ends[i]),
+                size: sizes[i],
+                stands_for: weight(&self.capture, sizes[i], rates[i] as u8),
+                live: flag[i] & flags::LIVE != 0,
+            };
+            series.take(&row, moments);
+        }
+        Some(())
+    }
 }
 
 #[cfg(test)]

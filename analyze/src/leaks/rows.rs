@@ -1,7 +1,7 @@
 //! Makes the rows of the output: stacks, or parts of a stack that have different verdicts.
 
 use super::judge::{Class, Confidence, Verdict, judge};
-use super::parts::{Parts, parts};
+use super::parts::{Next, Parts, parts};
 use super::series::{MOMENTS, Moments, NOTHING, Series, series};
 use super::turnover::{Credit, World, assess, credits};
 use crate::Index;
@@ -56,14 +56,14 @@ pub(super) fn rows(
     if !wanted.contains(&true) {
         return Ok(rows);
     }
-    let apart = parts(index, query, moments, &wanted)?;
+    let apart = parts(index, query, moments, &wanted, None)?;
     let given = credits(&apart, &mut world);
     let mut split = Vec::new();
     for row in rows.iter_mut().filter(|r| wanted[r.group]) {
         split.extend(take_apart(row, &apart, &given, moments, &world));
     }
     rows.extend(split);
-    hidden(index, query, moments, &mut rows, &mut world)?;
+    hidden(index, query, moments, &mut rows, &mut world, apart.next)?;
     Ok(rows)
 }
 
@@ -151,6 +151,7 @@ fn hidden(
     moments: &Moments,
     rows: &mut [Judged],
     world: &mut World,
+    next: Next,
 ) -> Result<(), Damaged> {
     let groups = index.analysis().groups().len();
     let wanted = largest(rows, groups, |c| c == Class::Saturating);
@@ -158,7 +159,7 @@ fn hidden(
     if !wanted.contains(&true) || old.young <= moments.young {
         return Ok(());
     }
-    let apart = parts(index, query, &old, &wanted)?;
+    let apart = parts(index, query, &old, &wanted, Some(next))?;
     let given = credits(&apart, world);
     for row in rows.iter_mut() {
         let saturating = row.verdict.class == Class::Saturating && row.sizes.is_none();

@@ -141,6 +141,11 @@ impl Moments {
         i
     }
 
+    /// Returns whether all of a block of rows are too short-lived to count at any moment.
+    pub(super) fn are_brief(&self, rows: &Block<'_>) -> bool {
+        rows.longest() < self.young
+    }
+
     /// Returns whether a block is too short-lived to count at any moment.
     #[inline]
     pub(super) fn is_brief(&self, begin: u64, end: u64) -> bool {
@@ -162,10 +167,17 @@ pub(super) fn series(
     query: &Query<'_>,
     moments: &Moments,
 ) -> Result<Vec<Option<Box<Series>>>, Damaged> {
-    let groups = index.analysis().groups().len();
+    let groups = index.analysis().groups();
     let capture = index.analysis().capture();
-    let state = || State { series: vec![None; groups], ..State::default() };
-    let states = index.scan(state, |s, block| collect(s, query, block, moments, &capture))?;
+    // Of brief blocks only their first allocation counts, which is known of all blocks of a stack.
+    let known = query.is_of_stacks();
+    let state = || State { series: vec![None; groups.len()], ..State::default() };
+    let states = index.scan(state, |s, block| {
+        if known && moments.are_brief(block) {
+            return Some(());
+        }
+        collect(s, query, block, moments, &capture)
+    })?;
     let mut states = states.into_iter().map(|s| s.series);
     let mut all = states.next().unwrap_or_default();
     for other in states {
@@ -177,7 +189,14 @@ pub(super) fn series(
             }
         }
     }
-    all.iter_mut().flatten().for_each(|s| s.sum_up());
+    for (s, g) in all.iter_mut().zip(groups) {
+        if let Some(s) = s.as_mut() {
+            s.sum_up();
+            if known {
+                s.first = s.first.min(moments.recorded.before(g.first));
+            }
+        }
+    }
     Ok(all)
 }
 

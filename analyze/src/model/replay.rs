@@ -325,6 +325,8 @@ impl<W: Watch> Replay<W> {
         f.reallocations += again as u64;
         let higher = f.gain(op.size);
         let t = &mut self.times[group as usize];
+        // Operations that were read behind damage may be older.
+        t.first = t.first.min(op.time);
         t.last = op.time;
         if higher {
             t.peak = op.time;

@@ -215,6 +215,11 @@ impl<'a> Query<'a> {
             && self.suppressed.is_none()
     }
 
+    /// Returns whether blocks are selected by their stacks alone, if at all.
+    pub(crate) fn is_of_stacks(&self) -> bool {
+        Self { groups: None, suppressed: None, ..self.clone() }.is_all()
+    }
+
     /// Returns the query for the blocks that rules exclude, of those selected otherwise.
     pub(super) fn left_out(&self, by_group: &[u32]) -> Self {
         let groups = by_group.iter().map(|rule| *rule != u32::MAX).collect();
