@@ -121,3 +121,26 @@ fn a_thread_whose_handler_has_left_the_hook_by_a_jump_is_recorded_on() {
     // Most jumps begin in the hook, and many calls are made between two of them.
     assert!(r.total("allocations") > 20 * 200 * ROUNDS, "{:#}", r.brief());
 }
+
+/// Functions that prof only watches keep their hooks where there is no room for all functions of the allocators.
+#[test]
+fn more_functions_than_prof_can_hook_leave_the_linkers_hook_in_place() {
+    let scene = Scene::new("many");
+    let program = program_with("many.c", &["-O1"]);
+    let name = program.file_name().expect("a name").to_str().expect("UTF-8").to_owned();
+    let mut target = Target::start(&program, &[]);
+    let named: Vec<String> =
+        (0..150).map(|n| format!("--alloc-fn={name}:take_{n:03}(1)")).collect();
+    let (pid, file) = (target.pid.to_string(), scene.path("many.prof"));
+    let mut args = vec!["attach", &pid, "-o", file.to_str().expect("UTF-8")];
+    args.extend(named.iter().map(String::as_str));
+    let out = scene.prof(&args).ok("prof attach");
+    assert!(out.stderr.contains("prof hooks at most 128 functions"), "{out:?}");
+    assert!(!out.stderr.contains("_dl_debug_state"), "{out:?}");
+    target.ask("go");
+    scene.detach(&target);
+    target.ask("go");
+    target.quit();
+    let taken = scene.finished(&file).total("allocations");
+    assert!((110..128).contains(&taken), "{taken} of the 150 functions are hooked");
+}

@@ -1,5 +1,6 @@
 //! Fills in the shared memory before any code of the target can look at it.
 
+use crate::functions::LOADER;
 use crate::install::{Fitness, Installed, candidates};
 use crate::linked::List;
 use crate::mapping::Mapped;
@@ -16,7 +17,7 @@ use prof_trace::modules::{Modules, New, bits};
 use prof_trace::records::{Hook, NotHooked};
 use prof_trace::ring;
 use prof_trace::shared::{
-    Area, FLAG_COOKIE, Geometry, Kind, NEEDS_FOR_BRIDGE, Shared, clock, flags, state,
+    Area, FLAG_COOKIE, FUNCTIONS, Geometry, Kind, NEEDS_FOR_BRIDGE, Shared, clock, flags, state,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -290,6 +291,9 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
     let select = i.shared.control().flags.load(Relaxed) & flags::SELECT != 0;
     let found: Vec<Found> = i.planned.iter().map(|p| p.found.clone()).collect();
     let mut kept = Vec::new();
+    // The functions that prof only watches come first: where there is no room for all, a function of an allocator is
+    // left out rather than the way by which prof learns of new libraries.
+    i.planned.sort_by_key(|p| p.found.kind.is_recorded());
     for mut p in std::mem::take(&mut i.planned) {
         let index = kept.len();
         let desc = ring.plus(Shared::function_offset(index) as u64);
@@ -304,9 +308,12 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         let entry = RemoteAddr(code.0 as u64);
         // This is the address of the cookie beside the flag.
         let flag = if p.found.kind.is_always_on() { flag.plus(4) } else { flag };
-        let fits = index < prof_trace::shared::FUNCTIONS;
-        let built =
-            if fits { p.build(flag, desc, entry) } else { Err("too many functions".into()) };
+        let fits = index < FUNCTIONS;
+        let built = if fits {
+            p.build(flag, desc, entry)
+        } else {
+            Err(format!("prof hooks at most {FUNCTIONS} functions; choose modules with --obj"))
+        };
         if let Err(reason) = built {
             let module = i.modules[p.found.module].path.display().to_string();
             i.not_hooked.push(NotHooked { function: p.found.name, module, reason });
@@ -396,12 +403,14 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
     if i.planned.iter().any(|p| p.found.kind == Kind::Loader) {
         c.flags.fetch_or(flags::LOADER, Relaxed);
     } else if c.r_debug != 0 {
-        i.notes.push("the dynamic linker's _dl_debug_state can't be hooked: libraries that come and go are noticed within a second, and stacks may be cut where they come to one that is not known yet".into());
+        let loader = i.not_hooked.iter().find(|n| n.function == LOADER);
+        let reason = loader.map_or("its symbol is missing", |n| n.reason.as_str());
+        i.notes.push(format!("the dynamic linker's {LOADER} can't be hooked ({reason}), so prof notices loaded and unloaded libraries only once a second; until then, stacks may end at their frames"));
     }
     let forks = |n: &&NotHooked| crate::sandbox::FORKS.contains(&n.function.as_str());
     if let Some(n) = i.not_hooked.iter().find(forks) {
         i.notes.push(format!(
-            "{} can't be hooked ({}): if a signal handler forks, and its child returns from it, that may crash",
+            "{} can't be hooked ({}): if a signal handler forks, the child may crash when it returns from that handler",
             n.function, n.reason
         ));
     }

@@ -37,7 +37,7 @@ pub const TURNED_AWAY: usize = 512;
 /// Maximum number of modules over a recording's time.
 pub const MODULES: usize = 4096;
 /// Maximum number of hooked functions.
-pub const FUNCTIONS: usize = 96;
+pub const FUNCTIONS: usize = 128;
 /// Maximum number of stack mappings that prof lists for the hook.
 pub const STACKS: usize = 4096;
 /// Number of on/off changes kept until the collector has read them.
