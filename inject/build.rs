@@ -42,14 +42,19 @@ fn main() {
             cargo.env_remove(&name);
         }
     }
-    // Where the standard library for the target is, if not in its usual place, goes for both.
+    // Where the standard library for the target is, if not in its usual place, goes for both, and so do names for the
+    // paths of this machine.
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
-    let mut flags = flags.split('\u{1f}');
+    let (mut flags, mut passed) = (flags.split('\u{1f}'), Vec::new());
     while let Some(flag) = flags.next() {
         if flag == "--sysroot" {
-            let at = flags.next().unwrap_or_default();
-            cargo.env("CARGO_ENCODED_RUSTFLAGS", format!("--sysroot\u{1f}{at}"));
+            passed.extend([flag, flags.next().unwrap_or_default()]);
+        } else if flag.starts_with("--remap-path-prefix=") {
+            passed.push(flag);
         }
+    }
+    if !passed.is_empty() {
+        cargo.env("CARGO_ENCODED_RUSTFLAGS", passed.join("\u{1f}"));
     }
     let status = cargo.status().expect("cargo can be run");
     assert!(status.success(), "building the hook failed");

@@ -1,5 +1,5 @@
-//! Tests the parts of a release: the list of all crates (SBOM), and the files of the Debian package. The complete
-//! check, which builds twice and installs in minimal roots, is `tests/release --check`.
+//! Tests the parts of a release: the list of all crates (SBOM), the files of the Debian package, and that a binary does
+//! not depend on where it was built. The complete check, which builds twice and installs in minimal roots, is `tests/release --check`.
 
 mod common;
 
@@ -133,4 +133,70 @@ fn the_debian_package_has_its_files_and_is_the_same_twice() {
     let fields = scene.run(field).ok("dpkg-deb").stdout;
     // A static binary depends on no package.
     assert_eq!(fields, format!("Package: prof\nVersion: {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+/// Makes a program that `tests/release` can build, of a workspace with two members.
+fn small_workspace(at: &Path) {
+    let write = |file: &str, text: &str| {
+        let path = at.join(file);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("a folder");
+        std::fs::write(path, text).expect("a file");
+    };
+    let package = |name: &str, rest: &str| {
+        format!("[package]\nname = \"{name}\"\nversion = \"1.0.0\"\nedition = \"2024\"\n{rest}")
+    };
+    let rest = "[dependencies]\nmember = { path = \"member\" }\n[workspace]\n";
+    write("Cargo.toml", &package("prof", rest));
+    write("member/Cargo.toml", &package("member", ""));
+    let locked = |name: &str| format!("[[package]]\nname = \"{name}\"\nversion = \"1.0.0\"\n");
+    let dependencies = "dependencies = [\n \"member\",\n]\n";
+    write(
+        "Cargo.lock",
+        &format!("version = 4\n\n{}\n{}{dependencies}", locked("member"), locked("prof")),
+    );
+    write("src/main.rs", "fn main() { println!(\"{}\", member::place(std::env::args())) }\n");
+    // The path of what was made while building is in the binary, as the hook's may be.
+    write(
+        "member/src/lib.rs",
+        "pub fn place<T: Iterator>(of: T) -> String {\n    \
+         format!(\"{} {} {}\", of.count(), file!(), env!(\"MADE\"))\n}\n",
+    );
+    write(
+        "member/build.rs",
+        "fn main() { println!(\"cargo:rustc-env=MADE={}\", std::env::var(\"OUT_DIR\").unwrap()) }\n",
+    );
+    for file in ["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"] {
+        write(file, "");
+    }
+    for name in ["release", "sbom"] {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name);
+        std::fs::create_dir_all(at.join("tests")).expect("a folder");
+        std::fs::copy(from, at.join("tests").join(name)).expect("a script");
+    }
+    write("tests/sbom", "#!/bin/sh\n");
+}
+
+#[test]
+fn a_release_is_the_same_from_any_folder() {
+    let name = "a_release_is_the_same_from_any_folder";
+    let mut space = Command::new("unshare");
+    space.args(["--mount", "--user", "--map-root-user", "true"]);
+    if !installed("cargo") || !installed("readelf") || !space.status().is_ok_and(|s| s.success()) {
+        return skip(name, "cargo or readelf is not installed, or there are no user namespaces");
+    }
+    let scene = Scene::new("anywhere");
+    let build = |folder: &str| {
+        let at = scene.path(folder);
+        small_workspace(&at.join("source"));
+        let mut c = Command::new(at.join("source/tests/release"));
+        c.arg("--stage").arg(at.join("out"));
+        c.env("SOURCE_DATE_EPOCH", "1700000000").env_remove("PROF_RELEASE_COPY");
+        c.env("CARGO_TARGET_DIR", at.join("target")).env("CARGO_HOME", at.join("cargo"));
+        scene.run(c).ok("tests/release");
+        std::fs::read(at.join("out/prof")).expect("a binary")
+    };
+    let (one, two) = (build("a"), build("another-folder-with-a-longer-name"));
+    assert!(one == two, "the binaries differ");
+    let here = scene.path("a").into_os_string().into_string().expect("text");
+    assert!(!one.windows(here.len()).any(|w| w == here.as_bytes()), "{here} is in the binary");
 }
