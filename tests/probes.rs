@@ -174,7 +174,7 @@ fn a_uprobe_that_comes_later_neither_kills_nor_takes_calls_away() {
         first.into_iter().enumerate().for_each(|(n, probe)| p.away(n, probe));
         let before = Snapshot::of(&p.target);
         let (said, recording) = p.attach(&[]);
-        let without_room = said.split("may be put on ").nth(1).unwrap_or_default();
+        let without_room = said.split("perf probe) on ").nth(1).unwrap_or_default();
         let names = without_room.split(" while").next().unwrap_or_default().split(", ");
         let has_room = |name: &str| !["malloc", "free", "calloc", "realloc"].contains(&name);
         assert!(names.clone().all(has_room), "{said}");

@@ -429,7 +429,7 @@ fn threads_that_can_not_be_told_apart() {
     let before = Snapshot::of(&target);
     let (pid, pool) = (target.pid.to_string(), format!("--alloc-fn={name}:bare_get(1)"));
     let out = scene.prof(&["attach", &pid, "-o", "r.prof", &pool]);
-    assert!(out.code == 3 && out.stderr.contains("one thread pointer"), "{out:?}");
+    assert!(out.code == 3 && out.stderr.contains("the same thread pointer"), "{out:?}");
     assert!(!scene.path("r.prof").exists());
     before.assert_same(&Snapshot::of(&target));
     target.ask("alloc");

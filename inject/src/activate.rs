@@ -129,17 +129,17 @@ impl Installed {
                 c.flags.fetch_or(flags::MASKS | if maps { flags::MAPS } else { 0 }, Relaxed);
             }
             self.tell_apart(&mut stopped)?;
-            let clear = self.clear_the_way(&mut stopped, &maps)?;
-            let result = if clear { self.write_patches() } else { Ok(()) };
+            let in_the_way = self.clear_the_way(&mut stopped, &maps)?;
+            let result = if in_the_way.is_none() { self.write_patches() } else { Ok(()) };
             stopped.resume(&mut self.stops);
             result?;
-            if clear {
-                return Ok(());
-            }
+            let Some((tid, function)) = in_the_way else { return Ok(()) };
             if Instant::now() >= deadline {
                 return Err(Error::Nonsense {
                     pid: self.target.pid,
-                    what: "a thread was interrupted by a signal in the first instructions of an allocator function and stays there; nothing was changed, try again".into(),
+                    what: format!(
+                        "thread {tid} was interrupted by a signal in the first instructions of {function}, which prof has to patch, and has not returned there; nothing was changed; try again when its signal handler has ended"
+                    ),
                 });
             }
             std::thread::sleep(Duration::from_millis(2));
@@ -171,9 +171,9 @@ impl Installed {
     }
 
     /// Moves each thread whose pc is in bytes to be patched to the same instruction of the relocated copy. Returns
-    /// `false` if the patches can't be written now: a signal handler will return into such bytes, or the copy lacks
-    /// the instruction.
-    fn clear_the_way(&self, stopped: &mut Stopped, maps: &[Map]) -> Result<bool> {
+    /// the thread and the function because of which the patches can't be written now, if so: a signal handler will
+    /// return into such bytes, or the copy lacks the instruction.
+    fn clear_the_way(&self, stopped: &mut Stopped, maps: &[Map]) -> Result<Option<(i32, String)>> {
         let mut inside: Vec<(u64, u64)> = Vec::new();
         for p in &self.planned {
             if let Some(s) = &p.stub {
@@ -196,7 +196,7 @@ impl Installed {
                     let function = code_at(p.found.addr.0);
                     s.relocated.moved_pc(function, s.original_addr, regs.pc())
                 });
-                let Some(new) = new else { return Ok(false) };
+                let Some(new) = new else { return Ok(Some((t.tid, self.patched_at(regs.pc())))) };
                 let mut moved = regs;
                 moved.set_pc(new);
                 moves.push((k, moved));
@@ -214,14 +214,24 @@ impl Installed {
             let near = STACK_SEARCH.0 / WORD;
             let leads_in =
                 |i: usize| hit(code_at(all[i])) && (i < near || is_interrupted_pc(&all[i..]));
-            if (0..all.len()).any(leads_in) {
-                return Ok(false);
+            if let Some(i) = (0..all.len()).find(|i| leads_in(*i)) {
+                return Ok(Some((t.tid, self.patched_at(code_at(all[i])))));
             }
         }
         for (k, regs) in moves {
             stopped.threads[k].set_regs(&regs)?;
         }
-        Ok(true)
+        Ok(None)
+    }
+
+    /// Returns the name of the function whose patch covers an address.
+    fn patched_at(&self, addr: u64) -> String {
+        let covers = |p: &&crate::plan::Planned| {
+            let stub = p.stub.as_ref();
+            stub.is_some_and(|s| addr.wrapping_sub(s.patch_addr) < s.patch.len() as u64)
+        };
+        let patched = self.planned.iter().find(covers);
+        patched.map_or("an allocator function".into(), |p| p.found.name.clone())
     }
 
     fn write_patches(&mut self) -> Result<()> {
@@ -254,10 +264,15 @@ impl Installed {
             match crate::detach::undo_locked(pid, self.options.timeout) {
                 Ok(r) => r.left.iter().for_each(|l| {
                     log::warn!(
-                        "what this attach has begun is not all taken back; left in pid {pid}: {l}"
+                        "the failed attach could not be undone completely; left in pid {pid}: {l}; `prof detach {pid}` tries again"
                     )
                 }),
-                Err(e) => e.warn(pid, &format!("`prof detach {pid}` removes what is left")),
+                Err(e) => e.warn_by(
+                    pid,
+                    &format!(
+                        "the failed attach could not be undone ({e}); remove what is left with `prof detach {pid}`"
+                    ),
+                ),
             }
         }
     }

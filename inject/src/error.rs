@@ -58,7 +58,7 @@ pub enum Refusal {
     },
     /// Another process shares the target's memory, and can't be stopped together with it.
     #[error(
-        "pid {other} has the same memory as pid {pid} ({comm}), runs the same code, and can't be stopped with it: {why}"
+        "pid {other} shares the memory of pid {pid} ({comm}), so prof must stop both at once, and can't stop pid {other}: {why}"
     )]
     Shared {
         /// Process id.
@@ -72,12 +72,12 @@ pub enum Refusal {
     },
     /// The process has inherited prof's patches from its parent, without a note of the original bytes.
     #[error(
-        "pid {0} ({1}) was forked from a process that was recorded then, and has prof's jumps in its functions, switched off, until it ends or runs another program: it can't be recorded, as the older prof that has recorded its parent does not say there what stood in their place; one that is forked from now on can"
+        "pid {0} ({1}) can't be recorded: it was forked from a process that was recorded by an older prof, and still has that prof's patches (inactive) in its functions, without a note of the original code; start it again, or record a process that is forked after the end of that recording"
     )]
     Inherited(i32, String),
     /// A thread has alignment checks on, so that the hook's memory accesses would fault.
     #[error(
-        "thread {tid} of pid {pid} ({comm}) has the processor check that what it reads and writes is aligned (EFLAGS.AC), which prof's hook does not keep to; a recorded call would end it"
+        "thread {tid} of pid {pid} ({comm}) has the processor's alignment checks on (EFLAGS.AC); prof's hook makes unaligned accesses, so a recorded call would kill the process (SIGBUS)"
     )]
     ChecksAlignment {
         /// Process id.
@@ -89,7 +89,7 @@ pub enum Refusal {
     },
     /// Two threads have one thread pointer, so that the hook can't tell them apart.
     #[error(
-        "threads {one} and {other} of pid {pid} ({comm}) have one thread pointer (made by clone without CLONE_SETTLS?), by which prof tells threads apart; what they allocate can't be recorded"
+        "threads {one} and {other} of pid {pid} ({comm}) have the same thread pointer (were they made by clone without CLONE_SETTLS?); prof tells threads apart by it, so what these allocate can't be recorded"
     )]
     OneThreadPointer {
         /// Process id.
@@ -127,7 +127,7 @@ pub enum Refusal {
     ShadowStack(i32, String),
     /// The process has a seccomp filter that prof can't suspend.
     #[error(
-        "pid {pid} ({comm}) has a seccomp filter, which could kill it for the calls that prof has it make; {how}; or say with --filter-allows that it lets memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise, rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack and close pass, as the default profiles of Docker, containerd, CRI-O and Podman do"
+        "pid {pid} ({comm}) has a seccomp filter that might kill it for the system calls that prof makes it do; {how}; or give --filter-allows if you know that the filter allows memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise, rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack and close, as the default profiles of Docker, containerd, CRI-O and Podman do"
     )]
     Seccomp {
         /// Process id.
@@ -139,7 +139,7 @@ pub enum Refusal {
     },
     /// The process has a seccomp filter that kills it for a call that prof needs.
     #[error(
-        "pid {pid} ({comm}) has a seccomp filter that kills it for {call}, which prof has it call; prof can suspend the filter, but were prof killed at that moment, the process would be, too; --filter-allows takes that risk, where prof has CAP_SYS_ADMIN"
+        "pid {pid} ({comm}) has a seccomp filter that kills it for {call}, a call that prof makes it do; prof can suspend the filter, but if prof is killed at that moment, the filter kills the process; to accept that risk, run prof with CAP_SYS_ADMIN and --filter-allows"
     )]
     FilterKills {
         /// Process id.
@@ -151,7 +151,7 @@ pub enum Refusal {
     },
     /// A process of prof's own, under the same filter, could not make the calls that prof needs.
     #[error(
-        "pid {pid} ({comm}) has the same seccomp filter as prof, and in a trial of the calls that prof has it make {what}; run prof outside of the container as root"
+        "pid {pid} ({comm}) has the same seccomp filter as prof, and prof tried the calls that it needs in a process of its own: {what}; run prof outside of the container as root"
     )]
     TrialFailed {
         /// Process id.
@@ -163,7 +163,7 @@ pub enum Refusal {
     },
     /// The target has its system calls caught by a handler of its own.
     #[error(
-        "pid {0} ({1}) has its system calls caught by a handler of its own (PR_SET_SYSCALL_USER_DISPATCH, as Wine does), where the calls that prof makes it do would end; try again at a moment when they pass"
+        "pid {0} ({1}) redirects its system calls to a handler of its own (PR_SET_SYSCALL_USER_DISPATCH, as Wine does), and with them those that prof makes it do; try again, as the redirection is off at times"
     )]
     Dispatched(i32, String),
     /// The process is being recorded.
@@ -181,7 +181,7 @@ pub enum Refusal {
     NotRecorded(i32),
     /// The process is recorded by another version of prof, whose control page this one can't use.
     #[error(
-        "pid {pid} is being recorded by {by}, of which this prof does not know enough: run `prof detach {pid}` with that one"
+        "pid {pid} is being recorded by {by}, whose recording this version can't control; use that version for `prof detach {pid}`"
     )]
     OtherVersion {
         /// Process id.
@@ -191,7 +191,7 @@ pub enum Refusal {
     },
     /// The target has no code that returns from signal handlers (`rt_sigreturn`).
     #[error(
-        "pid {0} ({1}) has no code that returns from signal handlers, which prof needs to be able to die safely (a static program that handles no signals?); start it with another libc, or link it dynamically"
+        "pid {0} ({1}) has no code that calls rt_sigreturn (is it a static program that handles no signals?), without which it could crash if prof were killed; link it dynamically, or with another libc"
     )]
     NoSigreturn(i32, String),
     /// No module of the target defines malloc and free.
@@ -292,7 +292,7 @@ pub enum Error {
     Gone(i32),
     /// The process runs another program meanwhile (exec).
     #[error(
-        "pid {0} is replacing its program (exec), which takes what prof had begun in it away; try again when the new program has started"
+        "pid {0} is replacing its program (exec), which removes everything of prof's from it; try again when the new program has started"
     )]
     Replaced(i32),
     /// A thread of the target did not stop in time.
@@ -314,12 +314,12 @@ pub enum Error {
     FileLimit(usize),
     /// The target has no thread that can make a remote call.
     #[error(
-        "pid {0} has no thread with enough stack for a remote system call, and no room behind its code for one; nothing was changed; try again, as its threads may be elsewhere by then"
+        "pid {0} has no thread in which prof can make a system call now: no stack has enough room left, nor has the end of a page of code; nothing was changed; try again, as its threads will have moved on"
     )]
     NoThread(i32),
     /// prof may not open as many files as it needs.
     #[error(
-        "prof needs {1} descriptors more than it has for working on pid {0}, and may not open so many (`ulimit -n`); nothing was changed, raise that limit"
+        "prof needs {1} more file descriptors to work on pid {0} than it may open (`ulimit -n`); nothing was changed; raise that limit"
     )]
     NoDescriptors(i32, usize),
     /// prof itself could not allocate memory.
@@ -391,7 +391,7 @@ pub enum Error {
     },
     /// The target has all descriptors open that it may have.
     #[error(
-        "pid {pid} has all descriptors open that it may have ({limit}), and prof needs one for a moment while it stands still; nothing was changed; raise that with `prlimit --pid {pid} --nofile={more}`, or wait until it has closed one", more = limit + 1
+        "pid {pid} has reached its limit of {limit} open descriptors, and prof needs one in it for a moment, while its threads are stopped; nothing was changed; raise that with `prlimit --pid {pid} --nofile={more}`, or wait until it has closed one", more = limit + 1
     )]
     Descriptors {
         /// Process id.
@@ -433,7 +433,7 @@ pub enum Error {
     },
     /// A detach failed after it had switched recording off.
     #[error(
-        "{why}; recording is off, and what prof has in pid {pid} does nothing: `prof detach {pid}` takes it out later", why = why.without_claim()
+        "{why}; recording is off, and prof's code stays in pid {pid} without effect: `prof detach {pid}` takes it out later", why = why.without_claim()
     )]
     Unfinished {
         /// Process id.
@@ -517,10 +517,15 @@ impl Error {
 
     /// Logs the error as a warning, or as information if the process has ended: then nothing of prof is left.
     pub(crate) fn warn(&self, pid: i32, what: &str) {
+        self.warn_by(pid, &format!("{what}: {self}"));
+    }
+
+    /// As [`Self::warn`], with a text that contains the error.
+    pub(crate) fn warn_by(&self, pid: i32, text: &str) {
         if matches!(self, Self::Gone(_)) || proc::has_ended(pid) {
-            log::info!("{what}: {self}");
+            log::info!("{text}");
         } else {
-            log::warn!("{what}: {self}");
+            log::warn!("{text}");
         }
     }
 }

@@ -73,7 +73,9 @@ fn usable(
     w: &Wanted,
 ) -> Result<Option<RemoteAddr>, String> {
     if s.indirect {
-        return Err("it is chosen at run time (IFUNC)".into());
+        return Err(
+            "the dynamic linker chooses its code at run time (IFUNC), which prof can't hook".into(),
+        );
     }
     if w.nothrow.is_empty() {
         return Ok(None);
@@ -87,7 +89,7 @@ fn usable(
             return Ok(Some(form.addr));
         }
     }
-    Err("it may throw, which must not pass through the hook, and no nothrow form is known to do the same; if it ends in malloc, its blocks are seen there".into())
+    Err("it may throw an exception, which can't pass through prof's hook, and no nothrow form is known to call it; if it calls malloc, its blocks are recorded there".into())
 }
 
 /// Returns whether a nothrow form calls this very operator.

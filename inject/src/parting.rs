@@ -50,7 +50,7 @@ pub fn dismiss(pid: i32, collector: (i32, u64), timeout: Duration) -> Result<()>
 }
 
 fn end(pid: i32, child: i32, start: u64, timeout: Duration) -> Result<()> {
-    let failed = |errno| Error::Sys { what: "let the collector end unseen by", pid, errno };
+    let failed = |errno| Error::Sys { what: "end the collector without a SIGCHLD for", pid, errno };
     ptrace(libc::PTRACE_SEIZE, child, 0, 0).map_err(failed)?;
     // The process is traced now, so its number can't pass to another process.
     let status = Status::of(child)?;
@@ -133,7 +133,7 @@ fn take(c: &mut Caller<'_>, ids: &Ids) -> Result<()> {
     // wait for ever if only the child were reaped.
     if ![(WAIT4, reap_it), (TAKE, take_it), (SEND, send)].iter().all(|(n, a)| c.may_ask(*n, *a)) {
         return Err(Error::Sys {
-            what: "reap the collector in",
+            what: "reap the collector (a seccomp filter forbids that) in",
             pid: ids.pid,
             errno: Errno::EPERM,
         });

@@ -111,7 +111,7 @@ fn in_one_page(f: &Found, plan: &PatchPlan) -> Result<(), String> {
     if patch / page == last / page {
         return Ok(());
     }
-    Err("its first instructions lie across a page boundary".into())
+    Err("the bytes to be patched lie on two pages, so prof can't replace them in one step".into())
 }
 
 /// Refuses, before anything is touched, if no function that hands out memory is left.
@@ -156,7 +156,7 @@ pub fn notes(planned: &[Planned]) -> Vec<String> {
     let probed = names(&|p| p.behind_breakpoint);
     if !probed.is_empty() {
         notes.push(format!(
-            "a breakpoint stands at the entry of {probed} (a uprobe of bpftrace, bcc or perf probe?): hooked behind it; prof and the probe both see each call"
+            "a breakpoint stands at the entry of {probed} (a uprobe of bpftrace, bcc or perf probe?); prof hooks the instructions behind it, and prof and the probe both see each call"
         ));
     }
     for effect in [Probed::Breaks, Probed::Hides] {
@@ -179,10 +179,12 @@ pub fn notes(planned: &[Planned]) -> Vec<String> {
 pub fn no_uprobes(functions: &str, effect: Probed) -> String {
     let then = match effect {
         Probed::Breaks => "the program would crash",
-        Probed::Hides | Probed::Passes => "its calls would be missing from the recording",
+        Probed::Hides | Probed::Passes => {
+            "the function's calls would be missing from the recording"
+        }
     };
     format!(
-        "no uprobe (bpftrace, bcc, perf probe) may be put on {functions} while recorded: there is no room for it beside the hook, and {then}"
+        "put no uprobe (bpftrace, bcc, perf probe) on {functions} while prof records: prof's patch begins at the first byte, and {then}"
     )
 }
 
@@ -401,7 +403,7 @@ impl Planned {
         })
         .map_err(|e| e.to_string())?;
         if stub.bytes.len() > 512 {
-            return Err("its displaced instructions take too much room".into());
+            return Err("its first instructions, which prof has to move, take too much room".into());
         }
         self.stub = Some(stub);
         Ok(())

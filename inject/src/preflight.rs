@@ -184,9 +184,9 @@ fn permission(pid: i32, memory: bool) -> Refusal {
             "kernel.yama.ptrace_scope is {scope}; run prof as root or with CAP_SYS_PTRACE, or `sudo sysctl kernel.yama.ptrace_scope=0`"
         )
     } else if namespace(pid).is_some_and(|its| Some(its) != namespace(std::process::id() as i32)) {
-        "it lives in another user namespace; run prof as root there or outside, or with CAP_SYS_PTRACE".into()
+        "it runs in another user namespace; run prof as root there or outside, or with CAP_SYS_PTRACE".into()
     } else {
-        "it is not dumpable (it has changed its user, is set-uid, or has called prctl PR_SET_DUMPABLE) or has more capabilities; run prof as root or with CAP_SYS_PTRACE".into()
+        "it is not dumpable (it has changed its user, is set-uid, or has called prctl PR_SET_DUMPABLE) or it has capabilities that prof lacks; run prof as root or with CAP_SYS_PTRACE".into()
     };
     Refusal::Permission { pid, comm, why }
 }
@@ -196,11 +196,11 @@ pub(crate) fn filtered(pid: i32, errno: Option<Errno>) -> Refusal {
     // ptrace(2), PTRACE_O_SUSPEND_SECCOMP: only for a tracer that has no filter itself.
     let me = Status::of(std::process::id() as i32).unwrap_or_default();
     let how = match (me.number("Seccomp"), errno) {
-        (_, Some(Errno::EINVAL) | None) => "this kernel does not show it to prof",
+        (_, Some(Errno::EINVAL) | None) => "this kernel can't show the filter to prof",
         (Some(2), _) => {
-            "prof has one itself, as in most containers, and can't read that of the process: run prof outside of the container as root"
+            "prof has a filter itself, as in most containers, and so can't read the filter of the process: run prof outside of the container as root"
         }
-        _ => "prof can read it with CAP_SYS_ADMIN",
+        _ => "run prof with CAP_SYS_ADMIN, so that it can read the filter",
     };
     Refusal::Seccomp { pid, comm: proc::comm(pid), how }
 }

@@ -69,9 +69,13 @@ impl Code {
             if code.changed.is_none() && !relocated() {
                 let to = decode_jump(code_at(addr).wrapping_add(at as u64), &have[at..]);
                 let what = match to {
-                    Some(to) => format!("a jump to {to:#x} at +{at:#x} (another tool's hook?)"),
+                    Some(to) => format!(
+                        "its code at offset {at:#x} was replaced by a jump to {to:#x} (another tool's hook?)"
+                    ),
                     None => {
-                        format!("its code at +{at:#x} is not what its file has (another tool?)")
+                        format!(
+                            "its code at offset {at:#x} differs from its file (changed by another tool?)"
+                        )
                     }
                 };
                 code.changed = Some((at, what));
@@ -87,7 +91,7 @@ impl Code {
         let in_front = |at: &&usize| (from..to).contains(*at);
         if let Some(at) = self.breakpoints.iter().find(in_front) {
             return Some(format!(
-                "a breakpoint stands at +{at:#x}: a uprobe (bpftrace, bcc, perf probe) or a debugger's; take it away first"
+                "a breakpoint stands at offset {at:#x}: a uprobe (bpftrace, bcc, perf probe) or a debugger's; remove it and attach again"
             ));
         }
         self.changed.as_ref().filter(|(at, _)| *at < to).map(|(_, what)| what.clone())
@@ -110,14 +114,20 @@ pub(crate) fn restored(at: RemoteAddr, now: &[u8], f: &Patched) -> (Vec<u8>, &'s
     let rest = |from: usize| from < now.len() && new.get(from..) == now.get(from..);
     if probe != 0 && rest(probe) && old.len() == now.len() {
         let bytes = [&now[..probe], &old[probe..]].concat();
-        return (bytes, "a breakpoint (a uprobe?) stands over the hook, and stays");
+        return (
+            bytes,
+            "a breakpoint (a uprobe?) was put on prof's patch; prof kept it and restored the rest",
+        );
     }
     // When a uprobe goes, the kernel restores as many bytes as its breakpoint has.
     let len = breakpoint(at.0).len();
     if rest(len) && old.get(..len) == now.get(..len) {
-        return (old.to_vec(), "a uprobe had written over the hook; taken back");
+        return (
+            old.to_vec(),
+            "a uprobe had changed prof's patch; prof restored the original code",
+        );
     }
-    (now.to_vec(), "somebody else has changed its code; left as it is")
+    (now.to_vec(), "another tool has changed its code since; prof left it as it is")
 }
 
 #[cfg(test)]

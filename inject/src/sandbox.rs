@@ -380,7 +380,7 @@ fn trial() -> Result<(), &'static str> {
     *DONE.get_or_init(|| {
         // SAFETY: the child only makes system calls that use no memory of other threads, and ends.
         match unsafe { libc::fork() } {
-            -1 => Err("no process could be made for it"),
+            -1 => Err("no process could be made for the trial"),
             // SAFETY: the call ends the child at once.
             0 => unsafe { libc::_exit(i32::from(!passes())) },
             child => {
@@ -388,13 +388,13 @@ fn trial() -> Result<(), &'static str> {
                 // SAFETY: the kernel writes the status.
                 while unsafe { libc::waitpid(child, &mut status, 0) } == -1 {
                     if Errno::last() != Errno::EINTR {
-                        return Err("its end could not be seen");
+                        return Err("the exit status of the trial could not be read");
                     }
                 }
                 match status {
                     0 => Ok(()),
-                    s if libc::WIFSIGNALED(s) => Err("it was killed"),
-                    _ => Err("a call was refused"),
+                    s if libc::WIFSIGNALED(s) => Err("the filter killed that process"),
+                    _ => Err("a call was refused there"),
                 }
             }
         }

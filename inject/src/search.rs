@@ -143,7 +143,9 @@ pub fn find(
     for (index, m) in modules.iter().enumerate() {
         if found.len() > MOST {
             let (function, module) = ("others".into(), m.path.display().to_string());
-            not.push(NotHooked { function, module, reason: "there are too many".into() });
+            let reason =
+                format!("more than {MOST} functions were found; choose modules with --obj");
+            not.push(NotHooked { function, module, reason });
             break;
         }
         if is_linker(m) {
@@ -260,7 +262,7 @@ impl Own<'_> {
             let malloc = own.iter().find(|(s, w)| is_c(w) && begins(w) && !s.indirect);
             let named = |s: &Symbol| found.iter().any(|f| f.addr == s.addr);
             if let Some((s, _)) = malloc.filter(|(s, _)| !named(s)) {
-                let reason = "there is no free beside it; --alloc-fn records it";
+                let reason = "the module has no function that frees its blocks; --alloc-fn records it nevertheless";
                 not.push(self.not_hooked(s, reason));
             }
             return;
@@ -268,9 +270,13 @@ impl Own<'_> {
         let last = self.is_last();
         for (s, w) in &own {
             let reason = if s.indirect {
-                Some("it is chosen at run time (IFUNC)")
+                Some(
+                    "the dynamic linker chooses its code at run time (IFUNC), which prof can't hook",
+                )
             } else if !w.nothrow.is_empty() && !has(w.nothrow) {
-                Some("its nothrow form is missing, and an exception must not pass through the hook")
+                Some(
+                    "the module has no nothrow form of it, which prof would call instead, as no exception can pass through prof's hook",
+                )
             } else {
                 None
             };

@@ -41,7 +41,7 @@ pub(crate) fn size_ring(pid: i32, f: &File, geometry: Geometry) -> Result<()> {
     // SAFETY: the descriptor is ours, and all other arguments are integers.
     unsafe {
         let sized = libc::ftruncate64(fd, geometry.size() as i64);
-        checked(pid, geometry, "give its size to the ring for", sized)?;
+        checked(pid, geometry, "set the size of the ring for", sized)?;
         checked(
             pid,
             geometry,
@@ -56,7 +56,7 @@ pub(crate) fn allocate_ring(pid: i32, fd: &OwnedFd, geometry: Geometry) -> Resul
     for (at, len) in geometry.hot_ranges() {
         // SAFETY: the descriptor is ours, and all other arguments are integers.
         let made = unsafe { libc::fallocate64(fd.as_raw_fd(), 0, at as i64, len as i64) };
-        checked(pid, geometry, "get memory for the ring of", made)?;
+        checked(pid, geometry, "allocate the ring of", made)?;
     }
     Ok(())
 }
@@ -257,7 +257,7 @@ fn modules(i: &mut Installed) {
     let missing = c.tables_lost.load(Relaxed) + c.modules_lost.load(Relaxed);
     if missing > 0 {
         i.notes.push(format!(
-            "there is no room for the unwind tables of {missing} of {} modules; stacks are cut where they come to one of these",
+            "prof has no room for the unwind tables of {missing} of {} modules; stacks end (`[cut]`) at a frame of such a module",
             i.modules.len()
         ));
     }
@@ -438,7 +438,7 @@ fn bridge(i: &mut Installed) -> Option<Bridge> {
     let found = crate::bridge::find(&i.mem, &i.modules);
     let unwinds = |m: &elf::Module| m.eh_frame.1 != 0 || m.exidx.1 != 0;
     if found.is_none() && i.modules.iter().any(unwinds) {
-        i.notes.push("no exception, and no thread's cancellation, may pass through the functions that were named (no code of the program or its libraries is fit for that): it would end the program".into());
+        i.notes.push("no exception and no thread cancellation can pass through the functions named by --alloc-fn, --realloc-fn and --free-fn: it would end the program (no code of the program or its libraries serves as a bridge for the unwinder)".into());
     }
     found
 }

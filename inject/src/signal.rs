@@ -44,7 +44,7 @@ pub(crate) fn in_use(pid: i32, mem: &RemoteMemory, signal: u32) -> Result<Option
         pending |= s.signals("SigPnd") & bit != 0;
     }
     Ok(match () {
-        () if pending => Some("has not yet taken the last one of"),
+        () if pending => Some("still has a pending"),
         () if all && any => Some("blocks (in all its threads, as for sigwait or signalfd)"),
         () => None,
     })
@@ -271,7 +271,7 @@ pub(crate) fn clear_page(mem: &RemoteMemory, handler: u64) -> Result<()> {
     let mut bytes = vec![0; page.len as usize];
     let at = (code_at(handler) - page.addr) as usize;
     let Some(to) = bytes.get_mut(at..at + RETURN.len()) else {
-        return Err(Error::Broken("no room for the handler's return".into()));
+        return Err(Error::Broken("the handler of the toggle signal lies at the end of its page, so prof can't leave a return there".into()));
     };
     to.copy_from_slice(RETURN);
     mem.write(RemoteAddr(page.addr), &bytes)

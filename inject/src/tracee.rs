@@ -100,7 +100,7 @@ pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
     if let Err(e) = &result
         && let Some(work) = take()
     {
-        log::info!("no thread for tracing: {e}");
+        log::info!("prof could not start a thread for tracing, and traces from this one: {e}");
         return on_this_thread(work);
     }
     // A thread counts as joined before the kernel lets go of what it traced, so wait until the thread itself is gone.
@@ -352,7 +352,7 @@ impl Tracee {
                 self.gone = true;
                 Ok(())
             }
-            Err(errno) => Err(Error::Sys { what: "let a thread go on in", pid: self.pid, errno }),
+            Err(errno) => Err(Error::Sys { what: "resume a thread of", pid: self.pid, errno }),
         }
     }
 
@@ -399,7 +399,7 @@ impl Tracee {
         stopped?;
         went_on?;
         set.map_err(|errno| Error::Sys {
-            what: "set how a thread is traced of",
+            what: "set the trace options of a thread of",
             pid: self.pid,
             errno,
         })

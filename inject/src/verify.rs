@@ -40,7 +40,10 @@ pub(crate) fn text_differs(
             if have != want {
                 let k = have.iter().zip(&want).position(|(a, b)| a != b).unwrap_or(0);
                 let addr = map.start.plus(at + k as u64);
-                return Some(format!("{}: code at {addr} is not as in the file", m.path.display()));
+                return Some(format!(
+                    "{}: the code at {addr} differs from the file",
+                    m.path.display()
+                ));
             }
         }
     }
