@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::build::{compile, has_compiler, other_width, program};
+use common::build::{compile, has_compiler, program};
 use common::{Report, Scene, Target, installed, skip};
 use nix::sys::signal::Signal;
 use std::process::Command;
@@ -104,7 +104,7 @@ fn constructors_of_libraries_are_included() {
 /// Alpine's linker file is musl's whole library under a name of its own, and stripped.
 #[test]
 fn a_program_of_stripped_musl_is_recorded() {
-    if !has_compiler("musl-gcc") || !installed("strip") || other_width().is_some() {
+    if !has_compiler("musl-gcc") || !installed("strip") {
         return skip("a_program_of_stripped_musl_is_recorded", "no musl-gcc or no strip");
     }
     let scene = Scene::new("stripped-musl");

@@ -57,6 +57,13 @@ fn pause_and_resume_do_the_same() {
     let mut target = Target::start(&program("toggle.c"), &[]);
     let pid = target.pid.to_string();
     let recording = scene.attach(&target);
+    // The signal interrupts waits, which some programs take for the end, so it does not come first.
+    let status = scene.prof(&["status", &pid]).ok("status").stdout;
+    let line = status.lines().find(|l| l.trim_start().starts_with("toggle")).expect("a line");
+    let ways =
+        [format!("prof pause {pid}"), format!("prof resume {pid}"), format!("kill -USR1 {pid}")];
+    let places = ways.map(|way| line.find(&way).unwrap_or_else(|| panic!("no {way}: {line}")));
+    assert!(places.is_sorted() && line.contains("interrupts waits"), "{line}");
     target.ask("alloc 3");
     for _ in 0..3 {
         scene.prof(&["pause", &pid]).ok("pause");
@@ -138,6 +145,8 @@ fn the_signal_can_be_chosen() {
     let target = Target::start(&program("toggle.c"), &[]);
     let before = target.status("SigCgt");
     scene.attach_with(&target, &["--signal", "none"]);
+    let status = scene.prof(&["status", &target.pid.to_string()]).ok("status").stdout;
+    assert!(status.contains("prof pause ") && !status.contains("kill -"), "{status}");
     assert_eq!(target.status("SigCgt"), before, "--signal none touches no signal");
     scene.detach(&target);
     let out = scene.prof(&["attach", &target.pid.to_string(), "--signal", "KILL"]);

@@ -57,7 +57,7 @@ fn another_builds_recording_is_shown_paused_and_ended() {
     assert!(status.contains(": recording"), "{status}");
     assert!(status.contains("(layout 4711)") && status.contains("/prof"), "{status}");
     assert!(status.contains(recording.file_name().unwrap().to_str().unwrap()), "{status}");
-    assert!(status.contains("malloc") && status.contains("kill -USR1"), "{status}");
+    assert!(status.contains("malloc") && status.contains("prof pause"), "{status}");
     let json = scene.prof(&["status", &pid, "--format", "json"]).ok("status").stdout;
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!(json["prof"]["layout"], 4711);

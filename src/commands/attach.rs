@@ -34,8 +34,10 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode> {
     if args.duration.is_some() && args.signal != 0 {
         let name = units::signal_name(args.signal);
         crate::term::say(&format!(
-            "when the recording has ended, {name} means what it meant before, which for most programs is their end: \
-             `prof pause` and `prof resume` are safe at any time"
+            "use `prof pause {pid}` and `prof resume {pid}`, which are safe at any time: when the recording has ended, \
+             {name} means what it meant before, which for most programs is their end, and while it lasts the signal \
+             interrupts waits",
+            pid = args.pid
         ));
     }
     crate::term::path(&attached.path);

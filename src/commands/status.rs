@@ -212,8 +212,18 @@ impl Status {
         match p.signal {
             // The signal would end the process now.
             _ if !self.is_attached() => {}
-            0 => line("toggle", "prof pause, prof resume".into()),
-            s => line("toggle", format!("kill -{} {}", units::signal_name(s), p.pid)),
+            s => {
+                let own = format!("prof pause {0}, prof resume {0}", p.pid);
+                // An interrupted wait is harmful to programs that take EINTR for the end of their input.
+                let by_signal = (s != 0).then(|| {
+                    format!(
+                        "; or kill -{} {}, which interrupts waits",
+                        units::signal_name(s),
+                        p.pid
+                    )
+                });
+                line("toggle", own + &by_signal.unwrap_or_default());
+            }
         }
         for (module, functions) in
             by_module(&p.functions).into_iter().filter(|_| self.is_attached())
