@@ -74,6 +74,7 @@ impl Installed {
         // The control page names the signal before the handler is installed, so that a detach removes the handler
         // even if prof is killed in between. The old action is the default: the target neither catches nor ignores
         // the signal.
+        // SAFETY: nothing else uses these fields before the patches are written.
         let m = unsafe { self.shared.control_mut() };
         m.handler = header.handler.0 as u64;
         m.signal = signal;
