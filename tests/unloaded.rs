@@ -219,3 +219,17 @@ fn a_relative_library_of_a_program_that_ends_at_once() {
     assert!(is_it(&scene.path("x")) || is_it(&library), "{}", show(&groups[0]));
     assert_eq!(groups[0].number("live_bytes"), size);
 }
+
+#[test]
+fn a_second_libc_that_is_unloaded_meanwhile_takes_nothing_away() {
+    let scene = Scene::new("second-libc");
+    let mut target = Target::start(&program_with("copies.c", &["-O1", "-pthread", "-ldl"]), &[]);
+    for i in 0..4 {
+        let file = scene.path(&format!("{i}.prof"));
+        scene.attach_with(&target, &["-o", file.to_str().expect("UTF-8")]);
+        scene.detach(&target);
+    }
+    target.send("end");
+    target.expect("bye");
+    assert_eq!(target.wait(), 0);
+}

@@ -74,21 +74,24 @@ impl Gadgets {
         }
     }
 
-    /// Looks through the executable mappings.
+    /// Looks through the executable mappings, first through those that are never unmapped. A library that dlclose
+    /// unmaps between two stops, such as the copy of libc in a namespace of dlmopen, would take the code away under
+    /// a thread that makes a call for prof.
     ///
     /// # Errors
     /// If there are none.
     pub fn find(pid: i32, mem: &RemoteMemory, maps: &[Map]) -> Result<Self> {
         let (mut calls, mut restorer, mut pop) = (Vec::new(), None, None);
         let mut popped = 0;
-        // libc has both; the larger mappings of the executable need not be read for them.
         // Only code of files: what a JIT has made may go at any time, and prof's own is about to.
         let kernels = |m: &Map| m.name == b"[vdso]" || m.name == b"[sigpage]";
         let lasting = |m: &&Map| m.exec && m.read && (m.inode != 0 || kernels(m));
         let mut code: Vec<&Map> = maps.iter().filter(lasting).collect();
-        code.sort_by_key(|m| {
-            let name = m.name.rsplit(|b| *b == b'/').next().unwrap_or_default();
-            !(name.starts_with(b"libc") || name.starts_with(b"ld-") || name.starts_with(b"ld.so"))
+        let linker = proc::linker(pid, maps);
+        code.sort_by_cached_key(|m| {
+            let is_linkers = linker.is_some_and(|l| l.inode == m.inode && l.name == m.name);
+            let distance = linker.map_or(0, |l| l.start.0.abs_diff(m.start.0));
+            (rank(m, kernels(m) || is_linkers), distance)
         });
         for m in code {
             let bytes = mem.read_some(m.start, m.len().min(64 << 20) as usize);
@@ -117,6 +120,22 @@ impl Gadgets {
             return Ok(Self { syscall, other: calls.get(1).copied(), popped, sigreturn });
         }
         Err(crate::Refusal::NoSigreturn(pid, crate::proc::comm(pid)).into())
+    }
+}
+
+/// Orders mappings by how certain it is that they stay: the dynamic linker's (`stays`), libc's, others. Of several copies
+/// of libc the program's own is next to the linker.
+fn rank(m: &Map, stays: bool) -> u8 {
+    let name = m.name.rsplit(|b| *b == b'/').next().unwrap_or_default();
+    match name {
+        _ if stays => 0,
+        _ if [&b"libc.so"[..], b"libc-", b"libc.musl", b"ld-", b"ld.so"]
+            .iter()
+            .any(|p| name.starts_with(p)) =>
+        {
+            1
+        }
+        _ => 2,
     }
 }
 
