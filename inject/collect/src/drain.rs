@@ -34,6 +34,17 @@ struct Progress {
     offset: Option<u64>,
 }
 
+/// State of a segment after its new events have been read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Read {
+    /// More events may follow.
+    Open,
+    /// All its events have been read.
+    Ended,
+    /// All its events have been read, and they are the last ones of its thread, which has ended.
+    Last,
+}
+
 /// Reads committed events, and returns the segments to the ring.
 #[derive(Debug)]
 pub struct Drain {
@@ -111,8 +122,8 @@ impl Drain {
                 // Check this before the committed length is read, which then includes the thread's last events.
                 let left = ring::is_left(shared, v);
                 let done = self.segment(shared, v, left, tree, out, epochs);
-                t.next = t.next.max(v.seq.saturating_add(done.into()));
-                if left && done {
+                t.next = t.next.max(v.seq.saturating_add((done != Read::Open).into()));
+                if done == Read::Last {
                     threads.left(v.serial);
                 }
                 if out.is_full() || tree.is_full() || self.read.len() >= GIVE_BACK {
@@ -154,8 +165,7 @@ impl Drain {
         self.views.sort_unstable_by_key(|v| (v.serial, v.seq));
     }
 
-    /// Reads the new events of a segment, whose thread is known to have ended if `left`. Returns true if the segment is
-    /// finished.
+    /// Reads the new events of a segment, whose thread is known to have ended if `left`.
     fn segment(
         &mut self,
         shared: &Shared,
@@ -164,12 +174,12 @@ impl Drain {
         tree: &mut Tree,
         out: &mut Output,
         epochs: &mut Epochs,
-    ) -> bool {
+    ) -> Read {
         // Look again: if a successor was seen, this segment is closed and complete by now.
-        let Some(v) = ring::view(shared, seen.index) else { return false };
+        let Some(v) = ring::view(shared, seen.index) else { return Read::Open };
         let p = &mut self.segments[v.index];
         if (v.serial, v.seq) != (seen.serial, seen.seq) {
-            return false;
+            return Read::Open;
         }
         if (p.serial, p.seq) != (v.serial, v.seq) {
             p.start(v.serial, v.seq, &mut self.spare);
@@ -211,14 +221,15 @@ impl Drain {
                 }
             }
         }
-        let end = v.closed || p.dying || left;
-        if end {
-            self.ended += 1;
-            p.names.clear();
-            self.spare.push(std::mem::take(&mut p.names));
-            self.read.push(v.index);
+        if !(v.closed || p.dying || left) {
+            return Read::Open;
         }
-        end
+        self.ended += 1;
+        p.names.clear();
+        self.spare.push(std::mem::take(&mut p.names));
+        self.read.push(v.index);
+        // A thread that closed this segment after the first look may have written to another one before it ended.
+        if left && !v.closed { Read::Last } else { Read::Ended }
     }
 
     /// Makes reading of the segment begin at byte `drained`, which must be the end of an event.

@@ -237,7 +237,13 @@ impl Drop for RingCopy {
 /// Returns an empty ring, for tests.
 #[cfg(test)]
 pub fn empty() -> Shared {
-    RingCopy::map(Geometry::for_ring(0)).expect("memory")
+    empty_with(0)
+}
+
+/// Returns such a ring with `bytes` bytes for events.
+#[cfg(test)]
+pub fn empty_with(bytes: usize) -> Shared {
+    RingCopy::map(Geometry::for_ring(bytes)).expect("memory")
 }
 
 #[cfg(test)]

@@ -234,7 +234,7 @@ mod tests {
     use prof_trace::event::Codec;
     use prof_trace::ring;
     use prof_trace::shared::clock::COUNTER;
-    use std::sync::atomic::Ordering::Release;
+    use std::sync::atomic::Ordering::{Acquire, Release};
 
     /// Writes the events of one thread into its segment.
     struct Writer {
@@ -248,6 +248,14 @@ mod tests {
             shared.slot(slot as usize).expect("a slot").serial.store(serial, Release);
             let index = ring::take(shared, 0).expect("a segment");
             ring::open(shared, index, slot, serial, serial, 1);
+            Self { index, codec: Codec::default(), at: 0 }
+        }
+
+        /// Opens the thread's next segment.
+        fn next(&self, shared: &Shared, slot: u32, serial: u32) -> Self {
+            let index = ring::take(shared, 0).expect("a segment");
+            let seq = shared.head(self.index).expect("a head").seq.load(Acquire) + 1;
+            ring::open(shared, index, slot, serial, serial, seq);
             Self { index, codec: Codec::default(), at: 0 }
         }
 
@@ -300,6 +308,39 @@ mod tests {
             }
         }
         assert_eq!(numbers, (1..50).collect::<Vec<_>>(), "each is named, once");
+    }
+
+    #[test]
+    fn the_last_segment_of_an_ended_thread_waits_for_no_further_pass() {
+        let shared = crate::ring_copy::empty_with(8 << 20);
+        ring::fill(&shared);
+        let path = std::env::temp_dir().join(format!("prof-last-{}", std::process::id()));
+        let mut out = Output::new(create_recording(&path).expect("a file")).expect("its size");
+        let (mut drain, mut threads) = (Drain::new(&shared), Threads::new(std::process::id()));
+        let (mut tree, mut epochs) = (Tree::new(), Epochs::new(Clock::new(COUNTER, 1 << 30)));
+        // So many segments are read first that some are given back in the middle of the pass.
+        let mut busy = Writer::open(&shared, 4, 1);
+        while ring::free_count(&shared) > 64 {
+            ring::close(&shared, busy.index);
+            busy = busy.next(&shared, 4, 1);
+        }
+        let mut first = Writer::open(&shared, 3, 2);
+        first.put(&shared, 10);
+        let mut late = Some(first);
+        drain.pass(&shared, &mut threads, &mut tree, &mut out, &mut epochs, |_, _, _| {
+            // The pass has looked at the segments. Now the thread goes on to another segment and ends.
+            let Some(first) = late.take() else { return };
+            ring::close(&shared, first.index);
+            first.next(&shared, 3, 2).put(&shared, 20);
+            Writer::open(&shared, 3, 3).put(&shared, 30);
+        });
+        drain.flush(&shared, &mut out);
+        assert!(late.is_none(), "nothing was given back within the pass");
+        assert_eq!(drain.events, 1);
+        // The order of events is final after this pass.
+        drain.pass(&shared, &mut threads, &mut tree, &mut out, &mut epochs, |_, _, _| {});
+        assert_eq!(drain.events, 3);
+        std::fs::remove_file(&path).expect("remove");
     }
 
     #[test]
