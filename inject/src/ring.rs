@@ -52,28 +52,49 @@ impl Site<'_> {
     }
 }
 
+/// Makes the ring at the first of the places that is free; all threads of the target stand still.
 fn in_one_stop(pid: i32, c: &mut Caller<'_>, geometry: Geometry, places: &[u64]) -> Result<Ring> {
+    let mut last = Error::Remote { what: "mmap", pid, errno: Errno::ENOMEM };
+    for at in places {
+        match make_at(pid, c, geometry, *at) {
+            Err(e @ Error::Remote { errno: Errno::EEXIST | Errno::ENOMEM, .. }) => last = e,
+            other => return other,
+        }
+    }
+    Err(last)
+}
+
+/// Makes the ring at one place. On an error the target is as before.
+fn make_at(pid: i32, c: &mut Caller<'_>, geometry: Geometry, at: u64) -> Result<Ring> {
+    let file = enter(pid, c, geometry, at)?;
+    let first = Area { addr: at, len: proc::page_size() };
+    let at = Area { addr: at, len: geometry.size() as u64 };
+    let made = complete(pid, c, &file, geometry, at);
+    match made {
+        Ok(shared) => Ok(Ring { fd: file.into(), shared, at }),
+        Err(e) => {
+            let _ = unmap_at(c, first);
+            Err(e)
+        }
+    }
+}
+
+/// Maps the first page of a new memfd into the target and returns the file. Until the end of this function the target
+/// has a descriptor of it, which stays open if prof is killed now. So nothing is done here that can wait.
+fn enter(pid: i32, c: &mut Caller<'_>, geometry: Geometry, at: u64) -> Result<File> {
     let number = make(pid, c)?;
     let path = c.proc_dir().join(format!("fd/{number}"));
-    let ring = open_new(pid, &path).and_then(|file| {
+    let entered = open_new(pid, &path).and_then(|file| {
         setup::size_ring(pid, &file, geometry)?;
-        let shared = setup::map_ring(&file, geometry)?;
-        match map_somewhere(pid, c, number, &shared, places) {
-            Ok(at) => Ok(Ring { fd: file.into(), shared, at }),
-            Err(e) => {
-                // SAFETY: nobody has got anything of it.
-                unsafe { setup::unmap_ring(shared) };
-                Err(e)
-            }
-        }
+        mark(&file, at, geometry).map_err(|errno| Error::File { path: path.clone(), errno })?;
+        map_first(pid, c, number, at)?;
+        Ok(file)
     });
     let closed = close(c, number, &path);
-    if closed.is_err()
-        && let Ok(ring) = &ring
-    {
-        let _ = unmap_at(c, ring.at);
+    if closed.is_err() && entered.is_ok() {
+        let _ = unmap_at(c, Area { addr: at, len: proc::page_size() });
     }
-    closed.and(ring)
+    closed.and(entered)
 }
 
 fn make(pid: i32, c: &mut Caller<'_>) -> Result<u64> {
@@ -141,21 +162,56 @@ fn close(c: &mut Caller<'_>, number: u64, path: &Path) -> Result<()> {
     }
 }
 
-/// Maps the ring at the first of the places that is free. What is where stands in the control page before
-/// it is.
-fn map_somewhere(
+/// Writes into the control page where the ring will be, by which [`is_ring`] recognises the page in the target.
+fn mark(file: &File, at: u64, geometry: Geometry) -> std::io::Result<()> {
+    let write = |field: usize, value: u64| {
+        file.write_all_at(&value.to_ne_bytes(), (STABLE_AT + field) as u64)
+    };
+    write(offset_of!(Stable, ring_addr), at)?;
+    write(offset_of!(Stable, ring_len), geometry.size() as u64)
+}
+
+/// Maps the first page of the memfd.
+fn map_first(pid: i32, c: &mut Caller<'_>, number: u64, at: u64) -> Result<()> {
+    use bits::{FIXED_NOREPLACE, NORESERVE, READ, SHARED, WRITE};
+    let flags = SHARED | NORESERVE | FIXED_NOREPLACE;
+    match map(c, at, proc::page_size(), READ | WRITE, flags, number) {
+        Ok(got) if got.addr != at => {
+            // A kernel before 4.17 takes the address as a hint.
+            unmap_at(c, got)?;
+            Err(c.failed("mmap", Errno::EEXIST))
+        }
+        Ok(_) => Ok(()),
+        Err(Error::Remote { errno: Errno::EBADF, .. }) => Err(exchanged(pid, "nothing is")),
+        Err(Error::Remote { errno: Errno::EACCES | Errno::EINVAL | Errno::ENODEV, .. }) => {
+            Err(exchanged(pid, "another file is"))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Completes the ring of which the target has mapped the first page: writes its control page, and lets the mapping grow.
+/// Where all that is mapped gets locked (`mlockall(MCL_FUTURE)`), a mapping of the whole ring would be made at once, and
+/// count as locked. So the one page is unlocked and then grows: what a mapping grows by is as locked as the mapping is.
+fn complete(
     pid: i32,
     c: &mut Caller<'_>,
-    number: u64,
-    shared: &Shared,
-    places: &[u64],
-) -> Result<Area> {
-    let geometry = shared.geometry();
-    let len = geometry.size() as u64;
-    // SAFETY: nobody else has it mapped.
+    file: &File,
+    geometry: Geometry,
+    at: Area,
+) -> Result<Shared> {
+    if !is_ring(c, at) {
+        return Err(exchanged(pid, "another file was"));
+    }
+    let first = Area { addr: at.addr, len: proc::page_size() };
+    // As early as possible: a child of a fork has nothing of it.
+    advise(c, first, libc::MADV_DONTFORK)?;
+    let shared = setup::map_ring(file, geometry)?;
+    // SAFETY: nobody in the target knows of the ring.
     let control = unsafe { shared.control_mut() };
     control.state.store(state::SETUP, Relaxed);
-    control.ring_len = len;
+    control.ring_addr = at.addr;
+    control.ring_len = at.len;
     control.pid = pid as u32;
     let exe = std::env::current_exe().unwrap_or_default();
     control.begin(
@@ -163,39 +219,16 @@ fn map_somewhere(
         env!("CARGO_PKG_VERSION"),
         exe.as_os_str().as_encoded_bytes(),
     );
-    let mut last = Error::Remote { what: "mmap", pid, errno: Errno::ENOMEM };
-    for at in places {
-        control.ring_addr = *at;
-        let a = Area { addr: *at, len };
-        match map_unlocked(c, a, number) {
-            Ok(()) if !is_ring(c, a) => {
-                unmap_at(c, a)?;
-                return Err(exchanged(pid, "another file was"));
-            }
-            Ok(()) => {
-                // From the first moment on: a child of a fork has nothing of it.
-                if let Err(e) = advise(c, a, libc::MADV_DONTFORK) {
-                    let _ = unmap_at(c, a);
-                    return Err(e);
-                }
-                return Ok(a);
-            }
-            Err(e @ Error::Remote { errno: Errno::EEXIST | Errno::ENOMEM, .. }) => last = e,
-            Err(Error::Remote { errno: Errno::EBADF, .. }) => {
-                return Err(exchanged(pid, "nothing is"));
-            }
-            Err(Error::Remote { errno: Errno::EACCES | Errno::EINVAL | Errno::ENODEV, .. }) => {
-                return Err(exchanged(pid, "another file is"));
-            }
-            Err(e) => return Err(e),
-        }
+    if let Err(e) = grow(c, first, at) {
+        // SAFETY: nobody has got anything of it.
+        unsafe { setup::unmap_ring(shared) };
+        return Err(e);
     }
-    Err(last)
+    Ok(shared)
 }
 
-/// Whether the target has the ring at this place: what prof has just written to its own mapping of it is
-/// there. A process that shares descriptors, and no memory, is not stopped, and may have put a file of its own
-/// under the number.
+/// Whether the target has the ring at this place: what prof has just written into the file is there. A process that
+/// shares descriptors, and no memory, is not stopped, and may have put a file of its own under the number.
 fn is_ring(c: &Caller<'_>, at: Area) -> bool {
     let word = |offset: usize| c.word(RemoteAddr(at.addr).plus(offset as u64));
     word(STABLE_AT + offset_of!(Stable, ring_addr)) == Some(at.addr)
@@ -208,22 +241,6 @@ fn exchanged(pid: i32, what: &str) -> Error {
         "{what} under the descriptor that it has made for prof (does another process share its descriptors?); nothing was changed, try again"
     );
     Error::Nonsense { pid, what }
-}
-
-/// Maps the memfd. Where all that is mapped gets locked (`mlockall(MCL_FUTURE)`), the whole of it would be
-/// made at once, and count as locked. So one page is mapped, unlocked, and then grows: what a mapping grows
-/// by is as locked as the mapping is.
-fn map_unlocked(c: &mut Caller<'_>, a: Area, number: u64) -> Result<()> {
-    use bits::{FIXED_NOREPLACE, NORESERVE, READ, SHARED, WRITE};
-    let first = Area { addr: a.addr, len: proc::page_size() };
-    let flags = SHARED | NORESERVE | FIXED_NOREPLACE;
-    let got = map(c, first.addr, first.len, READ | WRITE, flags, number)?;
-    if got.addr != a.addr {
-        // A kernel before 4.17 takes the address as a hint.
-        unmap_at(c, got)?;
-        return Err(c.failed("mmap", Errno::EEXIST));
-    }
-    grow(c, first, a)
 }
 
 /// Lets a page that was just mapped grow to the whole area, unlocked; takes it back if that fails.
