@@ -95,7 +95,14 @@ fn an_exec_that_comes_late_is_found() {
     let first = scene.finished(&first.expect("the first program's"));
     assert_eq!(first.at("/recording/end_reason"), "exec", "{:#}", first.brief());
     first.marked("exec.c", "before_exec").assert_live(1, 4321);
-    until("it is under way", || scene.prof(&["report", "r.prof", "--format", "json"]).code == 0);
+    // The file has its head before the program is recorded.
+    until("it is under way", || {
+        let all = scene.prof(&["status", "--format", "json"]).stdout;
+        let all: serde_json::Value = serde_json::from_str(&all).unwrap_or_default();
+        let path = scene.path("r.prof").display().to_string();
+        let is_recorded = |s: &serde_json::Value| s["path"] == path && s["state"] == "recording";
+        all.as_array().is_some_and(|all| all.iter().any(is_recorded))
+    });
     target.quit();
     let r = scene.finished(&scene.path("r.prof"));
     assert_eq!(r.at("/recording/end_reason"), "exited", "{:#}", r.brief());
