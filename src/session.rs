@@ -149,10 +149,10 @@ fn taken_back(pid: i32, timeout: Duration) -> bool {
 /// Adds to an error what the attach has left, and how to remove that.
 fn left_behind(pid: i32, e: anyhow::Error) -> anyhow::Error {
     let why = e.to_string().replace("; nothing was changed", "");
-    refused(format!(
+    anyhow!(
         "{why}; what prof had mapped into process {pid} by then could not be taken back, and does nothing there: \
-         `prof detach {pid}` removes it when nobody else traces the process"
-    ))
+         `prof detach {pid}` removes it when nobody else traces the process and its system calls pass"
+    )
 }
 
 /// Converts the options of the command line for the injector.
@@ -561,7 +561,8 @@ pub fn failed(pid: i32, e: Error) -> anyhow::Error {
 
 fn is_refusal(e: &Error) -> bool {
     match e {
-        Error::Unfinished { why, .. } => is_refusal(why),
+        // Something of prof is left in the process.
+        Error::Unfinished { .. } => false,
         _ => matches!(
             e,
             Error::Refused(_)

@@ -4,7 +4,9 @@
 mod common;
 
 use common::build::program;
-use common::{Scene, Target};
+use common::snapshot::Snapshot;
+use common::{Scene, Target, skip};
+use nix::sys::signal::Signal;
 use std::os::unix::fs::FileExt;
 use std::process::Command;
 use std::time::Duration;
@@ -209,6 +211,77 @@ fn a_child_with_jumps_of_its_parents_recording_is_refused_for_that() {
         refused(&["detach", pid], "start with `prof attach");
         scene.prof(&["attach", pid, "-o", &format!("{pid}.prof")]).ok("attach");
         scene.prof(&["detach", pid]).ok("detach");
+    }
+    target.quit();
+}
+
+#[test]
+fn a_jump_that_comes_back_in_a_detach_is_taken_out_before_its_page_goes() {
+    let scene = Scene::new("replaces");
+    let mut came_back = 0;
+    for i in 0..10 {
+        let mut target = Target::start(&program("replaces.c"), &[]);
+        scene.attach_with(&target, &["-o", &format!("{i}.prof")]);
+        target.ask("copy");
+        let out = scene.prof(&["detach", &target.pid.to_string()]);
+        // On a busy machine the target may get to it too late.
+        if out.stderr.contains("had come back") {
+            assert_eq!(out.code, 0, "{out:?}");
+            target.send("work");
+            assert_eq!(target.line(), "done replaced=1 same=1");
+            target.quit();
+            came_back += 1;
+        } else {
+            assert_eq!(out.code, 0, "{out:?}");
+            target.kill();
+        }
+        if came_back == 2 {
+            return;
+        }
+    }
+    panic!("the target always came too late");
+}
+
+#[test]
+fn memory_that_a_target_with_caught_calls_keeps_is_said_and_found_again() {
+    let scene = Scene::new("blinks");
+    let mut target = Target::spawn(Command::new(program("dispatched.c")));
+    if target.expect("") == "unsupported" {
+        return skip("blinks", "the kernel has no PR_SET_SYSCALL_USER_DISPATCH");
+    }
+    let pid = target.pid.to_string();
+    let before = Snapshot::of(&target);
+    let blinks = |target: &mut Target| {
+        target.send("blink");
+        target.expect("blinking");
+    };
+    let rests = |target: &mut Target| {
+        target.signal(Signal::SIGUSR2);
+        assert_eq!(target.line(), "done caught=0");
+    };
+    for i in 0..9 {
+        let file = format!("{i}.prof");
+        let attach = || scene.prof(&["attach", &pid, "-o", &file, "--timeout", "300ms"]);
+        let attached_before = i % 3 != 0;
+        if attached_before {
+            attach().ok("attach");
+        }
+        blinks(&mut target);
+        let out = match attached_before {
+            true => scene.prof(&["detach", &pid, "--timeout", "300ms"]),
+            false => attach(),
+        };
+        let recorded = !attached_before && out.code == 0;
+        rests(&mut target);
+        let differs = before.differences(&Snapshot::of(&target));
+        let untouched = out.stderr.contains("nothing was changed");
+        let left = recorded || (out.code == 1 && !untouched);
+        assert_eq!(left, !differs.is_empty(), "{out:?}\n{}", differs.join("\n"));
+        if left {
+            assert!(recorded || out.stderr.contains("prof detach"), "{out:?}");
+            scene.prof(&["detach", &pid]).ok("detach of what was left");
+            before.assert_same(&Snapshot::of(&target));
+        }
     }
     target.quit();
 }

@@ -85,7 +85,7 @@ fn calls_that_are_dispatched_to_the_target_itself_are_none_of_prof() {
     target.expect("computing");
     common::until("it computes", || target.proc("syscall").starts_with("running"));
     let out = scene.prof(&["detach", &pid]);
-    assert_eq!(out.code, 3, "{out:?}");
+    assert_eq!(out.code, 1, "{out:?}");
     target.signal(Signal::SIGUSR2);
     assert_eq!(target.line(), "done caught=0");
     scene.detach(&target);

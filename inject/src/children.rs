@@ -164,14 +164,14 @@ fn take_out_one(
         signal::clear_page(&r.mem, r.control.handler)?;
     }
     let ring = Area { addr: r.ring.0, len: r.ring_len };
-    let all = Mapped { kept, ring: Area::default(), ..mapped(r) };
-    let mut site =
-        Site { pid, mem: &r.mem, gadgets, timeout, stops: &mut report.stops, refused: None };
-    site.unmap_all(&all);
-    site.unmap_copies(ring);
-    match site.refused {
-        None => Ok(()),
-        Some(errno) => Err(Error::Remote { what: "munmap", pid, errno }),
+    let mut all = Mapped { kept, ring: Area::default(), ..mapped(r) };
+    let mut site = Site::new(pid, &r.mem, gadgets, timeout, &mut report.stops);
+    site.hooked = functions;
+    let gone = site.unmap_all(&mut all) & site.unmap_copies(ring);
+    match site.failed {
+        _ if gone => Ok(()),
+        Some(e) => Err(e),
+        None => Err(Error::Nonsense { pid, what: "a jump to prof came back into its code".into() }),
     }
 }
 

@@ -19,8 +19,8 @@ use crate::threads::{StopTimes, stop_all};
 use crate::tracee::Tracee;
 use crate::walk::Walker;
 use crate::{
-    Error, Refusal, RemoteAddr, RemoteMemory, Result, activate, elf, isolated, proc, sandbox,
-    signal,
+    Error, Refusal, RemoteAddr, RemoteMemory, Result, activate, again, elf, isolated, proc,
+    remains, sandbox, signal,
 };
 use nix::errno::Errno;
 use prof_arch::native::UserRegs;
@@ -163,62 +163,58 @@ fn remove(
     let inside: Vec<Range<u64>> =
         ours.iter().cloned().chain(crate::bridge::range(c.bridge)).collect();
     let came = c.flag_addr != 0 && entered;
-    if came && !wait_outside(r, &inside, timeout, report)? {
-        report.left.push(format!(
-            "a thread is still inside prof's code after {} s: the hook stays mapped, without effect; run `prof detach {pid}` again later",
-            timeout.as_secs()
-        ));
-        return Ok(());
+    let mut mapped = Mapped { kept, ..mapped(r) };
+    for _ in 0..again::TRIES {
+        if came && let Some(why) = under_way(r, &inside, timeout, report)? {
+            report.left.push(why);
+            return Ok(());
+        }
+        // The collector has its own mapping of the ring, in which it sees this state even after the target's is gone.
+        let at = r.ring.plus(core::mem::offset_of!(Header, state) as u64);
+        r.mem.write(at, &state::DETACHED.to_ne_bytes())?;
+        if let Some(page) = kept {
+            signal::clear_page(&r.mem, c.handler)?;
+            log::debug!("kept: {:#x}", page.addr);
+        }
+        let mut site = Site::new(pid, &r.mem, gadgets, timeout, &mut report.stops);
+        site.hooked = functions;
+        let gone = site.unmap_all(&mut mapped);
+        report.stays = site.refused() == Some(Errno::EPERM);
+        if gone || !again::are_back(&r.mem, functions) {
+            break;
+        }
+        // Threads may have come in through these jumps since.
+        again::take_out(r, functions, timeout, report)?;
     }
-    if came && let Some(why) = wait_for_fibers(r, &inside, timeout, report)? {
-        report.left.push(format!(
-            "{why}: the hook stays mapped, without effect; run `prof detach {pid}` again later"
-        ));
-        return Ok(());
-    }
-    // The collector has its own mapping of the ring, in which it sees this state even after the target's is gone.
-    let at = r.ring.plus(core::mem::offset_of!(Header, state) as u64);
-    r.mem.write(at, &state::DETACHED.to_ne_bytes())?;
-    let mapped = Mapped { kept, ..mapped(r) };
-    if let Some(page) = kept {
-        signal::clear_page(&r.mem, c.handler)?;
-        log::debug!("kept: {:#x}", page.addr);
-    }
-    let stops = &mut report.stops;
-    let mut site = Site { pid, mem: &r.mem, gadgets, timeout, stops, refused: None };
-    site.unmap_all(&mapped);
-    report.stays = site.refused == Some(Errno::EPERM);
     if still_open(pid) || ring_in(&proc::maps(pid)?).is_some() {
         // These are left from an earlier attach that was interrupted.
         sweep(pid, timeout)?;
     }
-    verify(r, &ours, functions, report);
+    remains::verify(r, &mapped, functions, timeout, report);
     if let Some(signal) = handler {
-        verify_handler(r, &ours, gadgets, signal, timeout, report);
+        remains::verify_handler(r, &ours, gadgets, signal, timeout, report);
     }
     Ok(())
 }
 
-/// Reports the signal's handler as left if it is still prof's. The target may have installed one of its own since.
-fn verify_handler(
+/// Waits until nobody is inside prof's code. Returns what keeps it mapped if somebody still is after `timeout`.
+fn under_way(
     r: &Recorded,
-    ours: &[Range<u64>],
-    gadgets: Gadgets,
-    signal: u32,
+    inside: &[Range<u64>],
     timeout: Duration,
     report: &mut DetachReport,
-) {
-    let caught = |s: Status| s.signals("SigCgt") >> (signal - 1) & 1 == 1;
-    if !Status::of(r.pid).is_ok_and(caught) {
-        return;
+) -> Result<Option<String>> {
+    let pid = r.pid;
+    if !wait_outside(r, inside, timeout, report)? {
+        return Ok(Some(format!(
+            "a thread is still inside prof's code after {} s: the hook stays mapped, without effect; run `prof detach {pid}` again later",
+            timeout.as_secs()
+        )));
     }
-    let handler = with_caller(r.pid, &r.mem, gadgets, timeout, &mut report.stops, |c| {
-        signal::handler_of(c, &r.mem, signal, None)
-    });
-    // If the target can't be asked, nothing is reported: the handler was restored before.
-    if handler.is_ok_and(|at| ours.iter().any(|a| a.contains(&at))) {
-        report.left.push(format!("a handler of {}", activate::signal_name(signal as i32)));
-    }
+    let why = wait_for_fibers(r, inside, timeout, report)?;
+    Ok(why.map(|why| {
+        format!("{why}: the hook stays mapped, without effect; run `prof detach {pid}` again later")
+    }))
 }
 
 /// Restores the toggle signal's earlier action. Returns the signal if it has no handler now, so that a handler of
@@ -230,7 +226,8 @@ fn restore_handlers(
     report: &mut DetachReport,
 ) -> Result<(Option<u32>, Option<Area>)> {
     let c = &r.control;
-    if !(1..=8 * SIGSET_LEN as u32).contains(&c.signal) {
+    // An earlier detach has restored the action before it unmapped the hook.
+    if c.hook_len == 0 || !(1..=8 * SIGSET_LEN as u32).contains(&c.signal) {
         return Ok((None, None));
     }
     let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
@@ -481,37 +478,6 @@ fn is_marked(r: &Recorded, regs: &UserRegs) -> bool {
     slot.inside.into_iter().any(at)
 }
 
-/// Reports what is still there of prof in the target. `functions` are those that were hooked.
-fn verify(r: &Recorded, ours: &[Range<u64>], functions: &[Patched], report: &mut DetachReport) {
-    let pid = r.pid;
-    let Ok(maps) = proc::maps(pid) else { return };
-    if ring_in(&maps).is_some() {
-        report.left.push("the mapping of the ring".into());
-    }
-    let place = range(&r.control.place);
-    for a in ours.iter().chain([&place]).filter(|a| !a.is_empty()) {
-        let area = Area { addr: a.start, len: a.end - a.start };
-        if is_ours(&maps, area, Kind::Code) {
-            report.left.push(format!("memory at {:#x}", a.start));
-        }
-    }
-    let mem = &r.mem;
-    for f in functions {
-        let mut now = vec![0u8; f.new_bytes.len()];
-        if mem.read(f.patch_addr, &mut now).is_ok() && now == f.new_bytes && now != f.old_bytes {
-            report.left.push(format!("the hook of {}", f.name));
-        }
-    }
-    if still_open(pid) {
-        report.left.push("a descriptor of the ring".into());
-    }
-    for m in elf::modules(mem, &maps) {
-        if let Some(what) = crate::verify::text_differs(pid, mem, &m, &maps) {
-            report.notes.push(what);
-        }
-    }
-}
-
 pub(crate) fn still_open(pid: i32) -> bool {
     let dirs = proc::threads(pid).unwrap_or_default();
     // The folder of a thread that has ended shows no descriptors.
@@ -570,7 +536,7 @@ fn sweep(pid: i32, timeout: Duration) -> Result<bool> {
         return Ok(false);
     }
     let stops = &mut StopTimes::default();
-    Site { pid, mem: &mem, gadgets: gadgets?, timeout, stops, refused: None }.alone(|c| {
+    Site::new(pid, &mem, gadgets?, timeout, stops).alone(|c| {
         // The mappings are read again, as the target may have mapped something of its own there since.
         for a in rings(&proc::maps(pid)?) {
             unmap_at(c, a)?;

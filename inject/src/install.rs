@@ -317,14 +317,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let more = MOST_TABLES.1;
     let geometry = cgroup::fit(target, options, (copied, copied + more), &mut notes)?;
     let geometry = geometry.with_more_threads(room::more_threads(pid, geometry.states()));
-    let mut site = Site {
-        pid,
-        mem: &mem,
-        gadgets,
-        timeout: options.timeout,
-        stops: &mut stops,
-        refused: None,
-    };
+    let mut site = Site::new(pid, &mem, gadgets, options.timeout, &mut stops);
     let windows: Vec<_> = planned.iter().map(|p| p.window.clone()).collect();
     let ring = site.make_ring(geometry, &windows)?;
     let mut mapped = Mapped::default();
@@ -334,7 +327,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
         Ok(plan::place(&maps, &Growth::of(pid), &modules, &mut planned, &mut not_hooked, tried))
     };
     if let Err(e) = site.map_all(&ring, &image, place, &mut mapped) {
-        site.unmap_all(&mapped);
+        site.unmap_all(&mut mapped);
         return Err(e);
     }
     let Ring { fd, shared, .. } = ring;
@@ -363,8 +356,7 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
         installed.done = true;
         let timeout = options.timeout;
         let stops = &mut installed.stops;
-        Site { pid, mem: &installed.mem, gadgets, timeout, stops, refused: None }
-            .unmap_all(&mapped);
+        Site::new(pid, &installed.mem, gadgets, timeout, stops).unmap_all(&mut mapped);
         return Err(e);
     }
     Ok(installed)

@@ -9,6 +9,7 @@
 
 mod activate;
 mod addr;
+mod again;
 mod asleep;
 mod bridge;
 pub mod cgroup;
@@ -43,6 +44,7 @@ mod probed;
 pub mod proc;
 pub mod program;
 pub mod recorded;
+mod remains;
 pub mod remote;
 mod resident;
 mod ring;

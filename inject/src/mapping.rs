@@ -12,17 +12,18 @@
 use crate::image::Image;
 use crate::install::{with_all_stopped, with_caller};
 use crate::proc::{self, Map};
+use crate::recorded::Patched;
 use crate::remote::{Caller, Gadgets};
 use crate::ring::{Ring, grow};
 use crate::threads::StopTimes;
-use crate::{Error, RemoteAddr, RemoteMemory, Result, inherited};
+use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, again, inherited};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
 use prof_trace::shared::{Area, Control, STABLE_AT, Stable};
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Protection and mapping bits of the kernel's mmap. The mapping bits have other values on MIPS.
 pub(crate) mod bits {
@@ -57,6 +58,8 @@ pub(crate) struct Mapped {
 const PART: u64 = 64 << 20;
 /// Maximum number of places that are tried when a thread of the target has just mapped something at the chosen one.
 const TRIES: usize = 16;
+/// Time for which prof tries to unmap its memory from a target that catches its system calls.
+const PASSING: Duration = Duration::from_secs(1);
 /// Maximum number of remote calls in a stop.
 const CALLS: usize = 2;
 
@@ -70,11 +73,23 @@ pub(crate) struct Site<'a> {
     pub gadgets: Gadgets,
     pub timeout: Duration,
     pub stops: &'a mut StopTimes,
+    /// The functions whose jumps must be out of the code before anything is unmapped.
+    pub hooked: &'a [Patched],
     /// The error of the last mapping that could not be unmapped.
-    pub refused: Option<Errno>,
+    pub failed: Option<Error>,
 }
 
-impl Site<'_> {
+impl<'a> Site<'a> {
+    pub fn new(
+        pid: i32,
+        mem: &'a RemoteMemory,
+        gadgets: Gadgets,
+        timeout: Duration,
+        stops: &'a mut StopTimes,
+    ) -> Self {
+        Self { pid, mem, gadgets, timeout, stops, hooked: &[], failed: None }
+    }
+
     fn stop<T>(&mut self, f: impl FnOnce(&mut Caller<'_>) -> Result<T>) -> Result<T> {
         with_caller(self.pid, self.mem, self.gadgets, self.timeout, self.stops, f)
     }
@@ -144,6 +159,8 @@ impl Site<'_> {
                         let there = left_of(&proc::maps(self.pid)?, *a, Kind::Code);
                         if there.is_none_or(|a| self.unmap(a.addr, a.len)) {
                             *noted = Area::default();
+                        } else if let Some(e) = self.failed.take() {
+                            return Err(e);
                         }
                     }
                 }
@@ -191,7 +208,15 @@ impl Site<'_> {
             match self.map_at(Area { addr, len: all }, READ | EXEC, note) {
                 Ok(()) => break,
                 Err(e) if is_taken(&e) && tried < TRIES => {}
-                Err(e) => return Err(e),
+                Err(e) => {
+                    // Where nothing was mapped, the target may map something of its own.
+                    if m.place.len == 0 {
+                        (m.hook, m.flag) = (Area::default(), Area::default());
+                        (control.hook_addr, control.hook_len) = (0, 0);
+                        (control.flag_addr, control.flag_len) = (0, 0);
+                    }
+                    return Err(e);
+                }
             }
         }
         let hook = m.hook.addr;
@@ -221,47 +246,94 @@ impl Site<'_> {
         mapped
     }
 
-    /// Unmaps everything in `m`. The ring goes last, since its control page names the other mappings.
-    pub fn unmap_all(&mut self, m: &Mapped) {
+    /// Unmaps everything in `m`, and returns whether nothing is left. Tries again for a while if the target catches
+    /// its system calls at the moment.
+    pub fn unmap_all(&mut self, m: &mut Mapped) -> bool {
+        let deadline = Instant::now() + self.timeout.min(PASSING);
+        loop {
+            self.failed = None;
+            if self.unmap_once(m) {
+                return true;
+            }
+            let is_caught = matches!(self.failed, Some(Error::Refused(Refusal::Dispatched(..))));
+            if !is_caught || Instant::now() >= deadline {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        if let Some(e) = &self.failed {
+            e.warn(self.pid, "memory of prof's is left");
+        }
+        false
+    }
+
+    /// Returns the error number with which the kernel has refused to unmap something.
+    pub fn refused(&self) -> Option<Errno> {
+        match self.failed {
+            Some(Error::Remote { errno, .. }) => Some(errno),
+            _ => None,
+        }
+    }
+
+    /// Unmaps what is left of `m`, and removes it from there. The ring goes last, and only when all else has gone: its
+    /// control page names the other mappings to the next prof.
+    fn unmap_once(&mut self, m: &mut Mapped) -> bool {
         let entry = |offset: usize| STABLE_AT + offset;
-        for (k, a) in m.stubs.iter().enumerate() {
+        let mut gone = true;
+        for (k, a) in m.stubs.iter_mut().enumerate() {
             let entry = entry(offset_of!(Stable, stubs) + k * size_of::<Area>());
-            self.take_back(m.ring, *a, Kind::Code, entry);
+            gone &= self.take_back(m.ring, a, Kind::Code, entry);
+        }
+        // A stub that stays may lead to the hook.
+        if !gone {
+            return false;
         }
         // Hook and flag page are parts of the place, except in builds that had no guard pages.
-        let (place, hook) =
-            (entry(offset_of!(Stable, place)), entry(offset_of!(Stable, hook_addr)));
+        let (place, hook, flag) = (
+            entry(offset_of!(Stable, place)),
+            entry(offset_of!(Stable, hook_addr)),
+            entry(offset_of!(Stable, flag_addr)),
+        );
+        let apart = m.place.len == 0;
         if let Some(kept) = m.kept {
-            let all = if m.place.len == 0 { m.hook } else { m.place };
-            self.take_back_around(m.ring, all, kept, place);
-            self.note_gone(m.ring, hook);
+            let all = if apart { &mut m.hook } else { &mut m.place };
+            gone &= self.take_back_around(m.ring, all, kept, place);
+        } else if apart {
+            gone &= self.take_back(m.ring, &mut m.hook, Kind::Any, hook);
         } else {
-            self.take_back(m.ring, m.place, Kind::Code, place);
-            self.take_back(m.ring, m.hook, Kind::Any, hook);
+            gone &= self.take_back(m.ring, &mut m.place, Kind::Code, place);
         }
-        self.take_back(m.ring, m.flag, Kind::Any, entry(offset_of!(Stable, flag_addr)));
-        for (k, a) in m.guards.iter().enumerate() {
+        if apart {
+            gone &= self.take_back(m.ring, &mut m.flag, Kind::Any, flag);
+        }
+        if gone {
+            (m.hook, m.flag) = (Area::default(), Area::default());
+            [hook, flag].into_iter().for_each(|entry| self.note_gone(m.ring, entry));
+        }
+        for (k, a) in m.guards.iter_mut().enumerate() {
             let entry = entry(offset_of!(Stable, guards) + k * size_of::<Area>());
-            self.take_back(m.ring, *a, Kind::Guard, entry);
+            gone &= self.take_back(m.ring, a, Kind::Guard, entry);
         }
-        self.unmap_ring(m.ring.addr);
+        gone && self.unmap_ring(m.ring.addr)
     }
 
     /// Unmaps the ring in parts, from its end, so that no stop is long. The control page is in the last part. The
-    /// target's maps tell what remains, since another prof may have been killed in the middle of this.
-    pub(crate) fn unmap_ring(&mut self, addr: u64) {
+    /// target's maps tell what remains, since another prof may have been killed in the middle of this. Returns whether
+    /// nothing remains.
+    pub(crate) fn unmap_ring(&mut self, addr: u64) -> bool {
         let maps = proc::maps(self.pid).unwrap_or_default();
-        let Some(first) = maps.iter().find(|m| m.start.0 == addr && m.shared) else { return };
+        let Some(first) = maps.iter().find(|m| m.start.0 == addr && m.shared) else { return true };
         for m in maps.iter().rev().filter(|m| m.shared && m.inode == first.inode) {
             let mut left = m.len();
             while left > 0 {
                 let rest = self.rest(m.start.0, left);
                 if !self.unmap(m.start.0 + rest, left - rest) {
-                    return;
+                    return false;
                 }
                 left = rest;
             }
         }
+        true
     }
 
     /// Returns how many of the `left` bytes from `start` are kept for later stops.
@@ -286,24 +358,29 @@ impl Site<'_> {
         rest
     }
 
-    /// Unmaps the private memory that a forked child may have where its parent has the ring (`hook/src/fork.rs`).
-    pub(crate) fn unmap_copies(&mut self, ring: Area) {
+    /// Unmaps the private memory that a forked child may have where its parent has the ring (`hook/src/fork.rs`). Returns
+    /// whether it is gone.
+    pub(crate) fn unmap_copies(&mut self, ring: Area) -> bool {
         let maps = proc::maps(self.pid).unwrap_or_default();
+        let mut gone = true;
         for part in parts_around(&maps, ring, Area::default()) {
-            self.unmap(part.addr, part.len);
+            gone &= self.unmap(part.addr, part.len);
         }
+        gone
     }
 
-    /// Unmaps an area if it is there, and then clears its entry in the control page.
-    fn take_back(&mut self, ring: Area, a: Area, kind: Kind, entry: usize) {
+    /// Unmaps an area if it is there, and then clears it and its entry in the control page. Returns whether it is gone.
+    fn take_back(&mut self, ring: Area, a: &mut Area, kind: Kind, entry: usize) -> bool {
         if a.len == 0 {
-            return;
+            return true;
         }
-        let there = proc::maps(self.pid).ok().and_then(|maps| left_of(&maps, a, kind));
+        let there = proc::maps(self.pid).ok().and_then(|maps| left_of(&maps, *a, kind));
         if there.is_some_and(|a| !self.unmap(a.addr, a.len)) {
-            return;
+            return false;
         }
+        *a = Area::default();
         self.note_gone(ring, entry);
+        true
     }
 
     /// Clears an area's entry in the control page.
@@ -318,29 +395,31 @@ impl Site<'_> {
 
     /// Unmaps an area except for the page `kept`, and clears its entry. A prof that was killed may already have
     /// unmapped a part of it.
-    fn take_back_around(&mut self, ring: Area, a: Area, kept: Area, entry: usize) {
+    fn take_back_around(&mut self, ring: Area, a: &mut Area, kept: Area, entry: usize) -> bool {
         let maps = proc::maps(self.pid).unwrap_or_default();
-        for part in parts_around(&maps, a, kept) {
+        for part in parts_around(&maps, *a, kept) {
             if !self.unmap(part.addr, part.len) {
-                return;
+                return false;
             }
         }
+        *a = Area::default();
         self.note_gone(ring, entry);
+        true
     }
 
+    /// Unmaps memory, unless a jump of prof's is in the code again, which is looked at in the same stop.
     fn unmap(&mut self, addr: u64, len: u64) -> bool {
-        let r = self.stop(|c| c.call("munmap", nr::MUNMAP, [addr, len, 0, 0, 0, 0]));
-        let Err(e) = &r else { return true };
-        let refused = match e {
-            Error::Remote { errno, .. } => Some(*errno),
-            _ => None,
-        };
-        // One warning suffices for all mappings that fail with the same error.
-        if refused.is_none() || refused != self.refused {
-            e.warn(self.pid, "memory of prof's is left");
-        }
-        self.refused = refused;
-        false
+        let (mem, hooked) = (self.mem, self.hooked);
+        let unmapped = self.stop(|c| {
+            if again::are_back(mem, hooked) {
+                return Ok(false);
+            }
+            c.call("munmap", nr::MUNMAP, [addr, len, 0, 0, 0, 0]).map(|_| true)
+        });
+        unmapped.unwrap_or_else(|e| {
+            self.failed = Some(e);
+            false
+        })
     }
 }
 

@@ -51,7 +51,12 @@ pub fn say(d: &Detached) {
             "what is left does nothing any more, and stays: {}",
             session::stays(d.pid)
         ));
-    } else {
+    } else if prof_inject::recorded::has_parts(d.pid) {
         say_line("what is left does nothing any more; `prof detach` again removes it");
+    } else {
+        say_line(&format!(
+            "`prof detach` does not find what is left; it goes when process {} ends or runs another program",
+            d.pid
+        ));
     }
 }

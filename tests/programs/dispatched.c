@@ -41,6 +41,16 @@ int main(void) {
             say("computing\n");
             selector = BLOCK;
             while (!end) continue;
+        } else if (strcmp(c, "blink") == 0) {
+            end = 0;
+            say("blinking\n");
+            while (!end) { /* calls are caught most of the time */
+                selector = BLOCK;
+                for (volatile int i = 0; i < 6000000 && !end; i++) continue;
+                selector = ALLOW;
+                for (volatile int i = 0; i < 3000000 && !end; i++) continue;
+            }
+            selector = ALLOW;
         } else if (strcmp(c, "go") == 0) {
             for (int i = 0; i < 50; i++) {
                 void *p = malloc(32); /* @dispatched_block */
