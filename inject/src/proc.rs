@@ -109,13 +109,17 @@ pub fn linker(pid: i32, maps: &[Map]) -> Option<&Map> {
     linker_of(&read(pid, "auxv").ok()?, maps)
 }
 
+/// Keys of the auxiliary vector (getauxval(3)): the dynamic linker's first address, and the program's entry.
+const AT_BASE: u64 = 7;
+const AT_ENTRY: u64 = 9;
+
 /// Returns what [`linker`] does, by the bytes of the auxiliary vector (getauxval(3)).
 fn linker_of<'a>(auxv: &[u8], maps: &'a [Map]) -> Option<&'a Map> {
     let words: Vec<u64> = words(auxv).collect();
     let value = |kind: u64| {
         words.as_chunks::<2>().0.iter().find(|e| e[0] == kind).map(|e| e[1]).filter(|v| *v != 0)
     };
-    let at = value(libc::AT_BASE as u64).or_else(|| value(libc::AT_ENTRY as u64))?;
+    let at = value(AT_BASE).or_else(|| value(AT_ENTRY))?;
     let file = maps.iter().find(|m| m.holds(RemoteAddr(at)) && m.inode != 0)?;
     // The mapping of its first page has no code in it where segments are separate.
     let is_its = |m: &&Map| m.exec && m.inode == file.inode && m.name == file.name;
