@@ -289,7 +289,7 @@ pub struct DetachArgs {
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
     /// Take prof out of children, too, that were forked while the process was recorded and have run no other program
-    /// since: without it they keep prof's jumps and code, switched off, and are named
+    /// since: without it they keep prof's patches and code, inactive, and are named
     #[arg(long)]
     pub children: bool,
     /// Take your word for it that the seccomp filter of the process lets prof's calls pass, where prof cannot

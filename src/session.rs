@@ -309,7 +309,7 @@ fn take_out_of_child(pid: i32, timeout: Duration, audit: Audit) -> Result<Option
     let Some(report) = report else { return Ok(None) };
     audit.detached(pid, &[], &report.left);
     let mut said = vec![format!(
-        "process {pid} was forked while its parent was recorded: prof's jumps are taken out of it"
+        "process {pid} was forked while its parent was recorded: prof's patches are removed from it"
     )];
     said.extend(report.notes);
     said.push(hooks::stops(&report.stops));
@@ -403,8 +403,8 @@ pub fn peek(pid: i32) -> Result<Peek> {
         Ok(Some(p)) => Ok(p),
         Ok(None) if prof_inject::proc::has_ended(pid) => Err(ended(pid)),
         Ok(None) if prof_inject::inherited::is_copy(pid) => Err(refused(format!(
-            "process {pid} is not being recorded; it was forked from a process that was, and has prof's jumps in its \
-             functions, switched off, until it ends or runs another program{}",
+            "process {pid} is not being recorded; it was forked from a process that was, and has prof's patches in its \
+             functions, inactive, until it ends or runs another program{}",
             match prof_inject::inherited::says_what_stood_where(pid) {
                 true => format!("; `prof detach {pid}` takes them out"),
                 false => String::new(),

@@ -18,7 +18,7 @@ fn a_fiber_returns(name: &str, how: &str) {
     let pid = target.pid.to_string();
     let out = scene.prof(&["detach", &pid, "--timeout", "300ms"]);
     assert_eq!(out.code, 1, "{out:#?}");
-    assert!(out.stderr.contains("stacks that no thread is on"), "{out:#?}");
+    assert!(out.stderr.contains("fibers (coroutines) that are not running"), "{out:#?}");
     // The functions are as they were; only the fiber returns into the hook.
     target.ask("alloc");
     target.ask(how);

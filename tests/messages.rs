@@ -155,7 +155,10 @@ fn what_an_earlier_recording_has_left_is_named() {
     kill_collector(&scene, &target, &recording);
     let out = scene.prof(&["attach", &pid, "-o", "second.prof"]);
     assert_eq!(out.code, 3, "{out:?}");
-    says(&out, &[&pid, "parts of an earlier recording", "stacks that no thread is on"]);
+    says(
+        &out,
+        &[&pid, "parts of an earlier recording", "fibers (coroutines) that are not running"],
+    );
     says(&out, &["do nothing", &format!("`prof detach {pid}`")]);
     assert!(!scene.path("second.prof").exists());
     target.ask("resume");

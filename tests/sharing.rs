@@ -77,7 +77,7 @@ fn one_that_cannot_be_stopped_is_named_and_nothing_is_touched() {
     let before = maps();
     let out = scene.prof(&["attach", &pid, "-o", "refused.prof"]);
     assert_eq!(out.code, 3, "{out:?}");
-    for word in [other.to_string(), "same memory".into(), tracer.pid.to_string()] {
+    for word in [other.to_string(), "shares the memory".into(), tracer.pid.to_string()] {
         assert!(out.stderr.contains(&word), "no {word}: {out:?}");
     }
     assert!(!scene.path("refused.prof").exists());

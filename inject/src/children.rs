@@ -44,6 +44,12 @@ fn named(all: &[i32]) -> (String, String) {
     (many, names.join(", "))
 }
 
+/// Returns what is left in a child because of an error. Most errors name the process themselves.
+fn in_child(pid: i32, error: &str) -> String {
+    let names_it = error.contains(&format!("pid {pid}"));
+    if names_it { format!("in a child: {error}") } else { format!("in child {pid}: {error}") }
+}
+
 /// Adds a note to the report that names the children with prof's patches.
 pub(crate) fn note(r: &Recorded, functions: &[Patched], report: &mut DetachReport) {
     let all = with_jumps(r.pid, &proc::exe(r.pid), functions);
@@ -52,7 +58,7 @@ pub(crate) fn note(r: &Recorded, functions: &[Patched], report: &mut DetachRepor
     }
     let (many, names) = named(&all);
     report.notes.push(format!(
-        "{many} forked while it was recorded {} prof's jumps and code, switched off, until they end or run another program (`prof detach --children`, or `prof detach` of each, takes them out): {names}",
+        "{many} forked while it was recorded {} prof's patches and code, inactive, until they end or run another program (`prof detach --children`, or `prof detach` of each, takes them out): {names}",
         if all.len() == 1 { "keeps" } else { "keep" }
     ));
 }
@@ -79,14 +85,14 @@ pub(crate) fn take_out(
             match take_out_one(&mut r, pid, functions, fibers, timeout, report) {
                 Ok(()) => done.push(pid),
                 Err(_) if proc::has_ended(pid) => {}
-                Err(e) => report.left.push(format!("in child {pid}: {e}")),
+                Err(e) => report.left.push(in_child(pid, &e.to_string())),
             }
         }
     }
     if !done.is_empty() {
         let (many, names) = named(&done);
         report.notes.push(format!(
-            "{many} forked while it was recorded: prof's jumps are taken out: {names}"
+            "{many} forked while it was recorded: prof's patches are removed: {names}"
         ));
     }
 }
@@ -148,7 +154,7 @@ fn take_out_one(
         ours.iter().cloned().chain(crate::bridge::range(r.control.bridge)).collect();
     if !wait_outside(r, &inside, timeout, report)? {
         let what = format!(
-            "a thread is still inside prof's code after {} s: the hook stays mapped, without effect, until it ends",
+            "a thread is still inside prof's code after {} s: the hook stays mapped, without effect; run `prof detach {pid}` again later",
             timeout.as_secs()
         );
         return Err(Error::Nonsense { pid, what });
@@ -156,7 +162,9 @@ fn take_out_one(
     if fibers {
         let frames = fibers::find(r)?;
         if frames.partly || !frames.at.is_empty() {
-            let what = "calls may be under way on stacks that no thread is on: the hook stays mapped, without effect, until it ends".into();
+            let what = format!(
+                "fibers (coroutines) that are not running at the moment may be inside a hooked function: the hook stays mapped, without effect; run `prof detach {pid}` again later"
+            );
             return Err(Error::Nonsense { pid, what });
         }
     }
@@ -204,4 +212,21 @@ fn restore_handler(
         signal::restore(c, &r.mem, &action)
     })?;
     keep_handler(r, restored, timeout, report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_is_named_once() {
+        let text = in_child(17, &Error::Gone(17).to_string());
+        assert_eq!(
+            (text.matches("17").count(), text.starts_with("in a child: ")),
+            (1, true),
+            "{text}"
+        );
+        let text = in_child(17, &Error::FileLimit(4096).to_string());
+        assert!(text.starts_with("in child 17: "), "{text}");
+    }
 }

@@ -134,7 +134,7 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
             let why = e.without_claim();
             report
                 .left
-                .push(format!("prof's memory, as no thread could be made to unmap it: {why}"));
+                .push(format!("prof's memory (no thread could be made to unmap it: {why}); run `prof detach {pid}` again"));
         }
         Ok(()) => {}
     }
@@ -306,11 +306,14 @@ pub(crate) fn keep_handler(
         return Ok(None);
     }
     if !signal::silence(r.pid, &r.mem, c.handler, timeout, &mut report.stops)? {
-        log::warn!("a thread stands at the handler of {}", activate::signal_name(c.signal as i32));
+        log::warn!(
+            "a thread is in prof's handler for {} right now, so that could not be replaced by a return",
+            activate::signal_name(c.signal as i32)
+        );
     }
     let page = signal::page_of(c.handler);
     report.notes.push(format!(
-        "the target may have kept the address of prof's handler for {}: the page at {:#x} stays mapped, with a return and nothing else in it",
+        "the target may still call prof's handler for {}: the page at {:#x} stays mapped, with nothing but a return in it, and has no effect",
         activate::signal_name(c.signal as i32),
         page.addr
     ));
@@ -341,7 +344,9 @@ fn unpatch(r: &Recorded, timeout: Duration, report: &mut DetachReport) -> Result
     }
     stopped.resume(&mut report.stops);
     for other in others {
-        report.notes.push(format!("process {other} has the same memory, and is rid of prof, too"));
+        report.notes.push(format!(
+            "process {other} shares the target's memory, so prof is removed from it, too"
+        ));
     }
     failed
 }
@@ -367,7 +372,7 @@ pub(crate) fn put_back(r: &Recorded, f: &Patched, report: &mut DetachReport) -> 
         if bytes != now {
             r.mem.write(at, &bytes)?;
         }
-        report.notes.push(format!("{}: {what} at {at}", f.name));
+        report.notes.push(format!("{} (at {at}): {what}", f.name));
     }
     Ok(())
 }
@@ -456,12 +461,12 @@ fn wait_for_fibers(
     }
     if let Some(first) = frames.at.first() {
         return Ok(Some(format!(
-            "calls of hooked functions are under way on stacks that no thread is on, of fibers that were switched away ({} of them, one frame at {first:#x})",
+            "calls of hooked functions belong to fibers (coroutines) that are not running at the moment ({} of them, one frame at {first:#x})",
             frames.at.len()
         )));
     }
     if frames.partly {
-        return Ok(Some("calls were left by a jump, or by fibers, and there was not the time to look at all memory for their frames".into()));
+        return Ok(Some("calls that were left by a jump, or by fibers (coroutines) that are not running, may still return, and the search of memory for their frames took too long".into()));
     }
     // A call that has just returned to the hook must have left it, too.
     let outside = wait_outside(r, ours, timeout, report)?;

@@ -262,7 +262,10 @@ impl<'a> Site<'a> {
             std::thread::sleep(Duration::from_millis(10));
         }
         if let Some(e) = &self.failed {
-            e.warn(self.pid, "memory of prof's is left");
+            e.warn(self.pid, &format!(
+                    "prof could not unmap all of its memory in pid {}; run `prof detach {0}` again; the reason",
+                    self.pid
+                ));
         }
         false
     }
@@ -389,7 +392,7 @@ impl<'a> Site<'a> {
         if ring.len != 0
             && let Err(e) = self.mem.write(at, &[0; size_of::<Area>()])
         {
-            e.warn(self.pid, "prof could not note what it has unmapped");
+            e.warn(self.pid, "prof unmapped a part of its memory, but could not note that in its control page, so the next detach looks for it again");
         }
     }
 

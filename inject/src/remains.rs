@@ -28,22 +28,22 @@ pub(crate) fn verify(
     }
     let Ok(maps) = proc::maps(pid) else { return };
     if ring_in(&maps).is_some() {
-        report.left.push("the mapping of the ring".into());
+        report.left.push("prof's shared memory (still mapped)".into());
     }
     // The target may have mapped something of its own where prof's memory was.
     let code = mapped.stubs.iter().chain([&mapped.place, &mapped.hook]);
     for a in code.filter(|a| a.len != 0 && is_ours(&maps, **a, Kind::Code)) {
-        report.left.push(format!("memory at {:#x}", a.addr));
+        report.left.push(format!("prof's code at {:#x}", a.addr));
     }
     for a in mapped.guards.iter().filter(|a| a.len != 0 && is_ours(&maps, **a, Kind::Guard)) {
-        report.left.push(format!("a guard page at {:#x}", a.addr));
+        report.left.push(format!("a guard page of prof's at {:#x}", a.addr));
     }
     let mem = &r.mem;
     for f in functions.iter().filter(|f| again::are_back(mem, std::slice::from_ref(f))) {
-        report.left.push(format!("the hook of {}", f.name));
+        report.left.push(format!("prof's patch in {}", f.name));
     }
     if still_open(pid) {
-        report.left.push("a descriptor of the ring".into());
+        report.left.push("a descriptor of prof's shared memory".into());
     }
     for m in elf::modules(mem, &maps) {
         if let Some(what) = crate::verify::text_differs(pid, mem, &m, &maps) {
@@ -70,6 +70,6 @@ pub(crate) fn verify_handler(
     });
     // If the target can't be asked, nothing is reported: the handler was restored before.
     if handler.is_ok_and(|at| ours.iter().any(|a| a.contains(&at))) {
-        report.left.push(format!("a handler of {}", activate::signal_name(signal as i32)));
+        report.left.push(format!("prof's handler for {}", activate::signal_name(signal as i32)));
     }
 }

@@ -89,7 +89,7 @@ class Fibers(Kind):
         said = "did not stop within"
         while "did not stop within" in said:
             code, said = self.soak.run("detach", self.pid, "--timeout", "100ms")
-        if code != 1 or "stacks that no thread is on" not in said:
+        if code != 1 or "fibers (coroutines) that are not running" not in said:
             raise Failed(f"{self.name}: a detach beside a fiber inside: {code}: {said}")
         self.ask("alloc")
         self.ask("move" if self.rounds % 2 else "resume")
