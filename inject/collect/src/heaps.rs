@@ -101,12 +101,24 @@ impl Parts<'_> {
 
     /// Adds a range of unknown origin; `last`: it contains all that is left of the mapping's resident memory.
     fn unknown(&mut self, mut at: u64, end: u64, left: &mut u64, pieces: bool, last: bool) {
+        let pages = self.pages.filter(|p| pieces && end - at.min(end) <= p.most());
         while at < end {
-            let next = if pieces && self.pages.is_some() {
-                (at / PIECE + 1).saturating_mul(PIECE).min(end)
-            } else {
-                end
+            let Some(pages) = pages else {
+                let rss = if last { *left } else { self.count(at, end).min(*left) };
+                *left -= rss;
+                return self.put(at, end, rss, part_kind::UNKNOWN);
             };
+            if pages.is_over() {
+                return;
+            }
+            // Nothing else may be there for terabytes (the shadow memory of sanitizers), so the kernel finds the next
+            // page.
+            let first = if *left == 0 { None } else { pages.first(at, end) };
+            let first = first.unwrap_or(if last && *left != 0 { end - 1 } else { end });
+            let piece = if first == end { end } else { (first / PIECE * PIECE).max(at) };
+            self.put(at, piece, 0, part_kind::UNKNOWN);
+            at = piece;
+            let next = (at / PIECE + 1).saturating_mul(PIECE).min(end);
             let rss = if last && next == end { *left } else { self.count(at, next).min(*left) };
             *left -= rss;
             self.put(at, next, rss, part_kind::UNKNOWN);
@@ -119,6 +131,7 @@ impl Parts<'_> {
 mod tests {
     use super::*;
     use crate::maps::parse_line;
+    use std::sync::atomic::Ordering::Relaxed;
 
     #[test]
     fn mappings_are_taken_apart_by_whom_they_belong_to() {
@@ -145,6 +158,26 @@ mod tests {
             of(24, 64, part_kind::UNKNOWN),
         ];
         assert_eq!(all, expected.concat());
+        // The kernel skips what is empty.
+        if size_of::<usize>() == 8 {
+            let (len, asked) = (1u64 << 37, &pages.calls);
+            let far = crate::pages::tests::map(len as usize, libc::MAP_PRIVATE) as u64;
+            let middle = far + len / 2;
+            // SAFETY: the address lies inside of the mapping.
+            unsafe { (middle as *mut u8).write_volatile(1) };
+            let map = parse_line(&format!("{far:x}-{:x} rw-p 0 00:00 0", far + len));
+            let c = Candidate { map: map.expect("line"), brk: false, rss: page };
+            all.clear();
+            let before = asked.load(Relaxed);
+            Parts { all: &mut all, pages: Some(&pages) }.mapping(&c, &[], true);
+            let full = all.as_chunks::<4>().0.iter().filter(|p| p[2] != 0);
+            let full: Vec<_> = full.map(|p| (p[0] <= middle && middle < p[1], p[2])).collect();
+            assert_eq!(full, [(true, page)]);
+            assert_eq!((all[0], all[all.len() - 3]), (far, far + len));
+            assert!(asked.load(Relaxed) - before < 200, "{} queries", asked.load(Relaxed));
+            // SAFETY: the mapping has this length, and is not used any more.
+            unsafe { libc::munmap(far as *mut libc::c_void, len as usize) };
+        }
         // Pieces that are equally full are joined.
         all.clear();
         Parts { all: &mut all, pages: Some(&pages) }.mapping(&c, &[], true);

@@ -8,7 +8,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 /// Number of pages that one call may find: 0.2 ms, if none of the kernel's data is in a cache.
@@ -50,6 +50,11 @@ pub struct Pages {
     page: u64,
     /// The kernel supports queries for ranges (Linux 6.7).
     scans: AtomicBool,
+    opened: Instant,
+    /// Time since `opened`, in milliseconds, after which nothing is examined any more.
+    until: AtomicU64,
+    #[cfg(test)]
+    pub calls: AtomicU64,
 }
 
 /// `struct pm_scan_arg`.
@@ -89,12 +94,56 @@ impl Pages {
     pub fn new(file: File) -> Self {
         // SAFETY: `sysconf` takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
-        Self { file, page, scans: AtomicBool::new(true) }
+        Self {
+            file,
+            page,
+            scans: AtomicBool::new(true),
+            opened: Instant::now(),
+            until: AtomicU64::new(u64::MAX),
+            #[cfg(test)]
+            calls: AtomicU64::new(0),
+        }
     }
 
     /// Returns the page size in bytes.
     pub fn page(&self) -> u64 {
         self.page
+    }
+
+    /// Has all counts end after some time. What they return then is incomplete.
+    pub fn end_after(&self, time: Duration) {
+        let until = (self.opened.elapsed() + time).as_millis();
+        self.until.store(u64::try_from(until).unwrap_or(u64::MAX), Relaxed);
+    }
+
+    /// Returns whether the time of [`Self::end_after`] is over.
+    pub fn is_over(&self) -> bool {
+        let until = self.until.load(Relaxed);
+        until != u64::MAX && self.opened.elapsed().as_millis() >= u128::from(until)
+    }
+
+    /// Returns the address up to which there is no page, from `start` on; `None` if there is none before `end`.
+    pub fn first(&self, start: u64, end: u64) -> Option<u64> {
+        let mut at = start;
+        while at < end && self.scans.load(Relaxed) && !self.is_over() {
+            let mut found = [Region::default(); 1];
+            let to = end.min(at.saturating_add(PASSED));
+            match self.query(at, to, 1, IS_PRESENT, 0, &mut found) {
+                Ok((1.., _)) => return Some(found[0].start),
+                Ok((_, next)) if next > at => at = next,
+                Err(e) if e.raw_os_error() == Some(libc::ENOTTY) => {
+                    self.scans.store(false, Relaxed);
+                }
+                _ => return None,
+            }
+        }
+        (at < end).then_some(at)
+    }
+
+    /// Returns the longest range that is to be divided into small pieces: with small steps, a kernel that can't be asked
+    /// for ranges takes too long for more.
+    pub fn most(&self) -> u64 {
+        if self.scans.load(Relaxed) { u64::MAX } else { 1 << 40 }
     }
 
     /// Counts the pages from `start` to `end`. Pages that can't be examined count as absent.
@@ -108,7 +157,7 @@ impl Pages {
         let mut all = Counted::default();
         let mut turn = Instant::now();
         let mut at = start;
-        while at < end {
+        while at < end && !self.is_over() {
             let next = match self.scans.load(Relaxed) {
                 true => self.scan(at, end.min(at.saturating_add(PASSED)), files, &mut all),
                 false => self.read(at, end, &mut all),
@@ -131,30 +180,48 @@ impl Pages {
     /// Queries ranges of equal pages; returns the address where it stopped.
     fn scan(&self, start: u64, end: u64, files: bool, all: &mut Counted) -> io::Result<u64> {
         let mut found = [Region::default(); 512];
+        let told = IS_PRESENT | IS_SWAPPED | IS_ZERO | if files { IS_FILE } else { 0 };
+        let (n, next) = self.query(start, end, FOUND, IS_PRESENT | IS_SWAPPED, told, &mut found)?;
+        for r in found.iter().take(n) {
+            let is = |what: u64| r.categories & what != 0;
+            let resident = is(IS_PRESENT) && !is(IS_ZERO);
+            let bytes = r.end.saturating_sub(r.start);
+            all.add(bytes, resident, is(IS_FILE), is(IS_SWAPPED), false);
+        }
+        Ok(next)
+    }
+
+    /// Has the kernel find at most `most` pages of any of the categories `of`, in ranges that are equal in the
+    /// categories `told`. Returns the number of ranges, and the address where it stopped.
+    fn query(
+        &self,
+        start: u64,
+        end: u64,
+        most: u64,
+        of: u64,
+        told: u64,
+        found: &mut [Region],
+    ) -> io::Result<(usize, u64)> {
+        #[cfg(test)]
+        self.calls.fetch_add(1, Relaxed);
         let mut scan = Scan {
             size: size_of::<Scan>() as u64,
             start,
             end,
             vec: found.as_mut_ptr() as u64,
             vec_len: found.len() as u64,
-            max_pages: FOUND,
-            category_anyof_mask: IS_PRESENT | IS_SWAPPED,
-            return_mask: IS_PRESENT | IS_SWAPPED | IS_ZERO | if files { IS_FILE } else { 0 },
+            max_pages: most,
+            category_anyof_mask: of,
+            return_mask: told,
             ..Scan::default()
         };
         let request = libc::_IOWR::<Scan>(u32::from(b'f'), 16);
         // SAFETY: the argument has the size that it names, and `vec` has room for `vec_len` entries.
         let n = unsafe { libc::ioctl(self.file.as_raw_fd(), request, &raw mut scan) };
-        if n < 0 {
-            return Err(io::Error::last_os_error());
+        match usize::try_from(n) {
+            Ok(n) => Ok((n, scan.walk_end)),
+            Err(_) => Err(io::Error::last_os_error()),
         }
-        for r in found.iter().take(n as usize) {
-            let is = |what: u64| r.categories & what != 0;
-            let resident = is(IS_PRESENT) && !is(IS_ZERO);
-            let bytes = r.end.saturating_sub(r.start);
-            all.add(bytes, resident, is(IS_FILE), is(IS_SWAPPED), false);
-        }
-        Ok(scan.walk_end)
     }
 
     /// Reads entries page by page; returns the address where it stopped.
@@ -236,5 +303,24 @@ pub mod tests {
         // SAFETY: the address lies inside of the mapping.
         unsafe { at.add(len / 2).write_volatile(1) };
         assert_eq!(p.count(at as u64, (at as usize + len) as u64).resident, p.page());
+    }
+
+    #[test]
+    fn the_first_page_is_found_and_a_count_can_be_given_up() {
+        let p = pages();
+        let len = 100 * p.page();
+        let at = map(len as usize, libc::MAP_PRIVATE) as u64;
+        let written = at + 70 * p.page();
+        // SAFETY: the address lies inside of the mapping.
+        unsafe { (written as *mut u8).write_volatile(1) };
+        let first = p.first(at, at + len);
+        if p.scans.load(Relaxed) {
+            assert_eq!(first, Some(written));
+            assert_eq!(p.first(at, written), None);
+        }
+        p.end_after(Duration::ZERO);
+        assert_eq!(p.count(at, at + len), Counted::default());
+        p.end_after(Duration::from_secs(600));
+        assert_eq!(p.count(at, at + len).resident, p.page());
     }
 }

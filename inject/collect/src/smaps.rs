@@ -25,6 +25,8 @@ const MAX_HEAPS: usize = 1 << 16;
 const STACK: u64 = 8 << 20;
 /// Time between two looks: at first, and at most.
 const GAP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// Time that the last look may take, for which a detach waits.
+const LAST: Duration = Duration::from_secs(2);
 /// A look may take one of this many parts of the time.
 const PART: u32 = 20;
 /// `smaps` is read only if the lock of the target's mappings would be held for at most this long, in nanoseconds, even
@@ -122,16 +124,25 @@ impl Smaps {
         }
     }
 
-    /// Looks now, on this thread.
+    /// Looks now, on this thread, as the last look. One that is running is given up.
     pub fn now(&mut self, known: &Known, clock: Clock) -> Option<Memory> {
+        let files = self.files.clone()?;
         if let Some(l) = self.looking.take() {
+            files.end_after(Duration::ZERO);
             let _ = l.join();
         }
-        self.files.as_ref()?.look(known, clock)
+        files.end_after(LAST);
+        files.look(known, clock)
     }
 }
 
 impl Files {
+    fn end_after(&self, time: Duration) {
+        if let Some(pages) = &self.pages {
+            pages.end_after(time);
+        }
+    }
+
     fn look(&self, known: &Known, clock: Clock) -> Option<Memory> {
         let before = self.rss();
         let stacks = self.mem.as_ref().map(|m| stacks(m, &known.threads)).unwrap_or_default();
@@ -159,7 +170,7 @@ impl Files {
         let mapped =
             memory.maps.as_chunks::<3>().0.iter().map(|k| k[2]).fold(0, u64::saturating_add);
         let after = self.rss();
-        if after == 0 {
+        if after == 0 || pages.is_some_and(Pages::is_over) {
             return None; // the process ended during the look, which may have missed any of its mappings
         }
         memory.rss =
