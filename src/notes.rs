@@ -61,6 +61,13 @@ pub fn begin(pid: i32, name: &str, recording: &Path) -> Option<PathBuf> {
     })
 }
 
+/// Removes the note of a recording that could not begin.
+pub fn forget(note: Option<&Path>) {
+    if let Some(path) = note {
+        let _ = fs::remove_file(path);
+    }
+}
+
 /// Returns whether a folder belongs to this user, and no other user can write to it.
 fn is_ours(dir: &Path) -> bool {
     // SAFETY: `geteuid` takes no arguments and always succeeds.

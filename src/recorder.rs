@@ -89,8 +89,9 @@ pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
     unsafe { command.pre_exec(move || become_daemon(from, &open)) };
     let mut child = command.spawn().with_context(|| {
         format!(
-            "cannot start the collector of process {pid} (no process or memory left for it? see `ulimit -a`); the \
-             process is as it was"
+            "cannot start the collector of process {pid} (no process or memory left for it? see {}); the \
+             process is as it was",
+            limits()
         )
     })?;
     drop(fds);
@@ -98,7 +99,8 @@ pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
     while !readable(&ready, Duration::from_millis(100))? {
         if let Some(status) = child.try_wait()? {
             bail!(
-                "the collector of process {pid} ended before it had begun ({status}): it could not get the memory, a thread or the descriptors that it needs (see `ulimit -a`); the process is as it was"
+                "the collector of process {pid} ended before it had begun ({status}): it could not get the memory, a thread or the descriptors that it needs (see {}); the process is as it was",
+                limits()
             );
         }
         if began.elapsed() > START.max(timeout) {
@@ -118,8 +120,30 @@ pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
     let status =
         child.wait().with_context(|| format!("cannot wait for the collector of process {pid}"))?;
     bail!(
-        "the collector of process {pid} could not begin ({status}): the process has ended meanwhile, or there is no memory, thread or descriptor left for it (see `ulimit -a`)"
+        "the collector of process {pid} could not begin ({status}): there is no memory, thread or descriptor left for it (see {})",
+        limits()
     );
+}
+
+/// Returns where the limits of this process's resources are found: also the number of tasks that its cgroup may have.
+fn limits() -> String {
+    let own = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let of = |line: &str| {
+        let (_, rest) = line.split_once(':')?;
+        let (controllers, path) = rest.split_once(':')?;
+        let root = match controllers {
+            "" => "/sys/fs/cgroup",
+            c if c.split(',').any(|c| c == "pids") => "/sys/fs/cgroup/pids",
+            _ => return None,
+        };
+        // A limit of a cgroup holds for those below it, too.
+        Path::new(path).ancestors().find_map(|dir| {
+            let file = Path::new(root).join(dir.strip_prefix("/").ok()?).join("pids.max");
+            let most = std::fs::read_to_string(&file).ok()?.trim().parse::<u64>().ok()?;
+            Some(format!("`ulimit -a`, and {}, which is {most}", file.display()))
+        })
+    };
+    own.lines().find_map(of).unwrap_or_else(|| "`ulimit -a`".into())
 }
 
 /// A collector that has begun.

@@ -208,11 +208,13 @@ pub fn activate(
     let note = notes::begin(pid, &installed.target.name, &installed.options.path);
     let path = installed.options.path.clone();
     let how = recorder::How { compress, duration, timeout, audit, note, path };
-    let mut collector = recorder::start(pid, ring, file, &how)?;
+    let begun = recorder::start(pid, ring, file, &how);
+    let mut collector = begun.inspect_err(|_| notes::forget(how.note.as_deref()))?;
     if let Err(e) = installed.activate() {
         installed.undo();
         collector.kill();
         let _ = collector.wait();
+        notes::forget(how.note.as_deref());
         return Err(failed(pid, e));
     }
     let hooked: Vec<_> =

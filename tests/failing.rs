@@ -227,6 +227,7 @@ fn threads_that_can_not_be_made() {
     let limited = |args: &[&str], tasks: u64| {
         let mut c = Command::new(&prof);
         c.args(args).uid(USER).gid(USER).current_dir(&scene.dir).stdin(Stdio::null());
+        c.env("XDG_RUNTIME_DIR", &scene.dir);
         limit(&mut c, libc::RLIMIT_NPROC, tasks);
         run(c)
     };
@@ -237,6 +238,11 @@ fn threads_that_can_not_be_made() {
             limited(&["attach", &pid, "--ring-size", "1MiB", "-o", &file, "--look", "0s"], tasks);
         assert!((0..=3).contains(&out.code) && !out.stderr.contains("panicked"), "{out:#?}");
         failures += u32::from(out.code != 0);
+        if out.code != 0 && failures == u32::try_from(tasks - 1).unwrap_or(0) {
+            let never = limited(&["detach", &pid], 100);
+            assert!(never.code == 3 && never.stdout.is_empty(), "{never:#?}");
+            assert!(!never.stderr.contains("last recording"), "{never:#?}");
+        }
         if out.code == 0 {
             // The detach has no thread, either.
             limited(&["detach", &pid], 2).ok("a detach without threads");
@@ -247,4 +253,45 @@ fn threads_that_can_not_be_made() {
     assert!((1..7).contains(&failures), "{failures} of 7 have failed");
     target.ask("alloc 1");
     target.quit();
+}
+
+/// Greater than the address space, so that no thread can have a stack of this size.
+#[cfg(target_pointer_width = "64")]
+const NO_STACK: &str = "140737488355328";
+
+#[test]
+#[cfg(target_pointer_width = "64")]
+fn recordings_are_read_without_threads() {
+    let scene = Scene::new("no-threads");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let recording = scene.attach(&target);
+    target.ask("alloc 20000");
+    target.ask("free 15000");
+    scene.detach(&target);
+    target.quit();
+    let file = recording.to_str().expect("a path");
+    for args in [
+        &["report", "--format", "json", file][..],
+        &["leaks", file],
+        &["export", "json", file],
+        &["fragmentation", file],
+    ] {
+        let read = |stack: Option<&str>| {
+            let mut c = Command::new(Scene::binary());
+            c.args(args);
+            let _ = std::fs::remove_file(format!("{file}.idx"));
+            stack.iter().for_each(|s| _ = c.env("RUST_MIN_STACK", s));
+            scene.run(c)
+        };
+        let (alone, usual) = (read(Some(NO_STACK)), read(None));
+        assert!(alone.code == 0 && usual.code == 0, "{args:?}: {} {}", alone.stderr, usual.stderr);
+        // Blocks that are live at the end come in any order.
+        let sorted = |text: &str| {
+            let mut lines: Vec<_> =
+                text.lines().map(|l| l.trim_end_matches([']', '}', ',']).to_owned()).collect();
+            lines.sort();
+            lines
+        };
+        assert!(sorted(&alone.stdout) == sorted(&usual.stdout), "{args:?} differs");
+    }
 }

@@ -119,7 +119,7 @@ pub(crate) fn waiting<T>(
     let (over, is_over) = mpsc::channel::<()>();
     std::thread::scope(|s| {
         let wait = &wait;
-        s.spawn(move || {
+        let tell = move || {
             show(None);
             while is_over.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
                 let what = if wait.begun.load(Relaxed) { what } else { before };
@@ -127,7 +127,9 @@ pub(crate) fn waiting<T>(
                 show(Some(At { what, done, total, elapsed: began.elapsed() }));
             }
             show(None);
-        });
+        };
+        // Without a thread for it, nothing is shown.
+        let _ = std::thread::Builder::new().spawn_scoped(s, tell);
         let result = blocking(wait);
         drop(over);
         result

@@ -8,10 +8,27 @@ const BATCHES: usize = 4;
 
 /// The sending end. `M` is the message type, mostly a buffer of items.
 pub(super) struct Feed<T, M> {
-    to: SyncSender<M>,
+    to: To<M>,
     back: Receiver<Vec<T>>,
     batch: Vec<T>,
     most: usize,
+}
+
+/// The destination of batches.
+enum To<M> {
+    Thread(SyncSender<M>),
+    /// The work is done at once, by the sender.
+    Here(Box<dyn FnMut(M) + Send>),
+}
+
+impl<M> To<M> {
+    fn send(&mut self, message: M) {
+        match self {
+            // If the receiver is gone, it reports the reason itself.
+            Self::Thread(to) => drop(to.send(message)),
+            Self::Here(work) => work(message),
+        }
+    }
 }
 
 /// The receiving end.
@@ -26,7 +43,17 @@ pub(super) fn belt<T, M: From<Vec<T>>>(most: usize) -> (Feed<T, M>, Take<T, M>) 
     let (to, from) = sync_channel(BATCHES);
     let (give_back, back) = channel();
     let batch = Vec::with_capacity(most);
-    (Feed { to, back, batch, most }, Take { from, give_back, items: PhantomData })
+    (Feed { to: To::Thread(to), back, batch, most }, Take { from, give_back, items: PhantomData })
+}
+
+/// Creates a sending end whose batches are worked on by the sender.
+pub(super) fn here<T, M: From<Vec<T>>>(
+    most: usize,
+    work: impl FnMut(M) + Send + 'static,
+) -> Feed<T, M> {
+    // Nobody returns a buffer.
+    let (_, back) = channel();
+    Feed { to: To::Here(Box::new(work)), back, batch: Vec::with_capacity(most), most }
 }
 
 impl<T: Copy, M: From<Vec<T>>> Feed<T, M> {
@@ -50,7 +77,7 @@ impl<T: Copy, M: From<Vec<T>>> Feed<T, M> {
     /// Sends another message, after all items that were added before.
     pub(super) fn say(&mut self, message: M) {
         self.send();
-        let _ = self.to.send(message);
+        self.to.send(message);
     }
 
     /// Sends the batch, if it is not empty.
@@ -62,8 +89,7 @@ impl<T: Copy, M: From<Vec<T>>> Feed<T, M> {
         }
         let next = self.back.try_recv().unwrap_or_else(|_| Vec::with_capacity(self.most));
         let batch = std::mem::replace(&mut self.batch, next);
-        // If the receiver is gone, it reports the reason itself.
-        let _ = self.to.send(batch.into());
+        self.to.send(batch.into());
     }
 }
 

@@ -1,7 +1,7 @@
 //! Builds an index: one pass over a recording that makes a row of each block.
 
 use super::before::Before;
-use super::belt::{Feed, Take, belt};
+use super::belt::{Feed, Take, belt, here};
 use super::format::{HEADER, Identity, Summary};
 use super::rows::{Out, Row, Store, Writer, flags};
 use crate::Error;
@@ -12,6 +12,9 @@ use std::fs::File;
 use std::io;
 use std::panic::resume_unwind;
 use std::path::Path;
+use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::Builder;
 
 /// Number of operations in a batch.
 const OPS: usize = 4096;
@@ -213,48 +216,111 @@ pub(super) fn build(
 /// recording.
 type Replayed = (Totals, Vec<Group>, u32, Before);
 
-/// Reads, replays and writes, each on a thread of its own, as the three take about equally long.
-fn run(stream: &mut Stream, mut writer: Writer) -> (Result<(), Error>, Replayed, Writer) {
+/// Reads, replays and writes, each on a thread of its own, as the three take about equally long. Where no threads can be
+/// had (`ulimit -u`, pids.max), this one does all.
+fn run(stream: &mut Stream, writer: Writer) -> (Result<(), Error>, Replayed, Writer) {
     let (ops, from_ops) = belt(OPS);
-    let (rows, from_rows) = belt(ROWS);
+    let (rows, from_rows) = belt::<Row, Vec<Row>>(ROWS);
     std::thread::scope(|scope| {
-        let replayer = scope.spawn(move || replay(&from_ops, rows));
-        let writer = scope.spawn(move || {
+        // A thread gets its work when both are there.
+        let (start_replay, replays) = sync_channel(1);
+        let (start_writing, writes) = sync_channel::<Writer>(1);
+        let replayer = Builder::new().spawn_scoped(scope, move || {
+            let rows = replays.recv().ok()?;
+            Some(replay(&from_ops, rows))
+        });
+        let written = Builder::new().spawn_scoped(scope, move || {
+            let mut writer = writes.recv().ok()?;
             while let Some(rows) = from_rows.next() {
                 rows.iter().for_each(|row| writer.push(row));
                 from_rows.done(rows);
             }
             writer.finish_rows();
-            writer
+            Some(writer)
         });
+        let (Ok(replayer), Ok(written)) = (replayer, written) else {
+            drop((start_replay, start_writing));
+            return run_here(stream, writer);
+        };
+        let _ = start_replay.send(rows);
+        let _ = start_writing.send(writer);
         let mut pipe = Pipe(ops);
         let read = read_all(stream, &mut pipe);
         pipe.0.send();
         drop(pipe);
         let replayed = replayer.join().unwrap_or_else(|panic| resume_unwind(panic));
-        let written = writer.join().unwrap_or_else(|panic| resume_unwind(panic));
-        (read, replayed, written)
+        let written = written.join().unwrap_or_else(|panic| resume_unwind(panic));
+        // Both have got their work above.
+        (read, replayed.expect("rows to replay to"), written.expect("a writer"))
     })
+}
+
+/// Reads, replays and writes on this thread.
+fn run_here(stream: &mut Stream, writer: Writer) -> (Result<(), Error>, Replayed, Writer) {
+    let writer = Arc::new(Mutex::new(writer));
+    let to = Arc::clone(&writer);
+    let rows = here(ROWS, move |rows: Vec<Row>| {
+        let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
+        rows.iter().for_each(|row| to.push(row));
+    });
+    let replay = Arc::new(Mutex::new(begin(rows)));
+    let to = Arc::clone(&replay);
+    let ops = here(OPS, move |message| {
+        let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
+        take(&mut to, message);
+    });
+    let mut pipe = Pipe(ops);
+    let read = read_all(stream, &mut pipe);
+    pipe.0.send();
+    drop(pipe);
+    // Only the pipe had another reference to the replay, and only the replay had one to the writer.
+    let replayed = finish(own(replay));
+    let mut writer = own(writer);
+    writer.finish_rows();
+    (read, replayed, writer)
+}
+
+fn own<T>(shared: Arc<Mutex<T>>) -> T {
+    let only = Arc::into_inner(shared).expect("the only reference");
+    only.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Replays operations, and makes rows of the blocks; those still live at the end come last.
 fn replay(from: &Take<Op, Message>, to: Feed<Row, Vec<Row>>) -> Replayed {
-    let mut replay = Replay::new(Rows {
+    let mut replay = begin(to);
+    while let Some(message) = from.next() {
+        if let Some(ops) = take(&mut replay, message) {
+            from.done(ops);
+        }
+    }
+    finish(replay)
+}
+
+fn begin(to: Feed<Row, Vec<Row>>) -> Replay<Rows> {
+    Replay::new(Rows {
         to,
         links: Live::default(),
         given: Vec::new(),
         chains: 0,
         before: Before::default(),
-    });
-    while let Some(message) = from.next() {
-        match message {
-            Message::Begin(capture, early) => Sink::begin(&mut replay, &capture, early),
-            Message::Ops(ops) => {
-                replay.take(&ops);
-                from.done(ops);
-            }
+    })
+}
+
+/// Replays a message; returns its buffer.
+fn take(replay: &mut Replay<Rows>, message: Message) -> Option<Vec<Op>> {
+    match message {
+        Message::Begin(capture, early) => {
+            Sink::begin(replay, &capture, early);
+            None
+        }
+        Message::Ops(ops) => {
+            replay.take(&ops);
+            Some(ops)
         }
     }
+}
+
+fn finish(replay: Replay<Rows>) -> Replayed {
     let (totals, groups) = (replay.totals(), replay.groups());
     let (live, mut rows) = replay.into_live();
     for (addr, b) in live {
