@@ -85,19 +85,32 @@ const EXEC: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mi
 pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
     record.check().map_err(usage)?;
     prof_inject::follow::ask_to_let_go(pid);
+    let mut last = None;
     for _ in 0..TRIES {
-        let program = Program::of(pid);
+        let (program, code) = (Program::of(pid), code(pid));
         let e = match try_attach(pid, record, choice) {
             Ok(attached) => return Ok(attached),
             Err(e) => e,
         };
         let time = if e.is::<Error>() { EXEC.1 } else { EXEC.0 };
-        if !program.is_replaced_within(time) {
+        if program.is_replaced_within(time) {
+            log::info!("an exec during the attach: {e:#}");
+            last = None;
+        } else if self::code(pid) == code {
             return Err(e);
+        } else {
+            log::info!("libraries were loaded during the attach: {e:#}");
+            last = Some(e);
         }
-        log::info!("an exec during the attach: {e:#}");
     }
-    Err(failed(pid, Error::Replaced(pid)))
+    Err(last.unwrap_or_else(|| failed(pid, Error::Replaced(pid))))
+}
+
+/// Returns the places of all code in a process. A program that has just begun has not loaded its libraries yet, so what
+/// is wanted of it may be missing.
+fn code(pid: i32) -> Vec<u64> {
+    let maps = prof_inject::proc::maps(pid).unwrap_or_default();
+    maps.iter().filter(|m| m.exec && m.inode != 0).map(|m| m.start.0).collect()
 }
 
 fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached> {

@@ -98,7 +98,7 @@ fn a_full_table_of_descriptors_is_named_and_left_alone() {
     let before = Snapshot::of(&target);
     let out = scene.prof(&["attach", &target.pid.to_string()]);
     assert_eq!(out.code, 3, "{out:?}");
-    for word in ["descriptors", "(32)", "prlimit", "nothing was changed"] {
+    for word in ["descriptors", "limit of 32", "prlimit", "nothing was changed"] {
         assert!(out.stderr.contains(word), "no {word}: {out:?}");
     }
     before.assert_same(&Snapshot::of(&target));
