@@ -244,7 +244,7 @@ pub enum OnFull {
 #[derive(Args, Debug)]
 pub struct AttachArgs {
     /// The process
-    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_parser = pid)]
     pub pid: i32,
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -283,7 +283,7 @@ pub struct AttachArgs {
 #[derive(Args, Debug)]
 pub struct DetachArgs {
     /// The process
-    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_parser = pid)]
     pub pid: i32,
     /// How long to wait for threads to leave the hook
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
@@ -303,11 +303,20 @@ pub struct DetachArgs {
     pub no_log: bool,
 }
 
+/// Parses the ID of a process.
+fn pid(text: &str) -> Result<i32, String> {
+    text.parse().ok().filter(|pid| *pid > 0).ok_or_else(|| {
+        format!(
+            "{text:?} is not the ID of a process; `pgrep NAME` prints the IDs of those with a name"
+        )
+    })
+}
+
 /// Arguments of commands that take only a process.
 #[derive(Args, Debug)]
 pub struct PidArgs {
     /// The process
-    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_parser = pid)]
     pub pid: i32,
 }
 
@@ -317,7 +326,7 @@ pub struct PidArgs {
 #[derive(Args, Debug)]
 pub struct StatusArgs {
     /// The process
-    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_parser = pid)]
     pub pid: Option<i32>,
     /// How to write it
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
@@ -371,7 +380,7 @@ pub struct DemoArgs {
 #[derive(Args, Debug)]
 pub struct DoctorArgs {
     /// A process that is to be recorded
-    #[arg(value_parser = clap::value_parser!(i32).range(1..))]
+    #[arg(value_parser = pid)]
     pub pid: Option<i32>,
     /// How to write it
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
@@ -527,6 +536,10 @@ mod tests {
             let e = Cli::try_parse_from(wrong).expect_err("wrong");
             let line = one_line(&e.to_string());
             assert!(!line.contains('\n') && !line.starts_with("error"), "{line}");
+        }
+        for wrong in ["x", "0", "-4", "99999999999"] {
+            let e = Cli::try_parse_from(["prof", "attach", "--", wrong]).expect_err("wrong");
+            assert!(one_line(&e.to_string()).contains("pgrep"), "{e}");
         }
         let e = Cli::try_parse_from(["prof", "attach"]).expect_err("wrong");
         assert!(one_line(&e.to_string()).contains("<PID>"), "{}", one_line(&e.to_string()));

@@ -45,8 +45,8 @@ pub enum Error {
     },
     /// The file ends before the record that describes the target.
     #[error(
-        "{path} is cut off before its first whole record, so there is nothing to report; if the \
-         recording has just begun, try again in a moment"
+        "{path} is empty, or cut off before its first whole record, so there is nothing to report: the `prof attach` \
+         that made it was ended; if it has just begun, try again in a moment"
     )]
     Empty {
         /// Path of the file.

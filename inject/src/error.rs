@@ -391,13 +391,15 @@ pub enum Error {
     },
     /// The target has all descriptors open that it may have.
     #[error(
-        "pid {pid} has reached its limit of {limit} open descriptors, and prof needs one in it for a moment, while its threads are stopped; nothing was changed; raise that with `prlimit --pid {pid} --nofile={more}`, or wait until it has closed one", more = limit + 1
+        "pid {pid} has reached its limit of {limit} open descriptors, and prof needs one in it for a moment, while its threads are stopped; nothing was changed; raise that with `prlimit --pid {pid} --nofile={needed}`, or wait until it has closed one"
     )]
     Descriptors {
         /// Process id.
         pid: i32,
         /// Value of `RLIMIT_NOFILE`.
         limit: u64,
+        /// Value with which there is room for one more.
+        needed: u64,
     },
     /// The target locks all memory that it maps, and may lock no more.
     #[error(
@@ -504,7 +506,8 @@ impl Error {
             }
             Self::Remote { what: "memfd_create", errno: Errno::EMFILE, .. } => {
                 let limit = proc::soft_limit(pid, "Max open files");
-                Self::Descriptors { pid, limit: limit.unwrap_or(0) }
+                let (limit, needed) = (limit.unwrap_or(0), proc::lowest_descriptor(pid) + 1);
+                Self::Descriptors { pid, limit, needed }
             }
             e => e,
         }

@@ -3,6 +3,7 @@
 use crate::memory::words;
 use crate::{Error, RemoteAddr, Result};
 use prof_trace::process::folder;
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -141,6 +142,15 @@ pub fn threads(pid: i32) -> Result<Vec<i32>> {
     let path = PathBuf::from(format!("/proc/{pid}/task"));
     let dir = fs::read_dir(&path).map_err(|_| Error::Gone(pid))?;
     Ok(dir.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// Returns the lowest number that is no open descriptor of a process. It may lie above the process's limit, where the
+/// limit was lowered after the process had opened others.
+#[must_use]
+pub fn lowest_descriptor(pid: i32) -> u64 {
+    let all = fs::read_dir(folder(pid) + "/fd").into_iter().flatten().flatten();
+    let open: BTreeSet<u64> = all.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    (0..).find(|n| !open.contains(n)).unwrap_or(0)
 }
 
 /// Returns the name of a process; empty if the process is gone. A process may give itself any name, so control

@@ -18,6 +18,16 @@ impl Fragmentation {
     }
 
     fn write(&self, style: Style, out: &mut String) -> fmt::Result {
+        let r = &self.head.recording;
+        let since = r.duration_ns.saturating_sub(self.moment_ns);
+        if self.account.is_some() && !r.complete && since > STALE_NS {
+            writeln!(
+                out,
+                "\nThe figures below are from {} ago, when resident memory was last looked at, which is seldom during a \
+                 recording; `prof detach` looks again.",
+                duration(since)
+            )?;
+        }
         match &self.account {
             Some(a) => account(a, self.moment_ns, out)?,
             None => writeln!(
@@ -63,6 +73,9 @@ impl Fragmentation {
     }
 }
 
+/// Age in nanoseconds from which on a look at resident memory is said to be old.
+const STALE_NS: u64 = 2_000_000_000;
+
 fn account(a: &Account, at: u64, out: &mut String) -> fmt::Result {
     let mut line =
         |sign: &str, n: u64, what: &str| writeln!(out, "  {sign} {:>12}  {what}", bytes(n));
@@ -81,10 +94,11 @@ fn account(a: &Account, at: u64, out: &mut String) -> fmt::Result {
         ),
     };
     line("+", a.beside_bytes, beside)?;
-    if a.not_resident_bytes > 0 {
-        line("-", a.not_resident_bytes, "of those not resident: never written to, or swapped out")?;
-    }
     line("+", a.before_bytes, before)?;
+    if a.not_resident_bytes > 0 {
+        let what = "of the lines above are not resident: never written to, or swapped out";
+        line("-", a.not_resident_bytes, what)?;
+    }
     line("+", a.slack_bytes, slack)?;
     if a.other_anonymous_bytes > 0 {
         let what = "anonymous memory of no recorded allocator: mapped by the program or a runtime \

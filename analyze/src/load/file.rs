@@ -61,9 +61,8 @@ impl ChunkFile {
             .take(chunk::FILE_HEADER as u64)
             .read_to_end(&mut head)
             .map_err(|e| Error::read(path, e))?;
-        let cut_off = !head.is_empty()
-            && head.len() < chunk::FILE_HEADER
-            && chunk::file_header().starts_with(&head);
+        // An attach that is killed early leaves an empty file.
+        let cut_off = head.len() < chunk::FILE_HEADER && chunk::file_header().starts_with(&head);
         let version = match chunk::check_header(&head) {
             Ok(v) => v,
             Err(_) if cut_off => return Err(Error::Empty { path: path.to_owned() }),
