@@ -42,8 +42,8 @@ fn main() {
             cargo.env_remove(&name);
         }
     }
-    // Where the standard library for the target is, if not in its usual place, goes for both, and so do names for the
-    // paths of this machine.
+    // Both builds need the path of the target's standard library, if it is not in its usual place, and the names that
+    // stand for the paths of this machine.
     let flags = env::var("CARGO_ENCODED_RUSTFLAGS").unwrap_or_default();
     let (mut flags, mut passed) = (flags.split('\u{1f}'), Vec::new());
     while let Some(flag) = flags.next() {

@@ -205,7 +205,7 @@ impl Installed {
             let from = RemoteAddr(regs.sp() & !(WORD as u64 - 1));
             let stack = maps.iter().find(|m| m.holds(from));
             let len = stack.map_or(STACK_SEARCH.0 as u64, |m| m.end.0 - from.0);
-            // Where several stacks are one mapping, libc's thread descriptor marks the end of this thread's own.
+            // Several stacks may be one mapping; libc's thread descriptor marks the end of this thread's own.
             let own = regs.thread_pointer().wrapping_sub(from.0);
             let len = if own == 0 { len } else { len.min(own) };
             let bytes = self.mem.read_some(from, len.min(STACK_SEARCH.1) as usize);

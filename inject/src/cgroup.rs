@@ -491,7 +491,7 @@ mod tests {
         };
         let (all, some) =
             (Geometry::for_ring(64 << 20).segments(), Geometry::for_ring(16 << 20).segments());
-        // Where prof is in another cgroup, the ring does not count.
+        // The ring does not count if prof is in another cgroup.
         let (g, notes) = fit(level(4 << 20, false));
         assert_eq!((g, notes.len()), (Ok(all), 1));
         assert!(notes[0].contains("(4.0 MiB left)"), "{notes:?}");

@@ -134,7 +134,7 @@ pub enum Refusal {
         pid: i32,
         /// Name of the process.
         comm: String,
-        /// What the user can do about it.
+        /// Advice for the user: how prof could read the filter.
         how: &'static str,
     },
     /// The process has a seccomp filter that kills it for a call that prof needs.
@@ -158,7 +158,7 @@ pub enum Refusal {
         pid: i32,
         /// Name of the process.
         comm: String,
-        /// What happened in that trial.
+        /// Outcome of the trial.
         what: &'static str,
     },
     /// The target has its system calls caught by a handler of its own.

@@ -51,7 +51,7 @@ impl Index {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = threads.min(self.blocks.len().div_ceil(RUN)).max(1);
         let states = std::thread::scope(|scope| {
-            // Where no more threads can be had (`ulimit -u`, pids.max), fewer do the work.
+            // Fewer threads do the work if the system refuses more (`ulimit -u`, pids.max).
             let more = |_| std::thread::Builder::new().spawn_scoped(scope, run).ok();
             let others: Vec<_> = (1..threads).map_while(more).collect();
             let mut states = vec![run()];

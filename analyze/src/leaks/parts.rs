@@ -189,7 +189,7 @@ fn freed(
     (freed, unsized_freed)
 }
 
-/// What a scan for parts looks for.
+/// Input of a scan for parts: the blocks that it selects, and the moments at which it counts them.
 struct Scan<'a> {
     query: &'a Query<'a>,
     moments: &'a Moments,

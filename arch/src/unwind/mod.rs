@@ -71,7 +71,7 @@ pub trait CfiRule: Copy {
     }
 }
 
-/// Where a step from C to the goroutine that called it leads.
+/// A goroutine that has called C, as the step out of the C code finds it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Goroutine {
     /// Address of the word that has the end of the goroutine's stack.

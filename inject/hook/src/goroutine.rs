@@ -11,7 +11,7 @@
 //!   but the goroutine lets its stack grow.
 //!
 //! One system call for each word or each stack was tried first: it takes up to 2 µs, as much as five allocations.
-//! Where system calls are not allowed, no further page gets known, and stacks end at the call from Go.
+//! The hook learns of no further pages where it may make no system calls. Stacks on such pages end at the call from Go.
 
 use crate::state::Extent;
 use crate::{extent, sys};
@@ -21,7 +21,7 @@ use prof_trace::shared::Shared;
 /// Number of regions of which a thread knows pages, and its logarithm.
 const REGIONS: usize = 1 << REGIONS_LOG;
 const REGIONS_LOG: u32 = 8;
-/// Maximum number of pages of a stack that get known, from the stack pointer on. Deeper parts are read word by word.
+/// Maximum number of pages of a stack that are learned, from the stack pointer on. Deeper parts are read word by word.
 const PAGES: u64 = 128;
 const PAGE: u64 = 4096;
 

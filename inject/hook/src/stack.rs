@@ -470,8 +470,8 @@ fn first_changed(shared: &Shared, t: &mut Thread, top: usize) -> Option<usize> {
     Some((0..top).rev().find(|k| t.frames[k & (FRAMES - 1)].words() <= bad).map_or(0, |k| k + 1))
 }
 
-/// The same for words of several stacks. It reads them in the order in which the steps have read them, as an
-/// address that a word has led to need not be one any more if that word differs.
+/// Returns what [`first_changed`] does, for words of several stacks. It compares the words in the order in which the
+/// steps read them: if a word has changed, the address that it led to may not be readable any more.
 #[cold]
 #[inline(never)]
 fn first_changed_scattered(shared: &Shared, t: &mut Thread, top: usize) -> Option<usize> {
