@@ -223,7 +223,7 @@ impl Note {
         let path = self.path();
         let ago = self.0["ended"].as_u64().map(|t| {
             let age = Duration::from_secs(seconds().saturating_sub(t));
-            format!(" {} ago", units::time(age))
+            format!(" {}", units::ago(age))
         });
         let events = self.0["events"].as_u64().map(|n| format!(", {} events", units::count(n)));
         let there = match fs::metadata(&path) {

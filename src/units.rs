@@ -137,6 +137,18 @@ pub fn time(d: Duration) -> String {
     }
 }
 
+/// Formats how long ago something was: `just now`, `12 s ago`, `2 min ago`, `3 h ago`, `5 days ago`.
+pub fn ago(d: Duration) -> String {
+    match d.as_secs() {
+        0..2 => "just now".into(),
+        s @ 2..60 => format!("{s} s ago"),
+        s @ 60..3600 => format!("{} min ago", s / 60),
+        s @ 3600..86_400 => format!("{} h ago", s / 3600),
+        s @ 86_400..172_800 => format!("{} day ago", s / 86_400),
+        s => format!("{} days ago", s / 86_400),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,5 +186,20 @@ mod tests {
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(time(Duration::from_micros(1234)), "1.23 ms");
         assert_eq!(time(Duration::from_secs(3_700)), "1 h 1 min");
+        let past = [0, 1, 2, 59, 60, 179, 3600, 86_399, 86_400, 200_000];
+        let words = past.map(|s| ago(Duration::from_secs(s)));
+        let expected = [
+            "just now",
+            "just now",
+            "2 s ago",
+            "59 s ago",
+            "1 min ago",
+            "2 min ago",
+            "1 h ago",
+            "23 h ago",
+            "1 day ago",
+            "2 days ago",
+        ];
+        assert_eq!(words, expected);
     }
 }

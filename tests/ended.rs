@@ -34,6 +34,8 @@ fn said(scene: &Scene, pid: i32, recording: &Path) -> [Output; 2] {
 #[track_caller]
 fn assert_why(said: &[Output; 2], why: &[&str]) {
     for out in said {
+        let ago = ["ended just now: ", " s ago: ", " min ago: "];
+        assert!(ago.iter().any(|w| out.stderr.contains(w)), "{out:#?}");
         assert!(why.iter().any(|w| out.stderr.contains(w)), "{why:?}: {out:#?}");
     }
 }
