@@ -42,6 +42,51 @@ fn a_process_that_has_ended_is_called_so() {
     }
 }
 
+#[test]
+fn a_thread_is_answered_with_the_command_for_its_process() {
+    let scene = Scene::new("thread");
+    let mut target = Target::start(&program("crowd.c"), &[]);
+    target.ask("go 2");
+    let pid = target.pid.to_string();
+    let tasks = common::numbers_in(format!("/proc/{pid}/task").as_ref());
+    let tid = tasks.into_iter().find(|t| *t != target.pid).expect("a thread").to_string();
+    let all: [(i32, &[&str]); 9] = [
+        (3, &["attach"]),
+        (3, &["detach", "--children"]),
+        (3, &["pause"]),
+        (3, &["resume"]),
+        (3, &["status"]),
+        (2, &["report"]),
+        (2, &["leaks", "--function", "a b"]),
+        (2, &["export", "csv"]),
+        (2, &["info"]),
+    ];
+    // Both of a process that is recorded and of one that is not.
+    for is_recorded in [true, false] {
+        if is_recorded {
+            scene.attach_with(&target, &["-o", "r.prof"]);
+        }
+        for (code, command) in all {
+            let mut args = command.to_vec();
+            args.push(&tid);
+            let mut c = Command::new(Scene::binary());
+            c.args(&args);
+            let out = scene.run(c);
+            assert_eq!(out.code, code, "{out:?}");
+            args.pop();
+            args.push(&pid);
+            let line = args.join(" ").replace("a b", "'a b'");
+            says(&out, &[&format!("{tid} is a thread of process {pid}; type `prof {line}`")]);
+        }
+        if is_recorded {
+            scene.detach(&target);
+        }
+    }
+    let doctor = scene.prof(&["doctor", &tid]).stdout;
+    assert!(doctor.contains(&format!("is a thread of process {pid}")), "{doctor}");
+    target.kill();
+}
+
 /// A filter for a time after the recording's end would match no block, so any limit would hold.
 #[test]
 fn times_after_the_end_of_a_recording_are_wrong() {

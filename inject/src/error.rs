@@ -13,7 +13,7 @@ pub enum Refusal {
     )]
     NoSuchProcess(i32),
     /// The id is that of a thread.
-    #[error("{tid} is a thread of process {pid}; use `prof attach {pid}`")]
+    #[error("{tid} is a thread of process {pid}; record that: `prof attach {pid}`")]
     IsThread {
         /// Id that the user gave.
         tid: i32,

@@ -166,6 +166,12 @@ pub fn comm(pid: i32) -> String {
     text.chars().map(escape).collect()
 }
 
+/// Returns the process that a thread or process belongs to; `None` if there is no such thread.
+#[must_use]
+pub fn process_of(tid: i32) -> Option<i32> {
+    Status::of(tid).ok()?.number("Tgid").map(|pid| pid as i32)
+}
+
 /// The place where a thread sleeps in the kernel (`/proc/PID/task/TID/syscall`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Asleep {
