@@ -305,27 +305,50 @@ fn duration_in_the_background_detaches_too() {
 #[test]
 fn foreground_ends_with_ctrl_c_and_with_the_target() {
     let scene = Scene::new("ctrl-c");
-    for by_signal in [true, false] {
+    // Ctrl-C, Ctrl-\, a terminal that goes, a service manager.
+    let signals = [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP, Signal::SIGTERM];
+    for signal in signals.into_iter().map(Some).chain([None]) {
         let mut target = Target::start(&program("toggle.c"), &[]);
         let mut command = Command::new(Scene::binary());
-        let file = scene.path(if by_signal { "a.prof" } else { "b.prof" });
+        let file = scene.path(&format!("{signal:?}.prof"));
         command.current_dir(&scene.dir).args(["attach", &target.pid.to_string(), "--foreground"]);
         command.arg("-o").arg(&file);
         let mut prof = Target::spawn(command);
         let path = prof.line();
         assert_eq!(scene.path(&path), file);
         target.ask("alloc 40");
-        if by_signal {
-            prof.signal(Signal::SIGINT);
-        } else {
-            target.quit();
+        match signal {
+            Some(signal) => prof.signal(signal),
+            None => target.quit(),
         }
-        assert_eq!(prof.wait(), 0, "the exit code of prof");
+        assert_eq!(prof.wait(), 0, "the exit code of prof after {signal:?}");
         let r: Report = scene.finished(&file);
         r.marked("toggle.c", "toggled_block").assert_live(40, 40 * 128);
-        if by_signal {
+        if signal.is_some() {
             assert!(Snapshot::of(&target).foreign().is_empty());
             target.quit();
         }
     }
+}
+
+#[test]
+fn a_foreground_that_ignores_the_end_of_its_terminal_goes_on() {
+    let scene = Scene::new("nohup");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    let mut command = Command::new("sh");
+    // As by nohup.
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]).arg(Scene::binary());
+    command.args(["attach", "--foreground", "-o", "r.prof", &target.pid.to_string()]);
+    let mut prof = Target::spawn({
+        command.current_dir(&scene.dir);
+        command
+    });
+    prof.line();
+    prof.signal(Signal::SIGHUP);
+    target.ask("alloc 40");
+    prof.signal(Signal::SIGINT);
+    assert_eq!(prof.wait(), 0);
+    let r = scene.finished(&scene.path("r.prof"));
+    r.marked("toggle.c", "toggled_block").assert_live(40, 40 * 128);
+    target.quit();
 }

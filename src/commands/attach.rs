@@ -26,7 +26,7 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode> {
         prof_inject::sandbox::take_word(None);
     }
     if args.foreground {
-        // From here on Ctrl-C detaches.
+        // From here on Ctrl-C and Ctrl-\ detach.
         on_interrupt()?;
     }
     let mut attached = session::attach(args.pid, &args.record, &choice)?;
@@ -57,14 +57,19 @@ fn on_interrupt() -> Result<()> {
     use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
     let handler = SigHandler::Handler(interrupted);
     let action = SigAction::new(handler, SaFlags::SA_RESTART, SigSet::empty());
-    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+    for signal in [Signal::SIGINT, Signal::SIGTERM, Signal::SIGQUIT, Signal::SIGHUP] {
         // SAFETY: the handler is async-signal-safe, as it only stores to an atomic.
-        unsafe { sigaction(signal, &action) }.context("cannot set a signal handler")?;
+        let old = unsafe { sigaction(signal, &action) }.context("cannot set a signal handler")?;
+        // `nohup` ignores it, so that the recording outlives the terminal.
+        if signal == Signal::SIGHUP && matches!(old.handler(), SigHandler::SigIgn) {
+            // SAFETY: the action that was in effect before is set again.
+            unsafe { sigaction(signal, &old) }.context("cannot set a signal handler")?;
+        }
     }
     Ok(())
 }
 
-/// Shows the progress of the recording, until Ctrl-C or the end of the collector.
+/// Shows the progress of the recording, until Ctrl-C (SIGINT, SIGTERM, SIGQUIT, SIGHUP) or the end of the collector.
 fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
     let bar = ProgressBar::new_spinner();
     bar.set_style(ProgressStyle::with_template("{spinner} {msg}").context("progress line")?);
