@@ -4,7 +4,7 @@
 mod common;
 
 use common::build::{compile, has_compiler, program};
-use common::{Report, Scene, Target, installed, skip};
+use common::{Report, Scene, Target, installed, skip, until};
 use nix::sys::signal::Signal;
 use std::process::Command;
 
@@ -147,4 +147,26 @@ fn signals_reach_the_command_and_report_prints_at_the_end() {
     r.marked("toggle.c", "toggled_block").assert_live(25, 25 * 128);
     let line = common::build::line_of("toggle.c", "toggled_block");
     assert!(text.contains(&format!("toggle.c:{line}")), "no report at exit:\n{text}");
+}
+
+#[test]
+fn a_signal_before_the_command_runs_is_passed_on_to_it() {
+    let scene = Scene::new("early");
+    let figures = program("figures.c");
+    let mut prof = Target::spawn(run(&scene, "r.prof", &[], &[figures.to_str().expect("UTF-8")]));
+    let is_its = |pid: &i32| {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().any(|l| l == format!("PPid:\t{}", prof.pid))
+    };
+    let mut child = None;
+    until("the command is being started", || {
+        child = common::numbers_in("/proc".as_ref()).into_iter().find(is_its);
+        child.is_some()
+    });
+    prof.signal(Signal::SIGQUIT);
+    let code = prof.wait();
+    let child = nix::unistd::Pid::from_raw(child.expect("a child"));
+    let left = nix::sys::signal::kill(child, Signal::SIGKILL).is_ok();
+    assert_eq!((code, left), (128 + 3, false), "the exit code, and whether the command is left");
+    scene.finished(&scene.path("r.prof"));
 }

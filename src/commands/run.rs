@@ -16,10 +16,13 @@ use prof_analyze::Now;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
 
 /// Process ID of the command, for the signal handler.
 static CHILD: AtomicI32 = AtomicI32::new(0);
+/// Signals that came before the command was ready for them, one bit each. Otherwise they would end prof, and leave the
+/// command stopped.
+static EARLY: AtomicU64 = AtomicU64::new(0);
 
 /// Signals that are passed on to the command.
 const PASSED: [Signal; 7] = [
@@ -48,12 +51,14 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     };
     let choice = Choice { signal: args.signal, ..Choice::default() };
     let options = session::options(&args.record, &choice, &absolute);
+    pass_signals(0, true)?;
     let launched = prof_inject::launch(&args.command, &options)
         .map_err(|e| refused(format!("cannot record {name}: {e}")))
         .map_err(undo)?;
     let pid = launched.pid;
-    CHILD.store(pid, Relaxed);
-    pass_signals(args.signal)?;
+    CHILD.store(pid, SeqCst);
+    pass_early();
+    pass_signals(args.signal, false)?;
     parts::prepare()?;
     let audit = Audit::of(&args.record);
     let began =
@@ -115,8 +120,29 @@ pub fn show(path: &Path) -> Result<()> {
 }
 
 extern "C" fn pass(signal: i32) {
+    // Either this handler sees the child, or the one that stores its id sees the bit.
+    if CHILD.load(SeqCst) == 0 {
+        EARLY.fetch_or(bit(signal), SeqCst);
+        if CHILD.load(SeqCst) != 0 {
+            pass_early();
+        }
+        return;
+    }
     // SAFETY: `kill` is async-signal-safe, and the child is not reaped while the handlers are in use.
     unsafe { libc::kill(CHILD.load(Relaxed), signal) };
+}
+
+/// Passes on what came before there was a command.
+fn pass_early() {
+    let early = EARLY.swap(0, SeqCst);
+    for signal in PASSED.into_iter().map(|s| s as i32).filter(|s| early & bit(*s) != 0) {
+        // SAFETY: as in `pass`.
+        unsafe { libc::kill(CHILD.load(SeqCst), signal) };
+    }
+}
+
+fn bit(signal: i32) -> u64 {
+    1u64.checked_shl(signal.unsigned_abs()).unwrap_or(0)
 }
 
 /// Refuses a word that begins like an option but is none, as every word from the command on belongs to the command.
@@ -130,11 +156,17 @@ fn refuse_option(command: &std::ffi::OsStr) -> Result<()> {
     )))
 }
 
-fn pass_signals(toggle: u32) -> Result<()> {
+/// Passes signals on to the command. `early`: the command has not been started yet, and starts with the signals ignored
+/// that this process ignores, as by `nohup`.
+fn pass_signals(toggle: u32, early: bool) -> Result<()> {
     let action = SigAction::new(SigHandler::Handler(pass), SaFlags::SA_RESTART, SigSet::empty());
     for signal in PASSED {
-        // SAFETY: the handler is async-signal-safe, as it makes one such call.
-        unsafe { sigaction(signal, &action) }.context("cannot set a signal handler")?;
+        // SAFETY: the handler is async-signal-safe, as it makes such calls alone.
+        let old = unsafe { sigaction(signal, &action) }.context("cannot set a signal handler")?;
+        if early && matches!(old.handler(), SigHandler::SigIgn) {
+            // SAFETY: the action that was in effect before is set again.
+            unsafe { sigaction(signal, &old) }.context("cannot set a signal handler")?;
+        }
     }
     // Real-time signals are not part of `Signal`.
     let named = Signal::try_from(toggle as i32).is_ok();
