@@ -92,6 +92,8 @@ impl Follow {
     pub fn new(pid: i32) -> Self {
         let exe = proc::exe(pid);
         let name = exe.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+        // Stops of the traced child must not wait for pages that the child itself may have to serve.
+        crate::resident::fault_in();
         Self {
             pid,
             tracee: seize(pid),

@@ -98,13 +98,15 @@ extern "C" fn remember_pipe() {
 
 /// Forks a child that executes the command once it is traced. Runs it to where everything is linked, and leaves it
 /// stopped.
-fn start(command: &[OsString]) -> Result<i32> {
+pub(crate) fn start(command: &[OsString]) -> Result<i32> {
     let args: Vec<CString> = command
         .iter()
         .map(|a| CString::new(a.as_bytes()).map_err(|e| Error::Start { errno: e.into() }))
         .collect::<Result<_>>()?;
     let mut argv: Vec<*const libc::c_char> = args.iter().map(|a| a.as_ptr()).collect();
     argv.push(std::ptr::null());
+    // The command may be what serves the file system that prof runs from.
+    crate::resident::fault_in();
     let (go_read, go_write) = pipe()?;
     let (failed_read, failed_write) = pipe()?;
     // SAFETY: the child only makes system calls, on memory that was allocated before the fork.

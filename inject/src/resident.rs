@@ -96,6 +96,23 @@ mod tests {
     }
 
     #[test]
+    fn all_code_is_present_before_a_command_is_stopped() {
+        let m = map_again();
+        let pid = crate::launch::start(&["true".into()]).expect("a stopped command");
+        let (all, there) = present(&m);
+        let other = map_again();
+        let followed = crate::follow::Follow::new(pid);
+        let (many, present) = present(&other);
+        // SAFETY: the process is a child of this one, which nobody else waits for.
+        unsafe {
+            libc::kill(pid, libc::SIGKILL);
+            drop(followed);
+            libc::waitpid(pid, std::ptr::null_mut(), libc::__WALL);
+        }
+        assert_eq!((there, present), (all, many));
+    }
+
+    #[test]
     fn a_kernel_that_cannot_populate_is_made_to_read() {
         let m = map_again();
         touch(&m);
