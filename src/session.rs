@@ -126,6 +126,7 @@ fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
     });
     match began {
         Ok(Began { collector, said, runtimes }) => {
+            let said = prof_inject::translated::note(pid).into_iter().chain(said).collect();
             Ok(Attached { pid, path, collector, said, runtimes })
         }
         Err(e) => {

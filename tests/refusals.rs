@@ -195,6 +195,60 @@ fn an_allocator_that_can_not_be_hooked() {
     target.quit();
 }
 
+/// Has another program run the target, and attaches to it.
+fn translated(scene: &Scene, mut command: Command) -> (Target, Output) {
+    command.arg(program("toggle.c"));
+    let mut target = Target::spawn(command);
+    target.expect("ready");
+    let out = scene.prof(&["attach", &target.pid.to_string()]);
+    (target, out)
+}
+
+#[test]
+fn a_program_whose_code_is_translated() {
+    if !cfg!(target_arch = "x86_64") {
+        return skip(
+            "a_program_whose_code_is_translated",
+            "needs valgrind and QEMU for this machine",
+        );
+    }
+    let scene = Scene::new("translated");
+    let tools: [(&str, &[&str], &[&str]); 2] = [
+        ("valgrind", &["--tool=none", "-q"], &["under valgrind", "without valgrind"]),
+        ("qemu-x86_64-static", &[], &["under qemu-x86_64", "architecture"]),
+    ];
+    for (tool, options, words) in tools {
+        if !common::installed(tool) {
+            skip("a_program_whose_code_is_translated", &format!("no {tool}"));
+            continue;
+        }
+        let mut command = Command::new(tool);
+        command.args(options);
+        let (mut target, out) = translated(&scene, command);
+        refused(&out, 3, words);
+        refused(&out, 3, &[&target.pid.to_string(), "translates", "would never be called"]);
+        let maps = std::fs::read_to_string(format!("/proc/{}/maps", target.pid)).unwrap();
+        assert!(!maps.contains("prof-ring"), "{maps}");
+        target.ask("alloc 1");
+        target.quit();
+    }
+    nothing_written(&scene);
+
+    // An emulator whose own allocator can be hooked.
+    let emulator = scene.path("qemu-sparc64");
+    std::fs::copy(program("toggle.c"), &emulator).unwrap();
+    let (mut target, out) = translated(&scene, Command::new(&emulator));
+    let note = "is qemu-sparc64, which translates the code of the program that it runs";
+    assert!(out.code == 0 && out.stderr.contains(note), "{out:?}");
+    let doctor = scene.prof(&["doctor", &target.pid.to_string()]).stdout;
+    let words: Vec<_> = doctor.split_whitespace().collect();
+    assert!(words.join(" ").contains(note), "{doctor}");
+    scene.detach(&target);
+    target.quit();
+    let run = scene.prof(&["run", "-o", "r.prof", emulator.to_str().unwrap()]);
+    assert!(run.stderr.contains(note), "{run:?}");
+}
+
 #[test]
 fn attach_twice() {
     let scene = Scene::new("twice");

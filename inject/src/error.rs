@@ -115,6 +115,20 @@ pub enum Refusal {
         /// Architecture that this prof is for.
         ours: &'static str,
     },
+    /// Another program translates the process's code, and executes only the translation.
+    #[error(
+        "the program in pid {pid} ({comm}) runs under {by}, which translates the program's code and executes only the translation, so prof's hooks would never be called; {advice}"
+    )]
+    Translated {
+        /// Process id.
+        pid: i32,
+        /// Name of the process.
+        comm: String,
+        /// Name of the other program.
+        by: String,
+        /// Advice for the user.
+        advice: &'static str,
+    },
     /// The process is in seccomp strict mode.
     #[error(
         "pid {0} ({1}) runs in seccomp strict mode, where the kernel kills it for any system call but read, write, exit and sigreturn; it can't be recorded"

@@ -16,7 +16,7 @@ use crate::tables::Tables;
 use crate::threads::{StopTimes, stop_all};
 use crate::tracee::Tracee;
 use crate::tracee::isolated;
-use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, room, sandbox, setup};
+use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, room, sandbox, setup, translated};
 use prof_arch::native::call::is_never_restarted;
 use prof_trace::capture::Capture;
 use prof_trace::records::{Hook, NotHooked};
@@ -411,6 +411,9 @@ fn no_allocator(
         let prefix = choice.prefix.clone().unwrap_or_default();
         let modules = choice.modules.join(", ");
         return Refusal::NoChosenAllocator { pid, comm, prefix, modules };
+    }
+    if let Some(by) = proc::maps(pid).ok().and_then(|maps| translated::of(pid, &maps)) {
+        return by.refusal(pid);
     }
     let is_go = |m: &Module| !m.symbols(pid, mem, |n| n == "runtime.mallocgc").is_empty();
     if modules.first().is_some_and(is_go) {

@@ -60,6 +60,7 @@ mod signal;
 mod tables;
 pub mod threads;
 pub mod tracee;
+pub mod translated;
 mod verify;
 mod waits;
 pub mod walk;

@@ -3,6 +3,7 @@
 use crate::proc::{self, Status};
 use crate::recorded::{Recorded, ring_in};
 use crate::tracee::Tracee;
+use crate::translated::{self, Translator};
 use crate::{Error, Refusal, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::registers::HWCAP_GUARDED_STACK;
@@ -75,6 +76,9 @@ pub fn preflight(pid: i32) -> Result<Target> {
     }
     crate::sharing::can_be_stopped(pid, &comm)?;
     let maps = proc::maps(pid)?;
+    if let Some(by @ Translator::Whole(_)) = translated::of(pid, &maps) {
+        return Err(by.refusal(pid).into());
+    }
     if ring_in(&maps).is_some() {
         match Recorded::open(pid) {
             Ok(r) if r.collector_lives() => {

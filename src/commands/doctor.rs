@@ -265,7 +265,14 @@ fn record_shortly(pid: i32) -> Result<u64> {
 /// Checks whether a process would be refused; nothing in it is touched.
 fn process(pid: i32) -> Check {
     match prof_inject::preflight(pid) {
-        Ok(target) => Check::good("process", format!("{pid} ({}) can be attached to", target.name)),
+        Ok(target) => {
+            let check =
+                Check::good("process", format!("{pid} ({}) can be attached to", target.name));
+            match prof_inject::translated::note(pid) {
+                Some(note) => check.but(Verdict::Limited, note),
+                None => check,
+            }
+        }
         Err(e) => Check::good("process", format!("{pid} would be refused"))
             .but(Verdict::Bad, e.to_string()),
     }

@@ -145,6 +145,7 @@ impl Parts<'_> {
             });
         match began {
             Ok(began) => {
+                prof_inject::translated::note(self.pid).iter().for_each(|line| say(line));
                 self.collectors.push(began.collector);
                 Ok(path)
             }
