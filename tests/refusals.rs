@@ -240,10 +240,9 @@ fn a_program_whose_code_is_translated() {
     let (mut target, out) = translated(&scene, Command::new(&emulator));
     let note = "is qemu-sparc64, which translates the code of the program that it runs";
     assert!(out.code == 0 && out.stderr.contains(note), "{out:?}");
-    let doctor = scene.prof(&["doctor", &target.pid.to_string()]).stdout;
-    let words: Vec<_> = doctor.split_whitespace().collect();
-    assert!(words.join(" ").contains(note), "{doctor}");
     scene.detach(&target);
+    let doctor = scene.prof(&["doctor", &target.pid.to_string()]).stdout;
+    assert!(doctor.contains(note), "{doctor}");
     target.quit();
     let run = scene.prof(&["run", "-o", "r.prof", emulator.to_str().unwrap()]);
     assert!(run.stderr.contains(note), "{run:?}");
