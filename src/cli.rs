@@ -73,6 +73,9 @@ pub enum Command {
     /// Drains the ring of a target; started by `prof attach`
     #[command(hide = true)]
     Collect(CollectArgs),
+    /// Waits for the end of an attach, and cleans the target if it is killed; started by `prof attach`
+    #[command(hide = true)]
+    Clean(CleanArgs),
     /// A process that leaks memory, for the demo
     #[command(hide = true)]
     DemoTarget,
@@ -435,6 +438,14 @@ pub struct CollectArgs {
     /// Write no line to the system's log
     #[arg(long)]
     pub no_log: bool,
+}
+
+/// Arguments of the process that cleans the target of a killed attach.
+#[derive(Args, Debug)]
+pub struct CleanArgs {
+    /// The target
+    #[arg(long)]
+    pub pid: i32,
 }
 
 /// Parses the command line. An error is reported in one line.

@@ -7,6 +7,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod audit;
+mod cleaner;
 mod cli;
 mod commands;
 mod ending;

@@ -86,7 +86,7 @@ pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
     }
     let open = open_descriptors();
     // SAFETY: between fork and exec `become_daemon` makes only system calls, and does not allocate.
-    unsafe { command.pre_exec(move || become_daemon(from, &open)) };
+    unsafe { command.pre_exec(move || become_daemon(&from, &open)) };
     let mut child = command.spawn().with_context(|| {
         format!(
             "cannot start the collector of process {pid} (no process or memory left for it? see {}); the \
@@ -173,7 +173,7 @@ impl Started {
 
 /// Runs in the child: makes a new session, so that no terminal's signals reach it, and closes all descriptors but its
 /// own, so that no process waits for the end of a pipe that it holds.
-fn become_daemon(keep: [RawFd; 3], open: &[RawFd]) -> std::io::Result<()> {
+pub fn become_daemon(keep: &[RawFd], open: &[RawFd]) -> std::io::Result<()> {
     // SAFETY: these calls take no pointers.
     unsafe {
         libc::setsid();
@@ -185,7 +185,7 @@ fn become_daemon(keep: [RawFd; 3], open: &[RawFd]) -> std::io::Result<()> {
             }
         }
         for fd in keep {
-            if libc::fcntl(fd, libc::F_SETFD, 0) < 0 {
+            if libc::fcntl(*fd, libc::F_SETFD, 0) < 0 {
                 return Err(std::io::Error::last_os_error());
             }
         }
@@ -199,7 +199,7 @@ fn become_daemon(keep: [RawFd; 3], open: &[RawFd]) -> std::io::Result<()> {
 }
 
 /// Returns the descriptors of this process except standard input, output and error.
-fn open_descriptors() -> Vec<RawFd> {
+pub fn open_descriptors() -> Vec<RawFd> {
     let dir = std::fs::read_dir("/proc/self/fd").into_iter().flatten().flatten();
     let all = dir.filter_map(|e| e.file_name().to_str()?.parse().ok());
     all.filter(|fd| *fd > 2).collect()

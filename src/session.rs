@@ -1,6 +1,7 @@
 //! Attaches and detaches for `attach`, `detach`, `run` and `demo`: the only file that connects injector and collector.
 
 use crate::audit::Audit;
+use crate::cleaner::Cleaner;
 use crate::cli::{FunctionArgs, OnFull, RecordArgs};
 pub use crate::ending::Detached;
 use crate::ending::Ending;
@@ -85,6 +86,7 @@ const EXEC: (Duration, Duration) = (Duration::from_millis(50), Duration::from_mi
 pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached> {
     record.check().map_err(usage)?;
     prof_inject::follow::ask_to_let_go(pid);
+    prof_inject::wait_until_idle(pid);
     let mut last = None;
     for _ in 0..TRIES {
         let (program, code) = (Program::of(pid), code(pid));
@@ -96,7 +98,7 @@ pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
         if program.is_replaced_within(time) {
             log::info!("an exec during the attach: {e:#}");
             last = None;
-        } else if self::code(pid) == code {
+        } else if self::code(pid) == code || prof_inject::proc::has_ended(pid) {
             return Err(e);
         } else {
             log::info!("libraries were loaded during the attach: {e:#}");
@@ -182,6 +184,7 @@ pub fn options(record: &RecordArgs, choice: &Choice, path: &Path) -> Options {
         verify: record.verify_stacks,
         timeout: choice.timeout,
         choice: functions(&record.functions),
+        guard: Some(|pid| Box::new(Cleaner::start(pid))),
         ..Options::default()
     }
 }
@@ -248,6 +251,7 @@ pub fn detach(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resu
 /// Takes prof out of a process.
 pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Result<Detached> {
     prof_inject::follow::ask_to_let_go(pid);
+    prof_inject::wait_until_idle(pid);
     let peek = match peek(pid) {
         Ok(peek) => peek,
         // An attach that was killed before it wrote its state leaves mappings behind, too.

@@ -3,7 +3,7 @@
 mod common;
 
 use common::build::program;
-use common::killer::killed_at;
+use common::killer::{killed_at, killed_when};
 use common::snapshot::Snapshot;
 use common::{DEADLINE, Scene, Target};
 use std::path::Path;
@@ -104,6 +104,36 @@ fn killed_attaching(name: &str, program: &Path, args: &[&str], kills: usize) {
 #[test]
 fn of_attach() {
     killed_attaching("killed-attach", &program("toggle.c"), &[], KILLS);
+}
+
+/// The target must not keep the descriptor that it has for a moment, also if no other prof follows.
+#[test]
+fn of_attach_in_the_moment_of_the_descriptor() {
+    let scene = Scene::new("killed-descriptor");
+    let mut target = Target::start(&program("toggle.c"), &[]);
+    target.ask("alloc 1"); // the heap
+    let before = Snapshot::of(&target);
+    let pid = target.pid.to_string();
+    for _ in 0..2 {
+        let _ = std::fs::remove_file(scene.path("k.prof"));
+        let attach = prof(&scene, &["attach", &pid, "-o", "k.prof", "--ring-size", "1MiB"]);
+        let (calls, killed) = killed_when(attach, |_| has_ring(&target));
+        assert!(killed, "at none of {calls} calls had the target the descriptor");
+        common::until("the descriptor is closed", || !has_ring(&target));
+        common::until("the process is as before", || {
+            before.differences(&Snapshot::of(&target)).is_empty()
+        });
+    }
+    scene.attach(&target);
+    scene.detach(&target);
+    before.assert_same(&Snapshot::of(&target));
+    target.quit();
+}
+
+fn has_ring(target: &Target) -> bool {
+    let dir = std::fs::read_dir(format!("/proc/{}/fd", target.pid)).expect("the descriptors");
+    let links = dir.flatten().filter_map(|e| std::fs::read_link(e.path()).ok());
+    links.into_iter().any(|link| link.to_string_lossy().starts_with("/memfd:prof-ring"))
 }
 
 /// The frame of a remote call may be left behind, but not in anybody's data.

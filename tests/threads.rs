@@ -336,11 +336,12 @@ fn no_wait_is_cut_short_by_attach_and_detach() {
     };
     let waits = |l: &String| number(l, "waits=");
     if cfg!(any(target_arch = "aarch64", target_arch = "arm")) {
-        // If a thread goes to sleep between prof's look and the stop, in a call that no kernel restarts, it gets EINTR:
-        // the call's first argument is not known then.
+        // If a thread goes to sleep between prof's look and the stop, in a call that no kernel restarts, it may get EINTR:
+        // prof can't always tell that from a call that a signal has ended. On a busy machine prof may have to wait for a
+        // processor between the two.
         let few = |l: &String| {
             let (failed, early) = (number(l, "failed="), number(l, "early="));
-            let known = number(l, "errno=") == libc::EINTR as u64 && failed <= 1 + waits(l) / 100;
+            let known = number(l, "errno=") == libc::EINTR as u64 && failed <= 2 + waits(l) / 10;
             (failed == 0 || known) && early <= failed && number(l, "more=") == 0
         };
         assert!(report.iter().all(few), "{report:#?}");

@@ -44,9 +44,6 @@ struct Outcome {
 /// No block of a cache is larger.
 const LARGEST: u64 = 1100;
 
-/// A quarter of the blocks that leak in an hour: a loaded machine does not keep up with the clock.
-const SOME: u64 = 250 * 3600;
-
 fn seconds() -> u64 {
     std::env::var("PROF_TRIALS_SECONDS").ok().and_then(|s| s.parse().ok()).unwrap_or(10)
 }
@@ -77,10 +74,9 @@ fn end(scene: &Scene, mut trial: Trial) -> Outcome {
     let is_leak = |r: &&&Value| {
         let mean = number(r, "live_bytes") / number(r, "live_count").max(1);
         let alone = mean.abs_diff(trial.leak) * 20 <= trial.leak;
-        // In a program that has one stack for all its blocks the leak may be in one row with the cache: then the row
-        // grows as the leak does, and its blocks are larger than any of the cache.
-        let with_cache = mean > LARGEST && number(r, "mean_growth_per_hour") > trial.leak * SOME;
-        trial.leak > 0 && (alone || trial.leak > LARGEST && with_cache)
+        // In a program that has one stack for all its blocks the leak may be in one row with the cache: then the row's
+        // blocks are larger on average than any of the cache. How fast they grow in number depends on the machine.
+        trial.leak > 0 && (alone || trial.leak > LARGEST && mean > LARGEST)
     };
     let rank = growing.iter().position(|r| is_leak(&r)).map_or(0, |i| i + 1);
     let others: Vec<_> = growing.iter().filter(|r| !is_leak(r)).collect();

@@ -69,12 +69,9 @@ pub fn levels(pid: i32, other: i32) -> Vec<Level> {
 
 /// Computes the levels from the texts of `/proc/self/mountinfo` and of both processes' `cgroup` files.
 fn levels_in(mounts: &str, own: &str, other: &str) -> Vec<Level> {
-    for v2 in [false, true] {
-        let (Some(group), Some((root, mount))) = (group_in(own, v2), mount_in(mounts, v2)) else {
-            continue;
-        };
-        let Some(below) = inside(group, root) else { continue };
-        let other = group_in(other, v2);
+    for controller in ["memory", V2] {
+        let Some((group, mount, below)) = place_in(mounts, own, controller) else { continue };
+        let (v2, other) = (controller == V2, group_in(other, controller));
         let mut all = Vec::new();
         let mut at = PathBuf::from(group);
         let mut dir = mount.join(below);
@@ -92,15 +89,30 @@ fn levels_in(mounts: &str, own: &str, other: &str) -> Vec<Level> {
     Vec::new()
 }
 
-/// Returns a process's cgroup in the hierarchy that counts memory (cgroups(7)).
-fn group_in(text: &str, v2: bool) -> Option<&str> {
+/// Name that stands for version 2's hierarchy, which has all controllers.
+pub(crate) const V2: &str = "";
+
+/// Returns a process's cgroup in the hierarchy of a controller, that hierarchy's mount point, and the path of the cgroup
+/// below that.
+pub(crate) fn place_in<'a>(
+    mounts: &'a str,
+    own: &'a str,
+    controller: &str,
+) -> Option<(&'a str, &'a Path, &'a str)> {
+    let group = group_in(own, controller)?;
+    let (root, mount) = mount_in(mounts, controller)?;
+    Some((group, mount, inside(group, root)?))
+}
+
+/// Returns a process's cgroup in the hierarchy of a controller (cgroups(7)).
+fn group_in<'a>(text: &'a str, controller: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (number, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
-        let is_it = if v2 {
+        let is_it = if controller == V2 {
             number == "0" && controllers.is_empty()
         } else {
-            controllers.split(',').any(|c| c == "memory")
+            controllers.split(',').any(|c| c == controller)
         };
         // A cgroup outside of prof's own cgroup namespace can't be read.
         (is_it && !path.starts_with("/..")).then_some(path)
@@ -108,15 +120,15 @@ fn group_in(text: &str, v2: bool) -> Option<&str> {
 }
 
 /// Returns the part of that hierarchy that is mounted, and the mount point (proc_pid_mountinfo(5)).
-fn mount_in(mounts: &str, v2: bool) -> Option<(&str, &Path)> {
+fn mount_in<'a>(mounts: &'a str, controller: &str) -> Option<(&'a str, &'a Path)> {
     mounts.lines().find_map(|line| {
         let (front, back) = line.split_once(" - ")?;
         let mut back = back.split(' ');
         let (kind, options) = (back.next()?, back.nth(1)?);
-        let is_it = if v2 {
+        let is_it = if controller == V2 {
             kind == "cgroup2"
         } else {
-            kind == "cgroup" && options.split(',').any(|o| o == "memory")
+            kind == "cgroup" && options.split(',').any(|o| o == controller)
         };
         let mut front = front.split(' ').skip(3);
         is_it.then_some((front.next()?, Path::new(front.next()?)))

@@ -64,6 +64,7 @@ pub struct DetachReport {
 pub fn detach(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     let _lock = crate::lock::lock(pid)?;
     crate::shortage::check_descriptors(pid)?;
+    crate::frozen::thawed(pid)?;
     detach_locked(pid, options)
 }
 
@@ -498,6 +499,7 @@ pub(crate) fn still_open(pid: i32) -> bool {
 pub fn clean(pid: i32, timeout: Duration) -> Result<bool> {
     let _lock = crate::lock::lock(pid)?;
     crate::shortage::check_descriptors(pid)?;
+    crate::frozen::thawed(pid)?;
     clean_locked(pid, timeout)
 }
 

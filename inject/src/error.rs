@@ -56,6 +56,18 @@ pub enum Refusal {
         /// Name of the tracer.
         tracer_comm: String,
     },
+    /// The cgroup of the process is frozen.
+    #[error(
+        "pid {pid} ({comm}) is frozen by its cgroup ({file}), so no thread of it can stop; thaw it first (`docker unpause`, `systemctl thaw`)", file = file.display()
+    )]
+    Frozen {
+        /// Process id.
+        pid: i32,
+        /// Name of the process.
+        comm: String,
+        /// File that shows it.
+        file: PathBuf,
+    },
     /// Another process shares the target's memory, and can't be stopped together with it.
     #[error(
         "pid {other} shares the memory of pid {pid} ({comm}), so prof must stop both at once, and can't stop pid {other}: {why}"
@@ -321,6 +333,20 @@ pub enum Error {
         /// Time that prof waited, in milliseconds.
         ms: u128,
     },
+    /// A system call of prof's in the target did not end in time.
+    #[error(
+        "the system call {what} that prof had thread {tid} of pid {pid} make did not end within {ms} ms (is this machine short of memory?); the thread goes on when it ends; `prof detach {pid}` takes out what is left of prof then"
+    )]
+    Late {
+        /// Process id.
+        pid: i32,
+        /// Thread id.
+        tid: i32,
+        /// Name of the system call.
+        what: &'static str,
+        /// Time that prof waited, in milliseconds.
+        ms: u128,
+    },
     /// prof may not create a file of the ring's size.
     #[error(
         "the ring takes {0} bytes, and prof may not make a file of that size (`ulimit -f`); raise that limit"
@@ -496,6 +522,9 @@ impl Error {
             Self::Refused(NoSuchProcess(_) | Zombie(..)) => self,
             _ if proc::has_ended(pid) => Self::Gone(pid),
             Self::Gone(_) => Self::Replaced(pid),
+            Self::NotStopping { .. } | Self::Late { .. } => {
+                crate::frozen::thawed(pid).err().unwrap_or(self)
+            }
             Self::Remote { what: "mmap", errno: Errno::ENOMEM, .. } => {
                 match (proc::mappings_used_up(pid), proc::address_space_limit(pid)) {
                     (Some((count, most)), _) => Self::Mappings { pid, count, most },

@@ -21,6 +21,7 @@ use prof_arch::native::call::is_never_restarted;
 use prof_trace::capture::Capture;
 use prof_trace::records::{Hook, NotHooked};
 use prof_trace::shared::{Kind, Shared};
+use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -55,6 +56,9 @@ pub struct Options {
     pub timeout: Duration,
     /// Selection of the functions that are hooked.
     pub choice: Choice,
+    /// Called with the pid before the ring is made. What it returns is dropped when the target has no descriptor of the
+    /// ring any more.
+    pub guard: Option<fn(i32) -> Box<dyn Any>>,
 }
 
 impl Default for Options {
@@ -71,6 +75,7 @@ impl Default for Options {
             max_depth: 1024,
             timeout: Duration::from_secs(5),
             choice: Choice::default(),
+            guard: None,
         }
     }
 }
@@ -319,7 +324,9 @@ fn put_in(target: &Target, options: &Options) -> Result<Installed> {
     let geometry = geometry.with_more_threads(room::more_threads(pid, geometry.states()));
     let mut site = Site::new(pid, &mem, gadgets, options.timeout, &mut stops);
     let windows: Vec<_> = planned.iter().map(|p| p.window.clone()).collect();
+    let guard = options.guard.map(|guard| guard(pid));
     let ring = site.make_ring(geometry, &windows)?;
+    drop(guard);
     let mut mapped = Mapped::default();
     // If the target has mapped something at the place that the last try chose, this try leaves more room.
     let place = |tried| {

@@ -3,6 +3,10 @@
 use crate::{Error, Refusal, Result};
 use prof_trace::process::Sharers;
 use std::fs::{File, TryLockError};
+use std::time::{Duration, Instant};
+
+/// Time to wait for another prof, which may be cleaning up after a killed one.
+const OTHERS: Duration = Duration::from_secs(2);
 
 /// Lock on a process, and on those that share its memory. Dropping it unlocks them.
 #[derive(Debug)]
@@ -10,9 +14,14 @@ pub(crate) struct Lock {
     _files: Vec<File>,
 }
 
-/// Checks that nobody is attaching to a process or detaching from it at this moment.
+/// Checks that nobody is attaching to a process or detaching from it, or will have finished that very soon.
 pub fn idle(pid: i32) -> Result<()> {
     lock(pid).map(drop)
+}
+
+/// Waits for a short time until nobody is attaching to a process or detaching from it.
+pub fn wait_until_idle(pid: i32) {
+    let _ = lock_one(pid);
 }
 
 /// Locks a process, and those that share its memory.
@@ -32,9 +41,17 @@ pub(crate) fn lock(pid: i32) -> Result<Lock> {
 fn lock_one(pid: i32) -> Result<File> {
     let path = format!("/proc/{pid}/status");
     let Ok(file) = File::open(&path) else { return Err(Refusal::NoSuchProcess(pid).into()) };
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(Refusal::Busy(pid).into()),
-        Err(TryLockError::Error(errno)) => Err(Error::File { path: path.into(), errno }),
+    let deadline = Instant::now() + OTHERS;
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
+                return Err(Refusal::Busy(pid).into());
+            }
+            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(2)),
+            Err(TryLockError::Error(errno)) => {
+                return Err(Error::File { path: path.into(), errno });
+            }
+        }
     }
 }

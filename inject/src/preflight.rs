@@ -9,6 +9,7 @@ use nix::errno::Errno;
 use prof_arch::registers::HWCAP_GUARDED_STACK;
 use prof_trace::process::folder;
 use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The machine that this prof is built for, and the machine number of its ELF files.
@@ -38,6 +39,17 @@ pub struct Target {
     pub cmdline: Vec<String>,
 }
 
+/// Checks that no other process traces a process. A thread of this prof may still do so: one that the target's thread
+/// has not stopped for in time.
+pub(crate) fn untraced(status: &Status, comm: &str) -> Result<()> {
+    let (pid, tracer) = (status.number("Pid"), status.number("TracerPid").unwrap_or(0) as i32);
+    if tracer == 0 || Path::new(&format!("/proc/self/task/{tracer}")).exists() {
+        return Ok(());
+    }
+    let (pid, tracer_comm) = (pid.unwrap_or(0) as i32, proc::comm(tracer));
+    Err(Refusal::Traced { pid, comm: comm.into(), tracer, tracer_comm }.into())
+}
+
 /// Checks whether prof can attach to a process.
 ///
 /// # Errors
@@ -61,12 +73,9 @@ pub fn preflight(pid: i32) -> Result<Target> {
     if status.field("VmSize").is_none() {
         return Err(Error::Gone(pid));
     }
-    let tracer = status.number("TracerPid").unwrap_or(0) as i32;
-    if tracer != 0 {
-        let tracer_comm = proc::comm(tracer);
-        return Err(Refusal::Traced { pid, comm, tracer, tracer_comm }.into());
-    }
+    untraced(&status, &comm)?;
     may_trace(pid)?;
+    crate::frozen::thawed(pid)?;
     architecture(pid, &comm)?;
     if status.number("Seccomp") == Some(1) {
         return Err(Refusal::StrictSeccomp(pid, comm).into());

@@ -27,8 +27,8 @@ const KEPT: u64 = waits::RED_ZONE + waits::ROOM;
 const ROOM: u64 = 256;
 /// As much of it may be taken by what stands below the frame.
 const BELOW: u64 = 16;
-/// A call that takes longer is stuck.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Time that a call may take. Nothing would be gained by giving up: the thread stays in the kernel until the call ends.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Instructions that stand in the target's code.
 #[derive(Clone, Copy, Debug)]
@@ -294,8 +294,12 @@ impl<'a> Caller<'a> {
         // No handler shall run on the way. In this order: the frame that the thread is now on its
         // way to has the old mask, should prof die here.
         t.set_signal_mask(syscall::ALL_SIGNALS)?;
-        syscall_stop(t)?;
-        syscall_stop(t)?;
+        let late = |e| match e {
+            Error::NotStopping { pid, tid, ms } => Error::Late { pid, tid, what, ms },
+            e => e,
+        };
+        syscall_stop(t).map_err(late)?;
+        syscall_stop(t).map_err(late)?;
         let result = t.regs()?.syscall_result();
         if (-4095..0).contains(&result) {
             let errno = Errno::from_raw(-result as i32);

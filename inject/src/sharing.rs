@@ -26,11 +26,7 @@ pub(crate) fn can_be_stopped(pid: i32, comm: &str) -> Result<()> {
 fn stoppable(pid: i32) -> Result<()> {
     let status = Status::of(pid)?;
     let comm = proc::comm(pid);
-    let tracer = status.number("TracerPid").unwrap_or(0) as i32;
-    if tracer != 0 {
-        let tracer_comm = proc::comm(tracer);
-        return Err(Refusal::Traced { pid, comm, tracer, tracer_comm }.into());
-    }
+    crate::preflight::untraced(&status, &comm)?;
     crate::preflight::may_trace(pid)?;
     if status.number("Seccomp") == Some(1) {
         return Err(Refusal::StrictSeccomp(pid, comm).into());

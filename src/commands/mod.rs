@@ -20,6 +20,7 @@ pub mod rewrite;
 mod run;
 mod status;
 
+use crate::cleaner;
 use crate::cli::Command;
 use crate::failure::refused;
 use crate::recorder;
@@ -61,6 +62,7 @@ pub fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Completions(a) => manuals::completions(a),
         Command::Man(a) => manuals::man(a),
         Command::Collect(a) => recorder::run(a),
+        Command::Clean(a) => Ok(cleaner::run(a)),
         Command::DemoTarget => demo::target(),
     }
 }

@@ -18,10 +18,16 @@ const READS: [libc::c_long; 5] = [
 
 /// Runs a command and kills it when its threads have made this many system calls that may change something (`None`:
 /// never). Returns their number, and whether it was killed.
+pub fn killed_at(command: Command, at: Option<usize>) -> (usize, bool) {
+    killed_when(command, |count| at.is_some_and(|at| count >= at))
+}
+
+/// Runs a command and kills it at the first system call at which `when` is true. `when` gets the number of calls that
+/// may change something. Returns the number of those, and whether the command was killed.
 ///
 /// Its child processes are neither traced nor killed.
 #[allow(clippy::zombie_processes)] // waited for below, with its threads
-pub fn killed_at(mut command: Command, at: Option<usize>) -> (usize, bool) {
+pub fn killed_when(mut command: Command, mut when: impl FnMut(usize) -> bool) -> (usize, bool) {
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     // SAFETY: the closure makes one system call and does not allocate.
     unsafe { command.pre_exec(|| Ok(ptrace::traceme()?)) };
@@ -41,7 +47,7 @@ pub fn killed_at(mut command: Command, at: Option<usize>) -> (usize, bool) {
             WaitStatus::Signaled(p, ..) if p == pid => return (count, true),
             WaitStatus::PtraceSyscall(tid) => {
                 count += usize::from(enters(tid));
-                if at.is_some_and(|at| count >= at) {
+                if when(count) {
                     kill(pid, Signal::SIGKILL).expect("kill");
                     continue;
                 }

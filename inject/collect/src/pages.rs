@@ -43,6 +43,17 @@ impl Counted {
     }
 }
 
+/// Times of its work that a count may take where other processes have the processors.
+const WAITS: u32 = 10;
+
+/// Returns the processor time of this thread, in nanoseconds.
+fn worked() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes the time to the pointer, which is valid.
+    unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };
+    (t.tv_sec as u64).saturating_mul(1_000_000_000).saturating_add(t.tv_nsec as u64)
+}
+
 /// `/proc/PID/pagemap`.
 #[derive(Debug)]
 pub struct Pages {
@@ -53,6 +64,8 @@ pub struct Pages {
     opened: Instant,
     /// Time since `opened`, in milliseconds, after which nothing is examined any more.
     until: AtomicU64,
+    /// Processor time of the thread that examines, in nanoseconds, after which it ends.
+    work_until: AtomicU64,
     #[cfg(test)]
     pub calls: AtomicU64,
 }
@@ -100,6 +113,7 @@ impl Pages {
             scans: AtomicBool::new(true),
             opened: Instant::now(),
             until: AtomicU64::new(u64::MAX),
+            work_until: AtomicU64::new(u64::MAX),
             #[cfg(test)]
             calls: AtomicU64::new(0),
         }
@@ -110,16 +124,20 @@ impl Pages {
         self.page
     }
 
-    /// Has all counts end after some time. What they return then is incomplete.
-    pub fn end_after(&self, time: Duration) {
-        let until = (self.opened.elapsed() + time).as_millis();
+    /// Has all counts on this thread end after some time of work. What they return then is incomplete. On a busy machine
+    /// that work may take [`WAITS`] times as long. Zero ends the counts of all threads.
+    pub fn end_after(&self, work: Duration) {
+        let until = (self.opened.elapsed() + work * WAITS).as_millis();
         self.until.store(u64::try_from(until).unwrap_or(u64::MAX), Relaxed);
+        self.work_until.store(worked().saturating_add(work.as_nanos() as u64), Relaxed);
     }
 
     /// Returns whether the time of [`Self::end_after`] is over.
     pub fn is_over(&self) -> bool {
         let until = self.until.load(Relaxed);
-        until != u64::MAX && self.opened.elapsed().as_millis() >= u128::from(until)
+        until != u64::MAX
+            && (self.opened.elapsed().as_millis() >= u128::from(until)
+                || worked() >= self.work_until.load(Relaxed))
     }
 
     /// Returns the address up to which there is no page, from `start` on; `None` if there is none before `end`.
