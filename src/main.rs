@@ -17,6 +17,7 @@ mod kept;
 mod logger;
 mod look;
 mod memory;
+mod new_file;
 mod notes;
 mod orphans;
 mod progress;

@@ -8,11 +8,12 @@ use crate::ending::Ending;
 use crate::failure::{refused, usage};
 use crate::hooks;
 use crate::kept::Kept;
+use crate::new_file::create;
 use crate::notes;
 use crate::recorder::{self, Started};
 use crate::term::say;
 use anyhow::{Context, Result, anyhow};
-use prof_collect::{Clock, Peek, create_recording, drain_orphan, write_prologue, write_runtimes};
+use prof_collect::{Clock, Peek, drain_orphan, write_prologue, write_runtimes};
 use prof_inject::functions::LOADER;
 use prof_inject::program::Program;
 use prof_inject::{DetachOptions, Error, Installed, Options, Refusal, Target};
@@ -22,7 +23,6 @@ use prof_trace::records::{Hooks, Target as TargetRecord};
 use prof_trace::runtimes::Runtime;
 use prof_trace::shared::{Shared, state};
 use std::fs::{self, File};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -482,56 +482,6 @@ fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
     }))
 }
 
-/// Creates the file of a recording, before anything is touched: the requested one, or `./prof.NAME.PID.TIME.prof`.
-pub fn create(wanted: Option<&Path>, name: &str, pid: i32) -> Result<(PathBuf, File)> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let time = local_time(now.as_secs() as i64);
-    // There may be two recordings within a second.
-    let more = (2..100).map(|n| format!("{time}-{n}"));
-    for time in std::iter::once(time.clone()).chain(more) {
-        let path = wanted.map_or_else(|| default_path(name, pid, &time), Path::to_owned);
-        match create_recording(&path) {
-            Ok(file) => return Ok((path, file)),
-            Err(e) if e.kind() == ErrorKind::AlreadyExists && wanted.is_none() => {}
-            Err(e) if e.kind() == ErrorKind::AlreadyExists => {
-                return Err(usage(format!("{} exists; give another file with -o", path.display())));
-            }
-            Err(e) => {
-                return Err(usage(format!(
-                    "cannot create {}: {e}; give another file with -o",
-                    path.display()
-                )));
-            }
-        }
-    }
-    Err(usage("too many recordings of this second; give a file with -o"))
-}
-
-fn default_path(name: &str, pid: i32, time: &str) -> PathBuf {
-    let plain = |c: char| if c.is_ascii_alphanumeric() || "-_+".contains(c) { c } else { '_' };
-    let name: String = name.chars().map(plain).collect();
-    format!("./prof.{name}.{pid}.{time}.prof").into()
-}
-
-/// Returns a time in local time, as `20261121-061500`.
-fn local_time(seconds: i64) -> String {
-    let mut t = std::mem::MaybeUninit::<libc::tm>::zeroed();
-    // SAFETY: both pointers are valid, and all zeroes are a valid `tm`.
-    let t = unsafe {
-        libc::localtime_r(&(seconds as libc::time_t), t.as_mut_ptr());
-        t.assume_init()
-    };
-    format!(
-        "{:04}{:02}{:02}-{:02}{:02}{:02}",
-        t.tm_year + 1900,
-        t.tm_mon + 1,
-        t.tm_mday,
-        t.tm_hour,
-        t.tm_min,
-        t.tm_sec
-    )
-}
-
 fn target_record(target: &Target, shared: &Shared, capture: &Capture) -> TargetRecord {
     let clock = Clock::of(shared);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -593,17 +543,5 @@ fn is_refusal(e: &Error) -> bool {
                 | Error::Descriptors { .. }
                 | Error::LockedMemory { .. }
         ),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn default_paths_are_plain_file_names() {
-        let p = default_path("a/b c:d", 7, "20261121-061500").display().to_string();
-        assert_eq!(p, "./prof.a_b_c_d.7.20261121-061500.prof");
-        assert_eq!(local_time(0).len(), 15);
     }
 }

@@ -3,6 +3,7 @@
 use crate::cgroup;
 use crate::elf::{self, Module};
 use crate::image::Image;
+use crate::isolated;
 use crate::lock::Lock;
 use crate::mapping::{Mapped, Site};
 use crate::plan::{self, Growth, Planned};
@@ -15,7 +16,6 @@ use crate::search::{self, Choice};
 use crate::tables::Tables;
 use crate::threads::{StopTimes, stop_all};
 use crate::tracee::Tracee;
-use crate::tracee::isolated;
 use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, room, sandbox, setup, translated};
 use prof_arch::native::call::is_never_restarted;
 use prof_trace::capture::Capture;

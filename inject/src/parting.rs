@@ -10,10 +10,11 @@
 //! meanwhile, the target has an ended child and its SIGCHLD, as with any orphan.
 
 use crate::install::with_all_stopped;
+use crate::isolated;
 use crate::proc::{self, Status};
 use crate::remote::{Caller, Gadgets};
 use crate::threads::StopTimes;
-use crate::tracee::{isolated, ptrace};
+use crate::tracee::ptrace;
 use crate::{Error, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::native::syscall::SIGSET_LEN;

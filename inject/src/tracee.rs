@@ -10,15 +10,11 @@ use crate::sandbox::{Dispatch, GET_DISPATCH};
 use crate::waits::Wait;
 use crate::{Error, Result};
 use nix::errno::Errno;
-use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use prof_arch::blocked::Blocked;
 use prof_arch::native::syscall::SignalSet;
 use prof_arch::native::{UserRegs, call, sigframe, syscall};
 use prof_arch::registers::{GUARDED_STACK, Registers, is_guarded};
 use std::cell::RefCell;
-use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
-use std::sync::{Mutex, PoisonError};
-use std::thread::ScopedJoinHandle;
 use std::time::{Duration, Instant};
 
 const PTRACE_GETSIGMASK: libc::c_uint = 0x420a;
@@ -54,89 +50,14 @@ fn blocked(pid: i32, tid: i32) -> Option<Blocked> {
     Blocked::parse(&text)
 }
 
-/// Keeps job control (Ctrl-Z, or a terminal that a background job may not use) from stopping prof until the value is
-/// dropped: whatever prof holds would be held for as long as prof is stopped. The signals stay pending. Threads that
-/// are made meanwhile inherit the mask.
-struct Unstoppable(SigSet);
-
-impl Unstoppable {
-    fn begin() -> Option<Self> {
-        let mut stops = SigSet::empty();
-        [Signal::SIGTSTP, Signal::SIGTTIN, Signal::SIGTTOU].into_iter().for_each(|s| stops.add(s));
-        stops.thread_swap_mask(SigmaskHow::SIG_BLOCK).ok().map(Self)
-    }
-}
-
-impl Drop for Unstoppable {
-    fn drop(&mut self) {
-        // This fails for no mask that the kernel has returned.
-        let _ = self.0.thread_set_mask();
-    }
-}
-
-/// Runs ptrace work on a thread of its own. When that thread ends, the kernel lets go of everything that it still
-/// traces, also of threads that could not be stopped. Job control can stop prof only before and after the work.
-pub(crate) fn isolated<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    let _unstoppable = Unstoppable::begin();
-    crate::resident::fault_in();
-    let id = AtomicI32::new(0);
-    let work = Mutex::new(Some(work));
-    let take = || work.lock().unwrap_or_else(PoisonError::into_inner).take();
-    let on_thread = || {
-        // The target is stopped while this thread waits for a processor, hence the highest priority.
-        // SAFETY: all arguments are integers, and 0 is the calling thread. Without the permission for it, the call
-        // for the priority fails.
-        unsafe {
-            id.store(libc::gettid(), Relaxed);
-            libc::setpriority(libc::PRIO_PROCESS, 0, -20);
-            libc::prctl(libc::PR_SET_TIMERSLACK, 1);
-        }
-        take().map(|work| work())
-    };
-    let result = std::thread::scope(|s| {
-        let thread = std::thread::Builder::new().spawn_scoped(s, on_thread);
-        thread.map(ScopedJoinHandle::join)
-    });
-    if let Err(e) = &result
-        && let Some(work) = take()
-    {
-        log::info!("prof could not start a thread for tracing, and traces from this one: {e}");
-        return on_this_thread(work);
-    }
-    // A thread counts as joined before the kernel lets go of what it traced, so wait until the thread itself is gone.
-    let task = format!("/proc/self/task/{}", id.load(Relaxed));
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while std::path::Path::new(&task).exists() && Instant::now() < deadline {
-        std::thread::sleep(Duration::from_micros(50));
-    }
-    match result {
-        Ok(Ok(Some(v))) => v,
-        Ok(Err(panic)) => std::panic::resume_unwind(panic),
-        // One of the two above has taken the work.
-        Ok(Ok(None)) | Err(_) => unreachable!(),
-    }
-}
-
-/// Runs the work on this thread if no other can be made (`ulimit -u`), perhaps in the midst of an undo. It then waits
-/// for threads that have not stopped to be let go of, since no thread ends that would release them.
-fn on_this_thread<T>(work: impl FnOnce() -> T) -> T {
-    let done = work();
-    let deadline = Instant::now() + Duration::from_secs(5);
-    while STUCK.with_borrow(|all| !all.is_empty()) && Instant::now() < deadline {
-        release_stuck();
-        std::thread::sleep(SLEEPS.1);
-    }
-    done
-}
-
 thread_local! {
     /// Threads that this one still traces, because they did not stop to be let go of. They are released when they
-    /// stop, and at the latest when this thread ends (see `isolated`).
+    /// stop, and at the latest when this thread ends (see [`crate::isolated`]).
     static STUCK: RefCell<Vec<(i32, i32)>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Lets go of the threads in [`STUCK`] that have stopped by now.
-pub(crate) fn release_stuck() {
+/// Lets go of the threads in [`STUCK`] that have stopped by now. Returns whether there are others.
+pub(crate) fn release_stuck() -> bool {
     let all = STUCK.take();
     for (pid, tid) in all {
         let mut t = Tracee::running(pid, tid);
@@ -148,6 +69,7 @@ pub(crate) fn release_stuck() {
             }
         }
     }
+    STUCK.with_borrow(|all| !all.is_empty())
 }
 
 fn take_stuck(pid: i32, tid: i32) -> bool {

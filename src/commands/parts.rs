@@ -3,6 +3,7 @@
 use crate::audit::Audit;
 use crate::cli::RunArgs;
 use crate::failure::REFUSED;
+use crate::new_file::create;
 use crate::recorder::Started;
 use crate::session::{self, Choice};
 use crate::term::say;
@@ -134,7 +135,7 @@ impl Parts<'_> {
     fn record(&mut self, wanted: Option<&Path>) -> Result<PathBuf> {
         let record = &self.args.record;
         let me = std::process::id() as i32;
-        let (path, file) = session::create(wanted, &proc::comm(self.pid), me)?;
+        let (path, file) = create(wanted, &proc::comm(self.pid), me)?;
         let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
         let options = session::options(record, &self.choice, &absolute);
         let began = install_again(self.pid, &options)

@@ -6,6 +6,7 @@ use crate::audit::Audit;
 use crate::cli::RunArgs;
 use crate::failure::{refused, usage};
 use crate::look;
+use crate::new_file::create;
 use crate::session::{self, Choice};
 use anyhow::{Context, Result};
 use clap::Parser;
@@ -43,7 +44,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     let base = Path::new(&*name).file_name().map(|n| n.to_string_lossy().into_owned());
     let me = std::process::id() as i32;
     let wanted = args.record.output.as_deref();
-    let (path, file) = session::create(wanted, &base.unwrap_or_default(), me)?;
+    let (path, file) = create(wanted, &base.unwrap_or_default(), me)?;
     let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
     let undo = |e: anyhow::Error| {
         let _ = fs::remove_file(&absolute);
