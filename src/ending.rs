@@ -1,8 +1,16 @@
 //! Waits for the end of a recording after a detach, when prof is out of the process, but the collector still writes.
 
+use crate::failure::refused;
 use crate::kept::Kept;
 use crate::{orphans, recorder, term};
+use anyhow::Result;
+use prof_collect::Peek;
+use prof_inject::program::Program;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// Time within which an exec shows that has made a detach fail.
+const EXEC: Duration = Duration::from_millis(50);
 
 /// Result of a detach.
 pub struct Detached {
@@ -16,6 +24,8 @@ pub struct Detached {
     pub stays: bool,
     /// Messages for the user.
     pub said: Vec<String>,
+    /// The process has ended by itself, or runs another program, and so has nothing of prof's any more.
+    pub gone: bool,
     /// The unfinished recording, until [`Detached::finish`].
     pub ending: Option<Ending>,
     /// The recording is finished, and at its original path.
@@ -34,6 +44,28 @@ impl Detached {
     /// Returns whether nothing is left in the process.
     pub fn is_clean(&self) -> bool {
         self.left.is_empty()
+    }
+
+    /// Creates the result of a detach from a process that is not recorded itself.
+    pub fn without_recording(pid: i32, left: Vec<String>, said: Vec<String>) -> Self {
+        let path = PathBuf::new();
+        Self { path, pid, left, stays: false, said, gone: false, ending: None, whole: true }
+    }
+
+    /// Creates the result of a detach in whose midst the process has departed: see [`departed`]. `children`: prof was to be
+    /// taken out of its children, too.
+    pub fn from_departed(
+        pid: i32,
+        path: PathBuf,
+        mut said: Vec<String>,
+        ending: Option<Ending>,
+        children: bool,
+    ) -> Self {
+        if children {
+            said.push("processes that were forked from it were not looked at: `prof detach` of each takes prof's patches out of it".into());
+        }
+        let (left, stays) = (Vec::new(), false);
+        Self { path, pid, left, stays, said, gone: true, ending, whole: !children }
     }
 
     /// Waits until the recording is finished, and adds messages about that.
@@ -66,4 +98,50 @@ impl Detached {
         }
         self.said.extend(orphans::end(self.pid, collector));
     }
+}
+
+/// Returns how a recorded process has left in the midst of a detach: by its end, or by running another program. The
+/// collector then finishes the recording. An error if other processes have the memory that it had.
+pub fn departed(program: &Program, pid: i32) -> Result<Option<String>> {
+    let how = if prof_inject::proc::has_ended(pid) {
+        "has ended by itself"
+    } else if program.is_replaced_within(EXEC) {
+        "has run another program in its place (exec)"
+    } else {
+        return Ok(None);
+    };
+    match held_by_others(pid) {
+        Some(e) => Err(e),
+        None => Ok(Some(format!(
+            "process {pid} {how} while prof was taken out of it; nothing of prof is left, and its recording goes up to there"
+        ))),
+    }
+}
+
+/// Returns an error if the process is not recorded itself, but other processes share the memory that it had.
+pub fn held_by_others(pid: i32) -> Option<anyhow::Error> {
+    let others = prof_inject::recorded::left_by(pid);
+    let other = others.first()?;
+    Some(refused(format!(
+        "process {pid} has ended, or runs another program, but process {other} has the memory that it had, and \
+         prof's hooks in it: `prof detach {other}` takes them out"
+    )))
+}
+
+/// Returns the message that the last events of a recording can't be saved.
+pub fn rest_is_lost(peek: &Peek, e: &prof_collect::Error) -> String {
+    let path = peek.path.display();
+    let by = peek.foreign.as_ref().map(|by| format!(" ({} could have)", by.describe()));
+    format!(
+        "the collector had died, and the events that were still in memory can't be saved: {e}{}; what is in {path} is readable",
+        by.unwrap_or_default()
+    )
+}
+
+/// Returns the message why prof's memory can't be removed from a process.
+pub fn stays(pid: i32) -> String {
+    format!(
+        "the kernel does not let it be unmapped (EPERM), as process {pid} has sealed all of its mappings (mseal); \
+         it goes when the process ends or runs another program"
+    )
 }

@@ -3,8 +3,8 @@
 use crate::audit::Audit;
 use crate::cleaner::Cleaner;
 use crate::cli::{FunctionArgs, OnFull, RecordArgs};
-pub use crate::ending::Detached;
-use crate::ending::Ending;
+pub use crate::ending::{Detached, stays};
+use crate::ending::{Ending, departed, held_by_others, rest_is_lost};
 use crate::failure::{refused, usage};
 use crate::hooks;
 use crate::kept::Kept;
@@ -252,21 +252,14 @@ pub fn detach(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resu
 pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Result<Detached> {
     prof_inject::follow::ask_to_let_go(pid);
     prof_inject::wait_until_idle(pid);
+    let program = Program::of(pid);
     let peek = match peek(pid) {
         Ok(peek) => peek,
         // An attach that was killed before it wrote its state leaves mappings behind, too.
         Err(_) if prof_inject::preflight(pid).is_ok() && clean(pid, timeout) => {
             let said = vec!["removed what an interrupted attach had left".into()];
             audit.detached(pid, &[], &[]);
-            return Ok(Detached {
-                path: PathBuf::new(),
-                pid,
-                left: Vec::new(),
-                stays: false,
-                said,
-                ending: None,
-                whole: true,
-            });
+            return Ok(Detached::without_recording(pid, Vec::new(), said));
         }
         // The process has ended meanwhile.
         Err(_) if prof_inject::proc::has_ended(pid) => return Err(ended(pid)),
@@ -298,7 +291,21 @@ pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resul
     // This process keeps the file open when the collector ends.
     let kept = Kept::of(&peek).filter(Kept::lock);
     let options = DetachOptions { timeout, children };
-    let report = prof_inject::detach(pid, &options).map_err(|e| failed(pid, e))?;
+    let me = std::process::id();
+    let lives = peek.collector_alive && peek.collector.0 != me;
+    let report = match prof_inject::detach(pid, &options) {
+        Ok(report) if report.left.is_empty() || !prof_inject::proc::has_ended(pid) => report,
+        // Whatever failed, or could not be finished: this may be the reason.
+        failed => match departed(&program, pid)? {
+            Some(how) => {
+                audit.detached(pid, &last.functions, &[]);
+                said.push(how);
+                let ending = lives.then_some(Ending { collector: peek.collector, kept });
+                return Ok(Detached::from_departed(pid, peek.path, said, ending, children));
+            }
+            None => return Err(self::failed(pid, failed.err().unwrap_or(Error::Gone(pid)))),
+        },
+    };
     audit.detached(pid, &last.functions, &report.left);
     said.extend(report.notes);
     if last.orphaned {
@@ -311,12 +318,11 @@ pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resul
         ));
     }
     said.push(hooks::stops(&report.stops));
-    let me = std::process::id();
     // While a thread is still in the hook, the recording goes on.
-    let ends = report.left.is_empty() && peek.collector_alive && peek.collector.0 != me;
-    let ending = ends.then(|| Ending { collector: peek.collector, kept });
-    let (left, stays) = (report.left, report.stays);
-    Ok(Detached { path: peek.path, pid, left, stays, said, ending, whole: true })
+    let ends = report.left.is_empty() && lives;
+    let ending = ends.then_some(Ending { collector: peek.collector, kept });
+    let (path, left, stays) = (peek.path, report.left, report.stays);
+    Ok(Detached { path, pid, left, stays, said, gone: false, ending, whole: true })
 }
 
 /// Takes prof out of a process that was forked while its parent was recorded. Returns `None` if it is no such process,
@@ -333,8 +339,7 @@ fn take_out_of_child(pid: i32, timeout: Duration, audit: Audit) -> Result<Option
     )];
     said.extend(report.notes);
     said.push(hooks::stops(&report.stops));
-    let (path, left) = (PathBuf::new(), report.left);
-    Ok(Some(Detached { path, pid, left, stays: false, said, ending: None, whole: true }))
+    Ok(Some(Detached::without_recording(pid, report.left, said)))
 }
 
 /// Installs the hook in a process; removes the hook of its parent first, if it was forked while that was recorded.
@@ -349,14 +354,6 @@ fn install(target: &Target, record: &RecordArgs, options: &Options) -> Result<In
         installed => installed,
     }
     .map_err(|e| overtaken(pid, e))
-}
-
-/// Returns the message why prof's memory can't be removed from a process.
-pub fn stays(pid: i32) -> String {
-    format!(
-        "the kernel does not let it be unmapped (EPERM), as process {pid} has sealed all of its mappings (mseal); \
-         it goes when the process ends or runs another program"
-    )
 }
 
 /// Returns the state of a process that is being recorded; fails during an attach and after a detach.
@@ -381,26 +378,6 @@ pub fn attached(pid: i32) -> Result<Peek> {
 pub fn is_left(peek: &Peek) -> bool {
     matches!(peek.state, state::DETACHING | state::DETACHED)
         && prof_inject::idle(peek.pid as i32).is_ok()
-}
-
-/// Returns the message that the last events of a recording can't be saved.
-fn rest_is_lost(peek: &Peek, e: &prof_collect::Error) -> String {
-    let path = peek.path.display();
-    let by = peek.foreign.as_ref().map(|by| format!(" ({} could have)", by.describe()));
-    format!(
-        "the collector had died, and the events that were still in memory can't be saved: {e}{}; what is in {path} is readable",
-        by.unwrap_or_default()
-    )
-}
-
-/// Returns an error if the process is not recorded itself, but other processes share the memory that it had.
-fn held_by_others(pid: i32) -> Option<anyhow::Error> {
-    let others = prof_inject::recorded::left_by(pid);
-    let other = others.first()?;
-    Some(refused(format!(
-        "process {pid} has ended, or runs another program, but process {other} has the memory that it had, and \
-         prof's hooks in it: `prof detach {other}` takes them out"
-    )))
 }
 
 fn clean(pid: i32, timeout: Duration) -> bool {

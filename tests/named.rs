@@ -5,7 +5,8 @@ mod common;
 
 use common::build::program_with;
 use common::snapshot::Snapshot;
-use common::{Scene, Target};
+use common::{Scene, Target, until};
+use nix::sys::signal::Signal;
 
 fn start(flags: &[&str]) -> (Target, Vec<String>) {
     let program = program_with("thrown.cpp", flags);
@@ -89,6 +90,36 @@ fn a_detach_waits_for_a_thread_inside_of_a_named_function() {
     target.ask("go");
     before.assert_same(&Snapshot::of(&target));
     target.quit();
+    scene.finished(&recording);
+}
+
+/// The recording is complete then: that is no failure.
+#[test]
+fn a_process_that_ends_in_the_midst_of_a_detach_is_finished_like_any() {
+    let scene = Scene::new("named-end");
+    let (mut target, options) = start(&["-O2"]);
+    let options: Vec<&str> = options.iter().map(String::as_str).collect();
+    let recording = scene.attach_with(&target, &options);
+    target.ask("go");
+    target.send("wait");
+    target.expect("waiting");
+    let pid = target.pid.to_string();
+    let out = std::thread::scope(|scope| {
+        let detach = scope.spawn(|| scene.prof(&["detach", &pid]));
+        until("the detach waits for the thread inside", || {
+            detach.is_finished()
+                || scene.prof(&["status", &pid]).stdout.contains("being detached from")
+        });
+        target.signal(Signal::SIGKILL);
+        detach.join().expect("the detach")
+    });
+    assert_eq!(out.code, 0, "{out:?}");
+    assert!(out.stderr.contains("has ended by itself while prof was taken out of it"), "{out:?}");
+    assert!(!out.stderr.contains("as it was before"), "{out:?}");
+    assert_eq!(scene.path(out.stdout.trim_end()), recording);
+    // A detach that comes later finds a process that is gone.
+    assert_eq!(target.wait(), 128 + 9);
+    assert_eq!(scene.prof(&["detach", &pid]).code, 3);
     scene.finished(&recording);
 }
 

@@ -41,6 +41,9 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode> {
 /// Reports the result of a detach.
 pub fn say(d: &Detached) {
     d.said.iter().for_each(|line| say_line(line));
+    if d.gone {
+        return;
+    }
     if d.is_clean() {
         say_line("the process is as it was before");
         return;
