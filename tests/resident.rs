@@ -75,3 +75,45 @@ fn what_jemalloc_keeps_is_what_jemalloc_says() {
         - n("not_resident_bytes");
     near("resident", kept, stats["resident"]);
 }
+
+/// Returns the breakdown of a recording that ends while three threads allocate and free at full speed, and the bytes in
+/// use before the attach, all of which stay.
+fn in_full_run() -> (Value, u64) {
+    let scene = Scene::new("moment");
+    let mut command = Command::new(program_with("moment.c", &["-O1"]));
+    // Blocks in a thread's cache count as in use, so how many there are would have to be known.
+    command.env("GLIBC_TUNABLES", "glibc.malloc.tcache_count=0");
+    let mut target = Target::spawn(command);
+    let kept = target.expect("kept");
+    let recording = scene.attach(&target);
+    target.ask("go");
+    let pid = target.pid.to_string();
+    common::until("events", || {
+        let status = scene.prof(&["status", &pid, "--format", "json"]).ok("status").stdout;
+        let status: Value = serde_json::from_str(&status).expect("JSON");
+        status["events"].as_u64().is_some_and(|n| n > 50_000)
+    });
+    scene.detach(&target);
+    scene.finished(&recording);
+    target.kill();
+    let file = recording.to_str().expect("UTF-8");
+    let out = scene.prof(&["fragmentation", file, "--format", "json"]).ok("prof fragmentation");
+    let f: Value = serde_json::from_str(&out.stdout).expect("JSON");
+    let kept = kept.split_whitespace().nth(1).and_then(|w| w.parse().ok()).expect("a number");
+    eprintln!("{kept} bytes in use before: {:#}", f["account"]);
+    (f["account"].clone(), kept)
+}
+
+#[test]
+fn what_was_there_before_is_told_within_bounds_while_threads_allocate() {
+    // On a busy machine the arenas may not be read to their end, or not before prof has to go on.
+    let good = |a: &Value| a["by_allocator"] == true && a["unrecorded_ns"] == 0;
+    let found = (0..6).map(|_| in_full_run()).find(|(a, _)| good(a));
+    let (a, kept) = found.expect("a look at the arenas while events are recorded");
+    let bounds = a["before_between_bytes"].as_array().expect("bounds");
+    let [least, most] = [0, 1].map(|i| bounds[i].as_u64().expect("a number"));
+    assert!(least <= kept + kept / 50 && most >= kept - kept / 50, "{kept}: {least} to {most}");
+    // What the threads have at most is three times 8,000 blocks of 1.5 KiB.
+    assert!(most - least < 3 * 8000 * 1500, "{kept}: {least} to {most}");
+    assert!((least..=most).contains(&number(&a, "before_bytes")), "{a:#}");
+}

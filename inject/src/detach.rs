@@ -76,6 +76,9 @@ pub(crate) fn detach_locked(pid: i32, options: &DetachOptions) -> Result<DetachR
 /// Minimum time for which a failed attach tries to remove everything. No thread of the target waits meanwhile.
 const UNDO: Duration = Duration::from_secs(30);
 
+/// Longest wait for the collector's look at the target's memory. The target runs meanwhile.
+const LOOK: Duration = Duration::from_secs(2);
+
 /// Undoes a failed attach on behalf of the prof that made it, which holds the target's lock.
 pub(crate) fn undo_locked(pid: i32, timeout: Duration) -> Result<DetachReport> {
     let options = DetachOptions { timeout: timeout.max(UNDO), children: false };
@@ -105,6 +108,9 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     if c.flag_addr != 0 {
         // The flag page may not be mapped yet, or not any more.
         if r.is_on().unwrap_or(false) {
+            if taken_over {
+                r.have_memory_looked_at(LOOK);
+            }
             r.switch(false)?;
         }
         set_state(state::DETACHING)?;

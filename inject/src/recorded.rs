@@ -6,11 +6,17 @@ use crate::proc::{self, Map};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result, setup};
 use prof_trace::foreign::Foreign;
 use prof_trace::process::living_thread;
-use prof_trace::shared::{Geometry, Header, LAYOUT, MAGIC, STABLE_AT, Slot, Stable, Table};
+use prof_trace::shared::{
+    Control, Geometry, Header, LAYOUT, MAGIC, STABLE_AT, Slot, Stable, Table,
+};
 use std::mem::offset_of;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+/// A collector that has not looked for longer than this, in seconds, is not waited for.
+const HEARTBEAT_S: u64 = 3;
 
 /// Beginning of the name of the ring's mapping in maps.
 const RING_NAME: &[u8] = b"/memfd:prof-ring";
@@ -175,6 +181,35 @@ impl Recorded {
     fn entry(&self, table: Table, index: u32) -> Option<RemoteAddr> {
         let at = table.at.checked_add(u64::from(table.stride) * u64::from(index))?;
         Some(RemoteAddr(self.ring.0.checked_add(at)?))
+    }
+
+    /// Has the collector look at the process's memory while events are still recorded, and waits for that, but no longer
+    /// than `most`: afterwards nobody knows which blocks are live. Does nothing if no collector of this build is at work.
+    pub fn have_memory_looked_at(&self, most: Duration) {
+        let at = |field: usize| self.ring.plus(field as u64);
+        let (asked, done) =
+            (at(offset_of!(Control, looks_asked)), at(offset_of!(Control, looks_done)));
+        let beat = self.control.heartbeat.load(Relaxed);
+        let late = self.control.ticks_per_sec.saturating_mul(HEARTBEAT_S);
+        let silent = self.now().wrapping_sub(beat).cast_signed() > late.cast_signed();
+        if self.control.layout != LAYOUT || silent || !self.collector_lives() {
+            return;
+        }
+        let ask = || -> Result<()> {
+            let number = self.mem.word(done)?.wrapping_add(1);
+            self.mem.write(asked, &number.to_ne_bytes())?;
+            let deadline = Instant::now() + most;
+            while self.mem.word(done)? != number && Instant::now() < deadline {
+                if !self.collector_lives() {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            Ok(())
+        };
+        if let Err(e) = ask() {
+            log::debug!("no last look at the memory of process {}: {e}", self.pid);
+        }
     }
 
     /// Turns recording on or off, as the toggle signal does. Returns `false` if it was so already.

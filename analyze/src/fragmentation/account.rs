@@ -24,6 +24,11 @@ pub struct Account {
     /// Bytes of older blocks. By the allocator: all other blocks in use, which are from before the attach or in thread
     /// caches. Otherwise resident bytes of other heap pages, up to what was resident at the attach.
     pub before_bytes: u64,
+    /// Least and most of `before_bytes`, by the allocator: the program allocates and frees while its lists are read.
+    pub before_between_bytes: Option<[u64; 2]>,
+    /// Nanoseconds for which recording was off when the allocator was looked at. What was allocated or freed in them
+    /// is missing in the lines of blocks.
+    pub unrecorded_ns: u64,
     /// Resident bytes that the allocator keeps. By the allocator: those of free chunks. Otherwise the rest of the other
     /// heap pages.
     pub slack_bytes: u64,
@@ -70,8 +75,31 @@ pub(super) struct Places {
     /// glibc's own figures, if they could be read: bytes taken from the kernel, free bytes, free bytes that are
     /// resident.
     arenas: Option<[u64; 3]>,
+    /// The readings of these figures.
+    walks: Vec<Walk>,
     /// An earlier prof recorded this without kinds: all of it is taken for the allocator's.
     old: bool,
+}
+
+/// A reading of glibc's arenas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Walk {
+    /// Begin and end, in ticks.
+    time: (u64, u64),
+    in_use: u64,
+    moved: u64,
+}
+
+/// Returns the readings of glibc's arenas in a look, without those that took much longer than the shortest: the program
+/// had more time to change what was read.
+fn walks_of(m: &Memory) -> Vec<Walk> {
+    let all = m.walks.as_chunks::<5>().0.iter().filter(|w| w[0] <= w[1] && w[3] <= w[2]);
+    let mut all: Vec<Walk> =
+        all.map(|w| Walk { time: (w[0], w[1]), in_use: w[2] - w[3], moved: w[4] }).collect();
+    let took = |w: &Walk| w.time.1 - w.time.0;
+    let least = all.iter().map(took).min().unwrap_or(0);
+    all.retain(|w| took(w) <= least.saturating_mul(2));
+    all
 }
 
 /// Sums over the parts of heaps.
@@ -148,7 +176,31 @@ impl Places {
         let (parts, old) = parts_of(m);
         let ranges = parts.iter().map(|p| (p.start, p.end)).collect();
         let arenas = m.arenas.first_chunk::<3>().copied().filter(|a| a[0] > 0 && a[1] <= a[0]);
-        Self { parts, ranges, arenas, old }
+        Self { parts, ranges, arenas, walks: walks_of(m), old }
+    }
+
+    /// Returns whether each range is a heap of glibc's.
+    pub(super) fn heaps(&self) -> Vec<bool> {
+        self.parts.iter().map(|p| p.kind == part_kind::HEAP).collect()
+    }
+
+    /// Returns the period of all readings.
+    pub(super) fn time(&self) -> Option<(u64, u64)> {
+        let all = self.walks.iter().map(|w| w.time);
+        all.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+    }
+
+    /// Returns bounds on the blocks in use that were not recorded. Chunks that were moved from an unread list to one
+    /// that was read are missing; about as many bytes were moved the other way, and seen twice.
+    fn between(&self, found: &Found, figure: u64) -> Option<[u64; 2]> {
+        let one = |w: &Walk| {
+            let (least, most) = found.course.between(w.time);
+            let low = w.in_use.saturating_sub(w.moved).saturating_sub(most);
+            (low, w.in_use.saturating_add(w.moved).saturating_sub(least))
+        };
+        let all = self.walks.iter().map(one);
+        let both = all.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
+        Some([both.0.min(figure), both.1.max(figure)])
     }
 
     /// Returns the pieces of parts of unknown kind in which recorded blocks ever began, as ascending multiples of
@@ -247,6 +299,12 @@ impl Places {
             None => vec![self.estimate(|_| true, older(&|_| true), &ask)],
         };
         let sum = |f: fn(&Sums) -> u64| all.iter().map(f).fold(0, u64::saturating_add);
+        let told = all.first().filter(|_| self.arenas.is_some() && !self.old);
+        let between = told.and_then(|s| {
+            let others = sum(|s| s.before).saturating_sub(s.before);
+            let bounds = self.between(found, s.before)?;
+            Some(bounds.map(|n| n.saturating_add(others)))
+        });
         let live = sum(|s| s.live).min(found.pages.live_bytes);
         let kinds = m.maps.as_chunks::<3>().0.iter().filter_map(|t| {
             let kind = *map_kind::NAMES.get(usize::try_from(t[0]).ok()?)?;
@@ -274,6 +332,8 @@ impl Places {
             elsewhere_bytes: found.pages.live_bytes - live,
             unexplained_bytes: (m.rss as i64).saturating_sub(mapped as i64),
             swap_bytes: m.swap,
+            before_between_bytes: between,
+            unrecorded_ns: 0,
             maps,
         }
     }

@@ -6,6 +6,7 @@
 //! blocks, the rest of their pages, other pages of the heap, and all other mappings.
 
 mod account;
+mod course;
 mod pages;
 mod text;
 
@@ -98,6 +99,14 @@ fn page_size(index: &Index) -> u64 {
     if size.is_power_of_two() && (1024..=1 << 21).contains(&size) { size } else { 4096 }
 }
 
+/// Returns for how many nanoseconds recording was off at a moment.
+fn unrecorded(index: &Index, at: u64) -> u64 {
+    let (meta, end) = (index.analysis().meta(), index.analysis().end_ticks());
+    let parts = meta.parts(end.max(at));
+    let before = parts.iter().filter(|p| p.start <= at).map(|p| p.end.min(at)).max();
+    before.map_or(0, |end| meta.clock.ns(at).saturating_sub(meta.clock.ns(end)))
+}
+
 impl Fragmentation {
     /// Computes the report for the selected blocks.
     ///
@@ -117,12 +126,15 @@ impl Fragmentation {
         let at = options.at.or(memory.map(|m| m.ticks));
         let page = page_size(index);
         let places = memory.map(Places::of).unwrap_or_default();
+        let heaps = places.heaps();
         let ask = Ask {
             at,
             page,
             sparse: options.sparse,
             chunks: Chunks::of(meta.target.pointer_size),
             ranges: &places.ranges,
+            heaps: &heaps,
+            time: places.time(),
         };
         let found = pages::find(index, query, &ask)?;
         // The breakdown needs all blocks on the heap, whatever the filter selects.
@@ -133,7 +145,10 @@ impl Fragmentation {
                 let all = all.map(|q| pages::find(index, &q, &ask)).transpose()?;
                 let used = places.used(index)?;
                 let first = meta.memory.first.as_ref();
-                Some(places.account(m, first, all.as_ref().unwrap_or(&found), page, &used))
+                let found = all.as_ref().unwrap_or(&found);
+                let mut account = places.account(m, first, found, page, &used);
+                account.unrecorded_ns = unrecorded(index, m.ticks);
+                Some(account)
             }
             None => None,
         };

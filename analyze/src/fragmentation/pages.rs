@@ -1,5 +1,6 @@
 //! Finds the live blocks on each page.
 
+use super::course::Course;
 use crate::Index;
 use crate::index::{Block, Column, Damaged};
 use crate::query::{Query, Selection};
@@ -51,6 +52,8 @@ pub(super) struct Found {
     pub runs: Vec<Run>,
     /// Live blocks in each of the requested ranges.
     pub within: Vec<Within>,
+    /// Bytes of live chunks on glibc's heaps over the requested period.
+    pub course: Course,
 }
 
 /// Live blocks in a range.
@@ -75,6 +78,10 @@ pub(super) struct Ask<'a> {
     pub chunks: Chunks,
     /// Address ranges, ascending: first address, and first address behind the end.
     pub ranges: &'a [(u64, u64)],
+    /// Whether each of them is a heap of glibc's.
+    pub heaps: &'a [bool],
+    /// Period over which the bytes of live chunks on these heaps are wanted.
+    pub time: Option<(u64, u64)>,
 }
 
 /// A run of adjacent pages with live blocks.
@@ -105,6 +112,7 @@ struct State {
     parts: Vec<Part>,
     groups: Vec<(u64, u64)>,
     within: Vec<Within>,
+    course: Course,
 }
 
 /// Adds the parts of pages that a block covers. These are three at most, whatever the size of the block.
@@ -130,7 +138,13 @@ pub(super) fn find(index: &Index, query: &Query<'_>, ask: &Ask<'_>) -> Result<Fo
     let (page, sparse) = (ask.page, ask.sparse);
     let groups = index.analysis().groups().len();
     let none = vec![Within::default(); ask.ranges.len()];
-    let state = || State { groups: vec![(0, 0); groups], within: none.clone(), ..State::default() };
+    let mut course = Course::of(ask.time);
+    let state = || State {
+        groups: vec![(0, 0); groups],
+        within: none.clone(),
+        course: Course::of(ask.time),
+        ..State::default()
+    };
     let states = index.scan(state, |s, block| collect(s, query, block, ask))?;
     let mut within = none.clone();
     let mut all = vec![Group::default(); groups];
@@ -144,6 +158,7 @@ pub(super) fn find(index: &Index, query: &Query<'_>, ask: &Ask<'_>) -> Result<Fo
             to.bytes = to.bytes.saturating_add(from.bytes);
             to.chunks = to.chunks.saturating_add(from.chunks);
         }
+        course.merge(&s.course);
         match parts.is_empty() {
             true => parts = s.parts,
             false => parts.extend(s.parts),
@@ -151,7 +166,7 @@ pub(super) fn find(index: &Index, query: &Query<'_>, ask: &Ask<'_>) -> Result<Fo
     }
     parts.sort_unstable();
     let pages = Pages { size: page, ..Pages::default() };
-    let mut found = Found { pages, groups: all, runs: Vec::new(), within };
+    let mut found = Found { pages, groups: all, runs: Vec::new(), within, course };
     for g in &found.groups {
         found.pages.live_count += g.blocks;
         found.pages.live_bytes = found.pages.live_bytes.saturating_add(g.bytes);
@@ -219,7 +234,8 @@ impl Found {
 fn collect(s: &mut State, query: &Query<'_>, block: &mut Block<'_>, ask: &Ask<'_>) -> Option<()> {
     // A block that never ends has the end `u64::MAX`, later than any moment.
     let at = ask.at.unwrap_or(u64::MAX).min(u64::MAX - 1);
-    if block.range(Column::Begin).0 > at || block.range(Column::End).1 <= at {
+    let (from, to) = s.course.time().unwrap_or((at, at));
+    if block.range(Column::Begin).0 > at.max(to) || block.range(Column::End).1 <= at.min(from) {
         return Some(());
     }
     query.select(block, &mut s.selection)?;
@@ -234,6 +250,12 @@ fn collect(s: &mut State, query: &Query<'_>, block: &mut Block<'_>, ask: &Ask<'_
     let [begins, ends, addrs, sizes, groups, headers] = &s.columns;
     for &i in &s.selection.rows {
         let i = i as usize;
+        let range = ask.ranges.partition_point(|r| r.1 <= addrs[i]);
+        let range = ask.ranges.get(range).filter(|r| r.0 <= addrs[i]).map(|_| range);
+        let header = Header::from_code(headers[i] as u16);
+        if range.is_some_and(|r| ask.heaps.get(r) == Some(&true)) {
+            s.course.add(begins[i], ends[i], ask.chunks.bytes(sizes[i], header));
+        }
         if begins[i] > at || ends[i] <= at {
             continue;
         }
@@ -241,11 +263,8 @@ fn collect(s: &mut State, query: &Query<'_>, block: &mut Block<'_>, ask: &Ask<'_
         sum.0 += 1;
         sum.1 = sum.1.saturating_add(sizes[i]);
         add(&mut s.parts, addrs[i], sizes[i], groups[i] as u32, ask.page);
-        let range = ask.ranges.partition_point(|r| r.1 <= addrs[i]);
-        if ask.ranges.get(range).is_some_and(|r| r.0 <= addrs[i]) {
-            let within = &mut s.within[range];
+        if let Some(within) = range.and_then(|r| s.within.get_mut(r)) {
             within.bytes = within.bytes.saturating_add(sizes[i]);
-            let header = Header::from_code(headers[i] as u16);
             let chunk = ask.chunks.bytes(sizes[i], header);
             within.chunks = within.chunks.saturating_add(chunk);
         }

@@ -28,6 +28,15 @@ impl Fragmentation {
                 duration(since)
             )?;
         }
+        let off = self.account.as_ref().map_or(0, |a| a.unrecorded_ns);
+        if off > OFF_NS {
+            writeln!(
+                out,
+                "\nRecording had been off for {} when the allocator was looked at: what the program allocated and \
+                 freed in that time is missing in the lines of blocks.",
+                duration(off)
+            )?;
+        }
         match &self.account {
             Some(a) => account(a, self.moment_ns, out)?,
             None => writeln!(
@@ -75,6 +84,10 @@ impl Fragmentation {
 
 /// Age in nanoseconds from which on a look at resident memory is said to be old.
 const STALE_NS: u64 = 2_000_000_000;
+/// Time without recording up to which nothing is said.
+const OFF_NS: u64 = 1_000_000;
+/// Bounds that are this close, in bytes, are not shown.
+const LITTLE: u64 = 64 << 10;
 
 fn account(a: &Account, at: u64, out: &mut String) -> fmt::Result {
     let mut line =
@@ -95,6 +108,16 @@ fn account(a: &Account, at: u64, out: &mut String) -> fmt::Result {
     };
     line("+", a.beside_bytes, beside)?;
     line("+", a.before_bytes, before)?;
+    // Within 2 % either way, or of a size that is of no interest, it is as good as exact.
+    let wide = |&[least, most]: &[u64; 2]| most - least > (a.before_bytes / 25).max(LITTLE);
+    if let Some([least, most]) = a.before_between_bytes.filter(wide) {
+        let what = format!(
+            "is how far apart its bounds are, {} and {}: the program allocated and freed while it was looked at",
+            bytes(least),
+            bytes(most)
+        );
+        line(" ", most - least, &what)?;
+    }
     if a.not_resident_bytes > 0 {
         let what = "of the lines above are not resident: never written to, or swapped out";
         line("-", a.not_resident_bytes, what)?;

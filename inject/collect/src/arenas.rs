@@ -38,7 +38,12 @@ const LONGEST: Duration = Duration::from_secs(3);
 const MOST_PAGES: usize = 1 << 14;
 const LEAST_BLOCK: u64 = 64 << 10;
 /// Number of attempts to read a list that changes.
-const TRIES: usize = 4;
+const TRIES: usize = 8;
+/// Greatest number of readings of all arenas, and time after which no further one begins.
+const MOST_WALKS: usize = 8;
+const WALKS: Duration = Duration::from_millis(500);
+/// Two readings that differ by no more than this, in bytes, need no third.
+const ALIKE: u64 = 16 << 10;
 
 /// An address range of anonymous memory that is glibc's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,6 +69,17 @@ pub struct Arenas {
     pub heaps: Vec<Range>,
 }
 
+/// One reading of the arenas, which the target may have changed from its begin to its end.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Walk {
+    /// Begin and end, in ticks of the recording.
+    pub time: (u64, u64),
+    /// What was read. Each byte counts once.
+    pub arenas: Arenas,
+    /// Bytes of free chunks that were seen in two places, as the allocator has moved them in between.
+    pub moved: u64,
+}
+
 /// Reads the allocator's data in the memory of a target.
 pub struct Look<'a> {
     /// The target's memory.
@@ -72,12 +88,14 @@ pub struct Look<'a> {
     pub pages: Option<&'a Pages>,
     deadline: Instant,
     chunks: usize,
+    /// Begin and end of each free chunk of the present reading.
+    seen: Vec<(u64, u64)>,
 }
 
 impl<'a> Look<'a> {
     /// Creates a reader for the memory of a target.
     pub fn new(mem: &'a File, pages: Option<&'a Pages>) -> Self {
-        Self { mem, pages, deadline: Instant::now() + LONGEST, chunks: 0 }
+        Self { mem, pages, deadline: Instant::now() + LONGEST, chunks: 0, seen: Vec::new() }
     }
 
     fn words<const N: usize>(&self, at: u64) -> Option<[u64; N]> {
@@ -91,8 +109,35 @@ impl<'a> Look<'a> {
         self.deadline = Instant::now() + LONGEST;
     }
 
-    /// Returns the statistics of the arenas; `None` if there are none, or they could not be followed.
-    pub fn arenas(&mut self, maps: &[Mapping]) -> Option<Arenas> {
+    /// Reads the arenas repeatedly, until two readings are alike or it takes too long: the target may allocate and free
+    /// meanwhile, and this thread may wait for a processor in the middle of one. Empty if there are no arenas, or they
+    /// could not be followed.
+    pub fn walks(&mut self, maps: &[Mapping], now: impl Fn() -> u64) -> Vec<Walk> {
+        let Some(main) = self.main(maps) else { return Vec::new() };
+        let (end, mut all) = (Instant::now() + WALKS, Vec::<Walk>::new());
+        let in_use = |w: &Walk| w.arenas.system.saturating_sub(w.arenas.free);
+        for _ in 0..MOST_WALKS {
+            (self.chunks, self.seen) = (0, Vec::new());
+            let from = now();
+            if let Some((arenas, moved)) = self.walk(main) {
+                let walk = Walk { time: (from, now().max(from)), arenas, moved };
+                let alike = |w: &Walk| w.moved == 0 && in_use(w).abs_diff(in_use(&walk)) <= ALIKE;
+                let done = walk.moved == 0 && all.last().is_some_and(alike);
+                all.push(walk);
+                if done {
+                    break;
+                }
+            }
+            if Instant::now() > end {
+                break;
+            }
+        }
+        self.seen = Vec::new();
+        all
+    }
+
+    /// Returns the address of the main arena.
+    fn main(&self, maps: &[Mapping]) -> Option<u64> {
         let program = maps.first().map_or("", |m| m.path.as_str());
         let is_libc = |m: &&Mapping| {
             let name = m.path.rsplit('/').next().unwrap_or_default();
@@ -102,7 +147,11 @@ impl<'a> Look<'a> {
                 && m.perms[1] == b'w'
                 && m.end - m.start <= SEGMENT
         };
-        let main = maps.iter().filter(is_libc).find_map(|m| self.main_arena(m))?;
+        maps.iter().filter(is_libc).find_map(|m| self.main_arena(m))
+    }
+
+    /// Reads all arenas once. Returns their statistics, and the bytes that were seen twice.
+    fn walk(&mut self, main: u64) -> Option<(Arenas, u64)> {
         let mut all = Arenas::default();
         let mut at = main;
         for _ in 0..MOST_ARENAS {
@@ -110,10 +159,24 @@ impl<'a> Look<'a> {
             [at] = self.words(at + TOP + NEXT)?;
             if at == main {
                 all.heaps.sort_by_key(|h| h.start);
-                return Some(all);
+                let moved = self.seen_twice();
+                all.free = all.free.saturating_sub(moved);
+                all.free_resident = all.free_resident.saturating_sub(moved).min(all.free);
+                return Some((all, moved));
             }
         }
         None
+    }
+
+    /// Returns the bytes that belong to several of the chunks seen: chunks are disjoint at each moment.
+    fn seen_twice(&mut self) -> u64 {
+        self.seen.sort_unstable();
+        let (mut twice, mut reached) = (0u64, 0);
+        for (start, end) in &self.seen {
+            twice = twice.saturating_add((*end).min(reached).saturating_sub(*start));
+            reached = reached.max(*end);
+        }
+        twice
     }
 
     /// Searches a segment for the main arena, and returns its address.
@@ -157,7 +220,11 @@ impl<'a> Look<'a> {
     /// Adds the statistics of an arena.
     fn add(&mut self, arena: u64, main: u64, all: &mut Arenas) -> Option<()> {
         let tries = |look: &mut Self, f: &dyn Fn(&mut Self) -> Option<(u64, u64)>| {
-            (0..TRIES).find_map(|_| f(look))
+            let before = look.seen.len();
+            (0..TRIES).find_map(|_| {
+                look.seen.truncate(before);
+                f(look)
+            })
         };
         let top_at = arena.checked_add(TOP)?;
         let [top] = self.words(top_at)?;
@@ -172,6 +239,7 @@ impl<'a> Look<'a> {
         };
         let [size] = self.words(top.checked_add(WORD)?)?;
         let size = size & !7;
+        self.seen.push((top, top.saturating_add(size)));
         put((size, self.missing(top, size)));
         for k in 0..FAST {
             put(tries(self, &|look| look.fast_list(top_at - (FAST - k) * WORD, system))?);
@@ -186,11 +254,13 @@ impl<'a> Look<'a> {
     }
 
     /// Counts a free chunk and returns its size; `None` if the limit is reached, or the size is impossible.
-    fn count(&mut self, size: u64, system: u64) -> Option<u64> {
+    fn count(&mut self, at: u64, size: u64, system: u64) -> Option<u64> {
         self.chunks += 1;
         let late = self.chunks.is_multiple_of(256) && Instant::now() > self.deadline;
         let size = size & !7;
-        (self.chunks <= MOST_CHUNKS && !late && size >= 2 * WORD && size <= system).then_some(size)
+        let fits = self.chunks <= MOST_CHUNKS && !late && size >= 2 * WORD && size <= system;
+        self.seen.push((at, at.saturating_add(size)));
+        fits.then_some(size)
     }
 
     /// Returns the bytes of the chunks in a bin, and those that are not resident. The bin's head is linked like a
@@ -204,7 +274,7 @@ impl<'a> Look<'a> {
             if before != last {
                 return None;
             }
-            let size = self.count(size, system)?;
+            let size = self.count(at, size, system)?;
             bytes = bytes.saturating_add(size);
             missing = missing.saturating_add(self.missing(at, size));
             (last, at) = (at, next);
@@ -220,7 +290,7 @@ impl<'a> Look<'a> {
         while at != 0 {
             let [_, size, next] = self.words(at)?;
             let link_at = at + 2 * WORD;
-            bytes = bytes.saturating_add(self.count(size, system)?);
+            bytes = bytes.saturating_add(self.count(at, size, system)?);
             count += 1;
             let mixed = next ^ (link_at >> 12);
             let fits =
@@ -311,15 +381,24 @@ mod tests {
         });
         // Other tests of this process allocate meanwhile.
         let near = (0..200).any(|_| {
-            let found = Look::new(&mem, Some(&pages)).arenas(&maps.all);
+            let found = Look::new(&mem, Some(&pages)).walks(&maps.all, || 0);
             let (system, free) = told();
-            found.is_some_and(|a| {
+            found.last().is_some_and(|Walk { arenas: a, .. }| {
                 a.system.abs_diff(system) <= system / 50
                     && a.free.abs_diff(free) <= free / 50
                     && a.free_resident <= a.free
             })
         });
-        assert!(near, "{:?} for {:?}", Look::new(&mem, Some(&pages)).arenas(&maps.all), told());
+        let again = Look::new(&mem, Some(&pages)).walks(&maps.all, || 0);
+        assert!(near, "{again:?} for {:?}", told());
         assert!(blocks.len() > 9000);
+    }
+
+    #[test]
+    fn bytes_that_were_seen_in_two_places_count_once() {
+        let mem = File::open("/proc/self/mem").expect("memory");
+        let mut look = Look::new(&mem, None);
+        look.seen = vec![(300, 400), (100, 200), (150, 180), (190, 260), (100, 120), (500, 600)];
+        assert_eq!(look.seen_twice(), 30 + 10 + 20);
     }
 }

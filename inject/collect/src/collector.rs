@@ -12,21 +12,22 @@ use crate::modules::Modules;
 use crate::output::Output;
 use crate::pace::{Brought, Pace};
 use crate::peek::start_time;
-use crate::smaps::{Known, Smaps};
+use crate::smaps::Smaps;
 use crate::target::{Watched, switch_off};
 use crate::threads::Threads;
 use crate::tree::Tree;
 use crate::watch::Watch;
 use prof_trace::chunk;
-use prof_trace::family::{self, Stat};
 use prof_trace::pack::Compress;
-use prof_trace::records::{Counters, End, Pass, Process, Toggle, kind};
+use prof_trace::records::{Counters, End, Pass, Toggle, kind};
 use prof_trace::ring::{self, View};
 use prof_trace::shared::{FUNCTIONS, Kind, Shared, TOGGLES, flags, state};
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::time::{Duration, Instant};
+
+mod figures;
 
 /// Time after which the target's workers are looked for first.
 const SECOND: Duration = Duration::from_secs(1);
@@ -38,6 +39,8 @@ const GONE_WAIT: Duration = Duration::from_millis(200);
 const STACKS_EVERY: Duration = Duration::from_millis(50);
 /// Longest interval between two searches for the target's workers; the first ones are a second, two, four ... apart.
 const FAMILY_GAP: Duration = Duration::from_secs(30);
+/// A look at the target's memory that is not older than this need not be repeated at the end.
+const LOOKED: Duration = Duration::from_secs(10);
 /// A list of mappings that takes longer than this to read is not read every second.
 const SLOW_MAPS: Duration = Duration::from_millis(20);
 
@@ -98,6 +101,8 @@ pub struct Collector {
     /// The recording was continued, so counts do not include its earlier events.
     continued: bool,
     fineness: Chooser,
+    /// When the last look at the target's memory ended that a detach had asked for.
+    looked: Option<Instant>,
 }
 
 /// A function to be called once.
@@ -190,6 +195,7 @@ impl Collector {
             counted: Checked::default(),
             continued: false,
             fineness: Chooser::new(now),
+            looked: None,
         };
         all.filters = all.most_filters();
         all.look_at_maps();
@@ -241,6 +247,7 @@ impl Collector {
         loop {
             let state = self.shared.control().state.load(Acquire);
             let mut busy = self.pass(false);
+            self.answer();
             if state == state::DETACHED {
                 return self.finish("detached");
             }
@@ -257,6 +264,7 @@ impl Collector {
                 false => Memory::There,
             };
             let sleep = if busy { Duration::ZERO } else { self.pace.sleep() };
+            let sleep = if self.smaps.asked().is_some() { sleep.min(figures::TICK) } else { sleep };
             // A process that has memory again runs another program, which may end during the wait.
             let is_exec = memory == Memory::Gone && !self.target.is_ending();
             if self.target.wait(if memory == Memory::Gone { GONE_WAIT } else { sleep }) {
@@ -275,6 +283,7 @@ impl Collector {
 
     /// Switches recording off, as nobody will collect any more, and finishes.
     fn stop(&mut self) -> Ended {
+        self.look_while_on();
         if let Some(mem) = self.target.mem() {
             let _ = switch_off(mem, &self.shared);
             // Threads that have already seen the flag on finish their events.
@@ -446,48 +455,6 @@ impl Collector {
         any || freed > 0
     }
 
-    /// Reads the resident memory of each mapping from the kernel. It does so rarely, and on another thread unless the
-    /// recording ends.
-    fn look_at_memory(&mut self, now: bool) {
-        let shared = self.shared;
-        let known = || Known {
-            ours: areas(&shared).map(|a| (a.0, a.0.saturating_add(a.1))).collect(),
-            threads: shared.used_slots().map(|s| s.tp.load(Relaxed)).collect(),
-            others: has_other_allocator(&shared),
-        };
-        let seen = match now {
-            true => self.smaps.now(&known(), self.epochs.clock()),
-            false => self.smaps.poll(known, self.epochs.clock()),
-        };
-        if let Some(memory) = seen {
-            self.out.put(kind::MEMORY, &memory.encode());
-        }
-    }
-
-    /// Reads the kernel's figures of the process each second, and those of its workers less often.
-    fn look_at_process(&mut self) {
-        let state = self.shared.control().state.load(Acquire);
-        if matches!(state, state::DETACHED | state::DETACHING) {
-            return; // prof's own memory comes and goes
-        }
-        let pid = self.target.pid();
-        let private = self.target.private();
-        let Some(stat) = Stat::of(pid.cast_signed()).filter(|_| private != 0) else {
-            return; // it is ending, and has no memory any more
-        };
-        let children = if self.family_next <= Instant::now() {
-            self.family_next = Instant::now() + self.family_gap;
-            self.family_gap = (self.family_gap * 2).min(FAMILY_GAP);
-            let workers = family::workers(pid.cast_signed()).into_iter();
-            workers.flat_map(|w| [w.pid as u64, w.start, w.rss]).collect()
-        } else {
-            Vec::new()
-        };
-        let ticks = self.epochs.clock().now();
-        let p = Process { ticks, private, cpu_ms: stat.cpu_ms(), children };
-        self.out.put(kind::PROCESS, &p.encode());
-    }
-
     /// Reads the mappings, and publishes the stacks to the hook.
     fn look_at_maps(&mut self) -> Memory {
         let began = Instant::now();
@@ -546,7 +513,9 @@ impl Collector {
     pub fn finish(&mut self, reason: &str) -> Ended {
         // Two passes, as the first may leave a segment to the second (see `Drain::pass`).
         self.pass(false);
-        self.look_at_memory(true);
+        if self.looked.is_none_or(|at| at.elapsed() > LOOKED) {
+            self.look_at_memory(true);
+        }
         self.pass(true);
         self.modules.look(&self.shared, &self.target, self.epochs.clock().now(), &mut self.out);
         self.modules.finish(&mut self.out);

@@ -1,6 +1,7 @@
 //! Assigns anonymous memory to allocators: certainly an allocator's, or of unknown origin.
 
-use crate::arenas::{Arenas, Look, Range};
+use crate::arenas::{Look, Range, Walk};
+use crate::clock::Clock;
 use crate::maps::Mapping;
 use crate::pages::Pages;
 use prof_trace::records::{Memory, part_kind};
@@ -30,15 +31,24 @@ pub fn apart(
     pages: Option<&Pages>,
     maps: &[Mapping],
     pieces: bool,
+    clock: Clock,
     to: &mut Memory,
 ) {
     let mut look = mem.map(|mem| Look::new(mem, pages));
-    let arenas: Option<Arenas> = look.as_mut().and_then(|l| l.arenas(maps));
-    if let Some(a) = arenas.as_ref().filter(|a| a.system > 0) {
+    let walks = look.as_mut().map(|l| l.walks(maps, || clock.now())).unwrap_or_default();
+    to.ticks = clock.now();
+    // The target had the least time to change anything during the shortest reading. Its middle is the moment of the
+    // look: blocks that the events show as live then are compared with it.
+    let best = walks.iter().filter(|w| w.arenas.system > 0).min_by_key(|w| w.time.1 - w.time.0);
+    if let Some(Walk { time: (from, end), arenas: a, .. }) = best {
+        to.ticks = from + (end - from) / 2;
         to.arenas = vec![a.system, a.free, a.free_resident];
+        let all =
+            walks.iter().map(|w| [w.time.0, w.time.1, w.arenas.system, w.arenas.free, w.moved]);
+        to.walks = all.collect::<Vec<_>>().concat();
     }
     look.iter_mut().for_each(Look::again);
-    let heaps = arenas.map(|a| a.heaps).unwrap_or_default();
+    let heaps = best.map(|w| w.arenas.heaps.clone()).unwrap_or_default();
     let mut out = Parts { all: &mut to.parts, pages };
     for c in all {
         if c.brk {

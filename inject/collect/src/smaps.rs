@@ -26,7 +26,7 @@ const STACK: u64 = 8 << 20;
 /// Time between two looks: at first, and at most.
 const GAP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Time that the last look may take, for which a detach waits.
-const LAST: Duration = Duration::from_secs(2);
+pub const LAST: Duration = Duration::from_secs(2);
 /// A look may take one of this many parts of the time.
 const PART: u32 = 20;
 /// `smaps` is read only if the lock of the target's mappings would be held for at most this long, in nanoseconds, even
@@ -47,6 +47,10 @@ pub struct Smaps {
     next: Instant,
     gap: Duration,
     looking: Option<JoinHandle<(Option<Memory>, Duration)>>,
+    /// Number of a look that a detach asks for, and whether it has begun.
+    asked: Option<(u64, bool)>,
+    /// Time that the last look took.
+    took: Duration,
 }
 
 #[derive(Debug)]
@@ -91,7 +95,30 @@ impl Smaps {
             let tasks = PathBuf::from(format!("/proc/{pid}/task"));
             Some(Arc::new(Files { smaps, statm, status, maps, pages, mem, tasks }))
         };
-        Self { files: files(), next: Instant::now(), gap: GAP.0, looking: None }
+        let (looking, asked) = (None, None);
+        let (next, gap, took) = (Instant::now(), GAP.0, Duration::ZERO);
+        Self { files: files(), next, gap, looking, asked, took }
+    }
+
+    /// Has a look made as soon as a running one has ended, and as the one with this number; returns false if it would
+    /// take too long.
+    pub fn ask(&mut self, number: u64) -> bool {
+        if self.took > LAST / 2 || self.files.is_none() {
+            return false;
+        }
+        self.asked = Some((number, false));
+        true
+    }
+
+    /// Returns the number of a look that was asked for and is not made.
+    pub fn asked(&self) -> Option<u64> {
+        self.asked.map(|a| a.0)
+    }
+
+    /// Returns the number of the look that was asked for, once it has ended.
+    pub fn answered(&mut self) -> Option<u64> {
+        let ended = |a: &mut (u64, bool)| a.1 && self.looking.is_none();
+        self.asked.take_if(ended).map(|a| a.0)
     }
 
     /// Starts a look if one is due; returns the result of the last one, if it is new.
@@ -100,9 +127,16 @@ impl Smaps {
         let done = done.and_then(|l| l.join().ok());
         let seen = done.and_then(|(seen, took)| {
             self.next = self.next.max(Instant::now() + took * PART);
+            self.took = took;
             seen
         });
-        if self.looking.is_none() && Instant::now() >= self.next {
+        // What has just ended is the answer, if it was begun for that.
+        if self.asked.is_some_and(|a| a.1) {
+            return seen;
+        }
+        let due = self.asked.is_some() || Instant::now() >= self.next;
+        if self.looking.is_none() && due {
+            self.asked.iter_mut().for_each(|a| a.1 = true);
             let files = self.files.clone()?;
             let known = known();
             let began = Instant::now();
@@ -164,8 +198,7 @@ impl Files {
         };
         let Sum { all: mut memory, candidates, writable, .. } = sum;
         let (mem, pages) = (self.mem.as_ref(), self.pages.as_ref());
-        apart(&candidates, mem, pages, &writable, known.others, &mut memory);
-        memory.ticks = clock.now();
+        apart(&candidates, mem, pages, &writable, known.others, clock, &mut memory);
         // Take the reading that is closer to the text: a detach may have unmapped the ring since, or during the read.
         let mapped =
             memory.maps.as_chunks::<3>().0.iter().map(|k| k[2]).fold(0, u64::saturating_add);
@@ -415,184 +448,4 @@ impl Sum<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use std::sync::Mutex;
-    use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-
-    /// Locked by tests that allocate much memory, or compare all of it.
-    static MEMORY: Mutex<()> = Mutex::new(());
-
-    #[test]
-    fn mappings_are_added_up_by_kind() {
-        let text = "\
-5000-6000 r-xp 00000000 08:01 77 /bin/x\nSize: 4 kB\nRss:  4 kB\nPss: 2 kB\n\
-7000-9000 rw-p 00000000 00:00 0 [heap]\nRss: 8 kB\nAnonymous: 8 kB\n\
-9000-a000 rw-p 00000000 00:00 0 \nRss: 4 kB\nSwap: 12 kB\n\
-b000-c000 ---p 00000000 00:00 0 \nRss: 0 kB\n\
-c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
-10000-18000 rw-s 00000000 00:05 9 /memfd:prof-ring (deleted)\nRss: 16 kB\n\
-7fff0000-7fff2000 rw-p 00000000 00:00 0 [stack]\nRss: 8 kB\n\
-7fff4000-7fff5000 r-xp 00000000 00:00 0 [vdso]\nRss: nonsense kB\nRss\n";
-        let known =
-            Sum { ours: &[(0x10000, 0x18000)], stacks: &[(0xc000, 0xe000)], ..Sum::default() };
-        let m = sum_up(text.as_bytes(), known).expect("mappings").all;
-        let kinds: Vec<[u64; 3]> = m.maps.as_chunks::<3>().0.to_vec();
-        let kb = 1024;
-        assert_eq!(
-            kinds,
-            [
-                [map_kind::HEAP, 0x2000, 8 * kb],
-                [map_kind::ANONYMOUS, 0x2000, 4 * kb],
-                [map_kind::STACK, 0x4000, 12 * kb],
-                [map_kind::FILE, 0x1000, 4 * kb],
-                [map_kind::PROF, 0x8000, 16 * kb],
-                [map_kind::OTHER, 0x1000, 0],
-            ]
-        );
-        assert_eq!(m.heaps, [0x7000, 0xa000, 12 * kb]);
-        assert_eq!((m.pss, m.anonymous, m.swap, m.prof), (2 * kb, 8 * kb, 12 * kb, 16 * kb));
-        // Without a thread in it, a mapping is not a stack, even with a guard page below.
-        let m = sum_up(text.as_bytes(), Sum::default()).expect("mappings").all;
-        assert_eq!(m.maps.as_chunks::<3>().0[2], [map_kind::STACK, 0x2000, 8 * kb]);
-        assert!(sum_up(&b""[..], Sum::default()).is_none());
-        assert!(sum_up(&b"Rss: 4 kB\n"[..], Sum::default()).is_none());
-    }
-
-    #[test]
-    fn our_own_memory_is_there() {
-        let clock = Clock::monotonic();
-        let mut s = Smaps::open(std::process::id());
-        let check = |m: &Memory| {
-            let rss: u64 = m.maps.as_chunks::<3>().0.iter().map(|k| k[2]).sum();
-            assert!(rss > 100 << 10 && m.rss > 100 << 10 && !m.heaps.is_empty(), "{m:?}");
-        };
-        check(&s.now(&Known::default(), clock).expect("mappings"));
-        assert_eq!(s.poll(Known::default, clock), None);
-        let seen = loop {
-            match s.poll(Known::default, clock) {
-                Some(m) => break m,
-                None => std::thread::sleep(Duration::from_millis(1)),
-            }
-        };
-        check(&seen);
-        assert!(s.next > Instant::now() && s.gap > GAP.0);
-    }
-
-    /// Returns fully resident memory for which `smaps` would hold the lock for long. 256 MiB represent larger sizes, as
-    /// the time grows with the mapping.
-    fn large() -> &'static mut [u8] {
-        let len = 256 << 20;
-        let at = crate::pages::tests::map(len, libc::MAP_PRIVATE);
-        // SAFETY: the memory is new and has this length.
-        let all = unsafe { std::slice::from_raw_parts_mut(at, len) };
-        all.iter_mut().step_by(4096).for_each(|b| *b = 1);
-        all
-    }
-
-    /// Maps and unmaps memory until `stop` is set. Counts the rounds, and notes the longest wait other than for a
-    /// processor, of which a busy machine has too few.
-    fn wait_for_lock(stop: &AtomicBool, [rounds, longest]: &[AtomicU64; 2]) {
-        let schedstat = File::open("/proc/thread-self/schedstat").expect("schedstat");
-        let queued = || {
-            let mut b = [0; 64];
-            let n = schedstat.read_at(&mut b, 0).expect("schedstat");
-            let text = String::from_utf8_lossy(&b[..n]).into_owned();
-            text.split_whitespace().nth(1).and_then(|w| w.parse::<u64>().ok()).expect("a time")
-        };
-        while !stop.load(Relaxed) {
-            let (waited, began) = (queued(), Instant::now());
-            let at = crate::pages::tests::map(1 << 16, libc::MAP_PRIVATE);
-            // SAFETY: the memory was just mapped, and no other code uses it.
-            unsafe { libc::munmap(at.cast(), 1 << 16) };
-            let took = began.elapsed().as_nanos() as u64;
-            longest.fetch_max(took.saturating_sub(queued() - waited), Relaxed);
-            rounds.fetch_add(1, Relaxed);
-        }
-    }
-
-    #[test]
-    fn large_mappings_hold_nobody_up() {
-        let _alone = MEMORY.lock();
-        let all = large();
-        let s = Smaps::open(std::process::id());
-        let files = s.files.as_ref().expect("files");
-        assert!(!files.is_small(4096));
-        let (stop, waits) = (AtomicBool::new(false), <[AtomicU64; 2]>::default());
-        let wait_for_rounds = || {
-            let began = waits[0].load(Relaxed);
-            while waits[0].load(Relaxed) < began + 2 {
-                std::thread::sleep(Duration::from_micros(100));
-            }
-        };
-        // Each of the threads may wait for a processor meanwhile, but not every time.
-        let stall = |look: &dyn Fn()| {
-            wait_for_rounds();
-            waits[1].store(0, Relaxed);
-            look();
-            wait_for_rounds();
-            waits[1].load(Relaxed)
-        };
-        let (before, now) = std::thread::scope(|scope| {
-            scope.spawn(|| wait_for_lock(&stop, &waits));
-            let read = || {
-                (&files.smaps).seek(SeekFrom::Start(0)).expect("from the start");
-                sum_up(BufReader::new(&files.smaps), Sum::default()).expect("mappings");
-            };
-            let look =
-                || drop(files.look(&Known::default(), Clock::monotonic()).expect("mappings"));
-            let before = (0..8).map(|_| stall(&read)).max().expect("some");
-            let now = (0..20).map(|_| stall(&look)).min().expect("some");
-            stop.store(true, Relaxed);
-            (before, now)
-        });
-        assert!(now < before / 4, "ns waited: {before} for smaps, {now} for pieces");
-        assert_eq!(all[4096], 1);
-        // SAFETY: the mapping has this length, and is not used any more.
-        unsafe { libc::munmap(all.as_mut_ptr().cast(), all.len()) };
-    }
-
-    #[test]
-    fn pieces_add_up_to_what_smaps_says() {
-        let _alone = MEMORY.lock();
-        let page = Pages::new(File::open("/proc/self/pagemap").expect("pagemap")).page() as usize;
-        let private = crate::pages::tests::map(5000 * page, libc::MAP_PRIVATE);
-        // SAFETY: the pages lie inside of the mapping.
-        unsafe {
-            (0..3000).for_each(|n| private.add(n * page).write_volatile(1));
-            (3000..4000).for_each(|n| _ = private.add(n * page).read_volatile());
-        }
-        let s = Smaps::open(std::process::id());
-        let files = s.files.as_ref().expect("files");
-        let asked = files
-            .ask(files.pages.as_ref().expect("pagemap"), Sum::default())
-            .expect("mappings")
-            .all;
-        (&files.smaps).seek(SeekFrom::Start(0)).expect("from the start");
-        let read = sum_up(BufReader::new(&files.smaps), Sum::default()).expect("mappings").all;
-        let of = |m: &Memory| {
-            let heaps = m.heaps.as_chunks::<3>().0.to_vec();
-            let mine = heaps.iter().find(|h| (h[0]..h[1]).contains(&(private as u64)));
-            let kinds: Vec<u64> = m.maps.as_chunks::<3>().0.iter().map(|k| k[2]).collect();
-            (*mine.expect("the mapping"), kinds, m.anonymous, m.swap)
-        };
-        let ((mine, kinds, anonymous, swap), read) = (of(&asked), of(&read));
-        // Other tests of this process may allocate memory meanwhile.
-        let near = |a: u64, b: u64| a.abs_diff(b) < 3 << 20;
-        assert!(near(mine[2], read.0[2]) && mine[2] >= 3000 * page as u64, "{asked:?}");
-        assert!(kinds.iter().zip(&read.1).all(|(a, b)| near(*a, *b)), "{kinds:?} {:?}", read.1);
-        assert!(near(anonymous, read.2) && near(swap, read.3), "{asked:?}");
-    }
-
-    #[test]
-    fn the_page_of_zeroes_is_taken_out_where_it_may_be() {
-        let map =
-            |at: u64| parse_line(&format!("{at:x}-{:x} rw-p 0 00:00 0", at + 1)).expect("line");
-        let counted = |resident, doubtful| Counted { resident, doubtful, ..Counted::default() };
-        let mut all = vec![(map(1), counted(100 << 20, 80 << 20)), (map(2), counted(60 << 20, 0))];
-        without_zeroes(&mut all, 150 << 20);
-        assert_eq!(all[0].1.resident, 100 << 20, "the kernel's count lags behind");
-        without_zeroes(&mut all, 120 << 20);
-        assert_eq!((all[0].1.resident, all[1].1.resident), (60 << 20, 60 << 20));
-    }
-}
+mod tests;

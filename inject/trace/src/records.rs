@@ -513,6 +513,9 @@ record! {
         parts: later_ints,
         /// Statistics of glibc's arenas, if known: bytes from the kernel, free bytes, resident free bytes.
         arenas: later_ints,
+        /// All readings of these statistics in this look, as the target changes them meanwhile: begin and end in
+        /// ticks, bytes from the kernel, free bytes, bytes of free chunks that were seen in two places.
+        walks: later_ints,
     }
 }
 

@@ -18,7 +18,7 @@ use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 pub const MAGIC: u64 = u64::from_le_bytes(*b"profring");
 /// Layout number, raised with every change of the layout. prof reads only [`Stable`] of a memory with another
 /// number.
-pub const LAYOUT: u32 = 24;
+pub const LAYOUT: u32 = 25;
 /// Second word of the flag page. It tells the attached process from its forked children, in which the kernel
 /// has wiped the page and maps nothing else of prof's memory.
 pub const FLAG_COOKIE: u32 = u32::from_le_bytes(*b"prof");
@@ -390,6 +390,10 @@ pub struct Control {
     pub more_segments: AtomicU64,
     /// Number of times that the collector has freed slots.
     pub slots_freed: AtomicU64,
+    /// Number of looks at the target's memory that a detach has asked for, while events are still recorded.
+    pub looks_asked: AtomicU64,
+    /// The last of these that the collector has made, or will not make.
+    pub looks_done: AtomicU64,
     /// Threads that found no slot, see [`TurnedAway`].
     pub turned_away: [TurnedAway; TURNED_AWAY],
     /// Code whose calls are not recorded, as it frees blocks that the program has freed before (glibc's

@@ -1,0 +1,98 @@
+//! What the kernel and the allocator say of the target's memory.
+
+use super::{Collector, FAMILY_GAP, SECOND, areas, has_other_allocator};
+use crate::smaps::{Known, LAST};
+use prof_trace::family::{self, Stat};
+use prof_trace::records::{Process, kind};
+use prof_trace::shared::state;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::time::{Duration, Instant};
+
+/// Longest interval at which the ring is emptied while somebody waits for a look.
+pub(super) const TICK: Duration = Duration::from_millis(1);
+
+impl Collector {
+    /// Reads the resident memory of each mapping from the kernel. It does so rarely, and on another thread unless the
+    /// recording ends. Returns whether there is a new record.
+    pub(super) fn look_at_memory(&mut self, now: bool) -> bool {
+        let shared = self.shared;
+        let known = || Known {
+            ours: areas(&shared).map(|a| (a.0, a.0.saturating_add(a.1))).collect(),
+            threads: shared.used_slots().map(|s| s.tp.load(Relaxed)).collect(),
+            others: has_other_allocator(&shared),
+        };
+        let seen = match now {
+            true => self.smaps.now(&known(), self.epochs.clock()),
+            false => self.smaps.poll(known, self.epochs.clock()),
+        };
+        if let Some(memory) = &seen {
+            self.out.put(kind::MEMORY, &memory.encode());
+        }
+        seen.is_some()
+    }
+
+    /// Makes the look that a detach has asked for and waits for: once recording is off, the target goes on to allocate
+    /// and free, and what is live is not known any more.
+    pub(super) fn answer(&mut self) {
+        let asked = self.shared.control().looks_asked.load(Acquire);
+        let done = &self.shared.control().looks_done;
+        if self.smaps.asked().is_none() {
+            if asked == done.load(Relaxed) {
+                return;
+            }
+            // The target can write into this memory, so what it says costs no more than a look a second.
+            let just = self.looked.is_some_and(|at| at.elapsed() < SECOND);
+            if just || !self.smaps.ask(asked) {
+                return done.store(asked, Release);
+            }
+        }
+        let new = self.look_at_memory(false);
+        if let Some(number) = self.smaps.answered() {
+            self.looked = new.then(Instant::now);
+            done.store(number, Release);
+        }
+    }
+
+    /// Looks at the target's memory, and collects events meanwhile.
+    pub(super) fn look_while_on(&mut self) {
+        if !self.smaps.ask(0) {
+            return;
+        }
+        let deadline = Instant::now() + LAST;
+        loop {
+            self.pass(false);
+            let new = self.look_at_memory(false);
+            if self.smaps.answered().is_some() {
+                self.looked = new.then(Instant::now);
+                return;
+            }
+            if Instant::now() > deadline || self.target.wait(TICK) {
+                return;
+            }
+        }
+    }
+
+    /// Reads the kernel's figures of the process each second, and those of its workers less often.
+    pub(super) fn look_at_process(&mut self) {
+        let state = self.shared.control().state.load(Acquire);
+        if matches!(state, state::DETACHED | state::DETACHING) {
+            return; // prof's own memory comes and goes
+        }
+        let pid = self.target.pid();
+        let private = self.target.private();
+        let Some(stat) = Stat::of(pid.cast_signed()).filter(|_| private != 0) else {
+            return; // it is ending, and has no memory any more
+        };
+        let children = if self.family_next <= Instant::now() {
+            self.family_next = Instant::now() + self.family_gap;
+            self.family_gap = (self.family_gap * 2).min(FAMILY_GAP);
+            let workers = family::workers(pid.cast_signed()).into_iter();
+            workers.flat_map(|w| [w.pid as u64, w.start, w.rss]).collect()
+        } else {
+            Vec::new()
+        };
+        let ticks = self.epochs.clock().now();
+        let p = Process { ticks, private, cpu_ms: stat.cpu_ms(), children };
+        self.out.put(kind::PROCESS, &p.encode());
+    }
+}
