@@ -93,6 +93,30 @@ fn calls_that_are_dispatched_to_the_target_itself_are_none_of_prof() {
     scene.finished(&recording).marked("dispatched.c", "dispatched_block").assert_live(50, 1600);
 }
 
+/// Each step of an attach and a detach waits for a moment in which the calls pass.
+#[test]
+fn calls_that_pass_at_times_are_enough() {
+    let scene = Scene::new("at-times");
+    let mut target = Target::spawn(std::process::Command::new(program("dispatched.c")));
+    if target.expect("") == "unsupported" || !kernel_tells() {
+        return skip("at-times", "the kernel can't dispatch calls, or does not say so");
+    }
+    let before = Snapshot::of(&target);
+    target.send("blink");
+    target.expect("blinking");
+    let recordings: Vec<_> = (0..4)
+        .map(|i| {
+            scene.attach_with(&target, &["-o", &format!("{i}.prof")]);
+            scene.detach(&target)
+        })
+        .collect();
+    target.signal(Signal::SIGUSR2);
+    assert_eq!(target.line(), "done caught=0");
+    before.assert_same(&Snapshot::of(&target));
+    target.quit();
+    recordings.iter().for_each(|r| drop(scene.finished(r)));
+}
+
 /// Returns whether the kernel is Linux 6.4 or later.
 fn kernel_tells() -> bool {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();

@@ -117,7 +117,30 @@ pub struct Installed {
     pub(crate) lock: Option<Lock>,
 }
 
-/// Stops one thread that can make system calls for prof, calls `f` with it, and restores and resumes it.
+/// Time for which prof waits for a moment in which the target does not catch its system calls, and the interval at
+/// which it looks.
+const CAUGHT: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(10));
+
+/// Calls `step` with `f` until `step` has taken that, or the target catches its system calls no longer, or for too long.
+fn until_calls_pass<F, T>(
+    timeout: Duration,
+    f: F,
+    mut step: impl FnMut(&mut Option<F>) -> Result<T>,
+) -> Result<T> {
+    let deadline = Instant::now() + timeout.min(CAUGHT.0);
+    let mut f = Some(f);
+    loop {
+        let done = step(&mut f);
+        let is_caught = matches!(done, Err(Error::Refused(Refusal::Dispatched(..))));
+        if !is_caught || f.is_none() || Instant::now() >= deadline {
+            return done;
+        }
+        std::thread::sleep(CAUGHT.1);
+    }
+}
+
+/// Stops one thread that can make system calls for prof, calls `f` with it, and restores and resumes it. Waits for a
+/// while if the target catches its system calls at the moment.
 pub(crate) fn with_caller<T>(
     pid: i32,
     mem: &RemoteMemory,
@@ -125,6 +148,18 @@ pub(crate) fn with_caller<T>(
     timeout: Duration,
     stops: &mut StopTimes,
     f: impl FnOnce(&mut Caller<'_>) -> Result<T>,
+) -> Result<T> {
+    until_calls_pass(timeout, f, |f| try_callers(pid, mem, gadgets, timeout, stops, f))
+}
+
+/// As [`with_caller`], but tries each thread only once. Takes `f` when it calls it.
+fn try_callers<T>(
+    pid: i32,
+    mem: &RemoteMemory,
+    gadgets: Gadgets,
+    timeout: Duration,
+    stops: &mut StopTimes,
+    f: &mut Option<impl FnOnce(&mut Caller<'_>) -> Result<T>>,
 ) -> Result<T> {
     let mut last = Error::NoThread(pid);
     layout();
@@ -175,7 +210,7 @@ pub(crate) fn with_caller<T>(
         }
         match Caller::new(t, mem, &maps, gadgets, &waits_in, pass) {
             Ok(mut c) => {
-                let r = f(&mut c);
+                let r = f.take().map_or(Err(Error::NoThread(pid)), |f| f(&mut c));
                 let end = c.finish();
                 stops.add(since);
                 return r.and_then(|v| end.map(|()| v));
@@ -195,6 +230,18 @@ pub(crate) fn with_all_stopped<T>(
     timeout: Duration,
     stops: &mut StopTimes,
     f: impl FnOnce(&mut Caller<'_>) -> Result<T>,
+) -> Result<T> {
+    until_calls_pass(timeout, f, |f| try_with_all_stopped(pid, mem, gadgets, timeout, stops, f))
+}
+
+/// As [`with_all_stopped`], but tries each thread only once. Takes `f` when it calls it.
+fn try_with_all_stopped<T>(
+    pid: i32,
+    mem: &RemoteMemory,
+    gadgets: Gadgets,
+    timeout: Duration,
+    stops: &mut StopTimes,
+    f: &mut Option<impl FnOnce(&mut Caller<'_>) -> Result<T>>,
 ) -> Result<T> {
     let mut last = Error::NoThread(pid);
     layout();
@@ -222,7 +269,7 @@ pub(crate) fn with_all_stopped<T>(
         };
         match caller {
             Ok(mut c) => {
-                let r = f(&mut c);
+                let r = f.take().map_or(Err(Error::NoThread(pid)), |f| f(&mut c));
                 let end = c.finish();
                 stopped.resume(stops);
                 return r.and_then(|v| end.map(|()| v));

@@ -16,14 +16,14 @@ use crate::recorded::Patched;
 use crate::remote::{Caller, Gadgets};
 use crate::ring::{Ring, grow};
 use crate::threads::StopTimes;
-use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, again, inherited};
+use crate::{Error, RemoteAddr, RemoteMemory, Result, again, inherited};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
 use prof_trace::shared::{Area, Control, STABLE_AT, Stable};
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Protection and mapping bits of the kernel's mmap. The mapping bits have other values on MIPS.
 pub(crate) mod bits {
@@ -58,8 +58,6 @@ pub(crate) struct Mapped {
 const PART: u64 = 64 << 20;
 /// Maximum number of places that are tried when a thread of the target has just mapped something at the chosen one.
 const TRIES: usize = 16;
-/// Time for which prof tries to unmap its memory from a target that catches its system calls.
-const PASSING: Duration = Duration::from_secs(1);
 /// Maximum number of remote calls in a stop.
 const CALLS: usize = 2;
 
@@ -246,20 +244,11 @@ impl<'a> Site<'a> {
         mapped
     }
 
-    /// Unmaps everything in `m`, and returns whether nothing is left. Tries again for a while if the target catches
-    /// its system calls at the moment.
+    /// Unmaps everything in `m`, and returns whether nothing is left.
     pub fn unmap_all(&mut self, m: &mut Mapped) -> bool {
-        let deadline = Instant::now() + self.timeout.min(PASSING);
-        loop {
-            self.failed = None;
-            if self.unmap_once(m) {
-                return true;
-            }
-            let is_caught = matches!(self.failed, Some(Error::Refused(Refusal::Dispatched(..))));
-            if !is_caught || Instant::now() >= deadline {
-                break;
-            }
-            std::thread::sleep(Duration::from_millis(10));
+        self.failed = None;
+        if self.unmap_each(m) {
+            return true;
         }
         if let Some(e) = &self.failed {
             e.warn(self.pid, &format!(
@@ -280,7 +269,7 @@ impl<'a> Site<'a> {
 
     /// Unmaps what is left of `m`, and removes it from there. The ring goes last, and only when all else has gone: its
     /// control page names the other mappings to the next prof.
-    fn unmap_once(&mut self, m: &mut Mapped) -> bool {
+    fn unmap_each(&mut self, m: &mut Mapped) -> bool {
         let entry = |offset: usize| STABLE_AT + offset;
         let mut gone = true;
         for (k, a) in m.stubs.iter_mut().enumerate() {
