@@ -30,7 +30,11 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 pub const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time that a thread waits for a free segment.
 const WAIT: Duration = Duration::from_millis(100);
-const ARCH: &str = std::env::consts::ARCH;
+const ARCH: &str = if cfg!(all(target_arch = "mips64", target_endian = "little")) {
+    "mips64el"
+} else {
+    std::env::consts::ARCH
+};
 
 /// Settings of a recording, besides [`RecordArgs`].
 #[derive(Clone, Debug)]

@@ -92,8 +92,8 @@ class Descriptors(Kind):
 
     def play(self):
         """Runs after kills. If prof is killed in the stop in which the target has a descriptor of the ring, that
-        stays open until the next prof closes it. A program that counts on the lowest number sees this once for
-        each."""
+        stays open until prof's cleaner closes it, some 10 ms. A program that counts on the lowest number sees this
+        for as long."""
         if self.name != "counts":
             return self.afterwards()
         self.taken = int(self.ask("count").split()[1])
