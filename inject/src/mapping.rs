@@ -25,6 +25,10 @@ use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
+/// Number of looks whether an exec has removed prof's memory, and the time between two.
+const EXEC_LOOKS: u32 = 50;
+const EXEC_LOOK: Duration = Duration::from_millis(2);
+
 /// Protection and mapping bits of the kernel's mmap. The mapping bits have other values on MIPS.
 pub(crate) mod bits {
     #![allow(missing_docs)]
@@ -250,6 +254,9 @@ impl<'a> Site<'a> {
         if self.unmap_each(m) {
             return true;
         }
+        if matches!(self.failed, Some(Error::NoThread(_) | Error::Gone(_))) && self.goes_by_exec() {
+            return true;
+        }
         if let Some(e) = &self.failed {
             e.warn(self.pid, &format!(
                     "prof could not unmap all of its memory in pid {}; run `prof detach {0}` again; the reason",
@@ -257,6 +264,15 @@ impl<'a> Site<'a> {
                 ));
         }
         false
+    }
+
+    /// Returns whether everything goes within a short time, as an exec removes it that has just begun. The only thread
+    /// is in the kernel then, and can make no call.
+    fn goes_by_exec(&self) -> bool {
+        (0..EXEC_LOOKS).any(|_| {
+            std::thread::sleep(EXEC_LOOK);
+            !crate::recorded::has_parts(self.pid)
+        })
     }
 
     /// Returns the error number with which the kernel has refused to unmap something.
