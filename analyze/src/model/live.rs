@@ -1,5 +1,6 @@
 //! A hash table of the live blocks, made for this purpose alone.
 
+use super::huge::Huge;
 use crate::load::Op;
 use prof_arch::native::capture::prefetch;
 use prof_trace::size::{self, Header};
@@ -102,10 +103,12 @@ const SMALLEST: usize = 1 << 6;
 /// they take 80 MiB at most. Larger ones grow by a quarter when they are 7/8 full, so that a large table is always at
 /// least 70 % full.
 const DOUBLING: usize = 1 << 16;
+/// With this many slots, a shard grows to that size at once, as it then fills a huge page.
+const JUMP: usize = 1 << 14;
 
 /// A part of the table, chosen by bits of the hash.
 struct Shard<V: Value> {
-    places: Vec<Place<V>>,
+    places: Huge<Place<V>>,
     len: usize,
 }
 
@@ -121,7 +124,7 @@ impl<V: Value> Default for Live<V> {
     fn default() -> Self {
         // The random seed keeps a made-up recording from choosing addresses that collide.
         let seed = RandomState::new().hash_one(0u8);
-        let shard = |_| Shard { places: vec![Place::default(); SMALLEST], len: 0 };
+        let shard = |_| Shard { places: Huge::new(Place::default(), SMALLEST), len: 0 };
         Self { shards: (0..SHARDS).map(shard).collect(), len: 0, seed }
     }
 }
@@ -140,7 +143,7 @@ impl<V: Value> Live<V> {
 
     /// Returns all entries, in no particular order.
     pub fn iter(&self) -> impl Iterator<Item = (u64, V)> {
-        let places = self.shards.iter().flat_map(|s| &s.places);
+        let places = self.shards.iter().flat_map(|s| s.places.iter());
         places.filter(|p| p.addr != 0).map(|p| (p.addr, p.value))
     }
 
@@ -210,10 +213,11 @@ impl<V: Value> Live<V> {
 impl Live<Block> {
     /// Returns all blocks, shard by shard, each shard sorted by time; consumes the table.
     pub fn drain(self) -> impl Iterator<Item = (u64, Block)> {
-        self.shards.into_iter().flat_map(|mut s| {
-            s.places.retain(|p| p.addr != 0);
-            s.places.sort_unstable_by_key(|p| (p.value.time, p.addr));
-            s.places.into_iter().map(|p| (p.addr, p.value))
+        self.shards.into_iter().flat_map(|s| {
+            let mut all: Vec<_> = s.places.iter().filter(|p| p.addr != 0).copied().collect();
+            drop(s);
+            all.sort_unstable_by_key(|p| (p.value.time, p.addr));
+            all.into_iter().map(|p| (p.addr, p.value))
         })
     }
 }
@@ -283,9 +287,13 @@ impl<V: Value> Shard<V> {
     #[cold]
     fn grow(&mut self, seed: u64) {
         let n = self.places.len();
-        let more = if n < DOUBLING { n * 2 } else { n + n / 4 };
-        let old = std::mem::replace(&mut self.places, vec![Place::default(); more]);
-        for p in old.into_iter().filter(|p| p.addr != 0) {
+        let more = match n {
+            ..JUMP => n * 2,
+            ..DOUBLING => DOUBLING,
+            _ => n + n / 4,
+        };
+        let old = std::mem::replace(&mut self.places, Huge::new(Place::default(), more));
+        for &p in old.iter().filter(|p| p.addr != 0) {
             let mut at = home(hash(p.addr, seed), more);
             while self.places[at].addr != 0 {
                 at = self.next(at);

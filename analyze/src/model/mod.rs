@@ -4,6 +4,7 @@ mod analysis;
 mod early;
 mod estimate;
 mod follow;
+mod huge;
 mod live;
 pub(crate) use analysis::{Source, read_all};
 pub(crate) use estimate::{Estimates, Sum as WeightedSum};
