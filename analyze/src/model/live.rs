@@ -289,7 +289,7 @@ impl<V: Value> Shard<V> {
         let n = self.places.len();
         let more = match n {
             ..JUMP => n * 2,
-            ..DOUBLING => DOUBLING,
+            JUMP..DOUBLING => DOUBLING,
             _ => n + n / 4,
         };
         let old = std::mem::replace(&mut self.places, Huge::new(Place::default(), more));
