@@ -7,7 +7,8 @@ use prof_analyze::fragmentation::{Fragmentation, FragmentationError, Fragmentati
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::Style;
 use prof_analyze::{Index, IndexOptions};
-use prof_trace::records::{Memory, Target, kind, map_kind};
+use prof_trace::records::{Memory, Target, Toggle, kind, map_kind, part_kind};
+use prof_trace::size::{Chunks, Header};
 use std::collections::{HashMap, HashSet};
 
 const PAGE: u64 = 4096;
@@ -125,6 +126,56 @@ fn resident_memory_is_taken_apart() {
     filter.set("max-size", "1000").expect("a size");
     let some = look(&m, &filter, None).expect("an answer");
     assert_eq!((some.pages.live_bytes, some.account.as_ref()), (100, found.account.as_ref()));
+}
+
+#[test]
+fn blocks_in_use_are_bounded_by_what_was_live_while_the_arenas_were_read() {
+    let chunk = |size: u64| Chunks::of(8).bytes(size, Header::from_code(0));
+    let mut m = Maker::of(&Target { pointer_size: 8, ..common::target() });
+    m.pass(1000);
+    let (stays, comes, goes) = (1000, 20_000, 50_000);
+    m.events(
+        1,
+        &[
+            alloc(1500, 0x10_1000, stays, 1),
+            alloc(1501, 0x11_0000, goes, 1),
+            // Not on the heap.
+            alloc(1502, 0x90_0000, 70_000, 1),
+            alloc(2050, 0x12_0000, comes, 2),
+            free(2080, 0x11_0000),
+            free(2090, 0x90_0000),
+            free(2300, 0x12_0000),
+        ],
+    );
+    let (system, in_use, moved) = (1 << 20, 400_000, 300);
+    // The last reading took much longer than the shortest, so it does not count.
+    let walks = [[2000, 2100, system, system - in_use, moved], [2100, 2900, system, system, 0]];
+    let look = |ticks: u64| Memory {
+        ticks,
+        rss: system,
+        parts: vec![0x10_0000, 0x20_0000, system, part_kind::HEAP],
+        arenas: vec![system, system - in_use, system - in_use],
+        walks: walks.concat(),
+        ..Memory::default()
+    };
+    m.put(kind::MEMORY, &look(2060).encode());
+    m.end(3000);
+    let found = self::look(&m, &Filter::default(), None).expect("an answer");
+    let a = found.account.expect("an account");
+    assert!(a.by_allocator);
+    assert_eq!(a.before_bytes, in_use - chunk(stays) - chunk(goes) - chunk(comes));
+    let most = in_use + moved - chunk(stays) - chunk(comes);
+    assert_eq!(a.before_between_bytes, Some([a.before_bytes - moved, most]));
+    assert_eq!(a.unrecorded_ns, 0);
+    // Later, when recording was off.
+    m.put(kind::TOGGLE, &Toggle { ticks: 2500, on: 0 }.encode());
+    m.put(kind::MEMORY, &look(2_002_500).encode());
+    m.end(2_003_000);
+    let found = self::look(&m, &Filter::default(), None).expect("an answer");
+    assert_eq!(found.account.as_ref().map(|a| a.unrecorded_ns), Some(2_000_000));
+    let text = found.text(Style::default());
+    assert!(text.contains("Recording had been off for 2.0 ms"), "{text}");
+    assert!(text.contains("the program allocated and freed while"), "{text}");
 }
 
 #[test]
