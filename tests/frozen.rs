@@ -3,10 +3,14 @@
 mod common;
 
 use common::build::program;
+use common::killer::killed_when;
 use common::snapshot::Snapshot;
 use common::{Scene, Target, until};
 use std::fs;
 use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
 
 /// A cgroup of this test's own that can be frozen. Dropping it thaws and removes it.
 struct Freezer {
@@ -53,8 +57,12 @@ impl Freezer {
         fs::write(self.dir.join("cgroup.procs"), pid.to_string()).expect("moved");
     }
 
-    fn freeze(&self) {
+    fn begin_to_freeze(&self) {
         fs::write(self.dir.join(self.switch.0), self.switch.1).expect("frozen");
+    }
+
+    fn freeze(&self) {
+        self.begin_to_freeze();
         until("all are frozen", || {
             let text = fs::read_to_string(self.dir.join(self.shown.0)).unwrap_or_default();
             text.lines().any(|l| l == self.shown.1)
@@ -76,6 +84,41 @@ impl Drop for Freezer {
             }
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
+    }
+}
+
+#[test]
+fn a_process_that_is_frozen_in_the_midst_of_an_attach_is_waited_for() {
+    for group in Freezer::all("midst") {
+        let scene = Scene::new("frozen-midst");
+        let mut target = Target::start(&program("toggle.c"), &[]);
+        target.ask("alloc 1"); // the heap
+        let before = Snapshot::of(&target);
+        group.add(target.pid);
+        let mut attach = Command::new(Scene::binary());
+        attach.args(["attach", &target.pid.to_string(), "-o", "k.prof", "--ring-size", "1MiB"]);
+        attach.current_dir(scene.path(""));
+        let group = Arc::new(group);
+        let mut thaws = None;
+        killed_when(attach, |_| {
+            if thaws.is_none() && target.has_ring() {
+                group.begin_to_freeze();
+                let group = Arc::clone(&group);
+                thaws = Some(std::thread::spawn(move || {
+                    std::thread::sleep(Duration::from_millis(1500));
+                    group.thaw();
+                }));
+            }
+            false
+        });
+        let thaws = thaws.expect("prof was seen while the target had the descriptor");
+        thaws.join().expect("thawed");
+        target.ask("alloc 3");
+        scene.detach(&target);
+        before.assert_same(&Snapshot::of(&target));
+        target.quit();
+        let r = scene.finished(&scene.path("k.prof"));
+        assert_eq!(r.total("allocations"), 3, "{:#}", r.brief());
     }
 }
 

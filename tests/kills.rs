@@ -117,9 +117,9 @@ fn of_attach_in_the_moment_of_the_descriptor() {
     for _ in 0..2 {
         let _ = std::fs::remove_file(scene.path("k.prof"));
         let attach = prof(&scene, &["attach", &pid, "-o", "k.prof", "--ring-size", "1MiB"]);
-        let (calls, killed) = killed_when(attach, |_| has_ring(&target));
+        let (calls, killed) = killed_when(attach, |_| target.has_ring());
         assert!(killed, "at none of {calls} calls had the target the descriptor");
-        common::until("the descriptor is closed", || !has_ring(&target));
+        common::until("the descriptor is closed", || !target.has_ring());
         common::until("the process is as before", || {
             before.differences(&Snapshot::of(&target)).is_empty()
         });
@@ -128,12 +128,6 @@ fn of_attach_in_the_moment_of_the_descriptor() {
     scene.detach(&target);
     before.assert_same(&Snapshot::of(&target));
     target.quit();
-}
-
-fn has_ring(target: &Target) -> bool {
-    let dir = std::fs::read_dir(format!("/proc/{}/fd", target.pid)).expect("the descriptors");
-    let links = dir.flatten().filter_map(|e| std::fs::read_link(e.path()).ok());
-    links.into_iter().any(|link| link.to_string_lossy().starts_with("/memfd:prof-ring"))
 }
 
 /// The frame of a remote call may be left behind, but not in anybody's data.

@@ -29,6 +29,8 @@ const ROOM: u64 = 256;
 const BELOW: u64 = 16;
 /// Time that a call may take. Nothing would be gained by giving up: the thread stays in the kernel until the call ends.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// Time after which it is asked why a call takes so long.
+const SOON: Duration = Duration::from_secs(1);
 
 /// Instructions that stand in the target's code.
 #[derive(Clone, Copy, Debug)]
@@ -362,13 +364,26 @@ pub(crate) fn layout() -> &'static VectorLayout {
     LAYOUT.get_or_init(VectorLayout::native)
 }
 
+/// Waits for a stop of a thread that makes a call. If its cgroup was frozen meanwhile, nothing can be undone before it
+/// is thawed, so the user is told what prof waits for.
+fn wait_for_call(t: &mut Tracee, deadline: Instant) -> Result<Option<Stop>> {
+    match t.wait(deadline.min(Instant::now() + SOON)) {
+        Err(Error::NotStopping { .. }) => {}
+        done => return done,
+    }
+    if let Err(e) = crate::frozen::thawed(t.pid) {
+        log::warn!("{e}; prof waits for that for up to {} s", PATIENCE.as_secs());
+    }
+    t.wait(deadline)
+}
+
 /// Runs to the next entry or exit of a system call.
 fn syscall_stop(t: &mut Tracee) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     let mut signal = 0;
     loop {
         t.resume(libc::PTRACE_SYSCALL, signal)?;
-        match t.wait(deadline)? {
+        match wait_for_call(t, deadline)? {
             Some(Stop::Syscall) => return Ok(()),
             // All signals are blocked but those that can't be.
             Some(Stop::Signal(s)) => signal = s,

@@ -104,6 +104,13 @@ impl Target {
         kill(Pid::from_raw(self.pid), signal).unwrap_or_else(|e| panic!("{}: {e}", self.name));
     }
 
+    /// Returns whether the process has a descriptor of prof's ring.
+    pub fn has_ring(&self) -> bool {
+        let dir = std::fs::read_dir(format!("/proc/{}/fd", self.pid)).expect("the descriptors");
+        let links = dir.flatten().filter_map(|e| std::fs::read_link(e.path()).ok());
+        links.into_iter().any(|link| link.to_string_lossy().starts_with("/memfd:prof-ring"))
+    }
+
     /// Ends the program as it is meant to end, which must work.
     #[track_caller]
     pub fn quit(&mut self) {
