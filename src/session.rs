@@ -28,6 +28,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Time that a detach waits for threads to leave the hook.
 pub const DETACH_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time after which a cleaner is at work (see [`crate::cleaner`]).
+const CLEANING: Duration = Duration::from_millis(50);
 /// Time that a thread waits for a free segment.
 const WAIT: Duration = Duration::from_millis(100);
 const ARCH: &str = if cfg!(all(target_arch = "mips64", target_endian = "little")) {
@@ -400,7 +402,13 @@ pub fn ended(pid: i32) -> anyhow::Error {
 
 /// Returns the state of a process's recording.
 pub fn peek(pid: i32) -> Result<Peek> {
-    match Peek::of(pid as u32) {
+    let again = |_| {
+        // What a killed prof has left may just be going.
+        std::thread::sleep(CLEANING);
+        prof_inject::wait_until_idle(pid);
+        Peek::of(pid as u32)
+    };
+    match Peek::of(pid as u32).or_else(again) {
         Ok(Some(p)) => Ok(p),
         Ok(None) if prof_inject::proc::has_ended(pid) => Err(ended(pid)),
         Ok(None) if prof_inject::inherited::is_copy(pid) => Err(refused(format!(

@@ -59,7 +59,10 @@ fn filters_that_kill_for_what_prof_does() {
         let pid = target.pid.to_string();
         let out = scene.prof(&["attach", &pid, "-o", "refused.prof"]);
         assert_eq!(out.code, 3, "{out:?}");
-        assert!(out.stderr.contains(&format!("kills it for {call},")), "{out:?}");
+        assert!(
+            out.stderr.contains(&format!("kills it, or sends it SIGSYS, for {call},")),
+            "{out:?}"
+        );
         assert!(!scene.path("refused.prof").exists());
         before.assert_same(&Snapshot::of(&target));
         if kind != "return" {

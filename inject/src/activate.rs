@@ -268,6 +268,8 @@ impl Installed {
                         "the failed attach could not be undone completely; left in pid {pid}: {l}; `prof detach {pid}` tries again"
                     )
                 }),
+                // An exec has removed everything.
+                Err(e) if !crate::recorded::has_parts(pid) => log::info!("undo: {e}"),
                 Err(e) => e.warn_by(
                     pid,
                     &format!(

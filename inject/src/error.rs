@@ -165,7 +165,7 @@ pub enum Refusal {
     },
     /// The process has a seccomp filter that kills it for a call that prof needs.
     #[error(
-        "pid {pid} ({comm}) has a seccomp filter that kills it for {call}, a call that prof makes it do; prof can suspend the filter, but if prof is killed at that moment, the filter kills the process; to accept that risk, run prof with CAP_SYS_ADMIN and --filter-allows"
+        "pid {pid} ({comm}) has a seccomp filter that kills it, or sends it SIGSYS, for {call}, a call that prof makes it do; prof can suspend the filter, but if prof is killed at that moment, the filter does so; to accept that risk, run prof with CAP_SYS_ADMIN and --filter-allows"
     )]
     FilterKills {
         /// Process id.
@@ -549,7 +549,9 @@ impl Error {
             }
             Self::Remote { what: "memfd_create", errno: Errno::EMFILE, .. } => {
                 let limit = proc::soft_limit(pid, "Max open files");
-                let (limit, needed) = (limit.unwrap_or(0), proc::lowest_descriptor(pid) + 1);
+                let limit = limit.unwrap_or(0);
+                // The process may have closed one since.
+                let needed = proc::lowest_descriptor(pid).max(limit) + 1;
                 Self::Descriptors { pid, limit, needed }
             }
             e => e,
