@@ -307,6 +307,10 @@ pub enum Refusal {
     },
 }
 
+/// Address space that prof takes in a process by default, as measured.
+const NEEDED: &str =
+    if cfg!(target_pointer_width = "64") { ", and prof needs about 660 MiB of it" } else { "" };
+
 /// Error of an attach, a detach, or another operation on a process.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -409,7 +413,7 @@ pub enum Error {
     },
     /// The target's address space is limited (`RLIMIT_AS`).
     #[error(
-        "pid {pid} may not map the memory that prof needs: its address space is limited to {limit} bytes; raise that with `prlimit --pid {pid} --as=unlimited`, or `ulimit -v` before it starts"
+        "pid {pid} may not map the memory that prof needs: its address space is limited to {limit} bytes{NEEDED}; raise that with `prlimit --pid {pid} --as=unlimited`, or `ulimit -v` before it starts"
     )]
     AddressSpace {
         /// Process id.
