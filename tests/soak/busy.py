@@ -10,7 +10,8 @@ class Sleeps(Kind):
     program, varies = "sleeps.c", ("descriptors",)
     # According to signal(7), these return EINTR at a stop, whatever a tracer does.
     NEVER_RESTARTED = ["epoll_wait", "epoll_pwait2", "epoll_forever", "sigtimedwait", "sigwaitinfo",
-                       "semtimedop", "msgrcv", "recv_timeout", "io_uring_timeout", "io_uring_forever"]
+                       "semtimedop", "msgrcv", "recv_timeout", "connect_timeout",
+                       "connect_local_timeout", "io_uring_timeout", "io_uring_forever"]
     waited = interrupted = 0
 
     def play(self):
