@@ -93,13 +93,17 @@ pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
     record.check().map_err(usage)?;
     prof_inject::follow::ask_to_let_go(pid);
     prof_inject::wait_until_idle(pid);
-    let mut last = None;
+    let (mut last, mut waited) = (None, false);
     for _ in 0..TRIES {
         let (program, code) = (Program::of(pid), code(pid));
         let e = match try_attach(pid, record, choice) {
             Ok(attached) => return Ok(attached),
             Err(e) => e,
         };
+        if !waited && was_busy(pid, &e) {
+            (last, waited) = (Some(e), true);
+            continue;
+        }
         let time = if e.is::<Error>() { EXEC.1 } else { EXEC.0 };
         if program.is_replaced_within(time) {
             log::info!("an exec during the attach: {e:#}");
@@ -112,6 +116,17 @@ pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
         }
     }
     Err(last.unwrap_or_else(|| failed(pid, Error::Replaced(pid))))
+}
+
+/// Returns whether an error says that another prof is at work on the process, which may be cleaning up after a killed
+/// one; waits for a short time until it has finished.
+pub fn was_busy(pid: i32, e: &anyhow::Error) -> bool {
+    let busy = Error::from(Refusal::Busy(pid)).to_string();
+    let is_busy = format!("{e:#}").contains(&busy);
+    if is_busy {
+        prof_inject::wait_until_idle(pid);
+    }
+    is_busy
 }
 
 /// Returns the places of all code in a process. A program that has just begun has not loaded its libraries yet, so what
@@ -257,7 +272,6 @@ pub fn detach(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resu
 /// Takes prof out of a process.
 pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Result<Detached> {
     prof_inject::follow::ask_to_let_go(pid);
-    prof_inject::wait_until_idle(pid);
     let program = Program::of(pid);
     let peek = match peek(pid) {
         Ok(peek) => peek,

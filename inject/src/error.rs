@@ -31,6 +31,11 @@ pub enum Refusal {
     /// Another prof is attaching to the process or detaching from it.
     #[error("another prof is attaching to pid {0} or detaching from it at this moment; try again")]
     Busy(i32),
+    /// Another prof has attached to the process meanwhile.
+    #[error(
+        "pid {0} is being recorded since a moment ago, by another prof; `prof detach {0}` ends that"
+    )]
+    Recorded(i32),
     /// The process is prof itself.
     #[error("pid {0} is prof itself")]
     Myself(i32),

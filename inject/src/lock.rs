@@ -14,14 +14,22 @@ pub(crate) struct Lock {
     _files: Vec<File>,
 }
 
-/// Checks that nobody is attaching to a process or detaching from it, or will have finished that very soon.
+/// Checks that nobody is attaching to a process or detaching from it at this moment.
 pub fn idle(pid: i32) -> Result<()> {
     lock(pid).map(drop)
 }
 
 /// Waits for a short time until nobody is attaching to a process or detaching from it.
+///
+/// Nothing may rest on what was known of the process before: the other prof may have attached to it.
 pub fn wait_until_idle(pid: i32) {
-    let _ = lock_one(pid);
+    let deadline = Instant::now() + OTHERS;
+    while let Err(Error::Refused(Refusal::Busy(_))) = lock_one(pid) {
+        if Instant::now() >= deadline {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Locks a process, and those that share its memory.
@@ -41,17 +49,9 @@ pub(crate) fn lock(pid: i32) -> Result<Lock> {
 fn lock_one(pid: i32) -> Result<File> {
     let path = format!("/proc/{pid}/status");
     let Ok(file) = File::open(&path) else { return Err(Refusal::NoSuchProcess(pid).into()) };
-    let deadline = Instant::now() + OTHERS;
-    loop {
-        match file.try_lock() {
-            Ok(()) => return Ok(file),
-            Err(TryLockError::WouldBlock) if Instant::now() >= deadline => {
-                return Err(Refusal::Busy(pid).into());
-            }
-            Err(TryLockError::WouldBlock) => std::thread::sleep(Duration::from_millis(2)),
-            Err(TryLockError::Error(errno)) => {
-                return Err(Error::File { path: path.into(), errno });
-            }
-        }
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => Err(Refusal::Busy(pid).into()),
+        Err(TryLockError::Error(errno)) => Err(Error::File { path: path.into(), errno }),
     }
 }

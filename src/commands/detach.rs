@@ -14,8 +14,13 @@ pub fn run(args: &DetachArgs) -> Result<ExitCode> {
     if args.filter_allows {
         prof_inject::sandbox::take_word(None);
     }
-    let detached =
-        session::leave(args.pid, args.timeout, args.children, Audit::unless(args.no_log));
+    let audit = Audit::unless(args.no_log);
+    let leave = || session::leave(args.pid, args.timeout, args.children, audit);
+    prof_inject::wait_until_idle(args.pid);
+    let detached = match leave() {
+        Err(e) if session::was_busy(args.pid, &e) => leave(),
+        detached => detached,
+    };
     let mut detached = detached.map_err(|e| match notes::last(args.pid) {
         Some(note) => {
             crate::term::path(&note.path());
