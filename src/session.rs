@@ -167,7 +167,7 @@ fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
 /// could be undone then, so it is tried again for as long as an attach may wait.
 fn taken_back(pid: i32, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
-    let options = DetachOptions { timeout, children: false };
+    let options = DetachOptions { timeout, children: false, leftovers: true };
     while prof_inject::recorded::has_parts(pid) {
         // It belongs to another prof, which records the process by now.
         if prof_inject::Recorded::open(pid).is_ok_and(|r| r.collector_lives()) {
@@ -263,7 +263,11 @@ pub fn activate(
 
 /// Takes prof out of a process, and waits until its recording is finished.
 pub fn detach(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Result<Detached> {
-    leave(pid, timeout, children, audit).map(|mut detached| {
+    finished(leave(pid, timeout, children, audit))
+}
+
+fn finished(detached: Result<Detached>) -> Result<Detached> {
+    detached.map(|mut detached| {
         detached.finish();
         detached
     })
@@ -271,6 +275,11 @@ pub fn detach(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resu
 
 /// Takes prof out of a process.
 pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Result<Detached> {
+    take_out(pid, DetachOptions { timeout, children, leftovers: false }, audit)
+}
+
+fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> {
+    let DetachOptions { timeout, children, .. } = options;
     prof_inject::follow::ask_to_let_go(pid);
     let program = Program::of(pid);
     let peek = match peek(pid) {
@@ -310,7 +319,6 @@ pub fn leave(pid: i32, timeout: Duration, children: bool, audit: Audit) -> Resul
     let last = Peek::of(pid as u32).ok().flatten().unwrap_or(peek.clone());
     // This process keeps the file open when the collector ends.
     let kept = Kept::of(&peek).filter(Kept::lock);
-    let options = DetachOptions { timeout, children };
     let me = std::process::id();
     let lives = peek.collector_alive && peek.collector.0 != me;
     let report = match prof_inject::detach(pid, &options) {
@@ -417,7 +425,7 @@ pub fn ended(pid: i32) -> anyhow::Error {
 /// Returns the state of a process's recording.
 pub fn peek(pid: i32) -> Result<Peek> {
     let again = |_| {
-        // What a killed prof has left may just be going.
+        // A cleaner may be removing what a killed prof has left.
         std::thread::sleep(CLEANING);
         prof_inject::wait_until_idle(pid);
         Peek::of(pid as u32)
@@ -461,7 +469,9 @@ fn adopt(pid: i32, record: &RecordArgs) -> Result<()> {
             peek.path.display()
         )));
     }
-    let old = detach(pid, DETACH_TIMEOUT, false, Audit::of(record)).with_context(|| {
+    // Another prof may attach between this look and the lock.
+    let options = DetachOptions { timeout: DETACH_TIMEOUT, children: false, leftovers: true };
+    let old = finished(take_out(pid, options, Audit::of(record))).with_context(|| {
         format!(
             "process {pid} has an earlier recording in it, {}, that can't be ended now; try again, or end it with `prof detach {pid}`",
             peek.path.display()

@@ -113,7 +113,7 @@ fn what_was_there_before_is_told_within_bounds_while_threads_allocate() {
     let bounds = a["before_between_bytes"].as_array().expect("bounds");
     let [least, most] = [0, 1].map(|i| bounds[i].as_u64().expect("a number"));
     assert!(least <= kept + kept / 50 && most >= kept - kept / 50, "{kept}: {least} to {most}");
-    // What the threads have at most is three times 8,000 blocks of 1.5 KiB.
+    // The three threads have at most three times 8,000 blocks of 1.5 KiB.
     assert!(most - least < 3 * 8000 * 1500, "{kept}: {least} to {most}");
     assert!((least..=most).contains(&number(&a, "before_bytes")), "{a:#}");
 }

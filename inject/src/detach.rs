@@ -40,6 +40,8 @@ pub struct DetachOptions {
     pub timeout: Duration,
     /// Whether prof is also taken out of children that were forked while the process was recorded.
     pub children: bool,
+    /// Whether a process that a living collector records is refused: only what an earlier recording has left is removed.
+    pub leftovers: bool,
 }
 
 /// Result of a detach.
@@ -65,6 +67,9 @@ pub fn detach(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     let _lock = crate::lock::lock(pid)?;
     crate::shortage::check_descriptors(pid)?;
     crate::frozen::thawed(pid)?;
+    if options.leftovers && Recorded::open(pid)?.is_attached() {
+        return Err(Refusal::Recorded(pid).into());
+    }
     detach_locked(pid, options)
 }
 
@@ -81,7 +86,7 @@ const LOOK: Duration = Duration::from_secs(2);
 
 /// Undoes a failed attach on behalf of the prof that made it, which holds the target's lock.
 pub(crate) fn undo_locked(pid: i32, timeout: Duration) -> Result<DetachReport> {
-    let options = DetachOptions { timeout: timeout.max(UNDO), children: false };
+    let options = DetachOptions { timeout: timeout.max(UNDO), children: false, leftovers: false };
     isolated(|| take_out(pid, &options, false))
 }
 

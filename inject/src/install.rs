@@ -20,11 +20,10 @@ use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, room, sandbox, set
 use prof_arch::native::call::is_never_restarted;
 use prof_trace::capture::Capture;
 use prof_trace::records::{Hook, NotHooked};
-use prof_trace::shared::{Kind, Shared, state};
+use prof_trace::shared::{Kind, Shared};
 use std::any::Any;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 /// Maximum number of bytes of unwind tables that are copied at an attach, and bytes reserved for those of libraries
@@ -344,10 +343,11 @@ pub fn install(target: &Target, options: &Options) -> Result<Installed> {
     crate::preflight(target.pid)?;
     if let Ok(r) = crate::Recorded::open(target.pid) {
         // This one has waited for the lock until the other had attached.
-        if r.control.state.load(Relaxed) == state::ATTACHED && r.collector_lives() {
+        if r.is_attached() {
             return Err(Refusal::Recorded(target.pid).into());
         }
-        let options = crate::DetachOptions { timeout: options.timeout, children: false };
+        let options =
+            crate::DetachOptions { timeout: options.timeout, children: false, leftovers: true };
         crate::detach::detach_locked(target.pid, &options)?;
     }
     crate::detach::clean_locked(target.pid, options.timeout)?;

@@ -7,7 +7,7 @@ use crate::{Refusal, RemoteAddr, RemoteMemory, Result, setup};
 use prof_trace::foreign::Foreign;
 use prof_trace::process::living_thread;
 use prof_trace::shared::{
-    Control, Geometry, Header, LAYOUT, MAGIC, STABLE_AT, Slot, Stable, Table,
+    Control, Geometry, Header, LAYOUT, MAGIC, STABLE_AT, Slot, Stable, Table, state,
 };
 use std::mem::offset_of;
 use std::os::unix::ffi::OsStringExt;
@@ -140,6 +140,12 @@ impl Recorded {
         pid != 0
             && proc::start_time(pid) == Some(self.control.collector_start.load(Relaxed))
             && living_thread(pid).is_some()
+    }
+
+    /// Returns whether an attach was completed, and its collector is at work.
+    #[must_use]
+    pub fn is_attached(&self) -> bool {
+        self.control.state.load(Relaxed) == state::ATTACHED && self.collector_lives()
     }
 
     /// Returns whether the process is recording rather than paused.

@@ -5,7 +5,7 @@ use crate::Refusal;
 use crate::proc::{self, Map};
 use std::path::Path;
 
-/// What translates a program.
+/// A program that translates the code of another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Translator {
     /// It executes copies of all code in the process (valgrind, DynamoRIO, Pin). The text names it.

@@ -74,7 +74,7 @@ pub struct Arenas {
 pub struct Walk {
     /// Begin and end, in ticks of the recording.
     pub time: (u64, u64),
-    /// What was read. Each byte counts once.
+    /// Statistics that were read. Each byte counts once.
     pub arenas: Arenas,
     /// Bytes of free chunks that were seen in two places, as the allocator has moved them in between.
     pub moved: u64,

@@ -130,7 +130,7 @@ impl Smaps {
             self.took = took;
             seen
         });
-        // What has just ended is the answer, if it was begun for that.
+        // A look that was begun for a request is the answer when it ends.
         if self.asked.is_some_and(|a| a.1) {
             return seen;
         }

@@ -1,4 +1,4 @@
-//! What the kernel and the allocator say of the target's memory.
+//! Reads what the kernel and the allocator report of the target's memory, and writes it into the recording.
 
 use super::{Collector, FAMILY_GAP, SECOND, areas, has_other_allocator};
 use crate::smaps::{Known, LAST};
