@@ -241,12 +241,17 @@ impl Installed {
             let at = RemoteAddr(stub.patch_addr);
             let mut now = [0u8; 8];
             let len = stub.patch.len();
-            self.mem.read(at, &mut now[..len])?;
-            if now[..len] != f.old_bytes[..len] {
+            let reason = match self.mem.read(at, &mut now[..len]) {
+                Ok(()) if now[..len] == f.old_bytes[..len] => None,
+                Ok(()) => Some("its code has changed meanwhile (another tool?)"),
+                Err(Error::Memory { .. }) => Some("its library has been unloaded meanwhile"),
+                Err(e) => return Err(e),
+            };
+            if let Some(reason) = reason {
                 self.not_hooked.push(NotHooked {
                     function: p.found.name.clone(),
                     module: self.modules[p.found.module].path.display().to_string(),
-                    reason: "its code has changed meanwhile (another tool?)".into(),
+                    reason: reason.into(),
                 });
                 continue;
             }
