@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 
 /// Greatest number of batches in transit.
-const BATCHES: usize = 4;
+const BATCHES: usize = 32;
 
 /// The sending end. `M` is the message type, mostly a buffer of items.
 pub(super) struct Feed<T, M> {

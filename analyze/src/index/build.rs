@@ -182,7 +182,8 @@ pub(super) fn build(
         None => Out::Memory(Vec::new()),
     };
     out.write(&[0; HEADER as usize]).map_err(Failure::Index)?;
-    let (read, replayed, written) = run(&mut stream, Writer::new(out, HEADER));
+    let writer = Writer::new(out, HEADER, stream.event_bytes());
+    let (read, replayed, written) = run(&mut stream, writer);
     read?;
     let (mut totals, mut groups, chains, before) = replayed;
     let mut writer = written;

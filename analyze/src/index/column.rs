@@ -1,8 +1,10 @@
 //! Packs the columns of a block of rows. A value is stored as its distance to the smallest, in as many whole bytes as
 //! the largest distance needs, or, in columns that mostly grow, as its distance to the value before.
 //!
-//! In a file these bytes are compressed, with the lowest bytes of all values first: values repeat mostly in some of
-//! their bytes. An index is then about as long as its recording; without that it was up to nine times as long.
+//! In a file these bytes may be compressed, with the lowest bytes of all values first: values repeat mostly in some of
+//! their bytes. That takes a quarter of the time of making an index and reading it, so it is done only where an index
+//! would become much longer than its recording. Compressed, it is about as long; uncompressed, up to nine times as
+//! long.
 
 use prof_trace::chunk::checksum;
 use std::cell::RefCell;
@@ -34,14 +36,12 @@ const SHORT: u32 = 5;
 const LEVEL: i32 = 1;
 
 /// The way a column is packed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
-    /// Not compressed.
-    Plain,
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct How {
+    /// As distances to the value before.
+    pub steps: bool,
     /// Compressed.
-    Short,
-    /// Compressed, as distances to the value before.
-    Steps,
+    pub short: bool,
 }
 
 thread_local! {
@@ -132,7 +132,7 @@ pub(super) fn pack(values: &[u64], how: How, out: &mut Vec<u8>) -> Packed {
     min = min.min(max);
     let mut p = Packed { min, max, ..Packed::default() };
     let at = out.len();
-    p.steps = how == How::Steps && min != max;
+    p.steps = how.steps && min != max;
     let (values, from) = match p.steps {
         true => (&*steps(values, min), 0),
         false => (values, min),
@@ -152,7 +152,7 @@ pub(super) fn pack(values: &[u64], how: How, out: &mut Vec<u8>) -> Packed {
         7 => put::<7>(values, from, out),
         _ => put::<8>(values, from, out),
     }
-    if how != How::Plain {
+    if how.short {
         p.short = shorten(values.len(), out, at);
     }
     p.sum = sum(&out[at..]);
@@ -246,9 +246,9 @@ mod tests {
 
     #[test]
     fn columns_come_back_in_every_width() {
-        for (bits, how) in
-            (0..=64u32).flat_map(|b| [How::Plain, How::Short, How::Steps].map(|h| (b, h)))
-        {
+        let ways = [(false, false), (false, true), (true, false), (true, true)];
+        let hows = ways.map(|(steps, short)| How { steps, short });
+        for (bits, how) in (0..=64u32).flat_map(|b| hows.map(|h| (b, h))) {
             let top = if bits == 0 { 0 } else { u64::MAX >> (64 - bits) };
             for base in [0, 7, u64::MAX - top] {
                 let values: Vec<u64> =
@@ -269,14 +269,14 @@ mod tests {
                 }
             }
         }
-        assert_eq!(pack(&[], How::Short, &mut Vec::new()).width, 0);
+        assert_eq!(pack(&[], hows[1], &mut Vec::new()).width, 0);
     }
 
     #[test]
     fn what_repeats_takes_little_room() {
         let times: Vec<u64> = (0..8192u64).map(|i| (1 << 40) + i * 300 + i % 7 * 8).collect();
         let mut bytes = Vec::new();
-        let p = pack(&times, How::Steps, &mut bytes);
+        let p = pack(&times, How { steps: true, short: true }, &mut bytes);
         assert!(p.short > 0 && bytes.len() < times.len() / 4, "{}", bytes.len());
         // A wrong length is damage, whether or not the column is compressed.
         let mut back = Vec::new();

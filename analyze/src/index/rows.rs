@@ -2,13 +2,23 @@
 
 use super::column::{How, PACKED_WORDS, Packed, pack, unpack};
 use super::format::{sealed, unsealed};
+use crate::load::EVENT_UNIT;
 use prof_trace::size::{self, Header};
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Number of rows of a block.
 pub(super) const BLOCK: usize = 8192;
+
+/// Maximum length of uncompressed rows, in hundredths of the length of their events in the recording. A block of rows
+/// that would go beyond that is compressed.
+const MOST_OF_EVENTS: u128 = 140;
+
+/// Bytes of an uncompressed row, as it is mostly.
+const UNPACKED: u64 = 24;
 
 /// Words between the starts of two columns while they are filled. With a power of two, all values of a row would fall
 /// on the same cache set.
@@ -149,6 +159,10 @@ impl Out {
 /// Collects rows and writes them in blocks.
 pub(super) struct Writer {
     out: Out,
+    /// Length of an event in the recording; see [`Stream::event_bytes`](crate::load::Stream::event_bytes).
+    event_bytes: Arc<AtomicU64>,
+    /// Number of bytes that the rows so far, with those being written, may take uncompressed.
+    most: u64,
     /// Position of the next byte.
     pub at: u64,
     columns: Box<[[u64; STRIDE]; COLUMNS]>,
@@ -164,11 +178,13 @@ pub(super) struct Writer {
 
 impl Writer {
     /// Creates a writer that begins at position `at`.
-    pub(super) fn new(out: Out, at: u64) -> Self {
+    pub(super) fn new(out: Out, at: u64, event_bytes: Arc<AtomicU64>) -> Self {
         let columns = vec![[0; STRIDE]; COLUMNS].into_boxed_slice();
         let columns = columns.try_into().unwrap_or_else(|_| Box::new([[0; STRIDE]; COLUMNS]));
         Self {
             out,
+            event_bytes,
+            most: at,
             at,
             columns,
             used: 0,
@@ -202,14 +218,15 @@ impl Writer {
         let [begins, ends] =
             [Column::Begin, Column::End].map(|c| &self.columns[c as usize][..rows]);
         let mut head = vec![rows as u64, longest(begins, ends)];
+        // In memory is mostly the index of a recording that is too short for a file.
+        let in_file = matches!(self.out, Out::File(_));
+        let flags = &self.columns[Column::Flags as usize][..rows];
+        let event_bytes = self.event_bytes.load(Relaxed);
+        self.most = self.most.saturating_add(most(flags, event_bytes));
+        let short = in_file && self.at.saturating_add(UNPACKED * rows as u64) > self.most;
         for (k, column) in self.columns.iter().enumerate() {
             let grows = k == Column::Begin as usize || k == Column::End as usize;
-            let how = match &self.out {
-                // In memory: mostly of a recording that is too short for a file.
-                Out::Memory(_) => How::Plain,
-                Out::File(_) if grows => How::Steps,
-                Out::File(_) => How::Short,
-            };
+            let how = How { steps: in_file && grows, short };
             head.extend(pack(&column[..rows], how, &mut self.bytes).words());
         }
         self.blocks.push(self.at);
@@ -262,6 +279,15 @@ fn longest(begins: &[u64], ends: &[u64]) -> u64 {
         end => end.saturating_sub(*begin),
     };
     begins.iter().zip(ends).map(life).max().unwrap_or(0)
+}
+
+/// Returns the maximum length of uncompressed rows with these flags. A row stands for the event that began its block and
+/// the one that ended it; a reallocation belongs to the row that it begins.
+fn most(flags: &[u64], event_bytes: u64) -> u64 {
+    let no_end = flags::LIVE | flags::CONTINUED | flags::IMPLIED;
+    let ends = flags.iter().filter(|f| **f & no_end == 0).count();
+    let bytes = (flags.len() + ends) as u128 * u128::from(event_bytes) / u128::from(EVENT_UNIT);
+    u64::try_from(bytes * MOST_OF_EVENTS / 100).unwrap_or(u64::MAX)
 }
 
 /// Number of words in front of the columns' in the head of a block.

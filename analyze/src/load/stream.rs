@@ -10,6 +10,8 @@ use prof_trace::capture::Capture;
 use prof_trace::pack::Packed;
 use prof_trace::records::{Events, kind};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Options for loading a recording.
 #[derive(Clone, Copy, Debug)]
@@ -58,6 +60,9 @@ pub enum Tail {
 
 const BATCH: usize = 256;
 
+/// Fractions of a byte in which the length of an event is given.
+pub(crate) const EVENT_UNIT: u64 = 256;
+
 /// Reads a recording from the front, and continues when the file has grown.
 pub struct Stream {
     file: ChunkFile,
@@ -71,6 +76,10 @@ pub struct Stream {
     /// The error of reading waiting events again.
     reread_failed: Option<Error>,
     packed_events: bool,
+    /// Number of events in the chunks read so far.
+    counted: u64,
+    /// Length of an event; see [`Stream::event_bytes`].
+    event_bytes: Arc<AtomicU64>,
 }
 
 impl Stream {
@@ -89,6 +98,8 @@ impl Stream {
             tail: Tail::Whole,
             reread_failed: None,
             packed_events: false,
+            counted: 0,
+            event_bytes: Arc::default(),
         })
     }
 
@@ -110,6 +121,12 @@ impl Stream {
     /// Returns the number of bytes of the file that were read.
     pub fn bytes_read(&self) -> u64 {
         self.file.position()
+    }
+
+    /// Returns the average length of an event in the part of the file that was read so far, in units of 1/[`EVENT_UNIT`]
+    /// bytes. Another thread sees it change while this one reads on.
+    pub(crate) fn event_bytes(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.event_bytes)
     }
 
     /// Returns the bytes of events that could not be decoded, and those between whole chunks.
@@ -169,7 +186,9 @@ impl Stream {
                     match Packed::read(payload) {
                         Some(packed) => {
                             let threads = packed.runs.iter().map(|r| r.thread).collect();
+                            let events = packed.runs.iter().map(|r| u64::from(r.count)).sum();
                             let payload = payload.to_vec();
+                            self.count(events);
                             self.hold_packed(threads, payload, at);
                         }
                         None => self.meta.bad_chunks += 1,
@@ -215,7 +234,14 @@ impl Stream {
         self.reread_failed.take().map_or(Ok(()), Err)
     }
 
+    fn count(&mut self, events: u64) {
+        self.counted = self.counted.saturating_add(events);
+        let units = self.file.position().saturating_mul(EVENT_UNIT);
+        self.event_bytes.store(units / self.counted.max(1), Relaxed);
+    }
+
     fn hold(&mut self, e: Events, at: u64, len: usize) {
+        self.count(u64::from(e.count));
         let (codec, thread, count) = (e.codec(), e.thread, e.count);
         let place = self.place(e.bytes, at, len, 1);
         self.merge.pending.hold(&place);
