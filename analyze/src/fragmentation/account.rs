@@ -25,6 +25,7 @@ pub struct Account {
     /// caches. Otherwise resident bytes of other heap pages, up to what was resident at the attach.
     pub before_bytes: u64,
     /// Least and most of `before_bytes`, by the allocator: the program allocates and frees while its lists are read.
+    /// Absent if events were lost.
     pub before_between_bytes: Option<[u64; 2]>,
     /// Nanoseconds for which recording was off when the allocator was looked at. What was allocated or freed in them
     /// is missing in the lines of blocks.
@@ -75,8 +76,8 @@ pub(super) struct Places {
     /// glibc's own figures, if they could be read: bytes taken from the kernel, free bytes, free bytes that are
     /// resident.
     arenas: Option<[u64; 3]>,
-    /// The readings of these figures.
-    walks: Vec<Walk>,
+    /// The reading of these figures.
+    walk: Option<Walk>,
     /// An earlier prof recorded this without kinds: all of it is taken for the allocator's.
     old: bool,
 }
@@ -87,19 +88,15 @@ struct Walk {
     /// Begin and end, in ticks.
     time: (u64, u64),
     in_use: u64,
-    moved: u64,
+    /// Bytes of `in_use` that may have been free all the time.
+    unsure: u64,
 }
 
-/// Returns the readings of glibc's arenas in a look, without those that took much longer than the shortest: the program
-/// had more time to change what was read.
-fn walks_of(m: &Memory) -> Vec<Walk> {
+/// Returns the shortest reading of glibc's arenas in a look: the program had the least time to change what was read.
+fn walk_of(m: &Memory) -> Option<Walk> {
     let all = m.walks.as_chunks::<5>().0.iter().filter(|w| w[0] <= w[1] && w[3] <= w[2]);
-    let mut all: Vec<Walk> =
-        all.map(|w| Walk { time: (w[0], w[1]), in_use: w[2] - w[3], moved: w[4] }).collect();
-    let took = |w: &Walk| w.time.1 - w.time.0;
-    let least = all.iter().map(took).min().unwrap_or(0);
-    all.retain(|w| took(w) <= least.saturating_mul(2));
-    all
+    let all = all.map(|w| Walk { time: (w[0], w[1]), in_use: w[2] - w[3], unsure: w[4] });
+    all.min_by_key(|w| w.time.1 - w.time.0)
 }
 
 /// Sums over the parts of heaps.
@@ -176,7 +173,7 @@ impl Places {
         let (parts, old) = parts_of(m);
         let ranges = parts.iter().map(|p| (p.start, p.end)).collect();
         let arenas = m.arenas.first_chunk::<3>().copied().filter(|a| a[0] > 0 && a[1] <= a[0]);
-        Self { parts, ranges, arenas, walks: walks_of(m), old }
+        Self { parts, ranges, arenas, walk: walk_of(m), old }
     }
 
     /// Returns whether each range is a heap of glibc's.
@@ -184,23 +181,21 @@ impl Places {
         self.parts.iter().map(|p| p.kind == part_kind::HEAP).collect()
     }
 
-    /// Returns the period of all readings.
+    /// Returns the period of the reading.
     pub(super) fn time(&self) -> Option<(u64, u64)> {
-        let all = self.walks.iter().map(|w| w.time);
-        all.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))
+        self.walk.map(|w| w.time)
     }
 
-    /// Returns bounds on the blocks in use that were not recorded. Chunks that were moved from an unread list to one
-    /// that was read are missing; about as many bytes were moved the other way, and seen twice.
+    /// Returns bounds on the blocks in use that were not recorded. What was read as in use was so at some moment of the
+    /// reading, but for what is unsure; what was in use at all of them was read so.
     fn between(&self, found: &Found, figure: u64) -> Option<[u64; 2]> {
-        let one = |w: &Walk| {
-            let (least, most) = found.course.between(w.time);
-            let low = w.in_use.saturating_sub(w.moved).saturating_sub(most);
-            (low, w.in_use.saturating_add(w.moved).saturating_sub(least))
+        let w = self.walk?;
+        let low = match found.course.at_some_moment() {
+            Some(most) => w.in_use.saturating_sub(w.unsure).saturating_sub(most),
+            None => 0,
         };
-        let all = self.walks.iter().map(one);
-        let both = all.reduce(|a, b| (a.0.min(b.0), a.1.max(b.1)))?;
-        Some([both.0.min(figure), both.1.max(figure)])
+        let high = w.in_use.saturating_sub(found.course.at_each_moment());
+        Some([low.min(figure), high.max(figure)])
     }
 
     /// Returns the pieces of parts of unknown kind in which recorded blocks ever began, as ascending multiples of

@@ -148,6 +148,8 @@ impl Fragmentation {
                 let found = all.as_ref().unwrap_or(&found);
                 let mut account = places.account(m, first, found, page, &used);
                 account.unrecorded_ns = unrecorded(index, m.ticks);
+                // Blocks whose events were lost are counted as older ones, and nothing says how large they were.
+                account.before_between_bytes.take_if(|_| meta.counters.lost > 0);
                 Some(account)
             }
             None => None,

@@ -52,7 +52,7 @@ pub(super) struct Found {
     pub runs: Vec<Run>,
     /// Live blocks in each of the requested ranges.
     pub within: Vec<Within>,
-    /// Bytes of live chunks on glibc's heaps over the requested period.
+    /// The chunks on glibc's heaps that were in use in the requested period.
     pub course: Course,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Ask<'a> {
     pub ranges: &'a [(u64, u64)],
     /// Whether each of them is a heap of glibc's.
     pub heaps: &'a [bool],
-    /// Period over which the bytes of live chunks on these heaps are wanted.
+    /// Period for which the chunks in use on these heaps are wanted.
     pub time: Option<(u64, u64)>,
 }
 
@@ -158,7 +158,7 @@ pub(super) fn find(index: &Index, query: &Query<'_>, ask: &Ask<'_>) -> Result<Fo
             to.bytes = to.bytes.saturating_add(from.bytes);
             to.chunks = to.chunks.saturating_add(from.chunks);
         }
-        course.merge(&s.course);
+        course.merge(s.course);
         match parts.is_empty() {
             true => parts = s.parts,
             false => parts.extend(s.parts),
@@ -235,7 +235,7 @@ fn collect(s: &mut State, query: &Query<'_>, block: &mut Block<'_>, ask: &Ask<'_
     // A block that never ends has the end `u64::MAX`, later than any moment.
     let at = ask.at.unwrap_or(u64::MAX).min(u64::MAX - 1);
     let (from, to) = s.course.time().unwrap_or((at, at));
-    if block.range(Column::Begin).0 > at.max(to) || block.range(Column::End).1 <= at.min(from) {
+    if block.range(Column::Begin).0 > at.max(to) || block.range(Column::End).1 < at.min(from) {
         return Some(());
     }
     query.select(block, &mut s.selection)?;
@@ -254,7 +254,8 @@ fn collect(s: &mut State, query: &Query<'_>, block: &mut Block<'_>, ask: &Ask<'_
         let range = ask.ranges.get(range).filter(|r| r.0 <= addrs[i]).map(|_| range);
         let header = Header::from_code(headers[i] as u16);
         if range.is_some_and(|r| ask.heaps.get(r) == Some(&true)) {
-            s.course.add(begins[i], ends[i], ask.chunks.bytes(sizes[i], header));
+            let bytes = ask.chunks.bytes(sizes[i], header);
+            s.course.add((begins[i], ends[i]), addrs[i], bytes);
         }
         if begins[i] > at || ends[i] <= at {
             continue;

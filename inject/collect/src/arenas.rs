@@ -74,10 +74,44 @@ pub struct Arenas {
 pub struct Walk {
     /// Begin and end, in ticks of the recording.
     pub time: (u64, u64),
-    /// Statistics that were read. Each byte counts once.
+    /// Statistics that were read. Each byte counts once, and memory from the kernel by its greatest size.
     pub arenas: Arenas,
-    /// Bytes of free chunks that were seen in two places, as the allocator has moved them in between.
-    pub moved: u64,
+    /// Bytes that may be counted as in use though they were free all the time: other readings, begun just before or
+    /// after, found them free, or the arena was smaller at the other end of this reading.
+    pub unsure: u64,
+}
+
+/// Disjoint address ranges, ascending.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Chunks(Vec<(u64, u64)>);
+
+impl Chunks {
+    /// Joins ranges that overlap. Also returns the bytes that belonged to several: chunks are disjoint at each moment,
+    /// so the allocator has moved these in between.
+    fn of(mut all: Vec<(u64, u64)>) -> (Self, u64) {
+        all.sort_unstable();
+        let mut twice = 0u64;
+        let mut joined: Vec<(u64, u64)> = Vec::with_capacity(all.len());
+        for (start, end) in all {
+            match joined.last_mut().filter(|l| start <= l.1) {
+                Some(l) => {
+                    twice = twice.saturating_add(end.min(l.1).saturating_sub(start));
+                    l.1 = l.1.max(end);
+                }
+                None => joined.push((start, end)),
+            }
+        }
+        (Self(joined), twice)
+    }
+
+    /// Returns the ranges of both.
+    fn with(self, other: &Self) -> Self {
+        Self::of([self.0, other.0.clone()].concat()).0
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.iter().map(|(start, end)| end - start).fold(0, u64::saturating_add)
+    }
 }
 
 /// Reads the allocator's data in the memory of a target.
@@ -110,30 +144,41 @@ impl<'a> Look<'a> {
     }
 
     /// Reads the arenas repeatedly, until two readings are alike or it takes too long: the target may allocate and free
-    /// meanwhile, and this thread may wait for a processor in the middle of one. Empty if there are no arenas, or they
-    /// could not be followed.
-    pub fn walks(&mut self, maps: &[Mapping], now: impl Fn() -> u64) -> Vec<Walk> {
-        let Some(main) = self.main(maps) else { return Vec::new() };
-        let (end, mut all) = (Instant::now() + WALKS, Vec::<Walk>::new());
-        let in_use = |w: &Walk| w.arenas.system.saturating_sub(w.arenas.free);
-        for _ in 0..MOST_WALKS {
+    /// meanwhile, and this thread may wait for a processor in the middle of one. Returns the shortest reading, during
+    /// which the target could change least; `None` if there are no arenas, or they could not be followed.
+    pub fn walks(&mut self, maps: &[Mapping], now: impl Fn() -> u64) -> Option<Walk> {
+        let main = self.main(maps)?;
+        let end = Instant::now() + WALKS;
+        let mut best: Option<(Walk, Chunks)> = None;
+        let (mut free, mut last, mut good) = (Chunks::default(), None::<u64>, 0);
+        for k in 0..MOST_WALKS {
             (self.chunks, self.seen) = (0, Vec::new());
             let from = now();
-            if let Some((arenas, moved)) = self.walk(main) {
-                let walk = Walk { time: (from, now().max(from)), arenas, moved };
-                let alike = |w: &Walk| w.moved == 0 && in_use(w).abs_diff(in_use(&walk)) <= ALIKE;
-                let done = walk.moved == 0 && all.last().is_some_and(alike);
-                all.push(walk);
-                if done {
+            if let Some((arenas, seen, unsure)) = self.walk(main) {
+                let in_use = Some(arenas.system - arenas.free).filter(|_| unsure == 0);
+                let alike = last.zip(in_use).is_some_and(|(a, b)| a.abs_diff(b) <= ALIKE);
+                last = in_use;
+                free = free.with(&seen);
+                good += 1;
+                let walk = Walk { time: (from, now().max(from)), arenas, unsure };
+                let took = |w: &Walk| w.time.1 - w.time.0;
+                if best.as_ref().is_none_or(|(b, _)| took(&walk) < took(b)) {
+                    best = Some((walk, seen));
+                }
+                if alike {
                     break;
                 }
             }
-            if Instant::now() > end {
+            // A single reading can't tell what it missed.
+            let enough = good > 1 || k >= MOST_WALKS / 2;
+            if enough && Instant::now() > end {
                 break;
             }
         }
         self.seen = Vec::new();
-        all
+        let (mut walk, seen) = best?;
+        walk.unsure = walk.unsure.saturating_add(free.bytes().saturating_sub(seen.bytes()));
+        Some(walk)
     }
 
     /// Returns the address of the main arena.
@@ -150,33 +195,32 @@ impl<'a> Look<'a> {
         maps.iter().filter(is_libc).find_map(|m| self.main_arena(m))
     }
 
-    /// Reads all arenas once. Returns their statistics, and the bytes that were seen twice.
-    fn walk(&mut self, main: u64) -> Option<(Arenas, u64)> {
-        let mut all = Arenas::default();
+    /// Reads all arenas once. Returns their statistics, all free chunks, and the bytes that the arenas grew or shrank
+    /// by, or moved, meanwhile.
+    fn walk(&mut self, main: u64) -> Option<(Arenas, Chunks, u64)> {
+        let (mut all, mut changed) = (Arenas::default(), 0u64);
         let mut at = main;
         for _ in 0..MOST_ARENAS {
+            let before = self.system(at)?;
             self.add(at, main, &mut all)?;
+            let after = self.system(at)?;
+            all.system = all.system.saturating_add(before.max(after));
+            changed = changed.saturating_add(before.abs_diff(after));
             [at] = self.words(at + TOP + NEXT)?;
             if at == main {
                 all.heaps.sort_by_key(|h| h.start);
-                let moved = self.seen_twice();
-                all.free = all.free.saturating_sub(moved);
-                all.free_resident = all.free_resident.saturating_sub(moved).min(all.free);
-                return Some((all, moved));
+                let (seen, twice) = Chunks::of(std::mem::take(&mut self.seen));
+                all.free = all.free.saturating_sub(twice).min(all.system);
+                all.free_resident = all.free_resident.saturating_sub(twice).min(all.free);
+                return Some((all, seen, changed.saturating_add(twice)));
             }
         }
         None
     }
 
-    /// Returns the bytes that belong to several of the chunks seen: chunks are disjoint at each moment.
-    fn seen_twice(&mut self) -> u64 {
-        self.seen.sort_unstable();
-        let (mut twice, mut reached) = (0u64, 0);
-        for (start, end) in &self.seen {
-            twice = twice.saturating_add((*end).min(reached).saturating_sub(*start));
-            reached = reached.max(*end);
-        }
-        twice
+    /// Returns the bytes that an arena has taken from the kernel.
+    fn system(&self, arena: u64) -> Option<u64> {
+        self.words(arena.checked_add(TOP + SYSTEM)?).map(|[bytes]| bytes)
     }
 
     /// Searches a segment for the main arena, and returns its address.
@@ -228,8 +272,7 @@ impl<'a> Look<'a> {
         };
         let top_at = arena.checked_add(TOP)?;
         let [top] = self.words(top_at)?;
-        let [system] = self.words(top_at + SYSTEM)?;
-        all.system = all.system.checked_add(system)?;
+        let system = self.system(arena)?;
         if top == top_at {
             return Some(()); // nothing was asked for yet
         }
@@ -383,7 +426,7 @@ mod tests {
         let near = (0..200).any(|_| {
             let found = Look::new(&mem, Some(&pages)).walks(&maps.all, || 0);
             let (system, free) = told();
-            found.last().is_some_and(|Walk { arenas: a, .. }| {
+            found.is_some_and(|Walk { arenas: a, .. }| {
                 a.system.abs_diff(system) <= system / 50
                     && a.free.abs_diff(free) <= free / 50
                     && a.free_resident <= a.free
@@ -396,9 +439,11 @@ mod tests {
 
     #[test]
     fn bytes_that_were_seen_in_two_places_count_once() {
-        let mem = File::open("/proc/self/mem").expect("memory");
-        let mut look = Look::new(&mem, None);
-        look.seen = vec![(300, 400), (100, 200), (150, 180), (190, 260), (100, 120), (500, 600)];
-        assert_eq!(look.seen_twice(), 30 + 10 + 20);
+        let all = vec![(300, 400), (100, 200), (150, 180), (190, 260), (100, 120), (500, 600)];
+        let (chunks, twice) = Chunks::of(all);
+        assert_eq!((chunks.0.as_slice(), twice), (&[(100, 260), (300, 400), (500, 600)][..], 60));
+        let both = chunks.with(&Chunks(vec![(0, 50), (250, 310), (600, 700)]));
+        assert_eq!(both.0, [(0, 50), (100, 400), (500, 700)]);
+        assert_eq!(both.bytes(), 550);
     }
 }

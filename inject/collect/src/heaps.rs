@@ -35,20 +35,18 @@ pub fn apart(
     to: &mut Memory,
 ) {
     let mut look = mem.map(|mem| Look::new(mem, pages));
-    let walks = look.as_mut().map(|l| l.walks(maps, || clock.now())).unwrap_or_default();
+    let walk = look.as_mut().and_then(|l| l.walks(maps, || clock.now()));
+    let walk = walk.filter(|w| w.arenas.system > 0);
     to.ticks = clock.now();
-    // The target had the least time to change anything during the shortest reading. Its middle is the moment of the
-    // look: blocks that the events show as live then are compared with it.
-    let best = walks.iter().filter(|w| w.arenas.system > 0).min_by_key(|w| w.time.1 - w.time.0);
-    if let Some(Walk { time: (from, end), arenas: a, .. }) = best {
+    // The middle of the reading is the moment of the look: blocks that the events show as live then are compared
+    // with it.
+    if let Some(Walk { time: (from, end), arenas: a, unsure }) = &walk {
         to.ticks = from + (end - from) / 2;
         to.arenas = vec![a.system, a.free, a.free_resident];
-        let all =
-            walks.iter().map(|w| [w.time.0, w.time.1, w.arenas.system, w.arenas.free, w.moved]);
-        to.walks = all.collect::<Vec<_>>().concat();
+        to.walks = vec![*from, *end, a.system, a.free, *unsure];
     }
     look.iter_mut().for_each(Look::again);
-    let heaps = best.map(|w| w.arenas.heaps.clone()).unwrap_or_default();
+    let heaps = walk.map(|w| w.arenas.heaps).unwrap_or_default();
     let mut out = Parts { all: &mut to.parts, pages };
     for c in all {
         if c.brk {

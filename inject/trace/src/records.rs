@@ -513,8 +513,8 @@ record! {
         parts: later_ints,
         /// Statistics of glibc's arenas, if known: bytes from the kernel, free bytes, resident free bytes.
         arenas: later_ints,
-        /// All readings of these statistics in this look, as the target changes them meanwhile: begin and end in
-        /// ticks, bytes from the kernel, free bytes, bytes of free chunks that were seen in two places.
+        /// Readings of these statistics, as the target changes them meanwhile: begin and end in ticks, bytes from the
+        /// kernel, free bytes, and bytes that may have been free all the time though they count as in use.
         walks: later_ints,
     }
 }
