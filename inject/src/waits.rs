@@ -5,7 +5,9 @@
 //! looks at a thread before stopping it: `/proc/PID/task/TID/sched` tells when the thread went to sleep, by the clock
 //! of the processor on which it ran.
 //!
-//! The computed time is never more than the thread has slept, so no wait ends early.
+//! The computed time is never more than the thread has slept. Between the look and the stop, the thread may have
+//! returned and made the same call again, which the stop ends before it sleeps. Nothing counts the calls of a thread, so
+//! a thread that may have done so waits its whole time: a wait may end late, but not early.
 
 use crate::memory::RemoteMemory;
 use crate::{RemoteAddr, proc};
@@ -27,8 +29,9 @@ const DEEP: u64 = 32 << 10;
 const PATIENCE: Duration = Duration::from_millis(200);
 /// The processor's clock and that of the timers differ by at most one part in so many.
 const DRIFT: u32 = 1000;
-/// Maximum time by which a thread can have slept too long. Beyond that the clock is not trusted.
-const BEYOND_BELIEF: Duration = Duration::from_secs(2);
+/// Upper bound on the time that a thread runs from being woken by a stop until it has stopped. It is some 10 us on a
+/// current machine.
+const TO_STOP: Duration = Duration::from_micros(200);
 /// Flags of `io_uring_enter`: the fifth argument points to `struct io_uring_getevents_arg`; its time is absolute; the
 /// argument is no pointer.
 const EXT_ARG: u64 = 1 << 3;
@@ -45,19 +48,53 @@ const CODE: usize = 512;
 pub(crate) struct Wait {
     call: Blocked,
     timeout: Timeout,
-    /// Number of times that the thread had gone to sleep.
-    switches: u64,
+    /// What the thread had done by then.
+    done: Done,
     /// Lower bound on the time that the thread had slept by `noted`.
     slept: Duration,
     /// Time of the look.
     noted: Instant,
 }
 
+/// What a thread has done since it was made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Done {
+    /// Number of times that it went to sleep.
+    slept: u64,
+    /// Number of times that another thread took its processor.
+    preempted: u64,
+    /// Time for which it has had a processor, if the kernel tells.
+    ran: Option<Duration>,
+}
+
+impl Done {
+    fn of(pid: i32, tid: i32) -> Option<Self> {
+        let status = proc::Status::of_thread(pid, tid).ok()?;
+        let number = |name: &str| status.number(name).and_then(|n| u64::try_from(n).ok());
+        let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok();
+        let ran = text.and_then(|t| t.split(' ').next()?.parse().ok());
+        Some(Self {
+            slept: number("voluntary_ctxt_switches")?,
+            preempted: number("nonvoluntary_ctxt_switches")?,
+            ran: ran.map(Duration::from_nanos),
+        })
+    }
+
+    /// Returns whether a thread that was asleep then, and is stopped now, can only have been woken by the stop.
+    fn only_stopped_since(&self, now: &Self) -> bool {
+        let ran = now.ran.zip(self.ran).map(|(now, then)| now.saturating_sub(then));
+        // The stop counts as a sleep.
+        now.slept <= self.slept + 1
+            && now.preempted == self.preempted
+            && ran.is_none_or(|ran| ran <= TO_STOP)
+    }
+}
+
 /// A sleep, with the time when it was first seen.
 #[derive(Clone, Copy)]
 struct Seen {
     call: Blocked,
-    switches: u64,
+    slept: u64,
     at: Instant,
 }
 
@@ -96,11 +133,11 @@ impl Wait {
         if endless || !is_forgotten(pid, call.pc, timeout) {
             return None;
         }
-        let switches = switches(pid, tid)?;
+        let done = Done::of(pid, tid)?;
         let began = with_memory(|m| {
-            let now = Seen { call, switches, at: Instant::now() };
+            let now = Seen { call, slept: done.slept, at: Instant::now() };
             let seen = m.sleeps.entry(tid).or_insert(now);
-            if (seen.call, seen.switches) != (call, switches) {
+            if (seen.call, seen.slept) != (call, done.slept) {
                 *seen = now;
             }
             seen.at
@@ -108,10 +145,10 @@ impl Wait {
         let by_clock = slept(pid, tid).unwrap_or_default();
         let noted = Instant::now();
         // The thread may have woken up during the look.
-        let same = self::switches(pid, tid) == Some(switches);
+        let same = Done::of(pid, tid) == Some(done);
         let slept = by_clock.max(noted - began);
         log::debug!("thread {tid} has slept for {} ms in call {}", slept.as_millis(), call.number);
-        same.then_some(Self { call, timeout, switches, slept, noted })
+        same.then_some(Self { call, timeout, done, slept, noted })
     }
 
     /// Returns the registers that issue the call again for the rest of its time; `again` are those for the whole
@@ -122,16 +159,13 @@ impl Wait {
         let args = self.call.args.iter().enumerate();
         let same = again.sp() == self.call.sp
             && args.clone().all(|(k, a)| again.argument(k) == *a as usize as u64);
-        // The stop counts once. If there were more switches, the thread has returned from the call and made it again.
-        if !same || switches(pid, tid)? > self.switches + 1 {
+        if !same || !self.done.only_stopped_since(&Done::of(pid, tid)?) {
             return None;
         }
-        let slept = self.slept + self.noted.elapsed();
-        let slept = slept - slept / DRIFT;
         let mut regs = *again;
         let value = regs.argument(self.timeout.argument());
         if let Timeout::Milliseconds(k) = self.timeout {
-            let left = left(Duration::from_millis(value), slept)?;
+            let left = self.left(Duration::from_millis(value))?;
             // The rest is rounded up, so that the wait is not too short.
             let ms = left.as_nanos().div_ceil(1_000_000) as u64;
             regs.set_argument(k, ms.min(value));
@@ -149,10 +183,18 @@ impl Wait {
         }
         let wide = !matches!(self.timeout, Timeout::Narrow(_));
         let bytes = mem.read_some(time, if wide { 16 } else { 8 });
-        structure.extend(encode(left(decode(&bytes)?, slept)?, wide)?);
+        structure.extend(encode(self.left(decode(&bytes)?)?, wide)?);
         mem.write_data(at, &structure).ok()?;
         regs.set_argument(self.timeout.argument(), at.0);
         Some(regs)
+    }
+
+    /// Returns the rest of a wait of a given time. `None` if that time was over at the look: something has kept the
+    /// thread from running, and the call that the stop ended may be the next one.
+    fn left(&self, whole: Duration) -> Option<Duration> {
+        let slept = self.slept + self.noted.elapsed();
+        let slept = slept - slept / DRIFT;
+        (self.slept < whole).then(|| whole.saturating_sub(slept))
     }
 }
 
@@ -178,10 +220,6 @@ fn time_of_ring(structure: &[u8]) -> Option<RemoteAddr> {
     (front.ends_with(&[0; 4]) && time != 0).then_some(RemoteAddr(time))
 }
 
-fn left(whole: Duration, slept: Duration) -> Option<Duration> {
-    (slept <= whole + BEYOND_BELIEF).then(|| whole.saturating_sub(slept))
-}
-
 /// Decodes the kernel's `struct timespec`, which consists of two equal halves.
 fn decode(bytes: &[u8]) -> Option<Duration> {
     if !matches!(bytes.len(), 8 | 16) {
@@ -202,12 +240,6 @@ fn encode(d: Duration, wide: bool) -> Option<Vec<u8>> {
         return Some([s, u64::from(ns)].into_iter().flat_map(u64::to_ne_bytes).collect());
     }
     Some([u32::try_from(s).ok()?, ns].into_iter().flat_map(u32::to_ne_bytes).collect())
-}
-
-/// Returns how many times a thread has given up the processor of its own accord.
-fn switches(pid: i32, tid: i32) -> Option<u64> {
-    let status = proc::Status::of_thread(pid, tid).ok()?;
-    u64::try_from(status.number("voluntary_ctxt_switches")?).ok()
 }
 
 /// Returns when a thread ran last, in nanoseconds of the clock of its processor (`se.exec_start`).
@@ -321,10 +353,31 @@ mod tests {
 
     #[test]
     fn what_is_left() {
-        let ms = Duration::from_millis;
-        assert_eq!(left(ms(300), ms(100)), Some(ms(200)));
-        assert_eq!(left(ms(300), ms(500)), Some(ms(0)));
-        assert_eq!(left(ms(300), ms(5000)), None);
+        let done = Done { slept: 5, preempted: 3, ran: None };
+        let call = "230 0x0 0x0 0x7ffd0000 0x0 0x0 0x0 0x7ffd1000 0x7f0000001000";
+        let call = Blocked::parse(call).expect("a call");
+        let (timeout, hours) = (Timeout::Wide(2), |n: u64| Duration::from_secs(3600 * n));
+        let wait = Wait { call, timeout, done, slept: hours(2), noted: Instant::now() };
+        let left = wait.left(hours(6)).expect("a rest");
+        // The clocks differ by at most 7.2 s in two hours.
+        assert!(left <= hours(4) + Duration::from_secs(8) && left > hours(3), "{left:?}");
+        assert_eq!((wait.left(hours(2)), wait.left(hours(1))), (None, None));
+        let over = wait.left(hours(2) + Duration::from_nanos(1));
+        assert!(over.is_some_and(|left| left <= Duration::from_secs(8)), "{over:?}");
+    }
+
+    #[test]
+    fn a_thread_that_may_have_made_another_call_is_told() {
+        let us = |n| Some(Duration::from_micros(n));
+        let then = Done { slept: 5, preempted: 3, ran: us(1000) };
+        let now = Done { slept: 6, preempted: 3, ran: us(1012) };
+        assert!(then.only_stopped_since(&now));
+        assert!(then.only_stopped_since(&Done { ran: None, ..now }));
+        for other in
+            [Done { slept: 7, ..now }, Done { preempted: 4, ..now }, Done { ran: us(1300), ..now }]
+        {
+            assert!(!then.only_stopped_since(&other), "{other:?}");
+        }
     }
 
     /// Returns the computed time of a thread that has slept for 200 ms, and the longest time that it can have slept.
