@@ -104,12 +104,13 @@ pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
             );
         }
         if began.elapsed() > START.max(timeout) {
+            let does = what_it_does(child.id().cast_signed());
             let _ = child.kill();
             let _ = child.wait();
             let waited = began.elapsed().as_secs();
             bail!(
-                "the collector of process {pid} has not begun in {waited} s: this machine has little time to \
-                 give; try again when it has more (prof attach waits as long as --timeout says)"
+                "the collector of process {pid} has not begun in {waited} s ({does}): this machine has little time \
+                 to give; try again when it has more (prof attach waits as long as --timeout says)"
             );
         }
     }
@@ -123,6 +124,19 @@ pub fn start(pid: i32, ring: OwnedFd, out: File, how: &How) -> Result<Started> {
         "the collector of process {pid} could not begin ({status}): there is no memory, thread or descriptor left for it (see {})",
         limits()
     );
+}
+
+/// Returns the state of a process for a message: how its first thread waits, and the processor time it has used.
+fn what_it_does(pid: i32) -> String {
+    let status = Status::of(pid).ok();
+    let state = status.as_ref().and_then(|s| s.field("State")).unwrap_or("in an unknown state");
+    let waits = std::fs::read_to_string(format!("/proc/{pid}/wchan")).unwrap_or_default();
+    let waits = if matches!(&*waits, "" | "0") { String::new() } else { format!(" in {waits}") };
+    format!(
+        "{}{waits}, {} ms of processor time",
+        state.trim(),
+        Stat::of(pid).map_or(0, |s| s.cpu_ms())
+    )
 }
 
 /// Returns where the limits of this process's resources are found: also the number of tasks that its cgroup may have.
