@@ -66,12 +66,15 @@ impl<T: Copy, M: From<Vec<T>>> Feed<T, M> {
         self.batch.push(item);
     }
 
-    /// Adds several items to the batch.
-    pub(super) fn extend(&mut self, items: &[T]) {
-        if self.batch.len() + items.len() > self.most {
-            self.send();
-        }
-        self.batch.extend_from_slice(items);
+    /// Sends a batch of items, after all that were added before, and replaces it by an empty one.
+    pub(super) fn exchange(&mut self, items: &mut Vec<T>) {
+        self.send();
+        let full = std::mem::replace(items, self.empty());
+        self.to.send(full.into());
+    }
+
+    fn empty(&self) -> Vec<T> {
+        self.back.try_recv().unwrap_or_else(|_| Vec::with_capacity(self.most))
     }
 
     /// Sends another message, after all items that were added before.
@@ -87,7 +90,7 @@ impl<T: Copy, M: From<Vec<T>>> Feed<T, M> {
         if self.batch.is_empty() {
             return;
         }
-        let next = self.back.try_recv().unwrap_or_else(|_| Vec::with_capacity(self.most));
+        let next = self.empty();
         let batch = std::mem::replace(&mut self.batch, next);
         self.to.send(batch.into());
     }

@@ -5,7 +5,7 @@ use super::belt::{Feed, Take, belt, here};
 use super::format::{HEADER, Identity, Summary};
 use super::rows::{Out, Row, Store, Writer, flags};
 use crate::Error;
-use crate::load::{LoadOptions, Op, OpKind, Sink, Stream, open_file};
+use crate::load::{BATCH, LoadOptions, Op, OpKind, Sink, Stream, open_file};
 use crate::model::{Block, End, Fate, Group, Live, Replay, Source, Totals, Value, Watch, read_all};
 use prof_trace::capture::Capture;
 use std::fs::File;
@@ -16,8 +16,6 @@ use std::sync::mpsc::sync_channel;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::Builder;
 
-/// Number of operations in a batch.
-const OPS: usize = 4096;
 /// Number of rows in a batch.
 const ROWS: usize = 1024;
 
@@ -143,7 +141,11 @@ impl Sink for Pipe {
     }
 
     fn take(&mut self, ops: &[Op]) {
-        self.0.extend(ops);
+        self.0.exchange(&mut ops.to_vec());
+    }
+
+    fn take_all(&mut self, ops: &mut Vec<Op>) {
+        self.0.exchange(ops);
     }
 }
 
@@ -220,7 +222,7 @@ type Replayed = (Totals, Vec<Group>, u32, Before);
 /// Reads, replays and writes, each on a thread of its own, as the three take about equally long. Where no threads can be
 /// had (`ulimit -u`, pids.max), this one does all.
 fn run(stream: &mut Stream, writer: Writer) -> (Result<(), Error>, Replayed, Writer) {
-    let (ops, from_ops) = belt(OPS);
+    let (ops, from_ops) = belt(BATCH);
     let (rows, from_rows) = belt::<Row, Vec<Row>>(ROWS);
     std::thread::scope(|scope| {
         // A thread gets its work when both are there.
@@ -266,7 +268,7 @@ fn run_here(stream: &mut Stream, writer: Writer) -> (Result<(), Error>, Replayed
     });
     let replay = Arc::new(Mutex::new(begin(rows)));
     let to = Arc::clone(&replay);
-    let ops = here(OPS, move |message| {
+    let ops = here(BATCH, move |message| {
         let mut to = to.lock().unwrap_or_else(PoisonError::into_inner);
         take(&mut to, message);
     });

@@ -1,6 +1,6 @@
 //! Holds events that wait for their turn, in memory or to be read again from the file.
 
-use prof_trace::event::{Codec, Event};
+use prof_trace::event::{Codec, DEFINE_NODES, Event, Visit};
 use prof_trace::pack::{Packed, Unpacker};
 use prof_trace::records::Events;
 use std::collections::HashMap;
@@ -63,26 +63,69 @@ impl Default for Source {
 }
 
 impl Source {
-    /// Returns the next event. Bytes that can't be decoded are added to `damaged`.
+    /// Passes the next events to `v`, until it does not [go on](Visit::goes_on) or none is left. Bytes that can't be
+    /// decoded are added to `damaged`.
     #[inline(always)]
-    pub(crate) fn next(&mut self, damaged: &mut u64) -> Option<Event> {
+    pub(crate) fn pass(&mut self, v: &mut impl Visit, damaged: &mut u64) {
         match self {
-            Source::Unpacked(events) => events.next(),
+            Source::Unpacked(events) => {
+                while v.goes_on()
+                    && let Some(event) = events.next()
+                {
+                    event.show(v);
+                }
+            }
             Source::Plain { bytes, pos, left, codec } => {
                 if *left > 0 {
-                    if let Some((event, n)) = codec.get(&bytes[*pos..]) {
-                        *pos += n;
-                        *left -= 1;
-                        return Some(event);
+                    let mut counted = Counted { v, left: *left };
+                    *pos += codec.visit(&bytes[*pos..], &mut counted);
+                    *left = counted.left;
+                    if !v.goes_on() {
+                        return;
                     }
                     // A missing event counts as a byte even if no byte is left.
-                    *damaged += (*pos == bytes.len()) as u64;
+                    *damaged += (*left > 0 && *pos == bytes.len()) as u64;
                 }
                 *damaged += (bytes.len() - *pos) as u64;
                 (*left, *pos) = (0, bytes.len());
-                None
             }
         }
+    }
+}
+
+/// Passes on a number of events. A recording has no definitions among its events.
+struct Counted<'a, V> {
+    v: &'a mut V,
+    left: u32,
+}
+
+impl<V: Visit> Visit for Counted<'_, V> {
+    #[inline(always)]
+    fn define(&mut self, _: u32, _: [u32; DEFINE_NODES]) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool {
+        self.left -= 1;
+        self.v.alloc(time, addr, size, node)
+    }
+
+    #[inline(always)]
+    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
+        self.left -= 1;
+        self.v.free(time, addr, node)
+    }
+
+    #[inline(always)]
+    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
+        self.left -= 1;
+        self.v.realloc(times, old, addr, size, node)
+    }
+
+    #[inline(always)]
+    fn goes_on(&self) -> bool {
+        self.left > 0 && self.v.goes_on()
     }
 }
 

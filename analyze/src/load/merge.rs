@@ -5,7 +5,7 @@
 //! final. Later events wait.
 
 use super::held::{Load, Pending, Source, Waiting};
-use prof_trace::event::Event;
+use prof_trace::event::{DEFINE_NODES, Visit};
 use prof_trace::size::{self, Header};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -69,11 +69,51 @@ struct Lane {
     head: Option<Op>,
     /// The second half of a reallocation, if that is the next operation but one.
     second: Option<Op>,
+    carried: Carried,
+}
+
+/// What an event of a thread takes from the thread's events before it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Carried {
     last_time: u64,
     /// Chunk header of blocks whose events have none.
     usual: u16,
     /// Exponent of the sampling distance of blocks that state none; 0: the recording's.
     rate: u8,
+}
+
+/// The operations whose turn has come: those of a thread up to the next one of another thread, and before a time.
+#[derive(Clone, Copy, Debug)]
+struct Turn {
+    /// Sort key and thread index of the next operation of another thread.
+    until: (u64, u32),
+    /// Sort key of the time; `u64::MAX`: no such limit.
+    limit: u64,
+}
+
+impl Turn {
+    /// Contains no operation.
+    const NONE: Self = Self { until: (0, 0), limit: 0 };
+
+    #[inline(always)]
+    fn holds(&self, op: &Op) -> bool {
+        let k = op.key();
+        (k, op.lane) <= self.until && (k < self.limit || self.limit == u64::MAX)
+    }
+}
+
+/// Passes on a thread's operations while it is their turn. They are made where they are decoded, and are not copied:
+/// reading a value whose parts have just been written separately takes longer than decoding an event.
+struct Run<'a, F> {
+    carried: Carried,
+    lane: u32,
+    turn: Turn,
+    out: &'a mut F,
+    events: u64,
+    /// The first operation whose turn has not come.
+    head: Option<Op>,
+    /// The second half of a reallocation, behind `head`.
+    second: Option<Op>,
 }
 
 /// Merges the events of all threads.
@@ -111,10 +151,8 @@ impl Merge {
             self.numbers.push(thread);
         }
         self.lanes[lane as usize].waiting.push_back(waiting);
-        if self.lanes[lane as usize].head.is_none()
-            && let Some(op) = self.next_op(lane, load)
-        {
-            self.hold(op);
+        if self.lanes[lane as usize].head.is_none() {
+            self.pass(lane, Turn::NONE, load, &mut |_| ());
         }
     }
 
@@ -124,21 +162,32 @@ impl Merge {
         self.lanes[op.lane as usize].head = Some(op);
     }
 
-    /// Returns the next operation of a thread.
+    /// Passes the operations of a thread whose turn it is to `out`, and holds the next one.
     #[inline(always)]
-    fn next_op(&mut self, lane: u32, load: Load<'_>) -> Option<Op> {
+    fn pass(&mut self, lane: u32, turn: Turn, load: Load<'_>, out: &mut impl FnMut(Op)) {
         let l = &mut self.lanes[lane as usize];
-        if let Some(op) = l.second.take() {
-            return Some(op);
+        let mut next = l.head.take();
+        while let Some(op) = next {
+            if !turn.holds(&op) {
+                return self.hold(op);
+            }
+            out(op);
+            next = l.second.take();
         }
         loop {
-            if let Some(event) = l.source.next(&mut self.damaged_bytes) {
-                self.events += 1;
-                return Some(l.first_op(event, lane));
+            let l = &mut self.lanes[lane as usize];
+            let carried = l.carried;
+            let mut run = Run { carried, lane, turn, out, events: 0, head: None, second: None };
+            l.source.pass(&mut run, &mut self.damaged_bytes);
+            self.events += run.events;
+            l.carried = run.carried;
+            if let Some(op) = run.head {
+                l.second = run.second;
+                return self.hold(op);
             }
             let Some(w) = l.waiting.pop_front() else {
                 l.source = Source::default();
-                return None;
+                return;
             };
             l.source = self.pending.take(w, load, &mut self.damaged_bytes);
         }
@@ -154,21 +203,12 @@ impl Merge {
             self.heap.pop();
             // Up to the next operation of another thread this one needs no comparisons in the heap.
             let until = self.heap.peek().map_or((u64::MAX, u32::MAX), |r| r.0);
-            let mut next = self.lanes[lane as usize].head.take();
-            while let Some(op) = next {
-                let k = op.key();
-                if (k, lane) > until || (k >= limit && limit != u64::MAX) {
-                    self.hold(op);
-                    break;
-                }
-                out(op);
-                next = self.next_op(lane, load);
-            }
+            self.pass(lane, Turn { until, limit }, load, out);
         }
     }
 }
 
-impl Lane {
+impl Carried {
     /// Returns the size and the chunk header of a new block.
     #[inline(always)]
     fn sized(&mut self, size: u64) -> (u64, u16) {
@@ -189,34 +229,75 @@ impl Lane {
         (size, header.code())
     }
 
-    /// Returns the event, or its first half, as an operation. Times never decrease within a thread: the order in which
-    /// it wrote its events is the order in which they happened.
+    /// Returns the time of an event. Times never decrease within a thread: the order in which it wrote its events is
+    /// the order in which they happened.
     #[inline(always)]
-    fn first_op(&mut self, event: Event, lane: u32) -> Op {
-        let begin = match event {
-            Event::Realloc { time_before, time, .. } => time_before.min(time),
-            _ => event.time(),
+    fn time(&mut self, time: u64) -> u64 {
+        self.last_time = self.last_time.max(time);
+        self.last_time
+    }
+}
+
+impl<F: FnMut(Op)> Run<'_, F> {
+    #[inline(always)]
+    fn give(&mut self, op: Op) {
+        if self.head.is_some() {
+            self.second = Some(op);
+        } else if self.turn.holds(&op) {
+            (self.out)(op);
+        } else {
+            self.head = Some(op);
         }
-        .max(self.last_time);
-        self.last_time = event.time().max(begin);
-        match event {
-            Event::Alloc { addr, size, node, .. } => {
-                let (size, header) = self.sized(size);
-                let rate = self.rate;
-                Op { time: begin, addr, size, node, lane, kind: OpKind::Alloc, header, rate }
-            }
-            Event::Free { addr, node, .. } => {
-                let (kind, header, rate) = (OpKind::Free, 0, 0);
-                Op { time: begin, addr, size: 0, node, lane, kind, header, rate }
-            }
-            Event::Realloc { old, addr, size, node, .. } => {
-                let time = self.last_time;
-                let (size, header) = self.sized(size);
-                let (kind, rate) = (OpKind::Grown, self.rate);
-                self.second = Some(Op { time, addr, size, node, lane, kind, header, rate });
-                let (kind, header, rate) = (OpKind::Given, 0, 0);
-                Op { time: begin, addr: old, size: 0, node, lane, kind, header, rate }
-            }
-        }
+    }
+
+    /// Gives the end of a block.
+    #[inline(always)]
+    fn give_end(&mut self, kind: OpKind, time: u64, addr: u64, node: u32) -> bool {
+        let (lane, size, header, rate) = (self.lane, 0, 0, 0);
+        self.give(Op { time, addr, size, node, lane, kind, header, rate });
+        true
+    }
+
+    /// Gives the beginning of a block.
+    #[inline(always)]
+    fn give_new(&mut self, kind: OpKind, time: u64, addr: u64, size: u64, node: u32) -> bool {
+        let (size, header) = self.carried.sized(size);
+        let (lane, rate) = (self.lane, self.carried.rate);
+        self.give(Op { time, addr, size, node, lane, kind, header, rate });
+        true
+    }
+}
+
+impl<F: FnMut(Op)> Visit for Run<'_, F> {
+    fn define(&mut self, _: u32, _: [u32; DEFINE_NODES]) -> bool {
+        false
+    }
+
+    #[inline(always)]
+    fn alloc(&mut self, time: u64, addr: u64, size: u64, node: u32) -> bool {
+        self.events += 1;
+        let time = self.carried.time(time);
+        self.give_new(OpKind::Alloc, time, addr, size, node)
+    }
+
+    #[inline(always)]
+    fn free(&mut self, time: u64, addr: u64, node: u32) -> bool {
+        self.events += 1;
+        let time = self.carried.time(time);
+        self.give_end(OpKind::Free, time, addr, node)
+    }
+
+    #[inline(always)]
+    fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
+        self.events += 1;
+        let begin = self.carried.time(times[0].min(times[1]));
+        self.give_end(OpKind::Given, begin, old, node);
+        let end = self.carried.time(times[1]);
+        self.give_new(OpKind::Grown, end, addr, size, node)
+    }
+
+    #[inline(always)]
+    fn goes_on(&self) -> bool {
+        self.head.is_none()
     }
 }

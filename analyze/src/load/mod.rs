@@ -17,5 +17,5 @@ pub use ids::IdMap;
 pub use merge::{Op, OpKind};
 pub use meta::{Kernel, Memories, Meta, Part, Pc, SymbolsAt};
 pub use process::{ProcessSeen, Sample, WorkerSeen};
-pub(crate) use stream::EVENT_UNIT;
+pub(crate) use stream::{BATCH, EVENT_UNIT};
 pub use stream::{LoadOptions, Sink, Stream, Tail};

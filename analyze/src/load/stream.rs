@@ -35,6 +35,12 @@ pub trait Sink {
 
     /// Receives the next operations.
     fn take(&mut self, ops: &[Op]);
+
+    /// Receives the next operations in a buffer, which it may keep. Leaves an empty one.
+    fn take_all(&mut self, ops: &mut Vec<Op>) {
+        self.take(ops);
+        ops.clear();
+    }
 }
 
 /// How the part of a file that was read ends.
@@ -58,7 +64,8 @@ pub enum Tail {
     },
 }
 
-const BATCH: usize = 256;
+/// Number of operations that are passed on at a time.
+pub(crate) const BATCH: usize = 4096;
 
 /// Fractions of a byte in which the length of an event is given.
 pub(crate) const EVENT_UNIT: u64 = 256;
@@ -279,8 +286,7 @@ impl Stream {
             if meta.has_other_ids() {
                 batch.iter_mut().for_each(|op| op.node = meta.one_id(op.node));
             }
-            sink.take(batch);
-            batch.clear();
+            sink.take_all(batch);
         };
         self.merge.drain(limit, &mut reader(file, failed), &mut |op| {
             batch.push(op);

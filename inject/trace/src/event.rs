@@ -326,7 +326,8 @@ impl Codec {
     }
 
     /// Decodes the entries at the front of a segment's `bytes` and passes them to `v`. Stops at the first
-    /// that is malformed, truncated or rejected by `v`. Returns the bytes decoded.
+    /// that is malformed, truncated or rejected by `v`, or behind which `v` does not go on; only in the last case
+    /// can the decoding be continued there. Returns the bytes decoded.
     ///
     /// Unlike [`Codec::get_entry`] this keeps its state in registers if all of `v` is inlined: the collector
     /// must keep up with all threads.
@@ -336,13 +337,13 @@ impl Codec {
         let mut good = true;
         while good && let Some(window) = bytes[at..].first_chunk::<MAX_EVENT>() {
             match codec.visit_from(window, MAX_EVENT, v) {
-                Some((n, true)) => at += n,
+                Some((n, true)) => (at, good) = (at + n, v.goes_on()),
                 _ => good = false,
             }
         }
         while good && at < bytes.len() {
             match codec.visit_from(&padded_with_zeroes(&bytes[at..]), bytes.len() - at, v) {
-                Some((n, true)) => at += n,
+                Some((n, true)) => (at, good) = (at + n, v.goes_on()),
                 _ => good = false,
             }
         }
@@ -491,6 +492,11 @@ pub trait Visit {
     fn free(&mut self, time: u64, addr: u64, node: u32) -> bool;
     /// Receives an [`Event::Realloc`]; `times` are its `time_before` and `time`.
     fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool;
+    /// Returns whether it wants the entry behind the last one that it received.
+    #[inline(always)]
+    fn goes_on(&self) -> bool {
+        true
+    }
 }
 
 /// Keeps the visited entry as a value.
