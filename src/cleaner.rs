@@ -6,7 +6,7 @@
 
 use crate::cli::CleanArgs;
 use crate::recorder::{become_daemon, open_descriptors};
-use prof_inject::proc::has_ended;
+use prof_inject::process::proc::has_ended;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};

@@ -2,7 +2,7 @@
 //! adopts orphans, or the first process of its PID namespace. That may be the recorded process itself.
 
 use prof_collect::is_process;
-use prof_inject::proc::Status;
+use prof_inject::process::proc::Status;
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
 

@@ -8,7 +8,7 @@ use crate::session;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{SigSet, Signal};
 use prof_collect::{Collector, is_process};
-use prof_inject::proc::Status;
+use prof_inject::process::proc::Status;
 use prof_trace::family::Stat;
 use prof_trace::pack::Compress;
 use std::fs::File;

@@ -14,8 +14,8 @@ use crate::recorder::{self, Started};
 use crate::term::say;
 use anyhow::{Context, Result, anyhow};
 use prof_collect::{Clock, Peek, drain_orphan, write_prologue, write_runtimes};
-use prof_inject::functions::LOADER;
-use prof_inject::program::Program;
+use prof_inject::hooked::functions::LOADER;
+use prof_inject::process::program::Program;
 use prof_inject::{DetachOptions, Error, Installed, Options, Refusal, Target};
 use prof_trace::capture::Capture;
 use prof_trace::pack::Compress;
@@ -108,7 +108,7 @@ pub fn attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
         if program.is_replaced_within(time) {
             log::info!("an exec during the attach: {e:#}");
             last = None;
-        } else if self::code(pid) == code || prof_inject::proc::has_ended(pid) {
+        } else if self::code(pid) == code || prof_inject::process::proc::has_ended(pid) {
             return Err(e);
         } else {
             log::info!("libraries were loaded during the attach: {e:#}");
@@ -132,7 +132,7 @@ pub fn was_busy(pid: i32, e: &anyhow::Error) -> bool {
 /// Returns the places of all code in a process. A program that has just begun has not loaded its libraries yet, so what
 /// is wanted of it may be missing.
 fn code(pid: i32) -> Vec<u64> {
-    let maps = prof_inject::proc::maps(pid).unwrap_or_default();
+    let maps = prof_inject::process::proc::maps(pid).unwrap_or_default();
     maps.iter().filter(|m| m.exec && m.inode != 0).map(|m| m.start.0).collect()
 }
 
@@ -149,13 +149,14 @@ fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
     });
     match began {
         Ok(Began { collector, said, runtimes }) => {
-            let said = prof_inject::translated::note(pid).into_iter().chain(said).collect();
+            let said =
+                prof_inject::process::translated::note(pid).into_iter().chain(said).collect();
             Ok(Attached { pid, path, collector, said, runtimes })
         }
         Err(e) => {
             let _ = fs::remove_file(&absolute);
             // This is the reason for any failure then: the collector, too, could not begin because of it.
-            if prof_inject::proc::has_ended(pid) {
+            if prof_inject::process::proc::has_ended(pid) {
                 return Err(failed(pid, Error::Gone(pid)));
             }
             Err(if taken_back(pid, choice.timeout) { e } else { left_behind(pid, e) })
@@ -235,7 +236,7 @@ pub fn activate(
     let target = target_record(&installed.target, &installed.shared, &installed.options.capture);
     let hooks =
         Hooks { hooked: installed.hooked.clone(), not_hooked: installed.not_hooked.clone() };
-    let runtimes = prof_inject::runtimes::of(&installed);
+    let runtimes = prof_inject::process::runtimes::of(&installed);
     write_prologue(&mut file, &target, &hooks)
         .and_then(|()| write_runtimes(&mut file, &runtimes))
         .with_context(|| format!("cannot write {}", installed.options.path.display()))?;
@@ -291,7 +292,7 @@ fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> 
             return Ok(Detached::without_recording(pid, Vec::new(), said));
         }
         // The process has ended meanwhile.
-        Err(_) if prof_inject::proc::has_ended(pid) => return Err(ended(pid)),
+        Err(_) if prof_inject::process::proc::has_ended(pid) => return Err(ended(pid)),
         Err(e) => match take_out_of_child(pid, timeout, audit)? {
             Some(detached) => return Ok(detached),
             None => return Err(held_by_others(pid).unwrap_or(e)),
@@ -322,7 +323,9 @@ fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> 
     let me = std::process::id();
     let lives = peek.collector_alive && peek.collector.0 != me;
     let report = match prof_inject::detach(pid, &options) {
-        Ok(report) if report.left.is_empty() || !prof_inject::proc::has_ended(pid) => report,
+        Ok(report) if report.left.is_empty() || !prof_inject::process::proc::has_ended(pid) => {
+            report
+        }
         // Whatever failed, or could not be finished: this may be the reason.
         failed => match departed(&program, pid)? {
             Some(how) => {
@@ -410,7 +413,7 @@ pub fn is_left(peek: &Peek) -> bool {
 
 fn clean(pid: i32, timeout: Duration) -> bool {
     prof_inject::clean(pid, timeout).unwrap_or_else(|e| {
-        if !prof_inject::proc::has_ended(pid) {
+        if !prof_inject::process::proc::has_ended(pid) {
             log::warn!("{e}");
         }
         false
@@ -432,7 +435,7 @@ pub fn peek(pid: i32) -> Result<Peek> {
     };
     match Peek::of(pid as u32).or_else(again) {
         Ok(Some(p)) => Ok(p),
-        Ok(None) if prof_inject::proc::has_ended(pid) => Err(ended(pid)),
+        Ok(None) if prof_inject::process::proc::has_ended(pid) => Err(ended(pid)),
         Ok(None) if prof_inject::inherited::is_copy(pid) => Err(refused(format!(
             "process {pid} is not being recorded; it was forked from a process that was, and has prof's patches in its \
              functions, inactive, until it ends or runs another program{}",

@@ -1,13 +1,12 @@
 //! Turns recording on: installs the toggle handler, writes the patches and sets the flag.
 
+use crate::hooked::plan::Planned;
 use crate::install::{Installed, with_caller};
-use crate::memory::{WORD, words};
-use crate::plan::Planned;
-use crate::proc::{self, Map};
-use crate::threads::{Stopped, stop_all};
-use crate::{
-    Error, Refusal, RemoteAddr, Result, inherited, isolated, sandbox, setup, shortage, signal,
-};
+use crate::mapped::setup;
+use crate::process::proc::{self, Map};
+use crate::stopped::memory::{WORD, words};
+use crate::stopped::threads::{Stopped, stop_all};
+use crate::{Error, Refusal, RemoteAddr, Result, inherited, isolated, sandbox, shortage, signal};
 use prof_arch::native::jump::code_at;
 use prof_arch::native::rule::is_interrupted_pc;
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
@@ -227,7 +226,7 @@ impl Installed {
 
     /// Returns the name of the function whose patch covers an address.
     fn patched_at(&self, addr: u64) -> String {
-        let covers = |p: &&crate::plan::Planned| {
+        let covers = |p: &&crate::hooked::plan::Planned| {
             let stub = p.stub.as_ref();
             stub.is_some_and(|s| addr.wrapping_sub(s.patch_addr) < s.patch.len() as u64)
         };

@@ -3,7 +3,7 @@
 
 use crate::detach::DetachReport;
 use crate::recorded::{Patched, Recorded};
-use crate::threads::stop_all;
+use crate::stopped::threads::stop_all;
 use crate::{RemoteMemory, Result};
 use std::time::Duration;
 

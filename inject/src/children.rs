@@ -4,13 +4,13 @@
 //! off, and no mapping of the ring.
 
 use crate::detach::{DetachReport, areas, keep_handler, mapped, put_back, wait_outside};
-use crate::fibers;
 use crate::install::with_caller;
-use crate::mapping::{Mapped, Site};
-use crate::proc::{self, Status};
+use crate::mapped::mapping::{Mapped, Site};
+use crate::process::proc::{self, Status};
 use crate::recorded::{Patched, Recorded, ring_in};
-use crate::remote::Gadgets;
-use crate::threads::stop_all;
+use crate::stopped::fibers;
+use crate::stopped::remote::Gadgets;
+use crate::stopped::threads::stop_all;
 use crate::{Error, RemoteAddr, RemoteMemory, Result, isolated, signal};
 use prof_arch::native::syscall::SIGSET_LEN;
 use prof_trace::shared::{Area, FLAG_COOKIE, LAYOUT};
@@ -151,7 +151,7 @@ fn take_out_one(
     let kept = restore_handler(r, gadgets, timeout, report)?;
     let ours = areas(r);
     let inside: Vec<_> =
-        ours.iter().cloned().chain(crate::bridge::range(r.control.bridge)).collect();
+        ours.iter().cloned().chain(crate::mapped::bridge::range(r.control.bridge)).collect();
     if !wait_outside(r, &inside, timeout, report)? {
         let what = format!(
             "a thread is still inside prof's code after {} s: the hook stays mapped, without effect; run `prof detach {pid}` again later",

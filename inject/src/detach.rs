@@ -5,22 +5,23 @@
 //! that memory is unmapped.
 
 use crate::children;
-use crate::fibers;
 use crate::install::with_caller;
-use crate::mapping::{Kind, Mapped, Site, is_ours, unmap_at};
-use crate::proc::{Map, Status};
+use crate::mapped::mapping::{Kind, Mapped, Site, is_ours, unmap_at};
+use crate::mapped::remains;
+use crate::mapped::ring::{close_left, left};
+use crate::mapped::setup::range;
+use crate::process::proc::{Map, Status};
+use crate::process::sharing::about;
+use crate::process::{elf, proc};
 use crate::recorded::{Patched, Recorded, SlotNote, ring_in};
-use crate::remote::Gadgets;
-use crate::ring::{close_left, left};
-use crate::settle::settle;
-use crate::setup::range;
-use crate::sharing::about;
-use crate::threads::{StopTimes, stop_all};
-use crate::tracee::Tracee;
-use crate::walk::Walker;
+use crate::stopped::fibers;
+use crate::stopped::remote::Gadgets;
+use crate::stopped::settle::settle;
+use crate::stopped::threads::{StopTimes, stop_all};
+use crate::stopped::tracee::Tracee;
+use crate::stopped::walk::Walker;
 use crate::{
-    Error, Refusal, RemoteAddr, RemoteMemory, Result, activate, again, elf, isolated, proc,
-    remains, sandbox, signal,
+    Error, Refusal, RemoteAddr, RemoteMemory, Result, activate, again, isolated, sandbox, signal,
 };
 use nix::errno::Errno;
 use prof_arch::native::UserRegs;
@@ -66,7 +67,7 @@ pub struct DetachReport {
 pub fn detach(pid: i32, options: &DetachOptions) -> Result<DetachReport> {
     let _lock = crate::lock::lock(pid)?;
     crate::shortage::check_descriptors(pid)?;
-    crate::frozen::thawed(pid)?;
+    crate::process::frozen::thawed(pid)?;
     if options.leftovers && Recorded::open(pid)?.is_attached() {
         return Err(Refusal::Recorded(pid).into());
     }
@@ -173,7 +174,7 @@ fn remove(
     let ours = areas(r);
     // Originals of named functions return by way of a bridge, which is the target's own code.
     let inside: Vec<Range<u64>> =
-        ours.iter().cloned().chain(crate::bridge::range(c.bridge)).collect();
+        ours.iter().cloned().chain(crate::mapped::bridge::range(c.bridge)).collect();
     let came = c.flag_addr != 0 && entered;
     let mut mapped = Mapped { kept, ..mapped(r) };
     for _ in 0..again::TRIES {
@@ -380,7 +381,7 @@ pub(crate) fn put_back(r: &Recorded, f: &Patched, report: &mut DetachReport) -> 
     } else if now == f.new_bytes {
         r.mem.write(at, &f.old_bytes)?;
     } else if now != f.old_bytes {
-        let (bytes, what) = crate::probed::restored(at, &now, f);
+        let (bytes, what) = crate::hooked::probed::restored(at, &now, f);
         if bytes != now {
             r.mem.write(at, &bytes)?;
         }
@@ -510,7 +511,7 @@ pub(crate) fn still_open(pid: i32) -> bool {
 pub fn clean(pid: i32, timeout: Duration) -> Result<bool> {
     let _lock = crate::lock::lock(pid)?;
     crate::shortage::check_descriptors(pid)?;
-    crate::frozen::thawed(pid)?;
+    crate::process::frozen::thawed(pid)?;
     clean_locked(pid, timeout)
 }
 

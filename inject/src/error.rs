@@ -1,6 +1,7 @@
 //! Errors and refusals, with messages for the user.
 
-use crate::{RemoteAddr, proc};
+use crate::RemoteAddr;
+use crate::process::proc;
 use nix::errno::Errno;
 use std::path::PathBuf;
 
@@ -532,7 +533,7 @@ impl Error {
             _ if proc::has_ended(pid) => Self::Gone(pid),
             Self::Gone(_) => Self::Replaced(pid),
             Self::NotStopping { .. } | Self::Late { .. } => {
-                crate::frozen::thawed(pid).err().unwrap_or(self)
+                crate::process::frozen::thawed(pid).err().unwrap_or(self)
             }
             Self::Remote { what: "mmap", errno: Errno::ENOMEM, .. } => {
                 match (proc::mappings_used_up(pid), proc::address_space_limit(pid)) {

@@ -6,9 +6,10 @@
 //! by a signal ([`LET_GO`]). An exec that comes later is found by polling, some milliseconds late.
 
 use crate::launch::{hold, run_to_start};
-use crate::program::Program;
-use crate::tracee::{Stop, Tracee, ptrace};
-use crate::{Installed, Options, Result, install, preflight, proc};
+use crate::process::proc;
+use crate::process::program::Program;
+use crate::stopped::tracee::{Stop, Tracee, ptrace};
+use crate::{Installed, Options, Result, install, preflight};
 use std::time::{Duration, Instant};
 
 /// Signal that asks `prof run` to stop tracing its program. Processes that know nothing of that ignore it by default.

@@ -1,22 +1,24 @@
 //! Installs prof's memory in the target: everything but the patches. Nothing here changes what the target does.
 
-use crate::cgroup;
-use crate::elf::{self, Module};
-use crate::image::Image;
+use crate::hooked::plan::{self, Growth, Planned};
+use crate::hooked::search::{self, Choice};
 use crate::isolated;
 use crate::lock::Lock;
-use crate::mapping::{Mapped, Site};
-use crate::plan::{self, Growth, Planned};
+use crate::mapped::image::Image;
+use crate::mapped::mapping::{Mapped, Site};
+use crate::mapped::ring::Ring;
+use crate::mapped::{room, setup};
 use crate::preflight::Target;
-use crate::proc::{self, Status};
-use crate::remote::{Caller, Gadgets, layout};
-use crate::ring::Ring;
+use crate::process::cgroup;
+use crate::process::elf::{self, Module};
+use crate::process::proc::{self, Status};
+use crate::process::translated;
 use crate::sandbox::Pass;
-use crate::search::{self, Choice};
-use crate::tables::Tables;
-use crate::threads::{StopTimes, stop_all};
-use crate::tracee::Tracee;
-use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, room, sandbox, setup, translated};
+use crate::stopped::remote::{Caller, Gadgets, layout};
+use crate::stopped::tables::Tables;
+use crate::stopped::threads::{StopTimes, stop_all};
+use crate::stopped::tracee::Tracee;
+use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, sandbox};
 use prof_arch::native::call::is_never_restarted;
 use prof_trace::capture::Capture;
 use prof_trace::records::{Hook, NotHooked};
@@ -222,7 +224,7 @@ fn try_callers<T>(
 }
 
 /// Stops all threads, has one of them make system calls for prof in `f`, and resumes all. Used for what no other
-/// thread may see half done: see [`crate::ring`].
+/// thread may see half done: see [`crate::mapped::ring`].
 pub(crate) fn with_all_stopped<T>(
     pid: i32,
     mem: &RemoteMemory,

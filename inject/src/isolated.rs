@@ -1,7 +1,7 @@
 //! Runs ptrace work on a thread of its own.
 
-use crate::patience::SLEEPS;
-use crate::tracee::release_stuck;
+use crate::stopped::patience::SLEEPS;
+use crate::stopped::tracee::release_stuck;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};

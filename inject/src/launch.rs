@@ -5,11 +5,10 @@
 //! then left stopped by SIGSTOP, and prof attaches to it as to any other process. The caller of
 //! [`Installed::activate`] lets it run by [`Launched::go`].
 
-use crate::elf::{self, Module};
-use crate::tracee::{Stop, Tracee};
-use crate::{
-    Error, Installed, Options, RemoteAddr, RemoteMemory, Result, install, preflight, proc,
-};
+use crate::process::elf::{self, Module};
+use crate::process::proc;
+use crate::stopped::tracee::{Stop, Tracee};
+use crate::{Error, Installed, Options, RemoteAddr, RemoteMemory, Result, install, preflight};
 use nix::errno::Errno;
 use prof_arch::native::FullRegs;
 use prof_arch::native::jump::{breakpoint, code_at};
@@ -235,7 +234,7 @@ fn linker_symbols(pid: i32, mem: &RemoteMemory, m: &Module) -> Option<(RemoteAdd
     if !(name.starts_with("ld-") || name.starts_with("ld.so") || name.starts_with("libc.musl")) {
         return None;
     }
-    let stop = m.symbols(pid, mem, |n| n == crate::functions::LOADER).first()?.addr;
+    let stop = m.symbols(pid, mem, |n| n == crate::hooked::functions::LOADER).first()?.addr;
     Some((stop, DebugData::of(pid, mem, m)))
 }
 

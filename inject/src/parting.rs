@@ -11,10 +11,10 @@
 
 use crate::install::with_all_stopped;
 use crate::isolated;
-use crate::proc::{self, Status};
-use crate::remote::{Caller, Gadgets};
-use crate::threads::StopTimes;
-use crate::tracee::ptrace;
+use crate::process::proc::{self, Status};
+use crate::stopped::remote::{Caller, Gadgets};
+use crate::stopped::threads::StopTimes;
+use crate::stopped::tracee::ptrace;
 use crate::{Error, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::native::syscall::SIGSET_LEN;

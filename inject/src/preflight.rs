@@ -1,9 +1,9 @@
 //! Checks whether prof can attach. This happens while the target runs, before anything is touched.
 
-use crate::proc::{self, Status};
+use crate::process::proc::{self, Status};
+use crate::process::translated::{self, Translator};
 use crate::recorded::{Recorded, ring_in};
-use crate::tracee::Tracee;
-use crate::translated::{self, Translator};
+use crate::stopped::tracee::Tracee;
 use crate::{Error, Refusal, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::registers::HWCAP_GUARDED_STACK;
@@ -75,7 +75,7 @@ pub fn preflight(pid: i32) -> Result<Target> {
     }
     untraced(&status, &comm)?;
     may_trace(pid)?;
-    crate::frozen::thawed(pid)?;
+    crate::process::frozen::thawed(pid)?;
     architecture(pid, &comm)?;
     if status.number("Seccomp") == Some(1) {
         return Err(Refusal::StrictSeccomp(pid, comm).into());
@@ -83,7 +83,7 @@ pub fn preflight(pid: i32) -> Result<Target> {
     if has_shadow_stack(pid) || has_guarded_stack(pid)? {
         return Err(Refusal::ShadowStack(pid, comm).into());
     }
-    crate::sharing::can_be_stopped(pid, &comm)?;
+    crate::process::sharing::can_be_stopped(pid, &comm)?;
     let maps = proc::maps(pid)?;
     if let Some(by @ Translator::Whole(_)) = translated::of(pid, &maps) {
         return Err(by.refusal(pid).into());

@@ -1,9 +1,10 @@
 //! A process that is being recorded, as its own memory describes it.
 
-use crate::foreign;
+use crate::mapped::setup;
 use crate::preflight::may_trace;
-use crate::proc::{self, Map};
-use crate::{Refusal, RemoteAddr, RemoteMemory, Result, setup};
+use crate::process::foreign;
+use crate::process::proc::{self, Map};
+use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
 use prof_trace::foreign::Foreign;
 use prof_trace::process::living_thread;
 use prof_trace::shared::{

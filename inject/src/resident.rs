@@ -4,7 +4,7 @@
 //! a page of its executable or of a library for the first time while it holds such a target, both would wait for each
 //! other.
 
-use crate::proc::{self, Map};
+use crate::process::proc::{self, Map};
 use nix::errno::Errno;
 use std::collections::HashSet;
 use std::fs::File;

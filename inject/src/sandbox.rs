@@ -2,13 +2,13 @@
 //! handler (`PR_SET_SYSCALL_USER_DISPATCH`, which Wine uses). A call that either does not expect may kill the target,
 //! so prof has the target make only calls that are known to pass.
 
-use crate::elf::{Module, Symbol};
-use crate::filter::{Fate, Filters};
+use crate::hooked::search::{Found, is_libc};
 use crate::preflight;
-use crate::proc::{self, Status};
-use crate::remote::Sigreturn;
-use crate::search::{Found, is_libc};
-use crate::tracee::Tracee;
+use crate::process::elf::{Module, Symbol};
+use crate::process::filter::{Fate, Filters};
+use crate::process::proc::{self, Status};
+use crate::stopped::remote::Sigreturn;
+use crate::stopped::tracee::Tracee;
 use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::native::jump::code_at;
@@ -252,7 +252,7 @@ pub(crate) fn may_mask(threads: &[Tracee], hook: u64) -> bool {
 /// Returns whether the filters let the hook map and unmap memory of its own, as it does for a child that a signal
 /// handler forks. The user's word does not cover these calls.
 pub(crate) fn may_map(threads: &[Tracee], hook: u64) -> bool {
-    use crate::mapping::bits::{ANON, FIXED_NOREPLACE, NO_FD, NORESERVE, READ, WRITE};
+    use crate::mapped::mapping::bits::{ANON, FIXED_NOREPLACE, NO_FD, NORESERVE, READ, WRITE};
     let (at, len) = (hook + 1, 1 << 20);
     let map = |at: u64, flags: u64| {
         (nr::MMAP, [at, len, READ | WRITE, ANON | NORESERVE | flags, NO_FD, 0])
@@ -305,7 +305,7 @@ fn name(number: u64) -> &'static str {
 
 /// Returns samples of all calls that prof makes.
 fn usual_calls() -> Vec<(u64, [u64; 6])> {
-    use crate::mapping::bits::{
+    use crate::mapped::mapping::bits::{
         ANON, EXEC, FIXED_NOREPLACE, NO_FD, NORESERVE, READ, SHARED, WRITE,
     };
     let (at, len, fd) = (0x7000_0000, 1 << 20, 5);

@@ -1,10 +1,10 @@
 //! The toggle signal: whether the target uses it, how its disposition is restored, and whether the target may still
 //! call the handler that prof had installed.
 
-use crate::memory::{WORD, words};
-use crate::proc::{self, Map, Status};
-use crate::remote::Caller;
-use crate::threads::{StopTimes, stop_all};
+use crate::process::proc::{self, Map, Status};
+use crate::stopped::memory::{WORD, words};
+use crate::stopped::remote::Caller;
+use crate::stopped::threads::{StopTimes, stop_all};
 use crate::{Error, RemoteAddr, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::native::jump::{RETURN, code_at};
@@ -252,8 +252,9 @@ pub(crate) fn silence(
     let deadline = Instant::now() + timeout;
     loop {
         let mut stopped = stop_all(pid, timeout)?;
-        let stands =
-            |t: &mut crate::tracee::Tracee| t.regs().is_ok_and(|r| inside.contains(&r.pc()));
+        let stands = |t: &mut crate::stopped::tracee::Tracee| {
+            t.regs().is_ok_and(|r| inside.contains(&r.pc()))
+        };
         let clear = !stopped.threads.iter_mut().any(stands);
         let written = if clear { mem.write(RemoteAddr(at), RETURN) } else { Ok(()) };
         stopped.resume(stops);

@@ -2,7 +2,8 @@
 //! itself.
 
 use findshlibs::{SharedLibrary, TargetSharedLibrary};
-use prof_inject::{RemoteMemory, elf, proc};
+use prof_inject::RemoteMemory;
+use prof_inject::process::{elf, proc};
 use std::path::PathBuf;
 
 #[test]

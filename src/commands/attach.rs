@@ -94,7 +94,9 @@ fn stay(mut attached: Attached, audit: Audit) -> Result<ExitCode> {
                     attached.path = if d.whole { attached.path } else { d.path };
                 }
                 // It may have ended by itself at the same moment.
-                Err(e) if prof_inject::proc::has_ended(attached.pid) => log::info!("{e:#}"),
+                Err(e) if prof_inject::process::proc::has_ended(attached.pid) => {
+                    log::info!("{e:#}")
+                }
                 Err(e) => crate::term::say(&format!("{e:#}")),
             }
         }

@@ -268,7 +268,7 @@ fn process(pid: i32) -> Check {
         Ok(target) => {
             let check =
                 Check::good("process", format!("{pid} ({}) can be attached to", target.name));
-            match prof_inject::translated::note(pid) {
+            match prof_inject::process::translated::note(pid) {
                 Some(note) => check.but(Verdict::Limited, note),
                 None => check,
             }

@@ -9,8 +9,9 @@ use crate::session::{self, Choice};
 use crate::term::say;
 use anyhow::{Context, Result};
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
+use prof_inject::Launched;
 use prof_inject::follow::{Follow, Next, install_again};
-use prof_inject::{Launched, proc};
+use prof_inject::process::proc;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -93,7 +94,7 @@ impl Parts<'_> {
                 self.path.display(),
                 self.before.display()
             )),
-            Some(_) if follow.has_ended() || prof_inject::proc::has_ended(self.pid) => {
+            Some(_) if follow.has_ended() || prof_inject::process::proc::has_ended(self.pid) => {
                 return follow;
             }
             Some(why) => say(&format!(
@@ -146,7 +147,7 @@ impl Parts<'_> {
             });
         match began {
             Ok(began) => {
-                prof_inject::translated::note(self.pid).iter().for_each(|line| say(line));
+                prof_inject::process::translated::note(self.pid).iter().for_each(|line| say(line));
                 self.collectors.push(began.collector);
                 Ok(path)
             }

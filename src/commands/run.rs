@@ -71,7 +71,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
         undo(e)
     })?;
     began.said.iter().for_each(|line| log::info!("{line}"));
-    prof_inject::translated::note(pid).iter().for_each(|line| crate::term::say(line));
+    prof_inject::process::translated::note(pid).iter().for_each(|line| crate::term::say(line));
     let mut parts = Parts {
         args,
         choice,

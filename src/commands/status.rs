@@ -13,7 +13,7 @@ use anyhow::Result;
 use prof_analyze::unseen::workers_text;
 use prof_analyze::{Summary, live_summary};
 use prof_collect::{Peek, Probe, all_recorded};
-use prof_inject::cgroup::Added;
+use prof_inject::process::cgroup::Added;
 use prof_inject::{Probed, uprobe};
 use prof_trace::shared::state;
 use serde_json::{Value, json};
@@ -112,7 +112,7 @@ struct Status {
 impl Status {
     /// `None`: the process has ended meanwhile.
     fn of(peek: Peek) -> Option<Self> {
-        let name = prof_inject::proc::comm(peek.pid as i32);
+        let name = prof_inject::process::proc::comm(peek.pid as i32);
         // The live bytes are known only by replaying the recording, which takes seconds if it is large.
         let kept = Kept::of(&peek);
         let displaced = kept.as_ref().and_then(Kept::describe);
@@ -123,7 +123,7 @@ impl Status {
         let summary = (size <= REPLAYED).then(|| live_summary(&path, &now).ok()).flatten();
         let added = Added::of(peek.pid as i32);
         let is_left = session::is_left(&peek);
-        (!prof_inject::proc::has_ended(peek.pid as i32)).then_some(Self {
+        (!prof_inject::process::proc::has_ended(peek.pid as i32)).then_some(Self {
             peek,
             name,
             summary,

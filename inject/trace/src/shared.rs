@@ -118,7 +118,7 @@ impl Geometry {
     pub fn with_more_threads(self, threads: usize) -> Self {
         let more = if threads == 0 { 0 } else { threads.next_power_of_two().min(MORE_SLOTS) };
         let first = self.first_segments();
-        // Half of the slots at most are ever used (see `inject/src/room.rs`).
+        // Half of the slots at most are ever used (see `inject/src/mapped/room.rs`).
         let segments = (first + more / 2).min(MAX_SEGMENTS) / 64 * 64;
         Self { more, segments, more_segments: segments - first, ..self }
     }

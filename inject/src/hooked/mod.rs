@@ -1,0 +1,9 @@
+//! Which functions are hooked, and how each is patched.
+
+pub mod functions;
+pub(crate) mod named;
+pub(crate) mod operators;
+pub mod plan;
+pub(crate) mod probed;
+pub(crate) mod search;
+pub(crate) mod verify;

@@ -1,0 +1,562 @@
+//! Makes and removes prof's mappings in the target by remote calls. Each stop makes only a few calls, so that no stop
+//! is long. [`crate::mapped::ring`] makes the ring.
+//!
+//! prof may be killed while the target makes such a call. So the control page names a mapping's place before the
+//! mapping is made, and until it has been removed. A later prof reads the target's maps to see whether the mapping is
+//! there.
+//!
+//! Guard pages that nobody may touch lie around all of prof's memory. An overrun of one of the target's blocks
+//! therefore faults, as it does without prof, and does not write into prof's memory. None of this memory is locked,
+//! and none is in core files.
+
+use crate::install::{with_all_stopped, with_caller};
+use crate::mapped::image::Image;
+use crate::mapped::ring::{Ring, grow};
+use crate::process::proc::{self, Map};
+use crate::recorded::Patched;
+use crate::stopped::remote::{Caller, Gadgets};
+use crate::stopped::threads::StopTimes;
+use crate::{Error, RemoteAddr, RemoteMemory, Result, again, inherited};
+use nix::errno::Errno;
+use prof_arch::native::syscall::nr;
+use prof_trace::shared::{Area, Control, STABLE_AT, Stable};
+use std::fs::File;
+use std::mem::offset_of;
+use std::os::unix::fs::FileExt;
+use std::time::Duration;
+
+/// Number of looks whether an exec has removed prof's memory, and the time between two.
+const EXEC_LOOKS: u32 = 50;
+const EXEC_LOOK: Duration = Duration::from_millis(2);
+
+/// Protection and mapping bits of the kernel's mmap. The mapping bits have other values on MIPS.
+pub(crate) mod bits {
+    #![allow(missing_docs)]
+    pub const NONE: u64 = 0;
+    pub const READ: u64 = 1;
+    pub const WRITE: u64 = 2;
+    pub const EXEC: u64 = 4;
+    pub const SHARED: u64 = libc::MAP_SHARED as u64;
+    pub const ANON: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
+    pub const NORESERVE: u64 = libc::MAP_NORESERVE as u64;
+    pub const FIXED_NOREPLACE: u64 = libc::MAP_FIXED_NOREPLACE as u64;
+    pub const NO_FD: u64 = u64::MAX;
+}
+
+/// The mappings that have been made, to be removed if something fails.
+#[derive(Debug, Default)]
+pub(crate) struct Mapped {
+    pub ring: Area,
+    pub guards: [Area; 2],
+    /// The area that contains the hook and the flag page.
+    pub place: Area,
+    pub flag: Area,
+    pub hook: Area,
+    pub stubs: Vec<Area>,
+    /// A page of the hook that stays mapped.
+    pub kept: Option<Area>,
+}
+
+/// Step in which the ring is unmapped from its end. One stop unmaps whole steps until half a step's bytes are present
+/// pages, so more of a sparse ring goes at once.
+const PART: u64 = 64 << 20;
+/// Maximum number of places that are tried when a thread of the target has just mapped something at the chosen one.
+const TRIES: usize = 16;
+/// Maximum number of remote calls in a stop.
+const CALLS: usize = 2;
+
+/// A remote call: its name for messages, its number and its arguments.
+type Call = (&'static str, u64, [u64; 6]);
+
+/// The process that makes remote calls, and what they need.
+pub(crate) struct Site<'a> {
+    pub pid: i32,
+    pub mem: &'a RemoteMemory,
+    pub gadgets: Gadgets,
+    pub timeout: Duration,
+    pub stops: &'a mut StopTimes,
+    /// The functions whose jumps must be out of the code before anything is unmapped.
+    pub hooked: &'a [Patched],
+    /// The error of the last mapping that could not be unmapped.
+    pub failed: Option<Error>,
+}
+
+impl<'a> Site<'a> {
+    pub fn new(
+        pid: i32,
+        mem: &'a RemoteMemory,
+        gadgets: Gadgets,
+        timeout: Duration,
+        stops: &'a mut StopTimes,
+    ) -> Self {
+        Self { pid, mem, gadgets, timeout, stops, hooked: &[], failed: None }
+    }
+
+    fn stop<T>(&mut self, f: impl FnOnce(&mut Caller<'_>) -> Result<T>) -> Result<T> {
+        with_caller(self.pid, self.mem, self.gadgets, self.timeout, self.stops, f)
+    }
+
+    /// Runs `f` with a caller while all threads of the target are stopped.
+    pub(crate) fn alone<T>(&mut self, f: impl FnOnce(&mut Caller<'_>) -> Result<T>) -> Result<T> {
+        with_all_stopped(self.pid, self.mem, self.gadgets, self.timeout, self.stops, f)
+    }
+
+    fn calls(&mut self, all: &[Call]) -> Result<()> {
+        for some in all.chunks(CALLS) {
+            self.stop(|c| {
+                some.iter()
+                    .try_for_each(|(what, number, args)| c.call(what, *number, *args).map(|_| ()))
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Maps everything besides the ring. `place` returns the places of the stubs; its argument is the number of
+    /// places that were tried before.
+    ///
+    /// # Errors
+    /// If something can't be mapped. `m` then holds the mappings that were made.
+    pub fn map_all(
+        &mut self,
+        ring: &Ring,
+        image: &Image,
+        place: impl FnMut(usize) -> Result<Vec<Area>>,
+        m: &mut Mapped,
+    ) -> Result<()> {
+        m.ring = ring.at;
+        // SAFETY: the target has it mapped, but none of the target's code knows of it yet.
+        let control = unsafe { ring.shared.control_mut() };
+        self.stop(|c| {
+            // A thread touches only a few pages of its state, so huge pages would waste memory. A kernel without huge
+            // pages refuses this.
+            let _ = advise(c, m.ring, libc::MADV_NOHUGEPAGE);
+            // The kernel writes its answer to the field that will hold the clock's name later.
+            let at = m.ring.addr + offset_of!(Control, clock) as u64;
+            c.ask("prctl", nr::PRCTL, [libc::PR_GET_TSC as u64, at, 0, 0, 0, 0]);
+            advise(c, m.ring, libc::MADV_DONTDUMP)
+        })?;
+        let page = proc::page_size();
+        for (k, addr) in [m.ring.addr - page, m.ring.addr + m.ring.len].into_iter().enumerate() {
+            let note = |a| (control.guards[k], m.guards[k]) = (a, a);
+            self.map_at(Area { addr, len: page }, bits::NONE, note)?;
+        }
+        self.map_hook(image, control, m)?;
+        self.map_stubs(place, control, m)
+    }
+
+    /// Maps the stubs. Chooses another place if a thread of the target has just mapped something there.
+    fn map_stubs(
+        &mut self,
+        mut place: impl FnMut(usize) -> Result<Vec<Area>>,
+        control: &mut Control,
+        m: &mut Mapped,
+    ) -> Result<()> {
+        let mut tried = 0;
+        loop {
+            let stubs = place(tried)?;
+            tried += 1;
+            match self.map_stubs_at(&stubs, control, m) {
+                Err(e) if is_taken(&e) && tried < TRIES => {
+                    for (a, noted) in std::mem::take(&mut m.stubs).iter().zip(&mut control.stubs) {
+                        let there = left_of(&proc::maps(self.pid)?, *a, Kind::Code);
+                        if there.is_none_or(|a| self.unmap(a.addr, a.len)) {
+                            *noted = Area::default();
+                        } else if let Some(e) = self.failed.take() {
+                            return Err(e);
+                        }
+                    }
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn map_stubs_at(
+        &mut self,
+        stubs: &[Area],
+        control: &mut Control,
+        m: &mut Mapped,
+    ) -> Result<()> {
+        use bits::{EXEC, READ};
+        let page = proc::page_size();
+        m.stubs = vec![Area::default(); stubs.len()];
+        for ((a, to), done) in stubs.iter().zip(&mut control.stubs).zip(&mut m.stubs) {
+            self.map_at(*a, READ | EXEC, |a| (*to, *done) = (a, a))?;
+            self.calls(&[guard(a.addr, page), guard(a.addr + a.len - page, page)])?;
+        }
+        Ok(())
+    }
+
+    /// Maps the hook and the flag page in one area, with guard pages before, between and behind them.
+    fn map_hook(&mut self, image: &Image, control: &mut Control, m: &mut Mapped) -> Result<()> {
+        use bits::{EXEC, READ, WRITE};
+        let page = proc::page_size();
+        // The note for forked children lies behind the hook.
+        let hook_len = image.len() as u64 + inherited::room();
+        let all = hook_len + 4 * page;
+        let mut tried = 0;
+        loop {
+            let Some(addr) = remote_place(&proc::maps(self.pid)?, all, page) else {
+                return Err(Error::Remote { what: "mmap", pid: self.pid, errno: Errno::ENOMEM });
+            };
+            tried += 1;
+            m.hook = Area { addr: addr + page, len: hook_len };
+            m.flag = Area { addr: addr + 2 * page + hook_len, len: page };
+            (control.hook_addr, control.hook_len) = (m.hook.addr, m.hook.len);
+            (control.flag_addr, control.flag_len) = (m.flag.addr, m.flag.len);
+            // The area is made executable first and restricted afterwards: where memory can't become executable later
+            // (PR_SET_MDWE), it can still be mapped so.
+            let note = |a| (control.place, m.place) = (a, a);
+            match self.map_at(Area { addr, len: all }, READ | EXEC, note) {
+                Ok(()) => break,
+                Err(e) if is_taken(&e) && tried < TRIES => {}
+                Err(e) => {
+                    // Where nothing was mapped, the target may map something of its own.
+                    if m.place.len == 0 {
+                        (m.hook, m.flag) = (Area::default(), Area::default());
+                        (control.hook_addr, control.hook_len) = (0, 0);
+                        (control.flag_addr, control.flag_len) = (0, 0);
+                    }
+                    return Err(e);
+                }
+            }
+        }
+        let hook = m.hook.addr;
+        let behind = hook + hook_len;
+        self.calls(&[
+            guard(m.place.addr, page),
+            guard(behind, m.place.addr + all - behind),
+            protect(hook, image.code.0 as u64, READ),
+            protect(hook + image.data.0 as u64, hook_len - image.data.0 as u64, READ | WRITE),
+            protect(m.flag.addr, page, READ | WRITE),
+            ("madvise", nr::MADVISE, [m.flag.addr, page, libc::MADV_WIPEONFORK as u64, 0, 0, 0]),
+        ])
+    }
+
+    /// Maps memory at a certain address, unlocked and left out of core files. Calls `note` with the area beforehand,
+    /// and with an empty area if the kernel has refused.
+    fn map_at(&mut self, a: Area, prot: u64, mut note: impl FnMut(Area)) -> Result<()> {
+        note(a);
+        let mapped = self.stop(|c| match fixed(c, a, prot) {
+            Ok(()) => advise(c, a, libc::MADV_DONTDUMP).map(Ok),
+            Err(e @ Error::Remote { .. }) => Ok(Err(e)),
+            Err(e) => Err(e),
+        })?;
+        if mapped.is_err() {
+            note(Area::default());
+        }
+        mapped
+    }
+
+    /// Unmaps everything in `m`, and returns whether nothing is left.
+    pub fn unmap_all(&mut self, m: &mut Mapped) -> bool {
+        self.failed = None;
+        if self.unmap_each(m) {
+            return true;
+        }
+        if matches!(self.failed, Some(Error::NoThread(_) | Error::Gone(_))) && self.goes_by_exec() {
+            return true;
+        }
+        if let Some(e) = &self.failed {
+            e.warn(self.pid, &format!(
+                    "prof could not unmap all of its memory in pid {}; run `prof detach {0}` again; the reason",
+                    self.pid
+                ));
+        }
+        false
+    }
+
+    /// Returns whether everything goes within a short time, as an exec removes it that has just begun. The only thread
+    /// is in the kernel then, and can make no call.
+    fn goes_by_exec(&self) -> bool {
+        (0..EXEC_LOOKS).any(|_| {
+            std::thread::sleep(EXEC_LOOK);
+            !crate::recorded::has_parts(self.pid)
+        })
+    }
+
+    /// Returns the error number with which the kernel has refused to unmap something.
+    pub fn refused(&self) -> Option<Errno> {
+        match self.failed {
+            Some(Error::Remote { errno, .. }) => Some(errno),
+            _ => None,
+        }
+    }
+
+    /// Unmaps what is left of `m`, and removes it from there. The ring goes last, and only when all else has gone: its
+    /// control page names the other mappings to the next prof.
+    fn unmap_each(&mut self, m: &mut Mapped) -> bool {
+        let entry = |offset: usize| STABLE_AT + offset;
+        let mut gone = true;
+        for (k, a) in m.stubs.iter_mut().enumerate() {
+            let entry = entry(offset_of!(Stable, stubs) + k * size_of::<Area>());
+            gone &= self.take_back(m.ring, a, Kind::Code, entry);
+        }
+        // A stub that stays may lead to the hook.
+        if !gone {
+            return false;
+        }
+        // Hook and flag page are parts of the place, except in builds that had no guard pages.
+        let (place, hook, flag) = (
+            entry(offset_of!(Stable, place)),
+            entry(offset_of!(Stable, hook_addr)),
+            entry(offset_of!(Stable, flag_addr)),
+        );
+        let apart = m.place.len == 0;
+        if let Some(kept) = m.kept {
+            let all = if apart { &mut m.hook } else { &mut m.place };
+            gone &= self.take_back_around(m.ring, all, kept, place);
+        } else if apart {
+            gone &= self.take_back(m.ring, &mut m.hook, Kind::Any, hook);
+        } else {
+            gone &= self.take_back(m.ring, &mut m.place, Kind::Code, place);
+        }
+        if apart {
+            gone &= self.take_back(m.ring, &mut m.flag, Kind::Any, flag);
+        }
+        if gone {
+            (m.hook, m.flag) = (Area::default(), Area::default());
+            [hook, flag].into_iter().for_each(|entry| self.note_gone(m.ring, entry));
+        }
+        for (k, a) in m.guards.iter_mut().enumerate() {
+            let entry = entry(offset_of!(Stable, guards) + k * size_of::<Area>());
+            gone &= self.take_back(m.ring, a, Kind::Guard, entry);
+        }
+        gone && self.unmap_ring(m.ring.addr)
+    }
+
+    /// Unmaps the ring in parts, from its end, so that no stop is long. The control page is in the last part. The
+    /// target's maps tell what remains, since another prof may have been killed in the middle of this. Returns whether
+    /// nothing remains.
+    pub(crate) fn unmap_ring(&mut self, addr: u64) -> bool {
+        let maps = proc::maps(self.pid).unwrap_or_default();
+        let Some(first) = maps.iter().find(|m| m.start.0 == addr && m.shared) else { return true };
+        for m in maps.iter().rev().filter(|m| m.shared && m.inode == first.inode) {
+            let mut left = m.len();
+            while left > 0 {
+                let rest = self.rest(m.start.0, left);
+                if !self.unmap(m.start.0 + rest, left - rest) {
+                    return false;
+                }
+                left = rest;
+            }
+        }
+        true
+    }
+
+    /// Returns how many of the `left` bytes from `start` are kept for later stops.
+    fn rest(&self, start: u64, left: u64) -> u64 {
+        let page = proc::page_size();
+        let pagemap = File::open(prof_trace::process::folder(self.pid) + "/pagemap");
+        let present = |from: u64, to: u64| {
+            let mut entries = vec![0u8; ((to - from) / page * 8) as usize];
+            let read =
+                pagemap.as_ref().map(|f| f.read_exact_at(&mut entries, (start + from) / page * 8));
+            let all = (to - from) / page;
+            let there = |e: &&[u8; 8]| u64::from_ne_bytes(**e) >> 63 == 1;
+            let count = || entries.as_chunks::<8>().0.iter().filter(there).count() as u64;
+            if matches!(read, Ok(Ok(()))) { count() } else { all }
+        };
+        let (mut rest, mut pages) = (left, 0);
+        while rest > 0 && pages < PART / page / 2 {
+            let from = (rest - 1) / PART * PART;
+            pages += present(from, rest);
+            rest = from;
+        }
+        rest
+    }
+
+    /// Unmaps the private memory that a forked child may have where its parent has the ring (`hook/src/fork.rs`). Returns
+    /// whether it is gone.
+    pub(crate) fn unmap_copies(&mut self, ring: Area) -> bool {
+        let maps = proc::maps(self.pid).unwrap_or_default();
+        let mut gone = true;
+        for part in parts_around(&maps, ring, Area::default()) {
+            gone &= self.unmap(part.addr, part.len);
+        }
+        gone
+    }
+
+    /// Unmaps an area if it is there, and then clears it and its entry in the control page. Returns whether it is gone.
+    fn take_back(&mut self, ring: Area, a: &mut Area, kind: Kind, entry: usize) -> bool {
+        if a.len == 0 {
+            return true;
+        }
+        let there = proc::maps(self.pid).ok().and_then(|maps| left_of(&maps, *a, kind));
+        if there.is_some_and(|a| !self.unmap(a.addr, a.len)) {
+            return false;
+        }
+        *a = Area::default();
+        self.note_gone(ring, entry);
+        true
+    }
+
+    /// Clears an area's entry in the control page.
+    fn note_gone(&mut self, ring: Area, entry: usize) {
+        let at = RemoteAddr(ring.addr).plus(entry as u64);
+        if ring.len != 0
+            && let Err(e) = self.mem.write(at, &[0; size_of::<Area>()])
+        {
+            e.warn(self.pid, "prof unmapped a part of its memory, but could not note that in its control page, so the next detach looks for it again");
+        }
+    }
+
+    /// Unmaps an area except for the page `kept`, and clears its entry. A prof that was killed may already have
+    /// unmapped a part of it.
+    fn take_back_around(&mut self, ring: Area, a: &mut Area, kept: Area, entry: usize) -> bool {
+        let maps = proc::maps(self.pid).unwrap_or_default();
+        for part in parts_around(&maps, *a, kept) {
+            if !self.unmap(part.addr, part.len) {
+                return false;
+            }
+        }
+        *a = Area::default();
+        self.note_gone(ring, entry);
+        true
+    }
+
+    /// Unmaps memory, unless a jump of prof's is in the code again, which is looked at in the same stop.
+    fn unmap(&mut self, addr: u64, len: u64) -> bool {
+        let (mem, hooked) = (self.mem, self.hooked);
+        let unmapped = self.stop(|c| {
+            if again::are_back(mem, hooked) {
+                return Ok(false);
+            }
+            c.call("munmap", nr::MUNMAP, [addr, len, 0, 0, 0, 0]).map(|_| true)
+        });
+        unmapped.unwrap_or_else(|e| {
+            self.failed = Some(e);
+            false
+        })
+    }
+}
+
+/// The property by which an area is recognized as prof's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// Some of it is executable.
+    Code,
+    /// It is not accessible.
+    Guard,
+    /// Any access is possible.
+    Any,
+}
+
+/// Returns whether prof's area is still mapped. All of it must be private memory without a file and have the property
+/// of its kind; otherwise the target has mapped something else there since.
+pub(crate) fn is_ours(maps: &[Map], a: Area, kind: Kind) -> bool {
+    let end = a.addr.saturating_add(a.len);
+    let mut parts = maps.iter().filter(|m| m.start.0 < end && a.addr < m.end.0).peekable();
+    if parts.peek().is_none() {
+        return false;
+    }
+    let (mut at, mut code, mut access) = (a.addr, false, false);
+    for m in parts {
+        if m.shared || m.inode != 0 || !m.name.is_empty() || m.start.0 > at {
+            return false;
+        }
+        at = m.end.0;
+        code |= m.exec;
+        access |= m.read || m.write || m.exec;
+    }
+    let as_it_must_be = match kind {
+        Kind::Code => code,
+        Kind::Guard => !access,
+        Kind::Any => true,
+    };
+    at >= end && as_it_must_be
+}
+
+/// Returns the mapped parts of prof's area outside of the page `kept`. Only private memory without a file counts.
+fn parts_around(maps: &[Map], a: Area, kept: Area) -> Vec<Area> {
+    let end = a.addr.saturating_add(a.len);
+    let ours = maps.iter().filter(|m| !m.shared && m.inode == 0 && m.name.is_empty());
+    let clip = |from: u64, to: u64| (from < to).then(|| Area { addr: from, len: to - from });
+    let parts = ours.flat_map(|m| {
+        let (from, to) = (m.start.0.max(a.addr), m.end.0.min(end));
+        [clip(from, to.min(kept.addr)), clip(from.max(kept.addr + kept.len), to)]
+    });
+    parts.flatten().collect()
+}
+
+/// Returns what is mapped of an area: all of it, or its first page if prof was killed before that grew (see
+/// [`fixed`]).
+fn left_of(maps: &[Map], a: Area, kind: Kind) -> Option<Area> {
+    if is_ours(maps, a, kind) {
+        return Some(a);
+    }
+    let first = Area { addr: a.addr, len: proc::page_size() };
+    let rest = first.addr + first.len..a.addr.saturating_add(a.len);
+    let alone = maps.iter().all(|m| m.end.0 <= rest.start || rest.end <= m.start.0);
+    (alone && a.len > first.len && is_ours(maps, first, Kind::Code)).then_some(first)
+}
+
+/// Returns whether mmap has failed because the range is already mapped.
+fn is_taken(e: &Error) -> bool {
+    matches!(e, Error::Remote { what: "mmap", errno: Errno::EEXIST, .. })
+}
+
+/// Returns a place for `len` bytes at a multiple of `align`, far from all mappings, where the kernel puts nothing by
+/// itself.
+pub(crate) fn remote_place(maps: &[Map], len: u64, align: u64) -> Option<u64> {
+    // These belong to the kernel; the gap below them is not the process's.
+    let kernels = |m: &&Map| m.name == b"[vsyscall]" || m.name == b"[vectors]";
+    let own = maps.iter().filter(|m| !kernels(m)).collect::<Vec<_>>();
+    let gaps = own.windows(2).map(|m| (m[0].end.0, m[1].start.0));
+    let (from, to) = gaps.filter(|(from, to)| from < to).max_by_key(|(from, to)| to - from)?;
+    // The place is random, since what is there can be written and executed.
+    let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), len);
+    let quarter = (to - from) / 4;
+    let at = (from + quarter + seed % quarter.max(1)).next_multiple_of(align);
+    (at.checked_add(len)? <= to).then_some(at)
+}
+
+/// Maps private memory at a certain address, unlocked. Where the target locks all future mappings and its limit of
+/// locked memory is too low for this one (EAGAIN), maps a single page, unlocks it and lets it grow.
+fn fixed(c: &mut Caller<'_>, a: Area, prot: u64) -> Result<()> {
+    use bits::{ANON, FIXED_NOREPLACE, NO_FD};
+    let first = Area { addr: a.addr, len: proc::page_size() };
+    let mut last = c.failed("mmap", Errno::EAGAIN);
+    for part in [a, first] {
+        match map(c, part.addr, part.len, prot, ANON | FIXED_NOREPLACE, NO_FD) {
+            Ok(got) if got.addr == a.addr => return grow(c, part, a),
+            Ok(got) => {
+                // A kernel before 4.17 takes the address only as a hint.
+                unmap_at(c, got)?;
+                return Err(c.failed("mmap", Errno::EEXIST));
+            }
+            Err(e @ Error::Remote { errno: Errno::EAGAIN, .. }) => last = e,
+            Err(e) => return Err(e),
+        }
+    }
+    Err(last)
+}
+
+pub(crate) fn map(
+    c: &mut Caller<'_>,
+    at: u64,
+    len: u64,
+    prot: u64,
+    flags: u64,
+    fd: u64,
+) -> Result<Area> {
+    crate::shortage::check(c.pid())?;
+    let addr = c.call("mmap", nr::MMAP, [at, len, prot, flags, fd, 0])?;
+    Ok(Area { addr, len })
+}
+
+pub(crate) fn unmap_at(c: &mut Caller<'_>, a: Area) -> Result<()> {
+    c.call("munmap", nr::MUNMAP, [a.addr, a.len, 0, 0, 0, 0]).map(|_| ())
+}
+
+pub(crate) fn advise(c: &mut Caller<'_>, a: Area, advice: i32) -> Result<()> {
+    c.call("madvise", nr::MADVISE, [a.addr, a.len, advice as u64, 0, 0, 0]).map(|_| ())
+}
+
+fn protect(addr: u64, len: u64, prot: u64) -> Call {
+    ("mprotect", nr::MPROTECT, [addr, len, prot, 0, 0, 0])
+}
+
+fn guard(addr: u64, len: u64) -> Call {
+    protect(addr, len, bits::NONE)
+}

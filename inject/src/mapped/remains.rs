@@ -1,0 +1,76 @@
+//! Looks for what a detach has left in a process.
+
+use crate::detach::{DetachReport, still_open};
+use crate::install::with_caller;
+use crate::mapped::mapping::{Kind, Mapped, is_ours};
+use crate::process::proc::Status;
+use crate::process::{elf, proc};
+use crate::recorded::{Patched, Recorded, ring_in};
+use crate::stopped::remote::Gadgets;
+use crate::{activate, again, signal};
+use std::ops::Range;
+use std::time::Duration;
+
+/// Reports what is still there of prof in the target. `mapped` is what could not be unmapped, `functions` are those that
+/// were hooked.
+pub(crate) fn verify(
+    r: &Recorded,
+    mapped: &Mapped,
+    functions: &[Patched],
+    timeout: Duration,
+    report: &mut DetachReport,
+) {
+    let pid = r.pid;
+    // What a jump leads to may be gone, so no thread may meet it.
+    if again::are_back(&r.mem, functions)
+        && let Err(e) = again::take_out(r, functions, timeout, report)
+    {
+        e.warn(pid, "a jump to prof has come back");
+    }
+    let Ok(maps) = proc::maps(pid) else { return };
+    if ring_in(&maps).is_some() {
+        report.left.push("prof's shared memory (still mapped)".into());
+    }
+    // The target may have mapped something of its own where prof's memory was.
+    let code = mapped.stubs.iter().chain([&mapped.place, &mapped.hook]);
+    for a in code.filter(|a| a.len != 0 && is_ours(&maps, **a, Kind::Code)) {
+        report.left.push(format!("prof's code at {:#x}", a.addr));
+    }
+    for a in mapped.guards.iter().filter(|a| a.len != 0 && is_ours(&maps, **a, Kind::Guard)) {
+        report.left.push(format!("a guard page of prof's at {:#x}", a.addr));
+    }
+    let mem = &r.mem;
+    for f in functions.iter().filter(|f| again::are_back(mem, std::slice::from_ref(f))) {
+        report.left.push(format!("prof's patch in {}", f.name));
+    }
+    if still_open(pid) {
+        report.left.push("a descriptor of prof's shared memory".into());
+    }
+    for m in elf::modules(mem, &maps) {
+        if let Some(what) = crate::hooked::verify::text_differs(pid, mem, &m, &maps) {
+            report.notes.push(what);
+        }
+    }
+}
+
+/// Reports the signal's handler as left if it is still prof's. The target may have installed one of its own since.
+pub(crate) fn verify_handler(
+    r: &Recorded,
+    ours: &[Range<u64>],
+    gadgets: Gadgets,
+    signal: u32,
+    timeout: Duration,
+    report: &mut DetachReport,
+) {
+    let caught = |s: Status| s.signals("SigCgt") >> (signal - 1) & 1 == 1;
+    if !Status::of(r.pid).is_ok_and(caught) {
+        return;
+    }
+    let handler = with_caller(r.pid, &r.mem, gadgets, timeout, &mut report.stops, |c| {
+        signal::handler_of(c, &r.mem, signal, None)
+    });
+    // If the target can't be asked, nothing is reported: the handler was restored before.
+    if handler.is_ok_and(|at| ours.iter().any(|a| a.contains(&at))) {
+        report.left.push(format!("prof's handler for {}", activate::signal_name(signal as i32)));
+    }
+}

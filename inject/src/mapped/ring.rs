@@ -1,0 +1,294 @@
+//! The shared memory's way into the target, in one stop of all its threads.
+//!
+//! To map the memory, the target needs a descriptor of it. As long as one of its threads runs, that number is
+//! not prof's: the thread may close it, be given it for a file of its own, or fork a child that keeps it. So
+//! the memfd is made, proved to be prof's, sized, sealed, mapped and closed while nobody runs, and the number
+//! is free again before anybody can see that it was taken. The same holds for what is left of a prof that
+//! was killed in between.
+
+use crate::hooked::plan;
+use crate::mapped::mapping::{Site, advise, bits, map, unmap_at};
+use crate::mapped::setup;
+use crate::process::proc;
+use crate::stopped::remote::Caller;
+use crate::{Error, RemoteAddr, Result};
+use nix::errno::Errno;
+use prof_arch::native::syscall::nr;
+use prof_trace::shared::{Area, Geometry, MAGIC, MEMFD_NAME, STABLE_AT, Shared, Stable, state};
+use std::fs::{File, Metadata};
+use std::mem::offset_of;
+use std::ops::Range;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// `memfd_create`: never to be executed (Linux 6.3).
+const MFD_NOEXEC_SEAL: u64 = 8;
+
+/// The shared memory, mapped in the target and here.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    pub fd: OwnedFd,
+    pub shared: Shared,
+    /// Where it is in the target.
+    pub at: Area,
+}
+
+impl Site<'_> {
+    /// Makes the ring and maps it into the target, where it lies far from what is next to it if it may, and
+    /// where none of `windows` is, in which stubs must be.
+    ///
+    /// # Errors
+    /// If that is not possible; the target is then as before.
+    pub fn make_ring(&mut self, geometry: Geometry, windows: &[Range<u64>]) -> Result<Ring> {
+        let pid = self.pid;
+        let len = geometry.size() as u64;
+        let maps = proc::maps(pid)?;
+        let places = plan::ring_places(&maps, proc::start_brk(pid), windows, len);
+        let ring = self.alone(|c| in_one_stop(pid, c, geometry, &places))?;
+        if let Err(e) = setup::allocate_ring(pid, &ring.fd, geometry) {
+            self.unmap_ring(ring.at.addr);
+            return Err(e);
+        }
+        Ok(ring)
+    }
+}
+
+/// Makes the ring at the first of the places that is free; all threads of the target stand still.
+fn in_one_stop(pid: i32, c: &mut Caller<'_>, geometry: Geometry, places: &[u64]) -> Result<Ring> {
+    let mut last = Error::Remote { what: "mmap", pid, errno: Errno::ENOMEM };
+    for at in places {
+        match make_at(pid, c, geometry, *at) {
+            Err(e @ Error::Remote { errno: Errno::EEXIST | Errno::ENOMEM, .. }) => last = e,
+            other => return other,
+        }
+    }
+    Err(last)
+}
+
+/// Makes the ring at one place. On an error the target is as before.
+fn make_at(pid: i32, c: &mut Caller<'_>, geometry: Geometry, at: u64) -> Result<Ring> {
+    let file = enter(pid, c, geometry, at)?;
+    let first = Area { addr: at, len: proc::page_size() };
+    let at = Area { addr: at, len: geometry.size() as u64 };
+    let made = complete(pid, c, &file, geometry, at);
+    match made {
+        Ok(shared) => Ok(Ring { fd: file.into(), shared, at }),
+        Err(e) => {
+            let _ = unmap_at(c, first);
+            Err(e)
+        }
+    }
+}
+
+/// Maps the first page of a new memfd into the target and returns the file. Until the end of this function the target
+/// has a descriptor of it, which stays open if prof is killed now. So nothing is done here that can wait.
+fn enter(pid: i32, c: &mut Caller<'_>, geometry: Geometry, at: u64) -> Result<File> {
+    let number = make(pid, c)?;
+    let path = c.proc_dir().join(format!("fd/{number}"));
+    let entered = open_new(pid, &path).and_then(|file| {
+        setup::size_ring(pid, &file, geometry)?;
+        mark(&file, at, geometry).map_err(|errno| Error::File { path: path.clone(), errno })?;
+        map_first(pid, c, number, at)?;
+        Ok(file)
+    });
+    let closed = close(c, number, &path);
+    if closed.is_err() && entered.is_ok() {
+        let _ = unmap_at(c, Area { addr: at, len: proc::page_size() });
+    }
+    closed.and(entered)
+}
+
+fn make(pid: i32, c: &mut Caller<'_>) -> Result<u64> {
+    let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
+    // The ring is never executed. vm.memfd_noexec = 2 demands that this is said; kernels before 6.3 do not
+    // know how to.
+    for flags in [flags | MFD_NOEXEC_SEAL, flags] {
+        let name = c.put(format!("{MEMFD_NAME}\0").as_bytes())?;
+        match c.call("memfd_create", nr::MEMFD_CREATE, [name.0, flags, 0, 0, 0, 0]) {
+            Err(Error::Remote { errno: Errno::EINVAL, .. }) => {}
+            other => return other,
+        }
+    }
+    Err(Error::Remote { what: "memfd_create", pid, errno: Errno::EINVAL })
+}
+
+/// Opens the memfd that was just made. That it is the one, and nothing of the target's, is looked at before
+/// its size is changed.
+fn open_new(pid: i32, path: &Path) -> Result<File> {
+    let failed = |errno| Error::File { path: path.into(), errno };
+    let opened = File::options().read(true).write(true).open(path);
+    let file = opened.map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => exchanged(pid, "nothing is"),
+        _ => failed(e),
+    })?;
+    let meta = file.metadata().map_err(failed)?;
+    // SAFETY: a descriptor of ours, plain integers.
+    let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
+    let open = seals >= 0
+        && seals
+            & (libc::F_SEAL_SEAL | libc::F_SEAL_SHRINK | libc::F_SEAL_GROW | libc::F_SEAL_WRITE)
+            == 0;
+    if is_named(path) && is_memory(&meta) && meta.len() == 0 && open {
+        return Ok(file);
+    }
+    let link = std::fs::read_link(path).unwrap_or_default();
+    Err(exchanged(pid, &format!("{} is", link.display())))
+}
+
+fn is_named(path: &Path) -> bool {
+    let name = format!("/memfd:{MEMFD_NAME}");
+    std::fs::read_link(path)
+        .is_ok_and(|link| link.as_os_str().as_encoded_bytes().starts_with(name.as_bytes()))
+}
+
+/// Whether it is a file without a name in any folder.
+fn is_memory(meta: &Metadata) -> bool {
+    meta.is_file() && meta.nlink() == 0
+}
+
+/// Closes the target's descriptor, if it still leads to a memfd of prof's.
+fn close(c: &mut Caller<'_>, number: u64, path: &Path) -> Result<()> {
+    let is_ours = is_named(path) && std::fs::metadata(path).is_ok_and(|m| is_memory(&m));
+    if !is_ours {
+        log::warn!(
+            "another process has put a file of its own in the place of the descriptor that was made for prof, {}; it stays as it is",
+            path.display()
+        );
+        return Ok(());
+    }
+    match c.call("close", nr::CLOSE, [number, 0, 0, 0, 0, 0]) {
+        // A process that shares descriptors and is not stopped has done it.
+        Ok(_) | Err(Error::Remote { errno: Errno::EBADF, .. }) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+/// Writes into the control page where the ring will be, by which [`is_ring`] recognises the page in the target.
+fn mark(file: &File, at: u64, geometry: Geometry) -> std::io::Result<()> {
+    let write = |field: usize, value: u64| {
+        file.write_all_at(&value.to_ne_bytes(), (STABLE_AT + field) as u64)
+    };
+    write(offset_of!(Stable, ring_addr), at)?;
+    write(offset_of!(Stable, ring_len), geometry.size() as u64)
+}
+
+/// Maps the first page of the memfd.
+fn map_first(pid: i32, c: &mut Caller<'_>, number: u64, at: u64) -> Result<()> {
+    use bits::{FIXED_NOREPLACE, NORESERVE, READ, SHARED, WRITE};
+    let flags = SHARED | NORESERVE | FIXED_NOREPLACE;
+    match map(c, at, proc::page_size(), READ | WRITE, flags, number) {
+        Ok(got) if got.addr != at => {
+            // A kernel before 4.17 takes the address as a hint.
+            unmap_at(c, got)?;
+            Err(c.failed("mmap", Errno::EEXIST))
+        }
+        Ok(_) => Ok(()),
+        Err(Error::Remote { errno: Errno::EBADF, .. }) => Err(exchanged(pid, "nothing is")),
+        Err(Error::Remote { errno: Errno::EACCES | Errno::EINVAL | Errno::ENODEV, .. }) => {
+            Err(exchanged(pid, "another file is"))
+        }
+        Err(e) => Err(e),
+    }
+}
+
+/// Completes the ring of which the target has mapped the first page: writes its control page, and lets the mapping grow.
+/// Where all that is mapped gets locked (`mlockall(MCL_FUTURE)`), a mapping of the whole ring would be made at once, and
+/// count as locked. So the one page is unlocked and then grows: what a mapping grows by is as locked as the mapping is.
+fn complete(
+    pid: i32,
+    c: &mut Caller<'_>,
+    file: &File,
+    geometry: Geometry,
+    at: Area,
+) -> Result<Shared> {
+    if !is_ring(c, at) {
+        return Err(exchanged(pid, "another file was"));
+    }
+    let first = Area { addr: at.addr, len: proc::page_size() };
+    // As early as possible: a child of a fork has nothing of it.
+    advise(c, first, libc::MADV_DONTFORK)?;
+    let shared = setup::map_ring(file, geometry)?;
+    // SAFETY: nobody in the target knows of the ring.
+    let control = unsafe { shared.control_mut() };
+    control.state.store(state::SETUP, Relaxed);
+    control.ring_addr = at.addr;
+    control.ring_len = at.len;
+    control.pid = pid as u32;
+    let exe = std::env::current_exe().unwrap_or_default();
+    control.begin(
+        geometry.segments(),
+        env!("CARGO_PKG_VERSION"),
+        exe.as_os_str().as_encoded_bytes(),
+    );
+    if let Err(e) = grow(c, first, at) {
+        // SAFETY: nobody has got anything of it.
+        unsafe { setup::unmap_ring(shared) };
+        return Err(e);
+    }
+    Ok(shared)
+}
+
+/// Whether the target has the ring at this place: what prof has just written into the file is there. A process that
+/// shares descriptors, and no memory, is not stopped, and may have put a file of its own under the number.
+fn is_ring(c: &Caller<'_>, at: Area) -> bool {
+    let word = |offset: usize| c.word(RemoteAddr(at.addr).plus(offset as u64));
+    word(STABLE_AT + offset_of!(Stable, ring_addr)) == Some(at.addr)
+        && word(STABLE_AT + offset_of!(Stable, ring_len)) == Some(at.len)
+}
+
+/// What to say where the number that was made for prof leads elsewhere.
+fn exchanged(pid: i32, what: &str) -> Error {
+    let what = format!(
+        "{what} under the descriptor that it has made for prof (does another process share its descriptors?); nothing was changed, try again"
+    );
+    Error::Nonsense { pid, what }
+}
+
+/// Lets a page that was just mapped grow to the whole area, unlocked; takes it back if that fails.
+pub(crate) fn grow(c: &mut Caller<'_>, first: Area, all: Area) -> Result<()> {
+    let _ = c.call("munlock", nr::MUNLOCK, [first.addr, first.len, 0, 0, 0, 0]);
+    if first.len == all.len {
+        return Ok(());
+    }
+    // To whoever reads the message it is a mapping that can't be made.
+    let grown = c.call("mmap", nr::MREMAP, [first.addr, first.len, all.len, 0, 0, 0]);
+    if grown.is_err() {
+        unmap_at(c, first)?;
+    }
+    grown.map(|_| ())
+}
+
+/// The descriptors that a killed prof has left in the table of a thread.
+pub(crate) fn left(dir: &Path) -> Vec<(u64, PathBuf)> {
+    let all = std::fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
+    let number = |p: PathBuf| Some((p.file_name()?.to_str()?.parse().ok()?, p));
+    all.filter_map(|e| number(e.path())).filter(|(_, path)| is_named(path)).collect()
+}
+
+/// Closes what a killed prof has left; all threads of the target stand still. Another's ring is not touched:
+/// the collector of another process has one open.
+pub(crate) fn close_left(pid: i32, c: &mut Caller<'_>) -> Result<()> {
+    for (number, path) in left(&c.proc_dir()) {
+        if is_leftover(pid, &path) {
+            close(c, number, &path)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether a ring is nobody's: without a control page, or with one of this process.
+fn is_leftover(pid: i32, path: &Path) -> bool {
+    let Ok(file) = File::open(path) else { return false };
+    let word = |at: usize| {
+        let mut b = [0; 8];
+        file.read_exact_at(&mut b, at as u64).ok().map(|()| b)
+    };
+    let owner = word(STABLE_AT + offset_of!(Stable, pid))
+        .map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]]));
+    match word(0).map(u64::from_ne_bytes) {
+        Some(MAGIC) => owner == Some(pid as u32),
+        _ => true,
+    }
+}

@@ -1,0 +1,39 @@
+//! Decides what can be done about a recording by another build of prof.
+
+use crate::process::proc::{self, Map};
+use crate::recorded::ring_in;
+use crate::{Refusal, Result};
+use prof_trace::foreign::{Foreign, has_stable};
+use prof_trace::shared::{EDITION, Header};
+use std::path::PathBuf;
+
+/// Checks that this prof can work on a recording with this control page.
+///
+/// # Errors
+/// If it can't. The error names the prof that can.
+pub(crate) fn check(
+    pid: i32,
+    ring: &Map,
+    h: &Header,
+    read: impl Fn(u64, usize) -> Vec<u8>,
+) -> Result<()> {
+    let Some(mut by) = Foreign::of(h, read) else { return Ok(()) };
+    if has_stable(h) && h.needs <= EDITION {
+        return Ok(());
+    }
+    if by.exe.as_os_str().is_empty() {
+        by.exe = collector_exe(pid, ring).unwrap_or_default();
+    }
+    Err(Refusal::OtherVersion { pid, by: by.describe() }.into())
+}
+
+/// Returns the program of an older build's collector, which did not say where it is: that of the other process that
+/// has the ring mapped.
+fn collector_exe(pid: i32, ring: &Map) -> Option<PathBuf> {
+    let dir = std::fs::read_dir("/proc").ok()?;
+    let pids = dir.flatten().filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
+    let maps_it =
+        |p: &i32| proc::maps(*p).is_ok_and(|m| ring_in(&m).is_some_and(|m| m.inode == ring.inode));
+    let collector = pids.filter(|p| *p != pid).find(maps_it)?;
+    std::fs::read_link(format!("/proc/{collector}/exe")).ok()
+}

@@ -1,0 +1,16 @@
+//! What prof learns of a process from outside: its mappings, files, filters, cgroup, and who shares its memory.
+
+pub mod cgroup;
+pub(crate) mod debug_frame;
+pub mod elf;
+pub mod elf_file;
+pub(crate) mod filter;
+pub(crate) mod foreign;
+pub(crate) mod frozen;
+pub(crate) mod linked;
+pub(crate) mod mips_got;
+pub mod proc;
+pub mod program;
+pub mod runtimes;
+pub(crate) mod sharing;
+pub mod translated;

@@ -1,0 +1,46 @@
+//! Processes that share the target's memory without being its threads. They are made by `clone` with CLONE_VM and
+//! without CLONE_THREAD; `vfork` and `posix_spawn` do so for a moment, some runtimes and tests for long. They run the
+//! patched code, and are stopped together with the target's own threads.
+
+use crate::process::proc::{self, Status};
+use crate::{Error, Refusal, Result};
+use prof_trace::process::Sharers;
+
+/// Checks that all processes that share the memory of a process can be stopped with it.
+///
+/// # Errors
+/// If one can't, with the reason.
+pub(crate) fn can_be_stopped(pid: i32, comm: &str) -> Result<()> {
+    let sharers = Sharers::of(pid);
+    for other in sharers.others().iter().copied() {
+        if let Err(e) = stoppable(other)
+            && sharers.still_shares(other)
+        {
+            let why = e.to_string();
+            return Err(Refusal::Shared { pid, comm: comm.into(), other, why }.into());
+        }
+    }
+    Ok(())
+}
+
+fn stoppable(pid: i32) -> Result<()> {
+    let status = Status::of(pid)?;
+    let comm = proc::comm(pid);
+    crate::preflight::untraced(&status, &comm)?;
+    crate::preflight::may_trace(pid)?;
+    if status.number("Seccomp") == Some(1) {
+        return Err(Refusal::StrictSeccomp(pid, comm).into());
+    }
+    Ok(())
+}
+
+/// Turns an error that concerns a process other than the target into one about the target.
+pub(crate) fn about(target: i32, other: i32, e: Error) -> Error {
+    match e {
+        Error::Refused(_) | Error::Sys { .. } if target != other => {
+            let why = e.to_string();
+            Refusal::Shared { pid: target, comm: proc::comm(target), other, why }.into()
+        }
+        e => e,
+    }
+}

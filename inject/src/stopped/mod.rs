@@ -1,0 +1,15 @@
+//! Stopped threads: stopping them, reading their stacks and memory, making them do system calls, letting them go as if
+//! nothing had been.
+
+pub(crate) mod asleep;
+pub(crate) mod fibers;
+pub(crate) mod memory;
+pub(crate) mod patience;
+pub(crate) mod place;
+pub mod remote;
+pub(crate) mod settle;
+pub(crate) mod tables;
+pub mod threads;
+pub mod tracee;
+pub(crate) mod waits;
+pub mod walk;

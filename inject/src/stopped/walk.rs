@@ -1,0 +1,177 @@
+//! Unwinds a stopped thread from outside, to see whether prof's code is on its stack.
+
+use crate::process::elf::Module;
+use crate::process::proc::{Asleep, Map};
+use crate::stopped::memory::{WORD, words};
+use crate::stopped::tables::Tables;
+use crate::{RemoteAddr, RemoteMemory};
+use prof_arch::native::rule::{is_interrupted_pc, is_sigreturn_code};
+use prof_arch::native::{FullRegs, Regs, Rule, Step, UserRegs};
+use prof_arch::unwind::{CfiContext, CfiRule, FullStep, RegisterSet, compile, step_full};
+use std::collections::HashMap;
+use std::ops::Range;
+
+const MAX_FRAMES: usize = 4096;
+/// Maximum number of bytes of all modules' tables that are read beforehand.
+const MAX_TABLES: u64 = 512 << 20;
+/// Maximum length of a sleeping thread's stack in use that is searched for return addresses.
+const SEARCH: u64 = 256 << 10;
+/// Maximum number of bytes of a stack that are searched for signal frames if it can't be unwound to its end. A large
+/// frame of the handler may lie in front of them; most stacks are no longer than this.
+const SEARCH_SIGNALS: u64 = 8 << 20;
+
+/// Unwinds the stacks of one process.
+#[derive(Debug)]
+pub struct Walker<'a> {
+    mem: &'a RemoteMemory,
+    modules: Vec<Module>,
+    maps: Vec<Map>,
+    cfi: HashMap<usize, Tables>,
+    /// Whether the last stack led through code without tables.
+    by_code: bool,
+}
+
+impl<'a> Walker<'a> {
+    /// Makes a walker for a process with these modules and mappings.
+    #[must_use]
+    pub fn new(mem: &'a RemoteMemory, modules: Vec<Module>, maps: Vec<Map>) -> Self {
+        Self { mem, modules, maps, cfi: HashMap::new(), by_code: false }
+    }
+
+    /// Reads all modules' tables, so that no thread is stopped for that later.
+    pub fn read_tables(&mut self) {
+        let mut room = MAX_TABLES;
+        for (i, m) in self.modules.iter().enumerate() {
+            // Larger tables, which a hostile target may claim to have, are read only when a stack leads to them.
+            let Some(left) = room.checked_sub(Tables::len_of(m)) else { continue };
+            room = left;
+            self.cfi.entry(i).or_insert_with(|| Tables::of(self.mem, m));
+        }
+    }
+
+    /// Returns whether the thread's program counter or a return address on its stack lies in one of the ranges. Where
+    /// a stack can't be followed to its end (a JIT's code), `marked` tells whether the hook itself has marked the
+    /// thread as inside. Besides that, only a signal frame can return into the ranges.
+    pub fn touches(
+        &mut self,
+        regs: &UserRegs,
+        ours: &[Range<u64>],
+        marked: impl FnOnce() -> bool,
+    ) -> bool {
+        let hit = |a: u64| ours.iter().any(|r| r.contains(&a));
+        let mut full = FullRegs::from(regs);
+        let mut exact = true;
+        self.by_code = false;
+        for _ in 0..MAX_FRAMES {
+            if hit(full.pc) {
+                return true;
+            }
+            match self.step(&full, exact) {
+                Some(Some((next, signal))) => {
+                    full = next;
+                    exact = signal;
+                }
+                // Rules from code are nearly always right; the hook's own mark is consulted as well.
+                Some(None) => return self.by_code && marked(),
+                None => break,
+            }
+        }
+        marked() || self.search(regs.sp(), &hit)
+    }
+
+    /// Returns whether a sleeping thread is certainly outside of the ranges because no word of its stack points into
+    /// them. Such a thread need not be stopped: if it wakes up meanwhile, frames that would return there stay on its
+    /// stack until they have. Returns `false` for a thread in a signal handler, whose frames may continue on another
+    /// stack.
+    #[must_use]
+    pub fn is_clear(&self, at: &Asleep, ours: &[Range<u64>]) -> bool {
+        let hit = |a: u64| ours.iter().any(|r| r.contains(&a));
+        let Some(stack) = self.maps.iter().find(|m| m.holds(at.sp)) else { return false };
+        let from = at.sp.0 & !(WORD as u64 - 1);
+        let len = stack.end.0 - from;
+        if hit(at.pc.0) || len > SEARCH {
+            return false;
+        }
+        let bytes = self.mem.read_some(RemoteAddr(from), len as usize);
+        let words = words(&bytes);
+        // With a link register, the return address of a leaf function is in that.
+        let all_there = bytes.len() as u64 == len && (!FullRegs::LINK || self.has_frame(at));
+        // Set as by the unwinder, since some addresses have a signature in their upper bits.
+        let mut as_pc = FullRegs::default();
+        let mut words = words.map(|w| {
+            as_pc.set_pc(w);
+            as_pc.pc
+        });
+        all_there && !words.any(|w| hit(w) || self.is_restorer(w))
+    }
+
+    /// Returns whether the call frame information shows that the function at this address has its return address on
+    /// the stack.
+    fn has_frame(&self, at: &Asleep) -> bool {
+        let Some(index) = self.module_of(at.pc.0) else { return false };
+        let Some(tables) = self.cfi.get(&index) else { return false };
+        let rule: Rule = compile(&tables.cfi(), at.pc.0, &mut CfiContext::new());
+        ![Rule::COMPLEX, Rule::UNKNOWN].contains(&rule)
+    }
+
+    fn is_restorer(&self, at: u64) -> bool {
+        self.maps.iter().any(|m| m.exec && m.holds(RemoteAddr(at)))
+            && is_sigreturn_code(&self.mem.read_some(RemoteAddr(at), 16))
+    }
+
+    /// Finds signal frames whose handler has interrupted prof's code. Other words that look like addresses of prof's
+    /// code are remains of earlier calls.
+    fn search(&self, sp: u64, hit: &dyn Fn(u64) -> bool) -> bool {
+        let end = self.maps.iter().find(|m| m.holds(RemoteAddr(sp))).map_or(sp, |m| m.end.0);
+        let len = (end - sp).min(SEARCH_SIGNALS) as usize;
+        let bytes = self.mem.read_some(RemoteAddr(sp & !(WORD as u64 - 1)), len);
+        let words: Vec<u64> = words(&bytes).collect();
+        (0..words.len()).any(|i| hit(words[i]) && is_interrupted_pc(&words[i..]))
+    }
+
+    fn module_of(&self, pc: u64) -> Option<usize> {
+        self.modules.iter().position(|m| m.start.0 <= pc && pc < m.end.0)
+    }
+
+    /// Takes one step to the caller's frame. Returns `Some(None)` at the thread's start, and `None` if the caller
+    /// can't be found.
+    fn step(&mut self, regs: &FullRegs, exact: bool) -> Option<Option<(FullRegs, bool)>> {
+        let look = if exact { regs.pc } else { regs.pc.wrapping_sub(1) };
+        let mem = self.mem;
+        let mut read = |a: u64| mem.word(RemoteAddr(a)).ok();
+        if is_sigreturn_code(&mem.read_some(RemoteAddr(regs.pc), 16)) {
+            return match Rule::SIGNAL.step_all(regs, &mut read) {
+                FullStep::Next { regs, .. } => Some(Some((regs, true))),
+                _ => None,
+            };
+        }
+        let index = self.module_of(look)?;
+        let m = &self.modules[index];
+        let cfi = self.cfi.entry(index).or_insert_with(|| Tables::of(mem, m)).cfi();
+        let mut ctx = CfiContext::new();
+        let rule: Rule = compile(&cfi, look, &mut ctx);
+        if let Step::Next(next) = rule.step(&Regs::from(regs), &mut |_| None) {
+            return Some(Some((regs.with(next), false)));
+        }
+        match step_full(&cfi, regs, look, &mut ctx, &mut read) {
+            FullStep::Next { regs, .. } if regs.pc == 0 => Some(None),
+            FullStep::Next { regs, signal } => Some(Some((regs, signal))),
+            FullStep::End => Some(None),
+            FullStep::NoCfi => self.step_by_code(regs, look),
+            FullStep::Cut => None,
+        }
+    }
+
+    /// Takes one step where no table covers the code, if its instructions show the way.
+    fn step_by_code(&mut self, regs: &FullRegs, look: u64) -> Option<Option<(FullRegs, bool)>> {
+        let mem = self.mem;
+        let mut code = |at: u64, to: &mut [u8]| mem.read(RemoteAddr(at), to).is_ok();
+        let rule = Rule::from_code(look.wrapping_add(1), None, &mut code)?;
+        self.by_code = true;
+        match rule.step_all(regs, &mut |a: u64| mem.word(RemoteAddr(a)).ok()) {
+            FullStep::Next { regs, signal } if regs.pc != 0 => Some(Some((regs, signal))),
+            FullStep::Next { .. } | FullStep::End => Some(None),
+            _ => None,
+        }
+    }
+}
