@@ -1,9 +1,10 @@
 //! The index of a recording: a row for each block that was ever allocated.
 //!
-//! One pass over the recording ([`build`]) replays it and writes a row for each block when it ends, so that only live
-//! blocks are held in memory, whatever the length of the recording. The rows are stored in columns, in blocks of some
-//! thousands ([`rows`], [`column`]), in a file beside the recording ([`format`]) that is used again until the recording
-//! changes. What the rows do not contain (threads, modules, stacks) is read from the recording itself ([`meta`]).
+//! One pass over the recording ([`mod@build`]) replays it and writes a row for each block when it ends, so that only
+//! live blocks are held in memory, whatever the length of the recording. The rows are stored in columns, in blocks of
+//! some thousands ([`rows`], [`mod@column`]), in a file beside the recording ([`mod@format`]) that is used again until
+//! the recording changes. What the rows do not contain (threads, modules, stacks) is read from the recording itself
+//! ([`meta`]).
 //!
 //! The file is read by position and not mapped. Access to a mapping of a file that is truncated meanwhile raises a
 //! signal. Mapped pages also count as memory of the process, so a scan of a large index would look like, and be limited

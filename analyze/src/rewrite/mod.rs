@@ -1,5 +1,5 @@
-//! Makes recordings from others: [`strip`] removes short-lived blocks, [`pack`] adds everything that is needed to read
-//! a recording on another machine, [`extract`] takes the added files out.
+//! Makes recordings from others: [`mod@strip`] removes short-lived blocks, [`mod@pack`] adds everything that is
+//! needed to read a recording on another machine, [`mod@extract`] takes the added files out.
 
 mod anonymous;
 mod extract;

@@ -254,7 +254,7 @@ pub fn thread_pointer() -> u64 {
     tp
 }
 
-/// Returns whether [`counter`] can be read and runs at one speed on all processors: by the name of the clock
+/// Returns whether `counter` can be read and runs at one speed on all processors: by the name of the clock
 /// source that the kernel has chosen, and by what `/proc/cpuinfo` says of the processors.
 #[must_use]
 pub fn counter_is_steady(clocksource: &str, _cpuinfo: &str) -> bool {

@@ -1,5 +1,5 @@
 //! Unwind rules for code without call frame information, from the instructions ahead: see
-//! [`ahead`](crate::unwind::ahead).
+//! [`ahead`].
 
 use super::effect::{effect, flow};
 use super::rule::{Form, Rule};

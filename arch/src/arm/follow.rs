@@ -1,5 +1,5 @@
 //! Unwind rules for code without unwind tables, from the instructions ahead: for interrupted instructions in
-//! either state, and for calls in the ARM state. See [`ahead`](crate::unwind::ahead).
+//! either state, and for calls in the ARM state. See [`ahead`].
 //!
 //! The address of an instruction does not say in which state it is. Where nothing else says it, code counts
 //! as ARM code if it looks like that.

@@ -334,7 +334,7 @@ pub fn thread_pointer() -> u64 {
     tp
 }
 
-/// Returns whether [`counter`] runs at one speed on all processors and can be read: never. The counter has 32
+/// Returns whether `counter` runs at one speed on all processors and can be read: never. The counter has 32
 /// bits, which overflow within seconds, each processor has its own, and not every one lets programs read it.
 /// So the kernel's clock is used.
 #[must_use]

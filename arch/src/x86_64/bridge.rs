@@ -183,7 +183,7 @@ macro_rules! save_all {
     };
 }
 
-/// Loads the registers that [`save_all`](crate::save_all) has stored.
+/// Loads the registers that [`save_all`] has stored.
 #[cfg(target_arch = "x86_64")]
 #[macro_export]
 macro_rules! restore_all {

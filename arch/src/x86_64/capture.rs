@@ -260,7 +260,7 @@ pub unsafe extern "C" fn restorer() {
 /// taken from. Returns what the entry's original returns. For tests that have the hook in their own process.
 ///
 /// # Safety
-/// An entry that [`hook_entry`](crate::hook_entry) has defined, and a descriptor that it takes.
+/// An entry that [`hook_entry`] has defined, and a descriptor that it takes.
 #[cfg(target_arch = "x86_64")]
 #[unsafe(naked)]
 pub unsafe extern "C" fn enter_as_stub(arg: usize, descriptor: usize, entry: *const ()) -> *mut u8 {

@@ -3,7 +3,7 @@
 //!
 //! The checked files are compiled here a second time, unchanged: `pcs`, `ring` and `slots` of prof-trace,
 //! `drain`, `tree` and `census` of prof-collect. What they use of their crates is replaced by this crate's:
-//! loom's atomics in a small memory ([`shared`]), and an output and a `/proc` that tests can inspect. So
+//! loom's atomics in a small memory (`shared`), and an output and a `/proc` that tests can inspect. So
 //! normal builds know nothing of the models.
 #![cfg(test)]
 #![allow(clippy::arc_with_non_send_sync)] // loom runs a model's threads in one, and checks them itself
