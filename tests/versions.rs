@@ -9,7 +9,7 @@ use common::{Scene, Target, until, writers};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// Offsets in the control page that all builds share (`inject/trace/src/stable.rs`).
+/// Offsets in the control page that all builds share (`inject/trace/src/shared/stable.rs`).
 const LAYOUT: u64 = 8;
 const NEEDS: u64 = 256 + 4;
 const COLLECTOR_PID: u64 = 256 + 728;

@@ -34,7 +34,6 @@ pub mod family;
 pub mod files;
 #[cfg(feature = "std")]
 pub mod foreign;
-mod hook_header;
 #[cfg(feature = "std")]
 mod model;
 pub mod modules;
@@ -52,8 +51,6 @@ pub mod samples;
 pub mod shared;
 pub mod size;
 pub mod slots;
-mod stable;
-mod tables;
 #[cfg(feature = "std")]
 mod unpack;
 #[cfg(feature = "std")]

@@ -7,8 +7,7 @@
 //! unloaded and loaded again. Modules and tables for which there is no room are counted, and stacks are cut
 //! at their frames.
 
-use crate::shared::{Control, MODULES, Module, Shared};
-use crate::tables::TABLES;
+use crate::shared::{Control, MODULES, Module, Shared, TABLES, UnwindTable};
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 /// Values of [`Module::ready`].
@@ -134,7 +133,7 @@ impl Modules {
     /// Returns an earlier module whose tables are equal byte by byte.
     fn same(&self, new: &New, read: Read<'_>) -> Option<&'static Module> {
         let mut alike = (0..self.count()).rev().filter_map(|i| self.shared.module(i)).filter(|m| {
-            let lens = |t: &crate::tables::UnwindTable| t.len.load(Relaxed);
+            let lens = |t: &UnwindTable| t.len.load(Relaxed);
             m.ready.load(Acquire) != 0
                 && m.flags.load(Relaxed) & bits::INCOMPLETE == 0
                 && m.tables.iter().map(lens).eq(new.tables.iter().map(|t| t.1))

@@ -1,0 +1,37 @@
+//! Numbers of the chunk kinds.
+
+#![allow(missing_docs)] // the constants are named as the records
+pub const TARGET: u16 = 1;
+pub const PASS: u16 = 2;
+pub const EVENTS: u16 = 3;
+pub const THREAD: u16 = 4;
+pub const NODES: u16 = 5;
+pub const PCS: u16 = 6;
+pub const MODULE: u16 = 7;
+pub const TOGGLE: u16 = 8;
+pub const HOOKS: u16 = 9;
+pub const COUNTERS: u16 = 10;
+pub const END: u16 = 11;
+pub const SYMBOLS: u16 = 12;
+pub const PACKED: u16 = 13;
+pub const NODE_RUN: u16 = 14;
+pub const ZIPPED: u16 = 15;
+pub const FRAMES: u16 = 16;
+pub const STRIPPED: u16 = 17;
+pub const FILE: u16 = 18;
+pub const MEMORY: u16 = 19;
+pub const RUNTIMES: u16 = 20;
+pub const PROCESS: u16 = 21;
+pub const EPOCH: u16 = 22;
+pub const DISTANCE: u16 = 23;
+
+const NAMES: [&str; 23] = [
+    "target", "pass", "events", "thread", "nodes", "pcs", "module", "toggle", "hooks", "counters",
+    "end", "symbols", "packed", "node run", "zipped", "frames", "stripped", "file", "memory",
+    "runtimes", "process", "epoch", "distance",
+];
+
+/// Returns the name of a kind; `None` if this version does not know it.
+pub fn name(kind: u16) -> Option<&'static str> {
+    NAMES.get(usize::from(kind).checked_sub(1)?).copied()
+}

@@ -1,0 +1,91 @@
+//! The recorded process, and what ends its recording.
+
+use crate::capture::Capture;
+use crate::wire::{Reader, Writer};
+use std::string::String;
+use std::vec::Vec;
+
+record! {
+    /// The recorded process. This is the first chunk of a file.
+    Target {
+        /// Process id in prof's namespace.
+        pid: int32,
+        /// Path of the executable.
+        exe: text,
+        /// Command line arguments.
+        cmdline: texts,
+        /// Process name (`comm`).
+        comm: text,
+        /// `x86_64`, `aarch64`, `arm`, `mips64`, `mips64el`.
+        arch: text,
+        /// Pointer size, in bytes.
+        pointer_size: int32,
+        /// Page size, in bytes.
+        page_size: int32,
+        /// Start of the recording, in ns since 1970.
+        wall_ns: int,
+        /// Start of the recording, in ticks.
+        start_ticks: int,
+        /// Ticks per second.
+        ticks_per_sec: int,
+        /// Version of the prof that recorded.
+        prof_version: text,
+        /// See [`Capture::sample_bytes`]; 0: off.
+        sample_bytes: later,
+        /// See [`Capture::sample_every`]; 0 or 1: off.
+        sample_every: later,
+        /// Smallest block size recorded, in bytes.
+        min_size: later,
+        /// Largest block size recorded, in bytes; `u64::MAX` or 0: no limit.
+        max_size: later,
+        /// Upper bound on how early an unordered (odd) timestamp can be, in ticks (FORMAT.md, section 3); 0:
+        /// none is.
+        early: later,
+        /// 1: see [`Capture::adapts`].
+        adapts: later,
+    }
+}
+
+impl Target {
+    /// Returns the filter of the recorded blocks.
+    pub fn capture(&self) -> Capture {
+        Capture {
+            sample_bytes: self.sample_bytes,
+            adapts: self.adapts != 0,
+            sample_every: self.sample_every,
+            min_size: self.min_size,
+            max_size: if self.max_size == 0 { u64::MAX } else { self.max_size },
+        }
+    }
+}
+
+impl Target {
+    /// Returns the command line for display: the arguments, or the executable if there are none. Trailing
+    /// blanks are dropped, as programs that set their title leave some.
+    #[must_use]
+    pub fn command(&self) -> String {
+        let command = self.cmdline.join(" ");
+        let command = command.trim_end();
+        if command.is_empty() { self.exe.clone() } else { command.into() }
+    }
+}
+
+record! {
+    /// Runtimes in the target that take memory from the kernel themselves, so that not all their memory is
+    /// recorded.
+    Runtimes {
+        /// Names, see [`Runtime::name`](crate::runtimes::Runtime::name).
+        names: texts,
+    }
+}
+
+record! {
+    /// The last chunk of a recording that was finished.
+    End {
+        /// Ticks.
+        ticks: int,
+        /// Why recording ended: `detached`, `exited`, `killed by signal N`, `ended` (not known how), `exec`,
+        /// `stopped`.
+        reason: text,
+    }
+}

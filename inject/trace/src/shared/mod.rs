@@ -1,0 +1,23 @@
+//! The memory that the target and prof share: one memfd, mapped by both.
+//!
+//! prof creates it, seals it against shrinking, and maps it into the target. The target is not trusted: prof
+//! bounds each access by its own copy of the geometry ([`Geometry`]), never by numbers in the memory.
+//!
+//! Fields that both sides access while the hook runs are atomics; prof writes the others before the hook runs
+//! its first instruction.
+
+mod control;
+mod geometry;
+mod hook_header;
+mod limits;
+mod stable;
+mod tables;
+mod views;
+
+pub use control::*;
+pub use geometry::{Geometry, MARKS_AT, STATE_SIZE};
+pub use hook_header::*;
+pub use limits::*;
+pub use stable::*;
+pub use tables::*;
+pub use views::*;
