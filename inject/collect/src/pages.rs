@@ -68,6 +68,9 @@ pub struct Pages {
     work_until: AtomicU64,
     #[cfg(test)]
     pub calls: AtomicU64,
+    /// Number of pages found by all calls, and by the one that found most.
+    #[cfg(test)]
+    pub found: [AtomicU64; 2],
 }
 
 /// `struct pm_scan_arg`.
@@ -116,6 +119,8 @@ impl Pages {
             work_until: AtomicU64::new(u64::MAX),
             #[cfg(test)]
             calls: AtomicU64::new(0),
+            #[cfg(test)]
+            found: Default::default(),
         }
     }
 
@@ -237,9 +242,19 @@ impl Pages {
         // SAFETY: the argument has the size that it names, and `vec` has room for `vec_len` entries.
         let n = unsafe { libc::ioctl(self.file.as_raw_fd(), request, &raw mut scan) };
         match usize::try_from(n) {
-            Ok(n) => Ok((n, scan.walk_end)),
+            Ok(n) => {
+                #[cfg(test)]
+                self.note_found(found[..n].iter().map(|r| (r.end - r.start) / self.page).sum());
+                Ok((n, scan.walk_end))
+            }
             Err(_) => Err(io::Error::last_os_error()),
         }
+    }
+
+    #[cfg(test)]
+    fn note_found(&self, pages: u64) {
+        self.found[0].fetch_add(pages, Relaxed);
+        self.found[1].fetch_max(pages, Relaxed);
     }
 
     /// Reads entries page by page; returns the address where it stopped.
@@ -249,6 +264,8 @@ impl Pages {
         let mut bytes = vec![0; pages as usize * 8];
         let from = first.checked_mul(8).ok_or(io::ErrorKind::InvalidInput)?;
         let n = self.file.read_at(&mut bytes, from)? / 8;
+        #[cfg(test)]
+        self.note_found(n as u64);
         for e in bytes[..n * 8].as_chunks::<8>().0 {
             let entry = u64::from_ne_bytes(*e);
             let is = |bit: u32| entry >> bit & 1 == 1;
