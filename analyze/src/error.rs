@@ -52,6 +52,12 @@ pub enum Error {
         /// Path of the file.
         path: PathBuf,
     },
+    /// The [job](crate::Job) that reads it was cancelled.
+    #[error("reading {path} was cancelled")]
+    Cancelled {
+        /// Path of the file.
+        path: PathBuf,
+    },
 }
 
 impl Error {

@@ -4,7 +4,7 @@
 //! sorted in memory. Here a step also says how its block ended, and which chain of reallocations it belongs to, so that
 //! the program's calls can be reconstructed.
 
-use crate::index::{Block, Column, Damaged, Index, flags};
+use crate::index::{Block, Column, Index, ScanError, flags};
 use crate::query::Selection;
 
 /// The beginning or end of a block.
@@ -91,7 +91,7 @@ struct State {
 ///
 /// # Errors
 /// If the index can't be read, or `take` fails.
-pub(crate) fn steps<E: From<Damaged>>(
+pub(crate) fn steps<E: From<ScanError>>(
     index: &Index,
     select: impl Select,
     until: u64,
@@ -180,7 +180,7 @@ fn collect(
 }
 
 /// Returns windows of time up to `until`, each with no more steps than are sorted at a time.
-fn windows(index: &Index, select: &impl Select, until: u64) -> Result<Vec<(u64, u64)>, Damaged> {
+fn windows(index: &Index, select: &impl Select, until: u64) -> Result<Vec<(u64, u64)>, ScanError> {
     if index.rows() <= MOST / 2 {
         return Ok(vec![(0, until)]);
     }

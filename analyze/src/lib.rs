@@ -12,7 +12,7 @@
 //! * [`rewrite`]: recordings made from others;
 //! * [`symbols`]: code addresses to functions, files and lines;
 //! * [`unseen`]: whether the recording misses memory that the target takes;
-//! * [`progress`]: progress of long operations;
+//! * [`progress`]: progress of long operations; [`Job`]: cancels them;
 //! * [`report`]: the text and the JSON of `prof report`.
 //!
 //! A recording is untrusted input: if it is cut off, damaged or made up, the result is an [`Error`], or the figures of
@@ -26,6 +26,7 @@ pub mod fragmentation;
 mod history;
 pub mod index;
 pub mod info;
+mod job;
 pub mod leaks;
 pub mod load;
 pub mod model;
@@ -38,5 +39,6 @@ pub mod unseen;
 
 pub use error::Error;
 pub use index::{Index, IndexOptions};
+pub use job::{Job, JobProgress};
 pub use load::LoadOptions;
 pub use model::{Analysis, Follower, Note, Now, Progress, Summary, live_summary};

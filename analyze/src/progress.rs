@@ -1,5 +1,6 @@
 //! Reports the progress of long operations.
 
+use crate::job::Pass;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -42,17 +43,26 @@ pub(crate) struct Step {
     /// Milliseconds from the beginning to the last report.
     told: AtomicU64,
     outermost: bool,
+    /// Its part in the job of the thread that began it.
+    pass: Pass,
 }
 
 impl Step {
     pub(crate) fn begin(what: &'static str, total: u64) -> Self {
         let outermost = SHOW.get().is_some() && !UNDER_WAY.swap(true, Relaxed);
         let (done, told) = Default::default();
-        Self { what, total, done, began: Instant::now(), told, outermost }
+        let pass = Pass::begin(what, total);
+        Self { what, total, done, began: Instant::now(), told, outermost, pass }
+    }
+
+    /// Returns whether the job that it is part of was cancelled.
+    pub(crate) fn is_cancelled(&self) -> bool {
+        self.pass.is_cancelled()
     }
 
     /// Adds to the work done.
     pub(crate) fn add(&self, n: u64) {
+        self.pass.add(n);
         if self.outermost {
             self.tell(self.done.fetch_add(n, Relaxed) + n);
         }
@@ -60,6 +70,7 @@ impl Step {
 
     /// Sets the work done.
     pub(crate) fn set(&self, done: u64) {
+        self.pass.set(done);
         if self.outermost {
             self.tell(done);
         }

@@ -62,7 +62,7 @@ pub fn run(args: &FragmentationArgs, locate: Locate<'_>) -> Result<ExitCode> {
     };
     let found = Fragmentation::new(&index, &query, &options).map_err(|e| match e {
         FragmentationError::Sampled => usage(e.to_string()),
-        FragmentationError::Damaged(e) => e.into(),
+        FragmentationError::Scan(e) => e.into(),
     })?;
     print(&match args.format {
         Format::Text => found.text(Style { color: term::color(), width: term::width() }),

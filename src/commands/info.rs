@@ -36,7 +36,7 @@ pub fn run(args: &InfoArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let index = args.index.open(&path)?;
     let info = Info::new(&index).map_err(|e| match e {
         InfoError::Recording(e) => usage(e.to_string()),
-        InfoError::Damaged(e) => e.into(),
+        InfoError::Scan(e) => e.into(),
     })?;
     print(&match args.format {
         Format::Text => info.text(Style { color: term::color(), width: term::width() }),

@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::io::Write;
 
 /// Returns for each group the sum of its blocks' lifetimes in nanoseconds, counted to the end of the recording at most.
-fn lifetimes(source: &Source<'_>) -> Result<Vec<u64>, crate::index::Damaged> {
+fn lifetimes(source: &Source<'_>) -> Result<Vec<u64>, crate::index::ScanError> {
     let analysis = source.index.analysis();
     let clock = &analysis.meta().clock;
     let end = source.at.unwrap_or_else(|| analysis.end_ticks());

@@ -20,7 +20,7 @@ mod speedscope;
 mod timeline;
 
 use crate::Index;
-use crate::index::Damaged;
+use crate::index::ScanError;
 use crate::model::weight;
 use crate::query::Query;
 use crate::report::FilterData;
@@ -114,7 +114,7 @@ pub enum ExportError {
     Write(#[from] io::Error),
     /// The index could not be read.
     #[error(transparent)]
-    Damaged(#[from] Damaged),
+    Scan(#[from] ScanError),
     /// The format lists single events, of which the recording has only a part.
     #[error(
         "this format can't say that blocks were left out of the recording (--sample, --min-size and \
@@ -158,7 +158,7 @@ impl Source<'_> {
     }
 
     /// Returns the stacks with their figures, at the peak if the cost is [`Cost::Peak`].
-    fn profile(&self) -> Result<Profile, Damaged> {
+    fn profile(&self) -> Result<Profile, ScanError> {
         let analysis = match self.cost {
             Cost::Peak => {
                 let whole = self.query.analysis(self.at)?;

@@ -1,7 +1,7 @@
 //! Computes the live bytes over time.
 
 use super::Source;
-use crate::index::{Column, Damaged};
+use crate::index::{Column, ScanError};
 use crate::query::Selection;
 
 /// With more blocks than these, events are not sorted.
@@ -21,7 +21,7 @@ pub(super) struct Timeline {
 
 impl Timeline {
     /// Computes the timeline with this number of parts.
-    pub(super) fn new(source: &Source<'_>, parts: usize) -> Result<Self, Damaged> {
+    pub(super) fn new(source: &Source<'_>, parts: usize) -> Result<Self, ScanError> {
         let analysis = source.index.analysis();
         let clock = &analysis.meta().clock;
         let end_ns = source.at.map_or(analysis.duration_ns(), |t| clock.ns(t)).max(1);
@@ -53,7 +53,7 @@ impl Timeline {
 
     /// Computes the timeline of very many blocks without sorting them: it adds up allocations and frees in short steps
     /// of time, many to a part. Within a step only their sum counts, and the peak, which is known.
-    fn by_steps(source: &Source<'_>, parts: usize, end_ns: u64) -> Result<Self, Damaged> {
+    fn by_steps(source: &Source<'_>, parts: usize, end_ns: u64) -> Result<Self, ScanError> {
         let analysis = source.index.analysis();
         let clock = &analysis.meta().clock;
         let start = analysis.meta().target.start_ticks;

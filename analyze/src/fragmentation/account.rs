@@ -2,7 +2,7 @@
 
 use super::pages::{self, Found, Within};
 use crate::Index;
-use crate::index::Damaged;
+use crate::index::ScanError;
 use prof_trace::records::{Memory, PIECE, map_kind, part_kind};
 use serde::Serialize;
 
@@ -200,7 +200,7 @@ impl Places {
 
     /// Returns the pieces of parts of unknown kind in which recorded blocks ever began, as ascending multiples of
     /// [`PIECE`].
-    pub(super) fn used(&self, index: &Index) -> Result<Vec<u64>, Damaged> {
+    pub(super) fn used(&self, index: &Index) -> Result<Vec<u64>, ScanError> {
         let unknown = |p: &&Part| p.kind == part_kind::UNKNOWN;
         if !self.parts.iter().any(|p| unknown(&p)) {
             return Ok(Vec::new());

@@ -11,7 +11,7 @@ mod pages;
 mod text;
 
 use crate::Index;
-use crate::index::Damaged;
+use crate::index::ScanError;
 use crate::query::Query;
 use crate::report::{FilterData, FrameData, Head, frames_of};
 use crate::symbols::Symbolizer;
@@ -41,7 +41,7 @@ pub struct FragmentationOptions {
 pub enum FragmentationError {
     /// The index could not be read.
     #[error(transparent)]
-    Damaged(#[from] Damaged),
+    Scan(#[from] ScanError),
     /// A sample does not have all blocks of a page.
     #[error(
         "the recording is a sample (--sample, --sample-rate): most blocks of each page are not in it; \

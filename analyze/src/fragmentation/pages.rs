@@ -2,7 +2,7 @@
 
 use super::course::Course;
 use crate::Index;
-use crate::index::{Block, Column, Damaged};
+use crate::index::{Block, Column, ScanError};
 use crate::query::{Query, Selection};
 use prof_trace::records::PIECE;
 use prof_trace::size::{Chunks, Header};
@@ -134,7 +134,7 @@ fn add(parts: &mut Vec<Part>, addr: u64, size: u64, group: u32, page: u64) {
 }
 
 /// Finds the pages of the blocks that are live at a moment.
-pub(super) fn find(index: &Index, query: &Query<'_>, ask: &Ask<'_>) -> Result<Found, Damaged> {
+pub(super) fn find(index: &Index, query: &Query<'_>, ask: &Ask<'_>) -> Result<Found, ScanError> {
     let (page, sparse) = (ask.page, ask.sparse);
     let groups = index.analysis().groups().len();
     let none = vec![Within::default(); ask.ranges.len()];
@@ -279,7 +279,7 @@ pub(super) fn used_pieces(
     index: &Index,
     all: bool,
     of_interest: impl Fn(u64) -> bool,
-) -> Result<Vec<u64>, Damaged> {
+) -> Result<Vec<u64>, ScanError> {
     type Seen = (HashSet<u64>, [Vec<u64>; 2]);
     let states = index.scan(Seen::default, |(seen, [addrs, headers]), block| {
         let (low, high) = block.range(Column::Addr);

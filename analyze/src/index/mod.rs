@@ -35,7 +35,7 @@ pub use before::Before;
 #[doc(hidden)]
 pub use format::reseal;
 pub use rows::{Block, Column, flags};
-pub use scan::Damaged;
+pub use scan::ScanError;
 
 /// When to write an index to a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

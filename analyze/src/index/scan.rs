@@ -6,10 +6,16 @@ use crate::progress::Step;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A block of the index could not be read, or is damaged.
+/// Why rows of an index were not all looked at.
 #[derive(Debug, thiserror::Error)]
-#[error("the index {0} is damaged or can't be read; remove it, and it is made anew")]
-pub struct Damaged(pub PathBuf);
+pub enum ScanError {
+    /// A block of rows could not be read, or is damaged.
+    #[error("the index {0} is damaged or can't be read; remove it, and it is made anew")]
+    Damaged(PathBuf),
+    /// The [job](crate::Job) that the query is part of was cancelled.
+    #[error("cancelled")]
+    Cancelled,
+}
 
 /// Number of adjacent blocks that a thread takes at a time, so that the rows it sees stay in order for a while.
 const RUN: usize = 4;
@@ -19,12 +25,12 @@ impl Index {
     /// states.
     ///
     /// # Errors
-    /// If `work` returns `None`, as it does if the block can't be read.
+    /// If `work` returns `None`, as it does if the block can't be read, or the job of this thread is cancelled.
     pub fn scan<S: Send>(
         &self,
         state: impl Fn() -> S + Sync,
         work: impl Fn(&mut S, &mut Block<'_>) -> Option<()> + Sync,
-    ) -> Result<Vec<S>, Damaged> {
+    ) -> Result<Vec<S>, ScanError> {
         let next = AtomicUsize::new(0);
         let step = Step::begin("going through the index", self.blocks.len() as u64);
         let failed = AtomicBool::new(false);
@@ -35,7 +41,7 @@ impl Index {
                 let from = next.fetch_add(RUN, Ordering::Relaxed);
                 let Some(rest) = self.blocks.get(from..).filter(|r| !r.is_empty()) else { break };
                 for &at in rest.iter().take(RUN) {
-                    if failed.load(Ordering::Relaxed) {
+                    if failed.load(Ordering::Relaxed) || step.is_cancelled() {
                         return s;
                     }
                     let done = Block::open(&self.store, at, std::mem::take(&mut buffer))
@@ -64,6 +70,7 @@ impl Index {
             states
         });
         match failed.into_inner() {
+            _ if step.is_cancelled() => Err(ScanError::Cancelled),
             true => Err(self.damaged()),
             false => Ok(states),
         }
@@ -72,11 +79,17 @@ impl Index {
     /// Calls `work` for each block of rows, in their order.
     ///
     /// # Errors
-    /// If `work` returns `None`, as it does if the block can't be read.
-    pub fn each(&self, mut work: impl FnMut(&mut Block<'_>) -> Option<()>) -> Result<(), Damaged> {
+    /// If `work` returns `None`, as it does if the block can't be read, or the job of this thread is cancelled.
+    pub fn each(
+        &self,
+        mut work: impl FnMut(&mut Block<'_>) -> Option<()>,
+    ) -> Result<(), ScanError> {
         let mut buffer = Vec::new();
         let step = Step::begin("going through the index", self.blocks.len() as u64);
         for &at in &self.blocks {
+            if step.is_cancelled() {
+                return Err(ScanError::Cancelled);
+            }
             step.add(1);
             let done = Block::open(&self.store, at, buffer)
                 .and_then(|mut b| work(&mut b).map(|()| b.into_buffer()));
@@ -85,8 +98,8 @@ impl Index {
         Ok(())
     }
 
-    fn damaged(&self) -> Damaged {
+    fn damaged(&self) -> ScanError {
         let named = self.path.clone();
-        Damaged(named.unwrap_or_else(|| path_of(&self.analysis.path())))
+        ScanError::Damaged(named.unwrap_or_else(|| path_of(&self.analysis.path())))
     }
 }

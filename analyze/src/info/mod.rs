@@ -3,7 +3,7 @@
 mod chunks;
 mod text;
 
-use crate::index::{Column, Damaged};
+use crate::index::{Column, ScanError};
 use crate::report::Head;
 use crate::{Error, Index};
 use chunks::Chunks;
@@ -32,7 +32,7 @@ pub enum InfoError {
     Recording(#[from] Error),
     /// The index could not be read.
     #[error(transparent)]
-    Damaged(#[from] Damaged),
+    Scan(#[from] ScanError),
 }
 
 /// The description of a recording's file.
@@ -228,7 +228,7 @@ impl Info {
 }
 
 /// Counts the blocks by lifetime.
-fn lifetimes(index: &Index) -> Result<Vec<LifetimeData>, Damaged> {
+fn lifetimes(index: &Index) -> Result<Vec<LifetimeData>, ScanError> {
     const OTHERS: usize = LIFETIMES.len();
     let clock = &index.analysis().meta().clock;
     let state = || ([(0u64, 0u64); OTHERS + 2], [const { Vec::new() }; 3]);

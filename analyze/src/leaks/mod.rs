@@ -16,7 +16,7 @@ mod turnover;
 
 use crate::Index;
 use crate::askers::Askers;
-use crate::index::Damaged;
+use crate::index::ScanError;
 use crate::query::{Query, value::Time};
 use crate::report::{AskedData, FilterData, FrameData, Head, asked_by, frames_of};
 use crate::symbols::Symbolizer;
@@ -139,7 +139,7 @@ impl Leaks {
     ///
     /// # Errors
     /// If the index can't be read.
-    pub fn new(index: &Index, query: &Query<'_>, options: &LeakOptions) -> Result<Self, Damaged> {
+    pub fn new(index: &Index, query: &Query<'_>, options: &LeakOptions) -> Result<Self, ScanError> {
         let analysis = index.analysis();
         let meta = analysis.meta();
         // A process that has exited did so after its last event; how long prof took to notice is meaningless.

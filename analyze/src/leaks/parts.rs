@@ -4,7 +4,7 @@
 //! size, as allocators keep free blocks by size.
 
 use super::series::{MOMENTS, Moments, NOTHING, Row, Series};
-use crate::index::{Before, Block, Column, Damaged, Index, flags};
+use crate::index::{Before, Block, Column, Index, ScanError, flags};
 use crate::model::weight;
 use crate::query::{Query, Selection};
 use prof_trace::capture::Capture;
@@ -115,7 +115,7 @@ pub(super) fn parts(
     moments: &Moments,
     wanted: &[bool],
     next: Option<Next>,
-) -> Result<Parts, Damaged> {
+) -> Result<Parts, ScanError> {
     let before = index.before();
     let unseen = match &next {
         Some(_) => 0,

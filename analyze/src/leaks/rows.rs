@@ -5,7 +5,7 @@ use super::parts::{Next, Parts, parts};
 use super::series::{MOMENTS, Moments, NOTHING, Series, series};
 use super::turnover::{Credit, World, assess, credits};
 use crate::Index;
-use crate::index::Damaged;
+use crate::index::ScanError;
 use crate::query::Query;
 
 /// Number of stacks, those that hold the most, that are judged by size.
@@ -38,7 +38,7 @@ pub(super) fn rows(
     query: &Query<'_>,
     moments: &Moments,
     resident: Option<f64>,
-) -> Result<Vec<Judged>, Damaged> {
+) -> Result<Vec<Judged>, ScanError> {
     let mut rows: Vec<Judged> = series(index, query, moments)?
         .into_iter()
         .enumerate()
@@ -152,7 +152,7 @@ fn hidden(
     rows: &mut [Judged],
     world: &mut World,
     next: Next,
-) -> Result<(), Damaged> {
+) -> Result<(), ScanError> {
     let groups = index.analysis().groups().len();
     let wanted = largest(rows, groups, |c| c == Class::Saturating);
     let old = moments.older((moments.recorded.total as f64 * OLD) as u64);

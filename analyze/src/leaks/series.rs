@@ -1,6 +1,6 @@
 //! Computes the bytes that each stack held over time.
 
-use crate::index::{Block, Column, Damaged, Index, flags};
+use crate::index::{Block, Column, Index, ScanError, flags};
 use crate::load::Part;
 use crate::model::weight;
 use crate::query::{Query, Selection};
@@ -166,7 +166,7 @@ pub(super) fn series(
     index: &Index,
     query: &Query<'_>,
     moments: &Moments,
-) -> Result<Vec<Option<Box<Series>>>, Damaged> {
+) -> Result<Vec<Option<Box<Series>>>, ScanError> {
     let groups = index.analysis().groups();
     let capture = index.analysis().capture();
     // Of brief blocks only their first allocation counts, which is known of all blocks of a stack.

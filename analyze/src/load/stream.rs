@@ -164,7 +164,7 @@ impl Stream {
     /// Reads all whole chunks of the file, and passes `sink` the operations whose order is final.
     ///
     /// # Errors
-    /// If the file can't be read.
+    /// If the file can't be read, or the job of this thread is cancelled.
     pub fn advance(&mut self, sink: &mut impl Sink) -> Result<(), Error> {
         if matches!(self.tail, Tail::Damaged { .. }) {
             return Ok(());
@@ -174,6 +174,9 @@ impl Stream {
         let step = Step::begin("reading the recording", enough);
         loop {
             step.set(self.file.position());
+            if step.is_cancelled() {
+                return Err(Error::Cancelled { path: self.file.path().to_owned() });
+            }
             if self.file.position() >= enough {
                 self.tail = Tail::Whole;
                 return self.reread_failed.take().map_or(Ok(()), Err);

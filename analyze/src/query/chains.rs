@@ -1,7 +1,7 @@
 //! Applies filters to whole chains of reallocations.
 
 use super::filter::{Filter, Lifetime};
-use crate::index::{Block, Column, Damaged, Index, flags};
+use crate::index::{Block, Column, Index, ScanError, flags};
 use std::sync::Mutex;
 
 /// Number of chains that are examined in one pass over the index.
@@ -48,7 +48,7 @@ impl Wanted {
 }
 
 /// Finds the chains that a filter selects.
-pub(super) fn find(index: &Index, filter: &Filter) -> Result<Chains, Damaged> {
+pub(super) fn find(index: &Index, filter: &Filter) -> Result<Chains, ScanError> {
     let analysis = index.analysis();
     let wanted = Wanted {
         leaked: filter.lifetimes.contains(&Lifetime::ChainLeaked),

@@ -1,7 +1,7 @@
 //! Computes the figures of the selected blocks.
 
 use super::plan::{Query, Selection, Suppressed};
-use crate::index::{Block, Column, Damaged, flags};
+use crate::index::{Block, Column, ScanError, flags};
 use crate::model::{Analysis, Estimates, Figures, Group, LeftOut, Totals};
 
 /// Sums of a class.
@@ -175,7 +175,7 @@ impl Query<'_> {
     ///
     /// # Errors
     /// If the index can't be read.
-    pub fn analysis(&self, at: Option<u64>) -> Result<Analysis, Damaged> {
+    pub fn analysis(&self, at: Option<u64>) -> Result<Analysis, ScanError> {
         let whole = self.index.analysis();
         if self.is_all() && at.is_none() {
             return Ok(whole.with_figures(*whole.totals(), whole.groups().to_vec(), None));
@@ -215,7 +215,7 @@ impl Query<'_> {
     }
 
     /// Computes the figures that suppression rules removed.
-    fn suppressed(&self, s: &Suppressed, at: Option<u64>) -> Result<LeftOut, Damaged> {
+    fn suppressed(&self, s: &Suppressed, at: Option<u64>) -> Result<LeftOut, ScanError> {
         let mut stacks = vec![0; s.rules.len()];
         for rule in s.by_group.iter().filter(|r| **r != u32::MAX) {
             stacks[*rule as usize] += 1;
@@ -234,20 +234,20 @@ impl Query<'_> {
     ///
     /// # Errors
     /// If the index can't be read.
-    pub fn by(&self, by: By<'_>, count: usize, at: Option<u64>) -> Result<Vec<Group>, Damaged> {
+    pub fn by(&self, by: By<'_>, count: usize, at: Option<u64>) -> Result<Vec<Group>, ScanError> {
         let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
         let classes = self.collect_by(by, count, until)?;
         let partial = !self.index.analysis().capture().is_everything();
         Ok((0..count).filter_map(|i| classes.group(i, partial)).collect())
     }
 
-    fn collect_by(&self, by: By<'_>, count: usize, until: u64) -> Result<Classes, Damaged> {
+    fn collect_by(&self, by: By<'_>, count: usize, until: u64) -> Result<Classes, ScanError> {
         let sums = self.sums(by, count, until)?;
         let (levels, all, estimates) = self.levels(by, count, until)?;
         Ok(Classes { sums, levels, all, estimates })
     }
 
-    fn sums(&self, by: By<'_>, count: usize, until: u64) -> Result<Vec<Sum>, Damaged> {
+    fn sums(&self, by: By<'_>, count: usize, until: u64) -> Result<Vec<Sum>, ScanError> {
         let state = || State { sums: vec![NOTHING; count], ..State::default() };
         let states = self.index.scan(state, |s, block| self.add(s, block, by, until))?;
         let mut states = states.into_iter().map(|s| s.sums);
@@ -288,7 +288,7 @@ impl Query<'_> {
         by: By<'_>,
         count: usize,
         until: u64,
-    ) -> Result<(Vec<Level>, Level, Option<Estimates>), Damaged> {
+    ) -> Result<(Vec<Level>, Level, Option<Estimates>), ScanError> {
         let capture = self.index.analysis().capture();
         let mut estimates = capture.is_sampled().then(|| Estimates::new(capture));
         let mut levels = vec![Level::default(); count];

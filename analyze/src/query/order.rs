@@ -4,7 +4,7 @@
 //! and ends than can be sorted in memory.
 
 use super::plan::{Query, Selection};
-use crate::index::{Column, Damaged, flags};
+use crate::index::{Column, ScanError, flags};
 use crate::progress::Step;
 
 /// The beginning or end of a block.
@@ -62,7 +62,7 @@ impl Query<'_> {
     ///
     /// # Errors
     /// If the index can't be read.
-    pub fn in_order(&self, until: u64, take: impl FnMut(&Event)) -> Result<(), Damaged> {
+    pub fn in_order(&self, until: u64, take: impl FnMut(&Event)) -> Result<(), ScanError> {
         self.in_order_of(until, MOST, take)
     }
 
@@ -75,7 +75,7 @@ impl Query<'_> {
         until: u64,
         most: u64,
         mut take: impl FnMut(&Event),
-    ) -> Result<(), Damaged> {
+    ) -> Result<(), ScanError> {
         let until = until.min(LATEST);
         let windows = self.windows(until, most)?;
         let step = Step::begin("putting events in order", windows.len() as u64);
@@ -160,7 +160,7 @@ impl Query<'_> {
     }
 
     /// Returns windows of time up to `until`, each with about `most` events at most.
-    fn windows(&self, until: u64, most: u64) -> Result<Vec<(u64, u64)>, Damaged> {
+    fn windows(&self, until: u64, most: u64) -> Result<Vec<(u64, u64)>, ScanError> {
         if self.index.rows() <= most / 2 {
             return Ok(vec![(0, until)]);
         }

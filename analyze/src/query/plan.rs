@@ -6,7 +6,7 @@ use super::stacks::Said;
 use super::suppress::Rule;
 use super::value::Time;
 use super::{chains, stacks};
-use crate::index::{Block, Column, Damaged, Index, flags};
+use crate::index::{Block, Column, Index, ScanError, flags};
 use crate::load::Clock;
 use crate::symbols::embedded_suppressions;
 use prof_trace::size::Chunks;
@@ -21,7 +21,7 @@ pub enum QueryError {
     Missing(String),
     /// The index could not be read.
     #[error(transparent)]
-    Damaged(#[from] Damaged),
+    Scan(#[from] ScanError),
 }
 
 /// A filter compiled for an index.
@@ -288,7 +288,7 @@ const NO_HEADERS: &str = "--mmapped, --arena and --min- and --max-usable-size as
      is older than they are";
 
 /// Returns whether glibc's chunk header is known of any block.
-fn has_headers(index: &Index) -> Result<bool, Damaged> {
+fn has_headers(index: &Index) -> Result<bool, ScanError> {
     let mut known = false;
     index.each(|block| {
         known |= block.range(Column::Header).1 != 0;

@@ -1,7 +1,7 @@
 //! Computes distributions of blocks: by lifetime, by size, and by the thread that freed them.
 
 use super::plan::{Query, Selection};
-use crate::index::{Block, Column, Damaged, flags};
+use crate::index::{Block, Column, ScanError, flags};
 use crate::model::{WeightedSum, probability};
 use std::collections::HashMap;
 
@@ -119,7 +119,7 @@ impl Query<'_> {
     ///
     /// # Errors
     /// If the index can't be read.
-    pub fn spread(&self, at: Option<u64>) -> Result<Spread, Damaged> {
+    pub fn spread(&self, at: Option<u64>) -> Result<Spread, ScanError> {
         let capture = self.index.analysis().capture();
         let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
         let states = self.index.scan(State::default, |s, block| self.spread_of(s, block, until))?;
@@ -186,7 +186,7 @@ impl Query<'_> {
     ///
     /// # Errors
     /// If the index can't be read.
-    pub fn frees_by_thread(&self, at: Option<u64>) -> Result<Vec<Tally>, Damaged> {
+    pub fn frees_by_thread(&self, at: Option<u64>) -> Result<Vec<Tally>, ScanError> {
         let sampled = self.index.analysis().capture().is_sampled();
         let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
         let lanes = self.index.lanes().len();

@@ -9,7 +9,7 @@ use super::table::{Table, title};
 use super::text::{base, printable};
 use super::units::{about, about_bytes, about_number, bytes, count, duration, signed_bytes};
 use super::{Head, KernelData, SortKey, Style};
-use crate::index::Damaged;
+use crate::index::ScanError;
 use crate::query::{By, Tally};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -138,7 +138,7 @@ impl Grouped {
     ///
     /// # Errors
     /// If the index can't be read.
-    pub fn new(ask: &Ask<'_>, by: GroupBy) -> Result<Self, Damaged> {
+    pub fn new(ask: &Ask<'_>, by: GroupBy) -> Result<Self, ScanError> {
         let (mut rows, data, symbols) = match by {
             GroupBy::Thread => threads(ask)?,
             _ => places(ask, by)?,
@@ -188,7 +188,7 @@ struct Label {
     stacks: Option<u64>,
 }
 
-fn places(ask: &Ask<'_>, by: GroupBy) -> Result<Labelled, Damaged> {
+fn places(ask: &Ask<'_>, by: GroupBy) -> Result<Labelled, ScanError> {
     let whole = ask.index.analysis();
     let mut places = Places::new(whole);
     let mut classes = Classes::default();
@@ -222,7 +222,7 @@ fn places(ask: &Ask<'_>, by: GroupBy) -> Result<Labelled, Damaged> {
     Ok((rows, labels.collect(), Some(SymbolsData::new(&places.symbols))))
 }
 
-fn threads(ask: &Ask<'_>) -> Result<Labelled, Damaged> {
+fn threads(ask: &Ask<'_>) -> Result<Labelled, ScanError> {
     let lanes = ask.index.lanes();
     let rows = rows(ask, By::Threads, lanes.len())?;
     let frees = ask.query.frees_by_thread(ask.options.at)?;

@@ -5,7 +5,7 @@ use super::stats::calls;
 use super::table::{Table, title};
 use super::units::{about_bytes, about_number, bytes, duration, signed_bytes};
 use super::{Head, KernelData, Style};
-use crate::index::Damaged;
+use crate::index::ScanError;
 use crate::query::{By, SIZE_CLASSES};
 use serde::Serialize;
 use std::fmt::{self, Write};
@@ -51,7 +51,7 @@ impl Histogram {
     ///
     /// # Errors
     /// If the index can't be read.
-    pub fn new(ask: &Ask<'_>) -> Result<Self, Damaged> {
+    pub fn new(ask: &Ask<'_>) -> Result<Self, ScanError> {
         let rows = rows(ask, By::Sizes, SIZE_CLASSES)?;
         let first = rows.iter().position(|r| !r.is_empty()).unwrap_or(0);
         let last = rows.iter().rposition(|r| !r.is_empty()).map_or(0, |i| i + 1);

@@ -10,7 +10,7 @@ use super::table::title;
 use super::text::{bracketed, place_line, printable_frames};
 use super::units::{about, about_bytes, about_number, bytes, count, duration, signed_bytes};
 use super::{FrameData, Head, KernelData, SortKey, Style};
-use crate::index::Damaged;
+use crate::index::ScanError;
 use crate::model::Group;
 use crate::query::By;
 use serde::Serialize;
@@ -83,7 +83,7 @@ impl Merged {
     ///
     /// # Errors
     /// If the index can't be read.
-    pub fn new(ask: &Ask<'_>) -> Result<Self, Damaged> {
+    pub fn new(ask: &Ask<'_>) -> Result<Self, ScanError> {
         let whole = ask.index.analysis();
         let mut places = Places::new(whole);
         let earlier = ask.before.iter().flat_map(|b| b.groups());

@@ -5,7 +5,7 @@ use super::figures::{Adder, FiguresData, SumData};
 use super::head::FilterData;
 use crate::Index;
 use crate::diff::{Change, Side};
-use crate::index::Damaged;
+use crate::index::ScanError;
 use crate::model::{Analysis, Figures, Group};
 use crate::query::Query;
 use serde::Serialize;
@@ -76,7 +76,7 @@ impl<'a> Ask<'a> {
         index: &'a Index,
         query: &'a Query<'a>,
         options: ViewOptions,
-    ) -> Result<Self, Damaged> {
+    ) -> Result<Self, ScanError> {
         let analysis = query.analysis(options.at)?;
         let before = options.base.map(|at| query.analysis(Some(at))).transpose()?;
         Ok(Self { index, query, analysis, before, options })
@@ -245,7 +245,7 @@ pub(super) fn rows(
     ask: &Ask<'_>,
     by: crate::query::By<'_>,
     count: usize,
-) -> Result<Vec<Row>, Damaged> {
+) -> Result<Vec<Row>, ScanError> {
     let after = by_class(ask.query.by(by, count, ask.options.at)?, count);
     let before = match ask.options.base {
         Some(at) => by_class(ask.query.by(by, count, Some(at))?, count),

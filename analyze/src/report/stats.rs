@@ -11,7 +11,7 @@ use super::text::{base, place_line, printable};
 use super::units::{about_bytes, about_number, bytes, duration};
 use super::{Head, KernelData, Style};
 use crate::Analysis;
-use crate::index::Damaged;
+use crate::index::ScanError;
 use crate::model::Group;
 use crate::query::{By, LIFETIMES, SIZE_CLASSES, Tally};
 use serde::Serialize;
@@ -131,7 +131,7 @@ impl Stats {
     ///
     /// # Errors
     /// If the index can't be read.
-    pub fn new(ask: &Ask<'_>) -> Result<Self, Damaged> {
+    pub fn new(ask: &Ask<'_>) -> Result<Self, ScanError> {
         let (analysis, options) = (&ask.analysis, &ask.options);
         let f = &analysis.totals().figures;
         let until = options.at.unwrap_or(u64::MAX);
@@ -196,7 +196,7 @@ fn calls_of(analysis: &Analysis) -> Vec<CallsData> {
     all
 }
 
-fn by_size(ask: &Ask<'_>) -> Result<Vec<SizeData>, Damaged> {
+fn by_size(ask: &Ask<'_>) -> Result<Vec<SizeData>, ScanError> {
     let rows = rows(ask, By::Sizes, SIZE_CLASSES)?;
     let there = rows.iter().enumerate().filter(|(_, r)| !r.is_empty());
     let size = |(i, r): (usize, &Row)| {

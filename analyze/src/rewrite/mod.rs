@@ -8,7 +8,7 @@ mod pack;
 mod strip;
 
 use crate::Error;
-use crate::index::Damaged;
+use crate::index::ScanError;
 use crate::query::QueryError;
 use std::io;
 
@@ -25,7 +25,7 @@ pub enum RewriteError {
     Recording(#[from] Error),
     /// Its index could not be read.
     #[error(transparent)]
-    Damaged(#[from] Damaged),
+    Scan(#[from] ScanError),
     /// The query on the index failed.
     #[error(transparent)]
     Query(#[from] QueryError),

@@ -8,7 +8,7 @@ use super::profile::{Stack, base, label};
 use super::timeline::Timeline;
 use super::{Cost, ExportError, Profile, Source};
 use crate::askers::Seen;
-use crate::index::Damaged;
+use crate::index::ScanError;
 use crate::report::Head;
 use crate::symbols::Frame;
 use serde::Serialize;
@@ -84,7 +84,7 @@ struct RestData {
 }
 
 /// Returns all stacks, their costs, and the ticks of the peak.
-fn costs(source: &Source<'_>) -> Result<(Profile, Vec<[u64; COSTS.len()]>, u64), Damaged> {
+fn costs(source: &Source<'_>) -> Result<(Profile, Vec<[u64; COSTS.len()]>, u64), ScanError> {
     let now = source.query.analysis(source.at)?;
     let at = now.totals().peak_ticks;
     let peak = source.query.analysis(Some(at))?;
@@ -122,7 +122,7 @@ fn shown(all: &[[u64; COSTS.len()]]) -> HashSet<usize> {
     shown
 }
 
-fn page<'a>(source: &Source<'_>, timeline: &'a Timeline) -> Result<Page<'a>, Damaged> {
+fn page<'a>(source: &Source<'_>, timeline: &'a Timeline) -> Result<Page<'a>, ScanError> {
     let (profile, all, peak_at) = costs(source)?;
     let which = shown(&all);
     let different = different(source);
