@@ -7,6 +7,7 @@
 //! * [`unwind`]: stack unwinding from DWARF call frame information, over a closure that reads
 //!   memory. The hook runs it inside the target, the injector runs it from outside; it is the same
 //!   code.
+//! * [`generic`]: the parts of the architectures that are written once for all of them, over a trait.
 //! * [`x86_64`], [`aarch64`], [`arm`], [`mips64`]: registers, packed unwind rules, prologue relocation,
 //!   stubs, system calls, signal frames; the same files and names in each, and [`native`] is this
 //!   machine's.
@@ -24,6 +25,7 @@ extern crate alloc;
 pub mod aarch64;
 pub mod arm;
 pub mod blocked;
+pub mod generic;
 pub mod laid;
 mod marks;
 pub mod mips64;

@@ -5,6 +5,7 @@ mod common;
 
 use prof_arch::patch::Probed;
 use prof_arch::unwind::function_range;
+use prof_arch::x86_64::Rule;
 use prof_arch::x86_64::insn::{Lead, PatchPlan, Refusal, plan_at_entry, plan_patch, uprobe};
 use prof_arch::x86_64::jump::PATCH_LEN;
 use prof_arch::x86_64::relocate::{StubParams, build_stub, relocate, stub_window};
@@ -395,7 +396,7 @@ fn most_functions_of_libc_can_be_patched() {
     let text = libc.text[0].clone();
     let mut pc = text.start;
     while pc < text.end {
-        let Some(range) = function_range(&libc.cfi, pc) else {
+        let Some(range) = function_range::<Rule>(&libc.cfi, pc) else {
             pc += 1;
             continue;
         };

@@ -48,7 +48,7 @@ fn rows(
 fn expected(row: &Row) -> Option<Form> {
     let fp_slot = match row.register(Register(6)) {
         None | Some(RegisterRule::SameValue | RegisterRule::Undefined) => None,
-        Some(RegisterRule::Offset(slot)) => Some(slot as i16),
+        Some(RegisterRule::Offset(slot)) => Some(slot as i32),
         Some(_) => return None,
     };
     match (row.register(Register(16)), row.cfa()) {
@@ -56,8 +56,8 @@ fn expected(row: &Row) -> Option<Form> {
         (Some(RegisterRule::Offset(-8)), CfaRule::RegisterAndOffset { register, offset }) => {
             let cfa_off = *offset as i32;
             match register.0 {
-                7 => Some(Form::CfaSp { cfa_off, fp_slot }),
-                6 => Some(Form::CfaFp { cfa_off, fp_slot }),
+                7 => Some(Form::CfaSp { cfa_off, ra_slot: -8, fp_slot }),
+                6 => Some(Form::CfaFp { cfa_off, ra_slot: -8, fp_slot }),
                 _ => Some(Form::Complex),
             }
         }
@@ -162,7 +162,7 @@ fn functions_and_the_space_between_them() {
         for pc in module.text.iter().flat_map(|r| r.clone().step_by(step)) {
             let rule: Rule = compile(&module.cfi, pc, &mut ctx);
             assert_eq!(compile::<Rule>(&linear, pc, &mut ctx), rule, "{} {pc:#x}", module.name);
-            let range = function_range(&module.cfi, pc);
+            let range = function_range::<Rule>(&module.cfi, pc);
             assert_eq!(range.is_some(), rule != Rule::UNKNOWN);
             assert!(range.is_none_or(|r| r.contains(&pc)));
         }
@@ -191,7 +191,7 @@ fn try_all(cfi: &CfiModule<'_>, pc: u64, ctx: &mut CfiContext) {
     let _ = rule.step(&Regs::from(&regs), &mut memory);
     let _ = rule.step_all(&regs, &mut memory);
     let _ = step_full(cfi, &regs, pc, ctx, &mut memory);
-    let _ = function_range(cfi, pc);
+    let _ = function_range::<Rule>(cfi, pc);
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //! [`ahead`].
 
 use super::effect::{effect, flow};
-use super::rule::{Form, Rule};
+use super::regs::Rule;
+use crate::generic::rule::Form;
 use crate::unwind::ahead::{self, Code, Effect, Flow, Frame, Instruction, Register, State, Value};
 
 /// Bytes of code that are read at a time.

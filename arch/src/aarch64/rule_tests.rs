@@ -1,4 +1,6 @@
 use super::*;
+use crate::aarch64::FullRegs;
+use crate::unwind::FullStep;
 
 fn memory(words: &[(u64, u64)]) -> impl FnMut(u64) -> Option<u64> + '_ {
     |address| words.iter().find(|w| w.0 == address).map(|w| w.1)
@@ -116,6 +118,9 @@ fn a_return_address_of_zero_ends_the_stack() {
     let form = Form::CfaSp { cfa_off: 16, ra_slot: -8, fp_slot: None };
     for form in [form, Form::FramePointer] {
         assert_eq!(Rule::from_form(form).step(&regs, &mut memory(&words)), Step::End);
+        // The signature of zero.
+        let signed = |at| memory(&words)(at).map(|word| word | 0x0035_0000_0000_0000);
+        assert_eq!(Rule::from_form(form).step(&regs, &mut { signed }), Step::End);
     }
 }
 
@@ -132,7 +137,7 @@ fn behind_a_frame_record_alone_the_stack_pointer_is_a_bound() {
     let start = Regs { pc: 0x41, sp: 0x1000, fp: 0x1000 };
     let Step::Next(regs) = step(Form::FramePointer, &start) else { panic!("no step") };
     assert_eq!((regs.pc, regs.sp & !15, regs.fp), (0x42, 0x1010, 0x1100));
-    assert!(!regs.knows_sp() && start.knows_sp());
+    assert!(!Rule::knows_sp(&regs) && Rule::knows_sp(&start));
     // Either base leads to the caller, and then the stack pointer is known again.
     let next = Step::Next(Regs { pc: 0x43, sp: 0x1140, fp: 0x1200 });
     let sp = |cfa_off, ra_slot, fp_slot| Form::CfaSp { cfa_off, ra_slot, fp_slot };
@@ -156,7 +161,7 @@ fn behind_a_frame_record_alone_the_stack_pointer_is_a_bound() {
     }
     assert_eq!(step(Form::End, &regs), Step::End);
     let Step::Next(again) = step(Form::FramePointer, &regs) else { panic!("no step") };
-    assert_eq!((again.pc, again.sp & !15, again.knows_sp()), (0x43, 0x1110, false));
+    assert_eq!((again.pc, again.sp & !15, Rule::knows_sp(&again)), (0x43, 0x1110, false));
 }
 
 #[test]

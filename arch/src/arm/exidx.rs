@@ -5,9 +5,9 @@
 //! unwinding instructions or their place in the other table. The instructions run backwards through the
 //! frame: each pops registers off a virtual stack pointer, or moves that.
 
-use super::regs::{FullRegs, LR, PC, R7, SP};
-use super::rule::{Form, Rule};
-use crate::unwind::{FullStep, RegisterSet};
+use super::regs::{FullRegs, LR, PC, R7, Rule, SP};
+use crate::generic::rule::Form;
+use crate::unwind::{CfiModule, FullStep, RegisterSet};
 
 /// Size of a row of the index table, in bytes.
 const ROW: usize = 8;
@@ -86,6 +86,20 @@ impl Exidx<'_> {
         let next = self.start(usize::try_from(offset).ok()? / ROW)?;
         Some(row.function..next)
     }
+}
+
+/// Returns the index table of a module, and a function that reads words of its tables.
+pub(super) fn tables<'a>(
+    cfi: &'a CfiModule<'_>,
+) -> (Exidx<'a>, impl FnMut(u64) -> Option<u32> + use<'a>) {
+    let in_slice = |bytes: &[u8], start: u64, at: u64| {
+        let offset = usize::try_from(at.checked_sub(start)?).ok()?;
+        Some(u32::from_le_bytes(*bytes.get(offset..)?.first_chunk()?))
+    };
+    let read = move |at| {
+        in_slice(cfi.extab, cfi.extab_addr, at).or_else(|| in_slice(cfi.exidx, cfi.exidx_addr, at))
+    };
+    (Exidx { bytes: cfi.exidx, addr: cfi.exidx_addr }, read)
 }
 
 /// Unwinding instructions of one function, read byte by byte.

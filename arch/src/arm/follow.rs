@@ -7,8 +7,9 @@
 use super::effect::{self, Fetch, bytes, effect, instruction, leaves};
 use super::effect_arm;
 use super::insn::{PcUse, is_if_then, pc_use_arm, pc_use_thumb};
+use super::regs::Rule;
 use super::regs::{LR, PC, R7};
-use super::rule::{Form, Rule};
+use crate::generic::rule::Form;
 use crate::unwind::ahead::{self, Code, Effect, Flow, Frame, Instruction, Register, State, Value};
 
 /// Maximum number of instructions before a call among which its function's start is looked for.

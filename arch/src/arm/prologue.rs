@@ -11,8 +11,9 @@
 use super::effect::{Effect, Fetch, bytes, effect, instruction, is_first, leaves};
 use super::follow;
 use super::insn::{PcUse, pc_use_thumb};
+use super::regs::Rule;
 use super::regs::{LR, R7};
-use super::rule::{Form, Rule};
+use crate::generic::rule::Form;
 use core::ops::Range;
 
 /// Maximum number of bytes of code that are examined.

@@ -1,4 +1,6 @@
 use super::*;
+use crate::generic::regs::Regs;
+use crate::unwind::CfiRule;
 
 fn memory(words: &[(u64, u64)]) -> impl FnMut(u64) -> Option<u64> + '_ {
     |address| words.iter().find(|w| w.0 == address).map(|w| w.1)
@@ -187,5 +189,5 @@ fn code_without_tables_is_not_where_threads_begin() {
     let cfi = CfiModule { exidx: &exidx, exidx_addr: TABLE, ..CfiModule::default() };
     assert_eq!(Rule::from_tables(&cfi, 0x1_0040), Rule::END);
     assert_eq!(Rule::from_tables(&cfi, 0x1_0100), Rule::UNKNOWN);
-    assert_eq!(crate::unwind::function_range(&cfi, 0x1_0040), None);
+    assert_eq!(crate::unwind::function_range::<Rule>(&cfi, 0x1_0040), None);
 }

@@ -10,8 +10,9 @@ use super::decode::{
     PcUse, Slot, compact_register_jump, field, is_terminator, pc_use, register_jump, slot,
 };
 use super::isa::{Isa, NOP, Order};
+use super::regs::Rule;
 use super::regs::{FP, RA, SP};
-use super::rule::{Form, Rule};
+use crate::generic::rule::Form;
 use core::ops::Range;
 
 /// Maximum number of instructions that are examined: the longest functions, interpreters' loops, have some

@@ -1,4 +1,6 @@
 use super::*;
+use crate::mips64::{FullRegs, Regs};
+use crate::unwind::FullStep;
 
 fn memory(words: &[(u64, u64)]) -> impl FnMut(u64) -> Option<u64> + '_ {
     |address| words.iter().find(|w| w.0 == address).map(|w| w.1)

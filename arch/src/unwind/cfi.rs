@@ -6,7 +6,6 @@
 //! is checked, every loop is bounded by the length of the slices.
 
 use super::CfiRule;
-use crate::arm::exidx::Exidx;
 use gimli::{
     BaseAddresses, CieOrFde, EhFrame, EndianSlice, NativeEndian, RegisterRule, UnwindContext,
     UnwindContextStorage, UnwindSection, UnwindTableRow, Vendor,
@@ -303,12 +302,13 @@ pub fn compile<R: CfiRule>(cfi: &CfiModule<'_>, pc: u64, ctx: &mut CfiContext) -
     }
 }
 
-/// Returns start and end of the function (strictly: of the FDE) that covers `pc`.
+/// Returns start and end of the function (strictly: of the FDE) that covers `pc`. `R` is the architecture's rule,
+/// which knows tables of other kinds.
 #[must_use]
-pub fn function_range(cfi: &CfiModule<'_>, pc: u64) -> Option<core::ops::Range<u64>> {
+pub fn function_range<R: CfiRule>(cfi: &CfiModule<'_>, pc: u64) -> Option<core::ops::Range<u64>> {
     match cfi.find_fde(pc) {
         Ok(fde) => Some(fde.initial_address()..fde.end_address()),
-        Err(_) => Exidx { bytes: cfi.exidx, addr: cfi.exidx_addr }.range(pc),
+        Err(_) => R::range_in_tables(cfi, pc),
     }
 }
 

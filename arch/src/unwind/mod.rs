@@ -69,6 +69,12 @@ pub trait CfiRule: Copy {
     fn from_tables(_cfi: &CfiModule<'_>, _pc: u64) -> Self {
         Self::UNKNOWN
     }
+
+    /// Returns start and end of the function that covers `pc` by tables of another kind.
+    #[must_use]
+    fn range_in_tables(_cfi: &CfiModule<'_>, _pc: u64) -> Option<core::ops::Range<u64>> {
+        None
+    }
 }
 
 /// A goroutine that has called C, as the step out of the C code finds it.

@@ -5,7 +5,7 @@
 //! called on the goroutine's. Its caller, `runtime.cgocall`, is the innermost frame on the goroutine's stack; where its
 //! frame pointer points is not known, as the stack may have moved since, so its frame is measured by its epilogue.
 
-use super::rule::Form;
+use crate::generic::rule::Form;
 
 /// Reads code; returns false if not all of it can be read.
 type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> bool;
@@ -67,7 +67,7 @@ fn frame(pc: u64, read: Read<'_>) -> Option<Form> {
     })?;
     let fp_at = (0..len).find_map(|at| epilogue(code.get(at..len)?))?;
     let cfa_off = fp_at.checked_add(16).filter(|_| fp_at >= 0)?;
-    Some(Form::CfaSp { cfa_off, fp_slot: Some(-16) })
+    Some(Form::CfaSp { cfa_off, ra_slot: -8, fp_slot: Some(-16) })
 }
 
 /// Decodes an epilogue of Go's: `mov rbp, [rsp+N]; add rsp, N+8; ret`, or since Go 1.21 `add rsp, N; pop rbp; ret`.

@@ -69,7 +69,7 @@ fn the_frame_that_called_asmcgocall_is_measured_by_its_epilogue() {
         }
         form(0x1085, &mut code_at(0x1000, &code))
     };
-    let sized = |cfa_off| Some(Form::CfaSp { cfa_off, fp_slot: Some(-16) });
+    let sized = |cfa_off| Some(Form::CfaSp { cfa_off, ra_slot: -8, fp_slot: Some(-16) });
     let loads = [0x48, 0x8b, 0x6c, 0x24, 0x28, 0x48, 0x83, 0xc4, 0x30, 0xc3];
     assert_eq!(with(&loads), sized(0x38));
     assert_eq!(with(&[0x48, 0x83, 0xc4, 0x30, 0x5d, 0xc3]), sized(0x40));

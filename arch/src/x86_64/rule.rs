@@ -1,173 +1,117 @@
-//! Unwind rules packed into eight bytes, and the step that applies them: the hot path of the
-//! profiler.
+//! Unwind rules of AMD64: how they are packed, and what [`generic`](crate::generic) does not know of their steps.
 //!
-//! Layout of the word, from the lowest bit:
+//! Layout of the word behind the kind, from the lowest bit:
 //!
 //! | bits   | `CfaSp`, `CfaFp`                         | `CfaFpDeref`                             |
 //! |--------|------------------------------------------|------------------------------------------|
-//! | 0..8   | kind                                     | kind                                     |
 //! | 8..16  | zero                                     | 1 if the frame pointer is restored       |
 //! | 16..32 | frame pointer's slot, relative to the CFA; 0: unchanged | its slot, relative to fp  |
 //! | 32..64 | CFA, relative to sp or fp                | where the CFA is, relative to fp         |
 //!
-//! `GoCall` has `g_at` in bits 16..32 and `depth_at` in bits 32..64. The other kinds are the kind alone. The word 0
-//! means that no rule was computed yet.
+//! `GoCall` has `g_at` in bits 16..32 and `depth_at` in bits 32..64. The return address is always the word below the
+//! CFA.
 
 use super::goroutine;
-use super::regs::{FullRegs, RA, RBP, RSP, Regs};
-use crate::unwind::{CfiRule, FrameInfo, FullStep, Goroutine, Row};
-use gimli::{CfaRule, Register, RegisterRule, Vendor};
+use super::regs::{RA, RBP, RSP, X86_64};
+use crate::generic::Isa;
+use crate::generic::regs::Regs;
+use crate::generic::rule::{CFA_FP_DEREF, GO_CALL, RESTORES_FP};
+use crate::unwind::{FrameInfo, Goroutine, Row};
+use gimli::{CfaRule, Register, RegisterRule};
 
-const CFA_SP: u64 = 1;
-const CFA_FP: u64 = 2;
-const CFA_FP_DEREF: u64 = 3;
-const FRAME_POINTER: u64 = 4;
-const SIGNAL: u64 = 5;
-const END: u64 = 6;
-const COMPLEX: u64 = 7;
-const UNKNOWN: u64 = 8;
-const GO_CALL: u64 = 9;
+pub use super::regs::Rule;
+pub use crate::generic::Step;
+pub use crate::generic::rule::Form;
 
-/// Offsets in the `ucontext` of a signal frame, to which `rsp` points when the handler has returned: see
+/// Offset of the return address from the CFA.
+const RA_SLOT: i32 = -8;
+/// Offset of `rip` in the `ucontext` of a signal frame, to which `rsp` points when the handler has returned: see
 /// `struct ucontext` and `struct sigcontext_64` in the kernel's
 /// `arch/x86/include/uapi/asm/{ucontext,sigcontext}.h`.
-const UC_RBP: u64 = 120;
-const UC_RSP: u64 = 160;
 const UC_RIP: u64 = 168;
-/// Offsets of the registers in the `ucontext`, by DWARF number: `rax` to `r15`.
-const UC_GPR: [u64; 16] = [144, 136, 152, 128, 112, 104, 120, 160, 40, 48, 56, 64, 72, 80, 88, 96];
+/// Offset of `stack.hi` in Go's `g`, whose first field is the stack's bounds.
+const G_STACK_HI: u64 = 8;
 
-/// Rule that steps from a frame to its caller, for one code address.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-#[repr(transparent)]
-pub struct Rule(u64);
-
-/// An unpacked [`Rule`].
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Form {
-    /// No rule was computed yet.
-    None,
-    /// CFA = sp + `cfa_off`.
-    CfaSp {
-        /// Offset of the CFA from sp.
-        cfa_off: i32,
-        /// Offset of the slot with the caller's fp from the CFA; `None`: fp is unchanged.
-        fp_slot: Option<i16>,
-    },
-    /// CFA = fp + `cfa_off`.
-    CfaFp {
-        /// Offset of the CFA from fp.
-        cfa_off: i32,
-        /// Offset of the slot with the caller's fp from the CFA; `None`: fp is unchanged.
-        fp_slot: Option<i16>,
-    },
-    /// CFA = *(fp + `cfa_at`): functions that realign their stack.
-    CfaFpDeref {
-        /// Offset from fp of the word that holds the CFA.
-        cfa_at: i32,
-        /// Offset from fp of the slot with the caller's fp; `None`: fp is unchanged.
-        fp_at: Option<i16>,
-    },
-    /// A chain of frame pointers, for code without call frame information. It is applied only where
-    /// plausible.
-    FramePointer,
-    /// Go's `asmcgocall`, which calls C on the thread's own stack. Both offsets are relative to sp.
-    GoCall {
-        /// Offset of the pointer to the calling goroutine (`g`).
-        g_at: i16,
-        /// Offset of the distance from the goroutine's stack pointer to the end of its stack.
-        depth_at: i32,
-    },
-    /// The kernel's signal frame.
-    Signal,
-    /// The outermost frame of a thread.
-    End,
-    /// The frame needs [`step_full`](crate::unwind::step_full).
-    Complex,
-    /// There is no call frame information for this address.
-    Unknown,
+/// Lays a rule out.
+fn word(kind: u64, high: i32, slot: i16) -> u64 {
+    kind | u64::from(slot as u16) << 16 | u64::from(high as u32) << 32
 }
 
-/// Result of a step.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Step {
-    /// The caller's registers.
-    Next(Regs),
-    /// The frame was the outermost one.
-    End,
-    /// The rule needs all registers.
-    NeedFull,
-    /// The stack cannot be followed further.
-    Cut,
-}
+impl Isa for X86_64 {
+    type Bank = [u64; 16];
+    const SP: u16 = RSP;
+    const FP: u16 = RBP;
+    const RA: u16 = RA;
+    const LINK: bool = false;
+    const CHAIN: bool = true;
+    /// `rax` to `r15`, by DWARF number.
+    const SAVED: [u64; 16] =
+        [144, 136, 152, 128, 112, 104, 120, 160, 40, 48, 56, 64, 72, 80, 88, 96];
+    const SAVED_PC: u64 = UC_RIP;
 
-impl Rule {
-    /// No rule was computed yet.
-    pub const NONE: Rule = Rule(0);
-    /// See [`Form::FramePointer`].
-    pub const FRAME_POINTER: Rule = Rule(FRAME_POINTER);
-    /// See [`Form::Signal`].
-    pub const SIGNAL: Rule = Rule(SIGNAL);
-    /// See [`Form::End`].
-    pub const END: Rule = Rule(END);
-    /// See [`Form::Complex`].
-    pub const COMPLEX: Rule = Rule(COMPLEX);
-    /// See [`Form::Unknown`].
-    pub const UNKNOWN: Rule = Rule(UNKNOWN);
-
-    /// Returns the word, to be kept in an atomic.
-    #[inline(always)]
-    #[must_use]
-    pub const fn to_u64(self) -> u64 {
-        self.0
+    /// Packs a rule. Returns `None` for a slot at offset 0 from the CFA, which no code uses.
+    fn pack(kind: u64, cfa_off: i32, ra_slot: i32, fp_slot: Option<i32>) -> Option<u64> {
+        if ra_slot != RA_SLOT || fp_slot == Some(0) {
+            return None;
+        }
+        Some(word(kind, cfa_off, i16::try_from(fp_slot.unwrap_or(0)).ok()?))
     }
 
-    /// Makes a rule from a word that [`to_u64`](Self::to_u64) returned. Any word is safe; a meaningless one
-    /// steps to `Cut`.
     #[inline(always)]
-    #[must_use]
-    pub const fn from_u64(word: u64) -> Self {
-        Rule(word)
+    fn cfa_off(word: u64) -> i64 {
+        word as i64 >> 32
     }
 
-    /// Returns whether no rule was computed yet.
     #[inline(always)]
-    #[must_use]
-    pub const fn is_none(self) -> bool {
-        self.0 == 0
+    fn ra_slot(_word: u64) -> i64 {
+        i64::from(RA_SLOT)
     }
 
-    /// Returns whether the frame is a signal trampoline. The pc of the next frame is then that of an
-    /// interrupted instruction, and is looked up as it is, not at pc - 1.
     #[inline(always)]
-    #[must_use]
-    pub const fn is_signal(self) -> bool {
-        self.0 == SIGNAL
+    fn fp_slot(word: u64) -> i64 {
+        i64::from(word as i32 >> 16)
     }
 
-    /// Returns whether the code itself shows that the frame's return address is still in a register: never,
-    /// here.
-    #[inline(always)]
-    #[must_use]
-    pub const fn is_leaf(self) -> bool {
-        false
+    fn pack_own(form: Form) -> Option<u64> {
+        match form {
+            Form::CfaFpDeref { cfa_at, fp_at: Some(at) } => {
+                Some(word(CFA_FP_DEREF | RESTORES_FP, cfa_at, at))
+            }
+            Form::CfaFpDeref { cfa_at, fp_at: None } => Some(word(CFA_FP_DEREF, cfa_at, 0)),
+            Form::GoCall { g_at, depth_at } => Some(word(GO_CALL, depth_at, g_at)),
+            _ => None,
+        }
     }
 
-    /// Returns whether the step leads to another stack, or may: out of a signal handler, or from C to the goroutine that
-    /// called it. Only for rules that have stepped.
-    #[inline(always)]
-    #[must_use]
-    pub const fn leaves_stack(self) -> bool {
-        self.0 as u8 >= SIGNAL as u8
+    fn unpack_own(word: u64) -> Option<Form> {
+        let (high, slot) = ((word >> 32) as i32, (word >> 16) as i16);
+        match word & 0xff {
+            CFA_FP_DEREF => {
+                let fp_at = (word & RESTORES_FP != 0).then_some(slot);
+                Some(Form::CfaFpDeref { cfa_at: high, fp_at })
+            }
+            GO_CALL => Some(Form::GoCall { g_at: slot, depth_at: high }),
+            _ => None,
+        }
     }
 
-    /// Returns where the step from C to a goroutine leads; `None` for other rules.
-    pub fn goroutine(
-        self,
+    fn step_own(
+        form: Form,
+        regs: &Regs,
+        read: &mut impl FnMut(u64) -> Option<u64>,
+    ) -> Option<Regs> {
+        match form {
+            Form::CfaFpDeref { cfa_at, fp_at } => deref(regs, cfa_at, fp_at, read),
+            _ => go_call(form, regs, read),
+        }
+    }
+
+    fn goroutine(
+        form: Form,
         regs: &Regs,
         read: &mut impl FnMut(u64) -> Option<u64>,
     ) -> Option<Goroutine> {
-        let Form::GoCall { g_at, depth_at } = self.form() else { return None };
+        let Form::GoCall { g_at, depth_at } = form else { return None };
         let g = read(regs.sp.wrapping_add(i64::from(g_at) as u64))?;
         let depth = read(regs.sp.wrapping_add(i64::from(depth_at) as u64))?;
         let end_at = g.checked_add(G_STACK_HI)?;
@@ -176,228 +120,17 @@ impl Rule {
         Some(Goroutine { end_at, end, sp })
     }
 
-    /// Returns whether the step reads the frame pointer, so that the register's value in this frame matters.
-    #[inline(always)]
-    #[must_use]
-    pub const fn reads_fp(self) -> bool {
-        matches!(self.0 & 0xff, CFA_FP | CFA_FP_DEREF | FRAME_POINTER)
-    }
-
-    /// Returns whether the step loads the caller's frame pointer from memory; it is then the last word read.
-    #[inline(always)]
-    #[must_use]
-    pub const fn writes_fp(self) -> bool {
-        match self.0 & 0xff {
-            CFA_SP | CFA_FP => self.0 & 0xffff_0000 != 0,
-            CFA_FP_DEREF => self.0 & 0x100 != 0,
-            FRAME_POINTER | SIGNAL => true,
-            _ => false,
-        }
-    }
-
-    const fn pack(kind: u64, high: i32, slot: i16, flag: bool) -> Rule {
-        Rule(kind | (flag as u64) << 8 | (slot as u16 as u64) << 16 | (high as u32 as u64) << 32)
-    }
-
-    /// Packs `form`; returns `Complex` for a slot at offset 0 from the CFA, which no code uses.
-    #[must_use]
-    pub const fn from_form(form: Form) -> Rule {
-        match form {
-            Form::None => Rule::NONE,
-            Form::CfaSp { fp_slot: Some(0), .. } | Form::CfaFp { fp_slot: Some(0), .. } => {
-                Rule::COMPLEX
-            }
-            Form::CfaSp { cfa_off, fp_slot: Some(slot) } => {
-                Rule::pack(CFA_SP, cfa_off, slot, false)
-            }
-            Form::CfaSp { cfa_off, fp_slot: None } => Rule::pack(CFA_SP, cfa_off, 0, false),
-            Form::CfaFp { cfa_off, fp_slot: Some(slot) } => {
-                Rule::pack(CFA_FP, cfa_off, slot, false)
-            }
-            Form::CfaFp { cfa_off, fp_slot: None } => Rule::pack(CFA_FP, cfa_off, 0, false),
-            Form::CfaFpDeref { cfa_at, fp_at: Some(at) } => {
-                Rule::pack(CFA_FP_DEREF, cfa_at, at, true)
-            }
-            Form::CfaFpDeref { cfa_at, fp_at: None } => Rule::pack(CFA_FP_DEREF, cfa_at, 0, false),
-            Form::FramePointer => Rule::FRAME_POINTER,
-            Form::GoCall { g_at, depth_at } => Rule::pack(GO_CALL, depth_at, g_at, false),
-            Form::Signal => Rule::SIGNAL,
-            Form::End => Rule::END,
-            Form::Complex => Rule::COMPLEX,
-            Form::Unknown => Rule::UNKNOWN,
-        }
-    }
-
-    /// Unpacks the rule, for tests, messages, and matching.
-    #[must_use]
-    pub const fn form(self) -> Form {
-        let (high, slot) = ((self.0 >> 32) as i32, (self.0 >> 16) as i16);
-        let fp_slot = if slot == 0 { None } else { Some(slot) };
-        match self.0 & 0xff {
-            0 => Form::None,
-            CFA_SP => Form::CfaSp { cfa_off: high, fp_slot },
-            CFA_FP => Form::CfaFp { cfa_off: high, fp_slot },
-            CFA_FP_DEREF => {
-                let fp_at = if self.0 & 0x100 == 0 { None } else { Some(slot) };
-                Form::CfaFpDeref { cfa_at: high, fp_at }
-            }
-            FRAME_POINTER => Form::FramePointer,
-            SIGNAL => Form::Signal,
-            END => Form::End,
-            COMPLEX => Form::Complex,
-            GO_CALL => Form::GoCall { g_at: slot, depth_at: high },
-            _ => Form::Unknown,
-        }
-    }
-
-    /// Steps to the caller. `read` returns the word at an address, or `None` where there is no memory; every
-    /// word that the result depends on is read through it, once.
-    #[inline(always)]
-    pub fn step(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
-        let kind = self.0 & 0xff;
-        if kind.wrapping_sub(CFA_SP) > CFA_FP - CFA_SP {
-            return self.step_rare(regs, read);
-        }
-        let base = if kind == CFA_SP { regs.sp } else { regs.fp };
-        let cfa = base.wrapping_add((self.0 as i64 >> 32) as u64);
-        if cfa <= regs.sp {
-            return Step::Cut;
-        }
-        let Some(pc) = read(cfa.wrapping_sub(8)) else { return Step::Cut };
-        let slot = i64::from(self.0 as i32 >> 16);
-        let fp = if slot == 0 {
-            regs.fp
-        } else {
-            match read(cfa.wrapping_add(slot as u64)) {
-                Some(fp) => fp,
-                None => return Step::Cut,
-            }
-        };
-        if pc == 0 {
-            return Step::End;
-        }
-        Step::Next(Regs { pc, sp: cfa, fp })
-    }
-
-    /// Applies all but the two common forms.
-    #[cold]
-    #[inline(never)]
-    fn step_rare(self, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Step {
-        let next = match self.form() {
-            Form::CfaFpDeref { cfa_at, fp_at } => self::deref(regs, cfa_at, fp_at, read),
-            Form::FramePointer => frame_pointer(regs, read),
-            Form::GoCall { .. } => go_call(self, regs, read),
-            Form::Signal => signal(regs, read),
-            Form::End => return Step::End,
-            Form::Complex => return Step::NeedFull,
-            _ => return Step::Cut,
-        };
-        match next {
-            Some(Regs { pc: 0, .. }) => Step::End,
-            Some(next) => Step::Next(next),
-            None => Step::Cut,
-        }
-    }
-
-    /// Steps with all registers. A signal frame restores them all. For `Unknown` nothing is known (`NoCfi`),
-    /// and `Complex` can't be answered here (`Cut`). The other forms leave registers that they do not
-    /// describe as they are, which is wrong for those that the function saved: use
-    /// [`step_full`](crate::unwind::step_full) where there is call frame information.
-    pub fn step_all(
-        self,
-        full: &FullRegs,
-        read: &mut impl FnMut(u64) -> Option<u64>,
-    ) -> FullStep<FullRegs> {
-        let mut regs = *full;
-        if self.is_signal() {
-            let uc = full.gpr[RSP as usize];
-            for (slot, offset) in regs.gpr.iter_mut().zip(UC_GPR) {
-                let Some(value) = read(uc.wrapping_add(offset)) else { return FullStep::Cut };
-                *slot = value;
-            }
-            return match read(uc.wrapping_add(UC_RIP)) {
-                None => FullStep::Cut,
-                Some(0) => FullStep::End,
-                Some(pc) => FullStep::Next { regs: FullRegs { pc, ..regs }, signal: true },
-            };
-        }
-        match self.step(&Regs::from(full), read) {
-            Step::Next(next) => FullStep::Next { regs: regs.with(next), signal: false },
-            Step::End => FullStep::End,
-            Step::Cut if self == Rule::UNKNOWN => FullStep::NoCfi,
-            Step::Cut | Step::NeedFull => FullStep::Cut,
-        }
-    }
-}
-
-fn deref(
-    regs: &Regs,
-    cfa_at: i32,
-    fp_at: Option<i16>,
-    read: &mut impl FnMut(u64) -> Option<u64>,
-) -> Option<Regs> {
-    let cfa = read(regs.fp.wrapping_add(i64::from(cfa_at) as u64))?;
-    if cfa <= regs.sp {
-        return None;
-    }
-    let pc = read(cfa.wrapping_sub(8))?;
-    let fp = match fp_at {
-        Some(at) => read(regs.fp.wrapping_add(i64::from(at) as u64))?,
-        None => regs.fp,
-    };
-    Some(Regs { pc, sp: cfa, fp })
-}
-
-/// Steps by a frame that `push rbp; mov rbp, rsp` has made at the function's start: the caller's fp is at fp,
-/// the return address above it.
-fn frame_pointer(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
-    if regs.fp < regs.sp || regs.fp & 7 != 0 {
-        return None;
-    }
-    let pc = read(regs.fp.wrapping_add(8))?;
-    let fp = read(regs.fp)?;
-    let sp = regs.fp.checked_add(16)?;
-    Some(Regs { pc, sp, fp })
-}
-
-/// Offset of `stack.hi` in Go's `g`, whose first field is the stack's bounds.
-const G_STACK_HI: u64 = 8;
-
-/// Steps from the thread's stack back to the stack of the goroutine that called C. `asmcgocall` saves the distance to
-/// the stack's end and not the stack pointer, because a stack may move while C calls Go. For the same reason the frame
-/// pointer that C has preserved means nothing: a value comes back that is taken for none.
-fn go_call(rule: Rule, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
-    const NO_FRAME_POINTER: u64 = 1;
-    let sp = rule.goroutine(regs, read)?.sp;
-    let pc = read(sp)?;
-    Some(Regs { pc, sp: sp.checked_add(8)?, fp: NO_FRAME_POINTER })
-}
-
-/// Returns the interrupted registers. The stack may change to any other, so no progress is demanded.
-fn signal(regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
-    let pc = read(regs.sp.wrapping_add(UC_RIP))?;
-    let sp = read(regs.sp.wrapping_add(UC_RSP))?;
-    let fp = read(regs.sp.wrapping_add(UC_RBP))?;
-    Some(Regs { pc, sp, fp })
-}
-
-impl CfiRule for Rule {
-    const UNKNOWN: Self = Rule::UNKNOWN;
-    const COMPLEX: Self = Rule::COMPLEX;
-    const VENDOR: Vendor = Vendor::Default;
-
-    /// Only for calls of C by Go: for other code without tables, the chain of frame pointers is followed.
+    /// Returns rules for calls of C by Go only: for other code without tables, the chain of frame pointers is
+    /// followed.
     fn from_code(
         pc: u64,
         _variant: Option<bool>,
         read: &mut dyn FnMut(u64, &mut [u8]) -> bool,
-    ) -> Option<Self> {
+    ) -> Option<Rule> {
         goroutine::form(pc, read).map(Rule::from_form)
     }
 
-    /// Packs one row. A row that is not one of the common forms gives `Complex`: a rule is either exact or
-    /// not used.
-    fn from_row(row: &Row, frame: &FrameInfo<'_>, pc: u64) -> Self {
+    fn from_row(row: &Row, frame: &FrameInfo<'_>, pc: u64) -> Rule {
         if frame.ra != RA {
             return Rule::COMPLEX;
         }
@@ -430,6 +163,35 @@ impl CfiRule for Rule {
     }
 }
 
+/// Steps out of a function that has realigned its stack.
+fn deref(
+    regs: &Regs,
+    cfa_at: i32,
+    fp_at: Option<i16>,
+    read: &mut impl FnMut(u64) -> Option<u64>,
+) -> Option<Regs> {
+    let cfa = read(regs.fp.wrapping_add(i64::from(cfa_at) as u64))?;
+    if cfa <= regs.sp {
+        return None;
+    }
+    let pc = read(cfa.wrapping_sub(8))?;
+    let fp = match fp_at {
+        Some(at) => read(regs.fp.wrapping_add(i64::from(at) as u64))?,
+        None => regs.fp,
+    };
+    Some(Regs { pc, sp: cfa, fp })
+}
+
+/// Steps from the thread's stack back to the stack of the goroutine that called C. `asmcgocall` saves the distance to
+/// the stack's end and not the stack pointer, because a stack may move while C calls Go. For the same reason the frame
+/// pointer that C has preserved means nothing: a value comes back that is taken for none.
+fn go_call(form: Form, regs: &Regs, read: &mut impl FnMut(u64) -> Option<u64>) -> Option<Regs> {
+    const NO_FRAME_POINTER: u64 = 1;
+    let sp = X86_64::goroutine(form, regs, read)?.sp;
+    let pc = read(sp)?;
+    Some(Regs { pc, sp: sp.checked_add(8)?, fp: NO_FRAME_POINTER })
+}
+
 /// Returns the form of a row whose CFA is at a constant offset from `base`.
 fn plain(row: &Row, frame: &FrameInfo<'_>, base: u16, offset: i64) -> Option<Form> {
     let cfa_off = i32::try_from(offset).ok()?;
@@ -442,10 +204,10 @@ fn plain(row: &Row, frame: &FrameInfo<'_>, base: u16, offset: i64) -> Option<For
         },
         Some(_) => return None,
     };
-    let fp_slot = slot.map(i16::try_from).transpose().ok()?;
+    let fp_slot = slot.map(i32::try_from).transpose().ok()?;
     match base {
-        RSP => Some(Form::CfaSp { cfa_off, fp_slot }),
-        RBP => Some(Form::CfaFp { cfa_off, fp_slot }),
+        RSP => Some(Form::CfaSp { cfa_off, ra_slot: RA_SLOT, fp_slot }),
+        RBP => Some(Form::CfaFp { cfa_off, ra_slot: RA_SLOT, fp_slot }),
         _ => None,
     }
 }

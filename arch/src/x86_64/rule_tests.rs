@@ -14,11 +14,11 @@ fn a_rule_is_eight_bytes() {
 fn forms_survive_packing() {
     let forms = [
         Form::None,
-        Form::CfaSp { cfa_off: 8, fp_slot: None },
-        Form::CfaSp { cfa_off: i32::MAX, fp_slot: Some(-16) },
-        Form::CfaSp { cfa_off: i32::MIN, fp_slot: Some(i16::MIN) },
-        Form::CfaFp { cfa_off: 16, fp_slot: Some(-16) },
-        Form::CfaFp { cfa_off: -1, fp_slot: Some(i16::MAX) },
+        Form::CfaSp { cfa_off: 8, ra_slot: -8, fp_slot: None },
+        Form::CfaSp { cfa_off: i32::MAX, ra_slot: -8, fp_slot: Some(-16) },
+        Form::CfaSp { cfa_off: i32::MIN, ra_slot: -8, fp_slot: Some(i16::MIN.into()) },
+        Form::CfaFp { cfa_off: 16, ra_slot: -8, fp_slot: Some(-16) },
+        Form::CfaFp { cfa_off: -1, ra_slot: -8, fp_slot: Some(i16::MAX.into()) },
         Form::CfaFpDeref { cfa_at: -8, fp_at: Some(0) },
         Form::CfaFpDeref { cfa_at: -8, fp_at: None },
         Form::FramePointer,
@@ -50,9 +50,18 @@ fn steps() {
     ];
     let step = |form| Rule::from_form(form).step(&regs, &mut memory(&words));
     let next = |pc, sp, fp| Step::Next(Regs { pc, sp, fp });
-    assert_eq!(step(Form::CfaSp { cfa_off: 16, fp_slot: None }), next(0x401, 0x1010, 0x1020));
-    assert_eq!(step(Form::CfaSp { cfa_off: 16, fp_slot: Some(-16) }), next(0x401, 0x1010, 0x2222));
-    assert_eq!(step(Form::CfaFp { cfa_off: 16, fp_slot: Some(-16) }), next(0x402, 0x1030, 0x3333));
+    assert_eq!(
+        step(Form::CfaSp { cfa_off: 16, ra_slot: -8, fp_slot: None }),
+        next(0x401, 0x1010, 0x1020)
+    );
+    assert_eq!(
+        step(Form::CfaSp { cfa_off: 16, ra_slot: -8, fp_slot: Some(-16) }),
+        next(0x401, 0x1010, 0x2222)
+    );
+    assert_eq!(
+        step(Form::CfaFp { cfa_off: 16, ra_slot: -8, fp_slot: Some(-16) }),
+        next(0x402, 0x1030, 0x3333)
+    );
     assert_eq!(step(Form::CfaFpDeref { cfa_at: -8, fp_at: Some(0) }), next(0x403, 0x1040, 0x3333));
     assert_eq!(step(Form::FramePointer), next(0x402, 0x1030, 0x3333));
     assert_eq!(step(Form::End), Step::End);
@@ -60,17 +69,17 @@ fn steps() {
     assert_eq!(step(Form::Unknown), Step::Cut);
     assert_eq!(step(Form::None), Step::Cut);
     // No progress, no memory.
-    assert_eq!(step(Form::CfaSp { cfa_off: 0, fp_slot: None }), Step::Cut);
-    assert_eq!(step(Form::CfaFp { cfa_off: -0x20, fp_slot: None }), Step::Cut);
-    assert_eq!(step(Form::CfaSp { cfa_off: 0x100, fp_slot: None }), Step::Cut);
-    assert_eq!(step(Form::CfaSp { cfa_off: 16, fp_slot: Some(0x100) }), Step::Cut);
+    assert_eq!(step(Form::CfaSp { cfa_off: 0, ra_slot: -8, fp_slot: None }), Step::Cut);
+    assert_eq!(step(Form::CfaFp { cfa_off: -0x20, ra_slot: -8, fp_slot: None }), Step::Cut);
+    assert_eq!(step(Form::CfaSp { cfa_off: 0x100, ra_slot: -8, fp_slot: None }), Step::Cut);
+    assert_eq!(step(Form::CfaSp { cfa_off: 16, ra_slot: -8, fp_slot: Some(0x100) }), Step::Cut);
 }
 
 #[test]
 fn a_return_address_of_zero_ends_the_stack() {
     let regs = Regs { pc: 1, sp: 0x1000, fp: 0x1000 };
     let words = [(0x1000, 0), (0x1008, 0)];
-    for form in [Form::CfaSp { cfa_off: 8, fp_slot: None }, Form::FramePointer] {
+    for form in [Form::CfaSp { cfa_off: 8, ra_slot: -8, fp_slot: None }, Form::FramePointer] {
         assert_eq!(Rule::from_form(form).step(&regs, &mut memory(&words)), Step::End);
     }
 }

@@ -92,7 +92,7 @@ fn step(
     // Tables are used for frames whose stack pointer is known and whose code has not shown the rule itself.
     // If the rule was found without tables that hold for calls only, they are not used here either.
     let without = rule == Rule::FRAME_POINTER && Rule::is_beside_tables(r.pc);
-    let by_tables = Regs::from(r).knows_sp() && !rule.is_leaf() && !without;
+    let by_tables = Rule::knows_sp(&Regs::from(r)) && !rule.is_leaf() && !without;
     let module = modules::find(shared, look).filter(|_| by_tables);
     if let Some((_, m)) = module {
         let cfi = modules::cfi(shared, m)?;

@@ -367,7 +367,7 @@ fn walk(job: &mut Job<'_>, memo: bool) -> Found {
             *fresh = Fresh {
                 regs: r,
                 code: code.id,
-                reads_fp: code.rule.reads_fp() || !stepped || !r.knows_sp(),
+                reads_fp: code.rule.reads_fp() || !stepped || !Rule::knows_sp(&r),
                 writes_fp: code.rule.writes_fp() && stepped,
                 words: (words - before) as u16,
             };

@@ -10,6 +10,7 @@ use crate::process::proc::{Map, Status};
 use crate::stopped::tables::Tables;
 use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, sandbox};
 use nix::errno::Errno;
+use prof_arch::native::Rule;
 use prof_arch::native::bridge::{Bridge, LEAST_FRAME};
 use prof_arch::native::capture::{DESCRIPTOR, counter_is_steady};
 use prof_arch::native::jump::code_at;
@@ -214,11 +215,12 @@ fn quiet(i: &Installed) -> Area {
             insn::find_reference_by_table(&code.1, code.0, at, &table)
         })?;
         let tables = Tables::of(&i.mem, m);
-        let range =
-            function_range(&tables.cfi(), reference.wrapping_add(m.bias)).or_else(|| {
+        let range = function_range::<Rule>(&tables.cfi(), reference.wrapping_add(m.bias)).or_else(
+            || {
                 let r = insn::function_around(&code.1, code.0, reference)?;
                 Some(r.start.wrapping_add(m.bias)..r.end.wrapping_add(m.bias))
-            })?;
+            },
+        )?;
         Some(Area { addr: range.start, len: range.end - range.start })
     };
     let allocators: BTreeSet<usize> = i.planned.iter().map(|p| p.found.module).collect();

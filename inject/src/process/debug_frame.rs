@@ -166,6 +166,7 @@ impl Frames {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use prof_arch::native::Rule;
     use prof_arch::unwind::{CfiModule, function_range};
 
     /// Returns a section with a CIE and the FDEs of three functions, one of which is not in the program.
@@ -202,9 +203,9 @@ mod tests {
             narrow: WORD == 4,
             ..CfiModule::default()
         };
-        assert_eq!(function_range(&cfi, 0x10_5010), Some(0x10_5000..0x10_5040));
-        assert_eq!(function_range(&cfi, 0x10_101f), Some(0x10_1000..0x10_1020));
-        assert_eq!(function_range(&cfi, 0x10_1020), None);
+        assert_eq!(function_range::<Rule>(&cfi, 0x10_5010), Some(0x10_5000..0x10_5040));
+        assert_eq!(function_range::<Rule>(&cfi, 0x10_101f), Some(0x10_1000..0x10_1020));
+        assert_eq!(function_range::<Rule>(&cfi, 0x10_1020), None);
         assert_eq!(prof_arch::unwind::eh_frame_address(hdr, at), Some(at + hdr.len() as u64));
     }
 

@@ -35,7 +35,7 @@ pub fn cfi(bytes: &[u8]) {
     }
     // Use the functions of the table, too, so that the input need not guess its own addresses.
     for pc in pcs.into_iter().chain((0..8).map(|i| FRAME + i * 64)) {
-        if let Some(range) = function_range(&cfi, pc) {
+        if let Some(range) = function_range::<Rule>(&cfi, pc) {
             assert!(range.contains(&pc));
         }
         let rule: Rule = compile(&cfi, pc, &mut ctx);
