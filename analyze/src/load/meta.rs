@@ -5,11 +5,13 @@ use super::{Clock, IdMap};
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
 use prof_trace::records::{
-    Counters, Distance, End, Epoch, Hooks, Memory, Module, NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass,
-    Pcs, Process, Runtimes, Stripped, Symbols, Target, Thread, Toggle, kind,
+    CallFile, Counters, Distance, End, Epoch, Hooks, Memory, Module, NodeRun, Nodes,
+    PC_IS_TRAMPOLINE, Pass, Pcs, Process, Runtimes, Stripped, Symbols, Target, Thread, Toggle,
+    kind,
 };
 use prof_trace::runtimes::Runtime;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
 
 /// Greatest depth of a stack that is followed, so that nodes that form a cycle do no harm.
 const DEEPEST: usize = 4096;
@@ -178,6 +180,8 @@ pub struct Meta {
     last_pass: Option<u64>,
     /// Ticks of the pass that was read last.
     newest_pass: u64,
+    /// Files that calls have mapped, by number.
+    pub call_files: HashMap<u32, Arc<CallFile>>,
 }
 
 impl Meta {
@@ -249,6 +253,9 @@ impl Meta {
             kind::PROCESS => Process::decode(payload).map(|p| self.process.take(&p)),
             kind::EPOCH => Epoch::decode(payload).map(|e| self.epochs.push(e)),
             kind::DISTANCE => Distance::decode(payload).map(|d| self.distance(&d)),
+            kind::CALL_FILE => CallFile::decode(payload).map(|f| {
+                self.call_files.insert(f.id, Arc::new(f));
+            }),
             _ => Some(()),
         };
         self.bad_chunks += good.is_none() as u64;

@@ -1,6 +1,7 @@
 //! Reads a recording: whole chunks from the front, its records about the target, and the events of all threads in one
 //! order of time.
 
+mod calls;
 mod clock;
 mod file;
 mod held;
@@ -10,6 +11,7 @@ mod meta;
 mod process;
 mod stream;
 
+pub use calls::{MapEvent, calls};
 pub use clock::Clock;
 pub use file::is_recording;
 pub(crate) use file::{ChunkFile, Item, open_file};

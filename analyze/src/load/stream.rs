@@ -3,7 +3,7 @@
 use super::file::{ChunkFile, Item};
 use super::held::{Place, Waiting};
 use super::merge::Merge;
-use super::{Meta, Op};
+use super::{MapEvent, Meta, Op, calls};
 use crate::Error;
 use crate::progress::Step;
 use prof_trace::capture::Capture;
@@ -41,6 +41,10 @@ pub trait Sink {
         self.take(ops);
         ops.clear();
     }
+
+    /// Receives the next calls that change mappings, in the order of `Call::at`. They are in order among themselves;
+    /// the operations from before the same pass follow them.
+    fn take_calls(&mut self, _calls: &[MapEvent]) {}
 }
 
 /// How the part of a file that was read ends.
@@ -76,6 +80,7 @@ pub struct Stream {
     meta: Meta,
     merge: Merge,
     batch: Vec<Op>,
+    calls: calls::Waiting,
     options: LoadOptions,
     /// Ticks of the pass that is being read.
     pass: Option<u64>,
@@ -100,6 +105,7 @@ impl Stream {
             meta: Meta::default(),
             merge: Merge::new(options.pending_bytes),
             batch: Vec::with_capacity(BATCH),
+            calls: calls::Waiting::default(),
             options: *options,
             pass: None,
             tail: Tail::Whole,
@@ -205,6 +211,11 @@ impl Stream {
                     }
                     continue;
                 }
+                Item::Chunk(kind::CALLS, payload, _) => {
+                    self.meta.end = None;
+                    self.meta.bad_chunks += u64::from(!self.calls.add(payload));
+                    continue;
+                }
                 Item::Chunk(kind, payload, at) => {
                     let pass = self.meta.take(kind, payload, at);
                     if kind == kind::TARGET {
@@ -282,6 +293,7 @@ impl Stream {
     }
 
     fn drain(&mut self, limit: Option<u64>, sink: &mut impl Sink) {
+        self.calls.drain(limit, &self.meta, |batch| sink.take_calls(batch));
         let (file, failed, batch) = (&self.file, &mut self.reread_failed, &mut self.batch);
         let meta = &self.meta;
         let mut give = |batch: &mut Vec<Op>| {

@@ -8,8 +8,8 @@ use prof_trace::chunk;
 use prof_trace::event::{Codec, Event, MAX_EVENT};
 use prof_trace::pack::{Compress, Packer};
 use prof_trace::records::{
-    Counters, End, Events, Hook, Hooks, Module, Nodes, NotHooked, Pass, Pcs, Symbols, Target,
-    Thread, Toggle, kind,
+    Call, CallFile, CallKind, Calls, Counters, End, Events, Hook, Hooks, Module, Nodes, NotHooked,
+    Pass, Pcs, Symbols, Target, Thread, Toggle, kind,
 };
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -97,6 +97,15 @@ impl Maker {
             return self;
         }
         self.put(kind::EVENTS, &e.encode())
+    }
+
+    /// Writes calls that change mappings, of several threads.
+    pub fn calls(&mut self, calls: &[(u32, Call)]) -> &mut Self {
+        self.put(kind::CALLS, &Calls { calls: calls.to_vec() }.encode())
+    }
+
+    pub fn call_file(&mut self, file: &CallFile) -> &mut Self {
+        self.put(kind::CALL_FILE, &file.encode())
     }
 
     pub fn thread(&mut self, number: u32, tid: u32, name: &str) -> &mut Self {
@@ -196,6 +205,17 @@ pub fn free(time: u64, addr: u64) -> Event {
 
 pub fn realloc(time_before: u64, time: u64, old: u64, addr: u64, size: u64, node: u32) -> Event {
     Event::Realloc { time_before, time, old, addr, size, node }
+}
+
+/// Returns a successful call of a private anonymous mmap; the other kinds of calls are made from it.
+pub fn mmap(begin: u64, end: u64, addr: u64, len: u64, node: u32) -> Call {
+    let (kind, prot, flags, fd) = (CallKind::Mmap, 3, 0x22, -1);
+    Call { kind, begin, end, addr, len, prot, flags, fd, node, ..Call::default() }
+}
+
+/// Returns a successful munmap.
+pub fn munmap(begin: u64, end: u64, addr: u64, len: u64, node: u32) -> Call {
+    Call { kind: CallKind::Munmap, begin, end, addr, len, fd: -1, node, ..Call::default() }
 }
 
 /// A temporary file, which is removed on drop.

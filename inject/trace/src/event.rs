@@ -5,6 +5,8 @@
 //! segment left ([`Codec`]), so that a typical allocation takes 7 to 10 bytes. The lengths stand together in
 //! the head, so that encoding and decoding need no branch per byte.
 
+use crate::call::{MAX_NAME, RawCall};
+
 /// Maximum length of an encoded event, in bytes; also the free space that the encoder needs.
 pub const MAX_EVENT: usize = 64;
 
@@ -15,9 +17,18 @@ const FREE: u8 = 2;
 const FREE_STACK: u8 = 3;
 const REALLOC: u8 = 4;
 const DEFINE: u8 = 5;
+const CALL: u8 = 6;
+const TEXT: u8 = 7;
 
 /// Maximum number of nodes in one definition.
 pub const DEFINE_NODES: usize = 3;
+/// Bytes of text in one entry.
+pub const TEXT_BYTES: usize = 28;
+/// Greatest number of entries in front of a call, which hold its name.
+pub const TEXTS: usize = MAX_NAME.div_ceil(TEXT_BYTES);
+/// Addresses in calls are cut to this: any two then have a difference that can be encoded.
+const CALL_ADDRESS: u64 = (1 << 55) - 1;
+
 /// Maximum length of an encoded definition; the encoder may write a few bytes beyond it.
 pub const MAX_DEFINE: usize = 16;
 
@@ -76,6 +87,10 @@ pub enum Entry {
         /// Code address ids (see [`crate::pcs`]), outermost first; 0 behind the last.
         pcs: [u32; DEFINE_NODES],
     },
+    /// A call that changes mappings, or the settings of the allocator. Recordings have these elsewhere.
+    Call(RawCall),
+    /// The next bytes of the name in the next call, and their number.
+    Text([u8; TEXT_BYTES], usize),
 }
 
 impl Event {
@@ -325,6 +340,67 @@ impl Codec {
         }
     }
 
+    /// Encodes a call; returns what [`Codec::put_alloc`] returns. Numbers are cut to 56 bits, addresses to 55.
+    ///
+    /// # Safety
+    /// [`MAX_EVENT`] bytes from `at` must be writable.
+    #[inline(always)]
+    pub unsafe fn put_call(&mut self, at: *mut u8, call: &RawCall) -> usize {
+        let addr = call.addr & CALL_ADDRESS;
+        let t = call.time.wrapping_sub(self.time);
+        let (a, k) = self.addr_delta(addr);
+        let n = zigzag(call.node as i64 - self.node as i64);
+        if (t | a) >= LIMIT {
+            return 0;
+        }
+        self.time = call.time;
+        self.addr = addr;
+        self.node = call.node;
+        let len = call.len & (LIMIT - 1);
+        let rest = [call.head(), call.took, call.first, call.second].map(|v| v & (LIMIT - 1));
+        let lens = [len_of(t), len_of(a), len_of(len), len_of(n)];
+        let more = rest.map(len_of);
+        let mut pen = Pen { at };
+        // SAFETY: 2 + 28 + 2 + 21 + 8 bytes are fewer than the MAX_EVENT that the caller promised.
+        unsafe {
+            pen.head(CALL | k, lens);
+            pen.int(t, lens[0]);
+            pen.int(a, lens[1]);
+            pen.int(len, lens[2]);
+            pen.int(n, lens[3]);
+            pen.head(0, more);
+            for (v, len) in rest.into_iter().zip(more) {
+                pen.int(v, len);
+            }
+            pen.at.offset_from_unsigned(at)
+        }
+    }
+
+    /// Encodes up to [`TEXT_BYTES`] bytes of text, which belong to the name in the next call. Returns the bytes
+    /// written.
+    ///
+    /// # Safety
+    /// [`MAX_EVENT`] bytes from `at` must be writable.
+    pub unsafe fn put_text(&self, at: *mut u8, text: &[u8]) -> usize {
+        let mut lens = [0; 4];
+        for (len, part) in lens.iter_mut().zip(text.chunks(7)) {
+            *len = part.len() as u32;
+        }
+        let mut pen = Pen { at };
+        // SAFETY: 2 + 3 * 7 + 8 bytes are fewer than the MAX_EVENT that the caller promised.
+        unsafe {
+            pen.head(TEXT, lens);
+            for (part, len) in text.chunks(7).zip(lens) {
+                let mut word = 0;
+                for b in part.iter().rev() {
+                    word = word << 8 | u64::from(*b);
+                }
+                pen.int(word, len);
+            }
+            pen.at.offset_from_unsigned(at)
+        }
+    }
+
     /// Decodes the entries at the front of a segment's `bytes` and passes them to `v`. Stops at the first
     /// that is malformed, truncated or rejected by `v`, or behind which `v` does not go on; only in the last case
     /// can the decoding be continued there. Returns the bytes decoded.
@@ -390,10 +466,10 @@ impl Codec {
     }
 
     /// Decodes the event at the start of `bytes`; returns it with its length, or `None` if the bytes are
-    /// malformed, truncated or a definition.
+    /// malformed, truncated or another entry than an event.
     #[inline(always)]
     pub fn get(&mut self, bytes: &[u8]) -> Option<(Event, usize)> {
-        if bytes.first()? & 15 == DEFINE {
+        if matches!(bytes.first()? & 7, DEFINE | CALL | TEXT) {
             return None;
         }
         match self.get_entry(bytes)? {
@@ -442,7 +518,21 @@ impl Codec {
         let node = (self.node as i64).wrapping_add(unzigzag(n)) as u32;
         let kind = kind & 7;
         if !(ALLOC..=REALLOC).contains(&kind) {
-            return None;
+            if kind == TEXT {
+                return Some((pos, self.text(bytes, lens, v)));
+            }
+            if kind != CALL {
+                return None;
+            }
+            let (_, more) = head(bytes, pos);
+            pos += 2;
+            let rest = more.map(|len| int(bytes, &mut pos, len));
+            if len < MAX_EVENT && pos > len {
+                return None;
+            }
+            let call = called(time, addr, size, node, rest)?;
+            (self.time, self.addr, self.node) = (time, addr, node);
+            return Some((pos, v.call(&call)));
         }
         let (mut back, mut old) = (0, 0);
         if kind == REALLOC {
@@ -468,6 +558,13 @@ impl Codec {
         Some((pos, said))
     }
 
+    /// Passes the text of an entry on, whose four integers have these lengths.
+    #[inline(always)]
+    fn text(&self, bytes: &[u8; MAX_EVENT], lens: [u32; 4], v: &mut impl Visit) -> bool {
+        let count = lens.iter().sum::<u32>() as usize;
+        v.text(bytes.get(2..2 + count).unwrap_or(&[]))
+    }
+
     #[inline(always)]
     fn defined(&mut self, back: u64, pcs: [u64; 3], v: &mut impl Visit) -> Option<bool> {
         let [a, b, c] = pcs;
@@ -481,6 +578,14 @@ impl Codec {
     }
 }
 
+/// Returns the call with these integers of its entry; `None` if its kind is unknown.
+#[cold]
+#[inline(never)]
+fn called(time: u64, addr: u64, len: u64, node: u32, rest: [u64; 4]) -> Option<RawCall> {
+    let [head, took, first, second] = rest;
+    Some(RawCall { time, took, addr, len, first, second, node, ..RawCall::from_head(head)? })
+}
+
 /// Receiver of the entries that [`Codec::visit`] decodes. A method returns false to stop before its entry:
 /// the entry is invalid, or there is no room for it.
 pub trait Visit {
@@ -492,6 +597,14 @@ pub trait Visit {
     fn free(&mut self, time: u64, addr: u64, node: u32) -> bool;
     /// Receives an [`Event::Realloc`]; `times` are its `time_before` and `time`.
     fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool;
+    /// Receives an [`Entry::Call`], which only segments have.
+    fn call(&mut self, _call: &RawCall) -> bool {
+        false
+    }
+    /// Receives an [`Entry::Text`], which only segments have.
+    fn text(&mut self, _text: &[u8]) -> bool {
+        false
+    }
     /// Returns whether it wants the entry behind the last one that it received.
     #[inline(always)]
     fn goes_on(&self) -> bool {
@@ -525,6 +638,19 @@ impl Visit for Kept {
     fn realloc(&mut self, times: [u64; 2], old: u64, addr: u64, size: u64, node: u32) -> bool {
         let [time_before, time] = times;
         self.0 = Some(Entry::Event(Event::Realloc { time_before, time, old, addr, size, node }));
+        true
+    }
+
+    fn call(&mut self, call: &RawCall) -> bool {
+        self.0 = Some(Entry::Call(*call));
+        true
+    }
+
+    fn text(&mut self, text: &[u8]) -> bool {
+        let mut bytes = [0; TEXT_BYTES];
+        let n = text.len().min(TEXT_BYTES);
+        bytes[..n].copy_from_slice(&text[..n]);
+        self.0 = Some(Entry::Text(bytes, n));
         true
     }
 }

@@ -7,7 +7,7 @@
 //! * [`ring`]: taking, filling and reading the segments;
 //! * [`slots`]: ownership of thread slots;
 //! * [`capture`]: the filter of recorded blocks; [`samples`]: the set of recorded blocks;
-//! * [`event`]: encoding of events in a segment and in a recording;
+//! * [`event`]: encoding of events in a segment and in a recording; [`call`]: calls that change mappings;
 //! * [`chunk`], [`records`] and [`pack`] (feature `std`): the recording on disk;
 //! * [`derived`] (feature `std`): chunks that `prof pack` and `prof strip` add to a recording;
 //! * [`runtimes`] (feature `std`): runtimes with an allocator of their own;
@@ -22,6 +22,7 @@
 #[cfg(feature = "std")]
 extern crate std;
 
+pub mod call;
 pub mod capture;
 #[cfg(feature = "std")]
 pub mod chunk;

@@ -200,6 +200,7 @@ impl Hook {
                         *node = names[*node as usize];
                         all.push(e);
                     }
+                    Entry::Call(_) | Entry::Text(..) => {}
                     Entry::Define { parent, pcs } => {
                         let mut at = names[parent as usize];
                         for pc in pcs.into_iter().filter(|pc| *pc != 0) {

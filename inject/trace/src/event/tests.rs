@@ -136,3 +136,66 @@ fn arbitrary_bytes_do_no_harm() {
         }
     }
 }
+
+#[test]
+fn calls_and_names_come_back_as_written() {
+    use crate::call::CallKind;
+    let full = RawCall {
+        kind: CallKind::Mremap,
+        time: (1 << 50) + 9,
+        took: (1 << 56) - 1,
+        addr: (1 << 55) - 1,
+        len: u64::MAX,
+        first: (1 << 56) - 1,
+        second: (1 << 56) - 1,
+        prot: 0xff,
+        flags: u32::MAX,
+        errno: 2047,
+        node: u32::MAX,
+    };
+    let small = RawCall { time: (1 << 50) + 9, addr: 4096, node: 1, ..RawCall::default() };
+    let mut buf = [0u8; 1024];
+    let (mut w, mut r) = (Codec::default(), Codec::default());
+    let mut ends = std::vec::Vec::new();
+    let mut len = 0;
+    let name = [b'n'; MAX_NAME];
+    for call in [full, small, full] {
+        for part in name.chunks(TEXT_BYTES) {
+            // SAFETY: more than MAX_EVENT bytes are left in the buffer.
+            len += unsafe { w.put_text(buf[len..].as_mut_ptr(), part) };
+            ends.push(len);
+        }
+        // SAFETY: more than MAX_EVENT bytes are left in the buffer.
+        let n = unsafe { w.put_call(buf[len..].as_mut_ptr(), &call) };
+        assert!(n > 0 && n <= MAX_EVENT);
+        len += n;
+        ends.push(len);
+    }
+    let mut pos = 0;
+    for call in [full, small, full] {
+        let mut named = std::vec::Vec::new();
+        for _ in 0..TEXTS {
+            let Some((Entry::Text(bytes, n), used)) = r.get_entry(&buf[pos..len]) else {
+                panic!("no text at {pos}")
+            };
+            named.extend_from_slice(&bytes[..n]);
+            pos += used;
+        }
+        assert_eq!(named, name);
+        let (got, used) = r.get_entry(&buf[pos..len]).expect("a call");
+        // Numbers have 56 bits.
+        let call = RawCall { len: call.len & ((1 << 56) - 1), ..call };
+        assert_eq!(got, Entry::Call(call));
+        pos += used;
+    }
+    assert_eq!((pos, r), (len, w));
+    for cut in 0..len {
+        let (mut r, mut pos) = (Codec::default(), 0);
+        while let Some((_, n)) = r.get_entry(&buf[pos..cut]) {
+            pos += n;
+        }
+        let whole = ends.iter().rev().find(|e| **e <= cut).copied().unwrap_or(0);
+        assert_eq!(pos, whole, "cut at {cut}");
+    }
+    assert_eq!(Codec::default().get(&buf), None, "no event of a recording");
+}

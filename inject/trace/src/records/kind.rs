@@ -24,11 +24,35 @@ pub const RUNTIMES: u16 = 20;
 pub const PROCESS: u16 = 21;
 pub const EPOCH: u16 = 22;
 pub const DISTANCE: u16 = 23;
+pub const CALLS: u16 = 24;
+pub const CALL_FILE: u16 = 25;
 
-const NAMES: [&str; 23] = [
-    "target", "pass", "events", "thread", "nodes", "pcs", "module", "toggle", "hooks", "counters",
-    "end", "symbols", "packed", "node run", "zipped", "frames", "stripped", "file", "memory",
-    "runtimes", "process", "epoch", "distance",
+const NAMES: [&str; 25] = [
+    "target",
+    "pass",
+    "events",
+    "thread",
+    "nodes",
+    "pcs",
+    "module",
+    "toggle",
+    "hooks",
+    "counters",
+    "end",
+    "symbols",
+    "packed",
+    "node run",
+    "zipped",
+    "frames",
+    "stripped",
+    "file",
+    "memory",
+    "runtimes",
+    "process",
+    "epoch",
+    "distance",
+    "calls",
+    "call file",
 ];
 
 /// Returns the name of a kind; `None` if this version does not know it.

@@ -4,6 +4,7 @@
 mod define; // first: the modules below use its macro
 
 mod added;
+mod calls;
 mod events;
 mod hooks;
 pub mod kind;
@@ -11,7 +12,9 @@ mod memory;
 mod stacks;
 mod target;
 
+pub use crate::call::CallKind;
 pub use added::*;
+pub use calls::*;
 pub use events::*;
 pub use hooks::*;
 pub use memory::*;

@@ -1,0 +1,124 @@
+//! Calls that change mappings, in the order of time.
+
+use super::Meta;
+#[allow(unused_imports)] // for the documentation
+use super::Op;
+use super::file::{ChunkFile, Item};
+use crate::Error;
+use prof_trace::records::{Call, CallFile, Calls, kind};
+use std::cmp::{Ordering, Reverse};
+use std::collections::BinaryHeap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A call that changes the address space, or the settings of the allocator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MapEvent {
+    /// Number of the thread.
+    pub thread: u32,
+    /// The call. Its node is the canonical id, as that of an [`Op`].
+    pub call: Call,
+    /// The file that it has mapped, as far as the collector has found it.
+    pub file: Option<Arc<CallFile>>,
+}
+
+/// A call that waits for its turn.
+#[derive(Debug, PartialEq, Eq)]
+struct Held {
+    at: u64,
+    /// Position in the recording, which decides between calls of one moment.
+    number: u64,
+    thread: u32,
+    call: Call,
+}
+
+impl Ord for Held {
+    fn cmp(&self, other: &Self) -> Ordering {
+        (self.at, self.number).cmp(&(other.at, other.number))
+    }
+}
+
+impl PartialOrd for Held {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+/// Puts the calls of all threads in the order of time. A call is final when it comes from before a pass, as an event
+/// is.
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    heap: BinaryHeap<Reverse<Held>>,
+    number: u64,
+    batch: Vec<MapEvent>,
+}
+
+impl Waiting {
+    /// Adds the calls of a chunk; returns false if it is malformed.
+    pub(super) fn add(&mut self, payload: &[u8]) -> bool {
+        let Some(calls) = Calls::decode(payload) else { return false };
+        for (thread, call) in calls.calls {
+            self.number += 1;
+            let held = Held { at: call.at(), number: self.number, thread, call };
+            self.heap.push(Reverse(held));
+        }
+        true
+    }
+
+    /// Passes on the calls from before `limit`, or all if that is `None`.
+    pub(super) fn drain(
+        &mut self,
+        limit: Option<u64>,
+        meta: &Meta,
+        mut out: impl FnMut(&[MapEvent]),
+    ) {
+        loop {
+            while self.batch.len() < super::BATCH
+                && let Some(Reverse(held)) = self.heap.peek()
+                && limit.is_none_or(|limit| held.at < limit)
+                && let Some(Reverse(Held { thread, mut call, .. })) = self.heap.pop()
+            {
+                call.node = meta.one_id(call.node);
+                let file = meta.call_files.get(&call.file).cloned();
+                self.batch.push(MapEvent { thread, call, file });
+            }
+            if self.batch.is_empty() {
+                return;
+            }
+            out(&self.batch);
+            self.batch.clear();
+        }
+    }
+}
+
+/// Reads the calls that change mappings, in the order of [`Call::at`], and no other events. Returns the records other
+/// than events.
+///
+/// # Errors
+/// If the file can't be read, or is not a recording that this version understands.
+pub fn calls(path: &Path, mut out: impl FnMut(&MapEvent)) -> Result<Meta, Error> {
+    let mut file = ChunkFile::open(path)?;
+    let (mut meta, mut waiting) = (Meta::default(), Waiting::default());
+    let mut give = |batch: &[MapEvent]| batch.iter().for_each(&mut out);
+    let mut pass = None;
+    let enough = file.len();
+    while file.position() < enough {
+        match file.next()? {
+            Item::Chunk(kind::EVENTS | kind::PACKED, ..) => {}
+            Item::Chunk(kind::CALLS, payload, _) => {
+                meta.bad_chunks += u64::from(!waiting.add(payload));
+            }
+            Item::Chunk(kind, payload, at) => {
+                // All calls from before a pass stand before the next one.
+                if let Some(ticks) = meta.take(kind, payload, at)
+                    && let Some(final_until) = pass.replace(ticks)
+                {
+                    waiting.drain(Some(final_until), &meta, &mut give);
+                }
+            }
+            _ => break,
+        }
+    }
+    waiting.drain(None, &meta, &mut give);
+    Ok(meta)
+}
