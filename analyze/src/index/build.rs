@@ -6,7 +6,9 @@ use super::format::{HEADER, Identity, Summary};
 use super::rows::{Out, Row, Store, Writer, flags};
 use crate::Error;
 use crate::load::{BATCH, LoadOptions, Op, OpKind, Sink, Stream, open_file};
-use crate::model::{Block, End, Fate, Group, Live, Replay, Source, Totals, Value, Watch, read_all};
+use crate::model::{
+    Block, Course, End, Fate, Group, Live, Replay, Source, Totals, Value, Watch, read_all,
+};
 use prof_trace::capture::Capture;
 use std::fs::File;
 use std::io;
@@ -187,7 +189,7 @@ pub(super) fn build(
     let writer = Writer::new(out, HEADER, stream.event_bytes());
     let (read, replayed, written) = run(&mut stream, writer);
     read?;
-    let (mut totals, mut groups, chains, before) = replayed;
+    let Replayed { mut totals, mut groups, chains, before, course } = replayed;
     let mut writer = written;
     if let Some(s) = &stream.meta().stripped {
         crate::model::restore(s, &mut totals, &mut groups);
@@ -208,16 +210,28 @@ pub(super) fn build(
         lanes,
         before,
         blocks: std::mem::take(&mut writer.blocks),
+        course,
     };
+    let course_at = writer.at;
+    writer.write(&super::course::encode(&summary.course));
     let tables_at = writer.at;
     writer.write(&summary.tables());
-    let store = writer.finish(&summary.header(tables_at)).map_err(Failure::Index)?;
+    let header = summary.header(course_at, tables_at);
+    let store = writer.finish(&header).map_err(Failure::Index)?;
     Ok(Built { source, store, summary })
 }
 
-/// Result of a replay: totals, groups, number of chains of reallocations, and frees of blocks from before the
-/// recording.
-type Replayed = (Totals, Vec<Group>, u32, Before);
+/// Result of a replay.
+struct Replayed {
+    totals: Totals,
+    groups: Vec<Group>,
+    /// Number of chains of reallocations.
+    chains: u32,
+    /// Frees of blocks from before the recording.
+    before: Before,
+    /// The figures of all blocks over time.
+    course: Course,
+}
 
 /// Reads, replays and writes, each on a thread of its own, as the three take about equally long. Where no threads can be
 /// had (`ulimit -u`, pids.max), this one does all.
@@ -324,14 +338,14 @@ fn take(replay: &mut Replay<Rows>, message: Message) -> Option<Vec<Op>> {
 }
 
 fn finish(replay: Replay<Rows>) -> Replayed {
-    let (totals, groups) = (replay.totals(), replay.groups());
+    let (totals, groups, course) = (replay.totals(), replay.groups(), replay.course());
     let (live, mut rows) = replay.into_live();
     for (addr, b) in live {
         let link = rows.link(addr, &b);
         rows.push(addr, &b, link, &NEVER);
     }
     rows.to.send();
-    (totals, groups, rows.chains, rows.before)
+    Replayed { totals, groups, chains: rows.chains, before: rows.before, course }
 }
 
 /// The end of a block that is never freed.

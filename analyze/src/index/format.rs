@@ -1,9 +1,10 @@
 //! The file of an index: a header, blocks of rows, tables.
 //!
 //! ```text
-//! file   = header (HEADER bytes)  block*  tables
+//! file   = header (HEADER bytes)  block*  course  tables
 //! block  = number of rows, the longest life of a row in ticks, a Packed for each column, a checksum of this head;
 //!          the packed columns one after the other
+//! course = the figures of all blocks over time, see [`super::course`]
 //! tables = where each block begins, the groups, the lanes' threads, frees of blocks from before the recording
 //!          (ticks and address), a checksum
 //! ```
@@ -14,7 +15,7 @@
 
 use super::before::Before;
 use crate::load::Tail;
-use crate::model::{Errors, Figures, Group, Totals};
+use crate::model::{Course, Errors, Figures, Group, Totals};
 use prof_trace::chunk::checksum;
 use std::fs::File;
 use std::io;
@@ -22,7 +23,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"PROFIDX\n");
 /// Version of the format. An index of another version is made anew.
-pub(super) const VERSION: u64 = 6;
+pub(super) const VERSION: u64 = 7;
 /// Bytes in front of the first block.
 pub(super) const HEADER: u64 = 512;
 /// Number of bytes at both ends of a recording that are part of its identity.
@@ -66,6 +67,8 @@ pub(super) struct Summary {
     pub before: Before,
     /// File offsets of the blocks.
     pub blocks: Vec<u64>,
+    /// The figures of all blocks over time.
+    pub course: Course,
 }
 
 const FIGURES: usize = 8;
@@ -210,6 +213,9 @@ pub(super) fn unsealed(bytes: &[u8]) -> Option<Vec<u64>> {
     (checksum(1, words) == u64::from_le_bytes(*sum)).then(|| words_of(words))
 }
 
+/// Index of the header's word with the file offset of the course.
+const COURSE_AT: usize = 20 + FIGURES + 7 + ERRORS + 2;
+
 /// Number of words of the header, without its checksum.
 const HEADER_WORDS: usize = 63;
 
@@ -223,8 +229,8 @@ impl Summary {
         sealed(&words)
     }
 
-    /// Returns the header, given the file offset of the tables.
-    pub(super) fn header(&self, tables_at: u64) -> Vec<u8> {
+    /// Returns the header, given the file offsets of the course and of the tables.
+    pub(super) fn header(&self, course_at: u64, tables_at: u64) -> Vec<u8> {
         let t = &self.totals;
         let mut w = vec![MAGIC, VERSION];
         w.extend(self.identity.0);
@@ -237,6 +243,8 @@ impl Summary {
         w.extend([t.peak_ticks, t.last_ticks, t.nonsense, u64::from(self.packed)]);
         w.extend(errors_words(&t.errors));
         w.extend([self.before.frees().len() as u64, self.before.each()]);
+        debug_assert_eq!(w.len(), COURSE_AT);
+        w.push(course_at);
         w.resize(HEADER_WORDS, 0);
         sealed(&w)
     }
@@ -245,7 +253,7 @@ impl Summary {
     pub(super) fn read(
         header: &[u8],
         len: u64,
-        read: impl FnOnce(u64, usize) -> Option<Vec<u8>>,
+        read: impl Fn(u64, usize) -> Option<Vec<u8>>,
     ) -> Option<Self> {
         let w = unsealed(header)?;
         let mut w = w.into_iter();
@@ -281,6 +289,7 @@ impl Summary {
         }
         totals.errors = errors_of(&e);
         let (frees, each) = (usize::try_from(next()?).ok()?, next()?);
+        let course_at = next()?;
         // Counts are checked against the length of the file before memory is allocated for them.
         let table = len.checked_sub(tables_at).filter(|n| tables_at >= HEADER && *n >= 8)? as usize;
         let [blocks, groups, lanes] = counts.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
@@ -289,6 +298,9 @@ impl Summary {
         if table / 8 != expected.checked_add(1)? || !table.is_multiple_of(8) {
             return None;
         }
+        let course = tables_at.checked_sub(course_at).filter(|_| course_at >= HEADER)?;
+        let course = usize::try_from(course).ok()?;
+        let course = super::course::decode(&read(course_at, course)?)?;
         let words = unsealed(&read(tables_at, table)?)?;
         let (blocks, rest) = words.split_at_checked(blocks)?;
         let (groups, rest) = rest.split_at_checked(groups * GROUP)?;
@@ -308,6 +320,7 @@ impl Summary {
             lanes: lanes.iter().map(|n| u32::try_from(*n).ok()).collect::<Option<_>>()?,
             blocks: blocks.to_vec(),
             before: Before::of(frees, each)?,
+            course,
         })
     }
 }
@@ -329,6 +342,11 @@ pub fn reseal(index: &mut [u8], recording: &File) {
     }
     if let Some(t) = index.get_mut(tables..) {
         reseal_words(t);
+    }
+    let course = word(index, COURSE_AT * 8).and_then(|n| usize::try_from(n).ok());
+    let course = course.and_then(|at| index.get_mut(at..tables));
+    if let Some(c) = course {
+        reseal_words(c);
     }
     if let (Some(h), Ok(identity)) = (index.get_mut(..HEADER as usize), Identity::of(recording)) {
         h[16..64].copy_from_slice(&bytes_of(&identity.0));

@@ -14,6 +14,7 @@ mod before;
 mod belt;
 mod build;
 mod column;
+mod course;
 mod format;
 mod meta;
 pub(crate) mod place;
@@ -21,7 +22,7 @@ mod rows;
 mod scan;
 
 use crate::load::{LoadOptions, open_file};
-use crate::model::{Analysis, Source};
+use crate::model::{Analysis, Course, Source};
 use crate::symbols::SymbolOptions;
 use crate::{Error, Note};
 use build::{Built, Failure, build};
@@ -73,6 +74,7 @@ pub struct Index {
     lanes: Vec<u32>,
     blocks: Vec<u64>,
     before: Before,
+    course: Course,
     /// Path of the index; `None` if it is in memory or in an unnamed file.
     path: Option<PathBuf>,
     /// The index was built by this run.
@@ -186,6 +188,7 @@ impl Index {
             lanes: s.lanes,
             blocks: s.blocks,
             before: s.before,
+            course: s.course,
             path: None,
             made: true,
         }
@@ -219,6 +222,11 @@ impl Index {
     /// Returns the frees of blocks from before the recording.
     pub fn before(&self) -> &Before {
         &self.before
+    }
+
+    /// Returns the figures of all blocks over time.
+    pub fn course(&self) -> &Course {
+        &self.course
     }
 
     /// Returns the path of the index, if it is in a named file.

@@ -1,6 +1,7 @@
 //! Collects everything in a recording except its events.
 
 use super::process::ProcessSeen;
+use super::resident::Resident;
 use super::{Clock, IdMap};
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
@@ -54,44 +55,6 @@ pub struct Kernel {
     pub vss_bytes: u64,
     /// Ticks of the reading.
     pub ticks: u64,
-}
-
-/// The resident set over time. A recording may have any number of passes, so these are thinned out evenly.
-#[derive(Clone, Debug, Default)]
-pub struct Resident {
-    /// Ticks and bytes.
-    at: Vec<(u64, u64)>,
-    /// One of 2^`every` passes is kept.
-    every: u32,
-    seen: u64,
-}
-
-/// Greatest number of moments of the resident set that are kept.
-const RESIDENT: usize = 2048;
-
-impl Resident {
-    fn push(&mut self, ticks: u64, bytes: u64) {
-        let due = self.seen.trailing_zeros() >= self.every || self.seen == 0;
-        self.seen += 1;
-        if !due {
-            return;
-        }
-        self.at.push((ticks, bytes));
-        if self.at.len() >= RESIDENT {
-            let mut i = 0;
-            self.at.retain(|_| {
-                i += 1;
-                i % 2 == 1
-            });
-            self.every += 1;
-        }
-    }
-
-    /// Returns the smallest resident set between two moments, in bytes.
-    #[must_use]
-    pub fn least(&self, from: u64, to: u64) -> Option<u64> {
-        self.at.iter().filter(|(t, _)| (from..=to).contains(t)).map(|(_, bytes)| *bytes).min()
-    }
 }
 
 /// Location of a module's symbols, or of names of code addresses, in a recording.
@@ -300,12 +263,10 @@ impl Meta {
         self.clock.sample(p);
         if p.rss_pages != 0 {
             let page = self.target.page_size as u64;
-            self.kernel = Some(Kernel {
-                rss_bytes: p.rss_pages.saturating_mul(page),
-                vss_bytes: p.vss_pages.saturating_mul(page),
-                ticks: p.ticks,
-            });
-            self.resident.push(p.ticks, p.rss_pages.saturating_mul(page));
+            let rss_bytes = p.rss_pages.saturating_mul(page);
+            let vss_bytes = p.vss_pages.saturating_mul(page);
+            self.kernel = Some(Kernel { rss_bytes, vss_bytes, ticks: p.ticks });
+            self.resident.push(p.ticks, rss_bytes, vss_bytes);
         }
     }
 

@@ -9,6 +9,7 @@ mod ids;
 mod merge;
 mod meta;
 mod process;
+mod resident;
 mod stream;
 
 pub use calls::{MapEvent, calls};
@@ -19,5 +20,6 @@ pub use ids::IdMap;
 pub use merge::{Op, OpKind};
 pub use meta::{Kernel, Memories, Meta, Part, Pc, SymbolsAt};
 pub use process::{ProcessSeen, Sample, WorkerSeen};
+pub use resident::{Reading, Resident};
 pub(crate) use stream::{BATCH, EVENT_UNIT};
 pub use stream::{LoadOptions, Sink, Stream, Tail};

@@ -4,6 +4,7 @@
 //! estimated without bias by the sum of value / p over the recorded ones (Horvitz-Thompson). As blocks are picked
 //! independently, the sum of (1 - p) / p² · value² is an unbiased estimate of its variance.
 
+use super::course::Counts;
 use super::live::Block;
 use super::replay::Figures;
 use prof_trace::capture::Capture;
@@ -195,6 +196,31 @@ impl Estimates {
             g.lose(b.size(), p);
         }
         self.totals.lose(b.size(), p);
+    }
+
+    /// Returns the number of the program's blocks that a block represents.
+    pub(crate) fn weight(&self, b: &Block) -> f64 {
+        1.0 / probability(&self.capture, b.size(), b.rate())
+    }
+
+    /// Returns live bytes and blocks.
+    pub(crate) fn live(&self) -> (u64, u64) {
+        (self.totals.live_bytes.rounded(), self.totals.live_count.rounded())
+    }
+
+    /// Returns the counts of all blocks so far.
+    pub(crate) fn counts(&self) -> Counts {
+        let t = &self.totals;
+        let allocated = t.allocated_bytes.rounded();
+        Counts {
+            allocations: t.allocations.rounded(),
+            reallocations: t.reallocations.rounded(),
+            frees: t.frees().rounded(),
+            ends: t.ended.rounded(),
+            allocated_bytes: allocated,
+            freed_bytes: allocated.saturating_sub(t.live_bytes.rounded()),
+            ..Counts::default()
+        }
     }
 
     /// Replaces counted totals by estimates. Returns the number of frees, the ticks of the peak, and the errors.

@@ -1,6 +1,7 @@
 //! Replays the operations of a recording: live blocks, totals, groups.
 
 mod analysis;
+mod course;
 mod early;
 mod estimate;
 mod follow;
@@ -14,6 +15,8 @@ mod replay;
 mod stripped;
 
 pub use analysis::{Analysis, LeftOut, Note, Now, Summary, live_summary};
+pub(crate) use course::MOST as BUCKETS;
+pub use course::{Bucket, Counts, Course, Extent};
 pub use estimate::{Errors, probability, weight};
 pub use follow::{Follower, Progress};
 pub use replay::{End, Fate, Figures, Group, Replay, Totals, Watch};

@@ -1,5 +1,6 @@
 //! Replays operations.
 
+use super::course::{Counts, Course};
 use super::early::Early;
 use super::estimate::{Errors, Estimates};
 use super::live::{Block, Live};
@@ -190,6 +191,9 @@ pub struct Replay<W: Watch = ()> {
     partial: bool,
     /// The estimates, if the recording is sampled.
     estimates: Option<Box<Estimates>>,
+    course: Course,
+    /// Number of recorded frees of known blocks.
+    freed: u64,
 }
 
 /// Greatest number of implied frees that are remembered.
@@ -215,6 +219,8 @@ impl<W: Watch> Replay<W> {
             started: false,
             partial: false,
             estimates: None,
+            course: Course::default(),
+            freed: 0,
         }
     }
 
@@ -266,6 +272,45 @@ impl<W: Watch> Replay<W> {
         groups
     }
 
+    /// Returns the figures of all blocks over time, up to the last operation.
+    pub fn course(&self) -> Course {
+        let mut course = self.course.clone();
+        let live = self.live.iter().map(|(_, b)| {
+            let weight = self.estimates.as_ref().map_or(1.0, |e| e.weight(&b));
+            (b.time, b.size() as f64 * weight, weight)
+        });
+        course.finish(self.counts(), live);
+        course
+    }
+
+    /// Returns the counts of the course up to now.
+    fn counts(&self) -> Counts {
+        if let Some(e) = &self.estimates {
+            return e.counts();
+        }
+        let f = &self.totals.figures;
+        Counts {
+            allocations: f.allocations,
+            reallocations: f.reallocations,
+            frees: self.freed,
+            ends: f.allocations + f.reallocations - f.live_count,
+            allocated_bytes: f.allocated_bytes,
+            freed_bytes: f.allocated_bytes.wrapping_sub(f.live_bytes),
+            temporary: if self.partial { 0 } else { f.temporary },
+            ..Counts::default()
+        }
+    }
+
+    /// Notes a change of live bytes and blocks in the course.
+    #[inline(always)]
+    fn note_course(&mut self) {
+        let (bytes, blocks) = match &self.estimates {
+            None => (self.totals.figures.live_bytes, self.totals.figures.live_count),
+            Some(e) => e.live(),
+        };
+        self.course.step(bytes, blocks);
+    }
+
     #[inline(always)]
     fn group(&mut self, node: u32, time: u64) -> u32 {
         match self.by_node.get(node) {
@@ -297,6 +342,9 @@ impl<W: Watch> Replay<W> {
     /// and one that frees as a free.
     #[inline(always)]
     fn apply(&mut self, op: &Op) {
+        if self.course.is_over(op.time) {
+            self.course.advance(op.time, self.counts());
+        }
         match op.kind {
             OpKind::Alloc | OpKind::Grown if op.addr == 0 => self.totals.nonsense += 1,
             OpKind::Alloc => self.begin(op, false),
@@ -340,6 +388,7 @@ impl<W: Watch> Replay<W> {
         if let Some(e) = &mut self.estimates {
             e.begin(&block, again);
         }
+        self.note_course();
         *self.newest(op.lane) = op.addr;
         if let Some(free) = self.early.of(op) {
             self.end_at_once(op, free);
@@ -366,6 +415,8 @@ impl<W: Watch> Replay<W> {
         if let Some(e) = &mut self.estimates {
             e.end(&b);
         }
+        self.freed += u64::from(freed);
+        self.note_course();
         let fate = match op.kind {
             OpKind::Given => Fate::Reallocated,
             _ => Fate::Freed,
@@ -444,6 +495,7 @@ impl<W: Watch> Replay<W> {
         if let Some(e) = &mut self.estimates {
             e.end(b);
         }
+        self.note_course();
         if self.implied.len() >= IMPLIED {
             self.implied.clear();
         }

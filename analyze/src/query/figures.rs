@@ -126,7 +126,7 @@ pub fn size_class(size: u64) -> usize {
 
 impl By<'_> {
     #[inline(always)]
-    fn class(&self, group: u64, lane: u64, size: u64) -> usize {
+    pub(super) fn class(&self, group: u64, lane: u64, size: u64) -> usize {
         match self {
             By::Stacks => group as usize,
             By::Classes(of) => of.get(group as usize).map_or(usize::MAX, |c| *c as usize),

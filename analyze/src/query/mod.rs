@@ -5,6 +5,7 @@
 //!   ranges of columns;
 //! * [`Query::analysis`]: the figures of those blocks; [`Query::by`]: the figures by classes of stacks, threads or
 //!   sizes; [`Query::spread`]: by lifetimes and sizes;
+//! * [`Query::timeline`]: the figures over time;
 //! * [`Query::in_order`]: their beginnings and ends, in the order of time.
 
 mod chains;
@@ -15,6 +16,7 @@ mod plan;
 mod spread;
 mod stacks;
 mod suppress;
+mod timeline;
 pub mod value;
 
 pub use figures::{By, SIZE_CLASSES, size_class};
@@ -25,3 +27,4 @@ pub use plan::{Query, QueryError, Selection};
 pub use spread::{LIFETIMES, Spread, Tally};
 pub(crate) use suppress::is_list;
 pub use suppress::{Rule, Suppressions};
+pub use timeline::{Band, MOST_COLUMNS, Span, Timeline};

@@ -1,0 +1,200 @@
+//! Keeps the course of all figures over time, while operations are replayed.
+//!
+//! Time is cut into at most [`MOST`] buckets of equal width, a power of two of ticks. When a recording outgrows them,
+//! two become one, so a short recording has a bucket for each tick, and a long one at least 8,192. Counts are kept as
+//! totals up to the end of a bucket: the sum over any number of buckets is then one subtraction.
+
+/// Greatest number of buckets.
+pub const MOST: usize = 16_384;
+
+/// The smallest, the largest and the last value within a bucket. The value that a bucket begins with belongs to it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Extent {
+    /// The smallest value.
+    pub min: u64,
+    /// The largest value.
+    pub max: u64,
+    /// The value at the end.
+    pub last: u64,
+}
+
+impl Extent {
+    fn still(value: u64) -> Self {
+        Self { min: value, max: value, last: value }
+    }
+
+    #[inline(always)]
+    fn step(&mut self, value: u64) {
+        self.min = self.min.min(value);
+        self.max = self.max.max(value);
+        self.last = value;
+    }
+
+    /// Adds the bucket that follows.
+    pub(crate) fn follow(&mut self, next: &Self) {
+        self.min = self.min.min(next.min);
+        self.max = self.max.max(next.max);
+        self.last = next.last;
+    }
+}
+
+/// Counts from the start of the recording on. They wrap in made-up recordings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Number of allocations, other than reallocations.
+    pub allocations: u64,
+    /// Number of reallocations.
+    pub reallocations: u64,
+    /// Number of recorded frees of known blocks.
+    pub frees: u64,
+    /// Number of blocks that ended in any way.
+    pub ends: u64,
+    /// Bytes allocated.
+    pub allocated_bytes: u64,
+    /// Bytes of the blocks that ended.
+    pub freed_bytes: u64,
+    /// Number of temporary blocks that were freed.
+    pub temporary: u64,
+    /// Bytes of blocks that are never freed.
+    pub leaked_bytes: u64,
+    /// Number of these blocks.
+    pub leaked_blocks: u64,
+}
+
+/// A bucket of the course.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bucket {
+    /// Live bytes.
+    pub bytes: Extent,
+    /// Live blocks.
+    pub blocks: Extent,
+    /// Counts up to the end of the bucket.
+    pub counts: Counts,
+}
+
+impl Bucket {
+    /// Returns a bucket that follows, in which nothing happens.
+    pub(crate) fn still(&self) -> Self {
+        let (bytes, blocks) = (Extent::still(self.bytes.last), Extent::still(self.blocks.last));
+        Self { bytes, blocks, counts: self.counts }
+    }
+
+    /// Adds the bucket that follows.
+    pub(crate) fn follow(&mut self, next: &Self) {
+        self.bytes.follow(&next.bytes);
+        self.blocks.follow(&next.blocks);
+        self.counts = next.counts;
+    }
+}
+
+/// The figures of all blocks over time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Course {
+    /// Ticks at which the first bucket begins.
+    start: u64,
+    /// Exponent of the width of a bucket in ticks.
+    shift: u32,
+    /// Distance in ticks from `start` to the end of the last bucket.
+    end: u64,
+    buckets: Vec<Bucket>,
+    /// The last bucket, whose counts are not known yet.
+    now: Bucket,
+}
+
+impl Course {
+    /// Creates it from buckets; `None` if they can't be those of a course.
+    pub(crate) fn of(start: u64, shift: u32, buckets: Vec<Bucket>) -> Option<Self> {
+        let fits = buckets.len() <= MOST && shift < 64;
+        fits.then(|| Self { start, shift, buckets, ..Self::default() })
+    }
+
+    /// Returns the ticks at which the first bucket begins.
+    pub fn start(&self) -> u64 {
+        self.start
+    }
+
+    /// Returns the exponent of the width of a bucket in ticks.
+    pub fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    /// Returns the finished buckets, from `start` on without gaps.
+    pub fn buckets(&self) -> &[Bucket] {
+        &self.buckets
+    }
+
+    /// Returns whether an event at that time belongs to a later bucket, so that [`Self::advance`] must be called first.
+    #[inline(always)]
+    pub(crate) fn is_over(&self, time: u64) -> bool {
+        // Events that were read behind damage may be older than the start; they belong to the present bucket.
+        time.saturating_sub(self.start) >= self.end
+    }
+
+    /// Notes live bytes and blocks after an event of the present bucket.
+    #[inline(always)]
+    pub(crate) fn step(&mut self, bytes: u64, blocks: u64) {
+        self.now.bytes.step(bytes);
+        self.now.blocks.step(blocks);
+    }
+
+    /// Ends the present bucket with these counts, and begins the one of `time`.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn advance(&mut self, time: u64, counts: Counts) {
+        if self.end == 0 {
+            (self.start, self.end) = (time, 1);
+            return;
+        }
+        self.now.counts = counts;
+        let after = time.saturating_sub(self.start);
+        while after >> self.shift >= MOST as u64 {
+            self.fold();
+        }
+        let at = (after >> self.shift) as usize;
+        while self.buckets.len() < at {
+            self.buckets.push(self.now);
+            self.now = self.now.still();
+        }
+        self.end = (at as u64 + 1) << self.shift;
+    }
+
+    /// Makes one bucket of two.
+    fn fold(&mut self) {
+        let pairs = self.buckets.len() / 2;
+        if self.buckets.len() % 2 == 1
+            && let Some(mut first) = self.buckets.pop()
+        {
+            first.follow(&self.now);
+            self.now = first;
+        }
+        for i in 0..pairs {
+            let mut first = self.buckets[2 * i];
+            first.follow(&self.buckets[2 * i + 1]);
+            self.buckets[i] = first;
+        }
+        self.buckets.truncate(pairs);
+        self.shift += 1;
+    }
+
+    /// Ends the last bucket with these counts, and adds what was never freed: for each block the ticks of its
+    /// allocation, its bytes, and the number of blocks that it stands for.
+    pub(crate) fn finish(&mut self, counts: Counts, live: impl Iterator<Item = (u64, f64, f64)>) {
+        if self.end == 0 {
+            return;
+        }
+        self.now.counts = counts;
+        self.buckets.push(self.now);
+        let mut leaked = vec![(0f64, 0f64); self.buckets.len()];
+        for (time, bytes, blocks) in live {
+            let at = (time.saturating_sub(self.start) >> self.shift) as usize;
+            let at = at.min(leaked.len() - 1);
+            leaked[at] = (leaked[at].0 + bytes, leaked[at].1 + blocks);
+        }
+        let mut sum = (0f64, 0f64);
+        for (bucket, of) in self.buckets.iter_mut().zip(leaked) {
+            sum = (sum.0 + of.0, sum.1 + of.1);
+            bucket.counts.leaked_bytes = sum.0.round() as u64;
+            bucket.counts.leaked_blocks = sum.1.round() as u64;
+        }
+    }
+}
