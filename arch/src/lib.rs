@@ -26,6 +26,7 @@ pub mod aarch64;
 pub mod arm;
 pub mod blocked;
 pub mod generic;
+mod interface;
 pub mod laid;
 mod marks;
 pub mod mips64;

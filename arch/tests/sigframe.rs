@@ -178,13 +178,13 @@ fn bad_input_is_refused() {
     assert!(build_sigframe(&mut out, 0x1000, &regs, &image, &layout, 0, 0).is_ok());
     assert_eq!(
         build_sigframe(&mut out, 0x1004, &regs, &image, &layout, 0, 0),
-        Err(SigframeError::Misaligned)
+        Err(SigframeError::Misaligned { align: 8 })
     );
     let short = build_sigframe(&mut out, 0x1000, &regs, &image[..575], &layout, 0, 0);
-    assert_eq!(short, Err(SigframeError::BadXsave));
+    assert_eq!(short, Err(SigframeError::BadVector));
     assert_eq!(
         build_sigframe(&mut out, 0x1000, &regs, &[], &layout, 0, 0),
-        Err(SigframeError::BadXsave)
+        Err(SigframeError::BadVector)
     );
     let need = sigframe_len(576);
     let narrow = build_sigframe(&mut out[..need - 1], 0x1000, &regs, &image, &layout, 0, 0);

@@ -2,7 +2,8 @@
 //! that its caller may rely on. See `x86_64/bridge.rs` and [`laid`](crate::laid).
 
 use super::capture::Call;
-use super::regs::{FP, FullRegs, LR, X19};
+use super::regs::{Aarch64, FP, FullRegs, LR, X19};
+use crate::generic::capture::Entry;
 pub use crate::laid::{Bridge, Slots};
 use crate::laid::{FP_AT, Frame, SIGNED_AT, better, fit, put};
 use crate::unwind::{CfiModule, SLOTS, shape};
@@ -11,6 +12,8 @@ use crate::unwind::{CfiModule, SLOTS, shape};
 const REGISTERS: [u16; 12] = [X19, 20, 21, 22, 23, 24, 25, 26, 27, 28, FP, LR];
 /// Values of these registers at the entry of the original.
 pub type Loads = [u64; 12];
+// The saved registers, the frame pointer and the return address.
+const _: () = assert!(size_of::<Loads>() == size_of::<<Aarch64 as Entry>::Saved>() + 16);
 
 /// Maximum number of words of stack arguments that are copied from the caller to the original.
 pub const STACK_WORDS: usize = 32;

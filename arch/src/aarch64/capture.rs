@@ -4,58 +4,28 @@
 //! 6.1.1). The entry saves the arguments and the callee-saved registers that unwinding needs, asks `before`
 //! where to go, goes there, and passes the result to `after`.
 
-use super::regs::{FullRegs, LR, Regs, X19};
+use super::regs::Aarch64;
+use crate::generic::capture::{self, Entry, check_layout};
+
+pub use crate::generic::capture::Go;
 
 /// Range in which libc's thread descriptor, which has the thread's id, may lie relative to the thread
 /// pointer: below it (aaelf64 TLS, variant I, as glibc and musl have it).
 pub const DESCRIPTOR: core::ops::Range<i32> = -4096..0;
 
-/// One call of a hooked function, on the calling thread's stack.
-#[repr(C)]
-#[derive(Debug)]
-pub struct Call {
-    /// First six integer arguments; the original is called with these values. No hooked function has more.
-    pub args: [u64; 6],
-    /// Descriptor of the function, which the stub has passed.
-    pub function: u64,
-    /// Result of the original.
-    pub result: u64,
-    /// Registers of the caller: return address, stack pointer after the return, frame pointer.
-    pub regs: Regs,
-    /// Registers x19 to x28 of the caller.
-    pub saved: [u64; 10],
-    /// Values that `before` leaves for `after`.
-    pub note: [u64; 2],
-    /// Padding: the stack pointer must be a multiple of 16.
-    pub pad: u64,
+/// See [`capture::Call`].
+pub type Call = capture::Call<Aarch64>;
+
+impl Entry for Aarch64 {
+    type Word = u64;
+    type Saved = [u64; 10];
+    /// The stack pointer must be a multiple of 16.
+    type Padding = [u64; 1];
+    const SAVES: &[u16] = &[19, 20, 21, 22, 23, 24, 25, 26, 27, 28];
 }
 
-impl From<&Call> for FullRegs {
-    /// Returns the caller's registers as far as they are known.
-    fn from(call: &Call) -> Self {
-        let mut full = FullRegs::from(call.regs);
-        full.gpr[LR as usize] = call.regs.pc;
-        let saved = full.gpr.iter_mut().skip(X19 as usize).zip(call.saved);
-        saved.for_each(|(to, from)| *to = from);
-        full
-    }
-}
-
-/// Where to continue after `before`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Go {
-    /// Address to continue at, with the arguments in [`Call::args`].
-    pub target: u64,
-    /// 0: jump there and forget the call; 1: call it, and then `after`.
-    pub stay: u64,
-}
-
-/// Size of [`Call`], as the assembly below has it.
-pub const CALL_SIZE: usize = 192;
-const _: () = assert!(size_of::<Call>() == CALL_SIZE && CALL_SIZE.is_multiple_of(16));
-const _: () = assert!(core::mem::offset_of!(Call, regs) == 64);
-const _: () = assert!(core::mem::offset_of!(Call, saved) == 88);
+// As the assembly below has it.
+const _: () = check_layout::<Aarch64>(0, 192, 48, 64, 88);
 
 /// Defines an entry `$name` that stubs jump to, around `$before: extern "C" fn(&mut Call) -> Go` and `$after:
 /// extern "C" fn(&mut Call) -> u64`. `$after` returns 0, or an address to jump to instead of returning the
@@ -373,6 +343,8 @@ pub unsafe fn fill(dst: *mut u8, byte: u8, n: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::aarch64::{FullRegs, Regs};
+    use crate::generic::capture::test_copies;
 
     #[test]
     fn the_counter_is_the_kernels_choice() {
@@ -386,26 +358,19 @@ mod tests {
         let mut saved = [0; 10];
         saved[0] = 19;
         saved[9] = 28;
-        let call = Call { args: [9; 6], function: 0, result: 0, regs, saved, note: [0; 2], pad: 0 };
+        let call = Call {
+            args: [9; 6],
+            function: 0,
+            result: 0,
+            regs,
+            saved,
+            note: [0; 2],
+            padding: Default::default(),
+        };
         let full = FullRegs::from(&call);
         assert_eq!(Regs::from(full), regs);
         assert_eq!((full.gpr[19], full.gpr[28], full.gpr[30], full.gpr[0]), (19, 28, 1, 0));
     }
 
-    #[cfg(target_arch = "aarch64")]
-    #[test]
-    fn copies() {
-        for n in 0..40 {
-            let from: [u8; 48] = core::array::from_fn(|i| i as u8 + 1);
-            let mut to = [0xee; 48];
-            // SAFETY: both arrays are longer than `n`.
-            unsafe { copy_forward(to.as_mut_ptr(), from.as_ptr(), n) };
-            assert_eq!(to[..n], from[..n]);
-            assert_eq!(to[n..], [0xee; 48][n..]);
-            // SAFETY: as above.
-            unsafe { fill(to.as_mut_ptr(), 0x55, n) };
-            assert_eq!(to[..n], [0x55; 48][..n]);
-            assert_eq!(to[n..], [0xee; 48][n..]);
-        }
-    }
+    test_copies!("aarch64");
 }

@@ -9,7 +9,9 @@
 
 use super::call::UserRegs;
 use super::rule::FRAME_X0;
-use core::fmt;
+use crate::generic::sigframe::{Fixed, SS_INVALID, put};
+
+pub use crate::generic::sigframe::{Sigframe, SigframeError, VectorLayout};
 
 /// Register set with the vector registers: `NT_PRFPREG`, `struct user_fpsimd_state`.
 pub const VECTOR_REGSET: i32 = 2;
@@ -31,8 +33,6 @@ pub(super) const FPSIMD_HEAD: u64 = 0x4650_8001 | (FPSIMD_LEN as u64) << 32;
 const FPSIMD_LEN: usize = 528;
 /// Length of `struct user_fpsimd_state` up to its padding: 32 registers, `fpsr`, `fpcr`.
 const VECTOR_LEN: usize = 32 * 16 + 8;
-/// Invalid mode for `sigaltstack`: with it, the kernel leaves the thread's alternate stack as it is.
-const SS_INVALID: u32 = 4;
 
 /// Offsets from the frame's start: siginfo, then the ucontext.
 const UC_STACK_FLAGS: usize = 128 + 24;
@@ -40,67 +40,12 @@ const UC_SIGMASK: usize = 128 + 40;
 /// Offset of the records, which end with an empty one.
 const RECORDS: usize = 592;
 const LEN: usize = RECORDS + FPSIMD_LEN + 16;
-
-/// Reason why no frame could be built.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum SigframeError {
-    /// The vector state is shorter than it must be.
-    BadVector,
-    /// The buffer is too small.
-    NoRoom {
-        /// Bytes needed.
-        need: usize,
-    },
-    /// The frame's address is not a multiple of 16.
-    Misaligned,
-}
-
-impl fmt::Display for SigframeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SigframeError::BadVector => {
-                write!(f, "the thread's vector state is too short to be one")
-            }
-            SigframeError::NoRoom { need } => write!(f, "the signal frame needs {need} bytes"),
-            SigframeError::Misaligned => {
-                write!(f, "the signal frame's address is not a multiple of 16")
-            }
-        }
-    }
-}
-
-impl core::error::Error for SigframeError {}
-
-/// Layout of the vector state, which is the same on all machines.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct VectorLayout;
-
-impl VectorLayout {
-    /// Returns this machine's layout.
-    #[must_use]
-    pub fn native() -> Self {
-        VectorLayout
-    }
-}
-
-/// Result of [`build_sigframe`].
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Sigframe {
-    /// Bytes of the buffer that are to be written to the frame's address.
-    pub len: usize,
-    /// `sp` for `svc #0; ret`, and for a restorer that is entered directly: the frame's address.
-    pub sp: u64,
-}
+const FIXED: Fixed = Fixed { align: 16, len: LEN, vector_len: VECTOR_LEN };
 
 /// Returns the maximum length of a frame, in bytes.
 #[must_use]
 pub const fn sigframe_len(_vector_len: usize) -> usize {
     LEN
-}
-
-fn put<const N: usize>(out: &mut [u8], offset: usize, bytes: [u8; N]) -> Option<()> {
-    out.get_mut(offset..offset.checked_add(N)?)?.copy_from_slice(&bytes);
-    Some(())
 }
 
 /// Builds, in `out`, the signal frame for `frame_addr` (a multiple of 16) that restores `regs`, the vector
@@ -121,14 +66,7 @@ pub fn build_sigframe(
     sigmask: u64,
     _restorer: u64,
 ) -> Result<Sigframe, SigframeError> {
-    if frame_addr & 15 != 0 {
-        return Err(SigframeError::Misaligned);
-    }
-    let vector = vector.get(..VECTOR_LEN).ok_or(SigframeError::BadVector)?;
-    let frame = out.get_mut(..LEN).ok_or(SigframeError::NoRoom { need: LEN })?;
-    frame.fill(0);
-    fill(frame, regs, vector, sigmask).ok_or(SigframeError::NoRoom { need: LEN })?;
-    Ok(Sigframe { len: LEN, sp: frame_addr })
+    FIXED.build(out, frame_addr, vector, |frame, vector| fill(frame, regs, vector, sigmask))
 }
 
 fn fill(frame: &mut [u8], regs: &UserRegs, vector: &[u8], sigmask: u64) -> Option<()> {
@@ -141,16 +79,14 @@ fn fill(frame: &mut [u8], regs: &UserRegs, vector: &[u8], sigmask: u64) -> Optio
     put(frame, RECORDS, FPSIMD_HEAD.to_le_bytes())?;
     // The record has status and control before the registers.
     let (registers, status) = vector.split_at_checked(32 * 16)?;
-    let at = RECORDS.wrapping_add(8);
-    frame.get_mut(at..at.wrapping_add(8))?.copy_from_slice(status);
-    let at = RECORDS.wrapping_add(16);
-    frame.get_mut(at..at.wrapping_add(registers.len()))?.copy_from_slice(registers);
-    Some(())
+    put(frame, RECORDS.wrapping_add(8), status)?;
+    put(frame, RECORDS.wrapping_add(16), registers)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generic::sigframe::test_refusals;
 
     fn word(bytes: &[u8], at: usize) -> u64 {
         u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap())
@@ -203,16 +139,5 @@ mod tests {
         assert!(!is_scalable_in_use(&header(99, 1)[..15]) && !is_scalable_in_use(&[]));
     }
 
-    #[test]
-    fn refusals() {
-        let (regs, layout) = (UserRegs::default(), VectorLayout);
-        let mut out = [0; LEN];
-        let mut build = |at, vector: &[u8], len: usize| {
-            build_sigframe(&mut out[..len], at, &regs, vector, &layout, 0, 0).err()
-        };
-        assert_eq!(build(8, &[0; 528], LEN), Some(SigframeError::Misaligned));
-        assert_eq!(build(16, &[0; 519], LEN), Some(SigframeError::BadVector));
-        assert_eq!(build(16, &[0; 528], LEN - 1), Some(SigframeError::NoRoom { need: LEN }));
-        assert_eq!(build(16, &[0; 520], LEN), None);
-    }
+    test_refusals!(8, 16, 520, 0);
 }

@@ -3,7 +3,8 @@
 
 use super::capture::Call;
 use super::exidx::{Exidx, is_plain};
-use super::regs::{FullRegs, LR, R7, THUMB};
+use super::regs::{Arm, FullRegs, LR, R7, THUMB};
+use crate::generic::capture::Entry;
 pub use crate::laid::{Bridge, Slots};
 use crate::laid::{FP_AT, Frame, better, fit, put};
 use crate::unwind::{CfiModule, SLOTS, shape};
@@ -12,6 +13,8 @@ use crate::unwind::{CfiModule, SLOTS, shape};
 const REGISTERS: [u16; 9] = [4, 5, 6, R7, 8, 9, 10, 11, LR];
 /// Values of these registers at the entry of the original.
 pub type Loads = [u32; 9];
+// The saved registers, the return address.
+const _: () = assert!(size_of::<Loads>() == size_of::<<Arm as Entry>::Saved>() + 4);
 
 /// Maximum number of words of stack arguments that are copied from the caller to the original.
 pub const STACK_WORDS: usize = 32;

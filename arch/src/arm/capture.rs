@@ -4,60 +4,29 @@
 //! 6.1.1). The entry saves the arguments and the callee-saved registers that unwinding needs, asks `before`
 //! where to go, goes there, and passes the result to `after`.
 
-use super::regs::{FullRegs, LR, Regs};
+use super::regs::{Arm, R7, R11};
+use crate::generic::capture::{self, Entry, check_layout};
+
+pub use crate::generic::capture::Go;
 
 /// Range in which libc's thread descriptor, which has the thread's id, may lie relative to the thread
 /// pointer: below it (aaelf32 TLS, variant I, as glibc and musl have it).
 pub const DESCRIPTOR: core::ops::Range<i32> = -4096..0;
 
-/// One call of a hooked function, on the calling thread's stack.
-#[repr(C)]
-#[derive(Debug)]
-pub struct Call {
-    /// First six integer arguments; the original is called with these values. The last two are valid only if
-    /// [`hook_entry_many`](crate::hook_entry_many) has defined the entry.
-    pub args: [u64; 6],
-    /// Descriptor of the function, which the stub has passed.
-    pub function: u64,
-    /// Result of the original.
-    pub result: u64,
-    /// Registers of the caller: return address, stack pointer after the return, frame pointer.
-    pub regs: Regs,
-    /// Registers r4 to r11 of the caller.
-    pub saved: [u32; 8],
-    /// Values that `before` leaves for `after`.
-    pub note: [u64; 2],
-}
+/// See [`capture::Call`].
+pub type Call = capture::Call<Arm>;
 
-impl From<&Call> for FullRegs {
-    /// Returns the caller's registers as far as they are known.
-    fn from(call: &Call) -> Self {
-        let mut full = FullRegs::from(call.regs);
-        full.gpr[LR as usize] = call.regs.pc;
-        let saved = full.gpr.iter_mut().skip(4).zip(call.saved);
-        saved.for_each(|(to, from)| *to = from.into());
-        full
-    }
-}
-
-/// Where to continue after `before`, which returns this in memory (AAPCS32, 6.4).
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Go {
-    /// Address to continue at, with the arguments in [`Call::args`].
-    pub target: u64,
-    /// 0: jump there and forget the call; 1: call it, and then `after`.
-    pub stay: u64,
+impl Entry for Arm {
+    type Word = u32;
+    type Saved = [u32; 8];
+    type Padding = [u64; 0];
+    const SAVES: &[u16] = &[4, 5, 6, R7, 8, 9, 10, R11];
 }
 
 /// Offset of the [`Call`] in the stack frame of an entry: two arguments for the original, [`Go`], [`Call`],
 /// r11 and lr.
 const CALL_AT: usize = 24;
-const _: () = assert!(size_of::<Call>() == 136 && CALL_AT + 136 == 160);
-const _: () = assert!(core::mem::offset_of!(Call, function) == 72 - CALL_AT);
-const _: () = assert!(core::mem::offset_of!(Call, result) == 80 - CALL_AT);
-const _: () = assert!(core::mem::offset_of!(Call, regs) == 88 - CALL_AT);
-const _: () = assert!(core::mem::offset_of!(Call, saved) == 112 - CALL_AT);
+const _: () = check_layout::<Arm>(CALL_AT, 160 - CALL_AT, 72, 88, 112);
 
 /// Defines an entry `$name` that stubs jump to, around `$before: extern "C" fn(&mut Call) -> Go` and `$after:
 /// extern "C" fn(&mut Call) -> u64`. `$after` returns 0, or an address to jump to instead of returning the
@@ -366,6 +335,8 @@ pub unsafe fn fill(dst: *mut u8, byte: u8, n: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::arm::{FullRegs, Regs};
+    use crate::generic::capture::test_copies;
 
     #[test]
     fn the_counter_is_the_kernels_choice() {
@@ -377,26 +348,19 @@ mod tests {
     fn a_call_as_registers() {
         let regs = Regs { pc: 1, sp: 2, fp: 7 };
         let saved = [4, 5, 6, 7, 8, 9, 10, 11];
-        let call = Call { args: [9; 6], function: 0, result: 0, regs, saved, note: [0; 2] };
+        let call = Call {
+            args: [9; 6],
+            function: 0,
+            result: 0,
+            regs,
+            saved,
+            note: [0; 2],
+            padding: Default::default(),
+        };
         let full = FullRegs::from(&call);
         assert_eq!(Regs::from(full), regs);
         assert_eq!((full.gpr[4], full.gpr[11], full.gpr[14], full.gpr[0]), (4, 11, 1, 0));
     }
 
-    #[cfg(target_arch = "arm")]
-    #[test]
-    fn copies() {
-        for n in 0..40 {
-            let from: [u8; 48] = core::array::from_fn(|i| i as u8 + 1);
-            let mut to = [0xee; 48];
-            // SAFETY: both arrays are longer than `n`.
-            unsafe { copy_forward(to.as_mut_ptr(), from.as_ptr(), n) };
-            assert_eq!(to[..n], from[..n]);
-            assert_eq!(to[n..], [0xee; 48][n..]);
-            // SAFETY: as above.
-            unsafe { fill(to.as_mut_ptr(), 0x55, n) };
-            assert_eq!(to[..n], [0x55; 48][..n]);
-            assert_eq!(to[n..], [0xee; 48][n..]);
-        }
-    }
+    test_copies!("arm");
 }

@@ -12,7 +12,9 @@
 use super::call::UserRegs;
 use super::rule::{SIGINFO_LEN, UC_R0};
 use super::syscall::SignalSet;
-use core::fmt;
+use crate::generic::sigframe::{Fixed, SS_INVALID, put};
+
+pub use crate::generic::sigframe::{Sigframe, SigframeError, VectorLayout};
 
 /// Register set with the vector registers: `NT_ARM_VFP`.
 pub const VECTOR_REGSET: i32 = 0x400;
@@ -33,8 +35,6 @@ pub(super) const VFP_MAGIC: u32 = 0x5646_5001;
 const VFP_LEN: usize = 288;
 /// Length of the register set: 32 registers and `fpscr`.
 const VECTOR_LEN: usize = 32 * 8 + 4;
-/// Invalid mode for `sigaltstack`: with it, the kernel leaves the thread's alternate stack as it is.
-const SS_INVALID: u32 = 4;
 
 /// Offset of the `struct ucontext` from the frame's start, and offsets of its fields.
 const UC: usize = SIGINFO_LEN as usize;
@@ -45,67 +45,12 @@ const UC_SIGMASK: usize = UC + 104;
 const RECORDS: usize = UC + 232;
 /// Length of a frame, with the code that the kernel puts behind it.
 const LEN: usize = UC + 744 + 16;
-
-/// Reason why no frame could be built.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum SigframeError {
-    /// The vector state is shorter than it must be.
-    BadVector,
-    /// The buffer is too small.
-    NoRoom {
-        /// Bytes needed.
-        need: usize,
-    },
-    /// The frame's address is not a multiple of 8.
-    Misaligned,
-}
-
-impl fmt::Display for SigframeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SigframeError::BadVector => {
-                write!(f, "the thread's vector state is too short to be one")
-            }
-            SigframeError::NoRoom { need } => write!(f, "the signal frame needs {need} bytes"),
-            SigframeError::Misaligned => {
-                write!(f, "the signal frame's address is not a multiple of 8")
-            }
-        }
-    }
-}
-
-impl core::error::Error for SigframeError {}
-
-/// Layout of the vector state, which is the same on all machines.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct VectorLayout;
-
-impl VectorLayout {
-    /// Returns this machine's layout.
-    #[must_use]
-    pub fn native() -> Self {
-        VectorLayout
-    }
-}
-
-/// Result of [`build_sigframe`].
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Sigframe {
-    /// Bytes of the buffer that are to be written to the frame's address.
-    pub len: usize,
-    /// `sp` for a restorer that is entered directly: the frame's address.
-    pub sp: u64,
-}
+const FIXED: Fixed = Fixed { align: 8, len: LEN, vector_len: VECTOR_LEN };
 
 /// Returns the maximum length of a frame, in bytes.
 #[must_use]
 pub const fn sigframe_len(_vector_len: usize) -> usize {
     LEN
-}
-
-fn put<const N: usize>(out: &mut [u8], offset: usize, bytes: [u8; N]) -> Option<()> {
-    out.get_mut(offset..offset.checked_add(N)?)?.copy_from_slice(&bytes);
-    Some(())
 }
 
 /// Builds, in `out`, the signal frame for `frame_addr` (a multiple of 8) that restores `regs`, the vector
@@ -126,14 +71,7 @@ pub fn build_sigframe(
     sigmask: SignalSet,
     _restorer: u64,
 ) -> Result<Sigframe, SigframeError> {
-    if frame_addr & 7 != 0 {
-        return Err(SigframeError::Misaligned);
-    }
-    let vector = vector.get(..VECTOR_LEN).ok_or(SigframeError::BadVector)?;
-    let frame = out.get_mut(..LEN).ok_or(SigframeError::NoRoom { need: LEN })?;
-    frame.fill(0);
-    fill(frame, regs, vector, sigmask).ok_or(SigframeError::NoRoom { need: LEN })?;
-    Ok(Sigframe { len: LEN, sp: frame_addr })
+    FIXED.build(out, frame_addr, vector, |frame, vector| fill(frame, regs, vector, sigmask))
 }
 
 fn fill(frame: &mut [u8], regs: &UserRegs, vector: &[u8], sigmask: SignalSet) -> Option<()> {
@@ -145,14 +83,13 @@ fn fill(frame: &mut [u8], regs: &UserRegs, vector: &[u8], sigmask: SignalSet) ->
     }
     put(frame, RECORDS, VFP_MAGIC.to_le_bytes())?;
     put(frame, RECORDS.wrapping_add(4), (VFP_LEN as u32).to_le_bytes())?;
-    let at = RECORDS.wrapping_add(8);
-    frame.get_mut(at..at.wrapping_add(vector.len()))?.copy_from_slice(vector);
-    Some(())
+    put(frame, RECORDS.wrapping_add(8), vector)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generic::sigframe::test_refusals;
 
     fn word(bytes: &[u8], at: usize) -> u32 {
         u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap())
@@ -181,16 +118,5 @@ mod tests {
         assert_eq!(LEN, 888);
     }
 
-    #[test]
-    fn refusals() {
-        let (regs, layout) = (UserRegs::default(), VectorLayout);
-        let mut out = [0; LEN];
-        let mut build = |at, vector: &[u8], len: usize| {
-            build_sigframe(&mut out[..len], at, &regs, vector, &layout, 0, 0).err()
-        };
-        assert_eq!(build(4, &[0; 260], LEN), Some(SigframeError::Misaligned));
-        assert_eq!(build(8, &[0; 259], LEN), Some(SigframeError::BadVector));
-        assert_eq!(build(8, &[0; 260], LEN - 1), Some(SigframeError::NoRoom { need: LEN }));
-        assert_eq!(build(8, &[0; 260], LEN), None);
-    }
+    test_refusals!(4, 8, 260, 0);
 }

@@ -4,9 +4,11 @@
 //! to its caller, the register banks and the conversion of table rows follow from these. Everything is a constant or
 //! is inlined, so the hook pays nothing for it.
 
+pub mod capture;
 mod link;
 pub mod regs;
 pub mod rule;
+pub mod sigframe;
 mod step;
 
 use self::regs::Regs;

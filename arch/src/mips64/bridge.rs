@@ -3,7 +3,8 @@
 
 use super::capture::Call;
 use super::isa::Isa;
-use super::regs::{FP, FullRegs, GP, RA, S0};
+use super::regs::{FP, FullRegs, GP, Mips64, RA, S0};
+use crate::generic::capture::Entry;
 pub use crate::laid::{Bridge, Slots};
 use crate::laid::{FP_AT, Frame, better, fit, put};
 use crate::unwind::{CfiModule, SLOTS, shape};
@@ -12,6 +13,8 @@ use crate::unwind::{CfiModule, SLOTS, shape};
 const REGISTERS: [u16; 11] = [S0, 17, 18, 19, 20, 21, 22, 23, GP, FP, RA];
 /// Values of these registers at the entry of the original.
 pub type Loads = [u64; 11];
+// The saved registers, the frame pointer and the return address.
+const _: () = assert!(size_of::<Loads>() == size_of::<<Mips64 as Entry>::Saved>() + 16);
 
 /// Maximum number of words of stack arguments that are copied from the caller to the original.
 pub const STACK_WORDS: usize = 32;

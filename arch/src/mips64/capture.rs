@@ -4,58 +4,28 @@
 //! else as the caller left it. The entry saves the arguments and the callee-saved registers that unwinding
 //! needs, asks `before` where to go, goes there, and passes the result to `after`.
 
-use super::regs::{FullRegs, GP, RA, Regs, S0};
+use super::regs::{GP, Mips64};
+use crate::generic::capture::{self, Entry, check_layout};
+
+pub use crate::generic::capture::Go;
 
 /// Range in which libc's thread descriptor, which has the thread's id, may lie relative to the thread
 /// pointer, which points 0x7000 bytes above the end of the descriptor (TLS, variant I, as glibc and musl have
 /// it).
 pub const DESCRIPTOR: core::ops::Range<i32> = -0x7000 - 4096..-0x7000;
 
-/// One call of a hooked function, on the calling thread's stack.
-#[repr(C)]
-#[derive(Debug)]
-pub struct Call {
-    /// First six integer arguments; the original is called with these values. No hooked function has more.
-    pub args: [u64; 6],
-    /// Descriptor of the function, which the stub has passed.
-    pub function: u64,
-    /// Result of the original.
-    pub result: u64,
-    /// Registers of the caller: return address, stack pointer after the return, frame pointer.
-    pub regs: Regs,
-    /// Registers `$s0` to `$s7` and `$gp` of the caller.
-    pub saved: [u64; 9],
-    /// Values that `before` leaves for `after`.
-    pub note: [u64; 2],
+/// See [`capture::Call`].
+pub type Call = capture::Call<Mips64>;
+
+impl Entry for Mips64 {
+    type Word = u64;
+    type Saved = [u64; 9];
+    type Padding = [u64; 0];
+    const SAVES: &[u16] = &[16, 17, 18, 19, 20, 21, 22, 23, GP];
 }
 
-impl From<&Call> for FullRegs {
-    /// Returns the caller's registers as far as they are known.
-    fn from(call: &Call) -> Self {
-        let mut full = FullRegs::from(call.regs);
-        full.gpr[RA as usize] = call.regs.pc;
-        let saved = full.gpr.iter_mut().skip(S0 as usize).zip(call.saved);
-        saved.take(8).for_each(|(to, from)| *to = from);
-        full.gpr[GP as usize] = call.saved[8];
-        full
-    }
-}
-
-/// Where to continue after `before`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Go {
-    /// Address to continue at, with the arguments in [`Call::args`].
-    pub target: u64,
-    /// 0: jump there and forget the call; 1: call it, and then `after`.
-    pub stay: u64,
-}
-
-/// Size of [`Call`], as the assembly below has it.
-pub const CALL_SIZE: usize = 176;
-const _: () = assert!(size_of::<Call>() == CALL_SIZE && CALL_SIZE.is_multiple_of(16));
-const _: () = assert!(core::mem::offset_of!(Call, regs) == 64);
-const _: () = assert!(core::mem::offset_of!(Call, saved) == 88);
+// As the assembly below has it.
+const _: () = check_layout::<Mips64>(0, 176, 48, 64, 88);
 
 /// Defines an entry `$name` that stubs jump to, around `$before: extern "C" fn(&mut Call) -> Go` and `$after:
 /// extern "C" fn(&mut Call) -> u64`. `$after` returns 0, or an address to jump to instead of returning the
@@ -474,6 +444,8 @@ pub unsafe fn fill(dst: *mut u8, byte: u8, n: usize) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generic::capture::test_copies;
+    use crate::mips64::{FullRegs, Regs};
 
     #[test]
     fn the_counter_is_not_used() {
@@ -484,10 +456,19 @@ mod tests {
     fn a_call_as_registers() {
         let regs = Regs { pc: 1, sp: 2, fp: 3 };
         let saved = [16, 17, 18, 19, 20, 21, 22, 23, 28];
-        let call = Call { args: [9; 6], function: 0, result: 0, regs, saved, note: [0; 2] };
+        let call = Call {
+            args: [9; 6],
+            function: 0,
+            result: 0,
+            regs,
+            saved,
+            note: [0; 2],
+            padding: Default::default(),
+        };
         let full = FullRegs::from(&call);
         assert_eq!(Regs::from(full), regs);
         assert_eq!((full.gpr[16], full.gpr[23], full.gpr[28], full.gpr[31]), (16, 23, 28, 1));
         assert_eq!((full.gpr[24], full.gpr[4]), (0, 0));
     }
+    test_copies!("mips64");
 }

@@ -11,7 +11,9 @@ use super::call::UserRegs;
 use super::isa::Order;
 use super::rule::{FRAME_PC, FRAME_REGS};
 use super::syscall::SignalSet;
-use core::fmt;
+use crate::generic::sigframe::{Fixed, SS_INVALID, put};
+
+pub use crate::generic::sigframe::{Sigframe, SigframeError, VectorLayout};
 
 /// Register set with the floating point registers: `NT_PRFPREG`, 32 of 8 bytes, then 4 bytes of control and
 /// status.
@@ -31,8 +33,6 @@ pub fn is_scalable_in_use(header: &[u8]) -> bool {
 
 /// Length of 32 registers, control and status.
 const VECTOR_LEN: usize = 32 * 8 + 4;
-/// Invalid mode for `sigaltstack`: with it, the kernel leaves the thread's alternate stack as it is.
-const SS_INVALID: u32 = 4;
 /// Value of `sc_used_math`: floating point registers are there (`USED_FP`), all 32 of 8 bytes (`USED_FR1`).
 const USED: u32 = 3;
 
@@ -47,68 +47,13 @@ const PC: usize = FRAME_PC as usize;
 const CONTROL: usize = PC + 8;
 const UC_SIGMASK: usize = CONTROL + 16;
 const LEN: usize = UC_SIGMASK + super::syscall::SIGSET_LEN;
+const FIXED: Fixed = Fixed { align: 16, len: LEN, vector_len: VECTOR_LEN };
 const _: () = assert!(UC + 40 == FRAME_REGS as usize && LO + 4 * 8 == PC);
-
-/// Reason why no frame could be built.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum SigframeError {
-    /// The floating point state is shorter than it must be.
-    BadVector,
-    /// The buffer is too small.
-    NoRoom {
-        /// Bytes needed.
-        need: usize,
-    },
-    /// The frame's address is not a multiple of 16.
-    Misaligned,
-}
-
-impl fmt::Display for SigframeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SigframeError::BadVector => {
-                write!(f, "the thread's floating point state is too short to be one")
-            }
-            SigframeError::NoRoom { need } => write!(f, "the signal frame needs {need} bytes"),
-            SigframeError::Misaligned => {
-                write!(f, "the signal frame's address is not a multiple of 16")
-            }
-        }
-    }
-}
-
-impl core::error::Error for SigframeError {}
-
-/// Layout of the floating point state, which is the same on all machines.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct VectorLayout;
-
-impl VectorLayout {
-    /// Returns this machine's layout.
-    #[must_use]
-    pub fn native() -> Self {
-        VectorLayout
-    }
-}
-
-/// Result of [`build_sigframe`].
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Sigframe {
-    /// Bytes of the buffer that are to be written to the frame's address.
-    pub len: usize,
-    /// `sp` for `syscall; jr $ra`, and for a restorer that is entered directly: the frame's address.
-    pub sp: u64,
-}
 
 /// Returns the maximum length of a frame, in bytes.
 #[must_use]
 pub const fn sigframe_len(_vector_len: usize) -> usize {
     LEN
-}
-
-fn put<const N: usize>(out: &mut [u8], offset: usize, bytes: [u8; N]) -> Option<()> {
-    out.get_mut(offset..offset.checked_add(N)?)?.copy_from_slice(&bytes);
-    Some(())
 }
 
 /// Builds, in `out`, the signal frame for `frame_addr` (a multiple of 16) that restores `regs`, the floating
@@ -128,14 +73,7 @@ pub fn build_sigframe_in(
     vector: &[u8],
     sigmask: SignalSet,
 ) -> Result<Sigframe, SigframeError> {
-    if frame_addr & 15 != 0 {
-        return Err(SigframeError::Misaligned);
-    }
-    let vector = vector.get(..VECTOR_LEN).ok_or(SigframeError::BadVector)?;
-    let frame = out.get_mut(..LEN).ok_or(SigframeError::NoRoom { need: LEN })?;
-    frame.fill(0);
-    fill(order, frame, regs, vector, sigmask).ok_or(SigframeError::NoRoom { need: LEN })?;
-    Ok(Sigframe { len: LEN, sp: frame_addr })
+    FIXED.build(out, frame_addr, vector, |frame, vector| fill(order, frame, regs, vector, sigmask))
 }
 
 /// Does what [`build_sigframe_in`] does, in this machine's byte order.
@@ -171,8 +109,8 @@ fn fill(
     }
     // Both come from the kernel, in this machine's byte order already.
     let (registers, control) = vector.split_at_checked(32 * 8)?;
-    frame.get_mut(FLOATING..HI)?.copy_from_slice(registers);
-    frame.get_mut(CONTROL..CONTROL.wrapping_add(4))?.copy_from_slice(control);
+    put(frame, FLOATING, registers)?;
+    put(frame, CONTROL, control)?;
     put(frame, CONTROL.wrapping_add(4), order.bytes4(USED))?;
     for (offset, word) in (UC_SIGMASK..).step_by(8).zip(sigmask) {
         put(frame, offset, order.bytes8(word))?;
@@ -183,6 +121,7 @@ fn fill(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generic::sigframe::test_refusals;
 
     fn frame_of(order: Order) -> [u8; LEN + 8] {
         let mut regs = UserRegs { pc: 0x4000, lo: 0x66, hi: 0x77, ..UserRegs::default() };
@@ -243,17 +182,5 @@ mod tests {
         assert!(!is_scalable_in_use(&header[..15]) && !is_scalable_in_use(&[]));
     }
 
-    #[test]
-    fn refusals() {
-        let (regs, layout) = (UserRegs::default(), VectorLayout::native());
-        let mut out = [0; LEN];
-        let mut build = |at, vector: &[u8], len: usize| {
-            build_sigframe(&mut out[..len], at, &regs, vector, &layout, [0; 2], 0).err()
-        };
-        assert_eq!(build(8, &[0; 264], LEN), Some(SigframeError::Misaligned));
-        assert_eq!(build(16, &[0; 259], LEN), Some(SigframeError::BadVector));
-        assert_eq!(build(16, &[0; 264], LEN - 1), Some(SigframeError::NoRoom { need: LEN }));
-        assert_eq!(build(16, &[0; 260], LEN), None);
-        assert_eq!(sigframe_len(264), LEN);
-    }
+    test_refusals!(8, 16, 260, [0; 2]);
 }

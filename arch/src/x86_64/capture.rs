@@ -4,54 +4,23 @@
 //! AMD64 psABI, 3.2.3). The entry saves the arguments and the callee-saved registers that unwinding needs,
 //! asks `before` where to go, goes there, and passes the result to `after`.
 
-use super::regs::{FullRegs, R12, R13, R14, R15, RBX, Regs};
+use super::regs::{R12, R13, R14, R15, RBX, X86_64};
+use crate::generic::capture::{self, Entry, check_layout};
 
-/// One call of a hooked function, on the calling thread's stack.
-#[repr(C)]
-#[derive(Debug)]
-pub struct Call {
-    /// The six integer arguments; the original is called with these values.
-    pub args: [u64; 6],
-    /// Descriptor of the function, which the stub has passed.
-    pub function: u64,
-    /// Result of the original.
-    pub result: u64,
-    /// Registers of the caller: return address, stack pointer after the return, frame pointer.
-    pub regs: Regs,
-    /// Registers rbx, r12, r13, r14, r15 of the caller.
-    pub saved: [u64; 5],
-    /// Values that `before` leaves for `after`.
-    pub note: [u64; 2],
+pub use crate::generic::capture::Go;
+
+/// See [`capture::Call`].
+pub type Call = capture::Call<X86_64>;
+
+impl Entry for X86_64 {
+    type Word = u64;
+    type Saved = [u64; 5];
+    type Padding = [u64; 0];
+    const SAVES: &[u16] = &[RBX, R12, R13, R14, R15];
 }
 
-impl From<&Call> for FullRegs {
-    /// Returns the caller's registers as far as they are known.
-    fn from(call: &Call) -> Self {
-        let mut full = FullRegs::from(call.regs);
-        for (number, value) in [RBX, R12, R13, R14, R15].into_iter().zip(call.saved) {
-            if let Some(register) = full.gpr.get_mut(usize::from(number)) {
-                *register = value;
-            }
-        }
-        full
-    }
-}
-
-/// Where to continue after `before`.
-#[repr(C)]
-#[derive(Clone, Copy, Debug)]
-pub struct Go {
-    /// Address to continue at, with the arguments in [`Call::args`].
-    pub target: u64,
-    /// 0: jump there and forget the call; 1: call it, and then `after`.
-    pub stay: u64,
-}
-
-/// Size of [`Call`], as the assembly below has it.
-pub const CALL_SIZE: usize = 144;
-const _: () = assert!(size_of::<Call>() == CALL_SIZE && CALL_SIZE.is_multiple_of(16));
-const _: () = assert!(core::mem::offset_of!(Call, regs) == 64);
-const _: () = assert!(core::mem::offset_of!(Call, saved) == 88);
+// As the assembly below has it.
+const _: () = check_layout::<X86_64>(0, 144, 48, 64, 88);
 
 /// Defines an entry `$name` that stubs jump to, around `$before: extern "C" fn(&mut Call) -> Go` and `$after:
 /// extern "C" fn(&mut Call) -> u64`. `$after` returns 0, or an address to jump to instead of returning the
@@ -358,4 +327,32 @@ pub fn counter_is_steady(clocksource: &str, cpuinfo: &str) -> bool {
         l.contains("constant_tsc") && l.contains("nonstop_tsc") && l.contains("rdtscp")
     });
     clocksource == "tsc" || (invariant && clocksource == "kvm-clock")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generic::capture::test_copies;
+    use crate::x86_64::{FullRegs, Regs};
+
+    #[test]
+    fn a_call_as_registers() {
+        let regs = Regs { pc: 1, sp: 2, fp: 3 };
+        let saved = [13, 14, 15, 16, 17];
+        let call = Call {
+            args: [9; 6],
+            function: 0,
+            result: 0,
+            regs,
+            saved,
+            note: [0; 2],
+            padding: Default::default(),
+        };
+        let full = FullRegs::from(&call);
+        assert_eq!(Regs::from(full), regs);
+        let found = [RBX, R12, R13, R14, R15].map(|n| full.gpr[usize::from(n)]);
+        assert_eq!((found, full.gpr[0]), (saved, 0));
+    }
+
+    test_copies!("x86_64");
 }

@@ -15,7 +15,9 @@
 //! `gs_base` are not in the frame, and the kernel does not change them on the way.
 
 use super::call::UserRegs;
-use core::fmt;
+use crate::generic::sigframe::{SS_INVALID, put};
+
+pub use crate::generic::sigframe::{Sigframe, SigframeError};
 
 /// Register set with the vector registers: `NT_X86_XSTATE`.
 pub const VECTOR_REGSET: i32 = 0x202;
@@ -34,8 +36,6 @@ const UC_SIGCONTEXT_SS: u64 = 2;
 const UC_STRICT_RESTORE_SS: u64 = 4;
 const FP_XSTATE_MAGIC1: u32 = 0x4650_5853;
 const FP_XSTATE_MAGIC2: u32 = 0x4650_5845;
-/// Invalid mode for `sigaltstack`: with it, the kernel leaves the thread's alternate stack as it is.
-const SS_INVALID: u32 = 4;
 
 /// Offset from the frame's start: the word with the restorer's address comes first.
 const UCONTEXT: usize = 8;
@@ -54,36 +54,6 @@ const XSAVE_MIN: usize = 576;
 const SW_RESERVED: usize = 464;
 /// Offset in the image of the features that are not in their initial state.
 const XSTATE_BV: usize = 512;
-
-/// Reason why no frame could be built.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum SigframeError {
-    /// The xsave image is shorter than its own fixed part.
-    BadXsave,
-    /// The buffer is too small.
-    NoRoom {
-        /// Bytes needed.
-        need: usize,
-    },
-    /// The frame's address is not a multiple of 8.
-    Misaligned,
-}
-
-impl fmt::Display for SigframeError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SigframeError::BadXsave => {
-                write!(f, "the thread's vector state is too short to be one")
-            }
-            SigframeError::NoRoom { need } => write!(f, "the signal frame needs {need} bytes"),
-            SigframeError::Misaligned => {
-                write!(f, "the signal frame's address is not a multiple of 8")
-            }
-        }
-    }
-}
-
-impl core::error::Error for SigframeError {}
 
 /// Ends of the features of an xsave image in standard format. They differ between machines: `cpuid` leaf 0xd.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -119,28 +89,12 @@ impl VectorLayout {
     }
 }
 
-/// Result of [`build_sigframe`].
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Sigframe {
-    /// Bytes of the buffer that are to be written to the frame's address.
-    pub len: usize,
-    /// `rsp` for `syscall; ret`: the frame's address.
-    pub sp: u64,
-    /// `rsp` for a restorer that is entered directly: at the ucontext.
-    pub ucontext: u64,
-}
-
 /// Returns the maximum length of a frame with an xsave image of `xsave_len` bytes.
 #[must_use]
 pub const fn sigframe_len(xsave_len: usize) -> usize {
     // Return word, ucontext and siginfo; up to 63 bytes to the next multiple of 64; the image; the
     // second magic number.
     FPSTATE_MIN.saturating_add(63 + 4).saturating_add(xsave_len)
-}
-
-fn put<const N: usize>(out: &mut [u8], offset: usize, bytes: [u8; N]) -> Option<()> {
-    out.get_mut(offset..offset.checked_add(N)?)?.copy_from_slice(&bytes);
-    Some(())
 }
 
 fn get_u64(bytes: &[u8], offset: usize) -> Option<u64> {
@@ -168,10 +122,10 @@ pub fn build_sigframe(
     restorer: u64,
 ) -> Result<Sigframe, SigframeError> {
     if frame_addr & 7 != 0 {
-        return Err(SigframeError::Misaligned);
+        return Err(SigframeError::Misaligned { align: 8 });
     }
-    let in_use = get_u64(xsave, XSTATE_BV).ok_or(SigframeError::BadXsave)?;
-    let image = xsave.get(..layout.used(in_use)).ok_or(SigframeError::BadXsave)?;
+    let in_use = get_u64(xsave, XSTATE_BV).ok_or(SigframeError::BadVector)?;
+    let image = xsave.get(..layout.used(in_use)).ok_or(SigframeError::BadVector)?;
     let need = sigframe_len(image.len());
     if out.len() < need {
         return Err(SigframeError::NoRoom { need });
@@ -181,11 +135,7 @@ pub fn build_sigframe(
     out.fill(0);
     ucontext(out, regs, fp_addr, sigmask, restorer)
         .and_then(|()| fpstate(out.get_mut(fp_offset..)?, image, in_use))
-        .map(|fp_len| Sigframe {
-            len: fp_offset.wrapping_add(fp_len),
-            sp: frame_addr,
-            ucontext: frame_addr.wrapping_add(UCONTEXT as u64),
-        })
+        .map(|fp_len| Sigframe { len: fp_offset.wrapping_add(fp_len), sp: frame_addr })
         .ok_or(SigframeError::NoRoom { need })
 }
 
@@ -221,7 +171,7 @@ fn ucontext(
 
 /// Writes the vector state, marked as the kernel does in a signal frame; returns its length.
 fn fpstate(out: &mut [u8], image: &[u8], in_use: u64) -> Option<usize> {
-    out.get_mut(..image.len())?.copy_from_slice(image);
+    put(out, 0, image)?;
     // All features that the image speaks of are restored, also those in their initial state; x87
     // and SSE always, since MXCSR comes with them.
     let features = get_u64(image, SW_RESERVED)? | in_use | 3;
