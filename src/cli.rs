@@ -9,6 +9,8 @@ use crate::commands::leaks::LeaksArgs;
 use crate::commands::replay::ReplayArgs;
 use crate::commands::report::ReportArgs;
 use crate::commands::rewrite::{ExtractArgs, PackArgs, StripArgs};
+#[cfg(feature = "serve")]
+use crate::commands::serve::{ServeArgs, ServerArgs};
 use crate::units::{Sample, parse_duration, parse_sample, parse_signal, parse_size};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
@@ -66,6 +68,11 @@ pub enum Command {
     Pack(PackArgs),
     Extract(ExtractArgs),
     Replay(ReplayArgs),
+    #[cfg(feature = "serve")]
+    Serve(Box<ServeArgs>),
+    #[cfg(feature = "serve")]
+    #[command(hide = true)]
+    Server(ServerArgs),
     Demo(DemoArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
@@ -374,6 +381,10 @@ pub struct DemoArgs {
     /// Keep the recording in this file
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
+    /// Show the recording in a browser afterwards: print the address of its page, and serve it until Ctrl-C
+    #[cfg(feature = "serve")]
+    #[arg(long)]
+    pub serve: bool,
 }
 
 /// Show what the kernel allows prof here, and what to change

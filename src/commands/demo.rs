@@ -61,6 +61,11 @@ fn record(pid: i32, args: &DemoArgs) -> Result<ExitCode> {
          without\na limit (remember), and requests come and go (handle_request): much allocated, \
          nothing live.",
     );
+    #[cfg(feature = "serve")]
+    if args.serve {
+        line(&format!("$ prof serve {}        # until Ctrl-C", path.display()));
+        return super::serve::demo(path, args.output.is_none());
+    }
     if args.output.is_none() {
         let _ = std::fs::remove_file(&temporary);
     }

@@ -74,6 +74,20 @@ pub struct SymbolArgs {
 }
 
 impl IndexArgs {
+    /// Returns the options as they are if none is given.
+    #[cfg(feature = "serve")]
+    pub fn plain() -> Self {
+        let symbols = SymbolArgs {
+            debug_path: Vec::new(),
+            sysroot: None,
+            short_names: false,
+            skip: Vec::new(),
+            show_wrappers: false,
+            no_symbol_cache: false,
+        };
+        Self { no_index: false, index: false, index_dir: None, symbols }
+    }
+
     fn options(&self) -> IndexOptions {
         let keep = match (self.no_index, self.index) {
             (true, _) => Keep::Never,

@@ -18,6 +18,8 @@ pub mod replay;
 pub mod report;
 pub mod rewrite;
 mod run;
+#[cfg(feature = "serve")]
+pub mod serve;
 mod status;
 
 use crate::cleaner;
@@ -57,6 +59,10 @@ pub fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Strip(a) => rewrite::run_strip(a, &locate),
         Command::Pack(a) => rewrite::run_pack(a, &locate),
         Command::Extract(a) => rewrite::run_extract(a, &locate),
+        #[cfg(feature = "serve")]
+        Command::Serve(a) => serve::run(a, &locate),
+        #[cfg(feature = "serve")]
+        Command::Server(a) => serve::run_server(a, &locate),
         Command::Demo(a) => demo::run(a),
         Command::Doctor(a) => doctor::run(a),
         Command::Completions(a) => manuals::completions(a),

@@ -16,20 +16,36 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Switches recording off.
 pub fn pause(args: &PidArgs) -> Result<ExitCode> {
-    session::attached(args.pid)?;
-    if !prof_inject::pause(args.pid).map_err(|e| session::failed(args.pid, e))? {
+    if !off(args.pid)? {
         crate::term::say("recording was off already");
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// Switches the recording of a process off; returns whether it was on.
+///
+/// # Errors
+/// If the process is not recorded, or can't be reached.
+pub fn off(pid: i32) -> Result<bool> {
+    session::attached(pid)?;
+    prof_inject::pause(pid).map_err(|e| session::failed(pid, e))
+}
+
 /// Switches recording on.
 pub fn resume(args: &PidArgs) -> Result<ExitCode> {
-    wait_for_collector(session::attached(args.pid)?)?;
-    if !prof_inject::resume(args.pid).map_err(|e| session::failed(args.pid, e))? {
+    if !on(args.pid)? {
         crate::term::say("recording was on already");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Switches the recording of a process on; returns whether it was off.
+///
+/// # Errors
+/// If the process is not recorded, can't be reached, or its collector does not answer.
+pub fn on(pid: i32) -> Result<bool> {
+    wait_for_collector(session::attached(pid)?)?;
+    prof_inject::resume(pid).map_err(|e| session::failed(pid, e))
 }
 
 /// Waits for the collector's heartbeat. Without one the hook would switch recording off again at the first event for

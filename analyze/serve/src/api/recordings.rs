@@ -1,0 +1,127 @@
+//! The recordings, and what can be asked of them.
+
+use crate::data;
+use crate::params::Params;
+use crate::reply::{Answer, Failure};
+use crate::route::Ask;
+use crate::state::{Recording, Shared, State};
+use prof_analyze::Note;
+use prof_analyze::query::FIELDS;
+use prof_analyze::report::{Head, SortKey};
+use serde::Serialize;
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Returns the description of a recording.
+pub(crate) fn item(recording: &Recording) -> Value {
+    let state = recording.state();
+    let (name, why, open) = match &state {
+        State::Waiting => ("unread", None, None),
+        State::Opening => ("indexing", None, None),
+        State::Failed(why) => ("unread", Some(why.clone()), None),
+        State::Ready(open) => {
+            let notes = open.index.analysis().notes();
+            let has = |is: fn(&Note) -> bool| notes.iter().any(is);
+            let name = if has(|n| matches!(n, Note::Damaged { .. })) {
+                "damaged"
+            } else if has(|n| matches!(n, Note::Growing)) {
+                "growing"
+            } else {
+                "ready"
+            };
+            (name, None, Some(open))
+        }
+    };
+    let making = recording.making();
+    let progress = making.filter(|m| m.total > 0).map(|m| m.done as f64 / m.total as f64);
+    json!({
+        "id": recording.id,
+        "name": recording.name(),
+        "path": recording.path.to_string_lossy(),
+        "bytes": recording.bytes(),
+        "modified_unix_ms": recording.modified_ms(),
+        "state": name,
+        "why": why,
+        "progress": progress,
+        "making": making.map(|m| json!({ "what": m.what, "done": m.done, "total": m.total })),
+        "pid": recording.pid,
+        "head": open.map(|o| Head::new(o.index.analysis(), &[])),
+    })
+}
+
+/// Lists the recordings. Those that nobody has asked for are opened meanwhile, one after the other.
+pub(crate) fn list(shared: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failure> {
+    for recording in shared.recordings() {
+        shared.open(recording);
+    }
+    Answer::json(&all(shared))
+}
+
+/// Returns the descriptions of all recordings.
+pub(crate) fn all(shared: &Shared) -> Value {
+    let items: Vec<Value> = shared.recordings().iter().map(|r| item(r)).collect();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "control": shared.control().is_some(),
+        "sources": shared.options.sources.is_some(),
+        "recordings": items,
+    })
+}
+
+/// Lists the fields of filters, and the names of everything else that a parameter can be.
+pub(crate) fn fields(_: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failure> {
+    let filters: Vec<Value> = FIELDS
+        .iter()
+        .map(|f| {
+            json!({
+                "name": f.name,
+                "aliases": f.aliases,
+                "value": f.value,
+                "help": f.help,
+                "refused": f.refused,
+            })
+        })
+        .collect();
+    let metrics: Vec<Value> = data::METRICS
+        .iter()
+        .map(|(name, title, unit, _)| json!({ "name": name, "title": title, "unit": unit }))
+        .collect();
+    let sorts: Vec<Value> = SortKey::ALL
+        .iter()
+        .map(|(_, name)| json!({ "name": name, "help": data::sort_help(name) }))
+        .collect();
+    let exports: Vec<Value> = data::EXPORTS
+        .iter()
+        .map(|e| json!({ "name": e.name, "extension": e.extension, "mime": e.kind }))
+        .collect();
+    Answer::json(&json!({
+        "fields": filters,
+        "metrics": metrics,
+        "sort": sorts,
+        "group_by": ["stack", "function", "file", "module", "thread", "size"],
+        "exports": exports,
+    }))
+}
+
+/// A report without rows.
+#[derive(Serialize)]
+struct Headed {
+    version: u32,
+    #[serde(flatten)]
+    head: Head,
+    kernel: Option<Value>,
+}
+
+/// Returns the head of a report.
+pub(crate) fn head(ask: &mut Ask) -> Result<Answer, Failure> {
+    let filter = ask.params.filter()?;
+    let at = data::moment(ask.open.index.analysis(), &mut ask.params, "at")?;
+    let query = data::query(ask, &filter)?;
+    let analysis = query.analysis(at)?;
+    let kernel = analysis.meta().kernel.map(|k| {
+        let at_ns = analysis.meta().clock.ns(k.ticks);
+        json!({ "vss_bytes": k.vss_bytes, "rss_bytes": k.rss_bytes, "at_ns": at_ns })
+    });
+    let head = Head::new(&analysis, &data::given(&filter));
+    Answer::json(&Headed { version: 1, head, kernel })
+}

@@ -1,0 +1,6 @@
+//! bytehound's routes, parameters and shapes.
+
+use crate::route::Route;
+
+/// All routes.
+pub(crate) const ROUTES: &[Route] = &[];

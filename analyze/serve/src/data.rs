@@ -1,0 +1,112 @@
+//! What the routes ask of the analysis.
+
+use crate::params::Params;
+use crate::reply::Failure;
+use crate::route::Ask;
+use prof_analyze::Analysis;
+use prof_analyze::export::{Cost, Format};
+use prof_analyze::query::value;
+use prof_analyze::query::{Filter, Query};
+use prof_analyze::report::{FilterData, SortKey};
+
+/// The figures that a stack can be shown by: name, title, unit, and the figure.
+pub(crate) const METRICS: [(&str, &str, &str, Cost); 6] = [
+    ("live", "Live bytes", "bytes", Cost::Live),
+    ("leaked", "Bytes that were never freed", "bytes", Cost::Leaked),
+    ("peak", "Live bytes at the peak", "bytes", Cost::Peak),
+    ("allocated", "Bytes allocated", "bytes", Cost::Allocated),
+    ("allocations", "Allocations", "count", Cost::Allocations),
+    ("temporary", "Temporary allocations", "count", Cost::Temporary),
+];
+
+/// Returns the description of a sort key.
+pub(crate) fn sort_help(name: &str) -> &'static str {
+    match name {
+        "size" => "live bytes",
+        "count" => "live blocks",
+        "peak-size" => "greatest number of bytes live at any time",
+        "peak-count" => "greatest number of blocks live at any time",
+        "allocated" => "bytes ever allocated",
+        "allocations" => "number of allocations",
+        "age" => "age of the oldest live block",
+        "temporary" => "blocks freed by the next event of their thread",
+        "first" => "time of the first allocation",
+        "last" => "time of the last allocation",
+        "interval" => "time from the first allocation to the last",
+        "peak-at" => "time of the peak",
+        "total" => "live bytes including those of called functions",
+        _ => "",
+    }
+}
+
+/// Takes a sort key.
+pub(crate) fn sort(params: &mut Params) -> Result<SortKey, Failure> {
+    let words: Vec<(&str, SortKey)> =
+        SortKey::ALL.iter().map(|(key, name)| (*name, *key)).collect();
+    Ok(params.one_of("sort", &words)?.unwrap_or_default())
+}
+
+/// An export format.
+pub(crate) struct Export {
+    pub name: &'static str,
+    pub extension: &'static str,
+    pub kind: &'static str,
+    pub format: Format,
+}
+
+const fn export(
+    name: &'static str,
+    extension: &'static str,
+    kind: &'static str,
+    format: Format,
+) -> Export {
+    Export { name, extension, kind, format }
+}
+
+const BYTES: &str = "application/octet-stream";
+
+/// The export formats.
+pub(crate) const EXPORTS: &[Export] = &[
+    export("folded", "folded", crate::reply::TEXT, Format::Folded),
+    export("flamegraph", "svg", "image/svg+xml", Format::Flamegraph),
+    export("heaptrack", "heaptrack", BYTES, Format::Heaptrack),
+    export("pprof", "pb.gz", BYTES, Format::Pprof),
+    export("speedscope", "speedscope.json", crate::reply::JSON, Format::Speedscope),
+    export("massif", "massif", crate::reply::TEXT, Format::Massif),
+    export("dhat", "dhat.json", crate::reply::JSON, Format::Dhat),
+    export("csv", "csv", "text/csv; charset=utf-8", Format::Csv),
+    export("json", "json", crate::reply::JSON, Format::Json),
+    export("html", "html", BYTES, Format::Html),
+    export("firefox", "firefox.json", crate::reply::JSON, Format::Firefox),
+    export("replay", "replay", BYTES, Format::Replay),
+    export("parquet", "parquet", BYTES, Format::Parquet),
+    export("parquet-stacks", "parquet", BYTES, Format::ParquetStacks),
+];
+
+/// Takes a moment, in ticks.
+pub(crate) fn moment(
+    analysis: &Analysis,
+    params: &mut Params,
+    name: &str,
+) -> Result<Option<u64>, Failure> {
+    let Some(text) = params.take(name)? else { return Ok(None) };
+    let time = value::time(&text).map_err(|e| Failure::of(name, e))?;
+    let ns = time
+        .within(analysis.duration_ns(), name)
+        .map_err(|e| Failure { name: Some(name.to_owned()), ..Failure::bad(e) })?;
+    Ok(Some(analysis.ticks_at(ns)))
+}
+
+/// Compiles a filter for the recording of a request.
+pub(crate) fn query<'a>(ask: &'a Ask, filter: &Filter) -> Result<Query<'a>, Failure> {
+    Ok(Query::new(ask.index(), filter)?)
+}
+
+/// Returns a filter in the form that reports have.
+pub(crate) fn given(filter: &Filter) -> Vec<FilterData> {
+    let data = |(name, value): &(&str, String)| FilterData {
+        name: (*name).to_owned(),
+        value: value.clone(),
+    };
+    filter.given().iter().map(data).collect()
+}

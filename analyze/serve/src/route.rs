@@ -1,0 +1,82 @@
+//! The routes: one table that the router, the checks of parameters, and the OpenAPI document are made from.
+
+use crate::params::Params;
+use crate::reply::{Answer, Failure, Writer};
+use crate::state::{Open, Recording, Shared};
+use prof_analyze::{Index, Job};
+use std::sync::Arc;
+
+/// A request for data of a recording.
+pub(crate) struct Ask {
+    pub shared: Arc<Shared>,
+    pub recording: Arc<Recording>,
+    pub open: Arc<Open>,
+    /// The other recording of a comparison.
+    pub other: Option<Arc<Open>>,
+    /// The parts of the path that are variables, but the recording.
+    pub path: Vec<(String, String)>,
+    pub params: Params,
+    pub cancel: Job,
+}
+
+impl Ask {
+    pub(crate) fn index(&self) -> &Index {
+        &self.open.index
+    }
+
+    /// Returns a variable of the path.
+    pub(crate) fn variable(&self, name: &str) -> &str {
+        self.path.iter().find(|p| p.0 == name).map_or("", |p| &p.1)
+    }
+}
+
+/// A parameter of a route, with its description.
+pub(crate) type Param = (&'static str, &'static str);
+
+/// What a route does.
+#[derive(Clone, Copy)]
+pub(crate) enum Does {
+    /// Answers at once, from what the server knows.
+    Now(fn(&Arc<Shared>, &mut Params) -> Result<Answer, Failure>),
+    /// Answers from a recording; answers are kept.
+    Data(fn(&mut Ask) -> Result<Answer, Failure>),
+    /// As [`Self::Data`], of two recordings that the parameters name.
+    Two(fn(&mut Ask) -> Result<Answer, Failure>),
+    /// Writes the answer while it is sent.
+    Stream(fn(Ask) -> Result<(Answer, Writer), Failure>),
+    /// Events, until the client goes.
+    Events,
+    /// Takes a body, with the recording it is about.
+    Post(fn(&mut Ask, &str) -> Result<Answer, Failure>),
+    /// Controls a process.
+    Control(fn(&Arc<Shared>, i32) -> Result<Answer, Failure>),
+}
+
+/// A route.
+pub(crate) struct Route {
+    pub path: &'static str,
+    pub about: &'static str,
+    pub params: &'static [Param],
+    /// Whether it takes the fields of a filter.
+    pub filter: bool,
+    /// Media type of the answer.
+    pub kind: &'static str,
+    pub does: Does,
+}
+
+impl Route {
+    /// Returns whether the route is one of prof's own API: there a parameter that is not known is an error. In
+    /// bytehound's it is named in a header.
+    pub(crate) fn is_own(&self) -> bool {
+        self.path.starts_with("/api/")
+    }
+
+    pub(crate) fn is_post(&self) -> bool {
+        matches!(self.does, Does::Post(_) | Does::Control(_))
+    }
+}
+
+/// Returns all routes.
+pub(crate) fn routes() -> impl Iterator<Item = &'static Route> {
+    crate::api::ROUTES.iter().chain(crate::compat::ROUTES)
+}

@@ -1,0 +1,225 @@
+//! The recordings that are served, and what else all requests share.
+
+use crate::live::Live;
+use crate::reply::Failure;
+use crate::work::Work;
+use crate::{Control, Options};
+use prof_analyze::{Index, Job, JobProgress};
+use prof_trace::chunk;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant, UNIX_EPOCH};
+use tokio::sync::watch;
+
+/// A recording to serve.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// The file.
+    pub path: PathBuf,
+    /// The process that is being recorded to it.
+    pub pid: Option<i32>,
+}
+
+/// Whether a recording was opened.
+#[derive(Clone)]
+pub(crate) enum State {
+    /// Nobody has asked for it.
+    Waiting,
+    /// It is being opened.
+    Opening,
+    /// It is open.
+    Ready(Arc<Open>),
+    /// It can't be read.
+    Failed(String),
+}
+
+/// An open recording.
+pub(crate) struct Open {
+    pub index: Index,
+    /// Changes when the recording is read anew.
+    pub generation: u64,
+    /// Length of the file when it was opened.
+    bytes: u64,
+    at: Instant,
+    took: Duration,
+}
+
+/// A recording.
+pub(crate) struct Recording {
+    pub id: String,
+    pub path: PathBuf,
+    pub pid: Option<i32>,
+    state: watch::Sender<State>,
+    /// Tells how far opening it is.
+    opening: Job,
+    pub live: Mutex<Option<Arc<Live>>>,
+}
+
+impl Recording {
+    pub(crate) fn name(&self) -> String {
+        self.path.file_name().unwrap_or_default().to_string_lossy().into_owned()
+    }
+
+    pub(crate) fn state(&self) -> State {
+        self.state.borrow().clone()
+    }
+
+    /// Returns the progress of opening it.
+    pub(crate) fn making(&self) -> Option<JobProgress> {
+        matches!(*self.state.borrow(), State::Opening).then(|| self.opening.progress())
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        std::fs::metadata(&self.path).map_or(0, |m| m.len())
+    }
+
+    pub(crate) fn modified_ms(&self) -> u64 {
+        let modified = std::fs::metadata(&self.path).and_then(|m| m.modified()).ok();
+        let since = modified.and_then(|t| t.duration_since(UNIX_EPOCH).ok());
+        since.map_or(0, |d| d.as_millis() as u64)
+    }
+}
+
+/// Returns the id of a recording: a hash of the chunk that describes its target, so that it is the same at each start.
+fn id_of(path: &Path) -> Option<String> {
+    let mut head = Vec::new();
+    let file = prof_trace::files::open_regular(path).ok()?;
+    file.take(256 << 10).read_to_end(&mut head).ok()?;
+    chunk::check_header(&head).ok()?;
+    let first = head.get(chunk::FILE_HEADER..)?;
+    let used = match chunk::next(first) {
+        chunk::Next::Chunk(_, payload, _) => payload,
+        _ => first,
+    };
+    Some(hex(used))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    let mut hash = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58du128;
+    for b in bytes {
+        hash = (hash ^ u128::from(*b)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
+    }
+    format!("{hash:032x}")
+}
+
+/// What all requests share.
+pub(crate) struct Shared {
+    pub options: Options,
+    pub work: Arc<Work>,
+    recordings: Vec<Arc<Recording>>,
+    generations: AtomicU64,
+    /// Only one index is made at a time.
+    making: tokio::sync::Mutex<()>,
+}
+
+impl Shared {
+    pub(crate) fn new(sources: Vec<Source>, options: Options) -> Self {
+        let mut recordings: Vec<Arc<Recording>> = Vec::new();
+        for s in sources {
+            let mut id =
+                id_of(&s.path).unwrap_or_else(|| hex(s.path.as_os_str().as_encoded_bytes()));
+            // Copies of a recording, packed or stripped, describe the same target.
+            if recordings.iter().any(|r| r.id == id) {
+                id = hex(format!("{id}{}", s.path.display()).as_bytes());
+            }
+            let state = watch::Sender::new(State::Waiting);
+            let live = Mutex::default();
+            let (path, pid, opening) = (s.path, s.pid, Job::default());
+            recordings.push(Arc::new(Recording { id, path, pid, state, opening, live }));
+        }
+        let threads = std::thread::available_parallelism().map_or(2, usize::from);
+        let work = Arc::new(Work::new(options.cache, threads));
+        let generations = AtomicU64::new(0);
+        Self { options, work, recordings, generations, making: tokio::sync::Mutex::default() }
+    }
+
+    pub(crate) fn recordings(&self) -> &[Arc<Recording>] {
+        &self.recordings
+    }
+
+    pub(crate) fn control(&self) -> Option<&Arc<dyn Control>> {
+        self.options.control.as_ref()
+    }
+
+    /// Returns the recording of that id, or the last one for `last`.
+    pub(crate) fn find(&self, id: &str) -> Result<&Arc<Recording>, Failure> {
+        let found = match id {
+            "last" => self.recordings.last(),
+            id => self.recordings.iter().find(|r| r.id == id),
+        };
+        found.ok_or_else(|| Failure::missing("there is no such recording here; /list has the ids"))
+    }
+
+    /// Begins to open a recording, unless it is open or being opened. One that has grown is read anew.
+    pub(crate) fn open(self: &Arc<Self>, recording: &Arc<Recording>) {
+        let begins = recording.state.send_if_modified(|state| {
+            let stale = match state {
+                State::Waiting => true,
+                State::Ready(open) => is_stale(open, recording),
+                _ => false,
+            };
+            if matches!(state, State::Waiting) {
+                *state = State::Opening;
+            }
+            stale
+        });
+        if !begins {
+            return;
+        }
+        let (shared, recording) = (self.clone(), recording.clone());
+        tokio::spawn(async move {
+            let _one = shared.making.lock().await;
+            if let State::Ready(open) = recording.state()
+                && !is_stale(&open, &recording)
+            {
+                return;
+            }
+            let (inner, path) = (shared.clone(), recording.path.clone());
+            let begin = Instant::now();
+            let bytes = recording.bytes();
+            let job = recording.opening.clone();
+            let open = move || job.run(|| (inner.options.open)(&path));
+            let opened = tokio::task::spawn_blocking(open).await;
+            let state = match opened {
+                Ok(Ok(index)) => State::Ready(Arc::new(Open {
+                    index,
+                    generation: shared.generations.fetch_add(1, Ordering::Relaxed),
+                    bytes,
+                    at: Instant::now(),
+                    took: begin.elapsed(),
+                })),
+                Ok(Err(why)) => State::Failed(why),
+                Err(e) => State::Failed(format!("reading it failed inside prof: {e}")),
+            };
+            recording.state.send_replace(state);
+        });
+    }
+
+    /// Returns a recording when it is open; waits for that at most `patience`.
+    pub(crate) async fn ready(
+        self: &Arc<Self>,
+        recording: &Arc<Recording>,
+        patience: Duration,
+    ) -> Result<Arc<Open>, Failure> {
+        self.open(recording);
+        let mut state = recording.state.subscribe();
+        let decided = state.wait_for(|s| matches!(s, State::Ready(_) | State::Failed(_)));
+        let state = match tokio::time::timeout(patience, decided).await {
+            Ok(Ok(state)) => state.clone(),
+            _ => return Err(Failure::new(503, "the recording is still being read")),
+        };
+        match state {
+            State::Ready(open) => Ok(open),
+            State::Failed(why) => Err(Failure::new(422, why)),
+            _ => Err(Failure::internal("a recording is neither open nor failed")),
+        }
+    }
+}
+
+/// Returns whether a recording has grown since it was read, and reading it again is worth the time.
+fn is_stale(open: &Open, recording: &Recording) -> bool {
+    let pause = (open.took * 10).max(Duration::from_secs(2));
+    open.at.elapsed() > pause && recording.bytes() != open.bytes
+}

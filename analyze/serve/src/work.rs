@@ -1,0 +1,379 @@
+//! Runs the work of requests: each once however many ask for it, no more of it at a time than there are processors,
+//! fairly between clients, and ended when nobody waits for it any more. Answers are kept as far as memory is allowed
+//! for them.
+
+use crate::reply::{Answer, Failure};
+use prof_analyze::Job;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::{oneshot, watch};
+
+/// Greatest number of pieces of work that wait.
+const MOST_WAITING: usize = 1000;
+
+/// Locks a mutex. The data of all of them is valid at any time, so a panic of another holder does no harm.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The result of a piece of work, shared by all who wait for it.
+type Outcome = Result<Arc<Answer>, Failure>;
+
+/// A piece of work that is waiting or running.
+struct Flight {
+    cancel: Job,
+    waiters: usize,
+    result: watch::Receiver<Option<Outcome>>,
+    number: u64,
+}
+
+/// The answers that are kept, the least recently used first to go.
+#[derive(Default)]
+struct Kept {
+    answers: HashMap<String, (Arc<Answer>, u64)>,
+    bytes: u64,
+    clock: u64,
+}
+
+impl Kept {
+    fn get(&mut self, key: &str) -> Option<Arc<Answer>> {
+        self.clock += 1;
+        let clock = self.clock;
+        self.answers.get_mut(key).map(|(answer, used)| {
+            *used = clock;
+            answer.clone()
+        })
+    }
+
+    fn put(&mut self, key: String, answer: Arc<Answer>, most: u64) {
+        let weight = answer.weight() + key.len() as u64;
+        // One answer must not push out all others.
+        if weight > most / 4 {
+            return;
+        }
+        self.clock += 1;
+        if let Some((old, _)) = self.answers.insert(key.clone(), (answer, self.clock)) {
+            self.bytes -= old.weight() + key.len() as u64;
+        }
+        self.bytes += weight;
+        while self.bytes > most {
+            let oldest = self.answers.iter().min_by_key(|(_, (_, used))| *used);
+            let Some(key) = oldest.map(|(key, _)| key.clone()) else { break };
+            if let Some((old, _)) = self.answers.remove(&key) {
+                self.bytes -= old.weight() + key.len() as u64;
+            }
+        }
+    }
+}
+
+/// Work that waits for its turn: the clients in turn, and each client's in order.
+#[derive(Default)]
+struct Line {
+    free: usize,
+    waiting: VecDeque<(String, VecDeque<oneshot::Sender<()>>)>,
+}
+
+impl Line {
+    fn len(&self) -> usize {
+        self.waiting.iter().map(|w| w.1.len()).sum()
+    }
+
+    /// Lets the next one begin, if there is a free place.
+    fn next(&mut self) {
+        while self.free > 0 {
+            let Some((client, mut line)) = self.waiting.pop_front() else { break };
+            let Some(first) = line.pop_front() else { continue };
+            if !line.is_empty() {
+                self.waiting.push_back((client, line));
+            }
+            // It is an error if the one who waited is gone.
+            if first.send(()).is_ok() {
+                self.free -= 1;
+            }
+        }
+    }
+}
+
+/// All work of the server.
+pub(crate) struct Work {
+    flights: Mutex<HashMap<String, Flight>>,
+    kept: Mutex<Kept>,
+    line: Arc<Mutex<Line>>,
+    most_bytes: u64,
+    /// Number of flights so far.
+    flown: AtomicU64,
+}
+
+/// A place for a piece of work that runs; the next one begins when it is dropped.
+pub(crate) struct Turn(Arc<Mutex<Line>>);
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut line = lock(&self.0);
+        line.free += 1;
+        line.next();
+    }
+}
+
+impl Work {
+    /// Creates the work of a server that keeps answers of `most_bytes` bytes, and runs `at_once` pieces at a time.
+    pub(crate) fn new(most_bytes: u64, at_once: usize) -> Self {
+        let line = Line { free: at_once.max(1), ..Line::default() };
+        Self {
+            flights: Mutex::default(),
+            kept: Mutex::default(),
+            line: Arc::new(Mutex::new(line)),
+            most_bytes,
+            flown: AtomicU64::new(0),
+        }
+    }
+
+    /// Waits for a turn.
+    pub(crate) async fn turn(&self, client: &str) -> Result<Turn, Failure> {
+        let receiver = {
+            let mut line = lock(&self.line);
+            if line.len() >= MOST_WAITING {
+                return Err(Failure::new(503, "too many requests are waiting; try again later"));
+            }
+            let (sender, receiver) = oneshot::channel();
+            match line.waiting.iter_mut().find(|w| w.0 == client) {
+                Some(own) => own.1.push_back(sender),
+                None => line.waiting.push_back((client.to_owned(), VecDeque::from([sender]))),
+            }
+            line.next();
+            receiver
+        };
+        // A turn that was given to a receiver that is dropped in the same moment is passed on by this guard.
+        let mut guard = Given { receiver: Some(receiver), line: self.line.clone() };
+        let given = match guard.receiver.as_mut() {
+            Some(receiver) => receiver.await,
+            None => Ok(()),
+        };
+        guard.receiver = None;
+        given.map_err(|_| Failure::internal("the line of work has ended"))?;
+        Ok(Turn(self.line.clone()))
+    }
+
+    /// Returns the answer to a request: one that is kept, or that of the same work under way, or that of `job`, which is
+    /// then run in a thread of its own.
+    pub(crate) async fn answer(
+        self: &Arc<Self>,
+        key: String,
+        client: &str,
+        job: impl FnOnce(Job) -> Result<Answer, Failure> + Send + 'static,
+    ) -> Outcome {
+        if let Some(answer) = lock(&self.kept).get(&key) {
+            return Ok(answer);
+        }
+        let (mut result, waiter) = self.join(&key, client, job);
+        let outcome = loop {
+            if let Some(outcome) = result.borrow_and_update().clone() {
+                break outcome;
+            }
+            if result.changed().await.is_err() {
+                break Err(Failure::internal(
+                    "the work ended without a result; this is a bug of prof",
+                ));
+            }
+        };
+        drop(waiter);
+        outcome
+    }
+
+    /// Joins the work of that key, or begins it.
+    fn join(
+        self: &Arc<Self>,
+        key: &str,
+        client: &str,
+        job: impl FnOnce(Job) -> Result<Answer, Failure> + Send + 'static,
+    ) -> (watch::Receiver<Option<Outcome>>, Waiter) {
+        let mut flights = lock(&self.flights);
+        if let Some(flight) = flights.get_mut(key) {
+            flight.waiters += 1;
+            let waiter = Waiter { work: self.clone(), key: key.to_owned(), number: flight.number };
+            return (flight.result.clone(), waiter);
+        }
+        let number = self.flown.fetch_add(1, Ordering::Relaxed);
+        let (sender, result) = watch::channel(None);
+        let cancel = Job::default();
+        let flight = Flight { cancel: cancel.clone(), waiters: 1, result: result.clone(), number };
+        flights.insert(key.to_owned(), flight);
+        drop(flights);
+        let (work, own, client) = (self.clone(), key.to_owned(), client.to_owned());
+        tokio::spawn(async move {
+            let outcome = work.run(&client, cancel, job).await.map(Arc::new);
+            work.leave(&own, number, true);
+            if let Ok(answer) = &outcome {
+                lock(&work.kept).put(own, answer.clone(), work.most_bytes);
+            }
+            let _ = sender.send(Some(outcome));
+        });
+        (result, Waiter { work: self.clone(), key: key.to_owned(), number })
+    }
+
+    async fn run(
+        &self,
+        client: &str,
+        cancel: Job,
+        job: impl FnOnce(Job) -> Result<Answer, Failure> + Send + 'static,
+    ) -> Result<Answer, Failure> {
+        let turn = self.turn(client).await?;
+        if cancel.is_cancelled() {
+            return Err(Failure::gone());
+        }
+        let own = cancel.clone();
+        let done = tokio::task::spawn_blocking(move || own.run(|| job(own.clone()))).await;
+        drop(turn);
+        match done {
+            Ok(_) if cancel.is_cancelled() => Err(Failure::gone()),
+            Ok(result) => result,
+            Err(e) => {
+                log::error!("a request failed: {e}");
+                Err(Failure::internal("the request failed inside prof; this is a bug of prof"))
+            }
+        }
+    }
+
+    /// Forgets a waiter of a flight, or the flight if it has landed. The last waiter to leave ends the work.
+    fn leave(&self, key: &str, number: u64, landed: bool) {
+        let mut flights = lock(&self.flights);
+        let Some(flight) = flights.get_mut(key).filter(|f| f.number == number) else { return };
+        flight.waiters -= 1;
+        if landed {
+            flights.remove(key);
+        } else if flight.waiters == 0 {
+            flight.cancel.cancel();
+            flights.remove(key);
+        }
+    }
+}
+
+/// One who waits for a turn.
+struct Given {
+    receiver: Option<oneshot::Receiver<()>>,
+    line: Arc<Mutex<Line>>,
+}
+
+impl Drop for Given {
+    fn drop(&mut self) {
+        let Some(mut receiver) = self.receiver.take() else { return };
+        receiver.close();
+        if receiver.try_recv().is_ok() {
+            let mut line = lock(&self.line);
+            line.free += 1;
+            line.next();
+        }
+    }
+}
+
+/// One who waits for a piece of work.
+struct Waiter {
+    work: Arc<Work>,
+    key: String,
+    number: u64,
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        self.work.leave(&self.key, self.number, false);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicUsize;
+    use std::time::Duration;
+
+    fn runtime() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_multi_thread().enable_all().build().expect("a runtime")
+    }
+
+    fn text(text: &str) -> Answer {
+        Answer::new(crate::reply::TEXT, text.to_owned())
+    }
+
+    #[test]
+    fn the_same_work_is_done_once_and_kept() {
+        runtime().block_on(async {
+            let work = Arc::new(Work::new(1 << 20, 2));
+            let runs = Arc::new(AtomicUsize::new(0));
+            let ask = |work: Arc<Work>, runs: Arc<AtomicUsize>| async move {
+                let job = move |_| {
+                    runs.fetch_add(1, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(50));
+                    Ok(text("done"))
+                };
+                work.answer("key".into(), "client", job).await
+            };
+            let tasks: Vec<_> =
+                (0..8).map(|_| tokio::spawn(ask(work.clone(), runs.clone()))).collect();
+            for task in tasks {
+                assert_eq!(task.await.expect("joined").expect("an answer").body, "done");
+            }
+            ask(work, runs.clone()).await.expect("kept");
+            assert_eq!(runs.load(Ordering::SeqCst), 1);
+        });
+    }
+
+    #[test]
+    fn work_that_nobody_waits_for_ends_and_frees_its_place() {
+        runtime().block_on(async {
+            let work = Arc::new(Work::new(1 << 20, 1));
+            let (told, ended) = std::sync::mpsc::channel();
+            let own = work.clone();
+            let asked = tokio::spawn(async move {
+                let job = move |cancel: Job| {
+                    while !cancel.is_cancelled() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                    told.send(()).expect("sent");
+                    Ok(text("never"))
+                };
+                own.answer("endless".into(), "a", job).await
+            });
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            asked.abort();
+            let next = work.answer("next".into(), "b", |_| Ok(text("next"))).await;
+            assert_eq!(next.expect("an answer").body, "next");
+            assert!(ended.recv_timeout(Duration::from_secs(10)).is_ok());
+        });
+    }
+
+    #[test]
+    fn clients_take_turns() {
+        runtime().block_on(async {
+            let work = Arc::new(Work::new(0, 1));
+            let first = work.turn("busy").await.expect("a turn");
+            let order = Arc::new(Mutex::new(Vec::new()));
+            let mut tasks = Vec::new();
+            for client in ["busy", "busy", "busy", "other"] {
+                let (own, order) = (work.clone(), order.clone());
+                tasks.push(tokio::spawn(async move {
+                    let turn = own.turn(client).await.expect("a turn");
+                    lock(&order).push(client);
+                    drop(turn);
+                }));
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            drop(first);
+            for task in tasks {
+                task.await.expect("joined");
+            }
+            assert_eq!(*lock(&order), ["busy", "other", "busy", "busy"]);
+        });
+    }
+
+    #[test]
+    fn kept_answers_stay_within_their_bytes() {
+        let mut kept = Kept::default();
+        for i in 0..100 {
+            kept.put(format!("key{i}"), Arc::new(text(&"x".repeat(1000))), 10_000);
+        }
+        assert!(kept.bytes <= 10_000 && kept.answers.len() > 5, "{}", kept.bytes);
+        assert!(kept.get("key99").is_some() && kept.get("key0").is_none());
+        kept.put("large".into(), Arc::new(text(&"x".repeat(9000))), 10_000);
+        assert!(kept.get("large").is_none());
+    }
+}
