@@ -4,6 +4,8 @@
 //! * [`model`]: replays operations: live blocks, totals, figures by stack;
 //! * [`index`]: a row for each block, in a file beside the recording;
 //! * [`query`]: filters, and the figures of the selected blocks;
+//! * [`stacks`]: the named stacks of a recording;
+//! * [`answers`]: sorted, paged and pruned answers for pages that show parts of a recording;
 //! * [`leaks`]: which stacks leak, by what they held over time;
 //! * [`diff`]: what grew and what shrank;
 //! * [`export`]: the formats of other tools;
@@ -18,6 +20,7 @@
 //! A recording is untrusted input: if it is cut off, damaged or made up, the result is an [`Error`], or the figures of
 //! its whole part with a [`Note`], but never a panic.
 
+pub mod answers;
 mod askers;
 pub mod diff;
 mod error;
@@ -34,6 +37,7 @@ pub mod progress;
 pub mod query;
 pub mod report;
 pub mod rewrite;
+pub mod stacks;
 pub mod symbols;
 pub mod unseen;
 

@@ -23,6 +23,7 @@ mod scan;
 
 use crate::load::{LoadOptions, open_file};
 use crate::model::{Analysis, Course, Source};
+use crate::stacks::Stacks;
 use crate::symbols::SymbolOptions;
 use crate::{Error, Note};
 use build::{Built, Failure, build};
@@ -31,6 +32,7 @@ use prof_trace::files::open_regular;
 use rows::Store;
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 pub use before::Before;
 #[doc(hidden)]
@@ -75,6 +77,8 @@ pub struct Index {
     blocks: Vec<u64>,
     before: Before,
     course: Course,
+    /// The named stacks, made when they are first asked for.
+    stacks: OnceLock<Stacks>,
     /// Path of the index; `None` if it is in memory or in an unnamed file.
     path: Option<PathBuf>,
     /// The index was built by this run.
@@ -189,6 +193,7 @@ impl Index {
             blocks: s.blocks,
             before: s.before,
             course: s.course,
+            stacks: OnceLock::new(),
             path: None,
             made: true,
         }
@@ -202,6 +207,7 @@ impl Index {
     /// Sets where symbols are looked for, and how they are shown.
     pub fn set_symbol_options(&mut self, options: SymbolOptions) {
         self.analysis.set_symbol_options(options);
+        self.stacks = OnceLock::new();
     }
 
     /// Returns the number of rows.
@@ -227,6 +233,11 @@ impl Index {
     /// Returns the figures of all blocks over time.
     pub fn course(&self) -> &Course {
         &self.course
+    }
+
+    /// Returns the named stacks of all groups. The first call symbolises them.
+    pub fn stacks(&self) -> &Stacks {
+        self.stacks.get_or_init(|| Stacks::new(&self.analysis))
     }
 
     /// Returns the path of the index, if it is in a named file.

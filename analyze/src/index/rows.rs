@@ -314,6 +314,8 @@ pub(super) fn reseal(block: &mut [u8]) {
 /// A block of rows: the ranges of its columns and, on request, their values.
 pub struct Block<'a> {
     store: &'a Store,
+    /// Index among the blocks of rows.
+    number: usize,
     rows: usize,
     longest: u64,
     /// Position of the first column.
@@ -323,8 +325,12 @@ pub struct Block<'a> {
 }
 
 impl<'a> Block<'a> {
-    /// Reads the head of the block at `at`; `None` if it can't be read or is damaged.
-    pub(super) fn open(store: &'a Store, at: u64, mut bytes: Vec<u8>) -> Option<Self> {
+    /// Reads the head of a block, given its number and position; `None` if it can't be read or is damaged.
+    pub(super) fn open(
+        store: &'a Store,
+        (number, at): (usize, u64),
+        mut bytes: Vec<u8>,
+    ) -> Option<Self> {
         store.read(at, HEAD, &mut bytes).ok()?;
         let words = unsealed(&bytes)?;
         let ([rows, longest], packed) = words.split_first_chunk::<FRONT>()?;
@@ -333,12 +339,17 @@ impl<'a> Block<'a> {
         for (c, w) in columns.iter_mut().zip(packed.as_chunks::<PACKED_WORDS>().0) {
             *c = Packed::from_words(*w)?;
         }
-        Some(Self { store, rows, longest: *longest, at: at + HEAD as u64, columns, bytes })
+        Some(Self { store, number, rows, longest: *longest, at: at + HEAD as u64, columns, bytes })
     }
 
     /// Returns the number of rows.
     pub fn rows(&self) -> usize {
         self.rows
+    }
+
+    /// Returns the number of its first row. All blocks of rows but the last have the same number of rows.
+    pub fn first_row(&self) -> u64 {
+        (self.number * BLOCK) as u64
     }
 
     /// Returns the longest time in ticks from a row's begin to its end; `u64::MAX` if one has none.

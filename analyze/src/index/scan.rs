@@ -1,6 +1,6 @@
 //! Scans all rows, on all processors.
 
-use super::rows::Block;
+use super::rows::{BLOCK, Block};
 use super::{Index, path_of};
 use crate::progress::Step;
 use std::path::PathBuf;
@@ -40,11 +40,11 @@ impl Index {
             loop {
                 let from = next.fetch_add(RUN, Ordering::Relaxed);
                 let Some(rest) = self.blocks.get(from..).filter(|r| !r.is_empty()) else { break };
-                for &at in rest.iter().take(RUN) {
+                for (number, &at) in (from..).zip(rest.iter().take(RUN)) {
                     if failed.load(Ordering::Relaxed) || step.is_cancelled() {
                         return s;
                     }
-                    let done = Block::open(&self.store, at, std::mem::take(&mut buffer))
+                    let done = Block::open(&self.store, (number, at), std::mem::take(&mut buffer))
                         .and_then(|mut b| work(&mut s, &mut b).map(|()| b.into_buffer()));
                     match done {
                         Some(b) => (buffer, ()) = (b, step.add(1)),
@@ -86,16 +86,39 @@ impl Index {
     ) -> Result<(), ScanError> {
         let mut buffer = Vec::new();
         let step = Step::begin("going through the index", self.blocks.len() as u64);
-        for &at in &self.blocks {
+        for place in self.blocks.iter().copied().enumerate() {
             if step.is_cancelled() {
                 return Err(ScanError::Cancelled);
             }
             step.add(1);
-            let done = Block::open(&self.store, at, buffer)
+            let done = Block::open(&self.store, place, buffer)
                 .and_then(|mut b| work(&mut b).map(|()| b.into_buffer()));
             buffer = done.ok_or_else(|| self.damaged())?;
         }
         Ok(())
+    }
+
+    /// Returns the number of the block of rows that has a row, and the row's index in it.
+    pub(crate) fn place_of(row: u64) -> (u64, usize) {
+        (row / BLOCK as u64, (row % BLOCK as u64) as usize)
+    }
+
+    /// Calls `work` for a block of rows, by its number. Returns whether there is one.
+    ///
+    /// # Errors
+    /// If `work` returns `None`, as it does if the block can't be read.
+    pub(crate) fn block_of_rows(
+        &self,
+        number: u64,
+        work: impl FnOnce(&mut Block<'_>) -> Option<()>,
+    ) -> Result<bool, ScanError> {
+        let number = usize::try_from(number).unwrap_or(usize::MAX);
+        let Some(&at) = self.blocks.get(number) else { return Ok(false) };
+        let block = Block::open(&self.store, (number, at), Vec::new());
+        match block.and_then(|mut b| work(&mut b)) {
+            Some(()) => Ok(true),
+            None => Err(self.damaged()),
+        }
     }
 
     fn damaged(&self) -> ScanError {

@@ -36,7 +36,7 @@ const NOTHING: Sum = Sum {
 #[derive(Default)]
 struct State {
     selection: Selection,
-    columns: [Vec<u64>; 6],
+    columns: [Vec<u64>; 5],
     sums: Vec<Sum>,
 }
 
@@ -241,13 +241,70 @@ impl Query<'_> {
         Ok((0..count).filter_map(|i| classes.group(i, partial)).collect())
     }
 
+    /// Returns the figures of `count` classes as [`Self::by`] does, but peaks only if they are known without the order
+    /// of time; else they are 0, and the times of peaks those of the first blocks. The second value says whether
+    /// they are known.
+    ///
+    /// # Errors
+    /// If the index can't be read, or the job of this thread is cancelled.
+    pub fn sums(
+        &self,
+        by: By<'_>,
+        count: usize,
+        at: Option<u64>,
+    ) -> Result<(Vec<Group>, bool), ScanError> {
+        let analysis = self.index.analysis();
+        if let Some(groups) = self.kept(by, count, at) {
+            return Ok((groups, matches!(by, By::Stacks)));
+        }
+        if analysis.capture().is_sampled() {
+            // Estimates need the order of time, and samples are few.
+            return Ok((self.by(by, count, at)?, true));
+        }
+        let until = at.unwrap_or(u64::MAX - 1).min(u64::MAX - 1);
+        let sums = self.scan_sums(by, count, until)?;
+        let levels = vec![Level::default(); count];
+        let classes = Classes { sums, levels, all: Level::default(), estimates: None };
+        let partial = !analysis.capture().is_everything();
+        Ok(((0..count).filter_map(|i| classes.group(i, partial)).collect(), false))
+    }
+
+    /// Returns the figures of classes of stacks from those that the index keeps, if blocks are selected by their stacks
+    /// alone.
+    fn kept(&self, by: By<'_>, count: usize, at: Option<u64>) -> Option<Vec<Group>> {
+        let analysis = self.index.analysis();
+        // The kept figures of stripped recordings count blocks that no filter finds any more.
+        let whole = self.is_all() || analysis.meta().stripped.is_none();
+        if at.is_some() || !self.is_of_stacks() || !whole {
+            return None;
+        }
+        let groups = analysis.groups().iter().enumerate().filter(|(i, _)| self.has_group(*i));
+        match by {
+            By::Threads | By::Sizes => None,
+            By::Stacks => Some(groups.map(|(i, g)| Group { node: i as u32, ..*g }).collect()),
+            // Errors of estimates are not sums.
+            By::Classes(_) if analysis.capture().is_sampled() => None,
+            By::Classes(of) => {
+                let mut all = vec![Group::default(); count];
+                for (i, g) in groups {
+                    let class = of.get(i).map_or(usize::MAX, |c| *c as usize);
+                    if let Some(sum) = all.get_mut(class) {
+                        join(sum, g, class as u32);
+                    }
+                }
+                let used = |g: &Group| g.figures.allocations + g.figures.reallocations > 0;
+                Some(all.into_iter().filter(used).collect())
+            }
+        }
+    }
+
     fn collect_by(&self, by: By<'_>, count: usize, until: u64) -> Result<Classes, ScanError> {
-        let sums = self.sums(by, count, until)?;
+        let sums = self.scan_sums(by, count, until)?;
         let (levels, all, estimates) = self.levels(by, count, until)?;
         Ok(Classes { sums, levels, all, estimates })
     }
 
-    fn sums(&self, by: By<'_>, count: usize, until: u64) -> Result<Vec<Sum>, ScanError> {
+    fn scan_sums(&self, by: By<'_>, count: usize, until: u64) -> Result<Vec<Sum>, ScanError> {
         let state = || State { sums: vec![NOTHING; count], ..State::default() };
         let states = self.index.scan(state, |s, block| self.add(s, block, by, until))?;
         let mut states = states.into_iter().map(|s| s.sums);
@@ -266,16 +323,21 @@ impl Query<'_> {
         if s.selection.rows.is_empty() {
             return Some(());
         }
-        const READ: [Column; 6] =
-            [Column::Begin, Column::End, Column::Size, Column::Flags, Column::Group, Column::Lane];
-        for (c, values) in READ.into_iter().zip(&mut s.columns) {
+        // Only one column says of what class a row is.
+        let class = match by {
+            By::Stacks | By::Classes(_) => Column::Group,
+            By::Threads => Column::Lane,
+            By::Sizes => Column::Size,
+        };
+        let read = [Column::Begin, Column::End, Column::Size, Column::Flags, class];
+        for (c, values) in read.into_iter().zip(&mut s.columns) {
             block.read(c, values)?;
         }
-        let [begins, ends, sizes, flag, groups, lanes] = &s.columns;
+        let [begins, ends, sizes, flag, class] = &s.columns;
         for &i in &s.selection.rows {
             let i = i as usize;
             if begins[i] <= until {
-                let sum = s.sums.get_mut(by.class(groups[i], lanes[i], sizes[i]))?;
+                let sum = s.sums.get_mut(by.class(class[i], class[i], sizes[i]))?;
                 sum.row(begins[i], ends[i], sizes[i], flag[i], until);
             }
         }
@@ -309,6 +371,26 @@ impl Query<'_> {
         })?;
         Ok((levels, all, estimates))
     }
+}
+
+/// Adds the sums of a group to those of a class.
+pub(crate) fn join(sum: &mut Group, g: &Group, class: u32) {
+    let (f, o) = (&mut sum.figures, &g.figures);
+    let first = f.allocations + f.reallocations == 0;
+    f.allocations += o.allocations;
+    f.reallocations += o.reallocations;
+    f.allocated_bytes = f.allocated_bytes.wrapping_add(o.allocated_bytes);
+    f.live_count += o.live_count;
+    f.live_bytes = f.live_bytes.wrapping_add(o.live_bytes);
+    f.temporary += o.temporary;
+    sum.node = class;
+    sum.first = if first { g.first } else { sum.first.min(g.first) };
+    sum.last = sum.last.max(g.last);
+    sum.peak_ticks = sum.first;
+    sum.oldest = match (sum.oldest, g.oldest) {
+        (Some(a), Some(b)) => Some(a.min(b)),
+        (a, b) => a.or(b),
+    };
 }
 
 fn with_peak(f: Figures, level: &Level) -> Figures {

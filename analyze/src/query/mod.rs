@@ -19,6 +19,7 @@ mod suppress;
 mod timeline;
 pub mod value;
 
+pub(crate) use figures::join;
 pub use figures::{By, SIZE_CLASSES, size_class};
 pub use filter::{FIELDS, Field, Filter, FilterError, Lifetime, Range, find};
 pub use order::Event;

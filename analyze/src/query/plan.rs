@@ -27,7 +27,7 @@ pub enum QueryError {
 /// A filter compiled for an index.
 #[derive(Clone)]
 pub struct Query<'a> {
-    pub(super) index: &'a Index,
+    pub(crate) index: &'a Index,
     /// For each group whether its blocks can be selected; `None`: all can.
     groups: Option<Vec<bool>>,
     /// Ranges of column values, both ends included.
@@ -218,6 +218,11 @@ impl<'a> Query<'a> {
     /// Returns whether blocks are selected by their stacks alone, if at all.
     pub(crate) fn is_of_stacks(&self) -> bool {
         Self { groups: None, suppressed: None, ..self.clone() }.is_all()
+    }
+
+    /// Returns whether blocks of a group can be selected.
+    pub(super) fn has_group(&self, group: usize) -> bool {
+        self.groups.as_ref().is_none_or(|g| g.get(group) == Some(&true))
     }
 
     /// Returns the query for the blocks that rules exclude, of those selected otherwise.

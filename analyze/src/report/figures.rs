@@ -104,7 +104,7 @@ impl FiguresData {
 
 /// Sums up figures.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Adder {
+pub(crate) struct Adder {
     figures: Figures,
     /// Variances of live blocks and bytes, of allocations, reallocations and allocated bytes. Variances are additive,
     /// as blocks are picked independently.
@@ -112,7 +112,7 @@ pub(super) struct Adder {
 }
 
 impl Adder {
-    pub(super) fn add(&mut self, g: &Group) {
+    pub(crate) fn add(&mut self, g: &Group) {
         let (f, o, e) = (&mut self.figures, &g.figures, &g.errors);
         f.live_count += o.live_count;
         f.live_bytes = f.live_bytes.wrapping_add(o.live_bytes);
@@ -133,7 +133,7 @@ impl Adder {
         self.variances.iter_mut().zip(other.variances).for_each(|(a, b)| *a += b);
     }
 
-    pub(super) fn figures(&self) -> &Figures {
+    pub(crate) fn figures(&self) -> &Figures {
         &self.figures
     }
 
@@ -158,7 +158,7 @@ impl Adder {
 }
 
 impl SumData {
-    pub(super) fn of<'a>(capture: Capture, groups: impl IntoIterator<Item = &'a Group>) -> Self {
+    pub(crate) fn of<'a>(capture: Capture, groups: impl IntoIterator<Item = &'a Group>) -> Self {
         let mut sum = Adder::default();
         groups.into_iter().for_each(|g| sum.add(g));
         sum.data(capture)

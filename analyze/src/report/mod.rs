@@ -22,6 +22,7 @@ pub mod units;
 
 pub use data::{AskedData, FrameData, GroupData, Report, ReportOptions, RestData};
 pub(crate) use data::{asked_by, frames_of};
+pub(crate) use figures::Adder;
 pub use figures::{FiguresData, SumData};
 pub use grouped::{GroupBy, Grouped, GroupedData};
 pub(crate) use head::shown;
@@ -33,7 +34,9 @@ pub use histogram::{Histogram, SizeData};
 pub use merged::{LocationData, Merged, PathData};
 pub use named::{SymbolsData, UnnamedData};
 pub use places::PlaceData;
+pub(crate) use places::Places;
 pub use rows::{Ask, RestRowsData, RowData, ViewOptions};
+pub(crate) use rows::{Row, by_class, order};
 pub use sort::SortKey;
 pub use stats::{CallsData, LifetimeData, Stats, TallyData, TopPlaceData, TopSizeData};
 pub use text::Style;

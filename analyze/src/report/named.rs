@@ -34,7 +34,7 @@ pub struct UnnamedData {
 }
 
 impl SymbolsData {
-    pub(super) fn new(symbols: &Symbolizer<'_>) -> Self {
+    pub(crate) fn new(symbols: &Symbolizer<'_>) -> Self {
         let data = |(why, module, addresses): (crate::symbols::Unnamed, Option<&str>, u64)| {
             UnnamedData { module: module.map(shown), reason: symbols.why(why), addresses }
         };

@@ -55,7 +55,7 @@ impl PlaceData {
 }
 
 /// Numbers the places of a recording's stacks.
-pub(super) struct Places<'a> {
+pub(crate) struct Places<'a> {
     analysis: &'a Analysis,
     pub symbols: Symbolizer<'a>,
     places: Vec<PlaceData>,
@@ -78,6 +78,11 @@ impl<'a> Places<'a> {
 
     pub fn get(&self, id: u32) -> &PlaceData {
         &self.places[id as usize]
+    }
+
+    /// Returns all places; their indices are their numbers.
+    pub fn into_places(self) -> Vec<PlaceData> {
+        self.places
     }
 
     /// Returns the places of a stack, innermost first.

@@ -90,7 +90,7 @@ impl<'a> Ask<'a> {
 
 /// A row before it is formatted.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Row {
+pub(crate) struct Row {
     pub group: Group,
     /// Its figures at the earlier moment, if it had blocks by then.
     pub before: Option<Group>,
@@ -137,7 +137,7 @@ impl Row {
 }
 
 /// Sorts rows; returns the number of rows to show, `top` at most.
-pub(super) fn order(ask: &Ask<'_>, rows: &mut [Row], top: usize) -> usize {
+pub(crate) fn order(ask: &Ask<'_>, rows: &mut [Row], top: usize) -> usize {
     let options = &ask.options;
     let again = |r: &Row| match (options.sort, options.base) {
         (SortKey::Allocations, None) => r.group.figures.reallocations,
@@ -159,7 +159,7 @@ pub(super) fn order(ask: &Ask<'_>, rows: &mut [Row], top: usize) -> usize {
 }
 
 /// Figures of a row.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RowData {
     /// Figures of its blocks.
     #[serde(flatten)]
@@ -184,7 +184,7 @@ pub struct RowData {
 }
 
 impl RowData {
-    pub(super) fn new(ask: &Ask<'_>, row: &Row) -> Self {
+    pub(crate) fn new(ask: &Ask<'_>, row: &Row) -> Self {
         let (analysis, g) = (&ask.analysis, &row.group);
         let (clock, capture) = (&analysis.meta().clock, analysis.capture());
         let time = |t: u64| (!row.is_empty()).then(|| clock.ns(t));
@@ -215,7 +215,7 @@ pub struct RestRowsData {
 }
 
 impl RestRowsData {
-    pub(super) fn new(ask: &Ask<'_>, rows: &[Row]) -> Self {
+    pub(crate) fn new(ask: &Ask<'_>, rows: &[Row]) -> Self {
         let change = ask.before.as_ref().map(|_| {
             let mut sum = Change::default();
             rows.iter().filter_map(Row::change).for_each(|c| sum.add(&c));
@@ -230,7 +230,7 @@ impl RestRowsData {
 }
 
 /// Returns groups at the index that is their node: the number of their class.
-pub(super) fn by_class(groups: Vec<Group>, count: usize) -> Vec<Option<Group>> {
+pub(crate) fn by_class(groups: Vec<Group>, count: usize) -> Vec<Option<Group>> {
     let mut all = vec![None; count];
     for g in groups {
         if let Some(slot) = all.get_mut(g.node as usize) {

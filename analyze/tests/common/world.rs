@@ -3,6 +3,7 @@
 use super::{Maker, Random, START, alloc, free, realloc};
 use prof_trace::event::Event;
 use prof_trace::pack::Compress;
+use prof_trace::records::Module;
 use prof_trace::size::{Header, with_header};
 use std::collections::HashMap;
 
@@ -229,4 +230,37 @@ pub fn write_to(
     }
     m.end(end);
     m
+}
+
+/// Returns the functions of a node's stack, innermost first.
+pub fn functions(node: u32) -> Vec<u32> {
+    (1..=node).rev().take_while(|n| *n == node || n % 4 != 0).collect()
+}
+
+/// Adds stacks, names, threads and parts to a recording.
+pub fn describe(m: &mut Maker, middle: u64) {
+    m.toggle(START, 1).toggle(middle, 0).toggle(middle + 1, 1);
+    for t in 1..=7 {
+        m.thread(t, 100 + t, if t % 2 == 0 { "even" } else { "odd-one" });
+    }
+    for (number, path) in [(1, "/lib/one.so"), (2, "/lib/two.so")] {
+        let (start, end) = (0x10000 * u64::from(number), 0x10000 * u64::from(number) + 0x8000);
+        m.module(&Module {
+            number,
+            start,
+            end,
+            bias: start,
+            path: path.into(),
+            ..Module::default()
+        });
+        let names: Vec<_> = (1..=20).map(|n| (n * 0x100, 0x100, format!("f{n}_"))).collect();
+        let names: Vec<_> = names.iter().map(|(a, s, n)| (*a, *s, n.as_str())).collect();
+        m.symbols(number, &names);
+    }
+    let module = |n: u64| 1 + n % 2;
+    let pcs: Vec<_> =
+        (1..=20).map(|n| [n, 0x10000 * module(n) + n * 0x100 + 8, module(n)]).collect();
+    let parent = |n: u64| if functions(n as u32).len() > 1 { n - 1 } else { 0 };
+    let nodes: Vec<_> = (1..=20).map(|n| [n, parent(n), n]).collect();
+    m.pcs(&pcs).nodes(&nodes);
 }

@@ -1,0 +1,454 @@
+//! Single blocks: pages of them in any order, and one with its chain of reallocations and its neighbours.
+
+use crate::Index;
+use crate::index::{Block, Column, ScanError, flags};
+use crate::query::{Query, Selection};
+use prof_trace::size::{Chunks, Header};
+use serde::Serialize;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// The order of blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum BlockSort {
+    /// By the time when they were allocated.
+    #[default]
+    Time,
+    /// By address.
+    Address,
+    /// By size.
+    Size,
+    /// By lifetime; of live blocks up to the end of the recording.
+    Lifetime,
+}
+
+/// Greatest number of blocks that may be left out in front of a page; a cursor goes further.
+pub const MOST_SKIPPED: u64 = 1_000_000;
+/// Greatest number of blocks of a page.
+pub const MOST_BLOCKS: usize = 10_000;
+/// Greatest number of neighbours of a block on each side.
+const NEIGHBOURS: usize = 8;
+
+/// A question for blocks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BlocksAsk {
+    /// The order.
+    pub sort: BlockSort,
+    /// The largest first.
+    pub descending: bool,
+    /// Number of blocks to leave out in front, at most [`MOST_SKIPPED`].
+    pub skip: u64,
+    /// Greatest number of blocks, at most [`MOST_BLOCKS`].
+    pub count: usize,
+    /// Leaves out all blocks up to the one that this cursor names.
+    pub after: Option<Cursor>,
+}
+
+/// A place in an order of blocks. Its text has two hexadecimal numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cursor {
+    key: u64,
+    row: u64,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:x}:{:x}", self.key, self.row)
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |t: &str| u64::from_str_radix(t, 16).ok();
+        let parts = text.split_once(':').and_then(|(k, r)| Some((number(k)?, number(r)?)));
+        let (key, row) = parts.ok_or_else(|| format!("{text:?} is no cursor of a page"))?;
+        Ok(Self { key, row })
+    }
+}
+
+impl Serialize for Cursor {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(self)
+    }
+}
+
+/// A page of blocks.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BlockPage {
+    /// The blocks.
+    pub blocks: Vec<BlockRow>,
+    /// Number of all selected blocks.
+    pub total: u64,
+    /// The place behind the page; `None` if no blocks follow.
+    pub next: Option<Cursor>,
+}
+
+/// A block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BlockRow {
+    /// Number of its row, the same each time that the recording is read.
+    pub row: u64,
+    /// Address.
+    pub address: u64,
+    /// Bytes requested.
+    pub size: u64,
+    /// Bytes that glibc made usable, if its header is known.
+    pub usable: Option<u64>,
+    /// Time of its allocation in nanoseconds since the start.
+    pub begin_ns: u64,
+    /// Time of its end in nanoseconds since the start; `None` if it is live at the end of the recording.
+    pub end_ns: Option<u64>,
+    /// Nanoseconds that it lived, up to the end of the recording.
+    pub lifetime_ns: u64,
+    /// Index of its stack's group.
+    pub group: u32,
+    /// Stack node.
+    pub stack: u32,
+    /// Number of the thread that allocated it.
+    pub thread: u32,
+    /// Stack node of its end, if that was recorded.
+    pub end_stack: Option<u32>,
+    /// Number of the thread that ended it.
+    pub end_thread: Option<u32>,
+    /// Its free was the next event of its thread.
+    pub temporary: bool,
+    /// `realloc` returned it.
+    pub reallocated: bool,
+    /// It was passed to `realloc`.
+    pub continued: bool,
+    /// Its free was not recorded; another block at its address implies it.
+    pub implied: bool,
+    /// Number of its chain of reallocations; 0: none.
+    pub chain: u32,
+    /// Position in that chain, from 0.
+    pub position: u32,
+    /// glibc mapped it on its own, if its header is known.
+    pub mapped: Option<bool>,
+    /// It is in glibc's main arena, if its header is known and says so.
+    pub main_arena: Option<bool>,
+}
+
+/// A block with what belongs to it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BlockDetails {
+    /// The block.
+    pub block: BlockRow,
+    /// The blocks of its chain of reallocations in their order, itself included; empty if it has none.
+    pub chain: Vec<BlockRow>,
+    /// Blocks below it in memory that were live when it was allocated, the nearest first.
+    pub below: Vec<BlockRow>,
+    /// Blocks above it in memory that were live when it was allocated, the nearest first.
+    pub above: Vec<BlockRow>,
+}
+
+/// The best rows that a thread has found: sort key and row number, the smallest first.
+struct Best {
+    selection: Selection,
+    columns: [Vec<u64>; 2],
+    rows: Vec<(u64, u64)>,
+    total: u64,
+    /// Number of rows behind the cursor.
+    behind: u64,
+}
+
+/// The conditions on rows of a page.
+struct Wanted<'a> {
+    ask: &'a BlocksAsk,
+    /// Number of rows that are kept.
+    most: usize,
+    end: u64,
+    /// Rows with larger keys can't be on the page.
+    limit: AtomicU64,
+}
+
+impl Wanted<'_> {
+    /// Converts a key and a row so that the first of a page are the smallest.
+    fn turned(&self, pair: (u64, u64)) -> (u64, u64) {
+        if self.ask.descending { (!pair.0, !pair.1) } else { pair }
+    }
+
+    /// Returns the smallest converted key that a block of rows can have.
+    fn least(&self, block: &Block<'_>) -> u64 {
+        let (min, max) = match self.ask.sort {
+            BlockSort::Time => block.range(Column::Begin),
+            BlockSort::Address => block.range(Column::Addr),
+            BlockSort::Size => block.range(Column::Size),
+            // Live blocks have no end, and then nothing is known.
+            BlockSort::Lifetime => (0, block.longest()),
+        };
+        if self.ask.descending { !max } else { min }
+    }
+
+    fn keep(&self, rows: &mut Vec<(u64, u64)>) {
+        if rows.len() > self.most {
+            rows.select_nth_unstable(self.most);
+            rows.truncate(self.most);
+            let last = rows.iter().map(|r| r.0).max().unwrap_or(u64::MAX);
+            self.limit.fetch_min(last, Relaxed);
+        }
+    }
+}
+
+impl Query<'_> {
+    /// Returns a page of the selected blocks.
+    ///
+    /// # Errors
+    /// If the index can't be read, or the job of this thread is cancelled.
+    pub fn blocks(&self, ask: &BlocksAsk) -> Result<BlockPage, ScanError> {
+        let (skip, count) = (ask.skip.min(MOST_SKIPPED) as usize, ask.count.min(MOST_BLOCKS));
+        let wanted = Wanted {
+            ask,
+            most: skip + count,
+            end: self.index.analysis().end_ticks(),
+            limit: AtomicU64::new(u64::MAX),
+        };
+        let state = || Best {
+            selection: Selection::default(),
+            columns: Default::default(),
+            rows: Vec::new(),
+            total: 0,
+            behind: 0,
+        };
+        let states = self.index.scan(state, |s, block| self.best(s, block, &wanted))?;
+        let (mut rows, mut total, mut behind) = (Vec::new(), 0, 0);
+        for s in states {
+            rows.extend(s.rows);
+            (total, behind) = (total + s.total, behind + s.behind);
+        }
+        rows.sort_unstable();
+        rows.truncate(wanted.most);
+        let page: Vec<(u64, u64)> = rows.into_iter().skip(skip).map(|r| wanted.turned(r)).collect();
+        let more = behind > wanted.most as u64;
+        let next = page.last().filter(|_| more).map(|&(key, row)| Cursor { key, row });
+        let numbers: Vec<u64> = page.iter().map(|r| r.1).collect();
+        Ok(BlockPage { blocks: self.index.block_rows(&numbers)?, total, next })
+    }
+
+    fn best(&self, s: &mut Best, block: &mut Block<'_>, wanted: &Wanted<'_>) -> Option<()> {
+        let ask = wanted.ask;
+        let after = ask.after.map(|c| wanted.turned((c.key, c.row)));
+        let far = wanted.least(block) > wanted.limit.load(Relaxed);
+        if self.is_all() && far && after.is_none() {
+            let rows = block.rows() as u64;
+            (s.total, s.behind) = (s.total + rows, s.behind + rows);
+            return Some(());
+        }
+        self.select(block, &mut s.selection)?;
+        s.total += s.selection.rows.len() as u64;
+        if far || wanted.most == 0 {
+            s.behind += s.selection.rows.len() as u64;
+            return Some(());
+        }
+        if s.selection.rows.is_empty() {
+            return Some(());
+        }
+        let [a, b] = &mut s.columns;
+        match ask.sort {
+            BlockSort::Time => block.read(Column::Begin, a)?,
+            BlockSort::Address => block.read(Column::Addr, a)?,
+            BlockSort::Size => block.read(Column::Size, a)?,
+            BlockSort::Lifetime => {
+                block.read(Column::End, a)?;
+                block.read(Column::Begin, b)?;
+                let end = wanted.end;
+                let lived = |(a, b): (&mut u64, &u64)| *a = (*a).min(end).saturating_sub(*b);
+                a.iter_mut().zip(&*b).for_each(lived);
+            }
+        }
+        let first = block.first_row();
+        let limit = wanted.limit.load(Relaxed);
+        for &i in &s.selection.rows {
+            let row = wanted.turned((a[i as usize], first + u64::from(i)));
+            if after.is_some_and(|after| row <= after) {
+                continue;
+            }
+            s.behind += 1;
+            if row.0 <= limit {
+                s.rows.push(row);
+            }
+        }
+        if s.rows.len() > 2 * wanted.most + 8192 {
+            wanted.keep(&mut s.rows);
+        }
+        Some(())
+    }
+}
+
+/// The columns of a row, in the order in which [`Index::block_rows`] reads them.
+const ALL: [Column; 12] = [
+    Column::Addr,
+    Column::Size,
+    Column::Begin,
+    Column::End,
+    Column::Group,
+    Column::Lane,
+    Column::EndNode,
+    Column::EndLane,
+    Column::Flags,
+    Column::Chain,
+    Column::Position,
+    Column::Header,
+];
+
+impl Index {
+    /// Returns blocks by the numbers of their rows, in this order; numbers that no row has are left out.
+    ///
+    /// # Errors
+    /// If the index can't be read.
+    pub fn block_rows(&self, rows: &[u64]) -> Result<Vec<BlockRow>, ScanError> {
+        let mut places: Vec<(u64, usize)> = rows.iter().copied().zip(0..).collect();
+        places.sort_unstable();
+        let mut out = vec![None; rows.len()];
+        let mut columns = [const { Vec::new() }; ALL.len()];
+        let mut have = None;
+        for (row, place) in places {
+            let (number, at) = Self::place_of(row);
+            if have != Some(number) {
+                let read = self.block_of_rows(number, |block| {
+                    for (c, values) in ALL.into_iter().zip(&mut columns) {
+                        block.read(c, values)?;
+                    }
+                    Some(())
+                })?;
+                if !read {
+                    continue;
+                }
+                have = Some(number);
+            }
+            if at < columns[0].len() {
+                out[place] = Some(self.block_row(row, columns.each_ref().map(|c| c[at])));
+            }
+        }
+        Ok(out.into_iter().flatten().collect())
+    }
+
+    fn block_row(&self, row: u64, values: [u64; ALL.len()]) -> BlockRow {
+        let [
+            address,
+            size,
+            begin,
+            end,
+            group,
+            lane,
+            end_node,
+            end_lane,
+            flag,
+            chain,
+            position,
+            code,
+        ] = values;
+        let analysis = self.analysis();
+        let (meta, clock) = (analysis.meta(), &analysis.meta().clock);
+        let thread = |lane: u64| self.lanes().get(lane as usize).copied();
+        let header = Header::from_code(code as u16);
+        let known = header.is_known();
+        let ended = end != u64::MAX;
+        BlockRow {
+            row,
+            address,
+            size,
+            usable: if known {
+                Chunks::of(meta.target.pointer_size).usable(size, header)
+            } else {
+                None
+            },
+            begin_ns: clock.ns(begin),
+            end_ns: ended.then(|| clock.ns(end)),
+            lifetime_ns: clock.between(begin, end.min(analysis.end_ticks().max(begin))),
+            group: group as u32,
+            stack: analysis.groups().get(group as usize).map_or(0, |g| g.node),
+            thread: thread(lane).unwrap_or(0),
+            end_stack: (end_node != 0).then_some(end_node as u32),
+            end_thread: if ended { thread(end_lane) } else { None },
+            temporary: flag & flags::TEMPORARY != 0 && analysis.capture().is_everything(),
+            reallocated: flag & flags::REALLOCATED != 0,
+            continued: flag & flags::CONTINUED != 0,
+            implied: flag & flags::IMPLIED != 0,
+            chain: chain as u32,
+            position: position as u32,
+            mapped: known.then_some(header.mapped),
+            main_arena: (header.arena != 0).then_some(header.arena == 1),
+        }
+    }
+
+    /// Returns a block with its chain of reallocations and its neighbours; `None` if there is no such row.
+    ///
+    /// # Errors
+    /// If the index can't be read, or the job of this thread is cancelled.
+    pub fn block_details(&self, row: u64) -> Result<Option<BlockDetails>, ScanError> {
+        let Some(block) = self.block_rows(&[row])?.pop() else { return Ok(None) };
+        let mut begin = Vec::new();
+        let (number, at) = Self::place_of(row);
+        self.block_of_rows(number, |b| b.read(Column::Begin, &mut begin))?;
+        let when = begin.get(at).copied().unwrap_or(0);
+        let around = self.around(block.address, row, when)?;
+        let chain = if block.chain == 0 { Vec::new() } else { self.chain(block.chain.into())? };
+        let [below, above] = around;
+        Ok(Some(BlockDetails {
+            block,
+            chain: self.block_rows(&chain)?,
+            below: self.block_rows(&below)?,
+            above: self.block_rows(&above)?,
+        }))
+    }
+
+    /// Returns the rows of a chain of reallocations, in their order.
+    fn chain(&self, chain: u64) -> Result<Vec<u64>, ScanError> {
+        let state = || (Vec::new(), Vec::new(), Vec::new());
+        let states = self.scan(state, |(found, ids, positions), block| {
+            let (min, max) = block.range(Column::Chain);
+            if chain < min || chain > max {
+                return Some(());
+            }
+            block.read(Column::Chain, ids)?;
+            if ids.contains(&chain) {
+                block.read(Column::Position, positions)?;
+                let all = ids.iter().zip(&*positions).enumerate();
+                let of_chain = all.filter(|(_, (id, _))| **id == chain);
+                let first = block.first_row();
+                found.extend(of_chain.map(|(i, (_, position))| (*position, first + i as u64)));
+            }
+            Some(())
+        })?;
+        let mut all: Vec<(u64, u64)> = states.into_iter().flat_map(|s| s.0).collect();
+        all.sort_unstable();
+        Ok(all.into_iter().map(|(_, row)| row).collect())
+    }
+
+    /// Returns the rows of the blocks next to an address, below and above, that were live at the ticks `when`.
+    fn around(&self, address: u64, row: u64, when: u64) -> Result<[Vec<u64>; 2], ScanError> {
+        let state = || ([const { Vec::new() }; 3], [const { Vec::<(u64, u64)>::new() }; 2]);
+        let states = self.scan(state, |(columns, near), block| {
+            if block.range(Column::Begin).0 > when || block.range(Column::End).1 <= when {
+                return Some(());
+            }
+            let [begins, ends, addrs] = columns;
+            block.read(Column::Begin, begins)?;
+            block.read(Column::End, ends)?;
+            block.read(Column::Addr, addrs)?;
+            let first = block.first_row();
+            for (i, addr) in addrs.iter().enumerate() {
+                let other = first + i as u64;
+                if begins[i] <= when && ends[i] > when && other != row {
+                    let above = *addr > address;
+                    near[usize::from(above)].push((addr.abs_diff(address), other));
+                }
+            }
+            for near in near {
+                near.sort_unstable();
+                near.truncate(NEIGHBOURS);
+            }
+            Some(())
+        })?;
+        Ok([0, 1].map(|side: usize| {
+            let mut all: Vec<_> = states.iter().flat_map(|s| s.1[side].iter().copied()).collect();
+            all.sort_unstable();
+            all.truncate(NEIGHBOURS);
+            all.into_iter().map(|(_, row)| row).collect()
+        }))
+    }
+}

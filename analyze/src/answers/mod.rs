@@ -1,0 +1,17 @@
+//! Answers for pages and programs that show parts of a recording: sorted, paged and pruned where the data is.
+//!
+//! * [`groups`]: blocks by stack, function, file, module, thread or size;
+//! * [`Query::blocks`](crate::query::Query::blocks): pages of single blocks;
+//! * [`flame`], [`flame_diff`], [`sandwich`]: trees of functions.
+
+mod blocks;
+mod flame;
+mod groups;
+
+pub use blocks::{
+    BlockDetails, BlockPage, BlockRow, BlockSort, BlocksAsk, Cursor, MOST_BLOCKS, MOST_SKIPPED,
+};
+pub use flame::{
+    Flame, FlameAsk, FlameName, Metric, Sandwich, Transform, flame, flame_diff, sandwich,
+};
+pub use groups::{GroupKey, GroupRow, Groups, GroupsAsk, groups};
