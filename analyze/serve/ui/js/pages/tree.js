@@ -1,0 +1,119 @@
+// The tree of calls as a table: each node's children are loaded when it is opened.
+
+import { fill, h, icon } from "../core/dom.js";
+import { get } from "../core/api.js";
+import { base, bytes, count, frameName, framePlace, percent } from "../core/format.js";
+import { toQuery } from "../core/filters.js";
+import { go, to } from "../core/app.js";
+import { bind } from "../core/keys.js";
+import { failed, load, loading, empty } from "../widgets/states.js";
+import { frameActions } from "../widgets/stack.js";
+import { menu } from "../widgets/menu.js";
+
+/** The figures that a tree can be sorted by: key of the server, words, field, how it is written. @type {[string, string, string, (v: any) => string][]} */
+const SORTS = [["size", "Live", "live_bytes", bytes], ["allocated", "Allocated", "allocated_bytes", bytes], ["allocations", "Allocations", "allocations", count], ["temporary", "Temporary", "temporary", count]];
+
+/**
+ * @param {Element} root
+ * @param {import("../core/url.js").View} url
+ * @param {AbortSignal} signal
+ */
+export function treePage(root, url, signal) {
+  const up = url.view.dir === "up", sort = SORTS.find(([k]) => k === url.view.sort) || SORTS[0], id = encodeURIComponent(url.id);
+  const place = h("div.card");
+  const segment = (key, text, on, view) => h("button", { type: "button", "data-key": key, "aria-pressed": String(on), onclick: () => go(to({ view })) }, text);
+  fill(root, h("div.page-head", null, h("h1", null, "Call tree"),
+    h("div.segments", { role: "group", "aria-label": "Sort by" }, SORTS.map((s) => segment("sort-" + s[0], s[1], s === sort, { sort: s[0] }))), h("span.grow"),
+    h("div.segments", { role: "group", "aria-label": "Direction" }, segment("down", "Top down", !up, { dir: null }), segment("up", "Bottom up", up, { dir: "up" }))), place);
+  const ask = (node) => {
+    const query = toQuery(url.filter);
+    query.set("sort", sort[0]);
+    if (up) query.set("bottom-up", "true");
+    if (node !== null) query.set("node", String(node));
+    return get(id + "/tree", query, signal);
+  };
+  load(place, ask(null), (d) => {
+    if (!d.children.length) return empty("Nothing matches", "No block fits all of the filters.");
+    const total = (d.node || d.totals)[sort[2]];
+    const list = h("ul.tree", { role: "tree", "aria-label": "Call tree" });
+    fill(list, d.children.map((c) => node(c, 0, total, sort, ask)));
+    openAlone(list);
+    treeKeys(list);
+    return [h("div.tree-row.tree-head", { "aria-hidden": true }, h("span", null, up ? "Function, with its callers below" : "Function"), h("span.num", null, sort[1]), h("span.num.opt", null, "Self"), h("span.num.opt", null, "Blocks"), h("span.num", null, "Share")), list];
+  }, { lines: 14, signal });
+  bind("Tree", [["i", "turn round: callers or callees", () => go(to({ view: { dir: up ? null : "up" } }))]], signal);
+}
+
+/**
+ * Makes a node; its children come when it is opened.
+ * @param {any} d
+ * @param {number} depth
+ * @param {number} total
+ * @param {[string, string, string, (v: any) => string]} sort
+ * @param {(node: any) => Promise<any>} ask
+ */
+function node(d, depth, total, sort, ask) {
+  const [, , field, text] = sort, below = h("ul", { role: "group", hidden: true });
+  const has = d.deeper !== false && d.node !== undefined && d.node !== null;
+  const own = d.own ? d.own[field] : has ? 0 : d[field];
+  let loaded = false;
+  const toggle = async () => {
+    if (!has) return;
+    const open = row.getAttribute("aria-expanded") !== "true";
+    row.setAttribute("aria-expanded", String(open));
+    below.hidden = !open;
+    if (!open || loaded) return;
+    loaded = true;
+    fill(below, loading(2));
+    try {
+      const got = await ask(d.node);
+      fill(below, got.children.map((c) => node(c, depth + 1, total, sort, ask)));
+      openAlone(below);
+    } catch (e) {
+      loaded = false;
+      if (/** @type {any} */ (e).name !== "AbortError") fill(below, failed(e));
+    }
+  };
+  const place = d.place || {};
+  const row = h("div.tree-row", { role: "treeitem", "aria-level": depth + 1, "aria-expanded": has ? "false" : null, tabindex: -1, style: { "--depth": depth } },
+    h("span.tree-name", null, h("button.twist", { type: "button", tabindex: -1, "aria-label": "Open", disabled: !has, onclick: toggle }, has ? icon("right") : null),
+      h("span.fn", { title: frameName(place) + (place.file ? "\n" + place.file : "") }, frameName(place)), h("span.place", null, framePlace(place) || base(place.module))),
+    h("span.num", null, text(d[field])), h("span.num.opt", null, own ? text(own) : ""), h("span.num.opt", null, count(d.live_count)),
+    h("span.num", null, h("span.share", { style: { "--share": 100 * d[field] / (total || 1) + "%" } }, h("span", null, percent(d[field], total)))));
+  row.addEventListener("dblclick", toggle);
+  row.addEventListener("contextmenu", (e) => {
+    e.preventDefault();
+    menu(frameActions(place), e.clientX, e.clientY, frameName(place));
+  });
+  row.toggle = toggle;
+  return h("li", { role: "none" }, row, below);
+}
+
+/**
+ * Opens nodes as long as there is but one.
+ * @param {HTMLElement} list
+ */
+function openAlone(list) {
+  if (list.children.length === 1) /** @type {any} */ (list.querySelector(".tree-row"))?.toggle();
+}
+
+/** @param {HTMLElement} list */
+function treeKeys(list) {
+  const rows = () => /** @type {any[]} */ ([...list.querySelectorAll(".tree-row")].filter((r) => /** @type {HTMLElement} */ (r).offsetParent));
+  const first = rows()[0];
+  if (first) first.tabIndex = 0;
+  list.addEventListener("keydown", (e) => {
+    const all = rows(), at = all.indexOf(document.activeElement);
+    if (at < 0) return;
+    const row = all[at], open = row.getAttribute("aria-expanded");
+    const focus = (r) => r && r.focus();
+    if (e.key === "ArrowDown" || e.key === "j") focus(all[at + 1]);
+    else if (e.key === "ArrowUp" || e.key === "k") focus(all[at - 1]);
+    else if (e.key === "ArrowRight") open === "false" ? row.toggle() : focus(all[at + 1]);
+    else if (e.key === "ArrowLeft") open === "true" ? row.toggle() : focus(row.closest("ul").parentElement.querySelector(":scope > .tree-row"));
+    else if (e.key === "Enter" || e.key === " ") row.toggle();
+    else return;
+    e.preventDefault();
+    e.stopPropagation();
+  });
+}
