@@ -337,13 +337,14 @@ fn the_page_runs_and_draws() {
         new Function(script);\n\
         const data = JSON.parse(page.split('id=\"data\">')[1].split('</script>')[0]);\n\
         const pure = script.split('const data = JSON.parse')[0];\n\
-        const f = new Function(pure + '; return { tree, layout, found, matched, bytes, duration };')();\n\
-        const root = f.tree(data, 0, false), bottom = f.tree(data, 0, true);\n\
-        const sum = (n) => [...n.children.values()].reduce((s, c) => s + c.value, 0);\n\
-        const boxes = f.layout([root], 0);\n\
-        const hits = f.found(data, 'LARGE');\n\
+        const f = new Function(pure + '; return { buildTree, fromStacks, layoutFlame, searchFrames, matchedValue, bytes, duration };')();\n\
+        const stacks = data.stacks.map((s) => ({ frames: s.frames, value: s.costs[0] }));\n\
+        const [root, bottom] = [false, true].map((up) => f.buildTree(f.fromStacks(stacks, up), data.frames, 'value'));\n\
+        const sum = (t) => { let s = 0; for (let c = t.first[0]; c >= 0; c = t.next[c]) s += t.value[c]; return s; };\n\
+        const boxes = f.layoutFlame(root, 0, 1000, 0);\n\
+        const hits = f.searchFrames(data.frames, 'LARGE');\n\
         const asker = data.stacks.map((s) => data.frames[s.frames[s.asked[0]]].name).sort().join();\n\
-        console.log(root.value, sum(root), sum(bottom), boxes.length > 5, f.matched(data, 0, hits), f.bytes(51936), f.duration(61e9), asker);";
+        console.log(root.value[0], sum(root), sum(bottom), boxes.count > 5, f.matchedValue(root, hits).value, f.bytes(51936), f.duration(61e9), asker);";
     let out = tool(&scene, "node", &["-e", check, &name]);
     let want =
         format!("{LIVE} {LIVE} {LIVE} true 50000 50.7 KiB 1m 01s brief,large,moved,moved,small\n");
@@ -357,7 +358,7 @@ fn the_page_runs_and_draws() {
     let args =
         ["--headless", "--no-sandbox", "--disable-gpu", &profile, "--virtual-time-budget=5000"];
     let dom = tool(&scene, "chromium", &[&args[..], &["--dump-dom", &path]].concat()).stdout;
-    assert!(dom.contains("<tr class=\"stack\">") && dom.contains("figures.c:"), "{dom:.3000}");
+    assert!(dom.contains("<tr class=\"stack\"") && dom.contains("figures.c:"), "{dom:.3000}");
 }
 
 #[test]

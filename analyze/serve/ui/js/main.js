@@ -1,6 +1,7 @@
 // Starts the page: the frame around all pages, the routes, and the keyboard.
 
-import { fill, h, icon } from "./core/dom.js";
+import { fill, h } from "./core/dom.js";
+import { icon } from "./core/icon.js";
 import { app, go, here, recording, to } from "./core/app.js";
 import { parse } from "./core/url.js";
 import { fresh, get, follow, forget } from "./core/api.js";

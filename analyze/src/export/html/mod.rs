@@ -208,16 +208,58 @@ impl Write for Escape<'_> {
     }
 }
 
+/// The components of the page of `prof serve` that this page is made of, each behind those that it uses.
+const MODULES: [&str; 10] = [
+    include_str!("../../../serve/ui/js/core/format.js"),
+    include_str!("../../../serve/ui/js/core/dom.js"),
+    include_str!("../../../serve/ui/js/charts/scale.js"),
+    include_str!("../../../serve/ui/js/charts/color.js"),
+    include_str!("../../../serve/ui/js/charts/canvas.js"),
+    include_str!("../../../serve/ui/js/widgets/tip.js"),
+    include_str!("../../../serve/ui/js/charts/brush.js"),
+    include_str!("../../../serve/ui/js/charts/series.js"),
+    include_str!("../../../serve/ui/js/charts/layout.js"),
+    include_str!("../../../serve/ui/js/charts/flame.js"),
+];
+
+/// The style sheets, shared with the same page but for the last.
+const STYLES: [&str; 5] = [
+    include_str!("../../../serve/ui/css/tokens.css"),
+    include_str!("../../../serve/ui/css/base.css"),
+    include_str!("../../../serve/ui/css/parts.css"),
+    include_str!("../../../serve/ui/css/chart.css"),
+    include_str!("page.css"),
+];
+
+/// Writes the modules as one script: without imports, as all that they name is above them, without exports, and without
+/// the comments that describe types.
+fn script(out: &mut dyn Write) -> io::Result<()> {
+    for module in MODULES {
+        let mut comment = false;
+        for line in module.lines() {
+            let text = line.trim_start();
+            if comment || (text.starts_with("/*") && !text.contains("*/")) {
+                comment = !text.contains("*/");
+            } else if !(text.is_empty()
+                || ["import ", "//", "/*"].iter().any(|s| text.starts_with(s))
+                    && !text.contains("*/ "))
+            {
+                writeln!(out, "{}", line.strip_prefix("export ").unwrap_or(line))?;
+            }
+        }
+    }
+    out.write_all(include_bytes!("page.js"))
+}
+
 pub(super) fn write(source: &Source<'_>, out: &mut dyn Write) -> Result<(), ExportError> {
     const PAGE: &str = include_str!("page.html");
     let timeline = Timeline::new(source, MOMENTS)?;
     let page = page(source, &timeline)?;
     for part in PAGE.split_inclusive('\n') {
         match part.trim() {
-            "@style@" => out.write_all(include_bytes!("page.css"))?,
+            "@style@" => STYLES.iter().try_for_each(|s| out.write_all(s.as_bytes()))?,
             "@data@" => serde_json::to_writer(Escape(out), &page).map_err(io::Error::from)?,
-            "@graph@" => out.write_all(include_bytes!("graph.js"))?,
-            "@script@" => out.write_all(include_bytes!("page.js"))?,
+            "@script@" => script(out)?,
             _ => out.write_all(part.as_bytes())?,
         }
     }
@@ -237,5 +279,24 @@ mod tests {
         assert!(!text.contains(['<', '>', '&']), "{text}");
         let back: Vec<String> = serde_json::from_str(&text).expect("JSON");
         assert_eq!(back, [name]);
+    }
+
+    #[test]
+    fn the_script_is_one_without_modules() {
+        let mut out = Vec::new();
+        script(&mut out).expect("written");
+        let text = String::from_utf8(out).expect("UTF-8");
+        let mut names = HashSet::new();
+        for line in text.lines() {
+            assert!(!line.starts_with("import ") && !line.starts_with("export "), "{line}");
+            let name = ["function ", "const ", "let "].iter().find_map(|k| line.strip_prefix(k));
+            let end = |c: char| !(c.is_alphanumeric() || c == '_');
+            if let Some(name) = name.and_then(|n| n.split(end).next()).filter(|n| !n.is_empty()) {
+                assert!(names.insert(name), "{name} is there twice");
+            }
+        }
+        assert!(
+            names.contains("flameChart") && names.contains("timeChart") && !text.contains("</")
+        );
     }
 }

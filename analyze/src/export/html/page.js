@@ -1,269 +1,136 @@
+// The page that `prof export html` writes: the components of the page of `prof serve`, over embedded data. The build puts
+// their modules above this script, without imports and exports.
+
 const data = JSON.parse(document.getElementById("data").textContent);
-const $ = (id) => document.getElementById(id);
-const ROW = 18, LIMIT = 200;
-const state = { cost: data.cost, inverted: false, hits: null, path: [], boxes: [], sort: data.cost, up: false, limit: LIMIT, open: new Set() };
+const LIMIT = 200;
+const SAID = { live: "live", peak: "at the peak", allocated: "allocated", allocations: "allocations", temporary: "temporary", leaked: "leaked" };
+const frames = data.frames.map((f) => ({ name: f.name, module: f.module, file: f.place, line: null, inlined: f.inlined }));
+const state = { cost: data.cost, inverted: false, hits: null, sort: data.cost, up: false, limit: LIMIT, open: new Set() };
+const forever = new AbortController().signal;
+const dark = matchMedia("(prefers-color-scheme: dark)");
+const setTheme = () => document.documentElement.setAttribute("data-theme", dark.matches ? "dark" : "light");
+setTheme();
 
-// All text gets into the document this way, never as HTML.
-function element(name, text, parent) {
-  const e = document.createElement(name);
-  if (text !== undefined) e.textContent = text;
-  if (parent) parent.append(e);
-  return e;
-}
-
-function color(name) {
-  return getComputedStyle(document.body).getPropertyValue(name);
-}
-
-function canvas(id, height) {
-  const c = $(id), scale = window.devicePixelRatio || 1;
-  c.style.height = height + "px";
-  const width = c.clientWidth;
-  c.width = Math.round(width * scale);
-  c.height = Math.round(height * scale);
-  const g = c.getContext("2d");
-  g.scale(scale, scale);
-  g.font = "12px system-ui, sans-serif";
-  g.textBaseline = "middle";
-  return [g, width];
+function notesOf({ recording, filter, at_ns: at }) {
+  const notes = [...recording.notes], c = recording.capture;
+  if (!recording.complete) notes.push("The recording is not complete.");
+  if (recording.lost_events) notes.push(recording.lost_events + " events were lost: the figures are too low.");
+  if (recording.truncated_stacks) notes.push(recording.truncated_stacks + " stacks were cut short.");
+  if (c && (c.sample_bytes || c.sample_every > 1)) notes.push("A sample was recorded: all figures are estimates.");
+  if (c && (c.min_size || c.max_size !== null)) notes.push("Blocks of some sizes were not recorded.");
+  if (filter.length) notes.push("Only blocks of the filter " + filter.map((f) => "--" + f.name + " " + f.value).join(" ") + ".");
+  if (at !== null) notes.push("As it was at " + duration(at) + ".");
+  return notes;
 }
 
 function header() {
-  const { target, recording, totals, filter } = data.head;
+  const { target, recording, totals } = data.head, notes = notesOf(data.head);
+  const command = target.cmdline.filter(Boolean).join(" ") || target.exe;
   document.title = target.comm + ": memory, by prof";
-  $("title").textContent = target.comm + ", pid " + target.pid;
-  const at = new Date(recording.started_unix_ns / 1e6).toISOString().replace("T", " ").slice(0, 19) + " UTC";
-  const command = target.cmdline.length ? target.cmdline.join(" ") : target.exe;
-  $("about").textContent = command + " — recorded " + at + " for " + duration(recording.duration_ns) +
-    (recording.complete ? "" : ", not complete");
-  const notes = [...recording.notes];
-  if (recording.lost_events) notes.push(recording.lost_events + " events were lost: the figures are too low");
-  if (recording.truncated_stacks) notes.push(recording.truncated_stacks + " stacks were cut short");
-  const c = recording.capture;
-  if (c && (c.sample_bytes || c.sample_every > 1)) notes.push("a sample was recorded: all figures are estimates");
-  if (c && (c.min_size || c.max_size !== null)) notes.push("blocks of some sizes were not recorded");
-  if (filter.length) notes.push("only blocks of the filter " + filter.map((f) => "--" + f.name + " " + f.value).join(" "));
-  if (data.head.at_ns !== null) notes.push("as it was at " + duration(data.head.at_ns));
-  notes.forEach((n) => element("li", n, $("notes")));
-  const figures = [
-    ["live", bytes(totals.live_bytes) + " in " + amount(totals.live_count)],
-    ["peak", bytes(totals.peak_bytes) + " at " + duration(totals.peak_at_ns)],
-    ["allocated", bytes(totals.allocated_bytes)],
-    ["allocations", amount(totals.allocations + totals.reallocations)],
-    ["temporary", totals.temporary === null ? "not known" : amount(totals.temporary)],
-    ["call stacks", amount(totals.groups)],
+  const one = (name, value, sub) => h("div.figure", null, h("div.name", null, name), h("div.value", null, value), h("div.sub", null, sub || ""));
+  return [
+    h("header.about", null, h("h1", null, target.comm + ", pid " + target.pid), h("div.command", null, command),
+      h("div.facts", null, h("span", null, h("b", null, when(recording.started_unix_ns))), h("span", null, h("b", null, duration(recording.duration_ns)), " recorded"), h("span", null, h("b", null, count(recording.events)), " events"), h("span", null, "by prof export html")),
+      notes.length ? h("ul.notes", null, notes.map((n) => h("li", null, n))) : null),
+    h("div.figures-row", null, one("Live", bytes(totals.live_bytes), plural(totals.live_count, "block")), one("Peak", bytes(totals.peak_bytes), "at " + duration(totals.peak_at_ns)), one("Allocated", bytes(totals.allocated_bytes)),
+      one("Allocations", count(totals.allocations + totals.reallocations)), one("Temporary", totals.temporary === null ? "not known" : count(totals.temporary)), one("Call stacks", count(totals.groups))),
   ];
-  for (const [name, value] of figures) {
-    const d = element("div", undefined, $("figures"));
-    element("dt", name, d);
-    element("dd", value, d);
-  }
 }
 
 function timeline() {
-  const height = 160, [g, width] = canvas("timeline", height);
-  const { most, end_ns } = data.timeline, top = Math.max(1, ...most);
-  const y = (v) => height - v / top * (height - 22);
-  g.beginPath();
-  g.moveTo(0, height);
-  most.forEach((v, i) => {
-    g.lineTo(i / most.length * width, y(v));
-    g.lineTo((i + 1) / most.length * width, y(v));
+  const { most, end_ns: end } = data.timeline, model = timeModel([0, Math.max(1, end)], null, null);
+  const chart = timeChart({ model, unit: "bytes", height: 190, signal: forever, label: "Live bytes over time", onWindow: () => {} });
+  const draw = () => chart.set({
+    from: 0, step: end / most.length, marks: [{ at: Math.min(data.peak_at_ns, end), label: "peak", kind: "peak" }],
+    lines: [{ name: "Live, at most", unit: "bytes", color: SERIES[dark.matches ? "dark" : "light"][0], max: most }],
   });
-  g.lineTo(width, height);
-  g.fillStyle = "#2563eb66";
-  g.fill();
-  g.strokeStyle = "#2563eb";
-  g.stroke();
-  g.fillStyle = getComputedStyle(document.body).color;
-  g.fillText(bytes(top), 4, 8);
-  const end = duration(end_ns);
-  g.fillText(end, width - g.measureText(end).width - 4, 8);
-  const x = Math.min(data.peak_at_ns / end_ns, 1) * width;
-  g.strokeStyle = "#dc2626";
-  g.beginPath();
-  g.moveTo(x, 14);
-  g.lineTo(x, height);
-  g.stroke();
-  const label = "peak", wide = g.measureText(label).width + 4;
-  g.fillText(label, x > wide + 80 ? x - wide : x + 4, 20);
+  draw();
+  dark.addEventListener("change", draw);
+  return h("section.card", null, h("header", null, h("h2", null, "Live bytes over time"), h("span.grow"), h("span.note", null, "Ctrl and wheel zoom, a double click shows all")), h("div.lanes", null, chart.root));
 }
 
-function hue(frame) {
-  let h = 0;
-  for (const c of frame.module || frame.name) h = (h * 31 + c.codePointAt(0)) % 360;
-  return h;
-}
-
-function label(node) {
-  return node.frame < 0 ? "all" : data.frames[node.frame].name;
-}
+const treeOf = () => buildTree(fromStacks(data.stacks.map((s) => ({ frames: s.frames, value: s.costs[state.cost] })), state.inverted), frames, "value");
 
 function graph() {
-  const root = state.path[0];
-  const [, width] = canvas("graph", ROW);
-  state.boxes = layout(state.path, 1 / Math.max(width, 1));
-  const depth = state.boxes.reduce((d, b) => Math.max(d, b.depth), 0) + 1;
-  const [g] = canvas("graph", depth * ROW + 2);
-  if (!root.value) g.fillText("nothing " + data.costs[state.cost].name, 4, ROW / 2);
-  for (const b of root.value ? state.boxes : []) {
-    const x = b.x * width, w = b.width * width, y = b.depth * ROW;
-    const hit = state.hits && b.node.frame >= 0 && state.hits[b.node.frame];
-    const frame = b.node.frame < 0 ? null : data.frames[b.node.frame];
-    g.fillStyle = hit ? color("--hit") : frame ? `hsl(${hue(frame)} 55% ${b.above ? 84 : 72}%)` : "#9994";
-    g.fillRect(x, y, Math.max(w - 0.6, 0.6), ROW - 1);
-    if (w > 26) {
-      g.save();
-      g.beginPath();
-      g.rect(x, y, w - 4, ROW);
-      g.clip();
-      g.fillStyle = hit ? "#fff" : frame ? "#111" : getComputedStyle(document.body).color;
-      const part = b.node.depth ? "" : " — " + amount(root.value, data.costs[state.cost].unit);
-      g.fillText(label(b.node) + part, x + 4, y + ROW / 2);
-      g.restore();
+  const cost = () => data.costs[state.cost];
+  const crumbs = h("nav.crumbs", { "aria-label": "Zoomed to" }), found = h("span.note.figures", { role: "status" }), hint = h("p.note");
+  const chart = flameChart({ tree: treeOf(), frames, unit: cost().unit, metric: SAID[cost().name], up: false, color: "module", zoom: 0, hits: null, rootName: "all" }, { signal: forever, onZoom: where });
+  let tree = treeOf();
+  function where(node) {
+    fill(crumbs, pathOf(tree, node).map((n) => h("button.quiet", { type: "button", onclick: () => { chart.set({ zoom: n }); where(n); } }, chart.nameOf(n))));
+  }
+  function search() {
+    state.hits = searchFrames(frames, input.value);
+    chart.set({ hits: state.hits });
+    if (!state.hits) fill(found);
+    else {
+      const m = matchedValue(tree, state.hits);
+      fill(found, `${amount(m.value, cost().unit)} ${SAID[cost().name]}, ${percent(m.value, tree.value[0])}`);
     }
+    rows();
   }
-  const { stacks, costs } = data.rest;
-  $("hint").textContent = "A click zooms in." + (stacks
-    ? ` ${amount(stacks)} other stacks with ${amount(costs[state.cost], data.costs[state.cost].unit)} are not in this page.` : "");
-}
-
-function box(event) {
-  const r = $("graph").getBoundingClientRect();
-  const x = (event.clientX - r.left) / r.width, depth = Math.floor((event.clientY - r.top) / ROW);
-  return state.boxes.find((b) => b.depth === depth && x >= b.x && x < b.x + b.width);
-}
-
-function tip(event, text) {
-  const t = $("tip");
-  t.hidden = !text;
-  if (!text) return;
-  t.textContent = text;
-  t.style.left = Math.min(event.clientX + 12, window.innerWidth - t.offsetWidth - 8) + "px";
-  t.style.top = Math.min(event.clientY + 14, window.innerHeight - t.offsetHeight - 8) + "px";
-}
-
-function describe(b) {
-  const unit = data.costs[state.cost].unit, total = state.path[0].value;
-  const part = (100 * b.node.value / (total || 1)).toFixed(1) + "%";
-  const f = data.frames[b.node.frame];
-  const place = f ? "\n" + [f.module, f.place, f.inlined ? "inlined" : ""].filter(Boolean).join(" ") : "";
-  return label(b.node) + place + "\n" + amount(b.node.value, unit) + ", " + part;
-}
-
-function zoom(b) {
-  if (b.above || b.depth < state.path.length) {
-    state.path = state.path.slice(0, b.depth + 1);
-    return;
+  function all() {
+    tree = treeOf();
+    chart.set({ tree, zoom: 0, unit: cost().unit, metric: SAID[cost().name] });
+    where(0);
+    const left = data.rest;
+    fill(hint, tree.value[0] ? "A click zooms in. " : "Nothing is " + SAID[cost().name] + ". ", left.stacks ? `${plural(left.stacks, "other stack")} with ${amount(left.costs[state.cost], cost().unit)} are not in this page.` : "");
+    search();
   }
-  // The path from the present top node to the clicked one.
-  const way = [];
-  let depth = b.depth, node = b;
-  while (depth >= state.path.length) {
-    way.unshift(node.node);
-    depth--;
-    const child = node;
-    node = state.boxes.find((p) => p.depth === depth && child.x >= p.x - 1e-9 && child.x + child.width <= p.x + p.width + 1e-9);
-    if (!node) return;
-  }
-  state.path = state.path.concat(way);
+  const input = h("input", { id: "search", type: "search", placeholder: "Search: name, module or file", "aria-label": "Search", autocomplete: "off", spellcheck: "false", oninput: search });
+  const pick = h("div.segments", { role: "group", "aria-label": "Cost" }, data.costs.map((c, i) => h("button", {
+    type: "button", "aria-pressed": String(i === state.cost),
+    onclick: (e) => {
+      state.cost = state.sort = i;
+      state.up = false;
+      for (const b of pick.children) b.setAttribute("aria-pressed", String(b === e.currentTarget));
+      all();
+    },
+  }, c.name)));
+  const turn = h("label.inline", null, h("input", { type: "checkbox", onchange: (e) => { state.inverted = e.target.checked; all(); } }), "bottom up");
+  dark.addEventListener("change", () => { setTheme(); chart.redraw(); });
+  queueMicrotask(all);
+  return h("section.card", null, h("header", null, h("h2", null, "Call stacks"), pick, input, found, h("span.grow"), turn), h("div.flame-frame", null, crumbs, chart.root, hint));
+}
+
+const tableHead = h("tr"), tableBody = h("tbody"), more = h("p.note");
+
+function rows() {
+  const value = (s) => (state.sort < data.costs.length ? s.costs[state.sort] : s.live);
+  const order = data.stacks.filter((s) => !state.hits || s.frames.some((f) => state.hits[f]));
+  order.sort((a, b) => (state.up ? value(a) - value(b) : value(b) - value(a)) || a.id - b.id);
+  fill(tableHead, [...data.costs.map((c) => c.name), "live blocks", "asked for by"].map((name, i) => (i > data.costs.length ? h("th", { scope: "col" }, name)
+    : h("th.num", { scope: "col", "aria-sort": i === state.sort ? (state.up ? "ascending" : "descending") : null }, h("button.sort", {
+      type: "button",
+      onclick: () => {
+        state.up = state.sort === i && !state.up;
+        state.sort = i;
+        rows();
+      },
+    }, name, i === state.sort ? h("span.sort-mark", null, state.up ? "▲" : "▼") : null)))));
+  fill(tableBody, order.slice(0, state.limit).map((s) => h("tr.stack", {
+    tabindex: 0, "aria-expanded": String(state.open.has(s.id)), onkeydown: (e) => e.key === "Enter" && e.target === e.currentTarget && toggle(s.id), onclick: () => String(getSelection()) || toggle(s.id),
+  }, s.costs.map((c, i) => h("td.num", null, amount(c, data.costs[i].unit))), h("td.num", null, count(s.live)), h("td.wide", null, asked(s), state.open.has(s.id) ? list(s) : null))));
+  const left = order.length - state.limit;
+  fill(more, left > 0 ? h("button", { type: "button", onclick: () => { state.limit += LIMIT; rows(); } }, `${count(left)} more`) : null);
+}
+
+function toggle(id) {
+  if (!state.open.delete(id)) state.open.add(id);
+  rows();
 }
 
 // Returns a line that names the frame that asked for a stack's blocks.
 function asked(stack) {
-  const [asker, through] = stack.asked.map((i) => i === null ? null : data.frames[stack.frames[i]]);
-  if (!asker) return "(no stack)";
-  const line = asker.place.startsWith("+") ? "" : asker.place;
-  const where = line || (asker.module ? "(" + asker.module + ")" : "");
-  return asker.name + " " + where + (through ? ", by " + through.name : "");
+  const [asker, through] = stack.asked.map((i) => (i === null ? null : data.frames[stack.frames[i]]));
+  if (!asker) return h("span.asked", null, "(no stack)");
+  return h("span.asked", null, h("span.fn", null, asker.name), " ", h("span.place", null, asker.place.startsWith("+") || !asker.place ? asker.module : asker.place), through ? h("span.through", null, ", by " + through.name) : null);
 }
 
-function rows() {
-  const order = data.stacks.filter((s) => !state.hits || s.frames.some((f) => state.hits[f]));
-  const value = (s) => state.sort < data.costs.length ? s.costs[state.sort] : s.live;
-  order.sort((a, b) => (state.up ? value(a) - value(b) : value(b) - value(a)) || a.id - b.id);
-  $("head").replaceChildren();
-  [...data.costs.map((c) => c.name), "live blocks", "asked for by"].forEach((name, i) => {
-    const th = element("th", undefined, $("head"));
-    if (i > data.costs.length) { th.textContent = name; return; }
-    if (i === state.sort) th.ariaSort = state.up ? "ascending" : "descending";
-    const button = element("button", name, th);
-    button.type = "button";
-    button.onclick = () => {
-      state.up = state.sort === i && !state.up;
-      state.sort = i;
-      rows();
-    };
-  });
-  $("rows").replaceChildren();
-  for (const s of order.slice(0, state.limit)) {
-    const tr = element("tr", undefined, $("rows"));
-    tr.className = "stack";
-    s.costs.forEach((c, i) => element("td", amount(c, data.costs[i].unit), tr));
-    element("td", amount(s.live), tr);
-    const last = element("td", undefined, tr);
-    element("span", asked(s), last);
-    if (state.open.has(s.id)) frames(s, last);
-    tr.onclick = () => {
-      if (!state.open.delete(s.id)) state.open.add(s.id);
-      rows();
-    };
-  }
-  const left = order.length - state.limit;
-  $("more").replaceChildren();
-  if (left > 0) {
-    const button = element("button", `${amount(left)} more`, $("more"));
-    button.type = "button";
-    button.onclick = () => { state.limit += LIMIT; rows(); };
-  }
+function list(stack) {
+  return h("ol.frames", null, stack.frames.map((f, i) => h("li", null, h("span.no", null, "#" + i), h("span.fn", null, data.frames[f].name), " ", h("span.place", null, [data.frames[f].module, data.frames[f].place, data.frames[f].inlined ? "inlined" : ""].filter(Boolean).join("  ")))),
+    stack.cut ? h("li.gap", null, "cut short: the outer frames are not known") : null);
 }
 
-function frames(stack, parent) {
-  const list = element("ol", undefined, parent);
-  list.start = 0;
-  for (const f of stack.frames.map((f) => data.frames[f])) {
-    const li = element("li", f.name + " ", list);
-    element("small", [f.module, f.place, f.inlined ? "inlined" : ""].filter(Boolean).join(" "), li);
-  }
-  if (stack.cut) element("li", "cut short: the outer frames are not known", list);
-}
-
-function search() {
-  state.hits = found(data, $("search").value);
-  const { name, unit } = data.costs[state.cost];
-  const total = state.path[0].value;
-  const sum = state.hits ? matched(data, state.cost, state.hits) : 0;
-  $("match").textContent = state.hits
-    ? `${amount(sum, unit)} ${name}, ${(100 * sum / (total || 1)).toFixed(1)}%` : "";
-}
-
-function all() {
-  state.path = [tree(data, state.cost, state.inverted)];
-  search();
-  graph();
-  rows();
-}
-
-header();
-data.costs.forEach((c, i) => {
-  const o = element("option", c.name + (c.unit === "bytes" ? " bytes" : ""), $("cost"));
-  o.value = String(i);
-});
-$("cost").value = String(state.cost);
-$("cost").onchange = () => { state.cost = state.sort = Number($("cost").value); state.up = false; all(); };
-$("inverted").onchange = () => { state.inverted = $("inverted").checked; all(); };
-$("search").oninput = () => { search(); graph(); rows(); };
-$("reset").onclick = () => { state.path = state.path.slice(0, 1); graph(); };
-$("graph").onclick = (e) => { const b = box(e); if (b) { zoom(b); graph(); } };
-$("graph").onmousemove = (e) => { const b = box(e); tip(e, b && describe(b)); };
-$("graph").onmouseleave = (e) => tip(e, "");
-$("timeline").onmousemove = (e) => {
-  const r = $("timeline").getBoundingClientRect(), { most, end_ns } = data.timeline;
-  const part = Math.min(Math.max((e.clientX - r.left) / r.width, 0), 1);
-  const i = Math.min(Math.floor(part * most.length), most.length - 1);
-  tip(e, duration(part * end_ns) + ": " + bytes(most[i]));
-};
-$("timeline").onmouseleave = (e) => tip(e, "");
-window.addEventListener("resize", () => { timeline(); graph(); });
-timeline();
-all();
+fill(document.getElementById("page"), header(), timeline(), graph(),
+  h("section.card", null, h("div.table-wrap", { tabindex: 0, role: "region", "aria-label": "Call stacks" }, h("table.data", { id: "stacks" }, h("thead", null, tableHead), tableBody)), more));

@@ -55,6 +55,7 @@ export function timeChart(options) {
   function draw() {
     const g = sized(canvas, width, height);
     if (!g) return;
+    if (!data.lines.length && !(data.stacked || []).length) return;
     const p = palette(), plot = width - LEFT - RIGHT, wanted = Math.max(2, Math.floor((height - foot - head) / 42));
     const sums = stackedSums(data);
     top = roof(greatest([...data.lines.map((l) => l.max), sums], unit.startsWith("bytes") ? 16 : 1), wanted, unit);

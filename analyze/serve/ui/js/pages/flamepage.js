@@ -1,6 +1,7 @@
 // Flame graphs: top-down, bottom-up and sandwich, with search, zoom, transforms and a brush of time.
 
-import { fill, h, icon, later } from "../core/dom.js";
+import { fill, h, later } from "../core/dom.js";
+import { icon } from "../core/icon.js";
 import { get } from "../core/api.js";
 import { amount, count, percent } from "../core/format.js";
 import { exactly, put, toQuery } from "../core/filters.js";

@@ -1,6 +1,7 @@
 // The overview: what the recording is, its figures, the memory over time, and who holds it.
 
-import { fill, h, icon } from "../core/dom.js";
+import { fill, h } from "../core/dom.js";
+import { icon } from "../core/icon.js";
 import { get } from "../core/api.js";
 import { bytes, count, duration, percent, plural, signed, when, base } from "../core/format.js";
 import { put, toQuery } from "../core/filters.js";

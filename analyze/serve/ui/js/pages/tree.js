@@ -1,6 +1,7 @@
 // The tree of calls as a table: each node's children are loaded when it is opened.
 
-import { fill, h, icon } from "../core/dom.js";
+import { fill, h } from "../core/dom.js";
+import { icon } from "../core/icon.js";
 import { get } from "../core/api.js";
 import { base, bytes, count, frameName, framePlace, percent } from "../core/format.js";
 import { toQuery } from "../core/filters.js";

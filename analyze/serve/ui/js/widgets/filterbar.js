@@ -1,6 +1,7 @@
 // The filter of all pages: chips, the editor, and the ways to hand a view on.
 
-import { add, fill, h, icon } from "../core/dom.js";
+import { add, fill, h } from "../core/dom.js";
+import { icon } from "../core/icon.js";
 import { CHOICES, TABS, put, tabOf, toCommand, words, without } from "../core/filters.js";
 import { fits } from "../core/parse.js";
 import { app, go, here, recording, to } from "../core/app.js";

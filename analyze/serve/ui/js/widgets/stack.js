@@ -1,6 +1,7 @@
 // Call stacks: who asked, and the frames.
 
-import { h, icon } from "../core/dom.js";
+import { h } from "../core/dom.js";
+import { icon } from "../core/icon.js";
 import { base, frameName, framePlace } from "../core/format.js";
 import { exactly, put } from "../core/filters.js";
 import { app, go, here, to } from "../core/app.js";

@@ -1,6 +1,7 @@
 // What a part of a page shows while it loads, when it failed, and when it is empty.
 
-import { fill, h, icon } from "../core/dom.js";
+import { fill, h } from "../core/dom.js";
+import { icon } from "../core/icon.js";
 import { ApiError } from "../core/api.js";
 import { app } from "../core/app.js";
 

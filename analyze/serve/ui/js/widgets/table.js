@@ -1,6 +1,7 @@
 // Tables whose rows come from the server: sorted and paged there.
 
-import { h, icon } from "../core/dom.js";
+import { h } from "../core/dom.js";
+import { icon } from "../core/icon.js";
 import { count } from "../core/format.js";
 import { bind } from "../core/keys.js";
 import { go, to } from "../core/app.js";
