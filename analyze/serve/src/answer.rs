@@ -150,7 +150,10 @@ fn refusal(status: u16, why: &str, path: &str) -> Response<Body> {
 }
 
 fn failure(f: &Failure) -> Response<Body> {
-    let body = serde_json::json!({ "error": f.why, "field": f.name });
+    let mut body = serde_json::json!({ "error": f.why, "field": f.name });
+    if let Some(progress) = f.progress {
+        body["progress"] = (f64::from(progress) / 1000.0).into();
+    }
     let mut response = Response::new(Body::from(body.to_string()));
     // 499 is a code of no standard, and nobody waits for it.
     let status = StatusCode::from_u16(f.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);

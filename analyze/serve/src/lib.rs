@@ -10,9 +10,6 @@
 //! Requests are untrusted, and so is what recordings contain: names come from the recorded process. No path of a file
 //! comes from a request.
 
-// Until the routes that use the rest have landed.
-#![allow(dead_code)]
-
 mod answer;
 mod api;
 mod assets;
@@ -21,11 +18,13 @@ mod compat;
 mod data;
 mod guard;
 mod live;
+mod names;
 mod net;
 mod openapi;
 mod params;
 mod reply;
 mod route;
+mod rows;
 mod state;
 mod work;
 

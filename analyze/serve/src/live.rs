@@ -1,46 +1,163 @@
 //! Recordings that grow, and the events that tell of them.
 
 use crate::body::Stream;
-use crate::state::Shared;
+use crate::state::{Recording, Shared};
+use crate::work::lock;
 use axum::body::Body;
 use bytes::Bytes;
 use http::Response;
 use http::header::CONTENT_TYPE;
-use std::sync::Arc;
-use std::time::Duration;
+use prof_analyze::{Follower, Progress};
+use serde_json::{Value, json};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 /// Time between two ticks.
 const TICK: Duration = Duration::from_secs(1);
+/// Time after which nobody listens for the ticks of a recording any more, and its figures are let go.
+const UNHEARD: Duration = Duration::from_secs(60);
 
-/// A recording that grows.
-pub(crate) struct Live {}
+/// A recording that grows: its figures are kept as it does, not read anew.
+#[derive(Default)]
+pub(crate) struct Live {
+    state: Mutex<Option<Following>>,
+}
+
+struct Following {
+    follower: Follower,
+    tick: Value,
+    at: Instant,
+    finished: bool,
+}
+
+impl Live {
+    /// Returns the figures of this moment; reads what was added, at most once a tick for all who ask.
+    fn tick(&self, shared: &Shared, recording: &Recording) -> Option<Value> {
+        let pid = recording.pid?;
+        let mut state = lock(&self.state);
+        if state.as_ref().is_none_or(|f| f.at.elapsed() > UNHEARD && !f.finished) {
+            let follower = Follower::open(&recording.path).ok()?;
+            let at = Instant::now().checked_sub(TICK).unwrap_or_else(Instant::now);
+            *state = Some(Following { follower, tick: Value::Null, at, finished: false });
+        }
+        let f = state.as_mut()?;
+        if f.finished || f.at.elapsed() < TICK / 2 && !f.tick.is_null() {
+            return Some(f.tick.clone());
+        }
+        let progress = f.follower.poll().ok()?;
+        f.at = Instant::now();
+        f.finished = progress.finished;
+        let status = match (shared.options.is_recorded)(pid) {
+            _ if progress.finished => "ended",
+            Some(true) => "recording",
+            Some(false) => "paused",
+            None => "detached",
+        };
+        f.tick = described(recording, pid, status, &f.follower, &progress);
+        Some(f.tick.clone())
+    }
+}
+
+fn described(
+    recording: &Recording,
+    pid: i32,
+    status: &str,
+    follower: &Follower,
+    p: &Progress,
+) -> Value {
+    let t = &p.totals;
+    let kernel = follower.kernel();
+    let at_ns = follower.now_ns();
+    json!({
+        "id": recording.id,
+        "pid": pid,
+        "state": status,
+        "duration_ns": at_ns,
+        "events": p.events,
+        "lost": p.lost,
+        "bytes": p.bytes,
+        "finished": p.finished,
+        "totals": {
+            "live_bytes": t.figures.live_bytes,
+            "live_count": t.figures.live_count,
+            "peak_bytes": t.figures.peak_bytes,
+            "allocations": t.figures.allocations,
+            "reallocations": t.figures.reallocations,
+            "allocated_bytes": t.figures.allocated_bytes,
+            "temporary": t.figures.temporary,
+            "frees": t.frees,
+        },
+        "point": {
+            "at_ns": at_ns,
+            "live_bytes": t.figures.live_bytes,
+            "live_blocks": t.figures.live_count,
+            "allocations": t.figures.allocations,
+            "frees": t.frees,
+            "allocated_bytes": t.figures.allocated_bytes,
+            "rss": kernel.map(|k| k.rss_bytes),
+            "vss": kernel.map(|k| k.vss_bytes),
+        },
+        "top": top(follower),
+    })
+}
+
+/// Number of stacks in a tick.
+const TOP: usize = 10;
+
+/// Returns the stacks that hold the most.
+fn top(follower: &Follower) -> Value {
+    let mut groups = follower.groups();
+    let n = TOP.min(groups.len());
+    if n == 0 {
+        return json!([]);
+    }
+    groups.select_nth_unstable_by_key(n - 1, |g| std::cmp::Reverse((g.figures.live_bytes, g.node)));
+    groups.truncate(n);
+    groups.sort_by_key(|g| std::cmp::Reverse((g.figures.live_bytes, g.node)));
+    let row = |g: &prof_analyze::model::Group| {
+        json!({
+            "stack": g.node,
+            "live_bytes": g.figures.live_bytes,
+            "live_count": g.figures.live_count,
+            "allocations": g.figures.allocations + g.figures.reallocations,
+            "allocated_bytes": g.figures.allocated_bytes,
+        })
+    };
+    groups.iter().map(row).collect()
+}
 
 /// Returns the events of the server, until the client goes.
 pub(crate) fn events(shared: &Arc<Shared>) -> Response<Body> {
     let (sender, body) = Stream::new();
     let shared = shared.clone();
     tokio::spawn(async move {
-        let mut told: Vec<String> = Vec::new();
+        let mut told = String::new();
         loop {
+            let begun = Instant::now();
+            let own = shared.clone();
+            // Reading what was added takes a while, and must not keep other requests waiting.
+            let made = tokio::task::spawn_blocking(move || {
+                let all = crate::api::recordings::all(&own).to_string();
+                let ticks: Vec<Value> =
+                    own.recordings().iter().filter_map(|r| r.live.tick(&own, r)).collect();
+                (all, ticks)
+            });
+            let Ok((all, ticks)) = made.await else { break };
             let mut text = String::new();
-            let now: Vec<String> = shared
-                .recordings()
-                .iter()
-                .map(|r| crate::api::recordings::item(r).to_string())
-                .collect();
-            for (i, item) in now.iter().enumerate() {
-                if told.get(i) != Some(item) {
-                    text.push_str(&format!("event: recording\ndata: {item}\n\n"));
-                }
+            if all != told {
+                text.push_str(&format!("event: recordings\ndata: {all}\n\n"));
+                told = all;
             }
-            told = now;
+            for tick in ticks {
+                text.push_str(&format!("event: tick\ndata: {tick}\n\n"));
+            }
             if text.is_empty() {
-                text.push_str("event: ping\ndata: {}\n\n");
+                text.push_str(": nothing new\n\n");
             }
             if sender.send(Bytes::from(text)).await.is_err() {
                 break;
             }
-            tokio::time::sleep(TICK).await;
+            tokio::time::sleep(TICK.saturating_sub(begun.elapsed())).await;
         }
     });
     let response = Response::builder().header(CONTENT_TYPE, "text/event-stream");

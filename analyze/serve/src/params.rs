@@ -33,6 +33,11 @@ impl Params {
         Ok(Self { pairs })
     }
 
+    /// Adds a parameter.
+    pub(crate) fn push(&mut self, name: &str, value: &str) {
+        self.pairs.push((name.to_owned(), value.to_owned()));
+    }
+
     /// Takes a parameter.
     ///
     /// # Errors
@@ -88,23 +93,28 @@ impl Params {
         found.map(Some).ok_or_else(|| Failure::of(name, format!("{text:?}: give one of {}", all())))
     }
 
+    /// Takes the parameters whose names are wanted.
+    pub(crate) fn take_fields(
+        &mut self,
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Vec<(String, String)> {
+        let (fields, rest) =
+            std::mem::take(&mut self.pairs).into_iter().partition(|(name, _)| is_wanted(name));
+        self.pairs = rest;
+        fields
+    }
+
     /// Takes the fields of a filter.
     ///
     /// # Errors
     /// If the value of one is wrong, or recordings don't have what it asks for.
     pub(crate) fn filter(&mut self) -> Result<Filter, Failure> {
         let mut filter = Filter::default();
-        let (fields, rest) = std::mem::take(&mut self.pairs)
-            .into_iter()
-            .partition(|(name, _)| query::find(name).is_some());
-        self.pairs = rest;
-        let fields: Vec<(String, String)> = fields;
+        let fields = self.take_fields(|name| query::find(name).is_some());
         for (name, value) in fields {
-            filter.set(&name, &value).map_err(|e| Failure {
-                status: 400,
-                why: e.to_string(),
-                name: Some(name),
-            })?;
+            filter
+                .set(&name, &value)
+                .map_err(|e| Failure { name: Some(name), ..Failure::bad(e.to_string()) })?;
         }
         Ok(filter)
     }
@@ -113,6 +123,7 @@ impl Params {
     ///
     /// # Errors
     /// If one does: its name.
+    #[cfg(test)]
     pub(crate) fn end(&self) -> Result<(), Failure> {
         match self.pairs.first() {
             None => Ok(()),

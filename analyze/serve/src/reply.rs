@@ -52,11 +52,13 @@ pub(crate) struct Failure {
     pub why: String,
     /// The parameter that is wrong.
     pub name: Option<String>,
+    /// How far opening the recording is, if that is what the request waits for: a part of 1000.
+    pub progress: Option<u32>,
 }
 
 impl Failure {
     pub(crate) fn new(status: u16, why: impl Into<String>) -> Self {
-        Self { status, why: why.into(), name: None }
+        Self { status, why: why.into(), name: None, progress: None }
     }
 
     /// The request is wrong.
@@ -66,7 +68,7 @@ impl Failure {
 
     /// A parameter is wrong.
     pub(crate) fn of(name: &str, why: impl std::fmt::Display) -> Self {
-        Self { status: 400, why: format!("{name}: {why}"), name: Some(name.to_owned()) }
+        Self { name: Some(name.to_owned()), ..Self::bad(format!("{name}: {why}")) }
     }
 
     /// Nobody waits for the answer any more. The code is one that no standard has, and nobody sees it.

@@ -1,6 +1,7 @@
 //! The recordings that are served, and what else all requests share.
 
 use crate::live::Live;
+use crate::names::Names;
 use crate::reply::Failure;
 use crate::work::Work;
 use crate::{Control, Options};
@@ -9,7 +10,7 @@ use prof_trace::chunk;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant, UNIX_EPOCH};
 use tokio::sync::watch;
 
@@ -40,10 +41,18 @@ pub(crate) struct Open {
     pub index: Index,
     /// Changes when the recording is read anew.
     pub generation: u64,
+    names: OnceLock<Names>,
     /// Length of the file when it was opened.
     bytes: u64,
     at: Instant,
     took: Duration,
+}
+
+impl Open {
+    /// Returns the names of all stacks.
+    pub(crate) fn names(&self) -> &Names {
+        self.names.get_or_init(|| Names::new(self.index.analysis()))
+    }
 }
 
 /// A recording.
@@ -52,9 +61,9 @@ pub(crate) struct Recording {
     pub path: PathBuf,
     pub pid: Option<i32>,
     state: watch::Sender<State>,
+    pub live: Live,
     /// Tells how far opening it is.
     opening: Job,
-    pub live: Mutex<Option<Arc<Live>>>,
 }
 
 impl Recording {
@@ -125,9 +134,15 @@ impl Shared {
                 id = hex(format!("{id}{}", s.path.display()).as_bytes());
             }
             let state = watch::Sender::new(State::Waiting);
-            let live = Mutex::default();
             let (path, pid, opening) = (s.path, s.pid, Job::default());
-            recordings.push(Arc::new(Recording { id, path, pid, state, opening, live }));
+            recordings.push(Arc::new(Recording {
+                id,
+                path,
+                pid,
+                state,
+                opening,
+                live: Live::default(),
+            }));
         }
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         let work = Arc::new(Work::new(options.cache, threads));
@@ -185,6 +200,7 @@ impl Shared {
             let state = match opened {
                 Ok(Ok(index)) => State::Ready(Arc::new(Open {
                     index,
+                    names: OnceLock::new(),
                     generation: shared.generations.fetch_add(1, Ordering::Relaxed),
                     bytes,
                     at: Instant::now(),
@@ -208,7 +224,12 @@ impl Shared {
         let decided = state.wait_for(|s| matches!(s, State::Ready(_) | State::Failed(_)));
         let state = match tokio::time::timeout(patience, decided).await {
             Ok(Ok(state)) => state.clone(),
-            _ => return Err(Failure::new(503, "the recording is still being read")),
+            _ => {
+                let making = recording.making().filter(|m| m.total > 0);
+                let progress = making.map(|m| (m.done.saturating_mul(1000) / m.total) as u32);
+                let wait = Failure::new(503, "the recording is still being read");
+                return Err(Failure { progress: Some(progress.unwrap_or(0)), ..wait });
+            }
         };
         match state {
             State::Ready(open) => Ok(open),

@@ -1,7 +1,7 @@
 //! Builds stacks with names and figures, which most formats are made of.
 
 use super::Cost;
-use crate::askers::Askers;
+use crate::askers::{Askers, Seen};
 use crate::load::Pc;
 use crate::model::{Analysis, Figures, Totals};
 use crate::progress::Step;
@@ -72,6 +72,13 @@ impl Profile {
     /// Returns the frames of a stack, innermost first, including inlined ones.
     pub fn frames<'a>(&'a self, stack: &'a Stack) -> impl DoubleEndedIterator<Item = &'a Frame> {
         stack.locations.iter().flat_map(|l| self.locations[*l as usize].frames.iter())
+    }
+
+    /// Returns the index, in [`Self::frames`], of the frame that asked for the memory; `None` for a stack without
+    /// frames.
+    pub fn asker(&self, stack: &Stack) -> Option<usize> {
+        let frames: Vec<&Frame> = self.frames(stack).collect();
+        Some(self.askers.find(|i| frames.get(i).map(|f| Seen::of(f)))?.asker)
     }
 }
 

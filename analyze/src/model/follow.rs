@@ -1,8 +1,8 @@
 //! Computes the totals of a recording while it grows.
 
-use super::replay::{Replay, Totals};
+use super::replay::{Group, Replay, Totals};
 use crate::Error;
-use crate::load::{LoadOptions, Stream};
+use crate::load::{Kernel, LoadOptions, Stream};
 use std::path::Path;
 
 /// Reads a growing recording incrementally. Its totals describe a moment shortly before the collector's last pass, up
@@ -55,5 +55,21 @@ impl Follower {
             totals: self.replay.totals(),
             finished,
         })
+    }
+
+    /// Returns the figures by stack, as the replay has kept them.
+    pub fn groups(&self) -> Vec<Group> {
+        self.replay.groups()
+    }
+
+    /// Returns the last reading of the target's memory.
+    pub fn kernel(&self) -> Option<Kernel> {
+        self.stream.meta().kernel
+    }
+
+    /// Returns the moment that the figures describe, in nanoseconds since the start of the recording.
+    pub fn now_ns(&self) -> u64 {
+        let meta = self.stream.meta();
+        meta.clock.ns(meta.end_ticks(self.replay.totals().last_ticks))
     }
 }

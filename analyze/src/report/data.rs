@@ -204,7 +204,8 @@ impl GroupData {
 }
 
 impl FrameData {
-    pub(crate) fn new(f: &Frame) -> Self {
+    /// Returns the data of a frame; control characters in names are escaped.
+    pub fn new(f: &Frame) -> Self {
         Self {
             address: format!("{:#x}", f.address),
             function: f.function.as_deref().map(shown),

@@ -1,52 +1,255 @@
 //! The routes of prof's own API.
 
+pub(crate) mod blocks;
+pub(crate) mod control;
+pub(crate) mod files;
+mod flame;
+mod groups;
+mod maps;
 pub(crate) mod recordings;
+mod reports;
+mod space;
+mod timeline;
+mod tree;
 
-use crate::reply::JSON;
-use crate::route::{Does, Param, Route};
+pub(crate) use maps::NOT_RECORDED;
+
+use crate::reply::{Answer, Failure, JSON};
+use crate::route::{Ask, Does, Param, Route};
 
 const AT: Param = ("at", "the figures as of this time, as if the recording had ended there");
+const SORT: Param = ("sort", "the key to sort by, largest first");
+const REVERSE: Param = ("reverse", "the smallest first");
+const SKIP: Param = ("skip", "how many to pass over");
+const COUNT: Param = ("count", "how many to return");
+const TOP: Param = ("top", "how many rows to return; 0: all");
+const METRIC: Param =
+    ("metric", "the figure: live, leaked, peak, allocated, allocations or temporary");
+const PEAK: Param = ("peak", "the figures at the peak of live bytes");
+const PRUNE: Param = ("prune", "nodes with less than 1/N of the total are put together");
+const START: Param = ("start", "start of the window: a time, or nanoseconds");
+const END: Param = ("end", "end of the window");
+
+/// A route that reads a recording, takes a filter, and answers JSON.
+const fn data(
+    path: &'static str,
+    about: &'static str,
+    params: &'static [Param],
+    make: fn(&mut Ask) -> Result<Answer, Failure>,
+) -> Route {
+    Route { path, about, params, filter: true, kind: JSON, does: Does::Data(make) }
+}
+
+/// A route without a filter.
+const fn plain(
+    path: &'static str,
+    about: &'static str,
+    params: &'static [Param],
+    does: Does,
+) -> Route {
+    Route { path, about, params, filter: false, kind: JSON, does }
+}
 
 /// All routes.
 pub(crate) const ROUTES: &[Route] = &[
-    Route {
-        path: "/api/v1/recordings",
-        about: "the recordings, and whether they are open",
-        params: &[],
-        filter: false,
-        kind: JSON,
-        does: Does::Now(recordings::list),
-    },
-    Route {
-        path: "/api/v1/fields",
-        about: "the fields of filters, the metrics, the sort keys, and the export formats",
-        params: &[],
-        filter: false,
-        kind: JSON,
-        does: Does::Now(recordings::fields),
-    },
-    Route {
-        path: "/api/v1/{r}/head",
-        about: "the recording and its totals",
-        params: &[AT],
-        filter: true,
-        kind: JSON,
-        does: Does::Data(recordings::head),
-    },
+    plain(
+        "/api/v1/recordings",
+        "the recordings, and whether they are open",
+        &[],
+        Does::Now(recordings::list),
+    ),
+    plain(
+        "/api/v1/fields",
+        "the fields of filters, the metrics, the sort keys, and the export formats",
+        &[],
+        Does::Now(recordings::fields),
+    ),
+    plain("/api/openapi.json", "this description", &[], Does::Now(crate::openapi::document)),
     Route {
         path: "/api/v1/events",
-        about: "events (text/event-stream): recordings that change, progress, ticks of live recordings",
+        about: "events (text/event-stream): recordings that change, and ticks of those that grow",
         params: &[],
         filter: false,
         kind: "text/event-stream",
         does: Does::Events,
     },
+    plain("/api/v1/live/{pid}/pause", "recording off", &[], Does::Control(control::pause)),
+    plain("/api/v1/live/{pid}/resume", "recording on", &[], Does::Control(control::resume)),
+    plain(
+        "/api/v1/live/{pid}/detach",
+        "prof out of the process",
+        &[],
+        Does::Control(control::detach),
+    ),
+    data("/api/v1/{r}/head", "the recording and its totals", &[AT], recordings::head),
+    data(
+        "/api/v1/{r}/timeline",
+        "figures over time: smallest, largest and last value, or sum, of each column",
+        &[
+            START,
+            END,
+            ("width", "number of columns"),
+            ("series", "which series, separated by commas"),
+            ("exact", "no short rise may be missing from the smallest and largest values"),
+            ("by", "also live bytes of the largest parts: by stack, function, module or thread"),
+            ("top", "how many parts"),
+        ],
+        timeline::timeline,
+    ),
+    data(
+        "/api/v1/{r}/groups",
+        "groups of blocks with their figures, and the sums of all others",
+        &[
+            ("group-by", "stack, function, file, module, thread or size"),
+            SORT,
+            REVERSE,
+            SKIP,
+            COUNT,
+            ("spark", "number of points of a line of live bytes beside each stack"),
+            AT,
+        ],
+        groups::groups,
+    ),
+    data(
+        "/api/v1/{r}/blocks",
+        "single blocks, a page at a time",
+        &[
+            ("sort", "time, address, size or lifetime"),
+            REVERSE,
+            COUNT,
+            ("after", "the cursor that the page before gave as `next`"),
+        ],
+        blocks::blocks,
+    ),
+    plain(
+        "/api/v1/{r}/blocks/{n}",
+        "one block, its chain of reallocations, and the blocks beside it in memory",
+        &[],
+        Does::Data(blocks::block),
+    ),
+    data("/api/v1/{r}/stacks/{n}", "all that is known of a stack", &[], blocks::one_stack),
+    data(
+        "/api/v1/{r}/flame",
+        "a flame graph in columns; with a second range of time, compared with that",
+        &[
+            METRIC,
+            ("dir", "down: from the start of the threads; up: from the functions that asked"),
+            PEAK,
+            PRUNE,
+            ("base-start", "start of the range to compare with: a time, or nanoseconds"),
+            ("base-end", "end of that range"),
+            AT,
+        ],
+        flame::flame,
+    ),
+    data(
+        "/api/v1/{r}/sandwich",
+        "the callers and the callees of a function, as flame graphs. `function` is that function here",
+        &[("function", "name of the function"), METRIC, PEAK, PRUNE, AT],
+        flame::sandwich,
+    ),
+    data(
+        "/api/v1/{r}/tree",
+        "a node of the tree of calls, and its children",
+        &[
+            ("node", "the node, as given for it; none: the root"),
+            ("bottom-up", "from the functions that asked"),
+            SORT,
+            REVERSE,
+            AT,
+        ],
+        tree::tree,
+    ),
+    data(
+        "/api/v1/{r}/histogram",
+        "blocks by size: `prof report --histogram`",
+        &[SORT, REVERSE, TOP, AT],
+        reports::histogram,
+    ),
+    data(
+        "/api/v1/{r}/stats",
+        "rates, sizes, lifetimes: `prof report --stats`",
+        &[SORT, REVERSE, TOP, AT],
+        reports::stats,
+    ),
+    data(
+        "/api/v1/{r}/threads",
+        "blocks by thread: `prof report --threads`",
+        &[SORT, REVERSE, TOP, AT],
+        reports::threads,
+    ),
+    data(
+        "/api/v1/{r}/leaks",
+        "verdicts on all stacks: `prof leaks --all`",
+        &[TOP, ("young", "blocks younger than this don't count")],
+        reports::leaks,
+    ),
+    data(
+        "/api/v1/{r}/fragmentation",
+        "what resident memory consists of: `prof fragmentation`",
+        &[TOP, AT],
+        reports::fragmentation,
+    ),
+    plain(
+        "/api/v1/{r}/info",
+        "what is in the recording: `prof info`",
+        &[],
+        Does::Data(reports::info),
+    ),
+    data(
+        "/api/v1/{r}/diff",
+        "the blocks that were allocated in two ranges of time, compared as by `prof diff`",
+        &[
+            ("before-from", "start of the first range"),
+            ("before-to", "end of the first range"),
+            ("after-from", "start of the second range"),
+            ("after-to", "end of the second range"),
+            TOP,
+        ],
+        reports::diff_ranges,
+    ),
     Route {
-        path: "/api/openapi.json",
-        about: "this description",
-        params: &[],
-        filter: false,
+        path: "/api/v1/diff",
+        about: "two recordings, or two moments, compared: `prof diff`",
+        params: &[
+            ("before", "id of the first recording, or ID@TIME for a moment of it"),
+            ("after", "id of the second recording, or ID@TIME"),
+            TOP,
+        ],
+        filter: true,
         kind: JSON,
-        does: Does::Now(crate::openapi::document),
+        does: Does::Two(reports::diff),
     },
+    data(
+        "/api/v1/{r}/space",
+        "live blocks by their addresses, in bins",
+        &[("start", "lowest address"), ("end", "highest address"), ("bins", "number of bins"), AT],
+        space::space,
+    ),
+    data(
+        "/api/v1/{r}/maps",
+        "the mappings of the process",
+        &[SORT, REVERSE, SKIP, COUNT],
+        maps::maps,
+    ),
+    Route {
+        path: "/api/v1/{r}/export/{format}",
+        about: "a file in the format of another tool: `prof export`",
+        params: &[("cost", "the figure that stacks are shown by, as `metric`"), AT],
+        filter: true,
+        kind: "application/octet-stream",
+        does: Does::Stream(files::export),
+    },
+    plain(
+        "/api/v1/{r}/source",
+        "lines of a source file that the recording's stacks name; only with --sources",
+        &[("file", "the file, as frames name it"), ("line", "the line in the middle")],
+        Does::Data(files::source),
+    ),
+    data(
+        "/api/v1/{r}/to_command",
+        "the command line that shows the same blocks",
+        &[("view", "report, leaks, tree, threads, histogram, stats or fragmentation")],
+        files::to_command,
+    ),
 ];

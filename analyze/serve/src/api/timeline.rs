@@ -1,0 +1,235 @@
+//! Figures over time.
+
+use crate::data;
+use crate::names::Names;
+use crate::reply::{Answer, Failure};
+use crate::route::Ask;
+use prof_analyze::Analysis;
+use prof_analyze::query::value;
+use prof_analyze::query::{Band, By, Query, Span, Timeline};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+
+/// Greatest number of columns.
+const WIDEST: u64 = 4096;
+/// Greatest number of parts of a stacked timeline.
+const MOST_PARTS: u64 = 32;
+
+/// Takes a moment, in nanoseconds; a plain number is nanoseconds here.
+fn ns(ask: &mut Ask, name: &str) -> Result<Option<u64>, Failure> {
+    let Some(text) = ask.params.take(name)? else { return Ok(None) };
+    if let Ok(ns) = text.parse() {
+        return Ok(Some(ns));
+    }
+    let time = value::time(&text).map_err(|e| Failure::of(name, e))?;
+    Ok(Some(time.ns(ask.index().analysis().duration_ns())))
+}
+
+/// Takes the window of a timeline.
+pub(super) fn span(ask: &mut Ask, width: usize) -> Result<Span, Failure> {
+    let whole = ask.index().analysis().duration_ns();
+    let from_ns = ns(ask, "start")?.unwrap_or(0);
+    let to_ns = ns(ask, "end")?.unwrap_or(whole).min(whole.max(1));
+    if from_ns >= to_ns && whole > 0 {
+        return Err(Failure::of("start", "is not before the end of the window"));
+    }
+    Ok(Span { from_ns, to_ns, width })
+}
+
+fn band(b: &Band) -> Value {
+    json!({ "min": b.min, "max": b.max, "last": b.last })
+}
+
+/// Returns the memory that the process holds beyond the live blocks, where both are known.
+fn beyond(rss: &Band, live: &Band) -> Value {
+    let less = |a: &[u64], b: &[u64]| -> Vec<u64> {
+        a.iter().zip(b).map(|(a, b)| a.saturating_sub(*b)).collect()
+    };
+    json!({
+        "min": less(&rss.min, &live.max),
+        "max": less(&rss.max, &live.min),
+        "last": less(&rss.last, &live.last),
+    })
+}
+
+/// Returns the running sum of what was allocated and is never freed.
+fn running(before: u64, added: &[u64]) -> Value {
+    let mut sum = before;
+    let last: Vec<u64> = added
+        .iter()
+        .map(|n| {
+            sum = sum.saturating_add(*n);
+            sum
+        })
+        .collect();
+    let min: Vec<u64> =
+        std::iter::once(before).chain(last.iter().copied()).take(last.len()).collect();
+    json!({ "min": min, "max": last, "last": last, "sum": added })
+}
+
+/// Returns the series of a timeline, those that are asked for.
+pub(super) fn series(t: &Timeline, wanted: &[String]) -> Result<Value, Failure> {
+    let sum = |v: &[u64]| json!({ "sum": v });
+    let mut all = Map::new();
+    let mut put = |name: &str, value: &dyn Fn() -> Value| {
+        if wanted.is_empty() || wanted.iter().any(|w| w == name) {
+            all.insert(name.to_owned(), value());
+        }
+    };
+    put("live_bytes", &|| band(&t.live_bytes));
+    put("live_blocks", &|| band(&t.live_blocks));
+    put("allocations", &|| sum(&t.allocations));
+    put("reallocations", &|| sum(&t.reallocations));
+    put("frees", &|| sum(&t.frees));
+    put("ends", &|| sum(&t.ends));
+    put("allocated_bytes", &|| sum(&t.allocated_bytes));
+    put("freed_bytes", &|| sum(&t.freed_bytes));
+    put("temporary", &|| sum(&t.temporary));
+    put("leaked_bytes", &|| running(t.leaked_before.0, &t.leaked_bytes));
+    put("leaked_blocks", &|| running(t.leaked_before.1, &t.leaked_blocks));
+    put("rss", &|| t.rss.as_ref().map_or(Value::Null, band));
+    put("vss", &|| t.vss.as_ref().map_or(Value::Null, band));
+    put("fragmentation", &|| t.rss.as_ref().map_or(Value::Null, |r| beyond(r, &t.live_bytes)));
+    if let Some(unknown) = wanted.iter().find(|w| !all.contains_key(*w)) {
+        return Err(Failure::of("series", format!("there is no {unknown:?}")));
+    }
+    Ok(all.into())
+}
+
+/// Returns the pauses between the parts of a recording, and what else happened at a moment.
+fn marks(analysis: &Analysis) -> (Vec<Value>, Vec<Value>) {
+    let clock = &analysis.meta().clock;
+    let parts = analysis.parts();
+    let pauses = parts
+        .windows(2)
+        .map(|two| json!({ "start_ns": clock.ns(two[0].end), "end_ns": clock.ns(two[1].start) }));
+    let mut marks = vec![json!({
+        "kind": "peak",
+        "at_ns": analysis.peak_at_ns(),
+        "label": "peak of live bytes",
+    })];
+    marks.extend(parts.iter().enumerate().skip(1).map(|(i, p)| {
+        json!({ "kind": "part", "at_ns": clock.ns(p.start), "label": format!("part {}", i + 1) })
+    }));
+    (pauses.collect(), marks)
+}
+
+/// What a stacked timeline is divided by.
+#[derive(Clone, Copy)]
+enum Parts {
+    Stack,
+    Function,
+    Module,
+    Thread,
+}
+
+const PARTS: [(&str, Parts); 4] = [
+    ("stack", Parts::Stack),
+    ("function", Parts::Function),
+    ("module", Parts::Module),
+    ("thread", Parts::Thread),
+];
+
+/// The figures of the selected blocks over time.
+pub(crate) fn timeline(ask: &mut Ask) -> Result<Answer, Failure> {
+    let width = ask.params.number("width", WIDEST)?.unwrap_or(1000).max(1) as usize;
+    let span = span(ask, width)?;
+    let exact = ask.params.switch("exact")?.unwrap_or(false);
+    let wanted: Vec<String> = ask.params.take("series")?.map_or(Vec::new(), |text| {
+        text.split(',').filter(|s| !s.is_empty()).map(str::to_owned).collect()
+    });
+    let by = ask.params.one_of("by", &PARTS)?;
+    let top = ask.params.number("top", MOST_PARTS)?.unwrap_or(8) as usize;
+    let filter = ask.params.filter()?;
+    let query = data::query(ask, &filter)?;
+    let timeline = query.timeline(&span, exact)?;
+    let (pauses, marks) = marks(&query.analysis(None)?);
+    let stacked = by.map(|by| stacked(ask, &query, &span, by, top)).transpose()?;
+    Answer::json(&json!({
+        "from_ns": span.from_ns,
+        "to_ns": span.to_ns,
+        "step_ns": (span.to_ns - span.from_ns) as f64 / width as f64,
+        "count": width,
+        "duration_ns": ask.index().analysis().duration_ns(),
+        "within_ns": timeline.within_ns,
+        "series": series(&timeline, &wanted)?,
+        "stacked": stacked,
+        "pauses": pauses,
+        "marks": marks,
+    }))
+}
+
+/// Returns for each group of the recording the name of its part, and the number of its stack.
+fn name(by: Parts, names: &Names, node: u32) -> (String, Option<u32>) {
+    let asked = names.stack(node).and_then(|s| s.places.get(s.asker));
+    let place = asked.map(|p| &names.places[*p as usize]);
+    let function = || place.map_or("(no stack)".to_owned(), |p| p.name.to_string());
+    match by {
+        Parts::Stack => (function(), Some(node)),
+        Parts::Module => {
+            let module = place.and_then(|p| p.module.as_deref());
+            (module.unwrap_or("(no module)").to_owned(), None)
+        }
+        _ => (function(), None),
+    }
+}
+
+/// Returns the live bytes of the largest parts over time, and those of all others.
+fn stacked(
+    ask: &Ask,
+    query: &Query<'_>,
+    span: &Span,
+    by: Parts,
+    top: usize,
+) -> Result<Value, Failure> {
+    let index = ask.index();
+    if let Parts::Thread = by {
+        return threads(ask, query, span, top);
+    }
+    let names = ask.open.names();
+    let weights: HashMap<u32, u64> =
+        query.analysis(None)?.groups().iter().map(|g| (g.node, g.figures.peak_bytes)).collect();
+    let mut sums: HashMap<(String, Option<u32>), u64> = HashMap::new();
+    for (node, weight) in &weights {
+        *sums.entry(name(by, names, *node)).or_default() += weight;
+    }
+    let mut largest: Vec<_> = sums.into_iter().collect();
+    largest.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    largest.truncate(top);
+    let class_of: HashMap<&(String, Option<u32>), usize> =
+        largest.iter().enumerate().map(|(i, (k, _))| (k, i)).collect();
+    let others = largest.len();
+    let class = |node: u32| class_of.get(&name(by, names, node)).map_or(others, |i| *i) as u32;
+    let of: Vec<u32> = index.analysis().groups().iter().map(|g| class(g.node)).collect();
+    let lines = query.timelines(span, By::Classes(&of), others + 1)?;
+    let label = |i: usize| largest.get(i).map_or(("others", None), |((name, id), _)| (name, *id));
+    Ok(lines
+        .iter()
+        .enumerate()
+        .map(|(i, line)| {
+            let (name, id) = label(i);
+            json!({ "name": name, "id": id, "max": line })
+        })
+        .collect())
+}
+
+fn threads(ask: &Ask, query: &Query<'_>, span: &Span, top: usize) -> Result<Value, Failure> {
+    let index = ask.index();
+    let lanes = index.lanes();
+    let lines = query.timelines(span, By::Threads, lanes.len())?;
+    let mut order: Vec<usize> = (0..lines.len()).collect();
+    order.sort_by_key(|i| std::cmp::Reverse(lines[*i].iter().max().copied()));
+    let mut others = vec![0u64; span.width];
+    let mut shown = Vec::new();
+    for (n, i) in order.into_iter().enumerate() {
+        if n >= top {
+            others.iter_mut().zip(&lines[i]).for_each(|(o, v)| *o = o.saturating_add(*v));
+            continue;
+        }
+        let thread = index.analysis().meta().threads.get(&lanes[i]);
+        let name = thread.map_or("?".to_owned(), |t| format!("{} ({})", t.name, t.tid));
+        shown.push(json!({ "name": name, "id": thread.map(|t| t.tid), "max": lines[i] }));
+    }
+    shown.push(json!({ "name": "others", "id": null, "max": others }));
+    Ok(shown.into())
+}

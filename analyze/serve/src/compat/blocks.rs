@@ -1,0 +1,389 @@
+//! Single blocks, groups of them, and stacks.
+
+use super::filter;
+use super::shape::{Clock, Frames, timeval};
+use crate::reply::{Answer, Failure, JSON, Writer};
+use crate::route::Ask;
+use crate::rows::{self, By, Chain, Row, Wanted};
+use prof_analyze::Index;
+use prof_analyze::index::Column;
+use prof_analyze::model::Group;
+use prof_analyze::query::{Filter, Query, Selection};
+use prof_trace::size::{Chunks, Header};
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
+
+/// Greatest number of blocks or groups of a reply.
+const MOST: u64 = 100_000;
+/// Greatest number that can be passed over.
+const MOST_SKIPPED: u64 = 1_000_000;
+
+const ORDER: [(&str, bool); 2] = [("asc", false), ("dsc", true)];
+
+/// Returns a deallocation.
+fn ended(clock: &Clock<'_>, frames: &Frames<'_>, index: &Index, r: &Row) -> Value {
+    let mut v = Map::new();
+    clock.put(&mut v, "timestamp", clock.ns(r.end));
+    v.insert("thread".into(), tid(index, r.end_lane));
+    if let Some(node) = u32::try_from(r.end_node).ok().filter(|n| *n != 0) {
+        v.insert("backtrace_id".into(), node.into());
+        v.insert("backtrace".into(), frames.stack(node));
+    }
+    v.into()
+}
+
+fn tid(index: &Index, lane: u64) -> Value {
+    let number = index.lanes().get(lane as usize);
+    let thread = number.and_then(|n| index.analysis().meta().threads.get(n));
+    thread.map_or(0, |t| t.tid).into()
+}
+
+fn block(index: &Index, frames: &Frames<'_>, r: &Row, chains: &HashMap<u64, Chain>) -> Value {
+    let analysis = index.analysis();
+    let clock = Clock::of(index);
+    let node = analysis.groups().get(r.group as usize).map_or(0, |g| g.node);
+    let header = Header::from_code(r.header as u16);
+    let usable = Chunks::of(analysis.meta().target.pointer_size).usable(r.size, header);
+    let chain = chains.get(&r.chain);
+    let (last, began) = chain.map_or((*r, r.begin), |c| (c.last, c.begin));
+    let mut v = Map::new();
+    clock.put(&mut v, "timestamp", clock.ns(r.begin));
+    let mut put = |name: &str, value: Value| v.insert(name.to_owned(), value);
+    put("id", r.number.into());
+    put("address", r.addr.into());
+    put("address_s", format!("{:016X}", r.addr).into());
+    put("thread", tid(index, r.lane));
+    put("size", r.size.into());
+    put("backtrace_id", node.into());
+    put("backtrace", frames.stack(node));
+    if r.end != u64::MAX {
+        put("deallocation", ended(&clock, frames, index, r));
+    }
+    if last.number != r.number && last.end != u64::MAX {
+        put("chain_deallocation", ended(&clock, frames, index, &last));
+    }
+    if last.end != u64::MAX {
+        put("chain_lifetime", timeval(clock.between(began, last.end)));
+    }
+    put("position_in_chain", r.position.into());
+    put("chain_length", chain.map_or(1, |c| c.length).into());
+    put("is_mmaped", header.mapped.into());
+    put("is_jemalloc", false.into());
+    put("in_main_arena", (header.arena != 2 && !header.mapped).into());
+    put("extra_space", usable.map_or(0, |u| u.saturating_sub(r.size)).into());
+    v.into()
+}
+
+fn written(e: std::io::Error) -> String {
+    e.to_string()
+}
+
+/// Blocks, in an order.
+pub(super) fn allocations(mut ask: Ask) -> Result<(Answer, Writer), Failure> {
+    let words = [("timestamp", By::Time), ("address", By::Address), ("size", By::Size)];
+    let by = ask.params.one_of("sort_by", &words)?.unwrap_or(By::Time);
+    let reverse = ask.params.one_of("order", &ORDER)?.unwrap_or(false);
+    let skip = ask.params.number("skip", MOST_SKIPPED)?.unwrap_or(0) as usize;
+    let count = ask.params.number("count", MOST)?;
+    let strip = ask.params.switch("strip_template_args")?.unwrap_or(false);
+    let filter = filter::take(&mut ask.params, ask.open.index.analysis())?;
+    let open = ask.open.clone();
+    let index = &open.index;
+    let query = Query::new(index, &filter)?;
+    let wanted = Wanted { by, reverse, skip, count: count.unwrap_or(MOST) as usize, after: None };
+    let page = rows::page(&query, index, wanted)?;
+    if count.is_none() && page.more {
+        return Err(Failure::of(
+            "count",
+            format!("{} blocks are selected: give a count of at most {MOST}", page.total),
+        ));
+    }
+    let rows: Vec<Row> = page.rows.iter().map(|r| r.1).collect();
+    let ids = rows.iter().map(|r| r.chain).filter(|c| *c != 0).collect();
+    let chains = rows::chains(index, &ids)?;
+    drop(query);
+    let own = open.clone();
+    let writer: Writer = Box::new(move |out| {
+        let frames = Frames::new(own.names(), &own.index, strip);
+        out.write_all(b"{\"allocations\":[").map_err(written)?;
+        for (i, r) in rows.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            write!(out, "{comma}{}", block(&own.index, &frames, r, &chains)).map_err(written)?;
+        }
+        write!(out, "],\"total_count\":{}}}", page.total).map_err(written)
+    });
+    Ok((Answer::new(JSON, ""), writer))
+}
+
+/// Smallest and largest size of each group's selected blocks.
+fn sizes(query: &Query<'_>, index: &Index) -> Result<Vec<(u64, u64)>, Failure> {
+    let n = index.analysis().groups().len();
+    let state = || (Selection::default(), Vec::new(), Vec::new(), vec![(u64::MAX, 0u64); n]);
+    let states = index.scan(state, |(selection, groups, sizes, found), block| {
+        query.select(block, selection)?;
+        if !selection.rows.is_empty() {
+            block.read(Column::Group, groups)?;
+            block.read(Column::Size, sizes)?;
+            for &i in &selection.rows {
+                let (group, size) = (groups[i as usize], sizes[i as usize]);
+                if let Some(f) = found.get_mut(group as usize) {
+                    *f = (f.0.min(size), f.1.max(size));
+                }
+            }
+        }
+        Some(())
+    })?;
+    let mut all = vec![(u64::MAX, 0); n];
+    for (_, _, _, found) in states {
+        all.iter_mut().zip(found).for_each(|(a, f)| *a = (a.0.min(f.0), a.1.max(f.1)));
+    }
+    Ok(all)
+}
+
+/// The figures of a group.
+fn figures(clock: &Clock<'_>, g: &Group, (min, max): (u64, u64), peak: bool) -> Value {
+    let f = &g.figures;
+    let mut v = Map::new();
+    clock.put(&mut v, "min_timestamp", clock.ns(g.first));
+    clock.put(&mut v, "max_timestamp", clock.ns(g.last));
+    let mut put = |name: &str, value: Value| v.insert(name.to_owned(), value);
+    put("size", f.allocated_bytes.into());
+    put("min_size", if min == u64::MAX { 0 } else { min }.into());
+    put("max_size", max.into());
+    put("interval", timeval(clock.between(g.first, g.last)));
+    put("leaked_count", f.live_count.into());
+    put("allocated_count", (f.allocations + f.reallocations).into());
+    put("graph_url", Value::Null);
+    put("graph_preview_url", Value::Null);
+    if peak {
+        clock.put(&mut v, "max_total_usage_first_seen_at", clock.ns(g.peak_ticks));
+    } else {
+        v.insert("max_total_usage_first_seen_at".into(), Value::Null);
+    }
+    v.into()
+}
+
+/// The value that groups are sorted by.
+type Key = fn(&Clock<'_>, &Group) -> u64;
+
+const KEYS: [(&str, Key); 7] = [
+    ("min_timestamp", |c, g| c.ns(g.first)),
+    ("max_timestamp", |c, g| c.ns(g.last)),
+    ("interval", |c, g| c.between(g.first, g.last)),
+    ("allocated_count", |_, g| g.figures.allocations + g.figures.reallocations),
+    ("leaked_count", |_, g| g.figures.live_count),
+    ("size", |_, g| g.figures.allocated_bytes),
+    ("max_total_usage_first_seen_at", |c, g| c.ns(g.peak_ticks)),
+];
+
+/// Takes the sort key of groups, and whether it is of all blocks of the group.
+fn key(ask: &mut Ask) -> Result<(bool, Key), Failure> {
+    let text = ask.params.take("sort_by")?.unwrap_or("only_matched.min_timestamp".into());
+    let wrong = || Failure::of("sort_by", format!("{text:?} is no sort key of groups"));
+    let (of, name) = text.split_once('.').ok_or_else(wrong)?;
+    let all = match of {
+        "all" => true,
+        "only_matched" => false,
+        _ => return Err(wrong()),
+    };
+    let found = KEYS.iter().find(|k| k.0 == name).filter(|k| all || !k.0.starts_with("max_total"));
+    found.map(|k| (all, k.1)).ok_or_else(wrong)
+}
+
+/// Groups of blocks by their stack.
+pub(super) fn allocation_groups(ask: &mut Ask) -> Result<Answer, Failure> {
+    let (of_all, key) = key(ask)?;
+    let reverse = ask.params.one_of("order", &ORDER)?.unwrap_or(false);
+    let skip = ask.params.number("skip", MOST_SKIPPED)?.unwrap_or(0) as usize;
+    let count = ask.params.number("count", MOST)?.unwrap_or(MOST) as usize;
+    let strip = ask.params.switch("strip_template_args")?.unwrap_or(false);
+    ask.params.switch("generate_graphs")?;
+    let filter = filter::take(&mut ask.params, ask.open.index.analysis())?;
+    let index = ask.index();
+    let query = Query::new(index, &filter)?;
+    let whole = index.analysis();
+    let at: HashMap<u32, usize> =
+        whole.groups().iter().enumerate().map(|(i, g)| (g.node, i)).collect();
+    let matched = query.analysis(None)?;
+    let clock = Clock::of(index);
+    let all =
+        |g: &Group| at.get(&g.node).and_then(|i| whole.groups().get(*i)).copied().unwrap_or(*g);
+    let mut rows: Vec<(u64, Group)> = matched
+        .groups()
+        .iter()
+        .map(|g| (key(&clock, &if of_all { all(g) } else { *g }), *g))
+        .collect();
+    rows.sort_by_key(|(k, g)| (if reverse { !*k } else { *k }, g.node));
+    let own = sizes(&query, index)?;
+    let every = match query.is_all() {
+        true => own.clone(),
+        false => sizes(&Query::new(index, &Filter::default())?, index)?,
+    };
+    let frames = Frames::new(ask.open.names(), index, strip);
+    let none = (u64::MAX, 0);
+    let page: Vec<Value> = rows
+        .iter()
+        .skip(skip)
+        .take(count)
+        .map(|(_, g)| {
+            let i = at.get(&g.node).copied().unwrap_or(usize::MAX);
+            json!({
+                "all": figures(&clock, &all(g), every.get(i).copied().unwrap_or(none), true),
+                "only_matched": figures(&clock, g, own.get(i).copied().unwrap_or(none), false),
+                "backtrace_id": g.node,
+                "backtrace": frames.stack(g.node),
+            })
+        })
+        .collect();
+    Answer::json(&json!({ "allocations": page, "total_count": rows.len() }))
+}
+
+/// Stacks.
+pub(super) fn backtraces(mut ask: Ask) -> Result<(Answer, Writer), Failure> {
+    let strip = ask.params.switch("strip_template_args")?.unwrap_or(false);
+    let filter = filter::take(&mut ask.params, ask.open.index.analysis())?;
+    let open = ask.open.clone();
+    let matched = Query::new(&open.index, &filter)?.analysis(None)?;
+    let nodes: Vec<u32> = matched.groups().iter().map(|g| g.node).collect();
+    let own = open.clone();
+    let writer: Writer = Box::new(move |out| {
+        let frames = Frames::new(own.names(), &own.index, strip);
+        out.write_all(b"{\"backtraces\":[").map_err(written)?;
+        for (i, node) in nodes.iter().enumerate() {
+            let comma = if i == 0 { "" } else { "," };
+            write!(out, "{comma}{}", frames.stack(*node)).map_err(written)?;
+        }
+        write!(out, "],\"total_count\":{}}}", nodes.len()).map_err(written)
+    });
+    Ok((Answer::new(JSON, ""), writer))
+}
+
+/// One stack.
+pub(super) fn backtrace(ask: &mut Ask) -> Result<Answer, Failure> {
+    let strip = ask.params.switch("strip_template_args")?.unwrap_or(false);
+    let missing = || Failure::missing("there is no such backtrace");
+    let node: u32 = ask.variable("backtrace_id").parse().map_err(|_| missing())?;
+    let index = ask.index();
+    if node != 0 && index.analysis().meta().stack(node).is_empty() {
+        return Err(missing());
+    }
+    if node == 0 && !index.analysis().groups().iter().any(|g| g.node == 0) {
+        return Err(missing());
+    }
+    let frames = Frames::new(ask.open.names(), index, strip);
+    Answer::json(&json!({ "frames": frames.stack(node) }))
+}
+
+/// The addresses of every block's stack, by time. Blocks come in windows, so that their number does not matter.
+pub(super) fn raw_allocations(ask: Ask) -> Result<(Answer, Writer), Failure> {
+    let open = ask.open;
+    let writer: Writer = Box::new(move |out| {
+        let index = &open.index;
+        let query = Query::new(index, &Filter::default()).map_err(|e| e.to_string())?;
+        let meta = index.analysis().meta();
+        let text = |node: u32| {
+            let pcs =
+                meta.stack(node).into_iter().rev().map(|pc| format!("\"{:016X}\"", pc.address));
+            format!("{{\"backtrace\":[{}]}}", pcs.collect::<Vec<_>>().join(","))
+        };
+        let stacks: Vec<String> = index.analysis().groups().iter().map(|g| text(g.node)).collect();
+        let (mut failed, mut first) = (None, true);
+        out.write_all(b"[").map_err(written)?;
+        query
+            .in_order(u64::MAX, |e| {
+                if !e.begins() || failed.is_some() {
+                    return;
+                }
+                let stack = stacks.get(e.group as usize).map_or("{\"backtrace\":[]}", |s| s);
+                let comma = if std::mem::take(&mut first) { "" } else { "," };
+                failed = write!(out, "{comma}{stack}").err();
+            })
+            .map_err(|e| e.to_string())?;
+        match failed {
+            Some(e) => Err(written(e)),
+            None => out.write_all(b"]").map_err(written),
+        }
+    });
+    Ok((Answer::new(JSON, ""), writer))
+}
+
+/// Stretches of addresses that are kept while they are put together.
+const MOST_STRETCHES: usize = 4 << 20;
+
+/// The addresses that the selected blocks took.
+pub(super) fn regions(ask: &mut Ask) -> Result<Answer, Failure> {
+    let filter = filter::take(&mut ask.params, ask.open.index.analysis())?;
+    let index = ask.index();
+    let query = Query::new(index, &filter)?;
+    let (mut selection, mut addrs, mut sizes) = (Selection::default(), Vec::new(), Vec::new());
+    let (mut all, mut too_many): (Vec<(u64, u64)>, bool) = (Vec::new(), false);
+    index.each(|block| {
+        query.select(block, &mut selection)?;
+        if selection.rows.is_empty() || too_many {
+            return Some(());
+        }
+        block.read(Column::Addr, &mut addrs)?;
+        block.read(Column::Size, &mut sizes)?;
+        all.extend(selection.rows.iter().map(|&i| {
+            let (addr, size) = (addrs[i as usize], sizes[i as usize]);
+            (addr, addr.saturating_add(size))
+        }));
+        if all.len() > MOST_STRETCHES {
+            merge(&mut all);
+            too_many = all.len() > MOST_STRETCHES / 2;
+        }
+        Some(())
+    })?;
+    if too_many {
+        return Err(Failure::bad("the selected blocks lie in too many places; narrow the filter"));
+    }
+    merge(&mut all);
+    let (start, end) = (all.first().map_or(0, |r| r.0), all.last().map_or(0, |r| r.1));
+    let heap = main_heap(index).unwrap_or((start, end));
+    let regions: Vec<[u64; 2]> = all.iter().map(|r| [r.0, r.1]).collect();
+    Answer::json(&json!({
+        "main_heap_start": heap.0,
+        "main_heap_end": heap.1,
+        "main_heap_start_s": format!("{:016X}", heap.0),
+        "main_heap_end_s": format!("{:016X}", heap.1),
+        "regions": regions,
+    }))
+}
+
+/// Returns where the blocks of glibc's main arena lie.
+fn main_heap(index: &Index) -> Option<(u64, u64)> {
+    let mut filter = Filter::default();
+    filter.set("arena", "main").ok()?;
+    let query = Query::new(index, &filter).ok()?;
+    let (mut selection, mut addrs, mut sizes) = (Selection::default(), Vec::new(), Vec::new());
+    let mut heap: Option<(u64, u64)> = None;
+    index
+        .each(|block| {
+            query.select(block, &mut selection)?;
+            if !selection.rows.is_empty() {
+                block.read(Column::Addr, &mut addrs)?;
+                block.read(Column::Size, &mut sizes)?;
+            }
+            for &i in &selection.rows {
+                let addr = addrs[i as usize];
+                let end = addr.saturating_add(sizes[i as usize]);
+                heap = Some(heap.map_or((addr, end), |(a, b)| (a.min(addr), b.max(end))));
+            }
+            Some(())
+        })
+        .ok()?;
+    heap
+}
+
+/// Sorts stretches, and joins those that adjoin or overlap.
+fn merge(all: &mut Vec<(u64, u64)>) {
+    all.sort_unstable();
+    let mut kept: Vec<(u64, u64)> = Vec::new();
+    for &(from, to) in all.iter() {
+        match kept.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => kept.push((from, to)),
+        }
+    }
+    *all = kept;
+}

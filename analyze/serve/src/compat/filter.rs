@@ -1,0 +1,100 @@
+//! The parameters of bytehound's filters, as prof's.
+
+use crate::params::Params;
+use crate::reply::Failure;
+use prof_analyze::Analysis;
+use prof_analyze::query::{self, Filter};
+
+/// What a time of a filter is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// Milliseconds of Unix time, or a part of the runtime: the beginning of the millisecond, or its end.
+    Begin,
+    End,
+    /// A duration; without a unit, seconds.
+    Interval,
+    /// Anything else, which is the same for prof.
+    Plain,
+}
+
+fn kind(name: &str) -> Kind {
+    match name {
+        "from" | "alive_at" | "alive_at_2" | "group_max_total_usage_first_seen_min" => Kind::Begin,
+        "to" | "group_max_total_usage_first_seen_max" => Kind::End,
+        "lifetime_min" | "lifetime_max" | "chain_lifetime_min" | "chain_lifetime_max"
+        | "group_interval_min" | "group_interval_max" => Kind::Interval,
+        _ => Kind::Plain,
+    }
+}
+
+/// What is known of the recording's time.
+struct Time {
+    /// Unix time of the start, in nanoseconds.
+    start: u64,
+    duration: u64,
+}
+
+/// A filter, and whether it selects nothing at all.
+struct Made {
+    filter: Filter,
+    nothing: bool,
+}
+
+impl Made {
+    fn set(&mut self, name: &str, value: &str) -> Result<(), Failure> {
+        self.filter
+            .set(name, value)
+            .map_err(|e| Failure { name: Some(name.to_owned()), ..Failure::bad(e.to_string()) })
+    }
+
+    /// Sets a moment that is given in milliseconds of Unix time.
+    fn moment(&mut self, name: &str, ms: u64, end: bool, time: &Time) -> Result<(), Failure> {
+        let ns = u128::from(ms) * 1_000_000 + if end { 999_999 } else { 0 };
+        let since = i128::try_from(ns).unwrap_or(i128::MAX) - i128::from(time.start);
+        // Blocks lie between the start and the end of the recording.
+        let (before, behind) = (since < 0, since > i128::from(time.duration));
+        match name {
+            "from" | "group_max_total_usage_first_seen_min" if before => return Ok(()),
+            "to" | "group_max_total_usage_first_seen_max" if behind => return Ok(()),
+            _ if before || behind => {
+                self.nothing = true;
+                return Ok(());
+            }
+            _ => {}
+        }
+        self.set(name, &format!("{since}ns"))
+    }
+}
+
+/// Takes bytehound's filter.
+///
+/// # Errors
+/// If a value is wrong, or prof can't apply the field: the reason.
+pub(super) fn take(params: &mut Params, analysis: &Analysis) -> Result<Filter, Failure> {
+    let time = Time { start: analysis.meta().target.wall_ns, duration: analysis.duration_ns() };
+    if params.take("custom_filter")?.is_some_and(|code| !code.trim().is_empty()) {
+        return Err(Failure::of("custom_filter", "this prof runs no scripts"));
+    }
+    let mut made = Made { filter: Filter::default(), nothing: false };
+    for (name, value) in params.take_fields(|name| query::find(name).is_some()) {
+        // An empty value is that of a field that the page has left empty.
+        if value.is_empty() {
+            continue;
+        }
+        let digits = value.bytes().all(|b| b.is_ascii_digit());
+        match kind(&name) {
+            kind @ (Kind::Begin | Kind::End) if digits => {
+                let ms = value.parse().map_err(|_| Failure::of(&name, "is too large"))?;
+                made.moment(&name, ms, kind == Kind::End, &time)?;
+            }
+            Kind::Interval if digits => made.set(&name, &format!("{value}s"))?,
+            _ if name == "arena" => made.set(&name, &value.replace('_', "-"))?,
+            _ => made.set(&name, &value)?,
+        }
+    }
+    if made.nothing {
+        made.set("min-size", "1")?;
+        made.set("max-size", "0")?;
+    }
+    Ok(made.filter)
+}

@@ -1,0 +1,136 @@
+//! The recordings, their timelines, and what recordings don't have.
+
+use super::shape::{Clock, timeval};
+use crate::api::NOT_RECORDED;
+use crate::params::Params;
+use crate::reply::{Answer, Failure};
+use crate::route::Ask;
+use crate::state::{Shared, State};
+use prof_analyze::query::{Band, Filter, Query, Span, Timeline};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+/// Number of points of a timeline.
+const POINTS: usize = 1000;
+
+/// The recordings that are open; the others are opened meanwhile.
+pub(super) fn list(shared: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failure> {
+    let mut all = Vec::new();
+    let mut waiting = Vec::new();
+    for recording in shared.recordings() {
+        shared.open(recording);
+        match recording.state() {
+            State::Ready(open) => all.push(metadata(&recording.id, &open)),
+            State::Failed(_) => {}
+            _ => waiting.push(recording.id.clone()),
+        }
+    }
+    let answer = Answer::json(&all)?.with(NOT_RECORDED, "maps, mallopts, markers, jemalloc");
+    Ok(if waiting.is_empty() { answer } else { answer.with("x-prof-waiting", waiting.join(", ")) })
+}
+
+fn metadata(id: &str, open: &crate::state::Open) -> Value {
+    let analysis = open.index.analysis();
+    let target = &analysis.meta().target;
+    let quote = |a: &String| if a.contains(' ') { format!("\"{a}\"") } else { a.clone() };
+    let depth = analysis.groups().iter().map(|g| analysis.meta().stack(g.node).len()).max();
+    json!({
+        "id": id,
+        "executable": target.exe,
+        "cmdline": target.cmdline.iter().map(quote).collect::<Vec<_>>().join(" "),
+        "architecture": target.arch,
+        "final_allocated": analysis.totals().figures.live_bytes,
+        "final_allocated_count": analysis.totals().figures.live_count,
+        "runtime": timeval(analysis.duration_ns()),
+        "unique_backtrace_count": analysis.groups().len(),
+        "maximum_backtrace_depth": depth.unwrap_or(0),
+        "timestamp": timeval(target.wall_ns),
+    })
+}
+
+/// Returns the columns' times, and the time of the end.
+fn xs(clock: &Clock<'_>, t: &Timeline) -> Vec<u64> {
+    t.edges_ns.iter().map(|ns| clock.unix_ms(*ns)).collect()
+}
+
+/// Appends the value at the end to the greatest of each column.
+fn most(band: &Band) -> Vec<u64> {
+    band.max.iter().chain(band.last.last()).copied().collect()
+}
+
+fn less(a: u64, b: u64) -> i64 {
+    i64::try_from(i128::from(a) - i128::from(b)).unwrap_or(i64::MAX)
+}
+
+fn of(ask: &Ask, filter: &Filter) -> Result<Answer, Failure> {
+    let index = ask.index();
+    let query = Query::new(index, filter)?;
+    let t = query.timeline(&Span::whole(index, POINTS), false)?;
+    let counts = |i: usize| t.allocations[i].saturating_add(t.reallocations[i]);
+    let n = t.allocations.len();
+    let with_end = |v: Vec<i64>| v.into_iter().chain([0]).collect::<Vec<_>>();
+    let size = (0..n).map(|i| less(t.allocated_bytes[i], t.freed_bytes[i])).collect();
+    let count = (0..n).map(|i| less(counts(i), t.ends[i])).collect();
+    let begun: Vec<u64> = (0..n).map(counts).chain([0]).collect();
+    let ended: Vec<u64> = t.ends.iter().copied().chain([0]).collect();
+    Answer::json(&json!({
+        "xs": xs(&Clock::of(index), &t),
+        "size_delta": with_end(size),
+        "count_delta": with_end(count),
+        "allocated_size": most(&t.live_bytes),
+        "allocated_count": most(&t.live_blocks),
+        "allocations": begun,
+        "deallocations": ended,
+    }))
+}
+
+/// Figures over time.
+pub(super) fn timeline(ask: &mut Ask) -> Result<Answer, Failure> {
+    of(ask, &Filter::default())
+}
+
+/// Figures over time of the blocks that are never freed.
+pub(super) fn timeline_leaked(ask: &mut Ask) -> Result<Answer, Failure> {
+    let mut filter = Filter::default();
+    filter.set("lifetime", "leaked").map_err(|e| Failure::internal(e.to_string()))?;
+    of(ask, &filter)
+}
+
+/// The memory of the process over time.
+pub(super) fn timeline_maps(ask: &mut Ask) -> Result<Answer, Failure> {
+    let index = ask.index();
+    let query = Query::new(index, &Filter::default())?;
+    let t = query.timeline(&Span::whole(index, POINTS), false)?;
+    let values = |b: &Option<Band>| b.as_ref().map(most).unwrap_or_default();
+    let (rss, vss) = (values(&t.rss), values(&t.vss));
+    let none = vec![0u64; rss.len()];
+    let known = !rss.is_empty();
+    let answer = Answer::json(&json!({
+        "xs": if known { xs(&Clock::of(index), &t) } else { Vec::new() },
+        "address_space": vss,
+        "rss": rss,
+        "anonymous": none,
+        "dirty": none,
+        "clean": none,
+        "swap": none,
+    }))?;
+    let lacking = "anonymous, dirty, clean, swap";
+    Ok(answer.with(
+        NOT_RECORDED,
+        if known { lacking.into() } else { format!("rss, address_space, {lacking}") },
+    ))
+}
+
+/// Mappings: recordings don't hold them.
+pub(super) fn maps(ask: &mut Ask) -> Result<Answer, Failure> {
+    if ask.params.take("custom_filter")?.is_some_and(|code| !code.trim().is_empty()) {
+        return Err(Failure::of("custom_filter", "this prof runs no scripts"));
+    }
+    let answer = Answer::json(&json!({ "maps": [], "total_count": 0 }))?;
+    Ok(answer.with(NOT_RECORDED, "maps"))
+}
+
+/// Calls of mallopt: recordings don't hold them.
+pub(super) fn mallopts(_: &mut Ask) -> Result<Answer, Failure> {
+    Ok(Answer::json(&Vec::<Value>::new())?.with(NOT_RECORDED, "mallopts"))
+}
