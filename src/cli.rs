@@ -11,12 +11,14 @@ use crate::commands::report::ReportArgs;
 use crate::commands::rewrite::{ExtractArgs, PackArgs, StripArgs};
 #[cfg(feature = "serve")]
 use crate::commands::serve::{ServeArgs, ServerArgs};
-use crate::units::{Sample, parse_duration, parse_sample, parse_signal, parse_size};
+use crate::units::{Sample, parse_duration, parse_sample, parse_signal};
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use prof_inject::{Named, Role};
 use prof_trace::capture::{Capture, FIRST_DISTANCE};
 use prof_trace::pack::Compress;
+use prof_trace::values::parse::size as parse_size;
+use prof_trace::values::text::bytes;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -171,7 +173,8 @@ impl RecordArgs {
         if c.min_size > c.max_size {
             return Err(format!(
                 "--min-size ({}) is larger than --max-size ({}): nothing would be recorded",
-                c.min_size, c.max_size
+                bytes(c.min_size),
+                bytes(c.max_size)
             ));
         }
         Ok(())

@@ -1,9 +1,9 @@
 //! Formats the messages of an attach: which functions were hooked, which not and why, and how long it took.
 
-use crate::units::bytes;
 use prof_inject::{Installed, StopTimes};
 use prof_trace::capture::Capture;
 use prof_trace::records::{Hook, NotHooked};
+use prof_trace::values::text::{bytes, number};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -24,7 +24,8 @@ pub fn captured(c: &Capture) -> String {
             parts.push(format!("a sample, one for each {} now (--sample=auto)", bytes(n)));
         }
         (0, 0..2) => {}
-        (0, n) => parts.push(format!("one in {n} allocations of each thread (--sample-rate {n})")),
+        (0, n) => parts
+            .push(format!("one in {} allocations of each thread (--sample-rate {n})", number(n))),
         (n, _) => parts.push(format!("a sample, one for each {} (--sample={n})", bytes(n))),
     }
     if c.min_size > 0 {
@@ -40,7 +41,10 @@ pub fn captured(c: &Capture) -> String {
 pub fn stops(times: &StopTimes) -> String {
     let ms = |d: Duration| format!("{:.2} ms", d.as_secs_f64() * 1e3);
     let (longest, sum) = (ms(times.longest), ms(times.sum));
-    format!("the process was stopped for {longest} at most; {} stops, {sum} in all", times.count)
+    format!(
+        "the process was stopped for {longest} at most; {} stops, {sum} in all",
+        number(times.count as u64)
+    )
 }
 
 /// Returns lines with the hooked functions, by module.

@@ -3,9 +3,9 @@
 //!
 //! A note is a file of fixed size, so that the collector can write the end into it when the disk is full.
 
-use crate::units;
 use prof_analyze::{Now, live_summary};
 use prof_trace::family::Stat;
+use prof_trace::values::text;
 use serde_json::{Value, json};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -223,11 +223,11 @@ impl Note {
         let path = self.path();
         let ago = self.0["ended"].as_u64().map(|t| {
             let age = Duration::from_secs(seconds().saturating_sub(t));
-            format!(" {}", units::ago(age))
+            format!(" {}", text::ago(age))
         });
-        let events = self.0["events"].as_u64().map(|n| format!(", {} events", units::count(n)));
+        let events = self.0["events"].as_u64().map(|n| format!(", {} events", text::number(n)));
         let there = match fs::metadata(&path) {
-            Ok(m) => format!("{}{}", units::bytes(m.len()), events.unwrap_or_default()),
+            Ok(m) => format!("{}{}", text::bytes(m.len()), events.unwrap_or_default()),
             Err(_) => "not there any more".into(),
         };
         format!(

@@ -22,6 +22,7 @@ use prof_trace::pack::Compress;
 use prof_trace::records::{Hooks, Target as TargetRecord};
 use prof_trace::runtimes::Runtime;
 use prof_trace::shared::{Shared, state};
+use prof_trace::values::text;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -311,7 +312,7 @@ fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> 
         match drain_orphan(pid as u32, &peek.path) {
             Ok(d) => said.push(format!(
                 "the collector had died; saved what it had left: {} events",
-                crate::units::count(d.events)
+                text::number(d.events)
             )),
             Err(_) if peek.counters.events == 0 => {}
             Err(e) => said.push(rest_is_lost(&peek, &e)),
@@ -343,7 +344,7 @@ fn take_out(pid: i32, options: DetachOptions, audit: Audit) -> Result<Detached> 
         said.push("recording had turned itself off, as nobody emptied the ring".into());
     }
     if last.counters.lost > 0 {
-        let lost = crate::units::count(last.counters.lost);
+        let lost = text::number(last.counters.lost);
         said.push(format!(
             "{lost} events were lost: the ring was full, or there were more threads than it has room for (--ring-size); blocks whose frees are among them count as live"
         ));

@@ -125,7 +125,7 @@ fn a_ring_of_another_size_than_asked_for_is_said() {
     let mut target = Target::start(&program("toggle.c"), &[]);
     let pid = target.pid.to_string();
     let out = scene.prof(&["attach", &pid, "--ring-size", "1KiB", "-o", "small.prof"]).ok("attach");
-    says(&out, &["the ring has 1.0 MiB, not 1024 bytes"]);
+    says(&out, &["the ring has 1.0 MiB, not 1.0 KiB"]);
     target.ask("alloc 100");
     scene.detach(&target);
     assert_eq!(scene.finished(&scene.path("small.prof")).total("allocations"), 100);

@@ -46,3 +46,4 @@ pub use index::{Index, IndexOptions};
 pub use job::{Job, JobProgress};
 pub use load::LoadOptions;
 pub use model::{Analysis, Follower, Note, Now, Progress, Summary, live_summary};
+pub use prof_trace::values;

@@ -6,9 +6,9 @@
 
 use crate::Analysis;
 use crate::load::{Sample, WorkerSeen};
-use crate::report::units::{bytes, count};
 use prof_trace::records::{Memory, map_kind};
 use prof_trace::runtimes::Runtime;
+use prof_trace::values::text::{bytes, count, duration};
 use serde::Serialize;
 
 const MIB: u64 = 1 << 20;
@@ -102,10 +102,10 @@ impl Unseen {
             )
         } else {
             format!(
-                "{} in {} ms of processor time: the process does its work in memory that did not come out of a \
+                "{} in {} of processor time: the process does its work in memory that did not come out of a \
                  function that is recorded{hooked}",
                 count(self.events, "event", "events"),
-                self.cpu_ms
+                duration(self.cpu_ms.saturating_mul(1_000_000))
             )
         };
         let mut all = vec![first];

@@ -287,7 +287,7 @@ fn extracted_files_stay_in_their_folder() {
     );
     assert!(text("modules.txt").contains("0x7000-0x9000"));
     for part in
-        ["cut is cut off: 1 of 100", "moved", "piece of", "below", "\"..\"", "usr/lib/good.so"]
+        ["cut is cut off: 1 B of 100 B", "moved", "piece of", "below", "\"..\"", "usr/lib/good.so"]
     {
         let part = part.trim_matches('"');
         assert!(done.notes.iter().any(|n| n.contains(part)), "{part} in {:#?}", done.notes);

@@ -7,6 +7,7 @@ use crate::units;
 use anyhow::{Context, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 use prof_analyze::Follower;
+use prof_trace::values::text;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -146,10 +147,10 @@ fn show(bar: &ProgressBar, follower: Option<&mut Follower>, rate: &mut Rate) {
     let Some(p) = follower.and_then(|f| f.poll().ok()) else { return };
     let text = format!(
         "{} events/s, {} live, recording {}, {} events lost",
-        units::count(rate.update(p.events)),
-        units::bytes(p.totals.figures.live_bytes),
-        units::bytes(p.bytes),
-        units::count(p.lost)
+        text::number(rate.update(p.events)),
+        text::bytes(p.totals.figures.live_bytes),
+        text::bytes(p.bytes),
+        text::number(p.lost)
     );
     bar.set_message(text);
     bar.tick();

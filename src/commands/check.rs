@@ -6,8 +6,8 @@ use crate::failure::{FAILED, usage};
 use anyhow::{Context, Result};
 use clap::Args;
 use prof_analyze::Analysis;
-use prof_analyze::query::value::{Amount, amount, number, size};
-use prof_analyze::report::units::bytes;
+use prof_trace::values::parse::{self, Amount, amount, size};
+use prof_trace::values::text::{bytes, count, number};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -27,7 +27,7 @@ pub struct CheckArgs {
     pub max_leaked: Option<u64>,
 
     /// The most blocks that may be live at the end
-    #[arg(long, value_name = "N", value_parser = number)]
+    #[arg(long, value_name = "N", value_parser = parse::number)]
     pub max_leaked_count: Option<u64>,
 
     /// The most bytes that may ever be live at a time
@@ -35,7 +35,7 @@ pub struct CheckArgs {
     pub max_peak: Option<u64>,
 
     /// The most allocations, by realloc or not
-    #[arg(long, value_name = "N", value_parser = number)]
+    #[arg(long, value_name = "N", value_parser = parse::number)]
     pub max_allocations: Option<u64>,
 
     /// The most bytes that may be allocated in all
@@ -43,7 +43,7 @@ pub struct CheckArgs {
     pub max_allocated: Option<u64>,
 
     /// The most temporary allocations
-    #[arg(long, value_name = "N", value_parser = number)]
+    #[arg(long, value_name = "N", value_parser = parse::number)]
     pub max_temporary: Option<u64>,
 
     /// Figures of an earlier run, written by --write-baseline
@@ -186,7 +186,7 @@ fn text(o: &Outcomes) -> String {
     let mut out = String::new();
     let show = |figure: &str, n: u64| match figure.ends_with("bytes") {
         true => bytes(n),
-        false => n.to_string(),
+        false => number(n),
     };
     for c in &o.checks {
         let verdict = if c.ok { "ok" } else { "EXCEEDED" };
@@ -197,7 +197,10 @@ fn text(o: &Outcomes) -> String {
         out += &format!("{verdict:<9} {:<16} {value}{limit}{before}\n", c.figure);
     }
     if o.lost_events > 0 {
-        out += &format!("warning   {} events were lost: the figures are too low\n", o.lost_events);
+        out += &format!(
+            "warning   {}: the figures are too low\n",
+            count(o.lost_events, "event was lost", "events were lost")
+        );
     }
     if !o.complete {
         out += "warning   the recording is not complete\n";

@@ -4,7 +4,9 @@ use crate::cli::{DoctorArgs, Format, RecordArgs};
 use crate::failure::FAILED;
 use crate::session::{self, Choice, DETACH_TIMEOUT};
 use crate::term;
+use crate::units::time;
 use anyhow::{Context, Result};
+use prof_trace::values::text::{bytes, count};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs;
@@ -213,9 +215,8 @@ fn cgroup() -> Check {
     match limit {
         None => Check::good("cgroup", "no limit of memory for prof itself"),
         Some((max, now)) => {
-            let units = crate::units::bytes;
-            let left = units(max.saturating_sub(now));
-            Check::good("cgroup", format!("prof may use {}, of which {left} are left", units(max)))
+            let left = bytes(max.saturating_sub(now));
+            Check::good("cgroup", format!("prof may use {}, of which {left} are left", bytes(max)))
         }
     }
 }
@@ -235,8 +236,8 @@ fn trial() -> Check {
     let began = Instant::now();
     match super::demo::with_target(record_shortly) {
         Ok(events) => {
-            let ms = began.elapsed().as_millis();
-            Check::good("trial", format!("recorded a process of its own: {events} events, {ms} ms"))
+            let (events, took) = (count(events, "event", "events"), time(began.elapsed()));
+            Check::good("trial", format!("recorded a process of its own: {events}, {took}"))
         }
         Err(e) => Check::good("trial", "a process of its own can't be recorded")
             .but(Verdict::Bad, format!("{e:#}")),

@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use prof_analyze::Analysis;
 use prof_analyze::export::{Cost, ExportError, Format, Output, Packing, Source};
-use prof_analyze::query::value::{Time, time};
+use prof_trace::values::parse::{Time, time};
 use std::fs::File;
 use std::io::{BufWriter, ErrorKind, IsTerminal};
 use std::os::unix::fs::MetadataExt;

@@ -7,8 +7,8 @@ use crate::term;
 use anyhow::Result;
 use clap::Args;
 use prof_analyze::fragmentation::{Fragmentation, FragmentationError, FragmentationOptions};
-use prof_analyze::query::value::{Amount, Time, amount, time};
 use prof_analyze::report::Style;
+use prof_trace::values::parse::{Amount, Time, amount, time};
 use std::process::ExitCode;
 
 /// Show what resident memory consists of, and which call stacks keep pages that are hardly used

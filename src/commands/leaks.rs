@@ -7,8 +7,8 @@ use crate::term;
 use anyhow::Result;
 use clap::Args;
 use prof_analyze::leaks::{Class, LeakOptions, Leaks, Limit, parse_limit};
-use prof_analyze::query::value::{Time, time};
 use prof_analyze::report::Style;
+use prof_trace::values::parse::{Time, time};
 use std::process::ExitCode;
 
 /// Say which call stacks leak, and which only hold memory
@@ -31,7 +31,7 @@ pub struct LeaksArgs {
     #[arg(long)]
     pub all: bool,
 
-    /// Blocks younger than this don't count (ms, 4h3m2s, N% of the runtime)
+    /// Blocks younger than this don't count (30 or 30s, 4h3m2s, N% of the runtime)
     #[arg(long, value_name = "TIME", default_value = "5%", value_parser = time)]
     pub young: Time,
 

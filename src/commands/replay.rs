@@ -5,8 +5,8 @@ use crate::failure::usage;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use prof_analyze::export::replay::{Call, Calls, CallsError, Sums};
-use prof_analyze::report::units::{bytes, duration};
 use prof_trace::files::open_regular;
+use prof_trace::values::text::{bytes, duration, number};
 use serde::Serialize;
 use std::ffi::{CStr, c_void};
 use std::io::BufReader;
@@ -241,8 +241,8 @@ fn text(o: &Outcome) -> String {
         "allocator  {}\ncalls      {}, {} blocks at most, {} live at most\ntime       {}, {each:.1} ns a call \
          ({} more for reading them)\nRSS        {} at most, {} before, {} after\n",
         o.allocator,
-        o.calls,
-        o.slots,
+        number(o.calls),
+        number(o.slots),
         bytes(o.peak_bytes),
         duration(calls),
         duration(o.read_ns),
@@ -251,7 +251,7 @@ fn text(o: &Outcome) -> String {
         bytes(o.rss_after_bytes),
     );
     if o.failed > 0 {
-        out += &format!("warning    {} calls got no memory\n", o.failed);
+        out += &format!("warning    {} calls got no memory\n", number(o.failed));
     }
     out
 }

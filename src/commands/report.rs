@@ -7,13 +7,13 @@ use crate::term;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use prof_analyze::diff::{Diff, DiffOptions};
-use prof_analyze::query::value::{self, Time};
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::{
     Ask, FilterData, GroupBy, Grouped, Histogram, Merged, Report, ReportOptions, SortKey, Stats,
     Style, Tree, ViewOptions,
 };
 use prof_analyze::{Analysis, Index};
+use prof_trace::values::parse::{Time, time};
 use std::io::{ErrorKind, Write};
 use std::process::ExitCode;
 
@@ -47,17 +47,17 @@ pub struct ReportArgs {
     #[allow(missing_docs)]
     pub view: ViewArgs,
 
-    /// Show the figures at this time since the start (ms, 4h3m2s, N%), as if the recording had ended there
-    #[arg(long, value_name = "TIME", conflicts_with = "peak")]
-    pub at: Option<String>,
+    /// Show the figures at this time since the start (30 or 30s, 4h3m2s, N%), as if the recording had ended there
+    #[arg(long, value_name = "TIME", value_parser = time, conflicts_with = "peak")]
+    pub at: Option<Time>,
 
     /// Show the figures at the peak of live bytes
     #[arg(long)]
     pub peak: bool,
 
     /// Show what has grown and shrunk since this time
-    #[arg(long, value_name = "TIME")]
-    pub base: Option<String>,
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    pub base: Option<Time>,
 
     /// How to write it
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
@@ -194,8 +194,8 @@ pub fn run(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let analysis = query.analysis(args.moment(&index)?)?;
-    if let Some(text) = &args.base {
-        let before = query.analysis(Some(ticks(&index, "--base", text)?))?;
+    if let Some(base) = args.base {
+        let before = query.analysis(Some(moment(index.analysis(), "--base", base)?))?;
         let filter = given(&args.input.filter.0);
         let options = DiffOptions { top: args.top.unwrap_or(10), filter };
         return diff::show(&Diff::new(&before, &analysis, &options), args.format);
@@ -256,7 +256,7 @@ impl ReportArgs {
 
     fn show(&self, view: View, index: &Index, query: &Query<'_>, style: Style) -> Result<String> {
         let at = self.moment(index)?;
-        let base = self.base.as_deref().map(|text| ticks(index, "--base", text)).transpose()?;
+        let base = self.base.map(|t| moment(index.analysis(), "--base", t)).transpose()?;
         if let (Some(base), Some(at)) = (base, at)
             && base > at
         {
@@ -305,15 +305,8 @@ impl ReportArgs {
         if self.peak {
             return Ok(Some(analysis.totals().peak_ticks));
         }
-        let Some(text) = &self.at else { return Ok(None) };
-        ticks(index, "--at", text).map(Some)
+        self.at.map(|t| moment(analysis, "--at", t)).transpose()
     }
-}
-
-/// Converts a time of the command line to ticks of the recording.
-fn ticks(index: &Index, option: &str, text: &str) -> Result<u64> {
-    let time = value::time(text).map_err(|e| usage(format!("{option}: {e}")))?;
-    moment(index.analysis(), option, time)
 }
 
 /// Converts a moment to ticks of the recording.

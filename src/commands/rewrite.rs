@@ -5,12 +5,11 @@ use super::report::print;
 use crate::failure::usage;
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use prof_analyze::query::value::duration;
-use prof_analyze::query::value::size;
-use prof_analyze::report::units::{bytes, count};
 use prof_analyze::rewrite::{
     Anonymize, ExtractOptions, PackOptions, RewriteError, extract, pack, strip,
 };
+use prof_trace::values::parse::{duration, size};
+use prof_trace::values::text::{bytes, count, number};
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -29,7 +28,7 @@ pub struct StripArgs {
     /// A recording [default: the newest in the current folder]
     #[arg(value_name = "FILE")]
     pub input: Option<String>,
-    /// Remove blocks that lived shorter than this (ms, 4h3m2s)
+    /// Remove blocks that lived shorter than this (30 or 30s, 4h3m2s)
     #[arg(short, long, value_name = "TIME", default_value = "60s", value_parser = duration)]
     pub threshold: u64,
     /// The file to write to; it must not exist
@@ -155,7 +154,7 @@ pub fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> {
         "{}: {} looked up, {} without a name; {}, before {}\n",
         args.output.display(),
         count(done.addresses, "code address", "code addresses"),
-        done.unknown,
+        number(done.unknown),
         bytes(done.bytes),
         bytes(done.bytes_before),
     );

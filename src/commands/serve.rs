@@ -3,10 +3,10 @@
 use super::input::{IndexArgs, Locate, resolve};
 use crate::failure::{refused, usage};
 use crate::term::say;
-use crate::units::parse_size;
 use anyhow::{Context, Result};
 use clap::Args;
 use prof_serve::{Listen, Options, Server, Source, Token};
+use prof_trace::values::parse::size;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
@@ -48,7 +48,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "DIR")]
     pub sources: Option<PathBuf>,
     /// How much memory may keep answers
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = parse_size)]
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
     pub cache: u64,
     /// Serve the API only, without the page
     #[arg(long)]

@@ -16,6 +16,7 @@ use prof_collect::{Peek, Probe, all_recorded};
 use prof_inject::process::cgroup::Added;
 use prof_inject::{Probed, uprobe};
 use prof_trace::shared::state;
+use prof_trace::values::text;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -176,29 +177,29 @@ impl Status {
             line("", format!("is not there any more: {why}; {saves}"));
         }
         let c = &p.counters;
-        line("events", format!("{}, {} lost", units::count(c.events), units::count(c.lost)));
+        line("events", format!("{}, {} lost", text::number(c.events), text::number(c.lost)));
         if let Some(s) = &self.summary {
             let (n, b) = (s.totals.figures.live_count, s.totals.figures.live_bytes);
             let sampled = p.capture.is_sampled();
             let e = s.totals.errors;
-            let error = |e: String| if sampled { format!(" \u{b1}{e}") } else { String::new() };
+            let error = |e: u64| sampled.then_some(e);
             line(
                 "live",
                 format!(
-                    "{}{} in {}{} block{}",
-                    units::bytes(b),
-                    error(units::bytes(e.live_bytes)),
-                    units::count(n),
-                    error(units::count(e.live_count)),
-                    if n == 1 && !sampled { "" } else { "s" }
+                    "{} in {}",
+                    text::about_bytes(b, error(e.live_bytes)),
+                    text::about(n, error(e.live_count), "block", "blocks")
                 ),
             );
             let packed = if s.compressed { ", compressed" } else { "" };
-            line("written", format!("{}{packed}, part {}", units::bytes(s.bytes), s.parts));
+            line(
+                "written",
+                format!("{}{packed}, part {}", text::bytes(s.bytes), text::number(s.parts as u64)),
+            );
         } else if let Ok(m) = std::fs::metadata(&p.path) {
             let why = if m.len() > REPLAYED { "the recording is large" } else { "not readable" };
             line("live", format!("not counted here ({why}); `prof report {}` does", p.pid));
-            line("written", units::bytes(m.len()));
+            line("written", text::bytes(m.len()));
         }
         if let Some(added) = &self.added {
             line("memory", added.describe());
@@ -238,7 +239,10 @@ impl Status {
         }
         if p.unknown_modules > 0 {
             let n = p.unknown_modules;
-            let why = format!("no room for the unwind tables of {n} modules: stacks are cut there");
+            let why = format!(
+                "no room for the unwind tables of {}: stacks are cut there",
+                text::count(n.into(), "module", "modules")
+            );
             line("advice", format!("{why}; a new attach makes room for all that are loaded then"));
         }
         if self.is_left {

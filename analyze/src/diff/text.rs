@@ -1,8 +1,10 @@
 //! Formats a comparison as text.
 
 use super::{Change, Diff, DiffData};
-use crate::report::units::{bytes, count, duration, signed_bytes as signed};
 use crate::report::{Head, Style, frame_lines};
+use prof_trace::values::text::{
+    bytes, count, duration, number, signed_bytes as signed, signed_number,
+};
 use std::fmt::{self, Write};
 
 impl Diff {
@@ -56,11 +58,11 @@ fn side(h: &Head) -> String {
 
 fn change(c: &Change) -> String {
     format!(
-        "{} live in {:+} blocks, {} allocated by {:+} allocations",
+        "{} live in {} blocks, {} allocated by {} allocations",
         signed(c.live_bytes),
-        c.live_count,
+        signed_number(c.live_count),
         signed(c.allocated_bytes),
-        c.allocations
+        signed_number(c.allocations)
     )
 }
 
@@ -83,10 +85,10 @@ fn stack(rank: usize, s: &DiffData, style: Style, out: &mut String) -> fmt::Resu
         bytes(b.live_bytes),
         bytes(a.live_bytes),
         signed(s.change.live_bytes),
-        b.live_count,
-        a.live_count,
-        b.allocations,
-        a.allocations
+        number(b.live_count),
+        number(a.live_count),
+        number(b.allocations),
+        number(a.allocations)
     )?;
     frame_lines(&s.frames, s.truncated, style, out)
 }

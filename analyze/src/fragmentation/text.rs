@@ -1,8 +1,8 @@
 //! Formats the fragmentation report as text.
 
 use super::{Account, Fragmentation, STEPS, StackData};
-use crate::report::units::{bytes, count, duration};
 use crate::report::{Style, frame_lines};
+use prof_trace::values::text::{bytes, count, duration, number};
 use std::fmt::{self, Write};
 
 /// Length of the longest bar in columns.
@@ -50,7 +50,7 @@ impl Fragmentation {
             out,
             "\npages with live blocks, at {}: {} of {}, {}",
             duration(self.moment_ns),
-            p.count,
+            number(p.count),
             bytes(p.size),
             bytes(p.count.saturating_mul(p.size))
         )?;
@@ -68,7 +68,7 @@ impl Fragmentation {
         for (i, n) in p.by_use.iter().enumerate() {
             let to = (i + 1) * 100 / STEPS;
             let part = (u128::from(*n) * u128::from(BAR)).div_ceil(most.into()) as usize;
-            let line = format!("up to {to:>3}% {n:>14}  {}", "#".repeat(part));
+            let line = format!("up to {to:>3}% {:>14}  {}", number(*n), "#".repeat(part));
             writeln!(out, "{}", line.trim_end())?;
         }
         for (i, s) in self.stacks.iter().enumerate() {
@@ -149,7 +149,7 @@ fn stack(n: usize, s: &StackData, style: Style, out: &mut String) -> fmt::Result
         out,
         "\n=== stack #{n} === [keeps alone: {}, {} sparse] [unused there: {}] [on {}] [live: {} in {}]",
         count(s.alone, "page", "pages"),
-        s.sparse_alone,
+        number(s.sparse_alone),
         bytes(s.unused_alone_bytes),
         count(s.pages, "page", "pages"),
         bytes(s.live_bytes),

@@ -2,7 +2,7 @@
 
 use super::Info;
 use crate::report::Style;
-use crate::report::units::{bytes, count, duration};
+use prof_trace::values::text::{bytes, count, duration, number};
 use std::fmt::{self, Write};
 
 /// Greatest number of threads, and of modules, that are listed.
@@ -29,7 +29,7 @@ impl Info {
                 "none" => "not compressed".to_owned(),
                 name => format!("compressed ({name})"),
             };
-            writeln!(out, "events     {} {how}, {each:.2} bytes each", c.events)?;
+            writeln!(out, "events     {} {how}, {each:.2} bytes each", number(c.events))?;
         }
         if let Some(path) = &f.index {
             writeln!(out, "index      {path}")?;
@@ -41,12 +41,23 @@ impl Info {
                 "unknown" => format!("kind {}", c.kind),
                 name => name.to_owned(),
             };
-            writeln!(out, "{name:<12} {:>10} {:>12} {share:>6.1}%", c.count, bytes(c.bytes))?;
+            writeln!(
+                out,
+                "{name:<12} {:>10} {:>12} {share:>6.1}%",
+                number(c.count),
+                bytes(c.bytes)
+            )?;
         }
         writeln!(out, "\n{:<15} {:>12} {:>12} {:>9}", "events", "number", "in the file", "each")?;
         for e in self.events.iter().filter(|e| e.count > 0) {
             let each = e.bytes as f64 / e.count as f64;
-            writeln!(out, "{:<15} {:>12} {:>12} {each:>9.2}", e.kind, e.count, bytes(e.bytes))?;
+            writeln!(
+                out,
+                "{:<15} {:>12} {:>12} {each:>9.2}",
+                e.kind,
+                number(e.count),
+                bytes(e.bytes)
+            )?;
         }
         self.lifetimes(out)?;
         self.threads(out)?;
@@ -65,7 +76,7 @@ impl Info {
             };
             let part = (l.count as u128 * BAR as u128).div_ceil(u128::from(most)) as usize;
             let bar = "#".repeat(part);
-            let line = format!("{name:<12} {:>12} {:>12}  {bar}", l.count, bytes(l.bytes));
+            let line = format!("{name:<12} {:>12} {:>12}  {bar}", number(l.count), bytes(l.bytes));
             writeln!(out, "{}", line.trim_end())?;
         }
         Ok(())
@@ -77,7 +88,7 @@ impl Info {
         let mut all: Vec<_> = self.threads.iter().collect();
         all.sort_by_key(|t| (std::cmp::Reverse(t.events), t.number));
         for t in all.iter().take(LISTED) {
-            writeln!(out, "{:<12} {:>12}  {}", t.tid, t.events, t.name)?;
+            writeln!(out, "{:<12} {:>12}  {}", t.tid, number(t.events), t.name)?;
         }
         if n > LISTED {
             writeln!(out, "and {} others (--format json has all)", n - LISTED)?;

@@ -1,8 +1,8 @@
 //! Parses limits on leaks for automatic checks, such as `growing > 1MiB/h`, and checks them.
 
 use super::{Class, Leaks};
-use crate::query::value;
-use crate::report::units::bytes;
+use prof_trace::values::parse;
+use prof_trace::values::text::{bytes, count};
 
 /// The figure that a limit applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub fn parse_limit(text: &str) -> Result<Limit, String> {
         Some(n) => (n, What::PerHour),
         None => (rest, What::Bytes),
     };
-    let most = value::size(number).map_err(|_| wrong())?;
+    let most = parse::size(number).map_err(|_| wrong())?;
     Ok(Limit { class, what, most })
 }
 
@@ -57,7 +57,7 @@ impl Limit {
         let text = match self.what {
             What::PerHour => format!("{}/h, more than {}/h", bytes(has), bytes(self.most)),
             What::Bytes => format!("{}, more than {}", bytes(has), bytes(self.most)),
-            What::Stacks => format!("{has} stacks"),
+            What::Stacks => count(has, "stack", "stacks"),
         };
         (has > self.most).then(|| format!("{name}: {text}"))
     }

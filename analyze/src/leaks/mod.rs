@@ -17,9 +17,10 @@ mod turnover;
 use crate::Index;
 use crate::askers::Askers;
 use crate::index::ScanError;
-use crate::query::{Query, value::Time};
+use crate::query::Query;
 use crate::report::{AskedData, FilterData, FrameData, Head, asked_by, frames_of};
 use crate::symbols::Symbolizer;
+use prof_trace::values::parse::Time;
 use rows::Judged;
 use serde::Serialize;
 

@@ -1,8 +1,8 @@
 //! Formats the verdicts as text.
 
 use super::{Class, ClassData, Confidence, LeakData, Leaks};
-use crate::report::units::{bytes, count, duration};
 use crate::report::{Style, asked_line, frame_lines};
+use prof_trace::values::text::{bytes, count, duration};
 use std::fmt::{self, Write};
 
 impl Leaks {

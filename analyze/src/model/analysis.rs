@@ -11,6 +11,7 @@ use prof_trace::capture::Capture;
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::family::Worker;
 use prof_trace::records::Symbols;
+use prof_trace::values::text::{count, duration, number};
 use std::fmt;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -87,25 +88,31 @@ impl fmt::Display for Note {
             Note::CutOff { at, unread } => write!(
                 f,
                 "recording cut off: reported up to its last whole chunk, which ends at byte {at}; \
-                 {unread} bytes behind it were left out"
+                 {} bytes behind it were left out",
+                number(*unread)
             ),
             Note::Damaged { at, unread } => write!(
                 f,
-                "recording damaged at byte {at}: reported up to there; {unread} bytes were left out"
+                "recording damaged at byte {at}: reported up to there; {} bytes were left out",
+                number(*unread)
             ),
             Note::BadEvents(n) => {
                 write!(
                     f,
-                    "{n} bytes are damaged and were passed over: events in them are missing, and blocks that they \
-                     freed count as live"
+                    "{} are damaged and were passed over: events in them are missing, and blocks that they \
+                     freed count as live",
+                    count(*n, "byte", "bytes")
                 )
             }
             Note::Doubtful(n) => write!(
                 f,
-                "the target has written over prof's counters (of {n} threads): how many events were lost is \
-                 not known"
+                "the target has written over prof's counters (of {}): how many events were lost is \
+                 not known",
+                count(*n, "thread", "threads")
             ),
-            Note::BadChunks(n) => write!(f, "{n} chunks make no sense and were passed over"),
+            Note::BadChunks(n) => {
+                write!(f, "{} chunks make no sense and were passed over", number(*n))
+            }
             Note::NoIndex(path, why) => write!(
                 f,
                 "the index could not be written to {}: {why}; the recording is read anew each time",
@@ -113,16 +120,17 @@ impl fmt::Display for Note {
             ),
             Note::Stripped { below_ns, blocks } => write!(
                 f,
-                "{blocks} blocks that lived shorter than {} were taken out by prof strip: the figures of \
+                "{} blocks that lived shorter than {} were taken out by prof strip: the figures of \
                  all count them, but filters, moments and lists of blocks have only the others",
-                crate::report::units::duration(*below_ns)
+                number(*blocks),
+                duration(*below_ns)
             ),
             Note::Epochs { times, back_ns } => write!(
                 f,
                 "the machine's counter went back {}, by {}{} (a suspend, or a move to another host): the order \
                  of events holds, but a suspend takes no time, and 10 ms are added each time",
                 often(*times),
-                crate::report::units::duration(*back_ns),
+                duration(*back_ns),
                 if *times == 1 { "" } else { " the first time" }
             ),
             Note::WentBack(n) => write!(
@@ -132,13 +140,13 @@ impl fmt::Display for Note {
                  as live, or as given back, that are not",
                 often(*n)
             ),
-            Note::Nonsense(n) => write!(f, "{n} events of address 0 were passed over"),
+            Note::Nonsense(n) => write!(f, "{} events of address 0 were passed over", number(*n)),
         }
     }
 }
 
 fn often(n: u64) -> String {
-    if n == 1 { "once".into() } else { format!("{n} times") }
+    if n == 1 { "once".into() } else { format!("{} times", number(n)) }
 }
 
 /// Everything that was read of a recording, except its operations.

@@ -1,8 +1,8 @@
 //! The filters that select blocks. One grammar serves the command line and other callers: names and values are text.
 
 use super::suppress::Suppressions;
-use super::value::{self, Amount, Time};
 use prof_trace::size::{Chunks, Header};
+use prof_trace::values::parse::{self as value, Amount, Time};
 use regex::Regex;
 
 /// A field of the grammar.
@@ -38,7 +38,11 @@ const NO_MAPS: &str = "recordings don't hold mappings";
 
 /// All fields, in the order of the help text.
 pub const FIELDS: &[Field] = &[
-    field("from", "TIME", "Allocated at or after this time since the start (ms, 4h3m2s, N%)"),
+    field(
+        "from",
+        "TIME",
+        "Allocated at or after this time since the start (30 or 30s, 4h3m2s, N%)",
+    ),
     field("to", "TIME", "Allocated at or before this time"),
     field("alive-at", "TIME", "Live at this time"),
     field("alive-at-2", "TIME", "Live at this time as well"),

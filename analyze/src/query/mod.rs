@@ -17,7 +17,10 @@ mod spread;
 mod stacks;
 mod suppress;
 mod timeline;
-pub mod value;
+/// The grammar of values: that of [`prof_trace::values`].
+pub mod value {
+    pub use prof_trace::values::parse::*;
+}
 
 pub(crate) use figures::join;
 pub use figures::{By, SIZE_CLASSES, size_class};

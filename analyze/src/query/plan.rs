@@ -4,12 +4,12 @@ use super::chains::Chains;
 use super::filter::{Filter, Headers, Lifetime, Range};
 use super::stacks::Said;
 use super::suppress::Rule;
-use super::value::Time;
 use super::{chains, stacks};
 use crate::index::{Block, Column, Index, ScanError, flags};
 use crate::load::Clock;
 use crate::symbols::embedded_suppressions;
 use prof_trace::size::Chunks;
+use prof_trace::values::parse::Time;
 use std::collections::HashSet;
 use std::sync::Arc;
 

@@ -2,11 +2,11 @@
 
 use super::filter::{Filter, Lifetime};
 use super::suppress::Suppressions;
-use super::value::{Amount, Time};
 use crate::index::Index;
 use crate::load::Pc;
 use crate::model::{Analysis, Group};
 use crate::symbols::Symbolizer;
+use prof_trace::values::parse::{Amount, Time};
 use regex::Regex;
 use std::collections::HashMap;
 

@@ -7,10 +7,12 @@ use super::rows::{Ask, RestRowsData, Row, RowData, order, rows};
 use super::stats::calls;
 use super::table::{Table, title};
 use super::text::{base, printable};
-use super::units::{about, about_bytes, about_number, bytes, count, duration, signed_bytes};
 use super::{Head, KernelData, SortKey, Style};
 use crate::index::ScanError;
 use crate::query::{By, Tally};
+use prof_trace::values::text::{
+    about, about_bytes, about_number, bytes, count, duration, number, signed_bytes, signed_number,
+};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -267,16 +269,19 @@ impl Grouped {
         if self.rest.rows > 0 {
             let rest = &self.rest;
             let what = match self.group_by {
-                GroupBy::Function => ("function", "functions"),
-                GroupBy::File => ("file", "files"),
-                GroupBy::Module => ("module", "modules"),
-                GroupBy::Thread => ("thread", "threads"),
+                GroupBy::Function => ("other function", "other functions"),
+                GroupBy::File => ("other file", "other files"),
+                GroupBy::Module => ("other module", "other modules"),
+                GroupBy::Thread => ("other thread", "other threads"),
             };
-            let others =
-                format!("{} other {}", rest.rows, if rest.rows == 1 { what.0 } else { what.1 });
+            let others = count(rest.rows, what.0, what.1);
             let sums = match &rest.change {
                 Some(c) => {
-                    format!("{} live in {:+} blocks", signed_bytes(c.live_bytes), c.live_count)
+                    format!(
+                        "{} live in {} blocks",
+                        signed_bytes(c.live_bytes),
+                        signed_number(c.live_count)
+                    )
                 }
                 None => {
                     let live = about_bytes(rest.sums.live_bytes, rest.sums.live_bytes_stderr);
@@ -327,17 +332,17 @@ impl Grouped {
             Some(c) => vec![
                 bytes(f.live_bytes),
                 signed_bytes(c.live_bytes),
-                f.live_count.to_string(),
-                format!("{:+}", c.live_count),
+                number(f.live_count),
+                signed_number(c.live_count),
                 signed_bytes(c.allocated_bytes),
-                format!("{:+}", c.allocations),
+                signed_number(c.allocations),
             ],
             None => numbers(f),
         };
         if self.head.totals.temporary.is_some() {
             cells.push(match &r.row.change {
-                Some(c) => format!("{:+}", c.temporary),
-                None => f.temporary.unwrap_or(0).to_string(),
+                Some(c) => signed_number(c.temporary),
+                None => number(f.temporary.unwrap_or(0)),
             });
         }
         if self.group_by == GroupBy::Thread {

@@ -3,10 +3,12 @@
 use super::rows::{Ask, Row, RowData, rows};
 use super::stats::calls;
 use super::table::{Table, title};
-use super::units::{about_bytes, about_number, bytes, duration, signed_bytes};
 use super::{Head, KernelData, Style};
 use crate::index::ScanError;
 use crate::query::{By, SIZE_CLASSES};
+use prof_trace::values::text::{
+    about_bytes, about_number, bytes, duration, number, signed_bytes, signed_number,
+};
 use serde::Serialize;
 use std::fmt::{self, Write};
 
@@ -113,9 +115,9 @@ pub(super) fn table(sizes: &[SizeData], temporary: bool, changes: bool) -> Table
             Some(c) => cells.extend([
                 bytes(f.live_bytes),
                 signed_bytes(c.live_bytes),
-                f.live_count.to_string(),
-                format!("{:+}", c.live_count),
-                format!("{:+}", c.allocations),
+                number(f.live_count),
+                signed_number(c.live_count),
+                signed_number(c.allocations),
                 String::new(),
             ]),
             None => {
@@ -125,7 +127,7 @@ pub(super) fn table(sizes: &[SizeData], temporary: bool, changes: bool) -> Table
                     about_bytes(f.peak_bytes, f.peak_bytes_stderr),
                     about_bytes(f.allocated_bytes, f.allocated_bytes_stderr),
                 ]);
-                cells.extend(temporary.then(|| f.temporary.unwrap_or(0).to_string()));
+                cells.extend(temporary.then(|| number(f.temporary.unwrap_or(0))));
                 cells.extend([calls(f), bar(n(s), most)]);
             }
         }

@@ -8,11 +8,13 @@ use super::places::{PlaceData, Places};
 use super::rows::{Ask, RestRowsData, Row, RowData, order, rows};
 use super::table::title;
 use super::text::{bracketed, place_line, printable_frames};
-use super::units::{about, about_bytes, about_number, bytes, count, duration, signed_bytes};
 use super::{FrameData, Head, KernelData, SortKey, Style};
 use crate::index::ScanError;
 use crate::model::Group;
 use crate::query::By;
+use prof_trace::values::text::{
+    about, about_bytes, about_number, bytes, count, duration, number, signed_bytes, signed_number,
+};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -204,12 +206,12 @@ fn figures(row: &RowData, sort: SortKey) -> String {
     match &row.change {
         None => bracketed(&row.figures, row, sort),
         Some(c) => format!(
-            "[size: {}, {}] [count: {}, {:+}] [allocations: {:+}]",
+            "[size: {}, {}] [count: {}, {}] [allocations: {}]",
             bytes(row.figures.live_bytes),
             signed_bytes(c.live_bytes),
-            row.figures.live_count,
-            c.live_count,
-            c.allocations
+            number(row.figures.live_count),
+            signed_number(c.live_count),
+            signed_number(c.allocations)
         ),
     }
 }
@@ -217,7 +219,7 @@ fn figures(row: &RowData, sort: SortKey) -> String {
 /// Formats the value of a stack's sort key: `20.0 KiB in 3 blocks`, `7 of 9 allocations temporary`.
 fn brief(row: &RowData, sort: SortKey) -> String {
     if let Some(c) = &row.change {
-        return format!("{} in {:+} blocks", signed_bytes(c.live_bytes), c.live_count);
+        return format!("{} in {} blocks", signed_bytes(c.live_bytes), signed_number(c.live_count));
     }
     let f: &FiguresData = &row.figures;
     let calls = f.allocations + f.reallocations;
@@ -244,12 +246,12 @@ fn brief(row: &RowData, sort: SortKey) -> String {
 /// Formats a number of temporary blocks: `7 temporary of 9 allocations, 77.8 %`.
 pub(super) fn temporary(n: u64, of: u64) -> String {
     let share = n as f64 * 100.0 / of.max(1) as f64;
-    format!("{n} temporary of {}, {share:.1} %", count(of, "allocation", "allocations"))
+    format!("{} temporary of {}, {share:.1} %", number(n), count(of, "allocation", "allocations"))
 }
 
 fn rest(r: &RestRowsData, sort: SortKey) -> String {
     if let Some(c) = &r.change {
-        return format!("{} in {:+} blocks", signed_bytes(c.live_bytes), c.live_count);
+        return format!("{} in {} blocks", signed_bytes(c.live_bytes), signed_number(c.live_count));
     }
     let s = &r.sums;
     let calls = s.allocations + s.reallocations;

@@ -18,7 +18,10 @@ mod table;
 mod text;
 mod tree;
 mod tree_text;
-pub mod units;
+/// Formats of values: those of [`prof_trace::values`].
+pub mod units {
+    pub use prof_trace::values::text::*;
+}
 
 pub use data::{AskedData, FrameData, GroupData, Report, ReportOptions, RestData};
 pub(crate) use data::{asked_by, frames_of};

@@ -3,8 +3,8 @@
 use super::Style;
 use super::head::shown;
 use super::text::{WARN, base, printable};
-use super::units::count;
 use crate::symbols::Symbolizer;
+use prof_trace::values::text::{count, number};
 use serde::Serialize;
 use std::fmt;
 
@@ -50,19 +50,19 @@ impl SymbolsData {
             return Ok(());
         }
         let all = count(self.addresses, "code address", "code addresses");
-        let text = format!("{} of {all} have no function name:", self.unnamed);
+        let text = format!("{} of {all} have no function name:", number(self.unnamed));
         style.line(out, "symbols", &style.paint(WARN, &text))?;
         for r in self.reasons.iter().take(REASONS) {
             let module = r
                 .module
                 .as_deref()
                 .map_or(String::new(), |m| format!(" in {}", printable(base(m))));
-            style.line(out, "", &format!("{}{module}: {}", r.addresses, r.reason))?;
+            style.line(out, "", &format!("{}{module}: {}", number(r.addresses), r.reason))?;
         }
         if let Some(more) = self.reasons.get(REASONS..).filter(|m| !m.is_empty()) {
             let n = more.iter().map(|r| r.addresses).sum::<u64>();
             let modules = count(more.len() as u64, "other module", "other modules");
-            style.line(out, "", &format!("{n} in {modules}, listed by --format json"))?;
+            style.line(out, "", &format!("{} in {modules}, listed by --format json", number(n)))?;
         }
         Ok(())
     }

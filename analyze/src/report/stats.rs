@@ -8,12 +8,12 @@ use super::places::{PlaceData, Places};
 use super::rows::{Ask, Row, RowData, rows};
 use super::table::{Table, title};
 use super::text::{base, place_line, printable};
-use super::units::{about_bytes, about_number, bytes, duration};
 use super::{Head, KernelData, Style};
 use crate::Analysis;
 use crate::index::ScanError;
 use crate::model::Group;
 use crate::query::{By, LIFETIMES, SIZE_CLASSES, Tally};
+use prof_trace::values::text::{about_bytes, about_number, bytes, duration, number};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -256,8 +256,9 @@ impl Stats {
         self.symbols.write(style, out)?;
         title(style, "rates", out)?;
         let on = duration(self.recorded_ns);
-        let (calls, size) = (self.allocations_per_second, self.bytes_per_second as u64);
-        writeln!(out, "{calls:.0} allocations and {} a second, over {on}", bytes(size))?;
+        let calls = self.allocations_per_second.round() as u64;
+        let size = self.bytes_per_second as u64;
+        writeln!(out, "{} allocations and {} a second, over {on}", number(calls), bytes(size))?;
         writeln!(out, "{:.1} bytes a block on average", self.mean_size)?;
         if let Some(n) = self.head.totals.temporary {
             let t = &self.head.totals;
@@ -277,7 +278,7 @@ impl Stats {
         let mut table = Table::new(vec!["CALLS", "FUNCTION"]);
         for c in self.calls.iter().filter(|c| c.calls > 0) {
             let name = format!("{} ({})", printable(&c.function), printable(base(&c.module)));
-            table.row(vec![c.calls.to_string(), name]);
+            table.row(vec![number(c.calls), name]);
         }
         table.write(style, out)
     }
@@ -312,7 +313,7 @@ impl Stats {
                 let t = &s.tally;
                 let count = about_number(t.count, t.count_stderr);
                 let all = about_bytes(t.bytes, t.bytes_stderr);
-                table.row(vec![count, all, format!("{} B", s.size)]);
+                table.row(vec![count, all, format!("{} B", number(s.size))]);
             }
             table.write(style, out)?;
         }

@@ -3,9 +3,9 @@
 use super::merged::temporary;
 use super::places::PlaceData;
 use super::rows::RowData;
-use super::units::{about, about_bytes, about_number, bytes, count, duration};
 use super::{AskedData, FiguresData, FrameData, GroupData, Head, Report, SortKey, SumData};
 use crate::unseen::workers_text;
+use prof_trace::values::text::{about, about_bytes, about_number, bytes, count, duration, number};
 use std::fmt::{self, Write};
 
 /// The style of a text.
@@ -252,7 +252,7 @@ impl HeadText<'_> {
             Some(about(t.allocations, t.allocations_stderr, "allocation", "allocations")),
             Some(about(t.frees, t.frees_stderr, "free", "frees")),
             Some(about(t.reallocations, t.reallocations_stderr, "reallocation", "reallocations")),
-            t.temporary.map(|n| format!("{n} temporary")),
+            t.temporary.map(|n| format!("{} temporary", number(n))),
             Some(lost),
         ];
         self.line("calls", &calls.into_iter().flatten().collect::<Vec<_>>().join(", "))?;
@@ -312,7 +312,7 @@ impl HeadText<'_> {
                     bytes(least),
                     bytes(most)
                 ),
-                (0, _) => format!("one in {} allocations of each thread", c.sample_every),
+                (0, _) => format!("one in {} allocations of each thread", number(c.sample_every)),
                 (n, _) => format!("one for each {} allocated, on average", bytes(n)),
             };
             let text = format!("{how}; figures are estimates, ± their standard error");
@@ -343,14 +343,16 @@ impl HeadText<'_> {
                 None => modules.push((&h.module, 1)),
             }
         }
-        let modules: Vec<_> =
-            modules.iter().map(|m| format!("{} in {}", m.1, printable(base(m.0)))).collect();
+        let modules: Vec<_> = modules
+            .iter()
+            .map(|m| format!("{} in {}", number(m.1), printable(base(m.0))))
+            .collect();
         let not = rec.not_hooked.len();
         let mut text = count(functions().count() as u64, "function hooked", "functions hooked");
         if !modules.is_empty() {
             let _ = write!(text, " ({})", modules.join(", "));
         }
-        let _ = write!(text, ", {not} not hooked");
+        let _ = write!(text, ", {} not hooked", number(not as u64));
         self.line("coverage", &text)?;
         for n in rec.not_hooked.iter().take(NOT_HOOKED) {
             let name = crate::symbols::demangle(&n.function);
@@ -392,7 +394,8 @@ impl HeadText<'_> {
         }
         if rec.verified_stacks > 0 {
             let stacks = count(rec.verified_stacks, "stack", "stacks");
-            let text = format!("{stacks} taken both ways, {} differ", rec.mismatched_stacks);
+            let text =
+                format!("{stacks} taken both ways, {} differ", number(rec.mismatched_stacks));
             self.line("verified", &text)?;
         }
         for note in &rec.notes {
@@ -481,7 +484,9 @@ impl Text<'_> {
                     let n = rest.sums.allocations + rest.sums.reallocations;
                     count(n, "allocation", "allocations")
                 }
-                SortKey::Temporary => format!("{} temporary", rest.sums.temporary.unwrap_or(0)),
+                SortKey::Temporary => {
+                    format!("{} temporary", number(rest.sums.temporary.unwrap_or(0)))
+                }
                 _ => {
                     let (b, n) = (rest.sums.live_bytes, rest.sums.live_count);
                     live("live in", b, rest.sums.live_bytes_stderr, n, rest.sums.live_count_stderr)

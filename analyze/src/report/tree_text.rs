@@ -4,8 +4,10 @@
 use super::table::Table;
 use super::text::place_line;
 use super::tree::{NodeData, Tree};
-use super::units::{about_bytes, about_number, count, duration, signed_bytes};
 use super::{SortKey, Style, SumData};
+use prof_trace::values::text::{
+    about_bytes, about_number, count, duration, number, signed_bytes, signed_number,
+};
 use std::fmt::{self, Write};
 
 impl Tree {
@@ -75,12 +77,12 @@ impl Tree {
         match (&n.change, self.sort) {
             (None, _) => self.sums(&n.sums),
             (Some(c), SortKey::Allocated | SortKey::Allocations) => {
-                [signed_bytes(c.allocated_bytes), format!("{:+}", c.allocations)]
+                [signed_bytes(c.allocated_bytes), signed_number(c.allocations)]
             }
             (Some(c), SortKey::Temporary) => {
-                [signed_bytes(c.allocated_bytes), format!("{:+}", c.temporary)]
+                [signed_bytes(c.allocated_bytes), signed_number(c.temporary)]
             }
-            (Some(c), _) => [signed_bytes(c.live_bytes), format!("{:+}", c.live_count)],
+            (Some(c), _) => [signed_bytes(c.live_bytes), signed_number(c.live_count)],
         }
     }
 
@@ -92,7 +94,7 @@ impl Tree {
                 let error = error.map(|(a, b)| (a as f64).hypot(b as f64).round() as u64);
                 [allocated, about_number(s.allocations + s.reallocations, error)]
             }
-            SortKey::Temporary => [allocated, s.temporary.unwrap_or(0).to_string()],
+            SortKey::Temporary => [allocated, number(s.temporary.unwrap_or(0))],
             _ => [
                 about_bytes(s.live_bytes, s.live_bytes_stderr),
                 about_number(s.live_count, s.live_count_stderr),

@@ -9,6 +9,7 @@ use crate::load::{ChunkFile, Item, LoadOptions};
 use crate::symbols::demangle;
 use prof_trace::derived::Zipped;
 use prof_trace::records::{FilePart, kind};
+use prof_trace::values::text::bytes;
 use std::collections::HashMap;
 use std::fs::{self, File};
 use std::io::Write;
@@ -118,7 +119,7 @@ impl Extractor<'_> {
     /// Subtracts from the number of bytes that may still be written.
     fn spend(&mut self, n: u64) -> Result<(), RewriteError> {
         let Some(left) = self.left.checked_sub(n) else {
-            let most = crate::report::units::bytes(self.most);
+            let most = bytes(self.most);
             return Err(RewriteError::TooMuch(format!(
                 "the recording holds more than {most} of files; --max-size allows for more"
             )));
@@ -175,8 +176,8 @@ impl Extractor<'_> {
         all.sort_by(|a, b| a.path.cmp(&b.path));
         for o in all {
             if o.written != o.length {
-                let (path, has, of) = (o.path.display(), o.written, o.length);
-                self.done.notes.push(format!("{path} is cut off: {has} of {of} bytes"));
+                let (path, has, of) = (o.path.display(), bytes(o.written), bytes(o.length));
+                self.done.notes.push(format!("{path} is cut off: {has} of {of}"));
             }
             self.done.files.push((o.path, o.written));
         }

@@ -12,6 +12,7 @@ use crate::recorded::{Recorded, ring_in};
 use crate::{Refusal, Result};
 use prof_trace::process::folder;
 use prof_trace::shared::{Control, Geometry, MAX_SEGMENTS, SEGMENT_SIZE, STATE_SIZE};
+use prof_trace::values::text::bytes;
 use std::cmp::Ordering;
 use std::fs::{self, File};
 use std::mem::offset_of;
@@ -220,7 +221,7 @@ fn fit_in(
         match short {
             None => {
                 if let Some(why) = other {
-                    let (has, asked) = (mib(size as u64), asked_for(wanted as u64));
+                    let (has, asked) = (bytes(size as u64), bytes(wanted as u64));
                     notes.push(format!("the ring has {has}, not {asked}: {why}"));
                 }
                 notes.push(describe(need, all));
@@ -234,7 +235,7 @@ fn fit_in(
                 return Err(Refusal::Memory {
                     pid: target.pid,
                     comm: target.name.clone(),
-                    needed: mib(need.at(l)),
+                    needed: bytes(need.at(l)),
                     little: little(l),
                 }
                 .into());
@@ -245,43 +246,34 @@ fn fit_in(
 
 fn little(l: &Level) -> String {
     let (file, limit) = l.limit.unwrap_or(("", u64::MAX));
-    format!("its cgroup {} has {} left ({file} is {})", l.group, mib(l.left()), mib(limit))
+    format!("its cgroup {} has {} left ({file} is {})", l.group, bytes(l.left()), bytes(limit))
 }
 
 fn describe(need: Need, all: &[Level]) -> String {
     let Some(own) = all.first() else {
-        let prof = mib(need.prof);
+        let prof = bytes(need.prof);
         return format!(
             "memory: at most {} is added to the process, {prof} to prof; its cgroup can't be seen from here",
-            mib(need.target)
+            bytes(need.target)
         );
     };
     let beside = if own.shared {
         ", including prof's ring and collector".to_owned()
     } else {
-        format!(", and {} to prof's own cgroup", mib(need.prof))
+        format!(", and {} to prof's own cgroup", bytes(need.prof))
     };
     // This cgroup would be full first.
     let tightest = all.iter().filter(|l| l.limit.is_some()).min_by_key(|l| l.left());
     let room = match tightest {
         None => "no limit".to_owned(),
-        Some(l) if l.group == own.group => format!("{} left", mib(l.left())),
-        Some(l) => format!("{} left in {}", mib(l.left()), l.group),
+        Some(l) if l.group == own.group => format!("{} left", bytes(l.left())),
+        Some(l) => format!("{} left in {}", bytes(l.left()), l.group),
     };
     format!(
         "memory: at most {} is added to the process's cgroup {} ({room}){beside}",
-        mib(need.at(own)),
+        bytes(need.at(own)),
         own.group
     )
-}
-
-/// Formats a size that was asked for, in bytes where MiB would not show it.
-fn asked_for(n: u64) -> String {
-    if n < 1 << 20 { format!("{n} bytes") } else { mib(n) }
-}
-
-fn mib(n: u64) -> String {
-    format!("{:.1} MiB", n as f64 / f64::from(1 << 20))
 }
 
 /// Memory that a recording has added to its target's cgroup so far.
@@ -353,14 +345,14 @@ impl Added {
     #[must_use]
     pub fn describe(&self) -> String {
         let Some(own) = self.levels.first() else {
-            return format!("{} in the process, {} in prof", mib(self.target), mib(self.ring));
+            return format!("{} in the process, {} in prof", bytes(self.target), bytes(self.ring));
         };
         let limit = own.limit.map_or("no limit".to_owned(), |(file, n)| {
-            format!("{} of {} used, {file}", mib(own.used), mib(n))
+            format!("{} of {} used, {file}", bytes(own.used), bytes(n))
         });
         let ring =
             if own.shared { "including the ring" } else { "the ring counts in prof's cgroup" };
-        format!("{} in the process's cgroup {} ({limit}), {ring}", mib(self.bytes()), own.group)
+        format!("{} in the process's cgroup {} ({limit}), {ring}", bytes(self.bytes()), own.group)
     }
 }
 

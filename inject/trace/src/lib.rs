@@ -13,7 +13,8 @@
 //! * [`runtimes`] (feature `std`): runtimes with an allocator of their own;
 //! * [`files`] (feature `std`): opening untrusted files;
 //! * [`family`] (feature `std`): worker processes;
-//! * [`process`] (feature `std`): living threads of a process, and processes that share its memory.
+//! * [`process`] (feature `std`): living threads of a process, and processes that share its memory;
+//! * [`values`] (feature `std`): sizes, durations and counts as people write and read them.
 //!
 //! `FORMAT.md` beside this crate specifies the formats byte by byte. This crate depends on no other crate of
 //! the workspace, on no allocator (without `std`) and on no instruction set.
@@ -54,6 +55,8 @@ pub mod size;
 pub mod slots;
 #[cfg(feature = "std")]
 mod unpack;
+#[cfg(feature = "std")]
+pub mod values;
 #[cfg(feature = "std")]
 pub mod wire;
 

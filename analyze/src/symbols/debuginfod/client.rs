@@ -1,6 +1,7 @@
 //! One request to a server.
 
 use crate::progress::Wait;
+use prof_trace::values::text::{bytes, number};
 use std::fs::File;
 use std::io::{Read, Write};
 use std::path::Path;
@@ -124,13 +125,15 @@ pub(super) fn fetch(
         }
     }
     match length {
-        Some(n) if n != got => Err(Problem::Server(format!("it has sent {got} of {n} bytes"))),
+        Some(n) if n != got => {
+            let (got, n) = (number(got), number(n));
+            Err(Problem::Server(format!("it has sent {got} of {n} bytes")))
+        }
         _ => Ok(true),
     }
 }
 
 fn too_long(size: Option<u64>, limits: &Limits) -> Problem {
-    let bytes = crate::report::units::bytes;
     let size = size.map_or("it".to_owned(), |n| format!("its {}", bytes(n)));
     let most = bytes(limits.max_size);
     Problem::File(format!(

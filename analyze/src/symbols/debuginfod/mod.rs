@@ -190,8 +190,9 @@ impl Debuginfod {
         };
         let begun = |size: Option<u64>| {
             if settings.progress {
-                let size = size
-                    .map_or(String::new(), |n| format!(" ({})", crate::report::units::bytes(n)));
+                let size = size.map_or(String::new(), |n| {
+                    format!(" ({})", prof_trace::values::text::bytes(n))
+                });
                 (self.tell)(&format!(
                     "debuginfod: {url}: downloading debug information of {of}{size}"
                 ));

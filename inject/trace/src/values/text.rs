@@ -1,4 +1,8 @@
-//! Formats sizes, counts and times.
+//! Formats sizes, counts and durations for people.
+
+use std::format;
+use std::string::{String, ToString};
+use std::time::Duration;
 
 const UNITS: [&str; 7] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 
@@ -44,12 +48,32 @@ pub fn about_bytes(n: u64, error: Option<u64>) -> String {
     }
 }
 
-/// Formats a number with its standard error: `123 ±11`.
-pub fn about_number(n: u64, error: Option<u64>) -> String {
-    error.filter(|e| *e > 0).map_or(n.to_string(), |e| format!("{n} ±{e}"))
+/// Formats a number with thousands separators: `1,234,567`.
+pub fn number(n: u64) -> String {
+    let digits = n.to_string();
+    let mut text = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
 }
 
-/// Formats a count with its standard error: `123 ±11 blocks`.
+/// Formats a difference of counts: `+1,234`, `-1`, `+0`.
+pub fn signed_number(n: i64) -> String {
+    let sign = if n < 0 { '-' } else { '+' };
+    format!("{sign}{}", number(n.unsigned_abs()))
+}
+
+/// Formats a number with its standard error: `1,234 ±11`.
+pub fn about_number(n: u64, error: Option<u64>) -> String {
+    let text = number(n);
+    error.filter(|e| *e > 0).map_or(text.clone(), |e| format!("{text} ±{}", number(e)))
+}
+
+/// Formats a count with its standard error: `1,234 ±11 blocks`.
 pub fn about(n: u64, error: Option<u64>, one: &str, many: &str) -> String {
     format!("{} {}", about_number(n, error), if n == 1 { one } else { many })
 }
@@ -69,9 +93,21 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
-/// Formats a count: `1 thread`, `2 threads`.
+/// Formats how long ago something was: `just now`, `12 s ago`, `2 min ago`, `3 h ago`, `5 days ago`.
+pub fn ago(d: Duration) -> String {
+    match d.as_secs() {
+        0..2 => "just now".into(),
+        s @ 2..60 => format!("{s} s ago"),
+        s @ 60..3600 => format!("{} min ago", s / 60),
+        s @ 3600..86_400 => format!("{} h ago", s / 3600),
+        s @ 86_400..172_800 => format!("{} day ago", s / 86_400),
+        s => format!("{} days ago", number(s / 86_400)),
+    }
+}
+
+/// Formats a count: `1 thread`, `1,234 threads`.
 pub fn count(n: u64, one: &str, many: &str) -> String {
-    format!("{n} {}", if n == 1 { one } else { many })
+    format!("{} {}", number(n), if n == 1 { one } else { many })
 }
 
 #[cfg(test)]
@@ -122,5 +158,41 @@ mod tests {
             assert_eq!(duration(ns), text);
         }
         duration(u64::MAX);
+    }
+
+    #[test]
+    fn counts_have_separators() {
+        let cases = [
+            (0, "0"),
+            (999, "999"),
+            (1000, "1,000"),
+            (124_496, "124,496"),
+            (u64::MAX, "18,446,744,073,709,551,615"),
+        ];
+        for (n, text) in cases {
+            assert_eq!(number(n), text);
+        }
+        assert_eq!((signed_number(-1000), signed_number(0)), ("-1,000".into(), "+0".into()));
+        assert_eq!(count(1234, "block", "blocks"), "1,234 blocks");
+        assert_eq!(about_number(12_345, Some(1000)), "12,345 ±1,000");
+    }
+
+    #[test]
+    fn ages_have_a_fitting_unit() {
+        let cases = [
+            (0, "just now"),
+            (1, "just now"),
+            (2, "2 s ago"),
+            (59, "59 s ago"),
+            (60, "1 min ago"),
+            (179, "2 min ago"),
+            (3600, "1 h ago"),
+            (86_399, "23 h ago"),
+            (86_400, "1 day ago"),
+            (200_000, "2 days ago"),
+        ];
+        for (seconds, text) in cases {
+            assert_eq!(ago(Duration::from_secs(seconds)), text);
+        }
     }
 }
