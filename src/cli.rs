@@ -6,6 +6,7 @@ use crate::commands::export::ExportArgs;
 use crate::commands::fragmentation::FragmentationArgs;
 use crate::commands::info::InfoArgs;
 use crate::commands::leaks::LeaksArgs;
+use crate::commands::maps::MapsArgs;
 use crate::commands::replay::ReplayArgs;
 use crate::commands::report::ReportArgs;
 use crate::commands::rewrite::{ExtractArgs, PackArgs, StripArgs};
@@ -66,6 +67,7 @@ pub enum Command {
     Export(Box<ExportArgs>),
     Info(InfoArgs),
     Fragmentation(Box<FragmentationArgs>),
+    Maps(Box<MapsArgs>),
     Strip(StripArgs),
     Pack(PackArgs),
     Extract(ExtractArgs),

@@ -12,6 +12,7 @@ pub mod info;
 pub mod input;
 pub mod leaks;
 mod manuals;
+pub mod maps;
 mod parts;
 mod pause;
 pub mod replay;
@@ -55,6 +56,7 @@ pub fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Export(a) => export::run(a, &locate),
         Command::Info(a) => info::run(a, &locate),
         Command::Replay(a) => replay::run(a),
+        Command::Maps(a) => maps::run(a, &locate),
         Command::Fragmentation(a) => fragmentation::run(a, &locate),
         Command::Strip(a) => rewrite::run_strip(a, &locate),
         Command::Pack(a) => rewrite::run_pack(a, &locate),

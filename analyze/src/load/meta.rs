@@ -6,7 +6,7 @@ use super::{Clock, IdMap};
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
 use prof_trace::records::{
-    CallFile, Counters, Distance, End, Epoch, Hooks, Memory, Module, NodeRun, Nodes,
+    CallFile, Counters, Distance, End, Epoch, Hooks, Mappings, Memory, Module, NodeRun, Nodes,
     PC_IS_TRAMPOLINE, Pass, Pcs, Process, Runtimes, Stripped, Symbols, Target, Thread, Toggle,
     kind,
 };
@@ -105,6 +105,8 @@ pub struct Meta {
     pub stripped: Option<Stripped>,
     /// The target's mappings, at first and at last.
     pub memory: Memories,
+    /// Location of the looks at the target's mappings, see [`Maps`](crate::maps::Maps).
+    pub mappings: Vec<SymbolsAt>,
     /// Functions that were hooked or not.
     pub hooks: Hooks,
     /// The hook's counters.
@@ -210,6 +212,7 @@ impl Meta {
                 None => self.stripped = Some(s),
             }),
             kind::MEMORY => Memory::decode(payload).map(|m| self.memory.take(m)),
+            kind::MAPPINGS => Mappings::decode(payload).map(|_| self.mappings.push(place)),
             kind::RUNTIMES => Runtimes::decode(payload).map(|r| {
                 self.runtimes = r.names.iter().filter_map(|n| Runtime::from_name(n)).collect();
             }),

@@ -370,7 +370,7 @@ impl Analysis {
     }
 
     /// Reads the payload of a chunk again.
-    fn payload(&self, at: &SymbolsAt) -> Option<Vec<u8>> {
+    pub(crate) fn payload(&self, at: &SymbolsAt) -> Option<Vec<u8>> {
         let mut payload = vec![0; at.len];
         self.source.file.read_exact_at(&mut payload, at.at).ok()?;
         if at.zipped { Zipped::decode(&payload)?.unzip() } else { Some(payload) }

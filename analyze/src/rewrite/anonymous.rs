@@ -1,7 +1,7 @@
 //! Removes names from a recording before it is given away, as bytehound does: partially, by reducing paths to their
 //! last component, or fully, by replacing every name by a number.
 
-use prof_trace::records::{Hooks, Module, Symbols, Target, Thread};
+use prof_trace::records::{Hooks, Mappings, Module, Symbols, Target, Thread};
 use std::collections::HashMap;
 
 /// The degree to which names are removed.
@@ -79,6 +79,19 @@ impl Names {
         m.path = self.module_path(&m.path);
         if self.how == Anonymize::Full {
             m.build_id.clear();
+        }
+    }
+
+    /// Replaces paths of mappings. A number of a name that was given earlier keeps its meaning, as each stays at its
+    /// place.
+    pub(super) fn mappings(&mut self, m: &mut Mappings) {
+        for name in &mut m.names {
+            // A program chooses the name of its anonymous memory.
+            let own = name.starts_with("[anon:") || name.starts_with("[anon_shmem:");
+            *name = match self.how {
+                Anonymize::Full if own => self.modules.name("[anon:", name) + "]",
+                _ => self.module_path(name),
+            };
         }
     }
 

@@ -13,7 +13,9 @@ use prof_trace::derived::{Frames, NamedAddress, NamedFrame, Zipped};
 use prof_trace::event::Event;
 use prof_trace::files::{open_below, open_regular};
 use prof_trace::pack::{self, Unpacker};
-use prof_trace::records::{Events, FilePart, Hooks, Module, Pass, Symbols, Target, Thread, kind};
+use prof_trace::records::{
+    Events, FilePart, Hooks, Mappings, Module, Pass, Symbols, Target, Thread, kind,
+};
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
 use std::path::Path;
@@ -133,6 +135,11 @@ impl Packer<'_> {
             kind::MODULE => {
                 let Some(mut m) = Module::decode(payload) else { return Ok(()) };
                 names.module(&mut m);
+                self.to.put_zipped(kind, &m.encode())?;
+            }
+            kind::MAPPINGS => {
+                let Some(mut m) = Mappings::decode(payload) else { return Ok(()) };
+                names.mappings(&mut m);
                 self.to.put_zipped(kind, &m.encode())?;
             }
             kind::HOOKS => {

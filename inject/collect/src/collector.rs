@@ -7,6 +7,7 @@ use crate::drain::Drain;
 use crate::epochs::Epochs;
 use crate::fineness::Chooser;
 use crate::heart::Heart;
+use crate::mappings::{Mapped, PART};
 use crate::maps::{self, Maps};
 use crate::modules::Modules;
 use crate::output::Output;
@@ -41,8 +42,6 @@ const STACKS_EVERY: Duration = Duration::from_millis(50);
 const FAMILY_GAP: Duration = Duration::from_secs(30);
 /// A look at the target's memory that is not older than this need not be repeated at the end.
 const LOOKED: Duration = Duration::from_secs(10);
-/// A list of mappings that takes longer than this to read is not read every second.
-const SLOW_MAPS: Duration = Duration::from_millis(20);
 
 /// The result of a finished recording.
 #[derive(Debug)]
@@ -77,6 +76,7 @@ pub struct Collector {
     epochs: Epochs,
     target: Watched,
     maps: Option<Maps>,
+    mapped: Mapped,
     smaps: Smaps,
     ring_addr: u64,
     drain: Drain,
@@ -173,6 +173,7 @@ impl Collector {
             epochs: Epochs::new(clock),
             target: Watched::new(pid)?,
             maps: Maps::open(pid).ok(),
+            mapped: Mapped::new(),
             smaps: Smaps::open(pid),
             ring_addr,
             drain: Drain::new(&shared),
@@ -261,6 +262,9 @@ impl Collector {
             let memory = match self.pace.is_second() {
                 true => self.every_second(),
                 false if self.target.has_left() => Memory::Gone,
+                false if self.mapped.is_due(self.stacks_read, self.maps_took) => {
+                    self.look_at_maps()
+                }
                 false => Memory::There,
             };
             let sleep = if busy { Duration::ZERO } else { self.pace.sleep() };
@@ -411,7 +415,7 @@ impl Collector {
     /// Runs the slow tasks: names, living threads, counters, the target's size and mappings.
     pub fn every_second(&mut self) -> Memory {
         let began = Instant::now();
-        let there = if self.stacks_read.elapsed() < self.maps_took * 50 {
+        let there = if self.stacks_read.elapsed() < self.maps_took * PART {
             Memory::There
         } else {
             self.look_at_maps()
@@ -432,6 +436,7 @@ impl Collector {
         }
         self.modules.look(&self.shared, &self.target, self.epochs.clock().now(), &mut self.out);
         self.put_counters();
+        self.smaps.note_resident(self.target.pages().0);
         self.look_at_memory(false);
         self.look_at_process();
         self.pass(true);
@@ -457,7 +462,7 @@ impl Collector {
 
     /// Reads the mappings, and publishes the stacks to the hook.
     fn look_at_maps(&mut self) -> Memory {
-        let began = Instant::now();
+        let (began, begun) = (Instant::now(), self.epochs.clock().now());
         let Some(maps) = &mut self.maps else { return Memory::There };
         if !self.watch.look(&self.shared, maps, &self.target) {
             return Memory::Gone;
@@ -465,7 +470,9 @@ impl Collector {
         maps::publish_stacks(&self.shared, &maps::stacks(&maps.all));
         self.stacks_read = Instant::now();
         let took = self.stacks_read - began;
-        self.maps_took = if took > SLOW_MAPS { took } else { Duration::ZERO };
+        self.maps_took = took;
+        self.note_mappings(begun);
+        let Some(maps) = &self.maps else { return Memory::There };
         if self.ring_addr == 0 || maps.at(self.ring_addr).is_some() {
             Memory::There
         } else {
@@ -515,6 +522,10 @@ impl Collector {
         self.pass(false);
         if self.looked.is_none_or(|at| at.elapsed() > LOOKED) {
             self.look_at_memory(true);
+        }
+        let begun = self.epochs.clock().now();
+        if self.maps.as_mut().is_some_and(Maps::read) {
+            self.note_mappings(begun);
         }
         self.pass(true);
         self.modules.look(&self.shared, &self.target, self.epochs.clock().now(), &mut self.out);

@@ -14,6 +14,7 @@
 
 mod arenas;
 mod census;
+mod cgroup;
 mod clock;
 mod collector;
 mod counters;
@@ -23,6 +24,7 @@ mod fineness;
 mod foreign;
 mod heaps;
 mod heart;
+mod mappings;
 mod maps;
 mod modules;
 mod orphan;

@@ -71,6 +71,8 @@ fn unescape(path: &str) -> String {
 pub struct Maps {
     file: std::fs::File,
     text: Vec<u8>,
+    /// Memory for the next text.
+    spare: Vec<u8>,
     /// The mappings as of the last [`Maps::read`].
     pub all: Vec<Mapping>,
     /// Time when the last read that found mappings began.
@@ -86,20 +88,25 @@ impl Maps {
     /// If the file can't be opened.
     pub fn open(pid: u32) -> io::Result<Self> {
         let file = std::fs::File::open(format!("{}/maps", proc_dir(pid)))?;
-        Ok(Self { file, text: Vec::new(), all: Vec::new(), read_at: None, gone: false })
+        let (text, spare, all) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { file, text, spare, all, read_at: None, gone: false })
     }
 
     /// Reads the mappings; returns false if there are none, as the address space is gone.
     pub fn read(&mut self) -> bool {
         let began = Instant::now();
         self.gone = true;
-        self.text.clear();
+        self.spare.clear();
         let ok = self.file.seek(SeekFrom::Start(0)).is_ok()
-            && (&self.file).take(MAX_TEXT).read_to_end(&mut self.text).is_ok();
-        if !ok || self.text.is_empty() {
+            && (&self.file).take(MAX_TEXT).read_to_end(&mut self.spare).is_ok();
+        if !ok || self.spare.is_empty() {
             return false;
         }
-        self.all = parse_maps(&self.text);
+        // Comparing the texts is far cheaper than parsing one that has not changed.
+        if self.spare != self.text {
+            std::mem::swap(&mut self.spare, &mut self.text);
+            self.all = parse_maps(&self.text);
+        }
         self.gone = self.all.is_empty();
         self.read_at = Some(began);
         !self.gone

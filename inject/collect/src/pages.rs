@@ -31,6 +31,10 @@ pub struct Counted {
     pub swap: u64,
     /// Part of `resident` that may be the zero page, where the kernel does not tell.
     pub doubtful: u64,
+    /// Part of `file` that no other process maps, nor this one twice.
+    pub file_alone: u64,
+    /// Part of `resident` that is mapped by huge pages, where the kernel tells.
+    pub huge: u64,
 }
 
 impl Counted {
@@ -104,6 +108,7 @@ const IS_FILE: u64 = 1 << 2;
 const IS_PRESENT: u64 = 1 << 3;
 const IS_SWAPPED: u64 = 1 << 4;
 const IS_ZERO: u64 = 1 << 5;
+const IS_HUGE: u64 = 1 << 6;
 
 impl Pages {
     /// Creates it from the open file.
@@ -203,15 +208,32 @@ impl Pages {
     /// Queries ranges of equal pages; returns the address where it stopped.
     fn scan(&self, start: u64, end: u64, files: bool, all: &mut Counted) -> io::Result<u64> {
         let mut found = [Region::default(); 512];
-        let told = IS_PRESENT | IS_SWAPPED | IS_ZERO | if files { IS_FILE } else { 0 };
+        let told = IS_PRESENT | IS_SWAPPED | IS_ZERO | IS_HUGE | if files { IS_FILE } else { 0 };
         let (n, next) = self.query(start, end, FOUND, IS_PRESENT | IS_SWAPPED, told, &mut found)?;
         for r in found.iter().take(n) {
             let is = |what: u64| r.categories & what != 0;
             let resident = is(IS_PRESENT) && !is(IS_ZERO);
             let bytes = r.end.saturating_sub(r.start);
             all.add(bytes, resident, is(IS_FILE), is(IS_SWAPPED), false);
+            if resident && is(IS_HUGE) {
+                all.huge = all.huge.saturating_add(bytes);
+            }
+            if resident && is(IS_FILE) {
+                all.file_alone = all.file_alone.saturating_add(self.alone(r.start, r.end));
+            }
         }
         Ok(next)
+    }
+
+    /// Returns the bytes of a range of file-backed pages that are mapped once only.
+    fn alone(&self, start: u64, end: u64) -> u64 {
+        let first = start / self.page;
+        let pages = (end.div_ceil(self.page).saturating_sub(first)).min(FOUND);
+        let mut bytes = vec![0; pages as usize * 8];
+        let n = first.checked_mul(8).and_then(|at| self.file.read_at(&mut bytes, at).ok());
+        let entries = bytes[..n.unwrap_or(0) / 8 * 8].as_chunks::<8>().0;
+        let once = |e: &&[u8; 8]| u64::from_ne_bytes(**e) >> 56 & 1 == 1;
+        entries.iter().filter(once).count() as u64 * self.page
     }
 
     /// Has the kernel find at most `most` pages of any of the categories `of`, in ranges that are equal in the
@@ -271,6 +293,9 @@ impl Pages {
             let is = |bit: u32| entry >> bit & 1 == 1;
             // A page neither of a file nor mapped by this process alone: shared after a fork, or the zero page.
             all.add(self.page, is(63), is(61), is(62), !is(61) && !is(56));
+            if is(63) && is(61) && is(56) {
+                all.file_alone = all.file_alone.saturating_add(self.page);
+            }
         }
         Ok((first + n as u64).saturating_mul(self.page))
     }
@@ -318,7 +343,8 @@ pub mod tests {
             let none = Counted::default();
             assert_eq!(scanned, Some(Counted { resident: bytes, ..none }));
             let shared = p.count(at(shared).0, at(shared).1);
-            assert_eq!(shared, Counted { resident: bytes, file: bytes, ..none });
+            let file = Counted { resident: bytes, file: bytes, file_alone: bytes, ..none };
+            assert_eq!(shared, file);
         }
         p.scans.store(false, Relaxed);
         let read = p.count(at(private).0, at(private).1);

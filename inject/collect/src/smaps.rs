@@ -1,12 +1,14 @@
 //! Reads the target's memory as the kernel counts it, mapping by mapping.
 
+use crate::cgroup;
 use crate::clock::Clock;
 use crate::heaps::{Candidate, apart};
+use crate::mappings::Used;
 use crate::maps::{MAX_TEXT as MAX_MAPS, Mapping, parse_line};
 use crate::pages::{Counted, Pages};
 use crate::stacks::{pointers, stacks};
 use crate::target::proc_dir;
-use prof_trace::records::{Memory, map_kind};
+use prof_trace::records::{MappingUse, Memory, map_kind};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::os::unix::fs::FileExt;
@@ -27,8 +29,10 @@ const STACK: u64 = 8 << 20;
 const GAP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
 /// Time that the last look may take, for which a detach waits.
 pub const LAST: Duration = Duration::from_secs(2);
+/// A change by so many resident pages is of no interest.
+const FEW: u64 = 256;
 /// A look may take one of this many parts of the time.
-const PART: u32 = 20;
+const PART: u32 = 200;
 /// `smaps` is read only if the lock of the target's mappings would be held for at most this long, in nanoseconds, even
 /// if all memory were in one mapping; and the cost of a resident page and of a page table entry there.
 const HOLD_NS: u64 = 3_000_000;
@@ -46,11 +50,15 @@ pub struct Smaps {
     files: Option<Arc<Files>>,
     next: Instant,
     gap: Duration,
-    looking: Option<JoinHandle<(Option<Memory>, Duration)>>,
+    looking: Option<JoinHandle<(Option<Looked>, Duration)>>,
     /// Number of a look that a detach asks for, and whether it has begun.
     asked: Option<(u64, bool)>,
     /// Time that the last look took.
     took: Duration,
+    /// Earliest time of the next look, as the last one took long.
+    rest: Instant,
+    /// Resident pages when the last look began, and the most so far; 0: unknown.
+    resident: (u64, u64),
 }
 
 #[derive(Debug)]
@@ -62,6 +70,7 @@ struct Files {
     pages: Option<Pages>,
     mem: Option<File>,
     tasks: PathBuf,
+    cgroup: PathBuf,
 }
 
 /// Facts about the target's memory that are known in advance.
@@ -69,19 +78,30 @@ struct Files {
 pub struct Known {
     /// Address ranges of prof's own mappings.
     pub ours: Vec<(u64, u64)>,
-    /// Thread pointers: most thread libraries keep a thread's descriptor at the end of its stack.
-    pub threads: Vec<u64>,
+    /// Thread pointers and thread ids: most thread libraries keep a thread's descriptor at the end of its stack.
+    pub threads: Vec<(u64, u64)>,
     /// Allocators other than glibc's are recorded.
     pub others: bool,
+}
+
+/// The result of a look.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Looked {
+    /// Sums by kind, and the mappings that allocators may use.
+    pub memory: Memory,
+    /// The use of each mapping.
+    pub used: Vec<Used>,
+    /// Stacks of threads: start, end, thread id.
+    pub stacks: Vec<(u64, u64, u64)>,
+    /// Ticks when the look began.
+    pub begun: u64,
 }
 
 /// Sizes of a mapping, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sizes {
-    rss: u64,
     pss: u64,
-    anonymous: u64,
-    swap: u64,
+    of: MappingUse,
 }
 
 impl Smaps {
@@ -93,11 +113,30 @@ impl Smaps {
             let (status, maps) = (open("status")?, open("maps")?);
             let (pages, mem) = (open("pagemap").map(Pages::new), open("mem"));
             let tasks = PathBuf::from(format!("/proc/{pid}/task"));
-            Some(Arc::new(Files { smaps, statm, status, maps, pages, mem, tasks }))
+            let cgroup = PathBuf::from(format!("{}/cgroup", proc_dir(pid)));
+            Some(Arc::new(Files { smaps, statm, status, maps, pages, mem, tasks, cgroup }))
         };
         let (looking, asked) = (None, None);
         let (next, gap, took) = (Instant::now(), GAP.0, Duration::ZERO);
-        Self { files: files(), next, gap, looking, asked, took }
+        let (rest, resident) = (next, (0, 0));
+        Self { files: files(), next, gap, looking, asked, took, rest, resident }
+    }
+
+    /// Notes the target's resident pages, which cost little to read: after a new peak, or a change by an eighth, the
+    /// next look is due soon.
+    pub fn note_resident(&mut self, pages: u64) {
+        let (last, peak) = self.resident;
+        self.resident.1 = peak.max(pages);
+        if last == 0 {
+            self.resident.0 = pages;
+        }
+        let is_peak = peak != 0 && pages > peak + peak / 20 + FEW;
+        let is_other = last != 0 && pages.abs_diff(last) > last / 8 + FEW;
+        if is_peak || is_other {
+            self.gap = GAP.0;
+            self.next = self.next.min(self.rest.max(Instant::now()));
+            self.resident.0 = pages;
+        }
     }
 
     /// Has a look made as soon as a running one has ended, and as the one with this number; returns false if it would
@@ -122,11 +161,12 @@ impl Smaps {
     }
 
     /// Starts a look if one is due; returns the result of the last one, if it is new.
-    pub fn poll(&mut self, known: impl FnOnce() -> Known, clock: Clock) -> Option<Memory> {
+    pub fn poll(&mut self, known: impl FnOnce() -> Known, clock: Clock) -> Option<Looked> {
         let done = self.looking.take_if(|l| l.is_finished());
         let done = done.and_then(|l| l.join().ok());
         let seen = done.and_then(|(seen, took)| {
-            self.next = self.next.max(Instant::now() + took * PART);
+            self.rest = Instant::now() + took * PART;
+            self.next = self.next.max(self.rest);
             self.took = took;
             seen
         });
@@ -159,7 +199,7 @@ impl Smaps {
     }
 
     /// Looks now, on this thread, as the last look. One that is running is given up.
-    pub fn now(&mut self, known: &Known, clock: Clock) -> Option<Memory> {
+    pub fn now(&mut self, known: &Known, clock: Clock) -> Option<Looked> {
         let files = self.files.clone()?;
         if let Some(l) = self.looking.take() {
             files.end_after(Duration::ZERO);
@@ -177,7 +217,8 @@ impl Files {
         }
     }
 
-    fn look(&self, known: &Known, clock: Clock) -> Option<Memory> {
+    fn look(&self, known: &Known, clock: Clock) -> Option<Looked> {
+        let begun = clock.now();
         let before = self.rss();
         let stacks = self.mem.as_ref().map(|m| stacks(m, &known.threads)).unwrap_or_default();
         let mut at = pointers(&self.tasks);
@@ -196,7 +237,7 @@ impl Files {
                 sum_up(BufReader::new((&self.smaps).take(MAX_TEXT)), sum)?
             }
         };
-        let Sum { all: mut memory, candidates, writable, .. } = sum;
+        let Sum { all: mut memory, candidates, writable, used, threads, .. } = sum;
         let (mem, pages) = (self.mem.as_ref(), self.pages.as_ref());
         apart(&candidates, mem, pages, &writable, known.others, clock, &mut memory);
         // Take the reading that is closer to the text: a detach may have unmapped the ring since, or during the read.
@@ -208,20 +249,24 @@ impl Files {
         }
         memory.rss =
             [before, after].into_iter().min_by_key(|n| n.abs_diff(mapped)).unwrap_or(after);
-        Some(memory)
+        memory.page_tables = self.field("VmPTE").unwrap_or(0);
+        memory.cgroup = cgroup::figures(&self.cgroup);
+        Some(Looked { memory, used, stacks: threads, begun })
+    }
+
+    /// Returns a field of `/proc/PID/status` in bytes.
+    fn field(&self, name: &str) -> Option<u64> {
+        let mut b = [0u8; 4096];
+        let n = self.status.read_at(&mut b, 0).unwrap_or(0);
+        let text = String::from_utf8_lossy(&b[..n]);
+        let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
+        line.split_whitespace().next()?.parse::<u64>().ok().map(|kb| kb.saturating_mul(1024))
     }
 
     /// Returns whether `smaps` can be read without blocking the target.
     fn is_small(&self, page: u64) -> bool {
-        let mut b = [0u8; 4096];
-        let n = self.status.read_at(&mut b, 0).unwrap_or(0);
-        let text = String::from_utf8_lossy(&b[..n]);
-        let field = |name: &str| {
-            let line = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':'))?;
-            line.split_whitespace().next()?.parse::<u64>().ok().map(|kb| kb.saturating_mul(1024))
-        };
-        let Some((rss, swap)) = field("VmRSS").zip(field("VmSwap")) else { return false };
-        let entries = field("VmPTE").unwrap_or(u64::MAX) / size_of::<usize>() as u64;
+        let Some((rss, swap)) = self.field("VmRSS").zip(self.field("VmSwap")) else { return false };
+        let entries = self.field("VmPTE").unwrap_or(u64::MAX) / size_of::<usize>() as u64;
         let pages = rss.saturating_add(swap) / page;
         pages.saturating_mul(PAGE_NS).saturating_add(entries.saturating_mul(ENTRY_NS)) <= HOLD_NS
     }
@@ -246,8 +291,7 @@ impl Files {
             sum.begin(m.clone());
             // Shared mappings of devices have pages that are not memory.
             let rss = if m.perms[3] == b's' { c.file } else { c.resident };
-            let anonymous = rss.saturating_sub(c.file);
-            sum.sizes = Sizes { rss, pss: 0, anonymous, swap: c.swap };
+            sum.sizes = Sizes { pss: 0, of: use_of(&m, rss, &c) };
         }
         sum.end();
         sum.any.then_some(sum)
@@ -262,6 +306,26 @@ impl Files {
         // SAFETY: `sysconf` takes no pointers.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.max(1) as u64;
         pages.saturating_mul(page)
+    }
+}
+
+/// Returns the use of a mapping, as far as the page tables show it. They do not say which pages are dirty: anonymous ones
+/// are, and those of shared memory that the process may write to; pages of files are taken for clean.
+fn use_of(m: &Mapping, rss: u64, c: &Counted) -> MappingUse {
+    let file = c.file.min(rss);
+    let alone = c.file_alone.min(file);
+    let memory = ["/dev/zero", "/memfd:", "/SYSV", "/dev/shm/", "/run/shm/", "/drm"];
+    let dirty = &m.perms[1..] == b"w-s" && memory.iter().any(|p| m.path.starts_with(p));
+    let anonymous = rss - file;
+    let of = MappingUse { rss, anonymous, swap: c.swap, huge: c.huge, ..MappingUse::default() };
+    match dirty {
+        true => MappingUse { private_dirty: anonymous + alone, shared_dirty: file - alone, ..of },
+        false => MappingUse {
+            private_dirty: anonymous,
+            private_clean: alone,
+            shared_clean: file - alone,
+            ..of
+        },
     }
 }
 
@@ -300,10 +364,10 @@ fn sum_up<'a>(mut text: impl BufRead, mut sum: Sum<'a>) -> Option<Sum<'a>> {
 #[derive(Default)]
 struct Sum<'a> {
     ours: &'a [(u64, u64)],
-    /// Stacks of threads, from libc's descriptors; ascending.
-    stacks: &'a [(u64, u64)],
-    /// Stack pointers; ascending.
-    pointers: &'a [u64],
+    /// Stacks of threads, from libc's descriptors, with thread ids; ascending.
+    stacks: &'a [(u64, u64, u64)],
+    /// Stack pointers, with thread ids; ascending.
+    pointers: &'a [(u64, u64)],
     pages: Option<&'a Pages>,
     all: Memory,
     any: bool,
@@ -316,6 +380,10 @@ struct Sum<'a> {
     candidates: Vec<Candidate>,
     /// The first mapping, and writable mappings of files.
     writable: Vec<Mapping>,
+    /// The use of each mapping.
+    used: Vec<Used>,
+    /// Stacks of threads that were found, with thread ids.
+    threads: Vec<(u64, u64, u64)>,
 }
 
 impl Sum<'_> {
@@ -328,11 +396,18 @@ impl Sum<'_> {
         let Some((name, rest)) = line.split_once(':') else { return };
         let kilobytes = rest.split_whitespace().next().and_then(|w| w.parse::<u64>().ok());
         let bytes = kilobytes.unwrap_or(0).saturating_mul(1024);
+        let of = &mut self.sizes.of;
         match name {
-            "Rss" => self.sizes.rss = bytes,
+            "Rss" => of.rss = bytes,
             "Pss" => self.sizes.pss = bytes,
-            "Anonymous" => self.sizes.anonymous = bytes,
-            "Swap" => self.sizes.swap = bytes,
+            "Anonymous" => of.anonymous = bytes,
+            "Swap" => of.swap = bytes,
+            "Shared_Clean" => of.shared_clean = bytes,
+            "Shared_Dirty" => of.shared_dirty = bytes,
+            "Private_Clean" => of.private_clean = bytes,
+            "Private_Dirty" => of.private_dirty = bytes,
+            "AnonHugePages" | "ShmemPmdMapped" | "FilePmdMapped" | "Shared_Hugetlb"
+            | "Private_Hugetlb" => of.huge = of.huge.saturating_add(bytes),
             _ => {}
         }
     }
@@ -363,24 +438,27 @@ impl Sum<'_> {
         let kind = self.kind(&m);
         let all = &mut self.all;
         all.pss = all.pss.saturating_add(s.pss);
-        all.anonymous = all.anonymous.saturating_add(s.anonymous);
-        all.swap = all.swap.saturating_add(s.swap);
+        all.anonymous = all.anonymous.saturating_add(s.of.anonymous);
+        all.swap = all.swap.saturating_add(s.of.swap);
+        self.used.push(Used { start: m.start, end: m.end, of: s.of });
+        let rss = s.of.rss;
         let stack = self.stack_in(&m).filter(|_| kind == map_kind::ANONYMOUS);
-        let Some((from, to)) = stack else {
-            return self.book(m, kind, s.rss);
+        let Some((from, to, tid)) = stack else {
+            return self.book(m, kind, rss);
         };
+        self.threads.push((from, to, tid));
         // The kernel merges adjacent mappings: a stack, and other memory around it.
         let whole = (from, to) == (m.start, m.end);
         let counted = self.pages.filter(|_| !whole).map(|p| p.count_as(from, to, false).resident);
-        let of_stack = counted.unwrap_or(s.rss).min(s.rss);
+        let of_stack = counted.unwrap_or(rss).min(rss);
         let piece = |start: u64, end: u64| Mapping { start, end, ..m.clone() };
         let below = self.pages.filter(|_| m.start < from);
         let below = below.map_or(0, |p| p.count_as(m.start, from, false).resident);
-        let below = below.min(s.rss - of_stack);
+        let below = below.min(rss - of_stack);
         let parts = [
             (m.start, from, below, map_kind::ANONYMOUS),
             (from, to, of_stack, map_kind::STACK),
-            (to, m.end, s.rss - of_stack - below, map_kind::ANONYMOUS),
+            (to, m.end, rss - of_stack - below, map_kind::ANONYMOUS),
         ];
         for (start, end, rss, kind) in parts {
             if start < end {
@@ -416,15 +494,15 @@ impl Sum<'_> {
 
     /// Returns the part of a mapping that is a thread's stack. A guard page below does not prove that, as allocators
     /// have them, too.
-    fn stack_in(&self, m: &Mapping) -> Option<(u64, u64)> {
+    fn stack_in(&self, m: &Mapping) -> Option<(u64, u64, u64)> {
         let i = self.stacks.partition_point(|s| s.1 <= m.start);
         if let Some(s) = self.stacks.get(i).filter(|s| s.0 < m.end) {
-            return Some((s.0.max(m.start), s.1.min(m.end)));
+            return Some((s.0.max(m.start), s.1.min(m.end), s.2));
         }
         // If libc's descriptor is not known, the thread's stack begins with the mapping.
-        let i = self.pointers.partition_point(|p| *p < m.start);
-        let end = self.pointers.get(i).filter(|p| **p < m.end)?;
-        Some((m.start, m.end.min((end + 1).max(m.start.saturating_add(STACK)))))
+        let i = self.pointers.partition_point(|p| p.0 < m.start);
+        let (at, tid) = self.pointers.get(i).filter(|p| p.0 < m.end)?;
+        Some((m.start, m.end.min((at + 1).max(m.start.saturating_add(STACK))), *tid))
     }
 
     fn kind(&self, m: &Mapping) -> u64 {

@@ -12,11 +12,11 @@ const DESCRIPTOR_LEN: usize = (DESCRIPTOR.end - DESCRIPTOR.start) as usize;
 /// Greatest length of libc's data behind a thread's descriptor, at the end of its stack.
 const MOST_TLS: u64 = 1 << 20;
 
-/// Returns the stacks of the threads with these thread pointers. A thread's descriptor has address and length of its
+/// Returns start, end and thread id of the stacks of the threads with these thread pointers and ids. A thread's descriptor has address and length of its
 /// stack in adjacent words; that of the first thread does not.
-pub fn stacks(mem: &File, threads: &[u64]) -> Vec<(u64, u64)> {
+pub fn stacks(mem: &File, threads: &[(u64, u64)]) -> Vec<(u64, u64, u64)> {
     let mut bytes = [0; DESCRIPTOR_LEN];
-    let of = |tp: &u64| {
+    let of = |(tp, tid): &(u64, u64)| {
         let at = |o: i32| tp.checked_add_signed(i64::from(o));
         let n = mem.read_at(&mut bytes, at(DESCRIPTOR.start)?).unwrap_or(0);
         let words = bytes[..n].as_chunks::<{ size_of::<usize>() }>().0;
@@ -25,22 +25,26 @@ pub fn stacks(mem: &File, threads: &[u64]) -> Vec<(u64, u64)> {
             let top = w[0].checked_add(w[1])?;
             let aligned = w[0].is_multiple_of(4096) && w[0] != 0;
             let end = (*tp).min(at(DESCRIPTOR.end)?);
-            (aligned && w[0] < *tp && top >= end && top - top.min(*tp) < MOST_TLS)
-                .then_some((w[0], top.next_multiple_of(4096)))
+            (aligned && w[0] < *tp && top >= end && top - top.min(*tp) < MOST_TLS).then_some((
+                w[0],
+                top.next_multiple_of(4096),
+                *tid,
+            ))
         })
     };
-    let mut all: Vec<(u64, u64)> = threads.iter().take(MAX_THREADS).filter_map(of).collect();
+    let mut all: Vec<(u64, u64, u64)> = threads.iter().take(MAX_THREADS).filter_map(of).collect();
     all.sort_unstable();
     all
 }
 
-/// Returns the stack pointers of threads that wait in the kernel.
-pub fn pointers(tasks: &Path) -> Vec<u64> {
+/// Returns the stack pointers, with the thread ids, of threads that wait in the kernel.
+pub fn pointers(tasks: &Path) -> Vec<(u64, u64)> {
     let pointer = |task: std::fs::DirEntry| {
         let text = std::fs::read_to_string(task.path().join("syscall")).ok()?;
         // The line ends with stack pointer and program counter, after the system call's number and arguments, or -1.
         let sp = text.split_whitespace().rev().nth(1)?;
-        u64::from_str_radix(sp.strip_prefix("0x")?, 16).ok()
+        let tid = task.file_name().to_str()?.parse().ok()?;
+        Some((u64::from_str_radix(sp.strip_prefix("0x")?, 16).ok()?, tid))
     };
     let tasks = std::fs::read_dir(tasks).into_iter().flatten().flatten();
     tasks.take(MAX_THREADS).filter_map(pointer).collect()

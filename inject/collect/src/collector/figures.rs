@@ -18,17 +18,32 @@ impl Collector {
         let shared = self.shared;
         let known = || Known {
             ours: areas(&shared).map(|a| (a.0, a.0.saturating_add(a.1))).collect(),
-            threads: shared.used_slots().map(|s| s.tp.load(Relaxed)).collect(),
+            threads: shared
+                .used_slots()
+                .map(|s| (s.tp.load(Relaxed), s.tid.load(Relaxed).into()))
+                .collect(),
             others: has_other_allocator(&shared),
         };
         let seen = match now {
             true => self.smaps.now(&known(), self.epochs.clock()),
             false => self.smaps.poll(known, self.epochs.clock()),
         };
-        if let Some(memory) = &seen {
-            self.out.put(kind::MEMORY, &memory.encode());
+        let Some(seen) = seen else { return false };
+        self.out.put(kind::MEMORY, &seen.memory.encode());
+        let used = self.mapped.count(seen.used, seen.stacks, seen.begun, seen.memory.ticks);
+        self.out.put(kind::MAPPINGS, &used.encode());
+        true
+    }
+
+    /// Writes the changes in the list of mappings that was read between two ticks.
+    pub(super) fn note_mappings(&mut self, begun: u64) {
+        let Some(maps) = &self.maps else { return };
+        let ours: Vec<(u64, u64)> =
+            areas(&self.shared).map(|a| (a.0, a.0.saturating_add(a.1))).collect();
+        let now = self.epochs.clock().now();
+        if let Some(changes) = self.mapped.look(&maps.all, &ours, begun, now) {
+            self.out.put(kind::MAPPINGS, &changes.encode());
         }
-        seen.is_some()
     }
 
     /// Makes the look that a detach has asked for and waits for: once recording is off, the target goes on to allocate

@@ -18,7 +18,8 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
 10000-18000 rw-s 00000000 00:05 9 /memfd:prof-ring (deleted)\nRss: 16 kB\n\
 7fff0000-7fff2000 rw-p 00000000 00:00 0 [stack]\nRss: 8 kB\n\
 7fff4000-7fff5000 r-xp 00000000 00:00 0 [vdso]\nRss: nonsense kB\nRss\n";
-    let known = Sum { ours: &[(0x10000, 0x18000)], stacks: &[(0xc000, 0xe000)], ..Sum::default() };
+    let known =
+        Sum { ours: &[(0x10000, 0x18000)], stacks: &[(0xc000, 0xe000, 7)], ..Sum::default() };
     let m = sum_up(text.as_bytes(), known).expect("mappings").all;
     let kinds: Vec<[u64; 3]> = m.maps.as_chunks::<3>().0.to_vec();
     let kb = 1024;
@@ -46,7 +47,10 @@ c000-e000 rw-p 00000000 00:00 0 \nRss: 4 kB\n\
 fn our_own_memory_is_there() {
     let clock = Clock::monotonic();
     let mut s = Smaps::open(std::process::id());
-    let check = |m: &Memory| {
+    let check = |l: &Looked| {
+        let m = &l.memory;
+        let used: u64 = l.used.iter().map(|u| u.of.rss).sum();
+        assert!(used > 100 << 10 && l.used.is_sorted_by_key(|u| u.start), "{l:?}");
         let rss: u64 = m.maps.as_chunks::<3>().0.iter().map(|k| k[2]).sum();
         assert!(rss > 100 << 10 && m.rss > 100 << 10 && !m.heaps.is_empty(), "{m:?}");
     };
@@ -107,15 +111,25 @@ fn pieces_add_up_to_what_smaps_says() {
     let s = Smaps::open(std::process::id());
     let files = s.files.as_ref().expect("files");
     let asked =
-        files.ask(files.pages.as_ref().expect("pagemap"), Sum::default()).expect("mappings").all;
+        files.ask(files.pages.as_ref().expect("pagemap"), Sum::default()).expect("mappings");
     (&files.smaps).seek(SeekFrom::Start(0)).expect("from the start");
-    let read = sum_up(BufReader::new(&files.smaps), Sum::default()).expect("mappings").all;
+    let read = sum_up(BufReader::new(&files.smaps), Sum::default()).expect("mappings");
     let of = |m: &Memory| {
         let heaps = m.heaps.as_chunks::<3>().0.to_vec();
         let mine = heaps.iter().find(|h| (h[0]..h[1]).contains(&(private as u64)));
         let kinds: Vec<u64> = m.maps.as_chunks::<3>().0.iter().map(|k| k[2]).collect();
         (*mine.expect("the mapping"), kinds, m.anonymous, m.swap)
     };
+    let use_of = |used: &[Used]| {
+        used.iter().find(|u| (u.start..u.end).contains(&(private as u64))).expect("mine").of
+    };
+    let (mine, told) = (use_of(&asked.used), use_of(&read.used));
+    assert_eq!(mine.private_dirty, mine.anonymous);
+    assert!(
+        mine.rss.abs_diff(told.rss) < 3 << 20 && mine.rss == mine.anonymous,
+        "{mine:?} {told:?}"
+    );
+    let (asked, read) = (asked.all, read.all);
     let ((mine, kinds, anonymous, swap), read) = (of(&asked), of(&read));
     // Other tests of this process may allocate memory meanwhile.
     let near = |a: u64, b: u64| a.abs_diff(b) < 3 << 20;

@@ -26,8 +26,9 @@ pub const EPOCH: u16 = 22;
 pub const DISTANCE: u16 = 23;
 pub const CALLS: u16 = 24;
 pub const CALL_FILE: u16 = 25;
+pub const MAPPINGS: u16 = 26;
 
-const NAMES: [&str; 25] = [
+const NAMES: [&str; 26] = [
     "target",
     "pass",
     "events",
@@ -53,6 +54,7 @@ const NAMES: [&str; 25] = [
     "distance",
     "calls",
     "call file",
+    "mappings",
 ];
 
 /// Returns the name of a kind; `None` if this version does not know it.

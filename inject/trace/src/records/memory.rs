@@ -30,7 +30,45 @@ record! {
         /// Readings of these statistics, as the target changes them meanwhile: begin and end in ticks, bytes from the
         /// kernel, free bytes, and bytes that may have been free all the time though they count as in use.
         walks: later_ints,
+        /// Bytes of the page tables; 0: unknown. They are not part of the resident set.
+        page_tables: later,
+        /// Figures of the target's memory cgroup: pairs of number (see [`cgroup_stat`]) and value.
+        cgroup: later_ints,
     }
+}
+
+/// Numbers of figures in [`Memory::cgroup`]: bytes, but for the number of processes. Those of version 1 of the kernel's
+/// interface are given the meaning that they have in version 2.
+pub mod cgroup_stat {
+    #![allow(missing_docs)] // named as in [`NAMES`]
+    pub const CURRENT: u64 = 0;
+    pub const MAX: u64 = 1;
+    pub const ANON: u64 = 2;
+    pub const FILE: u64 = 3;
+    pub const SHMEM: u64 = 4;
+    pub const KERNEL: u64 = 5;
+    pub const SLAB: u64 = 6;
+    pub const SOCK: u64 = 7;
+    pub const KERNEL_STACK: u64 = 8;
+    pub const PAGETABLES: u64 = 9;
+    pub const SWAP: u64 = 10;
+    pub const FILE_MAPPED: u64 = 11;
+    pub const PROCESSES: u64 = 12;
+    pub const NAMES: [&str; 13] = [
+        "current",
+        "max",
+        "anon",
+        "file",
+        "shmem",
+        "kernel",
+        "slab",
+        "sock",
+        "kernel_stack",
+        "pagetables",
+        "swap",
+        "file_mapped",
+        "processes",
+    ];
 }
 
 /// Kinds of parts in [`Memory::parts`].

@@ -1,0 +1,92 @@
+//! Sums over all mappings, over time.
+
+use super::Kind;
+use super::kind::KINDS;
+use prof_trace::records::MappingUse;
+
+/// Greatest number of moments that are kept.
+const MOST: usize = 1 << 13;
+
+/// Sums over all mappings but prof's own at a moment, in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Ticks.
+    pub ticks: u64,
+    /// Address space.
+    pub address_space: u64,
+    /// Resident.
+    pub rss: u64,
+    /// Resident and anonymous.
+    pub anonymous: u64,
+    /// Resident and written to.
+    pub dirty: u64,
+    /// Resident and as in its file.
+    pub clean: u64,
+    /// Swapped out.
+    pub swap: u64,
+    /// In huge pages.
+    pub huge: u64,
+    /// Resident, by kind, in the order of [`Kind::ALL`].
+    pub by_kind: [u64; KINDS],
+}
+
+impl Totals {
+    pub(super) fn add(&mut self, kind: Kind, u: &MappingUse) {
+        let pairs = [
+            (&mut self.rss, u.rss),
+            (&mut self.anonymous, u.anonymous),
+            (&mut self.dirty, u.shared_dirty.saturating_add(u.private_dirty)),
+            (&mut self.clean, u.shared_clean.saturating_add(u.private_clean)),
+            (&mut self.swap, u.swap),
+            (&mut self.huge, u.huge),
+            (&mut self.by_kind[kind as usize], u.rss),
+        ];
+        for (to, n) in pairs {
+            *to = to.saturating_add(n);
+        }
+    }
+
+    /// Returns the resident bytes of a kind.
+    #[must_use]
+    pub fn of(&self, kind: Kind) -> u64 {
+        self.by_kind[kind as usize]
+    }
+}
+
+/// The sums over time. A recording may have any number of looks, so these are thinned out evenly.
+#[derive(Debug, Default)]
+pub(super) struct Course {
+    all: Vec<Totals>,
+    every: u32,
+    seen: u64,
+    last: Option<Totals>,
+}
+
+impl Course {
+    pub(super) fn push(&mut self, t: Totals) {
+        let due = self.seen.trailing_zeros() >= self.every || self.seen == 0;
+        self.seen += 1;
+        self.last = Some(t);
+        if !due {
+            return;
+        }
+        self.all.push(t);
+        if self.all.len() >= MOST {
+            let mut i = 0;
+            self.all.retain(|_| {
+                i += 1;
+                i % 2 == 1
+            });
+            self.every += 1;
+        }
+    }
+
+    /// Returns the sums in the order of time, with the last ones.
+    pub(super) fn finish(mut self) -> Vec<Totals> {
+        if let Some(last) = self.last.filter(|l| self.all.last() != Some(l)) {
+            self.all.push(last);
+        }
+        self.all.sort_by_key(|t| t.ticks);
+        self.all
+    }
+}

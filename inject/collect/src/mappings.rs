@@ -1,0 +1,256 @@
+//! Follows the target's mappings from one look to the next, and writes only what has changed.
+
+use crate::maps::Mapping;
+use prof_trace::records::{MAPPINGS_ANEW, MappingLine, MappingUse, Mappings, USAGE_ANEW, perms};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Greatest number of names that are remembered. With more the list begins anew, so that a target that gives its
+/// mappings ever new names does not make the collector grow.
+const MOST_NAMES: usize = 1 << 18;
+/// Shortest and longest interval between two looks at the list of mappings.
+const GAP: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(1));
+/// A look at the list takes at most one of this many parts of the time.
+pub const PART: u32 = 250;
+
+/// The use of an address range.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Used {
+    pub start: u64,
+    pub end: u64,
+    pub of: MappingUse,
+}
+
+/// The mappings as they were written last.
+#[derive(Debug)]
+pub struct Mapped {
+    lines: Vec<MappingLine>,
+    names: HashMap<String, u64>,
+    used: Vec<Used>,
+    ours: Vec<(u64, u64)>,
+    stacks: Vec<(u64, u64, u64)>,
+    /// Nothing has been written.
+    new: bool,
+    gap: Duration,
+}
+
+impl Mapped {
+    /// Creates a list that has not been written.
+    pub fn new() -> Self {
+        Self {
+            lines: Vec::new(),
+            names: HashMap::new(),
+            used: Vec::new(),
+            ours: Vec::new(),
+            stacks: Vec::new(),
+            new: true,
+            gap: GAP.0,
+        }
+    }
+
+    /// Returns whether the next look at the list is due, given when the last one ended and how long it took: soon after
+    /// a change, and later and later while nothing changes.
+    pub fn is_due(&self, last: Instant, took: Duration) -> bool {
+        last.elapsed() >= self.gap.max(took * PART)
+    }
+
+    /// Compares a list of mappings with the last one. Returns the changes, if there are any.
+    pub fn look(
+        &mut self,
+        all: &[Mapping],
+        ours: &[(u64, u64)],
+        begun: u64,
+        ticks: u64,
+    ) -> Option<Mappings> {
+        let mut out = Mappings { begun, ticks, ..Mappings::default() };
+        if self.new || self.names.len() > MOST_NAMES {
+            out.flags = MAPPINGS_ANEW;
+            self.names.clear();
+            self.lines.clear();
+            self.ours.clear();
+        }
+        let mut now = Vec::with_capacity(all.len());
+        let (mut last, mut gone, mut old) = (0, 0, self.lines.iter().peekable());
+        let mut leave = |start: u64, out: &mut Mappings| {
+            out.gone.push(start.wrapping_sub(gone));
+            gone = start;
+        };
+        for m in all {
+            let line = line(m, &mut self.names, &mut out.names);
+            while let Some(o) = old.next_if(|o| o.start < line.start) {
+                leave(o.start, &mut out);
+            }
+            match old.next_if(|o| o.start == line.start) {
+                Some(o) if *o == line => {}
+                o => {
+                    o.iter().for_each(|o| leave(o.start, &mut out));
+                    out.put(&line, &mut last);
+                }
+            }
+            now.push(line);
+        }
+        old.for_each(|o| leave(o.start, &mut out));
+        self.lines = now;
+        if self.ours != ours {
+            out.ours = ours.iter().flat_map(|o| [o.0, o.1]).collect();
+            self.ours = ours.to_vec();
+        }
+        let changed = !(out.new.is_empty() && out.gone.is_empty());
+        self.gap = if changed { GAP.0 } else { (self.gap * 2).min(GAP.1) };
+        let write = changed || self.new || !out.ours.is_empty();
+        self.new = false;
+        write.then_some(out)
+    }
+
+    /// Compares the use of memory, counted at `ticks`, with what was written last; both lists are in the order of
+    /// addresses. Returns the changes.
+    pub fn count(
+        &mut self,
+        used: Vec<Used>,
+        stacks: Vec<(u64, u64, u64)>,
+        begun: u64,
+        ticks: u64,
+    ) -> Mappings {
+        let mut out = Mappings { begun, ticks, usage_ticks: ticks.max(1), ..Mappings::default() };
+        if self.used.is_empty() {
+            out.flags = USAGE_ANEW;
+        }
+        let (mut last, mut old) = (0, self.used.iter().peekable());
+        let none = MappingUse::default();
+        for u in used.iter().filter(|u| u.of != none) {
+            while old.next_if(|o| o.end <= u.start).is_some() {}
+            let same = old.peek().is_some_and(|o| *o == u);
+            if !same {
+                out.put_usage(u.start, u.end, &u.of, &mut last);
+            }
+        }
+        // A range that is not used any more is written once, with zeroes.
+        let (mut zeroes, mut at) = (Mappings::default(), used.iter().peekable());
+        let mut last_zero = 0;
+        for o in &self.used {
+            while at.next_if(|u| u.end <= o.start).is_some() {}
+            let now = at.peek().filter(|u| u.start < o.end);
+            if o.of != none && now.is_some_and(|u| u.of == none) {
+                zeroes.put_usage(o.start, o.end, &none, &mut last_zero);
+            }
+        }
+        if !zeroes.usage.is_empty() {
+            // The first difference counts from the last range before.
+            zeroes.usage[0] = zeroes.usage[0].wrapping_sub(last);
+            out.usage.append(&mut zeroes.usage);
+        }
+        self.used = used;
+        if self.stacks != stacks {
+            out.stacks = stacks.iter().flat_map(|s| [s.0, s.1, s.2]).collect();
+            self.stacks = stacks;
+        }
+        out
+    }
+}
+
+/// Converts a mapping, and gives its name a number.
+fn line(m: &Mapping, names: &mut HashMap<String, u64>, new: &mut Vec<String>) -> MappingLine {
+    let bit = |i: usize, c: u8, bit: u64| if m.perms[i] == c { bit } else { 0 };
+    let perms = bit(0, b'r', perms::READ)
+        | bit(1, b'w', perms::WRITE)
+        | bit(2, b'x', perms::EXECUTE)
+        | bit(3, b's', perms::SHARED);
+    let hex = |s: &str| u64::from_str_radix(s, 16).unwrap_or(0);
+    let device = m.device.split_once(':').map_or(0, |(a, b)| hex(a) << 32 | hex(b) & 0xffff_ffff);
+    let name = match names.get(&m.path) {
+        _ if m.path.is_empty() => 0,
+        Some(n) => *n,
+        None => {
+            let n = names.len() as u64 + 1;
+            names.insert(m.path.clone(), n);
+            new.push(m.path.clone());
+            n
+        }
+    };
+    MappingLine {
+        start: m.start,
+        end: m.end,
+        perms,
+        offset: m.offset,
+        device,
+        inode: m.inode,
+        name,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::maps::parse_maps;
+
+    const FIRST: &str = "\
+1000-3000 r-xp 00001000 fe:01 1234 /opt/x
+5000-9000 rw-p 00000000 00:00 0 [heap]
+a000-b000 rw-s 00000000 00:01 7 /dev/zero (deleted)
+";
+    const SECOND: &str = "\
+1000-3000 r-xp 00001000 fe:01 1234 /opt/x
+5000-a000 rw-p 00000000 00:00 0 [heap]
+f000-10000 rw-p 00000000 00:00 0 [anon:a]
+";
+
+    #[test]
+    fn only_changes_are_written() {
+        let mut m = Mapped::new();
+        let first = m.look(&parse_maps(FIRST.as_bytes()), &[(1, 2)], 10, 20).expect("all");
+        assert_eq!((first.flags, first.begun, first.ticks), (MAPPINGS_ANEW, 10, 20));
+        assert_eq!(first.names, ["/opt/x", "[heap]", "/dev/zero (deleted)"]);
+        let lines: Vec<_> = first.lines().collect();
+        assert_eq!(lines.len(), 3);
+        let zero = lines[2];
+        assert_eq!((zero.perms, zero.device, zero.inode, zero.name), (11, 1, 7, 3));
+        assert_eq!((lines[0].perms, lines[0].device, lines[0].offset), (5, 0xfe << 32 | 1, 0x1000));
+        assert_eq!(first.ours, [1, 2]);
+        assert_eq!(m.look(&parse_maps(FIRST.as_bytes()), &[(1, 2)], 30, 40), None);
+        let second = m.look(&parse_maps(SECOND.as_bytes()), &[(1, 2)], 50, 60).expect("changes");
+        assert_eq!((second.flags, second.ours.len()), (0, 0));
+        assert_eq!(second.gone_starts().collect::<Vec<_>>(), [0x5000, 0xa000]);
+        let new: Vec<_> = second.lines().map(|l| (l.start, l.end, l.name)).collect();
+        assert_eq!(new, [(0x5000, 0xa000, 2), (0xf000, 0x1_0000, 4)]);
+        assert_eq!(second.names, ["[anon:a]"]);
+    }
+
+    #[test]
+    fn looks_are_rare_while_nothing_changes_and_where_they_are_dear() {
+        let mut m = Mapped::new();
+        let all = parse_maps(FIRST.as_bytes());
+        m.look(&all, &[], 0, 0);
+        let ago = |ms| Instant::now() - Duration::from_millis(ms);
+        assert!(m.is_due(ago(110), Duration::ZERO));
+        assert!(!m.is_due(ago(110), Duration::from_millis(1)));
+        for _ in 0..5 {
+            m.look(&all, &[], 0, 0);
+        }
+        assert!(!m.is_due(ago(900), Duration::ZERO));
+        assert!(m.is_due(ago(1000), Duration::ZERO));
+        m.look(&parse_maps(SECOND.as_bytes()), &[], 0, 0);
+        assert!(m.is_due(ago(110), Duration::ZERO));
+    }
+
+    #[test]
+    fn use_is_written_when_it_changes_and_when_it_ends() {
+        let used = |start, rss| {
+            let of = MappingUse { rss, ..MappingUse::default() };
+            Used { start, end: start + 0x1000, of }
+        };
+        let mut m = Mapped::new();
+        let first =
+            m.count(vec![used(0x1000, 5), used(0x3000, 0), used(0x5000, 7)], vec![(1, 2, 3)], 1, 2);
+        assert_eq!((first.flags, first.usage_ticks), (USAGE_ANEW, 2));
+        let of = |m: &Mappings| m.uses().map(|u| (u.0, u.2.rss)).collect::<Vec<_>>();
+        assert_eq!(of(&first), [(0x1000, 5), (0x5000, 7)]);
+        assert_eq!(first.stacks, [1, 2, 3]);
+        let second =
+            m.count(vec![used(0x1000, 5), used(0x3000, 1), used(0x5000, 0)], vec![(1, 2, 3)], 3, 4);
+        assert_eq!((second.flags, second.stacks.len()), (0, 0));
+        assert_eq!(of(&second), [(0x3000, 1), (0x5000, 0)]);
+        // A mapping that is gone needs no zero: the list says that it is gone.
+        let third = m.count(vec![used(0x1000, 5)], vec![], 5, 6);
+        assert_eq!(of(&third), []);
+    }
+}
