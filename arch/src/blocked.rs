@@ -8,7 +8,7 @@ pub struct Blocked {
     pub number: u64,
     /// Arguments of the call.
     pub args: [u64; 6],
-    /// Returns the stack pointer.
+    /// Stack pointer.
     pub sp: u64,
     /// Program counter, behind the system call instruction.
     pub pc: u64,
@@ -27,6 +27,23 @@ impl Blocked {
             *arg = hex()?;
         }
         Some(Blocked { number, args, sp: hex()?, pc: hex()? })
+    }
+
+    /// Returns whether a `clock_nanosleep` with these arguments sleeps for a time, and not until one.
+    #[must_use]
+    pub fn is_relative_sleep(&self) -> bool {
+        const TIMER_ABSTIME: u64 = 1;
+        self.args[1] & TIMER_ABSTIME == 0
+    }
+
+    /// Returns whether a `futex` with these arguments waits with a timeout for which the kernel keeps a restart block.
+    #[must_use]
+    pub fn is_timed_futex_wait(&self) -> bool {
+        const FUTEX_WAIT: u64 = 0;
+        const FUTEX_WAIT_BITSET: u64 = 9;
+        const FUTEX_COMMAND: u64 = 0x7f;
+        let command = self.args[1] & FUTEX_COMMAND;
+        (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET) && self.args[3] != 0
     }
 }
 

@@ -9,13 +9,15 @@ macro_rules! demand {
         $(const _: () = {
             use crate::$arch::{FullRegs, Regs, Rule, Step, UserRegs};
             use crate::$arch::{bridge, call, capture, jump, rule, sigframe, syscall};
-            use crate::blocked::{Blocked, Timeout};
+            use crate::blocked::Timeout;
+            use crate::generic::stopped::StoppedRegs;
             use crate::registers::Registers;
             use crate::unwind::{CfiModule, CfiRule, FullStep, RegisterSet};
             use core::ops::Range;
 
             const fn is_rule<R: CfiRule>() {}
             const fn is_register_set<R: RegisterSet + Default + From<Regs>>() {}
+            const fn is_stopped<S: StoppedRegs>() {}
             const fn becomes<T, U: From<T>>() {}
 
             // Registers and unwind rules.
@@ -31,37 +33,13 @@ macro_rules! demand {
             let _: fn(&[u8]) -> bool = rule::is_sigreturn_code;
 
             // Registers of a stopped thread.
+            is_stopped::<UserRegs>();
             let _: Registers = call::REGSET;
             let _: Option<Registers> = call::THREAD_POINTER_REGSET;
             let _: Option<i32> = call::SYSTEM_CALL_REGSET;
             let _: bool = call::NEEDS_BLOCKED;
-            let _: usize = UserRegs::KERNEL_LEN;
             let _: [fn(u64) -> bool; 2] = [call::is_never_restarted, call::is_remote];
             let _: fn(u64) -> Option<Timeout> = call::timeout;
-            let _: [fn(&UserRegs) -> u64; 4] =
-                [UserRegs::pc, UserRegs::sp, UserRegs::thread_pointer, UserRegs::syscall_pc];
-            let _: [fn(&UserRegs) -> bool; 4] = [
-                UserRegs::checks_alignment,
-                UserRegs::is_in_call,
-                UserRegs::is_restarted,
-                UserRegs::wants_reissue,
-            ];
-            let _: [fn(&UserRegs) -> Option<u64>; 3] =
-                [UserRegs::syscall_number, UserRegs::ended_unseen, UserRegs::first_argument];
-            let _: [fn(&UserRegs, &[u8]) -> bool; 2] =
-                [UserRegs::is_behind_call, UserRegs::has_signal_frame];
-            let _: [fn(&mut UserRegs, u64); 2] = [UserRegs::set_pc, UserRegs::set_thread_pointer];
-            let _: fn(&mut UserRegs, u64, u64, u64) = UserRegs::enter;
-            let _: fn(&mut UserRegs, Option<Blocked>) = UserRegs::set_blocked;
-            let _: fn(&mut UserRegs, u64, [u64; 6]) = UserRegs::set_syscall;
-            let _: fn(&UserRegs, usize) -> u64 = UserRegs::argument;
-            let _: fn(&mut UserRegs, usize, u64) = UserRegs::set_argument;
-            let _: fn(&UserRegs) -> i64 = UserRegs::syscall_result;
-            let _: fn(&UserRegs, &[u8], &str) -> Option<u64> = UserRegs::restarted_call;
-            let _: fn(&UserRegs) -> UserRegs = UserRegs::restored_behind_call;
-            let _: fn(&UserRegs, bool) -> UserRegs = UserRegs::restored_at_stop;
-            let _: fn(&UserRegs, bool, Option<u64>) -> UserRegs = UserRegs::for_sigframe;
-            let _: fn(&UserRegs, u64) -> bool = UserRegs::stands_on;
 
             // Signal frames.
             let _: i32 = sigframe::VECTOR_REGSET;

@@ -5,6 +5,7 @@
 #[path = "common/tracee.rs"]
 mod tracee;
 
+use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::x86_64::sigframe::{VectorLayout, build_sigframe, sigframe_len};
 use prof_arch::x86_64::syscall::{RESTORER, SYSCALL_RET, nr};
 use std::ptr::null_mut;
@@ -132,13 +133,18 @@ fn interrupt(wait: Wait, end: End, before: bool) -> Duration {
     call.set_syscall(nr::GETPID, [0; 6]);
     child.set_regs(&call);
     if end == End::Restores {
-        // Into getpid, out of it, into rt_sigreturn.
-        for number in [nr::GETPID, nr::GETPID, nr::RT_SIGRETURN] {
+        // Into getpid and out of it.
+        for number in [nr::GETPID, nr::GETPID] {
             child.ptrace(libc::PTRACE_SYSCALL, 0, null_mut());
             assert_eq!(child.wait_stopped(), libc::SIGTRAP | 0x80);
             assert_eq!(child.regs().syscall_number(), Some(number));
         }
-        child.set_regs(&regs.restored_at_syscall_enter(false));
+        // The kernel restarts the call at one more stop in its signal path.
+        child.ptrace(libc::PTRACE_INTERRUPT, 0, null_mut());
+        child.set_sigmask(mask);
+        child.set_regs(&regs.restored_at_stop(false).restored_behind_call());
+        child.ptrace(libc::PTRACE_CONT, 0, null_mut());
+        child.wait_stopped();
     }
     child.ptrace(libc::PTRACE_DETACH, 0, null_mut());
     if wait == Wait::Read {

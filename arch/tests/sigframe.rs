@@ -5,6 +5,7 @@
 #[path = "common/tracee.rs"]
 mod tracee;
 
+use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::x86_64::UserRegs;
 use prof_arch::x86_64::sigframe::{SigframeError, VectorLayout, build_sigframe, sigframe_len};
 use prof_arch::x86_64::syscall::{RESTORER, SYSCALL_RET};

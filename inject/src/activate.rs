@@ -7,6 +7,7 @@ use crate::process::proc::{self, Map};
 use crate::stopped::memory::{WORD, words};
 use crate::stopped::threads::{Stopped, stop_all};
 use crate::{Error, Refusal, RemoteAddr, Result, inherited, isolated, sandbox, shortage, signal};
+use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::jump::code_at;
 use prof_arch::native::rule::is_interrupted_pc;
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};

@@ -24,6 +24,7 @@ use crate::{
     Error, Refusal, RemoteAddr, RemoteMemory, Result, activate, again, isolated, sandbox, signal,
 };
 use nix::errno::Errno;
+use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_arch::native::syscall::{SIGSET_LEN, sigaction_handler};
 use prof_trace::process::Sharers;

@@ -10,6 +10,7 @@ use crate::process::proc;
 use crate::stopped::tracee::{Stop, Tracee};
 use crate::{Error, Installed, Options, RemoteAddr, RemoteMemory, Result, install, preflight};
 use nix::errno::Errno;
+use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::FullRegs;
 use prof_arch::native::jump::{breakpoint, code_at};
 use prof_arch::unwind::RegisterSet;

@@ -7,6 +7,7 @@ use crate::stopped::remote::Caller;
 use crate::stopped::threads::{StopTimes, stop_all};
 use crate::{Error, RemoteAddr, RemoteMemory, Result};
 use nix::errno::Errno;
+use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::jump::{RETURN, code_at};
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
 use prof_trace::shared::Area;

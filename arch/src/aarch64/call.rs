@@ -13,6 +13,7 @@
 use super::regs::{LR, SP};
 use super::syscall::nr;
 use crate::blocked::{Blocked, Timeout};
+use crate::generic::stopped::{Restarts, StoppedRegs};
 use crate::registers::Registers;
 
 const EINTR: i64 = 4;
@@ -60,12 +61,6 @@ const NEVER_RESTARTED: [u64; 24] = [
     441, // epoll_pwait2
 ];
 
-/// Commands of futex(2) that, with a timeout, wait with a restart block of the kernel.
-const FUTEX_WAIT: u64 = 0;
-const FUTEX_WAIT_BITSET: u64 = 9;
-const FUTEX_COMMAND: u64 = 0x7f;
-const TIMER_ABSTIME: u64 = 1;
-
 /// Kind of the last indirect branch, by which BTI checks the branch's target.
 const PSTATE_BTYPE: u64 = 3 << 10;
 
@@ -76,9 +71,9 @@ const PSTATE_BTYPE: u64 = 3 << 10;
 pub struct UserRegs {
     /// `x0` to `x30`.
     pub x: [u64; 31],
-    /// Returns the stack pointer.
+    /// Stack pointer.
     pub sp: u64,
-    /// Returns the program counter.
+    /// Program counter.
     pub pc: u64,
     /// Processor state.
     pub pstate: u64,
@@ -120,92 +115,6 @@ pub fn is_remote(number: u64) -> bool {
 }
 
 impl UserRegs {
-    /// Length of the kernel's structure at the start of this one, in bytes.
-    pub const KERNEL_LEN: usize = 34 * 8;
-
-    /// Returns the program counter.
-    #[must_use]
-    pub fn pc(&self) -> u64 {
-        self.pc
-    }
-
-    /// Returns whether the thread faults at unaligned words although others do not. A program can't choose
-    /// that on this architecture.
-    #[must_use]
-    pub fn checks_alignment(&self) -> bool {
-        false
-    }
-
-    /// Returns the stack pointer.
-    #[must_use]
-    pub fn sp(&self) -> u64 {
-        self.sp
-    }
-
-    /// Sets the program counter. The new address need not be a valid target of indirect branches.
-    pub fn set_pc(&mut self, pc: u64) {
-        self.pc = pc;
-        self.pstate &= !PSTATE_BTYPE;
-    }
-
-    /// Sends the thread to the system call gadget at `gadget`, which returns to the restorer of the signal
-    /// frame at `sp`.
-    pub fn enter(&mut self, gadget: u64, sp: u64, restorer: u64) {
-        self.set_pc(gadget);
-        self.sp = sp;
-        self.x[LR as usize] = restorer;
-    }
-
-    /// Returns the thread pointer, which keys the hook's table of threads.
-    #[must_use]
-    pub fn thread_pointer(&self) -> u64 {
-        self.tp
-    }
-
-    /// Sets the thread pointer, as [`THREAD_POINTER_REGSET`] has it.
-    pub fn set_thread_pointer(&mut self, tp: u64) {
-        self.tp = tp;
-    }
-
-    /// Sets the system call in which the thread was asleep before the stop.
-    pub fn set_blocked(&mut self, blocked: Option<Blocked>) {
-        self.blocked = blocked;
-    }
-
-    /// Prepares a system call; the thread has to continue at a `svc` instruction.
-    pub fn set_syscall(&mut self, number: u64, args: [u64; 6]) {
-        for (x, arg) in self.x.iter_mut().zip(args) {
-            *x = arg;
-        }
-        self.x[8] = number;
-    }
-
-    /// Returns an argument of the system call that the thread is about to make, or is in, counted from 0.
-    #[must_use]
-    pub fn argument(&self, index: usize) -> u64 {
-        self.x.iter().take(6).nth(index).copied().unwrap_or(0)
-    }
-
-    /// Sets such an argument.
-    pub fn set_argument(&mut self, index: usize, value: u64) {
-        if let Some(to) = self.x.iter_mut().take(6).nth(index) {
-            *to = value;
-        }
-    }
-
-    /// Returns the result of a system call that has returned; errors are negative.
-    #[must_use]
-    pub fn syscall_result(&self) -> i64 {
-        self.x[0] as i64
-    }
-
-    /// Returns the number of the system call that the thread is in, if its program counter is at or behind a
-    /// system call instruction.
-    #[must_use]
-    pub fn syscall_number(&self) -> Option<u64> {
-        Some(self.x[8])
-    }
-
     /// Returns the call in which the thread was seen asleep, if its registers are the same but for the first
     /// argument.
     fn blocked_here(&self, behind: u64) -> Option<Blocked> {
@@ -215,78 +124,10 @@ impl UserRegs {
         self.blocked.filter(same)
     }
 
-    /// Returns whether the thread is in the system call in which it was seen asleep.
-    #[must_use]
-    pub fn is_in_call(&self) -> bool {
-        let behind = self.pc.wrapping_add(super::syscall::SYSCALL_INSN.len() as u64);
-        self.blocked_here(self.pc).or(self.blocked_here(behind)).is_some()
-    }
-
-    /// Returns the number of the call that has ended with EINTR, if a stop may have ended it and the thread
-    /// was not seen asleep in it: it may have fallen asleep, or have been about to, after it was inspected.
-    #[must_use]
-    pub fn ended_unseen(&self) -> Option<u64> {
-        let ended = self.x[0] as i64 == -EINTR && is_never_restarted(self.x[8]);
-        (ended && self.blocked_here(self.pc).is_none()).then_some(self.x[8])
-    }
-
-    /// Returns the first argument of that call, if the registers tell.
-    #[must_use]
-    pub fn first_argument(&self) -> Option<u64> {
-        None
-    }
-
-    /// Returns whether `before`, the code in front of the program counter, ends with a system call
-    /// instruction.
-    #[must_use]
-    pub fn is_behind_call(&self, before: &[u8]) -> bool {
-        before.ends_with(&super::syscall::SYSCALL_INSN)
-    }
-
-    /// Returns whether the stack below the stack pointer has the frame of a signal that interrupted the
-    /// thread right here, so that EINTR was due.
-    #[must_use]
-    pub fn has_signal_frame(&self, below: &[u8]) -> bool {
-        // struct sigcontext: x0 to x30, the stack pointer, the program counter.
-        let words = below.as_chunks::<8>().0;
-        words.windows(33).any(|w| {
-            let is = |at: usize, value: u64| w.get(at) == Some(&value.to_le_bytes());
-            is(0, self.x[0]) && is(8, self.x[8]) && is(31, self.sp) && is(32, self.pc)
-        })
-    }
-
     /// Returns the call that the stop has ended with EINTR, if it must be issued again.
     fn reissue(&self) -> Option<Blocked> {
         let ended = self.x[0] as i64 == -EINTR && NEVER_RESTARTED.contains(&self.x[8]);
         if ended { self.blocked_here(self.pc) } else { None }
-    }
-
-    /// Returns whether the stop has interrupted a system call that the kernel is *not* going to restart, so
-    /// that it must be issued again. This holds only if no signal is pending or about to be delivered:
-    /// otherwise EINTR is due.
-    #[must_use]
-    pub fn wants_reissue(&self) -> bool {
-        self.reissue().is_some()
-    }
-
-    /// Returns the registers with the program counter before the `svc` instruction, to issue the same call
-    /// again.
-    #[must_use]
-    fn reissued(&self) -> Self {
-        let mut regs = *self;
-        if let Some(call) = self.reissue() {
-            regs.pc = self.pc.wrapping_sub(super::syscall::SYSCALL_INSN.len() as u64);
-            regs.x[0] = call.args[0];
-        }
-        regs
-    }
-
-    /// Returns the registers to write back at a signal-delivery or `PTRACE_INTERRUPT` stop. `self` are those
-    /// from the first stop; they are unchanged, except that a call that the kernel would not restart is put
-    /// back. `signal_pending`: see [`wants_reissue`](Self::wants_reissue).
-    #[must_use]
-    pub fn restored_at_stop(&self, signal_pending: bool) -> Self {
-        if signal_pending { *self } else { self.reissued() }
     }
 
     /// Returns whether the thread is at the `svc` of a call that continues with the rest of its timeout when
@@ -298,23 +139,110 @@ impl UserRegs {
         };
         match call.number {
             nr::NANOSLEEP => true,
-            nr::CLOCK_NANOSLEEP => call.args[1] & TIMER_ABSTIME == 0,
-            nr::FUTEX => {
-                let command = call.args[1] & FUTEX_COMMAND;
-                (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET) && call.args[3] != 0
-            }
+            nr::CLOCK_NANOSLEEP => call.is_relative_sleep(),
+            nr::FUTEX => call.is_timed_futex_wait(),
             _ => false,
         }
     }
+}
 
-    /// Returns the registers to write back behind a remote call; `self` are those from the first stop. The
-    /// stop that follows has nothing to restart, so what the kernel would have done after the first stop is
-    /// done here.
-    ///
-    /// The remote calls in between must not have set the thread's restart state themselves (sleeps, futex
-    /// waits).
-    #[must_use]
-    pub fn restored_behind_call(&self) -> Self {
+impl StoppedRegs for UserRegs {
+    const KERNEL_LEN: usize = 34 * 8;
+
+    fn pc(&self) -> u64 {
+        self.pc
+    }
+
+    fn sp(&self) -> u64 {
+        self.sp
+    }
+
+    fn set_pc(&mut self, pc: u64) {
+        self.pc = pc;
+        self.pstate &= !PSTATE_BTYPE;
+    }
+
+    fn enter(&mut self, gadget: u64, sp: u64, restorer: u64) {
+        self.set_pc(gadget);
+        self.sp = sp;
+        self.x[LR as usize] = restorer;
+    }
+
+    fn thread_pointer(&self) -> u64 {
+        self.tp
+    }
+
+    fn set_thread_pointer(&mut self, tp: u64) {
+        self.tp = tp;
+    }
+
+    fn set_blocked(&mut self, blocked: Option<Blocked>) {
+        self.blocked = blocked;
+    }
+
+    fn set_syscall(&mut self, number: u64, args: [u64; 6]) {
+        for (x, arg) in self.x.iter_mut().zip(args) {
+            *x = arg;
+        }
+        self.x[8] = number;
+    }
+
+    fn argument(&self, index: usize) -> u64 {
+        self.x.iter().take(6).nth(index).copied().unwrap_or(0)
+    }
+
+    fn set_argument(&mut self, index: usize, value: u64) {
+        if let Some(to) = self.x.iter_mut().take(6).nth(index) {
+            *to = value;
+        }
+    }
+
+    fn syscall_result(&self) -> i64 {
+        self.x[0] as i64
+    }
+
+    fn syscall_number(&self) -> Option<u64> {
+        Some(self.x[8])
+    }
+
+    fn is_in_call(&self) -> bool {
+        let behind = self.pc.wrapping_add(super::syscall::SYSCALL_INSN.len() as u64);
+        self.blocked_here(self.pc).or(self.blocked_here(behind)).is_some()
+    }
+
+    fn ended_unseen(&self) -> Option<u64> {
+        let ended = self.x[0] as i64 == -EINTR && is_never_restarted(self.x[8]);
+        (ended && self.blocked_here(self.pc).is_none()).then_some(self.x[8])
+    }
+
+    fn is_behind_call(&self, before: &[u8]) -> bool {
+        before.ends_with(&super::syscall::SYSCALL_INSN)
+    }
+
+    fn has_signal_frame(&self, below: &[u8]) -> bool {
+        // struct sigcontext: x0 to x30, the stack pointer, the program counter.
+        let words = below.as_chunks::<8>().0;
+        words.windows(33).any(|w| {
+            let is = |at: usize, value: u64| w.get(at) == Some(&value.to_le_bytes());
+            is(0, self.x[0]) && is(8, self.x[8]) && is(31, self.sp) && is(32, self.pc)
+        })
+    }
+
+    fn wants_reissue(&self) -> bool {
+        self.reissue().is_some()
+    }
+
+    fn reissued(&self) -> Self {
+        let mut regs = *self;
+        if let Some(call) = self.reissue() {
+            regs.pc = self.pc.wrapping_sub(super::syscall::SYSCALL_INSN.len() as u64);
+            regs.x[0] = call.args[0];
+        }
+        regs
+    }
+
+    /// Nothing is left to restart at the stop that follows, so a call with a timeout continues as `restart_syscall`.
+    fn restored_behind_call(&self) -> Self {
         let mut regs = *self;
         if self.is_timed() {
             regs.x[8] = nr::RESTART_SYSCALL;
@@ -322,49 +250,28 @@ impl UserRegs {
         regs
     }
 
-    /// Returns whether the thread waits in `restart_syscall`: its call was interrupted once before.
-    #[must_use]
-    pub fn is_restarted(&self) -> bool {
+    fn is_restarted(&self) -> bool {
         let behind = self.pc.wrapping_add(super::syscall::SYSCALL_INSN.len() as u64);
         self.x[8] == nr::RESTART_SYSCALL && self.blocked_here(behind).is_some()
     }
 
-    /// Returns the call that a thread in `restart_syscall` made first, if that is certain: the kernel keeps
-    /// only the rest of it. `code` is the code up to the system call instruction, `waits_in` the kernel
-    /// function in which the thread was asleep (`/proc/PID/wchan`).
-    #[must_use]
-    pub fn restarted_call(&self, code: &[u8], waits_in: &str) -> Option<u64> {
-        // These calls end with ERESTART_RESTARTBLOCK.
-        let known = [nr::NANOSLEEP, nr::CLOCK_NANOSLEEP, nr::FUTEX];
-        let loaded = super::syscall::number_before(code).filter(|n| known.contains(n));
-        loaded.or_else(|| {
-            let is = |names: &[&str]| names.iter().any(|n| waits_in.starts_with(n));
-            if is(&["futex_", "__futex_"]) {
-                return Some(nr::FUTEX);
-            }
-            // `wchan` skips sleeping functions, and a restarted sleep has no other.
-            if !is(&["hrtimer_nanosleep", "do_nanosleep", "invoke_syscall", "el0_svc"]) {
-                return None;
-            }
-            // The argument is a clock's number, or a pointer.
-            let clock = self.x[0] < 4096 || (self.x[0] as i32) < 0 && self.x[0] >> 32 == 0;
-            Some(if clock { nr::CLOCK_NANOSLEEP } else { nr::NANOSLEEP })
-        })
+    fn restarted_call(&self, code: &[u8], waits_in: &str) -> Option<u64> {
+        const RESTARTS: Restarts<'_> = Restarts {
+            known: &[nr::NANOSLEEP, nr::CLOCK_NANOSLEEP, nr::FUTEX],
+            futex: Some(nr::FUTEX),
+            poll: None,
+            sleeps: Some((nr::CLOCK_NANOSLEEP, nr::NANOSLEEP, &["invoke_syscall", "el0_svc"])),
+        };
+        // The argument of a sleep is a clock's number, or a pointer.
+        let clock = self.x[0] < 4096 || (self.x[0] as i32) < 0 && self.x[0] >> 32 == 0;
+        RESTARTS.find(super::syscall::number_before(code), clock, waits_in)
     }
 
-    /// Returns the program counter at the system call instruction of a thread that
-    /// [`is_restarted`](Self::is_restarted).
-    #[must_use]
-    pub fn syscall_pc(&self) -> u64 {
+    fn syscall_pc(&self) -> u64 {
         self.pc
     }
 
-    /// Returns the registers to put into a signal frame. A call whose restart the kernel has prepared is
-    /// issued again from its start, and so its timeout starts again too; this is what remains if the tracer
-    /// dies. `rt_sigreturn` makes the kernel forget the rest of a call, so a thread in `restart_syscall`
-    /// needs the number of its first call, `restarted`.
-    #[must_use]
-    pub fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self {
+    fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self {
         let mut regs = self.restored_at_stop(signal_pending);
         if let Some(first) = restarted.filter(|_| self.is_restarted()) {
             regs.x[8] = first;
@@ -372,10 +279,7 @@ impl UserRegs {
         regs
     }
 
-    /// Returns whether the kernel may still take a thread that is sent to `gadget` for one whose call is to
-    /// be restarted there: its `pc` is on that very instruction.
-    #[must_use]
-    pub fn stands_on(&self, gadget: u64) -> bool {
+    fn stands_on(&self, gadget: u64) -> bool {
         self.pc == gadget
     }
 }

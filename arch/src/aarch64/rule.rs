@@ -1,18 +1,14 @@
 //! Unwind rules of AArch64: what [`generic`](crate::generic) has to know of its frames.
 
 use super::regs::{Aarch64, FP, LR, SP, SP_IS_BOUND, strip_pac};
+use super::sigframe::FRAME_X0;
 use crate::generic::regs::Regs;
 use crate::generic::{Isa, consecutive};
 use gimli::Vendor;
 
 pub use super::regs::Rule;
-pub use crate::generic::Step;
+pub use crate::generic::regs::Step;
 pub use crate::generic::rule::Form;
-
-/// Offset of `x0` in the kernel's signal frame (`struct rt_sigframe` of `arch/arm64/kernel/signal.c`:
-/// siginfo, `struct ucontext`), to which the stack pointer points when the handler has returned. The other
-/// registers follow, then sp and pc (`struct sigcontext`).
-pub(super) const FRAME_X0: u64 = 312;
 
 impl Isa for Aarch64 {
     type Bank = [u64; 32];

@@ -8,8 +8,9 @@
 //! The thread runs `svc #0; ret` with `sp` at the frame and the restorer's address in `x30`.
 
 use super::call::UserRegs;
-use super::rule::FRAME_X0;
 use crate::generic::sigframe::{Fixed, SS_INVALID, put};
+#[allow(unused_imports)] // for the documentation
+use crate::generic::stopped::StoppedRegs;
 
 pub use crate::generic::sigframe::{Sigframe, SigframeError, VectorLayout};
 
@@ -34,6 +35,11 @@ const FPSIMD_LEN: usize = 528;
 /// Length of `struct user_fpsimd_state` up to its padding: 32 registers, `fpsr`, `fpcr`.
 const VECTOR_LEN: usize = 32 * 16 + 8;
 
+/// Offset of `x0` in the kernel's signal frame (`struct rt_sigframe` of `arch/arm64/kernel/signal.c`:
+/// siginfo, `struct ucontext`), to which the stack pointer points when the handler has returned. The other
+/// registers follow, then sp and pc (`struct sigcontext`).
+pub(super) const FRAME_X0: u64 = 312;
+
 /// Offsets from the frame's start: siginfo, then the ucontext.
 const UC_STACK_FLAGS: usize = 128 + 24;
 const UC_SIGMASK: usize = 128 + 40;
@@ -51,8 +57,8 @@ pub const fn sigframe_len(_vector_len: usize) -> usize {
 /// Builds, in `out`, the signal frame for `frame_addr` (a multiple of 16) that restores `regs`, the vector
 /// state `vector` (as [`VECTOR_REGSET`] has it) and the signal mask `sigmask`.
 ///
-/// `regs` should come from [`UserRegs::for_sigframe`]. The restorer is not in the frame but in `x30`:
-/// see [`UserRegs::enter`].
+/// `regs` should come from [`for_sigframe`](StoppedRegs::for_sigframe). The restorer is not in the frame but in `x30`:
+/// see [`enter`](StoppedRegs::enter).
 ///
 /// # Errors
 ///

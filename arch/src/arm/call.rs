@@ -13,6 +13,7 @@
 use super::regs::{LR, PC, SP, THUMB};
 use super::syscall::nr;
 use crate::blocked::{Blocked, Timeout};
+use crate::generic::stopped::{Restarts, StoppedRegs};
 use crate::registers::Registers;
 
 const EINTR: i64 = 4;
@@ -68,12 +69,6 @@ const NEVER_RESTARTED: [u64; 33] = [
     426, // io_uring_enter
     441, // epoll_pwait2
 ];
-
-/// Commands of futex(2) that, with a timeout, wait with a restart block of the kernel.
-const FUTEX_WAIT: u64 = 0;
-const FUTEX_WAIT_BITSET: u64 = 9;
-const FUTEX_COMMAND: u64 = 0x7f;
-const TIMER_ABSTIME: u64 = 1;
 
 /// Bits of the processor state: Thumb code, and the position in an if-then block.
 pub(super) const CPSR_T: u32 = 1 << 5;
@@ -131,40 +126,8 @@ pub fn is_remote(number: u64) -> bool {
 }
 
 impl UserRegs {
-    /// Length of the kernel's structure at the start of this one, in bytes.
-    pub const KERNEL_LEN: usize = 18 * 4;
-
     fn get(&self, register: u16) -> u64 {
         self.r.get(usize::from(register)).copied().unwrap_or(0).into()
-    }
-
-    /// Returns the program counter.
-    #[must_use]
-    pub fn pc(&self) -> u64 {
-        self.get(PC)
-    }
-
-    /// Returns whether the thread faults at unaligned words although others do not. A program can't choose
-    /// that on this architecture.
-    #[must_use]
-    pub fn checks_alignment(&self) -> bool {
-        false
-    }
-
-    /// Returns the stack pointer.
-    #[must_use]
-    pub fn sp(&self) -> u64 {
-        self.get(SP)
-    }
-
-    /// Sets the program counter, and the state that bit 0 of the address says. The state is never that of an
-    /// if-then block, as `relocate` takes those apart.
-    pub fn set_pc(&mut self, pc: u64) {
-        self.r[PC as usize] = (pc & !THUMB) as u32;
-        self.cpsr &= !(CPSR_T | CPSR_IT);
-        if pc & THUMB != 0 {
-            self.cpsr |= CPSR_T;
-        }
     }
 
     /// Returns whether the thread runs Thumb code.
@@ -175,64 +138,6 @@ impl UserRegs {
     /// Returns the length of the system call instruction in this state, in bytes.
     fn svc_len(&self) -> u64 {
         if self.is_thumb() { 2 } else { 4 }
-    }
-
-    /// Sends the thread to the system call gadget at `gadget`, which returns to the restorer of the signal
-    /// frame at `sp`.
-    pub fn enter(&mut self, gadget: u64, sp: u64, restorer: u64) {
-        self.set_pc(gadget);
-        self.r[SP as usize] = sp as u32;
-        self.r[LR as usize] = restorer as u32;
-    }
-
-    /// Returns the thread pointer, which keys the hook's table of threads.
-    #[must_use]
-    pub fn thread_pointer(&self) -> u64 {
-        self.tp
-    }
-
-    /// Sets the thread pointer, as [`THREAD_POINTER_REGSET`] has it.
-    pub fn set_thread_pointer(&mut self, tp: u64) {
-        self.tp = tp;
-    }
-
-    /// Sets the system call in which the thread was asleep before the stop.
-    pub fn set_blocked(&mut self, blocked: Option<Blocked>) {
-        self.blocked = blocked;
-    }
-
-    /// Prepares a system call; the thread has to continue at a `svc` instruction.
-    pub fn set_syscall(&mut self, number: u64, args: [u64; 6]) {
-        for (r, arg) in self.r.iter_mut().zip(args) {
-            *r = arg as u32;
-        }
-        self.r[7] = number as u32;
-    }
-
-    /// Returns an argument of the system call that the thread is about to make, or is in, counted from 0.
-    #[must_use]
-    pub fn argument(&self, index: usize) -> u64 {
-        self.r.iter().take(6).nth(index).copied().unwrap_or(0).into()
-    }
-
-    /// Sets such an argument.
-    pub fn set_argument(&mut self, index: usize, value: u64) {
-        if let Some(to) = self.r.iter_mut().take(6).nth(index) {
-            *to = value as u32;
-        }
-    }
-
-    /// Returns the result of a system call that has returned; errors are negative.
-    #[must_use]
-    pub fn syscall_result(&self) -> i64 {
-        super::syscall::result(self.r[0])
-    }
-
-    /// Returns the number of the system call that the thread is in, if its program counter is at or behind a
-    /// system call instruction.
-    #[must_use]
-    pub fn syscall_number(&self) -> Option<u64> {
-        Some(self.r[7].into())
     }
 
     /// Returns the call in which the thread was seen asleep, if its registers are the same but for the first
@@ -253,83 +158,10 @@ impl UserRegs {
         self.pc().wrapping_add(self.svc_len())
     }
 
-    /// Returns whether the thread is in the system call in which it was seen asleep.
-    #[must_use]
-    pub fn is_in_call(&self) -> bool {
-        self.blocked_here(self.pc()).or(self.blocked_here(self.behind())).is_some()
-    }
-
-    /// Returns the number of the call that has ended with EINTR, if a stop may have ended it and the thread
-    /// was not seen asleep in it: it may have fallen asleep, or have been about to, after it was inspected.
-    #[must_use]
-    pub fn ended_unseen(&self) -> Option<u64> {
-        let number = u64::from(self.r[7]);
-        let ended = self.syscall_result() == -EINTR && is_never_restarted(number);
-        (ended && self.blocked_here(self.pc()).is_none()).then_some(number)
-    }
-
-    /// Returns the first argument of that call, if the registers tell.
-    #[must_use]
-    pub fn first_argument(&self) -> Option<u64> {
-        // It is -1 outside of a call.
-        (self.orig_r0 != u32::MAX).then_some(self.orig_r0.into())
-    }
-
-    /// Returns whether `before`, the code in front of the program counter, ends with a system call
-    /// instruction.
-    #[must_use]
-    pub fn is_behind_call(&self, before: &[u8]) -> bool {
-        if self.svc_len() == 4 {
-            before.ends_with(&[0, 0, 0, 0xef])
-        } else {
-            before.ends_with(&[0, 0xdf])
-        }
-    }
-
-    /// Returns whether the stack below the stack pointer has the frame of a signal that interrupted the
-    /// thread right here, so that EINTR was due.
-    #[must_use]
-    pub fn has_signal_frame(&self, below: &[u8]) -> bool {
-        // struct sigcontext: r0 to r10, fp, ip, sp, lr, pc.
-        let words = below.as_chunks::<4>().0;
-        words.windows(16).any(|w| {
-            let is = |at: usize| w.get(at) == self.r.get(at).map(|r| r.to_le_bytes()).as_ref();
-            is(0) && is(7) && is(SP as usize) && is(PC as usize)
-        })
-    }
-
     /// Returns the call that the stop has ended with EINTR, if it must be issued again.
     fn reissue(&self) -> Option<Blocked> {
         let ended = self.syscall_result() == -EINTR && is_never_restarted(self.r[7].into());
         if ended { self.blocked_here(self.pc()) } else { None }
-    }
-
-    /// Returns whether the stop has interrupted a system call that the kernel is *not* going to restart, so
-    /// that it must be issued again. This holds only if no signal is pending or about to be delivered:
-    /// otherwise EINTR is due.
-    #[must_use]
-    pub fn wants_reissue(&self) -> bool {
-        self.reissue().is_some()
-    }
-
-    /// Returns the registers with the program counter before the `svc` instruction, to issue the same call
-    /// again.
-    #[must_use]
-    fn reissued(&self) -> Self {
-        let mut regs = *self;
-        if let Some(call) = self.reissue() {
-            regs.r[PC as usize] = self.pc().wrapping_sub(self.svc_len()) as u32;
-            regs.r[0] = call.args[0] as u32;
-        }
-        regs
-    }
-
-    /// Returns the registers to write back at a signal-delivery or `PTRACE_INTERRUPT` stop. `self` are those
-    /// from the first stop; they are unchanged, except that a call that the kernel would not restart is put
-    /// back. `signal_pending`: see [`wants_reissue`](Self::wants_reissue).
-    #[must_use]
-    pub fn restored_at_stop(&self, signal_pending: bool) -> Self {
-        if signal_pending { *self } else { self.reissued() }
     }
 
     /// Returns whether the thread is at the `svc` of a call that continues with the rest of its timeout when
@@ -341,25 +173,127 @@ impl UserRegs {
         }
         match call.number {
             nr::RESTART_SYSCALL | nr::NANOSLEEP => true,
-            nr::CLOCK_NANOSLEEP | nr::CLOCK_NANOSLEEP_TIME64 => call.args[1] & TIMER_ABSTIME == 0,
+            nr::CLOCK_NANOSLEEP | nr::CLOCK_NANOSLEEP_TIME64 => call.is_relative_sleep(),
             nr::POLL => call.args[2] as i32 > 0,
-            nr::FUTEX | nr::FUTEX_TIME64 => {
-                let command = call.args[1] & FUTEX_COMMAND;
-                (command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET) && call.args[3] != 0
-            }
+            nr::FUTEX | nr::FUTEX_TIME64 => call.is_timed_futex_wait(),
             _ => false,
         }
     }
+}
 
-    /// Returns the registers to write back behind a remote call; `self` are those from the first stop. At the
-    /// stop that follows the kernel takes `r0` for the result of a call. So if the kernel keeps the rest of a
-    /// timeout, `r0` says again, as it did before the first stop, that the call is to be continued. The
-    /// thread makes any other call again by itself, as it is on the `svc`.
-    ///
-    /// The remote calls in between must not have set the thread's restart state themselves (sleeps, futex
-    /// waits, polls).
-    #[must_use]
-    pub fn restored_behind_call(&self) -> Self {
+impl StoppedRegs for UserRegs {
+    const KERNEL_LEN: usize = 18 * 4;
+
+    fn pc(&self) -> u64 {
+        self.get(PC)
+    }
+
+    fn sp(&self) -> u64 {
+        self.get(SP)
+    }
+
+    /// Sets the state that bit 0 of the address says. It is never that of an if-then block, as `relocate` takes those
+    /// apart.
+    fn set_pc(&mut self, pc: u64) {
+        self.r[PC as usize] = (pc & !THUMB) as u32;
+        self.cpsr &= !(CPSR_T | CPSR_IT);
+        if pc & THUMB != 0 {
+            self.cpsr |= CPSR_T;
+        }
+    }
+
+    fn enter(&mut self, gadget: u64, sp: u64, restorer: u64) {
+        self.set_pc(gadget);
+        self.r[SP as usize] = sp as u32;
+        self.r[LR as usize] = restorer as u32;
+    }
+
+    fn thread_pointer(&self) -> u64 {
+        self.tp
+    }
+
+    fn set_thread_pointer(&mut self, tp: u64) {
+        self.tp = tp;
+    }
+
+    fn set_blocked(&mut self, blocked: Option<Blocked>) {
+        self.blocked = blocked;
+    }
+
+    fn set_syscall(&mut self, number: u64, args: [u64; 6]) {
+        for (r, arg) in self.r.iter_mut().zip(args) {
+            *r = arg as u32;
+        }
+        self.r[7] = number as u32;
+    }
+
+    fn argument(&self, index: usize) -> u64 {
+        self.r.iter().take(6).nth(index).copied().unwrap_or(0).into()
+    }
+
+    fn set_argument(&mut self, index: usize, value: u64) {
+        if let Some(to) = self.r.iter_mut().take(6).nth(index) {
+            *to = value as u32;
+        }
+    }
+
+    fn syscall_result(&self) -> i64 {
+        super::syscall::result(self.r[0])
+    }
+
+    fn syscall_number(&self) -> Option<u64> {
+        Some(self.r[7].into())
+    }
+
+    fn is_in_call(&self) -> bool {
+        self.blocked_here(self.pc()).or(self.blocked_here(self.behind())).is_some()
+    }
+
+    fn ended_unseen(&self) -> Option<u64> {
+        let number = u64::from(self.r[7]);
+        let ended = self.syscall_result() == -EINTR && is_never_restarted(number);
+        (ended && self.blocked_here(self.pc()).is_none()).then_some(number)
+    }
+
+    fn first_argument(&self) -> Option<u64> {
+        // It is -1 outside of a call.
+        (self.orig_r0 != u32::MAX).then_some(self.orig_r0.into())
+    }
+
+    fn is_behind_call(&self, before: &[u8]) -> bool {
+        if self.svc_len() == 4 {
+            before.ends_with(&[0, 0, 0, 0xef])
+        } else {
+            before.ends_with(&[0, 0xdf])
+        }
+    }
+
+    fn has_signal_frame(&self, below: &[u8]) -> bool {
+        // struct sigcontext: r0 to r10, fp, ip, sp, lr, pc.
+        let words = below.as_chunks::<4>().0;
+        words.windows(16).any(|w| {
+            let is = |at: usize| w.get(at) == self.r.get(at).map(|r| r.to_le_bytes()).as_ref();
+            is(0) && is(7) && is(SP as usize) && is(PC as usize)
+        })
+    }
+
+    fn wants_reissue(&self) -> bool {
+        self.reissue().is_some()
+    }
+
+    fn reissued(&self) -> Self {
+        let mut regs = *self;
+        if let Some(call) = self.reissue() {
+            regs.r[PC as usize] = self.pc().wrapping_sub(self.svc_len()) as u32;
+            regs.r[0] = call.args[0] as u32;
+        }
+        regs
+    }
+
+    /// At the stop that follows the kernel takes `r0` for the result of a call. So if the kernel keeps the rest of a
+    /// timeout, `r0` says again, as it did before the first stop, that the call is to be continued. The thread makes any
+    /// other call again by itself, as it is on the `svc`.
+    fn restored_behind_call(&self) -> Self {
         let mut regs = *self;
         if self.is_timed() {
             regs.orig_r0 = self.r[0];
@@ -369,46 +303,33 @@ impl UserRegs {
         regs
     }
 
-    /// Returns whether the thread waits in `restart_syscall`, so that the number of its own call is gone.
-    #[must_use]
-    pub fn is_restarted(&self) -> bool {
+    fn is_restarted(&self) -> bool {
         u64::from(self.r[7]) == nr::RESTART_SYSCALL && self.blocked_here(self.behind()).is_some()
     }
 
-    /// Returns the call that a thread in `restart_syscall` made first, if that is certain: the kernel keeps
-    /// only the rest of it. `code` is the code up to the system call instruction, `waits_in` the kernel
-    /// function in which the thread was asleep (`/proc/PID/wchan`).
-    #[must_use]
-    pub fn restarted_call(&self, code: &[u8], waits_in: &str) -> Option<u64> {
-        // These calls end with ERESTART_RESTARTBLOCK.
-        let known = [
-            nr::NANOSLEEP,
-            nr::CLOCK_NANOSLEEP,
-            nr::CLOCK_NANOSLEEP_TIME64,
-            nr::POLL,
-            nr::FUTEX,
-            nr::FUTEX_TIME64,
-        ];
-        let loaded = super::syscall::number_before(code, self.is_thumb());
-        loaded.filter(|n| known.contains(n)).or_else(|| {
-            let is = |names: &[&str]| names.iter().any(|n| waits_in.starts_with(n));
-            is(&["poll_schedule_timeout", "do_sys_poll", "do_restart_poll"]).then_some(nr::POLL)
-        })
+    fn restarted_call(&self, code: &[u8], waits_in: &str) -> Option<u64> {
+        // Of the two calls that sleep, and of the two for futexes, the kernel's functions do not tell which it was.
+        const RESTARTS: Restarts<'_> = Restarts {
+            known: &[
+                nr::NANOSLEEP,
+                nr::CLOCK_NANOSLEEP,
+                nr::CLOCK_NANOSLEEP_TIME64,
+                nr::POLL,
+                nr::FUTEX,
+                nr::FUTEX_TIME64,
+            ],
+            futex: None,
+            poll: Some(nr::POLL),
+            sleeps: None,
+        };
+        RESTARTS.find(super::syscall::number_before(code, self.is_thumb()), false, waits_in)
     }
 
-    /// Returns the program counter at the system call instruction of a thread that
-    /// [`is_restarted`](Self::is_restarted).
-    #[must_use]
-    pub fn syscall_pc(&self) -> u64 {
+    fn syscall_pc(&self) -> u64 {
         self.pc()
     }
 
-    /// Returns the registers to put into a signal frame. A call whose restart the kernel has prepared is
-    /// issued again from its start, and so its timeout starts again too; this is what remains if the tracer
-    /// dies. `rt_sigreturn` makes the kernel forget the rest of a call, so a thread in `restart_syscall`
-    /// needs the number of its first call, `restarted`.
-    #[must_use]
-    pub fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self {
+    fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self {
         let mut regs = self.restored_at_stop(signal_pending);
         if let Some(first) = restarted.filter(|_| self.is_restarted()) {
             regs.r[7] = first as u32;
@@ -416,10 +337,7 @@ impl UserRegs {
         regs
     }
 
-    /// Returns whether the kernel may still take a thread that is sent to `gadget` for one whose call is to
-    /// be restarted there: its `pc` is on that very instruction.
-    #[must_use]
-    pub fn stands_on(&self, gadget: u64) -> bool {
+    fn stands_on(&self, gadget: u64) -> bool {
         self.pc() == gadget & !THUMB
     }
 }

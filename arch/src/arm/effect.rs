@@ -2,7 +2,7 @@
 //!
 //! Encodings: ARM Architecture Reference Manual, ARMv7-A and ARMv7-R, A6.2 and A6.3.
 
-use super::insn::thumb_len;
+use super::decode::thumb_len;
 use super::regs::{LR, PC, R7, SP};
 
 /// Effect of an instruction on the frame.

@@ -4,9 +4,9 @@
 //! The address of an instruction does not say in which state it is. Where nothing else says it, code counts
 //! as ARM code if it looks like that.
 
+use super::decode::{PcUse, is_if_then, pc_use_arm, pc_use_thumb};
 use super::effect::{self, Fetch, bytes, effect, instruction, leaves};
 use super::effect_arm;
-use super::insn::{PcUse, is_if_then, pc_use_arm, pc_use_thumb};
 use super::regs::Rule;
 use super::regs::{LR, PC, R7};
 use crate::generic::rule::Form;

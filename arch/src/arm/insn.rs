@@ -1,64 +1,16 @@
-//! How instructions use their own address.
-//!
-//! Encodings: Arm Architecture Reference Manual for ARMv7-A, A5 (ARM) and A6 (Thumb). The program counter
-//! reads as the instruction's address plus 8 in ARM code, plus 4 in Thumb code. Loads relative to it, and
-//! `adr`, count from the multiple of four at or below it.
-//!
-//! An instruction that is not known for certain to leave the program counter alone is [`PcUse::Other`]: a
-//! function that begins with it is not patched.
+//! Analysis of functions: whether one can be patched at its entry, which instructions the patch displaces,
+//! and where code leads. Addresses of functions have bit 0 set if they are Thumb code.
 
-#[cfg(feature = "relocate")]
-pub use super::plan::{
-    PatchPlan, Probed, Refusal, called_slots, calls, find_reference, find_reference_by_table,
-    function_around, indirect_jump, moves, plan_at_entry, plan_free, plan_patch, uprobe,
-};
-
-/// Instruction set that the processor is in.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum State {
-    /// Instructions of 32 bits.
-    Arm,
-    /// Instructions of one or two halves of that.
-    Thumb,
-}
-
-/// Condition on which a branch is taken.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Condition {
-    /// The flags match this field of the instruction.
-    Flags(u32),
-    /// This register is zero.
-    Zero(u32),
-    /// This register is not zero.
-    NotZero(u32),
-}
-
-/// How an instruction uses its own address.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum PcUse {
-    /// `b`: branches to this address.
-    Branch(u32),
-    /// `bl`, `blx`: calls this address, in this state.
-    Call(u32, State),
-    /// Conditional `b`, `cbz`, `cbnz`: may branch to this address.
-    Conditional(u32, Condition),
-    /// `adr`, `mov` from pc: puts the value into a register.
-    Address(u32, u32),
-    /// `add` with pc: adds the value to a register.
-    Add(u32, u32),
-    /// A load, or a preload, from this address.
-    Literal(u32),
-    /// `tbb`, `tbh`: branches as far behind this address as an entry of a table says. The table is at this
-    /// address if it is found by pc.
-    Table(u32),
-    /// Uses its address in a way that can't be moved, or branches by what it reads there.
-    Other,
-}
-
-/// Position of Thumb code in an if-then block (`ITSTATE`): the condition of the next instruction, and behind
-/// it a bit for each that follows, and a one.
-#[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
-pub struct IfThen(u8);
+use super::decode::IfThen;
+pub use super::decode::{PcUse, State, pc_use_arm, pc_use_thumb, thumb_len};
+use super::jump::{PATCH_LEN, code_at, state_at};
+use super::prologue::{compared, table};
+use super::regs::THUMB;
+use super::relocate::{Insn, decode};
+pub use crate::patch::{PatchPlan, Probed, Refusal};
+use alloc::collections::BTreeSet;
+use alloc::vec::Vec;
+use core::ops::Range;
 
 /// Returns whether the program has no more use for the value of this argument of a system call, whatever it
 /// is. `code` follows the system call instruction. Only what is certain counts.
@@ -67,387 +19,439 @@ pub fn argument_is_forgotten(_code: &[u8], _index: usize) -> bool {
     false
 }
 
-impl IfThen {
-    /// Returns the condition on which the next instruction is executed; `None` outside of blocks.
-    #[must_use]
-    pub fn condition(self) -> Option<u32> {
-        (self.0 & 15 != 0).then_some(u32::from(self.0 >> 4))
+/// An instruction and its position.
+#[derive(Copy, Clone)]
+struct Place {
+    /// Offset in the code.
+    at: usize,
+    insn: Insn,
+    /// Whether execution never continues behind it.
+    ends: bool,
+    /// Whether the if-then block that it begins, or is in, continues behind it.
+    open: bool,
+}
+
+/// Iterator over the instructions of code in one state. It skips the data among them that they load.
+struct Sweep<'a> {
+    code: &'a [u8],
+    address: u32,
+    state: State,
+    at: usize,
+    /// Addresses of words that instructions before have loaded.
+    data: BTreeSet<u32>,
+    block: IfThen,
+    /// Register and number of the last comparison with a number.
+    compared: Option<(u32, u32)>,
+    /// Furthest offset that a table of `tbb` or `tbh` leads to.
+    furthest: usize,
+}
+
+impl<'a> Sweep<'a> {
+    fn new(code: &'a [u8], addr: u64) -> Self {
+        let (address, state) = (code_at(addr) as u32, state_at(addr));
+        let (data, block) = (BTreeSet::new(), IfThen::default());
+        Sweep { code, address, state, at: 0, data, block, compared: None, furthest: 0 }
     }
 
-    /// Returns the position behind this Thumb instruction.
-    #[must_use]
-    pub fn behind(self, insn: u32) -> Self {
-        match self.0 {
-            _ if is_if_then(insn) => Self(insn as u8),
-            last if last & 7 == 0 => Self(0),
-            more => Self(more & 0xe0 | more << 1 & 0x1f),
+    /// Skips the table of the jump `insn`, which ends here, if the table is right behind it.
+    fn pass_table(&mut self, insn: u32) -> Option<()> {
+        if insn >> 16 & 15 != 15 {
+            return Some(());
         }
+        let mut fetch = |at: u64| half(self.code, at as usize);
+        let places = table(insn, self.at as u64, self.compared, &mut fetch)?;
+        self.at = places.start as usize;
+        self.furthest = self.furthest.max(places.end as usize);
+        Some(())
     }
 }
 
-/// Returns whether this is the Thumb instruction `it`, which begins a block.
-#[must_use]
-pub fn is_if_then(insn: u32) -> bool {
-    insn >> 8 == 0xbf && insn & 15 != 0
-}
+impl Iterator for Sweep<'_> {
+    type Item = Place;
 
-/// Returns the length of the Thumb instruction that begins with this half, in bytes.
-#[must_use]
-pub const fn thumb_len(half: u16) -> usize {
-    if half >= 0xe800 { 4 } else { 2 }
-}
-
-/// Returns `bits` bits of `insn` from bit `low` on, as a signed number.
-fn field(insn: u32, low: u32, bits: u32) -> i32 {
-    let left = 32_u32.wrapping_sub(low.wrapping_add(bits));
-    insn.wrapping_shl(left) as i32 >> 32_u32.wrapping_sub(bits)
-}
-
-fn nibble(insn: u32, low: u32) -> u32 {
-    insn >> low & 15
-}
-
-/// Returns `base` plus the distance if `up`, else minus the distance.
-fn away(base: u32, up: bool, distance: u32) -> u32 {
-    if up { base.wrapping_add(distance) } else { base.wrapping_sub(distance) }
-}
-
-/// Returns how the ARM instruction at `pc` uses its own address, if it does. One that branches to an address
-/// in a register, or in memory that it finds without its own address, does not.
-#[must_use]
-pub fn pc_use_arm(insn: u32, pc: u32) -> Option<PcUse> {
-    let here = pc.wrapping_add(8);
-    if insn >> 28 == 15 {
-        return unconditional_arm(insn, here);
-    }
-    let always = insn >> 28 == 14;
-    match insn >> 25 & 7 {
-        5 => {
-            let to = here.wrapping_add_signed(field(insn, 0, 24) << 2);
-            return Some(match (insn >> 24 & 1, always) {
-                (0, true) => PcUse::Branch(to),
-                (0, false) => PcUse::Conditional(to, Condition::Flags(insn >> 28)),
-                (_, true) => PcUse::Call(to, State::Arm),
-                _ => PcUse::Other,
-            });
+    fn next(&mut self) -> Option<Self::Item> {
+        while self.data.contains(&self.address.wrapping_add(self.at as u32)) {
+            self.at = self.at.checked_add(4)?;
         }
-        // System calls and coprocessors; vector loads may be from a literal.
-        6 | 7 => return coprocessor_arm(insn, here),
-        _ => {}
+        let (at, insn) = (self.at, decode(self.code, self.address, self.state, self.at)?);
+        self.at = at.checked_add(insn.len)?;
+        match insn.pc_use {
+            Some(PcUse::Literal(from)) => {
+                self.data.insert(from);
+                if is_double(insn.word, self.state) {
+                    self.data.insert(from.wrapping_add(4));
+                }
+            }
+            // If the table is truncated, there is no next instruction.
+            Some(PcUse::Table(_)) if self.pass_table(insn.word).is_none() => {
+                self.at = self.code.len();
+            }
+            _ => {}
+        }
+        let always = self.block.condition().is_none();
+        if self.state == State::Thumb {
+            self.block = self.block.behind(insn.word);
+            self.compared = compared(insn.word).or(self.compared);
+        }
+        let open = self.block.condition().is_some();
+        Some(Place { at, insn, ends: always && is_terminator(insn, self.state), open })
     }
-    let found = match insn >> 25 & 7 {
-        0 => data_or_extra_arm(insn, here),
-        1 => immediate_arm(insn, here),
-        2 | 3 => load_store_arm(insn, here),
-        _ => block_arm(insn),
+}
+
+/// Returns whether a load of a literal takes 8 bytes: `ldrd`, `vldr` of a double.
+fn is_double(word: u32, state: State) -> bool {
+    let pair = match state {
+        State::Arm => word & 0x0e10_00f0 == 0x0000_00d0,
+        State::Thumb => word & 0xfe5f_0000 == 0xe85f_0000 || word & 0xff7f_0000 == 0xe95f_0000,
     };
-    // Values under a condition are not worth supporting.
-    if always || found.is_none() { found } else { Some(PcUse::Other) }
+    pair || word & 0x0f3f_0f00 == 0x0d1f_0b00
 }
 
-fn unconditional_arm(insn: u32, here: u32) -> Option<PcUse> {
-    if insn >> 25 & 7 == 5 {
-        let half = (insn >> 24 & 1) << 1;
-        let to = here.wrapping_add_signed(field(insn, 0, 24) << 2).wrapping_add(half);
-        return Some(PcUse::Call(to, State::Thumb));
+/// Returns whether execution never continues behind this instruction.
+fn is_terminator(insn: Insn, state: State) -> bool {
+    if matches!(insn.pc_use, Some(PcUse::Branch(_))) {
+        return true;
     }
-    // pld, pli from a literal
-    if insn & 0xff7f_f000 == 0xf55f_f000 || insn & 0xff7f_f000 == 0xf45f_f000 {
-        return Some(PcUse::Literal(away(here, insn >> 23 & 1 == 1, insn & 0xfff)));
-    }
-    // Barriers, and the vector instructions that compute.
-    let plain = insn & 0xffff_ff00 == 0xf57f_f000 || insn & 0xfe00_0000 == 0xf200_0000;
-    (!plain).then_some(PcUse::Other)
-}
-
-fn coprocessor_arm(insn: u32, here: u32) -> Option<PcUse> {
-    if insn >> 24 & 15 == 15 {
-        return None; // svc
-    }
-    if insn & 0x0f3f_0e00 == 0x0d1f_0a00 {
-        return Some(PcUse::Literal(away(here, insn >> 23 & 1 == 1, (insn & 0xff) << 2)));
-    }
-    let memory = insn >> 25 & 7 == 6;
-    if memory && nibble(insn, 16) == 15 {
-        return Some(PcUse::Other);
-    }
-    // Two general registers to or from a coprocessor.
-    let two = insn & 0x0fe0_0000 == 0x0c40_0000;
-    // One general register; 15 means the flags in some.
-    let one = insn & 0x0f00_0010 == 0x0e00_0010;
-    let flags = insn & 0x0fff_ffff == 0x0ef1_fa10; // vmrs
-    let fifteen = nibble(insn, 12) == 15;
-    ((two || one) && fifteen && !flags).then_some(PcUse::Other)
-}
-
-/// Data processing with registers, multiplication, loads of halves and pairs.
-fn data_or_extra_arm(insn: u32, here: u32) -> Option<PcUse> {
-    let (n, d, s, m) = (nibble(insn, 16), nibble(insn, 12), nibble(insn, 8), nibble(insn, 0));
-    let other = |fifteen: bool| fifteen.then_some(PcUse::Other);
-    // bx, bxj, blx: to a register
-    if matches!(insn & 0x0fff_fff0, 0x012f_ff10 | 0x012f_ff20 | 0x012f_ff30) {
-        return other(m == 15);
-    }
-    if insn & 0x90 == 0x90 {
-        if insn & 0x60 == 0 {
-            // Multiplication, exclusive loads and stores. Some of the latter have 15 where they have no
-            // register.
-            let exclusive = insn & 0x0f80_0000 == 0x0180_0000;
-            let loads = exclusive && insn & 0x0010_0000 != 0;
-            return other(n == 15 || d == 15 || m == 15 && !loads || s == 15 && !exclusive);
+    let word = insn.word;
+    match state {
+        State::Arm => {
+            word & 0xffff_fff0 == 0xe12f_ff10 // bx
+                || word & 0xfe10_8000 == 0xe810_8000 // ldm with pc
+                || word & 0xfc10_f000 == 0xe410_f000 // ldr pc
+                || word & 0xfdf0_f000 == 0xe1a0_f000 // mov pc
+                || word & 0xfff0_00f0 == 0xe7f0_00f0 // udf
         }
-        // ldrh, ldrsb, ldrsh, ldrd with an immediate
-        let load = insn & 0x0010_0000 != 0 || insn & 0xf0 == 0xd0;
-        let literal = insn & 0x0f6f_0000 == 0x014f_0000 && load;
-        if literal && d < 15 {
-            let distance = insn >> 4 & 0xf0 | insn & 15;
-            return Some(PcUse::Literal(away(here, insn >> 23 & 1 == 1, distance)));
+        State::Thumb if insn.len == 2 => {
+            word & 0xff87 == 0x4700 // bx
+                || word & 0xff87 == 0x4687 // mov pc
+                || word >> 8 == 0xbd // pop with pc
+                || word >> 8 == 0xde // udf
         }
-        let register = insn & 0x0040_0000 == 0;
-        let pair = insn & 0x0010_0040 == 0x40;
-        return other(n == 15 || d == 15 || d == 14 && pair || register && m == 15);
+        State::Thumb => {
+            word & 0xffd0_8000 == 0xe890_8000 // ldm with pc
+                || word & 0xff70_f000 == 0xf850_f000 // ldr pc
+                || word & 0xfff0_ffe0 == 0xe8d0_f000 // tbb, tbh
+                || word & 0xfff0_f000 == 0xf7f0_a000 // udf
+        }
     }
-    let shifted_by_register = insn & 0x10 != 0;
-    // These are encoded as comparisons that set no flags: status registers, clz, hints and others.
-    if insn & 0x0190_0000 == 0x0100_0000 {
-        let fields = [n, d, s, m];
-        return other(fields.contains(&15));
+}
+
+/// Returns all instructions of the function, and its length. If its size is unknown it ends at the first
+/// instruction that execution does not continue behind, and that no branch before it jumps over.
+fn instructions(
+    code: &[u8],
+    func_addr: u64,
+    size: Option<u64>,
+) -> Result<(Vec<Place>, usize), Refusal> {
+    let body = match size {
+        Some(need) if need > code.len() as u64 => {
+            return Err(Refusal::Incomplete { have: code.len(), need });
+        }
+        Some(size) => code.get(..size as usize).unwrap_or(code),
+        None => code,
+    };
+    let start = code_at(func_addr) as u32;
+    let (mut list, mut furthest) = (Vec::new(), 0);
+    let mut sweep = Sweep::new(body, func_addr);
+    while let Some(place) = sweep.next() {
+        list.push(place);
+        if let Some(PcUse::Branch(to) | PcUse::Conditional(to, _)) = place.insn.pc_use {
+            let offset = to.wrapping_sub(start) as usize;
+            // A branch beyond all known code leaves the function.
+            if offset < body.len() {
+                furthest = furthest.max(offset);
+            }
+        }
+        if size.is_none() && place.ends && furthest.max(sweep.furthest) <= place.at {
+            return Ok((list, sweep.at.min(body.len())));
+        }
     }
-    let opcode = insn >> 21 & 15;
-    if !shifted_by_register && insn & 0xff0 == 0 && d != 15 {
-        match (opcode, n, m) {
-            (13, 0, 15) if insn & 0x0010_0000 == 0 => return Some(PcUse::Address(d, here)),
-            (4, 15, o) | (4, o, 15) if insn & 0x0010_0000 == 0 && o == d => {
-                return Some(PcUse::Add(d, here));
+    Ok((list, body.len()))
+}
+
+/// Returns the effect of a uprobe that is put at the entry of a patched function: its breakpoint replaces the
+/// patch, which is one instruction of ARM code, so that calls go past the hook. Thumb code has no uprobes.
+#[must_use]
+pub fn uprobe(_patch_offset: u64, _before: &[u8], addr: u64) -> Probed {
+    if state_at(addr) == State::Arm { Probed::Hides } else { Probed::Passes }
+}
+
+/// Plans as [`plan_patch`] does; that the function does nothing if its first argument is null makes no
+/// difference.
+///
+/// # Errors
+///
+/// See [`Refusal`].
+pub fn plan_free(
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+) -> Result<PatchPlan, Refusal> {
+    plan_patch(code, func_addr, func_size)
+}
+
+/// Plans as [`plan_patch`] does, which leaves nothing in front of the patch.
+///
+/// # Errors
+///
+/// See [`Refusal`].
+pub fn plan_at_entry(
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+) -> Result<PatchPlan, Refusal> {
+    plan_patch(code, func_addr, func_size)
+}
+
+/// Plans the patch of the function with the bytes `code`, from its start.
+///
+/// `func_size` is the size that its symbol (or its unwind table) gives; then `code` must have all of it.
+/// `None` or `Some(0)`: unknown.
+///
+/// # Errors
+///
+/// See [`Refusal`].
+pub fn plan_patch(
+    code: &[u8],
+    func_addr: u64,
+    func_size: Option<u64>,
+) -> Result<PatchPlan, Refusal> {
+    if state_at(func_addr) == State::Arm && func_addr & 3 != 0 {
+        return Err(Refusal::Undecodable { at: 0 });
+    }
+    let (list, len) = instructions(code, func_addr, func_size.filter(|&size| size > 0))?;
+    let mut plan = PatchPlan::at(0, PATCH_LEN);
+    let mut in_block = false;
+    for &Place { at, insn, ends, open } in &list {
+        if !in_block && (plan.displaced_len >= PATCH_LEN || plan.terminated) {
+            break;
+        }
+        if at != plan.displaced_len {
+            return Err(Refusal::OwnAddress { at: 0 }); // it loads what stands right behind it
+        }
+        if insn.word == 0 {
+            return Err(Refusal::Undecodable { at });
+        }
+        plan.displaced.push(at);
+        plan.displaced_len = at.saturating_add(insn.len);
+        plan.terminated = ends;
+        in_block = open;
+    }
+    if in_block {
+        return Err(Refusal::Undecodable { at: plan.displaced_len }); // the function ends before
+    }
+    if plan.displaced_len < PATCH_LEN {
+        let rest = code.get(plan.displaced_len..PATCH_LEN).unwrap_or(&[]);
+        if !plan.terminated || !is_padding(rest) {
+            return Err(Refusal::TooShort);
+        }
+    }
+    let body = code.get(..len).unwrap_or(code);
+    let halves = by_halves(body, func_addr, plan.displaced_len);
+    check(&plan, list.iter().chain(&halves), code_at(func_addr) as u32)?;
+    Ok(plan)
+}
+
+/// Returns all that may be instructions behind the displaced ones, one at each half, if the function has
+/// jumps by tables: where those tables end is not known for certain.
+fn by_halves(body: &[u8], func_addr: u64, from: usize) -> Vec<Place> {
+    if state_at(func_addr) == State::Arm {
+        return Vec::new();
+    }
+    let address = code_at(func_addr) as u32;
+    let at_half = |at| Some((at, decode(body, address, State::Thumb, at)?));
+    let all = || (0..body.len()).step_by(2).filter_map(at_half);
+    if !all().any(|(_, insn)| matches!(insn.pc_use, Some(PcUse::Table(_)))) {
+        return Vec::new();
+    }
+    let place = |(at, insn)| Place { at, insn, ends: false, open: false };
+    all().filter(|(at, _)| *at >= from).map(place).collect()
+}
+
+/// Returns whether one half of a word between two functions is padding.
+fn is_padding(half: &[u8]) -> bool {
+    [&[0x00, 0xbf][..], &[0xc0, 0x46], &[0, 0]].contains(&half)
+}
+
+/// Checks that no branch of the function leads into the patch, or makes the hook see one call twice.
+fn check<'a>(
+    plan: &PatchPlan,
+    places: impl Iterator<Item = &'a Place>,
+    start: u32,
+) -> Result<(), Refusal> {
+    for &Place { at: from, insn, .. } in places {
+        match insn.pc_use {
+            Some(PcUse::Branch(to) | PcUse::Conditional(to, _)) if to == start => {
+                return Err(Refusal::BranchToEntry { from });
+            }
+            Some(PcUse::Branch(to) | PcUse::Conditional(to, _))
+                if (to.wrapping_sub(start) as usize) < plan.displaced_len =>
+            {
+                return Err(Refusal::BranchIntoPatch { from });
+            }
+            Some(PcUse::Other) if from < plan.displaced_len => {
+                return Err(Refusal::OwnAddress { at: from });
             }
             _ => {}
         }
     }
-    // Comparisons have no result. A plain move to register 15 is a branch to the address that it moves.
-    let compares = opcode >> 2 == 2;
-    let jumps = d == 15 && !compares && !(opcode == 13 && insn & 0x0010_0ff0 == 0);
-    other(m == 15 || n == 15 || shifted_by_register && s == 15 || jumps)
+    Ok(())
 }
 
-/// Data processing with an immediate.
-fn immediate_arm(insn: u32, here: u32) -> Option<PcUse> {
-    let (n, d) = (nibble(insn, 16), nibble(insn, 12));
-    // movw, movt: a part of the immediate is in the field of the first operand.
-    if insn & 0x0fb0_0000 == 0x0300_0000 {
-        return (d == 15).then_some(PcUse::Other);
-    }
-    // Hints, and status registers.
-    if insn & 0x0fb0_0000 == 0x0320_0000 {
-        return None;
-    }
-    let value = (insn & 0xff).rotate_right(nibble(insn, 8) << 1);
-    if d != 15 && matches!(insn & 0x0fff_0000, 0x028f_0000 | 0x024f_0000) {
-        return Some(PcUse::Address(d, away(here, insn & 0x0080_0000 != 0, value)));
-    }
-    let opcode = insn >> 21 & 15;
-    let compares = opcode >> 2 == 2;
-    (n == 15 || d == 15 && !compares).then_some(PcUse::Other)
+/// Returns the little-endian half at an offset.
+fn half(code: &[u8], at: usize) -> Option<u16> {
+    Some(u16::from_le_bytes(*code.get(at..)?.first_chunk()?))
 }
 
-/// Loads and stores of words and bytes; media instructions.
-fn load_store_arm(insn: u32, here: u32) -> Option<PcUse> {
-    let (n, d, m) = (nibble(insn, 16), nibble(insn, 12), nibble(insn, 0));
-    let register = insn >> 25 & 1 == 1;
-    if register && insn & 0x10 != 0 {
-        // Media instructions: in some, 15 means no register; those are refused too.
-        let fields = [n, d, nibble(insn, 8), m];
-        return fields.contains(&15).then_some(PcUse::Other);
-    }
-    let loads = insn & 0x0010_0000 != 0;
-    if !register && loads && insn & 0x0f2f_0000 == 0x050f_0000 && d != 15 {
-        return Some(PcUse::Literal(away(here, insn >> 23 & 1 == 1, insn & 0xfff)));
-    }
-    // A load into pc is a branch.
-    let jumps = d == 15 && loads && insn & 0x0040_0000 == 0;
-    (n == 15 || register && m == 15 || d == 15 && !jumps).then_some(PcUse::Other)
+/// Returns the little-endian word at an offset.
+fn word(code: &[u8], at: usize) -> Option<u32> {
+    Some(u32::from_le_bytes(*code.get(at..)?.first_chunk()?))
 }
 
-/// Several registers at once: pc may be loaded, and not stored.
-fn block_arm(insn: u32) -> Option<PcUse> {
-    let (loads, lists_pc) = (insn & 0x0010_0000 != 0, insn & 0x8000 != 0);
-    (nibble(insn, 16) == 15 || lists_pc && !loads || insn & 0x0040_0000 != 0)
-        .then_some(PcUse::Other)
-}
-
-/// Returns how the Thumb instruction at `pc` uses its own address, if it does. One of two halves has the
-/// first in the upper 16 bits.
+/// Returns the address of the first instructions in `code`, which is at `code_addr` and may be of both
+/// states, that form the address `target` relative to their own: a load of a literal, and an `add` of the
+/// program counter not far behind.
 #[must_use]
-pub fn pc_use_thumb(insn: u32, pc: u32) -> Option<PcUse> {
-    if insn >> 16 != 0 {
-        return pc_use_wide(insn, pc);
-    }
-    let here = pc.wrapping_add(4);
-    let aligned = here & !3;
-    let words = (insn & 0xff) << 2;
-    let high = |low: u32| insn >> low & 7;
-    match insn >> 11 {
-        0b01001 => return Some(PcUse::Literal(aligned.wrapping_add(words))),
-        0b10100 => return Some(PcUse::Address(high(8), aligned.wrapping_add(words))),
-        0b11100 => return Some(PcUse::Branch(here.wrapping_add_signed(field(insn, 0, 11) << 1))),
-        _ => {}
-    }
-    if insn >> 10 == 0b010001 {
-        return high_registers(insn, here);
-    }
-    if insn & 0xf500 == 0xb100 {
-        let distance = (insn >> 9 & 1) << 6 | (insn >> 3 & 31) << 1;
-        let when = if insn & 0x800 == 0 { Condition::Zero } else { Condition::NotZero };
-        return Some(PcUse::Conditional(here.wrapping_add(distance), when(high(0))));
-    }
-    // The instructions behind `it` depend on it. Some words of its format are undefined.
-    if is_if_then(insn) {
-        let (condition, follow) = (nibble(insn, 4), insn & 15);
-        let exists = condition < 14 || condition == 14 && follow.is_power_of_two();
-        return (!exists).then_some(PcUse::Other);
-    }
-    let condition = nibble(insn, 8);
-    if insn >> 12 == 0b1101 && condition < 14 {
-        let to = here.wrapping_add_signed(field(insn, 0, 8) << 1);
-        return Some(PcUse::Conditional(to, Condition::Flags(condition)));
-    }
+pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
+    /// Maximum distance in instructions: compilers put others between the two.
+    const NEAR: usize = 64;
+    let (base, target) = (code_addr as u32, target as u32);
+    let half = |at: usize| half(code, at).map(u32::from);
+    (0..code.len()).step_by(2).find_map(|at| {
+        let pc = base.wrapping_add(at as u32);
+        let (register, from, thumb) = match half(at)? {
+            ldr @ 0x4800..=0x4fff => {
+                let from = (pc.wrapping_add(4) & !3).wrapping_add((ldr & 0xff) << 2);
+                (ldr >> 8 & 7, from, true)
+            }
+            0xf8df => {
+                let ldr = half(at.checked_add(2)?)?;
+                (ldr >> 12, (pc.wrapping_add(4) & !3).wrapping_add(ldr & 0xfff), true)
+            }
+            _ => {
+                let ldr =
+                    word(code, at).filter(|w| w & 0xffff_0000 == 0xe59f_0000 && pc & 3 == 0)?;
+                (ldr >> 12 & 15, pc.wrapping_add(8).wrapping_add(ldr & 0xfff), false)
+            }
+        };
+        let value = word(code, from.wrapping_sub(base) as usize)?;
+        let ahead = if thumb { 4 } else { 8 };
+        // Place at which the program counter must be added.
+        let add_at = target.wrapping_sub(value).wrapping_sub(ahead);
+        let away = add_at.wrapping_sub(pc) as usize;
+        if away == 0 || away > NEAR {
+            return None;
+        }
+        let there = at.checked_add(away)?;
+        let adds = match thumb {
+            true => half(there)? == 0x4478 | (register & 8) << 4 | register & 7,
+            false => word(code, there)? == 0xe08f_0000 | register << 12 | register,
+        };
+        adds.then_some(u64::from(add_at))
+    })
+}
+
+/// Returns whether `code`, which may be of both states, makes the constant `target` by a `movw` and a `movt`
+/// not far behind (ARM ARM, A8.8.102 and A8.8.106).
+#[must_use]
+pub fn moves(code: &[u8], target: u64) -> bool {
+    /// Maximum distance in instructions: compilers put others between the two.
+    const NEAR: usize = 64;
+    let Ok(target) = u32::try_from(target) else { return false };
+    // Returns which half of a constant goes to which register, and its value.
+    let part = |at: usize| {
+        let arm = word(code, at).filter(|w| at & 3 == 0 && w & 0xffb0_0000 == 0xe300_0000);
+        if let Some(w) = arm {
+            return Some((w >> 22 & 1, w >> 12 & 15, w >> 4 & 0xf000 | w & 0xfff));
+        }
+        let [a, b] = [half(code, at)?, half(code, at.checked_add(2)?)?].map(u32::from);
+        let value = (a & 15) << 12 | (a >> 10 & 1) << 11 | (b >> 12 & 7) << 8 | b & 0xff;
+        (a & 0xfb70 == 0xf240 && b >> 15 == 0).then_some((a >> 7 & 1, b >> 8 & 15, value))
+    };
+    (0..code.len()).step_by(2).any(|at| {
+        let Some((0, register, low)) = part(at) else { return false };
+        let high = |at| part(at) == Some((1, register, target >> 16));
+        low == target & 0xffff && (at..code.len()).step_by(2).take(NEAR).any(high)
+    })
+}
+
+/// Returns `None`: a value loaded from a global offset table is no such address here.
+#[must_use]
+pub fn find_reference_by_table(_: &[u8], _: u64, _: u64, _table: &[u8]) -> Option<u64> {
     None
 }
 
-/// `add`, `cmp`, `mov`, `bx`, `blx` with any register.
-fn high_registers(insn: u32, here: u32) -> Option<PcUse> {
-    let (m, d) = (nibble(insn, 3), insn >> 4 & 8 | insn & 7);
-    match insn >> 8 & 3 {
-        0 if d == 15 => Some(PcUse::Other),
-        0 if m == 15 => Some(PcUse::Add(d, here)),
-        1 => (m == 15 || d == 15).then_some(PcUse::Other),
-        2 if m == 15 && d != 15 => Some(PcUse::Address(d, here)),
-        _ => (m == 15).then_some(PcUse::Other),
-    }
+/// Returns nothing: calls through a table go by the table's stubs.
+#[must_use]
+pub fn called_slots(_: &[u8], _table: u64) -> Vec<u64> {
+    Vec::new()
 }
 
-fn pc_use_wide(insn: u32, pc: u32) -> Option<PcUse> {
-    let here = pc.wrapping_add(4);
-    if insn & 0xf800_8000 == 0xf000_8000 {
-        return branch_wide(insn, here);
-    }
-    let aligned = here & !3;
-    let (n, t, d) = (nibble(insn, 16), nibble(insn, 12), nibble(insn, 8));
-    let up = insn >> 23 & 1 == 1;
-    // adr
-    let immediate = insn >> 15 & 0x800 | insn >> 4 & 0x700 | insn & 0xff;
-    match insn & 0xfbff_8000 {
-        0xf2af_0000 if d != 15 => return Some(PcUse::Address(d, aligned.wrapping_sub(immediate))),
-        0xf20f_0000 if d != 15 => return Some(PcUse::Address(d, aligned.wrapping_add(immediate))),
-        _ => {}
-    }
-    if n == 15 {
-        // ldrb, ldrh, ldr and the signed ones; one into pc is a branch, or a preload.
-        let load = insn & 0xfe1f_0000 == 0xf81f_0000 && insn & 0x0160_0000 != 0x0140_0000;
-        if load
-            && insn & 0x0060_0000 != 0x0060_0000
-            && (t != 15 || insn & 0x0060_0000 != 0x0040_0000)
-        {
-            return Some(PcUse::Literal(away(aligned, up, insn & 0xfff)));
-        }
-        // ldrd; vldr
-        if insn & 0xff7f_0000 == 0xe95f_0000 && t != 15 && d != 15
-            || insn & 0xff3f_0e00 == 0xed1f_0a00
-        {
-            return Some(PcUse::Literal(away(aligned, up, (insn & 0xff) << 2)));
-        }
-    }
-    if insn & 0xfff0_ffe0 == 0xe8d0_f000 {
-        let m = nibble(insn, 0);
-        let exists = n != 13 && m != 13 && m != 15;
-        return Some(if exists { PcUse::Table(here) } else { PcUse::Other });
-    }
-    wide_register_fields(insn, n, t, d).then_some(PcUse::Other)
-}
-
-/// Branches and calls, and what shares their encoding: hints, barriers, status registers.
-fn branch_wide(insn: u32, here: u32) -> Option<PcUse> {
-    let sign = insn >> 26 & 1;
-    let (j1, j2) = (insn >> 13 & 1, insn >> 11 & 1);
-    // 24 bits in units of two bytes.
-    let far = {
-        let (i1, i2) = (!(j1 ^ sign) & 1, !(j2 ^ sign) & 1);
-        let bits = sign << 23 | i1 << 22 | i2 << 21 | (insn >> 16 & 0x3ff) << 11 | insn & 0x7ff;
-        field(bits, 0, 24) << 1
+/// Returns the function of Thumb code that `at` is in, where no table knows it: from where the last frame
+/// before is made (`push {..., lr}`) to where the next is, or to literals that look like that. The return
+/// addresses of its calls are in between, and no others.
+#[must_use]
+pub fn function_around(code: &[u8], code_addr: u64, at: u64) -> Option<Range<u64>> {
+    const LR: u16 = 1 << 14;
+    let halves: Vec<u16> = code.as_chunks().0.iter().map(|h| u16::from_le_bytes(*h)).collect();
+    let here = usize::try_from(at.checked_sub(code_addr)? / 2).ok()?;
+    let makes = |n: &usize| match halves[*n] {
+        0xb500..=0xb5ff => true,
+        0xe92d => halves.get(n + 1).is_some_and(|list| list & LR != 0),
+        _ => false,
     };
-    match (insn >> 14 & 1, insn >> 12 & 1) {
-        (0, 1) => Some(PcUse::Branch(here.wrapping_add_signed(far))),
-        (1, 1) => Some(PcUse::Call(here.wrapping_add_signed(far), State::Thumb)),
-        (1, _) if insn & 1 == 0 => {
-            Some(PcUse::Call((here & !3).wrapping_add_signed(far), State::Arm))
-        }
-        (1, _) => Some(PcUse::Other),
-        _ if insn >> 23 & 7 == 7 => {
-            // Hints, barriers and reads of the status do no harm.
-            let plain = insn & 0xffff_ff00 == 0xf3af_8000
-                || insn & 0xffff_ff00 == 0xf3bf_8f00
-                || insn & 0xffff_f0ff == 0xf3ef_8000 && nibble(insn, 8) != 15;
-            (!plain).then_some(PcUse::Other)
-        }
-        _ => {
-            let bits = sign << 19 | j2 << 18 | j1 << 17 | (insn >> 16 & 63) << 11 | insn & 0x7ff;
-            let to = here.wrapping_add_signed(field(bits, 0, 20) << 1);
-            Some(PcUse::Conditional(to, Condition::Flags(insn >> 22 & 15)))
-        }
-    }
+    let from = (0..halves.len().min(here)).rev().find(makes)?;
+    let to = (here + 1..halves.len()).find(makes).unwrap_or(halves.len());
+    let place = |n: usize| code_addr.wrapping_add(n as u64 * 2);
+    Some(place(from)..place(to))
 }
 
-/// Returns whether 15 is in a field where it may mean pc.
-fn wide_register_fields(insn: u32, n: u32, t: u32, d: u32) -> bool {
-    let m = nibble(insn, 0);
-    match insn >> 25 {
-        // Several registers: pc may be loaded, and not stored.
-        0b1110100 if insn & 0x0040_0000 == 0 => {
-            n == 15 || insn & 0x8000 != 0 && insn & 0x0010_0000 == 0
+/// Returns the targets of direct calls and jumps in `code`, the function at `code_addr`, that are outside of
+/// it.
+#[must_use]
+pub fn calls(code: &[u8], code_addr: u64) -> Vec<u64> {
+    let start = code_at(code_addr) as u32;
+    let inside = |to: u32| (to.wrapping_sub(start) as usize) < code.len();
+    let bit = |state: State| if state == State::Thumb { THUMB } else { 0 };
+    Sweep::new(code, code_addr)
+        .filter_map(|place| match place.insn.pc_use {
+            Some(PcUse::Branch(to)) if !inside(to) => Some(u64::from(to) | code_addr & THUMB),
+            Some(PcUse::Call(to, state)) if !inside(to) => Some(u64::from(to) | bit(state)),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Returns the address of the word that `code`, which is at `code_addr`, jumps through, if it is a stub of a
+/// linkage table: `add ip, pc, #..; add ip, ip, #..; ldr pc, [ip, #..]!`, with or without a change to ARM
+/// code before.
+#[must_use]
+pub fn indirect_jump(code: &[u8], code_addr: u64) -> Option<u64> {
+    const BX_PC: [u8; 2] = [0x78, 0x47];
+    let mut at = 0_usize;
+    if state_at(code_addr) == State::Thumb {
+        if !code.starts_with(&BX_PC) {
+            return None;
         }
-        // Two registers, exclusive ones, jumps through tables.
-        0b1110100 => {
-            let loads_exclusively = insn & 0x0130_0000 == 0x0010_0000;
-            n == 15 || t == 15 || d == 15 && !loads_exclusively
-        }
-        // Shifted registers: mov and mvn have no first operand, comparisons no result.
-        0b1110101 => {
-            let opcode = insn >> 21 & 15;
-            let moves = opcode == 2 || opcode == 3;
-            let compares = matches!(opcode, 0 | 4 | 8 | 13) && insn & 0x0010_0000 != 0;
-            n == 15 && !moves || d == 15 && !compares || m == 15
-        }
-        // Coprocessors and vectors.
-        0b1110110 | 0b1110111 | 0b1111110 | 0b1111111 => {
-            let computes = insn & 0x0f00_0010 == 0x0e00_0000 || insn & 0xef00_0000 == 0xef00_0000;
-            let flags = insn == 0xeef1_fa10;
-            !computes && !flags && (n == 15 || t == 15)
-        }
-        // Immediates: mov, mvn and comparisons as above; movw and movt have a part of the immediate there.
-        0b1111000..=0b1111011 => {
-            let opcode = insn >> 21 & 15;
-            let plain = insn & 0x0200_0000 != 0;
-            let wide_move = plain && (opcode == 2 || opcode == 6);
-            let moves = !plain && (opcode == 2 || opcode == 3) || wide_move;
-            let compares = !plain && matches!(opcode, 0 | 4 | 8 | 13) && insn & 0x0010_0000 != 0;
-            n == 15 && !moves || d == 15 && !compares
-        }
-        // Loads and stores of one register: a load into pc is a branch; with another size it is a preload.
-        0b1111100 => {
-            let register = insn & 0x0080_0fc0 == 0 && insn & 0x0100_0000 == 0;
-            let loads = insn & 0x0010_0000 != 0;
-            n == 15 || t == 15 && !loads || (register && m == 15)
-        }
-        // Data processing with registers, multiplication: in some, 15 means no register.
-        _ => {
-            let multiplies = insn >> 24 & 1 == 1;
-            let extends = !multiplies && insn & 0x0080_0080 == 0x80;
-            // In these, 15 does not mean that nothing is added.
-            let four = insn & 0x00f0_0000 == 0 && insn & 0xf0 != 0
-                || insn & 0x00f0_0000 == 0x0060_0000
-                || insn & 0x0080_0000 != 0;
-            n == 15 && !extends || d == 15 || m == 15 || t == 15 && multiplies && four
-        }
+        at = 4;
     }
+    let mut ip = (code_at(code_addr) as u32).wrapping_add(at as u32).wrapping_add(8);
+    let first = word(code, at)?;
+    if first & 0xffff_f000 != 0xe28f_c000 {
+        return None;
+    }
+    for n in 0..4_usize {
+        let insn = word(code, at)?;
+        let immediate = (insn & 0xff).rotate_right(insn >> 7 & 30);
+        match insn & 0xffff_f000 {
+            0xe28f_c000 if n == 0 => ip = ip.wrapping_add(immediate),
+            0xe28c_c000 if n > 0 => ip = ip.wrapping_add(immediate),
+            0xe5bc_f000 | 0xe59c_f000 => return Some(ip.wrapping_add(insn & 0xfff).into()),
+            _ => return None,
+        }
+        at = at.checked_add(4)?;
+    }
+    None
 }
 
 #[cfg(test)]

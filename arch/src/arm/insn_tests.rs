@@ -1,167 +1,239 @@
 use super::*;
-use PcUse::{Add, Address, Branch, Call, Conditional, Literal, Other, Table};
+use crate::arm::relocate::{StubParams, build_stub, stub_window};
+use alloc::vec;
 
-/// Address of Thumb code, behind a multiple of four.
-const PC: u32 = 0x1_0002;
+const THUMB_FN: u64 = 0x2_0001;
+const ARM_FN: u64 = 0x3_0000;
 
-#[test]
-fn thumb_forms() {
-    let cases = [
-        (0x4802, Literal(0x1_000c)),    // ldr r0, [pc, #8]
-        (0xa502, Address(5, 0x1_000c)), // adr r5, +8
-        (0xe7fe, Branch(PC)),           // b .
-        (0xe002, Branch(PC + 8)),
-        (0xd0fe, Conditional(PC, Condition::Flags(0))), // beq .
-        (0xb101, Conditional(PC + 4, Condition::Zero(1))), // cbz r1
-        (0xbbff, Conditional(PC + 4 + 0x7e, Condition::NotZero(7))), // cbnz r7
-        (0x447e, Add(6, PC + 4)),                       // add r6, pc
-        (0x44fc, Add(12, PC + 4)),                      // add ip, pc
-        (0x4678, Address(0, PC + 4)),                   // mov r0, pc
-        (0xbff8, Other),                                // it, with no condition
-        (0xbfec, Other),                                // ite al: never
-        (0x4778, Other),                                // bx pc
-        (0xf8df_0008, Literal(0x1_000c)),               // ldr.w r0, [pc, #8]
-        (0xf85f_3004, Literal(0x1_0000)),               // ldr.w r3, [pc, #-4]
-        (0xf89f_0008, Literal(0x1_000c)),               // ldrb.w
-        (0xf9bf_0008, Literal(0x1_000c)),               // ldrsh.w
-        (0xf89f_f008, Literal(0x1_000c)),               // pld
-        (0xf8df_f008, Other),                           // ldr.w pc, [pc, #8]
-        (0xe9df_0102, Literal(0x1_000c)),               // ldrd r0, r1, [pc, #8]
-        (0xed9f_0b02, Literal(0x1_000c)),               // vldr d0, [pc, #8]
-        (0xed5f_0a01, Literal(0x1_0000)),               // vldr s1, [pc, #-4]
-        (0xf20f_0c08, Address(12, 0x1_000c)),           // adr.w ip, +8
-        (0xf6af_71ff, Address(1, 0x1_0004 - 0xfff)),    // adr.w r1, -0xfff
-        (0xf000_b804, Branch(PC + 4 + 8)),              // b.w
-        (0xf7ff_bffe, Branch(PC)),
-        (0xf43f_affe, Conditional(PC, Condition::Flags(0))), // beq.w .
-        (0xf2c0_8004, Conditional(PC + 12, Condition::Flags(11))), // blt.w
-        (0xf000_f804, Call(PC + 12, State::Thumb)),          // bl
-        (0xf400_c000, Call(0xff01_0004, State::Arm)),        // blx
-        (0xf000_e804, Call(0x1_0004 + 8, State::Arm)),
-        (0xe8df_f001, Table(PC + 4)), // tbb [pc, r1]
-        (0xe8df_f01c, Table(PC + 4)), // tbh [pc, ip, lsl #1]
-        (0xe8d3_f00e, Table(PC + 4)), // tbb [r3, lr]
-        (0xe8dd_f001, Other),         // tbb [sp, r1]
-        (0xe8df_f00d, Other),         // tbb [pc, sp]
-        (0xe8df_f01f, Other),         // tbh [pc, pc]
-        (0xf3de_8f00, Other),         // subs pc, lr
-    ];
-    for (insn, want) in cases {
-        assert_eq!(pc_use_thumb(insn, PC), Some(want), "{insn:x}");
-    }
-    // push {r4, lr}; pop {r4, pc}; bx lr; mov r0, r1; add r0, r1; nop; it eq; itete cs; itttt al; push.w;
-    // pop.w {.., pc}; sub.w sp, sp, #n; mov.w; movw; cmp.w; ldr.w r0, [r1]; dmb; mul; ldr.w pc, [r0]; uxtb.w;
-    // clz
-    let plain = [
-        0xb510,
-        0xbd10,
-        0x4770,
-        0x4608,
-        0x4408,
-        0xbf00,
-        0xbf08,
-        0xbf2b,
-        0xbfe1,
-        0xe92d_4ff0,
-        0xe8bd_8ff0,
-        0xf5ad_5d80,
-        0xf04f_30ff,
-        0xf64f_70ff,
-        0xf1b0_0fff,
-        0xf8d1_0000,
-        0xf3bf_8f5b,
-        0xfb00_f001,
-        0xf8d0_f000,
-        0xfa5f_f080,
-        0xfab0_f080,
-        0xea4f_0081,
-        0xebb0_0f41,
-        0xb004,
-        0x2000,
-        0xee1d_0f70,
-    ];
-    for insn in plain {
-        assert_eq!(pc_use_thumb(insn, PC), None, "{insn:x}");
-    }
-    assert_eq!([0xb510, 0xe7fe, 0xe92d, 0xf8df].map(thumb_len), [2, 2, 4, 4]);
+fn thumb(halves: &[u16]) -> Vec<u8> {
+    halves.iter().flat_map(|h| h.to_le_bytes()).collect()
+}
+
+fn arm(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_le_bytes()).collect()
+}
+
+fn plan(code: &[u8], addr: u64) -> Result<(Vec<usize>, usize, bool), Refusal> {
+    let plan = plan_patch(code, addr, Some(code.len() as u64))?;
+    Ok((plan.displaced, plan.displaced_len, plan.terminated))
 }
 
 #[test]
-fn if_then_blocks() {
-    let conditions = |it: u32, want: &[u32]| {
-        let mut state = IfThen::default();
-        assert_eq!(state.condition(), None);
-        state = state.behind(it);
-        for condition in want {
-            assert_eq!(state.condition(), Some(*condition), "{it:x}");
-            state = state.behind(0xbf00);
+fn what_is_displaced() {
+    // push {r4, lr}; mov r4, r0; ..
+    let two = thumb(&[0xb510, 0x4604, 0x4620, 0xbd10]);
+    assert_eq!(plan(&two, THUMB_FN), Ok((vec![0, 2], 4, false)));
+    // push.w {r4-r8, lr}
+    assert_eq!(plan(&thumb(&[0xe92d, 0x41f0, 0xbd10]), THUMB_FN), Ok((vec![0], 4, false)));
+    // push {r4}; mov.w r4, #0
+    let six = thumb(&[0xb410, 0xf04f, 0x0400, 0xbc10, 0x4770]);
+    assert_eq!(plan(&six, THUMB_FN), Ok((vec![0, 2], 6, false)));
+    // bx lr, and padding
+    assert_eq!(plan(&thumb(&[0x4770, 0xbf00]), THUMB_FN), Ok((vec![0], 2, true)));
+    assert_eq!(plan(&arm(&[0xe92d_4010, 0xe12f_ff1e]), ARM_FN), Ok((vec![0], 4, false)));
+    assert_eq!(plan(&arm(&[0xe12f_ff1e]), ARM_FN), Ok((vec![0], 4, true)));
+}
+
+#[test]
+fn what_is_refused() {
+    use Refusal::*;
+    // A branch to the second instruction, and to the first; also where a literal looks like one.
+    let inside = thumb(&[0xb510, 0x3801, 0xd1fd, 0xbd10]);
+    assert_eq!(plan(&inside, THUMB_FN), Err(BranchIntoPatch { from: 4 }));
+    let entry = thumb(&[0xb510, 0x3801, 0xd1fc, 0xbd10]);
+    assert_eq!(plan(&entry, THUMB_FN), Err(BranchToEntry { from: 4 }));
+    // ldr r0, [pc, #0]; bx lr; the literal: bne to the entry
+    let literal = thumb(&[0x4801, 0xb500, 0xbd00, 0xbf00, 0xd1fa, 0xd1f9]);
+    assert_eq!(plan(&literal, THUMB_FN), Ok((vec![0, 2], 4, false)));
+    let data = thumb(&[0xb500, 0xb500, 0xbd00, 0xbf00, 0xd1fa, 0xd1f9]);
+    assert!(plan(&data, THUMB_FN).is_err());
+    assert_eq!(plan(&thumb(&[0x4770, 0xb510]), THUMB_FN), Err(TooShort));
+    assert_eq!(plan(&thumb(&[0xb510]), THUMB_FN), Err(TooShort));
+    assert_eq!(plan_patch(&two(), THUMB_FN, Some(99)), Err(Incomplete { have: 8, need: 99 }));
+    assert_eq!(plan_patch(&two(), 0x2_0002, None), Err(Undecodable { at: 0 }));
+    let back = arm(&[0xe92d_4010, 0x1aff_fffd, 0xe8bd_8010]);
+    assert_eq!(plan(&back, ARM_FN), Err(BranchToEntry { from: 4 }));
+}
+
+#[test]
+fn blocks_are_displaced_whole() {
+    use Refusal::*;
+    // it eq; moveq r0, #0; bx lr
+    assert_eq!(plan(&thumb(&[0xbf08, 0x2000, 0x4770]), THUMB_FN), Ok((vec![0, 2], 4, false)));
+    // push {r4, lr}; itete cs; four moves; pop {r4, pc}
+    let four = thumb(&[0xb510, 0xbf2b, 0x2001, 0x2002, 0xf04f, 0x0003, 0x2004, 0xbd10]);
+    assert_eq!(plan(&four, THUMB_FN), Ok((vec![0, 2, 4, 6, 8, 12], 14, false)));
+    // A block that begins right behind the patch is not displaced.
+    let behind = thumb(&[0xb510, 0x2000, 0xbf08, 0x2001, 0xbd10]);
+    assert_eq!(plan(&behind, THUMB_FN), Ok((vec![0, 2], 4, false)));
+    // it eq; bxeq lr: the function goes on.
+    assert_eq!(plan(&thumb(&[0xbf08, 0x4770, 0x4770]), THUMB_FN), Ok((vec![0, 2], 4, false)));
+    // The function ends in the block, with or without code behind it.
+    let ends = thumb(&[0xb510, 0xbf2b, 0x2001, 0x2002]);
+    assert_eq!(plan(&ends, THUMB_FN), Err(Undecodable { at: 8 }));
+    assert_eq!(plan_patch(&four, THUMB_FN, Some(8)), Err(Undecodable { at: 8 }));
+    // cmp; itt eq; moveq r0, #0; moveq r1, #1; bne into the block, b to the entry
+    let into = thumb(&[0x2800, 0xbf04, 0x2000, 0x2101, 0xd1fd, 0x4770]);
+    assert_eq!(plan(&into, THUMB_FN), Err(BranchIntoPatch { from: 8 }));
+    let entry = thumb(&[0x2800, 0xbf04, 0x2000, 0x2101, 0xe7fa, 0x4770]);
+    assert_eq!(plan(&entry, THUMB_FN), Err(BranchToEntry { from: 8 }));
+    // it eq; addeq pc, r0
+    let computed = thumb(&[0xbf08, 0x4487, 0x4770]);
+    assert_eq!(plan(&computed, THUMB_FN), Err(OwnAddress { at: 2 }));
+    // ARM code that would be a block in Thumb code: andeq fp, r0, r8, lsl #30
+    assert_eq!(plan(&arm(&[0xbf08, 0xe12f_ff1e]), ARM_FN), Ok((vec![0], 4, false)));
+}
+
+#[test]
+fn tables_are_no_instructions() {
+    use Refusal::*;
+    let same = |code: &[u16]| plan(&thumb(code), THUMB_FN);
+    // tbb [pc, r0]; two entries; movs; bx lr; movs; bx lr
+    let first = [0xe8df, 0xf000, 0x0301, 0x2001, 0x4770, 0x2002, 0x4770];
+    assert_eq!(same(&first), Ok((vec![0], 4, true)));
+    assert_eq!(same(&[&[0x4608][..], &first].concat()), Ok((vec![0, 2], 6, true)));
+    assert_eq!(plan_patch(&thumb(&first), THUMB_FN, None).map(|p| p.displaced_len), Ok(4));
+    // push {r4, lr}; nop; tbb [pc, r0]; entries that look like the first half of bl, as only what follows
+    // from where they lead to tells: a branch to the second instruction there is seen.
+    let mut long = vec![0xb510, 0xbf00, 0xe8df, 0xf000, 0xf4f4];
+    long.resize(4 + 0xf4, 0xbf00);
+    long.extend([0xe707, 0xbd10]);
+    let code = thumb(&long);
+    let from = 2 * (4 + 0xf4);
+    assert_eq!(plan(&code, THUMB_FN), Err(BranchIntoPatch { from }));
+    assert_eq!(plan_patch(&code, THUMB_FN, None), Err(BranchIntoPatch { from }));
+    // Right behind the table stands what only comes later leads to: a branch to the second instruction
+    // in what must be taken for entries.
+    let hidden = [0xb510, 0xbf00, 0xe8df, 0xf000, 0x0404, 0xe7fa, 0xbf00, 0xbf00, 0xbf00, 0xbd10];
+    assert_eq!(same(&hidden), Err(BranchIntoPatch { from: 10 }));
+    // A table somewhere else, and one that is cut off.
+    assert_eq!(same(&[0xe8d1, 0xf000, 0x2001, 0x4770]), Ok((vec![0], 4, true)));
+    assert_eq!(same(&[0xb510, 0xbf00, 0xe8df, 0xf010, 0x1000]), Ok((vec![0, 2], 4, false)));
+    // tbb [sp, r0]
+    assert_eq!(same(&[0xe8dd, 0xf000, 0x2001, 0x4770]), Err(OwnAddress { at: 0 }));
+    // Entries of a table that look like a call are none. tbh; two entries; bl +0x100; bx lr
+    let called = thumb(&[0xe8df, 0xf010, 0x0002, 0x0002, 0xf000, 0xf87e, 0x4770]);
+    assert_eq!(calls(&called, 0x1001), [0x1000 + 12 + 0xfc + 1]);
+    // cmp r0, #1; tbb; two places behind a call that stands right behind the table
+    let before = thumb(&[0x2801, 0xe8df, 0xf000, 0x0303, 0xf000, 0xf87e, 0x4770]);
+    assert_eq!(calls(&before, 0x1001), [0x1000 + 12 + 0xfc + 1]);
+}
+
+fn two() -> Vec<u8> {
+    thumb(&[0xb510, 0x4604, 0x4620, 0xbd10])
+}
+
+#[test]
+fn functions_of_unknown_size_end() {
+    // beq over a return; another function behind, with a branch to this one.
+    let code = thumb(&[0xb510, 0x2800, 0xd000, 0xbd10, 0xbd10, 0xe7f9]);
+    assert!(plan_patch(&code, THUMB_FN, None).is_ok());
+    assert!(plan_patch(&code, THUMB_FN, Some(12)).is_err());
+    // A return in an if-then block does not end the function.
+    let code = thumb(&[0xb510, 0x2800, 0xbf08, 0xbd10, 0xe7fa, 0xbd10]);
+    assert!(plan_patch(&code, THUMB_FN, None).is_err());
+}
+
+#[test]
+fn stubs() {
+    for (addr, code) in [(THUMB_FN, two()), (ARM_FN, arm(&[0xe92d_4010, 0xe8bd_8010]))] {
+        let plan = plan_patch(&code, addr, Some(8)).unwrap();
+        let params = StubParams {
+            many: false,
+            stub_addr: 0x8_0000,
+            flag_addr: 0x1111_1110,
+            desc_addr: 0x2222_2220,
+            entry_addr: 0x3333_3330,
+            func_addr: addr,
+            code: &code,
+            plan: &plan,
+        };
+        assert!(stub_window(&plan, &code, addr).unwrap().contains(&0x8_0000));
+        let stub = build_stub(&params).unwrap();
+        assert_eq!((stub.patch_addr, stub.original_addr), (addr & !1, 0x8_0024 | addr & 1));
+        assert_eq!(super::super::jump::decode_jump(addr, &stub.patch), Some(0x8_0000 | addr & 1));
+        let word = |at: usize| u32::from_le_bytes(stub.bytes[at..at + 4].try_into().unwrap());
+        assert_eq!([24, 28, 32].map(word), [0x1111_1110, 0x2222_2220, 0x3333_3330]);
+        assert_eq!(stub.bytes[36..], stub.relocated.bytes);
+        // Target of the conditional branch.
+        let sweep = Sweep::new(&stub.bytes[..24], 0x8_0000 | addr & 1);
+        let branches: Vec<_> = sweep
+            .filter_map(|place| match place.insn.pc_use {
+                Some(PcUse::Conditional(to, _)) => Some(to),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(branches, [0x8_0024]);
+        let far = StubParams { stub_addr: 0x800_0000, ..params };
+        assert_eq!(build_stub(&far), Err(Refusal::OutOfReach));
+        let other = thumb(&[0xe92d, 0x41f0, 0xe92d, 0x41f0]);
+        if addr == THUMB_FN {
+            assert_eq!(build_stub(&StubParams { code: &other, ..params }), Err(Refusal::Changed));
         }
-        assert_eq!((state, state.behind(0xbf00)), (IfThen::default(), IfThen::default()));
-    };
-    conditions(0xbf08, &[0]); // it eq
-    conditions(0xbf1c, &[1, 1]); // itt ne
-    conditions(0xbf0c, &[0, 1]); // ite eq
-    conditions(0xbfba, &[11, 11, 10]); // itte lt
-    conditions(0xbf2b, &[2, 3, 2, 3]); // itete cs
-    conditions(0xbfe1, &[14; 4]); // itttt al
-    conditions(0xbf00, &[]); // nop
-    conditions(0xf3af_8000, &[]); // nop.w
+    }
 }
 
 #[test]
-fn arm_forms() {
-    let pc = 0x1_0000;
-    let cases = [
-        (0xe59f_0004, Literal(pc + 12)),           // ldr r0, [pc, #4]
-        (0xe51f_0004, Literal(pc + 4)),            // ldr r0, [pc, #-4]
-        (0xe5df_0004, Literal(pc + 12)),           // ldrb
-        (0xe1df_01b4, Literal(pc + 8 + 0x14)),     // ldrh
-        (0xe1cf_01d4, Literal(pc + 8 + 0x14)),     // ldrd
-        (0xed9f_0b02, Literal(pc + 16)),           // vldr
-        (0xf5df_f004, Literal(pc + 12)),           // pld
-        (0xe28f_0f41, Address(0, pc + 8 + 0x104)), // adr
-        (0xe24f_1004, Address(1, pc + 4)),
-        (0xe1a0_300f, Address(3, pc + 8)), // mov r3, pc
-        (0xe08f_3003, Add(3, pc + 8)),     // add r3, pc, r3
-        (0xe083_300f, Add(3, pc + 8)),
-        (0xe08f_3004, Other), // add r3, pc, r4
-        (0xe79f_3003, Other), // ldr r3, [pc, r3]
-        (0xea00_0002, Branch(pc + 16)),
-        (0xeaff_fffe, Branch(pc)),
-        (0x0a00_0002, Conditional(pc + 16, Condition::Flags(0))), // beq
-        (0xeb00_0002, Call(pc + 16, State::Arm)),
-        (0x0b00_0002, Other),                       // bleq
-        (0xfb00_0002, Call(pc + 18, State::Thumb)), // blx
-        (0x059f_0004, Other),                       // ldreq r0, [pc, #4]
-        (0xe58f_0004, Other),                       // str r0, [pc, #4]
-        (0xe580_f000, Other),                       // str pc, [r0]
-        (0xe92d_8010, Other),                       // push {r4, pc}
-        (0xe12f_ff1f, Other),                       // bx pc
-        (0xe59f_f004, Other),                       // ldr pc, [pc, #4]
-    ];
-    for (insn, want) in cases {
-        assert_eq!(pc_use_arm(insn, pc), Some(want), "{insn:08x}");
+fn references() {
+    // ldr r3, [pc, #8]; nop; add r3, pc; bx lr; .., the distance from the add and 4
+    let mut code = thumb(&[0x4b01, 0xbf00, 0x447b, 0x4770]);
+    code.extend(0x1234_u32.to_le_bytes());
+    assert_eq!(find_reference(&code, 0x1000, 0x1004 + 4 + 0x1234), Some(0x1004));
+    assert_eq!(find_reference(&code, 0x1000, 0x1004 + 4 + 0x1235), None);
+    // ldr.w r8, [pc, #4]; add r8, pc
+    let mut wide = thumb(&[0xf8df, 0x8004, 0x44f8, 0x4770]);
+    wide.extend(0x1234_u32.to_le_bytes());
+    assert_eq!(find_reference(&wide, 0x1000, 0x1004 + 4 + 0x1234), Some(0x1004));
+    // ldr r3, [pc]; add r3, pc, r3
+    let words = arm(&[0xe59f_3000, 0xe08f_3003, 0x1234]);
+    assert_eq!(find_reference(&words, 0x1000, 0x1004 + 8 + 0x1234), Some(0x1004));
+}
+
+#[test]
+fn functions_without_tables() {
+    // bx lr; push {r4, lr}; bl; pop {r4, pc}; push.w {r4, r8, lr}; nop; pop.w {r4, r8, pc}; push {r4}; nop
+    let code =
+        thumb(&[0x4770, 0xb510, 0xf000, 0xf87d, 0xbd10, 0xe92d, 0x4110, 0xbf00, 0xe8bd, 0x8110]);
+    assert_eq!(function_around(&code, 0x1000, 0x1004), Some(0x1002..0x100a));
+    assert_eq!(function_around(&code, 0x1000, 0x1008), Some(0x1002..0x100a));
+    assert_eq!(function_around(&code, 0x1000, 0x100e), Some(0x100a..0x1014));
+    for outside in [0, 0x1000, 0x1002] {
+        assert_eq!(function_around(&code, 0x1000, outside), None, "{outside:x}");
     }
-    // push {r4, lr}; pop {r4, pc}; bx lr; mov pc, lr; nop; sub sp, sp, #8; movw r0, #0xffff; cmp; mul;
-    // ldr pc, [r0]; mrc (the thread pointer); vmrs; dmb; svc; ldrex
-    let plain = [
-        0xe92d_4010,
-        0xe8bd_8010,
-        0xe12f_ff1e,
-        0xe1a0_f00e,
-        0xe320_f000,
-        0xe24d_d008,
-        0xe30f_0fff,
-        0xe350_0000,
-        0xe000_0291,
-        0xe590_f000,
-        0xee1d_0f70,
-        0xeef1_fa10,
-        0xf57f_f05b,
-        0xef00_0000,
-        0xe191_0f9f & 0xffff_fff0 | 0xf,
-    ];
-    for insn in plain {
-        assert_eq!(pc_use_arm(insn, pc), None, "{insn:08x}");
+    assert_eq!(function_around(&code, 0x1000, 0x2000), Some(0x100a..0x1014));
+}
+
+#[test]
+fn where_code_leads() {
+    // push {r4, lr}; bl +0x100; blx +0x200; pop; b.w +0x300
+    let code = thumb(&[0xb510, 0xf000, 0xf87d, 0xf000, 0xe8fc, 0xf000, 0xb97a]);
+    let found = calls(&code, 0x1001);
+    assert_eq!(found.len(), 3);
+    assert_eq!((found[0] & 1, found[1] & 1, found[2] & 1), (1, 0, 1));
+    // add ip, pc, #0; add ip, ip, #0x10000; ldr pc, [ip, #0x88]!
+    let stub = arm(&[0xe28f_c600, 0xe28c_ca10, 0xe5bc_f088]);
+    assert_eq!(indirect_jump(&stub, 0x1000), Some(0x1008 + 0x1_0000 + 0x88));
+    let from_thumb = [thumb(&[0x4778, 0xe7fd]), stub.clone()].concat();
+    assert_eq!(indirect_jump(&from_thumb, 0x1001), Some(0x100c + 0x1_0000 + 0x88));
+    assert_eq!(indirect_jump(&stub, 0x1001), None);
+    assert_eq!(indirect_jump(&stub[..8], 0x1000), None);
+}
+
+#[test]
+fn any_code_is_safe() {
+    let mut seed = 3_u64;
+    for _ in 0..20_000 {
+        let bytes: Vec<u8> = (0..24)
+            .map(|_| {
+                seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                (seed >> 33) as u8
+            })
+            .collect();
+        for addr in [THUMB_FN, ARM_FN] {
+            let _ = plan_patch(&bytes, addr, None);
+            let _ = calls(&bytes, addr);
+            let _ = indirect_jump(&bytes, addr);
+            let _ = find_reference(&bytes, addr & !1, addr);
+        }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Addresses of functions have bit 0 set where they are Thumb code ([`code_at`]).
 
-use super::insn::{PcUse, State, pc_use_arm, pc_use_thumb};
+use super::decode::{PcUse, State, pc_use_arm, pc_use_thumb};
 use super::regs::THUMB;
 use core::ops::Range;
 

@@ -4,14 +4,14 @@
 pub mod bridge;
 pub mod call;
 pub mod capture;
+pub mod decode;
 mod effect;
 mod effect_arm;
 pub mod exidx;
 mod follow;
+#[cfg(feature = "relocate")]
 pub mod insn;
 pub mod jump;
-#[cfg(feature = "relocate")]
-mod plan;
 pub mod prologue;
 pub mod regs;
 #[cfg(feature = "relocate")]

@@ -8,9 +8,9 @@
 //! Only calls are examined: a caller has saved its return address. For interrupted instructions, and for code
 //! in the ARM state, see [`follow`].
 
+use super::decode::{PcUse, pc_use_thumb};
 use super::effect::{Effect, Fetch, bytes, effect, instruction, is_first, leaves};
 use super::follow;
-use super::insn::{PcUse, pc_use_thumb};
 use super::regs::Rule;
 use super::regs::{LR, R7};
 use crate::generic::rule::Form;

@@ -1,6 +1,6 @@
 //! Relocation of a function's first instructions, and the stub that a patched function jumps to.
 
-use super::insn::{
+use super::decode::{
     Condition, IfThen, PcUse, State, is_if_then, pc_use_arm, pc_use_thumb, thumb_len,
 };
 use super::jump::{code_at, encode_jump, near_window, state_at};

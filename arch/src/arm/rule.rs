@@ -6,21 +6,18 @@
 
 use super::exidx;
 use super::regs::{Arm, FullRegs, LR, R7, SP, THUMB};
+use super::sigframe::{SIGINFO_LEN, UC_R0};
 use crate::generic::{Isa, consecutive};
 use crate::unwind::{CfiModule, FullStep};
 use core::ops::Range;
 
 pub use super::regs::Rule;
-pub use crate::generic::Step;
+pub use crate::generic::regs::Step;
 pub use crate::generic::rule::Form;
 
 /// First word of the kernel's frame for a handler without `SA_SIGINFO` (`setup_frame` of
 /// `arch/arm/kernel/signal.c`): the flags of its `struct ucontext`. No other frame has this value.
 const PLAIN_FRAME: u64 = 0x5ac3_c35a;
-/// Size of `struct siginfo`, which stands before the `struct ucontext` of other handlers' frames.
-pub(super) const SIGINFO_LEN: u64 = 128;
-/// Offset of `r0` in the `struct ucontext`; the other registers follow, up to pc (`struct sigcontext`).
-pub(super) const UC_R0: u64 = 32;
 
 impl Isa for Arm {
     type Bank = [u64; 15];

@@ -10,9 +10,10 @@
 //! ([`popped`](super::syscall::popped)), below the frame, and returns to the link register.
 
 use super::call::UserRegs;
-use super::rule::{SIGINFO_LEN, UC_R0};
 use super::syscall::SignalSet;
 use crate::generic::sigframe::{Fixed, SS_INVALID, put};
+#[allow(unused_imports)] // for the documentation
+use crate::generic::stopped::StoppedRegs;
 
 pub use crate::generic::sigframe::{Sigframe, SigframeError, VectorLayout};
 
@@ -36,6 +37,11 @@ const VFP_LEN: usize = 288;
 /// Length of the register set: 32 registers and `fpscr`.
 const VECTOR_LEN: usize = 32 * 8 + 4;
 
+/// Size of `struct siginfo`, which stands before the `struct ucontext` of other handlers' frames.
+pub(super) const SIGINFO_LEN: u64 = 128;
+/// Offset of `r0` in the `struct ucontext`; the other registers follow, up to pc (`struct sigcontext`).
+pub(super) const UC_R0: u64 = 32;
+
 /// Offset of the `struct ucontext` from the frame's start, and offsets of its fields.
 const UC: usize = SIGINFO_LEN as usize;
 const UC_STACK_FLAGS: usize = UC + 12;
@@ -56,8 +62,8 @@ pub const fn sigframe_len(_vector_len: usize) -> usize {
 /// Builds, in `out`, the signal frame for `frame_addr` (a multiple of 8) that restores `regs`, the vector
 /// state `vector` (as [`VECTOR_REGSET`] has it) and the signal mask `sigmask`.
 ///
-/// `regs` should come from [`UserRegs::for_sigframe`]. The restorer is not in the frame but in `lr`:
-/// see [`UserRegs::enter`].
+/// `regs` should come from [`for_sigframe`](StoppedRegs::for_sigframe). The restorer is not in the frame but in `lr`:
+/// see [`enter`](StoppedRegs::enter).
 ///
 /// # Errors
 ///

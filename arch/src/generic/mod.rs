@@ -10,15 +10,14 @@ pub mod regs;
 pub mod rule;
 pub mod sigframe;
 mod step;
+pub mod stopped;
 
-use self::regs::Regs;
+use self::regs::{Regs, Step};
 use self::rule::{Form, Rule};
 use crate::unwind::{CfiModule, FrameInfo, FullStep, Goroutine, Row};
 use core::fmt::Debug;
 use core::ops::Range;
 use gimli::Vendor;
-
-pub use step::Step;
 
 /// Description of an instruction set and its ABI for the unwinder.
 ///

@@ -18,6 +18,19 @@ pub struct Regs {
     pub fp: u64,
 }
 
+/// Result of a step.
+#[derive(Copy, Clone, PartialEq, Eq, Debug)]
+pub enum Step {
+    /// The caller's registers.
+    Next(Regs),
+    /// The frame was the outermost one.
+    End,
+    /// The rule needs all registers.
+    NeedFull,
+    /// The stack cannot be followed further.
+    Cut,
+}
+
 /// All general registers, for frames that need more than [`Regs`].
 #[derive(Copy, Clone, PartialEq, Eq, Debug, Default)]
 #[repr(C)]

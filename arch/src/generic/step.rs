@@ -1,22 +1,9 @@
 //! Steps from a frame to its caller by a packed rule: the hot path of the profiler.
 
 use super::Isa;
-use super::regs::{FullRegs, Regs};
+use super::regs::{FullRegs, Regs, Step};
 use super::rule::{CFA_FP, CFA_SP, Form, Rule};
 use crate::unwind::FullStep;
-
-/// Result of a step.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum Step {
-    /// The caller's registers.
-    Next(Regs),
-    /// The frame was the outermost one.
-    End,
-    /// The rule needs all registers.
-    NeedFull,
-    /// The stack cannot be followed further.
-    Cut,
-}
 
 impl<I: Isa> Rule<I> {
     /// Returns whether `regs.sp` is the stack pointer. After a step by the chain of frame pointers it may be a lower

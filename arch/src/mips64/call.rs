@@ -12,7 +12,8 @@
 
 use super::regs::{A0, A3, FP, K0, RA, SP, V0};
 use super::syscall::nr;
-use crate::blocked::{Blocked, Timeout};
+use crate::blocked::Timeout;
+use crate::generic::stopped::{Restarts, StoppedRegs};
 use crate::registers::Registers;
 
 /// Requests for the general registers: `PTRACE_GETREGS` and `PTRACE_SETREGS`.
@@ -89,7 +90,7 @@ pub struct UserRegs {
     pub status: u64,
     /// Not used here, and not written back.
     pub cause: u64,
-    /// Returns the thread pointer.
+    /// Thread pointer.
     pub tp: u64,
 }
 
@@ -125,124 +126,6 @@ pub fn is_remote(number: u64) -> bool {
 }
 
 impl UserRegs {
-    /// Length of the kernel's structure at the start of this one, in bytes.
-    pub const KERNEL_LEN: usize = 38 * 8;
-
-    /// Returns the program counter.
-    #[must_use]
-    pub fn pc(&self) -> u64 {
-        self.pc
-    }
-
-    /// Returns whether the thread faults at unaligned words although others do not. A program can't choose
-    /// that on this architecture.
-    #[must_use]
-    pub fn checks_alignment(&self) -> bool {
-        false
-    }
-
-    /// Returns the stack pointer.
-    #[must_use]
-    pub fn sp(&self) -> u64 {
-        self.gpr[SP as usize]
-    }
-
-    /// Sets the program counter, to continue with the same code elsewhere: `$t9`, in which a function finds
-    /// its address, stays.
-    pub fn set_pc(&mut self, pc: u64) {
-        self.pc = pc;
-    }
-
-    /// Sends the thread to the system call gadget at `gadget`, which returns to the restorer of the signal
-    /// frame at `sp`.
-    pub fn enter(&mut self, gadget: u64, sp: u64, restorer: u64) {
-        self.pc = gadget;
-        self.gpr[SP as usize] = sp;
-        self.gpr[RA as usize] = restorer;
-    }
-
-    /// Returns the thread pointer, which keys the hook's table of threads.
-    #[must_use]
-    pub fn thread_pointer(&self) -> u64 {
-        self.tp
-    }
-
-    /// Sets the thread pointer, as [`THREAD_POINTER_REGSET`] has it.
-    pub fn set_thread_pointer(&mut self, tp: u64) {
-        self.tp = tp;
-    }
-
-    /// Does nothing: the registers say what the thread did before it was stopped (see [`NEEDS_BLOCKED`]).
-    pub fn set_blocked(&mut self, _blocked: Option<Blocked>) {}
-
-    /// Returns the number of a call that has ended with EINTR, if only having seen the thread asleep tells
-    /// whether the stop has ended it: never, as the registers tell here.
-    #[must_use]
-    pub fn ended_unseen(&self) -> Option<u64> {
-        None
-    }
-
-    /// Not needed here, see [`ended_unseen`](Self::ended_unseen).
-    #[must_use]
-    pub fn first_argument(&self) -> Option<u64> {
-        None
-    }
-
-    /// Not needed here, see [`ended_unseen`](Self::ended_unseen).
-    #[must_use]
-    pub fn is_behind_call(&self, _before: &[u8]) -> bool {
-        false
-    }
-
-    /// Not needed here, see [`ended_unseen`](Self::ended_unseen).
-    #[must_use]
-    pub fn has_signal_frame(&self, _below: &[u8]) -> bool {
-        false
-    }
-
-    /// Prepares a system call; the thread has to continue at a `syscall` instruction. The place of `$zero` is
-    /// set to "not in a system call", so that the kernel does not take the number in `$v0` for the error of
-    /// an interrupted one.
-    pub fn set_syscall(&mut self, number: u64, args: [u64; 6]) {
-        for (to, from) in self.gpr.iter_mut().skip(A0 as usize).zip(args) {
-            *to = from;
-        }
-        self.gpr[V0 as usize] = number;
-        self.gpr[0] = 0;
-    }
-
-    /// Returns an argument of the system call that the thread is about to make, or is in, counted from 0.
-    #[must_use]
-    pub fn argument(&self, index: usize) -> u64 {
-        self.gpr.iter().skip(A0 as usize).take(6).nth(index).copied().unwrap_or(0)
-    }
-
-    /// Sets such an argument.
-    pub fn set_argument(&mut self, index: usize, value: u64) {
-        if let Some(to) = self.gpr.iter_mut().skip(A0 as usize).take(6).nth(index) {
-            *to = value;
-        }
-    }
-
-    /// Returns the result of a system call that has returned; errors are negative.
-    #[must_use]
-    pub fn syscall_result(&self) -> i64 {
-        let result = self.gpr[V0 as usize] as i64;
-        if self.gpr[A3 as usize] == 0 { result } else { result.wrapping_neg() }
-    }
-
-    /// Returns whether the thread stopped in a system call that has failed, if only by being interrupted.
-    #[must_use]
-    pub fn is_in_call(&self) -> bool {
-        self.gpr[0] != 0
-    }
-
-    /// Returns the number of that system call.
-    #[must_use]
-    pub fn syscall_number(&self) -> Option<u64> {
-        self.is_in_call().then_some(self.gpr[0])
-    }
-
     /// Returns whether the stop has interrupted a system call that the kernel is going to restart: `$v0`
     /// holds one of its internal codes.
     #[must_use]
@@ -250,20 +133,78 @@ impl UserRegs {
         let codes = [ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK];
         self.is_in_call() && codes.contains(&self.gpr[V0 as usize])
     }
+}
 
-    /// Returns whether the stop has interrupted a system call that the kernel is *not* going to restart, so
-    /// that it must be issued again. This holds only if no signal is pending or about to be delivered:
-    /// otherwise EINTR is due.
-    #[must_use]
-    pub fn wants_reissue(&self) -> bool {
+impl StoppedRegs for UserRegs {
+    const KERNEL_LEN: usize = 38 * 8;
+
+    fn pc(&self) -> u64 {
+        self.pc
+    }
+
+    fn sp(&self) -> u64 {
+        self.gpr[SP as usize]
+    }
+
+    /// `$t9`, in which a function finds its address, stays: the code is the same elsewhere.
+    fn set_pc(&mut self, pc: u64) {
+        self.pc = pc;
+    }
+
+    fn enter(&mut self, gadget: u64, sp: u64, restorer: u64) {
+        self.pc = gadget;
+        self.gpr[SP as usize] = sp;
+        self.gpr[RA as usize] = restorer;
+    }
+
+    fn thread_pointer(&self) -> u64 {
+        self.tp
+    }
+
+    fn set_thread_pointer(&mut self, tp: u64) {
+        self.tp = tp;
+    }
+
+    /// Sets the place of `$zero` to "not in a system call", so that the kernel does not take the number in `$v0` for the
+    /// error of an interrupted one.
+    fn set_syscall(&mut self, number: u64, args: [u64; 6]) {
+        for (to, from) in self.gpr.iter_mut().skip(A0 as usize).zip(args) {
+            *to = from;
+        }
+        self.gpr[V0 as usize] = number;
+        self.gpr[0] = 0;
+    }
+
+    fn argument(&self, index: usize) -> u64 {
+        self.gpr.iter().skip(A0 as usize).take(6).nth(index).copied().unwrap_or(0)
+    }
+
+    fn set_argument(&mut self, index: usize, value: u64) {
+        if let Some(to) = self.gpr.iter_mut().skip(A0 as usize).take(6).nth(index) {
+            *to = value;
+        }
+    }
+
+    fn syscall_result(&self) -> i64 {
+        let result = self.gpr[V0 as usize] as i64;
+        if self.gpr[A3 as usize] == 0 { result } else { result.wrapping_neg() }
+    }
+
+    /// Returns true for a call that has failed, if only by being interrupted.
+    fn is_in_call(&self) -> bool {
+        self.gpr[0] != 0
+    }
+
+    fn syscall_number(&self) -> Option<u64> {
+        self.is_in_call().then_some(self.gpr[0])
+    }
+
+    fn wants_reissue(&self) -> bool {
         self.gpr[V0 as usize] == EINTR
             && self.gpr[A3 as usize] != 0
             && NEVER_RESTARTED.contains(&self.gpr[0])
     }
 
-    /// Returns the registers with the program counter before the `syscall` instruction, to issue the same
-    /// call again.
-    #[must_use]
     fn reissued(&self) -> Self {
         let mut regs = *self;
         regs.pc = self.syscall_pc();
@@ -273,70 +214,27 @@ impl UserRegs {
         regs
     }
 
-    /// Returns the registers to write back at a signal-delivery or `PTRACE_INTERRUPT` stop. `self` are those
-    /// from the first stop. There the kernel still decides on the restart by itself, so they are unchanged,
-    /// except that a call that it would not restart is put back. `signal_pending`: see
-    /// [`wants_reissue`](Self::wants_reissue).
-    #[must_use]
-    pub fn restored_at_stop(&self, signal_pending: bool) -> Self {
-        if !signal_pending && self.wants_reissue() { self.reissued() } else { *self }
-    }
-
-    /// Returns the registers to write back behind a remote call: `self`, those from the first stop. The
-    /// kernel decides on a restart at the stop that follows.
-    ///
-    /// The remote calls in between must not have set the thread's restart state themselves (sleeps, futex
-    /// waits, polls).
-    #[must_use]
-    pub fn restored_behind_call(&self) -> Self {
-        *self
-    }
-
-    /// Returns whether the thread waits in `restart_syscall`: its call was interrupted once before.
-    #[must_use]
-    pub fn is_restarted(&self) -> bool {
+    fn is_restarted(&self) -> bool {
         self.restart_pending() && self.gpr[0] == nr::RESTART_SYSCALL
     }
 
-    /// Returns the call that a thread in `restart_syscall` made first, if that is certain: the kernel keeps
-    /// only the rest of it. `code` is the code up to the system call instruction, `waits_in` the kernel
-    /// function in which the thread was asleep (`/proc/PID/wchan`).
-    #[must_use]
-    pub fn restarted_call(&self, code: &[u8], waits_in: &str) -> Option<u64> {
-        // These calls end with ERESTART_RESTARTBLOCK.
-        let known = [nr::NANOSLEEP, nr::CLOCK_NANOSLEEP, nr::POLL, nr::FUTEX];
-        let loaded = super::syscall::number_before(code).filter(|n| known.contains(n));
-        loaded.or_else(|| {
-            let is = |names: &[&str]| names.iter().any(|n| waits_in.starts_with(n));
-            if is(&["poll_schedule_timeout", "do_sys_poll", "do_restart_poll"]) {
-                return Some(nr::POLL);
-            }
-            if is(&["futex_", "__futex_"]) {
-                return Some(nr::FUTEX);
-            }
-            // `wchan` skips sleeping functions, and a restarted sleep has no other.
-            if !is(&["hrtimer_nanosleep", "do_nanosleep", "syscall_common"]) {
-                return None;
-            }
-            // The argument is a clock's number, or a pointer.
-            let first = self.gpr[A0 as usize];
-            let clock = (-(1 << 31)..4096).contains(&(first as i64));
-            Some(if clock { nr::CLOCK_NANOSLEEP } else { nr::NANOSLEEP })
-        })
+    fn restarted_call(&self, code: &[u8], waits_in: &str) -> Option<u64> {
+        const RESTARTS: Restarts<'_> = Restarts {
+            known: &[nr::NANOSLEEP, nr::CLOCK_NANOSLEEP, nr::POLL, nr::FUTEX],
+            futex: Some(nr::FUTEX),
+            poll: Some(nr::POLL),
+            sleeps: Some((nr::CLOCK_NANOSLEEP, nr::NANOSLEEP, &["syscall_common"])),
+        };
+        // The argument of a sleep is a clock's number, or a pointer.
+        let clock = (-(1 << 31)..4096).contains(&(self.gpr[A0 as usize] as i64));
+        RESTARTS.find(super::syscall::number_before(code), clock, waits_in)
     }
 
-    /// Returns the program counter at the system call instruction that the thread is in.
-    #[must_use]
-    pub fn syscall_pc(&self) -> u64 {
+    fn syscall_pc(&self) -> u64 {
         self.pc.wrapping_sub(super::syscall::SYSCALL_INSN.len() as u64)
     }
 
-    /// Returns the registers to put into a signal frame, from which the kernel restarts nothing: any
-    /// interrupted call is issued again, from its start. A timeout then starts again too; this is what
-    /// remains if the tracer dies. `rt_sigreturn` makes the kernel forget the rest of a call, so a thread in
-    /// `restart_syscall` needs the number of its first call, `restarted`.
-    #[must_use]
-    pub fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self {
+    fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self {
         let mut regs = *self;
         if self.restart_pending() || (!signal_pending && self.wants_reissue()) {
             regs = self.reissued();
@@ -346,13 +244,6 @@ impl UserRegs {
         }
         regs.gpr[0] = 0;
         regs
-    }
-
-    /// Returns whether the kernel may take a thread that is sent to `gadget` for one whose call is to be
-    /// restarted there: never, as [`set_syscall`](Self::set_syscall) says that there is none.
-    #[must_use]
-    pub fn stands_on(&self, _gadget: u64) -> bool {
-        false
     }
 }
 

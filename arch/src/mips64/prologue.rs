@@ -475,20 +475,6 @@ fn is_within(isa: Isa, at: u64, fetch: &mut Fetch<'_>) -> bool {
 }
 
 /// Returns a function that reads the instructions of `code`, the first of which is at 0.
-fn slice(isa: Isa, code: &[u8]) -> impl FnMut(u64) -> Option<u32> {
-    move |at| isa.order.word4(code, usize::try_from(at).ok()?)
-}
-
-/// Returns the rule for the instruction behind `code`, which has the instructions from the function's start.
-#[must_use]
-pub fn from_function_in(isa: Isa, code: &[u8]) -> Rule {
-    let len = code.len() & !3;
-    if len / 4 > MOST {
-        return Rule::UNKNOWN;
-    }
-    walk(isa, 0, len as u64, false, false, &mut slice(isa, code)).unwrap_or(Rule::UNKNOWN)
-}
-
 /// Returns the rule for the instruction at `at`, in a function whose start is unknown. The start is taken to
 /// be the last `daddiu $sp, $sp, -N`.
 ///
@@ -552,12 +538,6 @@ pub fn before(pc: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Rule {
         Order::NATIVE.word4(&piece, at.wrapping_sub(base) as usize)
     };
     before_in(Isa::NATIVE, look & !3, look & 3 != 0, &mut fetch)
-}
-
-/// Does what [`from_function_in`] does, for this machine.
-#[must_use]
-pub fn from_function(code: &[u8]) -> Rule {
-    from_function_in(Isa::NATIVE, code)
 }
 
 #[cfg(test)]

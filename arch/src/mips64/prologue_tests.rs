@@ -3,6 +3,19 @@ use super::*;
 use alloc::vec;
 use alloc::vec::Vec;
 
+fn slice(isa: Isa, code: &[u8]) -> impl FnMut(u64) -> Option<u32> {
+    move |at| isa.order.word4(code, usize::try_from(at).ok()?)
+}
+
+/// Returns the rule for the instruction behind `code`, which has the instructions from the function's start.
+fn from_function_in(isa: Isa, code: &[u8]) -> Rule {
+    let len = code.len() & !3;
+    if len / 4 > MOST {
+        return Rule::UNKNOWN;
+    }
+    walk(isa, 0, len as u64, false, false, &mut slice(isa, code)).unwrap_or(Rule::UNKNOWN)
+}
+
 const JR: u32 = 0x03e0_0008;
 const DOWN: u32 = 0x67bd_ffe0; // daddiu sp, sp, -32
 const UP: u32 = 0x67bd_0020;
@@ -126,8 +139,8 @@ fn a_leaf_function_with_a_frame() {
 fn what_is_not_understood() {
     // dsubu sp, sp, v0 without a frame pointer
     assert_eq!(rules(&[DOWN, SD_RA, 0x03a2_e82f])[3], Rule::UNKNOWN);
-    assert_eq!(from_function(&[0; 4 * MOST + 4]), Rule::UNKNOWN);
-    assert_eq!(from_function(&[]), leaf(0, None));
+    assert_eq!(from_function_in(Isa::NATIVE, &[0; 4 * MOST + 4]), Rule::UNKNOWN);
+    assert_eq!(from_function_in(Isa::NATIVE, &[]), leaf(0, None));
 }
 
 #[test]

@@ -5,19 +5,12 @@
 
 use super::isa::Order;
 use super::regs::{FP, Mips64, RA, SP, ZERO};
+use super::sigframe::{FRAME_PC, FRAME_REGS};
 use crate::generic::{Isa, consecutive};
 
 pub use super::regs::Rule;
-pub use crate::generic::Step;
+pub use crate::generic::regs::Step;
 pub use crate::generic::rule::Form;
-
-/// Offset of the first register in the kernel's signal frame (`struct rt_sigframe` of
-/// `arch/mips/kernel/signal.c`: room for four arguments and a trampoline, siginfo, `struct ucontext`), to
-/// which the stack pointer points when the handler has returned. The other registers follow (`struct
-/// sigcontext`).
-pub(super) const FRAME_REGS: u64 = 192;
-/// Offset of the program counter in that frame.
-pub(super) const FRAME_PC: u64 = 768;
 
 impl Isa for Mips64 {
     type Bank = [u64; 32];

@@ -9,9 +9,10 @@
 
 use super::call::UserRegs;
 use super::isa::Order;
-use super::rule::{FRAME_PC, FRAME_REGS};
 use super::syscall::SignalSet;
 use crate::generic::sigframe::{Fixed, SS_INVALID, put};
+#[allow(unused_imports)] // for the documentation
+use crate::generic::stopped::StoppedRegs;
 
 pub use crate::generic::sigframe::{Sigframe, SigframeError, VectorLayout};
 
@@ -36,6 +37,14 @@ const VECTOR_LEN: usize = 32 * 8 + 4;
 /// Value of `sc_used_math`: floating point registers are there (`USED_FP`), all 32 of 8 bytes (`USED_FR1`).
 const USED: u32 = 3;
 
+/// Offset of the first register in the kernel's signal frame (`struct rt_sigframe` of
+/// `arch/mips/kernel/signal.c`: room for four arguments and a trampoline, siginfo, `struct ucontext`), to
+/// which the stack pointer points when the handler has returned. The other registers follow (`struct
+/// sigcontext`).
+pub(super) const FRAME_REGS: u64 = 192;
+/// Offset of the program counter in that frame.
+pub(super) const FRAME_PC: u64 = 768;
+
 /// Offset of the ucontext from the frame's start, behind room for arguments, a trampoline and siginfo.
 const UC: usize = 16 + 8 + 128;
 const UC_STACK_FLAGS: usize = UC + 16 + 16;
@@ -59,8 +68,8 @@ pub const fn sigframe_len(_vector_len: usize) -> usize {
 /// Builds, in `out`, the signal frame for `frame_addr` (a multiple of 16) that restores `regs`, the floating
 /// point state `vector` (as [`VECTOR_REGSET`] has it) and the signal mask `sigmask`.
 ///
-/// `regs` should come from [`UserRegs::for_sigframe`]. The restorer is not in the frame but in `$ra`:
-/// see [`UserRegs::enter`].
+/// `regs` should come from [`for_sigframe`](StoppedRegs::for_sigframe). The restorer is not in the frame but in `$ra`:
+/// see [`enter`](StoppedRegs::enter).
 ///
 /// # Errors
 ///

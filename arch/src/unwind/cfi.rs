@@ -5,7 +5,6 @@
 //! The data comes from the memory of a process that may be in any state, so nothing is trusted: every offset
 //! is checked, every loop is bounded by the length of the slices.
 
-use super::CfiRule;
 use gimli::{
     BaseAddresses, CieOrFde, EhFrame, EndianSlice, NativeEndian, RegisterRule, UnwindContext,
     UnwindContextStorage, UnwindSection, UnwindTableRow, Vendor,
@@ -238,7 +237,7 @@ impl<'a> CfiModule<'a> {
     }
 
     /// Returns the FDE that covers `pc`.
-    fn find_fde(&self, pc: u64) -> Result<Fde<'a>, NoRow> {
+    pub(super) fn find_fde(&self, pc: u64) -> Result<Fde<'a>, NoRow> {
         let (section, bases) = (self.section(), self.bases());
         let Some(table) = HdrTable::parse(self.hdr, self.hdr_addr) else {
             return self.scan(&section, &bases, pc);
@@ -287,28 +286,6 @@ impl<'a> CfiModule<'a> {
             .map_err(|_| NoRow::Malformed)?;
         let ra = fde.cie().return_address_register().0;
         Ok((row, FrameInfo { section, signal: fde.is_signal_trampoline(), ra }))
-    }
-}
-
-/// Compiles the rule for the code address `pc` (see the [module](super) about return addresses).
-///
-/// Returns `UNKNOWN` if no function of the module covers it. Returns `COMPLEX` if the rule cannot be packed,
-/// which includes information that cannot be read: [`step_full`](super::step_full) then ends the stack there.
-pub fn compile<R: CfiRule>(cfi: &CfiModule<'_>, pc: u64, ctx: &mut CfiContext) -> R {
-    match cfi.row(pc, ctx, R::VENDOR) {
-        Ok((row, frame)) => R::from_row(row, &frame, pc),
-        Err(NoRow::NotCovered) => R::from_tables(cfi, pc),
-        Err(NoRow::Malformed) => R::COMPLEX,
-    }
-}
-
-/// Returns start and end of the function (strictly: of the FDE) that covers `pc`. `R` is the architecture's rule,
-/// which knows tables of other kinds.
-#[must_use]
-pub fn function_range<R: CfiRule>(cfi: &CfiModule<'_>, pc: u64) -> Option<core::ops::Range<u64>> {
-    match cfi.find_fde(pc) {
-        Ok(fde) => Some(fde.initial_address()..fde.end_address()),
-        Err(_) => R::range_in_tables(cfi, pc),
     }
 }
 

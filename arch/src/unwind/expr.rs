@@ -3,8 +3,8 @@
 //! gimli's own evaluator needs more storage; expressions in call frame information are arithmetic on
 //! registers and memory. This one has a fixed stack, a bounded number of steps, no allocation, and no panic.
 
-use super::RegisterSet;
 use super::cfi::Slice;
+use super::traits::RegisterSet;
 use gimli::{Encoding, EndianSlice, Format, NativeEndian, Operation, Reader};
 
 /// Depth of the evaluation stack.

@@ -1,28 +1,9 @@
 //! One step with all registers, for the frames that no packed rule describes.
 
-use super::RegisterSet;
-use super::cfi::{CfiContext, CfiModule, FrameInfo, NoRow};
+use super::cfi::{CfiContext, CfiModule, FrameInfo, NoRow, Row};
 use super::expr::Machine;
+use super::traits::{FullStep, RegisterSet};
 use gimli::{CfaRule, RegisterRule};
-
-/// Result of a full step.
-#[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub enum FullStep<R> {
-    /// The caller's registers.
-    Next {
-        /// Registers of the caller.
-        regs: R,
-        /// Whether the frame just left is a signal trampoline: `regs` are then those of an interrupted
-        /// instruction, whose pc is looked up as it is.
-        signal: bool,
-    },
-    /// The frame was the outermost one.
-    End,
-    /// The stack cannot be followed further.
-    Cut,
-    /// No call frame information covers the address.
-    NoCfi,
-}
 
 /// Steps from `regs` to the caller, by the row for `lookup_pc` (see the [module](super) about
 /// return addresses).
@@ -68,7 +49,7 @@ pub fn step_full<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
 
 /// Applies every rule of the row to the registers as they were before.
 fn apply<R: RegisterSet, F: FnMut(u64) -> Option<u64>>(
-    row: &super::Row,
+    row: &Row,
     frame: &FrameInfo<'_>,
     regs: &R,
     read: &mut F,

@@ -1,7 +1,7 @@
 //! Finds the unwind tables of a loaded module by the program headers in its memory (System V gABI, "ELF
 //! Header", "Program Header"), of both widths.
 
-use super::eh_frame_address;
+use super::cfi::eh_frame_address;
 
 /// A part of memory: its address and its length; length 0: there is none.
 pub type Part = (u64, u64);

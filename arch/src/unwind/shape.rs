@@ -1,7 +1,9 @@
 //! Shape of a frame of the target's own: where it has its caller's registers, for code that lays out such a
 //! frame itself.
 
-use super::{CfiContext, CfiModule, FullStep, RegisterSet, step_full};
+use super::cfi::{CfiContext, CfiModule};
+use super::full::step_full;
+use super::traits::{FullStep, RegisterSet};
 use gimli::{RegisterRule, Vendor};
 
 /// Maximum number of registers that a frame may hold.

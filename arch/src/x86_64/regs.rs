@@ -3,26 +3,12 @@
 //! Register numbers are the DWARF numbers of the System V ABI, AMD64 supplement, figure 3.36
 //! ("DWARF Register Number Mapping"). They differ from the numbers in instruction encodings.
 
-/// DWARF number of `rax`.
-pub const RAX: u16 = 0;
-/// DWARF number of `rdx`.
-pub const RDX: u16 = 1;
-/// DWARF number of `rcx`.
-pub const RCX: u16 = 2;
 /// DWARF number of `rbx`.
 pub const RBX: u16 = 3;
-/// DWARF number of `rsi`.
-pub const RSI: u16 = 4;
-/// DWARF number of `rdi`.
-pub const RDI: u16 = 5;
 /// DWARF number of `rbp`, the frame pointer.
 pub const RBP: u16 = 6;
 /// DWARF number of `rsp`, the stack pointer.
 pub const RSP: u16 = 7;
-/// DWARF number of `r8`; `r9` to `r15` follow.
-pub const R8: u16 = 8;
-/// DWARF number of `r10`.
-pub const R10: u16 = 10;
 /// DWARF number of `r12`.
 pub const R12: u16 = 12;
 /// DWARF number of `r13`.

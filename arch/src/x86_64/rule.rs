@@ -20,7 +20,7 @@ use crate::unwind::{FrameInfo, Goroutine, Row};
 use gimli::{CfaRule, Register, RegisterRule};
 
 pub use super::regs::Rule;
-pub use crate::generic::Step;
+pub use crate::generic::regs::Step;
 pub use crate::generic::rule::Form;
 
 /// Offset of the return address from the CFA.

@@ -16,6 +16,8 @@
 
 use super::call::UserRegs;
 use crate::generic::sigframe::{SS_INVALID, put};
+#[allow(unused_imports)] // for the documentation
+use crate::generic::stopped::StoppedRegs;
 
 pub use crate::generic::sigframe::{Sigframe, SigframeError};
 
@@ -104,7 +106,7 @@ fn get_u64(bytes: &[u8], offset: usize) -> Option<u64> {
 /// Builds, in `out`, the signal frame for `frame_addr` (a multiple of 8) that restores `regs`, the vector
 /// state `xsave` and the signal mask `sigmask`.
 ///
-/// `regs` should come from [`UserRegs::for_sigframe`]. `xsave` is the image that ptrace returns
+/// `regs` should come from [`for_sigframe`](StoppedRegs::for_sigframe). `xsave` is the image that ptrace returns
 /// (`NT_X86_XSTATE`: standard format). The kernel accepts a frame only if it is no larger than the *thread's*
 /// state, which is less than ptrace's image on machines with AMX, so the image is cut to what is in use by
 /// `layout`. `restorer` is the address of `mov eax, 15; syscall`.

@@ -10,6 +10,7 @@ use crate::process::proc::{Map, Status};
 use crate::stopped::tables::Tables;
 use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, sandbox};
 use nix::errno::Errno;
+use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::Rule;
 use prof_arch::native::bridge::{Bridge, LEAST_FRAME};
 use prof_arch::native::capture::{DESCRIPTOR, counter_is_steady};

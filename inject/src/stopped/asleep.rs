@@ -14,6 +14,7 @@ use crate::process::proc::Status;
 use crate::{RemoteAddr, RemoteMemory};
 use libc::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGTRAP};
 use prof_arch::blocked::Blocked;
+use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 
 /// Length of each piece of memory that is read below the stack pointer. All pieces together exceed a signal frame.

@@ -11,6 +11,7 @@ use crate::recorded::Recorded;
 use crate::stopped::tracee::Tracee;
 use crate::{RemoteAddr, Result};
 use core::mem::offset_of;
+use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::capture::Call;
 use prof_trace::shared::{FUNCTIONS, Function, LAYOUT, SLOTS, Shared, Slot};
 use std::fs::File;

@@ -12,6 +12,7 @@ use crate::stopped::memory::{WORD, words};
 use crate::stopped::remote::Sigreturn;
 use crate::{RemoteAddr, RemoteMemory};
 use goblin::elf::program_header::{PF_W, PT_LOAD};
+use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_arch::native::capture::DESCRIPTOR;
 

@@ -15,6 +15,7 @@ use crate::stopped::tracee::{Stop, Tracee};
 use crate::stopped::waits;
 use crate::{Error, RemoteAddr, RemoteMemory, Result};
 use nix::errno::Errno;
+use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_arch::native::jump::code_at;
 use prof_arch::native::sigframe::{VectorLayout, build_sigframe, sigframe_len};

@@ -8,6 +8,7 @@ use crate::process::proc;
 use crate::stopped::remote::{Gadgets, Sigreturn};
 use crate::stopped::tracee::Tracee;
 use crate::{Error, RemoteAddr, Result};
+use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::call::is_remote;
 use prof_arch::native::jump::code_at;
 use prof_arch::native::syscall::SYSCALL_INSN;

@@ -11,6 +11,7 @@ use crate::stopped::waits::Wait;
 use crate::{Error, Result};
 use nix::errno::Errno;
 use prof_arch::blocked::Blocked;
+use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::syscall::SignalSet;
 use prof_arch::native::{UserRegs, call, sigframe, syscall};
 use prof_arch::registers::{GUARDED_STACK, Registers, is_guarded};

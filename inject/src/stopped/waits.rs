@@ -13,6 +13,7 @@ use crate::RemoteAddr;
 use crate::process::proc;
 use crate::stopped::memory::RemoteMemory;
 use prof_arch::blocked::{Blocked, Timeout};
+use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::{UserRegs, call, insn};
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};

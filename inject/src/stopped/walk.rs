@@ -5,6 +5,7 @@ use crate::process::proc::{Asleep, Map};
 use crate::stopped::memory::{WORD, words};
 use crate::stopped::tables::Tables;
 use crate::{RemoteAddr, RemoteMemory};
+use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::rule::{is_interrupted_pc, is_sigreturn_code};
 use prof_arch::native::{FullRegs, Regs, Rule, Step, UserRegs};
 use prof_arch::unwind::{CfiContext, CfiRule, FullStep, RegisterSet, compile, step_full};
