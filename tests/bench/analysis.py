@@ -40,6 +40,17 @@ reading recordings: medians of {ROUNDS} interleaved rounds
     harness.remove_all("generated.")
 
 
+def answers(only=()):
+    """Measures what a server asks of an index: medians of its rounds in one process."""
+    events = int(only[0]) if only else EVENTS
+    print(f"\nanswers for pages, of {events // 1_000_000} million generated events: medians of {ROUNDS} rounds")
+    examples()
+    made = os.path.join(harness.SCRATCH, "generated.prof")
+    subprocess.run([example("generate"), made, str(events)], check=True)
+    subprocess.run([example("answers"), made, str(ROUNDS)], check=True)
+    harness.remove_all("generated.")
+
+
 def row(name, path, rounds):
     events, live = rounds[0]["events"], rounds[0]["live"]
     column = lambda key: median([r[key] for r in rounds])
@@ -49,7 +60,7 @@ def row(name, path, rounds):
 
 
 def examples():
-    names = [arg for name in ("generate", "speed") for arg in ("--example", name)]
+    names = [arg for name in ("generate", "speed", "answers") for arg in ("--example", name)]
     subprocess.run(["cargo", "build", "--release", "--quiet", "-p", "prof-analyze", *names],
                    cwd=harness.ROOT, check=True)
 

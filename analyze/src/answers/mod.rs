@@ -2,11 +2,13 @@
 //!
 //! * [`groups`]: blocks by stack, function, file, module, thread or size;
 //! * [`Query::blocks`](crate::query::Query::blocks): pages of single blocks;
+//! * [`Query::space`](crate::query::Query::space): the address space in bins;
 //! * [`flame`], [`flame_diff`], [`sandwich`]: trees of functions.
 
 mod blocks;
 mod flame;
 mod groups;
+mod space;
 
 pub use blocks::{
     BlockDetails, BlockPage, BlockRow, BlockSort, BlocksAsk, Cursor, MOST_BLOCKS, MOST_SKIPPED,
@@ -15,3 +17,4 @@ pub use flame::{
     Flame, FlameAsk, FlameName, Metric, Sandwich, Transform, flame, flame_diff, sandwich,
 };
 pub use groups::{GroupKey, GroupRow, Groups, GroupsAsk, groups};
+pub use space::{MOST_BINS, Space, SpaceAsk};

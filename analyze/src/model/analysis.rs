@@ -168,6 +168,19 @@ pub(crate) struct Source {
 
 impl Source {
     pub(crate) fn new(stream: Stream, file: File) -> Self {
+        Self::without_meta(&stream, file).with(stream.into_meta())
+    }
+
+    /// Creates it while the recording is still read.
+    pub(crate) fn of(stream: &Stream, file: File) -> Self {
+        Self::without_meta(stream, file).with(stream.meta().clone())
+    }
+
+    fn with(self, meta: Meta) -> Self {
+        Self { meta, ..self }
+    }
+
+    fn without_meta(stream: &Stream, file: File) -> Self {
         Self {
             path: stream.path().to_owned(),
             file,
@@ -176,7 +189,7 @@ impl Source {
             bytes: stream.bytes_read(),
             damaged_bytes: stream.damaged_bytes(),
             packed: stream.is_packed(),
-            meta: stream.into_meta(),
+            meta: Meta::default(),
             named: OnceLock::new(),
         }
     }

@@ -1,8 +1,11 @@
 //! Computes the totals of a recording while it grows.
 
+use super::analysis::{Analysis, Source};
+use super::course::Course;
 use super::replay::{Group, Replay, Totals};
 use crate::Error;
-use crate::load::{Kernel, LoadOptions, Stream};
+use crate::load::{Kernel, LoadOptions, Meta, Stream, open_file};
+use crate::query::{Span, Timeline, by_course, resident};
 use std::path::Path;
 
 /// Reads a growing recording incrementally. Its totals describe a moment shortly before the collector's last pass, up
@@ -57,9 +60,51 @@ impl Follower {
         })
     }
 
-    /// Returns the figures by stack, as the replay has kept them.
+    /// Returns the records other than events, as far as they were read.
+    pub fn meta(&self) -> &Meta {
+        self.stream.meta()
+    }
+
+    /// Returns the nanoseconds from the start of the recording to the last moment that was read.
+    pub fn duration_ns(&self) -> u64 {
+        self.meta().clock.ns(self.end_ticks())
+    }
+
+    fn end_ticks(&self) -> u64 {
+        self.meta().end_ticks(self.replay.totals().last_ticks)
+    }
+
+    /// Returns the figures of all blocks over time.
+    pub fn course(&self) -> Course {
+        self.replay.course()
+    }
+
+    /// Returns the figures of all blocks in columns of time. It takes a pass over the live blocks, and no other.
+    pub fn timeline(&self, span: &Span) -> Timeline {
+        let meta = self.meta();
+        let edges = span.edges(&meta.clock, self.end_ticks());
+        let mut timeline = by_course(&self.course(), &edges, &meta.clock);
+        timeline.edges_ns = (0..edges.len()).map(|i| span.edge_ns(i)).collect();
+        if let Some((rss, vss)) = resident(meta, &edges) {
+            (timeline.rss, timeline.vss) = (Some(rss), Some(vss));
+        }
+        timeline
+    }
+
+    /// Returns the figures by stack.
     pub fn groups(&self) -> Vec<Group> {
         self.replay.groups()
+    }
+
+    /// Returns the analysis of what was read so far, for reports with names. The records are copied, but nothing is read
+    /// again.
+    ///
+    /// # Errors
+    /// If the file can't be opened.
+    pub fn analysis(&self) -> Result<Analysis, Error> {
+        let file = open_file(self.stream.path())?;
+        let source = Source::of(&self.stream, file);
+        Ok(Analysis::new(source, self.replay.totals(), self.groups()))
     }
 
     /// Returns the last reading of the target's memory.
@@ -69,7 +114,6 @@ impl Follower {
 
     /// Returns the moment that the figures describe, in nanoseconds since the start of the recording.
     pub fn now_ns(&self) -> u64 {
-        let meta = self.stream.meta();
-        meta.clock.ns(meta.end_ticks(self.replay.totals().last_ticks))
+        self.duration_ns()
     }
 }

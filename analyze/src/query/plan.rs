@@ -2,6 +2,7 @@
 
 use super::chains::Chains;
 use super::filter::{Filter, Headers, Lifetime, Range};
+use super::rowset::RowSet;
 use super::stacks::Said;
 use super::suppress::Rule;
 use super::{chains, stacks};
@@ -40,6 +41,8 @@ pub struct Query<'a> {
     lifetime: Range<u64>,
     chains: Option<Arc<Chains>>,
     headers: Headers,
+    /// The rows that can be selected; `None`: all can.
+    pub(super) set_of_rows: Option<Arc<RowSet>>,
     /// The groups that suppression rules exclude.
     pub(super) suppressed: Option<Arc<Suppressed>>,
 }
@@ -117,6 +120,7 @@ impl<'a> Query<'a> {
             lifetime: filter.lifetime,
             chains: None,
             headers: filter.headers,
+            set_of_rows: None,
         };
         if !q.headers.is_all() && !has_headers(index)? {
             return Err(QueryError::Missing(NO_HEADERS.into()));
@@ -212,6 +216,7 @@ impl<'a> Query<'a> {
             && self.lifetime.is_all()
             && self.chains.is_none()
             && self.headers.is_all()
+            && self.set_of_rows.is_none()
             && self.suppressed.is_none()
     }
 
@@ -243,7 +248,15 @@ impl<'a> Query<'a> {
             return Some(());
         }
         let Selection { rows, a, b } = s;
-        rows.extend(0..block.rows() as u32);
+        let first = block.first_row();
+        match &self.set_of_rows {
+            None => rows.extend(0..block.rows() as u32),
+            Some(set) if !set.has_any(first, block.rows()) => return Some(()),
+            Some(set) => {
+                let all = 0..block.rows() as u32;
+                rows.extend(all.filter(|i| set.contains(first + u64::from(*i))));
+            }
+        }
         for &(column, from, to) in &self.ranges {
             let (min, max) = block.range(column);
             if min < from || max > to {

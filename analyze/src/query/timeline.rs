@@ -6,8 +6,9 @@
 
 use super::figures::By;
 use super::plan::{Query, Selection, tick_from, tick_to};
+use super::steps::{Number, Steps, Sums};
 use crate::index::{Block, Column, Index, ScanError, flags};
-use crate::load::Clock;
+use crate::load::{Clock, Meta};
 use crate::model::{Course, Extent, weight};
 use prof_trace::capture::Capture;
 
@@ -25,9 +26,6 @@ pub struct Span {
 /// Greatest number of columns of a timeline; more are not computed.
 pub const MOST_COLUMNS: usize = 1 << 16;
 
-/// Greatest number of short steps of time.
-const STEPS: u64 = 1 << 16;
-
 impl Span {
     /// Returns the whole time of a recording.
     pub fn whole(index: &Index, width: usize) -> Self {
@@ -42,7 +40,7 @@ impl Span {
     }
 
     /// Returns the first ticks of each column, and those behind the last one.
-    fn edges(&self, clock: &Clock, end: u64) -> Vec<u64> {
+    pub(crate) fn edges(&self, clock: &Clock, end: u64) -> Vec<u64> {
         let width = self.width.clamp(1, MOST_COLUMNS);
         let span = Self { width, ..*self };
         let whole = span.to_ns >= clock.ns(end);
@@ -117,132 +115,6 @@ pub struct Timeline {
     pub within_ns: u64,
 }
 
-/// Sums of a column. They wrap in made-up recordings.
-#[derive(Clone, Copy, Default)]
-struct Sums<N> {
-    allocations: N,
-    reallocations: N,
-    frees: N,
-    ends: N,
-    allocated_bytes: N,
-    freed_bytes: N,
-    temporary: N,
-    leaked_bytes: N,
-    leaked_blocks: N,
-}
-
-/// The type of sums: whole numbers, or estimates.
-trait Number: Copy + Default + Send {
-    fn of(value: u64, weight: f64) -> Self;
-    fn plus(self, other: Self) -> Self;
-    fn minus(self, other: Self) -> Self;
-    fn rounded(self) -> u64;
-}
-
-impl Number for u64 {
-    #[inline(always)]
-    fn of(value: u64, _: f64) -> Self {
-        value
-    }
-    #[inline(always)]
-    fn plus(self, other: Self) -> Self {
-        self.wrapping_add(other)
-    }
-    #[inline(always)]
-    fn minus(self, other: Self) -> Self {
-        self.wrapping_sub(other)
-    }
-    fn rounded(self) -> u64 {
-        self
-    }
-}
-
-impl Number for f64 {
-    #[inline(always)]
-    fn of(value: u64, weight: f64) -> Self {
-        value as f64 * weight
-    }
-    #[inline(always)]
-    fn plus(self, other: Self) -> Self {
-        self + other
-    }
-    #[inline(always)]
-    fn minus(self, other: Self) -> Self {
-        self - other
-    }
-    fn rounded(self) -> u64 {
-        self.max(0.0).round() as u64
-    }
-}
-
-impl<N: Number> Sums<N> {
-    fn add(&mut self, o: &Self) {
-        let pairs = [
-            (&mut self.allocations, o.allocations),
-            (&mut self.reallocations, o.reallocations),
-            (&mut self.frees, o.frees),
-            (&mut self.ends, o.ends),
-            (&mut self.allocated_bytes, o.allocated_bytes),
-            (&mut self.freed_bytes, o.freed_bytes),
-            (&mut self.temporary, o.temporary),
-            (&mut self.leaked_bytes, o.leaked_bytes),
-            (&mut self.leaked_blocks, o.leaked_blocks),
-        ];
-        for (a, b) in pairs {
-            *a = a.plus(b);
-        }
-    }
-}
-
-/// Short steps of time within the edges of the columns.
-struct Steps<'a> {
-    edges: &'a [u64],
-    /// The first ticks of the first step.
-    from: u64,
-    /// Exponent of the width of a step in ticks.
-    shift: u32,
-    /// For each step the column of its first ticks.
-    columns: Vec<u32>,
-}
-
-impl<'a> Steps<'a> {
-    /// Divides the time between the edges, as far as the recording has any.
-    fn new(edges: &'a [u64], start: u64, end: u64) -> Self {
-        let from = edges[0].max(start.min(end));
-        let to = edges[edges.len() - 1].min(end.saturating_add(1)).max(from.saturating_add(1));
-        let mut shift = 0;
-        while (to - 1 - from) >> shift >= STEPS {
-            shift += 1;
-        }
-        let count = ((to - 1 - from) >> shift) as usize + 1;
-        let mut column = 0;
-        let columns = (0..count as u64).map(|i| {
-            let at = from.saturating_add(i << shift);
-            while column + 2 < edges.len() && edges[column + 1] <= at {
-                column += 1;
-            }
-            column as u32
-        });
-        Self { edges, from, shift, columns: columns.collect() }
-    }
-
-    /// Returns the step and the column of a time within the edges.
-    #[inline(always)]
-    fn at(&self, ticks: u64) -> (usize, usize) {
-        let step = (ticks.saturating_sub(self.from) >> self.shift) as usize;
-        let step = step.min(self.columns.len() - 1);
-        let mut column = self.columns[step] as usize;
-        while column + 2 < self.edges.len() && self.edges[column + 1] <= ticks {
-            column += 1;
-        }
-        // A time before the first step, of a damaged recording, can lie in an earlier column than that.
-        while column > 0 && self.edges[column] > ticks {
-            column -= 1;
-        }
-        (step, column)
-    }
-}
-
 /// Sums of a thread that goes through the index.
 struct Adding<N> {
     selection: Selection,
@@ -298,7 +170,7 @@ impl Query<'_> {
             self.put_in_order(&edges, &mut timeline)?;
         }
         timeline.edges_ns = (0..edges.len()).map(|i| span.edge_ns(i)).collect();
-        if let Some((rss, vss)) = resident(self.index, &edges) {
+        if let Some((rss, vss)) = resident(analysis.meta(), &edges) {
             (timeline.rss, timeline.vss) = (Some(rss), Some(vss));
         }
         Ok(timeline)
@@ -625,8 +497,8 @@ pub(crate) fn by_course(course: &Course, edges: &[u64], clock: &Clock) -> Timeli
 }
 
 /// Returns the bands of the resident set and of the address space, if the recording has them.
-fn resident(index: &Index, edges: &[u64]) -> Option<(Band, Band)> {
-    let readings = index.analysis().meta().resident.readings();
+pub(crate) fn resident(meta: &Meta, edges: &[u64]) -> Option<(Band, Band)> {
+    let readings = meta.resident.readings();
     let first = readings.first()?;
     let mut at = readings.iter().take_while(|r| r.ticks < edges[0]).count();
     let before = if at > 0 { &readings[at - 1] } else { first };
