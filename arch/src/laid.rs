@@ -32,6 +32,21 @@ pub struct Bridge {
     pub slots: Slots,
 }
 
+/// Arguments of an architecture's `lay_out`.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Address to return to; 0: directly to the hook.
+    pub back: u64,
+    /// See [`Bridge::frame`].
+    pub frame: u64,
+    /// See [`Bridge::register`].
+    pub register: u8,
+    /// See [`Bridge::slots`]. Ignored on AMD64, where the slots are always the same.
+    pub slots: Slots,
+    /// Number of readable words on the caller's stack, from its stack pointer up.
+    pub words: usize,
+}
+
 /// Keeps the better of two bridges: the one with the smaller frame.
 pub(crate) fn better(best: &mut Option<Bridge>, new: Option<Bridge>) {
     if let Some(new) = new

@@ -4,7 +4,7 @@
 use super::capture::Call;
 use super::regs::{Aarch64, FP, FullRegs, LR, X19};
 use crate::generic::capture::Entry;
-pub use crate::laid::{Bridge, Slots};
+pub use crate::laid::{Bridge, Layout, Slots};
 use crate::laid::{FP_AT, Frame, SIGNED_AT, better, fit, put};
 use crate::unwind::{CfiModule, SLOTS, shape};
 
@@ -57,21 +57,6 @@ pub fn bridges(cfi: &CfiModule<'_>, code: &[u8], addr: u64) -> Option<Bridge> {
         better(&mut best, found.and_then(|s| fit(&s, back, register, NEEDED, 8)));
     }
     best
-}
-
-/// Arguments of [`lay_out`].
-#[derive(Clone, Copy, Debug)]
-pub struct Layout {
-    /// Address to return to; 0: directly to the hook.
-    pub back: u64,
-    /// See [`Bridge::frame`].
-    pub frame: u64,
-    /// See [`Bridge::register`].
-    pub register: u8,
-    /// See [`Bridge::slots`].
-    pub slots: Slots,
-    /// Number of readable words on the caller's stack, from its stack pointer up.
-    pub words: usize,
 }
 
 /// Slots of a frame of the hook's own: only the frame record, for unwinders that follow frame pointers.

@@ -4,10 +4,12 @@
 //! encoding").
 
 use super::jump::PATCH_LEN;
+pub use crate::generic::insn::{
+    argument_is_forgotten, called_slots, find_reference_by_table, function_around,
+};
 use crate::patch::Lead;
 pub use crate::patch::{PatchPlan, Probed, Refusal};
 use alloc::vec::Vec;
-use core::ops::Range;
 
 /// How an instruction uses its own address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -31,13 +33,6 @@ pub enum PcUse {
 pub(super) fn field(insn: u32, low: u32, bits: u32) -> i64 {
     let left = 32_u32.wrapping_sub(low.wrapping_add(bits));
     i64::from(insn.wrapping_shl(left) as i32 >> 32_u32.wrapping_sub(bits))
-}
-
-/// Returns whether the program has no more use for the value of this argument of a system call, whatever it
-/// is. `code` follows the system call instruction. Only what is certain counts.
-#[must_use]
-pub fn argument_is_forgotten(_code: &[u8], _index: usize) -> bool {
-    false
 }
 
 /// Returns how the instruction at `pc` uses its own address, if it does. Calls of registers set the link
@@ -110,24 +105,6 @@ fn is_terminator(insn: u32) -> bool {
         || matches!(register_branch(insn), Some(opc) if opc & 7 != 1) // all but calls
         || insn & 0xffe0_001f == 0xd420_0000 // brk
         || insn & 0xffff_0000 == 0 // udf
-}
-
-/// Returns `None`: addresses in a module's own code are not loaded from tables.
-#[must_use]
-pub fn find_reference_by_table(_: &[u8], _: u64, _: u64, _table: &[u8]) -> Option<u64> {
-    None
-}
-
-/// Returns nothing: calls through a table go by the table's stubs.
-#[must_use]
-pub fn called_slots(_: &[u8], _table: u64) -> Vec<u64> {
-    Vec::new()
-}
-
-/// Returns `None`: functions are known from tables.
-#[must_use]
-pub fn function_around(_: &[u8], _: u64, _at: u64) -> Option<Range<u64>> {
-    None
 }
 
 /// Returns the address of the first instructions in `code`, which is at `code_addr`, that load the address

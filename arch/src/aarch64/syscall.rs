@@ -5,41 +5,27 @@
 //! in `x0` to `x5`, result in `x0`; the kernel preserves all other registers
 //! (`arch/arm64/kernel/entry.S`).
 
+use crate::generic::syscall;
+pub use crate::generic::syscall::{
+    ALL_SIGNALS, SIGSET_LEN, SignalSet, find_pop_number_gadget, popped,
+};
+
 /// The instruction `svc #0`.
 pub const SYSCALL_INSN: [u8; 4] = [0x01, 0x00, 0x00, 0xd4];
 /// The instructions `svc #0; ret`.
 pub const SYSCALL_RET: [u8; 8] = [0x01, 0x00, 0x00, 0xd4, 0xc0, 0x03, 0x5f, 0xd6];
 /// A signal restorer: `mov x8, #139; svc #0`. The kernel's own is in the vDSO.
 pub const RESTORER: [u8; 8] = [0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4];
-/// Returns the number of words that code pops behind a system call instruction before it returns; `_code`
-/// begins with the instruction.
-#[must_use]
-pub const fn popped(_code: &[u8]) -> usize {
-    0
-}
 /// Length of the instruction that loads a system call's number, in bytes.
 pub const LOAD_NUMBER_LEN: usize = 4;
 
-/// Size of the kernel's signal set, in bytes.
-pub const SIGSET_LEN: usize = 8;
-/// The kernel's signal set.
-pub type SignalSet = u64;
-/// Set of all signals.
-pub const ALL_SIGNALS: SignalSet = u64::MAX;
 /// Size of the kernel's `struct sigaction`, in bytes: handler, flags, restorer, mask.
 pub const SIGACTION_LEN: usize = 32;
-/// Flag: a restorer is given (`arch/arm64/include/uapi/asm/signal.h`).
-const SA_RESTORER: u64 = 0x0400_0000;
 
 /// Returns the kernel's `struct sigaction` for a handler with these flags and an empty mask.
 #[must_use]
 pub fn sigaction(handler: u64, flags: u64, restorer: u64) -> [u8; SIGACTION_LEN] {
-    let mut bytes = [0; SIGACTION_LEN];
-    let flags = if restorer == 0 { flags } else { flags | SA_RESTORER };
-    for (to, from) in bytes.chunks_exact_mut(8).zip([handler, flags, restorer]) {
-        to.copy_from_slice(&from.to_le_bytes());
-    }
-    bytes
+    syscall::sigaction(8, handler, flags, restorer)
 }
 
 /// Returns the handler in such a structure.
@@ -110,13 +96,6 @@ pub fn find_restorer(bytes: &[u8]) -> Option<usize> {
 pub fn number_before(code: &[u8]) -> Option<u64> {
     let load = u32::from_le_bytes(*code.last_chunk::<LOAD_NUMBER_LEN>()?);
     (load & 0x7fe0_001f == 0x5280_0008).then_some((load >> 5 & 0xffff).into())
-}
-
-/// Returns the offset of code that pops a system call's number, for a program without a restorer. Every
-/// program has one here: the vDSO's.
-#[must_use]
-pub fn find_pop_number_gadget(_bytes: &[u8]) -> Option<usize> {
-    None
 }
 
 #[cfg(target_arch = "aarch64")]
@@ -194,6 +173,7 @@ mod raw {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generic::syscall::test_raw_calls;
 
     #[test]
     fn gadgets() {
@@ -220,20 +200,9 @@ mod tests {
 
     #[test]
     fn sigactions() {
-        let bytes = sigaction(0x1234, 1 << 28, 0x5678);
-        assert_eq!(sigaction_handler(&bytes), 0x1234);
-        assert_eq!(bytes[8..16], 0x1400_0000_u64.to_le_bytes());
-        assert_eq!(bytes[16..24], 0x5678_u64.to_le_bytes());
-        assert_eq!(sigaction(1, 0, 0)[8..], [0; 24]);
+        assert_eq!(sigaction_handler(&sigaction(0x1234, 1 << 28, 0x5678)), 0x1234);
+        assert_eq!(sigaction_handler(&[1, 2, 3]), 0);
     }
 
-    #[cfg(target_arch = "aarch64")]
-    #[test]
-    fn raw_calls() {
-        // SAFETY: getpid and a failing close have no effect.
-        unsafe {
-            assert_eq!(syscall0(nr::GETPID), i64::from(libc::getpid()));
-            assert_eq!(syscall1(nr::CLOSE, u64::MAX), -i64::from(libc::EBADF));
-        }
-    }
+    test_raw_calls!("aarch64");
 }

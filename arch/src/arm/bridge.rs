@@ -5,7 +5,7 @@ use super::capture::Call;
 use super::exidx::{Exidx, is_plain};
 use super::regs::{Arm, FullRegs, LR, R7, THUMB};
 use crate::generic::capture::Entry;
-pub use crate::laid::{Bridge, Slots};
+pub use crate::laid::{Bridge, Layout, Slots};
 use crate::laid::{FP_AT, Frame, better, fit, put};
 use crate::unwind::{CfiModule, SLOTS, shape};
 
@@ -61,21 +61,6 @@ pub fn bridges(cfi: &CfiModule<'_>, code: &[u8], addr: u64) -> Option<Bridge> {
         better(&mut best, new.filter(|b| b.frame >= LEAST_FRAME && b.frame & 7 == 0));
     }
     best
-}
-
-/// Arguments of [`lay_out`].
-#[derive(Clone, Copy, Debug)]
-pub struct Layout {
-    /// Address to return to; 0: directly to the hook.
-    pub back: u64,
-    /// See [`Bridge::frame`].
-    pub frame: u64,
-    /// See [`Bridge::register`].
-    pub register: u8,
-    /// See [`Bridge::slots`].
-    pub slots: Slots,
-    /// Number of readable words on the caller's stack, from its stack pointer up.
-    pub words: usize,
 }
 
 /// Slots of a frame of the hook's own: none, as nothing looks for registers in it.

@@ -7,17 +7,11 @@ use super::jump::{PATCH_LEN, code_at, state_at};
 use super::prologue::{compared, table};
 use super::regs::THUMB;
 use super::relocate::{Insn, decode};
+pub use crate::generic::insn::{argument_is_forgotten, called_slots, find_reference_by_table};
 pub use crate::patch::{PatchPlan, Probed, Refusal};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use core::ops::Range;
-
-/// Returns whether the program has no more use for the value of this argument of a system call, whatever it
-/// is. `code` follows the system call instruction. Only what is certain counts.
-#[must_use]
-pub fn argument_is_forgotten(_code: &[u8], _index: usize) -> bool {
-    false
-}
 
 /// An instruction and its position.
 #[derive(Copy, Clone)]
@@ -373,18 +367,6 @@ pub fn moves(code: &[u8], target: u64) -> bool {
         let high = |at| part(at) == Some((1, register, target >> 16));
         low == target & 0xffff && (at..code.len()).step_by(2).take(NEAR).any(high)
     })
-}
-
-/// Returns `None`: a value loaded from a global offset table is no such address here.
-#[must_use]
-pub fn find_reference_by_table(_: &[u8], _: u64, _: u64, _table: &[u8]) -> Option<u64> {
-    None
-}
-
-/// Returns nothing: calls through a table go by the table's stubs.
-#[must_use]
-pub fn called_slots(_: &[u8], _table: u64) -> Vec<u64> {
-    Vec::new()
 }
 
 /// Returns the function of Thumb code that `at` is in, where no table knows it: from where the last frame

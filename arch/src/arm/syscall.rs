@@ -7,6 +7,8 @@
 //! addresses of it have.
 
 use super::regs::THUMB;
+use crate::generic::syscall;
+pub use crate::generic::syscall::{ALL_SIGNALS, SIGSET_LEN, SignalSet, find_pop_number_gadget};
 
 /// The longest system call instruction.
 pub const SYSCALL_INSN: [u8; 4] = [0x00, 0x00, 0x00, 0xef];
@@ -38,26 +40,13 @@ fn keeps(code: &[u8], ret: &[u8], register_at: usize, mask: u8) -> bool {
 /// Length of the longest instruction that loads a system call's number, in bytes.
 pub const LOAD_NUMBER_LEN: usize = 4;
 
-/// Size of the kernel's signal set, in bytes.
-pub const SIGSET_LEN: usize = 8;
-/// The kernel's signal set.
-pub type SignalSet = u64;
-/// Set of all signals.
-pub const ALL_SIGNALS: SignalSet = u64::MAX;
 /// Size of the kernel's `struct sigaction`, in bytes: handler, flags, restorer, mask.
 pub const SIGACTION_LEN: usize = 20;
-/// Flag: a restorer is given (`arch/arm/include/uapi/asm/signal.h`).
-const SA_RESTORER: u64 = 0x0400_0000;
 
 /// Returns the kernel's `struct sigaction` for a handler with these flags and an empty mask.
 #[must_use]
 pub fn sigaction(handler: u64, flags: u64, restorer: u64) -> [u8; SIGACTION_LEN] {
-    let mut bytes = [0; SIGACTION_LEN];
-    let flags = if restorer == 0 { flags } else { flags | SA_RESTORER };
-    for (to, from) in bytes.chunks_exact_mut(4).zip([handler, flags, restorer]) {
-        to.copy_from_slice(&(from as u32).to_le_bytes());
-    }
-    bytes
+    syscall::sigaction(4, handler, flags, restorer)
 }
 
 /// Returns the handler in such a structure.
@@ -174,13 +163,6 @@ pub fn number_before(code: &[u8], thumb: bool) -> Option<u64> {
     short.or((word & 0xff00_ffff == 0x0700_f04f).then_some((word >> 16 & 0xff).into()))
 }
 
-/// Returns the offset of code that pops a system call's number, for a program without a restorer. Every
-/// program has one here: the kernel's.
-#[must_use]
-pub fn find_pop_number_gadget(_bytes: &[u8]) -> Option<usize> {
-    None
-}
-
 #[cfg(target_arch = "arm")]
 pub use raw::*;
 
@@ -263,6 +245,7 @@ pub(super) const fn result(r0: u32) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generic::syscall::test_raw_calls;
 
     fn halves(halves: &[u16]) -> [u8; 24] {
         let mut bytes = [0; 24];
@@ -321,21 +304,9 @@ mod tests {
 
     #[test]
     fn sigactions() {
-        let bytes = sigaction(0xb6f0_1234, 1 << 28, 0x5678);
-        assert_eq!(sigaction_handler(&bytes), 0xb6f0_1234);
-        assert_eq!(bytes[4..8], 0x1400_0000_u32.to_le_bytes());
-        assert_eq!(bytes[8..12], 0x5678_u32.to_le_bytes());
-        assert_eq!(sigaction(1, 0, 0)[4..], [0; 16]);
+        assert_eq!(sigaction_handler(&sigaction(0xb6f0_1234, 1 << 28, 0x5678)), 0xb6f0_1234);
         assert_eq!(sigaction_handler(&[1, 2, 3]), 0);
     }
 
-    #[cfg(target_arch = "arm")]
-    #[test]
-    fn raw_calls() {
-        // SAFETY: getpid and a failing close have no effect.
-        unsafe {
-            assert_eq!(syscall0(nr::GETPID), i64::from(libc::getpid()));
-            assert_eq!(syscall1(nr::CLOSE, u64::MAX), -i64::from(libc::EBADF));
-        }
-    }
+    test_raw_calls!("arm");
 }

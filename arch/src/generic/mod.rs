@@ -5,12 +5,15 @@
 //! is inlined, so the hook pays nothing for it.
 
 pub mod capture;
+#[cfg(feature = "relocate")]
+pub mod insn;
 mod link;
 pub mod regs;
 pub mod rule;
 pub mod sigframe;
 mod step;
 pub mod stopped;
+pub mod syscall;
 
 use self::regs::{Regs, Step};
 use self::rule::{Form, Rule};

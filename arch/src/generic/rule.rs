@@ -268,3 +268,7 @@ impl<I: Isa> CfiRule for Rule<I> {
         I::range_in_tables(cfi, pc)
     }
 }
+
+#[cfg(test)]
+#[path = "rule_tests.rs"]
+mod tests;

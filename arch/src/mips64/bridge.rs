@@ -5,7 +5,7 @@ use super::capture::Call;
 use super::isa::Isa;
 use super::regs::{FP, FullRegs, GP, Mips64, RA, S0};
 use crate::generic::capture::Entry;
-pub use crate::laid::{Bridge, Slots};
+pub use crate::laid::{Bridge, Layout, Slots};
 use crate::laid::{FP_AT, Frame, better, fit, put};
 use crate::unwind::{CfiModule, SLOTS, shape};
 
@@ -97,21 +97,6 @@ fn may_be_call(insn: u32) -> bool {
         3 | 0x3a | 0x3e | 6 | 7 | 8 | 24 => true,
         _ => false,
     }
-}
-
-/// Arguments of [`lay_out`].
-#[derive(Clone, Copy, Debug)]
-pub struct Layout {
-    /// Address to return to; 0: directly to the hook.
-    pub back: u64,
-    /// See [`Bridge::frame`].
-    pub frame: u64,
-    /// See [`Bridge::register`].
-    pub register: u8,
-    /// See [`Bridge::slots`].
-    pub slots: Slots,
-    /// Number of readable words on the caller's stack, from its stack pointer up.
-    pub words: usize,
 }
 
 /// Slots of a frame of the hook's own: none, as nothing looks for registers in it.

@@ -7,6 +7,7 @@
 
 use super::isa::{JR_RA, NOP, Order, SYSCALL, jump_register};
 use super::regs::RA;
+pub use crate::generic::syscall::{find_pop_number_gadget, popped};
 
 /// The instruction `syscall`.
 pub const SYSCALL_INSN: [u8; 4] = Order::NATIVE.bytes4(SYSCALL);
@@ -18,12 +19,6 @@ pub const SYSCALL_RET: [u8; 12] = {
 };
 /// A signal restorer: `li $v0, 5211; syscall`. The kernel's own is in the vDSO.
 pub const RESTORER: [u8; 8] = restorer_in(Order::NATIVE);
-/// Returns the number of words that code pops behind a system call instruction before it returns; `_code`
-/// begins with the instruction.
-#[must_use]
-pub const fn popped(_code: &[u8]) -> usize {
-    0
-}
 /// Length of the instruction that loads a system call's number, in bytes.
 pub const LOAD_NUMBER_LEN: usize = 4;
 
@@ -167,13 +162,6 @@ pub fn number_before(code: &[u8]) -> Option<u64> {
     number_before_in(Order::NATIVE, code)
 }
 
-/// Returns the offset of code that pops a system call's number, for a program without a restorer. Every
-/// program has one here: the vDSO's.
-#[must_use]
-pub fn find_pop_number_gadget(_bytes: &[u8]) -> Option<usize> {
-    None
-}
-
 #[cfg(target_arch = "mips64")]
 pub use raw::*;
 
@@ -292,6 +280,7 @@ mod raw {
 mod tests {
     extern crate alloc;
     use super::*;
+    use crate::generic::syscall::test_raw_calls;
     use alloc::vec::Vec;
 
     const ORDERS: [Order; 2] = [Order::Little, Order::Big];
@@ -346,13 +335,5 @@ mod tests {
         assert_eq!(sigaction_handler(&[0; 15]), 0);
     }
 
-    #[cfg(target_arch = "mips64")]
-    #[test]
-    fn raw_calls() {
-        // SAFETY: getpid and a failing close have no effect.
-        unsafe {
-            assert_eq!(syscall0(nr::GETPID), i64::from(libc::getpid()));
-            assert_eq!(syscall1(nr::CLOSE, u64::MAX), -i64::from(libc::EBADF));
-        }
-    }
+    test_raw_calls!("mips64");
 }

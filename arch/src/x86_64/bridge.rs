@@ -4,7 +4,7 @@
 
 use super::capture::Call;
 use super::regs::{FullRegs, R12, R13, R14, R15, RBP, RBX, RSP};
-pub use crate::laid::{Bridge, Slots};
+pub use crate::laid::{Bridge, Layout, Slots};
 use crate::unwind::{CfiContext, CfiModule, FullStep, RegisterSet, step_full};
 
 /// Registers that may be called, in the order of [`Call::saved`].
@@ -89,21 +89,6 @@ fn frame(cfi: &CfiModule<'_>, back: u64, register: u8) -> Option<u64> {
     let fits = (LEAST_FRAME..=MOST_FRAME).contains(&frame) && frame.is_multiple_of(16);
     (saved && fits && next.pc == cfa.wrapping_sub(8) && usize::from(register) < REGISTERS.len())
         .then_some(frame)
-}
-
-/// Arguments of [`lay_out`].
-#[derive(Clone, Copy, Debug)]
-pub struct Layout {
-    /// Address to return to; 0: directly to the hook.
-    pub back: u64,
-    /// See [`Bridge::frame`].
-    pub frame: u64,
-    /// See [`Bridge::register`].
-    pub register: u8,
-    /// Ignored: the slots are always [`SLOTS`].
-    pub slots: Slots,
-    /// Number of readable words on the caller's stack, from behind its return address up.
-    pub words: usize,
 }
 
 /// Lays out a frame below the call's return address, with the original's return address at its lower end. It

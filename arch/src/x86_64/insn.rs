@@ -2,9 +2,9 @@
 //! displaces.
 
 use super::jump::PATCH_LEN;
+pub use crate::generic::insn::{called_slots, find_reference_by_table, function_around};
 pub use crate::patch::{Lead, PatchPlan, Probed, Refusal};
 use alloc::vec::Vec;
-use core::ops::Range;
 use iced_x86::{
     Decoder, DecoderOptions, FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess,
     OpKind, Register,
@@ -52,24 +52,6 @@ pub fn argument_is_forgotten(code: &[u8], index: usize) -> bool {
         }
     }
     true
-}
-
-/// Returns `None`: addresses in a module's own code are not loaded from tables.
-#[must_use]
-pub fn find_reference_by_table(_: &[u8], _: u64, _: u64, _table: &[u8]) -> Option<u64> {
-    None
-}
-
-/// Returns nothing: calls through a table go by the table's stubs.
-#[must_use]
-pub fn called_slots(_: &[u8], _table: u64) -> Vec<u64> {
-    Vec::new()
-}
-
-/// Returns `None`: functions are known from tables.
-#[must_use]
-pub fn function_around(_: &[u8], _: u64, _at: u64) -> Option<Range<u64>> {
-    None
 }
 
 /// Returns the address of the first instruction in `code`, which is at `code_addr`, that loads the address

@@ -5,16 +5,13 @@
 //! supplement, appendix A.2.1: number in `rax`, arguments in `rdi rsi rdx r10 r8 r9`, result in
 //! `rax`, `rcx` and `r11` clobbered.
 
+use crate::generic::syscall;
+pub use crate::generic::syscall::{ALL_SIGNALS, SIGSET_LEN, SignalSet, popped};
+
 /// The instruction `syscall`.
 pub const SYSCALL_INSN: [u8; 2] = [0x0f, 0x05];
 /// The instructions `syscall; ret`.
 pub const SYSCALL_RET: [u8; 3] = [0x0f, 0x05, 0xc3];
-/// Returns the number of words that code pops behind a system call instruction before it returns; `_code`
-/// begins with the instruction.
-#[must_use]
-pub const fn popped(_code: &[u8]) -> usize {
-    0
-}
 /// Length of the instruction that loads a system call's number, in bytes.
 pub const LOAD_NUMBER_LEN: usize = 5;
 /// The instructions `pop rax; ret`.
@@ -24,26 +21,13 @@ pub const RESTORER: [u8; 7] = [0xb8, 0x0f, 0, 0, 0, 0x0f, 0x05];
 /// A signal restorer as glibc has it: `mov rax, 15; syscall`.
 pub const RESTORER_REX: [u8; 9] = [0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05];
 
-/// Size of the kernel's signal set, in bytes.
-pub const SIGSET_LEN: usize = 8;
-/// The kernel's signal set.
-pub type SignalSet = u64;
-/// Set of all signals.
-pub const ALL_SIGNALS: SignalSet = u64::MAX;
 /// Size of the kernel's `struct sigaction`, in bytes: handler, flags, restorer, mask.
 pub const SIGACTION_LEN: usize = 32;
-/// Flag: a restorer is given (`arch/x86/include/uapi/asm/signal.h`).
-const SA_RESTORER: u64 = 0x0400_0000;
 
 /// Returns the kernel's `struct sigaction` for a handler with these flags and an empty mask.
 #[must_use]
 pub fn sigaction(handler: u64, flags: u64, restorer: u64) -> [u8; SIGACTION_LEN] {
-    let mut bytes = [0; SIGACTION_LEN];
-    let flags = if restorer == 0 { flags } else { flags | SA_RESTORER };
-    for (to, from) in bytes.chunks_exact_mut(8).zip([handler, flags, restorer]) {
-        to.copy_from_slice(&from.to_le_bytes());
-    }
-    bytes
+    syscall::sigaction(8, handler, flags, restorer)
 }
 
 /// Returns the handler in such a structure.
@@ -190,6 +174,7 @@ mod raw {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::generic::syscall::test_raw_calls;
 
     #[test]
     fn gadgets() {
@@ -209,20 +194,9 @@ mod tests {
 
     #[test]
     fn sigactions() {
-        let bytes = sigaction(0x1234, 1 << 28, 0x5678);
-        assert_eq!(sigaction_handler(&bytes), 0x1234);
-        assert_eq!(bytes[8..16], 0x1400_0000_u64.to_le_bytes());
-        assert_eq!(bytes[16..24], 0x5678_u64.to_le_bytes());
-        assert_eq!(sigaction(1, 0, 0)[8..], [0; 24]);
+        assert_eq!(sigaction_handler(&sigaction(0x1234, 1 << 28, 0x5678)), 0x1234);
+        assert_eq!(sigaction_handler(&[1, 2, 3]), 0);
     }
 
-    #[cfg(target_arch = "x86_64")]
-    #[test]
-    fn raw_calls() {
-        // SAFETY: getpid and a failing close have no effect.
-        unsafe {
-            assert_eq!(syscall0(nr::GETPID), i64::from(libc::getpid()));
-            assert_eq!(syscall1(nr::CLOSE, u64::MAX), -i64::from(libc::EBADF));
-        }
-    }
+    test_raw_calls!("x86_64");
 }

@@ -1,0 +1,30 @@
+//! Answers about code on architectures where the question does not arise, under the names that all have.
+
+use alloc::vec::Vec;
+use core::ops::Range;
+
+/// Returns whether the program has no more use for the value of an argument of a system call, whatever it is, by the code
+/// behind the call. Only what is certain counts: nothing, as no code is known that forgets one.
+#[must_use]
+pub fn argument_is_forgotten(_code: &[u8], _index: usize) -> bool {
+    false
+}
+
+/// Returns `None`: addresses in a module's own code are not loaded from tables. (On 32-bit ARM, a value that is loaded
+/// from a global offset table is no such address.)
+#[must_use]
+pub fn find_reference_by_table(_: &[u8], _: u64, _: u64, _table: &[u8]) -> Option<u64> {
+    None
+}
+
+/// Returns nothing: calls through a table go by the table's stubs.
+#[must_use]
+pub fn called_slots(_: &[u8], _table: u64) -> Vec<u64> {
+    Vec::new()
+}
+
+/// Returns `None`: functions are known from tables.
+#[must_use]
+pub fn function_around(_: &[u8], _: u64, _at: u64) -> Option<Range<u64>> {
+    None
+}
