@@ -215,7 +215,8 @@ pub(super) fn build(
     let course_at = writer.at;
     writer.write(&super::course::encode(&summary.course));
     let tables_at = writer.at;
-    writer.write(&summary.tables());
+    let tables = summary.tables(writer.is_in_file());
+    writer.write(&tables);
     let header = summary.header(course_at, tables_at);
     let store = writer.finish(&header).map_err(Failure::Index)?;
     Ok(Built { source, store, summary })

@@ -46,7 +46,28 @@ pub(super) struct How {
 
 thread_local! {
     static PACKER: RefCell<Option<Compressor<'static>>> = RefCell::new(Compressor::new(LEVEL).ok());
+    static PLANES: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static UNPACKER: RefCell<Option<Decompressor<'static>>> = RefCell::new(Decompressor::new().ok());
+}
+
+/// Calls a function for a number of bytes that is a constant in it; for no bytes it does nothing.
+macro_rules! with_width {
+    ($width:expr, $function:ident, $arguments:tt) => {
+        match $width {
+            0 => {}
+            1 => with_width!(@call $function 1 $arguments),
+            2 => with_width!(@call $function 2 $arguments),
+            3 => with_width!(@call $function 3 $arguments),
+            4 => with_width!(@call $function 4 $arguments),
+            5 => with_width!(@call $function 5 $arguments),
+            6 => with_width!(@call $function 6 $arguments),
+            7 => with_width!(@call $function 7 $arguments),
+            _ => with_width!(@call $function 8 $arguments),
+        }
+    };
+    (@call $function:ident $n:literal ($($argument:expr),*)) => {
+        $function::<$n>($($argument),*)
+    };
 }
 
 /// Number of words of a [`Packed`] in a file.
@@ -122,6 +143,16 @@ fn steps(values: &[u64], from: u64) -> Vec<u64> {
     values.iter().map(step).collect()
 }
 
+/// Returns whether the distances from value to value are smaller than those to the smallest one. Addresses of a program that
+/// uses the same blocks again and again are near each other; those of others are not.
+pub(super) fn is_smooth(values: &[u64]) -> bool {
+    let bits = |d: u64| u64::from(64 - d.leading_zeros());
+    let min = values.iter().copied().min().unwrap_or(0);
+    let plain: u64 = values.iter().map(|v| bits(v - min)).sum();
+    let steps: u64 = values.windows(2).map(|w| bits(w[0].abs_diff(w[1])) + 1).sum();
+    steps < plain
+}
+
 /// Packs a column and appends it to `out`.
 pub(super) fn pack(values: &[u64], how: How, out: &mut Vec<u8>) -> Packed {
     let (mut min, mut max) = (u64::MAX, 0);
@@ -141,56 +172,56 @@ pub(super) fn pack(values: &[u64], how: How, out: &mut Vec<u8>) -> Packed {
         true => width(values.iter().copied().max().unwrap_or(0)),
         false => width(max - min),
     };
-    match p.width {
-        0 => {}
-        1 => put::<1>(values, from, out),
-        2 => put::<2>(values, from, out),
-        3 => put::<3>(values, from, out),
-        4 => put::<4>(values, from, out),
-        5 => put::<5>(values, from, out),
-        6 => put::<6>(values, from, out),
-        7 => put::<7>(values, from, out),
-        _ => put::<8>(values, from, out),
-    }
-    if how.short {
-        p.short = shorten(values.len(), out, at);
+    if !(how.short && shorten(values, from, &mut p, out)) {
+        with_width!(p.width, put, (values, from, out));
     }
     p.sum = sum(&out[at..]);
     p
 }
 
-/// Compresses the bytes from `at` on if that makes them shorter, and returns the new length, or 0.
-fn shorten(rows: usize, out: &mut Vec<u8>, at: usize) -> u32 {
-    let long = &out[at..];
-    if long.len() < 64 {
-        return 0;
+/// Compresses values of the width that is set, if that makes them shorter, with the lowest bytes of all of them first.
+fn shorten(values: &[u64], from: u64, p: &mut Packed, out: &mut Vec<u8>) -> bool {
+    let long = p.long(values.len());
+    if long < 64 {
+        return false;
     }
-    let mut planes = vec![0; long.len()];
-    let width = long.len() / rows;
-    for (plane, to) in planes.chunks_exact_mut(rows).enumerate() {
-        let of_row = long[plane..].iter().step_by(width);
-        to.iter_mut().zip(of_row).for_each(|(to, b)| *to = *b);
-    }
-    let short = PACKER.with_borrow_mut(|c| c.as_mut()?.compress(&planes).ok());
-    let Some(short) = short.filter(|s| s.len() < long.len()) else { return 0 };
-    out.truncate(at);
-    out.extend(&short);
-    short.len() as u32
+    PLANES.with_borrow_mut(|planes| {
+        planes.clear();
+        with_width!(p.width, to_planes, (values, from, planes));
+        let short = PACKER.with_borrow_mut(|c| c.as_mut()?.compress(planes).ok());
+        let Some(short) = short.filter(|s| s.len() < long) else { return false };
+        out.extend(&short);
+        p.short = short.len() as u32;
+        true
+    })
 }
 
-/// Decompresses a column of `rows` rows; `None` if the bytes are damaged.
-fn lengthen(p: &Packed, bytes: &[u8], rows: usize) -> Option<Vec<u8>> {
-    let long = p.long(rows);
-    let mut planes = vec![0; long];
-    let n = UNPACKER
-        .with_borrow_mut(|d| d.as_mut()?.decompress_to_buffer(bytes, planes.as_mut_slice()).ok());
-    n.filter(|n| *n == long)?;
-    let mut out = vec![0; long];
-    for (plane, from) in planes.chunks_exact(rows.max(1)).enumerate() {
-        let of_row = out[plane..].iter_mut().step_by(p.width as usize);
-        of_row.zip(from).for_each(|(to, b)| *to = *b);
+/// Decompresses a column of `rows` rows and appends it to `out`; `None` if the bytes are damaged.
+fn lengthen(p: &Packed, bytes: &[u8], rows: usize, from: u64, out: &mut Vec<u64>) -> Option<()> {
+    PLANES.with_borrow_mut(|planes| {
+        planes.resize(p.long(rows), 0);
+        let n = UNPACKER.with_borrow_mut(|d| {
+            d.as_mut()?.decompress_to_buffer(bytes, planes.as_mut_slice()).ok()
+        });
+        n.filter(|n| *n == planes.len())?;
+        with_width!(p.width, of_planes, (planes, from, out));
+        Some(())
+    })
+}
+
+fn to_planes<const W: usize>(values: &[u64], from: u64, out: &mut Vec<u8>) {
+    for plane in 0..W {
+        out.extend(values.iter().map(|v| ((v - from) >> (8 * plane)) as u8));
     }
-    Some(out)
+}
+
+fn of_planes<const W: usize>(planes: &[u8], from: u64, out: &mut Vec<u64>) {
+    let rows = planes.len() / W;
+    let planes: [&[u8]; W] = std::array::from_fn(|i| &planes[i * rows..(i + 1) * rows]);
+    out.extend((0..rows).map(|i| {
+        let part = |(n, plane): (usize, &&[u8])| u64::from(plane[i]) << (8 * n);
+        from.wrapping_add(planes.iter().enumerate().map(part).sum())
+    }));
 }
 
 fn put<const W: usize>(values: &[u64], min: u64, out: &mut Vec<u8>) {
@@ -207,20 +238,14 @@ pub(super) fn unpack(p: &Packed, bytes: &[u8], rows: usize, out: &mut Vec<u64>) 
     if bytes.len() != p.len(rows) || sum(bytes) != p.sum {
         return None;
     }
-    let long = if p.short > 0 { Some(lengthen(p, bytes, rows)?) } else { None };
-    let bytes = long.as_deref().unwrap_or(bytes);
     let from = if p.steps { 0 } else { p.min };
     out.clear();
-    match p.width {
-        0 => out.resize(rows, from),
-        1 => get::<1>(bytes, from, out),
-        2 => get::<2>(bytes, from, out),
-        3 => get::<3>(bytes, from, out),
-        4 => get::<4>(bytes, from, out),
-        5 => get::<5>(bytes, from, out),
-        6 => get::<6>(bytes, from, out),
-        7 => get::<7>(bytes, from, out),
-        _ => get::<8>(bytes, from, out),
+    if p.width == 0 {
+        out.resize(rows, from);
+    } else if p.short > 0 {
+        lengthen(p, bytes, rows, from, out)?;
+    } else {
+        with_width!(p.width, get, (bytes, from, out));
     }
     if p.steps {
         let mut last = p.min;

@@ -6,7 +6,7 @@
 //!          the packed columns one after the other
 //! course = the figures of all blocks over time, see [`super::course`]
 //! tables = where each block begins, the groups, the lanes' threads, frees of blocks from before the recording
-//!          (ticks and address), a checksum
+//!          (ticks and address), a checksum; compressed where that makes them shorter
 //! ```
 //!
 //! All numbers are 64-bit and little-endian. The index belongs to one recording, which it names by
@@ -23,7 +23,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"PROFIDX\n");
 /// Version of the format. An index of another version is made anew.
-pub(super) const VERSION: u64 = 7;
+pub(super) const VERSION: u64 = 8;
 /// Bytes in front of the first block.
 pub(super) const HEADER: u64 = 512;
 /// Number of bytes at both ends of a recording that are part of its identity.
@@ -216,17 +216,30 @@ pub(super) fn unsealed(bytes: &[u8]) -> Option<Vec<u64>> {
 /// Index of the header's word with the file offset of the course.
 const COURSE_AT: usize = 20 + FIGURES + 7 + ERRORS + 2;
 
+/// Maximum length of tables that are compressed, as the reader allocates memory for them before it can check them.
+const MOST_TABLES: usize = 256 << 20;
+
+/// Decompresses tables of this length; `None` if they are damaged.
+fn lengthened(short: &[u8], len: usize) -> Option<Vec<u8>> {
+    zstd::bulk::decompress(short, len).ok().filter(|t| t.len() == len)
+}
+
 /// Number of words of the header, without its checksum.
 const HEADER_WORDS: usize = 63;
 
 impl Summary {
-    /// Returns the tables that follow the blocks.
-    pub(super) fn tables(&self) -> Vec<u8> {
+    /// Returns the tables that follow the blocks, compressed if `short` is set and that makes them shorter.
+    pub(super) fn tables(&self, short: bool) -> Vec<u8> {
         let mut words = self.blocks.clone();
         words.extend(self.groups.iter().flat_map(group_words));
         words.extend(self.lanes.iter().map(|n| u64::from(*n)));
         words.extend(self.before.frees().iter().flat_map(|(time, addr)| [*time, *addr]));
-        sealed(&words)
+        let plain = sealed(&words);
+        let short = (short && plain.len() <= MOST_TABLES).then(|| zstd::bulk::compress(&plain, 1));
+        match short {
+            Some(Ok(short)) if short.len() < plain.len() => short,
+            _ => plain,
+        }
     }
 
     /// Returns the header, given the file offsets of the course and of the tables.
@@ -295,13 +308,16 @@ impl Summary {
         let [blocks, groups, lanes] = counts.map(|n| usize::try_from(n).unwrap_or(usize::MAX));
         let expected = groups.checked_mul(GROUP)?.checked_add(blocks)?.checked_add(lanes)?;
         let expected = frees.checked_mul(2)?.checked_add(expected)?;
-        if table / 8 != expected.checked_add(1)? || !table.is_multiple_of(8) {
+        let plain = expected.checked_add(1)?.checked_mul(8)?;
+        if table > plain || (table < plain && plain > MOST_TABLES) {
             return None;
         }
         let course = tables_at.checked_sub(course_at).filter(|_| course_at >= HEADER)?;
         let course = usize::try_from(course).ok()?;
         let course = super::course::decode(&read(course_at, course)?)?;
-        let words = unsealed(&read(tables_at, table)?)?;
+        let tables = read(tables_at, table)?;
+        let tables = if table < plain { lengthened(&tables, plain)? } else { tables };
+        let words = unsealed(&tables)?;
         let (blocks, rest) = words.split_at_checked(blocks)?;
         let (groups, rest) = rest.split_at_checked(groups * GROUP)?;
         let (lanes, frees) = rest.split_at_checked(lanes)?;
@@ -333,9 +349,10 @@ pub fn reseal(index: &mut [u8], recording: &File) {
     };
     let tables = word(index, 19 * 8).and_then(|n| usize::try_from(n).ok()).unwrap_or(usize::MAX);
     let blocks = word(index, 16 * 8).unwrap_or(0).min(index.len() as u64 / 8) as usize;
-    for i in 0..blocks {
-        let at = tables.checked_add(i * 8).and_then(|at| word(index, at));
-        let block = at.and_then(|at| index.get_mut(usize::try_from(at).ok()?..));
+    let of_blocks = index.get(tables..).unwrap_or_default();
+    let of_blocks = zstd::bulk::decompress(of_blocks, MOST_TABLES).unwrap_or(of_blocks.to_vec());
+    for at in words_of(&of_blocks).into_iter().take(blocks) {
+        let block = usize::try_from(at).ok().and_then(|at| index.get_mut(at..));
         if let Some(b) = block {
             super::rows::reseal(b);
         }

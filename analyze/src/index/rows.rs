@@ -1,6 +1,6 @@
 //! Writes and reads the blocks of rows.
 
-use super::column::{How, PACKED_WORDS, Packed, pack, unpack};
+use super::column::{How, PACKED_WORDS, Packed, is_smooth, pack, unpack};
 use super::format::{sealed, unsealed};
 use crate::load::EVENT_UNIT;
 use prof_trace::size::{self, Header};
@@ -219,15 +219,17 @@ impl Writer {
             [Column::Begin, Column::End].map(|c| &self.columns[c as usize][..rows]);
         let mut head = vec![rows as u64, longest(begins, ends)];
         // In memory is mostly the index of a recording that is too short for a file.
-        let in_file = matches!(self.out, Out::File(_));
+        let in_file = self.is_in_file();
         let flags = &self.columns[Column::Flags as usize][..rows];
         let event_bytes = self.event_bytes.load(Relaxed);
         self.most = self.most.saturating_add(most(flags, event_bytes));
         let short = in_file && self.at.saturating_add(UNPACKED * rows as u64) > self.most;
         for (k, column) in self.columns.iter().enumerate() {
+            let column = &column[..rows];
             let grows = k == Column::Begin as usize || k == Column::End as usize;
-            let how = How { steps: in_file && grows, short };
-            head.extend(pack(&column[..rows], how, &mut self.bytes).words());
+            let steps = grows || (k == Column::Addr as usize && short && is_smooth(column));
+            let how = How { steps: in_file && steps, short };
+            head.extend(pack(column, how, &mut self.bytes).words());
         }
         self.blocks.push(self.at);
         self.rows += rows as u64;
@@ -246,6 +248,11 @@ impl Writer {
                 Err(e) => self.failed = Some(e),
             }
         }
+    }
+
+    /// Returns whether the rows are written to a file.
+    pub(super) fn is_in_file(&self) -> bool {
+        matches!(self.out, Out::File(_))
     }
 
     /// Writes the last, incomplete block.
