@@ -1,7 +1,7 @@
 //! Writes a line to the system's log at each attach and detach: by which user, to which process, and what was changed
 //! in it.
 
-use crate::cli::RecordArgs;
+use crate::commands::record::RecordArgs;
 use std::fmt::Write;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;

@@ -4,7 +4,7 @@
 //! nobody in the target knows of the descriptor, and a program that counts on the lowest number sees that it is taken.
 //! So a second process waits until that is over. It is started right before the target gets the descriptor.
 
-use crate::cli::CleanArgs;
+use crate::commands::collect::CleanArgs;
 use crate::recorder::{become_daemon, open_descriptors};
 use prof_inject::process::proc::has_ended;
 use std::io::{Read, Write};

@@ -24,7 +24,6 @@ mod progress;
 mod recorder;
 mod session;
 mod term;
-mod units;
 
 use std::process::ExitCode;
 

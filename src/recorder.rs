@@ -1,7 +1,7 @@
 //! The collector's process: starts it, runs as it, waits for it.
 
 use crate::audit::Audit;
-use crate::cli::CollectArgs;
+use crate::commands::collect::CollectArgs;
 use crate::kept::{Displaced, Kept, Place};
 use crate::notes;
 use crate::session;
@@ -286,7 +286,7 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     let kept = out.try_clone().map(|file| Kept::new(file.into(), args.path.clone()));
     let mut ready = File::from(ready);
     let mut collector = Collector::new(args.pid, shared, out.into())?;
-    collector.set_compress(args.compress.into());
+    collector.set_compress(args.compress);
     collector.on_failure(|| raise(FAILED));
     collector.look_before();
     let (stop, audit) = (AtomicBool::new(false), Audit::unless(args.no_log));

@@ -2,7 +2,7 @@
 
 use crate::audit::Audit;
 use crate::cleaner::Cleaner;
-use crate::cli::{FunctionArgs, OnFull, RecordArgs};
+use crate::commands::record::{FunctionArgs, OnFull, RecordArgs};
 pub use crate::ending::{Detached, stays};
 use crate::ending::{Ending, departed, held_by_others, rest_is_lost};
 use crate::failure::{refused, usage};
@@ -145,9 +145,8 @@ fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
     }
     let (path, file) = create(record.output.as_deref(), &target.name, pid)?;
     let absolute = fs::canonicalize(&path).unwrap_or_else(|_| path.clone());
-    let began = install(&target, record, &options(record, choice, &absolute)).and_then(|i| {
-        activate(i, file, record.compress.into(), choice.duration, Audit::of(record))
-    });
+    let began = install(&target, record, &options(record, choice, &absolute))
+        .and_then(|i| activate(i, file, record.compress, choice.duration, Audit::of(record)));
     match began {
         Ok(Began { collector, said, runtimes }) => {
             let said =

@@ -1,16 +1,57 @@
 //! `prof attach`
 
+use super::record::{self, RecordArgs, parse_duration, parse_signal, pid};
 use crate::audit::Audit;
-use crate::cli::AttachArgs;
 use crate::session::{self, Attached, Choice};
-use crate::units;
 use anyhow::{Context, Result};
+use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use prof_analyze::Follower;
 use prof_trace::values::text;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
+
+/// Start recording a process
+///
+/// Returns as soon as recording is on, and leaves a collector behind that writes the recording. The
+/// path of the recording is printed to standard output; what was hooked, and how long the process
+/// was stopped for it, to standard error.
+#[derive(Args, Debug)]
+pub struct AttachArgs {
+    /// The process
+    #[arg(value_parser = pid)]
+    pub pid: i32,
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub record: RecordArgs,
+    /// Stay, and show what is recorded until Ctrl-C, which detaches, or the end of the process
+    #[arg(short, long)]
+    pub foreground: bool,
+    /// Detach after this time, such as 30s or 5m
+    #[arg(short, long, value_name = "TIME", value_parser = parse_duration)]
+    pub duration: Option<Duration>,
+    /// Begin with recording off
+    #[arg(long)]
+    pub paused: bool,
+    /// The signal that switches recording off and on: USR1, USR2, RTMIN+N or none
+    #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = parse_signal)]
+    pub signal: u32,
+    /// How long to wait for threads that do not stop and for the collector to begin, before giving up with
+    /// nothing changed
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    pub timeout: Duration,
+    /// Once recording is on, check for up to this long that it sees the memory the process takes, and whether worker
+    /// processes do its work; shorter for an idle process. 0s: do not check
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_duration)]
+    pub look: Duration,
+    /// Take your word for it that the seccomp filter of the process lets prof's calls pass, where prof cannot
+    /// find out, as in a container: memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise,
+    /// rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack and close. If one does not, that kills the
+    /// process
+    #[arg(long)]
+    pub filter_allows: bool,
+}
 
 /// Interval of updates in the foreground.
 const TICK: Duration = Duration::from_millis(100);
@@ -33,7 +74,7 @@ pub fn run(args: &AttachArgs) -> Result<ExitCode> {
     let mut attached = session::attach(args.pid, &args.record, &choice)?;
     attached.said.iter().for_each(|line| crate::term::say(line));
     if args.duration.is_some() && args.signal != 0 {
-        let name = units::signal_name(args.signal);
+        let name = record::signal_name(args.signal);
         crate::term::say(&format!(
             "use `prof pause {pid}` and `prof resume {pid}`, which are safe at any time: when the recording has ended, \
              {name} means what it meant before, which for most programs is their end, and while it lasts the signal \

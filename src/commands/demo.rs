@@ -1,16 +1,29 @@
 //! `prof demo`: records a process made for that purpose, and prints the report.
 
+use super::record::RecordArgs;
 use crate::audit::Audit;
-use crate::cli::{DemoArgs, RecordArgs};
 use crate::session::{self, Choice, DETACH_TIMEOUT};
 use crate::term::line;
 use anyhow::{Context, Result};
+use clap::Args;
 use std::collections::HashMap;
 use std::hint::black_box;
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::Duration;
+
+/// Record a live demo process and show its report
+#[derive(Args, Debug)]
+pub struct DemoArgs {
+    /// Keep the recording in this file
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+    /// Show the recording in a browser afterwards: print the address of its page, and serve it until Ctrl-C
+    #[cfg(feature = "serve")]
+    #[arg(long)]
+    pub serve: bool,
+}
 
 /// Duration of the demo's recording.
 const TIME: Duration = Duration::from_secs(2);

@@ -1,13 +1,41 @@
 //! `prof detach`
 
+use super::record::{parse_duration, pid};
 use crate::audit::Audit;
-use crate::cli::DetachArgs;
 use crate::failure::{FAILED, refused};
 use crate::notes;
 use crate::session::{self, Detached};
 use crate::term::say as say_line;
 use anyhow::Result;
+use clap::Args;
 use std::process::ExitCode;
+use std::time::Duration;
+
+/// Take prof out of a process and finish its recording
+///
+/// Restores the process to what it was and verifies that. The path of the recording is printed.
+#[derive(Args, Debug)]
+pub struct DetachArgs {
+    /// The process
+    #[arg(value_parser = pid)]
+    pub pid: i32,
+    /// How long to wait for threads to leave the hook
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
+    pub timeout: Duration,
+    /// Take prof out of children, too, that were forked while the process was recorded and have run no other program
+    /// since: without it they keep prof's patches and code, inactive, and are named
+    #[arg(long)]
+    pub children: bool,
+    /// Take your word for it that the seccomp filter of the process lets prof's calls pass, where prof cannot
+    /// find out, as in a container: memfd_create, mmap, mremap, munmap, munlock, mprotect, madvise,
+    /// rt_sigaction, rt_sigprocmask, rt_sigreturn, sigaltstack and close. If one does not, that kills the
+    /// process
+    #[arg(long)]
+    pub filter_allows: bool,
+    /// Write no line to the system's log (authpriv)
+    #[arg(long)]
+    pub no_log: bool,
+}
 
 /// Runs `prof detach`, and reports anything that is left in the process.
 pub fn run(args: &DetachArgs) -> Result<ExitCode> {

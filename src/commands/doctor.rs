@@ -1,18 +1,33 @@
 //! `prof doctor`: reports what the kernel allows prof here, by trying it where possible, and what to change.
 
-use crate::cli::{DoctorArgs, Format, RecordArgs};
+use super::record::{RecordArgs, pid};
+use super::report::Format;
 use crate::failure::FAILED;
 use crate::session::{self, Choice, DETACH_TIMEOUT};
 use crate::term;
-use crate::units::time;
 use anyhow::{Context, Result};
-use prof_trace::values::text::{bytes, count};
+use clap::Args;
+use prof_trace::values::text::{bytes, count, time};
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
+
+/// Show what the kernel allows prof here, and what to change
+///
+/// Looks at rights, Yama, seccomp and others, and records a process of its own. With a process: whether
+/// that can be attached to. The exit code is 1 if recording would fail.
+#[derive(Args, Debug)]
+pub struct DoctorArgs {
+    /// A process that is to be recorded
+    #[arg(value_parser = pid)]
+    pub pid: Option<i32>,
+    /// How to write it
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
 
 /// The oldest kernel that prof supports.
 const OLDEST: (u32, u32) = (5, 4);
@@ -103,7 +118,9 @@ fn text(checks: &[Check]) -> String {
 fn environment() -> Vec<Check> {
     let status = fs::read_to_string("/proc/self/status");
     let Ok(status) = status else {
-        return vec![Check::good("/proc", "nothing is there").but(Verdict::Bad, super::NO_PROC)];
+        return vec![
+            Check::good("/proc", "nothing is there").but(Verdict::Bad, super::process::NO_PROC),
+        ];
     };
     vec![
         kernel(),

@@ -5,7 +5,7 @@ use super::report::{given, moment};
 use crate::failure::usage;
 use crate::term::say;
 use anyhow::{Context, Result};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use prof_analyze::Analysis;
 use prof_analyze::export::{Cost, ExportError, Format, Output, Packing, Source};
 use prof_trace::values::parse::{Time, time};
@@ -23,7 +23,7 @@ use std::process::ExitCode;
 pub struct ExportArgs {
     /// The format
     #[arg(value_name = "FORMAT", value_enum)]
-    pub format: Kind,
+    pub format: Format,
 
     #[command(flatten)]
     #[allow(missing_docs)]
@@ -44,96 +44,12 @@ pub struct ExportArgs {
     pub json_version: u8,
 
     /// The figure that each stack is shown by
-    #[arg(long, value_name = "COST", value_enum, default_value_t = By::Live)]
-    pub cost: By,
+    #[arg(long, value_name = "COST", value_enum, default_value_t = Cost::Live)]
+    pub cost: Cost,
 
     /// The figures as they were at this time, as if the recording had ended there
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub at: Option<Time>,
-}
-
-/// The export formats.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Kind {
-    /// Folded stacks, for flamegraph.pl and its like
-    Folded,
-    /// A flame graph as SVG, for browsers
-    Flamegraph,
-    /// For heaptrack_print and heaptrack_gui
-    Heaptrack,
-    /// For `go tool pprof`: alloc_objects, alloc_space, inuse_objects, inuse_space
-    Pprof,
-    /// For <https://www.speedscope.app>
-    Speedscope,
-    /// For ms_print and massif-visualizer
-    Massif,
-    /// For DHAT's dh_view.html
-    Dhat,
-    /// Every block, a line each
-    Csv,
-    /// Every block and every stack
-    Json,
-    /// One page for browsers, to attach to a ticket: timeline, flame graph, table
-    Html,
-    /// For <https://profiler.firefox.com>
-    Firefox,
-    /// The calls, for `prof replay`
-    Replay,
-    /// Every block, for DuckDB, Spark, ClickHouse
-    Parquet,
-    /// The frames of every stack, a row each
-    ParquetStacks,
-}
-
-/// The figure that stacks are shown by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum By {
-    /// Live bytes
-    Live,
-    /// Bytes that were never freed
-    Leaked,
-    /// Bytes that were live at the peak
-    Peak,
-    /// Bytes ever allocated
-    Allocated,
-    /// Number of allocations, by realloc or not
-    Allocations,
-    /// Number of allocations that were freed by the next event of their thread
-    Temporary,
-}
-
-impl From<By> for Cost {
-    fn from(by: By) -> Self {
-        match by {
-            By::Live => Cost::Live,
-            By::Leaked => Cost::Leaked,
-            By::Peak => Cost::Peak,
-            By::Allocated => Cost::Allocated,
-            By::Allocations => Cost::Allocations,
-            By::Temporary => Cost::Temporary,
-        }
-    }
-}
-
-impl From<Kind> for Format {
-    fn from(kind: Kind) -> Self {
-        match kind {
-            Kind::Folded => Format::Folded,
-            Kind::Flamegraph => Format::Flamegraph,
-            Kind::Heaptrack => Format::Heaptrack,
-            Kind::Pprof => Format::Pprof,
-            Kind::Speedscope => Format::Speedscope,
-            Kind::Massif => Format::Massif,
-            Kind::Dhat => Format::Dhat,
-            Kind::Csv => Format::Csv,
-            Kind::Json => Format::Json,
-            Kind::Html => Format::Html,
-            Kind::Firefox => Format::Firefox,
-            Kind::Replay => Format::Replay,
-            Kind::Parquet => Format::Parquet,
-            Kind::ParquetStacks => Format::ParquetStacks,
-        }
-    }
 }
 
 /// Runs the command.
@@ -150,12 +66,12 @@ pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
     let at = args.at.map(|t| moment(analysis, "--at", t)).transpose()?;
     let filter = given(&args.input.filter.0);
     if args.is_sum() && of(args.cost, &query.analysis(at)?) == 0 {
-        say(args.cost.nothing());
+        say(nothing(args.cost));
     }
-    let source = Source { index: &index, query: &query, at, cost: args.cost.into(), filter };
+    let source = Source { index: &index, query: &query, at, cost: args.cost, filter };
     let format = match (args.format, args.json_version) {
-        (Kind::Json, 1) => Format::JsonObjects,
-        (kind, _) => kind.into(),
+        (Format::Json, 1) => Format::JsonObjects,
+        (format, _) => format,
     };
     let written = match &args.output {
         None => source.write(format, &mut BufWriter::new(std::io::stdout().lock())),
@@ -164,7 +80,7 @@ pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
                 return Err(usage(format!("{} is the recording itself", path.display())));
             }
             let part = Part::create(path, args.force)?;
-            let packing = if args.format.is_packed() { None } else { Packing::of(path) };
+            let packing = if is_packed(args.format) { None } else { Packing::of(path) };
             let mut out = Output::new(BufWriter::new(&part.file), packing)?;
             source.write(format, &mut out).and_then(|()| Ok(out.finish()?)).and_then(|()| {
                 part.keep()?;
@@ -180,30 +96,26 @@ pub fn run(args: &ExportArgs, locate: Locate<'_>) -> Result<ExitCode> {
 }
 
 /// Returns the total of the chosen figure.
-fn of(cost: By, analysis: &Analysis) -> u64 {
+fn of(cost: Cost, analysis: &Analysis) -> u64 {
     let f = &analysis.totals().figures;
     match cost {
-        By::Live | By::Leaked => f.live_bytes,
-        By::Peak => f.peak_bytes,
-        By::Allocated => f.allocated_bytes,
-        By::Allocations => f.allocations + f.reallocations,
-        By::Temporary => f.temporary,
+        Cost::Live | Cost::Leaked => f.live_bytes,
+        Cost::Peak => f.peak_bytes,
+        Cost::Allocated => f.allocated_bytes,
+        Cost::Allocations => f.allocations + f.reallocations,
+        Cost::Temporary => f.temporary,
     }
 }
 
-impl By {
-    /// Returns why an export is empty.
-    fn nothing(self) -> &'static str {
-        match self {
-            Self::Live | Self::Leaked => {
-                "none of these blocks is live then, so there is nothing in this export; --cost peak or --cost allocated shows what was"
-            }
-            Self::Temporary => {
-                "none of these blocks was temporary, so there is nothing in this export"
-            }
-            Self::Peak | Self::Allocated | Self::Allocations => {
-                "there are no such blocks in the recording, so there is nothing in this export"
-            }
+/// Returns why an export is empty.
+fn nothing(cost: Cost) -> &'static str {
+    match cost {
+        Cost::Live | Cost::Leaked => {
+            "none of these blocks is live then, so there is nothing in this export; --cost peak or --cost allocated shows what was"
+        }
+        Cost::Temporary => "none of these blocks was temporary, so there is nothing in this export",
+        Cost::Peak | Cost::Allocated | Cost::Allocations => {
+            "there are no such blocks in the recording, so there is nothing in this export"
         }
     }
 }
@@ -259,21 +171,19 @@ impl Drop for Part<'_> {
     }
 }
 
-impl Kind {
-    /// Returns whether the format itself is compressed.
-    fn is_packed(self) -> bool {
-        matches!(self, Kind::Pprof | Kind::Parquet | Kind::ParquetStacks)
-    }
+/// Returns whether the format itself is compressed.
+fn is_packed(format: Format) -> bool {
+    matches!(format, Format::Pprof | Format::Parquet | Format::ParquetStacks)
 }
 
 impl ExportArgs {
     /// Returns whether the format has one number for each stack, and omits stacks where it is 0.
     fn is_sum(&self) -> bool {
-        matches!(self.format, Kind::Folded | Kind::Flamegraph | Kind::Speedscope)
+        matches!(self.format, Format::Folded | Format::Flamegraph | Format::Speedscope)
     }
 
     fn kind_is_binary(&self) -> bool {
-        use Kind::{Parquet, ParquetStacks, Pprof, Replay};
+        use Format::{Parquet, ParquetStacks, Pprof, Replay};
         matches!(self.format, Pprof | Replay | Parquet | ParquetStacks)
     }
 }

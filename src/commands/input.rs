@@ -273,7 +273,7 @@ fn find(input: Option<&str>, locate: Locate<'_>) -> Result<PathBuf> {
     let pid = name.parse::<i32>().ok().filter(|p| *p > 0);
     let (false, Some(pid)) = (path.exists(), pid) else { return Ok(path) };
     let named = |p: &Path| p.file_name().is_some_and(|n| has_part(&n.to_string_lossy(), name));
-    let thread = super::thread(pid);
+    let thread = super::process::thread(pid);
     let live = if thread.is_none() { locate(pid) } else { None };
     // A recording of a process that has ended may be meant, though a thread has its number now.
     if let Some(found) = live.or_else(|| newest(Path::new("."), named)) {

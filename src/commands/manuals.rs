@@ -1,13 +1,30 @@
 //! `prof completions` and `prof man`: generate the files that a package installs beside the program from the command
 //! line's own description, so that they are never out of date.
 
-use crate::cli::{Cli, CompletionsArgs, ManArgs};
+use crate::cli::Cli;
 use crate::failure::usage;
 use anyhow::{Context, Result};
+use clap::Args;
 use clap::{Command, CommandFactory};
 use std::fs;
 use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
+
+/// Print completions for a shell, such as `prof completions bash > /etc/bash_completion.d/prof`
+#[derive(Args, Debug)]
+pub struct CompletionsArgs {
+    /// The shell
+    #[arg(value_enum)]
+    pub shell: clap_complete::Shell,
+}
+
+/// Write the manual pages into a folder
+#[derive(Args, Debug)]
+pub struct ManArgs {
+    /// The folder, such as /usr/local/share/man/man1; it is made if it is not there
+    pub dir: PathBuf,
+}
 
 /// Writes the completions for a shell to standard output.
 pub fn completions(args: &CompletionsArgs) -> Result<ExitCode> {

@@ -1,7 +1,7 @@
 //! Follows a `prof run` through exec: makes a recording for each program that the command runs in its place.
 
+use super::run::RunArgs;
 use crate::audit::Audit;
-use crate::cli::RunArgs;
 use crate::failure::REFUSED;
 use crate::new_file::create;
 use crate::recorder::Started;
@@ -142,7 +142,7 @@ impl Parts<'_> {
         let began = install_again(self.pid, &options)
             .map_err(|e| session::failed(self.pid, e))
             .and_then(|installed| {
-                let compress = record.compress.into();
+                let compress = record.compress;
                 session::activate(installed, file, compress, None, Audit::of(record))
             });
         match began {

@@ -1,12 +1,21 @@
 //! `prof pause` and `prof resume`
 
-use crate::cli::PidArgs;
+use super::record::pid;
 use crate::failure::refused;
 use crate::session;
 use anyhow::Result;
+use clap::Args;
 use prof_collect::Peek;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+/// Arguments of commands that take only a process.
+#[derive(Args, Debug)]
+pub struct PidArgs {
+    /// The process
+    #[arg(value_parser = pid)]
+    pub pid: i32,
+}
 
 /// Greatest age of the collector's heartbeat at which recording may be switched on: half the age at which the hook
 /// switches it off.

@@ -5,6 +5,7 @@ use super::input::{InputArgs, Locate};
 use crate::failure::usage;
 use crate::term;
 use anyhow::{Context, Result};
+use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use prof_analyze::diff::{Diff, DiffOptions};
 use prof_analyze::query::{Filter, Query};
@@ -32,8 +33,8 @@ pub struct ReportArgs {
     pub top: Option<usize>,
 
     /// The key to sort by, largest first
-    #[arg(short, long, value_name = "KEY", value_enum, default_value_t = Sort::Size)]
-    pub sort: Sort,
+    #[arg(short, long, value_name = "KEY", value_enum, default_value_t = SortKey::Size)]
+    pub sort: SortKey,
 
     /// Smallest first
     #[arg(long)]
@@ -71,7 +72,7 @@ pub struct ReportArgs {
 pub struct ViewArgs {
     /// Group the blocks, and show the figures of each group
     #[arg(long, value_name = "WHAT", value_enum, group = "one-view")]
-    pub group_by: Option<GroupedBy>,
+    pub group_by: Option<Grouping>,
     /// Group the stacks by the place that asked for memory, and show the largest stacks of each
     #[arg(long, group = "one-view")]
     pub merge: bool,
@@ -98,75 +99,25 @@ pub struct ViewArgs {
     pub paths: usize,
 }
 
-/// The criterion by which blocks are grouped.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum GroupedBy {
-    /// The stack that asked for them
+/// The value of `--group-by`: by stacks, as the plain report does, or by the classes of another view.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Grouping {
+    /// The stack that asked for them.
     Stack,
-    /// The function that asked for them: the innermost that is not an allocator
-    Function,
-    /// The source file of that function
-    File,
-    /// The module of that function
-    Module,
-    /// The thread that allocated them
-    Thread,
+    /// A class of blocks.
+    By(GroupBy),
 }
 
-/// The sort keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Sort {
-    /// Live bytes
-    #[value(alias = "leaked")]
-    Size,
-    /// Live allocations
-    #[value(alias = "leaked-count")]
-    Count,
-    /// Greatest number of bytes live at any time
-    #[value(alias = "peak")]
-    PeakSize,
-    /// Greatest number of allocations live at any time
-    PeakCount,
-    /// Bytes ever allocated
-    Allocated,
-    /// Number of allocations ever
-    #[value(alias = "allocated-count")]
-    Allocations,
-    /// Age of the oldest live allocation
-    Age,
-    /// Allocations that were freed by the next allocation event of their thread
-    Temporary,
-    /// Time of the first allocation, latest first
-    #[value(alias = "min-timestamp")]
-    First,
-    /// Time of the last allocation, latest first
-    #[value(alias = "max-timestamp")]
-    Last,
-    /// Time from the first allocation to the last
-    Interval,
-    /// Time of the peak of live bytes, latest first
-    #[value(alias = "max-total-usage-first-seen-at")]
-    PeakAt,
-    /// Live bytes including those of all called functions (--group-by function, file, module)
-    Total,
-}
+impl ValueEnum for Grouping {
+    fn value_variants<'a>() -> &'a [Self] {
+        use GroupBy::{File, Function, Module, Thread};
+        &[Self::Stack, Self::By(Function), Self::By(File), Self::By(Module), Self::By(Thread)]
+    }
 
-impl From<Sort> for SortKey {
-    fn from(sort: Sort) -> Self {
-        match sort {
-            Sort::Size => SortKey::Size,
-            Sort::Count => SortKey::Count,
-            Sort::PeakSize => SortKey::PeakSize,
-            Sort::PeakCount => SortKey::PeakCount,
-            Sort::Allocated => SortKey::Allocated,
-            Sort::Allocations => SortKey::Allocations,
-            Sort::Age => SortKey::Age,
-            Sort::Temporary => SortKey::Temporary,
-            Sort::First => SortKey::First,
-            Sort::Last => SortKey::Last,
-            Sort::Interval => SortKey::Interval,
-            Sort::PeakAt => SortKey::PeakAt,
-            Sort::Total => SortKey::Total,
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        match self {
+            Self::Stack => Some(PossibleValue::new("stack").help("The stack that asked for them")),
+            Self::By(by) => by.to_possible_value(),
         }
     }
 }
@@ -229,7 +180,7 @@ enum View {
 
 impl ReportArgs {
     fn sort(&self) -> SortKey {
-        if self.temporary { SortKey::Temporary } else { self.sort.into() }
+        if self.temporary { SortKey::Temporary } else { self.sort }
     }
 
     /// Returns the view that the options ask for; `None`: the list of stacks.
@@ -237,11 +188,8 @@ impl ReportArgs {
         let v = &self.view;
         if let Some(by) = v.group_by {
             return match by {
-                GroupedBy::Stack => None,
-                GroupedBy::Function => Some(View::Grouped(GroupBy::Function)),
-                GroupedBy::File => Some(View::Grouped(GroupBy::File)),
-                GroupedBy::Module => Some(View::Grouped(GroupBy::Module)),
-                GroupedBy::Thread => Some(View::Grouped(GroupBy::Thread)),
+                Grouping::Stack => None,
+                Grouping::By(by) => Some(View::Grouped(by)),
             };
         }
         let views = [
@@ -345,9 +293,9 @@ mod tests {
 
     #[test]
     fn every_key_has_the_name_that_the_analysis_gives_it() {
-        for sort in Sort::value_variants() {
+        for sort in SortKey::value_variants() {
             let name = sort.to_possible_value().map(|v| v.get_name().to_owned());
-            assert_eq!(name.as_deref(), Some(SortKey::from(*sort).name()));
+            assert_eq!(name.as_deref(), Some(sort.name()));
         }
     }
 }

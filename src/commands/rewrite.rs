@@ -4,7 +4,7 @@ use super::input::{IndexArgs, Locate, resolve};
 use super::report::print;
 use crate::failure::usage;
 use anyhow::{Context, Result};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use prof_analyze::rewrite::{
     Anonymize, ExtractOptions, PackOptions, RewriteError, extract, pack, strip,
 };
@@ -53,22 +53,11 @@ pub struct PackArgs {
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// Which names to remove
-    #[arg(short, long, value_name = "HOW", value_enum, default_value_t = Names::None)]
-    pub anonymize: Names,
+    #[arg(short, long, value_name = "HOW", value_enum, default_value_t = Anonymize::None)]
+    pub anonymize: Anonymize,
     /// Add the files of the modules, too, and those with their debug information
     #[arg(long)]
     pub files: bool,
-}
-
-/// The degree to which names are removed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Names {
-    /// No names
-    None,
-    /// Paths lose their folders; the command line and files are removed
-    Partial,
-    /// Functions, files, modules, threads and the program get numbers in place of names
-    Full,
 }
 
 /// Extract the files that are kept in a recording
@@ -139,11 +128,7 @@ pub fn run_strip(args: &StripArgs, locate: Locate<'_>) -> Result<ExitCode> {
 /// # Errors
 /// If the recording can't be read, or the output can't be written.
 pub fn run_pack(args: &PackArgs, locate: Locate<'_>) -> Result<ExitCode> {
-    let anonymize = match args.anonymize {
-        Names::None => Anonymize::None,
-        Names::Partial => Anonymize::Partial,
-        Names::Full => Anonymize::Full,
-    };
+    let anonymize = args.anonymize;
     if args.files && anonymize != Anonymize::None {
         return Err(usage("--files would give away what --anonymize leaves out; give one of them"));
     }

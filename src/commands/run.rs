@@ -1,23 +1,48 @@
 //! `prof run`
 
 use super::parts::{self, Parts};
+use super::record::{RecordArgs, parse_signal};
 use super::report::{self, ReportArgs};
 use crate::audit::Audit;
-use crate::cli::RunArgs;
 use crate::failure::{refused, usage};
 use crate::look;
 use crate::new_file::create;
 use crate::session::{self, Choice};
 use anyhow::{Context, Result};
+use clap::Args;
 use clap::Parser;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, kill, sigaction};
 use nix::sys::wait::waitpid;
 use nix::unistd::Pid;
 use prof_analyze::Now;
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
+
+/// Run a command and record it from its first allocation on
+///
+/// Standard input, output and error, signals and the exit code are those of the command.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    #[command(flatten)]
+    #[allow(missing_docs)]
+    pub record: RecordArgs,
+    /// Print the report when the command has ended
+    #[arg(long)]
+    pub report: bool,
+    /// The signal that switches recording off and on: USR1, USR2, RTMIN+N or none
+    #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = parse_signal)]
+    pub signal: u32,
+    /// Do not follow the command when it runs another program in its place (exec), as shells, env and shims
+    /// do: the recording ends there
+    #[arg(long)]
+    pub no_follow_exec: bool,
+    /// The command and its arguments
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub command: Vec<OsString>,
+}
 
 /// Process ID of the command, for the signal handler.
 static CHILD: AtomicI32 = AtomicI32::new(0);
@@ -62,8 +87,7 @@ pub fn run(args: &RunArgs) -> Result<ExitCode> {
     pass_signals(args.signal, false)?;
     parts::prepare()?;
     let audit = Audit::of(&args.record);
-    let began =
-        session::activate(launched.installed, file, args.record.compress.into(), None, audit);
+    let began = session::activate(launched.installed, file, args.record.compress, None, audit);
     let began = began.map_err(|e| {
         // The command was started only to be recorded.
         let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);

@@ -1,6 +1,8 @@
 //! `prof status`
 
-use crate::cli::{Format, StatusArgs};
+use super::record;
+use super::record::pid;
+use super::report::Format;
 use crate::failure::{FAILED, refused};
 use crate::hooks;
 use crate::kept::Kept;
@@ -8,8 +10,8 @@ use crate::look;
 use crate::notes;
 use crate::session;
 use crate::term::one_line;
-use crate::units;
 use anyhow::Result;
+use clap::Args;
 use prof_analyze::unseen::workers_text;
 use prof_analyze::{Summary, live_summary};
 use prof_collect::{Peek, Probe, all_recorded};
@@ -22,6 +24,19 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
+
+/// Show what is being recorded
+///
+/// Without a process: every process that is being recorded on this machine.
+#[derive(Args, Debug)]
+pub struct StatusArgs {
+    /// The process
+    #[arg(value_parser = pid)]
+    pub pid: Option<i32>,
+    /// How to write it
+    #[arg(short, long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+}
 
 /// If no process is recorded, recordings that ended within this time are listed, up to this number.
 const RECENT: Duration = Duration::from_secs(600);
@@ -166,7 +181,7 @@ impl Status {
         let p = &self.peek;
         let mut t = format!("process {} ({}): {}", p.pid, one_line(&self.name), self.state());
         if let Some((since, all)) = self.times() {
-            t += &format!(" for {}, attached for {}", units::time(since), units::time(all));
+            t += &format!(" for {}, attached for {}", text::time(since), text::time(all));
         }
         t += "\n";
         let mut line =
@@ -219,7 +234,7 @@ impl Status {
                 let by_signal = (s != 0).then(|| {
                     format!(
                         "; or kill -{} {}, which interrupts waits",
-                        units::signal_name(s),
+                        record::signal_name(s),
                         p.pid
                     )
                 });
@@ -276,7 +291,7 @@ impl Status {
             "state": self.state(),
             "path": p.path.display().to_string(),
             "collector_pid": p.collector_alive.then_some(p.collector.0),
-            "signal": (p.signal != 0 && self.is_attached()).then(|| units::signal_name(p.signal)),
+            "signal": (p.signal != 0 && self.is_attached()).then(|| record::signal_name(p.signal)),
             "events": c.events,
             "lost_events": c.lost,
             "unknown_modules": p.unknown_modules,

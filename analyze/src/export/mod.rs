@@ -32,20 +32,21 @@ pub use profile::Profile;
 
 /// The figure that a stack is shown by.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum Cost {
-    /// Bytes that are live.
+    /// Live bytes
     #[default]
     Live,
-    /// Bytes that are live at the end of the recording: those never freed.
+    /// Bytes that were never freed
     Leaked,
-    /// Bytes that were live at the peak.
+    /// Bytes that were live at the peak
     Peak,
-    /// Bytes ever allocated.
+    /// Bytes ever allocated
     Allocated,
-    /// Blocks ever allocated, by reallocation or not.
+    /// Number of allocations, by realloc or not
     Allocations,
-    /// Temporary blocks.
+    /// Number of allocations that were freed by the next event of their thread
     Temporary,
 }
 
@@ -73,36 +74,38 @@ impl Cost {
 
 /// An export format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Format {
-    /// Folded stacks, one a line.
+    /// Folded stacks, for flamegraph.pl and its like
     Folded,
-    /// A flame graph as SVG.
+    /// A flame graph as SVG, for browsers
     Flamegraph,
-    /// heaptrack's text.
+    /// For heaptrack_print and heaptrack_gui
     Heaptrack,
-    /// pprof's protocol buffer, compressed by gzip.
+    /// For `go tool pprof`: alloc_objects, alloc_space, inuse_objects, inuse_space
     Pprof,
-    /// speedscope's JSON.
+    /// For <https://www.speedscope.app>
     Speedscope,
-    /// Massif's output.
+    /// For ms_print and massif-visualizer
     Massif,
-    /// DHAT's JSON.
+    /// For DHAT's dh_view.html
     Dhat,
-    /// Every block, as CSV.
+    /// Every block, a line each
     Csv,
-    /// Every block as an array, every stack and every frame once, as JSON of version 2.
+    /// Every block and every stack
     Json,
     /// Every block as an object, and every stack with its frames, as JSON of version 1.
+    #[cfg_attr(feature = "clap", value(skip))]
     JsonObjects,
-    /// One page for browsers: timeline, flame graph, table.
+    /// One page for browsers, to attach to a ticket: timeline, flame graph, table
     Html,
-    /// Firefox Profiler's JSON.
+    /// For <https://profiler.firefox.com>
     Firefox,
-    /// The allocator calls, to be replayed with another allocator.
+    /// The calls, for `prof replay`
     Replay,
-    /// Every block, as Parquet.
+    /// Every block, for DuckDB, Spark, ClickHouse
     Parquet,
-    /// The frames of every stack, as Parquet.
+    /// The frames of every stack, a row each
     ParquetStacks,
 }
 

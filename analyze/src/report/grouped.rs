@@ -19,15 +19,16 @@ use std::fmt::{self, Write};
 
 /// The criterion by which blocks are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum GroupBy {
-    /// The function that asked for them: the innermost that is not an allocator.
+    /// The function that asked for them: the innermost that is not an allocator
     Function,
-    /// The source file of that function, or its module if the file is not known.
+    /// The source file of that function, or its module if the file is not known
     File,
-    /// The module of that function.
+    /// The module of that function
     Module,
-    /// The thread that allocated them.
+    /// The thread that allocated them
     Thread,
 }
 

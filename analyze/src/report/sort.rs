@@ -7,35 +7,42 @@ use std::cmp::Reverse;
 
 /// The key that groups are sorted by, the largest value first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[serde(rename_all = "kebab-case")]
 pub enum SortKey {
-    /// Live bytes.
+    /// Live bytes
     #[default]
+    #[cfg_attr(feature = "clap", value(alias = "leaked"))]
     Size,
-    /// Live blocks.
+    /// Live allocations
+    #[cfg_attr(feature = "clap", value(alias = "leaked-count"))]
     Count,
-    /// Greatest number of bytes live at any time.
+    /// Greatest number of bytes live at any time
+    #[cfg_attr(feature = "clap", value(alias = "peak"))]
     PeakSize,
-    /// Greatest number of blocks live at any time.
+    /// Greatest number of allocations live at any time
     PeakCount,
-    /// Bytes ever allocated.
+    /// Bytes ever allocated
     Allocated,
-    /// Number of allocations; reallocations decide between equal groups.
+    /// Number of allocations ever
+    #[cfg_attr(feature = "clap", value(alias = "allocated-count"))]
     Allocations,
-    /// Age of the oldest live block.
+    /// Age of the oldest live allocation
     Age,
-    /// Temporary blocks.
+    /// Allocations that were freed by the next allocation event of their thread
     Temporary,
-    /// Time when the first block was allocated.
+    /// Time of the first allocation, latest first
+    #[cfg_attr(feature = "clap", value(alias = "min-timestamp"))]
     First,
-    /// Time when the last block was allocated.
+    /// Time of the last allocation, latest first
+    #[cfg_attr(feature = "clap", value(alias = "max-timestamp"))]
     Last,
-    /// Time between the first block and the last.
+    /// Time from the first allocation to the last
     Interval,
-    /// Time of the peak of live bytes.
+    /// Time of the peak of live bytes, latest first
+    #[cfg_attr(feature = "clap", value(alias = "max-total-usage-first-seen-at"))]
     PeakAt,
-    /// Live bytes including those of all called functions, for functions, files and modules; else as
-    /// [`Size`](Self::Size).
+    /// Live bytes including those of all called functions (--group-by function, file, module)
     Total,
 }
 

@@ -6,13 +6,14 @@ use std::collections::HashMap;
 
 /// The degree to which names are removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Anonymize {
-    /// Names stay.
+    /// No names
     #[default]
     None,
-    /// Paths lose their folders, and the command line is removed.
+    /// Paths lose their folders; the command line and files are removed
     Partial,
-    /// Functions, files, modules, threads and the program get numbers in place of names.
+    /// Functions, files, modules, threads and the program get numbers in place of names
     Full,
 }
 

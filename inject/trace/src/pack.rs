@@ -47,13 +47,14 @@ pub(crate) const TIME_BYTES: [usize; 4] = [0, 1, 2, 7];
 
 /// Compression of the events in a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 pub enum Compress {
-    /// Events are stored as in the ring.
+    /// Not at all: events are stored as in the ring
     #[default]
     None,
-    /// Events are packed, then compressed with LZ4.
+    /// To about a third, at little cost (packed, then LZ4)
     Fast,
-    /// Events are packed, then compressed with zstd.
+    /// To about a quarter (packed, then zstd)
     Best,
 }
 

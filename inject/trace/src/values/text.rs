@@ -93,6 +93,11 @@ pub fn duration(ns: u64) -> String {
     }
 }
 
+/// Formats a duration, as [`duration`] does.
+pub fn time(d: Duration) -> String {
+    duration(u64::try_from(d.as_nanos()).unwrap_or(u64::MAX))
+}
+
 /// Formats how long ago something was: `just now`, `12 s ago`, `2 min ago`, `3 h ago`, `5 days ago`.
 pub fn ago(d: Duration) -> String {
     match d.as_secs() {
