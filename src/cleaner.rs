@@ -5,7 +5,7 @@
 //! So a second process waits until that is over. It is started right before the target gets the descriptor.
 
 use crate::commands::collect::CleanArgs;
-use crate::recorder::{become_daemon, open_descriptors};
+use crate::daemon::{become_daemon, open_descriptors};
 use prof_inject::process::proc::has_ended;
 use std::io::{Read, Write};
 use std::os::unix::process::CommandExt;

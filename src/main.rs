@@ -10,6 +10,7 @@ mod audit;
 mod cleaner;
 mod cli;
 mod commands;
+mod daemon;
 mod ending;
 mod failure;
 mod hooks;

@@ -23,6 +23,7 @@
 
 pub mod answers;
 mod askers;
+mod change;
 pub mod diff;
 mod error;
 pub mod export;
@@ -40,12 +41,16 @@ pub mod query;
 pub mod report;
 pub mod rewrite;
 pub mod stacks;
+mod style;
+mod summary;
 pub mod symbols;
+mod table;
 pub mod unseen;
 
 pub use error::Error;
 pub use index::{Index, IndexOptions};
 pub use job::{Job, JobProgress};
 pub use load::LoadOptions;
-pub use model::{Analysis, Follower, Note, Now, Progress, Summary, live_summary};
+pub use model::{Analysis, Follower, Note, Progress};
 pub use prof_trace::values;
+pub use summary::{Now, Summary, live_summary};

@@ -168,7 +168,7 @@ fn explained(analysis: &Analysis) -> (u64, u64) {
 fn hooked(analysis: &Analysis) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for h in &analysis.meta().hooks.hooked {
-        let name = crate::report::shown(h.module.rsplit('/').next().unwrap_or_default());
+        let name = crate::style::printable(h.module.rsplit('/').next().unwrap_or_default());
         if !name.is_empty() && !names.contains(&name) {
             names.push(name);
         }

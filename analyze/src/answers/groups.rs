@@ -314,7 +314,7 @@ fn name(index: &Index, by: GroupKey, classes: &Classes, row: &mut GroupRow) {
     } else if by == GroupKey::Thread {
         let thread = index.lanes().get(id).and_then(|n| analysis.meta().threads.get(n));
         row.tid = thread.map(|t| t.tid);
-        row.name = thread.map(|t| crate::report::shown(&t.name)).filter(|n| !n.is_empty());
+        row.name = thread.map(|t| crate::style::printable(&t.name)).filter(|n| !n.is_empty());
     } else {
         row.max_size = Some(8u64.checked_shl(row.id).filter(|s| *s > 0).unwrap_or(u64::MAX));
     }

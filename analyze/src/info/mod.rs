@@ -5,6 +5,7 @@ mod text;
 
 use crate::index::{Column, ScanError};
 use crate::report::Head;
+use crate::style::printable;
 use crate::{Error, Index};
 use chunks::Chunks;
 use serde::Serialize;
@@ -166,12 +167,6 @@ pub struct ModuleData {
     pub symbol_bytes: u64,
 }
 
-/// Escapes control characters: names come from the target, and are printed to terminals.
-fn shown(text: &str) -> String {
-    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
-    text.chars().map(escape).collect()
-}
-
 impl Info {
     /// Describes the file of a recording.
     ///
@@ -184,7 +179,7 @@ impl Info {
         let ns = |ticks: u64| meta.clock.ns(ticks);
         let module = |m: &prof_trace::records::Module| ModuleData {
             number: m.number,
-            path: shown(&m.path),
+            path: printable(&m.path),
             build_id: m.build_id.iter().map(|b| format!("{b:02x}")).collect(),
             start: format!("{:#x}", m.start),
             end: format!("{:#x}", m.end),
@@ -195,7 +190,7 @@ impl Info {
         let thread = |(number, events): (&u32, &u64)| {
             let known = meta.threads.get(number);
             let (number, events) = (*number, *events);
-            let name = known.map_or(String::new(), |t| shown(&t.name));
+            let name = known.map_or(String::new(), |t| printable(&t.name));
             ThreadData { number, tid: known.map_or(0, |t| t.tid), name, events }
         };
         Ok(Self {
@@ -205,7 +200,7 @@ impl Info {
                 bytes: seen.file_bytes,
                 read_bytes: seen.read_bytes,
                 format: seen.format,
-                recorded_by: shown(&meta.target.prof_version),
+                recorded_by: printable(&meta.target.prof_version),
                 ticks_per_sec: meta.target.ticks_per_sec,
                 passes: meta.passes,
                 compression: seen.compression(),

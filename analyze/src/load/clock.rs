@@ -83,6 +83,26 @@ impl Clock {
     pub fn between(&self, from: u64, to: u64) -> u64 {
         self.absolute(to).saturating_sub(self.absolute(from))
     }
+
+    /// Returns the first ticks that are not before `ns` nanoseconds since the start.
+    pub(crate) fn first_at(&self, ns: u64) -> u64 {
+        first(|t| self.ns(t) >= ns)
+    }
+
+    /// Returns the last ticks that are not after `ns` nanoseconds since the start.
+    pub(crate) fn last_at(&self, ns: u64) -> u64 {
+        first(|t| self.ns(t) > ns).saturating_sub(1)
+    }
+}
+
+/// Returns the smallest number that satisfies a condition, which must then hold for all larger ones.
+fn first(holds: impl Fn(u64) -> bool) -> u64 {
+    let (mut low, mut high) = (0, u64::MAX);
+    while low < high {
+        let middle = low + (high - low) / 2;
+        if holds(middle) { high = middle } else { low = middle + 1 }
+    }
+    low
 }
 
 #[cfg(test)]

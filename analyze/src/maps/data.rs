@@ -372,7 +372,7 @@ impl<'a> Shower<'a> {
             is_writable: write,
             is_executable: execute,
             is_shared: shared,
-            name: crate::report::shown(&m.name),
+            name: crate::style::printable(&m.name),
             kind: m.kind,
             caught: m.is_caught(),
             before: m.before,
@@ -410,7 +410,7 @@ impl<'a> Shower<'a> {
             inode: r.inode,
             major: r.major,
             minor: r.minor,
-            name: crate::report::shown(&r.name),
+            name: crate::style::printable(&r.name),
         }
     }
 }
@@ -531,7 +531,7 @@ fn grouped(
         let key = match by {
             MapGroupBy::Kind => (m.kind.name().to_owned(), 0),
             MapGroupBy::File if m.name.is_empty() => (format!("[{}]", m.kind.name()), 0),
-            MapGroupBy::File => (crate::report::shown(&m.name), 0),
+            MapGroupBy::File => (crate::style::printable(&m.name), 0),
             MapGroupBy::Stack => (String::new(), m.source.map_or(0, |s| s.node)),
         };
         all.entry(key).or_default().add(m);

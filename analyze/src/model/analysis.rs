@@ -3,13 +3,10 @@
 use super::replay::{Group, Replay, Totals};
 use super::stripped;
 use crate::Error;
-use crate::load::{LoadOptions, Meta, Part, Sample, Sink, Stream, SymbolsAt, Tail, open_file};
-use crate::query::Rule;
+use crate::load::{LoadOptions, Meta, Part, Sink, Stream, SymbolsAt, Tail, open_file};
 use crate::symbols::{Named, SymbolOptions};
-use crate::unseen::{self, Unseen, WorkerData};
 use prof_trace::capture::Capture;
 use prof_trace::derived::{Frames, Zipped};
-use prof_trace::family::Worker;
 use prof_trace::records::Symbols;
 use prof_trace::values::text::{count, duration, number};
 use std::fmt;
@@ -195,6 +192,15 @@ impl Source {
     }
 }
 
+/// A line of a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// The text of the line.
+    pub text: String,
+    /// Name of the list.
+    pub from: String,
+}
+
 /// The figures that suppression rules removed.
 #[derive(Clone, Debug, Default)]
 pub struct LeftOut {
@@ -296,7 +302,7 @@ impl Analysis {
 
     /// Returns the last ticks that are not later than `ns` nanoseconds after the start.
     pub fn ticks_at(&self, ns: u64) -> u64 {
-        crate::query::tick_to(&self.meta().clock, ns)
+        self.meta().clock.last_at(ns)
     }
 
     /// Returns the moment that the figures describe, in nanoseconds since the start, if that is not the end.
@@ -371,6 +377,11 @@ impl Analysis {
         group.oldest.map(|t| self.meta().clock.between(t, now))
     }
 
+    /// Returns whether events are compressed.
+    pub(crate) fn is_packed(&self) -> bool {
+        self.source.packed
+    }
+
     /// Returns the number of bytes of the file that were read.
     pub fn bytes(&self) -> u64 {
         self.source.bytes
@@ -431,76 +442,4 @@ fn notes(source: &Source, totals: &Totals) -> Vec<Note> {
     ];
     notes.extend(counts.into_iter().filter(|c| c.0 > 0).map(|(n, note)| note(n)));
     notes
-}
-
-/// The figures of a recording for `prof status`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Summary {
-    /// Number of events read.
-    pub events: u64,
-    /// Number of events lost.
-    pub lost: u64,
-    /// Figures of all blocks.
-    pub totals: Totals,
-    /// Whether recording was on at the end of what was read.
-    pub on: bool,
-    /// Nanoseconds from the start of the recording to the last time recording was switched on or off.
-    pub since_ns: u64,
-    /// Duration of the recording in nanoseconds, pauses included.
-    pub duration_ns: u64,
-    /// Number of periods in which recording was on.
-    pub parts: usize,
-    /// Whether the recording was finished.
-    pub complete: bool,
-    /// Number of bytes of the file that were read.
-    pub bytes: u64,
-    /// Which blocks are recorded.
-    pub capture: Capture,
-    /// Whether events are compressed.
-    pub compressed: bool,
-    /// Why the recording ended, if it has.
-    pub end_reason: Option<String>,
-    /// Signs that the recording misses memory, if there are any.
-    pub unseen: Option<Unseen>,
-    /// The target's worker processes.
-    pub workers: Vec<WorkerData>,
-}
-
-/// Present figures of a target, which are not in its recording.
-#[derive(Clone, Debug, Default)]
-pub struct Now {
-    /// Its memory and processor time; the ticks are ignored.
-    pub sample: Option<Sample>,
-    /// Its worker processes.
-    pub workers: Vec<Worker>,
-}
-
-/// Analyses a recording for its totals only, together with present figures of its target.
-///
-/// # Errors
-/// As [`Analysis::from_file`].
-pub fn live_summary(path: &Path, now: &Now) -> Result<Summary, Error> {
-    let a = Analysis::from_file(path, &LoadOptions::default())?;
-    let (on, since) = a.meta().state();
-    let seen = &a.meta().process;
-    let workers = match now.workers.is_empty() {
-        true => unseen::workers(seen.workers()),
-        false => unseen::workers(&seen.seen_again(&now.workers)),
-    };
-    Ok(Summary {
-        end_reason: a.meta().end.as_ref().map(|e| e.reason.clone()),
-        unseen: Unseen::of(&a, now.sample),
-        workers,
-        events: a.events(),
-        lost: a.meta().counters.lost,
-        totals: a.totals,
-        on,
-        since_ns: a.meta().clock.ns(since),
-        duration_ns: a.duration_ns(),
-        parts: a.parts().len(),
-        complete: a.complete(),
-        bytes: a.source.bytes,
-        capture: a.capture(),
-        compressed: a.source.packed,
-    })
 }

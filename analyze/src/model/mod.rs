@@ -14,7 +14,7 @@ pub(crate) use live::{Live, Value};
 mod replay;
 mod stripped;
 
-pub use analysis::{Analysis, LeftOut, Note, Now, Summary, live_summary};
+pub use analysis::{Analysis, LeftOut, Note, Rule};
 pub(crate) use course::MOST as BUCKETS;
 pub use course::{Bucket, Counts, Course, Extent};
 pub use estimate::{Errors, probability, weight};

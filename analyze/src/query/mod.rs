@@ -24,15 +24,15 @@ pub mod value {
     pub use prof_trace::values::parse::*;
 }
 
+pub use crate::model::Rule;
 pub(crate) use figures::join;
 pub use figures::{By, SIZE_CLASSES, size_class};
 pub use filter::{FIELDS, Field, Filter, FilterError, Lifetime, Range, find};
 pub use order::Event;
-pub(crate) use plan::tick_to;
 pub use plan::{Query, QueryError, Selection};
 pub use rowset::RowSet;
 pub use spread::{LIFETIMES, Spread, Tally};
+pub use suppress::Suppressions;
 pub(crate) use suppress::is_list;
-pub use suppress::{Rule, Suppressions};
 pub use timeline::{Band, MOST_COLUMNS, Span, Timeline};
 pub(crate) use timeline::{by_course, resident};

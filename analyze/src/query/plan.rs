@@ -4,10 +4,10 @@ use super::chains::Chains;
 use super::filter::{Filter, Headers, Lifetime, Range};
 use super::rowset::RowSet;
 use super::stacks::Said;
-use super::suppress::Rule;
 use super::{chains, stacks};
 use crate::index::{Block, Column, Index, ScanError, flags};
 use crate::load::Clock;
+use crate::model::Rule;
 use crate::symbols::embedded_suppressions;
 use prof_trace::size::Chunks;
 use prof_trace::values::parse::Time;
@@ -67,22 +67,12 @@ pub struct Selection {
 
 /// Returns the first tick that is not before `ns` nanoseconds since the start.
 pub(super) fn tick_from(clock: &Clock, ns: u64) -> u64 {
-    first(|t| clock.ns(t) >= ns)
+    clock.first_at(ns)
 }
 
 /// Returns the last tick that is not after `ns` nanoseconds since the start.
 pub(crate) fn tick_to(clock: &Clock, ns: u64) -> u64 {
-    first(|t| clock.ns(t) > ns).saturating_sub(1)
-}
-
-/// Returns the smallest number that satisfies a condition, which must then hold for all larger ones.
-fn first(holds: impl Fn(u64) -> bool) -> u64 {
-    let (mut low, mut high) = (0, u64::MAX);
-    while low < high {
-        let middle = low + (high - low) / 2;
-        if holds(middle) { high = middle } else { low = middle + 1 }
-    }
-    low
+    clock.last_at(ns)
 }
 
 impl<'a> Query<'a> {

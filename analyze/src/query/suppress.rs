@@ -1,19 +1,11 @@
 //! Rules that exclude stacks: lists of regular expressions, and suppressions in LeakSanitizer's format.
 
+use crate::model::Rule;
 use crate::symbols::Frame;
 use regex::{RegexSet, RegexSetBuilder};
 
 /// Limit on the compiled size of the set of expressions.
 const SET_SIZE: usize = 16 << 20;
-
-/// A line of a list.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rule {
-    /// The text of the line.
-    pub text: String,
-    /// Name of the list.
-    pub from: String,
-}
 
 /// A set of rules. A rule excludes a stack if it matches the function, the source file or the module of one of its
 /// frames.

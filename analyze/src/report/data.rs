@@ -1,13 +1,14 @@
 //! The data of a report. The fields are in the order of the JSON.
 
 use super::figures::{FiguresData, SumData};
-use super::head::{FilterData, Head, KernelData, shown};
+use super::head::{FilterData, Head, KernelData};
 use super::named::SymbolsData;
 use super::places::PlaceData;
 use super::sort::{Order, SortKey};
 use crate::Analysis;
 use crate::askers::{Askers, Seen, bare};
 use crate::model::Group;
+use crate::style::printable;
 use crate::symbols::{Frame, Symbolizer};
 use serde::Serialize;
 
@@ -208,11 +209,11 @@ impl FrameData {
     pub fn new(f: &Frame) -> Self {
         Self {
             address: format!("{:#x}", f.address),
-            function: f.function.as_deref().map(shown),
+            function: f.function.as_deref().map(printable),
             function_offset: f.function_offset,
-            file: f.file.as_deref().map(shown),
+            file: f.file.as_deref().map(printable),
             line: f.line,
-            module: f.module.as_deref().map(shown),
+            module: f.module.as_deref().map(printable),
             offset: f.offset.map(|o| format!("{o:#x}")),
             inlined: f.inlined,
         }

@@ -4,12 +4,12 @@ use super::figures::{Adder, FiguresData};
 use super::named::SymbolsData;
 use super::places::{PlaceData, Places};
 use super::rows::{Ask, RestRowsData, Row, RowData, order, rows};
-use super::stats::calls;
-use super::table::{Table, title};
-use super::text::{base, printable};
+use super::words::calls;
 use super::{Head, KernelData, SortKey, Style};
 use crate::index::ScanError;
 use crate::query::{By, Tally};
+use crate::style::{base, printable};
+use crate::table::{Table, title};
 use prof_trace::values::text::{
     about, about_bytes, about_number, bytes, count, duration, number, signed_bytes, signed_number,
 };
@@ -234,7 +234,7 @@ fn threads(ask: &Ask<'_>) -> Result<Labelled, ScanError> {
         let thread = threads.get(number);
         Label {
             key: Key {
-                name: thread.map(|t| super::head::shown(&t.name)).filter(|n| !n.is_empty()),
+                name: thread.map(|t| crate::style::printable(&t.name)).filter(|n| !n.is_empty()),
                 module: None,
             },
             tid: thread.map(|t| t.tid),

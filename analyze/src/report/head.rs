@@ -2,8 +2,9 @@
 
 use super::figures::SumData;
 use crate::Analysis;
+use crate::model::Rule;
 use crate::model::{Errors, Group};
-use crate::query::Rule;
+use crate::style::printable;
 use crate::unseen::{self, Unseen, WorkerData};
 use serde::Serialize;
 
@@ -272,8 +273,8 @@ impl SuppressedData {
         let capture = analysis.capture();
         let used: Vec<_> = left_out.rules.iter().filter(|r| r.1 > 0).collect();
         let rule = |(rule, stacks, group): &&(Rule, u64, Group)| RuleData {
-            rule: shown(&rule.text),
-            from: shown(&rule.from),
+            rule: printable(&rule.text),
+            from: printable(&rule.from),
             stacks: *stacks,
             sums: SumData::of(capture, [group]),
         };
@@ -282,7 +283,7 @@ impl SuppressedData {
             sums: SumData::of(capture, used.iter().map(|r| &r.2)),
             rules: used.iter().map(rule).collect(),
             unused_rules: (left_out.rules.len() - used.len()) as u64,
-            unread: left_out.unread.iter().map(|p| shown(p)).collect(),
+            unread: left_out.unread.iter().map(|p| printable(p)).collect(),
         })
     }
 }
@@ -304,24 +305,15 @@ impl Head {
     }
 }
 
-/// Escapes control characters: names come from the target and its files, and must not move the cursor of a terminal.
-pub(crate) fn shown(text: &str) -> String {
-    if !text.contains(char::is_control) {
-        return text.to_owned();
-    }
-    let escape = |c: char| if c.is_control() { c.escape_default().to_string() } else { c.into() };
-    text.chars().map(escape).collect()
-}
-
 impl TargetData {
     fn new(analysis: &Analysis) -> Self {
         let t = &analysis.meta().target;
         Self {
             pid: t.pid,
-            exe: shown(&t.exe),
-            cmdline: t.cmdline.iter().map(|a| shown(a)).collect(),
-            arch: shown(&t.arch),
-            comm: shown(&t.comm),
+            exe: printable(&t.exe),
+            cmdline: t.cmdline.iter().map(|a| printable(a)).collect(),
+            arch: printable(&t.arch),
+            comm: printable(&t.comm),
         }
     }
 }
@@ -337,17 +329,17 @@ impl RecordingData {
         let hooks = meta.hooks.hooked.iter().enumerate().map(|(i, h)| {
             let first = meta.hooks.hooked[..i].iter().find(|first| first.index == h.index);
             HookData {
-                function: shown(&h.function),
-                module: shown(&h.module),
-                method: shown(&h.method),
+                function: printable(&h.function),
+                module: printable(&h.module),
+                method: printable(&h.method),
                 calls: if first.is_none() { calls(h.index) } else { 0 },
-                alias_of: first.map(|first| shown(&first.function)),
+                alias_of: first.map(|first| printable(&first.function)),
             }
         });
         let not_hooked = meta.hooks.not_hooked.iter().map(|h| NotHookedData {
-            function: shown(&h.function),
-            module: shown(&h.module),
-            reason: shown(&h.reason),
+            function: printable(&h.function),
+            module: printable(&h.module),
+            reason: printable(&h.reason),
         });
         Self {
             path: analysis.path().to_string_lossy().into_owned(),
@@ -363,7 +355,7 @@ impl RecordingData {
             capture: CaptureData::new(analysis),
             verified_stacks: meta.counters.verified,
             mismatched_stacks: meta.counters.mismatches,
-            end_reason: meta.end.as_ref().map(|e| shown(&e.reason)),
+            end_reason: meta.end.as_ref().map(|e| printable(&e.reason)),
             started_unix_ns: meta.target.wall_ns,
             threads: meta.threads.len() as u64,
             hooks: hooks.collect(),

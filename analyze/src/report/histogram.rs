@@ -1,11 +1,11 @@
 //! Reports blocks by size.
 
 use super::rows::{Ask, Row, RowData, rows};
-use super::stats::calls;
-use super::table::{Table, title};
+use super::words::calls;
 use super::{Head, KernelData, Style};
 use crate::index::ScanError;
 use crate::query::{By, SIZE_CLASSES};
+use crate::table::{Table, title};
 use prof_trace::values::text::{
     about_bytes, about_number, bytes, duration, number, signed_bytes, signed_number,
 };

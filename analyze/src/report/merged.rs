@@ -6,12 +6,13 @@ use super::grouped::stacks;
 use super::named::SymbolsData;
 use super::places::{PlaceData, Places};
 use super::rows::{Ask, RestRowsData, Row, RowData, order, rows};
-use super::table::title;
-use super::text::{bracketed, place_line, printable_frames};
+use super::text::{place_line, printable_frames};
+use super::words::{bracketed, temporary};
 use super::{FrameData, Head, KernelData, SortKey, Style};
 use crate::index::ScanError;
 use crate::model::Group;
 use crate::query::By;
+use crate::table::title;
 use prof_trace::values::text::{
     about, about_bytes, about_number, bytes, count, duration, number, signed_bytes, signed_number,
 };
@@ -241,12 +242,6 @@ fn brief(row: &RowData, sort: SortKey) -> String {
             format!("{live} in {blocks} blocks")
         }
     }
-}
-
-/// Formats a number of temporary blocks: `7 temporary of 9 allocations, 77.8 %`.
-pub(super) fn temporary(n: u64, of: u64) -> String {
-    let share = n as f64 * 100.0 / of.max(1) as f64;
-    format!("{} temporary of {}, {share:.1} %", number(n), count(of, "allocation", "allocations"))
 }
 
 fn rest(r: &RestRowsData, sort: SortKey) -> String {

@@ -7,6 +7,7 @@ mod data;
 mod figures;
 mod grouped;
 mod head;
+mod head_text;
 mod histogram;
 mod merged;
 mod named;
@@ -14,21 +15,21 @@ mod places;
 mod rows;
 mod sort;
 mod stats;
-mod table;
 mod text;
 mod tree;
 mod tree_text;
+mod words;
 /// Formats of values: those of [`prof_trace::values`].
 pub mod units {
     pub use prof_trace::values::text::*;
 }
 
+pub use crate::style::Style;
 pub use data::{AskedData, FrameData, GroupData, Report, ReportOptions, RestData};
 pub(crate) use data::{asked_by, frames_of};
 pub(crate) use figures::Adder;
 pub use figures::{FiguresData, SumData};
 pub use grouped::{GroupBy, Grouped, GroupedData};
-pub(crate) use head::shown;
 pub use head::{
     CaptureData, FilterData, Head, HookData, KernelData, NotHookedData, PartData, RecordingData,
     RuleData, SuppressedData, TargetData, TotalsData,
@@ -42,6 +43,5 @@ pub use rows::{Ask, RestRowsData, RowData, ViewOptions};
 pub(crate) use rows::{Row, by_class, order};
 pub use sort::SortKey;
 pub use stats::{CallsData, LifetimeData, Stats, TallyData, TopPlaceData, TopSizeData};
-pub use text::Style;
 pub(crate) use text::{asked_line, frame_lines};
 pub use tree::{DEEPEST, NodeData, RestNodeData, Tree};

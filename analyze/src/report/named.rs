@@ -1,8 +1,7 @@
 //! Counts the frames without a name, and the reasons.
 
 use super::Style;
-use super::head::shown;
-use super::text::{WARN, base, printable};
+use crate::style::{WARN, base, printable};
 use crate::symbols::Symbolizer;
 use prof_trace::values::text::{count, number};
 use serde::Serialize;
@@ -36,7 +35,7 @@ pub struct UnnamedData {
 impl SymbolsData {
     pub(crate) fn new(symbols: &Symbolizer<'_>) -> Self {
         let data = |(why, module, addresses): (crate::symbols::Unnamed, Option<&str>, u64)| {
-            UnnamedData { module: module.map(shown), reason: symbols.why(why), addresses }
+            UnnamedData { module: module.map(printable), reason: symbols.why(why), addresses }
         };
         let mut reasons: Vec<_> = symbols.unnamed().map(data).collect();
         reasons.sort_by(|a, b| (b.addresses, &a.module).cmp(&(a.addresses, &b.module)));

@@ -1,10 +1,10 @@
 //! Frames without their addresses, so that equal frames of different stacks can be matched.
 
 use super::FrameData;
-use super::head::shown;
 use crate::Analysis;
 use crate::askers::{Askers, Seen};
 use crate::load::Pc;
+use crate::style::printable;
 use crate::symbols::{Frame, Symbolizer};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -44,10 +44,10 @@ impl PlaceData {
             None => Some(format!("{:#x}", f.offset.unwrap_or(f.address))),
         };
         Self {
-            function: f.function.as_deref().map(shown),
-            file: f.file.as_deref().map(shown),
+            function: f.function.as_deref().map(printable),
+            file: f.file.as_deref().map(printable),
             line: f.line,
-            module: f.module.as_deref().map(shown),
+            module: f.module.as_deref().map(printable),
             offset,
             inlined: f.inlined,
         }

@@ -4,7 +4,7 @@ use super::SortKey;
 use super::figures::{Adder, FiguresData, SumData};
 use super::head::FilterData;
 use crate::Index;
-use crate::diff::{Change, Side};
+use crate::change::{Change, Side};
 use crate::index::ScanError;
 use crate::model::{Analysis, Figures, Group};
 use crate::query::Query;

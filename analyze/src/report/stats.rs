@@ -1,18 +1,18 @@
 //! Computes statistics: calls, rates, sizes, lifetimes, and the places that allocate the most.
 
-use super::figures::FiguresData;
-use super::head::shown;
 use super::histogram::{SizeData, bar, limits};
 use super::named::SymbolsData;
 use super::places::{PlaceData, Places};
 use super::rows::{Ask, Row, RowData, rows};
-use super::table::{Table, title};
-use super::text::{base, place_line, printable};
+use super::text::place_line;
+use super::words::temporary;
 use super::{Head, KernelData, Style};
 use crate::Analysis;
 use crate::index::ScanError;
 use crate::model::Group;
 use crate::query::{By, LIFETIMES, SIZE_CLASSES, Tally};
+use crate::style::{base, printable};
+use crate::table::{Table, title};
 use prof_trace::values::text::{about_bytes, about_number, bytes, duration, number};
 use serde::Serialize;
 use std::cmp::Reverse;
@@ -183,7 +183,7 @@ fn calls_of(analysis: &Analysis) -> Vec<CallsData> {
     let mut by_index: BTreeMap<u32, CallsData> = BTreeMap::new();
     for h in &meta.hooks.hooked {
         let calls = meta.counters.calls.get(h.index as usize).copied().unwrap_or(0);
-        let (function, module) = (shown(&h.function), shown(&h.module));
+        let (function, module) = (printable(&h.function), printable(&h.module));
         match by_index.get_mut(&h.index) {
             Some(c) => c.function = format!("{}, {function}", c.function),
             None => {
@@ -263,7 +263,7 @@ impl Stats {
         if let Some(n) = self.head.totals.temporary {
             let t = &self.head.totals;
             let all = t.allocations + t.reallocations;
-            writeln!(out, "{}", super::merged::temporary(n, all))?;
+            writeln!(out, "{}", temporary(n, all))?;
         }
         self.calls_table(style, out)?;
         title(style, "by size", out)?;
@@ -340,11 +340,4 @@ impl Stats {
         }
         Ok(())
     }
-}
-
-/// Formats the number of allocations and reallocations of a row, with its standard error.
-pub(super) fn calls(f: &FiguresData) -> String {
-    let error = f.allocations_stderr.zip(f.reallocations_stderr);
-    let error = error.map(|(a, b)| (a as f64).hypot(b as f64).round() as u64);
-    about_number(f.allocations + f.reallocations, error)
 }

@@ -6,7 +6,7 @@ use super::named::SymbolsData;
 use super::places::{PlaceData, Places};
 use super::rows::{Ask, side};
 use super::{Head, KernelData, SortKey};
-use crate::diff::{Change, Side};
+use crate::change::{Change, Side};
 use crate::model::Group;
 use serde::Serialize;
 use std::cmp::Reverse;

@@ -1,10 +1,10 @@
 //! Formats a tree as text: a line for each node, in columns. An only child is on the same level as its parent, so that
 //! deep stacks fit the terminal.
 
-use super::table::Table;
 use super::text::place_line;
 use super::tree::{NodeData, Tree};
 use super::{SortKey, Style, SumData};
+use crate::table::Table;
 use prof_trace::values::text::{
     about_bytes, about_number, count, duration, number, signed_bytes, signed_number,
 };

@@ -1,9 +1,9 @@
 //! Finds the files of modules, and their debug files.
 
+use super::alive::is_target;
 use super::elf::Image;
 use super::options::{Place, SymbolOptions, under};
 use crate::Analysis;
-use prof_trace::files::read_at_most;
 use prof_trace::records::{Module, Target};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,26 +17,6 @@ pub(super) struct Files {
     pub debug: Option<Arc<Image>>,
     /// A file has the module's path, but another build ID.
     pub replaced: bool,
-}
-
-/// Returns whether the recorded process is still running.
-pub fn is_target(target: &Target) -> bool {
-    let proc = PathBuf::from(format!("/proc/{}", target.pid));
-    if target.pid == 0 || !proc.exists() {
-        return false;
-    }
-    let exe = std::fs::read_link(proc.join("exe")).ok();
-    let exe = exe.as_ref().and_then(|p| p.to_str());
-    if exe.is_some_and(|p| p.strip_suffix(" (deleted)").unwrap_or(p) == target.exe) {
-        return true;
-    }
-    let cmdline = read_at_most(&proc.join("cmdline"), 1 << 20).unwrap_or_default();
-    let cmdline = cmdline.strip_suffix(b"\0").unwrap_or(&cmdline);
-    !cmdline.is_empty()
-        && cmdline
-            .split(|b| *b == 0)
-            .map(String::from_utf8_lossy)
-            .eq(target.cmdline.iter().map(String::as_str))
 }
 
 /// Finds the files of a module: the same build that was loaded, or nothing.

@@ -1,5 +1,6 @@
 //! Resolves code addresses to functions, files and lines.
 
+mod alive;
 mod cache;
 mod debuginfod;
 mod demangle;
@@ -7,6 +8,7 @@ mod dwarf;
 mod elf;
 mod embedded;
 mod find;
+mod frame;
 mod jit;
 mod names;
 mod options;
@@ -23,61 +25,16 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+pub use alive::is_target;
 pub(crate) use cache::of_user as cache_folder;
 pub use debuginfod::{Debuginfod, Tell};
 pub use demangle::demangle;
 pub(crate) use demangle::shorten;
 pub use embedded::suppressions as embedded_suppressions;
-pub use find::is_target;
 pub(crate) use find::paths;
+pub use frame::{Frame, Unnamed};
 pub use options::{SymbolCache, SymbolOptions};
 pub(crate) use recorded::Named;
-
-/// A frame of a stack, symbolised as far as possible.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Frame {
-    /// The address in the stack: mostly a return address.
-    pub address: u64,
-    /// The function, demangled.
-    pub function: Option<Arc<str>>,
-    /// Distance of the address from the start of its symbol in bytes, if it is known.
-    pub function_offset: Option<u64>,
-    /// The source file.
-    pub file: Option<Arc<str>>,
-    /// The line in the source file.
-    pub line: Option<u32>,
-    /// Path of the module.
-    pub module: Option<Arc<str>>,
-    /// The address relative to the module's file, as `addr2line` and `objdump` take it.
-    pub offset: Option<u64>,
-    /// The compiler inlined this function into that of the next frame.
-    pub inlined: bool,
-}
-
-/// Why a frame has no function.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Unnamed {
-    /// The address is in no module: it belongs to a just-in-time compiler that writes no map, or is invalid.
-    NoModule,
-    /// The module's file was not found.
-    NoFile,
-    /// The module's file has been replaced by another build.
-    Replaced,
-    /// No symbol of the module covers the address: the file was stripped.
-    NoSymbol,
-}
-
-impl Unnamed {
-    /// Returns the reason in words.
-    pub fn why(self) -> &'static str {
-        match self {
-            Unnamed::NoModule => "in no module, and in no /tmp/perf-PID.map",
-            Unnamed::NoFile => "the file was not found",
-            Unnamed::Replaced => "the file is another build by now",
-            Unnamed::NoSymbol => "no symbol for these addresses, and no debug file found",
-        }
-    }
-}
 
 /// The symbols of one module.
 struct ModuleSymbols {

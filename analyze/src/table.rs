@@ -1,18 +1,13 @@
 //! Formats tables: columns of numbers, with a name in the last column.
 
-use super::Style;
-use super::text::{BOLD, DIM, shorten};
+use crate::style::{BOLD, DIM, Style, chars as width, shorten};
 use std::fmt::{self, Write};
 
 /// A table: all columns but the last are numbers.
 #[derive(Default)]
-pub(super) struct Table {
+pub(crate) struct Table {
     head: Vec<&'static str>,
     rows: Vec<Vec<String>>,
-}
-
-fn width(s: &str) -> usize {
-    s.chars().count()
 }
 
 impl Table {
@@ -54,6 +49,6 @@ impl Table {
 }
 
 /// Writes a title above a table or a list.
-pub(super) fn title(style: Style, text: &str, out: &mut String) -> fmt::Result {
+pub(crate) fn title(style: Style, text: &str, out: &mut String) -> fmt::Result {
     writeln!(out, "\n{}", style.paint(BOLD, text))
 }

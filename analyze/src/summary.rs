@@ -1,0 +1,81 @@
+//! The present figures of a recording and of its target, without stacks.
+
+use crate::load::{LoadOptions, Sample};
+use crate::model::Totals;
+use crate::unseen::{self, Unseen, WorkerData};
+use crate::{Analysis, Error};
+use prof_trace::capture::Capture;
+use prof_trace::family::Worker;
+use std::path::Path;
+
+/// The figures of a recording for `prof status`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    /// Number of events read.
+    pub events: u64,
+    /// Number of events lost.
+    pub lost: u64,
+    /// Figures of all blocks.
+    pub totals: Totals,
+    /// Whether recording was on at the end of what was read.
+    pub on: bool,
+    /// Nanoseconds from the start of the recording to the last time recording was switched on or off.
+    pub since_ns: u64,
+    /// Duration of the recording in nanoseconds, pauses included.
+    pub duration_ns: u64,
+    /// Number of periods in which recording was on.
+    pub parts: usize,
+    /// Whether the recording was finished.
+    pub complete: bool,
+    /// Number of bytes of the file that were read.
+    pub bytes: u64,
+    /// Which blocks are recorded.
+    pub capture: Capture,
+    /// Whether events are compressed.
+    pub compressed: bool,
+    /// Why the recording ended, if it has.
+    pub end_reason: Option<String>,
+    /// Signs that the recording misses memory, if there are any.
+    pub unseen: Option<Unseen>,
+    /// The target's worker processes.
+    pub workers: Vec<WorkerData>,
+}
+
+/// Present figures of a target, which are not in its recording.
+#[derive(Clone, Debug, Default)]
+pub struct Now {
+    /// Its memory and processor time; the ticks are ignored.
+    pub sample: Option<Sample>,
+    /// Its worker processes.
+    pub workers: Vec<Worker>,
+}
+
+/// Analyses a recording for its totals only, together with present figures of its target.
+///
+/// # Errors
+/// As [`Analysis::from_file`].
+pub fn live_summary(path: &Path, now: &Now) -> Result<Summary, Error> {
+    let a = Analysis::from_file(path, &LoadOptions::default())?;
+    let (on, since) = a.meta().state();
+    let seen = &a.meta().process;
+    let workers = match now.workers.is_empty() {
+        true => unseen::workers(seen.workers()),
+        false => unseen::workers(&seen.seen_again(&now.workers)),
+    };
+    Ok(Summary {
+        end_reason: a.meta().end.as_ref().map(|e| e.reason.clone()),
+        unseen: Unseen::of(&a, now.sample),
+        workers,
+        events: a.events(),
+        lost: a.meta().counters.lost,
+        totals: *a.totals(),
+        on,
+        since_ns: a.meta().clock.ns(since),
+        duration_ns: a.duration_ns(),
+        parts: a.parts().len(),
+        complete: a.complete(),
+        bytes: a.bytes(),
+        capture: a.capture(),
+        compressed: a.is_packed(),
+    })
+}
