@@ -49,10 +49,10 @@ pub fn stops(times: &StopTimes) -> String {
 
 /// Returns lines with the hooked functions, by module.
 fn hooked(hooks: &[Hook]) -> Vec<String> {
-    let mut modules: BTreeMap<(&str, bool), Vec<(u32, String)>> = BTreeMap::new();
+    let mut modules: BTreeMap<&str, Vec<(u32, String)>> = BTreeMap::new();
     for h in hooks {
         let name = prof_analyze::symbols::demangle(&h.function);
-        let functions = modules.entry((&h.module, h.method == "got")).or_default();
+        let functions = modules.entry(&h.module).or_default();
         // An alias is no function of its own: `prof status` and `prof report` count it neither.
         match functions.iter_mut().find(|f| f.0 == h.index) {
             Some((_, names)) => *names += &format!(" = {name}"),
@@ -61,10 +61,9 @@ fn hooked(hooks: &[Hook]) -> Vec<String> {
     }
     modules
         .into_iter()
-        .map(|((module, got), functions)| {
+        .map(|(module, functions)| {
             let functions = functions.into_iter().map(|f| f.1).collect();
-            let how = if got { ", by their callers' tables only" } else { "" };
-            format!("hooked in {module}{how}: {}", list(functions))
+            format!("hooked in {module}: {}", list(functions))
         })
         .collect()
 }
@@ -134,25 +133,19 @@ mod tests {
 
     #[test]
     fn functions_are_listed_by_module() {
-        let h = |index: u32, function: &str, module: &str, method: &str| Hook {
+        let h = |index: u32, function: &str, module: &str| Hook {
             index,
             function: function.into(),
             module: module.into(),
-            method: method.into(),
+            method: "inline".into(),
         };
         let all = [
-            h(0, "malloc", "/libc", "inline"),
-            h(1, "free", "/libc", "inline"),
-            h(1, "cfree", "/libc", "inline"),
-            h(2, "x", "/a", "got"),
+            h(0, "malloc", "/libc"),
+            h(1, "free", "/libc"),
+            h(1, "cfree", "/libc"),
+            h(2, "x", "/a"),
         ];
-        assert_eq!(
-            hooked(&all),
-            [
-                "hooked in /a, by their callers' tables only: x",
-                "hooked in /libc: malloc, free = cfree"
-            ]
-        );
+        assert_eq!(hooked(&all), ["hooked in /a: x", "hooked in /libc: malloc, free = cfree"]);
         let n =
             NotHooked { function: "_Znwm".into(), module: "/m".into(), reason: "too short".into() };
         assert_eq!(not_hooked(&[n]), ["not hooked in /m: operator new(unsigned long) (too short)"]);

@@ -55,14 +55,6 @@ fn ring_len(maps: &[Map], first: &Map) -> u64 {
     end.0 - first.start.0
 }
 
-/// Returns all recorded processes that prof may look at.
-#[must_use]
-pub fn all() -> Vec<i32> {
-    // The collector has the ring mapped, too, but has no hook.
-    let recorded = |pid: &i32| Recorded::open(*pid).is_ok_and(|r| r.control.pid == *pid as u32);
-    with_ring().filter(recorded).collect()
-}
-
 /// Returns all processes other than this one that have a ring mapped and that prof may look at.
 fn with_ring() -> impl Iterator<Item = i32> {
     let dir = std::fs::read_dir("/proc").into_iter().flatten().flatten();

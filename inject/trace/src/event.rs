@@ -104,18 +104,6 @@ impl Event {
         }
     }
 
-    /// Returns the event with another stack node.
-    #[inline(always)]
-    #[must_use]
-    pub fn with_node(mut self, to: u32) -> Self {
-        match &mut self {
-            Event::Alloc { node, .. } | Event::Free { node, .. } | Event::Realloc { node, .. } => {
-                *node = to;
-            }
-        }
-        self
-    }
-
     /// Returns the time that orders the event within its thread: when it was written.
     pub fn time(&self) -> u64 {
         match *self {

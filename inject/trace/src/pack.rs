@@ -67,11 +67,6 @@ impl Compress {
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|c| c.0 == self).map_or("", |c| c.1)
     }
-
-    /// Returns the value with a name.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|c| c.1 == name).map(|c| c.0)
-    }
 }
 
 /// Coder numbers in the payload.
