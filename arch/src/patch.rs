@@ -9,7 +9,7 @@ use core::fmt;
 /// harmed.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum Lead {
-    /// Nothing.
+    /// No instruction stays in front of the patch.
     Nothing,
     /// One instruction that may be executed twice: it sets flags, or a register that carries nothing into a
     /// function, from others. The original executes it again.

@@ -41,9 +41,9 @@ impl Machine {
             }
             MIPS => {
                 use mips64::insn::{find_reference_by_table_in, find_reference_in};
-                let isa = self.mips();
-                find_reference_in(isa, code, address, target).is_some()
-                    || find_reference_by_table_in(isa, code, address, target, table).is_some()
+                let variant = self.mips();
+                find_reference_in(variant, code, address, target).is_some()
+                    || find_reference_by_table_in(variant, code, address, target, table).is_some()
             }
             _ => false,
         }
@@ -63,10 +63,10 @@ impl Machine {
     }
 
     /// Returns how MIPS instructions are to be read (`EF_MIPS_ARCH` in `e_flags`: 32R6 and 64R6).
-    fn mips(self) -> mips64::isa::Isa {
-        use mips64::isa::{Isa, Order};
+    fn mips(self) -> mips64::variant::Variant {
+        use mips64::variant::{Order, Variant};
         let order = if self.big_endian { Order::Big } else { Order::Little };
-        Isa { order, release6: matches!(self.flags >> 28, 9 | 10) }
+        Variant { order, release6: matches!(self.flags >> 28, 9 | 10) }
     }
 }
 

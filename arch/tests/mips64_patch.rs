@@ -8,7 +8,7 @@
 
 use prof_arch::mips64::insn::plan_patch_in;
 use prof_arch::mips64::relocate::{StubParams, build_stub_in};
-use prof_arch::mips64::{Isa, Order};
+use prof_arch::mips64::{Order, Variant};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -273,16 +273,16 @@ fn bytes_in_c(bytes: &[u8]) -> String {
 }
 
 /// Returns what the program includes: the functions, and the stub and patch of each.
-fn data(isa: Isa, all: &[(String, String)], blob: &[u8], places: &[(u64, u64)]) -> String {
+fn data(variant: Variant, all: &[(String, String)], blob: &[u8], places: &[(u64, u64)]) -> String {
     let entry_addr = places[all.len()].0;
     let (mut arrays, mut table) = (String::new(), String::new());
     for (n, ((name, _), &(from, to))) in all.iter().zip(places).enumerate() {
         let code = &blob[(from - FUNCTIONS) as usize..(to - FUNCTIONS) as usize];
-        let plan = plan_patch_in(isa, code, from, Some(code.len() as u64))
+        let plan = plan_patch_in(variant, code, from, Some(code.len() as u64))
             .unwrap_or_else(|e| panic!("{name}: {e}"));
         let stub_addr = STUBS + n as u64 * STUB_ROOM;
         let stub = build_stub_in(
-            isa,
+            variant,
             &StubParams {
                 many: false,
                 stub_addr,
@@ -331,10 +331,10 @@ fn patched_functions_do_the_same(order: Order, release6: bool) {
     let dir = Folder(dir);
     let release = if release6 { "-march=mips64r6" } else { "-march=mips64r2" };
     let flags = ["-mabi=64", release];
-    let isa = Isa { order, release6 };
+    let variant = Variant { order, release6 };
     let all = functions(release6);
     let (blob, places) = assemble(&dir.0, &gnu, &flags, &all);
-    std::fs::write(dir.0.join("data.h"), data(isa, &all, &blob, &places)).unwrap();
+    std::fs::write(dir.0.join("data.h"), data(variant, &all, &blob, &places)).unwrap();
     std::fs::write(dir.0.join("m.c"), PROGRAM).unwrap();
     // Condition 0 is a bit of the control register, which release 6 does not have.
     let condition = if release6 {

@@ -96,7 +96,7 @@ pub fn is_interrupted_pc(words: &[u64]) -> bool {
 /// Returns whether `code`, the bytes at a pc, is a signal restorer: `mov r7, #number; svc`, of either kind of
 /// signal frame, as the kernel or a libc has it.
 ///
-/// Its [`Rule`] is [`Rule::SIGNAL`]. Ask this before [`compile`](crate::unwind::compile).
+/// The [`Rule`] of such code is [`Rule::SIGNAL`]. Ask this before [`compile`](crate::unwind::compile).
 #[must_use]
 pub fn is_sigreturn_code(code: &[u8]) -> bool {
     super::syscall::restorer_of(code).is_some()

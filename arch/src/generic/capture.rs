@@ -50,7 +50,7 @@ impl<I: Entry> From<&Call<I>> for FullRegs<I> {
     }
 }
 
-/// Where to continue after `before`. 32-bit ARM returns it in memory (AAPCS32, 6.4).
+/// Result of `before`: how the entry continues. 32-bit ARM returns it in memory (AAPCS32, 6.4).
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Go {

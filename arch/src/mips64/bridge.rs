@@ -2,8 +2,8 @@
 //! that its caller may rely on. See `x86_64/bridge.rs` and [`laid`](crate::laid).
 
 use super::capture::Call;
-use super::isa::Isa;
 use super::regs::{FP, FullRegs, GP, Mips64, RA, S0};
+use super::variant::Variant;
 use crate::generic::capture::Entry;
 pub use crate::laid::{Bridge, Layout, Slots};
 use crate::laid::{FP_AT, Frame, better, fit, put};
@@ -43,7 +43,7 @@ pub const fn places(top: u64, frame: u64) -> (u64, u64) {
 #[must_use]
 pub fn bridges(cfi: &CfiModule<'_>, code: &[u8], addr: u64) -> Option<Bridge> {
     const JALR_T9: u32 = 25 << 21 | 31 << 11 | 9;
-    let word = |at: usize| Isa::NATIVE.order.word4(code, at);
+    let word = |at: usize| Variant::NATIVE.order.word4(code, at);
     let mut best = None;
     for at in (8..code.len()).step_by(4) {
         let Some(register) = word(at).and_then(moved_to_t9) else { continue };

@@ -343,9 +343,9 @@ mod tests {
         pointer.gpr[4] = 0xff_ffe2_c4d0;
         assert_eq!(pointer.restarted_call(&[], "hrtimer_nanosleep"), Some(nr::NANOSLEEP));
         assert_eq!(again.restarted_call(&[], "0"), None);
-        let loaded = super::super::isa::Order::NATIVE.bytes4(0x2402_13c2); // li v0, 5058
+        let loaded = super::super::variant::Order::NATIVE.bytes4(0x2402_13c2); // li v0, 5058
         assert_eq!(again.restarted_call(&loaded, "do_sys_poll"), Some(nr::POLL));
-        let poll = super::super::isa::Order::NATIVE.bytes4(0x2402_138f); // li v0, 5007
+        let poll = super::super::variant::Order::NATIVE.bytes4(0x2402_138f); // li v0, 5007
         assert_eq!(again.restarted_call(&poll, "futex_wait"), Some(nr::POLL));
     }
 

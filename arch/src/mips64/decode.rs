@@ -1,9 +1,9 @@
 //! Branches, the role of the instruction behind one, and the instructions that use their own address.
 //!
-//! Encodings: see [`isa`](super::isa). Octeon's and Loongson's own instructions share opcodes with loads and
+//! Encodings: see [`variant`](super::variant). Octeon's and Loongson's own instructions share opcodes with loads and
 //! stores of a second coprocessor, which no program for Linux has; they count as not understood.
 
-use super::isa::{BREAK, Isa};
+use super::variant::{BREAK, Variant};
 
 /// How an instruction uses its own address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
@@ -70,14 +70,14 @@ const fn branch(kind: fn(u64) -> PcUse, slot: Slot, bits: u32) -> Option<Branch>
 }
 
 /// Returns the branch of opcode 1, by its second field.
-fn regimm(isa: Isa, insn: u32) -> Option<Branch> {
+fn regimm(variant: Variant, insn: u32) -> Option<Branch> {
     let always = field(insn, 21) == 0;
     match field(insn, 16) {
         0x01 if always => branch(PcUse::Branch, Slot::Delay, 16),
         0x00 | 0x01 => branch(PcUse::Conditional, Slot::Delay, 16),
         0x11 if always => branch(PcUse::Call, Slot::Delay, 16),
         0x10 | 0x11 => branch(PcUse::ConditionalCall, Slot::Delay, 16),
-        _ if isa.release6 => None,
+        _ if variant.release6 => None,
         0x02 | 0x03 => branch(PcUse::Conditional, Slot::Likely, 16),
         0x12 | 0x13 => branch(PcUse::ConditionalCall, Slot::Likely, 16),
         0x1c => branch(PcUse::Conditional, Slot::Delay, 16), // bposge32
@@ -86,10 +86,10 @@ fn regimm(isa: Isa, insn: u32) -> Option<Branch> {
 }
 
 /// Returns the branch on the state of a coprocessor, or on vectors of MSA.
-fn coprocessor(isa: Isa, insn: u32) -> Option<Branch> {
+fn coprocessor(variant: Variant, insn: u32) -> Option<Branch> {
     let floating = insn >> 26 == 0x11;
     let likely = insn >> 17 & 1 == 1;
-    match (field(insn, 21), isa.release6) {
+    match (field(insn, 21), variant.release6) {
         (8, false) if likely => branch(PcUse::Conditional, Slot::Likely, 16),
         (8, false) | (9 | 13, true) => branch(PcUse::Conditional, Slot::Delay, 16),
         // MIPS-3D.
@@ -129,16 +129,16 @@ fn compact(insn: u32) -> Option<Branch> {
 }
 
 /// Returns the branch that an instruction is; `None` if it is none.
-fn decode_branch(isa: Isa, insn: u32) -> Option<Branch> {
+fn decode_branch(variant: Variant, insn: u32) -> Option<Branch> {
     let (opcode, rs, rt) = (insn >> 26, field(insn, 21), field(insn, 16));
     let conditional = branch(PcUse::Conditional, Slot::Delay, 16);
     match opcode {
-        0x01 => regimm(isa, insn),
+        0x01 => regimm(variant, insn),
         0x04 if rs == rt => branch(PcUse::Branch, Slot::Delay, 16),
         0x04 | 0x05 => conditional,
         0x06 | 0x07 if rt == 0 => conditional,
-        0x11 | 0x12 => coprocessor(isa, insn),
-        _ if isa.release6 => compact(insn),
+        0x11 | 0x12 => coprocessor(variant, insn),
+        _ if variant.release6 => compact(insn),
         0x14 | 0x15 => branch(PcUse::Conditional, Slot::Likely, 16),
         0x16 | 0x17 if rt == 0 => branch(PcUse::Conditional, Slot::Likely, 16),
         // jalx; bbit0 and its like of Octeon, or a coprocessor's load.
@@ -149,23 +149,23 @@ fn decode_branch(isa: Isa, insn: u32) -> Option<Branch> {
 
 /// Returns the number of bits of a branch's distance.
 #[cfg(feature = "relocate")]
-pub(super) fn distance_bits(isa: Isa, insn: u32) -> Option<u32> {
-    decode_branch(isa, insn).map(|b| b.bits)
+pub(super) fn distance_bits(variant: Variant, insn: u32) -> Option<u32> {
+    decode_branch(variant, insn).map(|b| b.bits)
 }
 
 /// Returns how the instruction at `pc` uses its own address, if it does. Calls of registers set the link
 /// register from it, but do not read it.
 #[must_use]
-pub fn pc_use(isa: Isa, insn: u32, pc: u64) -> Option<PcUse> {
+pub fn pc_use(variant: Variant, insn: u32, pc: u64) -> Option<PcUse> {
     let next = pc.wrapping_add(4);
     if insn >> 27 == 1 {
         let target = next & !0xfff_ffff | u64::from(insn & 0x03ff_ffff) << 2;
         return Some(if insn >> 26 & 1 == 0 { PcUse::Branch(target) } else { PcUse::Call(target) });
     }
-    if insn >> 26 == 0x3b && isa.release6 {
+    if insn >> 26 == 0x3b && variant.release6 {
         return pc_relative(insn, pc);
     }
-    let found = decode_branch(isa, insn)?;
+    let found = decode_branch(variant, insn)?;
     let distance = signed(insn, found.bits).wrapping_mul(4);
     Some((found.kind)(next.wrapping_add_signed(distance)))
 }
@@ -195,38 +195,38 @@ pub(super) fn register_jump(insn: u32) -> Option<(u32, u32)> {
 }
 
 /// Returns, of `jic` and `jialc` of release 6, the register, and whether it is a call.
-pub(super) fn compact_register_jump(isa: Isa, insn: u32) -> Option<(u32, bool)> {
+pub(super) fn compact_register_jump(variant: Variant, insn: u32) -> Option<(u32, bool)> {
     match insn >> 21 {
-        0x6c0 if isa.release6 => Some((field(insn, 16), false)),
-        0x7c0 if isa.release6 => Some((field(insn, 16), true)),
+        0x6c0 if variant.release6 => Some((field(insn, 16), false)),
+        0x7c0 if variant.release6 => Some((field(insn, 16), true)),
         _ => None,
     }
 }
 
 /// Returns the role of the instruction behind this one.
 #[must_use]
-pub fn slot(isa: Isa, insn: u32) -> Slot {
+pub fn slot(variant: Variant, insn: u32) -> Slot {
     if insn >> 27 == 1 || register_jump(insn).is_some() {
         return Slot::Delay;
     }
-    decode_branch(isa, insn).map_or(Slot::None, |b| b.slot)
+    decode_branch(variant, insn).map_or(Slot::None, |b| b.slot)
 }
 
 /// Returns whether it may branch, so that it must not be in a delay slot.
 #[cfg(any(test, feature = "relocate"))]
-pub(super) fn is_transfer(isa: Isa, insn: u32) -> bool {
+pub(super) fn is_transfer(variant: Variant, insn: u32) -> bool {
     insn >> 27 == 1
         || register_jump(insn).is_some()
-        || compact_register_jump(isa, insn).is_some()
-        || decode_branch(isa, insn).is_some()
+        || compact_register_jump(variant, insn).is_some()
+        || decode_branch(variant, insn).is_some()
         || insn == 0x4200_0018 // eret
 }
 
 /// Returns whether execution never continues behind this instruction (and its delay slot).
-pub(super) fn is_terminator(isa: Isa, insn: u32) -> bool {
-    matches!(pc_use(isa, insn, 0), Some(PcUse::Branch(_)))
+pub(super) fn is_terminator(variant: Variant, insn: u32) -> bool {
+    matches!(pc_use(variant, insn, 0), Some(PcUse::Branch(_)))
         || matches!(register_jump(insn), Some((_, 0)))
-        || matches!(compact_register_jump(isa, insn), Some((_, false)))
+        || matches!(compact_register_jump(variant, insn), Some((_, false)))
         || insn & 0xfc00_003f == BREAK
 }
 

@@ -1,8 +1,8 @@
 use super::*;
-use crate::mips64::isa::{NOP, Order};
+use crate::mips64::variant::{NOP, Order};
 
-const R2: Isa = Isa { order: Order::Little, release6: false };
-const R6: Isa = Isa { order: Order::Little, release6: true };
+const R2: Variant = Variant { order: Order::Little, release6: false };
+const R6: Variant = Variant { order: Order::Little, release6: true };
 const JR: u32 = 0x03e0_0008; // jr ra
 
 #[test]

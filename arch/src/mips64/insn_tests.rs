@@ -1,21 +1,21 @@
 use super::*;
-use crate::mips64::isa::Order;
+use crate::mips64::variant::Order;
 use alloc::vec;
 
 const ADDR: u64 = 0x1_2000_0000;
-const R2: Isa = Isa { order: Order::Little, release6: false };
-const R6: Isa = Isa { order: Order::Little, release6: true };
+const R2: Variant = Variant { order: Order::Little, release6: false };
+const R6: Variant = Variant { order: Order::Little, release6: true };
 
-fn code(isa: Isa, insns: &[u32]) -> Vec<u8> {
-    insns.iter().flat_map(|i| isa.order.bytes4(*i)).collect()
+fn code(variant: Variant, insns: &[u32]) -> Vec<u8> {
+    insns.iter().flat_map(|i| variant.order.bytes4(*i)).collect()
 }
 
 /// Returns the plan, which is the same in both byte orders.
-fn plan(isa: Isa, insns: &[u32], sized: bool) -> Result<PatchPlan, Refusal> {
+fn plan(variant: Variant, insns: &[u32], sized: bool) -> Result<PatchPlan, Refusal> {
     let size = sized.then_some(insns.len() as u64 * 4);
     let plans = [Order::Little, Order::Big].map(|order| {
-        let isa = Isa { order, ..isa };
-        plan_at_entry_in(isa, &code(isa, insns), ADDR, size)
+        let variant = Variant { order, ..variant };
+        plan_at_entry_in(variant, &code(variant, insns), ADDR, size)
     });
     assert_eq!(plans[0], plans[1]);
     plans[0].clone()
@@ -28,7 +28,7 @@ const LI: u32 = 0x2402_0005; // li v0, 5
 
 #[test]
 fn where_to_patch() {
-    for (isa, insns, len, displaced, terminated) in [
+    for (variant, insns, len, displaced, terminated) in [
         (R2, &[DADDIU, SD, JR, NOP][..], 8, &[0, 4][..], false),
         (R2, &[JR, NOP], 8, &[0], true),
         (R2, &[LI, JR, NOP], 12, &[0, 4], true),
@@ -53,7 +53,7 @@ fn where_to_patch() {
             terminated,
         };
         let sized = insns != [0xd81f_0000, NOP];
-        assert_eq!(plan(isa, insns, sized).as_ref(), Ok(&want), "{insns:x?}");
+        assert_eq!(plan(variant, insns, sized).as_ref(), Ok(&want), "{insns:x?}");
         assert!(want.covers(ADDR, ADDR + 4) && !want.covers(ADDR, ADDR));
         assert!(!want.covers(ADDR, ADDR + 8));
     }
@@ -64,7 +64,7 @@ fn where_to_patch() {
 
 #[test]
 fn refusals() {
-    for (isa, insns, want) in [
+    for (variant, insns, want) in [
         (R2, &[][..], Refusal::TooShort),
         (R2, &[LI], Refusal::TooShort),
         (R2, &[LI, JR], Refusal::TooShort),
@@ -83,7 +83,7 @@ fn refusals() {
         (R6, &[0xec88_0001, NOP, NOP], Refusal::OwnAddress { at: 0 }), // lwpc .+4
         (R6, &[0x2004_0004, NOP, NOP], Refusal::OwnAddress { at: 0 }), // beqzalc
     ] {
-        assert_eq!(plan(isa, insns, true), Err(want), "{insns:x?}");
+        assert_eq!(plan(variant, insns, true), Err(want), "{insns:x?}");
     }
     // A branch to a delay slot that stays where it is.
     assert!(plan(R2, &[LI, 0x1080_0002, NOP, LI, 0x1480_fffd, NOP], true).is_ok());
@@ -109,12 +109,12 @@ fn references() {
     // lui v0, 2; nop; daddiu v0, v0, -4
     let insns = [NOP, 0x3c02_0002, NOP, 0x6442_fffc, JR];
     for order in [Order::Little, Order::Big] {
-        let isa = Isa { order, release6: false };
-        let bytes = code(isa, &insns);
-        assert_eq!(find_reference_in(isa, &bytes, ADDR, 0x1_fffc), Some(ADDR + 4));
-        assert_eq!(find_reference_in(isa, &bytes, ADDR, 0x1_fff8), None);
-        assert_eq!(find_reference_in(isa, &bytes, ADDR, 0x1_0001_fffc), None);
-        assert_eq!(find_reference_in(isa, &bytes[..12], ADDR, 0x1_fffc), None);
+        let variant = Variant { order, release6: false };
+        let bytes = code(variant, &insns);
+        assert_eq!(find_reference_in(variant, &bytes, ADDR, 0x1_fffc), Some(ADDR + 4));
+        assert_eq!(find_reference_in(variant, &bytes, ADDR, 0x1_fff8), None);
+        assert_eq!(find_reference_in(variant, &bytes, ADDR, 0x1_0001_fffc), None);
+        assert_eq!(find_reference_in(variant, &bytes[..12], ADDR, 0x1_fffc), None);
     }
     let bytes = code(R6, &[NOP, 0xec80_0002]);
     assert_eq!(find_reference_in(R6, &bytes, ADDR, ADDR + 12), Some(ADDR + 4));
@@ -125,18 +125,18 @@ fn references_by_the_table() {
     // ld a1, -32752(gp); ld a0, -32744(gp); nop; daddiu a1, a0, 8; daddiu a0, a0, 20904
     let insns = [0xdf85_8010, 0xdf84_8018, NOP, 0x6485_0008, 0x6484_51a8, JR];
     for order in [Order::Little, Order::Big] {
-        let isa = Isa { order, release6: false };
+        let variant = Variant { order, release6: false };
         let entry = |n: u64| match order {
             Order::Little => n.to_le_bytes(),
             Order::Big => n.to_be_bytes(),
         };
         let table = [entry(0x1c_0000), entry(0x1d_0000)].concat();
-        let code = code(isa, &insns);
-        let find = |target| find_reference_by_table_in(isa, &code, ADDR, target, &table);
+        let code = code(variant, &insns);
+        let find = |target| find_reference_by_table_in(variant, &code, ADDR, target, &table);
         assert_eq!(find(0x1d_51a8), Some(ADDR + 4));
         // Another page, another place on it, or no entry.
         assert_eq!([0x1c_51a8, 0x1d_51b0, 0x2d_51a8].map(find), [None, None, None]);
-        assert_eq!(find_reference_by_table_in(isa, &code[..16], ADDR, 0x1d_51a8, &table), None);
+        assert_eq!(find_reference_by_table_in(variant, &code[..16], ADDR, 0x1d_51a8, &table), None);
     }
 }
 
@@ -166,8 +166,8 @@ fn what_a_function_calls_by_the_table() {
     // ld t9, -0x7f98(gp); ld t9, 0x10(v0); then what is no call: ld v0, -0x7fa0(gp); ld t9, 8(sp)
     let insns = [0xdf99_8068, 0xdc59_0010, 0xdf82_8060, 0xdfb9_0008];
     for order in [Order::Little, Order::Big] {
-        let isa = Isa { order, release6: false };
-        let slots = called_slots_in(isa, &code(isa, &insns), 0x2_0000);
+        let variant = Variant { order, release6: false };
+        let slots = called_slots_in(variant, &code(variant, &insns), 0x2_0000);
         assert_eq!(slots, [0x2_0058, 0x2_8000]);
     }
 }
@@ -178,14 +178,14 @@ fn entries_of_linkage_tables() {
     let entry = [0x3c0e_2002, 0xddd9_8008, 0x0320_0008, 0x65d8_8008];
     let slot = Some(0x2001_8008);
     for order in [Order::Little, Order::Big] {
-        let isa = Isa { order, release6: false };
-        assert_eq!(indirect_jump_in(isa, &code(isa, &entry)), slot);
+        let variant = Variant { order, release6: false };
+        assert_eq!(indirect_jump_in(variant, &code(variant, &entry)), slot);
         let late = [entry[0], entry[1], entry[3], entry[2]];
-        assert_eq!(indirect_jump_in(isa, &code(isa, &late)), slot);
+        assert_eq!(indirect_jump_in(variant, &code(variant, &late)), slot);
         for other in [[entry[0], entry[1], JR, JR], [entry[0], entry[1] | 1 << 21, entry[2], 0]] {
-            assert_eq!(indirect_jump_in(isa, &code(isa, &other)), None);
+            assert_eq!(indirect_jump_in(variant, &code(variant, &other)), None);
         }
-        assert_eq!(indirect_jump_in(isa, &code(isa, &entry[..2])), None);
+        assert_eq!(indirect_jump_in(variant, &code(variant, &entry[..2])), None);
     }
     assert_eq!(plan(R2, &entry, true).map(|p| p.displaced), Ok(vec![0, 4]));
 }
@@ -193,9 +193,9 @@ fn entries_of_linkage_tables() {
 #[test]
 fn what_can_stay_in_front() {
     use crate::patch::Lead::{Again, Down};
-    let plan = |isa, insns: &[u32]| {
+    let plan = |variant, insns: &[u32]| {
         let size = Some(insns.len() as u64 * 4);
-        plan_patch_in(isa, &code(isa, insns), ADDR, size)
+        plan_patch_in(variant, &code(variant, insns), ADDR, size)
     };
     for (first, lead) in [
         (DADDIU, Down(32)),
@@ -222,9 +222,9 @@ fn what_can_stay_in_front() {
     assert_eq!(plan(R2, &[DADDIU, SD, JR, NOP, 0x1000_fffd, NOP]).unwrap().patch_offset, 0);
     assert_eq!(plan(R6, &[0x0085_001d, SD, SD, JR, NOP]).unwrap().patch_offset, 0);
     assert_eq!(uprobe(0, &[], ADDR), Probed::Breaks);
-    let native = code(Isa::NATIVE, &[0x1080_0004, NOP, DADDIU, SD, JR, NOP]); // beqz a0
+    let native = code(Variant::NATIVE, &[0x1080_0004, NOP, DADDIU, SD, JR, NOP]); // beqz a0
     let found = plan_free(&native, ADDR, Some(24)).unwrap();
     assert_eq!((found.patch_offset, found.lead), (8, Again));
-    let native = code(Isa::NATIVE, &[0x1080_0004, SD, DADDIU, SD, JR, NOP]);
+    let native = code(Variant::NATIVE, &[0x1080_0004, SD, DADDIU, SD, JR, NOP]);
     assert_eq!(plan_free(&native, ADDR, Some(24)).unwrap().patch_offset, 0);
 }

@@ -5,7 +5,7 @@
 //! are of release 6 alone.) A jump to anywhere takes six instructions and a register, and a function
 //! of 28 bytes, so the stubs are put where `j` leads instead.
 
-use super::isa::{BREAK, NOP, Order};
+use super::variant::{BREAK, NOP, Order};
 use core::ops::Range;
 
 /// Code of a function that returns at once. The second word is `nop`, in the delay slot.

@@ -9,9 +9,9 @@
 use super::decode::{
     PcUse, Slot, compact_register_jump, field, is_terminator, pc_use, register_jump, slot,
 };
-use super::isa::{Isa, NOP, Order};
 use super::regs::Rule;
 use super::regs::{FP, RA, SP};
+use super::variant::{NOP, Order, Variant};
 use crate::generic::rule::Form;
 use core::ops::Range;
 
@@ -279,37 +279,44 @@ impl Walk {
 
     /// Returns whether nothing is known to lead to `at` from the instruction before: that ends a path, or is
     /// behind a call, which may never return, or only fills the space up to `at`.
-    fn may_start(&mut self, isa: Isa, at: u64, fetch: &mut Fetch<'_>) -> bool {
+    fn may_start(&mut self, variant: Variant, at: u64, fetch: &mut Fetch<'_>) -> bool {
         if !self.next_starts {
             return false;
         }
         let before = |n: u64| at.checked_sub(n).filter(|b| *b >= self.start);
         let filled = self.may_start && before(4).and_then(&mut *fetch) == Some(NOP);
-        let called = before(8).and_then(&mut *fetch).is_some_and(|insn| is_call(isa, insn));
+        let called = before(8).and_then(&mut *fetch).is_some_and(|insn| is_call(variant, insn));
         self.may_start = self.frame.is_none() || called || filled;
         self.may_start
     }
 
     /// Returns whether `at` is behind padding. Space is filled up to functions, and hardly up to loops:
     /// behind a call that never returns, two instructions or more that do nothing, up to a multiple of 16.
-    /// Nothing from behind leads to before it.
-    fn is_behind_padding(&self, isa: Isa, insn: u32, at: u64, fetch: &mut Fetch<'_>) -> bool {
+    /// No branch behind the place leads to before it.
+    fn is_behind_padding(
+        &self,
+        variant: Variant,
+        insn: u32,
+        at: u64,
+        fetch: &mut Fetch<'_>,
+    ) -> bool {
         self.frame.is_some()
             && at.is_multiple_of(16)
             && insn != NOP
             && [4, 8].iter().all(|n| at.checked_sub(*n).and_then(&mut *fetch) == Some(NOP))
-            && !is_looped_to(isa, self.start..at, at, fetch)
+            && !is_looped_to(variant, self.start..at, at, fetch)
     }
 
     /// Returns the frame at `at`, to which either the instruction before or branches lead.
-    fn arrive(&mut self, isa: Isa, at: u64, fetch: &mut Fetch<'_>) -> Frame {
+    fn arrive(&mut self, variant: Variant, at: u64, fetch: &mut Fetch<'_>) -> Frame {
         let noted = self.ahead.iter().flatten().find(|(target, _)| *target == at);
         let known = self.frame.or(noted.map(|(_, frame)| *frame));
         if known.is_none() && self.next_starts {
             let nothing = !self.more && self.ahead == [None; AHEAD];
             // A function that calls nothing has no body that a jump might lead to, except loops.
             let leaf = self.body.ra_slot.is_none() && self.body != Frame::ENTRY;
-            if nothing || (leaf && !is_looped_to(isa, self.start..at.saturating_add(4), at, fetch))
+            if nothing
+                || (leaf && !is_looped_to(variant, self.start..at.saturating_add(4), at, fetch))
             {
                 (self.body, self.start) = (Frame::ENTRY, at);
             }
@@ -331,7 +338,7 @@ type Fetch<'a> = dyn FnMut(u64) -> Option<u32> + 'a;
 /// Returns the rule for the instruction at `at`, in a function that starts at `start`, or, if `next_starts`,
 /// in one behind that. If it `calls`, its return address must be in its frame.
 fn walk(
-    isa: Isa,
+    variant: Variant,
     start: u64,
     at: u64,
     next_starts: bool,
@@ -353,13 +360,13 @@ fn walk(
     let (mut ends, mut branch, mut before) = (None, None, Slot::None);
     for here in (start..at).step_by(4) {
         let insn = fetch(here)?;
-        if walk.may_start(isa, here, fetch)
-            && (walk.is_behind_padding(isa, insn, here, fetch)
+        if walk.may_start(variant, here, fetch)
+            && (walk.is_behind_padding(variant, insn, here, fetch)
                 || starts_function(insn, here, fetch))
         {
             walk.start_anew(here);
         }
-        let mut frame = walk.arrive(isa, here, fetch);
+        let mut frame = walk.arrive(variant, here, fetch);
         let effect = effect(insn);
         walk.keep_fp(effect, &frame);
         frame.apply(effect);
@@ -367,8 +374,8 @@ fn walk(
         if frame.has_all_of(&walk.body) {
             walk.body = frame;
         }
-        let last = if slot(isa, insn).is_delay() { here.wrapping_add(4) } else { here };
-        match pc_use(isa, insn, here) {
+        let last = if slot(variant, insn).is_delay() { here.wrapping_add(4) } else { here };
+        match pc_use(variant, insn, here) {
             Some(PcUse::Branch(to) | PcUse::Conditional(to)) if to > last => {
                 branch = Some((last, to));
             }
@@ -379,11 +386,11 @@ fn walk(
         // A jump by a table, unless it is the return, or a tail call: those go by $t9.
         walk.more |=
             register_jump(insn).is_some_and(|(to, link)| link == 0 && to != RA_N && to != T9_N);
-        if is_terminator(isa, insn) {
+        if is_terminator(variant, insn) {
             ends = Some(last);
         }
         walk.straight &= before == Slot::None;
-        before = slot(isa, insn);
+        before = slot(variant, insn);
         if let Some((_, to)) = branch.take_if(|(last, _)| *last == here) {
             walk.note(to, frame);
         }
@@ -391,22 +398,22 @@ fn walk(
             walk.frame = None;
         }
     }
-    if walk.may_start(isa, at, fetch) {
+    if walk.may_start(variant, at, fetch) {
         let insn = fetch(at)?;
-        let padded = walk.is_behind_padding(isa, insn, at, fetch);
+        let padded = walk.is_behind_padding(variant, insn, at, fetch);
         if padded || makes_room(insn) || starts_function(insn, at, fetch) {
             walk.start_anew(at);
         }
     }
-    let frame = walk.arrive(isa, at, fetch);
+    let frame = walk.arrive(variant, at, fetch);
     let frame = walk.known(frame);
     Some(if calls { frame.rule_of_caller() } else { frame.rule() })
 }
 
 /// Returns whether a branch from soon behind `at` leads into the range.
-fn is_looped_to(isa: Isa, range: Range<u64>, at: u64, fetch: &mut Fetch<'_>) -> bool {
+fn is_looped_to(variant: Variant, range: Range<u64>, at: u64, fetch: &mut Fetch<'_>) -> bool {
     (0..LOOP).map(|n| at.wrapping_add(n * 4)).any(|here| {
-        let to = fetch(here).and_then(|insn| pc_use(isa, insn, here));
+        let to = fetch(here).and_then(|insn| pc_use(variant, insn, here));
         matches!(to, Some(PcUse::Branch(to) | PcUse::Conditional(to)) if range.contains(&to))
     })
 }
@@ -436,20 +443,20 @@ fn makes_room(insn: u32) -> bool {
 }
 
 /// Returns whether this is a call, which continues behind its delay slot, or never returns.
-fn is_call(isa: Isa, insn: u32) -> bool {
-    matches!(pc_use(isa, insn, 0), Some(PcUse::Call(_)))
+fn is_call(variant: Variant, insn: u32) -> bool {
+    matches!(pc_use(variant, insn, 0), Some(PcUse::Call(_)))
         || register_jump(insn).is_some_and(|(_, link)| link == RA_N)
-        || compact_register_jump(isa, insn).is_some_and(|(_, links)| links)
+        || compact_register_jump(variant, insn).is_some_and(|(_, links)| links)
 }
 
 /// Returns the first of the steps that make a frame and end with the one at `last`: large frames are made in
 /// two.
-fn first_of_steps(isa: Isa, last: u64, fetch: &mut Fetch<'_>) -> u64 {
+fn first_of_steps(variant: Variant, last: u64, fetch: &mut Fetch<'_>) -> u64 {
     let mut first = last;
     for n in 1..=STEPS {
         let at = last.wrapping_sub(n * 4);
         let Some(insn) = fetch(at) else { break };
-        if slot(isa, insn) != Slot::None || is_terminator(isa, insn) {
+        if slot(variant, insn) != Slot::None || is_terminator(variant, insn) {
             break;
         }
         if makes_room(insn) {
@@ -462,16 +469,16 @@ fn first_of_steps(isa: Isa, last: u64, fetch: &mut Fetch<'_>) -> u64 {
 /// Returns whether the instruction at `at` plainly does not begin a function: the code before continues to it
 /// from a branch, or the code around it addresses memory by `$fp`, which no function does before it has made
 /// its frame.
-fn is_within(isa: Isa, at: u64, fetch: &mut Fetch<'_>) -> bool {
+fn is_within(variant: Variant, at: u64, fetch: &mut Fetch<'_>) -> bool {
     let by_fp = |insn: u32| insn >> 29 >= 4 && field(insn, 21) == FP_N;
     let around = at.saturating_sub(NEAR * 4)..at.saturating_add(NEAR * 4);
     if around.step_by(4).filter_map(&mut *fetch).any(by_fp) {
         return true;
     }
     let before = |n: u64| at.checked_sub(n * 4).and_then(&mut *fetch);
-    let other = |insn: &u32| slot(isa, *insn) != Slot::None || is_terminator(isa, *insn);
+    let other = |insn: &u32| slot(variant, *insn) != Slot::None || is_terminator(variant, *insn);
     let last = (1..=STEPS).map_while(before).find(other);
-    last.is_some_and(|insn| !is_terminator(isa, insn) && !is_call(isa, insn))
+    last.is_some_and(|insn| !is_terminator(variant, insn) && !is_call(variant, insn))
 }
 
 /// Returns a function that reads the instructions of `code`, the first of which is at 0.
@@ -481,8 +488,8 @@ fn is_within(isa: Isa, at: u64, fetch: &mut Fetch<'_>) -> bool {
 /// If a path ends behind it, the instruction may be in the next function, one without a frame, where nothing
 /// before leads to; but not if it `is_call`, or the delay slot of one: a caller has a frame. Code that sets
 /// its return address to 0 before it calls, and for nothing else, is where its thread begins.
-pub fn before_in(isa: Isa, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rule {
-    let mut calls = |at: u64| fetch(at).is_some_and(|insn| self::is_call(isa, insn));
+pub fn before_in(variant: Variant, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rule {
+    let mut calls = |at: u64| fetch(at).is_some_and(|insn| self::is_call(variant, insn));
     if is_call && !calls(at.wrapping_sub(4)) && !calls(at) {
         // This is no return address, whoever took it for one.
         return Rule::UNKNOWN;
@@ -492,8 +499,8 @@ pub fn before_in(isa: Isa, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rul
         here = here.wrapping_sub(4);
         let Some(insn) = fetch(here) else { break };
         if makes_room(insn) {
-            let start = first_of_steps(isa, here, fetch);
-            let rule = walk(isa, start, at, !is_call, is_call, fetch).unwrap_or(Rule::UNKNOWN);
+            let start = first_of_steps(variant, here, fetch);
+            let rule = walk(variant, start, at, !is_call, is_call, fetch).unwrap_or(Rule::UNKNOWN);
             // This may be room that a function makes later; functions that do so have a frame pointer.
             let by_fp = matches!(rule.form(), Form::CfaFp { .. });
             let whole = by_fp || (inner == 0 && rule != Rule::UNKNOWN);
@@ -502,7 +509,7 @@ pub fn before_in(isa: Isa, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rul
             } else {
                 let saved = by_fp || matches!(rule.form(), Form::CfaSp { .. });
                 first.get_or_insert(rule);
-                !saved && is_within(isa, start, fetch)
+                !saved && is_within(variant, start, fetch)
             };
             if !may_be_inner || inner == INNER {
                 let found = if whole { Some(rule) } else { first };
@@ -512,7 +519,7 @@ pub fn before_in(isa: Isa, at: u64, is_call: bool, fetch: &mut Fetch<'_>) -> Rul
         } else if straight && NO_RETURN.contains(&insn) {
             return Rule::END;
         } else {
-            straight &= !is_terminator(isa, insn) && !reads_ra(insn);
+            straight &= !is_terminator(variant, insn) && !reads_ra(insn);
         }
     }
     // No function before it has a frame: `at` is the first instruction of the first function that makes room.
@@ -537,7 +544,7 @@ pub fn before(pc: u64, read: &mut dyn FnMut(u64, &mut [u8]) -> bool) -> Rule {
         }
         Order::NATIVE.word4(&piece, at.wrapping_sub(base) as usize)
     };
-    before_in(Isa::NATIVE, look & !3, look & 3 != 0, &mut fetch)
+    before_in(Variant::NATIVE, look & !3, look & 3 != 0, &mut fetch)
 }
 
 #[cfg(test)]

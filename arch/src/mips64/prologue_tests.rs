@@ -3,17 +3,17 @@ use super::*;
 use alloc::vec;
 use alloc::vec::Vec;
 
-fn slice(isa: Isa, code: &[u8]) -> impl FnMut(u64) -> Option<u32> {
-    move |at| isa.order.word4(code, usize::try_from(at).ok()?)
+fn slice(variant: Variant, code: &[u8]) -> impl FnMut(u64) -> Option<u32> {
+    move |at| variant.order.word4(code, usize::try_from(at).ok()?)
 }
 
 /// Returns the rule for the instruction behind `code`, which has the instructions from the function's start.
-fn from_function_in(isa: Isa, code: &[u8]) -> Rule {
+fn from_function_in(variant: Variant, code: &[u8]) -> Rule {
     let len = code.len() & !3;
     if len / 4 > MOST {
         return Rule::UNKNOWN;
     }
-    walk(isa, 0, len as u64, false, false, &mut slice(isa, code)).unwrap_or(Rule::UNKNOWN)
+    walk(variant, 0, len as u64, false, false, &mut slice(variant, code)).unwrap_or(Rule::UNKNOWN)
 }
 
 const JR: u32 = 0x03e0_0008;
@@ -33,9 +33,9 @@ const CALL: u32 = 0x0320_f809; // jalr t9
 /// Returns the rules before each of the instructions, and behind the last.
 fn rules(insns: &[u32]) -> Vec<Rule> {
     let both = [Order::Little, Order::Big].map(|order| {
-        let isa = Isa { order, release6: false };
+        let variant = Variant { order, release6: false };
         let code: Vec<u8> = insns.iter().flat_map(|i| order.bytes4(*i)).collect();
-        (0..=insns.len()).map(|n| from_function_in(isa, &code[..n * 4])).collect::<Vec<_>>()
+        (0..=insns.len()).map(|n| from_function_in(variant, &code[..n * 4])).collect::<Vec<_>>()
     });
     assert_eq!(both[0], both[1]);
     both[0].clone()
@@ -139,19 +139,19 @@ fn a_leaf_function_with_a_frame() {
 fn what_is_not_understood() {
     // dsubu sp, sp, v0 without a frame pointer
     assert_eq!(rules(&[DOWN, SD_RA, 0x03a2_e82f])[3], Rule::UNKNOWN);
-    assert_eq!(from_function_in(Isa::NATIVE, &[0; 4 * MOST + 4]), Rule::UNKNOWN);
-    assert_eq!(from_function_in(Isa::NATIVE, &[]), leaf(0, None));
+    assert_eq!(from_function_in(Variant::NATIVE, &[0; 4 * MOST + 4]), Rule::UNKNOWN);
+    assert_eq!(from_function_in(Variant::NATIVE, &[]), leaf(0, None));
 }
 
 #[test]
 fn without_the_start() {
     for order in [Order::Little, Order::Big] {
-        let isa = Isa { order, release6: false };
+        let variant = Variant { order, release6: false };
         let rule = |insns: &[u32], is_call: bool| {
             let call = is_call.then_some(CALL);
             let insns = insns.iter().chain(&call);
             let code: Vec<u8> = insns.flat_map(|i| order.bytes4(*i)).collect();
-            before_in(isa, code.len() as u64, is_call, &mut slice(isa, &code))
+            before_in(variant, code.len() as u64, is_call, &mut slice(variant, &code))
         };
         for is_call in [false, true] {
             assert_eq!(rule(&[JR, NOP, LUI, DOWN, SD_RA, LUI], is_call), sp(32, None));
@@ -179,7 +179,7 @@ fn without_the_start() {
             let insns = [&[DOWN, SD_RA, 0x0040_0008, NOP][..], &before, &[LUI, NOP, T9]].concat();
             for n in [7, 8, 9] {
                 let code = insns.iter().flat_map(|i| order.bytes4(*i)).collect::<Vec<_>>();
-                let found = before_in(isa, n * 4, false, &mut slice(isa, &code));
+                let found = before_in(variant, n * 4, false, &mut slice(variant, &code));
                 assert_eq!(found, leaf(0, None), "{n}");
             }
         }
@@ -187,23 +187,26 @@ fn without_the_start() {
         // back: bnez a0 to the instruction before it.
         let ends = [DOWN, SD_RA, LUI, CALL, NOP, NOP, NOP, NOP, 0x28ca_0010, LUI];
         let code = |insns: &[u32]| insns.iter().flat_map(|i| order.bytes4(*i)).collect::<Vec<_>>();
-        assert_eq!(before_in(isa, 36, false, &mut slice(isa, &code(&ends))), leaf(0, None));
+        assert_eq!(before_in(variant, 36, false, &mut slice(variant, &code(&ends))), leaf(0, None));
         let goes_on = code(&[&ends[..], &[0x1480_fff7, NOP]].concat());
-        assert_eq!(before_in(isa, 36, false, &mut slice(isa, &goes_on)), sp(32, None));
+        assert_eq!(before_in(variant, 36, false, &mut slice(variant, &goes_on)), sp(32, None));
         // A leaf's loop, behind a path's end, with a branch over it: daddiu sp, sp, -32; beqz a0, +9; b +3.
         let leaf_loop =
             [DOWN, 0x1080_0009, NOP, 0x1000_0003, NOP, LUI, LUI, LUI, 0x1480_fffc, NOP, JR, UP];
-        assert_eq!(before_in(isa, 20, false, &mut slice(isa, &code(&leaf_loop))), leaf(32, None));
+        assert_eq!(
+            before_in(variant, 20, false, &mut slice(variant, &code(&leaf_loop))),
+            leaf(32, None)
+        );
         // The next function's beginning: nothing leads back to it.
         let next = [DOWN, 0x1080_0009, NOP, JR, UP, LUI, LUI, LUI, LUI, NOP, LUI];
-        assert_eq!(before_in(isa, 24, false, &mut slice(isa, &code(&next))), leaf(0, None));
+        assert_eq!(before_in(variant, 24, false, &mut slice(variant, &code(&next))), leaf(0, None));
         // Interrupted where the next one makes its frame.
         let code: Vec<u8> =
             [DOWN, SD_RA, JR, NOP, DOWN, LUI].iter().flat_map(|i| order.bytes4(*i)).collect();
-        assert_eq!(before_in(isa, 16, false, &mut slice(isa, &code)), leaf(0, None));
+        assert_eq!(before_in(variant, 16, false, &mut slice(variant, &code)), leaf(0, None));
         // The first function of the code makes its frame; no call can be in front of it.
-        assert_eq!(before_in(isa, 0, false, &mut slice(isa, &code)), leaf(0, None));
-        assert_eq!(before_in(isa, 0, true, &mut slice(isa, &code)), Rule::UNKNOWN);
+        assert_eq!(before_in(variant, 0, false, &mut slice(variant, &code)), leaf(0, None));
+        assert_eq!(before_in(variant, 0, true, &mut slice(variant, &code)), Rule::UNKNOWN);
         // A frame in two steps.
         assert_eq!(rule(&[JR, NOP, DOWN, SD_RA, DOWN, LUI], true), sp(64, None));
         // The linker's frame, which a stub of lazy binding calls: sd $15, 24(sp). Then a caller that has kept
@@ -216,7 +219,7 @@ fn without_the_start() {
         assert_eq!(rule(&[DOWN, SD_RA, JR, NOP, DOWN, LUI], true), Rule::UNKNOWN);
         // This is no return address.
         let code: Vec<u8> = [DOWN, SD_RA, LUI, LUI].iter().flat_map(|i| order.bytes4(*i)).collect();
-        assert_eq!(before_in(isa, 16, true, &mut slice(isa, &code)), Rule::UNKNOWN);
+        assert_eq!(before_in(variant, 16, true, &mut slice(variant, &code)), Rule::UNKNOWN);
         // The entry of a program, which does not return.
         let start = [DOWN, SD_RA, JR, NOP, NO_RETURN[0], LUI];
         assert_eq!(rule(&start, true), Rule::END);

@@ -9,9 +9,9 @@ use super::decode::{
     slot,
 };
 use super::insn::{PatchPlan, Refusal};
-use super::isa::{Isa, NOP, beq, jump_register, load_address, lw};
 use super::jump::{encode_j, encode_jump_in, near_window};
 use super::regs::{AT, RA, T8, T9, ZERO};
+use super::variant::{NOP, Variant, beq, jump_register, load_address, lw};
 use crate::patch::Lead;
 pub use crate::patch::{Relocated, Stub, StubParams};
 use alloc::vec::Vec;
@@ -43,7 +43,7 @@ pub fn stub_window(plan: &PatchPlan, code: &[u8], func_addr: u64) -> Result<Rang
 
 /// Code under construction, and the branches whose targets come behind it.
 struct Block {
-    isa: Isa,
+    variant: Variant,
     address: u64,
     insns: Vec<u32>,
     /// Index of each branch, and its target.
@@ -51,8 +51,8 @@ struct Block {
 }
 
 impl Block {
-    fn new(isa: Isa, address: u64) -> Self {
-        Block { isa, address, insns: Vec::new(), branches: Vec::new() }
+    fn new(variant: Variant, address: u64) -> Self {
+        Block { variant, address, insns: Vec::new(), branches: Vec::new() }
     }
 
     fn len(&self) -> usize {
@@ -90,7 +90,7 @@ impl Block {
         for (user, to) in core::mem::take(&mut self.branches) {
             let distance = self.insns.len().wrapping_sub(user.wrapping_add(1)) as u32;
             if let Some(insn) = self.insns.get_mut(user) {
-                let bits = distance_bits(self.isa, *insn).ok_or(Refusal::CannotMove)?;
+                let bits = distance_bits(self.variant, *insn).ok_or(Refusal::CannotMove)?;
                 let mask = 1_u32.wrapping_shl(bits).wrapping_sub(1);
                 *insn = *insn & !mask | distance & mask;
             }
@@ -109,12 +109,12 @@ impl Block {
         func: u64,
         into_patch: bool,
     ) -> Result<bool, Refusal> {
-        let isa = self.isa;
+        let variant = self.variant;
         let address = func.wrapping_add(at as u64);
-        let kind = slot(isa, insn);
+        let kind = slot(variant, insn);
         let delayed = if kind.is_delay() { delayed } else { NOP };
         let back = address.wrapping_add(if kind.is_delay() { 8 } else { 4 });
-        match pc_use(isa, insn, address) {
+        match pc_use(variant, insn, address) {
             None => return self.moved_by_register(insn, delayed, back, into_patch),
             Some(PcUse::Branch(to)) => self.jump(0, to, delayed)?,
             // At its old place it would return into the patch.
@@ -158,7 +158,7 @@ impl Block {
     ) -> Result<bool, Refusal> {
         /// Field of the register for the return address.
         const TO: u32 = 31 << 11;
-        match (register_jump(insn), compact_register_jump(self.isa, insn)) {
+        match (register_jump(insn), compact_register_jump(self.variant, insn)) {
             (Some((_, link)), _) => {
                 if link != 0 {
                     self.load(link, back);
@@ -198,18 +198,18 @@ impl Block {
     }
 
     fn bytes(&self) -> Vec<u8> {
-        self.insns.iter().flat_map(|&insn| self.isa.order.bytes4(insn)).collect()
+        self.insns.iter().flat_map(|&insn| self.variant.order.bytes4(insn)).collect()
     }
 }
 
 /// Returns whether execution continues behind the moved form of the displaced instruction: a call continues
 /// behind its old place.
-fn goes_on(isa: Isa, insn: u32, into_patch: bool) -> bool {
-    let in_stub = into_patch && slot(isa, insn) == Slot::None;
-    let call = matches!(pc_use(isa, insn, 0), Some(PcUse::Call(_)))
+fn goes_on(variant: Variant, insn: u32, into_patch: bool) -> bool {
+    let in_stub = into_patch && slot(variant, insn) == Slot::None;
+    let call = matches!(pc_use(variant, insn, 0), Some(PcUse::Call(_)))
         || register_jump(insn).is_some()
-        || matches!(compact_register_jump(isa, insn), Some((_, true)));
-    !is_terminator(isa, insn) && (!call || in_stub)
+        || matches!(compact_register_jump(variant, insn), Some((_, true)));
+    !is_terminator(variant, insn) && (!call || in_stub)
 }
 
 /// Relocates the displaced instructions to `new_addr` (a multiple of 4). If `with_t9`, `$t9` is set first to
@@ -220,15 +220,15 @@ fn goes_on(isa: Isa, insn: u32, into_patch: bool) -> bool {
 /// [`Refusal::CannotMove`] or [`Refusal::OutOfReach`] if they cannot be there, [`Refusal::Changed`] if `code`
 /// is not what the plan was made for.
 pub fn relocate_in(
-    isa: Isa,
+    variant: Variant,
     plan: &PatchPlan,
     code: &[u8],
     func_addr: u64,
     new_addr: u64,
     with_t9: bool,
 ) -> Result<Relocated, Refusal> {
-    let word = |at: usize| isa.order.word4(code, at).ok_or(Refusal::Changed);
-    let mut block = Block::new(isa, new_addr);
+    let word = |at: usize| variant.order.word4(code, at).ok_or(Refusal::Changed);
+    let mut block = Block::new(variant, new_addr);
     let (mut map, mut has_call, mut on) = (Vec::new(), false, true);
     if with_t9 {
         block.load(FUNCTION, func_addr);
@@ -236,12 +236,12 @@ pub fn relocate_in(
     let lead = (plan.lead != Lead::Nothing).then_some(0);
     for at in lead.into_iter().chain(plan.displaced.iter().copied()) {
         let insn = word(at)?;
-        let delayed = if slot(isa, insn).is_delay() { word(at.wrapping_add(4))? } else { NOP };
+        let delayed = if slot(variant, insn).is_delay() { word(at.wrapping_add(4))? } else { NOP };
         map.push((at, block.len()));
         // Whether a call in the same place would return into the patch.
         let into_patch = at == plan.patch_offset;
         has_call |= block.moved(insn, delayed, at, func_addr, into_patch)?;
-        on = goes_on(isa, insn, into_patch);
+        on = goes_on(variant, insn, into_patch);
     }
     if on {
         block.jump(0, func_addr.wrapping_add(plan.continuation() as u64), NOP)?;
@@ -261,7 +261,7 @@ pub fn relocate(
     func_addr: u64,
     new_addr: u64,
 ) -> Result<Relocated, Refusal> {
-    relocate_in(Isa::NATIVE, plan, code, func_addr, new_addr, true)
+    relocate_in(Variant::NATIVE, plan, code, func_addr, new_addr, true)
 }
 
 /// Builds the stub that a patched function jumps to:
@@ -295,9 +295,9 @@ pub fn relocate(
 /// # Errors
 ///
 /// See [`relocate_in`].
-pub fn build_stub_in(isa: Isa, params: &StubParams<'_>) -> Result<Stub, Refusal> {
+pub fn build_stub_in(variant: Variant, params: &StubParams<'_>) -> Result<Stub, Refusal> {
     let StubParams { stub_addr, func_addr, plan, .. } = *params;
-    let mut head = Block::new(isa, stub_addr);
+    let mut head = Block::new(variant, stub_addr);
     if let Lead::Down(n) = plan.lead {
         // daddiu $sp, $sp, n
         head.push(0x67bd_0000 | n & 0xffff);
@@ -320,11 +320,12 @@ pub fn build_stub_in(isa: Isa, params: &StubParams<'_>) -> Result<Stub, Refusal>
         *insn = beq(SCRATCH, u32::from(ZERO), distance);
     }
     let original_addr = stub_addr.wrapping_add(head.len() as u64);
-    let relocated = relocate_in(isa, plan, params.code, func_addr, original_addr, !params.many)?;
+    let relocated =
+        relocate_in(variant, plan, params.code, func_addr, original_addr, !params.many)?;
     let mut bytes = head.bytes();
     bytes.extend_from_slice(&relocated.bytes);
     let patch_addr = func_addr.wrapping_add(plan.patch_offset as u64);
-    let patch = encode_jump_in(isa.order, patch_addr, stub_addr).ok_or(Refusal::OutOfReach)?;
+    let patch = encode_jump_in(variant.order, patch_addr, stub_addr).ok_or(Refusal::OutOfReach)?;
     Ok(Stub { bytes, original_addr, patch: patch.to_vec(), patch_addr, relocated })
 }
 
@@ -334,7 +335,7 @@ pub fn build_stub_in(isa: Isa, params: &StubParams<'_>) -> Result<Stub, Refusal>
 ///
 /// See [`relocate_in`].
 pub fn build_stub(params: &StubParams<'_>) -> Result<Stub, Refusal> {
-    build_stub_in(Isa::NATIVE, params)
+    build_stub_in(Variant::NATIVE, params)
 }
 
 #[cfg(test)]

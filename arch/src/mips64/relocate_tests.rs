@@ -1,33 +1,33 @@
 use super::*;
 use crate::mips64::insn::{plan_at_entry_in, plan_patch_in};
-use crate::mips64::isa::Order;
 use crate::mips64::jump::decode_jump_in;
+use crate::mips64::variant::Order;
 
 const FUNC: u64 = 0x1000_0000;
 const STUB: u64 = 0x1100_0000;
-const R2: Isa = Isa { order: Order::Little, release6: false };
-const R6: Isa = Isa { order: Order::Little, release6: true };
+const R2: Variant = Variant { order: Order::Little, release6: false };
+const R6: Variant = Variant { order: Order::Little, release6: true };
 const JR: u32 = 0x03e0_0008;
 const JALR_ZERO_RA: u32 = 0x03e0_0009;
 const LI: u32 = 0x2402_0005;
 const SD: u32 = 0xffbf_0018;
 
-fn code(isa: Isa, insns: &[u32]) -> Vec<u8> {
-    insns.iter().flat_map(|i| isa.order.bytes4(*i)).collect()
+fn code(variant: Variant, insns: &[u32]) -> Vec<u8> {
+    insns.iter().flat_map(|i| variant.order.bytes4(*i)).collect()
 }
 
 /// Moves a function that begins with these instructions; returns the result without the load of `$t9`.
-fn moved(isa: Isa, insns: &[u32]) -> (Vec<u32>, Relocated) {
+fn moved(variant: Variant, insns: &[u32]) -> (Vec<u32>, Relocated) {
     let mut all = insns.to_vec();
     all.resize(0x40, NOP);
     let both = [Order::Little, Order::Big].map(|order| {
-        let isa = Isa { order, ..isa };
-        let bytes = code(isa, &all);
-        let plan = plan_at_entry_in(isa, &bytes, FUNC, Some(bytes.len() as u64)).unwrap();
-        let r = relocate_in(isa, &plan, &bytes, FUNC, STUB, true).unwrap();
+        let variant = Variant { order, ..variant };
+        let bytes = code(variant, &all);
+        let plan = plan_at_entry_in(variant, &bytes, FUNC, Some(bytes.len() as u64)).unwrap();
+        let r = relocate_in(variant, &plan, &bytes, FUNC, STUB, true).unwrap();
         let count = r.bytes.len() / 4;
         let words: Vec<u32> =
-            (0..count).map(|n| isa.order.word4(&r.bytes, n * 4).unwrap()).collect();
+            (0..count).map(|n| variant.order.word4(&r.bytes, n * 4).unwrap()).collect();
         (words, r)
     });
     let [(words, r), (big, _)] = both;
@@ -188,9 +188,9 @@ fn release_6() {
 #[test]
 fn stubs() {
     for order in [Order::Little, Order::Big] {
-        let isa = Isa { order, release6: false };
-        let bytes = code(isa, &[SD, LI, JR, NOP]);
-        let plan = plan_at_entry_in(isa, &bytes, FUNC, Some(16)).unwrap();
+        let variant = Variant { order, release6: false };
+        let bytes = code(variant, &[SD, LI, JR, NOP]);
+        let plan = plan_at_entry_in(variant, &bytes, FUNC, Some(16)).unwrap();
         let params = StubParams {
             many: false,
             stub_addr: STUB,
@@ -201,7 +201,7 @@ fn stubs() {
             code: &bytes,
             plan: &plan,
         };
-        let stub = build_stub_in(isa, &params).unwrap();
+        let stub = build_stub_in(variant, &params).unwrap();
         let words: Vec<u32> = (0..).map_while(|n| order.word4(&stub.bytes, n * 4)).collect();
         assert_eq!(words[..4], [0x3c01_0011, 0x3421_2222, 0x0001_0c38, 0x3421_3333]);
         assert_eq!(words[4..7], [0x8c21_0000, 0x1020_000b, NOP]); // lw; beqz at, original
@@ -265,9 +265,9 @@ fn the_largest_stub_fits() {
 fn stubs_behind_what_stays_in_front() {
     const DADDIU: u32 = 0x67bd_ffe0; // daddiu sp, sp, -32
     for order in [Order::Little, Order::Big] {
-        let isa = Isa { order, release6: false };
-        let bytes = code(isa, &[DADDIU, SD, LI, JR, NOP]);
-        let plan = plan_patch_in(isa, &bytes, FUNC, Some(20)).unwrap();
+        let variant = Variant { order, release6: false };
+        let bytes = code(variant, &[DADDIU, SD, LI, JR, NOP]);
+        let plan = plan_patch_in(variant, &bytes, FUNC, Some(20)).unwrap();
         let build = |many| {
             let params = StubParams {
                 many,
@@ -279,7 +279,7 @@ fn stubs_behind_what_stays_in_front() {
                 code: &bytes,
                 plan: &plan,
             };
-            build_stub_in(isa, &params).unwrap()
+            build_stub_in(variant, &params).unwrap()
         };
         let words = |stub: &Stub| -> Vec<u32> {
             (0..).map_while(|n| order.word4(&stub.bytes, n * 4)).collect()

@@ -3,9 +3,9 @@
 //! There is no chain of frame pointers on MIPS: `$fp` points to the bottom of its own frame. So the rule for
 //! code of which nothing is known ends the stack there.
 
-use super::isa::Order;
 use super::regs::{FP, Mips64, RA, SP, ZERO};
 use super::sigframe::{FRAME_PC, FRAME_REGS};
+use super::variant::Order;
 use crate::generic::{Isa, consecutive};
 
 pub use super::regs::Rule;
@@ -60,7 +60,7 @@ pub fn is_interrupted_pc(words: &[u64]) -> bool {
 
 /// Returns whether `code`, the bytes at a pc, is a signal restorer: `li $v0, 5211; syscall`.
 ///
-/// Its [`Rule`] is [`Rule::SIGNAL`]: there is no call frame information for it.
+/// The [`Rule`] of such code is [`Rule::SIGNAL`]: there is no call frame information for it.
 #[must_use]
 pub fn is_sigreturn_code_in(order: Order, code: &[u8]) -> bool {
     code.starts_with(&super::syscall::restorer_in(order))

@@ -8,8 +8,8 @@
 //! The thread runs `syscall; jr $ra` with `$sp` at the frame and the restorer's address in `$ra`.
 
 use super::call::UserRegs;
-use super::isa::Order;
 use super::syscall::SignalSet;
+use super::variant::Order;
 use crate::generic::sigframe::{Fixed, SS_INVALID, put};
 #[allow(unused_imports)] // for the documentation
 use crate::generic::stopped::StoppedRegs;

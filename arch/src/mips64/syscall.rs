@@ -5,8 +5,8 @@
 //! in `$v0`, arguments in `$a0` to `$a5`, result in `$v0`, and in `$a3` whether that is an error; the
 //! kernel preserves `$s0` to `$s7`, `$gp`, `$sp`, `$fp` and `$ra`.
 
-use super::isa::{JR_RA, NOP, Order, SYSCALL, jump_register};
 use super::regs::RA;
+use super::variant::{JR_RA, NOP, Order, SYSCALL, jump_register};
 pub use crate::generic::syscall::{find_pop_number_gadget, popped};
 
 /// The instruction `syscall`.

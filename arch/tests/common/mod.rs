@@ -8,7 +8,7 @@ pub struct Module {
     #[allow(dead_code)]
     pub name: String,
     pub cfi: CfiModule<'static>,
-    /// Its executable segments.
+    /// Executable segments of the module.
     pub text: Vec<std::ops::Range<u64>>,
 }
 

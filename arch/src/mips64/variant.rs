@@ -15,7 +15,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// Returns this machine's layout.
+    /// Variant of this machine.
     pub const NATIVE: Order = if cfg!(target_endian = "big") { Order::Big } else { Order::Little };
 
     /// Returns a word of 4 bytes as it is in memory.
@@ -60,16 +60,17 @@ impl Order {
 /// Meaning of an instruction's bytes. Release 6 gave many opcodes a new meaning; no program is of both kinds,
 /// and no processor runs both.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
-pub struct Isa {
+pub struct Variant {
     /// Byte order.
     pub order: Order,
     /// Whether the release is 6 or later.
     pub release6: bool,
 }
 
-impl Isa {
+impl Variant {
     /// Returns this machine's layout.
-    pub const NATIVE: Isa = Isa { order: Order::NATIVE, release6: cfg!(target_arch = "mips64r6") };
+    pub const NATIVE: Variant =
+        Variant { order: Order::NATIVE, release6: cfg!(target_arch = "mips64r6") };
 }
 
 /// `sll $0, $0, 0`, which does nothing.
