@@ -258,11 +258,7 @@ async fn answer(
     let packing = (!peer.local).then_some(&parts.headers);
     let named = |answer: &Answer| {
         let mut response = whole(answer, packing);
-        if !ignored.is_empty()
-            && let Ok(names) = HeaderValue::from_str(&ignored)
-        {
-            response.headers_mut().insert(HeaderName::from_static("x-prof-ignored"), names);
-        }
+        say(&mut response, &ignored);
         response
     };
     let variables: Vec<_> = path.iter().map(|(n, v)| (n.to_owned(), v.to_owned())).collect();
@@ -272,6 +268,13 @@ async fn answer(
     };
     let make = match route.does {
         Does::Now(make) => return Ok(named(&make(&shared, &mut params)?)),
+        Does::Open(make) => {
+            for recording in shared.recordings() {
+                // One that can't be read is not in the list.
+                let _ = shared.ready(recording, LONG_PATIENCE).await;
+            }
+            return Ok(named(&make(&shared, &mut params)?));
+        }
         Does::Events => return Ok(crate::live::events(&shared)),
         Does::Control(control) => {
             read(body).await?;
@@ -283,7 +286,9 @@ async fn answer(
         Does::Data(make) | Does::Two(make) => make,
         Does::Stream(write) => {
             let ask = ask(&shared, route, variables, params).await?;
-            return stream(&shared, &client, write, ask).await;
+            let mut response = stream(&shared, &client, write, ask).await?;
+            say(&mut response, &ignored);
+            return Ok(response);
         }
         Does::Post(run) => {
             let text = read(body).await?;
@@ -303,6 +308,15 @@ async fn answer(
     };
     let made = work.answer(key, &client, job).await?;
     Ok(named(&made))
+}
+
+/// Names the parameters that were not known in a header.
+fn say(response: &mut Response<Body>, ignored: &str) {
+    if !ignored.is_empty()
+        && let Ok(names) = HeaderValue::from_str(ignored)
+    {
+        response.headers_mut().insert(HeaderName::from_static("x-prof-ignored"), names);
+    }
 }
 
 /// Collects what a request is about: its recording, or two, opened.

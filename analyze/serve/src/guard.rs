@@ -320,7 +320,7 @@ fn without_token(uri: &Uri) -> String {
 pub(crate) fn new_token() -> Result<String, String> {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
     let mut bytes = [0u8; 32];
-    getrandom::fill(&mut bytes).map_err(|e| format!("no random bytes for a token: {e}"))?;
+    getrandom::getrandom(&mut bytes).map_err(|e| format!("no random bytes for a token: {e}"))?;
     let mut text = String::with_capacity(43);
     for part in bytes.chunks(3) {
         let n = part.iter().fold(0u32, |n, b| n << 8 | u32::from(*b)) << (8 * (3 - part.len()));

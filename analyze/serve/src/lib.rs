@@ -17,6 +17,8 @@ mod body;
 mod compat;
 mod data;
 mod guard;
+#[doc(hidden)]
+pub mod hostile;
 mod live;
 mod names;
 mod net;

@@ -38,6 +38,8 @@ pub(crate) type Param = (&'static str, &'static str);
 pub(crate) enum Does {
     /// Answers at once, from what the server knows.
     Now(fn(&Arc<Shared>, &mut Params) -> Result<Answer, Failure>),
+    /// As [`Self::Now`], when all recordings are open: for clients that know no other answer.
+    Open(fn(&Arc<Shared>, &mut Params) -> Result<Answer, Failure>),
     /// Answers from a recording; answers are kept.
     Data(fn(&mut Ask) -> Result<Answer, Failure>),
     /// As [`Self::Data`], of two recordings that the parameters name.

@@ -2,6 +2,7 @@
 
 use crate::reply::Failure;
 use prof_analyze::Index;
+use prof_analyze::answers::{BlockPage, BlockSort, BlocksAsk, MOST_BLOCKS};
 use prof_analyze::index::{Block, Column, ScanError, flags};
 use prof_analyze::query::{Query, Selection};
 use std::collections::{BinaryHeap, HashMap, HashSet};
@@ -80,7 +81,6 @@ pub(crate) enum By {
     Time,
     Address,
     Size,
-    Lifetime,
 }
 
 /// What a page is asked for.
@@ -91,14 +91,11 @@ pub(crate) struct Wanted {
     pub reverse: bool,
     pub skip: usize,
     pub count: usize,
-    /// Only those behind this key and number.
-    pub after: Option<(u64, u64)>,
 }
 
 /// A page of blocks.
 pub(crate) struct Page {
-    /// With their sort keys.
-    pub rows: Vec<(u64, Row)>,
+    pub rows: Vec<Row>,
     /// Number of the blocks that are selected.
     pub total: u64,
     /// Whether others follow.
@@ -107,33 +104,29 @@ pub(crate) struct Page {
 
 /// Returns a page of the selected blocks: two passes, the first of which reads only what the order needs.
 pub(crate) fn page(query: &Query<'_>, index: &Index, wanted: Wanted) -> Result<Page, ScanError> {
+    if wanted.count <= MOST_BLOCKS {
+        return short_page(query, index, wanted);
+    }
     let most = wanted.skip + wanted.count + 1;
     // The largest of those that are kept is at the top.
     let mut kept: BinaryHeap<(u64, u64)> = BinaryHeap::with_capacity(most.min(1 << 16) + 1);
-    let (mut selection, mut a, mut b) = (Selection::default(), Vec::new(), Vec::new());
+    let (mut selection, mut a) = (Selection::default(), Vec::new());
     let (mut first, mut total) = (0u64, 0u64);
     let turned = |key: u64| if wanted.reverse { !key } else { key };
-    let after = wanted.after.map(|(key, number)| (turned(key), number));
     index.each(|block| {
         let rows = block.rows() as u64;
         query.select(block, &mut selection)?;
         total += selection.rows.len() as u64;
         if !selection.rows.is_empty() {
             let column = match wanted.by {
-                By::Time | By::Lifetime => Column::Begin,
+                By::Time => Column::Begin,
                 By::Address => Column::Addr,
                 By::Size => Column::Size,
             };
             block.read(column, &mut a)?;
-            if wanted.by == By::Lifetime {
-                block.read(Column::End, &mut b)?;
-                a.iter_mut().zip(&b).for_each(|(begin, end)| *begin = end.saturating_sub(*begin));
-            }
             for &i in &selection.rows {
                 let entry = (turned(a[i as usize]), first + u64::from(i));
-                if after.is_some_and(|after| entry <= after)
-                    || kept.len() == most && kept.peek().is_some_and(|largest| entry >= *largest)
-                {
+                if kept.len() == most && kept.peek().is_some_and(|largest| entry >= *largest) {
                     continue;
                 }
                 kept.push(entry);
@@ -147,11 +140,30 @@ pub(crate) fn page(query: &Query<'_>, index: &Index, wanted: Wanted) -> Result<P
     })?;
     let all = kept.into_sorted_vec();
     let more = all.len() == most;
-    let page: Vec<(u64, u64)> =
-        all.into_iter().skip(wanted.skip).take(wanted.count).map(|(k, n)| (turned(k), n)).collect();
-    let rows = numbered(index, &page.iter().map(|p| p.1).collect())?;
-    let row = |(key, n): &(u64, u64)| rows.get(n).map(|r| (*key, *r));
-    Ok(Page { rows: page.iter().filter_map(row).collect(), total, more })
+    let page: Vec<u64> =
+        all.into_iter().skip(wanted.skip).take(wanted.count).map(|entry| entry.1).collect();
+    let rows = numbered(index, &page.iter().copied().collect())?;
+    let rows = page.iter().filter_map(|n| rows.get(n).copied()).collect();
+    Ok(Page { rows, total, more })
+}
+
+/// Returns a page that is short enough for the index to find it on all processors.
+fn short_page(query: &Query<'_>, index: &Index, wanted: Wanted) -> Result<Page, ScanError> {
+    let sort = match wanted.by {
+        By::Time => BlockSort::Time,
+        By::Address => BlockSort::Address,
+        By::Size => BlockSort::Size,
+    };
+    let (descending, skip, count) = (wanted.reverse, wanted.skip as u64, wanted.count);
+    let page = query.blocks(&BlocksAsk { sort, descending, skip, count, after: None })?;
+    let (rows, more) = (of_page(index, &page)?, page.next.is_some());
+    Ok(Page { rows, total: page.total, more })
+}
+
+/// Reads the whole rows of a page.
+pub(crate) fn of_page(index: &Index, page: &BlockPage) -> Result<Vec<Row>, ScanError> {
+    let rows = numbered(index, &page.blocks.iter().map(|b| b.row).collect())?;
+    Ok(page.blocks.iter().filter_map(|b| rows.get(&b.row).copied()).collect())
 }
 
 /// Reads the rows of these numbers.

@@ -109,6 +109,13 @@ pub enum Format {
     ParquetStacks,
 }
 
+impl Format {
+    /// Returns whether this build can write the format.
+    pub fn is_built(self) -> bool {
+        cfg!(feature = "parquet") || !matches!(self, Format::Parquet | Format::ParquetStacks)
+    }
+}
+
 /// Why an export failed.
 #[derive(Debug, thiserror::Error)]
 pub enum ExportError {

@@ -9,12 +9,15 @@
 //! * [`maps`], a reader of `/proc/PID/maps`;
 //! * [`index`]: the index beside a recording, with correct checksums;
 //! * [`derived`]: a recording stripped, packed, extracted, exported, and the results read again;
-//! * [`names`]: a file of the symbol cache.
+//! * [`names`]: a file of the symbol cache;
+//! * `request`: a request to `prof serve`.
 
 mod analysis;
 mod elf_files;
 mod maps_text;
 mod recordings;
+#[cfg(feature = "serve")]
+mod requests;
 mod rings;
 mod unwind;
 
@@ -22,6 +25,8 @@ pub use analysis::{derived, index, names};
 pub use elf_files::elf;
 pub use maps_text::maps;
 pub use recordings::recording;
+#[cfg(feature = "serve")]
+pub use requests::request;
 pub use rings::{control, ring};
 pub use unwind::cfi;
 
@@ -32,7 +37,7 @@ use std::os::fd::FromRawFd;
 pub type Target = fn(&[u8]);
 
 /// All targets, by the names of their corpora.
-pub const TARGETS: [(&str, Target); 9] = [
+pub const TARGETS: &[(&str, Target)] = &[
     ("ring", ring),
     ("control", control),
     ("recording", recording),
@@ -42,6 +47,8 @@ pub const TARGETS: [(&str, Target); 9] = [
     ("index", index),
     ("derived", derived),
     ("names", names),
+    #[cfg(feature = "serve")]
+    ("request", request),
 ];
 
 /// Takes integers and byte strings from the front of the input; returns zeroes when it is used up.

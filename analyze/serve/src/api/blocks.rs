@@ -5,8 +5,9 @@ use crate::data;
 use crate::names::{FiguresOf, Names};
 use crate::reply::{Answer, Failure};
 use crate::route::Ask;
-use crate::rows::{self, By, Chain, Row, Wanted};
+use crate::rows::{self, Chain, Row};
 use prof_analyze::Index;
+use prof_analyze::answers::{BlockSort, BlocksAsk, Cursor, MOST_SKIPPED};
 use prof_analyze::leaks::{Class, LeakOptions, Leaks};
 use prof_analyze::query::{Filter, Query, Span};
 use prof_analyze::report::{Ask as Asked, FrameData, Histogram, Stats, ViewOptions};
@@ -22,15 +23,19 @@ const BESIDE: usize = 6;
 /// Columns of the timeline of a stack.
 const COLUMNS: usize = 200;
 
-const ORDERS: [(&str, By); 4] =
-    [("time", By::Time), ("address", By::Address), ("size", By::Size), ("lifetime", By::Lifetime)];
+const ORDERS: [(&str, BlockSort); 4] = [
+    ("time", BlockSort::Time),
+    ("address", BlockSort::Address),
+    ("size", BlockSort::Size),
+    ("lifetime", BlockSort::Lifetime),
+];
 
 /// Returns a frame as reports have it.
 pub(crate) fn frame(f: &Frame) -> Value {
     json!(FrameData::new(f))
 }
 
-fn stack(names: &Names, index: &Index, node: u32) -> Value {
+pub(super) fn stack(names: &Names, index: &Index, node: u32) -> Value {
     let mut frames: Vec<Value> = names.frames(node).map(frame).collect();
     if frames.is_empty() {
         // Stacks of frees are not among those that allocate.
@@ -133,28 +138,25 @@ impl<'a> Writer<'a> {
     }
 }
 
-fn cursor(text: &str) -> Result<(u64, u64), Failure> {
-    let two = text.split_once('-').and_then(|(a, b)| Some((a.parse().ok()?, b.parse().ok()?)));
-    two.ok_or_else(|| Failure::of("after", "is no cursor of a page"))
-}
-
 /// A page of blocks.
 pub(crate) fn blocks(ask: &mut Ask) -> Result<Answer, Failure> {
-    let by = ask.params.one_of("sort", &ORDERS)?.unwrap_or(By::Time);
-    let reverse = ask.params.switch("reverse")?.unwrap_or(false);
+    let sort = ask.params.one_of("sort", &ORDERS)?.unwrap_or_default();
+    let descending = ask.params.switch("reverse")?.unwrap_or(false);
     let count = ask.params.number("count", MOST)?.unwrap_or(20).max(1) as usize;
-    let after = ask.params.take("after")?.map(|text| cursor(&text)).transpose()?;
+    let skip = ask.params.number("skip", MOST_SKIPPED)?.unwrap_or(0);
+    let after = ask.params.take("after")?;
+    let after = after.map(|text| text.parse::<Cursor>().map_err(|e| Failure::of("after", e)));
     let filter = ask.params.filter()?;
     let query = data::query(ask, &filter)?;
-    let wanted = Wanted { by, reverse, skip: 0, count, after };
-    let page = rows::page(&query, ask.index(), wanted)?;
-    let plain: Vec<Row> = page.rows.iter().map(|r| r.1).collect();
-    let mut writer = Writer::new(ask.index(), &plain)?;
+    let index = ask.index();
+    let wanted = BlocksAsk { sort, descending, skip, count, after: after.transpose()? };
+    let page = query.blocks(&wanted)?;
+    let plain = rows::of_page(index, &page)?;
+    let mut writer = Writer::new(index, &plain)?;
     let rows: Vec<Value> = plain.iter().map(|r| writer.row(r)).collect();
-    let last = page.rows.last().filter(|_| page.more);
     Answer::json(&json!({
         "total_count": page.total,
-        "next": last.map(|(key, row)| format!("{key}-{}", row.number)),
+        "next": page.next,
         "rows": rows,
         "stacks": writer.stacks(ask),
     }))

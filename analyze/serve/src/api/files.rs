@@ -33,6 +33,11 @@ pub(crate) fn export_of(
     cost: Cost,
 ) -> Result<(Answer, Writer), Failure> {
     drop(data::query(&ask, &filter)?);
+    if !format.is_built() {
+        return Err(Failure::bad(
+            "this prof was built without Parquet; csv and json have the same columns",
+        ));
+    }
     if WHOLE.contains(&format) && !ask.index().analysis().capture().is_everything() {
         return Err(Failure::bad(ExportError::Partial.to_string()));
     }

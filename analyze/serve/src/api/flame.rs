@@ -6,7 +6,7 @@ use crate::reply::{Answer, Failure};
 use crate::route::Ask;
 use prof_analyze::export::Cost;
 use prof_analyze::model::Group;
-use prof_analyze::query::{Filter, Query};
+use prof_analyze::query::{By, Filter, Query};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -161,19 +161,21 @@ pub(super) fn cost(g: &Group, cost: Cost) -> u64 {
 
 /// Computes the values of stacks by a metric, with their nodes.
 pub(super) fn values(
+    ask: &Ask,
     query: &Query<'_>,
     metric: Cost,
     at: Option<u64>,
 ) -> Result<Vec<(u32, u64)>, Failure> {
-    let analysis = match metric {
-        Cost::Peak => {
-            let whole = query.analysis(at)?;
-            query.analysis(Some(whole.totals().peak_ticks))?
-        }
-        Cost::Leaked => query.analysis(None)?,
-        _ => query.analysis(at)?,
+    let at = match metric {
+        Cost::Peak => Some(query.analysis(at)?.totals().peak_ticks),
+        Cost::Leaked => None,
+        _ => at,
     };
-    Ok(analysis.groups().iter().map(|g| (g.node, cost(g, metric))).collect())
+    let groups = ask.index().analysis().groups();
+    let (sums, _) = query.sums(By::Stacks, groups.len(), at)?;
+    // The class of a stack is the index of its group.
+    let value = |g: &Group| Some((groups.get(g.node as usize)?.node, cost(g, metric)));
+    Ok(sums.iter().filter_map(value).collect())
 }
 
 /// What a graph is asked for, besides the filter.
@@ -229,9 +231,9 @@ pub(crate) fn flame(ask: &mut Ask) -> Result<Answer, Failure> {
     let wanted = wanted(ask)?;
     let filter = ask.params.filter()?;
     let base = base(ask, &filter)?;
-    let now = values(&data::query(ask, &filter)?, wanted.metric, wanted.at)?;
+    let now = values(ask, &data::query(ask, &filter)?, wanted.metric, wanted.at)?;
     let before = match &base {
-        Some(base) => values(&data::query(ask, base)?, wanted.metric, None)?,
+        Some(base) => values(ask, &data::query(ask, base)?, wanted.metric, None)?,
         None => Vec::new(),
     };
     let names = ask.open.names();
@@ -266,7 +268,7 @@ pub(crate) fn sandwich(ask: &mut Ask) -> Result<Answer, Failure> {
     let wanted = wanted(ask)?;
     // The function of a sandwich is the one in its middle, not a condition on stacks.
     let filter = ask.params.filter()?;
-    let values = values(&data::query(ask, &filter)?, wanted.metric, wanted.at)?;
+    let values = values(ask, &data::query(ask, &filter)?, wanted.metric, wanted.at)?;
     let names = ask.open.names();
     let (mut callers, mut callees) = (Graph::new(), Graph::new());
     for (node, value) in values.into_iter().filter(|v| v.1 > 0) {

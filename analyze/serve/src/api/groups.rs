@@ -5,34 +5,24 @@ use crate::data;
 use crate::names::FiguresOf;
 use crate::reply::{Answer, Failure};
 use crate::route::Ask;
+use prof_analyze::answers::{self, GroupKey, GroupsAsk};
 use prof_analyze::model::Group;
-use prof_analyze::query::{By, Query, Span};
-use prof_analyze::report::{
-    Ask as Asked, GroupBy, Grouped, Histogram, Report, ReportOptions, SortKey, ViewOptions,
-};
+use prof_analyze::query::Query;
+use prof_analyze::report::{Report, ReportOptions, SortKey};
 use serde_json::{Value, json};
-use std::collections::HashMap;
 
 /// Greatest number of groups that can be skipped.
 const MOST_SKIPPED: u64 = 1_000_000;
 /// Greatest number of points of the line beside a group.
 const MOST_POINTS: u64 = 128;
 
-/// What blocks are grouped by.
-#[derive(Clone, Copy)]
-enum What {
-    Stack,
-    Size,
-    Other(GroupBy),
-}
-
-const WORDS: [(&str, What); 6] = [
-    ("stack", What::Stack),
-    ("function", What::Other(GroupBy::Function)),
-    ("file", What::Other(GroupBy::File)),
-    ("module", What::Other(GroupBy::Module)),
-    ("thread", What::Other(GroupBy::Thread)),
-    ("size", What::Size),
+const WORDS: [(&str, GroupKey); 6] = [
+    ("stack", GroupKey::Stack),
+    ("function", GroupKey::Function),
+    ("file", GroupKey::File),
+    ("module", GroupKey::Module),
+    ("thread", GroupKey::Thread),
+    ("size", GroupKey::Size),
 ];
 
 fn value(v: &impl serde::Serialize) -> Result<Value, Failure> {
@@ -41,98 +31,53 @@ fn value(v: &impl serde::Serialize) -> Result<Value, Failure> {
 
 /// A page of groups, with the sums of all others.
 pub(crate) fn groups(ask: &mut Ask) -> Result<Answer, Failure> {
-    let what = ask.params.one_of("group-by", &WORDS)?.unwrap_or(What::Stack);
+    let by = ask.params.one_of("group-by", &WORDS)?.unwrap_or(GroupKey::Stack);
     let sort = data::sort(&mut ask.params)?;
     let reverse = ask.params.switch("reverse")?.unwrap_or(false);
     let skip = ask.params.number("skip", MOST_SKIPPED)?.unwrap_or(0) as usize;
     let count = ask.params.number("count", MOST_ROWS)?.unwrap_or(20).max(1) as usize;
     let spark = ask.params.number("spark", MOST_POINTS)?.unwrap_or(0) as usize;
-    let at = data::moment(ask.open.index.analysis(), &mut ask.params, "at")?;
+    let needs_peaks = matches!(sort, SortKey::PeakSize | SortKey::PeakCount | SortKey::PeakAt);
+    let peaks = ask.params.switch("peaks")?.unwrap_or(false) || needs_peaks;
+    let analysis = ask.open.index.analysis();
+    let at = data::moment(analysis, &mut ask.params, "at")?;
+    let at_ns = at.map(|t| analysis.meta().clock.ns(t));
     let filter = ask.params.filter()?;
     let query = data::query(ask, &filter)?;
-    let top = skip + count;
-    let mut reply = match what {
-        What::Stack => {
-            let analysis = query.analysis(at)?;
-            let options = ReportOptions {
-                top,
-                sort,
-                reverse,
-                empty: true,
-                depth: 0,
-                filter: data::given(&filter),
-            };
-            value(&Report::new(&analysis, &options))?
-        }
-        What::Size | What::Other(_) => {
-            let options = ViewOptions {
-                top,
-                sort,
-                reverse,
-                empty: true,
-                at,
-                filter: data::given(&filter),
-                ..ViewOptions::default()
-            };
-            let asked = Asked::new(ask.index(), &query, options)?;
-            match what {
-                What::Other(by) => value(&Grouped::new(&asked, by)?)?,
-                _ => value(&Histogram::new(&asked)?)?,
-            }
-        }
-    };
-    let rows = ["groups", "rows", "sizes"].iter().find_map(|k| match reply[*k].take() {
-        Value::Array(rows) => Some(rows),
-        _ => None,
-    });
-    let mut rows = rows.unwrap_or_default();
-    let rest = reply["rest"].take();
-    let others = ["groups", "rows"].iter().find_map(|k| rest[*k].as_u64()).unwrap_or(0);
-    let total = rows.len() as u64 + others;
-    let mut page: Vec<Value> = rows.drain(..).skip(skip).collect();
-    if let What::Stack = what {
-        beside(ask, &query, &mut page, spark)?;
+    let wanted = GroupsAsk { by, sort, reverse, skip, count, at_ns, peaks, spark };
+    let groups = answers::groups(ask.index(), &query, &wanted)?;
+    let mut rows = value(&groups.rows)?;
+    let stacks = rows.as_array_mut().filter(|_| by == GroupKey::Stack);
+    for row in stacks.into_iter().flatten() {
+        beside(ask, row);
     }
     Answer::json(&json!({
         "version": 1,
-        "totals": reply["totals"].take(),
-        "filter": reply["filter"].take(),
+        "group_by": value(&by)?,
+        "totals": value(&groups.totals)?,
+        "filter": data::given(&filter),
         "sort": value(&sort)?,
-        "rows": page,
-        "rest": rest,
-        "total_count": total,
+        "rows": rows,
+        "rest": value(&groups.rest)?,
+        "total_count": groups.total_rows,
         "skip": skip,
-        "peaks": "exact",
+        "peaks": if groups.peaks { "exact" } else { "pending" },
     }))
 }
 
-/// Adds to rows of stacks their figures without the filter, and a line of their live bytes.
-fn beside(ask: &Ask, query: &Query<'_>, page: &mut [Value], spark: usize) -> Result<(), Failure> {
+/// Adds to the row of a stack its frames, and its figures without the filter.
+fn beside(ask: &Ask, row: &mut Value) {
     let index = ask.index();
-    let whole = index.analysis();
-    let ids: HashMap<u32, usize> = page
-        .iter()
-        .enumerate()
-        .filter_map(|(i, row)| Some((u32::try_from(row["id"].as_u64()?).ok()?, i)))
-        .collect();
-    for g in whole.groups() {
-        if let Some(i) = ids.get(&g.node) {
-            page[*i]["all"] = all(ask, g);
+    let group = row["id"].as_u64().and_then(|i| index.analysis().groups().get(i as usize));
+    let Some(group) = group else { return };
+    let stack = super::blocks::stack(ask.open.names(), index, group.node);
+    if let Value::Object(fields) = stack {
+        for (key, value) in fields {
+            row[key] = value;
         }
     }
-    if spark > 0 && !page.is_empty() {
-        // A group of no row of the page belongs to no class.
-        let of: Vec<u32> = whole
-            .groups()
-            .iter()
-            .map(|g| ids.get(&g.node).map_or(u32::MAX, |i| *i as u32))
-            .collect();
-        let lines = query.timelines(&Span::whole(index, spark), By::Classes(&of), page.len())?;
-        for (row, line) in page.iter_mut().zip(lines) {
-            row["spark"] = line.into();
-        }
-    }
-    Ok(())
+    row["id"] = group.node.into();
+    row["all"] = all(ask, group);
 }
 
 /// Returns the figures of a group of the whole recording.

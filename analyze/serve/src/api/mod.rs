@@ -105,7 +105,8 @@ pub(crate) const ROUTES: &[Route] = &[
             REVERSE,
             SKIP,
             COUNT,
-            ("spark", "number of points of a line of live bytes beside each stack"),
+            ("spark", "number of points of a line of live bytes beside each row"),
+            ("peaks", "peaks too, where they need the order of time: takes long"),
             AT,
         ],
         groups::groups,
@@ -116,6 +117,7 @@ pub(crate) const ROUTES: &[Route] = &[
         &[
             ("sort", "time, address, size or lifetime"),
             REVERSE,
+            SKIP,
             COUNT,
             ("after", "the cursor that the page before gave as `next`"),
         ],

@@ -92,6 +92,7 @@ pub(crate) fn fields(_: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failure>
         .collect();
     let exports: Vec<Value> = data::EXPORTS
         .iter()
+        .filter(|e| e.format.is_built())
         .map(|e| json!({ "name": e.name, "extension": e.extension, "mime": e.kind }))
         .collect();
     Answer::json(&json!({

@@ -4,11 +4,11 @@ use super::filter;
 use super::shape::{Clock, Frames, timeval};
 use crate::reply::{Answer, Failure, JSON, Writer};
 use crate::route::Ask;
-use crate::rows::{self, By, Chain, Row, Wanted};
+use crate::rows::{self, Chain, Row, Wanted};
 use prof_analyze::Index;
 use prof_analyze::index::Column;
 use prof_analyze::model::Group;
-use prof_analyze::query::{Filter, Query, Selection};
+use prof_analyze::query::{By, Filter, Query, Selection};
 use prof_trace::size::{Chunks, Header};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
@@ -80,8 +80,9 @@ fn written(e: std::io::Error) -> String {
 
 /// Blocks, in an order.
 pub(super) fn allocations(mut ask: Ask) -> Result<(Answer, Writer), Failure> {
-    let words = [("timestamp", By::Time), ("address", By::Address), ("size", By::Size)];
-    let by = ask.params.one_of("sort_by", &words)?.unwrap_or(By::Time);
+    let words =
+        [("timestamp", rows::By::Time), ("address", rows::By::Address), ("size", rows::By::Size)];
+    let by = ask.params.one_of("sort_by", &words)?.unwrap_or(rows::By::Time);
     let reverse = ask.params.one_of("order", &ORDER)?.unwrap_or(false);
     let skip = ask.params.number("skip", MOST_SKIPPED)?.unwrap_or(0) as usize;
     let count = ask.params.number("count", MOST)?;
@@ -90,15 +91,16 @@ pub(super) fn allocations(mut ask: Ask) -> Result<(Answer, Writer), Failure> {
     let open = ask.open.clone();
     let index = &open.index;
     let query = Query::new(index, &filter)?;
-    let wanted = Wanted { by, reverse, skip, count: count.unwrap_or(MOST) as usize, after: None };
+    let wanted = Wanted { by, reverse, skip, count: count.unwrap_or(MOST) as usize };
     let page = rows::page(&query, index, wanted)?;
     if count.is_none() && page.more {
+        let total = page.total;
         return Err(Failure::of(
             "count",
-            format!("{} blocks are selected: give a count of at most {MOST}", page.total),
+            format!("{} blocks are selected: give a count of at most {MOST}", total),
         ));
     }
-    let rows: Vec<Row> = page.rows.iter().map(|r| r.1).collect();
+    let (rows, total): (Vec<Row>, u64) = (page.rows, page.total);
     let ids = rows.iter().map(|r| r.chain).filter(|c| *c != 0).collect();
     let chains = rows::chains(index, &ids)?;
     drop(query);
@@ -110,7 +112,7 @@ pub(super) fn allocations(mut ask: Ask) -> Result<(Answer, Writer), Failure> {
             let comma = if i == 0 { "" } else { "," };
             write!(out, "{comma}{}", block(&own.index, &frames, r, &chains)).map_err(written)?;
         }
-        write!(out, "],\"total_count\":{}}}", page.total).map_err(written)
+        write!(out, "],\"total_count\":{}}}", total).map_err(written)
     });
     Ok((Answer::new(JSON, ""), writer))
 }
@@ -204,15 +206,16 @@ pub(super) fn allocation_groups(ask: &mut Ask) -> Result<Answer, Failure> {
     let whole = index.analysis();
     let at: HashMap<u32, usize> =
         whole.groups().iter().enumerate().map(|(i, g)| (g.node, i)).collect();
-    let matched = query.analysis(None)?;
+    let (matched, _) = query.sums(By::Stacks, whole.groups().len(), None)?;
+    let matched: Vec<Group> = matched
+        .into_iter()
+        .filter_map(|g| Some(Group { node: whole.groups().get(g.node as usize)?.node, ..g }))
+        .collect();
     let clock = Clock::of(index);
     let all =
         |g: &Group| at.get(&g.node).and_then(|i| whole.groups().get(*i)).copied().unwrap_or(*g);
-    let mut rows: Vec<(u64, Group)> = matched
-        .groups()
-        .iter()
-        .map(|g| (key(&clock, &if of_all { all(g) } else { *g }), *g))
-        .collect();
+    let mut rows: Vec<(u64, Group)> =
+        matched.iter().map(|g| (key(&clock, &if of_all { all(g) } else { *g }), *g)).collect();
     rows.sort_by_key(|(k, g)| (if reverse { !*k } else { *k }, g.node));
     let own = sizes(&query, index)?;
     let every = match query.is_all() {

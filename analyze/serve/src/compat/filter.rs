@@ -28,10 +28,12 @@ fn kind(name: &str) -> Kind {
 }
 
 /// What is known of the recording's time.
-struct Time {
+#[derive(Clone, Copy)]
+pub(crate) struct Time {
     /// Unix time of the start, in nanoseconds.
-    start: u64,
-    duration: u64,
+    pub start: u64,
+    /// Nanoseconds.
+    pub duration: u64,
 }
 
 /// A filter, and whether it selects nothing at all.
@@ -71,7 +73,12 @@ impl Made {
 /// # Errors
 /// If a value is wrong, or prof can't apply the field: the reason.
 pub(super) fn take(params: &mut Params, analysis: &Analysis) -> Result<Filter, Failure> {
-    let time = Time { start: analysis.meta().target.wall_ns, duration: analysis.duration_ns() };
+    let start = analysis.meta().target.wall_ns;
+    take_at(params, Time { start, duration: analysis.duration_ns() })
+}
+
+/// As [`take`], of a recording of that time.
+pub(crate) fn take_at(params: &mut Params, time: Time) -> Result<Filter, Failure> {
     if params.take("custom_filter")?.is_some_and(|code| !code.trim().is_empty()) {
         return Err(Failure::of("custom_filter", "this prof runs no scripts"));
     }

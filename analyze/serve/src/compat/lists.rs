@@ -5,7 +5,7 @@ use crate::api::NOT_RECORDED;
 use crate::params::Params;
 use crate::reply::{Answer, Failure};
 use crate::route::Ask;
-use crate::state::{Shared, State};
+use crate::state::{Recording, Shared, State};
 use prof_analyze::query::{Band, Filter, Query, Span, Timeline};
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -13,20 +13,14 @@ use std::sync::Arc;
 /// Number of points of a timeline.
 const POINTS: usize = 1000;
 
-/// The recordings that are open; the others are opened meanwhile.
+/// The recordings that could be read.
 pub(super) fn list(shared: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failure> {
-    let mut all = Vec::new();
-    let mut waiting = Vec::new();
-    for recording in shared.recordings() {
-        shared.open(recording);
-        match recording.state() {
-            State::Ready(open) => all.push(metadata(&recording.id, &open)),
-            State::Failed(_) => {}
-            _ => waiting.push(recording.id.clone()),
-        }
-    }
-    let answer = Answer::json(&all)?.with(NOT_RECORDED, "maps, mallopts, markers, jemalloc");
-    Ok(if waiting.is_empty() { answer } else { answer.with("x-prof-waiting", waiting.join(", ")) })
+    let metadata = |r: &Arc<Recording>| match r.state() {
+        State::Ready(open) => Some(metadata(&r.id, &open)),
+        _ => None,
+    };
+    let all: Vec<Value> = shared.recordings().iter().filter_map(metadata).collect();
+    Ok(Answer::json(&all)?.with(NOT_RECORDED, "maps, mallopts, markers, jemalloc"))
 }
 
 fn metadata(id: &str, open: &crate::state::Open) -> Value {

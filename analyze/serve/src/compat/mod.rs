@@ -1,9 +1,9 @@
 //! bytehound's routes, parameters and shapes.
 
 mod blocks;
-mod filter;
+pub(crate) mod filter;
 mod lists;
-mod script;
+pub(crate) mod script;
 mod shape;
 mod tree;
 
@@ -74,7 +74,7 @@ const STATICS: &str = "variables that static initialisers make, by source file a
 
 /// All routes.
 pub(crate) const ROUTES: &[Route] = &[
-    plain("/list", "the recordings", &[], JSON, Does::Now(lists::list)),
+    plain("/list", "the recordings", &[], JSON, Does::Open(lists::list)),
     plain("/data/{r}/timeline", "figures over time", &[], JSON, Does::Data(lists::timeline)),
     plain(
         "/data/{r}/timeline_leaked",

@@ -143,10 +143,12 @@ fn quoted(text: &str) -> String {
     out
 }
 
-/// The time of a recording: Unix milliseconds of its start, and its duration in nanoseconds.
-struct Time {
-    start_ms: u64,
-    duration: u64,
+/// The time of a recording.
+pub(crate) struct Time {
+    /// Unix milliseconds of its start.
+    pub start_ms: u64,
+    /// Nanoseconds.
+    pub duration: u64,
 }
 
 impl Time {
@@ -192,7 +194,7 @@ fn regex_is_good(name: &str, text: &str) -> Result<(), Failure> {
 }
 
 /// Returns a filter as code.
-fn code(params: &mut Params, list: &str, time: &Time) -> Result<Answer, Failure> {
+pub(crate) fn code(params: &mut Params, list: &str, time: &Time) -> Result<Answer, Failure> {
     let custom = params.take("custom_filter")?.filter(|c| !c.trim().is_empty());
     let prologue = custom.as_ref().map_or(String::new(), |code| {
         format!("fn custom_filter() {{\n{code}\n}}\nlet filtered = custom_filter();\n")
@@ -279,8 +281,8 @@ mod tests {
              .only_alive_for_at_least(m(3) + s(2))\n  .only_alive_at([data().runtime() * 0.5])\n  .only_leaked()\n"
         );
         assert_eq!(
-            made("function_regex=a%22)%3Bx%5Cd").expect("code"),
-            "allocations()\n  .only_passing_through_function(\"a\\\");x\\\\d\")\n"
+            made("function_regex=a%22%5C%29%3Bx%5Cd").expect("code"),
+            "allocations()\n  .only_passing_through_function(\"a\\\"\\\\);x\\\\d\")\n"
         );
         assert!(made("size_min=x").is_err() && made("function_regex=(").is_err());
     }

@@ -1,0 +1,9 @@
+//! The server over its real socket: what it refuses, what it answers, and that the answers are those of the analysis.
+
+#[path = "../../../tests/common/mod.rs"]
+mod common;
+
+mod client;
+mod compat;
+mod figures;
+mod security;
