@@ -24,14 +24,14 @@ test("a moment reads back as itself, to the microsecond", () => {
 });
 
 test("times are read as the filters read them", () => {
-  for (const [text, ns] of [["1500", 1.5e9], ["100ms", 1e8], ["4h3m2s", 14582e9], ["2.5s", 2.5e9], ["20us", 20000], ["3min", 180e9], ["1d 2h", 93600e9], ["5µs", 5000]]) assert.equal(time(text), ns, text);
+  for (const [text, ns] of [["30", 30e9], ["2.5", 2.5e9], ["1,500", 1500e9], ["100ms", 1e8], ["6.2 ms", 6.2e6], ["3 min", 180e9], ["4m 05s", 245e9], ["4h3m2s", 14582e9], ["2.5s", 2.5e9], ["20us", 20000], ["3min", 180e9], ["1d 2h", 93600e9], ["5µs", 5000]]) assert.equal(time(text), ns, text);
   assert.equal(time("10%", 2e9), 2e8);
-  for (const text of ["", "x", "1.2.3", "4h5", "-1", "5 s x", "ms", "3 min"]) assert.equal(time(text), null, text);
+  for (const text of ["", "x", "1.2.3", "4h5", "-1", "5 s x", "ms", "1,5s"]) assert.equal(time(text), null, text);
 });
 
 test("sizes are read as the filters read them", () => {
-  for (const [text, n] of [["4096", 4096], ["64KiB", 65536], ["64k", 65536], ["1.5M", 1572864], ["2GB", 2147483648]]) assert.equal(size(text), n, text);
-  for (const text of ["", "k", "1x", "0x10", "-1"]) assert.equal(size(text), null, text);
+  for (const [text, n] of [["4096", 4096], ["64KiB", 65536], ["64k", 65536], ["1.5M", 1572864], ["2GB", 2147483648], ["1,024 B", 1024], ["1P", 1024 ** 5]]) assert.equal(size(text), n, text);
+  for (const text of ["", "k", "1x", "0x10", "-1", "1,02", "1 ib"]) assert.equal(size(text), null, text);
 });
 
 test("values are checked by the kind of their field", () => {
