@@ -1,9 +1,9 @@
 //! Answers for pages and programs that show parts of a recording: sorted, paged and pruned where the data is.
 //!
-//! * [`groups`]: blocks by stack, function, file, module, thread or size;
+//! * [`mod@groups`]: blocks by stack, function, file, module, thread or size;
 //! * [`Query::blocks`](crate::query::Query::blocks): pages of single blocks;
 //! * [`Query::space`](crate::query::Query::space): the address space in bins;
-//! * [`flame`], [`flame_diff`], [`sandwich`]: trees of functions.
+//! * [`mod@flame`], [`flame_diff`], [`sandwich`]: trees of functions.
 
 mod blocks;
 mod flame;
