@@ -15,7 +15,7 @@ pub(super) const BLOCK: usize = 8192;
 
 /// Maximum length of uncompressed rows, in hundredths of the length of their events in the recording. A block of rows
 /// that would go beyond that is compressed.
-const MOST_OF_EVENTS: u128 = 140;
+const MOST_OF_EVENTS: u128 = 125;
 
 /// Bytes of an uncompressed row, as it is mostly.
 const UNPACKED: u64 = 24;
