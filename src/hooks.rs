@@ -73,12 +73,34 @@ const FIRST: [&str; 6] = ["malloc", "free", "calloc", "realloc", "operator new",
 /// Number of names in a line, unless all are asked for (`-v`).
 const NAMED: usize = 6;
 
-/// Returns names of functions for one line. All forms of an operator count as one; `-v` shows all names.
+/// Returns names of functions for one line. All forms of an operator count as one, and functions that change mappings
+/// come last; `-v` shows all names.
 pub fn list(functions: Vec<String>) -> String {
-    if log::log_enabled!(log::Level::Info) || functions.len() <= NAMED {
+    if log::log_enabled!(log::Level::Info) {
         return functions.join(", ");
     }
-    shortened(&functions)
+    let is_call = |f: &String| {
+        prof_inject::hooked::calls::is_call(f.split('=').next().unwrap_or(f).trim_end())
+    };
+    let (calls, functions): (Vec<_>, Vec<_>) = functions.into_iter().partition(is_call);
+    let short = |names: Vec<String>| match names.len() {
+        0..=NAMED => names.join(", "),
+        _ => shortened(&names),
+    };
+    match (functions.is_empty(), calls.len()) {
+        (_, 0) => short(functions),
+        (true, _) => short(calls),
+        (false, n @ 1..=2) => {
+            format!("{}; to see mappings {}", short(functions), calls[..n].join(", "))
+        }
+        (false, n) => format!(
+            "{}; to see mappings {}, {} and {} others",
+            short(functions),
+            calls[0],
+            calls[1],
+            n - 2
+        ),
+    }
 }
 
 fn shortened(functions: &[String]) -> String {
@@ -129,6 +151,13 @@ mod tests {
                     9 functions in all (-v names them)";
         assert_eq!(shortened(&all), text);
         assert_eq!(list(all[5..].to_vec()), "free, malloc, calloc, realloc");
+        let with = |calls: &[&str]| {
+            let calls = calls.iter().map(|n| n.to_string());
+            list(all[5..7].iter().cloned().chain(calls).collect())
+        };
+        assert_eq!(with(&["mmap"]), "free, malloc; to see mappings mmap");
+        let three = with(&["mmap", "munmap", "brk"]);
+        assert_eq!(three, "free, malloc; to see mappings mmap, munmap and 1 others");
     }
 
     #[test]

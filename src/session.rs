@@ -216,6 +216,7 @@ fn functions(args: &FunctionArgs) -> prof_inject::Choice {
     prof_inject::Choice {
         modules: args.obj.clone(),
         prefix: args.symbols_prefix.clone(),
+        mappings: !args.no_maps,
         named: [&args.alloc_fn, &args.realloc_fn, &args.free_fn].map(Clone::clone).concat(),
     }
 }

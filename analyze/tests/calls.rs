@@ -3,8 +3,9 @@
 mod common;
 
 use common::{Maker, alloc, free, mmap, munmap};
-use prof_analyze::LoadOptions;
 use prof_analyze::load::{MapEvent, Op, Sink, Stream, calls};
+use prof_analyze::rewrite::{self, Anonymize, PackOptions};
+use prof_analyze::{Index, IndexOptions, LoadOptions};
 
 use prof_trace::records::{Call, CallFile, CallKind};
 
@@ -84,4 +85,38 @@ fn a_damaged_chunk_of_calls_is_counted() {
     let mut n = 0;
     let meta = calls(&file.0, |_| n += 1).expect("read");
     assert_eq!((n, meta.bad_chunks), (0, 1));
+}
+
+/// Returns the calls of a recording that was made of another.
+fn rewritten(write: impl FnOnce(&std::path::Path, &mut Vec<u8>)) -> Vec<MapEvent> {
+    let (file, mut bytes) = (recording().file(), Vec::new());
+    write(&file.0, &mut bytes);
+    let (file, mut all) = (common::Temp::new(&bytes), Vec::new());
+    let meta = calls(&file.0, |e| all.push(e.clone())).expect("a recording");
+    assert_eq!(meta.bad_chunks, 0);
+    all
+}
+
+#[test]
+fn recordings_made_of_others_keep_calls_and_anonymized_ones_no_names() {
+    let (file, mut before) = (recording().file(), Vec::new());
+    calls(&file.0, |e| before.push(e.clone())).expect("a recording");
+    let pack = |anonymize| {
+        rewritten(|path, out| {
+            let options = PackOptions { anonymize, ..PackOptions::default() };
+            rewrite::pack(path, &options, out).expect("packed");
+        })
+    };
+    assert_eq!(pack(Anonymize::None), before);
+    let partial = pack(Anonymize::Partial);
+    assert_eq!(partial[2].file.as_ref().map(|f| f.path.as_str()), Some("index"));
+    let full = pack(Anonymize::Full);
+    let file = full[2].file.as_ref().expect("a file");
+    assert_eq!((file.path.as_str(), file.device, file.inode), ("lib_0", 0, 1));
+    assert_eq!(full[3].call.name, "map_0");
+    let stripped = rewritten(|path, out| {
+        let index = Index::open(path, &IndexOptions::default()).expect("an index");
+        rewrite::strip(&index, 1, out).expect("stripped");
+    });
+    assert_eq!(stripped, before);
 }

@@ -102,7 +102,7 @@ fn watch(s: &Symbol, index: usize) -> Found {
     let number = if is_prctl { libc::PR_SET_SECCOMP as u64 } else { libc::SYS_seccomp as u64 };
     Found {
         // See `Kind::Sandbox` for these fields.
-        nothrow: Some(RemoteAddr(number)),
+        asks: number,
         args: (if is_prctl { PR_SET_SYSCALL_USER_DISPATCH } else { 0 }, 0),
         ..Found::new(s, Kind::Sandbox, index)
     }

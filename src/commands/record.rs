@@ -136,6 +136,10 @@ pub struct FunctionArgs {
     /// Another function that frees a block, with the number of the argument that is the block
     #[arg(long, value_name = "MODULE:FUNCTION(BLOCK)", value_parser = |s: &str| Named::parse(Role::Free, s))]
     pub free_fn: Vec<Named>,
+    /// Do not record the calls that change mappings or the allocator's settings: mmap, munmap, mremap, brk, sbrk, shmat,
+    /// shmdt, madvise, mprotect, mallopt and malloc_trim
+    #[arg(long)]
+    pub no_maps: bool,
 }
 
 /// Behaviour of a thread when the ring is full.

@@ -88,7 +88,7 @@ fn ended(args: &StatusArgs, pid: i32, e: anyhow::Error) -> Result<ExitCode> {
 fn probes(all: &[Probe]) -> Vec<String> {
     let names = |which: &dyn Fn(&&Probe) -> bool| {
         let names: Vec<&str> = all.iter().filter(which).map(|p| p.function.as_str()).collect();
-        names.join(", ")
+        prof_inject::hooked::calls::in_short(&names)
     };
     let is_over = |p: &Probe| p.code.get(p.offset..) != Some(&p.patch[..]);
     let in_front =

@@ -5,7 +5,7 @@ use super::Meta;
 use super::Op;
 use super::file::{ChunkFile, Item};
 use crate::Error;
-use prof_trace::records::{Call, CallFile, Calls, kind};
+use prof_trace::records::{Call, CallFile, kind};
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
 use std::path::Path;
@@ -54,15 +54,13 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Adds the calls of a chunk; returns false if it is malformed.
-    pub(super) fn add(&mut self, payload: &[u8]) -> bool {
-        let Some(calls) = Calls::decode(payload) else { return false };
-        for (thread, call) in calls.calls {
+    /// Adds calls, each with its thread.
+    pub(super) fn add(&mut self, calls: &mut Vec<(u32, Call)>) {
+        for (thread, call) in calls.drain(..) {
             self.number += 1;
             let held = Held { at: call.at(), number: self.number, thread, call };
             self.heap.push(Reverse(held));
         }
-        true
     }
 
     /// Passes on the calls from before `limit`, or all if that is `None`.
@@ -105,12 +103,11 @@ pub fn calls(path: &Path, mut out: impl FnMut(&MapEvent)) -> Result<Meta, Error>
     while file.position() < enough {
         match file.next()? {
             Item::Chunk(kind::EVENTS | kind::PACKED, ..) => {}
-            Item::Chunk(kind::CALLS, payload, _) => {
-                meta.bad_chunks += u64::from(!waiting.add(payload));
-            }
             Item::Chunk(kind, payload, at) => {
                 // All calls from before a pass stand before the next one.
-                if let Some(ticks) = meta.take(kind, payload, at)
+                let began = meta.take(kind, payload, at);
+                waiting.add(&mut meta.new_calls);
+                if let Some(ticks) = began
                     && let Some(final_until) = pass.replace(ticks)
                 {
                     waiting.drain(Some(final_until), &meta, &mut give);

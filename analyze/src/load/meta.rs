@@ -6,9 +6,9 @@ use super::{Clock, IdMap};
 use prof_trace::derived::{Frames, Zipped};
 use prof_trace::pcs::CUT;
 use prof_trace::records::{
-    CallFile, Counters, Distance, End, Epoch, Hooks, Mappings, Memory, Module, NodeRun, Nodes,
-    PC_IS_TRAMPOLINE, Pass, Pcs, Process, Runtimes, Stripped, Symbols, Target, Thread, Toggle,
-    kind,
+    Call, CallFile, Calls, Counters, Distance, End, Epoch, Hooks, Mappings, Memory, Module,
+    NodeRun, Nodes, PC_IS_TRAMPOLINE, Pass, Pcs, Process, Runtimes, Stripped, Symbols, Target,
+    Thread, Toggle, kind,
 };
 use prof_trace::runtimes::Runtime;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -147,6 +147,8 @@ pub struct Meta {
     newest_pass: u64,
     /// Files that calls have mapped, by number.
     pub call_files: HashMap<u32, Arc<CallFile>>,
+    /// Calls that were read and not yet passed on, with their threads.
+    pub(super) new_calls: Vec<(u32, Call)>,
 }
 
 impl Meta {
@@ -219,6 +221,8 @@ impl Meta {
             kind::PROCESS => Process::decode(payload).map(|p| self.process.take(&p)),
             kind::EPOCH => Epoch::decode(payload).map(|e| self.epochs.push(e)),
             kind::DISTANCE => Distance::decode(payload).map(|d| self.distance(&d)),
+            // The owner of this takes them from here.
+            kind::CALLS => Calls::decode(payload).map(|c| self.new_calls.extend(c.calls)),
             kind::CALL_FILE => CallFile::decode(payload).map(|f| {
                 self.call_files.insert(f.id, Arc::new(f));
             }),

@@ -211,13 +211,9 @@ impl Stream {
                     }
                     continue;
                 }
-                Item::Chunk(kind::CALLS, payload, _) => {
-                    self.meta.end = None;
-                    self.meta.bad_chunks += u64::from(!self.calls.add(payload));
-                    continue;
-                }
                 Item::Chunk(kind, payload, at) => {
                     let pass = self.meta.take(kind, payload, at);
+                    self.calls.add(&mut self.meta.new_calls);
                     if kind == kind::TARGET {
                         let target = &self.meta.target;
                         sink.begin(&target.capture(), target.early);

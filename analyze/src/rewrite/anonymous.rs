@@ -1,7 +1,7 @@
 //! Removes names from a recording before it is given away, as bytehound does: partially, by reducing paths to their
 //! last component, or fully, by replacing every name by a number.
 
-use prof_trace::records::{Hooks, Mappings, Module, Symbols, Target, Thread};
+use prof_trace::records::{CallFile, Calls, Hooks, Mappings, Module, Symbols, Target, Thread};
 use std::collections::HashMap;
 
 /// The degree to which names are removed.
@@ -36,6 +36,7 @@ pub(super) struct Names {
     modules: Numbers,
     files: Numbers,
     functions: Numbers,
+    mappings: Numbers,
 }
 
 /// Returns the last component of a path.
@@ -93,6 +94,24 @@ impl Names {
                 Anonymize::Full if own => self.modules.name("[anon:", name) + "]",
                 _ => self.module_path(name),
             };
+        }
+    }
+
+    /// Replaces the path of a mapped file. A module that is mapped keeps the name that it has as a module.
+    pub(super) fn call_file(&mut self, f: &mut CallFile) {
+        f.path = self.module_path(&f.path);
+        if self.how == Anonymize::Full {
+            (f.device, f.inode) = (0, f.id.into());
+        }
+    }
+
+    /// Replaces the names that a program has given to its mappings.
+    pub(super) fn calls(&mut self, calls: &mut Calls) {
+        if self.how != Anonymize::Full {
+            return;
+        }
+        for (_, call) in calls.calls.iter_mut().filter(|c| !c.1.name.is_empty()) {
+            call.name = self.mappings.name("map_", &call.name);
         }
     }
 

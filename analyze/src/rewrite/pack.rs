@@ -14,7 +14,7 @@ use prof_trace::event::Event;
 use prof_trace::files::{open_below, open_regular};
 use prof_trace::pack::{self, Unpacker};
 use prof_trace::records::{
-    Events, FilePart, Hooks, Mappings, Module, Pass, Symbols, Target, Thread, kind,
+    CallFile, Calls, Events, FilePart, Hooks, Mappings, Module, Pass, Symbols, Target, Thread, kind,
 };
 use std::collections::{HashMap, HashSet};
 use std::io::{Read, Write};
@@ -141,6 +141,16 @@ impl Packer<'_> {
                 let Some(mut m) = Mappings::decode(payload) else { return Ok(()) };
                 names.mappings(&mut m);
                 self.to.put_zipped(kind, &m.encode())?;
+            }
+            kind::CALL_FILE => {
+                let Some(mut f) = CallFile::decode(payload) else { return Ok(()) };
+                names.call_file(&mut f);
+                self.to.put_zipped(kind, &f.encode())?;
+            }
+            kind::CALLS => {
+                let Some(mut c) = Calls::decode(payload) else { return Ok(()) };
+                names.calls(&mut c);
+                self.to.put_zipped(kind, &c.encode())?;
             }
             kind::HOOKS => {
                 let Some(mut h) = Hooks::decode(payload) else { return Ok(()) };

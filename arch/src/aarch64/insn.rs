@@ -129,6 +129,18 @@ pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
     })
 }
 
+/// Returns the offsets at which `code` loads the number of a system call right in front of a system call
+/// instruction.
+#[must_use]
+pub fn find_calls(code: &[u8], number: u64) -> Vec<usize> {
+    let Ok(number) = u16::try_from(number) else { return Vec::new() };
+    // movz x8, number; svc #0
+    let wanted = [0xd280_0008 | u32::from(number) << 5, 0xd400_0001];
+    let words: Vec<u32> = code.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+    let found = words.windows(2).enumerate().filter(|(_, w)| **w == wanted);
+    found.map(|(at, _)| at * 4).collect()
+}
+
 /// Returns the targets of direct calls and jumps in `code`, which is at `code_addr`, that are outside of it.
 #[must_use]
 pub fn calls(code: &[u8], code_addr: u64) -> Vec<u64> {

@@ -7,7 +7,9 @@ use super::jump::{PATCH_LEN, code_at, state_at};
 use super::prologue::{compared, table};
 use super::regs::THUMB;
 use super::relocate::{Insn, decode};
-pub use crate::generic::insn::{argument_is_forgotten, called_slots, find_reference_by_table};
+pub use crate::generic::insn::{
+    argument_is_forgotten, called_slots, find_calls, find_reference_by_table,
+};
 pub use crate::patch::{PatchPlan, Probed, Refusal};
 use alloc::collections::BTreeSet;
 use alloc::vec::Vec;

@@ -69,6 +69,21 @@ pub fn find_reference(code: &[u8], code_addr: u64, target: u64) -> Option<u64> {
     })
 }
 
+/// Returns the offsets at which `code` loads the number of a system call right in front of a system call
+/// instruction.
+#[must_use]
+pub fn find_calls(code: &[u8], number: u64) -> Vec<usize> {
+    let Ok(number) = u32::try_from(number) else { return Vec::new() };
+    let [a, b, c, d] = number.to_le_bytes();
+    // mov eax, number; syscall
+    let wanted = [0xb8, a, b, c, d, 0x0f, 0x05];
+    code.windows(wanted.len())
+        .enumerate()
+        .filter(|(_, w)| **w == wanted)
+        .map(|(at, _)| at)
+        .collect()
+}
+
 /// Returns the targets of direct calls and jumps in `code`, which is at `code_addr`, that are outside of it.
 #[must_use]
 pub fn calls(code: &[u8], code_addr: u64) -> Vec<u64> {

@@ -1,6 +1,7 @@
 //! The collector's loop.
 
 use crate::Error;
+use crate::calls::Files;
 use crate::clock::Clock;
 use crate::counters::Checked;
 use crate::drain::Drain;
@@ -83,6 +84,7 @@ pub struct Collector {
     threads: Threads,
     tree: Tree,
     modules: Modules,
+    files: Files,
     watch: Watch,
     out: Output,
     pass: u64,
@@ -180,6 +182,7 @@ impl Collector {
             threads: Threads::new(pid),
             tree: Tree::new(),
             modules: Modules::new(),
+            files: Files::default(),
             watch: Watch::default(),
             out: Output::new(file)?,
             pass: 0,
@@ -229,7 +232,14 @@ impl Collector {
     }
 
     /// Continues a recording, given its last pass, its number of toggles, and the offset of its last epoch.
-    pub(crate) fn continue_from(&mut self, last: Option<&Pass>, toggles: u64, offset: u64) {
+    pub(crate) fn continue_from(
+        &mut self,
+        last: Option<&Pass>,
+        toggles: u64,
+        offset: u64,
+        last_file: u32,
+    ) {
+        self.files.continue_from(last_file);
         // The number of filters at the attach is not known.
         self.filters = 0;
         self.pass = last.map_or(0, |p| p.number + 1);
@@ -312,7 +322,9 @@ impl Collector {
         let look = always || self.pass == 0;
         let (rss, vss) = if look { self.pages() } else { (0, 0) };
         let at = Pass { number: self.pass, ticks, clock_ns, rss_pages: rss, vss_pages: vss };
-        let Self { shared, drain, threads, tree, modules, maps, target, out, epochs, .. } = self;
+        let Self {
+            shared, drain, threads, tree, modules, maps, target, out, epochs, files, ..
+        } = self;
         modules.discover(shared);
         let new_modules = modules.has_new();
         // The pass record must precede its events, but is only written if there are any: at the first write within the
@@ -325,6 +337,7 @@ impl Collector {
             threads.write(out);
             tree.new_modules.drain(..).for_each(|m| modules.want(m));
             if let Some(maps) = maps {
+                files.find(maps, out);
                 modules.write(shared, maps, target, ticks, always, out);
             }
             tree.write(out);

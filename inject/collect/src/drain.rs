@@ -4,7 +4,8 @@ use crate::epochs::Epochs;
 use crate::output::Output;
 use crate::threads::Threads;
 use crate::tree::{Names, Tree};
-use prof_trace::event::{Codec, DEFINE_NODES, Entry, Event, MAX_EVENT, Visit};
+use prof_trace::call::{Part, RawCall};
+use prof_trace::event::{Codec, DEFINE_NODES, Entry, Event, MAX_EVENT, TEXT_BYTES, Visit};
 use prof_trace::pack::Packer;
 use prof_trace::ring::{self, View};
 use prof_trace::shared::{SEGMENT_SIZE, Shared};
@@ -55,6 +56,8 @@ pub struct Drain {
     copy: Vec<u8>,
     recorded: Vec<u8>,
     read: Vec<usize>,
+    /// Calls that change mappings, of the segment that is being read.
+    calls: Vec<Part>,
     pass: u64,
     /// Number of segments that threads were writing to at the last look.
     pub open: usize,
@@ -81,6 +84,7 @@ impl Drain {
             copy: vec![0; SEGMENT_SIZE],
             recorded: Vec::with_capacity(2 * SEGMENT_SIZE),
             read: Vec::new(),
+            calls: Vec::new(),
             pass: 1, // a thread's `gap` of 0 is no pass's
             open: 0,
             ended: 0,
@@ -202,22 +206,27 @@ impl Drain {
                 let done = if packs {
                     let packer = out.packer(bytes.len());
                     if all {
-                        p.pack::<true>(bytes, shared, tree, packer)
+                        p.pack::<true>(bytes, shared, (tree, &mut self.calls), packer)
                     } else {
-                        p.pack::<false>(bytes, shared, tree, packer)
+                        p.pack::<false>(bytes, shared, (tree, &mut self.calls), packer)
                     }
                 } else {
                     self.recorded.clear();
-                    let to = &mut self.recorded;
-                    p.translate(bytes, shared, tree, &mut Plain { codec: start, to })
+                    let mut plain = Plain { codec: start, to: &mut self.recorded, events: 0 };
+                    let mut done = p.translate(bytes, shared, (tree, &mut self.calls), &mut plain);
+                    done.plain = plain.events;
+                    done
                 };
                 self.damaged += (bytes.len() - done.bytes) as u64;
                 p.bad = done.bytes < bytes.len();
                 self.events += u64::from(done.events);
                 self.truncated += u64::from(done.truncated);
                 self.bytes += done.bytes as u64;
-                if done.events > 0 && !packs {
-                    out.put_events(v.serial, &start, done.events, &self.recorded);
+                if done.plain > 0 {
+                    out.put_events(v.serial, &start, done.plain, &self.recorded);
+                }
+                if !self.calls.is_empty() {
+                    out.put_calls(v.serial, self.calls.drain(..));
                 }
             }
         }
@@ -241,7 +250,8 @@ impl Drain {
         p.start(v.serial, v.seq, &mut self.spare);
         let bytes = &mut self.copy[..drained.min(SEGMENT_SIZE)];
         shared.copy_out(v.index, 0, bytes);
-        let done = p.translate(bytes, shared, tree, &mut Nothing);
+        let done = p.translate(bytes, shared, (tree, &mut self.calls), &mut Nothing);
+        self.calls.clear();
         p.drained = done.bytes as u32;
     }
 
@@ -276,11 +286,11 @@ fn first_time(bytes: &[u8]) -> Option<u64> {
     let (mut codec, mut at) = (Codec::default(), 0);
     loop {
         let (entry, n) = codec.get_entry(bytes.get(at..)?)?;
-        if let Entry::Event(event) = entry {
-            return Some(match event {
-                Event::Realloc { time_before, .. } => time_before,
-                _ => event.time(),
-            });
+        match entry {
+            Entry::Event(Event::Realloc { time_before, .. }) => return Some(time_before),
+            Entry::Event(event) => return Some(event.time()),
+            Entry::Call(call) => return Some(call.time),
+            Entry::Define { .. } | Entry::Text(..) => {}
         }
         at += n;
     }
@@ -289,7 +299,10 @@ fn first_time(bytes: &[u8]) -> Option<u64> {
 /// Numbers of what was translated.
 #[derive(Clone, Copy, Debug, Default)]
 struct Translated {
+    /// Events, and calls that change mappings.
     events: u32,
+    /// Events that were written in the encoding of an unpacked recording.
+    plain: u32,
     truncated: u32,
     bytes: usize,
 }
@@ -306,11 +319,11 @@ impl Progress {
         &mut self,
         bytes: &[u8],
         shared: &Shared,
-        tree: &mut Tree,
+        to_describe: (&mut Tree, &mut Vec<Part>),
         to: &mut Packer,
     ) -> Translated {
         let mut run = to.begin::<ALL>(self.serial, &self.out, bytes.len());
-        let done = self.translate(bytes, shared, tree, &mut run);
+        let done = self.translate(bytes, shared, to_describe, &mut run);
         run.end();
         done
     }
@@ -322,18 +335,19 @@ impl Progress {
         &mut self,
         bytes: &[u8],
         shared: &Shared,
-        tree: &mut Tree,
+        (tree, calls): (&mut Tree, &mut Vec<Part>),
         to: &mut impl Visit,
     ) -> Translated {
         let (names, node, offset) = (&mut self.names, self.out.node, self.offset.unwrap_or(0));
-        let mut t = Translation { shared, tree, names, to, node, offset, events: 0, truncated: 0 };
+        let (events, truncated) = (0, 0);
+        let mut t = Translation { shared, tree, names, calls, to, node, offset, events, truncated };
         let at = self.codec.visit(bytes, &mut t);
         if t.events > 0 {
             self.out.time = self.codec.time.wrapping_add(offset);
         }
         self.out.addr = self.codec.addr;
         self.out.node = t.node;
-        Translated { events: t.events, truncated: t.truncated, bytes: at }
+        Translated { events: t.events, plain: 0, truncated: t.truncated, bytes: at }
     }
 }
 
@@ -342,6 +356,7 @@ struct Translation<'a, V> {
     shared: &'a Shared,
     tree: &'a mut Tree,
     names: &'a mut Names,
+    calls: &'a mut Vec<Part>,
     to: &'a mut V,
     /// Stack node of the last event.
     node: u32,
@@ -401,6 +416,21 @@ impl<V: Visit> Visit for Translation<'_, V> {
         let taken = self.to.realloc(times, old, addr, size, node);
         self.count(taken)
     }
+
+    fn call(&mut self, call: &RawCall) -> bool {
+        let node = self.name(call.node);
+        let time = call.time.wrapping_add(self.offset);
+        self.calls.push(Part::Call(RawCall { time, ..*call }, node));
+        self.count(true)
+    }
+
+    fn text(&mut self, text: &[u8]) -> bool {
+        let mut bytes = [0; TEXT_BYTES];
+        let n = text.len().min(TEXT_BYTES);
+        bytes[..n].copy_from_slice(&text[..n]);
+        self.calls.push(Part::Text(bytes, n));
+        true
+    }
 }
 
 /// Discards events.
@@ -428,6 +458,8 @@ impl Visit for Nothing {
 struct Plain<'a> {
     codec: Codec,
     to: &'a mut Vec<u8>,
+    /// Number of events written.
+    events: u32,
 }
 
 impl Plain<'_> {
@@ -439,6 +471,7 @@ impl Plain<'_> {
         let n = write(&mut self.codec, at);
         // SAFETY: `reserve` made room for MAX_EVENT bytes from `at`, and `write` has initialised `n` of these.
         unsafe { self.to.set_len(self.to.len() + n) };
+        self.events += u32::from(n > 0);
         n > 0
     }
 }

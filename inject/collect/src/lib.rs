@@ -13,6 +13,7 @@
 //! * [`module_symbols`]: the build ID and the symbols of a module's file.
 
 mod arenas;
+mod calls;
 mod census;
 mod cgroup;
 mod clock;

@@ -10,7 +10,7 @@ use prof_trace::chunk::{self, CHUNK_HEADER, FILE_HEADER, MAX_PAYLOAD, Next};
 use prof_trace::derived::Zipped;
 use prof_trace::event::{Codec, Entry};
 use prof_trace::pack::{Packed, Unpacker};
-use prof_trace::records::{Epoch, Events, NodeRun, Nodes, Pass, Target, kind};
+use prof_trace::records::{CallFile, Calls, Epoch, Events, NodeRun, Nodes, Pass, Target, kind};
 use prof_trace::ring::{self, View};
 use prof_trace::shared::Shared;
 use std::collections::HashMap;
@@ -62,7 +62,8 @@ pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
     let (drain, tree) = collector.drain_mut();
     tree.restore(left.last_node);
     left.skip(&shared, drain, tree);
-    collector.continue_from(left.last_pass.as_ref(), left.toggles, left.offset());
+    let offset = left.offset();
+    collector.continue_from(left.last_pass.as_ref(), left.toggles, offset, left.last_file);
     let ended = collector.finish("stopped: the collector had died");
     match ended.failure {
         Some(e) => Err(Error::io(format!("cannot write {}", path.display()))(e)),
@@ -124,8 +125,12 @@ struct Left {
     toggles: u64,
     /// The last events of each thread, by serial.
     last: HashMap<u32, Last>,
+    /// When the last recorded call that changes mappings ended, by the serial of its thread, in ticks.
+    last_call: HashMap<u32, u64>,
     /// The highest stack node ID.
     last_node: u32,
+    /// The highest number of a mapped file.
+    last_file: u32,
 }
 
 /// Location of a thread's last events.
@@ -212,6 +217,14 @@ impl Left {
                     self.last.insert(e.thread, Last::Plain(e));
                 }
             }
+            kind::CALLS => {
+                let calls = Calls::decode(payload).unwrap_or_default().calls;
+                self.last_call.extend(calls.into_iter().map(|(thread, call)| (thread, call.end)));
+            }
+            kind::CALL_FILE => {
+                let id = CallFile::decode(payload).map_or(0, |file| file.id);
+                self.last_file = self.last_file.max(id);
+            }
             kind::PACKED => {
                 let Some(packed) = Packed::read(payload) else { return };
                 let payload: Rc<[u8]> = payload.into();
@@ -245,21 +258,32 @@ impl Left {
             (0..shared.geometry().segments()).filter_map(|i| ring::view(shared, i)).collect();
         views.sort_unstable_by_key(|v| (v.serial, v.seq));
         for group in views.chunk_by(|a, b| a.serial == b.serial) {
-            let Some(last) = self.last.get(&group[0].serial) else { continue };
-            let Some(end) = last.end() else { continue };
+            let serial = group[0].serial;
             // Times in the ring are the counter's, of any epoch.
-            let offsets = self.offsets.iter().rev().copied().chain([0]);
-            let raw = |offset| Codec { time: end.time.wrapping_sub(offset), ..end };
-            let ends: Vec<Codec> = offsets.map(raw).collect();
-            skip_to(shared, group, &ends, drain, tree);
+            let offsets: Vec<u64> = self.offsets.iter().rev().copied().chain([0]).collect();
+            let raw = |end: Codec| {
+                let raw = |offset: &u64| Codec { time: end.time.wrapping_sub(*offset), ..end };
+                offsets.iter().map(raw).collect()
+            };
+            let ends: Vec<Codec> =
+                self.last.get(&serial).and_then(Last::end).map_or(Vec::new(), raw);
+            let call = self.last_call.get(&serial).map(|end| end.wrapping_sub(offsets[0]));
+            skip_to(shared, group, &ends, call, drain, tree);
         }
     }
 }
 
 /// Skips the segments up to the last recorded event. If that is not in the ring any more, all events older than it are
-/// recorded.
-fn skip_to(shared: &Shared, group: &[View], ends: &[Codec], drain: &mut Drain, tree: &mut Tree) {
-    let Some(newest) = ends.first() else { return };
+/// recorded. `call` is when the last recorded call that changes mappings ended: calls up to then are recorded, too.
+fn skip_to(
+    shared: &Shared,
+    group: &[View],
+    ends: &[Codec],
+    call: Option<u64>,
+    drain: &mut Drain,
+    tree: &mut Tree,
+) {
+    let newest = ends.first().map(|end| end.time);
     let mut exact = None;
     let mut older = None;
     for (i, v) in group.iter().enumerate() {
@@ -267,13 +291,19 @@ fn skip_to(shared: &Shared, group: &[View], ends: &[Codec], drain: &mut Drain, t
         let (mut codec, mut at) = (Codec::default(), 0);
         while let Some((entry, n)) = codec.get_entry(&bytes[at..]) {
             at += n;
+            if let Entry::Call(c) = entry
+                && call.is_some_and(|last| c.time <= last)
+            {
+                // The events in front of it were recorded in the same pass.
+                (exact, older) = (exact.map(|_| (i, at)), Some((i, at)));
+            }
             if !matches!(entry, Entry::Event(_)) {
                 continue;
             }
             if ends.iter().any(|end| (codec.time, codec.addr) == (end.time, end.addr)) {
                 exact = Some((i, at));
             }
-            if codec.time <= newest.time {
+            if newest.is_some_and(|newest| codec.time <= newest) {
                 older = Some((i, at));
             }
         }

@@ -1,11 +1,13 @@
 //! Writes the recording.
 
 use crate::Error;
+use crate::calls::Gathered;
+use prof_trace::call::Part;
 use prof_trace::chunk::{self, CHUNK_HEADER, Next};
 use prof_trace::derived::Zipper;
 use prof_trace::event::Codec;
 use prof_trace::pack::{Compress, Packed, Packer};
-use prof_trace::records::{Hooks, Runtimes, Target, kind};
+use prof_trace::records::{Calls, Hooks, Runtimes, Target, kind};
 use prof_trace::runtimes::Runtime;
 use prof_trace::wire::{Reader, Writer};
 use std::fs::{File, OpenOptions};
@@ -15,6 +17,9 @@ use std::path::Path;
 
 /// Number of bytes of events, as in the ring, after which they are written within a pass.
 const FLUSH_AT: usize = 1 << 20;
+
+/// Usual length of a call that changes mappings, in bytes.
+const CALL: usize = 48;
 
 /// Stack nodes with fewer bytes are not compressed.
 const WORTH_IT: usize = 1 << 10;
@@ -72,6 +77,8 @@ pub struct Output {
     hurry: bool,
     packer: Packer,
     zipper: Zipper,
+    /// Calls that change mappings, which wait for their files to be found.
+    pub(crate) calls: Gathered,
     failed: Option<io::Error>,
     lost: u64,
 }
@@ -95,6 +102,7 @@ impl Output {
             hurry: false,
             packer: Packer::new(),
             zipper: Zipper::default(),
+            calls: Gathered::default(),
             failed: None,
             lost: 0,
         })
@@ -179,20 +187,40 @@ impl Output {
         self.end_chunk(w, kind::EVENTS);
     }
 
+    /// Adds calls that change mappings.
+    pub fn put_calls(&mut self, thread: u32, parts: impl Iterator<Item = Part>) {
+        self.calls.add(thread, parts);
+    }
+
+    /// Turns the calls into chunks behind the other events.
+    fn end_calls(&mut self) {
+        if self.calls.len() == 0 {
+            return;
+        }
+        self.end_pack();
+        for payload in self.calls.take() {
+            chunk::put(&mut self.events, kind::CALLS, &payload);
+        }
+    }
+
     /// Returns whether it is time to call [`Output::flush`].
     pub fn is_full(&self) -> bool {
-        self.added + self.meta.len() >= FLUSH_AT
+        self.added + self.meta.len() + self.calls.len() * CALL >= FLUSH_AT
     }
 
     /// Returns whether nothing waits to be written.
     pub fn is_empty(&self) -> bool {
-        self.events.is_empty() && self.meta.is_empty() && self.packer.events() == 0
+        self.events.is_empty()
+            && self.meta.is_empty()
+            && self.packer.events() == 0
+            && self.calls.len() == 0
     }
 
     /// Writes all that was added. After an error the file ends with the last chunk that was written completely, and all
     /// further chunks are dropped; see [`Output::failure`].
     pub fn flush(&mut self) {
         self.end_pack();
+        self.end_calls();
         self.added = 0;
         let (mut meta, mut events) =
             (std::mem::take(&mut self.meta), std::mem::take(&mut self.events));
@@ -285,6 +313,7 @@ fn count_events(bytes: &[u8]) -> u64 {
                 fields[4].unwrap_or(0)
             }
             kind::PACKED => Packed::read(payload).map_or(0, |p| p.events() as u64),
+            kind::CALLS => Calls::count(payload).unwrap_or(0),
             _ => 0,
         };
     }

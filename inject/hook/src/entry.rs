@@ -9,7 +9,7 @@ use crate::record::{add, event, has_room};
 use crate::stack::{call_undisturbed, capture};
 use crate::state::Thread;
 use crate::{
-    chunk, clock, extent, fork, header, left, memory, modules, owner, sample, sys, thread,
+    calls, chunk, clock, extent, fork, header, left, memory, modules, owner, sample, sys, thread,
 };
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
@@ -91,7 +91,7 @@ fn outermost(slot: &Slot, t: &mut Thread, sp: u64) -> bool {
 
 #[cold]
 #[inline(never)]
-fn stale(slot: &Slot, t: &mut Thread, sp: u64, busy: u64, inner: u64) -> bool {
+pub(crate) fn stale(slot: &Slot, t: &mut Thread, sp: u64, busy: u64, inner: u64) -> bool {
     if busy != 0 {
         // A signal has interrupted the hook's own code, and its handler allocates. The interrupted work must
         // not be disturbed, unless the thread has left it by a jump. It has if it now runs at the mark or
@@ -111,6 +111,14 @@ fn stale(slot: &Slot, t: &mut Thread, sp: u64, busy: u64, inner: u64) -> bool {
         unseen(shared);
         return false;
     }
+    if inner & CALL != 0 {
+        // That original calls no allocator, so a signal handler has interrupted it, or it was left by a jump.
+        if sp >= inner & !CALL {
+            slot.inner_sp.store(0, Relaxed);
+            add(&slot.abandoned, 1);
+        }
+        return true;
+    }
     // This holds at the same place as well: what the original itself calls is further down, so this is
     // another call after one that was left by an exception.
     let at = inner & !NAMED;
@@ -124,6 +132,10 @@ fn stale(slot: &Slot, t: &mut Thread, sp: u64, busy: u64, inner: u64) -> bool {
 
 /// Flag in [`Slot::inner_sp`]: exceptions may pass through the original.
 pub(crate) const NAMED: u64 = 1;
+
+/// Flag in [`Slot::inner_sp`]: the original changes mappings. It is of no concern to calls of an allocator, only to a
+/// detach.
+pub(crate) const CALL: u64 = 2;
 
 /// Returns whether the frame of a named function's original, called at stack pointer `at`, is gone: an
 /// exception, a jump or the thread's cancellation has left it. While the frame lasts, a word in it holds the
@@ -148,7 +160,7 @@ fn was_left(t: &Thread, sp: u64, at: u64) -> bool {
 }
 
 #[inline(always)]
-fn count(slot: &Slot, f: &Function) {
+pub(crate) fn count(slot: &Slot, f: &Function) {
     if let Some(c) = slot.calls.get((f.index as usize).min(FUNCTIONS - 1)) {
         add(c, 1);
     }
@@ -252,7 +264,7 @@ fn noted(call: &Call) -> (&'static Slot, Option<&'static mut Thread>) {
 /// Clears the note in the frame once the original has returned. A detach searches memory for frames that have
 /// a note, as no other trace leads to frames on the stack of a fiber.
 #[inline(always)]
-fn returned(call: &mut Call) {
+pub(crate) fn returned(call: &mut Call) {
     // SAFETY: a field of a valid reference. Volatile, as the compiler sees no reader.
     unsafe { (&raw mut call.note[0]).write_volatile(0) };
 }
@@ -314,7 +326,7 @@ fn record_alloc(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, time:
 /// Returns the node of the call's stack, in a segment with room for an event. If there is none, returns
 /// `None` and counts a lost event.
 #[inline(always)]
-fn stack_node(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> Option<u32> {
+pub(crate) fn stack_node(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> Option<u32> {
     let stack = if has_room(shared, slot, t) { capture(shared, slot, t, call) } else { None };
     let Some(stack) = stack else {
         add(&slot.lost, 1);
@@ -538,7 +550,7 @@ const PR_TSC_SIGSEGV: u32 = 2;
 extern "C" fn before_sandbox(call: &mut Call) -> Go {
     let f = function(call);
     let what = call.args[0];
-    if what == f.nothrow || (f.size_arg != 0 && what == u64::from(f.size_arg)) {
+    if what == f.asks || (f.size_arg != 0 && what == u64::from(f.size_arg)) {
         header::shared().control().flags.fetch_and(!flags::CALLS, Relaxed);
     }
     // The arguments are those of `prctl`, or of `syscall` with prctl's number in front.
@@ -548,11 +560,26 @@ extern "C" fn before_sandbox(call: &mut Call) -> Go {
     if is_prctl && (asked.0 as u32, asked.1 as u32) == (PR_SET_TSC, PR_TSC_SIGSEGV) {
         clock::close(header::shared());
     }
+    if is_prctl && asked.0 as u32 == calls::PR_SET_VMA {
+        let first = if f.size_arg != 0 { 1 } else { 2 };
+        calls::name(call, argument(call, first), argument(call, first + 3));
+    }
     // Only `syscall` can fork; argument 0 of prctl is an option.
     if f.size_arg == 0 && fork::is_fork(&call.args) {
         return fork::before_fork(call);
     }
     pass(f)
+}
+
+/// Returns an argument of prctl or syscall.
+fn argument(call: &Call, index: usize) -> u64 {
+    /// Number of arguments in registers.
+    const IN_REGISTERS: usize = if cfg!(target_arch = "arm") { 4 } else { 6 };
+    if index < IN_REGISTERS {
+        return call.args.get(index).copied().unwrap_or(0);
+    }
+    // SAFETY: the function reads this argument itself, from the caller's stack.
+    unsafe { memory::load(call.regs.sp + (index - IN_REGISTERS) as u64 * memory::WORD) }
 }
 
 unsafe extern "C" fn sync(_: *mut ()) {

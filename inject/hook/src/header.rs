@@ -1,9 +1,9 @@
 //! The hook's header: the static that leads to all other memory of the hook.
 
-use crate::{entry, fork, named, toggle};
+use crate::{calls, entry, fork, named, toggle};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use prof_arch::native::capture;
-use prof_trace::shared::{Code, FLAG_COOKIE, HookHeader, LAYOUT, MAGIC, Place, Shared};
+use prof_trace::shared::{Code, Entries, FLAG_COOKIE, HookHeader, LAYOUT, MAGIC, Place, Shared};
 
 type Entry = unsafe extern "C" fn();
 
@@ -23,25 +23,20 @@ pub static HEADER: HookHeader = HookHeader {
     shared: Place::new(),
     flag: AtomicU64::new(0),
     state_size: crate::state::SIZE as u64,
-    entries: [
-        code(entry::alloc),
-        code(entry::alloc),
-        code(entry::realloc),
-        code(entry::realloc),
-        code(entry::alloc),
-        code(entry::alloc),
-        code(entry::free),
-        code(entry::alloc),
-        code(entry::alloc),
-        code(entry::delete),
-        code(entry::loader),
-        code(named::resize),
-        code(named::alloc),
-        code(named::realloc),
-        code(named::free),
-        code(entry::sandbox),
-        code(fork::fork),
-    ],
+    entries: Entries {
+        alloc: code(entry::alloc),
+        realloc: code(entry::realloc),
+        free: code(entry::free),
+        delete: code(entry::delete),
+        loader: code(entry::loader),
+        resize: code(named::resize),
+        named_alloc: code(named::alloc),
+        named_realloc: code(named::realloc),
+        named_free: code(named::free),
+        sandbox: code(entry::sandbox),
+        fork: code(fork::fork),
+        call: code(calls::call),
+    },
     pass: [code(entry::pass_malloc), code(entry::pass_free), code(entry::pass_delete)],
     handler: Code(toggle::handler as *const ()),
     restorer: Code(capture::restorer as *const ()),

@@ -8,6 +8,7 @@
 //!
 //! - [`entry`]: calls of hooked functions, from the stub and back; [`named`]: calls of functions with their
 //!   arguments in other places;
+//! - [`calls`]: calls that change mappings, which may happen inside an allocator's;
 //! - [`thread`]: finding the thread's state; [`state`]: its layout;
 //! - [`stack`]: the stack as a node of the stack tree, by memoized, verified unwinding;
 //! - [`resolve`]: the unwind rule of a code address; [`modules`]: the module of a code address;
@@ -21,6 +22,7 @@
 #[cfg(test)]
 extern crate std;
 
+pub mod calls;
 pub mod chunk;
 pub mod clock;
 pub mod entry;

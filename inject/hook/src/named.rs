@@ -32,10 +32,15 @@ const NEW: u64 = 2;
 const BITS: u64 = HAD | NEW;
 
 /// Offset at which the entries find the size of the original's frame.
-const FRAME: usize = core::mem::offset_of!(Function, frame);
+pub(crate) const FRAME: usize = core::mem::offset_of!(Function, frame);
 
 /// Lays out the frame of the original. The entries call this.
-extern "C" fn named_frame(call: &Call, loads: &mut Loads, come_back: u64, returned: u64) {
+pub(crate) extern "C" fn named_frame(
+    call: &Call,
+    loads: &mut Loads,
+    come_back: u64,
+    returned: u64,
+) {
     let f = function(call);
     let (back, frame, register, slots) = (f.back, f.frame, f.back_register, f.back_slots);
     let layout = Layout { back, frame, register, slots, words: stack_words(call) };

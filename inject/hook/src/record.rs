@@ -42,6 +42,15 @@ pub fn event(
     true
 }
 
+/// Writes an entry that is no event by itself, in a segment with room for an event.
+pub fn extra(t: &mut Thread, put: impl FnOnce(&mut Codec, *mut u8) -> usize) {
+    // SAFETY: `pos` is at most SEGMENT_FULL, so MAX_EVENT bytes are left in the segment.
+    let at = unsafe { t.data.add(t.pos) };
+    t.pos += put(&mut t.codec, at);
+    // SAFETY: `head` is set together with `data`; the segment is this thread's until it closes it.
+    ring::commit(unsafe { &*t.head }, t.pos);
+}
+
 /// Ensures that the thread's segment has room for an event; returns false if the ring has none. Called before
 /// the stack of an event is taken, since the stack's node belongs to the segment.
 #[inline(always)]

@@ -38,7 +38,7 @@ mod slots_model;
 mod sync;
 mod threads;
 
-pub use trace::{event, pack, records};
+pub use trace::{call, event, pack, records};
 
 /// Stand-in for the tests of `tree`, which are compiled as well.
 mod ring_copy {

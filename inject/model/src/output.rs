@@ -52,6 +52,11 @@ impl Output {
         code as u32
     }
 
+    /// The modelled threads make no calls that change mappings.
+    pub fn put_calls(&mut self, _: u32, parts: impl Iterator<Item = trace::call::Part>) {
+        assert_eq!(parts.count(), 0);
+    }
+
     pub fn set_hurry(&mut self, _: bool) {}
 
     /// Returns false: packing concerns the collector alone.

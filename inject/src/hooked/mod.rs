@@ -1,5 +1,6 @@
 //! Which functions are hooked, and how each is patched.
 
+pub mod calls;
 pub mod functions;
 pub(crate) mod named;
 pub(crate) mod operators;

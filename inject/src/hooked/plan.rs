@@ -1,5 +1,6 @@
 //! Plans the stubs and patches, that is, which bytes are written where, while the target runs.
 
+use crate::hooked::calls::{in_short, is_call};
 use crate::hooked::probed::Code;
 use crate::hooked::search::Found;
 use crate::mapped::mapping::remote_place;
@@ -123,13 +124,13 @@ pub(crate) fn any_left(
     planned: &[Planned],
     not: &[NotHooked],
 ) -> crate::Result<()> {
-    let allocates =
-        |k: Kind| k.is_recorded() && !matches!(k, Kind::Free | Kind::Delete | Kind::NamedFree);
-    if planned.iter().any(|p| allocates(p.found.kind)) {
+    if planned.iter().any(|p| p.found.kind.allocates()) {
         return Ok(());
     }
     // Functions that prof only watches do not count here.
-    let own = |n: &&NotHooked| !crate::sandbox::FUNCTIONS.contains(&n.function.as_str());
+    let own = |n: &&NotHooked| {
+        !crate::sandbox::FUNCTIONS.contains(&n.function.as_str()) && !is_call(&n.function)
+    };
     let malloc = not.iter().find(|n| n.function.contains("malloc"));
     match malloc.or_else(|| not.iter().find(own)) {
         None => Ok(()),
@@ -150,7 +151,7 @@ pub fn notes(planned: &[Planned]) -> Vec<String> {
     let names = |which: &dyn Fn(&&Planned) -> bool| {
         let names: Vec<&str> =
             planned.iter().filter(which).map(|p| p.found.name.as_str()).collect();
-        names.join(", ")
+        in_short(&names)
     };
     let mut notes = Vec::new();
     let probed = names(&|p| p.behind_breakpoint);

@@ -1,5 +1,6 @@
 //! Finds the functions of the target that are to be hooked.
 
+use crate::hooked::calls;
 use crate::hooked::functions::{
     Family, JEMALLOC, JEMALLOC_MARK, LOADER, MIMALLOC, PREFIXES, SNMALLOC, SNMALLOC_REALLOC,
     SNMALLOC_REALLOC_ARGS, TABLE, Wanted,
@@ -9,7 +10,7 @@ use crate::hooked::operators;
 use crate::process::elf::{Module, Symbol};
 use crate::{RemoteAddr, RemoteMemory, Result, sandbox};
 use prof_trace::records::NotHooked;
-use prof_trace::shared::Kind;
+use prof_trace::shared::{Area, Kind};
 use std::cell::Cell;
 
 /// Number of functions after which the search ends, which is far more than can be hooked.
@@ -34,6 +35,21 @@ pub struct Found {
     pub nothrow: Option<RemoteAddr>,
     /// Indices of the arguments that are the size and the block, from 0, if the user has named the function.
     pub args: (u8, u8),
+    /// See [`Function::asks`](prof_trace::shared::Function::asks).
+    pub asks: u64,
+    /// What the hook needs of libc for calls that change mappings.
+    pub helpers: Helpers,
+}
+
+/// Places in libc that the hook looks at, see [`Function`](prof_trace::shared::Function).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Helpers {
+    /// Address of the function that returns the address of the thread's error number; 0: unknown.
+    pub errno_at: u64,
+    /// Address of the variable that holds the break; 0: unknown.
+    pub break_at: u64,
+    /// Code of `sbrk`.
+    pub caller: Area,
 }
 
 impl Found {
@@ -42,7 +58,8 @@ impl Found {
     pub fn new(s: &Symbol, kind: Kind, module: usize) -> Self {
         let (name, addr, size) = (s.name.clone(), s.addr, s.size);
         let aliases = Vec::new();
-        Self { name, aliases, kind, addr, size, module, nothrow: None, args: (0, 0) }
+        let (asks, helpers) = (0, Helpers::default());
+        Self { name, aliases, kind, addr, size, module, nothrow: None, args: (0, 0), asks, helpers }
     }
 }
 
@@ -55,6 +72,8 @@ pub struct Choice {
     pub prefix: Option<String>,
     /// Functions that the user has named.
     pub named: Vec<Named>,
+    /// Whether calls that change mappings are recorded, too.
+    pub mappings: bool,
 }
 
 /// Symbols of garbage collectors that stop threads by signals and look for live data between a thread's stack pointer
@@ -158,6 +177,9 @@ pub fn find(
                 found.push(w);
             }
         }
+        if choice.mappings {
+            calls::add((pid, mem), index, m, alone, &mut found);
+        }
         // The dynamic linker's own malloc only serves until libc is loaded.
         let chosen = match choice.modules.is_empty() {
             true => !is_linker(m) && m.path.as_os_str() != "[vdso]",
@@ -188,7 +210,7 @@ pub fn find(
 }
 
 /// Returns whether a module is the dynamic linker alone. musl's is libc, too.
-fn is_linker(m: &Module) -> bool {
+pub(crate) fn is_linker(m: &Module) -> bool {
     // On MIPS, glibc's linker is ld.so.1.
     let name = m.file_name();
     (name.starts_with("ld-") || name.starts_with("ld.so")) && !name.starts_with("ld-musl")

@@ -1,6 +1,8 @@
 //! Fills in the shared memory before any code of the target can look at it.
 
+use crate::hooked::calls::is_call;
 use crate::hooked::functions::LOADER;
+use crate::hooked::plan::Planned;
 use crate::hooked::search::{Found, is_last_malloc};
 use crate::install::{Fitness, Installed, candidates};
 use crate::mapped::mapping::Mapped;
@@ -122,6 +124,9 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     let capture = &i.options.capture;
     c.sample_bytes.store(capture.sample_bytes, Relaxed);
     c.sample_every = capture.sample_every;
+    if i.options.choice.mappings {
+        c.flags.fetch_or(flags::MAPPINGS, Relaxed);
+    }
     c.min_size = capture.min_size;
     c.max_size = capture.max_size;
     c.set_path(i.options.path.as_os_str().as_encoded_bytes());
@@ -297,7 +302,8 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
     let mut kept = Vec::new();
     // The functions that prof only watches come first: where there is no room for all, a function of an allocator is
     // left out rather than the way by which prof learns of new libraries.
-    i.planned.sort_by_key(|p| p.found.kind.is_recorded());
+    // Calls that change mappings come last.
+    i.planned.sort_by_key(|p| (p.found.kind.is_recorded(), p.found.kind.is_call()));
     for mut p in std::mem::take(&mut i.planned) {
         let index = kept.len();
         let desc = ring.plus(Shared::function_offset(index) as u64);
@@ -307,7 +313,7 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
             }
             Kind::Free if select => header.pass[1],
             Kind::Delete if select => header.pass[2],
-            kind => header.entries[kind as usize],
+            kind => kind.entry(&header.entries),
         };
         let entry = RemoteAddr(code.0 as u64);
         // This is the address of the cookie beside the flag.
@@ -341,17 +347,14 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         let Some(f) = (unsafe { i.shared.function_mut(index) }) else { continue };
         f.original = stub.original_addr;
         f.kind = p.found.kind as u32;
-        let hands_out = matches!(
-            p.found.kind,
-            Kind::Malloc
-                | Kind::Calloc
-                | Kind::Realloc
-                | Kind::ReallocArray
-                | Kind::Memalign
-                | Kind::PosixMemalign
-        );
         let headers = glibc.get(&p.found.module).copied();
-        f.headers = headers.filter(|_| hands_out).unwrap_or(0);
+        f.headers = headers.filter(|_| p.found.kind.hands_out_chunks()).unwrap_or(0);
+        f.asks = p.found.asks;
+        let helpers = p.found.helpers;
+        (f.errno_at, f.break_at, f.caller) = (helpers.errno_at, helpers.break_at, helpers.caller);
+        if p.found.kind.is_call() {
+            f.frame = LEAST_FRAME;
+        }
         (f.size_arg, f.block_arg) = p.found.args;
         f.index = index as u32;
         f.patch_addr = stub.patch_addr;
@@ -387,9 +390,6 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         let text = format!("{}\0{module}", p.found.name);
         let n = text.len().min(f.name.len() - 1);
         f.name[..n].copy_from_slice(&text.as_bytes()[..n]);
-        if p.found.kind == Kind::Sandbox {
-            f.nothrow = p.found.nothrow.map_or(0, |number| number.0);
-        }
         if !p.found.kind.is_recorded() {
             continue;
         }
@@ -419,9 +419,12 @@ fn code(i: &mut Installed, mapped: &Mapped) -> Result<()> {
         ));
     }
     // The message names a function of the allocator rather than one that prof only watches.
-    let allocates = |n: &&NotHooked| !crate::sandbox::FUNCTIONS.contains(&n.function.as_str());
+    let allocates = |n: &&NotHooked| {
+        !crate::sandbox::FUNCTIONS.contains(&n.function.as_str()) && !is_call(&n.function)
+    };
     let missing = i.not_hooked.iter().find(allocates).or(i.not_hooked.first());
-    match missing.filter(|_| i.hooked.is_empty()) {
+    let is_block = |p: &Planned| p.found.kind.is_recorded() && !p.found.kind.is_call();
+    match missing.filter(|_| !i.planned.iter().any(is_block)) {
         None => Ok(()),
         Some(n) => Err(Refusal::NothingHooked {
             pid: i.target.pid,

@@ -1,6 +1,8 @@
 //! Calls that change the address space, or the settings of the allocator: what the hook writes of them, and what a
 //! recording says.
 
+use crate::event::TEXT_BYTES;
+
 /// Function that was called.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -98,6 +100,15 @@ pub struct RawCall {
     pub errno: u16,
     /// Stack node, as in [`Event::Alloc`](crate::event::Event::Alloc).
     pub node: u32,
+}
+
+/// Something of a call that a segment holds.
+#[derive(Clone, Copy, Debug)]
+pub enum Part {
+    /// The next bytes of the name in the next call, and their number.
+    Text([u8; TEXT_BYTES], usize),
+    /// A call, with the recording's node.
+    Call(RawCall, u32),
 }
 
 /// Returns the bits of a protection in one byte: the lowest six, and `PROT_GROWSDOWN` and `PROT_GROWSUP`.

@@ -21,8 +21,8 @@ pub struct HookHeader {
     pub flag: AtomicU64,
     /// Size of a thread state, in bytes (a multiple of the page size).
     pub state_size: u64,
-    /// Entries that stubs jump to, indexed by [`Kind`](crate::shared::Kind).
-    pub entries: [Code; 17],
+    /// Entries that stubs jump to, see [`Kind::entry`](crate::shared::Kind::entry).
+    pub entries: Entries,
     /// Entries used instead while not all blocks are recorded, for functions most of whose calls are not:
     /// malloc where it calls no other hooked function, [`Kind::Free`](crate::shared::Kind::Free),
     /// [`Kind::Delete`](crate::shared::Kind::Delete).
@@ -32,6 +32,25 @@ pub struct HookHeader {
     pub handler: Code,
     /// `sa_restorer` of the handler, on architectures that have one.
     pub restorer: Code,
+}
+
+/// Entries that stubs jump to, by what they do.
+#[repr(C)]
+#[allow(missing_docs)] // the kinds that use them say what they are for
+#[derive(Clone, Copy, Debug)]
+pub struct Entries {
+    pub alloc: Code,
+    pub realloc: Code,
+    pub free: Code,
+    pub delete: Code,
+    pub loader: Code,
+    pub resize: Code,
+    pub named_alloc: Code,
+    pub named_realloc: Code,
+    pub named_free: Code,
+    pub sandbox: Code,
+    pub fork: Code,
+    pub call: Code,
 }
 
 /// Location of the shared memory. The injector sets it before any code of the hook can run.

@@ -9,6 +9,7 @@
 mod control;
 mod geometry;
 mod hook_header;
+mod kinds;
 mod limits;
 mod stable;
 mod tables;
@@ -17,6 +18,7 @@ mod views;
 pub use control::*;
 pub use geometry::{Geometry, MARKS_AT, STATE_SIZE};
 pub use hook_header::*;
+pub use kinds::Kind;
 pub use limits::*;
 pub use stable::*;
 pub use tables::*;

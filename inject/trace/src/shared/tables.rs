@@ -1,9 +1,9 @@
 //! Entry types of the tables in the shared memory: threads, functions, modules, stacks, code addresses and
 //! heads of segments. They are used through [`crate::shared`].
 
-use crate::shared::FUNCTIONS;
+use crate::shared::{Area, FUNCTIONS};
 #[allow(unused_imports)] // for the documentation
-use crate::shared::flags;
+use crate::shared::{Kind, flags};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// Low bits of [`Slot::state`]; the bits above are those of the owner's serial, see [`crate::slots`].
@@ -36,7 +36,7 @@ pub struct Slot {
     /// Stack pointer at entry to the hook while the hook's own code runs; else 0.
     pub busy_sp: AtomicU64,
     /// Stack pointer at entry to the hook while the original function runs; else 0. Bit 0 is set if
-    /// exceptions may pass through that call.
+    /// exceptions may pass through that call, bit 1 if it changes mappings.
     pub inner_sp: AtomicU64,
     /// Bytes or allocations up to the next sampled one, signed; used if blocks are sampled.
     pub distance: AtomicU64,
@@ -73,103 +73,23 @@ pub struct TurnedAway {
     pub lost: AtomicU64,
 }
 
-/// Kind of a hooked function; it selects the entry of the hook that the stub jumps to.
-#[repr(u32)]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
-    /// Argument 0 is `size`; returns the block (malloc, valloc, pvalloc, operator new).
-    Malloc = 0,
-    /// Arguments `count` and `size` (calloc).
-    Calloc = 1,
-    /// Arguments `old` and `size` (realloc).
-    Realloc = 2,
-    /// Arguments `old`, `count` and `size` (reallocarray).
-    ReallocArray = 3,
-    /// Arguments `alignment` and `size` (memalign, aligned_alloc).
-    Memalign = 4,
-    /// Arguments `out`, `alignment` and `size`; returns 0 on success (posix_memalign).
-    PosixMemalign = 5,
-    /// Argument 0 is the block (free, cfree, free_sized, operator delete).
-    Free = 6,
-    /// As `Malloc`, but throws: the hook calls [`Function::nothrow`] first (operator new).
-    New = 7,
-    /// As `New`, with an alignment as argument 1 (operator new for over-aligned types).
-    NewAligned = 8,
-    /// As `Free`, but may itself call a hooked function (operator delete, free_sized).
-    Delete = 9,
-    /// The dynamic linker's `_dl_debug_state`: the set of modules is about to change, or has changed.
-    Loader = 10,
-    /// Arguments `block`, `size` and `extra`: resizes the block in place, to at least `size` and if possible
-    /// `size + extra` bytes. Returns its size then, which is less than `size` if it failed (xallocx).
-    Resize = 11,
-    /// A function that the user has named: argument [`Function::size_arg`] is the size; returns the block.
-    NamedAlloc = 12,
-    /// As `Realloc`; argument [`Function::block_arg`] is the block, argument [`Function::size_arg`] the size.
-    NamedRealloc = 13,
-    /// As `Delete`; argument [`Function::block_arg`] is the block.
-    NamedFree = 14,
-    /// libc's `prctl` or `syscall`. The call may restrict the target's system calls: it does if argument 0 is
-    /// [`Function::nothrow`] or, if that is not 0, [`Function::size_arg`].
-    Sandbox = 15,
-    /// libc's `fork`, or the function that it creates the child with. The caller may be a signal handler that
-    /// has interrupted the hook.
-    Fork = 16,
-}
-
-impl Kind {
-    /// Returns whether calls are recorded; the other kinds only inform the hook.
-    #[must_use]
-    pub fn is_recorded(self) -> bool {
-        !matches!(self, Self::Loader | Self::Sandbox | Self::Fork)
-    }
-
-    /// Returns whether the stub leads to the hook even while recording is paused: a call from before may
-    /// still be inside the hook.
-    #[must_use]
-    pub fn is_always_on(self) -> bool {
-        matches!(self, Self::Sandbox | Self::Fork)
-    }
-
-    /// Returns whether this can be any function, whose callers may rely on more than malloc's callers do.
-    #[must_use]
-    pub fn has_many_entry(self) -> bool {
-        matches!(self, Self::Resize | Self::NamedAlloc | Self::NamedRealloc | Self::NamedFree)
-    }
-
-    /// Returns the kind with a number.
-    pub fn from_u32(v: u32) -> Option<Self> {
-        Some(match v {
-            0 => Self::Malloc,
-            1 => Self::Calloc,
-            2 => Self::Realloc,
-            3 => Self::ReallocArray,
-            4 => Self::Memalign,
-            5 => Self::PosixMemalign,
-            6 => Self::Free,
-            7 => Self::New,
-            8 => Self::NewAligned,
-            9 => Self::Delete,
-            10 => Self::Loader,
-            11 => Self::Resize,
-            12 => Self::NamedAlloc,
-            13 => Self::NamedRealloc,
-            14 => Self::NamedFree,
-            15 => Self::Sandbox,
-            16 => Self::Fork,
-            _ => return None,
-        })
-    }
-}
-
 /// A hooked function: what the hook needs at each call, and what a detach needs.
 #[repr(C, align(64))]
 #[derive(Debug)]
 pub struct Function {
     /// Address to call for the original: its displaced prologue, then the rest of the function.
     pub original: u64,
-    /// For [`Kind::New`] and [`Kind::NewAligned`]: address to call for the `nothrow` form. For
-    /// [`Kind::Sandbox`]: a value of argument 0.
+    /// For [`Kind::New`] and [`Kind::NewAligned`]: address to call for the `nothrow` form.
     pub nothrow: u64,
+    /// For [`Kind::Sandbox`]: a value of argument 0, by which a filter is asked for.
+    pub asks: u64,
+    /// For [`Kind::is_call`]: address of libc's function that returns the address of the thread's error number; 0:
+    /// unknown.
+    pub errno_at: u64,
+    /// For [`Kind::Brk`]: address of libc's variable that holds the break; 0: unknown.
+    pub break_at: u64,
+    /// For [`Kind::Brk`]: code of libc's `sbrk`, which calls it.
+    pub caller: Area,
     /// See [`Kind`].
     pub kind: u32,
     /// Index in the function table and in [`Slot::calls`].

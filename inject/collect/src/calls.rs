@@ -1,0 +1,169 @@
+//! Calls that change mappings: gathers them from the ring, and finds the files that they have mapped.
+
+use crate::maps::{Mapping, Maps};
+use crate::output::Output;
+use prof_trace::call::{CallKind, MAX_NAME, Part};
+use prof_trace::event::TEXT_BYTES;
+use prof_trace::records::{Call, CallFile, Calls, kind};
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+/// Shortest interval between two reads of the mappings for the sake of files.
+const EVERY: Duration = Duration::from_millis(5);
+/// Part of the time that reading the mappings may take.
+const PART: u32 = 50;
+/// Number of calls in a chunk.
+const MOST: usize = 1 << 16;
+/// Greatest number of files that are remembered. Further ones get new numbers each time.
+const FILES: usize = 1 << 14;
+
+/// Calls that wait to be written.
+#[derive(Debug, Default)]
+pub struct Gathered {
+    calls: Vec<(u32, Call)>,
+    /// Names of calls that are still to come, by thread.
+    names: HashMap<u32, Vec<u8>>,
+}
+
+impl Gathered {
+    /// Adds what a segment of a thread holds.
+    pub fn add(&mut self, thread: u32, parts: impl Iterator<Item = Part>) {
+        for part in parts {
+            match part {
+                Part::Text(bytes, n) => {
+                    let name = self.names.entry(thread).or_default();
+                    let room = MAX_NAME.saturating_sub(name.len());
+                    name.extend_from_slice(&bytes[..n.min(TEXT_BYTES).min(room)]);
+                }
+                Part::Call(raw, node) => {
+                    let name = match self.names.is_empty() {
+                        true => Vec::new(),
+                        false => self.names.remove(&thread).unwrap_or_default(),
+                    };
+                    let name = String::from_utf8_lossy(&name).into_owned();
+                    self.calls.push((thread, Call::from_raw(&raw, node, name)));
+                }
+            }
+        }
+    }
+
+    /// Returns the number of calls.
+    pub fn len(&self) -> usize {
+        self.calls.len()
+    }
+
+    /// Removes the calls and returns them as payloads of chunks.
+    pub fn take(&mut self) -> Vec<Vec<u8>> {
+        let calls = std::mem::take(&mut self.calls);
+        calls.chunks(MOST).map(|part| Calls { calls: part.to_vec() }.encode()).collect()
+    }
+}
+
+/// Returns whether a call has mapped a file.
+fn maps_file(call: &Call) -> bool {
+    call.kind == CallKind::Mmap && call.fd >= 0 && call.errno == 0
+}
+
+/// The files that calls have mapped.
+#[derive(Debug, Default)]
+pub struct Files {
+    /// Numbers, by device, inode and path.
+    known: HashMap<(String, u64, String), u32>,
+    last: u32,
+    read: Option<(Instant, Duration)>,
+}
+
+impl Files {
+    /// Looks the files of the gathered calls up in the list of mappings, which is read again if that is due. A mapping
+    /// that is gone by then has no file in the recording.
+    pub fn find(&mut self, maps: &mut Maps, out: &mut Output) {
+        let calls = std::mem::take(&mut out.calls.calls);
+        let missing =
+            |maps: &Maps| calls.iter().any(|c| maps_file(&c.1) && place(maps, &c.1).is_none());
+        if calls.iter().any(|c| maps_file(&c.1)) && missing(maps) && self.is_due() {
+            let began = Instant::now();
+            maps.read();
+            self.read = Some((began, began.elapsed()));
+        }
+        let mut calls = calls;
+        for (_, call) in calls.iter_mut().filter(|c| maps_file(&c.1)) {
+            if let Some(m) = place(maps, call) {
+                call.file = self.number(m, out);
+            }
+        }
+        out.calls.calls = calls;
+    }
+
+    fn is_due(&self) -> bool {
+        self.read.is_none_or(|(at, took)| at.elapsed() > EVERY.max(took * PART))
+    }
+
+    /// Returns the number of a mapping's file; announces it in the recording if it is new.
+    fn number(&mut self, m: &Mapping, out: &mut Output) -> u32 {
+        let key = (m.device.clone(), m.inode, m.path.clone());
+        if let Some(id) = self.known.get(&key) {
+            return *id;
+        }
+        self.last = self.last.wrapping_add(1).max(1);
+        let (id, path) = (self.last, m.path.clone());
+        let file = CallFile { id, device: device(&m.device), inode: m.inode, path };
+        out.put(kind::CALL_FILE, &file.encode());
+        if self.known.len() < FILES {
+            self.known.insert(key, id);
+        }
+        id
+    }
+
+    /// Continues the numbers of a recording.
+    pub fn continue_from(&mut self, last: u32) {
+        self.last = last;
+    }
+}
+
+/// Returns the mapping that a call has made, if there is one that continues its file's offsets.
+fn place<'a>(maps: &'a Maps, call: &Call) -> Option<&'a Mapping> {
+    let m = maps.at(call.addr).filter(|m| m.inode != 0)?;
+    (m.offset.checked_add(call.addr - m.start)? == call.offset).then_some(m)
+}
+
+/// Returns a device number as CALL_FILE has it.
+fn device(text: &str) -> u64 {
+    let hex = |s: &str| u64::from_str_radix(s, 16).unwrap_or(0);
+    let (major, minor) = text.split_once(':').unwrap_or(("0", "0"));
+    hex(major) << 32 | (hex(minor) & 0xffff_ffff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prof_trace::call::RawCall;
+
+    #[test]
+    fn names_belong_to_the_next_call_of_their_thread() {
+        let mut all = Gathered::default();
+        let text = |s: &str| {
+            let mut bytes = [0; TEXT_BYTES];
+            bytes[..s.len()].copy_from_slice(s.as_bytes());
+            Part::Text(bytes, s.len())
+        };
+        let call = |addr| Part::Call(RawCall { addr, ..RawCall::default() }, 3);
+        all.add(1, [text("first "), text("name")].into_iter());
+        all.add(2, [call(20)].into_iter());
+        all.add(1, [call(10), call(11)].into_iter());
+        assert_eq!(all.len(), 3);
+        let payloads = all.take();
+        let calls = Calls::decode(&payloads[0]).expect("calls").calls;
+        let names: Vec<_> = calls.iter().map(|(t, c)| (*t, c.addr, c.name.as_str())).collect();
+        assert_eq!(names, [(2, 20, ""), (1, 10, "first name"), (1, 11, "")]);
+        assert_eq!((all.len(), payloads.len(), calls[0].1.node), (0, 1, 3));
+        // A target may write any number of texts.
+        all.add(7, std::iter::repeat_n(text("0123456789"), 100).chain([call(1)]));
+        let calls = Calls::decode(&all.take()[0]).expect("calls").calls;
+        assert_eq!(calls[0].1.name.len(), MAX_NAME);
+    }
+
+    #[test]
+    fn devices_are_numbers() {
+        assert_eq!((device("fe:01"), device("x")), (0xfe << 32 | 1, 0));
+    }
+}

@@ -1,0 +1,255 @@
+//! Calls that change mappings, or the settings of the allocator.
+//!
+//! Such a call may come from anywhere: from the program, from libc on a thread's way into the world or out of it, and
+//! from inside a hooked allocator, whose own call is recorded when it returns. So [`Slot::inner_sp`] decides nothing
+//! here, and is only set, if it is free, for a detach to see. The thread's state is used only after the original has returned, as for an allocation; an enclosing call
+//! finds it as after any other event.
+
+use crate::entry::{CALL, function, pass, returned, stale};
+#[cfg(target_arch = "arm")]
+use crate::named::{FRAME, named_frame};
+use crate::record::{self, add};
+use crate::state::Thread;
+use crate::{clock, entry, header, memory, thread};
+use core::sync::atomic::Ordering::Relaxed;
+use prof_arch::native::capture::{Call, Go};
+use prof_trace::call::{CallKind, MAX_NAME, RawCall, pack_prot};
+use prof_trace::event::TEXT_BYTES;
+use prof_trace::shared::{Function, Kind, Shared, Slot, flags};
+
+#[cfg(not(target_arch = "arm"))]
+prof_arch::hook_entry!(
+    /// Entry of mmap and of all others.
+    call, before_call, after_call);
+// These functions have more than four arguments.
+#[cfg(target_arch = "arm")]
+prof_arch::hook_entry_many!(
+    /// Entry of mmap and of all others.
+    call, before_call, after_call);
+
+/// Flag in the slot's address in a note: the call has marked the slot.
+const MARKED: u64 = 1;
+/// Option of prctl, and its argument 1, by which it names a mapping.
+pub(crate) const PR_SET_VMA: u32 = 0x5356_4d41;
+const PR_SET_VMA_ANON_NAME: u32 = 0;
+/// Error number of a failed call whose reason can't be read.
+const UNKNOWN_ERROR: u16 = 0x7ff;
+
+extern "C" fn before_call(call: &mut Call) -> Go {
+    let f = function(call);
+    let shared = header::shared();
+    let Some((slot, _)) = thread::current(shared) else { return pass(f) };
+    if f.kind == Kind::Brk as u32 && f.break_at != 0 {
+        // The function has one argument, so the next one is free.
+        // SAFETY: libc's own variable, in the library that the function is in.
+        call.args[1] = unsafe { memory::load(f.break_at) };
+    }
+    // An enclosing call has a mark already, which stays.
+    let marks = slot.inner_sp.load(Relaxed) == 0;
+    if marks {
+        slot.inner_sp.store(call.regs.sp | CALL, Relaxed);
+    }
+    call.note = [core::ptr::from_ref(slot) as u64 | u64::from(marks), clock::before(shared)];
+    Go { target: f.original, stay: 1 }
+}
+
+extern "C" fn after_call(call: &mut Call) -> u64 {
+    if !header::attached() {
+        return 0; // this is a child that was forked meanwhile
+    }
+    let (shared, [slot, begin]) = (header::shared(), call.note);
+    returned(call);
+    if slot & MARKED != 0 {
+        // SAFETY: set from a reference by `before_call` of the same call, but for the lowest bit.
+        unsafe { (*((slot & !MARKED) as *const Slot)).inner_sp.store(0, Relaxed) };
+    }
+    if let Some(slot) = record(shared, call, begin, &[]) {
+        entry::count(slot, function(call));
+    }
+    0
+}
+
+/// Records a call, unless the thread is inside the hook, whose work a signal handler has interrupted. Returns the
+/// thread's slot if it was recorded, or lost for want of room.
+#[inline(always)]
+fn record(shared: &Shared, call: &Call, begin: u64, name: &[u8]) -> Option<&'static Slot> {
+    let (slot, t) = thread::current(shared)?;
+    let (sp, busy) = (call.regs.sp, slot.busy_sp.load(Relaxed));
+    if busy != 0 && !stale(slot, t, sp, busy, 0) {
+        return None;
+    }
+    slot.busy_sp.store(sp, Relaxed);
+    let time = clock::after(shared);
+    let time = clock::not_before(shared, t, time);
+    if name.is_empty() || put_name(shared, slot, t, name) {
+        // The stack is taken first: while the calls that this takes are in progress, nothing of the event is on the
+        // thread's own stack, which may be small.
+        if let Some(node) = entry::stack_node(shared, slot, t, call) {
+            put(shared, slot, t, call, [begin, time], node);
+        }
+    }
+    slot.busy_sp.store(0, Relaxed);
+    Some(slot)
+}
+
+/// Writes the name in front of a call; returns false if there is no room for it.
+#[cold]
+#[inline(never)]
+fn put_name(shared: &Shared, slot: &Slot, t: &mut Thread, name: &[u8]) -> bool {
+    for part in name.chunks(TEXT_BYTES) {
+        if !record::has_room(shared, slot, t) {
+            add(&slot.lost, 1);
+            return false;
+        }
+        record::extra(t, |codec, at| {
+            // SAFETY: `extra` passes a place of MAX_EVENT bytes.
+            unsafe { codec.put_text(at, part) }
+        });
+    }
+    true
+}
+
+#[inline(never)]
+fn put(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call, times: [u64; 2], node: u32) {
+    let [begin, time] = times;
+    let took = time.saturating_sub(begin);
+    let raw = RawCall { time, took, node, ..describe(function(call), call) };
+    record::event(shared, slot, t, |codec, at| {
+        // SAFETY: `event` passes a place of MAX_EVENT bytes.
+        unsafe { codec.put_call(at, &raw) }
+    });
+}
+
+/// Returns whether a result is an error of a function that returns an address.
+fn is_no_address(result: u64) -> bool {
+    result as usize == usize::MAX
+}
+
+fn zigzag(v: i64) -> u64 {
+    ((v << 1) ^ (v >> 63)) as u64
+}
+
+/// Returns what is to be recorded of a call that has returned, but for times and stack.
+fn describe(f: &Function, call: &Call) -> RawCall {
+    let (a, result) = (&call.args, call.result);
+    let (flags, prot) = (a[3] as u32, pack_prot(a[2]));
+    let no_address = is_no_address(result);
+    let address_or = |argument: u64| if no_address { argument } else { result };
+    let range = RawCall { addr: a[0], len: a[1], ..RawCall::default() };
+    let id = |word: u64| u64::from((word as u32).wrapping_add(1));
+    let mmap = RawCall {
+        kind: CallKind::Mmap,
+        addr: address_or(a[0]),
+        prot,
+        flags,
+        first: a[5],
+        second: id(a[4]),
+        ..range
+    };
+    let failed = result as u32 == u32::MAX;
+    let (raw, failed) = match Kind::from_u32(f.kind) {
+        Some(Kind::Mmap) => (mmap, no_address),
+        Some(Kind::Mmap64) => (RawCall { first: long_offset(call), ..mmap }, no_address),
+        Some(Kind::Mremap) => {
+            let (first, second) = (a[0], a[1]);
+            let new = RawCall { addr: address_or(a[0]), len: a[2], ..range };
+            (RawCall { kind: CallKind::Mremap, flags, first, second, ..new }, no_address)
+        }
+        Some(Kind::Shmat) => {
+            let (addr, flags, second) = (address_or(a[1]), a[2] as u32, id(a[0]));
+            let kind = CallKind::Shmat;
+            (RawCall { kind, addr, flags, second, ..RawCall::default() }, no_address)
+        }
+        Some(Kind::Shmdt) => (RawCall { kind: CallKind::Shmdt, len: 0, ..range }, failed),
+        Some(Kind::Madvise) => {
+            (RawCall { kind: CallKind::Madvise, flags: a[2] as u32, ..range }, failed)
+        }
+        Some(Kind::Mprotect) => (RawCall { kind: CallKind::Mprotect, prot, ..range }, failed),
+        Some(Kind::Brk) => (RawCall { len: 0, first: a[1], ..broken(f, call) }, failed),
+        Some(Kind::Mallopt) => {
+            let (flags, first) = (a[0] as u32, zigzag(i64::from(a[1] as i32)));
+            let (kind, second) = (CallKind::Mallopt, u64::from(result as u32));
+            (RawCall { kind, flags, first, second, ..RawCall::default() }, false)
+        }
+        Some(Kind::MallocTrim) => {
+            let (kind, second) = (CallKind::MallocTrim, u64::from(result as u32));
+            (RawCall { kind, len: a[0], second, ..RawCall::default() }, false)
+        }
+        Some(Kind::Sandbox) => {
+            // Of prctl, or of syscall with prctl's number in front. The result is not known.
+            let at = if f.size_arg != 0 { 2 } else { 3 };
+            let [addr, len] = [a.get(at), a.get(at + 1)].map(|word| word.copied().unwrap_or(0));
+            (RawCall { kind: CallKind::NameVma, addr, len, ..RawCall::default() }, false)
+        }
+        _ => (RawCall { kind: CallKind::Munmap, ..range }, failed),
+    };
+    RawCall { errno: if failed { error_number(f) } else { 0 }, ..raw }
+}
+
+/// Returns the call of `brk` with its caller, and with the break that there is now, which is the old one after an
+/// error.
+fn broken(f: &Function, call: &Call) -> RawCall {
+    let by_sbrk = call.regs.pc.wrapping_sub(f.caller.addr) < f.caller.len;
+    let kind = if by_sbrk { CallKind::Sbrk } else { CallKind::Brk };
+    let addr = match f.break_at {
+        0 => call.args[0],
+        // SAFETY: libc's own variable, in the library that the function is in.
+        at => unsafe { memory::load(at) },
+    };
+    RawCall { kind, addr, ..RawCall::default() }
+}
+
+/// Returns the last argument of `mmap64` on a 32-bit machine: it stands behind the fifth, at a multiple of 8.
+fn long_offset(call: &Call) -> u64 {
+    let at = call.regs.sp + 8;
+    // SAFETY: an argument of the call, on the caller's stack.
+    let half = |n: u64| u64::from(unsafe { ((at + 4 * n) as *const u32).read_unaligned() });
+    half(0) | half(1) << 32
+}
+
+/// Returns the error number that the function has left.
+fn error_number(f: &Function) -> u16 {
+    if f.errno_at == 0 {
+        return UNKNOWN_ERROR;
+    }
+    // SAFETY: libc's `__errno_location`, in the library that the function is in. It computes the address of a
+    // variable of the calling thread, and does nothing else.
+    let errno = unsafe {
+        let location: extern "C" fn() -> *const i32 =
+            core::mem::transmute(f.errno_at as usize as *const ());
+        location().read_volatile()
+    };
+    u16::try_from(errno).ok().filter(|e| *e != 0).map_or(UNKNOWN_ERROR, |e| e.min(UNKNOWN_ERROR))
+}
+
+/// Records a call of `prctl` that names a mapping, given the argument behind the option and the one with the name. This
+/// is done before the call, so its result is not known.
+#[cold]
+#[inline(never)]
+pub(crate) fn name(call: &Call, what: u64, text: u64) {
+    let shared = header::shared();
+    let on = header::flag()[0].load(Relaxed) == 1;
+    let recorded = shared.control().flags.load(Relaxed) & flags::MAPPINGS != 0;
+    if !on || !recorded || what as u32 != PR_SET_VMA_ANON_NAME {
+        return;
+    }
+    let mut bytes = [0; MAX_NAME];
+    let n = read_text(shared, text, &mut bytes);
+    record(shared, call, clock::before(shared), bytes.get(..n).unwrap_or(&[]));
+}
+
+/// Reads a string up to its end, or as much of it as there is room for; returns its length, 0 if it can't be read.
+fn read_text(shared: &Shared, at: u64, to: &mut [u8; MAX_NAME]) -> usize {
+    const PAGE: u64 = 4096;
+    let here = ((PAGE - (at & (PAGE - 1))) as usize).min(MAX_NAME);
+    let end = |bytes: &[u8]| bytes.iter().position(|b| *b == 0);
+    let Some((first, rest)) = to.split_at_mut_checked(here) else { return 0 };
+    if !memory::read(shared, at, first) {
+        return 0;
+    }
+    match end(first) {
+        Some(n) => n,
+        None if rest.is_empty() || !memory::read(shared, at + here as u64, rest) => here,
+        None => here + end(rest).unwrap_or(rest.len()),
+    }
+}
