@@ -75,32 +75,18 @@ const NAMED: usize = 6;
 
 /// Returns names of functions for one line. All forms of an operator count as one, and functions that change mappings
 /// come last; `-v` shows all names.
-pub fn list(functions: Vec<String>) -> String {
-    if log::log_enabled!(log::Level::Info) {
+pub fn list(mut functions: Vec<String>) -> String {
+    functions.sort_by_key(|f| is_call(f));
+    if log::log_enabled!(log::Level::Info) || functions.len() <= NAMED {
         return functions.join(", ");
     }
-    let is_call = |f: &String| {
-        prof_inject::hooked::calls::is_call(f.split('=').next().unwrap_or(f).trim_end())
-    };
-    let (calls, functions): (Vec<_>, Vec<_>) = functions.into_iter().partition(is_call);
-    let short = |names: Vec<String>| match names.len() {
-        0..=NAMED => names.join(", "),
-        _ => shortened(&names),
-    };
-    match (functions.is_empty(), calls.len()) {
-        (_, 0) => short(functions),
-        (true, _) => short(calls),
-        (false, n @ 1..=2) => {
-            format!("{}; to see mappings {}", short(functions), calls[..n].join(", "))
-        }
-        (false, n) => format!(
-            "{}; to see mappings {}, {} and {} others",
-            short(functions),
-            calls[0],
-            calls[1],
-            n - 2
-        ),
-    }
+    shortened(&functions)
+}
+
+/// Returns whether a function, perhaps with its other names, is one that changes mappings.
+fn is_call(function: &str) -> bool {
+    let name = function.split('=').next().unwrap_or(function);
+    prof_inject::hooked::calls::is_call(name.trim_end())
 }
 
 fn shortened(functions: &[String]) -> String {
@@ -114,7 +100,12 @@ fn shortened(functions: &[String]) -> String {
     // The sort is stable: functions that are not in the list keep their order.
     names.sort_by_key(|n| FIRST.iter().position(|f| f == n).unwrap_or(FIRST.len()));
     names.truncate(NAMED);
-    format!("{} and others, {} functions in all (-v names them)", names.join(", "), functions.len())
+    let names = names.join(", ");
+    let calls = match functions.iter().filter(|f| is_call(f)).count() {
+        0 => String::new(),
+        n => format!(", {n} of them to see mappings"),
+    };
+    format!("{names} and others, {} functions in all{calls} (-v names them)", functions.len())
 }
 
 fn not_hooked(list: &[NotHooked]) -> Vec<String> {
@@ -151,13 +142,12 @@ mod tests {
                     9 functions in all (-v names them)";
         assert_eq!(shortened(&all), text);
         assert_eq!(list(all[5..].to_vec()), "free, malloc, calloc, realloc");
-        let with = |calls: &[&str]| {
-            let calls = calls.iter().map(|n| n.to_string());
-            list(all[5..7].iter().cloned().chain(calls).collect())
-        };
-        assert_eq!(with(&["mmap"]), "free, malloc; to see mappings mmap");
-        let three = with(&["mmap", "munmap", "brk"]);
-        assert_eq!(three, "free, malloc; to see mappings mmap, munmap and 1 others");
+        let with_calls = [&["mmap".to_owned(), "brk".to_owned()], &all[..]].concat();
+        assert_eq!(
+            list(with_calls),
+            "malloc, free, calloc, realloc, operator new, operator delete and others, \
+             11 functions in all, 2 of them to see mappings (-v names them)"
+        );
     }
 
     #[test]

@@ -22,10 +22,11 @@ fn recorded(program: &Path, options: &[&str]) -> Report {
     scene.finished(&recording)
 }
 
-/// Returns the functions that a report lists as hooked.
+/// Returns the allocators' functions that a report lists as hooked.
 fn hooked(r: &Report) -> Vec<&str> {
     let list = r.at("/recording/hooks").as_array().expect("a list");
-    list.iter().filter_map(|h| h["function"].as_str()).collect()
+    let names = list.iter().filter_map(|h| h["function"].as_str());
+    names.filter(|n| !prof_inject::hooked::calls::is_call(n)).collect()
 }
 
 /// Makes a copy of a static library in which functions have a prefix.

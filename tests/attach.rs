@@ -163,7 +163,9 @@ fn the_json_has_every_field_of_the_contract() {
     let mut calls = HashMap::new();
     for h in hooks {
         let name = h["function"].as_str().expect("a function");
-        assert!(h["module"].as_str().is_some_and(|m| m.contains("libc")), "{h}");
+        // The dynamic linker has functions of its own that map libraries.
+        let module = h["module"].as_str().expect("a module");
+        assert!(module.contains("libc") || module.contains("/ld"), "{h}");
         assert!(h["method"] == "inline", "{h}");
         calls.insert(name, h["calls"].as_u64().expect("calls"));
     }

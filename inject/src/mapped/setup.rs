@@ -124,9 +124,6 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     let capture = &i.options.capture;
     c.sample_bytes.store(capture.sample_bytes, Relaxed);
     c.sample_every = capture.sample_every;
-    if i.options.choice.mappings {
-        c.flags.fetch_or(flags::MAPPINGS, Relaxed);
-    }
     c.min_size = capture.min_size;
     c.max_size = capture.max_size;
     c.set_path(i.options.path.as_os_str().as_encoded_bytes());
@@ -175,6 +172,9 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     }
     if i.options.capture.adapts {
         bits |= flags::ADAPTS;
+    }
+    if i.options.choice.mappings {
+        bits |= flags::MAPPINGS;
     }
     c.flags.store(bits | sandbox::word_to_keep(pid), Relaxed);
     ring::fill(&i.shared);
