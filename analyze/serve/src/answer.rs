@@ -367,7 +367,11 @@ fn key(route: &Route, ask: &Ask) -> String {
 /// Checks the names of parameters: one that is not known is an error or, for bytehound's clients, named in a header.
 fn check(route: &Route, params: &Params) -> Result<String, Failure> {
     let is_known = |name: &str| {
-        route.params.iter().any(|p| p.0 == name) || route.filter && query::find(name).is_some()
+        let is_field = match route.path.contains("/map") {
+            true => prof_analyze::maps::find(name).is_some(),
+            false => query::find(name).is_some(),
+        };
+        route.params.iter().any(|p| p.0 == name) || route.filter && is_field
     };
     let unknown: Vec<&str> = params.rest().filter(|n| !is_known(n)).collect();
     if let (Some(name), true) = (unknown.first(), route.is_own()) {

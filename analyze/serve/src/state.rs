@@ -5,6 +5,7 @@ use crate::names::Names;
 use crate::reply::Failure;
 use crate::work::Work;
 use crate::{Control, Options};
+use prof_analyze::maps::Maps;
 use prof_analyze::{Index, Job, JobProgress};
 use prof_trace::chunk;
 use std::io::Read;
@@ -42,6 +43,7 @@ pub(crate) struct Open {
     /// Changes when the recording is read anew.
     pub generation: u64,
     names: OnceLock<Names>,
+    maps: OnceLock<Result<Maps, String>>,
     /// Length of the file when it was opened.
     bytes: u64,
     at: Instant,
@@ -52,6 +54,13 @@ impl Open {
     /// Returns the names of all stacks.
     pub(crate) fn names(&self) -> &Names {
         self.names.get_or_init(|| Names::new(self.index.analysis()))
+    }
+
+    /// Returns the mappings of the process.
+    pub(crate) fn maps(&self) -> Result<&Maps, Failure> {
+        let made =
+            self.maps.get_or_init(|| Maps::of(self.index.analysis()).map_err(|e| e.to_string()));
+        made.as_ref().map_err(|e| Failure::internal(e.clone()))
     }
 }
 
@@ -201,6 +210,7 @@ impl Shared {
                 Ok(Ok(index)) => State::Ready(Arc::new(Open {
                     index,
                     names: OnceLock::new(),
+                    maps: OnceLock::new(),
                     generation: shared.generations.fetch_add(1, Ordering::Relaxed),
                     bytes,
                     at: Instant::now(),

@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 pub use data::{
     MapData, MapEndData, MapGroupBy, MapGroupData, MapRegionData, MapSort, MapSourceData,
-    MapTotalsData, MapUsageData, MapsOptions, MapsReport, Timeval, Timing,
+    MapTotalsData, MapUsageData, MapsOptions, MapsReport, Shower, Timeval, Timing,
 };
 pub use filter::{FIELDS, MapFilter, find};
 pub use kind::Kind;

@@ -12,7 +12,7 @@ mod space;
 mod timeline;
 mod tree;
 
-pub(crate) use maps::NOT_RECORDED;
+pub(crate) use maps::{NOT_RECORDED, with_header};
 
 use crate::reply::{Answer, Failure, JSON};
 use crate::route::{Ask, Does, Param, Route};
@@ -230,9 +230,15 @@ pub(crate) const ROUTES: &[Route] = &[
     ),
     data(
         "/api/v1/{r}/maps",
-        "the mappings of the process",
-        &[SORT, REVERSE, SKIP, COUNT],
+        "the mappings of the process; the fields are those of `prof maps`",
+        &[("sort", "size, rss, peak-rss, time or address"), REVERSE, SKIP, COUNT],
         maps::maps,
+    ),
+    plain(
+        "/api/v1/{r}/maps/{n}",
+        "one mapping, its regions, and its use over time",
+        &[],
+        Does::Data(maps::map),
     ),
     Route {
         path: "/api/v1/{r}/export/{format}",

@@ -3,7 +3,8 @@
 use crate::params::Params;
 use crate::reply::Failure;
 use prof_analyze::Analysis;
-use prof_analyze::query::{self, Filter};
+use prof_analyze::maps::{self, MapFilter};
+use prof_analyze::query::{self, Filter, FilterError};
 
 /// What a time of a filter is.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -36,24 +37,26 @@ pub(crate) struct Time {
     pub duration: u64,
 }
 
-/// A filter, and whether it selects nothing at all.
-struct Made {
-    filter: Filter,
+/// Sets a field of a filter of blocks or of mappings.
+type Set<'a> = dyn FnMut(&str, &str) -> Result<(), FilterError> + 'a;
+
+/// A filter that is being made, and whether it selects nothing at all.
+struct Making<'a> {
+    set: &'a mut Set<'a>,
     nothing: bool,
 }
 
-impl Made {
+impl Making<'_> {
     fn set(&mut self, name: &str, value: &str) -> Result<(), Failure> {
-        self.filter
-            .set(name, value)
+        (self.set)(name, value)
             .map_err(|e| Failure { name: Some(name.to_owned()), ..Failure::bad(e.to_string()) })
     }
 
     /// Sets a moment that is given in milliseconds of Unix time.
-    fn moment(&mut self, name: &str, ms: u64, end: bool, time: &Time) -> Result<(), Failure> {
+    fn moment(&mut self, name: &str, ms: u64, end: bool, time: Time) -> Result<(), Failure> {
         let ns = u128::from(ms) * 1_000_000 + if end { 999_999 } else { 0 };
         let since = i128::try_from(ns).unwrap_or(i128::MAX) - i128::from(time.start);
-        // Blocks lie between the start and the end of the recording.
+        // What is looked for lies between the start and the end of the recording.
         let (before, behind) = (since < 0, since > i128::from(time.duration));
         match name {
             "from" | "group_max_total_usage_first_seen_min" if before => return Ok(()),
@@ -68,22 +71,19 @@ impl Made {
     }
 }
 
-/// Takes bytehound's filter.
-///
-/// # Errors
-/// If a value is wrong, or prof can't apply the field: the reason.
-pub(super) fn take(params: &mut Params, analysis: &Analysis) -> Result<Filter, Failure> {
-    let start = analysis.meta().target.wall_ns;
-    take_at(params, Time { start, duration: analysis.duration_ns() })
-}
-
-/// As [`take`], of a recording of that time.
-pub(crate) fn take_at(params: &mut Params, time: Time) -> Result<Filter, Failure> {
+/// Takes the fields of a filter from the parameters, and sets them.
+fn each(
+    params: &mut Params,
+    time: Time,
+    is_field: impl Fn(&str) -> bool,
+    set: &mut Set<'_>,
+) -> Result<(), Failure> {
     if params.take("custom_filter")?.is_some_and(|code| !code.trim().is_empty()) {
         return Err(Failure::of("custom_filter", "this prof runs no scripts"));
     }
-    let mut made = Made { filter: Filter::default(), nothing: false };
-    for (name, value) in params.take_fields(|name| query::find(name).is_some()) {
+    let mut set = |name: &str, value: &str| set(name, value);
+    let mut making = Making { set: &mut set, nothing: false };
+    for (name, value) in params.take_fields(is_field) {
         // An empty value is that of a field that the page has left empty.
         if value.is_empty() {
             continue;
@@ -92,16 +92,47 @@ pub(crate) fn take_at(params: &mut Params, time: Time) -> Result<Filter, Failure
         match kind(&name) {
             kind @ (Kind::Begin | Kind::End) if digits => {
                 let ms = value.parse().map_err(|_| Failure::of(&name, "is too large"))?;
-                made.moment(&name, ms, kind == Kind::End, &time)?;
+                making.moment(&name, ms, kind == Kind::End, time)?;
             }
-            Kind::Interval if digits => made.set(&name, &format!("{value}s"))?,
-            _ if name == "arena" => made.set(&name, &value.replace('_', "-"))?,
-            _ => made.set(&name, &value)?,
+            Kind::Interval if digits => making.set(&name, &format!("{value}s"))?,
+            _ if name == "arena" => making.set(&name, &value.replace('_', "-"))?,
+            _ => making.set(&name, &value)?,
         }
     }
-    if made.nothing {
-        made.set("min-size", "1")?;
-        made.set("max-size", "0")?;
+    if making.nothing {
+        making.set("min-size", "1")?;
+        making.set("max-size", "0")?;
     }
-    Ok(made.filter)
+    Ok(())
+}
+
+fn time(analysis: &Analysis) -> Time {
+    Time { start: analysis.meta().target.wall_ns, duration: analysis.duration_ns() }
+}
+
+/// Takes bytehound's filter of blocks.
+///
+/// # Errors
+/// If a value is wrong, or prof can't apply the field: the reason.
+pub(super) fn take(params: &mut Params, analysis: &Analysis) -> Result<Filter, Failure> {
+    take_at(params, time(analysis))
+}
+
+/// As [`take`], of a recording of that time.
+pub(crate) fn take_at(params: &mut Params, time: Time) -> Result<Filter, Failure> {
+    let mut filter = Filter::default();
+    let is_field = |name: &str| query::find(name).is_some();
+    each(params, time, is_field, &mut |name, value| filter.set(name, value))?;
+    Ok(filter)
+}
+
+/// Takes bytehound's filter of mappings.
+///
+/// # Errors
+/// As [`take`].
+pub(super) fn of_maps(params: &mut Params, analysis: &Analysis) -> Result<MapFilter, Failure> {
+    let mut filter = MapFilter::default();
+    let is_field = |name: &str| maps::find(name).is_some();
+    each(params, time(analysis), is_field, &mut |name, value| filter.set(name, value))?;
+    Ok(filter)
 }

@@ -1,17 +1,21 @@
 //! The recordings, their timelines, and what recordings don't have.
 
-use super::shape::{Clock, timeval};
-use crate::api::NOT_RECORDED;
+use super::filter;
+use super::shape::{Clock, Frames, timeval};
+use crate::api::{NOT_RECORDED, with_header};
 use crate::params::Params;
 use crate::reply::{Answer, Failure};
 use crate::route::Ask;
 use crate::state::{Recording, Shared, State};
+use prof_analyze::maps::{Map, MapSort, Shower, Totals};
 use prof_analyze::query::{Band, Filter, Query, Span, Timeline};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
 /// Number of points of a timeline.
 const POINTS: usize = 1000;
+/// Greatest number of mappings of a reply.
+const MOST: u64 = 100_000;
 
 /// The recordings that could be read.
 pub(super) fn list(shared: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failure> {
@@ -20,7 +24,7 @@ pub(super) fn list(shared: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failu
         _ => None,
     };
     let all: Vec<Value> = shared.recordings().iter().filter_map(metadata).collect();
-    Ok(Answer::json(&all)?.with(NOT_RECORDED, "maps, mallopts, markers, jemalloc"))
+    Ok(Answer::json(&all)?.with(NOT_RECORDED, "mallopts, markers, jemalloc"))
 }
 
 fn metadata(id: &str, open: &crate::state::Open) -> Value {
@@ -90,8 +94,27 @@ pub(super) fn timeline_leaked(ask: &mut Ask) -> Result<Answer, Failure> {
     of(ask, &filter)
 }
 
-/// The memory of the process over time.
+/// The memory of the process over time, at the moments at which prof looked.
 pub(super) fn timeline_maps(ask: &mut Ask) -> Result<Answer, Failure> {
+    let maps = ask.open.maps()?;
+    if !maps.is_recorded() {
+        return resident(ask);
+    }
+    let clock = Clock::of(ask.index());
+    let line = |of: fn(&Totals) -> u64| -> Vec<u64> { maps.totals().iter().map(of).collect() };
+    Answer::json(&json!({
+        "xs": maps.totals().iter().map(|t| clock.unix_ms(clock.ns(t.ticks))).collect::<Vec<_>>(),
+        "address_space": line(|t| t.address_space),
+        "rss": line(|t| t.rss),
+        "anonymous": line(|t| t.anonymous),
+        "dirty": line(|t| t.dirty),
+        "clean": line(|t| t.clean),
+        "swap": line(|t| t.swap),
+    }))
+}
+
+/// The resident set and the address space over time, of recordings without mappings.
+fn resident(ask: &Ask) -> Result<Answer, Failure> {
     let index = ask.index();
     let query = Query::new(index, &Filter::default())?;
     let t = query.timeline(&Span::whole(index, POINTS), false)?;
@@ -109,19 +132,60 @@ pub(super) fn timeline_maps(ask: &mut Ask) -> Result<Answer, Failure> {
         "swap": none,
     }))?;
     let lacking = "anonymous, dirty, clean, swap";
-    Ok(answer.with(
-        NOT_RECORDED,
-        if known { lacking.into() } else { format!("rss, address_space, {lacking}") },
-    ))
+    let all = format!("rss, address_space, {lacking}");
+    Ok(answer.with(NOT_RECORDED, if known { lacking.to_owned() } else { all }))
 }
 
-/// Mappings: recordings don't hold them.
+const SORTS: [(&str, MapSort); 4] = [
+    ("timestamp", MapSort::Time),
+    ("address", MapSort::Address),
+    ("size", MapSort::Size),
+    ("peak_rss", MapSort::PeakRss),
+];
+
+/// Mappings.
 pub(super) fn maps(ask: &mut Ask) -> Result<Answer, Failure> {
-    if ask.params.take("custom_filter")?.is_some_and(|code| !code.trim().is_empty()) {
-        return Err(Failure::of("custom_filter", "this prof runs no scripts"));
+    let sort = ask.params.one_of("sort_by", &SORTS)?.unwrap_or(MapSort::Time);
+    let descending = ask.params.one_of("order", &[("asc", false), ("dsc", true)])?.unwrap_or(false);
+    let skip = ask.params.number("skip", MOST)?.unwrap_or(0) as usize;
+    let count = ask.params.number("count", MOST)?.unwrap_or(MOST) as usize;
+    let regions = ask.params.switch("with_regions")?.unwrap_or(false);
+    let history = ask.params.switch("with_usage_history")?.unwrap_or(false);
+    let filter = filter::of_maps(&mut ask.params, ask.open.index.analysis())?;
+    let maps = ask.open.maps()?;
+    let analysis = ask.index().analysis();
+    let chosen = filter.select(analysis, maps);
+    let mut chosen: Vec<&Map> = chosen.iter().filter_map(|id| maps.get(*id)).collect();
+    // Sizes are sorted with the largest first there.
+    let falling = matches!(sort, MapSort::Size | MapSort::PeakRss);
+    sort.sort(&mut chosen, descending != falling);
+    let frames = Frames::new(ask.open.names(), ask.index(), false);
+    let mut shower = Shower::new(analysis);
+    let page = chosen.iter().skip(skip).take(count);
+    let rows: Vec<Value> = page
+        .map(|m| {
+            let mut v = json!(shower.map(m, regions, history));
+            in_frames(&mut v, &frames);
+            v
+        })
+        .collect();
+    let answer = Answer::json(&json!({ "maps": rows, "total_count": chosen.len() }))?;
+    Ok(with_header(answer, maps))
+}
+
+/// Gives the stacks of a mapping bytehound's frames.
+fn in_frames(v: &mut Value, frames: &Frames<'_>) {
+    match v {
+        Value::Object(fields) => {
+            let node = fields.get("backtrace_id").and_then(Value::as_u64);
+            if let Some(node) = node.and_then(|n| u32::try_from(n).ok()) {
+                fields.insert("backtrace".into(), frames.stack(node));
+            }
+            fields.iter_mut().filter(|f| f.0 != "backtrace").for_each(|f| in_frames(f.1, frames));
+        }
+        Value::Array(all) => all.iter_mut().for_each(|v| in_frames(v, frames)),
+        _ => {}
     }
-    let answer = Answer::json(&json!({ "maps": [], "total_count": 0 }))?;
-    Ok(answer.with(NOT_RECORDED, "maps"))
 }
 
 /// Calls of mallopt: recordings don't hold them.

@@ -126,8 +126,6 @@ pub(crate) const ROUTES: &[Route] = &[
             GRAPHS,
             ("with_regions", "with their regions"),
             ("with_usage_history", "with their use over time"),
-            ("id", "the one of this id"),
-            ("bytehound", "of the profiler itself"),
             STRIP,
             CUSTOM,
         ],

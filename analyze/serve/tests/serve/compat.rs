@@ -211,7 +211,7 @@ fn filters_select_what_they_say() {
     for (query, part) in [
         ("jemalloc=yes", "allocator"),
         ("marker=1", "markers"),
-        ("from_map=1", "mappings"),
+        ("from_map=1", "from-map"),
         ("custom_filter=allocations()", "scripts"),
         ("size_min=x", "size"),
         ("function_regex=(", "regex"),
