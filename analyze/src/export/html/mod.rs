@@ -223,11 +223,9 @@ const MODULES: [&str; 10] = [
 ];
 
 /// The style sheets, shared with the same page but for the last.
-const STYLES: [&str; 5] = [
-    include_str!("../../../serve/ui/css/tokens.css"),
+const STYLES: [&str; 3] = [
     include_str!("../../../serve/ui/css/base.css"),
     include_str!("../../../serve/ui/css/parts.css"),
-    include_str!("../../../serve/ui/css/chart.css"),
     include_str!("page.css"),
 ];
 

@@ -11,7 +11,8 @@ export class ApiError extends Error {
     super(message);
     this.status = status;
     this.field = (body && body.field) || null;
-    this.progress = body && typeof body.progress === "number" ? body.progress : null;
+    /** How far the index is made, from 0 to 1; -1 if that is not known; null if it is not about that. */
+    this.progress = status !== 503 ? null : body && typeof body.progress === "number" ? body.progress : -1;
   }
 }
 

@@ -25,16 +25,18 @@ export function allocations(root, url, signal) {
   const query = toQuery(url.filter);
   const sort = url.view.sort || (single ? "time" : "size");
   query.set("sort", single ? ({ time: 1, address: 1, size: 1, lifetime: 1 }[sort] ? sort : "time") : sort);
-  if (url.view.reverse) query.set("reverse", "true");
+  // The server begins with the least of single blocks; the largest and longest are wanted first.
+  if (Boolean(url.view.reverse) !== (single && /^(size|lifetime)$/.test(query.get("sort") || ""))) query.set("reverse", "true");
   query.set("count", String(size));
-  if (skip) query.set("skip", String(skip));
+  if (single && skip && url.view.after) query.set("after", url.view.after);
   if (!single) {
+    if (skip) query.set("skip", String(skip));
     query.set("group-by", by);
     if (graphs) query.set("spark", "60");
   }
   const choice = columnChoice(single ? blockColumns() : groupColumns(by, graphs), url.view.cols);
   const bar = h("div.toolbar", null,
-    h("div.segments", { role: "group", "aria-label": "Group by" }, GROUPS.map(([k, text]) => h("button", { type: "button", "data-key": "by-" + k, "aria-pressed": String(k === by), onclick: () => go(to({ view: { by: k, skip: null, sort: null, reverse: null, cols: null } })) }, text))),
+    h("div.segments", { role: "group", "aria-label": "Group by" }, GROUPS.map(([k, text]) => h("button", { type: "button", "data-key": "by-" + k, "aria-pressed": String(k === by), onclick: () => go(to({ view: { by: k, skip: null, after: null, sort: null, reverse: null, cols: null } })) }, text))),
     h("span.grow"),
     by === "stack" || single ? check("Full stacks", "full", full) : null,
     single ? null : check("Graphs", "spark", graphs), choice.button);
@@ -46,7 +48,7 @@ export function allocations(root, url, signal) {
       d.peaks === "pending" ? " · peaks are being computed" : "");
     if (!d.rows.length) return empty("Nothing matches", skip ? "This page is beyond the last row." : "No block fits all of the filters. Remove one above.");
     const rows = single ? singleTable(d, choice.columns, query.get("sort") || "", Boolean(url.view.reverse), full, url) : groupTable(d, choice.columns, by, sort, Boolean(url.view.reverse), full, url);
-    return [h("header", null, pager({ skip, size, total: d.total_count, shown: d.rows.length })), rows];
+    return [h("header", null, pager({ skip, size, total: d.total_count, shown: d.rows.length, cursor: single ? cursorOf(url, skip + size, d.next) : undefined })), rows];
   }, { lines: 16, signal });
   rowKeys(root, signal, (href) => {
     const stack = /stack\/[^/]+\/(\d+)/.exec(href);
@@ -90,6 +92,21 @@ function groupColumns(by, graphs) {
     { key: "name", label: name, wide: true, cell: (r) => (by === "stack" ? [askedBy(r.asked_by, r.frames), calledFrom(r.asked_by, r.frames)] : by === "size" ? sizeName(r) : h("span.asked", null, h("span.fn", null, r.name || "(unknown)"), " ",
       h("span.place", null, r.tid ? "tid " + r.tid : base(r.module), r.stacks ? " · " + plural(r.stacks, "stack") : ""))) },
   ];
+}
+
+/** The cursors of pages that were seen: by the address of the first page, and the number of rows before. @type {Map<string, string>} */
+const cursors = new Map();
+
+/**
+ * Keeps the cursor of the next page; returns what finds those of pages that were seen. The others are reached from the first.
+ * @param {import("../core/url.js").View} url
+ * @param {number} skip
+ * @param {string | null} next
+ */
+function cursorOf(url, skip, next) {
+  const key = to({ view: { skip: null, after: null } }, url) + " ";
+  if (next) cursors.set(key + skip, next);
+  return (at) => cursors.get(key + at) || null;
 }
 
 /** @param {any} r */
@@ -141,11 +158,11 @@ function groupTable(d, columns, by, sort, reverse, full, url) {
 /** @returns {import("../widgets/table.js").Column[]} */
 export function blockColumns() {
   return [
-    { key: "time", label: "Allocated", sort: "time", num: true, help: "Time since the start", cell: (r) => duration(r.allocated_ns) },
+    { key: "time", label: "Allocated", sort: "time", asc: true, num: true, help: "Time since the start", cell: (r) => duration(r.allocated_ns) },
     { key: "lifetime", label: "Lifetime", sort: "lifetime", num: true, cell: (r) => (r.freed_ns === null ? h("span", { title: "Never freed" }, "∞") : duration(r.lifetime_ns ?? r.freed_ns - r.allocated_ns)) },
     { key: "chainlife", label: "Lifetime with reallocations", num: true, off: true, cell: (r) => (r.chain ? (r.chain.lifetime_ns === null ? "∞" : duration(r.chain.lifetime_ns)) : "–") },
     { key: "size", label: "Size", sort: "size", num: true, help: "Size asked for, and what the allocator made usable", cell: (r) => [bytes(r.size), r.usable !== null && r.usable !== undefined && r.usable !== r.size ? h("span.sub-line", null, ` (${bytes(r.usable)})`) : null] },
-    { key: "address", label: "Address", sort: "address", cell: (r) => h("span.mono", null, r.address) },
+    { key: "address", label: "Address", sort: "address", asc: true, cell: (r) => h("span.mono", null, r.address) },
     { key: "thread", label: "Thread", cell: (r) => (r.thread ? (r.thread.name ? r.thread.name + " " : "") + r.thread.tid : "–") },
     { key: "chain", label: "Realloc.", help: "Place in its chain of reallocations", cell: (r) => (r.chain && r.chain.length > 1 ? `${ordinal(r.chain.position)} of ${r.chain.length}` : "–") },
     { key: "allocator", label: "Arena", help: "What glibc's header says", cell: (r) => (r.mmapped ? "mapped on its own" : r.arena || "–") },

@@ -57,7 +57,7 @@ function chainTable(d, url) {
   return dataTable({
     caption: "Chain of reallocations", rows: d.chain, keyOf: (r) => r.id, href: (r) => to({ page: "block", item: r.id, view: {} }, url),
     columns: [
-      { key: "n", label: "", cell: (r) => [ordinal(r.chain ? r.chain.position : 0), r.id === d.block.id ? h("span.badge", null, "this") : null] },
+      { key: "n", label: "", cell: (r) => [ordinal(r.chain ? r.chain.position : 0), r.id === d.block.id ? [" ", h("span.badge", null, "this")] : null] },
       { key: "time", label: "Allocated", num: true, cell: (r) => duration(r.allocated_ns) },
       { key: "size", label: "Size", num: true, cell: (r) => bytes(r.size) },
       { key: "life", label: "Lived", num: true, cell: (r) => (r.freed_ns === null ? "∞" : duration(r.freed_ns - r.allocated_ns)) },
@@ -81,7 +81,7 @@ function neighbours(d, url) {
   return dataTable({
     caption: "Neighbours by address", rows, keyOf: (r) => r.id, href: (r) => (r.id === d.block.id ? null : to({ page: "block", item: r.id, view: {} }, url)),
     columns: [
-      { key: "address", label: "Address", cell: (r) => [h("span.mono", null, r.address), r.id === d.block.id ? h("span.badge", null, "this") : null] },
+      { key: "address", label: "Address", cell: (r) => [h("span.mono", null, r.address), r.id === d.block.id ? [" ", h("span.badge", null, "this")] : null] },
       { key: "gap", label: "After a gap of", num: true, cell: (r) => (r.gap === null ? "" : bytes(Number(r.gap))) },
       { key: "size", label: "Size", num: true, cell: (r) => bytes(r.size) },
       { key: "by", label: "Asked for by", wide: true, cell: (r) => { const s = (d.stacks || {})[r.stack]; return s ? askedBy(s.asked_by, s.frames) : h("a", { href: to({ page: "stack", item: r.stack, view: {} }, url) }, "stack " + r.stack); } },

@@ -244,7 +244,7 @@ function sandwich(d, name, metric, url, signal) {
   const half = (part, up) => {
     if (!part || !part.total) return empty(up ? "Nothing calls it" : "It holds nothing by this metric");
     const tree = buildTree(part.nodes, part.frames, "value");
-    const chart = flameChart({ tree, frames: part.frames, unit: part.unit || "bytes", metric: words, up, color: url.view.color || "module", zoom: 0, hits: null, rootName: name }, {
+    const chart = flameChart({ tree, frames: part.frames, unit: part.unit || "bytes", metric: words, up, color: url.view.color || "module", zoom: 0, hits: null, rootName: "all" }, {
       signal, onMenu: (node, x, y) => {
         const f = part.frames[tree.frame[node]];
         menu([f && { text: "Sandwich of " + f.name, href: to({ view: { mode: "sandwich", fn: f.name } }) }, { text: "Copy name", run: () => copy(chart.nameOf(node), "Name") }], x, y, chart.nameOf(node));

@@ -36,7 +36,7 @@ export function livePage(root, url, signal) {
 
   function drawFigures() {
     const last = points[points.length - 1], before = points[points.length - 2], span = last && before ? (last.at_ns - before.at_ns) / 1e9 : 0;
-    const rate = (k) => (span > 0 && last[k] !== undefined ? last[k] / span : null);
+    const rate = (k) => (span > 0 && last[k] !== undefined ? (last[k] - before[k]) / span : null);
     const one = (name, value, sub = "") => h("div.figure", null, h("div.name", null, name), h("div.value", null, value), h("div.sub", null, sub));
     const t = totals || {}, r = rate("allocations"), b = rate("allocated_bytes");
     fill(figures, one("Live", bytes(t.live_bytes), t.live_count === undefined ? "" : plural(t.live_count, "block")), one("Peak", bytes(t.peak_bytes), t.peak_at_ns === undefined ? "" : "at " + duration(t.peak_at_ns)),
@@ -44,7 +44,7 @@ export function livePage(root, url, signal) {
   }
   function drawStatus(state) {
     told = state;
-    const growing = state === "growing", paused = state === "paused";
+    const growing = state === "growing" || state === "recording", paused = state === "paused";
     fill(status, h("span.badge", { class: growing ? "growing" : paused ? "paused" : "" }, growing ? "recording" : paused ? "paused" : "recording has ended"));
     const pid = now.pid ?? (target && target.pid);
     const button = (what, text, kind) => h("button", {
@@ -77,7 +77,7 @@ export function livePage(root, url, signal) {
         const p = points[at], q = points[at - 1];
         if (!p || p.at_ns > until + step) continue;
         const v = p[key];
-        out[i] = v === undefined || v === null ? null : rate ? (q && p.at_ns > q.at_ns ? v / (p.at_ns - q.at_ns) * 1e9 : null) : v;
+        out[i] = v === undefined || v === null ? null : rate ? (q && p.at_ns > q.at_ns ? (v - q[key]) / (p.at_ns - q.at_ns) * 1e9 : null) : v;
       }
       return out;
     };
@@ -105,7 +105,11 @@ export function livePage(root, url, signal) {
   const past = new URLSearchParams({ series: "live_bytes,rss,allocations,frees,allocated_bytes", width: "500" });
   get(id + "/timeline", past, signal).then((d) => {
     const n = d.series.live_bytes.max.length, of = (k, f, i) => (d.series[k] ? d.series[k][f][i] : null);
-    const old = Array.from({ length: n }, (_, i) => ({ at_ns: d.from_ns + (i + 1) * d.step_ns, live_bytes: of("live_bytes", "last", i) ?? of("live_bytes", "max", i), rss: of("rss", "last", i), allocations: of("allocations", "sum", i), frees: of("frees", "sum", i), allocated_bytes: of("allocated_bytes", "sum", i) }));
+    // Counts of points are since the start, as those of ticks.
+    /** @type {Record<string, number>} */
+    const sums = {};
+    const sum = (k, i) => (sums[k] = (sums[k] || 0) + (of(k, "sum", i) || 0));
+    const old = Array.from({ length: n }, (_, i) => ({ at_ns: d.from_ns + (i + 1) * d.step_ns, live_bytes: of("live_bytes", "last", i) ?? of("live_bytes", "max", i), rss: of("rss", "last", i), allocations: sum("allocations", i), frees: sum("frees", i), allocated_bytes: sum("allocated_bytes", i) }));
     points.unshift(...old.filter((p) => !points.length || p.at_ns < points[0].at_ns));
     runtime = Math.max(runtime, d.to_ns);
     drawCharts();
@@ -124,7 +128,7 @@ export function livePage(root, url, signal) {
     drawCharts();
   }, { signal });
   const timer = setInterval(() => {
-    if (document.hidden || (told !== "growing" && told !== "paused")) return;
+    if (document.hidden || !/^(growing|recording|paused)$/.test(told || "")) return;
     forget();
     stacks();
   }, 10000);

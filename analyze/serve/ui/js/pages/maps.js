@@ -55,7 +55,7 @@ export function mapsPage(root, url, signal) {
 /** @returns {import("../widgets/table.js").Column[]} */
 function columns() {
   return [
-    { key: "address", label: "Address", sort: "address", cell: (r) => h("span.mono", null, r.address) },
+    { key: "address", label: "Address", sort: "address", asc: true, cell: (r) => h("span.mono", null, r.address) },
     { key: "size", label: "Size", sort: "size", num: true, cell: (r) => bytes(r.size) },
     { key: "pages", label: "Pages", num: true, off: true, cell: (r) => count(r.size / 4096) },
     { key: "rss", label: "Resident", num: true, cell: (r) => bytes(r.rss) },

@@ -48,16 +48,27 @@ export function overview(root, url, signal) {
     bind("Timeline", [[".", "go to the peak", () => card.focusPeak(d.totals.peak_at_ns)]], signal);
     return card.root;
   }, { lines: 12, signal });
-  load(tops, get(id + "/groups", groupQuery(query), signal), (d) => topStacks(d, url), { lines: 10, signal });
+  load(tops, head.then((d) => get(id + "/groups", groupQuery(query, sortOf(d.totals)), signal)), (d) => topStacks(d, url), { lines: 10, signal });
   load(leaks, get(id + "/leaks", query, signal), (d) => verdicts(d, url), { lines: 6, signal });
   rowKeys(root, signal);
 }
 
-/** @param {URLSearchParams} query */
-function groupQuery(query) {
+/**
+ * Returns what the stacks are sorted by: what is live at the end or, where nearly all was freed, the peak.
+ * @param {any} totals
+ */
+function sortOf(totals) {
+  return totals.live_bytes * 8 < totals.peak_bytes ? "peak-size" : "size";
+}
+
+/**
+ * @param {URLSearchParams} query
+ * @param {string} sort
+ */
+function groupQuery(query, sort) {
   const q = new URLSearchParams(query);
   q.set("group-by", "stack");
-  q.set("sort", "size");
+  q.set("sort", sort);
   q.set("count", "10");
   return q;
 }
@@ -101,16 +112,16 @@ function figureRow(d, url) {
  * @param {View} url
  */
 function topStacks(d, url) {
-  const total = d.totals.live_bytes;
+  const sort = sortOf(d.totals), [key, name] = sort === "size" ? ["live_bytes", "Live"] : ["peak_bytes", "Peak"], total = d.totals[key];
   if (!d.rows.length) return [h("header", null, h("h2", null, "Who holds the memory")), empty("No block is live at the end", "The filter selects none, or all were freed.")];
   return [
-    h("header", null, h("h2", null, "Who holds the memory"), h("span.grow"), h("a", { href: to({ page: "allocations", view: { sort: "size" } }) }, `all ${count(d.total_count)} stacks`)),
+    h("header", null, h("h2", null, sort === "size" ? "Who holds the memory" : "Who held the most at a time"), h("span.grow"), h("a", { href: to({ page: "allocations", view: { sort } }) }, `all ${count(d.total_count)} stacks`)),
     dataTable({
       caption: "The call stacks that hold the most at the end", rows: d.rows, keyOf: (r) => r.id, href: (r) => to({ page: "stack", item: r.id, view: {} }, url),
       columns: [
-        { key: "size", label: "Live", num: true, cell: (r) => bytes(r.live_bytes) },
-        { key: "share", label: "Share", num: true, cell: (r) => h("span.share", { style: { "--share": 100 * r.live_bytes / (total || 1) + "%" } }, h("span", null, percent(r.live_bytes, total))) },
-        { key: "count", label: "Blocks", num: true, cell: (r) => count(r.live_count) },
+        { key: "size", label: name, num: true, cell: (r) => bytes(r[key]) },
+        { key: "share", label: "Share", num: true, cell: (r) => h("span.share", { style: { "--share": 100 * r[key] / (total || 1) + "%" } }, h("span", null, percent(r[key], total))) },
+        { key: "count", label: "Blocks", num: true, cell: (r) => count(sort === "size" ? r.live_count : r.peak_count) },
         { key: "by", label: "Asked for by", wide: true, cell: (r) => [askedBy(r.asked_by, r.frames), calledFrom(r.asked_by, r.frames)] },
       ],
     }),

@@ -72,7 +72,8 @@ function accountOf(d) {
   const a = d.account, p = d.pages, out = [];
   if (a) {
     const rows = PARTS.filter(([k]) => a[k]).map(([k, text]) => ({ label: text, value: a[k], text: bytes(a[k]) }));
-    for (const m of a.maps || []) if (m.rss_bytes) rows.push({ label: "Mapped: " + m.kind, value: m.rss_bytes, text: bytes(m.rss_bytes) });
+    // The heap and anonymous mappings are what the parts above are of.
+    for (const m of a.maps || []) if (m.rss_bytes && !/^(heap|anonymous)$/.test(m.kind)) rows.push({ label: "Mapped: " + m.kind, value: m.rss_bytes, text: bytes(m.rss_bytes) });
     if (a.unexplained_bytes) rows.push({ label: "Not explained", value: Math.abs(a.unexplained_bytes), text: bytes(a.unexplained_bytes) });
     out.push(h("section.card.padded", null, h("div.page-head", null, h("h2", null, "What the resident memory is"), h("span.note.figures", null, bytes(a.rss_bytes) + " at " + duration(d.moment_ns))), histogram(rows, { caption: "Parts of the resident memory", heads: ["Part", "Bytes"] })));
   }

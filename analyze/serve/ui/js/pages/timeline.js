@@ -229,7 +229,7 @@ function selection(place, url, model, id, unfiltered, signal) {
   get(id + "/timeline", query, signal).then((d) => {
     const sum = (k) => (d.series[k] ? d.series[k].sum.reduce((x, y) => x + (y || 0), 0) : NaN);
     const [got, freed] = [sum("allocated_bytes"), sum("freed_bytes")];
-    fill(figures, h("span", null, h("b", null, bytes(got)), " allocated in ", h("b", null, count(sum("allocations")))),
+    fill(figures, h("span", null, h("b", null, bytes(got)), " allocated by ", h("b", null, count(sum("allocations"))), " allocations"),
       h("span", null, h("b", null, bytes(freed)), " freed"), h("span", null, h("b", { class: got > freed ? "up" : "down" }, signed(got - freed)), " grown"));
   }, (e) => e.name !== "AbortError" && fill(figures, h("span.note", null, e.message)));
 }

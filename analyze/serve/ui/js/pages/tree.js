@@ -65,7 +65,11 @@ function node(d, depth, total, sort, ask) {
     below.hidden = !open;
     if (!open || loaded) return;
     loaded = true;
-    fill(below, loading(2));
+    // A tree may hold nothing but its items.
+    const wait = loading(2);
+    wait.removeAttribute("role");
+    wait.removeAttribute("aria-label");
+    fill(below, h("li", { role: "none", "aria-hidden": true }, wait));
     try {
       const got = await ask(d.node);
       fill(below, got.children.map((c) => node(c, depth + 1, total, sort, ask)));

@@ -70,7 +70,7 @@ export function openEditor(focus) {
         search.value = "";
         draw();
       },
-    }, t, app.fields.some((f) => tabOf(f.name) === t && (set.has(f.name) || changed.has(f.name))) ? h("span.dot", { "aria-label": "(set)" }) : null)));
+    }, t, app.fields.some((f) => tabOf(f.name) === t && (set.has(f.name) || changed.has(f.name))) ? h("span.dot", { role: "img", "aria-label": "(set)" }) : null)));
     const shown = app.fields.filter((f) => (wanted ? (f.name + " " + f.help).toLowerCase().includes(wanted) : tabOf(f.name) === tab));
     fill(fields, shown.map(fieldRow), shown.length ? null : h("p.note", null, "No filter has this in its name or help."));
   }

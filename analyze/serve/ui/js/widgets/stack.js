@@ -48,7 +48,7 @@ export function brief(frames, most) {
   const rest = frames.map((_, i) => i).filter((i) => i > inner + 1 && i < frames.length - 1);
   const weight = (i) => {
     const f = frames[i], name = frameName(f);
-    return (f.file ? 4 : 0) + (f.function ? 2 : 0) - (/^(std|core|boost|alloc|__libc)\b|^_start$/.test(name) ? 5 : 0) - name.length / 80 - i / 1000;
+    return (f.file ? 4 : 0) + (f.function ? 2 : 0) - (/^(std|core|boost|alloc)::|^_*(libc_|start|clone|Unwind)/i.test(name) ? 5 : 0) - name.length / 80 - i / 1000;
   };
   rest.sort((a, b) => weight(b) - weight(a));
   for (const i of rest) {

@@ -31,7 +31,7 @@ export function failed(error) {
   const e = /** @type {any} */ (error), indexing = e instanceof ApiError && e.progress !== null;
   if (indexing) {
     return h("div.empty", { role: "status" }, h("p.empty-title", null, "The recording is being indexed"),
-      h("progress", { max: 1, value: e.progress, "aria-label": "Progress" }), h("p", null, e.message));
+      h("progress", { max: 1, value: e.progress < 0 ? undefined : e.progress, "aria-label": "Progress" }), h("p", null, e.message));
   }
   return h("div.failed", { role: "alert" }, icon("warn"), h("div", null,
     h("p.empty-title", null, e instanceof ApiError && e.status === 400 ? "This can't be asked" : e instanceof ApiError && e.status === 404 ? "Not found" : "That did not work"),

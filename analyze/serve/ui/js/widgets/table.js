@@ -8,8 +8,9 @@ import { go, to } from "../core/app.js";
 import { menuBelow } from "./menu.js";
 
 /**
- * @typedef {{key: string, label: string, help?: string, num?: boolean, sort?: string, wide?: boolean, off?: boolean,
- *   cell: (row: any) => any}} Column `sort`: the key that the server sorts by; `off`: shown only if asked for
+ * @typedef {{key: string, label: string, help?: string, num?: boolean, sort?: string, wide?: boolean, off?: boolean, asc?: boolean,
+ *   cell: (row: any) => any}} Column `sort`: the key that the server sorts by; `asc`: the least comes first; `off`: shown only if
+ * asked for
  */
 
 /**
@@ -21,8 +22,8 @@ import { menuBelow } from "./menu.js";
 export function dataTable({ caption, columns, rows, sort, reverse, href, detail, menu, foot, keyOf, onSort }) {
   const choose = onSort || ((key, back) => go(to({ view: { sort: key, reverse: back ? "true" : null, skip: null, after: null } })));
   const head = h("tr", null, columns.map((c) => {
-    const on = c.sort && c.sort === sort, text = [c.label, on ? h("span.sort-mark", { "aria-hidden": true }, reverse ? "▲" : "▼") : null];
-    return h("th", { scope: "col", class: (c.num ? "num" : "") + (c.wide ? " wide" : ""), title: c.help, "aria-sort": on ? (reverse ? "ascending" : "descending") : null },
+    const on = c.sort && c.sort === sort, up = Boolean(reverse) !== Boolean(c.asc), text = [c.label, on ? h("span.sort-mark", { "aria-hidden": true }, up ? "▲" : "▼") : null];
+    return h("th", { scope: "col", class: (c.num ? "num" : "") + (c.wide ? " wide" : ""), title: c.help, "aria-sort": on ? (up ? "ascending" : "descending") : null },
       c.sort ? h("button.sort", { type: "button", "data-key": "sort-" + c.key, onclick: () => choose(/** @type {string} */ (c.sort), Boolean(on && !reverse)) }, text) : text);
   }));
   const body = h("tbody", null, rows.map((row, index) => {
@@ -90,10 +91,14 @@ export function rowKeys(root, signal, extra) {
 
 /**
  * Makes the controls for pages.
- * @param {{skip: number, size: number, total: number, shown: number}} at
+ * @param {{skip: number, size: number, total: number, shown: number, cursor?: (skip: number) => string | null}} at `cursor`: what
+ *   the server calls the page that begins there, if it does not count rows
  */
-export function pager({ skip, size, total, shown }) {
-  const page = (s) => go(to({ view: { skip: s > 0 ? s : null } }));
+export function pager({ skip, size, total, shown, cursor }) {
+  const page = (s) => {
+    const after = cursor ? cursor(s) : null;
+    go(to({ view: { skip: s > 0 && (after || !cursor) ? s : null, after } }));
+  };
   const last = Math.max(0, Math.floor((total - 1) / size) * size);
   return h("nav.pager", { "aria-label": "Pages" },
     h("button.quiet", { type: "button", "data-key": "page-before", "aria-label": "Previous page", disabled: skip <= 0, onclick: () => page(Math.max(0, skip - size)) }, icon("left")),
@@ -101,7 +106,7 @@ export function pager({ skip, size, total, shown }) {
     h("button.quiet", { type: "button", "data-key": "page-after", "aria-label": "Next page", disabled: skip + shown >= total, onclick: () => page(Math.min(last, skip + size)) }, icon("right")),
     h("label.inline", null, h("span", null, "rows"), h("select", {
       "data-key": "page-size", "aria-label": "Rows of a page",
-      onchange: (e) => go(to({ view: { count: e.target.value, skip: null } })),
+      onchange: (e) => go(to({ view: { count: e.target.value, skip: null, after: null } })),
     }, [20, 50, 100, 200, 500].map((n) => h("option", { value: n, selected: n === size }, n)))));
 }
 
