@@ -2,9 +2,10 @@
 
 mod common;
 
-use common::{Maker, START, Temp};
+use common::{Maker, START, Temp, alloc};
 use prof_analyze::maps::{Kind, MapFilter, MapSort, Maps, MapsOptions, MapsReport};
-use prof_analyze::{Analysis, LoadOptions};
+use prof_analyze::query::{Filter, Query};
+use prof_analyze::{Analysis, Index, IndexOptions, LoadOptions};
 use prof_trace::records::{
     MAPPINGS_ANEW, MappingLine, MappingUse, Mappings, USAGE_ANEW, kind, perms,
 };
@@ -268,4 +269,35 @@ fn damaged_looks_do_no_harm() {
         let report = MapsReport::new(&a, &maps, &MapFilter::default(), &all);
         assert!(report.json().contains("maps_recorded"));
     }
+}
+
+#[test]
+fn blocks_are_selected_by_their_mapping() {
+    let mut m = Maker::new();
+    let looks = [
+        first(&[], &[line(0x1000, 0x3000, RW, 0), line(0x9000, 0xa000, RW, 0)]),
+        look(500, &[], &[0x1000], &[line(0x1000, 0x2000, RW, 0)]),
+    ];
+    m.pass(START);
+    looks.iter().for_each(|l| _ = m.put(kind::MAPPINGS, &l.encode()));
+    m.nodes(&[[1, 0, 1]]).pcs(&[[1, 0x77, 0]]);
+    let blocks = [
+        alloc(START + 100, 0x1010, 16, 1),
+        alloc(START + 110, 0x2010, 32, 1),
+        alloc(START + 120, 0x9010, 64, 1),
+        // The mapping has been cut there before.
+        alloc(START + 600, 0x2800, 128, 1),
+    ];
+    m.events(1, &blocks).pass(START + 1000).end(START + 1000);
+    let file = m.file();
+    let index = Index::open(&file.0, &IndexOptions::default()).expect("an index");
+    let bytes = |ids: &str| {
+        let mut f = Filter::default();
+        f.set("from_map", ids).expect("a filter");
+        let query = Query::new(&index, &f).map_err(|e| e.to_string())?;
+        let analysis = query.analysis(None).expect("figures");
+        Ok::<u64, String>(analysis.totals().figures.live_bytes)
+    };
+    assert_eq!((bytes("0"), bytes("1"), bytes("0,1")), (Ok(48), Ok(64), Ok(112)));
+    assert!(bytes("2").expect_err("no such mapping").contains("numbered from 0"));
 }

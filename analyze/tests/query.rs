@@ -6,7 +6,7 @@ use common::world::{Block, World, describe, functions, make, write};
 use common::{Maker, Random, START};
 use prof_analyze::index::{IndexOptions, Keep};
 use prof_analyze::model::Figures;
-use prof_analyze::query::{FIELDS, Filter, Query, QueryError};
+use prof_analyze::query::{FIELDS, Field, Filter, Query, QueryError};
 use prof_analyze::{Analysis, Index};
 use prof_trace::pack::Compress;
 use prof_trace::size::Chunks;
@@ -298,7 +298,9 @@ fn peak_at(blocks: &[Block], until: u64) -> u64 {
 
 #[test]
 fn filters_let_through_what_a_naive_evaluation_does() {
-    let fields: Vec<_> = FIELDS.iter().filter(|f| f.refused.is_none()).collect();
+    // `from-map` needs mappings, which these recordings do not have: see maps.rs.
+    let usable = |f: &&Field| f.refused.is_none() && f.name != "from-map";
+    let fields: Vec<_> = FIELDS.iter().filter(usable).collect();
     let (mut some, mut tried) = (0, 0);
     for seed in 1..=3u64 {
         let mut r = Random(seed * 0x9e37_79b9);

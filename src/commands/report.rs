@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
 use prof_analyze::diff::{Diff, DiffOptions};
+use prof_analyze::maps::{Beside, Maps, What};
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::{
     Ask, FilterData, GroupBy, Grouped, Histogram, Merged, Report, ReportOptions, SortKey, Stats,
@@ -60,9 +61,24 @@ pub struct ReportArgs {
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub base: Option<Time>,
 
+    /// Which memory to show: blocks of the heap; mappings, the allocator's included; or both, each byte once
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = Of::Heap, conflicts_with_all = ["one-view", "base"])]
+    pub what: Of,
+
     /// How to write it
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
+}
+
+/// The memory to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Of {
+    /// Blocks of the heap
+    Heap,
+    /// Mappings, the allocator's included
+    Maps,
+    /// Blocks, and mappings that are not the allocator's
+    All,
 }
 
 /// Options that choose how blocks are grouped.
@@ -159,10 +175,24 @@ pub fn run(args: &ReportArgs, locate: Locate<'_>) -> Result<ExitCode> {
         depth: args.view.depth,
         filter: given(&args.input.filter.0),
     };
-    let report = Report::new(&analysis, &options);
-    let text = match args.format {
-        Format::Text => report.text(style),
-        Format::Json => report.json() + "\n",
+    let mut report = Report::new(&analysis, &options);
+    let what = match args.what {
+        Of::Heap => What::Heap,
+        Of::Maps => What::Maps,
+        Of::All => What::All,
+    };
+    if what != What::Heap {
+        let maps = Maps::of(index.analysis())?;
+        let at = args.moment(&index)?;
+        report.maps = Some(Beside::new(&index, &maps, what, at, options.top)?);
+    }
+    let text = match (args.format, &report.maps) {
+        (Format::Text, Some(maps)) if what == What::Maps => {
+            report.head.text(style) + &maps.text(style)
+        }
+        (Format::Text, Some(maps)) => report.text(style) + &maps.text(style),
+        (Format::Text, None) => report.text(style),
+        (Format::Json, _) => report.json() + "\n",
     };
     print(&text)?;
     Ok(ExitCode::SUCCESS)

@@ -11,7 +11,7 @@ use crate::symbols::{Frame, Symbolizer};
 use regex::Regex;
 use std::collections::{HashMap, HashSet};
 
-pub(crate) use names::bare;
+pub(crate) use names::{bare, is_allocator};
 
 /// The set of functions that the search for the asking frame passes over.
 pub(crate) struct Askers {

@@ -41,7 +41,7 @@ const PREFIXES: [&str; 14] = [
 const MEMBERS: [&str; 4] = ["::_M_allocate", "::_M_get_node", "::_S_allocate", "::_M_create"];
 
 /// Returns whether a function only allocates on behalf of its caller.
-pub(super) fn is_allocator(function: &str) -> bool {
+pub(crate) fn is_allocator(function: &str) -> bool {
     let plain = function.split('(').next().unwrap_or(function);
     let plain = plain.strip_prefix("__GI_").unwrap_or(plain);
     let libc = plain.strip_prefix("__libc_").or(plain.strip_prefix("__"));

@@ -3,8 +3,10 @@
 use super::pages::{self, Found, Within};
 use crate::Index;
 use crate::index::ScanError;
-use prof_trace::records::{Memory, PIECE, map_kind, part_kind};
+use crate::maps::{Kind, Totals};
+use prof_trace::records::{Memory, PIECE, cgroup_stat, map_kind, part_kind};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// A breakdown of resident memory: `rss_bytes` = `live_bytes` + `beside_bytes` - `not_resident_bytes` + `before_bytes`
 /// + `slack_bytes` + `other_anonymous_bytes` + all of `maps` but heap and anonymous + `unexplained_bytes`.
@@ -45,6 +47,37 @@ pub struct Account {
     pub unexplained_bytes: i64,
     /// Bytes that are swapped out.
     pub swap_bytes: u64,
+    /// Parts of the mappings of files; absent if the recording does not tell them apart.
+    pub files: Option<FilesData>,
+    /// Bytes of the page tables, which are not part of the resident set; 0: unknown.
+    pub page_tables_bytes: u64,
+    /// Figures of the target's memory cgroup, by the kernel's names. Other processes may be in it.
+    pub cgroup: BTreeMap<&'static str, u64>,
+}
+
+/// Resident bytes of the mappings of files, by what the files are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FilesData {
+    /// Code of programs and libraries.
+    pub code_bytes: u64,
+    /// Their data.
+    pub data_bytes: u64,
+    /// Memory that processes share: memfd, `/dev/shm`, System V.
+    pub shared_bytes: u64,
+    /// Other files.
+    pub other_bytes: u64,
+}
+
+impl FilesData {
+    /// Divides the resident bytes of files by what was seen of each at the same look. What is not of another kind is
+    /// data: variables that are zero at first are anonymous memory behind a library's data.
+    fn of(files: u64, t: &Totals) -> Self {
+        let code_bytes = t.of(Kind::Code).min(files);
+        let other_bytes = t.of(Kind::File).min(files - code_bytes);
+        let shared_bytes = t.of(Kind::Shared).min(files - code_bytes - other_bytes);
+        let data_bytes = files - code_bytes - other_bytes - shared_bytes;
+        Self { code_bytes, data_bytes, shared_bytes, other_bytes }
+    }
 }
 
 /// The mappings of one kind.
@@ -329,8 +362,27 @@ impl Places {
             swap_bytes: m.swap,
             before_between_bytes: between,
             unrecorded_ns: 0,
+            files: None,
+            page_tables_bytes: m.page_tables,
+            cgroup: cgroup_of(m),
             maps,
         }
+    }
+}
+
+/// Returns the figures of the target's memory cgroup, by name.
+pub fn cgroup_of(m: &Memory) -> BTreeMap<&'static str, u64> {
+    let pairs = m.cgroup.as_chunks::<2>().0.iter();
+    let named =
+        pairs.filter_map(|&[k, v]| Some((*cgroup_stat::NAMES.get(usize::try_from(k).ok()?)?, v)));
+    named.collect()
+}
+
+impl Account {
+    /// Divides the mappings of files, given the sums of the same look.
+    pub(super) fn divide_files(&mut self, t: &Totals) {
+        let files = self.maps.iter().find(|m| m.kind == "files").map(|m| m.rss_bytes);
+        self.files = files.map(|n| FilesData::of(n, t));
     }
 }
 

@@ -12,6 +12,7 @@ mod text;
 
 use crate::Index;
 use crate::index::ScanError;
+use crate::maps::Maps;
 use crate::query::Query;
 use crate::report::{FilterData, FrameData, Head, frames_of};
 use crate::symbols::Symbolizer;
@@ -20,7 +21,8 @@ use pages::Ask;
 use prof_trace::size::Chunks;
 use serde::Serialize;
 
-pub use account::{Account, MapData};
+pub use account::{Account, FilesData, MapData};
+pub(crate) use pages::used_pieces;
 pub use pages::{Pages, STEPS};
 
 /// Options of the fragmentation report.
@@ -147,6 +149,11 @@ impl Fragmentation {
                 let first = meta.memory.first.as_ref();
                 let found = all.as_ref().unwrap_or(&found);
                 let mut account = places.account(m, first, found, page, &used);
+                if let Ok(maps) = Maps::of(analysis)
+                    && let Some(t) = maps.totals_at(m.ticks).filter(|t| t.ticks == m.ticks)
+                {
+                    account.divide_files(t);
+                }
                 account.unrecorded_ns = unrecorded(index, m.ticks);
                 // Blocks whose events were lost are counted as older ones, and nothing says how large they were.
                 account.before_between_bytes.take_if(|_| meta.counters.lost > 0);

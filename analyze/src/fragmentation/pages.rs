@@ -275,7 +275,7 @@ fn collect(s: &mut State, query: &Query<'_>, block: &mut Block<'_>, ask: &Ask<'_
 
 /// Returns the multiples of [`PIECE`] at which recorded blocks ever began, as far as `of_interest` accepts them;
 /// ascending. glibc's blocks count only if `all` is set, and never those with a mapping of their own.
-pub(super) fn used_pieces(
+pub(crate) fn used_pieces(
     index: &Index,
     all: bool,
     of_interest: impl Fn(u64) -> bool,

@@ -129,7 +129,15 @@ fn account(a: &Account, at: u64, out: &mut String) -> fmt::Result {
         line("+", a.other_anonymous_bytes, what)?;
     }
     for m in a.maps.iter().filter(|m| !matches!(m.kind, "heap" | "anonymous")) {
-        line("+", m.rss_bytes, &format!("mappings: {}", m.kind))?;
+        match a.files.filter(|_| m.kind == "files") {
+            Some(f) => {
+                line("+", f.code_bytes, "code of programs and libraries")?;
+                line("+", f.data_bytes, "data of programs and libraries")?;
+                line("+", f.other_bytes, "other mapped files")?;
+                line("+", f.shared_bytes, "memory shared between processes")?;
+            }
+            None => line("+", m.rss_bytes, &format!("mappings: {}", m.kind))?,
+        }
     }
     match u64::try_from(a.unexplained_bytes) {
         Ok(n) => line("+", n, "unexplained")?,
@@ -141,7 +149,30 @@ fn account(a: &Account, at: u64, out: &mut String) -> fmt::Result {
     if a.swap_bytes > 0 {
         line(" ", a.swap_bytes, "are swapped out")?;
     }
-    Ok(())
+    if a.page_tables_bytes > 0 {
+        line(" ", a.page_tables_bytes, "page tables, which the kernel does not count as resident")?;
+    }
+    cgroup(a, out)
+}
+
+/// Writes the figures of the memory cgroup, whose limit is what the kernel kills for.
+fn cgroup(a: &Account, out: &mut String) -> fmt::Result {
+    let Some(current) = a.cgroup.get("current") else { return Ok(()) };
+    let limit = a.cgroup.get("max").map_or("no limit".into(), |n| format!("limit {}", bytes(*n)));
+    let processes = a.cgroup.get("processes").map_or(0, |n| *n);
+    writeln!(
+        out,
+        "\nits memory cgroup ({}, {limit}): {}; of it:",
+        count(processes, "process", "processes"),
+        bytes(*current)
+    )?;
+    let parts = ["anon", "file", "shmem", "kernel", "slab", "sock", "swap"];
+    let told = parts.iter().filter_map(|k| Some(format!("{k} {}", bytes(*a.cgroup.get(k)?))));
+    writeln!(
+        out,
+        "  {} (shmem is part of file, slab of kernel)",
+        told.collect::<Vec<_>>().join(", ")
+    )
 }
 
 fn stack(n: usize, s: &StackData, style: Style, out: &mut String) -> fmt::Result {

@@ -17,6 +17,7 @@ mod turnover;
 use crate::Index;
 use crate::askers::Askers;
 use crate::index::ScanError;
+use crate::maps::{GrowingMap, Maps, growing};
 use crate::query::Query;
 use crate::report::{AskedData, FilterData, FrameData, Head, asked_by, frames_of};
 use crate::symbols::Symbolizer;
@@ -72,6 +73,8 @@ pub struct Leaks {
     pub classes: Vec<ClassData>,
     /// The stacks that are shown, by class, those with the most bytes first.
     pub stacks: Vec<LeakData>,
+    /// Mappings whose resident memory only grew, if the filter selects all blocks.
+    pub growing_mappings: Vec<GrowingMap>,
 }
 
 /// Sums over the stacks of one class.
@@ -215,7 +218,12 @@ impl Leaks {
         let head = Head::new(analysis, &options.filter);
         let duration_ns = meta.clock.between(start, start.saturating_add(recorded_ticks));
         let seen_per_hour = seen_per_hour(meta.points_per_byte(start, end), duration_ns);
-        Ok(Self { version: 1, head, young_ns, seen_per_hour, classes, stacks })
+        // What can't be read of mappings is no reason to say nothing of blocks.
+        let growing_mappings = match Maps::of(analysis).ok().filter(|_| query.is_all()) {
+            Some(maps) => growing(index, &maps)?,
+            None => Vec::new(),
+        };
+        Ok(Self { version: 1, head, young_ns, seen_per_hour, classes, stacks, growing_mappings })
     }
 
     /// Returns the verdicts as JSON.

@@ -44,6 +44,21 @@ impl Leaks {
         if !left.is_empty() {
             writeln!(out, "\nmore stacks are {} (--top 0 --all shows them)", left.join(", "))?;
         }
+        for m in &self.growing_mappings {
+            writeln!(
+                out,
+                "\n=== mapping {} only grows === [resident: {}] [grown by: {} in {}] {} {}",
+                m.id,
+                bytes(m.rss),
+                bytes(m.grown_bytes),
+                duration(m.grown_ns),
+                m.kind.name(),
+                m.name
+            )?;
+            if !m.frames.is_empty() {
+                frame_lines(&m.frames, false, style, out)?;
+            }
+        }
         Ok(())
     }
 }

@@ -207,7 +207,7 @@ pub struct MapTotalsData {
 }
 
 /// Mappings with something in common.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MapGroupData {
     /// What they have in common: a file, a kind, or the number of a stack.
     pub name: String,
@@ -319,6 +319,11 @@ impl<'a> Shower<'a> {
     #[must_use]
     pub fn new(analysis: &'a Analysis) -> Self {
         Self { analysis, symbols: Symbolizer::new(analysis) }
+    }
+
+    /// Returns the frames of a stack, innermost first.
+    pub fn frames(&mut self, node: u32) -> Vec<FrameData> {
+        frames_of(self.analysis, node, &mut self.symbols)
     }
 
     fn source(&mut self, s: &Source) -> MapSourceData {

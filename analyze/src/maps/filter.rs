@@ -20,7 +20,12 @@ const fn field(
 
 /// All fields, in the order of the help text.
 pub const FIELDS: &[Field] = &[
-    field("from", &[], "TIME", "Made at or after this time since the start (ms, 4h3m2s, N%)"),
+    field(
+        "from",
+        &[],
+        "TIME",
+        "Made at or after this time since the start (30 or 30s, 4h3m2s, N%)",
+    ),
     field("to", &[], "TIME", "Made at or before this time"),
     field("alive-at", &[], "TIME", "There at this time"),
     field("alive-at-2", &[], "TIME", "There at this time as well"),

@@ -5,11 +5,14 @@
 //! *regions*, and the kernel's merging of neighbours does not make one mapping of two. Mappings that were found by a look
 //! and not by the call that made them are *seen, not caught*, and have no stack.
 
+mod beside;
 mod calls;
 mod data;
 mod filter;
+mod grow;
 mod kind;
 mod looks;
+mod places;
 mod table;
 mod text;
 mod totals;
@@ -18,12 +21,15 @@ use crate::Analysis;
 use prof_trace::records::{MappingUse, Mappings};
 use std::sync::Arc;
 
+pub use beside::{Beside, What};
 pub use data::{
     MapData, MapEndData, MapGroupBy, MapGroupData, MapRegionData, MapSort, MapSourceData,
     MapTotalsData, MapUsageData, MapsOptions, MapsReport, Shower, Timeval, Timing,
 };
 pub use filter::{FIELDS, MapFilter, find};
+pub use grow::{GrowingMap, growing};
 pub use kind::Kind;
+pub use places::Places;
 pub use totals::Totals;
 
 /// All mappings that a recording tells of.

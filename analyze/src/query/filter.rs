@@ -34,7 +34,7 @@ impl Field {
     }
 }
 
-const NO_MAPS: &str = "recordings don't hold mappings";
+const NO_MAPS: &str = "it is a property of mappings; prof maps has it";
 
 /// All fields, in the order of the help text.
 pub const FIELDS: &[Field] = &[
@@ -133,7 +133,7 @@ pub const FIELDS: &[Field] = &[
         .refused("recordings don't hold which allocator a block is of"),
     field("marker", "N", "Allocated while this marker was set")
         .refused("recordings don't hold markers"),
-    field("from-map", "ID", "In this mapping").refused(NO_MAPS),
+    field("from-map", "ID,...", "In one of these mappings, by the ids of prof maps"),
     field("min-peak-rss", "SIZE", "Of mappings: once resident with so much")
         .or(&["peak-rss-min"])
         .refused(NO_MAPS),
@@ -225,6 +225,7 @@ pub struct Filter {
     pub(super) depth: Range<u64>,
     pub(super) stacks: Vec<Vec<u32>>,
     pub(super) free_stacks: Vec<Vec<u32>>,
+    pub(super) from_maps: Vec<Vec<u32>>,
     pub(super) group_allocations: Range<u64>,
     pub(super) group_leaked: Vec<(Amount, bool)>,
     pub(super) group_interval: Vec<(Time, bool)>,
@@ -374,6 +375,7 @@ impl Filter {
             "not-module" => self.not_modules.push(regex(text)?),
             "stacks" => self.stacks.push(ids(text)?),
             "free-stacks" => self.free_stacks.push(ids(text)?),
+            "from-map" => self.from_maps.push(ids(text)?),
             "mmapped" => {
                 let other = self.headers.mapped.replace(one_of(text, "yes", "no")?);
                 self.headers.differs(other, self.headers.mapped);

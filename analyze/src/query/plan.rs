@@ -7,6 +7,7 @@ use super::stacks::Said;
 use super::{chains, stacks};
 use crate::index::{Block, Column, Index, ScanError, flags};
 use crate::load::Clock;
+use crate::maps::{Maps, Places};
 use crate::model::Rule;
 use crate::symbols::embedded_suppressions;
 use prof_trace::size::Chunks;
@@ -43,6 +44,8 @@ pub struct Query<'a> {
     headers: Headers,
     /// The rows that can be selected; `None`: all can.
     pub(super) set_of_rows: Option<Arc<RowSet>>,
+    /// Where blocks must lie, for each condition on mappings.
+    places: Vec<Arc<Places>>,
     /// The groups that suppression rules exclude.
     pub(super) suppressed: Option<Arc<Suppressed>>,
 }
@@ -111,7 +114,16 @@ impl<'a> Query<'a> {
             chains: None,
             headers: filter.headers,
             set_of_rows: None,
+            places: Vec::new(),
         };
+        if !filter.from_maps.is_empty() {
+            let maps = Maps::of(index.analysis())
+                .map_err(|e| QueryError::Missing(format!("--from-map: {e}")))?;
+            for ids in &filter.from_maps {
+                let places = Places::of(&maps, ids).map_err(QueryError::Missing)?;
+                q.places.push(Arc::new(places));
+            }
+        }
         if !q.headers.is_all() && !has_headers(index)? {
             return Err(QueryError::Missing(NO_HEADERS.into()));
         }
@@ -207,6 +219,7 @@ impl<'a> Query<'a> {
             && self.chains.is_none()
             && self.headers.is_all()
             && self.set_of_rows.is_none()
+            && self.places.is_empty()
             && self.suppressed.is_none()
     }
 
@@ -281,6 +294,14 @@ impl<'a> Query<'a> {
             block.read(Column::Header, b)?;
             let chunks = Chunks::of(self.index.analysis().meta().target.pointer_size);
             rows.retain(|&i| self.headers.has(chunks, a[i as usize], b[i as usize]));
+        }
+        for places in &self.places {
+            if rows.is_empty() {
+                return Some(());
+            }
+            block.read(Column::Addr, a)?;
+            block.read(Column::Begin, b)?;
+            rows.retain(|&i| places.has(a[i as usize], b[i as usize]));
         }
         if let Some(chains) = &self.chains
             && !rows.is_empty()

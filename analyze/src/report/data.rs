@@ -7,6 +7,7 @@ use super::places::PlaceData;
 use super::sort::{Order, SortKey};
 use crate::Analysis;
 use crate::askers::{Askers, Seen, bare};
+use crate::maps::Beside;
 use crate::model::Group;
 use crate::style::printable;
 use crate::symbols::{Frame, Symbolizer};
@@ -63,6 +64,9 @@ pub struct Report {
     pub rest: RestData,
     /// Statistics of the symbolised code addresses.
     pub symbols: SymbolsData,
+    /// Mappings, if they were asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub maps: Option<Beside>,
 }
 
 /// A stack and its figures.
@@ -172,6 +176,7 @@ impl Report {
             groups: shown_groups,
             rest: RestData::new(analysis, &groups[shown..]),
             symbols: SymbolsData::new(&symbols),
+            maps: None,
         }
     }
 

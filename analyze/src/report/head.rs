@@ -6,6 +6,7 @@ use crate::model::Rule;
 use crate::model::{Errors, Group};
 use crate::style::printable;
 use crate::unseen::{self, Unseen, WorkerData};
+use prof_trace::records::map_kind;
 use serde::Serialize;
 
 /// A field of the filter in effect.
@@ -211,6 +212,55 @@ pub struct KernelData {
     pub rss_bytes: u64,
     /// Time of the reading, in nanoseconds since the start.
     pub at_ns: u64,
+    /// What the resident set consisted of when its mappings were looked at last.
+    pub resident: Option<ResidentData>,
+}
+
+/// What the resident set consists of, in bytes: the sum of all but the page tables is `rss_bytes`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ResidentData {
+    /// Time of the look, in nanoseconds since the start.
+    pub at_ns: u64,
+    /// The resident set.
+    pub rss_bytes: u64,
+    /// The heap and other anonymous memory.
+    pub anonymous_bytes: u64,
+    /// Stacks of threads.
+    pub stacks_bytes: u64,
+    /// Code, data and other files.
+    pub files_bytes: u64,
+    /// prof's own memory.
+    pub prof_bytes: u64,
+    /// Other mappings.
+    pub other_bytes: u64,
+    /// What the mappings do not account for; negative if they sum up to more.
+    pub unexplained_bytes: i64,
+    /// Page tables, which the kernel does not count as resident; 0: unknown.
+    pub page_tables_bytes: u64,
+}
+
+impl ResidentData {
+    fn new(analysis: &Analysis) -> Option<Self> {
+        let m = analysis.meta().memory.last.as_ref()?;
+        let all = m.maps.as_chunks::<3>().0;
+        let of =
+            |k: u64| all.iter().filter(|m| m[0] == k).fold(0u64, |s, m| s.saturating_add(m[2]));
+        let anonymous_bytes = of(map_kind::HEAP).saturating_add(of(map_kind::ANONYMOUS));
+        let parts = [map_kind::STACK, map_kind::FILE, map_kind::PROF, map_kind::OTHER].map(of);
+        let sum = parts.iter().fold(anonymous_bytes, |s, n| s.saturating_add(*n));
+        let [stacks_bytes, files_bytes, prof_bytes, other_bytes] = parts;
+        Some(Self {
+            at_ns: analysis.meta().clock.ns(m.ticks),
+            rss_bytes: m.rss,
+            anonymous_bytes,
+            stacks_bytes,
+            files_bytes,
+            prof_bytes,
+            other_bytes,
+            unexplained_bytes: (m.rss as i64).saturating_sub(sum as i64),
+            page_tables_bytes: m.page_tables,
+        })
+    }
 }
 
 /// The recording that a report is about, its completeness, and its totals.
@@ -401,6 +451,7 @@ impl KernelData {
             vss_bytes: k.vss_bytes,
             rss_bytes: k.rss_bytes,
             at_ns: analysis.meta().clock.ns(k.ticks),
+            resident: ResidentData::new(analysis),
         })
     }
 }

@@ -194,7 +194,25 @@ impl Text<'_> {
         match kernel {
             Some(k) => {
                 let (vss, rss) = (bytes(k.vss_bytes), bytes(k.rss_bytes));
-                self.line("kernel", &format!("VSS {vss}, RSS {rss}, at {}", duration(k.at_ns)))
+                self.line("kernel", &format!("VSS {vss}, RSS {rss}, at {}", duration(k.at_ns)))?;
+                let Some(r) = k.resident else { return Ok(()) };
+                let left = match r.unexplained_bytes {
+                    n if n < 0 => format!("-{}", bytes(n.unsigned_abs())),
+                    n => bytes(n.unsigned_abs()),
+                };
+                let text = format!(
+                    "{} at {}: heap and anonymous {}, stacks {}, code and files {}, prof {}, other {}, unexplained \
+                     {left}; page tables {}",
+                    bytes(r.rss_bytes),
+                    duration(r.at_ns),
+                    bytes(r.anonymous_bytes),
+                    bytes(r.stacks_bytes),
+                    bytes(r.files_bytes),
+                    bytes(r.prof_bytes),
+                    bytes(r.other_bytes),
+                    bytes(r.page_tables_bytes)
+                );
+                self.line("resident", &text)
             }
             None => self.line("kernel", "VSS and RSS are not in the recording"),
         }

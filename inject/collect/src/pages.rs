@@ -51,7 +51,7 @@ impl Counted {
 const WAITS: u32 = 10;
 
 /// Returns the processor time of this thread, in nanoseconds.
-fn worked() -> u64 {
+pub fn worked() -> u64 {
     let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the call writes the time to the pointer, which is valid.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut t) };

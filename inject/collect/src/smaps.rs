@@ -5,7 +5,7 @@ use crate::clock::Clock;
 use crate::heaps::{Candidate, apart};
 use crate::mappings::Used;
 use crate::maps::{MAX_TEXT as MAX_MAPS, Mapping, parse_line};
-use crate::pages::{Counted, Pages};
+use crate::pages::{Counted, Pages, worked};
 use crate::stacks::{pointers, stacks};
 use crate::target::proc_dir;
 use prof_trace::records::{MappingUse, Memory, map_kind};
@@ -31,7 +31,7 @@ const GAP: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(6
 pub const LAST: Duration = Duration::from_secs(2);
 /// A change by so many resident pages is of no interest.
 const FEW: u64 = 256;
-/// A look may take one of this many parts of the time.
+/// A look may take one of this many parts of a processor's time.
 const PART: u32 = 200;
 /// `smaps` is read only if the lock of the target's mappings would be held for at most this long, in nanoseconds, even
 /// if all memory were in one mapping; and the cost of a resident page and of a page table entry there.
@@ -40,6 +40,9 @@ const PAGE_NS: u64 = 170;
 const ENTRY_NS: u64 = 8;
 /// Greatest lag of the kernel's count of resident memory, in bytes.
 const LAG: u64 = 16 << 20;
+
+/// Time that a look took: until it ended, and of a processor.
+type Took = (Duration, Duration);
 
 /// `/proc/PID/smaps`, `statm` and others, held open as in [`Maps`](crate::maps::Maps). For `smaps` the kernel walks the
 /// page tables and lets no thread map memory meanwhile, so it is read only for a small process. For others the page
@@ -50,7 +53,7 @@ pub struct Smaps {
     files: Option<Arc<Files>>,
     next: Instant,
     gap: Duration,
-    looking: Option<JoinHandle<(Option<Looked>, Duration)>>,
+    looking: Option<JoinHandle<(Option<Looked>, Took)>>,
     /// Number of a look that a detach asks for, and whether it has begun.
     asked: Option<(u64, bool)>,
     /// Time that the last look took.
@@ -165,7 +168,8 @@ impl Smaps {
         let done = self.looking.take_if(|l| l.is_finished());
         let done = done.and_then(|l| l.join().ok());
         let seen = done.and_then(|(seen, took)| {
-            self.rest = Instant::now() + took * PART;
+            let (took, worked) = took;
+            self.rest = Instant::now() + worked * PART;
             self.next = self.next.max(self.rest);
             self.took = took;
             seen
@@ -183,7 +187,10 @@ impl Smaps {
             // A look that takes long has not finished when the next is due.
             self.next = began + self.gap;
             self.gap = (self.gap * 2).min(GAP.1);
-            let look = move || (files.look(&known, clock), began.elapsed());
+            let look = move || {
+                let seen = files.look(&known, clock);
+                (seen, (began.elapsed(), Duration::from_nanos(worked())))
+            };
             self.looking = std::thread::Builder::new().name("prof-smaps".into()).spawn(look).ok();
         }
         seen
