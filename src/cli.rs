@@ -10,6 +10,7 @@ use crate::commands::doctor::DoctorArgs;
 use crate::commands::export::ExportArgs;
 use crate::commands::fragmentation::FragmentationArgs;
 use crate::commands::info::InfoArgs;
+use crate::commands::kernel::KernelArgs;
 use crate::commands::leaks::LeaksArgs;
 use crate::commands::manuals::{CompletionsArgs, ManArgs};
 use crate::commands::maps::MapsArgs;
@@ -60,6 +61,7 @@ pub enum Command {
     Resume(PidArgs),
     Status(StatusArgs),
     Run(RunArgs),
+    Kernel(Box<KernelArgs>),
     Report(Box<ReportArgs>),
     Leaks(Box<LeaksArgs>),
     Diff(Box<DiffArgs>),

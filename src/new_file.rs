@@ -41,12 +41,7 @@ fn default_path(name: &str, pid: i32, time: &str) -> PathBuf {
 
 /// Returns a time in local time, as `20261121-061500`.
 fn local_time(seconds: i64) -> String {
-    let mut t = std::mem::MaybeUninit::<libc::tm>::zeroed();
-    // SAFETY: both pointers are valid, and all zeroes are a valid `tm`.
-    let t = unsafe {
-        libc::localtime_r(&(seconds as libc::time_t), t.as_mut_ptr());
-        t.assume_init()
-    };
+    let t = broken_down(seconds);
     format!(
         "{:04}{:02}{:02}-{:02}{:02}{:02}",
         t.tm_year + 1900,
@@ -58,6 +53,21 @@ fn local_time(seconds: i64) -> String {
     )
 }
 
+/// Returns the local time of day, as `06:15:00`.
+pub fn time_of_day(seconds: i64) -> String {
+    let t = broken_down(seconds);
+    format!("{:02}:{:02}:{:02}", t.tm_hour, t.tm_min, t.tm_sec)
+}
+
+fn broken_down(seconds: i64) -> libc::tm {
+    let mut t = std::mem::MaybeUninit::<libc::tm>::zeroed();
+    // SAFETY: both pointers are valid, and all zeroes are a valid `tm`.
+    unsafe {
+        libc::localtime_r(&(seconds as libc::time_t), t.as_mut_ptr());
+        t.assume_init()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -67,5 +77,6 @@ mod tests {
         let p = default_path("a/b c:d", 7, "20261121-061500").display().to_string();
         assert_eq!(p, "./prof.a_b_c_d.7.20261121-061500.prof");
         assert_eq!(local_time(0).len(), 15);
+        assert_eq!(time_of_day(0).len(), 8);
     }
 }

@@ -11,6 +11,7 @@ pub mod export;
 pub mod fragmentation;
 pub mod info;
 pub mod input;
+pub mod kernel;
 pub mod leaks;
 pub mod manuals;
 pub mod maps;
@@ -53,6 +54,7 @@ pub fn dispatch(command: &Command) -> Result<ExitCode> {
         Command::Resume(a) => pause::resume(a),
         Command::Status(a) => status::run(a),
         Command::Run(a) => run::run(a),
+        Command::Kernel(a) => kernel::run(a),
         Command::Report(a) => report::run(a, &locate),
         Command::Leaks(a) => leaks::run(a, &locate),
         Command::Diff(a) => diff::run(a, &locate),
@@ -81,8 +83,11 @@ pub fn dispatch(command: &Command) -> Result<ExitCode> {
 
 /// Returns whether a command works on live processes, and not on recordings or on prof itself.
 fn needs_processes(command: &Command) -> bool {
-    use Command::{Attach, Demo, Detach, Pause, Resume, Run, Status};
-    matches!(command, Attach(_) | Detach(_) | Pause(_) | Resume(_) | Status(_) | Run(_) | Demo(_))
+    use Command::{Attach, Demo, Detach, Kernel, Pause, Resume, Run, Status};
+    matches!(
+        command,
+        Attach(_) | Detach(_) | Kernel(_) | Pause(_) | Resume(_) | Status(_) | Run(_) | Demo(_)
+    )
 }
 
 /// Returns the process that a command is to work on.
@@ -92,6 +97,7 @@ fn target(command: &Command) -> Option<i32> {
         Command::Detach(a) => Some(a.pid),
         Command::Pause(a) | Command::Resume(a) => Some(a.pid),
         Command::Status(a) => a.pid,
+        Command::Kernel(a) => a.pid.map(u32::cast_signed),
         _ => None,
     }
 }

@@ -79,7 +79,10 @@ impl Askers {
     fn kind(&self, seen: Seen<'_>) -> Kind {
         let Some(name) = seen.function else { return Kind::Asker };
         let file = seen.file.unwrap_or_default();
-        if names::is_allocator(name) || names::is_file_of_allocator(file) {
+        if names::is_allocator(name)
+            || names::is_file_of_allocator(file)
+            || names::is_kernel_allocator(name, seen.module.unwrap_or_default())
+        {
             Kind::Allocator
         } else if self.patterns.iter().any(|p| p.is_match(name)) {
             Kind::Wrapper

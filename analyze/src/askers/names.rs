@@ -51,6 +51,47 @@ pub(crate) fn is_allocator(function: &str) -> bool {
         || (plain.starts_with("std::") && MEMBERS.iter().any(|m| is_member(plain, m)))
 }
 
+/// Module of the frames that name a slab cache of the kernel.
+const SLAB: &str = "[slab]";
+
+/// Beginnings of the names of the kernel's functions that allocate on behalf of their callers, without leading underscores.
+const KERNEL: [&str; 27] = [
+    "kmalloc",
+    "kzalloc",
+    "kcalloc",
+    "kvmalloc",
+    "kmem_cache_alloc",
+    "kmem_cache_zalloc",
+    "krealloc",
+    "kvrealloc",
+    "kmemdup",
+    "kstrdup",
+    "kstrndup",
+    "memdup_user",
+    "vmemdup_user",
+    "do_kmalloc",
+    "slab_alloc",
+    "alloc_pages",
+    "alloc_page_",
+    "alloc_frozen_pages",
+    "folio_alloc",
+    "vma_alloc_folio",
+    "filemap_alloc_folio",
+    "get_free_page",
+    "get_zeroed_page",
+    "pcpu_alloc",
+    "alloc_percpu",
+    "vmalloc",
+    "vzalloc",
+];
+
+/// Returns whether a frame of a kernel's stack only allocates on behalf of its caller.
+pub(super) fn is_kernel_allocator(function: &str, module: &str) -> bool {
+    let plain = function.trim_start_matches('_');
+    module == SLAB
+        || (module == "[kernel]" && KERNEL.iter().any(|prefix| plain.starts_with(prefix)))
+}
+
 /// Returns whether the last part of a function's name, without template arguments, begins with `member`.
 fn is_member(plain: &str, member: &str) -> bool {
     let plain = without_arguments(plain);
@@ -224,6 +265,25 @@ mod tests {
             "mine::_M_allocate",
         ] {
             assert!(!is_allocator(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn the_kernels_allocators_are_told_from_those_who_ask() {
+        for name in [
+            "__kmalloc_cache_noprof",
+            "kmem_cache_alloc_lru_noprof",
+            "__alloc_frozen_pages_noprof",
+            "alloc_pages_mpol",
+            "vma_alloc_folio_noprof",
+            "pcpu_alloc_noprof",
+        ] {
+            assert!(is_kernel_allocator(name, "[kernel]"), "{name}");
+            assert!(!is_kernel_allocator(name, "/usr/bin/x"), "{name}");
+        }
+        assert!(is_kernel_allocator("filp", "[slab]"));
+        for name in ["alloc_pipe_info", "alloc_empty_file", "do_anonymous_page", "alloc_skb"] {
+            assert!(!is_kernel_allocator(name, "[kernel]"), "{name}");
         }
     }
 

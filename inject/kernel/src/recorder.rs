@@ -1,0 +1,351 @@
+//! Opens the events, and reads them pass by pass.
+
+mod cost;
+mod events;
+mod order;
+
+use crate::Error;
+use crate::live::Outstanding;
+use crate::names::{Named, Names};
+use crate::sample::{Numbers, Record, decode};
+use crate::stacks::Stacks;
+use crate::sys;
+use crate::tasks::{Scope, Threads};
+use crate::tracefs::Tracefs;
+use crate::tracepoints::{self, Tracepoint, What};
+use crate::write::Recording;
+use events::{Opened, Rings};
+use order::{Change, Order};
+use prof_trace::records::{Counters, Hook, Hooks, Target};
+use std::fs::File;
+use std::time::Duration;
+
+/// Time after which names are read again because an address lies far behind the last function before it: a module was
+/// loaded.
+const NAMES_AGAIN: u64 = 10_000_000_000;
+/// Distance from the start of a function that no function reaches, in bytes.
+const FAR: u64 = 1 << 20;
+/// The priority (niceness) of this process while it records: on a busy machine the rings must be read in time.
+const HASTE: i32 = -10;
+/// Time between two writes to the file, in ns.
+const FLUSH: u64 = 1_000_000_000;
+
+/// What is recorded, and how.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Kinds of memory.
+    pub what: What,
+    /// Whose allocations.
+    pub scope: Scope,
+    /// Smallest size in bytes.
+    pub min_size: u64,
+    /// Largest size in bytes.
+    pub max_size: u64,
+    /// One of so many allocations is recorded.
+    pub sample_every: u64,
+    /// Bytes of each processor's ring: a power of two, and at least a page.
+    pub ring: usize,
+}
+
+/// Counts of a recording.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Figures {
+    /// Allocations seen.
+    pub allocations: u64,
+    /// Frees of these.
+    pub frees: u64,
+    /// Frees of blocks whose allocation was not seen.
+    pub unknown_frees: u64,
+    /// Blocks whose address was handed out again though no free was seen.
+    pub implied_frees: u64,
+    /// Page allocations that allocators made for the blocks that they hand out, and which are left out.
+    pub own_pages: u64,
+    /// Allocations that prof itself caused, and which are left out.
+    pub of_prof: u64,
+    /// Events that came out of order, and got a later time.
+    pub late: u64,
+    /// Allocations that were lost because a ring was full.
+    pub lost_allocations: u64,
+    /// Frees that were lost so.
+    pub lost_frees: u64,
+    /// Records that could not be decoded.
+    pub damaged: u64,
+    /// Greatest number of bytes that waited in a ring.
+    pub fullest: u64,
+    /// Processor time that an event costs where it happens, in ns, as measured before the recording.
+    pub event_ns: u64,
+    /// Processor time of this process since then, in ns.
+    pub own_ns: u64,
+    /// Time since then, in ns.
+    pub elapsed_ns: u64,
+    /// Events read.
+    pub events: u64,
+}
+
+/// Records the kernel's allocations.
+#[derive(Debug)]
+pub struct Recorder {
+    options: Options,
+    tracepoints: Vec<Tracepoint>,
+    numbers: Numbers,
+    rings: Rings,
+    opened: Opened,
+    order: Order,
+    names: Names,
+    names_read: u64,
+    stacks: Stacks,
+    threads: Threads,
+    live: Outstanding,
+    recording: Option<Recording>,
+    figures: Figures,
+    /// Losses that rings have reported; the only ones known before Linux 6.0.
+    reported: u64,
+    started: u64,
+    cpu_at_start: u64,
+    flushed: u64,
+    page: u64,
+    me: u32,
+}
+
+impl Recorder {
+    /// Opens everything and starts. The file, if there is one, is empty.
+    ///
+    /// # Errors
+    /// If the kernel refuses, or the process of the scope is gone.
+    pub fn start(options: Options, file: Option<File>, command: &str) -> Result<Self, Error> {
+        let page = sys::page_size();
+        let tracepoints = tracepoints::all(&Tracefs::open()?, options.what)?;
+        let names = Names::read()?;
+        let mut rings = Rings::open(options.ring, page as usize)?;
+        sys::go_first(HASTE);
+        let event_ns = cost::of_an_event(&tracepoints, &mut rings)?;
+        let started = sys::now();
+        let recording = match file {
+            Some(file) => Some(begin(file, &options, &tracepoints, started, command)?),
+            None => None,
+        };
+        let mut numbers = Numbers::default();
+        let opened = Opened::open(&options, &tracepoints, &rings, page, &mut numbers)?;
+        let stacks = Stacks::new(&names, options.what.slab, options.what.percpu);
+        opened.enable()?;
+        Ok(Self {
+            tracepoints,
+            numbers,
+            rings,
+            opened,
+            order: Order::new(started),
+            names,
+            names_read: started,
+            stacks,
+            threads: Threads::default(),
+            live: Outstanding::default(),
+            recording,
+            figures: Figures { event_ns, ..Figures::default() },
+            reported: 0,
+            started,
+            cpu_at_start: sys::processor_time(),
+            flushed: started,
+            page,
+            me: std::process::id(),
+            options,
+        })
+    }
+
+    /// Waits until a ring is a quarter full, or for `most`; then reads all rings.
+    pub fn pass(&mut self, most: Duration) {
+        self.rings.wait(most);
+        let start = sys::now();
+        self.read();
+        self.take(self.order.safe());
+        self.order.next_pass(start);
+        if start - self.flushed >= FLUSH
+            && let Some(r) = &mut self.recording
+        {
+            r.flush();
+            self.flushed = start;
+        }
+    }
+
+    /// Reads all rings.
+    fn read(&mut self) {
+        let Self { rings, numbers, tracepoints, options, order, stacks, threads, figures, .. } =
+            self;
+        let whose = match options.scope {
+            Scope::Process(pid) => Some(pid),
+            _ => None,
+        };
+        for ring in &mut rings.all {
+            figures.fullest = figures.fullest.max(ring.waiting());
+            ring.read(|kind, body| match decode(kind, body, numbers, tracepoints) {
+                Some(Record::Sample(s)) => {
+                    figures.events += 1;
+                    let t = &tracepoints[s.tracepoint];
+                    if !t.is_alloc {
+                        return order.push(Change::free(t, &s, self.page));
+                    }
+                    if s.pid == self.me {
+                        figures.of_prof += 1;
+                    } else if whose.is_none_or(|pid| pid == s.pid) {
+                        let cache = t.cache.map_or(0, |c| stacks.cache(c.text(s.raw)));
+                        let stack = stacks.number(cache, s.stack);
+                        if t.kind == crate::Kind::Page && stacks.get(stack).is_own {
+                            figures.own_pages += 1;
+                        } else {
+                            let thread = threads.number(s.tid);
+                            let change = Change::alloc(t, &s, self.page, stack, thread);
+                            order.push(change);
+                        }
+                    }
+                }
+                Some(Record::Lost(n)) => self.reported += n,
+                Some(Record::Name(tid, name)) => threads.rename(tid, name),
+                Some(Record::Fork(tid, by)) => threads.fork(tid, by),
+                None => figures.damaged += u64::from(kind == crate::sample::RECORD_SAMPLE),
+            });
+        }
+    }
+
+    /// Applies what happened before a time, in order, and writes it.
+    fn take(&mut self, before: u64) {
+        let Self { order, live, recording, figures, stacks, .. } = self;
+        let mut sink = order::Sink { live, recording: recording.as_mut(), figures, stacks };
+        let first = order.take(before, self.page, &mut sink);
+        self.new_names();
+        if let Some(r) = &mut self.recording {
+            r.pass(first, &mut self.stacks, &mut self.threads, &self.names);
+        } else {
+            self.stacks.new_code.clear();
+            self.stacks.new_nodes.clear();
+            self.threads.new.clear();
+        }
+    }
+
+    /// Reads the kernel's functions again if a new address is in none of them.
+    fn new_names(&mut self) {
+        let now = sys::now();
+        if now - self.names_read < NAMES_AGAIN {
+            return;
+        }
+        let unknown = |address: u64| {
+            self.stacks.cache_name(address).is_none()
+                && self.names.find(address).is_none_or(|f| f.offset > FAR)
+        };
+        if self.stacks.new_code.iter().any(|(_, address)| unknown(*address)) {
+            self.names_read = now;
+            match Names::read() {
+                Ok(names) => self.names = names,
+                Err(e) => log::warn!("{e}"),
+            }
+        }
+    }
+
+    /// Returns what is outstanding.
+    pub fn outstanding(&self) -> &Outstanding {
+        &self.live
+    }
+
+    /// Returns the frames of a stack, innermost first: address, and function if it is known.
+    pub fn frames(&self, stack: u32) -> Vec<(u64, Option<Named<'_>>)> {
+        let name = |address: u64| match self.stacks.cache_name(address) {
+            Some(function) => Some(Named { function, offset: 0, module: "[slab]" }),
+            None => self.names.find(address.wrapping_sub(1)),
+        };
+        self.stacks.get(stack).frames.iter().map(|a| (*a, name(*a))).collect()
+    }
+
+    /// Returns the counts so far.
+    pub fn figures(&self) -> Figures {
+        let (allocations, frees) = self.opened.lost(&self.tracepoints);
+        let mut f = self.figures;
+        (f.lost_allocations, f.lost_frees) = (allocations, frees);
+        if allocations + frees == 0 {
+            f.lost_allocations = self.reported;
+        }
+        f.own_ns = sys::processor_time() - self.cpu_at_start;
+        f.elapsed_ns = sys::now() - self.started;
+        f
+    }
+
+    /// Returns the bytes of all rings together, and the number of processors.
+    pub fn rings(&self) -> (u64, usize) {
+        let n = self.rings.all.len();
+        (self.options.ring as u64 * n as u64, n)
+    }
+
+    /// Returns the error that ended the writing of the recording.
+    pub fn failure(&self) -> Option<&std::io::Error> {
+        self.recording.as_ref().and_then(Recording::failure)
+    }
+
+    /// Stops, reads what is left, and ends the recording with a reason as `prof_trace::records::End` has it.
+    ///
+    /// # Errors
+    /// If the recording could not be written to its end.
+    pub fn finish(&mut self, reason: &str) -> Result<(), Error> {
+        self.opened.disable();
+        self.read();
+        self.take(u64::MAX);
+        let f = self.figures();
+        let Some(mut recording) = self.recording.take() else { return Ok(()) };
+        let calls = self.opened.hits(&self.tracepoints);
+        recording.counters(&Counters {
+            events: f.events,
+            lost: f.lost_allocations + f.lost_frees,
+            calls,
+            ..Counters::default()
+        });
+        match recording.end(sys::now(), reason) {
+            (Some(e), lost) => {
+                Err(Error::io(format!("the recording lacks its last {lost} events"))(e))
+            }
+            (None, _) => Ok(()),
+        }
+    }
+}
+
+/// Writes the beginning of a recording.
+fn begin(
+    mut file: File,
+    options: &Options,
+    tracepoints: &[Tracepoint],
+    started: u64,
+    command: &str,
+) -> Result<Recording, Error> {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let target = Target {
+        pid: options.scope.process().unwrap_or(0),
+        exe: format!("Linux {}", release.trim()),
+        cmdline: vec![command.into()],
+        comm: "kernel".into(),
+        arch: arch().into(),
+        pointer_size: size_of::<usize>() as u32,
+        page_size: sys::page_size() as u32,
+        wall_ns: sys::wall(),
+        start_ticks: started,
+        ticks_per_sec: 1_000_000_000,
+        prof_version: env!("CARGO_PKG_VERSION").into(),
+        sample_every: if options.sample_every > 1 { options.sample_every } else { 0 },
+        min_size: options.min_size,
+        max_size: options.max_size,
+        ..Target::default()
+    };
+    let hook = |(i, t): (usize, &Tracepoint)| Hook {
+        index: i as u32,
+        function: t.name.into(),
+        module: crate::names::KERNEL.into(),
+        method: "tracepoint".into(),
+    };
+    let hooked = tracepoints.iter().enumerate().map(hook).collect();
+    let hooks = Hooks { hooked, not_hooked: Vec::new() };
+    prof_collect::write_prologue(&mut file, &target, &hooks)
+        .map_err(Error::io("cannot write the recording"))?;
+    Recording::new(file)
+}
+
+/// Returns the architecture's name in recordings.
+fn arch() -> &'static str {
+    match std::env::consts::ARCH {
+        "mips64" if cfg!(target_endian = "little") => "mips64el",
+        other => other,
+    }
+}

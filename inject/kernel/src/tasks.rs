@@ -1,0 +1,112 @@
+//! Whose allocations are recorded, and the names of threads.
+
+use crate::live::Map;
+use std::fs;
+use std::path::PathBuf;
+
+/// Whose allocations are recorded. Frees are always those of the whole machine, as others may free what one allocates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// The whole machine's.
+    Machine,
+    /// A process's, without its children.
+    Process(u32),
+    /// A process's and those of the children that it makes from then on.
+    Family(u32),
+    /// Those of a cgroup's tasks, by its folder in the cgroup file system.
+    Cgroup(PathBuf),
+}
+
+impl Scope {
+    /// Returns the process; `None` for the machine and for a cgroup.
+    pub fn process(&self) -> Option<u32> {
+        match self {
+            Self::Process(pid) | Self::Family(pid) => Some(*pid),
+            Self::Machine | Self::Cgroup(_) => None,
+        }
+    }
+}
+
+/// Returns the threads of a process; `None` if it is gone.
+pub fn threads_of(pid: u32) -> Option<Vec<u32>> {
+    let all = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    Some(all.flatten().filter_map(|e| e.file_name().to_str()?.parse().ok()).collect())
+}
+
+/// The threads of a recording.
+#[derive(Debug, Default)]
+pub struct Threads {
+    numbers: Map<u32, u32>,
+    names: Map<u32, String>,
+    count: u32,
+    /// Threads to write: number, id, name.
+    pub new: Vec<(u32, u32, String)>,
+}
+
+impl Threads {
+    /// Returns the number of a thread in the recording.
+    #[inline]
+    pub fn number(&mut self, tid: u32) -> u32 {
+        match self.numbers.get(&tid) {
+            Some(n) => *n,
+            None => self.add(tid),
+        }
+    }
+
+    fn add(&mut self, tid: u32) -> u32 {
+        self.count += 1;
+        self.numbers.insert(tid, self.count);
+        let name = self.names.entry(tid).or_insert_with(|| name_of(tid).unwrap_or_default());
+        self.new.push((self.count, tid, name.clone()));
+        self.count
+    }
+
+    /// Notes a thread's new name.
+    pub fn rename(&mut self, tid: u32, name: &[u8]) {
+        let name = String::from_utf8_lossy(name).into_owned();
+        if let Some(number) = self.numbers.get(&tid) {
+            self.new.push((*number, tid, name.clone()));
+        }
+        self.names.insert(tid, name);
+    }
+
+    /// Notes that a thread made another one, which has its name, and is not the one that had its id before.
+    pub fn fork(&mut self, tid: u32, by: u32) {
+        self.numbers.remove(&tid);
+        let name = self.names.get(&by).cloned().or_else(|| name_of(by));
+        match name {
+            Some(name) => self.names.insert(tid, name),
+            None => self.names.remove(&tid),
+        };
+    }
+}
+
+fn name_of(tid: u32) -> Option<String> {
+    if tid == 0 {
+        return Some("swapper".into()); // interrupts while a processor is idle
+    }
+    let bytes = fs::read(format!("/proc/{tid}/comm")).ok()?;
+    Some(String::from_utf8_lossy(&bytes).trim_end_matches('\n').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_keep_their_numbers_until_the_id_is_used_again() {
+        let mut t = Threads::default();
+        let me = std::process::id();
+        let n = t.number(me);
+        assert_eq!((t.number(me), n), (1, 1));
+        assert!(!t.new[0].2.is_empty());
+        t.rename(me, b"other");
+        assert_eq!(t.new[1], (1, me, "other".to_owned()));
+        t.fork(u32::MAX, me);
+        assert_eq!(t.number(u32::MAX), 2);
+        assert_eq!(t.new[2].2, "other");
+        t.fork(u32::MAX, me);
+        assert_eq!(t.number(u32::MAX), 3);
+        assert!(threads_of(me).is_some_and(|all| all.contains(&me)));
+    }
+}
