@@ -238,6 +238,15 @@ pub fn run(args: &CollectArgs) -> Result<ExitCode> {
     code
 }
 
+/// Tells the first thread, when dropped, that the draining thread has ended.
+struct Done;
+
+impl Drop for Done {
+    fn drop(&mut self) {
+        raise(DONE);
+    }
+}
+
 /// Records until the end. Sets `asked` if another process has detached.
 fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     // Replaces the name that exec took from /proc/self/exe.
@@ -262,9 +271,9 @@ fn record(args: &CollectArgs, asked: &mut bool) -> Result<ExitCode> {
     let mut itself = false;
     let ended = std::thread::scope(|scope| {
         let work = || {
-            let ended = collector.run(&stop);
-            raise(DONE);
-            ended
+            // Told on every way out: the first thread would wait for ever for one that has panicked.
+            let _done = Done;
+            collector.run(&stop)
         };
         // Start the thread before the starter relies on it, as it may not be available.
         let drain = std::thread::Builder::new().spawn_scoped(scope, work);

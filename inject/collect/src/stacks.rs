@@ -25,11 +25,8 @@ pub fn stacks(mem: &File, threads: &[(u64, u64)]) -> Vec<(u64, u64, u64)> {
             let top = w[0].checked_add(w[1])?;
             let aligned = w[0].is_multiple_of(4096) && w[0] != 0;
             let end = (*tp).min(at(DESCRIPTOR.end)?);
-            (aligned && w[0] < *tp && top >= end && top - top.min(*tp) < MOST_TLS).then_some((
-                w[0],
-                top.next_multiple_of(4096),
-                *tid,
-            ))
+            let is_stack = aligned && w[0] < *tp && top >= end && top - top.min(*tp) < MOST_TLS;
+            is_stack.then_some((w[0], top.checked_next_multiple_of(4096)?, *tid))
         })
     };
     let mut all: Vec<(u64, u64, u64)> = threads.iter().take(MAX_THREADS).filter_map(of).collect();
