@@ -1,5 +1,5 @@
-//! `prof serve` as a user starts it: one line on standard output, figures equal to those of `prof report`, live recordings
-//! that can be controlled, an end within a second.
+//! `prof serve` as a user starts it: one line on standard output, figures equal to those of `prof report`, live
+//! recordings that can be controlled, an end within a second.
 #![cfg(feature = "serve")]
 
 mod common;

@@ -58,7 +58,8 @@ fn name_of(root: &Path, path: &Path) -> String {
 }
 
 /// Leaves out the lines of scripts and style sheets that are comments as a whole, types within lines, and the blanks at
-/// the start of lines: a fifth of what would be sent. No text of a script goes over several lines, which a test of the page's modules holds.
+/// the start of lines: a fifth of what would be sent. No text of a script goes over several lines, which a test of the
+/// page's modules holds.
 fn bare(name: &str, bytes: Vec<u8>) -> Vec<u8> {
     let Some(text) = std::str::from_utf8(&bytes)
         .ok()

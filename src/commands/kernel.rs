@@ -26,10 +26,10 @@ static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Record the kernel's own allocations, and show which are outstanding, by the kernel's stack
 ///
-/// Slab objects (kmalloc, kmem_cache_alloc), pages and per-CPU memory, of the whole machine or of one process or cgroup,
-/// from the kernel's tracepoints. Every INTERVAL it prints the stacks with the most outstanding bytes, the largest last.
-/// It ends after COUNT times, with the command, or at Ctrl-C, and leaves a recording for report, leaks, diff and export.
-/// It needs root, or CAP_PERFMON and CAP_SYSLOG with a mounted tracefs.
+/// Slab objects (kmalloc, kmem_cache_alloc), pages and per-CPU memory, of the whole machine or of one process or
+/// cgroup, from the kernel's tracepoints. Every INTERVAL it prints the stacks with the most outstanding bytes, the
+/// largest last. It ends after COUNT times, with the command, or at Ctrl-C, and leaves a recording for report, leaks,
+/// diff and export. It needs root, or CAP_PERFMON and CAP_SYSLOG with a mounted tracefs.
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:

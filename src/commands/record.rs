@@ -29,8 +29,8 @@ pub struct RecordArgs {
     /// Record the stack of each free, too
     #[arg(long)]
     pub free_stacks: bool,
-    /// Record a sample: on average one block per BYTES allocated, larger blocks more likely [without a value, or auto: as
-    /// fine as the program's allocation rate allows at little cost]
+    /// Record a sample: on average one block per BYTES allocated, larger blocks more likely [without a value, or auto:
+    /// as fine as the program's allocation rate allows at little cost]
     #[arg(
         long,
         value_name = "BYTES",
@@ -136,8 +136,8 @@ pub struct FunctionArgs {
     /// Another function that frees a block, with the number of the argument that is the block
     #[arg(long, value_name = "MODULE:FUNCTION(BLOCK)", value_parser = |s: &str| Named::parse(Role::Free, s))]
     pub free_fn: Vec<Named>,
-    /// Do not record the calls that change mappings or the allocator's settings: mmap, munmap, mremap, brk, sbrk, shmat,
-    /// shmdt, madvise, mprotect, mallopt and malloc_trim
+    /// Do not record the calls that change mappings or the allocator's settings: mmap, munmap, mremap, brk, sbrk,
+    /// shmat, shmdt, madvise, mprotect, mallopt and malloc_trim
     #[arg(long)]
     pub no_maps: bool,
 }

@@ -18,8 +18,8 @@ const DEFAULT: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 808
 
 /// Show recordings in a browser, and answer programs over HTTP
 ///
-/// Prints one line to standard output: the address to open. Without an argument the recordings of the current folder are
-/// served. The server reads the recordings and changes nothing; other users of this machine need the token in the
+/// Prints one line to standard output: the address to open. Without an argument the recordings of the current folder
+/// are served. The server reads the recordings and changes nothing; other users of this machine need the token in the
 /// address.
 #[derive(Args, Clone, Debug)]
 pub struct ServeArgs {

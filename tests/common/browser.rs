@@ -225,7 +225,8 @@ impl Browser {
         std::fs::write(file, png).expect("written");
     }
 
-    /// Returns what the page has said on the console since the last call: errors, warnings, and what its policy refused.
+    /// Returns what the page has said on the console since the last call: errors, warnings, and what its policy
+    /// refused.
     pub fn complaints(&self) -> Vec<String> {
         let log = self.raw("se/log", json!({ "type": "browser" }));
         let lines = log.as_array().cloned().unwrap_or_default();

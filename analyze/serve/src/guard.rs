@@ -1,5 +1,5 @@
-//! Decides, before anything else looks at a request, whether it may be answered: by its form, its `Host`, where it comes
-//! from, and its token.
+//! Decides, before anything else looks at a request, whether it may be answered: by its form, its `Host`, where it
+//! comes from, and its token.
 //!
 //! Other users of the machine reach a port of the loopback interface, so there is a token even there. A page in the
 //! user's browser can send requests too: it is told by `Origin` and `Sec-Fetch-Site` or, after a rebinding of its name

@@ -155,8 +155,8 @@ impl Work {
         Ok(Turn(self.line.clone()))
     }
 
-    /// Returns the answer to a request: one that is kept, or that of the same work under way, or that of `job`, which is
-    /// then run in a thread of its own.
+    /// Returns the answer to a request: one that is kept, or that of the same work under way, or that of `job`, which
+    /// is then run in a thread of its own.
     pub(crate) async fn answer(
         self: &Arc<Self>,
         key: String,

@@ -82,14 +82,14 @@ pub struct Groups {
 /// A row of [`Groups`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct GroupRow {
-    /// Number of the row's class: of a stack the index of its group, of a size its [class](crate::query::size_class), of
-    /// a thread its index.
+    /// Number of the row's class: of a stack the index of its group, of a size its [class](crate::query::size_class),
+    /// of a thread its index.
     pub id: u32,
     /// Stack node, for `--stacks`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub stack: Option<u32>,
-    /// The function, the file, the module, or the name of the thread; of a stack the function that asked. `None` if it is
-    /// not known.
+    /// The function, the file, the module, or the name of the thread; of a stack the function that asked. `None` if it
+    /// is not known.
     pub name: Option<String>,
     /// Path of the module, where that is not the name.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -166,8 +166,8 @@ pub fn groups(index: &Index, query: &Query<'_>, ask: &GroupsAsk) -> Result<Group
     })
 }
 
-/// Sorts the rows; those without a value of the sort key come last. Unless a peak is the key, rows are in the same order
-/// with and without peaks, so that these can be filled in.
+/// Sorts the rows; those without a value of the sort key come last. Unless a peak is the key, rows are in the same
+/// order with and without peaks, so that these can be filled in.
 fn sort(view: &Ask<'_>, rows: &mut [Row]) {
     if matches!(view.options.sort, SortKey::PeakSize | SortKey::PeakCount | SortKey::PeakAt) {
         order(view, rows, 0);

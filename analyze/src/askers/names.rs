@@ -54,7 +54,8 @@ pub(crate) fn is_allocator(function: &str) -> bool {
 /// Module of the frames that name a slab cache of the kernel.
 const SLAB: &str = "[slab]";
 
-/// Beginnings of the names of the kernel's functions that allocate on behalf of their callers, without leading underscores.
+/// Beginnings of the names of the kernel's functions that allocate on behalf of their callers, without leading
+/// underscores.
 const KERNEL: [&str; 27] = [
     "kmalloc",
     "kzalloc",

@@ -143,8 +143,8 @@ fn steps(values: &[u64], from: u64) -> Vec<u64> {
     values.iter().map(step).collect()
 }
 
-/// Returns whether the distances from value to value are smaller than those to the smallest one. Addresses of a program that
-/// uses the same blocks again and again are near each other; those of others are not.
+/// Returns whether the distances from value to value are smaller than those to the smallest one. Addresses of a program
+/// that uses the same blocks again and again are near each other; those of others are not.
 pub(super) fn is_smooth(values: &[u64]) -> bool {
     let bits = |d: u64| u64::from(64 - d.leading_zeros());
     let min = values.iter().copied().min().unwrap_or(0);

@@ -1,7 +1,7 @@
 //! Packs the course of the figures for the file of an index.
 //!
-//! A head of words (start, exponent of the width, number of buckets, how each column is packed), the packed columns, and
-//! a checksum of it all.
+//! A head of words (start, exponent of the width, number of buckets, how each column is packed), the packed columns,
+//! and a checksum of it all.
 
 use super::column::{How, PACKED_WORDS, Packed, pack, unpack};
 use super::format::{bytes_of, words_of};

@@ -71,8 +71,8 @@ impl Kind {
         Self::ALL.into_iter().find(|k| k.name() == name)
     }
 
-    /// Returns the kind of a mapping by its name, inode and permissions. Stacks of threads, prof's own memory, and which
-    /// files are of code can't be told by these.
+    /// Returns the kind of a mapping by its name, inode and permissions. Stacks of threads, prof's own memory, and
+    /// which files are of code can't be told by these.
     pub(super) fn of(name: &str, inode: u64, p: Perms) -> Self {
         let shared = ["/dev/zero", "/memfd:", "/SYSV", "/dev/shm/", "/run/shm/", "/anon_hugepage"];
         let accessible = p.read || p.write || p.execute;

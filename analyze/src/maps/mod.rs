@@ -2,8 +2,8 @@
 //!
 //! [`Maps::of`] puts the collector's looks at the target's mappings ([`looks`]) into one model ([`table`]). A mapping
 //! keeps its number for its whole life: one that is cut, moved or partly replaced is the same mapping with other
-//! *regions*, and the kernel's merging of neighbours does not make one mapping of two. Mappings that were found by a look
-//! and not by the call that made them are *seen, not caught*, and have no stack.
+//! *regions*, and the kernel's merging of neighbours does not make one mapping of two. Mappings that were found by a
+//! look and not by the call that made them are *seen, not caught*, and have no stack.
 
 mod beside;
 mod calls;

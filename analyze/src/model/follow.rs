@@ -96,8 +96,8 @@ impl Follower {
         self.replay.groups()
     }
 
-    /// Returns the analysis of what was read so far, for reports with names. The records are copied, but nothing is read
-    /// again.
+    /// Returns the analysis of what was read so far, for reports with names. The records are copied, but nothing is
+    /// read again.
     ///
     /// # Errors
     /// If the file can't be opened.

@@ -1,8 +1,9 @@
 //! Computes figures over time.
 //!
-//! For all blocks the index has them ready (see [`crate::model::Course`]). For some of them one pass over the index adds
-//! up, in short steps of time, what begins and ends in each: that needs no order. Only what rises and falls within one
-//! step is then missing from the smallest and largest values; sums, and the values at the ends of columns, are exact.
+//! For all blocks the index has them ready (see [`crate::model::Course`]). For some of them one pass over the index
+//! adds up, in short steps of time, what begins and ends in each: that needs no order. Only what rises and falls within
+//! one step is then missing from the smallest and largest values; sums, and the values at the ends of columns, are
+//! exact.
 
 use super::figures::By;
 use super::plan::{Query, Selection, tick_from, tick_to};

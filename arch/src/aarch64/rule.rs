@@ -67,8 +67,8 @@ pub fn is_interrupted_pc(words: &[u64]) -> bool {
 
 /// Returns whether `code`, the bytes at a pc, is a signal restorer: `mov x8, #139; svc #0`.
 ///
-/// The [`Rule`] of such code is [`Rule::SIGNAL`]. Ask this before [`compile`](crate::unwind::compile): the vDSO's row for
-/// it leads to the frame record that the kernel puts below the frame, not to the interrupted registers.
+/// The [`Rule`] of such code is [`Rule::SIGNAL`]. Ask this before [`compile`](crate::unwind::compile): the vDSO's row
+/// for it leads to the frame record that the kernel puts below the frame, not to the interrupted registers.
 #[must_use]
 pub fn is_sigreturn_code(code: &[u8]) -> bool {
     code.starts_with(&super::syscall::RESTORER)

@@ -291,8 +291,8 @@ impl StoppedRegs for UserRegs {
     }
 
     /// At the stop that follows the kernel takes `r0` for the result of a call. So if the kernel keeps the rest of a
-    /// timeout, `r0` says again, as it did before the first stop, that the call is to be continued. The thread makes any
-    /// other call again by itself, as it is on the `svc`.
+    /// timeout, `r0` says again, as it did before the first stop, that the call is to be continued. The thread makes
+    /// any other call again by itself, as it is on the `svc`.
     fn restored_behind_call(&self) -> Self {
         let mut regs = *self;
         if self.is_timed() {

@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 use core::ops::Range;
 
-/// Returns whether the program has no more use for the value of an argument of a system call, whatever it is, by the code
-/// behind the call. Only what is certain counts: nothing, as no code is known that forgets one.
+/// Returns whether the program has no more use for the value of an argument of a system call, whatever it is, by the
+/// code behind the call. Only what is certain counts: nothing, as no code is known that forgets one.
 #[must_use]
 pub fn argument_is_forgotten(_code: &[u8], _index: usize) -> bool {
     false

@@ -155,8 +155,8 @@ impl<I: Isa> Rule<I> {
         I::LINK && self.kind() == LEAF
     }
 
-    /// Returns whether the step leads to another stack, or may: out of a signal handler, or from C to the goroutine that
-    /// called it. Only for rules that have stepped.
+    /// Returns whether the step leads to another stack, or may: out of a signal handler, or from C to the goroutine
+    /// that called it. Only for rules that have stepped.
     #[inline(always)]
     #[must_use]
     pub const fn leaves_stack(self) -> bool {

@@ -3,15 +3,15 @@
 //!
 //! Architectures differ in what a stop leaves in the registers. On AMD64 and MIPS64 they say which system call the stop
 //! has interrupted, and the kernel decides on its restart when the thread goes on. On AArch64 and ARM the kernel has
-//! decided before the tracer sees the registers, which do not show the call; so the tracer inspects each thread before it
-//! stops it ([`Blocked`]). The provided methods are those of the former.
+//! decided before the tracer sees the registers, which do not show the call; so the tracer inspects each thread before
+//! it stops it ([`Blocked`]). The provided methods are those of the former.
 
 use crate::blocked::Blocked;
 
 /// Registers of a stopped thread, as ptrace has them, and what else is known of the thread.
 ///
-/// *A call that is not restarted* is one that the kernel ends with EINTR at a stop although no signal was delivered; the
-/// tracer makes the thread issue it again.
+/// *A call that is not restarted* is one that the kernel ends with EINTR at a stop although no signal was delivered;
+/// the tracer makes the thread issue it again.
 pub trait StoppedRegs: Copy + Eq + Default {
     /// Length of the kernel's structure at the start of this one, in bytes.
     const KERNEL_LEN: usize;
@@ -24,19 +24,20 @@ pub trait StoppedRegs: Copy + Eq + Default {
     #[must_use]
     fn sp(&self) -> u64;
 
-    /// Sets the program counter, to continue at any address: it need not be a valid target of indirect branches, and may
-    /// be in another instruction set.
+    /// Sets the program counter, to continue at any address: it need not be a valid target of indirect branches, and
+    /// may be in another instruction set.
     fn set_pc(&mut self, pc: u64);
 
-    /// Sends the thread to the system call gadget at `gadget`, which returns to the restorer of the signal frame at `sp`.
+    /// Sends the thread to the system call gadget at `gadget`, which returns to the restorer of the signal frame at
+    /// `sp`.
     fn enter(&mut self, gadget: u64, sp: u64, restorer: u64);
 
     /// Returns the thread pointer, which keys the hook's table of threads.
     #[must_use]
     fn thread_pointer(&self) -> u64;
 
-    /// Sets the thread pointer, as the architecture's `THREAD_POINTER_REGSET` has it. Does nothing where it is among the
-    /// general registers.
+    /// Sets the thread pointer, as the architecture's `THREAD_POINTER_REGSET` has it. Does nothing where it is among
+    /// the general registers.
     fn set_thread_pointer(&mut self, _tp: u64) {}
 
     /// Returns whether the thread faults at unaligned words although others do not (EFLAGS.AC); the hook writes such
@@ -61,8 +62,8 @@ pub trait StoppedRegs: Copy + Eq + Default {
     #[must_use]
     fn syscall_result(&self) -> i64;
 
-    /// Returns the number of the system call that the thread is in. Where the registers do not say whether it is in one,
-    /// this is the number if it is.
+    /// Returns the number of the system call that the thread is in. Where the registers do not say whether it is in
+    /// one, this is the number if it is.
     #[must_use]
     fn syscall_number(&self) -> Option<u64>;
 
@@ -70,8 +71,8 @@ pub trait StoppedRegs: Copy + Eq + Default {
     #[must_use]
     fn is_in_call(&self) -> bool;
 
-    /// Sets the system call in which the thread was asleep before the stop. Needed if the architecture's `NEEDS_BLOCKED`
-    /// is true.
+    /// Sets the system call in which the thread was asleep before the stop. Needed if the architecture's
+    /// `NEEDS_BLOCKED` is true.
     fn set_blocked(&mut self, _blocked: Option<Blocked>) {}
 
     /// Returns the number of the call that has ended with EINTR, if a stop may have ended it and only having seen the
@@ -94,8 +95,8 @@ pub trait StoppedRegs: Copy + Eq + Default {
         false
     }
 
-    /// Returns whether `below`, the stack below the stack pointer, has the frame of a signal that interrupted the thread
-    /// right here, so that EINTR was due. Asked after [`ended_unseen`](Self::ended_unseen) only.
+    /// Returns whether `below`, the stack below the stack pointer, has the frame of a signal that interrupted the
+    /// thread right here, so that EINTR was due. Asked after [`ended_unseen`](Self::ended_unseen) only.
     #[must_use]
     fn has_signal_frame(&self, _below: &[u8]) -> bool {
         false
@@ -123,7 +124,8 @@ pub trait StoppedRegs: Copy + Eq + Default {
     /// follows, at which the kernel decides on a restart. Where it has decided before, what it would have done is done
     /// here.
     ///
-    /// The remote calls in between must not have set the thread's restart state themselves (sleeps, futex waits, polls).
+    /// The remote calls in between must not have set the thread's restart state themselves (sleeps, futex waits,
+    /// polls).
     #[must_use]
     fn restored_behind_call(&self) -> Self {
         *self
@@ -134,25 +136,26 @@ pub trait StoppedRegs: Copy + Eq + Default {
     #[must_use]
     fn is_restarted(&self) -> bool;
 
-    /// Returns the call that a thread in `restart_syscall` made first, if that is certain: the kernel keeps only the rest
-    /// of it. `code` is the code up to the system call instruction, `waits_in` the kernel function in which the thread
-    /// was asleep (`/proc/PID/wchan`).
+    /// Returns the call that a thread in `restart_syscall` made first, if that is certain: the kernel keeps only the
+    /// rest of it. `code` is the code up to the system call instruction, `waits_in` the kernel function in which the
+    /// thread was asleep (`/proc/PID/wchan`).
     #[must_use]
     fn restarted_call(&self, code: &[u8], waits_in: &str) -> Option<u64>;
 
-    /// Returns the program counter at the system call instruction of a thread that [`is_restarted`](Self::is_restarted).
+    /// Returns the program counter at the system call instruction of a thread that
+    /// [`is_restarted`](Self::is_restarted).
     #[must_use]
     fn syscall_pc(&self) -> u64;
 
     /// Returns the registers to put into a signal frame, from which the kernel restarts nothing: an interrupted call is
     /// issued again, from its start. A timeout then starts again too; this is what remains if the tracer dies.
-    /// `rt_sigreturn` makes the kernel forget the rest of a call, so a thread in `restart_syscall` needs the number of its
-    /// first call, `restarted`.
+    /// `rt_sigreturn` makes the kernel forget the rest of a call, so a thread in `restart_syscall` needs the number of
+    /// its first call, `restarted`.
     #[must_use]
     fn for_sigframe(&self, signal_pending: bool, restarted: Option<u64>) -> Self;
 
-    /// Returns whether the kernel may take a thread that is sent to `gadget` for one whose call is to be restarted there,
-    /// because its program counter is on that very instruction.
+    /// Returns whether the kernel may take a thread that is sent to `gadget` for one whose call is to be restarted
+    /// there, because its program counter is on that very instruction.
     #[must_use]
     fn stands_on(&self, _gadget: u64) -> bool {
         false
@@ -173,8 +176,8 @@ pub(crate) struct Restarts<'a> {
 }
 
 impl Restarts<'_> {
-    /// Returns what [`StoppedRegs::restarted_call`] does. `loaded` is the number that the code in front of the instruction
-    /// loads; `is_clock` says that the call's first argument is the number of a clock, and not a pointer.
+    /// Returns what [`StoppedRegs::restarted_call`] does. `loaded` is the number that the code in front of the
+    /// instruction loads; `is_clock` says that the call's first argument is the number of a clock, and not a pointer.
     pub fn find(&self, loaded: Option<u64>, is_clock: bool, waits_in: &str) -> Option<u64> {
         let is = |names: &[&str]| names.iter().any(|n| waits_in.starts_with(n));
         let sleep = || {

@@ -25,8 +25,8 @@ pub(crate) fn sigaction<const N: usize>(
     bytes
 }
 
-/// Returns the number of words that code pops behind a system call instruction before it returns, where gadgets pop none;
-/// `_code` begins with the instruction.
+/// Returns the number of words that code pops behind a system call instruction before it returns, where gadgets pop
+/// none; `_code` begins with the instruction.
 #[must_use]
 pub const fn popped(_code: &[u8]) -> usize {
     0

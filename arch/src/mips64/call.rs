@@ -165,8 +165,8 @@ impl StoppedRegs for UserRegs {
         self.tp = tp;
     }
 
-    /// Sets the place of `$zero` to "not in a system call", so that the kernel does not take the number in `$v0` for the
-    /// error of an interrupted one.
+    /// Sets the place of `$zero` to "not in a system call", so that the kernel does not take the number in `$v0` for
+    /// the error of an interrupted one.
     fn set_syscall(&mut self, number: u64, args: [u64; 6]) {
         for (to, from) in self.gpr.iter_mut().skip(A0 as usize).zip(args) {
             *to = from;

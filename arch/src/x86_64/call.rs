@@ -174,8 +174,8 @@ impl StoppedRegs for UserRegs {
         self.fs_base
     }
 
-    /// Sets `orig_rax` to "not in a system call", so that the kernel does not take the number in `rax` for the result of
-    /// an interrupted one.
+    /// Sets `orig_rax` to "not in a system call", so that the kernel does not take the number in `rax` for the result
+    /// of an interrupted one.
     fn set_syscall(&mut self, number: u64, args: [u64; 6]) {
         [self.rdi, self.rsi, self.rdx, self.r10, self.r8, self.r9] = args;
         self.rax = number;

@@ -164,8 +164,8 @@ impl Output {
         head[8..16].copy_from_slice(&sum.to_le_bytes());
     }
 
-    /// Adds a chunk other than events. Of these only stack nodes and mappings can be long; they are compressed if events
-    /// are.
+    /// Adds a chunk other than events. Of these only stack nodes and mappings can be long; they are compressed if
+    /// events are.
     pub fn put(&mut self, kind: u16, payload: &[u8]) {
         if matches!(kind, kind::NODE_RUN | kind::MAPPINGS)
             && self.packs()

@@ -316,8 +316,8 @@ impl Files {
     }
 }
 
-/// Returns the use of a mapping, as far as the page tables show it. They do not say which pages are dirty: anonymous ones
-/// are, and those of shared memory that the process may write to; pages of files are taken for clean.
+/// Returns the use of a mapping, as far as the page tables show it. They do not say which pages are dirty: anonymous
+/// ones are, and those of shared memory that the process may write to; pages of files are taken for clean.
 fn use_of(m: &Mapping, rss: u64, c: &Counted) -> MappingUse {
     let file = c.file.min(rss);
     let alone = c.file_alone.min(file);

@@ -12,8 +12,8 @@ const DESCRIPTOR_LEN: usize = (DESCRIPTOR.end - DESCRIPTOR.start) as usize;
 /// Greatest length of libc's data behind a thread's descriptor, at the end of its stack.
 const MOST_TLS: u64 = 1 << 20;
 
-/// Returns start, end and thread id of the stacks of the threads with these thread pointers and ids. A thread's descriptor has address and length of its
-/// stack in adjacent words; that of the first thread does not.
+/// Returns start, end and thread id of the stacks of the threads with these thread pointers and ids. A thread's
+/// descriptor has address and length of its stack in adjacent words; that of the first thread does not.
 pub fn stacks(mem: &File, threads: &[(u64, u64)]) -> Vec<(u64, u64, u64)> {
     let mut bytes = [0; DESCRIPTOR_LEN];
     let of = |(tp, tid): &(u64, u64)| {

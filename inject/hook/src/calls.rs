@@ -2,8 +2,8 @@
 //!
 //! Such a call may come from anywhere: from the program, from libc on a thread's way into the world or out of it, and
 //! from inside a hooked allocator, whose own call is recorded when it returns. So [`Slot::inner_sp`] decides nothing
-//! here, and is only set, if it is free, for a detach to see. The thread's state is used only after the original has returned, as for an allocation; an enclosing call
-//! finds it as after any other event.
+//! here, and is only set, if it is free, for a detach to see. The thread's state is used only after the original has
+//! returned, as for an allocation; an enclosing call finds it as after any other event.
 
 use crate::entry::{CALL, function, pass, returned, stale};
 #[cfg(target_arch = "arm")]

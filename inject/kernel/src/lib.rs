@@ -1,8 +1,8 @@
 //! Records the kernel's own allocations: slab objects, pages and per-CPU memory, each with the kernel's stack.
 //!
 //! The kernel reports them through its tracepoints, which this crate reads as perf events: a descriptor for each
-//! tracepoint and processor, and a ring of memory for each processor. All of it belongs to the process that opened it, so
-//! nothing stays behind when that process ends in any way.
+//! tracepoint and processor, and a ring of memory for each processor. All of it belongs to the process that opened it,
+//! so nothing stays behind when that process ends in any way.
 //!
 //! * [`Recorder`]: opens the events, reads them pass by pass, and writes a recording;
 //! * [`What`], [`Scope`]: which allocations, and whose;

@@ -172,7 +172,8 @@ impl Outstanding {
         rows
     }
 
-    /// Returns the blocks of some stacks that were allocated at `time` or before, with their addresses, the oldest first.
+    /// Returns the blocks of some stacks that were allocated at `time` or before, with their addresses, the oldest
+    /// first.
     pub fn blocks_of(&self, stacks: &[u32], time: u64) -> Vec<(u64, Block)> {
         let wanted = |b: &Block| b.time <= time && stacks.contains(&b.stack);
         let mut all: Vec<(u64, Block)> =

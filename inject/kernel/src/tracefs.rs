@@ -20,7 +20,8 @@ const FSCONFIG_CMD_CREATE: libc::c_long = 6;
 pub struct Tracefs(OwnedFd);
 
 impl Tracefs {
-    /// Opens the mounted tracefs. If there is none, it makes one that is mounted nowhere, and that ends with this process.
+    /// Opens the mounted tracefs. If there is none, it makes one that is mounted nowhere, and that ends with this
+    /// process.
     ///
     /// # Errors
     /// If there is none, and the kernel refuses to make one.

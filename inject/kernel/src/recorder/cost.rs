@@ -12,8 +12,8 @@ const PIPES: usize = 300;
 /// Number of attempts. The quickest is the least disturbed one.
 const ATTEMPTS: usize = 3;
 
-/// Returns the processor time of an event in ns, on average over allocations and frees: this thread causes some, with and
-/// without being recorded.
+/// Returns the processor time of an event in ns, on average over allocations and frees: this thread causes some, with
+/// and without being recorded.
 pub fn of_an_event(tracepoints: &[Tracepoint], rings: &mut Rings) -> Result<u64, Error> {
     let without = quickest();
     let options = Options {
