@@ -129,7 +129,7 @@ fn what_a_program_makes_the_kernel_allocate_is_there_to_the_byte() {
     assert_eq!((count, bytes, all), (10_000, 10_000 * object_size("filp"), 13_000), "{}", show());
     let (count, _, all) = of(&report, &["filp", "create_pipe_files"]);
     assert_eq!((count, all), (10, 24), "{}", show());
-    // What eventfd itself takes comes from kmalloc, which has no cache of a name.
+    // The memory of eventfd itself comes from kmalloc, which has no cache of a name.
     let (count, bytes, all) = asked_by(&report, "do_eventfd");
     assert_eq!((count, all, bytes % 10_000), (10_000, 13_000, 0), "{}", show());
     // A pipe holds pages.

@@ -26,7 +26,7 @@ struct Recorded {
     all: Vec<MapEvent>,
     meta: Meta,
     analysis: Analysis,
-    /// What the program has said.
+    /// Values that the program has printed.
     said: HashMap<String, u64>,
 }
 

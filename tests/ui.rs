@@ -307,7 +307,7 @@ fn a_live_page_grows_in_a_browser() {
     until("prof has left the process", || !target.has_ring());
 }
 
-/// Nothing serious is found by axe-core, where npm has fetched it.
+/// Checks that axe-core finds nothing serious, where npm has fetched it.
 #[test]
 fn nothing_serious_bars_anybody() {
     let axe = folder().join("node_modules/axe-core/axe.min.js");

@@ -43,7 +43,7 @@ pub(crate) struct Step {
     /// Milliseconds from the beginning to the last report.
     told: AtomicU64,
     outermost: bool,
-    /// Its part in the job of the thread that began it.
+    /// The step's part in the job of the thread that began it.
     pass: Pass,
 }
 

@@ -15,7 +15,7 @@ pub struct Style {
 pub(crate) const BOLD: &str = "1";
 /// Names of lines, and what is of less interest.
 pub(crate) const DIM: &str = "2";
-/// What restricts the figures.
+/// Restrictions of the figures.
 pub(crate) const WARN: &str = "33";
 /// Functions.
 pub(crate) const FUNCTION: &str = "36";

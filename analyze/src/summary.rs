@@ -44,9 +44,9 @@ pub struct Summary {
 /// Present figures of a target, which are not in its recording.
 #[derive(Clone, Debug, Default)]
 pub struct Now {
-    /// Its memory and processor time; the ticks are ignored.
+    /// The target's memory and processor time; the ticks are ignored.
     pub sample: Option<Sample>,
-    /// Its worker processes.
+    /// The target's worker processes.
     pub workers: Vec<Worker>,
 }
 

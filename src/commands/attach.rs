@@ -37,7 +37,7 @@ pub struct AttachArgs {
     /// The signal that switches recording off and on: USR1, USR2, RTMIN+N or none
     #[arg(long, value_name = "SIGNAL", default_value = "USR1", value_parser = parse_signal)]
     pub signal: u32,
-    /// How long to wait for threads that do not stop and for the collector to begin, before giving up with
+    /// Time to wait for threads that do not stop and for the collector to begin, before giving up with
     /// nothing changed
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,

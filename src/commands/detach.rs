@@ -19,7 +19,7 @@ pub struct DetachArgs {
     /// The process
     #[arg(value_parser = pid)]
     pub pid: i32,
-    /// How long to wait for threads to leave the hook
+    /// Time to wait for threads to leave the hook
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_duration)]
     pub timeout: Duration,
     /// Take prof out of children, too, that were forked while the process was recorded and have run no other program

@@ -30,7 +30,7 @@ pub struct DiffArgs {
     #[arg(short = 'n', long, value_name = "N", default_value_t = 10)]
     pub top: usize,
 
-    /// How to write it
+    /// The format of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
 

@@ -24,7 +24,7 @@ pub struct DoctorArgs {
     /// A process that is to be recorded
     #[arg(value_parser = pid)]
     pub pid: Option<i32>,
-    /// How to write it
+    /// The format of the output
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }

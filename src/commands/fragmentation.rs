@@ -33,7 +33,7 @@ pub struct FragmentationArgs {
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub at: Option<Time>,
 
-    /// How to write it
+    /// The format of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }

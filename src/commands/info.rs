@@ -22,7 +22,7 @@ pub struct InfoArgs {
     #[allow(missing_docs)]
     pub index: IndexArgs,
 
-    /// How to write it
+    /// The format of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }

@@ -40,7 +40,7 @@ pub struct LeaksArgs {
     #[arg(long, value_name = "LIMIT", value_parser = parse_limit)]
     pub fail_if: Vec<Limit>,
 
-    /// How to write it
+    /// The format of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }

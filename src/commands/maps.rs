@@ -25,7 +25,7 @@ pub struct MapsArgs {
     #[allow(missing_docs)]
     pub index: IndexArgs,
 
-    /// How many mappings or groups to show; 0 shows all
+    /// Number of mappings or groups to show; 0 shows all
     #[arg(short = 'n', long, value_name = "N", default_value_t = 40)]
     pub top: usize,
 
@@ -49,7 +49,7 @@ pub struct MapsArgs {
     #[arg(long)]
     pub over_time: bool,
 
-    /// How to write it
+    /// The format of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
 

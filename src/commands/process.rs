@@ -1,4 +1,4 @@
-//! What the commands on processes say of one that is none.
+//! Messages of the commands on processes, for ids that are no process.
 
 /// The error of commands that work on processes, if `/proc` is not mounted.
 pub const NO_PROC: &str =

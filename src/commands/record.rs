@@ -19,7 +19,7 @@ pub struct RecordArgs {
     /// Size of the memory that holds events on their way to the file
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
     pub ring_size: u64,
-    /// What a thread does when that memory is full: wait for a while, or drop its event at once
+    /// Behaviour of a thread when that memory is full: wait for a while, or drop its event at once
     /// (dropped events are counted)
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = OnFull::Wait)]
     pub on_full: OnFull,
@@ -50,7 +50,7 @@ pub struct RecordArgs {
     /// Record no larger blocks
     #[arg(long, value_name = "SIZE", value_parser = size)]
     pub max_size: Option<u64>,
-    /// How the recording is compressed, when there is time for it
+    /// Compression of the recording, when there is time for it
     #[arg(long, value_name = "HOW", value_enum, default_value_t = Compress::Fast)]
     pub compress: Compress,
     #[command(flatten)]
@@ -151,7 +151,7 @@ pub enum OnFull {
     Drop,
 }
 
-/// What `--sample` says.
+/// The value of `--sample`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sample {
     /// The distance follows the program's allocation rate.

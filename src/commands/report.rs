@@ -61,11 +61,11 @@ pub struct ReportArgs {
     #[arg(long, value_name = "TIME", value_parser = time)]
     pub base: Option<Time>,
 
-    /// Which memory to show: blocks of the heap; mappings, the allocator's included; or both, each byte once
+    /// The memory to show: blocks of the heap; mappings, the allocator's included; or both, each byte once
     #[arg(long, value_name = "WHAT", value_enum, default_value_t = Of::Heap, conflicts_with_all = ["one-view", "base"])]
     pub what: Of,
 
-    /// How to write it
+    /// The format of the output
     #[arg(short, long, value_name = "FORMAT", value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }

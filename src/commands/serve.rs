@@ -47,7 +47,7 @@ pub struct ServeArgs {
     /// Show source files below this folder
     #[arg(long, value_name = "DIR")]
     pub sources: Option<PathBuf>,
-    /// How much memory may keep answers
+    /// Memory for answers that are kept
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size)]
     pub cache: u64,
     /// Serve the API only, without the page

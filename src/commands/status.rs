@@ -33,7 +33,7 @@ pub struct StatusArgs {
     /// The process
     #[arg(value_parser = pid)]
     pub pid: Option<i32>,
-    /// How to write it
+    /// The format of the output
     #[arg(short, long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
 }

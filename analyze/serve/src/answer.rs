@@ -39,7 +39,7 @@ pub(crate) struct Site {
     router: Router,
 }
 
-/// How a request came.
+/// The way a request came.
 #[derive(Clone)]
 struct Peer {
     /// From this machine: its answers are not packed.

@@ -1,4 +1,4 @@
-//! What the routes ask of the analysis.
+//! Asks the analysis for the routes.
 
 use crate::params::Params;
 use crate::reply::Failure;

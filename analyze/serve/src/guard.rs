@@ -34,7 +34,7 @@ pub(crate) const HEADERS: [(&str, &str); 6] = [
     ("x-frame-options", "DENY"),
 ];
 
-/// Where the server listens.
+/// The address that the server listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum At {
     Tcp(SocketAddr),

@@ -1,4 +1,4 @@
-//! What a client controls, without a socket: for the fuzz targets.
+//! Reads all that a client controls, without a socket: for the fuzz targets.
 
 use crate::compat::filter::{self, Time};
 use crate::compat::script;

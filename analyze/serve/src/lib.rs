@@ -43,7 +43,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use tokio::net::{TcpListener, UnixListener};
 
-/// Where to listen.
+/// The place to listen at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Listen {
     /// An address; `true`: also one of the next 20 ports, if this one is taken.
@@ -52,7 +52,7 @@ pub enum Listen {
     Unix(PathBuf),
 }
 
-/// Which token requests must have.
+/// The token that requests must have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Token {
     /// A new one.
@@ -92,11 +92,11 @@ pub type OpenIndex = Box<dyn Fn(&Path) -> Result<Index, String> + Send + Sync>;
 
 /// Options of a server.
 pub struct Options {
-    /// Where to listen.
+    /// The place to listen at.
     pub listen: Listen,
     /// Further names of this server, with or without a port.
     pub names: Vec<String>,
-    /// Which token requests must have.
+    /// The token that requests must have.
     pub token: Token,
     /// Controls the processes that are being recorded; `None`: the page can't.
     pub control: Option<Arc<dyn Control>>,
@@ -106,7 +106,7 @@ pub struct Options {
     pub sources: Option<PathBuf>,
     /// Bytes of answers that are kept.
     pub cache: u64,
-    /// Whether there is a page, or only the APIs.
+    /// The page is served, too, not only the APIs.
     pub page: bool,
     /// Opens a recording.
     pub open: OpenIndex,

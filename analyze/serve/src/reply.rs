@@ -1,4 +1,4 @@
-//! What a route answers: a whole body that may be kept, a stream, or a failure.
+//! The answers of routes: a whole body that may be kept, a stream, or a failure.
 
 use bytes::Bytes;
 use serde::Serialize;
@@ -52,7 +52,7 @@ pub(crate) struct Failure {
     pub why: String,
     /// The parameter that is wrong.
     pub name: Option<String>,
-    /// How far opening the recording is, if that is what the request waits for: a part of 1000.
+    /// Progress of opening the recording, if the request waits for that: a part of 1000.
     pub progress: Option<u32>,
 }
 

@@ -33,7 +33,7 @@ impl Ask {
 /// A parameter of a route, with its description.
 pub(crate) type Param = (&'static str, &'static str);
 
-/// What a route does.
+/// The work of a route.
 #[derive(Clone, Copy)]
 pub(crate) enum Does {
     /// Answers at once, from what the server knows.

@@ -10,7 +10,7 @@ use std::collections::{BinaryHeap, HashMap, HashSet};
 /// A block of memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Row {
-    /// Its number in the index.
+    /// Number of the row in the index.
     pub number: u64,
     pub addr: u64,
     pub size: u64,
@@ -83,7 +83,7 @@ pub(crate) enum By {
     Size,
 }
 
-/// What a page is asked for.
+/// The parameters of a page.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wanted {
     pub by: By,
@@ -199,7 +199,7 @@ pub(crate) struct Chain {
     pub length: u64,
     /// Ticks of its first block's begin.
     pub begin: u64,
-    /// Its last block.
+    /// The last block of the chain.
     pub last: Row,
 }
 

@@ -122,7 +122,7 @@ fn hex(bytes: &[u8]) -> String {
     format!("{hash:032x}")
 }
 
-/// What all requests share.
+/// The state that all requests share.
 pub(crate) struct Shared {
     pub options: Options,
     pub work: Arc<Work>,

@@ -114,13 +114,13 @@ pub struct BlockRow {
     pub end_stack: Option<u32>,
     /// Number of the thread that ended it.
     pub end_thread: Option<u32>,
-    /// Its free was the next event of its thread.
+    /// The block's free was the next event of its thread.
     pub temporary: bool,
     /// `realloc` returned it.
     pub reallocated: bool,
     /// It was passed to `realloc`.
     pub continued: bool,
-    /// Its free was not recorded; another block at its address implies it.
+    /// The block's free was not recorded; another block at its address implies it.
     pub implied: bool,
     /// Number of its chain of reallocations; 0: none.
     pub chain: u32,

@@ -218,7 +218,7 @@ impl Leaks {
         let head = Head::new(analysis, &options.filter);
         let duration_ns = meta.clock.between(start, start.saturating_add(recorded_ticks));
         let seen_per_hour = seen_per_hour(meta.points_per_byte(start, end), duration_ns);
-        // What can't be read of mappings is no reason to say nothing of blocks.
+        // Mappings that can't be read are no reason to say nothing of blocks.
         let growing_mappings = match Maps::of(analysis).ok().filter(|_| query.is_all()) {
             Some(maps) => growing(index, &maps)?,
             None => Vec::new(),

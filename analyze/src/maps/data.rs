@@ -58,7 +58,7 @@ impl Timing {
 /// A call that made or ended a mapping.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MapSourceData {
-    /// When.
+    /// Time of the call.
     #[serde(flatten)]
     pub at: Timing,
     /// Id of the thread.
@@ -72,7 +72,7 @@ pub struct MapSourceData {
 /// The end of a mapping, or of a region.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MapEndData {
-    /// When, since 1970.
+    /// Time of the end, since 1970.
     pub timestamp: Timeval,
     /// Nanoseconds since the start of the recording.
     pub ns: u64,
@@ -98,13 +98,13 @@ pub struct MapCutData {
 /// A mapping.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct MapData {
-    /// Its number.
+    /// Number of the mapping.
     pub id: u32,
     /// First address.
     pub address: u64,
     /// First address, in hexadecimal: many readers of JSON have no such large numbers.
     pub address_s: String,
-    /// When it was made, or seen first.
+    /// Time at which it was made, or seen first.
     #[serde(flatten)]
     pub begun: Timing,
     /// Bytes of address space: now, or last.
@@ -114,20 +114,20 @@ pub struct MapData {
     /// The call that made it, if it was recorded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub source: Option<MapSourceData>,
-    /// Its end.
+    /// The end of the mapping.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deallocation: Option<MapEndData>,
     /// It can be read.
     pub is_readable: bool,
     /// It can be written to.
     pub is_writable: bool,
-    /// Its content can be executed.
+    /// The mapping's content can be executed.
     pub is_executable: bool,
     /// It is shared.
     pub is_shared: bool,
-    /// Its path or name.
+    /// Path or name.
     pub name: String,
-    /// Its kind.
+    /// Kind of the mapping.
     pub kind: Kind,
     /// The call that made it was recorded.
     pub caught: bool,
@@ -143,10 +143,10 @@ pub struct MapData {
     pub graph_url: Option<String>,
     /// For bytehound's readers: always absent.
     pub graph_preview_url: Option<String>,
-    /// Its address ranges.
+    /// Address ranges.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub regions: Option<Vec<MapRegionData>>,
-    /// Its use over time.
+    /// Use over time.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub usage_history: Option<Vec<MapUsageData>>,
 }
@@ -209,7 +209,7 @@ pub struct MapTotalsData {
 /// Mappings with something in common.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct MapGroupData {
-    /// What they have in common: a file, a kind, or the number of a stack.
+    /// The group's common property: a file, a kind, or the number of a stack.
     pub name: String,
     /// Number of mappings.
     pub count: u64,

@@ -17,9 +17,9 @@ const LOOKS: usize = 3;
 pub struct GrowingMap {
     /// Number of the mapping.
     pub id: u32,
-    /// Its path or name.
+    /// Path or name of the mapping.
     pub name: String,
-    /// Its kind.
+    /// Kind of the mapping.
     pub kind: Kind,
     /// Bytes of address space.
     pub size: u64,

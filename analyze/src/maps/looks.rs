@@ -176,7 +176,7 @@ impl Looks {
         let when = When { ticks: m.ticks, source: None };
         let mut at = 0;
         for (start, end) in changed {
-            // What calls have changed meanwhile is compared with the next look.
+            // Ranges that calls have changed meanwhile are compared with the next look.
             for (from, to) in without((start.max(at), end), &late) {
                 self.correct(from, to, when);
             }
@@ -295,7 +295,7 @@ impl Looks {
             }
             self.touch(start, end, &mut changed);
         }
-        // What the list does not have any more is not used.
+        // Ranges that the list does not have any more are not used.
         let lines = &self.lines;
         self.used
             .retain(|s, (e, _)| lines.range(..*e).next_back().is_some_and(|(_, l)| l.end > *s));

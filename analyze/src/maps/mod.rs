@@ -51,13 +51,13 @@ pub struct Map {
     pub size: u64,
     /// Greatest address space that it ever took.
     pub peak_size: u64,
-    /// When it was made, or seen first.
+    /// Ticks when it was made, or seen first.
     pub begun: u64,
     /// It was there at the first look: it is from before the attach.
     pub before: bool,
     /// The call that made it; `None`: it was seen, not caught.
     pub source: Option<Source>,
-    /// Its end; `None` if it is there at the end of the recording.
+    /// The mapping's end; `None` if it is there at the end of the recording.
     pub end: Option<MapEnd>,
     /// Permissions of its last region.
     pub perms: Perms,
@@ -71,9 +71,9 @@ pub struct Map {
     pub peak_rss: u64,
     /// It is prof's own.
     pub ours: bool,
-    /// Its address ranges, in the order in which they began.
+    /// Address ranges, in the order in which they began.
     pub regions: Vec<Region>,
-    /// What it used, whenever that was seen to change.
+    /// The mapping's use, whenever that was seen to change.
     pub usage: Vec<Usage>,
 }
 
@@ -84,7 +84,7 @@ pub struct Perms {
     pub read: bool,
     /// It can be written to.
     pub write: bool,
-    /// Its content can be executed.
+    /// The mapping's content can be executed.
     pub execute: bool,
     /// Writes to it are shared with other processes, and with the file.
     pub shared: bool,
@@ -104,7 +104,7 @@ pub struct Source {
 /// The end of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MapEnd {
-    /// When it ended, or was first seen to be gone.
+    /// Ticks when it ended, or was first seen to be gone.
     pub ticks: u64,
     /// The call that ended it; `None`: it was seen, not caught.
     pub source: Option<Source>,
@@ -117,7 +117,7 @@ pub struct Region {
     pub address: u64,
     /// Length.
     pub size: u64,
-    /// When it began to be so.
+    /// Ticks when the region began.
     pub begun: u64,
     /// Permissions.
     pub perms: Perms,
@@ -131,14 +131,14 @@ pub struct Region {
     pub minor: u32,
     /// Path of the file, or the kernel's name.
     pub name: Arc<str>,
-    /// When it ceased to be so.
+    /// The region's end; `None` if there is none.
     pub end: Option<RegionEnd>,
 }
 
 /// The end of a region. What is left of it goes on as other regions of its mapping.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegionEnd {
-    /// When.
+    /// Ticks of the end.
     pub ticks: u64,
     /// The parts that were unmapped, or replaced by another mapping; empty if it grew, moved, or has other permissions.
     pub sources: Vec<UnmapSource>,

@@ -21,7 +21,7 @@ pub struct Of {
 pub struct Live {
     pub end: u64,
     pub map: u32,
-    /// Its index in the regions of the mapping.
+    /// Index in the regions of the mapping.
     region: u32,
     pub of: Of,
 }
@@ -187,7 +187,7 @@ impl Table {
         let of = Of { perms, ..l.of.later(from - at) };
         let accessible = perms.read || perms.write || perms.execute;
         let m = &mut self.maps[l.map as usize];
-        // What was reserved first, and is used now, is the memory that it is used as.
+        // Memory that was reserved first, and is used now, gets the kind that it is used as.
         if m.kind == Kind::Reserved && accessible {
             m.kind = Kind::of(&of.name, of.inode, perms);
         }
@@ -218,7 +218,7 @@ impl Table {
             self.rest(at, from, to, &l, when.ticks);
             moved.push((from - old.0, to - old.0, l.map, l.of.later(from - at)));
         }
-        // What is replaced does not include the part that was there before.
+        // The replaced range does not include the part that was there before.
         if let Some(last) = moved.last_mut() {
             last.1 = last.1.max(new.1 - new.0);
         }

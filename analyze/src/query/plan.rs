@@ -44,7 +44,7 @@ pub struct Query<'a> {
     headers: Headers,
     /// The rows that can be selected; `None`: all can.
     pub(super) set_of_rows: Option<Arc<RowSet>>,
-    /// Where blocks must lie, for each condition on mappings.
+    /// The places where blocks must lie, for each condition on mappings.
     places: Vec<Arc<Places>>,
     /// The groups that suppression rules exclude.
     pub(super) suppressed: Option<Arc<Suppressed>>,

@@ -212,11 +212,11 @@ pub struct KernelData {
     pub rss_bytes: u64,
     /// Time of the reading, in nanoseconds since the start.
     pub at_ns: u64,
-    /// What the resident set consisted of when its mappings were looked at last.
+    /// The parts of the resident set when its mappings were looked at last.
     pub resident: Option<ResidentData>,
 }
 
-/// What the resident set consists of, in bytes: the sum of all but the page tables is `rss_bytes`.
+/// The parts of the resident set, in bytes: the sum of all but the page tables is `rss_bytes`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ResidentData {
     /// Time of the look, in nanoseconds since the start.
@@ -233,7 +233,7 @@ pub struct ResidentData {
     pub prof_bytes: u64,
     /// Other mappings.
     pub other_bytes: u64,
-    /// What the mappings do not account for; negative if they sum up to more.
+    /// The rest that the mappings do not account for; negative if they sum up to more.
     pub unexplained_bytes: i64,
     /// Page tables, which the kernel does not count as resident; 0: unknown.
     pub page_tables_bytes: u64,

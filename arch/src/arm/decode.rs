@@ -1,4 +1,4 @@
-//! How instructions use their own address.
+//! Decodes how instructions use their own address.
 //!
 //! Encodings: Arm Architecture Reference Manual for ARMv7-A, A5 (ARM) and A6 (Thumb). The program counter
 //! reads as the instruction's address plus 8 in ARM code, plus 4 in Thumb code. Loads relative to it, and
@@ -27,7 +27,7 @@ pub enum Condition {
     NotZero(u32),
 }
 
-/// How an instruction uses its own address.
+/// The use that an instruction makes of its own address.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub enum PcUse {
     /// `b`: branches to this address.

@@ -55,7 +55,7 @@ pub enum Error {
     Refused {
         /// The system's error.
         source: io::Error,
-        /// What to do about it.
+        /// Advice for the user.
         advice: String,
     },
     /// There are not enough descriptors.

@@ -89,7 +89,7 @@ pub struct Block {
     pub thread: u32,
 }
 
-/// What is outstanding of one stack.
+/// The outstanding allocations of one stack.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Row {
     /// Number of the stack.

@@ -73,7 +73,7 @@ struct Attr {
     reserved: u16,
 }
 
-/// What an event is about.
+/// The tasks that an event is about.
 #[derive(Clone, Copy, Debug)]
 pub enum Of<'a> {
     /// Every task.

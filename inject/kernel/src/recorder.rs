@@ -30,12 +30,12 @@ const HASTE: i32 = -10;
 /// Time between two writes to the file, in ns.
 const FLUSH: u64 = 1_000_000_000;
 
-/// What is recorded, and how.
+/// The settings of a recording.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Kinds of memory.
     pub what: What,
-    /// Whose allocations.
+    /// The tasks whose allocations are recorded.
     pub scope: Scope,
     /// Smallest size in bytes.
     pub min_size: u64,

@@ -21,7 +21,7 @@ const SLAB_TAKES: [&str; 14] = [
     "kmalloc_large",
     "kmalloc_order",
 ];
-/// The same for per-CPU memory.
+/// Functions by which the per-CPU allocator takes pages for its own blocks.
 const PERCPU_TAKES: [&str; 3] = ["pcpu_alloc_pages", "pcpu_populate_chunk", "pcpu_create_chunk"];
 /// Number of innermost frames that are searched for these functions.
 const NEAR: usize = 8;
@@ -34,7 +34,7 @@ pub const CACHES: u64 = 0x10;
 pub struct Stack {
     /// The addresses, innermost first. The first may stand for a slab cache.
     pub frames: Box<[u64]>,
-    /// Its node in the recording; 0: no frames.
+    /// The stack's node in the recording; 0: no frames.
     pub node: u32,
     /// An allocator takes pages here for the blocks that it hands out itself.
     pub is_own: bool,

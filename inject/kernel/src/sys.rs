@@ -1,4 +1,4 @@
-//! What several files need of the operating system.
+//! Calls of the operating system that several files need.
 
 use std::io;
 

@@ -1,10 +1,11 @@
-//! Whose allocations are recorded, and the names of threads.
+//! Finds the tasks whose allocations are recorded, and the names of threads.
 
 use crate::live::Map;
 use std::fs;
 use std::path::PathBuf;
 
-/// Whose allocations are recorded. Frees are always those of the whole machine, as others may free what one allocates.
+/// The tasks whose allocations are recorded. Frees are always those of the whole machine, as others may free what one
+/// allocates.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// The whole machine's.

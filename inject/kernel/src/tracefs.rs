@@ -7,7 +7,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Where tracefs is usually mounted.
+/// The usual mount points of tracefs.
 const PLACES: [&CStr; 2] = [c"/sys/kernel/tracing", c"/sys/kernel/debug/tracing"];
 /// Longest description that is read, in bytes.
 const MOST: u64 = 1 << 20;

@@ -5,7 +5,7 @@ use crate::format::{Field, Format};
 use crate::live::Kind;
 use crate::tracefs::Tracefs;
 
-/// Which allocations are recorded.
+/// The kinds of allocations that are recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct What {
     /// Slab objects: `kmalloc`, `kmem_cache_alloc`.

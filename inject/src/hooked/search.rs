@@ -37,7 +37,7 @@ pub struct Found {
     pub args: (u8, u8),
     /// See [`Function::asks`](prof_trace::shared::Function::asks).
     pub asks: u64,
-    /// What the hook needs of libc for calls that change mappings.
+    /// Places in libc that the hook needs for calls that change mappings.
     pub helpers: Helpers,
 }
 

@@ -1,4 +1,4 @@
-//! What `prof kernel` prints.
+//! Prints the summaries of `prof kernel`.
 
 use super::KernelArgs;
 use crate::term::{one_line, say};

@@ -1,4 +1,4 @@
-//! What a client of `prof serve` controls.
+//! Fuzzes the input that a client of `prof serve` controls.
 
 /// The head of a request and its query, through the guard, the filters of both APIs, and filters as code.
 pub fn request(bytes: &[u8]) {

@@ -178,7 +178,7 @@ pub(super) fn values(
     Ok(sums.iter().filter_map(value).collect())
 }
 
-/// What a graph is asked for, besides the filter.
+/// The parameters of a graph, besides the filter.
 pub(super) struct Wanted {
     pub metric: Cost,
     pub at: Option<u64>,

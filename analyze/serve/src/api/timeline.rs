@@ -114,7 +114,7 @@ fn marks(analysis: &Analysis) -> (Vec<Value>, Vec<Value>) {
     (pauses.collect(), marks)
 }
 
-/// What a stacked timeline is divided by.
+/// The classes that a stacked timeline is divided into.
 #[derive(Clone, Copy)]
 enum Parts {
     Stack,

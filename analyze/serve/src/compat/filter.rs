@@ -6,7 +6,7 @@ use prof_analyze::Analysis;
 use prof_analyze::maps::{self, MapFilter};
 use prof_analyze::query::{self, Filter, FilterError};
 
-/// What a time of a filter is.
+/// The meaning of a filter's time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     /// Milliseconds of Unix time, or a part of the runtime: the beginning of the millisecond, or its end.
@@ -28,7 +28,7 @@ fn kind(name: &str) -> Kind {
     }
 }
 
-/// What is known of the recording's time.
+/// The times of a recording, for filters.
 #[derive(Clone, Copy)]
 pub(crate) struct Time {
     /// Unix time of the start, in nanoseconds.
@@ -56,7 +56,7 @@ impl Making<'_> {
     fn moment(&mut self, name: &str, ms: u64, end: bool, time: Time) -> Result<(), Failure> {
         let ns = u128::from(ms) * 1_000_000 + if end { 999_999 } else { 0 };
         let since = i128::try_from(ns).unwrap_or(i128::MAX) - i128::from(time.start);
-        // What is looked for lies between the start and the end of the recording.
+        // Blocks lie between the start and the end of the recording.
         let (before, behind) = (since < 0, since > i128::from(time.duration));
         match name {
             "from" | "group_max_total_usage_first_seen_min" if before => return Ok(()),

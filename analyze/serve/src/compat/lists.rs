@@ -188,7 +188,7 @@ fn in_frames(v: &mut Value, frames: &Frames<'_>) {
     }
 }
 
-/// Calls of mallopt: recordings don't hold them.
+/// Answers that there are no calls of mallopt: the analysis does not read those that recordings hold.
 pub(super) fn mallopts(_: &mut Ask) -> Result<Answer, Failure> {
     Ok(Answer::json(&Vec::<Value>::new())?.with(NOT_RECORDED, "mallopts"))
 }

@@ -22,7 +22,7 @@ pub(super) fn files(_: &mut Ask) -> Result<Answer, Failure> {
     Err(Failure::missing("there is no such file of a script"))
 }
 
-/// What a value is in a script.
+/// The kind of a value in a script.
 #[derive(Clone, Copy)]
 enum Kind {
     /// A number.

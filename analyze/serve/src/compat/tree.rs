@@ -160,7 +160,7 @@ pub(super) fn ascii_tree(ask: &mut Ask) -> Result<Answer, Failure> {
     Ok(Answer::new(TEXT, Tree::of(ask, &filter)?.text()))
 }
 
-/// What a static initialiser is made for.
+/// The purpose of a static initialiser.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum What {
     Constants,

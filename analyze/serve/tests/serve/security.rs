@@ -66,7 +66,7 @@ fn requests_of_others_are_refused() {
             "{site}"
         );
     }
-    // What may it do?
+    // The methods that it may use.
     let preflight = ["Origin: http://attacker.example", "Access-Control-Request-Method: POST"];
     let got = s.ask("OPTIONS", "/list", &format!("{}\r\n{}\r\n", preflight[0], preflight[1]), "");
     assert_eq!(got.status, 403);

@@ -84,7 +84,7 @@ async function render() {
     if (!page.global && !recording(view.id)) throw new Error("There is no recording " + JSON.stringify(view.id) + " here. The list has those that there are.");
     const dispose = page.run(root, view, controller.signal);
     if (typeof dispose === "function") controller.signal.addEventListener("abort", dispose);
-    // What comes at once is shown at once; what takes longer gets its place holders after a moment.
+    // Parts that come at once are shown at once; parts that take longer get place holders after a moment.
     if (before.length) await settled(root, controller.signal);
   } catch (e) {
     fill(root, failed(e));

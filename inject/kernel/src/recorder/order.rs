@@ -55,7 +55,7 @@ fn place(kind: Kind, address: u64, size: u64, page: u64) -> (u64, u64) {
     }
 }
 
-/// What takes events in their order.
+/// The consumers of the events, in their order.
 #[derive(Debug)]
 pub struct Sink<'a> {
     pub live: &'a mut Outstanding,

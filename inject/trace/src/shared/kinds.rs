@@ -4,7 +4,7 @@
 use crate::shared::Function;
 use crate::shared::{Code, Entries};
 
-/// What else holds for a kind.
+/// A property of a kind.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Trait {
     /// Calls are not recorded as such, they only inform the hook.
@@ -13,7 +13,7 @@ enum Trait {
     AlwaysOn,
     /// The function can be any, whose callers may rely on more than malloc's callers do.
     Many,
-    /// What it returns may be a block of glibc's, with a chunk header.
+    /// The function may return a block of glibc's, with a chunk header.
     HandsOut,
     /// It takes a block back, and hands out none.
     Frees,

@@ -42,7 +42,7 @@ export function flameChart(state, { onZoom, onMenu, signal }) {
     if (color === "diff" && tree.base) return diffColor(change(tree.base[node], tree.value[node]), dark);
     if (color === "value") return heatColor(tree.value[node] / (tree.value[0] || 1), dark);
     const frame = frames[f];
-    // What boxes have by frame alone is computed once for a frame.
+    // The colour depends on the frame alone, so it is computed once for a frame.
     return colors[f] || (colors[f] = color === "hash" ? boxColor(frame.name, frame.name, dark) : boxColor(base(frame.module) || "?", frame.name, dark));
   }
 

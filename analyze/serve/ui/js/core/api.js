@@ -11,7 +11,7 @@ export class ApiError extends Error {
     super(message);
     this.status = status;
     this.field = (body && body.field) || null;
-    /** How far the index is made, from 0 to 1; -1 if that is not known; null if it is not about that. */
+    /** The part of the index that is made, from 0 to 1; -1 if it is not known; null if the answer is not about that. */
     this.progress = status !== 503 ? null : body && typeof body.progress === "number" ? body.progress : -1;
   }
 }

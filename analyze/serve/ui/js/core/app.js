@@ -1,4 +1,4 @@
-// What all pages share: the recordings, the fields of filters, and the way through addresses.
+// The state that all pages share: the recordings, the fields of filters, and the way through addresses.
 
 import { format, parse } from "./url.js";
 

@@ -128,7 +128,7 @@ function topStacks(d, url) {
   ];
 }
 
-/** What the classes of leaks mean. @type {Record<string, [string, string]>} */
+/** The meaning of each class of leaks. @type {Record<string, [string, string]>} */
 export const CLASSES = {
   "growing": ["grows in every interval", "bad"], "freed-at-the-end": ["grew, and was freed only as the program ended", "bad"],
   "turnover": ["new blocks replace older ones", "warn"], "saturating": ["bounded: has stopped growing, or rises and falls", "good"],

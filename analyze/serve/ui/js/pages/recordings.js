@@ -7,7 +7,7 @@ import { app } from "../core/app.js";
 import { dataTable, rowKeys } from "../widgets/table.js";
 import { empty, load } from "../widgets/states.js";
 
-/** What the states mean. @type {Record<string, [string, string]>} */
+/** The meaning of each state. @type {Record<string, [string, string]>} */
 const STATES = {
   ready: ["ready", "good"], growing: ["recording", "growing"], paused: ["paused", "paused"], indexing: ["being indexed", "indexing"],
   damaged: ["damaged", "damaged"], unread: ["not read yet", ""],

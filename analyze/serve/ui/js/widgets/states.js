@@ -1,4 +1,4 @@
-// What a part of a page shows while it loads, when it failed, and when it is empty.
+// The states of a part of a page: it loads, it has failed, it is empty.
 
 import { fill, h } from "../core/dom.js";
 import { icon } from "../core/icon.js";
