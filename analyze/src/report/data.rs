@@ -1,16 +1,15 @@
 //! The data of a report. The fields are in the order of the JSON.
 
 use super::figures::{FiguresData, SumData};
+use super::frames::{AskedData, FrameData, asked_by, frames_of};
 use super::head::{FilterData, Head, KernelData};
 use super::named::SymbolsData;
-use super::places::PlaceData;
 use super::sort::{Order, SortKey};
 use crate::Analysis;
-use crate::askers::{Askers, Seen, bare};
+use crate::askers::Askers;
 use crate::maps::Beside;
 use crate::model::Group;
-use crate::style::printable;
-use crate::symbols::{Frame, Symbolizer};
+use crate::symbols::Symbolizer;
 use serde::Serialize;
 
 /// Options of a report.
@@ -93,38 +92,6 @@ pub struct GroupData {
     pub frames: Vec<FrameData>,
 }
 
-/// The frame that asked for blocks: the innermost that is neither an allocator, nor a wrapper of one, nor in a standard
-/// library.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct AskedData {
-    /// Function, file and line of the frame.
-    #[serde(flatten)]
-    pub place: PlaceData,
-    /// The wrapper or library function that the frame called.
-    pub through: Option<String>,
-}
-
-/// A frame of a stack.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct FrameData {
-    /// The address in the stack, in hexadecimal.
-    pub address: String,
-    /// The function, if it is known.
-    pub function: Option<String>,
-    /// Distance of the address from the start of the function, in bytes.
-    pub function_offset: Option<u64>,
-    /// The source file, if it is known.
-    pub file: Option<String>,
-    /// The line, if it is known.
-    pub line: Option<u32>,
-    /// Path of the module, if it is known.
-    pub module: Option<String>,
-    /// The address relative to the module's file, in hexadecimal.
-    pub offset: Option<String>,
-    /// Whether the compiler inlined the function into that of the next frame.
-    pub inlined: bool,
-}
-
 /// The stacks that are not shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct RestData {
@@ -133,27 +100,6 @@ pub struct RestData {
     /// Sums of their figures.
     #[serde(flatten)]
     pub sums: SumData,
-}
-
-/// Returns the frames of a stack, innermost first.
-pub fn frames_of(analysis: &Analysis, node: u32, symbols: &mut Symbolizer<'_>) -> Vec<FrameData> {
-    let stack = analysis.meta().stack(node);
-    let frames = stack
-        .into_iter()
-        .flat_map(|pc| symbols.frames(pc).iter().map(FrameData::new).collect::<Vec<_>>());
-    frames.collect()
-}
-
-/// Returns the frame that asked for the blocks of a stack.
-pub(crate) fn asked_by(frames: &[FrameData], askers: &Askers) -> Option<AskedData> {
-    let frame = |i: usize| {
-        let f: &FrameData = frames.get(i)?;
-        let (function, module) = (f.function.as_deref(), f.module.as_deref());
-        Some(Seen { function, module, file: f.file.as_deref() })
-    };
-    let asked = askers.find(frame)?;
-    let through = asked.through.and_then(|i| frames[i].function.as_deref()).map(bare);
-    Some(AskedData { place: PlaceData::of(&frames[asked.asker]), through })
 }
 
 impl Report {
@@ -205,22 +151,6 @@ impl GroupData {
             truncated: analysis.meta().is_cut(group.node),
             asked_by: asked_by(&frames, askers),
             frames,
-        }
-    }
-}
-
-impl FrameData {
-    /// Returns the data of a frame; control characters in names are escaped.
-    pub fn new(f: &Frame) -> Self {
-        Self {
-            address: format!("{:#x}", f.address),
-            function: f.function.as_deref().map(printable),
-            function_offset: f.function_offset,
-            file: f.file.as_deref().map(printable),
-            line: f.line,
-            module: f.module.as_deref().map(printable),
-            offset: f.offset.map(|o| format!("{o:#x}")),
-            inlined: f.inlined,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Reports blocks by the place in the code that asked for them, with the stacks that lead there.
 
-use super::data::frames_of;
 use super::figures::FiguresData;
+use super::frames::frames_of;
 use super::grouped::stacks;
 use super::named::SymbolsData;
 use super::places::{PlaceData, Places};

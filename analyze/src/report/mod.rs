@@ -5,6 +5,7 @@
 
 mod data;
 mod figures;
+mod frames;
 mod grouped;
 mod head;
 mod head_text;
@@ -25,10 +26,11 @@ pub mod units {
 }
 
 pub use crate::style::Style;
-pub use data::{AskedData, FrameData, GroupData, Report, ReportOptions, RestData};
-pub(crate) use data::{asked_by, frames_of};
+pub use data::{GroupData, Report, ReportOptions, RestData};
 pub(crate) use figures::Adder;
 pub use figures::{FiguresData, SumData};
+pub use frames::{AskedData, FrameData};
+pub(crate) use frames::{asked_by, frames_of};
 pub use grouped::{GroupBy, Grouped, GroupedData};
 pub use head::{
     CaptureData, FilterData, Head, HookData, KernelData, NotHookedData, PartData, RecordingData,

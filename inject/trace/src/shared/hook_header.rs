@@ -1,6 +1,6 @@
 //! Header of the hook's image, by which the injector and the hook find each other.
 
-use crate::shared::Shared;
+use crate::shared::{Code, Entries, Shared};
 use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicU64;
 
@@ -32,25 +32,6 @@ pub struct HookHeader {
     pub handler: Code,
     /// `sa_restorer` of the handler, on architectures that have one.
     pub restorer: Code,
-}
-
-/// Entries that stubs jump to, by what they do.
-#[repr(C)]
-#[allow(missing_docs)] // the kinds that use them say what they are for
-#[derive(Clone, Copy, Debug)]
-pub struct Entries {
-    pub alloc: Code,
-    pub realloc: Code,
-    pub free: Code,
-    pub delete: Code,
-    pub loader: Code,
-    pub resize: Code,
-    pub named_alloc: Code,
-    pub named_realloc: Code,
-    pub named_free: Code,
-    pub sandbox: Code,
-    pub fork: Code,
-    pub call: Code,
 }
 
 /// Location of the shared memory. The injector sets it before any code of the hook can run.
@@ -90,13 +71,3 @@ impl Place {
         unsafe { &*self.0.get() }
     }
 }
-
-/// The address of code in the hook's image: a pointer of the target's width.
-#[repr(transparent)]
-#[derive(Clone, Copy, Debug)]
-pub struct Code(pub *const ());
-
-// SAFETY: the address is only a number here; nothing dereferences it.
-unsafe impl Sync for Code {}
-// SAFETY: as above.
-unsafe impl Send for Code {}

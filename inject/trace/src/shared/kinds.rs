@@ -1,7 +1,5 @@
 //! Kinds of hooked functions: one table says all that depends on the kind.
 
-#[allow(unused_imports)] // for the documentation
-use crate::shared::Function;
 use crate::shared::{Code, Entries};
 
 /// A property of a kind.
@@ -70,7 +68,7 @@ kinds! {
     PosixMemalign: alloc HandsOut;
     /// Argument 0 is the block (free, cfree, free_sized, operator delete).
     Free: free Frees;
-    /// As `Malloc`, but throws: the hook calls [`Function::nothrow`] first (operator new).
+    /// As `Malloc`, but throws: the hook calls `Function::nothrow` first (operator new).
     New: alloc;
     /// As `New`, with an alignment as argument 1 (operator new for over-aligned types).
     NewAligned: alloc;
@@ -81,14 +79,14 @@ kinds! {
     /// Arguments `block`, `size` and `extra`: resizes the block in place, to at least `size` and if possible
     /// `size + extra` bytes. Returns its size then, which is less than `size` if it failed (xallocx).
     Resize: resize Many;
-    /// A function that the user has named: argument [`Function::size_arg`] is the size; returns the block.
+    /// A function that the user has named: argument `Function::size_arg` is the size; returns the block.
     NamedAlloc: named_alloc Many;
-    /// As `Realloc`; argument [`Function::block_arg`] is the block, argument [`Function::size_arg`] the size.
+    /// As `Realloc`; argument `Function::block_arg` is the block, argument `Function::size_arg` the size.
     NamedRealloc: named_realloc Many;
-    /// As `Delete`; argument [`Function::block_arg`] is the block.
+    /// As `Delete`; argument `Function::block_arg` is the block.
     NamedFree: named_free Many Frees;
     /// libc's `prctl` or `syscall`. The call may restrict the target's system calls: it does if argument 0 is
-    /// [`Function::asks`] or, if that is not 0, [`Function::size_arg`].
+    /// `Function::asks` or, if that is not 0, `Function::size_arg`.
     Sandbox: sandbox Watched AlwaysOn;
     /// libc's `fork`, or the function that it creates the child with. The caller may be a signal handler that
     /// has interrupted the hook.

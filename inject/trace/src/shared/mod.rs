@@ -7,6 +7,7 @@
 //! its first instruction.
 
 mod control;
+mod entries;
 mod geometry;
 mod hook_header;
 mod kinds;
@@ -16,6 +17,7 @@ mod tables;
 mod views;
 
 pub use control::*;
+pub use entries::{Code, Entries};
 pub use geometry::{Geometry, MARKS_AT, STATE_SIZE};
 pub use hook_header::*;
 pub use kinds::Kind;
