@@ -463,10 +463,14 @@ fn tid_offset(pid: i32, i: &mut Installed) -> Result<Option<i32>> {
         let since = Instant::now();
         t.interrupt();
         let Ok(true) = t.wait_stopped(since + Duration::from_secs(1)) else { continue };
-        let tp = t.regs().map(|r| r.thread_pointer());
+        let regs = t.regs().map(|r| (r.thread_pointer(), r.sp()));
         t.detach();
         i.stops.add(since);
-        let Ok(tp) = tp else { continue };
+        let Ok((tp, sp)) = regs else { continue };
+        // Threads that the kernel itself has in the process (io_uring's) have no stack.
+        if tp == 0 && sp != 0 {
+            leave_out_calls(i);
+        }
         let Some(id) = Status::of_thread(pid, tid).ok().and_then(|s| s.ns_pid()) else { continue };
         let start = RemoteAddr(tp.wrapping_add_signed(i64::from(DESCRIPTOR.start)));
         let bytes = descriptor(&i.mem, start, SPAN);
@@ -479,6 +483,21 @@ fn tid_offset(pid: i32, i: &mut Installed) -> Result<Option<i32>> {
     }
     let offsets = common.into_iter().flatten().map(|o| o as i32 + DESCRIPTOR.start);
     Ok(offsets.min_by_key(|o| o.unsigned_abs()))
+}
+
+/// Leaves out the functions that change mappings, as a thread has no thread pointer. The hook finds a thread's state by
+/// the thread pointer, which libc sets up before anybody calls an allocator, but maps memory without.
+fn leave_out_calls(i: &mut Installed) {
+    let all = std::mem::take(&mut i.planned);
+    let (calls, others): (Vec<_>, Vec<_>) = all.into_iter().partition(|p| p.found.kind.is_call());
+    i.planned = others;
+    for p in calls {
+        i.not_hooked.push(NotHooked {
+            function: p.found.name,
+            module: i.modules[p.found.module].path.display().to_string(),
+            reason: "a thread has no thread pointer, by which prof would know it: the program has just started. Attach again later to record these calls".into(),
+        });
+    }
 }
 
 /// Reads the memory in which a thread descriptor may lie, with zeroes where nothing is mapped.
