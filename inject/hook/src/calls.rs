@@ -39,6 +39,10 @@ extern "C" fn before_call(call: &mut Call) -> Go {
     let f = function(call);
     let shared = header::shared();
     let Some((slot, _)) = thread::current(shared) else { return pass(f) };
+    if takes_own_frame(f, call) {
+        add(&slot.lost, 1);
+        return pass(f);
+    }
     if f.kind == Kind::Brk as u32 && f.break_at != 0 {
         // The function has one argument, so the next one is free.
         // SAFETY: libc's own variable, in the library that the function is in.
@@ -51,6 +55,24 @@ extern "C" fn before_call(call: &mut Call) -> Go {
     }
     call.note = [core::ptr::from_ref(slot) as u64 | u64::from(marks), clock::before(shared)];
     Go { target: f.original, stay: 1 }
+}
+
+/// Returns whether the call may take away the memory of the hook's frame. A program may give back its stack up to right
+/// below the caller's frame, and there the hook's frame lies, which must be whole when the original returns.
+fn takes_own_frame(f: &Function, call: &Call) -> bool {
+    /// Bytes below the frame's [`Call`] for the original's return address and registers.
+    const BELOW: u64 = 512;
+    const PROT_WRITE: u64 = 2;
+    const MAP_FIXED: u64 = 0x10;
+    let (a, low) = (&call.args, (core::ptr::from_ref(call) as u64).saturating_sub(BELOW));
+    let overlaps = a[0] < call.regs.sp && low < a[0].saturating_add(a[1]);
+    overlaps
+        && match Kind::from_u32(f.kind) {
+            Some(Kind::Munmap | Kind::Madvise) => true,
+            Some(Kind::Mprotect) => a[2] & PROT_WRITE == 0,
+            Some(Kind::Mmap | Kind::Mmap64) => a[3] & MAP_FIXED != 0,
+            _ => false,
+        }
 }
 
 extern "C" fn after_call(call: &mut Call) -> u64 {
