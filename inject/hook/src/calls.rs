@@ -10,7 +10,7 @@ use crate::entry::{CALL, function, pass, returned, stale};
 use crate::named::{FRAME, named_frame};
 use crate::record::{self, add};
 use crate::state::Thread;
-use crate::{clock, entry, header, memory, thread};
+use crate::{clock, entry, header, memory, sys, thread};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, Go};
 use prof_trace::call::{CallKind, MAX_NAME, RawCall, pack_prot};
@@ -39,6 +39,9 @@ extern "C" fn before_call(call: &mut Call) -> Go {
     let f = function(call);
     let shared = header::shared();
     let Some((slot, _)) = thread::current(shared) else { return pass(f) };
+    if !is_own(shared, slot) {
+        return pass(f);
+    }
     if takes_own_frame(f, call) {
         add(&slot.lost, 1);
         return pass(f);
@@ -55,6 +58,20 @@ extern "C" fn before_call(call: &mut Call) -> Go {
     }
     call.note = [core::ptr::from_ref(slot) as u64 | u64::from(marks), clock::before(shared)];
     Go { target: f.original, stay: 1 }
+}
+
+/// Returns whether the slot is the calling thread's, and not one's that has the same thread pointer: a thread made by a
+/// bare `clone`, or the child of a `vfork`, can't call an allocator meanwhile, but may well map memory. Counts a lost event
+/// if not. Where the thread can't be asked for, the thread pointer decides.
+fn is_own(shared: &Shared, slot: &Slot) -> bool {
+    if !sys::allowed(shared) || sys::gettid() == slot.tid.load(Relaxed) {
+        return true;
+    }
+    // The slot's own counters are another thread's.
+    if let Some(away) = shared.control().turned_away.first() {
+        away.lost.fetch_add(1, Relaxed);
+    }
+    false
 }
 
 /// Returns whether the call may take away the memory of the hook's frame. A program may give back its stack up to right

@@ -1,8 +1,8 @@
 //! The few system calls of the hook.
 //!
-//! `gettid` is made once per thread, where libc does not keep the id in reach. The others are made only where
-//! the injector has found no seccomp filter ([`flags::SYSCALLS`]), or knows that the filter permits them
-//! ([`flags::MASKS`], [`flags::MAPS`]).
+//! `gettid` is made once per thread, where libc does not keep the id in reach. The others, and `gettid` at each call
+//! that changes mappings, are made only where the injector has found no seccomp filter ([`flags::SYSCALLS`]), or
+//! knows that the filter permits them ([`flags::MASKS`], [`flags::MAPS`]).
 
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::syscall::{SIGSET_LEN, nr, syscall0, syscall2, syscall6};
