@@ -204,7 +204,11 @@ fn describe(f: &Function, call: &Call) -> RawCall {
             (RawCall { kind: CallKind::Madvise, flags: a[2] as u32, ..range }, failed)
         }
         Some(Kind::Mprotect) => (RawCall { kind: CallKind::Mprotect, prot, ..range }, failed),
-        Some(Kind::Brk) => (RawCall { len: 0, first: a[1], ..broken(f, call) }, failed),
+        Some(Kind::Brk) => {
+            // The old break is what `before_call` has put there, if it knows where libc keeps it.
+            let first = if f.break_at == 0 { 0 } else { a[1] };
+            (RawCall { len: 0, first, ..broken(f, call) }, failed)
+        }
         Some(Kind::Mallopt) => {
             let (flags, first) = (a[0] as u32, zigzag(i64::from(a[1] as i32)));
             let (kind, second) = (CallKind::Mallopt, u64::from(result as u32));
