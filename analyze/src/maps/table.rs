@@ -132,6 +132,9 @@ impl Table {
 
     /// Takes a range away from all mappings.
     pub fn unmap(&mut self, start: u64, end: u64, when: When) {
+        if start >= end {
+            return; // a region around that address would be cut in two
+        }
         for at in self.within(start, end) {
             let (from, to) = (at.max(start), self.live[&at].end.min(end));
             let source = UnmapSource { address: from, length: to - from, source: when.source };
