@@ -236,6 +236,8 @@ impl Maps {
         let page = u64::from(meta.target.page_size);
         let mut changes = Vec::new();
         crate::load::calls(&analysis.path(), |e| changes.extend(calls::changes(e, page)))?;
+        // A release counts from its begin on, but is read when it has ended, perhaps behind calls that began later.
+        changes.sort_by_key(|c: &calls::Change| c.source.ticks);
         let mut reader = looks::Looks::new(changes, meta.target.ticks_per_sec / 20);
         for at in &meta.mappings {
             let payload = analysis.payload(at);
