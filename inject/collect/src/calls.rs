@@ -59,9 +59,13 @@ impl Gathered {
     }
 }
 
-/// Returns whether a call has mapped a file.
+/// Returns whether a call has mapped a file, or a shared segment, which the kernel lists as one.
 fn maps_file(call: &Call) -> bool {
-    call.kind == CallKind::Mmap && call.fd >= 0 && call.errno == 0
+    let has_file = match call.kind {
+        CallKind::Mmap => call.fd >= 0,
+        kind => kind == CallKind::Shmat,
+    };
+    has_file && call.errno == 0
 }
 
 /// The files that calls have mapped.
@@ -89,6 +93,10 @@ impl Files {
         for (_, call) in calls.iter_mut().filter(|c| maps_file(&c.1)) {
             if let Some(m) = place(maps, call) {
                 call.file = self.number(m, out);
+                if call.kind == CallKind::Shmat {
+                    // The call does not say how long the segment is.
+                    call.len = m.end - call.addr;
+                }
             }
         }
         out.calls.calls = calls;

@@ -17,8 +17,8 @@ pub struct Call {
     /// Address: the result (`mmap`, `mremap`, `shmat`; the argument, if the call has failed), the argument (`munmap`,
     /// `shmdt`, `madvise`, `mprotect`, `prctl`), or the new break (`brk`, `sbrk`).
     pub addr: u64,
-    /// Length in bytes, as given, of the new mapping or of the range; the pad of `malloc_trim`. 0 if the call has none,
-    /// as `brk` and `shmdt`.
+    /// Length in bytes, as given, of the new mapping or of the range; that of the segment, as far as the collector has found
+    /// it (`shmat`); the pad of `malloc_trim`. 0 if the call has none, as `brk` and `shmdt`.
     pub len: u64,
     /// Address before `mremap`; the break before `brk` and `sbrk`, 0 if that is unknown.
     pub old_addr: u64,
