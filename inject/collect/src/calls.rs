@@ -68,6 +68,12 @@ fn maps_file(call: &Call) -> bool {
     has_file && call.errno == 0
 }
 
+/// Returns whether something else is at a call's address from then on.
+fn replaces(call: &Call) -> bool {
+    use CallKind::{Mmap, Mremap, Munmap, Shmat, Shmdt};
+    call.errno == 0 && matches!(call.kind, Mmap | Munmap | Mremap | Shmat | Shmdt)
+}
+
 /// The files that calls have mapped.
 #[derive(Debug, Default)]
 pub struct Files {
@@ -78,20 +84,30 @@ pub struct Files {
 }
 
 impl Files {
-    /// Looks the files of the gathered calls up in the list of mappings, which is read again if that is due. A mapping
-    /// that is gone by then has no file in the recording.
+    /// Looks the files of the gathered calls up in the list of mappings, which is read if that is due. An older list may
+    /// show another file that was mapped at the same address before. So a mapping that is gone by then, replaced, or made
+    /// too soon after the last read, has no file in the recording.
     pub fn find(&mut self, maps: &mut Maps, out: &mut Output) {
-        let calls = std::mem::take(&mut out.calls.calls);
-        let missing =
-            |maps: &Maps| calls.iter().any(|c| maps_file(&c.1) && place(maps, &c.1).is_none());
-        if calls.iter().any(|c| maps_file(&c.1)) && missing(maps) && self.is_due() {
-            let began = Instant::now();
-            maps.read();
-            self.read = Some((began, began.elapsed()));
+        if !out.calls.calls.iter().any(|c| maps_file(&c.1)) || !self.is_due() {
+            return;
         }
-        let mut calls = calls;
+        let began = Instant::now();
+        let there = maps.read();
+        self.read = Some((began, began.elapsed()));
+        if !there {
+            return;
+        }
+        let mut calls = std::mem::take(&mut out.calls.calls);
+        // Of several mappings that were at an address, the list shows the last.
+        let mut last: HashMap<u64, u64> = HashMap::new();
+        for (_, call) in calls.iter().filter(|c| replaces(&c.1)) {
+            let end = last.entry(call.addr).or_default();
+            *end = call.end.max(*end);
+        }
         for (_, call) in calls.iter_mut().filter(|c| maps_file(&c.1)) {
-            if let Some(m) = place(maps, call) {
+            if last.get(&call.addr) == Some(&call.end)
+                && let Some(m) = place(maps, call)
+            {
                 call.file = self.number(m, out);
                 if call.kind == CallKind::Shmat {
                     // The call does not say how long the segment is.
