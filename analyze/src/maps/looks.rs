@@ -402,7 +402,7 @@ impl Looks {
 /// Returns the parts of a range that are in none of the others.
 fn without(range: (u64, u64), others: &[(u64, u64)]) -> Vec<(u64, u64)> {
     let mut left = vec![range];
-    for o in others {
+    for o in others.iter().filter(|o| o.0 < range.1 && range.0 < o.1) {
         let cut = |r: (u64, u64)| [(r.0, r.1.min(o.0)), (r.0.max(o.1), r.1)];
         left = left.into_iter().flat_map(cut).filter(|r| r.0 < r.1).collect();
     }
