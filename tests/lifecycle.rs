@@ -218,7 +218,7 @@ fn status_tells_recorded_from_paused() {
     let scene = Scene::new("status");
     let mut target = Target::start(&program("toggle.c"), &[]);
     let pid = target.pid.to_string();
-    let recording = scene.attach(&target);
+    let recording = scene.attach_with(&target, &["--no-maps"]);
     target.ask("alloc 77");
     let ask = |args: &[&str]| -> serde_json::Value {
         let out = scene.prof(args).ok("status").stdout;

@@ -179,7 +179,10 @@ fn a_uprobe_that_comes_later_neither_kills_nor_takes_calls_away() {
         let has_room = |name: &str| !["malloc", "free", "calloc", "realloc"].contains(&name);
         assert!(names.clone().all(has_room), "{said}");
         if cfg!(target_arch = "x86_64") {
-            assert!(!said.contains("uprobe"), "libc's functions have room: {said}");
+            // Those of malloc's family have room. System calls begin with their number, which has none.
+            let only_calls =
+                without_room.is_empty() || without_room.contains(" that change mappings while");
+            assert!(only_calls, "libc's functions have room: {said}");
         }
         p.target.ask("go");
         let mut malloc = p.probe(0, at_return);

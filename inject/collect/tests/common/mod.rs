@@ -321,7 +321,7 @@ impl Recording {
             }
             kind::ZIPPED => {
                 let zipped = Zipped::decode(p)?;
-                assert_eq!(zipped.kind, kind::NODE_RUN);
+                assert!([kind::NODE_RUN, kind::MAPPINGS].contains(&zipped.kind), "{}", zipped.kind);
                 self.chunk(zipped.kind, &zipped.unzip()?)?;
             }
             kind::EVENTS => self.events_chunk(&Events::decode(p)?),
@@ -339,6 +339,15 @@ impl Recording {
             kind::PROCESS => {
                 let p = Process::decode(p)?;
                 assert!(p.private > 0, "our own memory");
+            }
+            kind::MAPPINGS => {
+                prof_trace::records::Mappings::decode(p)?;
+            }
+            kind::CALLS => {
+                prof_trace::records::Calls::decode(p)?;
+            }
+            kind::CALL_FILE => {
+                prof_trace::records::CallFile::decode(p)?;
             }
             other => panic!("chunk kind {other}"),
         }
