@@ -1,4 +1,4 @@
-/* Maps and unmaps: answers "DEPTH PAIRS" with the CPU ns of the thread for each pair of mmap and munmap. */
+/* Maps and unmaps: answers "DEPTH PAIRS" with "done" and the CPU ns of the thread for each pair of mmap and munmap. */
 #define _GNU_SOURCE
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,10 +28,12 @@ int main(void) {
     long n;
     void *volatile p = malloc(1);
     free(p);
+    puts("ready");
+    fflush(stdout);
     while (scanf("%d %ld", &depth, &n) == 2) {
         double began = now();
         pairs(depth, n);
-        printf("%.1f\n", (now() - began) / n);
+        printf("done %.1f\n", (now() - began) / n);
         fflush(stdout);
     }
 }

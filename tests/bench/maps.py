@@ -31,7 +31,7 @@ def row(depth):
         _path, _stop = harness.attach(t.p.pid, "--no-maps")
         off.append(float(t.ask(line)[0]))
         harness.prof("detach", t.p.pid)
-    t.close()
+    t.quit()
     added = median(b - a for a, b in zip(native, on))
     without = median(b - a for a, b in zip(native, off))
     print(f"{depth:8}{median(native):9.0f}{median(on):10.0f}{added:8.0f}{median(off):9.0f}{without:8.0f}"
