@@ -270,7 +270,7 @@ async fn answer(
         Does::Now(make) => return Ok(named(&make(&shared, &mut params)?)),
         Does::Open(make) => {
             for recording in shared.recordings() {
-                // One that can't be read is not in the list.
+                // A recording that can't be read is not in the list.
                 let _ = shared.ready(recording, LONG_PATIENCE).await;
             }
             return Ok(named(&make(&shared, &mut params)?));

@@ -60,7 +60,7 @@ pub struct Account {
 pub struct FilesData {
     /// Code of programs and libraries.
     pub code_bytes: u64,
-    /// Their data.
+    /// Data of programs and libraries, in bytes.
     pub data_bytes: u64,
     /// Memory that processes share: memfd, `/dev/shm`, System V.
     pub shared_bytes: u64,

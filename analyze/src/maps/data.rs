@@ -250,9 +250,9 @@ pub enum MapSort {
 pub enum MapGroupBy {
     /// The stack that made them.
     Stack,
-    /// Their file or name.
+    /// By the file or name of the mappings.
     File,
-    /// Their kind.
+    /// By the kind of the mappings.
     Kind,
 }
 

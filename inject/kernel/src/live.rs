@@ -96,7 +96,7 @@ pub struct Row {
     pub stack: u32,
     /// Number of blocks.
     pub count: u64,
-    /// Their bytes.
+    /// Bytes of these blocks.
     pub bytes: u64,
 }
 

@@ -14,7 +14,7 @@ pub enum Scope {
     Process(u32),
     /// A process's and those of the children that it makes from then on.
     Family(u32),
-    /// Those of a cgroup's tasks, by its folder in the cgroup file system.
+    /// The tasks of a cgroup, by its folder in the cgroup file system.
     Cgroup(PathBuf),
 }
 

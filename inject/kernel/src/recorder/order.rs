@@ -102,7 +102,7 @@ impl Order {
     /// Passes the events before a time on, in order. Returns a time before which none of them, and none of the later
     /// ones, lies.
     pub fn take(&mut self, before: u64, page: u64, sink: &mut Sink<'_>) -> u64 {
-        // Those of each processor are nearly in order, which a merge sort makes use of.
+        // The events of each processor are nearly in order, which a merge sort makes use of.
         self.waiting.sort_by_key(|c| c.time);
         let n = self.waiting.partition_point(|c| c.time < before);
         let first = self.taken;
