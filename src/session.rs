@@ -169,7 +169,7 @@ fn try_attach(pid: i32, record: &RecordArgs, choice: &Choice) -> Result<Attached
 fn taken_back(pid: i32, timeout: Duration) -> bool {
     let deadline = Instant::now() + timeout;
     let options = DetachOptions { timeout, children: false, leftovers: true };
-    while prof_inject::recorded::has_parts(pid) {
+    while prof_inject::process::rings::has_parts(pid) {
         // It belongs to another prof, which records the process by now.
         if prof_inject::Recorded::open(pid).is_ok_and(|r| r.collector_lives()) {
             return true;
@@ -177,7 +177,7 @@ fn taken_back(pid: i32, timeout: Duration) -> bool {
         let _ = prof_inject::detach(pid, &options);
         let _ = prof_inject::clean(pid, timeout);
         if Instant::now() >= deadline {
-            return !prof_inject::recorded::has_parts(pid);
+            return !prof_inject::process::rings::has_parts(pid);
         }
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -232,7 +232,7 @@ pub fn activate(
 ) -> Result<Began> {
     let pid = installed.target.pid;
     // The hook can do without these.
-    let watched = |n: &str| prof_inject::sandbox::FUNCTIONS.contains(&n);
+    let watched = |n: &str| prof_inject::hooked::watched::FUNCTIONS.contains(&n);
     installed.not_hooked.retain(|n| !watched(&n.function) && n.function != LOADER);
     let target = target_record(&installed.target, &installed.shared, &installed.options.capture);
     let hooks =

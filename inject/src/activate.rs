@@ -1,12 +1,15 @@
 //! Turns recording on: installs the toggle handler, writes the patches and sets the flag.
 
 use crate::hooked::plan::Planned;
-use crate::install::{Installed, with_caller};
-use crate::mapped::setup;
+use crate::installed::Installed;
 use crate::process::proc::{self, Map};
+use crate::process::rings::has_parts;
+use crate::stopped::candidates::with_caller;
 use crate::stopped::memory::{WORD, words};
 use crate::stopped::threads::{Stopped, stop_all};
-use crate::{Error, Refusal, RemoteAddr, Result, inherited, isolated, sandbox, shortage, signal};
+use crate::{
+    Error, Refusal, RemoteAddr, Result, clock, inherited, isolated, sandbox, shortage, signal,
+};
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::jump::code_at;
 use prof_arch::native::rule::is_interrupted_pc;
@@ -105,7 +108,7 @@ impl Installed {
 
     /// Adds a note for the user: the toggle signal is left to the target.
     fn not_taken(&mut self, does: &str) {
-        let (pid, name) = (self.target.pid, signal_name(self.options.signal as i32));
+        let (pid, name) = (self.target.pid, signal::signal_name(self.options.signal as i32));
         self.notes.push(format!(
             "the target {does} {name} itself, so that signal does not toggle recording; use `prof pause {pid}` and `prof resume {pid}`, or choose another with --signal"
         ));
@@ -274,7 +277,7 @@ impl Installed {
                     )
                 }),
                 // An exec has removed everything.
-                Err(e) if !crate::recorded::has_parts(pid) => log::info!("undo: {e}"),
+                Err(e) if !has_parts(pid) => log::info!("undo: {e}"),
                 Err(e) => e.warn_by(
                     pid,
                     &format!(
@@ -298,14 +301,5 @@ pub(crate) fn note_toggle(shared: &Shared, on: u64) {
     let n = c.toggle_count.fetch_add(1, Relaxed);
     let t = &c.toggles[n as usize % c.toggles.len()];
     t.on.store(on, Relaxed);
-    t.time.store(setup::now(c.clock.load(Relaxed)), Release);
-}
-
-/// Returns the name of a signal, such as `SIGUSR1` or `SIGRTMIN+3`.
-#[must_use]
-pub fn signal_name(signal: i32) -> String {
-    match nix::sys::signal::Signal::try_from(signal) {
-        Ok(s) => s.as_str().into(),
-        Err(_) => format!("SIGRTMIN+{}", signal - libc::SIGRTMIN()),
-    }
+    t.time.store(clock::now(c.clock.load(Relaxed)), Release);
 }

@@ -1,8 +1,8 @@
 //! Jumps that come back into the code after a detach has taken them out: a program may copy the text of a library while
 //! it is hooked, and put that copy in the place of the original later (to have it in huge pages).
 
-use crate::detach::DetachReport;
 use crate::recorded::{Patched, Recorded};
+use crate::report::DetachReport;
 use crate::stopped::threads::stop_all;
 use crate::{RemoteMemory, Result};
 use std::time::Duration;

@@ -3,14 +3,19 @@
 //! Such a child has copies of the patched functions, of the hook and of the toggle signal's handler, all switched
 //! off, and no mapping of the ring.
 
-use crate::detach::{DetachReport, areas, keep_handler, mapped, put_back, wait_outside};
-use crate::install::with_caller;
+use crate::handler::keep_handler;
 use crate::mapped::mapping::{Mapped, Site};
+use crate::outside::{areas, wait_outside};
+use crate::permission::may_trace;
 use crate::process::proc::{self, Status};
-use crate::recorded::{Patched, Recorded, ring_in};
+use crate::process::rings::ring_in;
+use crate::recorded::{Patched, Recorded};
+use crate::report::DetachReport;
+use crate::stopped::candidates::with_caller;
 use crate::stopped::fibers;
-use crate::stopped::remote::Gadgets;
+use crate::stopped::gadgets::Gadgets;
 use crate::stopped::threads::stop_all;
+use crate::unpatch::put_back;
 use crate::{Error, RemoteAddr, RemoteMemory, Result, isolated, signal};
 use prof_arch::native::syscall::SIGSET_LEN;
 use prof_trace::shared::{Area, FLAG_COOKIE, LAYOUT};
@@ -130,7 +135,7 @@ fn take_out_one(
     report: &mut DetachReport,
 ) -> Result<()> {
     let _lock = crate::lock::lock(pid)?;
-    crate::preflight::may_trace(pid)?;
+    may_trace(pid)?;
     r.pid = pid;
     r.mem = RemoteMemory::open(pid)?;
     // A process that shares its parent's memory, or is recorded itself, has prof in use. In a mere copy the kernel
@@ -172,7 +177,7 @@ fn take_out_one(
         signal::clear_page(&r.mem, r.control.handler)?;
     }
     let ring = Area { addr: r.ring.0, len: r.ring_len };
-    let mut all = Mapped { kept, ring: Area::default(), ..mapped(r) };
+    let mut all = Mapped { kept, ring: Area::default(), ..Mapped::of(r) };
     let mut site = Site::new(pid, &r.mem, gadgets, timeout, &mut report.stops);
     site.hooked = functions;
     let gone = site.unmap_all(&mut all) & site.unmap_copies(ring);

@@ -5,33 +5,24 @@
 //! that memory is unmapped.
 
 use crate::children;
-use crate::install::with_caller;
-use crate::mapped::mapping::{Kind, Mapped, Site, is_ours, unmap_at};
+use crate::handler::restore_handlers;
+use crate::mapped::mapping::{Mapped, Site, unmap_at};
 use crate::mapped::remains;
-use crate::mapped::ring::{close_left, left};
-use crate::mapped::setup::range;
-use crate::process::proc::{Map, Status};
-use crate::process::sharing::about;
-use crate::process::{elf, proc};
-use crate::recorded::{Patched, Recorded, SlotNote, ring_in};
+use crate::mapped::ring::close_left;
+use crate::outside::{areas, wait_outside};
+use crate::process::proc::{self, Map};
+use crate::process::rings::{ring_in, still_open};
+use crate::recorded::{Patched, Recorded};
+use crate::report::DetachReport;
 use crate::stopped::fibers;
-use crate::stopped::remote::Gadgets;
+use crate::stopped::gadgets::Gadgets;
 use crate::stopped::settle::settle;
-use crate::stopped::threads::{StopTimes, stop_all};
-use crate::stopped::tracee::Tracee;
-use crate::stopped::walk::Walker;
-use crate::{
-    Error, Refusal, RemoteAddr, RemoteMemory, Result, activate, again, isolated, sandbox, signal,
-};
+use crate::stopped::threads::StopTimes;
+use crate::unpatch::unpatch;
+use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result, again, isolated, sandbox, signal};
 use nix::errno::Errno;
-use prof_arch::generic::stopped::StoppedRegs;
-use prof_arch::native::UserRegs;
-use prof_arch::native::syscall::{SIGSET_LEN, sigaction_handler};
-use prof_trace::process::Sharers;
-use prof_trace::shared::{Area, Header, Stable, state};
-use std::collections::{BTreeSet, HashSet};
+use prof_trace::shared::{Area, Header, state};
 use std::ops::Range;
-use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
@@ -44,21 +35,6 @@ pub struct DetachOptions {
     pub children: bool,
     /// Whether a process that a living collector records is refused: only what an earlier recording has left is removed.
     pub leftovers: bool,
-}
-
-/// Result of a detach.
-#[derive(Debug, Default)]
-pub struct DetachReport {
-    /// Path of the recording.
-    pub path: PathBuf,
-    /// Times for which the target was stopped.
-    pub stops: StopTimes,
-    /// Descriptions of what could not be removed; empty if nothing of prof is left.
-    pub left: Vec<String>,
-    /// Whether the kernel refuses to unmap prof's memory for as long as the process runs this program.
-    pub stays: bool,
-    /// Observations that were unexpected, but are harmless.
-    pub notes: Vec<String>,
 }
 
 /// Detaches from `pid`.
@@ -177,7 +153,7 @@ fn remove(
     let inside: Vec<Range<u64>> =
         ours.iter().cloned().chain(crate::mapped::bridge::range(c.bridge)).collect();
     let came = c.flag_addr != 0 && entered;
-    let mut mapped = Mapped { kept, ..mapped(r) };
+    let mut mapped = Mapped { kept, ..Mapped::of(r) };
     for _ in 0..again::TRIES {
         if came && let Some(why) = under_way(r, &inside, timeout, report)? {
             report.left.push(why);
@@ -231,228 +207,6 @@ fn under_way(
     }))
 }
 
-/// Restores the toggle signal's earlier action. Returns the signal if it has no handler now, so that a handler of
-/// prof's would be left over, and the page of prof's handler if that has to stay mapped.
-fn restore_handlers(
-    r: &Recorded,
-    gadgets: Gadgets,
-    timeout: Duration,
-    report: &mut DetachReport,
-) -> Result<(Option<u32>, Option<Area>)> {
-    let c = &r.control;
-    // An earlier detach has restored the action before it unmapped the hook.
-    if c.hook_len == 0 || !(1..=8 * SIGSET_LEN as u32).contains(&c.signal) {
-        return Ok((None, None));
-    }
-    let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
-    let old = &old[..(c.old_action_len as usize).min(32)];
-    let at = r.stable_at(core::mem::offset_of!(Stable, signal_ignored));
-    let flag = Area { addr: c.flag_addr, len: c.flag_len };
-    let action = signal::OldAction {
-        signal: c.signal,
-        old,
-        ours: c.hook_addr..c.hook_addr.saturating_add(c.hook_len),
-        ignored: (c.signal_ignored.load(Relaxed) != 0, at),
-        scratch: is_ours(&proc::maps(r.pid)?, flag, Kind::Any)
-            .then(|| RemoteAddr(c.flag_addr).plus(1024)),
-        // The target may have begun to wait for the signal (sigwait, signalfd) while it was recorded. Pending ones
-        // are then meant for that.
-        keep_pending: signal::taken(r.pid, &r.mem, c.signal)?.is_some(),
-    };
-    let mut restore = |pid: i32| {
-        with_caller(pid, &r.mem, gadgets, timeout, &mut report.stops, |c| {
-            signal::restore(c, &r.mem, &action)
-        })
-    };
-    let restored = restore(r.pid)?;
-    let mut all_restored = restored;
-    // A process that shares the target's memory and was made since the attach may have its own copy of the handlers.
-    let caught =
-        |pid: i32| Status::of(pid).map_or(0, |s| s.signals("SigCgt") | s.signals("SigIgn"));
-    let sharers = Sharers::of(r.pid);
-    for other in sharers.others().iter().copied() {
-        if caught(other) >> (c.signal - 1) & 1 == 1 && sharers.still_shares(other) {
-            all_restored &= restore(other).map_err(|e| about(r.pid, other, e))?;
-        }
-    }
-    if !restored {
-        report.notes.push(format!(
-            "the target has installed its own handler for {} meanwhile, and keeps it",
-            activate::signal_name(c.signal as i32)
-        ));
-    }
-    let default = restored && sigaction_handler(old) <= libc::SIG_IGN as u64;
-    let kept = keep_handler(r, all_restored, timeout, report)?;
-    Ok((default.then_some(c.signal), kept))
-}
-
-pub(crate) fn mapped(r: &Recorded) -> Mapped {
-    let c = &r.control;
-    let area = |addr, len| Area { addr, len };
-    Mapped {
-        ring: area(r.ring.0, c.ring_len.min(r.ring_len)),
-        guards: c.guards,
-        place: c.place,
-        flag: area(c.flag_addr, c.flag_len),
-        hook: area(c.hook_addr, c.hook_len),
-        stubs: c.stubs.to_vec(),
-        kept: None,
-    }
-}
-
-/// Returns the page of the toggle signal's handler if the target may call that handler later: a handler of its own
-/// may chain to it, or the target may have stored the address.
-pub(crate) fn keep_handler(
-    r: &Recorded,
-    restored: bool,
-    timeout: Duration,
-    report: &mut DetachReport,
-) -> Result<Option<Area>> {
-    let c = &r.control;
-    let hook = c.hook_addr..c.hook_addr.saturating_add(c.hook_len);
-    if !hook.contains(&c.handler) {
-        return Ok(None);
-    }
-    let mut ours = areas(r);
-    ours.push(c.flag_addr..c.flag_addr.saturating_add(c.flag_len));
-    let maps = proc::maps(r.pid)?;
-    if restored && !signal::is_remembered(r.pid, &r.mem, &maps, c.handler, &ours) {
-        return Ok(None);
-    }
-    if !signal::silence(r.pid, &r.mem, c.handler, timeout, &mut report.stops)? {
-        log::warn!(
-            "a thread is in prof's handler for {} right now, so that could not be replaced by a return",
-            activate::signal_name(c.signal as i32)
-        );
-    }
-    let page = signal::page_of(c.handler);
-    report.notes.push(format!(
-        "the target may still call prof's handler for {}: the page at {:#x} stays mapped, with nothing but a return in it, and has no effect",
-        activate::signal_name(c.signal as i32),
-        page.addr
-    ));
-    Ok(Some(page))
-}
-
-/// Returns the address ranges of prof's code: stubs and hook.
-pub(crate) fn areas(r: &Recorded) -> Vec<Range<u64>> {
-    let c = &r.control;
-    let hook = Area { addr: c.hook_addr, len: c.hook_len };
-    c.stubs.iter().chain([&hook]).filter(|a| a.len != 0).map(range).collect()
-}
-
-/// Stops all threads and restores the functions' original bytes.
-fn unpatch(r: &Recorded, timeout: Duration, report: &mut DetachReport) -> Result<()> {
-    let functions = r.functions();
-    if !functions.iter().any(|f| f.is_patched) {
-        return Ok(());
-    }
-    let stopped = stop_all(r.pid, timeout)?;
-    let others: BTreeSet<i32> =
-        stopped.threads.iter().map(|t| t.pid).filter(|p| *p != r.pid).collect();
-    let mut failed = Ok(());
-    for f in functions.iter().filter(|f| f.is_patched) {
-        if let Err(e) = unpatch_one(r, f, report) {
-            failed = Err(e);
-        }
-    }
-    stopped.resume(&mut report.stops);
-    for other in others {
-        report.notes.push(format!(
-            "process {other} shares the target's memory, so prof is removed from it, too"
-        ));
-    }
-    failed
-}
-
-fn unpatch_one(r: &Recorded, f: &Patched, report: &mut DetachReport) -> Result<()> {
-    put_back(r, f, report)?;
-    r.mem.write(f.patched_at, &0u32.to_ne_bytes())
-}
-
-/// Restores a function's original bytes if prof's patch is there.
-pub(crate) fn put_back(r: &Recorded, f: &Patched, report: &mut DetachReport) -> Result<()> {
-    let at = f.patch_addr;
-    let mut now = vec![0u8; f.new_bytes.len()];
-    if r.mem.read(at, &mut now).is_err() {
-        report.notes.push(format!(
-            "the library with {} has been unloaded meanwhile, and its hook with it",
-            f.name
-        ));
-    } else if now == f.new_bytes {
-        r.mem.write(at, &f.old_bytes)?;
-    } else if now != f.old_bytes {
-        let (bytes, what) = crate::hooked::probed::restored(at, &now, f);
-        if bytes != now {
-            r.mem.write(at, &bytes)?;
-        }
-        report.notes.push(format!("{} (at {at}): {what}", f.name));
-    }
-    Ok(())
-}
-
-/// Waits until no thread is inside prof's code. Returns `false` after `timeout`.
-pub(crate) fn wait_outside(
-    r: &Recorded,
-    ours: &[Range<u64>],
-    timeout: Duration,
-    report: &mut DetachReport,
-) -> Result<bool> {
-    let deadline = Instant::now() + timeout;
-    let maps = proc::maps(r.pid)?;
-    let mut walker = Walker::new(&r.mem, elf::modules(&r.mem, &maps), maps);
-    walker.read_tables();
-    let mut clear: HashSet<i32> = HashSet::new();
-    let mut sharers = Sharers::of(r.pid);
-    loop {
-        let mut tids: Vec<(i32, i32)> =
-            proc::threads(r.pid)?.into_iter().map(|tid| (r.pid, tid)).collect();
-        sharers.look_again();
-        for other in sharers.others().iter().filter(|p| sharers.still_shares(**p)) {
-            let its = proc::threads(*other).unwrap_or_default();
-            tids.extend(its.into_iter().map(|tid| (*other, tid)));
-        }
-        let mut waiting = false;
-        for (pid, tid) in tids {
-            if clear.contains(&tid) {
-                continue;
-            }
-            // The patches are gone, so a thread that is outside now stays outside.
-            if proc::asleep(pid, tid).is_some_and(|a| walker.is_clear(&a, ours)) {
-                clear.insert(tid);
-                continue;
-            }
-            let seized = Tracee::seize(pid, tid).map_err(|e| about(r.pid, pid, e));
-            let Some(mut t) = seized? else { continue };
-            let since = Instant::now();
-            t.interrupt();
-            let inside = match t.wait_stopped(since + Duration::from_secs(1)) {
-                Ok(true) => {
-                    let regs = t.regs()?;
-                    walker.touches(&regs, ours, || is_marked(r, &regs))
-                }
-                Ok(false) => false,
-                // The thread could not be stopped or read, so it may be inside.
-                Err(_) => true,
-            };
-            t.detach();
-            report.stops.add(since);
-            if inside {
-                waiting = true;
-            } else {
-                clear.insert(tid);
-            }
-        }
-        if !waiting {
-            return Ok(true);
-        }
-        if Instant::now() >= deadline {
-            return Ok(false);
-        }
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
-
 /// Waits until no call is in progress on a stack that no thread is on. Returns the reason if that can't be said in
 /// time.
 fn wait_for_fibers(
@@ -487,23 +241,6 @@ fn wait_for_fibers(
     Ok((!outside).then(|| "a thread is still inside prof's code".into()))
 }
 
-/// Returns whether the thread's slot says that it is inside the hook. A mark of a frame below the stack pointer is
-/// stale: that frame was left by a jump.
-fn is_marked(r: &Recorded, regs: &UserRegs) -> bool {
-    let thread_slots = r.slots();
-    let is_its = |s: &&SlotNote| s.tp == regs.thread_pointer() && s.is_live;
-    let Some(slot) = thread_slots.iter().find(is_its) else { return false };
-    let at = |sp: u64| sp != 0 && !(regs.sp() > sp && regs.sp() - sp < 1 << 20);
-    slot.inside.into_iter().any(at)
-}
-
-pub(crate) fn still_open(pid: i32) -> bool {
-    let dirs = proc::threads(pid).unwrap_or_default();
-    // The folder of a thread that has ended shows no descriptors.
-    let dirs = dirs.iter().take(MOST_TABLES).map(|tid| format!("/proc/{pid}/task/{tid}"));
-    dirs.into_iter().any(|dir| !left(dir.as_ref()).is_empty())
-}
-
 /// Removes what an interrupted attach has left before it had a control page: an empty ring, or a descriptor of one.
 /// Returns `false` if there is nothing of that kind.
 ///
@@ -529,9 +266,6 @@ fn is_in_use(mem: &RemoteMemory, at: RemoteAddr) -> bool {
     let mut magic = [0; 8];
     mem.read(at, &mut magic).is_ok() && u64::from_ne_bytes(magic) == prof_trace::shared::MAGIC
 }
-
-/// Number of threads whose descriptors are examined. Nearly always all threads share one table of descriptors.
-const MOST_TABLES: usize = 64;
 
 /// Unmaps all rings and closes all their descriptors, unless one of the rings is in use. Returns whether there was
 /// any.

@@ -1,7 +1,6 @@
 //! Errors and refusals, with messages for the user.
 
 use crate::RemoteAddr;
-use crate::process::proc;
 use nix::errno::Errno;
 use std::path::PathBuf;
 
@@ -523,67 +522,8 @@ fn advice(errno: &std::io::Error) -> &'static str {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// Replaces the error by its cause, if that can be found out: a limit of the target, or that the process has
-    /// ended or runs another program. Either of the latter makes any step of an attach or a detach fail.
-    #[must_use]
-    pub fn explained(self, pid: i32) -> Self {
-        use Refusal::{NoSuchProcess, Zombie};
-        match self {
-            Self::Refused(NoSuchProcess(_) | Zombie(..)) => self,
-            _ if proc::has_ended(pid) => Self::Gone(pid),
-            Self::Gone(_) => Self::Replaced(pid),
-            Self::NotStopping { .. } | Self::Late { .. } => {
-                crate::process::frozen::thawed(pid).err().unwrap_or(self)
-            }
-            Self::Remote { what: "mmap", errno: Errno::ENOMEM, .. } => {
-                match (proc::mappings_used_up(pid), proc::address_space_limit(pid)) {
-                    (Some((count, most)), _) => Self::Mappings { pid, count, most },
-                    (None, Some(limit)) => Self::AddressSpace { pid, limit },
-                    (None, None) => self,
-                }
-            }
-            // These calls may split a mapping, and so need one more.
-            Self::Remote {
-                what: "mprotect" | "munmap" | "mremap" | "madvise",
-                errno: Errno::ENOMEM,
-                ..
-            } => match proc::mappings_used_up(pid) {
-                Some((count, most)) => Self::Mappings { pid, count, most },
-                None => self,
-            },
-            Self::Remote { what: "mmap", errno: Errno::EAGAIN, .. } => {
-                match proc::soft_limit(pid, "Max locked memory") {
-                    Some(limit) => Self::LockedMemory { pid, limit },
-                    None => self,
-                }
-            }
-            Self::Remote { what: "memfd_create", errno: Errno::EMFILE, .. } => {
-                let limit = proc::soft_limit(pid, "Max open files");
-                let limit = limit.unwrap_or(0);
-                // The process may have closed one since.
-                let needed = proc::lowest_descriptor(pid).max(limit) + 1;
-                Self::Descriptors { pid, limit, needed }
-            }
-            e => e,
-        }
-    }
-
     /// Returns the message without the claim that nothing was changed, for use after a change.
     pub(crate) fn without_claim(&self) -> String {
         self.to_string().replace("; nothing was changed", "")
-    }
-
-    /// Logs the error as a warning, or as information if the process has ended: then nothing of prof is left.
-    pub(crate) fn warn(&self, pid: i32, what: &str) {
-        self.warn_by(pid, &format!("{what}: {self}"));
-    }
-
-    /// As [`Self::warn`], with a text that contains the error.
-    pub(crate) fn warn_by(&self, pid: i32, text: &str) {
-        if matches!(self, Self::Gone(_)) || proc::has_ended(pid) {
-            log::info!("{text}");
-        } else {
-            log::warn!("{text}");
-        }
     }
 }

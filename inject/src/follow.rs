@@ -8,7 +8,8 @@
 use crate::launch::{hold, run_to_start};
 use crate::process::proc;
 use crate::process::program::Program;
-use crate::stopped::tracee::{Stop, Tracee, ptrace};
+use crate::stopped::ptrace::ptrace;
+use crate::stopped::tracee::{Stop, Tracee};
 use crate::{Installed, Options, Result, install, preflight};
 use std::time::{Duration, Instant};
 

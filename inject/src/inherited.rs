@@ -4,9 +4,10 @@
 //! A note behind the hook's data says which bytes the patches have replaced. By that note prof can be taken out, even
 //! if the parent has ended. Without it (builds of prof before it was introduced), the process can't be recorded.
 
-use crate::hooked::search::Found;
+use crate::hooked::found::Found;
 use crate::process::proc::{self, Map};
-use crate::recorded::{Patched, Recorded, read_struct, ring_in};
+use crate::process::rings::ring_in;
+use crate::recorded::{Patched, Recorded, read_struct};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
 use prof_arch::native::jump::{code_at, decode_jump};
 use prof_trace::shared::{EDITION, FUNCTIONS, Function, Header, MAGIC, Shared};

@@ -9,12 +9,13 @@
 //! SIGCHLD for all children that end before it is taken, the thread sends it again for the other child. If prof dies
 //! meanwhile, the target has an ended child and its SIGCHLD, as with any orphan.
 
-use crate::install::with_all_stopped;
 use crate::isolated;
 use crate::process::proc::{self, Status};
-use crate::stopped::remote::{Caller, Gadgets};
+use crate::stopped::candidates::with_all_stopped;
+use crate::stopped::gadgets::Gadgets;
+use crate::stopped::ptrace::ptrace;
+use crate::stopped::remote::Caller;
 use crate::stopped::threads::StopTimes;
-use crate::stopped::tracee::ptrace;
 use crate::{Error, RemoteMemory, Result};
 use nix::errno::Errno;
 use prof_arch::native::syscall::SIGSET_LEN;

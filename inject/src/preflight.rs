@@ -1,15 +1,16 @@
 //! Checks whether prof can attach. This happens while the target runs, before anything is touched.
 
+use crate::permission::may_attach;
 use crate::process::proc::{self, Status};
+use crate::process::rings::ring_in;
 use crate::process::translated::{self, Translator};
-use crate::recorded::{Recorded, ring_in};
+use crate::recorded::Recorded;
 use crate::stopped::tracee::Tracee;
-use crate::{Error, Refusal, RemoteMemory, Result};
-use nix::errno::Errno;
+use crate::target::Target;
+use crate::{Error, Refusal, Result};
 use prof_arch::registers::HWCAP_GUARDED_STACK;
 use prof_trace::process::folder;
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// The machine that this prof is built for, and the machine number of its ELF files.
@@ -26,56 +27,12 @@ const OURS: (&str, u16) = if cfg!(target_endian = "big") {
     ("64-bit little-endian MIPS", goblin::elf::header::EM_MIPS)
 };
 
-/// A process that prof may attach to.
-#[derive(Clone, Debug)]
-pub struct Target {
-    /// The process's pid, in this process's namespace.
-    pub pid: i32,
-    /// The process's name.
-    pub name: String,
-    /// Path of the executable.
-    pub exe: std::path::PathBuf,
-    /// The command-line arguments.
-    pub cmdline: Vec<String>,
-}
-
-/// Checks that no other process traces a process. A thread of this prof may still do so: one that the target's thread
-/// has not stopped for in time.
-pub(crate) fn untraced(status: &Status, comm: &str) -> Result<()> {
-    let (pid, tracer) = (status.number("Pid"), status.number("TracerPid").unwrap_or(0) as i32);
-    if tracer == 0 || Path::new(&format!("/proc/self/task/{tracer}")).exists() {
-        return Ok(());
-    }
-    let (pid, tracer_comm) = (pid.unwrap_or(0) as i32, proc::comm(tracer));
-    Err(Refusal::Traced { pid, comm: comm.into(), tracer, tracer_comm }.into())
-}
-
 /// Checks whether prof can attach to a process.
 ///
 /// # Errors
 /// A [`Refusal`] with the reason.
 pub fn preflight(pid: i32) -> Result<Target> {
-    let Ok(status) = Status::of(pid) else { return Err(Refusal::NoSuchProcess(pid).into()) };
-    let comm = proc::comm(pid);
-    let tgid = status.number("Tgid").unwrap_or(i64::from(pid)) as i32;
-    if tgid != pid {
-        return Err(Refusal::IsThread { tid: pid, pid: tgid }.into());
-    }
-    if pid == std::process::id() as i32 {
-        return Err(Refusal::Myself(pid).into());
-    }
-    if status.is_dead() {
-        return Err(Refusal::Zombie(pid, comm).into());
-    }
-    if proc::is_kernel_thread(pid) {
-        return Err(Refusal::KernelThread(pid, comm).into());
-    }
-    if status.field("VmSize").is_none() {
-        return Err(Error::Gone(pid));
-    }
-    untraced(&status, &comm)?;
-    may_trace(pid)?;
-    crate::process::frozen::thawed(pid)?;
+    let (status, comm) = may_attach(pid)?;
     architecture(pid, &comm)?;
     if status.number("Seccomp") == Some(1) {
         return Err(Refusal::StrictSeccomp(pid, comm).into());
@@ -134,92 +91,6 @@ fn has_guarded_stack(pid: i32) -> Result<bool> {
         }
         Ok(false)
     })
-}
-
-/// Checks whether this process may trace another. The kernel applies the checks of ptrace to memory access, too.
-///
-/// # Errors
-/// With the reason, and what to do.
-pub fn may_trace(pid: i32) -> Result<()> {
-    match RemoteMemory::open(pid) {
-        Ok(_) => {}
-        Err(Error::Gone(_)) => return Err(Refusal::NoSuchProcess(pid).into()),
-        Err(_) => return Err(permission(pid, true).into()),
-    }
-    if yama() == 3 {
-        return Err(permission(pid, false).into());
-    }
-    Ok(())
-}
-
-/// Checks whether Yama could be why tracing was refused. Yama restricts tracing, but not access to memory.
-///
-/// # Errors
-/// If it could be.
-pub(crate) fn yama_allows(pid: i32) -> Result<()> {
-    // SAFETY: the call has no arguments.
-    let root = unsafe { libc::geteuid() } == 0;
-    if yama() > 0 && !root && !has_ptrace_capability() {
-        return Err(permission(pid, false).into());
-    }
-    Ok(())
-}
-
-fn yama() -> i32 {
-    let text = fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").unwrap_or_default();
-    text.trim().parse().unwrap_or(0)
-}
-
-fn has_ptrace_capability() -> bool {
-    const CAP_SYS_PTRACE: u128 = 1 << 19;
-    let me = std::process::id() as i32;
-    Status::of(me).is_ok_and(|s| s.signals("CapEff") & CAP_SYS_PTRACE != 0)
-}
-
-fn permission(pid: i32, memory: bool) -> Refusal {
-    let comm = proc::comm(pid);
-    let scope = yama();
-    let me = Status::of(std::process::id() as i32).unwrap_or_default();
-    let it = Status::of(pid).unwrap_or_default();
-    let uid =
-        |s: &Status| s.field("Uid").and_then(|f| f.split_whitespace().next()).map(str::to_owned);
-    let why = if scope == 3 {
-        "kernel.yama.ptrace_scope is 3, which forbids tracing to everybody until the next boot"
-            .into()
-    } else if uid(&me) != uid(&it) {
-        format!(
-            "it runs as uid {}, prof as uid {}; run prof as that user, as root, or with CAP_SYS_PTRACE",
-            uid(&it).unwrap_or_default(),
-            uid(&me).unwrap_or_default()
-        )
-    } else if !memory && scope > 0 {
-        format!(
-            "kernel.yama.ptrace_scope is {scope}; run prof as root or with CAP_SYS_PTRACE, or `sudo sysctl kernel.yama.ptrace_scope=0`"
-        )
-    } else if namespace(pid).is_some_and(|its| Some(its) != namespace(std::process::id() as i32)) {
-        "it runs in another user namespace; run prof as root there or outside, or with CAP_SYS_PTRACE".into()
-    } else {
-        "it is not dumpable (it has changed its user, is set-uid, or has called prctl PR_SET_DUMPABLE) or it has capabilities that prof lacks; run prof as root or with CAP_SYS_PTRACE".into()
-    };
-    Refusal::Permission { pid, comm, why }
-}
-
-/// Returns the refusal of a process whose seccomp filter can't be read.
-pub(crate) fn filtered(pid: i32, errno: Option<Errno>) -> Refusal {
-    // ptrace(2), PTRACE_O_SUSPEND_SECCOMP: only for a tracer that has no filter itself.
-    let me = Status::of(std::process::id() as i32).unwrap_or_default();
-    let how = match (me.number("Seccomp"), errno) {
-        (_, Some(Errno::EINVAL) | None) => "this kernel can't show the filter to prof",
-        (Some(2), _) => {
-            "prof has a filter itself, as in most containers, and so can't read the filter of the process: run prof outside of the container as root"
-        }
-        _ => "run prof with CAP_SYS_ADMIN, so that it can read the filter",
-    };
-    Refusal::Seccomp { pid, comm: proc::comm(pid), how }
-}
-
-fn namespace(pid: i32) -> Option<std::path::PathBuf> {
-    fs::read_link(folder(pid) + "/ns/user").ok()
 }
 
 /// Compares class, byte order and machine in the executable's ELF header with this prof's.

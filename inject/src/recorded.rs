@@ -1,9 +1,10 @@
 //! A process that is being recorded, as its own memory describes it.
 
-use crate::mapped::setup;
-use crate::preflight::may_trace;
+use crate::clock;
+use crate::permission::may_trace;
 use crate::process::foreign;
-use crate::process::proc::{self, Map};
+use crate::process::proc;
+use crate::process::rings::{ring_in, ring_len, with_ring};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
 use prof_trace::foreign::Foreign;
 use prof_trace::process::living_thread;
@@ -19,9 +20,6 @@ use std::time::{Duration, Instant};
 /// A collector that has not looked for longer than this, in seconds, is not waited for.
 const HEARTBEAT_S: u64 = 3;
 
-/// Beginning of the name of the ring's mapping in maps.
-const RING_NAME: &[u8] = b"/memfd:prof-ring";
-
 /// A process that has prof's memory.
 #[derive(Debug)]
 pub struct Recorded {
@@ -35,39 +33,6 @@ pub struct Recorded {
     /// The part of the control page that every build finds, read when this value was made.
     pub control: Box<Header>,
     pub(crate) mem: RemoteMemory,
-}
-
-/// Returns the first mapping of a ring.
-#[must_use]
-pub fn ring_in(maps: &[Map]) -> Option<&Map> {
-    maps.iter().find(|m| m.shared && m.name.starts_with(RING_NAME))
-}
-
-/// Returns the length of the contiguous mappings from `first` on that are of the same file.
-fn ring_len(maps: &[Map], first: &Map) -> u64 {
-    let mut end = first.start;
-    for m in maps.iter().filter(|m| m.start >= first.start) {
-        if m.start != end || m.inode != first.inode || !m.name.starts_with(RING_NAME) {
-            break;
-        }
-        end = m.end;
-    }
-    end.0 - first.start.0
-}
-
-/// Returns all processes other than this one that have a ring mapped and that prof may look at.
-fn with_ring() -> impl Iterator<Item = i32> {
-    let dir = std::fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = dir.filter_map(|e| e.file_name().to_str()?.parse::<i32>().ok());
-    let me = std::process::id() as i32;
-    let has_ring = |pid: &i32| proc::maps(*pid).is_ok_and(|maps| ring_in(&maps).is_some());
-    pids.filter(move |p| *p != me).filter(has_ring)
-}
-
-/// Returns whether a process has anything of prof's: its memory, or a descriptor of it.
-#[must_use]
-pub fn has_parts(pid: i32) -> bool {
-    proc::maps(pid).is_ok_and(|maps| ring_in(&maps).is_some()) || crate::detach::still_open(pid)
 }
 
 /// Returns the processes that have the ring of a recorded process that has ended or runs another program.
@@ -154,7 +119,7 @@ impl Recorded {
     /// Returns the present time in ticks of the recording's clock.
     #[must_use]
     pub fn now(&self) -> u64 {
-        setup::now(self.control.clock)
+        clock::now(self.control.clock)
     }
 
     /// Returns the hooked functions.

@@ -2,30 +2,19 @@
 //! handler (`PR_SET_SYSCALL_USER_DISPATCH`, which Wine uses). A call that either does not expect may kill the target,
 //! so prof has the target make only calls that are known to pass.
 
-use crate::hooked::search::{Found, is_libc};
-use crate::preflight;
-use crate::process::elf::{Module, Symbol};
+use crate::permission;
 use crate::process::filter::{Fate, Filters};
 use crate::process::proc::{self, Status};
-use crate::stopped::remote::Sigreturn;
+use crate::stopped::gadgets::Sigreturn;
 use crate::stopped::tracee::Tracee;
-use crate::{Error, Refusal, RemoteAddr, RemoteMemory, Result};
+use crate::{Error, Refusal, RemoteAddr, Result};
 use nix::errno::Errno;
 use prof_arch::native::jump::code_at;
 use prof_arch::native::syscall::{self, nr};
 use prof_trace::process::Sharers;
-use prof_trace::shared::Kind;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 
-/// `PTRACE_GET_SYSCALL_USER_DISPATCH_CONFIG` (Linux 6.4).
-pub(crate) const GET_DISPATCH: libc::c_uint = 0x4211;
-const PR_SET_SYSCALL_USER_DISPATCH: u8 = 59;
-/// Functions of libc that can set up such a restriction, and those that make a child. Newer libcs use the first of
-/// [`FORKS`] in all the others.
-pub const FUNCTIONS: [&str; 6] = ["prctl", "syscall", FORKS[0], FORKS[1], FORKS[2], FORKS[3]];
-/// Functions of libc that make a child.
-pub const FORKS: [&str; 4] = ["_Fork", "fork", "__libc_fork", "__fork"];
 /// Maximum number of threads that are examined.
 const MOST: usize = 4096;
 /// A bit of `Control::flags` that the hook ignores: the user has vouched for the filters, of which there were as many
@@ -36,37 +25,6 @@ const TRUSTED_FILTERS: u32 = 24;
 /// libraries, so an approximation suffices.
 const RESTORER_LEN: u64 = 8;
 
-/// The dispatch of a thread's system calls (`struct ptrace_sud_config`).
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Dispatch {
-    mode: u64,
-    /// Address of a byte that switches the dispatch on and off; 0: it is always on.
-    selector: u64,
-    /// Start of the code whose calls are not dispatched.
-    offset: u64,
-    /// Length of that code.
-    len: u64,
-}
-
-impl Dispatch {
-    /// Returns whether the thread has set up a dispatch.
-    pub(crate) fn is_on(&self) -> bool {
-        self.mode != 0
-    }
-
-    /// Returns whether a system call in this code would raise a signal in the stopped thread.
-    pub(crate) fn catches(&self, mem: &RemoteMemory, code: RemoteAddr) -> bool {
-        let mut byte = [1];
-        let mut allowed = || {
-            self.selector != 0
-                && mem.read(RemoteAddr(self.selector), &mut byte).is_ok()
-                && byte == [0]
-        };
-        self.is_on() && code.0.wrapping_sub(self.offset) >= self.len && !allowed()
-    }
-}
-
 /// Returns whether a thread that runs the process's code has a seccomp filter. The threads of processes that share
 /// its memory count, too.
 pub(crate) fn is_filtered(pid: i32) -> bool {
@@ -76,36 +34,6 @@ pub(crate) fn is_filtered(pid: i32) -> bool {
         tids.into_iter().take(MOST).any(|tid| Status::of_thread(pid, tid).is_ok_and(filtered))
     };
     has_filter(pid) || Sharers::of(pid).others().iter().copied().any(has_filter)
-}
-
-/// Returns the functions of libc that are watched, so that the hook stops making system calls when the target begins
-/// to restrict its own.
-pub(crate) fn watched(
-    pid: i32,
-    mem: &RemoteMemory,
-    index: usize,
-    module: &Module,
-    alone: bool,
-) -> Vec<Found> {
-    if !(alone || is_libc(module)) {
-        return Vec::new();
-    }
-    let symbols = module.symbols(pid, mem, |n| FUNCTIONS.contains(&n));
-    let named = |name: &str| symbols.iter().find(|s| !s.indirect && s.name == name);
-    let asked = ["prctl", "syscall"].into_iter().filter_map(named).map(|s| watch(s, index));
-    let forks = FORKS.into_iter().find_map(named).map(|s| Found::new(s, Kind::Fork, index));
-    asked.chain(forks).collect()
-}
-
-fn watch(s: &Symbol, index: usize) -> Found {
-    let is_prctl = s.name == "prctl";
-    let number = if is_prctl { libc::PR_SET_SECCOMP as u64 } else { libc::SYS_seccomp as u64 };
-    Found {
-        // See `Kind::Sandbox` for these fields.
-        asks: number,
-        args: (if is_prctl { PR_SET_SYSCALL_USER_DISPATCH } else { 0 }, 0),
-        ..Found::new(s, Kind::Sandbox, index)
-    }
 }
 
 /// The evidence that a thread's filters pass the calls that prof has it make. Suspending the filters is not enough:
@@ -185,7 +113,7 @@ impl Pass {
                 }
             };
         }
-        Err(preflight::filtered(t.pid, suspended.err()).into())
+        Err(permission::filtered(t.pid, suspended.err()).into())
     }
 
     /// Returns whether the thread may make a call that prof can do without: no filter kills it for that.
@@ -252,7 +180,7 @@ pub(crate) fn may_mask(threads: &[Tracee], hook: u64) -> bool {
 /// Returns whether the filters let the hook map and unmap memory of its own, as it does for a child that a signal
 /// handler forks. The user's word does not cover these calls.
 pub(crate) fn may_map(threads: &[Tracee], hook: u64) -> bool {
-    use crate::mapped::mapping::bits::{ANON, FIXED_NOREPLACE, NO_FD, NORESERVE, READ, WRITE};
+    use crate::mapped::bits::{ANON, FIXED_NOREPLACE, NO_FD, NORESERVE, READ, WRITE};
     let (at, len) = (hook + 1, 1 << 20);
     let map = |at: u64, flags: u64| {
         (nr::MMAP, [at, len, READ | WRITE, ANON | NORESERVE | flags, NO_FD, 0])
@@ -305,9 +233,7 @@ fn name(number: u64) -> &'static str {
 
 /// Returns samples of all calls that prof makes.
 fn usual_calls() -> Vec<(u64, [u64; 6])> {
-    use crate::mapped::mapping::bits::{
-        ANON, EXEC, FIXED_NOREPLACE, NO_FD, NORESERVE, READ, SHARED, WRITE,
-    };
+    use crate::mapped::bits::{ANON, EXEC, FIXED_NOREPLACE, NO_FD, NORESERVE, READ, SHARED, WRITE};
     let (at, len, fd) = (0x7000_0000, 1 << 20, 5);
     let flags = u64::from(libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING);
     let advise = |what: i32| (nr::MADVISE, [at, len, what as u64, 0, 0, 0]);

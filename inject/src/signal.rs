@@ -279,6 +279,15 @@ pub(crate) fn clear_page(mem: &RemoteMemory, handler: u64) -> Result<()> {
     mem.write(RemoteAddr(page.addr), &bytes)
 }
 
+/// Returns the name of a signal, such as `SIGUSR1` or `SIGRTMIN+3`.
+#[must_use]
+pub fn signal_name(signal: i32) -> String {
+    match nix::sys::signal::Signal::try_from(signal) {
+        Ok(s) => s.as_str().into(),
+        Err(_) => format!("SIGRTMIN+{}", signal - libc::SIGRTMIN()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -87,7 +87,7 @@ pub fn say(d: &Detached) {
             "what is left does nothing any more, and stays: {}",
             session::stays(d.pid)
         ));
-    } else if prof_inject::recorded::has_parts(d.pid) {
+    } else if prof_inject::process::rings::has_parts(d.pid) {
         say_line("what is left does nothing any more; `prof detach` again removes it");
     } else {
         say_line(&format!(

@@ -15,7 +15,7 @@ use clap::Args;
 use prof_analyze::unseen::workers_text;
 use prof_analyze::{Summary, live_summary};
 use prof_collect::{Peek, Probe, all_recorded};
-use prof_inject::process::cgroup::Added;
+use prof_inject::Added;
 use prof_inject::{Probed, uprobe};
 use prof_trace::shared::state;
 use prof_trace::values::text;

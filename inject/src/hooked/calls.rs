@@ -1,6 +1,6 @@
 //! Functions that change mappings, or the settings of the allocator: libc's, and the dynamic linker's own copies.
 
-use crate::hooked::search::{Found, is_libc, is_linker};
+use crate::hooked::found::{Found, is_libc, is_linker};
 use crate::process::elf::{Module, Symbol};
 use crate::stopped::tables::Tables;
 use crate::{RemoteAddr, RemoteMemory};

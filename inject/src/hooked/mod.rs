@@ -1,10 +1,13 @@
 //! Which functions are hooked, and how each is patched.
 
 pub mod calls;
+pub(crate) mod found;
 pub mod functions;
 pub(crate) mod named;
 pub(crate) mod operators;
+pub(crate) mod places;
 pub mod plan;
 pub(crate) mod probed;
 pub(crate) mod search;
 pub(crate) mod verify;
+pub mod watched;

@@ -1,6 +1,6 @@
 //! Functions that the user has named, as `MODULE:FUNCTION(ARGUMENTS)`.
 
-use crate::hooked::search::Found;
+use crate::hooked::found::Found;
 use crate::process::elf::Module;
 use crate::process::proc;
 use crate::{Refusal, RemoteMemory, Result};

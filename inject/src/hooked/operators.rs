@@ -5,8 +5,8 @@
 //! hook calls the nothrow form of a throwing operator new instead. Both do the same only if the nothrow form calls
 //! the operator itself; prof looks for that call in its code.
 
+use crate::hooked::found::{Found, merge};
 use crate::hooked::functions::{TABLE, Wanted};
-use crate::hooked::search::{Found, merge};
 use crate::process::elf::{Module, Symbol};
 use crate::{RemoteAddr, RemoteMemory};
 use prof_arch::native::insn::{called_slots, calls, indirect_jump};

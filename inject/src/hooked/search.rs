@@ -1,67 +1,22 @@
 //! Finds the functions of the target that are to be hooked.
 
 use crate::hooked::calls;
+use crate::hooked::found::{Found, is_libc, is_linker, merge};
 use crate::hooked::functions::{
     Family, JEMALLOC, JEMALLOC_MARK, LOADER, MIMALLOC, PREFIXES, SNMALLOC, SNMALLOC_REALLOC,
     SNMALLOC_REALLOC_ARGS, TABLE, Wanted,
 };
 use crate::hooked::named::{self, Named};
 use crate::hooked::operators;
+use crate::hooked::watched::watched;
 use crate::process::elf::{Module, Symbol};
-use crate::{RemoteAddr, RemoteMemory, Result, sandbox};
+use crate::{RemoteMemory, Result};
 use prof_trace::records::NotHooked;
-use prof_trace::shared::{Area, Kind};
+use prof_trace::shared::Kind;
 use std::cell::Cell;
 
 /// Number of functions after which the search ends, which is far more than can be hooked.
 const MOST: usize = 1024;
-
-/// A function of the target that is to be hooked.
-#[derive(Clone, Debug)]
-pub struct Found {
-    /// The function's name.
-    pub name: String,
-    /// Other names for the same code.
-    pub aliases: Vec<String>,
-    /// The kind of function, by which the hook handles its calls.
-    pub kind: Kind,
-    /// The function's address.
-    pub addr: RemoteAddr,
-    /// The function's length; 0 if it is not known.
-    pub size: u64,
-    /// Index of the function's module.
-    pub module: usize,
-    /// Address of the `nothrow` form.
-    pub nothrow: Option<RemoteAddr>,
-    /// Indices of the arguments that are the size and the block, from 0, if the user has named the function.
-    pub args: (u8, u8),
-    /// See [`Function::asks`](prof_trace::shared::Function::asks).
-    pub asks: u64,
-    /// Places in libc that the hook needs for calls that change mappings.
-    pub helpers: Helpers,
-}
-
-/// Places in libc that the hook looks at, see [`Function`](prof_trace::shared::Function).
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Helpers {
-    /// Address of the function that returns the address of the thread's error number; 0: unknown.
-    pub errno_at: u64,
-    /// Address of the variable that holds the break; 0: unknown.
-    pub break_at: u64,
-    /// Code of `sbrk`.
-    pub caller: Area,
-}
-
-impl Found {
-    /// Returns the function of a symbol in the module with index `module`.
-    #[must_use]
-    pub fn new(s: &Symbol, kind: Kind, module: usize) -> Self {
-        let (name, addr, size) = (s.name.clone(), s.addr, s.size);
-        let aliases = Vec::new();
-        let (asks, helpers) = (0, Helpers::default());
-        Self { name, aliases, kind, addr, size, module, nothrow: None, args: (0, 0), asks, helpers }
-    }
-}
 
 /// The functions to look for in the target.
 #[derive(Clone, Debug, Default)]
@@ -172,7 +127,7 @@ pub fn find(
             let loader = m.symbols(pid, mem, |n| n == LOADER);
             found.extend(loader.iter().map(|s| Found::new(s, Kind::Loader, index)));
         }
-        for w in sandbox::watched(pid, mem, index, m, alone) {
+        for w in watched(pid, mem, index, m, alone) {
             if !found.iter().any(|f| f.addr == w.addr) {
                 found.push(w);
             }
@@ -209,22 +164,10 @@ pub fn find(
     Ok(Functions { found, not_hooked: not, collects: collects.get() })
 }
 
-/// Returns whether a module is the dynamic linker alone. musl's is libc, too.
-pub(crate) fn is_linker(m: &Module) -> bool {
-    // On MIPS, glibc's linker is ld.so.1.
-    let name = m.file_name();
-    (name.starts_with("ld-") || name.starts_with("ld.so")) && !name.starts_with("ld-musl")
-}
-
 /// Returns whether only a program and its dynamic linker are mapped yet.
 pub(crate) fn is_starting(modules: &[Module]) -> bool {
     let files = modules.iter().filter(|m| m.path.as_os_str() != "[vdso]");
     modules.iter().any(is_linker) && files.count() <= 2
-}
-
-/// Returns whether a module is libc.
-pub(crate) fn is_libc(m: &Module) -> bool {
-    ["libc.", "libc-", "ld-musl"].iter().any(|n| m.file_name().starts_with(n))
 }
 
 /// Prefixes of allocators whose free calls no other free.
@@ -312,17 +255,5 @@ impl Own<'_> {
             let args = if w.name == SNMALLOC_REALLOC { SNMALLOC_REALLOC_ARGS } else { (0, 0) };
             merge(found, Found { nothrow, args, ..Found::new(s, kind, self.index) });
         }
-    }
-}
-
-/// Adds a function, or another name to one that has the same address.
-pub(crate) fn merge(found: &mut Vec<Found>, f: Found) {
-    let Some(same) = found.iter_mut().find(|o| o.addr == f.addr) else { return found.push(f) };
-    // Of two kinds, the safer one is that of a free that may call another hooked free.
-    if same.kind == Kind::Free && f.kind == Kind::Delete {
-        same.kind = Kind::Delete;
-    }
-    if same.name != f.name && !same.aliases.contains(&f.name) {
-        same.aliases.push(f.name);
     }
 }

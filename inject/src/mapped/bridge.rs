@@ -8,7 +8,7 @@
 //! target's. A normal return reaches the hook.
 
 use crate::RemoteMemory;
-use crate::hooked::search::is_libc;
+use crate::hooked::found::is_libc;
 use crate::process::elf::Module;
 use crate::process::proc;
 use crate::stopped::tables::Tables;

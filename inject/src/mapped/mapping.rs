@@ -9,12 +9,16 @@
 //! therefore faults, as it does without prof, and does not write into prof's memory. None of this memory is locked,
 //! and none is in core files.
 
-use crate::install::{with_all_stopped, with_caller};
+use crate::hooked::places::remote_place;
+use crate::mapped::bits;
 use crate::mapped::image::Image;
 use crate::mapped::ring::{Ring, grow};
 use crate::process::proc::{self, Map};
-use crate::recorded::Patched;
-use crate::stopped::remote::{Caller, Gadgets};
+use crate::process::rings::has_parts;
+use crate::recorded::{Patched, Recorded};
+use crate::stopped::candidates::{with_all_stopped, with_caller};
+use crate::stopped::gadgets::Gadgets;
+use crate::stopped::remote::Caller;
 use crate::stopped::threads::StopTimes;
 use crate::{Error, RemoteAddr, RemoteMemory, Result, again, inherited};
 use nix::errno::Errno;
@@ -29,20 +33,6 @@ use std::time::Duration;
 const EXEC_LOOKS: u32 = 50;
 const EXEC_LOOK: Duration = Duration::from_millis(2);
 
-/// Protection and mapping bits of the kernel's mmap. The mapping bits have other values on MIPS.
-pub(crate) mod bits {
-    #![allow(missing_docs)]
-    pub const NONE: u64 = 0;
-    pub const READ: u64 = 1;
-    pub const WRITE: u64 = 2;
-    pub const EXEC: u64 = 4;
-    pub const SHARED: u64 = libc::MAP_SHARED as u64;
-    pub const ANON: u64 = (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS) as u64;
-    pub const NORESERVE: u64 = libc::MAP_NORESERVE as u64;
-    pub const FIXED_NOREPLACE: u64 = libc::MAP_FIXED_NOREPLACE as u64;
-    pub const NO_FD: u64 = u64::MAX;
-}
-
 /// The mappings that have been made, to be removed if something fails.
 #[derive(Debug, Default)]
 pub(crate) struct Mapped {
@@ -55,6 +45,23 @@ pub(crate) struct Mapped {
     pub stubs: Vec<Area>,
     /// A page of the hook that stays mapped.
     pub kept: Option<Area>,
+}
+
+impl Mapped {
+    /// Returns the mappings that a recorded process's control page names.
+    pub fn of(r: &Recorded) -> Self {
+        let c = &r.control;
+        let area = |addr, len| Area { addr, len };
+        Self {
+            ring: area(r.ring.0, c.ring_len.min(r.ring_len)),
+            guards: c.guards,
+            place: c.place,
+            flag: area(c.flag_addr, c.flag_len),
+            hook: area(c.hook_addr, c.hook_len),
+            stubs: c.stubs.to_vec(),
+            kept: None,
+        }
+    }
 }
 
 /// Step in which the ring is unmapped from its end. One stop unmaps whole steps until half a step's bytes are present
@@ -271,7 +278,7 @@ impl<'a> Site<'a> {
     fn goes_by_exec(&self) -> bool {
         (0..EXEC_LOOKS).any(|_| {
             std::thread::sleep(EXEC_LOOK);
-            !crate::recorded::has_parts(self.pid)
+            !has_parts(self.pid)
         })
     }
 
@@ -494,21 +501,6 @@ fn left_of(maps: &[Map], a: Area, kind: Kind) -> Option<Area> {
 /// Returns whether mmap has failed because the range is already mapped.
 fn is_taken(e: &Error) -> bool {
     matches!(e, Error::Remote { what: "mmap", errno: Errno::EEXIST, .. })
-}
-
-/// Returns a place for `len` bytes at a multiple of `align`, far from all mappings, where the kernel puts nothing by
-/// itself.
-pub(crate) fn remote_place(maps: &[Map], len: u64, align: u64) -> Option<u64> {
-    // These belong to the kernel; the gap below them is not the process's.
-    let kernels = |m: &&Map| m.name == b"[vsyscall]" || m.name == b"[vectors]";
-    let own = maps.iter().filter(|m| !kernels(m)).collect::<Vec<_>>();
-    let gaps = own.windows(2).map(|m| (m[0].end.0, m[1].start.0));
-    let (from, to) = gaps.filter(|(from, to)| from < to).max_by_key(|(from, to)| to - from)?;
-    // The place is random, since what is there can be written and executed.
-    let seed = std::hash::BuildHasher::hash_one(&std::hash::RandomState::new(), len);
-    let quarter = (to - from) / 4;
-    let at = (from + quarter + seed % quarter.max(1)).next_multiple_of(align);
-    (at.checked_add(len)? <= to).then_some(at)
 }
 
 /// Maps private memory at a certain address, unlocked. Where the target locks all future mappings and its limit of

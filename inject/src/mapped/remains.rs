@@ -1,13 +1,14 @@
 //! Looks for what a detach has left in a process.
 
-use crate::detach::{DetachReport, still_open};
-use crate::install::with_caller;
 use crate::mapped::mapping::{Kind, Mapped, is_ours};
 use crate::process::proc::Status;
+use crate::process::rings::{ring_in, still_open};
 use crate::process::{elf, proc};
-use crate::recorded::{Patched, Recorded, ring_in};
-use crate::stopped::remote::Gadgets;
-use crate::{activate, again, signal};
+use crate::recorded::{Patched, Recorded};
+use crate::report::DetachReport;
+use crate::stopped::candidates::with_caller;
+use crate::stopped::gadgets::Gadgets;
+use crate::{again, signal};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -71,6 +72,6 @@ pub(crate) fn verify_handler(
     });
     // If the target can't be asked, nothing is reported: the handler was restored before.
     if handler.is_ok_and(|at| ours.iter().any(|a| a.contains(&at))) {
-        report.left.push(format!("prof's handler for {}", activate::signal_name(signal as i32)));
+        report.left.push(format!("prof's handler for {}", signal::signal_name(signal as i32)));
     }
 }

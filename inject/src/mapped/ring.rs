@@ -6,10 +6,11 @@
 //! is free again before anybody can see that it was taken. The same holds for what is left of a prof that
 //! was killed in between.
 
-use crate::hooked::plan;
-use crate::mapped::mapping::{Site, advise, bits, map, unmap_at};
-use crate::mapped::setup;
+use crate::hooked::places;
+use crate::mapped::mapping::{Site, advise, map, unmap_at};
+use crate::mapped::{bits, ring_file};
 use crate::process::proc;
+use crate::process::rings::{is_named, left};
 use crate::stopped::remote::Caller;
 use crate::{Error, RemoteAddr, Result};
 use nix::errno::Errno;
@@ -20,7 +21,7 @@ use std::mem::offset_of;
 use std::ops::Range;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// `memfd_create`: never to be executed (Linux 6.3).
@@ -45,9 +46,9 @@ impl Site<'_> {
         let pid = self.pid;
         let len = geometry.size() as u64;
         let maps = proc::maps(pid)?;
-        let places = plan::ring_places(&maps, proc::start_brk(pid), windows, len);
+        let places = places::ring_places(&maps, proc::start_brk(pid), windows, len);
         let ring = self.alone(|c| in_one_stop(pid, c, geometry, &places))?;
-        if let Err(e) = setup::allocate_ring(pid, &ring.fd, geometry) {
+        if let Err(e) = ring_file::allocate_ring(pid, &ring.fd, geometry) {
             self.unmap_ring(ring.at.addr);
             return Err(e);
         }
@@ -88,7 +89,7 @@ fn enter(pid: i32, c: &mut Caller<'_>, geometry: Geometry, at: u64) -> Result<Fi
     let number = make(pid, c)?;
     let path = c.proc_dir().join(format!("fd/{number}"));
     let entered = open_new(pid, &path).and_then(|file| {
-        setup::size_ring(pid, &file, geometry)?;
+        ring_file::size_ring(pid, &file, geometry)?;
         mark(&file, at, geometry).map_err(|errno| Error::File { path: path.clone(), errno })?;
         map_first(pid, c, number, at)?;
         Ok(file)
@@ -135,12 +136,6 @@ fn open_new(pid: i32, path: &Path) -> Result<File> {
     }
     let link = std::fs::read_link(path).unwrap_or_default();
     Err(exchanged(pid, &format!("{} is", link.display())))
-}
-
-fn is_named(path: &Path) -> bool {
-    let name = format!("/memfd:{MEMFD_NAME}");
-    std::fs::read_link(path)
-        .is_ok_and(|link| link.as_os_str().as_encoded_bytes().starts_with(name.as_bytes()))
 }
 
 /// Whether it is a file without a name in any folder.
@@ -209,7 +204,7 @@ fn complete(
     let first = Area { addr: at.addr, len: proc::page_size() };
     // As early as possible: a child of a fork has nothing of it.
     advise(c, first, libc::MADV_DONTFORK)?;
-    let shared = setup::map_ring(file, geometry)?;
+    let shared = ring_file::map_ring(file, geometry)?;
     // SAFETY: nobody in the target knows of the ring.
     let control = unsafe { shared.control_mut() };
     control.state.store(state::SETUP, Relaxed);
@@ -224,7 +219,7 @@ fn complete(
     );
     if let Err(e) = grow(c, first, at) {
         // SAFETY: nobody has got anything of it.
-        unsafe { setup::unmap_ring(shared) };
+        unsafe { ring_file::unmap_ring(shared) };
         return Err(e);
     }
     Ok(shared)
@@ -258,13 +253,6 @@ pub(crate) fn grow(c: &mut Caller<'_>, first: Area, all: Area) -> Result<()> {
         unmap_at(c, first)?;
     }
     grown.map(|_| ())
-}
-
-/// The descriptors that a killed prof has left in the table of a thread.
-pub(crate) fn left(dir: &Path) -> Vec<(u64, PathBuf)> {
-    let all = std::fs::read_dir(dir.join("fd")).into_iter().flatten().flatten();
-    let number = |p: PathBuf| Some((p.file_name()?.to_str()?.parse().ok()?, p));
-    all.filter_map(|e| number(e.path())).filter(|(_, path)| is_named(path)).collect()
 }
 
 /// Closes what a killed prof has left; all threads of the target stand still. Another's ring is not touched:

@@ -3,7 +3,7 @@
 //! A filter is a program in classic BPF over `struct seccomp_data` (`include/uapi/linux/seccomp.h`). The instructions
 //! that it may have are those that `seccomp_check_filter` in the kernel's kernel/seccomp.c accepts.
 
-use crate::stopped::tracee::ptrace;
+use crate::stopped::ptrace::ptrace;
 use nix::errno::Errno;
 
 /// Value of `PTRACE_SECCOMP_GET_FILTER`.

@@ -1,7 +1,7 @@
 //! Decides what can be done about a recording by another build of prof.
 
 use crate::process::proc::{self, Map};
-use crate::recorded::ring_in;
+use crate::process::rings::ring_in;
 use crate::{Refusal, Result};
 use prof_trace::foreign::{Foreign, has_stable};
 use prof_trace::shared::{EDITION, Header};

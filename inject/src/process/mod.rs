@@ -11,6 +11,7 @@ pub(crate) mod linked;
 pub(crate) mod mips_got;
 pub mod proc;
 pub mod program;
+pub mod rings;
 pub mod runtimes;
 pub(crate) mod sharing;
 pub mod translated;

@@ -2,6 +2,7 @@
 //! without CLONE_THREAD; `vfork` and `posix_spawn` do so for a moment, some runtimes and tests for long. They run the
 //! patched code, and are stopped together with the target's own threads.
 
+use crate::permission::{may_trace, untraced};
 use crate::process::proc::{self, Status};
 use crate::{Error, Refusal, Result};
 use prof_trace::process::Sharers;
@@ -26,8 +27,8 @@ pub(crate) fn can_be_stopped(pid: i32, comm: &str) -> Result<()> {
 fn stoppable(pid: i32) -> Result<()> {
     let status = Status::of(pid)?;
     let comm = proc::comm(pid);
-    crate::preflight::untraced(&status, &comm)?;
-    crate::preflight::may_trace(pid)?;
+    untraced(&status, &comm)?;
+    may_trace(pid)?;
     if status.number("Seccomp") == Some(1) {
         return Err(Refusal::StrictSeccomp(pid, comm).into());
     }

@@ -2,10 +2,14 @@
 //! nothing had been.
 
 pub(crate) mod asleep;
+pub(crate) mod candidates;
+pub(crate) mod dispatch;
 pub(crate) mod fibers;
+pub mod gadgets;
 pub(crate) mod memory;
 pub(crate) mod patience;
 pub(crate) mod place;
+pub(crate) mod ptrace;
 pub mod remote;
 pub(crate) mod settle;
 pub(crate) mod tables;

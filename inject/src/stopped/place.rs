@@ -8,8 +8,8 @@
 use crate::process::elf;
 use crate::process::elf_file::ElfFile;
 use crate::process::proc::{self, Map};
+use crate::stopped::gadgets::Sigreturn;
 use crate::stopped::memory::{WORD, words};
-use crate::stopped::remote::Sigreturn;
 use crate::{RemoteAddr, RemoteMemory};
 use goblin::elf::program_header::{PF_W, PT_LOAD};
 use prof_arch::generic::stopped::StoppedRegs;

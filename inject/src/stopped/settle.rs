@@ -5,7 +5,7 @@
 //! for prof's mappings.
 
 use crate::process::proc;
-use crate::stopped::remote::{Gadgets, Sigreturn};
+use crate::stopped::gadgets::{Gadgets, Sigreturn};
 use crate::stopped::tracee::Tracee;
 use crate::{Error, RemoteAddr, Result};
 use prof_arch::generic::stopped::StoppedRegs;

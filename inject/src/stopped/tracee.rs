@@ -3,10 +3,12 @@
 //! prof seizes threads and never attaches to them. So no SIGSTOP is sent, a stopped process stays stopped, and if
 //! prof dies, the kernel lets go of the thread where it is. `PTRACE_O_EXITKILL` is never set.
 
+use crate::permission::explain_denial;
 use crate::process::proc::Status;
-use crate::sandbox::{Dispatch, GET_DISPATCH};
 use crate::stopped::asleep;
+use crate::stopped::dispatch::{Dispatch, GET_DISPATCH};
 use crate::stopped::patience::{Patience, SLEEPS};
+use crate::stopped::ptrace::ptrace;
 use crate::stopped::waits::Wait;
 use crate::{Error, Result};
 use nix::errno::Errno;
@@ -101,12 +103,6 @@ pub struct Tracee {
     pub(crate) status: i32,
 }
 
-pub(crate) fn ptrace(request: libc::c_uint, tid: i32, addr: usize, data: usize) -> nix::Result<()> {
-    // SAFETY: the requests used here read or write at most what their callers pass by pointer.
-    let r = unsafe { libc::ptrace(request, tid, addr, data) };
-    if r == -1 { Err(Errno::last()) } else { Ok(()) }
-}
-
 impl Tracee {
     pub(crate) fn running(pid: i32, tid: i32) -> Self {
         Self {
@@ -143,14 +139,11 @@ impl Tracee {
         match ptrace(libc::PTRACE_SEIZE, tid, 0, libc::PTRACE_O_TRACESYSGOOD as usize) {
             Ok(()) => Ok(Some(Self::looked_at(pid, tid))),
             Err(Errno::ESRCH) => Ok(None),
-            // The preflight has found that the process may be traced, so another tracer has come first or the process
-            // has changed.
             Err(Errno::EPERM) => {
                 if ending(pid, tid) {
                     return Ok(None);
                 }
-                crate::preflight(pid)?;
-                crate::preflight::yama_allows(pid)?;
+                explain_denial(pid)?;
                 Err(Error::Sys { what: "trace a thread of", pid, errno: Errno::EPERM })
             }
             Err(errno) => Err(Error::Sys { what: "trace a thread of", pid, errno }),

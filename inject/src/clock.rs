@@ -1,0 +1,58 @@
+//! The clock of a recording, as the hook reads it.
+
+use crate::RemoteMemory;
+use crate::process::elf;
+use prof_arch::native::capture::counter_is_steady;
+use prof_trace::shared::clock;
+use std::time::Duration;
+
+/// Returns the clock that the hook uses, and the address of the vDSO's function for it.
+///
+/// The hook reads the processor's counter if that runs at one speed on all processors, as shown by the kernel's own
+/// choice. Otherwise it calls the vDSO's function for the kernel's time; whether that makes a system call depends on
+/// the kernel's clock source. `PROF_CLOCK` (`counter`, `vdso`, `syscall`) is for tests.
+pub(crate) fn clock_source(mem: &RemoteMemory, modules: &[elf::Module]) -> (u32, u64) {
+    const IN_VDSO: [&str; 6] =
+        ["tsc", "kvm-clock", "hyperv_clocksource_tsc_page", "arch_sys_counter", "MIPS", "GIC"];
+    const NAMES: [&str; 2] = ["__vdso_clock_gettime", "__kernel_clock_gettime"];
+    let file = "/sys/devices/system/clocksource/clocksource0/current_clocksource";
+    let kernel = std::fs::read_to_string(file).unwrap_or_default();
+    let kernel = kernel.trim();
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let wanted = std::env::var("PROF_CLOCK").unwrap_or_default();
+    let counter = match wanted.as_str() {
+        "counter" => true,
+        "vdso" | "syscall" => false,
+        _ => counter_is_steady(kernel, &info),
+    };
+    if counter {
+        return (clock::COUNTER, 0);
+    }
+    let vdso = modules.iter().find(|m| m.path.as_os_str() == "[vdso]");
+    let symbols =
+        vdso.map(|m| m.symbols(mem.pid(), mem, |n| NAMES.contains(&n))).unwrap_or_default();
+    let at = symbols.first().map_or(0, |s| s.addr.0);
+    // With any other source, the vDSO's function makes a system call.
+    let within = at != 0 && IN_VDSO.contains(&kernel) && wanted != "syscall";
+    (if within { clock::VDSO } else { clock::SYSCALL }, if wanted == "syscall" { 0 } else { at })
+}
+
+fn monotonic() -> u64 {
+    let mut t = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the call writes the struct.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut t) };
+    t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64
+}
+
+/// Returns the present time in ticks, as the hook counts them.
+pub(crate) fn now(source: u32) -> u64 {
+    if clock::is_counter(source) { prof_arch::native::capture::counter() } else { monotonic() }
+}
+
+/// Measures the ticks per second, to about one in ten thousand. The recording gets more exact pairs later.
+pub(crate) fn calibrate() -> u64 {
+    let (t0, c0) = (monotonic(), now(clock::COUNTER));
+    std::thread::sleep(Duration::from_millis(10));
+    let (t1, c1) = (monotonic(), now(clock::COUNTER));
+    ((c1 - c0) as u128 * 1_000_000_000 / (t1 - t0).max(1) as u128) as u64
+}
