@@ -8,7 +8,7 @@ pub fn maps(bytes: &[u8]) {
         assert!(m.start < m.end && m.holds(m.start) && !m.holds(m.end));
         let _ = (m.len(), prof_inject::process::proc::display(&m.name));
     }
-    let _ = prof_inject::recorded::ring_in(&all);
+    let _ = prof_inject::process::rings::ring_in(&all);
     for m in prof_collect::parse_maps(bytes) {
         assert!(m.start < m.end);
     }
