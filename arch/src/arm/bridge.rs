@@ -58,7 +58,8 @@ pub fn bridges(cfi: &CfiModule<'_>, code: &[u8], addr: u64) -> Option<Bridge> {
         }
         let found = shape::<FullRegs>(cfi, looked_up, &REGISTERS, R7);
         let new = found.and_then(|s| fit(&s, back | THUMB, register, NEEDED, 4));
-        better(&mut best, new.filter(|b| b.frame >= LEAST_FRAME && b.frame & 7 == 0));
+        // The entry knows a frame without a bridge by its length.
+        better(&mut best, new.filter(|b| b.frame > LEAST_FRAME && b.frame & 7 == 0));
     }
     best
 }
@@ -179,6 +180,9 @@ macro_rules! hook_entry_many {
                 "add r1, sp, #48",
                 "bl {named_frame}",
                 "add sp, sp, #16",
+                "ldr ip, [r4, #48]",
+                "ldr ip, [ip, #{frame}]",
+                "cmp ip, #{least}",
                 "ldr ip, [r4, #56]",
                 "ldr r0, [sp, #16]",
                 "ldr r1, [sp, #20]",
@@ -187,17 +191,8 @@ macro_rules! hook_entry_many {
                 "add lr, sp, #32",
                 "ldmia lr, {{r4-r11, lr}}",
                 "add sp, sp, #72",
-                "bx ip",
-                "2:", // jump, as if the hook had never been entered
-                "ldr r5, [r4, #72]",
-                "str r0, [r5, #-8]",
-                "ldr r0, [sp, #16]",
-                "ldr r1, [sp, #20]",
-                "ldr r2, [sp, #24]",
-                "ldr r3, [sp, #28]",
-                "sub sp, r5, #16",
-                "pop {{r4, r5, ip, lr}}",
-                "bx ip",
+                "bxne ip", // returns by way of a bridge
+                "blx ip",
                 "5:", // back from the original
                 "sub sp, sp, #72",
                 "str r0, [sp, #16]",
@@ -212,6 +207,10 @@ macro_rules! hook_entry_many {
                 "ldr r1, [sp, #20]",
                 "ldr r2, [sp, #24]",
                 "ldr r3, [sp, #28]",
+                "ldr ip, [r4, #48]",
+                "ldr ip, [ip, #{frame}]",
+                "cmp ip, #{least}",
+                "beq 7f",
                 "add ip, r4, #96",
                 "ldmia ip, {{r6-r11}}",
                 "ldr lr, [r4, #-8]",
@@ -220,11 +219,29 @@ macro_rules! hook_entry_many {
                 "ldr r4, [r4, #88]",
                 "mov sp, ip",
                 "bx lr",
+                // The smallest frame, which is not a bridge's, and in whose end the return address still is. All by
+                // the stack pointer: unwinding follows this when the original calls another hooked function.
+                "7:",
+                "add sp, sp, #(72 + {call} + 88)",
+                "pop {{r4-r11}}",
+                "add sp, sp, #({least} - {call} - 124)",
+                "pop {{pc}}",
+                "2:", // jump, as if the hook had never been entered
+                "ldr r5, [r4, #72]",
+                "str r0, [r5, #-8]",
+                "ldr r0, [sp, #16]",
+                "ldr r1, [sp, #20]",
+                "ldr r2, [sp, #24]",
+                "ldr r3, [sp, #28]",
+                "sub sp, r5, #16",
+                "pop {{r4, r5, ip, lr}}",
+                "bx ip",
                 before = sym $before,
                 after = sym $after,
                 named_frame = sym named_frame,
                 frame = const FRAME,
                 call = const $crate::arm::bridge::CALL_AT,
+                least = const $crate::arm::bridge::LEAST_FRAME,
             )
         }
     };

@@ -86,9 +86,11 @@ macro_rules! hook_entry {
                 "cmp r0, #0",
                 "bne 3f",
                 "ldr r0, [sp, #80]",
-                "add ip, sp, #112",
-                "ldmia ip, {{r4-r10}}",
-                "mov sp, r11",
+                // All of it by the stack pointer: unwinding, which knows nothing of r11, follows this when the
+                // original calls another hooked function.
+                "add sp, sp, #112",
+                "pop {{r4-r10}}",
+                "add sp, sp, #20",
                 "pop {{r11, pc}}",
                 "3:", // elsewhere instead of returning
                 "mov ip, r0",

@@ -219,3 +219,59 @@ fn any_code_is_safe() {
         let _ = (from(0x1000, Some(false), &mut fetch), from_call(0x1020, &mut fetch));
     }
 }
+
+/// The hook's own entries, through which a stack leads where the original calls another hooked function.
+#[test]
+fn the_hooks_entries() {
+    // The end of an entry for functions with few arguments: blx ip; str r0, [sp, #80]; add r0, sp, #24; bl; cmp r0, #0;
+    // bne to `elsewhere`; ldr r0, [sp, #80]; add sp, sp, #112; pop {r4-r10}; add sp, sp, #20; pop {r11, pc}; elsewhere:
+    // mov ip, r0; add lr, sp, #112; ldm lr, {r4-r10}; mov sp, r11; pop {r11, lr}; bx ip
+    let code = [
+        0xe12f_ff3c,
+        0xe58d_0050,
+        0xe28d_0018,
+        0xebff_fffe,
+        0xe350_0000,
+        0x1a00_0004,
+        0xe59d_0050,
+        0xe28d_d070,
+        0xe8bd_07f0,
+        0xe28d_d014,
+        0xe8bd_8800,
+        0xe1a0_c000,
+        0xe28d_e070,
+        0xe89e_07f0,
+        0xe1a0_d00b,
+        0xe8bd_4800,
+        0xe12f_ff1c,
+    ];
+    assert_eq!(arm(&code, 1).1, sp(168, -4, Some(-44)));
+    // The end of one for many: blx ip; sub sp, sp, #72; str r0, [sp, #16]; add r4, sp, #216; mov r0, r4; bl; ldr r0,
+    // [sp, #16]; ldr ip, [r4, #48]; ldr ip, [ip, #8]; cmp ip, #296; beq to `smallest`; add ip, r4, #96; ldm ip,
+    // {r6-r11}; ldr lr, [r4, #-8]; ldr ip, [r4, #72]; mov sp, ip; bx lr; smallest: add sp, sp, #304; pop {r4-r11}; add
+    // sp, sp, #28; pop {pc}
+    let code = [
+        0xe12f_ff3c,
+        0xe24d_d048,
+        0xe58d_0010,
+        0xe28d_40d8,
+        0xe1a0_0004,
+        0xebff_fffe,
+        0xe59d_0010,
+        0xe594_c030,
+        0xe59c_c008,
+        0xe35c_0f4a,
+        0x0a00_0005,
+        0xe284_c060,
+        0xe89c_0fc0,
+        0xe514_e008,
+        0xe594_c048,
+        0xe1a0_d00c,
+        0xe12f_ff1e,
+        0xe28d_de13,
+        0xe8bd_0ff0,
+        0xe28d_d01c,
+        0xe49d_f004,
+    ];
+    assert_eq!(arm(&code, 1).1, sp(296, -4, Some(-52)));
+}
