@@ -1,12 +1,12 @@
 //! Unwind rule of a code address: from the table, or computed when the address is first seen.
 
 use crate::{memory, modules, sys};
-use core::sync::atomic::Ordering::Acquire;
+use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use prof_arch::native::jump::{code_at, place_before_original};
 use prof_arch::native::rule::{Rule, is_sigreturn_code};
 use prof_arch::unwind::{CfiContext, CfiRule, compile};
 use prof_trace::pcs::{self, Found};
-use prof_trace::shared::{FUNCTIONS, Shared};
+use prof_trace::shared::{FUNCTIONS, Function, Shared};
 
 /// Id of a code address in the table, and its unwind rule.
 #[derive(Clone, Copy)]
@@ -106,6 +106,27 @@ fn without_cfi(shared: &Shared, pc: u64) -> Option<Rule> {
 
 /// Returns the rule for code without tables: from its instructions, or by frame pointer if these show none.
 fn from_code(shared: &Shared, pc: u64, variant: Option<bool>) -> Rule {
-    let mut read = |at: u64, to: &mut [u8]| memory::read(shared, at, to);
+    let mut read = |at: u64, to: &mut [u8]| {
+        let is_read = memory::read(shared, at, to);
+        if is_read {
+            without_patches(shared, at, to);
+        }
+        is_read
+    };
     Rule::from_code(pc, variant, &mut read).unwrap_or(Rule::FRAME_POINTER)
+}
+
+/// Puts the original instructions back into `code`, which was read at `at`: a patch hides the prologue of the hooked
+/// function, which shows the frame of a call that the function makes.
+fn without_patches(shared: &Shared, at: u64, code: &mut [u8]) {
+    let count = (shared.control().functions.load(Acquire) as usize).min(FUNCTIONS);
+    let patched = |f: &&Function| f.patched.load(Relaxed) != 0;
+    for f in (0..count).filter_map(|i| shared.function(i)).filter(patched) {
+        for (n, byte) in f.old_bytes.iter().take(f.patch_len as usize).enumerate() {
+            let place = f.patch_addr.wrapping_add(n as u64).wrapping_sub(at);
+            if let Some(to) = usize::try_from(place).ok().and_then(|n| code.get_mut(n)) {
+                *to = *byte;
+            }
+        }
+    }
 }
