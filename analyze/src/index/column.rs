@@ -23,7 +23,7 @@ pub(super) struct Packed {
     pub steps: bool,
     /// Length of the compressed bytes; 0 if they are not compressed.
     pub short: u32,
-    /// Checksum of the bytes in the file, truncated to 32 bits.
+    /// Checksum of the bytes in the file: the higher half of a [`checksum`].
     pub sum: u32,
 }
 
@@ -114,9 +114,11 @@ fn width(v: u64) -> u32 {
     (64 - v.leading_zeros()).div_ceil(8)
 }
 
+/// Returns the higher half of the checksum. A multiplication carries upwards only, so the lower half knows nothing of
+/// the higher half of the last word, nor of the three highest bits of the word before it; and the lower half of the
+/// checksum, in which both halves are mixed, becomes just that when it is mixed with the higher half again.
 fn sum(bytes: &[u8]) -> u32 {
-    let s = checksum(0, bytes);
-    (s ^ s >> 32) as u32
+    (checksum(0, bytes) >> 32) as u32
 }
 
 /// Returns the third word of a column: its checksum and how it is packed.
@@ -295,6 +297,20 @@ mod tests {
             }
         }
         assert_eq!(pack(&[], hows[1], &mut Vec::new()).width, 0);
+    }
+
+    #[test]
+    fn each_flipped_bit_is_seen() {
+        // Last words of every length, and words before them.
+        for len in 1..=40usize {
+            let bytes: Vec<u8> = (0..len).map(|i| (i * 151 + len * 7) as u8).collect();
+            let whole = sum(&bytes);
+            for bit in 0..len * 8 {
+                let mut flipped = bytes.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                assert_ne!(sum(&flipped), whole, "bit {bit} of {len} bytes");
+            }
+        }
     }
 
     #[test]

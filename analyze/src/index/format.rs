@@ -23,7 +23,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 pub(super) const MAGIC: u64 = u64::from_le_bytes(*b"PROFIDX\n");
 /// Version of the format. An index of another version is made anew.
-pub(super) const VERSION: u64 = 8;
+pub(super) const VERSION: u64 = 9;
 /// Bytes in front of the first block.
 pub(super) const HEADER: u64 = 512;
 /// Number of bytes at both ends of a recording that are part of its identity.
