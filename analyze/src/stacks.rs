@@ -24,6 +24,8 @@ pub struct Stacks {
     functions: Vec<FunctionData>,
     /// For each place its function.
     function_of: Vec<u32>,
+    /// For each function the first place in it.
+    first: Vec<u32>,
     /// The places of all stacks, innermost first, one stack after the other.
     frames: Vec<u32>,
     /// For each group the end of its stack in `frames`.
@@ -37,7 +39,7 @@ pub struct Stacks {
 
 impl Stacks {
     /// Symbolises the stacks of a recording.
-    pub(crate) fn new(analysis: &Analysis) -> Self {
+    pub fn new(analysis: &Analysis) -> Self {
         let mut places = Places::new(analysis);
         let mut s = Self::default();
         for g in analysis.groups() {
@@ -50,11 +52,12 @@ impl Stacks {
         s.symbols = SymbolsData::new(&places.symbols);
         s.places = places.into_places();
         let mut ids: HashMap<(String, Option<String>), u32> = HashMap::new();
-        for p in &s.places {
+        for (place, p) in (0..).zip(&s.places) {
             let name = p.function.clone().or_else(|| p.offset.clone()).unwrap_or_default();
             let id = *ids.entry((name, p.module.clone())).or_insert_with_key(|(name, module)| {
                 let (name, module) = (name.clone(), module.clone());
                 s.functions.push(FunctionData { name, module, file: None });
+                s.first.push(place);
                 s.functions.len() as u32 - 1
             });
             let file = &mut s.functions[id as usize].file;
@@ -103,6 +106,11 @@ impl Stacks {
     /// Returns all functions; their indices are their numbers.
     pub fn functions(&self) -> &[FunctionData] {
         &self.functions
+    }
+
+    /// Returns the first place in a function.
+    pub fn first_place(&self, function: u32) -> &PlaceData {
+        self.place(self.first[function as usize])
     }
 
     /// Returns statistics of the symbolised code addresses.

@@ -340,7 +340,7 @@ fn flame_graphs_have_the_sums_of_their_stacks() {
         look(&FlameAsk { root, ..everything.clone() }, &|s| {
             s.starts_with(&[4, 5]).then(|| s[2..].to_vec())
         });
-        let s = sandwich(&index, &query, seven, &everything).expect("a sandwich");
+        let s = sandwich(&index, &query, |f| f == seven, &everything).expect("a sandwich");
         let through = |s: Vec<u32>| s.iter().position(|f| *f == 7).map(|at| (s, at));
         let values =
             |f: &Flame| -> BTreeMap<_, _> { check(f).into_iter().map(|(p, v)| (p, v.0)).collect() };

@@ -3,11 +3,12 @@
 use crate::assets;
 use crate::body::{Held, Pieces, Stream};
 use crate::guard::{Decision, Guard, HEADERS, LONGEST_BODY, POLICY};
+use crate::jobs;
 use crate::net::{Connection, Connections};
 use crate::params::Params;
 use crate::reply::{Answer, Failure, JSON};
 use crate::route::{Ask, Does, Route, routes};
-use crate::state::{Open, Recording, Shared};
+use crate::state::{Open, Recording, Shared, State};
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{RawPathParams, Request};
@@ -20,7 +21,7 @@ use prof_analyze::{Job, query};
 use std::convert::Infallible;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tower_service::Service;
 
@@ -276,6 +277,10 @@ async fn answer(
             return Ok(named(&make(&shared, &mut params)?));
         }
         Does::Events => return Ok(crate::live::events(&shared)),
+        Does::Job(act) => {
+            let number = variables.iter().find(|v| v.0 == "n").map_or("", |v| &*v.1);
+            return Ok(named(&*shared.jobs.act(number, act)?));
+        }
         Does::Control(control) => {
             read(body).await?;
             let pid = variables.iter().find(|v| v.0 == "pid").and_then(|v| v.1.parse().ok());
@@ -306,8 +311,17 @@ async fn answer(
         ask.cancel = cancel;
         make(&mut ask)
     };
-    let made = work.answer(key, &client, job).await?;
-    Ok(named(&made))
+    if !jobs::is_preferred(&parts.headers) || work.kept(&key).is_some() {
+        return Ok(named(&*work.answer(key, &client, job).await?));
+    }
+    let (result, waiter, job) = work.join(&key, &client, job);
+    let (number, status) = shared.jobs.add(route.path, job, result, waiter)?;
+    let answer = Answer::json(&status)?
+        .with("location", format!("/api/v1/jobs/{number}"))
+        .with("preference-applied", "respond-async");
+    let mut response = named(&answer);
+    *response.status_mut() = StatusCode::ACCEPTED;
+    Ok(response)
 }
 
 /// Names the parameters that were not known in a header.
@@ -346,9 +360,14 @@ async fn ask(
         let id = path.iter().position(|p| p.0 == "r").map(|i| path.remove(i).1).unwrap_or_default();
         find(&id)?
     };
-    let open: Arc<Open> = shared.ready(&recording, patience).await?;
+    let in_place = recording.live.grows(&recording) && route.is_in_place(&params);
+    let open: Arc<Open> = match recording.state() {
+        // It need not be read anew.
+        State::Ready(open) if in_place => open,
+        _ => shared.ready(&recording, patience).await?,
+    };
     let cancel = Job::default();
-    Ok(Ask { shared: shared.clone(), recording, open, other, path, params, cancel })
+    Ok(Ask { shared: shared.clone(), recording, open, other, path, params, cancel, in_place })
 }
 
 /// Returns the key of an answer.
@@ -356,6 +375,10 @@ fn key(route: &Route, ask: &Ask) -> String {
     let mut key = format!("{} {}", route.path, ask.open.generation);
     if let Some(other) = &ask.other {
         let _ = write!(key, " {}", other.generation);
+    }
+    if ask.in_place {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        let _ = write!(key, " second {}", now.map_or(0, |d| d.as_secs()));
     }
     for (name, value) in &ask.path {
         let _ = write!(key, " {name}={value:?}");

@@ -4,19 +4,21 @@ use crate::params::Params;
 use crate::reply::Failure;
 use crate::route::Ask;
 use prof_analyze::Analysis;
+use prof_analyze::answers::Metric;
 use prof_analyze::export::{Cost, Format};
 use prof_analyze::query::value;
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::{FilterData, SortKey};
 
-/// The figures that a stack can be shown by: name, title, unit, and the figure.
-pub(crate) const METRICS: [(&str, &str, &str, Cost); 6] = [
-    ("live", "Live bytes", "bytes", Cost::Live),
-    ("leaked", "Bytes that were never freed", "bytes", Cost::Leaked),
-    ("peak", "Live bytes at the peak", "bytes", Cost::Peak),
-    ("allocated", "Bytes allocated", "bytes", Cost::Allocated),
-    ("allocations", "Allocations", "count", Cost::Allocations),
-    ("temporary", "Temporary allocations", "count", Cost::Temporary),
+/// The figures that a stack can be shown by: name, title, unit, and the figure in exports and in graphs. What is never
+/// freed is live at the end.
+pub(crate) const METRICS: [(&str, &str, &str, Cost, Metric); 6] = [
+    ("live", "Live bytes", "bytes", Cost::Live, Metric::Live),
+    ("leaked", "Bytes that were never freed", "bytes", Cost::Leaked, Metric::Live),
+    ("peak", "Live bytes at the peak", "bytes", Cost::Peak, Metric::Peak),
+    ("allocated", "Bytes allocated", "bytes", Cost::Allocated, Metric::Allocated),
+    ("allocations", "Allocations", "count", Cost::Allocations, Metric::Allocations),
+    ("temporary", "Temporary allocations", "count", Cost::Temporary, Metric::Temporary),
 ];
 
 /// Returns the description of a sort key.

@@ -5,6 +5,7 @@
 //! * [`net`]: connections, and those that stall;
 //! * [`state`]: the recordings; [`work`]: the work of requests, shared, in turns, cancelled, and kept;
 //! * [`api`]: the routes below `/api/v1`, which the page uses; [`compat`]: bytehound's;
+//! * [`jobs`]: work whose answer is fetched later;
 //! * [`data`]: what they ask of the analysis; [`live`]: recordings that grow.
 //!
 //! Requests are untrusted, and so is what recordings contain: names come from the recorded process. No path of a file
@@ -19,6 +20,7 @@ mod data;
 mod guard;
 #[doc(hidden)]
 pub mod hostile;
+mod jobs;
 mod live;
 mod names;
 mod net;
@@ -26,7 +28,6 @@ mod openapi;
 mod params;
 mod reply;
 mod route;
-mod rows;
 mod state;
 mod work;
 

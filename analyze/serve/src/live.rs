@@ -1,14 +1,17 @@
 //! Recordings that grow, and the events that tell of them.
 
 use crate::body::Stream;
+use crate::reply::Failure;
 use crate::state::{Recording, Shared};
 use crate::work::lock;
 use axum::body::Body;
 use bytes::Bytes;
 use http::Response;
 use http::header::CONTENT_TYPE;
-use prof_analyze::{Follower, Progress};
+use prof_analyze::stacks::Stacks;
+use prof_analyze::{Analysis, Follower, Progress};
 use serde_json::{Value, json};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -21,16 +24,59 @@ const UNHEARD: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(crate) struct Live {
     state: Mutex<Option<Following>>,
+    has_ended: AtomicBool,
 }
 
-struct Following {
-    follower: Follower,
+/// A recording that grows, read up to a moment.
+pub(crate) struct Following {
+    pub follower: Follower,
     tick: Value,
     at: Instant,
     finished: bool,
+    analysis: Option<Arc<Analysis>>,
+    stacks: Option<Arc<Stacks>>,
+}
+
+impl Following {
+    /// Returns the figures by stack and the records of this moment; `like` says how to name stacks.
+    pub(crate) fn analysis(&mut self, like: &Analysis) -> Result<Arc<Analysis>, Failure> {
+        if let Some(analysis) = &self.analysis {
+            return Ok(analysis.clone());
+        }
+        let made = self.follower.analysis().map_err(|e| Failure::internal(e.to_string()));
+        let mut analysis = made?;
+        analysis.set_symbol_options(like.symbol_options().clone());
+        Ok(self.analysis.insert(Arc::new(analysis)).clone())
+    }
+
+    /// Returns the named stacks of all groups of [`Self::analysis`].
+    pub(crate) fn stacks(&mut self, like: &Analysis) -> Result<Arc<Stacks>, Failure> {
+        let analysis = self.analysis(like)?;
+        // Groups only become more.
+        match &self.stacks {
+            Some(stacks) if stacks.len() >= analysis.groups().len() => Ok(stacks.clone()),
+            _ => Ok(self.stacks.insert(Arc::new(Stacks::new(&analysis))).clone()),
+        }
+    }
 }
 
 impl Live {
+    /// Returns whether a recording is one that grows.
+    pub(crate) fn grows(&self, recording: &Recording) -> bool {
+        recording.pid.is_some() && !self.has_ended.load(Ordering::Relaxed)
+    }
+
+    /// Calls `work` with what was read up to this moment; `None` if the recording does not grow, or can't be read.
+    pub(crate) fn with<T>(
+        &self,
+        shared: &Shared,
+        recording: &Recording,
+        work: impl FnOnce(&mut Following) -> T,
+    ) -> Option<T> {
+        self.tick(shared, recording)?;
+        lock(&self.state).as_mut().map(work)
+    }
+
     /// Returns the figures of this moment; reads what was added, at most once a tick for all who ask.
     fn tick(&self, shared: &Shared, recording: &Recording) -> Option<Value> {
         let pid = recording.pid?;
@@ -38,7 +84,14 @@ impl Live {
         if state.as_ref().is_none_or(|f| f.at.elapsed() > UNHEARD && !f.finished) {
             let follower = Follower::open(&recording.path).ok()?;
             let at = Instant::now().checked_sub(TICK).unwrap_or_else(Instant::now);
-            *state = Some(Following { follower, tick: Value::Null, at, finished: false });
+            *state = Some(Following {
+                follower,
+                tick: Value::Null,
+                at,
+                finished: false,
+                analysis: None,
+                stacks: None,
+            });
         }
         let f = state.as_mut()?;
         if f.finished || f.at.elapsed() < TICK / 2 && !f.tick.is_null() {
@@ -47,6 +100,8 @@ impl Live {
         let progress = f.follower.poll().ok()?;
         f.at = Instant::now();
         f.finished = progress.finished;
+        f.analysis = None;
+        self.has_ended.store(f.finished, Ordering::Relaxed);
         let status = match (shared.options.is_recorded)(pid) {
             _ if progress.finished => "ended",
             Some(true) => "recording",
@@ -131,7 +186,7 @@ pub(crate) fn events(shared: &Arc<Shared>) -> Response<Body> {
     let (sender, body) = Stream::new();
     let shared = shared.clone();
     tokio::spawn(async move {
-        let mut told = String::new();
+        let (mut told, mut jobs_told) = (String::new(), String::new());
         loop {
             let begun = Instant::now();
             let own = shared.clone();
@@ -150,6 +205,11 @@ pub(crate) fn events(shared: &Arc<Shared>) -> Response<Body> {
             }
             for tick in ticks {
                 text.push_str(&format!("event: tick\ndata: {tick}\n\n"));
+            }
+            let jobs = serde_json::Value::from(shared.jobs.list()).to_string();
+            if jobs != jobs_told && !(jobs_told.is_empty() && jobs == "[]") {
+                text.push_str(&format!("event: jobs\ndata: {jobs}\n\n"));
+                jobs_told = jobs;
             }
             if text.is_empty() {
                 text.push_str(": nothing new\n\n");

@@ -7,7 +7,6 @@ use prof_analyze::report::FrameData;
 use prof_analyze::symbols::Frame;
 use serde::Serialize;
 use std::collections::HashMap;
-use std::sync::Arc;
 
 /// A function in a module, as trees and flame graphs show it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,8 +29,6 @@ pub(crate) struct Stack {
 pub(crate) struct Names {
     pub profile: Profile,
     pub places: Vec<Place>,
-    /// File and line of the first frame of a place, and whether it was inlined.
-    pub seen: Vec<(Option<Arc<str>>, Option<u32>, bool)>,
     stacks: HashMap<u32, Stack>,
     by_node: HashMap<u32, usize>,
 }
@@ -45,14 +42,13 @@ impl Names {
     /// Looks the names of all stacks up.
     pub(crate) fn new(analysis: &Analysis) -> Self {
         let profile = Profile::new(analysis);
-        let (mut ids, mut places, mut seen) = (HashMap::new(), Vec::new(), Vec::new());
+        let (mut ids, mut places) = (HashMap::new(), Vec::new());
         let mut stacks = HashMap::new();
         let mut by_node = HashMap::new();
         for (i, s) in profile.stacks.iter().enumerate() {
             let of = profile.frames(s).map(|f| {
                 *ids.entry(place(f)).or_insert_with_key(|p: &Place| {
                     places.push(p.clone());
-                    seen.push((f.file.clone(), f.line, f.inlined));
                     places.len() as u32 - 1
                 })
             });
@@ -61,7 +57,7 @@ impl Names {
             stacks.insert(s.node, Stack { places, asker });
             by_node.insert(s.node, i);
         }
-        Self { profile, places, seen, stacks, by_node }
+        Self { profile, places, stacks, by_node }
     }
 
     /// Returns a stack by its number in the recording.

@@ -131,6 +131,11 @@ impl Params {
         }
     }
 
+    /// Returns whether a parameter that remains has this value.
+    pub(crate) fn has(&self, name: &str, value: &str) -> bool {
+        self.pairs.iter().any(|(n, v)| n == name && v == value)
+    }
+
     /// Returns the names of the parameters that remain.
     pub(crate) fn rest(&self) -> impl Iterator<Item = &str> {
         self.pairs.iter().map(|p| &*p.0)

@@ -1,9 +1,10 @@
 //! The routes: one table that the router, the checks of parameters, and the OpenAPI document are made from.
 
+use crate::live::Following;
 use crate::params::Params;
 use crate::reply::{Answer, Failure, Writer};
 use crate::state::{Open, Recording, Shared};
-use prof_analyze::{Index, Job};
+use prof_analyze::{Analysis, Index, Job};
 use std::sync::Arc;
 
 /// A request for data of a recording.
@@ -17,11 +18,20 @@ pub(crate) struct Ask {
     pub path: Vec<(String, String)>,
     pub params: Params,
     pub cancel: Job,
+    /// The recording grows, and the answer is made of the figures that are kept as it does.
+    pub in_place: bool,
 }
 
 impl Ask {
     pub(crate) fn index(&self) -> &Index {
         &self.open.index
+    }
+
+    /// Calls `work` with the figures that are kept as the recording grows, and with the recording as it was opened;
+    /// `None` if there are none.
+    pub(crate) fn now<T>(&self, work: impl FnOnce(&mut Following, &Analysis) -> T) -> Option<T> {
+        let like = self.index().analysis();
+        self.recording.live.with(&self.shared, &self.recording, |f| work(f, like))
     }
 
     /// Returns a variable of the path.
@@ -50,6 +60,8 @@ pub(crate) enum Does {
     Events,
     /// Takes a body, with the recording it is about.
     Post(fn(&mut Ask, &str) -> Result<Answer, Failure>),
+    /// Asks for a job, or ends it.
+    Job(crate::jobs::Act),
     /// Controls a process.
     Control(fn(&Arc<Shared>, i32) -> Result<Answer, Failure>),
 }
@@ -66,7 +78,24 @@ pub(crate) struct Route {
     pub does: Does,
 }
 
+/// Routes that are answered from the figures which are kept as a recording grows, and the parameters with which they
+/// are: a filter needs the single blocks.
+const IN_PLACE: [(&str, &[&str]); 4] = [
+    ("/api/v1/{r}/head", &[]),
+    ("/api/v1/{r}/timeline", &["start", "end", "width", "series"]),
+    ("/api/v1/{r}/flame", &["metric", "dir", "prune", "depth", "transforms", "root"]),
+    ("/api/v1/{r}/tree", &["node", "bottom-up", "sort", "reverse"]),
+];
+
 impl Route {
+    /// Returns whether the figures that are kept as a recording grows answer a request.
+    pub(crate) fn is_in_place(&self, params: &Params) -> bool {
+        let route = IN_PLACE.iter().find(|r| r.0 == self.path);
+        // Which blocks are live at the peak is not kept.
+        route.is_some_and(|r| params.rest().all(|name| r.1.contains(&name)))
+            && !params.has("metric", "peak")
+    }
+
     /// Returns whether the route is one of prof's own API: there a parameter that is not known is an error. In
     /// bytehound's it is named in a header.
     pub(crate) fn is_own(&self) -> bool {
@@ -74,7 +103,7 @@ impl Route {
     }
 
     pub(crate) fn is_post(&self) -> bool {
-        matches!(self.does, Does::Post(_) | Does::Control(_))
+        matches!(self.does, Does::Post(_) | Does::Control(_) | Does::Job(crate::jobs::Act::Cancel))
     }
 }
 

@@ -1,12 +1,15 @@
 //! The recordings that are served, and what else all requests share.
 
+use crate::jobs::Jobs;
 use crate::live::Live;
 use crate::names::Names;
 use crate::reply::Failure;
 use crate::work::Work;
 use crate::{Control, Options};
+use prof_analyze::load::{MapEvent, calls};
 use prof_analyze::maps::Maps;
 use prof_analyze::{Index, Job, JobProgress};
+use prof_trace::call::CallKind;
 use prof_trace::chunk;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -44,6 +47,7 @@ pub(crate) struct Open {
     pub generation: u64,
     names: OnceLock<Names>,
     maps: OnceLock<Result<Maps, String>>,
+    settings: OnceLock<Result<Vec<MapEvent>, String>>,
     /// Length of the file when it was opened.
     bytes: u64,
     at: Instant,
@@ -62,7 +66,27 @@ impl Open {
             self.maps.get_or_init(|| Maps::of(self.index.analysis()).map_err(|e| e.to_string()));
         made.as_ref().map_err(|e| Failure::internal(e.clone()))
     }
+
+    /// Returns the calls of `mallopt`, in the order of time.
+    pub(crate) fn settings(&self) -> Result<&[MapEvent], Failure> {
+        let read = || {
+            let mut found = Vec::new();
+            let path = self.index.analysis().path();
+            calls(&path, |e| {
+                if e.call.kind == CallKind::Mallopt && found.len() < MOST_SETTINGS {
+                    found.push(e.clone());
+                }
+            })
+            .map_err(|e| e.to_string())?;
+            Ok(found)
+        };
+        let made = self.settings.get_or_init(read);
+        made.as_deref().map_err(|e: &String| Failure::internal(e.clone()))
+    }
 }
+
+/// Greatest number of calls of `mallopt` that are kept; a made-up recording may have any number.
+const MOST_SETTINGS: usize = 100_000;
 
 /// A recording.
 pub(crate) struct Recording {
@@ -126,6 +150,7 @@ fn hex(bytes: &[u8]) -> String {
 pub(crate) struct Shared {
     pub options: Options,
     pub work: Arc<Work>,
+    pub jobs: Jobs,
     recordings: Vec<Arc<Recording>>,
     generations: AtomicU64,
     /// Only one index is made at a time.
@@ -156,7 +181,8 @@ impl Shared {
         let threads = std::thread::available_parallelism().map_or(2, usize::from);
         let work = Arc::new(Work::new(options.cache, threads));
         let generations = AtomicU64::new(0);
-        Self { options, work, recordings, generations, making: tokio::sync::Mutex::default() }
+        let jobs = Jobs::default();
+        Self { options, work, jobs, recordings, generations, making: tokio::sync::Mutex::default() }
     }
 
     pub(crate) fn recordings(&self) -> &[Arc<Recording>] {
@@ -211,6 +237,7 @@ impl Shared {
                     index,
                     names: OnceLock::new(),
                     maps: OnceLock::new(),
+                    settings: OnceLock::new(),
                     generation: shared.generations.fetch_add(1, Ordering::Relaxed),
                     bytes,
                     at: Instant::now(),

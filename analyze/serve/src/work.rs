@@ -18,7 +18,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// The result of a piece of work, shared by all who wait for it.
-type Outcome = Result<Arc<Answer>, Failure>;
+pub(crate) type Outcome = Result<Arc<Answer>, Failure>;
 
 /// A piece of work that is waiting or running.
 struct Flight {
@@ -163,10 +163,10 @@ impl Work {
         client: &str,
         job: impl FnOnce(Job) -> Result<Answer, Failure> + Send + 'static,
     ) -> Outcome {
-        if let Some(answer) = lock(&self.kept).get(&key) {
+        if let Some(answer) = self.kept(&key) {
             return Ok(answer);
         }
-        let (mut result, waiter) = self.join(&key, client, job);
+        let (mut result, waiter, _) = self.join(&key, client, job);
         let outcome = loop {
             if let Some(outcome) = result.borrow_and_update().clone() {
                 break outcome;
@@ -181,18 +181,24 @@ impl Work {
         outcome
     }
 
-    /// Joins the work of that key, or begins it.
-    fn join(
+    /// Returns the kept answer of that key.
+    pub(crate) fn kept(&self, key: &str) -> Option<Arc<Answer>> {
+        lock(&self.kept).get(key)
+    }
+
+    /// Joins the work of that key, or begins it. Returns where its result will be, what keeps it going, and the job
+    /// that tells of its progress.
+    pub(crate) fn join(
         self: &Arc<Self>,
         key: &str,
         client: &str,
         job: impl FnOnce(Job) -> Result<Answer, Failure> + Send + 'static,
-    ) -> (watch::Receiver<Option<Outcome>>, Waiter) {
+    ) -> (watch::Receiver<Option<Outcome>>, Waiter, Job) {
         let mut flights = lock(&self.flights);
         if let Some(flight) = flights.get_mut(key) {
             flight.waiters += 1;
             let waiter = Waiter { work: self.clone(), key: key.to_owned(), number: flight.number };
-            return (flight.result.clone(), waiter);
+            return (flight.result.clone(), waiter, flight.cancel.clone());
         }
         let number = self.flown.fetch_add(1, Ordering::Relaxed);
         let (sender, result) = watch::channel(None);
@@ -201,6 +207,7 @@ impl Work {
         flights.insert(key.to_owned(), flight);
         drop(flights);
         let (work, own, client) = (self.clone(), key.to_owned(), client.to_owned());
+        let told = cancel.clone();
         tokio::spawn(async move {
             let outcome = work.run(&client, cancel, job).await.map(Arc::new);
             work.leave(&own, number, true);
@@ -209,7 +216,7 @@ impl Work {
             }
             let _ = sender.send(Some(outcome));
         });
-        (result, Waiter { work: self.clone(), key: key.to_owned(), number })
+        (result, Waiter { work: self.clone(), key: key.to_owned(), number }, told)
     }
 
     async fn run(
@@ -267,8 +274,8 @@ impl Drop for Given {
     }
 }
 
-/// One who waits for a piece of work.
-struct Waiter {
+/// One who waits for a piece of work, which ends with the last of them.
+pub(crate) struct Waiter {
     work: Arc<Work>,
     key: String,
     number: u64,

@@ -5,6 +5,7 @@ use crate::index::{Block, Column, ScanError, flags};
 use crate::query::{Query, Selection};
 use prof_trace::size::{Chunks, Header};
 use serde::Serialize;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -27,7 +28,7 @@ pub enum BlockSort {
 /// Greatest number of blocks that may be left out in front of a page; a cursor goes further.
 pub const MOST_SKIPPED: u64 = 1_000_000;
 /// Greatest number of blocks of a page.
-pub const MOST_BLOCKS: usize = 10_000;
+pub const MOST_BLOCKS: usize = 100_000;
 /// Greatest number of neighbours of a block on each side.
 const NEIGHBOURS: usize = 8;
 
@@ -137,12 +138,55 @@ pub struct BlockRow {
 pub struct BlockDetails {
     /// The block.
     pub block: BlockRow,
-    /// The blocks of its chain of reallocations in their order, itself included; empty if it has none.
+    /// The blocks of its chain of reallocations in their order, itself included, at most [`MOST_BLOCKS`]; empty if it has
+    /// none.
     pub chain: Vec<BlockRow>,
     /// Blocks below it in memory that were live when it was allocated, the nearest first.
     pub below: Vec<BlockRow>,
     /// Blocks above it in memory that were live when it was allocated, the nearest first.
     pub above: Vec<BlockRow>,
+}
+
+/// A chain of reallocations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ChainRow {
+    /// Number of its blocks.
+    pub length: u64,
+    /// Time when its first block was allocated, in nanoseconds since the start.
+    pub begin_ns: u64,
+    /// The last block of the chain.
+    pub last: BlockRow,
+}
+
+/// A chain while its blocks are found.
+#[derive(Clone, Copy, Default)]
+struct Links {
+    length: u64,
+    /// Ticks of the first block's begin.
+    begin: u64,
+    /// Position and row of the last block.
+    last: (u64, u64),
+}
+
+impl Links {
+    fn add(&mut self, other: Self) {
+        if self.length == 0 {
+            *self = other;
+            return;
+        }
+        self.length += other.length;
+        self.begin = self.begin.min(other.begin);
+        self.last = self.last.max(other.last);
+    }
+}
+
+/// Number and bytes of blocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FreedAt {
+    /// Number of blocks.
+    pub count: u64,
+    /// Bytes of these blocks.
+    pub bytes: u64,
 }
 
 /// The best rows that a thread has found: sort key and row number, the smallest first.
@@ -194,6 +238,39 @@ impl Wanted<'_> {
 }
 
 impl Query<'_> {
+    /// Returns for each stack node at which selected blocks were freed their number and bytes, as far as that was
+    /// recorded.
+    ///
+    /// # Errors
+    /// If the index can't be read, or the job of this thread is cancelled.
+    pub fn freed_at(&self) -> Result<HashMap<u32, FreedAt>, ScanError> {
+        type State = (Selection, Vec<u64>, Vec<u64>, HashMap<u32, FreedAt>);
+        let states =
+            self.index.scan(State::default, |(selection, nodes, sizes, found), block| {
+                if block.range(Column::EndNode).1 == 0 {
+                    return Some(());
+                }
+                self.select(block, selection)?;
+                if !selection.rows.is_empty() {
+                    block.read(Column::EndNode, nodes)?;
+                    block.read(Column::Size, sizes)?;
+                }
+                for i in selection.rows.iter().map(|i| *i as usize).filter(|i| nodes[*i] != 0) {
+                    let sum = found.entry(nodes[i] as u32).or_default();
+                    sum.count += 1;
+                    sum.bytes = sum.bytes.saturating_add(sizes[i]);
+                }
+                Some(())
+            })?;
+        let mut all: HashMap<u32, FreedAt> = HashMap::new();
+        for (node, found) in states.into_iter().flat_map(|s| s.3) {
+            let sum = all.entry(node).or_default();
+            sum.count += found.count;
+            sum.bytes = sum.bytes.saturating_add(found.bytes);
+        }
+        Ok(all)
+    }
+
     /// Returns a page of the selected blocks.
     ///
     /// # Errors
@@ -375,6 +452,50 @@ impl Index {
         }
     }
 
+    /// Returns the chains of reallocations of these numbers.
+    ///
+    /// # Errors
+    /// If the index can't be read, or the job of this thread is cancelled.
+    pub fn chain_rows(&self, wanted: &HashSet<u32>) -> Result<HashMap<u32, ChainRow>, ScanError> {
+        let (Some(least), Some(most)) = (wanted.iter().min(), wanted.iter().max()) else {
+            return Ok(HashMap::new());
+        };
+        type State = ([Vec<u64>; 3], HashMap<u32, Links>);
+        let states = self.scan(State::default, |([ids, positions, begins], found), block| {
+            let (min, max) = block.range(Column::Chain);
+            if max < u64::from(*least) || min > u64::from(*most) {
+                return Some(());
+            }
+            block.read(Column::Chain, ids)?;
+            let mut is_read = false;
+            for (i, id) in ids.iter().enumerate() {
+                let Some(id) = u32::try_from(*id).ok().filter(|id| wanted.contains(id)) else {
+                    continue;
+                };
+                if !is_read {
+                    block.read(Column::Position, positions)?;
+                    block.read(Column::Begin, begins)?;
+                    is_read = true;
+                }
+                let last = (positions[i], block.first_row() + i as u64);
+                found.entry(id).or_default().add(Links { length: 1, begin: begins[i], last });
+            }
+            Some(())
+        })?;
+        let mut all: HashMap<u32, Links> = HashMap::new();
+        for (id, links) in states.into_iter().flat_map(|s| s.1) {
+            all.entry(id).or_default().add(links);
+        }
+        let rows: Vec<u64> = all.values().map(|l| l.last.1).collect();
+        let clock = &self.analysis().meta().clock;
+        let chain = |last: BlockRow| {
+            let links = all.get(&last.chain)?;
+            let begin_ns = clock.ns(links.begin);
+            Some((last.chain, ChainRow { length: links.length, begin_ns, last }))
+        };
+        Ok(self.block_rows(&rows)?.into_iter().filter_map(chain).collect())
+    }
+
     /// Returns a block with its chain of reallocations and its neighbours; `None` if there is no such row.
     ///
     /// # Errors
@@ -386,7 +507,8 @@ impl Index {
         self.block_of_rows(number, |b| b.read(Column::Begin, &mut begin))?;
         let when = begin.get(at).copied().unwrap_or(0);
         let around = self.around(block.address, row, when)?;
-        let chain = if block.chain == 0 { Vec::new() } else { self.chain(block.chain.into())? };
+        let mut chain = if block.chain == 0 { Vec::new() } else { self.chain(block.chain.into())? };
+        chain.truncate(MOST_BLOCKS);
         let [below, above] = around;
         Ok(Some(BlockDetails {
             block,

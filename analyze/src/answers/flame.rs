@@ -114,6 +114,8 @@ pub struct Flame {
     pub others: Vec<u32>,
     /// For each node the value of these children.
     pub others_value: Vec<u64>,
+    /// For each node the value of these children in what it is compared with; empty without a comparison.
+    pub others_base: Vec<u64>,
     /// Value of all stacks.
     pub total: u64,
     /// Value of all stacks in what it is compared with.
@@ -259,15 +261,19 @@ fn sums(index: &Index, query: &Query<'_>, ask: &FlameAsk) -> Result<Vec<Group>, 
 /// # Errors
 /// If the index can't be read, or the job of this thread is cancelled.
 pub fn flame(index: &Index, query: &Query<'_>, ask: &FlameAsk) -> Result<Flame, ScanError> {
-    let (stacks, groups) = (index.stacks(), sums(index, query, ask)?);
-    let mut tree = Tree::new();
-    let mut path = Vec::new();
-    for g in &groups {
+    Ok(flame_of(index.stacks(), &sums(index, query, ask)?, ask))
+}
+
+/// Makes a flame graph of groups whose figures are known, as those of a recording that grows are. The node of a group
+/// is the index of its stack.
+pub fn flame_of(stacks: &Stacks, groups: &[Group], ask: &FlameAsk) -> Flame {
+    let (mut tree, mut path) = (Tree::new(), Vec::new());
+    for g in groups {
         if path_of(stacks, g.node as usize, ask, &mut path).is_some() {
             tree.add(&path, ask.metric.of(g), 0);
         }
     }
-    Ok(pruned(&tree, stacks.functions(), ask, false))
+    pruned(&tree, stacks.functions(), ask, false)
 }
 
 /// Makes a flame graph of the selected blocks of one recording, compared with those of another one, or of the same.
@@ -335,15 +341,15 @@ pub struct Sandwich {
     pub callees: Flame,
 }
 
-/// Makes flame graphs of the callers and of the callees of a function. Of a function that calls itself, the outermost
-/// call counts, so that each block counts once.
+/// Makes flame graphs of the callers and of the callees of a function, or of those that have its name in several
+/// modules. Of a function that calls itself, the outermost call counts, so that each block counts once.
 ///
 /// # Errors
 /// If the index can't be read, or the job of this thread is cancelled.
 pub fn sandwich(
     index: &Index,
     query: &Query<'_>,
-    function: u32,
+    is_function: impl Fn(u32) -> bool,
     ask: &FlameAsk,
 ) -> Result<Sandwich, ScanError> {
     let (stacks, groups) = (index.stacks(), sums(index, query, ask)?);
@@ -355,7 +361,7 @@ pub fn sandwich(
         if path_of(stacks, g.node as usize, &whole, &mut path).is_none() {
             continue;
         }
-        let Some(at) = path.iter().position(|f| *f == function) else { continue };
+        let Some(at) = path.iter().position(|f| is_function(*f)) else { continue };
         let value = ask.metric.of(g);
         callees.add(&path[at..path.len().min(at.saturating_add(depth))], value, 0);
         path.truncate(at + 1);
@@ -381,12 +387,12 @@ fn pruned(tree: &Tree, functions: &[FunctionData], ask: &FlameAsk, compares: boo
         least = at.saturating_add(1);
     }
     let mut children: Vec<Vec<u32>> = vec![Vec::new(); nodes.len()];
-    let mut others = vec![(0u32, 0u64); nodes.len()];
+    let mut others = vec![(0u32, 0u64, 0u64); nodes.len()];
     for (i, n) in nodes.iter().enumerate().skip(1) {
         // Nodes without a value are shown only if everything is.
         if size(n) < least.max(u64::from(ask.prune > 0)) {
             let o = &mut others[n.parent as usize];
-            *o = (o.0 + 1, o.1.wrapping_add(n.value));
+            *o = (o.0 + 1, o.1.wrapping_add(n.value), o.2.wrapping_add(n.base));
         } else {
             children[n.parent as usize].push(i as u32);
         }
@@ -411,6 +417,7 @@ fn pruned(tree: &Tree, functions: &[FunctionData], ask: &FlameAsk, compares: boo
         f.own.push(n.own);
         if compares {
             f.base.push(n.base);
+            f.others_base.push(others[i as usize].2);
         }
         f.others.push(others[i as usize].0);
         f.others_value.push(others[i as usize].1);

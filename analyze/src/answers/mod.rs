@@ -11,10 +11,11 @@ mod groups;
 mod space;
 
 pub use blocks::{
-    BlockDetails, BlockPage, BlockRow, BlockSort, BlocksAsk, Cursor, MOST_BLOCKS, MOST_SKIPPED,
+    BlockDetails, BlockPage, BlockRow, BlockSort, BlocksAsk, ChainRow, Cursor, FreedAt,
+    MOST_BLOCKS, MOST_SKIPPED,
 };
 pub use flame::{
-    Flame, FlameAsk, FlameName, Metric, Sandwich, Transform, flame, flame_diff, sandwich,
+    Flame, FlameAsk, FlameName, Metric, Sandwich, Transform, flame, flame_diff, flame_of, sandwich,
 };
 pub use groups::{GroupKey, GroupRow, Groups, GroupsAsk, groups};
 pub use space::{MOST_BINS, Space, SpaceAsk};

@@ -4,8 +4,9 @@
 use super::figures::{Adder, SumData};
 use super::named::SymbolsData;
 use super::places::{PlaceData, Places};
-use super::rows::{Ask, side};
+use super::rows::{Ask, ViewOptions, side};
 use super::{Head, KernelData, SortKey};
+use crate::Analysis;
 use crate::change::{Change, Side};
 use crate::model::Group;
 use serde::Serialize;
@@ -182,7 +183,10 @@ impl SortKey {
 }
 
 struct Builder<'a> {
-    ask: &'a Ask<'a>,
+    analysis: &'a Analysis,
+    options: &'a ViewOptions,
+    /// The tree is compared with an earlier moment.
+    changes: bool,
     places: Places<'a>,
     nodes: Vec<Node>,
     by_parent: HashMap<(usize, What), usize>,
@@ -191,12 +195,12 @@ struct Builder<'a> {
 impl Builder<'_> {
     fn path(&mut self, g: &Group, depth: usize) -> (Vec<What>, bool) {
         let mut stack = self.places.stack(g.node);
-        let cut = self.ask.analysis.meta().is_cut(g.node);
+        let cut = self.analysis.meta().is_cut(g.node);
         if stack.is_empty() && !cut {
             return (vec![What::NoStack], false);
         }
         let mut path = Vec::new();
-        if self.ask.options.bottom_up {
+        if self.options.bottom_up {
             let at = self.places.asker(&stack).unwrap_or(0);
             path.extend(stack.drain(..).skip(at).map(What::Place));
             path.extend(cut.then_some(What::CutShort));
@@ -234,8 +238,7 @@ impl Builder<'_> {
     }
 
     fn data(&self, at: usize) -> NodeData {
-        let (node, options) = (&self.nodes[at], &self.ask.options);
-        let changes = self.ask.before.is_some();
+        let (node, options, changes) = (&self.nodes[at], self.options, self.changes);
         let value = |i: usize| self.nodes[i].value(options.sort, changes);
         let mut children = node.children.clone();
         children.sort_by_key(|i| {
@@ -256,8 +259,8 @@ impl Builder<'_> {
         if options.reverse {
             children[..shown].reverse();
         }
-        let capture = self.ask.analysis.capture();
-        let clock = &self.ask.analysis.meta().clock;
+        let capture = self.analysis.capture();
+        let clock = &self.analysis.meta().clock;
         let rest = (shown < children.len()).then(|| {
             let mut sum = Adder::default();
             children[shown..].iter().for_each(|i| sum.join(&self.nodes[*i].sum));
@@ -290,29 +293,36 @@ impl Builder<'_> {
 impl Tree {
     /// Builds the tree of the selected blocks.
     pub fn new(ask: &Ask<'_>) -> Self {
-        let depth = match ask.options.depth {
+        Self::of(&ask.analysis, ask.before.as_ref(), &ask.options)
+    }
+
+    /// Builds the tree of all stacks of a recording, compared with those of an earlier moment.
+    pub fn of(analysis: &Analysis, before: Option<&Analysis>, options: &ViewOptions) -> Self {
+        let depth = match options.depth {
             0 => DEEPEST,
             n => n.min(DEEPEST),
         };
         let mut builder = Builder {
-            ask,
-            places: Places::new(ask.index.analysis()),
+            analysis,
+            options,
+            changes: before.is_some(),
+            places: Places::new(analysis),
             nodes: vec![Node::new(What::All)],
             by_parent: HashMap::new(),
         };
-        let earlier = ask.before.iter().flat_map(|b| b.groups());
+        let earlier = before.iter().flat_map(|b| b.groups());
         let earlier: HashMap<u32, Side> = earlier.map(|g| (g.node, side(&g.figures))).collect();
-        for g in ask.analysis.groups() {
+        for g in analysis.groups() {
             let before = earlier.get(&g.node).copied().unwrap_or_default();
             builder.add(g, &before, depth);
         }
         Self {
             version: 1,
-            head: Head::new(&ask.analysis, &ask.options.filter),
-            kernel: KernelData::new(&ask.analysis),
-            bottom_up: ask.options.bottom_up,
-            sort: ask.options.sort,
-            base_ns: ask.options.base.map(|t| ask.analysis.meta().clock.ns(t)),
+            head: Head::new(analysis, &options.filter),
+            kernel: KernelData::new(analysis),
+            bottom_up: options.bottom_up,
+            sort: options.sort,
+            base_ns: options.base.map(|t| analysis.meta().clock.ns(t)),
             tree: builder.data(0),
             symbols: SymbolsData::new(&builder.places.symbols),
         }

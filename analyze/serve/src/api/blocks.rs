@@ -5,15 +5,16 @@ use crate::data;
 use crate::names::{FiguresOf, Names};
 use crate::reply::{Answer, Failure};
 use crate::route::Ask;
-use crate::rows::{self, Chain, Row};
 use prof_analyze::Index;
-use prof_analyze::answers::{BlockSort, BlocksAsk, Cursor, MOST_SKIPPED};
+use prof_analyze::answers::{
+    BlockRow, BlockSort, BlocksAsk, ChainRow, Cursor, FreedAt, MOST_SKIPPED,
+};
 use prof_analyze::leaks::{Class, LeakOptions, Leaks};
 use prof_analyze::query::{Filter, Query, Span};
 use prof_analyze::report::{Ask as Asked, FrameData, Histogram, Stats, ViewOptions};
 use prof_analyze::symbols::Frame;
-use prof_trace::size::{Chunks, Header};
 use serde_json::{Map, Value, json};
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 /// Greatest number of blocks of a page.
@@ -55,76 +56,61 @@ pub(crate) fn symbolised(index: &Index, node: u32) -> Vec<Value> {
         .collect()
 }
 
+/// Returns the chains that blocks belong to.
+pub(crate) fn chains_of(
+    index: &Index,
+    rows: &[BlockRow],
+) -> Result<HashMap<u32, ChainRow>, Failure> {
+    let ids = rows.iter().map(|r| r.chain).filter(|c| *c != 0).collect();
+    Ok(index.chain_rows(&ids)?)
+}
+
 /// Writes blocks with what is known of their chains.
 struct Writer<'a> {
     index: &'a Index,
-    chains: HashMap<u64, Chain>,
+    chains: HashMap<u32, ChainRow>,
     stacks: HashSet<u32>,
 }
 
 impl<'a> Writer<'a> {
-    fn new(index: &'a Index, rows: &[Row]) -> Result<Self, Failure> {
-        let ids = rows.iter().map(|r| r.chain).filter(|c| *c != 0).collect();
-        let chains = rows::chains(index, &ids)?;
-        Ok(Self { index, chains, stacks: HashSet::new() })
+    fn new(index: &'a Index, rows: &[BlockRow]) -> Result<Self, Failure> {
+        Ok(Self { index, chains: chains_of(index, rows)?, stacks: HashSet::new() })
     }
 
-    fn thread(&self, lane: u64) -> Value {
-        let number = self.index.lanes().get(lane as usize);
-        let thread = number.and_then(|n| self.index.analysis().meta().threads.get(n));
+    fn thread(&self, number: Option<u32>) -> Value {
+        let threads = &self.index.analysis().meta().threads;
+        let thread = number.and_then(|n| threads.get(&n));
         thread.map_or(Value::Null, |t| json!({ "tid": t.tid, "name": t.name }))
     }
 
-    fn row(&mut self, r: &Row) -> Value {
-        let analysis = self.index.analysis();
-        let (meta, clock) = (analysis.meta(), &analysis.meta().clock);
-        let live = r.end == u64::MAX;
-        let node = analysis.groups().get(r.group as usize).map_or(0, |g| g.node);
-        self.stacks.insert(node);
-        let free_stack = u32::try_from(r.end_node).ok().filter(|n| *n != 0);
-        self.stacks.extend(free_stack);
-        let header = Header::from_code(r.header as u16);
-        let known = header.is_known();
+    fn row(&mut self, r: &BlockRow) -> Value {
+        self.stacks.insert(r.stack);
+        self.stacks.extend(r.end_stack);
         let chain = self.chains.get(&r.chain);
-        let last = chain.map_or(*r, |c| c.last);
-        let began = chain.map_or(r.begin, |c| c.begin);
-        let lived = |end: u64, begin: u64| (end != u64::MAX).then(|| clock.between(begin, end));
+        let (last, began) = chain.map_or((*r, r.begin_ns), |c| (c.last, c.begin_ns));
+        let lived = |end: Option<u64>, begin: u64| end.map(|end| end.saturating_sub(begin));
         json!({
-            "id": r.number,
-            "address": format!("{:#x}", r.addr),
+            "id": r.row,
+            "address": format!("{:#x}", r.address),
             "size": r.size,
-            "usable": Chunks::of(meta.target.pointer_size).usable(r.size, header),
-            "thread": self.thread(r.lane),
-            "free_thread": if live { Value::Null } else { self.thread(r.end_lane) },
-            "allocated_ns": clock.ns(r.begin),
-            "freed_ns": (!live).then(|| clock.ns(r.end)),
-            "lifetime_ns": lived(r.end, r.begin),
-            "ended": self.ended(r),
-            "temporary": r.flags & prof_analyze::index::flags::TEMPORARY != 0,
+            "usable": r.usable,
+            "thread": self.thread(Some(r.thread)),
+            "free_thread": self.thread(r.end_thread),
+            "allocated_ns": r.begin_ns,
+            "freed_ns": r.end_ns,
+            "lifetime_ns": lived(r.end_ns, r.begin_ns),
+            "ended": ended(r),
+            "temporary": r.temporary,
             "chain": {
                 "position": r.position,
                 "length": chain.map_or(1, |c| c.length),
-                "lifetime_ns": lived(last.end, began),
+                "lifetime_ns": lived(last.end_ns, began),
             },
-            "mmapped": known.then_some(header.mapped),
-            "arena": match header.arena {
-                1 => Some("main"),
-                2 => Some("non-main"),
-                _ => None,
-            },
-            "stack": node,
-            "free_stack": free_stack,
+            "mmapped": r.mapped,
+            "arena": r.main_arena.map(|main| if main { "main" } else { "non-main" }),
+            "stack": r.stack,
+            "free_stack": r.end_stack,
         })
-    }
-
-    fn ended(&self, r: &Row) -> &'static str {
-        use prof_analyze::index::flags;
-        match () {
-            () if r.end == u64::MAX => "live",
-            () if r.is_continued() => "reallocated",
-            () if r.flags & flags::IMPLIED != 0 => "implied",
-            () => "freed",
-        }
     }
 
     fn stacks(&self, ask: &Ask) -> Value {
@@ -135,6 +121,15 @@ impl<'a> Writer<'a> {
             .map(|node| (node.to_string(), stack(names, self.index, *node)))
             .collect();
         all.into()
+    }
+}
+
+fn ended(r: &BlockRow) -> &'static str {
+    match () {
+        () if r.end_ns.is_none() => "live",
+        () if r.continued => "reallocated",
+        () if r.implied => "implied",
+        () => "freed",
     }
 }
 
@@ -151,9 +146,8 @@ pub(crate) fn blocks(ask: &mut Ask) -> Result<Answer, Failure> {
     let index = ask.index();
     let wanted = BlocksAsk { sort, descending, skip, count, after: after.transpose()? };
     let page = query.blocks(&wanted)?;
-    let plain = rows::of_page(index, &page)?;
-    let mut writer = Writer::new(index, &plain)?;
-    let rows: Vec<Value> = plain.iter().map(|r| writer.row(r)).collect();
+    let mut writer = Writer::new(index, &page.blocks)?;
+    let rows: Vec<Value> = page.blocks.iter().map(|r| writer.row(r)).collect();
     Answer::json(&json!({
         "total_count": page.total,
         "next": page.next,
@@ -167,18 +161,15 @@ pub(crate) fn block(ask: &mut Ask) -> Result<Answer, Failure> {
     let missing = || Failure::missing("there is no such block in this recording");
     let number: u64 = ask.variable("n").parse().map_err(|_| missing())?;
     let index = ask.index();
-    let row =
-        rows::numbered(index, &HashSet::from([number]))?.remove(&number).ok_or_else(missing)?;
-    let mut chain = Vec::new();
-    if row.chain != 0 {
-        rows::each_of_chains(index, &HashSet::from([row.chain]), |r| chain.push(r))?;
-        chain.sort_by_key(|r| r.position);
-    } else {
-        chain.push(row);
-    }
+    let found = index.block_details(number)?.ok_or_else(missing)?;
+    let row = found.block;
+    let mut chain = if found.chain.is_empty() { vec![row] } else { found.chain };
     chain.truncate(MOST as usize);
-    let neighbours = rows::neighbours(index, row.addr, row.begin, BESIDE)?;
-    let all: Vec<Row> = chain.iter().chain(&neighbours).copied().collect();
+    // In the order of addresses, itself among them.
+    let below = found.below.iter().take(BESIDE).rev();
+    let beside = below.chain([&row]).chain(found.above.iter().take(BESIDE));
+    let neighbours: Vec<BlockRow> = beside.copied().collect();
+    let all: Vec<BlockRow> = chain.iter().chain(&neighbours).copied().collect();
     let mut writer = Writer::new(index, &all)?;
     let block = writer.row(&row);
     let chain: Vec<Value> = chain.iter().map(|r| writer.row(r)).collect();
@@ -243,17 +234,15 @@ pub(crate) fn one_stack(ask: &mut Ask) -> Result<Answer, Failure> {
 /// Returns where the blocks were freed; null if that is not recorded.
 fn freed_at(ask: &Ask, query: &Query<'_>) -> Result<Value, Failure> {
     let index = ask.index();
-    let mut found: Vec<_> = rows::freed_at(query, index)?.into_iter().collect();
+    let mut found: Vec<_> = query.freed_at()?.into_iter().collect();
     if found.is_empty() {
         return Ok(Value::Null);
     }
-    found.sort_by_key(|(node, (count, bytes))| {
-        (std::cmp::Reverse(*bytes), std::cmp::Reverse(*count), *node)
-    });
+    found.sort_by_key(|(node, f)| (Reverse(f.bytes), Reverse(f.count), *node));
     found.truncate(20);
-    let row = |(node, (count, bytes)): &(u64, (u64, u64))| {
-        let frames = symbolised(index, *node as u32);
-        json!({ "stack": node, "count": count, "bytes": bytes, "frames": frames })
+    let row = |(node, f): &(u32, FreedAt)| {
+        let frames = symbolised(index, *node);
+        json!({ "stack": node, "count": f.count, "bytes": f.bytes, "frames": frames })
     };
     Ok(found.iter().map(row).collect())
 }

@@ -12,8 +12,10 @@ mod space;
 mod timeline;
 mod tree;
 
+pub(crate) use blocks::chains_of;
 pub(crate) use maps::{NOT_RECORDED, with_header};
 
+use crate::jobs::Act;
 use crate::reply::{Answer, Failure, JSON};
 use crate::route::{Ask, Does, Param, Route};
 
@@ -23,9 +25,20 @@ const REVERSE: Param = ("reverse", "the smallest first");
 const SKIP: Param = ("skip", "how many to pass over");
 const COUNT: Param = ("count", "how many to return");
 const TOP: Param = ("top", "how many rows to return; 0: all");
-const METRIC: Param =
-    ("metric", "the figure: live, leaked, peak, allocated, allocations or temporary");
+const METRIC: Param = (
+    "metric",
+    "the figure: live, leaked, peak, allocated, allocations or temporary; none: live or, where nothing is \
+     live, peak or allocated, with the reason as `why`",
+);
 const PEAK: Param = ("peak", "the figures at the peak of live bytes");
+const DIRECTION: Param =
+    ("dir", "down: from the start of the threads; up: from the functions that asked");
+const DEPTH: Param = ("depth", "greatest number of levels; 0: all");
+const TRANSFORMS: Param = (
+    "transforms",
+    "changes of all stacks, separated by commas: focus.ID, merge.ID, drop.ID, collapse-module.ID (ids of frames), \
+     collapse-recursion",
+);
 const PRUNE: Param = ("prune", "nodes with less than 1/N of the total are put together");
 const START: Param = ("start", "start of the window: a time, or nanoseconds");
 const END: Param = ("end", "end of the window");
@@ -73,6 +86,20 @@ pub(crate) const ROUTES: &[Route] = &[
         kind: "text/event-stream",
         does: Does::Events,
     },
+    plain(
+        "/api/v1/jobs",
+        "the jobs of requests with `Prefer: respond-async`",
+        &[],
+        Does::Now(recordings::jobs),
+    ),
+    plain("/api/v1/jobs/{n}", "how far a job is", &[], Does::Job(Act::Status)),
+    plain(
+        "/api/v1/jobs/{n}/result",
+        "the answer of a job that is done",
+        &[],
+        Does::Job(Act::Result),
+    ),
+    plain("/api/v1/jobs/{n}/cancel", "ends a job", &[], Does::Job(Act::Cancel)),
     plain("/api/v1/live/{pid}/pause", "recording off", &[], Does::Control(control::pause)),
     plain("/api/v1/live/{pid}/resume", "recording on", &[], Does::Control(control::resume)),
     plain(
@@ -135,9 +162,15 @@ pub(crate) const ROUTES: &[Route] = &[
         "a flame graph in columns; with a second range of time, compared with that",
         &[
             METRIC,
-            ("dir", "down: from the start of the threads; up: from the functions that asked"),
+            DIRECTION,
             PEAK,
             PRUNE,
+            DEPTH,
+            TRANSFORMS,
+            (
+                "root",
+                "only what is below this path: ids of frames from the root on, with dots between",
+            ),
             ("base-start", "start of the range to compare with: a time, or nanoseconds"),
             ("base-end", "end of that range"),
             AT,
@@ -147,7 +180,7 @@ pub(crate) const ROUTES: &[Route] = &[
     data(
         "/api/v1/{r}/sandwich",
         "the callers and the callees of a function, as flame graphs. `function` is that function here",
-        &[("function", "name of the function"), METRIC, PEAK, PRUNE, AT],
+        &[("function", "name of the function"), METRIC, PEAK, PRUNE, DEPTH, TRANSFORMS, AT],
         flame::sandwich,
     ),
     data(
@@ -210,6 +243,22 @@ pub(crate) const ROUTES: &[Route] = &[
         ],
         reports::diff_ranges,
     ),
+    Route {
+        path: "/api/v1/flame",
+        about: "a flame graph of one recording, compared with another one",
+        params: &[
+            ("before", "id of the recording to compare with"),
+            ("after", "id of the recording to show"),
+            METRIC,
+            DIRECTION,
+            PRUNE,
+            DEPTH,
+            TRANSFORMS,
+        ],
+        filter: true,
+        kind: JSON,
+        does: Does::Two(flame::of_two),
+    },
     Route {
         path: "/api/v1/diff",
         about: "two recordings, or two moments, compared: `prof diff`",

@@ -5,9 +5,9 @@ use crate::params::Params;
 use crate::reply::{Answer, Failure};
 use crate::route::Ask;
 use crate::state::{Recording, Shared, State};
-use prof_analyze::Note;
 use prof_analyze::query::FIELDS;
-use prof_analyze::report::{Head, SortKey};
+use prof_analyze::report::{FilterData, Head, SortKey};
+use prof_analyze::{Analysis, Note};
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -68,6 +68,11 @@ pub(crate) fn all(shared: &Shared) -> Value {
     })
 }
 
+/// Lists the jobs.
+pub(crate) fn jobs(shared: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failure> {
+    Answer::json(&json!({ "jobs": shared.jobs.list() }))
+}
+
 /// Lists the fields of filters, and the names of everything else that a parameter can be.
 pub(crate) fn fields(_: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failure> {
     let filters: Vec<Value> = FIELDS
@@ -84,7 +89,7 @@ pub(crate) fn fields(_: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failure>
         .collect();
     let metrics: Vec<Value> = data::METRICS
         .iter()
-        .map(|(name, title, unit, _)| json!({ "name": name, "title": title, "unit": unit }))
+        .map(|(name, title, unit, ..)| json!({ "name": name, "title": title, "unit": unit }))
         .collect();
     let sorts: Vec<Value> = SortKey::ALL
         .iter()
@@ -115,14 +120,23 @@ struct Headed {
 
 /// Returns the head of a report.
 pub(crate) fn head(ask: &mut Ask) -> Result<Answer, Failure> {
+    if ask.in_place
+        && let Some(now) = ask.now(|f, like| f.analysis(like))
+    {
+        let now = now?;
+        return headed(&now, &[]);
+    }
     let filter = ask.params.filter()?;
     let at = data::moment(ask.open.index.analysis(), &mut ask.params, "at")?;
     let query = data::query(ask, &filter)?;
-    let analysis = query.analysis(at)?;
+    headed(&query.analysis(at)?, &data::given(&filter))
+}
+
+fn headed(analysis: &Analysis, filter: &[FilterData]) -> Result<Answer, Failure> {
     let kernel = analysis.meta().kernel.map(|k| {
         let at_ns = analysis.meta().clock.ns(k.ticks);
         json!({ "vss_bytes": k.vss_bytes, "rss_bytes": k.rss_bytes, "at_ns": at_ns })
     });
-    let head = Head::new(&analysis, &data::given(&filter));
+    let head = Head::new(analysis, filter);
     Answer::json(&Headed { version: 1, head, kernel })
 }

@@ -27,7 +27,9 @@ fn ns(ask: &mut Ask, name: &str) -> Result<Option<u64>, Failure> {
 
 /// Takes the window of a timeline.
 pub(super) fn span(ask: &mut Ask, width: usize) -> Result<Span, Failure> {
-    let whole = ask.index().analysis().duration_ns();
+    let opened = ask.index().analysis().duration_ns();
+    let now = if ask.in_place { ask.now(|f, _| f.follower.duration_ns()) } else { None };
+    let whole = now.unwrap_or(opened);
     let from_ns = ns(ask, "start")?.unwrap_or(0);
     let to_ns = ns(ask, "end")?.unwrap_or(whole).min(whole.max(1));
     if from_ns >= to_ns && whole > 0 {
@@ -138,21 +140,40 @@ pub(crate) fn timeline(ask: &mut Ask) -> Result<Answer, Failure> {
     let wanted: Vec<String> = ask.params.take("series")?.map_or(Vec::new(), |text| {
         text.split(',').filter(|s| !s.is_empty()).map(str::to_owned).collect()
     });
+    if ask.in_place
+        && let Some(now) = ask.now(|f, like| (f.analysis(like), f.follower.timeline(&span)))
+    {
+        let (analysis, timeline) = (now.0?, now.1);
+        return reply(&analysis, &analysis, &span, &timeline, &wanted, None);
+    }
     let by = ask.params.one_of("by", &PARTS)?;
     let top = ask.params.number("top", MOST_PARTS)?.unwrap_or(8) as usize;
     let filter = ask.params.filter()?;
     let query = data::query(ask, &filter)?;
     let timeline = query.timeline(&span, exact)?;
-    let (pauses, marks) = marks(&query.analysis(None)?);
     let stacked = by.map(|by| stacked(ask, &query, &span, by, top)).transpose()?;
+    let selected = query.analysis(None)?;
+    reply(ask.index().analysis(), &selected, &span, &timeline, &wanted, stacked)
+}
+
+/// Returns the figures over time of a recording's selected blocks.
+fn reply(
+    whole: &Analysis,
+    selected: &Analysis,
+    span: &Span,
+    timeline: &Timeline,
+    wanted: &[String],
+    stacked: Option<Value>,
+) -> Result<Answer, Failure> {
+    let (pauses, marks) = marks(selected);
     Answer::json(&json!({
         "from_ns": span.from_ns,
         "to_ns": span.to_ns,
-        "step_ns": (span.to_ns - span.from_ns) as f64 / width as f64,
-        "count": width,
-        "duration_ns": ask.index().analysis().duration_ns(),
+        "step_ns": (span.to_ns - span.from_ns) as f64 / span.width as f64,
+        "count": span.width,
+        "duration_ns": whole.duration_ns(),
         "within_ns": timeline.within_ns,
-        "series": series(&timeline, &wanted)?,
+        "series": series(timeline, wanted)?,
         "stacked": stacked,
         "pauses": pauses,
         "marks": marks,

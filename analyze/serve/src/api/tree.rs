@@ -3,11 +3,14 @@
 use crate::data;
 use crate::reply::{Answer, Failure};
 use crate::route::Ask;
-use prof_analyze::report::{Ask as Asked, NodeData, Tree, ViewOptions};
+use prof_analyze::report::{NodeData, SortKey, Tree, ViewOptions};
 use serde_json::{Value, json};
+use std::sync::Arc;
 
 /// Greatest number of levels of a path.
 const DEEPEST: usize = 1000;
+/// Why children are not sorted by what is live.
+const NOTHING_LIVE: &str = "nothing is live there: sorted by the bytes allocated";
 
 /// Returns the name of a node among its siblings: a hash of its place.
 fn name(node: &NodeData) -> String {
@@ -39,6 +42,7 @@ pub(crate) fn tree(ask: &mut Ask) -> Result<Answer, Failure> {
         return Err(Failure::of("node", "is too deep"));
     }
     let bottom_up = ask.params.switch("bottom-up")?.unwrap_or(false);
+    let is_given = ask.params.rest().any(|name| name == "sort");
     let sort = data::sort(&mut ask.params)?;
     if !sort.is_of_trees() {
         return Err(Failure::of(
@@ -48,26 +52,47 @@ pub(crate) fn tree(ask: &mut Ask) -> Result<Answer, Failure> {
     }
     let reverse = ask.params.switch("reverse")?.unwrap_or(false);
     let at = data::moment(ask.open.index.analysis(), &mut ask.params, "at")?;
+    let now = if ask.in_place { ask.now(|f, like| f.analysis(like)) } else { None };
     let filter = ask.params.filter()?;
-    let query = data::query(ask, &filter)?;
+    let analysis = match now {
+        Some(now) => now?,
+        None => Arc::new(data::query(ask, &filter)?.analysis(at)?),
+    };
     let options = ViewOptions {
+        at,
+        filter: data::given(&filter),
+        ..options(names.len(), bottom_up, sort, reverse)
+    };
+    let tree = Tree::of(&analysis, None, &options);
+    // Of a program that has freed everything all branches would be equal.
+    if is_given || tree.head.totals.live_bytes > 0 {
+        return reply(tree, &path, None);
+    }
+    let options = ViewOptions { sort: SortKey::Allocated, ..options };
+    reply(Tree::of(&analysis, None, &options), &path, Some(NOTHING_LIVE))
+}
+
+/// Returns how a tree is built whose nodes at this depth are shown with their children.
+fn options(depth: usize, bottom_up: bool, sort: SortKey, reverse: bool) -> ViewOptions {
+    ViewOptions {
         top: 0,
         sort,
         reverse,
         empty: true,
-        at,
         // The level below those that are returned says whether they have children.
-        depth: names.len() + 2,
+        depth: depth + 2,
         bottom_up,
-        filter: data::given(&filter),
         ..ViewOptions::default()
-    };
-    let asked = Asked::new(ask.index(), &query, options)?;
-    let tree = Tree::new(&asked);
+    }
+}
+
+/// Returns the node at a path of a tree, with its children.
+fn reply(tree: Tree, path: &str, why: Option<&str>) -> Result<Answer, Failure> {
+    let sort = tree.sort;
     let totals = json!(tree.head.totals);
     let mut node = tree.tree;
-    for wanted in &names {
-        let found = node.children.into_iter().find(|c| name(c) == *wanted);
+    for wanted in path.split('.').filter(|n| !n.is_empty()) {
+        let found = node.children.into_iter().find(|c| name(c) == wanted);
         node = found.ok_or_else(|| Failure::missing("there is no such node in this tree"))?;
     }
     let children: Result<Vec<Value>, Failure> = std::mem::take(&mut node.children)
@@ -81,7 +106,11 @@ pub(crate) fn tree(ask: &mut Ask) -> Result<Answer, Failure> {
         .collect();
     let children = children?;
     let deeper = !children.is_empty();
-    Answer::json(
-        &json!({ "node": alone(node, &path, deeper)?, "children": children, "totals": totals }),
-    )
+    Answer::json(&json!({
+        "node": alone(node, path, deeper)?,
+        "children": children,
+        "totals": totals,
+        "sort": sort,
+        "why": why,
+    }))
 }

@@ -2,75 +2,73 @@
 
 use super::filter;
 use super::shape::{Clock, Frames, timeval};
+use crate::api::chains_of;
 use crate::reply::{Answer, Failure, JSON, Writer};
 use crate::route::Ask;
-use crate::rows::{self, Chain, Row, Wanted};
 use prof_analyze::Index;
+use prof_analyze::answers::{BlockRow, BlockSort, BlocksAsk, ChainRow, MOST_BLOCKS, MOST_SKIPPED};
 use prof_analyze::index::Column;
 use prof_analyze::model::Group;
 use prof_analyze::query::{By, Filter, Query, Selection};
-use prof_trace::size::{Chunks, Header};
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-/// Greatest number of blocks or groups of a reply.
+/// Greatest number of groups of a reply.
 const MOST: u64 = 100_000;
-/// Greatest number that can be passed over.
-const MOST_SKIPPED: u64 = 1_000_000;
 
 const ORDER: [(&str, bool); 2] = [("asc", false), ("dsc", true)];
 
-/// Returns a deallocation.
-fn ended(clock: &Clock<'_>, frames: &Frames<'_>, index: &Index, r: &Row) -> Value {
+/// Returns the deallocation of a block that has ended.
+fn ended(clock: &Clock<'_>, frames: &Frames<'_>, index: &Index, r: &BlockRow, at_ns: u64) -> Value {
     let mut v = Map::new();
-    clock.put(&mut v, "timestamp", clock.ns(r.end));
-    v.insert("thread".into(), tid(index, r.end_lane));
-    if let Some(node) = u32::try_from(r.end_node).ok().filter(|n| *n != 0) {
+    clock.put(&mut v, "timestamp", at_ns);
+    v.insert("thread".into(), tid(index, r.end_thread.unwrap_or(0)));
+    if let Some(node) = r.end_stack {
         v.insert("backtrace_id".into(), node.into());
         v.insert("backtrace".into(), frames.stack(node));
     }
     v.into()
 }
 
-fn tid(index: &Index, lane: u64) -> Value {
-    let number = index.lanes().get(lane as usize);
-    let thread = number.and_then(|n| index.analysis().meta().threads.get(n));
-    thread.map_or(0, |t| t.tid).into()
+fn tid(index: &Index, number: u32) -> Value {
+    index.analysis().meta().threads.get(&number).map_or(0, |t| t.tid).into()
 }
 
-fn block(index: &Index, frames: &Frames<'_>, r: &Row, chains: &HashMap<u64, Chain>) -> Value {
-    let analysis = index.analysis();
+fn block(
+    index: &Index,
+    frames: &Frames<'_>,
+    r: &BlockRow,
+    chains: &HashMap<u32, ChainRow>,
+) -> Value {
     let clock = Clock::of(index);
-    let node = analysis.groups().get(r.group as usize).map_or(0, |g| g.node);
-    let header = Header::from_code(r.header as u16);
-    let usable = Chunks::of(analysis.meta().target.pointer_size).usable(r.size, header);
     let chain = chains.get(&r.chain);
-    let (last, began) = chain.map_or((*r, r.begin), |c| (c.last, c.begin));
+    let (last, began) = chain.map_or((*r, r.begin_ns), |c| (c.last, c.begin_ns));
+    let mapped = r.mapped == Some(true);
     let mut v = Map::new();
-    clock.put(&mut v, "timestamp", clock.ns(r.begin));
+    clock.put(&mut v, "timestamp", r.begin_ns);
     let mut put = |name: &str, value: Value| v.insert(name.to_owned(), value);
-    put("id", r.number.into());
-    put("address", r.addr.into());
-    put("address_s", format!("{:016X}", r.addr).into());
-    put("thread", tid(index, r.lane));
+    put("id", r.row.into());
+    put("address", r.address.into());
+    put("address_s", format!("{:016X}", r.address).into());
+    put("thread", tid(index, r.thread));
     put("size", r.size.into());
-    put("backtrace_id", node.into());
-    put("backtrace", frames.stack(node));
-    if r.end != u64::MAX {
-        put("deallocation", ended(&clock, frames, index, r));
+    put("backtrace_id", r.stack.into());
+    put("backtrace", frames.stack(r.stack));
+    if let Some(at) = r.end_ns {
+        put("deallocation", ended(&clock, frames, index, r, at));
     }
-    if last.number != r.number && last.end != u64::MAX {
-        put("chain_deallocation", ended(&clock, frames, index, &last));
-    }
-    if last.end != u64::MAX {
-        put("chain_lifetime", timeval(clock.between(began, last.end)));
+    if let Some(at) = last.end_ns {
+        if last.row != r.row {
+            put("chain_deallocation", ended(&clock, frames, index, &last, at));
+        }
+        put("chain_lifetime", timeval(at.saturating_sub(began)));
     }
     put("position_in_chain", r.position.into());
     put("chain_length", chain.map_or(1, |c| c.length).into());
-    put("is_mmaped", header.mapped.into());
+    put("is_mmaped", mapped.into());
     put("is_jemalloc", false.into());
-    put("in_main_arena", (header.arena != 2 && !header.mapped).into());
-    put("extra_space", usable.map_or(0, |u| u.saturating_sub(r.size)).into());
+    put("in_main_arena", (r.main_arena != Some(false) && !mapped).into());
+    put("extra_space", r.usable.map_or(0, |u| u.saturating_sub(r.size)).into());
     v.into()
 }
 
@@ -80,29 +78,30 @@ fn written(e: std::io::Error) -> String {
 
 /// Blocks, in an order.
 pub(super) fn allocations(mut ask: Ask) -> Result<(Answer, Writer), Failure> {
-    let words =
-        [("timestamp", rows::By::Time), ("address", rows::By::Address), ("size", rows::By::Size)];
-    let by = ask.params.one_of("sort_by", &words)?.unwrap_or(rows::By::Time);
-    let reverse = ask.params.one_of("order", &ORDER)?.unwrap_or(false);
-    let skip = ask.params.number("skip", MOST_SKIPPED)?.unwrap_or(0) as usize;
-    let count = ask.params.number("count", MOST)?;
+    let words = [
+        ("timestamp", BlockSort::Time),
+        ("address", BlockSort::Address),
+        ("size", BlockSort::Size),
+    ];
+    let sort = ask.params.one_of("sort_by", &words)?.unwrap_or_default();
+    let descending = ask.params.one_of("order", &ORDER)?.unwrap_or(false);
+    let skip = ask.params.number("skip", MOST_SKIPPED)?.unwrap_or(0);
+    let count = ask.params.number("count", MOST_BLOCKS as u64)?;
     let strip = ask.params.switch("strip_template_args")?.unwrap_or(false);
     let filter = filter::take(&mut ask.params, ask.open.index.analysis())?;
     let open = ask.open.clone();
     let index = &open.index;
     let query = Query::new(index, &filter)?;
-    let wanted = Wanted { by, reverse, skip, count: count.unwrap_or(MOST) as usize };
-    let page = rows::page(&query, index, wanted)?;
-    if count.is_none() && page.more {
-        let total = page.total;
-        return Err(Failure::of(
-            "count",
-            format!("{} blocks are selected: give a count of at most {MOST}", total),
-        ));
+    let most = count.map_or(MOST_BLOCKS, |n| n as usize);
+    let wanted = BlocksAsk { sort, descending, skip, count: most, after: None };
+    let page = query.blocks(&wanted)?;
+    if count.is_none() && page.next.is_some() {
+        let why =
+            format!("{} blocks are selected: give a count of at most {MOST_BLOCKS}", page.total);
+        return Err(Failure::of("count", why));
     }
-    let (rows, total): (Vec<Row>, u64) = (page.rows, page.total);
-    let ids = rows.iter().map(|r| r.chain).filter(|c| *c != 0).collect();
-    let chains = rows::chains(index, &ids)?;
+    let (rows, total) = (page.blocks, page.total);
+    let chains = chains_of(index, &rows)?;
     drop(query);
     let own = open.clone();
     let writer: Writer = Box::new(move |out| {

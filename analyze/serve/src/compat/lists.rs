@@ -7,6 +7,8 @@ use crate::params::Params;
 use crate::reply::{Answer, Failure};
 use crate::route::Ask;
 use crate::state::{Recording, Shared, State};
+use prof_analyze::Index;
+use prof_analyze::load::MapEvent;
 use prof_analyze::maps::{Map, MapSort, Shower, Totals};
 use prof_analyze::query::{Band, Filter, Query, Span, Timeline};
 use serde_json::{Value, json};
@@ -24,18 +26,29 @@ pub(super) fn list(shared: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failu
         _ => None,
     };
     let all: Vec<Value> = shared.recordings().iter().filter_map(metadata).collect();
-    Ok(Answer::json(&all)?.with(NOT_RECORDED, "mallopts, markers, jemalloc"))
+    Ok(Answer::json(&all)?.with(NOT_RECORDED, "markers, jemalloc"))
+}
+
+/// Returns a command line in one text: arguments with blanks in quotes, and without the empty rest that programs leave
+/// which set their title.
+fn command_line(arguments: &[String]) -> String {
+    let last = arguments.iter().rposition(|a| !a.trim_end().is_empty());
+    let quote = |(i, a): (usize, &String)| {
+        let a = if Some(i) == last { a.trim_end() } else { a };
+        if a.contains(' ') { format!("\"{a}\"") } else { a.to_owned() }
+    };
+    let arguments = arguments.iter().take(last.map_or(0, |i| i + 1));
+    arguments.enumerate().map(quote).collect::<Vec<_>>().join(" ")
 }
 
 fn metadata(id: &str, open: &crate::state::Open) -> Value {
     let analysis = open.index.analysis();
     let target = &analysis.meta().target;
-    let quote = |a: &String| if a.contains(' ') { format!("\"{a}\"") } else { a.clone() };
     let depth = analysis.groups().iter().map(|g| analysis.meta().stack(g.node).len()).max();
     json!({
         "id": id,
         "executable": target.exe,
-        "cmdline": target.cmdline.iter().map(quote).collect::<Vec<_>>().join(" "),
+        "cmdline": command_line(&target.cmdline),
         "architecture": target.arch,
         "final_allocated": analysis.totals().figures.live_bytes,
         "final_allocated_count": analysis.totals().figures.live_count,
@@ -188,7 +201,69 @@ fn in_frames(v: &mut Value, frames: &Frames<'_>) {
     }
 }
 
-/// Answers that there are no calls of mallopt: the analysis does not read those that recordings hold.
-pub(super) fn mallopts(_: &mut Ask) -> Result<Answer, Failure> {
-    Ok(Answer::json(&Vec::<Value>::new())?.with(NOT_RECORDED, "mallopts"))
+/// Names of `mallopt`'s parameters, as glibc's `malloc.h` has them.
+const PARAMETERS: [(i32, &str); 12] = [
+    (1, "M_MXFAST"),
+    (2, "M_NLBLKS"),
+    (3, "M_GRAIN"),
+    (4, "M_KEEP"),
+    (-1, "M_TRIM_THRESHOLD"),
+    (-2, "M_TOP_PAD"),
+    (-3, "M_MMAP_THRESHOLD"),
+    (-4, "M_MMAP_MAX"),
+    (-5, "M_CHECK_ACTION"),
+    (-6, "M_PERTURB"),
+    (-7, "M_ARENA_TEST"),
+    (-8, "M_ARENA_MAX"),
+];
+
+/// Returns whether calls of `mallopt` are in a recording; an earlier prof did not hook it.
+fn has_settings(index: &Index) -> bool {
+    index.analysis().meta().hooks.hooked.iter().any(|h| h.function == "mallopt")
+}
+
+/// Calls of `mallopt`, in the order of time.
+pub(super) fn mallopts(ask: &mut Ask) -> Result<Answer, Failure> {
+    let strip = ask.params.switch("strip_template_args")?.unwrap_or(false);
+    let index = ask.index();
+    let meta = index.analysis().meta();
+    let (clock, frames) = (Clock::of(index), Frames::new(ask.open.names(), index, strip));
+    let row = |e: &MapEvent| {
+        let c = &e.call;
+        let mut v = serde_json::Map::new();
+        clock.put(&mut v, "timestamp", clock.ns(c.end));
+        let raw = c.flags as i32;
+        let known = PARAMETERS.iter().find(|p| p.0 == raw);
+        v.insert("thread".into(), meta.threads.get(&e.thread).map_or(0, |t| t.tid).into());
+        v.insert("backtrace_id".into(), c.node.into());
+        v.insert("backtrace".into(), frames.stack(c.node));
+        v.insert("raw_param".into(), raw.into());
+        if let Some((_, name)) = known {
+            v.insert("param".into(), (*name).into());
+        }
+        v.insert("value".into(), c.value.into());
+        v.insert("result".into(), c.result.into());
+        Value::from(v)
+    };
+    let rows: Vec<Value> = ask.open.settings()?.iter().map(row).collect();
+    let answer = Answer::json(&rows)?;
+    Ok(match has_settings(index) {
+        true => answer,
+        false => answer.with(NOT_RECORDED, "mallopts"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn command_lines_end_with_their_last_argument() {
+        let line = |a: &[&str]| command_line(&a.iter().map(|a| (*a).into()).collect::<Vec<_>>());
+        assert_eq!(line(&["cat", "a b", "c"]), "cat \"a b\" c");
+        assert_eq!(line(&["nginx: worker process   ", "", " "]), "\"nginx: worker process\"");
+        assert_eq!(line(&["echo", "", "x "]), "echo  x");
+        assert_eq!(line(&["", ""]), "");
+        assert_eq!(line(&[]), "");
+    }
 }

@@ -6,7 +6,7 @@ use prof_analyze::index::{IndexOptions, Keep};
 use prof_analyze::{Index, LoadOptions};
 use prof_serve::{Listen, Options, Server, Source, Token};
 use prof_trace::pack::Compress;
-use prof_trace::records::Module;
+use prof_trace::records::{Call, CallKind, Module};
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -77,6 +77,19 @@ pub fn recording(seed: u64) -> (Temp, World) {
     for t in 1..=threads as u32 {
         m.thread(t, 100 + t, &format!("worker \"{t}\""));
     }
+    let setting = |flags: i32, end: u64| Call {
+        kind: CallKind::Mallopt,
+        begin: end - 10,
+        end,
+        flags: flags as u32,
+        value: -2,
+        result: 1,
+        node: 5,
+        ..Call::default()
+    };
+    m.hooks(&["malloc", "mallopt"], &[]);
+    // The later one stands first.
+    m.calls(&[(2, setting(77, 1300)), (1, setting(-8, 1200))]);
     (write_to(m, &mut r, &w, threads as u32, Compress::None).file(), w)
 }
 
@@ -87,10 +100,25 @@ impl Served {
 
     pub fn with(seed: u64, token: Token) -> Self {
         let (file, world) = recording(seed);
-        let index = open(&file.0).expect("a recording");
         let source = Source { path: file.0.clone(), pid: None };
         let any = "127.0.0.1:0".parse().expect("an address");
-        let server = Server::bind(vec![source], options(Listen::Tcp(any, false), token));
+        Self::of(source, (file, world), options(Listen::Tcp(any, false), token))
+    }
+
+    /// Serves a recording of this process that others write.
+    pub fn growing(path: std::path::PathBuf) -> Self {
+        let any = "127.0.0.1:0".parse().expect("an address");
+        let options = Options {
+            is_recorded: Box::new(|_| Some(true)),
+            ..options(Listen::Tcp(any, false), Token::Text(TOKEN.into()))
+        };
+        let source = Source { path, pid: Some(std::process::id() as i32) };
+        Self::of(source, recording(1), options)
+    }
+
+    fn of(source: Source, (file, world): (Temp, World), options: Options) -> Self {
+        let index = open(&source.path).expect("a recording");
+        let server = Server::bind(vec![source], options);
         let server = server.expect("a server");
         let url = server.url().to_owned();
         let once = server.url_once();

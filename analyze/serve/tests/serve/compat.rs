@@ -133,7 +133,24 @@ fn shapes_are_those_that_clients_know() {
     shape("regions", &got, regions);
     assert!(got["regions"][0].as_array().is_some_and(|r| r.len() == 2));
     assert_eq!(got["main_heap_start_s"].as_str().map(str::len), Some(16));
-    assert_eq!(s.json("/data/last/mallopts"), Value::Array(Vec::new()));
+    let got = s.get("/data/last/mallopts");
+    assert_eq!(got.header("x-prof-not-recorded"), None);
+    let settings = got.json();
+    let keys = format!(
+        "{} thread:n backtrace_id:n backtrace:a raw_param:n param?:s value:n result:n",
+        moment("timestamp")
+    );
+    for v in settings.as_array().expect("calls") {
+        shape("mallopt", v, &keys);
+        assert_eq!((&v["value"], &v["result"]), (&Value::from(-2), &Value::from(1)));
+        let last = v["backtrace"].as_array().and_then(|b| b.last()).expect("a frame");
+        assert_eq!((&v["backtrace_id"], &last["function"]), (&5.into(), &"function_5".into()));
+    }
+    let params: Vec<_> = settings.as_array().into_iter().flatten().collect();
+    let of = |i: usize| (&params[i]["raw_param"], params[i].get("param"), &params[i]["thread"]);
+    assert_eq!(of(0), (&Value::from(-8), Some(&"M_ARENA_MAX".into()), &101.into()));
+    assert_eq!(of(1), (&Value::from(77), None, &102.into()));
+    assert_eq!(params.len(), 2);
     for route in ["dynamic_constants", "dynamic_statics", "dynamic_statics/x.json"] {
         shape(route, &s.json(&format!("/data/last/{route}")), "count:n size:n per_file:o");
     }

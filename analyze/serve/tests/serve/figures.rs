@@ -1,6 +1,7 @@
 //! The figures of the API are those of the analysis, and add up.
 
 use super::client::Served;
+use super::common::{Maker, alloc, free};
 use prof_analyze::query::{Filter, Query};
 use prof_analyze::report::{Ask, GroupBy, Grouped, Histogram, Stats, ViewOptions};
 use serde_json::Value;
@@ -251,6 +252,10 @@ fn every_documented_route_is_there_and_no_other() {
             "{name}"
         );
         assert!(!got.body.is_empty(), "{name}");
+        // The body is shown as text, so of a binary file only what is ASCII is as it was.
+        if name.starts_with("parquet") {
+            assert!(got.body.starts_with("PAR1") && got.body.ends_with("PAR1"), "{name}");
+        }
     }
 }
 
@@ -269,6 +274,119 @@ fn two_moments_and_two_ranges_are_compared() {
     s.own("diff?before-from=0&before-to=50%25&after-from=50%25&after-to=100%25");
     let flame = s.own("flame?metric=allocated&base-start=0&base-end=100&from=50%25");
     assert!(flame["nodes"]["base"].is_array() && flame["base_total"].is_u64());
+    let own = |g: &Value| (sum(&g["nodes"]["self"]), g["total"].as_u64().expect("a total"));
+    assert_eq!(own(&flame).0, own(&flame).1);
+    let graph = format!("/api/v1/flame?before={id}&after=last&metric=allocated");
+    for prune in ["", "&prune=3", "&prune=1048576"] {
+        let both = s.json(&format!("{graph}{prune}"));
+        assert_eq!(both["nodes"]["base"], both["nodes"]["value"], "{prune}");
+        assert!(both["total"].as_u64() > Some(0) && both["total"] == both["base_total"]);
+    }
+    assert_eq!(s.get(&format!("/api/v1/flame?before={id}@10%25&after=last")).status, 400);
+}
+
+#[test]
+fn graphs_are_rooted_and_transformed_by_the_ids_of_frames() {
+    let s = Served::new(10);
+    let of = |more: &str| s.own(&format!("flame?metric=allocated&prune=1048576{more}"));
+    let whole = of("");
+    let all = whole["total"].as_u64().expect("a total");
+    let column = |g: &Value, name: &str| -> Vec<i64> {
+        let values = g["nodes"][name].as_array().expect("a column");
+        values.iter().filter_map(Value::as_i64).collect()
+    };
+    let (parents, frames, values) =
+        (column(&whole, "parent"), column(&whole, "frame"), column(&whole, "value"));
+    assert!(parents.iter().enumerate().skip(1).all(|(i, p)| *p >= 0 && (*p as usize) < i));
+    let id = |frame: i64| whole["frames"][frame as usize]["id"].as_u64().expect("an id");
+    // The path to the deepest node.
+    let depth = |mut i: usize| {
+        let mut path = Vec::new();
+        while i > 0 {
+            path.insert(0, i);
+            i = parents[i] as usize;
+        }
+        path
+    };
+    let deepest = (0..parents.len()).map(depth).max_by_key(Vec::len).expect("nodes");
+    assert!(deepest.len() >= 3, "{deepest:?}");
+    let ids: Vec<String> = deepest.iter().map(|i| id(frames[*i]).to_string()).collect();
+    for n in 1..=deepest.len() {
+        let below = of(&format!("&root={}", ids[..n].join(".")));
+        assert_eq!(below["total"], values[deepest[n - 1]], "{n}");
+    }
+    assert_eq!(column(&of("&depth=1"), "parent").iter().filter(|p| **p > 0).count(), 0);
+    let inner = &ids[1];
+    let dropped = of(&format!("&transforms=drop.{inner}"))["total"].as_u64().expect("a total");
+    let kept = of(&format!("&transforms=focus.{inner}"))["total"].as_u64().expect("a total");
+    assert!(kept > 0 && dropped < all && dropped + kept == all, "{dropped} + {kept} of {all}");
+    let merged = of(&format!("&transforms=collapse-recursion,merge.{inner}"));
+    assert_eq!(merged["total"], all);
+    let named = merged["frames"].as_array().expect("frames");
+    assert!(named.iter().all(|f| f["id"].as_u64() != inner.parse().ok()));
+    assert_eq!(of("&root=4000000")["total"], 0);
+    for wrong in ["root=x", "transforms=focus", "transforms=turn.1", "transforms=drop.x"] {
+        assert_eq!(s.get(&format!("/api/v1/last/flame?{wrong}")).status, 400, "{wrong}");
+    }
+}
+
+#[test]
+fn of_what_is_freed_another_metric_is_shown_with_the_reason() {
+    let s = Served::new(11);
+    let flame = s.own("flame?lifetime=freed");
+    assert_eq!(flame["metric"], "allocated");
+    assert!(flame["total"].as_u64() > Some(0) && flame["why"].is_string(), "{}", flame["why"]);
+    let live = s.own("flame?lifetime=freed&metric=live");
+    assert_eq!((&live["total"], &live["why"]), (&Value::from(0), &Value::Null));
+    let usual = s.own("flame");
+    assert_eq!((&usual["metric"], &usual["why"]), (&Value::from("live"), &Value::Null));
+    let halves = s.own("sandwich?function=function_1&lifetime=freed");
+    assert_eq!(halves["callers"]["metric"], "allocated");
+    assert!(halves["callees"]["total"].as_u64() > Some(0));
+    let tree = s.own("tree?lifetime=freed");
+    assert!(tree["sort"] == "allocated" && tree["why"].is_string(), "{}", tree["why"]);
+    let sizes: Vec<u64> = tree["children"]
+        .as_array()
+        .expect("children")
+        .iter()
+        .filter_map(|c| c["allocated_bytes"].as_u64())
+        .collect();
+    assert!(!sizes.is_empty() && sizes.windows(2).all(|w| w[0] >= w[1]), "{sizes:?}");
+    let asked = s.own("tree?lifetime=freed&sort=size");
+    assert_eq!((&asked["sort"], &asked["why"]), (&Value::from("size"), &Value::Null));
+}
+
+#[test]
+fn answers_can_be_fetched_later() {
+    let s = Served::new(12);
+    let prefer = "Prefer: respond-async\r\n";
+    let path = "/api/v1/last/groups?peaks=true&count=3&min-size=9";
+    let begun = s.ask("GET", path, prefer, "");
+    assert_eq!(begun.status, 202, "{}", begun.body);
+    assert_eq!(begun.header("preference-applied"), Some("respond-async"));
+    let place = begun.header("location").expect("where the job is").to_owned();
+    let mut state = begun.json();
+    let limit = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    while state["state"] == "running" {
+        assert!(std::time::Instant::now() < limit, "{state}");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        state = s.json(&place);
+    }
+    assert_eq!(state["state"], "done", "{state}");
+    let fetched = s.json(state["result"].as_str().expect("a path"));
+    assert_eq!(fetched, s.json(path));
+    assert_eq!(s.json("/api/v1/jobs")["jobs"][0], state);
+    // The answer is there now, so nothing needs to be waited for.
+    assert_eq!(s.ask("GET", path, prefer, "").status, 200);
+    let wrong = s.ask("GET", "/api/v1/last/groups?sort=nonsense", prefer, "");
+    let failed = s.json(wrong.header("location").expect("where the job is"));
+    assert!(matches!(failed["state"].as_str(), Some("running" | "failed")), "{failed}");
+    let over =
+        s.ask("POST", &format!("{place}/cancel"), "Content-Type: application/json\r\n", "{}");
+    assert_eq!(over.json()["state"], "done", "{}", over.body);
+    for missing in ["/api/v1/jobs/99", "/api/v1/jobs/x/result"] {
+        assert_eq!(s.get(missing).status, 404, "{missing}");
+    }
 }
 
 #[test]
@@ -286,4 +404,46 @@ fn the_page_and_its_files_are_served() {
     assert!(n > 0, "{}", page.body);
     let head = s.ask("HEAD", "/", "", "");
     assert_eq!((head.status, &*head.body), (200, ""));
+}
+
+#[test]
+fn a_growing_recording_is_answered_in_place() {
+    let mut m = Maker::new();
+    m.thread(1, 101, "main");
+    m.pcs(&[[1, 0x1100, 0], [2, 0x1200, 0]]).nodes(&[[1, 0, 1], [2, 1, 2]]);
+    m.events(1, &[alloc(1100, 0x100, 10, 1), alloc(1200, 0x200, 20, 2)]).pass(1500).pass(1600);
+    let file = m.file();
+    let s = Served::growing(file.0.clone());
+    let of = |path: &str| s.own(path);
+    let sum_of = |line: &Value, name: &str| sum(&line["series"][name]["sum"]);
+    assert_eq!(of("flame")["total"], 30);
+    assert_eq!(of("timeline?width=10")["duration_ns"], of("head")["recording"]["duration_ns"]);
+    let first = of("head");
+    // Only what the collector appends is read, and at once: the recording is read anew every two seconds at most.
+    let before = m.bytes.len();
+    m.nodes(&[[3, 0, 2]]).events(1, &[alloc(1700, 0x300, 500, 3), free(1800, 0x100)]);
+    m.pass(1900).pass(2000);
+    let mut out = std::fs::OpenOptions::new().append(true).open(&file.0).expect("the recording");
+    std::io::Write::write_all(&mut out, &m.bytes[before..]).expect("written");
+    let grown = std::time::Instant::now();
+    while of("flame")["total"] == 30 {
+        assert!(grown.elapsed() < std::time::Duration::from_secs(60), "it is not read");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let flame = of("flame");
+    assert_eq!(flame["total"], 520);
+    assert_eq!(flame["nodes"]["parent"].as_array().map(Vec::len), Some(4), "{flame}");
+    assert_eq!(of("flame?dir=up&metric=allocated")["total"], 530);
+    let tree = of("tree");
+    assert_eq!((&tree["node"]["live_bytes"], &tree["totals"]["frees"]), (&520.into(), &1.into()));
+    assert_eq!(tree["children"].as_array().map(Vec::len), Some(2), "{tree}");
+    let head = of("head");
+    assert_eq!(
+        (&head["totals"]["live_bytes"], &head["totals"]["live_count"]),
+        (&520.into(), &2.into())
+    );
+    let line = of("timeline?width=10");
+    assert_eq!((sum_of(&line, "allocations"), sum_of(&line, "frees")), (3, 1));
+    assert_eq!(last(&line["series"]["live_bytes"]["last"]), 520);
+    assert!(line["duration_ns"].as_u64() > first["recording"]["duration_ns"].as_u64());
 }
