@@ -76,7 +76,7 @@ pub struct Installed {
     /// Descriptor of the shared memory.
     pub ring_fd: OwnedFd,
     /// The shared memory, mapped in this process until that ends.
-    pub shared: Shared,
+    pub shared: Shared<'static>,
     /// Settings of the recording.
     pub options: Options,
     /// Functions that will be patched.

@@ -72,8 +72,8 @@ pub enum Memory {
 
 /// Drains the ring of one target into one recording.
 #[derive(Debug)]
-pub struct Collector {
-    shared: Shared,
+pub struct Collector<'a> {
+    shared: Shared<'a>,
     epochs: Epochs,
     target: Watched,
     maps: Option<Maps>,
@@ -98,7 +98,7 @@ pub struct Collector {
     filters: u32,
     failed: bool,
     on_failure: Option<Callback>,
-    heart: Heart,
+    heart: Option<Heart>,
     counted: Checked,
     /// The recording was continued, so counts do not include its earlier events.
     continued: bool,
@@ -131,7 +131,20 @@ fn has_other_allocator(shared: &Shared) -> bool {
     all.any(|f| f.kind == Kind::Malloc as u32 && f.headers == 0)
 }
 
-impl Collector {
+impl Collector<'static> {
+    /// Creates the collector of process `pid`, which appends to `file`; that must end with a whole chunk. Publishes the
+    /// stacks to the hook, and the heartbeat from now on.
+    ///
+    /// # Errors
+    /// If the process is gone.
+    pub fn new(pid: u32, shared: Shared<'static>, file: File) -> Result<Self, Error> {
+        let mut all = Self::of_copy(pid, shared, file)?;
+        all.heart = Some(Heart::start(shared, Clock::of(&shared)));
+        Ok(all)
+    }
+}
+
+impl<'a> Collector<'a> {
     /// Returns the target's resident pages and pages of address space, both without prof's own.
     fn pages(&self) -> (u64, u64) {
         let c = self.shared.control();
@@ -161,12 +174,12 @@ impl Collector {
         (without(rss, there), without(vss, ours))
     }
 
-    /// Creates the collector of process `pid`, which appends to `file`; that must end with a whole chunk. Publishes the
-    /// stacks to the hook, and the heartbeat from now on.
+    /// Creates the collector of a copy of the ring of process `pid`, which appends to `file`; that must end with a whole
+    /// chunk. It publishes no heartbeat, which nobody would see.
     ///
     /// # Errors
     /// If the process is gone.
-    pub fn new(pid: u32, shared: Shared, file: File) -> Result<Self, Error> {
+    pub(crate) fn of_copy(pid: u32, shared: Shared<'a>, file: File) -> Result<Self, Error> {
         let clock = Clock::of(&shared);
         let ring_addr = shared.control().ring_addr;
         let now = Instant::now();
@@ -195,7 +208,7 @@ impl Collector {
             filters: 0,
             failed: false,
             on_failure: None,
-            heart: Heart::start(shared, clock),
+            heart: None,
             counted: Checked::default(),
             continued: false,
             fineness: Chooser::new(now),
@@ -309,7 +322,9 @@ impl Collector {
     /// Makes one pass over the ring; returns true if the ring fills so fast that there is no time to sleep.
     pub fn pass(&mut self, always: bool) -> bool {
         let (raw, ticks, clock_ns) = self.epochs.look();
-        self.heart.beat(raw);
+        if let Some(heart) = &self.heart {
+            heart.beat(raw);
+        }
         self.put_epochs();
         self.look_at_toggles();
         if self.watch.is_asked(&self.shared) {

@@ -353,7 +353,7 @@ impl Progress {
 
 /// Translates the events of a segment for a recording.
 struct Translation<'a, V> {
-    shared: &'a Shared,
+    shared: &'a Shared<'a>,
     tree: &'a mut Tree,
     names: &'a mut Names,
     calls: &'a mut Vec<Part>,

@@ -10,14 +10,14 @@ use std::time::Duration;
 /// Updates the heartbeat that tells the hook that the collector is alive, even while a write to a slow disk blocks it.
 #[derive(Debug)]
 pub struct Heart {
-    shared: Shared,
+    shared: Shared<'static>,
     stop: Arc<AtomicBool>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
 impl Heart {
     /// Starts a thread that updates the heartbeat until the value is dropped.
-    pub fn start(shared: Shared, clock: Clock) -> Self {
+    pub fn start(shared: Shared<'static>, clock: Clock) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = stop.clone();
         let beat = move || {

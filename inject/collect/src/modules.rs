@@ -210,7 +210,7 @@ impl Drop for Modules {
 
 /// Input of the search for a module's file.
 struct Finder<'a> {
-    shared: &'a Shared,
+    shared: &'a Shared<'a>,
     maps: &'a Maps,
     /// The mappings were read after the module was seen; otherwise they are valid only for modules that are never
     /// unloaded.

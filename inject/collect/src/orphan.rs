@@ -38,12 +38,12 @@ pub struct Drained {
 /// If the process has no ring, or the recording can't be continued.
 pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
     let mut ring = RingCopy::of(pid)?;
-    let shared = ring.shared();
-    switch_off(ring.mem(), &shared).map_err(Error::io("cannot switch recording off"))?;
+    switch_off(ring.mem(), &ring.shared()).map_err(Error::io("cannot switch recording off"))?;
     // Threads that have already seen the flag on finish their events.
     std::thread::sleep(Duration::from_millis(5));
     ring.copy().and_then(|()| ring.follow()).map_err(Error::io("cannot read the ring"))?;
 
+    let shared = ring.shared();
     let file = open_own(pid, path)?;
     // SAFETY: `flock` takes no pointers, and the descriptor is open. The lock makes another prof wait that does the
     // same.
@@ -58,7 +58,7 @@ pub fn drain_orphan(pid: u32, path: &Path) -> Result<Drained, Error> {
         return Ok(Drained { events: 0, bytes: left.len });
     }
     file.set_len(left.len).map_err(Error::io(format!("cannot cut {}", path.display())))?;
-    let mut collector = Collector::new(pid, shared, file)?;
+    let mut collector = Collector::of_copy(pid, shared, file)?;
     let (drain, tree) = collector.drain_mut();
     tree.restore(left.last_node);
     left.skip(&shared, drain, tree);

@@ -23,7 +23,8 @@ const PAGE: usize = 4096;
 /// The copy; its memory is unmapped when it is dropped.
 #[derive(Debug)]
 pub struct RingCopy {
-    shared: Shared,
+    /// The copy's memory. It is unmapped at the end of this value, so nobody else gets this lifetime.
+    shared: Shared<'static>,
     mem: File,
     addr: u64,
     pages: Bits,
@@ -82,7 +83,7 @@ impl RingCopy {
         Ok(ring)
     }
 
-    fn map(geometry: Geometry) -> io::Result<Shared> {
+    fn map(geometry: Geometry) -> io::Result<Shared<'static>> {
         // SAFETY: the kernel chooses the address of the new mapping, so no existing memory is affected.
         let base = unsafe {
             libc::mmap(
@@ -97,13 +98,13 @@ impl RingCopy {
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }
-        // SAFETY: the memory was just mapped with that size. It is unmapped when the copy is dropped, and its users,
-        // all in this crate, keep the copy for longer than the `Shared`.
+        // SAFETY: the memory was just mapped with that size. It is unmapped when the copy is dropped, which lends it for
+        // no longer than it lives; a test's is never unmapped.
         Ok(unsafe { Shared::new(base.cast(), geometry) })
     }
 
     /// Returns the copy, in the layout of the original.
-    pub fn shared(&self) -> Shared {
+    pub fn shared(&self) -> Shared<'_> {
         self.shared
     }
 
@@ -126,11 +127,11 @@ impl RingCopy {
         self.fetch(0, size_of::<Control>())?;
         let s = self.shared;
         for slot in s.used_slots() {
-            self.fetch_ref(slot)?;
+            self.fetch_entry(slot)?;
         }
         let functions = (s.control().functions.load(Relaxed) as usize).min(FUNCTIONS);
         for f in (0..functions).filter_map(|i| s.function(i)) {
-            self.fetch_ref(f)?;
+            self.fetch_entry(f)?;
         }
         Ok(())
     }
@@ -145,12 +146,12 @@ impl RingCopy {
         let [_, _, _, (heads, heads_len), _] = s.geometry().hot_ranges();
         let modules = (s.control().modules.load(Relaxed) as usize).min(MODULES);
         for m in (0..modules).filter_map(|i| s.module(i)) {
-            self.fetch_ref(m)?;
+            self.fetch_entry(m)?;
         }
         self.fetch(heads, heads_len)?;
         for w in 0..s.geometry().segments() / 64 {
             let Some(word) = s.free_word(w) else { break };
-            self.fetch_ref(word)?;
+            self.fetch_entry(word)?;
             let mut used = !word.load(Relaxed);
             while used != 0 {
                 let index = w * 64 + used.trailing_zeros() as usize;
@@ -193,17 +194,18 @@ impl RingCopy {
             if !seen.add(pc as usize) {
                 continue;
             }
-            self.fetch_ref(entry)?;
+            self.fetch_entry(entry)?;
             let module = pc_parts(&self.shared, pc).map_or(0, |p| usize::from(p.1));
             if let Some(m) = module.checked_sub(1).and_then(|i| self.shared.module(i)) {
-                self.fetch_ref(m)?;
+                self.fetch_entry(m)?;
             }
         }
         Ok(())
     }
 
-    fn fetch_ref<T>(&mut self, entry: &'static T) -> io::Result<()> {
-        let at = std::ptr::from_ref(entry) as usize - self.shared.base() as usize;
+    /// Copies the pages of an entry. It takes no reference, since the bytes change meanwhile.
+    fn fetch_entry<T>(&mut self, entry: *const T) -> io::Result<()> {
+        let at = entry as usize - self.shared.base() as usize;
         self.fetch(at, size_of::<T>())
     }
 
@@ -214,12 +216,14 @@ impl RingCopy {
             if self.pages.get(page) != Some(false) {
                 continue;
             }
-            // SAFETY: the page is within the copy, whose size is a multiple of a page, and only atomics refer to it
-            // while it is filled.
-            let to = unsafe {
-                std::slice::from_raw_parts_mut(self.shared.base().add(page * PAGE), PAGE)
-            };
-            self.mem.read_exact_at(to, self.addr + (page * PAGE) as u64)?;
+            let mut bytes = [0; PAGE];
+            self.mem.read_exact_at(&mut bytes, self.addr + (page * PAGE) as u64)?;
+            // SAFETY: the page is within the copy, whose size is a multiple of a page, and no reference that is used
+            // afterwards leads to a field of it that is not an atomic.
+            unsafe {
+                let to = self.shared.base().add(page * PAGE);
+                std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, PAGE);
+            }
             self.pages.add(page);
         }
         Ok(())
@@ -236,13 +240,13 @@ impl Drop for RingCopy {
 
 /// Returns an empty ring, for tests.
 #[cfg(test)]
-pub fn empty() -> Shared {
+pub fn empty() -> Shared<'static> {
     empty_with(0)
 }
 
 /// Returns such a ring with `bytes` bytes for events.
 #[cfg(test)]
-pub fn empty_with(bytes: usize) -> Shared {
+pub fn empty_with(bytes: usize) -> Shared<'static> {
     RingCopy::map(Geometry::for_ring(bytes)).expect("memory")
 }
 

@@ -19,7 +19,7 @@ const HEAD: usize = 16;
 ///
 /// # Errors
 /// If the descriptor is not a ring of this version.
-pub fn map_ring(fd: OwnedFd) -> Result<Shared, Error> {
+pub fn map_ring(fd: OwnedFd) -> Result<Shared<'static>, Error> {
     let file = std::fs::File::from(fd);
     let mut head = [0u8; HEAD];
     file.read_exact_at(&mut head, 0).map_err(Error::io("cannot read the ring"))?;

@@ -106,7 +106,7 @@ fn is_elf(target: &Watched, start: u64) -> bool {
 }
 
 /// Enters the module that begins with a mapping, if it is not known.
-fn enter(all: &Modules, maps: &[Mapping], at: usize, target: &Watched) -> Option<usize> {
+fn enter(all: &Modules<'_>, maps: &[Mapping], at: usize, target: &Watched) -> Option<usize> {
     let first = maps.get(at)?;
     if first.inode == 0 || first.offset != 0 || first.perms[0] != b'r' {
         return None;

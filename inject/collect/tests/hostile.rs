@@ -32,12 +32,12 @@ impl Random {
     }
 }
 
-fn collector(shared: Shared, name: &str) -> (Collector, std::path::PathBuf) {
+fn collector(shared: Shared<'static>, name: &str) -> (Collector<'static>, std::path::PathBuf) {
     let path = temp(name);
     (Collector::new(std::process::id(), shared, start(&path)).expect("collector"), path)
 }
 
-fn finish(mut c: Collector, path: std::path::PathBuf) -> Recording {
+fn finish(mut c: Collector<'_>, path: std::path::PathBuf) -> Recording {
     let ended = c.finish("stopped");
     assert!(ended.failure.is_none());
     let r = read(&path);

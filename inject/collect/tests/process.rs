@@ -21,7 +21,7 @@ const PAUSE_AT: u64 = 60_000;
 static ONE_RING: Mutex<()> = Mutex::new(());
 
 /// Keeps the ring from children that are forked later.
-fn retire(shared: Shared) {
+fn retire(shared: Shared<'static>) {
     // SAFETY: the advice only affects later children, not the memory of this process.
     let r = unsafe {
         libc::madvise(shared.base().cast(), shared.geometry().size(), libc::MADV_DONTFORK)
@@ -46,7 +46,7 @@ fn gate() -> &'static AtomicU32 {
 }
 
 /// Forks a child that writes up to `n` events as fast as it can, then calls `then`, then sleeps.
-fn child(shared: Shared, n: u64, node: u32, then: fn()) -> libc::pid_t {
+fn child(shared: Shared<'static>, n: u64, node: u32, then: fn()) -> libc::pid_t {
     // Map it before there is a child.
     let gate = gate();
     // SAFETY: the child uses only system calls and atomics.
@@ -81,7 +81,7 @@ fn reap(pid: libc::pid_t) {
     assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
 }
 
-fn written(shared: Shared) -> u64 {
+fn written(shared: Shared<'static>) -> u64 {
     shared.slot(0).expect("slot").events.load(Acquire)
 }
 

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
 
-fn write_many(shared: Shared, slot: usize, nodes: &[u32], n: u64) -> u32 {
+fn write_many(shared: Shared<'static>, slot: usize, nodes: &[u32], n: u64) -> u32 {
     let mut w = Writer::new(shared, slot);
     for i in 0..n {
         w.put(&event(w.serial, i, nodes[i as usize % nodes.len()]));
@@ -19,7 +19,7 @@ fn write_many(shared: Shared, slot: usize, nodes: &[u32], n: u64) -> u32 {
 }
 
 /// Runs a collector while `work` runs, and detaches.
-fn collect(shared: Shared, name: &str, work: impl FnOnce()) -> Recording {
+fn collect(shared: Shared<'static>, name: &str, work: impl FnOnce()) -> Recording {
     let path = temp(name);
     let mut c = Collector::new(std::process::id(), shared, start(&path)).expect("collector");
     let ended = std::thread::scope(|s| {

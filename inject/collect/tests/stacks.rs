@@ -48,7 +48,7 @@ fn stacks() -> Vec<Vec<u64>> {
 
 /// Records stacks in an order of this thread's own, one in ten events without a stack; returns the thread's serial and
 /// the indices of the stacks.
-fn write(shared: Shared, slot: usize, stacks: &[Vec<u64>]) -> (u32, Vec<Option<usize>>) {
+fn write(shared: Shared<'static>, slot: usize, stacks: &[Vec<u64>]) -> (u32, Vec<Option<usize>>) {
     let mut r = Random((slot as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut w = Writer::new(shared, slot);
     let mut seen = HashMap::new();

@@ -6,6 +6,7 @@
 //! returned, as for an allocation; an enclosing call finds it as after any other event.
 
 use crate::entry::{CALL, function, pass, returned, stale};
+use crate::mapping::Shared;
 #[cfg(target_arch = "arm")]
 use crate::named::{FRAME, named_frame};
 use crate::record::{self, add};
@@ -15,7 +16,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, Go};
 use prof_trace::call::{CallKind, MAX_NAME, RawCall, pack_prot};
 use prof_trace::event::TEXT_BYTES;
-use prof_trace::shared::{Function, Kind, Shared, Slot, flags};
+use prof_trace::shared::{Function, Kind, Slot, flags};
 
 #[cfg(not(target_arch = "arm"))]
 prof_arch::hook_entry!(

@@ -1,10 +1,11 @@
 //! Time stamps, in ticks.
 
+use crate::mapping::Shared;
 use crate::state::Thread;
 use crate::sys;
 use core::sync::atomic::Ordering::{Relaxed, Release};
 use prof_arch::native::capture;
-use prof_trace::shared::{FIRST_THREAD, Shared, clock};
+use prof_trace::shared::{FIRST_THREAD, clock};
 
 /// Whether the lowest bit of a time stamp says how it was read: 1 if without waiting for loads. Only where a
 /// tick is so short that no thread can do anything with a block within two. For a thread that was alone the

@@ -5,6 +5,7 @@
 //! an allocation is recorded after.
 
 use crate::header::HEADER;
+use crate::mapping::Shared;
 use crate::record::{add, event, has_room};
 use crate::stack::{call_undisturbed, capture};
 use crate::state::Thread;
@@ -20,7 +21,7 @@ use prof_arch::native::syscall::nr;
 use prof_trace::modules::doubt;
 use prof_trace::samples;
 use prof_trace::shared::{
-    Control, FUNCTIONS, Function, HookHeader, Kind, MARKS_AT, SAMPLE_MARKS, Shared, Slot, flags,
+    Control, FUNCTIONS, Function, HookHeader, Kind, MARKS_AT, SAMPLE_MARKS, Slot, flags,
 };
 
 prof_arch::hook_entry!(

@@ -1,12 +1,13 @@
 //! Extents of the stacks that a thread runs on, so that words on them can be read without asking the kernel
 //! each time.
 
+use crate::mapping::Shared;
 use crate::memory::WORD;
 use crate::state::{Extent, Thread};
 use crate::{sys, thread};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use prof_arch::native::capture::thread_pointer;
-use prof_trace::shared::{STACKS, Shared};
+use prof_trace::shared::STACKS;
 
 /// Bytes below the end of the first thread's stack that are nothing but stack: the kernel keeps at least this
 /// much free for it.

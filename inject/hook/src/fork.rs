@@ -7,13 +7,14 @@
 //! writes. In all other parts the child finds zeroes, which everywhere mean that there is nothing.
 
 use crate::entry::{function, pass};
+use crate::mapping::Shared;
 use crate::state::Thread;
 use crate::{extent, header, sys, thread};
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, Go, copy_forward};
 use prof_arch::native::syscall::nr;
-use prof_trace::shared::{Control, FUNCTIONS, Function, Shared, Slot};
+use prof_trace::shared::{Control, FUNCTIONS, Function, Slot};
 
 prof_arch::hook_entry!(
     /// Entry of fork.

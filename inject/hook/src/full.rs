@@ -2,12 +2,12 @@
 //! registers.
 
 use crate::goroutine::Goroutines;
+use crate::mapping::Shared;
 use crate::stack::{self, Job};
 use crate::state::{Extent, FRAMES, Frame};
 use crate::{modules, resolve};
 use prof_arch::native::{FullRegs, Regs, Rule};
 use prof_arch::unwind::{CfiContext, CfiRule, FullStep, step_full};
-use prof_trace::shared::Shared;
 
 /// Unwinds the job's stack. Runs on the scratch stack.
 ///

@@ -13,10 +13,10 @@
 //! One system call for each word or each stack was tried first: it takes up to 2 µs, as much as five allocations.
 //! The hook learns of no further pages where it may make no system calls. Stacks on such pages end at the call from Go.
 
+use crate::mapping::Shared;
 use crate::state::Extent;
 use crate::{extent, sys};
 use prof_arch::unwind::Goroutine;
-use prof_trace::shared::Shared;
 
 /// Number of regions of which a thread knows pages, and its logarithm.
 const REGIONS: usize = 1 << REGIONS_LOG;

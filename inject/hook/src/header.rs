@@ -1,9 +1,10 @@
 //! The hook's header: the static that leads to all other memory of the hook.
 
+use crate::mapping::Shared;
 use crate::{calls, entry, fork, named, toggle};
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use prof_arch::native::capture;
-use prof_trace::shared::{Code, Entries, FLAG_COOKIE, HookHeader, LAYOUT, MAGIC, Place, Shared};
+use prof_trace::shared::{Code, Entries, FLAG_COOKIE, HookHeader, LAYOUT, MAGIC, Place};
 
 type Entry = unsafe extern "C" fn();
 

@@ -5,6 +5,7 @@
 //! The stack shows whether the frame of the interrupted call still exists: the words that an entry puts there
 //! do not change while the call lasts.
 
+use crate::mapping::Shared;
 use crate::memory;
 use crate::state::{SeenCode, SeenName, Thread};
 use crate::sys;
@@ -13,7 +14,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::Regs;
 use prof_arch::native::capture::Call;
 use prof_trace::ring;
-use prof_trace::shared::{FUNCTIONS, Function, Shared, Slot, segment};
+use prof_trace::shared::{FUNCTIONS, Function, Slot, segment};
 
 /// Maximum distance from the caller's stack pointer down to a [`Call`], without the frame of a named
 /// function.

@@ -32,6 +32,7 @@ pub mod full;
 mod goroutine;
 pub mod header;
 mod left;
+pub mod mapping;
 pub mod memory;
 pub mod modules;
 pub mod name;

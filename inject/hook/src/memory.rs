@@ -1,7 +1,7 @@
 //! Reads of this process's memory that may be unmapped.
 
+use crate::mapping::Shared;
 use crate::sys;
-use prof_trace::shared::Shared;
 
 /// Reads `out.len()` bytes; returns false if not all can be read, or if system calls are not allowed.
 pub fn read(shared: &Shared, addr: u64, out: &mut [u8]) -> bool {

@@ -9,13 +9,14 @@
 //!
 //! Tables are read from copies alone ([`prof_trace::modules`]).
 
+use crate::mapping::Shared;
 use crate::memory::{self, WORD};
 use crate::sys;
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use prof_arch::unwind::{CfiModule, loaded};
 use prof_trace::modules::{Modules, New, bits, doubt, in_doubt, ready, settle};
-use prof_trace::shared::{MODULES, Module, Shared, UnwindTable, flags};
+use prof_trace::shared::{MODULES, Module, UnwindTable, flags};
 
 /// Maximum number of entries of the linker's list that are followed.
 const MAX_LIST: usize = 8192;

@@ -5,12 +5,13 @@
 //! readers find that both are the same. So nothing is looked up in memory that other threads write to, and
 //! nothing is kept for longer than the segment.
 
+use crate::mapping::Shared;
 use crate::record::next_segment;
 use crate::state::{NAMES, SeenName, Thread};
 use prof_trace::event::{DEFINE_NODES, MAX_DEFINE};
 use prof_trace::pcs::{self, Found};
 use prof_trace::ring::SEGMENT_FULL;
-use prof_trace::shared::{Shared, Slot};
+use prof_trace::shared::Slot;
 
 /// Bits of a key for the code address id and for the parent's number.
 const PC_BITS: u32 = 21;

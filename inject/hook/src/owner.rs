@@ -2,8 +2,8 @@
 //!
 //! Events of these blocks need no ordered reading of the clock: see `clock.rs`.
 
+use crate::mapping::Shared;
 use core::sync::atomic::Ordering::Relaxed;
-use prof_trace::shared::Shared;
 
 /// Number of entries of [`Owned`]: some allocators' threads keep about as many blocks to themselves.
 const BLOCKS: usize = 256;

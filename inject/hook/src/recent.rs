@@ -6,11 +6,11 @@
 //! would return. The cache is not consulted as long as walks are short, nor, for a while, after it was seldom
 //! of use.
 
+use crate::mapping::Shared;
 use crate::memory::{self, WORD};
 use crate::state::{Thread, WORDS};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::{Regs, Rule, Step};
-use prof_trace::shared::Shared;
 
 /// Mean number of frames per walk from which walks count as long.
 const LONG: u32 = 2;

@@ -1,12 +1,13 @@
 //! Writes events to the thread's segment of the ring.
 
+use crate::mapping::Shared;
 use crate::name::EPOCHS;
 use crate::state::{SeenName, Thread};
 use crate::{chunk, clock, header, sample, sys, toggle};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use prof_trace::event::Codec;
 use prof_trace::ring::{self, SEGMENT_FULL};
-use prof_trace::shared::{Shared, Slot};
+use prof_trace::shared::Slot;
 
 /// Time without a sign of life after which the collector counts as dead, in ns.
 const COLLECTOR_DEAD_NS: u64 = 5_000_000_000;

@@ -1,12 +1,13 @@
 //! Unwind rule of a code address: from the table, or computed when the address is first seen.
 
+use crate::mapping::Shared;
 use crate::{memory, modules, sys};
 use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use prof_arch::native::jump::{code_at, place_before_original};
 use prof_arch::native::rule::{Rule, is_sigreturn_code};
 use prof_arch::unwind::{CfiContext, CfiRule, compile};
 use prof_trace::pcs::{self, Found};
-use prof_trace::shared::{FUNCTIONS, Function, Shared};
+use prof_trace::shared::{FUNCTIONS, Function};
 
 /// Id of a code address in the table, and its unwind rule.
 #[derive(Clone, Copy)]

@@ -13,6 +13,7 @@
 //! No return address is replaced, so that exceptions, longjmp, fibers and shadow stacks are not disturbed.
 
 use crate::goroutine::Goroutines;
+use crate::mapping::Shared;
 use crate::name::{name, name_recent};
 use crate::recent;
 use crate::resolve::{self, Code};
@@ -24,7 +25,7 @@ use prof_arch::native::{Regs, Rule, Step};
 use prof_arch::unwind::CfiRule;
 use prof_trace::modules::in_doubt;
 use prof_trace::pcs;
-use prof_trace::shared::{Shared, Slot, flags};
+use prof_trace::shared::{Slot, flags};
 
 /// A stack: its node, and whether it was cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,9 +4,10 @@
 //! that changes mappings, are made only where the injector has found no seccomp filter ([`flags::SYSCALLS`]), or
 //! knows that the filter permits them ([`flags::MASKS`], [`flags::MAPS`]).
 
+use crate::mapping::Shared;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::syscall::{SIGSET_LEN, nr, syscall0, syscall2, syscall6};
-use prof_trace::shared::{Shared, flags};
+use prof_trace::shared::flags;
 
 /// Returns whether system calls are safe in this target.
 #[inline]

@@ -1,12 +1,13 @@
 //! Finds the state of the calling thread, in a table keyed on the thread pointer.
 
 use crate::left;
+use crate::mapping::Shared;
 use crate::record::add;
 use crate::state::Thread;
 use crate::sys;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::thread_pointer;
-use prof_trace::shared::{Shared, Slot, TURNED_AWAY};
+use prof_trace::shared::{Slot, TURNED_AWAY};
 use prof_trace::slots::{self, Claim, Places};
 
 /// Returns the calling thread's slot and state; `None` if there is no room for it.

@@ -1,9 +1,10 @@
 //! The handler of the toggle signal.
 
+use crate::mapping::Shared;
 use crate::{clock, header, sys};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use prof_trace::modules::doubt;
-use prof_trace::shared::{Shared, TOGGLES, state};
+use prof_trace::shared::{TOGGLES, state};
 
 /// Turns recording off, or on again. Installed with `SA_RESTART | SA_ONSTACK`.
 ///

@@ -42,7 +42,7 @@ pub use trace::{call, event, pack, records};
 
 /// Stand-in for the tests of `tree`, which are compiled as well.
 mod ring_copy {
-    pub fn empty() -> crate::shared::Shared {
+    pub fn empty() -> crate::shared::Shared<'static> {
         crate::shared::Shared::default()
     }
 }

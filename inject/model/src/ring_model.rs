@@ -26,7 +26,7 @@ const TRAMPOLINE: u64 = MODULE as u64 | PC_IS_TRAMPOLINE;
 
 /// Does what the hook's `record` does, but waits for no segment: without one, the event is lost.
 struct Writer {
-    shared: Arc<Shared>,
+    shared: Arc<Shared<'static>>,
     serial: u32,
     seq: u64,
     segment: Option<usize>,
@@ -37,7 +37,7 @@ struct Writer {
 }
 
 impl Writer {
-    fn new(shared: &Arc<Shared>, serial: u32) -> Self {
+    fn new(shared: &Arc<Shared<'static>>, serial: u32) -> Self {
         let codec = Codec::default();
         let shared = shared.clone();
         Self { shared, serial, seq: 0, segment: None, pos: usize::MAX, codec, written: Vec::new() }

@@ -4,6 +4,7 @@ use crate::ring::SEGMENT_FULL;
 use crate::sync::{AtomicU32, AtomicU64};
 use loom::cell::UnsafeCell;
 use loom::sync::atomic::Ordering::Relaxed;
+use std::marker::PhantomData;
 use trace::event::MAX_EVENT;
 pub use trace::shared::{MODULES, segment, slot};
 
@@ -59,20 +60,21 @@ impl Geometry {
 
 /// Stand-in for `trace::shared::Shared`. A part is only made if a model uses it.
 #[derive(Debug, Default)]
-pub struct Shared {
+pub struct Shared<'a> {
     heads: Vec<SegmentHead>,
     free: Vec<AtomicU64>,
     data: Vec<Vec<UnsafeCell<u8>>>,
     slots: Vec<Slot>,
     used: Vec<AtomicU64>,
     pcs: Vec<PcEntry>,
+    mapping: PhantomData<&'a ()>,
 }
 
 fn many<T: Default>(n: usize) -> Vec<T> {
     (0..n).map(|_| T::default()).collect()
 }
 
-impl Shared {
+impl Shared<'_> {
     /// Returns that all segments are alike.
     pub fn segments_now(&self) -> (usize, usize) {
         (64, 64)

@@ -18,7 +18,7 @@ const THIRD: u64 = 192;
 /// The slots, and for each a thread state, which only the owner of the slot may touch. loom reports it if two
 /// threads do.
 struct Target {
-    shared: Shared,
+    shared: Shared<'static>,
     /// Number of slots in the first part; the others are the second.
     first: usize,
     states: Vec<UnsafeCell<u32>>,

@@ -31,7 +31,7 @@ const MFD_NOEXEC_SEAL: u64 = 8;
 #[derive(Debug)]
 pub(crate) struct Ring {
     pub fd: OwnedFd,
-    pub shared: Shared,
+    pub shared: Shared<'static>,
     /// Where it is in the target.
     pub at: Area,
 }
@@ -197,7 +197,7 @@ fn complete(
     file: &File,
     geometry: Geometry,
     at: Area,
-) -> Result<Shared> {
+) -> Result<Shared<'static>> {
     if !is_ring(c, at) {
         return Err(exchanged(pid, "another file was"));
     }

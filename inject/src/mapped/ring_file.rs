@@ -43,7 +43,7 @@ pub(crate) fn allocate_ring(pid: i32, fd: &OwnedFd, geometry: Geometry) -> Resul
 }
 
 /// Maps the ring into this process, until [`unmap_ring`] or for good.
-pub(crate) fn map_ring(fd: &File, geometry: Geometry) -> Result<Shared> {
+pub(crate) fn map_ring(fd: &File, geometry: Geometry) -> Result<Shared<'static>> {
     // SAFETY: the mapping is new, and the file has this size and can't shrink.
     unsafe {
         let p = libc::mmap(
@@ -65,7 +65,7 @@ pub(crate) fn map_ring(fd: &File, geometry: Geometry) -> Result<Shared> {
 ///
 /// # Safety
 /// Nothing that was obtained from `shared`, nor another copy of it, may be used any more.
-pub(crate) unsafe fn unmap_ring(shared: Shared) {
+pub(crate) unsafe fn unmap_ring(shared: Shared<'static>) {
     // SAFETY: it was mapped with that size, and the caller promises that nothing uses it any more.
     unsafe { libc::munmap(shared.base().cast(), shared.geometry().size()) };
 }

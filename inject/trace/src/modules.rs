@@ -46,16 +46,16 @@ pub type Read<'a> = &'a mut dyn FnMut(u64, &mut [u8]) -> bool;
 
 /// Access to the module table and to the copies of unwind tables.
 #[derive(Clone, Copy, Debug)]
-pub struct Modules {
-    shared: Shared,
+pub struct Modules<'a> {
+    shared: Shared<'a>,
     /// Offsets of the start and of the end of the area for copies.
     part: (u64, u64),
 }
 
-impl Modules {
+impl<'a> Modules<'a> {
     /// Makes the access for prof, which takes the bounds from its own geometry.
     #[must_use]
-    pub fn new(shared: Shared) -> Self {
+    pub fn new(shared: Shared<'a>) -> Self {
         let part = shared.geometry().tables();
         Self { shared, part: (part.start as u64, part.end as u64) }
     }
@@ -63,12 +63,12 @@ impl Modules {
     /// Makes the access for the hook, which takes the bounds from the control page.
     #[must_use]
     #[inline(always)]
-    pub fn trusted(shared: Shared) -> Self {
+    pub fn trusted(shared: Shared<'a>) -> Self {
         let c = shared.control();
         Self { shared, part: (c.tables_at, c.tables_at.wrapping_add(c.tables_len)) }
     }
 
-    fn control(&self) -> &'static Control {
+    fn control(&self) -> &'a Control {
         self.shared.control()
     }
 
@@ -79,7 +79,7 @@ impl Modules {
     }
 
     /// Returns the loaded modules with their indices.
-    fn loaded(&self) -> impl Iterator<Item = (usize, &'static Module)> {
+    fn loaded(&self) -> impl Iterator<Item = (usize, &'a Module)> {
         let all = (0..self.count()).filter_map(|i| Some((i, self.shared.module(i)?)));
         all.filter(|(_, m)| m.ready.load(Acquire) == ready::LOADED)
     }
@@ -92,7 +92,7 @@ impl Modules {
 
     /// Returns `len` bytes of a copy at an offset; an empty slice if they are not inside the area for copies.
     #[must_use]
-    pub fn copy(&self, at: u64, len: u64) -> &'static [u8] {
+    pub fn copy(&self, at: u64, len: u64) -> &'a [u8] {
         let fits = at >= self.part.0 && at <= self.part.1 && len <= self.part.1 - at;
         if !fits || len == 0 || len > isize::MAX as u64 {
             return &[];
@@ -131,7 +131,7 @@ impl Modules {
     }
 
     /// Returns an earlier module whose tables are equal byte by byte.
-    fn same(&self, new: &New, read: Read<'_>) -> Option<&'static Module> {
+    fn same(&self, new: &New, read: Read<'_>) -> Option<&'a Module> {
         let mut alike = (0..self.count()).rev().filter_map(|i| self.shared.module(i)).filter(|m| {
             let lens = |t: &UnwindTable| t.len.load(Relaxed);
             m.ready.load(Acquire) != 0
@@ -248,7 +248,12 @@ mod tests {
         (0..=255u8).cycle().take(4096).collect()
     }
 
-    fn add(m: &Modules, start: u64, tables: [(u64, u64); TABLES], bytes: &[u8]) -> Option<usize> {
+    fn add(
+        m: &Modules<'_>,
+        start: u64,
+        tables: [(u64, u64); TABLES],
+        bytes: &[u8],
+    ) -> Option<usize> {
         let new = New { start, end: start + 0x1000, bias: start, tables };
         m.add(&new, 0, b"lib", &mut |at, to| {
             let from = (at - start) as usize;

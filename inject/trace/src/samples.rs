@@ -31,12 +31,12 @@ const UNCOUNTED: u8 = u8::MAX;
 const OVERFLOWN: u64 = 1 << 63;
 
 #[inline(always)]
-fn window(
-    shared: &Shared,
+fn window<'a>(
+    shared: &Shared<'a>,
     hash: u64,
     level: u32,
     base: usize,
-) -> Option<&'static [AtomicU64; WINDOW]> {
+) -> Option<&'a [AtomicU64; WINDOW]> {
     let len = SAMPLE_LEVEL0 << (2 * level);
     shared.sample_window((base + (hash as usize & (len - WINDOW))) / WINDOW)
 }
@@ -48,7 +48,7 @@ fn mix(addr: u64) -> u64 {
 }
 
 #[inline(always)]
-fn mark(shared: &Shared, addr: u64) -> Option<&'static AtomicU8> {
+fn mark<'a>(shared: &Shared<'a>, addr: u64) -> Option<&'a AtomicU8> {
     shared.sample_mark((addr / MARKED) as usize % SAMPLE_MARKS)
 }
 

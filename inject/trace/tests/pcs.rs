@@ -23,7 +23,7 @@ impl Random {
 }
 
 /// Returns memory that is zero because it is new; only used pages are allocated.
-fn shared() -> Shared {
+fn shared() -> Shared<'static> {
     const ALIGN: usize = 65536;
     let g = Geometry::for_ring(0);
     let layout = Layout::from_size_align(g.size() + ALIGN, 8).expect("layout");

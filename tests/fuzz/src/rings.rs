@@ -17,7 +17,7 @@ use std::sync::{Mutex, OnceLock};
 /// A child process that has a ring mapped and does nothing: the target.
 struct Fixture {
     ring: File,
-    shared: Shared,
+    shared: Shared<'static>,
     pid: u32,
     /// Address of the ring in the child.
     at: u64,

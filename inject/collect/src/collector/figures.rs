@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Longest interval at which the ring is emptied while somebody waits for a look.
 pub(super) const TICK: Duration = Duration::from_millis(1);
 
-impl Collector {
+impl Collector<'_> {
     /// Reads the resident memory of each mapping from the kernel. It does so rarely, and on another thread unless the
     /// recording ends. Returns whether there is a new record.
     pub(super) fn look_at_memory(&mut self, now: bool) -> bool {

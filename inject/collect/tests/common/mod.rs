@@ -20,7 +20,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::{Relaxed, Release};
 
-pub fn new_ring(bytes: usize) -> Shared {
+pub fn new_ring(bytes: usize) -> Shared<'static> {
     let geometry = Geometry::for_ring(bytes);
     // SAFETY: the name is a valid C string; the result is a new descriptor that nothing else owns.
     let fd = unsafe {
@@ -64,7 +64,7 @@ pub fn now() -> u64 {
 
 /// Writes events as a thread's hook does. It does not allocate.
 pub struct Writer {
-    pub shared: Shared,
+    pub shared: Shared<'static>,
     pub index: usize,
     pub serial: u32,
     pub tid: u32,
@@ -79,7 +79,7 @@ pub struct Writer {
 
 impl Writer {
     /// Takes slot `index`, which must be free.
-    pub fn new(shared: Shared, index: usize) -> Self {
+    pub fn new(shared: Shared<'static>, index: usize) -> Self {
         // SAFETY: `gettid` takes no arguments and always succeeds.
         let tid = unsafe { libc::gettid() } as u32;
         let serial = shared.control().next_thread.fetch_add(1, Relaxed);

@@ -73,7 +73,7 @@ pub fn map(len: usize) -> *mut u8 {
 /// The hook, set up in this process.
 pub struct Hook {
     /// The shared memory.
-    pub shared: Shared,
+    pub shared: Shared<'static>,
     /// Stack nodes read so far: parent and code address id, by id minus 1.
     nodes: RefCell<Vec<(u32, u32)>>,
 }
@@ -133,7 +133,7 @@ pub fn install(extra_flags: u32) -> Hook {
 
 extern "C" fn add_module(info: *const Info, _: usize, data: *mut u8) -> i32 {
     // SAFETY: `install` passes the shared memory, and the linker fills in the other.
-    let (shared, info) = unsafe { (&*data.cast::<Shared>(), &*info) };
+    let (shared, info) = unsafe { (&*data.cast::<Shared<'static>>(), &*info) };
     // SAFETY: the linker passes the module's program headers.
     let phdrs = unsafe { std::slice::from_raw_parts(info.phdr, info.phnum as usize) };
     let first = phdrs.iter().filter(|p| p.kind == PT_LOAD).map(|p| p.vaddr & !4095).min();

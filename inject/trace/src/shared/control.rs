@@ -1,8 +1,6 @@
 //! The control page: identity and settings of a recording, and the values that its fields have.
 
-#[allow(unused_imports)] // for the documentation
-use crate::shared::{Geometry, Module, Shared, Slot, StackRange};
-use crate::shared::{SLOTS, Stable, TOGGLES, TURNED_AWAY, TurnedAway};
+use crate::shared::{Area, SLOTS, Stable, TOGGLES, TURNED_AWAY, TurnedAway};
 use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// First word of the control page.
@@ -99,7 +97,7 @@ pub struct Control {
     pub magic: u64,
     /// [`LAYOUT`].
     pub layout: u32,
-    /// Number of segments, see [`Geometry::from_segments`].
+    /// Number of segments, see [`Geometry::from_segments`](crate::shared::Geometry::from_segments).
     pub segments: u32,
     /// See [`state`].
     pub state: AtomicU32,
@@ -140,9 +138,9 @@ pub struct Control {
     pub states_count: u64,
     /// Fields that are the same in every build; they are accessible as fields of this struct.
     pub stable: Stable,
-    /// Number of [`Module`]s in use.
+    /// Number of [`Module`](crate::shared::Module)s in use.
     pub modules: AtomicU32,
-    /// Number of [`StackRange`]s in use; valid only while [`Control::stacks_seq`] is even.
+    /// Number of [`StackRange`](crate::shared::StackRange)s in use; valid only while [`Control::stacks_seq`] is even.
     pub stacks: AtomicU32,
     /// Sequence number of the stack ranges; odd while prof rewrites them.
     pub stacks_seq: AtomicU32,
@@ -169,7 +167,7 @@ pub struct Control {
     pub toggles: [Toggle; TOGGLES],
     /// Number of thread states in the second part, for threads that find no room in the first.
     pub more_count: u64,
-    /// [`Geometry::first_segments`].
+    /// [`Geometry::first_segments`](crate::shared::Geometry::first_segments).
     pub first_segments: u64,
     /// 1 if prof was in the target's own cgroup at the attach, so that the ring counts there; else 0.
     pub ring_beside: u64,
@@ -189,7 +187,7 @@ pub struct Control {
     pub quiet: Area,
     /// Ticks since when no segment is free; 0: some are.
     pub full_since: AtomicU64,
-    /// A bit per [`Slot`], set before the slot is first taken, see [`Shared::used_slots`].
+    /// A bit per [`Slot`](crate::shared::Slot), set before the slot is first taken, see [`Shared::used_slots`](crate::shared::Shared::used_slots).
     pub slots_used: [AtomicU64; SLOTS / 64],
     /// The recording's absolute path, in prof's mount namespace.
     pub path: [AtomicU8; 4096],
@@ -197,12 +195,18 @@ pub struct Control {
     pub exe: [AtomicU8; 1024],
 }
 
-/// A mapping that prof made in the target.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Area {
-    /// First address.
-    pub addr: u64,
-    /// Length in bytes; 0: unused.
-    pub len: u64,
+impl core::ops::Deref for Control {
+    type Target = Stable;
+
+    #[inline(always)]
+    fn deref(&self) -> &Stable {
+        &self.stable
+    }
+}
+
+impl core::ops::DerefMut for Control {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut Stable {
+        &mut self.stable
+    }
 }

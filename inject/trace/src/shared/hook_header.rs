@@ -37,7 +37,7 @@ pub struct HookHeader {
 /// Location of the shared memory. The injector sets it before any code of the hook can run.
 #[repr(transparent)]
 #[derive(Debug)]
-pub struct Place(UnsafeCell<Shared>);
+pub struct Place(UnsafeCell<Shared<'static>>);
 
 // SAFETY: it is written once, before any other thread reads it.
 unsafe impl Sync for Place {}
@@ -56,7 +56,7 @@ impl Place {
     ///
     /// # Safety
     /// Nobody may have called [`Place::get`] yet, nor call it meanwhile.
-    pub unsafe fn set(&self, shared: Shared) {
+    pub unsafe fn set(&self, shared: Shared<'static>) {
         // SAFETY: nobody else accesses it, by the caller's promise.
         unsafe { *self.0.get() = shared };
     }
@@ -66,7 +66,7 @@ impl Place {
     /// # Safety
     /// [`Place::set`] must have been called.
     #[inline(always)]
-    pub unsafe fn get(&'static self) -> &'static Shared {
+    pub unsafe fn get(&'static self) -> &'static Shared<'static> {
         // SAFETY: it was set, by the caller's promise, and never changes afterwards.
         unsafe { &*self.0.get() }
     }

@@ -6,22 +6,26 @@
 //! Fields that both sides access while the hook runs are atomics; prof writes the others before the hook runs
 //! its first instruction.
 
+mod area;
 mod control;
 mod entries;
 mod geometry;
 mod hook_header;
 mod kinds;
 mod limits;
+mod page;
 mod stable;
 mod tables;
 mod views;
 
+pub use area::Area;
 pub use control::*;
 pub use entries::{Code, Entries};
 pub use geometry::{Geometry, MARKS_AT, STATE_SIZE};
 pub use hook_header::*;
 pub use kinds::Kind;
 pub use limits::*;
+pub use page::Header;
 pub use stable::*;
 pub use tables::*;
 pub use views::*;

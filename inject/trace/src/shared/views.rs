@@ -11,31 +11,33 @@ use crate::shared::{
     Control, FUNCTIONS, Function, Geometry, MODULES, Module, PC_LEVEL0, PC_LEVELS, PcEntry,
     SAMPLE_MARKS, SEGMENT_SIZE, SLOTS, STACKS, SegmentHead, Slot, StackRange,
 };
+use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 use core::sync::atomic::{AtomicU8, AtomicU64};
 
 /// Access to the mapped memory. All accessors bound their index by prof's geometry; none reads it from the
-/// memory.
+/// memory. Nothing that it gives outlives `'a`, for which the memory stays mapped.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub struct Shared {
+pub struct Shared<'a> {
     base: *mut u8,
     geometry: Geometry,
+    mapping: PhantomData<&'a ()>,
 }
 
-const _: () = assert!(offset_of!(Shared, base) == 0);
+const _: () = assert!(offset_of!(Shared<'static>, base) == 0);
 
 // SAFETY: what the pointer leads to is atomics, or is written before the memory is shared.
-unsafe impl Send for Shared {}
+unsafe impl Send for Shared<'_> {}
 // SAFETY: as above.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for Shared<'_> {}
 
 macro_rules! table {
     ($(#[$doc:meta])* $name:ident, $at:expr, $ty:ty, $count:expr) => {
         $(#[$doc])*
         #[inline(always)]
-        pub fn $name(&self, index: usize) -> Option<&'static $ty> {
+        pub fn $name(&self, index: usize) -> Option<&'a $ty> {
             if index >= $count(self) {
                 return None;
             }
@@ -46,21 +48,21 @@ macro_rules! table {
     };
 }
 
-impl Shared {
+impl<'a> Shared<'a> {
     /// Offset of the number of segments (a `usize`) in this struct; that of the address is 0.
     pub(crate) const SEGMENTS: usize = offset_of!(Self, geometry) + offset_of!(Geometry, segments);
 
     /// An empty value, overwritten before it is used.
     pub(crate) const NONE: Self =
-        Self { base: core::ptr::null_mut(), geometry: Geometry::trusted(0) };
+        Self { base: core::ptr::null_mut(), geometry: Geometry::trusted(0), mapping: PhantomData };
 
     /// Wraps a mapping of the memory.
     ///
     /// # Safety
     /// `base` must point to a mapping of `geometry.size()` bytes, aligned to a page, that stays
-    /// mapped for as long as anything obtained from this value is in use.
+    /// mapped for `'a`.
     pub const unsafe fn new(base: *mut u8, geometry: Geometry) -> Self {
-        Self { base, geometry }
+        Self { base, geometry, mapping: PhantomData }
     }
 
     /// Returns the geometry that bounds all accesses.
@@ -75,7 +77,7 @@ impl Shared {
 
     /// Returns the control page.
     #[inline(always)]
-    pub fn control(&self) -> &'static Control {
+    pub fn control(&self) -> &'a Control {
         // SAFETY: the mapping begins with the control page, which is valid for any bytes.
         unsafe { &*self.base.cast::<Control>() }
     }
@@ -199,7 +201,7 @@ impl Shared {
 
     /// Returns the slots that were ever taken. To read the others, nearly all, would take milliseconds and
     /// allocate their pages.
-    pub fn used_slots(&self) -> impl Iterator<Item = &'static Slot> + use<'_> {
+    pub fn used_slots(&self) -> impl Iterator<Item = &'a Slot> + use<'_, 'a> {
         let words = self.control().slots_used.iter().map(|w| w.load(Relaxed));
         set_bits(words).filter_map(|i| self.slot(i))
     }
@@ -215,7 +217,7 @@ pub fn set_bits(words: impl Iterator<Item = u64>) -> impl Iterator<Item = usize>
 }
 
 #[cfg(all(test, feature = "std"))]
-impl Shared {
+impl Shared<'static> {
     /// Returns memory for a test, leaked. It is zero because it is new, and only used pages are allocated.
     pub(crate) fn leaked() -> Self {
         Self::leaked_with(0)
