@@ -15,8 +15,9 @@ use prof_arch::native::jump::code_at;
 use prof_arch::native::rule::is_interrupted_pc;
 use prof_arch::native::syscall::{SIGACTION_LEN, SIGSET_LEN, nr, sigaction, sigaction_handler};
 use prof_trace::modules::doubt;
+use prof_trace::protocol::note;
 use prof_trace::records::NotHooked;
-use prof_trace::shared::{Shared, flags, state};
+use prof_trace::shared::{flags, state};
 use std::collections::HashMap;
 use std::sync::atomic::Ordering::{Relaxed, Release};
 use std::time::{Duration, Instant};
@@ -48,7 +49,7 @@ impl Installed {
             if !proc::maps(self.target.pid).is_ok_and(|maps| proc::code(&maps) == self.code) {
                 doubt(c);
             }
-            note_toggle(&self.shared, 1);
+            note(c, true, || clock::now(c.clock.load(Relaxed)));
             self.mem.write(RemoteAddr(c.flag_addr), &1u32.to_ne_bytes())?;
         }
         Ok(())
@@ -293,13 +294,4 @@ impl Drop for Installed {
     fn drop(&mut self) {
         self.undo();
     }
-}
-
-/// Records in the control page that recording was turned on or off, and when.
-pub(crate) fn note_toggle(shared: &Shared, on: u64) {
-    let c = shared.control();
-    let n = c.toggle_count.fetch_add(1, Relaxed);
-    let t = &c.toggles[n as usize % c.toggles.len()];
-    t.on.store(on, Relaxed);
-    t.time.store(clock::now(c.clock.load(Relaxed)), Release);
 }

@@ -8,9 +8,8 @@ use crate::process::rings::{ring_in, ring_len, with_ring};
 use crate::{Refusal, RemoteAddr, RemoteMemory, Result};
 use prof_trace::foreign::Foreign;
 use prof_trace::process::living_thread;
-use prof_trace::shared::{
-    Control, Geometry, Header, LAYOUT, MAGIC, STABLE_AT, Slot, Stable, Table, state,
-};
+use prof_trace::protocol::switch;
+use prof_trace::shared::{Control, Geometry, Header, LAYOUT, MAGIC, STABLE_AT, Slot, Table, state};
 use std::mem::offset_of;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -184,29 +183,8 @@ impl Recorded {
         if self.is_on()? == on {
             return Ok(false);
         }
-        let count_at = self.stable_at(offset_of!(Stable, toggle_count));
-        let n = self.mem.word(count_at)?;
-        let toggles = bounded(self.control.toggle_table);
-        let index = (n % u64::from(toggles.count.max(1))) as u32;
-        if let Some(at) = self.entry(toggles, index) {
-            self.mem.write(at.plus(8), &u64::from(on).to_ne_bytes())?;
-            self.mem.write(at, &self.now().to_ne_bytes())?;
-        }
-        let unseen_at = self.stable_at(offset_of!(Stable, unseen));
-        let unseen = self.mem.word(unseen_at)?.wrapping_add(1);
-        self.mem.write(unseen_at, &unseen.to_ne_bytes())?;
-        self.mem.write(count_at, &n.wrapping_add(1).to_ne_bytes())?;
-        if on {
-            self.mem.write(self.stable_at(offset_of!(Stable, orphaned)), &0u32.to_ne_bytes())?;
-            // As in `prof_trace::modules::doubt`: nobody has reported the modules that came and went meanwhile.
-            for at in [offset_of!(Stable, doubts), offset_of!(Stable, modules_seq)] {
-                let mut n = [0; 4];
-                self.mem.read(self.stable_at(at), &mut n)?;
-                let n = u32::from_ne_bytes(n).wrapping_add(1);
-                self.mem.write(self.stable_at(at), &n.to_ne_bytes())?;
-            }
-        }
-        self.mem.write(RemoteAddr(self.control.flag_addr), &u32::from(on).to_ne_bytes())?;
+        let c = &self.control;
+        switch(&self.mem, self.ring.0, c, on, self.now())?;
         Ok(true)
     }
 

@@ -2,8 +2,7 @@
 
 use crate::maps::{Mapping, Maps};
 use crate::output::Output;
-use prof_trace::call::{CallKind, MAX_NAME, Part};
-use prof_trace::event::TEXT_BYTES;
+use prof_trace::call::{CallKind, MAX_NAME, Part, TEXT_BYTES};
 use prof_trace::records::{Call, CallFile, Calls, kind};
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -21,6 +21,7 @@ use crate::tree::Tree;
 use crate::watch::Watch;
 use prof_trace::chunk;
 use prof_trace::pack::Compress;
+use prof_trace::protocol::publish_stacks;
 use prof_trace::records::{Counters, End, Pass, Toggle, kind};
 use prof_trace::ring::{self, View};
 use prof_trace::shared::{FUNCTIONS, Kind, Shared, TOGGLES, flags, state};
@@ -495,7 +496,7 @@ impl<'a> Collector<'a> {
         if !self.watch.look(&self.shared, maps, &self.target) {
             return Memory::Gone;
         }
-        maps::publish_stacks(&self.shared, &maps::stacks(&maps.all));
+        publish_stacks(&self.shared, maps::stacks(&maps.all));
         self.stacks_read = Instant::now();
         let took = self.stacks_read - began;
         self.maps_took = took;

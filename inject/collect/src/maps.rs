@@ -1,9 +1,8 @@
 //! Reads the target's mappings, and finds the stacks among them.
 
 use crate::target::proc_dir;
-use prof_trace::shared::{STACKS, Shared};
+use prof_trace::protocol::{self, Candidate};
 use std::io::{self, Read, Seek, SeekFrom};
-use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::time::Instant;
 
 /// Greatest length of a list of mappings that is read.
@@ -119,37 +118,15 @@ impl Maps {
     }
 }
 
-/// Returns the mappings that may be stacks: `[stack]`, and anonymous ones with a guard page below. Some of these are
-/// not stacks, which does no harm, but no stack of a thread library is left out.
-pub fn stacks(all: &[Mapping]) -> Vec<(u64, u64)> {
-    let mut found = Vec::new();
-    for (i, m) in all.iter().enumerate() {
-        let guarded = i > 0 && all[i - 1].end == m.start && &all[i - 1].perms[..3] == b"---";
-        let anonymous = m.inode == 0 && (m.path.is_empty() || m.path.starts_with("[anon"));
-        let writable = &m.perms[..2] == b"rw" && m.perms[3] == b'p';
-        if writable && (m.path.starts_with("[stack") || (anonymous && guarded)) {
-            found.push((m.start, m.end));
-        }
-    }
-    found.truncate(STACKS);
-    found
-}
-
-/// Publishes the stacks to the hook.
-pub fn publish_stacks(shared: &Shared, ranges: &[(u64, u64)]) {
-    let c = shared.control();
-    let odd = c.stacks_seq.load(Relaxed) | 1;
-    c.stacks_seq.swap(odd, AcqRel);
-    let mut n = 0;
-    for (start, end) in ranges {
-        let Some(s) = shared.stack(n) else { break };
-        s.start.store(*start, Release);
-        s.end.store(*end, Release);
-        n += 1;
-    }
-    c.stacks.store(n as u32, Release);
-    c.stacks_seq.store(odd.wrapping_add(1), Release);
-    let _ = c.stacks_seq.load(Acquire);
+/// Returns the mappings that may be stacks.
+pub fn stacks(all: &[Mapping]) -> impl Iterator<Item = (u64, u64)> + use<'_> {
+    protocol::stacks(all.iter().map(|m| Candidate {
+        start: m.start,
+        end: m.end,
+        perms: m.perms,
+        inode: m.inode,
+        name: m.path.as_bytes(),
+    }))
 }
 
 #[cfg(test)]
@@ -172,7 +149,7 @@ nonsense
         assert_eq!(all[0].path, "/opt/a b/x (deleted)");
         assert_eq!((all[0].offset, all[0].inode, &*all[0].device), (0x1000, 1234, "fe:01"));
         assert_eq!(
-            stacks(&all),
+            stacks(&all).collect::<Vec<_>>(),
             [(0x7f00_0000_1000, 0x7f00_0080_1000), (0x7ffc_0000_0000, 0x7ffc_0002_1000)]
         );
     }
@@ -183,7 +160,7 @@ nonsense
         assert!(maps.read());
         let here = 0u8;
         let at = std::ptr::from_ref(&here) as u64;
-        let found = stacks(&maps.all).iter().any(|(s, e)| (*s..*e).contains(&at));
+        let found = stacks(&maps.all).any(|(s, e)| (s..e).contains(&at));
         assert!(found, "a test runs on a thread's stack");
         assert!(maps.at(at).is_some_and(|m| m.start <= at && at < m.end));
     }

@@ -5,17 +5,17 @@
 //! here, and is only set, if it is free, for a detach to see. The thread's state is used only after the original has
 //! returned, as for an allocation; an enclosing call finds it as after any other event.
 
-use crate::entry::{CALL, function, pass, returned, stale};
-use crate::mapping::Shared;
+use crate::entry::{CALL, returned, stale};
+use crate::mapping::{Shared, add};
 #[cfg(target_arch = "arm")]
 use crate::named::{FRAME, named_frame};
-use crate::record::{self, add};
+use crate::original::{function, pass};
+use crate::record;
 use crate::state::Thread;
 use crate::{clock, entry, header, memory, sys, thread};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, Go};
-use prof_trace::call::{CallKind, MAX_NAME, RawCall, pack_prot};
-use prof_trace::event::TEXT_BYTES;
+use prof_trace::call::{CallKind, MAX_NAME, RawCall, TEXT_BYTES, pack_prot};
 use prof_trace::shared::{Function, Kind, Slot, flags};
 
 #[cfg(not(target_arch = "arm"))]

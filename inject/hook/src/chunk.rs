@@ -5,15 +5,10 @@
 //! one. Mostly all of this follows from the requested size and from the thread's last block, and then nothing
 //! is recorded.
 
-use crate::state::Thread;
+use crate::state::{SAY, Thread, UNKNOWN};
 use prof_trace::shared::Function;
 use prof_trace::size::{self, Chunks, Header};
 
-/// Value of [`Thread::flags`] that equals no header's flags, whose lowest bit is masked out.
-pub const UNKNOWN: u64 = IN_USE;
-/// Value of [`Thread::flags`] that equals no header's flags either, and says that the next event has to state
-/// the sampling distance [`Thread::rate`].
-pub const SAY: u64 = IN_USE | 8;
 const IN_USE: u64 = 1;
 const MAPPED: u64 = 2;
 const OTHER_ARENA: u64 = 4;

@@ -4,9 +4,10 @@
 //! runs). A free is recorded before the original runs, since another thread may get the memory while it does;
 //! an allocation is recorded after.
 
-use crate::header::HEADER;
-use crate::mapping::Shared;
-use crate::record::{add, event, has_room};
+use crate::header::LOCATIONS;
+use crate::mapping::{Shared, add};
+use crate::original::{function, pass};
+use crate::record::{event, has_room};
 use crate::stack::{call_undisturbed, capture};
 use crate::state::Thread;
 use crate::{
@@ -21,7 +22,7 @@ use prof_arch::native::syscall::nr;
 use prof_trace::modules::doubt;
 use prof_trace::samples;
 use prof_trace::shared::{
-    Control, FUNCTIONS, Function, HookHeader, Kind, MARKS_AT, SAMPLE_MARKS, Slot, flags,
+    Control, FUNCTIONS, Function, Kind, Locations, MARKS_AT, SAMPLE_MARKS, Slot, flags,
 };
 
 prof_arch::hook_entry!(
@@ -45,7 +46,7 @@ prof_arch::hook_entry!(
 
 /// Location of the marks of recorded blocks, for the entries below.
 const MARKS: Marks = Marks {
-    base: offset_of!(HookHeader, shared),
+    base: offset_of!(Locations, shared),
     first: MARKS_AT,
     count: SAMPLE_MARKS,
     granule: samples::MARKED as usize,
@@ -59,22 +60,10 @@ prof_arch::pass_entry!(
     pass_malloc, goes_on_malloc, alloc);
 prof_arch::pass_entry!(
     /// Entry of free.
-    pass_free, goes_on_free, free, HEADER, MARKS);
+    pass_free, goes_on_free, free, LOCATIONS, MARKS);
 prof_arch::pass_entry!(
     /// Entry of operator delete and others that may call free.
-    pass_delete, goes_on_free, delete, HEADER, MARKS);
-
-pub(crate) fn function(call: &Call) -> &'static Function {
-    // SAFETY: the stub passes the address of its function entry in the shared memory, which stays mapped as
-    // long as the stub.
-    unsafe { &*(call.function as *const Function) }
-}
-
-/// Continues with the original, which does not return to the hook.
-#[inline(always)]
-pub(crate) fn pass(f: &Function) -> Go {
-    Go { target: f.original, stay: 0 }
-}
+    pass_delete, goes_on_free, delete, LOCATIONS, MARKS);
 
 /// Returns whether the thread may record this call: it is neither inside the hook nor inside an original.
 ///

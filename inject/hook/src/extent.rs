@@ -2,12 +2,12 @@
 //! each time.
 
 use crate::mapping::Shared;
-use crate::memory::WORD;
-use crate::state::{Extent, Thread};
+use crate::memory::{PAGE, readable};
+use crate::range::Extent;
+use crate::state::Thread;
 use crate::{sys, thread};
-use core::sync::atomic::Ordering::{Acquire, Relaxed};
 use prof_arch::native::capture::thread_pointer;
-use prof_trace::shared::STACKS;
+use prof_trace::protocol::stack_of;
 
 /// Bytes below the end of the first thread's stack that are nothing but stack: the kernel keeps at least this
 /// much free for it.
@@ -18,20 +18,6 @@ const THREAD_REACH: u64 = 1 << 30;
 const FIBER_PAGES: u64 = 256;
 /// Without system calls: maximum distance below the known part at which a stack is taken to continue.
 const TRUST: u64 = 1 << 20;
-const PAGE: u64 = 4096;
-
-impl Extent {
-    #[inline(always)]
-    fn holds(&self, addr: u64) -> bool {
-        addr >= self.start && addr < self.end
-    }
-
-    /// Returns whether the word at `addr` is in the range.
-    #[inline(always)]
-    pub fn has_word(&self, addr: u64) -> bool {
-        addr >= self.start && addr.saturating_add(WORD) <= self.end
-    }
-}
 
 /// Returns whether `sp` lies on the stack that the thread was last seen on.
 #[inline(always)]
@@ -81,20 +67,6 @@ fn continues(shared: &Shared, e: &Extent, sp: u64) -> bool {
     gap <= 16 * PAGE && readable(shared, from, gap / PAGE)
 }
 
-/// Returns whether this many pages can be read, the first of which is at `from`.
-pub fn readable(shared: &Shared, from: u64, pages: u64) -> bool {
-    let pid = shared.control().main_tid;
-    let mut done = 0;
-    while done < pages {
-        let want = (pages - done).min(16);
-        if sys::readable_pages(pid, from + done * PAGE, PAGE, want) != want {
-            return false;
-        }
-        done += want;
-    }
-    true
-}
-
 /// Returns the end of the calling thread's own stack, if `sp` lies on it and everything between can be read.
 pub fn end_of_own(shared: &Shared, sp: u64) -> Option<u64> {
     let tid = if sys::allowed(shared) { Some(sys::gettid()) } else { thread::own_tid(shared) };
@@ -111,28 +83,12 @@ fn main_stack(shared: &Shared, tid: u32, sp: u64) -> Option<Extent> {
 
 /// Returns the extent of a mapping that prof has listed as a stack.
 fn listed(shared: &Shared, sp: u64) -> Option<Extent> {
-    let c = shared.control();
-    let seq = c.stacks_seq.load(Acquire);
-    if seq & 1 == 1 {
-        return None;
-    }
-    let count = (c.stacks.load(Acquire) as usize).min(STACKS);
-    let mut found = None;
-    for i in 0..count {
-        let s = shared.stack(i)?;
-        let e = Extent { start: s.start.load(Relaxed), end: s.end.load(Relaxed) };
-        if e.holds(sp) {
-            found = Some(e);
-            break;
-        }
-    }
-    core::sync::atomic::fence(Acquire);
-    // A stale entry may name memory that is unmapped by now, so the part that matters is checked.
-    let e = found.filter(|_| c.stacks_seq.load(Relaxed) == seq)?;
+    // The entry may name memory that is unmapped by now, so the part that matters is checked.
+    let (_, end) = stack_of(shared, sp)?;
     let from = sp & !(PAGE - 1);
     // The kernel merges a thread's stack with other memory of the program. Only what is checked counts, and the check
     // takes 0.4 us a page; words beyond are read through the kernel.
-    let end = e.end.min(from.saturating_add(16 * FIBER_PAGES * PAGE));
+    let end = end.min(from.saturating_add(16 * FIBER_PAGES * PAGE));
     let ok = !sys::allowed(shared) || readable(shared, from, (end - from).div_ceil(PAGE));
     ok.then_some(Extent { start: from, end })
 }

@@ -6,8 +6,8 @@
 //! on, and the child puts the copy in place, in private memory. The call ends there, and nobody reads what it
 //! writes. In all other parts the child finds zeroes, which everywhere mean that there is nothing.
 
-use crate::entry::{function, pass};
 use crate::mapping::Shared;
+use crate::original::{function, pass};
 use crate::state::Thread;
 use crate::{extent, header, sys, thread};
 use core::mem::offset_of;

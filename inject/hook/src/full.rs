@@ -3,8 +3,9 @@
 
 use crate::goroutine::Goroutines;
 use crate::mapping::Shared;
+use crate::range::Extent;
 use crate::stack::{self, Job};
-use crate::state::{Extent, FRAMES, Frame};
+use crate::state::{FRAMES, Frame};
 use crate::{modules, resolve};
 use prof_arch::native::{FullRegs, Regs, Rule};
 use prof_arch::unwind::{CfiContext, CfiRule, FullStep, step_full};

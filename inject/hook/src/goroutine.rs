@@ -14,8 +14,9 @@
 //! The hook learns of no further pages where it may make no system calls. Stacks on such pages end at the call from Go.
 
 use crate::mapping::Shared;
-use crate::state::Extent;
-use crate::{extent, sys};
+use crate::memory::{PAGE, readable};
+use crate::range::Extent;
+use crate::sys;
 use prof_arch::unwind::Goroutine;
 
 /// Number of regions of which a thread knows pages, and its logarithm.
@@ -23,7 +24,6 @@ const REGIONS: usize = 1 << REGIONS_LOG;
 const REGIONS_LOG: u32 = 8;
 /// Maximum number of pages of a stack that are learned, from the stack pointer on. Deeper parts are read word by word.
 const PAGES: u64 = 128;
-const PAGE: u64 = 4096;
 
 /// Sixty-four pages of Go's heap.
 #[repr(C)]
@@ -87,7 +87,7 @@ impl Goroutines {
         let first = g.sp & !(PAGE - 1);
         for at in (first..g.end).step_by(PAGE as usize).take(PAGES as usize) {
             if !self.knows(at) {
-                if !extent::readable(shared, at, 1) {
+                if !readable(shared, at, 1) {
                     return;
                 }
                 self.learn(at);

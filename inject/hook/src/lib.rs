@@ -3,7 +3,7 @@
 //! It runs in production processes, under any libc, in any state that a process may be in. So: no allocation,
 //! no libc, no TLS, no locks, no panics; at most 512 bytes of the thread's stack on the usual path (what
 //! needs more runs on a scratch stack, [`state::Thread::scratch`]); no system calls but those in [`sys`]. Its
-//! static data are two addresses in [`header::HEADER`] and one in [`modules`]; all other state is in memory
+//! static data are two addresses in [`header::LOCATIONS`] and one in [`modules`]; all other state is in memory
 //! that the injector mapped.
 //!
 //! - [`entry`]: calls of hooked functions, from the stub and back; [`named`]: calls of functions with their
@@ -29,6 +29,7 @@ pub mod entry;
 pub mod extent;
 pub mod fork;
 pub mod full;
+pub mod give_up;
 mod goroutine;
 pub mod header;
 mod left;
@@ -37,7 +38,9 @@ pub mod memory;
 pub mod modules;
 pub mod name;
 pub mod named;
+mod original;
 mod owner;
+mod range;
 pub mod recent;
 pub mod record;
 pub mod resolve;
@@ -45,5 +48,6 @@ pub mod sample;
 pub mod stack;
 pub mod state;
 pub mod sys;
+pub mod table;
 pub mod thread;
 pub mod toggle;

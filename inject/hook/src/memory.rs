@@ -28,3 +28,20 @@ pub fn word(shared: &Shared, addr: u64) -> Option<u64> {
     let mut b = [0u8; size_of::<usize>()];
     read(shared, addr, &mut b).then(|| usize::from_ne_bytes(b) as u64)
 }
+
+/// Size of the smallest page.
+pub const PAGE: u64 = 4096;
+
+/// Returns whether this many pages can be read, the first of which is at `from`.
+pub fn readable(shared: &Shared, from: u64, pages: u64) -> bool {
+    let pid = shared.control().main_tid;
+    let mut done = 0;
+    while done < pages {
+        let want = (pages - done).min(16);
+        if sys::readable_pages(pid, from + done * PAGE, PAGE, want) != want {
+            return false;
+        }
+        done += want;
+    }
+    true
+}

@@ -20,6 +20,7 @@ const _: () = assert!(
     prof_trace::shared::PC_LEVEL0 << prof_trace::shared::PC_LEVELS <= 1 << PC_BITS
         && prof_trace::shared::SEGMENT_SIZE <= 1 << NUMBER_BITS
 );
+
 /// Number of values of the bits that are left of a key.
 pub const EPOCHS: u32 = 1 << (64 - PC_BITS - NUMBER_BITS);
 

@@ -4,8 +4,9 @@
 
 use crate::entry::{
     NAMED, OLD_IS_SELECTED, after_alloc, after_delete, after_realloc, before_alloc, free_and_stay,
-    function, is_selected,
+    is_selected,
 };
+use crate::original::function;
 use crate::{clock, extent, header, memory, thread};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::bridge::{Layout, Loads, STACK_WORDS, lay_out};

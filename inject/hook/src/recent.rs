@@ -8,7 +8,7 @@
 
 use crate::mapping::Shared;
 use crate::memory::{self, WORD};
-use crate::state::{Thread, WORDS};
+use crate::state::{MOST_RECENT, Recent, Thread, WAYS, WORDS};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::{Regs, Rule, Step};
 
@@ -20,37 +20,6 @@ const ROUND: u16 = 512;
 const WORTH: u16 = ROUND / 8 * 5;
 /// Shortest and longest pause of lookups otherwise, in walks.
 const RESTS: (u32, u32) = (1 << 12, 1 << 17);
-/// Maximum number of words, and of frames, of a kept stack.
-const MOST: usize = 40;
-const WAYS: usize = 8;
-const SETS: usize = 32;
-/// Number of entries of [`Thread::recent`].
-pub const RECENT: usize = WAYS * SETS;
-
-/// A kept stack, and what it depends on.
-#[repr(C)]
-#[derive(Clone, Copy)]
-pub struct Recent {
-    regs: Regs,
-    /// Value of [`Thread::epoch`] when the stack was last named; 0: no stack.
-    pub epoch: u32,
-    /// Value of `Control::modules_seq` when the stack was kept.
-    modules: u32,
-    /// Number of the stack's node in that segment.
-    pub node: u16,
-    words: u8,
-    /// Number of frames.
-    pub len: u8,
-    /// Whether the stack was cut.
-    pub cut: bool,
-    /// Whether the frame pointer matters.
-    live: bool,
-    /// Code address ids, from the root.
-    pub codes: [u32; MOST],
-    /// Offsets of the words from the stack pointer, in words; from the root.
-    places: [u16; MOST],
-    values: [u64; MOST],
-}
 
 /// Returns the first of the entries that a stack may occupy.
 fn set(r: &Regs, caller: u64) -> usize {
@@ -139,7 +108,7 @@ pub fn keep(shared: &Shared, t: &mut Thread, node: u16) {
         return;
     };
     let words = top.words().min(WORDS);
-    if t.scattered != 0 || words == 0 || words > MOST || len > MOST {
+    if t.scattered != 0 || words == 0 || words > MOST_RECENT || len > MOST_RECENT {
         return;
     }
     let regs = Regs { pc: top.pc, sp: top.sp, fp: top.fp };

@@ -1,9 +1,9 @@
 //! Writes events to the thread's segment of the ring.
 
-use crate::mapping::Shared;
+use crate::mapping::{Shared, add};
 use crate::name::EPOCHS;
-use crate::state::{SeenName, Thread};
-use crate::{chunk, clock, header, sample, sys, toggle};
+use crate::state::{SAY, SeenName, Thread, UNKNOWN};
+use crate::{clock, header, sample, sys, toggle};
 use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use prof_trace::event::Codec;
 use prof_trace::ring::{self, SEGMENT_FULL};
@@ -59,12 +59,6 @@ pub fn has_room(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
     t.pos <= SEGMENT_FULL || next_segment(shared, slot, t)
 }
 
-/// Adds to a counter that only this thread writes.
-#[inline(always)]
-pub fn add(counter: &core::sync::atomic::AtomicU64, n: u64) {
-    counter.store(counter.load(Relaxed).wrapping_add(n), Relaxed);
-}
-
 /// Function that takes a segment.
 type Take = fn(&Shared, usize) -> Option<usize>;
 
@@ -98,7 +92,7 @@ pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
     t.codec = Codec::default();
     // Each segment states anew what its events rely on.
     t.rate = sample::sampled_at(slot);
-    t.flags = if t.rate == 0 { chunk::UNKNOWN } else { chunk::SAY };
+    t.flags = if t.rate == 0 { UNKNOWN } else { SAY };
     t.named = 0;
     t.epoch += 1;
     if t.epoch == EPOCHS {

@@ -13,8 +13,8 @@
 //! By number: one of each `N` allocations in a row, at a random place among them. A fixed place would be in
 //! step with programs that repeat themselves, and select the same allocation each time.
 
-use crate::state::Thread;
-use crate::{chunk, clock, header};
+use crate::state::{SAY, Thread};
+use crate::{clock, header};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_trace::shared::{Control, Slot, flags};
 use prof_trace::size::RATES;
@@ -115,13 +115,13 @@ fn mean(c: &Control) -> (u64, u32) {
     (1 << rate, rate)
 }
 
-/// Makes [`chunk::look`] state the distance of the block that is being sampled, unless the thread's last
+/// Makes [`look`](crate::chunk::look) state the distance of the block that is being sampled, unless the thread's last
 /// event had the same distance.
 fn say(slot: &Slot, t: &mut Thread) {
     let rate = sampled_at(slot);
     if rate != t.rate {
         t.rate = rate;
-        t.flags = chunk::SAY;
+        t.flags = SAY;
     }
 }
 

@@ -13,12 +13,13 @@
 //! No return address is replaced, so that exceptions, longjmp, fibers and shadow stacks are not disturbed.
 
 use crate::goroutine::Goroutines;
-use crate::mapping::Shared;
+use crate::mapping::{Shared, add};
 use crate::name::{name, name_recent};
+use crate::range::Extent;
 use crate::recent;
 use crate::resolve::{self, Code};
-use crate::state::{CODES, Extent, FRAMES, Frame, Fresh, SeenCode, Thread, WORDS, Word};
-use crate::{extent, full, memory, modules, record, sys};
+use crate::state::{CODES, FRAMES, Frame, Fresh, SeenCode, Thread, WORDS, Word};
+use crate::{extent, full, memory, modules, sys};
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, call_on_stack};
 use prof_arch::native::{Regs, Rule, Step};
@@ -164,9 +165,9 @@ fn find_recent(job: &mut Job<'_>, verifying: bool) -> Option<Stack> {
 }
 
 fn count_verified(slot: &Slot, same: bool) {
-    record::add(&slot.verified, 1);
+    add(&slot.verified, 1);
     if !same {
-        record::add(&slot.mismatches, 1);
+        add(&slot.mismatches, 1);
     }
 }
 

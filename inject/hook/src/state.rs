@@ -2,7 +2,7 @@
 
 use crate::goroutine::Goroutines;
 use crate::owner::Owned;
-use crate::recent::{RECENT, Recent};
+use crate::range::Extent;
 use prof_arch::native::Regs;
 use prof_trace::event::Codec;
 use prof_trace::shared::Slot;
@@ -119,14 +119,45 @@ pub const CODES: usize = 512;
 /// Number of entries of [`Thread::names`].
 pub const NAMES: usize = 1024;
 
-/// A readable range of addresses.
+/// Value of [`Thread::flags`] that equals no header's flags, whose lowest bit is masked out.
+pub const UNKNOWN: u64 = 1;
+/// Value of [`Thread::flags`] that equals no header's flags either, and says that the next event has to state
+/// the sampling distance [`Thread::rate`].
+pub const SAY: u64 = UNKNOWN | 8;
+
+/// Maximum number of words, and of frames, of a kept stack.
+pub const MOST_RECENT: usize = 40;
+/// Entries of [`Thread::recent`] that one stack may occupy.
+pub const WAYS: usize = 8;
+/// Number of entries of [`Thread::recent`].
+pub const RECENT: usize = WAYS * 32;
+
+/// A kept stack, and what it depends on.
 #[repr(C)]
 #[derive(Clone, Copy)]
-pub struct Extent {
-    /// First address.
-    pub start: u64,
-    /// End address.
-    pub end: u64,
+pub struct Recent {
+    /// Registers of the innermost frame.
+    pub regs: Regs,
+    /// Value of [`Thread::epoch`] when the stack was last named; 0: no stack.
+    pub epoch: u32,
+    /// Value of `Control::modules_seq` when the stack was kept.
+    pub modules: u32,
+    /// Number of the stack's node in that segment.
+    pub node: u16,
+    /// Number of words that the stack depends on.
+    pub words: u8,
+    /// Number of frames.
+    pub len: u8,
+    /// Whether the stack was cut.
+    pub cut: bool,
+    /// Whether the frame pointer matters.
+    pub live: bool,
+    /// Code address ids, from the root.
+    pub codes: [u32; MOST_RECENT],
+    /// Offsets of the words from the stack pointer, in words; from the root.
+    pub places: [u16; MOST_RECENT],
+    /// Values of the words.
+    pub values: [u64; MOST_RECENT],
 }
 
 /// The state of a thread. All zeroes is a valid, empty state.
@@ -141,7 +172,7 @@ pub struct Thread {
     /// Encoding state of the current segment.
     pub codec: Codec,
     /// Arena flag in glibc's header of the thread's last block in this segment that was no mapping of its
-    /// own; or [`UNKNOWN`](crate::chunk::UNKNOWN).
+    /// own; or [`UNKNOWN`].
     pub flags: u64,
     /// The thread's slot.
     pub slot: *const Slot,
@@ -219,7 +250,7 @@ impl Thread {
         self.data = core::ptr::null_mut();
         self.pos = usize::MAX;
         self.codec = Codec::default();
-        self.flags = crate::chunk::UNKNOWN;
+        self.flags = UNKNOWN;
         self.rate = 0;
         self.slot = slot;
         self.index = index;

@@ -1,8 +1,7 @@
 //! Finds the state of the calling thread, in a table keyed on the thread pointer.
 
 use crate::left;
-use crate::mapping::Shared;
-use crate::record::add;
+use crate::mapping::{Shared, add};
 use crate::state::Thread;
 use crate::sys;
 use core::sync::atomic::Ordering::Relaxed;
@@ -124,15 +123,4 @@ fn take(shared: &Shared, s: &'static Slot, tp: u64, index: usize) {
         left::distrust(state(shared, index));
     }
     slots::publish(s);
-}
-
-/// Leaves the scratch stack of the calling thread for good.
-pub fn give_up() -> ! {
-    let shared = crate::header::shared();
-    loop {
-        if let Some((_, t)) = current(shared) {
-            // SAFETY: code that panics runs on the scratch stack of its thread.
-            unsafe { prof_arch::native::capture::leave_stack(t.scratch()) };
-        }
-    }
 }

@@ -2,9 +2,10 @@
 
 use crate::mapping::Shared;
 use crate::{clock, header, sys};
-use core::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
+use core::sync::atomic::Ordering::{AcqRel, Relaxed};
 use prof_trace::modules::doubt;
-use prof_trace::shared::{TOGGLES, state};
+use prof_trace::protocol;
+use prof_trace::shared::state;
 
 /// Turns recording off, or on again. Installed with `SA_RESTART | SA_ONSTACK`.
 ///
@@ -29,12 +30,8 @@ pub unsafe extern "C" fn handler(signal: i32) {
     note(shared, on);
 }
 
-/// Notes that recording was switched, and when.
+/// Notes that recording was turned on (1) or off (0), and when.
+#[inline(never)]
 pub fn note(shared: &Shared, on: u32) {
-    let c = shared.control();
-    c.unseen.fetch_add(1, AcqRel);
-    let n = c.toggle_count.fetch_add(1, AcqRel);
-    let t = &c.toggles[n as usize % TOGGLES];
-    t.on.store(on as u64, Relaxed);
-    t.time.store(clock::before(shared), Release);
+    protocol::note(shared.control(), on == 1, || clock::before(shared));
 }

@@ -6,7 +6,8 @@ use crate::{Error, RemoteAddr, Result};
 use goblin::elf::header::{EM_AARCH64, EM_ARM, EM_MIPS};
 use goblin::elf::program_header::PT_LOAD;
 use goblin::elf::{Elf, Reloc};
-use prof_trace::shared::{HOOK_SYMBOL, HookHeader, LAYOUT, MAGIC, Place};
+use prof_trace::shared::{HOOK_SYMBOL, HookHeader, LAYOUT, Locations, MAGIC, Place};
+use std::mem::offset_of;
 
 static HOOK: &[u8] = include_bytes!(env!("PROF_HOOK_SO"));
 
@@ -15,6 +16,7 @@ static HOOK: &[u8] = include_bytes!(env!("PROF_HOOK_SO"));
 pub struct Image {
     bytes: Vec<u8>,
     header: usize,
+    locations: usize,
     relative: Vec<(usize, u64)>,
     /// Offset and length of the executable part.
     pub code: (usize, usize),
@@ -75,15 +77,24 @@ impl Image {
                 relative.push((at as usize, inline(at as usize)?));
             }
         }
-        let pointer = relative.iter().find(|(at, _)| *at == symbol);
-        let header = pointer.ok_or_else(|| broken("no address of its header"))?.1 as usize;
-        if header.saturating_add(size_of::<HookHeader>()) > bytes.len() {
-            return Err(broken("the address of its header"));
-        }
-        let image = Self { bytes, header, relative, code, data };
+        let pointed = |from: usize, len: usize, what: &str| {
+            let to = relative.iter().find(|(at, _)| *at == from).map(|(_, to)| *to as usize);
+            to.filter(|to| to.saturating_add(len) <= bytes.len()).ok_or_else(|| broken(what))
+        };
+        let header = pointed(symbol, size_of::<HookHeader>(), "no address of its header")?;
+        let locations = pointed(
+            header + offset_of!(HookHeader, locations),
+            size_of::<Locations>(),
+            "no address of its locations",
+        )?;
+        let image = Self { bytes, header, locations, relative, code, data };
         let h = image.header_at(RemoteAddr(0));
         if h.magic != MAGIC || h.layout != LAYOUT {
             return Err(broken("its header"));
+        }
+        let magic = image.bytes[locations + offset_of!(Locations, magic)..].first_chunk();
+        if magic.map(|m| u64::from_ne_bytes(*m)) != Some(MAGIC) {
+            return Err(broken("its locations"));
         }
         Ok(image)
     }
@@ -94,7 +105,7 @@ impl Image {
         self.bytes.len()
     }
 
-    /// Returns the bytes to be written at `base`, relocated, with the addresses in the header filled in.
+    /// Returns the bytes to be written at `base`, relocated, with its [`Locations`] filled in.
     #[must_use]
     pub fn at(
         &self,
@@ -108,12 +119,12 @@ impl Image {
             let value = base.0.wrapping_add(*addend) as usize;
             b[*at..at + WORD].copy_from_slice(&value.to_ne_bytes());
         }
-        let h = self.header;
-        let mut put = |o: usize, v: &[u8]| b[h + o..h + o + v.len()].copy_from_slice(v);
-        let place = core::mem::offset_of!(HookHeader, shared);
+        let l = self.locations;
+        let mut put = |o: usize, v: &[u8]| b[l + o..l + o + v.len()].copy_from_slice(v);
+        let place = offset_of!(Locations, shared);
         put(place, &(shared.0 as usize).to_ne_bytes());
         put(place + Place::SEGMENTS, &(segments as usize).to_ne_bytes());
-        put(core::mem::offset_of!(HookHeader, flag), &flag.0.to_ne_bytes());
+        put(offset_of!(Locations, flag), &flag.0.to_ne_bytes());
         b
     }
 

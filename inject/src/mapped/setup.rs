@@ -13,10 +13,11 @@ use crate::{RemoteAddr, Result, sandbox};
 use prof_arch::native::Rule;
 use prof_arch::unwind::function_range;
 use prof_trace::modules::{Modules, New, bits};
+use prof_trace::protocol::{self, Candidate, publish_stacks};
 use prof_trace::ring;
 use prof_trace::shared::{Area, FLAG_COOKIE, Shared, clock, flags, state};
 use std::collections::BTreeSet;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::Relaxed;
 
 /// Fills in the control page, the modules, the functions, the stubs, the hook and the flag page.
 pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<()> {
@@ -81,7 +82,7 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.flags.store(flag_bits(i), Relaxed);
     ring::fill(&i.shared);
     modules(i);
-    stacks(&i.shared, pid, maps);
+    stacks(&i.shared, maps);
     // The cookie is written before the toggle signal's handler is installed, and stays until the handler is gone:
     // without it, the handler takes the process for a forked child and lets the signal kill it.
     let mut page = [0u8; 8];
@@ -186,19 +187,20 @@ fn modules(i: &mut Installed) {
     i.tables = Vec::new();
 }
 
-/// Enters the stacks for the hook: writable private mappings without a file that follow a guard page.
-fn stacks(shared: &Shared, _pid: i32, maps: &[Map]) {
-    let mut n = 0;
-    for pair in maps.windows(2) {
-        let (guard, m) = (&pair[0], &pair[1]);
-        let guarded = !guard.read && !guard.write && guard.end == m.start;
-        if !(guarded && m.read && m.write && m.inode == 0) {
-            continue;
-        }
-        let Some(s) = shared.stack(n) else { break };
-        s.start.store(m.start.0, Relaxed);
-        s.end.store(m.end.0, Relaxed);
-        n += 1;
-    }
-    shared.control().stacks.store(n as u32, Release);
+/// Publishes the stacks to the hook.
+fn stacks(shared: &Shared, maps: &[Map]) {
+    let bit = |set: bool, c: u8| if set { c } else { b'-' };
+    let all = maps.iter().map(|m| Candidate {
+        start: m.start.0,
+        end: m.end.0,
+        perms: [
+            bit(m.read, b'r'),
+            bit(m.write, b'w'),
+            bit(m.exec, b'x'),
+            if m.shared { b's' } else { b'p' },
+        ],
+        inode: m.inode,
+        name: &m.name,
+    });
+    publish_stacks(shared, protocol::stacks(all));
 }

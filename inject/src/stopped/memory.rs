@@ -4,6 +4,7 @@ use crate::{Error, RemoteAddr, Result};
 use nix::sys::uio::{RemoteIoVec, process_vm_writev};
 use nix::unistd::Pid;
 use prof_trace::process::folder;
+use prof_trace::protocol::Memory;
 use std::fs::File;
 use std::io::{ErrorKind, IoSlice};
 use std::os::unix::fs::FileExt;
@@ -25,6 +26,18 @@ const STEP: usize = 1 << 20;
 pub struct RemoteMemory {
     pid: i32,
     file: File,
+}
+
+impl Memory for RemoteMemory {
+    type Error = Error;
+
+    fn read(&self, at: u64, to: &mut [u8]) -> Result<()> {
+        self.read(RemoteAddr(at), to)
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<()> {
+        self.write(RemoteAddr(at), bytes)
+    }
 }
 
 impl RemoteMemory {

@@ -1,8 +1,6 @@
 //! Calls that change the address space, or the settings of the allocator: what the hook writes of them, and what a
 //! recording says.
 
-use crate::event::TEXT_BYTES;
-
 /// Function that was called.
 #[repr(u8)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -73,6 +71,10 @@ impl CallKind {
 
 /// Greatest length of a name that is given to a mapping, in bytes (the kernel's limit, without the NUL).
 pub const MAX_NAME: usize = 79;
+/// Bytes of text in one entry of a segment.
+pub const TEXT_BYTES: usize = 28;
+/// Greatest number of entries in front of a call, which hold its name.
+pub const TEXTS: usize = MAX_NAME.div_ceil(TEXT_BYTES);
 
 /// A call as the ring holds it. Numbers have 56 bits; higher bits are cut off.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

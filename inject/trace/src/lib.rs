@@ -4,6 +4,7 @@
 //!   slots, module table, code addresses, segments of events;
 //! * [`shared::Stable`]: the part of the control page that is the same in every build;
 //! * [`pcs`]: the table of code addresses; [`modules`]: the table of modules;
+//! * [`protocol`]: turning recording on and off, and publishing stacks;
 //! * [`ring`]: taking, filling and reading the segments;
 //! * [`slots`]: ownership of thread slots;
 //! * [`capture`]: the filter of recorded blocks; [`samples`]: the set of recorded blocks;
@@ -44,6 +45,7 @@ pub mod pack;
 pub mod pcs;
 #[cfg(feature = "std")]
 pub mod process;
+pub mod protocol;
 #[cfg(feature = "std")]
 pub mod records;
 pub mod ring;

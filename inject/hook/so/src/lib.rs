@@ -2,7 +2,7 @@
 //! define itself.
 #![no_std]
 
-pub use prof_hook::header::PROF_HOOK;
+pub use prof_hook::table::PROF_HOOK;
 
 use prof_arch::native::capture;
 
@@ -11,7 +11,7 @@ use prof_arch::native::capture;
 /// the library).
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {
-    prof_hook::thread::give_up()
+    prof_hook::give_up::give_up()
 }
 
 /// Never called, as nothing here unwinds. The compiler's own helpers refer to it where the standard library

@@ -2,7 +2,7 @@
 //! functions that go through the hook's entries as a stub would.
 
 use prof_arch::native::capture::enter_as_stub;
-use prof_hook::header::HEADER;
+use prof_hook::header::LOCATIONS;
 use prof_trace::event::{Codec, Entry, Event};
 use prof_trace::modules::{Modules, New, bits};
 use prof_trace::pcs;
@@ -110,14 +110,14 @@ pub fn install(extra_flags: u32) -> Hook {
     }
     ring::fill(&shared);
     let flag = map(4096).cast::<u32>();
-    // SAFETY: the page is fresh, and HEADER is in writable memory since it has atomics.
+    // SAFETY: the page is fresh, and LOCATIONS is in writable memory since it has atomics.
     unsafe {
         *flag = 1;
         *flag.add(1) = FLAG_COOKIE;
-        HEADER.shared.set(shared);
+        LOCATIONS.shared.set(shared);
         dl_iterate_phdr(add_module, std::ptr::from_ref(&shared).cast_mut().cast());
     }
-    HEADER.flag.store(flag as u64, Relaxed);
+    LOCATIONS.flag.store(flag as u64, Relaxed);
     for (i, (kind, f)) in
         [(Kind::Malloc, malloc as *const ()), (Kind::Free, free as *const ())].iter().enumerate()
     {

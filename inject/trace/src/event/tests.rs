@@ -1,4 +1,5 @@
 use super::*;
+use crate::call::{MAX_NAME, TEXTS};
 
 fn round(events: &[Event]) -> usize {
     let mut buf = [0u8; 4096];

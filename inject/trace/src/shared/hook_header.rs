@@ -1,24 +1,20 @@
 //! Header of the hook's image, by which the injector and the hook find each other.
 
-use crate::shared::{Code, Entries, Shared};
+use crate::shared::{Code, Entries, LAYOUT, MAGIC, Shared};
 use core::cell::UnsafeCell;
 use core::sync::atomic::AtomicU64;
 
 /// Name of the symbol that holds the address of the [`HookHeader`] in the hook library.
 pub const HOOK_SYMBOL: &str = "PROF_HOOK";
 
-/// Header that the injector finds in the hook's image, and completes before the image can run.
+/// Header that the injector finds in the hook's image.
 #[repr(C)]
 #[derive(Debug)]
 pub struct HookHeader {
-    /// [`MAGIC`](crate::shared::MAGIC).
+    /// [`MAGIC`].
     pub magic: u64,
-    /// [`LAYOUT`](crate::shared::LAYOUT).
+    /// [`LAYOUT`].
     pub layout: u32,
-    /// Location of the shared memory; the injector sets it.
-    pub shared: Place,
-    /// [`Stable::flag_addr`](crate::shared::Stable::flag_addr); the injector sets it.
-    pub flag: AtomicU64,
     /// Size of a thread state, in bytes (a multiple of the page size).
     pub state_size: u64,
     /// Entries that stubs jump to, see [`Kind::entry`](crate::shared::Kind::entry).
@@ -32,6 +28,32 @@ pub struct HookHeader {
     pub handler: Code,
     /// `sa_restorer` of the handler, on architectures that have one.
     pub restorer: Code,
+    /// Address of the [`Locations`].
+    pub locations: Code,
+}
+
+/// Addresses that the injector sets in the hook's image. They are apart from the [`HookHeader`], which names all entries,
+/// so that what the entries call need not know the entries.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Locations {
+    /// [`MAGIC`], by which the injector knows that it has found them.
+    pub magic: u64,
+    /// [`LAYOUT`].
+    pub layout: u32,
+    /// Location of the shared memory.
+    pub shared: Place,
+    /// [`Stable::flag_addr`](crate::shared::Stable::flag_addr).
+    pub flag: AtomicU64,
+}
+
+impl Locations {
+    /// Makes empty locations.
+    #[allow(clippy::new_without_default)] // for a static
+    pub const fn new() -> Self {
+        let (shared, flag) = (Place::new(), AtomicU64::new(0));
+        Self { magic: MAGIC, layout: LAYOUT, shared, flag }
+    }
 }
 
 /// Location of the shared memory. The injector sets it before any code of the hook can run.
