@@ -50,7 +50,7 @@ impl Installed {
                 doubt(c);
             }
             note(c, true, || clock::now(c.clock.load(Relaxed)));
-            self.mem.write(RemoteAddr(c.flag_addr), &1u32.to_ne_bytes())?;
+            self.mem.write(RemoteAddr(c.flag_addr.load(Relaxed)), &1u32.to_ne_bytes())?;
         }
         Ok(())
     }
@@ -71,7 +71,7 @@ impl Installed {
         let header = self.image.header_at(RemoteAddr(c.hook_addr));
         let flags = (libc::SA_RESTART | libc::SA_ONSTACK) as u64;
         let action = sigaction(header.handler.0 as u64, flags, header.restorer.0 as u64);
-        let at = RemoteAddr(c.flag_addr).plus(1024);
+        let at = RemoteAddr(c.flag_addr.load(Relaxed)).plus(1024);
         let old = at.plus(SIGACTION_LEN.next_multiple_of(8) as u64);
         self.mem.write(at, &action)?;
         let (mem, gadgets, timeout) = (&self.mem, self.gadgets, self.options.timeout);
@@ -119,7 +119,12 @@ impl Installed {
         let deadline = Instant::now() + self.options.timeout;
         let c = self.shared.control();
         let note = RemoteAddr(c.hook_addr).plus(self.image.len() as u64);
-        inherited::leave(&self.mem, RemoteAddr(c.ring_addr), self.planned.len(), note)?;
+        inherited::leave(
+            &self.mem,
+            RemoteAddr(c.ring_addr.load(Relaxed)),
+            self.planned.len(),
+            note,
+        )?;
         loop {
             shortage::check(self.target.pid)?;
             let maps = proc::maps(self.target.pid)?;

@@ -21,6 +21,7 @@ use prof_arch::native::syscall::SIGSET_LEN;
 use prof_trace::shared::{Area, FLAG_COOKIE, LAYOUT};
 use std::collections::HashSet;
 use std::path::Path;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Returns the processes that run the program `exe` and have prof's patches in them, except `parent`.
@@ -141,7 +142,7 @@ fn take_out_one(
     // A process that shares its parent's memory, or is recorded itself, has prof in use. In a mere copy the kernel
     // has wiped the cookie.
     let mut cookie = [0; 4];
-    r.mem.read(RemoteAddr(r.control.flag_addr).plus(4), &mut cookie)?;
+    r.mem.read(RemoteAddr(r.control.flag_addr.load(Relaxed)).plus(4), &mut cookie)?;
     if u32::from_ne_bytes(cookie) == FLAG_COOKIE || ring_in(&proc::maps(pid)?).is_some() {
         return Err(Error::Nonsense {
             pid,
@@ -210,7 +211,7 @@ fn restore_handler(
         // A child has no ring to note in that the signal is ignored for a moment. So pending signals are not
         // discarded.
         ignored: (false, RemoteAddr(0)),
-        scratch: Some(RemoteAddr(c.flag_addr).plus(1024)),
+        scratch: Some(RemoteAddr(c.flag_addr.load(Relaxed)).plus(1024)),
         keep_pending: true,
     };
     let restored = with_caller(r.pid, &r.mem, gadgets, timeout, &mut report.stops, |c| {

@@ -88,7 +88,7 @@ fn take_out(pid: i32, options: &DetachOptions, taken_over: bool) -> Result<Detac
     let entered = c.state.load(Relaxed) != state::SETUP
         || c.signal != 0
         || functions.iter().any(|f| f.is_patched);
-    if c.flag_addr != 0 {
+    if c.flag_addr.load(Relaxed) != 0 {
         // The flag page may not be mapped yet, or not any more.
         if r.is_on().unwrap_or(false) {
             if taken_over {
@@ -152,7 +152,7 @@ fn remove(
     // Originals of named functions return by way of a bridge, which is the target's own code.
     let inside: Vec<Range<u64>> =
         ours.iter().cloned().chain(crate::mapped::bridge::range(c.bridge)).collect();
-    let came = c.flag_addr != 0 && entered;
+    let came = c.flag_addr.load(Relaxed) != 0 && entered;
     let mut mapped = Mapped { kept, ..Mapped::of(r) };
     for _ in 0..again::TRIES {
         if came && let Some(why) = under_way(r, &inside, timeout, report)? {

@@ -5,7 +5,7 @@ use crate::process::proc;
 use crate::process::rings::ring_in;
 use crate::recorded::Recorded;
 use prof_trace::process::folder;
-use prof_trace::shared::{Control, STATE_SIZE};
+use prof_trace::shared::{Control, STATE_SIZE, SharedArea};
 use prof_trace::values::text::bytes;
 use std::fs::{self, File};
 use std::mem::offset_of;
@@ -44,7 +44,7 @@ impl Added {
         let pages = Pages::open(pid)?;
         let at = |offset: usize| r.ring.0.saturating_add(offset as u64);
         let hot = geometry.hot_ranges().map(|(from, len)| at(from)..at(from + len));
-        let private = c.stubs.iter().chain([&c.place]);
+        let private = c.stubs.iter().chain([&c.place]).map(SharedArea::get);
         let private = private.map(|a| a.addr..a.addr.saturating_add(a.len.min(MOST_PRIVATE)));
         // The unwind tables, between segments and thread states, are left out: prof has written them.
         let first = r.ring.0..at(geometry.tables().start).min(states);

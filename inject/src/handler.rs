@@ -31,14 +31,14 @@ pub(crate) fn restore_handlers(
     let old: Vec<u8> = c.old_action.iter().flat_map(|w| w.to_ne_bytes()).collect();
     let old = &old[..(c.old_action_len as usize).min(32)];
     let at = r.stable_at(core::mem::offset_of!(Stable, signal_ignored));
-    let flag = Area { addr: c.flag_addr, len: c.flag_len };
+    let flag = Area { addr: c.flag_addr.load(Relaxed), len: c.flag_len };
     let action = signal::OldAction {
         signal: c.signal,
         old,
         ours: c.hook_addr..c.hook_addr.saturating_add(c.hook_len),
         ignored: (c.signal_ignored.load(Relaxed) != 0, at),
         scratch: is_ours(&proc::maps(r.pid)?, flag, Kind::Any)
-            .then(|| RemoteAddr(c.flag_addr).plus(1024)),
+            .then(|| RemoteAddr(c.flag_addr.load(Relaxed)).plus(1024)),
         // The target may have begun to wait for the signal (sigwait, signalfd) while it was recorded. Pending ones
         // are then meant for that.
         keep_pending: signal::taken(r.pid, &r.mem, c.signal)?.is_some(),
@@ -84,7 +84,8 @@ pub(crate) fn keep_handler(
         return Ok(None);
     }
     let mut ours = areas(r);
-    ours.push(c.flag_addr..c.flag_addr.saturating_add(c.flag_len));
+    let flag = c.flag_addr.load(Relaxed);
+    ours.push(flag..flag.saturating_add(c.flag_len));
     let maps = proc::maps(r.pid)?;
     if restored && !signal::is_remembered(r.pid, &r.mem, &maps, c.handler, &ours) {
         return Ok(None);

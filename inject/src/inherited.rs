@@ -64,8 +64,9 @@ pub(crate) fn as_parent(pid: i32) -> Result<Option<(Recorded, Vec<Patched>)>> {
         let by = "a newer prof, which its parent was recorded by".into();
         return Err(Refusal::OtherVersion { pid, by }.into());
     }
-    let ring = RemoteAddr(control.ring_addr);
-    let r = Recorded { pid, ring, ring_len: control.ring_len, control, mem };
+    let ring = RemoteAddr(control.ring_addr.load(Relaxed));
+    let ring_len = control.ring_len.load(Relaxed);
+    let r = Recorded { pid, ring, ring_len, control, mem };
     let stride = u64::from(r.control.function_table.stride);
     let count = r.control.functions.load(Relaxed).min(FUNCTIONS as u32);
     let all = (0..u64::from(count)).filter_map(|i| Patched::read(&r, functions.plus(i * stride)));

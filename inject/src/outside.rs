@@ -10,7 +10,7 @@ use crate::stopped::walk::Walker;
 use prof_arch::generic::stopped::StoppedRegs;
 use prof_arch::native::UserRegs;
 use prof_trace::process::Sharers;
-use prof_trace::shared::Area;
+use prof_trace::shared::{Area, SharedArea};
 use std::collections::HashSet;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -19,7 +19,13 @@ use std::time::{Duration, Instant};
 pub(crate) fn areas(r: &Recorded) -> Vec<Range<u64>> {
     let c = &r.control;
     let hook = Area { addr: c.hook_addr, len: c.hook_len };
-    c.stubs.iter().chain([&hook]).filter(|a| a.len != 0).map(range).collect()
+    c.stubs
+        .iter()
+        .map(SharedArea::get)
+        .chain([hook])
+        .filter(|a| a.len != 0)
+        .map(|a| range(&a))
+        .collect()
 }
 
 /// Returns an area as a range.

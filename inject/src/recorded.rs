@@ -63,7 +63,7 @@ impl Recorded {
         }
         foreign::check(pid, m, &control, |at, len| mem.read_some(m.start.plus(at), len))?;
         // The collector maps the same memory, and so may others to whom the target has given it.
-        if control.ring_addr != m.start.0 {
+        if control.ring_addr.load(Relaxed) != m.start.0 {
             return Err(Refusal::NotRecorded(pid).into());
         }
         Ok(Self { pid, ring: m.start, ring_len: ring_len(&maps, m), control, mem })
@@ -111,7 +111,7 @@ impl Recorded {
     /// If its memory can't be read.
     pub fn is_on(&self) -> Result<bool> {
         let mut b = [0; 4];
-        self.mem.read(RemoteAddr(self.control.flag_addr), &mut b)?;
+        self.mem.read(RemoteAddr(self.control.flag_addr.load(Relaxed)), &mut b)?;
         Ok(u32::from_ne_bytes(b) != 0)
     }
 
@@ -153,7 +153,7 @@ impl Recorded {
         let (asked, done) =
             (at(offset_of!(Control, looks_asked)), at(offset_of!(Control, looks_done)));
         let beat = self.control.heartbeat.load(Relaxed);
-        let late = self.control.ticks_per_sec.saturating_mul(HEARTBEAT_S);
+        let late = self.control.ticks_per_sec.load(Relaxed).saturating_mul(HEARTBEAT_S);
         let silent = self.now().wrapping_sub(beat).cast_signed() > late.cast_signed();
         if self.control.layout != LAYOUT || silent || !self.collector_lives() {
             return;

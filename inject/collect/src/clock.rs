@@ -16,7 +16,7 @@ impl Clock {
     /// Returns the clock that the control page names.
     pub fn of(shared: &Shared) -> Self {
         let c = shared.control();
-        Self::new(c.clock.load(Relaxed), c.ticks_per_sec)
+        Self::new(c.clock.load(Relaxed), c.ticks_per_sec.load(Relaxed))
     }
 
     /// Creates the clock from the fields of the control page.

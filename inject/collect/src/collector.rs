@@ -24,7 +24,7 @@ use prof_trace::pack::Compress;
 use prof_trace::protocol::publish_stacks;
 use prof_trace::records::{Counters, End, Pass, Toggle, kind};
 use prof_trace::ring::{self, View};
-use prof_trace::shared::{FUNCTIONS, Kind, Shared, TOGGLES, flags, state};
+use prof_trace::shared::{FUNCTIONS, Kind, Shared, SharedArea, TOGGLES, flags, state};
 use std::fs::File;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -120,16 +120,15 @@ impl std::fmt::Debug for Callback {
 /// Returns address and length of prof's mappings in the target.
 fn areas(shared: &Shared) -> impl Iterator<Item = (u64, u64)> {
     let c = shared.control();
-    let ring = std::iter::once((c.ring_addr, c.ring_len));
-    let others = c.stubs.iter().chain(&c.guards).chain([&c.place]);
+    let ring = std::iter::once((c.ring_addr.load(Relaxed), c.ring_len.load(Relaxed)));
+    let others = c.stubs.iter().chain(&c.guards).chain([&c.place]).map(SharedArea::get);
     ring.chain(others.map(|a| (a.addr, a.len))).filter(|a| a.1 > 0)
 }
 
 /// Returns whether a malloc other than glibc's is recorded.
 fn has_other_allocator(shared: &Shared) -> bool {
     let n = (shared.control().functions.load(Relaxed) as usize).min(FUNCTIONS);
-    let mut all = (0..n).filter_map(|i| shared.function(i));
-    all.any(|f| f.kind == Kind::Malloc as u32 && f.headers == 0)
+    (0..n).any(|i| shared.kind_and_headers(i) == Some((Kind::Malloc as u32, 0)))
 }
 
 impl Collector<'static> {
@@ -162,7 +161,7 @@ impl<'a> Collector<'a> {
         for (addr, len) in areas(&self.shared) {
             ours = ours.saturating_add(len / page);
             // The lengths in the control page are untrusted: look at no more pages than prof can have there.
-            let parts = match addr == c.ring_addr {
+            let parts = match addr == c.ring_addr.load(Relaxed) {
                 true => geometry.in_use(more, self.drain.reached()),
                 false => [0..geometry.size(), 0..0],
             };
@@ -182,7 +181,7 @@ impl<'a> Collector<'a> {
     /// If the process is gone.
     pub(crate) fn of_copy(pid: u32, shared: Shared<'a>, file: File) -> Result<Self, Error> {
         let clock = Clock::of(&shared);
-        let ring_addr = shared.control().ring_addr;
+        let ring_addr = shared.control().ring_addr.load(Relaxed);
         let now = Instant::now();
         let mut all = Self {
             shared,

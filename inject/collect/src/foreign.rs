@@ -57,13 +57,14 @@ pub(crate) fn peek(pid: u32, addr: u64) -> Result<Option<Peek>, Error> {
     if !has_stable(&header) {
         return Err(Error::OtherLayout { layout: header.layout, addr });
     }
-    if header.ring_addr != addr {
+    if header.ring_addr.load(Relaxed) != addr {
         return Ok(None);
     }
-    let clock = Clock::new(header.clock, header.ticks_per_sec);
+    let clock = Clock::new(header.clock, header.ticks_per_sec.load(Relaxed));
     let collector = (header.collector_pid.load(Acquire), header.collector_start.load(Acquire));
     let mut flag = [0u8; 4];
-    let read = header.flag_addr != 0 && page.mem.read_exact_at(&mut flag, header.flag_addr).is_ok();
+    let flag_addr = header.flag_addr.load(Relaxed);
+    let read = flag_addr != 0 && page.mem.read_exact_at(&mut flag, flag_addr).is_ok();
     let path = page.read(header.path_at, header.path_len as usize).unwrap_or_default();
     let of = |at, len| page.read(at, len).unwrap_or_default();
     Ok(Some(Peek {

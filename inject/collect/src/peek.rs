@@ -80,7 +80,7 @@ impl Peek {
             Err(e) => return Err(e),
         };
         // prof's own processes map the ring, too.
-        if ring.shared().control().ring_addr != ring.addr() {
+        if ring.shared().control().ring_addr.load(Relaxed) != ring.addr() {
             return Ok(None);
         }
         match ring.copy_control().map_err(|e| unreadable(pid, ring.addr(), e)) {
@@ -90,7 +90,8 @@ impl Peek {
         let shared = ring.shared();
         let c = shared.control();
         let mut flag = [0u8; 4];
-        let read = c.flag_addr != 0 && ring.mem().read_exact_at(&mut flag, c.flag_addr).is_ok();
+        let flag_addr = c.flag_addr.load(Relaxed);
+        let read = flag_addr != 0 && ring.mem().read_exact_at(&mut flag, flag_addr).is_ok();
         let clock = Clock::of(&shared);
         let collector = (c.collector_pid.load(Acquire), c.collector_start.load(Acquire));
         let mut counters = totals(&shared);

@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// A watched process.
@@ -203,7 +204,7 @@ pub fn proc_dir(pid: u32) -> String {
 /// # Errors
 /// If its memory can't be written.
 pub fn switch_off(mem: &File, shared: &Shared) -> io::Result<()> {
-    let at = shared.control().flag_addr;
+    let at = shared.control().flag_addr.load(Relaxed);
     if at == 0 {
         return Ok(());
     }

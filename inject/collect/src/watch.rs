@@ -92,7 +92,7 @@ fn is_ready(m: &Module) -> bool {
 
 /// Returns whether the dynamic linker is changing its list (`r_debug.r_state`).
 fn is_changing(shared: &Shared, target: &Watched) -> bool {
-    let r_debug = shared.control().r_debug;
+    let r_debug = shared.control().r_debug.load(Relaxed);
     let at = r_debug.wrapping_add(3 * size_of::<usize>() as u64);
     let mut state = [0; 4];
     let read = target.mem().map(|mem| mem.read_exact_at(&mut state, at));

@@ -160,7 +160,7 @@ fn the_ring_of_a_dead_collector_is_read_once() {
         let nodes = stack(&shared, 0x1000, 30);
         let flag = Box::leak(Box::new([1u32, 0]));
         // SAFETY: the ring is new, so nothing else refers to its control page yet.
-        unsafe { shared.control_mut() }.flag_addr = flag.as_ptr() as u64;
+        unsafe { shared.control_mut() }.flag_addr.store(flag.as_ptr() as u64, Relaxed);
         let n = 90_000 + round * 333;
         gate().store(1, Relaxed);
         let pid = child(shared, n, nodes, || ());
@@ -228,7 +228,7 @@ fn without_a_disk_recording_is_switched_off_and_draining_goes_on() {
     let shared = new_ring(0);
     let flag = Box::leak(Box::new(std::sync::atomic::AtomicU32::new(1)));
     // SAFETY: the ring is new, so nothing else refers to its control page yet.
-    unsafe { shared.control_mut() }.flag_addr = std::ptr::from_ref(flag) as u64;
+    unsafe { shared.control_mut() }.flag_addr.store(std::ptr::from_ref(flag) as u64, Relaxed);
     let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
     let mut c = Collector::new(std::process::id(), shared, full).expect("collector");
     let mut w = Writer::new(shared, 0);

@@ -97,7 +97,7 @@ pub fn not_before(shared: &Shared, t: &mut Thread, time: u64) -> u64 {
 /// ends the segment. The collector learns from the first time of a segment since when that is so.
 #[cold]
 fn went_back(shared: &Shared, t: &mut Thread, time: u64, instead: u64) -> u64 {
-    if instead - time <= shared.control().ticks_per_sec >> WENT_BACK {
+    if instead - time <= shared.control().ticks_per_sec.load(Relaxed) >> WENT_BACK {
         return instead;
     }
     t.pos = usize::MAX;

@@ -14,7 +14,7 @@ use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
 use prof_arch::native::capture::{Call, Go, copy_forward};
 use prof_arch::native::syscall::nr;
-use prof_trace::shared::{Control, FUNCTIONS, Function, Slot};
+use prof_trace::shared::{Control, FUNCTIONS, Function, SharedArea, Slot};
 
 prof_arch::hook_entry!(
     /// Entry of fork.
@@ -105,8 +105,12 @@ fn may_be_inside(shared: &Shared, sp: u64) -> bool {
         // SAFETY: the word is on the thread's own stack, which reaches to `end`.
         let word = unsafe { crate::memory::load(at) };
         let found = within(word, c.hook_addr, c.hook_len)
-            || within(word, c.ring_addr, c.ring_len)
-            || c.stubs.iter().take_while(|s| s.len != 0).any(|s| within(word, s.addr, s.len));
+            || within(word, c.ring_addr.load(Relaxed), c.ring_len.load(Relaxed))
+            || c.stubs
+                .iter()
+                .map(SharedArea::get)
+                .take_while(|s| s.len != 0)
+                .any(|s| within(word, s.addr, s.len));
         if found {
             return true;
         }
@@ -153,7 +157,13 @@ fn take(shared: &Shared) -> u64 {
         // SAFETY: the source is in the shared memory, the destination in the new mapping.
         unsafe { copy_forward((at + p.at) as *mut u8, p.addr as *const u8, p.len as usize) };
     }
-    let copy = Copy { len, ring: (ring, c.ring_len), front: c.states_addr - ring, state, pieces };
+    let copy = Copy {
+        len,
+        ring: (ring, c.ring_len.load(Relaxed)),
+        front: c.states_addr - ring,
+        state,
+        pieces,
+    };
     // SAFETY: the new mapping begins with room for it, in front of the pieces.
     unsafe { (at as *mut Copy).write(copy) };
     at

@@ -95,7 +95,7 @@ pub fn is_uncertain(shared: &Shared) -> bool {
     let c = shared.control();
     let told = c.flags.load(Relaxed) & (flags::LOADER | flags::SYSCALLS) != 0;
     c.modules_lost.load(Relaxed) != 0
-        || (c.r_debug != 0 && !(told && (sys::allowed(shared) || !in_doubt(c))))
+        || (c.r_debug.load(Relaxed) != 0 && !(told && (sys::allowed(shared) || !in_doubt(c))))
 }
 
 /// Returns the call frame information of a module; `None` if not all of it could be copied.
@@ -141,7 +141,9 @@ pub fn refresh(shared: &Shared) -> bool {
 pub fn settle_doubts(shared: &Shared) {
     let c = shared.control();
     let seen = c.doubts.load(Acquire);
-    if sys::allowed(shared) && (c.r_debug == 0 || bring_in_line(shared, Source::Asked)) {
+    if sys::allowed(shared)
+        && (c.r_debug.load(Relaxed) == 0 || bring_in_line(shared, Source::Asked))
+    {
         settle(c, seen);
     }
 }
@@ -155,7 +157,7 @@ pub fn sync(shared: &Shared) {
         // The hook can't read the list, so the collector has to look.
         false => return doubt(c),
     };
-    if c.r_debug != 0 {
+    if c.r_debug.load(Relaxed) != 0 {
         bring_in_line(shared, how);
     }
 }
@@ -164,7 +166,7 @@ pub fn sync(shared: &Shared) {
 fn bring_in_line(shared: &Shared, how: Source) -> bool {
     // `r_state` is an int, not a word: where it would be in a word depends on the byte order.
     let mut state = [0u8; 4];
-    if !how.read(shared, shared.control().r_debug + 3 * WORD, &mut state) {
+    if !how.read(shared, shared.control().r_debug.load(Relaxed) + 3 * WORD, &mut state) {
         return false;
     }
     let settled = state == [0; 4];
@@ -206,7 +208,7 @@ fn bring_in_line(shared: &Shared, how: Source) -> bool {
 /// Follows the linker's list, adds new modules if `add` is true, and passes the index of each module to
 /// `seen`.
 fn follow(shared: &Shared, how: Source, add: bool, seen: &mut dyn FnMut(usize)) {
-    let r_debug = shared.control().r_debug;
+    let r_debug = shared.control().r_debug.load(Relaxed);
     if r_debug == 0 {
         return;
     }

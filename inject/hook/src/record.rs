@@ -106,7 +106,8 @@ pub fn next_segment(shared: &Shared, slot: &Slot, t: &mut Thread) -> bool {
 /// and then run at full speed, without recording, until a segment is free again.
 fn wait(shared: &Shared, start: usize, take: Take) -> Option<usize> {
     let c = shared.control();
-    let per_ns = |ns: u64| (ns as u128 * c.ticks_per_sec as u128 / 1_000_000_000) as u64;
+    let per_ns =
+        |ns: u64| (ns as u128 * c.ticks_per_sec.load(Relaxed) as u128 / 1_000_000_000) as u64;
     let began = clock::before(shared);
     let patience = per_ns(c.wait_ns.load(Relaxed));
     let full = c.full_since.load(Relaxed);

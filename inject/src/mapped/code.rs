@@ -159,7 +159,7 @@ fn note_what_is_missing(i: &mut Installed) {
     let c = i.shared.control();
     if i.planned.iter().any(|p| p.found.kind == Kind::Loader) {
         c.flags.fetch_or(flags::LOADER, Relaxed);
-    } else if c.r_debug != 0 {
+    } else if c.r_debug.load(Relaxed) != 0 {
         let loader = i.not_hooked.iter().find(|n| n.function == LOADER);
         let reason = loader.map_or("its symbol is missing", |n| n.reason.as_str());
         i.notes.push(format!("the dynamic linker's {LOADER} can't be hooked ({reason}), so prof notices loaded and unloaded libraries only once a second; until then, stacks may end at their frames"));

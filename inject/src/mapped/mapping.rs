@@ -23,10 +23,11 @@ use crate::stopped::threads::StopTimes;
 use crate::{Error, RemoteAddr, RemoteMemory, Result, again, inherited};
 use nix::errno::Errno;
 use prof_arch::native::syscall::nr;
-use prof_trace::shared::{Area, Control, STABLE_AT, Stable};
+use prof_trace::shared::{Area, Control, STABLE_AT, SharedArea, Stable};
 use std::fs::File;
 use std::mem::offset_of;
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 /// Number of looks whether an exec has removed prof's memory, and the time between two.
@@ -53,12 +54,12 @@ impl Mapped {
         let c = &r.control;
         let area = |addr, len| Area { addr, len };
         Self {
-            ring: area(r.ring.0, c.ring_len.min(r.ring_len)),
-            guards: c.guards,
-            place: c.place,
-            flag: area(c.flag_addr, c.flag_len),
+            ring: area(r.ring.0, c.ring_len.load(Relaxed).min(r.ring_len)),
+            guards: c.guards.each_ref().map(SharedArea::get),
+            place: c.place.get(),
+            flag: area(c.flag_addr.load(Relaxed), c.flag_len),
             hook: area(c.hook_addr, c.hook_len),
-            stubs: c.stubs.to_vec(),
+            stubs: c.stubs.iter().map(SharedArea::get).collect(),
             kept: None,
         }
     }
@@ -144,7 +145,10 @@ impl<'a> Site<'a> {
         })?;
         let page = proc::page_size();
         for (k, addr) in [m.ring.addr - page, m.ring.addr + m.ring.len].into_iter().enumerate() {
-            let note = |a| (control.guards[k], m.guards[k]) = (a, a);
+            let note = |a| {
+                control.guards[k].set(a);
+                m.guards[k] = a;
+            };
             self.map_at(Area { addr, len: page }, bits::NONE, note)?;
         }
         self.map_hook(image, control, m)?;
@@ -164,10 +168,10 @@ impl<'a> Site<'a> {
             tried += 1;
             match self.map_stubs_at(&stubs, control, m) {
                 Err(e) if is_taken(&e) && tried < TRIES => {
-                    for (a, noted) in std::mem::take(&mut m.stubs).iter().zip(&mut control.stubs) {
+                    for (a, noted) in std::mem::take(&mut m.stubs).iter().zip(&control.stubs) {
                         let there = left_of(&proc::maps(self.pid)?, *a, Kind::Code);
                         if there.is_none_or(|a| self.unmap(a.addr, a.len)) {
-                            *noted = Area::default();
+                            noted.set(Area::default());
                         } else if let Some(e) = self.failed.take() {
                             return Err(e);
                         }
@@ -187,8 +191,12 @@ impl<'a> Site<'a> {
         use bits::{EXEC, READ};
         let page = proc::page_size();
         m.stubs = vec![Area::default(); stubs.len()];
-        for ((a, to), done) in stubs.iter().zip(&mut control.stubs).zip(&mut m.stubs) {
-            self.map_at(*a, READ | EXEC, |a| (*to, *done) = (a, a))?;
+        for ((a, to), done) in stubs.iter().zip(&control.stubs).zip(&mut m.stubs) {
+            let note = |a| {
+                to.set(a);
+                *done = a;
+            };
+            self.map_at(*a, READ | EXEC, note)?;
             self.calls(&[guard(a.addr, page), guard(a.addr + a.len - page, page)])?;
         }
         Ok(())
@@ -210,10 +218,14 @@ impl<'a> Site<'a> {
             m.hook = Area { addr: addr + page, len: hook_len };
             m.flag = Area { addr: addr + 2 * page + hook_len, len: page };
             (control.hook_addr, control.hook_len) = (m.hook.addr, m.hook.len);
-            (control.flag_addr, control.flag_len) = (m.flag.addr, m.flag.len);
+            control.flag_addr.store(m.flag.addr, Relaxed);
+            control.flag_len = m.flag.len;
             // The area is made executable first and restricted afterwards: where memory can't become executable later
             // (PR_SET_MDWE), it can still be mapped so.
-            let note = |a| (control.place, m.place) = (a, a);
+            let note = |a| {
+                control.place.set(a);
+                m.place = a;
+            };
             match self.map_at(Area { addr, len: all }, READ | EXEC, note) {
                 Ok(()) => break,
                 Err(e) if is_taken(&e) && tried < TRIES => {}
@@ -222,7 +234,8 @@ impl<'a> Site<'a> {
                     if m.place.len == 0 {
                         (m.hook, m.flag) = (Area::default(), Area::default());
                         (control.hook_addr, control.hook_len) = (0, 0);
-                        (control.flag_addr, control.flag_len) = (0, 0);
+                        control.flag_addr.store(0, Relaxed);
+                        control.flag_len = 0;
                     }
                     return Err(e);
                 }

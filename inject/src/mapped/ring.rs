@@ -208,8 +208,8 @@ fn complete(
     // SAFETY: nobody in the target knows of the ring.
     let control = unsafe { shared.control_mut() };
     control.state.store(state::SETUP, Relaxed);
-    control.ring_addr = at.addr;
-    control.ring_len = at.len;
+    control.ring_addr.store(at.addr, Relaxed);
+    control.ring_len.store(at.len, Relaxed);
     control.pid = pid as u32;
     let exe = std::env::current_exe().unwrap_or_default();
     control.begin(

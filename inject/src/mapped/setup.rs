@@ -44,7 +44,8 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     // If the first thread has ended, its stack belongs to nobody.
     let stack = stack.filter(|_| prof_trace::process::lives(pid));
     c.main_stack_end = stack.map_or(0, |m| m.end.0);
-    c.ticks_per_sec = if source == clock::COUNTER { calibrate() } else { 1_000_000_000 };
+    let per_sec = if source == clock::COUNTER { calibrate() } else { 1_000_000_000 };
+    c.ticks_per_sec.store(per_sec, Relaxed);
     c.wait_ns.store(i.options.wait.as_nanos() as u64, Relaxed);
     let capture = &i.options.capture;
     c.sample_bytes.store(capture.sample_bytes, Relaxed);
@@ -52,8 +53,8 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.min_size = capture.min_size;
     c.max_size = capture.max_size;
     c.set_path(i.options.path.as_os_str().as_encoded_bytes());
-    c.ring_addr = mapped.ring.addr;
-    c.ring_len = mapped.ring.len;
+    c.ring_addr.store(mapped.ring.addr, Relaxed);
+    c.ring_len.store(mapped.ring.len, Relaxed);
     c.hook_addr = mapped.hook.addr;
     c.hook_len = mapped.hook.len;
     let geometry = i.shared.geometry();
@@ -62,18 +63,19 @@ pub(crate) fn fill(i: &mut Installed, maps: &[Map], mapped: &Mapped) -> Result<(
     c.states_addr = mapped.ring.addr + geometry.states_at() as u64;
     c.states_count = geometry.states() as u64;
     c.more_count = geometry.more_states() as u64;
-    c.first_segments = geometry.first_segments() as u64;
+    let first_segments = geometry.first_segments() as u64;
+    c.first_segments.store(first_segments, Relaxed);
     c.ring_beside = beside.first().is_some_and(|l| l.shared).into();
     // Each of these threads may hold a segment before the collector frees any.
     let holders = crate::process::proc::threads(i.target.pid).map_or(0, |t| t.len() as u64);
-    if holders > c.first_segments / 4 {
+    if holders > first_segments / 4 {
         c.more_segments.store(2 * holders, Relaxed);
     }
     c.states_stride = prof_trace::shared::STATE_SIZE as u64;
-    c.flag_addr = mapped.flag.addr;
+    c.flag_addr.store(mapped.flag.addr, Relaxed);
     c.flag_len = mapped.flag.len;
-    for (to, a) in c.stubs.iter_mut().zip(&mapped.stubs) {
-        *to = *a;
+    for (to, a) in c.stubs.iter().zip(&mapped.stubs) {
+        to.set(*a);
     }
     c.quiet = quiet;
     c.next_thread.store(prof_trace::shared::FIRST_THREAD, Relaxed);
@@ -175,7 +177,8 @@ fn modules(i: &mut Installed) {
     }
     // SAFETY: the target has it mapped, but none of the target's code knows of it yet.
     let c = unsafe { i.shared.control_mut() };
-    (c.r_debug, c.start_in_list) = (list.r_debug, list.start_at);
+    c.r_debug.store(list.r_debug, Relaxed);
+    c.start_in_list = list.start_at;
     c.first_modules = c.modules.load(Relaxed);
     let missing = c.tables_lost.load(Relaxed) + c.modules_lost.load(Relaxed);
     if missing > 0 {

@@ -103,7 +103,7 @@ pub fn switch<M: Memory>(
         mem.write(toggle, &now.to_ne_bytes())?;
     }
     mem.write(count_at, &n.wrapping_add(1).to_ne_bytes())?;
-    mem.write(h.flag_addr, &u32::from(on).to_ne_bytes())
+    mem.write(h.flag_addr.load(Relaxed), &u32::from(on).to_ne_bytes())
 }
 
 /// A mapping of the target, as far as it shows whether the mapping may be a stack.
@@ -205,7 +205,7 @@ mod tests {
         // SAFETY: the memory is new.
         let c = unsafe { s.control_mut() };
         c.begin(64, "test", b"prof");
-        c.flag_addr = flag.as_mut_ptr() as u64;
+        c.flag_addr.store(flag.as_mut_ptr() as u64, Relaxed);
         s
     }
 
@@ -233,7 +233,7 @@ mod tests {
             };
             assert_eq!(state(c), state(o));
             // SAFETY: the flag lives, and nobody else uses it.
-            assert_eq!(unsafe { (o.flag_addr as *const u32).read() }, u32::from(on));
+            assert_eq!(unsafe { (o.flag_addr.load(Relaxed) as *const u32).read() }, u32::from(on));
         }
         assert_eq!(c.unseen.load(Relaxed), TOGGLES as u64 + 3);
     }

@@ -77,11 +77,12 @@ impl Fixture {
         // SAFETY: no collector runs, and the child does not access the ring.
         let c = unsafe { self.shared.control_mut() };
         c.clock.store(clock::COUNTER, Relaxed);
-        c.ticks_per_sec = 2_000_000_000;
-        (c.ring_addr, c.ring_len) = (self.at, size as u64);
+        c.ticks_per_sec.store(2_000_000_000, Relaxed);
+        c.ring_addr.store(self.at, Relaxed);
+        c.ring_len.store(size as u64, Relaxed);
         c.pid = self.pid;
         c.begin(Geometry::for_ring(0).segments(), "fuzz", b"/fuzz");
-        c.flag_addr = self.flag;
+        c.flag_addr.store(self.flag, Relaxed);
         c.states_count = 1024;
         c.state = state::ATTACHED.into();
         prof_trace::ring::fill(&self.shared);
@@ -172,7 +173,7 @@ pub fn control(bytes: &[u8]) {
     let c = unsafe { f.shared.control_mut() };
     // The flag is written to at the address that the target names, in its own memory. Set a valid one, so that this
     // child survives.
-    c.flag_addr = f.flag;
+    c.flag_addr.store(f.flag, Relaxed);
     if let Ok(r) = Recorded::open(f.pid as i32) {
         let _ = (r.path(), r.collector_lives(), r.is_on(), r.now(), r.geometry());
         assert!(r.functions().len() <= prof_trace::shared::FUNCTIONS);

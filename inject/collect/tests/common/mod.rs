@@ -38,9 +38,10 @@ pub fn new_ring(bytes: usize) -> Shared<'static> {
     // SAFETY: the ring is new, so nothing else refers to its control page yet.
     let c = unsafe { shared.control_mut() };
     c.clock.store(if COUNTER { clock::COUNTER } else { clock::SYSCALL }, Relaxed);
-    c.ticks_per_sec = if COUNTER { 250_000_000 } else { 1_000_000_000 };
-    c.ring_addr = shared.base() as u64;
-    c.ring_len = geometry.size() as u64;
+    let per_sec = if COUNTER { 250_000_000 } else { 1_000_000_000 };
+    c.ticks_per_sec.store(per_sec, Relaxed);
+    c.ring_addr.store(shared.base() as u64, Relaxed);
+    c.ring_len.store(geometry.size() as u64, Relaxed);
     c.states_count = 8192;
     c.next_thread = 1.into();
     c.state = state::ATTACHED.into();

@@ -98,8 +98,8 @@ pub fn install(extra_flags: u32) -> Hook {
         c.max_depth = 1024;
         c.tid_offset = i32::MIN;
         c.main_tid = std::process::id();
-        c.ticks_per_sec = 325_000_000;
-        c.ring_addr = shared.base() as u64;
+        c.ticks_per_sec.store(325_000_000, Relaxed);
+        c.ring_addr.store(shared.base() as u64, Relaxed);
         let tables = geometry.tables();
         (c.tables_at, c.tables_len) = (tables.start as u64, tables.len() as u64);
         c.states_addr = map(states * prof_hook::state::SIZE) as u64;

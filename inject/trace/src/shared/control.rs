@@ -116,7 +116,7 @@ pub struct Control {
     /// Address of the vDSO's `clock_gettime`, for [`clock::VDSO`].
     pub vdso_clock: u64,
     /// Address of the dynamic linker's `r_debug`, 0 if there is none.
-    pub r_debug: u64,
+    pub r_debug: AtomicU64,
     /// How long threads wait for a free segment before they drop events, in ns from when none was free.
     pub wait_ns: AtomicU64,
     /// See [`Capture::sample_bytes`](crate::capture::Capture); 0: off. With [`flags::ADAPTS`] the collector changes it.
@@ -168,7 +168,7 @@ pub struct Control {
     /// Number of thread states in the second part, for threads that find no room in the first.
     pub more_count: u64,
     /// [`Geometry::first_segments`](crate::shared::Geometry::first_segments).
-    pub first_segments: u64,
+    pub first_segments: AtomicU64,
     /// 1 if prof was in the target's own cgroup at the attach, so that the ring counts there; else 0.
     pub ring_beside: u64,
     /// How many of the segments behind those may be taken: about as many as threads hold open. So the ring

@@ -3,8 +3,9 @@
 //! prof creates it, seals it against shrinking, and maps it into the target. The target is not trusted: prof
 //! bounds each access by its own copy of the geometry ([`Geometry`]), never by numbers in the memory.
 //!
-//! Fields that both sides access while the hook runs are atomics; prof writes the others before the hook runs
-//! its first instruction.
+//! Fields that both sides access while the hook runs are atomics, and so are those that prof writes before the hook
+//! runs its first instruction and reads later, when the target may have written to them. prof writes the others
+//! before, and reads them in copies alone.
 
 mod area;
 mod control;
@@ -18,7 +19,7 @@ mod stable;
 mod tables;
 mod views;
 
-pub use area::Area;
+pub use area::{Area, SharedArea};
 pub use control::*;
 pub use entries::{Code, Entries};
 pub use geometry::{Geometry, MARKS_AT, STATE_SIZE};

@@ -119,7 +119,7 @@ fn put(to: &[AtomicU8], bytes: &[u8]) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::shared::Area;
+    use crate::shared::{Area, SharedArea};
 
     /// Released builds rely on these offsets: if this fails, do not change the numbers.
     #[test]
@@ -144,7 +144,7 @@ mod tests {
             function_fields 768 slot_table 808 slots_used_table 824 slot_fields 840 version 872
             place 936 guards 952 doubts 984 modules_seq 988 bridge 992 bridge_frame 1000
             handler 1008 reserved 1016);
-        assert_eq!([size_of::<Table>(), size_of::<Area>()], [16, 16]);
+        assert_eq!([size_of::<Table>(), size_of::<Area>(), size_of::<SharedArea>()], [16; 3]);
         assert_eq!([size_of::<FunctionFields>(), size_of::<SlotFields>()], [40, 32]);
         assert_eq!(offset_of!(FunctionFields, addr), 36);
         assert_eq!([offset_of!(SlotFields, lost), offset_of!(SlotFields, live)], [20, 28]);

@@ -6,7 +6,7 @@
 //! is zero, and raise [`EDITION`]; if a prof that does not know them must not detach, they raise [`NEEDS`]
 //! too. Parts whose place may change are described here by offsets from the page's start.
 
-use crate::shared::Area;
+use crate::shared::SharedArea;
 use core::sync::atomic::{AtomicU32, AtomicU64};
 
 /// Offset of [`Stable`] in the control page.
@@ -99,16 +99,16 @@ pub struct Stable {
     /// The kernel's `struct sigaction` of [`Stable::signal`] from before the attach.
     pub old_action: [u64; 8],
     /// Address of the shared memory in the target.
-    pub ring_addr: u64,
+    pub ring_addr: AtomicU64,
     /// Length of the mapping.
-    pub ring_len: u64,
+    pub ring_len: AtomicU64,
     /// Address of the hook's image in the target.
     pub hook_addr: u64,
     /// Length of the hook's mapping.
     pub hook_len: u64,
     /// Address of the flag page (private, wiped in forked children). Its first `u32` is 1 while recording.
     /// Its second `u32` is [`FLAG_COOKIE`](crate::shared::FLAG_COOKIE) as long as the hook is attached.
-    pub flag_addr: u64,
+    pub flag_addr: AtomicU64,
     /// Length of the flag mapping.
     pub flag_len: u64,
     /// Number of times that events may have been missed: recording was switched, or a free was lost.
@@ -116,7 +116,7 @@ pub struct Stable {
     /// Number of toggles so far; entry `n % TOGGLES` holds toggle number `n`.
     pub toggle_count: AtomicU64,
     /// Ticks per second.
-    pub ticks_per_sec: u64,
+    pub ticks_per_sec: AtomicU64,
     /// Offset of the recording's path from the control page.
     pub path_at: u64,
     /// Offset of the path of the prof that attached, from the control page.
@@ -129,8 +129,8 @@ pub struct Stable {
     pub functions: AtomicU32,
     /// Length of [`Stable::version`].
     pub version_len: u32,
-    /// Areas of stubs, see [`Area`]; unused ones have length 0.
-    pub stubs: [Area; 32],
+    /// Areas of stubs, see [`Area`](crate::shared::Area); unused ones have length 0.
+    pub stubs: [SharedArea; 32],
     /// Ticks at the collector's last look; 0: none yet.
     pub heartbeat: AtomicU64,
     /// The collector's start time (`/proc/PID/stat`, field 22).
@@ -156,10 +156,10 @@ pub struct Stable {
     /// Version of the prof that attached.
     pub version: [u8; 64],
     /// Mapping of the hook and the flag page, with guard pages before, between and behind them. Edition 2.
-    pub place: Area,
+    pub place: SharedArea,
     /// Guard pages below and above the shared memory; those of stubs are part of [`Stable::stubs`]. Edition
     /// 2.
-    pub guards: [Area; 2],
+    pub guards: [SharedArea; 2],
     /// Number of times that modules may have come and gone unnoticed. Whoever turns recording on adds one
     /// here and to [`Stable::modules_seq`]. Edition 3.
     pub doubts: AtomicU32,

@@ -14,7 +14,7 @@ use crate::shared::{
 use core::marker::PhantomData;
 use core::mem::offset_of;
 use core::sync::atomic::Ordering::Relaxed;
-use core::sync::atomic::{AtomicU8, AtomicU64};
+use core::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 /// Access to the mapped memory. All accessors bound their index by prof's geometry; none reads it from the
 /// memory. Nothing that it gives outlives `'a`, for which the memory stays mapped.
@@ -126,11 +126,26 @@ impl<'a> Shared<'a> {
     table!(/// Returns a word of the free list, which has 64 segments: a set bit is a free one.
         free_word, FREE_AT, AtomicU64, |s: &Self| s.geometry.segments / 64);
 
+    /// Returns a function's [`kind`](Function::kind) and [`headers`](Function::headers) for prof, which reads them while
+    /// the target may write to them.
+    pub fn kind_and_headers(&self, index: usize) -> Option<(u32, u8)> {
+        if index >= FUNCTIONS {
+            return None;
+        }
+        let at = FUNCTIONS_AT + index * size_of::<Function>();
+        // SAFETY: the entry is in bounds and aligned, and prof has no reference to these fields.
+        unsafe {
+            let f = self.base.add(at).cast::<Function>();
+            let kind = AtomicU32::from_ptr(&raw mut (*f).kind).load(Relaxed);
+            Some((kind, AtomicU8::from_ptr(&raw mut (*f).headers).load(Relaxed)))
+        }
+    }
+
     /// Returns how many segments are taken first, and how many may be taken in all.
     pub fn segments_now(&self) -> (usize, usize) {
         let c = self.control();
         let all = self.geometry.segments;
-        let first = (c.first_segments as usize).min(all) / 64 * 64;
+        let first = (c.first_segments.load(Relaxed) as usize).min(all) / 64 * 64;
         // Nobody has divided the segments: all are alike.
         if first == 0 {
             return (all, all);
