@@ -75,7 +75,7 @@ impl Recorded {
         Foreign::of(&self.control, |at, len| self.mem.read_some(self.ring.plus(at), len))
     }
 
-    /// Returns the address of a field in the control page's stable part, by its offset in [`Stable`].
+    /// Returns the address of a field in the control page's stable part, by its offset in [`Stable`](prof_trace::shared::Stable).
     pub(crate) fn stable_at(&self, offset: usize) -> RemoteAddr {
         self.ring.plus((STABLE_AT + offset) as u64)
     }

@@ -38,7 +38,7 @@ pub struct Stack {
 }
 
 /// Returns the stack of a call; `None` if there is no room in the ring. The segment has room for an event
-/// (see [`record::has_room`]), before and after.
+/// (see [`has_room`](crate::record::has_room)), before and after.
 #[inline(always)]
 pub fn capture(shared: &Shared, slot: &Slot, t: &mut Thread, call: &Call) -> Option<Stack> {
     let r = &call.regs;
