@@ -47,29 +47,28 @@ pub struct IndexArgs {
 
 /// Options that say where to look for symbols, and how to show them.
 #[derive(Args, Clone, Debug)]
-#[command(next_help_heading = "Symbols")]
 pub struct SymbolArgs {
     /// Look for programs, debug files (by build id, by their link, by name) and perf-PID.map in this
     /// folder first (may be given again)
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, help_heading = "Symbols", value_name = "DIR")]
     pub debug_path: Vec<PathBuf>,
     /// Look for the programs and libraries of the recording below this folder: the root of another
     /// machine
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, help_heading = "Symbols", value_name = "DIR")]
     pub sysroot: Option<PathBuf>,
     /// Show names of functions without template arguments and parameters
-    #[arg(long)]
+    #[arg(long, help_heading = "Symbols")]
     pub short_names: bool,
     /// Pass over functions with this name, too, as over allocators and their wrappers, in the search for the function
     /// that asked for memory (a regular expression; may be given again)
-    #[arg(long, value_name = "REGEX", value_parser = SymbolOptions::skip_pattern)]
+    #[arg(long, help_heading = "Symbols", value_name = "REGEX", value_parser = SymbolOptions::skip_pattern)]
     pub skip: Vec<String>,
     /// Do not pass over wrappers of an allocator and functions of a standard library in the search for the function
     /// that asked for memory
-    #[arg(long)]
+    #[arg(long, help_heading = "Symbols")]
     pub show_wrappers: bool,
     /// Do not use the cache of function names in ~/.cache/prof, and do not add to it
-    #[arg(long)]
+    #[arg(long, help_heading = "Symbols")]
     pub no_symbol_cache: bool,
 }
 

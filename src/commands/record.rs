@@ -117,28 +117,42 @@ impl RecordArgs {
 
 /// Options that choose the hooked functions.
 #[derive(Args, Clone, Debug, Default)]
-#[command(next_help_heading = "Functions")]
 pub struct FunctionArgs {
     /// Look for the allocator in this module only: a file name such as libjemalloc.so.2, with or without what follows
     /// .so, or a path (may be given again)
-    #[arg(long, value_name = "MODULE")]
+    #[arg(long, help_heading = "Functions", value_name = "MODULE")]
     pub obj: Vec<String>,
     /// Prefix that the allocator's functions have before their usual names, such as je_
-    #[arg(long, value_name = "PREFIX")]
+    #[arg(long, help_heading = "Functions", value_name = "PREFIX")]
     pub symbols_prefix: Option<String>,
     /// Another function that allocates, such as 'libpool.so:pool_alloc(2)', with the number of the argument that is the
     /// size, counted from 1 (may be given again)
-    #[arg(long, value_name = "MODULE:FUNCTION(SIZE)", value_parser = |s: &str| Named::parse(Role::Alloc, s))]
+    #[arg(
+        long,
+        help_heading = "Functions",
+        value_name = "MODULE:FUNCTION(SIZE)",
+        value_parser = |s: &str| Named::parse(Role::Alloc, s)
+    )]
     pub alloc_fn: Vec<Named>,
     /// Another function that resizes a block, with the numbers of the arguments that are the block and the size
-    #[arg(long, value_name = "MODULE:FUNCTION(BLOCK,SIZE)", value_parser = |s: &str| Named::parse(Role::Realloc, s))]
+    #[arg(
+        long,
+        help_heading = "Functions",
+        value_name = "MODULE:FUNCTION(BLOCK,SIZE)",
+        value_parser = |s: &str| Named::parse(Role::Realloc, s)
+    )]
     pub realloc_fn: Vec<Named>,
     /// Another function that frees a block, with the number of the argument that is the block
-    #[arg(long, value_name = "MODULE:FUNCTION(BLOCK)", value_parser = |s: &str| Named::parse(Role::Free, s))]
+    #[arg(
+        long,
+        help_heading = "Functions",
+        value_name = "MODULE:FUNCTION(BLOCK)",
+        value_parser = |s: &str| Named::parse(Role::Free, s)
+    )]
     pub free_fn: Vec<Named>,
     /// Do not record the calls that change mappings or the allocator's settings: mmap, munmap, mremap, brk, sbrk,
     /// shmat, shmdt, madvise, mprotect, mallopt and malloc_trim
-    #[arg(long)]
+    #[arg(long, help_heading = "Functions")]
     pub no_maps: bool,
 }
 

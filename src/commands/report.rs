@@ -83,35 +83,38 @@ pub enum Of {
 
 /// Options that choose how blocks are grouped.
 #[derive(Args, Clone, Copy, Debug)]
-#[command(next_help_heading = "Views")]
 #[group(multiple = true)]
 pub struct ViewArgs {
     /// Group the blocks, and show the figures of each group
-    #[arg(long, value_name = "WHAT", value_enum, group = "one-view")]
+    #[arg(long, help_heading = "Views", value_name = "WHAT", value_enum, group = "one-view")]
     pub group_by: Option<Grouping>,
     /// Group the stacks by the place that asked for memory, and show the largest stacks of each
-    #[arg(long, group = "one-view")]
+    #[arg(long, help_heading = "Views", group = "one-view")]
     pub merge: bool,
     /// Show the stacks as a tree, from the start of the threads inwards (--top: children of a node)
-    #[arg(long, group = "one-view")]
+    #[arg(long, help_heading = "Views", group = "one-view")]
     pub tree: bool,
     /// Show blocks by their size
-    #[arg(long, group = "one-view")]
+    #[arg(long, help_heading = "Views", group = "one-view")]
     pub histogram: bool,
     /// Show what each thread allocated and freed; the same as --group-by thread
-    #[arg(long, group = "one-view")]
+    #[arg(long, help_heading = "Views", group = "one-view")]
     pub threads: bool,
     /// Show rates, sizes, lifetimes, and the places that allocate the most (--top: of each list)
-    #[arg(long, group = "one-view", conflicts_with = "base")]
+    #[arg(long, help_heading = "Views", group = "one-view", conflicts_with = "base")]
     pub stats: bool,
     /// Show the tree from the functions that asked for memory outwards
-    #[arg(long, conflicts_with_all = ["group_by", "merge", "histogram", "threads", "stats"])]
+    #[arg(
+        long,
+        help_heading = "Views",
+        conflicts_with_all = ["group_by", "merge", "histogram", "threads", "stats"]
+    )]
     pub bottom_up: bool,
     /// How many levels of a tree, or frames of a stack, to show; 0 shows all
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, help_heading = "Views", value_name = "N", default_value_t = 0)]
     pub depth: usize,
     /// With --merge: how many stacks to show of each place; 0 shows all
-    #[arg(long, value_name = "N", default_value_t = 5)]
+    #[arg(long, help_heading = "Views", value_name = "N", default_value_t = 5)]
     pub paths: usize,
 }
 
