@@ -116,7 +116,10 @@ pub(crate) const ROUTES: &[Route] = &[
             START,
             END,
             ("width", "number of columns"),
-            ("series", "which series, separated by commas"),
+            (
+                "series",
+                "which series, separated by commas; anonymous, dirty, clean and swap are of the mappings",
+            ),
             ("exact", "no short rise may be missing from the smallest and largest values"),
             ("by", "also live bytes of the largest parts: by stack, function, module or thread"),
             ("top", "how many parts"),

@@ -5,7 +5,7 @@ use crate::params::Params;
 use crate::reply::{Answer, Failure};
 use crate::route::Ask;
 use crate::state::{Recording, Shared, State};
-use prof_analyze::query::FIELDS;
+use prof_analyze::query::{FIELDS, Field};
 use prof_analyze::report::{FilterData, Head, SortKey};
 use prof_analyze::{Analysis, Note};
 use serde::Serialize;
@@ -75,18 +75,17 @@ pub(crate) fn jobs(shared: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failu
 
 /// Lists the fields of filters, and the names of everything else that a parameter can be.
 pub(crate) fn fields(_: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failure> {
-    let filters: Vec<Value> = FIELDS
-        .iter()
-        .map(|f| {
-            json!({
-                "name": f.name,
-                "aliases": f.aliases,
-                "value": f.value,
-                "help": f.help,
-                "refused": f.refused,
-            })
+    let field = |f: &Field| {
+        json!({
+            "name": f.name,
+            "aliases": f.aliases,
+            "value": f.value,
+            "help": f.help,
+            "refused": f.refused,
         })
-        .collect();
+    };
+    let filters: Vec<Value> = FIELDS.iter().map(field).collect();
+    let map_filters: Vec<Value> = prof_analyze::maps::FIELDS.iter().map(field).collect();
     let metrics: Vec<Value> = data::METRICS
         .iter()
         .map(|(name, title, unit, ..)| json!({ "name": name, "title": title, "unit": unit }))
@@ -102,6 +101,7 @@ pub(crate) fn fields(_: &Arc<Shared>, _: &mut Params) -> Result<Answer, Failure>
         .collect();
     Answer::json(&json!({
         "fields": filters,
+        "map_fields": map_filters,
         "metrics": metrics,
         "sort": sorts,
         "group_by": ["stack", "function", "file", "module", "thread", "size"],

@@ -5,6 +5,7 @@ use crate::names::Names;
 use crate::reply::{Answer, Failure};
 use crate::route::Ask;
 use prof_analyze::Analysis;
+use prof_analyze::maps::Totals;
 use prof_analyze::query::value;
 use prof_analyze::query::{Band, By, Query, Span, Timeline};
 use serde_json::{Map, Value, json};
@@ -98,6 +99,73 @@ pub(super) fn series(t: &Timeline, wanted: &[String]) -> Result<Value, Failure> 
     Ok(all.into())
 }
 
+/// A sum over all mappings.
+type Sum = fn(&Totals) -> u64;
+
+/// The series that come from the collector's looks at the mappings of the process.
+const OF_MAPPINGS: [(&str, Sum); 4] = [
+    ("anonymous", |t| t.anonymous),
+    ("dirty", |t| t.dirty),
+    ("clean", |t| t.clean),
+    ("swap", |t| t.swap),
+];
+
+/// Returns a sum over all mappings for each column: null before the first look, and if the recording has no mappings.
+/// `looks`: the time of each look, in nanoseconds, and what it found.
+fn of_mappings(looks: &[(u64, &Totals)], edges_ns: &[u64], sum: Sum) -> Value {
+    if looks.is_empty() {
+        return Value::Null;
+    }
+    let (mut min, mut max, mut last) = (Vec::new(), Vec::new(), Vec::new());
+    let start = edges_ns.first().copied().unwrap_or(0);
+    let mut next = looks.partition_point(|(at, _)| *at < start);
+    let mut now = next.checked_sub(1).map(|i| sum(looks[i].1));
+    for edges in edges_ns.windows(2) {
+        let (mut least, mut most) = (now, now);
+        while let Some((_, totals)) = looks.get(next).filter(|(at, _)| *at <= edges[1]) {
+            let value = sum(totals);
+            least = Some(least.map_or(value, |l| value.min(l)));
+            most = Some(most.map_or(value, |m| value.max(m)));
+            now = Some(value);
+            next += 1;
+        }
+        min.push(least);
+        max.push(most);
+        last.push(now);
+    }
+    json!({ "min": min, "max": max, "last": last })
+}
+
+/// Returns the series that are asked for: those of the timeline, and those of the mappings.
+fn all_series(ask: &Ask, timeline: &Timeline, wanted: &[String]) -> Result<Value, Failure> {
+    let is_of_mappings = |name: &String| OF_MAPPINGS.iter().any(|(n, _)| n == name);
+    let of_blocks: Vec<String> = wanted.iter().filter(|w| !is_of_mappings(w)).cloned().collect();
+    let is_any = wanted.is_empty() || !of_blocks.is_empty();
+    let mut all = if is_any { series(timeline, &of_blocks)? } else { json!({}) };
+    add_mappings(ask, &timeline.edges_ns, wanted, &mut all)?;
+    Ok(all)
+}
+
+/// Adds the series that come from the mappings, those that are asked for.
+fn add_mappings(
+    ask: &Ask,
+    edges_ns: &[u64],
+    wanted: &[String],
+    all: &mut Value,
+) -> Result<(), Failure> {
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|w| w == name);
+    if !OF_MAPPINGS.iter().any(|(name, _)| is_wanted(name)) {
+        return Ok(());
+    }
+    let clock = &ask.index().analysis().meta().clock;
+    let totals = ask.open.maps()?.totals();
+    let looks: Vec<(u64, &Totals)> = totals.iter().map(|t| (clock.ns(t.ticks), t)).collect();
+    for (name, sum) in OF_MAPPINGS.into_iter().filter(|(name, _)| is_wanted(name)) {
+        all[name] = of_mappings(&looks, edges_ns, sum);
+    }
+    Ok(())
+}
+
 /// Returns the pauses between the parts of a recording, and what else happened at a moment.
 fn marks(analysis: &Analysis) -> (Vec<Value>, Vec<Value>) {
     let clock = &analysis.meta().clock;
@@ -144,7 +212,8 @@ pub(crate) fn timeline(ask: &mut Ask) -> Result<Answer, Failure> {
         && let Some(now) = ask.now(|f, like| (f.analysis(like), f.follower.timeline(&span)))
     {
         let (analysis, timeline) = (now.0?, now.1);
-        return reply(&analysis, &analysis, &span, &timeline, &wanted, None);
+        let series = all_series(ask, &timeline, &wanted)?;
+        return reply(&analysis, &analysis, &span, &timeline, series, None);
     }
     let by = ask.params.one_of("by", &PARTS)?;
     let top = ask.params.number("top", MOST_PARTS)?.unwrap_or(8) as usize;
@@ -153,7 +222,8 @@ pub(crate) fn timeline(ask: &mut Ask) -> Result<Answer, Failure> {
     let timeline = query.timeline(&span, exact)?;
     let stacked = by.map(|by| stacked(ask, &query, &span, by, top)).transpose()?;
     let selected = query.analysis(None)?;
-    reply(ask.index().analysis(), &selected, &span, &timeline, &wanted, stacked)
+    let series = all_series(ask, &timeline, &wanted)?;
+    reply(ask.index().analysis(), &selected, &span, &timeline, series, stacked)
 }
 
 /// Returns the figures over time of a recording's selected blocks.
@@ -162,7 +232,7 @@ fn reply(
     selected: &Analysis,
     span: &Span,
     timeline: &Timeline,
-    wanted: &[String],
+    series: Value,
     stacked: Option<Value>,
 ) -> Result<Answer, Failure> {
     let (pauses, marks) = marks(selected);
@@ -173,7 +243,7 @@ fn reply(
         "count": span.width,
         "duration_ns": whole.duration_ns(),
         "within_ns": timeline.within_ns,
-        "series": series(timeline, wanted)?,
+        "series": series,
         "stacked": stacked,
         "pauses": pauses,
         "marks": marks,
